@@ -1,0 +1,54 @@
+# `make demo` and `make test` need nothing but Python 3.11 or 3.12 and a package registry.
+PYTHON ?= python3
+BIN := .venv/bin
+export HF_HUB_OFFLINE ?= 1
+export TOKENIZERS_PARALLELISM ?= false
+# Workers share this environment; uv must not make Ray build another.
+export RAY_ENABLE_UV_RUN_RUNTIME_ENV ?= 0
+export RAY_USAGE_STATS_ENABLED ?= 0
+export UV_COMPILE_BYTECODE := 1
+ifdef PIP_FIND_LINKS
+# pip finds local wheels through PIP_FIND_LINKS; uv has its own name for the same.
+export UV_FIND_LINKS ?= $(PIP_FIND_LINKS)
+endif
+
+.PHONY: help setup demo test lint types contracts unit bench format clean
+help: ## Show this list.
+	@grep -E '^[a-z]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 12
+
+setup: .venv/installed ## Make .venv with everything in it.
+.venv/installed: pyproject.toml constraints.txt
+	test -x $(BIN)/python || $(PYTHON) -m venv .venv
+	$(BIN)/python -m pip install --quiet uv
+	$(BIN)/uv pip install --python $(BIN)/python --constraint constraints.txt --editable '.[dev]'
+	touch $@
+
+demo: setup ## Index, answer, vote and score the sample collection.
+	$(BIN)/kohaku-ray index configs/demo.yaml
+	$(BIN)/kohaku-ray answer configs/demo.yaml
+
+test: lint types contracts unit ## Everything CI checks.
+
+lint: setup ## Style.
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+
+types: setup ## Types, strict.
+	$(BIN)/mypy
+
+contracts: setup ## Which room may import which.
+	$(BIN)/lint-imports
+
+unit: setup ## Tests.
+	$(BIN)/python -m pytest
+
+bench: setup ## Figures, each beside a peer or a limit of the same run.
+	$(BIN)/python benchmarks/index.py
+	$(BIN)/python benchmarks/retrieval.py
+
+format: setup ## Put the code in shape.
+	$(BIN)/ruff check --fix .
+	$(BIN)/ruff format .
+
+clean: ## Remove what was built.
+	rm -rf .venv runs .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache

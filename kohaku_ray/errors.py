@@ -1,0 +1,58 @@
+"""What can go wrong, as one tree.
+
+::
+
+    KohakuRayError
+    ├── ConfigError              a configuration, a flag or the cluster's size; exit code 2
+    ├── DataError                a file or its content
+    │   ├── TreeError            nodes that do not form a tree
+    │   └── IndexMismatchError   an index built with another configuration
+    └── ModelError               a model backend
+        ├── ContextOverflowError the prompt is longer than the model takes
+        └── TransientModelError  may pass by itself: the only one that is retried
+
+A message says what, where, both values and the way out.
+"""
+
+from __future__ import annotations
+
+
+class KohakuRayError(Exception):
+    """Base of every error this package raises on purpose."""
+
+
+class ConfigError(KohakuRayError):
+    """A configuration, a flag or the cluster's size does not fit."""
+
+
+class DataError(KohakuRayError):
+    """A file, or what stands in it, cannot be used."""
+
+
+class TreeError(DataError):
+    """Nodes do not form a four-level tree."""
+
+
+class IndexMismatchError(DataError):
+    """An index on disk was built with another configuration than the one asked for."""
+
+
+class ModelError(KohakuRayError):
+    """A model backend refused or failed."""
+
+
+class ContextOverflowError(ModelError):
+    """The rendered prompt is longer than the model's window."""
+
+
+class TransientModelError(ModelError):
+    """A failure that may pass by itself, such as a time-out or a rate limit."""
+
+    def __init__(self, message: str, retry_after_s: float | None = None) -> None:
+        """Keep the server's own wish for the next try, in seconds."""
+        super().__init__(message)
+        self.retry_after_s = retry_after_s
+
+    def __reduce__(self) -> tuple[type[TransientModelError], tuple[str, float | None]]:
+        """Survive pickling with both arguments: errors cross process borders."""
+        return type(self), (str(self), self.retry_after_s)
