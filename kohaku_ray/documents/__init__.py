@@ -1,0 +1,1 @@
+"""A file in; sections, paragraphs and sentences out."""

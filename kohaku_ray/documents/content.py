@@ -1,0 +1,83 @@
+"""From the bytes of an untrusted file to well-formed text and plain metadata."""
+
+from __future__ import annotations
+
+import codecs
+import json
+import re
+from collections.abc import Mapping
+from typing import Any
+
+from kohaku_ray.errors import DataError
+
+_LONE_SURROGATE = re.compile("[\ud800-\udfff]")
+_BYTE_ORDER_MARKS = (
+    (codecs.BOM_UTF8, "utf-8"),
+    (codecs.BOM_UTF16_LE, "utf-16-le"),
+    (codecs.BOM_UTF16_BE, "utf-16-be"),
+)
+
+
+def decode_text(name: str, data: bytes) -> str:
+    r"""Read a file's bytes as text: UTF-8, or what its byte order mark says (UTF-8, UTF-16).
+
+    Args:
+        name: The file, for messages.
+        data: Its content.
+
+    Returns:
+        The text with every line end as ``\n``.
+
+    Raises:
+        DataError: The bytes hold a NUL or are not valid in that encoding; the message gives the byte's offset.
+    """
+    mark, encoding = next(((m, e) for m, e in _BYTE_ORDER_MARKS if data.startswith(m)), (b"", "utf-8"))
+    body = data[len(mark) :]
+    if encoding == "utf-8" and b"\0" in body:
+        raise _not_text(name, len(mark) + body.index(b"\0"))
+    try:
+        text = body.decode(encoding)
+    except UnicodeDecodeError as error:
+        offset = len(mark) + error.start
+        raise DataError(
+            f"{name} is not valid {encoding.upper()}: byte 0x{data[offset]:02x} at offset {offset}: save it as UTF-8."
+        ) from None
+    if "\0" in text:
+        raise _not_text(name, len(mark) + len(text[: text.index("\0")].encode(encoding)))
+    return text.replace("\r\n", "\n").replace("\r", "\n")
+
+
+def _not_text(name: str, offset: int) -> DataError:
+    return DataError(
+        f"{name} is not text: NUL byte at offset {offset}: give it the suffix of what it is, or remove it."
+    )
+
+
+def well_formed(text: str) -> str:
+    """Replace halves of surrogate pairs, which JSON and YAML escapes can smuggle in and no file can store."""
+    return _LONE_SURROGATE.sub("\ufffd", text)
+
+
+def flat_metadata(values: Mapping[Any, Any]) -> dict[str, str]:
+    """Write a document's metadata as text.
+
+    Args:
+        values: As JSON or YAML gave them.
+
+    Returns:
+        Scalars as text (``true`` and ``false`` for booleans) and lists of scalars joined by commas. Nulls and nested
+        structures are left out: they are no property a citation could print.
+    """
+    flat = {}
+    for key, value in values.items():
+        parts = value if isinstance(value, list) else [value]
+        written = [_scalar(part) for part in parts if part is not None and not isinstance(part, list | dict)]
+        if any(written):
+            flat[well_formed(str(key))] = ", ".join(part for part in written if part)
+    return flat
+
+
+def _scalar(value: Any) -> str:
+    if isinstance(value, bool | float):
+        return json.dumps(value)
+    return well_formed(str(value)).strip()

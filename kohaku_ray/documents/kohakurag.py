@@ -1,0 +1,177 @@
+"""KohakuRAG JSON: documents that another tool has already cut into sections, paragraphs and, mostly, sentences."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from kohaku_ray.documents.content import decode_text, flat_metadata, well_formed
+from kohaku_ray.documents.ids import default_doc_id
+from kohaku_ray.documents.model import Attachment, Document, Paragraph, Section, Sentence
+from kohaku_ray.documents.sentences import split_sentences
+from kohaku_ray.documents.text import text_sections
+from kohaku_ray.errors import DataError
+
+MAX_PAGE = 2**31 - 1
+"""Largest page number the node table can hold."""
+
+_PLACEHOLDER = re.compile(
+    r"\s*\[(?:image\s+page=\d+\s+idx=\d+\s+name=[^\]]*|img:[^\]]*)\](?:\s*size:\s*\d+x\d+,?\s*data:\s*\d+\s*bytes)?",
+    re.IGNORECASE,
+)
+"""``[Image page=1 idx=1 name=Im0.jpg] Size: 9x9, Data: 9 bytes``; once captioned, ``[img:Fig1 9x9] A bar chart …``."""
+
+_KINDS = {
+    dict: "an object",
+    list: "a list",
+    str: "a string",
+    int: "a whole number",
+    bool: "a boolean",
+    float: "a number",
+}
+
+
+def parse_kohakurag(name: str, data: bytes) -> Document:
+    """Parse a KohakuRAG document.
+
+    A null is an absent value. Sentences that the file gives are kept where they stand in their paragraph's text, in
+    order; otherwise the paragraph is split here. An image paragraph becomes an attachment whose only text is its
+    caption. A file with a text but no sections is read as plain text.
+
+    Args:
+        name: The file, for messages and the default ``doc_id``.
+        data: Its content.
+
+    Returns:
+        The document.
+
+    Raises:
+        DataError: It is not JSON, or a value has the wrong type; the message names the JSON path.
+    """
+    text = decode_text(name, data)
+    try:
+        root = json.loads(text)
+    except json.JSONDecodeError as error:
+        raise DataError(
+            f"{name} is not valid JSON: {error.msg} at line {error.lineno}, column {error.colno}."
+        ) from None
+    except ValueError as error:  # an integer of thousands of digits
+        raise DataError(f"{name} is not valid JSON: {error}.") from None
+    if not isinstance(root, dict):
+        raise DataError(f"{name} is {_shown(root)}, expected an object with document_id, title and sections.")
+    return _Reader(name).document(root)
+
+
+class _Reader:
+    """Walks the JSON, remembering the file's name for messages."""
+
+    def __init__(self, name: str) -> None:
+        self.name = name
+
+    def document(self, root: Mapping[str, Any]) -> Document:
+        doc_id = self.string(root, "document_id", "") or default_doc_id(self.name)
+        title = self.string(root, "title", "").strip() or doc_id
+        sections = tuple(self.section(item, path) for item, path in self.items(root, "sections", ""))
+        if not sections:
+            sections = text_sections(self.string(root, "text", ""), title)
+        metadata = flat_metadata(self.value(root, "metadata", "", dict) or {})
+        return Document(doc_id, title, sections, metadata)
+
+    def section(self, item: Any, path: str) -> Section:
+        section = self.typed(item, path, dict)
+        page = self.page(section, path, None)
+        found = (
+            self.paragraph(child, child_path, page) for child, child_path in self.items(section, "paragraphs", path)
+        )
+        title = self.string(section, "title", path).strip()
+        return Section(title, tuple(paragraph for paragraph in found if paragraph is not None), page)
+
+    def paragraph(self, item: Any, path: str, section_page: int | None) -> Paragraph | None:
+        """Read a paragraph; None when there is nothing in it."""
+        paragraph = self.typed(item, path, dict)
+        text = self.string(paragraph, "text", path)
+        given = self.sentences(paragraph, path)
+        metadata = self.value(paragraph, "metadata", path, dict) or {}
+        page = self.page(paragraph, path, section_page)
+        kind = self.string(metadata, "attachment_type", f"{path}.metadata") or None
+        if kind != "table" and (kind or _PLACEHOLDER.match(text)):
+            return self.image(text, metadata, page, path)
+        attachment = None if kind is None else self.attachment("table", metadata, path, None)
+        text = text if text.strip() else " ".join(given)
+        if not text and attachment is None:
+            return None
+        text = text or (attachment.caption if attachment else None) or ""
+        return Paragraph(text, _spans(text, given), page=page, attachment=attachment)
+
+    def image(self, text: str, metadata: Mapping[str, Any], page: int | None, path: str) -> Paragraph:
+        written = _PLACEHOLDER.sub("", text, count=1).strip()
+        attachment = self.attachment("image", metadata, path, written or None)
+        caption = attachment.caption or ""
+        return Paragraph(caption, split_sentences(caption), page=page, attachment=attachment)
+
+    def attachment(self, kind: str, metadata: Mapping[str, Any], path: str, written: str | None) -> Attachment:
+        """Describe an attachment; a caption in the metadata goes before one written behind the placeholder."""
+        path = f"{path}.metadata"
+        keys = ("image_path", "image_storage_key", "image_name")
+        places = [place for key in keys if (place := self.string(metadata, key, path).strip())]
+        caption = self.string(metadata, "caption", path).strip()
+        return Attachment(kind, places[0] if places else None, caption or written)
+
+    def sentences(self, paragraph: Mapping[str, Any], path: str) -> list[str]:
+        """The sentences given for a paragraph, each an object with a text or a bare string, without empty ones."""
+        texts = [
+            well_formed(item) if isinstance(item, str) else self.string(self.typed(item, at, dict), "text", at)
+            for item, at in self.items(paragraph, "sentences", path)
+        ]
+        return [text.strip() for text in texts if text.strip()]
+
+    def page(self, owner: Mapping[str, Any], path: str, default: int | None) -> int | None:
+        metadata = self.value(owner, "metadata", path, dict) or {}
+        at = _join(path, "metadata")
+        page = self.value(metadata, "page", at, int)
+        if page is not None and not 0 <= page <= MAX_PAGE:
+            raise DataError(f"{self.name}: {at}.page is {_shown(page)}, expected 0 to {MAX_PAGE}.")
+        return default if page is None else page
+
+    def string(self, owner: Mapping[str, Any], key: str, path: str) -> str:
+        return well_formed(self.value(owner, key, path, str) or "")
+
+    def items(self, owner: Mapping[str, Any], key: str, path: str) -> Sequence[tuple[Any, str]]:
+        """A list's items, each with its JSON path."""
+        at = _join(path, key)
+        return [(item, f"{at}[{i}]") for i, item in enumerate(self.value(owner, key, path, list) or [])]
+
+    def value(self, owner: Mapping[str, Any], key: str, path: str, kind: type) -> Any:
+        """The value of a key, of the given type; None when it is null or absent."""
+        found = owner.get(key)
+        return None if found is None else self.typed(found, _join(path, key), kind)
+
+    def typed(self, found: Any, path: str, kind: type) -> Any:
+        if isinstance(found, kind) and not (kind is int and isinstance(found, bool)):
+            return found
+        raise DataError(f"{self.name}: {path} is {_shown(found)}, expected {_KINDS[kind]}.")
+
+
+def _join(path: str, key: str) -> str:
+    return f"{path}.{key}" if path else key
+
+
+def _shown(value: Any) -> str:
+    """A JSON value for a message: short ones in full, long ones by their kind."""
+    written = json.dumps(value, ensure_ascii=False) if isinstance(value, str | int | float | None) else ""
+    return written if 0 < len(written) <= 60 else _KINDS[type(value)]
+
+
+def _spans(text: str, given: Sequence[str]) -> tuple[Sentence, ...]:
+    """The given sentences as spans, or our own where there are none or one is not to be found behind the last."""
+    spans = []
+    position = 0
+    for sentence in given:
+        start = text.find(sentence, position)
+        if start < 0:
+            return split_sentences(text)
+        position = start + len(sentence)
+        spans.append(Sentence(start, position))
+    return tuple(spans) or split_sentences(text)

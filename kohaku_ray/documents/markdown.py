@@ -1,0 +1,208 @@
+"""Markdown: headings make sections; what a reader would see makes the text."""
+
+from __future__ import annotations
+
+import html
+import re
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import cache
+
+import yaml
+from markdown_it import MarkdownIt
+from markdown_it.tree import SyntaxTreeNode
+
+from kohaku_ray.documents.content import decode_text, flat_metadata
+from kohaku_ray.documents.ids import default_doc_id
+from kohaku_ray.documents.model import Attachment, Document, Paragraph, Section
+from kohaku_ray.documents.sentences import split_lines, split_sentences, whole_text
+from kohaku_ray.documents.text import PATH
+from kohaku_ray.errors import DataError
+
+_FRONT_MATTER = re.compile(r"---[^\S\n]*\n(.*?)^(?:---|\.\.\.)[^\S\n]*(?:\n|\Z)", re.DOTALL | re.MULTILINE)
+_INVISIBLE_HTML = re.compile(r"<!--.*?(?:-->|\Z)|<(script|style)\b.*?(?:</\1\s*>|\Z)", re.DOTALL | re.IGNORECASE)
+_SPACES = re.compile(r"[^\S\n]+")
+_BREAKING_TAG = re.compile(r"<(?:br|/p|/div|/tr|/li|/h[1-6])\b[^>]*>", re.IGNORECASE)
+_TAG = re.compile(r"</?[A-Za-z][^>]*>")
+
+
+@dataclass
+class _Draft:
+    """A section being read: the headings that lead to it, and its paragraphs."""
+
+    headings: tuple[str, ...]
+    paragraphs: list[Paragraph] = field(default_factory=list)
+
+
+def parse_markdown(name: str, data: bytes) -> Document:
+    """Parse a Markdown file (CommonMark with tables).
+
+    The title is the front matter's, else the first level-one heading, else the file's stem. Every heading begins a
+    section, titled with the headings above it and its own: ``Results › Energy``. The heading that is the document's
+    title is not repeated there; text under it, or in front of any heading, is in a section titled like the document.
+    A list, a table and a block of code are one paragraph each; a table's row reads ``column: value; …``. An image is an
+    attachment captioned with its alternative text.
+
+    Args:
+        name: The file, for messages and the default ``doc_id``.
+        data: Its content.
+
+    Returns:
+        The document; ``id`` or ``document_id`` of the front matter is its ``doc_id``, the rest its metadata.
+
+    Raises:
+        DataError: The content is not text, or the front matter is not YAML.
+    """
+    metadata, body = _front_matter(name, decode_text(name, data))
+    tree = SyntaxTreeNode(_reader().parse(body))
+    headings = [_inline(node.children[0]) for node in tree.children if node.type == "heading" and node.tag == "h1"]
+    doc_id = metadata.pop("document_id", "") or metadata.pop("id", "") or default_doc_id(name)
+    title = metadata.pop("title", "") or next(filter(None, headings), "") or doc_id
+    return Document(doc_id, title, _sections(tree.children, title), metadata)
+
+
+@cache
+def _reader() -> MarkdownIt:
+    # nesting as deep as the library's own default: CommonMark's 20 drops what stands deeper
+    return MarkdownIt("commonmark", {"maxNesting": 100}).enable(["table", "strikethrough"])
+
+
+def _front_matter(name: str, text: str) -> tuple[dict[str, str], str]:
+    """Metadata from the YAML between ``---`` lines at the top, and the text below it."""
+    match = _FRONT_MATTER.match(text)
+    if match is None:
+        return {}, text
+    try:
+        values = yaml.safe_load(match[1])
+    except (yaml.YAMLError, ValueError) as error:
+        where = getattr(error, "problem_mark", None)
+        line = f" at line {where.line + 2}" if where is not None else ""
+        problem = getattr(error, "problem", None) or error
+        raise DataError(f"{name}: the front matter is not YAML: {problem}{line}: quote values with colons.") from None
+    if values is None:
+        return {}, text[match.end() :]
+    # between two rules there may also be ordinary text
+    return (flat_metadata(values), text[match.end() :]) if isinstance(values, Mapping) else ({}, text)
+
+
+def _sections(nodes: Sequence[SyntaxTreeNode], title: str) -> tuple[Section, ...]:
+    drafts = [_Draft(())]
+    for node in nodes:
+        if node.type == "heading":
+            drafts.append(_Draft(_path(drafts[-1].headings, int(node.tag[1]), _inline(node.children[0]))))
+            drafts[-1].paragraphs.extend(_images(node))
+        else:
+            drafts[-1].paragraphs.extend(_paragraphs(node))
+    following = [*drafts[1:], _Draft(())]
+    return tuple(
+        Section(_section_title(draft.headings, title), tuple(draft.paragraphs))
+        for draft, after in zip(drafts, following, strict=True)
+        if draft.paragraphs or not _is_named_later(draft.headings, after.headings, title)
+    )
+
+
+def _path(above: Sequence[str], level: int, heading: str) -> tuple[str, ...]:
+    """The headings that lead to a new one; a level left out (h1, h3) is an empty string."""
+    return (*above[: level - 1], *[""] * (level - 1 - len(above)), heading)
+
+
+def _section_title(headings: Sequence[str], title: str) -> str:
+    return PATH.join(heading for i, heading in enumerate(headings) if heading and (i, heading) != (0, title)) or title
+
+
+def _is_named_later(headings: Sequence[str], after: Sequence[str], title: str) -> bool:
+    """Whether an empty section's title is kept by the document's or the next section's, so that it may go."""
+    return _section_title(headings, title) == title or tuple(after[: len(headings)]) == tuple(headings)
+
+
+def _paragraphs(node: SyntaxTreeNode) -> Iterator[Paragraph]:
+    """Yield the paragraphs of one block, its images behind its text."""
+    if node.type == "blockquote":
+        for child in node.children:
+            yield from _paragraphs(child)
+        return
+    if node.type in ("fence", "code_block"):
+        text = node.content.strip("\n")
+        spans = whole_text(text)
+    elif node.type == "table":
+        text = "\n".join(_rows(node))
+        spans = split_lines(text)
+    else:
+        text = "\n".join(_block_lines(node))
+        spans = split_sentences(text)
+    if text.strip():
+        yield Paragraph(text, spans)
+    yield from _images(node)
+
+
+def _images(node: SyntaxTreeNode) -> Iterator[Paragraph]:
+    """Yield an attachment for every image in a block."""
+    for image in node.walk():
+        if image.type == "image":
+            caption = _inline(image) or str(image.attrs.get("title", "")).strip()
+            source = str(image.attrs.get("src", ""))
+            path = None if source.startswith("data:") or not source else source
+            yield Paragraph(caption, split_sentences(caption), attachment=Attachment("image", path, caption or None))
+
+
+def _block_lines(node: SyntaxTreeNode) -> list[str]:
+    """The lines of a block as a reader sees them; list items keep their markers, inner lists their indent."""
+    if node.type in ("bullet_list", "ordered_list"):
+        number = int(node.attrs.get("start", 1))
+        items = [[line for child in item.children for line in _block_lines(child)] for item in node.children]
+        markers = [f"{number + i}. " if node.type == "ordered_list" else "- " for i in range(len(items))]
+        return [line for marker, item in zip(markers, items, strict=True) for line in _item(marker, item)]
+    if node.type == "table":
+        return _rows(node)
+    if node.type in ("fence", "code_block"):
+        return node.content.strip("\n").split("\n")
+    if node.type == "html_block":
+        return [line.strip() for line in _html_text(node.content).split("\n") if line.strip()]
+    if node.type in ("paragraph", "heading"):
+        return [line for line in _inline(node.children[0]).split("\n") if line.strip()]
+    return [line for child in node.children for line in _block_lines(child)]
+
+
+def _item(marker: str, lines: Sequence[str]) -> list[str]:
+    """A list item's lines with its marker in front; an item without text (an image's, say) has none."""
+    return [(" " * len(marker) if i else marker) + line for i, line in enumerate(lines)]
+
+
+def _rows(table: SyntaxTreeNode) -> list[str]:
+    """A table's rows as ``column: value; …``, empty cells left out; a table without rows as its column names."""
+    rows = [
+        [" ".join(_inline(cell.children[0]).split()) if cell.children else "" for cell in row.children]
+        for part in table.children
+        for row in part.children
+    ]
+    names, *body = rows
+    written = [
+        "; ".join(f"{name}: {value}" if name else value for name, value in zip(names, row, strict=False) if value)
+        for row in body
+    ]
+    return [row for row in written if row] or [" | ".join(filter(None, names))]
+
+
+def _inline(node: SyntaxTreeNode) -> str:
+    """Readable text of inline markup: no asterisks, links by their text, images left out."""
+    return _SPACES.sub(" ", "".join(_pieces(node))).strip()
+
+
+def _pieces(node: SyntaxTreeNode) -> Iterator[str]:
+    for child in node.children:
+        if child.type in ("text", "code_inline"):
+            yield child.content
+        elif child.type == "softbreak":
+            yield " "
+        elif child.type == "hardbreak":
+            yield "\n"
+        elif child.type == "html_inline":
+            yield "\n" if _BREAKING_TAG.match(child.content) else ""
+        elif child.type != "image":
+            yield from _pieces(child)
+
+
+def _html_text(source: str) -> str:
+    """The visible text of an HTML block."""
+    visible = _BREAKING_TAG.sub("\n", _INVISIBLE_HTML.sub("", source))
+    return html.unescape(_TAG.sub("", visible))

@@ -1,0 +1,249 @@
+"""Where sentences end in technical prose, tables, lists and novels.
+
+NLTK's Punkt proposes the breaks, with our own abbreviations in place of a downloaded model. A few rules then add the
+breaks that Punkt cannot see without training ("… in the U.S. The plant …") and take back those that no reader would
+make ("… 5 kg. CO2 …"). Blank lines and list items always break; no sentence is longer than `MAX_CHARS`.
+"""
+
+from __future__ import annotations
+
+import re
+from collections import Counter
+from collections.abc import Iterator
+from functools import cache
+from itertools import pairwise
+from typing import Any
+
+from kohaku_ray.documents.model import Sentence
+
+MAX_CHARS = 2000
+"""Longest sentence, in characters: a dump without punctuation is cut at line ends, then at spaces."""
+
+
+def _words(text: str) -> frozenset[str]:
+    return frozenset(text.split())
+
+
+_MID_SENTENCE = _words(
+    """a.k.a approx ca cf e.g i.e viz vs w.r.t fig figs eq eqs eqn eqns dr drs mr mrs ms mme mlle messrs prof profs st
+    capt lt sgt maj hon chap"""
+)
+"""Abbreviations after which a sentence goes on."""
+
+_MAY_END = _words(
+    """al etc et inc ltd corp co llc plc gmbh bros dept univ assoc est ed eds jr sr col gen gov rep rev sen mt ch
+    resp incl excl avg temp cont u.s u.s.a u.k u.n e.u d.c a.m p.m ph.d m.d m.sc b.sc m.s b.s b.a m.a
+    jan feb mar apr jun jul aug sep sept oct nov dec"""
+)
+"""Abbreviations that end a sentence when a word follows that commonly begins one."""
+
+_BEFORE_NUMBER = _words(
+    """no nos p pp vol vols sec secs sect tab tabs ref refs app appx art alg thm def prop lem cor ex para pt pts ver"""
+)
+"""Abbreviations only in front of a number or a label: `no`, `tab` and `app` are words too."""
+
+_ABBREVIATIONS = _MID_SENTENCE | _MAY_END | _BEFORE_NUMBER
+
+_STARTERS = (
+    "The|This|These|Those|That|There|Their|They|Then|Thus|Therefore|We|Our|It|Its|He|She|His|Her|In|On|At|For|From|To|By|"
+    "As|With|However|Moreover|Furthermore|Additionally|Hence|Although|Though|While|When|Where|If|Since|Because|After|"
+    "Before|Such|Each|Both|Here|But|And|Yet|Finally|Overall|Meanwhile|Instead|Unlike|According|Among|During|Under|You|What"
+)
+
+_PLAIN_QUOTES = str.maketrans("“”„«»‘’‚", '"""""\'\'\'')
+"""Punkt knows straight quotes alone; one character for one, so that spans still fit."""
+
+_CHEMICAL = r"(?:CO|CH|N|NO|SO|H|NH|SF)(?:[0-9₀-₉x]|O\b)"
+
+
+def _any_of(abbreviations: frozenset[str]) -> str:
+    """A pattern that matches any of them in any case, as a whole word before its last full stop."""
+    return rf"(?<![\w.])(?i:{'|'.join(re.escape(word) for word in sorted(abbreviations))})\."
+
+
+_CLOSERS = r"[\"')\]]*"
+_BREAKS = tuple(
+    re.compile(pattern)
+    for pattern in (
+        rf"{_any_of(_MAY_END)}{_CLOSERS}\s+(?=(?:{_STARTERS})\b)",
+        rf"(?<![\w.])etc\.{_CLOSERS}\s+(?=[A-Z][a-z])",
+        # "the answer is no. The …", "Use the app. It …": a word, not the label of a number ("No. 5", "App. B")
+        rf"(?<![\w.])(?:{'|'.join(sorted(_BEFORE_NUMBER))})\.\s+(?=[A-Z])",
+        rf"(?<![\w.])(?:{'|'.join(sorted(word.title() for word in _BEFORE_NUMBER - {'p'}))})\.\s+(?=[A-Z][a-z])",
+        # Punkt takes any single letter for an initial: "class B. The …", "300 W. Training …"
+        rf"(?<![\w.])[A-Za-z]\.{_CLOSERS}\s+(?=(?:{_STARTERS})\b)",
+        rf"\d\s?[WJVAKCFBMTGhsgtm]\.{_CLOSERS}\s+(?!{_CHEMICAL})(?=[A-Z])",
+        # a citation set behind the full stop: "… was measured.[12] The …"
+        r"[.!?]\[\d+(?:[,–-] ?\d+)*\]\s+(?=[A-Z])",
+        r"[。！？]+[」』）\"']*",
+    )
+)
+
+_GOES_ON = re.compile(r"[,;:)\]}%]")
+_FIRST_WORD = re.compile(r"[\"'(\[]*([^\W\d_]+)")
+_ENUMERATOR = re.compile(r"[\[(]?(?:\d{1,3}(?:\.\d{1,3})*|[A-Za-z]|[ivxIVX]{1,5})[\])]?[.)]?|[-–—*+•·]+")
+_MASS = re.compile(r"(?:^|[\d\s(])(?:k?g|mg|[kMG]?t|lbs?|tons?|tonnes?)\.$")
+_TIME_OR_LENGTH = re.compile(r"\d\s?(?:min|mins|hr|hrs|sec|secs|ft|lbs?|deg)\.$")
+_CHEMICAL_AHEAD = re.compile(_CHEMICAL)
+
+_BULLET = re.compile(r"\s*[•‣◦▪●■□➢➤✓∙]")
+_DASH = re.compile(r"\s*([-*+–—])\s+\S")
+_NUMBERED = re.compile(r"\s*([\[(]?)(\d{1,3}|[a-z](?=\)))([.)\]])\s+\S")
+_LAST_WORD = re.compile(r"([\w.]+)\.$")
+_LINE_ENDS_SENTENCE = re.compile(r"[.:;!?][\"')\]]*$")
+
+
+def split_sentences(text: str) -> tuple[Sentence, ...]:
+    """Find the sentences of a text.
+
+    Args:
+        text: Anything; blank lines and list items break whatever stands before them.
+
+    Returns:
+        Spans in reading order, without overlap, trimmed, never empty, at most `MAX_CHARS` long. Together they hold
+        every character of the text that is not white space.
+    """
+    plain = text.translate(_PLAIN_QUOTES)
+    return tuple(
+        piece
+        for block_start, block_end in _blocks(plain)
+        for start, end in _block_sentences(plain, block_start, block_end)
+        for piece in _bounded(text, start, end)
+    )
+
+
+def split_lines(text: str) -> tuple[Sentence, ...]:
+    """Take every line for one sentence: the rows of a table. Spans as `split_sentences` gives them."""
+    return tuple(piece for start, end in _lines(text) for piece in _bounded(text, start, end))
+
+
+def whole_text(text: str) -> tuple[Sentence, ...]:
+    """Take the text for one sentence, as program code is, cut only where it is longer than `MAX_CHARS`."""
+    return tuple(_bounded(text, 0, len(text)))
+
+
+@cache
+def _punkt() -> Any:
+    """Punkt with our abbreviations; made once a process."""
+    from nltk.tokenize.punkt import PunktParameters, PunktSentenceTokenizer
+
+    parameters = PunktParameters()
+    parameters.abbrev_types = set(_ABBREVIATIONS)
+    return PunktSentenceTokenizer(parameters)
+
+
+def _lines(text: str) -> Iterator[tuple[int, int]]:
+    """Yield the span of every line, blank ones too, without its line end."""
+    start = 0
+    while True:
+        end = text.find("\n", start)
+        if end < 0:
+            yield start, len(text)
+            return
+        yield start, end
+        start = end + 1
+
+
+def _blocks(text: str) -> Iterator[tuple[int, int]]:
+    """Yield runs of lines between blank lines, and within a run each list item by itself."""
+    run: list[tuple[int, int]] = []
+    for start, end in [*_lines(text), (len(text), len(text))]:
+        if text[start:end].strip():
+            run.append((start, end))
+            continue
+        if run:
+            items = _item_lines([text[a:b] for a, b in run])
+            firsts = [0, *sorted(items - {0}), len(run)]
+            for first, behind in pairwise(firsts):
+                yield run[first][0], run[behind - 1][1]
+        run = []
+
+
+def _item_lines(lines: list[str]) -> set[int]:
+    """Say which lines begin a list item.
+
+    A wrapped line may begin with "3. " or "- " by chance, so these count only behind a line that ends a sentence or
+    an introduction, or in company: another dash, or the number before or after.
+    """
+    dashes = {i: match[1] for i, line in enumerate(lines) if (match := _DASH.match(line))}
+    numbers = {i: match.groups() for i, line in enumerate(lines) if (match := _NUMBERED.match(line))}
+    n_dashes = Counter(dashes.values())
+    numbers_seen = {(opening, _rank(label), closing) for opening, label, closing in numbers.values()}
+    accepted = {i for i, line in enumerate(lines) if _BULLET.match(line)}
+    accepted |= {i for i, kind in dashes.items() if n_dashes[kind] > 1 or _follows_sentence(lines, i)}
+    for i, (opening, label, closing) in numbers.items():
+        neighbours = {(opening, _rank(label) + step, closing) for step in (-1, 1)}
+        if neighbours & numbers_seen or _follows_sentence(lines, i):
+            accepted.add(i)
+    return accepted
+
+
+def _rank(label: str) -> int:
+    """The place of ``3`` or ``c`` in its list; letters keep clear of numbers."""
+    return int(label) if label.isdigit() else 1000 + ord(label)
+
+
+def _follows_sentence(lines: list[str], i: int) -> bool:
+    """Whether the line before ends a sentence or introduces a list, rather than breaking off at "Fig."."""
+    before = lines[i - 1].rstrip() if i else ""
+    last = _LAST_WORD.search(before[-40:])
+    abbreviated = last is not None and last[1].lower() in _ABBREVIATIONS
+    return _LINE_ENDS_SENTENCE.search(before[-10:]) is not None and not abbreviated
+
+
+def _block_sentences(text: str, start: int, end: int) -> Iterator[tuple[int, int]]:
+    """Yield the sentences of one block as untrimmed spans that together cover it."""
+    block = text[start:end]
+    # a full stop with no space behind it ends nothing: "Fig.(a)", "measured.[12]"
+    cuts = {cut for cut, _ in _punkt().span_tokenize(block) if block[cut - 1].isspace()}
+    cuts.update(match.end() for pattern in _BREAKS for match in pattern.finditer(block))
+    has_capitals = any(map(str.isupper, block))
+    first = 0
+    for cut in sorted(cuts - {0, len(block)}):
+        if not _goes_on(block, first, cut, has_capitals):
+            yield start + first, start + cut
+            first = cut
+    yield start + first, end
+
+
+def _goes_on(block: str, first: int, cut: int, has_capitals: bool) -> bool:
+    """Whether the sentence from ``first`` does not end at ``cut`` after all."""
+    if _GOES_ON.match(block, cut):
+        return True
+    word = _FIRST_WORD.match(block, cut)
+    if has_capitals and word is not None and word[1].islower():
+        return True
+    tail = block[max(first, cut - 40) : cut].rstrip()
+    if _MASS.search(tail) and _CHEMICAL_AHEAD.match(block, cut):
+        return True
+    if _TIME_OR_LENGTH.search(tail) and block[cut].isdigit():
+        return True
+    at_line_start = first == 0 or "\n" in block[max(0, first - 2) : first]
+    return at_line_start and cut - first < 20 and _ENUMERATOR.fullmatch(block[first:cut].strip()) is not None
+
+
+def _bounded(text: str, start: int, end: int) -> Iterator[Sentence]:
+    """Yield the span trimmed, in pieces of at most `MAX_CHARS`; nothing for white space."""
+    start, end = _trim(text, start, end)
+    while end - start > MAX_CHARS:
+        cut = _cut(text, start)
+        yield Sentence(*_trim(text, start, cut))
+        start, end = _trim(text, cut, end)
+    if start < end:
+        yield Sentence(start, end)
+
+
+def _cut(text: str, start: int) -> int:
+    """Where to cut a long span: the last line end in the second half of the allowed length, else space, else there."""
+    half, limit = start + MAX_CHARS // 2, start + MAX_CHARS
+    line_end = text.rfind("\n", half, limit + 1)
+    if line_end >= 0:
+        return line_end
+    return next((i for i in range(limit, half, -1) if text[i].isspace()), limit)
+
+
+def _trim(text: str, start: int, end: int) -> tuple[int, int]:
+    """Leave the white space at both ends out."""
+    piece = text[start:end]
+    start += len(piece) - len(piece.lstrip())
+    return start, start + len(piece.strip())

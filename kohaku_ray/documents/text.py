@@ -1,0 +1,178 @@
+"""Plain text: paragraphs between blank lines, sections by what looks like a heading."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass, field
+
+from kohaku_ray.documents.content import decode_text
+from kohaku_ray.documents.ids import default_doc_id
+from kohaku_ray.documents.model import Document, Paragraph, Section
+from kohaku_ray.documents.sentences import split_sentences
+
+MAX_HEADING_CHARS = 80
+"""A longer line is no heading and no title."""
+
+MAX_HEADINGS = 4
+"""Most headings that one section's title is joined from."""
+
+PATH = " › "
+"""Stands between the headings that lead to a section, in its title."""
+
+_UNDERLINE = re.compile(r"(={3,}|-{3,}|~{3,})\s*")
+_DIVISION = re.compile(
+    r"((?i:chapter|book|part|volume|section|appendix|act|scene|letter))\s+"
+    r"(?i:\d+|[ivxlcdm]+|[a-z]|one|two|three|four|five|six|seven|eight|nine|ten|eleven|twelve|"
+    r"the\s+(?:first|second|third|fourth|fifth|last))\b"
+    r"(?:[.:—–-].*|\s+[^\W\da-z].*|\s+[“‘\"'(].*)?"
+)
+# without a full stop a word must follow: "2 Methods" is a heading, "42 MW" and "1.5 GB" are quantities
+_NUMBERED = re.compile(
+    r"(\d{1,2}(?:\.\d{1,2}){0,3}|[IVX]{1,5})(?:[.)]\s+[A-Z]|\s+(?:[A-Z][a-z]{2}|[A-Z]{4}))[^.!?;]*\??"
+)
+
+
+@dataclass
+class _Draft:
+    """A section being read, with the headings directly over it; ``label`` of the last as `_label` gives it."""
+
+    headings: list[str]
+    label: str = ""
+    paragraphs: list[str] = field(default_factory=list)
+
+
+def parse_text(name: str, data: bytes) -> Document:
+    """Parse a plain text file.
+
+    The title is the first line when it looks like one, else the file's stem. Lines stay as they are wrapped.
+
+    Args:
+        name: The file, for messages and the ``doc_id``.
+        data: Its content.
+
+    Returns:
+        The document.
+
+    Raises:
+        DataError: The content is not text.
+    """
+    text = decode_text(name, data)
+    doc_id = default_doc_id(name)
+    title = _title(text) or doc_id
+    return Document(doc_id, title, text_sections(text, title))
+
+
+def text_sections(text: str, title: str) -> tuple[Section, ...]:
+    """Cut plain text into sections.
+
+    A heading is a line underlined with ``===``, ``---`` or ``~~~``, or a short line by itself that is a division of a
+    book (CHAPTER IV, with its title behind it or on the next line), numbered (1.2 Title) or in capitals. A division or
+    number directly over a heading of another kind becomes the first part of that one's title; any other heading
+    without a body is an ordinary paragraph.
+
+    Args:
+        text: The whole text.
+        title: The document's; of the section in front of the first heading, too.
+
+    Returns:
+        Sections with at least one paragraph each.
+    """
+    drafts = [_Draft([title])]
+    for block in _blocks(text):
+        heading, body = _split_heading(block)
+        if heading:
+            _open(drafts, heading)
+        if body:
+            drafts[-1].paragraphs.append(body)
+    if len(drafts) > 1 and not drafts[-1].paragraphs:
+        _demote(drafts)
+    front = drafts[0].paragraphs
+    if front[:1] == [title] and len(drafts) + len(front) > 2:
+        del front[0]  # the title's own line would only repeat the section's title
+    return _sections(drafts)
+
+
+def _sections(drafts: list[_Draft]) -> tuple[Section, ...]:
+    return tuple(
+        Section(PATH.join(draft.headings), tuple(Paragraph(text, split_sentences(text)) for text in draft.paragraphs))
+        for draft in drafts
+        if draft.paragraphs
+    )
+
+
+def _blocks(text: str) -> list[str]:
+    """Runs of lines between blank lines or page breaks, without trailing white space."""
+    lines = [line.rstrip() for line in text.replace("\f", "\n\n").split("\n")]
+    return [block.strip("\n") for block in re.split(r"\n{2,}", "\n".join(lines)) if block.strip()]
+
+
+def _split_heading(block: str) -> tuple[str, str]:
+    """A block's heading, or nothing, and the text that is left."""
+    lines = block.split("\n")
+    if len(lines) > 1 and _UNDERLINE.fullmatch(lines[1].strip()) and _is_short(lines[0]):
+        return lines[0].strip(), "\n".join(lines[2:])
+    line = " ".join(part.strip() for part in lines)
+    if len(lines) == 2 and _DIVISION.fullmatch(lines[0].strip()) and _continues_heading(lines[1]):
+        return line, ""
+    if len(lines) == 1 and _is_short(line) and (_label(line) or _is_capitals(line)):
+        return line, ""
+    return "", block
+
+
+def _continues_heading(line: str) -> bool:
+    """Whether a line under CHAPTER IV is its title, or the rest of one that was wrapped."""
+    return _is_short(line) and line[-1] not in ".,;:!?" and not _DIVISION.fullmatch(line.strip())
+
+
+def _label(line: str) -> str:
+    """What kind of label a heading begins with: ``chapter``, ``1.2``, ``roman`` or none."""
+    if match := _DIVISION.fullmatch(line):
+        return match[1].lower()
+    if match := _NUMBERED.fullmatch(line):
+        return match[1] if match[1][0].isdigit() else "roman"
+    return ""
+
+
+def _is_short(line: str) -> bool:
+    return 0 < len(line.strip()) <= MAX_HEADING_CHARS
+
+
+def _is_capitals(line: str) -> bool:
+    """Whether a line is shouted: mostly letters, none of them small, no table's header, no end of a sentence."""
+    letters = sum(map(str.isalpha, line))
+    shouted = line.isupper() and line[0].isalnum() and letters >= 4 and 2 * letters > len(line)
+    return shouted and line[-1] not in ".!?;,:" and "  " not in line and "\t" not in line
+
+
+def _open(drafts: list[_Draft], heading: str) -> None:
+    """Begin a section; settle what becomes of an empty one before it."""
+    label, last = _label(heading), drafts[-1]
+    if len(drafts) > 1 and not last.paragraphs:
+        if _stands_over(last.label, label) and len(last.headings) < MAX_HEADINGS:
+            last.headings.append(heading)
+            last.label = label
+            return
+        _demote(drafts)
+    drafts.append(_Draft([heading], label))
+
+
+def _stands_over(upper: str, lower: str) -> bool:
+    """Whether one label may head another: VOLUME over Chapter, CHAPTER over THE STORM, 1 over 1.2, but not 1 over 2."""
+    if upper[:1].isdigit() and lower[:1].isdigit():
+        return lower.startswith(upper + ".")
+    return upper not in ("", lower)
+
+
+def _demote(drafts: list[_Draft]) -> None:
+    """Make the last, empty section's headings paragraphs of the one before: no text is lost."""
+    empty = drafts.pop()
+    drafts[-1].paragraphs.extend(empty.headings)
+
+
+def _title(text: str) -> str:
+    """The first line, when it is short and reads like a title: by itself, or over a line that begins anew."""
+    block = next(iter(_blocks(text)), "")
+    first, *rest = [line.strip() for line in block.split("\n")]
+    if not _is_short(first) or first[-1] in ".,;:!?-–—" or not any(map(str.isalnum, first)):
+        return ""
+    return first if not rest or rest[0][:1].isupper() or _UNDERLINE.fullmatch(rest[0]) else ""

@@ -1,0 +1,39 @@
+"""A small collection on AI energy use, with questions and their gold answers.
+
+``documents/`` holds ten documents, ``metadata.csv`` what is known of each, ``questions.csv`` the questions.
+All of it was written for this package: organisations, models and figures are invented, no figure is a measurement.
+"""
+
+from __future__ import annotations
+
+from importlib.resources import files
+from pathlib import Path
+
+from kohaku_ray.errors import ConfigError
+
+
+def path(name: str = "") -> str:
+    """Return where a file or directory of the sample lies on this machine.
+
+    Args:
+        name: Relative to the sample, such as ``documents`` or ``questions.csv``; empty: the sample itself.
+
+    Raises:
+        ConfigError: The sample has nothing of that name; the message lists what it has.
+    """
+    root = Path(str(files(__name__))).resolve()
+    found = (root / name).resolve()
+    if found.is_relative_to(root) and found.exists():
+        return str(found)
+    raise ConfigError(
+        f"sample:{name} does not exist: the sample in {root} has {', '.join(_names(root))}; name one of them"
+    )
+
+
+def _names(root: Path) -> list[str]:
+    """List the sample's directories and data files, relative to ``root``, in order."""
+    return sorted(
+        found.relative_to(root).as_posix()
+        for found in root.rglob("*")
+        if "__pycache__" not in found.parts and found.suffix not in {".py", ".pyc"}
+    )

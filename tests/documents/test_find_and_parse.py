@@ -1,0 +1,207 @@
+import datetime
+import os
+import subprocess
+import sys
+from types import SimpleNamespace
+
+import pyarrow.fs
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from kohaku_ray.documents.parse import FORMATS, find_files, parse_file, read_bytes
+from kohaku_ray.errors import DataError
+
+KNOWN = ".json, .markdown, .md, .text, .txt"
+
+
+@pytest.fixture
+def tree(tmp_path):
+    for name in ["b.md", "a.TXT", "deep/er/c.json", "deep/.hidden.md", ".git/d.md", "e.xyz"]:
+        path = tmp_path / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text("Some text.")
+    return tmp_path
+
+
+def test_a_directory_is_searched_deep_for_known_suffixes(tree):
+    assert find_files([str(tree)]) == [f"{tree}/a.TXT", f"{tree}/b.md", f"{tree}/deep/er/c.json"]
+
+
+def test_overlapping_paths_give_each_file_once(tree):
+    assert find_files(
+        [f"{tree}/deep/../b.md", f"{tree}/b.md", f"{tree}/", f"{tree}/deep", f"file://{tree}"]
+    ) == find_files([str(tree)])
+
+
+def test_an_explicit_file_is_kept_whatever_its_suffix_and_then_refused_by_name(tree):
+    assert find_files([f"{tree}/e.xyz"]) == [f"{tree}/e.xyz"]
+    with pytest.raises(DataError, match=rf"e\.xyz: unknown suffix \.xyz, known: {KNOWN}: rename or convert the file"):
+        parse_file(f"{tree}/e.xyz", b"text")
+    with pytest.raises(DataError, match=r"Makefile: unknown suffix \(none\)"):
+        parse_file("Makefile", b"text")
+
+
+def test_links_are_followed_but_not_in_circles(tree):
+    (tree / "deep" / "up").symlink_to(tree)
+    (tree / "other").symlink_to(tree / "deep" / "er")
+    assert len(find_files([str(tree)])) == 3
+
+
+def test_a_missing_path_is_named(tree):
+    with pytest.raises(DataError, match=rf"nowhere does not exist: give a directory, or a file .*{KNOWN}"):
+        find_files([f"{tree}/nowhere"])
+    with pytest.raises(DataError, match=r"\(empty path\) does not exist"):
+        find_files([""])
+
+
+def test_an_empty_directory_is_named_with_what_is_read(tree):
+    (tree / "deep" / "er" / "c.json").unlink()
+    with pytest.raises(DataError, match=rf"/deep holds no documents: files with these suffixes are read: {KNOWN}"):
+        find_files([f"{tree}/deep"])
+
+
+def test_a_directory_that_cannot_be_listed_is_named(tree, monkeypatch):
+    def refuse(path):
+        raise PermissionError(13, "Permission denied", path)
+
+    monkeypatch.setattr(os, "scandir", refuse)
+    with pytest.raises(DataError, match="cannot be listed: Permission denied"):
+        find_files([str(tree)])
+
+
+def test_bytes_are_read_and_a_failure_is_named(tree):
+    assert read_bytes(f"{tree}/b.md") == read_bytes(f"file://{tree}/b.md") == b"Some text."
+    with pytest.raises(DataError, match=r"gone\.md cannot be read: No such file or directory"):
+        read_bytes(f"{tree}/gone.md")
+    with pytest.raises(DataError, match="cannot be read: Is a directory"):
+        read_bytes(str(tree))
+
+
+@pytest.mark.parametrize("uri", ["foo://x/y", "file:///a b"])
+def test_a_uri_that_cannot_be_opened_is_named(uri):
+    with pytest.raises(DataError, match=r"cannot be opened: .*: write spaces as %20, or give a local path"):
+        find_files([uri])
+
+
+@pytest.fixture
+def bucket(monkeypatch):
+    """An object store in memory behind ``s3://`` URIs."""
+    store = pyarrow.fs._MockFileSystem(datetime.datetime(2025, 1, 1))
+    for name in ["docs/b.md", "docs/deep/a c.txt", "docs/.tmp/x.md", "docs/z.bin"]:
+        store.create_dir(f"bucket/{name}".rpartition("/")[0], recursive=True)
+        with store.open_output_stream(f"bucket/{name}") as stream:
+            stream.write(b"Some text.")
+
+    def from_uri(uri):
+        return store, uri.removeprefix("s3://").split("?")[0].rstrip("/").replace("%20", " ")
+
+    monkeypatch.setattr(pyarrow.fs, "FileSystem", SimpleNamespace(from_uri=from_uri))
+
+
+@pytest.mark.usefixtures("bucket")
+def test_an_object_store_is_searched_and_read():
+    found = find_files(["s3://bucket/docs/?region=eu-west-1"])
+    assert found == ["s3://bucket/docs/b.md?region=eu-west-1", "s3://bucket/docs/deep/a%20c.txt?region=eu-west-1"]
+    assert find_files(["s3://bucket/docs/z.bin"]) == ["s3://bucket/docs/z.bin"]
+    assert parse_file(found[1], read_bytes(found[1])).doc_id == "a c"
+    with pytest.raises(DataError, match="s3://bucket/none does not exist"):
+        find_files(["s3://bucket/none"])
+    with pytest.raises(DataError, match=r"s3://bucket/docs/gone\.md cannot be read"):
+        read_bytes("s3://bucket/docs/gone.md")
+
+
+@pytest.mark.parametrize("suffix", FORMATS)
+class TestEveryFormat:
+    def test_binary_junk(self, suffix):
+        with pytest.raises(DataError, match=rf"^x\{suffix} is not text: NUL byte at offset 4"):
+            parse_file(f"x{suffix}", b"\xff\xd8ab\x00\x01")
+
+    def test_invalid_utf8(self, suffix):
+        with pytest.raises(
+            DataError, match=rf"^x\{suffix} is not valid UTF-8: byte 0xe9 at offset 3: save it as UTF-8"
+        ):
+            parse_file(f"x{suffix}", b"caf\xe9 au lait")
+        with pytest.raises(DataError, match="byte 0xff at offset 4"):
+            parse_file(f"x{suffix}", b"\xef\xbb\xbfa\xff")
+
+    @pytest.mark.parametrize("data", [b"", b" \n\t\r\n"])
+    def test_an_empty_file(self, suffix, data):
+        with pytest.raises(DataError, match=rf"^x\{suffix} has no text: the file is empty"):
+            parse_file(f"x{suffix}", data)
+
+    def test_a_bad_id_from_the_file_name(self, suffix):
+        content = b'{"text": "Some text."}' if suffix == ".json" else b"Some text."
+        with pytest.raises(DataError, match=rf"^d/a:b\{suffix}: doc_id 'a:b' holds a colon: rename the file"):
+            parse_file(f"d/a:b{suffix}", content)
+
+    @settings(max_examples=40, deadline=None)
+    @given(
+        data=st.one_of(
+            st.binary(), st.text().map(str.encode), st.text('#-*[]()<>|`!{}":,=\n ab1.', max_size=80).map(str.encode)
+        )
+    )
+    def test_hostile_bytes_give_a_document_or_a_data_error(self, suffix, data):
+        try:
+            document = parse_file(f"x{suffix}", data)
+        except DataError:
+            return
+        paragraphs = [paragraph for section in document.sections for paragraph in section.paragraphs]
+        assert document.title
+        for paragraph in paragraphs:
+            assert paragraph.text.strip() or paragraph.attachment
+            assert all(paragraph.text[s.start : s.end].strip() for s in paragraph.sentences)
+            paragraph.text.encode()
+
+
+@pytest.mark.parametrize("encoding", ["utf-8-sig", "utf-16", "utf-16-le", "utf-16-be"])
+def test_byte_order_marks_are_read(encoding):
+    mark = "" if encoding in ("utf-8-sig", "utf-16") else "\ufeff"
+    document = parse_file("x.txt", f"{mark}Café power.\r\nMore of it.".encode(encoding))
+    assert document.sections[0].paragraphs[0].text == "Café power.\nMore of it."
+
+
+def test_broken_utf16_is_named_by_its_offset():
+    with pytest.raises(DataError, match=r"is not valid UTF-16-LE: byte 0x62 at offset 4"):
+        parse_file("x.txt", b"\xff\xfea\x00b")
+    with pytest.raises(DataError, match="is not text: NUL byte at offset 4"):
+        parse_file("x.txt", b"\xff\xfea\x00\x00\x00")
+
+
+@pytest.mark.parametrize(
+    ("name", "data"),
+    [
+        ("x.md", b"# Title\n\n## Only headings"),
+        ("x.md", b"![](a.png)"),
+        ("x.json", b'{"title": "T", "text": null, "sections": [{"title": "S", "paragraphs": [{"text": " "}]}]}'),
+        (
+            "x.json",
+            b'{"sections": [{"paragraphs": [{"text": "[Image page=1 idx=1 name=Im0.jpg] Size: 9x9, Data: 9 bytes"}]}]}',
+        ),
+    ],
+)
+def test_a_document_without_searchable_text_is_refused(name, data):
+    with pytest.raises(DataError, match="has no text: nothing in it can be searched"):
+        parse_file(name, data)
+
+
+@pytest.mark.parametrize(
+    ("name", "data"),
+    [
+        ("x.json", b"[" * 100_000),
+        ("x.md", b"*a " * 3000 + b"a* " * 3000),
+        ("x.md", b"---\n" + b"[" * 3000 + b"\n---\nx"),
+    ],
+)
+def test_nesting_without_end_is_refused(name, data):
+    with pytest.raises(DataError, match=rf"^{name} is nested too deep"):
+        parse_file(name, data)
+
+
+def test_importing_the_room_loads_no_heavy_library():
+    code = (
+        "import sys; import kohaku_ray.documents.parse; "
+        "print([m for m in ('nltk', 'numpy', 'pyarrow', 'torch', 'ray') if m in sys.modules])"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert done.stdout.strip() == "[]"

@@ -1,0 +1,146 @@
+import pytest
+
+from kohaku_ray.documents.model import Attachment
+from kohaku_ray.documents.parse import parse_file
+from kohaku_ray.errors import DataError
+
+
+def parse(text):
+    return parse_file("docs/notes.md", text.encode())
+
+
+def outline(document):
+    return [(section.title, [paragraph.text for paragraph in section.paragraphs]) for section in document.sections]
+
+
+def only(text):
+    ((paragraph,),) = [section.paragraphs for section in parse(text).sections]
+    return paragraph
+
+
+def sentences(paragraph):
+    return [paragraph.text[span.start : span.end] for span in paragraph.sentences]
+
+
+def test_headings_make_sections_titled_with_their_path():
+    document = parse(
+        "Front.\n\n# Report\n\nIntro.\n\n## Results\n\n### Power\n\n400 W.\n\n"
+        "## Empty\n\n# Part two\n\n#### Deep\n\nEnd.\n"
+    )
+    assert document.title == "Report"
+    assert outline(document) == [
+        ("Report", ["Front."]),
+        ("Report", ["Intro."]),
+        ("Results › Power", ["400 W."]),
+        ("Empty", []),
+        ("Part two › Deep", ["End."]),
+    ]
+
+
+def test_without_a_heading_the_stem_is_the_title():
+    document = parse("Just text.")
+    assert (document.doc_id, document.title, outline(document)) == ("notes", "notes", [("notes", ["Just text."])])
+
+
+def test_front_matter_is_metadata():
+    document = parse(
+        "---\ntitle: Energy\nid: energy-2024\nurl: https://x.org\nyear: 2024\ndate: 2024-05-01\nopen: true\n"
+        "tags: [a, b]\nnested: {a: 1}\nempty:\n---\n# Heading\n\nText.\n"
+    )
+    assert (document.doc_id, document.title) == ("energy-2024", "Energy")
+    assert document.metadata == {
+        "url": "https://x.org",
+        "year": "2024",
+        "date": "2024-05-01",
+        "open": "true",
+        "tags": "a, b",
+    }
+    assert outline(document) == [("Heading", ["Text."])]
+
+
+def test_rules_around_text_are_no_front_matter():
+    assert outline(parse("---\nText here\n---\n\nMore."))[-1] == ("Text here", ["More."])
+    assert outline(parse("---\n---\nText.")) == [("notes", ["Text."])]
+
+
+@pytest.mark.parametrize(
+    ("front", "problem"),
+    [
+        ("title: a: b", "mapping values are not allowed here at line 2"),
+        ("a: 1\nb: [1", "at line "),
+        ("date: 2024-13-45", "month must be in 1..12"),
+        ("x: !!python/object/apply:os.system [ls]", "could not determine a constructor"),
+    ],
+)
+def test_bad_front_matter_is_named(front, problem):
+    with pytest.raises(DataError) as caught:
+        parse(f"---\n{front}\n---\nText.")
+    assert str(caught.value).startswith("docs/notes.md: the front matter is not YAML: ")
+    assert problem in str(caught.value)
+    assert str(caught.value).endswith("quote values with colons.")
+
+
+def test_a_bad_id_in_the_front_matter_is_refused():
+    with pytest.raises(DataError, match=r"docs/notes\.md: doc_id 'a:b' holds a colon"):
+        parse("---\nid: 'a:b'\n---\nText.")
+
+
+def test_inline_markup_becomes_readable_text():
+    text = only(
+        "A **bold** *word*, `x_y`, [a link](http://a.b), ~~old~~, H<sub>2</sub>O &amp; \\*more\\*.\n"
+        "Next  \nline<br>end."
+    ).text
+    assert text == "A bold word, x_y, a link, old, H2O & *more*. Next\nline\nend."
+
+
+def test_a_list_is_one_paragraph_of_lines():
+    paragraph = only("- one item. Two sentences\n- two, of\n  two lines\n  - inner\n\n    more\n  3. x\n  4. y\n")
+    assert paragraph.text == "- one item. Two sentences\n- two, of two lines\n  - inner\n    more\n  3. x\n  4. y"
+    assert sentences(paragraph) == [
+        "- one item.",
+        "Two sentences",
+        "- two, of two lines",
+        "- inner\n    more",
+        "3. x",
+        "4. y",
+    ]
+
+
+def test_a_table_row_reads_as_columns_and_values():
+    paragraph = only("| Model | Power (W) | |\n|---|---|---|\n| A.100 vs. B | **400** | x |\n| H\\|100. New | | |\n")
+    assert paragraph.text == "Model: A.100 vs. B; Power (W): 400; x\nModel: H|100. New"
+    assert sentences(paragraph) == paragraph.text.split("\n")
+    assert only("| A | B |\n|---|---|\n").text == "A | B"
+
+
+@pytest.mark.parametrize("block", ["```python\n{}\n```", "~~~\n{}\n~~~"])
+def test_code_is_one_paragraph_and_one_sentence(block):
+    code = 'print("A. B.")\n\n    y = 1'
+    assert sentences(only(block.format(code))) == [code]
+
+
+def test_quotes_and_html_are_read_as_text():
+    document = parse(
+        "> Said one.\n>\n> # Inner\n\n<div>Hi <b>you</b><br>&lt;there&gt;<script>bad()</script></div>\n\n"
+        "<!-- gone\n\nfor good -->\n"
+    )
+    assert outline(document) == [("notes", ["Said one.", "Inner", "Hi you\n<there>"])]
+
+
+def test_images_are_attachments_with_their_alternative_text():
+    document = parse(
+        '![A *chart*. It rises](img/p.png)\n\nText ![](i.png "Small") goes ![](x.png) on.\n\n- ![In list](l.png)\n\n'
+        "## ![Logo](logo.svg) Name\n\n![](data:image/png;base64,AAAA)\n"
+    )
+    first, second = document.sections
+    assert [(p.text, p.attachment) for p in first.paragraphs] == [
+        ("A chart. It rises", Attachment("image", "img/p.png", "A chart. It rises")),
+        ("Text goes on.", None),
+        ("Small", Attachment("image", "i.png", "Small")),
+        ("", Attachment("image", "x.png", None)),
+        ("In list", Attachment("image", "l.png", "In list")),
+    ]
+    assert sentences(first.paragraphs[0]) == ["A chart.", "It rises"]
+    assert first.paragraphs[3].sentences == ()
+    assert second.title == "Name"
+    assert [p.attachment for p in second.paragraphs] == [Attachment("image", "logo.svg", "Logo"), Attachment("image")]

@@ -1,0 +1,49 @@
+import os
+from pathlib import Path
+
+import pytest
+
+from kohaku_ray.documents.parse import find_files, parse_file, read_bytes
+from kohaku_ray.documents.sentences import MAX_CHARS, split_sentences
+
+DATA = Path(os.environ.get("KOHAKU_DATA") or Path(__file__).resolve().parents[3] / "shared" / "data")
+CORPUS = DATA / "wattbot" / "corpus"
+NOVELS = DATA / "kdsh" / "books"
+
+pytestmark = pytest.mark.data
+
+
+@pytest.mark.skipif(not CORPUS.is_dir(), reason=f"{CORPUS} is not there; KOHAKU_DATA names its parent")
+def test_the_wattbot_corpus_is_read_whole():
+    documents = [parse_file(path, read_bytes(path)) for path in find_files([str(CORPUS)])]
+    sections = [section for document in documents for section in document.sections]
+    paragraphs = [paragraph for section in sections for paragraph in section.paragraphs]
+    images = [paragraph for paragraph in paragraphs if paragraph.attachment]
+    texts = [paragraph for paragraph in paragraphs if not paragraph.attachment]
+    assert (len(documents), len(sections), len(images), len(texts)) == (32, 639, 280, 664)
+    assert sum(len(paragraph.sentences) for paragraph in texts) == 24_282
+    assert all(image.text == "" and image.sentences == () and image.attachment.path for image in images)
+    assert not any("[Image page=" in paragraph.text for paragraph in texts)
+    assert all(paragraph.page is not None for paragraph in paragraphs)
+    assert all(document.metadata.keys() >= {"url", "type", "year"} for document in documents)
+    assert documents[0].doc_id == "amazon2023"
+
+
+@pytest.mark.skipif(not CORPUS.is_dir(), reason=f"{CORPUS} is not there; KOHAKU_DATA names its parent")
+def test_our_own_sentences_of_the_wattbot_corpus_lose_nothing():
+    path = str(CORPUS / "amazon2023.json")
+    for section in parse_file(path, read_bytes(path)).sections:
+        for paragraph in section.paragraphs:
+            found = [paragraph.text[span.start : span.end] for span in split_sentences(paragraph.text)]
+            assert "".join("".join(found).split()) == "".join(paragraph.text.split())
+            assert all(len(sentence) <= MAX_CHARS for sentence in found)
+
+
+@pytest.mark.skipif(not NOVELS.is_dir(), reason=f"{NOVELS} is not there; KOHAKU_DATA names its parent")
+def test_a_novel_falls_into_its_chapters():
+    path = str(NOVELS / "The Count of Monte Cristo.txt")
+    titles = [section.title for section in parse_file(path, read_bytes(path)).sections]
+    chapters = [title for title in titles if "Chapter " in title]
+    assert len(chapters) == 117
+    assert chapters[0] == "VOLUME ONE › Chapter 1. Marseilles—The Arrival"
+    assert chapters[-1] == "Chapter 117. The Fifth of October"

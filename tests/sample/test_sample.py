@@ -1,0 +1,235 @@
+"""The shipped collection is whole: files agree with one another, and every gold answer stands in what it cites."""
+
+import csv
+import json
+import re
+from collections import Counter
+from functools import cache
+from pathlib import Path
+
+import pytest
+import yaml
+
+from kohaku_ray import sample
+from kohaku_ray.errors import ConfigError
+from kohaku_ray.records import BLANK, UNANSWERABLE
+
+CONVERTED = {  # question id → (number as the document has it, factor to the asked unit)
+    "s011": (1220.4, 1e3),  # MWh → kWh
+    "s012": (73.0, 1e6),  # million requests → requests
+    "s034": (96.0, 1e3),  # GWh → MWh
+}
+COLUMNS = ["id", "question", "answer", "answer_value", "answer_unit", "ref_id", "ref_url", "supporting_materials"]
+COLUMNS += ["explanation", "answer_type", "split"]
+NUMBER = re.compile(r"\d[\d,]*(?:\.\d+)?(?:e[+-]?\d+)?")
+QUOTE = re.compile(r"(\w+): “([^”]+)”")
+
+
+def rows(name: str) -> list[dict[str, str]]:
+    with Path(sample.path(name)).open(encoding="utf-8", newline="") as file:
+        return list(csv.DictReader(file))
+
+
+@cache
+def raw_texts() -> dict[str, str]:
+    """Each document's raw text; of JSON, the text of its paragraphs."""
+    texts = {}
+    for file in Path(sample.path("documents")).iterdir():
+        text = file.read_text(encoding="utf-8")
+        if file.suffix == ".json":
+            paragraphs = [p["text"] for s in json.loads(text)["sections"] for p in s["paragraphs"]]
+            text = "\n\n".join(paragraphs)
+        assert file.stem not in texts
+        texts[file.stem] = text
+    return texts
+
+
+def plain(text: str) -> str:
+    return " ".join(text.split()).casefold()
+
+
+def numbers(text: str) -> set[float]:
+    return {float(match.replace(",", "")) for match in NUMBER.findall(text)}
+
+
+METADATA = {row["id"]: row for row in rows("metadata.csv")}
+QUESTIONS = rows("questions.csv")
+ANSWERABLE = [row for row in QUESTIONS if row["answer_value"] != BLANK]
+UNANSWERED = [row for row in QUESTIONS if row["answer_value"] == BLANK]
+JSON_FILES = sorted(Path(sample.path("documents")).glob("*.json"))
+
+
+def by_id(row: dict[str, str]) -> str:
+    return row["id"]
+
+
+def quotes(row: dict[str, str]) -> dict[str, list[str]]:
+    found: dict[str, list[str]] = {}
+    for doc_id, text in QUOTE.findall(row["supporting_materials"]):
+        found.setdefault(doc_id, []).append(text)
+    return found
+
+
+def test_path_of_everything():
+    root = Path(sample.path())
+    assert root.is_dir()
+    assert Path(sample.path("documents")) == root / "documents"
+    assert Path(sample.path("documents/halden2023.md")).is_file()
+
+
+@pytest.mark.parametrize("name", ["question.csv", "documents/none.md", "../errors.py", "/etc/passwd"])
+def test_path_names_what_exists(name):
+    with pytest.raises(ConfigError) as caught:
+        sample.path(name)
+    message = str(caught.value)
+    assert message.startswith(f"sample:{name} does not exist")
+    for existing in ("questions.csv", "metadata.csv", "documents", "documents/halden2023.md"):
+        assert existing in re.split(r"[ ,;]+", message)
+    assert "__init__.py" not in message
+    assert "__pycache__" not in message
+
+
+def test_formats():
+    suffixes = Counter(file.suffix for file in Path(sample.path("documents")).iterdir())
+    assert suffixes == {".md": 5, ".txt": 3, ".json": 2}
+
+
+def test_documents_are_of_readable_length_and_say_that_they_are_invented():
+    for doc_id, text in raw_texts().items():
+        assert 500 <= len(text.split()) <= 1500, doc_id
+        assert "Invented for testing; figures are not measurements." in text.strip().splitlines()[-1], doc_id
+
+
+def test_metadata_describes_every_document_once():
+    table = rows("metadata.csv")
+    assert list(table[0]) == ["id", "type", "title", "year", "citation", "url"]
+    assert sorted(row["id"] for row in table) == sorted(raw_texts())
+    assert len({row["url"] for row in table}) == len(table)
+    for row in table:
+        assert row["url"].startswith("https://example.org/")
+        assert row["id"].endswith(row["year"])
+        assert row["title"].removesuffix(f", {row['year']}") in row["citation"]
+        if row["id"] not in {file.stem for file in JSON_FILES}:
+            assert plain(row["title"]) in plain(raw_texts()[row["id"]])
+
+
+def test_front_matter_agrees_with_metadata():
+    fronts = {}
+    for doc_id, text in raw_texts().items():
+        if text.startswith("---\n"):
+            fronts[doc_id] = yaml.safe_load(text.split("---\n")[1])
+    assert len(fronts) == 2
+    for doc_id, front in fronts.items():
+        assert {key: str(value) for key, value in front.items()} == {
+            key: METADATA[doc_id][key] for key in ("title", "url", "year", "type")
+        }
+
+
+@pytest.mark.parametrize("file", JSON_FILES, ids=lambda file: file.stem)
+def test_json_is_well_formed(file):
+    document = json.loads(file.read_text(encoding="utf-8"))
+    assert list(document) == ["document_id", "title", "text", "metadata", "sections"]
+    assert document["document_id"] == file.stem
+    assert document["title"] == METADATA[file.stem]["title"]
+    assert document["metadata"] == {key: METADATA[file.stem][key] for key in ("url", "type", "year")}
+    assert document["text"] == raw_texts()[file.stem]
+    for section in document["sections"]:
+        assert section["title"]
+        for paragraph in section["paragraphs"]:
+            assert paragraph["metadata"]["page"] == section["metadata"]["page"]
+            assert paragraph["sentences"]
+            position = 0
+            for sentence in paragraph["sentences"]:
+                assert sentence["metadata"] == {}
+                position = paragraph["text"].index(sentence["text"], position) + len(sentence["text"])
+            assert plain(" ".join(s["text"] for s in paragraph["sentences"])) == plain(paragraph["text"])
+
+
+@pytest.mark.parametrize("file", JSON_FILES, ids=lambda file: file.stem)
+def test_json_has_one_image_placeholder_and_one_caption(file):
+    document = json.loads(file.read_text(encoding="utf-8"))
+    paragraphs = [p for s in document["sections"] for p in s["paragraphs"]]
+    images = [p for p in paragraphs if p["metadata"].get("attachment_type") == "image"]
+    placeholders = [p for p in images if p["text"].startswith("[Image page=")]
+    captioned = [p for p in images if p["text"].startswith("[img:")]
+    assert len(placeholders) == len(captioned) == 1
+    assert len(images) == 2
+    assert captioned[0]["text"].split("] ")[1]
+
+
+def test_question_columns_ids_and_split():
+    assert list(QUESTIONS[0]) == COLUMNS
+    assert len({row["id"] for row in QUESTIONS}) == len({row["question"] for row in QUESTIONS}) == len(QUESTIONS) == 35
+    assert all(all(value.strip() for value in row.values()) for row in QUESTIONS)
+    kinds = Counter((row["answer_type"], row["split"]) for row in ANSWERABLE)
+    assert set(kinds) == {(k, s) for k in ("number", "range", "boolean", "name") for s in ("public", "private")}
+    assert set(CONVERTED) <= {row["id"] for row in ANSWERABLE}
+
+
+def test_unanswerable_questions_are_blank_throughout():
+    assert len(UNANSWERED) == 5
+    for row in UNANSWERED:
+        assert row["answer"] == UNANSWERABLE
+        assert [row[c] for c in ("ref_id", "ref_url", "supporting_materials", "explanation")] == [BLANK] * 4
+
+
+def test_what_unanswerable_questions_ask_for_stands_nowhere():
+    corpus = plain(" ".join(raw_texts().values()))
+    for term in ("Boreal-400B", "Pacific", "hospital", "chief executive"):
+        assert any(term in row["question"] for row in UNANSWERED)
+        assert term.casefold() not in corpus
+
+
+@pytest.mark.parametrize("row", ANSWERABLE, ids=by_id)
+def test_references_exist_and_urls_agree(row):
+    doc_ids = json.loads(row["ref_id"])
+    assert doc_ids
+    assert len(set(doc_ids)) == len(doc_ids)
+    assert set(doc_ids) <= set(METADATA) & set(raw_texts())
+    assert json.loads(row["ref_url"]) == [METADATA[doc_id]["url"] for doc_id in doc_ids]
+
+
+@pytest.mark.parametrize("row", ANSWERABLE, ids=by_id)
+def test_every_reference_is_quoted_verbatim(row):
+    cited = quotes(row)
+    assert list(cited) == json.loads(row["ref_id"])
+    for doc_id, texts in cited.items():
+        for text in texts:
+            assert plain(text) in plain(raw_texts()[doc_id])
+
+
+@pytest.mark.parametrize("row", ANSWERABLE, ids=by_id)
+def test_gold_value_stands_in_every_cited_quote(row):
+    value, kind = row["answer_value"], row["answer_type"]
+    for texts in quotes(row).values():
+        quoted = " ".join(texts)
+        if kind == "boolean":
+            assert row["answer"] == {"1": "TRUE", "0": "FALSE"}[value]
+        elif kind == "name":
+            assert plain(value) in plain(quoted)
+        elif kind == "range":
+            low, high = json.loads(value)
+            assert low < high
+            assert {float(low), float(high)} <= numbers(quoted)
+        elif row["id"] in CONVERTED:
+            in_document, factor = CONVERTED[row["id"]]
+            assert in_document in numbers(quoted)
+            assert float(value) == pytest.approx(in_document * factor, rel=1e-12)
+        else:
+            assert float(value) in numbers(quoted)
+
+
+def test_every_document_is_cited():
+    assert {doc_id for row in ANSWERABLE for doc_id in json.loads(row["ref_id"])} == set(METADATA)
+
+
+def test_some_facts_are_confirmed_by_several_documents():
+    assert sum(len(json.loads(row["ref_id"])) > 1 for row in ANSWERABLE) >= 5
+
+
+def test_values_come_in_every_spelling():
+    """Thousands separators and scientific notation in the documents; percentages, plain names and ranges as answers."""
+    quoted = " ".join(row["supporting_materials"] for row in ANSWERABLE)
+    assert re.search(r"\d,\d{3}", quoted)
+    assert re.search(r"\de\d", quoted)
+    assert sum(row["answer_unit"] == "percent" for row in ANSWERABLE) >= 5
