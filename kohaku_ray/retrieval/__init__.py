@@ -1,0 +1,1 @@
+"""Queries in, ranked evidence and a context within its budget out."""

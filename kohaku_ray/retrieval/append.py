@@ -1,0 +1,66 @@
+"""BM25's paragraphs behind the dense matches: more evidence, no fusion of scores."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+
+from kohaku_ray.arrays import I64
+from kohaku_ray.index.hits import Hits
+from kohaku_ray.retrieval.deduplicate import Dedup
+from kohaku_ray.retrieval.rerank import Ranked
+
+
+def append_lexical(dense: Ranked, lists: Sequence[Hits], top_k: int, dedup: Dedup, parent: I64) -> Ranked:
+    """Append the paragraphs that BM25 found and vector search did not.
+
+    Every query's best comes first, then every query's second, and so on. Under ``tree`` a paragraph is new only when
+    neither an ancestor nor a descendant of it is a match already: a matched sentence brings its paragraph along, and
+    the slot goes to text the context lacks.
+
+    Args:
+        dense: Dense matches after truncation, best first.
+        lists: One ``Hits`` a query, best first; the same queries.
+        top_k: Most paragraphs taken of each query, and appended in all.
+        dedup: ``tree`` compares by kinship, the others by node.
+        parent: Shape ``(n_nodes,)``; row of each node's parent, ``-1`` for a document.
+
+    Returns:
+        The dense matches, followed by at most ``top_k`` lexical ones.
+    """
+    held = {int(row) for row in dense.rows}
+    barred = held | {up for row in held for up in _ancestors(row, parent)} if dedup == "tree" else set(held)
+    taken: dict[int, float] = {}
+    for row, score in _interleaved([hits.prefix(top_k) for hits in lists]):
+        if len(taken) == top_k:
+            break
+        if row in barred or row in taken or (dedup == "tree" and not held.isdisjoint(_ancestors(row, parent))):
+            continue
+        taken[row] = score
+    return Ranked(
+        rows=np.concatenate([dense.rows, np.fromiter(taken.keys(), np.int64, len(taken))]),
+        score=np.concatenate([dense.score, np.fromiter(taken.values(), np.float64, len(taken))]),
+        frequency=np.concatenate([dense.frequency, np.zeros(len(taken), np.int64)]),
+        total=np.concatenate([dense.total, np.zeros(len(taken), np.float64)]),
+        n_dense=len(dense),
+    )
+
+
+def _interleaved(lists: Sequence[Hits]) -> list[tuple[int, float]]:
+    """Read the lists abreast: every list's first, then every list's second, and so on."""
+    deepest = max((len(hits) for hits in lists), default=0)
+    return [
+        (int(hits.rows[rank]), float(hits.scores[rank]))
+        for rank in range(deepest)
+        for hits in lists
+        if rank < len(hits)
+    ]
+
+
+def _ancestors(row: int, parent: I64) -> list[int]:
+    """Rows from the parent up to the document."""
+    found = []
+    while (row := int(parent[row])) >= 0:
+        found.append(row)
+    return found

@@ -1,0 +1,93 @@
+"""What retrieval found for one question: searched once, deep enough for every retry."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from kohaku_ray.index.hits import Hits
+from kohaku_ray.records import Question, Reply
+from kohaku_ray.retrieval.append import append_lexical
+from kohaku_ray.retrieval.deduplicate import Dedup, deduplicate
+from kohaku_ray.retrieval.rerank import Normalise, Ranked, Strategy, rerank
+from kohaku_ray.tree.nodes import NodeTable
+
+
+@dataclass(frozen=True, slots=True)
+class Evidence:
+    """A question, its queries and all they found, with the nodes a context may need.
+
+    Attributes:
+        question: The question.
+        queries: Retrieval queries, the question itself first.
+        dense: Vector search's hits, one ``Hits`` a query at the deepest ``k``; rows of ``nodes``.
+        lexical: BM25's hits, one ``Hits`` a query, or none at all; rows of ``nodes``.
+        nodes: The matches and the text around them.
+        plan: What the planner replied; None where it was not asked or failed.
+        plan_error: Why the plan could not be used; None where it could.
+    """
+
+    question: Question
+    queries: tuple[str, ...]
+    dense: tuple[Hits, ...]
+    lexical: tuple[Hits, ...]
+    nodes: NodeTable
+    plan: Reply | None = None
+    plan_error: str | None = None
+
+
+def rank(
+    evidence: Evidence,
+    *,
+    top_k: int,
+    top_k_final: int | None,
+    strategy: Strategy,
+    normalise: Normalise,
+    alpha: float,
+    dedup: Dedup,
+    bm25_top_k: int,
+) -> Ranked:
+    """Rank the evidence at one depth, as if every query had been searched for ``top_k``.
+
+    Each list is cut to its first ``top_k``, then reranked, deduplicated and truncated; BM25's paragraphs follow.
+
+    Args:
+        evidence: Lists at least ``top_k`` deep, unless the index or the threshold gave no more.
+        top_k: Matches of each query at this depth.
+        top_k_final: Dense matches kept; None: all.
+        strategy: See ``rerank``.
+        normalise: See ``rerank``.
+        alpha: See ``rerank``.
+        dedup: See ``deduplicate``.
+        bm25_top_k: See ``append_lexical``; 0: none.
+    """
+    lists = [hits.prefix(top_k) for hits in evidence.dense]
+    parent = evidence.nodes.parent
+    dense = deduplicate(rerank(lists, strategy, normalise, alpha), dedup, parent)
+    kept = dense.take(np.arange(len(dense))[:top_k_final])
+    return append_lexical(kept, evidence.lexical, bm25_top_k, dedup, parent)
+
+
+def at_least(hits: Hits, threshold: float | None) -> Hits:
+    """Drop the hits weaker than the threshold; None keeps all."""
+    if threshold is None:
+        return hits
+    strong = hits.scores >= threshold
+    return Hits(hits.rows[strong], hits.scores[strong])
+
+
+def distinct_rows(lists: Iterable[Hits]) -> list[int]:
+    """Every row that some list holds, ascending."""
+    rows = [hits.rows for hits in lists]
+    return [int(row) for row in np.unique(np.concatenate(rows))] if rows else []
+
+
+def localise(lists: Sequence[Hits], nodes: NodeTable) -> tuple[Hits, ...]:
+    """Turn rows of the index into rows of a neighbourhood.
+
+    Raises:
+        DataError: A hit's row is not in the neighbourhood.
+    """
+    return tuple(Hits(nodes.local(hits.rows), hits.scores) for hits in lists)

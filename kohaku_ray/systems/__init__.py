@@ -1,0 +1,1 @@
+"""The question-answering systems, each two short async functions."""

@@ -1,0 +1,1 @@
+"""The four-level node table: ids, ancestors, weights, upward propagation."""

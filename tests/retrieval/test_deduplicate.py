@@ -1,0 +1,63 @@
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from small_tree import ranked, tree
+
+from kohaku_ray.retrieval.deduplicate import deduplicate
+from kohaku_ray.retrieval.rerank import Ranked
+
+NODES = tree(a=[("One", ["A b. C d.", "E f. G h."]), ("Two", ["I j. K l."])], b=[("Page 3", ["M n. O p."])])
+
+
+def ids(matches):
+    return [NODES.node_id(row) for row in matches.rows]
+
+
+def test_none_keeps_every_repeat():
+    matches = ranked(NODES, "a:sec0:p0:s1", "a:sec0:p0", "a:sec0:p0:s1")
+    assert deduplicate(matches, "none", NODES.parent) is matches
+
+
+def test_node_keeps_the_first_place_only():
+    matches = ranked(NODES, "a:sec0:p0:s1", "a:sec0:p0", "a:sec0:p0:s1", "b:sec0:p0")
+    assert ids(deduplicate(matches, "node", NODES.parent)) == ["a:sec0:p0:s1", "a:sec0:p0", "b:sec0:p0"]
+
+
+def test_tree_gives_the_ancestor_the_best_rank_of_what_it_swallows():
+    matches = ranked(NODES, "b:sec0:p0:s0", "a:sec0:p0:s1", "a:sec1:p0", "a:sec0:p0", "a:sec0:p0:s0", "a:sec0:p1:s0")
+    kept = deduplicate(matches, "tree", NODES.parent)
+    assert ids(kept) == ["b:sec0:p0:s0", "a:sec0:p0", "a:sec1:p0", "a:sec0:p1:s0"]
+    own = matches.rows.tolist().index(NODES.row_of("a:sec0:p0"))
+    assert kept.score[1] == matches.score[own]  # its own numbers, another's place
+
+
+def test_the_topmost_ancestor_swallows_all_below():
+    matches = ranked(NODES, "a:sec0:p0:s1", "b:sec0:p0", "a:sec0:p0", "a:sec0")
+    assert ids(deduplicate(matches, "tree", NODES.parent)) == ["a:sec0", "b:sec0:p0"]
+
+
+def naive_tree(rows, parent):
+    def chain(row):
+        return [row] if parent[row] < 0 else [row, *chain(parent[row])]
+
+    kept = []
+    for row in rows:
+        top = [above for above in chain(row) if above in rows][-1]
+        if top not in kept:
+            kept.append(top)
+    return kept
+
+
+@given(st.lists(st.integers(0, len(NODES) - 1), max_size=15))
+def test_tree_equals_a_walk_up_the_tree(rows):
+    n = len(rows)
+    matches = Ranked(np.array(rows, np.int64), np.zeros(n), np.ones(n, np.int64), np.zeros(n), n)
+    kept = deduplicate(matches, "tree", NODES.parent)
+    assert kept.rows.tolist() == naive_tree(rows, NODES.parent.tolist())
+    assert kept.n_dense == len(kept)
+
+
+@pytest.mark.parametrize("mode", ["none", "node", "tree"])
+def test_nothing_stays_nothing(mode):
+    assert len(deduplicate(ranked(NODES), mode, NODES.parent)) == 0

@@ -1,0 +1,94 @@
+import pickle
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from small_tree import hits, tree
+
+from kohaku_ray.errors import DataError
+from kohaku_ray.records import Question
+from kohaku_ray.retrieval.evidence import Evidence, at_least, distinct_rows, localise, rank
+
+NODES = tree(a=[("One", ["A b. C d.", "E f. G h.", "I j.", "K l."])])
+P0, P1, P2, P3 = (NODES.row_of(f"a:sec0:p{n}") for n in range(4))
+DEFAULTS = {
+    "top_k": 3,
+    "top_k_final": None,
+    "strategy": "combined",
+    "normalise": "max",
+    "alpha": 0.4,
+    "dedup": "node",
+    "bm25_top_k": 0,
+}
+
+
+def evidence(dense, lexical=(), nodes=NODES):
+    return Evidence(Question("q", "What?"), tuple("q" * len(dense)), tuple(dense), tuple(lexical), nodes)
+
+
+def ranked_rows(found, **changes):
+    return rank(found, **(DEFAULTS | changes)).rows.tolist()
+
+
+def test_tree_deduplication_comes_before_truncation_so_that_slots_are_refilled():
+    found = evidence([hits((P0, 0.9), (P0 + 1, 0.8), (P0 + 2, 0.7), (P1, 0.6), (P2, 0.5))])
+    assert ranked_rows(found, top_k=5, top_k_final=2, dedup="node") == [P0, P0 + 1]
+    assert ranked_rows(found, top_k=5, top_k_final=2, dedup="tree") == [P0, P1]
+
+
+def test_bm25_comes_after_truncation():
+    found = evidence([hits((P0, 0.9), (P1, 0.8))], [hits((P1, 5.0), (P2, 4.0), (P3, 3.0))])
+    assert ranked_rows(found, top_k_final=1, bm25_top_k=2) == [P0, P1, P2]
+    assert ranked_rows(found, bm25_top_k=2) == [P0, P1, P2]
+    assert ranked_rows(found) == [P0, P1]
+
+
+def test_frequency_is_counted_at_the_depth_asked_for():
+    found = evidence([hits((P0, 0.9), (P1, 0.8)), hits((P2, 0.7), (P1, 0.6))])
+    assert ranked_rows(found, top_k=1, strategy="frequency") == [P0, P2]
+    assert ranked_rows(found, top_k=2, strategy="frequency") == [P1, P0, P2]
+
+
+lists = st.lists(
+    st.lists(st.integers(1, len(NODES) - 1), unique=True, max_size=8).map(
+        lambda rows: hits(*((row, 1 - place / 10) for place, row in enumerate(rows)))
+    ),
+    min_size=1,
+    max_size=4,
+)
+
+
+@given(lists, st.integers(1, 8), st.sampled_from(["none", "node", "tree"]), st.integers(1, 9) | st.none())
+def test_a_deep_search_ranked_shallow_equals_a_shallow_search(dense, k, dedup, final):
+    shallow = evidence([found.prefix(k) for found in dense])
+    settings = {"top_k": k, "dedup": dedup, "top_k_final": final}
+    rows = ranked_rows(evidence(dense), **settings)
+    assert rows == ranked_rows(shallow, **settings)
+    assert rows == ranked_rows(shallow, **(settings | {"top_k_final": None}))[:final]
+
+
+def test_a_threshold_drops_the_weaker():
+    found = hits((P0, 0.9), (P1, 0.5), (P2, 0.3))
+    assert at_least(found, 0.5).rows.tolist() == [P0, P1]
+    assert at_least(found, None) is found
+
+
+def test_distinct_rows_are_sorted():
+    assert distinct_rows([hits((7, 0.9), (2, 0.5)), hits((2, 0.9))]) == [2, 7]
+    assert distinct_rows([]) == []
+
+
+def test_rows_of_the_index_become_rows_of_the_neighbourhood():
+    part = NODES.neighbourhood([P2], 0)
+    (local,) = localise([hits((P2, 0.9))], part)
+    assert [part.node_id(row) for row in local.rows] == ["a:sec0:p2"]
+    with pytest.raises(DataError, match="not among"):
+        localise([hits((P0, 0.9))], part)
+
+
+def test_evidence_crosses_processes():
+    found = evidence([hits((P0, 0.9))])
+    again = pickle.loads(pickle.dumps(found))
+    assert again.nodes.table.equals(NODES.table)
+    assert np.array_equal(again.dense[0].rows, found.dense[0].rows)

@@ -1,0 +1,115 @@
+"""``Tools`` without Ray: a word-count encoder, plain search, and a chat that follows a script."""
+
+import asyncio
+import inspect
+import re
+import zlib
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+
+from kohaku_ray.documents.model import Document, Paragraph, Section, Sentence
+from kohaku_ray.generation.prompts import Prompt, Prompts
+from kohaku_ray.index.hits import Hits
+from kohaku_ray.records import Reply
+from kohaku_ray.tree.nodes import NodeTable, flatten
+
+DIM = 4096
+PROMPTS = Prompts()
+
+
+@dataclass(frozen=True)
+class Call:
+    """One chat call as the tools saw it."""
+
+    role: str
+    attempt: int
+    prompt: Prompt
+    schema: dict[str, Any] | None
+
+
+Script = Callable[[Call], "Reply | str | Exception | Any"]
+"""What the model does with a call: a reply, its text, an error to raise, or an awaitable of these."""
+
+
+@dataclass
+class InProcessTools:
+    """``Tools`` over a node table in memory; sees to nothing but the protocol, and notes what it was asked."""
+
+    index: NodeTable
+    script: Script
+    window_tokens: int | None = None
+    section_tokens: int = 512
+    prompts: Prompts = PROMPTS
+    calls: list[Call] = field(default_factory=list)
+    asked: list[tuple[Any, ...]] = field(default_factory=list)
+
+    async def chat(self, prompt, *, schema=None, attempt=0, role="answer") -> Reply:
+        call = Call(role, attempt, prompt, schema)
+        self.calls.append(call)
+        await asyncio.sleep(0)  # let other questions in, as a real call would
+        reply = self.script(call)
+        if inspect.isawaitable(reply):
+            reply = await reply
+        if isinstance(reply, Exception):
+            raise reply
+        return Reply(reply, prompt_tokens=100, completion_tokens=10) if isinstance(reply, str) else reply
+
+    async def embed(self, texts: Sequence[str]):
+        self.asked.append(("embed", tuple(texts)))
+        return np.stack([vector(text) for text in texts])
+
+    async def search(self, vectors, top_k) -> list[Hits]:
+        self.asked.append(("search", len(vectors), top_k))
+        rows = np.flatnonzero(self.index.kind >= 2)
+        rows = np.array([row for row in rows if self.index.text_of(row)], np.int64)
+        known = np.stack([vector(self.index.text_of(row)) for row in rows])
+        return [best(rows, known @ query, top_k) for query in vectors]
+
+    async def lexical(self, queries: Sequence[str], top_k) -> list[Hits]:
+        self.asked.append(("lexical", tuple(queries), top_k))
+        rows = np.flatnonzero(self.index.kind == 2)
+        return [
+            best(rows, np.array([float(len(words(query) & words(self.index.text_of(row)))) for row in rows]), top_k)
+            for query in queries
+        ]
+
+    async def rank_pairs(self, query, texts):
+        raise AssertionError("kohaku ranks no pairs")
+
+    async def nodes(self, rows: Sequence[int]) -> NodeTable:
+        self.asked.append(("nodes", tuple(rows)))
+        return self.index.neighbourhood(rows, self.section_tokens)
+
+
+def words(text):
+    return set(re.findall(r"\w+", text.lower()))
+
+
+def vector(text):
+    counts = np.zeros(DIM, np.float32)
+    for word in words(text):
+        counts[zlib.crc32(word.encode()) % DIM] += 1
+    return counts / (np.linalg.norm(counts) or 1)
+
+
+def best(rows, scores, top_k):
+    order = np.argsort(-scores, kind="stable")[:top_k]
+    return Hits(rows[order].astype(np.int64), scores[order].astype(np.float64))
+
+
+def library(**documents):
+    """Build ``doc_id=[(title, [text, …]), …]`` into nodes; a token is a word, a sentence ends with a full stop."""
+    built = [
+        Document(doc_id, doc_id, tuple(Section(title, tuple(map(_paragraph, texts))) for title, texts in sections))
+        for doc_id, sections in documents.items()
+    ]
+    nodes = NodeTable(pa.concat_tables([flatten(document) for document in built]))
+    return nodes.with_tokens(np.array([len(nodes.text_of(row).split()) for row in range(len(nodes))], np.int64))
+
+
+def _paragraph(text):
+    return Paragraph(text, tuple(Sentence(*match.span()) for match in re.finditer(r"[^\s.][^.]*\.", text)))
