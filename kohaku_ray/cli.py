@@ -1,0 +1,195 @@
+"""kohaku-ray: index, answer, vote, score, validate, show."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import sys
+from collections.abc import Callable, Sequence
+from typing import Any, get_args
+
+from kohaku_ray import __version__
+from kohaku_ray.errors import ConfigError, KohakuRayError
+
+OK, FAILED, BAD_CONFIG, ROWS_IN_ERROR = 0, 1, 2, 3
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Run one command; returns its exit code.
+
+    0: all done; 3: finished with some rows in error; 2: configuration; 1: anything else.
+    """
+    arguments = _parser().parse_args(argv)
+    command: Callable[[argparse.Namespace], int] = arguments.command
+    try:
+        return command(arguments)
+    except ConfigError as error:
+        return _complain(error, BAD_CONFIG)
+    except KohakuRayError as error:
+        return _complain(error, FAILED)
+    except KeyboardInterrupt:
+        print("interrupted: repeat the same command to go on", file=sys.stderr)  # noqa: T201
+        return FAILED
+    except BrokenPipeError:
+        return OK
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(
+        prog="kohaku-ray", description="Citation-precise, ensemble question answering in batch, on Ray."
+    )
+    parser.add_argument("--version", action="version", version=f"kohaku-ray {__version__}")
+    commands = parser.add_subparsers(required=True, metavar="COMMAND")
+
+    index = commands.add_parser("index", help="parse and encode documents, build the index")
+    _add_config(index)
+    index.set_defaults(command=_index)
+
+    answer = commands.add_parser("answer", help="answer questions in an ensemble, vote, and score where there is gold")
+    _add_config(answer)
+    answer.set_defaults(command=_answer)
+
+    vote = commands.add_parser("vote", help="vote over submission files")
+    vote.add_argument("files", nargs="+", metavar="CSV", help="submissions, in member order")
+    vote.add_argument("-o", "--output", required=True, metavar="CSV", help="where the voted submission goes")
+    vote.add_argument("--strategy", default="answer_priority", choices=_choices("strategy"))
+    vote.add_argument("--ignore-blank", action="store_true", help="blanks do not vote when any run answers")
+    vote.add_argument("--blank-quorum", type=_share, metavar="SHARE", help="abstain from this share of blank runs on")
+    vote.add_argument("--refs", default="set", choices=_choices("refs"), help="how references are chosen")
+    vote.add_argument("--weights", default="uniform", choices=_choices("weights"), help="how members weigh")
+    vote.add_argument("--tiebreak", default="first", choices=_choices("tiebreak"))
+    vote.add_argument("--compat", choices=["kohakurag"], help="reproduce the published string-for-string vote")
+    vote.add_argument("--metadata", metavar="CSV", help="id and url of each document, for ref_url")
+    vote.set_defaults(command=_vote)
+
+    score = commands.add_parser("score", help="score submission files against the truth")
+    score.add_argument("files", nargs="+", metavar="CSV")
+    score.add_argument("--truth", required=True, metavar="CSV")
+    score.add_argument("--metric", action="append", choices=["wattbot", "kaggle"], help="may be given twice")
+    score.add_argument("--by", metavar="COLUMN", help="split by a column of the truth")
+    score.add_argument("--errors", action="store_true", help="count the error classes")
+    score.add_argument("--json", action="store_true", help="print a list of records")
+    score.set_defaults(command=_score)
+
+    validate = commands.add_parser("validate", help="check configuration, files and cluster demand; start nothing")
+    _add_config(validate)
+    validate.set_defaults(command=_validate)
+
+    show = commands.add_parser("show", help="print how one question was answered")
+    show.add_argument("run", metavar="RUN", help="a run's directory")
+    show.add_argument("question_id", metavar="QUESTION_ID")
+    show.add_argument("--evidence", type=int, default=10, metavar="N", help="evidence rows shown (default 10, 0: all)")
+    show.set_defaults(command=_show)
+    return parser
+
+
+def _add_config(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("config", metavar="CONFIG", help="a YAML file, or the name of a preset")
+    parser.add_argument(
+        "--set",
+        dest="overrides",
+        action="append",
+        default=[],
+        metavar="KEY=VALUE",
+        help="any key, such as retrieval.top_k=8",
+    )
+
+
+def _index(arguments: argparse.Namespace) -> int:
+    from kohaku_ray.config import load_config
+    from kohaku_ray.engine.indexing import run_index
+
+    summary = run_index(load_config(arguments.config, arguments.overrides))
+    _print(summary.text())
+    return ROWS_IN_ERROR if summary.n_rejects else OK
+
+
+def _answer(arguments: argparse.Namespace) -> int:
+    from kohaku_ray.config import load_config
+    from kohaku_ray.engine.answering import run_answer
+    from kohaku_ray.engine.results import describe_run
+
+    config = load_config(arguments.config, arguments.overrides)
+    summary = run_answer(config)
+    _print(describe_run(config, summary))
+    return ROWS_IN_ERROR if summary.n_member_errors else OK
+
+
+def _vote(arguments: argparse.Namespace) -> int:
+    from kohaku_ray.engine.sources import read_metadata
+    from kohaku_ray.ensemble.aggregate import run_vote
+    from kohaku_ray.ensemble.vote import VoteRule
+    from kohaku_ray.submissions import write_submission
+
+    rule = VoteRule(
+        strategy=arguments.strategy,
+        ignore_blank=arguments.ignore_blank,
+        blank_quorum=arguments.blank_quorum,
+        refs=arguments.refs,
+        weights=arguments.weights,
+        tiebreak=arguments.tiebreak,
+        compat=arguments.compat,
+    )
+    metadata = read_metadata(arguments.metadata) or None
+    result = run_vote(arguments.files, rule, metadata)
+    write_submission(arguments.output, result.rows)
+    n_blank = sum(verdict.is_blank for verdict in result.verdicts)
+    _print(f"{len(result.rows)} questions, {len(arguments.files)} members, {n_blank} abstained: {arguments.output}")
+    for file, missing in result.missing.items():
+        if missing:
+            _print(f"{file}: {len(missing)} questions missing, counted as blank: {', '.join(missing[:10])}")
+    return OK
+
+
+def _score(arguments: argparse.Namespace) -> int:
+    from kohaku_ray.evaluation.report import render, run_score
+
+    report = run_score(
+        arguments.truth, arguments.files, arguments.metric or ["wattbot"], arguments.by, arguments.errors
+    )
+    _print(json.dumps(report.records, indent=2) if arguments.json else render(report))
+    return OK
+
+
+def _validate(arguments: argparse.Namespace) -> int:
+    from kohaku_ray.config import as_yaml, load_config
+    from kohaku_ray.engine.validating import validate
+
+    config = load_config(arguments.config, arguments.overrides)
+    checks = validate(config)
+    _print(f"{as_yaml(config)}\n" + "\n".join(checks))
+    return OK
+
+
+def _show(arguments: argparse.Namespace) -> int:
+    from kohaku_ray.engine.showing import show_question
+
+    _print(show_question(arguments.run, arguments.question_id, arguments.evidence or None))
+    return OK
+
+
+def _choices(field: str) -> list[str]:
+    """The values a vote setting takes, from the one place that lists them."""
+    from kohaku_ray.ensemble.vote import VoteRule
+
+    return [str(value) for value in get_args(VoteRule.__annotations__[field])]
+
+
+def _share(text: str) -> float:
+    value = float(text)
+    if not 0 < value <= 1:
+        raise argparse.ArgumentTypeError(f"{text} is not a share: above 0, at most 1")
+    return value
+
+
+def _complain(error: Exception, code: int) -> int:
+    print(f"kohaku-ray: {error}", file=sys.stderr)  # noqa: T201
+    return code
+
+
+def _print(text: Any) -> None:
+    print(text, flush=True)  # noqa: T201
+
+
+if __name__ == "__main__":
+    sys.exit(main())

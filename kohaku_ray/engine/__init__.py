@@ -1,0 +1,1 @@
+"""The only room that imports ray: indexing, serving, members, ledger, answering, sweeping."""

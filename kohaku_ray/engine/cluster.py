@@ -1,0 +1,118 @@
+"""Connect to Ray, and refuse what the cluster cannot hold before anything starts."""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass
+
+import ray
+
+from kohaku_ray.config import Config
+from kohaku_ray.config.schema import ClusterConfig
+from kohaku_ray.errors import ConfigError
+
+NAMESPACE = "kohaku_ray"
+"""Ray namespace of every named actor."""
+
+
+@dataclass(frozen=True, slots=True)
+class Demand:
+    """What a job holds for its whole run.
+
+    Attributes:
+        cpus: CPUs of its actors and replicas.
+        gpus: GPUs of the same.
+        reason: What they are for, for the error message.
+    """
+
+    cpus: float
+    gpus: float
+    reason: str
+
+
+@contextmanager
+def connected(cluster: ClusterConfig) -> Iterator[None]:
+    """Join the configured cluster, or start a local one and end it afterwards.
+
+    Raises:
+        ConfigError: The address cannot be reached.
+    """
+    if ray.is_initialized():
+        yield
+        return
+    # `uv run` would make every worker rebuild its environment; workers share ours.
+    os.environ.setdefault("RAY_ENABLE_UV_RUN_RUNTIME_ENV", "0")
+    address = cluster.address or os.environ.get("RAY_ADDRESS")
+    settings: dict[str, object] = {"namespace": NAMESPACE, "log_to_driver": False, "logging_level": "ERROR"}
+    if address is None:
+        settings |= {
+            "num_cpus": local_cpus(cluster),
+            "object_store_memory": int(cluster.object_store_gib * 2**30),
+            "include_dashboard": False,
+        }
+    else:
+        settings["address"] = address
+    try:
+        ray.init(**settings)
+    except ConnectionError as error:
+        raise ConfigError(
+            f"cluster.address is {address!r} and no Ray cluster answers there ({error}): start one with "
+            "`ray start --head`, or leave cluster.address out to start a local one"
+        ) from None
+    try:
+        yield
+    finally:
+        ray.shutdown()
+
+
+def local_cpus(cluster: ClusterConfig) -> int:
+    """CPUs of a local cluster: at least two, since an actor that waits must not keep the next from starting."""
+    return cluster.num_cpus or max(2, os.cpu_count() or 2)
+
+
+def answer_demand(config: Config) -> Demand:
+    """Add up what the answer job holds: retrievers and the replicas of every deployment it uses."""
+    used = {config.generation.model, config.generation.planner_model or config.generation.model}
+    cpus, gpus = float(config.cluster.retrievers), 0.0
+    parts = [f"{config.cluster.retrievers} retriever(s)"]
+    for name in sorted(used):
+        deployment = config.deployments[name]
+        parts.append(f"{deployment.replicas} replica(s) of {name}")
+        if deployment.kind == "extractive":
+            cpus += deployment.replicas
+        elif deployment.kind == "vllm":
+            gpus += deployment.replicas * deployment.tensor_parallel
+            cpus += deployment.replicas
+    return Demand(cpus, gpus, " and ".join(parts))
+
+
+def index_demand(config: Config, n_encoders: int, gpu: bool) -> Demand:
+    """Add up what the index job holds: its encoders, and a CPU for parsing beside them."""
+    if gpu:
+        return Demand(1, n_encoders, f"{n_encoders} encoder(s)")
+    return Demand(n_encoders, 0, f"{n_encoders} encoder(s)")
+
+
+def check_demand(demand: Demand, resources: Mapping[str, float], *, autoscaling: bool = False) -> None:
+    """Compare demand and cluster.
+
+    Raises:
+        ConfigError: The cluster is too small; the message names both numbers.
+    """
+    if autoscaling:
+        return
+    for kind, needed in (("CPU", demand.cpus), ("GPU", demand.gpus)):
+        there = resources.get(kind, 0.0)
+        if needed > there:
+            raise ConfigError(
+                f"the cluster has {there:g} {kind}s but {demand.reason} need {needed:g}: lower cluster.retrievers, "
+                f"index.encoders or deployments.*.replicas, or add nodes"
+            )
+
+
+def say(text: str) -> None:
+    """Print a progress line where it does not mix with results."""
+    print(text, file=sys.stderr, flush=True)  # noqa: T201

@@ -1,0 +1,361 @@
+"""The index job: files → document trees → vectors → index.
+
+Two passes of Ray Data. The first parses (CPU tasks) and counts what is new; the second encodes it (an actor pool, on
+GPUs where there are any). So progress knows its total, no vector is computed twice, and blocks divide evenly among the
+encoders. Vectors go to the index directory as they are made: an interrupted job repeats none of them.
+"""
+
+from __future__ import annotations
+
+import functools
+import time
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import ray
+
+from kohaku_ray.config import Config
+from kohaku_ray.documents.model import Document
+from kohaku_ray.documents.parse import parse_file, read_bytes
+from kohaku_ray.engine.cluster import check_demand, connected, index_demand, say
+from kohaku_ray.engine.errors import fetch
+from kohaku_ray.engine.sources import find_sources, read_metadata
+from kohaku_ray.engine.tools import encoder_settings, index_settings
+from kohaku_ray.errors import DataError
+from kohaku_ray.index.build import REJECT_SCHEMA, build_index, texts_to_encode
+from kohaku_ray.index.identity import KEY_BYTES, vector_keys
+from kohaku_ray.index.pending import PendingVectors
+from kohaku_ray.index.store import known_vectors
+from kohaku_ray.index.tokens import token_counter
+from kohaku_ray.tree.flatten import document_table, flatten
+from kohaku_ray.tree.nodes import NodeTable
+
+BLOCK_ROWS = 8192
+"""Most texts of one encoding block; fewer where that would leave encoders without work."""
+MIN_BLOCK_ROWS = 256
+BLOCKS_PER_ENCODER = 4
+
+
+@dataclass(frozen=True, slots=True)
+class IndexSummary:
+    """What an index job did.
+
+    Attributes:
+        path: Where the index lies.
+        counts: As ``build_index`` returns them.
+        n_files: Files found.
+        n_rejects: Files that could not be used, listed with their reasons in the index.
+        rejects: The first of them, as (file, reason).
+        parse_s: Wall time of parsing, start-up of the cluster excluded.
+        encode_s: Wall time of encoding, the encoders' start-up included.
+        reduce_s: Wall time of propagation and index building.
+        wall_s: Whole job, start-up included.
+    """
+
+    path: str
+    counts: Mapping[str, Any]
+    n_files: int
+    n_rejects: int
+    rejects: tuple[tuple[str, str], ...]
+    parse_s: float
+    encode_s: float
+    reduce_s: float
+    wall_s: float
+
+    def text(self) -> str:
+        """Lay it out for a terminal."""
+        counts = self.counts
+        lines = [
+            f"{counts['n_documents']} documents of {self.n_files} files, {counts['n_sentence']} sentences, "
+            f"{counts['n_vectors']} vectors searched: {counts['n_encoded']} texts encoded, {counts['n_reused']} known",
+            f"parse {self.parse_s:.1f} s, encode {self.encode_s:.1f} s, reduce {self.reduce_s:.1f} s, "
+            f"all {self.wall_s:.1f} s",
+            f"index at {self.path}",
+        ]
+        if self.n_rejects:
+            shown = "".join(f"\n  {file}: {reason}" for file, reason in self.rejects)
+            more = self.n_rejects - len(self.rejects)
+            lines.append(f"{self.n_rejects} files rejected:{shown}" + (f"\n  … and {more} more" if more else ""))
+        return "\n".join(lines)
+
+
+def run_index(config: Config) -> IndexSummary:
+    """Index the configured documents; what an earlier index of the same encoder holds is not encoded again.
+
+    Raises:
+        ConfigError: The configuration or the cluster does not fit.
+        DataError: No document can be used, or the index cannot be written.
+    """
+    began = time.perf_counter()
+    files = find_sources(config.documents.paths)
+    read_metadata(config.documents.metadata)
+    pending = PendingVectors(config.index.path)
+    pending.check_writable()
+    with connected(config.cluster):
+        resources = ray.cluster_resources()
+        gpu = resources.get("GPU", 0) >= 1
+        n_encoders = config.index.encoders or int(resources["GPU" if gpu else "CPU"])
+        check_demand(index_demand(config, n_encoders, gpu), resources, autoscaling=config.cluster.autoscaling)
+        _configure_data()
+        started = time.perf_counter()
+        parsed = _parse(config, files)
+        rows = parsed.select_columns(["file", "doc_id", "reason", "n_texts"]).take_all()
+        rejects, dropped = _find_rejects(rows)
+        n_texts = sum(row["n_texts"] for row in rows if row["file"] not in dropped)
+        say(f"parse   {len(files)}/{len(files)} files, {len(rejects)} rejected, {n_texts} texts to encode")
+        if len(rejects) == len(files):
+            raise DataError(f"none of {len(files)} files can be used; the first: {rejects[0][0]}: {rejects[0][1]}")
+        parse_s = time.perf_counter() - started
+        started = time.perf_counter()
+        if n_texts:
+            _encode(config, parsed, dropped, n_texts, n_encoders, gpu)
+        encode_s = time.perf_counter() - started
+        started = time.perf_counter()
+        reduce = ray.remote(_reduce).options(num_cpus=1, max_retries=1)
+        counts = fetch(reduce.remote(config, parsed.to_arrow_refs(), rejects))
+        reduce_s = time.perf_counter() - started
+    return IndexSummary(
+        path=config.index.path,
+        counts=counts,
+        n_files=len(files),
+        n_rejects=len(rejects),
+        rejects=tuple(rejects[:10]),
+        parse_s=parse_s,
+        encode_s=encode_s,
+        reduce_s=reduce_s,
+        wall_s=time.perf_counter() - began,
+    )
+
+
+def _configure_data() -> None:
+    context = ray.data.DataContext.get_current()
+    context.enable_progress_bars = False
+    context.print_on_execution_start = False
+    context.execution_options.verbose_progress = False
+    ray.data.set_progress_bars(False)
+
+
+def _parse(config: Config, files: Sequence[str]) -> Any:
+    """One row a file: its tree and how many of its texts are new, or why it cannot be used."""
+    n_blocks = min(len(files), 4 * (config.index.parsers or int(ray.cluster_resources()["CPU"])))
+    dataset = ray.data.from_items([{"file": file} for file in files], override_num_blocks=n_blocks)
+    stage = functools.partial(parse, config=config)
+    concurrency = {} if config.index.parsers is None else {"concurrency": config.index.parsers}
+    return dataset.map_batches(stage, batch_size=None, batch_format="pyarrow", **concurrency).materialize()
+
+
+def parse(batch: pa.Table, config: Config) -> pa.Table:
+    """Parse files into trees (a Ray Data task).
+
+    Args:
+        batch: Column ``file``.
+        config: The job's configuration.
+
+    Returns:
+        Columns file, doc_id, reason (null when the file is good), n_texts (new to the index), document and nodes
+        (Arrow streams).
+    """
+    metadata = _metadata(config.documents.metadata)
+    unknown = _unknown(config.model_dump_json())
+    count = token_counter(config.index.encoder.model, config.index.encoder.revision)
+    rows = []
+    for file in batch["file"].to_pylist():
+        row = {"file": file, "doc_id": None, "reason": None, "n_texts": 0, "document": b"", "nodes": b""}
+        try:
+            document = _with_metadata(parse_file(file, read_bytes(file)), metadata)
+            nodes = _counted(flatten(document), count)
+            _, texts = texts_to_encode(NodeTable(nodes), config.index.paragraph_vectors)
+            n_texts = len(set(unknown.of_texts(texts)))
+            row |= {"doc_id": document.doc_id, "n_texts": n_texts}
+            row |= {"document": _packed(document_table([document])), "nodes": _packed(nodes)}
+        except DataError as error:
+            row["reason"] = str(error)
+        rows.append(row)
+    return pa.Table.from_pylist(rows, schema=_PARSED_SCHEMA)
+
+
+_PARSED_SCHEMA = pa.schema(
+    [
+        ("file", pa.string()),
+        ("doc_id", pa.string()),
+        ("reason", pa.string()),
+        ("n_texts", pa.int64()),
+        ("document", pa.large_binary()),
+        ("nodes", pa.large_binary()),
+    ]
+)
+
+
+def _find_rejects(rows: Sequence[Mapping[str, Any]]) -> tuple[list[tuple[str, str]], frozenset[str]]:
+    """Files that cannot be used: unreadable ones, and all but the first of those that share a document id."""
+    rejects: list[tuple[str, str]] = []
+    owner: dict[str, str] = {}
+    for row in sorted(rows, key=lambda row: row["file"]):
+        if row["reason"] is not None:
+            rejects.append((row["file"], row["reason"]))
+        elif row["doc_id"] in owner:
+            reason = f"doc_id {row['doc_id']!r} is already that of {owner[row['doc_id']]}: rename one of them"
+            rejects.append((row["file"], reason))
+        else:
+            owner[row["doc_id"]] = row["file"]
+    return rejects, frozenset(file for file, _ in rejects)
+
+
+def _encode(config: Config, parsed: Any, dropped: frozenset[str], n_texts: int, n_encoders: int, gpu: bool) -> None:
+    """Encode what is new, spread over the encoders however the documents are sized."""
+    block_rows = min(max(n_texts // (BLOCKS_PER_ENCODER * n_encoders), MIN_BLOCK_ROWS), BLOCK_ROWS)
+    encoded = (
+        parsed.select_columns(["file", "nodes"])
+        .map_batches(
+            functools.partial(new_texts, config=config, dropped=dropped), batch_size=None, batch_format="pyarrow"
+        )
+        .repartition(target_num_rows_per_block=block_rows)
+        .map_batches(
+            Encode,
+            fn_constructor_args=(config,),
+            compute=ray.data.ActorPoolStrategy(size=n_encoders),
+            batch_size=None,
+            batch_format="pyarrow",
+            **({"num_gpus": 1} if gpu else {"num_cpus": 1}),
+        )
+    )
+    began, n_done = time.perf_counter(), 0
+    for row in encoded.iter_rows():
+        n_done += row["n_texts"]
+        rate = n_done / (time.perf_counter() - began)
+        say(f"encode  {n_done}/{n_texts} texts  {rate:.0f}/s")
+
+
+def new_texts(batch: pa.Table, config: Config, dropped: frozenset[str]) -> pa.Table:
+    """List the texts of some documents that no index knows (a Ray Data task); each once a document.
+
+    Returns:
+        Columns key and text.
+    """
+    unknown = _unknown(config.model_dump_json())
+    keys: list[bytes] = []
+    found: list[str] = []
+    for file, nodes in zip(batch["file"].to_pylist(), batch["nodes"], strict=True):
+        if file in dropped:
+            continue
+        _, texts = texts_to_encode(NodeTable(_unpacked(nodes)), config.index.paragraph_vectors)
+        new = unknown.of_texts(texts)
+        keys += new.values()
+        found += new
+    return pa.table({"key": pa.array(keys, pa.binary(KEY_BYTES)), "text": pa.array(found, pa.large_string())})
+
+
+class Encode:
+    """Encodes blocks of texts and keeps their vectors in the index directory (an actor of Ray Data)."""
+
+    def __init__(self, config: Config) -> None:
+        from kohaku_ray.engine.tools import make_encoder
+
+        self._encoder = make_encoder(config)
+        self._pending = PendingVectors(config.index.path)
+        self._identity = encoder_settings(config)
+        self._done: set[bytes] = set()
+
+    def __call__(self, batch: pa.Table) -> pa.Table:
+        """Encode one block.
+
+        Args:
+            batch: Columns key and text.
+
+        Returns:
+            One row: how many texts are done.
+        """
+        texts = dict(zip(batch["key"].to_pylist(), batch["text"].to_pylist(), strict=True))
+        # Repeats within a block fall together in the dict; those of earlier blocks are known by their keys.
+        new = {key: text for key, text in texts.items() if key not in self._done}
+        if new:
+            vectors = self._encoder.encode_passages(list(new.values()))
+            self._pending.write(self._identity, list(new), vectors)
+            self._done |= new.keys()
+        return pa.table({"n_texts": [len(batch)]})
+
+
+def _reduce(config: Config, blocks: Sequence[Any], rejects: Sequence[tuple[str, str]]) -> dict[str, Any]:
+    """Put all documents together, propagate and build (the reducer task)."""
+    dropped = {file for file, _ in rejects}
+    good = [row for block in blocks for row in ray.get(block).to_pylist() if row["file"] not in dropped]
+    good.sort(key=lambda row: row["doc_id"])
+    pending = PendingVectors(config.index.path)
+    keys, vectors = pending.load(encoder_settings(config))
+    counts = build_index(
+        config.index.path,
+        nodes=pa.concat_tables(_unpacked(row["nodes"]) for row in good),
+        documents=pa.concat_tables(_unpacked(row["document"]) for row in good),
+        rejects=pa.table(
+            {"file": [file for file, _ in rejects], "reason": [reason for _, reason in rejects]}, schema=REJECT_SCHEMA
+        ),
+        keys=keys,
+        vectors=vectors,
+        settings=index_settings(config),
+    )
+    pending.clear()
+    return counts
+
+
+class _Unknown:
+    """Tells which texts have no vector yet, in an index or left by an interrupted job."""
+
+    def __init__(self, config: Config) -> None:
+        self._identity = encoder_settings(config)
+        self._known = known_vectors(config.index.path, self._identity)
+        self._left = PendingVectors(config.index.path).keys(self._identity)
+
+    def of_texts(self, texts: Sequence[str]) -> dict[str, bytes]:
+        """The distinct texts among these that are new, with their keys."""
+        distinct = list(dict.fromkeys(texts))
+        keys = vector_keys(self._identity, distinct)
+        found, _ = self._known.lookup(keys)
+        return {
+            text: key
+            for text, key, known in zip(distinct, keys.tolist(), found, strict=True)
+            if not known and key not in self._left
+        }
+
+
+@functools.lru_cache(maxsize=1)
+def _unknown(config_json: str) -> _Unknown:
+    """One a worker: the keys of a large index are read once."""
+    return _Unknown(Config.model_validate_json(config_json))
+
+
+@functools.lru_cache(maxsize=1)
+def _metadata(path: str | None) -> dict[str, dict[str, str]]:
+    return read_metadata(path)
+
+
+def _with_metadata(document: Document, metadata: Mapping[str, Mapping[str, str]]) -> Document:
+    row = metadata.get(document.doc_id)
+    if row is None:
+        return document
+    return replace(document, title=row.get("title", document.title), metadata={**document.metadata, **row})
+
+
+def _counted(nodes: pa.Table, count: Any) -> pa.Table:
+    """Fill in token counts: a sentence's own, and sums upwards, so that a node's count is that of its sentences."""
+    tree = NodeTable(nodes)
+    leaf = np.array(nodes["kind"].to_pylist()) == "sentence"
+    own = np.zeros(len(nodes), np.int64)
+    own[leaf] = count(nodes["text"].filter(pa.array(leaf)).to_pylist())
+    before = np.r_[0, np.cumsum(own)]
+    total = before[tree.end] - before[np.arange(len(nodes))]
+    place = nodes.schema.get_field_index("n_tokens")
+    return nodes.set_column(place, nodes.schema.field(place), pa.array(total, nodes.schema.field(place).type))
+
+
+def _packed(table: pa.Table) -> bytes:
+    sink = pa.BufferOutputStream()
+    with pa.ipc.new_stream(sink, table.schema, options=pa.ipc.IpcWriteOptions(compression="lz4")) as writer:
+        writer.write_table(table)
+    return sink.getvalue().to_pybytes()
+
+
+def _unpacked(data: Any) -> pa.Table:
+    return pa.ipc.open_stream(data.as_buffer() if isinstance(data, pa.Scalar) else data).read_all()

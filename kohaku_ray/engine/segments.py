@@ -1,0 +1,201 @@
+"""The ledger on disk: immutable Arrow segments, written under a temporary name and renamed."""
+
+from __future__ import annotations
+
+import json
+import os
+import socket
+import time
+import uuid
+from collections.abc import Callable, Iterable
+from dataclasses import asdict, dataclass
+
+import psutil
+import pyarrow as pa
+
+from kohaku_ray.errors import DataError
+from kohaku_ray.index.files import Directory
+from kohaku_ray.records import Reply
+
+STALE_LEASE_S = 20.0
+"""A lease whose owner has not renewed it for so long may be taken over."""
+
+FOLDER = "segments"
+LEASE = "lease.json"
+
+SEGMENT_SCHEMA = pa.schema(
+    [
+        ("key", pa.string()),
+        ("model", pa.string()),
+        ("text", pa.string()),
+        ("prompt_tokens", pa.int64()),
+        ("cached_tokens", pa.int64()),
+        ("completion_tokens", pa.int64()),
+        ("finish_reason", pa.string()),
+        ("replica", pa.string()),
+        ("service_s", pa.float64()),
+    ]
+)
+
+
+_EMPTY = SEGMENT_SCHEMA.empty_table()
+
+
+@dataclass(frozen=True, slots=True)
+class Entry:
+    """A recorded reply.
+
+    Attributes:
+        reply: What the model said.
+        model: Identity of the model.
+        service_s: How long the backend took, in seconds.
+    """
+
+    reply: Reply
+    model: str
+    service_s: float
+
+
+@dataclass(frozen=True, slots=True)
+class Loaded:
+    """What a directory of segments holds.
+
+    Attributes:
+        entries: Replies by key; the first recorded wins.
+        n_segments: Readable segments.
+        n_torn: Segments that could not be read, and were left alone.
+    """
+
+    entries: dict[str, Entry]
+    n_segments: int
+    n_torn: int
+
+
+class SegmentStore:
+    """Segments of one ledger directory, on any pyarrow filesystem."""
+
+    def __init__(self, path: str) -> None:
+        self.path = path
+        self._directory = Directory(path)
+
+    def load(self, mine: Callable[[str], bool]) -> Loaded:
+        """Read every segment, oldest first, and keep the keys for which ``mine`` holds."""
+        entries: dict[str, Entry] = {}
+        tables = self._tables()
+        for table in tables.values():
+            for row in (table or _EMPTY).to_pylist():
+                if mine(row["key"]) and row["key"] not in entries:
+                    entries[row["key"]] = _entry(row)
+        n_torn = sum(table is None for table in tables.values())
+        return Loaded(entries, len(tables) - n_torn, n_torn)
+
+    def write(self, entries: Iterable[tuple[str, Entry]]) -> str:
+        """Write one segment and return its name.
+
+        Raises:
+            DataError: The disk is full or the directory cannot be written.
+        """
+        rows = [_row(key, entry) for key, entry in entries]
+        # Time first, so that names sort by age; a random part, so that two writers never meet.
+        name = f"{FOLDER}/{time.time_ns():020d}-{uuid.uuid4().hex[:8]}.arrow"
+        self._directory.write_arrow(f"{name}.tmp", pa.Table.from_pylist(rows, schema=SEGMENT_SCHEMA))
+        self._directory.rename(f"{name}.tmp", name)
+        return name
+
+    def compact(self, more_than: int = 64) -> int:
+        """Merge all readable segments into one when there are many; returns how many were merged.
+
+        The merged segment is in place before the old ones go: a crash in between leaves repeats, which loading ignores.
+        """
+        tables = {name: table for name, table in self._tables().items() if table is not None}
+        if len(tables) <= more_than:
+            return 0
+        self.write(self.load(lambda _: True).entries.items())
+        for name in tables:
+            self._directory.remove(name)
+        return len(tables)
+
+    def acquire_lease(self, owner: str) -> None:
+        """Become, or stay, the one owner of this path.
+
+        Raises:
+            DataError: Another live owner holds it.
+        """
+        held = self._lease()
+        if held is not None and held.owner != owner and held.is_alive():
+            raise DataError(
+                f"ledger {self.path} belongs to process {held.pid} on {held.host}, of another cluster, seen "
+                f"{time.time() - held.renewed:.0f} s ago: run on that cluster, wait for it to end, or set ledger.path to "
+                "another directory"
+            )
+        lease = Lease.mine(owner)
+        temporary = f"{LEASE}.{uuid.uuid4().hex[:8]}.tmp"
+        self._directory.write(temporary, json.dumps(asdict(lease)).encode())
+        self._directory.rename(temporary, LEASE)
+
+    def release_lease(self, owner: str) -> None:
+        """Give the path back, if it is ours."""
+        held = self._lease()
+        if held is not None and held.owner == owner:
+            self._directory.remove(LEASE)
+
+    def _lease(self) -> Lease | None:
+        try:
+            return Lease(**json.loads(self._directory.read(LEASE).to_pybytes()))
+        except (DataError, ValueError, TypeError):
+            return None  # none, or torn by a dying machine
+
+    def _tables(self) -> dict[str, pa.Table | None]:
+        """Every segment by name, oldest first; None for a torn one."""
+        found: dict[str, pa.Table | None] = {}
+        for name in self._directory.names():
+            if name.startswith(f"{FOLDER}/") and name.endswith(".arrow"):
+                try:
+                    found[name] = self._directory.read_arrow(name).select(SEGMENT_SCHEMA.names)
+                except (DataError, KeyError):
+                    found[name] = None
+        return found
+
+
+@dataclass(frozen=True, slots=True)
+class Lease:
+    """Who owns a ledger path.
+
+    Attributes:
+        owner: Unique name.
+        host: Machine it runs on.
+        pid: Its process there.
+        started: When that process began, to tell it from a later one of the same number.
+        renewed: When it was last heard of.
+    """
+
+    owner: str
+    host: str
+    pid: int
+    started: float
+    renewed: float
+
+    @staticmethod
+    def mine(owner: str) -> Lease:
+        """Make a lease of this process."""
+        return Lease(owner, socket.gethostname(), os.getpid(), psutil.Process().create_time(), time.time())
+
+    def is_alive(self) -> bool:
+        """Say whether the owner may still be there: surely on this machine, by its age on another."""
+        if self.host != socket.gethostname():
+            return time.time() - self.renewed < STALE_LEASE_S
+        try:
+            return bool(abs(psutil.Process(self.pid).create_time() - self.started) < 1.0)
+        except psutil.NoSuchProcess:
+            return False
+
+
+def _row(key: str, entry: Entry) -> dict[str, object]:
+    return {"key": key, "model": entry.model, "service_s": entry.service_s, **asdict(entry.reply)}
+
+
+def _entry(row: dict[str, object]) -> Entry:
+    fields = dict(row)
+    fields.pop("key")
+    model, service_s = str(fields.pop("model")), float(fields.pop("service_s"))  # type: ignore[arg-type]
+    return Entry(Reply(**fields), model, service_s)  # type: ignore[arg-type]

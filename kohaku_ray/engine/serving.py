@@ -1,0 +1,240 @@
+"""Model backends as Ray Serve applications, shared by the jobs of a cluster and ended when the last one goes."""
+
+from __future__ import annotations
+
+import asyncio
+import hashlib
+import json
+import os
+import threading
+import time
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from typing import Any
+
+import ray
+from ray import serve
+
+from kohaku_ray.config.schema import Deployment, ExtractiveConfig, OpenAIConfig
+from kohaku_ray.engine.cluster import NAMESPACE
+from kohaku_ray.errors import ConfigError, ModelError
+from kohaku_ray.generation.extractive import ExtractiveBackend
+from kohaku_ray.generation.limits import TokenBucket
+from kohaku_ray.generation.openai import OpenAIBackend
+from kohaku_ray.generation.request import ChatRequest
+from kohaku_ray.records import Reply
+
+BEAT_S = 5.0
+"""How often a job says that it still uses its applications."""
+LOST_AFTER_S = 60.0
+"""A job not heard of for so long is taken for dead; its applications end."""
+
+
+class SharedLimiter:
+    """One rate limit over all replicas, held by an actor (see ``Limiter`` in generation.openai)."""
+
+    def __init__(self, actor: Any) -> None:
+        self._actor = actor
+
+    async def acquire(self) -> None:
+        """Wait for this request's turn."""
+        await self._actor.acquire.remote()
+
+    async def penalise(self, pause_s: float) -> None:
+        """Hold every replica's requests back."""
+        await self._actor.penalise.remote(pause_s)
+
+
+class ChatReplica:
+    """Hosts one backend. The class says how; the backend says what."""
+
+    def __init__(self, deployment: Deployment, limiter: Any = None) -> None:
+        self._backend = make_backend(deployment, SharedLimiter(limiter) if limiter is not None else None)
+
+    async def chat(self, request: ChatRequest) -> Reply:
+        """Answer one request."""
+        reply: Reply = await self._backend.chat(request)
+        return reply
+
+
+class Applications:
+    """Who uses which Serve application; ends those that nobody uses."""
+
+    def __init__(self) -> None:
+        self._seen: dict[str, dict[str, float]] = {}
+        self._watch: asyncio.Task[None] | None = None
+
+    async def beat(self, job: str, names: list[str]) -> None:
+        """Note that a job uses these applications now."""
+        if self._watch is None:
+            self._watch = asyncio.create_task(self._end_unused())
+        for name in names:
+            self._seen.setdefault(name, {})[job] = time.monotonic()
+
+    async def release(self, job: str) -> list[str]:
+        """Forget a job; returns the applications that nobody else uses."""
+        for users in self._seen.values():
+            users.pop(job, None)
+        unused = [name for name, users in self._seen.items() if not users]
+        for name in unused:
+            del self._seen[name]
+        return unused
+
+    async def _end_unused(self) -> None:
+        while True:
+            await asyncio.sleep(BEAT_S)
+            now = time.monotonic()
+            lost = {job for users in self._seen.values() for job, seen in users.items() if now - seen > LOST_AFTER_S}
+            for job in lost:
+                for name in await self.release(job):
+                    await asyncio.to_thread(serve.delete, name)
+
+
+def make_backend(deployment: Deployment, limiter: SharedLimiter | None = None) -> Any:
+    """Build the backend a deployment describes.
+
+    Raises:
+        ConfigError: Its API key is not in the environment, or its kind cannot run here.
+    """
+    if isinstance(deployment, ExtractiveConfig):
+        return ExtractiveBackend(abstain_below=deployment.abstain_below, window_tokens=deployment.window_tokens)
+    if isinstance(deployment, OpenAIConfig):
+        return OpenAIBackend(
+            base_url=deployment.base_url,
+            model=deployment.model,
+            api_key=_api_key(deployment),
+            timeout_s=deployment.timeout_s,
+            max_tries=deployment.max_tries,
+            backoff_s=deployment.backoff_s,
+            schema_mode=deployment.schema_mode,
+            extra_body=deployment.extra_body,
+            window_tokens=deployment.window_tokens,
+            limiter=limiter,
+        )
+    raise ConfigError(
+        f"deployments: kind vllm ({deployment.model}) validates but does not run in this version: use openai against a "
+        "`vllm serve` of yours, or extractive"
+    )
+
+
+def check_deployment(name: str, deployment: Deployment) -> None:
+    """Check what can be checked without starting anything.
+
+    Raises:
+        ConfigError: As ``make_backend``.
+    """
+    try:
+        if isinstance(deployment, OpenAIConfig):
+            _api_key(deployment)
+        elif not isinstance(deployment, ExtractiveConfig):
+            make_backend(deployment)
+    except ConfigError as error:
+        raise ConfigError(f"deployments.{name}: {error}") from None
+
+
+def model_identity(deployment: Deployment) -> str:
+    """Name a model as the ledger knows it: what changes its replies, and nothing else."""
+    if isinstance(deployment, ExtractiveConfig):
+        return f"extractive/1?abstain_below={deployment.abstain_below:g}"
+    if isinstance(deployment, OpenAIConfig):
+        extra = f"?{json.dumps(deployment.extra_body, sort_keys=True)}" if deployment.extra_body else ""
+        return f"openai/{deployment.identity or deployment.model}{extra}"
+    return f"vllm/{deployment.model}"
+
+
+def application_name(name: str, deployment: Deployment) -> str:
+    """Name the application of a deployment: the same settings give the same name, so that jobs share it."""
+    settings = json.dumps(deployment.model_dump(mode="json"), sort_keys=True)
+    return f"kohaku-{name}-{hashlib.blake2b(settings.encode(), digest_size=5).hexdigest()}"
+
+
+@contextmanager
+def serving(deployments: Mapping[str, Deployment]) -> Iterator[dict[str, str]]:
+    """Run the deployments' applications while the block runs.
+
+    Yields:
+        Application name by deployment name.
+    """
+    for name, deployment in deployments.items():
+        check_deployment(name, deployment)
+    names = {name: application_name(name, deployment) for name, deployment in deployments.items()}
+    job = f"{ray.get_runtime_context().get_job_id()}"
+    # No HTTP proxy: replicas are called by handle alone.
+    serve.start(proxy_location="Disabled")
+    registry = (
+        ray.remote(Applications)
+        .options(
+            name="applications",
+            namespace=NAMESPACE,
+            lifetime="detached",
+            get_if_exists=True,
+            num_cpus=0,
+            max_restarts=-1,
+        )
+        .remote()
+    )
+    ray.get(registry.beat.remote(job, list(names.values())))
+    stop = threading.Event()
+
+    def keep_beating() -> None:
+        while not stop.wait(BEAT_S):
+            registry.beat.remote(job, list(names.values()))
+
+    beating = threading.Thread(target=keep_beating, daemon=True, name="beat")
+    beating.start()
+    try:
+        running = serve.status().applications
+        for name, deployment in deployments.items():
+            if names[name] not in running:
+                _start(names[name], name, deployment)
+        yield names
+    finally:
+        stop.set()
+        beating.join()
+        for name in ray.get(registry.release.remote(job)):
+            serve.delete(name)
+
+
+def _start(application: str, name: str, deployment: Deployment) -> None:
+    limiter = None
+    if isinstance(deployment, OpenAIConfig) and deployment.requests_per_s is not None:
+        limiter = (
+            ray.remote(TokenBucket)
+            .options(
+                name=f"limit-{application}",
+                namespace=NAMESPACE,
+                lifetime="detached",
+                get_if_exists=True,
+                num_cpus=0,
+                max_restarts=-1,
+                max_concurrency=10_000,
+            )
+            .remote(deployment.requests_per_s)
+        )
+    actor: dict[str, Any] = {"num_cpus": 1 if isinstance(deployment, ExtractiveConfig) else 0}
+    replica = serve.deployment(
+        ChatReplica,
+        name=name,
+        num_replicas=deployment.replicas,
+        max_ongoing_requests=deployment.max_ongoing,
+        health_check_timeout_s=120,
+        graceful_shutdown_timeout_s=2,
+        ray_actor_options=actor,
+    )
+    try:
+        serve.run(replica.bind(deployment, limiter), name=application, route_prefix=None)
+    except RuntimeError as error:
+        serve.delete(application)
+        raise ModelError(f"deployments.{name} did not come up: {error}") from None
+
+
+def _api_key(deployment: OpenAIConfig) -> str | None:
+    if deployment.api_key_env is None:
+        return None
+    key = os.environ.get(deployment.api_key_env)
+    if not key:
+        raise ConfigError(
+            f"api_key_env is {deployment.api_key_env} and the environment has no such variable: export it, or set "
+            "api_key_env to null for a server without keys"
+        )
+    return key

@@ -1,0 +1,65 @@
+"""Where inputs come from: paths, URIs, and the sample collection inside the package."""
+
+from __future__ import annotations
+
+import csv
+import io
+from collections.abc import Mapping, Sequence
+
+from kohaku_ray import sample
+from kohaku_ray.documents.parse import find_files, read_bytes
+from kohaku_ray.errors import DataError
+
+SAMPLE = "sample:"
+"""Prefix of a path inside the package's own collection."""
+
+
+def resolve(path: str) -> str:
+    """Turn ``sample:NAME`` into a path; leave every other path as it is."""
+    return sample.path(path.removeprefix(SAMPLE)) if path.startswith(SAMPLE) else path
+
+
+def read_source(path: str) -> tuple[str, bytes]:
+    """Read one input file; returns its name and its bytes.
+
+    Raises:
+        DataError: It is not there or cannot be read.
+    """
+    where = resolve(path)
+    return where, read_bytes(where)
+
+
+def find_sources(paths: Sequence[str]) -> list[str]:
+    """List the files that paths stand for, sorted.
+
+    Raises:
+        DataError: A path does not exist, or a directory holds no document.
+    """
+    return find_files([resolve(path) for path in paths])
+
+
+def read_metadata(path: str | None) -> dict[str, dict[str, str]]:
+    """Read title, url, year, type and citation of documents from a CSV with an ``id`` column, by document id.
+
+    Raises:
+        DataError: The file cannot be read or has no ``id`` column.
+    """
+    if path is None:
+        return {}
+    name, data = read_source(path)
+    try:
+        reader = csv.DictReader(io.StringIO(data.decode("utf-8-sig"), newline=""))
+    except UnicodeDecodeError as error:
+        raise DataError(f"{name} is not UTF-8 at byte {error.start}: save it as UTF-8") from None
+    columns = reader.fieldnames or []
+    if "id" not in columns:
+        raise DataError(f"{name}: no column id; it has {', '.join(columns) or 'nothing'}")
+    return {row["id"].strip(): _clean(row) for row in reader if row["id"]}
+
+
+def _clean(row: Mapping[str | None, str | None]) -> dict[str, str]:
+    return {
+        key: value.strip()
+        for key, value in row.items()
+        if key and key != "id" and isinstance(value, str) and value.strip()
+    }

@@ -1,0 +1,296 @@
+"""``Tools`` as the engine backs it: the index in this process or an actor's, models through the ledger."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, Literal, Protocol
+
+import numpy as np
+
+from kohaku_ray.arrays import F32, I64
+from kohaku_ray.config import Config
+from kohaku_ray.engine.batching import Batcher
+from kohaku_ray.engine.ledger import Ledger, Source
+from kohaku_ray.engine.serving import model_identity
+from kohaku_ray.generation.prompts import Prompt, Prompts
+from kohaku_ray.generation.request import ChatRequest
+from kohaku_ray.generation.seeds import seed_for
+from kohaku_ray.index.build import IndexSettings
+from kohaku_ray.index.encoder import SentenceEncoder
+from kohaku_ray.index.hits import Hits
+from kohaku_ray.index.identity import encoder_identity
+from kohaku_ray.index.store import Index
+from kohaku_ray.index.tokens import Counter, token_counter
+from kohaku_ray.records import Reply
+from kohaku_ray.tree.nodes import KINDS, NodeTable
+
+Role = Literal["plan", "answer"]
+
+
+@dataclass(frozen=True, slots=True)
+class Model:
+    """What plays a role: where it is asked, and how.
+
+    Attributes:
+        application: Serve application.
+        identity: Its name in the ledger's keys.
+        temperature: Sampling temperature.
+        top_p: Nucleus sampling.
+        max_tokens: Longest reply, in tokens.
+        window_tokens: Longest prompt plus reply, in tokens.
+        reads_prose: Whether the prompt's text is enough; else its variables travel too.
+    """
+
+    application: str
+    identity: str
+    temperature: float
+    top_p: float
+    max_tokens: int
+    window_tokens: int
+    reads_prose: bool
+
+
+@dataclass(frozen=True, slots=True)
+class Call:
+    """One model call as usage.parquet records it; never part of the outputs that are compared."""
+
+    role: Role
+    attempt: int
+    source: Source
+    prompt_tokens: int
+    cached_tokens: int
+    completion_tokens: int
+    wait_s: float
+    service_s: float
+    replica: str
+
+
+def models_of(config: Config, applications: Mapping[str, str]) -> dict[Role, Model]:
+    """Say which model plays which role, with its sampling parameters."""
+    generation = config.generation
+    names: dict[Role, str] = {"answer": generation.model, "plan": generation.planner_model or generation.model}
+    longest: dict[Role, int] = {"answer": generation.max_tokens, "plan": generation.planner_max_tokens}
+    return {
+        role: Model(
+            application=applications[name],
+            identity=model_identity(config.deployments[name]),
+            temperature=generation.temperature,
+            top_p=generation.top_p,
+            max_tokens=longest[role],
+            window_tokens=config.deployments[name].window_tokens,
+            reads_prose=config.deployments[name].kind != "extractive",
+        )
+        for role, name in names.items()
+    }
+
+
+class IndexSource(Protocol):
+    """The part of ``Tools`` that reads the index."""
+
+    async def embed(self, texts: Sequence[str]) -> F32:
+        """See ``Tools``."""
+        ...
+
+    async def search(self, vectors: F32, top_k: int) -> list[Hits]:
+        """See ``Tools``."""
+        ...
+
+    async def lexical(self, queries: Sequence[str], top_k: int) -> list[Hits]:
+        """See ``Tools``."""
+        ...
+
+    async def nodes(self, rows: Sequence[int]) -> NodeTable:
+        """See ``Tools``."""
+        ...
+
+
+class LocalIndex:
+    """The index in this process; calls of concurrent questions run in batches."""
+
+    def __init__(self, config: Config) -> None:
+        """Open the configured index and its encoder.
+
+        Raises:
+            IndexMismatchError: The index was built with other settings.
+            DataError: There is no index at that path.
+        """
+        # The index first: a mismatch shows before seconds of loading.
+        self._index = Index.open(config.index.path, index_settings(config).as_mapping())
+        self._encoder = make_encoder(config)
+        self._section_tokens = config.retrieval.section_tokens
+        self._count = _serving_counter(config)
+        n_nodes = len(self._index.nodes)
+        self._tokens: I64 = np.full(n_nodes, -1, np.int64)
+        self._embed: Batcher[str, F32] = Batcher(lambda texts: list(self._encoder.encode_queries(texts)))
+        self._searches: dict[int, Batcher[F32, Hits]] = {}
+        self._lexicals: dict[int, Batcher[str, Hits]] = {}
+
+    async def embed(self, texts: Sequence[str]) -> F32:
+        """See ``Tools``."""
+        return np.stack(await self._embed(texts))
+
+    async def search(self, vectors: F32, top_k: int) -> list[Hits]:
+        """See ``Tools``."""
+        if top_k not in self._searches:
+            self._searches[top_k] = Batcher(lambda rows: self._index.vectors.search(np.stack(rows), top_k))
+        return await self._searches[top_k](list(vectors))
+
+    async def lexical(self, queries: Sequence[str], top_k: int) -> list[Hits]:
+        """See ``Tools``."""
+        if top_k not in self._lexicals:
+            self._lexicals[top_k] = Batcher(lambda texts: self._index.terms.search(texts, top_k))
+        return await self._lexicals[top_k](queries)
+
+    async def nodes(self, rows: Sequence[int]) -> NodeTable:
+        """See ``Tools``; counts are kept, so that a node's text is counted once."""
+        around = self._index.nodes.neighbourhood(rows, self._section_tokens)
+        return around if self._count is None else around.with_tokens(self._count_nodes(around))
+
+    def _count_nodes(self, nodes: NodeTable) -> I64:
+        assert self._count is not None
+        sentence = nodes.kind == KINDS.index("sentence")
+        missing = np.flatnonzero(sentence & (self._tokens[nodes.source_row] < 0))
+        if len(missing):
+            self._tokens[nodes.source_row[missing]] = self._count([nodes.text_of(int(row)) for row in missing])
+        return np.where(sentence, self._tokens[nodes.source_row], nodes.tokens)
+
+
+class RemoteIndex:
+    """The same index, held by a retriever actor."""
+
+    def __init__(self, retriever: Any) -> None:
+        self._retriever = retriever
+
+    async def embed(self, texts: Sequence[str]) -> F32:
+        """See ``Tools``."""
+        vectors: F32 = await self._retriever.embed.remote(list(texts))
+        return vectors
+
+    async def search(self, vectors: F32, top_k: int) -> list[Hits]:
+        """See ``Tools``."""
+        hits: list[Hits] = await self._retriever.search.remote(vectors, top_k)
+        return hits
+
+    async def lexical(self, queries: Sequence[str], top_k: int) -> list[Hits]:
+        """See ``Tools``."""
+        hits: list[Hits] = await self._retriever.lexical.remote(list(queries), top_k)
+        return hits
+
+    async def nodes(self, rows: Sequence[int]) -> NodeTable:
+        """See ``Tools``."""
+        nodes: NodeTable = await self._retriever.nodes.remote(list(rows))
+        return nodes
+
+
+@dataclass(slots=True)
+class EngineTools:
+    """``Tools`` of one question and one member: seeds are bound, calls are noted.
+
+    Attributes:
+        source: Reads the index.
+        ledger: Asks the models.
+        models: What plays each role.
+        seed: Base of the seeds.
+        question_id: The question.
+        member: The ensemble member.
+        prompts: Templates of the run.
+        calls: Every model call made so far.
+    """
+
+    source: IndexSource
+    ledger: Ledger
+    models: Mapping[Role, Model]
+    seed: int
+    question_id: str
+    member: int
+    prompts: Prompts
+    calls: list[Call] = field(default_factory=list)
+
+    @property
+    def window_tokens(self) -> int | None:
+        """Longest prompt plus answer of the answering model, in tokens."""
+        return self.models["answer"].window_tokens
+
+    async def chat(
+        self, prompt: Prompt, *, schema: dict[str, Any] | None = None, attempt: int = 0, role: Role = "answer"
+    ) -> Reply:
+        """See ``Tools``."""
+        model = self.models[role]
+        request = ChatRequest(
+            model=model.identity,
+            messages=(("system", prompt.system), ("user", prompt.user)),
+            temperature=model.temperature,
+            top_p=model.top_p,
+            max_tokens=model.max_tokens,
+            seed=seed_for(self.seed, self.question_id, self.member, attempt, role),
+            schema=schema,
+            session_id=self.question_id,
+            variables=None if model.reads_prose else prompt.variables,
+        )
+        began = time.perf_counter()
+        asked = await self.ledger.ask(request, model.application)
+        reply = asked.entry.reply
+        self.calls.append(
+            Call(
+                role=role,
+                attempt=attempt,
+                source=asked.source,
+                prompt_tokens=reply.prompt_tokens,
+                cached_tokens=reply.cached_tokens,
+                completion_tokens=reply.completion_tokens,
+                wait_s=time.perf_counter() - began,
+                service_s=asked.entry.service_s,
+                replica=reply.replica,
+            )
+        )
+        return reply
+
+    async def embed(self, texts: Sequence[str]) -> F32:
+        """See ``Tools``."""
+        return await self.source.embed(texts)
+
+    async def search(self, vectors: F32, top_k: int) -> list[Hits]:
+        """See ``Tools``."""
+        return await self.source.search(vectors, top_k)
+
+    async def lexical(self, queries: Sequence[str], top_k: int) -> list[Hits]:
+        """See ``Tools``."""
+        return await self.source.lexical(queries, top_k)
+
+    async def nodes(self, rows: Sequence[int]) -> NodeTable:
+        """See ``Tools``."""
+        return await self.source.nodes(rows)
+
+
+def make_encoder(config: Config) -> SentenceEncoder:
+    """Load the configured encoder."""
+    return SentenceEncoder(**config.index.encoder.model_dump())
+
+
+def encoder_settings(config: Config) -> dict[str, Any]:
+    """Name the configured encoder without loading it."""
+    encoder = config.index.encoder
+    return encoder_identity(**encoder.model_dump(exclude={"device", "batch_tokens", "trust_remote_code"}))
+
+
+def index_settings(config: Config) -> IndexSettings:
+    """Collect what an index's fingerprint is made of."""
+    index = config.index
+    return IndexSettings(
+        encoder=encoder_settings(config),
+        weights=index.weights,
+        paragraph_vectors=index.paragraph_vectors,
+        factory=index.factory,
+        k1=index.bm25.k1,
+        b=index.bm25.b,
+    )
+
+
+def _serving_counter(config: Config) -> Counter | None:
+    deployment = config.deployments[config.generation.model]
+    name: str | None = getattr(deployment, "tokenizer", None)
+    if name is None:
+        return None
+    return token_counter(name)

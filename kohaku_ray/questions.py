@@ -1,0 +1,122 @@
+"""Read a question file."""
+
+from __future__ import annotations
+
+import csv
+import io
+import json
+from collections import Counter
+from collections.abc import Iterable, Mapping
+from typing import Any
+
+from kohaku_ray.errors import DataError
+from kohaku_ray.records import BLANK, Question
+
+_ID_COLUMNS = ("id", "question_id")
+_TEXT_COLUMNS = ("question", "text")
+_GOLD_COLUMNS = frozenset({"answer", "answer_value", "ref_id", "ref_url", "supporting_materials", "explanation"})
+"""Never handed on: what a system may not see cannot leak into a prompt."""
+
+
+def read_questions(name: str, data: bytes, limit: int | None = None) -> list[Question]:
+    """Read questions from CSV, JSON lines or Parquet.
+
+    Args:
+        name: File name; its suffix decides the format.
+        data: The file's bytes.
+        limit: Only the first so many; None: all.
+
+    Returns:
+        Questions in the file's order. An empty text is kept: it becomes a row in error, not a lost one.
+
+    Raises:
+        DataError: The file has no id or question column, an id is missing or doubled, or it cannot be read.
+    """
+    rows = list(_rows(name, data))
+    if not rows:
+        raise DataError(f"{name}: no questions")
+    columns = list(rows[0])
+    id_column = _column(name, columns, _ID_COLUMNS)
+    text_column = _column(name, columns, _TEXT_COLUMNS)
+    _check_ids(name, [_text(row.get(id_column)) for row in rows], id_column)
+    return [_question(row, id_column, text_column) for row in rows[:limit]]
+
+
+def _question(row: Mapping[str, Any], id_column: str, text_column: str) -> Question:
+    texts = {column: _text(value) for column, value in row.items() if column is not None}
+    unit = texts.get("answer_unit", "")
+    return Question(
+        question_id=texts[id_column],
+        text=texts.get(text_column, ""),
+        # WattBot writes is_blank where a question has no unit.
+        answer_unit=unit if unit and unit.lower() != BLANK else None,
+        answer_type=texts.get("answer_type") or None,
+        columns={
+            column: text
+            for column, text in texts.items()
+            if column not in (id_column, text_column) and column not in _GOLD_COLUMNS
+        },
+    )
+
+
+def _rows(name: str, data: bytes) -> Iterable[Mapping[str, Any]]:
+    suffix = name.rsplit(".", 1)[-1].lower()
+    if suffix == "parquet":
+        import pyarrow as pa
+        import pyarrow.parquet as pq
+
+        try:
+            rows: list[Mapping[str, Any]] = pq.read_table(io.BytesIO(data)).to_pylist()
+        except pa.ArrowInvalid as error:
+            raise DataError(f"{name} is not Parquet: {error}") from None
+        return rows
+    try:
+        text = data.decode("utf-8-sig")
+    except UnicodeDecodeError as error:
+        raise DataError(f"{name} is not UTF-8 at byte {error.start}: save it as UTF-8") from None
+    if suffix in ("jsonl", "ndjson"):
+        return list(_json_lines(name, text))
+    if suffix == "csv":
+        csv.field_size_limit(2**31 - 1)
+        return list(csv.DictReader(io.StringIO(text, newline="")))
+    raise DataError(f"{name}: questions are read from .csv, .jsonl or .parquet, not .{suffix}")
+
+
+def _json_lines(name: str, text: str) -> Iterable[Mapping[str, Any]]:
+    for number, line in enumerate(text.splitlines(), 1):
+        if not line.strip():
+            continue
+        try:
+            row = json.loads(line)
+        except json.JSONDecodeError as error:
+            raise DataError(f"{name}, line {number}: not JSON ({error.msg})") from None
+        if not isinstance(row, dict):
+            raise DataError(f"{name}, line {number}: a {type(row).__name__}, expected an object")
+        yield row
+
+
+def _column(name: str, columns: list[str], wanted: tuple[str, ...]) -> str:
+    for column in wanted:
+        if column in columns:
+            return column
+    raise DataError(f"{name}: no column {' or '.join(wanted)}; it has {', '.join(map(str, columns))}")
+
+
+def _check_ids(name: str, ids: list[str], column: str) -> None:
+    missing = [row for row, question_id in enumerate(ids, 1) if not question_id]
+    if missing:
+        raise DataError(
+            f"{name}: {len(missing)} of {len(ids)} questions have no {column}, first at row {missing[0]}: give each one"
+        )
+    doubled = {question_id: n for question_id, n in Counter(ids).items() if n > 1}
+    if doubled:
+        first = next(iter(doubled))
+        places = [str(row) for row, question_id in enumerate(ids, 1) if question_id == first]
+        raise DataError(
+            f"{name}: {len(doubled)} ids are used more than once (first {first!r}, rows {', '.join(places)}): "
+            "make them unique"
+        )
+
+
+def _text(value: Any) -> str:
+    return "" if value is None else str(value).strip()

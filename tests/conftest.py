@@ -1,0 +1,41 @@
+"""Fixtures shared by all rooms: the sample data's place, and one Ray cluster a test run."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+os.environ.setdefault("HF_HUB_OFFLINE", "1")
+os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
+os.environ.setdefault("RAY_ENABLE_UV_RUN_RUNTIME_ENV", "0")
+os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
+
+DATA = Path(os.environ.get("KOHAKU_DATA", Path(__file__).resolve().parents[2] / "shared" / "data"))
+
+
+@pytest.fixture(scope="session")
+def data_path() -> Path:
+    """Real data that is no part of the project; tests that read it are skipped where it is not there."""
+    if not DATA.is_dir():
+        pytest.skip(f"no real data at {DATA}: set KOHAKU_DATA")
+    return DATA
+
+
+@pytest.fixture(scope="session")
+def cluster() -> Iterator[str]:
+    """One local Ray cluster for the whole test run; yields the address other drivers join it by."""
+    import ray
+
+    ray.init(
+        num_cpus=4,  # declared, not there: actors that wait need no core
+        object_store_memory=512 * 2**20,
+        include_dashboard=False,
+        namespace="kohaku_ray",
+        log_to_driver=False,
+        logging_level="ERROR",
+    )
+    yield ray.get_runtime_context().gcs_address
+    ray.shutdown()

@@ -1,0 +1,178 @@
+"""The ledger's actors on a real cluster: asked once, kept, shared, owned by one."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import subprocess
+import sys
+import time
+
+import pytest
+import ray
+from fake_openai import Action, FakeOpenAI
+
+from kohaku_ray.config.schema import LedgerConfig, OpenAIConfig
+from kohaku_ray.engine.ledger import Ledger, open_ledger, shard_of
+from kohaku_ray.engine.segments import SegmentStore
+from kohaku_ray.engine.serving import application_name, serving
+from kohaku_ray.errors import ContextOverflowError, DataError, ModelError
+from kohaku_ray.generation.request import ChatRequest
+from kohaku_ray.generation.seeds import request_key
+
+pytestmark = pytest.mark.ray
+
+
+def request(text: str, seed: int = 0) -> ChatRequest:
+    return ChatRequest("fake", (("user", text),), 0.7, 1.0, 64, seed, session_id="q1")
+
+
+@pytest.fixture(scope="module")
+def server():
+    with FakeOpenAI(script=_script) as fake:
+        yield fake
+
+
+def _script(index, body):
+    text = body["messages"][-1]["content"]
+    if "overflow" in text:
+        return Action(400, {"error": {"message": "maximum context length exceeded", "code": "context_length_exceeded"}})
+    if "forbidden" in text:
+        return Action(403, {"error": {"message": "no"}})
+    return Action(delay_s=0.3) if "slow" in text else None
+
+
+@pytest.fixture(scope="module")
+def application(cluster, server):
+    deployment = OpenAIConfig(base_url=server.base_url, model="fake", api_key_env=None, max_tries=2, backoff_s=0.01)
+    with serving({"fake": deployment}) as names:
+        assert names["fake"] == application_name("fake", deployment)
+        yield names["fake"]
+
+
+@ray.remote(num_cpus=0)
+class Asker:
+    """Another process that asks, as members do."""
+
+    def __init__(self, ledger: Ledger) -> None:
+        self.ledger = ledger
+
+    async def ask(self, requests, application):
+        return await asyncio.gather(*(self.ledger.ask(one, application) for one in requests))
+
+
+def ask(ledger: Ledger, application: str, *requests: ChatRequest):
+    async def all_of_them():
+        return await asyncio.gather(*(ledger.ask(one, application) for one in requests))
+
+    return asyncio.run(all_of_them())
+
+
+def test_a_call_is_made_once_joined_in_flight_and_replayed(application, server, tmp_path):
+    ledger = open_ledger(LedgerConfig(path=str(tmp_path), shards=2))
+    asker = Asker.remote(ledger)
+    requests = [request(f"slow {n}") for n in range(6)]
+    before = server.n_requests
+    elsewhere = asker.ask.remote(requests, application)
+    here = ask(ledger, application, *requests, *requests)
+    there = ray.get(elsewhere)
+    assert server.n_requests - before == len(requests)
+    assert [one.entry.reply.text for one in here[:6]] == [one.entry.reply.text for one in there]
+    sources = [one.source for one in (*here, *there)]
+    assert sources.count("made") == 6
+    assert set(sources) <= {"made", "joined", "ledger"}
+    again = ask(ledger, application, *requests)
+    assert {one.source for one in again} == {"ledger"}
+    assert [one.entry for one in again] == [one.entry for one in here[:6]]
+    assert server.n_requests - before == len(requests)
+
+
+def test_a_shard_killed_comes_back_with_what_it_flushed(application, server, tmp_path):
+    ledger = open_ledger(LedgerConfig(path=str(tmp_path), flush_s=60))
+    kept = ask(ledger, application, *(request(f"kept {n}") for n in range(4)))
+    ledger.flush()
+    ask(ledger, application, request("unflushed"))
+    before = server.n_requests
+    ray.kill(ledger._shards[0], no_restart=False)
+    again = ask(ledger, application, *(request(f"kept {n}") for n in range(4)), request("unflushed"))
+    assert [one.entry.reply for one in again[:4]] == [one.entry.reply for one in kept]
+    assert [one.source for one in again] == ["ledger"] * 4 + ["made"]
+    assert server.n_requests - before == 1
+
+
+def test_the_tail_is_flushed_in_time(application, tmp_path):
+    ledger = open_ledger(LedgerConfig(path=str(tmp_path), flush_s=0.2))
+    ask(ledger, application, request("soon on disk"))
+    deadline = time.monotonic() + 10
+    while time.monotonic() < deadline and not SegmentStore(str(tmp_path)).load(lambda _: True).entries:
+        time.sleep(0.05)
+    assert request_key(request("soon on disk")) in SegmentStore(str(tmp_path)).load(lambda _: True).entries
+
+
+@pytest.mark.parametrize(("text", "error"), [("overflow", ContextOverflowError), ("forbidden", ModelError)])
+def test_an_error_comes_back_as_itself_and_is_not_kept(application, server, tmp_path, text, error):
+    ledger = open_ledger(LedgerConfig(path=str(tmp_path)))
+    for _ in range(2):
+        before = server.n_requests
+        with pytest.raises(error) as caught:
+            ask(ledger, application, request(text))
+        assert type(caught.value) is error
+        assert "Traceback" not in str(caught.value)
+        assert server.n_requests - before == 1
+
+
+def test_two_jobs_of_different_shard_counts_agree(application, tmp_path):
+    first = open_ledger(LedgerConfig(path=str(tmp_path), shards=3))
+    second = open_ledger(LedgerConfig(path=str(tmp_path), shards=1))
+    assert len(second._shards) == len(first._shards) == 3
+    requests = [request(f"split {n}") for n in range(9)]
+    ask(first, application, *requests)
+    assert {one.source for one in ask(second, application, *requests)} == {"ledger"}
+    assert len({shard_of(request_key(one), 3) for one in requests}) > 1
+
+
+def test_a_path_another_cluster_owns_is_refused(cluster, tmp_path):
+    # A live process that is not of this cluster holds the lease.
+    holder = subprocess.Popen(
+        [
+            sys.executable,
+            "-c",
+            "import sys,time; from kohaku_ray.engine.segments import SegmentStore;"
+            "SegmentStore(sys.argv[1]).acquire_lease('other'); print('held', flush=True); time.sleep(60)",
+            str(tmp_path),
+        ],
+        stdout=subprocess.PIPE,
+    )
+    try:
+        assert holder.stdout.readline().strip() == b"held"
+        with pytest.raises(DataError, match=rf"belongs to process {holder.pid} on .*another cluster.*ledger\.path"):
+            open_ledger(LedgerConfig(path=str(tmp_path)))
+    finally:
+        holder.kill()
+        holder.wait()
+    # Its owner is dead: the path is free at once, on the same machine.
+    assert open_ledger(LedgerConfig(path=str(tmp_path)))
+
+
+def test_a_disk_that_takes_nothing_is_said_and_nothing_is_lost(application, server, tmp_path):
+    path = tmp_path / "ledger"
+    ledger = open_ledger(LedgerConfig(path=str(path), flush_s=60))
+    ask(ledger, application, request("precious"))
+    # A file where the segments' directory should be: no rights can be taken from root.
+    (path / "segments").write_text("in the way")
+    with pytest.raises(DataError, match=r"cannot write .*segments"):
+        ledger.flush()
+    with pytest.raises(DataError, match=r"segments"):
+        ask(ledger, application, request("next"))
+    os.unlink(path / "segments")
+    ledger.flush()
+    before = server.n_requests
+    assert ask(ledger, application, request("precious"))[0].source == "ledger"
+    assert server.n_requests == before
+
+
+def test_application_names_follow_the_settings():
+    one = OpenAIConfig(base_url="http://127.0.0.1:1/v1", model="a", api_key_env=None)
+    other = one.model_copy(update={"model": "b"})
+    assert application_name("x", one) == application_name("x", one.model_copy())
+    assert application_name("x", one) != application_name("x", other)

@@ -1,0 +1,220 @@
+"""A chat-completions server on 127.0.0.1 that answers deterministically, or misbehaves by script.
+
+    with FakeOpenAI(script) as server:
+        OpenAIBackend(server.base_url, "fake", ...)
+        server.log[0].body, server.log[0].arrived_s, server.n_requests
+
+`script(index, body)` says what happens to the request that arrived as number `index`; None is the default reply.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import re
+import socket
+import struct
+import threading
+import time
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from typing import Any
+
+
+@dataclass(frozen=True)
+class Action:
+    """What the server does with one request.
+
+    Attributes:
+        status: HTTP status.
+        body: Sent as it is (str, bytes) or as JSON; None: the default reply.
+        headers: Further headers.
+        delay_s: Wait before the reply begins.
+        drip_s: Send the body a byte at a time, with this pause.
+        reset: Close the connection with a TCP reset instead of a reply.
+        cut: Promise more bytes than are sent, then close.
+    """
+
+    status: int = 200
+    body: Any = None
+    headers: dict[str, str] = field(default_factory=dict)
+    delay_s: float = 0.0
+    drip_s: float = 0.0
+    reset: bool = False
+    cut: bool = False
+
+
+@dataclass(frozen=True)
+class Received:
+    """One request as it came in."""
+
+    index: int
+    arrived_s: float
+    path: str
+    headers: dict[str, str]
+    body: dict[str, Any]
+
+
+Script = Callable[[int, dict[str, Any]], Action | None]
+
+
+def error_body(message: str, code: str | None = None) -> dict[str, Any]:
+    """An error as OpenAI writes it."""
+    return {"error": {"message": message, "type": "invalid_request_error", "code": code}}
+
+
+def doc_ids_of(body: dict[str, Any]) -> list[str]:
+    """The documents a request allows to be cited: those of the schema's enum, else those shown in the messages."""
+    schema = body.get("response_format", {}).get("json_schema", {}).get("schema", {})
+    enum = schema.get("properties", {}).get("ref_id", {}).get("items", {}).get("enum")
+    if enum is not None:
+        return list(enum)
+    text = "\n".join(message["content"] for message in body["messages"])
+    return list(dict.fromkeys(re.findall(r"^\[ref_id=([^\]\n]+)\]", text, re.MULTILINE)))
+
+
+def is_plan(body: dict[str, Any]) -> bool:
+    """A plan is asked for without an answer's schema and with no word of ref_id."""
+    return "response_format" not in body and not any("ref_id" in message["content"] for message in body["messages"])
+
+
+def default_text(body: dict[str, Any]) -> str:
+    """The reply's text, a function of seed and messages alone."""
+    canonical = json.dumps([body.get("seed"), body["messages"]], sort_keys=True)
+    number = int.from_bytes(hashlib.blake2b(canonical.encode(), digest_size=4).digest(), "big")
+    if is_plan(body):
+        return json.dumps([f"energy use {number % 97}", f"power of data centers {number % 89}"])
+    doc_ids = doc_ids_of(body)
+    answer = {
+        "explanation": f"hash {number}",
+        "answer": f"It is {number % 7}.",
+        "answer_value": str(number % 7),
+        "answer_unit": "",
+        "ref_id": [doc_ids[number % len(doc_ids)]] if doc_ids else [],
+        "is_blank": False,
+    }
+    return json.dumps(answer)
+
+
+def completion(text: str | None, *, finish_reason: str = "stop", cached_tokens: int = 0) -> dict[str, Any]:
+    """A chat completion that holds the text."""
+    return {
+        "id": "chatcmpl-0",
+        "object": "chat.completion",
+        "model": "fake",
+        "choices": [
+            {"index": 0, "message": {"role": "assistant", "content": text}, "finish_reason": finish_reason},
+        ],
+        "usage": {
+            "prompt_tokens": 100,
+            "completion_tokens": len((text or "").split()),
+            "prompt_tokens_details": {"cached_tokens": cached_tokens},
+        },
+    }
+
+
+class FakeOpenAI:
+    """The server, as a context manager; requests are answered concurrently, connections kept alive."""
+
+    def __init__(self, script: Script | None = None) -> None:
+        self._script = script or (lambda index, body: None)
+        self._lock = threading.Lock()
+        self.log: list[Received] = []
+        self._server = _Server(("127.0.0.1", 0), _Handler)
+        self._server.fake = self
+        self._thread = threading.Thread(target=self._server.serve_forever, kwargs={"poll_interval": 0.02}, daemon=True)
+
+    def __enter__(self) -> FakeOpenAI:
+        self._thread.start()
+        return self
+
+    def __exit__(self, *exc: object) -> None:
+        self._server.shutdown()
+        self._server.server_close()
+        self._thread.join()
+
+    @property
+    def base_url(self) -> str:
+        return f"http://127.0.0.1:{self._server.server_address[1]}/v1"
+
+    @property
+    def n_requests(self) -> int:
+        with self._lock:
+            return len(self.log)
+
+    @property
+    def n_connections(self) -> int:
+        return self._server.n_connections
+
+    def receive(self, path: str, headers: dict[str, str], raw: bytes) -> Action:
+        """Log one request and say what to do with it."""
+        body = json.loads(raw)
+        with self._lock:
+            received = Received(len(self.log), time.monotonic(), path, headers, body)
+            self.log.append(received)
+        if path != "/v1/chat/completions":
+            return Action(404, error_body(f"no such path: {path}"))
+        action = self._script(received.index, body) or Action()
+        if action.body is None and not action.reset:
+            action = Action(**{**vars(action), "body": completion(default_text(body))})
+        return action
+
+
+class _Server(ThreadingHTTPServer):
+    daemon_threads = True
+    block_on_close = False
+    request_queue_size = 256
+    fake: FakeOpenAI
+    n_connections = 0
+
+    def process_request(self, request: Any, client_address: Any) -> None:
+        self.n_connections += 1
+        super().process_request(request, client_address)
+
+    def handle_error(self, request: Any, client_address: Any) -> None:
+        """A client that gave up is part of the play."""
+
+
+class _Handler(BaseHTTPRequestHandler):
+    protocol_version = "HTTP/1.1"
+    disable_nagle_algorithm = True
+    server: _Server
+
+    def do_POST(self) -> None:
+        raw = self.rfile.read(int(self.headers.get("Content-Length", 0)))
+        headers = {name.lower(): value for name, value in self.headers.items()}
+        action = self.server.fake.receive(self.path, headers, raw)
+        time.sleep(action.delay_s)
+        if action.reset:
+            self._reset()
+        else:
+            self._send(action)
+
+    def _reset(self) -> None:
+        self.connection.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
+        self.close_connection = True
+        self.connection.close()
+
+    def _send(self, action: Action) -> None:
+        body = action.body
+        data = (
+            body if isinstance(body, bytes) else body.encode() if isinstance(body, str) else json.dumps(body).encode()
+        )
+        self.send_response(action.status)
+        self.send_header("Content-Type", "application/json")
+        self.send_header("Content-Length", str(len(data) + (100 if action.cut else 0)))
+        for name, value in action.headers.items():
+            self.send_header(name, value)
+        self.end_headers()
+        if action.drip_s:
+            for position in range(len(data)):
+                self.wfile.write(data[position : position + 1])
+                time.sleep(action.drip_s)
+        else:
+            self.wfile.write(data)
+        if action.cut:
+            self.close_connection = True
+
+    def log_message(self, format: str, *args: object) -> None:
+        """Be quiet."""
