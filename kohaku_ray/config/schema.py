@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Annotated, Any, Literal
 
-from pydantic import BaseModel, ConfigDict, Field, model_validator
+from pydantic import BaseModel, ConfigDict, Field, field_validator, model_validator
 
 PositiveInt = Annotated[int, Field(ge=1)]
 NonNegativeInt = Annotated[int, Field(ge=0)]
@@ -310,9 +310,14 @@ class Config(Section):
     generation: GenerationConfig = GenerationConfig()
     ensemble: EnsembleConfig = EnsembleConfig()
     deployments: dict[str, Deployment] = {"extractive": ExtractiveConfig()}
-    """Model backends by name."""
+    """Model backends by name; `extractive` is always among them."""
     ledger: LedgerConfig = LedgerConfig()
     cluster: ClusterConfig = ClusterConfig()
+
+    @field_validator("deployments", mode="before")
+    @classmethod
+    def _with_extractive(cls, deployments: Any) -> Any:
+        return {"extractive": {"kind": "extractive"}, **deployments} if isinstance(deployments, dict) else deployments
 
     @model_validator(mode="after")
     def _models_are_deployed(self) -> Config:

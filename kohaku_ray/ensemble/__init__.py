@@ -1,0 +1,1 @@
+"""Normalise, vote, decide."""

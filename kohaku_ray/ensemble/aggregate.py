@@ -1,0 +1,134 @@
+"""Vote over submission files, question by question."""
+
+from __future__ import annotations
+
+import os
+from collections import Counter
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from kohaku_ray.arrays import F64
+from kohaku_ray.ensemble.agreement import agreement_weights
+from kohaku_ray.ensemble.normalise import group_values
+from kohaku_ray.ensemble.vote import Ballot, Verdict, VoteRule, vote
+from kohaku_ray.errors import ConfigError
+from kohaku_ray.submissions import Submission, SubmissionRow, read_refs, read_submission
+from kohaku_ray.values import is_abstention, is_blank
+
+Metadata = Mapping[str, Mapping[str, str]]
+"""By document id, what is known of a document: ``url`` and ``title`` are used."""
+
+
+@dataclass(frozen=True, slots=True)
+class FileVote:
+    """What voting over files gave.
+
+    Attributes:
+        rows: A row a question, ready for ``write_submission``: the first file's questions in its order, then those that
+            only later files have.
+        verdicts: How each row came about, in the same order.
+        missing: By file, the questions it lacks; each counts as a blank ballot.
+        weights: By file, its weight in the vote.
+    """
+
+    rows: tuple[SubmissionRow, ...]
+    verdicts: tuple[Verdict, ...]
+    missing: Mapping[str, tuple[str, ...]]
+    weights: Mapping[str, float]
+
+
+def run_vote(files: Sequence[str | os.PathLike[str]], rule: VoteRule, metadata: Metadata | None = None) -> FileVote:
+    """Vote over submission files, one member a file, in the order given.
+
+    A question's unit is the one that most files give. Addresses come from ``metadata``, else from the files' own rows.
+
+    Raises:
+        ConfigError: There are no files.
+        DataError: A file cannot be read.
+    """
+    if not files:
+        raise ConfigError("There are no submission files to vote over: name at least one.")
+    members = [read_submission(path) for path in files]
+    question_ids = list(dict.fromkeys(key for member in members for key in member.rows))
+    table = [[member.rows.get(key) for member in members] for key in question_ids]
+    weights = _member_weights(table, rule)
+    metadata = metadata if metadata is not None else _addresses(members)
+    decided = [_decide(key, rows, rule, weights, metadata) for key, rows in zip(question_ids, table, strict=True)]
+    return FileVote(
+        rows=tuple(row for row, _ in decided),
+        verdicts=tuple(verdict for _, verdict in decided),
+        missing={member.path: tuple(key for key in question_ids if key not in member.rows) for member in members},
+        weights={member.path: float(weight) for member, weight in zip(members, weights, strict=True)},
+    )
+
+
+def verdict_row(
+    question_id: str, question: str, unit: str, verdict: Verdict, metadata: Metadata, supporting_materials: str = ""
+) -> SubmissionRow:
+    """Turn a verdict into a submission row; without materials of its own it names the cited documents' titles."""
+    documents = [metadata.get(ref) or metadata.get(ref.lower()) or {} for ref in verdict.ref_ids]
+    titles = [document["title"] for document in documents if document.get("title")]
+    return SubmissionRow(
+        question_id=question_id,
+        question=question,
+        answer=verdict.answer,
+        answer_value=verdict.answer_value,
+        answer_unit=unit or verdict.answer_unit,
+        ref_ids=verdict.ref_ids,
+        ref_urls=tuple(document["url"] for document in documents if document.get("url")),
+        supporting_materials=supporting_materials or " | ".join(titles),
+        explanation=verdict.explanation,
+    )
+
+
+def _decide(
+    question_id: str, rows: Sequence[SubmissionRow | None], rule: VoteRule, weights: F64, metadata: Metadata
+) -> tuple[SubmissionRow, Verdict]:
+    unit = _unit_of(rows)
+    voting = [index for index, row in enumerate(rows) if row is not None or rule.compat is None]
+    ballots = [_ballot(rows[index], rule) for index in voting]
+    verdict = vote(ballots, rule, unit, [float(weights[index]) for index in voting])
+    shown = rows[voting[verdict.winner]] if verdict.winner is not None else None
+    question = next((row.question for row in rows if row is not None and row.question), "")
+    materials = shown.supporting_materials if shown is not None and not is_blank(shown.supporting_materials) else ""
+    return verdict_row(question_id, question, unit, verdict, metadata, materials), verdict
+
+
+def _ballot(row: SubmissionRow | None, rule: VoteRule) -> Ballot:
+    """Make a row a ballot: a missing one is blank; the published vote took references as they stand."""
+    if row is None:
+        return Ballot(is_blank=True)
+    refs = row.ref_ids if rule.compat is None else _raw_refs(row)
+    return Ballot(row.answer_value, refs, False, row.answer, row.answer_unit, row.explanation)
+
+
+def _raw_refs(row: SubmissionRow) -> tuple[str, ...]:
+    return () if row.refs_raw == "is_blank" else read_refs(row.refs_raw)
+
+
+def _unit_of(rows: Iterable[SubmissionRow | None]) -> str:
+    """Find the unit most files give, ties to the earliest; empty where none gives one."""
+    units = Counter(row.answer_unit for row in rows if row is not None and not is_blank(row.answer_unit))
+    return units.most_common(1)[0][0] if units else ""
+
+
+def _member_weights(table: Sequence[Sequence[SubmissionRow | None]], rule: VoteRule) -> F64:
+    """Weigh the files: alike, or by agreement over all questions."""
+    n_members = len(table[0]) if table else 0
+    if rule.weights == "uniform":
+        return np.ones(n_members)
+    groups = [group_values([row.answer_value if row else "" for row in rows], _unit_of(rows)) for rows in table]
+    return agreement_weights(np.array(groups, dtype=np.int64).reshape(len(table), n_members))
+
+
+def _addresses(members: Iterable[Submission]) -> dict[str, dict[str, str]]:
+    """Learn addresses from rows with one for each reference: models invent some, so the most common one counts."""
+    given: dict[str, Counter[str]] = {}
+    for member in members:
+        for row in member.rows.values():
+            if len(row.ref_ids) == len(row.ref_urls) and not is_abstention(row.answer_value):
+                for ref, url in zip(row.ref_ids, row.ref_urls, strict=True):
+                    given.setdefault(ref.lower(), Counter())[url] += 1
+    return {ref: {"url": urls.most_common(1)[0][0]} for ref, urls in given.items()}

@@ -1,0 +1,49 @@
+"""Member weights without labels: who agrees with the consensus weighs more."""
+
+from __future__ import annotations
+
+import numpy as np
+import numpy.typing as npt
+
+from kohaku_ray.arrays import F64, I64
+
+
+def agreement_weights(groups: I64) -> F64:
+    """Weigh members by how well each agrees with the weighted consensus (Dawid–Skene in its simplest form).
+
+    All start alike. A question's consensus is its heaviest group, ties to the lowest group index (the group of the
+    earliest member, as ``group_values`` numbers them). A member's weight is its smoothed rate of agreement,
+    (agreed + 1) / (voted + 2). The two steps are repeated until the consensus stays as it is; should it come back to an
+    earlier state instead, the weights of that state stand, so that it always ends and always in the same place.
+
+    Args:
+        groups: Shape ``(questions, members)``; group index of each member's answer, -1 where it did not vote.
+
+    Returns:
+        Shape ``(members,)``; positive, of mean 1.
+    """
+    n_questions, n_members = groups.shape
+    weights: F64 = np.ones(n_members)
+    voted = groups >= 0
+    seen: set[bytes] = set()
+    while True:
+        consensus = _consensus(groups, voted, weights)
+        agreed = (voted & (groups == consensus[:, None])).sum(axis=0)
+        weights = (agreed + 1) / (voted.sum(axis=0) + 2)
+        weights = weights / weights.mean() if n_members else weights
+        if consensus.tobytes() in seen or not n_questions:
+            return weights
+        seen.add(consensus.tobytes())
+
+
+def _consensus(groups: I64, voted: npt.NDArray[np.bool_], weights: F64) -> I64:
+    """Find each question's heaviest group: shape ``(questions,)``."""
+    n_questions, n_groups = len(groups), int(groups.max(initial=-1)) + 1
+    if n_groups == 0:
+        return np.full(n_questions, -1, dtype=np.int64)
+    cells = (np.arange(n_questions)[:, None] * n_groups + groups)[voted]
+    share = np.broadcast_to(weights, groups.shape)[voted]
+    votes = np.bincount(cells, share, n_questions * n_groups).reshape(n_questions, n_groups)
+    # sums in another order may differ in the last bits: rounding keeps a tie a tie
+    consensus: I64 = np.argmax(votes.round(9), axis=1).astype(np.int64)
+    return consensus

@@ -1,0 +1,346 @@
+"""Many members' answers to one question become one (DESIGN §5).
+
+A vote has three steps: who votes (the blank rules), which answer wins (members grouped by normalised value), and which
+references are cited with it (the strategy).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Hashable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Literal, TypeVar
+
+from kohaku_ray.arrays import F64
+from kohaku_ray.ensemble.normalise import group_values
+from kohaku_ray.errors import ConfigError
+from kohaku_ray.values import is_abstention, is_blank
+
+Strategy = Literal[
+    "answer_priority", "independent", "ref_priority", "union", "intersection", "majority", "first_non_blank"
+]
+
+K = TypeVar("K", bound=Hashable)
+
+_EPSILON = 1e-9  # weights that differ by less are a tie
+
+
+@dataclass(frozen=True, slots=True)
+class Ballot:
+    """One member's answer to one question.
+
+    Attributes:
+        answer_value: The bare value, as written; a blank spelling abstains whatever ``is_blank`` says.
+        ref_ids: Cited document ids, in the order cited.
+        is_blank: The member abstains; its value and references are not looked at.
+        answer: The answer as a sentence.
+        answer_unit: The unit the member gave.
+        explanation: Why.
+    """
+
+    answer_value: str = ""
+    ref_ids: tuple[str, ...] = ()
+    is_blank: bool = False
+    answer: str = ""
+    answer_unit: str = ""
+    explanation: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class VoteRule:
+    """How ballots become a verdict.
+
+    Attributes:
+        strategy: Which value and which references win. In each, the winning answer is the heaviest group of equal
+            values, and a reference set is compared as a set, whatever the order and the case.
+
+            - ``answer_priority``: the winning answer; the most common reference set among its runs.
+            - ``independent``: the winning answer; the most common reference set among all voting runs.
+            - ``ref_priority``: the most common reference set among all voting runs; the winning answer among its runs.
+            - ``union``: the winning answer; every reference of its runs.
+            - ``intersection``: the winning answer; the references that all of its runs cite.
+            - ``majority``: the winning answer; every reference of every run.
+            - ``first_non_blank``: answer and references of the first member that is not blank.
+        ignore_blank: If any run is not blank, blanks do not vote; else they are a group like any other.
+        blank_quorum: Abstain when at least this share of the runs is blank, and ignore blanks below it; None: off.
+        refs: How ``answer_priority`` and ``independent`` choose references: the most common ``set``, or ``share``,
+            each reference that at least half of those runs cite.
+        weights: Members weigh the same, or by ``agreement_weights`` (then ``vote`` is given them).
+        tiebreak: On equal votes for the answer the group of the earliest member wins, or the verdict is blank. Equal
+            votes for a reference set always go to the earliest member.
+        compat: ``kohakurag`` reproduces the published script ``wattbot_aggregate.py``: values are compared string for
+            string, blank being one of the strings; references are sorted and compared as they stand; and
+            ``tiebreak: blank`` acts only when no two members gave the same string.
+    """
+
+    strategy: Strategy = "answer_priority"
+    ignore_blank: bool = True
+    blank_quorum: float | None = None
+    refs: Literal["set", "share"] = "set"
+    weights: Literal["uniform", "agreement"] = "uniform"
+    tiebreak: Literal["first", "blank"] = "first"
+    compat: Literal["kohakurag"] | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Group:
+    """Members that gave the same answer.
+
+    Attributes:
+        answer_value: Its heaviest spelling, ties to the earliest member; empty for the blanks.
+        members: Who, in member order.
+        weight: Their weights together.
+        is_blank: These are the members that abstain.
+    """
+
+    answer_value: str
+    members: tuple[int, ...]
+    weight: float
+    is_blank: bool
+
+
+@dataclass(frozen=True, slots=True)
+class Verdict:
+    """What the ensemble answers.
+
+    Attributes:
+        answer_value: The winning group's heaviest spelling; empty on abstention.
+        is_blank: The ensemble abstains; it then cites nothing.
+        ref_ids: References, in the order the runs that gave them first cite them.
+        winner: The member whose answer and explanation are shown: of the winning group, with the written spelling and,
+            where there is one, the cited reference set; on abstention the first blank member, if any does one that
+            explains itself; None where there is none.
+        answer: That member's answer.
+        answer_unit: That member's unit.
+        explanation: That member's explanation.
+        groups: All groups, in order of their first members, blanks among them.
+        n_votes: How many members voted.
+    """
+
+    answer_value: str
+    is_blank: bool
+    ref_ids: tuple[str, ...]
+    winner: int | None
+    answer: str
+    answer_unit: str
+    explanation: str
+    groups: tuple[Group, ...]
+    n_votes: int
+
+
+def vote(
+    ballots: Sequence[Ballot],
+    rule: VoteRule,
+    unit: str | None = None,
+    member_weights: Sequence[float] | F64 | None = None,
+) -> Verdict:
+    """Count one question's ballots, in member order.
+
+    Args:
+        ballots: One a member; none at all is an abstention.
+        rule: How to count.
+        unit: The question's answer unit.
+        member_weights: One positive weight a member; None: all the same.
+
+    Raises:
+        ConfigError: The rule asks for agreement weights and there are none, or their number is not the ballots'.
+    """
+    return _Count(ballots, rule, unit, _weights(len(ballots), rule, member_weights)).verdict()
+
+
+def _weights(n_members: int, rule: VoteRule, given: Sequence[float] | F64 | None) -> tuple[float, ...]:
+    if given is None:
+        if rule.weights == "agreement":
+            raise ConfigError(
+                "vote.weights is agreement but no member weights were given: "
+                "compute them over all questions (agreement_weights) or set vote.weights to uniform."
+            )
+        return (1.0,) * n_members
+    if len(given) != n_members:
+        raise ConfigError(f"There are {len(given)} member weights but {n_members} ballots: give one weight a member.")
+    return tuple(float(weight) for weight in given)
+
+
+class _Count:
+    """One question's ballots, cleaned and grouped."""
+
+    def __init__(self, ballots: Sequence[Ballot], rule: VoteRule, unit: str | None, weights: tuple[float, ...]) -> None:
+        self.ballots, self.rule, self.weights = ballots, rule, weights
+        self.compat = rule.compat == "kohakurag"
+        self.blank = [_abstains(ballot, self.compat) for ballot in ballots]
+        self.refs = [() if blank else self._refs_of(ballot) for ballot, blank in zip(ballots, self.blank, strict=True)]
+        self.group_of = self._grouped(unit)
+        self.groups = self._groups()
+
+    def _refs_of(self, ballot: Ballot) -> tuple[str, ...]:
+        """Drop blanks and repeats; in compat mode a reference stands as it is."""
+        if self.compat:
+            return tuple(sorted(set(ballot.ref_ids)))
+        seen: dict[str, str] = {}
+        for ref in ballot.ref_ids:
+            if not is_blank(ref):
+                seen.setdefault(ref.strip().lower(), ref.strip())
+        return tuple(seen.values())
+
+    def _grouped(self, unit: str | None) -> list[int]:
+        """Number the groups in order of their first members; the blanks are -1."""
+        values = ["" if blank else ballot.answer_value for ballot, blank in zip(self.ballots, self.blank, strict=True)]
+        if not self.compat:
+            return group_values(values, unit)
+        first: dict[str, int] = {}
+        return [-1 if not value else first.setdefault(value.strip(), len(first)) for value in values]
+
+    def _groups(self) -> tuple[Group, ...]:
+        members: dict[int, list[int]] = {}
+        for member, group in enumerate(self.group_of):
+            members.setdefault(group, []).append(member)
+        return tuple(
+            Group("" if group < 0 else self._spelling(of), tuple(of), self._weigh(of), group < 0)
+            for group, of in members.items()
+        )
+
+    def _weigh(self, members: Iterable[int]) -> float:
+        return sum(self.weights[member] for member in members)
+
+    def _spelling(self, members: Sequence[int]) -> str:
+        spellings: dict[str, float] = {}
+        for member in members:
+            text = self.ballots[member].answer_value.strip()
+            spellings[text] = spellings.get(text, 0.0) + self.weights[member]
+        return _heaviest(spellings)[0]
+
+    def verdict(self) -> Verdict:
+        """Let the members that may vote choose the answer, then its references."""
+        voters = self._voters()
+        if not voters:
+            return self._abstention(0)
+        if self.rule.strategy == "first_non_blank":
+            return self._first(voters)
+        pool = voters
+        if self.rule.strategy == "ref_priority":
+            chosen = self._common_set(voters)
+            pool = [member for member in voters if self._ref_key(member) == chosen]
+        group = self._winning_group(pool)
+        if group < 0:
+            return self._abstention(len(voters))
+        runs = [member for member in pool if self.group_of[member] == group]
+        return self._answer(runs, self._references(runs, voters), len(voters))
+
+    def _voters(self) -> list[int]:
+        """Apply the blank rules; nobody votes when the quorum of blanks is reached or all are blank."""
+        everyone = range(len(self.ballots))
+        answered = [member for member in everyone if not self.blank[member]]
+        n_blank = len(self.ballots) - len(answered)
+        quorum = self.rule.blank_quorum
+        if quorum is not None:
+            return [] if n_blank >= quorum * len(self.ballots) - _EPSILON else answered
+        return answered if self.rule.ignore_blank else list(everyone)
+
+    def _winning_group(self, pool: Sequence[int]) -> int:
+        """Find the heaviest group among some members; -1 where it is the blanks or a tie that leaves a blank."""
+        votes: dict[int, float] = {}
+        for member in pool:
+            votes[self.group_of[member]] = votes.get(self.group_of[member], 0.0) + self.weights[member]
+        group, tied = _heaviest(votes)
+        if self.compat:
+            tied = len(votes) == len(pool) > 1
+        return -1 if tied and self.rule.tiebreak == "blank" else group
+
+    def _ref_key(self, member: int) -> frozenset[str]:
+        refs = self.refs[member]
+        return frozenset(refs) if self.compat else frozenset(ref.lower() for ref in refs)
+
+    def _common_set(self, members: Iterable[int]) -> frozenset[str]:
+        votes: dict[frozenset[str], float] = {}
+        for member in members:
+            key = self._ref_key(member)
+            votes[key] = votes.get(key, 0.0) + self.weights[member]
+        return _heaviest(votes)[0]
+
+    def _references(self, runs: Sequence[int], voters: Sequence[int]) -> tuple[str, ...]:
+        """Cite what the strategy says, in the order of first citation."""
+        strategy = self.rule.strategy
+        if strategy == "union":
+            return self._cite(runs)
+        if strategy == "majority":
+            return self._cite(range(len(self.ballots)))
+        if strategy == "intersection":
+            return self._cite(runs, frozenset.intersection(*map(self._ref_key, runs)))
+        if strategy == "ref_priority":
+            return self._cite(runs[:1])
+        pool = voters if strategy == "independent" else runs
+        if self.rule.refs == "share":
+            return self._cite(pool, self._cited_by_half(pool))
+        chosen = self._common_set(pool)
+        return self._cite([member for member in pool if self._ref_key(member) == chosen])
+
+    def _cited_by_half(self, members: Sequence[int]) -> frozenset[str]:
+        votes: dict[str, float] = {}
+        for member in members:
+            for key in self._ref_key(member):
+                votes[key] = votes.get(key, 0.0) + self.weights[member]
+        half = self._weigh(members) / 2 - _EPSILON
+        return frozenset(key for key, weight in votes.items() if weight >= half)
+
+    def _cite(self, members: Iterable[int], among: frozenset[str] | None = None) -> tuple[str, ...]:
+        """List references in the order members first cite them, spelled as they are there first."""
+        seen: dict[str, str] = {}
+        for member in members:
+            for ref in self.refs[member]:
+                seen.setdefault(ref if self.compat else ref.lower(), ref)
+        refs = [ref for key, ref in seen.items() if among is None or key in among]
+        return tuple(sorted(refs) if self.compat else refs)
+
+    def _answer(self, runs: Sequence[int], refs: tuple[str, ...], n_votes: int) -> Verdict:
+        spelling = self.ballots[runs[0]].answer_value.strip() if self.compat else self._spelling(runs)
+        cited = frozenset(refs) if self.compat else frozenset(ref.lower() for ref in refs)
+        spelled = [member for member in runs if self.ballots[member].answer_value.strip() == spelling]
+        winner = next((member for member in spelled if self._ref_key(member) == cited), spelled[0])
+        shown = self.ballots[winner]
+        return Verdict(
+            answer_value=spelling,
+            is_blank=False,
+            ref_ids=refs,
+            winner=winner,
+            answer=shown.answer,
+            answer_unit=shown.answer_unit,
+            explanation=shown.explanation,
+            groups=self.groups,
+            n_votes=n_votes,
+        )
+
+    def _first(self, voters: Sequence[int]) -> Verdict:
+        answered = [member for member in voters if not self.blank[member]]
+        if not answered:
+            return self._abstention(len(voters))
+        return self._answer(answered[:1], self._cite(answered[:1]), len(voters))
+
+    def _abstention(self, n_votes: int) -> Verdict:
+        blanks = [member for member, blank in enumerate(self.blank) if blank]
+        silent = blanks[0] if blanks else None
+        winner = next((member for member in blanks if self.ballots[member].explanation.strip()), silent)
+        shown = Ballot() if winner is None else self.ballots[winner]
+        return Verdict(
+            answer_value="",
+            is_blank=True,
+            ref_ids=(),
+            winner=winner,
+            answer=shown.answer,
+            answer_unit=shown.answer_unit,
+            explanation=shown.explanation,
+            groups=self.groups,
+            n_votes=n_votes,
+        )
+
+
+def _abstains(ballot: Ballot, compat: bool) -> bool:
+    """Tell whether a member abstains; the published script knows two spellings of it alone."""
+    if ballot.is_blank:
+        return True
+    return ballot.answer_value.strip() in {"", "is_blank"} if compat else is_abstention(ballot.answer_value)
+
+
+def _heaviest(votes: Mapping[K, float]) -> tuple[K, bool]:
+    """Find the key with most votes, ties to the earliest, and tell whether there was a tie."""
+    best = max(votes.values()) - _EPSILON
+    top = [key for key, weight in votes.items() if weight >= best]
+    return top[0], len(top) > 1

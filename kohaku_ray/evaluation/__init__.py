@@ -1,0 +1,1 @@
+"""Scores, error taxonomy, statistics."""

@@ -1,0 +1,89 @@
+"""Why a prediction is wrong: the paper's decision tree, one class for each wrong prediction."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+
+from kohaku_ray.evaluation.scores import close, wattbot_refs, wattbot_value
+from kohaku_ray.submissions import Submission, SubmissionRow
+from kohaku_ray.values import is_blank, parse_number, parse_pair
+
+FALSE_POSITIVE = "false positive"
+FALSE_NEGATIVE = "false negative"
+UNIT_CONVERSION = "unit conversion"
+ROUNDING = "rounding"
+VALUE_SELECTION = "value selection"
+TYPE_MISMATCH = "type mismatch"
+CATEGORICAL_MISMATCH = "categorical mismatch"
+REFERENCE_MISMATCH = "reference mismatch"
+
+ERROR_CLASSES = (
+    FALSE_POSITIVE,
+    FALSE_NEGATIVE,
+    UNIT_CONVERSION,
+    ROUNDING,
+    VALUE_SELECTION,
+    TYPE_MISMATCH,
+    CATEGORICAL_MISMATCH,
+    REFERENCE_MISMATCH,
+)
+
+
+def classify(truth: SubmissionRow, given: SubmissionRow) -> str | None:
+    """Name the one class a wrong prediction falls in; None where nothing is wrong.
+
+    Wrong means less than the full ``wattbot`` score. References are looked at only where the value is right. A range
+    is a unit conversion or a rounding when each of its wrong ends is.
+    """
+    if is_blank(truth.answer_value) and not is_blank(given.answer_value):
+        return FALSE_POSITIVE
+    if is_blank(given.answer_value) and not is_blank(truth.answer_value):
+        return FALSE_NEGATIVE
+    if wattbot_value(truth.answer_value, given.answer_value):
+        return None if wattbot_refs(truth.refs_raw) == wattbot_refs(given.refs_raw) else REFERENCE_MISMATCH
+    true_numbers, numbers = _numbers(truth.answer_value), _numbers(given.answer_value)
+    if len(true_numbers) != len(numbers):
+        return TYPE_MISMATCH
+    if not numbers:
+        return CATEGORICAL_MISMATCH
+    return _numeric_class([pair for pair in zip(true_numbers, numbers, strict=True) if not close(*pair)])
+
+
+def is_unit_conversion(truth: float, given: float) -> bool:
+    """Tell whether ``given / truth`` lies within 5 % of a power of ten other than 1."""
+    ratio = given / truth if truth else 0.0
+    if not 0.0 < ratio < math.inf:
+        return False
+    exponent = round(math.log10(ratio))
+    return exponent != 0 and abs(ratio / 10.0**exponent - 1.0) <= 0.05
+
+
+def is_rounding(truth: float, given: float) -> bool:
+    """Tell whether a number misses the true one by at most 10 %."""
+    return abs(given - truth) <= 0.1 * abs(truth)
+
+
+def count_errors(truth: Submission, submission: Submission) -> dict[str, int]:
+    """Count each class over the questions the submission answers; missing rows are counted apart, by the scores."""
+    counts = dict.fromkeys(ERROR_CLASSES, 0)
+    for question_id, row in truth.rows.items():
+        given = submission.rows.get(question_id)
+        name = classify(row, given) if given is not None else None
+        if name is not None:
+            counts[name] += 1
+    return counts
+
+
+def _numbers(text: str) -> tuple[float, ...]:
+    """Read a number as one, a range as two, text as none."""
+    number = parse_number(text)
+    return (number,) if number is not None else parse_pair(text) or ()
+
+
+def _numeric_class(wrong: Sequence[tuple[float, float]]) -> str:
+    if all(is_unit_conversion(truth, given) for truth, given in wrong):
+        return UNIT_CONVERSION
+    if all(is_rounding(truth, given) for truth, given in wrong):
+        return ROUNDING
+    return VALUE_SELECTION

@@ -1,0 +1,88 @@
+"""How an answer is written in a cell of text: blanks, numbers, pairs, lists.
+
+The one reading that voting and scoring share; what each makes of it is its own. Nothing here raises on hostile text.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+import re
+
+from kohaku_ray.records import BLANK, UNANSWERABLE
+
+NUMBER = r"[+-]?(?:[0-9]+(?:\.[0-9]*)?|\.[0-9]+)(?:[eE][+-]?[0-9]+)?"
+"""Regular expression of a plain number: no thousands separators, no ``inf`` or ``nan``; linear on hostile text."""
+
+_NUMBER = re.compile(NUMBER)
+_PAIR = re.compile(rf"\[\s*({NUMBER})\s*,\s*({NUMBER})\s*\]")
+_NULLS = frozenset({"", "nan", "none", "null", "na", "n/a", "<na>"})
+_BLANKS = _NULLS | {BLANK, "is blank"}
+_UNANSWERABLE = UNANSWERABLE.rstrip(".").lower()
+_BRACKETS = frozenset({("[", "]"), ("{", "}"), ("(", ")")})
+_ITEM = re.compile(r'\s*(?:"((?:[^"\\]|\\.)*)"|\'((?:[^\'\\]|\\.)*)\'|([^,]+))', re.DOTALL)
+_ESCAPE = re.compile(r"\\(.)", re.DOTALL)
+
+
+def fold(text: str) -> str:
+    """Lower-case and collapse white space: two texts that fold alike are one answer."""
+    return " ".join(text.lower().split())
+
+
+def is_blank(text: str | None) -> bool:
+    """Tell whether a cell holds no answer: empty, a null in any writer's spelling, or ``is_blank``, also as a list."""
+    return text is None or fold(text.strip(" \t\r\n[](){}'\"")) in _BLANKS
+
+
+def is_abstention(text: str | None) -> bool:
+    """Tell whether a cell abstains: blank, or WattBot's "Unable to answer with confidence …"."""
+    return is_blank(text) or fold(text or "").startswith(_UNANSWERABLE)
+
+
+def parse_number(text: str) -> float | None:
+    """Read a plain finite number; None where the text is anything else."""
+    text = text.strip()
+    if not _NUMBER.fullmatch(text):
+        return None
+    number = float(text)
+    return number if math.isfinite(number) else None
+
+
+def parse_pair(text: str) -> tuple[float, float] | None:
+    """Read a ``[low,high]`` range of two plain numbers; None where the text is anything else."""
+    match = _PAIR.fullmatch(text.strip())
+    if match is None:
+        return None
+    low, high = float(match[1]), float(match[2])
+    return (low, high) if math.isfinite(low) and math.isfinite(high) else None
+
+
+def split_list(text: str) -> tuple[str, ...] | None:
+    """Split a JSON or Python list, tuple or set into its items, as text; None where the text has no brackets.
+
+    Nulls are dropped, not turned into the text "None". What is neither JSON nor Python is cut at its commas.
+    """
+    text = text.strip()
+    if len(text) < 2 or (text[0], text[-1]) not in _BRACKETS:
+        return None
+    try:
+        items = json.loads(text)
+        if isinstance(items, list):
+            return tuple(item if isinstance(item, str) else json.dumps(item) for item in items if item is not None)
+    except (ValueError, RecursionError):
+        pass
+    return split_items(text[1:-1])
+
+
+def split_items(text: str) -> tuple[str, ...]:
+    """Split at the commas outside quotes; unquote the items and drop empty ones and bare nulls."""
+    items = []
+    for match in _ITEM.finditer(text):
+        quoted = match[1] if match[1] is not None else match[2]
+        if quoted is not None:
+            items.append(_ESCAPE.sub(r"\1", quoted))
+        else:
+            bare = match[3].strip(" \t\r\n'\"")
+            if bare.lower() not in {"", "none", "null", "nan"}:
+                items.append(bare)
+    return tuple(items)

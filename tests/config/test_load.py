@@ -1,0 +1,141 @@
+"""Configuration: bases, overrides, environment, and what is said when something does not fit."""
+
+from __future__ import annotations
+
+import pytest
+import yaml
+
+from kohaku_ray.config import as_yaml, build_config, keys_of, load_config
+from kohaku_ray.config.load import PRESETS
+from kohaku_ray.errors import ConfigError
+
+
+@pytest.mark.parametrize("preset", sorted(file.stem for file in PRESETS.glob("*.yaml")))
+def test_every_preset_loads(preset):
+    assert load_config(preset).system == "kohaku"
+
+
+def test_presets_hold_the_papers_numbers():
+    paper, local, ours = load_config("paper"), load_config("local_hf"), load_config("default")
+
+    def numbers(config):
+        r, g = config.retrieval, config.generation
+        return (r.queries, r.top_k, r.top_k_final, r.rerank, r.normalise, r.alpha, r.dedup, r.bm25_top_k), (
+            g.prompt_order,
+            g.max_retries,
+            config.ensemble.members,
+        )
+
+    assert numbers(ours) == ((4, 16, 32, "combined", "max", 0.4, "tree", 4), ("context_first", 2, 5))
+    assert numbers(paper) == ((4, 16, 32, "combined", "minmax", 0.5, "node", 0), ("context_first", 0, 1))
+    assert numbers(local) == ((3, 8, 10, "combined", "max", 0.4, "node", 0), ("question_first", 3, 5))
+
+
+def test_what_is_printed_loads_again():
+    config = load_config("paper", ["deployments.x={kind: openai, base_url: 'http://h/v1', model: m}"])
+    assert build_config(yaml.safe_load(as_yaml(config)), "printed") == config
+
+
+def test_override_beats_file_beats_base(tmp_path):
+    (tmp_path / "below.yaml").write_text("base: paper\nretrieval: {top_k: 5, top_k_final: 9}\nseed: 3\n")
+    (tmp_path / "top.yaml").write_text("base: below.yaml\nretrieval: {top_k: 6}\n")
+    config = load_config(str(tmp_path / "top.yaml"), ["retrieval.top_k=7", "index.encoder.dim=64"])
+    assert (config.retrieval.top_k, config.retrieval.top_k_final, config.seed) == (7, 9, 3)
+    assert config.retrieval.normalise == "minmax"
+    assert config.index.encoder.dim == 64
+
+
+def test_another_kind_of_backend_replaces_the_one_below(tmp_path):
+    (tmp_path / "below.yaml").write_text("deployments: {extractive: {kind: extractive, abstain_below: 0.1}}\n")
+    (tmp_path / "top.yaml").write_text(
+        "base: below.yaml\ndeployments: {extractive: {kind: openai, base_url: 'http://h/v1', model: m}}\n"
+    )
+    assert load_config(str(tmp_path / "top.yaml")).deployments["extractive"].kind == "openai"
+
+
+def test_environment_stands_in_values(monkeypatch):
+    monkeypatch.setenv("WHERE", "/data")
+    assert load_config(None, ["run=${WHERE}/run"]).run == "/data/run"
+    assert load_config(None, ["run=${NOT_THERE:-here}/run"]).run == "here/run"
+    with pytest.raises(ConfigError, match="the environment has no NOT_THERE"):
+        load_config(None, ["run=${NOT_THERE}/run"])
+
+
+def test_configuration_is_frozen():
+    with pytest.raises(ValueError, match="frozen"):
+        load_config().retrieval.top_k = 3
+
+
+@pytest.mark.parametrize(
+    ("override", "message"),
+    [
+        ("retrieval.topk=3", r"no key retrieval\.topk, did you mean retrieval\.top_k\?"),
+        ("top_k=3", r"no key top_k, did you mean retrieval\.top_k\?"),
+        ("retrieval.top_k=0", r"retrieval\.top_k is 0: input should be greater than or equal to 1"),
+        ("ensemble.members=0", r"ensemble\.members is 0: input should be greater"),
+        ("ensemble.members=five", r"ensemble\.members is 'five': input should be a valid integer"),
+        ("ensemble.vote.strategy=best", r"strategy is 'best': input should be 'answer_priority'"),
+        ("generation.model=gpt", r"generation\.model is 'gpt' but deployments has 'extractive'"),
+        ("retrieval=3", r"retrieval is 3"),
+        ("retrieval.top_k.deep=3", r"retrieval\.top_k"),
+        ("deployments.a={kind: openai, model: m, base_urll: x}", r"did you mean deployments\.a\.base_url\?"),
+        ("deployments.a={kind: openai, model: m}", r"base_url field required"),
+        ("deployments.a={kind: llama}", r"expected tags: 'extractive', 'openai', 'vllm'"),
+        ("retrieval.top_k", r"expected KEY=VALUE"),
+    ],
+)
+def test_what_does_not_fit_is_named(override, message):
+    with pytest.raises(ConfigError, match=message):
+        load_config(None, [override])
+
+
+def test_more_kept_than_found_names_both_and_the_way_out():
+    with pytest.raises(
+        ConfigError,
+        match=r"top_k_final is 64 but retrieval\.top_k × queries is 48: lower top_k_final to 48 or raise top_k to 22",
+    ):
+        load_config(None, ["retrieval.top_k_final=64", "retrieval.queries=3"])
+
+
+def test_a_default_above_a_small_top_k_is_no_mistake_of_yours():
+    assert load_config(None, ["retrieval.top_k=2"]).retrieval.top_k_final == 32
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("- a\n", "holds a list at its top"),
+        ("a: [\n", "is not YAML"),
+        ("base: me.yaml\n", "is its own base"),
+        ("base: nowhere\n", "no such file and no such preset"),
+    ],
+)
+def test_a_file_that_cannot_be_used_says_why(tmp_path, text, message):
+    file = tmp_path / "me.yaml"
+    file.write_text(text)
+    with pytest.raises(ConfigError, match=message):
+        load_config(str(file))
+
+
+def test_an_unknown_preset_is_guessed():
+    with pytest.raises(ConfigError, match=r"did you mean paper\?"):
+        load_config("papr")
+
+
+def test_vllm_validates():
+    config = load_config(
+        None, ["deployments.big={kind: vllm, model: org/m, tensor_parallel: 2, engine_kwargs: {dtype: bfloat16}}"]
+    )
+    assert config.deployments["big"].tensor_parallel == 2
+
+
+def test_every_key_has_a_description():
+    from kohaku_ray.config import schema
+
+    sections = [s for s in vars(schema).values() if isinstance(s, type) and issubclass(s, schema.Section)]
+    told = {"kind"}  # its class says it
+    for section in sections:
+        for name, field in section.model_fields.items():
+            nested = isinstance(field.annotation, type) and issubclass(field.annotation, schema.Section)
+            assert nested or name in told or field.description, f"{section.__name__}.{name}"
+    assert "retrieval.top_k" in keys_of()

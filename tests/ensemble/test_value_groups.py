@@ -1,0 +1,220 @@
+from __future__ import annotations
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from kohaku_ray.ensemble.normalise import LONGEST_NUMBER, Value, group_values, normalise
+from kohaku_ray.ensemble.units import find_unit
+
+ABSTAINED = "Unable to answer with confidence based on the provided documents."
+
+
+@pytest.mark.parametrize("text", ["", "is_blank", "N/A", "null", "None", "['is_blank']", ABSTAINED])
+def test_blanks(text):
+    assert normalise(text, "W").kind == "blank"
+
+
+@pytest.mark.parametrize(
+    ("text", "unit", "number"),
+    [
+        ("103,500", None, 103500),
+        ("1,234,567.5", None, 1234567.5),
+        ("1.5e6", None, 1.5e6),
+        ("1.5×10^6", None, 1.5e6),
+        ("2.51 million", None, 2.51e6),
+        ("−5", None, -5),
+        ("13\u202f812", None, 13812),
+        ("True", None, 1),
+        (" FALSE ", None, 0),
+        ("80-90", None, None),
+        ("A100-80GB", None, None),
+        ("1,2,3", None, None),
+        ("13,81", None, None),
+        ("5 apples", None, None),
+        ("1e999", None, None),
+        ("2024-01-15", None, None),
+        ("~13", None, None),
+        ("5 papers", "papers", 5),
+        ("1 paper", "papers", 1),
+        ("0.02 500 mL bottles", "500 mL bottles", 0.02),
+    ],
+)
+def test_plain_numbers(text, unit, number):
+    expected = ("text", ()) if number is None else ("number", (number,))
+    value = normalise(text, unit)
+    if text == "80-90":
+        expected = ("pair", (80, 90))
+    assert (value.kind, value.numbers) == expected
+
+
+@pytest.mark.parametrize(
+    ("one", "other", "unit"),
+    [
+        ("2.5 kWh", "2500", "Wh"),
+        ("2.5kWh", "2500 watt-hours", None),
+        ("0.0025 MWh", "9 MJ", "kWh"),
+        ("4300 kg", "4.3", "tCO2e"),
+        ("4.3 metric tons CO2e", "4300 kgCO2e", None),
+        ("626,155 lbs", "626155", "lbs"),
+        ("1 Kilowatt", "1000", "W"),
+        ("64.7 GB", "64700 MB", None),
+        ("1 GiB", "1073741824", "bytes"),
+        ("$2.5M", "2500000", "USD"),
+        ("2.5 million USD", "$2,500,000", None),
+        ("US$ 5", "5 dollars", None),
+        ("55%", "55 percent", None),
+        ("55%", "55", "percent"),
+        ("6.7x", "6.7", "multiplier"),
+        ("180 mL/kWh", "0.18 liters per kWh", None),
+        ("2 days", "48 h", None),
+        ("500 µm", "0.5 mm", None),
+        ("3 PFLOPS", "3000 TFLOP/s", None),
+        ("500 KWH", "0.5", "MWh"),
+    ],
+)
+def test_two_spellings_of_one_quantity_are_one_answer(one, other, unit):
+    assert normalise(one, unit).kind == "number"
+    assert group_values([one, other], unit) == [0, 0]
+
+
+@pytest.mark.parametrize(
+    ("one", "other", "unit"),
+    [
+        ("5 mW", "5 MW", "MW"),
+        ("5 kW", "5 kWh", None),
+        ("5", "5 kWh", None),
+        ("5 GB", "5 GiB", None),
+        ("5 FLOPs", "5 FLOPS", None),
+        ("5 L/kWh", "5 L", "L/kWh"),
+        ("5 tons", "5 tonnes", None),
+        ("5 MT", "5 Mt", None),
+        ("80-90", "80", None),
+        ("[80,90]", "[80,91]", None),
+        ("5", "-5", None),
+        ("0", "1e-30", None),
+        ("1000", "1001.1", None),
+        ("1000", "998.9", None),
+        ("GPT-3", "GPT-4", None),
+        ("1", "yes", None),
+    ],
+)
+def test_what_is_not_one_answer(one, other, unit):
+    assert group_values([one, other], unit) == [0, 1]
+
+
+@pytest.mark.parametrize(
+    "text", ["mw", "tons", "MT", "Gb", "months", "Gwh", "", "/", "L/", "/kWh", "parrots/kWh", "kgC"]
+)
+def test_unknown_and_ambiguous_units_are_not_guessed(text):
+    assert find_unit(text) is None
+
+
+PAIRS = [
+    "[80,90]",
+    "[ 80, 90 ]",
+    "[90,80]",
+    "80-90",
+    "80–90",
+    "80 - 90",
+    "80 to 90",
+    "from 80 to 90",
+    "between 80 and 90",
+]
+
+
+@pytest.mark.parametrize("text", PAIRS)
+def test_ranges(text):
+    assert normalise(text) == Value("pair", (80.0, 90.0))
+
+
+@pytest.mark.parametrize(
+    ("text", "unit", "ends", "dimension"),
+    [
+        ("300 Watts to 1 Kilowatt", "W", (300, 1000), "power"),
+        ("300-1000 W", None, (300, 1000), "power"),
+        ("300-1000", "W", (300, 1000), "power"),
+        ("80–90%", "percent", (80, 90), "share"),
+        ("[80, 90] %", None, (80, 90), "share"),
+        ("$80-90 million", None, (80e6, 90e6), "money"),
+        ("10 - 50 500 mL bottles", "500 mL bottles", (10, 50), ""),
+        ("-5 to 5", None, (-5, 5), ""),
+        ("1,000-2,000", None, (1000, 2000), ""),
+    ],
+)
+def test_ranges_with_units(text, unit, ends, dimension):
+    assert normalise(text, unit) == Value("pair", ends, dimension)
+
+
+@pytest.mark.parametrize(
+    "text", ["A100-80GB", "28 and 35", "28, 35", "5-3-7", "5--3", "1/10 - 1/50", "GPT-3 to GPT-4", "3 W to 5 kg", "12-"]
+)
+def test_no_ranges(text):
+    assert normalise(text) == Value("text", text=text.lower())
+
+
+def test_text_is_folded():
+    assert group_values(["Water  Consumption", "water consumption", "Water use"]) == [0, 0, 1]
+
+
+def test_groups_are_numbered_by_first_appearance_and_blanks_stand_aside():
+    assert group_values(["", "b", "1000", "is_blank", "1,000", "B", "1000.9", "1002"]) == [-1, 0, 1, -1, 1, 0, 1, 2]
+
+
+def test_tolerance_is_counted_from_the_first_member_and_does_not_drift():
+    assert group_values(["1000", "1001", "1002", "999"]) == [0, 0, 1, 0]
+    assert group_values(["1001", "1000", "1002", "999"]) == [0, 0, 0, 1]
+    assert group_values(["1000 g", "1.001 kg", "1.0011 kg"]) == [0, 0, 1]
+
+
+def test_a_long_value_is_text_at_once():
+    long = "1" * (LONGEST_NUMBER + 1)
+    assert normalise(long) == Value("text", text=long)
+    assert normalise(long[:-1]).kind == "number"
+
+
+pieces = st.sampled_from(
+    [
+        "$",
+        "[",
+        "]",
+        ",",
+        "-",
+        " ",
+        "to",
+        "and",
+        "million",
+        "kg",
+        "%",
+        "×10^",
+        "e9",
+        ".",
+        "80",
+        "1,000",
+        "GB",
+        "CO2",
+        "/",
+        "٣",
+        "\x00",
+    ]
+)
+texts = st.one_of(st.lists(pieces, max_size=9).map("".join), st.text(max_size=20))
+
+
+@given(texts, st.one_of(st.none(), texts))
+def test_hostile_values_never_raise_and_are_themselves(text, unit):
+    value = normalise(text, unit)
+    assert value == normalise(text, unit)
+    assert all(number == number and abs(number) != float("inf") for number in value.numbers)
+    assert len(value.numbers) == {"blank": 0, "text": 0, "number": 1, "pair": 2}[value.kind]
+    assert group_values([text, text], unit) in ([0, 0], [-1, -1])
+
+
+@given(
+    number=st.integers(1, 10**9),
+    prefix=st.sampled_from(["", "k", "M", "G"]),
+    unit=st.sampled_from(["W", "Wh", "J", "B"]),
+)
+def test_a_value_written_in_the_asked_unit_is_the_bare_number(number, prefix, unit):
+    asked = prefix + unit
+    assert group_values([str(number), f"{number} {asked}", f"{number:,}{asked}", f"{float(number)}"], asked) == [0] * 4

@@ -1,0 +1,242 @@
+from __future__ import annotations
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from kohaku_ray.ensemble.vote import Ballot, Verdict, VoteRule, vote
+from kohaku_ray.errors import ConfigError
+
+STRATEGIES = ("answer_priority", "independent", "ref_priority", "union", "intersection", "majority", "first_non_blank")
+
+
+def ballots(*pairs: tuple[str, str]) -> list[Ballot]:
+    """A ballot a pair of a value and its references, one letter each."""
+    return [Ballot(value, tuple(refs), explanation=f"member {i}") for i, (value, refs) in enumerate(pairs)]
+
+
+def outcome(verdict: Verdict) -> tuple[str, str]:
+    return verdict.answer_value, "".join(verdict.ref_ids)
+
+
+EXAMPLE = ballots(("5", "ab"), ("7", "c"), ("5.001", "b"), ("7", "c"), ("5.0", "ba"), ("9", "c"))
+
+
+@pytest.mark.parametrize(
+    ("strategy", "expected"),
+    [
+        ("answer_priority", ("5", "ab")),  # 5, 5.001 and 5.0 are one answer; {a, b} twice among its runs
+        ("independent", ("5", "c")),  # {c} three times over all runs
+        ("ref_priority", ("7", "c")),  # {c} wins first; 7 twice among its runs
+        ("union", ("5", "ab")),
+        ("intersection", ("5", "b")),
+        ("majority", ("5", "abc")),
+        ("first_non_blank", ("5", "ab")),
+    ],
+)
+def test_every_strategy_by_hand(strategy, expected):
+    assert outcome(vote(EXAMPLE, VoteRule(strategy))) == expected
+
+
+def test_the_verdict_tells_how_it_came_about():
+    verdict = vote([*EXAMPLE, Ballot(is_blank=True)], VoteRule())
+    assert [(group.answer_value, group.members, group.weight) for group in verdict.groups] == [
+        ("5", (0, 2, 4), 3.0),
+        ("7", (1, 3), 2.0),
+        ("9", (5,), 1.0),
+        ("", (6,), 1.0),
+    ]
+    assert [group.is_blank for group in verdict.groups] == [False, False, False, True]
+    assert (verdict.n_votes, verdict.winner, verdict.explanation) == (6, 0, "member 0")
+
+
+def test_the_written_value_is_the_most_frequent_spelling_ties_to_the_earliest():
+    assert vote(ballots(("5", ""), ("5.0", ""), ("5.0", ""), ("5", "")), VoteRule()).answer_value == "5"
+    assert vote(ballots(("5", ""), ("5.0", ""), ("5.0 ", "")), VoteRule()).answer_value == "5.0"
+
+
+def test_the_shown_member_has_the_written_spelling_and_the_cited_references():
+    cast = ballots(("5.0", "b"), ("5", "a"), ("5", "b"), ("5", "b"))
+    verdict = vote(cast, VoteRule())
+    assert (outcome(verdict), verdict.winner) == (("5", "b"), 2)
+    verdict = vote(cast, VoteRule("union"))
+    assert (outcome(verdict), verdict.winner) == (("5", "ba"), 1)
+
+
+def test_references_compare_as_sets_whatever_case_and_order_and_blanks_are_none():
+    cast = [
+        Ballot("5", ("a", "b")),
+        Ballot("5", ("c",)),
+        Ballot("5", ("is_blank", "B", "A", "a")),
+    ]
+    assert vote(cast, VoteRule()).ref_ids == ("a", "b")
+
+
+def test_half_of_the_winning_runs_must_cite_a_reference_with_refs_share():
+    cast = ballots(("5", "ab"), ("5", "bc"), ("5", "bd"), ("5", "cb"), ("9", "d"))
+    assert outcome(vote(cast, VoteRule(refs="share"))) == ("5", "bc")
+    assert outcome(vote(cast, VoteRule(refs="set"))) == ("5", "bc")
+    assert outcome(vote(ballots(("5", "a"), ("5", "b"), ("5", "c")), VoteRule(refs="share"))) == ("5", "")
+
+
+def test_blanks_vote_only_when_they_are_not_ignored():
+    cast = ballots(("", "a"), ("is_blank", ""), ("5", "a"), ("None", ""))
+    assert outcome(vote(cast, VoteRule(ignore_blank=True))) == ("5", "a")
+    verdict = vote(cast, VoteRule(ignore_blank=False))
+    assert (verdict.is_blank, outcome(verdict), verdict.winner) == (True, ("", ""), 0)
+    assert outcome(vote(cast, VoteRule("first_non_blank", ignore_blank=False))) == ("5", "a")
+
+
+def test_a_blank_member_cites_nothing():
+    cast = ballots(("", "x"), ("5", "a"))
+    for strategy in STRATEGIES:
+        assert outcome(vote(cast, VoteRule(strategy))) == ("5", "a"), strategy
+
+
+@pytest.mark.parametrize(("n_blank", "blank"), [(2, False), (3, True), (5, True)])
+def test_blank_quorum_abstains_at_its_share_and_ignores_blanks_below(n_blank, blank):
+    cast = ballots(*[("", "")] * n_blank, *[("5", "a")] * (5 - n_blank))
+    assert vote(cast, VoteRule(blank_quorum=0.6, ignore_blank=False)).is_blank == blank
+
+
+def test_below_the_quorum_two_blanks_do_not_outvote_one_answer():
+    cast = ballots(("", ""), ("", ""), ("5", "a"), ("6", "b"))
+    assert outcome(vote(cast, VoteRule(blank_quorum=0.6, ignore_blank=False))) == ("5", "a")
+
+
+@pytest.mark.parametrize("strategy", [name for name in STRATEGIES if name != "first_non_blank"])
+def test_a_tie_goes_to_the_earliest_member_or_to_a_blank(strategy):
+    cast = ballots(("7", "a"), ("5", "a"), ("5", "a"), ("7", "a"))
+    assert outcome(vote(cast, VoteRule(strategy))) == ("7", "a")
+    verdict = vote(cast, VoteRule(strategy, tiebreak="blank"))
+    assert (verdict.is_blank, verdict.ref_ids, verdict.winner) == (True, (), None)
+
+
+def test_tied_reference_sets_go_to_the_earliest_member_under_both_rules():
+    cast = ballots(("5", "b"), ("5", "a"))
+    for tiebreak in ("first", "blank"):
+        assert outcome(vote(cast, VoteRule(tiebreak=tiebreak))) == ("5", "b")
+
+
+def test_weights_decide_answers_spellings_and_references():
+    cast = ballots(("5", "a"), ("7", "b"), ("7.0", "c"), ("5", "a"))
+    assert outcome(vote(cast, VoteRule(), member_weights=[1, 1, 2, 1])) == ("7.0", "c")
+    assert outcome(vote(cast, VoteRule(), member_weights=[1.0, 1.0, 0.9, 1.0])) == ("5", "a")
+
+
+def test_units_make_one_answer():
+    cast = ballots(("2 kWh", "a"), ("9", "b"), ("2000", "a"))
+    assert outcome(vote(cast, VoteRule(), unit="Wh")) == ("2 kWh", "a")
+    assert outcome(vote(cast, VoteRule(tiebreak="blank"), unit="kWh")) == ("", "")
+
+
+def test_no_ballots_abstain():
+    verdict = vote([], VoteRule(blank_quorum=0.5))
+    assert (verdict.is_blank, verdict.winner, verdict.groups, verdict.n_votes) == (True, None, (), 0)
+
+
+def test_agreement_without_weights_is_named():
+    with pytest.raises(ConfigError, match=r"vote\.weights is agreement but no member weights"):
+        vote(EXAMPLE, VoteRule(weights="agreement"))
+
+
+def test_a_wrong_number_of_weights_is_named():
+    with pytest.raises(ConfigError, match="2 member weights but 6 ballots"):
+        vote(EXAMPLE, VoteRule(), member_weights=[1, 1])
+
+
+def test_compat_compares_strings_and_knows_no_other_tie_than_all_different():
+    rule = VoteRule("union", ignore_blank=False, compat="kohakurag")
+    cast = ballots(("5.0", "a"), ("5", "b"), ("5", "c"), ("5.0", "a"), ("N/A", ""))
+    assert outcome(vote(cast, rule)) == ("5.0", "a")
+    blank = VoteRule("union", ignore_blank=False, compat="kohakurag", tiebreak="blank")
+    assert outcome(vote(cast, blank)) == ("5.0", "a")
+    assert vote(cast[:2], blank).is_blank
+    assert outcome(vote(ballots(("N/A", "z"), ("N/A", "y")), rule)) == ("N/A", "yz")
+    assert vote(ballots(("", ""), ("is_blank", ""), ("5", "a")), rule).is_blank
+    assert outcome(vote([Ballot("5", ("is_blank", "A", "a"))], rule)) == ("5", "Aais_blank")
+
+
+values = st.sampled_from(["5", "5.0", "7", "GPT-3", "gpt-3", "[1,2]", "1-2", "", "is_blank", "True", "1"])
+references = st.lists(st.sampled_from("abcd"), max_size=3).map(tuple)
+casts = st.lists(st.builds(Ballot, answer_value=values, ref_ids=references), min_size=1, max_size=9)
+rules = st.builds(
+    VoteRule,
+    strategy=st.sampled_from(STRATEGIES),
+    ignore_blank=st.booleans(),
+    blank_quorum=st.one_of(st.none(), st.floats(0.1, 1.0)),
+    refs=st.sampled_from(["set", "share"]),
+    tiebreak=st.sampled_from(["first", "blank"]),
+    compat=st.sampled_from([None, "kohakurag"]),
+)
+
+
+@given(casts, rules)
+def test_a_verdict_holds_together(cast, rule):
+    verdict = vote(cast, rule)
+    assert verdict == vote(cast, rule)
+    assert sorted(member for group in verdict.groups for member in group.members) == list(range(len(cast)))
+    cited = {ref for ballot in cast if ballot.answer_value not in ("", "is_blank") for ref in ballot.ref_ids}
+    assert set(verdict.ref_ids) <= cited
+    assert len(set(verdict.ref_ids)) == len(verdict.ref_ids)
+    if verdict.is_blank:
+        assert (verdict.answer_value, verdict.ref_ids) == ("", ())
+    else:
+        assert verdict.winner is not None
+        assert cast[verdict.winner].answer_value == verdict.answer_value
+
+
+@given(casts, rules)
+def test_the_blank_rules(cast, rule):
+    n_blank = sum(ballot.answer_value in ("", "is_blank") for ballot in cast)
+    verdict = vote(cast, rule)
+    if n_blank == len(cast):
+        assert verdict.is_blank
+    elif rule.blank_quorum is not None:
+        if n_blank / len(cast) >= rule.blank_quorum:
+            assert verdict.is_blank
+        elif rule.tiebreak == "first":
+            assert not verdict.is_blank
+    elif rule.ignore_blank and rule.tiebreak == "first":
+        assert not verdict.is_blank
+
+
+@given(st.builds(Ballot, answer_value=values, ref_ids=references), st.integers(1, 9), rules)
+def test_identical_ballots_return_that_ballot(ballot, m, rule):
+    verdict = vote([ballot] * m, rule)
+    if ballot.answer_value in ("", "is_blank"):
+        assert verdict.is_blank
+    else:
+        assert verdict.answer_value == ballot.answer_value
+        assert set(verdict.ref_ids) == set(ballot.ref_ids)
+        assert verdict.winner == 0
+
+
+@given(casts, rules, st.randoms(use_true_random=False))
+def test_without_a_tie_the_order_of_members_does_not_matter(cast, rule, random):
+    if rule.strategy in ("first_non_blank", "ref_priority"):
+        rule = VoteRule("answer_priority", rule.ignore_blank, rule.blank_quorum, rule.refs, "uniform", rule.tiebreak)
+    shuffled = list(cast)
+    random.shuffle(shuffled)
+    one, other = vote(cast, rule), vote(shuffled, rule)
+    blanks_vote = rule.blank_quorum is None and not rule.ignore_blank
+    voting = [group for group in one.groups if not group.is_blank or blanks_vote]
+    weights = sorted(group.weight for group in voting)
+    if len(weights) > 1 and weights[-1] == weights[-2]:
+        return
+    assert one.is_blank == other.is_blank
+    if not one.is_blank:
+        members = [{cast[i] for i in group.members} for group in one.groups if one.winner in group.members]
+        assert shuffled[other.winner] in members[0]
+
+
+@given(casts, rules)
+def test_a_member_more_for_the_winner_changes_nothing(cast, rule):
+    if rule.strategy in ("first_non_blank", "ref_priority"):
+        return
+    verdict = vote(cast, rule)
+    if verdict.is_blank:
+        return
+    again = vote([*cast, cast[verdict.winner]], rule)
+    assert again.is_blank is False
+    assert again.answer_value == verdict.answer_value

@@ -1,0 +1,111 @@
+from __future__ import annotations
+
+from collections import Counter
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from kohaku_ray.evaluation.errors import ERROR_CLASSES, classify, count_errors, is_rounding, is_unit_conversion
+from kohaku_ray.evaluation.scores import score_question
+from kohaku_ray.submissions import Submission, SubmissionRow, read_submission
+
+DATA = Path(__file__).resolve().parents[3] / "shared" / "data" / "wattbot"
+
+
+def row(value: str, refs: str = "['a']") -> SubmissionRow:
+    return SubmissionRow("q", answer_value=value, refs_raw=refs)
+
+
+@pytest.mark.parametrize(
+    ("truth", "value", "name"),
+    [
+        ("is_blank", "5", "false positive"),
+        ("5", "is_blank", "false negative"),
+        ("5", "", "false negative"),
+        ("1438", "1.438", "unit conversion"),
+        ("1438", "1400000", "unit conversion"),
+        ("1438", "1300000", "value selection"),
+        ("1438", "14380", "unit conversion"),
+        ("14.4", "14", "rounding"),
+        ("10", "9", "rounding"),
+        ("10", "8.99", "value selection"),
+        ("0", "1", "value selection"),
+        ("0", "1e-7", "value selection"),
+        ("5", "-5", "value selection"),
+        ("5", "-50", "value selection"),
+        ("5", "0", "value selection"),
+        ("1e-300", "1e300", "value selection"),
+        ("[80,90]", "[0.8,0.9]", "unit conversion"),
+        ("[80,90]", "[80,92]", "rounding"),
+        ("[80,90]", "[0.8,92]", "value selection"),
+        ("[80,90]", "[80,10]", "value selection"),
+        ("[80,90]", "80", "type mismatch"),
+        ("[80,90]", "80-90", "type mismatch"),
+        ("5", "five", "type mismatch"),
+        ("GPT-3", "3", "type mismatch"),
+        ("GPT-3", "[3,4]", "type mismatch"),
+        ("GPT-3", "GPT-4", "categorical mismatch"),
+        ("1", "True", "type mismatch"),
+    ],
+)
+def test_each_branch_of_the_tree(truth, value, name):
+    assert classify(row(truth), row(value, "['other']")) == name
+    assert name in ERROR_CLASSES
+
+
+def test_references_are_looked_at_only_where_the_value_is_right():
+    assert classify(row("5", "['a']"), row("5.001", "['b']")) == "reference mismatch"
+    assert classify(row("5", "['a']"), row("5.001", "['A', 'is_blank']")) is None
+    assert classify(row("5", "['a']"), row("6", "['b']")) == "value selection"
+    assert classify(row("is_blank", "is_blank"), row("is_blank", "['b']")) == "reference mismatch"
+    assert classify(row("is_blank", "is_blank"), row("", "[]")) is None
+
+
+values = st.one_of(
+    st.sampled_from(["is_blank", "", "None", "GPT-3", "gpt-3", "True", "[80,90]", "[0.8,0.9]", "80-90", "[1]", "nan"]),
+    st.floats(allow_nan=False, allow_infinity=False).map(repr),
+    st.text(max_size=8),
+)
+reference_cells = st.sampled_from(["is_blank", "[]", "['a']", '["a", "b"]', '["is_blank"]'])
+
+
+@given(truth=values, value=values, true_refs=reference_cells, refs=reference_cells)
+def test_a_prediction_has_exactly_one_class_when_it_is_wrong_and_none_when_it_is_right(truth, value, true_refs, refs):
+    wanted, given_row = row(truth, true_refs), row(value, refs)
+    name, score = classify(wanted, given_row), score_question(wanted, given_row, "wattbot")
+    if score.value == 1.0 and score.ref == 1.0:
+        assert name is None
+    else:
+        assert ERROR_CLASSES.count(name) == 1
+        assert (name == "reference mismatch") == (score.value == 1.0)
+
+
+@given(truth=st.floats(1e-6, 1e6), exponent=st.integers(-9, 9), off=st.floats(-0.049, 0.049))
+def test_a_power_of_ten_is_a_unit_conversion_except_one(truth, exponent, off):
+    assert is_unit_conversion(truth, truth * 10.0**exponent * (1 + off)) == (exponent != 0)
+
+
+@given(truth=st.floats(1e-6, 1e6), given_number=st.floats(-1e7, 1e7))
+def test_nothing_is_both_a_unit_conversion_and_a_rounding(truth, given_number):
+    assert not (is_unit_conversion(truth, given_number) and is_rounding(truth, given_number))
+
+
+def test_missing_rows_have_no_class():
+    truth = Submission("t", (), {"q1": row("5"), "q2": row("6"), "q3": row("is_blank")})
+    counts = count_errors(truth, Submission("p", (), {"q1": row("50"), "q9": row("1")}))
+    assert list(counts) == list(ERROR_CLASSES)
+    assert +Counter(counts) == {"unit conversion": 1}
+
+
+@pytest.mark.data
+@pytest.mark.skipif(not DATA.exists(), reason="../shared/data is not there")
+def test_real_errors_add_up():
+    truth = read_submission(DATA / "train_QA.csv")
+    for path in sorted((DATA / "predictions").glob("*.csv")):
+        submission = read_submission(path)
+        scores = [score_question(item, submission.rows[key], "wattbot") for key, item in truth.rows.items()]
+        counts = count_errors(truth, submission)
+        assert sum(counts.values()) == sum(score.value < 1 or score.ref < 1 for score in scores)
+        assert counts["reference mismatch"] == sum(score.value == 1 and score.ref < 1 for score in scores)

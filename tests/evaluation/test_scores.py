@@ -1,0 +1,242 @@
+from __future__ import annotations
+
+import csv
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from kohaku_ray.errors import DataError
+from kohaku_ray.evaluation.scores import (
+    METRICS,
+    aggregate,
+    aggregate_by,
+    jaccard,
+    kaggle_normal,
+    kaggle_value,
+    score_question,
+    score_rows,
+    wattbot_value,
+    weigh,
+)
+from kohaku_ray.submissions import Submission, SubmissionRow, read_submission
+
+DATA = Path(__file__).resolve().parents[3] / "shared" / "data" / "wattbot"
+ABSTAINED = "Unable to answer with confidence based on the provided documents."
+
+
+def row(question_id: str, value: str, refs: str = "is_blank") -> SubmissionRow:
+    return SubmissionRow(question_id, answer_value=value, refs_raw=refs)
+
+
+def submission(*rows: SubmissionRow, path: str = "p.csv") -> Submission:
+    return Submission(path, ("id", "answer_value", "ref_id"), {item.question_id: item for item in rows})
+
+
+@pytest.mark.parametrize(
+    ("truth", "given_value", "score"),
+    [
+        ("is_blank", "is_blank", 1),
+        ("is_blank", "", 1),
+        ("is_blank", "None", 1),
+        ("is_blank", "5", 0),
+        ("5", "is_blank", 0),
+        ("is_blank", ABSTAINED, 0),
+        ("1000", "1001", 1),
+        ("1000", "1001.1", 0),
+        ("1000", "998.9", 0),
+        ("0", "1e-9", 1),
+        ("0", "0.001", 0),
+        ("13.2", "13.20", 1),
+        ("5439000", "5.439e6", 1),
+        ("[80,90]", "[80, 90.05]", 1),
+        ("[80,90]", "[80, 91]", 0),
+        ("[80,90]", "[79, 90]", 0),
+        ("[80,90]", "[90,80]", 0),
+        ("[80,90]", "80", 0),
+        ("[80,90]", "80-90", 0),
+        ("80", "[80,90]", 0),
+        ("1", "True", 0),
+        ("GPT-3", "3", 0),
+        ("3", "GPT-3", 0),
+        ("Water consumption", " water  CONSUMPTION", 1),
+        ("ML.ENERGY Benchmark", "The ML.ENERGY Benchmark", 0),
+        ("A100-80GB", "a100-80gb", 1),
+        ("103500", "103,500", 0),
+    ],
+)
+def test_wattbot_values(truth, given_value, score):
+    assert wattbot_value(truth, given_value) == score
+
+
+@pytest.mark.parametrize(
+    ("raw", "normal"),
+    [
+        ("True", "1"),
+        ("yes", "1"),
+        ("FALSE", "0"),
+        ("No", "0"),
+        ("103,500", "103500"),
+        ("more than 1,000", "1000"),
+        ("Less than 5", "5"),
+        ("approximately 80 to 90", "[80.0,90.0]"),
+        ("about 5", "5"),
+        ("around 5", "5"),
+        ("over 5", "5"),
+        ("under 5", "5"),
+        ("nearly 5", "5"),
+        ("roughly 5", "5"),
+        ("up to 90", "90"),
+        ("at least 90", "90"),
+        ("at most 90", "90"),
+        ("~13", "13"),
+        ("> 13", "13"),
+        ("2B", "2000000000.0"),
+        ("2.5 k", "2500.0"),
+        ("7M", "7000000.0"),
+        ("1T", "1000000000000.0"),
+        ("80-90", "[80.0,90.0]"),
+        ("from 80 to 90", "[80.0,90.0]"),
+        ("90–80", "[80.0,90.0]"),
+        ("80-90%", "80-90%"),
+        ("A100-80GB", "a100-80gb"),
+        ("5e-3", "5e-3"),
+        ("overall 5", "overall 5"),
+        ("1.2.3-4", "1.2.3-4"),
+    ],
+)
+def test_kaggle_normal_form(raw, normal):
+    assert kaggle_normal(raw) == normal
+
+
+@pytest.mark.parametrize(
+    ("truth", "given_value", "score"),
+    [
+        ("is_blank", "5", 1),
+        ("n/a", "5", 1),
+        (ABSTAINED, "5", 1),
+        ("5", "is_blank", 0),
+        ("5", ABSTAINED, 0),
+        ("1", "TRUE", 1),
+        ("2510000", "2.51M", 1),
+        ("1000", "1001", 1),
+        ("1000", "1002", 0),
+        ("0.0005", "0.0012", 1),
+        ("[80,90]", "80-90", 1),
+        ("[80,90]", "[90, 80]", 1),
+        ("[80,90]", "85", 1),
+        ("[80,90]", "90.0009", 1),
+        ("[80,90]", "90.002", 0),
+        ("[80,90]", "79", 0),
+        ("[80,90]", "eighty", 0),
+        ("[80,90,95]", "85", 0),
+        ("[a, B]", "['b', 'a']", 1),
+        ("{a, B}", "{b, a, a}", 1),
+        ("{a, b}", "a", 0),
+        ("[a, b]", "[a]", 0),
+        ("[1, 2]", "[1, two]", 0),
+        ("GPT-3", "gpt-3 ", 1),
+        ("GPT-3", "GPT-4", 0),
+        ("[300,1000]", "300 Watts to 1 Kilowatt", 0),
+    ],
+)
+def test_kaggle_values(truth, given_value, score):
+    assert kaggle_value(truth, given_value) == score
+
+
+def test_is_blank_among_references_is_none_in_wattbot_and_a_token_in_kaggle():
+    truth, given_row = row("q", "5", "['a']"), row("q", "5", '["A", "is_blank"]')
+    assert score_question(truth, given_row, "wattbot").ref == 1.0
+    assert score_question(truth, given_row, "kaggle").ref == 0.5
+    blank, empty = row("q", "is_blank", "is_blank"), row("q", "is_blank", "[]")
+    assert score_question(blank, empty, "wattbot").ref == 1.0
+    assert score_question(blank, empty, "kaggle").ref == 0.0
+    assert score_question(blank, row("q", "is_blank", '["is_blank"]'), "kaggle").ref == 1.0
+
+
+def test_abstention_asks_for_blank_references_in_wattbot_alone():
+    truth, cited = row("q", "is_blank"), row("q", "is_blank", '["a"]')
+    assert score_question(truth, cited, "wattbot").abstain == 0.0
+    assert score_question(truth, cited, "kaggle").abstain == 1.0
+    assert score_question(truth, row("q", ABSTAINED), "wattbot").abstain == 0.0
+    assert score_question(truth, row("q", ABSTAINED), "kaggle").abstain == 1.0
+
+
+@pytest.mark.parametrize("metric", METRICS)
+def test_a_missing_row_scores_nothing_and_is_counted(metric):
+    truth = submission(row("q1", "5", "a"), row("q2", "is_blank"), row("q3", "7", "b"))
+    rows = score_rows(truth, submission(row("q1", "5", "a"), row("q9", "5", "a")), metric)
+    assert [item.question_id for item in rows] == ["q1", "q2", "q3"]
+    assert [item.missing for item in rows] == [False, True, True]
+    assert [(item.value, item.ref, item.abstain, item.total) for item in rows[1:]] == [(0, 0, 0, 0)] * 2
+    score = aggregate(rows, metric)
+    assert (score.n, score.missing) == (3, 2)
+    assert score.value == pytest.approx(1 / 3)
+
+
+def test_the_third_part_is_a_mean_in_wattbot_and_a_recall_in_kaggle():
+    truth = submission(row("q1", "5"), row("q2", "is_blank"), row("q3", "is_blank"), row("q4", "7"))
+    given_rows = submission(row("q1", "5"), row("q2", "3"), row("q3", ""), row("q4", ""))
+    wattbot = aggregate(score_rows(truth, given_rows, "wattbot"), "wattbot")
+    kaggle = aggregate(score_rows(truth, given_rows, "kaggle"), "kaggle")
+    assert (wattbot.value, wattbot.abstain) == (0.5, 0.75)
+    assert (kaggle.value, kaggle.abstain) == (0.75, 0.5)
+    assert wattbot.score == pytest.approx(0.75 * 0.5 + 0.15 + 0.1 * 0.75)
+
+
+def test_a_part_without_unanswerable_questions_has_full_recall():
+    truth = submission(row("q1", "5"), row("q2", "is_blank"))
+    rows = score_rows(truth, submission(row("q1", "5"), row("q2", "5")), "kaggle")
+    parts = aggregate_by(rows, ["number", "none"], "kaggle")
+    assert list(parts) == ["number", "none"]
+    assert (parts["number"].abstain, parts["none"].abstain) == (1.0, 0.0)
+    assert (parts["number"].n, parts["none"].n) == (1, 1)
+
+
+def test_an_empty_truth_is_named():
+    with pytest.raises(DataError, match=r"truth\.csv: has no rows"):
+        score_rows(submission(path="truth.csv"), submission(row("q1", "5")))
+
+
+texts = st.text(alphabet=st.sampled_from("[](){}'\",-~>%$ 0123456789.eEkKmMbBtTofrmu±\x00٣²"), max_size=24)
+
+
+@given(truth=texts, value=texts, true_refs=texts, refs=texts, metric=st.sampled_from(METRICS))
+def test_hostile_text_is_scored_within_bounds(truth, value, true_refs, refs, metric):
+    score = score_question(row("q", truth, true_refs), row("q", value, refs), metric)
+    assert score.value in (0.0, 1.0)
+    assert score.abstain in (0.0, 1.0)
+    assert 0.0 <= score.ref <= 1.0
+    assert score.total == pytest.approx(weigh(score.value, score.ref, score.abstain))
+
+
+@given(value=texts, refs=texts)
+def test_the_truth_itself_is_right_in_wattbot(value, refs):
+    truth = row("q", value, "is_blank" if value.strip() in ("", "[]", "{}", "()") else refs)
+    score = score_question(truth, truth, "wattbot")
+    assert (score.value, score.ref) == (1.0, 1.0)
+
+
+@given(st.sets(st.integers(0, 5)), st.sets(st.integers(0, 5)))
+def test_jaccard(a, b):
+    left, right = frozenset(map(str, a)), frozenset(map(str, b))
+    assert jaccard(left, right) == jaccard(right, left)
+    assert (jaccard(left, right) == 1.0) == (left == right)
+    assert (jaccard(left, right) == 0.0) == (bool(left or right) and not left & right)
+
+
+@pytest.mark.data
+@pytest.mark.skipif(not DATA.exists(), reason="../shared/data is not there")
+@pytest.mark.parametrize("metric", METRICS)
+def test_every_real_run_gets_its_known_score(metric):
+    third = {"wattbot": "wattbot_abstain", "kaggle": "kaggle_na_recall"}[metric]
+    truth = read_submission(DATA / "train_QA.csv")
+    with (DATA / "expected_scores.csv").open(newline="") as handle:
+        expected = list(csv.DictReader(handle))
+    assert len(expected) == 37
+    for known in expected:
+        score = aggregate(score_rows(truth, read_submission(DATA / "predictions" / known["file"]), metric), metric)
+        columns = (metric, f"{metric}_value", f"{metric}_ref", third)
+        given_score = (score.score, score.value, score.ref, score.abstain)
+        assert given_score == pytest.approx([float(known[column]) for column in columns], abs=1e-6), known["file"]
