@@ -213,8 +213,7 @@ class OpenAIConfig(Section):
     model: str
     """Model name the server knows."""
     identity: str | None = None
-    """Name under which the ledger keeps replies; None: the model name. Two servers that call different weights alike
-    need two."""
+    """Put to the model's name in the ledger, for servers that call different weights by one name."""
     api_key_env: str | None = "OPENAI_API_KEY"
     """Environment variable that holds the key; None: no key is sent."""
     replicas: PositiveInt = 1

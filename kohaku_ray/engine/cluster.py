@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import sys
+import tempfile
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -45,6 +46,7 @@ def connected(cluster: ClusterConfig) -> Iterator[None]:
         return
     # `uv run` would make every worker rebuild its environment; workers share ours.
     os.environ.setdefault("RAY_ENABLE_UV_RUN_RUNTIME_ENV", "0")
+    os.environ.setdefault("RAY_BACKEND_LOG_LEVEL", "fatal")
     address = cluster.address or os.environ.get("RAY_ADDRESS")
     settings: dict[str, object] = {"namespace": NAMESPACE, "log_to_driver": False, "logging_level": "ERROR"}
     if address is None:
@@ -56,7 +58,8 @@ def connected(cluster: ClusterConfig) -> Iterator[None]:
     else:
         settings["address"] = address
     try:
-        ray.init(**settings)
+        with _one_line_less():
+            ray.init(**settings)
     except ConnectionError as error:
         raise ConfigError(
             f"cluster.address is {address!r} and no Ray cluster answers there ({error}): start one with "
@@ -66,6 +69,24 @@ def connected(cluster: ClusterConfig) -> Iterator[None]:
         yield
     finally:
         ray.shutdown()
+
+
+@contextmanager
+def _one_line_less() -> Iterator[None]:
+    """Keep Ray's note that it found RAY_BACKEND_LOG_LEVEL off the terminal, and nothing else."""
+    sys.stderr.flush()
+    terminal = os.dup(2)
+    with tempfile.TemporaryFile() as held:
+        os.dup2(held.fileno(), 2)
+        try:
+            yield
+        finally:
+            os.dup2(terminal, 2)
+            os.close(terminal)
+            held.seek(0)
+            for line in held.read().decode(errors="replace").splitlines():
+                if "RAY_BACKEND_LOG_LEVEL" not in line:
+                    say(line)
 
 
 def local_cpus(cluster: ClusterConfig) -> int:

@@ -8,6 +8,7 @@ encoders. Vectors go to the index directory as they are made: an interrupted job
 from __future__ import annotations
 
 import functools
+import logging
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -25,7 +26,8 @@ from kohaku_ray.engine.errors import fetch
 from kohaku_ray.engine.sources import find_sources, read_metadata
 from kohaku_ray.engine.tools import encoder_settings, index_settings
 from kohaku_ray.errors import DataError
-from kohaku_ray.index.build import REJECT_SCHEMA, build_index, texts_to_encode
+from kohaku_ray.index.assemble import texts_to_encode
+from kohaku_ray.index.build import REJECT_SCHEMA, build_index
 from kohaku_ray.index.identity import KEY_BYTES, vector_keys
 from kohaku_ray.index.pending import PendingVectors
 from kohaku_ray.index.store import known_vectors
@@ -69,7 +71,7 @@ class IndexSummary:
         """Lay it out for a terminal."""
         counts = self.counts
         lines = [
-            f"{counts['n_documents']} documents of {self.n_files} files, {counts['n_sentence']} sentences, "
+            f"{counts['n_documents']} documents of {self.n_files} files, {counts['n_sentences']} sentences, "
             f"{counts['n_vectors']} vectors searched: {counts['n_encoded']} texts encoded, {counts['n_reused']} known",
             f"parse {self.parse_s:.1f} s, encode {self.encode_s:.1f} s, reduce {self.reduce_s:.1f} s, "
             f"all {self.wall_s:.1f} s",
@@ -135,7 +137,8 @@ def _configure_data() -> None:
     context.enable_progress_bars = False
     context.print_on_execution_start = False
     context.execution_options.verbose_progress = False
-    ray.data.set_progress_bars(False)
+    # Ray Data's own lines would stand between ours.
+    logging.getLogger("ray.data").setLevel(logging.ERROR)
 
 
 def _parse(config: Config, files: Sequence[str]) -> Any:
@@ -207,20 +210,22 @@ def _find_rejects(rows: Sequence[Mapping[str, Any]]) -> tuple[list[tuple[str, st
 def _encode(config: Config, parsed: Any, dropped: frozenset[str], n_texts: int, n_encoders: int, gpu: bool) -> None:
     """Encode what is new, spread over the encoders however the documents are sized."""
     block_rows = min(max(n_texts // (BLOCKS_PER_ENCODER * n_encoders), MIN_BLOCK_ROWS), BLOCK_ROWS)
-    encoded = (
+    texts = (
         parsed.select_columns(["file", "nodes"])
         .map_batches(
             functools.partial(new_texts, config=config, dropped=dropped), batch_size=None, batch_format="pyarrow"
         )
-        .repartition(target_num_rows_per_block=block_rows)
-        .map_batches(
-            Encode,
-            fn_constructor_args=(config,),
-            compute=ray.data.ActorPoolStrategy(size=n_encoders),
-            batch_size=None,
-            batch_format="pyarrow",
-            **({"num_gpus": 1} if gpu else {"num_cpus": 1}),
-        )
+        .repartition(target_num_rows_per_block=block_rows, strict=True)
+        .materialize()
+    )
+    # Materialised first: encoders may then take every CPU without starving the tasks that feed them.
+    encoded = texts.map_batches(
+        Encode,
+        fn_constructor_args=(config,),
+        compute=ray.data.ActorPoolStrategy(size=n_encoders),
+        batch_size=None,
+        batch_format="pyarrow",
+        **({"num_gpus": 1} if gpu else {"num_cpus": 1}),
     )
     began, n_done = time.perf_counter(), 0
     for row in encoded.iter_rows():
@@ -354,7 +359,8 @@ def _packed(table: pa.Table) -> bytes:
     sink = pa.BufferOutputStream()
     with pa.ipc.new_stream(sink, table.schema, options=pa.ipc.IpcWriteOptions(compression="lz4")) as writer:
         writer.write_table(table)
-    return sink.getvalue().to_pybytes()
+    packed: bytes = sink.getvalue().to_pybytes()
+    return packed
 
 
 def _unpacked(data: Any) -> pa.Table:

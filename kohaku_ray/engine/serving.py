@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import hashlib
 import json
+import logging
 import os
 import threading
 import time
@@ -134,12 +135,9 @@ def check_deployment(name: str, deployment: Deployment) -> None:
 
 def model_identity(deployment: Deployment) -> str:
     """Name a model as the ledger knows it: what changes its replies, and nothing else."""
-    if isinstance(deployment, ExtractiveConfig):
-        return f"extractive/1?abstain_below={deployment.abstain_below:g}"
-    if isinstance(deployment, OpenAIConfig):
-        extra = f"?{json.dumps(deployment.extra_body, sort_keys=True)}" if deployment.extra_body else ""
-        return f"openai/{deployment.identity or deployment.model}{extra}"
-    return f"vllm/{deployment.model}"
+    own = make_backend(deployment).identity
+    named = deployment.identity if isinstance(deployment, OpenAIConfig) else None
+    return f"{own} identity={named}" if named else str(own)
 
 
 def application_name(name: str, deployment: Deployment) -> str:
@@ -159,6 +157,7 @@ def serving(deployments: Mapping[str, Deployment]) -> Iterator[dict[str, str]]:
         check_deployment(name, deployment)
     names = {name: application_name(name, deployment) for name, deployment in deployments.items()}
     job = f"{ray.get_runtime_context().get_job_id()}"
+    logging.getLogger("ray.serve").setLevel(logging.ERROR)
     # No HTTP proxy: replicas are called by handle alone.
     serve.start(proxy_location="Disabled")
     registry = (

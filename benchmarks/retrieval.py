@@ -1,0 +1,175 @@
+"""Retrieval quality on WattBot: what share of the gold documents and gold values reaches the context.
+
+Beside each figure stands what the published code reached with the same encoder (issue 1). Run after
+`kohaku-ray index configs/wattbot.yaml`:
+
+    python benchmarks/retrieval.py [--config configs/wattbot.yaml] [--set KEY=VALUE]
+"""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import json
+import re
+import sys
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from kohaku_ray.config import Config, load_config
+from kohaku_ray.engine.sources import resolve
+from kohaku_ray.engine.tools import LocalIndex
+from kohaku_ray.index.terms import stop_words
+from kohaku_ray.records import Question
+from kohaku_ray.retrieval.context import Context, assemble
+from kohaku_ray.retrieval.evidence import Evidence, distinct_rows, localise, rank
+from kohaku_ray.submissions import SubmissionRow, read_submission
+from kohaku_ray.values import is_abstention, parse_number, parse_pair
+
+NUMBER = re.compile(r"\d[\d,]*(?:\.\d+)?|\.\d+")
+TOLERANCE = 1e-3
+
+
+@dataclass(frozen=True)
+class Setting:
+    """One row of the table; ``published`` is (document recall, value share) of the published code."""
+
+    name: str
+    queries: int
+    top_k_final: int | None
+    dedup: str
+    max_context_tokens: int | None
+    published: tuple[float, float] | None = None
+
+
+SETTINGS = (
+    Setting("question alone", 1, None, "node", None, (0.872, 0.657)),
+    Setting("question alone, 8,000 tokens", 1, None, "node", 8000),
+    Setting("four queries, final 16", 4, 16, "node", None, (0.949, 0.657)),
+    Setting("four queries, final 16, tree", 4, 16, "tree", None, (0.949, 0.657)),
+    Setting("four queries, final 16, 8,000 tokens", 4, 16, "node", 8000),
+    Setting("four queries, final 16, tree, 8,000 tokens", 4, 16, "tree", 8000),
+    Setting("four queries, all", 4, None, "node", None, (1.000, 0.743)),
+    Setting("four queries, all, tree", 4, None, "tree", None, (1.000, 0.743)),
+    Setting("four queries, all, tree, 8,000 tokens", 4, None, "tree", 8000),
+)
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--config", default="configs/wattbot.yaml")
+    parser.add_argument("--set", dest="overrides", action="append", default=[])
+    parser.add_argument("--json", action="store_true")
+    arguments = parser.parse_args()
+    config = load_config(arguments.config, [*arguments.overrides, "retrieval.bm25_top_k=0"])
+    truth = list(read_submission(resolve(config.questions.path)).rows.values())
+    index = LocalIndex(config)
+    rows = [measure(config, index, truth, setting) for setting in SETTINGS]
+    if arguments.json:
+        print(json.dumps(rows, indent=2))
+    else:
+        print_table(rows)
+    return 0 if all(row["kept"] for row in rows) else 1
+
+
+def measure(config: Config, index: LocalIndex, truth: Sequence[SubmissionRow], setting: Setting) -> dict[str, object]:
+    recalls, found, n_matches, n_tokens = [], [], [], []
+    for row in truth:
+        context, text = asyncio.run(context_of(config, index, row, setting))
+        n_matches.append(len(context.matches))
+        n_tokens.append(context.n_tokens)
+        if row.ref_ids:
+            recalls.append(len(set(row.ref_ids) & set(context.doc_ids)) / len(set(row.ref_ids)))
+        gold = numbers_of(row.answer_value)
+        if gold:
+            found.append(stands_in(gold, text))
+    recall, share = float(np.mean(recalls)), float(np.mean(found))
+    return {
+        "setting": setting.name,
+        "recall": recall,
+        "value": share,
+        "published": setting.published,
+        "kept": setting.published is None
+        or (round(recall, 3) >= setting.published[0] and round(share, 3) >= setting.published[1]),
+        "n_questions": len(truth),
+        "n_with_refs": len(recalls),
+        "n_numeric": len(found),
+        "matches": float(np.mean(n_matches)),
+        "tokens": float(np.mean(n_tokens)),
+    }
+
+
+async def context_of(config: Config, index: LocalIndex, row: SubmissionRow, setting: Setting) -> tuple[Context, str]:
+    retrieval = config.retrieval
+    queries = variants(row.question)[: setting.queries]
+    dense = await index.search(await index.embed(queries), 16)
+    nodes = await index.nodes(distinct_rows(dense))
+    question = Question(row.question_id, row.question)
+    evidence = Evidence(question, tuple(queries), localise(dense, nodes), (), nodes)
+    ranked = rank(
+        evidence,
+        top_k=16,
+        top_k_final=setting.top_k_final,
+        strategy="combined",
+        normalise="max",
+        alpha=0.4,
+        dedup=setting.dedup,  # type: ignore[arg-type]
+        bm25_top_k=0,
+    )
+    context = assemble(
+        nodes,
+        ranked,
+        budget=setting.max_context_tokens,
+        once=True,
+        paragraph_tokens=retrieval.paragraph_tokens,
+        siblings=retrieval.siblings,
+        section_tokens=retrieval.section_tokens,
+    )
+    return context, "\n".join(snippet.text for snippet in context.snippets)
+
+
+def variants(question: str) -> list[str]:
+    """Four deterministic queries: the question; without stop words; its keywords; with the field's name."""
+    stop = stop_words()
+    words = re.findall(r"[\w.\-']+", question)
+    content = [word for word in words if word.lower() not in stop]
+    keywords = [word for word in content if len(word) > 4 or not word.islower()]
+    return [question, " ".join(content), " ".join(keywords), f"{question} data center energy"]
+
+
+def numbers_of(value: str) -> tuple[float, ...]:
+    if is_abstention(value):
+        return ()
+    pair = parse_pair(value)
+    if pair is not None:
+        return pair
+    number = parse_number(value)
+    return () if number is None else (number,)
+
+
+def stands_in(gold: Sequence[float], text: str) -> bool:
+    there = np.array([float(found.replace(",", "")) for found in NUMBER.findall(text)] or [np.nan])
+    return all(bool(np.any(np.abs(there - value) <= max(abs(value) * TOLERANCE, 1e-9))) for value in gold)
+
+
+def print_table(rows: Sequence[dict[str, object]]) -> None:
+    first = rows[0]
+    print(
+        f"{first['n_questions']} questions; document recall over {first['n_with_refs']} with gold references, "
+        f"gold value in the context over {first['n_numeric']} numeric or range questions; k 16\n"
+    )
+    print(f"{'setting':<44}{'recall':>8}{'value':>8}  {'published':>13}  {'ratio':>11}{'matches':>9}{'tokens':>8}")
+    for row in rows:
+        published = row["published"]
+        beside = f"{published[0]:.3f} · {published[1]:.3f}" if published else ""
+        ratio = f"{row['recall'] / published[0]:.2f} · {row['value'] / published[1]:.2f}" if published else ""
+        print(
+            f"{row['setting']:<44}{row['recall']:>8.3f}{row['value']:>8.3f}  {beside:>13}  {ratio:>11}"
+            f"{row['matches']:>9.1f}{row['tokens']:>8.0f}"
+        )
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,1 @@
+"""Prompts, answer schema and its parser, seeds, and the model backends."""

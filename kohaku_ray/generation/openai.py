@@ -1,0 +1,297 @@
+"""Any server that speaks OpenAI's chat completions, and misbehaves as such servers do."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import random
+import re
+from collections.abc import Mapping
+from datetime import UTC, datetime
+from email.utils import parsedate_to_datetime
+from typing import Any, Literal
+
+import httpx
+
+from kohaku_ray.errors import ConfigError, ContextOverflowError, ModelError, TransientModelError
+from kohaku_ray.generation.limits import Limiter, TokenBucket
+from kohaku_ray.generation.request import ChatRequest
+from kohaku_ray.records import Reply
+
+SchemaMode = Literal["json_schema", "json_object", "none"]
+
+MAX_RETRY_AFTER_S = 300.0
+MAX_BACKOFF_S = 60.0
+
+_TRANSIENT_STATUS = frozenset({408, 409, 425, 429})
+_OVERFLOW_STATUS = frozenset({400, 413, 422})
+_OVERFLOW_WORDS = (
+    "context_length_exceeded",
+    "maximum context length",
+    "context window",
+    "context size",
+    "too long",
+    "reduce the length",
+    "longer than the maximum model length",
+)
+_SURELY_CHARS_PER_TOKEN = 8  # no tokenizer packs prose so densely: such a prompt need not be sent to be refused
+_BODY_CHARS = 300
+
+
+class OpenAIBackend:
+    """Sends each request as one POST, and tries again what may pass."""
+
+    def __init__(
+        self,
+        base_url: str,
+        model: str,
+        api_key: str | None = None,
+        *,
+        timeout_s: float = 120.0,
+        max_tries: int = 6,
+        backoff_s: float = 0.5,
+        schema_mode: SchemaMode = "json_schema",
+        extra_body: Mapping[str, Any] | None = None,
+        window_tokens: int = 131072,
+        limiter: Limiter | None = None,
+    ) -> None:
+        """Make ready; nothing is sent and no connection opened before the first request.
+
+        Args:
+            base_url: Up to and including the version, such as ``http://127.0.0.1:8000/v1``.
+            model: Name the server knows.
+            api_key: Sent as a bearer token, never shown; None: none is sent.
+            timeout_s: Longest wait for one whole reply.
+            max_tries: Tries of one request, the first among them.
+            backoff_s: Bound of the first pause; the bound doubles up to a minute, and the pause is drawn below it.
+            schema_mode: How the server is told of a schema. One whose root is no object (a plan) is never sent: the
+                API takes objects only.
+            extra_body: Merged into every request; a field set to None is left out of it.
+            window_tokens: Longest prompt plus answer, in tokens.
+            limiter: Shared rate limit; None: none but Retry-After, among this backend's own requests.
+
+        Raises:
+            ConfigError: The URL is not http(s), the key holds what no HTTP header can, or extra_body what no JSON can.
+        """
+        self._base_url = _checked_url(base_url)
+        self._key = _checked_key(api_key)
+        self._model = model
+        self._timeout_s = timeout_s
+        self._max_tries = max_tries
+        self._backoff_s = backoff_s
+        self._schema_mode = schema_mode
+        self._extra_body = _checked_extra(extra_body or {})
+        self._window_tokens = window_tokens
+        self._limiter: Limiter = limiter or TokenBucket(None)
+        self._client: httpx.AsyncClient | None = None
+
+    @property
+    def identity(self) -> str:
+        """Name the model and whatever else changes what is asked of it; not the server, which may move."""
+        extra = json.dumps(self._extra_body, sort_keys=True, separators=(",", ":"))
+        return f"openai:{self._model} schema_mode={self._schema_mode} extra_body={extra}"
+
+    async def chat(self, request: ChatRequest) -> Reply:
+        """Ask the server, up to ``max_tries`` times.
+
+        Raises:
+            ContextOverflowError: The server refuses the prompt's length, or it surely would.
+            TransientModelError: Every try failed; with their count and the last reason.
+            ModelError: The server refuses the request.
+        """
+        self._require_fits(request)
+        body = json.dumps(self._body(request)).encode("ascii")
+        failure = TransientModelError("never tried")
+        for tries in range(1, self._max_tries + 1):
+            await self._limiter.acquire()
+            try:
+                return await self._post(body)
+            except TransientModelError as error:
+                failure = error
+            if failure.retry_after_s is not None:
+                await self._limiter.penalise(failure.retry_after_s)
+            if tries < self._max_tries:
+                await asyncio.sleep(self._pause_s(tries, failure.retry_after_s))
+        raise TransientModelError(
+            f"{self._model} at {self._shown_url}: gave up after {self._max_tries} tries, the last one: "
+            f"{self._redacted(str(failure))}",
+            failure.retry_after_s,
+        )
+
+    async def close(self) -> None:
+        """Close the connections; a later request opens new ones."""
+        client, self._client = self._client, None
+        if client is not None:
+            await client.aclose()
+
+    @property
+    def _shown_url(self) -> str:
+        """The URL without what may be secret in it."""
+        return str(self._base_url.copy_with(userinfo=b"", query=None, fragment=None))
+
+    def _require_fits(self, request: ChatRequest) -> None:
+        least_tokens = request.n_chars // _SURELY_CHARS_PER_TOKEN
+        if least_tokens > self._window_tokens:
+            raise ContextOverflowError(
+                f"the prompt has {request.n_chars} characters, at least {least_tokens} tokens, but the window of "
+                f"{self._model} is {self._window_tokens} tokens: lower retrieval.max_context_tokens"
+            )
+
+    def _body(self, request: ChatRequest) -> dict[str, Any]:
+        body: dict[str, Any] = {
+            "model": self._model,
+            "messages": [{"role": role, "content": content} for role, content in request.messages],
+            "temperature": request.temperature,
+            "top_p": request.top_p,
+            "max_tokens": request.max_tokens,
+            "seed": request.seed,
+        }
+        if request.schema is not None and request.schema.get("type") == "object":
+            body |= _response_format(self._schema_mode, request.schema)
+        body |= self._extra_body
+        return {name: value for name, value in body.items() if value is not None}
+
+    def _pause_s(self, tries: int, retry_after_s: float | None) -> float:
+        """Full jitter (Brooker 2015); after a Retry-After too, or all who wait would come back at one moment."""
+        bound_s = min(MAX_BACKOFF_S, self._backoff_s * 2 ** min(tries - 1, 30))
+        return (retry_after_s or 0.0) + random.uniform(0.0, bound_s)  # noqa: S311  # no secret hangs on a pause
+
+    async def _post(self, body: bytes) -> Reply:
+        try:
+            async with asyncio.timeout(self._timeout_s):
+                response = await self._open_client().post("chat/completions", content=body)
+        except (TimeoutError, httpx.TimeoutException) as error:
+            raise TransientModelError(f"no reply within timeout_s of {self._timeout_s:g} s") from error
+        except (httpx.TransportError, httpx.DecodingError) as error:
+            raise TransientModelError(f"{type(error).__name__}: {error}") from error
+        if response.is_success:
+            return _read_reply(response)
+        raise self._refusal(response)
+
+    def _open_client(self) -> httpx.AsyncClient:
+        """Open the client inside the event loop that will use it."""
+        if self._client is None:
+            self._client = httpx.AsyncClient(
+                base_url=self._base_url,
+                headers={"Content-Type": "application/json"}
+                | ({"Authorization": f"Bearer {self._key}"} if self._key else {}),
+                timeout=None,  # noqa: S113  # the time-out in _post counts the whole reply, not each read of it
+                limits=httpx.Limits(max_connections=None, max_keepalive_connections=64),
+            )
+        return self._client
+
+    def _refusal(self, response: httpx.Response) -> ModelError:
+        status, text = response.status_code, response.text
+        begin = self._redacted(" ".join(text.split()))[:_BODY_CHARS]
+        said = f"HTTP {status} {response.reason_phrase}: {begin}"
+        if status in _TRANSIENT_STATUS or status >= 500:
+            return TransientModelError(said, retry_after_s(response.headers.get("Retry-After")))
+        where = f"{self._model} at {self._shown_url}/chat/completions"
+        if status == 413 or (status in _OVERFLOW_STATUS and any(word in text.lower() for word in _OVERFLOW_WORDS)):
+            return ContextOverflowError(f"{where} refuses the prompt's length: {said}")
+        return ModelError(f"{where}: {said}: {_way_out(status)}")
+
+    def _redacted(self, text: str) -> str:
+        return text.replace(self._key, "[key]") if self._key else text
+
+
+def retry_after_s(header: str | None, now: datetime | None = None) -> float | None:
+    """Read a Retry-After header: seconds or an HTTP date, at most ``MAX_RETRY_AFTER_S``; None when it says nothing."""
+    if header is None:
+        return None
+    text = header.strip()
+    if re.fullmatch(r"\d{1,15}(\.\d{1,15})?", text, re.ASCII):
+        return min(float(text), MAX_RETRY_AFTER_S)
+    try:
+        moment = parsedate_to_datetime(text)
+        wait_s = (moment.replace(tzinfo=moment.tzinfo or UTC) - (now or datetime.now(UTC))).total_seconds()
+    except (ValueError, TypeError, OverflowError, IndexError):
+        return None
+    return min(max(wait_s, 0.0), MAX_RETRY_AFTER_S)
+
+
+def _checked_url(base_url: str) -> httpx.URL:
+    try:
+        url = httpx.URL(base_url.rstrip("/"))
+    except httpx.InvalidURL as error:
+        raise ConfigError(f"base_url is no URL ({error}): write one such as http://127.0.0.1:8000/v1") from error
+    if url.scheme not in ("http", "https") or not url.host:
+        raise ConfigError(f"base_url has the scheme {url.scheme!r} and the host {url.host!r}: write http(s)://HOST/v1")
+    return url
+
+
+def _checked_key(api_key: str | None) -> str:
+    key = (api_key or "").strip()
+    for position, char in enumerate(key):
+        if not "!" <= char <= "~":
+            raise ConfigError(
+                f"character {position} of the {len(key)} in the API key cannot stand in an HTTP header: "
+                "check the variable that deployments.*.api_key_env names"
+            )
+    return key
+
+
+def _checked_extra(extra_body: Mapping[str, Any]) -> dict[str, Any]:
+    try:
+        json.dumps(dict(extra_body), allow_nan=False)
+    except (TypeError, ValueError) as error:
+        raise ConfigError(
+            f"extra_body cannot be written as JSON ({error}): use text, numbers, lists, objects"
+        ) from error
+    return dict(extra_body)
+
+
+def _response_format(mode: SchemaMode, schema: Mapping[str, Any]) -> dict[str, Any]:
+    if mode == "json_schema":
+        named = {"name": "answer", "schema": schema, "strict": True}
+        return {"response_format": {"type": "json_schema", "json_schema": named}}
+    if mode == "json_object":
+        return {"response_format": {"type": "json_object"}}
+    return {}
+
+
+def _way_out(status: int) -> str:
+    if status in (401, 403):
+        return "check the key in the variable that deployments.*.api_key_env names"
+    if status == 404 or 300 <= status < 400:
+        return "check deployments.*.base_url (it ends with the version, such as /v1) and deployments.*.model"
+    return "the server does not take this request: check deployments.*.schema_mode and extra_body"
+
+
+def _read_reply(response: httpx.Response) -> Reply:
+    """Read a successful response.
+
+    Raises:
+        TransientModelError: It is no chat completion, as half-written and proxied bodies are.
+    """
+    try:
+        body = response.json()
+    except (ValueError, RecursionError) as error:
+        raise TransientModelError(f"malformed JSON in a body of {len(response.content)} bytes") from error
+    choices = body.get("choices") if isinstance(body, dict) else None
+    choice = choices[0] if isinstance(choices, list) and choices else None
+    message = choice.get("message") if isinstance(choice, dict) else None
+    if choice is None or not isinstance(message, dict):
+        raise TransientModelError(f"no choices in the reply: {' '.join(response.text.split())[:_BODY_CHARS]}")
+    usage = _object(body.get("usage"))
+    return Reply(
+        text=_content_text(message.get("content")) or _content_text(message.get("refusal")),
+        prompt_tokens=_count(usage.get("prompt_tokens")),
+        cached_tokens=_count(_object(usage.get("prompt_tokens_details")).get("cached_tokens")),
+        completion_tokens=_count(usage.get("completion_tokens")),
+        finish_reason=str(choice.get("finish_reason") or "stop"),
+    )
+
+
+def _content_text(content: Any) -> str:
+    """Join the text of a message: a string, or a list of parts; null where the model only thought."""
+    parts = [_object(part).get("text") for part in content] if isinstance(content, list) else [content]
+    return "".join(part for part in parts if isinstance(part, str))
+
+
+def _object(value: Any) -> dict[str, Any]:
+    return value if isinstance(value, dict) else {}
+
+
+def _count(value: Any) -> int:
+    return value if isinstance(value, int) and value > 0 else 0

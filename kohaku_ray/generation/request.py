@@ -1,0 +1,40 @@
+"""What a model backend is asked."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+
+@dataclass(frozen=True, slots=True)
+class ChatRequest:
+    """One model call, complete: everything that decides its reply, and two fields that do not.
+
+    Attributes:
+        model: Identity of the model, as it stands in the ledger's keys.
+        messages: ``(role, content)`` pairs in order.
+        temperature: Sampling temperature; 0 is greedy.
+        top_p: Nucleus sampling.
+        max_tokens: Longest reply, in tokens.
+        seed: Sampling seed.
+        schema: JSON schema the reply must follow; None: free text.
+        session_id: Requests that share it meet on one replica; not part of the key.
+        variables: What the prompt was rendered from, for backends that do not read prose, with ``role`` ``plan`` or
+            ``answer`` among it; not part of the key.
+    """
+
+    model: str
+    messages: tuple[tuple[str, str], ...]
+    temperature: float
+    top_p: float
+    max_tokens: int
+    seed: int
+    schema: dict[str, Any] | None = None
+    session_id: str = ""
+    variables: Mapping[str, Any] | None = None
+
+    @property
+    def n_chars(self) -> int:
+        """Count the characters of all messages."""
+        return sum(len(content) for _, content in self.messages)

@@ -1,0 +1,186 @@
+"""From the vectors of texts to the vectors of nodes, in the order a search reads them."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any, Literal
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from kohaku_ray.arrays import F32, F64, I64
+from kohaku_ray.errors import DataError
+from kohaku_ray.index.identity import Keys, as_keys, vector_keys
+from kohaku_ray.index.store import KnownVectors
+from kohaku_ray.tree.nodes import PARAGRAPH, SECTION, SENTENCE, NodeTable
+from kohaku_ray.tree.propagate import Mask, propagate
+
+Weights = Literal["chars", "tokens", "uniform"]
+ParagraphVectors = Literal["averaged", "full", "both"]
+
+
+@dataclass(frozen=True)
+class Encoded:
+    """The texts of an index and their vectors, each distinct text once.
+
+    Attributes:
+        rows: Shape ``(m,)``; nodes with a text of their own to encode, increasing.
+        which: Shape ``(m,)``; the distinct text of each.
+        keys: Shape ``(u,)``; sorted keys of the distinct texts.
+        first: Shape ``(u,)``; the first of ``rows`` with each.
+        vectors: Shape ``(u, d)``.
+        n_reused: How many of the ``u`` an earlier index knew.
+    """
+
+    rows: I64
+    which: I64
+    keys: Keys
+    first: I64
+    vectors: F32
+    n_reused: int
+
+
+@dataclass(frozen=True)
+class Layout:
+    """All vectors of an index, those that are searched first.
+
+    Attributes:
+        matrix: Shape ``(v, d)``; searched nodes in node order, second vectors of ``both``, then all other nodes.
+        rows: Shape ``(v,)``; node of each.
+        n_searched: How many of the ``v`` are searched.
+        places: Shape ``(u,)``; where in ``matrix`` the vector of each distinct text stands.
+    """
+
+    matrix: F32
+    rows: I64
+    n_searched: int
+    places: I64
+
+
+def texts_to_encode(nodes: NodeTable, paragraph_vectors: ParagraphVectors) -> tuple[I64, list[str]]:
+    """Say which nodes need a vector of their own text, and what that text is.
+
+    Sentences do; paragraphs without sentences, captions, and with ``full`` or ``both`` every paragraph's text; the
+    title of a section with nothing else below it.
+
+    Args:
+        nodes: Whole documents, any number of them.
+        paragraph_vectors: ``averaged``, ``full`` or ``both``.
+
+    Returns:
+        Rows, shape ``(m,)``, increasing, and their ``m`` texts, which may repeat.
+    """
+    has_text = nodes.table["n_chars"].to_numpy() > 0
+    own_text = _has_own_vector(nodes) | (paragraph_vectors != "averaged")
+    chosen = has_text & ((nodes.kind == SENTENCE) | ((nodes.kind == PARAGRAPH) & own_text))
+    before = np.r_[0, np.cumsum(chosen)]
+    is_bare = before[nodes.end] == before[:-1]
+    chosen |= has_text & (nodes.kind == SECTION) & is_bare
+    rows = np.flatnonzero(chosen).astype(np.int64)
+    picked = nodes.table.select(["title", "text"]).take(pa.array(rows))
+    texts: list[str] = pc.if_else(pa.array(nodes.kind[rows] == SECTION), picked["title"], picked["text"]).to_pylist()
+    return rows, texts
+
+
+def collect(
+    nodes: NodeTable,
+    paragraph_vectors: ParagraphVectors,
+    identity: Mapping[str, Any],
+    fresh: tuple[Keys, F32],
+    known: KnownVectors,
+) -> Encoded:
+    """Join every text with its vector: one encoded for this build, or one the index before knew.
+
+    Args:
+        nodes: The whole index's nodes.
+        paragraph_vectors: ``averaged``, ``full`` or ``both``.
+        identity: ``Encoder.identity``.
+        fresh: Keys, shape ``(m,)``, and vectors, shape ``(m, d)``, in any order.
+        known: What the index before holds.
+
+    Raises:
+        DataError: There is no text, a text has no vector, or a vector has another dimension or is not finite.
+    """
+    rows, texts = texts_to_encode(nodes, paragraph_vectors)
+    if not texts:
+        raise DataError("no document has any text to search: index at least one with a sentence, a caption or a title")
+    keys, first, which = np.unique(vector_keys(identity, texts), return_index=True, return_inverse=True)
+    fresh_keys, fresh_vectors = as_keys(fresh[0]), fresh[1]
+    d = _common_dim(fresh_keys, fresh_vectors, known)
+    order = np.argsort(fresh_keys, kind="stable")
+    is_fresh, at = KnownVectors(fresh_keys[order], order, fresh_vectors).lookup(keys)
+    vectors = np.empty((len(keys), d), dtype=np.float32)
+    if len(at):
+        vectors[is_fresh] = fresh_vectors[at]
+    is_known, at = known.lookup(keys[~is_fresh])
+    reused = np.flatnonzero(~is_fresh)[is_known]
+    if len(reused):
+        vectors[reused] = known.matrix[at]
+    if not is_known.all():
+        row = rows[first[np.flatnonzero(~is_fresh)[~is_known][0]]]
+        raise DataError(
+            f"{int((~is_known).sum()):,} texts have no vector, the first that of {nodes.node_id(row)}: encode them"
+        )
+    finite = np.isfinite(vectors).all(axis=1)
+    if not finite.all():
+        row = rows[first[np.flatnonzero(~finite)[0]]]
+        raise DataError(f"the vector of {nodes.node_id(row)} is not finite: encode with precision float32")
+    return Encoded(rows, which.astype(np.int64), keys, first.astype(np.int64), vectors, len(reused))
+
+
+def lay_out(nodes: NodeTable, encoded: Encoded, weights: Weights, paragraph_vectors: ParagraphVectors) -> Layout:
+    """Propagate the texts' vectors up the tree and put them in the order they are searched.
+
+    Searched are sentences and paragraphs with a vector; an image without a caption has none.
+    """
+    own = _has_own_vector(nodes)[encoded.rows] | (nodes.kind[encoded.rows] != PARAGRAPH) | (paragraph_vectors != "both")
+    fixed: Mask = np.zeros(len(nodes), dtype=bool)
+    fixed[encoded.rows[own]] = True
+    given = np.zeros((len(nodes), encoded.vectors.shape[1]), dtype=np.float32)
+    given[encoded.rows[own]] = encoded.vectors[encoded.which[own]]
+    vectors = propagate(given, nodes.parent, _child_weights(nodes, weights), fixed)
+    del given
+    searched = (nodes.kind >= PARAGRAPH) & vectors.any(axis=1)
+    order, others, second = np.flatnonzero(searched), np.flatnonzero(~searched), encoded.rows[~own]
+    matrix = np.concatenate([vectors[order], encoded.vectors[encoded.which[~own]], vectors[others]])
+    n_searched = len(order) + len(second)
+    place = np.empty(len(nodes), dtype=np.int64)
+    place[order], place[others] = np.arange(len(order)), np.arange(n_searched, len(matrix))
+    places = place[encoded.rows]
+    places[~own] = np.arange(len(order), n_searched)
+    rows = np.concatenate([order, second, others]).astype(np.int64)
+    return Layout(matrix, rows, n_searched, places[encoded.first])
+
+
+def _common_dim(keys: Keys, vectors: F32, known: KnownVectors) -> int:
+    if len(keys) != len(vectors):
+        raise DataError(f"{len(keys)} keys came with {len(vectors)} vectors: give one a key")
+    dims = {matrix.shape[1] for matrix in (vectors, known.matrix) if len(matrix)}
+    if len(dims) > 1:
+        raise DataError(
+            f"new vectors have {vectors.shape[1]} dimensions but those of the index {known.matrix.shape[1]}"
+        )
+    return dims.pop() if dims else 0
+
+
+def _has_own_vector(nodes: NodeTable) -> Mask:
+    """Rows that are never the mean of what is below: leaves, and images and tables, which keep their caption's."""
+    is_leaf = nodes.end == np.arange(1, len(nodes) + 1)
+    attached: Mask = nodes.table["attachment_kind"].is_valid().to_numpy()
+    mask: Mask = is_leaf | attached
+    return mask
+
+
+def _child_weights(nodes: NodeTable, weights: Weights) -> F64 | I64:
+    """Weigh each node in its parent, at least 1: a text of no tokens must not leave its parent without a vector."""
+    if weights == "uniform":
+        return np.ones(len(nodes))
+    if weights == "chars":
+        chars: I64 = nodes.table["n_chars"].to_numpy()
+        return chars.clip(1)
+    tokens = nodes.tokens
+    if len(nodes) and not tokens.any():
+        raise DataError("weights is 'tokens' but nobody has counted tokens: fill n_tokens of the nodes, or use chars")
+    return tokens.clip(1)

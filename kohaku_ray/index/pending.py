@@ -1,0 +1,85 @@
+"""Vectors of a build under way: written as they are made, so that an interrupted job repeats none of them."""
+
+from __future__ import annotations
+
+import uuid
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+
+from kohaku_ray.arrays import F32
+from kohaku_ray.errors import DataError
+from kohaku_ray.index.files import Directory, column_matrix, matrix_column
+from kohaku_ray.index.identity import KEY_BYTES, Keys, no_keys, passage_part
+from kohaku_ray.index.store import fingerprint
+
+FOLDER = "pending"
+
+
+class PendingVectors:
+    """Segments of keyed vectors beside an index; each is written whole or not at all."""
+
+    def __init__(self, path: str) -> None:
+        """Look into the directory of an index, on any pyarrow filesystem."""
+        self._directory = Directory(path)
+
+    def check_writable(self) -> None:
+        """Write a file and remove it: better now than after hours of encoding.
+
+        Raises:
+            DataError: The directory cannot be written.
+        """
+        name = f"{FOLDER}/{uuid.uuid4().hex}.probe"
+        self._directory.write(name, b"probe")
+        self._directory.remove(name)
+
+    def write(self, identity: Mapping[str, Any], keys: Sequence[bytes], vectors: F32) -> None:
+        """Keep some vectors.
+
+        Args:
+            identity: Of the encoder that made them.
+            keys: ``n`` vector keys.
+            vectors: Shape ``(n, d)``.
+
+        Raises:
+            DataError: The directory cannot be written.
+        """
+        name = f"{FOLDER}/{_stem(identity)}-{uuid.uuid4().hex}.arrow"
+        columns = {"key": pa.array(keys, pa.binary(KEY_BYTES)), "vector": matrix_column(vectors)}
+        self._directory.write_arrow(f"{name}.tmp", pa.table(columns))
+        self._directory.rename(f"{name}.tmp", name)
+
+    def keys(self, identity: Mapping[str, Any]) -> set[bytes]:
+        """Say whose vectors an interrupted job of this encoder left."""
+        return {key for table in self._tables(identity) for key in table["key"].to_pylist()}
+
+    def load(self, identity: Mapping[str, Any]) -> tuple[Keys, F32]:
+        """Read all vectors of this encoder: ``n`` keys, which may repeat, and vectors of shape ``(n, d)``."""
+        tables = list(self._tables(identity))
+        if not tables:
+            return no_keys(), np.empty((0, 0), np.float32)
+        joined = b"".join(key for table in tables for key in table["key"].to_pylist())
+        keys = np.frombuffer(joined, no_keys().dtype)
+        return keys, np.concatenate([column_matrix(table["vector"]) for table in tables])
+
+    def clear(self) -> None:
+        """Remove every segment: the index holds their vectors now."""
+        for name in self._names():
+            self._directory.remove(name)
+
+    def _names(self) -> list[str]:
+        return [name for name in self._directory.names() if name.startswith(f"{FOLDER}/")]
+
+    def _tables(self, identity: Mapping[str, Any]) -> Iterator[pa.Table]:
+        for name in self._names():
+            if name.startswith(f"{FOLDER}/{_stem(identity)}-") and name.endswith(".arrow"):
+                try:
+                    yield self._directory.read_arrow(name)
+                except DataError:
+                    continue  # torn by a dying machine: its texts are encoded again
+
+
+def _stem(identity: Mapping[str, Any]) -> str:
+    return fingerprint(passage_part(identity))[:16]

@@ -1,0 +1,274 @@
+"""The index directory: a manifest that names every file, and the parts a reader opens when it needs them."""
+
+from __future__ import annotations
+
+import functools
+import hashlib
+import json
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+
+from kohaku_ray.arrays import F32, I64
+from kohaku_ray.errors import ConfigError, DataError, IndexMismatchError
+from kohaku_ray.index.files import Directory, column_matrix
+from kohaku_ray.index.identity import KEY_BYTES, Keys, as_keys, no_keys, passage_part
+from kohaku_ray.index.terms import TermIndex
+from kohaku_ray.index.vectors import VectorIndex
+from kohaku_ray.tree.nodes import NodeTable
+
+FORMAT = 1
+"""Layout of the directory; one written with another is re-indexed."""
+
+MANIFEST = "manifest.json"
+
+PARTS = ("nodes", "documents", "rejects", "vectors", "faiss", "bm25")
+"""Sub-directories of an index; nothing else in its directory is ever touched."""
+
+REINDEX = "re-index with `kohaku-ray index`"
+
+
+@dataclass(frozen=True)
+class Index:
+    """An index on disk; each part is read when it is first used.
+
+    Attributes:
+        directory: Where it lies.
+        manifest: What it says of itself.
+    """
+
+    directory: Directory
+    manifest: Mapping[str, Any] = field(repr=False)
+
+    @classmethod
+    def open(cls, path: str, expected: Mapping[str, Any] | None = None) -> Index:
+        """Open an index and check that all its files are there.
+
+        Args:
+            path: A directory on any pyarrow filesystem.
+            expected: Settings it must have been built with (``IndexSettings.as_mapping()``, or some of its keys).
+
+        Raises:
+            DataError: There is none, or one of its files is missing or torn.
+            IndexMismatchError: It was built with other settings.
+        """
+        directory = Directory(path)
+        index = cls(directory, read_manifest(directory))
+        check_files(directory, index.manifest["files"])
+        if expected is not None:
+            check_settings(path, index.manifest["settings"], expected)
+        return index
+
+    @functools.cached_property
+    def nodes(self) -> NodeTable:
+        """Every node of every document."""
+        return NodeTable(self.directory.read_parquet(self._name("nodes")))
+
+    @functools.cached_property
+    def documents(self) -> pa.Table:
+        """One row a document (``DOCUMENT_SCHEMA``), in the order of the nodes."""
+        return self.directory.read_parquet(self._name("documents"))
+
+    @functools.cached_property
+    def rejects(self) -> pa.Table:
+        """Files that could not be read, each with its reason."""
+        return self.directory.read_parquet(self._name("rejects"))
+
+    @functools.cached_property
+    def vectors(self) -> VectorIndex:
+        """Sentence and paragraph vectors; local ones are memory-mapped."""
+        table = self.directory.read_arrow(self._name("vectors")).slice(0, self.manifest["counts"]["n_vectors"])
+        rows: I64 = table["row"].to_numpy()
+        return VectorIndex(column_matrix(table["vector"]), rows, self._faiss())
+
+    @functools.cached_property
+    def terms(self) -> TermIndex:
+        """BM25 over paragraphs."""
+        terms, postings = (self.directory.read_arrow(self._name(role)) for role in ("terms", "postings"))
+        rows = self.directory.read_arrow(self._name("paragraphs"))["row"].to_numpy()
+        offsets = np.r_[np.int64(0), terms["end"].to_numpy()]
+        return TermIndex(
+            terms["term"].to_pylist(), offsets, postings["place"].to_numpy(), postings["weight"].to_numpy(), rows
+        )
+
+    def node_vectors(self, rows: I64) -> F32:
+        """Vectors of nodes of any kind, sections and documents too: shape ``(k, d)``; zeros where there is none."""
+        table = self.directory.read_arrow(self._name("vectors"))
+        every: I64 = table["row"].to_numpy()
+        place = np.empty(self.manifest["counts"]["n_nodes"], dtype=np.int64)
+        place[every[::-1]] = np.arange(len(every))[::-1]  # a node's first vector is its own, a second one its text's
+        return column_matrix(table["vector"])[place[rows]]
+
+    def _name(self, role: str) -> str:
+        return str(self.manifest["files"][role]["name"])
+
+    def _faiss(self) -> Any:
+        import faiss
+
+        name = self._name("faiss")
+        try:
+            if self.directory.is_local:
+                return faiss.read_index(self.directory.full(name), faiss.IO_FLAG_MMAP_IFC)
+            return faiss.deserialize_index(np.frombuffer(self.directory.read(name), dtype=np.uint8))
+        except RuntimeError as error:
+            raise DataError(f"{self.directory.full(name)} is damaged: {REINDEX}") from error
+
+
+@dataclass(frozen=True)
+class KnownVectors:
+    """Vectors an index holds already, by the key of their text.
+
+    Attributes:
+        keys: Shape ``(n,)``; sorted.
+        places: Shape ``(n,)``; row of each in ``matrix``.
+        matrix: Shape ``(m, d)``; memory-mapped when the index is local.
+    """
+
+    keys: Keys
+    places: I64
+    matrix: F32
+
+    def lookup(self, keys: Keys) -> tuple[npt.NDArray[np.bool_], I64]:
+        """Find vectors by key.
+
+        Returns:
+            Which keys are known, shape ``(k,)``, and for those the rows of ``matrix``, in the order of the keys.
+        """
+        keys = as_keys(keys)
+        at = np.searchsorted(self.keys, keys)
+        found = at < len(self.keys)
+        found[found] = self.keys[at[found]] == keys[found]
+        return found, self.places[at[found]]
+
+
+def known_vectors(path: str, identity: Mapping[str, Any]) -> KnownVectors:
+    """Map what an index holds already, so that indexing again encodes only what is new.
+
+    No index, one of another encoder and a damaged one know nothing.
+    """
+    try:
+        index = Index.open(path)
+        if index.manifest["passage_identity"] == canonical(passage_part(identity)):
+            table = index.directory.read_arrow(index._name("keys"))
+            matrix = column_matrix(index.directory.read_arrow(index._name("vectors"))["vector"])
+            return KnownVectors(_key_column(table["key"]), table["place"].to_numpy(), matrix)
+    except DataError:
+        pass
+    return KnownVectors(no_keys(), np.empty(0, np.int64), np.empty((0, 0), np.float32))
+
+
+def publish(directory: Directory, manifest: Mapping[str, Any]) -> None:
+    """Make a finished build the index: its manifest takes the old one's place in one rename, then the old files go.
+
+    Raises:
+        DataError: A file of the build is missing, as when two builds write one directory at once.
+    """
+    check_files(directory, manifest["files"])
+    temporary = f"{MANIFEST}.{manifest['build']}.tmp"
+    directory.write(temporary, json.dumps(manifest, indent=1, sort_keys=True, ensure_ascii=False).encode())
+    directory.rename(temporary, MANIFEST)
+    remove_unlisted(directory, manifest)
+
+
+def remove_unlisted(directory: Directory, manifest: Mapping[str, Any]) -> None:
+    """Delete what earlier builds left, finished or not; only files an index writes are touched."""
+    listed = {entry["name"] for entry in manifest["files"].values()}
+    for name in directory.names():
+        ours = name.split("/")[0] in PARTS if "/" in name else name.startswith(f"{MANIFEST}.")
+        if ours and name not in listed:
+            directory.remove(name)
+
+
+def read_manifest(directory: Directory) -> dict[str, Any]:
+    """Read what an index says of itself.
+
+    Raises:
+        DataError: There is no index, or its manifest is damaged or of another layout.
+    """
+    if directory.size(MANIFEST) is None:
+        raise DataError(f"there is no index at {directory.path}: build one with `kohaku-ray index CONFIG`")
+    try:
+        manifest = json.loads(directory.read(MANIFEST).to_pybytes())
+        layout = manifest["format"]
+    except (ValueError, KeyError, TypeError) as error:
+        raise DataError(f"{directory.full(MANIFEST)} is damaged ({error}): {REINDEX}") from error
+    if layout != FORMAT:
+        raise DataError(f"{directory.path} has index layout {layout} but this version reads {FORMAT}: {REINDEX}")
+    return dict(manifest)
+
+
+def check_files(directory: Directory, files: Mapping[str, Mapping[str, Any]]) -> None:
+    """See that every listed file is there, whole.
+
+    Raises:
+        DataError: One is missing or has another size.
+    """
+    for entry in files.values():
+        size = directory.size(entry["name"])
+        if size != entry["bytes"]:
+            state = "is missing" if size is None else f"has {size:,} bytes but the manifest says {entry['bytes']:,}"
+            raise DataError(f"{directory.full(entry['name'])} {state}: {REINDEX}")
+
+
+def check_settings(path: str, built: Mapping[str, Any], expected: Mapping[str, Any]) -> None:
+    """Compare what an index was built with and what is asked for.
+
+    Raises:
+        IndexMismatchError: They differ; it names the first key that does, and both values.
+    """
+    have, want = _leaves(canonical(built)), _leaves(canonical(expected))
+    for key, value in want.items():
+        if key not in have or have[key] != value:
+            raise IndexMismatchError(
+                f"the index at {path} was built with {key} {have.get(key)!r} but the configuration says {value!r}: "
+                f"{REINDEX}, or change the configuration back"
+            )
+
+
+def fingerprint(config: Mapping[str, Any]) -> str:
+    """Hash a mapping of plain values: sha256 of its canonical JSON, in hex.
+
+    Raises:
+        ConfigError: A value has no stable form, such as an object, a set or NaN.
+    """
+    text = json.dumps(canonical(config), sort_keys=True, separators=(",", ":"), ensure_ascii=False, allow_nan=False)
+    return hashlib.sha256(text.encode()).hexdigest()
+
+
+def canonical(value: Any, where: str = "") -> Any:
+    """Copy a value as JSON would give it back.
+
+    Raises:
+        ConfigError: It has no stable form.
+    """
+    if value is None or isinstance(value, bool | int | str) or (isinstance(value, float) and math.isfinite(value)):
+        return value
+    if isinstance(value, list | tuple):
+        return [canonical(item, f"{where}[{at}]") for at, item in enumerate(value)]
+    if isinstance(value, Mapping) and all(isinstance(key, str) for key in value):
+        return {key: canonical(item, f"{where}.{key}".lstrip(".")) for key, item in value.items()}
+    raise ConfigError(
+        f"{where or 'the value'} is {value!r} ({type(value).__name__}), which has no stable form: "
+        "use text, finite numbers, true, false, null, lists and mappings with text keys"
+    )
+
+
+def _leaves(value: Any, where: str = "") -> dict[str, Any]:
+    if not isinstance(value, Mapping):
+        return {where: value}
+    found: dict[str, Any] = {}
+    for key, item in sorted(value.items()):
+        found |= _leaves(item, f"{where}.{key}".lstrip("."))
+    return found
+
+
+def _key_column(column: pa.ChunkedArray) -> Keys:
+    parts = [
+        np.frombuffer(chunk.buffers()[1], f"V{KEY_BYTES}")[chunk.offset :][: len(chunk)] for chunk in column.chunks
+    ]
+    return np.concatenate([no_keys(), *parts])

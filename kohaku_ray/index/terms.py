@@ -1,0 +1,132 @@
+"""BM25 over paragraphs: the scores of ``rank_bm25.BM25Okapi``, for a whole batch of queries at once."""
+
+from __future__ import annotations
+
+import functools
+from collections import Counter
+from collections.abc import Iterable, Mapping, Sequence
+from importlib import resources
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from kohaku_ray.arrays import F64, I64
+from kohaku_ray.errors import DataError
+from kohaku_ray.index.hits import Hits
+from kohaku_ray.index.vectors import check_top_k, ranked
+
+_EDGES = "'\"`‘’“”."
+"""Stripped off both ends of a token: the tokenizer cuts a full stop only at the very end of a text."""
+
+
+def tokenise(text: str) -> list[str]:
+    """Split a text into search terms: NLTK word tokens, lower-cased, without stop words and bare punctuation."""
+    words = (word.strip(_EDGES) for word in _word_tokenizer().tokenize(text.lower()))
+    return [word for word in words if word not in stop_words() and any(map(str.isalnum, word))]
+
+
+@functools.cache
+def stop_words() -> frozenset[str]:
+    """Words that say nothing about what a text is about."""
+    return frozenset(resources.files(__package__).joinpath("stopwords.txt").read_text(encoding="utf-8").split())
+
+
+@functools.cache
+def _word_tokenizer() -> Any:
+    from nltk.tokenize import NLTKWordTokenizer
+
+    return NLTKWordTokenizer()
+
+
+class TermIndex:
+    """A sparse term × paragraph matrix of finished BM25 weights.
+
+    Attributes:
+        terms: The vocabulary, sorted.
+        offsets: Shape ``(n_terms + 1,)``; where each term's run of postings starts and ends.
+        places: Shape ``(n_postings,)``; int32 paragraph of each posting, increasing within a term.
+        weights: Shape ``(n_postings,)``; what one occurrence of the term in a query adds to the paragraph's score.
+        rows: Shape ``(n_paragraphs,)``; node-table row of each paragraph.
+    """
+
+    def __init__(
+        self, terms: Sequence[str], offsets: I64, places: npt.NDArray[np.int32], weights: F64, rows: I64
+    ) -> None:
+        """Put the parts together, as ``build`` makes them or a directory holds them."""
+        if len(offsets) != len(terms) + 1 or not len(places) == len(weights) == int(offsets[-1]):
+            raise DataError(f"{len(terms)} terms and {len(places)} postings do not belong together: re-index")
+        self.terms, self.offsets, self.places, self.weights, self.rows = terms, offsets, places, weights, rows
+        self._number: Mapping[str, int] = {term: at for at, term in enumerate(terms)}
+
+    @classmethod
+    def build(cls, texts: Iterable[str], rows: I64, k1: float = 1.5, b: float = 0.75) -> TermIndex:
+        """Weigh every term of every paragraph by the statistics of ``BM25Okapi``.
+
+        Args:
+            texts: The paragraphs.
+            rows: Shape ``(n,)``; node-table row of each.
+            k1: Term-frequency saturation.
+            b: Length normalisation.
+        """
+        from rank_bm25 import BM25Okapi
+
+        corpus = [tokenise(text) for text in texts]
+        if not any(corpus):  # BM25Okapi divides by the mean length
+            return cls([], np.zeros(1, np.int64), np.empty(0, np.int32), np.empty(0, np.float64), rows)
+        okapi = BM25Okapi(corpus, k1=k1, b=b)
+        terms = sorted(okapi.idf)
+        number = {term: at for at, term in enumerate(terms)}
+        lengths = np.fromiter(map(len, okapi.doc_freqs), np.int64, len(corpus))
+        n = int(lengths.sum())
+        places = np.repeat(np.arange(len(corpus), dtype=np.int32), lengths)
+        term = np.fromiter((number[word] for freqs in okapi.doc_freqs for word in freqs), np.int64, n)
+        frequency = np.fromiter((count for freqs in okapi.doc_freqs for count in freqs.values()), np.float64, n)
+        idf = np.array([okapi.idf[word] for word in terms])
+        relative_length = np.array(okapi.doc_len)[places] / okapi.avgdl
+        weights = idf[term] * saturation(frequency, relative_length, k1, b)
+        order = np.argsort(term, kind="stable")
+        offsets = np.r_[0, np.cumsum(np.bincount(term, minlength=len(terms)))].astype(np.int64)
+        return cls(terms, offsets, places[order], weights[order], rows)
+
+    def search(self, queries: Sequence[str], top_k: int) -> list[Hits]:
+        """Find each query's best paragraphs; those that score nothing are no hits, ties go to the earlier row.
+
+        Raises:
+            ConfigError: ``top_k`` is below 1.
+        """
+        check_top_k(top_k)
+        scores = self._scores(queries)
+        found = []
+        for first, last in zip(scores.indptr[:-1], scores.indptr[1:], strict=True):
+            values = scores.data[first:last]
+            hit = values != 0
+            found.append(ranked(self.rows[scores.indices[first:last][hit]], values[hit]).prefix(top_k))
+        return found
+
+    def scores(self, query: str) -> F64:
+        """Score every paragraph: shape ``(n_paragraphs,)``, as ``BM25Okapi.get_scores`` of the query's terms."""
+        dense: F64 = self._scores([query]).toarray()[0]
+        return dense
+
+    def _scores(self, queries: Sequence[str]) -> Any:
+        """Multiply the queries' term counts with the weights: a sparse (queries, paragraphs) matrix."""
+        from scipy.sparse import csr_matrix
+
+        counts = [Counter(self._number[word] for word in tokenise(query) if word in self._number) for query in queries]
+        ends = np.cumsum([0, *map(len, counts)])
+        columns = np.array([term for count in counts for term in sorted(count)], dtype=np.int64)
+        values = np.array([count[term] for count in counts for term in sorted(count)], dtype=np.float64)
+        wanted = csr_matrix((values, columns, ends), shape=(len(queries), len(self.terms)))
+        return wanted @ self._weights
+
+    @functools.cached_property
+    def _weights(self) -> Any:
+        from scipy.sparse import csr_matrix
+
+        return csr_matrix((self.weights, self.places, self.offsets), shape=(len(self.terms), len(self.rows)))
+
+
+def saturation(frequency: F64, relative_length: F64, k1: float, b: float) -> F64:
+    """Weigh term frequency by paragraph length (BM25, Robertson et al. 1994, as in ``BM25Okapi``)."""
+    return frequency * (k1 + 1) / (frequency + k1 * (1 - b + b * relative_length))

