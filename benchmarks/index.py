@@ -59,9 +59,9 @@ def main() -> int:
         sample = Path(scratch) / "sample.json"
         sample.write_text(json.dumps(texts[:: max(len(texts) // 512, 1)]))
         model = config.index.encoder.model
+        job = run_job(arguments.config, overrides)
         best = min(BATCH_SIZES, key=lambda size: run_peer(sample, model, size)["encode_s"])
         peer = run_peer(file, model, best)
-        job = run_job(arguments.config, overrides)
     ratio = peer["wall_s"] / job["wall_s"]
     print(f"{len(texts)} unique texts, {os.cpu_count()} cores, {model}")
     print(f"{'':<34}{'wall s':>9}{'CPU s':>9}{'texts/s':>9}{'peak GiB':>10}")

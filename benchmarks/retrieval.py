@@ -102,7 +102,7 @@ def measure(config: Config, index: LocalIndex, truth: Sequence[SubmissionRow], s
 
 
 async def context_of(config: Config, index: LocalIndex, row: SubmissionRow, setting: Setting) -> tuple[Context, str]:
-    retrieval = config.retrieval
+    retrieval = config.retrieval.model_copy(update={"max_context_tokens": setting.max_context_tokens})
     queries = variants(row.question)[: setting.queries]
     dense = await index.search(await index.embed(queries), 16)
     nodes = await index.nodes(distinct_rows(dense))
@@ -123,7 +123,7 @@ async def context_of(config: Config, index: LocalIndex, row: SubmissionRow, sett
         ranked,
         budget=setting.max_context_tokens,
         once=True,
-        paragraph_tokens=retrieval.paragraph_tokens,
+        paragraph_tokens=retrieval.longest_paragraph,
         siblings=retrieval.siblings,
         section_tokens=retrieval.section_tokens,
     )
@@ -131,12 +131,11 @@ async def context_of(config: Config, index: LocalIndex, row: SubmissionRow, sett
 
 
 def variants(question: str) -> list[str]:
-    """Four deterministic queries: the question; without stop words; its keywords; with the field's name."""
+    """Four deterministic queries: the question; without stop words; its names and numbers; with the field's name."""
     stop = stop_words()
-    words = re.findall(r"[\w.\-']+", question)
-    content = [word for word in words if word.lower() not in stop]
-    keywords = [word for word in content if len(word) > 4 or not word.islower()]
-    return [question, " ".join(content), " ".join(keywords), f"{question} data center energy"]
+    content = [word for word in re.findall(r"[\w.\-']+", question) if word.lower() not in stop]
+    keywords = [word for word in content if not word.islower()]
+    return [question, " ".join(content), " ".join(keywords) or question, f"{question} data center energy"]
 
 
 def numbers_of(value: str) -> tuple[float, ...]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from typing import Annotated, Any, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, field_validator, model_validator
@@ -113,14 +114,22 @@ class RetrievalConfig(Section):
     """Paragraphs BM25 adds, at most, a query and in all; 0: BM25 is off."""
     retrieval_threshold: Annotated[float, Field(ge=-1, le=1)] | None = None
     """Weakest cosine similarity of a match; None: no bound."""
-    paragraph_tokens: PositiveInt = 2048
-    """A matched sentence brings its whole paragraph up to so many tokens, else itself and its siblings."""
-    siblings: NonNegativeInt = 3
+    paragraph_tokens: PositiveInt | None = None
+    """A matched sentence brings its whole paragraph up to so many tokens, else itself and its siblings; None: an eighth
+    of max_context_tokens, and no bound without a budget."""
+    siblings: NonNegativeInt = 8
     """Sentences either side of a match in a paragraph that is too long."""
     section_tokens: NonNegativeInt = 512
     """A matched paragraph brings so many tokens of the section around it."""
     max_context_tokens: PositiveInt | None = 8000
     """Context budget of attempt 0 in tokens of the serving model; None: none."""
+
+    @property
+    def longest_paragraph(self) -> int:
+        """Tokens up to which a paragraph comes whole: pages that are one paragraph must not crowd out other matches."""
+        if self.paragraph_tokens is not None:
+            return self.paragraph_tokens
+        return sys.maxsize if self.max_context_tokens is None else max(self.max_context_tokens // 8, 1)
 
     @model_validator(mode="after")
     def _final_within_found(self) -> RetrievalConfig:

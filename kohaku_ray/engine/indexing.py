@@ -9,7 +9,10 @@ from __future__ import annotations
 
 import functools
 import logging
+import os
+import socket
 import time
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
@@ -38,7 +41,7 @@ from kohaku_ray.tree.nodes import NodeTable
 BLOCK_ROWS = 8192
 """Most texts of one encoding block; fewer where that would leave encoders without work."""
 MIN_BLOCK_ROWS = 256
-BLOCKS_PER_ENCODER = 4
+BLOCKS_PER_ENCODER = 8
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,6 +54,7 @@ class IndexSummary:
         n_files: Files found.
         n_rejects: Files that could not be used, listed with their reasons in the index.
         rejects: The first of them, as (file, reason).
+        texts_by_encoder: Texts each encoder actor was given.
         parse_s: Wall time of parsing, start-up of the cluster excluded.
         encode_s: Wall time of encoding, the encoders' start-up included.
         reduce_s: Wall time of propagation and index building.
@@ -62,6 +66,7 @@ class IndexSummary:
     n_files: int
     n_rejects: int
     rejects: tuple[tuple[str, str], ...]
+    texts_by_encoder: tuple[int, ...]
     parse_s: float
     encode_s: float
     reduce_s: float
@@ -112,8 +117,7 @@ def run_index(config: Config) -> IndexSummary:
             raise DataError(f"none of {len(files)} files can be used; the first: {rejects[0][0]}: {rejects[0][1]}")
         parse_s = time.perf_counter() - started
         started = time.perf_counter()
-        if n_texts:
-            _encode(config, parsed, dropped, n_texts, n_encoders, gpu)
+        by_encoder = _encode(config, parsed, dropped, n_texts, n_encoders, gpu) if n_texts else ()
         encode_s = time.perf_counter() - started
         started = time.perf_counter()
         reduce = ray.remote(_reduce).options(num_cpus=1, max_retries=1)
@@ -125,6 +129,7 @@ def run_index(config: Config) -> IndexSummary:
         n_files=len(files),
         n_rejects=len(rejects),
         rejects=tuple(rejects[:10]),
+        texts_by_encoder=by_encoder,
         parse_s=parse_s,
         encode_s=encode_s,
         reduce_s=reduce_s,
@@ -207,9 +212,11 @@ def _find_rejects(rows: Sequence[Mapping[str, Any]]) -> tuple[list[tuple[str, st
     return rejects, frozenset(file for file, _ in rejects)
 
 
-def _encode(config: Config, parsed: Any, dropped: frozenset[str], n_texts: int, n_encoders: int, gpu: bool) -> None:
-    """Encode what is new, spread over the encoders however the documents are sized."""
-    block_rows = min(max(n_texts // (BLOCKS_PER_ENCODER * n_encoders), MIN_BLOCK_ROWS), BLOCK_ROWS)
+def _encode(
+    config: Config, parsed: Any, dropped: frozenset[str], n_texts: int, n_encoders: int, gpu: bool
+) -> tuple[int, ...]:
+    """Encode what is new, spread over the encoders however the documents are sized; returns how many each had."""
+    block_rows = min(max(-(-n_texts // (BLOCKS_PER_ENCODER * n_encoders)), MIN_BLOCK_ROWS), BLOCK_ROWS)
     texts = (
         parsed.select_columns(["file", "nodes"])
         .map_batches(
@@ -227,11 +234,12 @@ def _encode(config: Config, parsed: Any, dropped: frozenset[str], n_texts: int, 
         batch_format="pyarrow",
         **({"num_gpus": 1} if gpu else {"num_cpus": 1}),
     )
-    began, n_done = time.perf_counter(), 0
+    began, by_encoder = time.perf_counter(), Counter[str]()
     for row in encoded.iter_rows():
-        n_done += row["n_texts"]
-        rate = n_done / (time.perf_counter() - began)
-        say(f"encode  {n_done}/{n_texts} texts  {rate:.0f}/s")
+        by_encoder[row["encoder"]] += row["n_texts"]
+        n_done = by_encoder.total()
+        say(f"encode  {n_done}/{n_texts} texts  {n_done / (time.perf_counter() - began):.0f}/s")
+    return tuple(sorted(by_encoder.values()))
 
 
 def new_texts(batch: pa.Table, config: Config, dropped: frozenset[str]) -> pa.Table:
@@ -263,6 +271,7 @@ class Encode:
         self._pending = PendingVectors(config.index.path)
         self._identity = encoder_settings(config)
         self._done: set[bytes] = set()
+        self._name = f"{socket.gethostname()}:{os.getpid()}"
 
     def __call__(self, batch: pa.Table) -> pa.Table:
         """Encode one block.
@@ -271,7 +280,7 @@ class Encode:
             batch: Columns key and text.
 
         Returns:
-            One row: how many texts are done.
+            One row: how many texts are done, and by whom.
         """
         texts = dict(zip(batch["key"].to_pylist(), batch["text"].to_pylist(), strict=True))
         # Repeats within a block fall together in the dict; those of earlier blocks are known by their keys.
@@ -280,7 +289,7 @@ class Encode:
             vectors = self._encoder.encode_passages(list(new.values()))
             self._pending.write(self._identity, list(new), vectors)
             self._done |= new.keys()
-        return pa.table({"n_texts": [len(batch)]})
+        return pa.table({"n_texts": [len(batch)], "encoder": [self._name]})
 
 
 def _reduce(config: Config, blocks: Sequence[Any], rejects: Sequence[tuple[str, str]]) -> dict[str, Any]:

@@ -125,8 +125,8 @@ class SegmentStore:
         if held is not None and held.owner != owner and held.is_alive():
             raise DataError(
                 f"ledger {self.path} belongs to process {held.pid} on {held.host}, of another cluster, seen "
-                f"{time.time() - held.renewed:.0f} s ago: run on that cluster, wait for it to end, or set ledger.path to "
-                "another directory"
+                f"{time.time() - held.renewed:.0f} s ago: run on that cluster, wait for it to end, or set ledger.path "
+                "to another directory"
             )
         lease = Lease.mine(owner)
         temporary = f"{LEASE}.{uuid.uuid4().hex[:8]}.tmp"

@@ -47,14 +47,19 @@ def read_metadata(path: str | None) -> dict[str, dict[str, str]]:
     if path is None:
         return {}
     name, data = read_source(path)
-    try:
-        reader = csv.DictReader(io.StringIO(data.decode("utf-8-sig"), newline=""))
-    except UnicodeDecodeError as error:
-        raise DataError(f"{name} is not UTF-8 at byte {error.start}: save it as UTF-8") from None
+    reader = csv.DictReader(io.StringIO(_decoded(data), newline=""))
     columns = reader.fieldnames or []
     if "id" not in columns:
         raise DataError(f"{name}: no column id; it has {', '.join(columns) or 'nothing'}")
     return {row["id"].strip(): _clean(row) for row in reader if row["id"]}
+
+
+def _decoded(data: bytes) -> str:
+    """Decode UTF-8, or what a spreadsheet on Windows writes: such files are published (WattBot's is one)."""
+    try:
+        return data.decode("utf-8-sig")
+    except UnicodeDecodeError:
+        return data.decode("cp1252", errors="replace")
 
 
 def _clean(row: Mapping[str | None, str | None]) -> dict[str, str]:

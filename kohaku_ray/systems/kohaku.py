@@ -173,7 +173,7 @@ def _context(evidence: Evidence, depth: Depth, tools: Tools, settings: Config) -
         ranked,
         budget=min((bound for bound in (depth.budget, room) if bound is not None), default=None),
         once=retrieval.dedup != "none",
-        paragraph_tokens=retrieval.paragraph_tokens,
+        paragraph_tokens=retrieval.longest_paragraph,
         siblings=retrieval.siblings,
         section_tokens=retrieval.section_tokens,
     )

@@ -1,0 +1,30 @@
+"""The sample collection, indexed once a test run, and configurations that stand on it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from kohaku_ray.config import Config, load_config
+
+
+@pytest.fixture(scope="session")
+def sample_index(cluster, tmp_path_factory) -> tuple[str, object]:
+    """Path of the sample collection's index, and what the index job said of it."""
+    from kohaku_ray.engine.indexing import run_index
+
+    path = str(tmp_path_factory.mktemp("sample") / "index")
+    return path, run_index(load_config("demo", [f"index.path={path}", "index.encoders=2"]))
+
+
+@pytest.fixture
+def sample_config(sample_index, tmp_path: Path) -> Callable[..., Config]:
+    """Make a configuration over the sample index, with its own run and ledger below ``tmp_path``."""
+
+    def make(*overrides: str, name: str = "run") -> Config:
+        own = [f"index.path={sample_index[0]}", f"ledger.path={tmp_path}/ledger", f"run={tmp_path}/{name}"]
+        return load_config("demo", [*own, *overrides])
+
+    return make
