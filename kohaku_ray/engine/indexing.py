@@ -12,6 +12,7 @@ import logging
 import os
 import socket
 import time
+import uuid
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -108,7 +109,8 @@ def run_index(config: Config) -> IndexSummary:
         check_demand(index_demand(config, n_encoders, gpu), resources, autoscaling=config.cluster.autoscaling)
         _configure_data()
         started = time.perf_counter()
-        parsed = _parse(config, files)
+        job = uuid.uuid4().hex
+        parsed = _parse(config, files, job)
         rows = parsed.select_columns(["file", "doc_id", "reason", "n_texts"]).take_all()
         rejects, dropped = _find_rejects(rows)
         n_texts = sum(row["n_texts"] for row in rows if row["file"] not in dropped)
@@ -117,7 +119,7 @@ def run_index(config: Config) -> IndexSummary:
             raise DataError(f"none of {len(files)} files can be used; the first: {rejects[0][0]}: {rejects[0][1]}")
         parse_s = time.perf_counter() - started
         started = time.perf_counter()
-        by_encoder = _encode(config, parsed, dropped, n_texts, n_encoders, gpu) if n_texts else ()
+        by_encoder = _encode(config, parsed, dropped, n_texts, n_encoders, gpu, job) if n_texts else ()
         encode_s = time.perf_counter() - started
         started = time.perf_counter()
         reduce = ray.remote(_reduce).options(num_cpus=1, max_retries=1)
@@ -146,28 +148,29 @@ def _configure_data() -> None:
     logging.getLogger("ray.data").setLevel(logging.ERROR)
 
 
-def _parse(config: Config, files: Sequence[str]) -> Any:
+def _parse(config: Config, files: Sequence[str], job: str) -> Any:
     """One row a file: its tree and how many of its texts are new, or why it cannot be used."""
     n_blocks = min(len(files), 4 * (config.index.parsers or int(ray.cluster_resources()["CPU"])))
     dataset = ray.data.from_items([{"file": file} for file in files], override_num_blocks=n_blocks)
-    stage = functools.partial(parse, config=config)
+    stage = functools.partial(parse, config=config, job=job)
     concurrency = {} if config.index.parsers is None else {"concurrency": config.index.parsers}
     return dataset.map_batches(stage, batch_size=None, batch_format="pyarrow", **concurrency).materialize()
 
 
-def parse(batch: pa.Table, config: Config) -> pa.Table:
+def parse(batch: pa.Table, config: Config, job: str) -> pa.Table:
     """Parse files into trees (a Ray Data task).
 
     Args:
         batch: Column ``file``.
         config: The job's configuration.
+        job: Unique name of this job.
 
     Returns:
         Columns file, doc_id, reason (null when the file is good), n_texts (new to the index), document and nodes
         (Arrow streams).
     """
-    metadata = _metadata(config.documents.metadata)
-    unknown = _unknown(config.model_dump_json())
+    metadata = read_metadata(config.documents.metadata)
+    unknown = _unknown(config.model_dump_json(), job)
     count = token_counter(config.index.encoder.model, config.index.encoder.revision)
     rows = []
     for file in batch["file"].to_pylist():
@@ -213,14 +216,16 @@ def _find_rejects(rows: Sequence[Mapping[str, Any]]) -> tuple[list[tuple[str, st
 
 
 def _encode(
-    config: Config, parsed: Any, dropped: frozenset[str], n_texts: int, n_encoders: int, gpu: bool
+    config: Config, parsed: Any, dropped: frozenset[str], n_texts: int, n_encoders: int, gpu: bool, job: str
 ) -> tuple[int, ...]:
     """Encode what is new, spread over the encoders however the documents are sized; returns how many each had."""
     block_rows = min(max(-(-n_texts // (BLOCKS_PER_ENCODER * n_encoders)), MIN_BLOCK_ROWS), BLOCK_ROWS)
     texts = (
         parsed.select_columns(["file", "nodes"])
         .map_batches(
-            functools.partial(new_texts, config=config, dropped=dropped), batch_size=None, batch_format="pyarrow"
+            functools.partial(new_texts, config=config, dropped=dropped, job=job),
+            batch_size=None,
+            batch_format="pyarrow",
         )
         .repartition(target_num_rows_per_block=block_rows, strict=True)
         .materialize()
@@ -242,13 +247,13 @@ def _encode(
     return tuple(sorted(by_encoder.values()))
 
 
-def new_texts(batch: pa.Table, config: Config, dropped: frozenset[str]) -> pa.Table:
+def new_texts(batch: pa.Table, config: Config, dropped: frozenset[str], job: str) -> pa.Table:
     """List the texts of some documents that no index knows (a Ray Data task); each once a document.
 
     Returns:
         Columns key and text.
     """
-    unknown = _unknown(config.model_dump_json())
+    unknown = _unknown(config.model_dump_json(), job)
     keys: list[bytes] = []
     found: list[str] = []
     for file, nodes in zip(batch["file"].to_pylist(), batch["nodes"], strict=True):
@@ -335,14 +340,9 @@ class _Unknown:
 
 
 @functools.lru_cache(maxsize=1)
-def _unknown(config_json: str) -> _Unknown:
-    """One a worker: the keys of a large index are read once."""
+def _unknown(config_json: str, job: str) -> _Unknown:
+    """One a worker and job: the keys of a large index are read once, and never those of an earlier job."""
     return _Unknown(Config.model_validate_json(config_json))
-
-
-@functools.lru_cache(maxsize=1)
-def _metadata(path: str | None) -> dict[str, dict[str, str]]:
-    return read_metadata(path)
 
 
 def _with_metadata(document: Document, metadata: Mapping[str, Mapping[str, str]]) -> Document:

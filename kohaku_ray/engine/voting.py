@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -208,7 +208,11 @@ def _ballot(row: Mapping[str, Any]) -> Ballot:
 def _vote_row(
     config: Config, question_id: str, question: str, unit: str | None, answers: Rows, weights: F64 | None = None
 ) -> dict[str, Any]:
-    verdict = vote([_ballot(row) for row in answers], rule_of(config.ensemble.vote), unit, weights)
+    rule = rule_of(config.ensemble.vote)
+    if weights is None:
+        # Members weigh alike until all questions are answered: see _weighted_votes.
+        rule = replace(rule, weights="uniform")
+    verdict = vote([_ballot(row) for row in answers], rule, unit, weights)
     return {
         "question_id": question_id,
         "question": question,
