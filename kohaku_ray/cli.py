@@ -5,8 +5,9 @@ from __future__ import annotations
 import argparse
 import json
 import sys
+import warnings
 from collections.abc import Callable, Sequence
-from typing import Any, get_args
+from typing import Any, get_args, get_type_hints
 
 from kohaku_ray import __version__
 from kohaku_ray.errors import ConfigError, KohakuRayError
@@ -20,6 +21,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     0: all done; 3: finished with some rows in error; 2: configuration; 1: anything else.
     """
     arguments = _parser().parse_args(argv)
+    warnings.showwarning = _warn
     command: Callable[[argparse.Namespace], int] = arguments.command
     try:
         return command(arguments)
@@ -172,7 +174,7 @@ def _choices(field: str) -> list[str]:
     """The values a vote setting takes, from the one place that lists them."""
     from kohaku_ray.ensemble.vote import VoteRule
 
-    return [str(value) for value in get_args(VoteRule.__annotations__[field])]
+    return [str(value) for value in get_args(get_type_hints(VoteRule)[field])]
 
 
 def _share(text: str) -> float:
@@ -180,6 +182,10 @@ def _share(text: str) -> float:
     if not 0 < value <= 1:
         raise argparse.ArgumentTypeError(f"{text} is not a share: above 0, at most 1")
     return value
+
+
+def _warn(message: Warning | str, *_: Any) -> None:
+    print(f"kohaku-ray: warning: {message}", file=sys.stderr)  # noqa: T201
 
 
 def _complain(error: Exception, code: int) -> int:

@@ -1,17 +1,20 @@
-"""Read a YAML configuration, apply overrides, and say clearly what does not fit."""
+"""Read a configuration, apply overrides, and say clearly what does not fit."""
 
 from __future__ import annotations
 
 import difflib
+import json
 import os
 import re
-from collections.abc import Iterator, Mapping, Sequence
+import tomllib
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, get_args
 
 import yaml
 from pydantic import BaseModel, ValidationError
 
+from kohaku_ray.config import kohakurag
 from kohaku_ray.config.schema import Config
 from kohaku_ray.errors import ConfigError
 
@@ -19,17 +22,22 @@ _HERE = Path(__file__).resolve()
 PRESETS = next((p for p in (_HERE.parents[2] / "configs", _HERE.parent / "presets") if p.is_dir()), _HERE.parent)
 """Where the presets lie: configs/ of a checkout, or their copy in an installed package."""
 
+_FORMATS: Mapping[str, tuple[str, Callable[[str], Any]]] = {
+    ".json": ("JSON", json.loads),
+    ".toml": ("TOML", tomllib.loads),
+}
 _VARIABLE = re.compile(r"\$\{(\w+)(?::-([^}]*))?\}")
 
 
 def load_config(path: str | None = None, overrides: Sequence[str] = ()) -> Config:
     """Read a configuration file and put the overrides on top.
 
-    A file may name a ``base``, another YAML beside it (or a preset of ``configs/``), whose values it changes.
-    ``${NAME}`` and ``${NAME:-default}`` in a value stand for environment variables.
+    A file may name a ``base``, another one beside it (or a preset of ``configs/``), whose values it changes.
+    ``${NAME}`` and ``${NAME:-default}`` in a value stand for environment variables. KohakuRAG's own configurations,
+    ``.py`` files and flat ones, are translated (``config/kohakurag.py``).
 
     Args:
-        path: The YAML file, or the name of a preset; None: the package's defaults.
+        path: The YAML, JSON, TOML or KohakuRAG ``.py`` file, or the name of a preset; None: the package's defaults.
         overrides: ``a.b=c`` each, ``c`` in YAML.
 
     Raises:
@@ -77,18 +85,27 @@ def _read(path: str, seen: tuple[str, ...]) -> dict[str, Any]:
     file = _find(path, seen)
     if str(file) in seen:
         raise ConfigError(f"{file} is its own base, by way of {' → '.join(seen)}: remove one `base`")
-    try:
-        values = yaml.safe_load(file.read_text(encoding="utf-8"))
-    except (OSError, UnicodeDecodeError) as error:
-        raise ConfigError(f"{file} cannot be read: {error}") from None
-    except yaml.YAMLError as error:
-        raise ConfigError(f"{file} is not YAML: {' '.join(str(error).split())}") from None
+    if file.suffix == ".py":
+        return kohakurag.translate(kohakurag.read_python(file), str(file))
+    values = _parsed(file)
     if values is None:
         values = {}
     if not isinstance(values, dict):
         raise ConfigError(f"{file} holds a {type(values).__name__} at its top, expected keys such as `retrieval:`")
+    if kohakurag.is_flat(values):
+        return kohakurag.translate(values, str(file))
     base = values.pop("base", None)
     return values if base is None else _merge(_read(str(base), (*seen, str(file))), values)
+
+
+def _parsed(file: Path) -> Any:
+    name, parse = _FORMATS.get(file.suffix, ("YAML", yaml.safe_load))
+    try:
+        return parse(file.read_text(encoding="utf-8"))
+    except (OSError, UnicodeDecodeError) as error:
+        raise ConfigError(f"{file} cannot be read: {error}") from None
+    except (yaml.YAMLError, ValueError, RecursionError) as error:
+        raise ConfigError(f"{file} is not {name}: {' '.join(str(error).split())}") from None
 
 
 def _find(path: str, seen: tuple[str, ...]) -> Path:

@@ -15,6 +15,7 @@ from typing import Any
 
 import ray
 from ray import serve
+from ray.serve.schema import ApplicationStatus
 
 from kohaku_ray.config.schema import Deployment, ExtractiveConfig, OpenAIConfig
 from kohaku_ray.engine.cluster import NAMESPACE
@@ -113,22 +114,19 @@ def make_backend(deployment: Deployment, limiter: SharedLimiter | None = None) -
             limiter=limiter,
         )
     raise ConfigError(
-        f"deployments: kind vllm ({deployment.model}) validates but does not run in this version: use openai against a "
-        "`vllm serve` of yours, or extractive"
+        f"kind is vllm ({deployment.model}), which this version validates but does not serve: use kind openai against "
+        "a `vllm serve` of yours, or extractive"
     )
 
 
 def check_deployment(name: str, deployment: Deployment) -> None:
-    """Check what can be checked without starting anything.
+    """Check that a deployment can be served, without starting anything.
 
     Raises:
         ConfigError: As ``make_backend``.
     """
     try:
-        if isinstance(deployment, OpenAIConfig):
-            _api_key(deployment)
-        elif not isinstance(deployment, ExtractiveConfig):
-            make_backend(deployment)
+        make_backend(deployment)  # opens nothing
     except ConfigError as error:
         raise ConfigError(f"deployments.{name}: {error}") from None
 
@@ -182,9 +180,11 @@ def serving(deployments: Mapping[str, Deployment]) -> Iterator[dict[str, str]]:
     beating = threading.Thread(target=keep_beating, daemon=True, name="beat")
     beating.start()
     try:
-        running = serve.status().applications
+        applications = serve.status().applications
         for name, deployment in deployments.items():
-            if names[name] not in running:
+            there = applications.get(names[name])
+            # One that is being deleted, or that failed, is deployed anew.
+            if there is None or there.status != ApplicationStatus.RUNNING:
                 _start(names[name], name, deployment)
         yield names
     finally:

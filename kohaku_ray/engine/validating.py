@@ -27,13 +27,16 @@ def validate(config: Config) -> list[str]:
     name, data = read_source(config.questions.path)
     questions = read_questions(name, data, config.questions.limit)
     Prompts(config.generation.prompts)
-    for key in sorted({config.generation.model, config.generation.planner_model or config.generation.model}):
-        check_deployment(key, config.deployments[key])
+    used = sorted({config.generation.model, config.generation.planner_model or config.generation.model})
+    for key in used:
+        if config.deployments[key].kind != "vllm":
+            check_deployment(key, config.deployments[key])
     demand = answer_demand(config)
     return [
         f"documents: {len(files)} files, {len(metadata)} with metadata",
         f"questions: {len(questions)} in {name}",
         f"index: {_index_state(config)}",
+        *(f"deployments.{key}: {config.deployments[key].kind}, {_serving_state(config, key)}" for key in used),
         f"demand: {demand.cpus:g} CPUs and {demand.gpus:g} GPUs for {demand.reason}; {_cluster_state(config)}",
         "valid",
     ]
@@ -48,6 +51,10 @@ def _index_state(config: Config) -> str:
         return str(error)
     counts = index.manifest["counts"]
     return f"{config.index.path}: {counts['n_documents']} documents, {counts['n_vectors']} vectors"
+
+
+def _serving_state(config: Config, key: str) -> str:
+    return "not served by this version yet" if config.deployments[key].kind == "vllm" else "ready to be served"
 
 
 def _cluster_state(config: Config) -> str:

@@ -1,0 +1,130 @@
+"""The command line: exit codes, messages, and what it does not load."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from kohaku_ray.cli import main
+from kohaku_ray.sample import path as sample_path
+from kohaku_ray.submissions import read_submission
+
+HEAVY = ("ray", "torch", "faiss", "vllm", "pymupdf", "transformers", "sentence_transformers", "polars")
+
+
+def loaded_after(code: str) -> set[str]:
+    check = f"{code}\nimport sys, json; print(json.dumps([m for m in {HEAVY!r} if m in sys.modules]))"
+    done = subprocess.run([sys.executable, "-c", check], capture_output=True, text=True, check=True)
+    return set(json.loads(done.stdout.splitlines()[-1]))
+
+
+@pytest.mark.parametrize(
+    "code",
+    [
+        "import kohaku_ray",
+        "import kohaku_ray.cli\ntry: kohaku_ray.cli.main(['--help'])\nexcept SystemExit: pass",
+        "from kohaku_ray.config import load_config; load_config('demo')",
+        "import kohaku_ray.systems.kohaku",
+        "import kohaku_ray.evaluation.report, kohaku_ray.ensemble.aggregate",
+    ],
+    ids=["package", "help", "config", "systems", "files"],
+)
+def test_nothing_heavy_is_loaded(code):
+    assert loaded_after(code) == set()
+
+
+def write(folder: Path, name: str, rows: list[tuple[str, str, str]]) -> str:
+    lines = ["id,answer_value,ref_id", *(f'{key},"{value}","{refs}"' for key, value, refs in rows)]
+    (folder / name).write_text("\n".join(lines))
+    return str(folder / name)
+
+
+def test_vote_over_files_needs_no_cluster(tmp_path, capsys):
+    files = [
+        write(tmp_path, "a.csv", [("q1", "5", "['x']"), ("q2", "is_blank", "is_blank")]),
+        write(tmp_path, "b.csv", [("q1", "7", "['y']"), ("q2", "is_blank", "is_blank")]),
+        write(tmp_path, "c.csv", [("q1", "5.001", "['x']")]),
+    ]
+    out = str(tmp_path / "out.csv")
+    assert main(["vote", *files, "--strategy", "answer_priority", "--ignore-blank", "-o", out]) == 0
+    rows = read_submission(out).rows
+    assert (rows["q1"].answer_value, rows["q1"].ref_ids) == ("5", ("x",))
+    assert rows["q2"].answer_value == "is_blank"
+    printed = capsys.readouterr().out
+    assert "2 questions, 3 members, 1 abstained" in printed
+    assert "c.csv: 1 questions missing, counted as blank: q2" in printed
+
+
+def test_score_prints_a_list_of_records(tmp_path, capsys):
+    truth = sample_path("questions.csv")
+    assert main(["score", "--truth", truth, truth, "--metric", "wattbot", "--metric", "kaggle", "--json"]) == 0
+    records = json.loads(capsys.readouterr().out)
+    assert [set(record) for record in records] == [
+        {"file", "metric", "score", "value", "ref", "abstain", "n", "missing"}
+    ] * 2
+    assert [(record["metric"], record["score"]) for record in records] == [("wattbot", 1.0), ("kaggle", 1.0)]
+    assert main(["score", "--truth", truth, truth, "--by", "split", "--errors"]) == 0
+    table = capsys.readouterr().out
+    assert "private" in table
+    assert "rounding" in table
+
+
+@pytest.mark.parametrize(
+    ("arguments", "code", "message"),
+    [
+        (["validate", "demo", "--set", "retrieval.topk=3"], 2, "did you mean retrieval.top_k?"),
+        (["validate", "demo", "--set", "cluster.retrievers=500"], 2, "CPUs but 500 retriever(s)"),
+        (["validate", "demo", "--set", "questions.path=/none.csv"], 1, "/none.csv cannot be read"),
+        (["validate", "demo", "--set", "questions.path=sample:none.csv"], 2, "does not exist"),
+        (["validate", "demo", "--set", "documents.paths=[/none]"], 1, "/none does not exist"),
+        (["validate", "demo", "--set", "generation.prompts=/none"], 2, "/none"),
+        (
+            ["validate", "demo", "--set", "deployments.big={kind: vllm, model: m}", "--set", "generation.model=big"],
+            2,
+            "the cluster has 0 GPUs but 1 retriever(s) and 1 replica(s) of big need 1",
+        ),
+        (["score", "--truth", "/none.csv", "/none.csv"], 1, "/none.csv: cannot be read"),
+        (["show", "/none", "q1"], 1, "holds no votes.parquet"),
+    ],
+)
+def test_what_is_wrong_is_one_line_and_an_exit_code(arguments, code, message, capsys):
+    assert main(arguments) == code
+    said = capsys.readouterr().err
+    assert said.startswith("kohaku-ray: ")
+    assert message in said
+    assert "Traceback" not in said
+
+
+def test_validate_prints_the_whole_configuration_and_starts_nothing(capsys, tmp_path):
+    assert main(["validate", "demo", "--set", f"index.path={tmp_path}/index"]) == 0
+    out = capsys.readouterr().out
+    assert "top_k_final: 32" in out
+    assert "files, 1" in out
+    assert "there is no index" in out
+    assert out.rstrip().endswith("valid")
+    assert not (tmp_path / "index").exists()
+
+
+def test_a_vllm_configuration_validates_and_says_that_it_does_not_run_yet(capsys, tmp_path):
+    flags = [
+        *("--set", "deployments.big={kind: vllm, model: m}"),
+        *("--set", "generation.model=big"),
+        *("--set", "cluster.address=auto"),
+        *("--set", f"run={tmp_path}/run"),
+    ]
+    assert main(["validate", "demo", *flags]) == 0
+    assert "deployments.big: vllm, not served by this version yet" in capsys.readouterr().out
+    assert main(["answer", "demo", *flags]) == 2
+    assert "which this version validates but does not serve" in capsys.readouterr().err
+    assert not (tmp_path / "run").exists()
+
+
+@pytest.mark.parametrize("value", ["0", "1.5", "x"])
+def test_a_share_is_a_share(value, capsys):
+    with pytest.raises(SystemExit) as stop:
+        main(["vote", "a.csv", "-o", "o.csv", "--blank-quorum", value])
+    assert stop.value.code == 2
