@@ -7,10 +7,13 @@ import json
 import sys
 import warnings
 from collections.abc import Callable, Sequence
-from typing import Any, get_args, get_type_hints
+from typing import TYPE_CHECKING, Any, get_args, get_type_hints
 
 from kohaku_ray import __version__
 from kohaku_ray.errors import ConfigError, KohakuRayError
+
+if TYPE_CHECKING:
+    from kohaku_ray.config import Config
 
 OK, FAILED, BAD_CONFIG, ROWS_IN_ERROR = 0, 1, 2, 3
 
@@ -21,7 +24,6 @@ def main(argv: Sequence[str] | None = None) -> int:
     0: all done; 3: finished with some rows in error; 2: configuration; 1: anything else.
     """
     arguments = _parser().parse_args(argv)
-    warnings.showwarning = _warn
     command: Callable[[argparse.Namespace], int] = arguments.command
     try:
         return command(arguments)
@@ -97,21 +99,30 @@ def _add_config(parser: argparse.ArgumentParser) -> None:
     )
 
 
-def _index(arguments: argparse.Namespace) -> int:
+def _load(arguments: argparse.Namespace) -> Config:
     from kohaku_ray.config import load_config
+
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        config = load_config(arguments.config, arguments.overrides)
+    for warning in caught:
+        print(f"kohaku-ray: warning: {warning.message}", file=sys.stderr)  # noqa: T201
+    return config
+
+
+def _index(arguments: argparse.Namespace) -> int:
     from kohaku_ray.engine.indexing import run_index
 
-    summary = run_index(load_config(arguments.config, arguments.overrides))
+    summary = run_index(_load(arguments))
     _print(summary.text())
     return ROWS_IN_ERROR if summary.n_rejects else OK
 
 
 def _answer(arguments: argparse.Namespace) -> int:
-    from kohaku_ray.config import load_config
     from kohaku_ray.engine.answering import run_answer
     from kohaku_ray.engine.results import describe_run
 
-    config = load_config(arguments.config, arguments.overrides)
+    config = _load(arguments)
     summary = run_answer(config)
     _print(describe_run(config, summary))
     return ROWS_IN_ERROR if summary.n_member_errors else OK
@@ -154,10 +165,10 @@ def _score(arguments: argparse.Namespace) -> int:
 
 
 def _validate(arguments: argparse.Namespace) -> int:
-    from kohaku_ray.config import as_yaml, load_config
+    from kohaku_ray.config import as_yaml
     from kohaku_ray.engine.validating import validate
 
-    config = load_config(arguments.config, arguments.overrides)
+    config = _load(arguments)
     checks = validate(config)
     _print(f"{as_yaml(config)}\n" + "\n".join(checks))
     return OK
@@ -182,10 +193,6 @@ def _share(text: str) -> float:
     if not 0 < value <= 1:
         raise argparse.ArgumentTypeError(f"{text} is not a share: above 0, at most 1")
     return value
-
-
-def _warn(message: Warning | str, *_: Any) -> None:
-    print(f"kohaku-ray: warning: {message}", file=sys.stderr)  # noqa: T201
 
 
 def _complain(error: Exception, code: int) -> int:
