@@ -79,7 +79,9 @@ class IndexConfig(Section):
     """FAISS factory string; Flat is exact."""
     bm25: Bm25Config = Bm25Config()
     encoders: PositiveInt | None = None
-    """Encoder actors; None: one a GPU, or one a CPU but the one the reducer needs."""
+    """Encoder actors; None: one a GPU, or one a CPU where there is none."""
+    resources: dict[str, float] = Field(default_factory=dict)
+    """Custom Ray resources an encoder asks for, to keep it on nodes of one worker group."""
     parsers: PositiveInt | None = None
     """Concurrent parse tasks; None: as many as CPUs."""
 
@@ -199,12 +201,21 @@ class EnsembleConfig(Section):
     vote: VoteConfig = VoteConfig()
 
 
-class ExtractiveConfig(Section):
+class BackendConfig(Section):
+    """What every backend has."""
+
+    replicas: PositiveInt = 1
+    """Serve replicas; a rate limit is shared among them."""
+    application: str | None = None
+    """A Serve application that runs already (see `cluster/rayservice.yaml`); None: the job starts its own."""
+    resources: dict[str, float] = Field(default_factory=dict)
+    """Custom Ray resources a replica asks for, to keep it on nodes of one worker group."""
+
+
+class ExtractiveConfig(BackendConfig):
     """A floor to compare models with: no weights, no GPU."""
 
     kind: Literal["extractive"] = "extractive"
-    replicas: PositiveInt = 1
-    """Serve replicas."""
     max_ongoing: PositiveInt = 64
     """Requests in flight a replica."""
     window_tokens: PositiveInt = 131072
@@ -213,7 +224,7 @@ class ExtractiveConfig(Section):
     """Share of the question's weighted terms a sentence must cover, or the answer is blank."""
 
 
-class OpenAIConfig(Section):
+class OpenAIConfig(BackendConfig):
     """Any OpenAI-compatible server."""
 
     kind: Literal["openai"] = "openai"
@@ -225,8 +236,6 @@ class OpenAIConfig(Section):
     """Put to the model's name in the ledger, for servers that call different weights by one name."""
     api_key_env: str | None = "OPENAI_API_KEY"
     """Environment variable that holds the key; None: no key is sent."""
-    replicas: PositiveInt = 1
-    """Serve replicas; the rate limit is shared among them."""
     max_ongoing: PositiveInt = 64
     """Requests in flight a replica."""
     requests_per_s: Annotated[float, Field(gt=0)] | None = None
@@ -247,14 +256,12 @@ class OpenAIConfig(Section):
     """Merged into every request."""
 
 
-class VllmConfig(Section):
+class VllmConfig(BackendConfig):
     """vLLM behind `ray.serve.llm`."""
 
     kind: Literal["vllm"] = "vllm"
     model: str
     """Name or path of the model."""
-    replicas: PositiveInt = 1
-    """Serve replicas."""
     max_ongoing: PositiveInt = 256
     """Requests in flight a replica."""
     tensor_parallel: PositiveInt = 1

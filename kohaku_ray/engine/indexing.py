@@ -237,6 +237,7 @@ def _encode(
         compute=ray.data.ActorPoolStrategy(size=n_encoders),
         batch_size=None,
         batch_format="pyarrow",
+        resources=config.index.resources or None,
         **({"num_gpus": 1} if gpu else {"num_cpus": 1}),
     )
     began, by_encoder = time.perf_counter(), Counter[str]()

@@ -41,6 +41,6 @@ def score_run(config: Config, run: str) -> ScoreReport | None:
     if not truth.endswith(".csv"):
         return None
     try:
-        return run_score(truth, [f"{run}/submission.csv"], ("wattbot", "kaggle"))
+        return run_score(truth, [f"{run}/submission.csv"], ("wattbot", "kaggle"), limit=config.questions.limit)
     except DataError:
         return None

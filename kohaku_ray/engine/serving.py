@@ -17,6 +17,7 @@ import ray
 from ray import serve
 from ray.serve.schema import ApplicationStatus
 
+from kohaku_ray.config import load_config
 from kohaku_ray.config.schema import Deployment, ExtractiveConfig, OpenAIConfig
 from kohaku_ray.engine.cluster import NAMESPACE
 from kohaku_ray.errors import ConfigError, ModelError
@@ -140,6 +141,8 @@ def model_identity(deployment: Deployment) -> str:
 
 def application_name(name: str, deployment: Deployment) -> str:
     """Name the application of a deployment: the same settings give the same name, so that jobs share it."""
+    if deployment.application is not None:
+        return deployment.application
     settings = json.dumps(deployment.model_dump(mode="json"), sort_keys=True)
     return f"kohaku-{name}-{hashlib.blake2b(settings.encode(), digest_size=5).hexdigest()}"
 
@@ -170,12 +173,14 @@ def serving(deployments: Mapping[str, Deployment]) -> Iterator[dict[str, str]]:
         )
         .remote()
     )
-    ray.get(registry.beat.remote(job, list(names.values())))
+    # Applications that others started are theirs to end.
+    ours = [names[name] for name, deployment in deployments.items() if deployment.application is None]
+    ray.get(registry.beat.remote(job, ours))
     stop = threading.Event()
 
     def keep_beating() -> None:
         while not stop.wait(BEAT_S):
-            registry.beat.remote(job, list(names.values()))
+            registry.beat.remote(job, ours)
 
     beating = threading.Thread(target=keep_beating, daemon=True, name="beat")
     beating.start()
@@ -183,9 +188,15 @@ def serving(deployments: Mapping[str, Deployment]) -> Iterator[dict[str, str]]:
         applications = serve.status().applications
         for name, deployment in deployments.items():
             there = applications.get(names[name])
+            if there is not None and there.status == ApplicationStatus.RUNNING:
+                continue
+            if deployment.application is not None:
+                raise ConfigError(
+                    f"deployments.{name}.application is {deployment.application!r} but Serve runs "
+                    f"{', '.join(sorted(applications)) or 'nothing'}: start it, or set application to null"
+                )
             # One that is being deleted, or that failed, is deployed anew.
-            if there is None or there.status != ApplicationStatus.RUNNING:
-                _start(names[name], name, deployment)
+            _start(names[name], name, deployment)
         yield names
     finally:
         stop.set()
@@ -194,7 +205,32 @@ def serving(deployments: Mapping[str, Deployment]) -> Iterator[dict[str, str]]:
             serve.delete(name)
 
 
+def build(arguments: Mapping[str, str]) -> serve.Application:
+    """Build the application of one deployment, for a Serve configuration file (``import_path`` with ``args``).
+
+    Args:
+        arguments: ``config``, a YAML file or preset, and ``deployment``, a key of its ``deployments``.
+
+    Raises:
+        ConfigError: The configuration has no such deployment, or it cannot be served.
+    """
+    config = load_config(arguments["config"])
+    name = arguments["deployment"]
+    if name not in config.deployments:
+        raise ConfigError(f"deployment is {name!r} but {arguments['config']} has {', '.join(config.deployments)}")
+    check_deployment(name, config.deployments[name])
+    return _bind(arguments.get("application", name), name, config.deployments[name])
+
+
 def _start(application: str, name: str, deployment: Deployment) -> None:
+    try:
+        serve.run(_bind(application, name, deployment), name=application, route_prefix=None)
+    except RuntimeError as error:
+        serve.delete(application)
+        raise ModelError(f"deployments.{name} did not come up: {error}") from None
+
+
+def _bind(application: str, name: str, deployment: Deployment) -> serve.Application:
     limiter = None
     if isinstance(deployment, OpenAIConfig) and deployment.requests_per_s is not None:
         limiter = (
@@ -211,6 +247,8 @@ def _start(application: str, name: str, deployment: Deployment) -> None:
             .remote(deployment.requests_per_s)
         )
     actor: dict[str, Any] = {"num_cpus": 1 if isinstance(deployment, ExtractiveConfig) else 0}
+    if deployment.resources:
+        actor["resources"] = deployment.resources
     replica = serve.deployment(
         ChatReplica,
         name=name,
@@ -220,11 +258,7 @@ def _start(application: str, name: str, deployment: Deployment) -> None:
         graceful_shutdown_timeout_s=2,
         ray_actor_options=actor,
     )
-    try:
-        serve.run(replica.bind(deployment, limiter), name=application, route_prefix=None)
-    except RuntimeError as error:
-        serve.delete(application)
-        raise ModelError(f"deployments.{name} did not come up: {error}") from None
+    return replica.bind(deployment, limiter)
 
 
 def _api_key(deployment: OpenAIConfig) -> str | None:

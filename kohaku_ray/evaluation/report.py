@@ -5,7 +5,7 @@ from __future__ import annotations
 import difflib
 import os
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from typing import Any
 
 from kohaku_ray.errors import DataError
@@ -67,6 +67,7 @@ def run_score(
     metrics: Sequence[Metric] = ("wattbot",),
     by: str | None = None,
     errors: bool = False,
+    limit: int | None = None,
 ) -> ScoreReport:
     """Score submission files against a truth file.
 
@@ -76,11 +77,14 @@ def run_score(
         metrics: Under which metrics.
         by: A column of the truth to split the questions by; one record for each of its labels.
         errors: Count the error classes too (of a whole file, by the ``wattbot`` rule).
+        limit: Only the truth's first so many questions, as a limited run answers them.
 
     Raises:
         DataError: A file cannot be read, or the truth has no column ``by``.
     """
     truth = read_submission(truth_path)
+    if limit is not None:
+        truth = replace(truth, rows=dict(list(truth.rows.items())[:limit]))
     labels = _labels(truth, by) if by is not None else None
     submissions = [read_submission(path) for path in files]
     reports = tuple(_file_report(truth, submission) for submission in submissions)

@@ -19,6 +19,7 @@ from kohaku_ray.engine.indexing import run_index
 from kohaku_ray.engine.tools import LocalIndex, make_encoder
 from kohaku_ray.errors import ConfigError, DataError, IndexMismatchError
 from kohaku_ray.index.store import Index
+from kohaku_ray.sample import path as sample_path
 from kohaku_ray.tree.nodes import KINDS
 
 pytestmark = pytest.mark.ray
@@ -40,7 +41,7 @@ def write(folder: Path, **files: str | bytes) -> Path:
 def test_the_sample_collection_becomes_an_index(sample_index):
     path, summary = sample_index
     index = Index.open(path)
-    assert summary.counts["n_documents"] == len(index.documents) == 10
+    assert summary.counts["n_documents"] == len(index.documents) == len(list(Path(sample_path("documents")).iterdir()))
     assert summary.n_rejects == 0
     kinds = [KINDS[code] for code in index.nodes.kind]
     assert kinds.count("sentence") == summary.counts["n_sentences"] > 500
