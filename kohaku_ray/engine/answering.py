@@ -19,9 +19,8 @@ from kohaku_ray.engine.errors import fetch
 from kohaku_ray.engine.ledger import Ledger, open_ledger
 from kohaku_ray.engine.members import Member, Retriever
 from kohaku_ray.engine.runs import RunDirectory
-from kohaku_ray.engine.serving import application_name, check_deployment, serving
+from kohaku_ray.engine.serving import application_name, check_deployment, models_of, serving
 from kohaku_ray.engine.sources import read_metadata, read_source
-from kohaku_ray.engine.tools import models_of
 from kohaku_ray.engine.voting import BlockResult, finish_run, vote_block
 from kohaku_ray.errors import KohakuRayError
 from kohaku_ray.questions import read_questions

@@ -15,9 +15,7 @@ from dataclasses import dataclass
 from typing import Any, Literal
 
 import ray
-from ray import serve
 from ray.exceptions import RayError, RayTaskError
-from ray.serve.exceptions import RayServeException
 
 from kohaku_ray.config.schema import LedgerConfig
 from kohaku_ray.engine.cluster import NAMESPACE
@@ -160,6 +158,9 @@ class LedgerShard:
     def _handle(self, application: str) -> Any:
         # One handle an application: each new one brings a router of its own.
         if application not in self._handles:
+            # Imported here: askers need no Serve, and it takes a second of every actor's start.
+            from ray import serve
+
             self._handles[application] = serve.get_app_handle(application)
         return self._handles[application]
 
@@ -292,6 +293,8 @@ def _shard_actor(name: str, path: str, shard: int, config: LedgerConfig, n_shard
 
 
 async def _call_replica(request: ChatRequest, handle: Any) -> Reply:
+    from ray.serve.exceptions import RayServeException
+
     last: BaseException | None = None
     for attempt in range(REPLICA_TRIES):
         try:

@@ -17,9 +17,10 @@ import ray
 from ray import serve
 from ray.serve.schema import ApplicationStatus
 
-from kohaku_ray.config import load_config
+from kohaku_ray.config import Config, load_config
 from kohaku_ray.config.schema import Deployment, ExtractiveConfig, OpenAIConfig
 from kohaku_ray.engine.cluster import NAMESPACE
+from kohaku_ray.engine.tools import Model, Role
 from kohaku_ray.errors import ConfigError, ModelError
 from kohaku_ray.generation.extractive import ExtractiveBackend
 from kohaku_ray.generation.limits import TokenBucket
@@ -137,6 +138,25 @@ def model_identity(deployment: Deployment) -> str:
     own = make_backend(deployment).identity
     named = deployment.identity if isinstance(deployment, OpenAIConfig) else None
     return f"{own} identity={named}" if named else str(own)
+
+
+def models_of(config: Config, applications: Mapping[str, str]) -> dict[Role, Model]:
+    """Say which model plays which role, with its sampling parameters."""
+    generation = config.generation
+    names: dict[Role, str] = {"answer": generation.model, "plan": generation.planner_model or generation.model}
+    longest: dict[Role, int] = {"answer": generation.max_tokens, "plan": generation.planner_max_tokens}
+    return {
+        role: Model(
+            application=applications[name],
+            identity=model_identity(config.deployments[name]),
+            temperature=generation.temperature,
+            top_p=generation.top_p,
+            max_tokens=longest[role],
+            window_tokens=config.deployments[name].window_tokens,
+            reads_prose=config.deployments[name].kind != "extractive",
+        )
+        for role, name in names.items()
+    }
 
 
 def application_name(name: str, deployment: Deployment) -> str:

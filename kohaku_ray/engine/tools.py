@@ -13,7 +13,6 @@ from kohaku_ray.arrays import F32, I64
 from kohaku_ray.config import Config
 from kohaku_ray.engine.batching import Batcher
 from kohaku_ray.engine.ledger import Ledger, Source
-from kohaku_ray.engine.serving import model_identity
 from kohaku_ray.generation.prompts import Prompt, Prompts
 from kohaku_ray.generation.request import ChatRequest
 from kohaku_ray.generation.seeds import seed_for
@@ -65,25 +64,6 @@ class Call:
     wait_s: float
     service_s: float
     replica: str
-
-
-def models_of(config: Config, applications: Mapping[str, str]) -> dict[Role, Model]:
-    """Say which model plays which role, with its sampling parameters."""
-    generation = config.generation
-    names: dict[Role, str] = {"answer": generation.model, "plan": generation.planner_model or generation.model}
-    longest: dict[Role, int] = {"answer": generation.max_tokens, "plan": generation.planner_max_tokens}
-    return {
-        role: Model(
-            application=applications[name],
-            identity=model_identity(config.deployments[name]),
-            temperature=generation.temperature,
-            top_p=generation.top_p,
-            max_tokens=longest[role],
-            window_tokens=config.deployments[name].window_tokens,
-            reads_prose=config.deployments[name].kind != "extractive",
-        )
-        for role, name in names.items()
-    }
 
 
 class IndexSource(Protocol):

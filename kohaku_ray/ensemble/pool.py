@@ -1,0 +1,191 @@
+"""Recorded ballots as arrays: normalised once, to be voted over in any subsample of the members."""
+
+from __future__ import annotations
+
+from collections.abc import Hashable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import TypeVar
+
+import numpy as np
+import numpy.typing as npt
+
+from kohaku_ray.arrays import I64
+from kohaku_ray.ensemble.normalise import Value, normalise, same
+from kohaku_ray.ensemble.vote import Ballot
+from kohaku_ray.errors import ConfigError
+from kohaku_ray.values import is_abstention, is_blank
+
+Bool = npt.NDArray[np.bool_]
+Words = npt.NDArray[np.uint64]
+"""Sets of references as bits: the last axis holds ``n_words`` words of 64, bit r of word w is reference 64 w + r."""
+
+WORD = 64
+
+K = TypeVar("K", bound=Hashable)
+
+
+@dataclass(frozen=True, slots=True)
+class Pool:
+    """The ballots of M members on Q questions, each thing of a question numbered in order of first appearance.
+
+    Attributes:
+        group: Shape ``(Q, M)``; which answer a member gave, -1 where it abstains. Equal numbers are one answer, in
+            every subsample, but for the questions of ``chains``, where a number is a distinct normalised value.
+        spelling: Shape ``(Q, M)``; index into the question's ``spellings``, -1 where the member abstains.
+        refset: Shape ``(Q, M)``; index into the question's rows of ``words``; a member that abstains cites nothing.
+        words: Shape ``(Q, sets, n_words)``; the question's distinct reference sets, as bits over its ``refs``.
+        spellings: By question, the values as written.
+        refs: By question, the cited references, lower-cased.
+        chains: By question where 0.1 % is no equivalence (5 is 5.004 and that is 5.008, but 5 is not 5.008), so that
+            the groups depend on who is drawn: shape ``(n, n)``, whether value j joins a group that value i opened.
+    """
+
+    group: I64
+    spelling: I64
+    refset: I64
+    words: Words
+    spellings: tuple[tuple[str, ...], ...]
+    refs: tuple[tuple[str, ...], ...]
+    chains: Mapping[int, Bool]
+
+    @property
+    def n_questions(self) -> int:
+        """How many questions, Q."""
+        return int(self.group.shape[0])
+
+    @property
+    def n_members(self) -> int:
+        """How many members, M."""
+        return int(self.group.shape[1])
+
+    def refs_of(self, question: int, words: Words) -> frozenset[str]:
+        """Read a reference set of shape ``(n_words,)`` back."""
+        bits = int.from_bytes(words.astype("<u8").tobytes(), "little")
+        return frozenset(ref for index, ref in enumerate(self.refs[question]) if bits >> index & 1)
+
+    def labels(self, question: I64, drawn: I64) -> I64:
+        """Group drawn members by answer, as ``group_values`` groups them.
+
+        Args:
+            question: Shape ``(cells,)``; which question each cell is about.
+            drawn: Shape ``(cells, m)``; members in the order they count in.
+
+        Returns:
+            Shape ``(cells, m)``; equal within a cell where the answers are one, -1 where a member abstains.
+        """
+        label: I64 = self.group[question[:, None], drawn]
+        for chained, joins in self.chains.items():
+            cells = np.flatnonzero(question == chained)
+            label[cells] = _leaders(label[cells], joins)
+        return label
+
+
+def pool_ballots(ballots: Sequence[Sequence[Ballot]], units: Sequence[str | None] | None = None) -> Pool:
+    """Normalise, group and number recorded ballots.
+
+    Args:
+        ballots: By question, one ballot a member, members in the same order throughout.
+        units: By question, its answer unit; None: no question has one.
+
+    Raises:
+        ConfigError: There are no ballots, or questions differ in their number of ballots or from the number of units.
+    """
+    units = units if units is not None else [None] * len(ballots)
+    _check(ballots, units)
+    blank = [[ballot.is_blank or is_abstention(ballot.answer_value) for ballot in row] for row in ballots]
+    values, spellings, refs, sets = [], [], [], []
+    for row, silent, unit in zip(ballots, blank, units, strict=True):
+        answered = [not one for one in silent]
+        values.append(_number([normalise(ballot.answer_value, unit) for ballot in row], answered))
+        spellings.append(_number([ballot.answer_value.strip() for ballot in row], answered))
+        cited = [() if one else _cited(ballot) for ballot, one in zip(row, silent, strict=True)]
+        refs.append(tuple(dict.fromkeys(ref for refs_of_one in cited for ref in refs_of_one)))
+        sets.append(_number([frozenset(one) for one in cited], [True] * len(row)))
+    groups, chains = _groups([keys for _, keys in values])
+    return Pool(
+        group=np.array(
+            [[mapping[i] if i >= 0 else -1 for i in of] for mapping, (of, _) in zip(groups, values, strict=True)]
+        ),
+        spelling=np.array([of for of, _ in spellings]),
+        refset=np.array([of for of, _ in sets]),
+        words=_bits([keys for _, keys in sets], refs),
+        spellings=tuple(keys for _, keys in spellings),
+        refs=tuple(refs),
+        chains=chains,
+    )
+
+
+def _check(ballots: Sequence[Sequence[Ballot]], units: Sequence[str | None]) -> None:
+    if not ballots or not ballots[0]:
+        raise ConfigError("There are no ballots to study: give at least one question with at least one member.")
+    odd = next((index for index, row in enumerate(ballots) if len(row) != len(ballots[0])), None)
+    if odd is not None:
+        raise ConfigError(
+            f"Question {odd} has {len(ballots[odd])} ballots but question 0 has {len(ballots[0])}: "
+            f"give one a member to each, a blank one where a member has no answer."
+        )
+    if len(units) != len(ballots):
+        raise ConfigError(f"There are {len(units)} units but {len(ballots)} questions: give one a question, or none.")
+
+
+def _cited(ballot: Ballot) -> tuple[str, ...]:
+    return tuple(ref.strip().lower() for ref in ballot.ref_ids if not is_blank(ref))
+
+
+def _number(keys: Sequence[K], counted: Sequence[bool]) -> tuple[list[int], tuple[K, ...]]:
+    """Number what is counted in order of first appearance: a number each, -1 where not counted, and the keys."""
+    first: dict[K, int] = {}
+    numbers = [first.setdefault(key, len(first)) if one else -1 for key, one in zip(keys, counted, strict=True)]
+    return numbers, tuple(first)
+
+
+def _groups(values: Sequence[tuple[Value, ...]]) -> tuple[list[list[int]], dict[int, Bool]]:
+    """Group each question's distinct values: a group a value where that holds in any subsample, else the relation."""
+    groups, chains = [], {}
+    for question, distinct in enumerate(values):
+        joins = np.array([[_joins(one, other) for other in distinct] for one in distinct], dtype=bool)
+        joins = joins.reshape(len(distinct), len(distinct))
+        # a relation of everything with itself is an equivalence where what is related has the same relations
+        if all(np.array_equal(joins[i], joins[j]) for i, j in np.argwhere(joins)):
+            groups.append(joins.argmax(axis=1).tolist() if len(distinct) else [])
+        else:
+            groups.append(list(range(len(distinct))))
+            chains[question] = joins
+    return groups, chains
+
+
+def _joins(first: Value, other: Value) -> bool:
+    return first == other or (first.kind == other.kind != "text" and same(first, other))
+
+
+def _leaders(values: I64, joins: Bool) -> I64:
+    """Find the position of each member's group's first member, members taken in order.
+
+    Args:
+        values: Shape ``(cells, m)``; distinct values, -1 where a member abstains.
+        joins: Shape ``(n, n)``; whether value j joins a group that value i opened; true on the diagonal.
+
+    Returns:
+        Shape ``(cells, m)``; -1 where a member abstains.
+    """
+    leads = values >= 0
+    leader = np.full_like(values, -1)
+    for position in range(values.shape[1]):
+        upto = slice(position + 1)
+        fits = leads[:, upto] & joins[values[:, upto], values[:, position, None]]
+        leader[:, position] = fits.argmax(axis=1)
+        leads[:, position] &= leader[:, position] == position
+    leader[values < 0] = -1
+    return leader
+
+
+def _bits(sets: Sequence[tuple[frozenset[str], ...]], refs: Sequence[tuple[str, ...]]) -> Words:
+    n_words = -(-max(1, *map(len, refs)) // WORD)
+    words = np.zeros((len(sets), max(map(len, sets)), n_words), dtype=np.uint64)
+    for question, (of, named) in enumerate(zip(sets, refs, strict=True)):
+        index = {ref: position for position, ref in enumerate(named)}
+        for row, refset in enumerate(of):
+            for ref in refset:
+                word, bit = divmod(index[ref], WORD)
+                words[question, row, word] |= np.uint64(1 << bit)
+    return words

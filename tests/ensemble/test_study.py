@@ -1,0 +1,341 @@
+from __future__ import annotations
+
+from collections import Counter
+from itertools import combinations
+from pathlib import Path
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from kohaku_ray.ensemble import count
+from kohaku_ray.ensemble.aggregate import run_vote
+from kohaku_ray.ensemble.agreement import agreement_weights
+from kohaku_ray.ensemble.count import vote_pool
+from kohaku_ray.ensemble.normalise import group_values
+from kohaku_ray.ensemble.pool import pool_ballots
+from kohaku_ray.ensemble.study import Marks, expected_score
+from kohaku_ray.ensemble.subsamples import subsamples
+from kohaku_ray.ensemble.vote import Ballot, VoteRule, vote
+from kohaku_ray.errors import ConfigError
+from kohaku_ray.evaluation.scores import jaccard, score_rows, wattbot_refs, wattbot_value
+from kohaku_ray.submissions import read_submission, write_submission
+from kohaku_ray.values import is_blank
+
+STRATEGIES = ("answer_priority", "independent", "ref_priority", "union", "intersection", "majority", "first_non_blank")
+RULES = [VoteRule(strategy, ignore_blank) for strategy in STRATEGIES for ignore_blank in (True, False)]
+PREDICTIONS = Path(__file__).resolve().parents[3] / "shared" / "data" / "wattbot" / "predictions"
+
+
+def told(table, pool, drawn, rules, units=None):
+    """What ``vote_pool`` decides, in words: by rule, question and subsample the leader, the value, the references."""
+    outcomes = vote_pool(pool, np.array(drawn), rules)
+    return [
+        (
+            int(outcomes.leader[at]),
+            "" if outcomes.is_blank[at] else pool.spellings[at[1]][outcomes.spelling[at]],
+            pool.refs_of(at[1], outcomes.words[at]),
+        )
+        for at in np.ndindex(outcomes.leader.shape)
+    ]
+
+
+def looped(table, pool, drawn, rules, units=None):
+    """The same by ``vote``, one question of one subsample at a time."""
+    units = units or [None] * len(table)
+    return [
+        one_vote([row[member] for member in members], members, rule, unit, weights_of(table, members, rule, units))
+        for rule in rules
+        for row, unit in zip(table, units, strict=True)
+        for members in drawn
+    ]
+
+
+def weights_of(table, members, rule, units):
+    if rule.weights == "uniform":
+        return None
+    values = [["" if row[m].is_blank else row[m].answer_value for m in members] for row in table]
+    return agreement_weights(np.array([group_values(row, unit) for row, unit in zip(values, units, strict=True)]))
+
+
+def one_vote(ballots, members, rule, unit, weights):
+    verdict = vote(ballots, rule, unit, weights)
+    if verdict.is_blank:
+        return -1, verdict.answer_value, frozenset(verdict.ref_ids)
+    group = next(group for group in verdict.groups if verdict.winner in group.members)
+    return members[group.members[0]], verdict.answer_value, frozenset(ref.lower() for ref in verdict.ref_ids)
+
+
+# 1000, 1001 and 1002 are a chain: each is the next one's answer, but the ends are two; 1e3 and 1,000 are spellings
+values = st.sampled_from(
+    ["1000", "1,000", " 1e3", "1001", "1002", "1003", "[1000,5]", "[1001,5]", "[1002,5]", "GPT-3", "gpt-3", "", "N/A"]
+)
+plain = st.sampled_from(["7", "7.0", "8", "is_blank"])
+chain = st.sampled_from(["1000", "1001", "1002", "1003"])
+references = st.lists(st.sampled_from(["a", "A ", "b", "c", "is_blank"]), max_size=3).map(tuple)
+ballots_of = [
+    st.builds(Ballot, answer_value=kind, ref_ids=references, is_blank=st.sampled_from([False, False, False, True]))
+    for kind in (values, plain, chain)
+]
+rules = st.builds(
+    VoteRule,
+    strategy=st.sampled_from(STRATEGIES),
+    ignore_blank=st.booleans(),
+    blank_quorum=st.sampled_from([None, None, 0.2, 0.5, 0.6, 1.0]),
+    refs=st.sampled_from(["set", "share"]),
+    weights=st.sampled_from(["uniform", "agreement"]),
+    tiebreak=st.sampled_from(["first", "blank"]),
+)
+
+
+@st.composite
+def studies(draw):
+    n_members = draw(st.integers(1, 7))
+    row = st.one_of(*(st.lists(ballot, min_size=n_members, max_size=n_members) for ballot in ballots_of))
+    table = draw(st.lists(row, min_size=1, max_size=3))
+    size = draw(st.integers(1, 8))
+    members = st.lists(st.integers(0, n_members - 1), min_size=size, max_size=size)
+    return table, draw(st.lists(members, min_size=1, max_size=4)), draw(st.lists(rules, min_size=1, max_size=6))
+
+
+@settings(max_examples=200, deadline=None)
+@given(studies())
+def test_every_cell_is_what_vote_says(study):
+    table, drawn, chosen = study
+    pool = pool_ballots(table)
+    assert told(table, pool, drawn, chosen) == looped(table, pool, drawn, chosen)
+
+
+def ballots(*pairs: tuple[str, str]) -> list[Ballot]:
+    return [Ballot(value, tuple(refs)) for value, refs in pairs]
+
+
+def test_every_rule_over_every_subsample_of_a_mixed_pool():
+    table = [
+        ballots(("1000", "ab"), ("1002", "c"), ("1001", "b"), ("", "x"), ("1,000", "ba"), ("9", "c")),
+        ballots(("", ""), ("N/A", "a"), ("", ""), ("is_blank", ""), ("", ""), ("", "")),
+        ballots(("2 kWh", "a"), ("2000", ""), ("", ""), ("GPT", "b"), ("gpt", "c"), ("2.0 kWh", "a")),
+    ]
+    units = [None, None, "Wh"]
+    every = [
+        VoteRule(strategy, blanks, quorum, refs, weights, tiebreak)
+        for strategy in STRATEGIES
+        for blanks in (True, False)
+        for quorum in (None, 0.5)
+        for refs in ("set", "share")
+        for weights in ("uniform", "agreement")
+        for tiebreak in ("first", "blank")
+    ]
+    pool = pool_ballots(table, units)
+    assert list(pool.chains) == [0]
+    for size in (1, 2, 3, 6):
+        drawn = [list(members) for members in combinations(range(6), size)]
+        assert told(table, pool, drawn, every, units) == looped(table, pool, drawn, every, units)
+
+
+def test_a_chain_of_near_numbers_is_grouped_anew_in_every_subsample():
+    table = [ballots(("1000", "a"), ("1001", "b"), ("1002", "c"), ("1003", "d"))]
+    pool = pool_ballots(table)
+    # 1000 leads 1001 and leaves 1002 alone, which then leads 1003; 1001, coming first, leads both its neighbours
+    found = told(table, pool, [[0, 1, 2, 2, 2], [1, 0, 2, 2, 2], [0, 1, 2, 3, 3]], [VoteRule("union")])
+    assert found == [(2, "1002", {"c"}), (1, "1002", {"a", "b", "c"}), (2, "1003", {"c", "d"})]
+
+
+def test_values_within_the_tolerance_of_one_another_need_no_grouping_anew():
+    pool = pool_ballots([ballots(("1000", ""), ("1001", ""), ("1000.5", ""), ("7", ""), ("", ""))])
+    assert (pool.chains, pool.group.tolist()) == ({}, [[0, 0, 0, 3, -1]])
+
+
+def test_a_tolerance_that_holds_one_way_alone_counts_as_a_chain():
+    # 0.1 % of 1001 covers 1000; 0.1 % of 999.9995 does not cover 1001
+    table = [ballots(("999.9995", "a"), ("1001", "b"))]
+    pool = pool_ballots(table)
+    gap = 1001 - 999.9995
+    assert 999.9995e-3 < gap <= 1.001
+    assert list(pool.chains) == [0]
+    assert told(table, pool, [[0, 1], [1, 0]], [VoteRule("union")]) == [
+        (0, "999.9995", {"a"}),
+        (1, "1001", {"a", "b"}),
+    ]
+
+
+def test_more_references_than_a_word_has_bits():
+    table = [[Ballot("5", tuple(f"d{i}" for i in range(start, start + 70))) for start in (0, 30, 60)]]
+    pool = pool_ballots(table)
+    assert pool.words.shape == (1, 3, 3)
+    chosen = [VoteRule(strategy, refs=refs) for strategy in STRATEGIES for refs in ("set", "share")]
+    drawn = [[0, 1, 2], [2, 1, 1]]
+    assert told(table, pool, drawn, chosen) == looped(table, pool, drawn, chosen)
+    marks = Marks(pool, lambda q, text: 0.0, lambda q, refs: float(len(refs)), lambda q, blank: 0.0)
+    scored = marks.score(vote_pool(pool, np.array(drawn), [VoteRule("union"), VoteRule("intersection")]))
+    assert scored.ref.tolist() == [[[130.0, 100.0]], [[10.0, 40.0]]]
+
+
+def test_cells_are_counted_in_pieces_alike(monkeypatch):
+    table = [ballots(("1000", "a"), ("1001", "b"), ("", ""), ("1002", "a")), ballots(*[("7", "c")] * 4)]
+    pool = pool_ballots(table)
+    drawn = np.array(list(combinations(range(4), 3)))
+    whole = vote_pool(pool, drawn, RULES)
+    monkeypatch.setattr(count, "_MOST_PAIRS", 27)
+    pieces = vote_pool(pool, drawn, RULES)
+    assert all(np.array_equal(getattr(whole, name), getattr(pieces, name)) for name in ("leader", "spelling", "words"))
+
+
+@pytest.mark.data
+@pytest.mark.skipif(not PREDICTIONS.exists(), reason="../shared/data is not there")
+def test_recorded_runs_are_counted_as_vote_counts_them():
+    files = [read_submission(path) for path in sorted(PREDICTIONS.glob("*.csv"))]
+    rows = [[file.rows[key] for file in files] for key in files[0].rows]
+    table = [[Ballot(row.answer_value, row.ref_ids) for row in members] for members in rows]
+    units = [members[0].answer_unit for members in rows]
+    pool = pool_ballots(table, units)
+    for size in (3, 9, 37):
+        drawn = subsamples(len(files), size, 2, seed=size).tolist()
+        assert told(table, pool, drawn, RULES, units) == looped(table, pool, drawn, RULES, units)
+
+
+@pytest.mark.data
+@pytest.mark.skipif(not PREDICTIONS.exists(), reason="../shared/data is not there")
+def test_a_study_scores_what_voting_over_the_files_and_scoring_the_result_scores(tmp_path):
+    truth = read_submission(PREDICTIONS.parent / "train_QA.csv")
+    paths = sorted(PREDICTIONS.glob("*.csv"))
+    files = [read_submission(path) for path in paths]
+    rows = [[file.rows[key] for file in files] for key in truth.rows]
+    gold = [(row.answer_value, wattbot_refs(row.refs_raw)) for row in truth.rows.values()]
+    units = [Counter(row.answer_unit for row in members if not is_blank(row.answer_unit)) for members in rows]
+    pool = pool_ballots(
+        [[Ballot(row.answer_value, row.ref_ids) for row in members] for members in rows],
+        [unit.most_common(1)[0][0] if unit else "" for unit in units],
+    )
+    marks = Marks(
+        pool,
+        value=lambda q, text: wattbot_value(gold[q][0], text),
+        ref=lambda q, refs: jaccard(gold[q][1], refs),
+        abstain=lambda q, blank: float(blank or not is_blank(gold[q][0])),
+    )
+    drawn = subsamples(len(paths), 5, 1, seed=0)
+    for rule in (VoteRule("union", ignore_blank=False), VoteRule(refs="share", weights="agreement")):
+        parts = marks.score(vote_pool(pool, drawn, [rule]))
+        write_submission(tmp_path / "vote.csv", run_vote([paths[member] for member in drawn[0]], rule).rows)
+        scored = score_rows(truth, read_submission(tmp_path / "vote.csv"))
+        for name in ("value", "ref", "abstain"):
+            assert getattr(parts, name)[0, :, 0].tolist() == [getattr(row, name) for row in scored]
+
+
+TABLE = [ballots(("5", "ab"), ("7", "c"), ("5.0", "b"), ("", "")), ballots(("", ""), ("x", "a"), ("", ""), ("y", ""))]
+
+
+def marks_of(pool):
+    right = [{"5", "5.0"}, {""}]
+    cited = [frozenset("b"), frozenset()]
+    return Marks(
+        pool,
+        value=lambda q, text: float(text in right[q]),
+        ref=lambda q, refs: len(refs & cited[q]) / len(refs | cited[q]) if refs | cited[q] else 1.0,
+        abstain=lambda q, blank: float(q == 0 or blank),
+    )
+
+
+def test_outcomes_are_marked_by_value_references_and_abstention():
+    pool = pool_ballots(TABLE)
+    parts = marks_of(pool).score(
+        vote_pool(pool, np.array([[0, 2, 3], [1, 2, 3]]), [VoteRule(), VoteRule(ignore_blank=False)])
+    )
+    # the first question: 5 with {a, b}, 7 with {c}; the second: y alone answers, until blanks vote
+    assert parts.value.tolist() == [[[1, 0], [0, 0]], [[1, 0], [1, 0]]]
+    assert parts.ref.tolist() == [[[0.5, 0], [1, 0]], [[0.5, 0], [1, 0]]]
+    assert parts.abstain.tolist() == [[[1, 1], [0, 0]], [[1, 1], [1, 0]]]
+
+
+def test_every_distinct_value_and_reference_set_is_marked_once():
+    asked = []
+    pool = pool_ballots(TABLE)
+    marks = Marks(
+        pool, lambda q, text: asked.append((q, text)) or 0.0, lambda q, refs: asked.append((q, refs)) or 0.0, max
+    )
+    for size in (1, 2, 3):
+        drawn = subsamples(4, size, 10, seed=0)
+        marks.score(vote_pool(pool, drawn, RULES))
+        marks.score(vote_pool(pool, drawn, RULES))
+    assert len(asked) == len(set(asked))
+    assert {(0, "5"), (0, "5.0"), (0, ""), (1, ""), (0, frozenset("abc")), (1, frozenset())} <= set(asked)
+
+
+def test_the_expected_score_is_the_mean_over_all_subsamples(monkeypatch):
+    pool = pool_ballots(TABLE)
+    monkeypatch.setattr("kohaku_ray.ensemble.study._BLOCK", 4)
+    expected = expected_score(pool, 2, RULES, marks_of(pool))
+    every = marks_of(pool).score(vote_pool(pool, np.array(list(combinations(range(4), 2))), RULES))
+    for name in ("value", "ref", "abstain"):
+        assert getattr(expected, name) == pytest.approx(getattr(every, name).mean(axis=2))
+    # of six pairs two answer 7: {7, 5.0}, a tie that goes to the earlier member, and {7, blank}
+    assert expected.value[0, 0] == pytest.approx(4 / 6)
+
+
+@given(st.data())
+def test_subsamples_are_distinct_ascending_and_the_same_again(data):
+    n_members = data.draw(st.integers(1, 9))
+    size, n = data.draw(st.integers(1, n_members)), data.draw(st.integers(1, 20))
+    strata = data.draw(st.none() | st.lists(st.sampled_from("abc"), min_size=n_members, max_size=n_members))
+    drawn = subsamples(n_members, size, n, 7, strata)
+    assert np.array_equal(drawn, subsamples(n_members, size, n, 7, strata))
+    assert len({tuple(row) for row in drawn.tolist()}) == len(drawn)
+    assert (np.diff(drawn, axis=1) > 0).all()
+    assert drawn.min() >= 0
+    assert drawn.max() < n_members
+    feasible = [members for members in combinations(range(n_members), size) if stratified(members, strata, n_members)]
+    assert set(map(tuple, drawn.tolist())) <= set(feasible)
+    assert len(drawn) == min(n, len(feasible))
+
+
+def stratified(members, strata, n_members):
+    names = set(strata or ())
+    shares = {name: len(members) * strata.count(name) / n_members for name in names}
+    return all(abs(sum(strata[m] == name for m in members) - shares[name]) < 1 for name in names)
+
+
+def test_few_subsamples_are_all_there_are():
+    assert subsamples(4, 2, 6, seed=0).tolist() == [[0, 1], [0, 2], [0, 3], [1, 2], [1, 3], [2, 3]]
+    assert subsamples(4, 2, 4, 0, ["a", "a", "b", "b"]).tolist() == [[0, 2], [0, 3], [1, 2], [1, 3]]
+    assert subsamples(37, 37, 32, seed=0).tolist() == [list(range(37))]
+
+
+def test_subsamples_follow_the_seed_and_use_all_members_alike():
+    assert not np.array_equal(subsamples(37, 5, 32, 0), subsamples(37, 5, 32, 1))
+    strata = ["a"] * 20 + ["b"] * 10 + ["c"] * 7
+    drawn = subsamples(37, 15, 2000, 0, strata)
+    assert len(drawn) == 2000
+    # 2000 draws of 15 in 37: a standard deviation of 22
+    assert np.abs(np.bincount(drawn.ravel(), minlength=37) - 2000 * 15 / 37).max() < 100
+
+
+@pytest.mark.parametrize(
+    ("call", "message"),
+    [
+        (lambda: pool_ballots([]), "There are no ballots to study"),
+        (lambda: pool_ballots([[]]), "There are no ballots to study"),
+        (lambda: pool_ballots([TABLE[0], TABLE[1][:2]]), "Question 1 has 2 ballots but question 0 has 4"),
+        (lambda: pool_ballots(TABLE, ["W"]), "There are 1 units but 2 questions"),
+        (lambda: vote_pool(pool_ballots(TABLE), np.array([[0, 4]]), RULES), "names member 4 but the pool has 4"),
+        (lambda: vote_pool(pool_ballots(TABLE), np.array([[-1]]), RULES), "names member -1 but the pool has 4"),
+        (lambda: vote_pool(pool_ballots(TABLE), np.empty((3, 0)), RULES), r"Subsamples have the shape \(3, 0\)"),
+        (lambda: vote_pool(pool_ballots(TABLE), np.array([0, 1]), RULES), r"Subsamples have the shape \(2,\)"),
+        (
+            lambda: vote_pool(pool_ballots(TABLE), np.array([[0]]), [VoteRule(compat="kohakurag")]),
+            "set vote.compat to null",
+        ),
+        (lambda: subsamples(4, 5, 1, 0), "5 members cannot be drawn from 4"),
+        (lambda: subsamples(4, 0, 1, 0), "0 members cannot be drawn from 4"),
+        (lambda: subsamples(4, 2, 0, 0), "0 subsamples are asked for"),
+        (lambda: subsamples(4, 2, 1, 0, ["a"]), "There are 1 strata but 4 members"),
+        (lambda: expected_score(pool_ballots(TABLE), 5, RULES, None), "5 members cannot be drawn from 4"),
+        (
+            lambda: expected_score(pool_ballots(TABLE), 2, RULES, None, most=5),
+            "4 members have 6 subsamples of 2 but at most 5 are counted",
+        ),
+    ],
+)
+def test_bad_input_is_named(call, message):
+    with pytest.raises(ConfigError, match=message):
+        call()
