@@ -1,4 +1,4 @@
-"""kohaku-ray: index, answer, vote, score, validate, show."""
+"""kohaku-ray: index, answer, vote, score, validate, show, report, map."""
 
 from __future__ import annotations
 
@@ -51,6 +51,7 @@ def _parser() -> argparse.ArgumentParser:
 
     answer = commands.add_parser("answer", help="answer questions in an ensemble, vote, and score where there is gold")
     _add_config(answer)
+    answer.add_argument("--no-report", action="store_true", help="write no report.html")
     answer.set_defaults(command=_answer)
 
     vote = commands.add_parser("vote", help="vote over submission files")
@@ -74,6 +75,17 @@ def _parser() -> argparse.ArgumentParser:
     score.add_argument("--errors", action="store_true", help="count the error classes")
     score.add_argument("--json", action="store_true", help="print a list of records")
     score.set_defaults(command=_score)
+
+    report = commands.add_parser("report", help="write a run's page, report.html")
+    report.add_argument("run", metavar="RUN", help="a run's directory")
+    report.add_argument("--truth", metavar="CSV", help="gold answers; the run's own question file when it has them")
+    report.add_argument("-o", "--output", metavar="HTML", help="where it goes (default RUN/report.html)")
+    report.set_defaults(command=_report)
+
+    index_map = commands.add_parser("map", help="plot an index's node vectors in two dimensions")
+    index_map.add_argument("index", metavar="INDEX", help="an index's directory")
+    index_map.add_argument("-o", "--output", metavar="FILE", help=".svg or .png (default INDEX/map.svg)")
+    index_map.set_defaults(command=_map)
 
     validate = commands.add_parser("validate", help="check configuration, files and cluster demand; start nothing")
     _add_config(validate)
@@ -120,11 +132,13 @@ def _index(arguments: argparse.Namespace) -> int:
 
 def _answer(arguments: argparse.Namespace) -> int:
     from kohaku_ray.engine.answering import run_answer
-    from kohaku_ray.engine.results import describe_run
+    from kohaku_ray.engine.results import describe_run, write_run_report
 
     config = _load(arguments)
     summary = run_answer(config)
     _print(describe_run(config, summary))
+    if not arguments.no_report:
+        _print(f"page: {write_run_report(summary.run)}")
     return ROWS_IN_ERROR if summary.n_member_errors else OK
 
 
@@ -178,6 +192,20 @@ def _show(arguments: argparse.Namespace) -> int:
     from kohaku_ray.engine.showing import show_question
 
     _print(show_question(arguments.run, arguments.question_id, arguments.evidence or None))
+    return OK
+
+
+def _report(arguments: argparse.Namespace) -> int:
+    from kohaku_ray.engine.results import write_run_report
+
+    _print(write_run_report(arguments.run, arguments.truth, arguments.output))
+    return OK
+
+
+def _map(arguments: argparse.Namespace) -> int:
+    from kohaku_ray.reporting.index_map import write_index_map
+
+    _print(write_index_map(arguments.index, arguments.output))
     return OK
 
 

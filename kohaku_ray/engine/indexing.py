@@ -234,7 +234,7 @@ def _encode(
     encoded = texts.map_batches(
         Encode,
         fn_constructor_args=(config,),
-        compute=ray.data.ActorPoolStrategy(size=n_encoders),
+        compute=ray.data.ActorPoolStrategy(size=min(n_encoders, -(-n_texts // block_rows))),
         batch_size=None,
         batch_format="pyarrow",
         resources=config.index.resources or None,

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
-from kohaku_ray.config import Config
+import os
+
+from kohaku_ray.config import Config, load_config
 from kohaku_ray.engine.answering import AnswerSummary
 from kohaku_ray.engine.sources import resolve
 from kohaku_ray.errors import DataError
 from kohaku_ray.evaluation.report import ScoreReport, render, run_score
+from kohaku_ray.reporting.report import write_report
 
 
 def describe_run(config: Config, summary: AnswerSummary) -> str:
@@ -44,3 +47,16 @@ def score_run(config: Config, run: str) -> ScoreReport | None:
         return run_score(truth, [f"{run}/submission.csv"], ("wattbot", "kaggle"), limit=config.questions.limit)
     except DataError:
         return None
+
+
+def write_run_report(run: str, truth: str | None = None, output: str | None = None) -> str:
+    """Write a run's page and return its path; gold answers come from the run's own question file unless named.
+
+    Raises:
+        DataError: The run has not finished, or a file cannot be read or written.
+    """
+    if truth is None:
+        config = load_config(f"{run}/config.yaml") if os.path.exists(f"{run}/config.yaml") else Config()
+        questions = resolve(config.questions.path)
+        truth = questions if questions.endswith(".csv") and os.path.exists(questions) else None
+    return write_report(run, truth, output)

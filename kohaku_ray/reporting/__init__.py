@@ -1,0 +1,1 @@
+"""Tables, plots, one self-contained HTML page."""

@@ -1,0 +1,126 @@
+"""The page's plots: what is drawn of a run, and the words that go with it."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+from markupsafe import Markup
+
+from kohaku_ray.evaluation.report import ScoreReport
+from kohaku_ray.reporting.files import RunFiles
+from kohaku_ray.reporting.plots import grouped_bars, ranges, stacked_bars
+from kohaku_ray.reporting.questions import ABSTAINED, ANSWERED, OUTCOMES, REFS_DIFFER, RIGHT, WRONG, QuestionView
+
+OUTCOME_COLOURS = {
+    RIGHT: "#009e73",
+    REFS_DIFFER: "#56b4e9",
+    WRONG: "#d55e00",
+    ABSTAINED: "#999999",
+    ANSWERED: "#e69f00",
+}
+"""Okabe and Ito's colours for what may become of a question."""
+
+_PARTS = {"value": "value\n(0.75)", "ref": "references\n(0.15)", "abstain": "abstention\n(0.10)", "score": "score"}
+
+
+@dataclass(frozen=True, slots=True)
+class Chart:
+    """A plot with its words.
+
+    Attributes:
+        title: What it shows.
+        note: How to read it.
+        svg: The plot.
+    """
+
+    title: str
+    note: str
+    svg: Markup
+
+
+def charts(run: RunFiles, report: ScoreReport | None, views: Sequence[QuestionView]) -> list[Chart]:
+    """Draw a run: score parts where it was scored, agreement, tokens and retrieval depth where it answered at all."""
+    drawn = [score_parts(report)] if report is not None else []
+    if views:
+        drawn.append(agreement(views))
+    if any(view.members for view in views):
+        drawn += [tokens(views), depth(run, views)]
+    return drawn
+
+
+def score_parts(report: ScoreReport) -> Chart:
+    """Draw the parts of the score, under each metric."""
+    series = {str(record["metric"]): [record[part] for part in _PARTS] for record in report.records}
+    said = "; ".join(f"{name}: score {values[-1]:.3f}" for name, values in series.items())
+    svg = grouped_bars(
+        list(_PARTS.values()),
+        series,
+        x_label="part of the score (its weight)",
+        y_label="mean over questions (0 to 1)",
+        label=f"Score parts. {said}",
+    )
+    return _chart("Score parts", "Both metrics read the same file and weigh the parts alike.", svg)
+
+
+def agreement(views: Sequence[QuestionView]) -> Chart:
+    """Draw how many members stand behind each written answer."""
+    m = max(len(view.members) for view in views)
+    sizes = list(range(min((view.n_winners for view in views), default=0), m + 1))
+    series = _by_outcome((view.n_winners, view.outcome) for view in views)
+    svg = stacked_bars(
+        [str(size) for size in sizes],
+        {name: [counts[size] for size in sizes] for name, counts in series.items()},
+        OUTCOME_COLOURS,
+        x_label=f"members that gave the written answer (of {m})",
+        y_label="questions",
+        label=f"Answer agreement: {sum(view.n_winners == m for view in views)} of {len(views)} questions unanimous",
+    )
+    return _chart("Answer agreement", "Size of the winning group of each question.", svg)
+
+
+def tokens(views: Sequence[QuestionView]) -> Chart:
+    """Draw what an answer costs in tokens."""
+    members = [member for view in views for member in view.members]
+    series = {
+        "prompts, all attempts": [member.prompt_tokens for member in members],
+        "context, last attempt": [member.row["n_context_tokens"] for member in members],
+        "generated, all attempts": [member.completion_tokens for member in members],
+    }
+    medians = ", ".join(f"{name} {np.median(values):,.0f}" for name, values in series.items())
+    svg = ranges(series, x_label="tokens per member answer (log scale)", label=f"Median tokens per answer: {medians}")
+    note = "Line: 5th to 95th percentile; box: the middle half; bar: the median."
+    return _chart("Tokens per answer", note, svg)
+
+
+def depth(run: RunFiles, views: Sequence[QuestionView]) -> Chart:
+    """Draw at which attempt, and so at which retrieval depth, answers were given."""
+    members = [member for view in views for member in view.members]
+    top_k = run.setting("retrieval", "top_k")
+    attempts = list(range(max(member.row["attempt"] for member in members) + 1))
+    series = _by_outcome((member.row["attempt"], member.outcome) for member in members)
+    depths = [f"\n(k = {(attempt + 1) * top_k})" if isinstance(top_k, int) else "" for attempt in attempts]
+    svg = stacked_bars(
+        [f"{attempt}{depth}" for attempt, depth in zip(attempts, depths, strict=True)],
+        {name: [counts[attempt] for attempt in attempts] for name, counts in series.items()},
+        OUTCOME_COLOURS,
+        x_label="last attempt (matches searched for each query)",
+        y_label="member answers",
+        label=f"Retrieval depth used: {sum(member.row['attempt'] == 0 for member in members)} of {len(members)} "
+        "answers came at the first attempt",
+    )
+    note = "A blank reply is retried deeper, until there is an answer or no retry is left."
+    return _chart("Retrieval depth used", note, svg)
+
+
+def _chart(title: str, note: str, svg: str) -> Chart:
+    return Chart(title, note, Markup(svg))  # noqa: S704 - drawn by our plots, which escape every name
+
+
+def _by_outcome(pairs: Iterable[tuple[int, str]]) -> dict[str, Counter[int]]:
+    series = {name: Counter[int]() for name in OUTCOMES}
+    for number, outcome in pairs:
+        series[outcome][number] += 1
+    return series

@@ -1,0 +1,364 @@
+"""What the page says of each question: plan, evidence, members, vote and truth."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+
+from kohaku_ray.ensemble.normalise import group_values
+from kohaku_ray.evaluation.errors import classify
+from kohaku_ray.evaluation.scores import QuestionScore, wattbot_value
+from kohaku_ray.records import BLANK
+from kohaku_ray.reporting.excerpts import Excerpt, Places, excerpt
+from kohaku_ray.reporting.files import Row, RunFiles
+from kohaku_ray.reporting.text import web_link
+from kohaku_ray.submissions import Submission, SubmissionRow
+from kohaku_ray.values import is_blank
+
+SHARED = -1
+"""Member number of what all members share."""
+
+RIGHT, REFS_DIFFER, WRONG, ABSTAINED, ANSWERED = "right", "right, other references", "wrong", "blank", "answered"
+OUTCOMES = (RIGHT, REFS_DIFFER, WRONG, ABSTAINED, ANSWERED)
+"""What may become of a question; ``answered`` where there is no truth to compare with."""
+
+_ANCHOR = re.compile(r"[A-Za-z0-9_.-]{1,64}")
+
+
+@dataclass(frozen=True, slots=True)
+class Limits:
+    """How much of a run the page shows.
+
+    Attributes:
+        questions: Most questions.
+        evidence: Most evidence a question; lists of several attempts or members share it evenly.
+        match_chars: Characters of a match.
+        around_chars: Characters of its paragraph on either side.
+        text_chars: Characters of any other text.
+    """
+
+    questions: int
+    evidence: int
+    match_chars: int
+    around_chars: int
+    text_chars: int
+
+
+@dataclass(frozen=True, slots=True)
+class Citation:
+    """A cited document.
+
+    Attributes:
+        doc_id: Its id.
+        title: Its title, where known.
+        link: Its address, when that is a plain http or https one.
+        address: Its address as text, when it is not.
+    """
+
+    doc_id: str
+    title: str
+    link: str
+    address: str
+
+
+@dataclass(frozen=True, slots=True)
+class Truth:
+    """The gold answer.
+
+    Attributes:
+        row: As the truth file has it.
+        citations: Its references.
+        scores: This question's score by metric.
+        error: Class of the error; None where nothing is wrong.
+    """
+
+    row: SubmissionRow
+    citations: tuple[Citation, ...]
+    scores: Mapping[str, QuestionScore]
+    error: str | None
+
+
+@dataclass(frozen=True, slots=True)
+class Match:
+    """One piece of evidence.
+
+    Attributes:
+        row: As ``evidence.parquet`` has it.
+        path: Titles and ordinals from the document down.
+        page: Page of the source.
+        excerpt: Its text in its paragraph.
+        is_cited: The voted answer cites its document.
+        is_gold: The truth cites its document.
+    """
+
+    row: Row
+    path: tuple[str, ...]
+    page: int | None
+    excerpt: Excerpt
+    is_cited: bool
+    is_gold: bool
+
+
+@dataclass(frozen=True, slots=True)
+class EvidenceList:
+    """Ranked evidence of one attempt.
+
+    Attributes:
+        member: Whose; ``SHARED``: everybody's.
+        attempt: Which attempt.
+        n_matches: How many there were.
+        matches: Those shown, best first.
+    """
+
+    member: int
+    attempt: int
+    n_matches: int
+    matches: tuple[Match, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Member:
+    """One member's answer.
+
+    Attributes:
+        row: As ``answers.parquet`` has it.
+        group: Place of its group among the vote's; None where that is not known.
+        outcome: One of ``OUTCOMES``.
+        prompt_tokens: Tokens of its prompts, all attempts.
+        completion_tokens: Tokens it generated, all attempts.
+    """
+
+    row: Row
+    group: int | None
+    outcome: str
+    prompt_tokens: int
+    completion_tokens: int
+
+
+@dataclass(frozen=True, slots=True)
+class Group:
+    """Members that gave the same answer.
+
+    Attributes:
+        value: Their spelling; empty for the blanks.
+        weight: Their weights together.
+        share: Weight as a share of all groups'.
+        members: Who; empty where that is not known.
+        is_winner: Its answer is the ensemble's.
+    """
+
+    value: str
+    weight: float
+    share: float
+    members: tuple[int, ...]
+    is_winner: bool
+
+
+@dataclass(frozen=True, slots=True)
+class QuestionView:
+    """One question as the page shows it.
+
+    Attributes:
+        anchor: Its id on the page.
+        vote: As ``votes.parquet`` has it.
+        outcome: One of ``OUTCOMES``.
+        truth: The gold answer; None where there is none.
+        citations: The vote's references.
+        plans: As ``plans.parquet`` has them.
+        evidence: Lists by member and attempt.
+        members: In member order.
+        groups: In the vote's order.
+    """
+
+    anchor: str
+    vote: Row
+    outcome: str
+    truth: Truth | None
+    citations: tuple[Citation, ...]
+    plans: list[Row]
+    evidence: tuple[EvidenceList, ...] = field(repr=False)
+    members: tuple[Member, ...] = field(repr=False)
+    groups: tuple[Group, ...] = field(repr=False)
+
+    @property
+    def n_winners(self) -> int:
+        """Size of the group whose answer was written."""
+        return sum(len(group.members) for group in self.groups if group.is_winner)
+
+    @property
+    def marks(self) -> str:
+        """Class names the page's filters select by."""
+        value = self.truth.scores["wattbot"].value if self.truth else None
+        marks = {
+            "is-right": value == 1,
+            "is-wrong": value == 0,
+            "is-blank": self.outcome == ABSTAINED,
+            "is-refs": self.outcome == REFS_DIFFER,
+            "is-split": len(self.groups) > 1,
+            "is-error": any(member.row["error"] for member in self.members),
+        }
+        return " ".join(name for name, holds in marks.items() if holds)
+
+    @property
+    def colour(self) -> str:
+        """Class name of the outcome's colour: an abstention is right where the truth is blank."""
+        if self.outcome == ABSTAINED and self.truth is not None:
+            return "good-blank" if self.truth.scores["wattbot"].value else "bad-blank"
+        return {RIGHT: "right", REFS_DIFFER: "refs", WRONG: "wrong"}.get(self.outcome, "plain")
+
+
+@dataclass(frozen=True, slots=True)
+class Gold:
+    """A truth file with every question's scores.
+
+    Attributes:
+        truth: The file.
+        scores: Scores by metric and question id.
+    """
+
+    truth: Submission
+    scores: Mapping[str, Mapping[str, QuestionScore]]
+
+
+@dataclass(frozen=True, slots=True)
+class Documents:
+    """Titles and addresses of documents.
+
+    Attributes:
+        titles: By document id.
+        urls: By document id.
+    """
+
+    titles: Mapping[str, str]
+    urls: Mapping[str, str]
+
+    def cite(self, doc_ids: Sequence[str]) -> tuple[Citation, ...]:
+        """Say what is known of cited documents."""
+        return tuple(self._citation(doc_id) for doc_id in doc_ids)
+
+    def _citation(self, doc_id: str) -> Citation:
+        url = self.urls.get(doc_id, "")
+        link = web_link(url)
+        return Citation(doc_id, self.titles.get(doc_id, ""), link, "" if link else url)
+
+
+def shown_evidence(rows: Sequence[Row], n: int) -> list[tuple[int, int, list[Row], int]]:
+    """Share ``n`` places evenly between a question's lists, at least one each.
+
+    Returns:
+        Member, attempt, the rows shown and how many there were, a list each.
+    """
+    lists: dict[tuple[int, int], list[Row]] = {}
+    for row in rows:
+        lists.setdefault((row["member"], row["attempt"]), []).append(row)
+    each = max(n // max(len(lists), 1), 1)
+    return [(*key, own[:each], len(own)) for key, own in lists.items()]
+
+
+def view_questions(
+    run: RunFiles, gold: Gold | None, documents: Documents, places: Places, limits: Limits
+) -> list[QuestionView]:
+    """Gather what the page says of each question, in the run's order."""
+    tables = {name: run.by_question(name) for name in ("answers", "plans", "evidence", "usage")}
+    views = []
+    for number, vote in enumerate(run.tables["votes"][: limits.questions], 1):
+        key = vote["question_id"]
+        truth = _truth(key, gold, run.submission, documents)
+        answers, usage = (tables[name].get(key, []) for name in ("answers", "usage"))
+        members, groups = _members(vote, answers, usage, truth, run.setting("ensemble", "vote", "compat"))
+        views.append(
+            QuestionView(
+                anchor=f"q-{key}" if _ANCHOR.fullmatch(key) else f"question-{number}",
+                vote=vote,
+                outcome=_outcome(vote["is_blank"], truth),
+                truth=truth,
+                citations=documents.cite(vote["ref_ids"]),
+                plans=tables["plans"].get(key, []),
+                evidence=_evidence(vote, tables["evidence"].get(key, []), truth, places, limits),
+                members=members,
+                groups=groups,
+            )
+        )
+    return views
+
+
+def _truth(question_id: str, gold: Gold | None, given: Submission, documents: Documents) -> Truth | None:
+    row = gold.truth.rows.get(question_id) if gold is not None else None
+    if gold is None or row is None or question_id not in given.rows:
+        return None
+    known = dict(zip(row.ref_ids, row.ref_urls, strict=False)) if len(row.ref_ids) == len(row.ref_urls) else {}
+    own = Documents(documents.titles, {**known, **documents.urls})
+    scores = {metric: rows[question_id] for metric, rows in gold.scores.items()}
+    return Truth(row, own.cite(row.ref_ids), scores, classify(row, given.rows[question_id]))
+
+
+def _outcome(abstains: bool, truth: Truth | None) -> str:
+    if abstains:
+        return ABSTAINED
+    if truth is None:
+        return ANSWERED
+    if not truth.scores["wattbot"].value:
+        return WRONG
+    return RIGHT if truth.error is None else REFS_DIFFER
+
+
+def _member_outcome(row: Row, truth: Truth | None) -> str:
+    if row["is_blank"]:
+        return ABSTAINED
+    if truth is None:
+        return ANSWERED
+    return RIGHT if wattbot_value(truth.row.answer_value, row["answer_value"]) else WRONG
+
+
+def _members(
+    vote: Row, answers: Sequence[Row], usage: Sequence[Row], truth: Truth | None, compat: str | None
+) -> tuple[tuple[Member, ...], tuple[Group, ...]]:
+    places = _group_places(vote, answers, is_exact=compat is not None)
+    members = []
+    for row, place in zip(answers, places, strict=True):
+        calls = [call for call in usage if call["member"] == row["member"] and call["role"] == "answer"]
+        prompt, completion = (sum(call[f"{kind}_tokens"] for call in calls) for kind in ("prompt", "completion"))
+        members.append(Member(row, place, _member_outcome(row, truth), prompt, completion))
+    return tuple(members), _groups(vote, members)
+
+
+def _group_places(vote: Row, answers: Sequence[Row], is_exact: bool) -> list[int | None]:
+    """Group the members as the vote did, by value or, when it was the published vote, by spelling."""
+    values = ["" if row["is_blank"] else row["answer_value"] for row in answers]
+    spelled = [value.strip() for value in values]
+    keys: Sequence[str | int] = spelled if is_exact else group_values(values, vote["asked_unit"])
+    order = list(dict.fromkeys(keys))
+    if len(order) != len(vote["groups"]):
+        return [None] * len(answers)
+    return [order.index(key) for key in keys]
+
+
+def _groups(vote: Row, members: Sequence[Member]) -> tuple[Group, ...]:
+    total = sum(vote["group_weights"]) or 1.0
+    winner = next((member.group for member in members if member.row["member"] == vote["winner"]), None)
+    groups = []
+    for place, (value, weight) in enumerate(zip(vote["groups"], vote["group_weights"], strict=True)):
+        blank = is_blank(value)
+        who = tuple(member.row["member"] for member in members if member.group == place)
+        wins = place == winner and blank == vote["is_blank"]
+        groups.append(Group("" if blank else value, weight, weight / total, who, wins))
+    return tuple(groups)
+
+
+def _evidence(
+    vote: Row, rows: Sequence[Row], truth: Truth | None, places: Places, limits: Limits
+) -> tuple[EvidenceList, ...]:
+    cited = {ref.lower() for ref in vote["ref_ids"]}
+    gold = {ref.lower() for ref in truth.row.ref_ids} - {BLANK} if truth is not None else set()
+
+    def view(row: Row) -> Match:
+        place = places.find(row["node_id"], row["text"])
+        shown = excerpt(place, row["text"], limits.match_chars, limits.around_chars)
+        doc_id = row["doc_id"].lower()
+        return Match(row, place.path, place.page, shown, doc_id in cited, doc_id in gold)
+
+    return tuple(
+        EvidenceList(member, attempt, n_matches, tuple(view(row) for row in shown))
+        for member, attempt, shown, n_matches in shown_evidence(rows, limits.evidence)
+    )

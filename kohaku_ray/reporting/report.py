@@ -1,0 +1,286 @@
+"""One page that says how a run answered: scores, plots, and for every question how its answer came about."""
+
+from __future__ import annotations
+
+import os
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import jinja2
+from markupsafe import Markup
+
+from kohaku_ray.errors import DataError
+from kohaku_ray.evaluation.errors import ERROR_CLASSES
+from kohaku_ray.evaluation.report import ScoreReport, run_score
+from kohaku_ray.evaluation.scores import METRICS, score_rows
+from kohaku_ray.index.store import Index
+from kohaku_ray.reporting.charts import Chart, charts
+from kohaku_ray.reporting.excerpts import Places, open_index
+from kohaku_ray.reporting.files import RunFiles, publish, read_run
+from kohaku_ray.reporting.questions import (
+    SHARED,
+    Documents,
+    Gold,
+    Limits,
+    QuestionView,
+    shown_evidence,
+    view_questions,
+)
+from kohaku_ray.reporting.text import cut, visible
+from kohaku_ray.submissions import read_submission
+
+LIMITS = (
+    Limits(questions=2000, evidence=20, match_chars=900, around_chars=300, text_chars=1500),
+    Limits(questions=1000, evidence=8, match_chars=400, around_chars=120, text_chars=500),
+    Limits(questions=500, evidence=4, match_chars=200, around_chars=60, text_chars=200),
+)
+"""How much is shown; the next is taken when a page would be larger than ``MAX_BYTES``."""
+
+MAX_BYTES = 20_000_000
+"""A browser opens a page of this size in a few seconds."""
+
+_FILTERS = (
+    ("all", "all", ""),
+    ("right", "right", "is-right"),
+    ("wrong", "wrong", "is-wrong"),
+    ("blank", "blank", "is-blank"),
+    ("refs", "other references", "is-refs"),
+    ("split", "members disagree", "is-split"),
+    ("error", "with errors", "is-error"),
+)
+
+
+@dataclass(frozen=True, slots=True)
+class _Inputs:
+    """All the page is made of, but for how much of it is shown."""
+
+    run: RunFiles
+    gold: Gold | None
+    report: ScoreReport | None
+    documents: Documents
+    index: Index | None
+    notes: Sequence[str]
+
+
+def write_report(run: str, truth: str | None, output: str | None = None) -> str:
+    """Write a run's page: one HTML file that needs nothing beside it and runs no script.
+
+    Everything that came from documents, questions and models is escaped, and what is invisible in it is shown. The
+    same run gives the same page, byte by byte.
+
+    Args:
+        run: The run's directory.
+        truth: A CSV with gold answers; None, or one without any: the page has no scores.
+        output: Where the page goes; None: ``report.html`` in the run's directory.
+
+    Returns:
+        Path of the page.
+
+    Raises:
+        DataError: The run has not finished, a file is damaged or missing, or the page cannot be written.
+    """
+    inputs = _gather(read_run(run), truth)
+    target = output if output is not None else f"{inputs.run.path}/report.html"
+    page = b""
+    for limits in LIMITS:
+        page = _render(inputs, limits)
+        if len(page) <= MAX_BYTES:
+            break
+    publish(target, page)
+    return target
+
+
+def _gather(run: RunFiles, truth: str | None) -> _Inputs:
+    gold, report, why_unscored = _scores(run, truth)
+    index, why_no_index = open_index(_index_paths(run))
+    notes = [note for note in (_floor(run), _unfinished(run), why_unscored) if note]
+    if index is None:
+        notes.append(f"The index cannot be read, so matches are shown without their paragraphs: {why_no_index}")
+    return _Inputs(run, gold, report, _documents(run, index), index, notes)
+
+
+def _scores(run: RunFiles, truth: str | None) -> tuple[Gold | None, ScoreReport | None, str]:
+    """Score the run; without gold answers, say why there are no scores."""
+    if truth is None:
+        return None, None, "No truth was given, so nothing is scored."
+    if not os.path.isfile(truth):
+        raise DataError(f"{truth}: there is no such truth file: check the path.")
+    name = os.path.basename(truth)
+    try:
+        given = read_submission(truth)
+    except DataError as error:
+        return None, None, f"Nothing is scored, {name} is no truth file: {error}"
+    if not any(row.answer_value for row in given.rows.values()):
+        return None, None, f"Nothing is scored: {name} has no gold answers."
+    scores = {
+        str(metric): {row.question_id: row for row in score_rows(given, run.submission, metric)} for metric in METRICS
+    }
+    report = run_score(truth, [f"{run.path}/submission.csv"], METRICS, errors=True)
+    return Gold(given, scores), report, ""
+
+
+def _index_paths(run: RunFiles) -> list[str]:
+    """Where the index is: as configured, or beside the run's files when the run was moved."""
+    configured = run.setting("index", "path")
+    return [*([configured] if isinstance(configured, str) else []), f"{run.path}/index"]
+
+
+def _floor(run: RunFiles) -> str:
+    if run.setting("deployments", str(run.setting("generation", "model")), "kind") != "extractive":
+        return ""
+    return "Answered by the extractive backend: no language model, but a floor to compare models with."
+
+
+def _unfinished(run: RunFiles) -> str:
+    status = run.facts.get("status", "unknown")
+    return "" if status == "finished" else f"The run's status is {status}: counts and seconds may be missing."
+
+
+def _documents(run: RunFiles, index: Index | None) -> Documents:
+    """Titles from the index; addresses from the submission, which knows the metadata file, before the index's."""
+    rows = index.documents.select(["doc_id", "title", "url"]).to_pylist() if index is not None else []
+    urls = {row["doc_id"]: row["url"] for row in rows if row["url"]}
+    for row in run.submission.rows.values():
+        if len(row.ref_ids) == len(row.ref_urls):
+            urls.update(zip(row.ref_ids, row.ref_urls, strict=True))
+    return Documents({row["doc_id"]: row["title"] for row in rows if row["title"]}, urls)
+
+
+def _render(inputs: _Inputs, limits: Limits) -> bytes:
+    """Render the page; what is longer than ``MAX_BYTES`` is given up on the way, unless nothing less can be shown."""
+    run = inputs.run
+    places = Places(inputs.index.nodes if inputs.index else None, _shown_nodes(run, limits), inputs.documents.titles)
+    views = view_questions(run, inputs.gold, inputs.documents, places, limits)
+    template = _environment(limits).get_template("report.html.j2")
+    chunks, n_bytes = [], 0
+    for chunk in template.generate(
+        run=run,
+        header=_header(run),
+        calls=_calls(run),
+        notes=inputs.notes,
+        report=inputs.report,
+        missing=_missing(inputs.report),
+        error_table=_error_table(inputs.report, views),
+        charts=_charts(inputs, limits, views),
+        views=views,
+        filters=_filters(views, inputs.report is not None),
+        limits=limits,
+        shared=SHARED,
+    ):
+        chunks.append(chunk.encode())
+        n_bytes += len(chunks[-1])
+        if n_bytes > MAX_BYTES and limits != LIMITS[-1]:
+            break
+    return b"".join(chunks)
+
+
+def _charts(inputs: _Inputs, limits: Limits, views: Sequence[QuestionView]) -> list[Chart]:
+    """Plots are of all questions, also of those the page has no room for."""
+    every = views
+    if len(views) < len(inputs.run.tables["votes"]):
+        whole = Limits(len(inputs.run.tables["votes"]), 1, 1, 0, limits.text_chars)
+        every = view_questions(inputs.run, inputs.gold, inputs.documents, Places(None, (), {}), whole)
+    return charts(inputs.run, inputs.report, every)
+
+
+def _shown_nodes(run: RunFiles, limits: Limits) -> list[str]:
+    return [
+        row["node_id"]
+        for rows in run.by_question("evidence").values()
+        for _, _, shown, _ in shown_evidence(rows, limits.evidence)
+        for row in shown
+    ]
+
+
+def _environment(limits: Limits) -> jinja2.Environment:
+    environment = jinja2.Environment(
+        loader=jinja2.FileSystemLoader(Path(__file__).parent / "templates"),
+        autoescape=True,
+        undefined=jinja2.StrictUndefined,
+        finalize=_finalize,
+        trim_blocks=True,
+        lstrip_blocks=True,
+    )
+    environment.filters["cut"] = lambda text, n=limits.text_chars: cut(text, n)
+    environment.filters["count"] = lambda n: f"{n:,}"
+    return environment
+
+
+def _finalize(value: Any) -> Any:
+    """Stand between every text and the page: jinja escapes what this returns."""
+    return visible(value) if isinstance(value, str) and not isinstance(value, Markup) else value
+
+
+def _header(run: RunFiles) -> list[tuple[str, str]]:
+    """The facts at the top of the page."""
+    model = str(run.setting("generation", "model"))
+    kind, planner = run.setting("deployments", model, "kind"), run.setting("generation", "planner_model")
+    answers, usage = run.tables["answers"], run.tables["usage"]
+    n_errors = sum(row["error"] is not None for row in answers)
+    prompt, completion = (sum(row[f"{kind}_tokens"] for row in usage) for kind in ("prompt", "completion"))
+    strategy, ignores = (run.setting("ensemble", "vote", key) for key in ("strategy", "ignore_blank"))
+    seconds = run.facts.get("wall_s")
+    versions = run.facts.get("versions")
+    known = versions.items() if isinstance(versions, Mapping) else ()
+    scope = "plan and evidence shared" if run.setting("ensemble", "scope") == "answer" else "each plans for itself"
+    return [
+        ("System", str(run.setting("system"))),
+        ("Model", f"{model} ({kind})" + (f", planner {planner}" if planner else "")),
+        ("Questions", f"{len(run.tables['votes']):,}"),
+        ("Members", f"{run.setting('ensemble', 'members')}, {scope}"),
+        ("Vote", f"{strategy}, {'blanks ignored' if ignores else 'blanks vote'}"),
+        ("Answers with an error", f"{n_errors:,} of {len(answers):,}"),
+        ("Tokens", f"{prompt:,} in prompts, {completion:,} generated"),
+        ("Seconds", f"{seconds:,.1f}" if isinstance(seconds, int | float) else "not known"),
+        ("Versions", ", ".join(f"{name} {version}" for name, version in known) or "not known"),
+    ]
+
+
+def _calls(run: RunFiles) -> list[tuple[str, dict[str, int]]]:
+    """Model calls by role and by where the reply came from."""
+    counts = Counter((row["role"], row["source"]) for row in run.tables["usage"])
+    roles = dict.fromkeys(row["role"] for row in run.tables["usage"])
+    return [(role, {source: counts[role, source] for source in ("made", "ledger", "joined")}) for role in roles]
+
+
+def _missing(report: ScoreReport | None) -> list[str]:
+    """What the scores say of rows that do not meet."""
+    if report is None:
+        return []
+    file, truth = report.files[0], report.truth
+    return [
+        f"{len(ids):,} {what}"
+        for ids, what in (
+            (file.missing, "questions of the truth are not in the run and score 0"),
+            (file.extra, "questions of the run are not in the truth and are not scored"),
+            (truth.doubled, "ids stand more than once in the truth; the first row counts"),
+            (truth.ragged, "rows of the truth have more or fewer cells than its header"),
+        )
+        if ids
+    ]
+
+
+def _error_table(
+    report: ScoreReport | None, views: Sequence[QuestionView]
+) -> list[tuple[str, int, list[QuestionView]]]:
+    if report is None:
+        return []
+    counts = report.files[0].errors
+    return [
+        (name, counts[name], [view for view in views if view.truth is not None and view.truth.error == name])
+        for name in ERROR_CLASSES
+    ]
+
+
+def _filters(views: Sequence[QuestionView], is_scored: bool) -> list[tuple[str, str, int]]:
+    """Name, label and count of each filter; those that select nothing are left out, but right, wrong and blank."""
+    found = []
+    for name, label, mark in _FILTERS:
+        n = sum(not mark or mark in view.marks.split() for view in views)
+        keep = is_scored if name in {"right", "wrong"} else n > 0 or name in {"all", "blank"}
+        if keep:
+            found.append((name, label, n))
+    return found

@@ -1,0 +1,48 @@
+"""Text of strangers made safe to show: nothing invisible, nothing endless, no link that runs."""
+
+from __future__ import annotations
+
+import re
+from urllib.parse import urlsplit
+
+_HIDDEN = re.compile(
+    "[\x00-\x08\x0b\x0c\x0e-\x1f\x7f-\x9f\u2028-\u202e\u2066-\u2069\ud800-\udfff\ufeff\ufffe\uffff\U000e0000-\U000e007f]"
+)
+_NOT_IN_URLS = re.compile(r"[\x00-\x20\x7f-\xa0\"'<>\\^`{|}\u2028-\u202e\u2066-\u2069\ud800-\udfff]")
+
+
+def visible(text: str) -> str:
+    """Show what would otherwise act unseen: control characters, direction overrides, half surrogates, tag characters.
+
+    Direction overrides would reorder the text around them and NUL is no HTML; both appear by name. Letters of scripts
+    that run from right to left are left as they are.
+    """
+    return _HIDDEN.sub(_name, text)
+
+
+def _name(match: re.Match[str]) -> str:
+    code = ord(match[0])
+    if code < 0x20:
+        return chr(0x2400 + code)
+    if code in {0x2028, 0x2029}:
+        return "\n"
+    return "\ufffd" if 0xD800 <= code <= 0xDFFF else f"[U+{code:04X}]"
+
+
+def cut(text: str, n_chars: int) -> str:
+    """Keep the first ``n_chars`` characters, and say how many more there were."""
+    if len(text) <= n_chars:
+        return text
+    return f"{text[:n_chars].rstrip()} … [{len(text) - n_chars:,} more characters]"
+
+
+def web_link(url: str) -> str:
+    """Return the address when it is a plain http or https one that may become a link, else nothing."""
+    url = url.strip()
+    if len(url) > 2000 or _NOT_IN_URLS.search(url):
+        return ""
+    try:
+        parts = urlsplit(url)
+    except ValueError:
+        return ""
+    return url if parts.scheme in {"http", "https"} and parts.hostname else ""

@@ -1,0 +1,422 @@
+import os
+import re
+import subprocess
+import sys
+from html.parser import HTMLParser
+from pathlib import Path
+
+import pyarrow.parquet as pq
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+from run_files import CONFIG, answer, ballot, index, match, plan, small_run, small_truth, usage, write_run, write_truth
+
+from kohaku_ray.errors import DataError
+from kohaku_ray.reporting import report as report_module
+from kohaku_ray.reporting.questions import Limits
+from kohaku_ray.reporting.report import MAX_BYTES, write_report
+
+PAGE_TAGS = set(
+    """html head meta title style body header main section footer nav div span p h1 h2 h3 dl dt dd ul ol li table thead
+    tbody tr th td a b bdi code mark blockquote details summary figure figcaption input label abbr
+    svg defs g path use text clippath rect image tspan""".split()  # noqa: SIM905
+)
+BAD = "<script>alert(1)</script>\"' onerror=x \u202e\x00{{ 7*7 }}</td></style>"
+SHOWN = "<script>alert(1)</script>\"' onerror=x [U+202E]␀{{ 7*7 }}</td></style>"
+
+
+class Tags(HTMLParser):
+    """Every tag with its attributes, and the text without the style sheet; cells and blocks stand apart."""
+
+    APART = frozenset({"td", "th", "p", "li", "div", "dt", "dd", "h1", "h2", "h3", "span", "blockquote"})
+
+    def __init__(self, html):
+        super().__init__()
+        self.tags, self.text, self.spaced = [], "", ""
+        self.feed(html)
+        self.close()
+
+    def handle_starttag(self, tag, attrs):
+        self.tags.append((tag, dict(attrs)))
+        self.spaced += " " if tag in self.APART else ""
+
+    def handle_endtag(self, tag):
+        self.spaced += " " if tag in self.APART else ""
+
+    def handle_data(self, data):
+        if self.cdata_elem != "style":
+            self.text += data
+            self.spaced += data
+
+
+def page_of(run, truth=None, **more):
+    return Path(write_report(str(run), truth and str(truth), **more)).read_text(encoding="utf-8")
+
+
+def plain(html):
+    """The page's text, its white space collapsed."""
+    return " ".join(Tags(html).spaced.split())
+
+
+def check_harmless(html):
+    """No foreign tag, no handler, no address that loads or runs."""
+    tags = Tags(html).tags
+    assert {tag for tag, _ in tags} <= PAGE_TAGS
+    for tag, attributes in tags:
+        assert not [name for name in attributes if name.startswith("on") or name in {"srcdoc", "action", "background"}]
+        for name in ("href", "src", "xlink:href"):
+            address = attributes.get(name)
+            if address is None:
+                continue
+            assert (
+                address.startswith("#")
+                or (tag == "a" and re.match(r"https?://", address))
+                or address.startswith("data:")
+            )
+            if tag == "a" and not address.startswith("#"):
+                assert attributes["rel"] == "noopener noreferrer"
+
+
+@pytest.fixture(scope="module")
+def small(tmp_path_factory):
+    path = tmp_path_factory.mktemp("small")
+    run = small_run(path / "run")
+    index(run / "index", "a2024", "b2025")
+    return run, small_truth(path / "truth.csv")
+
+
+@pytest.fixture(scope="module")
+def page(small):
+    return page_of(*small)
+
+
+def question(page, key):
+    start = page.index(f'<div class="body" id="q-{key}"')
+    end = page.find('<details class="q card', start)
+    return plain(page[page.rindex("<summary>", 0, start) : end if end > 0 else page.index("<footer")])
+
+
+def test_the_page_needs_nothing_beside_it_and_runs_nothing(page):
+    check_harmless(page)
+    policy = next(dict(a)["content"] for t, a in Tags(page).tags if t == "meta" and "http-equiv" in a)
+    assert policy.startswith("default-src 'none'; style-src 'unsafe-inline'; img-src data:")
+    assert "@import" not in page
+    assert "url(http" not in page
+
+
+def test_the_same_run_gives_the_same_bytes(small, page, tmp_path):
+    assert page_of(*small, output=str(tmp_path / "again.html")) == page
+
+
+def test_the_head_says_what_ran(page):
+    text = plain(page)
+    for fact in ("Run run", "kohaku", "extractive (extractive)", "3, plan and evidence shared", "12.5", "ray 2.60.0"):
+        assert fact in text
+    assert "Answered by the extractive backend: no language model, but a floor" in text
+    assert "answer 13 0 0" in text
+    assert "plan 0 1 0" in text
+    assert "7,200 in prompts, 560 generated" in text
+
+
+def test_scores_and_errors_are_those_of_the_score_command(page):
+    text = plain(page)
+    assert "wattbot 0.7562 0.7500 0.6250 1.0000 4" in text
+    assert "value selection 1 q2" in text
+    assert "reference mismatch 1 q3" in text
+    assert "false negative 0" in text
+
+
+def test_each_plot_has_axes(page):
+    assert page.count('<svg role="img"') == 4
+    for label in ("mean over questions (0 to 1)", "members that gave the written answer (of 3)"):
+        assert f">{label}</text>" in page
+    for label in ("tokens per member answer (log scale)", "last attempt (matches searched for each query)"):
+        assert f">{label}</text>" in page
+
+
+def test_a_question_shows_how_its_answer_came_about(page):
+    text = question(page, "q1")
+    assert "How many MW did the hall draw? 41 MW · truth 41 MW" in text
+    assert "q1 right 3 of 3 members" in text
+    assert "wattbot 1 1.00 1 1.000" in text
+    assert "p. 4" in text
+    assert "41 · weight 3, members 0, 1, 2, wins" in text
+    assert "0 41 MW right a2024 1000 0 400 1,200 80 It is 41. Member 0 read it." in text
+    assert "hall load MW" in text
+    assert "0 Report › Load › paragraph 0 › sentence 1 cited in the truth" in text
+    assert (
+        "a2024:sec0:p0:s1 · page 4 · sentence · vectors · score 0.900 · found by 3 queries · summed similarity 1.750"
+        in text
+    )
+    assert "1 Report › Load › paragraph 1 b2025:sec0:p1" in text
+    assert "paragraph · BM25 · score 0.900 · 9 tokens" in text
+
+
+def test_the_match_is_marked_in_its_paragraph(page):
+    assert "Servers hum. <mark>The hall drew 41 MW in May.</mark> Fans spin faster in June." in page
+
+
+def test_citations_link_to_their_documents(page):
+    links = {a["href"]: a for t, a in Tags(page).tags if t == "a" and not a["href"].startswith("#")}
+    assert {"https://example.org/a", "https://example.org/b2025"} == set(links)
+
+
+def test_votes_that_split_and_members_that_fail_are_told(page):
+    split = question(page, "q2")
+    assert "q2 wrong: value selection 2 of 3 members" in split
+    assert "7 · weight 2, members 0, 2, wins" in split
+    assert "52 · weight 1, member 1" in split
+    assert "1 52 MW right" in split
+    blank = question(page, "q4")
+    assert "q4 blank, as the truth 3 of 3 members" in blank
+    assert "Error: no JSON Reply: eh" in blank
+    assert "None was kept" in blank
+    assert "q3 right, other references" in question(page, "q3")
+
+
+def test_filters_select_by_outcome(page):
+    labels = dict(re.findall(r'<label for="show-(\w+)">[^<]*<span>(\d+)</span>', page))
+    assert labels == {"all": "4", "right": "3", "wrong": "1", "blank": "1", "refs": "1", "split": "1", "error": "1"}
+    for name in ("right", "wrong", "blank", "refs", "split", "error"):
+        cards = re.findall(r'<details class="q card [^"]*"', page)
+        assert sum(f"is-{name}" in card for card in cards) == int(labels[name])
+        assert f"#show-{name}:checked ~ .q:not(.is-{name})" in page
+    anchors = [a["href"][1:] for t, a in Tags(page).tags if t == "a" and "chip" in a.get("class", "")]
+    assert anchors == ["q-q1", "q-q2", "q-q3", "q-q4"]
+    assert all(f'id="{anchor}"' in page for anchor in anchors)
+
+
+def test_without_a_truth_there_are_no_scores(small, tmp_path):
+    page = page_of(small[0], output=str(tmp_path / "page.html"))
+    assert "No truth was given, so nothing is scored." in page
+    assert "<h2>Scores</h2>" not in page
+    assert "show-wrong" not in page
+    assert "q1 answered 3 of 3 members" in plain(page)
+
+
+def test_questions_without_gold_are_no_truth(small, tmp_path):
+    file = tmp_path / "test.csv"
+    file.write_text("id,question,answer_value,ref_id\nq1,?,,\n")
+    assert "Nothing is scored: test.csv has no gold answers." in page_of(
+        small[0], file, output=str(tmp_path / "p.html")
+    )
+    file.write_text("id,question\nq1,?\n")
+    text = plain(page_of(small[0], file, output=str(tmp_path / "p.html")))
+    assert "Nothing is scored, test.csv is no truth file" in text
+    assert "has no column answer_value, ref_id" in text
+
+
+def test_rows_that_do_not_meet_are_counted(small, tmp_path):
+    truth = write_truth(tmp_path / "truth.csv", ("q1", "41", ["a2024"]), ("q9", "1", ["a2024"]))
+    text = plain(page_of(small[0], truth, output=str(tmp_path / "p.html")))
+    assert "1 questions of the truth are not in the run and score 0." in text
+    assert "3 questions of the run are not in the truth and are not scored." in text
+    assert "q2 answered" in text
+
+
+def test_without_the_index_matches_stand_alone(tmp_path):
+    page = page_of(small_run(tmp_path / "run"))
+    assert "matches are shown without their paragraphs: there is no index at" in plain(page)
+    assert '<mark class="whole">The hall drew 41 MW in May.</mark>' in page
+    assert "a2024 › sec0 › p0 › s1" in plain(page)
+
+
+def hostile_run(path, text, url="javascript:alert(1)"):
+    given = [
+        answer(text, member, text, (text,), answer=text, explanation=text, reply=text, error=text)
+        for member in range(2)
+    ]
+    config = CONFIG.replace("system: kohaku", "system: '<img src=x onerror=alert(1)>'")
+    return write_run(
+        path,
+        [(ballot(text, text, given) | {"asked_unit": text, "answer_unit": text}, given)],
+        evidence=[match(text, text=text, node_id=f"{text}:sec0:p0", doc_id=text, kind=text)],
+        plans=[plan(text, text, error=text)],
+        calls=[usage(text, 0)],
+        config=config,
+        urls={text: url},
+    )
+
+
+@pytest.mark.parametrize(
+    "url", ["javascript:alert(1)", 'https://e.org/" onmouseover="x', "data:text/html,<script>x</script>"]
+)
+def test_hostile_text_is_shown_and_does_nothing(tmp_path, url):
+    truth = write_truth(tmp_path / "truth.csv", (BAD.strip(), BAD, [BAD]))
+    page = page_of(hostile_run(tmp_path / "run", BAD, url), truth)
+    check_harmless(page)
+    text = Tags(page).text
+    assert text.count(SHOWN) >= 12
+    assert "\x00" not in page
+    assert "\u202e" not in page
+    assert "<img src=x onerror=alert(1)>" in text
+    assert not [a for t, a in Tags(page).tags if t == "a" and not a["href"].startswith("#")]
+
+
+@settings(max_examples=5, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(
+    st.lists(
+        st.sampled_from(
+            ["<", ">", '"', "'", "&", "`", "=", "</script>", "<!--", "]]>", "\\1", "$", "\x00", "\r\n", "\u202e", "é"]
+        ),
+        min_size=1,
+        max_size=12,
+    ).map("".join)
+)
+def test_no_text_opens_a_tag(tmp_path, text):
+    check_harmless(page_of(hostile_run(tmp_path / "run", f"x{text}", text)))
+
+
+def test_hostile_documents_are_escaped_in_the_index_too(tmp_path):
+    text = f"{BAD} stands first. The hall drew 41 MW in May."
+    run = small_run(tmp_path / "run", evidence=[match("q1", text=text, node_id="a2024:sec0:p0", kind="paragraph")])
+    index(run / "index", "a2024", title=BAD, text=text)
+    page = page_of(run)
+    check_harmless(page)
+    assert f"{SHOWN} › Load › paragraph 0" in plain(page)
+    assert f"{SHOWN} stands first." in Tags(page).text
+
+
+def test_a_text_of_100_kb_is_cut_with_a_note(tmp_path):
+    page = page_of(hostile_run(tmp_path / "run", "<" + "word " * 20_000))
+    assert len(page) < 200_000
+    assert "more characters]" in page
+    check_harmless(page)
+
+
+def test_evidence_is_limited_and_shared_by_a_questions_lists(tmp_path):
+    rows = [match("q1", rank, attempt=attempt) for attempt in (0, 2) for rank in range(30)]
+    text = plain(page_of(small_run(tmp_path / "run", evidence=rows)))
+    assert "Attempt 0: the first 10 of 30 matches" in text
+    assert "Attempt 2: the first 10 of 30 matches" in text
+    assert "at most 2,000 questions, 20 pieces of evidence a question" in text
+
+
+def test_300_questions_of_9_members_stay_under_the_limit(tmp_path):
+    text = "The hall drew 41 MW & more in May, “as metered”. " * 40
+    questions, evidence = [], []
+    for number in range(300):
+        key = f"q{number}"
+        given = [answer(key, member, "41", answer=text[:300], explanation=text[:600]) for member in range(9)]
+        questions.append((ballot(key, text[:200], given), given))
+        evidence += [match(key, rank, text=text) for rank in range(32)]
+    path = write_report(str(write_run(tmp_path / "run", questions, evidence=evidence)), None)
+    assert 5_000_000 < os.path.getsize(path) < MAX_BYTES
+
+
+def test_a_page_that_would_be_too_large_shows_less(tmp_path, monkeypatch):
+    limits = (Limits(9, 9, 25_000, 50, 5000), Limits(2, 1, 30, 5, 50))
+    monkeypatch.setattr(report_module, "LIMITS", limits)
+    monkeypatch.setattr(report_module, "MAX_BYTES", 75_000)
+    rows = [match("q1", rank, text="word " * 5000) for rank in range(9)]
+    page = page_of(small_run(tmp_path / "run", evidence=rows), small_truth(tmp_path / "truth.csv"))
+    assert len(page) < 75_000
+    text = plain(page)
+    assert "The first 2 of 4 questions" in text
+    assert "Attempt 0: the first 1 of 9 matches" in text
+    assert "value selection 1 q2" in text
+    assert "reference mismatch 1 and 1 more" in text
+    assert "Answer agreement: 3 of 4 questions unanimous" in page
+
+
+def test_each_member_may_plan_for_itself(tmp_path):
+    plans = [plan("q1", "one", member=0), plan("q1", "two", member=1, error="bad plan")]
+    rows = [match("q1", member=member) for member in (0, 1)]
+    config = (
+        CONFIG.replace("scope: answer", "scope: question")
+        .replace("model: extractive", "model: big")
+        .replace("planner_model: null", "planner_model: small")
+    )
+    page = page_of(small_run(tmp_path / "run", plans=plans, evidence=rows, config=config))
+    text = plain(page)
+    assert "3, each plans for itself" in text
+    assert "big (None), planner small" in text
+    assert "floor" not in text
+    assert "Member 1 two Error: bad plan" in text
+    assert "Member 1, attempt 0: 1 match" in text
+
+
+def test_groups_of_the_published_vote_are_told_apart_by_spelling(tmp_path):
+    given = [answer("q1", 0, "41"), answer("q1", 1, "41.0"), answer("q1", 2, "41")]
+    config = CONFIG.replace("compat: null", "compat: kohakurag")
+    vote = ballot("q1", "?", given, groups=["41", "41.0"])
+    text = plain(page_of(write_run(tmp_path / "run", [(vote, given)], config=config)))
+    assert "41 · weight 2, members 0, 2, wins" in text
+    assert "41.0 · weight 1, member 1" in text
+
+
+def test_groups_that_do_not_fit_the_members_name_nobody(tmp_path):
+    given = [answer("q1", 0, "41"), answer("q1", 1, "41.0")]
+    text = plain(page_of(write_run(tmp_path / "run", [(ballot("q1", "?", given, groups=["41", "x"]), given)])))
+    assert "41 · weight 1 x · weight 0" in text
+
+
+def test_a_run_of_no_questions_is_an_empty_page(tmp_path):
+    text = plain(page_of(write_run(tmp_path / "run", []), small_truth(tmp_path / "truth.csv")))
+    assert "4 questions of the truth are not in the run and score 0." in text
+
+
+def test_a_run_under_way_says_so(tmp_path):
+    page = page_of(small_run(tmp_path / "run", facts={"status": "running"}))
+    assert "The run's status is running" in plain(page).replace("\u2019", "'")
+
+
+@pytest.mark.parametrize("name", ["answers", "votes", "plans", "evidence", "usage"])
+def test_a_missing_table_is_named(tmp_path, name):
+    run = small_run(tmp_path / "run")
+    (run / f"{name}.parquet").unlink()
+    with pytest.raises(DataError, match=rf"run holds no {name}\.parquet: the run has not finished"):
+        write_report(str(run), None)
+
+
+def test_a_damaged_table_is_named(tmp_path):
+    run = small_run(tmp_path / "run")
+    (run / "votes.parquet").write_bytes(b"PAR1 torn")
+    with pytest.raises(DataError, match=r"votes\.parquet cannot be read"):
+        write_report(str(run), None)
+
+
+def test_a_table_of_another_version_is_named(tmp_path):
+    run = small_run(tmp_path / "run")
+    pq.write_table(pq.read_table(run / "answers.parquet").drop_columns(["seed"]), run / "answers.parquet")
+    with pytest.raises(DataError, match=r"answers\.parquet: has no column seed; its columns are question_id, member"):
+        write_report(str(run), None)
+
+
+@pytest.mark.parametrize(
+    ("name", "text", "said"),
+    [
+        ("run.json", "{", r"run\.json cannot be read"),
+        ("run.json", "[]", r"run\.json holds a list, not keys with values"),
+        ("config.yaml", "a: [", r"config\.yaml cannot be read"),
+        ("config.yaml", "!!python/object/apply:os.system ['true']", r"config\.yaml cannot be read"),
+    ],
+)
+def test_a_damaged_fact_file_is_named(tmp_path, name, text, said):
+    run = small_run(tmp_path / "run")
+    (run / name).write_text(text)
+    with pytest.raises(DataError, match=said):
+        write_report(str(run), None)
+
+
+def test_a_truth_that_is_not_there(small):
+    with pytest.raises(DataError, match=r"gone\.csv: there is no such truth file: check the path"):
+        write_report(str(small[0]), "gone.csv")
+
+
+def test_an_output_that_cannot_be_written_leaves_nothing_behind(small, tmp_path):
+    target = tmp_path / "page.html"
+    target.mkdir()
+    with pytest.raises(DataError, match=r"page\.html: cannot be written \(Is a directory\)"):
+        write_report(str(small[0]), None, str(target))
+    assert list(tmp_path.iterdir()) == [target]
+
+
+def test_importing_the_room_loads_nothing_heavy():
+    code = (
+        "import sys, kohaku_ray.reporting.report, kohaku_ray.reporting.index_map;"
+        "print(sorted({'ray', 'torch', 'faiss', 'matplotlib', 'umap'} & set(sys.modules)),"
+        " [name for name in sys.modules if name.startswith(('kohaku_ray.engine', 'kohaku_ray.config'))])"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert done.stdout.strip() == "[] []"
