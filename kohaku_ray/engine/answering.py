@@ -20,7 +20,7 @@ from kohaku_ray.engine.ledger import Ledger, open_ledger
 from kohaku_ray.engine.members import Member, Retriever
 from kohaku_ray.engine.runs import RunDirectory
 from kohaku_ray.engine.serving import application_name, check_deployment, models_of, serving
-from kohaku_ray.engine.sources import read_metadata, read_source
+from kohaku_ray.engine.sources import anchored, read_metadata, read_source
 from kohaku_ray.engine.voting import BlockResult, finish_run, vote_block
 from kohaku_ray.errors import KohakuRayError
 from kohaku_ray.questions import read_questions
@@ -65,7 +65,7 @@ def run_answer(config: Config) -> AnswerSummary:
         ConfigError: The configuration or the cluster does not fit; nothing was started.
         DataError: Questions, index, ledger or the run directory cannot be used.
     """
-    began = time.perf_counter()
+    began, config = time.perf_counter(), anchored(config)
     name, data = read_source(config.questions.path)
     questions = read_questions(name, data, config.questions.limit)
     used = {config.generation.model, config.generation.planner_model or config.generation.model}

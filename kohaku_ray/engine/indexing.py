@@ -27,7 +27,7 @@ from kohaku_ray.documents.model import Document
 from kohaku_ray.documents.parse import parse_file, read_bytes
 from kohaku_ray.engine.cluster import check_demand, connected, index_demand, say
 from kohaku_ray.engine.errors import fetch
-from kohaku_ray.engine.sources import find_sources, read_metadata
+from kohaku_ray.engine.sources import anchored, find_sources, read_metadata
 from kohaku_ray.engine.tools import encoder_settings, index_settings
 from kohaku_ray.errors import DataError
 from kohaku_ray.index.assemble import texts_to_encode
@@ -97,7 +97,7 @@ def run_index(config: Config) -> IndexSummary:
         ConfigError: The configuration or the cluster does not fit.
         DataError: No document can be used, or the index cannot be written.
     """
-    began = time.perf_counter()
+    began, config = time.perf_counter(), anchored(config)
     files = find_sources(config.documents.paths)
     read_metadata(config.documents.metadata)
     pending = PendingVectors(config.index.path)

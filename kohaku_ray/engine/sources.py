@@ -4,14 +4,35 @@ from __future__ import annotations
 
 import csv
 import io
+import os
 from collections.abc import Mapping, Sequence
+from typing import Any
 
 from kohaku_ray import sample
+from kohaku_ray.config import Config
 from kohaku_ray.documents.parse import find_files, read_bytes
 from kohaku_ray.errors import DataError
 
 SAMPLE = "sample:"
 """Prefix of a path inside the package's own collection."""
+
+
+def anchored(config: Config) -> Config:
+    """Make every relative path of a configuration absolute: actors may run in another directory than the driver."""
+    update: dict[str, Any] = {
+        "run": _absolute(config.run),
+        "index": config.index.model_copy(update={"path": _absolute(config.index.path)}),
+        "ledger": config.ledger.model_copy(update={"path": _absolute(config.ledger.path)}),
+        "questions": config.questions.model_copy(update={"path": _absolute(config.questions.path)}),
+        "generation": config.generation.model_copy(update={"prompts": _absolute(config.generation.prompts)}),
+        "documents": config.documents.model_copy(
+            update={
+                "paths": tuple(_absolute(path) for path in config.documents.paths),
+                "metadata": _absolute(config.documents.metadata),
+            }
+        ),
+    }
+    return config.model_copy(update=update)
 
 
 def resolve(path: str) -> str:
@@ -52,6 +73,12 @@ def read_metadata(path: str | None) -> dict[str, dict[str, str]]:
     if "id" not in columns:
         raise DataError(f"{name}: no column id; it has {', '.join(columns) or 'nothing'}")
     return {row["id"].strip(): _clean(row) for row in reader if row["id"]}
+
+
+def _absolute(path: str | None) -> str | None:
+    if path is None or "://" in path or path.startswith(SAMPLE):
+        return path
+    return os.path.abspath(os.path.expanduser(path))
 
 
 def _decoded(data: bytes) -> str:

@@ -1,0 +1,51 @@
+"""Inputs: paths that mean the same in every process, and metadata as published."""
+
+from __future__ import annotations
+
+import os
+
+import pytest
+
+from kohaku_ray.config import load_config
+from kohaku_ray.engine.sources import anchored, read_metadata, resolve
+from kohaku_ray.errors import ConfigError, DataError
+
+
+def test_relative_paths_are_anchored_where_the_command_was_given(monkeypatch, tmp_path):
+    monkeypatch.chdir(tmp_path)
+    config = anchored(
+        load_config(
+            "demo",
+            [
+                "run=out",
+                "index.path=s3://bucket/index",
+                "documents.paths=[docs, /abs, 'sample:documents']",
+                "ledger.path=~/l",
+            ],
+        )
+    )
+    assert config.run == f"{tmp_path}/out"
+    assert config.index.path == "s3://bucket/index"
+    assert config.documents.paths == (f"{tmp_path}/docs", "/abs", "sample:documents")
+    assert config.ledger.path == os.path.expanduser("~/l")
+    assert config.generation.prompts is None
+
+
+@pytest.mark.parametrize("encoding", ["utf-8", "utf-8-sig", "cp1252"])
+def test_metadata_is_read_as_it_is_published(tmp_path, encoding):
+    file = tmp_path / "metadata.csv"
+    file.write_bytes("id,title,url,year\r\ngriggs2024,Mélange,https://example.org,\r\n".encode(encoding))
+    assert read_metadata(str(file)) == {"griggs2024": {"title": "Mélange", "url": "https://example.org"}}
+
+
+def test_metadata_without_ids_is_refused(tmp_path):
+    (tmp_path / "m.csv").write_text("name,url\na,b\n")
+    with pytest.raises(DataError, match="no column id; it has name, url"):
+        read_metadata(str(tmp_path / "m.csv"))
+    assert read_metadata(None) == {}
+
+
+def test_a_sample_that_is_not_there_names_those_that_are():
+    assert os.path.isdir(resolve("sample:documents"))
+    with pytest.raises(ConfigError, match=r"questions\.csv"):
+        resolve("sample:nothing")
