@@ -5,7 +5,6 @@ from __future__ import annotations
 import html
 import re
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
 from functools import cache
 
 import yaml
@@ -15,8 +14,8 @@ from markdown_it.tree import SyntaxTreeNode
 from kohaku_ray.documents.content import decode_text, flat_metadata
 from kohaku_ray.documents.ids import default_doc_id
 from kohaku_ray.documents.model import Attachment, Document, Paragraph, Section
+from kohaku_ray.documents.outline import Draft, finish, heading_path
 from kohaku_ray.documents.sentences import split_lines, split_sentences, whole_text
-from kohaku_ray.documents.text import PATH
 from kohaku_ray.errors import DataError
 
 _FRONT_MATTER = re.compile(r"---[^\S\n]*\n(.*?)^(?:---|\.\.\.)[^\S\n]*(?:\n|\Z)", re.DOTALL | re.MULTILINE)
@@ -24,14 +23,6 @@ _INVISIBLE_HTML = re.compile(r"<!--.*?(?:-->|\Z)|<(script|style)\b.*?(?:</\1\s*>
 _SPACES = re.compile(r"[^\S\n]+")
 _BREAKING_TAG = re.compile(r"<(?:br|/p|/div|/tr|/li|/h[1-6])\b[^>]*>", re.IGNORECASE)
 _TAG = re.compile(r"</?[A-Za-z][^>]*>")
-
-
-@dataclass
-class _Draft:
-    """A section being read: the headings that lead to it, and its paragraphs."""
-
-    headings: tuple[str, ...]
-    paragraphs: list[Paragraph] = field(default_factory=list)
 
 
 def parse_markdown(name: str, data: bytes) -> Document:
@@ -86,33 +77,14 @@ def _front_matter(name: str, text: str) -> tuple[dict[str, str], str]:
 
 
 def _sections(nodes: Sequence[SyntaxTreeNode], title: str) -> tuple[Section, ...]:
-    drafts = [_Draft(())]
+    drafts = [Draft(())]
     for node in nodes:
         if node.type == "heading":
-            drafts.append(_Draft(_path(drafts[-1].headings, int(node.tag[1]), _inline(node.children[0]))))
+            drafts.append(Draft(heading_path(drafts[-1].headings, int(node.tag[1]), _inline(node.children[0]))))
             drafts[-1].paragraphs.extend(_images(node))
         else:
             drafts[-1].paragraphs.extend(_paragraphs(node))
-    following = [*drafts[1:], _Draft(())]
-    return tuple(
-        Section(_section_title(draft.headings, title), tuple(draft.paragraphs))
-        for draft, after in zip(drafts, following, strict=True)
-        if draft.paragraphs or not _is_named_later(draft.headings, after.headings, title)
-    )
-
-
-def _path(above: Sequence[str], level: int, heading: str) -> tuple[str, ...]:
-    """The headings that lead to a new one; a level left out (h1, h3) is an empty string."""
-    return (*above[: level - 1], *[""] * (level - 1 - len(above)), heading)
-
-
-def _section_title(headings: Sequence[str], title: str) -> str:
-    return PATH.join(heading for i, heading in enumerate(headings) if heading and (i, heading) != (0, title)) or title
-
-
-def _is_named_later(headings: Sequence[str], after: Sequence[str], title: str) -> bool:
-    """Whether an empty section's title is kept by the document's or the next section's, so that it may go."""
-    return _section_title(headings, title) == title or tuple(after[: len(headings)]) == tuple(headings)
+    return finish(drafts, title)
 
 
 def _paragraphs(node: SyntaxTreeNode) -> Iterator[Paragraph]:

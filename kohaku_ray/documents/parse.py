@@ -11,10 +11,13 @@ from pathlib import PurePosixPath
 from typing import Any
 from urllib.parse import quote, urlsplit
 
+from kohaku_ray.documents.html import parse_html
 from kohaku_ray.documents.ids import check_doc_id, file_name
 from kohaku_ray.documents.kohakurag import parse_kohakurag
 from kohaku_ray.documents.markdown import parse_markdown
 from kohaku_ray.documents.model import Document
+from kohaku_ray.documents.pdf import parse_pdf
+from kohaku_ray.documents.table_csv import parse_csv
 from kohaku_ray.documents.text import parse_text
 from kohaku_ray.errors import DataError
 
@@ -26,6 +29,10 @@ FORMATS: Mapping[str, Parser] = {
     ".markdown": parse_markdown,
     ".txt": parse_text,
     ".text": parse_text,
+    ".pdf": parse_pdf,
+    ".html": parse_html,
+    ".htm": parse_html,
+    ".csv": parse_csv,
 }
 """Which parser reads a file, by the suffix of its name in lower case."""
 

@@ -79,6 +79,14 @@ _BREAKS = tuple(
     )
 )
 
+_BREAKS_ANYWHERE = _BREAKS[-2:]
+"""Those that need no abbreviation, label or single letter in front of the full stop."""
+
+_LETTERS_AT_END = re.compile(r"[^\W\d_]+$")
+_LAST_LETTERS = frozenset(word.rpartition(".")[2] for word in _ABBREVIATIONS)
+
+_PLAIN_END = re.compile(r"([a-z]{2,})\.\s+[A-Za-z][a-z]*")
+
 _GOES_ON = re.compile(r"[,;:)\]}%]")
 _FIRST_WORD = re.compile(r"[\"'(\[]*([^\W\d_]+)")
 _ENUMERATOR = re.compile(r"[\[(]?(?:\d{1,3}(?:\.\d{1,3})*|[A-Za-z]|[ivxIVX]{1,5})[\])]?[.)]?|[-–—*+•·]+")
@@ -127,9 +135,18 @@ def _punkt() -> Any:
     """Punkt with our abbreviations; made once a process."""
     from nltk.tokenize.punkt import PunktParameters, PunktSentenceTokenizer
 
+    class Quick(PunktSentenceTokenizer):  # type: ignore[misc]
+        """Punkt, which need not weigh "… a plain word. Next …": most ends of sentences are such."""
+
+        def text_contains_sentbreak(self, text: str) -> bool:
+            word = _PLAIN_END.fullmatch(text)
+            if word is not None and word[1] not in _ABBREVIATIONS:
+                return True
+            return bool(super().text_contains_sentbreak(text))
+
     parameters = PunktParameters()
     parameters.abbrev_types = set(_ABBREVIATIONS)
-    return PunktSentenceTokenizer(parameters)
+    return Quick(parameters)
 
 
 def _lines(text: str) -> Iterator[tuple[int, int]]:
@@ -196,7 +213,8 @@ def _block_sentences(text: str, start: int, end: int) -> Iterator[tuple[int, int
     block = text[start:end]
     # a full stop with no space behind it ends nothing: "Fig.(a)", "measured.[12]"
     cuts = {cut for cut, _ in _punkt().span_tokenize(block) if block[cut - 1].isspace()}
-    cuts.update(match.end() for pattern in _BREAKS for match in pattern.finditer(block))
+    breaks = _BREAKS if _may_abbreviate(block) else _BREAKS_ANYWHERE
+    cuts.update(match.end() for pattern in breaks for match in pattern.finditer(block))
     has_capitals = any(map(str.isupper, block))
     first = 0
     for cut in sorted(cuts - {0, len(block)}):
@@ -204,6 +222,15 @@ def _block_sentences(text: str, start: int, end: int) -> Iterator[tuple[int, int
             yield start + first, start + cut
             first = cut
     yield start + first, end
+
+
+def _may_abbreviate(block: str) -> bool:
+    """Whether an abbreviation, a label or a single letter stands before a full stop: cheaper to ask than to match."""
+    for piece in block.split(".")[:-1]:
+        last = _LETTERS_AT_END.search(piece[-8:])
+        if last is not None and (len(last[0]) == 1 or last[0].lower() in _LAST_LETTERS):
+            return True
+    return False
 
 
 def _goes_on(block: str, first: int, cut: int, has_capitals: bool) -> bool:

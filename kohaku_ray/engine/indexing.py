@@ -98,7 +98,7 @@ def run_index(config: Config) -> IndexSummary:
         DataError: No document can be used, or the index cannot be written.
     """
     began, config = time.perf_counter(), anchored(config)
-    files = find_sources(config.documents.paths)
+    files = find_sources(config)
     read_metadata(config.documents.metadata)
     pending = PendingVectors(config.index.path)
     pending.check_writable()

@@ -50,13 +50,14 @@ def read_source(path: str) -> tuple[str, bytes]:
     return where, read_bytes(where)
 
 
-def find_sources(paths: Sequence[str]) -> list[str]:
-    """List the files that paths stand for, sorted.
+def find_sources(config: Config) -> list[str]:
+    """List the files of the configured documents, sorted; metadata and questions that lie among them are not documents.
 
     Raises:
         DataError: A path does not exist, or a directory holds no document.
     """
-    return find_files([resolve(path) for path in paths])
+    beside = {resolve(path) for path in (config.documents.metadata, config.questions.path) if path is not None}
+    return [file for file in find_files([resolve(path) for path in config.documents.paths]) if file not in beside]
 
 
 def read_metadata(path: str | None) -> dict[str, dict[str, str]]:

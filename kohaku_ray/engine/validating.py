@@ -7,7 +7,7 @@ import os
 from kohaku_ray.config import Config
 from kohaku_ray.engine.cluster import answer_demand, check_demand, local_cpus
 from kohaku_ray.engine.serving import check_deployment
-from kohaku_ray.engine.sources import find_sources, read_metadata, read_source
+from kohaku_ray.engine.sources import anchored, find_sources, read_metadata, read_source
 from kohaku_ray.engine.tools import index_settings
 from kohaku_ray.errors import DataError, IndexMismatchError
 from kohaku_ray.generation.prompts import Prompts
@@ -22,7 +22,7 @@ def validate(config: Config) -> list[str]:
         ConfigError: A setting does not fit.
         DataError: A file cannot be used.
     """
-    files = find_sources(config.documents.paths)
+    files = find_sources(anchored(config))
     metadata = read_metadata(config.documents.metadata)
     name, data = read_source(config.questions.path)
     questions = read_questions(name, data, config.questions.limit)

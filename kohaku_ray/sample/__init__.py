@@ -1,6 +1,6 @@
 """A small collection on AI energy use, with questions and their gold answers.
 
-``documents/`` holds ten documents, ``metadata.csv`` what is known of each, ``questions.csv`` the questions.
+``documents/`` holds thirteen documents, ``metadata.csv`` what is known of each, ``questions.csv`` the questions.
 All of it was written for this package: organisations, models and figures are invented, no figure is a measurement.
 """
 

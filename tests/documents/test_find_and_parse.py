@@ -12,7 +12,8 @@ from hypothesis import strategies as st
 from kohaku_ray.documents.parse import FORMATS, find_files, parse_file, read_bytes
 from kohaku_ray.errors import DataError
 
-KNOWN = ".json, .markdown, .md, .text, .txt"
+KNOWN = ".csv, .htm, .html, .json, .markdown, .md, .pdf, .text, .txt"
+TEXT_FORMATS = [suffix for suffix in FORMATS if suffix != ".pdf"]
 
 
 @pytest.fixture
@@ -111,8 +112,8 @@ def test_an_object_store_is_searched_and_read():
         read_bytes("s3://bucket/docs/gone.md")
 
 
-@pytest.mark.parametrize("suffix", FORMATS)
-class TestEveryFormat:
+@pytest.mark.parametrize("suffix", TEXT_FORMATS)
+class TestEveryTextFormat:
     def test_binary_junk(self, suffix):
         with pytest.raises(DataError, match=rf"^x\{suffix} is not text: NUL byte at offset 4"):
             parse_file(f"x{suffix}", b"\xff\xd8ab\x00\x01")
@@ -131,7 +132,8 @@ class TestEveryFormat:
             parse_file(f"x{suffix}", data)
 
     def test_a_bad_id_from_the_file_name(self, suffix):
-        content = b'{"text": "Some text."}' if suffix == ".json" else b"Some text."
+        contents = {".json": b'{"text": "Some text."}', ".csv": b"text\nSome text.\n"}
+        content = contents.get(suffix, b"Some text.")
         with pytest.raises(DataError, match=rf"^d/a:b\{suffix}: doc_id 'a:b' holds a colon: rename the file"):
             parse_file(f"d/a:b{suffix}", content)
 
@@ -173,6 +175,8 @@ def test_broken_utf16_is_named_by_its_offset():
     [
         ("x.md", b"# Title\n\n## Only headings"),
         ("x.md", b"![](a.png)"),
+        ("x.html", b"<h1>Title</h1><nav>Menu</nav><script>let a;</script>"),
+        ("x.csv", b"text,page\n,3\n"),
         ("x.json", b'{"title": "T", "text": null, "sections": [{"title": "S", "paragraphs": [{"text": " "}]}]}'),
         (
             "x.json",
@@ -191,6 +195,7 @@ def test_a_document_without_searchable_text_is_refused(name, data):
         ("x.json", b"[" * 100_000),
         ("x.md", b"*a " * 3000 + b"a* " * 3000),
         ("x.md", b"---\n" + b"[" * 3000 + b"\n---\nx"),
+        ("x.html", b"<div>" * 100_000 + b"x"),
     ],
 )
 def test_nesting_without_end_is_refused(name, data):
@@ -201,7 +206,7 @@ def test_nesting_without_end_is_refused(name, data):
 def test_importing_the_room_loads_no_heavy_library():
     code = (
         "import sys; import kohaku_ray.documents.parse; "
-        "print([m for m in ('nltk', 'numpy', 'pyarrow', 'torch', 'ray') if m in sys.modules])"
+        "print([m for m in ('nltk', 'numpy', 'pyarrow', 'pymupdf', 'selectolax', 'torch', 'ray') if m in sys.modules])"
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert done.stdout.strip() == "[]"

@@ -1,7 +1,11 @@
+import re
+
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from nltk.tokenize.punkt import PunktParameters, PunktSentenceTokenizer
 
+from kohaku_ray.documents import sentences as module
 from kohaku_ray.documents.sentences import MAX_CHARS, split_lines, split_sentences, whole_text
 
 
@@ -187,3 +191,56 @@ def test_a_decimal_with_a_unit_is_never_cut(whole, fraction, unit):
 )
 def test_whole_sentences_come_back_one_by_one(parts):
     assert sentences(" ".join(parts)) == parts
+
+
+@given(
+    st.lists(
+        st.sampled_from(
+            [
+                "the",
+                "cat",
+                "sat",
+                "fig",
+                "al",
+                "no",
+                "Dr",
+                "U.S",
+                "etc",
+                "3",
+                "kg",
+                "A",
+                ".",
+                ".",
+                ".",
+                ",",
+                "!",
+                "?",
+                "\n",
+                "\n\n",
+                "(see)",
+                "The",
+                "It",
+            ]
+        )
+    )
+)
+def test_skipping_plain_ends_changes_nothing_of_punkt(words):
+    parameters = PunktParameters()
+    parameters.abbrev_types = set(module._ABBREVIATIONS)
+    text = " ".join(words).replace(" .", ".")
+    assert list(module._punkt().span_tokenize(text)) == list(PunktSentenceTokenizer(parameters).span_tokenize(text))
+
+
+PIECES = re.findall(
+    r"\S+",
+    "The cat no fig e.g al. 5 kg. 300 W. class B. etc. U.S. a.m Ph.D (see Fig. 3). measured.[12] Yes App. B 42 . It",
+)
+
+
+@given(st.lists(st.sampled_from(PIECES), max_size=30))
+def test_the_look_for_abbreviations_ahead_changes_nothing(words):
+    text = " ".join(words)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(module, "_may_abbreviate", lambda block: True)
+        expected = split_sentences(text)
+    assert split_sentences(text) == expected

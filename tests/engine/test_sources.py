@@ -7,7 +7,7 @@ import os
 import pytest
 
 from kohaku_ray.config import load_config
-from kohaku_ray.engine.sources import anchored, read_metadata, resolve
+from kohaku_ray.engine.sources import anchored, find_sources, read_metadata, resolve
 from kohaku_ray.errors import ConfigError, DataError
 
 
@@ -43,6 +43,14 @@ def test_metadata_without_ids_is_refused(tmp_path):
     with pytest.raises(DataError, match="no column id; it has name, url"):
         read_metadata(str(tmp_path / "m.csv"))
     assert read_metadata(None) == {}
+
+
+def test_metadata_and_questions_among_the_documents_are_no_documents(tmp_path):
+    for name in ("a.md", "metadata.csv", "questions.csv", "notes.csv"):
+        (tmp_path / name).write_text("x")
+    flags = [f"documents.paths=[{tmp_path}]", f"documents.metadata={tmp_path}/metadata.csv"]
+    config = load_config("demo", [*flags, f"questions.path={tmp_path}/questions.csv"])
+    assert find_sources(config) == [f"{tmp_path}/a.md", f"{tmp_path}/notes.csv"]
 
 
 def test_a_sample_that_is_not_there_names_those_that_are():

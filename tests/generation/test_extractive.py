@@ -16,6 +16,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from kohaku_ray.documents.parse import parse_file
 from kohaku_ray.errors import ContextOverflowError, ModelError
 from kohaku_ray.generation.extractive import ExtractiveBackend
 from kohaku_ray.generation.extractive.terms import content_stems, split_passages, stem, words_of
@@ -289,11 +290,14 @@ def sample_context(question, paragraphs, n=12):
 def sample_paragraphs():
     for file in sorted((resources.files("kohaku_ray.sample") / "documents").iterdir(), key=lambda file: file.name):
         doc_id, _, suffix = file.name.rpartition(".")
-        text = file.read_text("utf-8")
-        if suffix == "json":
+        if suffix in ("pdf", "html"):
+            document = parse_file(file.name, file.read_bytes())
+            texts = [p.text for section in document.sections for p in section.paragraphs]
+        elif suffix == "json":
+            text = file.read_text("utf-8")
             texts = [p["text"] for section in json.loads(text)["sections"] for p in section["paragraphs"]]
         else:
-            texts = re.split(r"\n\s*\n", text)
+            texts = re.split(r"\n\s*\n", file.read_text("utf-8"))
         for paragraph in filter(str.strip, texts):
             yield doc_id, paragraph, frozenset(word.stem for word in words_of(paragraph))
 

@@ -3,6 +3,8 @@
 import csv
 import json
 import re
+import subprocess
+import sys
 from collections import Counter
 from functools import cache
 from pathlib import Path
@@ -11,6 +13,7 @@ import pytest
 import yaml
 
 from kohaku_ray import sample
+from kohaku_ray.documents.parse import parse_file
 from kohaku_ray.errors import ConfigError
 from kohaku_ray.records import BLANK, UNANSWERABLE
 
@@ -19,6 +22,7 @@ CONVERTED = {  # question id → (number as the document has it, factor to the a
     "s012": (73.0, 1e6),  # million requests → requests
     "s034": (96.0, 1e3),  # GWh → MWh
 }
+PARSED = {".pdf", ".html"}
 COLUMNS = ["id", "question", "answer", "answer_value", "answer_unit", "ref_id", "ref_url", "supporting_materials"]
 COLUMNS += ["explanation", "answer_type", "split"]
 NUMBER = re.compile(r"\d[\d,]*(?:\.\d+)?(?:e[+-]?\d+)?")
@@ -32,9 +36,14 @@ def rows(name: str) -> list[dict[str, str]]:
 
 @cache
 def raw_texts() -> dict[str, str]:
-    """Each document's raw text; of JSON, the text of its paragraphs."""
+    """Each document's raw text; of JSON, PDF and HTML, the text of its paragraphs."""
     texts = {}
     for file in Path(sample.path("documents")).iterdir():
+        if file.suffix in PARSED:
+            document = parse_file(file.name, file.read_bytes())
+            paragraphs = [document.title, *(p.text for s in document.sections for p in s.paragraphs)]
+            texts[file.stem] = "\n\n".join(paragraphs)
+            continue
         text = file.read_text(encoding="utf-8")
         if file.suffix == ".json":
             paragraphs = [p["text"] for s in json.loads(text)["sections"] for p in s["paragraphs"]]
@@ -91,12 +100,13 @@ def test_path_names_what_exists(name):
 
 def test_formats():
     suffixes = Counter(file.suffix for file in Path(sample.path("documents")).iterdir())
-    assert suffixes == {".md": 5, ".txt": 3, ".json": 2}
+    assert suffixes == {".md": 5, ".txt": 3, ".json": 2, ".pdf": 2, ".html": 1}
 
 
 def test_documents_are_of_readable_length_and_say_that_they_are_invented():
     for doc_id, text in raw_texts().items():
-        assert 500 <= len(text.split()) <= 1500, doc_id
+        shortest = 250 if METADATA[doc_id]["type"] == "slides" else 500
+        assert shortest <= len(text.split()) <= 1500, doc_id
         assert "Invented for testing; figures are not measurements." in text.strip().splitlines()[-1], doc_id
 
 
@@ -159,7 +169,7 @@ def test_json_has_one_image_placeholder_and_one_caption(file):
 
 def test_question_columns_ids_and_split():
     assert list(QUESTIONS[0]) == COLUMNS
-    assert len({row["id"] for row in QUESTIONS}) == len({row["question"] for row in QUESTIONS}) == len(QUESTIONS) == 35
+    assert len({row["id"] for row in QUESTIONS}) == len({row["question"] for row in QUESTIONS}) == len(QUESTIONS) == 41
     assert all(all(value.strip() for value in row.values()) for row in QUESTIONS)
     kinds = Counter((row["answer_type"], row["split"]) for row in ANSWERABLE)
     assert set(kinds) == {(k, s) for k in ("number", "range", "boolean", "name") for s in ("public", "private")}
@@ -233,3 +243,13 @@ def test_values_come_in_every_spelling():
     assert re.search(r"\d,\d{3}", quoted)
     assert re.search(r"\de\d", quoted)
     assert sum(row["answer_unit"] == "percent" for row in ANSWERABLE) >= 5
+
+
+def test_made_documents_are_small_and_their_script_makes_the_same_bytes(tmp_path):
+    script = Path(__file__).parents[2] / "scripts" / "make_sample_documents.py"
+    subprocess.run([sys.executable, str(script), str(tmp_path)], check=True, capture_output=True)
+    made = sorted(tmp_path.iterdir())
+    assert [file.name for file in made] == ["ebba2024.html", "ferro2025.pdf", "orlo2025.pdf"]
+    for file in made:
+        assert file.read_bytes() == Path(sample.path(f"documents/{file.name}")).read_bytes()
+        assert file.stat().st_size < 60_000

@@ -1,0 +1,444 @@
+"""HTML: what a reader would see of a page, its headings as sections, its tables row by row."""
+
+from __future__ import annotations
+
+import codecs
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from kohaku_ray.documents.cells import looks_like_header, written_rows
+from kohaku_ray.documents.content import decode_text, well_formed
+from kohaku_ray.documents.ids import default_doc_id
+from kohaku_ray.documents.model import Attachment, Document, Paragraph
+from kohaku_ray.documents.outline import Draft, finish, heading_path
+from kohaku_ray.documents.sentences import split_lines, split_sentences, whole_text
+from kohaku_ray.errors import DataError
+
+MAX_BYTES = 64 * 2**20
+"""Largest page: its tree takes about ten times as much memory."""
+
+MAX_DEPTH = 2000
+"""Most tags open at a time: the HTML standard's own algorithm takes time quadratic in them."""
+
+MAX_CELL_CHARS = 500
+"""A longer cell shows a table that lays a page out: its cells are paragraphs."""
+
+MAX_SPAN = 100
+"""Most columns or rows that a cell is taken to span."""
+
+_CHARSET = re.compile(rb"<meta[^>]{0,200}?charset\s*=\s*[\"']?\s*([\w.:-]+)", re.IGNORECASE)
+_TAG = re.compile(r"<(/?)([a-zA-Z][a-zA-Z0-9-]*)")
+_INVISIBLE = re.compile(r"(?:display\s*:\s*none|visibility\s*:\s*hidden)", re.IGNORECASE)
+_SPACES = re.compile(r"\s+")
+_NOT_TEXT = re.compile("[\x00-\x08\x0b-\x1f\x7f\u00ad\u200b\ufeff]")
+
+
+def _words(text: str) -> frozenset[str]:
+    return frozenset(text.split())
+
+
+_DROPPED = _words(
+    """script style noscript template nav footer svg math iframe object embed canvas video audio button select input
+    textarea datalist dialog menu head"""
+)
+_DROPPED_ROLES = _words("navigation banner contentinfo search menu menubar dialog alert")
+_BLOCKS = _words(
+    """address article aside blockquote body center dd details div dl dt fieldset figcaption figure form h1 h2 h3 h4 h5
+    h6 header hgroup hr li main ol p pre section summary table tbody td tfoot th thead tr ul caption"""
+)
+_HEADINGS = {f"h{level}": level for level in range(1, 7)}
+_OPTIONAL_END = _words(
+    """p li dd dt tr td th thead tbody tfoot option optgroup colgroup caption rp rt html head body
+    area base br col embed hr img input link meta source track wbr param path"""
+)
+_METADATA = {
+    "description": ("description", "og:description", "dc.description"),
+    "author": ("author", "article:author", "dc.creator", "citation_author"),
+    "date": ("date", "article:published_time", "dc.date", "citation_publication_date"),
+    "url": ("og:url",),
+}
+"""Our name of a property, and the names of the ``<meta>`` elements that may hold it, the first one found counting."""
+
+
+def parse_html(name: str, data: bytes) -> Document:
+    """Parse a page as a browser would read it, whatever is wrong with its tags.
+
+    Navigation, footers, scripts, forms and hidden elements are left out. Headings make sections, titled with the
+    headings above them; a list, a table and preformatted text are one paragraph each; a table's row reads
+    ``column: value; …``. An image is an attachment with its figure's caption, else its alternative text.
+
+    Args:
+        name: The file, for messages and the ``doc_id``.
+        data: Its content; UTF-8 unless a byte order mark or ``<meta charset>`` says otherwise.
+
+    Returns:
+        The document; description, author, date and canonical URL are its metadata.
+
+    Raises:
+        DataError: It is too large, its tags are nested too deep, or it is not text.
+    """
+    if len(data) > MAX_BYTES:
+        raise DataError(f"{name} has {len(data):,} bytes, allowed are {MAX_BYTES:,}: split it into several files.")
+    from selectolax.lexbor import LexborHTMLParser
+
+    source = _decode(name, data)
+    _check_depth(name, source)
+    tree = LexborHTMLParser(source)
+    reader = _Reader()
+    if tree.body is not None:
+        reader.read(tree.body)
+    doc_id = default_doc_id(name)
+    title = _title(tree, reader) or doc_id
+    return Document(doc_id, title, finish(reader.drafts, title), _metadata(tree))
+
+
+def _decode(name: str, data: bytes) -> str:
+    """The page's text, by its byte order mark, its own word or as UTF-8."""
+    declared = _CHARSET.search(data[:4096])
+    is_marked = data.startswith((codecs.BOM_UTF8, codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE))
+    if declared is None or is_marked:
+        return decode_text(name, data)
+    charset = declared[1].decode("ascii", "replace")
+    try:
+        # browsers read what calls itself Latin-1 as Windows-1252, and UTF-16 that can be read so far as UTF-8
+        codec = codecs.lookup({"iso-8859-1": "cp1252", "latin1": "cp1252"}.get(charset.lower(), charset))
+    except LookupError:
+        raise DataError(f"{name} says its charset is {charset!r}, which is unknown: save it as UTF-8.") from None
+    if codec.name.startswith(("utf", "ascii")) or not _is_text_codec(codec):
+        return decode_text(name, data)
+    if b"\0" in data:
+        return decode_text(name, data)  # names the byte
+    return data.decode(codec.name, "replace").replace("\r\n", "\n").replace("\r", "\n")
+
+
+def _is_text_codec(codec: codecs.CodecInfo) -> bool:
+    """Whether it makes text of bytes: Python also has codecs called hex and zip."""
+    return bool(getattr(codec, "_is_text_encoding", True))
+
+
+def _check_depth(name: str, source: str) -> None:
+    """Reject a page whose tags are nested, or left open, beyond what the parser reads in bounded time."""
+    if source.count("<") <= MAX_DEPTH:
+        return
+    depth = 0
+    for closing, tag in _TAG.findall(source):
+        if tag.lower() in _OPTIONAL_END:
+            continue
+        depth = max(0, depth - 1) if closing else depth + 1
+        if depth > MAX_DEPTH:
+            raise DataError(
+                f"{name} is nested too deep: more than {MAX_DEPTH:,} tags are open at a time (<{tag}> is the last): "
+                "close them (HTML Tidy does so)."
+            )
+
+
+def _title(tree: Any, reader: _Reader) -> str:
+    """The page's title; where its only level-one heading is a part of that, the heading, without the site's name."""
+    node = tree.css_first("head > title")
+    title = _plain(node.text()) if node is not None else ""
+    headings = [draft.headings[0] for draft in reader.drafts if len(draft.headings) == 1 and draft.headings[0]]
+    if headings and (not title or (len(headings) == 1 and headings[0] in title)):
+        return headings[0]
+    return title
+
+
+def _metadata(tree: Any) -> dict[str, str]:
+    """What the page's head says of it."""
+    given: dict[str, str] = {}
+    for node in tree.css("meta[content]"):
+        attributes = node.attributes
+        key = (attributes.get("name") or attributes.get("property") or "").strip().lower()
+        value = _plain(attributes.get("content") or "")
+        if key and value:
+            given.setdefault(key, value)
+    found = {ours: next((given[key] for key in keys if key in given), "") for ours, keys in _METADATA.items()}
+    canonical = tree.css_first("link[rel=canonical][href]")
+    if canonical is not None:
+        found["url"] = _plain(canonical.attributes.get("href") or "") or found["url"]
+    return {key: value for key, value in found.items() if value}
+
+
+def _plain(text: str) -> str:
+    return _SPACES.sub(" ", _NOT_TEXT.sub("", well_formed(text))).strip()
+
+
+@dataclass
+class _Table:
+    """A table being read: rows of (text, columns, rows spanned, whether it names others)."""
+
+    rows: list[list[tuple[str, int, int, bool]]] = field(default_factory=list)
+    caption: str = ""
+    depth: int = 1
+
+
+class _Reader:
+    """Walks the tree once, without recursion, and cuts what it sees into paragraphs."""
+
+    def __init__(self) -> None:
+        self.drafts = [Draft(())]
+        self._parts: list[str] = []
+        self._lists: list[int | None] = []  # next number of every open list; None: bullets
+        self._pre = 0
+        self._table: _Table | None = None
+        self._figures: list[tuple[list[Paragraph], int]] = []  # list of paragraphs and where its images begin
+
+    def read(self, root: Any) -> None:
+        """Read everything under a node."""
+        node = root.first_child
+        while node is not None:
+            below = None
+            if node.is_text_node:
+                self._text(node.text_content or "")
+            elif node.is_element_node:
+                tag, attributes = node.tag, node.attributes
+                if not _is_left_out(tag, attributes):
+                    self._open(tag, attributes)
+                    below = node.first_child
+                    if below is None:
+                        self._close(tag, attributes)
+            if below is not None:
+                node = below
+                continue
+            while node.next is None:
+                node = node.parent
+                if node is None or node.mem_id == root.mem_id:
+                    self._flush()
+                    return
+                self._close(node.tag, node.attributes)
+            node = node.next
+
+    def _text(self, text: str) -> None:
+        if self._pre:
+            self._parts.append(text)
+            return
+        if text.isspace():
+            self._parts.append(" ")
+            return
+        self._parts.append(_SPACES.sub(" ", text))
+
+    def _open(self, tag: str, attributes: Mapping[str, str | None]) -> None:
+        if tag == "br":
+            self._parts.append("\n")
+        elif tag == "img":
+            self._image(attributes)
+        elif tag == "sup" and self._parts and self._parts[-1].endswith("10"):
+            self._parts.append("^")  # 10⁶ must not read as 106
+        elif tag not in _BLOCKS:
+            return
+        elif self._table is not None:
+            self._open_in_table(tag)
+        elif tag in ("ul", "ol"):
+            if not self._lists:
+                self._flush()
+            self._lists.append(_start(attributes) if tag == "ol" else None)
+        elif tag == "li":
+            self._item()
+        elif tag == "table":
+            self._flush()
+            self._table = _Table()
+        elif self._lists:
+            self._break_line()
+        else:
+            self._flush()
+            self._pre += tag == "pre"
+            if tag == "figure":
+                self._figures.append((self.drafts[-1].paragraphs, len(self.drafts[-1].paragraphs)))
+
+    def _close(self, tag: str, attributes: Mapping[str, str | None]) -> None:
+        if tag not in _BLOCKS:
+            return
+        if self._table is not None:
+            self._close_in_table(tag, attributes)
+        elif tag in ("ul", "ol") and self._lists:
+            self._lists.pop()
+            if not self._lists:
+                self._flush()
+        elif self._lists:
+            if tag != "li":
+                self._break_line()
+        elif tag in _HEADINGS:
+            self._heading(_HEADINGS[tag])
+        elif tag == "pre":
+            self._preformatted()
+        elif tag == "figcaption":
+            self._caption()
+        else:
+            self._flush()
+            if tag == "figure" and self._figures:
+                self._figures.pop()
+
+    def _open_in_table(self, tag: str) -> None:
+        table = self._table
+        if table is None:
+            return
+        if tag == "table":
+            table.depth += 1
+        if table.depth > 1:
+            self._parts.append(" ")
+        elif tag == "tr":
+            table.rows.append([])
+        elif tag in ("td", "th"):
+            self._parts.clear()
+        else:
+            self._parts.append(" ")
+
+    def _close_in_table(self, tag: str, attributes: Mapping[str, str | None]) -> None:
+        table = self._table
+        if table is None:
+            return
+        if table.depth > 1:
+            table.depth -= tag == "table"
+            self._parts.append(" ")
+        elif tag in ("td", "th"):
+            if not table.rows:
+                table.rows.append([])
+            spans = _span(attributes, "colspan"), _span(attributes, "rowspan")
+            table.rows[-1].append((self._taken(), *spans, tag == "th"))
+        elif tag == "caption":
+            table.caption = self._taken()
+        elif tag == "table":
+            self._table = None
+            self._parts.clear()
+            self._write_table(table)
+        else:
+            self._parts.append(" ")
+
+    def _taken(self) -> str:
+        """What has been read since the last cut, on one line."""
+        text = _plain("".join(self._parts))
+        self._parts.clear()
+        return text
+
+    def _break_line(self) -> None:
+        if self._parts and not self._parts[-1].endswith(("\n", "- ", ". ")):
+            self._parts.append("\n")
+
+    def _item(self) -> None:
+        if not self._lists:
+            self._flush()
+            return
+        number = self._lists[-1]
+        if number is not None:
+            self._lists[-1] = number + 1
+        marker = "- " if number is None else f"{number}. "
+        # NUL, which no text node holds, outlives the collapsing of white space as an inner list's indent
+        self._parts.append("\n" + "\0" * 2 * (len(self._lists) - 1) + marker)
+
+    def _lines(self) -> str:
+        """What has been read, its lines trimmed and blank ones left out; an inner list keeps its indent."""
+        lines = "".join(self._parts).split("\n")
+        self._parts.clear()
+        indents = ((len(line) - len(line.lstrip("\0")), _plain(line)) for line in lines)
+        return "\n".join(" " * indent + line for indent, line in indents if line and line != "-")
+
+    def _flush(self) -> None:
+        """End the paragraph that is being read."""
+        if self._parts:
+            text = self._lines()
+            if text:
+                self._add(Paragraph(text, split_sentences(text)))
+
+    def _preformatted(self) -> None:
+        self._pre = max(0, self._pre - 1)
+        text = _NOT_TEXT.sub("", well_formed("".join(self._parts))).strip("\n").rstrip()
+        self._parts.clear()
+        if text.strip():
+            self._add(Paragraph(text, whole_text(text)))
+
+    def _heading(self, level: int) -> None:
+        heading = self._taken()
+        if heading:
+            self.drafts.append(Draft(heading_path(self.drafts[-1].headings, level, heading)))
+
+    def _add(self, paragraph: Paragraph) -> None:
+        self.drafts[-1].paragraphs.append(paragraph)
+
+    def _image(self, attributes: Mapping[str, str | None]) -> None:
+        source = (attributes.get("src") or "").strip()
+        caption = _plain(attributes.get("alt") or attributes.get("title") or "")
+        if self._table is not None or self._lists or not source or not (caption or self._figures):
+            return  # icons and trackers; an image that says nothing and stands by itself cannot be found anyway
+        pending = "".join(self._parts).strip()
+        if pending:
+            self._flush()
+        path = None if source.startswith("data:") else well_formed(source)
+        self._add(Paragraph(caption, split_sentences(caption), attachment=Attachment("image", path, caption or None)))
+
+    def _caption(self) -> None:
+        """Give a figure's caption to its image, else keep it as text."""
+        caption = self._lines()
+        paragraphs, start = self._figures[-1] if self._figures else ([], 0)
+        for i in range(start, len(paragraphs)):
+            attachment = paragraphs[i].attachment
+            if caption and attachment is not None:
+                attachment = Attachment(attachment.kind, attachment.path, caption)
+                text = caption if attachment.kind == "image" else f"{caption}\n{paragraphs[i].text}"
+                spans = split_sentences(text) if attachment.kind == "image" else split_lines(text)
+                paragraphs[i] = Paragraph(text, spans, attachment=attachment)
+                return
+        if caption:
+            self._add(Paragraph(caption, split_sentences(caption)))
+
+    def _write_table(self, table: _Table) -> None:
+        rows = [row for row in table.rows if any(cell[0] for cell in row)]
+        longest = max((len(cell[0]) for row in rows for cell in row), default=0)
+        if longest > MAX_CELL_CHARS or max(map(len, rows), default=0) < 2:
+            for text in [table.caption, *(cell[0] for row in rows for cell in row)]:
+                if text:
+                    self._add(Paragraph(text, split_sentences(text)))
+            return
+        cells = _spread(rows)
+        is_header = all(cell[3] for cell in rows[0]) or looks_like_header(cells, ruled=False)
+        lines = written_rows(cells, is_header)
+        text = "\n".join([table.caption, *lines] if table.caption else lines)
+        self._add(Paragraph(text, split_lines(text), attachment=Attachment("table", None, table.caption or None)))
+
+
+def _is_left_out(tag: str, attributes: Mapping[str, str | None]) -> bool:
+    if tag in _DROPPED:
+        return True
+    if not attributes:
+        return False
+    if "hidden" in attributes or (attributes.get("aria-hidden") or "").lower() == "true":
+        return True
+    if (attributes.get("role") or "").lower() in _DROPPED_ROLES:
+        return True
+    return _INVISIBLE.search(attributes.get("style") or "") is not None
+
+
+def _start(attributes: Mapping[str, str | None]) -> int:
+    start = attributes.get("start") or "1"
+    return int(start) if start.isascii() and start.isdigit() and len(start) < 7 else 1
+
+
+def _span(attributes: Mapping[str, str | None], key: str) -> int:
+    value = attributes.get(key) or "1"
+    return min(max(int(value), 1), MAX_SPAN) if value.isascii() and value.isdigit() and len(value) < 7 else 1
+
+
+def _spread(rows: Sequence[Sequence[tuple[str, int, int, bool]]]) -> list[list[str]]:
+    """Cells at their columns: names and row labels that span several are repeated, other values stand once."""
+    carried: dict[int, tuple[str, int]] = {}  # column → text from a row above, and how many rows it still covers
+    table = []
+    for row in rows:
+        cells: list[str] = []
+
+        def take_carried(cells: list[str] = cells) -> None:
+            while len(cells) in carried:
+                text, n = carried.pop(len(cells))
+                if n > 1:
+                    carried[len(cells)] = text, n - 1
+                cells.append(text)
+
+        for text, n_columns, n_rows, is_name in row:
+            take_carried()
+            for i in range(n_columns):
+                shown = text if i == 0 or is_name else ""
+                if n_rows > 1:
+                    carried[len(cells)] = shown, n_rows - 1
+                cells.append(shown)
+        take_carried()
+        table.append(cells)
+    return table

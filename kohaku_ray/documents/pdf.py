@@ -1,0 +1,172 @@
+"""PDF: headings by print and number, columns in reading order, tables whole, running heads left out."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from typing import Any
+
+from kohaku_ray.documents.content import well_formed
+from kohaku_ray.documents.ids import default_doc_id
+from kohaku_ray.documents.model import Document
+from kohaku_ray.documents.pdf_blocks import Block, blocks_of
+from kohaku_ray.documents.pdf_page import Page, read_page
+from kohaku_ray.documents.pdf_running import RunningLines
+from kohaku_ray.documents.pdf_slides import is_deck, slide_sections
+from kohaku_ray.documents.pdf_text import join_lines
+from kohaku_ray.documents.pdf_tree import body_size, sections_of, title_blocks
+from kohaku_ray.errors import DataError
+
+WINDOW_PAGES = 64
+"""Pages held as lines at a time: running heads are looked for within and before them."""
+
+_DATE = re.compile(r"(?:D:)?(\d{4})(\d{2})?(\d{2})?")
+_NO_TITLE = re.compile(
+    r"untitled.*|microsoft (?:word|powerpoint)\b.*|(?:power ?point )?presentation\d*|document\d*|slide \d+|title|"
+    r".*\.(?:docx?|pptx?|xlsx?|tex|dvi|indd|qxd|pdf|rtf|odt|html?)|[^a-z]*|\S*_\S*",
+    re.IGNORECASE,
+)
+_NO_AUTHOR = re.compile(r"(?:unknown|anonymous|author|admin(?:istrator)?|user\d*|owner|[^a-z]*)", re.IGNORECASE)
+
+
+def parse_pdf(name: str, data: bytes) -> Document:
+    """Parse a PDF.
+
+    Text at least 1.2 times the median size is a heading, and so is a numbered line in bold or with a number of several
+    parts; sections are titled with the headings that lead to them: ``2 Results › 2.1 Energy``. Columns are read one
+    after the other between whatever is as wide as the page. Running heads and page numbers are dropped, words divided
+    at line ends made whole, paragraphs joined across columns and pages. A table is one paragraph, a row a sentence. A
+    picture is an attachment with the caption next to it. In a slide deck every slide is a section. Scripts and
+    embedded files are not touched.
+
+    Args:
+        name: The file, for messages and the ``doc_id``.
+        data: Its content.
+
+    Returns:
+        The document, every paragraph with its page and place; author and date are its metadata.
+
+    Raises:
+        DataError: It is no PDF, damaged, encrypted, without pages or without text.
+    """
+    import pymupdf
+
+    pymupdf.TOOLS.mupdf_display_errors(False)
+    pymupdf.TOOLS.mupdf_display_warnings(False)
+    with _open(name, data) as file:
+        info = {key: well_formed(str(value or "")).strip() for key, value in (file.metadata or {}).items()}
+        blocks, sizes, n_chars = _read(name, file)
+    if not sum(n_chars):
+        raise DataError(
+            f"{name} has {_pages(len(sizes))} but no text on any of them: it is a scan; run OCR on it "
+            "(ocrmypdf, say) and give the result."
+        )
+    body = body_size(blocks)
+    heads = title_blocks(blocks, body)
+    shown = " ".join(join_lines(block.lines, ()).replace("\n", " ") for block in heads)
+    title = _sane_title(info.get("title", "")) or shown or default_doc_id(name)
+    if is_deck(sizes, n_chars, body):
+        sections = slide_sections(blocks)
+    else:
+        # the title is not repeated as a heading; one that differs from the file's own title is kept as text
+        dropped = {id(block) for block in heads} if _is_same(shown, title) else set()
+        rest = [block for block in blocks if id(block) not in dropped]
+        sections = sections_of(rest, title, body)
+    return Document(default_doc_id(name), title, sections, _metadata(info))
+
+
+def _open(name: str, data: bytes) -> Any:
+    """Open a PDF from memory.
+
+    Raises:
+        DataError: It cannot be opened, needs a password or has no page.
+    """
+    import pymupdf
+
+    try:
+        file = pymupdf.open(stream=data, filetype="pdf")
+        if file.needs_pass:
+            raise DataError(f"{name} is encrypted and needs a password: save a copy without one.")
+        n_pages = file.page_count
+    except (RuntimeError, ValueError, pymupdf.mupdf.FzErrorBase) as error:
+        raise _damaged(name, len(data), str(error)) from None
+    if n_pages:
+        return file
+    if file.is_repaired:
+        raise _damaged(name, len(data), "no page could be recovered")
+    raise DataError(f"{name} has 0 pages: export the document again.")
+
+
+def _damaged(name: str, n_bytes: int, reason: str) -> DataError:
+    return DataError(
+        f"{name} is no PDF, or damaged or truncated after {n_bytes:,} bytes ({reason}): fetch or export it again."
+    )
+
+
+def _read(name: str, file: Any) -> tuple[list[Block], list[tuple[float, float]], list[int]]:
+    """Every page's blocks, its width and height, and how many characters stand on it."""
+    blocks: list[Block] = []
+    sizes: list[tuple[float, float]] = []
+    n_chars: list[int] = []
+    running = RunningLines(file.page_count)
+    gutter: float | None = None
+    for window in _windows(name, file):
+        n_chars.extend(sum(len(line.text) for line in page.lines) for page in window)
+        running.drop(window)
+        for page in window:
+            sizes.append((page.width, page.height))
+            found, gutter = blocks_of(page, gutter)
+            blocks.extend(found)
+    return blocks, sizes, n_chars
+
+
+def _windows(name: str, file: Any) -> Iterator[list[Page]]:
+    """Yield the pages in runs of `WINDOW_PAGES`."""
+    window: list[Page] = []
+    for number in range(file.page_count):
+        window.append(_page(name, file, number))
+        if len(window) == WINDOW_PAGES:
+            yield window
+            window = []
+    if window:
+        yield window
+
+
+def _page(name: str, file: Any, number: int) -> Page:
+    import pymupdf
+
+    try:
+        return read_page(file.load_page(number))
+    except (RuntimeError, ValueError, pymupdf.mupdf.FzErrorBase) as error:
+        raise DataError(
+            f"{name}: page {number + 1} of {file.page_count} cannot be read ({error}): export the document again."
+        ) from None
+
+
+def _pages(n: int) -> str:
+    return "1 page" if n == 1 else f"{n:,} pages"
+
+
+def _sane_title(title: str) -> str:
+    """A title from the file's own information, or nothing where a program made it up."""
+    title = " ".join(title.split())
+    return "" if len(title) < 4 or len(title) > 300 or _NO_TITLE.fullmatch(title) else title
+
+
+def _is_same(shown: str, title: str) -> bool:
+    def letters(text: str) -> str:
+        return "".join(filter(str.isalnum, text.casefold()))
+
+    return letters(shown) == letters(title)
+
+
+def _metadata(info: dict[str, str]) -> dict[str, str]:
+    """Author and date, where they are sane."""
+    found = {}
+    author = " ".join(info.get("author", "").split())
+    if author and not _NO_AUTHOR.fullmatch(author):
+        found["author"] = author
+    date = _DATE.match(info.get("creationDate", ""))
+    if date and "1970" < date[1] < "2100":
+        found["date"] = "-".join(filter(None, date.groups()))
+    return found

@@ -1,0 +1,220 @@
+"""From the lines of a page to its paragraphs, tables and pictures, in reading order."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass
+from itertools import pairwise
+
+from kohaku_ray.documents.pdf_columns import reading_order
+from kohaku_ray.documents.pdf_page import Box, Line, Page
+from kohaku_ray.documents.pdf_tables import aligned_rows, rows_of, ruled_tables, write_table
+
+CAPTION = re.compile(
+    r"(?P<kind>fig(?:ure|\.)?|table|tab\.)\s*(?:[A-Z]\.?)?\d+[a-z]?(?:[.:|–—]|\s+[A-Z(]|$)", re.IGNORECASE
+)
+"""How a caption begins."""
+
+MAX_CAPTION_GAP = 40.0
+"""Farthest a caption stands from its picture or table, in points."""
+
+BULLETS = "•‣◦▪●■□➢➤✓∙"
+"""Signs that only ever open an item of a list."""
+
+_BULLET = re.compile(rf"[{BULLETS}·–—*-]\s+\S|[\[(]?(?:\d{{1,2}}|[a-z])[.)\]]\s+\S")
+_SENTENCE_END = re.compile(r"[.!?:;][\"'”’)\]]*(?:\[\d+(?:[,–-] ?\d+)*\])?$")
+
+
+@dataclass(slots=True)
+class Block:
+    """A paragraph, heading, table or picture on a page.
+
+    Attributes:
+        kind: ``text``, ``image`` or ``table``.
+        page: From 1.
+        box: Where it stands, in points.
+        lines: Its lines of text; of a table its rows.
+        size: Of its font, in points.
+        bold: Whether it is set in bold.
+        caption: Lines of the caption of a picture or table.
+        name: Of a picture or table inside the file: ``p3-img1``.
+    """
+
+    kind: str
+    page: int
+    box: Box
+    lines: list[str]
+    size: float = 0.0
+    bold: bool = False
+    caption: list[str] | None = None
+    name: str = ""
+
+    @property
+    def text(self) -> str:
+        """Its lines joined by spaces, hyphens as they are."""
+        return " ".join(self.lines)
+
+
+def ends_sentence(line: str) -> bool:
+    """Whether a line ends with a full stop, a colon or the like."""
+    return _SENTENCE_END.search(line[-24:]) is not None
+
+
+def begins_item(line: str) -> bool:
+    """Whether a line begins with a bullet, a number or a letter as the items of a list do."""
+    return _BULLET.match(line) is not None
+
+
+def blocks_of(page: Page, gutter: float | None = None) -> tuple[list[Block], float | None]:
+    """Cut a page into blocks.
+
+    Args:
+        page: Its lines, without running heads.
+        gutter: Where the page before had the middle of its gutter.
+
+    Returns:
+        Blocks in reading order, and where this page has its gutter.
+    """
+    lines = ruled_tables(page)
+    images = [Line(*box, "", kind="image") for box in page.images]
+    regions, gutter = reading_order([*lines, *images], gutter)
+    blocks = [block for region in regions for block in _group(page, region)]
+    _name(blocks)
+    return _with_captions(blocks), gutter
+
+
+def _group(page: Page, region: Sequence[Line]) -> list[Block]:
+    """The blocks of a region, from top to bottom."""
+    rows = rows_of(region)
+    singles = [_one_line(row) for row in rows]
+    leading = _leading(singles)
+    left = min((line.x0 for line in singles), default=0.0)
+    blocks: list[Block] = []
+    members: list[Line] = []
+
+    def close() -> None:
+        if members:
+            blocks.append(_block(page, members))
+            members.clear()
+
+    i = 0
+    while i < len(rows):
+        n_table = aligned_rows(rows, i) if len(rows[i]) > 1 else 0
+        if n_table:
+            close()
+            cells = [line for row in rows[i : i + n_table] for line in row]
+            blocks.append(
+                _block(
+                    page,
+                    [
+                        write_table(
+                            [[cell.text for cell in row] for row in rows[i : i + n_table]], _around(cells), ruled=False
+                        )
+                    ],
+                )
+            )
+            i += n_table
+            continue
+        line = singles[i]
+        if members and not _belongs(members, line, leading, left):
+            close()
+        members.append(line)
+        i += 1
+    close()
+    return blocks
+
+
+def _one_line(row: Sequence[Line]) -> Line:
+    """Pieces of one row as one line."""
+    if len(row) == 1:
+        return row[0]
+    longest = max(row, key=lambda line: len(line.text))
+    return Line(*_around(row), " ".join(line.text for line in row), longest.size, longest.bold)
+
+
+def _around(lines: Sequence[Line]) -> Box:
+    return (
+        min(line.x0 for line in lines),
+        min(line.y0 for line in lines),
+        max(line.x1 for line in lines),
+        max(line.y1 for line in lines),
+    )
+
+
+def _leading(lines: Sequence[Line]) -> float:
+    """The usual distance between two lines of text, in font sizes."""
+    steps = [
+        (after.y0 - line.y0) / line.size
+        for line, after in pairwise(lines)
+        if line.size and abs(after.size - line.size) < 0.1 * line.size
+    ]
+    likely = [step for step in steps if 0.8 < step < 2.5]
+    # the lower quartile: where paragraphs are short, half of the steps are gaps between them
+    return sorted(likely)[len(likely) // 4] if likely else 1.2
+
+
+def _belongs(members: Sequence[Line], line: Line, leading: float, left: float) -> bool:
+    """Whether a line goes on with the paragraph above it."""
+    last = members[-1]
+    if last.kind != "text" or line.kind != "text":
+        return False
+    size = last.size
+    if abs(line.size - size) > 0.1 * size or line.bold != last.bold:
+        return False
+    # 1.5 line heights, or a quarter more than usual where lines are spaced wider
+    step = line.y0 - last.y0
+    if not -0.5 * size < step < max(1.5, 1.25 * leading) * size:
+        return False
+    if line.x0 > last.x1 or line.x1 < last.x0:
+        return False
+    return not _is_indented(members, line, left)
+
+
+def _is_indented(members: Sequence[Line], line: Line, left: float) -> bool:
+    """Whether a line opens a new paragraph by its indent alone, as in books and LaTeX articles."""
+    last = members[-1]
+    indent = 0.7 * line.size < line.x0 - left < 4 * line.size
+    last_flush = last.x0 - left < 0.3 * line.size or len(members) == 1
+    hangs = begins_item(members[0].text)
+    return indent and last_flush and not hangs and line.x0 - last.x0 > -0.3 * line.size and ends_sentence(last.text)
+
+
+def _block(page: Page, members: Sequence[Line]) -> Block:
+    first = members[0]
+    lines = first.text.split("\n") if first.kind == "table" else [line.text for line in members]
+    size = max(members, key=lambda line: len(line.text)).size
+    bold = sum(len(line.text) for line in members if line.bold) * 2 > sum(len(line.text) for line in members)
+    box = page.on_paper(first.box if len(members) == 1 else _around(members))
+    return Block(first.kind, page.number, box, lines, size, bold)
+
+
+def _name(blocks: Sequence[Block]) -> None:
+    """Number a page's pictures and tables in reading order."""
+    for kind, short in (("image", "img"), ("table", "table")):
+        for i, block in enumerate((block for block in blocks if block.kind == kind), 1):
+            block.name = f"p{block.page}-{short}{i}"
+
+
+def _with_captions(blocks: list[Block]) -> list[Block]:
+    """Give pictures and tables the captions next to them, and let them take the captions' place in the text."""
+    for caption in [block for block in blocks if block.kind == "text"]:
+        match = CAPTION.match(caption.lines[0])
+        if match is None:
+            continue
+        kind = "table" if match["kind"].lower().startswith("t") else "image"
+        near = [b for b in blocks if b.kind == kind and b.caption is None and _distance(b.box, caption.box) is not None]
+        if near:
+            owner = min(near, key=lambda block: _distance(block.box, caption.box) or 0.0)
+            owner.caption = caption.lines
+            blocks.remove(owner)
+            blocks[blocks.index(caption)] = owner
+    return blocks
+
+
+def _distance(box: Box, caption: Box) -> float | None:
+    """Points between a box and a caption above or below it; None where it is neither."""
+    if min(box[2], caption[2]) <= max(box[0], caption[0]):
+        return None
+    gap = max(caption[1] - box[3], box[1] - caption[3])
+    return gap if -4 < gap <= MAX_CAPTION_GAP else None

@@ -1,0 +1,140 @@
+"""Reading order: full-width lines cut a page into bands, and inside a band the left column comes first."""
+
+from __future__ import annotations
+
+from bisect import bisect_left
+from collections.abc import Sequence
+
+from kohaku_ray.documents.pdf_page import Line
+
+MIN_COLUMN_LINES = 3
+"""Fewer lines side by side are no columns, unless the document's other pages have a gutter there."""
+
+MIN_COLUMN_CHARS = 18
+"""Lines shorter than this on average are a table's cells, not a column of prose."""
+
+MAX_LINES = 5000
+"""A page with more pieces than this is read from top to bottom as it is."""
+
+_N_BINS = 200
+_MARGIN_BINS = 24
+_MAX_DEPTH = 4
+
+
+def reading_order(
+    lines: Sequence[Line], gutter: float | None = None, depth: int = 0
+) -> tuple[list[list[Line]], float | None]:
+    """Cut a page into regions with one column each.
+
+    Args:
+        lines: Lines, images and tables of a page, in any order.
+        gutter: Where the page before had the middle of its gutter, if it had one.
+        depth: How many gutters have been found around these lines.
+
+    Returns:
+        Regions in reading order, each from top to bottom, and where this page's gutter is, or None.
+    """
+    ordered = sorted(lines, key=lambda line: (line.y0, line.x0))
+    found = _gutter(ordered, gutter) if len(ordered) <= MAX_LINES and depth < _MAX_DEPTH else None
+    if found is None:
+        return ([ordered] if ordered else []), None
+    known = gutter is not None
+    regions: list[list[Line]] = []
+    full: list[Line] = []
+    has_columns = False
+    for band in _bands(ordered, found):
+        left = [line for line in band if line.x1 <= found]
+        right = [line for line in band if line.x0 >= found]
+        if not _are_columns(left, right, known):
+            full.extend(band)
+            continue
+        has_columns = True
+        while left and _ends_paragraph_above(left[0], full, right):
+            full.append(left.pop(0))
+        if full:
+            regions.append(full)
+            full = []
+        for side in (left, right):
+            regions.extend(reading_order(side, None, depth + 1)[0])
+    if full:
+        regions.append(sorted(full, key=lambda line: (line.y0, line.x0)))
+    return (regions, found) if has_columns else ([ordered], None)
+
+
+def _gutter(lines: Sequence[Line], known: float | None) -> float | None:
+    """The middle of the strip with most lines on both sides of it and fewest across; None where there is none."""
+    if len(lines) < 2:
+        return None
+    left = min(line.x0 for line in lines)
+    width = max(line.x1 for line in lines) - left
+    if width <= 0:
+        return None
+    if known is not None and _is_crossed_by_few(lines, known):
+        return known
+    ends = [0] * (_N_BINS + 2)
+    starts = [0] * (_N_BINS + 2)
+    scale = _N_BINS / width
+    for line in lines:
+        ends[int((line.x1 - left) * scale + 0.999)] += 1
+        starts[int((line.x0 - left) * scale)] += 1
+    return _best_strip(ends, starts, len(lines), left, scale)
+
+
+def _best_strip(ends: Sequence[int], starts: Sequence[int], n: int, left: float, scale: float) -> float | None:
+    best, first, last = 0.0, -1, -1
+    n_left, n_right = 0, n
+    for b in range(_N_BINS + 1):
+        n_left += ends[b]  # lines that end at or before this bin's left edge
+        if _MARGIN_BINS <= b <= _N_BINS - _MARGIN_BINS and min(n_left, n_right) >= MIN_COLUMN_LINES:
+            score = min(n_left, n_right) - 0.25 * (n - n_left - n_right)
+            if score > best:
+                best, first, last = score, b, b
+            elif score == best and b == last + 1:
+                last = b
+        n_right -= starts[b]
+    return left + (first + last) / 2 / scale if first >= 0 else None
+
+
+def _is_crossed_by_few(lines: Sequence[Line], gutter: float) -> bool:
+    n_left = sum(line.x1 <= gutter for line in lines)
+    n_right = sum(line.x0 >= gutter for line in lines)
+    return n_left > 0 and n_right > 0 and len(lines) - n_left - n_right <= 0.3 * len(lines)
+
+
+def _bands(ordered: Sequence[Line], gutter: float) -> list[list[Line]]:
+    """The lines between two that cross the gutter, and each that does, from top to bottom."""
+    crossing = [line for line in ordered if line.x0 < gutter < line.x1]
+    heights = [line.y0 + line.y1 for line in crossing]
+    heights.sort()
+    between: list[list[Line]] = [[] for _ in range(len(crossing) + 1)]
+    for line in ordered:
+        if not line.x0 < gutter < line.x1:
+            between[bisect_left(heights, line.y0 + line.y1)].append(line)
+    bands = [between[0]]
+    for line, below in zip(sorted(crossing, key=lambda line: line.y0 + line.y1), between[1:], strict=True):
+        bands.extend(([line], below))
+    return [band for band in bands if band]
+
+
+def _are_columns(left: Sequence[Line], right: Sequence[Line], known: bool) -> bool:
+    """Whether two sides of a band are prose side by side, rather than a table's cells or one side's short lines."""
+    if not left or not right:
+        return False
+    if min(len(left), len(right)) < (1 if known else MIN_COLUMN_LINES):
+        return False
+    if max(left[0].y0, right[0].y0) > min(left[-1].y1, right[-1].y1) and not known:
+        return False
+    return all(
+        sum(len(line.text) if line.kind == "text" else MIN_COLUMN_CHARS for line in side)
+        >= MIN_COLUMN_CHARS * len(side)
+        for side in (left, right)
+    )
+
+
+def _ends_paragraph_above(line: Line, full: Sequence[Line], right: Sequence[Line]) -> bool:
+    """Whether a short line under a full-width one is that paragraph's last, and not the left column's first."""
+    if not full or full[-1].kind != "text" or line.kind != "text":
+        return False
+    above = full[-1]
+    is_next = -0.3 * line.size < line.y0 - above.y1 < 0.6 * line.size
+    return is_next and abs(above.size - line.size) < 0.05 * line.size and line.y1 <= right[0].y0 + 1

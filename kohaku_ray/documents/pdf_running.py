@@ -1,0 +1,103 @@
+"""Running heads, footers and page numbers: what stands at the same place of page after page."""
+
+from __future__ import annotations
+
+import re
+from collections import Counter
+from collections.abc import Sequence
+from math import floor
+
+from kohaku_ray.documents.pdf_page import Line, Page
+
+MARGIN_SHARE = 0.12
+"""Share of a page's height, at the top and at the bottom, where running lines may stand."""
+
+MIN_PAGES = 3
+"""On so many pages a repeated line is a running one; on two in a short document, or beside a page number."""
+
+MAX_NUMBER_SHARE = 0.03
+"""Largest print of a page number, as a share of the page's height."""
+
+_BUCKET = 6.0
+_OUTERMOST = 2
+_DIGITS = re.compile(r"\d+")
+_PAGE_NUMBER = re.compile(
+    r"(?:[-–—|]\s*)?(?:p(?:age|\.)?\s*)?(?:#|[ivxl]+)(?:\s*(?:of|/|von)\s*#)?(?:\s*[-–—|])?", re.IGNORECASE
+)
+
+
+class RunningLines:
+    """Counts lines in page margins as pages come; what has been counted in earlier pages still counts."""
+
+    def __init__(self, n_pages: int) -> None:
+        self._counts: Counter[tuple[str, int]] = Counter()
+        self._needed = min(MIN_PAGES, max(2, (n_pages + 1) // 2))
+
+    def drop(self, pages: Sequence[Page]) -> None:
+        """Take running lines and page numbers out of pages.
+
+        Args:
+            pages: A window of the document, changed in place.
+        """
+        marginal = [_marginal(page) for page in pages]
+        for page, lines in zip(pages, marginal, strict=True):
+            self._counts.update({key for line in lines for key in _keys(line, page)})
+        for page, lines in zip(pages, marginal, strict=True):
+            numbers = [line for line in lines if _is_page_number(line, page)]
+            gone = {id(line) for line in lines if self._is_running(line, page, numbers)}
+            if gone:
+                page.lines = [line for line in page.lines if id(line) not in gone]
+
+    def _is_running(self, line: Line, page: Page, numbers: Sequence[Line]) -> bool:
+        if any(line is number for number in numbers):
+            return True
+        if not any(map(str.isalpha, line.text)):
+            return False  # a row of figures at the same height of several pages belongs to a table
+        beside_number = any(abs(number.y0 - line.y0) < 0.5 * line.size for number in numbers)
+        needed = 2 if beside_number else self._needed
+        return max(self._counts[key] for key in _keys(line, page)) >= needed
+
+
+def _is_page_number(line: Line, page: Page) -> bool:
+    """Whether a line is a number in the print of a page number, not of a slide's message."""
+    return line.size <= MAX_NUMBER_SHARE * page.height and _PAGE_NUMBER.fullmatch(_without_digits(line)) is not None
+
+
+def _marginal(page: Page) -> list[Line]:
+    """The outermost lines at the top and the bottom of a page."""
+    top, bottom = page.height * MARGIN_SHARE, page.height * (1 - MARGIN_SHARE)
+    above = [line for line in page.lines if line.y1 <= top]
+    below = [line for line in page.lines if line.y0 >= bottom]
+    above.sort(key=lambda line: line.y0)
+    below.sort(key=lambda line: -line.y1)
+    return [*_first_rows(above), *_first_rows(below)]
+
+
+def _first_rows(lines: Sequence[Line]) -> list[Line]:
+    """Lines of the first rows, the sorted lines given from the edge inwards."""
+    taken: list[Line] = []
+    n_rows = 0
+    row = 0.0
+    for line in lines:
+        if not taken or abs(line.y0 - row) > 0.5 * line.size:
+            n_rows += 1
+            row = line.y0
+        if n_rows > _OUTERMOST:
+            break
+        taken.append(line)
+    return taken
+
+
+def _without_digits(line: Line) -> str:
+    return _DIGITS.sub("#", line.text).casefold()
+
+
+def _keys(line: Line, page: Page) -> tuple[tuple[str, int], tuple[str, int]]:
+    """Text without digits, and height on the page, from the bottom in its lower half, since pages differ in height.
+
+    Heights are rounded to two scales, half a step apart: lines a little off each other share one of the two at least.
+    """
+    text = _without_digits(line)
+    height = line.y0 if line.y0 < page.height / 2 else line.y0 - page.height
+    steps = height / _BUCKET
+    return (text, 2 * floor(steps)), (text, 2 * round(steps) + 1)

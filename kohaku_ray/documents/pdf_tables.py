@@ -1,0 +1,174 @@
+"""Tables on a page: grids, what stands between rules, and cells that line up; each becomes rows of text."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from itertools import pairwise
+from statistics import median
+
+from kohaku_ray.documents.cells import looks_like_header, written_rows
+from kohaku_ray.documents.pdf_page import Box, Line, Page
+
+MAX_CELL_CHARS = 40
+"""Where the median cell is longer, it is prose side by side."""
+
+MAX_RULES = 400
+"""A page with more rules is a drawing or ruled paper."""
+
+MAX_LINES = 3000
+"""A page with more lines is no page with a table between rules."""
+
+MIN_ALIGNED_ROWS = 3
+"""Fewer rows of cells in line, without rules, are no table."""
+
+
+def ruled_tables(page: Page) -> list[Line]:
+    """Replace the lines of grids, and those between rules, by one line a table.
+
+    Args:
+        page: Its lines, rules and grids.
+
+    Returns:
+        The page's lines, those of a table replaced by one of kind ``table``.
+    """
+    lines = page.lines
+    for box, cells in page.grids:
+        rest = [line for line in lines if not _is_inside(line, box)]
+        if len(rest) < len(lines):
+            lines = [*rest, write_table(cells, box)]
+    if len(page.rules) > MAX_RULES or len(lines) > MAX_LINES:
+        return lines
+    for left, right, heights in _stacks(page.rules):
+        lines = _between(lines, left, right, heights)
+    return lines
+
+
+def write_table(cells: Sequence[Sequence[str]], box: Box, ruled: bool = True) -> Line:
+    """Make one line of kind ``table`` of a table's cells.
+
+    Args:
+        cells: Rows, the empty cells with them.
+        box: Where it stands.
+        ruled: Whether rules or a grid set it off.
+    """
+    rows = written_rows(cells, looks_like_header(cells, ruled))
+    return Line(*box, "\n".join(rows), kind="table")
+
+
+def rows_of(region: Sequence[Line]) -> list[list[Line]]:
+    """Group lines that stand beside one another, each row from left to right; pictures and tables by themselves.
+
+    Args:
+        region: From top to bottom.
+    """
+    rows: list[list[Line]] = []
+    for line in region:
+        last = rows[-1][0] if rows else None
+        if last is not None and last.kind == line.kind == "text" and _overlap(last, line) > 0.5:
+            rows[-1].append(line)
+        else:
+            rows.append([line])
+    for row in rows:
+        if len(row) > 1:
+            row.sort(key=lambda line: line.x0)
+    return rows
+
+
+def aligned_rows(rows: Sequence[Sequence[Line]], start: int) -> int:
+    """Count the rows from ``start`` on whose cells line up; 0 where they are too few to be a table."""
+    first = rows[start]
+    n = 1
+    while start + n < len(rows) and _lines_up(first, rows[start + n], rows[start + n - 1]):
+        n += 1
+    cells = [cell.text for row in rows[start : start + n] for cell in row]
+    return n if n >= MIN_ALIGNED_ROWS and median(map(len, cells)) <= MAX_CELL_CHARS else 0
+
+
+def _lines_up(first: Sequence[Line], row: Sequence[Line], above: Sequence[Line]) -> bool:
+    """Whether a row has as many cells as the first, each under or over its own, right below the row above."""
+    if len(row) != len(first) or row[0].y0 - above[0].y0 > 3 * row[0].size:
+        return False
+    return all(min(a.x1, b.x1) > max(a.x0, b.x0) for a, b in zip(first, row, strict=True))
+
+
+def _overlap(a: Line, b: Line) -> float:
+    """Share of the lower one's height that two lines have in common."""
+    common = min(a.y1, b.y1) - max(a.y0, b.y0)
+    return common / max(min(a.y1 - a.y0, b.y1 - b.y0), 0.1)
+
+
+def _is_inside(line: Line, box: Box) -> bool:
+    x, y = (line.x0 + line.x1) / 2, (line.y0 + line.y1) / 2
+    return line.kind == "text" and box[0] - 2 <= x <= box[2] + 2 and box[1] - 2 <= y <= box[3] + 2
+
+
+def _stacks(rules: Sequence[tuple[float, float, float]]) -> list[tuple[float, float, list[float]]]:
+    """Rules with the same ends, at least three of them: (left, right, heights from top to bottom)."""
+    stacks: dict[tuple[int, int], tuple[float, float, list[float]]] = {}
+    for left, right, height in rules:
+        stack = stacks.setdefault((round(left / 4), round(right / 4)), (left, right, []))
+        if not stack[2] or height - stack[2][-1] > 2:
+            stack[2].append(height)
+    return [stack for stack in stacks.values() if len(stack[2]) >= 3]
+
+
+def _between(lines: list[Line], left: float, right: float, heights: Sequence[float]) -> list[Line]:
+    """Replace what stands between a stack of rules by tables: runs of the spaces that hold rows of cells."""
+    runs: list[list[list[Line]]] = []
+    edges: list[tuple[float, float]] = []
+    open_run = False
+    for top, bottom in pairwise(heights):
+        inside = [line for line in lines if _is_inside(line, (left, top, right, bottom))]
+        rows = rows_of(sorted(inside, key=lambda line: (line.y0, line.x0)))
+        if not _are_cells(rows):
+            open_run = False
+            continue
+        if not open_run:
+            runs.append([])
+            edges.append((top, bottom))
+        runs[-1].extend(rows)
+        edges[-1] = (edges[-1][0], bottom)
+        open_run = True
+    for rows, (top, bottom) in zip(runs, edges, strict=True):
+        if len(rows) < 2:
+            continue
+        taken = {id(line) for row in rows for line in row}
+        table = write_table(_cells(rows), (left, top, right, bottom))
+        lines = [*(line for line in lines if id(line) not in taken), table]
+    return lines
+
+
+def _are_cells(rows: Sequence[Sequence[Line]]) -> bool:
+    """Whether most rows have several cells, and short ones."""
+    n_several = sum(len(row) > 1 for row in rows)
+    lengths = [len(line.text) for row in rows for line in row]
+    return n_several * 2 > len(rows) and median(lengths) <= MAX_CELL_CHARS
+
+
+def _cells(rows: Sequence[Sequence[Line]]) -> list[list[str]]:
+    """Put every piece under a column of the fullest row.
+
+    A lone piece right of the first column is the rest of a cell that was wrapped.
+    """
+    columns = max(rows, key=len)
+    table: list[list[str]] = []
+    for row in rows:
+        places = [_column(line, columns) for line in row]
+        if len(row) == 1 and places[0] > 0 and table:
+            cell = table[-1][places[0]]
+            table[-1][places[0]] = f"{cell} {row[0].text}".strip()
+            continue
+        cells = [""] * len(columns)
+        for line, place in zip(row, places, strict=True):
+            cells[place] = f"{cells[place]} {line.text}".strip()
+        table.append(cells)
+    return table
+
+
+def _column(line: Line, columns: Sequence[Line]) -> int:
+    """The column that a cell has most width in common with, or stands nearest to."""
+
+    def common(i: int) -> float:
+        return min(line.x1, columns[i].x1) - max(line.x0, columns[i].x0)
+
+    return max(range(len(columns)), key=common)

@@ -1,0 +1,198 @@
+"""From blocks to sections: what is a heading, which heading stands over which, which paragraphs go on."""
+
+from __future__ import annotations
+
+import re
+from collections import Counter
+from collections.abc import Collection, Iterator, Sequence
+from dataclasses import dataclass, field
+
+from kohaku_ray.documents.model import Attachment, Paragraph, Section
+from kohaku_ray.documents.pdf_blocks import BULLETS, CAPTION, Block, begins_item, ends_sentence
+from kohaku_ray.documents.pdf_text import compounds_in, join_lines
+from kohaku_ray.documents.sentences import split_lines, split_sentences
+from kohaku_ray.documents.text import MAX_HEADINGS, PATH
+
+HEADING_RATIO = 1.2
+"""Text set larger than the document's median by this factor is a heading."""
+
+MAX_HEADING_CHARS = 160
+"""Longer text is no heading however large it is."""
+
+MAX_NUMBERED_CHARS = 90
+"""Longest numbered heading in the size of the text."""
+
+LOOK_BACK = 8
+"""How many blocks, such as a picture and footnotes, may stand between two parts of a paragraph."""
+
+_NUMBER = re.compile(
+    r"(?:(?P<digits>\d{1,2}(?:\.\d{1,2}){0,3})|(?P<letter>[A-Z](?:\.\d{1,2}){1,3})|(?P<roman>[IVX]{1,5}(?=[.)])))[.)]?\s+"
+    r"(?=[^\W\d_])"
+)
+_KNOWN = re.compile(
+    r"abstract|summary|introduction|conclusions?|discussion|references|bibliography|acknowledge?ments?|"
+    r"appendix(?: [A-Z])?|contents|executive summary|limitations",
+    re.IGNORECASE,
+)
+_LEADERS = re.compile(r"(?:[.…·]\s?){4,}")
+_HAS_WORD = re.compile(r"[^\W\d_]{2}")
+
+
+@dataclass
+class _Draft:
+    """A section being read: its headings, the page it begins on, and its blocks, joined ones together."""
+
+    headings: tuple[str, ...]
+    page: int
+    blocks: list[Block] = field(default_factory=list)
+
+
+@dataclass(frozen=True)
+class _Heading:
+    """A heading, with what tells its place under others."""
+
+    text: str
+    size: float
+    depth: int
+
+
+def body_size(blocks: Sequence[Block]) -> float:
+    """Median font size, weighted by characters; 0 without text."""
+    counts: Counter[float] = Counter()
+    for block in blocks:
+        if block.kind == "text":
+            counts[round(block.size, 1)] += sum(map(len, block.lines))
+    half = sum(counts.values()) / 2
+    passed = 0
+    for size in sorted(counts):
+        passed += counts[size]
+        if passed >= half:
+            return size
+    return 0.0
+
+
+def title_blocks(blocks: Sequence[Block], body: float) -> list[Block]:
+    """The largest text in the first page's upper blocks: the title, in one block or several on end."""
+    first = [block for block in blocks if block.page == blocks[0].page and block.kind == "text"] if blocks else []
+    titles = [block for block in first if _may_be_title(block.text)]
+    if not titles:
+        return []
+    largest = max(block.size for block in titles)
+    if largest < 1.15 * body or (len(first) > 1 and largest == min(block.size for block in first)):
+        return []
+    start = next(i for i, block in enumerate(first) if block.size == largest)
+    found: list[Block] = []
+    for block in first[start:]:
+        if block.size < 0.97 * largest or (found and _number(block.text)):
+            break
+        found.append(block)
+    return found
+
+
+def _may_be_title(text: str) -> bool:
+    return len(text) <= 2 * MAX_HEADING_CHARS and text[-1] not in ".,;" and _HAS_WORD.search(text) is not None
+
+
+def sections_of(blocks: Sequence[Block], title: str, body: float) -> tuple[Section, ...]:
+    """Cut a document's blocks into sections at its headings.
+
+    Args:
+        blocks: In reading order, without the title.
+        title: Of the document; of the text before the first heading, too.
+        body: Median font size.
+
+    Returns:
+        Sections titled with the headings that lead to them.
+    """
+    compounds = compounds_in(_inner_lines(blocks))
+    path: list[_Heading] = []
+    drafts = [_Draft((), 1)]
+    for block in blocks:
+        heading = _heading(block, body, compounds)
+        if heading is None:
+            _add(drafts[-1].blocks, block)
+            continue
+        while path and not _stands_over(path[-1], heading):
+            path.pop()
+        path.append(heading)
+        drafts.append(_Draft(tuple(above.text for above in path[-MAX_HEADINGS:]), block.page))
+    following = [*drafts[1:], _Draft((), 0)]
+    return tuple(
+        Section(PATH.join(draft.headings) or title, tuple(paragraph_of(b, compounds) for b in draft.blocks), draft.page)
+        for draft, after in zip(drafts, following, strict=True)
+        if draft.blocks or (draft.headings and after.headings[: len(draft.headings)] != draft.headings)
+    )
+
+
+def paragraph_of(block: Block, compounds: Collection[str]) -> Paragraph:
+    """One block as a paragraph: a table row by row, a picture as its caption."""
+    caption = join_lines(block.caption, compounds) if block.caption else None
+    if block.kind == "text":
+        text = join_lines(block.lines, compounds)
+        return Paragraph(text, split_sentences(text), block.page, block.box)
+    attachment = Attachment(block.kind, block.name, caption)
+    if block.kind == "image":
+        return Paragraph(caption or "", split_sentences(caption or ""), block.page, block.box, attachment)
+    text = "\n".join([caption, *block.lines] if caption else block.lines)
+    return Paragraph(text, split_lines(text), block.page, block.box, attachment)
+
+
+def _inner_lines(blocks: Sequence[Block]) -> Iterator[str]:
+    for block in blocks:
+        yield from block.lines
+
+
+def _heading(block: Block, body: float, compounds: Collection[str]) -> _Heading | None:
+    """What a block is as a heading, or None."""
+    if block.kind != "text" or len(block.lines) > 3 or block.text[:1] in BULLETS:
+        return None
+    text = block.text
+    if len(text) > MAX_HEADING_CHARS or not _HAS_WORD.search(text) or CAPTION.match(text) or _LEADERS.search(text):
+        return None
+    number = _number(text)
+    is_large = block.size >= HEADING_RATIO * body
+    if not is_large and not _is_heading_at_body_size(block, text, number, body):
+        return None
+    depth = number.count(".") + 1 if number else 0
+    return _Heading(join_lines(block.lines, compounds), block.size, depth)
+
+
+def _is_heading_at_body_size(block: Block, text: str, number: str, body: float) -> bool:
+    if len(text) > MAX_NUMBERED_CHARS or len(block.lines) > 2 or block.size < 0.9 * body:
+        return False
+    if _KNOWN.fullmatch(text.rstrip(":.")) and (block.bold or text.isupper() or block.size > 1.05 * body):
+        return True
+    if not number or text[-1] in ".,;:!?":
+        return False
+    return block.bold or block.size > 1.05 * body or "." in number or text.isupper()
+
+
+def _number(text: str) -> str:
+    """The number that a heading begins with, without a last full stop: ``1``, ``A.3``, ``IV``."""
+    match = _NUMBER.match(text)
+    return "" if match is None else match["digits"] or match["letter"] or match["roman"]
+
+
+def _stands_over(upper: _Heading, lower: _Heading) -> bool:
+    """Whether one heading's part of the document holds the other's: by their numbers, else by their sizes."""
+    if upper.depth and lower.depth:
+        return upper.depth < lower.depth
+    return upper.size > 1.03 * lower.size
+
+
+def _add(blocks: list[Block], block: Block) -> None:
+    """Append a block, or its lines to the paragraph that it goes on with across a column or a page."""
+    if block.kind == "text" and block.lines[0][:1].islower() and not begins_item(block.lines[0]):
+        for before in reversed(blocks[-LOOK_BACK:]):
+            if _is_aside(before, block):
+                continue
+            if abs(before.size - block.size) <= 0.1 * block.size and not ends_sentence(before.lines[-1]):
+                before.lines.extend(block.lines)
+                return
+            break
+    blocks.append(block)
+
+
+def _is_aside(before: Block, block: Block) -> bool:
+    """Whether a block may interrupt a paragraph: a picture, a table, a footnote in smaller print."""
+    return before.kind != "text" or before.size < 0.93 * block.size or CAPTION.match(before.lines[0]) is not None

@@ -1,0 +1,181 @@
+import time
+
+import pytest
+
+from kohaku_ray.documents.html import MAX_BYTES
+from kohaku_ray.documents.model import Attachment
+from kohaku_ray.documents.parse import parse_file
+from kohaku_ray.errors import DataError
+
+
+def parse(text):
+    return parse_file("site/page.html", text if isinstance(text, bytes) else text.encode())
+
+
+def tree(document):
+    return [(section.title, [paragraph.text for paragraph in section.paragraphs]) for section in document.sections]
+
+
+def body(text):
+    return [text for _, texts in tree(parse(text)) for text in texts]
+
+
+def sentences(paragraph):
+    return [paragraph.text[span.start : span.end] for span in paragraph.sentences]
+
+
+def test_headings_make_sections_and_the_head_makes_metadata():
+    document = parse(
+        """<!doctype html><html><head><title>Energy Report | The Site</title>
+        <meta name=description content=" What we  used. "><meta property="article:published_time" content=2024-05-01>
+        <meta name=author content="A. Author"><link rel=canonical href="https://x.org/r"></head><body>
+        <h1>Energy Report</h1><p>First.<p>Second &amp; last.</p>
+        <h2>Results</h2><h3>Power</h3><p>Much &mdash; <b>very</b> much.</p><h3>Water</h3>Some.
+        <h2>End</h2><div>It is.</div>
+        """
+    )
+    assert (document.doc_id, document.title) == ("page", "Energy Report")
+    assert document.metadata == {
+        "description": "What we used.",
+        "author": "A. Author",
+        "date": "2024-05-01",
+        "url": "https://x.org/r",
+    }
+    assert tree(document) == [
+        ("Energy Report", ["First.", "Second & last."]),
+        ("Results › Power", ["Much — very much."]),
+        ("Results › Water", ["Some."]),
+        ("End", ["It is."]),
+    ]
+
+
+@pytest.mark.parametrize(
+    ("source", "title"),
+    [
+        ("<title>A</title><h1>B</h1>x", "A"),
+        ("<title>B - Site</title><h1>B</h1>x", "B"),
+        ("<h1>B</h1>x<h1>C</h1>y", "B"),
+        ("<p>x", "page"),
+    ],
+)
+def test_the_title(source, title):
+    assert parse(source).title == title
+
+
+@pytest.mark.parametrize(
+    "hidden",
+    [
+        "<script>NO</script>",
+        "<style>NO</style>",
+        "<nav>NO</nav>",
+        "<footer>NO</footer>",
+        "<template>NO</template>",
+        "<noscript>NO</noscript>",
+        "<div hidden>NO</div>",
+        "<p aria-hidden=true>NO</p>",
+        "<div style='color: red; display : none'><p>NO</p></div>",
+        "<ul role=navigation><li>NO</ul>",
+        "<button>NO</button>",
+        "<!-- NO -->",
+        "<svg><text>NO</text></svg>",
+    ],
+)
+def test_what_a_reader_does_not_see_is_dropped(hidden):
+    assert body(f"<p>One.</p>{hidden}<p>Two.</p>") == ["One.", "Two."]
+
+
+def test_lists_are_one_paragraph_with_markers_and_indent():
+    source = "<p>Before:<ul><li>One.<li>Two:<ol start=3><li>a</li><li><p>b</p></li></ol><li>Three.</ul>After."
+    assert body(source) == ["Before:", "- One.\n- Two:\n  3. a\n  4. b\n- Three.", "After."]
+
+
+def test_a_table_is_one_paragraph_a_row_a_sentence():
+    (section,) = parse(
+        """<table><caption>Power</caption><thead><tr><th>System<th colspan=2>Energy (MWh)</thead>
+        <tr><td rowspan=2>Alpha<td>1,220<td>3<tr><td>310<td><tr><td>Beta<td colspan=2>none</table>"""
+    ).sections
+    (table,) = section.paragraphs
+    assert sentences(table) == [
+        "Power",
+        "System: Alpha; Energy (MWh): 1,220; Energy (MWh): 3",
+        "System: Alpha; Energy (MWh): 310",
+        "System: Beta; Energy (MWh): none",
+    ]
+    assert table.attachment == Attachment("table", None, "Power")
+
+
+def test_a_table_without_header_is_joined_by_bars_and_one_for_layout_is_prose():
+    assert body("<table><tr><td>a<td>b<tr><td>c<td>d</table>") == ["a | b\nc | d"]
+    long = "Many words. " * 50
+    assert body(f"<table><tr><td>Menu<td>{long}</table>") == ["Menu", long.strip()]
+
+
+def test_images_with_captions_and_code():
+    (section,) = parse(
+        """<figure><img src=a.png alt=Bars><figcaption>Figure 1. Power <i>by</i> hour.</figcaption></figure>
+        <p>Text with an <img src=i.gif> icon.</p><img src=b.png alt="A map"><pre>if x:\n    y  = 1\n</pre>"""
+    ).sections
+    figure, text, image, code = section.paragraphs
+    assert figure.attachment == Attachment("image", "a.png", "Figure 1. Power by hour.")
+    assert figure.text == "Figure 1. Power by hour."
+    assert text.text == "Text with an icon."
+    assert (image.text, image.attachment.path) == ("A map", "b.png")
+    assert code.text == "if x:\n    y  = 1"
+
+
+def test_breaks_entities_powers_and_unclosed_tags():
+    assert body("<div>One<br>two &lt;3&nbsp;kW<div>10<sup>6</sup> H<sub>2</sub>O <b>bold<p>next</div>end") == [
+        "One\ntwo <3 kW",
+        "10^6 H2O bold",
+        "next",
+        "end",
+    ]
+
+
+@pytest.mark.parametrize(
+    "data",
+    [
+        '<meta charset="windows-1252"><p>Café – 3 €'.encode("cp1252"),
+        "<meta charset=iso-8859-1><p>Café – 3 €".encode("cp1252"),
+        '<meta http-equiv=Content-Type content="text/html; charset=utf-8"><p>Café – 3 €'.encode(),
+        "<meta charset=latin1><p>Café – 3 €".encode("utf-8-sig"),
+        "<p>Café – 3 €".encode("utf-16"),
+    ],
+)
+def test_the_charset_is_the_files_own(data):
+    assert body(data) == ["Café – 3 €"]
+
+
+def test_an_unknown_charset_is_named():
+    with pytest.raises(
+        DataError, match=r"page\.html says its charset is 'klingon', which is unknown: save it as UTF-8"
+    ):
+        parse("<meta charset=klingon><p>x")
+
+
+def test_a_page_that_is_too_large_states_both_numbers():
+    with pytest.raises(DataError, match=r"has 67,108,865 bytes, allowed are 67,108,864: split it into several files"):
+        parse(b" " * MAX_BYTES + b"x")
+
+
+@pytest.mark.parametrize("source", ["<div>" * 100_000, "<b class=x>" * 100_000, "<table><td>" * 50_000])
+def test_tags_open_without_end_are_refused_at_once(source):
+    start = time.process_time()
+    with pytest.raises(DataError, match=r"page\.html is nested too deep: more than 2,000 tags are open at a time"):
+        parse(source + "x")
+    assert time.process_time() - start < 2
+
+
+def test_nesting_that_is_allowed_is_read():
+    assert body("<div>" * 1900 + "Deep." + "</div>" * 1900) == ["Deep."]
+    assert body("<p>a<li>b<td>c" * 3000)[0] == "a"
+
+
+@pytest.mark.slow
+def test_50_mb_take_bounded_time():
+    source = "<p>Some words of text, <b>bold</b> ones among them, that fill a line of the page.</p>\n" * 600_000
+    assert len(source) > 50_000_000
+    start = time.process_time()
+    document = parse(source)
+    assert time.process_time() - start < 120
+    assert len(document.sections[0].paragraphs) == 600_000
