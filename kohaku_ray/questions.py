@@ -67,7 +67,7 @@ def _rows(name: str, data: bytes) -> Iterable[Mapping[str, Any]]:
 
         try:
             rows: list[Mapping[str, Any]] = pq.read_table(io.BytesIO(data)).to_pylist()
-        except pa.ArrowInvalid as error:
+        except (pa.ArrowException, OSError) as error:
             raise DataError(f"{name} is not Parquet: {error}") from None
         return rows
     try:

@@ -206,6 +206,8 @@ def _explain(entry: Any, where: str) -> str:
     message = str(entry["msg"]).removeprefix("Value error, ")
     if entry["type"] == "value_error":
         return f"{where}: {message}"
+    if entry["type"] == "union_tag_not_found":
+        return f"{where}: {key} has no kind: name one, such as kind: openai (kinds: extractive, openai, vllm)"
     got = entry.get("input")
     shown = "" if entry["type"] == "missing" else f" is {got!r}:"
     return f"{where}: {key}{shown} {message[:1].lower()}{message[1:]}"

@@ -133,11 +133,22 @@ class RetrievalConfig(Section):
             return self.paragraph_tokens
         return sys.maxsize if self.max_context_tokens is None else max(self.max_context_tokens // 8, 1)
 
+    @model_validator(mode="before")
+    @classmethod
+    def _default_within_found(cls, values: Any) -> Any:
+        """Let the default of top_k_final cut nothing where fewer are found: a number nobody wrote is no mistake."""
+        if not isinstance(values, dict) or "top_k_final" in values:
+            return values
+        fields = cls.model_fields
+        found = [values.get(name, fields[name].default) for name in ("top_k", "queries")]
+        if all(isinstance(n, int) for n in found) and found[0] * found[1] < fields["top_k_final"].default:
+            return {**values, "top_k_final": None}
+        return values
+
     @model_validator(mode="after")
     def _final_within_found(self) -> RetrievalConfig:
         found = self.top_k * self.queries
-        # The default of 32 may stand above a small top_k: it then cuts nothing. A number somebody wrote may not.
-        if "top_k_final" in self.model_fields_set and self.top_k_final is not None and self.top_k_final > found:
+        if self.top_k_final is not None and self.top_k_final > found:
             raise ValueError(
                 f"retrieval.top_k_final is {self.top_k_final} but retrieval.top_k × queries is {found}: "
                 f"lower top_k_final to {found} or raise top_k to {-(-self.top_k_final // self.queries)}"
@@ -292,10 +303,10 @@ class ClusterConfig(Section):
     """The Ray cluster."""
 
     address: str | None = None
-    """`auto` for a running one, ray://… for a client; None: RAY_ADDRESS or a local one."""
+    """`auto` for the running one, or its host and port; None: RAY_ADDRESS or a local one."""
     num_cpus: PositiveInt | None = None
     """CPUs of a local cluster; None: all."""
-    object_store_gib: Annotated[float, Field(gt=0)] = 1.0
+    object_store_gib: Annotated[float, Field(ge=0.1)] = 1.0
     """Object store of a local cluster."""
     autoscaling: bool = False
     """The cluster grows on demand: what it holds now is not compared with what the job needs."""
@@ -332,7 +343,11 @@ class Config(Section):
     @field_validator("deployments", mode="before")
     @classmethod
     def _with_extractive(cls, deployments: Any) -> Any:
-        return {"extractive": {"kind": "extractive"}, **deployments} if isinstance(deployments, dict) else deployments
+        if not isinstance(deployments, dict):
+            return deployments
+        own = deployments.get("extractive", {})
+        named = {"kind": "extractive", **own} if isinstance(own, dict) else own
+        return {**deployments, "extractive": named}
 
     @model_validator(mode="after")
     def _models_are_deployed(self) -> Config:

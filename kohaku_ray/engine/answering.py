@@ -23,8 +23,12 @@ from kohaku_ray.engine.serving import application_name, check_deployment, models
 from kohaku_ray.engine.sources import anchored, read_metadata, read_source
 from kohaku_ray.engine.voting import BlockResult, finish_run, vote_block
 from kohaku_ray.errors import KohakuRayError
+from kohaku_ray.generation.prompts import Prompts
 from kohaku_ray.questions import read_questions
 from kohaku_ray.records import Question
+
+MAX_RESTARTS = 10
+"""Deaths of one actor that a job survives: an actor that dies of its own input would else come back for ever."""
 
 
 @dataclass(slots=True)
@@ -73,20 +77,18 @@ def run_answer(config: Config) -> AnswerSummary:
     for key, deployment in deployments.items():
         check_deployment(key, deployment)
     read_metadata(config.documents.metadata)
+    prompts = Prompts(config.generation.prompts)
     directory = RunDirectory(config.run)
     directory.begin(config)
     with connected(config.cluster):
         check_demand(answer_demand(config), ray.cluster_resources(), autoscaling=config.cluster.autoscaling)
         ledger = open_ledger(config.ledger)
         applications = {key: application_name(key, deployment) for key, deployment in deployments.items()}
-        job = _Job(config, ledger, applications)
-        try:
-            # Actors open the index while Serve starts the replicas.
-            with serving(deployments):
-                job.wait_until_ready()
-                summary = _answer_blocks(job, config, questions, directory.path)
-        finally:
-            ledger.flush()
+        job = _Job(config, ledger, applications, prompts)
+        # Actors open the index while Serve starts the replicas.
+        with ledger.kept_alive(), serving(deployments):
+            job.wait_until_ready()
+            summary = _answer_blocks(job, config, questions, directory.path)
     summary.wall_s = time.perf_counter() - began
     directory.finish(summary)
     return summary
@@ -95,11 +97,11 @@ def run_answer(config: Config) -> AnswerSummary:
 class _Job:
     """The actors of one job, and the one way a block goes through them."""
 
-    def __init__(self, config: Config, ledger: Ledger, applications: dict[str, str]) -> None:
+    def __init__(self, config: Config, ledger: Ledger, applications: dict[str, str], prompts: Prompts) -> None:
         self._config = config
         models = models_of(config, applications)
-        shared = (config, ledger, models)
-        actor: dict[str, Any] = {"max_restarts": -1, "max_task_retries": -1, "max_concurrency": 1000}
+        shared = (config, ledger, models, prompts)
+        actor: dict[str, Any] = {"max_restarts": MAX_RESTARTS, "max_task_retries": -1, "max_concurrency": 1000}
         self._retrievers = [
             ray.remote(Retriever).options(num_cpus=1, **actor).remote(*shared) for _ in range(config.cluster.retrievers)
         ]
@@ -114,7 +116,9 @@ class _Job:
         ]
         here = NodeAffinitySchedulingStrategy(ray.get_runtime_context().get_node_id(), soft=False)
         # Votes run beside the driver, so that a run directory on its local disk is complete.
-        self._vote = ray.remote(vote_block).options(num_cpus=0, num_returns=2, scheduling_strategy=here, max_retries=-1)
+        self._vote = ray.remote(vote_block).options(
+            num_cpus=0, num_returns=2, scheduling_strategy=here, max_retries=MAX_RESTARTS
+        )
         self._finish = ray.remote(finish_run).options(num_cpus=0, scheduling_strategy=here)
 
     def wait_until_ready(self) -> None:

@@ -7,7 +7,7 @@ import sys
 import tempfile
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 import ray
 
@@ -27,11 +27,13 @@ class Demand:
         cpus: CPUs of its actors and replicas.
         gpus: GPUs of the same.
         reason: What they are for, for the error message.
+        custom: Custom Ray resources of the same.
     """
 
     cpus: float
     gpus: float
     reason: str
+    custom: Mapping[str, float] = field(default_factory=dict)
 
 
 @contextmanager
@@ -48,6 +50,11 @@ def connected(cluster: ClusterConfig) -> Iterator[None]:
     os.environ.setdefault("RAY_ENABLE_UV_RUN_RUNTIME_ENV", "0")
     os.environ.setdefault("RAY_BACKEND_LOG_LEVEL", "fatal")
     address = cluster.address or os.environ.get("RAY_ADDRESS")
+    if address is not None and address.startswith("ray://"):
+        raise ConfigError(
+            f"cluster.address is {address!r}, a Ray client: a run is written beside its driver, so submit it with "
+            "`ray job submit -- python jobs/answer.py CONFIG`, or give the address of the cluster itself"
+        )
     settings: dict[str, object] = {"namespace": NAMESPACE, "log_to_driver": False, "logging_level": "ERROR"}
     if address is None:
         settings |= {
@@ -98,23 +105,26 @@ def answer_demand(config: Config) -> Demand:
     """Add up what the answer job holds: retrievers and the replicas of every deployment it uses."""
     used = {config.generation.model, config.generation.planner_model or config.generation.model}
     cpus, gpus = float(config.cluster.retrievers), 0.0
-    parts = [f"{config.cluster.retrievers} retriever(s)"]
+    parts, custom = [f"{config.cluster.retrievers} retriever(s)"], dict[str, float]()
     for name in sorted(used):
         deployment = config.deployments[name]
+        if deployment.application is not None:
+            continue
         parts.append(f"{deployment.replicas} replica(s) of {name}")
+        for kind, amount in deployment.resources.items():
+            custom[kind] = custom.get(kind, 0.0) + amount * deployment.replicas
         if deployment.kind == "extractive":
             cpus += deployment.replicas
         elif deployment.kind == "vllm":
             gpus += deployment.replicas * deployment.tensor_parallel
             cpus += deployment.replicas
-    return Demand(cpus, gpus, " and ".join(parts))
+    return Demand(cpus, gpus, " and ".join(parts), custom)
 
 
 def index_demand(config: Config, n_encoders: int, gpu: bool) -> Demand:
     """Add up what the index job holds: its encoders, and a CPU for parsing beside them."""
-    if gpu:
-        return Demand(1, n_encoders, f"{n_encoders} encoder(s)")
-    return Demand(n_encoders, 0, f"{n_encoders} encoder(s)")
+    custom = {kind: amount * n_encoders for kind, amount in config.index.resources.items()}
+    return Demand(1 if gpu else n_encoders, n_encoders if gpu else 0, f"{n_encoders} encoder(s)", custom)
 
 
 def check_demand(demand: Demand, resources: Mapping[str, float], *, autoscaling: bool = False) -> None:
@@ -125,7 +135,7 @@ def check_demand(demand: Demand, resources: Mapping[str, float], *, autoscaling:
     """
     if autoscaling:
         return
-    for kind, needed in (("CPU", demand.cpus), ("GPU", demand.gpus)):
+    for kind, needed in {"CPU": demand.cpus, "GPU": demand.gpus, **demand.custom}.items():
         there = resources.get(kind, 0.0)
         if needed > there:
             raise ConfigError(

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import Any
 
 import ray
-from ray.exceptions import RayActorError, RayTaskError
+from ray.exceptions import RayActorError, RayError, RayTaskError
 
 from kohaku_ray.errors import KohakuRayError, ModelError
 
@@ -26,6 +28,35 @@ def fetch(refs: Any) -> Any:
         raise
     except RayActorError as error:
         raise ModelError(f"an actor of this job is gone for good: {message_of(error)}") from None
+    except RayError as error:
+        raise ModelError(f"a worker of this job was lost ({type(error).__name__}): {message_of(error)}") from None
+
+
+@contextmanager
+def unwrapped() -> Iterator[None]:
+    """Run Ray Data, and raise an error of ours that a stage raised as itself."""
+    try:
+        yield
+    except Exception as error:
+        ours = _ours_among(error)
+        if ours is None:
+            raise
+        raise ours from None
+
+
+def _ours_among(error: BaseException | None) -> KohakuRayError | None:
+    """Look for an error of ours in the causes, contexts and wrapped causes of another."""
+    seen: set[int] = set()
+    waiting = [error]
+    while waiting:
+        one = waiting.pop()
+        if one is None or id(one) in seen:
+            continue
+        seen.add(id(one))
+        if isinstance(one, KohakuRayError) and not isinstance(one, RayTaskError):
+            return one
+        waiting += [one.__cause__, one.__context__, getattr(one, "cause", None)]
+    return None
 
 
 def root_cause(error: BaseException) -> BaseException:

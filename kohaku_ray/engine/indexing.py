@@ -26,7 +26,7 @@ from kohaku_ray.config import Config
 from kohaku_ray.documents.model import Document
 from kohaku_ray.documents.parse import parse_file, read_bytes
 from kohaku_ray.engine.cluster import check_demand, connected, index_demand, say
-from kohaku_ray.engine.errors import fetch
+from kohaku_ray.engine.errors import fetch, unwrapped
 from kohaku_ray.engine.sources import anchored, find_sources, read_metadata
 from kohaku_ray.engine.tools import encoder_settings, index_settings
 from kohaku_ray.errors import DataError
@@ -100,17 +100,22 @@ def run_index(config: Config) -> IndexSummary:
     began, config = time.perf_counter(), anchored(config)
     files = find_sources(config)
     read_metadata(config.documents.metadata)
-    pending = PendingVectors(config.index.path)
-    pending.check_writable()
+    if not files:
+        raise DataError(f"{', '.join(config.documents.paths)} holds metadata and questions but no document: add some")
+    index_settings(config)  # an encoder that is not there is found here, not in a worker
+    PendingVectors(config.index.path).check_writable()
     with connected(config.cluster):
         resources = ray.cluster_resources()
-        gpu = resources.get("GPU", 0) >= 1
-        n_encoders = config.index.encoders or int(resources["GPU" if gpu else "CPU"])
+        # Where nodes come on demand, the device that was asked for decides; else what is there.
+        device = config.index.encoder.device
+        gpu = device == "cuda" or (device == "auto" and resources.get("GPU", 0) >= 1)
+        n_encoders = config.index.encoders or max(int(resources.get("GPU" if gpu else "CPU", 0)), 1)
         check_demand(index_demand(config, n_encoders, gpu), resources, autoscaling=config.cluster.autoscaling)
         _configure_data()
         started = time.perf_counter()
         job = uuid.uuid4().hex
-        parsed = _parse(config, files, job)
+        with unwrapped():
+            parsed = _parse(config, files, job)
         rows = parsed.select_columns(["file", "doc_id", "reason", "n_texts"]).take_all()
         rejects, dropped = _find_rejects(rows)
         n_texts = sum(row["n_texts"] for row in rows if row["file"] not in dropped)
@@ -119,7 +124,8 @@ def run_index(config: Config) -> IndexSummary:
             raise DataError(f"none of {len(files)} files can be used; the first: {rejects[0][0]}: {rejects[0][1]}")
         parse_s = time.perf_counter() - started
         started = time.perf_counter()
-        by_encoder = _encode(config, parsed, dropped, n_texts, n_encoders, gpu, job) if n_texts else ()
+        with unwrapped():
+            by_encoder = _encode(config, parsed, dropped, n_texts, n_encoders, gpu, job) if n_texts else ()
         encode_s = time.perf_counter() - started
         started = time.perf_counter()
         reduce = ray.remote(_reduce).options(num_cpus=1, max_retries=1)
@@ -150,7 +156,7 @@ def _configure_data() -> None:
 
 def _parse(config: Config, files: Sequence[str], job: str) -> Any:
     """One row a file: its tree and how many of its texts are new, or why it cannot be used."""
-    n_blocks = min(len(files), 4 * (config.index.parsers or int(ray.cluster_resources()["CPU"])))
+    n_blocks = min(len(files), 4 * (config.index.parsers or int(ray.cluster_resources().get("CPU", 1))))
     dataset = ray.data.from_items([{"file": file} for file in files], override_num_blocks=n_blocks)
     stage = functools.partial(parse, config=config, job=job)
     concurrency = {} if config.index.parsers is None else {"concurrency": config.index.parsers}

@@ -9,8 +9,10 @@ from __future__ import annotations
 import asyncio
 import hashlib
 import os
+import threading
 import time
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any, Literal
 
@@ -18,7 +20,7 @@ import ray
 from ray.exceptions import RayError, RayTaskError
 
 from kohaku_ray.config.schema import LedgerConfig
-from kohaku_ray.engine.cluster import NAMESPACE
+from kohaku_ray.engine.cluster import NAMESPACE, say
 from kohaku_ray.engine.errors import fetch, message_of
 from kohaku_ray.engine.segments import Entry, SegmentStore
 from kohaku_ray.errors import ContextOverflowError, DataError, ModelError, TransientModelError
@@ -83,12 +85,18 @@ class LedgerShard:
         self._handles: dict[str, Any] = {}
         self._background: asyncio.Task[None] | None = None
         self._last_used = time.monotonic()
-        self._failure: str | None = None
+        self._flushing = asyncio.Lock()
+        self._lease_failure: str | None = None
+        self._write_failure: str | None = None
         self._n_torn = 0
         try:
             self._open()
         except DataError as error:
-            self._failure = str(error)
+            self._lease_failure = str(error)
+
+    @property
+    def _failure(self) -> str | None:
+        return self._lease_failure or self._write_failure
 
     async def ready(self) -> dict[str, Any]:
         """Say how the shard stands: its failure, if any, the number of shards, what it loaded."""
@@ -122,22 +130,27 @@ class LedgerShard:
         return await asyncio.shield(call)
 
     async def flush(self) -> int:
-        """Write what is in memory alone; returns how many replies that were."""
-        entries, self._unflushed = self._unflushed, []
-        if not entries:
-            return 0
-        try:
-            await asyncio.to_thread(self._store.write, entries)
-        except DataError as error:
-            self._unflushed = entries + self._unflushed
-            self._failure = str(error)
-            raise
-        self._failure = None
-        return len(entries)
+        """Write what is in memory alone, and wait for whoever writes already; returns how many replies that were.
+
+        Raises:
+            DataError: The ledger cannot be written; the replies stay in memory.
+        """
+        async with self._flushing:
+            entries, self._unflushed = self._unflushed, []
+            try:
+                if entries:
+                    await asyncio.to_thread(self._store.write, entries)
+            except DataError as error:
+                self._unflushed = entries + self._unflushed
+                self._write_failure = str(error)
+                raise
+            if entries:
+                self._write_failure = None
+            return len(entries)
 
     def _open(self) -> None:
-        if self._shard == 0:
-            self._store.acquire_lease(self._owner)
+        if self._shard == 0 and self._store.acquire_lease(self._owner):
+            # Only on taking the path: a shard that comes back must not merge segments its siblings are reading.
             self._store.compact()
         loaded = self._store.load(lambda key: shard_of(key, self._n_shards) == self._shard)
         self._entries, self._n_torn = loaded.entries, loaded.n_torn
@@ -145,7 +158,7 @@ class LedgerShard:
     async def _make(self, key: str, request: ChatRequest, application: str) -> Asked | Refused:
         try:
             began = time.perf_counter()
-            reply = await _call_replica(request, self._handle(application))
+            reply = await self._call_replica(request, application)
             entry = Entry(reply, request.model, time.perf_counter() - began)
             self._entries[key] = entry
             self._unflushed.append((key, entry))
@@ -154,6 +167,29 @@ class LedgerShard:
             return Refused(_kind_of(error), message_of(error))
         finally:
             del self._in_flight[key]
+
+    async def _call_replica(self, request: ChatRequest, application: str) -> Reply:
+        from ray.serve.exceptions import RayServeException
+
+        last: BaseException | None = None
+        for attempt in range(REPLICA_TRIES):
+            try:
+                handle = self._handle(application).options(session_id=request.session_id)
+                reply: Reply = await handle.chat.remote(request)
+                return reply
+            except ModelError:
+                raise
+            except RayTaskError as error:
+                raise ModelError(f"{request.model}: the backend broke: {message_of(error)}") from None
+            except (RayError, RayServeException) as error:
+                # The replica died under the call, or none is up yet: Serve starts another.
+                last = error
+                self._handles.pop(application, None)
+                await asyncio.sleep(min(0.5 * 2**attempt, 8.0))
+        assert last is not None
+        raise TransientModelError(
+            f"{request.model}: no replica answered in {REPLICA_TRIES} tries; the last: {message_of(last)}"
+        )
 
     def _handle(self, application: str) -> Any:
         # One handle an application: each new one brings a router of its own.
@@ -176,12 +212,14 @@ class LedgerShard:
             await asyncio.sleep(self._flush_s)
             try:
                 await self.flush()
-                if self._shard == 0 and time.monotonic() - renewed > LEASE_RENEWAL_S:
+            except DataError:
+                continue  # noted as the write failure; tried again
+            if self._shard == 0 and time.monotonic() - renewed > LEASE_RENEWAL_S:
+                try:
                     await asyncio.to_thread(self._store.acquire_lease, self._owner)
-                    renewed = time.monotonic()
-            except DataError as error:
-                self._failure = str(error)
-                continue
+                    renewed, self._lease_failure = time.monotonic(), None
+                except DataError as error:
+                    self._lease_failure = str(error)
             if not self._in_flight and time.monotonic() - self._last_used > IDLE_EXIT_S:
                 if self._shard == 0:
                     self._store.release_lease(self._owner)
@@ -221,6 +259,25 @@ class Ledger:
         assert isinstance(asked, Asked)
         return asked
 
+    @contextmanager
+    def kept_alive(self) -> Iterator[None]:
+        """Keep idle shards from ending while the block runs, and flush them at its end."""
+        stop = threading.Event()
+
+        def ping() -> None:
+            while not stop.wait(IDLE_EXIT_S / 10):
+                for shard in self._shards:
+                    shard.ready.remote()
+
+        thread = threading.Thread(target=ping, daemon=True, name="ledger")
+        thread.start()
+        try:
+            yield
+        finally:
+            stop.set()
+            thread.join()
+            self.flush()
+
     def flush(self) -> None:
         """Have every shard write what it holds in memory alone.
 
@@ -256,20 +313,23 @@ def open_ledger(config: LedgerConfig) -> Ledger:
     """Start the ledger's actors on this cluster, or find those that run.
 
     Raises:
+        ConfigError: pyarrow knows no such filesystem.
         DataError: Another cluster owns the path, or it cannot be written.
     """
     # Actors may run in another directory: the path must mean the same there.
     path = config.path if "://" in config.path else os.path.abspath(config.path)
-    name = f"ledger-{hashlib.blake2b(path.encode(), digest_size=8).hexdigest()}"
-    first = _shard_actor(name, path, 0, config)
-    state = ray.get(first.ready.remote())
+    SegmentStore(path)
+    first = _shard_actor(path, 0, config.shards, config)
+    state = fetch(first.ready.remote())
     if state["failure"] is not None:
         ray.kill(first, no_restart=True)
         raise DataError(state["failure"])
     # The job that came first decided how the keys are split.
     n_shards = int(state["n_shards"])
-    others = [_shard_actor(name, path, shard, config, n_shards) for shard in range(1, n_shards)]
-    ray.get([shard.ready.remote() for shard in others])
+    others = [_shard_actor(path, shard, n_shards, config) for shard in range(1, n_shards)]
+    fetch([shard.ready.remote() for shard in others])
+    if state["n_torn"]:
+        say(f"ledger  {state['n_torn']} torn segments of {path} left alone: their replies are asked again")
     return Ledger([first, *others])
 
 
@@ -278,9 +338,11 @@ def shard_of(key: str, n_shards: int) -> int:
     return int(key[:8], 16) % n_shards
 
 
-def _shard_actor(name: str, path: str, shard: int, config: LedgerConfig, n_shards: int | None = None) -> Any:
+def _shard_actor(path: str, shard: int, n_shards: int, config: LedgerConfig) -> Any:
+    stem = f"ledger-{hashlib.blake2b(path.encode(), digest_size=8).hexdigest()}-{shard}"
     options: dict[str, Any] = {
-        "name": f"{name}-{shard}",
+        # The first is found whatever the split; the others belong to one split.
+        "name": stem if shard == 0 else f"{stem}-of-{n_shards}",
         "namespace": NAMESPACE,
         "lifetime": "detached",
         "get_if_exists": True,
@@ -289,29 +351,7 @@ def _shard_actor(name: str, path: str, shard: int, config: LedgerConfig, n_shard
         "max_task_retries": -1,
         "max_concurrency": 10_000,
     }
-    return ray.remote(LedgerShard).options(**options).remote(path, shard, n_shards or config.shards, config.flush_s)
-
-
-async def _call_replica(request: ChatRequest, handle: Any) -> Reply:
-    from ray.serve.exceptions import RayServeException
-
-    last: BaseException | None = None
-    for attempt in range(REPLICA_TRIES):
-        try:
-            reply: Reply = await handle.options(session_id=request.session_id).chat.remote(request)
-            return reply
-        except ModelError:
-            raise
-        except RayTaskError as error:
-            raise ModelError(f"{request.model}: the backend broke: {message_of(error)}") from None
-        except (RayError, RayServeException) as error:
-            # The replica died under the call, or none is up yet: Serve starts another.
-            last = error
-            await asyncio.sleep(min(0.5 * 2**attempt, 8.0))
-    assert last is not None
-    raise TransientModelError(
-        f"{request.model}: no replica answered in {REPLICA_TRIES} tries; the last: {message_of(last)}"
-    )
+    return ray.remote(LedgerShard).options(**options).remote(path, shard, n_shards, config.flush_s)
 
 
 def _kind_of(error: ModelError) -> str:

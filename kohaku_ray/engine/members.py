@@ -55,10 +55,10 @@ class Answered:
 class Retriever:
     """Holds the index; prepares blocks of questions, and serves the index to members."""
 
-    def __init__(self, config: Config, ledger: Ledger, models: Mapping[Role, Model]) -> None:
+    def __init__(self, config: Config, ledger: Ledger, models: Mapping[Role, Model], prompts: Prompts) -> None:
         self._config, self._ledger, self._models = config, ledger, models
         self._system = SYSTEMS[config.system]
-        self._prompts = Prompts(config.generation.prompts)
+        self._prompts = prompts
         self._index: LocalIndex | None = None
 
     def ready(self) -> None:
@@ -114,12 +114,18 @@ class Member:
     """One ensemble member (one of its lanes): answers blocks with its own seeds."""
 
     def __init__(
-        self, member: int, config: Config, ledger: Ledger, models: Mapping[Role, Model], retriever: Any
+        self,
+        member: int,
+        config: Config,
+        ledger: Ledger,
+        models: Mapping[Role, Model],
+        prompts: Prompts,
+        retriever: Any,
     ) -> None:
         self._member, self._config, self._ledger, self._models = member, config, ledger, models
         self._index = RemoteIndex(retriever)
         self._system = SYSTEMS[config.system]
-        self._prompts = Prompts(config.generation.prompts)
+        self._prompts = prompts
 
     async def answer(self, prepared: Sequence[Prepared]) -> list[Answered]:
         """Answer a block, all its questions at once; rows in their order."""

@@ -38,7 +38,12 @@ class RunDirectory:
             os.makedirs(self.path, exist_ok=True)
         except OSError as error:
             raise self._unwritable(error) from None
-        self.write_text("config.yaml", as_yaml(config))
+        text = as_yaml(config)
+        if self._read("config.yaml") not in (None, text):
+            # Another configuration's outputs must not stand under this one's name.
+            for name in (*(f"{table}.parquet" for table in TABLES), "submission.csv", "report.html"):
+                Path(self.path, name).unlink(missing_ok=True)
+        self.write_text("config.yaml", text)
         self.write_text("run.json", json.dumps({"status": "running"}))
 
     def finish(self, summary: Any) -> None:
@@ -51,6 +56,12 @@ class RunDirectory:
             "versions": {"kohaku_ray": __version__, "ray": ray.__version__, "python": platform.python_version()},
         }
         self.write_text("run.json", json.dumps(facts, indent=2))
+
+    def _read(self, name: str) -> str | None:
+        try:
+            return Path(self.path, name).read_text(encoding="utf-8")
+        except FileNotFoundError:
+            return None
 
     def write_text(self, name: str, text: str) -> None:
         """Write a small file in one step."""

@@ -82,6 +82,8 @@ class SegmentStore:
         """Read every segment, oldest first, and keep the keys for which ``mine`` holds."""
         entries: dict[str, Entry] = {}
         tables = self._tables()
+        while any(table is None and self._directory.size(name) is None for name, table in tables.items()):
+            tables = self._tables()  # merged away while we read
         for table in tables.values():
             for row in (table or _EMPTY).to_pylist():
                 if mine(row["key"]) and row["key"] not in entries:
@@ -115,8 +117,8 @@ class SegmentStore:
             self._directory.remove(name)
         return len(tables)
 
-    def acquire_lease(self, owner: str) -> None:
-        """Become, or stay, the one owner of this path.
+    def acquire_lease(self, owner: str) -> bool:
+        """Become, or stay, the one owner of this path; returns whether it was somebody else's, or nobody's, before.
 
         Raises:
             DataError: Another live owner holds it.
@@ -132,6 +134,7 @@ class SegmentStore:
         temporary = f"{LEASE}.{uuid.uuid4().hex[:8]}.tmp"
         self._directory.write(temporary, json.dumps(asdict(lease)).encode())
         self._directory.rename(temporary, LEASE)
+        return held is None or held.owner != owner
 
     def release_lease(self, owner: str) -> None:
         """Give the path back, if it is ours."""

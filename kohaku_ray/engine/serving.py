@@ -9,9 +9,10 @@ import logging
 import os
 import threading
 import time
+import uuid
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
-from typing import Any
+from typing import Any, Literal
 
 import ray
 from ray import serve
@@ -20,6 +21,7 @@ from ray.serve.schema import ApplicationStatus
 from kohaku_ray.config import Config, load_config
 from kohaku_ray.config.schema import Deployment, ExtractiveConfig, OpenAIConfig
 from kohaku_ray.engine.cluster import NAMESPACE
+from kohaku_ray.engine.errors import fetch
 from kohaku_ray.engine.tools import Model, Role
 from kohaku_ray.errors import ConfigError, ModelError
 from kohaku_ray.generation.extractive import ExtractiveBackend
@@ -32,6 +34,9 @@ BEAT_S = 5.0
 """How often a job says that it still uses its applications."""
 LOST_AFTER_S = 60.0
 """A job not heard of for so long is taken for dead; its applications end."""
+
+
+Claim = Literal["ready", "start", "wait"]
 
 
 class SharedLimiter:
@@ -62,40 +67,59 @@ class ChatReplica:
 
 
 class Applications:
-    """Who uses which Serve application; ends those that nobody uses."""
+    """Who uses which Serve application: one job starts it, and it ends when the last one goes."""
 
     def __init__(self) -> None:
         self._seen: dict[str, dict[str, float]] = {}
+        self._starting: dict[str, str] = {}
+        self._lock = asyncio.Lock()
         self._watch: asyncio.Task[None] | None = None
 
-    async def beat(self, job: str, names: list[str]) -> None:
-        """Note that a job uses these applications now."""
+    async def beat(self, user: str, names: list[str]) -> None:
+        """Note that a user uses these applications now."""
         if self._watch is None:
-            self._watch = asyncio.create_task(self._end_unused())
+            self._watch = asyncio.create_task(self._end_lost())
         for name in names:
-            self._seen.setdefault(name, {})[job] = time.monotonic()
+            self._seen.setdefault(name, {})[user] = time.monotonic()
 
-    async def release(self, job: str) -> list[str]:
-        """Forget a job; returns the applications that nobody else uses."""
-        for users in self._seen.values():
-            users.pop(job, None)
-        unused = [name for name, users in self._seen.items() if not users]
-        for name in unused:
-            del self._seen[name]
-        return unused
+    async def claim(self, user: str, name: str) -> Claim:
+        """Say what a user has to do for an application: nothing, start it, or wait for who starts it."""
+        async with self._lock:
+            await self.beat(user, [name])
+            if await asyncio.to_thread(_is_running, name):
+                self._starting.pop(name, None)
+                return "ready"
+            if self._starting.get(name, user) not in self._seen[name]:
+                del self._starting[name]  # its starter is gone
+            return "start" if self._starting.setdefault(name, user) == user else "wait"
 
-    async def _end_unused(self) -> None:
+    async def release(self, user: str) -> None:
+        """Forget a user, and end the applications that nobody else uses."""
+        # Under the lock: who claims an application meanwhile finds it gone, not going.
+        async with self._lock:
+            for users in self._seen.values():
+                users.pop(user, None)
+            for name in [name for name, users in self._seen.items() if not users]:
+                del self._seen[name]
+                self._starting.pop(name, None)
+                await asyncio.to_thread(serve.delete, name)
+
+    async def _end_lost(self) -> None:
         while True:
             await asyncio.sleep(BEAT_S)
             now = time.monotonic()
-            lost = {job for users in self._seen.values() for job, seen in users.items() if now - seen > LOST_AFTER_S}
-            for job in lost:
-                for name in await self.release(job):
-                    await asyncio.to_thread(serve.delete, name)
+            lost = {user for users in self._seen.values() for user, seen in users.items() if now - seen > LOST_AFTER_S}
+            for user in lost:
+                await self.release(user)
 
 
-def make_backend(deployment: Deployment, limiter: SharedLimiter | None = None) -> Any:
-    """Build the backend a deployment describes.
+def _is_running(name: str) -> bool:
+    there = serve.status().applications.get(name)
+    return there is not None and there.status == ApplicationStatus.RUNNING
+
+
+def make_backend(deployment: Deployment, limiter: SharedLimiter | None = None, *, with_key: bool = True) -> Any:
+    """Build the backend a deployment describes; without its key where nothing is to be sent.
 
     Raises:
         ConfigError: Its API key is not in the environment, or its kind cannot run here.
@@ -106,7 +130,7 @@ def make_backend(deployment: Deployment, limiter: SharedLimiter | None = None) -
         return OpenAIBackend(
             base_url=deployment.base_url,
             model=deployment.model,
-            api_key=_api_key(deployment),
+            api_key=_api_key(deployment) if with_key else None,
             timeout_s=deployment.timeout_s,
             max_tries=deployment.max_tries,
             backoff_s=deployment.backoff_s,
@@ -128,14 +152,15 @@ def check_deployment(name: str, deployment: Deployment) -> None:
         ConfigError: As ``make_backend``.
     """
     try:
-        make_backend(deployment)  # opens nothing
+        # Opens nothing. An application that runs already has its key.
+        make_backend(deployment, with_key=deployment.application is None)
     except ConfigError as error:
         raise ConfigError(f"deployments.{name}: {error}") from None
 
 
 def model_identity(deployment: Deployment) -> str:
     """Name a model as the ledger knows it: what changes its replies, and nothing else."""
-    own = make_backend(deployment).identity
+    own = make_backend(deployment, with_key=False).identity
     named = deployment.identity if isinstance(deployment, OpenAIConfig) else None
     return f"{own} identity={named}" if named else str(own)
 
@@ -177,10 +202,19 @@ def serving(deployments: Mapping[str, Deployment]) -> Iterator[dict[str, str]]:
     for name, deployment in deployments.items():
         check_deployment(name, deployment)
     names = {name: application_name(name, deployment) for name, deployment in deployments.items()}
-    job = f"{ray.get_runtime_context().get_job_id()}"
+    user = uuid.uuid4().hex
     logging.getLogger("ray.serve").setLevel(logging.ERROR)
     # No HTTP proxy: replicas are called by handle alone.
     serve.start(proxy_location="Disabled")
+    for name, deployment in deployments.items():
+        if deployment.application is not None and not _is_running(deployment.application):
+            running = ", ".join(sorted(serve.status().applications)) or "nothing"
+            raise ConfigError(
+                f"deployments.{name}.application is {deployment.application!r} but Serve runs {running}: start it, or "
+                "set application to null"
+            )
+    # Applications that others started are theirs to end.
+    ours = {name: names[name] for name, deployment in deployments.items() if deployment.application is None}
     registry = (
         ray.remote(Applications)
         .options(
@@ -193,36 +227,25 @@ def serving(deployments: Mapping[str, Deployment]) -> Iterator[dict[str, str]]:
         )
         .remote()
     )
-    # Applications that others started are theirs to end.
-    ours = [names[name] for name, deployment in deployments.items() if deployment.application is None]
-    ray.get(registry.beat.remote(job, ours))
     stop = threading.Event()
 
     def keep_beating() -> None:
         while not stop.wait(BEAT_S):
-            registry.beat.remote(job, ours)
+            registry.beat.remote(user, list(ours.values()))
 
     beating = threading.Thread(target=keep_beating, daemon=True, name="beat")
     beating.start()
     try:
-        applications = serve.status().applications
-        for name, deployment in deployments.items():
-            there = applications.get(names[name])
-            if there is not None and there.status == ApplicationStatus.RUNNING:
-                continue
-            if deployment.application is not None:
-                raise ConfigError(
-                    f"deployments.{name}.application is {deployment.application!r} but Serve runs "
-                    f"{', '.join(sorted(applications)) or 'nothing'}: start it, or set application to null"
-                )
-            # One that is being deleted, or that failed, is deployed anew.
-            _start(names[name], name, deployment)
+        for name, application in ours.items():
+            while (claim := fetch(registry.claim.remote(user, application))) == "wait":
+                time.sleep(0.5)
+            if claim == "start":
+                _start(application, name, deployments[name])
         yield names
     finally:
         stop.set()
         beating.join()
-        for name in ray.get(registry.release.remote(job)):
-            serve.delete(name)
+        fetch(registry.release.remote(user))
 
 
 def build(arguments: Mapping[str, str]) -> serve.Application:
@@ -256,7 +279,7 @@ def _bind(application: str, name: str, deployment: Deployment) -> serve.Applicat
         limiter = (
             ray.remote(TokenBucket)
             .options(
-                name=f"limit-{application}",
+                name=f"limit-{application}-{deployment.requests_per_s:g}",
                 namespace=NAMESPACE,
                 lifetime="detached",
                 get_if_exists=True,

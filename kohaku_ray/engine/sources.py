@@ -69,6 +69,7 @@ def read_metadata(path: str | None) -> dict[str, dict[str, str]]:
     if path is None:
         return {}
     name, data = read_source(path)
+    csv.field_size_limit(2**31 - 1)
     reader = csv.DictReader(io.StringIO(_decoded(data), newline=""))
     columns = reader.fieldnames or []
     if "id" not in columns:

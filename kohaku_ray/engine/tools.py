@@ -98,7 +98,8 @@ class LocalIndex:
         """
         # The index first: a mismatch shows before seconds of loading.
         self._index = Index.open(config.index.path, index_settings(config).as_mapping())
-        self._encoder = make_encoder(config)
+        # Queries are few and short: a GPU that nobody reserved is not taken for them.
+        self._encoder = make_encoder(config, device="cpu")
         self._section_tokens = config.retrieval.section_tokens
         self._count = _serving_counter(config)
         n_nodes = len(self._index.nodes)
@@ -244,9 +245,9 @@ class EngineTools:
         return await self.source.nodes(rows)
 
 
-def make_encoder(config: Config) -> SentenceEncoder:
+def make_encoder(config: Config, **overrides: Any) -> SentenceEncoder:
     """Load the configured encoder."""
-    return SentenceEncoder(**config.index.encoder.model_dump())
+    return SentenceEncoder(**(config.index.encoder.model_dump() | overrides))
 
 
 def encoder_settings(config: Config) -> dict[str, Any]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import uuid
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
@@ -46,10 +47,13 @@ class PendingVectors:
         Raises:
             DataError: The directory cannot be written.
         """
-        name = f"{FOLDER}/{_stem(identity)}-{uuid.uuid4().hex}.arrow"
+        # Named by content: which vector of a repeated text is read first does not change from run to run.
+        content = hashlib.blake2b(b"".join(keys), digest_size=16).hexdigest()
+        name = f"{FOLDER}/{_stem(identity)}-{content}.arrow"
         columns = {"key": pa.array(keys, pa.binary(KEY_BYTES)), "vector": matrix_column(vectors)}
-        self._directory.write_arrow(f"{name}.tmp", pa.table(columns))
-        self._directory.rename(f"{name}.tmp", name)
+        temporary = f"{name}.{uuid.uuid4().hex[:8]}.tmp"
+        self._directory.write_arrow(temporary, pa.table(columns))
+        self._directory.rename(temporary, name)
 
     def keys(self, identity: Mapping[str, Any]) -> set[bytes]:
         """Say whose vectors an interrupted job of this encoder left."""

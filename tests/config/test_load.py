@@ -80,6 +80,7 @@ def test_configuration_is_frozen():
         ("retrieval.top_k.deep=3", r"retrieval\.top_k"),
         ("deployments.a={kind: openai, model: m, base_urll: x}", r"did you mean deployments\.a\.base_url\?"),
         ("deployments.a={kind: openai, model: m}", r"base_url field required"),
+        ("deployments.a={model: m}", r"deployments\.a has no kind: name one"),
         ("deployments.a={kind: llama}", r"expected tags: 'extractive', 'openai', 'vllm'"),
         ("retrieval.top_k", r"expected KEY=VALUE"),
     ],
@@ -98,7 +99,9 @@ def test_more_kept_than_found_names_both_and_the_way_out():
 
 
 def test_a_default_above_a_small_top_k_is_no_mistake_of_yours():
-    assert load_config(None, ["retrieval.top_k=2"]).retrieval.top_k_final == 32
+    config = load_config(None, ["retrieval.top_k=2"])
+    assert config.retrieval.top_k_final is None
+    assert build_config(yaml.safe_load(as_yaml(config)), "printed") == config
 
 
 @pytest.mark.parametrize(

@@ -12,7 +12,7 @@ from fake_openai import Action, FakeOpenAI, completion, doc_ids_of
 from kohaku_ray.cli import main
 from kohaku_ray.config import as_yaml
 from kohaku_ray.engine.answering import block_size, n_lanes, run_answer
-from kohaku_ray.engine.runs import TABLES
+from kohaku_ray.engine.runs import TABLES, RunDirectory
 from kohaku_ray.engine.showing import show_question
 from kohaku_ray.engine.voting import SHARED, rule_of
 from kohaku_ray.ensemble.vote import Ballot, vote
@@ -292,6 +292,23 @@ def test_a_half_written_file_is_never_taken_for_a_finished_one(sample_run):
     assert Path(summary.run, "run.json").read_text() == before
     with pytest.raises(DataError, match=r"holds no votes\.parquet"):
         show_question(str(Path(summary.run).parent), "s001", 3)
+
+
+def test_another_configuration_takes_the_old_outputs_away(sample_config):
+    config = sample_config("questions.limit=2", "ensemble.members=1")
+    run_answer(config)
+    RunDirectory(config.run).begin(config)
+    assert rows_of(config.run, "answers")
+    RunDirectory(config.run).begin(sample_config("questions.limit=3"))
+    with pytest.raises(DataError, match=r"holds no votes\.parquet"):
+        show_question(config.run, "s001", 3)
+
+
+def test_a_broken_template_is_found_before_anything_starts(sample_config, tmp_path):
+    (tmp_path / "prompts").mkdir()
+    (tmp_path / "prompts" / "plan.j2").write_text("{% block system %}{{ nothing")
+    with pytest.raises(ConfigError, match=r"plan\.j2"):
+        run_answer(sample_config(f"generation.prompts={tmp_path}/prompts"))
 
 
 def test_blocks_and_lanes_follow_the_replicas(sample_config):

@@ -16,7 +16,7 @@ from kohaku_ray.config.schema import LedgerConfig, OpenAIConfig
 from kohaku_ray.engine.ledger import Ledger, open_ledger, shard_of
 from kohaku_ray.engine.segments import SegmentStore
 from kohaku_ray.engine.serving import application_name, serving
-from kohaku_ray.errors import ContextOverflowError, DataError, ModelError
+from kohaku_ray.errors import ConfigError, ContextOverflowError, DataError, ModelError
 from kohaku_ray.generation.request import ChatRequest
 from kohaku_ray.generation.seeds import request_key
 
@@ -169,6 +169,35 @@ def test_a_disk_that_takes_nothing_is_said_and_nothing_is_lost(application, serv
     before = server.n_requests
     assert ask(ledger, application, request("precious"))[0].source == "ledger"
     assert server.n_requests == before
+
+
+def test_two_flushes_at_once_wait_for_one_another(application, tmp_path):
+    ledger = open_ledger(LedgerConfig(path=str(tmp_path), flush_s=60))
+    for round_ in range(5):
+        ask(ledger, application, *(request(f"round {round_} {n}") for n in range(20)))
+        # Whichever flush returns first, the replies are on disk by then.
+        done, _ = ray.wait([ledger._shards[0].flush.remote() for _ in range(2)], num_returns=1)
+        ray.get(done)
+        assert len(SegmentStore(str(tmp_path)).load(lambda _: True).entries) == 20 * (round_ + 1)
+
+
+def test_an_application_lives_as_long_as_its_last_user(cluster, server):
+    from ray import serve
+
+    deployment = OpenAIConfig(base_url=server.base_url, model="shared", api_key_env=None)
+    with serving({"one": deployment}) as first:
+        with serving({"one": deployment}) as second:
+            assert first == second
+            running = serve.status().applications[first["one"]]
+            began = running.last_deployed_time_s
+        assert serve.status().applications[first["one"]].status == "RUNNING"
+        assert serve.status().applications[first["one"]].last_deployed_time_s == began
+    assert first["one"] not in serve.status().applications
+
+
+def test_a_path_on_no_filesystem_is_a_line(cluster):
+    with pytest.raises(ConfigError, match=r"foo://ledger"):
+        open_ledger(LedgerConfig(path="foo://ledger"))
 
 
 def test_application_names_follow_the_settings():
