@@ -147,6 +147,8 @@ def run_index(config: Config) -> IndexSummary:
 
 def _configure_data() -> None:
     context = ray.data.DataContext.get_current()
+    # A stage's own error comes back as itself: its cause would be lost on the way.
+    context.raise_original_map_exception = True
     context.enable_progress_bars = False
     context.print_on_execution_start = False
     context.execution_options.verbose_progress = False
