@@ -5,6 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any, Literal, Protocol
 
 import numpy as np
@@ -26,6 +27,9 @@ from kohaku_ray.records import Reply
 from kohaku_ray.tree.nodes import KINDS, NodeTable
 
 Role = Literal["plan", "answer"]
+
+QUERIES_AT_ONCE = 1024
+"""Queries encoded together: the more there are, the fuller the fixed shapes they are encoded in."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -104,7 +108,9 @@ class LocalIndex:
         self._count = _serving_counter(config)
         n_nodes = len(self._index.nodes)
         self._tokens: I64 = np.full(n_nodes, -1, np.int64)
-        self._embed: Batcher[str, F32] = Batcher(lambda texts: list(self._encoder.encode_queries(texts)))
+        self._embed: Batcher[str, F32] = Batcher(
+            lambda texts: list(self._encoder.encode_queries(texts)), max_items=QUERIES_AT_ONCE
+        )
         self._searches: dict[int, Batcher[F32, Hits]] = {}
         self._lexicals: dict[int, Batcher[str, Hits]] = {}
 
@@ -247,7 +253,13 @@ class EngineTools:
 
 def make_encoder(config: Config, **overrides: Any) -> SentenceEncoder:
     """Load the configured encoder."""
-    return SentenceEncoder(**(config.index.encoder.model_dump() | overrides))
+    kept = {"cache_dir": str(exports_directory(config))}
+    return SentenceEncoder(**(config.index.encoder.model_dump() | kept | overrides))
+
+
+def exports_directory(config: Config) -> Path:
+    """Where models exported for ``onnx`` and ``openvino`` are kept: beside the index."""
+    return Path(config.index.path).parent / "encoders"
 
 
 def encoder_settings(config: Config) -> dict[str, Any]:

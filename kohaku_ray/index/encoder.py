@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import functools
+import threading
 from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
 from typing import Any, Protocol
 
 import numpy as np
@@ -14,14 +17,18 @@ from kohaku_ray.index.identity import encoder_identity
 from kohaku_ray.index.models import Backend, Device, Precision, load_model, native_dim, padded, window
 from kohaku_ray.tree.propagate import unit_rows
 
-QUERY_ROWS = 8
-"""Rows of every forward pass over queries on a GPU, filled up by repeats: a kernel's arithmetic depends on its shape.
+QUERY_TOKENS = 256
+"""Padded tokens of every forward pass over queries, filled up by repeats: a kernel's arithmetic depends on its shape.
 
-On a CPU queries go one by one, which is as fast there and wastes nothing on small batches.
+On one core, fewer make batches slower, and more make a lone question wait longer for little.
 """
 
-QUERY_BUCKET = 16
-"""On a GPU queries are padded to a multiple of so many tokens."""
+QUERY_BUCKET = 4
+"""Queries are padded to a multiple of so many tokens."""
+
+GPU_QUERY_TOKENS = 512
+GPU_QUERY_BUCKET = 16
+"""The same on a GPU, which needs more at once."""
 
 
 class Encoder(Protocol):
@@ -68,6 +75,7 @@ class SentenceEncoder:
         device: Device = "auto",
         batch_tokens: int = 1024,
         trust_remote_code: bool = False,
+        cache_dir: str | None = None,
     ) -> None:
         """Load the model.
 
@@ -79,16 +87,23 @@ class SentenceEncoder:
             query_task: Task adapter for queries (Jina v3/v4).
             passage_task: Task adapter for indexed text.
             dim: Matryoshka dimension, cut to and renormalised; None: the model's own.
-            backend: What computes the model; ``onnx`` and ``openvino`` need their own libraries.
-            precision: Number format of the weights; ``int8`` takes the model's own quantised onnx or openvino file.
+            backend: What computes the model; ``onnx`` and ``openvino``, which need their own libraries, on the CPU.
+            precision: Number format of the weights; ``int8`` (onnx) quantises them by channel, and activations text
+                by text.
             device: Where it runs; ``auto``: a GPU when one is visible.
             batch_tokens: Padded tokens in one forward pass over passages.
             trust_remote_code: Whether the model's own Python code may run.
+            cache_dir: Where models exported for ``onnx`` and ``openvino`` are kept; None: the user's cache directory.
 
         Raises:
             ConfigError: A setting does not fit the model, or a library is missing.
         """
-        self._model = load_model(model, revision, backend, precision, device, trust_remote_code)
+        if backend != "torch" and (query_task or passage_task):
+            raise ConfigError(
+                f"encoder.query_task or passage_task is set but encoder.backend is {backend}, which knows no task "
+                "adapters: set backend to torch"
+            )
+        self._model = load_model(model, revision, backend, precision, device, trust_remote_code, cache_dir)
         own_dim = native_dim(self._model)
         if dim is not None and not 1 <= dim <= own_dim:
             raise ConfigError(
@@ -98,8 +113,13 @@ class SentenceEncoder:
         self._batch_tokens = batch_tokens
         self._query = self._role("query", query_prompt, query_task)
         self._passage = self._role("passage", passage_prompt, passage_task)
-        # quantised kernels scale by the whole batch, so those too take queries one by one
-        self._query_rows = 1 if self._model.device.type == "cpu" or precision == "int8" else QUERY_ROWS
+        on_cpu = self._model.device.type == "cpu"
+        self._query_tokens, self._query_bucket = (
+            (QUERY_TOKENS, QUERY_BUCKET) if on_cpu else (GPU_QUERY_TOKENS, GPU_QUERY_BUCKET)
+        )
+        # quantised kernels scale activations by the whole batch: alone, a text's vector is its own
+        self._one_by_one = precision == "int8"
+        self._pool = _one_thread_each() if on_cpu else None
         self._arguments: dict[str, Any] = {
             "model": model,
             "revision": revision,
@@ -141,7 +161,9 @@ class SentenceEncoder:
         Returns:
             Shape ``(n, d)``, unit rows, in the order given.
         """
-        return self._encode_windows(list(texts), self._query, self._forward_in_fixed_shapes)
+        place = {text: at for at, text in enumerate(dict.fromkeys(texts))}
+        vectors = self._encode_windows(list(place), self._query, self._forward_in_fixed_shapes)
+        return vectors[[place[text] for text in texts]]
 
     def count_tokens(self, texts: Sequence[str]) -> I64:
         """Count each text's tokens, special ones left out: shape ``(n,)``."""
@@ -208,50 +230,100 @@ class SentenceEncoder:
 
     def _forward_by_length(self, texts: list[str], lengths: I64, role: _Role) -> F32:
         """Encode in batches of like length, as many rows as fit the padded tokens; the longest first."""
-        vectors = np.empty((len(texts), self.dim), dtype=np.float32)
         order = np.argsort(-lengths, kind="stable")
-        first = 0
+        batches, first = [], 0
         while first < len(order):
-            n_rows = max(1, self._batch_tokens // int(lengths[order[first]]))
-            batch = order[first : first + n_rows]
-            vectors[batch] = self._forward([texts[row] for row in batch], role)
+            n_rows = 1 if self._one_by_one else max(1, self._batch_tokens // int(lengths[order[first]]))
+            batches.append(_Batch(order[first : first + n_rows].tolist()))
             first += n_rows
-        return vectors
+        return self._forward(texts, batches, role)
 
     def _forward_in_fixed_shapes(self, texts: list[str], lengths: I64, role: _Role) -> F32:
         """Encode in batches of one shape a length bucket, so that no row's arithmetic depends on its neighbours."""
-        if self._query_rows == 1:
-            return np.concatenate([self._forward([text], role) for text in texts])
+        if self._one_by_one:
+            return self._forward(texts, [_Batch([row]) for row in range(len(texts))], role)
+        batches = []
+        buckets = -(-lengths.clip(1) // self._query_bucket) * self._query_bucket
+        for bucket in np.unique(buckets)[::-1].tolist():
+            n_rows = max(1, self._query_tokens // bucket)
+            rows = np.flatnonzero(buckets == bucket).tolist()
+            batches += [_Batch(block, n_rows, min(bucket, role.window)) for block in _blocks(rows, n_rows)]
+        return self._forward(texts, batches, role)
+
+    def _forward(self, texts: list[str], batches: list[_Batch], role: _Role) -> F32:
+        """Run the batches, on a CPU several at once, each on a thread of its own."""
+        features = (self._features([texts[row] for row in batch.filled], role, batch.pad_to) for batch in batches)
+        forward = functools.partial(self._forward_batch, role=role)
+        # Tokenised here, one after another: a tokenizer is not safe to share among threads.
+        results = map(forward, features) if self._pool is None else self._pool.map(forward, features)
         vectors = np.empty((len(texts), self.dim), dtype=np.float32)
-        buckets = -(-lengths.clip(1) // QUERY_BUCKET) * QUERY_BUCKET
-        for bucket in np.unique(buckets).tolist():
-            for batch in _blocks(np.flatnonzero(buckets == bucket).tolist(), self._query_rows):
-                filled = [texts[row] for row in (batch * self._query_rows)[: self._query_rows]]
-                vectors[batch] = self._forward(filled, role, min(bucket, role.window))[: len(batch)]
+        for batch, found in zip(batches, results, strict=True):
+            vectors[batch.rows] = found[: len(batch.rows)]
         return vectors
 
-    def _forward(self, texts: list[str], role: _Role, pad_to: int = 0) -> F32:
+    def _features(self, texts: list[str], role: _Role, pad_to: int) -> dict[str, Any]:
+        features: dict[str, Any] = self._model.preprocess(texts, prompt=role.prompt, **role.kwargs)
+        return padded(features, pad_to, self._model.tokenizer) if pad_to else features
+
+    def _forward_batch(self, features: dict[str, Any], role: _Role) -> F32:
         import torch
 
-        task = {} if role.task is None else {"task": role.task}
-        features = self._model.preprocess(texts, prompt=role.prompt, **task)
-        if pad_to:
-            features = padded(features, pad_to, self._model.tokenizer)
-        moved = {
-            key: value.to(self._model.device) if torch.is_tensor(value) else value for key, value in features.items()
-        }
+        device = self._model.device
+        moved = {key: value.to(device) if torch.is_tensor(value) else value for key, value in features.items()}
         with torch.inference_mode():
-            vectors = self._model(moved, **task)["sentence_embedding"]
+            vectors = self._model(moved, **role.kwargs)["sentence_embedding"]
         return unit_rows(vectors[:, : self.dim].float().cpu().numpy())
+
+
+@dataclass(frozen=True, slots=True)
+class _Batch:
+    """One forward pass.
+
+    Attributes:
+        rows: Texts it encodes.
+        n_rows: Rows it has, filled up by repeats; 0: as many as texts.
+        pad_to: Tokens of each row; 0: the longest text's.
+    """
+
+    rows: list[int]
+    n_rows: int = 0
+    pad_to: int = 0
+
+    @property
+    def filled(self) -> list[int]:
+        return (self.rows * self.n_rows)[: self.n_rows] or self.rows
 
 
 class _Role:
     """How one side, queries or passages, is encoded."""
 
     def __init__(self, prompt: str | None, task: str | None, window: int, overhead: int) -> None:
-        self.prompt, self.task, self.window, self.overhead = prompt, task, window, overhead
+        self.prompt, self.window, self.overhead = prompt, window, overhead
+        self.kwargs = {} if task is None else {"task": task}
 
 
 def _blocks(values: Sequence[Any], size: int) -> Iterator[list[Any]]:
     for first in range(0, len(values), size):
         yield list(values[first : first + size])
+
+
+def _one_thread_each() -> ThreadPoolExecutor | None:
+    """Make as many threads as torch would use, each of which computes alone; None where that is one.
+
+    Whole passes side by side use the cores better than threads within a pass, and a vector comes out the same to the
+    bit however many threads there are.
+    """
+    import torch
+
+    n_threads = torch.get_num_threads()
+    return ThreadPoolExecutor(n_threads, "encode", _compute_alone, (n_threads,)) if n_threads > 1 else None
+
+
+def _compute_alone(n_threads: int) -> None:
+    import torch
+
+    torch.set_num_threads(1)
+    # That also set what threads to come start with: another thread, which ends at once, puts it back.
+    other = threading.Thread(target=torch.set_num_threads, args=(n_threads,))
+    other.start()
+    other.join()

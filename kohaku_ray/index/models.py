@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Any, Literal
 
 from kohaku_ray.errors import ConfigError
-from kohaku_ray.index.identity import locate_model, model_directory
+from kohaku_ray.index import exported
+from kohaku_ray.index.identity import files_digest, locate_model, model_directory
 
 Backend = Literal["torch", "onnx", "openvino"]
 Precision = Literal["float32", "float16", "bfloat16", "int8"]
@@ -19,13 +21,15 @@ def load_model(
     precision: Precision,
     device: Device,
     trust_remote_code: bool,
+    cache_dir: str | None = None,
 ) -> Any:
     """Load a sentence-transformers model for inference.
 
     Raises:
-        ConfigError: The library of the backend is missing, precision and backend do not go together, there is no GPU,
-            or the model cannot be loaded.
+        ConfigError: The library of the backend is missing, precision, backend and device do not go together, there is
+            no GPU, or the model cannot be loaded or exported.
     """
+    _check_backend(backend, precision, device)
     import torch
     from sentence_transformers import SentenceTransformer
     from transformers.utils import logging
@@ -35,55 +39,50 @@ def load_model(
     has_gpu = torch.cuda.is_available()
     if device == "cuda" and not has_gpu:
         raise ConfigError("encoder.device is 'cuda' but this process sees no GPU: set it to auto or cpu")
-    kwargs = _model_kwargs(model, revision, backend, precision)
+    kwargs: dict[str, Any] = {"dtype": getattr(torch, "float32" if precision == "int8" else precision)}
+    if backend != "torch":
+        kwargs["attn_implementation"] = "eager"  # plain matrix products, which every runtime knows to fuse
     try:
         loaded = SentenceTransformer(
             located,
             revision=revision,
-            backend=backend,
-            device="cuda" if has_gpu and device != "cpu" else "cpu",
+            device="cuda" if has_gpu and device != "cpu" and backend == "torch" else "cpu",
             trust_remote_code=trust_remote_code,
             model_kwargs=kwargs,
-        )
+        ).eval()
     except (OSError, ValueError, ImportError) as error:
         raise ConfigError(f"encoder.model {model!r} cannot be loaded: {error}") from error
-    return loaded.eval()
+    if backend != "torch":
+        digest = files_digest(model_directory(model, revision))
+        directory = Path(cache_dir) if cache_dir else exported.default_cache_dir()
+        kept: exported.Precision = "int8" if precision == "int8" else "float32"
+        exported.compute_by(loaded, digest, backend, kept, directory)
+    return loaded
 
 
-def _model_kwargs(model: str, revision: str | None, backend: Backend, precision: Precision) -> dict[str, Any]:
+def _check_backend(backend: Backend, precision: Precision, device: Device) -> None:
     import importlib.util
 
     if backend == "torch":
         if precision == "int8":
-            raise ConfigError("encoder.precision is int8 but encoder.backend is torch: set backend to onnx or openvino")
-        import torch
-
-        return {"dtype": getattr(torch, precision)}
-    library = {"onnx": "onnxruntime", "openvino": "openvino"}[backend]
-    for package in ("optimum", library):
-        if importlib.util.find_spec(package) is None:
+            raise ConfigError("encoder.precision is int8 but encoder.backend is torch: set backend to onnx")
+        return
+    for module, package in exported.INSTALL[backend].items():
+        if importlib.util.find_spec(module) is None:
             raise ConfigError(
                 f"encoder.backend is {backend} but the package {package} is missing: "
-                f"pip install 'sentence-transformers[{backend}]', or set backend to torch"
+                f"pip install 'kohaku-ray[{backend}]', or set backend to torch"
             )
-    if precision == "int8":
-        return {"file_name": _quantised_file(model, revision, backend)}
-    if precision != "float32":
-        raise ConfigError(f"encoder.precision is {precision} but encoder.backend is {backend}: use float32 or int8")
-    return {}
-
-
-def _quantised_file(model: str, revision: str | None, backend: Backend) -> str:
-    """Name the model's own quantised file, the first by name where there are several."""
-    directory = model_directory(model, revision)
-    pattern = "*int8*.onnx" if backend == "onnx" else "*int8*.xml"
-    files = sorted(path.relative_to(directory).as_posix() for path in directory.rglob(pattern))
-    if not files:
+    offered = ("float32", "int8") if backend == "onnx" else ("float32",)
+    if precision not in offered:
         raise ConfigError(
-            f"encoder.precision is int8 but {directory} holds no {pattern}: "
-            "export one (sentence_transformers.export_dynamic_quantized_onnx_model) or set precision to float32"
+            f"encoder.precision is {precision} but encoder.backend is {backend}: use {' or '.join(offered)}"
         )
-    return files[0]
+    if device == "cuda":
+        raise ConfigError(
+            f"encoder.device is 'cuda' but encoder.backend is {backend}, which computes on the CPU: "
+            "set device to auto or backend to torch"
+        )
 
 
 def native_dim(model: Any) -> int:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Sequence
 
 import numpy as np
@@ -55,7 +56,7 @@ class NodeTable:
         """Count the nodes."""
         return int(self.table.num_rows)
 
-    @property
+    @functools.cached_property
     def tokens(self) -> I64:
         """Token count of each node's text, shape ``(n,)``; 0 where nobody has counted."""
         counts: I64 = self.table["n_tokens"].to_numpy().astype(np.int64)
@@ -69,6 +70,7 @@ class NodeTable:
         field = NODE_SCHEMA.field("n_tokens")
         copy = NodeTable.__new__(NodeTable)
         copy.__dict__.update(self.__dict__)
+        copy.__dict__.pop("tokens", None)
         copy.table = self.table.set_column(at, field, pa.array(counts, pa.int32()))
         return copy
 
@@ -149,23 +151,30 @@ class NodeTable:
         Returns:
             A tree of its own; ``source_row`` says where its rows come from, ``local`` finds them.
         """
-        wanted = [np.empty(0, dtype=np.int64)]
-        tokens = self.tokens
-        for row in {int(row) for row in rows}:
-            wanted.append(np.array([row, *self.ancestors(row)], dtype=np.int64))
-            near = self._section_around(row, section_tokens, tokens)
-            wanted += [np.arange(paragraph, self.end[paragraph]) for paragraph in near]
-        selected = np.unique(np.concatenate(wanted))
-        return NodeTable(self.table.take(selected), self.source_row[selected])
+        distinct = {int(row) for row in rows}
+        wanted = {row for start in distinct for row in (start, *self.ancestors(start))}
+        anchors = {(self.section_of(row), self.paragraph_of(row)) for row in distinct}
+        near = {row for section, anchor in anchors for row in self._section_around(section, anchor, section_tokens)}
+        for paragraph in near:
+            wanted.update(range(paragraph, self.end[paragraph]))
+        return self._cut(np.array(sorted(wanted), dtype=np.int64))
 
-    def _section_around(self, row: int, section_tokens: int, tokens: I64) -> list[int]:
-        section, anchor = self.section_of(row), self.paragraph_of(row)
+    def _cut(self, rows: I64) -> NodeTable:
+        """Keep these rows, increasing and with all their ancestors: the cut of a checked tree needs no check."""
+        cut = NodeTable.__new__(NodeTable)
+        cut.table = self.table.take(rows)
+        cut.kind = self.kind[rows]
+        cut.parent, cut.end = _parents(cut.kind), _subtree_ends(cut.kind)
+        cut.source_row = self.source_row[rows]
+        return cut
+
+    def _section_around(self, section: int, anchor: int, section_tokens: int) -> list[int]:
         if section < 0:
             return []
         paragraphs = self._children(section)
         at = int(np.searchsorted(paragraphs, anchor)) if anchor >= 0 else -1
-        after = _until_full(paragraphs[at + 1 :], tokens, section_tokens)
-        before = _until_full(paragraphs[: max(at, 0)][::-1], tokens, section_tokens)
+        after = _until_full(paragraphs[at + 1 :], self.tokens, section_tokens)
+        before = _until_full(paragraphs[: max(at, 0)][::-1], self.tokens, section_tokens)
         return [*before, *([anchor] if anchor >= 0 else []), *after]
 
     def _children(self, row: int) -> I64:

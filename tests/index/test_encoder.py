@@ -1,13 +1,14 @@
 import json
 import os
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import numpy as np
 import pytest
+import torch
 
 from kohaku_ray.errors import ConfigError
 from kohaku_ray.index import encoder as module
-from kohaku_ray.index import models
 from kohaku_ray.index.encoder import SentenceEncoder
 from kohaku_ray.index.identity import encoder_identity, files_digest, locate_model, vector_key, vector_keys
 
@@ -45,9 +46,9 @@ def test_passages_equal_sentence_transformers(encoder, reference):
 
 def test_each_distinct_text_is_encoded_once_in_batches_within_the_budget(encoder, monkeypatch):
     seen = []
-    forward = SentenceEncoder._forward
+    features = SentenceEncoder._features
     monkeypatch.setattr(
-        SentenceEncoder, "_forward", lambda self, texts, *a: seen.append(texts) or forward(self, texts, *a)
+        SentenceEncoder, "_features", lambda self, texts, *a: seen.append(texts) or features(self, texts, *a)
     )
     texts = [f"Sentence number {i} of a test." * (1 + i % 4) for i in range(60)] * 2
     vectors = encoder.encode_passages(texts)
@@ -73,16 +74,44 @@ def test_a_query_has_the_same_vector_in_any_company(encoder):
         assert got.tobytes() == alone[chosen].tobytes()
 
 
-def test_fixed_shapes_give_the_same_vectors_in_any_company_too(encoder, reference, monkeypatch):
-    monkeypatch.setattr(encoder, "_query_rows", module.QUERY_ROWS)
+def test_queries_equal_sentence_transformers(encoder, reference):
     queries = [f"How much energy does model {i} use{' in total' * (i % 9)}?" for i in range(24)]
-    alone = np.concatenate([encoder.encode_queries([query]) for query in queries])
-    rng = np.random.default_rng(1)
-    for size in (3, 8, 24):
-        chosen = rng.permutation(24)[:size]
-        got = encoder.encode_queries([queries[at] for at in chosen])
-        assert got.tobytes() == alone[chosen].tobytes()
-    np.testing.assert_allclose(alone, reference.encode(queries), atol=1e-5)
+    np.testing.assert_allclose(encoder.encode_queries(queries), reference.encode(queries), atol=1e-5)
+
+
+def test_every_pass_over_queries_of_a_length_has_one_shape(encoder, monkeypatch):
+    shapes = []
+    forward = SentenceEncoder._forward_batch
+    monkeypatch.setattr(
+        SentenceEncoder,
+        "_forward_batch",
+        lambda self, features, role: shapes.append(tuple(features["input_ids"].shape)) or forward(self, features, role),
+    )
+    queries = [f"query {' word' * i}" for i in range(40)]
+    encoder.encode_queries(queries)
+    encoder.encode_queries(queries[:1])
+    encoder.encode_queries(queries[:1] * 100)
+    assert len(set(shapes)) == len({n_tokens for _, n_tokens in shapes}) == 11
+    assert shapes[-1] == shapes[-2] == (module.QUERY_TOKENS // 4, 4)  # a repeated query is encoded once
+    assert all(n_rows == max(1, module.QUERY_TOKENS // n_tokens) for n_rows, n_tokens in shapes)
+    assert all(n_tokens % module.QUERY_BUCKET == 0 for _, n_tokens in shapes)
+
+
+@pytest.mark.parametrize("n_threads", [1, 3])
+def test_vectors_do_not_depend_on_the_number_of_threads(encoder, n_threads):
+    queries = [*SENTENCES, *(f"How much water does site {i} use?" for i in range(30))]
+    before = torch.get_num_threads()
+    torch.set_num_threads(n_threads)
+    try:
+        other = SentenceEncoder(MODEL, device="cpu", batch_tokens=512)
+        assert (other._pool is None) == (n_threads == 1)
+        queried, indexed = other.encode_queries(queries), other.encode_passages(queries)
+        with ThreadPoolExecutor(1) as fresh:
+            assert fresh.submit(torch.get_num_threads).result() == torch.get_num_threads() == n_threads
+    finally:
+        torch.set_num_threads(before)
+    assert queried.tobytes() == encoder.encode_queries(queries).tobytes()
+    assert indexed.tobytes() == encoder.encode_passages(queries).tobytes()
 
 
 def test_a_change_beyond_the_window_changes_the_vector(encoder, reference):
@@ -162,25 +191,27 @@ def test_bad_settings_are_refused_with_the_way_out(tmp_path, monkeypatch):
         SentenceEncoder(MODEL, device="cuda")
 
 
-@pytest.mark.parametrize(("backend", "package"), [("onnx", "optimum"), ("openvino", "openvino")])
-def test_a_missing_backend_names_what_to_install(monkeypatch, backend, package):
-    monkeypatch.setattr("importlib.util.find_spec", lambda name: None if name == package else object())
-    message = (
-        rf"backend is {backend} but the package {package} is missing: pip install 'sentence-transformers\[{backend}"
-    )
+@pytest.mark.parametrize(
+    ("backend", "module", "package"),
+    [("onnx", "onnxruntime", "onnxruntime"), ("onnx", "onnx", "onnx"), ("openvino", "openvino", "openvino")],
+)
+def test_a_missing_backend_names_what_to_install(monkeypatch, backend, module, package):
+    monkeypatch.setattr("importlib.util.find_spec", lambda name: None if name == module else object())
+    message = rf"backend is {backend} but the package {package} is missing: pip install 'kohaku-ray\[{backend}\]'"
     with pytest.raises(ConfigError, match=message):
         SentenceEncoder(MODEL, backend=backend)
 
 
-def test_quantised_weights_are_the_models_own_file(tmp_path, monkeypatch):
+def test_what_a_backend_cannot_do_is_refused(monkeypatch):
     monkeypatch.setattr("importlib.util.find_spec", lambda name: object())
-    with pytest.raises(ConfigError, match=r"precision is int8 but .* holds no \*int8\*\.onnx"):
-        models._model_kwargs(str(tmp_path), None, "onnx", "int8")
-    (tmp_path / "onnx").mkdir()
-    (tmp_path / "onnx" / "model_qint8_avx512.onnx").touch()
-    assert models._model_kwargs(str(tmp_path), None, "onnx", "int8") == {"file_name": "onnx/model_qint8_avx512.onnx"}
     with pytest.raises(ConfigError, match=r"precision is float16 but encoder.backend is onnx: use float32 or int8"):
-        models._model_kwargs(str(tmp_path), None, "onnx", "float16")
+        SentenceEncoder(MODEL, backend="onnx", precision="float16")
+    with pytest.raises(ConfigError, match=r"precision is int8 but encoder.backend is openvino: use float32"):
+        SentenceEncoder(MODEL, backend="openvino", precision="int8")
+    with pytest.raises(ConfigError, match=r"device is 'cuda' but encoder.backend is onnx, which computes on the CPU"):
+        SentenceEncoder(MODEL, backend="onnx", device="cuda")
+    with pytest.raises(ConfigError, match=r"query_task or passage_task is set but encoder.backend is onnx"):
+        SentenceEncoder(MODEL, backend="onnx", query_task="retrieval.query")
 
 
 def test_the_identity_is_known_without_loading_and_decides_the_keys(encoder):

@@ -149,3 +149,14 @@ def test_bad_input_is_refused_with_the_way_out():
 def test_a_gpu_that_is_not_there_is_refused():
     with pytest.raises(ConfigError, match="install faiss-gpu-cuvs"):
         VectorIndex.build(random_units(10, 4), np.arange(10), gpu=True)
+
+
+@pytest.mark.parametrize("n_queries", [1, 3, 4, 40])
+def test_a_search_leaves_the_settings_of_faiss_as_they_were(n_queries):
+    before = faiss.cvar.distance_compute_blas_threshold
+    vectors = random_units(300, 16)
+    index = VectorIndex.build(vectors, np.arange(300))
+    found = index.search(vectors[:n_queries], 5)
+    assert faiss.cvar.distance_compute_blas_threshold == before
+    for query, hits in zip(vectors, found, strict=False):
+        assert_same(hits, index.search(query[None], 5)[0])

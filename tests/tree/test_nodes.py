@@ -119,6 +119,7 @@ def test_relations(nodes):
 
 
 def test_with_tokens_leaves_the_first_table_alone(nodes):
+    assert nodes.tokens.sum() == 0  # what was read once must not stick to the copy
     counted = nodes.with_tokens(np.arange(len(nodes)))
     assert counted.tokens.tolist() == list(range(28))
     assert nodes.tokens.sum() == 0

@@ -1,0 +1,273 @@
+"""A transformer as an ONNX file: exported once, kept in a directory, computed by onnxruntime or openvino.
+
+Only the first module of a sentence-transformers model is exported; its pooling and normalisation stay as they are. The
+file is named by the digest of the model it came from, and written whole or not at all.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import inspect
+import json
+import os
+import shutil
+import tempfile
+import threading
+import warnings
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any, Literal
+
+import numpy as np
+
+from kohaku_ray.arrays import F32, I64
+from kohaku_ray.errors import ConfigError
+
+Backend = Literal["onnx", "openvino"]
+Precision = Literal["float32", "int8"]
+Compute = Callable[[Mapping[str, I64]], F32]
+"""Named inputs of shape ``(rows, tokens)`` in, token vectors of shape ``(rows, tokens, d)`` out."""
+
+EXPORT = "1"
+"""How models are exported; another number makes every kept file stale."""
+
+OPSET = 17
+"""The first opset with LayerNormalization as one operation."""
+
+MODEL = "model.onnx"
+MANIFEST = "manifest.json"
+TOLERANCE = 1e-3
+"""Largest difference of a token vector's entry between the export and the model it came from."""
+
+INSTALL = {
+    "onnx": {"onnx": "onnx", "onnxruntime": "onnxruntime"},
+    "openvino": {"onnx": "onnx", "openvino": "openvino"},
+}
+"""Modules each backend imports, with the package that brings each."""
+
+
+def default_cache_dir() -> Path:
+    """Where exported models lie unless told otherwise: the user's cache directory."""
+    home = os.environ.get("XDG_CACHE_HOME")
+    return (Path(home) if home else Path.home() / ".cache") / "kohaku-ray" / "encoders"
+
+
+def kept_at(cache_dir: Path, digest: str, precision: str) -> Path:
+    """Directory of a model's export."""
+    return cache_dir / f"{digest[:32]}-{EXPORT}-{precision}"
+
+
+def compute_by(loaded: Any, digest: str, backend: Backend, precision: Precision, cache_dir: Path) -> None:
+    """Let another library compute a loaded model's transformer, and free its own weights.
+
+    Args:
+        loaded: A ``SentenceTransformer`` in float32 on the CPU; changed in place.
+        digest: Hash of the model's files.
+        backend: What computes it, on one thread a call.
+        precision: ``int8``: weights quantised by channel, activations as they come.
+        cache_dir: Where exports are kept.
+
+    Raises:
+        ConfigError: The model cannot be exported, or the directory cannot be written.
+    """
+    inner = getattr(loaded[0], "auto_model", None)
+    if inner is None:
+        raise ConfigError(
+            f"encoder.backend is {backend} but the model's first module is a {type(loaded[0]).__name__}, "
+            "not a transformer: set backend to torch"
+        )
+    examples = _examples(loaded, inner)
+    directory = kept_at(cache_dir, digest, precision)
+    with _prepared(directory):
+        if not _is_whole(directory):
+            _publish(directory, lambda scratch: _write(scratch, inner, examples, precision, cache_dir, digest))
+        compute = by_onnxruntime(directory / MODEL) if backend == "onnx" else by_openvino(directory / MODEL)
+    _replace(inner, compute, list(examples[0]))
+
+
+def _examples(loaded: Any, inner: Any) -> list[dict[str, Any]]:
+    """Inputs of three shapes: the first is traced, the others tell whether the trace holds for any shape."""
+    import torch
+
+    takes = inspect.signature(inner.forward).parameters
+    batches = (["one sentence of some length", "another"], ["a"] * 3, ["many more words than either of them " * 4])
+    return [
+        {name: value for name, value in loaded.preprocess(batch).items() if torch.is_tensor(value) and name in takes}
+        for batch in batches
+    ]
+
+
+def _write(
+    scratch: Path, inner: Any, examples: Sequence[dict[str, Any]], precision: Precision, cache_dir: Path, digest: str
+) -> None:
+    """Export, or quantise what is exported already."""
+    if precision == "float32":
+        _export(inner, examples, scratch / MODEL)
+        return
+    full = kept_at(cache_dir, digest, "float32")
+    with _prepared(full):
+        if not _is_whole(full):
+            _publish(full, lambda inside: _export(inner, examples, inside / MODEL))
+        _quantise(full / MODEL, scratch / MODEL)
+
+
+def _export(inner: Any, examples: Sequence[dict[str, Any]], path: Path) -> None:
+    """Trace a transformer from its inputs to its last hidden state, for any number of rows and tokens."""
+    import torch
+
+    names = list(examples[0])
+
+    class Traced(torch.nn.Module):  # type: ignore[misc,unused-ignore]
+        def __init__(self) -> None:
+            super().__init__()
+            self.inner = inner
+
+        def forward(self, *inputs: Any) -> Any:
+            return self.inner(**dict(zip(names, inputs, strict=True)), return_dict=True).last_hidden_state
+
+    with warnings.catch_warnings(), torch.no_grad():
+        # The tracing exporter is the older one; its graph runs a tenth faster than the newer one's. Checked below.
+        warnings.simplefilter("ignore")
+        try:
+            torch.onnx.export(
+                Traced().eval(),
+                tuple(examples[0].values()),
+                str(path),
+                input_names=names,
+                output_names=["last_hidden_state"],
+                dynamic_axes={name: {0: "rows", 1: "tokens"} for name in (*names, "last_hidden_state")},
+                opset_version=OPSET,
+                dynamo=False,
+            )
+            wanted = [inner(**example, return_dict=True).last_hidden_state.numpy() for example in examples]
+        except Exception as error:  # whatever a model's own code raises: it cannot be traced
+            raise ConfigError(f"encoder.model cannot be exported to ONNX ({error}): set backend to torch") from error
+    _check(path, examples, wanted)
+
+
+def _check(path: Path, examples: Sequence[dict[str, Any]], wanted: Sequence[F32]) -> None:
+    compute = _reference(path)
+    for example, right in zip(examples, wanted, strict=True):
+        off = float(np.abs(compute({name: value.numpy() for name, value in example.items()}) - right).max())
+        if not off <= TOLERANCE:
+            raise ConfigError(
+                f"the model exported to ONNX is off by {off:.1e} (at most {TOLERANCE:.0e}) for inputs of shape "
+                f"{right.shape[:2]}: set encoder.backend to torch"
+            )
+
+
+def _reference(path: Path) -> Compute:
+    """Compute an export by whatever library is there."""
+    import importlib.util
+
+    return by_onnxruntime(path) if importlib.util.find_spec("onnxruntime") else by_openvino(path)
+
+
+def _quantise(full: Path, path: Path) -> None:
+    import onnx
+    from onnxruntime import quantization  # type: ignore[import-untyped,import-not-found,unused-ignore]
+    from onnxruntime.quantization import quant_utils  # type: ignore[import-untyped,import-not-found,unused-ignore]
+
+    model = onnx.load(full)
+    quant_utils.add_pre_process_metadata(model)  # else it warns of a step that would fuse what is to be quantised
+    quantization.quantize_dynamic(model, path, per_channel=True, weight_type=quantization.QuantType.QInt8)
+
+
+def by_onnxruntime(path: Path) -> Compute:
+    """One thread a call: callers run several at once, and a vector does not depend on how many threads there are."""
+    import onnxruntime  # type: ignore[import-untyped,import-not-found,unused-ignore]
+
+    options = onnxruntime.SessionOptions()
+    options.intra_op_num_threads = options.inter_op_num_threads = 1
+    options.log_severity_level = 3
+    session = onnxruntime.InferenceSession(str(path), options, providers=["CPUExecutionProvider"])
+    takes = [entry.name for entry in session.get_inputs()]
+
+    def compute(inputs: Mapping[str, I64]) -> F32:
+        vectors: F32 = session.run(None, {name: inputs[name] for name in takes})[0]
+        return vectors
+
+    return compute
+
+
+def by_openvino(path: Path) -> Compute:
+    """One thread a call, as with onnxruntime; in float32, whatever the processor would prefer."""
+    import openvino  # type: ignore[import-untyped,import-not-found,unused-ignore]
+
+    settings = {"INFERENCE_NUM_THREADS": 1, "NUM_STREAMS": 1, "INFERENCE_PRECISION_HINT": "f32"}
+    compiled = openvino.Core().compile_model(str(path), "CPU", settings)
+    takes = [entry.get_any_name() for entry in compiled.inputs]
+    own = threading.local()
+
+    def compute(inputs: Mapping[str, I64]) -> F32:
+        if not hasattr(own, "request"):
+            own.request = compiled.create_infer_request()
+        vectors: F32 = own.request.infer({name: inputs[name] for name in takes})[0].copy()
+        return vectors
+
+    return compute
+
+
+def _replace(inner: Any, compute: Compute, names: Sequence[str]) -> None:
+    import torch
+    from transformers.modeling_outputs import BaseModelOutput
+
+    def forward(**features: Any) -> Any:
+        vectors = compute({name: np.ascontiguousarray(features[name].numpy()) for name in names})
+        return BaseModelOutput(last_hidden_state=torch.from_numpy(vectors))
+
+    inner.forward = forward
+    for parameter in inner.parameters():
+        parameter.data = parameter.data.new_empty(0)
+
+
+@contextmanager
+def _prepared(directory: Path) -> Iterator[None]:
+    """Hold a kept model's lock: of several processes that need it at once, one exports and the others wait."""
+    from filelock import FileLock
+
+    try:
+        directory.parent.mkdir(parents=True, exist_ok=True)
+        lock = FileLock(f"{directory}.lock")
+        lock.acquire()
+    except OSError as error:
+        raise ConfigError(
+            f"exported models cannot be kept in {directory.parent} ({error}): name a directory that can be written, "
+            "or set encoder.backend to torch"
+        ) from error
+    try:
+        yield
+    finally:
+        lock.release()
+
+
+def _publish(directory: Path, write: Callable[[Path], None]) -> None:
+    """Write a directory whole under another name, then put it in place of whatever is there."""
+    scratch = Path(tempfile.mkdtemp(prefix=f".{directory.name}-", dir=directory.parent))
+    try:
+        write(scratch)
+        (scratch / MANIFEST).write_text(json.dumps(_described(scratch), sort_keys=True))
+        shutil.rmtree(directory, ignore_errors=True)
+        scratch.rename(directory)
+    finally:
+        shutil.rmtree(scratch, ignore_errors=True)
+
+
+def _described(directory: Path) -> dict[str, str]:
+    """Hash every file but the manifest."""
+    found = {}
+    for path in sorted(directory.iterdir()):
+        if path.name != MANIFEST:
+            with path.open("rb") as file:
+                found[path.name] = hashlib.file_digest(file, "sha256").hexdigest()
+    return found
+
+
+def _is_whole(directory: Path) -> bool:
+    """Whether a kept model is there and as it was written."""
+    try:
+        written = json.loads((directory / MANIFEST).read_text())
+        return bool(written == _described(directory))
+    except (OSError, ValueError):
+        return False
