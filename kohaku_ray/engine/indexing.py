@@ -16,12 +16,14 @@ import uuid
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
+from itertools import compress
 from typing import Any
 
 import numpy as np
 import pyarrow as pa
 import ray
 
+from kohaku_ray.arrays import Mask
 from kohaku_ray.config import Config
 from kohaku_ray.documents.model import Document
 from kohaku_ray.documents.parse import parse_file, read_bytes
@@ -32,7 +34,7 @@ from kohaku_ray.engine.tools import encoder_settings, index_settings
 from kohaku_ray.errors import DataError
 from kohaku_ray.index.assemble import texts_to_encode
 from kohaku_ray.index.build import REJECT_SCHEMA, build_index
-from kohaku_ray.index.identity import KEY_BYTES, vector_keys
+from kohaku_ray.index.identity import KEY_BYTES, no_keys, vector_keys
 from kohaku_ray.index.pending import PendingVectors
 from kohaku_ray.index.store import known_vectors
 from kohaku_ray.index.tokens import token_counter
@@ -116,16 +118,17 @@ def run_index(config: Config) -> IndexSummary:
         job = uuid.uuid4().hex
         with unwrapped():
             parsed = _parse(config, files, job)
-        rows = parsed.select_columns(["file", "doc_id", "reason", "n_texts"]).take_all()
-        rejects, dropped = _find_rejects(rows)
-        n_texts = sum(row["n_texts"] for row in rows if row["file"] not in dropped)
+        rejects, dropped = _find_rejects(parsed.select_columns(["file", "doc_id", "reason"]).take_all())
+        keys = parsed.select_columns(["file", "keys"]).to_arrow_refs()
+        counted, owned = ray.remote(own_texts).options(num_cpus=0, num_returns=2).remote(keys, dropped)
+        n_texts = fetch(counted)
         say(f"parse   {len(files)}/{len(files)} files, {len(rejects)} rejected, {n_texts} texts to encode")
         if len(rejects) == len(files):
             raise DataError(f"none of {len(files)} files can be used; the first: {rejects[0][0]}: {rejects[0][1]}")
         parse_s = time.perf_counter() - started
         started = time.perf_counter()
         with unwrapped():
-            by_encoder = _encode(config, parsed, dropped, n_texts, n_encoders, gpu, job) if n_texts else ()
+            by_encoder = _encode(config, parsed, owned, n_texts, n_encoders, gpu, job) if n_texts else ()
         encode_s = time.perf_counter() - started
         started = time.perf_counter()
         reduce = ray.remote(_reduce).options(num_cpus=1, max_retries=1)
@@ -157,7 +160,7 @@ def _configure_data() -> None:
 
 
 def _parse(config: Config, files: Sequence[str], job: str) -> Any:
-    """One row a file: its tree and how many of its texts are new, or why it cannot be used."""
+    """One row a file: its tree and which of its texts are new, or why it cannot be used."""
     n_blocks = min(len(files), 4 * (config.index.parsers or int(ray.cluster_resources().get("CPU", 1))))
     dataset = ray.data.from_items([{"file": file} for file in files], override_num_blocks=n_blocks)
     stage = functools.partial(parse, config=config, job=job)
@@ -174,21 +177,20 @@ def parse(batch: pa.Table, config: Config, job: str) -> pa.Table:
         job: Unique name of this job.
 
     Returns:
-        Columns file, doc_id, reason (null when the file is good), n_texts (new to the index), document and nodes
-        (Arrow streams).
+        Columns file, doc_id, reason (null when the file is good), keys (of the texts that are new to the index, one
+        after another), document and nodes (Arrow streams).
     """
     metadata = read_metadata(config.documents.metadata)
     unknown = _unknown(config.model_dump_json(), job)
     count = token_counter(config.index.encoder.model, config.index.encoder.revision)
     rows = []
     for file in batch["file"].to_pylist():
-        row = {"file": file, "doc_id": None, "reason": None, "n_texts": 0, "document": b"", "nodes": b""}
+        row = {"file": file, "doc_id": None, "reason": None, "keys": b"", "document": b"", "nodes": b""}
         try:
             document = _with_metadata(parse_file(file, read_bytes(file)), metadata)
             nodes = _counted(flatten(document), count)
             _, texts = texts_to_encode(NodeTable(nodes), config.index.paragraph_vectors)
-            n_texts = len(set(unknown.of_texts(texts)))
-            row |= {"doc_id": document.doc_id, "n_texts": n_texts}
+            row |= {"doc_id": document.doc_id, "keys": b"".join(unknown.of_texts(texts).values())}
             row |= {"document": _packed(document_table([document])), "nodes": _packed(nodes)}
         except DataError as error:
             row["reason"] = str(error)
@@ -201,7 +203,7 @@ _PARSED_SCHEMA = pa.schema(
         ("file", pa.string()),
         ("doc_id", pa.string()),
         ("reason", pa.string()),
-        ("n_texts", pa.int64()),
+        ("keys", pa.large_binary()),
         ("document", pa.large_binary()),
         ("nodes", pa.large_binary()),
     ]
@@ -223,15 +225,35 @@ def _find_rejects(rows: Sequence[Mapping[str, Any]]) -> tuple[list[tuple[str, st
     return rejects, frozenset(file for file, _ in rejects)
 
 
+def own_texts(blocks: Sequence[Any], dropped: frozenset[str]) -> tuple[int, dict[str, Mask]]:
+    """Give every new text to the first file that holds it (a task).
+
+    Args:
+        blocks: Refs of tables with columns file and keys.
+        dropped: Files that are not used.
+
+    Returns:
+        How many texts there are, and by file which of its new texts it owns, shape ``(n,)``.
+    """
+    rows = sorted((row["file"], row["keys"]) for block in ray.get(list(blocks)) for row in block.to_pylist())
+    used = [(file, keys) for file, keys in rows if file not in dropped]
+    all_keys = np.frombuffer(b"".join(keys for _, keys in used), no_keys().dtype)
+    first = np.zeros(len(all_keys), bool)
+    first[np.unique(all_keys.view(f"S{KEY_BYTES}"), return_index=True)[1]] = True
+    ends = np.cumsum([len(keys) // KEY_BYTES for _, keys in used])
+    masks = np.split(first, ends[:-1]) if used else []
+    return int(first.sum()), {file: mask for (file, _), mask in zip(used, masks, strict=True)}
+
+
 def _encode(
-    config: Config, parsed: Any, dropped: frozenset[str], n_texts: int, n_encoders: int, gpu: bool, job: str
+    config: Config, parsed: Any, owned: Any, n_texts: int, n_encoders: int, gpu: bool, job: str
 ) -> tuple[int, ...]:
     """Encode what is new, spread over the encoders however the documents are sized; returns how many each had."""
     block_rows = min(max(-(-n_texts // (BLOCKS_PER_ENCODER * n_encoders)), MIN_BLOCK_ROWS), BLOCK_ROWS)
     texts = (
         parsed.select_columns(["file", "nodes"])
         .map_batches(
-            functools.partial(new_texts, config=config, dropped=dropped, job=job),
+            functools.partial(new_texts, config=config, owned=owned, job=job),
             batch_size=None,
             batch_format="pyarrow",
         )
@@ -256,22 +278,29 @@ def _encode(
     return tuple(sorted(by_encoder.values()))
 
 
-def new_texts(batch: pa.Table, config: Config, dropped: frozenset[str], job: str) -> pa.Table:
-    """List the texts of some documents that no index knows (a Ray Data task); each once a document.
+def new_texts(batch: pa.Table, config: Config, owned: Any, job: str) -> pa.Table:
+    """List the texts of some documents that no index knows, each in one document of all (a Ray Data task).
+
+    Args:
+        batch: Columns file and nodes.
+        config: The job's configuration.
+        owned: Ref of what ``own_texts`` found.
+        job: Unique name of this job.
 
     Returns:
         Columns key and text.
     """
     unknown = _unknown(config.model_dump_json(), job)
+    mine: Mapping[str, Mask] = ray.get(owned)
     keys: list[bytes] = []
     found: list[str] = []
     for file, nodes in zip(batch["file"].to_pylist(), batch["nodes"], strict=True):
-        if file in dropped:
+        if file not in mine:
             continue
         _, texts = texts_to_encode(NodeTable(_unpacked(nodes)), config.index.paragraph_vectors)
         new = unknown.of_texts(texts)
-        keys += new.values()
-        found += new
+        keys += compress(new.values(), mine[file])
+        found += compress(new, mine[file])
     return pa.table({"key": pa.array(keys, pa.binary(KEY_BYTES)), "text": pa.array(found, pa.large_string())})
 
 
@@ -284,7 +313,6 @@ class Encode:
         self._encoder = make_encoder(config)
         self._pending = PendingVectors(config.index.path)
         self._identity = encoder_settings(config)
-        self._done: set[bytes] = set()
         self._name = f"{socket.gethostname()}:{os.getpid()}"
 
     def __call__(self, batch: pa.Table) -> pa.Table:
@@ -296,13 +324,9 @@ class Encode:
         Returns:
             One row: how many texts are done, and by whom.
         """
-        texts = dict(zip(batch["key"].to_pylist(), batch["text"].to_pylist(), strict=True))
-        # Repeats within a block fall together in the dict; those of earlier blocks are known by their keys.
-        new = {key: text for key, text in texts.items() if key not in self._done}
-        if new:
-            vectors = self._encoder.encode_passages(list(new.values()))
-            self._pending.write(self._identity, list(new), vectors)
-            self._done |= new.keys()
+        if len(batch):
+            vectors = self._encoder.encode_passages(batch["text"].to_pylist())
+            self._pending.write(self._identity, batch["key"].to_pylist(), vectors)
         return pa.table({"n_texts": [len(batch)], "encoder": [self._name]})
 
 

@@ -220,7 +220,8 @@ class _Count:
             return _union(np.where(choice.runs[:, :, None], words, np.uint64(0)))
         if rule.strategy == "intersection":
             cited = np.where(choice.runs[:, :, None], words, ~np.uint64(0))
-            return np.bitwise_and.reduce(cited, axis=1)  # type: ignore[no-any-return]
+            shared: Words = np.bitwise_and.reduce(cited, axis=1)
+            return shared
         independent = rule.strategy == "independent"
         if rule.refs == "share":
             return self._cited_by_half(self.voting if independent else choice.runs)
@@ -242,4 +243,5 @@ class _Count:
 
 
 def _union(words: Words) -> Words:
-    return np.bitwise_or.reduce(words, axis=1)  # type: ignore[no-any-return]
+    united: Words = np.bitwise_or.reduce(words, axis=1)
+    return united

@@ -73,7 +73,7 @@ class SentenceEncoder:
         backend: Backend = "torch",
         precision: Precision = "float32",
         device: Device = "auto",
-        batch_tokens: int = 1024,
+        batch_tokens: int = 512,
         trust_remote_code: bool = False,
         cache_dir: str | None = None,
     ) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Callable, Sequence
+from typing import Any
 
 import numpy as np
 
@@ -39,16 +40,39 @@ def token_counter(model: str, revision: str | None = None) -> Counter:
     return _slow_counter(model, revision)
 
 
-def _slow_counter(model: str, revision: str | None) -> Counter:
-    from transformers import AutoTokenizer
+@functools.lru_cache(maxsize=4)
+def prompt_counter(model: str, revision: str | None = None) -> Callable[[str, str], int]:
+    """Make a function that counts a system and a user message as the model's chat template renders them.
 
-    try:
-        tokenizer = AutoTokenizer.from_pretrained(model_directory(model, revision))
-    except (OSError, ValueError) as error:
-        raise ConfigError(f"{model!r} has no tokenizer that can be loaded ({error}): name a model with one") from error
+    Raises:
+        ConfigError: There is no such model, or it has no tokenizer.
+    """
+    tokenizer = _tokenizer(model, revision)
+    if tokenizer.chat_template is None:
+        return lambda system, user: len(tokenizer(f"{system}\n{user}")["input_ids"])
+
+    def count(system: str, user: str) -> int:
+        messages = [{"role": "system", "content": system}, {"role": "user", "content": user}]
+        rendered = tokenizer.apply_chat_template(messages, tokenize=False, add_generation_prompt=True)
+        return len(tokenizer(rendered, add_special_tokens=False, truncation=False)["input_ids"])
+
+    return count
+
+
+def _slow_counter(model: str, revision: str | None) -> Counter:
+    tokenizer = _tokenizer(model, revision)
     return lambda texts: _lengths(
         [len(tokenizer(text, add_special_tokens=False, truncation=False)["input_ids"]) for text in texts]
     )
+
+
+def _tokenizer(model: str, revision: str | None) -> Any:
+    from transformers import AutoTokenizer
+
+    try:
+        return AutoTokenizer.from_pretrained(model_directory(model, revision))
+    except (OSError, ValueError) as error:
+        raise ConfigError(f"{model!r} has no tokenizer that can be loaded ({error}): name a model with one") from error
 
 
 def _lengths(lengths: list[int]) -> I64:

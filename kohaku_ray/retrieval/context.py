@@ -8,8 +8,8 @@ from typing import Literal
 
 import numpy as np
 
-from kohaku_ray.arrays import I64
-from kohaku_ray.retrieval.expand import Group, Mask, expand
+from kohaku_ray.arrays import I64, Mask
+from kohaku_ray.retrieval.expand import Group, expand
 from kohaku_ray.retrieval.rerank import Ranked
 from kohaku_ray.tree.nodes import KINDS, SENTENCE, NodeTable
 

@@ -5,12 +5,9 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 import numpy as np
-import numpy.typing as npt
 
-from kohaku_ray.arrays import I64
+from kohaku_ray.arrays import I64, Mask
 from kohaku_ray.tree.nodes import SENTENCE, NodeTable
-
-Mask = npt.NDArray[np.bool_]
 
 
 @dataclass(frozen=True, slots=True)

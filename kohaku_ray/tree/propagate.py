@@ -61,7 +61,8 @@ def unit_rows(vectors: npt.NDArray[np.floating]) -> F32:
     """Scale each row to unit L2 norm, in float64; rows of zeros stay."""
     wide = vectors.astype(np.float64)
     norm = np.sqrt((wide * wide).sum(axis=-1, keepdims=True))
-    return (wide / np.where(norm > 0, norm, 1)).astype(np.float32)
+    unit: F32 = (wide / np.where(norm > 0, norm, 1)).astype(np.float32)
+    return unit
 
 
 def _fill_parents(result: F32, rows: I64, parents: I64, weight: F64) -> None:
