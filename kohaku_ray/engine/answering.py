@@ -8,6 +8,7 @@ from __future__ import annotations
 import time
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
+from itertools import accumulate, pairwise
 from typing import Any
 
 import ray
@@ -21,7 +22,8 @@ from kohaku_ray.engine.members import Member, Retriever
 from kohaku_ray.engine.runs import RunDirectory
 from kohaku_ray.engine.serving import application_name, check_deployment, models_of, serving
 from kohaku_ray.engine.sources import anchored, read_metadata, read_source
-from kohaku_ray.engine.voting import BlockResult, finish_run, vote_block
+from kohaku_ray.engine.voting import BlockResult, finish_run, settle_block, vote_block
+from kohaku_ray.ensemble.decide import default_waves
 from kohaku_ray.errors import KohakuRayError
 from kohaku_ray.generation.prompts import Prompts
 from kohaku_ray.questions import read_questions
@@ -40,7 +42,11 @@ class AnswerSummary:
         n_questions: Rows in, and rows out.
         n_member_errors: Member answers that carry an error.
         n_questions_in_error: Questions all of whose members carry one.
+        n_answers: Member answers asked for: fewer than members × questions where votes were settled early.
         n_calls: Model calls asked for, by source (``ledger``, ``joined``, ``made``).
+        spent: What the calls made by this run took (see ``BlockResult``).
+        n_placed: Questions placed on replicas by the question router, by deployment, while this run was under way.
+        n_moved: How many of them went elsewhere because their replica was overfull.
         wall_s: Whole job, start-up included.
     """
 
@@ -48,7 +54,11 @@ class AnswerSummary:
     n_questions: int = 0
     n_member_errors: int = 0
     n_questions_in_error: int = 0
+    n_answers: int = 0
     n_calls: dict[str, int] = field(default_factory=lambda: {"ledger": 0, "joined": 0, "made": 0})
+    spent: dict[str, float] = field(default_factory=dict)
+    n_placed: dict[str, int] = field(default_factory=dict)
+    n_moved: dict[str, int] = field(default_factory=dict)
     wall_s: float = 0.0
 
     def add(self, result: BlockResult) -> None:
@@ -56,8 +66,11 @@ class AnswerSummary:
         self.n_questions += result.n_questions
         self.n_member_errors += result.n_member_errors
         self.n_questions_in_error += result.n_questions_in_error
+        self.n_answers += result.n_answers
         for source, n in result.n_calls.items():
             self.n_calls[source] += n
+        for name, amount in result.spent.items():
+            self.spent[name] = self.spent.get(name, 0) + amount
 
 
 def run_answer(config: Config) -> AnswerSummary:
@@ -72,8 +85,7 @@ def run_answer(config: Config) -> AnswerSummary:
     began, config = time.perf_counter(), anchored(config)
     name, data = read_source(config.questions.path)
     questions = read_questions(name, data, config.questions.limit)
-    used = {config.generation.model, config.generation.planner_model or config.generation.model}
-    deployments = {name: config.deployments[name] for name in sorted(used)}
+    deployments = config.used_deployments
     for key, deployment in deployments.items():
         check_deployment(key, deployment)
     read_metadata(config.documents.metadata)
@@ -88,7 +100,11 @@ def run_answer(config: Config) -> AnswerSummary:
         # Actors open the index while Serve starts the replicas.
         with ledger.kept_alive(), serving(deployments):
             job.wait_until_ready()
+            before = {name: ledger.placed(application) for name, application in applications.items()}
             summary = _answer_blocks(job, config, questions, directory.path)
+            for name, application in applications.items():
+                counts = zip(ledger.placed(application), before[name], strict=True)
+                summary.n_placed[name], summary.n_moved[name] = (now - then for now, then in counts)
     summary.wall_s = time.perf_counter() - began
     directory.finish(summary)
     return summary
@@ -99,17 +115,25 @@ class _Job:
 
     def __init__(self, config: Config, ledger: Ledger, applications: dict[str, str], prompts: Prompts) -> None:
         self._config = config
-        models = models_of(config, applications)
-        shared = (config, ledger, models, prompts)
         actor: dict[str, Any] = {"max_restarts": MAX_RESTARTS, "max_task_retries": -1, "max_concurrency": 1000}
         self._retrievers = [
-            ray.remote(Retriever).options(num_cpus=1, **actor).remote(*shared) for _ in range(config.cluster.retrievers)
+            ray.remote(Retriever)
+            .options(num_cpus=1, **actor)
+            .remote(config, ledger, models_of(config, applications, 0), prompts)
+            for _ in range(config.cluster.retrievers)
         ]
         self._members = [
             [
                 ray.remote(Member)
                 .options(num_cpus=0, **actor)
-                .remote(member, *shared, self._retrievers[lane % len(self._retrievers)])
+                .remote(
+                    member,
+                    config,
+                    ledger,
+                    models_of(config, applications, member),
+                    prompts,
+                    self._retrievers[lane % len(self._retrievers)],
+                )
                 for lane in range(n_lanes(config))
             ]
             for member in range(config.ensemble.members)
@@ -119,6 +143,7 @@ class _Job:
         self._vote = ray.remote(vote_block).options(
             num_cpus=0, num_returns=2, scheduling_strategy=here, max_retries=MAX_RESTARTS
         )
+        self._settle = ray.remote(settle_block).options(num_cpus=0, max_retries=MAX_RESTARTS)
         self._finish = ray.remote(finish_run).options(num_cpus=0, scheduling_strategy=here)
 
     def wait_until_ready(self) -> None:
@@ -128,14 +153,19 @@ class _Job:
     def submit(self, number: int, block: Sequence[Question]) -> tuple[Any, Any]:
         """Send a block on its way; returns the refs of its result and of its tables."""
         retriever = self._retrievers[number % len(self._retrievers)]
-        members = [lanes[number % len(lanes)] for lanes in self._members]
-        if self._config.ensemble.scope == "question":
-            prepared = [retriever.prepare.remote(block, member) for member in range(len(members))]
-        else:
-            prepared = [retriever.prepare.remote(block, 0)] * len(members)
-        answered = [member.answer.remote(ref) for member, ref in zip(members, prepared, strict=True)]
-        shared = prepared if self._config.ensemble.scope == "question" else prepared[:1]
-        result, tables = self._vote.remote(self._config, len(shared), *shared, *answered)
+        scope = self._config.ensemble.scope
+        prepared = [retriever.prepare.remote(block, 0)] if scope == "answer" else []
+        answered: list[Any] = []
+        settled = None
+        for wave in waves_of(self._config):
+            if answered:
+                settled = self._settle.remote(self._config, block, *answered)
+            for member in wave:
+                lanes = self._members[member]
+                if scope == "question":
+                    prepared.append(retriever.prepare.remote(block, member, settled))
+                answered.append(lanes[number % len(lanes)].answer.remote(prepared[-1], settled))
+        result, tables = self._vote.remote(self._config, len(prepared), *prepared, *answered)
         return result, tables
 
     def finish(self, run: str, tables: list[Any]) -> None:
@@ -170,15 +200,29 @@ def _collect(pending: list[Any], summary: AnswerSummary, progress: _Progress) ->
     return list(rest)
 
 
+def waves_of(config: Config) -> list[range]:
+    """Split the members into waves; without early stops there is one."""
+    ensemble = config.ensemble
+    if ensemble.stops == "never":
+        return [range(ensemble.members)]
+    ends = list(accumulate(ensemble.waves or default_waves(ensemble.members)))
+    return [range(start, end) for start, end in pairwise([0, *ends])]
+
+
 def n_lanes(config: Config) -> int:
     """Count the actors of a member: one for every four replicas, so that no one process tokenises for a cluster."""
-    return config.cluster.lanes or -(-config.deployments[config.generation.model].replicas // 4)
+    return config.cluster.lanes or -(-_n_replicas(config) // 4)
 
 
 def block_size(config: Config, n_questions: int) -> int:
     """Size a block: small enough to keep every replica busy to the end, large enough to batch."""
-    replicas = config.deployments[config.generation.model].replicas
-    return config.cluster.block_size or min(max(n_questions // (4 * replicas), 1), 32)
+    return config.cluster.block_size or min(max(n_questions // (4 * _n_replicas(config)), 1), 32)
+
+
+def _n_replicas(config: Config) -> int:
+    """Replicas that answer a member at most: what one of its lanes is to keep busy."""
+    answering = {config.deployment_of(member) for member in range(config.ensemble.members)}
+    return max(config.deployments[name].most_replicas for name in answering)
 
 
 def _blocks(questions: Sequence[Question], size: int) -> Iterator[Sequence[Question]]:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import sys
 import tempfile
+from collections import Counter
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
@@ -12,7 +13,7 @@ from dataclasses import dataclass, field
 import ray
 
 from kohaku_ray.config import Config
-from kohaku_ray.config.schema import ClusterConfig
+from kohaku_ray.config.schema import ClusterConfig, Deployment, ExtractiveConfig, VllmConfig
 from kohaku_ray.errors import ConfigError
 
 NAMESPACE = "kohaku_ray"
@@ -103,22 +104,29 @@ def local_cpus(cluster: ClusterConfig) -> int:
 
 def answer_demand(config: Config) -> Demand:
     """Add up what the answer job holds: retrievers and the replicas of every deployment it uses."""
-    used = {config.generation.model, config.generation.planner_model or config.generation.model}
-    cpus, gpus = float(config.cluster.retrievers), 0.0
-    parts, custom = [f"{config.cluster.retrievers} retriever(s)"], dict[str, float]()
-    for name in sorted(used):
-        deployment = config.deployments[name]
-        if deployment.application is not None:
-            continue
-        parts.append(f"{deployment.replicas} replica(s) of {name}")
-        for kind, amount in deployment.resources.items():
-            custom[kind] = custom.get(kind, 0.0) + amount * deployment.replicas
-        if deployment.kind == "extractive":
-            cpus += deployment.replicas
-        elif deployment.kind == "vllm":
-            gpus += deployment.replicas * deployment.tensor_parallel
-            cpus += deployment.replicas
-    return Demand(cpus, gpus, " and ".join(parts), custom)
+    total = Counter[str]({"CPU": config.cluster.retrievers, "GPU": 0})
+    parts = [f"{config.cluster.retrievers} retriever(s)"]
+    for name, deployment in config.used_deployments.items():
+        if deployment.application is None:
+            parts.append(f"{deployment.replicas} replica(s) of {name}")
+            total.update(deployment_demand(deployment))
+    cpus, gpus = total.pop("CPU"), total.pop("GPU")
+    return Demand(cpus, gpus, " and ".join(parts), total)
+
+
+def deployment_demand(deployment: Deployment) -> dict[str, float]:
+    """Add up what the replicas of a deployment hold, by kind of resource."""
+    each: dict[str, float] = {"CPU": 0, "GPU": 0}
+    if isinstance(deployment, ExtractiveConfig):
+        each["CPU"] = 1
+    elif isinstance(deployment, VllmConfig):
+        # Serve's own actor takes a CPU beside the engine's.
+        each["CPU"] = 1 + (deployment.cpus or 0)
+        each["GPU"] = 0 if deployment.cpus else deployment.tensor_parallel
+        if deployment.accelerator:
+            each[f"accelerator_type:{deployment.accelerator}"] = 0.001 * deployment.tensor_parallel
+    each |= deployment.resources
+    return {kind: amount * deployment.replicas for kind, amount in each.items()}
 
 
 def index_demand(config: Config, n_encoders: int, gpu: bool) -> Demand:

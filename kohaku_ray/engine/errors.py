@@ -12,6 +12,10 @@ from ray.exceptions import RayActorError, RayError, RayTaskError
 from kohaku_ray.errors import KohakuRayError, ModelError
 
 
+class ReplicaLostError(KohakuRayError):
+    """A replica died under a call, which another may answer."""
+
+
 def fetch(refs: Any) -> Any:
     """Get results; an error raised on purpose comes back as itself, without the remote stack in its text.
 

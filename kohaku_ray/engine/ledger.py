@@ -21,7 +21,8 @@ from ray.exceptions import RayError, RayTaskError
 
 from kohaku_ray.config.schema import LedgerConfig
 from kohaku_ray.engine.cluster import NAMESPACE, say
-from kohaku_ray.engine.errors import fetch, message_of
+from kohaku_ray.engine.errors import ReplicaLostError, fetch, message_of, root_cause
+from kohaku_ray.engine.placement import counts_of
 from kohaku_ray.engine.segments import Entry, SegmentStore
 from kohaku_ray.errors import ContextOverflowError, DataError, ModelError, TransientModelError
 from kohaku_ray.generation.request import ChatRequest
@@ -108,6 +109,10 @@ class LedgerShard:
             "n_torn": self._n_torn,
         }
 
+    async def placed(self, application: str) -> tuple[int, int]:
+        """Count the questions this shard sent to an application's replicas, and those moved off an overfull one."""
+        return counts_of(application)
+
     async def lookup(self, keys: Sequence[str]) -> list[Entry | None]:
         """Return what is recorded under each key."""
         self._touch()
@@ -158,7 +163,7 @@ class LedgerShard:
     async def _make(self, key: str, request: ChatRequest, application: str) -> Asked | Refused:
         try:
             began = time.perf_counter()
-            reply = await self._call_replica(request, application)
+            reply = await self._call(request, application)
             entry = Entry(reply, request.model, time.perf_counter() - began)
             self._entries[key] = entry
             self._unflushed.append((key, entry))
@@ -168,6 +173,25 @@ class LedgerShard:
         finally:
             del self._in_flight[key]
 
+    async def call(self, request: ChatRequest, application: str) -> Reply | Refused:
+        """Make a call for another shard: all calls of a question leave by one, whose router keeps them together."""
+        self._touch()
+        try:
+            return await self._call_replica(request, application)
+        except ModelError as error:
+            return Refused(_kind_of(error), message_of(error))
+
+    async def _call(self, request: ChatRequest, application: str) -> Reply:
+        owner = shard_of(hashlib.blake2b(request.session_id.encode(), digest_size=4).hexdigest(), self._n_shards)
+        if owner == self._shard or not request.session_id:
+            return await self._call_replica(request, application)
+        sibling = ray.get_actor(shard_name(self._store.path, owner, self._n_shards), NAMESPACE)
+        reply: Reply | Refused = await sibling.call.remote(request, application)
+        if isinstance(reply, Refused):
+            reply.raise_()
+        assert isinstance(reply, Reply)
+        return reply
+
     async def _call_replica(self, request: ChatRequest, application: str) -> Reply:
         from ray.serve.exceptions import RayServeException
 
@@ -175,13 +199,13 @@ class LedgerShard:
         for attempt in range(REPLICA_TRIES):
             try:
                 handle = self._handle(application).options(session_id=request.session_id)
-                reply: Reply = await handle.chat.remote(request)
+                reply: Reply = await handle.ask.remote(request)
                 return reply
             except ModelError:
                 raise
-            except RayTaskError as error:
-                raise ModelError(f"{request.model}: the backend broke: {message_of(error)}") from None
             except (RayError, RayServeException) as error:
+                if isinstance(error, RayTaskError) and not isinstance(root_cause(error), ReplicaLostError):
+                    raise ModelError(f"{request.model}: the backend broke: {message_of(error)}") from None
                 # The replica died under the call, or none is up yet: Serve starts another.
                 last = error
                 self._handles.pop(application, None)
@@ -286,6 +310,11 @@ class Ledger:
         """
         fetch([shard.flush.remote() for shard in self._shards])
 
+    def placed(self, application: str) -> tuple[int, int]:
+        """Count the questions placed on an application's replicas so far, and those moved off an overfull one."""
+        counts = fetch([shard.placed.remote(application) for shard in self._shards])
+        return sum(n_placed for n_placed, _ in counts), sum(n_moved for _, n_moved in counts)
+
     async def _lookup(self, shard: int, key: str) -> Entry | None:
         """Look one key up; all lookups of one turn of the event loop travel together."""
         loop = asyncio.get_running_loop()
@@ -338,11 +367,15 @@ def shard_of(key: str, n_shards: int) -> int:
     return int(key[:8], 16) % n_shards
 
 
-def _shard_actor(path: str, shard: int, n_shards: int, config: LedgerConfig) -> Any:
+def shard_name(path: str, shard: int, n_shards: int) -> str:
+    """Name a shard's actor: the first is found whatever the split, the others belong to one split."""
     stem = f"ledger-{hashlib.blake2b(path.encode(), digest_size=8).hexdigest()}-{shard}"
+    return stem if shard == 0 else f"{stem}-of-{n_shards}"
+
+
+def _shard_actor(path: str, shard: int, n_shards: int, config: LedgerConfig) -> Any:
     options: dict[str, Any] = {
-        # The first is found whatever the split; the others belong to one split.
-        "name": stem if shard == 0 else f"{stem}-of-{n_shards}",
+        "name": shard_name(path, shard, n_shards),
         "namespace": NAMESPACE,
         "lifetime": "detached",
         "get_if_exists": True,

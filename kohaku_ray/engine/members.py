@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Mapping, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, TypeVar
 
 from kohaku_ray.arrays import F32
 from kohaku_ray.config import Config
@@ -18,6 +18,9 @@ from kohaku_ray.records import Prediction, Question
 from kohaku_ray.systems import kohaku
 from kohaku_ray.systems.base import Answer, System
 from kohaku_ray.tree.nodes import NodeTable
+
+In = TypeVar("In")
+Out = TypeVar("Out")
 
 SYSTEMS: Mapping[str, System[Any]] = {"kohaku": kohaku}
 
@@ -69,9 +72,11 @@ class Retriever:
         """
         self._open()
 
-    async def prepare(self, questions: Sequence[Question], member: int) -> list[Prepared]:
-        """Prepare a block, all its questions at once; rows in their order."""
-        return list(await asyncio.gather(*(self._prepare(question, member) for question in questions)))
+    async def prepare(
+        self, questions: Sequence[Question], member: int, settled: Sequence[bool] | None = None
+    ) -> list[Prepared | None]:
+        """Prepare a block, all its questions at once; rows in their order, None for those that are settled."""
+        return await _each(questions, settled, lambda question: self._prepare(question, member))
 
     async def embed(self, texts: list[str]) -> F32:
         """See ``Tools``."""
@@ -88,6 +93,10 @@ class Retriever:
     async def nodes(self, rows: list[int]) -> NodeTable:
         """See ``Tools``."""
         return await self._open().nodes(rows)
+
+    async def prompt_tokens(self, tokenizer: str, system: str, user: str) -> int:
+        """See ``IndexSource``."""
+        return await self._open().prompt_tokens(tokenizer, system, user)
 
     def _open(self) -> LocalIndex:
         if self._index is None:
@@ -127,9 +136,11 @@ class Member:
         self._system = SYSTEMS[config.system]
         self._prompts = prompts
 
-    async def answer(self, prepared: Sequence[Prepared]) -> list[Answered]:
-        """Answer a block, all its questions at once; rows in their order."""
-        return list(await asyncio.gather(*(self._answer(row) for row in prepared)))
+    async def answer(
+        self, prepared: Sequence[Prepared | None], settled: Sequence[bool] | None = None
+    ) -> list[Answered | None]:
+        """Answer a block, all its questions at once; rows in their order, None for those that are settled."""
+        return await _each(prepared, settled, self._answer)
 
     async def _answer(self, row: Prepared) -> Answered:
         if row.error is not None:
@@ -143,3 +154,17 @@ class Member:
         except KohakuRayError as error:
             answer = Answer(Prediction(error=str(error)), (), ())
         return Answered(answer, tuple(tools.calls))
+
+
+async def _each(
+    rows: Sequence[In | None], settled: Sequence[bool] | None, work: Callable[[In], Awaitable[Out]]
+) -> list[Out | None]:
+    """Work on all rows at once but those that are settled or empty."""
+    wanted = [
+        place for place, row in enumerate(rows) if row is not None and not (settled is not None and settled[place])
+    ]
+    done = await asyncio.gather(*(work(rows[place]) for place in wanted))  # type: ignore[arg-type]
+    results: list[Out | None] = [None] * len(rows)
+    for place, result in zip(wanted, done, strict=True):
+        results[place] = result
+    return results

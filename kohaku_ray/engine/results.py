@@ -16,12 +16,17 @@ def describe_run(config: Config, summary: AnswerSummary) -> str:
     """Lay out counts, scores where the question file holds gold answers, and where the outputs lie."""
     calls = summary.n_calls
     n_calls = sum(calls.values())
-    n_answers = summary.n_questions * config.ensemble.members
+    n_answers, n_full = summary.n_answers, summary.n_questions * config.ensemble.members
     parts = [
         f"{summary.n_questions} questions × {config.ensemble.members} members in {summary.wall_s:.1f} s: "
         f"{n_calls} model calls ({calls['made']} made, {calls['ledger']} from the ledger, {calls['joined']} shared)"
     ]
-    if config.deployments[config.generation.model].kind == "extractive":
+    if n_answers < n_full:
+        saved = n_full - n_answers
+        parts.append(f"votes settled early: {saved} of {n_full} answers were not needed ({saved / n_full:.0%})")
+    if summary.spent.get("prompt_tokens"):
+        parts.append(_spent(summary))
+    if any(config.deployment_of(member) == "extractive" for member in range(config.ensemble.members)):
         parts.append("answered by the extractive backend: no model, a floor to compare models with")
     if summary.n_member_errors:
         parts.append(
@@ -36,6 +41,27 @@ def describe_run(config: Config, summary: AnswerSummary) -> str:
         f"usage.parquet\n`kohaku-ray show {summary.run} QUESTION_ID` shows how one was answered"
     )
     return "\n\n".join(parts)
+
+
+def _spent(summary: AnswerSummary) -> str:
+    spent = summary.spent
+    share = spent["cached_tokens"] / spent["prompt_tokens"]
+    parts = [
+        f"{spent['prompt_tokens']:,.0f} prompt tokens ({share:.0%} from the prefix cache)",
+        f"{spent['completion_tokens']:,.0f} generated",
+        f"{spent['queue_s']:.1f} s queued",
+        f"{spent['service_s']:.1f} s served",
+    ]
+    if spent["gpu_s"]:
+        parts.append(f"{spent['gpu_s']:.1f} GPU s")
+    if spent.get("joules"):
+        parts.append(f"{spent['joules'] / 1000:.1f} kJ")
+    if spent["dollars"]:
+        parts.append(f"${spent['dollars']:.4f}")
+    n_placed, n_moved = sum(summary.n_placed.values()), sum(summary.n_moved.values())
+    if n_placed:
+        parts.append(f"{n_placed} questions placed on replicas, {n_moved} of them moved off an overfull one")
+    return "spent by the calls made: " + ", ".join(parts)
 
 
 def score_run(config: Config, run: str) -> ScoreReport | None:

@@ -34,6 +34,9 @@ SEGMENT_SCHEMA = pa.schema(
         ("finish_reason", pa.string()),
         ("replica", pa.string()),
         ("service_s", pa.float64()),
+        ("gpu_s", pa.float64()),
+        ("joules", pa.float64()),
+        ("call_s", pa.float64()),
     ]
 )
 
@@ -48,12 +51,12 @@ class Entry:
     Attributes:
         reply: What the model said.
         model: Identity of the model.
-        service_s: How long the backend took, in seconds.
+        call_s: Seconds from the call to its reply: waiting for a replica and the replica's own.
     """
 
     reply: Reply
     model: str
-    service_s: float
+    call_s: float
 
 
 @dataclass(frozen=True, slots=True)
@@ -194,11 +197,11 @@ class Lease:
 
 
 def _row(key: str, entry: Entry) -> dict[str, object]:
-    return {"key": key, "model": entry.model, "service_s": entry.service_s, **asdict(entry.reply)}
+    return {"key": key, "model": entry.model, "call_s": entry.call_s, **asdict(entry.reply)}
 
 
 def _entry(row: dict[str, object]) -> Entry:
     fields = dict(row)
     fields.pop("key")
-    model, service_s = str(fields.pop("model")), float(fields.pop("service_s"))  # type: ignore[arg-type]
-    return Entry(Reply(**fields), model, service_s)  # type: ignore[arg-type]
+    model, call_s = str(fields.pop("model")), float(fields.pop("call_s"))  # type: ignore[arg-type]
+    return Entry(Reply(**fields), model, call_s)  # type: ignore[arg-type]

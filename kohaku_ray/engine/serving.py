@@ -12,6 +12,7 @@ import time
 import uuid
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
+from dataclasses import replace
 from typing import Any, Literal
 
 import ray
@@ -19,10 +20,11 @@ from ray import serve
 from ray.serve.schema import ApplicationStatus
 
 from kohaku_ray.config import Config, load_config
-from kohaku_ray.config.schema import Deployment, ExtractiveConfig, OpenAIConfig
-from kohaku_ray.engine.cluster import NAMESPACE
+from kohaku_ray.config.schema import Deployment, ExtractiveConfig, OpenAIConfig, VllmConfig
+from kohaku_ray.engine.cluster import NAMESPACE, deployment_demand, say
 from kohaku_ray.engine.errors import fetch
 from kohaku_ray.engine.tools import Model, Role
+from kohaku_ray.engine.vllm import bind_vllm, check_vllm, require_vllm, vllm_identity
 from kohaku_ray.errors import ConfigError, ModelError
 from kohaku_ray.generation.extractive import ExtractiveBackend
 from kohaku_ray.generation.limits import TokenBucket
@@ -32,6 +34,8 @@ from kohaku_ray.records import Reply
 
 BEAT_S = 5.0
 """How often a job says that it still uses its applications."""
+SAY_EVERY_S = 15.0
+"""How often a job that waits for replicas says so."""
 LOST_AFTER_S = 60.0
 """A job not heard of for so long is taken for dead; its applications end."""
 
@@ -60,10 +64,11 @@ class ChatReplica:
     def __init__(self, deployment: Deployment, limiter: Any = None) -> None:
         self._backend = make_backend(deployment, SharedLimiter(limiter) if limiter is not None else None)
 
-    async def chat(self, request: ChatRequest) -> Reply:
+    async def ask(self, request: ChatRequest) -> Reply:
         """Answer one request."""
+        began = time.perf_counter()
         reply: Reply = await self._backend.chat(request)
-        return reply
+        return replace(reply, service_s=time.perf_counter() - began)
 
 
 class Applications:
@@ -139,49 +144,65 @@ def make_backend(deployment: Deployment, limiter: SharedLimiter | None = None, *
             window_tokens=deployment.window_tokens,
             limiter=limiter,
         )
-    raise ConfigError(
-        f"kind is vllm ({deployment.model}), which this version validates but does not serve: use kind openai against "
-        "a `vllm serve` of yours, or extractive"
-    )
+    raise TypeError(f"{type(deployment).__name__} is served by an engine of its own")
 
 
-def check_deployment(name: str, deployment: Deployment) -> None:
+def check_deployment(name: str, deployment: Deployment, *, here: bool = True) -> None:
     """Check that a deployment can be served, without starting anything.
 
+    Args:
+        name: Its key in the configuration.
+        deployment: What to serve.
+        here: By this environment; else by another, which has the packages it needs.
+
     Raises:
-        ConfigError: As ``make_backend``.
+        ConfigError: As ``make_backend``; a package or a model is missing.
     """
+    is_ours = deployment.application is None  # one that runs already has its key, and its model
     try:
-        # Opens nothing. An application that runs already has its key.
-        make_backend(deployment, with_key=deployment.application is None)
+        if isinstance(deployment, VllmConfig):
+            if is_ours:
+                check_vllm(deployment)
+            if is_ours and here:
+                require_vllm(deployment)
+        else:
+            make_backend(deployment, with_key=is_ours)  # opens nothing
     except ConfigError as error:
         raise ConfigError(f"deployments.{name}: {error}") from None
 
 
 def model_identity(deployment: Deployment) -> str:
     """Name a model as the ledger knows it: what changes its replies, and nothing else."""
+    if isinstance(deployment, VllmConfig):
+        return vllm_identity(deployment)
     own = make_backend(deployment, with_key=False).identity
     named = deployment.identity if isinstance(deployment, OpenAIConfig) else None
     return f"{own} identity={named}" if named else str(own)
 
 
-def models_of(config: Config, applications: Mapping[str, str]) -> dict[Role, Model]:
-    """Say which model plays which role, with its sampling parameters."""
+def models_of(config: Config, applications: Mapping[str, str], member: int) -> dict[Role, Model]:
+    """Say which model plays which role for a member, with its sampling parameters."""
     generation = config.generation
-    names: dict[Role, str] = {"answer": generation.model, "plan": generation.planner_model or generation.model}
-    longest: dict[Role, int] = {"answer": generation.max_tokens, "plan": generation.planner_max_tokens}
-    return {
-        role: Model(
-            application=applications[name],
-            identity=model_identity(config.deployments[name]),
-            temperature=generation.temperature,
-            top_p=generation.top_p,
-            max_tokens=longest[role],
-            window_tokens=config.deployments[name].window_tokens,
-            reads_prose=config.deployments[name].kind != "extractive",
-        )
-        for role, name in names.items()
-    }
+    answers = _model(config, applications, config.deployment_of(member), generation.max_tokens)
+    if config.planner not in config.used_deployments:  # a single query needs no plan
+        return {"answer": answers}
+    return {"answer": answers, "plan": _model(config, applications, config.planner, generation.planner_max_tokens)}
+
+
+def _model(config: Config, applications: Mapping[str, str], name: str, max_tokens: int) -> Model:
+    deployment = config.deployments[name]
+    return Model(
+        application=applications[name],
+        identity=model_identity(deployment),
+        temperature=config.generation.temperature,
+        top_p=config.generation.top_p,
+        max_tokens=max_tokens,
+        window_tokens=deployment.window_tokens,
+        reads_prose=deployment.kind != "extractive",
+        deployment=name,
+        tokenizer=deployment.tokenizer,
+        price=deployment.price,
+    )
 
 
 def application_name(name: str, deployment: Deployment) -> str:
@@ -266,14 +287,63 @@ def build(arguments: Mapping[str, str]) -> serve.Application:
 
 
 def _start(application: str, name: str, deployment: Deployment) -> None:
+    target = serve.RunTarget(_bind(application, name, deployment), name=application, route_prefix=None)
     try:
-        serve.run(_bind(application, name, deployment), name=application, route_prefix=None)
-    except RuntimeError as error:
+        serve.run_many([target], wait_for_applications_running=False)
+        _wait_until_running(application, name, deployment)
+    except (RuntimeError, ModelError) as error:
         serve.delete(application)
         raise ModelError(f"deployments.{name} did not come up: {error}") from None
 
 
+def _wait_until_running(application: str, name: str, deployment: Deployment) -> None:
+    """Wait for every replica, and say now and then how many there are.
+
+    Raises:
+        ModelError: Serve gives up, or the deadline passes; with what is missing.
+    """
+    limit_s = deployment.start_timeout_s
+    began = said = time.monotonic()
+    while True:
+        there = serve.status().applications[application]
+        if there.status == ApplicationStatus.RUNNING:
+            return
+        if there.status == ApplicationStatus.DEPLOY_FAILED:
+            raise ModelError(_reason(there))
+        now = time.monotonic()
+        n_up = sum(status.replica_states.get("RUNNING", 0) for status in there.deployments.values())
+        if now - began > limit_s:
+            raise ModelError(
+                f"{n_up} of {deployment.replicas} replicas were up after start_timeout_s of {limit_s:g} s "
+                f"({_shortage(deployment)}): {_reason(there)}"
+            )
+        if now - said > SAY_EVERY_S:
+            say(f"serve   {name}: {n_up}/{deployment.replicas} replicas up after {now - began:.0f} s")
+            said = now
+        time.sleep(0.2)
+
+
+def _shortage(deployment: Deployment) -> str:
+    demand = deployment_demand(deployment)
+    there, free = ray.cluster_resources(), ray.available_resources()
+    return ", ".join(
+        f"they need {amount:g} {kind}s, the cluster has {there.get(kind, 0):g}, {free.get(kind, 0):g} of them free"
+        for kind, amount in demand.items()
+        if amount
+    )
+
+
+def _reason(status: Any) -> str:
+    """Take the last words of the traceback that Serve reports."""
+    texts = [deployment.message for deployment in status.deployments.values() if deployment.message]
+    lines = "\n".join(texts or [status.message]).strip().splitlines()
+    said = [line.strip() for line in lines if line.strip() and not line.startswith((" ", "\t"))]
+    return " ".join(said[-3:])[-800:] or "Serve gives no reason; see its logs"
+
+
 def _bind(application: str, name: str, deployment: Deployment) -> serve.Application:
+    if isinstance(deployment, VllmConfig):
+        return bind_vllm(application, name, deployment)
     limiter = None
     if isinstance(deployment, OpenAIConfig) and deployment.requests_per_s is not None:
         limiter = (

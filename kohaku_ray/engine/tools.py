@@ -12,6 +12,7 @@ import numpy as np
 
 from kohaku_ray.arrays import F32, I64
 from kohaku_ray.config import Config
+from kohaku_ray.config.schema import PriceConfig
 from kohaku_ray.engine.batching import Batcher
 from kohaku_ray.engine.ledger import Ledger, Source
 from kohaku_ray.generation.prompts import Prompt, Prompts
@@ -22,11 +23,14 @@ from kohaku_ray.index.encoder import SentenceEncoder
 from kohaku_ray.index.hits import Hits
 from kohaku_ray.index.identity import encoder_identity
 from kohaku_ray.index.store import Index
-from kohaku_ray.index.tokens import Counter, token_counter
+from kohaku_ray.index.tokens import Counter, prompt_counter, token_counter
 from kohaku_ray.records import Reply
 from kohaku_ray.tree.nodes import KINDS, NodeTable
 
 Role = Literal["plan", "answer"]
+
+PROMPTS_REMEMBERED = 10_000
+"""Prompts whose token counts are kept."""
 
 QUERIES_AT_ONCE = 1024
 """Queries encoded together: the more there are, the fuller the fixed shapes they are encoded in."""
@@ -44,6 +48,9 @@ class Model:
         max_tokens: Longest reply, in tokens.
         window_tokens: Longest prompt plus reply, in tokens.
         reads_prose: Whether the prompt's text is enough; else its variables travel too.
+        deployment: Key of its deployment.
+        tokenizer: What counts its prompts; None: nothing here does.
+        price: What it costs.
     """
 
     application: str
@@ -53,21 +60,46 @@ class Model:
     max_tokens: int
     window_tokens: int
     reads_prose: bool
+    deployment: str
+    tokenizer: str | None
+    price: PriceConfig
 
 
 @dataclass(frozen=True, slots=True)
 class Call:
-    """One model call as usage.parquet records it; never part of the outputs that are compared."""
+    """One model call as usage.parquet records it; never part of the outputs that are compared.
+
+    Attributes:
+        role: What the model was asked for.
+        attempt: Which attempt of the answer, from 0.
+        source: Whether this run made the call.
+        deployment: Who was asked.
+        replica: Which of its replicas answered.
+        prompt_tokens: Tokens of the prompt.
+        cached_tokens: How many of them came from the prefix cache.
+        completion_tokens: Generated tokens.
+        wait_s: Seconds this run waited for the reply.
+        queue_s: Seconds the call, when it was made, waited for a replica to take it.
+        service_s: Seconds it was in the replica.
+        gpu_s: GPU seconds it used there.
+        joules: Energy of these; None where nobody measures it.
+        dollars: Price of the call by the deployment's price table, whoever made it.
+    """
 
     role: Role
     attempt: int
     source: Source
+    deployment: str
+    replica: str
     prompt_tokens: int
     cached_tokens: int
     completion_tokens: int
     wait_s: float
+    queue_s: float
     service_s: float
-    replica: str
+    gpu_s: float
+    joules: float | None
+    dollars: float
 
 
 class IndexSource(Protocol):
@@ -89,6 +121,10 @@ class IndexSource(Protocol):
         """See ``Tools``."""
         ...
 
+    async def prompt_tokens(self, tokenizer: str, system: str, user: str) -> int:
+        """Count a prompt by a model's tokenizer and chat template."""
+        ...
+
 
 class LocalIndex:
     """The index in this process; calls of concurrent questions run in batches."""
@@ -108,6 +144,7 @@ class LocalIndex:
         self._count = _serving_counter(config)
         n_nodes = len(self._index.nodes)
         self._tokens: I64 = np.full(n_nodes, -1, np.int64)
+        self._prompt_tokens: dict[int, int] = {}
         self._embed: Batcher[str, F32] = Batcher(
             lambda texts: list(self._encoder.encode_queries(texts)), max_items=QUERIES_AT_ONCE
         )
@@ -134,6 +171,15 @@ class LocalIndex:
         """See ``Tools``; counts are kept, so that a node's text is counted once."""
         around = self._index.nodes.neighbourhood(rows, self._section_tokens)
         return around if self._count is None else around.with_tokens(self._count_nodes(around))
+
+    async def prompt_tokens(self, tokenizer: str, system: str, user: str) -> int:
+        """Count a prompt; members share prompts, so counts are kept."""
+        key = hash((tokenizer, system, user))
+        if key not in self._prompt_tokens:
+            if len(self._prompt_tokens) >= PROMPTS_REMEMBERED:
+                self._prompt_tokens.pop(next(iter(self._prompt_tokens)))
+            self._prompt_tokens[key] = prompt_counter(tokenizer)(system, user)
+        return self._prompt_tokens[key]
 
     def _count_nodes(self, nodes: NodeTable) -> I64:
         assert self._count is not None
@@ -170,6 +216,11 @@ class RemoteIndex:
         nodes: NodeTable = await self._retriever.nodes.remote(list(rows))
         return nodes
 
+    async def prompt_tokens(self, tokenizer: str, system: str, user: str) -> int:
+        """See ``IndexSource``."""
+        n_tokens: int = await self._retriever.prompt_tokens.remote(tokenizer, system, user)
+        return n_tokens
+
 
 @dataclass(slots=True)
 class EngineTools:
@@ -201,7 +252,13 @@ class EngineTools:
         return self.models["answer"].window_tokens
 
     async def chat(
-        self, prompt: Prompt, *, schema: dict[str, Any] | None = None, attempt: int = 0, role: Role = "answer"
+        self,
+        prompt: Prompt,
+        *,
+        schema: dict[str, Any] | None = None,
+        attempt: int = 0,
+        role: Role = "answer",
+        max_tokens: int | None = None,
     ) -> Reply:
         """See ``Tools``."""
         model = self.models[role]
@@ -210,7 +267,7 @@ class EngineTools:
             messages=(("system", prompt.system), ("user", prompt.user)),
             temperature=model.temperature,
             top_p=model.top_p,
-            max_tokens=model.max_tokens,
+            max_tokens=max_tokens or model.max_tokens,
             seed=seed_for(self.seed, self.question_id, self.member, attempt, role),
             schema=schema,
             session_id=self.question_id,
@@ -224,15 +281,27 @@ class EngineTools:
                 role=role,
                 attempt=attempt,
                 source=asked.source,
+                deployment=model.deployment,
+                replica=reply.replica,
                 prompt_tokens=reply.prompt_tokens,
                 cached_tokens=reply.cached_tokens,
                 completion_tokens=reply.completion_tokens,
                 wait_s=time.perf_counter() - began,
-                service_s=asked.entry.service_s,
-                replica=reply.replica,
+                queue_s=max(asked.entry.call_s - reply.service_s, 0.0),
+                service_s=reply.service_s,
+                gpu_s=reply.gpu_s,
+                joules=reply.joules,
+                dollars=dollars(reply, model.price),
             )
         )
         return reply
+
+    async def prompt_tokens(self, prompt: Prompt) -> int | None:
+        """See ``Tools``."""
+        tokenizer = self.models["answer"].tokenizer
+        if tokenizer is None:
+            return None
+        return await self.source.prompt_tokens(tokenizer, prompt.system, prompt.user)
 
     async def embed(self, texts: Sequence[str]) -> F32:
         """See ``Tools``."""
@@ -249,6 +318,13 @@ class EngineTools:
     async def nodes(self, rows: Sequence[int]) -> NodeTable:
         """See ``Tools``."""
         return await self.source.nodes(rows)
+
+
+def dollars(reply: Reply, price: PriceConfig) -> float:
+    """Price one reply."""
+    new_tokens = reply.prompt_tokens - reply.cached_tokens
+    tokens = new_tokens * price.prompt + reply.cached_tokens * price.cached + reply.completion_tokens * price.completion
+    return tokens / 1e6 + reply.gpu_s * price.gpu_hour / 3600
 
 
 def make_encoder(config: Config, **overrides: Any) -> SentenceEncoder:
@@ -282,8 +358,10 @@ def index_settings(config: Config) -> IndexSettings:
 
 
 def _serving_counter(config: Config) -> Counter | None:
-    deployment = config.deployments[config.generation.model]
-    name: str | None = getattr(deployment, "tokenizer", None)
-    if name is None:
+    """Count by the tokenizers of all models that answer, the most that any of them makes of a text."""
+    answering = {config.deployment_of(member) for member in range(config.ensemble.members)}
+    names = {config.deployments[name].tokenizer for name in answering}
+    counters = [token_counter(name) for name in sorted(filter(None, names))]
+    if not counters:
         return None
-    return token_counter(name)
+    return lambda texts: np.max([count(texts) for count in counters], axis=0)

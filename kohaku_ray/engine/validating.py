@@ -27,16 +27,14 @@ def validate(config: Config) -> list[str]:
     name, data = read_source(config.questions.path)
     questions = read_questions(name, data, config.questions.limit)
     Prompts(config.generation.prompts)
-    used = sorted({config.generation.model, config.generation.planner_model or config.generation.model})
-    for key in used:
-        if config.deployments[key].kind != "vllm":
-            check_deployment(key, config.deployments[key])
+    for key, deployment in config.used_deployments.items():
+        check_deployment(key, deployment, here=_cluster_address(config) is None)
     demand = answer_demand(config)
     return [
         f"documents: {len(files)} files, {len(metadata)} with metadata",
         f"questions: {len(questions)} in {name}",
         f"index: {_index_state(config)}",
-        *(f"deployments.{key}: {config.deployments[key].kind}, {_serving_state(config, key)}" for key in used),
+        *(f"deployments.{key}: {deployment.kind}" for key, deployment in config.used_deployments.items()),
         f"demand: {demand.cpus:g} CPUs and {demand.gpus:g} GPUs for {demand.reason}; {_cluster_state(config)}",
         "valid",
     ]
@@ -53,12 +51,12 @@ def _index_state(config: Config) -> str:
     return f"{config.index.path}: {counts['n_documents']} documents, {counts['n_vectors']} vectors"
 
 
-def _serving_state(config: Config, key: str) -> str:
-    return "not served by this version yet" if config.deployments[key].kind == "vllm" else "ready to be served"
+def _cluster_address(config: Config) -> str | None:
+    return config.cluster.address or os.environ.get("RAY_ADDRESS")
 
 
 def _cluster_state(config: Config) -> str:
-    address = config.cluster.address or os.environ.get("RAY_ADDRESS")
+    address = _cluster_address(config)
     if address is not None:
         return f"checked when the job joins {address}"
     check_demand(answer_demand(config), {"CPU": local_cpus(config.cluster)})

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
-from typing import Any
+from typing import Any, TypeVar
 
 import numpy as np
 import pyarrow as pa
@@ -17,12 +17,15 @@ from kohaku_ray.engine.members import Answered, Prepared
 from kohaku_ray.engine.runs import TABLES, RunDirectory
 from kohaku_ray.engine.sources import read_metadata
 from kohaku_ray.ensemble.agreement import agreement_weights
+from kohaku_ray.ensemble.decide import settled
 from kohaku_ray.ensemble.normalise import group_values
 from kohaku_ray.ensemble.vote import Ballot, VoteRule, vote
 from kohaku_ray.generation.seeds import seed_for
 from kohaku_ray.index.store import Index
 from kohaku_ray.records import BLANK, Question
 from kohaku_ray.submissions import SubmissionRow, write_submission
+
+Row = TypeVar("Row")
 
 SHARED = -1
 """Member number of what all members share: plan and evidence under ``scope: answer``."""
@@ -103,15 +106,32 @@ SCHEMAS: dict[str, pa.Schema] = {
             ("role", pa.string()),
             ("attempt", pa.int32()),
             ("source", pa.string()),
+            ("deployment", pa.string()),
+            ("replica", pa.string()),
             ("prompt_tokens", pa.int64()),
             ("cached_tokens", pa.int64()),
             ("completion_tokens", pa.int64()),
             ("wait_s", pa.float64()),
+            ("queue_s", pa.float64()),
             ("service_s", pa.float64()),
-            ("replica", pa.string()),
+            ("gpu_s", pa.float64()),
+            ("joules", pa.float64()),
+            ("dollars", pa.float64()),
         ]
     ),
 }
+
+SPENT = (
+    "prompt_tokens",
+    "cached_tokens",
+    "completion_tokens",
+    "queue_s",
+    "service_s",
+    "gpu_s",
+    "joules",
+    "dollars",
+)
+"""Columns of usage that add up."""
 
 Rows = list[dict[str, Any]]
 Tables = dict[str, pa.Table]
@@ -125,13 +145,17 @@ class BlockResult:
         n_questions: Rows in it.
         n_member_errors: Member answers that carry an error.
         n_questions_in_error: Questions all of whose members carry one.
+        n_answers: Member answers asked for.
         n_calls: Model calls by source.
+        spent: What the calls made by this run took: tokens, seconds, joules (where all of them are measured), dollars.
     """
 
     n_questions: int
     n_member_errors: int
     n_questions_in_error: int
+    n_answers: int
     n_calls: dict[str, int]
+    spent: dict[str, float]
 
 
 def vote_block(config: Config, n_prepared: int, *parts: Sequence[Any]) -> tuple[BlockResult, Tables]:
@@ -145,27 +169,54 @@ def vote_block(config: Config, n_prepared: int, *parts: Sequence[Any]) -> tuple[
     Returns:
         Counts, and the block's rows of every output table.
     """
-    prepared: Sequence[Sequence[Prepared]] = parts[:n_prepared]
-    answered: Sequence[Sequence[Answered]] = parts[n_prepared:]
+    prepared: Sequence[Sequence[Prepared | None]] = parts[:n_prepared]
+    answered: Sequence[Sequence[Answered | None]] = parts[n_prepared:]
+    shared = n_prepared == 1
     rows: dict[str, Rows] = {name: [] for name in TABLES}
     for place, row in enumerate(prepared[0]):
-        answers = [member[place] for member in answered]
-        sources = [block[place] for block in prepared]
+        assert row is not None  # the first member prepares every question
+        answers = _those_there(member[place] for member in answered)
+        sources = _those_there(block[place] for block in prepared)
         question, given = row.question, _answer_rows(config, row.question, answers)
         rows["answers"] += given
         rows["votes"].append(_vote_row(config, question.question_id, question.text, question.answer_unit, given))
-        rows["plans"] += _plan_rows(sources)
-        rows["evidence"] += _evidence_rows(sources, answers)
-        rows["usage"] += _usage_rows(row.question, sources, answers)
+        rows["plans"] += _plan_rows(sources, shared)
+        rows["evidence"] += _evidence_rows(sources, answers, shared)
+        rows["usage"] += _usage_rows(row.question, sources, answers, shared)
     calls = [row["source"] for row in rows["usage"]]
     errors = [row["error"] is not None for row in rows["answers"]]
     result = BlockResult(
         n_questions=len(prepared[0]),
         n_member_errors=sum(errors),
         n_questions_in_error=sum(row["n_errors"] == row["n_members"] for row in rows["votes"]),
+        n_answers=len(rows["answers"]),
         n_calls={source: calls.count(source) for source in ("ledger", "joined", "made")},
+        spent=_spent(rows["usage"]),
     )
     return result, {name: pa.Table.from_pylist(rows[name], schema=SCHEMAS[name]) for name in TABLES}
+
+
+def _spent(usage: Rows) -> dict[str, float]:
+    made = [row for row in usage if row["source"] == "made"]
+    return {name: sum(row[name] for row in made) for name in SPENT if all(row[name] is not None for row in made)}
+
+
+def settle_block(config: Config, questions: Sequence[Question], *answered: Sequence[Answered | None]) -> list[bool]:
+    """Say of which questions of a block the members still to come could change nothing (see ``settled``).
+
+    Args:
+        config: The run's configuration.
+        questions: The block.
+        *answered: The answers so far, in member order; None where a question was settled before.
+    """
+    rule, ensemble = rule_of(config.ensemble.vote), config.ensemble
+    found = []
+    for place, question in enumerate(questions):
+        there = _those_there(member[place] for member in answered)
+        ballots = [_ballot(asdict(row.answer.prediction)) for row in there]
+        ended = len(there) < len(answered)
+        found.append(ended or settled(ballots, ensemble.members, rule, ensemble.stops, question.answer_unit))
+    return found
 
 
 def finish_run(config: Config, run: str, blocks: Sequence[Any]) -> None:
@@ -250,11 +301,15 @@ def _weighted_votes(config: Config, votes: pa.Table, answers: pa.Table) -> pa.Ta
     return pa.Table.from_pylist(again, schema=SCHEMAS["votes"])
 
 
-def _plan_rows(sources: Sequence[Prepared]) -> Rows:
+def _those_there(rows: Iterable[Row | None]) -> list[Row]:
+    return [row for row in rows if row is not None]
+
+
+def _plan_rows(sources: Sequence[Prepared], shared: bool) -> Rows:
     return [
         {
             "question_id": row.question.question_id,
-            "member": SHARED if len(sources) == 1 else member,
+            "member": SHARED if shared else member,
             "queries": list(row.evidence.queries) if row.evidence is not None else [],
             "error": row.error or (row.evidence.plan_error if row.evidence is not None else None),
         }
@@ -285,13 +340,13 @@ def _answer_rows(config: Config, question: Question, answers: Sequence[Answered]
     return rows
 
 
-def _evidence_rows(sources: Sequence[Prepared], answers: Sequence[Answered]) -> Rows:
+def _evidence_rows(sources: Sequence[Prepared], answers: Sequence[Answered], shared: bool) -> Rows:
     """The ranked evidence of every attempt that gave an answer: once where members share it."""
     rows: Rows = []
     seen: set[tuple[int, int]] = set()
     for member, answered in enumerate(answers):
-        source = sources[member if len(sources) > 1 else 0]
-        owner = member if len(sources) > 1 else SHARED
+        source = sources[0 if shared else member]
+        owner = SHARED if shared else member
         key = (owner, answered.answer.prediction.attempt)
         if source.evidence is None or key in seen:
             continue
@@ -310,8 +365,7 @@ def _evidence_rows(sources: Sequence[Prepared], answers: Sequence[Answered]) -> 
     return rows
 
 
-def _usage_rows(question: Question, sources: Sequence[Prepared], answers: Sequence[Answered]) -> Rows:
-    shared = len(sources) == 1
+def _usage_rows(question: Question, sources: Sequence[Prepared], answers: Sequence[Answered], shared: bool) -> Rows:
     calls = [(SHARED if shared else member, call) for member, row in enumerate(sources) for call in row.calls]
     calls += [(member, call) for member, answered in enumerate(answers) for call in answered.calls]
     return [{"question_id": question.question_id, "member": member, **asdict(call)} for member, call in calls]

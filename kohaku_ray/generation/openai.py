@@ -9,31 +9,20 @@ import re
 from collections.abc import Mapping
 from datetime import UTC, datetime
 from email.utils import parsedate_to_datetime
-from typing import Any, Literal
+from typing import Any
 
 import httpx
 
 from kohaku_ray.errors import ConfigError, ContextOverflowError, ModelError, TransientModelError
+from kohaku_ray.generation.completions import SchemaMode, completion_body, read_completion, refuses_length
 from kohaku_ray.generation.limits import Limiter, TokenBucket
 from kohaku_ray.generation.request import ChatRequest
 from kohaku_ray.records import Reply
-
-SchemaMode = Literal["json_schema", "json_object", "none"]
 
 MAX_RETRY_AFTER_S = 300.0
 MAX_BACKOFF_S = 60.0
 
 _TRANSIENT_STATUS = frozenset({408, 409, 425, 429})
-_OVERFLOW_STATUS = frozenset({400, 413, 422})
-_OVERFLOW_WORDS = (
-    "context_length_exceeded",
-    "maximum context length",
-    "context window",
-    "context size",
-    "too long",
-    "reduce the length",
-    "longer than the maximum model length",
-)
 _SURELY_CHARS_PER_TOKEN = 8  # no tokenizer packs prose so densely: such a prompt need not be sent to be refused
 _BODY_CHARS = 300
 
@@ -138,16 +127,7 @@ class OpenAIBackend:
             )
 
     def _body(self, request: ChatRequest) -> dict[str, Any]:
-        body: dict[str, Any] = {
-            "model": self._model,
-            "messages": [{"role": role, "content": content} for role, content in request.messages],
-            "temperature": request.temperature,
-            "top_p": request.top_p,
-            "max_tokens": request.max_tokens,
-            "seed": request.seed,
-        }
-        if request.schema is not None and request.schema.get("type") == "object":
-            body |= _response_format(self._schema_mode, request.schema)
+        body = completion_body(request, self._model, self._schema_mode)
         body |= self._extra_body
         return {name: value for name, value in body.items() if value is not None}
 
@@ -187,7 +167,7 @@ class OpenAIBackend:
         if status in _TRANSIENT_STATUS or status >= 500:
             return TransientModelError(said, retry_after_s(response.headers.get("Retry-After")))
         where = f"{self._model} at {self._shown_url}/chat/completions"
-        if status == 413 or (status in _OVERFLOW_STATUS and any(word in text.lower() for word in _OVERFLOW_WORDS)):
+        if refuses_length(status, text):
             return ContextOverflowError(f"{where} refuses the prompt's length: {said}")
         return ModelError(f"{where}: {said}: {_way_out(status)}")
 
@@ -241,15 +221,6 @@ def _checked_extra(extra_body: Mapping[str, Any]) -> dict[str, Any]:
     return dict(extra_body)
 
 
-def _response_format(mode: SchemaMode, schema: Mapping[str, Any]) -> dict[str, Any]:
-    if mode == "json_schema":
-        named = {"name": "answer", "schema": schema, "strict": True}
-        return {"response_format": {"type": "json_schema", "json_schema": named}}
-    if mode == "json_object":
-        return {"response_format": {"type": "json_object"}}
-    return {}
-
-
 def _way_out(status: int) -> str:
     if status in (401, 403):
         return "check the key in the variable that deployments.*.api_key_env names"
@@ -268,30 +239,7 @@ def _read_reply(response: httpx.Response) -> Reply:
         body = response.json()
     except (ValueError, RecursionError) as error:
         raise TransientModelError(f"malformed JSON in a body of {len(response.content)} bytes") from error
-    choices = body.get("choices") if isinstance(body, dict) else None
-    choice = choices[0] if isinstance(choices, list) and choices else None
-    message = choice.get("message") if isinstance(choice, dict) else None
-    if choice is None or not isinstance(message, dict):
+    reply = read_completion(body)
+    if reply is None:
         raise TransientModelError(f"no choices in the reply: {' '.join(response.text.split())[:_BODY_CHARS]}")
-    usage = _object(body.get("usage"))
-    return Reply(
-        text=_content_text(message.get("content")) or _content_text(message.get("refusal")),
-        prompt_tokens=_count(usage.get("prompt_tokens")),
-        cached_tokens=_count(_object(usage.get("prompt_tokens_details")).get("cached_tokens")),
-        completion_tokens=_count(usage.get("completion_tokens")),
-        finish_reason=str(choice.get("finish_reason") or "stop"),
-    )
-
-
-def _content_text(content: Any) -> str:
-    """Join the text of a message: a string, or a list of parts; null where the model only thought."""
-    parts = [_object(part).get("text") for part in content] if isinstance(content, list) else [content]
-    return "".join(part for part in parts if isinstance(part, str))
-
-
-def _object(value: Any) -> dict[str, Any]:
-    return value if isinstance(value, dict) else {}
-
-
-def _count(value: Any) -> int:
-    return value if isinstance(value, int) and value > 0 else 0
+    return reply

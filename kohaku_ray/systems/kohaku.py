@@ -20,8 +20,8 @@ from kohaku_ray.systems.tools import Tools
 CHARS_PER_TOKEN = 3
 """Fewer than English has: for what no node counts, the estimate must not fall short."""
 
-REF_MARK_CHARS = len("[ref_id=] \n")
-"""What a snippet's line adds to its text and its document's id."""
+CUT = "length"
+"""Finish reason of a reply that max_tokens cut off."""
 
 OVERFLOW_STEP = 2
 """How many matches a query gives up when the model refuses the prompt's length."""
@@ -127,11 +127,11 @@ async def _plan(question: Question, tools: Tools, settings: Config) -> tuple[tup
 async def _ask(evidence: Evidence, tools: Tools, settings: Config, attempt: int) -> _Asked:
     """Show one depth of the evidence; if the model refuses the length, a little less, once."""
     depth = Depth.of(settings, attempt)
-    context = _context(evidence, depth, tools, settings)
+    context = await _context(evidence, depth, tools, settings)
     try:
         return _Asked(context, False, await _chat(evidence.question, context, tools, settings, attempt))
     except ContextOverflowError as error:
-        context = _context(evidence, depth.shallower(context), tools, settings)
+        context = await _context(evidence, depth.shallower(context), tools, settings)
         if not context.doc_ids:
             return _Asked(context, True, error=_named(error))
     except ModelError as error:
@@ -151,10 +151,24 @@ async def _chat(question: Question, context: Context, tools: Tools, settings: Co
     captions = [(caption.doc_id, caption.text) for caption in context.captions]
     prompt = tools.prompts.answer(question, snippets, captions, generation.prompt_order)
     schema = answer_schema(context.doc_ids, generation.constrain_refs)
-    return await tools.chat(prompt, schema=schema, attempt=attempt, role="answer")
+    reply = await tools.chat(prompt, schema=schema, attempt=attempt)
+    if reply.finish_reason != CUT:
+        return reply
+    # Once more, with all the room there is up to twice as much: half an answer is none.
+    room = 2 * generation.max_tokens
+    if tools.window_tokens is not None:
+        room = min(room, tools.window_tokens - reply.prompt_tokens)
+    if room > generation.max_tokens:
+        reply = await tools.chat(prompt, schema=schema, attempt=attempt, max_tokens=room)
+    if reply.finish_reason == CUT:
+        raise ModelError(
+            f"the reply was cut off at {reply.completion_tokens} tokens (generation.max_tokens is "
+            f"{generation.max_tokens}): raise it, or serve the model with a longer window"
+        )
+    return reply
 
 
-def _context(evidence: Evidence, depth: Depth, tools: Tools, settings: Config) -> Context:
+async def _context(evidence: Evidence, depth: Depth, tools: Tools, settings: Config) -> Context:
     """Rank the evidence at a depth and assemble what fits the budget and the model's window."""
     retrieval = settings.retrieval
     ranked = rank(
@@ -167,7 +181,7 @@ def _context(evidence: Evidence, depth: Depth, tools: Tools, settings: Config) -
         dedup=retrieval.dedup,
         bm25_top_k=retrieval.bm25_top_k,
     )
-    room = _window_room(evidence, ranked, tools, settings)
+    room = await _window_room(evidence, ranked, tools, settings)
     return assemble(
         evidence.nodes,
         ranked,
@@ -179,14 +193,17 @@ def _context(evidence: Evidence, depth: Depth, tools: Tools, settings: Config) -
     )
 
 
-def _window_room(evidence: Evidence, ranked: Ranked, tools: Tools, settings: Config) -> int | None:
+async def _window_room(evidence: Evidence, ranked: Ranked, tools: Tools, settings: Config) -> int | None:
     """Tokens that the model's window leaves for the context, beside the reply and the rest of the prompt."""
     if tools.window_tokens is None:
         return None
-    bare = tools.prompts.answer(evidence.question, [], [], settings.generation.prompt_order)
-    longest_id = max((len(evidence.nodes.doc_id(row)) for row in ranked.rows), default=0)
-    n_chars = len(bare.system) + len(bare.user) + len(ranked) * (longest_id + REF_MARK_CHARS)
-    return tools.window_tokens - settings.generation.max_tokens - math.ceil(n_chars / CHARS_PER_TOKEN)
+    marks = [(evidence.nodes.doc_id(row), "") for row in ranked.rows]
+    frame = tools.prompts.answer(evidence.question, marks, [], settings.generation.prompt_order)
+    n_tokens = await tools.prompt_tokens(frame)
+    if n_tokens is None:
+        n_tokens = math.ceil((len(frame.system) + len(frame.user)) / CHARS_PER_TOKEN)
+    # Where a text joins its mark, tokens may split otherwise than they did alone.
+    return tools.window_tokens - settings.generation.max_tokens - n_tokens - len(marks)
 
 
 def _read(question: Question, asked: _Asked, attempt: int) -> Prediction:

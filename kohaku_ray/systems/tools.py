@@ -36,13 +36,25 @@ class Tools(Protocol):
         schema: dict[str, Any] | None = None,
         attempt: int = 0,
         role: Literal["plan", "answer"] = "answer",
+        max_tokens: int | None = None,
     ) -> Reply:
         """Ask the model that plays ``role``; the member's seed for ``attempt`` is bound already.
+
+        Args:
+            prompt: What to send.
+            schema: What the reply must follow; None: free text.
+            attempt: Which attempt this is, from 0.
+            role: Who is asked.
+            max_tokens: Longest reply, in tokens; None: the configured one.
 
         Raises:
             ContextOverflowError: The model refuses the prompt's length.
             ModelError: The backend failed for good.
         """
+        ...
+
+    async def prompt_tokens(self, prompt: Prompt) -> int | None:
+        """Count a prompt as the answering model sees it, its chat template included; None where it has no tokenizer."""
         ...
 
     async def embed(self, texts: Sequence[str]) -> F32:

@@ -29,6 +29,7 @@ class Call:
     attempt: int
     prompt: Prompt
     schema: dict[str, Any] | None
+    max_tokens: int | None = None
 
 
 Script = Callable[[Call], "Reply | str | Exception | Any"]
@@ -47,8 +48,8 @@ class InProcessTools:
     calls: list[Call] = field(default_factory=list)
     asked: list[tuple[Any, ...]] = field(default_factory=list)
 
-    async def chat(self, prompt, *, schema=None, attempt=0, role="answer") -> Reply:
-        call = Call(role, attempt, prompt, schema)
+    async def chat(self, prompt, *, schema=None, attempt=0, role="answer", max_tokens=None) -> Reply:
+        call = Call(role, attempt, prompt, schema, max_tokens)
         self.calls.append(call)
         await asyncio.sleep(0)  # let other questions in, as a real call would
         reply = self.script(call)
@@ -57,6 +58,9 @@ class InProcessTools:
         if isinstance(reply, Exception):
             raise reply
         return Reply(reply, prompt_tokens=100, completion_tokens=10) if isinstance(reply, str) else reply
+
+    async def prompt_tokens(self, prompt) -> int | None:
+        return None
 
     async def embed(self, texts: Sequence[str]):
         self.asked.append(("embed", tuple(texts)))

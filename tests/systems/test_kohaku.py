@@ -309,7 +309,6 @@ def test_dedup_none_repeats_texts():
         '{"foo": 1}',
         "\x00\ud800",
         "{" * 5000,
-        Reply('{"explanation": "the dr', finish_reason="length", completion_tokens=1024),
     ],
 )
 def test_an_unreadable_reply_is_asked_again_and_then_blank_with_the_reason(bad):
@@ -321,6 +320,29 @@ def test_an_unreadable_reply_is_asked_again_and_then_blank_with_the_reason(bad):
     assert len(tools.calls) == 2
     mended = answered(tools_for(bad, reply()), settings(max_retries=1)).prediction
     assert (mended.answer_value, mended.error, mended.attempt) == ("12", None, 1)
+
+
+def test_a_reply_cut_off_is_asked_once_more_with_more_room_and_then_an_error():
+    cut = Reply('{"explanation": "the dr', finish_reason="length", prompt_tokens=100, completion_tokens=1024)
+    tools = tools_for(cut, reply())
+    assert answered(tools, settings(max_retries=1)).prediction.answer_value == "12"
+    assert [call.max_tokens for call in tools.calls] == [None, 2048]
+    assert [call.attempt for call in tools.calls] == [0, 0]
+
+    tools = tools_for(cut, cut)
+    answer = answered(tools, settings(max_retries=1)).prediction
+    assert answer.is_blank
+    assert "cut off at 1024 tokens" in answer.error
+    assert answer.ref_ids == ()
+    assert len(tools.calls) == 2
+
+
+def test_a_reply_cut_off_by_the_window_itself_is_not_asked_again():
+    cut = Reply('{"explanation": "the dr', finish_reason="length", prompt_tokens=3000, completion_tokens=1024)
+    tools = tools_for(cut)
+    tools.window_tokens = 4000
+    assert "cut off" in answered(tools, settings(max_retries=1)).prediction.error
+    assert len(tools.calls) == 1
 
 
 @pytest.mark.parametrize("refs", [[], None, "energy", [None, 3], {"x": 1}, ["is_blank"]])

@@ -1,0 +1,112 @@
+"""Which replica a question's calls go to: all of them to one, and no replica far above the mean."""
+
+from __future__ import annotations
+
+import math
+from collections import Counter, OrderedDict
+from collections.abc import Collection, Hashable, Sequence
+from typing import Any, Generic, TypeVar
+
+R = TypeVar("R", bound=Hashable)
+
+BOUND = 1.25
+"""Most questions in flight of a replica over their mean."""
+
+N_REMEMBERED = 100_000
+"""Questions whose place is kept after their last call, for a retry or a later wave."""
+
+
+class Placement(Generic[R]):
+    """Consistent hashing with bounded loads (Mirrokni, Thorup & Zadimoghaddam 2018), a whole question at a time.
+
+    A question goes to the first replica of its ring order that holds no more than ``bound`` times the mean of the
+    questions in flight, and stays there while that replica lives: its context is prefilled once.
+
+    Attributes:
+        n_placed: Questions placed so far.
+        n_moved: How many of them did not go to the first of their order.
+    """
+
+    def __init__(self, bound: float = BOUND) -> None:
+        """Start without any question.
+
+        Args:
+            bound: Most questions of a replica over their mean, at least 1.
+        """
+        self._bound = bound
+        self._at: OrderedDict[str, R] = OrderedDict()
+        self._calls: Counter[str] = Counter()
+        self._loads: Counter[R] = Counter()
+        self.n_placed = self.n_moved = 0
+
+    def place(self, question: str, order: Sequence[R], replicas: Collection[R]) -> R:
+        """Say where a question's next call goes.
+
+        Args:
+            question: Name of the question.
+            order: Every live replica, by the ring's order for this question.
+            replicas: The same, to look up.
+        """
+        there = self._at.get(question)
+        if there is not None and there in replicas:
+            self._at.move_to_end(question)
+            self._open(question)
+            return there
+        # With this question among them: an empty cluster takes one everywhere.
+        most = math.ceil(self._bound * (self.n_in_flight + 1) / len(order))
+        place = next((replica for replica in order if self._loads[replica] < most), order[0])
+        self.n_placed += 1
+        self.n_moved += place != order[0]
+        if question in self._calls and there is not None:  # its replica died under its calls
+            self._loads[there] -= 1
+            self._loads[place] += 1
+        self._at[question] = place
+        self._at.move_to_end(question)
+        self._open(question)
+        return place
+
+    def began(self, question: str) -> None:
+        """Note that a call of a placed question is on its way."""
+        self._open(question)
+        self._calls[question] += 1
+
+    def ended(self, question: str) -> None:
+        """Note that a call is over."""
+        self._calls[question] -= 1
+        if self._calls[question] <= 0:
+            del self._calls[question]
+            self._loads[self._at[question]] -= 1
+            self._forget()
+
+    @property
+    def n_in_flight(self) -> int:
+        """Count the questions with calls on their way."""
+        return len(self._calls)
+
+    def load(self, replica: R) -> int:
+        """Count a replica's questions in flight."""
+        return self._loads[replica]
+
+    def _open(self, question: str) -> None:
+        """Count a question from its placement on: many may be placed before the first call is on its way."""
+        if question not in self._calls:
+            self._calls[question] = 0
+            self._loads[self._at[question]] += 1
+
+    def _forget(self) -> None:
+        while len(self._at) > N_REMEMBERED and next(iter(self._at)) not in self._calls:
+            self._at.popitem(last=False)
+
+
+_PLACEMENTS: dict[str, Placement[Any]] = {}
+
+
+def placement_of(application: str, bound: float = BOUND) -> Placement[Any]:
+    """Give this process's placement of an application: its router is Serve's own, and nobody else gets hold of it."""
+    return _PLACEMENTS.setdefault(application, Placement(bound))
+
+
+def counts_of(application: str) -> tuple[int, int]:
+    """Count the questions this process placed for an application, and those it moved."""
+    placement = _PLACEMENTS.get(application)
+    return (placement.n_placed, placement.n_moved) if placement is not None else (0, 0)

@@ -1,0 +1,53 @@
+"""The request router of vLLM deployments: Ray Serve's consistent hashing, with the load of every replica bounded."""
+
+from __future__ import annotations
+
+import sys
+from typing import Any
+
+from ray.serve.experimental.consistent_hash_router import ConsistentHashRouter
+
+from kohaku_ray.engine.placement import BOUND
+
+N_RANKS = 3
+"""Replicas a call is offered to before it waits: the question's own, then the next on the ring."""
+
+
+class QuestionRouter(ConsistentHashRouter):
+    """Sends all calls of a session, which is a question, to one replica (see ``Placement``).
+
+    A call that its replica rejects, because it holds as many as it may, goes on along the ring alone.
+    """
+
+    def initialize_state(self, bound: float = BOUND, **kwargs: Any) -> None:
+        """Read the deployment's ``request_router_kwargs``; ``bound`` is that of ``Placement``."""
+        # Imported here: Serve ships this class by value, with module variables of its own.
+        from kohaku_ray.engine.placement import placement_of
+
+        # The placement wants the whole ring's order.
+        super().initialize_state(num_fallback_replicas=sys.maxsize - 1, **kwargs)
+        self._placement = placement_of(self._deployment_id.app_name, bound)
+        self._calls: dict[str, str] = {}
+
+    async def choose_replicas(self, candidate_replicas: list[Any], pending_request: Any = None) -> list[list[Any]]:
+        """Rank the replicas: the question's own first, then the ring's order."""
+        ranks: list[list[Any]] = await super().choose_replicas(candidate_replicas, pending_request)
+        session = pending_request.metadata.session_id if pending_request is not None else None
+        if not session or not ranks:
+            return ranks[:N_RANKS]
+        order = {replica.replica_id: replica for [replica] in ranks}
+        own = self._placement.place(session, list(order), order)
+        return [[order.pop(own)], *([replica] for replica in order.values())][:N_RANKS]
+
+    def on_request_routed(self, pending_request: Any, replica_id: Any, result: Any) -> None:
+        """Count the question where it was placed."""
+        session = pending_request.metadata.session_id
+        if session:
+            self._calls[pending_request.metadata.internal_request_id] = session
+            self._placement.began(session)
+
+    def on_request_completed(self, replica_id: Any, internal_request_id: str) -> None:
+        """Count the call no longer."""
+        session = self._calls.pop(internal_request_id, None)
+        if session is not None:
+            self._placement.ended(session)

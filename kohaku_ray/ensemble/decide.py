@@ -1,0 +1,216 @@
+"""When the members that have answered already decide a question, whatever the others would say (DESIGN §5).
+
+Members answer in waves and in member order, so those that have answered are always the first k of m. Any ballot may
+come from each of the others, so an outcome stands exactly where the worst of them could not move it; and since a vote
+for one thing helps nothing else, the worst they can do is to agree. That turns every question about their
+ballots into a count: could one rival, with all the votes to come, overtake?
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Hashable, Iterable, Mapping, Sequence
+from typing import Literal, TypeVar
+
+from kohaku_ray.ensemble.vote import Ballot, VoteRule, vote
+from kohaku_ray.errors import ConfigError
+from kohaku_ray.values import is_blank
+
+Stop = Literal["never", "value", "row"]
+
+K = TypeVar("K", bound=Hashable)
+
+_BLANK = -1  # the blanks' group
+_EPSILON = 1e-9  # as in vote: a share of blanks this close to the quorum reaches it
+
+
+def settled(ballots: Sequence[Ballot], n_members: int, rule: VoteRule, stop: Stop, unit: str | None = None) -> bool:
+    """Tell whether no ballots of the remaining members could change the outcome.
+
+    Exact for every strategy, blank rule, tie rule and ``compat``: it is true as soon as every future has the outcome
+    of ``vote(ballots)``, and while it is false some future has another. Two things never settle before the end:
+    ``weights: agreement``, which needs all votes; and, with ``stop: row``, any answer of ``union`` and ``majority``,
+    since whoever is left may bring a reference more (their abstentions do settle).
+
+    Args:
+        ballots: Of the first members, in member order; none where nobody has answered yet.
+        n_members: How many members there are in all.
+        rule: How they will be counted.
+        stop: What must stand: ``value``, the winning group of equal answers or the abstention, though not the spelling
+            it is written in; ``row``, the whole row to the byte, so spelling, references and their order, and the
+            member shown too; ``never``, which waits for all.
+        unit: The question's answer unit.
+
+    Raises:
+        ConfigError: There are more ballots than members.
+    """
+    n_left = n_members - len(ballots)
+    if n_left < 0:
+        raise ConfigError(
+            f"There are {len(ballots)} ballots but only {n_members} members: give each member's ballot once."
+        )
+    if n_left == 0:
+        return True
+    if stop == "never" or rule.weights == "agreement":
+        return False
+    return _Standing(ballots, n_left, rule, unit).stands(stop)
+
+
+def default_waves(n_members: int) -> tuple[int, ...]:
+    """Split members into waves: a bare majority first, then one by one, as (5, 1, 1, 1, 1).
+
+    Raises:
+        ConfigError: There is no member.
+    """
+    if n_members < 1:
+        raise ConfigError(f"An ensemble of {n_members} members has no waves: it needs at least 1 member.")
+    first = n_members // 2 + 1
+    return (first, *[1] * (n_members - first))
+
+
+def check_waves(waves: Sequence[int], n_members: int) -> None:
+    """Check that waves are positive and make up the ensemble.
+
+    Raises:
+        ConfigError: They do not; the text names both numbers.
+    """
+    text = ", ".join(map(str, waves))
+    idle = next((number for number, size in enumerate(waves, 1) if size < 1), None)
+    if idle is not None:
+        raise ConfigError(
+            f"Wave {idle} of the waves [{text}] has {waves[idle - 1]} members: give each wave at least 1, "
+            f"and all of them together {n_members}."
+        )
+    if sum(waves) != n_members:
+        raise ConfigError(
+            f"The waves [{text}] add up to {sum(waves)} members but the ensemble has {n_members}: "
+            f"make them add up to {n_members}, or leave them out."
+        )
+
+
+class _Standing:
+    """What the members so far make of a question, against what those left could make of it."""
+
+    def __init__(self, ballots: Sequence[Ballot], n_left: int, rule: VoteRule, unit: str | None) -> None:
+        self.ballots, self.n_left, self.rule = ballots, n_left, rule
+        self.verdict = vote(ballots, rule, unit)
+        # members to come join these groups or open new ones: a group's first member alone says who belongs to it
+        self.answers = [_BLANK] * len(ballots)
+        for number, group in enumerate(self.verdict.groups):
+            for member in group.members:
+                self.answers[member] = _BLANK if group.is_blank else number
+        self.refs = [
+            frozenset() if answer == _BLANK else self._ref_set(ballot.ref_ids)
+            for ballot, answer in zip(ballots, self.answers, strict=True)
+        ]
+        blanks_vote = rule.blank_quorum is None and not rule.ignore_blank
+        self.voters = [member for member, answer in enumerate(self.answers) if blanks_vote or answer != _BLANK]
+        shown = self.verdict.winner
+        self.leader = _BLANK if self.verdict.is_blank or shown is None else self.answers[shown]
+
+    def _ref_set(self, refs: Iterable[str]) -> frozenset[str]:
+        """Compare references as the vote does."""
+        if self.rule.compat:
+            return frozenset(refs)
+        return frozenset(ref.strip().lower() for ref in refs if not is_blank(ref))
+
+    def stands(self, stop: Stop) -> bool:
+        """Tell whether the verdict so far is final."""
+        if self.rule.blank_quorum is not None:
+            n_blank = self.answers.count(_BLANK)
+            quorum = self.rule.blank_quorum * (len(self.ballots) + self.n_left) - _EPSILON
+            if n_blank >= quorum:
+                return stop == "value" or self._abstention_stays()
+            if n_blank + self.n_left >= quorum:
+                return False
+        return self._answer_stays() and (stop == "value" or self._row_stays())
+
+    def _answer_stays(self) -> bool:
+        if self.rule.strategy == "first_non_blank":
+            return not self.verdict.is_blank
+        if self.rule.strategy != "ref_priority":
+            return self._leads(self.voters)
+        # another set may come to be chosen, if only the same answer wins among its runs
+        chosen = _contenders(self._count_refs(self.voters), self.n_left)
+        return all(self._leads([member for member in self.voters if self.refs[member] == refs]) for refs in chosen)
+
+    def _leads(self, pool: Sequence[int]) -> bool:
+        """Tell whether the answer so far wins among some members, whatever members those left add to them."""
+        votes = Counter(self.answers[member] for member in pool)
+        lead = votes[self.leader]
+        if self.rule.tiebreak == "first" or self.rule.compat:
+            # the published script's tie, where no two gave the same string, is open while the answer has one vote
+            tie_open = self.rule.tiebreak == "blank" and self.leader != _BLANK and lead < 2
+            return not tie_open and _contenders(votes, self.n_left) == [self.leader]
+        del votes[self.leader]
+        strongest = max(votes.values(), default=0) + self.n_left
+        return strongest <= lead if self.leader == _BLANK else strongest < lead
+
+    def _row_stays(self) -> bool:
+        """Tell whether the written row stands, given that the answer does."""
+        shown = self.verdict.winner
+        if self.verdict.is_blank or shown is None:
+            return self._abstention_stays()
+        if self.rule.strategy == "first_non_blank":
+            return True
+        runs = [member for member in self.voters if self.answers[member] == self.leader]
+        if self.rule.strategy == "ref_priority":
+            runs = [member for member in runs if self.refs[member] == self.refs[shown]]
+        spellings = Counter(self.ballots[member].answer_value.strip() for member in runs)
+        return (
+            len(_contenders(spellings, self.n_left)) == 1
+            and self._refs_stay(runs)
+            # a member that cites what is written is shown for good; any other gives way to one that does
+            and self.refs[shown] == self._ref_set(self.verdict.ref_ids)
+        )
+
+    def _refs_stay(self, runs: Sequence[int]) -> bool:
+        strategy = self.rule.strategy
+        if strategy in ("union", "majority"):
+            return False
+        if strategy == "intersection":
+            return not self.verdict.ref_ids
+        pool = runs if strategy == "answer_priority" else self.voters
+        if strategy != "ref_priority" and self.rule.refs == "share":
+            return self._shares_stay(pool)
+        return len(_contenders(self._count_refs(pool), self.n_left)) == 1
+
+    def _shares_stay(self, pool: Sequence[int]) -> bool:
+        """Tell whether the same references are cited by half, if all those left cite one of them or none does."""
+        n_cites = Counter(ref for member in pool for ref in self.refs[member])
+        n_pool, n_left = len(pool), self.n_left
+        return n_left < n_pool and all(
+            2 * n >= n_pool + n_left or 2 * (n + n_left) < n_pool + n_left for n in n_cites.values()
+        )
+
+    def _count_refs(self, members: Iterable[int]) -> Counter[frozenset[str]]:
+        return Counter(self.refs[member] for member in members)
+
+    def _abstention_stays(self) -> bool:
+        """Tell whether the member shown with an abstention stands: the first blank one that explains itself."""
+        return any(
+            ballot.explanation.strip()
+            for ballot, answer in zip(self.ballots, self.answers, strict=True)
+            if answer == _BLANK
+        )
+
+
+def _contenders(votes: Mapping[K, int], n_left: int) -> list[K | None]:
+    """List the keys that could still get most votes, ties to the earliest.
+
+    Args:
+        votes: Votes so far by key, keys in order of their first vote.
+        n_left: Votes to come.
+
+    Returns:
+        The leader so far among them; None stands for any key that has no vote yet, which would be the latest.
+    """
+    most = max(votes.values(), default=0)
+    contenders: list[K | None] = []
+    needed = most  # ties with the leader go to the keys before it, and to itself
+    for key, n_votes in votes.items():
+        if n_votes + n_left >= needed:
+            contenders.append(key)
+        if n_votes == most:
+            needed = most + 1
+    return [*contenders, None] if n_left > most else contenders

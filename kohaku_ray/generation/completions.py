@@ -1,0 +1,91 @@
+"""The chat completions format of OpenAI, which servers and engines share: a request's body, a response's reply."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any, Literal
+
+from kohaku_ray.generation.request import ChatRequest
+from kohaku_ray.records import Reply
+
+SchemaMode = Literal["json_schema", "json_object", "none"]
+
+_OVERFLOW_STATUS = frozenset({400, 413, 422})
+_OVERFLOW_WORDS = (
+    "context_length_exceeded",
+    "maximum context length",
+    "context window",
+    "context size",
+    "too long",
+    "reduce the length",
+    "longer than the maximum model length",
+)
+
+
+def completion_body(
+    request: ChatRequest, model: str, schema_mode: SchemaMode, *, any_root: bool = False
+) -> dict[str, Any]:
+    """Write a request as JSON values.
+
+    Args:
+        request: What to ask.
+        model: Name that the server knows.
+        schema_mode: How it is told of the schema.
+        any_root: Send schemas of arrays too (a plan's); the API itself takes objects only.
+    """
+    body: dict[str, Any] = {
+        "model": model,
+        "messages": [{"role": role, "content": content} for role, content in request.messages],
+        "temperature": request.temperature,
+        "top_p": request.top_p,
+        "max_tokens": request.max_tokens,
+        "seed": request.seed,
+    }
+    if request.schema is not None and (any_root or request.schema.get("type") == "object"):
+        body |= _response_format(schema_mode, request.schema)
+    return body
+
+
+def read_completion(body: Any) -> Reply | None:
+    """Read a response of JSON values; None where it is no chat completion."""
+    choices = body.get("choices") if isinstance(body, dict) else None
+    choice = choices[0] if isinstance(choices, list) and choices else None
+    message = choice.get("message") if isinstance(choice, dict) else None
+    if choice is None or not isinstance(message, dict):
+        return None
+    usage = _object(body.get("usage"))
+    return Reply(
+        text=_content_text(message.get("content")) or _content_text(message.get("refusal")),
+        prompt_tokens=_count(usage.get("prompt_tokens")),
+        cached_tokens=_count(_object(usage.get("prompt_tokens_details")).get("cached_tokens")),
+        completion_tokens=_count(usage.get("completion_tokens")),
+        finish_reason=str(choice.get("finish_reason") or "stop"),
+    )
+
+
+def refuses_length(status: int, text: str) -> bool:
+    """Tell whether a refusal is about the prompt's length."""
+    return status == 413 or (status in _OVERFLOW_STATUS and any(word in text.lower() for word in _OVERFLOW_WORDS))
+
+
+def _response_format(mode: SchemaMode, schema: Mapping[str, Any]) -> dict[str, Any]:
+    if mode == "json_schema":
+        named = {"name": "answer", "schema": schema, "strict": True}
+        return {"response_format": {"type": "json_schema", "json_schema": named}}
+    if mode == "json_object":
+        return {"response_format": {"type": "json_object"}}
+    return {}
+
+
+def _content_text(content: Any) -> str:
+    """Join the text of a message: a string, or a list of parts; null where the model only thought."""
+    parts = [_object(part).get("text") for part in content] if isinstance(content, list) else [content]
+    return "".join(part for part in parts if isinstance(part, str))
+
+
+def _object(value: Any) -> dict[str, Any]:
+    return value if isinstance(value, dict) else {}
+
+
+def _count(value: Any) -> int:
+    return value if isinstance(value, int) and value > 0 else 0

@@ -1,0 +1,315 @@
+"""``settled`` against the vote itself: every future of small ensembles, the worst future of large ones.
+
+Soundness: where it is true, no future has another outcome. Completeness: where it is false, some future has.
+"""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Sequence
+from dataclasses import replace
+from itertools import chain, product
+from typing import Any
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from kohaku_ray.ensemble.decide import check_waves, default_waves, settled
+from kohaku_ray.ensemble.vote import Ballot, Verdict, VoteRule, vote
+from kohaku_ray.errors import ConfigError
+
+STRATEGIES = ("answer_priority", "independent", "ref_priority", "union", "intersection", "majority", "first_non_blank")
+RULES = [
+    VoteRule(strategy, ignore_blank, quorum, refs, "uniform", tiebreak, compat)
+    for strategy, (ignore_blank, quorum), refs, tiebreak, compat in product(
+        STRATEGIES,
+        [(True, None), (False, None), (True, 0.5), (False, 0.6)],
+        ["set", "share"],
+        ["first", "blank"],
+        [None, "kohakurag"],
+    )
+    if refs == "set" or strategy in ("answer_priority", "independent")
+]
+
+
+def name(rule: VoteRule) -> str:
+    blanks = f"quorum{rule.blank_quorum}" if rule.blank_quorum else "ignore" if rule.ignore_blank else "voting"
+    return f"{rule.strategy}-{blanks}-{rule.refs}-{rule.tiebreak}-{rule.compat or 'ours'}"
+
+
+def sign(one: Ballot, member: int) -> Ballot:
+    """Let a member answer and explain in its own words, so that a row tells who is shown; the silent stay silent."""
+    why = f"why {member}" if one.explanation.strip() else one.explanation
+    return replace(one, answer=f"answer {member}", answer_unit=f"unit {member}", explanation=why)
+
+
+def signed(ballots: Sequence[Ballot], first: int = 0) -> list[Ballot]:
+    return [sign(one, member) for member, one in enumerate(ballots, first)]
+
+
+def ballot(value: str, refs: Sequence[str] = ()) -> Ballot:
+    return Ballot(value, tuple(refs), explanation="why")
+
+
+def row(verdict: Verdict) -> tuple[Any, ...]:
+    """All that is written, and whose it is."""
+    return (
+        verdict.answer_value,
+        verdict.is_blank,
+        verdict.ref_ids,
+        verdict.answer,
+        verdict.answer_unit,
+        verdict.explanation,
+        verdict.winner,
+    )
+
+
+def group_of(verdict: Verdict, member: int | None) -> int:
+    return next(number for number, group in enumerate(verdict.groups) if member in group.members)
+
+
+def holds(stop: str, so_far: Verdict, full: Verdict) -> bool:
+    """The promise of a stop: the same row, or the same answer as the full vote groups answers."""
+    if stop == "row":
+        return row(so_far) == row(full)
+    if so_far.is_blank or full.is_blank:
+        return so_far.is_blank == full.is_blank
+    return group_of(full, so_far.winner) == group_of(full, full.winner)
+
+
+SILENT = Ballot(is_blank=True)
+LETTERS = (
+    ballot("5", "a"),
+    ballot("5.0", "a"),
+    ballot("5.001", "b"),
+    ballot("7", "a"),
+    ballot("7", ""),
+    ballot("7", "ab"),
+    ballot("", "a"),  # a blank's references count for nothing
+    SILENT,
+)
+
+
+def worst_letters(cast: Sequence[Ballot], rule: VoteRule) -> list[Ballot]:
+    """All that can matter: every value and every reference set, so far, as written, or fresh, in pairs; and blanks."""
+    values = dict.fromkeys([one.answer_value for one in cast] + ["new"])
+    refs = dict.fromkeys([one.ref_ids for one in cast] + [vote(cast, rule).ref_ids, ("z",), ()])
+    return [*(ballot(value, cited) for value in values for cited in refs), ballot(""), SILENT]
+
+
+def check_every_future(cast: Sequence[Ballot], n_left: int, rule: VoteRule) -> list[str]:
+    """Compare both stops with all futures over the letters; return which are settled."""
+    letters = dict.fromkeys([*worst_letters(cast, rule), *LETTERS])
+    cast = signed(cast)
+    so_far = vote(cast, rule)
+    states = {stop: settled(cast, len(cast) + n_left, rule, stop) for stop in ("value", "row")}
+    moved = dict.fromkeys(states, False)
+    said_by = [[sign(letter, len(cast) + i) for letter in letters] for i in range(n_left)]
+    # those who agree come first: what is not settled is then soon found to move
+    for more in chain(zip(*said_by, strict=True), product(*said_by)):
+        full = vote([*cast, *more], rule)
+        for stop, state in states.items():
+            if not moved[stop] and not holds(stop, so_far, full):
+                assert not state, f"{stop} is settled after {cast} but moves with {more}"
+                moved[stop] = True
+        if all(moved.values()):
+            break
+    assert states == {stop: not one for stop, one in moved.items()}, f"nothing moves {cast} with {n_left} left"
+    return [stop for stop, state in states.items() if state]
+
+
+@pytest.mark.parametrize("rule", RULES, ids=name)
+def test_settled_means_that_no_future_of_three_members_moves_the_outcome_and_only_that(rule):
+    found = [
+        stop
+        for k, n_left in [(0, 1), (0, 2), (1, 1), (1, 2), (2, 1)]
+        for cast in product(LETTERS, repeat=k)
+        for stop in check_every_future(cast, n_left, rule)
+    ]
+    assert "value" in found
+    # whoever is left may bring a reference more; only an abstention settles, where blanks can make one for good
+    never = rule.strategy in ("union", "majority") and rule.ignore_blank and rule.blank_quorum is None
+    assert ("row" in found) != never
+
+
+@pytest.mark.parametrize("rule", RULES, ids=name)
+def test_settled_means_that_no_future_of_more_members_moves_the_outcome_and_only_that(rule):
+    draw = random.Random(name(rule))
+    for k, n_left, n_casts in [(2, 2, 1), (3, 2, 2), (4, 1, 6), (5, 2, 1), (6, 1, 6)]:
+        for _ in range(n_casts):
+            # few letters, so that many agree
+            cast = draw.choices(draw.sample(LETTERS, k=draw.randint(1, 3)), k=k)
+            check_every_future(cast, n_left, rule)
+
+
+values = st.sampled_from(["5", "5.0", "5.004", "5.008", "7", "GPT-3", "gpt-3", "[1,2]", "1-2", "True", "", "N/A"])
+references = st.lists(st.sampled_from(["a", "b", "B", "c", "is_blank"]), max_size=3).map(tuple)
+letters = st.builds(Ballot, answer_value=values, ref_ids=references, explanation=st.sampled_from(["why", "", " "]))
+
+
+@st.composite
+def casts(draw, most=15):
+    """Up to ``most`` ballots of one to four kinds, so that many agree."""
+    kinds = draw(st.lists(letters, min_size=1, max_size=4))
+    return draw(st.lists(st.sampled_from(kinds), min_size=1, max_size=most))
+
+
+rules = st.sampled_from(RULES).flatmap(
+    lambda rule: st.builds(replace, st.just(rule), blank_quorum=st.just(rule.blank_quorum) | st.floats(0.05, 1.0))
+)
+stops = st.sampled_from(["value", "row"])
+
+
+@settings(max_examples=400, deadline=None)
+@given(casts(), rules)
+def test_what_is_settled_is_what_all_members_decide(cast, rule):
+    cast = signed(cast)
+    full = vote(cast, rule)
+    for stop in ("value", "row"):
+        states = [settled(cast[:k], len(cast), rule, stop) for k in range(len(cast) + 1)]
+        assert states == sorted(states), f"{stop} is settled and then it is not"
+        assert states[-1]
+        assert all(holds(stop, vote(cast[:k], rule), full) for k, state in enumerate(states) if state)
+
+
+@settings(max_examples=400, deadline=None)
+@given(casts(most=14), st.integers(1, 8), rules, stops, st.data())
+def test_a_large_ensemble_is_settled_where_the_rest_agreeing_on_anything_moves_nothing(cast, n_left, rule, stop, data):
+    worst = worst_letters(cast, rule)
+    cast = signed(cast)
+    so_far = vote(cast, rule)
+
+    def moves(more: Sequence[Ballot]) -> bool:
+        return not holds(stop, so_far, vote([*cast, *signed(more, len(cast))], rule))
+
+    state = settled(cast, len(cast) + n_left, rule, stop)
+    agreeing = [letter for letter in worst if moves([letter] * n_left)]
+    assert state == (not agreeing), agreeing[:1]
+    if state:
+        more = st.one_of(letters, st.sampled_from(cast), st.sampled_from(worst))
+        assert not moves(data.draw(st.lists(more, min_size=n_left, max_size=n_left)))
+
+
+def said(*pairs: tuple[str, str]) -> list[Ballot]:
+    return signed([ballot(value, refs) for value, refs in pairs])
+
+
+FIVE = ("5", "a")
+
+
+@pytest.mark.parametrize(
+    ("cast", "m", "rule", "value", "row"),
+    [
+        # four more for another answer cannot pass five, nor can they tie with them
+        ([FIVE] * 5, 9, {}, True, True),
+        ([FIVE] * 5, 9, {"tiebreak": "blank"}, True, True),
+        # four more could tie with four, but ties go to the earliest, or leave a blank
+        ([FIVE] * 4, 8, {}, True, True),
+        ([FIVE] * 4, 8, {"tiebreak": "blank"}, False, False),
+        ([FIVE] * 4, 9, {}, False, False),
+        # three more could tie with four, which a rival that came first would win
+        ([("7", "a"), *[FIVE] * 4], 7, {}, True, True),
+        ([("7", "a"), *[FIVE] * 4], 8, {}, False, False),
+        ([*[FIVE] * 4, ("7", "a")], 8, {}, True, True),
+        # one answer, but its spelling, or its references, are still open
+        ([("5.0", "a"), ("5", "a"), ("5", "a")], 4, {}, True, False),
+        ([("5", "b"), ("5", "a"), ("5", "a")], 4, {}, True, False),
+        ([("5", "a"), ("5", "a"), ("5", "b")], 4, {}, True, True),
+        # nobody yet has both the spelling and the references that are written: the first who does will be shown
+        ([("5", ""), ("5", ""), ("5.0", "a"), ("5.0", "a"), ("5.00", "a")], 6, {}, True, False),
+        # whoever agrees may bring a reference more, or lack one; but what is empty cannot be cut further
+        ([FIVE] * 3, 4, {"strategy": "union"}, True, False),
+        ([FIVE] * 3, 4, {"strategy": "majority"}, True, False),
+        ([FIVE] * 3, 4, {"strategy": "intersection"}, True, False),
+        ([("5", "a"), ("5", "b"), ("5", "")], 4, {"strategy": "intersection"}, True, True),
+        # one more to agree could bring b to half of the runs; nothing it cites can take a away from three of three
+        ([("5", "a"), ("5", "a"), ("5", "b")], 4, {"refs": "share"}, True, False),
+        ([("5", "a"), ("5", "a"), ("5", "a")], 4, {"refs": "share"}, True, True),
+        # the answer among the runs of another reference set may be the same
+        ([FIVE] * 3 + [("5", "b")] * 3, 8, {"strategy": "ref_priority"}, True, False),
+        ([FIVE] * 3 + [("7", "b")] * 2, 7, {"strategy": "ref_priority"}, False, False),
+        ([FIVE] * 4 + [("7", "b")] * 2, 7, {"strategy": "ref_priority"}, True, True),
+        # the spelling is that of the runs with the chosen references alone
+        ([FIVE] * 3 + [("5.0", "b")] * 2 + [("5.0", "c")] * 2, 8, {"strategy": "ref_priority"}, True, True),
+        ([("", ""), FIVE], 9, {"strategy": "first_non_blank"}, True, True),
+        ([("", "")], 9, {"strategy": "first_non_blank"}, False, False),
+        # all blank so far: the first who answers wins, unless blanks vote and are a majority
+        ([("", "")] * 8, 9, {}, False, False),
+        ([("", "")] * 5, 9, {"ignore_blank": False}, True, True),
+        ([("", "")] * 4, 9, {"ignore_blank": False}, False, False),
+        # a quorum of six of nine is there, may yet come, or cannot come any more
+        ([("", "")] * 6, 9, {"blank_quorum": 0.6}, True, True),
+        ([("", "")] * 3 + [FIVE] * 3, 9, {"blank_quorum": 0.6}, False, False),
+        ([("", "")] * 2 + [FIVE] * 4, 9, {"blank_quorum": 0.6}, True, True),
+        # the published tie is that no two are alike: one pair rules it out
+        ([FIVE] * 2, 4, {"compat": "kohakurag", "tiebreak": "blank"}, True, True),
+        ([FIVE], 2, {"compat": "kohakurag", "tiebreak": "blank"}, False, False),
+        ([FIVE], 2, {"compat": "kohakurag"}, True, True),
+        ([("5", "A"), ("5", "a")], 3, {"compat": "kohakurag"}, True, False),
+    ],
+)
+def test_by_hand(cast, m, rule, value, row):
+    rule = VoteRule(**rule)
+    assert (settled(said(*cast), m, rule, "value"), settled(said(*cast), m, rule, "row")) == (value, row)
+
+
+def test_an_abstention_shows_the_first_who_explains_it():
+    rule = VoteRule(ignore_blank=False)
+    silent = [SILENT] * 5
+    assert settled(silent, 9, rule, "value")
+    assert not settled(silent, 9, rule, "row")
+    assert settled([*silent[1:], ballot("")], 9, rule, "row")
+
+
+def test_the_unit_makes_one_answer():
+    cast = said(("2 kWh", "a"), ("2000", "a"), ("2000 Wh", "a"))
+    assert settled(cast, 5, VoteRule(), "value", unit="Wh")
+    assert not settled(cast, 5, VoteRule(), "value")
+
+
+@pytest.mark.parametrize("stop", ["never", "value", "row"])
+@pytest.mark.parametrize("weights", ["uniform", "agreement"])
+def test_without_a_stop_or_with_agreement_only_all_members_settle_it(stop, weights):
+    cast = said(*[FIVE] * 9)
+    states = [settled(cast[:k], 9, VoteRule(weights=weights), stop) for k in range(10)]
+    assert states == (
+        [False] * 5 + [True] * 5
+        if (stop, weights) in {("value", "uniform"), ("row", "uniform")}
+        else [False] * 9 + [True]
+    )
+
+
+def test_more_ballots_than_members_are_named():
+    with pytest.raises(ConfigError, match="There are 3 ballots but only 2 members"):
+        settled(said(*[FIVE] * 3), 2, VoteRule(), "value")
+
+
+def test_the_default_waves_are_a_bare_majority_then_one_by_one():
+    assert [default_waves(m) for m in (1, 2, 3, 4, 5, 9)] == [
+        (1,),
+        (2,),
+        (2, 1),
+        (3, 1),
+        (3, 1, 1),
+        (5, 1, 1, 1, 1),
+    ]
+    for m in range(1, 33):
+        check_waves(default_waves(m), m)
+    with pytest.raises(ConfigError, match=r"ensemble of 0 members .* at least 1"):
+        default_waves(0)
+
+
+@pytest.mark.parametrize(
+    ("waves", "message"),
+    [
+        ((5, 1, 1), r"The waves \[5, 1, 1\] add up to 7 members but the ensemble has 9: make them add up to 9"),
+        ((9, 1), r"add up to 10 members but the ensemble has 9"),
+        ((), r"The waves \[\] add up to 0 members but the ensemble has 9"),
+        ((5, 0, 4), r"Wave 2 of the waves \[5, 0, 4\] has 0 members: give each wave at least 1, .* together 9"),
+        ((10, -1), r"Wave 2 of the waves \[10, -1\] has -1 members"),
+    ],
+)
+def test_bad_waves_are_named(waves, message):
+    with pytest.raises(ConfigError, match=message):
+        check_waves(waves, 9)
