@@ -7,6 +7,7 @@ import hashlib
 import json
 import logging
 import os
+import re
 import threading
 import time
 import uuid
@@ -39,6 +40,9 @@ SAY_EVERY_S = 15.0
 LOST_AFTER_S = 60.0
 """A job not heard of for so long is taken for dead; its applications end."""
 
+
+_COLOURS = re.compile(r"\x1b\[[0-9;]*m")
+_ERROR_LINE = re.compile(r"[\w.]+(?:Error|Exception)\b")
 
 Claim = Literal["ready", "start", "wait"]
 
@@ -334,11 +338,12 @@ def _shortage(deployment: Deployment) -> str:
 
 
 def _reason(status: Any) -> str:
-    """Take the last words of the traceback that Serve reports."""
+    """Take from what Serve reports the error that a traceback ends with."""
     texts = [deployment.message for deployment in status.deployments.values() if deployment.message]
-    lines = "\n".join(texts or [status.message]).strip().splitlines()
-    said = [line.strip() for line in lines if line.strip() and not line.startswith((" ", "\t"))]
-    return " ".join(said[-3:])[-800:] or "Serve gives no reason; see its logs"
+    lines = _COLOURS.sub("", "\n".join(texts or [status.message])).strip().splitlines()
+    errors = [place for place, line in enumerate(lines) if _ERROR_LINE.match(line)]
+    said = " ".join(line.strip() for line in lines[errors[-1] if errors else -3 :])
+    return said[:800] or "Serve gives no reason; see its logs"
 
 
 def _bind(application: str, name: str, deployment: Deployment) -> serve.Application:
