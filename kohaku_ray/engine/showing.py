@@ -13,6 +13,7 @@ from kohaku_ray.engine.runs import RunDirectory
 from kohaku_ray.engine.voting import SHARED
 from kohaku_ray.errors import DataError
 from kohaku_ray.records import BLANK
+from kohaku_ray.reporting.spending import spent
 
 WIDTH = 110
 
@@ -38,7 +39,7 @@ def show_question(run: str, question_id: str, n_evidence: int | None) -> str:
     vote = rows["votes"][0]
     parts = [f"{question_id}  {vote['question']}", *_plans(rows["plans"])]
     parts += _evidence(rows["evidence"], n_evidence)
-    parts += ["members", *_members(rows["answers"], rows["usage"]), "", "vote", *_vote(vote)]
+    parts += ["members", *_members(rows["answers"], rows["usage"]), "", "vote", *_vote(vote), "", *_took(rows["usage"])]
     return "\n".join(parts)
 
 
@@ -85,6 +86,17 @@ def _members(answers: list[dict[str, Any]], usage: list[dict[str, Any]]) -> Iter
             yield textwrap.shorten(row["explanation"], WIDTH, placeholder=" …", initial_indent=" " * 6)
         if row["error"]:
             yield f"      error: {row['error']}"
+
+
+def _took(usage: list[dict[str, Any]]) -> Iterator[str]:
+    for row in spent(usage):
+        share = "" if row.cached_share is None else f" ({row.cached_share:.0%} cached)"
+        energy = "" if row.joules is None else f", {row.joules:.0f} J"
+        yield (
+            f"took    {row.deployment}: {row.n_calls} calls, {row.prompt_tokens} prompt tokens{share}, "
+            f"{row.completion_tokens} generated, {row.queue_s:.2f} s queued, {row.service_s:.2f} s served, "
+            f"{row.gpu_s:.2f} GPU s{energy}, ${row.dollars:.4f}"
+        )
 
 
 def _vote(vote: dict[str, Any]) -> Iterator[str]:

@@ -32,7 +32,10 @@ COLUMNS: Mapping[str, tuple[str, ...]] = {
         *("question_id", "member", "attempt", "rank", "node_id", "doc_id", "kind", "source", "score", "frequency"),
         *("similarity", "n_tokens", "text"),
     ),
-    "usage": ("question_id", "member", "role", "attempt", "source", "prompt_tokens", "completion_tokens"),
+    "usage": (
+        *("question_id", "member", "role", "attempt", "source", "deployment", "prompt_tokens", "cached_tokens"),
+        *("completion_tokens", "queue_s", "service_s", "gpu_s", "joules", "dollars"),
+    ),
 }
 """Columns the page reads from each of a run's tables."""
 

@@ -29,6 +29,7 @@ from kohaku_ray.reporting.questions import (
     shown_evidence,
     view_questions,
 )
+from kohaku_ray.reporting.spending import spent
 from kohaku_ray.reporting.text import cut, visible
 from kohaku_ray.submissions import read_submission
 
@@ -160,6 +161,7 @@ def _render(inputs: _Inputs, limits: Limits) -> bytes:
         run=run,
         header=_header(run),
         calls=_calls(run),
+        spending=spent(run.tables["usage"]),
         notes=inputs.notes,
         report=inputs.report,
         missing=_missing(inputs.report),
@@ -216,8 +218,9 @@ def _finalize(value: Any) -> Any:
 
 def _header(run: RunFiles) -> list[tuple[str, str]]:
     """The facts at the top of the page."""
-    model = str(run.setting("generation", "model"))
-    kind, planner = run.setting("deployments", model, "kind"), run.setting("generation", "planner_model")
+    models = run.setting("ensemble", "models") or [run.setting("generation", "model")]
+    named = ", ".join(f"{model} ({run.setting('deployments', str(model), 'kind')})" for model in models)
+    planner, stop = run.setting("generation", "planner_model"), run.setting("ensemble", "stop")
     answers, usage = run.tables["answers"], run.tables["usage"]
     n_errors = sum(row["error"] is not None for row in answers)
     prompt, completion = (sum(row[f"{kind}_tokens"] for row in usage) for kind in ("prompt", "completion"))
@@ -228,10 +231,11 @@ def _header(run: RunFiles) -> list[tuple[str, str]]:
     scope = "plan and evidence shared" if run.setting("ensemble", "scope") == "answer" else "each plans for itself"
     return [
         ("System", str(run.setting("system"))),
-        ("Model", f"{model} ({kind})" + (f", planner {planner}" if planner else "")),
+        ("Model" if len(models) == 1 else "Models", named + (f", planner {planner}" if planner else "")),
         ("Questions", f"{len(run.tables['votes']):,}"),
         ("Members", f"{run.setting('ensemble', 'members')}, {scope}"),
         ("Vote", f"{strategy}, {'blanks ignored' if ignores else 'blanks vote'}"),
+        ("Ends early", f"when its {stop} is settled" if stop in ("value", "row") else "never"),
         ("Answers with an error", f"{n_errors:,} of {len(answers):,}"),
         ("Tokens", f"{prompt:,} in prompts, {completion:,} generated"),
         ("Seconds", f"{seconds:,.1f}" if isinstance(seconds, int | float) else "not known"),
