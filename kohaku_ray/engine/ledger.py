@@ -84,6 +84,7 @@ class LedgerShard:
         self._unflushed: list[tuple[str, Entry]] = []
         self._in_flight: dict[str, asyncio.Task[Asked | Refused]] = {}
         self._handles: dict[str, Any] = {}
+        self._siblings: dict[int, Any] = {}
         self._background: asyncio.Task[None] | None = None
         self._last_used = time.monotonic()
         self._flushing = asyncio.Lock()
@@ -185,8 +186,9 @@ class LedgerShard:
         owner = shard_of(hashlib.blake2b(request.session_id.encode(), digest_size=4).hexdigest(), self._n_shards)
         if owner == self._shard or not request.session_id:
             return await self._call_replica(request, application)
-        sibling = ray.get_actor(shard_name(self._store.path, owner, self._n_shards), NAMESPACE)
-        reply: Reply | Refused = await sibling.call.remote(request, application)
+        if owner not in self._siblings:
+            self._siblings[owner] = ray.get_actor(shard_name(self._store.path, owner, self._n_shards), NAMESPACE)
+        reply: Reply | Refused = await self._siblings[owner].call.remote(request, application)
         if isinstance(reply, Refused):
             reply.raise_()
         assert isinstance(reply, Reply)

@@ -9,14 +9,11 @@ from ray.serve.experimental.consistent_hash_router import ConsistentHashRouter
 
 from kohaku_ray.engine.placement import BOUND
 
-N_RANKS = 3
-"""Replicas a call is offered to before it waits: the question's own, then the next on the ring."""
-
-
 class QuestionRouter(ConsistentHashRouter):
     """Sends all calls of a session, which is a question, to one replica (see ``Placement``).
 
-    A call that its replica rejects, because it holds as many as it may, goes on along the ring alone.
+    A call waits for its question's replica, however busy that is or however late it says so: elsewhere it would have to
+    prefill the context anew. Only a replica that dies loses its questions.
     """
 
     def initialize_state(self, bound: float = BOUND, **kwargs: Any) -> None:
@@ -30,14 +27,13 @@ class QuestionRouter(ConsistentHashRouter):
         self._calls: dict[str, str] = {}
 
     async def choose_replicas(self, candidate_replicas: list[Any], pending_request: Any = None) -> list[list[Any]]:
-        """Rank the replicas: the question's own first, then the ring's order."""
+        """Offer a call to its question's replica alone."""
         ranks: list[list[Any]] = await super().choose_replicas(candidate_replicas, pending_request)
         session = pending_request.metadata.session_id if pending_request is not None else None
         if not session or not ranks:
-            return ranks[:N_RANKS]
+            return ranks
         order = {replica.replica_id: replica for [replica] in ranks}
-        own = self._placement.place(session, list(order), order)
-        return [[order.pop(own)], *([replica] for replica in order.values())][:N_RANKS]
+        return [[order[self._placement.place(session, list(order), order)]]]
 
     def on_request_routed(self, pending_request: Any, replica_id: Any, result: Any) -> None:
         """Count the question where it was placed."""

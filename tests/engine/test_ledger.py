@@ -7,18 +7,24 @@ import os
 import subprocess
 import sys
 import time
+from collections import Counter
+from dataclasses import replace
 
+import psutil
 import pytest
 import ray
 from fake_openai import Action, FakeOpenAI
+from ray import serve
 
 from kohaku_ray.config.schema import LedgerConfig, OpenAIConfig
 from kohaku_ray.engine.ledger import Ledger, open_ledger, shard_of
 from kohaku_ray.engine.segments import SegmentStore
 from kohaku_ray.engine.serving import application_name, serving
+from kohaku_ray.engine.vllm import ROUTERS
 from kohaku_ray.errors import ConfigError, ContextOverflowError, DataError, ModelError
 from kohaku_ray.generation.request import ChatRequest
 from kohaku_ray.generation.seeds import request_key
+from kohaku_ray.records import Reply
 
 pytestmark = pytest.mark.ray
 
@@ -93,7 +99,9 @@ def test_a_shard_killed_comes_back_with_what_it_flushed(application, server, tmp
     ledger.flush()
     ask(ledger, application, request("unflushed"))
     before = server.n_requests
+    victim = psutil.Process(ray.get(ledger._shards[0].__ray_call__.remote(lambda _: os.getpid())))
     ray.kill(ledger._shards[0], no_restart=False)
+    victim.wait(30)  # a kill returns before its victim is gone
     again = ask(ledger, application, *(request(f"kept {n}") for n in range(4)), request("unflushed"))
     assert [one.entry.reply for one in again[:4]] == [one.entry.reply for one in kept]
     assert [one.source for one in again] == ["ledger"] * 4 + ["made"]
@@ -205,3 +213,43 @@ def test_application_names_follow_the_settings():
     other = one.model_copy(update={"model": "b"})
     assert application_name("x", one) == application_name("x", one.model_copy())
     assert application_name("x", one) != application_name("x", other)
+
+
+@pytest.fixture
+def three_replicas(cluster):
+    class Named:  # in here, so that it travels by value: replicas cannot import a test
+        async def ask(self, one):
+            if "overflow" in one.messages[0][1]:
+                raise ContextOverflowError("longer than the model takes")
+            await asyncio.sleep(0.05)
+            return Reply("text", replica=serve.get_replica_context().replica_id.unique_id)
+
+    serve.start(proxy_location="Disabled")
+    router = {"request_router_class": ROUTERS["question"], "request_router_kwargs": {"bound": 1.25}}
+    deployment = serve.deployment(
+        Named, name="named", num_replicas=3, request_router_config=router, ray_actor_options={"num_cpus": 0}
+    )
+    serve.run(deployment.bind(), name="three", route_prefix=None)
+    yield "three"
+    serve.delete("three")
+
+
+def test_all_calls_of_a_question_leave_by_one_shard_for_one_replica(three_replicas, tmp_path):
+    ledger = open_ledger(LedgerConfig(path=str(tmp_path), shards=3))
+    requests = [replace(request("?", seed), session_id=f"question {n}") for n in range(24) for seed in range(5)]
+    requests = [replace(one, seed=seed) for seed, one in enumerate(requests)]
+    homes: dict[str, set[str]] = {}
+    for one, asked in zip(requests, ask(ledger, three_replicas, *requests), strict=True):
+        homes.setdefault(one.session_id, set()).add(asked.entry.reply.replica)
+    assert all(len(replicas) == 1 for replicas in homes.values())
+    counts = Counter(replica for [replica] in homes.values())
+    assert len(counts) == 3
+    # Each shard keeps its own questions within the bound, rounded up.
+    assert max(counts.values()) <= 24 / 3 * 1.25 + 3
+    n_placed, n_moved = ledger.placed(three_replicas)
+    assert n_placed == 24
+    assert 0 <= n_moved < 24
+    overflow = [replace(request("overflow", seed), session_id=f"question {seed}") for seed in range(6)]
+    for one in overflow:
+        with pytest.raises(ContextOverflowError, match="longer than the model takes"):
+            ask(ledger, three_replicas, one)
