@@ -10,6 +10,7 @@ from typing import Any
 
 from kohaku_ray import sample
 from kohaku_ray.config import Config
+from kohaku_ray.config.schema import Deployment, OpenAIConfig, VllmConfig
 from kohaku_ray.documents.parse import find_files, read_bytes
 from kohaku_ray.errors import DataError
 
@@ -32,7 +33,23 @@ def anchored(config: Config) -> Config:
             }
         ),
     }
+    encoder = config.index.encoder.model_copy(update={"model": _local_model(config.index.encoder.model)})
+    update["index"] = update["index"].model_copy(update={"encoder": encoder})
+    update["deployments"] = {name: _local(deployment) for name, deployment in config.deployments.items()}
     return config.model_copy(update=update)
+
+
+def _local(deployment: Deployment) -> Deployment:
+    if isinstance(deployment, VllmConfig):
+        return deployment.model_copy(update={"model": _local_model(deployment.model)})
+    if isinstance(deployment, OpenAIConfig) and deployment.tokenizer is not None:
+        return deployment.model_copy(update={"tokenizer": _local_model(deployment.tokenizer)})
+    return deployment
+
+
+def _local_model(name: str) -> str:
+    """A model's name may be a directory's; on a hub it is no path."""
+    return os.path.abspath(os.path.expanduser(name)) if os.path.isdir(name) or name.startswith((".", "~")) else name
 
 
 def resolve(path: str) -> str:

