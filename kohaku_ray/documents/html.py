@@ -228,11 +228,11 @@ class _Reader:
         elif tag not in _BLOCKS:
             return
         elif self._table is not None:
-            self._open_in_table(tag)
+            self._open_in_table(self._table, tag)
         elif tag in ("ul", "ol"):
             if not self._lists:
                 self._flush()
-            self._lists.append(_start(attributes) if tag == "ol" else None)
+            self._lists.append(_whole_number(attributes, "start") if tag == "ol" else None)
         elif tag == "li":
             self._item()
         elif tag == "table":
@@ -250,7 +250,7 @@ class _Reader:
         if tag not in _BLOCKS:
             return
         if self._table is not None:
-            self._close_in_table(tag, attributes)
+            self._close_in_table(self._table, tag, attributes)
         elif tag in ("ul", "ol") and self._lists:
             self._lists.pop()
             if not self._lists:
@@ -269,10 +269,7 @@ class _Reader:
             if tag == "figure" and self._figures:
                 self._figures.pop()
 
-    def _open_in_table(self, tag: str) -> None:
-        table = self._table
-        if table is None:
-            return
+    def _open_in_table(self, table: _Table, tag: str) -> None:
         if tag == "table":
             table.depth += 1
         if table.depth > 1:
@@ -284,10 +281,7 @@ class _Reader:
         else:
             self._parts.append(" ")
 
-    def _close_in_table(self, tag: str, attributes: Mapping[str, str | None]) -> None:
-        table = self._table
-        if table is None:
-            return
+    def _close_in_table(self, table: _Table, tag: str, attributes: Mapping[str, str | None]) -> None:
         if table.depth > 1:
             table.depth -= tag == "table"
             self._parts.append(" ")
@@ -408,14 +402,14 @@ def _is_left_out(tag: str, attributes: Mapping[str, str | None]) -> bool:
     return _INVISIBLE.search(attributes.get("style") or "") is not None
 
 
-def _start(attributes: Mapping[str, str | None]) -> int:
-    start = attributes.get("start") or "1"
-    return int(start) if start.isascii() and start.isdigit() and len(start) < 7 else 1
-
-
 def _span(attributes: Mapping[str, str | None], key: str) -> int:
+    return min(max(_whole_number(attributes, key), 1), MAX_SPAN)
+
+
+def _whole_number(attributes: Mapping[str, str | None], key: str) -> int:
+    """An attribute's number; 1 where it has none that is sane."""
     value = attributes.get(key) or "1"
-    return min(max(int(value), 1), MAX_SPAN) if value.isascii() and value.isdigit() and len(value) < 7 else 1
+    return int(value) if value.isascii() and value.isdigit() and len(value) < 7 else 1
 
 
 def _spread(rows: Sequence[Sequence[tuple[str, int, int, bool]]]) -> list[list[str]]:

@@ -11,6 +11,7 @@ import yaml
 from markdown_it import MarkdownIt
 from markdown_it.tree import SyntaxTreeNode
 
+from kohaku_ray.documents.cells import written_rows
 from kohaku_ray.documents.content import decode_text, flat_metadata
 from kohaku_ray.documents.ids import default_doc_id
 from kohaku_ray.documents.model import Attachment, Document, Paragraph, Section
@@ -148,11 +149,7 @@ def _rows(table: SyntaxTreeNode) -> list[str]:
         for row in part.children
     ]
     names, *body = rows
-    written = [
-        "; ".join(f"{name}: {value}" if name else value for name, value in zip(names, row, strict=False) if value)
-        for row in body
-    ]
-    return [row for row in written if row] or [" | ".join(filter(None, names))]
+    return written_rows([names, *filter(any, body)], has_header=True)
 
 
 def _inline(node: SyntaxTreeNode) -> str:

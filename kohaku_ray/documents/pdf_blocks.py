@@ -103,17 +103,9 @@ def _group(page: Page, region: Sequence[Line]) -> list[Block]:
         n_table = aligned_rows(rows, i) if len(rows[i]) > 1 else 0
         if n_table:
             close()
-            cells = [line for row in rows[i : i + n_table] for line in row]
-            blocks.append(
-                _block(
-                    page,
-                    [
-                        write_table(
-                            [[cell.text for cell in row] for row in rows[i : i + n_table]], _around(cells), ruled=False
-                        )
-                    ],
-                )
-            )
+            table = rows[i : i + n_table]
+            box = _around([line for row in table for line in row])
+            blocks.append(_block(page, [write_table([[cell.text for cell in row] for row in table], box, ruled=False)]))
             i += n_table
             continue
         line = singles[i]

@@ -142,9 +142,13 @@ def _turn(blocks: Sequence[Mapping[str, Any]]) -> int:
     for block in blocks:
         if block["type"] == 0:
             for line in block["lines"]:
-                x, y = line["dir"]
-                counts[0 if abs(x) >= abs(y) else 1 if y < 0 else 3] += 1
+                counts[_direction(*line["dir"])] += 1
     return max(range(4), key=counts.__getitem__)
+
+
+def _direction(dx: float, dy: float) -> int:
+    """Which way a line runs, counted as turns are."""
+    return 0 if abs(dx) >= abs(dy) else 1 if dy < 0 else 3
 
 
 def _read_lines(lines: Sequence[Mapping[str, Any]], turn: int, page: Page) -> None:
@@ -155,7 +159,7 @@ def _read_lines(lines: Sequence[Mapping[str, Any]], turn: int, page: Page) -> No
         x0, y0, x1, y1 = line["bbox"]
         dx, dy = line["dir"]
         if dx != 1.0 or turn:
-            if (0 if abs(dx) >= abs(dy) else 1 if dy < 0 else 3) != turn:
+            if _direction(dx, dy) != turn:
                 continue
             if turn == 1:
                 x0, y0, x1, y1 = page.height - y1, x0, page.height - y0, x1

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections import Counter
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass, field
 
 from kohaku_ray.documents.model import Attachment, Paragraph, Section
@@ -104,7 +104,7 @@ def sections_of(blocks: Sequence[Block], title: str, body: float) -> tuple[Secti
     Returns:
         Sections titled with the headings that lead to them.
     """
-    compounds = compounds_in(_inner_lines(blocks))
+    compounds = compounds_in(line for block in blocks for line in block.lines)
     path: list[_Heading] = []
     drafts = [_Draft((), 1)]
     for block in blocks:
@@ -137,16 +137,11 @@ def paragraph_of(block: Block, compounds: Collection[str]) -> Paragraph:
     return Paragraph(text, split_lines(text), block.page, block.box, attachment)
 
 
-def _inner_lines(blocks: Sequence[Block]) -> Iterator[str]:
-    for block in blocks:
-        yield from block.lines
-
-
 def _heading(block: Block, body: float, compounds: Collection[str]) -> _Heading | None:
     """What a block is as a heading, or None."""
-    if block.kind != "text" or len(block.lines) > 3 or block.text[:1] in BULLETS:
-        return None
     text = block.text
+    if block.kind != "text" or len(block.lines) > 3 or text[:1] in BULLETS:
+        return None
     if len(text) > MAX_HEADING_CHARS or not _HAS_WORD.search(text) or CAPTION.match(text) or _LEADERS.search(text):
         return None
     number = _number(text)

@@ -81,7 +81,7 @@ def _header(name: str, cells: Sequence[str]) -> list[str]:
     if "text" not in header:
         raise DataError(
             f"{name} has no column text, its columns are {', '.join(map(repr, header[:10]))}: "
-            f"name the column that holds the paragraphs text (also read: {', '.join(COLUMNS[1:])})."
+            f"name the column that holds the paragraphs (also read: {', '.join(COLUMNS[1:])})."
         )
     repeated = next((column for i, column in enumerate(header) if column and column in header[:i]), None)
     if repeated:
