@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 import numpy as np
-import numpy.typing as npt
 
-from kohaku_ray.arrays import F64, I64
+from kohaku_ray.arrays import F64, I64, Mask
 
 
 def agreement_weights(groups: I64) -> F64:
@@ -36,7 +35,7 @@ def agreement_weights(groups: I64) -> F64:
         seen.add(consensus.tobytes())
 
 
-def _consensus(groups: I64, voted: npt.NDArray[np.bool_], weights: F64) -> I64:
+def _consensus(groups: I64, voted: Mask, weights: F64) -> I64:
     """Find each question's heaviest group: shape ``(questions,)``."""
     n_questions, n_groups = len(groups), int(groups.max(initial=-1)) + 1
     if n_groups == 0:

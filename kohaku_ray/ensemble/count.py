@@ -14,9 +14,9 @@ from functools import cached_property
 
 import numpy as np
 
-from kohaku_ray.arrays import F64, I64
+from kohaku_ray.arrays import F64, I64, Mask
 from kohaku_ray.ensemble.agreement import agreement_weights
-from kohaku_ray.ensemble.pool import WORD, Bool, Pool, Words
+from kohaku_ray.ensemble.pool import WORD, Pool, Words
 from kohaku_ray.ensemble.vote import VoteRule
 from kohaku_ray.errors import ConfigError
 
@@ -41,7 +41,7 @@ class Outcomes:
     words: Words
 
     @property
-    def is_blank(self) -> Bool:
+    def is_blank(self) -> Mask:
         """Where the ensemble abstains: shape ``(rules, Q, S)``."""
         return self.leader < 0
 
@@ -111,7 +111,7 @@ def _agreement(pool: Pool, subsamples: I64) -> F64:
     return weights
 
 
-def _voters(blank: Bool, rule: VoteRule) -> Bool:
+def _voters(blank: Mask, rule: VoteRule) -> Mask:
     """Apply the blank rules: shape ``(cells, m)``; nobody votes when the quorum is reached or all are blank."""
     silent = blank if rule.ignore_blank else np.zeros_like(blank)
     if rule.blank_quorum is not None:
@@ -146,15 +146,15 @@ class _Choice:
     """The winning answer: its first run and whether another had as many votes, its runs, the run that spells it."""
 
     first: I64
-    tied: Bool
-    runs: Bool
+    tied: Mask
+    runs: Mask
     speller: I64
 
 
 class _Count:
     """The votes of some cells under one blank rule and one weighting."""
 
-    def __init__(self, cells: _Cells, voting: Bool, weights: F64) -> None:
+    def __init__(self, cells: _Cells, voting: Mask, weights: F64) -> None:
         self.cells, self.voting, self.weights = cells, voting, weights
 
     def outcome(self, rule: VoteRule) -> tuple[I64, I64, Words]:
@@ -196,13 +196,13 @@ class _Count:
     def _common_set(self) -> I64:
         return self._heaviest(self.cells.same_refs, self.voting)[0]
 
-    def _choose(self, members: Bool) -> _Choice:
+    def _choose(self, members: Mask) -> _Choice:
         first, tied = self._heaviest(self.cells.same_answer, members)
         runs = members & (self.cells.same_answer[self.cells.index, first] > 0)
         speller, _ = self._heaviest(self.cells.same_spelling, runs)
         return _Choice(first, tied, runs, speller)
 
-    def _heaviest(self, pairs: F64, members: Bool) -> tuple[I64, Bool]:
+    def _heaviest(self, pairs: F64, members: Mask) -> tuple[I64, Mask]:
         """Find the first of some members whose key weighs most, and tell whether another key weighs as much."""
         votes = np.matmul(pairs, (self.weights * members)[:, :, None])[:, :, 0]
         votes[~members] = -1.0
@@ -228,9 +228,10 @@ class _Count:
         return self._set_of(self._common_set if independent else self._heaviest(self.cells.same_refs, choice.runs)[0])
 
     def _set_of(self, position: I64) -> Words:
-        return self.cells.words[self.cells.index, position]
+        words: Words = self.cells.words[self.cells.index, position]
+        return words
 
-    def _cited_by_half(self, members: Bool) -> Words:
+    def _cited_by_half(self, members: Mask) -> Words:
         weights = self.weights * members
         half = weights.sum(axis=1) / 2 - _EPSILON
         words = np.zeros_like(self.cells.words[:, 0])

@@ -9,13 +9,12 @@ from typing import TypeVar
 import numpy as np
 import numpy.typing as npt
 
-from kohaku_ray.arrays import I64
+from kohaku_ray.arrays import I64, Mask
 from kohaku_ray.ensemble.normalise import Value, normalise, same
 from kohaku_ray.ensemble.vote import Ballot
 from kohaku_ray.errors import ConfigError
 from kohaku_ray.values import is_abstention, is_blank
 
-Bool = npt.NDArray[np.bool_]
 Words = npt.NDArray[np.uint64]
 """Sets of references as bits: the last axis holds ``n_words`` words of 64, bit r of word w is reference 64 w + r."""
 
@@ -46,7 +45,7 @@ class Pool:
     words: Words
     spellings: tuple[tuple[str, ...], ...]
     refs: tuple[tuple[str, ...], ...]
-    chains: Mapping[int, Bool]
+    chains: Mapping[int, Mask]
 
     @property
     def n_questions(self) -> int:
@@ -139,7 +138,7 @@ def _number(keys: Sequence[K], counted: Sequence[bool]) -> tuple[list[int], tupl
     return numbers, tuple(first)
 
 
-def _groups(values: Sequence[tuple[Value, ...]]) -> tuple[list[list[int]], dict[int, Bool]]:
+def _groups(values: Sequence[tuple[Value, ...]]) -> tuple[list[list[int]], dict[int, Mask]]:
     """Group each question's distinct values: a group a value where that holds in any subsample, else the relation."""
     groups, chains = [], {}
     for question, distinct in enumerate(values):
@@ -158,7 +157,7 @@ def _joins(first: Value, other: Value) -> bool:
     return first == other or (first.kind == other.kind != "text" and same(first, other))
 
 
-def _leaders(values: I64, joins: Bool) -> I64:
+def _leaders(values: I64, joins: Mask) -> I64:
     """Find the position of each member's group's first member, members taken in order.
 
     Args:

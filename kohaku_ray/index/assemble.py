@@ -10,12 +10,12 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from kohaku_ray.arrays import F32, F64, I64
+from kohaku_ray.arrays import F32, F64, I64, Mask
 from kohaku_ray.errors import DataError
 from kohaku_ray.index.identity import Keys, as_keys, vector_keys
 from kohaku_ray.index.store import KnownVectors
 from kohaku_ray.tree.nodes import PARAGRAPH, SECTION, SENTENCE, NodeTable
-from kohaku_ray.tree.propagate import Mask, propagate
+from kohaku_ray.tree.propagate import propagate
 
 Weights = Literal["chars", "tokens", "uniform"]
 ParagraphVectors = Literal["averaged", "full", "both"]

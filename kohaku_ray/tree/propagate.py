@@ -5,13 +5,11 @@ from __future__ import annotations
 import numpy as np
 import numpy.typing as npt
 
-from kohaku_ray.arrays import F32, F64, I64
+from kohaku_ray.arrays import F32, F64, I64, Mask
 from kohaku_ray.errors import TreeError
 
 _BLOCK_ROWS = 16384
 """Children summed at once: bounds the float64 copy, whatever the size of the tree."""
-
-Mask = npt.NDArray[np.bool_]
 
 
 def propagate(vectors: F32, parent: I64, weight: F32 | F64 | I64, fixed: Mask | None = None) -> F32:
