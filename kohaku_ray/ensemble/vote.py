@@ -201,12 +201,18 @@ class _Count:
     def _weigh(self, members: Iterable[int]) -> float:
         return sum(self.weights[member] for member in members)
 
-    def _spelling(self, members: Sequence[int]) -> str:
-        spellings: dict[str, float] = {}
-        for member in members:
-            text = self.ballots[member].answer_value.strip()
-            spellings[text] = spellings.get(text, 0.0) + self.weights[member]
-        return _heaviest(spellings)[0]
+    def _tally(self, votes: Iterable[tuple[K, int]]) -> dict[K, float]:
+        """Weigh what members vote for, in order of the first votes."""
+        tally: dict[K, float] = {}
+        for key, member in votes:
+            tally[key] = tally.get(key, 0.0) + self.weights[member]
+        return tally
+
+    def _written(self, member: int) -> str:
+        return self.ballots[member].answer_value.strip()
+
+    def _spelling(self, members: Iterable[int]) -> str:
+        return _heaviest(self._tally((self._written(member), member) for member in members))[0]
 
     def verdict(self) -> Verdict:
         """Let the members that may vote choose the answer, then its references."""
@@ -237,9 +243,7 @@ class _Count:
 
     def _winning_group(self, pool: Sequence[int]) -> int:
         """Find the heaviest group among some members; -1 where it is the blanks or a tie that leaves a blank."""
-        votes: dict[int, float] = {}
-        for member in pool:
-            votes[self.group_of[member]] = votes.get(self.group_of[member], 0.0) + self.weights[member]
+        votes = self._tally((self.group_of[member], member) for member in pool)
         group, tied = _heaviest(votes)
         if self.compat:
             tied = len(votes) == len(pool) > 1
@@ -250,11 +254,7 @@ class _Count:
         return frozenset(refs) if self.compat else frozenset(ref.lower() for ref in refs)
 
     def _common_set(self, members: Iterable[int]) -> frozenset[str]:
-        votes: dict[frozenset[str], float] = {}
-        for member in members:
-            key = self._ref_key(member)
-            votes[key] = votes.get(key, 0.0) + self.weights[member]
-        return _heaviest(votes)[0]
+        return _heaviest(self._tally((self._ref_key(member), member) for member in members))[0]
 
     def _references(self, runs: Sequence[int], voters: Sequence[int]) -> tuple[str, ...]:
         """Cite what the strategy says, in the order of first citation."""
@@ -274,10 +274,7 @@ class _Count:
         return self._cite([member for member in pool if self._ref_key(member) == chosen])
 
     def _cited_by_half(self, members: Sequence[int]) -> frozenset[str]:
-        votes: dict[str, float] = {}
-        for member in members:
-            for key in self._ref_key(member):
-                votes[key] = votes.get(key, 0.0) + self.weights[member]
+        votes = self._tally((ref, member) for member in members for ref in self._ref_key(member))
         half = self._weigh(members) / 2 - _EPSILON
         return frozenset(key for key, weight in votes.items() if weight >= half)
 
@@ -291,22 +288,11 @@ class _Count:
         return tuple(sorted(refs) if self.compat else refs)
 
     def _answer(self, runs: Sequence[int], refs: tuple[str, ...], n_votes: int) -> Verdict:
-        spelling = self.ballots[runs[0]].answer_value.strip() if self.compat else self._spelling(runs)
+        spelling = self._written(runs[0]) if self.compat else self._spelling(runs)
         cited = frozenset(refs) if self.compat else frozenset(ref.lower() for ref in refs)
-        spelled = [member for member in runs if self.ballots[member].answer_value.strip() == spelling]
+        spelled = [member for member in runs if self._written(member) == spelling]
         winner = next((member for member in spelled if self._ref_key(member) == cited), spelled[0])
-        shown = self.ballots[winner]
-        return Verdict(
-            answer_value=spelling,
-            is_blank=False,
-            ref_ids=refs,
-            winner=winner,
-            answer=shown.answer,
-            answer_unit=shown.answer_unit,
-            explanation=shown.explanation,
-            groups=self.groups,
-            n_votes=n_votes,
-        )
+        return self._verdict(winner, n_votes, spelling, refs)
 
     def _first(self, voters: Sequence[int]) -> Verdict:
         answered = [member for member in voters if not self.blank[member]]
@@ -318,11 +304,17 @@ class _Count:
         blanks = [member for member, blank in enumerate(self.blank) if blank]
         silent = blanks[0] if blanks else None
         winner = next((member for member in blanks if self.ballots[member].explanation.strip()), silent)
+        return self._verdict(winner, n_votes)
+
+    def _verdict(
+        self, winner: int | None, n_votes: int, answer_value: str | None = None, refs: tuple[str, ...] = ()
+    ) -> Verdict:
+        """Show a member's answer; without a value the ensemble abstains."""
         shown = Ballot() if winner is None else self.ballots[winner]
         return Verdict(
-            answer_value="",
-            is_blank=True,
-            ref_ids=(),
+            answer_value=answer_value or "",
+            is_blank=answer_value is None,
+            ref_ids=refs,
             winner=winner,
             answer=shown.answer,
             answer_unit=shown.answer_unit,
