@@ -97,9 +97,8 @@ def tiny(directory: Path) -> list[str]:
 
 
 def measure(config: str | None, overrides: list[str], scratch: str) -> int:
-    print(
-        f"\n{MEMBERS} members, 2 replicas: cached share of prompt tokens (bound {(MEMBERS - 1) / MEMBERS:.3f}), tokens/s"
-    )
+    bound = (MEMBERS - 1) / MEMBERS
+    print(f"\n{MEMBERS} members, 2 replicas: cached share of prompt tokens (bound {bound:.3f}), tokens/s")
     shares, rates = {}, {}
     for router in ("power_of_two", "question"):
         plain = load_config(config, overrides)
