@@ -50,6 +50,7 @@ bench: setup ## Figures, each beside a peer or a limit of the same run.
 	$(BIN)/python benchmarks/index.py
 	$(BIN)/python benchmarks/retrieval.py
 	$(BIN)/python benchmarks/vote.py
+	$(BIN)/python benchmarks/decide.py
 
 format: setup ## Put the code in shape.
 	$(BIN)/ruff check --fix .

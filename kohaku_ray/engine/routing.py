@@ -9,6 +9,7 @@ from ray.serve.experimental.consistent_hash_router import ConsistentHashRouter
 
 from kohaku_ray.engine.placement import BOUND
 
+
 class QuestionRouter(ConsistentHashRouter):
     """Sends all calls of a session, which is a question, to one replica (see ``Placement``).
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import dataclasses
+import os
 from typing import Any
 
 from ray import serve
@@ -18,6 +19,9 @@ from kohaku_ray.errors import ContextOverflowError, ModelError
 from kohaku_ray.generation.completions import completion_body, read_completion, refuses_length
 from kohaku_ray.generation.request import ChatRequest
 from kohaku_ray.records import Reply
+
+LAST_WORDS_S = 0.2
+"""Time for a dying replica's errors to reach those who asked."""
 
 POWER_PERIOD_S = 1.0
 """How often the GPUs' energy counters are read."""
@@ -61,7 +65,7 @@ class VllmReplica(LLMServer):
                 return response
         except Exception as error:
             if type(error).__name__ == "EngineDeadError" or isinstance(error.__cause__, EOFError):
-                raise ReplicaLostError(f"{self._model_id}: the engine of replica {self._replica} died") from error
+                raise self._lost() from error
             raise ModelError(f"{self._model_id}: {type(error).__name__}: {error}") from error
         raise ModelError(f"{self._model_id}: the engine sent nothing")
 
@@ -71,8 +75,13 @@ class VllmReplica(LLMServer):
         if refuses_length(status, said):
             return ContextOverflowError(f"{self._model_id} refuses the prompt's length: {said}")
         if "EngineDead" in said or "EngineCore" in said:
-            return ReplicaLostError(f"{self._model_id}: the engine of replica {self._replica} died: {said}")
+            return self._lost()
         return ModelError(f"{self._model_id} refuses the request ({status}): {said}")
+
+    def _lost(self) -> ReplicaLostError:
+        """End this replica too: Serve sees a dead actor at once, a dead engine at its next health check."""
+        asyncio.get_running_loop().call_later(LAST_WORDS_S, os._exit, 1)
+        return ReplicaLostError(f"{self._model_id}: the engine of replica {self._replica} died")
 
     async def _watch_power(self) -> None:
         """Tell the meter the power drawn since the last look, as long as the GPUs can say."""

@@ -68,26 +68,6 @@ def default_waves(n_members: int) -> tuple[int, ...]:
     return (first, *[1] * (n_members - first))
 
 
-def check_waves(waves: Sequence[int], n_members: int) -> None:
-    """Check that waves are positive and make up the ensemble.
-
-    Raises:
-        ConfigError: They do not; the text names both numbers.
-    """
-    text = ", ".join(map(str, waves))
-    idle = next((number for number, size in enumerate(waves, 1) if size < 1), None)
-    if idle is not None:
-        raise ConfigError(
-            f"Wave {idle} of the waves [{text}] has {waves[idle - 1]} members: give each wave at least 1, "
-            f"and all of them together {n_members}."
-        )
-    if sum(waves) != n_members:
-        raise ConfigError(
-            f"The waves [{text}] add up to {sum(waves)} members but the ensemble has {n_members}: "
-            f"make them add up to {n_members}, or leave them out."
-        )
-
-
 class _Standing:
     """What the members so far make of a question, against what those left could make of it."""
 

@@ -7,6 +7,7 @@ import json
 import os
 import signal
 import threading
+import time
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -179,15 +180,28 @@ def test_a_grammar_that_does_not_compile_is_an_error_of_its_call_alone(replicas)
     assert ask(replicas, request(0, "grammar", "Why?")).result().text
 
 
-def test_a_replica_killed_on_the_way_loses_nothing(config, application):
-    own = config("ensemble.members=4", "questions.limit=12", "generation.max_tokens=200", name="killed")
-    victims = [process for process in psutil.process_iter(["name"]) if application in (process.info["name"] or "")]
-    assert len(victims) == 2
-    timer = threading.Timer(4.0, lambda: os.kill(victims[0].pid, signal.SIGKILL))
+def replica_processes(application: str) -> list[psutil.Process]:
+    return [process for process in psutil.process_iter(["name"]) if application in (process.info["name"] or "")]
+
+
+@pytest.mark.parametrize("victim", ["engine", "replica"])
+def test_what_is_killed_on_the_way_loses_nothing(config, application, victim):
+    from ray import serve
+
+    deadline = time.monotonic() + 400
+    while serve.status().applications[application].status != "RUNNING" or len(replica_processes(application)) < 2:
+        assert time.monotonic() < deadline, "the replica killed before has not come back"
+        time.sleep(1)
+    own = config("ensemble.members=4", "questions.limit=12", "generation.max_tokens=200", name=f"killed-{victim}")
+    replica = replica_processes(application)[0]
+    [engine] = [child for child in replica.children(recursive=True) if "EngineCore" in child.name()]
+    dying = engine if victim == "engine" else replica
+    timer = threading.Timer(3.0, lambda: os.kill(dying.pid, signal.SIGKILL))
     timer.start()
     summary = run_answer(own)
     timer.join()
-    assert not victims[0].is_running() or victims[0].status() == psutil.STATUS_ZOMBIE
+    gone, _ = psutil.wait_procs([replica], 30)
+    assert gone, "a replica without its engine ends itself"
     rows = table(own, "answers")
     assert len(rows) == 48
     assert summary.n_questions == 12
