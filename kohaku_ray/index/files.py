@@ -13,6 +13,10 @@ import pyarrow.parquet as pq
 
 from kohaku_ray.arrays import F32
 from kohaku_ray.errors import ConfigError, DataError
+from kohaku_ray.index.identity import KEY_BYTES, Keys, no_keys
+
+REINDEX = "re-index with `kohaku-ray index`"
+"""The way out of most that is wrong with an index."""
 
 
 class Directory:
@@ -96,7 +100,7 @@ class Directory:
         try:
             return pq.read_table(pa.BufferReader(self.read(name)))
         except (pa.ArrowException, OSError) as error:
-            raise DataError(f"{self.full(name)} is damaged ({error}): re-index with `kohaku-ray index`") from error
+            raise self.damaged(name, error) from error
 
     def read_arrow(self, name: str) -> pa.Table:
         """Map a table that ``write_arrow`` wrote.
@@ -107,7 +111,11 @@ class Directory:
         try:
             return pa.ipc.open_file(pa.BufferReader(self.read(name))).read_all()
         except (pa.ArrowException, OSError) as error:
-            raise DataError(f"{self.full(name)} is damaged ({error}): re-index with `kohaku-ray index`") from error
+            raise self.damaged(name, error) from error
+
+    def damaged(self, name: str, reason: object) -> DataError:
+        """Make the error of a file that is there but cannot be used."""
+        return DataError(f"{self.full(name)} is damaged ({reason}): {REINDEX}")
 
     def rename(self, name: str, to: str) -> None:
         """Put a finished file in its place, over whatever stands there.
@@ -174,3 +182,13 @@ def column_matrix(column: pa.ChunkedArray) -> F32:
         only: F32 = parts[0]
         return only
     return np.concatenate([np.empty((0, d), dtype=np.float32), *parts])
+
+
+def column_keys(column: pa.ChunkedArray) -> Keys:
+    """Copy a column of 16-byte strings as vector keys."""
+    parts = [
+        np.frombuffer(chunk.buffers()[1], f"V{KEY_BYTES}")[chunk.offset :][: len(chunk)]
+        for chunk in column.chunks
+        if len(chunk)
+    ]
+    return np.concatenate([no_keys(), *parts])

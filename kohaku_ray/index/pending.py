@@ -12,7 +12,7 @@ import pyarrow as pa
 
 from kohaku_ray.arrays import F32
 from kohaku_ray.errors import DataError
-from kohaku_ray.index.files import Directory, column_matrix, matrix_column
+from kohaku_ray.index.files import Directory, column_keys, column_matrix, matrix_column
 from kohaku_ray.index.identity import KEY_BYTES, Keys, no_keys, passage_part
 from kohaku_ray.index.store import fingerprint
 
@@ -64,8 +64,7 @@ class PendingVectors:
         tables = list(self._tables(identity))
         if not tables:
             return no_keys(), np.empty((0, 0), np.float32)
-        joined = b"".join(key for table in tables for key in table["key"].to_pylist())
-        keys = np.frombuffer(joined, no_keys().dtype)
+        keys = np.concatenate([column_keys(table["key"]) for table in tables])
         return keys, np.concatenate([column_matrix(table["vector"]) for table in tables])
 
     def clear(self) -> None:

@@ -11,13 +11,12 @@ from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 import pyarrow as pa
 
-from kohaku_ray.arrays import F32, I64
+from kohaku_ray.arrays import F32, I64, Mask
 from kohaku_ray.errors import ConfigError, DataError, IndexMismatchError
-from kohaku_ray.index.files import Directory, column_matrix
-from kohaku_ray.index.identity import KEY_BYTES, Keys, as_keys, no_keys, passage_part
+from kohaku_ray.index.files import REINDEX, Directory, column_keys, column_matrix
+from kohaku_ray.index.identity import Keys, as_keys, no_keys, passage_part
 from kohaku_ray.index.terms import TermIndex
 from kohaku_ray.index.vectors import VectorIndex
 from kohaku_ray.tree.nodes import NodeTable
@@ -29,8 +28,6 @@ MANIFEST = "manifest.json"
 
 PARTS = ("nodes", "documents", "rejects", "vectors", "faiss", "bm25")
 """Sub-directories of an index; nothing else in its directory is ever touched."""
-
-REINDEX = "re-index with `kohaku-ray index`"
 
 
 @dataclass(frozen=True)
@@ -133,7 +130,7 @@ class KnownVectors:
     places: I64
     matrix: F32
 
-    def lookup(self, keys: Keys) -> tuple[npt.NDArray[np.bool_], I64]:
+    def lookup(self, keys: Keys) -> tuple[Mask, I64]:
         """Find vectors by key.
 
         Returns:
@@ -156,7 +153,7 @@ def known_vectors(path: str, identity: Mapping[str, Any]) -> KnownVectors:
         if index.manifest["passage_identity"] == canonical(passage_part(identity)):
             table = index.directory.read_arrow(index._name("keys"))
             matrix = column_matrix(index.directory.read_arrow(index._name("vectors"))["vector"])
-            return KnownVectors(_key_column(table["key"]), table["place"].to_numpy(), matrix)
+            return KnownVectors(column_keys(table["key"]), table["place"].to_numpy(), matrix)
     except DataError:
         pass
     return KnownVectors(no_keys(), np.empty(0, np.int64), np.empty((0, 0), np.float32))
@@ -196,7 +193,7 @@ def read_manifest(directory: Directory) -> dict[str, Any]:
         manifest = json.loads(directory.read(MANIFEST).to_pybytes())
         layout = manifest["format"]
     except (ValueError, KeyError, TypeError) as error:
-        raise DataError(f"{directory.full(MANIFEST)} is damaged ({error}): {REINDEX}") from error
+        raise directory.damaged(MANIFEST, error) from error
     if layout != FORMAT:
         raise DataError(f"{directory.path} has index layout {layout} but this version reads {FORMAT}: {REINDEX}")
     return dict(manifest)
@@ -265,10 +262,3 @@ def _leaves(value: Any, where: str = "") -> dict[str, Any]:
     for key, item in sorted(value.items()):
         found |= _leaves(item, f"{where}.{key}".lstrip("."))
     return found
-
-
-def _key_column(column: pa.ChunkedArray) -> Keys:
-    parts = [
-        np.frombuffer(chunk.buffers()[1], f"V{KEY_BYTES}")[chunk.offset :][: len(chunk)] for chunk in column.chunks
-    ]
-    return np.concatenate([no_keys(), *parts])
