@@ -96,7 +96,7 @@ def collect(
     Args:
         nodes: The whole index's nodes.
         paragraph_vectors: ``averaged``, ``full`` or ``both``.
-        identity: ``Encoder.identity``.
+        identity: ``SentenceEncoder.identity``.
         fresh: Keys, shape ``(m,)``, and vectors, shape ``(m, d)``, in any order.
         known: What the index before holds.
 

@@ -34,7 +34,7 @@ class IndexSettings:
     """Everything that decides what an index holds, besides the documents.
 
     Attributes:
-        encoder: ``Encoder.identity``.
+        encoder: ``SentenceEncoder.identity``.
         weights: Weight of a child in its parent's vector.
         paragraph_vectors: A paragraph's vector: mean of its sentences, its own text's, or one of each.
         factory: FAISS factory string.

@@ -7,7 +7,7 @@ import threading
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import Any
 
 import numpy as np
 
@@ -29,32 +29,6 @@ QUERY_BUCKET = 4
 GPU_QUERY_TOKENS = 512
 GPU_QUERY_BUCKET = 16
 """The same on a GPU, which needs more at once."""
-
-
-class Encoder(Protocol):
-    """Whatever turns texts into vectors."""
-
-    @property
-    def dim(self) -> int:
-        """Length of a vector."""
-        ...
-
-    @property
-    def identity(self) -> dict[str, Any]:
-        """Everything that decides a vector of this encoder, as JSON values."""
-        ...
-
-    def encode_passages(self, texts: Sequence[str]) -> F32:
-        """Encode indexed texts: shape ``(n, d)``, unit rows, in the order given."""
-        ...
-
-    def encode_queries(self, texts: Sequence[str]) -> F32:
-        """Encode queries: shape ``(n, d)``, unit rows, bit for bit independent of what else is in the batch."""
-        ...
-
-    def count_tokens(self, texts: Sequence[str]) -> I64:
-        """Count each text's tokens, special ones left out: shape ``(n,)``."""
-        ...
 
 
 class SentenceEncoder:
@@ -151,9 +125,7 @@ class SentenceEncoder:
         Returns:
             Shape ``(n, d)``, unit rows, in the order given.
         """
-        place = {text: at for at, text in enumerate(dict.fromkeys(texts))}
-        vectors = self._encode_windows(list(place), self._passage, self._forward_by_length)
-        return vectors[[place[text] for text in texts]]
+        return self._encode(texts, self._passage, self._forward_by_length)
 
     def encode_queries(self, texts: Sequence[str]) -> F32:
         """Encode queries: a query's vector is the same to the bit whatever else is in the batch.
@@ -161,9 +133,7 @@ class SentenceEncoder:
         Returns:
             Shape ``(n, d)``, unit rows, in the order given.
         """
-        place = {text: at for at, text in enumerate(dict.fromkeys(texts))}
-        vectors = self._encode_windows(list(place), self._query, self._forward_in_fixed_shapes)
-        return vectors[[place[text] for text in texts]]
+        return self._encode(texts, self._query, self._forward_in_fixed_shapes)
 
     def count_tokens(self, texts: Sequence[str]) -> I64:
         """Count each text's tokens, special ones left out: shape ``(n,)``."""
@@ -196,6 +166,11 @@ class SentenceEncoder:
 
     def _full_lengths(self, texts: Sequence[str], role: _Role) -> I64:
         return self._lengths([(role.prompt or "") + text for text in texts], special=True)
+
+    def _encode(self, texts: Sequence[str], role: _Role, forward: Callable[..., F32]) -> F32:
+        """Encode each distinct text once."""
+        place = {text: at for at, text in enumerate(dict.fromkeys(texts))}
+        return self._encode_windows(list(place), role, forward)[[place[text] for text in texts]]
 
     def _encode_windows(self, texts: list[str], role: _Role, forward: Callable[..., F32]) -> F32:
         """Encode texts of any length: those longer than the window in pieces, averaged by length."""

@@ -119,7 +119,7 @@ def vector_key(identity: Mapping[str, object], text: str) -> bytes:
     """Name the vector an encoder gives a text: 16 bytes of BLAKE2b.
 
     Args:
-        identity: ``Encoder.identity``; what concerns queries alone, or only names the model, does not count.
+        identity: ``SentenceEncoder.identity``; what concerns queries alone, or only names the model, does not count.
         text: The text, without the prompt.
     """
     return bytes(_start(identity, text.encode()).digest())

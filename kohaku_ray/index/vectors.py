@@ -87,7 +87,7 @@ class VectorIndex:
         first, last = (len(self) * at // n_parts for at in (part, part + 1))
         return VectorIndex.build(np.asarray(self.vectors[first:last]), self.rows[first:last], factory)
 
-    def search(self, queries: F32, top_k: int, threshold: float | None = None) -> list[Hits]:
+    def search(self, queries: F32, top_k: int) -> list[Hits]:
         """Find each query's nearest nodes.
 
         Scores are float64 inner products of the stored float32 vectors, ties go to the earlier node row, and a node
@@ -97,7 +97,6 @@ class VectorIndex:
         Args:
             queries: Shape ``(q, d)``; unit rows.
             top_k: Most hits a query.
-            threshold: Weakest score of a hit; None: no bound.
 
         Raises:
             ConfigError: ``top_k`` is below 1.
@@ -110,10 +109,7 @@ class VectorIndex:
                 "encode queries with the encoder and dim of the index"
             )
         queries = np.ascontiguousarray(queries, dtype=np.float32)
-        found = self._search_flat(queries, top_k) if self.exact else self._search_each(queries, top_k)
-        if threshold is None:
-            return found
-        return [hits.prefix(int((hits.scores >= threshold).sum())) for hits in found]
+        return self._search_flat(queries, top_k) if self.exact else self._search_each(queries, top_k)
 
     @functools.cached_property
     def _vectors_a_node(self) -> int:

@@ -35,12 +35,11 @@ class NodeTable:
         source_row: Shape ``(n,)``; which row of the whole index each row is, increasing.
     """
 
-    def __init__(self, table: pa.Table, source_row: I64 | None = None) -> None:
+    def __init__(self, table: pa.Table) -> None:
         """Read the tree's shape off the rows.
 
         Args:
-            table: Rows of ``NODE_SCHEMA`` in preorder.
-            source_row: Shape ``(n,)``; increasing rows of the whole index; None: this is the whole index.
+            table: The whole index's rows of ``NODE_SCHEMA``, in preorder.
 
         Raises:
             TreeError: A kind is unknown, an id occurs twice, or a node does not stand under its parent.
@@ -50,7 +49,7 @@ class NodeTable:
         self.parent = _parents(self.kind)
         _check_tree(self.table, self.kind, self.parent)
         self.end = _subtree_ends(self.kind)
-        self.source_row = np.arange(len(self), dtype=np.int64) if source_row is None else source_row
+        self.source_row = np.arange(len(self), dtype=np.int64)
 
     def __len__(self) -> int:
         """Count the nodes."""

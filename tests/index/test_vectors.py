@@ -104,13 +104,6 @@ def test_a_prefix_is_what_a_smaller_search_returns():
         assert_same(deep.prefix(16), shallow)
 
 
-def test_a_threshold_drops_weaker_matches():
-    index = VectorIndex.build(np.array([[1, 0], [0.6, 0.8], [0, 1]], np.float32), np.arange(3))
-    query = np.array([[1, 0]], np.float32)
-    assert index.search(query, 3, threshold=0.5)[0].rows.tolist() == [0, 1]
-    assert len(index.search(query, 3, threshold=1.01)[0]) == 0
-
-
 def test_fewer_nodes_than_asked_for_and_none_at_all():
     vectors = random_units(3, 4)
     assert len(VectorIndex.build(vectors, np.arange(3)).search(vectors, 50)[0]) == 3
