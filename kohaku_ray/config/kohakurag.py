@@ -52,7 +52,7 @@ import ast
 import difflib
 import posixpath
 import warnings
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
 from typing import Any, Literal, NamedTuple, NoReturn
 
@@ -202,8 +202,7 @@ def translate(values: Mapping[str, Any], where: str) -> dict[str, Any]:
             changed |= row.change(value, file)
     for key in values:
         if key not in TABLE:
-            close = difflib.get_close_matches(str(key), TABLE, n=1, cutoff=0.6)
-            file.leave(key, "no such key" + (f", did you mean {close[0]}?" if close else ""))
+            file.leave(key, f"no such key{did_you_mean(str(key), TABLE)}")
     if file.reasons:
         told = "; ".join(f"{', '.join(map(str, keys))} ({reason})" for reason, keys in file.reasons.items())
         warnings.warn(_line(f"{where}: not taken over as written: {told}"), ConfigWarning, stacklevel=4)
@@ -323,9 +322,15 @@ def _is_boilerplate(function: ast.FunctionDef) -> bool:
     return False
 
 
-def _short(text: str, longest: int = 60) -> str:
-    line = _line(text[: 4 * longest])
-    return line if len(line) <= longest else line[:longest] + "…"
+def _short(text: str) -> str:
+    line = _line(text[:240])
+    return line if len(line) <= 60 else line[:60] + "…"
+
+
+def did_you_mean(word: str, known: Iterable[str]) -> str:
+    """Point to the closest of the words known; say nothing where none is close."""
+    close = difflib.get_close_matches(word, known, n=1, cutoff=0.6)
+    return f", did you mean {close[0]}?" if close else ""
 
 
 def _line(text: str) -> str:
@@ -375,8 +380,7 @@ def _no_overlap(value: bool, file: _File) -> dict[str, Any]:
 def _rerank(value: str, file: _File) -> dict[str, Any]:
     strategies = ("none", "frequency", "score", "combined")
     if value.lower() not in strategies:
-        close = difflib.get_close_matches(value.lower(), strategies, n=1)
-        meant = f", did you mean {close[0]}?" if close else ""
+        meant = did_you_mean(value.lower(), strategies)
         raise ConfigError(f"{file.where}: rerank_strategy is {value!r}{meant} (None, {', '.join(strategies[1:])})")
     return {"retrieval.rerank": value.lower()}
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import difflib
 import json
 import os
 import re
@@ -194,11 +193,9 @@ def _unknown_keys(values: Any, model: type[BaseModel], prefix: str) -> Iterator[
 
 
 def _did_you_mean(word: str, known: Sequence[str]) -> str:
-    close = difflib.get_close_matches(word, known, n=1, cutoff=0.6)
-    if not close:
-        last = word.rsplit(".", 1)[-1]
-        close = [key for key in known if key.rsplit(".", 1)[-1] == last][:1]
-    return f", did you mean {close[0]}?" if close else ""
+    last = word.rsplit(".", 1)[-1]
+    elsewhere = [key for key in known if key.rsplit(".", 1)[-1] == last]
+    return kohakurag.did_you_mean(word, known) or (f", did you mean {elsewhere[0]}?" if elsewhere else "")
 
 
 def _explain(entry: Any, where: str) -> str:
