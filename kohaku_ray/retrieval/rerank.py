@@ -64,18 +64,18 @@ def rerank(lists: Sequence[Hits], strategy: Strategy, normalise: Normalise = "ma
     Returns:
         Every row once, best first; under ``none`` every hit as it came.
     """
-    rows = np.concatenate([hits.rows for hits in lists]) if lists else np.empty(0, np.int64)
-    similarity = np.concatenate([hits.scores for hits in lists]) if lists else np.empty(0, np.float64)
+    rows = np.concatenate([np.empty(0, np.int64), *(hits.rows for hits in lists)])
+    similarity = np.concatenate([np.empty(0, np.float64), *(hits.scores for hits in lists)])
     query = np.repeat(np.arange(len(lists)), [len(hits) for hits in lists])
-    first, group, frequency, total = _count(rows.astype(np.int64), similarity.astype(np.float64), query)
+    first, group, frequency, total = _count(rows, similarity, query)
     if strategy == "none":
-        return Ranked(rows.astype(np.int64), similarity.astype(np.float64), frequency[group], total[group], len(rows))
+        return Ranked(rows, similarity, frequency[group], total[group], len(rows))
     if strategy == "frequency":
         score = frequency.astype(np.float64)
     else:
         score = total if strategy == "score" else combined(frequency, total, normalise, alpha)
     second = total if strategy == "frequency" else np.zeros_like(score)
-    unique = Ranked(rows[first].astype(np.int64), score, frequency, total, len(first))
+    unique = Ranked(rows[first], score, frequency, total, len(first))
     return unique.take(np.lexsort((first, -second, -score)).astype(np.int64))
 
 
