@@ -242,10 +242,8 @@ def _unit_end(text: str, start: int) -> int:
     magnitude = _MAGNITUDE.match(text, start)
     start = magnitude.end() if magnitude else start
     following = _FOLLOWING.match(text, start)
-    tokens = list(re.finditer(r"\S+", following[0] if following else ""))[:1]
-    if tokens and parse_unit(tokens[0][0]) is not None:
-        return start + tokens[0].end()
-    return start
+    token = re.search(r"\S+", following[0] if following else "")
+    return start + token.end() if token and parse_unit(token[0]) is not None else start
 
 
 def _with_unit(text: str, start: int, end: int, low: str, currency: str | None) -> Quantity:
@@ -278,8 +276,7 @@ def _spelled(text: str) -> Iterator[Quantity]:
     for word in words_of(text):
         number = _NUMBER_WORDS.get(word.text.lower())
         if number is not None:
-            end = word.start + len(word.text)
-            yield replace(_with_unit(text, word.start, end, str(number), None), low=str(number))
+            yield _with_unit(text, word.start, word.start + len(word.text), str(number), None)
 
 
 @lru_cache(maxsize=8192)
