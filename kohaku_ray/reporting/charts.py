@@ -68,7 +68,7 @@ def score_parts(report: ScoreReport) -> Chart:
 def agreement(views: Sequence[QuestionView]) -> Chart:
     """Draw how many members stand behind each written answer."""
     m = max(len(view.members) for view in views)
-    sizes = list(range(min((view.n_winners for view in views), default=0), m + 1))
+    sizes = list(range(min(view.n_winners for view in views), m + 1))
     series = _by_outcome((view.n_winners, view.outcome) for view in views)
     svg = stacked_bars(
         [str(size) for size in sizes],

@@ -10,6 +10,7 @@ from kohaku_ray.arrays import I64
 from kohaku_ray.index.hits import Hits
 from kohaku_ray.retrieval.deduplicate import Dedup
 from kohaku_ray.retrieval.rerank import Ranked
+from kohaku_ray.tree.nodes import ancestors_of
 
 
 def append_lexical(dense: Ranked, lists: Sequence[Hits], top_k: int, dedup: Dedup, parent: I64) -> Ranked:
@@ -30,12 +31,12 @@ def append_lexical(dense: Ranked, lists: Sequence[Hits], top_k: int, dedup: Dedu
         The dense matches, followed by at most ``top_k`` lexical ones.
     """
     held = {int(row) for row in dense.rows}
-    barred = held | {up for row in held for up in _ancestors(row, parent)} if dedup == "tree" else set(held)
+    barred = held | {up for row in held for up in ancestors_of(row, parent)} if dedup == "tree" else set(held)
     taken: dict[int, float] = {}
     for row, score in _interleaved([hits.prefix(top_k) for hits in lists]):
         if len(taken) == top_k:
             break
-        if row in barred or row in taken or (dedup == "tree" and not held.isdisjoint(_ancestors(row, parent))):
+        if row in barred or row in taken or (dedup == "tree" and not held.isdisjoint(ancestors_of(row, parent))):
             continue
         taken[row] = score
     return Ranked(
@@ -56,11 +57,3 @@ def _interleaved(lists: Sequence[Hits]) -> list[tuple[int, float]]:
         for hits in lists
         if rank < len(hits)
     ]
-
-
-def _ancestors(row: int, parent: I64) -> list[int]:
-    """Rows from the parent up to the document."""
-    found = []
-    while (row := int(parent[row])) >= 0:
-        found.append(row)
-    return found

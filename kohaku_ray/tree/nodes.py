@@ -108,10 +108,7 @@ class NodeTable:
 
     def ancestors(self, row: int) -> list[int]:
         """Climb from a node to its document: nearest first, without the node itself."""
-        above = []
-        while (row := int(self.parent[row])) >= 0:
-            above.append(row)
-        return above
+        return ancestors_of(row, self.parent)
 
     def children(self, row: int) -> list[int]:
         """List a node's children in reading order."""
@@ -187,6 +184,14 @@ class NodeTable:
 
     def _value(self, column: str, row: int) -> str:
         return str(self.table[column][int(row)].as_py())
+
+
+def ancestors_of(row: int, parent: I64) -> list[int]:
+    """Climb from a node to its document, nearest first, without the node itself; ``parent`` as in ``NodeTable``."""
+    above = []
+    while (row := int(parent[row])) >= 0:
+        above.append(row)
+    return above
 
 
 def _until_full(paragraphs: I64, tokens: I64, budget: int) -> list[int]:
