@@ -1,4 +1,4 @@
-"""kohaku-ray: index, answer, vote, score, validate, show, report, map."""
+"""kohaku-ray: index, answer, vote, score, validate, show, report, map, bench."""
 
 from __future__ import annotations
 
@@ -86,6 +86,19 @@ def _parser() -> argparse.ArgumentParser:
     index_map.add_argument("index", metavar="INDEX", help="an index's directory")
     index_map.add_argument("-o", "--output", metavar="FILE", help=".svg or .png (default INDEX/map.svg)")
     index_map.set_defaults(command=_map)
+
+    bench = commands.add_parser("bench", help="measure vLLM replicas beside plain vLLM: replicas, members, concurrency")
+    _add_config(bench)
+    bench.add_argument("--replicas", type=_counts, default=(1, 2), metavar="N,N", help="default 1,2")
+    bench.add_argument("--members", type=_counts, default=(1, 9), metavar="N,N", help="default 1,9")
+    bench.add_argument(
+        "--concurrency", type=_counts, default=(8, 32), metavar="N,N", help="questions in flight a replica: 8,32"
+    )
+    bench.add_argument("--questions", type=_count, default=16, metavar="N", help="a replica and cell (default 16)")
+    bench.add_argument("--context-tokens", type=_count, default=2000, metavar="N", help="default 2000")
+    bench.add_argument("--output-tokens", type=_count, default=128, metavar="N", help="default 128")
+    bench.add_argument("-o", "--output", default="runs/bench", metavar="DIR", help="default runs/bench")
+    bench.set_defaults(command=_bench)
 
     validate = commands.add_parser("validate", help="check configuration, files and cluster demand; start nothing")
     _add_config(validate)
@@ -209,6 +222,21 @@ def _map(arguments: argparse.Namespace) -> int:
     return OK
 
 
+def _bench(arguments: argparse.Namespace) -> int:
+    from kohaku_ray.engine.benching import Grid, run_bench
+    from kohaku_ray.reporting.throughput import FILES, describe
+
+    names = ("replicas", "members", "concurrency", "questions", "context_tokens", "output_tokens")
+    grid = Grid(**{name: getattr(arguments, name) for name in names})
+    try:
+        bench = run_bench(_load(arguments), grid, arguments.output)
+    except KeyboardInterrupt:
+        print(f"interrupted: what was measured is in {arguments.output}", file=sys.stderr)  # noqa: T201
+        return FAILED
+    _print(f"{describe(bench)}\n\noutputs in {arguments.output}: {', '.join(FILES)}")
+    return ROWS_IN_ERROR if bench.n_failed else OK
+
+
 def _choices(field: str) -> list[str]:
     """The values a vote setting takes, from the one place that lists them."""
     from kohaku_ray.ensemble.vote import VoteRule
@@ -221,6 +249,16 @@ def _share(text: str) -> float:
     if not 0 < value <= 1:
         raise argparse.ArgumentTypeError(f"{text} is not a share: above 0, at most 1")
     return value
+
+
+def _count(text: str) -> int:
+    if not text.strip().isdecimal() or int(text) < 1:
+        raise argparse.ArgumentTypeError(f"{text} is not a whole number from 1 on")
+    return int(text)
+
+
+def _counts(text: str) -> tuple[int, ...]:
+    return tuple(sorted({_count(part) for part in text.split(",")}))
 
 
 def _complain(error: Exception, code: int) -> int:

@@ -1,0 +1,489 @@
+"""What a throughput benchmark measured: its figures, a table, charts, and one page that needs nothing beside it."""
+
+from __future__ import annotations
+
+import csv
+import io
+import json
+import os
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import asdict, dataclass
+from itertools import cycle
+from pathlib import Path
+from typing import Any
+
+import jinja2
+from markupsafe import Markup
+
+from kohaku_ray.errors import DataError
+from kohaku_ray.reporting.charts import Chart
+from kohaku_ray.reporting.files import publish
+from kohaku_ray.reporting.plots import PALETTE, drawing, grouped_bars, legend_name, new_figure, svg_text
+from kohaku_ray.reporting.text import visible
+
+COLUMNS = (
+    *("replicas", "members", "in flight", "questions/s", "generated/s", "prompt/s", "cached", "bound"),
+    *("cost", "scaling", "of plain", "CPU ms/call"),
+)
+"""Heads of the table."""
+
+LEGEND = (
+    "in flight: questions at once, a replica",
+    "generated/s, prompt/s: tokens a second, a prompt counted once a member",
+    "cached: prompt tokens from the prefix cache; bound: (m - 1) / m of m members, if one of them fills it for all",
+    "cost: time of m members over that of one",
+    "scaling: questions a second of R replicas over R times those of one",
+    "of plain: questions a second a replica over those of plain vLLM, LLM.generate with n = m on one's resources",
+    "CPU ms/call: outside the engine's own process: driver and replica; for plain, the process that calls generate",
+)
+"""What the heads mean."""
+
+FILES = ("throughput.html", "throughput.json", "throughput.csv")
+"""What is written, the page first."""
+
+PLAIN_COLOUR = "#999999"
+PLAIN_STYLES = ("--", ":", "-.")
+_NONE = "-"
+
+
+@dataclass(frozen=True, slots=True)
+class Measurement:
+    """What a number of calls took.
+
+    Attributes:
+        n_questions: Questions asked.
+        n_calls: Calls, one a member and question.
+        wall_s: Seconds from the first call to the last reply.
+        prompt_tokens: Tokens of all prompts.
+        completion_tokens: Generated tokens.
+        cached_tokens: Prompt tokens from the prefix cache; None where nobody counts them.
+        cpu_s: CPU seconds spent outside the engine's own process; None where it could not be seen.
+    """
+
+    n_questions: int
+    n_calls: int
+    wall_s: float
+    prompt_tokens: int
+    completion_tokens: int
+    cached_tokens: int | None = None
+    cpu_s: float | None = None
+
+    @property
+    def questions_per_s(self) -> float:
+        """Questions a second."""
+        return self.n_questions / self.wall_s
+
+    @property
+    def cached_share(self) -> float | None:
+        """Share of the prompt tokens that came from the prefix cache."""
+        return None if self.cached_tokens is None else self.cached_tokens / self.prompt_tokens
+
+    @property
+    def cpu_ms(self) -> float | None:
+        """CPU milliseconds a call outside the engine."""
+        return None if self.cpu_s is None else 1000 * self.cpu_s / self.n_calls
+
+
+@dataclass(frozen=True, slots=True)
+class Cell:
+    """One combination of what is swept.
+
+    Attributes:
+        replicas: Replicas that answered.
+        members: Calls a question.
+        concurrency: Questions in flight a replica.
+        measured: What came out; None where nothing did.
+        reason: Why nothing did.
+        is_skipped: The cluster cannot hold so many replicas, which is no error.
+    """
+
+    replicas: int
+    members: int
+    concurrency: int
+    measured: Measurement | None = None
+    reason: str = ""
+    is_skipped: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Plain:
+    """Plain vLLM on one replica's resources: the limit.
+
+    Attributes:
+        members: Samples a prompt.
+        measured: What came out; None where nothing did.
+        reason: Why nothing did.
+    """
+
+    members: int
+    measured: Measurement | None = None
+    reason: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Throughput:
+    """A benchmark so far.
+
+    Attributes:
+        facts: What was run, on what.
+        plain: The limit by number of members.
+        cells: What was measured, in the order of the sweep.
+    """
+
+    facts: Mapping[str, str | int]
+    plain: Sequence[Plain] = ()
+    cells: Sequence[Cell] = ()
+
+    @property
+    def n_failed(self) -> int:
+        """Count what should have been measured and was not."""
+        missing = [cell for cell in self.cells if cell.measured is None and not cell.is_skipped]
+        return len(missing) + sum(one.measured is None for one in self.plain)
+
+    def cost_ratio(self, cell: Cell) -> float | None:
+        """Time of a cell's members over that of one, at the same replicas and concurrency."""
+        return _over(self._rate(cell.replicas, 1, cell.concurrency), cell.measured)
+
+    def plain_cost_ratio(self, plain: Plain) -> float | None:
+        """The same of plain sampling."""
+        return _over(self._plain_rate(1), plain.measured)
+
+    def scaling(self, cell: Cell) -> float | None:
+        """Questions a second over replicas times those of one replica."""
+        one = self._rate(1, cell.members, cell.concurrency)
+        return None if one is None or cell.measured is None else cell.measured.questions_per_s / (cell.replicas * one)
+
+    def of_plain(self, cell: Cell) -> float | None:
+        """Questions a second over replicas times those of plain sampling of as many."""
+        limit = self._plain_rate(cell.members)
+        if limit is None or cell.measured is None:
+            return None
+        return cell.measured.questions_per_s / (cell.replicas * limit)
+
+    def _rate(self, *key: int) -> float | None:
+        found = (cell for cell in self.cells if (cell.replicas, cell.members, cell.concurrency) == key)
+        return next((cell.measured.questions_per_s for cell in found if cell.measured is not None), None)
+
+    def _plain_rate(self, members: int) -> float | None:
+        found = (one.measured for one in self.plain if one.members == members)
+        return next((measured.questions_per_s for measured in found if measured is not None), None)
+
+
+def cached_bound(members: int) -> float:
+    """Largest share of prompt tokens that a prefix cache can give: all but the first member's."""
+    return (members - 1) / members
+
+
+def describe(bench: Throughput) -> str:
+    """Lay a benchmark out for a terminal."""
+    rows = [COLUMNS, *table(bench)]
+    widths = [max(len(row[at]) for row in rows) for at in range(len(COLUMNS))]
+    lines = ["  ".join(text.rjust(width) for text, width in zip(row, widths, strict=True)) for row in rows]
+    facts = [f"{name}: {value}" for name, value in bench.facts.items()]
+    return "\n".join([*facts, "", *lines, *([""] if (notes := absences(bench)) else []), *notes, "", *LEGEND])
+
+
+def table(bench: Throughput) -> list[tuple[str, ...]]:
+    """Lay the measured rows out, plain vLLM first, a text a column."""
+    rows = [
+        _row("plain", plain.members, "all", plain.measured, cost=bench.plain_cost_ratio(plain))
+        for plain in bench.plain
+        if plain.measured is not None
+    ]
+    return rows + [
+        _row(
+            f"{cell.replicas}",
+            cell.members,
+            f"{cell.concurrency}",
+            cell.measured,
+            bound=cached_bound(cell.members),
+            cost=bench.cost_ratio(cell),
+            scaling=bench.scaling(cell),
+            of_plain=bench.of_plain(cell),
+        )
+        for cell in bench.cells
+        if cell.measured is not None
+    ]
+
+
+def absences(bench: Throughput) -> list[str]:
+    """Say what was not measured and why; what shares a reason stands in one line."""
+    lines: dict[str, None] = {}
+    for plain in bench.plain:
+        if plain.measured is None:
+            lines[f"plain, n = {plain.members}: not measured: {plain.reason}"] = None
+    for cell in bench.cells:
+        if cell.is_skipped:
+            lines[f"{_replicas(cell.replicas)}: skipped: {cell.reason}"] = None
+        elif cell.measured is None:
+            where = f"{_replicas(cell.replicas)}, members {cell.members}, {cell.concurrency} in flight"
+            lines[f"{where}: failed: {cell.reason}"] = None
+    return list(lines)
+
+
+def records(bench: Throughput) -> list[dict[str, Any]]:
+    """List every row with all its figures, for other programs; None is what could not be known."""
+    rows: list[dict[str, Any]] = []
+    for plain in bench.plain:
+        status = "measured" if plain.measured else "failed"
+        rows.append(
+            _record("plain", 1, plain.members, None, status, plain.reason, plain.measured)
+            | {"cost_ratio": bench.plain_cost_ratio(plain)}
+        )
+    for cell in bench.cells:
+        status = "measured" if cell.measured else "skipped" if cell.is_skipped else "failed"
+        rows.append(
+            _record("serve", cell.replicas, cell.members, cell.concurrency, status, cell.reason, cell.measured)
+            | {
+                "cached_bound": cached_bound(cell.members),
+                "cost_ratio": bench.cost_ratio(cell),
+                "scaling": bench.scaling(cell),
+                "of_plain": bench.of_plain(cell),
+            }
+        )
+    return rows
+
+
+def as_json(bench: Throughput) -> str:
+    """Write facts and records as JSON."""
+    return json.dumps({"facts": dict(bench.facts), "rows": records(bench)}, indent=2) + "\n"
+
+
+def as_csv(bench: Throughput) -> str:
+    """Write the records as CSV; an empty cell is what could not be known."""
+    buffer = io.StringIO()
+    writer = csv.DictWriter(buffer, list(_record("", 0, 0, None, "", "", None)), lineterminator="\n")
+    writer.writeheader()
+    writer.writerows(records(bench))
+    return buffer.getvalue()
+
+
+def page(bench: Throughput) -> str:
+    """Render the page: one HTML file that needs nothing beside it and runs no script."""
+    environment = jinja2.Environment(
+        loader=jinja2.FileSystemLoader(Path(__file__).parent / "templates"),
+        autoescape=True,
+        undefined=jinja2.StrictUndefined,
+        finalize=lambda value: visible(value) if isinstance(value, str) and not isinstance(value, Markup) else value,
+        trim_blocks=True,
+        lstrip_blocks=True,
+    )
+    return environment.get_template("throughput.html.j2").render(
+        facts=bench.facts,
+        columns=COLUMNS,
+        rows=table(bench),
+        absences=absences(bench),
+        legend=LEGEND,
+        charts=charts(bench),
+        filters=(),  # of the run's page, whose style sheet this one shares
+    )
+
+
+def write_throughput(bench: Throughput, directory: str) -> list[str]:
+    """Write page, JSON and CSV, each in one step; returns their paths.
+
+    Raises:
+        DataError: A file cannot be written.
+    """
+    try:
+        os.makedirs(directory, exist_ok=True)
+    except OSError as error:
+        raise DataError(f"{directory}: cannot be made ({error.strerror}): choose another output") from error
+    paths = [os.path.join(directory, name) for name in FILES]
+    for path, text in zip(paths, (page(bench), as_json(bench), as_csv(bench)), strict=True):
+        publish(path, text.encode())
+    return paths
+
+
+@dataclass(frozen=True, slots=True)
+class Line:
+    """Points of a plot that belong together.
+
+    Attributes:
+        name: As the legend calls them.
+        points: Of x and y.
+        is_limit: Drawn broken and grey.
+    """
+
+    name: str
+    points: Sequence[tuple[float, float]]
+    is_limit: bool = False
+
+
+def charts(bench: Throughput) -> list[Chart]:
+    """Draw a benchmark, as far as there is something to draw."""
+    drawn = (_rates(bench), _costs(bench), _caching(bench), _cpu(bench))
+    return [chart for chart in drawn if chart is not None]
+
+
+def _rates(bench: Throughput) -> Chart | None:
+    def rate(measured: Measurement) -> float:
+        return measured.completion_tokens / measured.wall_s
+
+    counts = sorted({cell.replicas for cell in bench.cells if cell.measured})
+    lines = _lines(
+        bench,
+        lambda cell: (f"m = {cell.members}, {cell.concurrency} in flight", cell.replicas),
+        lambda _, measured: rate(measured),
+    )
+    for plain in bench.plain:
+        if plain.measured is not None:
+            points = [(n, n * rate(plain.measured)) for n in counts]
+            lines.append(Line(f"plain, n = {plain.members}", points, is_limit=True))
+    note = "Broken lines: plain LLM.generate on one replica's resources, times the replicas."
+    return _chart("Generated tokens a second", note, lines, "replicas", "generated tokens a second")
+
+
+def _costs(bench: Throughput) -> Chart | None:
+    lines = _lines(bench, _by_members, lambda cell, _: bench.cost_ratio(cell))
+    costs = [(plain.members, bench.plain_cost_ratio(plain)) for plain in bench.plain]
+    lines.append(Line("plain sampling", [(m, cost) for m, cost in costs if cost is not None], is_limit=True))
+    note = "Time of m members over that of one. Without shared prefixes it would be m where prefill is all there is."
+    return _chart("What an ensemble costs", note, lines, "members", "time over that of one member")
+
+
+def _cpu(bench: Throughput) -> Chart | None:
+    lines = _lines(bench, _by_members, lambda _, measured: measured.cpu_ms)
+    spent = [(plain.members, plain.measured.cpu_ms) for plain in bench.plain if plain.measured is not None]
+    lines.append(Line("plain", [(m, cpu_ms) for m, cpu_ms in spent if cpu_ms is not None], is_limit=True))
+    note = "Driver and replica without the engine's own process; plain: the process that calls generate."
+    return _chart("CPU time outside the engine", note, lines, "members", "CPU milliseconds a call")
+
+
+def _caching(bench: Throughput) -> Chart | None:
+    shares: dict[int, list[float]] = {}
+    for cell in bench.cells:
+        if cell.measured is not None and cell.measured.cached_share is not None:
+            shares.setdefault(cell.members, []).append(cell.measured.cached_share)
+    if not shares:
+        return None
+    members = sorted(shares)
+    series = {
+        "least of all cells": [min(shares[m]) for m in members],
+        "bound (m - 1) / m": [cached_bound(m) for m in members],
+    }
+    svg = grouped_bars(
+        [f"{m}" for m in members],
+        series,
+        x_label="members",
+        y_label="share of prompt tokens",
+        label=f"Prompt tokens from the prefix cache, by members: {_said(series['least of all cells'], members)}",
+    )
+    note = "The first member of a question fills the cache for the others."
+    return Chart("Prompt tokens from the prefix cache", note, Markup(svg))  # noqa: S704 - drawn here
+
+
+def _lines(
+    bench: Throughput,
+    place: Callable[[Cell], tuple[str, float]],
+    value: Callable[[Cell, Measurement], float | None],
+) -> list[Line]:
+    """Collect the measured cells' values into lines by name, in the order of the sweep."""
+    points: dict[str, list[tuple[float, float]]] = {}
+    for cell in bench.cells:
+        y = value(cell, cell.measured) if cell.measured is not None else None
+        if y is not None:
+            name, x = place(cell)
+            points.setdefault(name, []).append((x, y))
+    return [Line(name, sorted(of_name)) for name, of_name in points.items()]
+
+
+def _by_members(cell: Cell) -> tuple[str, float]:
+    return f"{_replicas(cell.replicas)}, {cell.concurrency} in flight", cell.members
+
+
+def _chart(title: str, note: str, lines: Iterable[Line], x_label: str, y_label: str) -> Chart | None:
+    """Draw lines; None where the only ones are limits, or there are none."""
+    drawn = [line for line in lines if line.points]
+    if all(line.is_limit for line in drawn):
+        return None
+    label = f"{title}. " + "; ".join(
+        f"{line.name}: {_said([y for _, y in line.points], [x for x, _ in line.points])}" for line in drawn
+    )
+    with drawing():
+        figure, axes = new_figure()
+        colours, styles = cycle(PALETTE), cycle(PLAIN_STYLES)
+        for line in drawn:
+            xs, ys = zip(*line.points, strict=True)
+            look = (next(styles), PLAIN_COLOUR) if line.is_limit else ("-", next(colours))
+            axes.plot(xs, ys, look[0], marker="o", markersize=4, color=look[1], label=legend_name(line.name))
+        axes.set_xticks(sorted({x for line in drawn for x, _ in line.points}))
+        axes.xaxis.set_major_formatter(lambda number, _: f"{number:g}")
+        axes.set_ylim(bottom=0)
+        axes.set_xlabel(x_label)
+        axes.set_ylabel(y_label)
+        axes.yaxis.grid(True, alpha=0.25)
+        figure.legend(loc="outside upper center", ncols=2, handlelength=1.6, columnspacing=1.2, fontsize=8)
+        svg = svg_text(figure, label)
+    return Chart(title, note, Markup(svg))  # noqa: S704 - drawn by our plots, which escape every name
+
+
+def _said(values: Sequence[float], at: Sequence[float]) -> str:
+    return ", ".join(f"{value:.3g} at {x:g}" for x, value in zip(at, values, strict=True))
+
+
+def _over(rate: float | None, measured: Measurement | None) -> float | None:
+    return None if rate is None or measured is None else rate / measured.questions_per_s
+
+
+def _row(
+    replicas: str,
+    members: int,
+    in_flight: str,
+    measured: Measurement,
+    *,
+    bound: float | None = None,
+    cost: float | None = None,
+    scaling: float | None = None,
+    of_plain: float | None = None,
+) -> tuple[str, ...]:
+    return (
+        replicas,
+        f"{members}",
+        in_flight,
+        f"{measured.questions_per_s:,.2f}",
+        f"{measured.completion_tokens / measured.wall_s:,.0f}",
+        f"{measured.prompt_tokens / measured.wall_s:,.0f}",
+        *(
+            _NONE if value is None else f"{value:.{digits}f}"
+            for value, digits in (
+                *((measured.cached_share, 3), (bound, 3), (cost, 2), (scaling, 2), (of_plain, 2)),
+                (measured.cpu_ms, 1),
+            )
+        ),
+    )
+
+
+def _record(
+    kind: str,
+    replicas: int,
+    members: int,
+    concurrency: int | None,
+    status: str,
+    reason: str,
+    measured: Measurement | None,
+) -> dict[str, Any]:
+    nothing = dict.fromkeys(Measurement.__slots__)
+    wall_s = measured.wall_s if measured is not None else None
+    return {
+        "kind": kind,
+        "replicas": replicas,
+        "members": members,
+        "concurrency": concurrency,
+        "status": status,
+        "reason": reason,
+        **(asdict(measured) if measured is not None else nothing),
+        "questions_per_s": measured.questions_per_s if measured is not None else None,
+        "generated_per_s": measured.completion_tokens / wall_s if measured is not None and wall_s else None,
+        "prompt_per_s": measured.prompt_tokens / wall_s if measured is not None and wall_s else None,
+        "cached_share": measured.cached_share if measured is not None else None,
+        "cached_bound": None,
+        "cost_ratio": None,
+        "scaling": None,
+        "of_plain": None,
+        "cpu_ms": measured.cpu_ms if measured is not None else None,
+    }
+
+
+def _replicas(n: int) -> str:
+    return f"{n} replica" if n == 1 else f"{n} replicas"
