@@ -160,7 +160,9 @@ def environment(deployment: VllmConfig) -> dict[str, str]:
             # Ray would set it by the CPUs of the replica's own actor, which are not the engine's.
             "OMP_NUM_THREADS": str(deployment.cpus),
         }
-    passed = {key: os.environ[key] for key in ("HF_HUB_OFFLINE", "HF_HOME", "VLLM_CPU_KVCACHE_SPACE") if key in os.environ}
+    passed = {
+        key: os.environ[key] for key in ("HF_HUB_OFFLINE", "HF_HOME", "VLLM_CPU_KVCACHE_SPACE") if key in os.environ
+    }
     return {**own, **passed, **deployment.env}
 
 
