@@ -20,7 +20,7 @@ from kohaku_ray.engine.errors import fetch
 from kohaku_ray.engine.ledger import Ledger, open_ledger
 from kohaku_ray.engine.members import Member, Retriever
 from kohaku_ray.engine.runs import RunDirectory
-from kohaku_ray.engine.serving import application_name, check_deployment, models_of, serving
+from kohaku_ray.engine.serving import SAY_EVERY_S, application_name, check_deployment, models_of, serving
 from kohaku_ray.engine.sources import anchored, read_metadata, read_source
 from kohaku_ray.engine.voting import BlockResult, finish_run, settle_block, vote_block
 from kohaku_ray.ensemble.decide import default_waves
@@ -147,8 +147,14 @@ class _Job:
         self._finish = ray.remote(finish_run).options(num_cpus=0, scheduling_strategy=here)
 
     def wait_until_ready(self) -> None:
-        """Wait until every retriever holds its index."""
-        fetch([retriever.ready.remote() for retriever in self._retrievers])
+        """Wait until every retriever holds its index, and say what for when that takes long."""
+        waiting = [retriever.ready.remote() for retriever in self._retrievers]
+        while waiting:
+            done, waiting = ray.wait(waiting, num_returns=len(waiting), timeout=SAY_EVERY_S)
+            fetch(done)
+            if waiting:
+                free = ray.available_resources().get("CPU", 0)
+                say(f"answer  waiting for {len(waiting)} retriever(s), a CPU each: the cluster has {free:g} free")
 
     def submit(self, number: int, block: Sequence[Question]) -> tuple[Any, Any]:
         """Send a block on its way; returns the refs of its result and of its tables."""
