@@ -282,6 +282,11 @@ class ExtractiveConfig(BackendConfig):
         """Nothing: it reads no prompts."""
         return
 
+    @property
+    def revision(self) -> None:
+        """Nothing: it has no weights."""
+        return
+
 
 class OpenAIConfig(BackendConfig):
     """Any OpenAI-compatible server."""
@@ -311,6 +316,8 @@ class OpenAIConfig(BackendConfig):
     """How the server is told of the answer's schema."""
     tokenizer: str | None = None
     """Tokenizer name or path for counting prompts; None: the index's own counts."""
+    revision: str | None = None
+    """Revision of the tokenizer on the hub; None: the default branch."""
     extra_body: dict[str, Any] = Field(default_factory=dict)
     """Merged into every request."""
 

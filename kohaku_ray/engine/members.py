@@ -94,9 +94,9 @@ class Retriever:
         """See ``Tools``."""
         return await self._open().nodes(rows)
 
-    async def prompt_tokens(self, tokenizer: str, system: str, user: str) -> int:
+    async def prompt_tokens(self, tokenizer: str, revision: str | None, system: str, user: str) -> int:
         """See ``IndexSource``."""
-        return await self._open().prompt_tokens(tokenizer, system, user)
+        return await self._open().prompt_tokens(tokenizer, revision, system, user)
 
     def _open(self) -> LocalIndex:
         if self._index is None:

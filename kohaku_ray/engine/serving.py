@@ -205,6 +205,7 @@ def _model(config: Config, applications: Mapping[str, str], name: str, max_token
         reads_prose=deployment.kind != "extractive",
         deployment=name,
         tokenizer=deployment.tokenizer,
+        revision=deployment.revision,
         price=deployment.price,
     )
 

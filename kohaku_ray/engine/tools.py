@@ -50,6 +50,7 @@ class Model:
         reads_prose: Whether the prompt's text is enough; else its variables travel too.
         deployment: Key of its deployment.
         tokenizer: What counts its prompts; None: nothing here does.
+        revision: Revision of the tokenizer on the hub.
         price: What it costs.
     """
 
@@ -62,6 +63,7 @@ class Model:
     reads_prose: bool
     deployment: str
     tokenizer: str | None
+    revision: str | None
     price: PriceConfig
 
 
@@ -121,7 +123,7 @@ class IndexSource(Protocol):
         """See ``Tools``."""
         ...
 
-    async def prompt_tokens(self, tokenizer: str, system: str, user: str) -> int:
+    async def prompt_tokens(self, tokenizer: str, revision: str | None, system: str, user: str) -> int:
         """Count a prompt by a model's tokenizer and chat template."""
         ...
 
@@ -172,13 +174,13 @@ class LocalIndex:
         around = self._index.nodes.neighbourhood(rows, self._section_tokens)
         return around if self._count is None else around.with_tokens(self._count_nodes(around))
 
-    async def prompt_tokens(self, tokenizer: str, system: str, user: str) -> int:
+    async def prompt_tokens(self, tokenizer: str, revision: str | None, system: str, user: str) -> int:
         """Count a prompt; members share prompts, so counts are kept."""
-        key = hash((tokenizer, system, user))
+        key = hash((tokenizer, revision, system, user))
         if key not in self._prompt_tokens:
             if len(self._prompt_tokens) >= PROMPTS_REMEMBERED:
                 self._prompt_tokens.pop(next(iter(self._prompt_tokens)))
-            self._prompt_tokens[key] = prompt_counter(tokenizer)(system, user)
+            self._prompt_tokens[key] = prompt_counter(tokenizer, revision)(system, user)
         return self._prompt_tokens[key]
 
     def _count_nodes(self, nodes: NodeTable) -> I64:
@@ -216,9 +218,9 @@ class RemoteIndex:
         nodes: NodeTable = await self._retriever.nodes.remote(list(rows))
         return nodes
 
-    async def prompt_tokens(self, tokenizer: str, system: str, user: str) -> int:
+    async def prompt_tokens(self, tokenizer: str, revision: str | None, system: str, user: str) -> int:
         """See ``IndexSource``."""
-        n_tokens: int = await self._retriever.prompt_tokens.remote(tokenizer, system, user)
+        n_tokens: int = await self._retriever.prompt_tokens.remote(tokenizer, revision, system, user)
         return n_tokens
 
 
@@ -298,10 +300,10 @@ class EngineTools:
 
     async def prompt_tokens(self, prompt: Prompt) -> int | None:
         """See ``Tools``."""
-        tokenizer = self.models["answer"].tokenizer
-        if tokenizer is None:
+        model = self.models["answer"]
+        if model.tokenizer is None:
             return None
-        return await self.source.prompt_tokens(tokenizer, prompt.system, prompt.user)
+        return await self.source.prompt_tokens(model.tokenizer, model.revision, prompt.system, prompt.user)
 
     async def embed(self, texts: Sequence[str]) -> F32:
         """See ``Tools``."""
@@ -360,8 +362,8 @@ def index_settings(config: Config) -> IndexSettings:
 def _serving_counter(config: Config) -> Counter | None:
     """Count by the tokenizers of all models that answer, the most that any of them makes of a text."""
     answering = {config.deployment_of(member) for member in range(config.ensemble.members)}
-    names = {config.deployments[name].tokenizer for name in answering}
-    counters = [token_counter(name) for name in sorted(filter(None, names))]
+    deployments = [config.deployments[name] for name in sorted(answering)]
+    counters = [token_counter(each.tokenizer, each.revision) for each in deployments if each.tokenizer is not None]
     if not counters:
         return None
     return lambda texts: np.max([count(texts) for count in counters], axis=0)

@@ -68,7 +68,7 @@ class VectorIndex:
 
         if not hasattr(faiss, "StandardGpuResources") or faiss.get_num_gpus() == 0:
             raise ConfigError(
-                "FAISS cannot search on a GPU here: install faiss-gpu-cuvs on a machine with one, or use the CPU"
+                "FAISS cannot search on a GPU here: pip install 'kohaku-ray[gpu]' on a machine with one, or use the CPU"
             )
         return VectorIndex(self.vectors, self.rows, faiss.index_cpu_to_all_gpus(self.faiss_index), exact=self.exact)
 
