@@ -156,7 +156,7 @@ def test_a_place_that_cannot_be_written_is_found_before_any_encoding(cluster, tm
 
 
 def test_a_cluster_too_small_is_refused_with_both_numbers(cluster, tmp_path):
-    with pytest.raises(ConfigError, match=r"the cluster has 4 CPUs but 64 encoder\(s\) need 64"):
+    with pytest.raises(ConfigError, match=r"the cluster has 6 CPUs but 64 encoder\(s\) need 64"):
         run_index(config_of(write(tmp_path / "in", a__md="# A\n\nText."), tmp_path / "index", "index.encoders=64"))
 
 
