@@ -474,8 +474,13 @@ class Config(Section):
         return models[member % len(models)]
 
     @property
+    def answering_deployments(self) -> dict[str, Deployment]:
+        """Deployments that answer for some member, by name."""
+        names = {self.deployment_of(member) for member in range(self.ensemble.members)}
+        return {name: self.deployments[name] for name in sorted(names)}
+
+    @property
     def used_deployments(self) -> dict[str, Deployment]:
         """Deployments that this run asks, by name."""
-        answering = {self.deployment_of(member) for member in range(self.ensemble.members)}
-        planning = {self.planner} if self.retrieval.queries > 1 else set()
-        return {name: self.deployments[name] for name in sorted(answering | planning)}
+        planning = {self.planner: self.deployments[self.planner]} if self.retrieval.queries > 1 else {}
+        return dict(sorted((self.answering_deployments | planning).items()))

@@ -116,10 +116,9 @@ class _Job:
     def __init__(self, config: Config, ledger: Ledger, applications: dict[str, str], prompts: Prompts) -> None:
         self._config = config
         actor: dict[str, Any] = {"max_restarts": MAX_RESTARTS, "max_task_retries": -1, "max_concurrency": 1000}
+        models = [models_of(config, applications, member) for member in range(config.ensemble.members)]
         self._retrievers = [
-            ray.remote(Retriever)
-            .options(num_cpus=1, **actor)
-            .remote(config, ledger, models_of(config, applications, 0), prompts)
+            ray.remote(Retriever).options(num_cpus=1, **actor).remote(config, ledger, models[0], prompts)
             for _ in range(config.cluster.retrievers)
         ]
         self._members = [
@@ -130,7 +129,7 @@ class _Job:
                     member,
                     config,
                     ledger,
-                    models_of(config, applications, member),
+                    models[member],
                     prompts,
                     self._retrievers[lane % len(self._retrievers)],
                 )
@@ -227,8 +226,7 @@ def block_size(config: Config, n_questions: int) -> int:
 
 def _n_replicas(config: Config) -> int:
     """Replicas that answer a member at most: what one of its lanes is to keep busy."""
-    answering = {config.deployment_of(member) for member in range(config.ensemble.members)}
-    return max(config.deployments[name].most_replicas for name in answering)
+    return max(deployment.most_replicas for deployment in config.answering_deployments.values())
 
 
 def _blocks(questions: Sequence[Question], size: int) -> Iterator[Sequence[Question]]:

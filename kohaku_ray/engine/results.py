@@ -26,7 +26,7 @@ def describe_run(config: Config, summary: AnswerSummary) -> str:
         parts.append(f"votes settled early: {saved} of {n_full} answers were not needed ({saved / n_full:.0%})")
     if summary.spent.get("prompt_tokens"):
         parts.append(_spent(summary))
-    if any(config.deployment_of(member) == "extractive" for member in range(config.ensemble.members)):
+    if any(deployment.kind == "extractive" for deployment in config.answering_deployments.values()):
         parts.append("answered by the extractive backend: no model, a floor to compare models with")
     if summary.n_member_errors:
         parts.append(

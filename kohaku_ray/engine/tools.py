@@ -361,8 +361,7 @@ def index_settings(config: Config) -> IndexSettings:
 
 def _serving_counter(config: Config) -> Counter | None:
     """Count by the tokenizers of all models that answer, the most that any of them makes of a text."""
-    answering = {config.deployment_of(member) for member in range(config.ensemble.members)}
-    deployments = [config.deployments[name] for name in sorted(answering)]
+    deployments = config.answering_deployments.values()
     counters = [token_counter(each.tokenizer, each.revision) for each in deployments if each.tokenizer is not None]
     if not counters:
         return None
