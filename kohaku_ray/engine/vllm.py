@@ -12,10 +12,7 @@ from typing import Any
 from kohaku_ray.config.schema import VllmConfig
 from kohaku_ray.errors import ConfigError
 
-ROUTERS = {
-    "question": "kohaku_ray.engine.routing.QuestionRouter",
-    "power_of_two": "ray.serve._private.request_router:PowerOfTwoChoicesRequestRouter",
-}
+QUESTION_ROUTER = "kohaku_ray.engine.routing.QuestionRouter"
 CPU_DEFAULTS: dict[str, Any] = {
     "dtype": "float32",
     "enforce_eager": True,
@@ -110,7 +107,7 @@ def bind_vllm(application: str, name: str, deployment: VllmConfig) -> Any:
         "health_check_period_s": 10,
         "health_check_timeout_s": 300,
         "graceful_shutdown_timeout_s": 5,
-        "request_router_config": _router(deployment),
+        **_routing(deployment),
         **_scale(deployment),
     }
     if deployment.resources:
@@ -166,11 +163,11 @@ def environment(deployment: VllmConfig) -> dict[str, str]:
     return {**own, **passed, **deployment.env}
 
 
-def _router(deployment: VllmConfig) -> dict[str, Any]:
-    chosen: dict[str, Any] = {"request_router_class": ROUTERS[deployment.router]}
-    if deployment.router == "question":
-        chosen["request_router_kwargs"] = {"bound": deployment.load_bound}
-    return chosen
+def _routing(deployment: VllmConfig) -> dict[str, Any]:
+    if deployment.router == "power_of_two":
+        return {}  # what Serve does by itself
+    kwargs = {"bound": deployment.load_bound}
+    return {"request_router_config": {"request_router_class": QUESTION_ROUTER, "request_router_kwargs": kwargs}}
 
 
 def _scale(deployment: VllmConfig) -> dict[str, Any]:

@@ -20,7 +20,7 @@ from kohaku_ray.config.schema import LedgerConfig, OpenAIConfig
 from kohaku_ray.engine.ledger import Ledger, open_ledger, shard_of
 from kohaku_ray.engine.segments import SegmentStore
 from kohaku_ray.engine.serving import application_name, serving
-from kohaku_ray.engine.vllm import ROUTERS
+from kohaku_ray.engine.vllm import QUESTION_ROUTER
 from kohaku_ray.errors import ConfigError, ContextOverflowError, DataError, ModelError
 from kohaku_ray.generation.request import ChatRequest
 from kohaku_ray.generation.seeds import request_key
@@ -225,7 +225,7 @@ def three_replicas(cluster):
             return Reply("text", replica=serve.get_replica_context().replica_id.unique_id)
 
     serve.start(proxy_location="Disabled")
-    router = {"request_router_class": ROUTERS["question"], "request_router_kwargs": {"bound": 1.25}}
+    router = {"request_router_class": QUESTION_ROUTER, "request_router_kwargs": {"bound": 1.25}}
     deployment = serve.deployment(
         Named, name="named", num_replicas=3, request_router_config=router, ray_actor_options={"num_cpus": 0}
     )
