@@ -105,7 +105,7 @@ async def context_of(config: Config, index: LocalIndex, row: SubmissionRow, sett
     retrieval = config.retrieval.model_copy(update={"max_context_tokens": setting.max_context_tokens})
     queries = variants(row.question)[: setting.queries]
     dense = await index.search(await index.embed(queries), 16)
-    nodes = await index.nodes(distinct_rows(dense))
+    nodes = await index.nodes(distinct_rows(dense), retrieval.section_tokens)
     question = Question(row.question_id, row.question)
     evidence = Evidence(question, tuple(queries), localise(dense, nodes), (), nodes)
     ranked = rank(

@@ -6,7 +6,8 @@ The object graph is the schedule: a block's vote task depends on its members' re
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator, Sequence
+from collections import Counter
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import accumulate, pairwise
 from typing import Any
@@ -19,10 +20,12 @@ from kohaku_ray.engine.cluster import answer_demand, check_demand, connected, sa
 from kohaku_ray.engine.errors import fetch
 from kohaku_ray.engine.ledger import Ledger, open_ledger
 from kohaku_ray.engine.members import Member, Retriever
+from kohaku_ray.engine.remembering import Depths
 from kohaku_ray.engine.runs import RunDirectory
-from kohaku_ray.engine.serving import SAY_EVERY_S, application_name, check_deployment, models_of, serving
+from kohaku_ray.engine.serving import SAY_EVERY_S, check_deployment, models_of, serving
 from kohaku_ray.engine.sources import anchored, read_metadata, read_source
-from kohaku_ray.engine.voting import BlockResult, finish_run, settle_block, vote_block
+from kohaku_ray.engine.tools import Setup
+from kohaku_ray.engine.voting import BlockResult, Voter
 from kohaku_ray.ensemble.decide import default_waves
 from kohaku_ray.errors import KohakuRayError
 from kohaku_ray.generation.prompts import Prompts
@@ -31,6 +34,9 @@ from kohaku_ray.records import Question
 
 MAX_RESTARTS = 10
 """Deaths of one actor that a job survives: an actor that dies of its own input would else come back for ever."""
+
+VOTER_THREADS = 4
+"""Blocks voted over at once. More than one, or a block that waits for its members would hold up those behind it."""
 
 
 @dataclass(slots=True)
@@ -83,8 +89,7 @@ def run_answer(config: Config) -> AnswerSummary:
         DataError: Questions, index, ledger or the run directory cannot be used.
     """
     began, config = time.perf_counter(), anchored(config)
-    name, data = read_source(config.questions.path)
-    questions = read_questions(name, data, config.questions.limit)
+    questions = questions_of(config)
     deployments = config.used_deployments
     for key, deployment in deployments.items():
         check_deployment(key, deployment)
@@ -95,13 +100,13 @@ def run_answer(config: Config) -> AnswerSummary:
     with connected(config.cluster):
         check_demand(answer_demand(config), ray.cluster_resources(), autoscaling=config.cluster.autoscaling)
         ledger = open_ledger(config.ledger)
-        applications = {key: application_name(key, deployment) for key, deployment in deployments.items()}
-        job = _Job(config, ledger, applications, prompts)
+        crew = Crew(config, n_members=config.ensemble.members * n_lanes(config))
         # Actors open the index while Serve starts the replicas.
-        with ledger.kept_alive(), serving(deployments):
-            job.wait_until_ready()
+        with ledger.kept_alive(), serving(deployments) as applications:
+            crew.wait_until_ready()
             before = {name: ledger.placed(application) for name, application in applications.items()}
-            summary = _answer_blocks(job, config, questions, directory.path)
+            work = RunWork(crew, setup_of(config, ledger, applications, prompts))
+            summary = answer_all(work, questions, directory, _Progress(len(questions)).show)
             for name, application in applications.items():
                 counts = zip(ledger.placed(application), before[name], strict=True)
                 summary.n_placed[name], summary.n_moved[name] = (now - then for now, then in counts)
@@ -110,44 +115,47 @@ def run_answer(config: Config) -> AnswerSummary:
     return summary
 
 
-class _Job:
-    """The actors of one job, and the one way a block goes through them."""
+def questions_of(config: Config) -> list[Question]:
+    """Read the questions a run answers.
 
-    def __init__(self, config: Config, ledger: Ledger, applications: dict[str, str], prompts: Prompts) -> None:
-        self._config = config
+    Raises:
+        DataError: The file cannot be used.
+    """
+    name, data = read_source(config.questions.path)
+    return list(read_questions(name, data, config.questions.limit))
+
+
+def setup_of(config: Config, ledger: Ledger, applications: Mapping[str, str], prompts: Prompts) -> Setup:
+    """Put together what the actors need to know of a run."""
+    models = tuple(models_of(config, applications, member) for member in range(config.ensemble.members))
+    return Setup(config, ledger, models, prompts)
+
+
+class Crew:
+    """The actors that runs over one index go through: retrievers, which hold it, and members."""
+
+    def __init__(self, config: Config, n_members: int, depths: Depths | None = None) -> None:
+        """Start the actors.
+
+        Args:
+            config: Names the index, and how many retrievers hold it.
+            n_members: Processes in which members answer.
+            depths: Set where several runs share what retrievers encode and search.
+        """
         actor: dict[str, Any] = {"max_restarts": MAX_RESTARTS, "max_task_retries": -1, "max_concurrency": 1000}
-        models = [models_of(config, applications, member) for member in range(config.ensemble.members)]
-        self._retrievers = [
-            ray.remote(Retriever).options(num_cpus=1, **actor).remote(config, ledger, models[0], prompts)
+        self.retrievers = [
+            ray.remote(Retriever).options(num_cpus=1, **actor).remote(config, depths)
             for _ in range(config.cluster.retrievers)
         ]
-        self._members = [
-            [
-                ray.remote(Member)
-                .options(num_cpus=0, **actor)
-                .remote(
-                    member,
-                    config,
-                    ledger,
-                    models[member],
-                    prompts,
-                    self._retrievers[lane % len(self._retrievers)],
-                )
-                for lane in range(n_lanes(config))
-            ]
-            for member in range(config.ensemble.members)
-        ]
-        here = NodeAffinitySchedulingStrategy(ray.get_runtime_context().get_node_id(), soft=False)
+        self.members = [ray.remote(Member).options(num_cpus=0, **actor).remote() for _ in range(n_members)]
         # Votes run beside the driver, so that a run directory on its local disk is complete.
-        self._vote = ray.remote(vote_block).options(
-            num_cpus=0, num_returns=2, scheduling_strategy=here, max_retries=MAX_RESTARTS
-        )
-        self._settle = ray.remote(settle_block).options(num_cpus=0, max_retries=MAX_RESTARTS)
-        self._finish = ray.remote(finish_run).options(num_cpus=0, scheduling_strategy=here)
+        here = NodeAffinitySchedulingStrategy(ray.get_runtime_context().get_node_id(), soft=False)
+        actor |= {"max_concurrency": VOTER_THREADS, "scheduling_strategy": here}
+        self.voter = ray.remote(Voter).options(num_cpus=0, **actor).remote()
 
     def wait_until_ready(self) -> None:
         """Wait until every retriever holds its index, and say what for when that takes long."""
-        waiting = [retriever.ready.remote() for retriever in self._retrievers]
+        waiting = [retriever.ready.remote() for retriever in self.retrievers]
         while waiting:
             done, waiting = ray.wait(waiting, num_returns=len(waiting), timeout=SAY_EVERY_S)
             fetch(done)
@@ -155,53 +163,84 @@ class _Job:
                 free = ray.available_resources().get("CPU", 0)
                 say(f"answer  waiting for {len(waiting)} retriever(s), a CPU each: the cluster has {free:g} free")
 
+    def shared(self) -> Counter[tuple[str, str]]:
+        """Count what runs asked of the index and what was computed, over all retrievers."""
+        total: Counter[tuple[str, str]] = Counter()
+        for counts in fetch([retriever.shared.remote() for retriever in self.retrievers]):
+            for name, (n_asked, n_computed) in counts.items():
+                total.update({(name, "asked"): n_asked, (name, "computed"): n_computed})
+        return total
+
+
+class RunWork:
+    """One run on a crew: the one way a block goes through the actors."""
+
+    def __init__(self, crew: Crew, setup: Setup) -> None:
+        self.config = setup.config
+        self._crew = crew
+        self._setup = ray.put(setup)
+        self._config = ray.put(setup.config)
+
     def submit(self, number: int, block: Sequence[Question]) -> tuple[Any, Any]:
         """Send a block on its way; returns the refs of its result and of its tables."""
-        retriever = self._retrievers[number % len(self._retrievers)]
-        scope = self._config.ensemble.scope
-        prepared = [retriever.prepare.remote(block, 0)] if scope == "answer" else []
+        retrievers, members = self._crew.retrievers, self._crew.members
+        retriever = retrievers[number % len(retrievers)]
+        scope = self.config.ensemble.scope
+        lanes = n_lanes(self.config)
+        prepared = [retriever.prepare.remote(self._setup, block, 0)] if scope == "answer" else []
         answered: list[Any] = []
         settled = None
-        for wave in waves_of(self._config):
+        for wave in waves_of(self.config):
             if answered:
-                settled = self._settle.remote(self._config, block, *answered)
+                settled = self._crew.voter.settle.remote(self._config, block, *answered)
             for member in wave:
-                lanes = self._members[member]
                 if scope == "question":
-                    prepared.append(retriever.prepare.remote(block, member, settled))
-                answered.append(lanes[number % len(lanes)].answer.remote(prepared[-1], settled))
-        result, tables = self._vote.remote(self._config, len(prepared), *prepared, *answered)
+                    prepared.append(retriever.prepare.remote(self._setup, block, member, settled))
+                process = members[(member * lanes + number % lanes) % len(members)]
+                answered.append(process.answer.remote(self._setup, member, retriever, prepared[-1], settled))
+        vote = self._crew.voter.vote.options(num_returns=2)
+        result, tables = vote.remote(self._config, len(prepared), *prepared, *answered)
         return result, tables
 
     def finish(self, run: str, tables: list[Any]) -> None:
         """Write the outputs from all blocks' tables."""
-        fetch(self._finish.remote(self._config, run, tables))
+        fetch(self._crew.voter.finish.remote(self._config, run, tables))
 
 
-def _answer_blocks(job: _Job, config: Config, questions: Sequence[Question], run: str) -> AnswerSummary:
-    summary = AnswerSummary(run)
-    progress = _Progress(len(questions))
+def answer_all(
+    work: RunWork,
+    questions: Sequence[Question],
+    directory: RunDirectory,
+    show: Callable[[AnswerSummary], None] = lambda _: None,
+) -> AnswerSummary:
+    """Answer a run's questions block by block and write its files.
+
+    Raises:
+        DataError: Index, ledger or the run directory cannot be used.
+        KohakuRayError: Rows were lost on the way.
+    """
+    config, summary = work.config, AnswerSummary(directory.path)
     tables: list[Any] = []
     pending: list[Any] = []
     for number, block in enumerate(_blocks(questions, block_size(config, len(questions)))):
-        result, table = job.submit(number, block)
+        result, table = work.submit(number, block)
         pending.append(result)
         tables.append(table)
         while len(pending) >= config.cluster.blocks_in_flight:
-            pending = _collect(pending, summary, progress)
+            pending = _collect(pending, summary, show)
     while pending:
-        pending = _collect(pending, summary, progress)
+        pending = _collect(pending, summary, show)
     if summary.n_questions != len(questions):
         raise KohakuRayError(f"{len(questions)} questions went in and {summary.n_questions} came out: this is a defect")
-    job.finish(run, tables)
+    work.finish(directory.path, tables)
     return summary
 
 
-def _collect(pending: list[Any], summary: AnswerSummary, progress: _Progress) -> list[Any]:
+def _collect(pending: list[Any], summary: AnswerSummary, show: Callable[[AnswerSummary], None]) -> list[Any]:
     done, rest = ray.wait(pending, num_returns=1)
     for result in fetch(done):
         summary.add(result)
-    progress.show(summary)
+    show(summary)
     return list(rest)
 
 

@@ -48,10 +48,12 @@ class Asked:
     Attributes:
         entry: The recorded reply.
         source: ``ledger`` (recorded before), ``joined`` (another asker's call in flight) or ``made``.
+        key: What it is recorded under.
     """
 
     entry: Entry
     source: Source
+    key: str
 
 
 @dataclass(frozen=True, slots=True)
@@ -125,11 +127,11 @@ class LedgerShard:
         if self._failure is not None:
             return Refused("DataError", self._failure)
         if key in self._entries:
-            return Asked(self._entries[key], "ledger")
+            return Asked(self._entries[key], "ledger", key)
         call = self._in_flight.get(key)
         if call is not None:
             joined = await asyncio.shield(call)
-            return joined if isinstance(joined, Refused) else Asked(joined.entry, "joined")
+            return joined if isinstance(joined, Refused) else Asked(joined.entry, "joined", key)
         call = asyncio.create_task(self._make(key, request, application))
         self._in_flight[key] = call
         # Shielded: an asker that dies does not take the call with it.
@@ -168,7 +170,7 @@ class LedgerShard:
             entry = Entry(reply, request.model, time.perf_counter() - began)
             self._entries[key] = entry
             self._unflushed.append((key, entry))
-            return Asked(entry, "made")
+            return Asked(entry, "made", key)
         except ModelError as error:
             return Refused(_kind_of(error), message_of(error))
         finally:
@@ -278,7 +280,7 @@ class Ledger:
         shard = shard_of(key, len(self._shards))
         recorded = await self._lookup(shard, key)
         if recorded is not None:
-            return Asked(recorded, "ledger")
+            return Asked(recorded, "ledger", key)
         asked: Asked | Refused = await self._shards[shard].ask.remote(key, request, application)
         if isinstance(asked, Refused):
             asked.raise_()

@@ -9,10 +9,9 @@ from typing import Any, TypeVar
 
 from kohaku_ray.arrays import F32
 from kohaku_ray.config import Config
-from kohaku_ray.engine.ledger import Ledger
-from kohaku_ray.engine.tools import Call, EngineTools, LocalIndex, Model, RemoteIndex, Role
+from kohaku_ray.engine.remembering import Depths, RememberingIndex
+from kohaku_ray.engine.tools import Call, EngineTools, IndexSource, LocalIndex, RemoteIndex, Setup, Tokenizer
 from kohaku_ray.errors import DataError, KohakuRayError
-from kohaku_ray.generation.prompts import Prompts
 from kohaku_ray.index.hits import Hits
 from kohaku_ray.records import Prediction, Question
 from kohaku_ray.systems import kohaku
@@ -56,13 +55,17 @@ class Answered:
 
 
 class Retriever:
-    """Holds the index; prepares blocks of questions, and serves the index to members."""
+    """Holds an index; prepares blocks of questions of any run over it, and serves it to members."""
 
-    def __init__(self, config: Config, ledger: Ledger, models: Mapping[Role, Model], prompts: Prompts) -> None:
-        self._config, self._ledger, self._models = config, ledger, models
-        self._system = SYSTEMS[config.system]
-        self._prompts = prompts
-        self._index: LocalIndex | None = None
+    def __init__(self, config: Config, depths: Depths | None = None) -> None:
+        """Take note of an index.
+
+        Args:
+            config: Names the index and its encoder.
+            depths: Set where several runs ask the same: what one has encoded or searched, no other does again.
+        """
+        self._config, self._depths = config, depths
+        self._index: IndexSource | None = None
 
     def ready(self) -> None:
         """Open the index; calls before it do so themselves.
@@ -73,10 +76,10 @@ class Retriever:
         self._open()
 
     async def prepare(
-        self, questions: Sequence[Question], member: int, settled: Sequence[bool] | None = None
+        self, setup: Setup, questions: Sequence[Question], member: int, settled: Sequence[bool] | None = None
     ) -> list[Prepared | None]:
         """Prepare a block, all its questions at once; rows in their order, None for those that are settled."""
-        return await _each(questions, settled, lambda question: self._prepare(question, member))
+        return await _each(questions, settled, lambda question: self._prepare(setup, question, member))
 
     async def embed(self, texts: list[str]) -> F32:
         """See ``Tools``."""
@@ -90,27 +93,30 @@ class Retriever:
         """See ``Tools``."""
         return await self._open().lexical(queries, top_k)
 
-    async def nodes(self, rows: list[int]) -> NodeTable:
-        """See ``Tools``."""
-        return await self._open().nodes(rows)
+    async def nodes(self, rows: list[int], section_tokens: int, tokenizers: tuple[Tokenizer, ...]) -> NodeTable:
+        """See ``IndexSource``."""
+        return await self._open().nodes(rows, section_tokens, tokenizers)
 
     async def prompt_tokens(self, tokenizer: str, revision: str | None, system: str, user: str) -> int:
         """See ``IndexSource``."""
         return await self._open().prompt_tokens(tokenizer, revision, system, user)
 
-    def _open(self) -> LocalIndex:
+    def shared(self) -> dict[str, tuple[int, int]]:
+        """Count what was asked of the index and what of it was computed, by what it is."""
+        return self._index.counts() if isinstance(self._index, RememberingIndex) else {}
+
+    def _open(self) -> IndexSource:
         if self._index is None:
-            self._index = LocalIndex(self._config)
+            index = LocalIndex(self._config)
+            self._index = index if self._depths is None else RememberingIndex(index, self._depths)
         return self._index
 
-    async def _prepare(self, question: Question, member: int) -> Prepared:
-        tools = EngineTools(
-            self._open(), self._ledger, self._models, self._config.seed, question.question_id, member, self._prompts
-        )
+    async def _prepare(self, setup: Setup, question: Question, member: int) -> Prepared:
+        tools = EngineTools(self._open(), setup, question.question_id, member)
         if not question.text.strip():
             return Prepared(question, None, "the question is empty", ())
         try:
-            evidence = await self._system.prepare(question, tools, self._config)
+            evidence = await SYSTEMS[setup.config.system].prepare(question, tools, setup.config)
         except DataError:
             # The ledger or the index is broken: the run cannot go on as if one question were at fault.
             raise
@@ -120,35 +126,26 @@ class Retriever:
 
 
 class Member:
-    """One ensemble member (one of its lanes): answers blocks with its own seeds."""
-
-    def __init__(
-        self,
-        member: int,
-        config: Config,
-        ledger: Ledger,
-        models: Mapping[Role, Model],
-        prompts: Prompts,
-        retriever: Any,
-    ) -> None:
-        self._member, self._config, self._ledger, self._models = member, config, ledger, models
-        self._index = RemoteIndex(retriever)
-        self._system = SYSTEMS[config.system]
-        self._prompts = prompts
+    """A process in which ensemble members answer: each call is one member's, on one block, with its own seeds."""
 
     async def answer(
-        self, prepared: Sequence[Prepared | None], settled: Sequence[bool] | None = None
+        self,
+        setup: Setup,
+        member: int,
+        retriever: Any,
+        prepared: Sequence[Prepared | None],
+        settled: Sequence[bool] | None = None,
     ) -> list[Answered | None]:
         """Answer a block, all its questions at once; rows in their order, None for those that are settled."""
-        return await _each(prepared, settled, self._answer)
+        index = RemoteIndex(retriever)
+        return await _each(prepared, settled, lambda row: self._answer(setup, member, index, row))
 
-    async def _answer(self, row: Prepared) -> Answered:
+    async def _answer(self, setup: Setup, member: int, index: IndexSource, row: Prepared) -> Answered:
         if row.error is not None:
             return Answered(Answer(Prediction(error=row.error), (), ()), ())
-        seed, question_id = self._config.seed, row.question.question_id
-        tools = EngineTools(self._index, self._ledger, self._models, seed, question_id, self._member, self._prompts)
+        tools = EngineTools(index, setup, row.question.question_id, member)
         try:
-            answer = await self._system.answer(row.evidence, tools, self._config)
+            answer = await SYSTEMS[setup.config.system].answer(row.evidence, tools, setup.config)
         except DataError:
             raise
         except KohakuRayError as error:

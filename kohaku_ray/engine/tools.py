@@ -23,7 +23,7 @@ from kohaku_ray.index.encoder import SentenceEncoder
 from kohaku_ray.index.hits import Hits
 from kohaku_ray.index.identity import encoder_identity
 from kohaku_ray.index.store import Index
-from kohaku_ray.index.tokens import Counter, prompt_counter, token_counter
+from kohaku_ray.index.tokens import prompt_counter, token_counter
 from kohaku_ray.records import Reply
 from kohaku_ray.tree.nodes import KINDS, NodeTable
 
@@ -72,6 +72,7 @@ class Call:
     """One model call as usage.parquet records it; never part of the outputs that are compared.
 
     Attributes:
+        key: What its reply is recorded under in the ledger: equal keys are one call.
         role: What the model was asked for.
         attempt: Which attempt of the answer, from 0.
         source: Whether this run made the call.
@@ -88,6 +89,7 @@ class Call:
         dollars: Price of the call by the deployment's price table, whoever made it.
     """
 
+    key: str
     role: Role
     attempt: int
     source: Source
@@ -102,6 +104,33 @@ class Call:
     gpu_s: float
     joules: float | None
     dollars: float
+
+
+Tokenizer = tuple[str, str | None]
+"""Name and revision of what counts tokens."""
+
+
+@dataclass(frozen=True, slots=True)
+class Setup:
+    """All that the actors need to know of one run: sent once, by reference.
+
+    Attributes:
+        config: The run's configuration.
+        ledger: Asks the models.
+        models: By member, what plays each role.
+        prompts: Templates of the run.
+    """
+
+    config: Config
+    ledger: Ledger
+    models: tuple[Mapping[Role, Model], ...]
+    prompts: Prompts
+
+    @property
+    def tokenizers(self) -> tuple[Tokenizer, ...]:
+        """Tokenizers of all models that answer: a text counts what most of them makes of it."""
+        there = self.config.answering_deployments.values()
+        return tuple(dict.fromkeys((each.tokenizer, each.revision) for each in there if each.tokenizer is not None))
 
 
 class IndexSource(Protocol):
@@ -119,8 +148,16 @@ class IndexSource(Protocol):
         """See ``Tools``."""
         ...
 
-    async def nodes(self, rows: Sequence[int]) -> NodeTable:
-        """See ``Tools``."""
+    async def nodes(
+        self, rows: Sequence[int], section_tokens: int, tokenizers: tuple[Tokenizer, ...] = ()
+    ) -> NodeTable:
+        """See ``Tools``.
+
+        Args:
+            rows: Rows of the index.
+            section_tokens: See ``NodeTable.neighbourhood``.
+            tokenizers: Sentences count what most of them makes of them; none: what the index counted.
+        """
         ...
 
     async def prompt_tokens(self, tokenizer: str, revision: str | None, system: str, user: str) -> int:
@@ -142,10 +179,7 @@ class LocalIndex:
         self._index = Index.open(config.index.path, index_settings(config).as_mapping())
         # Queries are few and short: a GPU that nobody reserved is not taken for them.
         self._encoder = make_encoder(config, device="cpu")
-        self._section_tokens = config.retrieval.section_tokens
-        self._count = _serving_counter(config)
-        n_nodes = len(self._index.nodes)
-        self._tokens: I64 = np.full(n_nodes, -1, np.int64)
+        self._tokens: dict[tuple[Tokenizer, ...], I64] = {}
         self._prompt_tokens: dict[int, int] = {}
         self._embed: Batcher[str, F32] = Batcher(
             lambda texts: list(self._encoder.encode_queries(texts)), max_items=QUERIES_AT_ONCE
@@ -169,10 +203,12 @@ class LocalIndex:
             self._lexicals[top_k] = Batcher(lambda texts: self._index.terms.search(texts, top_k))
         return await self._lexicals[top_k](queries)
 
-    async def nodes(self, rows: Sequence[int]) -> NodeTable:
-        """See ``Tools``; counts are kept, so that a node's text is counted once."""
-        around = self._index.nodes.neighbourhood(rows, self._section_tokens)
-        return around if self._count is None else around.with_tokens(self._count_nodes(around))
+    async def nodes(
+        self, rows: Sequence[int], section_tokens: int, tokenizers: tuple[Tokenizer, ...] = ()
+    ) -> NodeTable:
+        """See ``IndexSource``; counts are kept, so that a node's text is counted once."""
+        around = self._index.nodes.neighbourhood(rows, section_tokens)
+        return around.with_tokens(self._count_nodes(around, tokenizers)) if tokenizers else around
 
     async def prompt_tokens(self, tokenizer: str, revision: str | None, system: str, user: str) -> int:
         """Count a prompt; members share prompts, so counts are kept."""
@@ -183,13 +219,20 @@ class LocalIndex:
             self._prompt_tokens[key] = prompt_counter(tokenizer, revision)(system, user)
         return self._prompt_tokens[key]
 
-    def _count_nodes(self, nodes: NodeTable) -> I64:
-        assert self._count is not None
+    @property
+    def is_exact(self) -> bool:
+        """Whether a shorter search finds the beginning of what a longer one finds."""
+        return self._index.vectors.exact
+
+    def _count_nodes(self, nodes: NodeTable, tokenizers: tuple[Tokenizer, ...]) -> I64:
+        known = self._tokens.setdefault(tokenizers, np.full(len(self._index.nodes), -1, np.int64))
         sentence = nodes.kind == KINDS.index("sentence")
-        missing = np.flatnonzero(sentence & (self._tokens[nodes.source_row] < 0))
+        missing = np.flatnonzero(sentence & (known[nodes.source_row] < 0))
         if len(missing):
-            self._tokens[nodes.source_row[missing]] = self._count([nodes.text_of(int(row)) for row in missing])
-        return np.where(sentence, self._tokens[nodes.source_row], nodes.tokens)
+            texts = [nodes.text_of(int(row)) for row in missing]
+            counts = [token_counter(name, revision)(texts) for name, revision in tokenizers]
+            known[nodes.source_row[missing]] = np.max(counts, axis=0)
+        return np.where(sentence, known[nodes.source_row], nodes.tokens)
 
 
 class RemoteIndex:
@@ -213,9 +256,11 @@ class RemoteIndex:
         hits: list[Hits] = await self._retriever.lexical.remote(list(queries), top_k)
         return hits
 
-    async def nodes(self, rows: Sequence[int]) -> NodeTable:
-        """See ``Tools``."""
-        nodes: NodeTable = await self._retriever.nodes.remote(list(rows))
+    async def nodes(
+        self, rows: Sequence[int], section_tokens: int, tokenizers: tuple[Tokenizer, ...] = ()
+    ) -> NodeTable:
+        """See ``IndexSource``."""
+        nodes: NodeTable = await self._retriever.nodes.remote(list(rows), section_tokens, tokenizers)
         return nodes
 
     async def prompt_tokens(self, tokenizer: str, revision: str | None, system: str, user: str) -> int:
@@ -230,23 +275,27 @@ class EngineTools:
 
     Attributes:
         source: Reads the index.
-        ledger: Asks the models.
-        models: What plays each role.
-        seed: Base of the seeds.
+        setup: The run.
         question_id: The question.
         member: The ensemble member.
-        prompts: Templates of the run.
         calls: Every model call made so far.
     """
 
     source: IndexSource
-    ledger: Ledger
-    models: Mapping[Role, Model]
-    seed: int
+    setup: Setup
     question_id: str
     member: int
-    prompts: Prompts
     calls: list[Call] = field(default_factory=list)
+
+    @property
+    def prompts(self) -> Prompts:
+        """See ``Tools``."""
+        return self.setup.prompts
+
+    @property
+    def models(self) -> Mapping[Role, Model]:
+        """What plays each role for this member."""
+        return self.setup.models[self.member]
 
     @property
     def window_tokens(self) -> int | None:
@@ -264,22 +313,14 @@ class EngineTools:
     ) -> Reply:
         """See ``Tools``."""
         model = self.models[role]
-        request = ChatRequest(
-            model=model.identity,
-            messages=(("system", prompt.system), ("user", prompt.user)),
-            temperature=model.temperature,
-            top_p=model.top_p,
-            max_tokens=max_tokens or model.max_tokens,
-            seed=seed_for(self.seed, self.question_id, self.member, attempt, role),
-            schema=schema,
-            session_id=self.question_id,
-            variables=None if model.reads_prose else prompt.variables,
-        )
+        seed = seed_for(self.setup.config.seed, self.question_id, self.member, attempt, role)
+        request = chat_request(model, prompt, seed, schema, max_tokens, session_id=self.question_id)
         began = time.perf_counter()
-        asked = await self.ledger.ask(request, model.application)
+        asked = await self.setup.ledger.ask(request, model.application)
         reply = asked.entry.reply
         self.calls.append(
             Call(
+                key=asked.key,
                 role=role,
                 attempt=attempt,
                 source=asked.source,
@@ -319,7 +360,29 @@ class EngineTools:
 
     async def nodes(self, rows: Sequence[int]) -> NodeTable:
         """See ``Tools``."""
-        return await self.source.nodes(rows)
+        return await self.source.nodes(rows, self.setup.config.retrieval.section_tokens, self.setup.tokenizers)
+
+
+def chat_request(
+    model: Model,
+    prompt: Prompt,
+    seed: int,
+    schema: dict[str, Any] | None,
+    max_tokens: int | None = None,
+    session_id: str = "",
+) -> ChatRequest:
+    """Put together what a model is asked; arguments as of ``ChatRequest``."""
+    return ChatRequest(
+        model=model.identity,
+        messages=(("system", prompt.system), ("user", prompt.user)),
+        temperature=model.temperature,
+        top_p=model.top_p,
+        max_tokens=max_tokens or model.max_tokens,
+        seed=seed,
+        schema=schema,
+        session_id=session_id,
+        variables=None if model.reads_prose else prompt.variables,
+    )
 
 
 def dollars(reply: Reply, price: PriceConfig) -> float:
@@ -357,12 +420,3 @@ def index_settings(config: Config) -> IndexSettings:
         k1=index.bm25.k1,
         b=index.bm25.b,
     )
-
-
-def _serving_counter(config: Config) -> Counter | None:
-    """Count by the tokenizers of all models that answer, the most that any of them makes of a text."""
-    deployments = config.answering_deployments.values()
-    counters = [token_counter(each.tokenizer, each.revision) for each in deployments if each.tokenizer is not None]
-    if not counters:
-        return None
-    return lambda texts: np.max([count(texts) for count in counters], axis=0)

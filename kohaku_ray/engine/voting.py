@@ -103,6 +103,7 @@ SCHEMAS: dict[str, pa.Schema] = {
         [
             ("question_id", pa.string()),
             ("member", pa.int32()),
+            ("key", pa.string()),
             ("role", pa.string()),
             ("attempt", pa.int32()),
             ("source", pa.string()),
@@ -238,6 +239,25 @@ def finish_run(config: Config, run: str, blocks: Sequence[Any]) -> None:
     directory.write_tables(whole)
     documents = _documents(config)
     write_submission(f"{directory.path}/submission.csv", _submission_rows(whole["votes"], whole["evidence"], documents))
+
+
+class Voter:
+    """A process beside the driver that votes over blocks and writes runs (an actor: a task would start a process each).
+
+    It keeps nothing between calls.
+    """
+
+    def vote(self, config: Config, n_prepared: int, *parts: Sequence[Any]) -> tuple[BlockResult, Tables]:
+        """See ``vote_block``."""
+        return vote_block(config, n_prepared, *parts)
+
+    def settle(self, config: Config, questions: Sequence[Question], *answered: Sequence[Answered | None]) -> list[bool]:
+        """See ``settle_block``."""
+        return settle_block(config, questions, *answered)
+
+    def finish(self, config: Config, run: str, blocks: Sequence[Any]) -> None:
+        """See ``finish_run``."""
+        finish_run(config, run, blocks)
 
 
 def rule_of(config: VoteConfig) -> VoteRule:
