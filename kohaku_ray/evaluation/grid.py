@@ -1,0 +1,219 @@
+"""What a sweep measured: tables of cells, each with the score of every question under every seed."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Literal
+
+import numpy as np
+
+from kohaku_ray.arrays import F64
+from kohaku_ray.evaluation.scores import ABSTAIN_WEIGHT, REF_WEIGHT, VALUE_WEIGHT
+
+FEW_QUESTIONS, FEW_SEEDS = 20, 3
+"""A cell over fewer questions or seeds says little, and is marked."""
+
+State = Literal["finished", "partial", "failed", "skipped", "unfinished"]
+"""What became of a cell: all of its seeds finished, some of them, none for an error, none for what is not there, none
+so far."""
+
+
+@dataclass(frozen=True, slots=True)
+class Asked:
+    """One question of the sweep and its truth.
+
+    Attributes:
+        question_id: Unique in the sweep.
+        text: The question.
+        answer_value: The true value; ``is_blank`` where there is none.
+        answer_unit: Its unit.
+        refs: The true references, as written.
+    """
+
+    question_id: str
+    text: str
+    answer_value: str
+    answer_unit: str
+    refs: str
+
+
+@dataclass(frozen=True, slots=True)
+class Prediction:
+    """One run's answer to one question, as its submission has it.
+
+    Attributes:
+        answer_value: The value as written; ``is_blank`` for an abstention.
+        refs: The references as written.
+        error: Its class of ``ERROR_CLASSES``; None where nothing is wrong.
+    """
+
+    answer_value: str
+    refs: str
+    error: str | None
+
+
+@dataclass(frozen=True, slots=True)
+class Run:
+    """One finished run: one setting under one seed. Cells of several tables may stand on the same run.
+
+    Attributes:
+        run_id: Digest of the setting and its seed.
+        path: Its directory; empty where there is none.
+        seed: Base of its seeds.
+        facts: What errors are counted by, such as ``model`` and ``k``.
+        predictions: By question id.
+        n_calls: Model calls asked for.
+        tokens: Prompt and generated tokens of these calls, whoever made them.
+        service_s: Seconds of these calls in the backend, whoever made them, when they were made.
+    """
+
+    run_id: str
+    path: str
+    seed: int
+    facts: Mapping[str, str]
+    predictions: Mapping[str, Prediction]
+    n_calls: int
+    tokens: int
+    service_s: float
+
+
+@dataclass(frozen=True, slots=True)
+class Cell:
+    """One setting of a table, over its seeds (or over the subsamples of a pool).
+
+    Attributes:
+        cell_id: Digest of the setting without the seed: equal in every table and every sweep.
+        at: Label by axis.
+        state: What became of it.
+        reason: Why it is not finished; empty where it is.
+        seeds: Seeds of the finished runs, or the numbers of the subsamples.
+        question_ids: Columns of the arrays: questions that every finished run answered.
+        value: Shape ``(n_seeds, n_questions)``; see ``QuestionScore``.
+        ref: The same shape.
+        abstain: The same shape.
+        run_ids: Finished runs, one a seed; empty for subsamples.
+        measures: Shape ``(n_seeds,)`` each; what else was measured, by name: means over questions, such as
+            ``matches``, ``snippets`` and ``characters`` of the context.
+    """
+
+    cell_id: str
+    at: Mapping[str, str]
+    state: State
+    reason: str = ""
+    seeds: tuple[int, ...] = ()
+    question_ids: tuple[str, ...] = ()
+    value: F64 = field(default_factory=lambda: np.zeros((0, 0)))
+    ref: F64 = field(default_factory=lambda: np.zeros((0, 0)))
+    abstain: F64 = field(default_factory=lambda: np.zeros((0, 0)))
+    run_ids: tuple[str, ...] = ()
+    measures: Mapping[str, F64] = field(default_factory=dict)
+
+    @property
+    def total(self) -> F64:
+        """Score of every question under every seed: shape ``(n_seeds, n_questions)``."""
+        return VALUE_WEIGHT * self.value + REF_WEIGHT * self.ref + ABSTAIN_WEIGHT * self.abstain
+
+    @property
+    def scores(self) -> F64:
+        """Score under every seed: shape ``(n_seeds,)``."""
+        return self.total.mean(axis=1) if self.total.size else np.zeros(0)
+
+    @property
+    def by_question(self) -> F64:
+        """Score of every question, mean over seeds: shape ``(n_questions,)``."""
+        return self.total.mean(axis=0) if self.total.size else np.zeros(0)
+
+    @property
+    def is_scored(self) -> bool:
+        """Whether there is anything to show."""
+        return self.total.size > 0
+
+    @property
+    def is_thin(self) -> bool:
+        """Whether it stands on fewer questions or seeds than a figure should."""
+        return self.is_scored and (len(self.question_ids) < FEW_QUESTIONS or len(self.seeds) < FEW_SEEDS)
+
+
+@dataclass(frozen=True, slots=True)
+class Axis:
+    """One direction of a table.
+
+    Attributes:
+        name: A configuration key, or a name of its own.
+        labels: Its values in order, as text.
+    """
+
+    name: str
+    labels: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Table:
+    """A grid of cells to be read together.
+
+    Attributes:
+        name: Unique in the sweep, fit for a file's name.
+        title: What it compares.
+        axes: Its axes; the last one makes the columns, combinations of the others the rows.
+        cells: Every combination there is, in order.
+        repeats: What a cell was repeated over.
+        show: Names of ``Cell.measures`` to be tabulated beside the score.
+        notes: What the reader has to know, such as axis values that were skipped, and why.
+    """
+
+    name: str
+    title: str
+    axes: tuple[Axis, ...]
+    cells: tuple[Cell, ...]
+    repeats: Literal["seeds", "subsamples"] = "seeds"
+    show: tuple[str, ...] = ()
+    notes: tuple[str, ...] = ()
+
+    @property
+    def rows(self) -> tuple[tuple[str, ...], ...]:
+        """Labels of each row, one for each axis but the last, in order of appearance."""
+        return tuple(dict.fromkeys(self.row_of(cell) for cell in self.cells))
+
+    @property
+    def columns(self) -> tuple[str, ...]:
+        """Labels of the columns that have cells."""
+        there = {self.column_of(cell) for cell in self.cells}
+        return tuple(label for label in self.axes[-1].labels if label in there)
+
+    def row_of(self, cell: Cell) -> tuple[str, ...]:
+        """Labels of the row a cell stands in."""
+        return tuple(cell.at[axis.name] for axis in self.axes[:-1])
+
+    def column_of(self, cell: Cell) -> str:
+        """Label of the column a cell stands in."""
+        return cell.at[self.axes[-1].name]
+
+    def column(self, label: str) -> tuple[Cell, ...]:
+        """Cells of a column, row by row."""
+        return tuple(cell for cell in self.cells if self.column_of(cell) == label)
+
+
+@dataclass(frozen=True, slots=True)
+class Sweep:
+    """A whole sweep, ready to be shown.
+
+    Attributes:
+        name: Of its directory.
+        title: What it is about.
+        tables: In the order they are shown.
+        questions: All questions of all runs, in order.
+        runs: Every finished run once, in order.
+        notes: What the reader has to know of the whole.
+        provenance: What it ran on, by name: versions, files, digests.
+        spending: What it took, by name, as text: calls asked and made, tokens, seconds; differs from start to start.
+    """
+
+    name: str
+    title: str
+    tables: tuple[Table, ...]
+    questions: tuple[Asked, ...]
+    runs: tuple[Run, ...]
+    notes: tuple[str, ...] = ()
+    provenance: Mapping[str, str] = field(default_factory=dict)
+    spending: Mapping[str, str] = field(default_factory=dict)

@@ -1,0 +1,260 @@
+from __future__ import annotations
+
+import csv
+import json
+from dataclasses import asdict
+
+import pytest
+from scipy import stats
+
+from kohaku_ray.errors import ConfigError, DataError
+from kohaku_ray.evaluation.compare import compare_files, render, shares
+from kohaku_ray.evaluation.report import run_score
+from kohaku_ray.evaluation.scores import METRICS, aggregate, score_rows
+from kohaku_ray.submissions import read_submission
+
+TRUTH = """id,question,answer_value,ref_id,split
+q1,How much?,1000,['a'],public
+q2,Which?,GPT-3,"['a','b']",private
+q3,When?,is_blank,is_blank,public
+q4,Range?,"[80,90]",['c'],private
+q5,How many?,5,['d'],
+"""
+A = 'id,answer_value,ref_id\nq1,1000,a\nq2,gpt-4,"a, b"\nq3,is_blank,is_blank\nq4,"[80,90]",c\nq5,5,d\n'
+B = 'id,answer_value,ref_id\nq1,7,a\nq2,gpt-3,"a, b"\nq3,12,x\nq4,"[80,90]","c, d"\nq5,5,d\n'
+C = "id,answer_value,ref_id\nq1,1000,a\nq1,3,a\nq2,,\nq4,4,c\nq9,1,a\n,1,a\n"
+
+
+@pytest.fixture
+def files(tmp_path):
+    for name, text in (("truth", TRUTH), ("a", A), ("b", B), ("c", C)):
+        (tmp_path / f"{name}.csv").write_text(text)
+    return {name: str(tmp_path / f"{name}.csv") for name in ("truth", "a", "b", "c")}
+
+
+def test_two_files_show_what_flipped(files):
+    found = compare_files(files["truth"], [files["a"], files["b"]])
+    pair = found.pair
+    assert [(flip.question_id, flip.kind) for flip in pair.flips] == [
+        ("q1", "right to wrong"),
+        ("q3", "right to wrong"),
+        ("q2", "wrong to right"),
+        ("q4", "other"),
+    ]
+    assert asdict(pair.flips[0]) == {
+        "question_id": "q1",
+        "question": "How much?",
+        "kind": "right to wrong",
+        "truth_value": "1000",
+        "truth_refs": "['a']",
+        "values": ("1000", "7"),
+        "refs": ("a", "a"),
+        "scores": (1.0, pytest.approx(0.25)),
+    }
+    assert (pair.n_lost, pair.n_won, pair.mcnemar_p) == (2, 1, 1.0)
+    # q1 −0.75, q2 +0.75, q3 −1, q4 −0.075, q5 0: sums of at least 1.075 are 8 of 16 patterns
+    assert pair.interval.mean == pytest.approx(-1.075 / 5)
+    assert pair.interval.mean == pytest.approx(found.scores[1].score - found.scores[0].score)
+    assert (pair.permutation.p, pair.permutation.is_exact, pair.permutation.n_nonzero) == (0.5, True, 4)
+    assert found.split is None
+    assert json.loads(json.dumps(asdict(found)))["pair"]["n_lost"] == 2
+
+
+def test_two_files_as_text(files):
+    text = render(compare_files(files["truth"], [files["a"], files["b"]]))
+    scores, pair, lost, won, other, notes = text.split("\n\n")
+    assert scores.splitlines()[0].split() == ["wattbot", "score", "value", "ref", "abstain", "n"]
+    assert scores.splitlines()[2].split() == [files["a"], "0.8500", "0.8000", "1.0000", "1.0000", "5"]
+    assert pair.splitlines()[:2] == [f"A = {files['a']}", f"B = {files['b']}"]
+    assert pair.splitlines()[2].startswith("B − A: -0.2150, 95% interval -")
+    assert "paired permutation test: p = 0.5000 (exact, 4 questions differ); effect size d_z = -" in pair
+    assert "values: 2 right to wrong, 1 wrong to right; McNemar exact p = 1.0000" in pair
+    assert lost.splitlines()[0].split()[:4] == ["right", "to", "wrong", "truth"]
+    assert [line.split()[0] for line in lost.splitlines()[2:]] == ["q1", "q3"]
+    assert won.splitlines()[2].split() == ["q2", "GPT-3", "gpt-4", "gpt-3", *["a,", "b"] * 3, "0.2500", "1.0000"]
+    assert other.splitlines()[2].split()[-2:] == ["1.0000", "0.9250"]
+    assert notes == "the comparison stands on 5 questions: fewer than 20 say little"
+
+
+def test_swapping_the_files_turns_every_sign(files):
+    one = compare_files(files["truth"], [files["a"], files["b"]]).pair
+    other = compare_files(files["truth"], [files["b"], files["a"]]).pair
+    assert (one.n_lost, one.n_won) == (other.n_won, other.n_lost)
+    assert one.interval.mean == pytest.approx(-other.interval.mean)
+    assert one.d_z == pytest.approx(-other.d_z)
+    assert one.permutation.p == other.permutation.p
+
+
+def test_a_file_against_itself_is_no_difference(files):
+    found = compare_files(files["truth"], [files["a"], files["a"]])
+    assert found.pair.flips == ()
+    assert (found.pair.permutation.p, found.pair.mcnemar_p, found.pair.d_z) == (1.0, 1.0, 0.0)
+    assert "B − A: +0.0000, 95% interval +0.0000 … +0.0000" in render(found)
+
+
+def test_other_question_sets_are_compared_on_the_intersection_and_it_is_said(files):
+    found = compare_files(files["truth"], [files["a"], files["c"]])
+    assert found.question_ids == ("q1", "q2", "q4")
+    assert [score.n for score in found.scores] == [3, 3]
+    assert [score.missing for score in found.scores] == [0, 0]
+    assert found.scores[0].value == pytest.approx(2 / 3)
+    c = files["c"]
+    assert found.notes == (
+        "compared on 3 of the truth's 5 questions: those that all files have",
+        f"{c}: 2 missing, left out of the comparison: q3, q5",
+        f"{c}: 1 not in the truth, not compared: q9",
+        f"{c}: 1 doubled, the first row counts: q1",
+        f"{c}: 1 rows without an id, left out",
+        "the comparison stands on 3 questions: fewer than 20 say little",
+    )
+    assert render(found).endswith("\n".join(found.notes))
+
+
+def test_what_is_odd_in_many_files_is_said_once(files):
+    notes = compare_files(files["truth"], [files["c"]] * 3).notes
+    assert "all 3 files: 2 missing, left out of the comparison: q3, q5" in notes
+    assert len(notes) == 6
+
+
+def test_parts_of_the_truth(files):
+    found = compare_files(files["truth"], [files["a"], files["b"], files["a"]], by="split")
+    split = found.split
+    assert split.labels == ("public", "private", "(empty)")
+    assert [score.n for score in (split.scores[label][0] for label in split.labels)] == [2, 2, 1]
+    by = {label: [score.score for score in split.scores[label]] for label in split.labels}
+    assert by["public"] == pytest.approx([1.0, 0.125, 1.0])  # (0.25 + 0) / 2
+    assert by["private"] == pytest.approx([0.625, 0.9625, 0.625])
+    assert split.ranks == {"public": (1.5, 3.0, 1.5), "private": (2.5, 1.0, 2.5), "(empty)": (2.0, 2.0, 2.0)}
+    assert split.differences["private"] == pytest.approx((-0.375, 0.8375, -0.375))
+    assert split.moves["private"] == (-1.0, 2.0, -1.0)
+    correlation = split.correlations["public", "private"]
+    assert (correlation.pearson, correlation.spearman, correlation.kendall) == pytest.approx((-1.0, -1.0, -1.0))
+    assert split.correlations["public", "(empty)"].reason == "all scores are the same on one side"
+    assert found.pair is None
+    assert "split (empty) stands on 1 questions: fewer than 20 say little" in found.notes
+
+
+def test_parts_as_text(files):
+    text = render(compare_files(files["truth"], [files["b"], files["a"], files["a"]], by="split"))
+    _, parts, correlations, reason, _ = text.split("\n\n")
+    first = parts.splitlines()[2]
+    assert first.split() == [
+        *(files["a"], "1.0000", "0.6250", "1.0000", "-0.3750", "+0.0000"),
+        *("1.5", "2.5", "2", "-1", "-0.5"),
+    ]
+    assert "private − public" in parts.splitlines()[0]
+    assert "move to private" in parts.splitlines()[0]
+    assert parts.splitlines()[-1].split() == ["n", "2", "2", "1"]
+    assert correlations.splitlines()[2].split() == ["public", "~", "private", *["-1.000"] * 3]
+    assert correlations.splitlines()[3].split() == ["public", "~", "(empty)", *["n/a"] * 3]
+    assert reason == "all scores are the same on one side"
+
+
+def test_two_files_have_parts_but_no_correlation(files):
+    text = render(compare_files(files["truth"], [files["a"], files["b"]], by="split"))
+    assert "a correlation needs three, and there are 2" in text
+    assert "Pearson" not in text
+
+
+def test_a_column_of_one_label_is_said(files, tmp_path):
+    (tmp_path / "truth.csv").write_text(TRUTH.replace("private", "public").replace("['d'],", "['d'],public"))
+    text = render(compare_files(files["truth"], [files["a"], files["b"]], by="split"))
+    assert "every question has split public: there is nothing to compare it with" in text
+
+
+@pytest.mark.parametrize("metric", METRICS)
+@pytest.mark.parametrize("answerable", [False, True])
+def test_shares_of_questions_make_up_the_score(files, tmp_path, metric, answerable):
+    if answerable:
+        (tmp_path / "truth.csv").write_text(TRUTH.replace("is_blank", "5"))
+    truth = read_submission(files["truth"])
+    for name in "abc":
+        rows = score_rows(truth, read_submission(files[name]), metric)
+        assert sum(shares(rows, metric)) / len(rows) == pytest.approx(aggregate(rows, metric).score)
+
+
+def test_the_other_metric_is_followed(files):
+    found = compare_files(files["truth"], [files["a"], files["b"]], "kaggle")
+    assert found.scores[1].abstain == 0.0
+    assert found.pair.interval.mean == pytest.approx(found.scores[1].score - found.scores[0].score)
+    # a blank truth is a right value there: q3 is no flip of the value
+    assert {flip.question_id: flip.kind for flip in found.pair.flips}["q3"] == "other"
+
+
+def test_a_hostile_value_stays_one_short_line(files, tmp_path):
+    nasty = "\x1b[31mred\r\nnext\u202e" + "x" * 100
+    (tmp_path / "b.csv").write_text(f'id,answer_value,ref_id\nq1,"{nasty}",a\n')
+    lost = render(compare_files(files["truth"], [files["a"], files["b"]])).split("\n\n")[2]
+    assert len(lost.splitlines()) == 3
+    assert "[31mred next xxx" in lost
+    assert "…" in lost
+    assert lost.replace("\n", "").isprintable()
+
+
+def test_one_file_is_not_enough(files):
+    with pytest.raises(ConfigError, match=r"compare takes two or more runs, and got 1 \(.*a\.csv\): name what"):
+        compare_files(files["truth"], [files["a"]])
+    with pytest.raises(ConfigError, match=r"got 0 \(none\)"):
+        compare_files(files["truth"], [])
+
+
+def test_no_common_questions(files, tmp_path):
+    (tmp_path / "b.csv").write_text("id,answer_value,ref_id\nz1,1,a\nz2,1,a\n")
+    with pytest.raises(
+        DataError, match=r"no question is in all files \(.*truth\.csv has 5, .*a\.csv has 5, .*b\.csv has 2\)"
+    ):
+        compare_files(files["truth"], [files["a"], files["b"]])
+
+
+def test_an_unknown_column_is_named_with_the_nearest(files):
+    with pytest.raises(DataError, match=r"no column splt; its columns are id, question, .*Did you mean split\?"):
+        compare_files(files["truth"], [files["a"], files["b"]], by="splt")
+
+
+@pytest.fixture(scope="module")
+def recorded(data_path, tmp_path_factory):
+    """The recorded runs, and their truth with a column of halves."""
+    root = data_path / "wattbot"
+    with (root / "train_QA.csv").open(encoding="utf-8-sig", newline="") as handle:
+        rows = list(csv.DictReader(handle))
+    path = tmp_path_factory.mktemp("truth") / "truth.csv"
+    with path.open("w", encoding="utf-8", newline="") as handle:
+        writer = csv.DictWriter(handle, [*rows[0], "half"])
+        writer.writeheader()
+        writer.writerows({**row, "half": ("public", "private")[i % 2]} for i, row in enumerate(rows))
+    return str(path), sorted(map(str, (root / "predictions").glob("*.csv")))
+
+
+@pytest.mark.data
+def test_recorded_runs_on_two_halves(recorded):
+    truth, runs = recorded
+    found = compare_files(truth, runs, by="half")
+    assert len(found.files) == 37
+    assert len(found.question_ids) == 41
+    assert [score.score for score in found.scores] == [each["score"] for each in run_score(truth, runs).records]
+    split = found.split
+    scores = [[score.score for score in split.scores[label]] for label in ("public", "private")]
+    for i, score in enumerate(found.scores):
+        assert (21 * scores[0][i] + 20 * scores[1][i]) / 41 == pytest.approx(score.score)
+    correlation = split.correlations["public", "private"]
+    assert correlation.pearson == pytest.approx(stats.pearsonr(*scores).statistic)
+    assert correlation.kendall == pytest.approx(stats.kendalltau(*[[round(s, 12) for s in half] for half in scores])[0])
+    assert sum(split.ranks["private"]) == pytest.approx(37 * 38 / 2)
+    assert sum(split.moves["private"]) == pytest.approx(0.0)
+    table = render(found).splitlines()
+    shown = [float(line.split()[1]) for line in table[2:39]]
+    assert shown == sorted(shown, reverse=True)
+
+
+@pytest.mark.data
+@pytest.mark.parametrize("metric", METRICS)
+def test_recorded_runs_pairwise(recorded, metric):
+    truth, runs = recorded
+    for first, second in zip(runs[::6], runs[1::6], strict=False):
+        found = compare_files(truth, [first, second], metric)
+        pair = found.pair
+        assert pair.interval.mean == pytest.approx(found.scores[1].score - found.scores[0].score)
+        assert pair.n_won - pair.n_lost == pytest.approx(41 * (found.scores[1].value - found.scores[0].value))
+        assert pair.permutation.n_nonzero <= len(pair.flips)
+        assert pair.permutation.p <= 1.0
+        assert pair.interval.low <= pair.interval.mean <= pair.interval.high

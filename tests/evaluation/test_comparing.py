@@ -1,0 +1,174 @@
+from __future__ import annotations
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+from scipy import stats
+
+from kohaku_ray.errors import DataError
+from kohaku_ray.evaluation.comparing import average_rank, compare_column
+from kohaku_ray.evaluation.grid import Axis, Cell, Table
+from kohaku_ray.evaluation.statistics import Permutation, Welch, holm, paired_bootstrap, paired_permutation
+
+RNG = np.random.default_rng(0)
+QUESTIONS = tuple(f"q{i}" for i in range(41))
+
+
+def cell(name, value, questions=QUESTIONS, **at):
+    value = np.asarray(value, dtype=float)
+    ones = np.ones_like(value)
+    seeds = tuple(range(len(value)))
+    return Cell(
+        name, at or {"model": name}, "finished", "", seeds, tuple(questions)[: value.shape[1]], value, ones, ones
+    )
+
+
+def drawn(name, share, n_seeds=3, questions=QUESTIONS):
+    return cell(name, RNG.random((n_seeds, len(questions))) < share, questions)
+
+
+def failed(name, **at):
+    return Cell(name, at or {"model": name}, "failed", "no model")
+
+
+def test_every_scored_cell_meets_the_best():
+    cells = [drawn("a", 0.5), drawn("b", 0.9), failed("c"), drawn("d", 0.7)]
+    found = compare_column(cells)
+    assert [each.cell_id for each in found] == ["a", "b", "d"]
+    assert {each.best_id for each in found} == {"b"}
+    assert [each.is_best for each in found] == [False, True, False]
+    assert [each.is_second for each in found] == [False, False, True]
+    assert [each.at for each in found] == [{"model": name} for name in "abd"]
+    a = found[0]
+    assert (a.n_questions, a.n_seeds, a.n_common) == (41, 3, 41)
+    assert a.mean == pytest.approx(cells[0].scores.mean())
+    assert a.sd == pytest.approx(np.std(cells[0].scores, ddof=1))
+
+
+def test_figures_are_those_of_the_tests_on_seeds_and_questions():
+    cells = [drawn("a", 0.5), drawn("b", 0.9), drawn("c", 0.75)]
+    found = compare_column(cells)
+    for mine, each in ((cells[0], found[0]), (cells[2], found[2])):
+        peer = stats.ttest_ind(mine.scores, cells[1].scores, equal_var=False)
+        assert (each.welch.t, each.welch.p) == pytest.approx((peer.statistic, peer.pvalue))
+        difference = mine.by_question - cells[1].by_question
+        difference[np.abs(difference) < 1e-12] = 0.0
+        assert each.interval.mean == pytest.approx(difference.mean()) == pytest.approx(each.welch.difference)
+        peer_interval = paired_bootstrap(difference)
+        assert (each.interval.low, each.interval.high) == pytest.approx((peer_interval.low, peer_interval.high))
+        assert each.permutation.p == pytest.approx(paired_permutation(difference).p)
+        assert each.d_z == pytest.approx(difference.mean() / difference.std(ddof=1))
+    p = [each.permutation.p for each in found]
+    assert [each.permutation_holm for each in found] == holm(p)
+    assert [each.welch_holm for each in found] == holm([each.welch.p for each in found])
+    assert p[1] is None  # the best is no comparison, and not counted as one
+    assert found[0].permutation_holm == pytest.approx(min(1.0, 2 * p[0]))
+
+
+def test_stars_are_of_welch_and_of_the_corrected_paired_test():
+    base = np.zeros((3, 40))
+    good, poor = base.copy(), base.copy()
+    good[:, :30], poor[:, :6] = 1.0, 1.0
+    good[0, 30], poor[1, 6] = 1.0, 1.0
+    first, second = compare_column([cell("good", good), cell("poor", poor)])
+    assert (first.stars, first.paired_stars) == ("", "")
+    assert second.welch.p < 0.001
+    assert second.permutation_holm < 0.001
+    assert (second.stars, second.paired_stars) == ("****", "****")
+    doubtful = replace(
+        second, welch=Welch(0.1, p=0.03), welch_holm=0.2, permutation=Permutation(0.03), permutation_holm=0.06
+    )
+    assert (doubtful.stars, doubtful.paired_stars) == ("**", "*")
+
+
+def test_ties_go_to_the_first_and_rounding_is_a_tie():
+    one, other = np.zeros((3, 4)), np.zeros((3, 4))
+    one[0, 0] = one[1, 1] = other[2, 3] = other[2, 2] = 1.0
+    found = compare_column([cell("low", np.zeros((3, 4))), cell("x", one), cell("y", other)])
+    assert [(each.is_best, each.is_second) for each in found] == [(False, False), (True, False), (False, True)]
+    assert found[2].interval.mean == pytest.approx(0.0)
+    exact, rounded = cell("exact", [[0.3]]), cell("rounded", [[0.1 + 0.2 + 1e-16]])
+    assert rounded.scores.mean() > exact.scores.mean()
+    assert compare_column([exact, rounded])[0].is_best
+
+
+def test_other_questions_are_compared_on_those_both_have():
+    best = cell("best", np.ones((2, 6)), ["q0", "q1", "q2", "q3", "q4", "q5"])
+    # in another order, two of its own; on q1, q3, q5 it is right once
+    other = cell("other", [[0, 1, 0, 0, 1], [0, 1, 0, 0, 0]], ["q9", "q5", "q3", "q1", "q8"])
+    found = compare_column([other, best])[0]
+    assert (found.n_questions, found.n_common) == (5, 3)
+    assert found.mean == pytest.approx(0.25 + 0.75 * 0.3)
+    assert found.interval.mean == pytest.approx(-0.5)  # 0.75 × 2 of 3
+    assert found.welch.difference == pytest.approx(-0.5)
+    assert found.permutation.n_nonzero == 2
+    assert "no variance" in found.welch.reason
+
+
+def test_nothing_in_common_is_said_and_not_counted():
+    best, other = cell("best", np.ones((3, 2)), ["q0", "q1"]), cell("other", np.zeros((3, 2)), ["q8", "q9"])
+    near = cell("near", [[1, 0], [1, 0], [1, 0]], ["q0", "q1"])
+    _, apart, close = compare_column([best, other, near])
+    assert apart.n_common == 0
+    assert apart.welch.reason == apart.interval.reason == apart.permutation.reason == "no question that both have"
+    assert (apart.permutation_holm, apart.d_z, apart.paired_stars) == (None, None, "")
+    assert close.permutation_holm == close.permutation.p == 1.0
+
+
+def test_one_seed_has_no_welch_but_a_paired_test():
+    found = compare_column([drawn("a", 0.9, n_seeds=1), drawn("b", 0.3, n_seeds=1)])[1]
+    assert found.sd is None
+    assert (found.welch.p, found.welch_holm, found.stars) == (None, None, "")
+    assert "1 and 1 seeds" in found.welch.reason
+    assert found.permutation_holm < 0.05
+
+
+def test_the_same_answers_are_no_difference():
+    value = RNG.random((3, 20)) < 0.5
+    found = compare_column([cell("a", value), cell("b", value)])[1]
+    assert (found.permutation.p, found.permutation_holm, found.d_z) == (1.0, 1.0, 0.0)
+    assert (found.interval.low, found.interval.high) == (0.0, 0.0)
+
+
+def test_a_column_alone_or_without_scores():
+    assert compare_column([]) == []
+    assert compare_column([failed("a")]) == []
+    (alone,) = compare_column([drawn("a", 0.5), failed("b")])
+    assert (alone.is_best, alone.is_second, alone.best_id, alone.n_common) == (True, False, "a", 41)
+    assert alone.welch.reason == alone.permutation.reason == "it is the best of its column"
+
+
+def test_a_score_that_is_no_number_is_named():
+    value = np.ones((2, 3))
+    value[1, 2] = np.nan
+    message = r"cell a \(model=a\): the score of q2 under seed 1 is nan: every score must be a finite number"
+    with pytest.raises(DataError, match=message):
+        compare_column([cell("a", value)])
+    with pytest.raises(DataError, match=message):
+        average_rank(Table("t", "T", (Axis("model", ("a",)),), (cell("a", value),)))
+
+
+def grid(scores, lacking=()):
+    """A table of rows × columns; ``lacking`` names cells that failed."""
+    cells = []
+    for row, line in scores.items():
+        for column, n_right in zip("48", line, strict=True):
+            at = {"model": row, "k": column}
+            name = row + column
+            value = [[1.0] * n_right + [0.0] * (10 - n_right)] * 3
+            cells.append(failed(name, **at) if name in lacking else cell(name, value, **at))
+    return Table("t", "T", (Axis("model", tuple(scores)), Axis("k", ("4", "8"))), tuple(cells))
+
+
+def test_average_rank_over_columns():
+    table = grid({"a": (9, 5), "b": (7, 5), "c": (1, 8)})
+    assert average_rank(table) == {("a",): 1.75, ("b",): 2.25, ("c",): 2.0}
+
+
+def test_average_rank_leaves_out_what_is_not_complete():
+    scores = {"a": (9, 5), "b": (7, 6), "c": (1, 8)}
+    assert average_rank(grid(scores, {"c8"})) == {("a",): 1.0, ("b",): 2.0, ("c",): 3.0}
+    assert average_rank(grid(scores, {"c4", "c8"})) == {("a",): 1.5, ("b",): 1.5}
+    assert average_rank(grid(scores, {"c4", "b8"})) == {}
+    assert average_rank(grid(scores, {row + k for row in "abc" for k in "48"})) == {}

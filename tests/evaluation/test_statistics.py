@@ -1,0 +1,371 @@
+from __future__ import annotations
+
+import itertools
+import math
+import subprocess
+import sys
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from scipy import stats
+
+from kohaku_ray.errors import DataError
+from kohaku_ray.evaluation import statistics
+from kohaku_ray.evaluation.statistics import (
+    Permutation,
+    average_ranks,
+    correlate,
+    holm,
+    mcnemar,
+    mean_sd,
+    paired_bootstrap,
+    paired_differences,
+    paired_effect,
+    paired_permutation,
+    ranks,
+    stars,
+    welch,
+)
+
+# scores of questions as WattBot gives them: few distinct values, many ties
+SCORE = st.sampled_from([0.0, 0.1, 0.175, 0.25, 0.75, 0.85, 0.9, 0.925, 1.0])
+DIFFERENCE = st.integers(-20, 20).map(lambda i: i / 20)
+SEEDS = st.lists(st.integers(0, 1000).map(lambda i: i / 1000), min_size=1, max_size=8)
+
+
+def fields(result):
+    return [getattr(result, name) for name in result.__dataclass_fields__]
+
+
+def assert_defined_or_reasoned(result):
+    """No NaN and no infinity, and a None only beside a reason."""
+    numbers = [each for each in fields(result) if isinstance(each, float)]
+    assert all(math.isfinite(number) for number in numbers)
+    if any(each is None for each in fields(result)):
+        assert result.reason
+
+
+class TestMeanSd:
+    def test_by_hand(self):
+        assert mean_sd([1.0, 2.0, 3.0, 4.0]) == (2.5, pytest.approx(math.sqrt(5 / 3)))
+
+    def test_one_value_has_no_deviation_and_rounding_is_none(self):
+        assert mean_sd([0.7]) == (0.7, None)
+        assert mean_sd([0.1 + 0.2, 0.3])[1] == 0.0
+
+    def test_no_values(self):
+        with pytest.raises(DataError, match="no values"):
+            mean_sd([])
+
+
+class TestWelch:
+    def test_by_hand(self):
+        # means 3 and 6, variances 1 and 4, 3 seeds each: error √(5/3), dof (5/3)² / ((1/3)²/2 + (4/3)²/2) = 50/17
+        found = welch([2, 3, 4], [4, 6, 8])
+        assert found.difference == -3.0
+        assert found.t == pytest.approx(-3 / math.sqrt(5 / 3))
+        assert found.dof == pytest.approx(50 / 17)
+        # pooled deviation √2.5, and J(4) = Γ(2) / (√2 Γ(1.5))
+        assert found.g == pytest.approx(-3 / math.sqrt(2.5) / (math.sqrt(2) * math.gamma(1.5)))
+        assert found.reason == ""
+
+    @pytest.mark.filterwarnings("ignore:Precision loss:RuntimeWarning")  # scipy's, of a side that does not vary
+    @given(st.lists(SCORE, min_size=2, max_size=8), st.lists(SCORE, min_size=2, max_size=8))
+    def test_equals_scipy(self, a, b):
+        found = welch(a, b)
+        assert_defined_or_reasoned(found)
+        if len(set(a)) == len(set(b)) == 1:
+            assert found.p is None
+            return
+        peer = stats.ttest_ind(a, b, equal_var=False)
+        interval = peer.confidence_interval(0.95)
+        expected = [peer.statistic, peer.df, peer.pvalue, interval.low, interval.high]
+        assert [found.t, found.dof, found.p, found.low, found.high] == pytest.approx(expected, rel=1e-6, abs=1e-9)
+
+    @given(SEEDS, SEEDS)
+    def test_swapping_sides_flips_the_signs(self, a, b):
+        one, other = welch(a, b), welch(b, a)
+        assert_defined_or_reasoned(one)
+        assert one.p == pytest.approx(other.p)
+        if one.p is not None:
+            assert (one.t, one.g, one.low) == pytest.approx((-other.t, -other.g, -other.high))
+            assert (one.p < 0.05) == (not one.low <= 0.0 <= one.high)
+
+    @pytest.mark.parametrize(
+        ("a", "b", "difference", "reason"),
+        [
+            ([0.7], [0.5, 0.6], 0.15, "1 and 2 seeds"),
+            ([0.7, 0.7, 0.7], [0.1 + 0.2, 0.3], 0.4, "no variance over seeds on either side"),
+            ([], [0.5, 0.6], None, "nothing to compare: 0 and 2 values"),
+        ],
+    )
+    def test_what_is_not_defined_says_why(self, a, b, difference, reason):
+        found = welch(a, b)
+        assert found.difference == (None if difference is None else pytest.approx(difference))
+        assert reason in found.reason
+        assert fields(found)[1:-1] == [None] * 6
+
+    def test_one_side_may_be_constant(self):
+        found = welch([0.5, 0.5, 0.5], [0.6, 0.7, 0.8])
+        assert found.dof == pytest.approx(2.0)
+        assert found.t == pytest.approx(-0.2 / (0.1 / math.sqrt(3)))
+
+    def test_the_confidence_level_is_used(self):
+        narrow, wide = (welch([1, 2, 3, 5], [2, 4, 4, 7], confidence) for confidence in (0.5, 0.99))
+        assert wide.low < narrow.low < narrow.high < wide.high
+
+
+class TestPairedDifferences:
+    def test_rounding_becomes_zero(self):
+        assert paired_differences([0.1 + 0.2, 1.0], [0.3, 0.25]).tolist() == [0.0, 0.75]
+
+    def test_other_lengths(self):
+        with pytest.raises(DataError, match="2 scores cannot be paired with 3: give both over the same questions"):
+            paired_differences([1, 2], [1, 2, 3])
+
+
+class TestBootstrap:
+    @pytest.mark.parametrize(
+        "d",
+        [
+            np.random.default_rng(3).exponential(size=41) - 0.8,
+            np.array([0.0] * 26 + [0.75] * 4 + [-0.25] * 2),  # sums in 64ths: resampled means that tie do so exactly
+        ],
+        ids=["skewed", "tied"],
+    )
+    def test_equals_scipy_draw_for_draw(self, d):
+        found = paired_bootstrap(d, 2_000, 0.9, seed=5)
+        peer = stats.bootstrap(
+            (d,), np.mean, n_resamples=2_000, confidence_level=0.9, method="BCa", random_state=np.random.default_rng(5)
+        ).confidence_interval
+        assert (found.low, found.high) == pytest.approx((peer.low, peer.high), rel=1e-12)
+        assert found.mean == pytest.approx(d.mean())
+
+    def test_blocks_of_draws_change_nothing(self, monkeypatch):
+        d = np.random.default_rng(4).normal(size=17)
+        whole = paired_bootstrap(d, 1_001)
+        monkeypatch.setattr(statistics, "_BATCH", 17 * 100)
+        assert paired_bootstrap(d, 1_001) == whole
+
+    def test_covers_the_truth_as_often_as_it_says(self):
+        rng = np.random.default_rng(0)
+        hits = 0
+        for _ in range(200):
+            found = paired_bootstrap(rng.normal(0.1, 1.0, 41), 999)
+            hits += found.low <= 0.1 <= found.high
+        assert 180 <= hits <= 198  # 95 % of 200 is 190, ± 2.6 binomial deviations
+
+    def test_it_leans_to_the_long_tail(self):
+        d = np.array([0.0] * 36 + [0.75] * 5)
+        found = paired_bootstrap(d)
+        assert found.high - found.mean > found.mean - found.low > 0
+
+    @given(st.lists(DIFFERENCE, min_size=0, max_size=25))
+    @settings(max_examples=50)
+    def test_it_is_defined_ordered_and_repeatable(self, d):
+        found = paired_bootstrap(d, 199)
+        assert_defined_or_reasoned(found)
+        assert paired_bootstrap(d, 199) == found
+        if found.low is not None:
+            slack = 1e-12
+            assert min(d) - slack <= found.low <= found.mean + slack
+            assert found.mean - slack <= found.high <= max(d) + slack
+
+    def test_degenerate_cases(self):
+        assert paired_bootstrap([]).reason == "0 questions: an interval needs two"
+        assert paired_bootstrap([0.5]).mean == 0.5
+        assert paired_bootstrap([0.5]).low is None
+        same = paired_bootstrap([0.25] * 5)
+        assert (same.mean, same.low, same.high) == (0.25, 0.25, 0.25)
+        assert "no width" in same.reason
+        assert paired_bootstrap([0.0] * 5).high == 0.0
+
+    def test_another_seed_draws_anew(self):
+        d = np.random.default_rng(6).normal(size=30)
+        assert paired_bootstrap(d, 499, seed=1) != paired_bootstrap(d, 499, seed=2)
+
+
+class TestPermutation:
+    def test_by_hand(self):
+        # eight patterns of ±1 ±2 ±3: only +6 and −6 are as far out as 6
+        assert paired_permutation([1.0, 2.0, 3.0]) == Permutation(2 / 8, True, 3)
+        # |−1 + 2 + 3| = 4: sums are ±6, ±4, ±2, 0, 0
+        assert paired_permutation([-1.0, 0.0, 2.0, 3.0]) == Permutation(4 / 8, True, 3)
+
+    @given(st.lists(st.integers(-20, 20), max_size=11))
+    def test_exact_equals_brute_force(self, d):
+        found = paired_permutation([i / 20 for i in d])
+        if not d:
+            assert (found.p, found.reason) == (None, "no questions to compare on")
+            return
+        sums = [
+            sum(s * i for s, i in zip(signs, d, strict=True)) for signs in itertools.product([-1, 1], repeat=len(d))
+        ]
+        assert found.p == sum(abs(s) >= abs(sum(d)) for s in sums) / len(sums)
+        assert found.is_exact
+        assert found.n_nonzero == sum(i != 0 for i in d)
+
+    @pytest.mark.parametrize("seed", [0, 1, 2])
+    def test_exact_equals_scipy(self, seed):
+        d = np.random.default_rng(seed).normal(0.4, 1.0, 12)
+        peer = stats.permutation_test((d,), np.mean, permutation_type="samples", n_resamples=np.inf)
+        assert paired_permutation(d).p == pytest.approx(peer.pvalue, rel=1e-12)
+
+    @pytest.mark.parametrize("n", [31, 32])
+    def test_halves_of_many_meet_as_a_walk_would(self, n):
+        # n equal differences of which m are negative: the sum is a binomial walk
+        d = np.array([0.15] * (n - 11) + [-0.15] * 11)
+        found = paired_permutation(d)
+        assert found.is_exact
+        assert found.p == pytest.approx(stats.binomtest(11, n, 0.5).pvalue, rel=1e-9)
+
+    def test_drawn_p_is_near_the_exact_one_and_never_zero(self):
+        d = np.random.default_rng(8).normal(0.3, 1.0, 25)
+        exact, drawn = paired_permutation(d), paired_permutation(d, exact_up_to=0)
+        assert (exact.is_exact, drawn.is_exact) == (True, False)
+        assert drawn.p == pytest.approx(exact.p, abs=4 * math.sqrt(exact.p * (1 - exact.p) / 9_999))
+        assert paired_permutation(np.ones(60), 99) == Permutation(1 / 100, False, 60)
+
+    def test_draws_are_seeded(self):
+        d = np.random.default_rng(9).normal(0.2, 1.0, 50)
+        assert paired_permutation(d) == paired_permutation(d)
+        assert paired_permutation(d, seed=1) != paired_permutation(d, seed=2)
+
+    def test_the_number_of_draws_holds_across_blocks(self, monkeypatch):
+        monkeypatch.setattr(statistics, "_BATCH", 40 * 7)
+        balanced = np.array([1.0, -1.0] * 20)  # every pattern is at least as far out
+        assert paired_permutation(balanced, 99).p == 1.0
+
+    @pytest.mark.parametrize("n", [1, 40])
+    def test_all_zero_is_one(self, n):
+        assert paired_permutation(np.zeros(n)) == Permutation(1.0, True, 0)
+
+    @given(st.lists(DIFFERENCE, min_size=1, max_size=40))
+    def test_the_sign_of_the_whole_does_not_matter(self, d):
+        found = paired_permutation(d, 99)
+        assert 0.0 < found.p <= 1.0
+        if found.is_exact:
+            assert paired_permutation([-i for i in d], 99).p == found.p
+
+
+class TestEffect:
+    def test_by_hand(self):
+        assert paired_effect([1.0, 2.0, 3.0]) == pytest.approx(2.0)
+        assert paired_effect([-1.0, -2.0, -3.0]) == pytest.approx(-2.0)
+
+    @pytest.mark.parametrize(("d", "effect"), [([0.0, 0.0], 0.0), ([0.5, 0.5], None), ([0.5], None), ([], None)])
+    def test_degenerate_cases(self, d, effect):
+        assert paired_effect(d) == effect
+
+
+class TestMcNemar:
+    @given(st.integers(0, 60), st.integers(0, 60))
+    def test_is_the_binomial_tail(self, lost, won):
+        n = lost + won
+        tail = sum(math.comb(n, i) for i in range(min(lost, won) + 1)) / 2**n
+        assert mcnemar(lost, won) == pytest.approx(min(1.0, 2 * tail))
+
+    def test_by_hand(self):
+        assert mcnemar(0, 0) == 1.0
+        assert mcnemar(1, 5) == pytest.approx(14 / 64)
+        assert mcnemar(5, 1) == mcnemar(1, 5)
+
+
+class TestHolm:
+    def test_by_hand(self):
+        # sorted 0.01 × 4, 0.02 × 3, 0.025 × 2 → held up at 0.06, 0.5 × 1
+        assert holm([0.025, 0.01, 0.5, 0.02]) == pytest.approx([0.06, 0.04, 0.5, 0.06])
+
+    def test_none_stays_and_is_not_counted(self):
+        assert holm([None, 0.02, None, 0.04]) == [None, 0.04, None, 0.04]
+        assert holm([]) == []
+
+    @given(st.lists(st.floats(0.0, 1.0), max_size=8))
+    def test_rejects_what_the_step_down_rule_rejects(self, p):
+        adjusted = holm(p)
+        alpha = 0.05
+        rejected = set()
+        for step, place in enumerate(sorted(range(len(p)), key=p.__getitem__)):
+            if p[place] * (len(p) - step) > alpha:
+                break
+            rejected.add(place)
+        assert {place for place, q in enumerate(adjusted) if q <= alpha} == rejected
+        assert all(a <= q <= min(1.0, a * len(p)) for a, q in zip(p, adjusted, strict=True))
+
+    @pytest.mark.parametrize("p", [-0.1, 1.5, float("nan")])
+    def test_what_is_no_p_value(self, p):
+        with pytest.raises(DataError, match="is no p value: it must lie between 0 and 1"):
+            holm([0.5, p])
+
+
+class TestRanks:
+    def test_by_hand(self):
+        assert ranks([0.7, 0.9, 0.7, 0.1]).tolist() == [2.5, 1.0, 2.5, 4.0]
+        assert average_ranks([[0.3, 0.2, 0.1], [0.1, 0.2, 0.1 + 0.2]]).tolist() == [2.0, 2.0, 2.0]
+        assert average_ranks([[0.9, 0.8], [0.5, 0.5]]).tolist() == [1.25, 1.75]
+
+    def test_rounding_ties(self):
+        assert ranks([0.1 + 0.2, 0.3]).tolist() == [1.5, 1.5]
+
+    @given(st.lists(st.lists(SCORE, min_size=4, max_size=4), min_size=1, max_size=6))
+    def test_ranks_of_a_block_sum_to_a_constant(self, blocks):
+        found = average_ranks(blocks)
+        assert found.sum() == pytest.approx(4 * 5 / 2)
+        assert average_ranks(blocks[::-1]) == pytest.approx(found)
+
+    def test_no_blocks_and_missing_scores(self):
+        with pytest.raises(DataError, match=r"shape \(0,\) hold no blocks"):
+            average_ranks([])
+        with pytest.raises(DataError, match=r"the value at 1, 0 is nan"):
+            average_ranks([[0.1, 0.2], [float("nan"), 0.2]])
+
+
+class TestCorrelate:
+    def test_by_hand(self):
+        # deviations −1, 0, 1 and −1, 1, 0: Pearson 1/2, which is Spearman's too; two pairs agree, one does not
+        found = correlate([1, 2, 3], [1, 3, 2])
+        assert fields(found) == [3, pytest.approx(0.5), pytest.approx(0.5), pytest.approx(1 / 3), ""]
+
+    @given(st.lists(st.tuples(SCORE, SCORE), max_size=12))
+    def test_is_defined_or_reasoned_and_symmetric(self, pairs):
+        x, y = [a for a, _ in pairs], [b for _, b in pairs]
+        found, swapped = correlate(x, y), correlate(y, x)
+        assert_defined_or_reasoned(found)
+        assert fields(found)[1:4] == pytest.approx(fields(swapped)[1:4])
+
+    def test_not_defined(self):
+        assert correlate([1, 2], [2, 1]).reason == "a correlation needs three, and there are 2"
+        assert correlate([1, 2, 3], [0.1 + 0.2, 0.3, 0.3]).reason == "all scores are the same on one side"
+        with pytest.raises(DataError, match="3 scores cannot be paired with 2"):
+            correlate([1, 2, 3], [1, 2])
+
+
+def test_stars_of_the_paper():
+    levels = [1.0, 0.1, 0.099, 0.05, 0.049, 0.01, 0.0099, 0.001, 0.00099, 0.0]
+    assert [len(stars(p)) for p in levels] == [0, 0, 1, 1, 2, 2, 3, 3, 4, 4]
+    assert stars(None) == ""
+
+
+@pytest.mark.parametrize("bad", [float("nan"), float("inf")])
+@pytest.mark.parametrize(
+    "function",
+    [mean_sd, paired_bootstrap, paired_permutation, paired_effect, ranks]
+    + [lambda x, pair=pair: pair(x, [1.0, 2.0]) for pair in (welch, paired_differences, correlate)],
+)
+def test_what_is_not_finite_is_refused(function, bad):
+    with pytest.raises(DataError, match=rf"the value at 1 is {bad}: every value must be a finite number"):
+        function([1.0, bad])
+
+
+def test_what_is_no_list_is_refused():
+    with pytest.raises(DataError, match=r"values of shape \(1, 2\) are no list of numbers"):
+        paired_permutation([[1.0, 2.0]])
+
+
+def test_importing_loads_no_scipy():
+    code = (
+        "import sys, kohaku_ray.evaluation.compare, kohaku_ray.evaluation.comparing; sys.exit('scipy' in sys.modules)"
+    )
+    assert subprocess.run([sys.executable, "-c", code]).returncode == 0
