@@ -4,6 +4,7 @@
 
     KohakuRayError
     ├── ConfigError              a configuration, a flag or the cluster's size; exit code 2
+    │   └── ConflictError        values that each fit, but not together
     ├── DataError                a file or its content
     │   ├── TreeError            nodes that do not form a tree
     │   └── IndexMismatchError   an index built with another configuration
@@ -23,6 +24,10 @@ class KohakuRayError(Exception):
 
 class ConfigError(KohakuRayError):
     """A configuration, a flag or the cluster's size does not fit."""
+
+
+class ConflictError(ConfigError):
+    """Values of a configuration fit each by itself, but not together."""
 
 
 class DataError(KohakuRayError):

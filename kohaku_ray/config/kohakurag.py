@@ -205,7 +205,7 @@ def translate(values: Mapping[str, Any], where: str) -> dict[str, Any]:
             file.leave(key, f"no such key{did_you_mean(str(key), TABLE)}")
     if file.reasons:
         told = "; ".join(f"{', '.join(map(str, keys))} ({reason})" for reason, keys in file.reasons.items())
-        warnings.warn(_line(f"{where}: not taken over as written: {told}"), ConfigWarning, stacklevel=4)
+        warnings.warn(_line(f"{where}: not taken over as written: {told}"), ConfigWarning, stacklevel=5)
     return _nested(changed)
 
 

@@ -15,7 +15,7 @@ from pydantic import BaseModel, ValidationError
 
 from kohaku_ray.config import kohakurag
 from kohaku_ray.config.schema import Config
-from kohaku_ray.errors import ConfigError
+from kohaku_ray.errors import ConfigError, ConflictError
 
 _HERE = Path(__file__).resolve()
 PRESETS = next((p for p in (_HERE.parents[2] / "configs", _HERE.parent / "presets") if p.is_dir()), _HERE.parent)
@@ -42,10 +42,26 @@ def load_config(path: str | None = None, overrides: Sequence[str] = ()) -> Confi
     Raises:
         ConfigError: The file cannot be read, a key is unknown, or a value does not fit.
     """
-    values = _read(path, ()) if path is not None else {}
+    return build_config(read_values([path] if path is not None else [], overrides), where=path or "the defaults")
+
+
+def read_values(paths: Sequence[str], overrides: Sequence[str] = (), beside: str | None = None) -> dict[str, Any]:
+    """Read configuration files as plain values, each on top of those before it, and the overrides on top of all.
+
+    Args:
+        paths: As of ``load_config``.
+        overrides: ``a.b=c`` each, ``c`` in YAML.
+        beside: The file that names them, beside which they are looked for first.
+
+    Raises:
+        ConfigError: A file cannot be read, or an override has no key.
+    """
+    values: dict[str, Any] = {}
+    for path in paths:
+        values = merge(values, _read(path, (beside,) if beside else ()))
     for text in overrides:
         _override(values, text)
-    return build_config(values, where=path or "the defaults")
+    return values
 
 
 def build_config(values: Mapping[str, Any], where: str) -> Config:
@@ -53,14 +69,16 @@ def build_config(values: Mapping[str, Any], where: str) -> Config:
 
     Raises:
         ConfigError: A key is unknown or a value does not fit; all of them are named.
+        ConflictError: Each value fits, but not together.
     """
-    unknown = list(_unknown_keys(values, Config, ""))
-    if unknown:
+    if unknown := unknown_keys(values):
         raise ConfigError(f"{where}: " + "; ".join(unknown))
     try:
-        return Config.model_validate(_expand(values))
+        return Config.model_validate(expand(values))
     except ValidationError as error:
-        raise ConfigError("; ".join(_explain(entry, where) for entry in error.errors())) from None
+        entries = error.errors()
+        together = all(entry["type"] == "value_error" for entry in entries)
+        raise (ConflictError if together else ConfigError)("; ".join(explain(one, where) for one in entries)) from None
 
 
 def as_yaml(config: Config) -> str:
@@ -86,7 +104,7 @@ def _read(path: str, seen: tuple[str, ...]) -> dict[str, Any]:
         raise ConfigError(f"{file} is its own base, by way of {' → '.join(seen)}: remove one `base`")
     if file.suffix == ".py":
         return kohakurag.translate(kohakurag.read_python(file), str(file))
-    values = _parsed(file)
+    values = parse_file(file)
     if values is None:
         values = {}
     if not isinstance(values, dict):
@@ -94,10 +112,15 @@ def _read(path: str, seen: tuple[str, ...]) -> dict[str, Any]:
     if kohakurag.is_flat(values):
         return kohakurag.translate(values, str(file))
     base = values.pop("base", None)
-    return values if base is None else _merge(_read(str(base), (*seen, str(file))), values)
+    return values if base is None else merge(_read(str(base), (*seen, str(file))), values)
 
 
-def _parsed(file: Path) -> Any:
+def parse_file(file: Path) -> Any:
+    """Read a YAML, JSON or TOML file as plain values.
+
+    Raises:
+        ConfigError: It cannot be read.
+    """
     name, parse = _FORMATS.get(file.suffix, ("YAML", yaml.safe_load))
     try:
         return parse(file.read_text(encoding="utf-8"))
@@ -118,14 +141,15 @@ def _find(path: str, seen: tuple[str, ...]) -> Path:
     )
 
 
-def _merge(below: Mapping[str, Any], above: Mapping[str, Any]) -> dict[str, Any]:
+def merge(below: Mapping[str, Any], above: Mapping[str, Any]) -> dict[str, Any]:
+    """Put values on top of others, section by section."""
     merged = dict(below)
     for key, value in above.items():
         old = merged.get(key)
         same_kind = isinstance(old, Mapping) and isinstance(value, Mapping)
         # Another kind of backend shares no keys with the one below it.
         if same_kind and value.get("kind", old.get("kind")) == old.get("kind"):  # type: ignore[union-attr]
-            merged[key] = _merge(old, value)  # type: ignore[arg-type]
+            merged[key] = merge(old, value)  # type: ignore[arg-type]
         else:
             merged[key] = value
     return merged
@@ -139,21 +163,40 @@ def _override(values: dict[str, Any], text: str) -> None:
         value = yaml.safe_load(raw) if raw.strip() else ""
     except yaml.YAMLError:
         value = raw
-    *parents, last = key.strip().split(".")
+    put(values, key.strip(), value, where=f"--set {text}")
+
+
+def put(values: dict[str, Any], key: str, value: Any, where: str) -> None:
+    """Set a dotted key of plain values, in place.
+
+    Raises:
+        ConfigError: What stands above it is no section.
+    """
+    *parents, last = key.split(".")
     here = values
     for parent in parents:
         inner = here.setdefault(parent, {})
         if not isinstance(inner, dict):
-            raise ConfigError(f"--set {text}: {parent} is {inner!r}, which has no keys in it")
+            raise ConfigError(f"{where}: {parent} is {inner!r}, which has no keys in it")
         here = inner
     here[last] = value
 
 
-def _expand(value: Any) -> Any:
+def unknown_keys(values: Mapping[str, Any]) -> list[str]:
+    """Say of every key that no configuration has that it is unknown, and what it may have meant."""
+    return list(_unknown_keys(values, Config, ""))
+
+
+def expand(value: Any) -> Any:
+    """Put environment variables in the place of ``${NAME}`` and ``${NAME:-default}``, however deep.
+
+    Raises:
+        ConfigError: The environment has no such variable, and there is no default.
+    """
     if isinstance(value, Mapping):
-        return {key: _expand(inner) for key, inner in value.items()}
+        return {key: expand(inner) for key, inner in value.items()}
     if isinstance(value, (list, tuple)):
-        return [_expand(inner) for inner in value]
+        return [expand(inner) for inner in value]
     if not isinstance(value, str):
         return value
 
@@ -198,7 +241,8 @@ def _did_you_mean(word: str, known: Sequence[str]) -> str:
     return kohakurag.did_you_mean(word, known) or (f", did you mean {elsewhere[0]}?" if elsewhere else "")
 
 
-def _explain(entry: Any, where: str) -> str:
+def explain(entry: Any, where: str) -> str:
+    """Say in one line what pydantic found."""
     key = ".".join(str(part) for part in entry["loc"])
     message = str(entry["msg"]).removeprefix("Value error, ")
     if entry["type"] == "value_error":

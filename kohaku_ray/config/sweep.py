@@ -1,0 +1,357 @@
+"""A sweep: tables of settings over one base, every combination a configuration of its own."""
+
+from __future__ import annotations
+
+import itertools
+import math
+import re
+from collections.abc import Iterator, Mapping, Sequence
+from copy import deepcopy
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Annotated, Any, Literal
+
+from pydantic import Field, ValidationError, field_validator, model_validator
+
+from kohaku_ray.config.kohakurag import did_you_mean
+from kohaku_ray.config.load import (
+    PRESETS,
+    build_config,
+    expand,
+    explain,
+    merge,
+    parse_file,
+    put,
+    read_values,
+    unknown_keys,
+)
+from kohaku_ray.config.schema import Config, PositiveInt, Section
+from kohaku_ray.errors import ConfigError, ConflictError
+
+SWEEPS = PRESETS / "sweeps"
+"""Where the sweeps that come with the package lie."""
+
+MEMBERS, VOTE = "ensemble.members", "ensemble.vote."
+"""Keys that a study of recorded members may have as axes: nothing else can be answered without new calls."""
+
+Values = dict[str, Any]
+
+
+class PoolConfig(Section):
+    """Recorded members whose ensembles are studied without a new call."""
+
+    members: PositiveInt | None = None
+    """So many seeded members of the base answer, once; or else `files`."""
+    files: tuple[str, ...] = ()
+    """Submission CSVs, one a member; `*` and `?` stand for what they do in a shell."""
+    strata: str | None = None
+    """Regular expression on a file's name without its ending: members whose first group (or match) is alike are a
+    stratum, and every subsample holds its share of each. None: all members are one."""
+
+    @field_validator("files")
+    @classmethod
+    def _of_this_machine(cls, files: tuple[str, ...]) -> tuple[str, ...]:
+        return tuple(expand(file) for file in files)
+
+    @model_validator(mode="after")
+    def _one_source(self) -> PoolConfig:
+        if (self.members is None) == (not self.files):
+            raise ValueError("pool needs members or files, and not both: say which recorded members are studied")
+        if self.strata is not None:
+            try:
+                re.compile(self.strata)
+            except re.error as error:
+                raise ValueError(f"pool.strata is {self.strata!r}, no regular expression: {error}") from None
+        return self
+
+
+class TableConfig(Section):
+    """One table: axes over configuration keys, combined."""
+
+    name: str = ""
+    """Short name, unique in the sweep; that of its file when left out."""
+    title: str = ""
+    """What it compares."""
+    set: dict[str, Any] = Field(default_factory=dict)
+    """Dotted keys that hold in the whole table."""
+    axes: dict[str, tuple[Any, ...] | dict[str, Any]] = Field(default_factory=dict)
+    """By key, its values; or by a name of your own, labels with the keys that each sets. The last axis makes the
+    columns."""
+    combine: Literal["grid", "zip", "list"] = "grid"
+    """Every combination of the axes' values; the first of each, the second of each, …; or `cells` as they stand."""
+    cells: tuple[dict[str, Any], ...] = ()
+    """For `combine: list`: keys and values of each cell."""
+    show: tuple[Literal["matches", "snippets", "characters", "tokens", "attempts", "blanks"], ...] = ()
+    """What is tabulated beside the score, as means over questions."""
+    pool: PoolConfig | None = None
+    """Makes it a study of recorded members: axes over `ensemble.members` and `ensemble.vote` alone."""
+    subsamples: PositiveInt | Literal["all"] = 32
+    """Ensembles of each size drawn from the pool; all: the exact expectation."""
+
+    @field_validator("name")
+    @classmethod
+    def _is_a_file_name(cls, name: str) -> str:
+        if name and not re.fullmatch(r"[\w.-]+", name):
+            raise ValueError(f"name is {name!r}: it becomes a file's name, so letters, digits, . - and _ only")
+        return name
+
+    @model_validator(mode="after")
+    def _has_cells(self) -> TableConfig:
+        if self.combine == "list":
+            if self.axes or not self.cells:
+                raise ValueError("combine is list: write the settings under cells, and no axes")
+            if any(list(cell) != list(self.cells[0]) for cell in self.cells):
+                raise ValueError("cells differ in their keys: give each cell the same keys in the same order")
+        elif self.cells or not self.axes:
+            raise ValueError(f"combine is {self.combine}: write axes, and no cells")
+        for name, values in self.axes.items():
+            if not values:
+                raise ValueError(f"axis {name} has no values, so the grid is empty: give it one at least")
+        lengths = {name: len(values) for name, values in self.axes.items()}
+        if self.combine == "zip" and len(set(lengths.values())) > 1:
+            counts = ", ".join(f"{name} {n}" for name, n in lengths.items())
+            raise ValueError(f"combine is zip but the axes differ in length ({counts}): make them equal, or use grid")
+        return self
+
+    @property
+    def n_cells(self) -> int:
+        """How many cells there are, counted without making them."""
+        if self.combine == "list":
+            return len(self.cells)
+        lengths = [len(values) for values in self.axes.values()]
+        return lengths[0] if self.combine == "zip" else math.prod(lengths)
+
+    def labels(self) -> dict[str, tuple[str, ...]]:
+        """Labels of each axis, in order."""
+        if self.combine == "list":
+            keys = list(self.cells[0])
+            return {key: tuple(dict.fromkeys(label_of(cell[key]) for cell in self.cells)) for key in keys}
+        return {name: tuple(label for label, _ in _choices(name, values)) for name, values in self.axes.items()}
+
+    def settings(self) -> Iterator[Setting]:
+        """Every cell, in order."""
+        if self.combine == "list":
+            for cell in self.cells:
+                yield Setting({key: label_of(value) for key, value in cell.items()}, dict(cell))
+            return
+        choices = [_choices(name, values) for name, values in self.axes.items()]
+        every = zip(*choices, strict=True) if self.combine == "zip" else itertools.product(*choices)
+        for chosen in every:
+            at = {name: label for name, (label, _) in zip(self.axes, chosen, strict=True)}
+            yield Setting(at, {key: value for _, keys in chosen for key, value in keys.items()})
+
+
+class SweepConfig(Section):
+    """A sweep, whole."""
+
+    title: str = ""
+    """What it is about."""
+    base: tuple[str, ...] = ("default",)
+    """Configurations (files or presets) that every cell stands on, each on top of those before it."""
+    set: dict[str, Any] = Field(default_factory=dict)
+    """Dotted keys that hold in every cell."""
+    seeds: Annotated[tuple[int, ...], Field(min_length=1)] = (0, 1, 2)
+    """Base seeds: every cell is run once with each."""
+    output: str = ""
+    """Directory of the page and the tables; `runs/sweeps/NAME` when left out."""
+    runs: str = "runs/sweeps/runs"
+    """Directory of the cells' runs, shared by all sweeps: what one has finished, no other repeats."""
+    indexes: str = "runs/sweeps/indexes"
+    """Directory of the indexes that cells need, shared likewise."""
+    concurrency: PositiveInt = 4
+    """Cells under way at once."""
+    tables: tuple[TableConfig, ...]
+    """What is compared."""
+
+    @field_validator("base", mode="before")
+    @classmethod
+    def _one_or_many(cls, base: Any) -> Any:
+        return (base,) if isinstance(base, str) else base
+
+    @field_validator("seeds")
+    @classmethod
+    def _differ(cls, seeds: tuple[int, ...]) -> tuple[int, ...]:
+        if len(set(seeds)) != len(seeds):
+            raise ValueError(f"seeds are {list(seeds)}: the same seed twice gives the same run twice")
+        return seeds
+
+    @model_validator(mode="after")
+    def _names_differ(self) -> SweepConfig:
+        names = [table.name for table in self.tables]
+        double = next((name for name in names if names.count(name) > 1), None)
+        if double is not None:
+            raise ValueError(f"two tables are named {double!r}: give each a name of its own")
+        return self
+
+    @property
+    def n_cells(self) -> int:
+        """Cells of all tables, without making them."""
+        return sum(table.n_cells for table in self.tables)
+
+
+@dataclass(frozen=True, slots=True)
+class Setting:
+    """One cell: where it stands and what it changes.
+
+    Attributes:
+        at: Label by axis.
+        values: Dotted keys and what they are set to.
+    """
+
+    at: Mapping[str, str]
+    values: Mapping[str, Any]
+
+
+@dataclass(frozen=True, slots=True)
+class LoadedSweep:
+    """A sweep and the values its cells stand on.
+
+    Attributes:
+        sweep: What was asked for.
+        base: Its base as plain values, the sweep's own keys and the command line's on top.
+        where: The file, for messages.
+    """
+
+    sweep: SweepConfig
+    base: Values
+    where: str
+
+    def config(self, table: TableConfig, setting: Setting, seed: int) -> Config:
+        """Configure one cell under one seed.
+
+        Raises:
+            ConfigError: A value does not fit.
+            ConflictError: Each value fits, but not together.
+        """
+        values = deepcopy(self.base)
+        for key, value in {**table.set, **setting.values, "seed": seed}.items():
+            put(values, key, deepcopy(value), where=self.where)
+        return build_config(values, where=self.where)
+
+
+def load_sweep(
+    path: str, base: Sequence[str] = (), overrides: Sequence[str] = (), output: str | None = None
+) -> LoadedSweep:
+    """Read a sweep and check every value of every axis by itself.
+
+    Args:
+        path: A YAML file, or the name of a preset of ``configs/sweeps``.
+        base: Configurations on top of the sweep's own base, such as one that names your documents and questions.
+        overrides: ``a.b=c`` each, on top of all but the tables.
+        output: In place of the sweep's own.
+
+    Raises:
+        ConfigError: The file cannot be read, an axis names no key, or a value does not fit.
+    """
+    file = _find(path)
+    sweep = _validated(_whole(file) | ({"output": output} if output else {}), str(file))
+    values = read_values([*sweep.base, *base], beside=str(file))
+    for key, value in sweep.set.items():
+        put(values, key, value, where=str(file))
+    values = merge(values, read_values([], overrides))
+    loaded = LoadedSweep(sweep, values, str(file))
+    for table in sweep.tables:
+        _check_table(loaded, table)
+    return loaded
+
+
+def label_of(value: Any) -> str:
+    """Write a value as YAML would, shortly."""
+    if value is None:
+        return "none"
+    if isinstance(value, bool):
+        return str(value).lower()
+    if isinstance(value, (list, tuple)):
+        return ", ".join(map(label_of, value))
+    return str(value)
+
+
+def _choices(name: str, values: Sequence[Any] | Mapping[str, Any]) -> list[tuple[str, Values]]:
+    """Labels of an axis, each with the keys it sets."""
+    if not isinstance(values, Mapping):
+        return [(label_of(value), {name: value}) for value in values]
+    return [(label, dict(keys) if isinstance(keys, Mapping) else {name: keys}) for label, keys in values.items()]
+
+
+def _find(path: str) -> Path:
+    for candidate in (Path(path), SWEEPS / path, SWEEPS / f"{path}.yaml"):
+        if candidate.is_file():
+            return candidate
+    presets = sorted(file.stem for file in SWEEPS.glob("*.yaml"))
+    raise ConfigError(
+        f"{path}: no such file and no such sweep{did_you_mean(path, presets)}; sweeps: {', '.join(presets)}"
+    )
+
+
+def _whole(file: Path) -> Values:
+    """Read a sweep with the tables of the sweeps it names put in their places."""
+    values = _read(file)
+    if "tables" not in values:
+        return _of_one_table(values, file)
+    if not isinstance(values["tables"], list):
+        raise ConfigError(f"{file}: tables is {values['tables']!r}, expected a list of tables and names of sweeps")
+    tables: list[Any] = []
+    for entry in values["tables"]:
+        tables += _tables_of(str(entry), file) if isinstance(entry, str) else [entry]
+    return {"output": f"runs/sweeps/{file.stem}", **values, "tables": tables}
+
+
+def _tables_of(name: str, beside: Path) -> list[Any]:
+    file = next((one for one in (beside.parent / name, beside.parent / f"{name}.yaml") if one.is_file()), None)
+    inner = _read(file if file is not None else _find(name))
+    if "tables" in inner:
+        raise ConfigError(f"{beside}: tables names {name}, which has tables of its own: name those")
+    return list(_of_one_table(inner, file or _find(name))["tables"])
+
+
+def _of_one_table(values: Values, file: Path) -> Values:
+    """A file with axes and no tables is a sweep of one table, whose keys stand beside the sweep's."""
+    own = {key: value for key, value in values.items() if key in TableConfig.model_fields}
+    rest = {key: value for key, value in values.items() if key not in own or key == "title"}
+    return {"output": f"runs/sweeps/{file.stem}", **rest, "tables": [{"name": file.stem, **own}]}
+
+
+def _read(file: Path) -> Values:
+    values = parse_file(file)
+    if not isinstance(values, dict):
+        raise ConfigError(f"{file} holds a {type(values).__name__} at its top, expected keys such as `axes:`")
+    return values
+
+
+def _validated(values: Values, where: str) -> SweepConfig:
+    fields = {*SweepConfig.model_fields, *TableConfig.model_fields}
+    for key in values:
+        if key not in fields:
+            raise ConfigError(f"{where}: no key {key}{did_you_mean(key, fields)}")
+    try:
+        return SweepConfig.model_validate(values)
+    except ValidationError as error:
+        raise ConfigError("; ".join(explain(entry, where) for entry in error.errors())) from None
+
+
+def _check_table(loaded: LoadedSweep, table: TableConfig) -> None:
+    """Check every key and every value by itself: what does not go together is a matter of single cells."""
+    where = f"{loaded.where}: table {table.name}"
+    singles: list[tuple[str, Any]] = list(table.set.items())
+    if table.combine == "list":
+        singles += [item for cell in table.cells for item in cell.items()]
+    for name, values in table.axes.items():
+        singles += [item for _, keys in _choices(name, values) for item in keys.items()]
+    for key, value in singles:
+        if key == "seed":
+            raise ConfigError(f"{where}: seed is no axis: every cell is run with each of the sweep's seeds")
+        if table.pool is not None and key not in table.set and key != MEMBERS and not key.startswith(VOTE):
+            raise ConfigError(
+                f"{where}: {key} is an axis of a study of recorded members, which can vary {MEMBERS} and {VOTE}* "
+                "alone: leave pool out, and its cells are run"
+            )
+        alone: Values = {}
+        put(alone, key, value, where=where)
+        if unknown := unknown_keys(alone):
+            raise ConfigError(f"{where}: " + "; ".join(unknown))
+        values_with = deepcopy(loaded.base)
+        put(values_with, key, deepcopy(value), where=where)
+        try:
+            build_config(values_with, where=where)
+        except ConflictError:
+            continue  # other keys of the cell may settle it

@@ -1,0 +1,215 @@
+"""Sweeps as files: what they expand to, and what is said of one that does not fit."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+import yaml
+
+from kohaku_ray.config.sweep import SWEEPS, TableConfig, label_of, load_sweep
+from kohaku_ray.errors import ConfigError, ConflictError
+
+
+@pytest.fixture
+def write(tmp_path: Path):
+    """Write a sweep and return its path."""
+
+    def write_one(name: str = "mine", **values) -> str:
+        path = tmp_path / f"{name}.yaml"
+        path.write_text(yaml.safe_dump(values, sort_keys=False))
+        return str(path)
+
+    return write_one
+
+
+def settings(table: TableConfig) -> list[dict]:
+    return [dict(setting.values) for setting in table.settings()]
+
+
+def test_a_grid_is_every_combination_the_last_axis_fastest(write):
+    [table] = load_sweep(write(axes={"retrieval.queries": [2, 4], "retrieval.top_k": [8, 16]})).sweep.tables
+    assert settings(table) == [
+        {"retrieval.queries": 2, "retrieval.top_k": 8},
+        {"retrieval.queries": 2, "retrieval.top_k": 16},
+        {"retrieval.queries": 4, "retrieval.top_k": 8},
+        {"retrieval.queries": 4, "retrieval.top_k": 16},
+    ]
+    assert table.n_cells == 4
+    assert (table.name, table.title) == ("mine", "")
+
+
+def test_zip_goes_step_by_step_and_list_as_it_stands(write):
+    axes = {"retrieval.queries": [2, 4], "retrieval.top_k": [8, 16]}
+    [zipped] = load_sweep(write(combine="zip", axes=axes)).sweep.tables
+    assert settings(zipped) == [
+        {"retrieval.queries": 2, "retrieval.top_k": 8},
+        {"retrieval.queries": 4, "retrieval.top_k": 16},
+    ]
+    cells = [{"retrieval.top_k": 5, "retrieval.queries": 1}, {"retrieval.top_k": 16, "retrieval.queries": 3}]
+    [listed] = load_sweep(write(combine="list", cells=cells)).sweep.tables
+    assert settings(listed) == cells
+    assert listed.labels() == {"retrieval.top_k": ("5", "16"), "retrieval.queries": ("1", "3")}
+    assert zipped.n_cells == listed.n_cells == 2
+
+
+def test_an_axis_may_set_several_keys_under_a_label_of_its_own(write):
+    axes = {
+        "depth": {"shallow": {"retrieval.top_k": 4, "retrieval.queries": 1}, "deep": {"retrieval.top_k": 16}},
+        "generation.temperature": {"greedy": 0.0, "warm": 0.7},
+    }
+    [table] = load_sweep(write(axes=axes)).sweep.tables
+    first = next(table.settings())
+    assert first.at == {"depth": "shallow", "generation.temperature": "greedy"}
+    assert first.values == {"retrieval.top_k": 4, "retrieval.queries": 1, "generation.temperature": 0.0}
+
+
+def test_a_cell_stands_on_base_sweep_command_line_and_table_in_this_order(write):
+    path = write(
+        base="paper",
+        set={"retrieval.alpha": 0.1, "ensemble.members": 2},
+        tables=[
+            {"name": "one", "set": {"ensemble.members": 3}, "axes": {"retrieval.top_k": [8]}},
+            {"name": "two", "axes": {"retrieval.top_k": [8]}},
+        ],
+    )
+    loaded = load_sweep(path, ["fast"], ["retrieval.alpha=0.9"])
+    one, two = (loaded.config(table, next(table.settings()), 7) for table in loaded.sweep.tables)
+    assert (one.index.weights, one.retrieval.queries) == ("tokens", 1), "paper, then fast on top of it"
+    assert (one.retrieval.alpha, one.retrieval.top_k, one.seed) == (0.9, 8, 7)
+    assert (one.ensemble.members, two.ensemble.members) == (3, 2)
+
+
+def test_tables_may_be_named_and_keep_their_own_settings(write):
+    write("inner", title="Inner", set={"retrieval.queries": 2}, axes={"retrieval.top_k": [4]})
+    outer = load_sweep(write("outer", tables=["inner", "rerank", {"name": "x", "axes": {"seed_free": {"a": {}}}}]))
+    assert [table.name for table in outer.sweep.tables] == ["inner", "rerank", "x"]
+    assert outer.sweep.tables[0].set == {"retrieval.queries": 2}
+    assert outer.sweep.output == "runs/sweeps/outer"
+
+
+@pytest.mark.parametrize("name", sorted(file.stem for file in SWEEPS.glob("*.yaml")))
+def test_every_preset_loads_and_every_cell_is_configured_or_in_conflict(name):
+    loaded = load_sweep(name)
+    for table in loaded.sweep.tables:
+        assert table.title
+        n_fit = 0
+        for setting in table.settings():
+            try:
+                config = loaded.config(table, setting, 0)
+            except ConflictError:
+                continue
+            n_fit += 1
+            assert config.seed == 0
+        assert n_fit
+
+
+def test_the_paper_has_a_table_for_every_one_of_its_sweeps():
+    tables = {table.name: table for table in load_sweep("paper").sweep.tables}
+    axes = {name: table.labels() for name, table in tables.items()}
+    assert axes["planner_queries"]["retrieval.queries"] == ("2", "4", "6")
+    assert axes["bm25"]["retrieval.bm25_top_k"] == ("0", "2", "4", "8")
+    assert axes["retries"]["generation.max_retries"] == ("0", "1", "2")
+    assert axes["top_k_final"]["retrieval.top_k_final"] == ("16", "32", "none")
+    assert axes["temperature"]["generation.temperature"] == ("0.0", "0.3", "0.7", "1.0")
+    assert axes["dedup"]["retrieval.dedup"] == ("none", "node", "tree")
+    assert axes["ensemble_blank"]["ensemble.members"] == tuple(map(str, range(1, 16)))
+    assert len(axes["ensemble_strategy"]["ensemble.vote.strategy"]) == 7
+    assert axes["ensemble_tie"]["ensemble.vote.tiebreak"] == ("first", "blank")
+    for name in ("embedding", "dimension", "planner_queries", "rerank", "prompt_order", "bm25", "retries", "llm"):
+        assert axes[name]["retrieval.top_k"] == ("4", "8", "16"), name
+    assert load_sweep("paper").sweep.seeds == (0, 1, 2)
+
+
+def test_a_million_cells_are_counted_without_being_made(write):
+    axes = {f"retrieval.{key}": list(range(1, 101)) for key in ("top_k", "siblings", "section_tokens")}
+    assert load_sweep(write(axes=axes)).sweep.n_cells == 10**6
+
+
+def test_values_are_labelled_as_yaml_writes_them():
+    assert [label_of(value) for value in (None, True, 0.5, "x", [1, None])] == ["none", "true", "0.5", "x", "1, none"]
+
+
+def test_files_of_a_pool_may_name_the_environment(write, monkeypatch):
+    monkeypatch.setenv("THERE", "/data")
+    pool = {"files": ["${THERE}/*.csv", "${ELSEWHERE:-here}/a.csv"]}
+    [table] = load_sweep(write(pool=pool, axes={"ensemble.members": [1]})).sweep.tables
+    assert table.pool.files == ("/data/*.csv", "here/a.csv")
+
+
+BAD = {
+    "an axis that is no key": (
+        {"axes": {"retrieval.topk": [4]}},
+        "table mine: no key retrieval.topk, did you mean retrieval.top_k?",
+    ),
+    "a value of the wrong type": (
+        {"axes": {"retrieval.top_k": [4, "many"]}},
+        "table mine: retrieval.top_k is 'many': input should be a valid integer",
+    ),
+    "a word that is not among the words": ({"axes": {"retrieval.rerank": ["best"]}}, "retrieval.rerank is 'best'"),
+    "an empty axis": ({"axes": {"retrieval.top_k": []}}, "axis retrieval.top_k has no values, so the grid is empty"),
+    "no axes": ({"axes": {}}, "combine is grid: write axes, and no cells"),
+    "unequal zip": (
+        {"combine": "zip", "axes": {"retrieval.top_k": [4, 8], "retrieval.queries": [1]}},
+        "the axes differ in length (retrieval.top_k 2, retrieval.queries 1)",
+    ),
+    "cells with other keys": (
+        {"combine": "list", "cells": [{"retrieval.top_k": 4}, {"retrieval.queries": 4}]},
+        "cells differ in their keys",
+    ),
+    "the seed as an axis": ({"axes": {"seed": [1, 2]}}, "seed is no axis"),
+    "the same seed twice": ({"seeds": [1, 1], "axes": {"retrieval.top_k": [4]}}, "the same seed twice"),
+    "no seed": ({"seeds": [], "axes": {"retrieval.top_k": [4]}}, "seeds"),
+    "an unknown key of the sweep": ({"sedes": [1], "axes": {"retrieval.top_k": [4]}}, "no key sedes, did you mean seeds?"),
+    "a study of what needs calls": (
+        {"pool": {"members": 5}, "axes": {"retrieval.top_k": [4], "ensemble.members": [1]}},
+        "retrieval.top_k is an axis of a study of recorded members",
+    ),
+    "a pool of both kinds": (
+        {"pool": {"members": 5, "files": ["a.csv"]}, "axes": {"ensemble.members": [1]}},
+        "pool needs members or files, and not both",
+    ),
+    "a broken expression": (
+        {"pool": {"files": ["a.csv"], "strata": "("}, "axes": {"ensemble.members": [1]}},
+        "pool.strata is '(', no regular expression",
+    ),
+    "a name that is no file's": (
+        {"tables": [{"name": "a/b", "axes": {"retrieval.top_k": [4]}}]},
+        "name is 'a/b'",
+    ),
+    "an unknown base": ({"base": "papr", "axes": {"retrieval.top_k": [4]}}, "did you mean paper?"),
+    "tables of the same name": (
+        {"tables": [{"name": "x", "axes": {"retrieval.top_k": [4]}}] * 2},
+        "two tables are named 'x'",
+    ),
+    "tables that are none": ({"tables": "rerank"}, "tables is 'rerank', expected a list"),
+    "a table of tables": ({"tables": ["paper"]}, "tables names paper, which has tables of its own"),
+}
+
+
+@pytest.mark.parametrize("what", BAD)
+def test_a_sweep_that_does_not_fit_is_refused_with_the_way_out(write, what):
+    values, message = BAD[what]
+    with pytest.raises(ConfigError) as caught:
+        load_sweep(write(**values))
+    assert message in str(caught.value)
+    assert "mine.yaml" in str(caught.value) or "papr" in str(caught.value)
+
+
+def test_an_unknown_sweep_is_answered_with_those_there_are():
+    with pytest.raises(ConfigError, match="no such sweep, did you mean rerank\\?; sweeps: .*paper"):
+        load_sweep("rerenk")
+
+
+def test_values_that_do_not_go_together_are_a_matter_of_single_cells(write):
+    loaded = load_sweep(write(axes={"retrieval.top_k_final": [16, 64], "retrieval.top_k": [4, 16]}))
+    [table] = loaded.sweep.tables
+    fits = []
+    for setting in table.settings():
+        try:
+            loaded.config(table, setting, 0)
+            fits.append(True)
+        except ConflictError as error:
+            assert "top_k_final is 64 but retrieval.top_k × queries is 16" in str(error)
+            fits.append(False)
+    assert fits == [True, True, False, True]
