@@ -20,15 +20,15 @@ from unittest.mock import patch
 
 import numpy as np
 
+from kohaku_ray.engine.sweep_results import ballots_of, wattbot_marks
 from kohaku_ray.ensemble.count import Outcomes, vote_pool
 from kohaku_ray.ensemble.normalise import Value, normalise
 from kohaku_ray.ensemble.pool import Pool, pool_ballots
 from kohaku_ray.ensemble.study import MOST_SUBSAMPLES, Marks, Parts, expected_score
 from kohaku_ray.ensemble.subsamples import subsamples
 from kohaku_ray.ensemble.vote import Ballot, Verdict, VoteRule, vote
-from kohaku_ray.evaluation.scores import jaccard, wattbot_refs, wattbot_value, weigh
-from kohaku_ray.submissions import Submission, read_submission
-from kohaku_ray.values import is_blank
+from kohaku_ray.evaluation.scores import weigh
+from kohaku_ray.submissions import read_submission
 
 STRATEGIES = ("answer_priority", "independent", "ref_priority", "union", "intersection", "majority", "first_non_blank")
 RULES = [VoteRule(strategy, ignore_blank) for strategy in STRATEGIES for ignore_blank in (True, False)]
@@ -101,25 +101,6 @@ def main() -> int:
     print(f"{len(files)} recorded runs, {pool.n_questions} questions, {len(pool.chains)} with chained tolerances")
     print_scores(scores, pool, marks)
     return report(setup, counting, marking, loop)
-
-
-def ballots_of(files: Sequence[Submission], keys: Sequence[str]) -> tuple[list[list[Ballot]], list[str]]:
-    """A ballot a question and file, blank where the file lacks the question, and the unit most files give."""
-    rows = [[file.rows.get(key) for file in files] for key in keys]
-    table = [[Ballot(one.answer_value, one.ref_ids) if one else Ballot(is_blank=True) for one in row] for row in rows]
-    given = [[one.answer_unit for one in row if one and not is_blank(one.answer_unit)] for row in rows]
-    return table, [max(names, key=names.count) if names else "" for names in given]
-
-
-def wattbot_marks(pool: Pool, truth: Submission) -> Marks:
-    rows = list(truth.rows.values())
-    gold = [wattbot_refs(row.refs_raw) for row in rows]
-    return Marks(
-        pool,
-        value=lambda question, text: wattbot_value(rows[question].answer_value, text),
-        ref=lambda question, refs: jaccard(gold[question], refs),
-        abstain=lambda question, blank: float(blank or not is_blank(rows[question].answer_value)),
-    )
 
 
 def score_of(parts: Parts) -> np.ndarray:

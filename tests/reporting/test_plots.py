@@ -4,7 +4,20 @@ from xml.etree import ElementTree as ET
 import numpy as np
 import pytest
 
-from kohaku_ray.reporting.plots import INK, PALETTE, grouped_bars, ranges, stacked_bars
+from kohaku_ray.reporting.plots import (
+    INK,
+    PALETTE,
+    Band,
+    banded_lines,
+    error_bars,
+    frontier,
+    grouped_bars,
+    heat_map,
+    ranges,
+    share_bars,
+    shorten,
+    stacked_bars,
+)
 
 HOSTILE = "_<script>alert(1)</script>\"'&\x00\u202e $\\frac{x$ \\1"
 
@@ -77,3 +90,60 @@ def test_ranges_name_the_median(values, median):
     assert f"prompt: median {median}" in shown
     assert "tokens (log scale)" in shown
     assert not any("$" in text for text in shown if text)
+
+
+NEW_PLOTS = {
+    "heat_map": lambda name: heat_map(
+        [name, "b"], ["4", "8"], np.array([[0.5, np.nan], [0.7, 0.9]]), [["0.5", "–"], ["0.7", "0.9"]],
+        x_label="k", y_label="model", label=name,
+    ),
+    "banded_lines": lambda name: banded_lines(
+        [Band(name, [1, 3], [0.5, 0.6], [0.1, np.nan]), Band("b", [1], [0.4], [0.1])],
+        x_label="size", y_label="score", label=name,
+    ),
+    "error_bars": lambda name: error_bars(
+        [name, "b"], [0.5, 0.6], [0.1, np.nan], x_label="score", y_label="model", label=name
+    ),
+    "share_bars": lambda name: share_bars(
+        [name, "b"], {name: [0.1, 0.2], "none": [0.0, 0.0]}, {name: PALETTE[0], "none": PALETTE[1]},
+        x_label="share", label=name,
+    ),
+    "frontier": lambda name: frontier(
+        {name: [(10, 0.5), (2000, 0.7)], "b": [(5, 0.4)]}, [(5, 0.4, "1"), (10, 0.5, "2")],
+        x_label="tokens", y_label="score", label=name,
+    ),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("plot", NEW_PLOTS)
+def test_every_plot_is_steady_and_shows_hostile_names_as_text(plot):
+    svg = NEW_PLOTS[plot](HOSTILE)
+    assert svg == NEW_PLOTS[plot](HOSTILE)
+    root = ET.fromstring(svg)
+    assert not [element for element in root.iter() if element.tag.endswith("script")]
+    assert root.attrib["aria-label"] == "_<script>alert(1)</script>\"'&␀[U+202E] $\\frac{x$ \\1"
+    assert any("<script>" in (text or "") for text in texts(svg))
+    assert INK not in svg
+    assert not re.search(r'(?:href|src)="(?!#)', svg)
+
+
+def test_heat_maps_write_their_numbers_and_grow_with_their_columns():
+    assert {"0.5", "–", "0.7", "0.9", "k", "4", "8", "model"} <= set(texts(NEW_PLOTS["heat_map"]("a")))
+    wide = heat_map(
+        ["a"], [str(n) for n in range(12)], np.zeros((1, 12)), [["0"] * 12], x_label="", y_label="", label=""
+    )
+    assert "style" not in ET.fromstring(NEW_PLOTS["heat_map"]("a")).attrib
+    assert int(re.fullmatch(r"max-width: (\d+)px; min-width: \d+px", ET.fromstring(wide).attrib["style"])[1]) > 440
+
+
+def test_wide_ranges_are_logarithmic_and_legends_name_lines():
+    svg = banded_lines([Band("a", [1, 10, 100], [0.1, 0.2, 0.3], [0, 0, 0])], x_label="n", y_label="s", label="")
+    places = [float(x) for x in re.findall(r'<use xlink:href="#\w+" x="([\d.]+)" y="[\d.]+"', svg)]
+    left, middle, right = places[:3]
+    assert middle - left == pytest.approx(right - middle, abs=0.01)
+    assert {"a", "b"} <= set(texts(NEW_PLOTS["banded_lines"]("a")))
+
+
+def test_names_beside_a_plot_are_cut():
+    assert shorten("a" * 40 + "b", 30) == "a" * 14 + "…" + "a" * 14 + "b"
+    assert shorten("a\n b", 30) == "a b"

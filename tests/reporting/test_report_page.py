@@ -18,7 +18,7 @@ from kohaku_ray.reporting.report import MAX_BYTES, write_report
 
 PAGE_TAGS = set(
     """html head meta title style body header main section footer nav div span p h1 h2 h3 dl dt dd ul ol li table thead
-    tbody tr th td a b bdi code mark blockquote details summary figure figcaption input label abbr
+    tbody tr th td a b bdi code mark blockquote details summary figure figcaption input label abbr sup br
     svg defs g path use text clippath rect image tspan""".split()  # noqa: SIM905
 )
 BAD = "<script>alert(1)</script>\"' onerror=x \u202e\x00{{ 7*7 }}</td></style>"
@@ -414,8 +414,8 @@ def test_an_output_that_cannot_be_written_leaves_nothing_behind(small, tmp_path)
 
 def test_importing_the_room_loads_nothing_heavy():
     code = (
-        "import sys, kohaku_ray.reporting.report, kohaku_ray.reporting.index_map;"
-        "print(sorted({'ray', 'torch', 'faiss', 'matplotlib', 'umap'} & set(sys.modules)),"
+        "import sys, kohaku_ray.reporting.report, kohaku_ray.reporting.index_map, kohaku_ray.reporting.sweep_page;"
+        "print(sorted({'ray', 'torch', 'faiss', 'matplotlib', 'scipy', 'umap'} & set(sys.modules)),"
         " [name for name in sys.modules if name.startswith(('kohaku_ray.engine', 'kohaku_ray.config'))])"
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)

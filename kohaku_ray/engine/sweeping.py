@@ -1,0 +1,259 @@
+"""The sweep job: distinct runs over shared indexes, replicas, searches and replies; then tables and a page.
+
+Runs that share an index go through one crew, several at once; what they ask in common is encoded, searched and called
+once. A finished run is never made again, and a failed one stops no other.
+"""
+
+from __future__ import annotations
+
+import os
+import threading
+import time
+from collections import Counter
+from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
+from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
+from dataclasses import dataclass, field
+
+import ray
+from ray.exceptions import RayError
+
+from kohaku_ray.config import Config
+from kohaku_ray.engine.answering import AnswerSummary, Crew, RunWork, answer_all, n_lanes, questions_of, setup_of
+from kohaku_ray.engine.cluster import answer_demand, check_demand, connected, say
+from kohaku_ray.engine.indexing import run_index
+from kohaku_ray.engine.ledger import Ledger, open_ledger
+from kohaku_ray.engine.remembering import Depths
+from kohaku_ray.engine.runs import RunDirectory
+from kohaku_ray.engine.serving import application_name, serving
+from kohaku_ray.engine.sweep_plan import Plan, is_there
+from kohaku_ray.engine.sweep_results import collect
+from kohaku_ray.engine.tools import index_settings
+from kohaku_ray.errors import ConfigError, DataError, KohakuRayError
+from kohaku_ray.generation.prompts import Prompts
+from kohaku_ray.index.lending import can_lend, lend_vectors
+from kohaku_ray.reporting.sweep_page import write_sweep
+from kohaku_ray.reporting.sweep_tables import describe_sweep, judge_sweep
+
+
+@dataclass(slots=True)
+class SweepSummary:
+    """What one start of a sweep did.
+
+    Attributes:
+        n_runs: Distinct runs of the sweep.
+        n_made: Runs that this start finished.
+        failed: Why a run is not finished, by its id.
+        skipped: Why a run was not tried, by its id.
+        n_calls: Model calls that this start's runs asked for, by source.
+        shared: Queries asked of the indexes and those computed, by what was done with them.
+        n_indexes: Indexes built.
+        wall_s: The whole start.
+    """
+
+    n_runs: int
+    n_made: int = 0
+    failed: dict[str, str] = field(default_factory=dict)
+    skipped: dict[str, str] = field(default_factory=dict)
+    n_calls: Counter[str] = field(default_factory=Counter)
+    shared: Counter[tuple[str, str]] = field(default_factory=Counter)
+    n_indexes: int = 0
+    wall_s: float = 0.0
+
+    def lines(self) -> list[str]:
+        """Lay it out: calls, searches, seconds."""
+        asked = self.n_calls.total()
+        lines = [f"{self.n_runs} runs, {self.n_made} of them made now, {len(self.failed)} failed; {self.wall_s:.1f} s"]
+        if asked:
+            made = self.n_calls["made"]
+            lines.append(f"model calls: {asked:,} asked, {made:,} made ({made / asked:.0%})")
+        for name in dict.fromkeys(name for name, _ in self.shared):
+            n_asked, n_computed = (self.shared[name, kind] for kind in ("asked", "computed"))
+            lines.append(f"{name}: {n_asked:,} asked, {n_computed:,} computed")
+        return lines
+
+
+def run_sweep(plan: Plan) -> SweepSummary:
+    """Make every run of a sweep that is not finished.
+
+    Raises:
+        ConfigError: The cluster does not fit; nothing was started.
+        DataError: Questions or the ledger cannot be used.
+    """
+    began = time.perf_counter()
+    summary = SweepSummary(len(plan.runs))
+    waiting = plan.unfinished
+    if waiting:
+        first = next(iter(waiting.values()))
+        with connected(first.cluster):
+            waiting = _affordable(waiting, summary)
+            _build_indexes(plan, waiting, summary)
+            _make_runs(plan, waiting, summary)
+    summary.wall_s = time.perf_counter() - began
+    return summary
+
+
+def _affordable(waiting: Mapping[str, Config], summary: SweepSummary) -> dict[str, Config]:
+    """Leave out the runs that ask for more than the cluster has.
+
+    Raises:
+        ConfigError: No run is left.
+    """
+    resources = ray.cluster_resources()
+    left: dict[str, Config] = {}
+    for run_id, config in waiting.items():
+        try:
+            check_demand(answer_demand(config), resources, autoscaling=config.cluster.autoscaling)
+            left[run_id] = config
+        except ConfigError as error:
+            summary.skipped[run_id] = str(error)
+    if not left:
+        raise ConfigError(next(iter(summary.skipped.values())))
+    return left
+
+
+def finish_sweep(plan: Plan, summary: SweepSummary) -> tuple[str, list[str]]:
+    """Put the tables together from whatever is finished, and write them and the page.
+
+    Returns:
+        What was measured as text, and the files: the page first.
+
+    Raises:
+        DataError: A run's file is damaged, or the output cannot be written.
+    """
+    sweep = collect(plan, summary.failed, summary.skipped, summary.lines())
+    output = os.path.abspath(plan.loaded.sweep.output)
+    try:
+        os.makedirs(output, exist_ok=True)
+    except OSError as error:
+        raise DataError(f"output is {output} and cannot be made ({error.strerror}): choose another with -o") from None
+    judged = judge_sweep(sweep)
+    return describe_sweep(sweep, judged), write_sweep(sweep, output, judged)
+
+
+def _build_indexes(plan: Plan, waiting: Mapping[str, Config], summary: SweepSummary) -> None:
+    """Build the indexes that are missing, whole ones first: they lend their vectors to the others."""
+    needed = {config.index.path for config in waiting.values()}
+    missing = [path for path in plan.indexes if path in needed and not is_there(path)]
+    for path in sorted(missing, key=lambda path: plan.indexes[path].index.encoder.dim is not None):
+        config = plan.indexes[path]
+        say(f"sweep   index {summary.n_indexes + 1}/{len(missing)}")
+        try:
+            _borrow(config, [other for other in plan.indexes.values() if is_there(other.index.path)])
+            run_index(config)
+            summary.n_indexes += 1
+        except KohakuRayError as error:
+            reason = f"its index cannot be built: {error}"
+            summary.failed |= {run: reason for run, one in waiting.items() if one.index.path == path}
+
+
+def _borrow(config: Config, others: Sequence[Config]) -> None:
+    """Take what another index has encoded."""
+    borrower = index_settings(config).encoder
+    for other in others:
+        lender = index_settings(other).encoder
+        same_texts = other.documents == config.documents
+        if same_texts and can_lend(lender, borrower):
+            lend_vectors(other.index.path, lender, config.index.path, borrower, other.index.paragraph_vectors)
+            return
+
+
+def _make_runs(plan: Plan, waiting: Mapping[str, Config], summary: SweepSummary) -> None:
+    """Go through the runs by the models they ask, then by ledger and index: what is up serves all that need it."""
+    left = {run_id: config for run_id, config in waiting.items() if run_id not in summary.failed}
+    for group in _grouped(left, _models_key):
+        deployments = next(iter(group.values())).used_deployments
+        say(f"sweep   {len(group)} runs on {', '.join(deployments)}")
+        try:
+            with serving(deployments):
+                for part in _grouped(group, _index_key):
+                    _make_together(plan, part, summary)
+        except KohakuRayError as error:
+            # What cannot be served stops its own runs; what they have finished stands.
+            unfinished = plan.unfinished
+            summary.failed |= {run_id: str(error) for run_id in group if run_id in unfinished}
+            summary.failed = {run_id: reason for run_id, reason in summary.failed.items() if run_id in unfinished}
+
+
+def _grouped(runs: Mapping[str, Config], key: Callable[[Config], Hashable]) -> list[dict[str, Config]]:
+    groups: dict[Hashable, dict[str, Config]] = {}
+    for run_id, config in runs.items():
+        groups.setdefault(key(config), {})[run_id] = config
+    return list(groups.values())
+
+
+def _models_key(config: Config) -> Hashable:
+    return tuple(application_name(name, deployment) for name, deployment in config.used_deployments.items())
+
+
+def _index_key(config: Config) -> Hashable:
+    return config.ledger.path, config.index.path
+
+
+def _make_together(plan: Plan, runs: Mapping[str, Config], summary: SweepSummary) -> None:
+    """Make runs over one index, several at once."""
+    configs = list(runs.values())
+    ledger = open_ledger(configs[0].ledger)
+    depths = Depths(
+        dense=max(one.retrieval.top_k * (one.generation.max_retries + 1) for one in configs),
+        lexical=max(one.retrieval.bm25_top_k for one in configs),
+    )
+    # Any process serves members of any run: more than runs under way, or than cores, would find nothing to do.
+    n_busy = min(plan.loaded.sweep.concurrency, int(ray.cluster_resources().get("CPU", 1)))
+    n_members = max(n_busy, *(n_lanes(one) for one in configs))
+    crew = Crew(configs[0], n_members, depths)
+    with ledger.kept_alive():
+        crew.wait_until_ready()
+        for run_id, outcome in _outcomes(plan, runs, crew, ledger):
+            if isinstance(outcome, AnswerSummary):
+                summary.n_made += 1
+                summary.n_calls.update(outcome.n_calls)
+                if outcome.n_member_errors:
+                    summary.failed[run_id] = f"{outcome.n_member_errors} of {outcome.n_answers} answers carry an error"
+            else:
+                summary.failed[run_id] = str(outcome)
+            n_there = summary.n_runs - len(plan.unfinished)
+            say(f"sweep   {n_there}/{summary.n_runs} runs finished, {len(summary.failed)} failed")
+        summary.shared.update(crew.shared())
+
+
+def _outcomes(
+    plan: Plan, runs: Mapping[str, Config], crew: Crew, ledger: Ledger
+) -> Iterator[tuple[str, AnswerSummary | Exception]]:
+    """Make runs in threads, which only wait; an error of one run is its outcome."""
+    stop = threading.Event()
+    left = list(runs.items())
+    with ThreadPoolExecutor(plan.loaded.sweep.concurrency) as threads:
+        under_way: dict[Future[AnswerSummary], str] = {}
+        try:
+            while left or under_way:
+                while left and len(under_way) < plan.loaded.sweep.concurrency:
+                    run_id, config = left.pop(0)
+                    under_way[threads.submit(_make_one, config, crew, ledger, stop)] = run_id
+                for future in wait(under_way, return_when=FIRST_COMPLETED).done:
+                    run_id = under_way.pop(future)
+                    try:
+                        yield run_id, future.result()
+                    except (KohakuRayError, RayError) as error:
+                        yield run_id, error
+        except BaseException:
+            stop.set()  # threads end at their next block, and what is asked stays in the ledger
+            raise
+
+
+def _make_one(config: Config, crew: Crew, ledger: Ledger, stop: threading.Event) -> AnswerSummary:
+    """Make one run as ``run_answer`` does, on a crew that is there."""
+    began = time.perf_counter()
+    directory = RunDirectory(config.run)
+    directory.begin(config)
+    names = {name: application_name(name, deployment) for name, deployment in config.used_deployments.items()}
+    work = RunWork(crew, setup_of(config, ledger, names, Prompts(config.generation.prompts)))
+
+    def go_on(_: AnswerSummary) -> None:
+        if stop.is_set():
+            raise KohakuRayError("the sweep was interrupted")
+
+    summary = answer_all(work, questions_of(config), directory, go_on)
+    summary.wall_s = time.perf_counter() - began
+    ledger.flush()
+    directory.finish(summary)
+    return summary

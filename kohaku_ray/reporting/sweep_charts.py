@@ -1,0 +1,199 @@
+"""A sweep's plots: what is drawn of its tables, its errors and its costs, and the words that go with it."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+from markupsafe import Markup
+
+from kohaku_ray.evaluation.errors import ERROR_CLASSES
+from kohaku_ray.evaluation.grid import Cell, Run, Sweep
+from kohaku_ray.reporting.charts import Chart
+from kohaku_ray.reporting.plots import PALETTE, Band, banded_lines, error_bars, frontier, heat_map, share_bars
+from kohaku_ray.reporting.sweep_errors import ErrorCounts
+from kohaku_ray.reporting.sweep_tables import Grid, name_cell, score_of
+from kohaku_ray.reporting.text import cut
+
+ERROR_COLOURS = dict(
+    zip(
+        ERROR_CLASSES,
+        ("#d55e00", "#999999", "#e69f00", "#f0e442", "#0072b2", "#cc79a7", "#009e73", "#56b4e9"),
+        strict=True,
+    )
+)
+"""Okabe and Ito's colours for the classes of errors."""
+
+MOST_LINES = 8
+"""More lines than this are not told apart; the best are drawn."""
+
+_SCORE = "score (0 to 1)"
+_SAID_CHARS = 1500
+_OTHERS = "others"
+
+
+@dataclass(frozen=True, slots=True)
+class Paid:
+    """A setting, what a question cost under it, and what it scored.
+
+    Attributes:
+        cell: The setting.
+        name: Its table and labels.
+        group: What its point is coloured by.
+        cost: Mean over its runs, a question.
+        score: Mean over its seeds.
+    """
+
+    cell: Cell
+    name: str
+    group: str
+    cost: float
+    score: float
+
+
+def table_charts(grid: Grid) -> list[Chart]:
+    """Draw a table: a heat map of rows and columns, lines along numbers, error bars where there is one direction."""
+    if not any(cell.is_scored for cell in grid.cells.values()):
+        return []
+    flat = grid if len(grid.columns) == 1 else grid.turned() if len(grid.rows) == 1 else None
+    across = grid if len(grid.columns) > 1 else grid.turned()
+    drawn = [_heat(grid)] if flat is None else []
+    if across.numbers is not None and len(across.columns) > 1:
+        drawn.append(_lines(across, across.numbers))
+    elif flat is not None:
+        drawn.append(_bars(flat))
+    return drawn
+
+
+def error_chart(counts: Sequence[ErrorCounts], fact: str) -> Chart:
+    """Draw how errors are distributed."""
+    said = "; ".join(f"{one.label}: {1 - one.n_right / one.n:.1%} of {one.n:,}" for one in counts if one.n)
+    svg = share_bars(
+        [one.label for one in counts],
+        {name: [one.share(name) for one in counts] for name in ERROR_CLASSES},
+        ERROR_COLOURS,
+        x_label="share of all predictions",
+        label=cut(f"Errors by {fact}: {said}", _SAID_CHARS),
+    )
+    return _chart(f"Errors by {fact}", "Numbers in the bars: per cent of all predictions.", svg)
+
+
+def paid(sweep: Sweep, cost: Callable[[Run], float]) -> list[Paid]:
+    """List every distinct setting with runs and a cost, if it stands on the questions that most settings stand on.
+
+    Args:
+        sweep: Whose cells.
+        cost: What a whole run took.
+    """
+    runs = {run.run_id: run for run in sweep.runs}
+    cells: dict[str, tuple[Cell, str]] = {}
+    for table in sweep.tables:
+        for cell in table.cells:
+            if cell.is_scored and cell.run_ids:
+                cells.setdefault(cell.cell_id, (cell, f"{table.title}: {name_cell(table, cell)}"))
+    asked = Counter(cell.question_ids for cell, _ in cells.values())
+    usual = asked.most_common(1)[0][0] if asked else ()
+    found = []
+    for cell, name in cells.values():
+        of_cell = [runs[run_id] for run_id in cell.run_ids if run_id in runs]
+        price = float(np.mean([cost(run) / max(len(run.predictions), 1) for run in of_cell])) if of_cell else 0.0
+        if price > 0 and cell.question_ids == usual:
+            group = next(iter(of_cell[0].facts.values()), _OTHERS)
+            found.append(Paid(cell, name, group, price, score_of(cell).mean))
+    return found
+
+
+def stair(points: Sequence[Paid]) -> list[Paid]:
+    """Keep the settings that score more than everything as cheap, the cheapest first."""
+    kept: list[Paid] = []
+    for point in sorted(points, key=lambda point: (point.cost, -point.score)):
+        if not kept or point.score > kept[-1].score:
+            kept.append(point)
+    return kept
+
+
+def cost_chart(points: Sequence[Paid], unit: str) -> Chart:
+    """Draw scores against what they cost; at least one point."""
+    usual = [name for name, _ in Counter(point.group for point in points).most_common(len(PALETTE) - 1)]
+    groups: dict[str, list[tuple[float, float]]] = {}
+    for point in points:
+        name = point.group if point.group in usual else _OTHERS
+        groups.setdefault(name, []).append((point.cost, point.score))
+    steps = stair(points)
+    said = "; ".join(f"{step.name} {step.score:.3f} at {step.cost:,.4g}" for step in steps)
+    svg = frontier(
+        groups,
+        [(step.cost, step.score, str(at)) for at, step in enumerate(steps, 1)],
+        x_label=f"{unit} a question (log scale)",
+        y_label=_SCORE,
+        label=cut(f"Score against {unit} a question. Nothing as cheap scores more than: {said}", _SAID_CHARS),
+    )
+    note = "A point a setting, mean over its runs; the line joins those that score more than everything as cheap."
+    return _chart(f"Score against {unit}", note, svg)
+
+
+def _heat(grid: Grid) -> Chart:
+    scores = {place: score_of(cell).mean for place, cell in grid.cells.items() if cell.is_scored}
+    values = np.array([[scores.get((row, column), np.nan) for column in grid.columns] for row in grid.rows])
+    texts = [["–" if np.isnan(value) else f"{value:.3f}" for value in line] for line in values]
+    svg = heat_map(
+        [grid.row_name(row) for row in grid.rows],
+        grid.columns,
+        values,
+        texts,
+        x_label=grid.column_axis,
+        y_label=grid.row_axis,
+        label=_said(grid),
+    )
+    return _chart("Heat map", "Mean score; the brighter, the better.", svg)
+
+
+def _lines(grid: Grid, numbers: Sequence[float]) -> Chart:
+    order = np.argsort(numbers, kind="stable")
+    bands = []
+    for row in grid.rows:
+        points = []
+        for at in order:
+            cell = grid.cells.get((row, grid.columns[at]))
+            if cell is not None and cell.is_scored:
+                points.append((numbers[at], score_of(cell)))
+        if points:
+            xs, scores = [x for x, _ in points], [score for _, score in points]
+            bands.append(Band(grid.row_name(row), xs, [one.mean for one in scores], [one.sd for one in scores]))
+    drawn = bands
+    if len(bands) > MOST_LINES:
+        best = sorted(range(len(bands)), key=lambda at: (-float(np.mean(bands[at].mean)), at))[:MOST_LINES]
+        drawn = [bands[at] for at in sorted(best)]
+    svg = banded_lines(drawn, x_label=grid.column_axis, y_label=_SCORE, label=_said(grid))
+    is_pool = grid.table.repeats == "subsamples"
+    title = "Ensemble-size curves" if is_pool else "Score along the axis"
+    left_out = f" The {len(drawn)} best of {len(bands)} rows." if len(drawn) < len(bands) else ""
+    return _chart(title, f"Line: mean; band: ± one standard deviation over {grid.table.repeats}.{left_out}", svg)
+
+
+def _bars(grid: Grid) -> Chart:
+    scored = [(row, cell) for (row, _), cell in grid.cells.items() if cell.is_scored]
+    scores = [score_of(cell) for _, cell in scored]
+    svg = error_bars(
+        [grid.row_name(row) for row, _ in scored],
+        [score.mean for score in scores],
+        [score.sd for score in scores],
+        x_label=_SCORE,
+        y_label=grid.row_axis,
+        label=_said(grid),
+    )
+    return _chart("Scores", f"Point: mean; bar: ± one standard deviation over {grid.table.repeats}.", svg)
+
+
+def _said(grid: Grid) -> str:
+    """Say a table's scores in words."""
+    scores = (
+        f"{name_cell(grid.table, cell)}: {score_of(cell).mean:.3f}" for cell in grid.cells.values() if cell.is_scored
+    )
+    return cut(f"{grid.table.title}. {'; '.join(scores)}", _SAID_CHARS)
+
+
+def _chart(title: str, note: str, svg: str) -> Chart:
+    return Chart(title, note, Markup(svg))  # noqa: S704 - drawn by our plots, which escape every name

@@ -1,0 +1,101 @@
+"""What went wrong in the predictions of a sweep: counted by what the runs differ in, with examples."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from kohaku_ray.evaluation.errors import ERROR_CLASSES
+from kohaku_ray.evaluation.grid import Asked, Prediction, Run, Sweep
+from kohaku_ray.values import parse_number
+
+N_EXAMPLES = 3
+"""Examples of each class, each of another question."""
+
+ALL = "all runs"
+
+
+@dataclass(frozen=True, slots=True)
+class ErrorCounts:
+    """Predictions of the runs that share a label.
+
+    Attributes:
+        label: Theirs.
+        n: How many predictions.
+        counts: How many of each class of ``ERROR_CLASSES``.
+    """
+
+    label: str
+    n: int
+    counts: Counter[str]
+
+    @property
+    def n_right(self) -> int:
+        """How many have nothing wrong."""
+        return self.n - self.counts.total()
+
+    def share(self, name: str) -> float:
+        """Share of a class in all predictions."""
+        return self.counts[name] / self.n if self.n else 0.0
+
+
+@dataclass(frozen=True, slots=True)
+class Example:
+    """A wrong prediction.
+
+    Attributes:
+        question: What was asked, with its truth.
+        given: What was answered.
+        run: By which run.
+    """
+
+    question: Asked
+    given: Prediction
+    run: Run
+
+
+def count_all(runs: Sequence[Run]) -> ErrorCounts:
+    """Count the classes over all predictions of all runs."""
+    return _count(ALL, runs)
+
+
+def count_by(runs: Sequence[Run], fact: str) -> list[ErrorCounts]:
+    """Count the classes by a fact of the runs; numbers ascend, other labels keep their order."""
+    groups: dict[str, list[Run]] = {}
+    for run in runs:
+        if fact in run.facts:
+            groups.setdefault(run.facts[fact], []).append(run)
+    labels = list(groups)
+    numbers = {label: parse_number(label) for label in labels}
+    labels.sort(key=lambda label: (numbers[label] is None, numbers[label] or 0.0))
+    return [_count(label, groups[label]) for label in labels]
+
+
+def facts_of(runs: Sequence[Run]) -> list[str]:
+    """Name the facts that runs are told apart by, in order of appearance."""
+    return list(dict.fromkeys(fact for run in runs for fact in run.facts))
+
+
+def examples(sweep: Sweep) -> dict[str, list[Example]]:
+    """Pick up to ``N_EXAMPLES`` of each class, each of another question, and of other runs as far as there are any."""
+    asked = {question.question_id: question for question in sweep.questions}
+    found: dict[str, dict[str, Example]] = {name: {} for name in ERROR_CLASSES}
+    spare: dict[str, dict[str, Example]] = {name: {} for name in ERROR_CLASSES}
+    for run in sweep.runs:
+        had = set()
+        for question_id, given in run.predictions.items():
+            name = given.error
+            if name not in found or question_id not in asked or question_id in found[name]:
+                continue
+            into = spare[name] if name in had else found[name]
+            if len(into) < N_EXAMPLES:
+                into.setdefault(question_id, Example(asked[question_id], given, run))
+                had.add(name)
+    return {name: list((of_class | spare[name] | of_class).values())[:N_EXAMPLES] for name, of_class in found.items()}
+
+
+def _count(label: str, runs: Sequence[Run]) -> ErrorCounts:
+    counts = Counter(given.error for run in runs for given in run.predictions.values())
+    n = counts.total()
+    return ErrorCounts(label, n, Counter({name: counts[name] for name in ERROR_CLASSES}))

@@ -1,0 +1,310 @@
+"""One page that settles a sweep: tables with their statistics, plots, costs, errors, and the questions behind them."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import jinja2
+from markupsafe import Markup
+
+from kohaku_ray.errors import DataError
+from kohaku_ray.evaluation.comparing import Comparison
+from kohaku_ray.evaluation.errors import ERROR_CLASSES
+from kohaku_ray.evaluation.grid import Cell, Run, Sweep
+from kohaku_ray.reporting.charts import Chart
+from kohaku_ray.reporting.files import publish
+from kohaku_ray.reporting.sweep_charts import cost_chart, error_chart, paid, stair, table_charts
+from kohaku_ray.reporting.sweep_errors import ErrorCounts, count_all, count_by, examples, facts_of
+from kohaku_ray.reporting.sweep_questions import Behind, behind_figures, write_questions
+from kohaku_ray.reporting.sweep_tables import (
+    THIN,
+    Judged,
+    Place,
+    as_csv,
+    as_latex,
+    as_markdown,
+    describe_sweep,
+    figure,
+    footnotes,
+    head,
+    judge_sweep,
+    legend,
+    name_cell,
+    parts_of,
+    score_of,
+    shown,
+    write_measure,
+    write_rank,
+)
+from kohaku_ray.reporting.text import cut, visible
+from kohaku_ray.values import is_blank
+
+__all__ = ["MAX_BYTES", "describe_sweep", "judge_sweep", "write_sweep"]
+
+MAX_BYTES = 20_000_000
+"""A browser opens a page of this size in a few seconds."""
+
+_NAME_CHARS = 200
+_PLACE = "\0"  # where the questions go; visible lets no text have it
+
+MOST_BARS = 30
+"""More labels than this are not drawn."""
+
+
+@dataclass(frozen=True, slots=True)
+class Field:
+    """A field of a table on the page.
+
+    Attributes:
+        text: What is shown.
+        mark: ``best``, ``second`` or nothing.
+        raised: Stars, dagger and number of the footnote.
+        anchor: Where its questions are; empty for none.
+    """
+
+    text: str
+    mark: str = ""
+    raised: str = ""
+    anchor: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Block:
+    """A table on the page.
+
+    Attributes:
+        judged: The table.
+        anchor: Its own.
+        head: Names of the columns.
+        rows: Labels, fields and average rank of each row.
+        measures: Name and rows of each further table.
+        footnotes: Reasons and notes.
+        legend: What the marks mean.
+        charts: Its plots.
+        details: Name of each column, and all statistics of its cells.
+    """
+
+    judged: Judged
+    anchor: str
+    head: list[str]
+    rows: list[tuple[tuple[str, ...], list[Field], str]]
+    measures: list[tuple[str, list[str], list[tuple[tuple[str, ...], list[str]]]]]
+    footnotes: list[str]
+    legend: list[str]
+    charts: list[Chart]
+    details: list[tuple[str, list[tuple[tuple[str, ...], list[str], str]]]]
+
+    @property
+    def best(self) -> str:
+        """The best cell of the table, with its score."""
+        scored = [cell for cell in self.judged.grid.cells.values() if cell.is_scored]
+        if not scored:
+            return "no scores"
+        cell = max(scored, key=lambda cell: round(float(cell.scores.mean()), 12))
+        return f"{figure(score_of(cell))} at {name_cell(self.judged.table, cell)}"
+
+    @property
+    def n_finished(self) -> int:
+        """How many cells are finished."""
+        return sum(cell.state == "finished" for cell in self.judged.grid.cells.values())
+
+
+@dataclass(frozen=True, slots=True)
+class Costs:
+    """What scores cost.
+
+    Attributes:
+        unit: In which unit.
+        chart: Scores against costs.
+        steps: Number, name, anchor, cost and score of what scores more than everything as cheap.
+        n_left_out: Settings that cannot be compared.
+    """
+
+    unit: str
+    chart: Chart
+    steps: list[tuple[int, str, str, str, str]]
+    n_left_out: int
+
+
+STATISTICS = (
+    *("score", "seeds", "questions", "value", "refs", "abstain", "rank", "common", "difference"),
+    *("95 % interval", "Welch p", "Holm", "permutation p", "Holm", "g", "d_z"),
+)
+"""Heads of the tables with all statistics."""
+
+
+def write_sweep(sweep: Sweep, directory: str, judged: Sequence[Judged] | None = None) -> list[str]:
+    """Write a sweep's page, and each of its tables as Markdown, CSV and LaTeX.
+
+    The page needs nothing beside it and runs no script. Everything that came from questions, models and errors is
+    escaped, and what is invisible in it is shown. The same sweep gives the same files, byte by byte.
+
+    Args:
+        sweep: What was measured.
+        directory: Where ``sweep.html`` and ``tables/`` go; made if it is not there.
+        judged: Its tables by ``judge_sweep``, where they are at hand already.
+
+    Returns:
+        Paths of the files, the page first.
+
+    Raises:
+        DataError: A file cannot be written, or a score is not finite.
+    """
+    tables = os.path.join(directory, "tables")
+    try:
+        os.makedirs(tables, exist_ok=True)
+    except OSError as error:
+        raise DataError(f"{tables}: cannot be made ({error.strerror}): choose another output") from error
+    judged = judge_sweep(sweep) if judged is None else judged
+    files = {os.path.join(directory, "sweep.html"): page(sweep, judged)}
+    for one in judged:
+        for suffix, write in (("md", as_markdown), ("csv", as_csv), ("tex", as_latex)):
+            files[os.path.join(tables, f"{one.table.name}.{suffix}")] = write(one)
+    for path, text in files.items():
+        publish(path, text.encode())
+    return list(files)
+
+
+def page(sweep: Sweep, judged: Sequence[Judged]) -> str:
+    """Render the page; the questions of cells are given up, evenly and step by step, while it is too large.
+
+    Args:
+        sweep: What was measured.
+        judged: Its tables.
+    """
+    behind = behind_figures(sweep)
+    anchors = {one.cell.cell_id: one.anchor for one in behind}
+    text = (
+        _environment()
+        .get_template("sweep.html.j2")
+        .render(
+            sweep=sweep,
+            blocks=[_block(one, at, anchors) for at, one in enumerate(judged, 1)],
+            statistics=STATISTICS,
+            tokens=_costs(sweep, behind, "tokens", lambda run: run.tokens),
+            seconds=_costs(sweep, behind, "seconds", lambda run: run.service_s),
+            errors=_errors(sweep),
+            classes=ERROR_CLASSES,
+            examples=examples(sweep),
+            questions=Markup(_PLACE),  # noqa: S704 - a letter that no text may hold, see visible
+            filters=(),  # of the run's page, whose style sheet this one shares
+        )
+    )
+    before, after = text.split(_PLACE)
+    return before + write_questions(sweep.questions, behind, MAX_BYTES - len(text.encode())) + after
+
+
+def _block(judged: Judged, at: int, anchors: Mapping[str, str]) -> Block:
+    grid = judged.grid
+    places = {row: [(row, column) for column in grid.columns] for row in grid.rows}
+    measures = []
+    for name in judged.table.show:
+        found = write_measure(judged, name)
+        measures.append(
+            (name, head(judged, name), [(row, [found.get(place, "") for place in places[row]]) for row in grid.rows])
+        )
+    return Block(
+        judged=judged,
+        anchor=f"table-{at}",
+        head=head(judged),
+        rows=[
+            (row, [_field(judged, place, anchors) for place in places[row]], write_rank(judged.average.get(row)))
+            for row in grid.rows
+        ],
+        measures=measures,
+        footnotes=[*footnotes(judged), *judged.table.notes],
+        legend=legend(judged),
+        charts=table_charts(grid),
+        details=[(column, lines) for column in grid.columns if (lines := list(_statistics(judged, column)))],
+    )
+
+
+def _field(judged: Judged, place: Place, anchors: Mapping[str, str]) -> Field:
+    field = shown(judged, place)
+    cell = judged.grid.cells.get(place)
+    raised = field.stars + (THIN if field.is_thin else "") + (f"[{field.footnote}]" if field.footnote else "")
+    anchor = anchors.get(cell.cell_id, "") if cell is not None and field.is_scored else ""
+    return Field(field.text, field.mark if field.is_scored else "state", raised, anchor)
+
+
+def _statistics(judged: Judged, column: str) -> Iterator[tuple[tuple[str, ...], list[str], str]]:
+    """Labels, figures and remarks of each scored cell of a column."""
+    for row in judged.grid.rows:
+        one = judged.comparisons.get((row, column))
+        if one is not None:
+            yield row, _figures(one, judged.grid.cells[row, column], judged.ranks[row, column]), _remark(one)
+
+
+def _figures(one: Comparison, cell: Cell, rank: float) -> list[str]:
+    low, high = one.interval.low, one.interval.high
+    return [
+        figure(score_of(cell)),
+        f"{one.n_seeds:,}",
+        f"{one.n_questions:,}",
+        *(f"{part.mean():.3f}" for part in parts_of(cell).values()),
+        f"{rank:g}",
+        f"{one.n_common:,}",
+        "" if one.is_best else _signed(one.interval.mean),
+        "" if low is None or high is None else f"{_signed(low)} … {_signed(high)}",
+        *map(_p, (one.welch.p, one.welch_holm, one.permutation.p, one.permutation_holm)),
+        _signed(one.welch.g, 2),
+        _signed(one.d_z, 2),
+    ]
+
+
+def _remark(one: Comparison) -> str:
+    if one.is_best:
+        return "the best"
+    reasons = (one.welch.reason, one.interval.reason, one.permutation.reason)
+    return "; ".join(dict.fromkeys(reason for reason in reasons if reason))
+
+
+def _signed(number: float | None, digits: int = 3) -> str:
+    return "" if number is None else f"{number:+z.{digits}f}"
+
+
+def _p(p: float | None) -> str:
+    return "" if p is None else "< 0.0001" if p < 0.0001 else f"{p:.4f}"
+
+
+def _costs(sweep: Sweep, behind: Sequence[Behind], unit: str, cost: Callable[[Run], float]) -> Costs | None:
+    """Draw what scores cost; None where nobody knows."""
+    points = paid(sweep, cost)
+    if not points:
+        return None
+    anchors = {one.cell.cell_id: one.anchor for one in behind}
+    steps = [
+        (at, step.name, anchors[step.cell.cell_id], f"{step.cost:,.4g}", f"{step.score:.3f}")
+        for at, step in enumerate(stair(points), 1)
+    ]
+    n_left_out = sum(bool(one.cell.run_ids) for one in behind) - len(points)
+    return Costs(unit, cost_chart(points, unit), steps, n_left_out)
+
+
+def _errors(sweep: Sweep) -> list[tuple[str, list[ErrorCounts], Chart | None]]:
+    """Count errors by each fact, and all of them."""
+    if not any(run.predictions for run in sweep.runs):
+        return []
+    found: list[tuple[str, list[ErrorCounts], Chart | None]] = []
+    for fact in facts_of(sweep.runs):
+        counts = count_by(sweep.runs, fact)
+        found.append((fact, counts, error_chart(counts[:MOST_BARS], fact) if len(counts) > 1 else None))
+    return [*found, ("", [count_all(sweep.runs)], None)]
+
+
+def _environment() -> jinja2.Environment:
+    environment = jinja2.Environment(
+        loader=jinja2.FileSystemLoader(Path(__file__).parent / "templates"),
+        autoescape=True,
+        undefined=jinja2.StrictUndefined,
+        finalize=lambda value: visible(value) if isinstance(value, str) and not isinstance(value, Markup) else value,
+        trim_blocks=True,
+        lstrip_blocks=True,
+    )
+    environment.filters["cut"] = lambda text, n=_NAME_CHARS: cut(text, n)
+    environment.filters["count"] = lambda n: f"{n:,}"
+    environment.filters["is_blank"] = is_blank
+    return environment

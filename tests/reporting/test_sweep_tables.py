@@ -1,0 +1,245 @@
+import csv
+import io
+import re
+from dataclasses import replace
+
+import numpy as np
+import pytest
+from sweeps import HOSTILE, REASON, Maker, small_sweep
+
+from kohaku_ray.evaluation.comparing import average_rank, compare_column
+from kohaku_ray.evaluation.grid import Axis, Cell, Table
+from kohaku_ray.reporting.sweep_tables import (
+    as_csv,
+    as_latex,
+    as_markdown,
+    axis_names,
+    describe_sweep,
+    figure,
+    judge,
+    judge_sweep,
+    legend,
+    shown,
+    spread,
+    write_measure,
+)
+
+FIGURE = re.compile(r"(\d\.\d{3}) (?:±|\$\\pm\$) (\d\.\d{3})")
+
+
+@pytest.fixture(scope="module")
+def sweep():
+    return small_sweep()
+
+
+@pytest.fixture(scope="module")
+def judged(sweep):
+    return {one.table.name: one for one in judge_sweep(sweep)}
+
+
+def records(one):
+    return list(csv.DictReader(io.StringIO(as_csv(one))))
+
+
+def block(text):
+    """The first table of a LaTeX file."""
+    return text[text.index("\\begin{tabular}") : text.index("\\end{tabular}")]
+
+
+def test_every_format_has_the_same_figures(judged, sweep):
+    text = describe_sweep(sweep, list(judged.values()))
+    for one in judged.values():
+        told = [(row["mean"], row["sd"]) for row in records(one) if row["mean"]]
+        markdown = as_markdown(one).split("\n\n## ")[0]
+        start = text.index(f"{one.table.title}\n\n")
+        terminal = text[start : text.index("\n\n", start + len(one.table.title) + 2)]
+        for written in (markdown, block(as_latex(one)), terminal):
+            found = FIGURE.findall(written)
+            assert len(found) == len(told) == len(one.comparisons)
+            for figures, numbers in zip(found, told, strict=True):
+                assert [*map(float, figures)] == pytest.approx([*map(float, numbers)], abs=5.1e-4)
+
+
+def test_a_line_of_csv_has_all_that_is_known_of_a_cell(judged):
+    one = judged["model_k"]
+    cell = one.grid.cells[("qwen3-8b",), "16"]
+    (line,) = [row for row in records(one) if row["cell_id"] == cell.cell_id]
+    (known,) = [made for made in compare_column(one.table.column("16")) if made.cell_id == cell.cell_id]
+    assert (line["generation.model"], line["k"], line["table"], line["state"]) == (
+        "qwen3-8b",
+        "16",
+        "model_k",
+        "finished",
+    )
+    assert (line["n_seeds"], line["n_questions"], line["n_common"], line["is_thin"]) == ("3", "24", "24", "false")
+    for name, number in (
+        ("mean", known.mean),
+        ("sd", known.sd),
+        ("value", cell.value.mean()),
+        ("ref", cell.ref.mean()),
+        ("abstain", cell.abstain.mean()),
+        ("difference", known.interval.mean),
+        ("ci_low", known.interval.low),
+        ("ci_high", known.interval.high),
+        ("welch_p", known.welch.p),
+        ("welch_p_holm", known.welch_holm),
+        ("permutation_p", known.permutation.p),
+        ("permutation_p_holm", known.permutation_holm),
+        ("hedges_g", known.welch.g),
+        ("d_z", known.d_z),
+        ("matches", cell.measures["matches"].mean()),
+    ):
+        assert float(line[name]) == pytest.approx(number, abs=1e-6), name
+    assert line["stars"] == known.stars
+    assert line["runs"].split() == list(cell.run_ids)
+    assert sorted(row["rank"] for row in records(one) if row["k"] == "16") == ["", "1", "2", "3"]
+
+
+def test_every_state_has_its_reason_in_every_format(judged, sweep):
+    one = judged["model_k"]
+    assert [(row["state"], row["reason"]) for row in records(one) if row["state"] != "finished"] == [
+        ("partial", "seed 2: no reply in 600 s"),
+        ("skipped", REASON),
+        ("failed", f"the backend said {HOSTILE}".replace("\u202e", "[U+202E]").replace("\0", "␀")),
+        ("unfinished", "0 of 3 seeds so far"),
+    ]
+    for text in (as_markdown(one), as_latex(one), describe_sweep(sweep, list(judged.values()))):
+        text = re.sub(r"[\\{}]", "", text)
+        for at, (state, reason) in enumerate(
+            [("partial", "seed 2: no"), ("skipped", "retriever"), ("failed", "the backend"), ("unfinished", "0 of 3")],
+            1,
+        ):
+            assert f"[{at}] {state}: {reason}" in text
+        assert re.search(r"0\.\d{3} ?\S*†\S* ?\[1\]|dagger\S* ?\[1\]", text)
+        assert re.search(r"skipped ?\[2\].*failed ?\[3\].*unfinished ?\[4\]", text)
+
+
+def test_cells_of_one_reason_share_its_footnote(judged):
+    assert judged["nothing"].reasons == (f"skipped: {REASON}",)
+    assert as_markdown(judged["nothing"]).count("skipped \\[1\\]") == 3
+
+
+def test_the_best_is_bold_the_second_underlined_and_a_lone_cell_neither(judged):
+    one = judged["dedup"]
+    for column in one.grid.columns:
+        marks = {row: shown(one, (row, column)).mark for row in one.grid.rows}
+        scores = sorted(one.grid.rows, key=lambda row: -one.grid.cells[row, column].scores.mean())
+        assert [marks[row] for row in scores] == ["best", "second", "", "", "", ""]
+    head, _, *body = as_markdown(one).split("\n\n")[1].splitlines()
+    assert head.endswith("| average rank |")
+    assert sum(line.count("**") // 2 for line in body) == sum(line.count("<ins>") for line in body) == 3
+    assert block(as_latex(one)).count("\\textbf{") == block(as_latex(one)).count("\\underline{") == 3
+    alone = replace(one.table, cells=one.table.cells[:3])
+    assert "**" not in as_markdown(judge(alone)).split("\n\n")[1]
+
+
+def test_average_ranks_are_those_of_the_statistics(judged):
+    one = judged["dedup"]
+    assert one.average == average_rank(one.table)
+    assert [line.split("|")[-2].strip() for line in as_markdown(one).split("\n\n")[1].splitlines()[2:]] == [
+        f"{rank:.2f}" for rank in average_rank(one.table).values()
+    ]
+    assert not judged["queries"].average
+
+
+def test_labels_of_an_only_axis_are_rows_compared_with_one_another(judged):
+    one = judged["queries"]
+    assert one.grid.rows == (("2",), ("4",), ("6",))
+    assert [made.is_best for made in one.comparisons.values()] == [False, False, True]
+    assert as_markdown(one).split("\n\n")[1].splitlines()[0] == "| queries | score |"
+
+
+def test_axes_are_named_by_what_tells_them_apart():
+    axes = [Axis(name, ("a",)) for name in ("generation.model", "index.encoder.model", "retrieval.k")]
+    assert axis_names(Table("t", "T", tuple(axes[1:]), ())) == ("model", "k")
+    assert axis_names(Table("t", "T", tuple(axes[:2]), ())) == ("generation.model", "encoder.model")
+    assert axis_names(Table("t", "T", (axes[0], Axis("model", ("a",))), ())) == ("generation.model", "model")
+    assert axis_names(Table("t", "T", (Axis("k.", ("a",)),), ())) == ("k.",)
+
+
+def test_thin_cells_and_subsamples_are_explained(judged):
+    assert any(line.startswith("† fewer than 20 questions or 3 seeds") for line in legend(judged["thin"]))
+    assert any("share members" in line for line in legend(judged["ensemble_size"]))
+    assert not any("†" in line or "share members" in line for line in legend(judged["dedup"]))
+    assert all(shown(judged["thin"], place).is_thin for place in judged["thin"].grid.cells)
+
+
+def test_stars_are_the_papers(judged):
+    one = judged["ensemble_size"]
+    told = {row["cell_id"]: row for row in records(one)}
+    for place, known in one.comparisons.items():
+        stars = told[known.cell_id]["stars"]
+        assert stars == shown(one, place).stars == known.stars
+        p = told[known.cell_id]["welch_p"]
+        assert len(stars) == (sum(float(p) < level for level in (0.1, 0.05, 0.01, 0.001)) if p else 0)
+    assert block(as_latex(one)).count("$^{") == sum(bool(known.stars) for known in one.comparisons.values()) > 0
+
+
+def test_cells_over_other_questions_are_said_to_be(judged):
+    maker, few = Maker(30), Maker(24)
+    at = [{"m": label, "k": "4"} for label in "ab"]
+    table = Table("t", "T", (Axis("m", ("a", "b")), Axis("k", ("4",))), (maker.cell(at[0], 0.5), few.cell(at[1], 0.9)))
+    assert legend(judge(table))[-1].startswith("Cells stand on 24 to 30 questions; each is compared")
+
+
+def test_latex_escapes_what_it_would_read(judged):
+    text = block(as_latex(judged["thin"]))
+    assert (
+        "\\textless{}script\\textgreater{}alert(1)\\textless{}/script\\textgreater{}{\"}' \\textbar{} "
+        "\\textbackslash{}textbf\\{x\\} \\$\\textbackslash{}x\\$ 50 \\% a\\_b \\& \\#1 \\textasciitilde{} "
+        "\\textasciicircum{} \\textasciigrave{}c\\textasciigrave{} {*}d{*} {[}U+202E{]}␀"
+    ) in text
+    for line in text.splitlines()[4:-1]:
+        assert line.endswith(" \\\\")
+        assert len(re.findall(r"(?<!\\)&", line)) == 1
+        assert not re.search(r"(?<!\\)[#%~]", line)
+    one = judge(Table("t", "T", (Axis("a--b", ("''[x]", "---")),), judged["queries"].table.cells[:0]))
+    assert "a-{}-b" in as_latex(one)
+
+
+def test_markdown_keeps_hostile_labels_in_their_cells(judged):
+    lines = as_markdown(judged["thin"]).split("\n\n")[1].splitlines()
+    assert len({len(re.findall(r"(?<!\\)\|", line)) for line in lines}) == 1
+    assert "\\<script\\>" in lines[3]
+    assert not re.search(r"(?<!\\)<(?!/?ins>)", as_markdown(judged["thin"]))
+
+
+def test_measures_have_the_digits_their_size_asks_for(judged):
+    one = judged["dedup"]
+    assert write_measure(one, "matches")[("none", "0"), "4"] == "3.50 ± 0.00"
+    assert write_measure(one, "characters")[("none", "0"), "4"] == "9,450 ± 450"
+    assert write_measure(one, "nothing such") == {}
+    assert as_markdown(one).count("9,450 ± 450") == as_latex(one).count("9,450 $\\pm$ 450") == 18
+
+
+def test_one_seed_has_no_deviation():
+    assert figure(spread([0.5])) == "0.500"
+    assert figure(spread([-1e-9, -1e-9])) == "0.000 ± 0.000"
+    made = Maker(24)
+    table = Table("t", "T", (Axis("m", ("a",)),), (made.cell({"m": "a"}, 0.5, seeds=(7,)),))
+    (line,) = records(judge(table))
+    assert (line["sd"], line["welch_p"], line["n_seeds"]) == ("", "", "1")
+
+
+def test_an_axis_that_is_called_like_a_figure_has_a_column_of_its_own():
+    cell = Cell("c", {"mean": "a"}, "failed", "why", measures={"mean": np.ones(1), "rank": np.ones(1)})
+    (line,) = records(judge(Table("t", "T", (Axis("mean", ("a",)),), (cell,))))
+    assert (line["axis mean"], line["mean"], line["measure mean"], line["measure rank"]) == (
+        "a",
+        "",
+        "1.000000",
+        "1.000000",
+    )
+
+
+def test_the_terminal_shows_tables_before_notes(sweep, judged):
+    text = describe_sweep(sweep)
+    assert text == describe_sweep(sweep, list(judged.values()))
+    assert text.startswith("A small sweep (small)\n\nModels and depth of retrieval\n\nmodel ")
+    assert text.endswith("One cell failed.\n\nCalls asked: 12,345\nCalls made: 4,321 (35 %)\nSeconds: 98.7")
+    assert "\nmatches\n\ndedup" in text
+    assert "\u202e" not in text
+    assert "\0" not in text
+    start = text.index("dedup  ")
+    lines = text[start : text.index("\n\n", start)].splitlines()
+    assert len({line.rstrip().rfind(".") for line in lines[2:]}) == 1
