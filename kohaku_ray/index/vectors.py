@@ -16,10 +16,19 @@ from kohaku_ray.index.hits import Hits
 _SLACK = 16
 """Least number of candidates asked for beyond top_k; more follow where the border is tied."""
 
+_MORE = 8
+"""How many times as many are asked for, once, where the border is tied: cheaper than to look at all vectors."""
+
+_MOST = 2048
+"""More than this FAISS does not find on a GPU."""
+
 _FLOAT32_UNIT = 2.0**-24
 
 _FEW_QUERIES = 4
 """So many queries and more are searched faster by one matrix product than vector by vector."""
+
+_BLOCK_SCORES = 2**22
+"""Scores that one matrix product may make: 16 MiB."""
 
 
 class VectorIndex:
@@ -117,26 +126,35 @@ class VectorIndex:
 
     def _search_flat(self, queries: F32, top_k: int) -> list[Hits]:
         """Take FAISS's candidates if no vector left out could reach their border; look at all vectors if one could."""
-        n_candidates = min(top_k * self._vectors_a_node + max(top_k, _SLACK), len(self))
-        if not n_candidates:
+        n_candidates = top_k * self._vectors_a_node + max(top_k, _SLACK)
+        found = self._decided(queries, top_k, n_candidates)
+        tied = [at for at, hits in enumerate(found) if hits is None]
+        more = self._decided(queries[tied], top_k, max(min(_MORE * n_candidates, _MOST), n_candidates))
+        for at, hits in zip(tied, more, strict=True):
+            found[at] = self._among_all(queries[at], top_k) if hits is None else hits
+        return [hits for hits in found if hits is not None]
+
+    def _decided(self, queries: F32, top_k: int, n_candidates: int) -> list[Hits | None]:
+        """Search among so many candidates of each query; None where one left out might belong to the top-k."""
+        n_candidates = min(n_candidates, len(self))
+        if not n_candidates or not len(queries):
             return [_NO_HITS] * len(queries)
-        found = []
         with _matrix_products(len(queries)):
             scores, places = self.faiss_index.search(queries, n_candidates)
+        found: list[Hits | None] = []
         for query, floor, near in zip(queries, scores[:, -1], places, strict=True):
             hits = self._rescore(query, near)
-            decided = len(hits) >= top_k and hits.scores[top_k - 1] > floor + self._margin(query)
-            if not decided and n_candidates < len(self):
-                hits = self._rescore(query, self._all_that_may_reach(query, top_k))
-            found.append(hits.prefix(top_k))
+            is_sure = len(hits) >= top_k and hits.scores[top_k - 1] > floor + self._margin(query)
+            found.append(hits.prefix(top_k) if is_sure or n_candidates == len(self) else None)
         return found
 
-    def _all_that_may_reach(self, query: F32, top_k: int) -> I64:
-        """Places of every vector that may be among the top-k, however many tie at the border."""
+    def _among_all(self, query: F32, top_k: int) -> Hits:
+        """Rescore every vector that may be among the top-k, however many tie at the border."""
         rough = self.vectors @ query
         n = min(top_k * self._vectors_a_node, len(rough))
         border = np.partition(rough, len(rough) - n)[len(rough) - n]
-        return np.flatnonzero(rough >= border - self._margin(query)).astype(np.int64)
+        near = np.flatnonzero(rough >= border - self._margin(query)).astype(np.int64)
+        return self._rescore(query, near).prefix(top_k)
 
     def _margin(self, query: F32) -> float:
         """Bound how far two float32 sums of d products are apart: each is off by at most d roundings."""
@@ -161,17 +179,19 @@ class VectorIndex:
 def _matrix_products(n_queries: int) -> Iterator[None]:
     """Let FAISS multiply matrices for a handful of queries too: by itself it waits for hundreds and takes 7 × as long.
 
-    The setting is the whole process's. It changes speed and the last bits of scores, which are computed again anyway.
+    It gets few large blocks of vectors: threads meet after each. The settings are the whole process's. They change
+    speed and the last bits of scores, which are computed again anyway.
     """
     import faiss
 
-    before = faiss.cvar.distance_compute_blas_threshold
-    if n_queries >= _FEW_QUERIES:
-        faiss.cvar.distance_compute_blas_threshold = 1
+    settings, few = faiss.cvar, n_queries < _FEW_QUERIES
+    before = settings.distance_compute_blas_threshold, settings.distance_compute_blas_database_bs
+    threshold, block = before if few else (1, max(before[1], _BLOCK_SCORES // n_queries))
+    settings.distance_compute_blas_threshold, settings.distance_compute_blas_database_bs = threshold, block
     try:
         yield
     finally:
-        faiss.cvar.distance_compute_blas_threshold = before
+        settings.distance_compute_blas_threshold, settings.distance_compute_blas_database_bs = before
 
 
 def ranked(rows: I64, scores: F64) -> Hits:

@@ -30,6 +30,8 @@ def append_lexical(dense: Ranked, lists: Sequence[Hits], top_k: int, dedup: Dedu
     Returns:
         The dense matches, followed by at most ``top_k`` lexical ones.
     """
+    if not lists or not top_k:
+        return dense
     held = {int(row) for row in dense.rows}
     barred = held | {up for row in held for up in ancestors_of(row, parent)} if dedup == "tree" else set(held)
     taken: dict[int, float] = {}

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import math
+from bisect import bisect_right
+from collections.abc import Sequence
+from collections.abc import Set as AbstractSet
 from dataclasses import dataclass, replace
+from itertools import accumulate, pairwise
 from typing import Literal
 
-import numpy as np
-
-from kohaku_ray.arrays import I64, Mask
 from kohaku_ray.retrieval.expand import Group, expand
 from kohaku_ray.retrieval.rerank import Ranked
 from kohaku_ray.tree.nodes import KINDS, SENTENCE, NodeTable
@@ -119,26 +120,24 @@ def assemble(
         siblings: See ``expand``.
         section_tokens: See ``expand``.
     """
-    held = np.zeros(len(nodes), bool)
+    held: set[int] = set()
     snippets: list[Snippet] = []
     captions: list[Caption] = []
     matches: list[Match] = []
     used, is_cut = 0, False
-    for place, row in enumerate(ranked.rows):
-        group = expand(
-            nodes, int(row), paragraph_tokens=paragraph_tokens, siblings=siblings, section_tokens=section_tokens
-        )
+    for place, row in enumerate(ranked.rows.tolist()):
+        group = expand(nodes, row, paragraph_tokens=paragraph_tokens, siblings=siblings, section_tokens=section_tokens)
         if once:
             group = _without(group, held)
         shown, n_tokens = _within(nodes, group, None if budget is None else budget - used)
         is_whole = len(shown.leaves) == len(group.leaves)
-        if is_whole or len(shown.leaves):
+        if is_whole or shown.leaves:
             snippets += _snippets(nodes, shown)
             captions += _captions(nodes, shown)
             matches.append(_match(nodes, ranked, place, n_tokens))
-        held[shown.leaves] = True
+        held.update(shown.leaves)
         if shown.title is not None:
-            held[shown.title] = True
+            held.add(shown.title)
         used += n_tokens
         is_cut |= not is_whole
         if snippets and not is_whole:
@@ -147,30 +146,30 @@ def assemble(
     return Context(tuple(snippets), tuple(captions), tuple(matches), tuple(doc_ids), used, is_cut)
 
 
-def _without(group: Group, held: Mask) -> Group:
+def _without(group: Group, held: AbstractSet[int]) -> Group:
     """Leave out what earlier groups have shown."""
-    left = group.only(~held[group.leaves])
-    return replace(left, title=None) if left.title is not None and held[left.title] else left
+    left = group.only([leaf for leaf in group.leaves if leaf not in held])
+    return replace(left, title=None) if left.title in held else left
 
 
 def _within(nodes: NodeTable, group: Group, room: int | None) -> tuple[Group, int]:
     """Keep the longest prefix of sentences that fits, with its tokens."""
-    cost = np.cumsum(nodes.tokens[group.leaves]) + _title_tokens(nodes, group)
-    n = len(cost) if room is None else int(np.searchsorted(cost, room, side="right"))
-    return group.only(np.arange(len(cost)) < n), int(cost[n - 1]) if n else 0
+    tokens = nodes.tokens[group.leaves].tolist()
+    costs = list(accumulate(tokens, initial=_title_tokens(nodes, group, sum(tokens))))[1:]
+    n = len(costs) if room is None else bisect_right(costs, room)
+    return group if n == len(costs) else group.only(group.leaves[:n]), costs[n - 1] if n else 0
 
 
-def _title_tokens(nodes: NodeTable, group: Group) -> int:
+def _title_tokens(nodes: NodeTable, group: Group, n_tokens: int) -> int:
     """Estimate a title's tokens by its length and the rate of the text it precedes: only whole nodes are counted."""
     if group.title is None:
         return 0
-    n_chars = int(nodes.table["n_chars"].to_numpy()[group.leaves].sum())
-    return math.ceil(int(nodes.tokens[group.leaves].sum()) * len(nodes.title_of(group.title)) / n_chars)
+    return math.ceil(n_tokens * len(nodes.title_of(group.title)) / int(nodes.chars[group.leaves].sum()))
 
 
 def _snippets(nodes: NodeTable, group: Group) -> list[Snippet]:
     """The group's text as one snippet, or none when there is none."""
-    text = _text(nodes, np.sort(group.leaves[~group.is_caption]))
+    text = _text(nodes, group.text)
     if not text:
         return []
     title = "" if group.title is None else nodes.title_of(group.title).strip()
@@ -179,42 +178,37 @@ def _snippets(nodes: NodeTable, group: Group) -> list[Snippet]:
 
 def _captions(nodes: NodeTable, group: Group) -> list[Caption]:
     """The captions around the match, one a paragraph."""
-    leaves = np.sort(group.leaves[group.is_caption])
-    found = []
-    for paragraph in np.unique(nodes.parent[leaves]).tolist():
-        kind = nodes.table["attachment_kind"][paragraph].as_py()
-        text = _text(nodes, leaves[nodes.parent[leaves] == paragraph])
-        found.append(Caption(nodes.doc_id(paragraph), nodes.node_id(paragraph), kind, text))
-    return found
+    found: dict[int, list[int]] = {}
+    for leaf in sorted(leaf for leaf in group.leaves if leaf in group.captions):
+        found.setdefault(group.captions[leaf], []).append(leaf)
+    return [
+        Caption(nodes.doc_id(row), nodes.node_id(row), str(nodes.attachment_kind(row)), _text(nodes, leaves))
+        for row, leaves in found.items()
+    ]
 
 
-def _text(nodes: NodeTable, leaves: I64) -> str:
+def _text(nodes: NodeTable, leaves: Sequence[int]) -> str:
     """Join sentences in reading order: a paragraph's own characters where they run on, a gap where some are missing."""
-    if not len(leaves):
-        return ""
-    runs_on = _runs_on(nodes, leaves)
-    is_break = ~runs_on | (np.diff(nodes.parent[leaves]) != 0)
-    opens = np.flatnonzero(np.concatenate([[True], is_break]))
-    closes = np.append(opens[1:], len(leaves)) - 1
-    parts = [_span(nodes, int(leaves[opens[0]]), int(leaves[closes[0]]))]
-    for first, last in zip(opens[1:], closes[1:], strict=True):
-        parts += ["\n" if runs_on[first - 1] else GAP, _span(nodes, int(leaves[first]), int(leaves[last]))]
+    parts: list[str] = []
+    end = -1
+    for first, last in _runs(leaves):
+        if parts:
+            parts.append("\n" if _runs_on(nodes, end, first) else GAP)
+        parts.append(nodes.text_between(first, last))
+        end = last
     return "".join(parts)
 
 
-def _runs_on(nodes: NodeTable, leaves: I64) -> Mask:
-    """Whether each sentence is the document's next after the one before it: shape ``(len(leaves) - 1,)``."""
-    n_sentences = np.cumsum(nodes.kind == SENTENCE)
-    is_next = np.diff(n_sentences[leaves]) == 1
-    is_gapless = np.diff(nodes.source_row[leaves]) == np.diff(leaves)  # the neighbourhood left nothing out
-    runs_on: Mask = is_next & is_gapless
-    return runs_on
+def _runs(leaves: Sequence[int]) -> list[tuple[int, int]]:
+    """First and last of each run of rows; sentences in one are neighbours in one paragraph, which is never cut up."""
+    opens = [at for at, leaf in enumerate(leaves) if not at or leaf != leaves[at - 1] + 1]
+    return [(leaves[at], leaves[past - 1]) for at, past in pairwise([*opens, len(leaves)])]
 
 
-def _span(nodes: NodeTable, first: int, last: int) -> str:
-    """A paragraph's own characters from one of its sentences to another."""
-    start, end = nodes.table["start"][first].as_py(), nodes.table["end"][last].as_py()
-    return nodes.text_of(int(nodes.parent[first]))[start:end]
+def _runs_on(nodes: NodeTable, leaf: int, later: int) -> bool:
+    """Whether a sentence is the document's next after another, in a neighbourhood that left nothing out between."""
+    is_gapless = nodes.source_row[later] - nodes.source_row[leaf] == later - leaf
+    return bool(is_gapless and not (nodes.kind[leaf + 1 : later] == SENTENCE).any())
 
 
 def _match(nodes: NodeTable, ranked: Ranked, place: int, n_tokens: int) -> Match:

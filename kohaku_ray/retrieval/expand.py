@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+from bisect import bisect_left
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from itertools import accumulate, chain
 
 import numpy as np
 
-from kohaku_ray.arrays import I64, Mask
 from kohaku_ray.tree.nodes import SENTENCE, NodeTable
+
+# Groups are small and many: lists of rows are several times faster here than arrays.
 
 
 @dataclass(frozen=True, slots=True)
@@ -16,21 +20,26 @@ class Group:
 
     Attributes:
         match: Row of the match.
-        leaves: Shape ``(n,)``; rows of its sentences, the match's own first, then outward: to cut the group short is
-            to keep a prefix.
-        is_caption: Shape ``(n,)``; sentences that are the caption of an image or table around the match.
+        leaves: Rows of its sentences, the match's own first, then outward: to cut the group short is to keep a prefix.
+        captions: Sentences that are the caption of an image or table around the match, each with the paragraph that
+            stands for it.
         title: Row of the section whose title precedes the text; None before a sentence, or when no text is left.
     """
 
     match: int
-    leaves: I64
-    is_caption: Mask
+    leaves: Sequence[int]
+    captions: Mapping[int, int]
     title: int | None
 
-    def only(self, keep: Mask) -> Group:
+    @property
+    def text(self) -> list[int]:
+        """Its sentences in reading order, without captions."""
+        return sorted(leaf for leaf in self.leaves if leaf not in self.captions)
+
+    def only(self, leaves: Sequence[int]) -> Group:
         """Keep these leaves, and the title as long as there is text for it to precede."""
-        has_text = bool((keep & ~self.is_caption).any())
-        return Group(self.match, self.leaves[keep], self.is_caption[keep], self.title if has_text else None)
+        title = None if all(leaf in self.captions for leaf in leaves) else self.title
+        return Group(self.match, leaves, self.captions, title)
 
 
 def expand(nodes: NodeTable, row: int, *, paragraph_tokens: int, siblings: int, section_tokens: int) -> Group:
@@ -51,45 +60,40 @@ def expand(nodes: NodeTable, row: int, *, paragraph_tokens: int, siblings: int, 
     return _around_paragraph(nodes, row, section_tokens)
 
 
-def sentences_under(nodes: NodeTable, row: int) -> I64:
+def sentences_under(nodes: NodeTable, row: int) -> list[int]:
     """Rows of the sentences in a node's subtree, in reading order."""
-    return (row + np.flatnonzero(nodes.kind[row : nodes.end[row]] == SENTENCE)).astype(np.int64)
+    found: list[int] = (row + np.flatnonzero(nodes.kind[row : nodes.end[row]] == SENTENCE)).tolist()
+    return found
 
 
 def _around_sentence(nodes: NodeTable, row: int, paragraph_tokens: int, siblings: int) -> Group:
-    run = sentences_under(nodes, int(nodes.parent[row]))
-    rest, distance = _outward(run, int(np.searchsorted(run, row)), 1)
-    if nodes.tokens[run].sum() > paragraph_tokens:
-        rest = rest[distance <= siblings]
-    leaves = np.concatenate([np.array([row], np.int64), rest])
-    return Group(row, leaves, np.zeros(len(leaves), bool), None)
+    paragraph = int(nodes.parent[row])
+    run = range(paragraph + 1, int(nodes.end[paragraph]))
+    before, after = run[: row - run.start][::-1], run[row - run.start + 1 :]
+    if nodes.tokens[run.start : run.stop].sum() > paragraph_tokens:
+        before, after = before[:siblings], after[:siblings]
+    return Group(row, [row, *_in_turns(after, before)], {}, None)
 
 
 def _around_paragraph(nodes: NodeTable, row: int, section_tokens: int) -> Group:
-    own = sentences_under(nodes, row)
+    own = range(row + 1, int(nodes.end[row]))
     section = int(nodes.parent[row])
     run = sentences_under(nodes, section)
-    rest, _ = _outward(run, int(np.searchsorted(run, row)), len(own))
-    rest = rest[np.cumsum(nodes.tokens[rest]) <= section_tokens]
-    is_caption = np.concatenate([np.zeros(len(own), bool), _is_attachment(nodes, nodes.parent[rest])])
-    return Group(row, np.concatenate([own, rest]), is_caption, section)
+    start = bisect_left(run, row)
+    rest = _in_turns(run[start + len(own) :], run[:start][::-1])
+    used = accumulate(nodes.tokens[rest].tolist())
+    near = [leaf for leaf, tokens in zip(rest, used, strict=True) if tokens <= section_tokens]
+    return Group(row, [*own, *near], _captions(nodes, near), section)
 
 
-def _outward(run: I64, start: int, length: int) -> tuple[I64, I64]:
-    """Members of ``run`` outside ``run[start : start + length]`` and how far off they are.
-
-    Nearest first; of two equally near, the following one.
-    """
-    place = np.arange(len(run))
-    before, after = start - place, place - (start + length - 1)
-    distance = np.maximum(before, after)
-    outside = np.flatnonzero(distance > 0)
-    order = outside[np.lexsort((before[outside] > 0, distance[outside]))]
-    return run[order], distance[order].astype(np.int64)
+def _in_turns(after: Sequence[int], before: Sequence[int]) -> list[int]:
+    """Both sides of a match, nearest first; of two equally near, the following one."""
+    n = min(len(after), len(before))
+    return [*chain.from_iterable(zip(after[:n], before[:n], strict=True)), *after[n:], *before[n:]]
 
 
-def _is_attachment(nodes: NodeTable, rows: I64) -> Mask:
-    """Which of these paragraphs stand for an image or a table."""
-    kinds = nodes.table["attachment_kind"]
-    distinct, place = np.unique(rows, return_inverse=True)
-    return np.array([kinds[int(row)].is_valid for row in distinct], bool)[place]
+def _captions(nodes: NodeTable, leaves: Sequence[int]) -> dict[int, int]:
+    """Which of these sentences belong to an image or a table, and to which."""
+    paragraphs = nodes.parent[leaves].tolist()
+    attached = {paragraph for paragraph in set(paragraphs) if nodes.attachment_kind(paragraph) is not None}
+    return {leaf: paragraph for leaf, paragraph in zip(leaves, paragraphs, strict=True) if paragraph in attached}

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import functools
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -27,12 +28,14 @@ I8 = npt.NDArray[np.int8]
 class NodeTable:
     """Nodes in preorder, with the tree's shape as arrays. Picklable; never changed once made.
 
+    A part cut out of a table shares its rows: they are copied when the part is pickled, or its ``table`` asked for.
+
     Attributes:
-        table: Rows of ``NODE_SCHEMA``.
         parent: Shape ``(n,)``; row of each node's parent, -1 for a document.
         kind: Shape ``(n,)``; place of each node's kind in ``KINDS``.
         end: Shape ``(n,)``; one past the last row of each node's subtree.
         source_row: Shape ``(n,)``; which row of the whole index each row is, increasing.
+        tokens: Shape ``(n,)``; token count of each node's text; 0 where nobody has counted.
     """
 
     def __init__(self, table: pa.Table) -> None:
@@ -44,33 +47,47 @@ class NodeTable:
         Raises:
             TreeError: A kind is unknown, an id occurs twice, or a node does not stand under its parent.
         """
-        self.table = table.combine_chunks()  # one chunk a column, so that taking rows is cheap
-        self.kind = _kind_codes(self.table)
+        table = table.combine_chunks()  # one chunk a column, so that taking rows is cheap
+        self._columns = _Columns(table)
+        self.kind = _kind_codes(table)
         self.parent = _parents(self.kind)
-        _check_tree(self.table, self.kind, self.parent)
+        _check_tree(table, self.kind, self.parent)
         self.end = _subtree_ends(self.kind)
-        self.source_row = np.arange(len(self), dtype=np.int64)
+        self.source_row = self._place = np.arange(len(self), dtype=np.int64)
+        self.tokens: I64 = table["n_tokens"].to_numpy().astype(np.int64)
 
     def __len__(self) -> int:
         """Count the nodes."""
-        return int(self.table.num_rows)
+        return len(self.kind)
+
+    def __getstate__(self) -> dict[str, Any]:
+        """Copy out the rows: only they travel, not all of what they were cut from."""
+        arrays = {name: self.__dict__[name] for name in ("parent", "kind", "end", "source_row", "tokens")}
+        return {**arrays, "_columns": _Columns(self.table), "_place": np.arange(len(self), dtype=np.int64)}
 
     @functools.cached_property
-    def tokens(self) -> I64:
-        """Token count of each node's text, shape ``(n,)``; 0 where nobody has counted."""
-        counts: I64 = self.table["n_tokens"].to_numpy().astype(np.int64)
-        return counts
+    def table(self) -> pa.Table:
+        """Rows of ``NODE_SCHEMA``."""
+        held = self._columns.table
+        rows = held if len(self) == held.num_rows else held.take(self._place)
+        at, field = NODE_SCHEMA.get_field_index("n_tokens"), NODE_SCHEMA.field("n_tokens")
+        return rows.set_column(at, field, pa.array(self.tokens, field.type))
+
+    @functools.cached_property
+    def chars(self) -> I64:
+        """Length of each node's text in characters, shape ``(n,)``."""
+        lengths: I64 = self._columns["n_chars"].to_numpy()[self._place]
+        return lengths
 
     def with_tokens(self, counts: I64) -> NodeTable:
         """Copy the table with other token counts, shape ``(n,)``, such as the serving model's."""
         if len(counts) != len(self):
             raise TreeError(f"{len(counts)} token counts for {len(self)} nodes: give one a node")
-        at = self.table.schema.get_field_index("n_tokens")
-        field = NODE_SCHEMA.field("n_tokens")
         copy = NodeTable.__new__(NodeTable)
         copy.__dict__.update(self.__dict__)
-        copy.__dict__.pop("tokens", None)
-        copy.table = self.table.set_column(at, field, pa.array(counts, pa.int32()))
+        for counted in ("table", "_paragraphs"):
+            copy.__dict__.pop(counted, None)
+        copy.tokens = counts.astype(np.int64)
         return copy
 
     def node_id(self, row: int) -> str:
@@ -136,6 +153,15 @@ class NodeTable:
         body = (self._value("text", child) for child in self.children(row))
         return PARAGRAPH_BREAK.join(text for text in (self.title_of(row), *body) if text)
 
+    def text_between(self, first: int, last: int) -> str:
+        """A paragraph's own characters from one of its sentences to another."""
+        return self._value("text", int(self.parent[first]))[self._read("start", first) : self._read("end", last)]
+
+    def attachment_kind(self, row: int) -> str | None:
+        """What a paragraph stands for: ``image``, ``table`` or, of plain text, None."""
+        kind: str | None = self._read("attachment_kind", row)
+        return kind
+
     def neighbourhood(self, rows: Sequence[int] | I64, section_tokens: int) -> NodeTable:
         """Cut out what a context needs: each row, its ancestors, its whole paragraph and its section around it.
 
@@ -147,31 +173,46 @@ class NodeTable:
         Returns:
             A tree of its own; ``source_row`` says where its rows come from, ``local`` finds them.
         """
-        distinct = {int(row) for row in rows}
-        wanted = {row for start in distinct for row in (start, *self.ancestors(start))}
-        anchors = {(self.section_of(row), self.paragraph_of(row)) for row in distinct}
-        near = {row for section, anchor in anchors for row in self._section_around(section, anchor, section_tokens)}
-        for paragraph in near:
-            wanted.update(range(paragraph, self.end[paragraph]))
-        return self._cut(np.array(sorted(wanted), dtype=np.int64))
+        matches = np.unique(np.asarray(rows, dtype=np.int64))
+        spans = [np.arange(first, stop) for first, stop in self._sections_around(matches, section_tokens)]
+        above = [matches]
+        while len(above[-1]):
+            parents = self.parent[above[-1]]
+            above.append(parents[parents >= 0])
+        return self._cut(_distinct(np.concatenate([*spans, *above])))
 
     def _cut(self, rows: I64) -> NodeTable:
         """Keep these rows, increasing and with all their ancestors: the cut of a checked tree needs no check."""
         cut = NodeTable.__new__(NodeTable)
-        cut.table = self.table.take(rows)
-        cut.kind = self.kind[rows]
-        cut.parent, cut.end = _parents(cut.kind), _subtree_ends(cut.kind)
-        cut.source_row = self.source_row[rows]
+        cut._columns, cut._place = self._columns, self._place[rows]
+        cut.kind, cut.tokens, cut.source_row = self.kind[rows], self.tokens[rows], self.source_row[rows]
+        parent = self.parent[rows]
+        cut.parent = np.where(parent < 0, -1, np.searchsorted(rows, parent))
+        cut.end = np.searchsorted(rows, self.end[rows])
         return cut
 
-    def _section_around(self, section: int, anchor: int, section_tokens: int) -> list[int]:
-        if section < 0:
-            return []
-        paragraphs = self._children(section)
-        at = int(np.searchsorted(paragraphs, anchor)) if anchor >= 0 else -1
-        after = _until_full(paragraphs[at + 1 :], self.tokens, section_tokens)
-        before = _until_full(paragraphs[: max(at, 0)][::-1], self.tokens, section_tokens)
-        return [*before, *([anchor] if anchor >= 0 else []), *after]
+    def _sections_around(self, matches: I64, section_tokens: int) -> Iterator[tuple[int, int]]:
+        """Runs of rows, from the first to before the last: what of its section belongs to each match, no row twice."""
+        paragraphs, before = self._paragraphs
+        anchor = np.unique(np.where(self.kind[matches] == SENTENCE, self.parent[matches], matches))
+        anchor = anchor[self.kind[anchor] != DOCUMENT]
+        section = np.where(self.kind[anchor] == SECTION, anchor, self.parent[anchor])
+        first, stop = np.searchsorted(paragraphs, section), np.searchsorted(paragraphs, self.end[section])
+        own = np.searchsorted(paragraphs, anchor)  # of a section its first paragraph, of which none is a match
+        past = own + (self.kind[anchor] == PARAGRAPH)
+        low = np.searchsorted(before, before[own] - section_tokens, side="right") - 1
+        high = np.searchsorted(before, before[past] + section_tokens)
+        done = 0
+        for lowest, highest in zip(low.clip(first, own).tolist(), high.clip(past, stop).tolist(), strict=True):
+            if highest > max(lowest, done):
+                yield int(paragraphs[max(lowest, done)]), int(self.end[paragraphs[highest - 1]])
+            done = max(done, highest)
+
+    @functools.cached_property
+    def _paragraphs(self) -> tuple[I64, I64]:
+        """Rows of all paragraphs, and the tokens of those before each; after the last, of all."""
+        rows = np.flatnonzero(self.kind == PARAGRAPH).astype(np.int64)
+        return rows, np.concatenate([[0], np.cumsum(self.tokens[rows])])
 
     def _children(self, row: int) -> I64:
         below = np.flatnonzero(self.parent[row + 1 : self.end[row]] == row)
@@ -183,7 +224,24 @@ class NodeTable:
         return row if row >= 0 and self.kind[row] == kind else -1
 
     def _value(self, column: str, row: int) -> str:
-        return str(self.table[column][int(row)].as_py())
+        return str(self._read(column, row))
+
+    def _read(self, column: str, row: int) -> Any:
+        return self._columns[column][int(self._place[row])].as_py()
+
+
+class _Columns:
+    """A table's columns, looked up once: Arrow wraps one anew at every look, which takes longer than to read it."""
+
+    def __init__(self, table: pa.Table) -> None:
+        self.table = table
+        self._found: dict[str, pa.Array | pa.ChunkedArray] = {}
+
+    def __getitem__(self, name: str) -> pa.Array | pa.ChunkedArray:
+        if name not in self._found:
+            column = self.table[name]
+            self._found[name] = column.chunk(0) if column.num_chunks == 1 else column
+        return self._found[name]
 
 
 def ancestors_of(row: int, parent: I64) -> list[int]:
@@ -194,11 +252,13 @@ def ancestors_of(row: int, parent: I64) -> list[int]:
     return above
 
 
-def _until_full(paragraphs: I64, tokens: I64, budget: int) -> list[int]:
-    """Keep paragraphs from the first on, while those before leave something of the budget."""
-    counts = tokens[paragraphs]
-    kept: list[int] = paragraphs[np.cumsum(counts) - counts < budget].tolist()
-    return kept
+def _distinct(rows: I64) -> I64:
+    """Sort rows and drop repeats, as ``np.unique``, which hashes and takes thrice as long for what is nearly sorted."""
+    ordered = np.sort(rows)
+    is_new = np.ones(len(ordered), bool)
+    is_new[1:] = ordered[1:] != ordered[:-1]
+    distinct: I64 = ordered[is_new]
+    return distinct
 
 
 def _kind_codes(table: pa.Table) -> I8:

@@ -146,10 +146,23 @@ def test_a_gpu_that_is_not_there_is_refused():
 
 @pytest.mark.parametrize("n_queries", [1, 3, 4, 40])
 def test_a_search_leaves_the_settings_of_faiss_as_they_were(n_queries):
-    before = faiss.cvar.distance_compute_blas_threshold
+    before = blas_settings()
     vectors = random_units(300, 16)
     index = VectorIndex.build(vectors, np.arange(300))
     found = index.search(vectors[:n_queries], 5)
-    assert faiss.cvar.distance_compute_blas_threshold == before
+    assert blas_settings() == before
     for query, hits in zip(vectors, found, strict=False):
         assert_same(hits, index.search(query[None], 5)[0])
+
+
+def blas_settings() -> tuple[int, int]:
+    return faiss.cvar.distance_compute_blas_threshold, faiss.cvar.distance_compute_blas_database_bs
+
+
+def test_a_tie_wider_than_the_second_look_is_still_broken_by_row():
+    vectors = np.repeat(random_units(3, 32), [400, 30, 5], axis=0)
+    rows = np.random.default_rng(0).permutation(435)
+    index = VectorIndex.build(vectors, rows)
+    queries = vectors[[0, 400, 430, 1]]  # too wide, wide enough for a second look, decided at once
+    for query, hits in zip(queries, index.search(queries, 3), strict=True):
+        assert_same(hits, brute_force(vectors, rows, query, 3))

@@ -49,12 +49,14 @@ def test_the_section_around_is_bounded_on_top_of_the_paragraph():
 
 
 def test_captions_around_a_match_are_told_from_text():
-    texts, group = leaves("a:sec1:p2")
-    assert [text for text, flag in zip(texts, group.is_caption, strict=True) if flag] == ["Fig one."]
+    _, group = leaves("a:sec1:p2")
+    assert {NODES.text_of(leaf): NODES.node_id(image) for leaf, image in group.captions.items()} == {
+        "Fig one.": "a:sec1:p4"
+    }
 
 
 def test_a_matched_caption_is_text():
     for match in ("a:sec1:p4", "a:sec1:p4:s0"):
         texts, group = leaves(match, section_tokens=0)
         assert texts == ["Fig one."]
-        assert not group.is_caption.any()
+        assert not group.captions

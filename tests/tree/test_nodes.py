@@ -134,6 +134,28 @@ def test_pickling_keeps_everything(nodes):
     assert part.source_row.tolist() == [14, 23, 24, 25, 26, 27]
 
 
+def test_only_the_rows_of_a_part_travel(nodes):
+    counted = nodes.with_tokens(np.arange(len(nodes)))
+    part = counted.neighbourhood([25], 5)
+    again = pickle.loads(pickle.dumps(part))
+    assert again.table.equals(part.table)
+    assert again.table.equals(counted.table.take(part.source_row))
+    assert again.tokens.tolist() == part.source_row.tolist()
+    assert len(pickle.dumps(part)) < len(pickle.dumps(nodes))
+    assert [again.text_of(row) for row in range(len(again))] == [part.text_of(row) for row in range(len(part))]
+    assert again.neighbourhood([4], 0).table.equals(part.table)
+
+
+def test_a_paragraph_says_what_it_stands_for(nodes):
+    assert nodes.attachment_kind(nodes.row_of("b:sec1:p0")) == "image"
+    assert nodes.attachment_kind(nodes.row_of("b:sec2:p0")) is None
+
+
+def test_text_between_two_sentences_is_the_paragraphs_own(nodes):
+    part = nodes.neighbourhood([25], 0)
+    assert part.text_between(4, 5) == "In litres. Per day."
+
+
 def test_an_unknown_node_is_named(nodes):
     with pytest.raises(DataError, match="no node 'b:sec9' among 28"):
         nodes.row_of("b:sec9")
@@ -233,3 +255,40 @@ def test_a_neighbourhood_is_a_tree_that_holds_what_was_asked(parsed, data):
     for row, here in zip(rows, part.local(rows).tolist(), strict=True):
         assert part.node_id(here) == nodes.node_id(row)
         assert [part.node_id(up) for up in part.ancestors(here)] == [nodes.node_id(up) for up in nodes.ancestors(row)]
+
+
+@given(documents(), st.data())
+def test_a_neighbourhood_holds_what_its_definition_says(parsed, data):
+    nodes = NodeTable(pa.concat_tables([flatten(document) for document in parsed]))
+    nodes.neighbourhood([0], 1)  # sums of other counts must not stick to the copy
+    nodes = nodes.with_tokens(
+        np.array(data.draw(st.lists(st.integers(0, 3), min_size=len(nodes), max_size=len(nodes))))
+    )
+    rows = data.draw(st.lists(st.integers(0, len(nodes) - 1), max_size=4))
+    budget = data.draw(st.integers(0, 6))
+    wanted = {row for start in rows for row in (start, *nodes.ancestors(start))}
+    for start in rows:
+        for paragraph in section_around(nodes, start, budget):
+            wanted.update(range(paragraph, nodes.end[paragraph]))
+    part = nodes.neighbourhood(rows, budget)
+    assert part.source_row.tolist() == sorted(wanted)
+    shape = NodeTable(part.table)
+    for name in ("kind", "parent", "end", "tokens"):
+        assert getattr(part, name).tolist() == getattr(shape, name).tolist()
+
+
+def section_around(nodes: NodeTable, row: int, budget: int) -> list[int]:
+    """Walk outward from a row's paragraph, either way, as long as the budget is not full."""
+    if nodes.section_of(row) < 0:
+        return []
+    paragraphs, anchor = nodes.children(nodes.section_of(row)), nodes.paragraph_of(row)
+    at = paragraphs.index(anchor) if anchor >= 0 else -1
+    found = [anchor] if anchor >= 0 else []
+    for way in (paragraphs[at + 1 :], paragraphs[: max(at, 0)][::-1]):
+        used = 0
+        for paragraph in way:
+            if used >= budget:
+                break
+            found.append(paragraph)
+            used += int(nodes.tokens[paragraph])
+    return found
