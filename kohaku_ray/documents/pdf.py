@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import gc
 import re
 from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import Any
 
 from kohaku_ray.documents.content import well_formed
@@ -29,6 +31,23 @@ _NO_TITLE = re.compile(
 _NO_AUTHOR = re.compile(r"(?:unknown|anonymous|author|admin(?:istrator)?|user\d*|owner|[^a-z]*)", re.IGNORECASE)
 
 
+@contextmanager
+def _collector_paused() -> Iterator[None]:
+    """Keep Python's garbage collector from running.
+
+    Reading a PDF leaves no reference cycles, but so many new objects that the collector would look through everything
+    else in the process, such as a model, again and again: a sixth of the time.
+    """
+    was_enabled = gc.isenabled()
+    gc.disable()
+    try:
+        yield
+    finally:
+        if was_enabled:
+            gc.enable()
+
+
+@_collector_paused()
 def parse_pdf(name: str, data: bytes) -> Document:
     """Parse a PDF.
 

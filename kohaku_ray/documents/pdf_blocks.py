@@ -87,8 +87,9 @@ def blocks_of(page: Page, gutter: float | None = None) -> tuple[list[Block], flo
 def _group(page: Page, region: Sequence[Line]) -> list[Block]:
     """The blocks of a region, from top to bottom."""
     rows = rows_of(region)
-    singles = [_one_line(row) for row in rows]
-    leading = _leading(singles)
+    singles = [row[0] if len(row) == 1 else _one_line(row) for row in rows]
+    # 1.5 line heights, or a quarter more than usual where lines are spaced wider
+    reach = max(1.5, 1.25 * _leading(singles))
     left = min((line.x0 for line in singles), default=0.0)
     blocks: list[Block] = []
     members: list[Line] = []
@@ -109,7 +110,7 @@ def _group(page: Page, region: Sequence[Line]) -> list[Block]:
             i += n_table
             continue
         line = singles[i]
-        if members and not _belongs(members, line, leading, left):
+        if members and not _belongs(members, line, reach, left):
             close()
         members.append(line)
         i += 1
@@ -119,18 +120,16 @@ def _group(page: Page, region: Sequence[Line]) -> list[Block]:
 
 def _one_line(row: Sequence[Line]) -> Line:
     """Pieces of one row as one line."""
-    if len(row) == 1:
-        return row[0]
     longest = max(row, key=lambda line: len(line.text))
     return Line(*_around(row), " ".join(line.text for line in row), longest.size, longest.bold)
 
 
 def _around(lines: Sequence[Line]) -> Box:
     return (
-        min(line.x0 for line in lines),
-        min(line.y0 for line in lines),
-        max(line.x1 for line in lines),
-        max(line.y1 for line in lines),
+        min([line.x0 for line in lines]),
+        min([line.y0 for line in lines]),
+        max([line.x1 for line in lines]),
+        max([line.y1 for line in lines]),
     )
 
 
@@ -146,17 +145,15 @@ def _leading(lines: Sequence[Line]) -> float:
     return sorted(likely)[len(likely) // 4] if likely else 1.2
 
 
-def _belongs(members: Sequence[Line], line: Line, leading: float, left: float) -> bool:
-    """Whether a line goes on with the paragraph above it."""
+def _belongs(members: Sequence[Line], line: Line, reach: float, left: float) -> bool:
+    """Whether a line goes on with the paragraph above it, no more than ``reach`` font sizes below its last line."""
     last = members[-1]
     if last.kind != "text" or line.kind != "text":
         return False
     size = last.size
     if abs(line.size - size) > 0.1 * size or line.bold != last.bold:
         return False
-    # 1.5 line heights, or a quarter more than usual where lines are spaced wider
-    step = line.y0 - last.y0
-    if not -0.5 * size < step < max(1.5, 1.25 * leading) * size:
+    if not -0.5 * size < line.y0 - last.y0 < reach * size:
         return False
     if line.x0 > last.x1 or line.x1 < last.x0:
         return False
@@ -165,18 +162,20 @@ def _belongs(members: Sequence[Line], line: Line, leading: float, left: float) -
 
 def _is_indented(members: Sequence[Line], line: Line, left: float) -> bool:
     """Whether a line opens a new paragraph by its indent alone, as in books and LaTeX articles."""
-    last = members[-1]
-    indent = 0.7 * line.size < line.x0 - left < 4 * line.size
-    last_flush = last.x0 - left < 0.3 * line.size or len(members) == 1
+    size, last = line.size, members[-1]
+    if not 0.7 * size < line.x0 - left < 4 * size:
+        return False
+    last_flush = last.x0 - left < 0.3 * size or len(members) == 1
     hangs = begins_item(members[0].text)
-    return indent and last_flush and not hangs and line.x0 - last.x0 > -0.3 * line.size and ends_sentence(last.text)
+    return last_flush and not hangs and line.x0 - last.x0 > -0.3 * size and ends_sentence(last.text)
 
 
 def _block(page: Page, members: Sequence[Line]) -> Block:
     first = members[0]
     lines = first.text.split("\n") if first.kind == "table" else [line.text for line in members]
-    size = max(members, key=lambda line: len(line.text)).size
-    bold = sum(len(line.text) for line in members if line.bold) * 2 > sum(len(line.text) for line in members)
+    lengths = [len(line.text) for line in members]
+    size = members[lengths.index(max(lengths))].size
+    bold = sum([n for n, line in zip(lengths, members, strict=True) if line.bold]) * 2 > sum(lengths)
     box = page.on_paper(first.box if len(members) == 1 else _around(members))
     return Block(first.kind, page.number, box, lines, size, bold)
 

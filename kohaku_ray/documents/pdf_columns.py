@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from bisect import bisect_left
+from bisect import bisect_left, bisect_right
 from collections.abc import Sequence
+from operator import attrgetter
 
 from kohaku_ray.documents.pdf_page import Line
 
@@ -19,6 +20,7 @@ MAX_LINES = 5000
 _N_BINS = 200
 _MARGIN_BINS = 24
 _MAX_DEPTH = 4
+_DOWNWARDS = attrgetter("y0", "x0")
 
 
 def reading_order(
@@ -34,17 +36,17 @@ def reading_order(
     Returns:
         Regions in reading order, each from top to bottom, and where this page's gutter is, or None.
     """
-    ordered = sorted(lines, key=lambda line: (line.y0, line.x0))
+    ordered = lines if depth else sorted(lines, key=_DOWNWARDS)  # inside a column they are in order already
     found = _gutter(ordered, gutter) if len(ordered) <= MAX_LINES and depth < _MAX_DEPTH else None
     if found is None:
-        return ([ordered] if ordered else []), None
+        return ([list(ordered)] if ordered else []), None
     known = gutter is not None
     regions: list[list[Line]] = []
     full: list[Line] = []
     has_columns = False
     for band in _bands(ordered, found):
         left = [line for line in band if line.x1 <= found]
-        right = [line for line in band if line.x0 >= found]
+        right = [line for line in band if line.x0 >= found] if left else []
         if not _are_columns(left, right, known):
             full.extend(band)
             continue
@@ -57,41 +59,47 @@ def reading_order(
         for side in (left, right):
             regions.extend(reading_order(side, None, depth + 1)[0])
     if full:
-        regions.append(sorted(full, key=lambda line: (line.y0, line.x0)))
-    return (regions, found) if has_columns else ([ordered], None)
+        regions.append(sorted(full, key=_DOWNWARDS))
+    return (regions, found) if has_columns else ([list(ordered)], None)
 
 
 def _gutter(lines: Sequence[Line], known: float | None) -> float | None:
     """The middle of the strip with most lines on both sides of it and fewest across; None where there is none."""
     if len(lines) < 2:
         return None
-    left = min(line.x0 for line in lines)
-    width = max(line.x1 for line in lines) - left
+    lefts, rights = sorted([line.x0 for line in lines]), sorted([line.x1 for line in lines])
+    left = lefts[0]
+    width = rights[-1] - left
     if width <= 0:
         return None
     if known is not None and _is_crossed_by_few(lines, known):
         return known
-    ends = [0] * (_N_BINS + 2)
-    starts = [0] * (_N_BINS + 2)
-    scale = _N_BINS / width
-    for line in lines:
-        ends[int((line.x1 - left) * scale + 0.999)] += 1
-        starts[int((line.x0 - left) * scale)] += 1
-    return _best_strip(ends, starts, len(lines), left, scale)
+    return _best_strip(lefts, rights, left, _N_BINS / width) if len(lines) >= 2 * MIN_COLUMN_LINES else None
 
 
-def _best_strip(ends: Sequence[int], starts: Sequence[int], n: int, left: float, scale: float) -> float | None:
+def _best_strip(lefts: Sequence[float], rights: Sequence[float], left: float, scale: float) -> float | None:
+    """The middle of the best strip, of lines' ends in order and the width of a bin."""
+
+    def end(x: float) -> int:
+        return int((x - left) * scale + 0.999)
+
+    def start(x: float) -> int:
+        return int((x - left) * scale)
+
+    # only where enough lines have ended and enough are still to begin
+    first_bin = max(_MARGIN_BINS, end(rights[MIN_COLUMN_LINES - 1]))
+    last_bin = min(_N_BINS - _MARGIN_BINS, start(lefts[-MIN_COLUMN_LINES]))
+    if first_bin > last_bin:
+        return None
     best, first, last = 0.0, -1, -1
-    n_left, n_right = 0, n
-    for b in range(_N_BINS + 1):
-        n_left += ends[b]  # lines that end at or before this bin's left edge
-        if _MARGIN_BINS <= b <= _N_BINS - _MARGIN_BINS and min(n_left, n_right) >= MIN_COLUMN_LINES:
-            score = min(n_left, n_right) - 0.25 * (n - n_left - n_right)
-            if score > best:
-                best, first, last = score, b, b
-            elif score == best and b == last + 1:
-                last = b
-        n_right -= starts[b]
+    n = len(lefts)
+    for b in range(first_bin, last_bin + 1):
+        n_left, n_right = bisect_right(rights, b, key=end), n - bisect_left(lefts, b, key=start)
+        score = min(n_left, n_right) - 0.25 * (n - n_left - n_right)
+        if score > best:
+            best, first, last = score, b, b
+        elif score == best and b == last + 1:
+            last = b
     return left + (first + last) / 2 / scale if first >= 0 else None
 
 
@@ -104,6 +112,8 @@ def _is_crossed_by_few(lines: Sequence[Line], gutter: float) -> bool:
 def _bands(ordered: Sequence[Line], gutter: float) -> list[list[Line]]:
     """The lines between two that cross the gutter, and each that does, from top to bottom."""
     crossing = [line for line in ordered if line.x0 < gutter < line.x1]
+    if not crossing:
+        return [list(ordered)]
     heights = [line.y0 + line.y1 for line in crossing]
     heights.sort()
     between: list[list[Line]] = [[] for _ in range(len(crossing) + 1)]

@@ -39,28 +39,28 @@ class RunningLines:
         Args:
             pages: A window of the document, changed in place.
         """
-        marginal = [_marginal(page) for page in pages]
+        marginal = [[(line, _without_digits(line)) for line in _marginal(page)] for page in pages]
         for page, lines in zip(pages, marginal, strict=True):
-            self._counts.update({key for line in lines for key in _keys(line, page)})
+            self._counts.update({key for line, text in lines for key in _keys(line, text, page)})
         for page, lines in zip(pages, marginal, strict=True):
-            numbers = [line for line in lines if _is_page_number(line, page)]
-            gone = {id(line) for line in lines if self._is_running(line, page, numbers)}
+            numbers = [line for line, text in lines if _is_page_number(line, text, page)]
+            gone = {id(line) for line, text in lines if self._is_running(line, text, page, numbers)}
             if gone:
                 page.lines = [line for line in page.lines if id(line) not in gone]
 
-    def _is_running(self, line: Line, page: Page, numbers: Sequence[Line]) -> bool:
+    def _is_running(self, line: Line, text: str, page: Page, numbers: Sequence[Line]) -> bool:
         if any(line is number for number in numbers):
             return True
         if not any(map(str.isalpha, line.text)):
             return False  # a row of figures at the same height of several pages belongs to a table
         beside_number = any(abs(number.y0 - line.y0) < 0.5 * line.size for number in numbers)
         needed = 2 if beside_number else self._needed
-        return max(self._counts[key] for key in _keys(line, page)) >= needed
+        return max(self._counts[key] for key in _keys(line, text, page)) >= needed
 
 
-def _is_page_number(line: Line, page: Page) -> bool:
+def _is_page_number(line: Line, text: str, page: Page) -> bool:
     """Whether a line is a number in the print of a page number, not of a slide's message."""
-    return line.size <= MAX_NUMBER_SHARE * page.height and _PAGE_NUMBER.fullmatch(_without_digits(line)) is not None
+    return line.size <= MAX_NUMBER_SHARE * page.height and _PAGE_NUMBER.fullmatch(text) is not None
 
 
 def _marginal(page: Page) -> list[Line]:
@@ -92,12 +92,11 @@ def _without_digits(line: Line) -> str:
     return _DIGITS.sub("#", line.text).casefold()
 
 
-def _keys(line: Line, page: Page) -> tuple[tuple[str, int], tuple[str, int]]:
+def _keys(line: Line, text: str, page: Page) -> tuple[tuple[str, int], tuple[str, int]]:
     """Text without digits, and height on the page, from the bottom in its lower half, since pages differ in height.
 
     Heights are rounded to two scales, half a step apart: lines a little off each other share one of the two at least.
     """
-    text = _without_digits(line)
     height = line.y0 if line.y0 < page.height / 2 else line.y0 - page.height
     steps = height / _BUCKET
     return (text, 2 * floor(steps)), (text, 2 * round(steps) + 1)

@@ -93,8 +93,8 @@ def _lines_up(first: Sequence[Line], row: Sequence[Line], above: Sequence[Line])
 
 def _overlap(a: Line, b: Line) -> float:
     """Share of the lower one's height that two lines have in common."""
-    common = min(a.y1, b.y1) - max(a.y0, b.y0)
-    return common / max(min(a.y1 - a.y0, b.y1 - b.y0), 0.1)
+    bottom, top = a.y1 if a.y1 < b.y1 else b.y1, a.y0 if a.y0 > b.y0 else b.y0
+    return (bottom - top) / max(min(a.y1 - a.y0, b.y1 - b.y0), 0.1)
 
 
 def _is_inside(line: Line, box: Box) -> bool:

@@ -34,8 +34,10 @@ def join_lines(lines: Sequence[str], compounds: Collection[str]) -> str:
     done: list[str] = []
     text = lines[0]
     for line in lines[1:]:
-        text, separator = _join(text, line, compounds)
-        done.extend((text, separator))
+        if text[-1].isalpha() and line[:2].isalpha():  # most lines: no hyphen, no item
+            done.extend((text, " "))
+        else:
+            done.extend(_join(text, line, compounds))
         text = line
     return "".join([*done, text]).replace(SOFT_HYPHEN, "")
 

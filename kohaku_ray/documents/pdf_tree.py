@@ -139,10 +139,12 @@ def paragraph_of(block: Block, compounds: Collection[str]) -> Paragraph:
 
 def _heading(block: Block, body: float, compounds: Collection[str]) -> _Heading | None:
     """What a block is as a heading, or None."""
-    text = block.text
-    if block.kind != "text" or len(block.lines) > 3 or text[:1] in BULLETS:
+    if block.kind != "text" or len(block.lines) > 3:
         return None
-    if len(text) > MAX_HEADING_CHARS or not _HAS_WORD.search(text) or CAPTION.match(text) or _LEADERS.search(text):
+    text = block.text
+    if text[:1] in BULLETS or len(text) > MAX_HEADING_CHARS or not _HAS_WORD.search(text):
+        return None
+    if CAPTION.match(text) or _LEADERS.search(text):
         return None
     number = _number(text)
     is_large = block.size >= HEADING_RATIO * body

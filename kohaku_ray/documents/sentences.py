@@ -11,7 +11,8 @@ import re
 from collections import Counter
 from collections.abc import Iterator
 from functools import cache
-from itertools import pairwise
+from itertools import pairwise, zip_longest
+from string import whitespace
 from typing import Any
 
 from kohaku_ray.documents.model import Sentence
@@ -59,16 +60,21 @@ _NOT_IN_WORD = re.compile(r"[^\w.]")
 _LETTER = re.compile(r"[A-Za-z]")
 _UNIT = re.compile(r"\d\s?[WJVAKCFBMTGhsgtm]\Z")
 _CAPITALISED = re.compile(r"[A-Z][a-z]")
+_CHEMICAL_LETTERS = frozenset("CNSH")
 _CHEMICAL = re.compile(r"(?:CO|CH|N|NO|SO|H|NH|SF)(?:[0-9₀-₉x]|O\b)")
 
 _LABELS = frozenset(word.title() for word in _BEFORE_NUMBER - {"p"})
 _LONGEST = max(map(len, _ABBREVIATIONS))
 
-_BREAKS_ANYWHERE = (
-    # a citation set behind the full stop: "… was measured.[12] The …"
-    re.compile(r"[.!?]\[\d+(?:[,–-] ?\d+)*\]\s+(?=[A-Z])"),
-    re.compile(r"[。！？]+[」』）\"']*"),
-)
+_CITED_END = re.compile(r"[.!?]\[\d+(?:[,–-] ?\d+)*\]\s+(?=[A-Z])")
+"""A citation set behind the full stop: "… was measured.[12] The …"."""
+
+_WIDE_END = re.compile(r"[。！？]+[」』）\"']*")
+
+# What Punkt looks at: a stop, with punctuation or a word behind it; quotes and brackets that close a sentence.
+_STOP = re.compile(r"""[.?!](?=(?P<after>[)";}\]*:@'({\[‘’“”«»?!]|\s+(?P<next>\S+)))""")
+_CLOSERS = frozenset("\"')]}‘’“”«»")
+_CLOSING = re.compile(r"""["')\]}‘’“”«»]+?(?:\s+|(?=--)|$)""", re.MULTILINE)
 
 # Untrained, Punkt always ends a sentence at "a word. Next" (no abbreviation), "[12]. Next" and "2024. Next", and never
 # at "al. 2023", "J. Bach," and "J.;".
@@ -78,7 +84,7 @@ _SURELY_ON = re.compile(
     r"(?:[A-Za-z]\.[ \t\n]+[A-Za-z]|[A-Za-z]{2,}\.[ \t\n]+[A-Za-z0-9])[A-Za-z0-9]*[.,:;]?|[A-Za-z]\.;"
 )
 
-_GOES_ON = re.compile(r"[,;:)\]}%]")
+_GOING_ON = frozenset(",;:)]}%")
 _FIRST_WORD = re.compile(r"[\"'(\[]*([^\W\d_]+)")
 _ENUMERATOR = re.compile(r"[\[(]?(?:\d{1,3}(?:\.\d{1,3})*|[A-Za-z]|[ivxIVX]{1,5})[\])]?[.)]?|[-–—*+•·]+")
 _MASS = re.compile(r"(?:^|[\d\s(])(?:k?g|mg|[kMG]?t|lbs?|tons?|tonnes?)\.$")
@@ -102,8 +108,9 @@ def split_sentences(text: str) -> tuple[Sentence, ...]:
         every character of the text that is not white space.
     """
     plain = text
-    for quote, straight in _PLAIN_QUOTES:  # str.translate takes thirty times as long
-        plain = plain.replace(quote, straight)
+    if not text.isascii():
+        for quote, straight in _PLAIN_QUOTES:  # str.translate takes thirty times as long
+            plain = plain.replace(quote, straight)
     return tuple(
         piece
         for block_start, block_end in _blocks(plain)
@@ -141,6 +148,41 @@ def _punkt() -> Any:
     return Quick(parameters)
 
 
+def _punkt_starts(block: str) -> Iterator[int]:
+    """Yield where Punkt begins a sentence: its ``span_tokenize`` without the words in between, in a third of the time.
+
+    A closing quote or bracket right behind a stop belongs to the sentence before.
+    """
+    is_end = _punkt().text_contains_sentbreak
+    breaks = [stop for stop, context in _stops(block) if is_end(context)]
+    for stop, following in zip_longest(breaks, breaks[1:]):
+        end = following.end() if following else len(block.rstrip())
+        start = stop.end() if stop["next"] is None else stop.start("next")
+        closing = _CLOSING.match(block, start, end) if block[start] in _CLOSERS else None
+        yield start if closing is None else closing.end()
+
+
+def _stops(block: str) -> Iterator[tuple[re.Match[str], str]]:
+    """Yield what may end a sentence, each with its context: the word before it and the word behind.
+
+    Of several in one word, as in "U.S." or "What?!", only the last counts.
+    """
+    flat = block
+    for space in whitespace:
+        flat = flat.replace(space, " ")
+    before: re.Match[str] | None = None
+    word = at = 0  # where the word of the stop before begins, and where that stop stands
+    for stop in _STOP.finditer(block):
+        end = stop.start()
+        last_space = flat.rfind(" ", at, end)
+        start = last_space + 1 if last_space > at else word
+        if before is not None and at <= start:
+            yield before, block[word : before.end("after")]
+        before, word, at = stop, start, end
+    if before is not None:
+        yield before, block[word : before.end("after")]
+
+
 def _lines(text: str) -> Iterator[tuple[int, int]]:
     """Yield the span of every line, blank ones too, without its line end."""
     start = 0
@@ -155,6 +197,9 @@ def _lines(text: str) -> Iterator[tuple[int, int]]:
 
 def _blocks(text: str) -> Iterator[tuple[int, int]]:
     """Yield runs of lines between blank lines, and within a run each list item by itself."""
+    if "\n" not in text:
+        yield 0, len(text)
+        return
     run: list[tuple[int, int]] = []
     for start, end in [*_lines(text), (len(text), len(text))]:
         if text[start:end].strip():
@@ -204,12 +249,18 @@ def _block_sentences(text: str, start: int, end: int) -> Iterator[tuple[int, int
     """Yield the sentences of one block as untrimmed spans that together cover it."""
     block = text[start:end]
     # a full stop with no space behind it ends nothing: "Fig.(a)", "measured.[12]"
-    cuts = {cut for cut, _ in _punkt().span_tokenize(block) if block[cut - 1].isspace()}
-    cuts.update(stop.end() for stop in _STOP_BEFORE_CAPITAL.finditer(block) if _ends_there(block, stop))
-    cuts.update(match.end() for pattern in _BREAKS_ANYWHERE for match in pattern.finditer(block))
+    cuts = {cut for cut in _punkt_starts(block) if block[cut - 1].isspace()}
+    for stop in _STOP_BEFORE_CAPITAL.finditer(block):
+        if stop.end() not in cuts and _ends_there(block, stop):
+            cuts.add(stop.end())
+    if "[" in block:
+        cuts.update(match.end() for match in _CITED_END.finditer(block))
+    if not block.isascii():
+        cuts.update(match.end() for match in _WIDE_END.finditer(block))
     has_capitals = any(map(str.isupper, block))
     first = 0
-    for cut in sorted(cuts - {0, len(block)}):
+    cuts.discard(len(block))
+    for cut in sorted(cuts):
         if not _goes_on(block, first, cut, has_capitals):
             yield start + first, start + cut
             first = cut
@@ -234,18 +285,25 @@ def _ends_there(block: str, stop: re.Match[str]) -> bool:
 
 def _goes_on(block: str, first: int, cut: int, has_capitals: bool) -> bool:
     """Whether the sentence from ``first`` does not end at ``cut`` after all."""
-    if _GOES_ON.match(block, cut):
+    begins = block[cut]
+    if begins in _GOING_ON:
         return True
-    word = _FIRST_WORD.match(block, cut)
-    if has_capitals and word is not None and word[1].islower():
+    if has_capitals and not begins.isupper():
+        word = _FIRST_WORD.match(block, cut)
+        if word is not None and word[1].islower():
+            return True
+    if begins in _CHEMICAL_LETTERS and _CHEMICAL.match(block, cut) and _MASS.search(_tail(block, first, cut)):
         return True
-    tail = block[max(first, cut - 40) : cut].rstrip()
-    if _MASS.search(tail) and _CHEMICAL.match(block, cut):
+    if begins.isdigit() and _TIME_OR_LENGTH.search(_tail(block, first, cut)):
         return True
-    if _TIME_OR_LENGTH.search(tail) and block[cut].isdigit():
-        return True
-    at_line_start = first == 0 or "\n" in block[max(0, first - 2) : first]
-    return at_line_start and cut - first < 20 and _ENUMERATOR.fullmatch(block[first:cut].strip()) is not None
+    if cut - first >= 20 or _ENUMERATOR.fullmatch(block[first:cut].strip()) is None:
+        return False
+    return first == 0 or "\n" in block[max(0, first - 2) : first]
+
+
+def _tail(block: str, first: int, cut: int) -> str:
+    """The last characters before a cut."""
+    return block[max(first, cut - 40) : cut].rstrip()
 
 
 def _bounded(text: str, start: int, end: int) -> Iterator[Sentence]:
@@ -270,6 +328,6 @@ def _cut(text: str, start: int) -> int:
 
 def _trim(text: str, start: int, end: int) -> tuple[int, int]:
     """Leave the white space at both ends out."""
-    piece = text[start:end]
-    start += len(piece) - len(piece.lstrip())
-    return start, start + len(piece.strip())
+    piece = text[start:end].rstrip()
+    end = start + len(piece)
+    return end - len(piece.lstrip()), end

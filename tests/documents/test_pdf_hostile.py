@@ -1,5 +1,6 @@
 """PDFs that nobody would want: each gives a document, or one message with the way out."""
 
+import gc
 import resource
 import time
 
@@ -143,6 +144,22 @@ def test_a_page_of_a_drawing_with_thousands_of_strokes():
     start = time.process_time()
     assert texts(parse_file("x.pdf", file.tobytes())) == ["A map with its legend."]
     assert time.process_time() - start < 5
+
+
+def test_the_garbage_collector_is_on_again_and_has_nothing_to_do():
+    whole = pdf("The first page.", "The second page.")
+    parse_file("x.pdf", whole)
+    gc.collect()
+    with pytest.raises(DataError):
+        parse_file("x.pdf", whole[:300])
+    assert gc.isenabled()
+    gc.disable()
+    try:
+        parse_file("x.pdf", whole)
+        assert not gc.isenabled()
+        assert gc.collect() == 0
+    finally:
+        gc.enable()
 
 
 def test_every_prefix_of_a_file_gives_a_document_or_a_data_error(capfd):

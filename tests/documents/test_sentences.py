@@ -232,7 +232,21 @@ def test_skipping_plain_ends_changes_nothing_of_punkt(words):
     parameters = PunktParameters()
     parameters.abbrev_types = set(module._ABBREVIATIONS)
     text = " ".join(words).replace(" .", ".").replace(" ;", ";")
-    assert list(module._punkt().span_tokenize(text)) == list(PunktSentenceTokenizer(parameters).span_tokenize(text))
+    spans = list(PunktSentenceTokenizer(parameters).span_tokenize(text))
+    assert list(module._punkt().span_tokenize(text)) == spans
+    assert spaced(text, module._punkt_starts(text)) == spaced(text, [start for start, _ in spans])
+
+
+@settings(max_examples=300)
+@given(st.text("aB.?! \n\"')]-”「é1,;"))
+def test_sentences_begin_where_punkt_begins_them(text):
+    spans = module._punkt().span_tokenize(text)
+    assert spaced(text, module._punkt_starts(text)) == spaced(text, [start for start, _ in spans])
+
+
+def spaced(text, starts):
+    """Those behind white space inside the text."""
+    return {start for start in starts if 0 < start < len(text) and text[start - 1].isspace()}
 
 
 RULES = [
