@@ -258,7 +258,7 @@ def _score(arguments: argparse.Namespace) -> int:
 
 
 def _compare(arguments: argparse.Namespace) -> int:
-    from kohaku_ray.engine.results import submission_of, truth_of
+    from kohaku_ray.engine.runs import submission_of, truth_of
     from kohaku_ray.evaluation.compare import compare_files, render
 
     truth = arguments.truth or truth_of(arguments.runs)

@@ -30,8 +30,10 @@ def loaded_after(code: str) -> set[str]:
         "from kohaku_ray.config import load_config; load_config('demo')",
         "import kohaku_ray.systems.kohaku",
         "import kohaku_ray.evaluation.report, kohaku_ray.ensemble.aggregate",
+        "import kohaku_ray.engine.runs, kohaku_ray.evaluation.compare",
+        "from kohaku_ray.config.sweep import load_sweep; load_sweep('paper')",
     ],
-    ids=["package", "help", "config", "systems", "files"],
+    ids=["package", "help", "config", "systems", "files", "compare", "sweep"],
 )
 def test_nothing_heavy_is_loaded(code):
     assert loaded_after(code) == set()
@@ -91,12 +93,40 @@ def test_score_prints_a_list_of_records(tmp_path, capsys):
         (["show", "/none", "q1"], 1, "holds no votes.parquet"),
     ],
 )
-def test_what_is_wrong_is_one_line_and_an_exit_code(arguments, code, message, capsys):
+def test_what_is_wrong_is_one_line_and_an_exit_code(arguments, code, message, capsys, monkeypatch):
+    monkeypatch.setenv("HF_HUB_OFFLINE", "0")  # a hub may be asked for the models named here
     assert main(arguments) == code
     said = capsys.readouterr().err
     assert said.startswith("kohaku-ray: ")
     assert message in said
     assert "Traceback" not in said
+
+
+def test_compare_shows_which_questions_flipped(tmp_path, capsys):
+    truth = write(tmp_path, "truth.csv", [("a", "1", "[x]"), ("b", "2", "[x]"), ("c", "3", "[x]")])
+    one = write(tmp_path, "one.csv", [("a", "1", "[x]"), ("b", "9", "[x]"), ("c", "3", "[x]")])
+    (tmp_path / "run").mkdir()
+    Path(write(tmp_path / "run", "submission.csv", [("a", "1", "[x]"), ("b", "2", "[x]"), ("c", "7", "[x]")]))
+    assert main(["compare", one, str(tmp_path / "run"), "--truth", truth]) == 0
+    out = capsys.readouterr().out
+    lines = [line.split() for line in out.splitlines()]
+    assert [line[0] for line in lines if line and line[0] in {"a", "b", "c"}] == ["c", "b"], out
+    for value in ("9", "7", "permutation"):
+        assert value in out
+
+
+def test_compare_takes_the_truth_from_a_runs_own_questions(tmp_path, capsys):
+    run = tmp_path / "run"
+    run.mkdir()
+    gold = sample_path("questions.csv")
+    (run / "config.yaml").write_text("questions: {path: 'sample:questions.csv'}\n")
+    (run / "submission.csv").write_bytes(Path(gold).read_bytes())
+    assert main(["compare", str(run), gold]) == 0
+    assert "1.0000" in capsys.readouterr().out
+    assert main(["compare", gold, gold]) == 1
+    assert "say --truth CSV" in capsys.readouterr().err
+    assert main(["compare", str(tmp_path), gold, "--truth", gold]) == 1
+    assert "holds no submission.csv: the run has not finished" in capsys.readouterr().err
 
 
 def test_validate_prints_the_whole_configuration_and_starts_nothing(capsys, tmp_path):
@@ -128,3 +158,12 @@ def test_a_share_is_a_share(value, capsys):
     with pytest.raises(SystemExit) as stop:
         main(["vote", "a.csv", "-o", "o.csv", "--blank-quorum", value])
     assert stop.value.code == 2
+
+
+def test_a_model_that_may_not_be_downloaded_is_said_not_to_be_there(capsys, monkeypatch):
+    pytest.importorskip("vllm")
+    monkeypatch.setenv("HF_HUB_OFFLINE", "1")
+    monkeypatch.delenv("RAY_ADDRESS", raising=False)
+    big = "deployments.big={kind: vllm, model: nobody/nothing, cpus: 1}"
+    assert main(["validate", "demo", "--set", big, "--set", "generation.model=big"]) == 2
+    assert "model is nobody/nothing and HF_HUB_OFFLINE is set, but no downloaded model" in capsys.readouterr().err

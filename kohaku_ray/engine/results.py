@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Sequence
 
 from kohaku_ray.config import Config, load_config
 from kohaku_ray.engine.answering import AnswerSummary
@@ -74,32 +73,6 @@ def score_run(config: Config, run: str) -> ScoreReport | None:
         return run_score(truth, [f"{run}/submission.csv"], ("wattbot", "kaggle"), limit=config.questions.limit)
     except DataError:
         return None
-
-
-def submission_of(run: str) -> str:
-    """Find the submission of a run's directory; a file is one itself.
-
-    Raises:
-        DataError: The run has not finished, or there is neither.
-    """
-    if not os.path.isdir(run):
-        return run
-    file = f"{run}/submission.csv"
-    if not os.path.isfile(file):
-        raise DataError(f"{run} holds no submission.csv: the run has not finished, or this is no run's directory")
-    return file
-
-
-def truth_of(runs: Sequence[str]) -> str:
-    """Find gold answers: the question file of the first run that says which one it answered.
-
-    Raises:
-        DataError: No run does.
-    """
-    for run in runs:
-        if os.path.isfile(f"{run}/config.yaml"):
-            return resolve(load_config(f"{run}/config.yaml").questions.path)
-    raise DataError(f"{', '.join(runs)}: no run's directory among them names its questions: say --truth CSV")
 
 
 def write_run_report(run: str, truth: str | None = None, output: str | None = None) -> str:

@@ -6,7 +6,7 @@ import json
 import os
 import platform
 import uuid
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
@@ -15,7 +15,8 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from kohaku_ray import __version__
-from kohaku_ray.config import Config, as_yaml
+from kohaku_ray.config import Config, as_yaml, load_config
+from kohaku_ray.engine.sources import resolve
 from kohaku_ray.errors import DataError
 
 TABLES = ("answers", "votes", "plans", "evidence", "usage")
@@ -107,3 +108,29 @@ class RunDirectory:
             f"run is {self.path} and cannot be written ({error.strerror or error}): free the disk or its rights, or "
             "set run to another directory; model replies are safe in the ledger"
         )
+
+
+def submission_of(run: str) -> str:
+    """Find the submission of a run's directory; a file is one itself.
+
+    Raises:
+        DataError: The run has not finished, or there is neither.
+    """
+    if not os.path.isdir(run):
+        return run
+    file = f"{run}/submission.csv"
+    if not os.path.isfile(file):
+        raise DataError(f"{run} holds no submission.csv: the run has not finished, or this is no run's directory")
+    return file
+
+
+def truth_of(runs: Sequence[str]) -> str:
+    """Find gold answers: the question file of the first run that says which one it answered.
+
+    Raises:
+        DataError: No run does.
+    """
+    for run in runs:
+        if os.path.isfile(f"{run}/config.yaml"):
+            return resolve(load_config(f"{run}/config.yaml").questions.path)
+    raise DataError(f"{', '.join(runs)}: no run's directory among them names its questions: say --truth CSV")
