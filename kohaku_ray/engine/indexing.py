@@ -2,7 +2,8 @@
 
 Two passes of Ray Data. The first parses (CPU tasks) and counts what is new; the second encodes it (an actor pool, on
 GPUs where there are any). So progress knows its total, no vector is computed twice, and blocks divide evenly among the
-encoders. Vectors go to the index directory as they are made: an interrupted job repeats none of them.
+encoders. Vectors go to the index directory as they are made: an interrupted job repeats none of them. What needs no
+vector, BM25, is made meanwhile; a reducer does the rest.
 """
 
 from __future__ import annotations
@@ -33,7 +34,7 @@ from kohaku_ray.engine.sources import anchored, find_sources, read_metadata
 from kohaku_ray.engine.tools import encoder_settings, index_settings
 from kohaku_ray.errors import DataError
 from kohaku_ray.index.assemble import texts_to_encode
-from kohaku_ray.index.build import REJECT_SCHEMA, build_index
+from kohaku_ray.index.build import REJECT_SCHEMA, build_index, build_terms
 from kohaku_ray.index.identity import KEY_BYTES, no_keys, vector_keys
 from kohaku_ray.index.pending import PendingVectors
 from kohaku_ray.index.store import known_vectors
@@ -44,7 +45,8 @@ from kohaku_ray.tree.nodes import NodeTable
 BLOCK_ROWS = 8192
 """Most texts of one encoding block; fewer where that would leave encoders without work."""
 MIN_BLOCK_ROWS = 256
-BLOCKS_PER_ENCODER = 8
+BLOCKS_PER_ENCODER = 16
+"""At least so many, so that no encoder works on for long when the others are done."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -125,6 +127,9 @@ def run_index(config: Config) -> IndexSummary:
         say(f"parse   {len(files)}/{len(files)} files, {len(rejects)} rejected, {n_texts} texts to encode")
         if len(rejects) == len(files):
             raise DataError(f"none of {len(files)} files can be used; the first: {rejects[0][0]}: {rejects[0][1]}")
+        blocks = parsed.to_arrow_refs()
+        # Holds no CPU: it must not wait for the encoders, which take them all and last longer.
+        terms = ray.remote(terms_of).options(num_cpus=0).remote(config, blocks, dropped)
         parse_s = time.perf_counter() - started
         started = time.perf_counter()
         with unwrapped():
@@ -132,7 +137,7 @@ def run_index(config: Config) -> IndexSummary:
         encode_s = time.perf_counter() - started
         started = time.perf_counter()
         reduce = ray.remote(_reduce).options(num_cpus=1, max_retries=1)
-        counts = fetch(reduce.remote(config, parsed.to_arrow_refs(), rejects))
+        counts = fetch(reduce.remote(config, blocks, rejects, terms))
         reduce_s = time.perf_counter() - started
     return IndexSummary(
         path=config.index.path,
@@ -330,26 +335,48 @@ class Encode:
         return pa.table({"n_texts": [len(batch)], "encoder": [self._name]})
 
 
-def _reduce(config: Config, blocks: Sequence[Any], rejects: Sequence[tuple[str, str]]) -> dict[str, Any]:
+def terms_of(config: Config, blocks: Sequence[Any], dropped: frozenset[str]) -> dict[str, pa.Table]:
+    """Build BM25 over all documents (a task).
+
+    Args:
+        config: The job's configuration.
+        blocks: Refs of what ``parse`` returns.
+        dropped: Files that are not used.
+    """
+    return build_terms(NodeTable(_joined(_used(blocks, dropped), "nodes")), index_settings(config))
+
+
+def _reduce(
+    config: Config, blocks: Sequence[Any], rejects: Sequence[tuple[str, str]], terms: Mapping[str, pa.Table]
+) -> dict[str, Any]:
     """Put all documents together, propagate and build (the reducer task)."""
-    dropped = {file for file, _ in rejects}
-    good = [row for block in blocks for row in ray.get(block).to_pylist() if row["file"] not in dropped]
-    good.sort(key=lambda row: row["doc_id"])
+    used = _used(blocks, frozenset(file for file, _ in rejects))
     pending = PendingVectors(config.index.path)
     keys, vectors = pending.load(encoder_settings(config))
     counts = build_index(
         config.index.path,
-        nodes=pa.concat_tables(_unpacked(row["nodes"]) for row in good),
-        documents=pa.concat_tables(_unpacked(row["document"]) for row in good),
+        nodes=_joined(used, "nodes"),
+        documents=_joined(used, "document"),
         rejects=pa.table(
             {"file": [file for file, _ in rejects], "reason": [reason for _, reason in rejects]}, schema=REJECT_SCHEMA
         ),
         keys=keys,
         vectors=vectors,
         settings=index_settings(config),
+        terms=terms,
     )
     pending.clear()
     return counts
+
+
+def _used(blocks: Sequence[Any], dropped: frozenset[str]) -> list[dict[str, Any]]:
+    """Rows of what ``parse`` returns, by document id, those of dropped files left out."""
+    rows = [row for block in ray.get(list(blocks)) for row in block.to_pylist() if row["file"] not in dropped]
+    return sorted(rows, key=lambda row: row["doc_id"])
+
+
+def _joined(rows: Sequence[Mapping[str, Any]], column: str) -> pa.Table:
+    return pa.concat_tables(_unpacked(row[column]) for row in rows)
 
 
 class _Unknown:

@@ -21,7 +21,7 @@ from kohaku_ray.index.terms import TermIndex
 from kohaku_ray.index.vectors import VectorIndex
 from kohaku_ray.tree.nodes import DOCUMENT, KINDS, PARAGRAPH, NodeTable
 
-__all__ = ["REJECT_SCHEMA", "IndexSettings", "build_index", "texts_to_encode"]
+__all__ = ["REJECT_SCHEMA", "IndexSettings", "build_index", "build_terms", "texts_to_encode"]
 
 REJECT_SCHEMA = pa.schema(
     [pa.field("file", pa.string(), nullable=False), pa.field("reason", pa.string(), nullable=False)]
@@ -69,6 +69,7 @@ def build_index(
     keys: Keys,
     vectors: F32,
     settings: IndexSettings,
+    terms: Mapping[str, pa.Table] | None = None,
 ) -> dict[str, Any]:
     """Write the index of some documents over whatever index is there; readers see the old one until all is written.
 
@@ -80,6 +81,7 @@ def build_index(
         keys: Shape ``(m,)``; ``vector_keys`` of the texts encoded for this build, in any order.
         vectors: Shape ``(m, d)``; their unit vectors. Texts the old index knows need not be among them.
         settings: What the index is built with.
+        terms: What ``build_terms`` makes of the nodes, if that is done.
 
     Returns:
         Counts: n_documents, n_sections, n_paragraphs, n_sentences, n_nodes, n_rejects, n_vectors (searched), n_encoded
@@ -99,7 +101,9 @@ def build_index(
     for name, table in (("nodes", tree.table), ("documents", documents), ("rejects", rejects)):
         files.parquet(name, table)
     _write_vectors(files, layout, encoded.keys, settings.factory)
-    n_terms = _write_terms(files, tree, settings)
+    terms = build_terms(tree, settings) if terms is None else terms
+    for name, table in terms.items():
+        files.arrow(name, "bm25", table)
     counts = {
         **{f"n_{kind}s": int((tree.kind == code).sum()) for code, kind in enumerate(KINDS)},
         "n_nodes": len(tree),
@@ -107,11 +111,24 @@ def build_index(
         "n_vectors": layout.n_searched,
         "n_encoded": len(encoded.keys) - encoded.n_reused,
         "n_reused": encoded.n_reused,
-        "n_terms": n_terms,
+        "n_terms": terms["terms"].num_rows,
         "n_bytes": sum(entry["bytes"] for entry in files.written.values()),
     }
     publish(files.directory, _manifest(files, settings, counts, layout.matrix.shape[1]))
     return counts
+
+
+def build_terms(tree: NodeTable, settings: IndexSettings) -> dict[str, pa.Table]:
+    """Build the BM25 part of an index, which needs no vector: its tables by file, to be given to ``build_index``."""
+    has_text = tree.table["n_chars"].to_numpy() > 0
+    rows = np.flatnonzero((tree.kind == PARAGRAPH) & has_text).astype(np.int64)
+    texts = tree.table["text"].take(pa.array(rows)).to_pylist()
+    terms = TermIndex.build(texts, rows, settings.k1, settings.b)
+    return {
+        "terms": pa.table({"term": pa.array(terms.terms, pa.string()), "end": pa.array(terms.offsets[1:])}),
+        "postings": pa.table({"place": pa.array(terms.places), "weight": pa.array(terms.weights)}),
+        "paragraphs": pa.table({"row": pa.array(rows)}),
+    }
 
 
 class _BuildFiles:
@@ -126,9 +143,8 @@ class _BuildFiles:
         self.directory.write_parquet(name, table)
         self._note(role, name, table.num_rows)
 
-    def arrow(self, role: str, place: str, columns: Mapping[str, pa.Array]) -> None:
+    def arrow(self, role: str, place: str, table: pa.Table) -> None:
         name = f"{place}/{role}-{self.build}.arrow"
-        table = pa.table(dict(columns))
         self.directory.write_arrow(name, table)
         self._note(role, name, table.num_rows)
 
@@ -142,23 +158,12 @@ class _BuildFiles:
 
 
 def _write_vectors(files: _BuildFiles, layout: Layout, keys: Keys, factory: str) -> None:
-    files.arrow("vectors", "vectors", {"row": pa.array(layout.rows), "vector": matrix_column(layout.matrix)})
+    columns = {"row": pa.array(layout.rows), "vector": matrix_column(layout.matrix)}
+    files.arrow("vectors", "vectors", pa.table(columns))
     raw = pa.FixedSizeBinaryArray.from_buffers(pa.binary(KEY_BYTES), len(keys), [None, pa.py_buffer(keys)])
-    files.arrow("keys", "vectors", {"key": raw, "place": pa.array(layout.places)})
+    files.arrow("keys", "vectors", pa.table({"key": raw, "place": pa.array(layout.places)}))
     searched = slice(0, layout.n_searched)
     files.faiss(VectorIndex.build(layout.matrix[searched], layout.rows[searched], factory))
-
-
-def _write_terms(files: _BuildFiles, tree: NodeTable, settings: IndexSettings) -> int:
-    has_text = tree.table["n_chars"].to_numpy() > 0
-    rows = np.flatnonzero((tree.kind == PARAGRAPH) & has_text).astype(np.int64)
-    texts = tree.table["text"].take(pa.array(rows)).to_pylist()
-    terms = TermIndex.build(texts, rows, settings.k1, settings.b)
-    ends = pa.array(terms.offsets[1:])
-    files.arrow("terms", "bm25", {"term": pa.array(terms.terms, pa.string()), "end": ends})
-    files.arrow("postings", "bm25", {"place": pa.array(terms.places), "weight": pa.array(terms.weights)})
-    files.arrow("paragraphs", "bm25", {"row": pa.array(rows)})
-    return len(terms.terms)
 
 
 def _manifest(files: _BuildFiles, settings: IndexSettings, counts: Mapping[str, int], dim: int) -> dict[str, Any]:

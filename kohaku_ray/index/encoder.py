@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import functools
-import threading
 from collections.abc import Callable, Iterator, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from typing import Any
 
@@ -14,7 +12,7 @@ import numpy as np
 from kohaku_ray.arrays import F32, I64
 from kohaku_ray.errors import ConfigError
 from kohaku_ray.index.identity import encoder_identity
-from kohaku_ray.index.models import Backend, Device, Precision, load_model, native_dim, padded, window
+from kohaku_ray.index.models import Backend, Device, Precision, load_model
 from kohaku_ray.tree.propagate import unit_rows
 
 QUERY_TOKENS = 256
@@ -78,7 +76,7 @@ class SentenceEncoder:
                 "adapters: set backend to torch"
             )
         self._model = load_model(model, revision, backend, precision, device, trust_remote_code, cache_dir)
-        own_dim = native_dim(self._model)
+        own_dim = self._model.dim
         if dim is not None and not 1 <= dim <= own_dim:
             raise ConfigError(
                 f"encoder.dim is {dim} but {model} gives {own_dim}: choose 1 to {own_dim}, or leave it out"
@@ -87,13 +85,12 @@ class SentenceEncoder:
         self._batch_tokens = batch_tokens
         self._query = self._role("query", query_prompt, query_task)
         self._passage = self._role("passage", passage_prompt, passage_task)
-        on_cpu = self._model.device.type == "cpu"
         self._query_tokens, self._query_bucket = (
-            (QUERY_TOKENS, QUERY_BUCKET) if on_cpu else (GPU_QUERY_TOKENS, GPU_QUERY_BUCKET)
+            (QUERY_TOKENS, QUERY_BUCKET) if self._model.on_cpu else (GPU_QUERY_TOKENS, GPU_QUERY_BUCKET)
         )
         # quantised kernels scale activations by the whole batch: alone, a text's vector is its own
         self._one_by_one = precision == "int8"
-        self._pool = _one_thread_each() if on_cpu else None
+        self._pool = self._model.pool()
         self._arguments: dict[str, Any] = {
             "model": model,
             "revision": revision,
@@ -140,13 +137,11 @@ class SentenceEncoder:
         return self._lengths(texts, special=False)
 
     def _role(self, role: str, prompt: str | None, task: str | None) -> _Role:
-        known = self._model.prompts or {}
         name = self._model.default_prompt_name if prompt is None else prompt
-        resolved = known.get(name, prompt) or None
-        takes_task = "task" in self._model.get_model_kwargs()
-        if task is not None and not takes_task:
+        resolved = None if name is None else self._model.prompts.get(name, prompt) or None
+        if task is not None and not self._model.takes_task:
             raise ConfigError(f"encoder.{role}_task is {task!r} but the model takes no task: leave it out")
-        longest = window(self._model)
+        longest = self._model.window
         overhead = int(self._lengths([resolved or ""], special=True)[0])
         if overhead >= longest:
             raise ConfigError(
@@ -155,13 +150,9 @@ class SentenceEncoder:
         return _Role(resolved, task, longest, overhead)
 
     def _lengths(self, texts: Sequence[str], *, special: bool) -> I64:
-        tokenizer = self._model.tokenizer
         lengths: list[int] = []
         for block in _blocks(texts, 4096):
-            ids = tokenizer(block, add_special_tokens=special, truncation=False, padding=False, verbose=False)[
-                "input_ids"
-            ]
-            lengths += map(len, ids)
+            lengths += self._model.lengths(block, special=special)
         return np.array(lengths, dtype=np.int64)
 
     def _full_lengths(self, texts: Sequence[str], role: _Role) -> I64:
@@ -237,17 +228,10 @@ class SentenceEncoder:
         return vectors
 
     def _features(self, texts: list[str], role: _Role, pad_to: int) -> dict[str, Any]:
-        features: dict[str, Any] = self._model.preprocess(texts, prompt=role.prompt, **role.kwargs)
-        return padded(features, pad_to, self._model.tokenizer) if pad_to else features
+        return self._model.features(texts, role.prompt, pad_to, **role.kwargs)
 
     def _forward_batch(self, features: dict[str, Any], role: _Role) -> F32:
-        import torch
-
-        device = self._model.device
-        moved = {key: value.to(device) if torch.is_tensor(value) else value for key, value in features.items()}
-        with torch.inference_mode():
-            vectors = self._model(moved, **role.kwargs)["sentence_embedding"]
-        return unit_rows(vectors[:, : self.dim].float().cpu().numpy())
+        return unit_rows(self._model.embed(features, **role.kwargs)[:, : self.dim])
 
 
 @dataclass(frozen=True, slots=True)
@@ -280,25 +264,3 @@ class _Role:
 def _blocks(values: Sequence[Any], size: int) -> Iterator[list[Any]]:
     for first in range(0, len(values), size):
         yield list(values[first : first + size])
-
-
-def _one_thread_each() -> ThreadPoolExecutor | None:
-    """Make as many threads as torch would use, each of which computes alone; None where that is one.
-
-    Whole passes side by side use the cores better than threads within a pass, and a vector comes out the same to the
-    bit however many threads there are.
-    """
-    import torch
-
-    n_threads = torch.get_num_threads()
-    return ThreadPoolExecutor(n_threads, "encode", _compute_alone, (n_threads,)) if n_threads > 1 else None
-
-
-def _compute_alone(n_threads: int) -> None:
-    import torch
-
-    torch.set_num_threads(1)
-    # That also set what threads to come start with: another thread, which ends at once, puts it back.
-    other = threading.Thread(target=torch.set_num_threads, args=(n_threads,))
-    other.start()
-    other.join()

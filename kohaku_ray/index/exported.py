@@ -1,7 +1,7 @@
 """A transformer as an ONNX file: exported once, kept in a directory, computed by onnxruntime or openvino.
 
-Only the first module of a sentence-transformers model is exported; its pooling and normalisation stay as they are. The
-file is named by the digest of the model it came from, and written whole or not at all.
+Only the first module of a sentence-transformers model is exported; where a tokenizer and a pooling are all the rest,
+these are described beside it. The directory is named by the digest of the model, and written whole or not at all.
 """
 
 from __future__ import annotations
@@ -23,13 +23,13 @@ import numpy as np
 
 from kohaku_ray.arrays import F32, I64
 from kohaku_ray.errors import ConfigError
+from kohaku_ray.index.loaded import LoadedModel
+from kohaku_ray.index.plain import Compute, describe
 
 Backend = Literal["onnx", "openvino"]
 Precision = Literal["float32", "int8"]
-Compute = Callable[[Mapping[str, I64]], F32]
-"""Named inputs of shape ``(rows, tokens)`` in, token vectors of shape ``(rows, tokens, d)`` out."""
 
-EXPORT = "1"
+EXPORT = "2"
 """How models are exported; another number makes every kept file stale."""
 
 OPSET = 17
@@ -58,32 +58,33 @@ def kept_at(cache_dir: Path, digest: str, precision: str) -> Path:
     return cache_dir / f"{digest[:32]}-{EXPORT}-{precision}"
 
 
-def compute_by(loaded: Any, digest: str, backend: Backend, precision: Precision, cache_dir: Path) -> None:
-    """Let another library compute a loaded model's transformer, and free its own weights.
+@contextmanager
+def kept(load: Callable[[], Any], digest: str, precision: Precision, cache_dir: Path) -> Iterator[Path]:
+    """Hold a model's export while it is read; make it first where it is missing or damaged.
 
     Args:
-        loaded: A ``SentenceTransformer`` in float32 on the CPU; changed in place.
+        load: Gives the ``SentenceTransformer``, in float32 on the CPU; called when there is something to export.
         digest: Hash of the model's files.
-        backend: What computes it, on one thread a call.
         precision: ``int8``: weights quantised by channel, activations as they come.
         cache_dir: Where exports are kept.
+
+    Yields:
+        Its directory.
 
     Raises:
         ConfigError: The model cannot be exported, or the directory cannot be written.
     """
-    inner = getattr(loaded[0], "auto_model", None)
-    if inner is None:
-        raise ConfigError(
-            f"encoder.backend is {backend} but the model's first module is a {type(loaded[0]).__name__}, "
-            "not a transformer: set backend to torch"
-        )
-    examples = _examples(loaded, inner)
     directory = kept_at(cache_dir, digest, precision)
     with _prepared(directory):
         if not _is_whole(directory):
-            _publish(directory, lambda scratch: _write(scratch, inner, examples, precision, cache_dir, digest))
-        compute = by_onnxruntime(directory / MODEL) if backend == "onnx" else by_openvino(directory / MODEL)
-    _replace(inner, compute, list(examples[0]))
+            loaded = load()
+            _publish(directory, lambda scratch: _write(scratch, loaded, digest, precision, cache_dir))
+        yield directory
+
+
+def compute_by(backend: Backend, path: Path) -> Compute:
+    """Open an export in a library, which computes it on one thread a call."""
+    return by_onnxruntime(path) if backend == "onnx" else by_openvino(path)
 
 
 def _examples(loaded: Any, inner: Any) -> list[dict[str, Any]]:
@@ -98,18 +99,21 @@ def _examples(loaded: Any, inner: Any) -> list[dict[str, Any]]:
     ]
 
 
-def _write(
-    scratch: Path, inner: Any, examples: Sequence[dict[str, Any]], precision: Precision, cache_dir: Path, digest: str
-) -> None:
-    """Export, or quantise what is exported already."""
+def _write(scratch: Path, loaded: Any, digest: str, precision: Precision, cache_dir: Path) -> None:
+    """Export, or quantise what is exported already, and describe the rest of the model."""
+    inner = getattr(loaded[0], "auto_model", None)
+    if inner is None:
+        raise ConfigError(
+            f"the encoder's first module is a {type(loaded[0]).__name__}, not a transformer, and cannot be exported to "
+            "ONNX: set encoder.backend to torch"
+        )
+    examples = _examples(loaded, inner)
     if precision == "float32":
         _export(inner, examples, scratch / MODEL)
-        return
-    full = kept_at(cache_dir, digest, "float32")
-    with _prepared(full):
-        if not _is_whole(full):
-            _publish(full, lambda inside: _export(inner, examples, inside / MODEL))
-        _quantise(full / MODEL, scratch / MODEL)
+    else:
+        with kept(lambda: loaded, digest, "float32", cache_dir) as full:
+            _quantise(full / MODEL, scratch / MODEL)
+    describe(scratch, LoadedModel(loaded), list(examples[0]))
 
 
 def _export(inner: Any, examples: Sequence[dict[str, Any]], path: Path) -> None:
@@ -185,7 +189,7 @@ def by_onnxruntime(path: Path) -> Compute:
     takes = [entry.name for entry in session.get_inputs()]
 
     def compute(inputs: Mapping[str, I64]) -> F32:
-        vectors: F32 = session.run(None, {name: inputs[name] for name in takes})[0]
+        vectors: F32 = session.run(None, {name: np.ascontiguousarray(inputs[name]) for name in takes})[0]
         return vectors
 
     return compute
@@ -203,20 +207,22 @@ def by_openvino(path: Path) -> Compute:
     def compute(inputs: Mapping[str, I64]) -> F32:
         if not hasattr(own, "request"):
             own.request = compiled.create_infer_request()
-        vectors: F32 = own.request.infer({name: inputs[name] for name in takes})[0].copy()
+        vectors: F32 = own.request.infer({name: np.ascontiguousarray(inputs[name]) for name in takes})[0].copy()
         return vectors
 
     return compute
 
 
-def _replace(inner: Any, compute: Compute, names: Sequence[str]) -> None:
+def replace(loaded: Any, compute: Compute) -> None:
+    """Let another library compute a loaded model's transformer, and free its own weights; changed in place."""
     import torch
     from transformers.modeling_outputs import BaseModelOutput
 
     def forward(**features: Any) -> Any:
-        vectors = compute({name: np.ascontiguousarray(features[name].numpy()) for name in names})
-        return BaseModelOutput(last_hidden_state=torch.from_numpy(vectors))
+        arrays = {name: value.numpy() for name, value in features.items() if torch.is_tensor(value)}
+        return BaseModelOutput(last_hidden_state=torch.from_numpy(compute(arrays)))
 
+    inner = loaded[0].auto_model
     inner.forward = forward
     for parameter in inner.parameters():
         parameter.data = parameter.data.new_empty(0)

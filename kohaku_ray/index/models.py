@@ -1,17 +1,57 @@
-"""Loading a sentence-transformers model, and the facts an encoder needs of it."""
+"""Loading a sentence-transformers model, and what an encoder needs of it."""
 
 from __future__ import annotations
 
+import functools
+from collections.abc import Callable, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, Literal, Protocol
 
+from kohaku_ray.arrays import F32
 from kohaku_ray.errors import ConfigError
 from kohaku_ray.index import exported
 from kohaku_ray.index.identity import files_digest, locate_model, model_directory
+from kohaku_ray.index.loaded import LoadedModel
+from kohaku_ray.index.plain import PlainModel, is_described
 
 Backend = Literal["torch", "onnx", "openvino"]
 Precision = Literal["float32", "float16", "bfloat16", "int8"]
 Device = Literal["auto", "cpu", "cuda"]
+
+
+class Model(Protocol):
+    """A sentence-transformers model, whoever computes it; attributes as of ``LoadedModel``."""
+
+    dim: int
+    window: int
+    prompts: Mapping[str, str]
+    default_prompt_name: str | None
+    takes_task: bool
+    on_cpu: bool
+
+    def pool(self) -> ThreadPoolExecutor | None:
+        """Make threads that run ``embed`` side by side; None where one does."""
+        ...
+
+    def lengths(self, texts: Sequence[str], *, special: bool) -> list[int]:
+        """Count each text's tokens, with or without special ones, however long it is."""
+        ...
+
+    def features(self, texts: Sequence[str], prompt: str | None, pad_to: int, **task: Any) -> dict[str, Any]:
+        """Tokenise texts, cut at the window, for one forward pass.
+
+        Args:
+            texts: At least one.
+            prompt: Put before each.
+            pad_to: Tokens of each row; 0: the longest text's.
+            task: At most ``task``, for a model that takes one.
+        """
+        ...
+
+    def embed(self, features: Mapping[str, Any], **task: Any) -> F32:
+        """Run a forward pass: shape ``(rows, dim)``."""
+        ...
 
 
 def load_model(
@@ -22,7 +62,7 @@ def load_model(
     device: Device,
     trust_remote_code: bool,
     cache_dir: str | None = None,
-) -> Any:
+) -> Model:
     """Load a sentence-transformers model for inference.
 
     Raises:
@@ -30,6 +70,32 @@ def load_model(
             no GPU, or the model cannot be loaded or exported.
     """
     _check_backend(backend, precision, device)
+    if backend == "torch":
+        return LoadedModel(_sentence_transformer(model, revision, device, trust_remote_code, {"dtype": precision}))
+    # Plain matrix products, which every runtime knows to fuse.
+    kwargs = {"dtype": "float32", "attn_implementation": "eager"}
+    load = functools.partial(_sentence_transformer, model, revision, "cpu", trust_remote_code, kwargs)
+    digest = files_digest(model_directory(model, revision))
+    directory = Path(cache_dir) if cache_dir else exported.default_cache_dir()
+    return _exported_model(load, digest, backend, "int8" if precision == "int8" else "float32", directory)
+
+
+def _exported_model(
+    load: Callable[[], Any], digest: str, backend: exported.Backend, precision: exported.Precision, cache_dir: Path
+) -> Model:
+    """Open a model's export: by itself where it is described, else in the place of the loaded model's transformer."""
+    with exported.kept(load, digest, precision, cache_dir) as directory:
+        compute = exported.compute_by(backend, directory / exported.MODEL)
+        if is_described(directory):
+            return PlainModel(directory, compute)
+    loaded = load()
+    exported.replace(loaded, compute)
+    return LoadedModel(loaded)
+
+
+def _sentence_transformer(
+    model: str, revision: str | None, device: Device, trust_remote_code: bool, kwargs: Mapping[str, str]
+) -> Any:
     import torch
     from sentence_transformers import SentenceTransformer
     from transformers.utils import logging
@@ -39,25 +105,16 @@ def load_model(
     has_gpu = torch.cuda.is_available()
     if device == "cuda" and not has_gpu:
         raise ConfigError("encoder.device is 'cuda' but this process sees no GPU: set it to auto or cpu")
-    kwargs: dict[str, Any] = {"dtype": getattr(torch, "float32" if precision == "int8" else precision)}
-    if backend != "torch":
-        kwargs["attn_implementation"] = "eager"  # plain matrix products, which every runtime knows to fuse
     try:
-        loaded = SentenceTransformer(
+        return SentenceTransformer(
             located,
             revision=revision,
-            device="cuda" if has_gpu and device != "cpu" and backend == "torch" else "cpu",
+            device="cuda" if has_gpu and device != "cpu" else "cpu",
             trust_remote_code=trust_remote_code,
-            model_kwargs=kwargs,
+            model_kwargs={**kwargs, "dtype": getattr(torch, kwargs["dtype"])},
         ).eval()
     except (OSError, ValueError, ImportError) as error:
         raise ConfigError(f"encoder.model {model!r} cannot be loaded: {error}") from error
-    if backend != "torch":
-        digest = files_digest(model_directory(model, revision))
-        directory = Path(cache_dir) if cache_dir else exported.default_cache_dir()
-        kept: exported.Precision = "int8" if precision == "int8" else "float32"
-        exported.compute_by(loaded, digest, backend, kept, directory)
-    return loaded
 
 
 def _check_backend(backend: Backend, precision: Precision, device: Device) -> None:
@@ -83,31 +140,3 @@ def _check_backend(backend: Backend, precision: Precision, device: Device) -> No
             f"encoder.device is 'cuda' but encoder.backend is {backend}, which computes on the CPU: "
             "set device to auto or backend to torch"
         )
-
-
-def native_dim(model: Any) -> int:
-    """Length of the model's own vectors; the method was renamed in sentence-transformers 6."""
-    renamed = getattr(model, "get_embedding_dimension", None)
-    return int((renamed or model.get_sentence_embedding_dimension)())
-
-
-def window(model: Any) -> int:
-    """Longest text the model takes, in tokens, special ones included; practically endless where it does not say."""
-    windows = (model.max_seq_length, getattr(model.tokenizer, "model_max_length", None))
-    return int(next((window for window in windows if window), 1 << 30))
-
-
-def padded(features: dict[str, Any], length: int, tokenizer: Any) -> dict[str, Any]:
-    """Pad every (rows, tokens) tensor on the tokenizer's side; attention masks and types with zeros."""
-    import torch
-    from torch.nn.functional import pad
-
-    width = features["input_ids"].shape[1]
-    side = (length - width, 0) if tokenizer.padding_side == "left" else (0, length - width)
-    fill = {"input_ids": tokenizer.pad_token_id or 0}
-    return {
-        key: pad(value, side, value=fill.get(key, 0))
-        if torch.is_tensor(value) and value.ndim == 2 and value.shape[1] == width
-        else value
-        for key, value in features.items()
-    }

@@ -6,7 +6,7 @@ import pytest
 
 from kohaku_ray.documents.model import Document, Paragraph, Section
 from kohaku_ray.errors import DataError, TreeError
-from kohaku_ray.index.build import REJECT_SCHEMA, IndexSettings, build_index, texts_to_encode
+from kohaku_ray.index.build import REJECT_SCHEMA, IndexSettings, build_index, build_terms, texts_to_encode
 from kohaku_ray.index.identity import vector_keys
 from kohaku_ray.index.store import Index, known_vectors
 from kohaku_ray.tree.flatten import document_table, flatten
@@ -188,6 +188,17 @@ def call(tmp_path, parsed, encoder, **changes):
         "settings": IndexSettings(encoder=encoder.identity),
     }
     return build_index(str(tmp_path), **(arguments | changes))
+
+
+def test_terms_built_beforehand_give_the_same_index(tmp_path, documents, fake_encoder):
+    encoder, parsed = fake_encoder(), documents("a", "b")
+    tree = NodeTable(pa.concat_tables([flatten(document) for document in parsed]))
+    terms = build_terms(tree, IndexSettings(encoder=encoder.identity))
+    assert terms["terms"]["term"].to_pylist() == sorted(terms["terms"]["term"].to_pylist())
+    assert "kwh" in terms["terms"]["term"].to_pylist()
+    first = call(tmp_path / "one", parsed, encoder)
+    assert call(tmp_path / "two", parsed, encoder, terms=terms) == first
+    assert contents(tmp_path / "one") == contents(tmp_path / "two")
 
 
 def test_bad_input_is_refused_and_names_the_node(tmp_path, documents, fake_encoder):

@@ -33,7 +33,7 @@ def encoder():
 
 @pytest.fixture(scope="module")
 def reference(encoder):
-    return encoder._model
+    return encoder._model.loaded
 
 
 def test_passages_equal_sentence_transformers(encoder, reference):

@@ -1,3 +1,4 @@
+import functools
 import json
 import subprocess
 import sys
@@ -24,6 +25,10 @@ import sys
 from kohaku_ray.index.encoder import SentenceEncoder
 encoder = SentenceEncoder(sys.argv[1], backend="onnx", cache_dir=sys.argv[2])
 print(encoder.encode_queries(["How much energy?"]).tobytes().hex())
+"""
+
+HEAVY = """
+print(*({"torch", "transformers", "sentence_transformers", "onnx"} & sys.modules.keys()))
 """
 
 
@@ -106,8 +111,13 @@ def test_prompts_dim_and_token_counts_work_as_with_torch(cache, sentences):
     assert onnx.count_tokens(sentences).tolist() == plain.count_tokens(sentences).tolist()
 
 
-def test_the_weights_of_torch_are_freed(onnx):
-    assert sum(parameter.numel() for parameter in onnx._model.parameters()) == 0
+def test_a_model_that_cannot_be_described_keeps_its_own_pooling(onnx, sentences, tmp_path, monkeypatch):
+    monkeypatch.setattr(exported, "describe", lambda *_: None)
+    encoder = SentenceEncoder(MODEL, backend="onnx", cache_dir=str(tmp_path))
+    assert sum(parameter.numel() for parameter in encoder._model.loaded.parameters()) == 0  # torch's weights are freed
+    for way in ("encode_passages", "encode_queries"):
+        np.testing.assert_allclose(getattr(encoder, way)(sentences), getattr(onnx, way)(sentences), atol=1e-6)
+    assert encoder.count_tokens(sentences).tolist() == onnx.count_tokens(sentences).tolist()
 
 
 def test_a_model_is_exported_once(onnx, int8, cache, monkeypatch):
@@ -157,6 +167,13 @@ def test_two_processes_that_export_at_once_share_one_export(onnx, tmp_path):
     assert exported._is_whole(directory)
 
 
+def test_a_kept_model_is_loaded_without_torch(onnx, cache):
+    command = [sys.executable, "-c", CONSTRUCT + HEAVY, MODEL, str(cache)]
+    vector, heavy = subprocess.run(command, capture_output=True, text=True, check=True).stdout.split("\n")[:2]
+    assert vector == onnx.encode_queries(["How much energy?"]).tobytes().hex()
+    assert heavy == ""
+
+
 def test_a_failed_export_leaves_nothing_behind(tmp_path, monkeypatch):
     def fail(*_, **__):
         raise RuntimeError("no such operator")
@@ -181,8 +198,10 @@ def test_a_directory_that_cannot_be_written_is_named(tmp_path):
 
 
 def test_a_model_without_a_transformer_is_refused(tmp_path):
-    with pytest.raises(ConfigError, match="backend is onnx but the model's first module is a Linear, not a transf"):
-        exported.compute_by([torch.nn.Linear(1, 1)], "0" * 64, "onnx", "float32", tmp_path)
+    load = functools.partial(list, [torch.nn.Linear(1, 1)])
+    message = "first module is a Linear, not a transformer, and cannot be exported to ONNX: set encoder.backend to"
+    with pytest.raises(ConfigError, match=message), exported.kept(load, "0" * 64, "float32", tmp_path):
+        pass
 
 
 def test_exports_lie_in_the_users_cache_unless_told_otherwise(monkeypatch, tmp_path):
