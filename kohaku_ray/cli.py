@@ -211,7 +211,7 @@ def _sweep(arguments: argparse.Namespace) -> int:
     _print(f"{text}\n\npage: {files[0]}")
     for run_id, reason in list(summary.failed.items())[:10]:
         print(f"kohaku-ray: run {run_id}: {reason}", file=sys.stderr)  # noqa: T201
-    return ROWS_IN_ERROR if summary.failed else OK
+    return ROWS_IN_ERROR if summary.failed or summary.n_errors else OK
 
 
 def _confirmed(what: str) -> bool:

@@ -10,6 +10,7 @@
     │   └── IndexMismatchError   an index built with another configuration
     └── ModelError               a model backend
         ├── ContextOverflowError the prompt is longer than the model takes
+        ├── CutReplyError        the reply is longer than it may be
         └── TransientModelError  may pass by itself: the only one that is retried
 
 A message says what, where, both values and the way out.
@@ -48,6 +49,10 @@ class ModelError(KohakuRayError):
 
 class ContextOverflowError(ModelError):
     """The rendered prompt is longer than the model's window."""
+
+
+class CutReplyError(ModelError):
+    """The model was cut off before its reply was whole."""
 
 
 class TransientModelError(ModelError):

@@ -60,7 +60,7 @@ def read_values(paths: Sequence[str], overrides: Sequence[str] = (), beside: str
     for path in paths:
         values = merge(values, _read(path, (beside,) if beside else ()))
     for text in overrides:
-        _override(values, text)
+        override(values, text)
     return values
 
 
@@ -155,7 +155,12 @@ def merge(below: Mapping[str, Any], above: Mapping[str, Any]) -> dict[str, Any]:
     return merged
 
 
-def _override(values: dict[str, Any], text: str) -> None:
+def override(values: dict[str, Any], text: str) -> None:
+    """Set what ``a.b=c`` says, ``c`` in YAML, in place.
+
+    Raises:
+        ConfigError: It has no key, or what stands above it is no section.
+    """
     key, equals, raw = text.partition("=")
     if not equals or not key.strip():
         raise ConfigError(f"--set {text}: expected KEY=VALUE, such as --set retrieval.top_k=8")

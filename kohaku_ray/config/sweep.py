@@ -19,7 +19,7 @@ from kohaku_ray.config.load import (
     build_config,
     expand,
     explain,
-    merge,
+    override,
     parse_file,
     put,
     read_values,
@@ -33,6 +33,9 @@ SWEEPS = PRESETS / "sweeps"
 
 MEMBERS, VOTE = "ensemble.members", "ensemble.vote."
 """Keys that a study of recorded members may have as axes: nothing else can be answered without new calls."""
+
+DECIDE_NOTHING = ("run", "index.path", "ledger", "cluster")
+"""Keys that say where a run is made, not what comes of it: a sweep has places of its own."""
 
 Values = dict[str, Any]
 
@@ -69,7 +72,7 @@ class TableConfig(Section):
     """One table: axes over configuration keys, combined."""
 
     name: str = ""
-    """Short name, unique in the sweep; that of its file when left out."""
+    """Short name, unique in the sweep; when left out, that of its file, or `table1`, `table2`, …"""
     title: str = ""
     """What it compares."""
     set: dict[str, Any] = Field(default_factory=dict)
@@ -87,6 +90,15 @@ class TableConfig(Section):
     """Makes it a study of recorded members: axes over `ensemble.members` and `ensemble.vote` alone."""
     subsamples: PositiveInt | Literal["all"] = 32
     """Ensembles of each size drawn from the pool; all: the exact expectation."""
+
+    @field_validator("axes", mode="before")
+    @classmethod
+    def _are_lists(cls, axes: Any) -> Any:
+        if isinstance(axes, Mapping):
+            for name, values in axes.items():
+                if not isinstance(values, (list, tuple, dict)):
+                    raise ValueError(f"axis {name} is {values!r}: write its values as a list, or by labels")
+        return axes
 
     @field_validator("name")
     @classmethod
@@ -107,10 +119,19 @@ class TableConfig(Section):
         for name, values in self.axes.items():
             if not values:
                 raise ValueError(f"axis {name} has no values, so the grid is empty: give it one at least")
+            labels = [label for label, _ in _choices(name, values)]
+            if len(set(labels)) != len(labels):
+                raise ValueError(f"axis {name} has the same value twice: {', '.join(labels)}")
         lengths = {name: len(values) for name, values in self.axes.items()}
         if self.combine == "zip" and len(set(lengths.values())) > 1:
             counts = ", ".join(f"{name} {n}" for name, n in lengths.items())
             raise ValueError(f"combine is zip but the axes differ in length ({counts}): make them equal, or use grid")
+        return self
+
+    @model_validator(mode="after")
+    def _all_are_all(self) -> TableConfig:
+        if self.pool is not None and self.subsamples == "all" and self.pool.strata is not None:
+            raise ValueError("subsamples is all but pool.strata is set: only drawn ones have shares, drop one of them")
         return self
 
     @property
@@ -160,7 +181,7 @@ class SweepConfig(Section):
     """Directory of the indexes that cells need, shared likewise."""
     concurrency: PositiveInt = 4
     """Cells under way at once."""
-    tables: tuple[TableConfig, ...]
+    tables: Annotated[tuple[TableConfig, ...], Field(min_length=1)]
     """What is compared."""
 
     @field_validator("base", mode="before")
@@ -248,7 +269,10 @@ def load_sweep(
     values = read_values([*sweep.base, *base], beside=str(file))
     for key, value in sweep.set.items():
         put(values, key, value, where=str(file))
-    values = merge(values, read_values([], overrides))
+    for text in overrides:
+        override(values, text)
+    if "seed" in sweep.set or any(text.partition("=")[0].strip() == "seed" for text in overrides):
+        raise ConfigError(f"{file}: seed is set, but every cell is run with each of the sweep's seeds: set those")
     loaded = LoadedSweep(sweep, values, str(file))
     for table in sweep.tables:
         _check_table(loaded, table)
@@ -291,8 +315,9 @@ def _whole(file: Path) -> Values:
     if not isinstance(values["tables"], list):
         raise ConfigError(f"{file}: tables is {values['tables']!r}, expected a list of tables and names of sweeps")
     tables: list[Any] = []
-    for entry in values["tables"]:
-        tables += _tables_of(str(entry), file) if isinstance(entry, str) else [entry]
+    for number, entry in enumerate(values["tables"], 1):
+        inline = [{"name": f"table{number}", **entry}] if isinstance(entry, Mapping) else [entry]
+        tables += _tables_of(entry, file) if isinstance(entry, str) else inline
     return {"output": f"runs/sweeps/{file.stem}", **values, "tables": tables}
 
 
@@ -326,7 +351,16 @@ def _validated(values: Values, where: str) -> SweepConfig:
     try:
         return SweepConfig.model_validate(values)
     except ValidationError as error:
-        raise ConfigError("; ".join(explain(entry, where) for entry in error.errors())) from None
+        raise ConfigError("; ".join(_explained(entry, where) for entry in error.errors())) from None
+
+
+def _explained(entry: Any, where: str) -> str:
+    """Say what pydantic found; of a key that nobody knows, what it may have meant."""
+    if entry["type"] != "extra_forbidden":
+        return explain(entry, where)
+    key = str(entry["loc"][-1])
+    place = ".".join(str(part) for part in entry["loc"])
+    return f"{where}: no key {place}{did_you_mean(key, [*TableConfig.model_fields, *PoolConfig.model_fields])}"
 
 
 def _check_table(loaded: LoadedSweep, table: TableConfig) -> None:
@@ -340,6 +374,8 @@ def _check_table(loaded: LoadedSweep, table: TableConfig) -> None:
     for key, value in singles:
         if key == "seed":
             raise ConfigError(f"{where}: seed is no axis: every cell is run with each of the sweep's seeds")
+        if key in DECIDE_NOTHING or key.split(".")[0] in DECIDE_NOTHING:
+            raise ConfigError(f"{where}: {key} changes no output, so its cells would be the same runs: leave it out")
         if table.pool is not None and key not in table.set and key != MEMBERS and not key.startswith(VOTE):
             raise ConfigError(
                 f"{where}: {key} is an axis of a study of recorded members, which can vary {MEMBERS} and {VOTE}* "

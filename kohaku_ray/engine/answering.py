@@ -47,6 +47,7 @@ class AnswerSummary:
         run: Directory of the outputs.
         n_questions: Rows in, and rows out.
         n_member_errors: Member answers that carry an error.
+        n_unanswered: Those of them that got no reply, and are asked again by the next start.
         n_questions_in_error: Questions all of whose members carry one.
         n_answers: Member answers asked for: fewer than members × questions where votes were settled early.
         n_calls: Model calls asked for, by source (``ledger``, ``joined``, ``made``).
@@ -59,6 +60,7 @@ class AnswerSummary:
     run: str
     n_questions: int = 0
     n_member_errors: int = 0
+    n_unanswered: int = 0
     n_questions_in_error: int = 0
     n_answers: int = 0
     n_calls: dict[str, int] = field(default_factory=lambda: {"ledger": 0, "joined": 0, "made": 0})
@@ -71,6 +73,7 @@ class AnswerSummary:
         """Count a finished block."""
         self.n_questions += result.n_questions
         self.n_member_errors += result.n_member_errors
+        self.n_unanswered += result.n_unanswered
         self.n_questions_in_error += result.n_questions_in_error
         self.n_answers += result.n_answers
         for source, n in result.n_calls.items():
@@ -162,6 +165,11 @@ class Crew:
             if waiting:
                 free = ray.available_resources().get("CPU", 0)
                 say(f"answer  waiting for {len(waiting)} retriever(s), a CPU each: the cluster has {free:g} free")
+
+    def close(self) -> None:
+        """End the actors now: the CPUs they hold are wanted by the next crew."""
+        for actor in (*self.retrievers, *self.members, self.voter):
+            ray.kill(actor)
 
     def shared(self) -> Counter[tuple[str, str]]:
         """Count what runs asked of the index and what was computed, over all retrievers."""

@@ -2,24 +2,25 @@
 
 from __future__ import annotations
 
+import functools
 import hashlib
 import json
 import os
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
 from kohaku_ray import __version__
 from kohaku_ray.config import Config
-from kohaku_ray.config.schema import Deployment
+from kohaku_ray.config.schema import Deployment, OpenAIConfig
 from kohaku_ray.config.sweep import MEMBERS, LoadedSweep, PoolConfig, Setting, TableConfig
 from kohaku_ray.engine.answering import questions_of
 from kohaku_ray.engine.cluster import deployment_demand, local_gpus
 from kohaku_ray.engine.runs import TABLES
 from kohaku_ray.engine.segments import SegmentStore
 from kohaku_ray.engine.serving import check_deployment, model_identity, models_of
-from kohaku_ray.engine.sources import anchored, find_sources, read_source
+from kohaku_ray.engine.sources import anchored, find_sources, read_source, resolve
 from kohaku_ray.engine.tools import chat_request, index_settings
 from kohaku_ray.errors import ConfigError, ConflictError, DataError
 from kohaku_ray.generation.prompts import Prompts
@@ -27,6 +28,7 @@ from kohaku_ray.generation.schema import plan_schema
 from kohaku_ray.generation.seeds import request_key, seed_for
 from kohaku_ray.index.store import Index
 from kohaku_ray.records import Question
+from kohaku_ray.submissions import Submission, read_submission
 
 DIGEST_BYTES = 8
 
@@ -99,6 +101,8 @@ def plan_sweep(loaded: LoadedSweep) -> Plan:
     """
     planner = _Planner(loaded)
     tables = tuple(planner.table(table) for table in loaded.sweep.tables)
+    for config in (*planner.runs.values(), *(one for table in tables for one in table.configs.values())):
+        planner.check_truth(config)
     cells = [cell for table in tables for cell in table.cells]
     if all(cell.reason for cell in cells):
         reasons = "; ".join(dict.fromkeys(cell.reason for cell in cells))
@@ -106,15 +110,28 @@ def plan_sweep(loaded: LoadedSweep) -> Plan:
     return Plan(loaded, tables, planner.runs, planner.indexes)
 
 
+def read_truth(config: Config) -> Submission:
+    """Read the gold answers of the questions a run is asked.
+
+    Raises:
+        DataError: There are none, or the file is no CSV with id, answer_value and ref_id.
+    """
+    path, limit = resolve(config.questions.path), config.questions.limit
+    truth = read_submission(path)
+    if not any(row.answer_value for row in truth.rows.values()):
+        raise DataError(f"{path} has no gold answers in answer_value: a sweep compares scores, so add them")
+    return replace(truth, rows=dict(list(truth.rows.items())[:limit]))
+
+
 def is_finished(run: str) -> bool:
-    """Tell whether a run is whole: rows in error are asked again."""
+    """Tell whether a run is whole; answers that got no reply are asked again, whatever else went wrong is recorded."""
     try:
         facts = json.loads(Path(run, "run.json").read_text(encoding="utf-8"))
     except (OSError, ValueError):
         return False
     files = ("config.yaml", "submission.csv", *(f"{name}.parquet" for name in TABLES))
     whole = all(os.path.exists(f"{run}/{name}") for name in files)
-    return whole and facts.get("status") == "finished" and not facts.get("n_member_errors")
+    return whole and facts.get("status") == "finished" and not facts.get("n_unanswered")
 
 
 class _MissingError(Exception):
@@ -142,8 +159,13 @@ class _Planner:
                 cells.append(PlannedCell(digest(dict(setting.at)), setting.at, reason=" ".join(reason.split())))
             else:
                 cells.append(cell)
-                configs[cell.cell_id] = config
+                configs[cell.cell_id] = anchored(config)
         return PlannedTable(table, tuple(cells), configs)
+
+    def check_truth(self, config: Config) -> None:
+        """Check that there is something to score by, before anything is run."""
+        questions = config.questions
+        self._once(("truth", questions), lambda: read_truth(config))
 
     def _cell(self, table: TableConfig, setting: Setting) -> tuple[PlannedCell, Config]:
         seeds = self._loaded.sweep.seeds
@@ -161,7 +183,9 @@ class _Planner:
         cell_id = digest({"pool": pool.model_dump(mode="json"), "cell": config.model_dump(mode="json")})
         if pool.members is None:
             return PlannedCell(cell_id, setting.at), config
-        whole = Setting({}, {MEMBERS: pool.members, "ensemble.stop": "never", "ensemble.waves": None})
+        whole = Setting(
+            {}, {MEMBERS: pool.members, "ensemble.stop": "never", "ensemble.waves": None, "ensemble.vote": {}}
+        )
         _, run_id = self._add(self._loaded.config(table, whole, seed))
         return PlannedCell(cell_id, setting.at, {seed: run_id}), config
 
@@ -169,27 +193,35 @@ class _Planner:
         """Name a run by everything that decides its outputs, and give it and its index their places."""
         config = anchored(config)
         sweep = self._loaded.sweep
-        settings = self._index_settings(config)
         inputs = self._inputs(config)
-        index_id = digest({"settings": settings, "documents": inputs["documents"], "metadata": inputs["metadata"]})
+        built_of = {"version": __version__, "settings": self._index_settings(config)}
+        index_id = digest({**built_of, "documents": inputs["documents"], "metadata": inputs["metadata"]})
         decides = _what_decides({"index": index_id, **inputs}, config)
         cell_id, run_id = digest(decides), digest({**decides, "seed": config.seed})
         index = config.index.model_copy(update={"path": os.path.abspath(f"{sweep.indexes}/{index_id}")})
         run = os.path.abspath(f"{sweep.runs}/{run_id}")
         placed = config.model_copy(update={"run": run, "index": index})
+        if not is_finished(run):  # what is finished needs no model any more
+            self._check_models(config)
         self.runs.setdefault(run_id, placed)
         self.indexes.setdefault(index.path, placed)
         return cell_id, run_id
 
     def _index_settings(self, config: Config) -> dict[str, Any]:
-        """Check that the models are there, and say what the index is made of."""
+        """Say what the index is made of, but for where the encoder's files lie: they are hashed."""
         try:
-            for name, deployment in config.used_deployments.items():
-                self._once(("deployment", name, deployment), lambda: _check_here(config, name, deployment))  # noqa: B023
             settings: dict[str, Any] = self._once(("index", config.index), lambda: index_settings(config).as_mapping())
         except ConfigError as error:
             raise _MissingError(str(error)) from None
-        return settings
+        encoder = {key: value for key, value in settings["encoder"].items() if key != "model"}
+        return {**settings, "encoder": encoder}
+
+    def _check_models(self, config: Config) -> None:
+        try:
+            for name, deployment in config.used_deployments.items():
+                self._once(("deployment", name, deployment), functools.partial(_check_here, config, name, deployment))
+        except ConfigError as error:
+            raise _MissingError(str(error)) from None
 
     def _inputs(self, config: Config) -> dict[str, str]:
         """Digests of the files a run reads."""
@@ -237,7 +269,9 @@ def _what_decides(inputs: Mapping[str, Any], config: Config) -> dict[str, Any]:
 
 
 def _model(deployment: Deployment) -> list[Any]:
-    return [model_identity(deployment), deployment.window_tokens, deployment.tokenizer, deployment.revision]
+    # What counts tokens decides what is shown; a vLLM model's own tokenizer belongs to its identity.
+    counts = [deployment.tokenizer, deployment.revision] if isinstance(deployment, OpenAIConfig) else []
+    return [model_identity(deployment), deployment.window_tokens, *counts]
 
 
 def _files(paths: Sequence[str]) -> str:

@@ -18,7 +18,7 @@ from kohaku_ray.config import Config
 from kohaku_ray.config.sweep import PoolConfig
 from kohaku_ray.engine.runs import RunDirectory
 from kohaku_ray.engine.sources import resolve
-from kohaku_ray.engine.sweep_plan import Plan, PlannedCell, PlannedTable, digest
+from kohaku_ray.engine.sweep_plan import Plan, PlannedCell, PlannedTable, digest, is_finished, read_truth
 from kohaku_ray.engine.voting import rule_of
 from kohaku_ray.ensemble.count import vote_pool
 from kohaku_ray.ensemble.pool import Pool, pool_ballots
@@ -53,12 +53,16 @@ class _Read:
         scores: By question, in the truth's order.
         measures: Means over its answers, by name of ``MEASURES``.
         keys: Of every model call it asked for.
+        n_answers: Its members' answers.
+        n_errors: How many of them carry an error.
     """
 
     run: Run
     scores: tuple[QuestionScore, ...]
     measures: Mapping[str, float]
     keys: tuple[str, ...]
+    n_answers: int
+    n_errors: int
 
 
 def collect(
@@ -134,12 +138,9 @@ class _Reader:
 
     def truth(self, config: Config) -> Submission:
         """Gold answers of the questions a run was asked."""
-        key = (resolve(config.questions.path), config.questions.limit)
+        key = (config.questions.path, config.questions.limit)
         if key not in self._truths:
-            truth = read_submission(key[0])
-            if not any(row.answer_value for row in truth.rows.values()):
-                raise DataError(f"{key[0]} has no gold answers in answer_value: a sweep compares scores, so add them")
-            self._truths[key] = replace(truth, rows=dict(list(truth.rows.items())[: key[1]]))
+            self._truths[key] = read_truth(config)
         return self._truths[key]
 
     def asked(self) -> tuple[Asked, ...]:
@@ -153,7 +154,7 @@ class _Reader:
         """Read a finished run back."""
         directory, truth = RunDirectory(config.run), self.truth(config)
         submission = read_submission(f"{directory.path}/submission.csv")
-        answers = directory.read_table("answers", columns=list(MEASURES.values()))
+        answers = directory.read_table("answers", columns=[*MEASURES.values(), "error"])
         usage = directory.read_table("usage")
         predictions = {
             key: Prediction(row.answer_value or BLANK, row.refs_raw, classify(truth.rows[key], row))
@@ -164,14 +165,21 @@ class _Reader:
             run_id=run_id,
             path=directory.path,
             seed=config.seed,
-            facts={"model": ", ".join(config.answering_deployments), "k": str(config.retrieval.top_k)},
+            facts={"model": _models(config), "k": str(config.retrieval.top_k)},
             predictions=predictions,
             n_calls=len(usage),
             tokens=int(_sum(usage, "prompt_tokens") + _sum(usage, "completion_tokens")),
             service_s=_sum(usage, "service_s"),
         )
         scores = tuple(score_rows(truth, submission, "wattbot"))
-        return _Read(run, scores, _measures(answers), tuple(usage["key"].to_pylist()))
+        n_errors = len(answers) - answers["error"].null_count
+        return _Read(run, scores, _measures(answers), tuple(usage["key"].to_pylist()), len(answers), n_errors)
+
+
+def _models(config: Config) -> str:
+    """Names of the models that answer; deployments of one name may hold different ones."""
+    names = [getattr(deployment, "model", deployment.kind) for deployment in config.answering_deployments.values()]
+    return ", ".join(dict.fromkeys(str(name).rstrip("/").rsplit("/", 1)[-1] for name in names))
 
 
 def _sum(table: pa.Table, column: str) -> float:
@@ -185,13 +193,14 @@ def _measures(answers: pa.Table) -> dict[str, float]:
 
 def _table(planned: PlannedTable, read: Mapping[str, _Read], why: _Missing) -> Table:
     table = planned.table
-    return Table(
-        name=table.name,
-        title=table.title or table.name,
-        axes=tuple(Axis(name, labels) for name, labels in table.labels().items()),
-        cells=tuple(_cell(cell, read, why) for cell in planned.cells),
-        show=tuple(table.show),
-    )
+    cells = [_cell(cell, read, why) for cell in planned.cells]
+    axes = tuple(Axis(name, labels) for name, labels in table.labels().items())
+    if table.combine != "grid":
+        # Settings that are not crossed are compared with one another, whatever keys they have.
+        name = " · ".join(axis.name for axis in axes)
+        cells = [replace(cell, at={name: " · ".join(cell.at.values())}) for cell in cells]
+        axes = (Axis(name, tuple(cell.at[name] for cell in cells)),)
+    return Table(table.name, table.title or table.name, axes, tuple(cells), show=tuple(table.show))
 
 
 def _cell(cell: PlannedCell, read: Mapping[str, _Read], why: _Missing) -> Cell:
@@ -202,7 +211,6 @@ def _cell(cell: PlannedCell, read: Mapping[str, _Read], why: _Missing) -> Cell:
     runs = list(there.values())
     ids = [{score.question_id for score in one.scores} for one in runs]
     common = [score.question_id for score in runs[0].scores if all(score.question_id in some for some in ids)]
-    parts = {name: _part(runs, common, name) for name in ("value", "ref", "abstain")}
     return Cell(
         cell_id=cell.cell_id,
         at=cell.at,
@@ -212,7 +220,9 @@ def _cell(cell: PlannedCell, read: Mapping[str, _Read], why: _Missing) -> Cell:
         question_ids=tuple(common),
         run_ids=tuple(one.run.run_id for one in runs),
         measures={name: np.array([one.measures[name] for one in runs]) for name in MEASURES},
-        **parts,
+        value=_part(runs, common, "value"),
+        ref=_part(runs, common, "ref"),
+        abstain=_part(runs, common, "abstain"),
     )
 
 
@@ -225,78 +235,93 @@ def _studied(planned: PlannedTable, plan: Plan, reader: _Reader, why: _Missing) 
     """Score ensembles of recorded members: every size and rule at once, over the same subsamples."""
     table, pool_config = planned.table, planned.table.pool
     assert pool_config is not None
-    cells = {cell.cell_id: Cell(cell.cell_id, cell.at, *why.of(cell)) for cell in planned.cells}
+    cells = [Cell(cell.cell_id, cell.at, *why.of(cell)) for cell in planned.cells]
     notes: tuple[str, ...] = ()
-    live = [cell for cell in planned.cells if not cell.reason]
-    if live and all(run_id in plan.finished for cell in live for run_id in cell.runs.values()):
-        first = live[0]
-        truth = reader.truth(planned.configs[first.cell_id])
-        names, pool, marks = _pool(pool_config, [plan.runs[run_id] for run_id in first.runs.values()], truth)
-        by_size: dict[int, list[PlannedCell]] = {}
-        for cell in live:
-            by_size.setdefault(planned.configs[cell.cell_id].ensemble.members, []).append(cell)
-        for size, of_size in by_size.items():
-            rules = [rule_of(planned.configs[cell.cell_id].ensemble.vote) for cell in of_size]
-            cells |= _ensembles(of_size, size, rules, table.subsamples, pool, marks, _strata(pool_config, names), truth)
+    live = [place for place, cell in enumerate(planned.cells) if not cell.reason]
+    runs = {run_id for place in live for run_id in planned.cells[place].runs.values()}
+    if live and all(is_finished(plan.runs[run_id].run) for run_id in runs):
+        configs = {place: planned.configs[planned.cells[place].cell_id] for place in live}
+        truth = reader.truth(configs[live[0]])
+        members = _pool(pool_config, [plan.runs[run_id] for run_id in runs], truth)
+        for place, scored in _ensembles(configs, table.subsamples, members, tuple(truth.rows)).items():
+            cells[place] = replace(scored, cell_id=cells[place].cell_id, at=cells[place].at)
         drawn = "the exact expectation over all" if table.subsamples == "all" else f"up to {table.subsamples} drawn"
-        notes = (f"Ensembles of {pool.n_members} recorded members: {drawn} subsamples of each size, and no new call.",)
-    return Table(
-        name=table.name,
-        title=table.title or table.name,
-        axes=tuple(Axis(name, labels) for name, labels in table.labels().items()),
-        cells=tuple(cells[cell.cell_id] for cell in planned.cells),
-        repeats="subsamples",
-        notes=notes,
-    )
+        what = f"Ensembles of {members.pool.n_members} recorded members: {drawn} subsamples of each size, no new call."
+        notes = (what, *members.notes)
+    axes = tuple(Axis(name, labels) for name, labels in table.labels().items())
+    return Table(table.name, table.title or table.name, axes, tuple(cells), repeats="subsamples", notes=notes)
+
+
+@dataclass(frozen=True, slots=True)
+class _Members:
+    """Recorded members, ready to be voted over.
+
+    Attributes:
+        pool: Their ballots.
+        marks: What each outcome is worth.
+        strata: What each belongs to; None: all are one.
+        notes: What the reader has to know of them.
+    """
+
+    pool: Pool
+    marks: Marks
+    strata: list[str] | None
+    notes: tuple[str, ...]
 
 
 def _ensembles(
-    cells: Sequence[PlannedCell],
-    size: int,
-    rules: Sequence[VoteRule],
-    n: int | str,
-    pool: Pool,
-    marks: Marks,
-    strata: Sequence[str] | None,
-    truth: Submission,
-) -> dict[str, Cell]:
-    """Score all rules of one size."""
-    try:
-        if n == "all":
-            expected = expected_score(pool, size, rules, marks)
-            parts = Parts(*(part[:, :, None] for part in (expected.value, expected.ref, expected.abstain)))
+    configs: Mapping[int, Config], n: int | str, members: _Members, question_ids: tuple[str, ...]
+) -> dict[int, Cell]:
+    """Score the cells at some places of a table, all rules of one size together."""
+    found: dict[int, Cell] = {}
+    by_size: dict[int, list[int]] = {}
+    for place, config in configs.items():
+        if config.ensemble.vote.compat is None:
+            by_size.setdefault(config.ensemble.members, []).append(place)
         else:
-            drawn = subsamples(pool.n_members, size, int(n), seed=size, strata=strata)
-            parts = marks.score(vote_pool(pool, drawn, rules))
-    except ConfigError as error:
-        return {cell.cell_id: Cell(cell.cell_id, cell.at, "skipped", str(error)) for cell in cells}
-    found = {}
-    for place, cell in enumerate(cells):
-        value, ref, abstain = (part[place].T for part in (parts.value, parts.ref, parts.abstain))
-        found[cell.cell_id] = Cell(
-            cell_id=cell.cell_id,
-            at=cell.at,
-            state="finished",
-            seeds=tuple(range(len(value))),
-            question_ids=tuple(truth.rows),
-            value=value,
-            ref=ref,
-            abstain=abstain,
-        )
+            found[place] = Cell("", {}, "skipped", "vote.compat counts string by string, which no study does")
+    for size, places in by_size.items():
+        rules = [rule_of(configs[place].ensemble.vote) for place in places]
+        try:
+            parts = _scored(size, rules, n, members)
+        except ConfigError as error:
+            reason = str(error)
+            if n == "all" and size <= members.pool.n_members:
+                reason = f"too many subsamples of {size} to count them all: give `subsamples` a number"
+            found |= {place: Cell("", {}, "skipped", reason) for place in places}
+            continue
+        for at, place in enumerate(places):
+            value, ref, abstain = (part[at].T for part in (parts.value, parts.ref, parts.abstain))
+            seeds = tuple(range(len(value)))
+            cell = Cell("", {}, "finished", "", seeds, question_ids, value, ref, abstain, is_exact=n == "all")
+            found[place] = cell
     return found
 
 
-def _pool(config: PoolConfig, runs: Sequence[Config], truth: Submission) -> tuple[list[str], Pool, Marks]:
-    """Ballots of the recorded members, their names, and what each outcome is worth."""
+def _scored(size: int, rules: Sequence[VoteRule], n: int | str, members: _Members) -> Parts:
+    """Marks of shape ``(rules, questions, subsamples)``; of the exact expectation there is one subsample."""
+    if n == "all":
+        expected = expected_score(members.pool, size, rules, members.marks)
+        return Parts(*(part[:, :, None] for part in (expected.value, expected.ref, expected.abstain)))
+    drawn = subsamples(members.pool.n_members, size, int(n), seed=size, strata=members.strata)
+    return members.marks.score(vote_pool(members.pool, drawn, rules))
+
+
+def _pool(config: PoolConfig, runs: Sequence[Config], truth: Submission) -> _Members:
+    """Ballots of the recorded members, and what each outcome is worth."""
+    notes = []
     if config.members is not None:
         names = [str(member) for member in range(config.members)]
         table, units = _recorded(runs[0], list(truth.rows))
+        notes.append(f"They are one run's members, of seed {runs[0].seed}.")
     else:
-        files = _matching(config.files)
-        names = [Path(file).stem for file in files]
-        table, units = ballots_of([read_submission(file) for file in files], list(truth.rows))
+        files = [read_submission(file) for file in _matching(config.files)]
+        names = [Path(file.path).stem for file in files]
+        table, units = ballots_of(files, list(truth.rows))
+        missing = {name: len(truth.rows.keys() - file.rows.keys()) for name, file in zip(names, files, strict=True)}
+        notes += [f"{name} lacks {n} of {len(truth.rows)} questions: blank there." for name, n in missing.items() if n]
     pool = pool_ballots(table, units)
-    return names, pool, wattbot_marks(pool, truth)
+    return _Members(pool, wattbot_marks(pool, truth), _strata(config, names), tuple(notes))
 
 
 def _recorded(config: Config, question_ids: Sequence[str]) -> tuple[list[list[Ballot]], list[str]]:
@@ -357,10 +382,20 @@ def _notes(plan: Plan, read: Mapping[str, _Read]) -> list[str]:
         notes.append(
             f"{len(keys):,} model calls asked by {len(read)} runs, {len(set(keys)):,} of them distinct ({share:.0%})."
         )
-    kinds = {deployment.kind for config in plan.runs.values() for deployment in config.answering_deployments.values()}
-    if "extractive" in kinds:
-        notes.append("Answered by the extractive backend: no language model, but a floor to compare models with.")
+    n_floor = sum(_is_floor(plan.runs[run_id]) for run_id in read)
+    if n_floor:
+        which = "All" if n_floor == len(read) else f"{n_floor} of {len(read)}"
+        notes.append(
+            f"{which} runs are answered by the extractive backend: no model, but a floor to compare models with."
+        )
+    n_answers, n_errors = sum(one.n_answers for one in read.values()), sum(one.n_errors for one in read.values())
+    if n_errors:
+        notes.append(f"{n_errors:,} of {n_answers:,} answers carry an error (column `error` of answers.parquet).")
     return notes
+
+
+def _is_floor(config: Config) -> bool:
+    return any(deployment.kind == "extractive" for deployment in config.answering_deployments.values())
 
 
 def _provenance(plan: Plan) -> dict[str, str]:

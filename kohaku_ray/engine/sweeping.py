@@ -15,17 +15,17 @@ from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
 from dataclasses import dataclass, field
 
 import ray
-from ray.exceptions import RayError
 
 from kohaku_ray.config import Config
 from kohaku_ray.engine.answering import AnswerSummary, Crew, RunWork, answer_all, n_lanes, questions_of, setup_of
 from kohaku_ray.engine.cluster import answer_demand, check_demand, connected, say
+from kohaku_ray.engine.errors import message_of
 from kohaku_ray.engine.indexing import run_index
 from kohaku_ray.engine.ledger import Ledger, open_ledger
 from kohaku_ray.engine.remembering import Depths
 from kohaku_ray.engine.runs import RunDirectory
 from kohaku_ray.engine.serving import application_name, serving
-from kohaku_ray.engine.sweep_plan import Plan, is_there
+from kohaku_ray.engine.sweep_plan import Plan, is_finished, is_there
 from kohaku_ray.engine.sweep_results import collect
 from kohaku_ray.engine.tools import index_settings
 from kohaku_ray.errors import ConfigError, DataError, KohakuRayError
@@ -41,7 +41,9 @@ class SweepSummary:
 
     Attributes:
         n_runs: Distinct runs of the sweep.
-        n_made: Runs that this start finished.
+        n_waiting: Those that were not finished.
+        n_made: Runs that this start made.
+        n_errors: Answers of these that carry an error.
         failed: Why a run is not finished, by its id.
         skipped: Why a run was not tried, by its id.
         n_calls: Model calls that this start's runs asked for, by source.
@@ -51,13 +53,28 @@ class SweepSummary:
     """
 
     n_runs: int
+    n_waiting: int = 0
     n_made: int = 0
+    n_errors: int = 0
     failed: dict[str, str] = field(default_factory=dict)
     skipped: dict[str, str] = field(default_factory=dict)
     n_calls: Counter[str] = field(default_factory=Counter)
     shared: Counter[tuple[str, str]] = field(default_factory=Counter)
     n_indexes: int = 0
     wall_s: float = 0.0
+
+    def add(self, run_id: str, outcome: AnswerSummary | Exception) -> None:
+        """Note what became of a run."""
+        if isinstance(outcome, Exception):
+            self.failed[run_id] = message_of(outcome)
+            return
+        self.n_made += 1
+        self.n_errors += outcome.n_member_errors
+        self.n_calls.update(outcome.n_calls)
+        if outcome.n_unanswered:
+            self.failed[run_id] = (
+                f"{outcome.n_unanswered} of {outcome.n_answers} answers got no reply: repeat the sweep"
+            )
 
     def lines(self) -> list[str]:
         """Lay it out: calls, searches, seconds."""
@@ -82,21 +99,22 @@ def run_sweep(plan: Plan) -> SweepSummary:
     began = time.perf_counter()
     summary = SweepSummary(len(plan.runs))
     waiting = plan.unfinished
+    summary.n_waiting = len(waiting)
     if waiting:
         first = next(iter(waiting.values()))
         with connected(first.cluster):
-            waiting = _affordable(waiting, summary)
+            waiting = _affordable(plan, waiting, summary)
             _build_indexes(plan, waiting, summary)
             _make_runs(plan, waiting, summary)
     summary.wall_s = time.perf_counter() - began
     return summary
 
 
-def _affordable(waiting: Mapping[str, Config], summary: SweepSummary) -> dict[str, Config]:
+def _affordable(plan: Plan, waiting: Mapping[str, Config], summary: SweepSummary) -> dict[str, Config]:
     """Leave out the runs that ask for more than the cluster has.
 
     Raises:
-        ConfigError: No run is left.
+        ConfigError: No run is left, and none is finished.
     """
     resources = ray.cluster_resources()
     left: dict[str, Config] = {}
@@ -106,7 +124,7 @@ def _affordable(waiting: Mapping[str, Config], summary: SweepSummary) -> dict[st
             left[run_id] = config
         except ConfigError as error:
             summary.skipped[run_id] = str(error)
-    if not left:
+    if not left and not plan.finished:
         raise ConfigError(next(iter(summary.skipped.values())))
     return left
 
@@ -141,9 +159,10 @@ def _build_indexes(plan: Plan, waiting: Mapping[str, Config], summary: SweepSumm
             _borrow(config, [other for other in plan.indexes.values() if is_there(other.index.path)])
             run_index(config)
             summary.n_indexes += 1
-        except KohakuRayError as error:
-            reason = f"its index cannot be built: {error}"
-            summary.failed |= {run: reason for run, one in waiting.items() if one.index.path == path}
+        except Exception as error:  # a model's own code may raise anything
+            if not is_there(path):  # another sweep may have built it meanwhile
+                reason = f"its index cannot be built: {message_of(error)}"
+                summary.failed |= {run: reason for run, one in waiting.items() if one.index.path == path}
 
 
 def _borrow(config: Config, others: Sequence[Config]) -> None:
@@ -166,12 +185,24 @@ def _make_runs(plan: Plan, waiting: Mapping[str, Config], summary: SweepSummary)
         try:
             with serving(deployments):
                 for part in _grouped(group, _index_key):
-                    _make_together(plan, part, summary)
-        except KohakuRayError as error:
-            # What cannot be served stops its own runs; what they have finished stands.
-            unfinished = plan.unfinished
-            summary.failed |= {run_id: str(error) for run_id in group if run_id in unfinished}
-            summary.failed = {run_id: reason for run_id, reason in summary.failed.items() if run_id in unfinished}
+                    _make_part(plan, part, summary)
+        except Exception as error:  # whatever keeps a model from being served stops its own runs alone
+            _note_failure(group, error, summary)
+
+
+def _make_part(plan: Plan, runs: Mapping[str, Config], summary: SweepSummary) -> None:
+    """Make the runs over one index; what goes wrong with it stops no other."""
+    try:
+        _make_together(plan, runs, summary)
+    except Exception as error:
+        _note_failure(runs, error, summary)
+
+
+def _note_failure(runs: Mapping[str, Config], error: Exception, summary: SweepSummary) -> None:
+    reason = message_of(error)
+    for run_id, config in runs.items():
+        if run_id not in summary.failed and not is_finished(config.run):
+            summary.failed[run_id] = reason
 
 
 def _grouped(runs: Mapping[str, Config], key: Callable[[Config], Hashable]) -> list[dict[str, Config]]:
@@ -201,19 +232,15 @@ def _make_together(plan: Plan, runs: Mapping[str, Config], summary: SweepSummary
     n_busy = min(plan.loaded.sweep.concurrency, int(ray.cluster_resources().get("CPU", 1)))
     n_members = max(n_busy, *(n_lanes(one) for one in configs))
     crew = Crew(configs[0], n_members, depths)
-    with ledger.kept_alive():
-        crew.wait_until_ready()
-        for run_id, outcome in _outcomes(plan, runs, crew, ledger):
-            if isinstance(outcome, AnswerSummary):
-                summary.n_made += 1
-                summary.n_calls.update(outcome.n_calls)
-                if outcome.n_member_errors:
-                    summary.failed[run_id] = f"{outcome.n_member_errors} of {outcome.n_answers} answers carry an error"
-            else:
-                summary.failed[run_id] = str(outcome)
-            n_there = summary.n_runs - len(plan.unfinished)
-            say(f"sweep   {n_there}/{summary.n_runs} runs finished, {len(summary.failed)} failed")
-        summary.shared.update(crew.shared())
+    try:
+        with ledger.kept_alive():
+            crew.wait_until_ready()
+            for run_id, outcome in _outcomes(plan, runs, crew, ledger):
+                summary.add(run_id, outcome)
+                say(f"sweep   {summary.n_made} of {summary.n_waiting} runs made, {len(summary.failed)} failed")
+            summary.shared.update(crew.shared())
+    finally:
+        crew.close()
 
 
 def _outcomes(
@@ -231,18 +258,18 @@ def _outcomes(
                     under_way[threads.submit(_make_one, config, crew, ledger, stop)] = run_id
                 for future in wait(under_way, return_when=FIRST_COMPLETED).done:
                     run_id = under_way.pop(future)
-                    try:
-                        yield run_id, future.result()
-                    except (KohakuRayError, RayError) as error:
-                        yield run_id, error
+                    error = future.exception()
+                    yield run_id, error if isinstance(error, Exception) else future.result()
         except BaseException:
             stop.set()  # threads end at their next block, and what is asked stays in the ledger
             raise
 
 
 def _make_one(config: Config, crew: Crew, ledger: Ledger, stop: threading.Event) -> AnswerSummary:
-    """Make one run as ``run_answer`` does, on a crew that is there."""
+    """Make one run as ``run_answer`` does, on a crew that is there, unless another sweep has made it meanwhile."""
     began = time.perf_counter()
+    if is_finished(config.run):
+        return AnswerSummary(config.run)
     directory = RunDirectory(config.run)
     directory.begin(config)
     names = {name: application_name(name, deployment) for name, deployment in config.used_deployments.items()}

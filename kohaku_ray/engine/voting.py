@@ -20,6 +20,7 @@ from kohaku_ray.ensemble.agreement import agreement_weights
 from kohaku_ray.ensemble.decide import settled
 from kohaku_ray.ensemble.normalise import group_values
 from kohaku_ray.ensemble.vote import Ballot, VoteRule, vote
+from kohaku_ray.errors import ModelError, TransientModelError
 from kohaku_ray.generation.seeds import seed_for
 from kohaku_ray.index.store import Index
 from kohaku_ray.records import BLANK, Question
@@ -29,6 +30,9 @@ Row = TypeVar("Row")
 
 SHARED = -1
 """Member number of what all members share: plan and evidence under ``scope: answer``."""
+
+NO_REPLY = (f"{ModelError.__name__}: ", f"{TransientModelError.__name__}: ")
+"""How the error of an answer begins whose model gave no reply; any other follows from what is recorded."""
 
 _STRINGS = pa.list_(pa.string())
 SCHEMAS: dict[str, pa.Schema] = {
@@ -145,6 +149,7 @@ class BlockResult:
     Attributes:
         n_questions: Rows in it.
         n_member_errors: Member answers that carry an error.
+        n_unanswered: Those of them that got no reply: the next start asks again. The others' replies are recorded.
         n_questions_in_error: Questions all of whose members carry one.
         n_answers: Member answers asked for.
         n_calls: Model calls by source.
@@ -153,6 +158,7 @@ class BlockResult:
 
     n_questions: int
     n_member_errors: int
+    n_unanswered: int
     n_questions_in_error: int
     n_answers: int
     n_calls: dict[str, int]
@@ -185,10 +191,11 @@ def vote_block(config: Config, n_prepared: int, *parts: Sequence[Any]) -> tuple[
         rows["evidence"] += _evidence_rows(sources, answers, shared)
         rows["usage"] += _usage_rows(row.question, sources, answers, shared)
     calls = [row["source"] for row in rows["usage"]]
-    errors = [row["error"] is not None for row in rows["answers"]]
+    errors = [row["error"] for row in rows["answers"] if row["error"] is not None]
     result = BlockResult(
         n_questions=len(prepared[0]),
-        n_member_errors=sum(errors),
+        n_member_errors=len(errors),
+        n_unanswered=sum(error.startswith(NO_REPLY) for error in errors),
         n_questions_in_error=sum(row["n_errors"] == row["n_members"] for row in rows["votes"]),
         n_answers=len(rows["answers"]),
         n_calls={source: calls.count(source) for source in ("ledger", "joined", "made")},

@@ -95,6 +95,7 @@ class Cell:
         run_ids: Finished runs, one a seed; empty for subsamples.
         measures: Shape ``(n_seeds,)`` each; what else was measured, by name: means over questions, such as
             ``matches``, ``snippets`` and ``characters`` of the context.
+        is_exact: The one row is the exact expectation over all subsamples.
     """
 
     cell_id: str
@@ -108,6 +109,7 @@ class Cell:
     abstain: F64 = field(default_factory=lambda: np.zeros((0, 0)))
     run_ids: tuple[str, ...] = ()
     measures: Mapping[str, F64] = field(default_factory=dict)
+    is_exact: bool = False
 
     @property
     def total(self) -> F64:
@@ -132,7 +134,8 @@ class Cell:
     @property
     def is_thin(self) -> bool:
         """Whether it stands on fewer questions or seeds than a figure should."""
-        return self.is_scored and (len(self.question_ids) < FEW_QUESTIONS or len(self.seeds) < FEW_SEEDS)
+        is_seldom = len(self.seeds) < FEW_SEEDS and not self.is_exact
+        return self.is_scored and (len(self.question_ids) < FEW_QUESTIONS or is_seldom)
 
 
 @dataclass(frozen=True, slots=True)

@@ -7,7 +7,7 @@ import math
 from dataclasses import dataclass
 
 from kohaku_ray.config.schema import Config
-from kohaku_ray.errors import ContextOverflowError, ModelError
+from kohaku_ray.errors import ContextOverflowError, CutReplyError, ModelError
 from kohaku_ray.generation.parse import parse_answer, parse_plan
 from kohaku_ray.generation.schema import answer_schema, plan_schema
 from kohaku_ray.records import Prediction, Question, Reply
@@ -161,7 +161,7 @@ async def _chat(question: Question, context: Context, tools: Tools, settings: Co
     if room > generation.max_tokens:
         reply = await tools.chat(prompt, schema=schema, attempt=attempt, max_tokens=room)
     if reply.finish_reason == CUT:
-        raise ModelError(
+        raise CutReplyError(
             f"the reply was cut off at {reply.completion_tokens} tokens (generation.max_tokens is "
             f"{generation.max_tokens}): raise it, or serve the model with a longer window"
         )

