@@ -53,16 +53,12 @@ class _Read:
         scores: By question, in the truth's order.
         measures: Means over its answers, by name of ``MEASURES``.
         keys: Of every model call it asked for.
-        n_answers: Its members' answers.
-        n_errors: How many of them carry an error.
     """
 
     run: Run
     scores: tuple[QuestionScore, ...]
     measures: Mapping[str, float]
     keys: tuple[str, ...]
-    n_answers: int
-    n_errors: int
 
 
 def collect(
@@ -170,10 +166,11 @@ class _Reader:
             n_calls=len(usage),
             tokens=int(_sum(usage, "prompt_tokens") + _sum(usage, "completion_tokens")),
             service_s=_sum(usage, "service_s"),
+            n_answers=len(answers),
+            n_errors=len(answers) - answers["error"].null_count,
         )
         scores = tuple(score_rows(truth, submission, "wattbot"))
-        n_errors = len(answers) - answers["error"].null_count
-        return _Read(run, scores, _measures(answers), tuple(usage["key"].to_pylist()), len(answers), n_errors)
+        return _Read(run, scores, _measures(answers), tuple(usage["key"].to_pylist()))
 
 
 def _models(config: Config) -> str:
@@ -388,7 +385,7 @@ def _notes(plan: Plan, read: Mapping[str, _Read]) -> list[str]:
         notes.append(
             f"{which} runs are answered by the extractive backend: no model, but a floor to compare models with."
         )
-    n_answers, n_errors = sum(one.n_answers for one in read.values()), sum(one.n_errors for one in read.values())
+    n_answers, n_errors = (sum(getattr(one.run, name) for one in read.values()) for name in ("n_answers", "n_errors"))
     if n_errors:
         notes.append(f"{n_errors:,} of {n_answers:,} answers carry an error (column `error` of answers.parquet).")
     return notes

@@ -43,7 +43,7 @@ class SweepSummary:
         n_runs: Distinct runs of the sweep.
         n_waiting: Those that were not finished.
         n_made: Runs that this start made.
-        n_errors: Answers of these that carry an error.
+        n_errors: Answers of all finished runs that carry an error, once ``finish_sweep`` has read them.
         failed: Why a run is not finished, by its id.
         skipped: Why a run was not tried, by its id.
         n_calls: Model calls that this start's runs asked for, by source.
@@ -69,7 +69,6 @@ class SweepSummary:
             self.failed[run_id] = message_of(outcome)
             return
         self.n_made += 1
-        self.n_errors += outcome.n_member_errors
         self.n_calls.update(outcome.n_calls)
         if outcome.n_unanswered:
             self.failed[run_id] = (
@@ -139,6 +138,7 @@ def finish_sweep(plan: Plan, summary: SweepSummary) -> tuple[str, list[str]]:
         DataError: A run's file is damaged, or the output cannot be written.
     """
     sweep = collect(plan, summary.failed, summary.skipped, summary.lines())
+    summary.n_errors = sum(run.n_errors for run in sweep.runs)
     output = os.path.abspath(plan.loaded.sweep.output)
     try:
         os.makedirs(output, exist_ok=True)

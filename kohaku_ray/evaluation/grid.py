@@ -66,6 +66,8 @@ class Run:
         n_calls: Model calls asked for.
         tokens: Prompt and generated tokens of these calls, whoever made them.
         service_s: Seconds of these calls in the backend, whoever made them, when they were made.
+        n_answers: Answers of its members.
+        n_errors: How many of them carry an error.
     """
 
     run_id: str
@@ -76,6 +78,8 @@ class Run:
     n_calls: int
     tokens: int
     service_s: float
+    n_answers: int = 0
+    n_errors: int = 0
 
 
 @dataclass(frozen=True, slots=True)

@@ -12,10 +12,11 @@ import time
 from collections import Counter
 from pathlib import Path
 
+import numpy as np
 import pyarrow.parquet as pq
 import pytest
 import yaml
-from fake_openai import Action, FakeOpenAI
+from fake_openai import Action, FakeOpenAI, completion
 from test_answering import COMPARED
 
 from kohaku_ray.cli import main
@@ -25,6 +26,7 @@ from kohaku_ray.engine.sweep_plan import estimate, plan_sweep
 from kohaku_ray.engine.sweep_results import collect
 from kohaku_ray.engine.sweeping import finish_sweep, run_sweep
 from kohaku_ray.evaluation.report import run_score
+from kohaku_ray.reporting.sweep_tables import judge_sweep
 from kohaku_ray.sample import path as sample_path
 from kohaku_ray.submissions import SubmissionRow, write_submission
 
@@ -228,6 +230,59 @@ def test_a_run_with_rows_in_error_is_named_and_tried_again(cluster, tmp_path, ca
         failing = False
         assert main(arguments) == 0
         assert server.n_requests == 2 * LIMIT
+
+
+def test_a_reply_that_cannot_be_read_is_a_wrong_answer_and_not_asked_again(cluster, tmp_path, capsys):
+    with FakeOpenAI(lambda index, body: Action(body=completion("I would rather not say."))) as server:
+        deployment = {"kind": "openai", "base_url": server.base_url, "model": "fake", "api_key_env": None}
+        axis = {"floor": {"generation.model": "extractive"}}
+        axis["prose"] = {"generation.model": "api", "deployments.api": deployment}
+        path = write_sweep(tmp_path, [{"name": "m", "axes": {"model": axis}}], seeds=[0])
+        arguments = ["sweep", path, "--base", "demo", "--set", "retrieval.queries=1"]
+        for start in range(2):
+            assert main(arguments) == 3, "finished, with rows in error"
+            assert f"{LIMIT} of {2 * LIMIT} answers carry an error" in capsys.readouterr().out
+            assert server.n_requests == LIMIT, f"start {start}"
+    sweep = collect(plan_sweep(load_sweep(path, ["demo"], ["retrieval.queries=1"])), {})
+    cells = cells_of(sweep, "m")
+    assert {cell.state for cell in cells.values()} == {"finished"}
+    assert cells["prose",].scores[0] < cells["floor",].scores[0]
+    assert {run.facts["model"] for run in sweep.runs} == {"extractive", "fake"}
+
+
+def test_rows_of_equal_settings_stay_and_cells_that_are_not_crossed_are_compared(swept, tmp_path):
+    plan = swept[0]
+    home = Path(plan.loaded.where).parent
+    tables = [
+        {
+            "name": "same",
+            "pool": {"members": 4},
+            "axes": {
+                "rule": {
+                    "default": {},
+                    "ignore": {"ensemble.vote.ignore_blank": True},
+                    "compat": {"ensemble.vote.compat": "kohakurag"},
+                },
+                "ensemble.members": [2, 4],
+            },
+        },
+        {
+            "name": "pairs",
+            "combine": "zip",
+            "axes": {"retrieval.queries": [2, 4], "retrieval.top_k": [4, 8]},
+        },
+    ]
+    other = plan_sweep(load_sweep(write_sweep(home, tables, name="other"), ["demo"]))
+    assert not other.unfinished, "the runs are those of the other sweep"
+    sweep = collect(other, {})
+    same = cells_of(sweep, "same")
+    assert len(same) == 6
+    np.testing.assert_array_equal(same["default", "2"].total, same["ignore", "2"].total)
+    assert same["compat", "2"].state == "skipped"
+    [table] = [table for table in sweep.tables if table.name == "pairs"]
+    assert [axis.labels for axis in table.axes] == [("2 · 4", "4 · 8")]
+    [judged] = [judged for judged in judge_sweep(sweep) if judged.grid.table.name == "pairs"]
+    assert len(judged.comparisons) == 2, "one is compared with the other"
 
 
 def test_killed_three_times_it_ends_with_the_same_page(cluster, tmp_path):
