@@ -151,13 +151,18 @@ def _blocks(textpage: Any) -> Sequence[Mapping[str, Any]]:
 
     With PRESERVE_SPANS each of its ``lines`` is in one font. Lengths are whole numbers of `_SCALE` to a point.
     """
+    from pydantic_core import from_json
     from pymupdf import mupdf
 
     buffer = mupdf.fz_new_buffer(1 << 15)
     output = mupdf.FzOutput(buffer)
     mupdf.fz_print_stext_page_as_json(output, textpage.this, _SCALE)
     output.fz_close_output()
-    blocks: Sequence[Mapping[str, Any]] = json.loads(buffer.fz_buffer_extract())["blocks"]
+    text = buffer.fz_buffer_extract()
+    try:
+        blocks: Sequence[Mapping[str, Any]] = from_json(text, cache_strings="keys")["blocks"]
+    except ValueError:
+        blocks = json.loads(text)["blocks"]  # slower, but half a surrogate pair is no error to it
     return blocks
 
 

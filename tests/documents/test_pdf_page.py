@@ -3,6 +3,7 @@
 import pymupdf
 import pytest
 
+from kohaku_ray.documents.parse import parse_file
 from kohaku_ray.documents.pdf_page import read_page
 
 MIXED = (
@@ -89,3 +90,18 @@ def test_a_turned_pages_lines_go_from_left_to_right(rotate):
     assert [line.text for line in page.lines] == [f"Line {i} of a table." for i in range(3)]
     assert all(line.x1 - line.x0 > 4 * (line.y1 - line.y0) for line in page.lines)
     assert [line.y0 for line in page.lines] == sorted(line.y0 for line in page.lines)
+
+
+def test_a_page_with_half_a_surrogate_pair_is_read_by_the_reader_that_takes_it(monkeypatch):
+    """MuPDF's JSON may hold one; the quick reader refuses it."""
+    document = pymupdf.open()
+    document.new_page().insert_text((72, 72), "One line of text.")
+    data = document.tobytes()
+    before = parse_file("a.pdf", data)
+
+    def refuse(*_, **__):
+        raise ValueError("lone leading surrogate in hex escape")
+
+    monkeypatch.setattr("pydantic_core.from_json", refuse)
+    assert parse_file("a.pdf", data) == before
+    assert before.sections[0].paragraphs[0].text == "One line of text."
