@@ -225,7 +225,7 @@ def test_a_run_with_rows_in_error_is_named_and_tried_again(cluster, tmp_path, ca
         arguments = ["sweep", path, "--base", "demo", "--set", "retrieval.queries=1"]
         assert main(arguments) == 3
         said = capsys.readouterr()
-        assert f"{LIMIT} of {LIMIT} answers carry an error" in said.err
+        assert f"{LIMIT} of {LIMIT} answers got no reply: repeat the sweep" in said.err
         assert "failed" in said.out
         failing = False
         assert main(arguments) == 0
