@@ -51,7 +51,7 @@ def connected(cluster: ClusterConfig) -> Iterator[None]:
     # `uv run` would make every worker rebuild its environment; workers share ours.
     os.environ.setdefault("RAY_ENABLE_UV_RUN_RUNTIME_ENV", "0")
     os.environ.setdefault("RAY_BACKEND_LOG_LEVEL", "fatal")
-    address = cluster.address or os.environ.get("RAY_ADDRESS")
+    address = cluster_address(cluster)
     if address is not None and address.startswith("ray://"):
         raise ConfigError(
             f"cluster.address is {address!r}, a Ray client: a run is written beside its driver, so submit it with "
@@ -96,6 +96,11 @@ def _one_line_less() -> Iterator[None]:
             for line in held.read().decode(errors="replace").splitlines():
                 if "RAY_BACKEND_LOG_LEVEL" not in line:
                     say(line)
+
+
+def cluster_address(cluster: ClusterConfig) -> str | None:
+    """Address of the cluster to be joined; None: a local one is started."""
+    return cluster.address or os.environ.get("RAY_ADDRESS")
 
 
 def local_cpus(cluster: ClusterConfig) -> int:

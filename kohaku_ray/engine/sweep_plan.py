@@ -16,7 +16,7 @@ from kohaku_ray.config import Config
 from kohaku_ray.config.schema import Deployment, OpenAIConfig
 from kohaku_ray.config.sweep import MEMBERS, LoadedSweep, PoolConfig, Setting, TableConfig
 from kohaku_ray.engine.answering import questions_of
-from kohaku_ray.engine.cluster import deployment_demand, local_gpus
+from kohaku_ray.engine.cluster import cluster_address, deployment_demand, local_gpus
 from kohaku_ray.engine.runs import TABLES
 from kohaku_ray.engine.segments import SegmentStore
 from kohaku_ray.engine.serving import check_deployment, model_identity, models_of
@@ -243,7 +243,7 @@ class _Planner:
 
 def _check_here(config: Config, name: str, deployment: Deployment) -> None:
     """Check that a deployment can be served, by a cluster of this machine where no other is named."""
-    is_local = (config.cluster.address or os.environ.get("RAY_ADDRESS")) is None
+    is_local = cluster_address(config.cluster) is None
     check_deployment(name, deployment, here=is_local)
     n_gpus = deployment_demand(deployment)["GPU"]
     if is_local and n_gpus > local_gpus():

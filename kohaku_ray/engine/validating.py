@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import os
-
 from kohaku_ray.config import Config
-from kohaku_ray.engine.cluster import answer_demand, check_demand, local_cpus
+from kohaku_ray.engine.cluster import answer_demand, check_demand, cluster_address, local_cpus
 from kohaku_ray.engine.serving import check_deployment
 from kohaku_ray.engine.sources import anchored, find_sources, read_metadata, read_source
 from kohaku_ray.engine.tools import index_settings
@@ -28,7 +26,7 @@ def validate(config: Config) -> list[str]:
     questions = read_questions(name, data, config.questions.limit)
     Prompts(config.generation.prompts)
     for key, deployment in config.used_deployments.items():
-        check_deployment(key, deployment, here=_cluster_address(config) is None)
+        check_deployment(key, deployment, here=cluster_address(config.cluster) is None)
     demand = answer_demand(config)
     return [
         f"documents: {len(files)} files, {len(metadata)} with metadata",
@@ -51,12 +49,8 @@ def _index_state(config: Config) -> str:
     return f"{config.index.path}: {counts['n_documents']} documents, {counts['n_vectors']} vectors"
 
 
-def _cluster_address(config: Config) -> str | None:
-    return config.cluster.address or os.environ.get("RAY_ADDRESS")
-
-
 def _cluster_state(config: Config) -> str:
-    address = _cluster_address(config)
+    address = cluster_address(config.cluster)
     if address is not None:
         return f"checked when the job joins {address}"
     check_demand(answer_demand(config), {"CPU": local_cpus(config.cluster)})

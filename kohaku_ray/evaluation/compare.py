@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import difflib
 import os
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -11,7 +10,7 @@ from typing import Literal
 
 from kohaku_ray.errors import ConfigError, DataError
 from kohaku_ray.evaluation.grid import FEW_QUESTIONS
-from kohaku_ray.evaluation.report import table
+from kohaku_ray.evaluation.report import labels_of, table
 from kohaku_ray.evaluation.scores import Metric, QuestionScore, Score, aggregate, aggregate_by, score_question, weigh
 from kohaku_ray.evaluation.statistics import (
     CONFIDENCE,
@@ -198,11 +197,8 @@ def _common(truth: Submission, submissions: Sequence[Submission]) -> tuple[str, 
 
 
 def _labels(truth: Submission, by: str, keys: Sequence[str]) -> tuple[str, ...]:
-    if by not in truth.header:
-        near = difflib.get_close_matches(by, truth.header, 1)
-        hint = f" Did you mean {near[0]}?" if near else ""
-        raise DataError(f"{truth.path}: has no column {by}; its columns are {', '.join(truth.header)}.{hint}")
-    return tuple(truth.rows[key].columns.get(by, "").strip() or _EMPTY for key in keys)
+    label = dict(zip(truth.rows, labels_of(truth, by), strict=True))
+    return tuple(label[key] for key in keys)
 
 
 def _pair(

@@ -85,7 +85,7 @@ def run_score(
     truth = read_submission(truth_path)
     if limit is not None:
         truth = replace(truth, rows=dict(list(truth.rows.items())[:limit]))
-    labels = _labels(truth, by) if by is not None else None
+    labels = labels_of(truth, by) if by is not None else None
     submissions = [read_submission(path) for path in files]
     reports = tuple(_file_report(truth, submission) for submission in submissions)
     records = []
@@ -111,7 +111,12 @@ def _scores(
         yield from aggregate_by(rows, labels, metric).items()
 
 
-def _labels(truth: Submission, by: str) -> list[str]:
+def labels_of(truth: Submission, by: str) -> list[str]:
+    """Read the label of each question in a column of the truth.
+
+    Raises:
+        DataError: There is no such column.
+    """
     if by not in truth.header:
         near = difflib.get_close_matches(by, truth.header, 1)
         hint = f" Did you mean {near[0]}?" if near else ""

@@ -6,11 +6,8 @@ import os
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from pathlib import Path
-from typing import Any
 
 import jinja2
-from markupsafe import Markup
 
 from kohaku_ray.errors import DataError
 from kohaku_ray.evaluation.errors import ERROR_CLASSES
@@ -20,6 +17,7 @@ from kohaku_ray.index.store import Index
 from kohaku_ray.reporting.charts import Chart, charts
 from kohaku_ray.reporting.excerpts import Places, open_index
 from kohaku_ray.reporting.files import RunFiles, publish, read_run
+from kohaku_ray.reporting.page import page_environment
 from kohaku_ray.reporting.questions import (
     SHARED,
     Documents,
@@ -30,7 +28,7 @@ from kohaku_ray.reporting.questions import (
     view_questions,
 )
 from kohaku_ray.reporting.spending import spent
-from kohaku_ray.reporting.text import cut, visible
+from kohaku_ray.reporting.text import cut
 from kohaku_ray.submissions import read_submission
 
 LIMITS = (
@@ -198,22 +196,9 @@ def _shown_nodes(run: RunFiles, limits: Limits) -> list[str]:
 
 
 def _environment(limits: Limits) -> jinja2.Environment:
-    environment = jinja2.Environment(
-        loader=jinja2.FileSystemLoader(Path(__file__).parent / "templates"),
-        autoescape=True,
-        undefined=jinja2.StrictUndefined,
-        finalize=_finalize,
-        trim_blocks=True,
-        lstrip_blocks=True,
-    )
+    environment = page_environment()
     environment.filters["cut"] = lambda text, n=limits.text_chars: cut(text, n)
-    environment.filters["count"] = lambda n: f"{n:,}"
     return environment
-
-
-def _finalize(value: Any) -> Any:
-    """Stand between every text and the page: jinja escapes what this returns."""
-    return visible(value) if isinstance(value, str) and not isinstance(value, Markup) else value
 
 
 def _header(run: RunFiles) -> list[tuple[str, str]]:

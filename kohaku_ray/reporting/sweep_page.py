@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from pathlib import Path
 
 import jinja2
 from markupsafe import Markup
@@ -16,6 +15,7 @@ from kohaku_ray.evaluation.errors import ERROR_CLASSES
 from kohaku_ray.evaluation.grid import Cell, Run, Sweep
 from kohaku_ray.reporting.charts import Chart
 from kohaku_ray.reporting.files import publish
+from kohaku_ray.reporting.page import page_environment
 from kohaku_ray.reporting.sweep_charts import cost_chart, error_chart, paid, stair, table_charts
 from kohaku_ray.reporting.sweep_errors import ErrorCounts, count_all, count_by, examples, facts_of
 from kohaku_ray.reporting.sweep_questions import Behind, behind_figures, write_questions
@@ -39,7 +39,7 @@ from kohaku_ray.reporting.sweep_tables import (
     write_measure,
     write_rank,
 )
-from kohaku_ray.reporting.text import cut, visible
+from kohaku_ray.reporting.text import cut
 from kohaku_ray.values import is_blank
 
 __all__ = ["MAX_BYTES", "describe_sweep", "judge_sweep", "write_sweep"]
@@ -296,15 +296,7 @@ def _errors(sweep: Sweep) -> list[tuple[str, list[ErrorCounts], Chart | None]]:
 
 
 def _environment() -> jinja2.Environment:
-    environment = jinja2.Environment(
-        loader=jinja2.FileSystemLoader(Path(__file__).parent / "templates"),
-        autoescape=True,
-        undefined=jinja2.StrictUndefined,
-        finalize=lambda value: visible(value) if isinstance(value, str) and not isinstance(value, Markup) else value,
-        trim_blocks=True,
-        lstrip_blocks=True,
-    )
+    environment = page_environment()
     environment.filters["cut"] = lambda text, n=_NAME_CHARS: cut(text, n)
-    environment.filters["count"] = lambda n: f"{n:,}"
     environment.filters["is_blank"] = is_blank
     return environment

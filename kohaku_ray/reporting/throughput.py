@@ -9,17 +9,15 @@ import os
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from itertools import cycle
-from pathlib import Path
 from typing import Any
 
-import jinja2
 from markupsafe import Markup
 
 from kohaku_ray.errors import DataError
 from kohaku_ray.reporting.charts import Chart
 from kohaku_ray.reporting.files import publish
+from kohaku_ray.reporting.page import page_environment
 from kohaku_ray.reporting.plots import PALETTE, drawing, grouped_bars, legend_name, new_figure, svg_text
-from kohaku_ray.reporting.text import visible
 
 COLUMNS = (
     *("replicas", "members", "in flight", "questions/s", "generated/s", "prompt/s", "cached", "bound"),
@@ -260,14 +258,7 @@ def as_csv(bench: Throughput) -> str:
 
 def page(bench: Throughput) -> str:
     """Render the page: one HTML file that needs nothing beside it and runs no script."""
-    environment = jinja2.Environment(
-        loader=jinja2.FileSystemLoader(Path(__file__).parent / "templates"),
-        autoescape=True,
-        undefined=jinja2.StrictUndefined,
-        finalize=lambda value: visible(value) if isinstance(value, str) and not isinstance(value, Markup) else value,
-        trim_blocks=True,
-        lstrip_blocks=True,
-    )
+    environment = page_environment()
     return environment.get_template("throughput.html.j2").render(
         facts=bench.facts,
         columns=COLUMNS,
