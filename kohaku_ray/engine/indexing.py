@@ -1,9 +1,10 @@
 """The index job: files → document trees → vectors → index.
 
 Two passes of Ray Data. The first parses (CPU tasks) and counts what is new; the second encodes it (an actor pool, on
-GPUs where there are any). So progress knows its total, no vector is computed twice, and blocks divide evenly among the
-encoders. Vectors go to the index directory as they are made: an interrupted job repeats none of them. What needs no
-vector, BM25, is made meanwhile; a reducer does the rest.
+GPUs where there are any). So progress knows its total, no vector is computed twice, and texts are sorted by length over
+all documents: blocks of equal cost, with little padding, for the encoders. Vectors go to the index directory as they
+are made: an interrupted job repeats none of them. What needs no vector, BM25, is made meanwhile; a reducer does the
+rest.
 """
 
 from __future__ import annotations
@@ -15,16 +16,16 @@ import socket
 import time
 import uuid
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from itertools import compress
+from itertools import pairwise
 from typing import Any
 
 import numpy as np
 import pyarrow as pa
 import ray
 
-from kohaku_ray.arrays import Mask
+from kohaku_ray.arrays import I64
 from kohaku_ray.config import Config
 from kohaku_ray.documents.model import Document
 from kohaku_ray.documents.parse import parse_file, read_bytes
@@ -35,18 +36,20 @@ from kohaku_ray.engine.tools import encoder_settings, index_settings
 from kohaku_ray.errors import DataError
 from kohaku_ray.index.assemble import texts_to_encode
 from kohaku_ray.index.build import REJECT_SCHEMA, build_index, build_terms
-from kohaku_ray.index.identity import KEY_BYTES, no_keys, vector_keys
+from kohaku_ray.index.files import column_keys
+from kohaku_ray.index.identity import KEY_BYTES, vector_keys
 from kohaku_ray.index.pending import PendingVectors
 from kohaku_ray.index.store import known_vectors
 from kohaku_ray.index.tokens import token_counter
 from kohaku_ray.tree.flatten import document_table, flatten
 from kohaku_ray.tree.nodes import NodeTable
 
-BLOCK_ROWS = 8192
-"""Most texts of one encoding block; fewer where that would leave encoders without work."""
-MIN_BLOCK_ROWS = 256
-BLOCKS_PER_ENCODER = 16
-"""At least so many, so that no encoder works on for long when the others are done."""
+BLOCKS_PER_ENCODER = 32
+"""So many, so that no encoder works on for long when the others are done; fewer where blocks would be too small."""
+MIN_BLOCK_TOKENS = 4096
+MAX_BLOCK_ROWS = 8192
+SPECIAL_TOKENS = 2
+"""What a text costs beside its own tokens."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -120,20 +123,21 @@ def run_index(config: Config) -> IndexSummary:
         job = uuid.uuid4().hex
         with unwrapped():
             parsed = _parse(config, files, job)
-        rejects, dropped = _find_rejects(parsed.select_columns(["file", "doc_id", "reason"]).take_all())
-        keys = parsed.select_columns(["file", "keys"]).to_arrow_refs()
-        counted, owned = ray.remote(own_texts).options(num_cpus=0, num_returns=2).remote(keys, dropped)
-        n_texts = fetch(counted)
-        say(f"parse   {len(files)}/{len(files)} files, {len(rejects)} rejected, {n_texts} texts to encode")
+        blocks = parsed.to_arrow_refs()
+        gather = ray.remote(sorted_texts).options(num_cpus=0, num_returns="streaming")
+        first, *refs = gather.remote(blocks, n_encoders)
+        work = fetch(first)
+        rejects = work.rejects
+        say(f"parse   {len(files)}/{len(files)} files, {len(rejects)} rejected, {work.n_texts} texts to encode")
         if len(rejects) == len(files):
             raise DataError(f"none of {len(files)} files can be used; the first: {rejects[0][0]}: {rejects[0][1]}")
-        blocks = parsed.to_arrow_refs()
+        texts = ray.data.from_arrow_refs(refs)
         # Holds no CPU: it must not wait for the encoders, which take them all and last longer.
-        terms = ray.remote(terms_of).options(num_cpus=0).remote(config, blocks, dropped)
+        terms = ray.remote(terms_of).options(num_cpus=0).remote(config, blocks, rejects)
         parse_s = time.perf_counter() - started
         started = time.perf_counter()
         with unwrapped():
-            by_encoder = _encode(config, parsed, owned, n_texts, n_encoders, gpu, job) if n_texts else ()
+            by_encoder = _encode(config, texts, work, n_encoders, gpu) if refs else ()
         encode_s = time.perf_counter() - started
         started = time.perf_counter()
         reduce = ray.remote(_reduce).options(num_cpus=1, max_retries=1)
@@ -144,7 +148,7 @@ def run_index(config: Config) -> IndexSummary:
         counts=counts,
         n_files=len(files),
         n_rejects=len(rejects),
-        rejects=tuple(rejects[:10]),
+        rejects=rejects[:10],
         texts_by_encoder=by_encoder,
         parse_s=parse_s,
         encode_s=encode_s,
@@ -182,21 +186,20 @@ def parse(batch: pa.Table, config: Config, job: str) -> pa.Table:
         job: Unique name of this job.
 
     Returns:
-        Columns file, doc_id, reason (null when the file is good), keys (of the texts that are new to the index, one
-        after another), document and nodes (Arrow streams).
+        Columns file, doc_id, reason (null when the file is good), and as Arrow streams document, nodes and texts: those
+        that are new to the index, with columns key, n_tokens and text.
     """
     metadata = read_metadata(config.documents.metadata)
     unknown = _unknown(config.model_dump_json(), job)
     count = token_counter(config.index.encoder.model, config.index.encoder.revision)
     rows = []
     for file in batch["file"].to_pylist():
-        row = {"file": file, "doc_id": None, "reason": None, "keys": b"", "document": b"", "nodes": b""}
+        row = {"file": file, "doc_id": None, "reason": None, "document": b"", "nodes": b"", "texts": b""}
         try:
             document = _with_metadata(parse_file(file, read_bytes(file)), metadata)
             nodes = _counted(flatten(document), count)
-            _, texts = texts_to_encode(NodeTable(nodes), config.index.paragraph_vectors)
-            row |= {"doc_id": document.doc_id, "keys": b"".join(unknown.of_texts(texts).values())}
-            row |= {"document": _packed(document_table([document])), "nodes": _packed(nodes)}
+            row |= {"doc_id": document.doc_id, "document": _packed(document_table([document]))}
+            row |= {"nodes": _packed(nodes), "texts": _packed(_new_texts(nodes, unknown, config))}
         except DataError as error:
             row["reason"] = str(error)
         rows.append(row)
@@ -208,14 +211,65 @@ _PARSED_SCHEMA = pa.schema(
         ("file", pa.string()),
         ("doc_id", pa.string()),
         ("reason", pa.string()),
-        ("keys", pa.large_binary()),
         ("document", pa.large_binary()),
         ("nodes", pa.large_binary()),
+        ("texts", pa.large_binary()),
     ]
 )
 
 
-def _find_rejects(rows: Sequence[Mapping[str, Any]]) -> tuple[list[tuple[str, str]], frozenset[str]]:
+def _new_texts(nodes: pa.Table, unknown: _Unknown, config: Config) -> pa.Table:
+    """List what an encoder has to read of a document: texts that no index knows."""
+    tree = NodeTable(nodes)
+    at, texts = texts_to_encode(tree, config.index.paragraph_vectors)
+    n_tokens = dict(zip(texts, tree.tokens[at].tolist(), strict=True))
+    new = unknown.of_texts(texts)
+    columns = (new.values(), [n_tokens[text] + SPECIAL_TOKENS for text in new], new)
+    return pa.table([pa.array(list(of), field.type) for of, field in zip(columns, _TEXTS, strict=True)], schema=_TEXTS)
+
+
+_TEXTS = pa.schema([("key", pa.binary(KEY_BYTES)), ("n_tokens", pa.int64()), ("text", pa.large_string())])
+
+
+@dataclass(frozen=True, slots=True)
+class Work:
+    """What the parsed files leave to do.
+
+    Attributes:
+        rejects: Files that cannot be used, with their reasons.
+        n_texts: Texts of the others that no index knows, each counted once.
+        n_tokens: Tokens of these, special ones included.
+    """
+
+    rejects: tuple[tuple[str, str], ...]
+    n_texts: int
+    n_tokens: int
+
+
+def sorted_texts(blocks: Sequence[Any], n_encoders: int) -> Iterator[Work | pa.Table]:
+    """Sort the new texts of all documents by length, and divide them among the encoders (a generator task).
+
+    Args:
+        blocks: Refs of what ``parse`` returns.
+        n_encoders: Encoders that share the texts.
+
+    Yields:
+        What there is to do; then the texts, each once, the longest first, in blocks of about as many tokens.
+    """
+    rows = _rows(blocks)
+    rejects = _find_rejects(rows)
+    texts = pa.concat_tables([_TEXTS.empty_table(), *(_unpacked(row["texts"]) for row in _used(rows, rejects))])
+    keys = column_keys(texts["key"]).view(f"S{KEY_BYTES}")
+    texts = texts.take(pa.array(np.unique(keys, return_index=True)[1]))
+    # Keys decide among equals: the same texts make the same batches, and so the same vectors to the bit.
+    texts = texts.sort_by([("n_tokens", "descending"), ("key", "ascending")])
+    n_tokens = texts["n_tokens"].to_numpy()
+    yield Work(rejects, len(texts), int(n_tokens.sum()))
+    for first, last in pairwise(_bounds(n_tokens, n_encoders)):
+        yield texts.slice(first, last - first)
+
+
+def _find_rejects(rows: Sequence[Mapping[str, Any]]) -> tuple[tuple[str, str], ...]:
     """Files that cannot be used: unreadable ones, and all but the first of those that share a document id."""
     rejects: list[tuple[str, str]] = []
     owner: dict[str, str] = {}
@@ -227,86 +281,38 @@ def _find_rejects(rows: Sequence[Mapping[str, Any]]) -> tuple[list[tuple[str, st
             rejects.append((row["file"], reason))
         else:
             owner[row["doc_id"]] = row["file"]
-    return rejects, frozenset(file for file, _ in rejects)
+    return tuple(rejects)
 
 
-def own_texts(blocks: Sequence[Any], dropped: frozenset[str]) -> tuple[int, dict[str, Mask]]:
-    """Give every new text to the first file that holds it (a task).
-
-    Args:
-        blocks: Refs of tables with columns file and keys.
-        dropped: Files that are not used.
-
-    Returns:
-        How many texts there are, and by file which of its new texts it owns, shape ``(n,)``.
-    """
-    rows = sorted((row["file"], row["keys"]) for block in ray.get(list(blocks)) for row in block.to_pylist())
-    used = [(file, keys) for file, keys in rows if file not in dropped]
-    all_keys = np.frombuffer(b"".join(keys for _, keys in used), no_keys().dtype)
-    first = np.zeros(len(all_keys), bool)
-    first[np.unique(all_keys.view(f"S{KEY_BYTES}"), return_index=True)[1]] = True
-    ends = np.cumsum([len(keys) // KEY_BYTES for _, keys in used])
-    masks = np.split(first, ends[:-1]) if used else []
-    return int(first.sum()), {file: mask for (file, _), mask in zip(used, masks, strict=True)}
+def _bounds(n_tokens: I64, n_encoders: int) -> list[int]:
+    """Cut sorted texts into blocks that cost about the same: where each begins, and the end."""
+    total = int(n_tokens.sum())
+    n_blocks = max(1, min(BLOCKS_PER_ENCODER * n_encoders, total // MIN_BLOCK_TOKENS))
+    block = (np.cumsum(n_tokens) - n_tokens) * n_blocks // max(total, 1)
+    starts = np.r_[True, block[1:] != block[:-1]][: len(block)]
+    bounds = [*np.flatnonzero(starts).tolist(), len(block)]
+    return [row for first, last in pairwise(bounds) for row in range(first, last, MAX_BLOCK_ROWS)] + [len(block)]
 
 
-def _encode(
-    config: Config, parsed: Any, owned: Any, n_texts: int, n_encoders: int, gpu: bool, job: str
-) -> tuple[int, ...]:
-    """Encode what is new, spread over the encoders however the documents are sized; returns how many each had."""
-    block_rows = min(max(-(-n_texts // (BLOCKS_PER_ENCODER * n_encoders)), MIN_BLOCK_ROWS), BLOCK_ROWS)
-    texts = (
-        parsed.select_columns(["file", "nodes"])
-        .map_batches(
-            functools.partial(new_texts, config=config, owned=owned, job=job),
-            batch_size=None,
-            batch_format="pyarrow",
-        )
-        .repartition(target_num_rows_per_block=block_rows, strict=True)
-        .materialize()
-    )
-    # Materialised first: encoders may then take every CPU without starving the tasks that feed them.
+def _encode(config: Config, texts: Any, work: Work, n_encoders: int, gpu: bool) -> tuple[int, ...]:
+    """Encode a dataset of texts, block by block; returns how many each encoder had."""
     encoded = texts.map_batches(
         Encode,
         fn_constructor_args=(config,),
-        compute=ray.data.ActorPoolStrategy(size=min(n_encoders, -(-n_texts // block_rows))),
+        compute=ray.data.ActorPoolStrategy(size=min(n_encoders, texts.num_blocks())),
         batch_size=None,
         batch_format="pyarrow",
         resources=config.index.resources or None,
         **({"num_gpus": 1} if gpu else {"num_cpus": 1}),
     )
-    began, by_encoder = time.perf_counter(), Counter[str]()
-    for row in encoded.iter_rows():
-        by_encoder[row["encoder"]] += row["n_texts"]
-        n_done = by_encoder.total()
-        say(f"encode  {n_done}/{n_texts} texts  {n_done / (time.perf_counter() - began):.0f}/s")
+    began, by_encoder, n_tokens = time.perf_counter(), Counter[str](), 0
+    for batch in encoded.iter_batches(batch_size=None, batch_format="pyarrow", prefetch_batches=0):
+        for row in batch.to_pylist():
+            by_encoder[row["encoder"]] += row["n_texts"]
+            n_tokens += row["n_tokens"]
+        share, rate = n_tokens / work.n_tokens, n_tokens / (time.perf_counter() - began)
+        say(f"encode  {by_encoder.total()}/{work.n_texts} texts, {share:.0%} of their tokens  {rate:.0f} tokens/s")
     return tuple(sorted(by_encoder.values()))
-
-
-def new_texts(batch: pa.Table, config: Config, owned: Any, job: str) -> pa.Table:
-    """List the texts of some documents that no index knows, each in one document of all (a Ray Data task).
-
-    Args:
-        batch: Columns file and nodes.
-        config: The job's configuration.
-        owned: Ref of what ``own_texts`` found.
-        job: Unique name of this job.
-
-    Returns:
-        Columns key and text.
-    """
-    unknown = _unknown(config.model_dump_json(), job)
-    mine: Mapping[str, Mask] = ray.get(owned)
-    keys: list[bytes] = []
-    found: list[str] = []
-    for file, nodes in zip(batch["file"].to_pylist(), batch["nodes"], strict=True):
-        if file not in mine:
-            continue
-        _, texts = texts_to_encode(NodeTable(_unpacked(nodes)), config.index.paragraph_vectors)
-        new = unknown.of_texts(texts)
-        keys += compress(new.values(), mine[file])
-        found += compress(new, mine[file])
-    return pa.table({"key": pa.array(keys, pa.binary(KEY_BYTES)), "text": pa.array(found, pa.large_string())})
 
 
 class Encode:
@@ -324,33 +330,33 @@ class Encode:
         """Encode one block.
 
         Args:
-            batch: Columns key and text.
+            batch: Columns key, n_tokens and text.
 
         Returns:
-            One row: how many texts are done, and by whom.
+            One row: how much is done, and by whom.
         """
-        if len(batch):
-            vectors = self._encoder.encode_passages(batch["text"].to_pylist())
-            self._pending.write(self._identity, batch["key"].to_pylist(), vectors)
-        return pa.table({"n_texts": [len(batch)], "encoder": [self._name]})
+        vectors = self._encoder.encode_passages(batch["text"].to_pylist())
+        self._pending.write(self._identity, batch["key"].to_pylist(), vectors)
+        n_tokens = int(batch["n_tokens"].to_numpy().sum())
+        return pa.table({"n_texts": [len(batch)], "n_tokens": [n_tokens], "encoder": [self._name]})
 
 
-def terms_of(config: Config, blocks: Sequence[Any], dropped: frozenset[str]) -> dict[str, pa.Table]:
+def terms_of(config: Config, blocks: Sequence[Any], rejects: Sequence[tuple[str, str]]) -> dict[str, pa.Table]:
     """Build BM25 over all documents (a task).
 
     Args:
         config: The job's configuration.
         blocks: Refs of what ``parse`` returns.
-        dropped: Files that are not used.
+        rejects: Files that are not used, with their reasons.
     """
-    return build_terms(NodeTable(_joined(_used(blocks, dropped), "nodes")), index_settings(config))
+    return build_terms(NodeTable(_joined(_used(_rows(blocks), rejects), "nodes")), index_settings(config))
 
 
 def _reduce(
     config: Config, blocks: Sequence[Any], rejects: Sequence[tuple[str, str]], terms: Mapping[str, pa.Table]
 ) -> dict[str, Any]:
     """Put all documents together, propagate and build (the reducer task)."""
-    used = _used(blocks, frozenset(file for file, _ in rejects))
+    used = _used(_rows(blocks), rejects)
     pending = PendingVectors(config.index.path)
     keys, vectors = pending.load(encoder_settings(config))
     counts = build_index(
@@ -369,10 +375,15 @@ def _reduce(
     return counts
 
 
-def _used(blocks: Sequence[Any], dropped: frozenset[str]) -> list[dict[str, Any]]:
-    """Rows of what ``parse`` returns, by document id, those of dropped files left out."""
-    rows = [row for block in ray.get(list(blocks)) for row in block.to_pylist() if row["file"] not in dropped]
-    return sorted(rows, key=lambda row: row["doc_id"])
+def _rows(blocks: Sequence[Any]) -> list[dict[str, Any]]:
+    """Read what ``parse`` returned."""
+    return [row for block in ray.get(list(blocks)) for row in block.to_pylist()]
+
+
+def _used(rows: Sequence[dict[str, Any]], rejects: Sequence[tuple[str, str]]) -> list[dict[str, Any]]:
+    """Leave the rejected files' rows out and sort the others by document id."""
+    dropped = {file for file, _ in rejects}
+    return sorted((row for row in rows if row["file"] not in dropped), key=lambda row: row["doc_id"])
 
 
 def _joined(rows: Sequence[Mapping[str, Any]], column: str) -> pa.Table:

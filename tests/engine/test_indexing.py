@@ -11,11 +11,13 @@ import time
 from pathlib import Path
 
 import numpy as np
+import pyarrow as pa
 import pytest
+import ray
 
 from kohaku_ray.cli import main
 from kohaku_ray.config import load_config
-from kohaku_ray.engine.indexing import run_index
+from kohaku_ray.engine.indexing import _bounds, parse, run_index, sorted_texts
 from kohaku_ray.engine.tools import LocalIndex, make_encoder
 from kohaku_ray.errors import ConfigError, DataError, IndexMismatchError
 from kohaku_ray.index.store import Index
@@ -82,6 +84,73 @@ def test_one_large_document_is_spread_over_the_encoders(cluster, tmp_path, capsy
     assert len(progress) > 2
     assert progress[-1].split()[1] == f"{total}/{total}"
     assert all(line.endswith("/s") for line in progress)
+
+
+def parsed_blocks(config, *file_lists):
+    """What ``parse`` makes of files, a block a list of them, in the object store."""
+    tables = [parse(pa.table({"file": [str(file) for file in files]}), config, "job") for files in file_lists]
+    return [ray.put(table) for table in tables]
+
+
+def gathered(blocks, n_encoders):
+    work, *texts = sorted_texts(blocks, n_encoders)
+    return work, texts
+
+
+def test_texts_come_once_the_longest_first_in_blocks_of_like_cost(cluster, tmp_path):
+    stories = {
+        f"story{part}__txt": " ".join(
+            f"{'Very ' * (n % 23)}Long rack {n} of hall {part} drew {n * 7 % 997} kW." for n in range(part, 400)
+        )
+        + " This one stands in every story."
+        for part in range(3)
+    }
+    folder = write(tmp_path / "in", **stories)
+    config = config_of(folder, tmp_path / "index")
+    files = sorted(folder.iterdir())
+    work, texts = gathered(parsed_blocks(config, files[:1], files[1:]), n_encoders=2)
+    together = pa.concat_tables(texts).to_pylist()
+    assert work.n_texts == len(together) == len({row["text"] for row in together}) == 400 + 399 + 398 + 1
+    assert together == sorted(together, key=lambda row: (-row["n_tokens"], row["key"]))
+    encoder = make_encoder(config)
+    assert [row["n_tokens"] for row in together] == (
+        encoder.count_tokens([row["text"] for row in together]) + 2
+    ).tolist()
+    costs = [sum(block["n_tokens"].to_pylist()) for block in texts]
+    assert sum(costs) == work.n_tokens
+    assert len(costs) > 4
+    assert max(costs) - min(costs) <= 2 * together[0]["n_tokens"]
+    again = gathered(parsed_blocks(config, files[1:], files[:1]), n_encoders=2)
+    assert again[0] == work
+    assert all(one.equals(other) for one, other in zip(texts, again[1], strict=True))
+
+
+def test_texts_of_rejected_files_are_not_encoded(cluster, tmp_path):
+    first = write(tmp_path / "a", same__txt="Taken from the first file of that name.", broken__pdf=b"%PDF-1.7 no")
+    second = write(tmp_path / "b", same__txt="Never read.")
+    config = config_of(first, tmp_path / "index")
+    work, texts = gathered(parsed_blocks(config, sorted(second.iterdir()), sorted(first.iterdir())), n_encoders=1)
+    assert [row["text"] for block in texts for row in block.to_pylist()] == ["Taken from the first file of that name."]
+    assert [Path(file).relative_to(tmp_path).as_posix() for file, _ in work.rejects] == ["a/broken.pdf", "b/same.txt"]
+    assert "rename one of them" in work.rejects[1][1]
+
+
+@pytest.mark.parametrize(
+    ("n_tokens", "n_encoders", "sizes"),
+    [
+        ([], 2, []),
+        ([1], 2, [1]),
+        ([9000, 10, 10, 10], 2, [1, 3]),  # a text dearer than a block has one to itself
+        ([4] * 30_000, 1, [1035, 1034, 1035]),
+        ([1] * 20_000, 1, [5000, 5000, 5000, 5000]),
+        ([1] * 1_000_000, 1, [8192, 8192, 8192, 6674, 8192]),
+    ],
+)
+def test_blocks_are_neither_tiny_nor_too_few_nor_too_long(n_tokens, n_encoders, sizes):
+    bounds = _bounds(np.array(n_tokens, np.int64), n_encoders)
+    assert bounds[-1] == len(n_tokens)
+    assert np.diff(bounds)[: len(sizes)].tolist() == sizes
+    assert (np.diff(bounds) > 0).all()
 
 
 def test_indexing_again_encodes_only_what_is_new_and_leaves_nothing_stale(cluster, tmp_path):
@@ -202,6 +271,7 @@ def test_an_interrupted_job_repeats_no_finished_block(cluster, tmp_path):
     job = subprocess.Popen([*command, *flags], stderr=subprocess.PIPE, stdout=subprocess.DEVNULL, text=True)
     for line in job.stderr:
         if line.startswith("encode"):
+            n_done = int(line.split()[1].split("/")[0])
             break
     os.kill(job.pid, signal.SIGKILL)
     job.wait()
@@ -210,6 +280,7 @@ def test_an_interrupted_job_repeats_no_finished_block(cluster, tmp_path):
     again = subprocess.run([*command, *flags], capture_output=True, text=True, timeout=300)
     assert again.returncode == 0, again.stderr
     left = int(again.stderr.split("rejected, ")[1].split()[0])
-    assert 0 < left <= len(sentences) - 256
+    assert n_done > 100
+    assert 0 < left <= len(sentences) - n_done
     assert Index.open(str(tmp_path / "index")).manifest["counts"]["n_vectors"] >= len(sentences)
     assert not list((tmp_path / "index").glob("pending/*"))
