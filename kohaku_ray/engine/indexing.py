@@ -3,8 +3,8 @@
 Two passes of Ray Data. The first parses (CPU tasks) and counts what is new; the second encodes it (an actor pool, on
 GPUs where there are any). So progress knows its total, no vector is computed twice, and texts are sorted by length over
 all documents: blocks of equal cost, with little padding, for the encoders. Vectors go to the index directory as they
-are made: an interrupted job repeats none of them. What needs no vector, BM25, is made meanwhile; a reducer does the
-rest.
+are made: an interrupted job repeats none of them. Meanwhile the reducer makes what needs no vector, BM25; then it does
+the rest.
 """
 
 from __future__ import annotations
@@ -133,15 +133,18 @@ def run_index(config: Config) -> IndexSummary:
             raise DataError(f"none of {len(files)} files can be used; the first: {rejects[0][0]}: {rejects[0][1]}")
         texts = ray.data.from_arrow_refs(refs)
         # Holds no CPU: it must not wait for the encoders, which take them all and last longer.
-        terms = ray.remote(terms_of).options(num_cpus=0).remote(config, blocks, rejects)
+        reducer = ray.remote(reduced).options(
+            num_cpus=0, max_retries=1, num_returns="streaming", _generator_backpressure_num_objects=1
+        )
+        reducing = reducer.remote(config, blocks, rejects)
         parse_s = time.perf_counter() - started
         started = time.perf_counter()
         with unwrapped():
             by_encoder = _encode(config, texts, work, n_encoders, gpu) if refs else ()
         encode_s = time.perf_counter() - started
         started = time.perf_counter()
-        reduce = ray.remote(_reduce).options(num_cpus=1, max_retries=1)
-        counts = fetch(reduce.remote(config, blocks, rejects, terms))
+        fetch(next(reducing))
+        counts = fetch(next(reducing))
         reduce_s = time.perf_counter() - started
     return IndexSummary(
         path=config.index.path,
@@ -341,38 +344,41 @@ class Encode:
         return pa.table({"n_texts": [len(batch)], "n_tokens": [n_tokens], "encoder": [self._name]})
 
 
-def terms_of(config: Config, blocks: Sequence[Any], rejects: Sequence[tuple[str, str]]) -> dict[str, pa.Table]:
-    """Build BM25 over all documents (a task).
+def reduced(
+    config: Config, blocks: Sequence[Any], rejects: Sequence[tuple[str, str]]
+) -> Iterator[dict[str, Any] | None]:
+    """Put all documents together, propagate and build (the reducer, a generator task).
 
     Args:
         config: The job's configuration.
         blocks: Refs of what ``parse`` returns.
         rejects: Files that are not used, with their reasons.
+
+    Yields:
+        None when all is done that needs no vector; then the counts of ``build_index``. The reducer waits between the
+        two until the first is taken (one value at a time): take it when the vectors are there. Where the job fails
+        before, Ray lets it go on: it misses vectors then, and leaves the index as it is.
     """
-    return build_terms(NodeTable(_joined(_used(_rows(blocks), rejects), "nodes")), index_settings(config))
-
-
-def _reduce(
-    config: Config, blocks: Sequence[Any], rejects: Sequence[tuple[str, str]], terms: Mapping[str, pa.Table]
-) -> dict[str, Any]:
-    """Put all documents together, propagate and build (the reducer task)."""
     used = _used(_rows(blocks), rejects)
+    nodes, settings = _joined(used, "nodes"), index_settings(config)
+    terms = build_terms(NodeTable(nodes), settings)
+    yield None
     pending = PendingVectors(config.index.path)
     keys, vectors = pending.load(encoder_settings(config))
     counts = build_index(
         config.index.path,
-        nodes=_joined(used, "nodes"),
+        nodes=nodes,
         documents=_joined(used, "document"),
         rejects=pa.table(
             {"file": [file for file, _ in rejects], "reason": [reason for _, reason in rejects]}, schema=REJECT_SCHEMA
         ),
         keys=keys,
         vectors=vectors,
-        settings=index_settings(config),
+        settings=settings,
         terms=terms,
     )
     pending.clear()
-    return counts
+    yield counts
 
 
 def _rows(blocks: Sequence[Any]) -> list[dict[str, Any]]:

@@ -248,6 +248,25 @@ def test_an_error_in_a_stage_comes_back_as_itself(cluster, tmp_path):
         run_index(config_of(folder, tmp_path / "i", f"index.encoder.model={model}"))
 
 
+def test_a_job_that_fails_while_it_encodes_leaves_the_index_as_it_was(cluster, tmp_path, monkeypatch):
+    folder = write(tmp_path / "in", a__md="# A\n\nThe hall draws 4 MW.")
+    config = config_of(folder, tmp_path / "i")
+    run_index(config)
+    before = {path: path.read_bytes() for path in (tmp_path / "i").rglob("*") if path.is_file()}
+    write(folder, b__md="# B\n\nThis text never gets its vector.")
+
+    def fail(*_):
+        raise DataError("no encoder today")
+
+    monkeypatch.setattr("kohaku_ray.engine.indexing._encode", fail)
+    with pytest.raises(DataError, match="no encoder today"):
+        run_index(config)
+    time.sleep(5)  # the reducer goes on without us
+    assert {path: path.read_bytes() for path in (tmp_path / "i").rglob("*") if path.is_file()} == before
+    monkeypatch.undo()
+    assert run_index(config).counts["n_documents"] == 2
+
+
 @pytest.mark.parametrize(
     ("override", "message"),
     [
