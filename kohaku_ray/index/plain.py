@@ -79,6 +79,7 @@ class PlainModel:
         self._cutting = Tokenizer.from_file(str(directory / TOKENIZER))
         self._whole = Tokenizer.from_file(str(directory / TOKENIZER))
         self._whole.no_truncation()
+        self._measured: dict[str, list[int]] = {}
         self.dim, self.window = self._described.dim, self._described.window
         self.prompts = self._described.prompts
         self.default_prompt_name = self._described.default_prompt_name
@@ -90,13 +91,19 @@ class PlainModel:
 
     def lengths(self, texts: Sequence[str], *, special: bool) -> list[int]:
         """See ``Model``."""
-        return [len(found) for found in self._whole.encode_batch(list(texts), add_special_tokens=special)]
+        rows = _token_ids(self._whole, list(texts), special=special)
+        if special:  # most often encoded next: an encoder sorts by length first
+            measured = zip(texts, rows, strict=True)
+            self._measured = {text: ids for text, ids in measured if len(ids) <= self.window}
+        return list(map(len, rows))
 
     def features(self, texts: Sequence[str], prompt: str | None, pad_to: int, **_: Any) -> dict[str, I64]:
         """See ``Model``."""
-        found = self._cutting.encode_batch([(prompt or "") + text for text in texts])
-        rows = [encoding.ids for encoding in found]
-        return _batch(rows, pad_to, self._described.pad_id, self._described.pads_left)
+        full = [(prompt or "") + text for text in texts]
+        known = self._measured
+        new = [text for text in full if text not in known]
+        known = known | dict(zip(new, _token_ids(self._cutting, new), strict=True)) if new else known
+        return _batch([known[text] for text in full], pad_to, self._described.pad_id, self._described.pads_left)
 
     def embed(self, features: Mapping[str, I64], **_: Any) -> F32:
         """See ``Model``."""
@@ -181,6 +188,10 @@ def _pooled_by_library(model: LoadedModel, features: dict[str, Any], vectors: F3
             features = module(features)
     pooled: F32 = features["sentence_embedding"].numpy()
     return pooled
+
+
+def _token_ids(tokenizer: Any, texts: list[str], *, special: bool = True) -> list[list[int]]:
+    return [encoding.ids for encoding in tokenizer.encode_batch_fast(texts, add_special_tokens=special)]
 
 
 def _batch(rows: Sequence[Sequence[int]], pad_to: int, pad_id: int, pads_left: bool) -> dict[str, I64]:

@@ -35,7 +35,7 @@ def token_counter(model: str, revision: str | None = None) -> Counter:
         tokenizer.no_truncation()
         tokenizer.no_padding()
         return lambda texts: _lengths(
-            [len(encoding.ids) for encoding in tokenizer.encode_batch(list(texts), add_special_tokens=False)]
+            [len(encoding.ids) for encoding in tokenizer.encode_batch_fast(list(texts), add_special_tokens=False)]
         )
     return _slow_counter(model, revision)
 

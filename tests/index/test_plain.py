@@ -55,6 +55,10 @@ def test_a_plain_model_does_as_the_library(loaded, tmp_path, mode, side, pooling
         model.embed(wanted),
         atol=2e-6,
     )
+    measured = [(prompt or "") + text for text in TEXTS[:4]]  # what was measured is not read again
+    assert found.lengths(measured, special=True) == model.lengths(measured, special=True)
+    for name, value in found.features(TEXTS, prompt, 0).items():
+        np.testing.assert_array_equal(value, wanted.get(name, 0))
     few = TEXTS[:3]
     for name, value in found.features(few, prompt, 24).items():
         assert value.shape == (3, 24)
