@@ -45,7 +45,8 @@ from kohaku_ray.tree.flatten import document_table, flatten
 from kohaku_ray.tree.nodes import NodeTable
 
 BLOCKS_PER_ENCODER = 32
-"""So many, so that no encoder works on for long when the others are done; fewer where blocks would be too small."""
+LAST_BLOCKS_PER_ENCODER = 4
+"""What is left is at least so many blocks for each encoder, unless they would be too small."""
 MIN_BLOCK_TOKENS = 4096
 MAX_BLOCK_ROWS = 8192
 SPECIAL_TOKENS = 2
@@ -288,13 +289,18 @@ def _find_rejects(rows: Sequence[Mapping[str, Any]]) -> tuple[tuple[str, str], .
 
 
 def _bounds(n_tokens: I64, n_encoders: int) -> list[int]:
-    """Cut sorted texts into blocks that cost about the same: where each begins, and the end."""
-    total = int(n_tokens.sum())
-    n_blocks = max(1, min(BLOCKS_PER_ENCODER * n_encoders, total // MIN_BLOCK_TOKENS))
-    block = (np.cumsum(n_tokens) - n_tokens) * n_blocks // max(total, 1)
-    starts = np.r_[True, block[1:] != block[:-1]][: len(block)]
-    bounds = [*np.flatnonzero(starts).tolist(), len(block)]
-    return [row for first, last in pairwise(bounds) for row in range(first, last, MAX_BLOCK_ROWS)] + [len(block)]
+    """Cut sorted texts into blocks: where each begins, and the end.
+
+    Blocks cost about the same, and less towards the end, so that no encoder works on for long when the others are done.
+    """
+    done = np.r_[0, np.cumsum(n_tokens)]
+    total, bounds = int(done[-1]), [0]
+    while bounds[-1] < len(n_tokens):
+        first = bounds[-1]
+        share = min(total / BLOCKS_PER_ENCODER, (total - done[first]) / LAST_BLOCKS_PER_ENCODER) / n_encoders
+        last = int(np.searchsorted(done, done[first] + max(share, MIN_BLOCK_TOKENS), side="right")) - 1
+        bounds.append(min(max(last, first + 1), first + MAX_BLOCK_ROWS))
+    return bounds
 
 
 def _encode(config: Config, texts: Any, work: Work, n_encoders: int, gpu: bool) -> tuple[int, ...]:
