@@ -260,7 +260,7 @@ def sorted_texts(blocks: Sequence[Any], n_encoders: int) -> Iterator[Work | pa.T
     Yields:
         What there is to do; then the texts, each once, the longest first, in blocks of about as many tokens.
     """
-    rows = _rows(blocks)
+    rows = _rows(blocks, "file", "doc_id", "reason", "texts")
     rejects = _find_rejects(rows)
     texts = pa.concat_tables([_TEXTS.empty_table(), *(_unpacked(row["texts"]) for row in _used(rows, rejects))])
     keys = column_keys(texts["key"]).view(f"S{KEY_BYTES}")
@@ -365,8 +365,8 @@ def reduced(
         two until the first is taken (one value at a time): take it when the vectors are there. Where the job fails
         before, Ray lets it go on: it misses vectors then, and leaves the index as it is.
     """
-    used = _used(_rows(blocks), rejects)
-    nodes, settings = _joined(used, "nodes"), index_settings(config)
+    nodes, documents = _trees(blocks, rejects)
+    settings = index_settings(config)
     terms = build_terms(NodeTable(nodes), settings)
     yield None
     pending = PendingVectors(config.index.path)
@@ -374,7 +374,7 @@ def reduced(
     counts = build_index(
         config.index.path,
         nodes=nodes,
-        documents=_joined(used, "document"),
+        documents=documents,
         rejects=pa.table(
             {"file": [file for file, _ in rejects], "reason": [reason for _, reason in rejects]}, schema=REJECT_SCHEMA
         ),
@@ -387,9 +387,15 @@ def reduced(
     yield counts
 
 
-def _rows(blocks: Sequence[Any]) -> list[dict[str, Any]]:
-    """Read what ``parse`` returned."""
-    return [row for block in ray.get(list(blocks)) for row in block.to_pylist()]
+def _trees(blocks: Sequence[Any], rejects: Sequence[tuple[str, str]]) -> tuple[pa.Table, pa.Table]:
+    """Join the nodes and the documents of all files that are used."""
+    used = _used(_rows(blocks, "file", "doc_id", "nodes", "document"), rejects)
+    return _joined(used, "nodes"), _joined(used, "document")
+
+
+def _rows(blocks: Sequence[Any], *columns: str) -> list[dict[str, Any]]:
+    """Read some columns of what ``parse`` returned."""
+    return [row for block in ray.get(list(blocks)) for row in block.select(columns).to_pylist()]
 
 
 def _used(rows: Sequence[dict[str, Any]], rejects: Sequence[tuple[str, str]]) -> list[dict[str, Any]]:
