@@ -330,7 +330,8 @@ def as_latex(judged: Judged) -> str:
         _latex_table(judged, *_scores(judged, _latex, _latex_field)),
     ]
     for name in judged.table.show:
-        parts += [f"% {_line(name)}", _latex_table(judged, *_measures(judged, name, _latex))]
+        heading = f"\\par\\medskip\\noindent {_latex(name)}\\par\\noindent"
+        parts += [heading, _latex_table(judged, *_measures(judged, name, _latex))]
     return "\n".join([*parts, *(f"\\par\\noindent {_latex(line)}" for line in below(judged))]) + "\n"
 
 
@@ -490,6 +491,7 @@ _LATEX = {
     "…": r"\dots{}",
     **{letter: f"\\{letter}" for letter in "&%$#_{}"},
     **{letter: f"{{{letter}}}" for letter in '[]*"'},  # no optional argument, no starred command
+    **{chr(0x2400 + code): f"{{[}}U+{code:04X}{{]}}" for code in range(0x20)},  # symbols that few fonts have
 }
 
 

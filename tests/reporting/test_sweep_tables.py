@@ -1,9 +1,12 @@
 import csv
 import io
 import re
+import shutil
+import subprocess
 from dataclasses import replace
 
 import numpy as np
+import pymupdf
 import pytest
 from sweeps import HOSTILE, REASON, Maker, small_sweep
 
@@ -187,7 +190,7 @@ def test_latex_escapes_what_it_would_read(judged):
     assert (
         "\\textless{}script\\textgreater{}alert(1)\\textless{}/script\\textgreater{}{\"}' \\textbar{} "
         "\\textbackslash{}textbf\\{x\\} \\$\\textbackslash{}x\\$ 50 \\% a\\_b \\& \\#1 \\textasciitilde{} "
-        "\\textasciicircum{} \\textasciigrave{}c\\textasciigrave{} {*}d{*} {[}U+202E{]}␀"
+        "\\textasciicircum{} \\textasciigrave{}c\\textasciigrave{} {*}d{*} {[}U+202E{]}{[}U+0000{]}"
     ) in text
     for line in text.splitlines()[4:-1]:
         assert line.endswith(" \\\\")
@@ -195,6 +198,27 @@ def test_latex_escapes_what_it_would_read(judged):
         assert not re.search(r"(?<!\\)[#%~]", line)
     one = judge(Table("t", "T", (Axis("a--b", ("''[x]", "---")),), judged["queries"].table.cells[:0]))
     assert "a-{}-b" in as_latex(one)
+
+
+@pytest.mark.skipif(shutil.which("pdflatex") is None, reason="no LaTeX here")
+def test_latex_reads_the_tables(judged, tmp_path):
+    head = r"\documentclass{article}\usepackage[a2paper]{geometry}\usepackage{booktabs}\begin{document}"
+    text = "\n\\newpage\n".join([head, *map(as_latex, judged.values()), r"\end{document}"])
+    (tmp_path / "tables.tex").write_text(text)
+    command = ["pdflatex", "-halt-on-error", "-interaction=nonstopmode", "tables.tex"]
+    done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, errors="replace", timeout=120)
+    assert done.returncode == 0, done.stdout[-2000:]
+    assert "Overfull" not in done.stdout
+    with pymupdf.open(tmp_path / "tables.pdf") as pages:
+        shown = [page.get_text() for page in pages]
+        page = pages[list(judged).index("dedup")]
+        tops = {name: [at.y0 for at in page.search_for(name)] for name in ("dedup", "matches", "characters")}
+    assert len(shown) == len(judged)
+    scores, matches, characters = tops["dedup"]  # each table's head
+    assert scores < tops["matches"][0] < matches < tops["characters"][0] < characters
+    assert "<script>alert(1)</script>" in " ".join(shown)
+    for one, page in zip(judged.values(), shown, strict=True):
+        assert sorted(FIGURE.findall(page)) == sorted(FIGURE.findall(block(as_latex(one))))
 
 
 def test_markdown_keeps_hostile_labels_in_their_cells(judged):
