@@ -153,6 +153,21 @@ def test_a_vllm_configuration_for_another_cluster_validates_without_vllm_here(ca
     assert not (tmp_path / "run").exists()
 
 
+def test_paths_of_the_home_directory_are_validated_as_they_are_run(capsys, tmp_path, monkeypatch):
+    monkeypatch.setenv("HOME", str(tmp_path))
+    (tmp_path / "model").mkdir()
+    (tmp_path / "model" / "config.json").write_text('{"max_position_embeddings": 8192}')
+    (tmp_path / "questions.csv").write_text("id,question\nq1,How much water?\n")
+    flags = ["generation.model=big", "cluster.address=auto", "questions.path=~/questions.csv", "index.path=~/index"]
+    for tokens, status in ((8192, 0), (8193, 2)):
+        big = f"deployments.big={{kind: vllm, model: ~/model, window_tokens: {tokens}}}"
+        assert main(["validate", "demo", *(part for flag in [big, *flags] for part in ("--set", flag))]) == status
+    printed = capsys.readouterr()
+    assert f"questions: 1 in {tmp_path}/questions.csv" in printed.out
+    assert f"{tmp_path}/index" in printed.out
+    assert f"the model takes 8192 tokens ({tmp_path}/model/config.json)" in printed.err
+
+
 @pytest.mark.parametrize("value", ["0", "1.5", "x"])
 def test_a_share_is_a_share(value, capsys):
     with pytest.raises(SystemExit) as stop:

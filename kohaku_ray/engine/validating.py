@@ -20,7 +20,8 @@ def validate(config: Config) -> list[str]:
         ConfigError: A setting does not fit.
         DataError: A file cannot be used.
     """
-    files = find_sources(anchored(config))
+    config = anchored(config)
+    files = find_sources(config)
     metadata = read_metadata(config.documents.metadata)
     name, data = read_source(config.questions.path)
     questions = read_questions(name, data, config.questions.limit)

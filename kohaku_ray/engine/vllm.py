@@ -193,7 +193,7 @@ def _scale(deployment: VllmConfig) -> dict[str, Any]:
 
 
 def _is_path(model: str) -> bool:
-    return model.startswith((".", "/", "~")) or Path(model).exists()
+    return model.startswith((".", "/", "~")) or Path(model).is_dir()
 
 
 def _longest_window(path: Path) -> int | None:
