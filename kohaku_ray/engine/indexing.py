@@ -45,8 +45,9 @@ from kohaku_ray.tree.flatten import document_table, flatten
 from kohaku_ray.tree.nodes import NodeTable
 
 BLOCKS_PER_ENCODER = 32
+"""So many blocks or more, unless they would be too small."""
 LAST_BLOCKS_PER_ENCODER = 4
-"""What is left is at least so many blocks for each encoder, unless they would be too small."""
+"""What is left at any time is at least so many, unless they would be too small."""
 MIN_BLOCK_TOKENS = 4096
 MAX_BLOCK_ROWS = 8192
 SPECIAL_TOKENS = 2
@@ -388,7 +389,7 @@ def reduced(
 
 
 def _trees(blocks: Sequence[Any], rejects: Sequence[tuple[str, str]]) -> tuple[pa.Table, pa.Table]:
-    """Join the nodes and the documents of all files that are used."""
+    """Join the nodes and the documents of all files that are used; what was packed is let go."""
     used = _used(_rows(blocks, "file", "doc_id", "nodes", "document"), rejects)
     return _joined(used, "nodes"), _joined(used, "document")
 

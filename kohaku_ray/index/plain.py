@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import json
 import os
+from collections import ChainMap
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import asdict, dataclass
@@ -17,6 +18,7 @@ import numpy as np
 
 from kohaku_ray.arrays import F32, I64
 from kohaku_ray.index.loaded import LoadedModel
+from kohaku_ray.index.tokens import token_ids
 from kohaku_ray.tree.propagate import unit_rows
 
 Compute = Callable[[Mapping[str, I64]], F32]
@@ -91,7 +93,7 @@ class PlainModel:
 
     def lengths(self, texts: Sequence[str], *, special: bool) -> list[int]:
         """See ``Model``."""
-        rows = _token_ids(self._whole, list(texts), special=special)
+        rows = token_ids(self._whole, texts, special=special)
         if special:  # most often encoded next: an encoder sorts by length first
             measured = zip(texts, rows, strict=True)
             self._measured = {text: ids for text, ids in measured if len(ids) <= self.window}
@@ -100,10 +102,10 @@ class PlainModel:
     def features(self, texts: Sequence[str], prompt: str | None, pad_to: int, **_: Any) -> dict[str, I64]:
         """See ``Model``."""
         full = [(prompt or "") + text for text in texts]
-        known = self._measured
-        new = [text for text in full if text not in known]
-        known = known | dict(zip(new, _token_ids(self._cutting, new), strict=True)) if new else known
-        return _batch([known[text] for text in full], pad_to, self._described.pad_id, self._described.pads_left)
+        measured = self._measured
+        new = [text for text in full if text not in measured]
+        ids = ChainMap(measured, dict(zip(new, token_ids(self._cutting, new), strict=True)))
+        return _batch([ids[text] for text in full], pad_to, self._described.pad_id, self._described.pads_left)
 
     def embed(self, features: Mapping[str, I64], **_: Any) -> F32:
         """See ``Model``."""
@@ -188,10 +190,6 @@ def _pooled_by_library(model: LoadedModel, features: dict[str, Any], vectors: F3
             features = module(features)
     pooled: F32 = features["sentence_embedding"].numpy()
     return pooled
-
-
-def _token_ids(tokenizer: Any, texts: list[str], *, special: bool = True) -> list[list[int]]:
-    return [encoding.ids for encoding in tokenizer.encode_batch_fast(texts, add_special_tokens=special)]
 
 
 def _batch(rows: Sequence[Sequence[int]], pad_to: int, pad_id: int, pads_left: bool) -> dict[str, I64]:

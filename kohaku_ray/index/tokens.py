@@ -34,9 +34,7 @@ def token_counter(model: str, revision: str | None = None) -> Counter:
         tokenizer = Tokenizer.from_file(str(fast))
         tokenizer.no_truncation()
         tokenizer.no_padding()
-        return lambda texts: _lengths(
-            [len(encoding.ids) for encoding in tokenizer.encode_batch_fast(list(texts), add_special_tokens=False)]
-        )
+        return lambda texts: _lengths(list(map(len, token_ids(tokenizer, texts, special=False))))
     return _slow_counter(model, revision)
 
 
@@ -57,6 +55,17 @@ def prompt_counter(model: str, revision: str | None = None) -> Callable[[str, st
         return len(tokenizer(rendered, add_special_tokens=False, truncation=False)["input_ids"])
 
     return count
+
+
+def token_ids(tokenizer: Any, texts: Sequence[str], *, special: bool = True) -> list[list[int]]:
+    """Read texts with a tokenizer of ``tokenizers``, offsets left out.
+
+    Args:
+        tokenizer: Cuts and pads as it is set to.
+        texts: What is read.
+        special: Whether it adds special tokens.
+    """
+    return [encoding.ids for encoding in tokenizer.encode_batch_fast(list(texts), add_special_tokens=special)]
 
 
 def _slow_counter(model: str, revision: str | None) -> Counter:
