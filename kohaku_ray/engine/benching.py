@@ -29,6 +29,7 @@ from kohaku_ray.config.schema import VllmConfig
 from kohaku_ray.engine.cluster import connected, deployment_demand, say
 from kohaku_ray.engine.errors import fetch, message_of
 from kohaku_ray.engine.serving import check_deployment, serving
+from kohaku_ray.engine.sources import anchored
 from kohaku_ray.engine.vllm import engine_kwargs, environment, vllm_identity
 from kohaku_ray.errors import ConfigError, KohakuRayError, ModelError
 from kohaku_ray.generation.request import ChatRequest
@@ -115,6 +116,7 @@ def run_bench(config: Config, grid: Grid, output: str) -> Throughput:
         ConfigError: The deployment is not of kind vllm or not ours to start, or grid and model do not go together.
         DataError: The output cannot be written.
     """
+    config = anchored(config)
     name, deployment = _deployment(config)
     texts = Texts(deployment, grid.context_tokens)
     _check(config, name, deployment, grid, texts)

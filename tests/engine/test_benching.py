@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import csv
 import json
+import os
 from collections import Counter
 from contextlib import contextmanager
 from pathlib import Path
@@ -77,6 +78,7 @@ def test_prompts_repeat_for_their_number_alone_and_share_no_beginning(tiny):
         (["generation.model=extractive"], {}, Grid(), "kind extractive, but the benchmark measures kind vllm"),
         ([], {"application": "theirs"}, Grid(), "application is 'theirs' but the benchmark starts replicas of its own"),
         ([], {"model": "/no/model"}, Grid(), "deployments.tiny: model is /no/model and there is no such directory"),
+        ([], {"model": "~/no/model"}, Grid(), f"model is {os.path.expanduser('~/no/model')} and there is no such"),
         ([], {}, Grid(context_tokens=1000), f"and 128 are generated, but deployments.tiny.window_tokens is {WINDOW}"),
         (["generation.temperature=0"], {}, Grid(context_tokens=100), "--members has 9: greedy members are all alike"),
     ],
