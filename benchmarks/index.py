@@ -37,11 +37,11 @@ import retrieval
 from kohaku_ray.config import Config, load_config
 from kohaku_ray.config.schema import EncoderConfig
 from kohaku_ray.documents.parse import parse_file, read_bytes
-from kohaku_ray.engine.sources import anchored, find_sources, resolve
-from kohaku_ray.engine.tools import LocalIndex, exports_directory, make_encoder
+from kohaku_ray.engine.actors.tools import LocalIndex, exports_directory, make_encoder
 from kohaku_ray.index import exported
 from kohaku_ray.index.assemble import texts_to_encode
 from kohaku_ray.index.identity import files_digest, locate_model, model_directory
+from kohaku_ray.runs.sources import find_sources, resolve, resolve_paths
 from kohaku_ray.submissions import read_submission
 from kohaku_ray.tree.flatten import flatten
 from kohaku_ray.tree.nodes import NodeTable
@@ -122,7 +122,7 @@ def whole_jobs(
     tried = {size: run_peer(sample, model, size)["encode_s"] for size in BATCH_SIZES}
     best = min(tried, key=lambda size: tried[size])
     for backend, overrides in jobs.items():
-        least = min(find_sources(anchored(configs[backend])), key=os.path.getsize)
+        least = min(find_sources(resolve_paths(configs[backend])), key=os.path.getsize)
         run_job(config_path, [*overrides, f"documents.paths=[{least}]", f"index.path={scratch}/{backend}/little"])
     peers, done = [], {backend: [] for backend in jobs}
     for _ in range(n_rounds):
@@ -263,7 +263,7 @@ def bare_forward(config: Config, model: Any) -> Callable[[dict[str, Any]], Any]:
 
 def unique_texts(config: Config) -> list[str]:
     texts: dict[str, None] = {}
-    for file in find_sources(anchored(config)):
+    for file in find_sources(resolve_paths(config)):
         nodes = NodeTable(flatten(parse_file(file, read_bytes(file))))
         texts.update(dict.fromkeys(texts_to_encode(nodes, config.index.paragraph_vectors)[1]))  # type: ignore[arg-type]
     return list(texts)

@@ -16,13 +16,13 @@ from pathlib import Path
 
 import numpy as np
 
-from kohaku_ray.engine.sweep_results import ballots_of, wattbot_marks
 from kohaku_ray.ensemble.count import vote_pool
 from kohaku_ray.ensemble.pool import pool_ballots
 from kohaku_ray.ensemble.subsamples import subsamples
 from kohaku_ray.ensemble.vote import VoteRule
 from kohaku_ray.evaluation.scores import weigh
 from kohaku_ray.evaluation.statistics import holm, paired_bootstrap, paired_differences, paired_permutation
+from kohaku_ray.runs.sweep_results import ballots_of, wattbot_marks
 from kohaku_ray.submissions import read_submission
 from kohaku_ray.values import is_blank
 

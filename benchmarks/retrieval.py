@@ -19,12 +19,12 @@ from dataclasses import dataclass
 import numpy as np
 
 from kohaku_ray.config import Config, load_config
-from kohaku_ray.engine.sources import resolve
-from kohaku_ray.engine.tools import LocalIndex
+from kohaku_ray.engine.actors.tools import LocalIndex
 from kohaku_ray.index.terms import stop_words
 from kohaku_ray.records import Question
 from kohaku_ray.retrieval.context import Context, assemble
 from kohaku_ray.retrieval.evidence import Evidence, distinct_rows, localise, rank
+from kohaku_ray.runs.sources import resolve
 from kohaku_ray.submissions import SubmissionRow, read_submission
 from kohaku_ray.values import is_abstention, parse_number, parse_pair
 

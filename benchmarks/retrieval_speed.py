@@ -25,10 +25,10 @@ from typing import Any
 from retrieval import Setting, context_of, variants
 
 from kohaku_ray.config import Config, load_config
-from kohaku_ray.engine.sources import resolve
-from kohaku_ray.engine.tools import LocalIndex
+from kohaku_ray.engine.actors.tools import LocalIndex
 from kohaku_ray.index.identity import locate_model
 from kohaku_ray.index.store import Index
+from kohaku_ray.runs.sources import resolve
 from kohaku_ray.submissions import SubmissionRow, read_submission
 from kohaku_ray.tree.nodes import SENTENCE, NodeTable
 

@@ -20,7 +20,6 @@ from unittest.mock import patch
 
 import numpy as np
 
-from kohaku_ray.engine.sweep_results import ballots_of, wattbot_marks
 from kohaku_ray.ensemble.count import Outcomes, vote_pool
 from kohaku_ray.ensemble.normalise import Value, normalise
 from kohaku_ray.ensemble.pool import Pool, pool_ballots
@@ -28,6 +27,7 @@ from kohaku_ray.ensemble.study import MOST_SUBSAMPLES, Marks, Parts, expected_sc
 from kohaku_ray.ensemble.subsamples import subsamples
 from kohaku_ray.ensemble.vote import Ballot, Verdict, VoteRule, vote
 from kohaku_ray.evaluation.scores import weigh
+from kohaku_ray.runs.sweep_results import ballots_of, wattbot_marks
 from kohaku_ray.submissions import read_submission
 
 STRATEGIES = ("answer_priority", "independent", "ref_priority", "union", "intersection", "majority", "first_non_blank")

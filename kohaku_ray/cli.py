@@ -170,7 +170,7 @@ def _warnings_told() -> Iterator[None]:
 
 
 def _index(arguments: argparse.Namespace) -> int:
-    from kohaku_ray.engine.indexing import run_index
+    from kohaku_ray.engine.jobs.index import run_index
 
     summary = run_index(_load(arguments))
     _print(summary.text())
@@ -178,8 +178,8 @@ def _index(arguments: argparse.Namespace) -> int:
 
 
 def _answer(arguments: argparse.Namespace) -> int:
-    from kohaku_ray.engine.answering import run_answer
-    from kohaku_ray.engine.results import describe_run, write_run_report
+    from kohaku_ray.engine.jobs.answer import run_answer
+    from kohaku_ray.runs.results import describe_run, write_run_report
 
     config = _load(arguments)
     summary = run_answer(config)
@@ -191,8 +191,8 @@ def _answer(arguments: argparse.Namespace) -> int:
 
 def _sweep(arguments: argparse.Namespace) -> int:
     from kohaku_ray.config.sweep import load_sweep
-    from kohaku_ray.engine.sweep_plan import describe_plan, plan_sweep
-    from kohaku_ray.engine.sweeping import finish_sweep, run_sweep
+    from kohaku_ray.engine.jobs.sweep import finish_sweep, run_sweep
+    from kohaku_ray.runs.sweep_plan import describe_plan, plan_sweep
 
     with _warnings_told():
         loaded = load_sweep(arguments.sweep, arguments.base, arguments.overrides, arguments.output)
@@ -222,9 +222,9 @@ def _confirmed(what: str) -> bool:
 
 
 def _vote(arguments: argparse.Namespace) -> int:
-    from kohaku_ray.engine.sources import read_metadata
     from kohaku_ray.ensemble.aggregate import run_vote
     from kohaku_ray.ensemble.vote import VoteRule
+    from kohaku_ray.runs.sources import read_metadata
     from kohaku_ray.submissions import write_submission
 
     rule = VoteRule(
@@ -258,8 +258,8 @@ def _score(arguments: argparse.Namespace) -> int:
 
 
 def _compare(arguments: argparse.Namespace) -> int:
-    from kohaku_ray.engine.runs import submission_of, truth_of
     from kohaku_ray.evaluation.compare import compare_files, render
+    from kohaku_ray.runs.directory import submission_of, truth_of
 
     truth = arguments.truth or truth_of(arguments.runs)
     files = [submission_of(run) for run in arguments.runs]
@@ -269,7 +269,7 @@ def _compare(arguments: argparse.Namespace) -> int:
 
 def _validate(arguments: argparse.Namespace) -> int:
     from kohaku_ray.config import as_yaml
-    from kohaku_ray.engine.validating import validate
+    from kohaku_ray.engine.jobs.validate import validate
 
     config = _load(arguments)
     checks = validate(config)
@@ -278,14 +278,14 @@ def _validate(arguments: argparse.Namespace) -> int:
 
 
 def _show(arguments: argparse.Namespace) -> int:
-    from kohaku_ray.engine.showing import show_question
+    from kohaku_ray.runs.show import show_question
 
     _print(show_question(arguments.run, arguments.question_id, arguments.evidence or None))
     return OK
 
 
 def _report(arguments: argparse.Namespace) -> int:
-    from kohaku_ray.engine.results import write_run_report
+    from kohaku_ray.runs.results import write_run_report
 
     _print(write_run_report(arguments.run, arguments.truth, arguments.output))
     return OK
@@ -299,7 +299,7 @@ def _map(arguments: argparse.Namespace) -> int:
 
 
 def _bench(arguments: argparse.Namespace) -> int:
-    from kohaku_ray.engine.benching import Grid, run_bench
+    from kohaku_ray.engine.jobs.bench import Grid, run_bench
     from kohaku_ray.reporting.throughput import FILES, describe
 
     names = ("replicas", "members", "concurrency", "questions", "context_tokens", "output_tokens")

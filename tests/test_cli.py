@@ -30,7 +30,7 @@ def loaded_after(code: str) -> set[str]:
         "from kohaku_ray.config import load_config; load_config('demo')",
         "import kohaku_ray.systems.kohaku",
         "import kohaku_ray.evaluation.report, kohaku_ray.ensemble.aggregate",
-        "import kohaku_ray.engine.runs, kohaku_ray.evaluation.compare",
+        "import kohaku_ray.runs.directory, kohaku_ray.evaluation.compare",
         "from kohaku_ray.config.sweep import load_sweep; load_sweep('paper')",
     ],
     ids=["package", "help", "config", "systems", "files", "compare", "sweep"],

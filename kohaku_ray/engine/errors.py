@@ -20,7 +20,7 @@ class ReplicaLostError(KohakuRayError):
     """A replica died under a call, which another may answer."""
 
 
-def fetch(refs: Any) -> Any:
+def ray_get(refs: Any) -> Any:
     """Get results; an error raised on purpose comes back as itself, without the remote stack in its text.
 
     Raises:

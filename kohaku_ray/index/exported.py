@@ -23,8 +23,8 @@ import numpy as np
 
 from kohaku_ray.arrays import F32, I64
 from kohaku_ray.errors import ConfigError
-from kohaku_ray.index.loaded import LoadedModel
-from kohaku_ray.index.plain import Compute, describe
+from kohaku_ray.index.onnx_model import Compute, describe
+from kohaku_ray.index.torch_model import TorchModel
 
 Backend = Literal["onnx", "openvino"]
 Precision = Literal["float32", "int8"]
@@ -113,7 +113,7 @@ def _write(scratch: Path, loaded: Any, digest: str, precision: Precision, cache_
     else:
         with kept(lambda: loaded, digest, "float32", cache_dir) as full:
             _quantise(full / MODEL, scratch / MODEL)
-    describe(scratch, LoadedModel(loaded), list(examples[0]))
+    describe(scratch, TorchModel(loaded), list(examples[0]))
 
 
 def _export(inner: Any, examples: Sequence[dict[str, Any]], path: Path) -> None:

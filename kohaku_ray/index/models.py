@@ -12,8 +12,8 @@ from kohaku_ray.arrays import F32
 from kohaku_ray.errors import ConfigError
 from kohaku_ray.index import exported
 from kohaku_ray.index.identity import files_digest, locate_model, model_directory
-from kohaku_ray.index.loaded import LoadedModel
-from kohaku_ray.index.plain import PlainModel, is_described
+from kohaku_ray.index.onnx_model import OnnxModel, is_described
+from kohaku_ray.index.torch_model import TorchModel
 
 Backend = Literal["torch", "onnx", "openvino"]
 Precision = Literal["float32", "float16", "bfloat16", "int8"]
@@ -21,7 +21,7 @@ Device = Literal["auto", "cpu", "cuda"]
 
 
 class Model(Protocol):
-    """A sentence-transformers model, whoever computes it; attributes as of ``LoadedModel``."""
+    """A sentence-transformers model, whoever computes it; attributes as of ``TorchModel``."""
 
     dim: int
     window: int
@@ -71,7 +71,7 @@ def load_model(
     """
     _check_backend(backend, precision, device)
     if backend == "torch":
-        return LoadedModel(_sentence_transformer(model, revision, device, trust_remote_code, {"dtype": precision}))
+        return TorchModel(_sentence_transformer(model, revision, device, trust_remote_code, {"dtype": precision}))
     # Plain matrix products, which every runtime knows to fuse.
     kwargs = {"dtype": "float32", "attn_implementation": "eager"}
     load = functools.partial(_sentence_transformer, model, revision, "cpu", trust_remote_code, kwargs)
@@ -87,10 +87,10 @@ def _exported_model(
     with exported.kept(load, digest, precision, cache_dir) as directory:
         compute = exported.compute_by(backend, directory / exported.MODEL)
         if is_described(directory):
-            return PlainModel(directory, compute)
+            return OnnxModel(directory, compute)
     loaded = load()
     exported.replace(loaded, compute)
-    return LoadedModel(loaded)
+    return TorchModel(loaded)
 
 
 def _sentence_transformer(

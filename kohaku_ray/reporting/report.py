@@ -27,8 +27,8 @@ from kohaku_ray.reporting.questions import (
     shown_evidence,
     view_questions,
 )
-from kohaku_ray.reporting.spending import spent
 from kohaku_ray.reporting.text import cut
+from kohaku_ray.runs.spending import spent
 from kohaku_ray.submissions import read_submission
 
 LIMITS = (

@@ -9,7 +9,7 @@ import numpy as np
 from kohaku_ray.arrays import I64
 from kohaku_ray.index.hits import Hits
 from kohaku_ray.retrieval.deduplicate import Dedup
-from kohaku_ray.retrieval.rerank import Ranked
+from kohaku_ray.retrieval.fusion import Ranked
 from kohaku_ray.tree.nodes import ancestors_of
 
 

@@ -11,7 +11,7 @@ from itertools import accumulate, pairwise
 from typing import Literal
 
 from kohaku_ray.retrieval.expand import Group, expand
-from kohaku_ray.retrieval.rerank import Ranked
+from kohaku_ray.retrieval.fusion import Ranked
 from kohaku_ray.tree.nodes import KINDS, SENTENCE, NodeTable
 
 GAP = " … "

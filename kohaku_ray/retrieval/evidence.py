@@ -11,7 +11,7 @@ from kohaku_ray.index.hits import Hits
 from kohaku_ray.records import Question, Reply
 from kohaku_ray.retrieval.append import append_lexical
 from kohaku_ray.retrieval.deduplicate import Dedup, deduplicate
-from kohaku_ray.retrieval.rerank import Normalise, Ranked, Strategy, rerank
+from kohaku_ray.retrieval.fusion import Normalise, Ranked, Strategy, rerank
 from kohaku_ray.tree.nodes import NodeTable
 
 

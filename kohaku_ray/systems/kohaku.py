@@ -13,7 +13,7 @@ from kohaku_ray.generation.schema import answer_schema, plan_schema
 from kohaku_ray.records import Prediction, Question, Reply
 from kohaku_ray.retrieval.context import Context, assemble
 from kohaku_ray.retrieval.evidence import Evidence, at_least, distinct_rows, localise, rank
-from kohaku_ray.retrieval.rerank import Ranked
+from kohaku_ray.retrieval.fusion import Ranked
 from kohaku_ray.systems.base import Answer, Attempt
 from kohaku_ray.systems.tools import Tools
 

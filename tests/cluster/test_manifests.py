@@ -136,7 +136,7 @@ def test_the_service_names_an_application_that_builds():
     ServeDeploySchema.model_validate(applications)
     [application] = applications["applications"]
     module, function = application["import_path"].split(":")
-    assert (module, function) == ("kohaku_ray.engine.serving", "build")
+    assert (module, function) == ("kohaku_ray.engine.serving.applications", "build")
     config = load_config(application["args"]["config"])
     assert application["args"]["deployment"] in config.deployments
 

@@ -13,7 +13,7 @@ from kohaku_ray.config import Config, load_config
 @pytest.fixture(scope="session")
 def sample_index(cluster, tmp_path_factory) -> tuple[str, object]:
     """Path of the sample collection's index, and what the index job said of it."""
-    from kohaku_ray.engine.indexing import run_index
+    from kohaku_ray.engine.jobs.index import run_index
 
     path = str(tmp_path_factory.mktemp("sample") / "index")
     return path, run_index(load_config("demo", [f"index.path={path}", "index.encoders=2"]))

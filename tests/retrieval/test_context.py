@@ -5,7 +5,7 @@ from hypothesis import strategies as st
 from small_tree import image, ranked, tree
 
 from kohaku_ray.retrieval.context import GAP, assemble
-from kohaku_ray.retrieval.rerank import Ranked
+from kohaku_ray.retrieval.fusion import Ranked
 
 LONG = "A one.  B two. C three. D four. E five."
 NODES = tree(

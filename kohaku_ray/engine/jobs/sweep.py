@@ -1,0 +1,286 @@
+"""The sweep job: distinct runs over shared indexes, replicas, searches and replies; then tables and a page.
+
+Runs that share an index go through one crew, several at once; what they ask in common is encoded, searched and called
+once. A finished run is never made again, and a failed one stops no other.
+"""
+
+from __future__ import annotations
+
+import os
+import threading
+import time
+from collections import Counter
+from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
+from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
+from dataclasses import dataclass, field
+
+import ray
+
+from kohaku_ray.config import Config
+from kohaku_ray.engine.actors.cache import Depths
+from kohaku_ray.engine.actors.tools import index_settings
+from kohaku_ray.engine.cluster import answer_demand, check_demand, connected, say
+from kohaku_ray.engine.errors import message_of
+from kohaku_ray.engine.jobs.answer import AnswerSummary, Crew, RunWork, answer_all, n_lanes, questions_of, setup_of
+from kohaku_ray.engine.jobs.index import run_index
+from kohaku_ray.engine.ledger.shard import Ledger, open_ledger
+from kohaku_ray.engine.serving.applications import application_name, serving
+from kohaku_ray.errors import ConfigError, DataError, KohakuRayError
+from kohaku_ray.generation.prompts import Prompts
+from kohaku_ray.index.reuse import can_reuse, reuse_vectors
+from kohaku_ray.reporting.sweep_page import write_sweep
+from kohaku_ray.reporting.sweep_tables import describe_sweep, judge_sweep
+from kohaku_ray.runs.directory import RunDirectory
+from kohaku_ray.runs.sweep_plan import Plan, is_finished, is_there
+from kohaku_ray.runs.sweep_results import collect
+
+
+@dataclass(slots=True)
+class SweepSummary:
+    """What one start of a sweep did.
+
+    Attributes:
+        n_runs: Distinct runs of the sweep.
+        n_waiting: Those that were not finished.
+        n_made: Runs that this start made.
+        n_errors: Answers of all finished runs that carry an error, once ``finish_sweep`` has read them.
+        failed: Why a run is not finished, by its id.
+        skipped: Why a run was not tried, by its id.
+        n_calls: Model calls that this start's runs asked for, by source.
+        shared: Queries asked of the indexes and those computed, by what was done with them.
+        n_indexes: Indexes built.
+        wall_s: The whole start.
+    """
+
+    n_runs: int
+    n_waiting: int = 0
+    n_made: int = 0
+    n_errors: int = 0
+    failed: dict[str, str] = field(default_factory=dict)
+    skipped: dict[str, str] = field(default_factory=dict)
+    n_calls: Counter[str] = field(default_factory=Counter)
+    shared: Counter[tuple[str, str]] = field(default_factory=Counter)
+    n_indexes: int = 0
+    wall_s: float = 0.0
+
+    def add(self, run_id: str, outcome: AnswerSummary | Exception) -> None:
+        """Note what became of a run."""
+        if isinstance(outcome, Exception):
+            self.failed[run_id] = message_of(outcome)
+            return
+        self.n_made += 1
+        self.n_calls.update(outcome.n_calls)
+        if outcome.n_unanswered:
+            self.failed[run_id] = (
+                f"{outcome.n_unanswered} of {outcome.n_answers} answers got no reply: repeat the sweep"
+            )
+
+    def lines(self) -> list[str]:
+        """Lay it out: calls, searches, seconds."""
+        asked = self.n_calls.total()
+        lines = [f"{self.n_runs} runs, {self.n_made} of them made now, {len(self.failed)} failed; {self.wall_s:.1f} s"]
+        if asked:
+            made = self.n_calls["made"]
+            lines.append(f"model calls: {asked:,} asked, {made:,} made ({made / asked:.0%})")
+        for name in dict.fromkeys(name for name, _ in self.shared):
+            n_asked, n_computed = (self.shared[name, kind] for kind in ("asked", "computed"))
+            lines.append(f"{name}: {n_asked:,} asked, {n_computed:,} computed")
+        return lines
+
+
+def run_sweep(plan: Plan) -> SweepSummary:
+    """Make every run of a sweep that is not finished.
+
+    Raises:
+        ConfigError: The cluster does not fit; nothing was started.
+        DataError: Questions or the ledger cannot be used.
+    """
+    began = time.perf_counter()
+    summary = SweepSummary(len(plan.runs))
+    waiting = plan.unfinished
+    summary.n_waiting = len(waiting)
+    if waiting:
+        first = next(iter(waiting.values()))
+        with connected(first.cluster):
+            waiting = _affordable(plan, waiting, summary)
+            _build_indexes(plan, waiting, summary)
+            _make_runs(plan, waiting, summary)
+    summary.wall_s = time.perf_counter() - began
+    return summary
+
+
+def _affordable(plan: Plan, waiting: Mapping[str, Config], summary: SweepSummary) -> dict[str, Config]:
+    """Leave out the runs that ask for more than the cluster has.
+
+    Raises:
+        ConfigError: No run is left, and none is finished.
+    """
+    resources = ray.cluster_resources()
+    left: dict[str, Config] = {}
+    for run_id, config in waiting.items():
+        try:
+            check_demand(answer_demand(config), resources, autoscaling=config.cluster.autoscaling)
+            left[run_id] = config
+        except ConfigError as error:
+            summary.skipped[run_id] = str(error)
+    if not left and not plan.finished:
+        raise ConfigError(next(iter(summary.skipped.values())))
+    return left
+
+
+def finish_sweep(plan: Plan, summary: SweepSummary) -> tuple[str, list[str]]:
+    """Put the tables together from whatever is finished, and write them and the page.
+
+    Returns:
+        What was measured as text, and the files: the page first.
+
+    Raises:
+        DataError: A run's file is damaged, or the output cannot be written.
+    """
+    sweep = collect(plan, summary.failed, summary.skipped, summary.lines())
+    summary.n_errors = sum(run.n_errors for run in sweep.runs)
+    output = os.path.abspath(plan.loaded.sweep.output)
+    try:
+        os.makedirs(output, exist_ok=True)
+    except OSError as error:
+        raise DataError(f"output is {output} and cannot be made ({error.strerror}): choose another with -o") from None
+    judged = judge_sweep(sweep)
+    return describe_sweep(sweep, judged), write_sweep(sweep, output, judged)
+
+
+def _build_indexes(plan: Plan, waiting: Mapping[str, Config], summary: SweepSummary) -> None:
+    """Build the indexes that are missing, whole ones first: they lend their vectors to the others."""
+    needed = {config.index.path for config in waiting.values()}
+    missing = [path for path in plan.indexes if path in needed and not is_there(path)]
+    for path in sorted(missing, key=lambda path: plan.indexes[path].index.encoder.dim is not None):
+        config = plan.indexes[path]
+        say(f"sweep   index {summary.n_indexes + 1}/{len(missing)}")
+        try:
+            _reuse(config, [other for other in plan.indexes.values() if is_there(other.index.path)])
+            run_index(config)
+            summary.n_indexes += 1
+        except Exception as error:  # a model's own code may raise anything
+            if not is_there(path):  # another sweep may have built it meanwhile
+                reason = f"its index cannot be built: {message_of(error)}"
+                summary.failed |= {run: reason for run, one in waiting.items() if one.index.path == path}
+
+
+def _reuse(config: Config, others: Sequence[Config]) -> None:
+    """Take what another index has encoded."""
+    target = index_settings(config).encoder
+    for other in others:
+        source = index_settings(other).encoder
+        same_texts = other.documents == config.documents
+        if same_texts and can_reuse(source, target):
+            reuse_vectors(other.index.path, source, config.index.path, target, other.index.paragraph_vectors)
+            return
+
+
+def _make_runs(plan: Plan, waiting: Mapping[str, Config], summary: SweepSummary) -> None:
+    """Go through the runs by the models they ask, then by ledger and index: what is up serves all that need it."""
+    left = {run_id: config for run_id, config in waiting.items() if run_id not in summary.failed}
+    for group in _grouped(left, _models_key):
+        deployments = next(iter(group.values())).used_deployments
+        say(f"sweep   {len(group)} runs on {', '.join(deployments)}")
+        try:
+            with serving(deployments):
+                for part in _grouped(group, _index_key):
+                    _make_part(plan, part, summary)
+        except Exception as error:  # whatever keeps a model from being served stops its own runs alone
+            _note_failure(group, error, summary)
+
+
+def _make_part(plan: Plan, runs: Mapping[str, Config], summary: SweepSummary) -> None:
+    """Make the runs over one index; what goes wrong with it stops no other."""
+    try:
+        _make_together(plan, runs, summary)
+    except Exception as error:
+        _note_failure(runs, error, summary)
+
+
+def _note_failure(runs: Mapping[str, Config], error: Exception, summary: SweepSummary) -> None:
+    reason = message_of(error)
+    for run_id, config in runs.items():
+        if run_id not in summary.failed and not is_finished(config.run):
+            summary.failed[run_id] = reason
+
+
+def _grouped(runs: Mapping[str, Config], key: Callable[[Config], Hashable]) -> list[dict[str, Config]]:
+    groups: dict[Hashable, dict[str, Config]] = {}
+    for run_id, config in runs.items():
+        groups.setdefault(key(config), {})[run_id] = config
+    return list(groups.values())
+
+
+def _models_key(config: Config) -> Hashable:
+    return tuple(application_name(name, deployment) for name, deployment in config.used_deployments.items())
+
+
+def _index_key(config: Config) -> Hashable:
+    return config.ledger.path, config.index.path
+
+
+def _make_together(plan: Plan, runs: Mapping[str, Config], summary: SweepSummary) -> None:
+    """Make runs over one index, several at once."""
+    configs = list(runs.values())
+    ledger = open_ledger(configs[0].ledger)
+    depths = Depths(
+        dense=max(one.retrieval.top_k * (one.generation.max_retries + 1) for one in configs),
+        lexical=max(one.retrieval.bm25_top_k for one in configs),
+    )
+    # Any process serves members of any run: more than runs under way, or than cores, would find nothing to do.
+    n_busy = min(plan.loaded.sweep.concurrency, int(ray.cluster_resources().get("CPU", 1)))
+    n_members = max(n_busy, *(n_lanes(one) for one in configs))
+    crew = Crew(configs[0], n_members, depths)
+    try:
+        with ledger.kept_alive():
+            crew.wait_until_ready()
+            for run_id, outcome in _outcomes(plan, runs, crew, ledger):
+                summary.add(run_id, outcome)
+                say(f"sweep   {summary.n_made} of {summary.n_waiting} runs made, {len(summary.failed)} failed")
+            summary.shared.update(crew.shared())
+    finally:
+        crew.close()
+
+
+def _outcomes(
+    plan: Plan, runs: Mapping[str, Config], crew: Crew, ledger: Ledger
+) -> Iterator[tuple[str, AnswerSummary | Exception]]:
+    """Make runs in threads, which only wait; an error of one run is its outcome."""
+    stop = threading.Event()
+    left = list(runs.items())
+    with ThreadPoolExecutor(plan.loaded.sweep.concurrency) as threads:
+        under_way: dict[Future[AnswerSummary], str] = {}
+        try:
+            while left or under_way:
+                while left and len(under_way) < plan.loaded.sweep.concurrency:
+                    run_id, config = left.pop(0)
+                    under_way[threads.submit(_make_one, config, crew, ledger, stop)] = run_id
+                for future in wait(under_way, return_when=FIRST_COMPLETED).done:
+                    run_id = under_way.pop(future)
+                    error = future.exception()
+                    yield run_id, error if isinstance(error, Exception) else future.result()
+        except BaseException:
+            stop.set()  # threads end at their next block, and what is asked stays in the ledger
+            raise
+
+
+def _make_one(config: Config, crew: Crew, ledger: Ledger, stop: threading.Event) -> AnswerSummary:
+    """Make one run as ``run_answer`` does, on a crew that is there, unless another sweep has made it meanwhile."""
+    began = time.perf_counter()
+    if is_finished(config.run):
+        return AnswerSummary(config.run)
+    directory = RunDirectory(config.run)
+    directory.begin(config)
+    names = {name: application_name(name, deployment) for name, deployment in config.used_deployments.items()}
+    work = RunWork(crew, setup_of(config, ledger, names, Prompts(config.generation.prompts)))
+
+    def go_on(_: AnswerSummary) -> None:
+        if stop.is_set():
+            raise KohakuRayError("the sweep was interrupted")
+
+    summary = answer_all(work, questions_of(config), directory, go_on)
+    summary.wall_s = time.perf_counter() - began
+    ledger.flush()
+    directory.finish(summary)
+    return summary

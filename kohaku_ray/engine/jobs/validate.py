@@ -1,0 +1,58 @@
+"""Check a configuration against files and cluster without starting anything."""
+
+from __future__ import annotations
+
+from kohaku_ray.config import Config
+from kohaku_ray.engine.actors.tools import index_settings
+from kohaku_ray.engine.cluster import answer_demand, check_demand, cluster_address, local_cpus
+from kohaku_ray.engine.serving.applications import check_deployment
+from kohaku_ray.errors import DataError, IndexMismatchError
+from kohaku_ray.generation.prompts import Prompts
+from kohaku_ray.index.store import Index
+from kohaku_ray.questions import read_questions
+from kohaku_ray.runs.sources import find_sources, read_metadata, read_source, resolve_paths
+
+
+def validate(config: Config) -> list[str]:
+    """Check everything that can be checked in seconds; returns what was found, a line each.
+
+    Raises:
+        ConfigError: A setting does not fit.
+        DataError: A file cannot be used.
+    """
+    config = resolve_paths(config)
+    files = find_sources(config)
+    metadata = read_metadata(config.documents.metadata)
+    name, data = read_source(config.questions.path)
+    questions = read_questions(name, data, config.questions.limit)
+    Prompts(config.generation.prompts)
+    for key, deployment in config.used_deployments.items():
+        check_deployment(key, deployment, here=cluster_address(config.cluster) is None)
+    demand = answer_demand(config)
+    return [
+        f"documents: {len(files)} files, {len(metadata)} with metadata",
+        f"questions: {len(questions)} in {name}",
+        f"index: {_index_state(config)}",
+        *(f"deployments.{key}: {deployment.kind}" for key, deployment in config.used_deployments.items()),
+        f"demand: {demand.cpus:g} CPUs and {demand.gpus:g} GPUs for {demand.reason}; {_cluster_state(config)}",
+        "valid",
+    ]
+
+
+def _index_state(config: Config) -> str:
+    try:
+        index = Index.open(config.index.path, index_settings(config).as_mapping())
+    except IndexMismatchError:
+        raise
+    except DataError as error:
+        return str(error)
+    counts = index.manifest["counts"]
+    return f"{config.index.path}: {counts['n_documents']} documents, {counts['n_vectors']} vectors"
+
+
+def _cluster_state(config: Config) -> str:
+    address = cluster_address(config.cluster)
+    if address is not None:
+        return f"checked when the job joins {address}"
+    check_demand(answer_demand(config), {"CPU": local_cpus(config.cluster)})
+    return f"a local cluster of {local_cpus(config.cluster)} CPUs has them"

@@ -1,0 +1,1 @@
+"""The ledger: every model call is made once, and its reply is kept."""

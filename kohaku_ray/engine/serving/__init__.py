@@ -1,0 +1,1 @@
+"""Model backends as Ray Serve applications."""

@@ -1,0 +1,392 @@
+"""Model backends as Ray Serve applications, shared by the jobs of a cluster and ended when the last one goes."""
+
+from __future__ import annotations
+
+import asyncio
+import hashlib
+import json
+import logging
+import os
+import re
+import threading
+import time
+import uuid
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import replace
+from typing import Any, Literal
+
+import ray
+from ray import serve
+from ray.serve.schema import ApplicationStatus
+
+from kohaku_ray.config import Config, load_config
+from kohaku_ray.config.schema import Deployment, ExtractiveConfig, OpenAIConfig, VllmConfig
+from kohaku_ray.engine.actors.tools import Model, Role
+from kohaku_ray.engine.cluster import NAMESPACE, deployment_demand, say
+from kohaku_ray.engine.errors import ray_get
+from kohaku_ray.engine.serving.vllm import bind_vllm, check_vllm, require_vllm, vllm_identity
+from kohaku_ray.errors import ConfigError, ModelError
+from kohaku_ray.generation.extractive import ExtractiveBackend
+from kohaku_ray.generation.limits import TokenBucket
+from kohaku_ray.generation.openai import OpenAIBackend
+from kohaku_ray.generation.request import ChatRequest
+from kohaku_ray.records import Reply
+
+BEAT_S = 5.0
+"""How often a job says that it still uses its applications."""
+SAY_EVERY_S = 15.0
+"""How often a job that waits for replicas says so."""
+LOST_AFTER_S = 60.0
+"""A job not heard of for so long is taken for dead; its applications end."""
+
+
+_COLOURS = re.compile(r"\x1b\[[0-9;]*m")
+_ERROR_LINE = re.compile(r"[\w.]+(?:Error|Exception)\b")
+
+Claim = Literal["ready", "start", "wait"]
+
+
+class SharedLimiter:
+    """One rate limit over all replicas, held by an actor (see ``Limiter`` in generation.openai)."""
+
+    def __init__(self, actor: Any) -> None:
+        self._actor = actor
+
+    async def acquire(self) -> None:
+        """Wait for this request's turn."""
+        await self._actor.acquire.remote()
+
+    async def penalise(self, pause_s: float) -> None:
+        """Hold every replica's requests back."""
+        await self._actor.penalise.remote(pause_s)
+
+
+class ChatReplica:
+    """Hosts one backend. The class says how; the backend says what."""
+
+    def __init__(self, deployment: Deployment, limiter: Any = None) -> None:
+        self._backend = make_backend(deployment, SharedLimiter(limiter) if limiter is not None else None)
+
+    async def ask(self, request: ChatRequest) -> Reply:
+        """Answer one request."""
+        began = time.perf_counter()
+        reply: Reply = await self._backend.chat(request)
+        return replace(reply, service_s=time.perf_counter() - began)
+
+
+class Applications:
+    """Who uses which Serve application: one job starts it, and it ends when the last one goes."""
+
+    def __init__(self) -> None:
+        self._seen: dict[str, dict[str, float]] = {}
+        self._starting: dict[str, str] = {}
+        self._lock = asyncio.Lock()
+        self._watch: asyncio.Task[None] | None = None
+
+    async def beat(self, user: str, names: list[str]) -> None:
+        """Note that a user uses these applications now."""
+        if self._watch is None:
+            self._watch = asyncio.create_task(self._end_lost())
+        for name in names:
+            self._seen.setdefault(name, {})[user] = time.monotonic()
+
+    async def claim(self, user: str, name: str) -> Claim:
+        """Say what a user has to do for an application: nothing, start it, or wait for who starts it."""
+        async with self._lock:
+            await self.beat(user, [name])
+            if await asyncio.to_thread(_is_running, name):
+                self._starting.pop(name, None)
+                return "ready"
+            if self._starting.get(name, user) not in self._seen[name]:
+                del self._starting[name]  # its starter is gone
+            return "start" if self._starting.setdefault(name, user) == user else "wait"
+
+    async def release(self, user: str) -> None:
+        """Forget a user, and end the applications that nobody else uses."""
+        # Under the lock: who claims an application meanwhile finds it gone, not going.
+        async with self._lock:
+            for users in self._seen.values():
+                users.pop(user, None)
+            for name in [name for name, users in self._seen.items() if not users]:
+                del self._seen[name]
+                self._starting.pop(name, None)
+                await asyncio.to_thread(serve.delete, name)
+
+    async def _end_lost(self) -> None:
+        while True:
+            await asyncio.sleep(BEAT_S)
+            now = time.monotonic()
+            lost = {user for users in self._seen.values() for user, seen in users.items() if now - seen > LOST_AFTER_S}
+            for user in lost:
+                await self.release(user)
+
+
+def _is_running(name: str) -> bool:
+    there = serve.status().applications.get(name)
+    return there is not None and there.status == ApplicationStatus.RUNNING
+
+
+def make_backend(deployment: Deployment, limiter: SharedLimiter | None = None, *, with_key: bool = True) -> Any:
+    """Build the backend a deployment describes; without its key where nothing is to be sent.
+
+    Raises:
+        ConfigError: Its API key is not in the environment, or its kind cannot run here.
+    """
+    if isinstance(deployment, ExtractiveConfig):
+        return ExtractiveBackend(abstain_below=deployment.abstain_below, window_tokens=deployment.window_tokens)
+    if isinstance(deployment, OpenAIConfig):
+        return OpenAIBackend(
+            base_url=deployment.base_url,
+            model=deployment.model,
+            api_key=_api_key(deployment) if with_key else None,
+            timeout_s=deployment.timeout_s,
+            max_tries=deployment.max_tries,
+            backoff_s=deployment.backoff_s,
+            schema_mode=deployment.schema_mode,
+            extra_body=deployment.extra_body,
+            window_tokens=deployment.window_tokens,
+            limiter=limiter,
+        )
+    raise TypeError(f"{type(deployment).__name__} is served by an engine of its own")
+
+
+def check_deployment(name: str, deployment: Deployment, *, here: bool = True) -> None:
+    """Check that a deployment can be served, without starting anything.
+
+    Args:
+        name: Its key in the configuration.
+        deployment: What to serve.
+        here: By this environment; else by another, which has the packages it needs.
+
+    Raises:
+        ConfigError: As ``make_backend``; a package or a model is missing.
+    """
+    is_ours = deployment.application is None  # one that runs already has its key, and its model
+    try:
+        if isinstance(deployment, VllmConfig):
+            if is_ours:
+                check_vllm(deployment)
+            if is_ours and here:
+                require_vllm(deployment)
+        else:
+            make_backend(deployment, with_key=is_ours)  # opens nothing
+    except ConfigError as error:
+        raise ConfigError(f"deployments.{name}: {error}") from None
+
+
+def model_identity(deployment: Deployment) -> str:
+    """Name a model as the ledger knows it: what changes its replies, and nothing else."""
+    if isinstance(deployment, VllmConfig):
+        return vllm_identity(deployment)
+    own = make_backend(deployment, with_key=False).identity
+    named = deployment.identity if isinstance(deployment, OpenAIConfig) else None
+    return f"{own} identity={named}" if named else str(own)
+
+
+def models_of(config: Config, applications: Mapping[str, str], member: int) -> dict[Role, Model]:
+    """Say which model plays which role for a member, with its sampling parameters."""
+    generation = config.generation
+    answers = _model(config, applications, config.deployment_of(member), generation.max_tokens)
+    if config.planner not in config.used_deployments:  # a single query needs no plan
+        return {"answer": answers}
+    return {"answer": answers, "plan": _model(config, applications, config.planner, generation.planner_max_tokens)}
+
+
+def _model(config: Config, applications: Mapping[str, str], name: str, max_tokens: int) -> Model:
+    deployment = config.deployments[name]
+    return Model(
+        application=applications[name],
+        identity=model_identity(deployment),
+        temperature=config.generation.temperature,
+        top_p=config.generation.top_p,
+        max_tokens=max_tokens,
+        window_tokens=deployment.window_tokens,
+        reads_prose=deployment.kind != "extractive",
+        deployment=name,
+        tokenizer=deployment.tokenizer,
+        revision=deployment.revision,
+        price=deployment.price,
+    )
+
+
+def application_name(name: str, deployment: Deployment) -> str:
+    """Name the application of a deployment: the same settings give the same name, so that jobs share it."""
+    if deployment.application is not None:
+        return deployment.application
+    settings = json.dumps(deployment.model_dump(mode="json"), sort_keys=True)
+    return f"kohaku-{name}-{hashlib.blake2b(settings.encode(), digest_size=5).hexdigest()}"
+
+
+@contextmanager
+def serving(deployments: Mapping[str, Deployment]) -> Iterator[dict[str, str]]:
+    """Run the deployments' applications while the block runs.
+
+    Yields:
+        Application name by deployment name.
+    """
+    for name, deployment in deployments.items():
+        check_deployment(name, deployment)
+    names = {name: application_name(name, deployment) for name, deployment in deployments.items()}
+    user = uuid.uuid4().hex
+    logging.getLogger("ray.serve").setLevel(logging.ERROR)
+    # No HTTP proxy: replicas are called by handle alone.
+    serve.start(proxy_location="Disabled")
+    for name, deployment in deployments.items():
+        if deployment.application is not None and not _is_running(deployment.application):
+            running = ", ".join(sorted(serve.status().applications)) or "nothing"
+            raise ConfigError(
+                f"deployments.{name}.application is {deployment.application!r} but Serve runs {running}: start it, or "
+                "set application to null"
+            )
+    # Applications that others started are theirs to end.
+    ours = {name: names[name] for name, deployment in deployments.items() if deployment.application is None}
+    registry = (
+        ray.remote(Applications)
+        .options(
+            name="applications",
+            namespace=NAMESPACE,
+            lifetime="detached",
+            get_if_exists=True,
+            num_cpus=0,
+            max_restarts=-1,
+        )
+        .remote()
+    )
+    stop = threading.Event()
+
+    def keep_beating() -> None:
+        while not stop.wait(BEAT_S):
+            registry.beat.remote(user, list(ours.values()))
+
+    beating = threading.Thread(target=keep_beating, daemon=True, name="beat")
+    beating.start()
+    try:
+        for name, application in ours.items():
+            while (claim := ray_get(registry.claim.remote(user, application))) == "wait":
+                time.sleep(0.5)
+            if claim == "start":
+                _start(application, name, deployments[name])
+        yield names
+    finally:
+        stop.set()
+        beating.join()
+        ray_get(registry.release.remote(user))
+
+
+def build(arguments: Mapping[str, str]) -> serve.Application:
+    """Build the application of one deployment, for a Serve configuration file (``import_path`` with ``args``).
+
+    Args:
+        arguments: ``config``, a YAML file or preset, and ``deployment``, a key of its ``deployments``.
+
+    Raises:
+        ConfigError: The configuration has no such deployment, or it cannot be served.
+    """
+    config = load_config(arguments["config"])
+    name = arguments["deployment"]
+    if name not in config.deployments:
+        raise ConfigError(f"deployment is {name!r} but {arguments['config']} has {', '.join(config.deployments)}")
+    check_deployment(name, config.deployments[name])
+    return _bind(arguments.get("application", name), name, config.deployments[name])
+
+
+def _start(application: str, name: str, deployment: Deployment) -> None:
+    target = serve.RunTarget(_bind(application, name, deployment), name=application, route_prefix=None)
+    try:
+        serve.run_many([target], wait_for_applications_running=False)
+        _wait_until_running(application, name, deployment)
+    except (RuntimeError, ModelError) as error:
+        serve.delete(application)
+        raise ModelError(f"deployments.{name} did not come up: {error}") from None
+
+
+def _wait_until_running(application: str, name: str, deployment: Deployment) -> None:
+    """Wait for every replica, and say now and then how many there are.
+
+    Raises:
+        ModelError: Serve gives up, or the deadline passes; with what is missing.
+    """
+    limit_s = deployment.start_timeout_s
+    began = said = time.monotonic()
+    while True:
+        there = serve.status().applications[application]
+        if there.status == ApplicationStatus.RUNNING:
+            return
+        if there.status == ApplicationStatus.DEPLOY_FAILED:
+            raise ModelError(_reason(there))
+        now = time.monotonic()
+        n_up = sum(status.replica_states.get("RUNNING", 0) for status in there.deployments.values())
+        if now - began > limit_s:
+            raise ModelError(
+                f"{n_up} of {deployment.replicas} replicas were up after start_timeout_s of {limit_s:g} s "
+                f"({_shortage(deployment)}): {_reason(there)}"
+            )
+        if now - said > SAY_EVERY_S:
+            say(f"serve   {name}: {n_up}/{deployment.replicas} replicas up after {now - began:.0f} s")
+            said = now
+        time.sleep(0.2)
+
+
+def _shortage(deployment: Deployment) -> str:
+    demand = deployment_demand(deployment)
+    there, free = ray.cluster_resources(), ray.available_resources()
+    return ", ".join(
+        f"they need {amount:g} {kind}s, the cluster has {there.get(kind, 0):g}, {free.get(kind, 0):g} of them free"
+        for kind, amount in demand.items()
+        if amount
+    )
+
+
+def _reason(status: Any) -> str:
+    """Take from what Serve reports the error that a traceback ends with."""
+    texts = [deployment.message for deployment in status.deployments.values() if deployment.message]
+    lines = _COLOURS.sub("", "\n".join(texts or [status.message])).strip().splitlines()
+    errors = [place for place, line in enumerate(lines) if _ERROR_LINE.match(line)]
+    said = " ".join(line.strip() for line in lines[errors[-1] if errors else -3 :])
+    return said[:800] or "Serve gives no reason; see its logs"
+
+
+def _bind(application: str, name: str, deployment: Deployment) -> serve.Application:
+    if isinstance(deployment, VllmConfig):
+        return bind_vllm(application, name, deployment)
+    limiter = None
+    if isinstance(deployment, OpenAIConfig) and deployment.requests_per_s is not None:
+        limiter = (
+            ray.remote(TokenBucket)
+            .options(
+                name=f"limit-{application}-{deployment.requests_per_s:g}",
+                namespace=NAMESPACE,
+                lifetime="detached",
+                get_if_exists=True,
+                num_cpus=0,
+                max_restarts=-1,
+                max_concurrency=10_000,
+            )
+            .remote(deployment.requests_per_s)
+        )
+    actor: dict[str, Any] = {"num_cpus": 1 if isinstance(deployment, ExtractiveConfig) else 0}
+    if deployment.resources:
+        actor["resources"] = deployment.resources
+    replica = serve.deployment(
+        ChatReplica,
+        name=name,
+        num_replicas=deployment.replicas,
+        max_ongoing_requests=deployment.max_ongoing,
+        health_check_timeout_s=120,
+        graceful_shutdown_timeout_s=2,
+        ray_actor_options=actor,
+    )
+    return replica.bind(deployment, limiter)
+
+
+def _api_key(deployment: OpenAIConfig) -> str | None:
+    if deployment.api_key_env is None:
+        return None
+    key = os.environ.get(deployment.api_key_env)
+    if not key:
+        raise ConfigError(
+            f"api_key_env is {deployment.api_key_env} and the environment has no such variable: export it, or set "
+            "api_key_env to null for a server without keys"
+        )
+    return key

@@ -1,0 +1,50 @@
+"""The request router of vLLM deployments: Ray Serve's consistent hashing, with the load of every replica bounded."""
+
+from __future__ import annotations
+
+import sys
+from typing import Any
+
+from ray.serve.experimental.consistent_hash_router import ConsistentHashRouter
+
+from kohaku_ray.engine.serving.placement import BOUND
+
+
+class QuestionRouter(ConsistentHashRouter):
+    """Sends all calls of a session, which is a question, to one replica (see ``Placement``).
+
+    A call waits for its question's replica, however busy that is or however late it says so: elsewhere it would have to
+    prefill the context anew. Only a replica that dies loses its questions.
+    """
+
+    def initialize_state(self, bound: float = BOUND, **kwargs: Any) -> None:
+        """Read the deployment's ``request_router_kwargs``; ``bound`` is that of ``Placement``."""
+        # Imported here: Serve ships this class by value, with module variables of its own.
+        from kohaku_ray.engine.serving.placement import placement_of
+
+        # The placement wants the whole ring's order.
+        super().initialize_state(num_fallback_replicas=sys.maxsize - 1, **kwargs)
+        self._placement = placement_of(self._deployment_id.app_name, bound)
+        self._calls: dict[str, str] = {}
+
+    async def choose_replicas(self, candidate_replicas: list[Any], pending_request: Any = None) -> list[list[Any]]:
+        """Offer a call to its question's replica alone."""
+        ranks: list[list[Any]] = await super().choose_replicas(candidate_replicas, pending_request)
+        session = pending_request.metadata.session_id if pending_request is not None else None
+        if not session or not ranks:
+            return ranks
+        order = {replica.replica_id: replica for [replica] in ranks}
+        return [[order[self._placement.place(session, list(order), order)]]]
+
+    def on_request_routed(self, pending_request: Any, replica_id: Any, result: Any) -> None:
+        """Count the question where it was placed."""
+        session = pending_request.metadata.session_id
+        if session:
+            self._calls[pending_request.metadata.internal_request_id] = session
+            self._placement.began(session)
+
+    def on_request_completed(self, replica_id: Any, internal_request_id: str) -> None:
+        """Count the call no longer."""
+        session = self._calls.pop(internal_request_id, None)
+        if session is not None:
+            self._placement.ended(session)

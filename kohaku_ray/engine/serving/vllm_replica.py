@@ -1,0 +1,100 @@
+"""One vLLM engine in a Serve replica. Imported in replicas and where an application is bound: it needs ``ray[llm]``."""
+
+from __future__ import annotations
+
+import asyncio
+import dataclasses
+import os
+from typing import Any
+
+from ray import serve
+from ray.serve.llm import LLMConfig
+from ray.serve.llm.deployment import LLMServer
+from ray.serve.llm.openai_api_models import ChatCompletionRequest
+
+from kohaku_ray.config.schema import VllmConfig
+from kohaku_ray.engine.errors import ReplicaLostError
+from kohaku_ray.engine.serving.meter import Meter
+from kohaku_ray.errors import ContextOverflowError, ModelError
+from kohaku_ray.generation.completions import completion_body, read_completion, refuses_length
+from kohaku_ray.generation.request import ChatRequest
+from kohaku_ray.records import Reply
+
+LAST_WORDS_S = 0.2
+"""Time for a dying replica's errors to reach those who asked."""
+
+POWER_PERIOD_S = 1.0
+"""How often the GPUs' energy counters are read."""
+
+
+class VllmReplica(LLMServer):
+    """Answers requests of ours by the engine's own chat completions: its template, tokenizer, grammar and cache."""
+
+    async def __init__(self, llm_config: LLMConfig, deployment: VllmConfig) -> None:  # type: ignore[misc]
+        await super().__init__(llm_config)
+        self._deployment = deployment
+        self._model_id = llm_config.model_id
+        self._replica = serve.get_replica_context().replica_id.unique_id
+        n_gpus = 0 if deployment.cpus is not None else deployment.tensor_parallel
+        self._meter = Meter(n_gpus)
+        self._power = asyncio.create_task(self._watch_power()) if n_gpus else None
+
+    async def ask(self, request: ChatRequest) -> Reply:
+        """Answer one request.
+
+        Raises:
+            ContextOverflowError: The prompt and the longest reply do not fit the engine's window.
+            ReplicaLostError: The engine died; another replica may answer.
+            ModelError: The engine refuses the request, as where a grammar does not compile.
+        """
+        with self._meter.call() as spent:
+            response = await self._complete(request)
+        if hasattr(response, "error"):
+            raise self._refusal(response)
+        reply = read_completion(response.model_dump())
+        if reply is None:
+            raise ModelError(f"{self._model_id}: the engine sent no choices")
+        return dataclasses.replace(reply, replica=self._replica, **dataclasses.asdict(spent))
+
+    async def _complete(self, request: ChatRequest) -> Any:
+        body = completion_body(request, self._model_id, "json_schema", any_root=True)
+        if self._deployment.chat_template_kwargs:
+            body["chat_template_kwargs"] = self._deployment.chat_template_kwargs
+        try:
+            async for response in await self.chat(ChatCompletionRequest(**body)):
+                return response
+        except Exception as error:
+            if type(error).__name__ == "EngineDeadError" or isinstance(error.__cause__, EOFError):
+                raise self._lost() from error
+            raise ModelError(f"{self._model_id}: {type(error).__name__}: {error}") from error
+        raise ModelError(f"{self._model_id}: the engine sent nothing")
+
+    def _refusal(self, response: Any) -> Exception:
+        error = response.error
+        status, said = int(error.code or 500), " ".join(str(error.message).split())[:500]
+        if refuses_length(status, said):
+            return ContextOverflowError(f"{self._model_id} refuses the prompt's length: {said}")
+        if "EngineDead" in said or "EngineCore" in said:
+            return self._lost()
+        return ModelError(f"{self._model_id} refuses the request ({status}): {said}")
+
+    def _lost(self) -> ReplicaLostError:
+        """End this replica too: Serve sees a dead actor at once, a dead engine at its next health check."""
+        asyncio.get_running_loop().call_later(LAST_WORDS_S, os._exit, 1)
+        return ReplicaLostError(f"{self._model_id}: the engine of replica {self._replica} died")
+
+    async def _watch_power(self) -> None:
+        """Tell the meter the power drawn since the last look, as long as the GPUs can say."""
+        last: float | None = None
+        loop = asyncio.get_running_loop()
+        then = loop.time()
+        while True:
+            await asyncio.sleep(POWER_PERIOD_S)
+            joules = await self.collective_rpc("joules", timeout=30)
+            now = loop.time()
+            if not joules or any(value is None for value in joules):
+                return
+            total = float(sum(joules))
+            if last is not None:
+                self._meter.set_power((total - last) / (now - then))
+            last, then = total, now

@@ -1,0 +1,101 @@
+"""A model as the sentence-transformers library loads and computes it."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any
+
+from kohaku_ray.arrays import F32
+
+
+class TorchModel:
+    """A ``Model`` around a ``SentenceTransformer``.
+
+    Attributes:
+        loaded: The ``SentenceTransformer``.
+        dim: Length of its own vectors.
+        window: Longest text it takes, in tokens, special ones included; practically endless where it does not say.
+        prompts: Its own prompts, by name.
+        default_prompt_name: Which of them it takes by itself.
+        takes_task: Whether it has adapters for tasks.
+        on_cpu: Whether it computes on the CPU.
+    """
+
+    def __init__(self, loaded: Any) -> None:
+        """Read what an encoder asks of it."""
+        self.loaded = loaded
+        # The method was renamed in sentence-transformers 6.
+        renamed = getattr(loaded, "get_embedding_dimension", None)
+        self.dim = int((renamed or loaded.get_sentence_embedding_dimension)())
+        windows = (loaded.max_seq_length, getattr(loaded.tokenizer, "model_max_length", None))
+        self.window = int(next((window for window in windows if window), 1 << 30))
+        self.prompts: Mapping[str, str] = loaded.prompts or {}
+        self.default_prompt_name: str | None = loaded.default_prompt_name
+        self.takes_task = "task" in loaded.get_model_kwargs()
+        self.on_cpu = loaded.device.type == "cpu"
+
+    def pool(self) -> ThreadPoolExecutor | None:
+        """See ``Model``."""
+        return _one_thread_each() if self.on_cpu else None
+
+    def lengths(self, texts: Sequence[str], *, special: bool) -> list[int]:
+        """See ``Model``."""
+        ids = self.loaded.tokenizer(
+            list(texts), add_special_tokens=special, truncation=False, padding=False, verbose=False
+        )["input_ids"]
+        return list(map(len, ids))
+
+    def features(self, texts: Sequence[str], prompt: str | None, pad_to: int, **task: Any) -> dict[str, Any]:
+        """See ``Model``."""
+        features: dict[str, Any] = self.loaded.preprocess(texts, prompt=prompt, **task)
+        return _padded(features, pad_to, self.loaded.tokenizer) if pad_to else features
+
+    def embed(self, features: Mapping[str, Any], **task: Any) -> F32:
+        """See ``Model``."""
+        import torch
+
+        device = self.loaded.device
+        moved = {key: value.to(device) if torch.is_tensor(value) else value for key, value in features.items()}
+        with torch.inference_mode():
+            vectors: F32 = self.loaded(moved, **task)["sentence_embedding"].float().cpu().numpy()
+        return vectors
+
+
+def _padded(features: dict[str, Any], length: int, tokenizer: Any) -> dict[str, Any]:
+    """Pad every (rows, tokens) tensor on the tokenizer's side; attention masks and types with zeros."""
+    import torch
+    from torch.nn.functional import pad
+
+    width = features["input_ids"].shape[1]
+    side = (length - width, 0) if tokenizer.padding_side == "left" else (0, length - width)
+    fill = {"input_ids": tokenizer.pad_token_id or 0}
+    return {
+        key: pad(value, side, value=fill.get(key, 0))
+        if torch.is_tensor(value) and value.ndim == 2 and value.shape[1] == width
+        else value
+        for key, value in features.items()
+    }
+
+
+def _one_thread_each() -> ThreadPoolExecutor | None:
+    """Make as many threads as torch would use, each of which computes alone; None where that is one.
+
+    Whole passes side by side use the cores better than threads within a pass, and a vector comes out the same to the
+    bit however many threads there are.
+    """
+    import torch
+
+    n_threads = torch.get_num_threads()
+    return ThreadPoolExecutor(n_threads, "encode", _compute_alone, (n_threads,)) if n_threads > 1 else None
+
+
+def _compute_alone(n_threads: int) -> None:
+    import torch
+
+    torch.set_num_threads(1)
+    # That also set what threads to come start with: another thread, which ends at once, puts it back.
+    other = threading.Thread(target=torch.set_num_threads, args=(n_threads,))
+    other.start()
+    other.join()

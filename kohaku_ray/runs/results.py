@@ -1,0 +1,88 @@
+"""What the answer command prints when it is done."""
+
+from __future__ import annotations
+
+import os
+
+from kohaku_ray.config import Config, load_config
+from kohaku_ray.engine.jobs.answer import AnswerSummary
+from kohaku_ray.runs.sources import resolve
+from kohaku_ray.errors import DataError
+from kohaku_ray.evaluation.report import ScoreReport, render, run_score
+from kohaku_ray.reporting.report import write_report
+
+
+def describe_run(config: Config, summary: AnswerSummary) -> str:
+    """Lay out counts, scores where the question file holds gold answers, and where the outputs lie."""
+    calls = summary.n_calls
+    n_calls = sum(calls.values())
+    n_answers, n_full = summary.n_answers, summary.n_questions * config.ensemble.members
+    parts = [
+        f"{summary.n_questions} questions × {config.ensemble.members} members in {summary.wall_s:.1f} s: "
+        f"{n_calls} model calls ({calls['made']} made, {calls['ledger']} from the ledger, {calls['joined']} shared)"
+    ]
+    if n_answers < n_full:
+        saved = n_full - n_answers
+        parts.append(f"votes settled early: {saved} of {n_full} answers were not needed ({saved / n_full:.0%})")
+    if summary.spent.get("prompt_tokens"):
+        parts.append(_spent(summary))
+    if any(deployment.kind == "extractive" for deployment in config.answering_deployments.values()):
+        parts.append("answered by the extractive backend: no model, a floor to compare models with")
+    if summary.n_member_errors:
+        parts.append(
+            f"{summary.n_member_errors} of {n_answers} answers carry an error (column `error` of answers.parquet); "
+            f"{summary.n_questions_in_error} questions have no answer without one"
+        )
+    report = score_run(config, summary.run)
+    if report is not None:
+        parts.append(render(report))
+    parts.append(
+        f"outputs in {summary.run}: submission.csv, answers.parquet, votes.parquet, plans.parquet, evidence.parquet, "
+        f"usage.parquet\n`kohaku-ray show {summary.run} QUESTION_ID` shows how one was answered"
+    )
+    return "\n\n".join(parts)
+
+
+def _spent(summary: AnswerSummary) -> str:
+    spent = summary.spent
+    share = spent["cached_tokens"] / spent["prompt_tokens"]
+    parts = [
+        f"{spent['prompt_tokens']:,.0f} prompt tokens ({share:.0%} from the prefix cache)",
+        f"{spent['completion_tokens']:,.0f} generated",
+        f"{spent['queue_s']:.1f} s queued",
+        f"{spent['service_s']:.1f} s served",
+    ]
+    if spent["gpu_s"]:
+        parts.append(f"{spent['gpu_s']:.1f} GPU s")
+    if spent.get("joules"):
+        parts.append(f"{spent['joules'] / 1000:.1f} kJ")
+    if spent["dollars"]:
+        parts.append(f"${spent['dollars']:.4f}")
+    n_placed, n_moved = sum(summary.n_placed.values()), sum(summary.n_moved.values())
+    if n_placed:
+        parts.append(f"{n_placed} questions placed on replicas, {n_moved} of them moved off an overfull one")
+    return "spent by the calls made: " + ", ".join(parts)
+
+
+def score_run(config: Config, run: str) -> ScoreReport | None:
+    """Score a run against its question file; None where that holds no gold answers."""
+    truth = resolve(config.questions.path)
+    if not truth.endswith(".csv"):
+        return None
+    try:
+        return run_score(truth, [f"{run}/submission.csv"], ("wattbot", "kaggle"), limit=config.questions.limit)
+    except DataError:
+        return None
+
+
+def write_run_report(run: str, truth: str | None = None, output: str | None = None) -> str:
+    """Write a run's page and return its path; gold answers come from the run's own question file unless named.
+
+    Raises:
+        DataError: The run has not finished, or a file cannot be read or written.
+    """
+    if truth is None:
+        config = load_config(f"{run}/config.yaml") if os.path.exists(f"{run}/config.yaml") else Config()
+        questions = resolve(config.questions.path)
+        truth = questions if questions.endswith(".csv") and os.path.exists(questions) else None
+    return write_report(run, truth, output)

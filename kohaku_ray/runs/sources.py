@@ -1,0 +1,120 @@
+"""Where inputs come from: paths, URIs, and the sample collection inside the package."""
+
+from __future__ import annotations
+
+import csv
+import io
+import os
+from collections.abc import Mapping
+from typing import Any
+
+from kohaku_ray import sample
+from kohaku_ray.config import Config
+from kohaku_ray.config.schema import Deployment, OpenAIConfig, VllmConfig
+from kohaku_ray.documents.parse import find_files, read_bytes
+from kohaku_ray.errors import DataError
+
+SAMPLE = "sample:"
+"""Prefix of a path inside the package's own collection."""
+
+
+def resolve_paths(config: Config) -> Config:
+    """Make every relative path of a configuration absolute: actors may run in another directory than the driver."""
+    update: dict[str, Any] = {
+        "run": _absolute(config.run),
+        "index": config.index.model_copy(update={"path": _absolute(config.index.path)}),
+        "ledger": config.ledger.model_copy(update={"path": _absolute(config.ledger.path)}),
+        "questions": config.questions.model_copy(update={"path": _absolute(config.questions.path)}),
+        "generation": config.generation.model_copy(update={"prompts": _absolute(config.generation.prompts)}),
+        "documents": config.documents.model_copy(
+            update={
+                "paths": tuple(_absolute(path) for path in config.documents.paths),
+                "metadata": _absolute(config.documents.metadata),
+            }
+        ),
+    }
+    encoder = config.index.encoder.model_copy(update={"model": _local_model(config.index.encoder.model)})
+    update["index"] = update["index"].model_copy(update={"encoder": encoder})
+    update["deployments"] = {name: _local(deployment) for name, deployment in config.deployments.items()}
+    return config.model_copy(update=update)
+
+
+def _local(deployment: Deployment) -> Deployment:
+    if isinstance(deployment, VllmConfig):
+        return deployment.model_copy(update={"model": _local_model(deployment.model)})
+    if isinstance(deployment, OpenAIConfig) and deployment.tokenizer is not None:
+        return deployment.model_copy(update={"tokenizer": _local_model(deployment.tokenizer)})
+    return deployment
+
+
+def is_directory(model: str) -> bool:
+    """Whether a model's name is a directory's, be it there or not; else it is that of a model on a hub."""
+    return model.startswith((".", "/", "~")) or os.path.isdir(model)
+
+
+def _local_model(name: str) -> str:
+    return os.path.abspath(os.path.expanduser(name)) if is_directory(name) else name
+
+
+def resolve(path: str) -> str:
+    """Turn ``sample:NAME`` into a path; leave every other path as it is."""
+    return sample.path(path.removeprefix(SAMPLE)) if path.startswith(SAMPLE) else path
+
+
+def read_source(path: str) -> tuple[str, bytes]:
+    """Read one input file; returns its name and its bytes.
+
+    Raises:
+        DataError: It is not there or cannot be read.
+    """
+    where = resolve(path)
+    return where, read_bytes(where)
+
+
+def find_sources(config: Config) -> list[str]:
+    """List the files of the configured documents, sorted; metadata and questions that lie among them are not documents.
+
+    Raises:
+        DataError: A path does not exist, or a directory holds no document.
+    """
+    beside = {resolve(path) for path in (config.documents.metadata, config.questions.path) if path is not None}
+    return [file for file in find_files([resolve(path) for path in config.documents.paths]) if file not in beside]
+
+
+def read_metadata(path: str | None) -> dict[str, dict[str, str]]:
+    """Read title, url, year, type and citation of documents from a CSV with an ``id`` column, by document id.
+
+    Raises:
+        DataError: The file cannot be read or has no ``id`` column.
+    """
+    if path is None:
+        return {}
+    name, data = read_source(path)
+    csv.field_size_limit(2**31 - 1)
+    reader = csv.DictReader(io.StringIO(_decoded(data), newline=""))
+    columns = reader.fieldnames or []
+    if "id" not in columns:
+        raise DataError(f"{name}: no column id; it has {', '.join(columns) or 'nothing'}")
+    return {row["id"].strip(): _clean(row) for row in reader if row["id"]}
+
+
+def _absolute(path: str | None) -> str | None:
+    if path is None or "://" in path or path.startswith(SAMPLE):
+        return path
+    return os.path.abspath(os.path.expanduser(path))
+
+
+def _decoded(data: bytes) -> str:
+    """Decode UTF-8, or what a spreadsheet on Windows writes: such files are published (WattBot's is one)."""
+    try:
+        return data.decode("utf-8-sig")
+    except UnicodeDecodeError:
+        return data.decode("cp1252", errors="replace")
+
+
+def _clean(row: Mapping[str | None, str | None]) -> dict[str, str]:
+    return {
+        key: value.strip()
+        for key, value in row.items()
+        if key and key != "id" and isinstance(value, str) and value.strip()
+    }

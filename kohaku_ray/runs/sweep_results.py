@@ -1,0 +1,419 @@
+"""What a sweep measured, read back from its runs: no cluster is needed, and what is missing says why."""
+
+from __future__ import annotations
+
+import glob
+import platform
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+import numpy as np
+import pyarrow as pa
+
+from kohaku_ray import __version__
+from kohaku_ray.arrays import F64
+from kohaku_ray.config import Config
+from kohaku_ray.config.sweep import PoolConfig
+from kohaku_ray.runs.directory import RunDirectory
+from kohaku_ray.runs.sources import resolve
+from kohaku_ray.runs.sweep_plan import Plan, PlannedCell, PlannedTable, digest, is_finished, read_truth
+from kohaku_ray.engine.actors.voter import rule_of
+from kohaku_ray.ensemble.count import vote_pool
+from kohaku_ray.ensemble.pool import Pool, pool_ballots
+from kohaku_ray.ensemble.study import Marks, Parts, expected_score
+from kohaku_ray.ensemble.subsamples import subsamples
+from kohaku_ray.ensemble.vote import Ballot, VoteRule
+from kohaku_ray.errors import ConfigError, DataError
+from kohaku_ray.evaluation.errors import classify
+from kohaku_ray.evaluation.grid import Asked, Axis, Cell, Prediction, Run, State, Sweep, Table
+from kohaku_ray.evaluation.scores import QuestionScore, jaccard, score_rows, wattbot_refs, wattbot_value
+from kohaku_ray.records import BLANK
+from kohaku_ray.submissions import Submission, read_submission
+from kohaku_ray.values import is_blank
+
+MEASURES = {
+    "matches": "n_matches",
+    "snippets": "n_snippets",
+    "characters": "n_context_chars",
+    "tokens": "n_context_tokens",
+    "attempts": "attempt",
+    "blanks": "is_blank",
+}
+"""What is measured beside the score: column of answers.parquet by name."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Read:
+    """One finished run, read back.
+
+    Attributes:
+        run: As the page shows it.
+        scores: By question, in the truth's order.
+        measures: Means over its answers, by name of ``MEASURES``.
+        keys: Of every model call it asked for.
+    """
+
+    run: Run
+    scores: tuple[QuestionScore, ...]
+    measures: Mapping[str, float]
+    keys: tuple[str, ...]
+
+
+def collect(
+    plan: Plan, failed: Mapping[str, str], skipped: Mapping[str, str] | None = None, spending: Sequence[str] = ()
+) -> Sweep:
+    """Read every finished run of a sweep and put its tables together.
+
+    Args:
+        plan: The sweep.
+        failed: Why runs are not finished, by their id.
+        skipped: Why runs were not tried, by their id.
+        spending: What the last start took, a line each.
+
+    Raises:
+        DataError: The questions have no gold answers, or a run's file is damaged.
+    """
+    reader, why = _Reader(plan), _Missing(failed, skipped or {})
+    read = {run_id: reader.run(run_id, config) for run_id, config in plan.finished.items()}
+    tables = tuple(
+        _studied(planned, plan, reader, why) if planned.table.pool is not None else _table(planned, read, why)
+        for planned in plan.tables
+    )
+    sweep = plan.loaded.sweep
+    return Sweep(
+        name=Path(sweep.output).name,
+        title=sweep.title or Path(sweep.output).name,
+        tables=tables,
+        questions=reader.asked(),
+        runs=tuple(one.run for one in read.values()),
+        notes=tuple(_notes(plan, read)),
+        provenance=_provenance(plan),
+        spending=dict(_named(line) for line in spending),
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class _Missing:
+    """Why runs are not there, by their id.
+
+    Attributes:
+        failed: They were tried.
+        skipped: They were not.
+    """
+
+    failed: Mapping[str, str]
+    skipped: Mapping[str, str]
+
+    @property
+    def runs(self) -> dict[str, str]:
+        """All of them."""
+        return {**self.skipped, **self.failed}
+
+    def of(self, cell: PlannedCell) -> tuple[State, str]:
+        """State of a cell without a finished run, and why."""
+        if cell.reason:
+            return "skipped", cell.reason
+        states: tuple[tuple[State, Mapping[str, str]], ...] = (("failed", self.failed), ("skipped", self.skipped))
+        for state, among in states:
+            reasons = dict.fromkeys(among[run_id] for run_id in cell.runs.values() if run_id in among)
+            if reasons:
+                return state, "; ".join(reasons)
+        return "unfinished", "not run yet"
+
+
+class _Reader:
+    """Reads runs and truths, each file once."""
+
+    def __init__(self, plan: Plan) -> None:
+        self._truths: dict[tuple[str, int | None], Submission] = {}
+        configs = [*plan.runs.values(), *(one for table in plan.tables for one in table.configs.values())]
+        for config in configs:
+            self.truth(config)
+
+    def truth(self, config: Config) -> Submission:
+        """Gold answers of the questions a run was asked."""
+        key = (config.questions.path, config.questions.limit)
+        if key not in self._truths:
+            self._truths[key] = read_truth(config)
+        return self._truths[key]
+
+    def asked(self) -> tuple[Asked, ...]:
+        """Every question of every truth, in order."""
+        rows = {key: row for truth in self._truths.values() for key, row in truth.rows.items()}
+        return tuple(
+            Asked(key, row.question, row.answer_value, row.answer_unit, row.refs_raw) for key, row in rows.items()
+        )
+
+    def run(self, run_id: str, config: Config) -> _Read:
+        """Read a finished run back."""
+        directory, truth = RunDirectory(config.run), self.truth(config)
+        submission = read_submission(f"{directory.path}/submission.csv")
+        answers = directory.read_table("answers", columns=[*MEASURES.values(), "error"])
+        usage = directory.read_table("usage")
+        predictions = {
+            key: Prediction(row.answer_value or BLANK, row.refs_raw, classify(truth.rows[key], row))
+            for key, row in submission.rows.items()
+            if key in truth.rows
+        }
+        run = Run(
+            run_id=run_id,
+            path=directory.path,
+            seed=config.seed,
+            facts={"model": _models(config), "k": str(config.retrieval.top_k)},
+            predictions=predictions,
+            n_calls=len(usage),
+            tokens=int(_sum(usage, "prompt_tokens") + _sum(usage, "completion_tokens")),
+            service_s=_sum(usage, "service_s"),
+            n_answers=len(answers),
+            n_errors=len(answers) - answers["error"].null_count,
+        )
+        scores = tuple(score_rows(truth, submission, "wattbot"))
+        return _Read(run, scores, _measures(answers), tuple(usage["key"].to_pylist()))
+
+
+def _models(config: Config) -> str:
+    """Names of the models that answer; deployments of one name may hold different ones."""
+    names = [getattr(deployment, "model", deployment.kind) for deployment in config.answering_deployments.values()]
+    return ", ".join(dict.fromkeys(str(name).rstrip("/").rsplit("/", 1)[-1] for name in names))
+
+
+def _sum(table: pa.Table, column: str) -> float:
+    return float(np.nansum(table[column].to_numpy())) if len(table) else 0.0
+
+
+def _measures(answers: pa.Table) -> dict[str, float]:
+    means = {name: float(answers[column].to_numpy().mean()) for name, column in MEASURES.items()}
+    return {**means, "attempts": means["attempts"] + 1}
+
+
+def _table(planned: PlannedTable, read: Mapping[str, _Read], why: _Missing) -> Table:
+    table = planned.table
+    cells = [_cell(cell, read, why) for cell in planned.cells]
+    axes = tuple(Axis(name, labels) for name, labels in table.labels().items())
+    if table.combine != "grid":
+        # Settings that are not crossed are compared with one another, whatever keys they have.
+        name = " · ".join(axis.name for axis in axes)
+        cells = [replace(cell, at={name: " · ".join(cell.at.values())}) for cell in cells]
+        axes = (Axis(name, tuple(cell.at[name] for cell in cells)),)
+    return Table(table.name, table.title or table.name, axes, tuple(cells), show=tuple(table.show))
+
+
+def _cell(cell: PlannedCell, read: Mapping[str, _Read], why: _Missing) -> Cell:
+    there = {seed: read[run_id] for seed, run_id in cell.runs.items() if run_id in read}
+    if not there:
+        return Cell(cell.cell_id, cell.at, *why.of(cell))
+    missing = [run_id for run_id in cell.runs.values() if run_id not in read]
+    runs = list(there.values())
+    ids = [{score.question_id for score in one.scores} for one in runs]
+    common = [score.question_id for score in runs[0].scores if all(score.question_id in some for some in ids)]
+    return Cell(
+        cell_id=cell.cell_id,
+        at=cell.at,
+        state="partial" if missing else "finished",
+        reason="; ".join(dict.fromkeys(why.runs.get(run_id, "not run yet") for run_id in missing)),
+        seeds=tuple(there),
+        question_ids=tuple(common),
+        run_ids=tuple(one.run.run_id for one in runs),
+        measures={name: np.array([one.measures[name] for one in runs]) for name in MEASURES},
+        value=_part(runs, common, "value"),
+        ref=_part(runs, common, "ref"),
+        abstain=_part(runs, common, "abstain"),
+    )
+
+
+def _part(runs: Sequence[_Read], question_ids: Sequence[str], name: str) -> F64:
+    rows = [{score.question_id: float(getattr(score, name)) for score in one.scores} for one in runs]
+    return np.array([[row[key] for key in question_ids] for row in rows], np.float64).reshape(len(runs), -1)
+
+
+def _studied(planned: PlannedTable, plan: Plan, reader: _Reader, why: _Missing) -> Table:
+    """Score ensembles of recorded members: every size and rule at once, over the same subsamples."""
+    table, pool_config = planned.table, planned.table.pool
+    assert pool_config is not None
+    cells = [Cell(cell.cell_id, cell.at, *why.of(cell)) for cell in planned.cells]
+    notes: tuple[str, ...] = ()
+    live = [place for place, cell in enumerate(planned.cells) if not cell.reason]
+    runs = {run_id for place in live for run_id in planned.cells[place].runs.values()}
+    if live and all(is_finished(plan.runs[run_id].run) for run_id in runs):
+        configs = {place: planned.configs[planned.cells[place].cell_id] for place in live}
+        truth = reader.truth(configs[live[0]])
+        members = _pool(pool_config, [plan.runs[run_id] for run_id in runs], truth)
+        for place, scored in _ensembles(configs, table.subsamples, members, tuple(truth.rows)).items():
+            cells[place] = replace(scored, cell_id=cells[place].cell_id, at=cells[place].at)
+        drawn = "the exact expectation over all" if table.subsamples == "all" else f"up to {table.subsamples} drawn"
+        what = f"Ensembles of {members.pool.n_members} recorded members: {drawn} subsamples of each size, no new call."
+        notes = (what, *members.notes)
+    axes = tuple(Axis(name, labels) for name, labels in table.labels().items())
+    return Table(table.name, table.title or table.name, axes, tuple(cells), repeats="subsamples", notes=notes)
+
+
+@dataclass(frozen=True, slots=True)
+class _Members:
+    """Recorded members, ready to be voted over.
+
+    Attributes:
+        pool: Their ballots.
+        marks: What each outcome is worth.
+        strata: What each belongs to; None: all are one.
+        notes: What the reader has to know of them.
+    """
+
+    pool: Pool
+    marks: Marks
+    strata: list[str] | None
+    notes: tuple[str, ...]
+
+
+def _ensembles(
+    configs: Mapping[int, Config], n: int | str, members: _Members, question_ids: tuple[str, ...]
+) -> dict[int, Cell]:
+    """Score the cells at some places of a table, all rules of one size together."""
+    found: dict[int, Cell] = {}
+    by_size: dict[int, list[int]] = {}
+    for place, config in configs.items():
+        if config.ensemble.vote.compat is None:
+            by_size.setdefault(config.ensemble.members, []).append(place)
+        else:
+            found[place] = Cell("", {}, "skipped", "vote.compat counts string by string, which no study does")
+    for size, places in by_size.items():
+        rules = [rule_of(configs[place].ensemble.vote) for place in places]
+        try:
+            parts = _scored(size, rules, n, members)
+        except ConfigError as error:
+            reason = str(error)
+            if n == "all" and size <= members.pool.n_members:
+                reason = f"too many subsamples of {size} to count them all: give `subsamples` a number"
+            found |= {place: Cell("", {}, "skipped", reason) for place in places}
+            continue
+        for at, place in enumerate(places):
+            value, ref, abstain = (part[at].T for part in (parts.value, parts.ref, parts.abstain))
+            seeds = tuple(range(len(value)))
+            cell = Cell("", {}, "finished", "", seeds, question_ids, value, ref, abstain, is_exact=n == "all")
+            found[place] = cell
+    return found
+
+
+def _scored(size: int, rules: Sequence[VoteRule], n: int | str, members: _Members) -> Parts:
+    """Marks of shape ``(rules, questions, subsamples)``; of the exact expectation there is one subsample."""
+    if n == "all":
+        expected = expected_score(members.pool, size, rules, members.marks)
+        return Parts(*(part[:, :, None] for part in (expected.value, expected.ref, expected.abstain)))
+    drawn = subsamples(members.pool.n_members, size, int(n), seed=size, strata=members.strata)
+    return members.marks.score(vote_pool(members.pool, drawn, rules))
+
+
+def _pool(config: PoolConfig, runs: Sequence[Config], truth: Submission) -> _Members:
+    """Ballots of the recorded members, and what each outcome is worth."""
+    notes = []
+    if config.members is not None:
+        names = [str(member) for member in range(config.members)]
+        table, units = _recorded(runs[0], list(truth.rows))
+        notes.append(f"They are one run's members, of seed {runs[0].seed}.")
+    else:
+        files = [read_submission(file) for file in _matching(config.files)]
+        names = [Path(file.path).stem for file in files]
+        table, units = ballots_of(files, list(truth.rows))
+        missing = {name: len(truth.rows.keys() - file.rows.keys()) for name, file in zip(names, files, strict=True)}
+        notes += [f"{name} lacks {n} of {len(truth.rows)} questions: blank there." for name, n in missing.items() if n]
+    pool = pool_ballots(table, units)
+    return _Members(pool, wattbot_marks(pool, truth), _strata(config, names), tuple(notes))
+
+
+def _recorded(config: Config, question_ids: Sequence[str]) -> tuple[list[list[Ballot]], list[str]]:
+    """Every member's answer to every question, as the run voted over them."""
+    directory = RunDirectory(config.run)
+    columns = ["question_id", "member", "answer_value", "ref_ids", "is_blank"]
+    rows = directory.read_table("answers", columns=columns).to_pylist()
+    asked = directory.read_table("votes", columns=["question_id", "asked_unit"]).to_pylist()
+    units = {row["question_id"]: row["asked_unit"] or "" for row in asked}
+    ballots: dict[str, dict[int, Ballot]] = {}
+    for row in rows:
+        ballot = Ballot(row["answer_value"], tuple(row["ref_ids"]), row["is_blank"])
+        ballots.setdefault(row["question_id"], {})[row["member"]] = ballot
+    return [[of[member] for member in sorted(of)] for of in map(ballots.__getitem__, question_ids)], [
+        units[key] for key in question_ids
+    ]
+
+
+def ballots_of(files: Sequence[Submission], question_ids: Sequence[str]) -> tuple[list[list[Ballot]], list[str]]:
+    """A ballot a question and file, blank where the file lacks the question, and the unit most files give."""
+    rows = [[file.rows.get(key) for file in files] for key in question_ids]
+    table = [[Ballot(one.answer_value, one.ref_ids) if one else Ballot(is_blank=True) for one in row] for row in rows]
+    given = [[one.answer_unit for one in row if one and not is_blank(one.answer_unit)] for row in rows]
+    return table, [max(names, key=names.count) if names else "" for names in given]
+
+
+def wattbot_marks(pool: Pool, truth: Submission) -> Marks:
+    """Score outcomes by the ``wattbot`` metric, question by question of the truth."""
+    rows = list(truth.rows.values())
+    gold = [wattbot_refs(row.refs_raw) for row in rows]
+    return Marks(
+        pool,
+        value=lambda question, text: wattbot_value(rows[question].answer_value, text),
+        ref=lambda question, refs: jaccard(gold[question], refs),
+        abstain=lambda question, blank: float(blank or not is_blank(rows[question].answer_value)),
+    )
+
+
+def _matching(patterns: Sequence[str]) -> list[str]:
+    files = [file for pattern in patterns for file in sorted(glob.glob(pattern))]
+    if not files:
+        raise DataError(f"pool.files is {', '.join(patterns)} and no file is there: check the paths")
+    return files
+
+
+def _strata(config: PoolConfig, names: Sequence[str]) -> list[str] | None:
+    if config.strata is None:
+        return None
+    found = [re.search(config.strata, name) for name in names]
+    return [("" if match is None else match[1] if match.re.groups else match[0]) for match in found]
+
+
+def _notes(plan: Plan, read: Mapping[str, _Read]) -> list[str]:
+    keys = [key for one in read.values() for key in one.keys]
+    notes = []
+    if keys:
+        share = len(set(keys)) / len(keys)
+        notes.append(
+            f"{len(keys):,} model calls asked by {len(read)} runs, {len(set(keys)):,} of them distinct ({share:.0%})."
+        )
+    n_floor = sum(_is_floor(plan.runs[run_id]) for run_id in read)
+    if n_floor:
+        which = "All" if n_floor == len(read) else f"{n_floor} of {len(read)}"
+        notes.append(
+            f"{which} runs are answered by the extractive backend: no model, but a floor to compare models with."
+        )
+    n_answers, n_errors = (sum(getattr(one.run, name) for one in read.values()) for name in ("n_answers", "n_errors"))
+    if n_errors:
+        notes.append(f"{n_errors:,} of {n_answers:,} answers carry an error (column `error` of answers.parquet).")
+    return notes
+
+
+def _is_floor(config: Config) -> bool:
+    return any(deployment.kind == "extractive" for deployment in config.answering_deployments.values())
+
+
+def _provenance(plan: Plan) -> dict[str, str]:
+    import pyarrow
+    import ray
+
+    sweep = plan.loaded.sweep
+    corpora = dict.fromkeys(", ".join(config.documents.paths) for config in plan.runs.values())
+    questions = dict.fromkeys(resolve(config.questions.path) for config in plan.runs.values())
+    return {
+        "sweep": f"{plan.loaded.where}, {digest(sweep.model_dump(mode='json'))}",
+        "base": f"{', '.join(sweep.base)}, {digest(plan.loaded.base)}",
+        "seeds": ", ".join(map(str, sweep.seeds)),
+        "documents": "; ".join(corpora),
+        "questions": "; ".join(questions),
+        "indexes": ", ".join(Path(path).name for path in plan.indexes),
+        "versions": f"kohaku_ray {__version__}, ray {ray.__version__}, pyarrow {pyarrow.__version__}, "
+        f"python {platform.python_version()}",
+    }
+
+
+def _named(line: str) -> tuple[str, str]:
+    name, colon, rest = line.partition(": ")
+    return (name, rest) if colon else ("runs", line)

@@ -1,0 +1,317 @@
+"""The answer job on a real cluster: every row in comes out, voted, cited, and the same again."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pyarrow.parquet as pq
+import pytest
+from fake_openai import Action, FakeOpenAI, completion, doc_ids_of
+
+from kohaku_ray.cli import main
+from kohaku_ray.config import as_yaml
+from kohaku_ray.engine.actors.voter import SHARED, rule_of
+from kohaku_ray.engine.jobs.answer import block_size, n_lanes, run_answer
+from kohaku_ray.ensemble.vote import Ballot, vote
+from kohaku_ray.errors import ConfigError, DataError, IndexMismatchError
+from kohaku_ray.evaluation.report import run_score
+from kohaku_ray.generation.seeds import seed_for
+from kohaku_ray.runs.directory import TABLES, RunDirectory
+from kohaku_ray.runs.show import show_question
+from kohaku_ray.sample import path as sample_path
+from kohaku_ray.submissions import read_submission
+
+pytestmark = pytest.mark.ray
+
+COMPARED = ["submission.csv", *(f"{name}.parquet" for name in TABLES if name != "usage")]
+
+
+def rows_of(run: str, name: str) -> list[dict]:
+    return pq.read_table(f"{run}/{name}.parquet").to_pylist()
+
+
+def fake(server: FakeOpenAI, **more) -> list[str]:
+    deployment = {
+        "kind": "openai",
+        "base_url": server.base_url,
+        "model": "fake",
+        "api_key_env": None,
+        "backoff_s": 0.05,
+    }
+    return [f"deployments.fake={json.dumps(deployment | more)}", "generation.model=fake"]
+
+
+@pytest.fixture(scope="module")
+def sample_run(sample_index, tmp_path_factory):
+    """One whole run of the sample, five members, extractive."""
+    from kohaku_ray.config import load_config
+
+    home = tmp_path_factory.mktemp("answers")
+    config = load_config("demo", [f"index.path={sample_index[0]}", f"ledger.path={home}/ledger", f"run={home}/run"])
+    return config, run_answer(config)
+
+
+def test_rows_in_are_rows_out_in_the_questions_order(sample_run):
+    config, summary = sample_run
+    truth = read_submission(sample_path("questions.csv"))
+    written = read_submission(f"{summary.run}/submission.csv")
+    assert list(written.rows) == list(truth.rows)
+    answers = rows_of(summary.run, "answers")
+    wanted = [(question_id, member) for question_id in truth.rows for member in range(config.ensemble.members)]
+    assert [(row["question_id"], row["member"]) for row in answers] == wanted
+    assert (summary.n_questions, summary.n_member_errors) == (len(truth.rows), 0)
+    assert json.loads(Path(summary.run, "run.json").read_text())["status"] == "finished"
+
+
+def test_the_floor_is_a_useful_one(sample_run):
+    _, summary = sample_run
+    [record] = run_score(sample_path("questions.csv"), [f"{summary.run}/submission.csv"]).records
+    assert record["score"] > 0.55
+    assert record["missing"] == 0
+
+
+def test_each_row_is_the_vote_of_its_members(sample_run):
+    config, summary = sample_run
+    answers = rows_of(summary.run, "answers")
+    members = config.ensemble.members
+    for place, row in enumerate(rows_of(summary.run, "votes")):
+        mine = answers[place * members : (place + 1) * members]
+        ballots = [
+            Ballot(a["answer_value"], tuple(a["ref_ids"]), a["is_blank"], a["answer"], a["answer_unit"]) for a in mine
+        ]
+        verdict = vote(ballots, rule_of(config.ensemble.vote), row["asked_unit"])
+        assert (row["answer_value"], row["ref_ids"]) == (verdict.answer_value, list(verdict.ref_ids))
+        assert row["is_blank"] == verdict.is_blank
+
+
+def test_citations_stand_in_the_evidence_and_carry_their_address(sample_run):
+    _, summary = sample_run
+    seen: dict[str, set[str]] = {}
+    for row in rows_of(summary.run, "evidence"):
+        seen.setdefault(row["question_id"], set()).add(row["doc_id"])
+    cited = 0
+    for row in rows_of(summary.run, "answers"):
+        assert set(row["ref_ids"]) <= seen.get(row["question_id"], set())
+        cited += len(row["ref_ids"])
+    assert cited > 50
+    for row in read_submission(f"{summary.run}/submission.csv").rows.values():
+        assert len(row.ref_urls) == len(row.ref_ids)
+        assert all(url.startswith("https://example.org/") for url in row.ref_urls)
+
+
+def test_members_have_their_own_seeds_and_do_not_all_agree(sample_run):
+    config, summary = sample_run
+    answers = rows_of(summary.run, "answers")
+    seeds = [row["seed"] for row in answers]
+    assert len(set(seeds)) == len(seeds)
+    first = answers[0]
+    assert first["seed"] == seed_for(config.seed, first["question_id"], 0, first["attempt"], "answer")
+    values: dict[str, set[str]] = {}
+    for row in answers:
+        values.setdefault(row["question_id"], set()).add(row["answer_value"])
+    assert any(len(of_one) > 1 for of_one in values.values())
+
+
+def test_evidence_is_prepared_once_and_shared(sample_run):
+    _, summary = sample_run
+    assert {row["member"] for row in rows_of(summary.run, "plans")} == {SHARED}
+    plans = [row for row in rows_of(summary.run, "usage") if row["role"] == "plan"]
+    assert len(plans) == summary.n_questions
+    assert all(len(row["queries"]) == 4 for row in rows_of(summary.run, "plans"))
+
+
+def test_the_same_command_again_replays_to_the_byte(sample_run):
+    config, summary = sample_run
+    again = run_answer(config.model_copy(update={"run": f"{summary.run}-again"}))
+    assert again.n_calls["made"] == 0
+    assert again.n_calls["ledger"] == sum(summary.n_calls.values())
+    for name in COMPARED:
+        assert Path(again.run, name).read_bytes() == Path(summary.run, name).read_bytes(), name
+
+
+def test_blocks_lanes_and_concurrency_do_not_show_in_the_outputs(sample_run):
+    config, summary = sample_run
+    cluster = config.cluster.model_copy(update={"block_size": 3, "lanes": 2, "blocks_in_flight": 2})
+    ledger = config.ledger.model_copy(update={"path": f"{summary.run}-other-ledger"})
+    other = run_answer(config.model_copy(update={"run": f"{summary.run}-other", "cluster": cluster, "ledger": ledger}))
+    assert other.n_calls["made"] == sum(summary.n_calls.values())
+    for name in COMPARED:
+        assert Path(other.run, name).read_bytes() == Path(summary.run, name).read_bytes(), name
+
+
+def test_show_prints_plan_evidence_members_and_vote(sample_run, capsys):
+    _, summary = sample_run
+    text = show_question(summary.run, "s003", 5)
+    evidence = [row for row in rows_of(summary.run, "evidence") if row["question_id"] == "s003"]
+    answers = [row for row in rows_of(summary.run, "answers") if row["question_id"] == "s003"]
+    assert all(row["node_id"] in text for row in evidence[:5])
+    assert all(str(row["seed"]) in text for row in answers)
+    assert text.index("plan") < text.index("evidence") < text.index("members") < text.index("vote")
+    assert main(["show", summary.run, "s03"]) == 1
+    assert "has no question s03, did you mean s03" in capsys.readouterr().err
+
+
+def test_scope_question_prepares_for_each_member(sample_config):
+    config = sample_config("ensemble.scope=question", "ensemble.members=3", "questions.limit=4")
+    summary = run_answer(config)
+    plans = rows_of(summary.run, "plans")
+    assert [(row["question_id"], row["member"]) for row in plans[:4]] == [
+        ("s001", 0),
+        ("s001", 1),
+        ("s001", 2),
+        ("s002", 0),
+    ]
+    assert len([row for row in rows_of(summary.run, "usage") if row["role"] == "plan"]) == 12
+    distinct = {(row["question_id"], tuple(row["queries"])) for row in plans}
+    assert len(distinct) > 4  # the planner is reseeded: some members search otherwise
+    assert {row["member"] for row in rows_of(summary.run, "evidence")} == {0, 1, 2}
+
+
+def test_agreement_weights_vote_over_the_whole_run(sample_config):
+    config = sample_config("ensemble.vote.weights=agreement", "questions.limit=8")
+    summary = run_answer(config)
+    weights = {weight for row in rows_of(summary.run, "votes") for weight in row["group_weights"]}
+    assert any(abs(weight - round(weight)) > 1e-6 for weight in weights)
+
+
+def test_a_server_that_misbehaves_costs_no_row(sample_config):
+    def script(index, body):
+        return {
+            1: Action(429, {"error": {"message": "slow down"}}, {"Retry-After": "1"}),
+            4: Action(500, {"error": {"message": "oops"}}),
+            7: Action(body="{not json"),
+            10: Action(delay_s=3.0),
+            13: Action(reset=True),
+            16: Action(cut=True),
+            19: Action(503, "busy"),
+            22: Action(body=completion("I think, therefore } no JSON { here")),
+            25: Action(body=completion('Sure! {"answer_value": null, "is_blank": false} }}')),
+        }.get(index)
+
+    with FakeOpenAI(script) as server:
+        config = sample_config(*fake(server, timeout_s=1.5), "ensemble.members=3", "questions.limit=10")
+        summary = run_answer(config)
+        n_first = server.n_requests
+        assert n_first - summary.n_calls["made"] == 7  # each of the seven failures was asked once more
+        again = run_answer(config.model_copy(update={"run": f"{summary.run}-again"}))
+        assert server.n_requests == n_first
+        assert again.n_calls["made"] == 0
+    assert summary.n_questions == 10
+    answers = rows_of(summary.run, "answers")
+    assert len(answers) == 30
+    assert "None" not in {row["answer_value"] for row in answers}
+
+
+def test_one_question_in_error_is_one_row_and_exit_code_3(sample_config, tmp_path, capsys):
+    def script(index, body):
+        return (
+            Action(403, {"error": {"message": "not this one"}}) if "State of Ostra" in str(body["messages"]) else None
+        )
+
+    with FakeOpenAI(script) as server:
+        config = sample_config(
+            *fake(server), "ensemble.members=3", "questions.limit=5", "generation.planner_model=extractive"
+        )
+        (tmp_path / "config.yaml").write_text(as_yaml(config))
+        assert main(["answer", str(tmp_path / "config.yaml")]) == 3
+    out = capsys.readouterr().out
+    assert "3 of 15 answers carry an error" in out
+    answers = rows_of(config.run, "answers")
+    wrong = [row for row in answers if row["error"]]
+    assert {row["question_id"] for row in wrong} == {"s004"}
+    assert all("403" in row["error"] and "not this one" in row["error"] for row in wrong)
+    assert len(read_submission(f"{config.run}/submission.csv").rows) == 5
+
+
+def test_an_engine_that_refuses_the_length_is_asked_for_less(sample_config):
+    lengths: list[int] = []
+
+    def script(index, body):
+        lengths.append(sum(len(message["content"]) for message in body["messages"]))
+        if doc_ids_of(body) and lengths[-1] > 9000:
+            return Action(400, {"error": {"message": "maximum context length", "code": "context_length_exceeded"}})
+        return None
+
+    with FakeOpenAI(script) as server:
+        config = sample_config(
+            *fake(server), "ensemble.members=1", "questions.limit=3", "retrieval.max_context_tokens=2300"
+        )
+        summary = run_answer(config)
+    answers = rows_of(summary.run, "answers")
+    assert any(length > 9000 for length in lengths)
+    assert any(row["overflowed"] for row in answers)
+    assert all(row["error"] is None or "context" in row["error"] for row in answers)
+
+
+def test_odd_questions_are_rows_too(sample_config, tmp_path):
+    questions = tmp_path / "questions.csv"
+    questions.write_text(f"id,question\nempty,\nendless,{'How much energy? ' * 6250}\nnormal,What is PUE?\n")
+    summary = run_answer(sample_config(f"questions.path={questions}", "ensemble.members=2"))
+    answers = {row["question_id"]: row for row in rows_of(summary.run, "answers")}
+    assert list(answers) == ["empty", "endless", "normal"]
+    assert answers["empty"]["error"] == "the question is empty"
+    assert answers["normal"]["error"] is None
+    assert summary.n_questions_in_error >= 1
+
+
+def test_a_missing_index_says_which_command_makes_one(sample_config, tmp_path):
+    with pytest.raises(DataError, match=rf"no index at {tmp_path}/none: build one with `kohaku-ray index CONFIG`"):
+        run_answer(sample_config(f"index.path={tmp_path}/none"))
+
+
+def test_an_index_of_another_encoder_is_refused_with_both_values(sample_config):
+    with pytest.raises(IndexMismatchError, match=r"encoder\.dim None but the configuration says 64"):
+        run_answer(sample_config("index.encoder.dim=64"))
+
+
+def test_a_cluster_too_small_is_refused_before_anything_starts(sample_config):
+    with pytest.raises(ConfigError, match=r"the cluster has 6 CPUs but 99 retriever\(s\) and .* need 100"):
+        run_answer(sample_config("cluster.retrievers=99"))
+    with pytest.raises(ConfigError, match=r"OPENAI_KEY_NOT_SET and the environment has no such variable"):
+        run_answer(
+            sample_config(
+                "deployments.far={kind: openai, base_url: 'http://h/v1', model: m, api_key_env: OPENAI_KEY_NOT_SET}",
+                "generation.model=far",
+            )
+        )
+
+
+def test_a_run_that_cannot_be_written_is_refused_at_once(sample_config, tmp_path):
+    (tmp_path / "file").write_text("in the way")
+    with pytest.raises(DataError, match=r"run is .*file/run and cannot be written"):
+        run_answer(sample_config(f"run={tmp_path}/file/run"))
+
+
+def test_a_half_written_file_is_never_taken_for_a_finished_one(sample_run):
+    _, summary = sample_run
+    assert not list(Path(summary.run).glob("*.tmp"))
+    before = Path(summary.run, "run.json").read_text()
+    Path(summary.run, "answers.parquet.dead.tmp").write_bytes(b"PAR1")
+    assert rows_of(summary.run, "answers")
+    assert Path(summary.run, "run.json").read_text() == before
+    with pytest.raises(DataError, match=r"holds no votes\.parquet"):
+        show_question(str(Path(summary.run).parent), "s001", 3)
+
+
+def test_another_configuration_takes_the_old_outputs_away(sample_config):
+    config = sample_config("questions.limit=2", "ensemble.members=1")
+    run_answer(config)
+    RunDirectory(config.run).begin(config)
+    assert rows_of(config.run, "answers")
+    RunDirectory(config.run).begin(sample_config("questions.limit=3"))
+    with pytest.raises(DataError, match=r"holds no votes\.parquet"):
+        show_question(config.run, "s001", 3)
+
+
+def test_a_broken_template_is_found_before_anything_starts(sample_config, tmp_path):
+    (tmp_path / "prompts").mkdir()
+    (tmp_path / "prompts" / "plan.j2").write_text("{% block system %}{{ nothing")
+    with pytest.raises(ConfigError, match=r"plan\.j2"):
+        run_answer(sample_config(f"generation.prompts={tmp_path}/prompts"))
+
+
+def test_blocks_and_lanes_follow_the_replicas(sample_config):
+    many = sample_config("deployments.extractive={kind: extractive, replicas: 16}")
+    assert (n_lanes(sample_config()), n_lanes(many)) == (1, 4)
+    assert [block_size(many, n) for n in (10, 640, 100_000)] == [1, 10, 32]

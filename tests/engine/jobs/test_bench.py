@@ -1,0 +1,226 @@
+"""The throughput benchmark: its prompts, what it refuses, and one run on the real engine with dummy weights."""
+
+from __future__ import annotations
+
+import asyncio
+import csv
+import json
+import os
+from collections import Counter
+from contextlib import contextmanager
+from pathlib import Path
+
+import pytest
+import tiny_llama
+
+import kohaku_ray.sample
+from kohaku_ray.cli import main
+from kohaku_ray.config import Config, load_config
+from kohaku_ray.config.schema import VllmConfig
+from kohaku_ray.engine.jobs import bench as benching
+from kohaku_ray.engine.jobs.bench import Grid, Texts, run_bench
+from kohaku_ray.errors import ConfigError, ModelError
+from kohaku_ray.index.tokens import token_counter
+from kohaku_ray.records import Reply
+
+WINDOW = 1024
+SAMPLE = Path(kohaku_ray.sample.__file__).parent
+
+
+@pytest.fixture(scope="module")
+def tiny(tmp_path_factory) -> str:
+    """Path of a model without weights: a configuration and a tokenizer."""
+    texts = [path.read_text(encoding="utf-8") for path in sorted(SAMPLE.rglob("*.md"))]
+    path = tiny_llama.build(tmp_path_factory.mktemp("tiny"), texts)
+    (Path(path) / "model.safetensors").unlink()
+    return path
+
+
+@pytest.fixture
+def config(tiny):
+    def make(*overrides: str, **settings) -> Config:
+        deployment = {"kind": "vllm", "model": tiny, "cpus": 1, "window_tokens": WINDOW, "start_timeout_s": 600}
+        deployment |= {"engine_kwargs": {"load_format": "dummy"}, **settings}
+        return load_config("demo", [f"deployments.tiny={json.dumps(deployment)}", "generation.model=tiny", *overrides])
+
+    return make
+
+
+def texts(model: str, n_tokens: int) -> Texts:
+    return Texts(VllmConfig(model=model), n_tokens)
+
+
+def test_grids_are_every_combination():
+    cells = list(Grid(replicas=(1, 2), members=(1, 9), concurrency=(8,)).cells())
+    assert [(number, cell.replicas, cell.members, cell.concurrency) for number, cell in cells] == [
+        *((1, 1, 1, 8), (2, 1, 9, 8), (3, 2, 1, 8), (4, 2, 9, 8))
+    ]
+
+
+@pytest.mark.parametrize("n_tokens", [1, 50, 700])
+def test_contexts_have_the_tokens_asked(tiny, n_tokens):
+    made = texts(tiny, n_tokens)
+    counts = token_counter(tiny)([made.messages(1, at)[1][1] for at in range(20)])
+    assert all(abs(count - n_tokens) <= 3 for count in counts), counts
+
+
+def test_prompts_repeat_for_their_number_alone_and_share_no_beginning(tiny):
+    made = texts(tiny, 100)
+    prompts = [made.messages(cell, at) for cell in (1, 2) for at in range(30)]
+    assert prompts == [texts(tiny, 100).messages(cell, at) for cell in (1, 2) for at in range(30)]
+    assert len({system.split()[0] for (_, system), _ in prompts}) == 60
+    assert len({user[:40] for _, (_, user) in prompts}) == 60
+
+
+@pytest.mark.parametrize(
+    ("overrides", "settings", "grid", "message"),
+    [
+        (["generation.model=extractive"], {}, Grid(), "kind extractive, but the benchmark measures kind vllm"),
+        ([], {"application": "theirs"}, Grid(), "application is 'theirs' but the benchmark starts replicas of its own"),
+        ([], {"model": "/no/model"}, Grid(), "deployments.tiny: model is /no/model and there is no such directory"),
+        ([], {"model": "~/no/model"}, Grid(), f"model is {os.path.expanduser('~/no/model')} and there is no such"),
+        ([], {}, Grid(context_tokens=1000), f"and 128 are generated, but deployments.tiny.window_tokens is {WINDOW}"),
+        (["generation.temperature=0"], {}, Grid(context_tokens=100), "--members has 9: greedy members are all alike"),
+    ],
+)
+def test_what_cannot_be_measured_is_refused_before_anything_starts(
+    config, tmp_path, overrides, settings, grid, message
+):
+    pytest.importorskip("vllm")
+    with pytest.raises(ConfigError) as error:
+        run_bench(config(*overrides, **settings), grid, str(tmp_path / "out"))
+    assert message in str(error.value)
+    assert not (tmp_path / "out").exists()
+
+
+@pytest.mark.parametrize("flag", [["--replicas", "1,x"], ["--members", "0"], ["--questions", "2.5"]])
+def test_counts_are_whole_numbers(flag, capsys):
+    with pytest.raises(SystemExit) as stop:
+        main(["bench", "demo", *flag])
+    assert stop.value.code == 2
+    assert "is not a whole number from 1 on" in capsys.readouterr().err
+
+
+class Application:
+    """Answers in Serve's place, by two replicas; notes the questions in flight, and fails where it is told to."""
+
+    def __init__(self, failures: dict[str, BaseException], n_replicas: int = 2, n_tokens: int | None = None) -> None:
+        self.failures, self.n_replicas, self.n_tokens = failures, n_replicas, n_tokens
+        self.in_flight, self.calls = Counter(), Counter()
+        self.most_in_flight = 0
+
+    def options(self, session_id: str):
+        return self
+
+    @property
+    def ask(self):
+        return self
+
+    async def remote(self, request) -> Reply:
+        cell = request.session_id.rsplit("-", 1)[0]
+        self.calls[cell] += 1
+        replica = f"replica {self.calls[cell] % self.n_replicas}"
+        self.in_flight[request.session_id] += 1
+        self.most_in_flight = max(self.most_in_flight, len(+self.in_flight) if cell != "bench-0" else 0)
+        await asyncio.sleep(0.001)
+        self.in_flight[request.session_id] -= 1
+        if cell in self.failures:
+            raise self.failures[cell]
+        return Reply("", 100, 50, self.n_tokens or request.max_tokens, replica=replica)
+
+
+@pytest.fixture
+def bench(config, tmp_path, monkeypatch):
+    """Run a benchmark of two cells over an application, on a cluster that has room for it."""
+    pytest.importorskip("vllm")
+
+    @contextmanager
+    def nothing_started(_):
+        yield {"tiny": "application"}
+
+    def no_engine(*_):
+        raise ModelError("plain vLLM ended with code 1: no memory")
+
+    def run(application: Application, **changes):
+        monkeypatch.setattr(benching, "connected", nothing_started)
+        monkeypatch.setattr(benching, "serving", nothing_started)
+        monkeypatch.setattr(benching, "_run_apart", no_engine)
+        monkeypatch.setattr("ray.cluster_resources", lambda: {"CPU": 4.0})
+        monkeypatch.setattr("ray.serve.get_app_handle", lambda _: application)
+        grid = {"replicas": (2,), "members": (1, 3), "concurrency": (2,), "questions": 5, "context_tokens": 50}
+        return run_bench(config(), Grid(**grid | changes), str(tmp_path))
+
+    return run
+
+
+def written(path: Path) -> list[tuple[str, str]]:
+    return [(row["kind"], row["status"]) for row in json.loads((path / "throughput.json").read_text())["rows"]]
+
+
+def test_questions_and_those_in_flight_grow_with_the_replicas(bench):
+    application = Application({})
+    first, second = (cell.measured for cell in bench(application).cells)
+    assert (first.n_questions, first.n_calls, second.n_calls) == (10, 10, 30)
+    assert (second.prompt_tokens, second.cached_tokens, second.completion_tokens) == (3000, 1500, 30 * 128)
+    assert application.most_in_flight == 4
+    assert first.cpu_s is None, "replicas that are not seen here are not counted as nothing"
+
+
+def test_a_cell_that_fails_keeps_the_others(bench, tmp_path):
+    result = bench(Application({"bench-1": ModelError("the engine broke")}))
+    assert [cell.reason for cell in result.cells] == ["ModelError: the engine broke", ""]
+    assert [plain.reason for plain in result.plain] == ["plain vLLM ended with code 1: no memory"] * 2
+    assert result.n_failed == 3
+    assert written(tmp_path)[2:] == [("serve", "failed"), ("serve", "measured")]
+
+
+def test_an_interrupt_leaves_what_was_measured(bench, tmp_path):
+    with pytest.raises(KeyboardInterrupt):
+        bench(Application({"bench-2": KeyboardInterrupt()}))
+    assert written(tmp_path)[2:] == [("serve", "measured")]
+
+
+def test_replies_of_another_length_are_no_measurement(bench):
+    reasons = [cell.reason for cell in bench(Application({}, n_tokens=100)).cells]
+    assert "10 calls generated 1000 tokens, not the 1280 they were asked" in reasons[0]
+
+
+def test_a_replica_that_answers_nothing_is_said(bench):
+    reasons = [cell.reason for cell in bench(Application({}, n_replicas=1)).cells]
+    assert "1 of 2 replicas answered in 20 rounds of calls" in reasons[0]
+
+
+@pytest.mark.ray
+@pytest.mark.vllm
+@pytest.mark.slow
+@pytest.mark.timeout(600)
+def test_replicas_stand_beside_plain_vllm_and_the_page_beside_both(cluster, config, tmp_path):
+    pytest.importorskip("vllm")
+    grid = Grid(replicas=(1, 64), members=(1, 3), concurrency=(4,), questions=6, context_tokens=300, output_tokens=16)
+    bench = run_bench(config(), grid, str(tmp_path))
+
+    one, three = (cell.measured for cell in bench.cells if cell.replicas == 1)
+    plain_one, plain_three = (plain.measured for plain in bench.plain)
+    assert None not in (one, three, plain_one, plain_three), [bench.plain, bench.cells]
+    for measured, n in ((one, 1), (three, 3), (plain_one, 1), (plain_three, 3)):
+        assert (measured.n_questions, measured.n_calls) == (6, 6 * n)
+        assert measured.completion_tokens == 6 * n * 16, "every call generates what it was asked"
+        assert 300 * 6 * n < measured.prompt_tokens < 350 * 6 * n
+        assert measured.wall_s > 0
+        assert measured.cpu_s > 0
+    assert (one.prompt_tokens, three.prompt_tokens) == (plain_one.prompt_tokens, plain_three.prompt_tokens)
+    assert one.cached_share == 0, "no question and no cell shares a prefix with another"
+    assert 0.75 * 2 / 3 < three.cached_share <= 2 / 3, "whole blocks of 300 tokens, of two members in three"
+    assert all(0 < bench.of_plain(cell) < 5 for cell in bench.cells if cell.measured)
+
+    skipped = [cell for cell in bench.cells if cell.replicas == 64]
+    assert [(cell.is_skipped, cell.reason) for cell in skipped] == [
+        (True, "they need 128 CPUs and the cluster has 6")
+    ] * 2
+    assert bench.n_failed == 0
+    rows = list(csv.DictReader((tmp_path / "throughput.csv").read_text().splitlines()))
+    assert [(row["kind"], row["status"]) for row in rows] == [
+        *(("plain", "measured"), ("plain", "measured"), ("serve", "measured"), ("serve", "measured")),
+        *(("serve", "skipped"), ("serve", "skipped")),
+    ]
+    assert (tmp_path / "throughput.html").read_text().count("<svg") == 4

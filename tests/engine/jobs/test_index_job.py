@@ -1,0 +1,306 @@
+"""The index job on a real cluster: what goes in comes out, once, however the files look."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import numpy as np
+import pyarrow as pa
+import pytest
+import ray
+
+from kohaku_ray.cli import main
+from kohaku_ray.config import load_config
+from kohaku_ray.engine.actors.tools import LocalIndex, make_encoder
+from kohaku_ray.engine.jobs.index import _bounds, parse, run_index, sorted_texts
+from kohaku_ray.errors import ConfigError, DataError, IndexMismatchError
+from kohaku_ray.index.store import Index
+from kohaku_ray.sample import path as sample_path
+from kohaku_ray.tree.nodes import KINDS
+
+pytestmark = pytest.mark.ray
+
+
+def config_of(documents: Path, index: Path, *overrides: str):
+    own = [f"documents.paths=[{documents}]", "documents.metadata=null", f"index.path={index}", "index.encoders=1"]
+    return load_config("demo", [*own, *overrides])
+
+
+def write(folder: Path, **files: str | bytes) -> Path:
+    folder.mkdir(exist_ok=True)
+    for name, content in files.items():
+        path = folder / name.replace("__", ".")
+        path.write_bytes(content if isinstance(content, bytes) else content.encode())
+    return folder
+
+
+def test_the_sample_collection_becomes_an_index(sample_index):
+    path, summary = sample_index
+    index = Index.open(path)
+    assert summary.counts["n_documents"] == len(index.documents) == len(list(Path(sample_path("documents")).iterdir()))
+    assert summary.n_rejects == 0
+    kinds = [KINDS[code] for code in index.nodes.kind]
+    assert kinds.count("sentence") == summary.counts["n_sentences"] > 500
+    assert len(summary.texts_by_encoder) == 2
+    documents = {row["doc_id"]: row for row in index.documents.to_pylist()}
+    assert documents["kestrel2024"]["url"] == "https://example.org/reports/kestrel2024-power"
+
+
+def test_vectors_are_the_encoders_and_parents_their_childrens_mean(sample_index):
+    path, _ = sample_index
+    index = Index.open(path)
+    encoder = make_encoder(load_config("demo"))
+    sentences = np.flatnonzero(index.nodes.kind == KINDS.index("sentence"))[::40]
+    texts = [index.nodes.text_of(int(row)) for row in sentences]
+    np.testing.assert_allclose(index.node_vectors(sentences), encoder.encode_passages(texts), atol=1e-5)
+    section = int(np.flatnonzero(index.nodes.kind == KINDS.index("section"))[3])
+    children = np.array(index.nodes.children(section))
+    lengths = np.array([len(index.nodes.text_of(int(row))) for row in children], float)
+    mean = lengths @ index.node_vectors(children)
+    np.testing.assert_allclose(index.node_vectors(np.array([section]))[0], mean / np.linalg.norm(mean), atol=1e-5)
+
+
+def test_token_counts_add_up(sample_index):
+    nodes = Index.open(sample_index[0]).nodes
+    encoder = make_encoder(load_config("demo"))
+    paragraph = int(np.flatnonzero(nodes.kind == KINDS.index("paragraph"))[5])
+    sentences = [nodes.text_of(row) for row in nodes.children(paragraph)]
+    assert nodes.tokens[paragraph] == encoder.count_tokens(sentences).sum() > 0
+
+
+def test_one_large_document_is_spread_over_the_encoders(cluster, tmp_path, capsys):
+    text = " ".join(f"Rack {n} drew {n * 7 % 997} kW on day {n * 3 % 365}." for n in range(1200))
+    summary = run_index(config_of(write(tmp_path / "in", large__txt=text), tmp_path / "index", "index.encoders=2"))
+    assert len(summary.texts_by_encoder) == 2
+    assert min(summary.texts_by_encoder) >= 256
+    progress = [line for line in capsys.readouterr().err.splitlines() if line.startswith("encode")]
+    total = sum(summary.texts_by_encoder)
+    assert len(progress) > 2
+    assert progress[-1].split()[1] == f"{total}/{total}"
+    assert all(line.endswith("/s") for line in progress)
+
+
+def parsed_blocks(config, *file_lists):
+    """What ``parse`` makes of files, a block a list of them, in the object store."""
+    tables = [parse(pa.table({"file": [str(file) for file in files]}), config, "job") for files in file_lists]
+    return [ray.put(table) for table in tables]
+
+
+def gathered(blocks, n_encoders):
+    work, *texts = sorted_texts(blocks, n_encoders)
+    return work, texts
+
+
+def test_texts_come_once_the_longest_first_in_blocks_of_like_cost(cluster, tmp_path):
+    stories = {
+        f"story{part}__txt": " ".join(
+            f"{'Very ' * (n % 23)}Long rack {n} of hall {part} drew {n * 7 % 997} kW." for n in range(part, 400)
+        )
+        + " This one stands in every story."
+        for part in range(3)
+    }
+    folder = write(tmp_path / "in", **stories)
+    config = config_of(folder, tmp_path / "index")
+    files = sorted(folder.iterdir())
+    work, texts = gathered(parsed_blocks(config, files[:1], files[1:]), n_encoders=2)
+    together = pa.concat_tables(texts).to_pylist()
+    assert work.n_texts == len(together) == len({row["text"] for row in together}) == 400 + 399 + 398 + 1
+    assert together == sorted(together, key=lambda row: (-row["n_tokens"], row["key"]))
+    encoder = make_encoder(config)
+    assert [row["n_tokens"] for row in together] == (
+        encoder.count_tokens([row["text"] for row in together]) + 2
+    ).tolist()
+    costs = [sum(block["n_tokens"].to_pylist()) for block in texts]
+    assert sum(costs) == work.n_tokens
+    assert len(costs) > 4
+    assert max(costs[:-1]) - min(costs[:-1]) <= together[0]["n_tokens"]
+    again = gathered(parsed_blocks(config, files[1:], files[:1]), n_encoders=2)
+    assert again[0] == work
+    assert all(one.equals(other) for one, other in zip(texts, again[1], strict=True))
+
+
+def test_texts_of_rejected_files_are_not_encoded(cluster, tmp_path):
+    first = write(tmp_path / "a", same__txt="Taken from the first file of that name.", broken__pdf=b"%PDF-1.7 no")
+    second = write(tmp_path / "b", same__txt="Never read.")
+    config = config_of(first, tmp_path / "index")
+    work, texts = gathered(parsed_blocks(config, sorted(second.iterdir()), sorted(first.iterdir())), n_encoders=1)
+    assert [row["text"] for block in texts for row in block.to_pylist()] == ["Taken from the first file of that name."]
+    assert [Path(file).relative_to(tmp_path).as_posix() for file, _ in work.rejects] == ["a/broken.pdf", "b/same.txt"]
+    assert "rename one of them" in work.rejects[1][1]
+
+
+@pytest.mark.parametrize(
+    ("n_tokens", "n_encoders", "sizes"),
+    [
+        ([], 2, []),
+        ([1], 2, [1]),
+        ([9000, 10, 10, 10], 2, [1, 3]),  # a text dearer than a block has one to itself
+        ([4] * 10_000, 1, [1024] * 9 + [784]),  # small ones would not pay
+        ([4] * 100_000, 1, [3125] * 29 + [2343, 1758, 1318]),  # the last ones end together
+        ([1] * 1_000_000, 1, [8192, 8192]),
+    ],
+)
+def test_blocks_are_neither_tiny_nor_too_few_nor_too_long(n_tokens, n_encoders, sizes):
+    bounds = _bounds(np.array(n_tokens, np.int64), n_encoders)
+    assert bounds[-1] == len(n_tokens)
+    assert np.diff(bounds)[: len(sizes)].tolist() == sizes
+    assert (np.diff(bounds) > 0).all()
+    assert len(set(n_tokens)) > 1 or (np.diff(np.diff(bounds)) <= 0).all()
+
+
+def test_indexing_again_encodes_only_what_is_new_and_leaves_nothing_stale(cluster, tmp_path):
+    folder = write(
+        tmp_path / "in",
+        one__md="# One\n\nThe first hall draws 4 MW. It is cooled by air.",
+        two__md="# Two\n\nThe second hall draws 5 MW. It is cooled by water.",
+    )
+    config = config_of(folder, tmp_path / "index")
+    first = run_index(config)
+    assert (first.counts["n_encoded"], first.counts["n_reused"]) == (4, 0)
+    again = run_index(config)
+    assert (again.counts["n_encoded"], again.counts["n_reused"]) == (0, 4)
+    write(
+        folder, two__md="# Two\n\nThe second hall draws 6 MW. It is cooled by water.", three__md="# Three\n\nA third."
+    )
+    os.unlink(folder / "one.md")
+    last = run_index(config)
+    assert (last.counts["n_encoded"], last.counts["n_reused"]) == (2, 1)
+    index = Index.open(str(tmp_path / "index"))
+    texts = [index.nodes.text_of(row) for row in range(len(index.nodes))]
+    assert index.documents["doc_id"].to_pylist() == ["three", "two"]
+    assert not [text for text in texts if "first" in text or "5 MW" in text]
+    kept = {name.name for name in (tmp_path / "index").rglob("*") if name.is_file()}
+    assert kept == {"manifest.json", *(os.path.basename(entry["name"]) for entry in index.manifest["files"].values())}
+
+
+def test_every_bad_file_is_a_reject_with_its_reason(cluster, tmp_path, capsys):
+    folder = write(
+        tmp_path / "in",
+        good__md="# Good\n\nA sentence that stays.",
+        junk__md=b"\x7fELF\x00\x01\x02" * 40,
+        latin__txt="caf\xe9 au lait".encode("latin-1"),
+        broken__json='{"document_id": "x", "sections": [',
+        wrong__json=json.dumps({"document_id": "w", "sections": [{"title": "t", "paragraphs": [{"text": 17}]}]}),
+        colon__json=json.dumps({"document_id": "a:b", "title": "t", "text": "Some text.", "sections": []}),
+        twin__txt="Another text that is fine.",
+        empty__md="",
+    )
+    write(folder / "deep", twin__txt="The same id from another directory.")
+    flags = ["--set", f"documents.paths=[{folder}]", "--set", "documents.metadata=null"]
+    code = main(["index", "demo", *flags, "--set", f"index.path={tmp_path / 'index'}", "--set", "index.encoders=1"])
+    assert code == 3
+    printed = capsys.readouterr().out
+    index = Index.open(str(tmp_path / "index"))
+    rejects = {Path(row["file"]).name: row["reason"] for row in index.rejects.to_pylist()}
+    assert set(rejects) == {"junk.md", "latin.txt", "broken.json", "wrong.json", "colon.json", "twin.txt", "empty.md"}
+    assert "NUL byte" in rejects["junk.md"]
+    assert "UTF-8" in rejects["latin.txt"]
+    assert "sections[0].paragraphs[0].text" in rejects["wrong.json"]
+    assert "a:b" in rejects["colon.json"]
+    assert rejects["twin.txt"].startswith("doc_id 'twin' is already that of")
+    [kept] = [file for file in (f"{folder}/deep/twin.txt", f"{folder}/twin.txt") if file in rejects["twin.txt"]]
+    [rejected] = [row["file"] for row in index.rejects.to_pylist() if row["file"].endswith("twin.txt")]
+    assert {kept, rejected} == {f"{folder}/deep/twin.txt", f"{folder}/twin.txt"}
+    assert "7 files rejected" in printed
+    assert len(index.documents) + len(rejects) == 9
+
+
+def test_nothing_usable_is_an_error(cluster, tmp_path):
+    with pytest.raises(DataError, match=r"none of 1 files can be used; the first: .*junk.md"):
+        run_index(config_of(write(tmp_path / "in", junk__md=b"\x00\x01"), tmp_path / "index"))
+    (tmp_path / "void").mkdir()
+    with pytest.raises(DataError, match=r"void holds no documents"):
+        run_index(config_of(tmp_path / "void", tmp_path / "index"))
+
+
+def test_a_place_that_cannot_be_written_is_found_before_any_encoding(cluster, tmp_path):
+    (tmp_path / "file").write_text("in the way")
+    with pytest.raises(DataError, match=r"cannot write .*file/index"):
+        run_index(config_of(write(tmp_path / "in", a__md="# A\n\nText."), tmp_path / "file" / "index"))
+
+
+def test_a_cluster_too_small_is_refused_with_both_numbers(cluster, tmp_path):
+    with pytest.raises(ConfigError, match=r"the cluster has 6 CPUs but 64 encoder\(s\) need 64"):
+        run_index(config_of(write(tmp_path / "in", a__md="# A\n\nText."), tmp_path / "index", "index.encoders=64"))
+
+
+def test_an_encoder_that_is_not_there_is_one_line(cluster, tmp_path):
+    with pytest.raises(ConfigError, match=r"package:no_such_encoder"):
+        run_index(
+            config_of(
+                write(tmp_path / "in", a__md="# A\n\nText."),
+                tmp_path / "i",
+                "index.encoder.model=package:no_such_encoder",
+            )
+        )
+
+
+def test_an_error_in_a_stage_comes_back_as_itself(cluster, tmp_path):
+    # An encoder that loads nowhere: found by its files, refused by the worker that loads it.
+    model = write(tmp_path / "model", config__json="{}", modules__json="[]")
+    folder = write(tmp_path / "in", a__md="# A\n\nText.")
+    with pytest.raises(ConfigError, match=r"model"):
+        run_index(config_of(folder, tmp_path / "i", f"index.encoder.model={model}"))
+
+
+def test_a_job_that_fails_while_it_encodes_leaves_the_index_as_it_was(cluster, tmp_path, monkeypatch):
+    folder = write(tmp_path / "in", a__md="# A\n\nThe hall draws 4 MW.")
+    config = config_of(folder, tmp_path / "i")
+    run_index(config)
+    before = {path: path.read_bytes() for path in (tmp_path / "i").rglob("*") if path.is_file()}
+    write(folder, b__md="# B\n\nThis text never gets its vector.")
+
+    def fail(*_):
+        raise DataError("no encoder today")
+
+    monkeypatch.setattr("kohaku_ray.engine.jobs.index._encode", fail)
+    with pytest.raises(DataError, match="no encoder today"):
+        run_index(config)
+    time.sleep(5)  # the reducer goes on without us
+    assert {path: path.read_bytes() for path in (tmp_path / "i").rglob("*") if path.is_file()} == before
+    monkeypatch.undo()
+    assert run_index(config).counts["n_documents"] == 2
+
+
+@pytest.mark.parametrize(
+    ("override", "message"),
+    [
+        ("index.encoder.dim=128", r"encoder\.dim None but the configuration says 128"),
+        ("index.encoder.query_prompt='query: '", r"encoder\.query_prompt None but the configuration says 'query: '"),
+        ("index.weights=tokens", r"weights 'chars' but the configuration says 'tokens'"),
+    ],
+)
+def test_an_index_of_other_settings_is_refused_with_both_values(sample_index, override, message):
+    with pytest.raises(IndexMismatchError, match=message):
+        LocalIndex(load_config("demo", [f"index.path={sample_index[0]}", override]))
+
+
+def test_an_interrupted_job_repeats_no_finished_block(cluster, tmp_path):
+    sentences = [f"Sensor {n} in hall {n % 13} reported {n * 31 % 1009} watts at minute {n}." for n in range(2400)]
+    folder = write(tmp_path / "in", long__txt=" ".join(sentences))
+    command = [sys.executable, "-m", "kohaku_ray.cli", "index", "demo"]
+    settings = {"documents.paths": f"[{folder}]", "documents.metadata": "null", "index.path": str(tmp_path / "index")}
+    settings |= {"index.encoders": "1", "cluster.address": cluster}
+    flags = [part for key, value in settings.items() for part in ("--set", f"{key}={value}")]
+    job = subprocess.Popen([*command, *flags], stderr=subprocess.PIPE, stdout=subprocess.DEVNULL, text=True)
+    for line in job.stderr:
+        if line.startswith("encode"):
+            n_done = int(line.split()[1].split("/")[0])
+            break
+    os.kill(job.pid, signal.SIGKILL)
+    job.wait()
+    time.sleep(1)
+    assert not (tmp_path / "index" / "manifest.json").exists()
+    again = subprocess.run([*command, *flags], capture_output=True, text=True, timeout=300)
+    assert again.returncode == 0, again.stderr
+    left = int(again.stderr.split("rejected, ")[1].split()[0])
+    assert n_done > 100
+    assert 0 < left <= len(sentences) - n_done
+    assert Index.open(str(tmp_path / "index")).manifest["counts"]["n_vectors"] >= len(sentences)
+    assert not list((tmp_path / "index").glob("pending/*"))

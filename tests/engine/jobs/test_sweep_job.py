@@ -1,0 +1,346 @@
+"""A sweep on a real cluster: what cells share, what stops none of the others, and that it goes on where it stopped."""
+
+from __future__ import annotations
+
+import json
+import re
+import shutil
+import signal
+import subprocess
+import sys
+import time
+from collections import Counter
+from pathlib import Path
+
+import numpy as np
+import pyarrow.parquet as pq
+import pytest
+import yaml
+from fake_openai import Action, FakeOpenAI, completion
+from test_answer import COMPARED
+
+from kohaku_ray.cli import main
+from kohaku_ray.config.sweep import load_sweep
+from kohaku_ray.engine.jobs.answer import run_answer
+from kohaku_ray.engine.jobs.sweep import finish_sweep, run_sweep
+from kohaku_ray.evaluation.report import run_score
+from kohaku_ray.reporting.sweep_tables import judge_sweep
+from kohaku_ray.runs.sweep_plan import estimate, plan_sweep
+from kohaku_ray.runs.sweep_results import collect
+from kohaku_ray.sample import path as sample_path
+from kohaku_ray.submissions import SubmissionRow, write_submission
+
+pytestmark = [pytest.mark.ray, pytest.mark.slow]
+
+LIMIT = 8
+TABLES = [
+    {
+        "name": "depth",
+        "title": "Queries × k",
+        "axes": {"retrieval.queries": [2, 4], "retrieval.top_k": [4, 8]},
+        "show": ["matches", "characters"],
+    },
+    {
+        "name": "words",
+        "title": "BM25 × retries",
+        "axes": {"retrieval.bm25_top_k": [0, 2], "generation.max_retries": [0, 2]},
+    },
+    {
+        "name": "lengths",
+        "title": "Dimensions",
+        "axes": {"index.encoder.dim": [64, None, 999]},
+    },
+    {
+        "name": "sizes",
+        "title": "Ensembles",
+        "pool": {"members": 4},
+        "subsamples": "all",
+        "axes": {"ensemble.vote.strategy": ["answer_priority", "union"], "ensemble.members": [1, 2, 4, 5]},
+    },
+]
+
+
+def write_sweep(home: Path, tables: list[dict], name: str = "mine", **more) -> str:
+    path = home / f"{name}.yaml"
+    places = {"output": str(home / f"out-{name}"), "runs": str(home / "runs"), "indexes": str(home / "indexes")}
+    common = {"retrieval.top_k_final": None, "questions.limit": LIMIT, "ledger.path": str(home / "ledger")}
+    values = {"base": ["paper"], **places, "seeds": [0, 1], "set": common, "tables": tables, **more}
+    path.write_text(yaml.safe_dump(values, sort_keys=False))
+    return str(path)
+
+
+def without_spending(page: str) -> str:
+    """What of a page must be the same after every start."""
+    text = Path(page).read_text()
+    assert text.count('<section id="spending"') == 1
+    return re.sub(r'<section id="spending".*?</section>', "", text, flags=re.DOTALL)
+
+
+@pytest.fixture(scope="module")
+def swept(cluster, tmp_path_factory):
+    """One whole sweep of the sample collection: its plan, what it did, what it measured, its page."""
+    home = tmp_path_factory.mktemp("sweep")
+    plan = plan_sweep(load_sweep(write_sweep(home, TABLES), ["demo"]))
+    summary = run_sweep(plan)
+    text, files = finish_sweep(plan, summary)
+    return plan, summary, text, files, collect(plan, summary.failed)
+
+
+def cells_of(sweep, name):
+    [table] = [table for table in sweep.tables if table.name == name]
+    return {tuple(cell.at.values()): cell for cell in table.cells}
+
+
+def test_every_cell_that_can_be_run_is_and_one_that_fails_stops_no_other(swept):
+    plan, summary, _, _, sweep = swept
+    states = {(table.name, *cell.at.values()): cell.state for table in sweep.tables for cell in table.cells}
+    assert states.pop(("lengths", "999")) == "failed"
+    assert states.pop(("sizes", "answer_priority", "5")) == states.pop(("sizes", "union", "5")) == "skipped"
+    assert set(states.values()) == {"finished"}
+    reason = cells_of(sweep, "lengths")["999",].reason
+    assert "dim is 999 but" in reason
+    assert "gives 384" in reason
+    assert len(summary.failed) == 2, "two seeds"
+    assert summary.n_made == len(plan.runs) - 2
+    assert "cannot be drawn from 4" in cells_of(sweep, "sizes")["union", "5"].reason
+
+
+def test_a_cell_is_what_the_same_run_alone_gives_to_the_byte(swept, tmp_path):
+    plan = swept[0]
+    chosen = [next(iter(plan.tables[0].cells[1].runs.values())), next(iter(plan.tables[1].cells[3].runs.values()))]
+    for run_id in chosen:
+        config = plan.runs[run_id]
+        alone = config.model_copy(
+            update={
+                "run": str(tmp_path / run_id),
+                "ledger": config.ledger.model_copy(update={"path": str(tmp_path / "ledger")}),
+            }
+        )
+        assert run_answer(alone).n_calls["made"] > 0
+        for name in COMPARED:
+            assert Path(alone.run, name).read_bytes() == Path(config.run, name).read_bytes(), name
+
+
+def test_scores_are_those_of_the_score_command(swept):
+    plan, _, _, _, sweep = swept
+    for cell, planned in zip(sweep.tables[0].cells, plan.tables[0].cells, strict=True):
+        assert len(cell.question_ids) == LIMIT
+        assert cell.is_thin
+        for score, run_id in zip(cell.scores, planned.runs.values(), strict=True):
+            config = plan.runs[run_id]
+            [record] = run_score(truth_path(), [f"{config.run}/submission.csv"], limit=LIMIT).records
+            assert score == pytest.approx(record["score"], abs=1e-12)
+
+
+def truth_path() -> str:
+    return sample_path("questions.csv")
+
+
+def test_what_cells_have_in_common_is_encoded_searched_and_asked_once(swept):
+    plan, summary, _, _, _ = swept
+    keys = Counter()
+    for config in plan.finished.values():
+        keys.update(pq.read_table(f"{config.run}/usage.parquet")["key"].to_pylist())
+    assert summary.n_calls["made"] == len(keys), "every distinct call is made once"
+    assert summary.n_calls.total() == keys.total()
+    assert summary.n_calls["made"] < 0.5 * summary.n_calls.total()
+    assert len(keys) <= estimate(plan).n_plans + estimate(plan).n_answers_most
+    queries = {
+        (config.index.path, query)
+        for config in plan.finished.values()
+        for row in pq.read_table(f"{config.run}/plans.parquet")["queries"].to_pylist()
+        for query in row
+    }
+    encoded, searched = (summary.shared[f"queries {what}", "computed"] for what in ("encoded", "searched"))
+    assert encoded == searched == len(queries)
+    assert summary.shared["queries encoded", "asked"] > 4 * encoded
+
+
+def test_indexes_of_one_encoder_share_what_it_encoded(swept):
+    plan, summary, _, _, _ = swept
+    assert summary.n_indexes == 2, "64 and whole; 999 cannot be built"
+    assert len(plan.indexes) == 3
+
+
+def test_a_study_at_full_size_is_the_pools_own_vote(swept):
+    plan, _, _, _, sweep = swept
+    cell = cells_of(sweep, "sizes")["answer_priority", "4"]
+    [run_id] = {run for planned in plan.tables[3].cells for run in planned.runs.values()}
+    [record] = run_score(truth_path(), [f"{plan.runs[run_id].run}/submission.csv"], limit=LIMIT).records
+    assert cell.total.shape == (1, LIMIT)
+    assert cell.scores[0] == pytest.approx(record["score"], abs=1e-12)
+
+
+def test_a_study_of_single_members_is_their_mean(swept, tmp_path):
+    plan, _, _, _, sweep = swept
+    [run_id] = {run for planned in plan.tables[3].cells for run in planned.runs.values()}
+    config = plan.runs[run_id]
+    rows = pq.read_table(f"{config.run}/answers.parquet").to_pylist()
+    scores = []
+    for member in range(4):
+        mine = [row for row in rows if row["member"] == member]
+        path = tmp_path / f"{member}.csv"
+        write_submission(
+            path,
+            [
+                SubmissionRow(
+                    row["question_id"],
+                    answer_value="" if row["is_blank"] else row["answer_value"],
+                    ref_ids=tuple(row["ref_ids"]),
+                )
+                for row in mine
+            ],
+        )
+        scores.append(run_score(truth_path(), [path], limit=LIMIT).records[0]["score"])
+    cell = cells_of(sweep, "sizes")["answer_priority", "1"]
+    assert cell.scores[0] == pytest.approx(sum(scores) / 4, abs=1e-12)
+
+
+def test_finished_runs_are_not_made_again_and_the_page_is_the_same(swept, tmp_path):
+    plan, _, _, files, _ = swept
+    before = without_spending(files[0])
+    stamps = {config.run: Path(config.run, "submission.csv").stat().st_mtime_ns for config in plan.finished.values()}
+    again = run_sweep(plan)
+    assert (again.n_made, len(again.failed)) == (0, 2)
+    assert again.n_calls.total() == 0
+    for run, stamp in stamps.items():
+        assert Path(run, "submission.csv").stat().st_mtime_ns == stamp
+    _, pages = finish_sweep(plan, again)
+    assert without_spending(pages[0]) == before
+    names = {Path(file).name for file in pages}
+    assert {"sweep.html", "depth.md", "depth.csv", "depth.tex", "sizes.csv"} <= names
+
+
+def test_a_run_with_rows_in_error_is_named_and_tried_again(cluster, tmp_path, capsys):
+    failing = True
+
+    def script(index, body):
+        return Action(status=400, body={"error": {"message": "no such thing"}}) if failing else Action()
+
+    with FakeOpenAI(script) as server:
+        deployment = {"kind": "openai", "base_url": server.base_url, "model": "fake", "api_key_env": None}
+        axis = {"floor": {"generation.model": "extractive"}}
+        axis["api"] = {"generation.model": "api", "deployments.api": {**deployment, "max_tries": 1}}
+        path = write_sweep(tmp_path, [{"name": "m", "axes": {"model": axis}}], seeds=[0])
+        arguments = ["sweep", path, "--base", "demo", "--set", "retrieval.queries=1"]
+        assert main(arguments) == 3
+        said = capsys.readouterr()
+        assert f"{LIMIT} of {LIMIT} answers got no reply: repeat the sweep" in said.err
+        assert "failed" in said.out
+        failing = False
+        assert main(arguments) == 0
+        assert server.n_requests == 2 * LIMIT
+
+
+def test_a_reply_that_cannot_be_read_is_a_wrong_answer_and_not_asked_again(cluster, tmp_path, capsys):
+    with FakeOpenAI(lambda index, body: Action(body=completion("I would rather not say."))) as server:
+        deployment = {"kind": "openai", "base_url": server.base_url, "model": "fake", "api_key_env": None}
+        axis = {"floor": {"generation.model": "extractive"}}
+        axis["prose"] = {"generation.model": "api", "deployments.api": deployment}
+        path = write_sweep(tmp_path, [{"name": "m", "axes": {"model": axis}}], seeds=[0])
+        arguments = ["sweep", path, "--base", "demo", "--set", "retrieval.queries=1"]
+        for start in range(2):
+            assert main(arguments) == 3, "finished, with rows in error"
+            assert f"{LIMIT} of {2 * LIMIT} answers carry an error" in capsys.readouterr().out
+            assert server.n_requests == LIMIT, f"start {start}"
+    sweep = collect(plan_sweep(load_sweep(path, ["demo"], ["retrieval.queries=1"])), {})
+    cells = cells_of(sweep, "m")
+    assert {cell.state for cell in cells.values()} == {"finished"}
+    assert cells["prose",].scores[0] < cells["floor",].scores[0]
+    assert {run.facts["model"] for run in sweep.runs} == {"extractive", "fake"}
+
+
+def test_rows_of_equal_settings_stay_and_cells_that_are_not_crossed_are_compared(swept, tmp_path):
+    plan = swept[0]
+    home = Path(plan.loaded.where).parent
+    tables = [
+        {
+            "name": "same",
+            "pool": {"members": 4},
+            "axes": {
+                "rule": {
+                    "default": {},
+                    "ignore": {"ensemble.vote.ignore_blank": True},
+                    "compat": {"ensemble.vote.compat": "kohakurag"},
+                },
+                "ensemble.members": [2, 4],
+            },
+        },
+        {
+            "name": "pairs",
+            "combine": "zip",
+            "axes": {"retrieval.queries": [2, 4], "retrieval.top_k": [4, 8]},
+        },
+    ]
+    other = plan_sweep(load_sweep(write_sweep(home, tables, name="other"), ["demo"]))
+    assert not other.unfinished, "the runs are those of the other sweep"
+    sweep = collect(other, {})
+    same = cells_of(sweep, "same")
+    assert len(same) == 6
+    np.testing.assert_array_equal(same["default", "2"].total, same["ignore", "2"].total)
+    assert same["compat", "2"].state == "skipped"
+    [table] = [table for table in sweep.tables if table.name == "pairs"]
+    assert [axis.labels for axis in table.axes] == [("2 · 4", "4 · 8")]
+    [judged] = [judged for judged in judge_sweep(sweep) if judged.grid.table.name == "pairs"]
+    assert len(judged.comparisons) == 2, "one is compared with the other"
+
+
+def test_killed_three_times_it_ends_with_the_same_page(cluster, tmp_path):
+    path = write_sweep(tmp_path, TABLES[:2])
+    command = [sys.executable, "-m", "kohaku_ray.cli", "sweep", path, "--base", "demo"]
+    command += ["--set", f"cluster.address={cluster}"]
+    n_runs = len(plan_sweep(load_sweep(path, ["demo"])).runs)
+    for n in (n_runs // 5, n_runs // 2, n_runs * 4 // 5):
+        driver = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
+        deadline = time.monotonic() + 240
+        while finished(tmp_path) < n:
+            assert driver.poll() is None, driver.stdout.read()
+            assert time.monotonic() < deadline
+            time.sleep(0.02)
+        driver.send_signal(signal.SIGKILL)
+        driver.wait()
+        assert finished(tmp_path) < n_runs
+    pages = []
+    for _ in range(2):
+        done = subprocess.run(command, capture_output=True, text=True, timeout=300)
+        assert done.returncode == 0, done.stdout + done.stderr
+        pages.append(without_spending(tmp_path / "out-mine" / "sweep.html"))
+        # the second time from nothing, and uninterrupted
+        for name in ("runs", "ledger", "out-mine"):
+            shutil.rmtree(tmp_path / name)
+    assert pages[0] == pages[1]
+
+
+def finished(home: Path) -> int:
+    return sum('"finished"' in file.read_text() for file in home.glob("runs/*/run.json"))
+
+
+def test_two_sweeps_at_once_ask_once(cluster, tmp_path):
+    with FakeOpenAI(lambda index, body: Action(delay_s=0.05)) as server:
+        deployment = {"kind": "openai", "base_url": server.base_url, "model": "fake", "api_key_env": None}
+        common = {
+            "retrieval.top_k_final": None,
+            "questions.limit": LIMIT,
+            "ledger.path": str(tmp_path / "ledger"),
+            "deployments.fake": deployment,
+            "generation.model": "fake",
+        }
+        drivers = []
+        for name, axis in (("one", [4, 8]), ("two", [8, 16])):
+            tables = [{"name": name, "axes": {"retrieval.top_k": axis}}]
+            path = write_sweep(tmp_path, tables, name=name, set=common, seeds=[0], runs=str(tmp_path / f"runs-{name}"))
+            command = [sys.executable, "-m", "kohaku_ray.cli", "sweep", path, "--base", "demo"]
+            command += ["--set", f"cluster.address={cluster}"]
+            drivers.append(subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True))
+        for driver in drivers:
+            output, _ = driver.communicate(timeout=400)
+            assert driver.returncode == 0, output
+        asked = Counter(json.dumps([r.body["messages"], r.body["seed"]]) for r in server.log)
+        assert set(asked.values()) == {1}
+        keys = set()
+        n_asked = 0
+        for file in tmp_path.glob("runs-*/*/usage.parquet"):
+            rows = pq.read_table(file)["key"].to_pylist()
+            keys.update(rows)
+            n_asked += len(rows)
+        assert len(asked) == len(keys) < n_asked

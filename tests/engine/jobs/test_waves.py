@@ -1,0 +1,104 @@
+"""Members in waves: what is saved, and that nothing else changes."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pyarrow.parquet as pq
+import pytest
+
+from kohaku_ray.config import load_config
+from kohaku_ray.engine.actors.members import Answered, Prepared
+from kohaku_ray.engine.actors.voter import settle_block, vote_block
+from kohaku_ray.engine.jobs.answer import run_answer, waves_of
+from kohaku_ray.records import Prediction, Question
+from kohaku_ray.systems.base import Answer
+
+
+def answered(*values: str | None) -> list[Answered]:
+    """One member's answers to a block; None is a blank."""
+    predictions = [
+        Prediction(answer_value=value or "", is_blank=value is None, ref_ids=() if value is None else ("doc",))
+        for value in values
+    ]
+    return [Answered(Answer(prediction, (), ()), ()) for prediction in predictions]
+
+
+def test_waves_split_the_members():
+    assert waves_of(load_config(None, ["ensemble.members=9"])) == [range(9)]
+    early = ["ensemble.members=9", "ensemble.stop=value"]
+    assert [len(wave) for wave in waves_of(load_config(None, early))] == [5, 1, 1, 1, 1]
+    own = waves_of(load_config(None, [*early, "ensemble.waves=[3, 6]"]))
+    assert own == [range(3), range(3, 9)]
+
+
+def test_a_block_is_settled_question_by_question():
+    config = load_config(None, ["ensemble.members=5", "ensemble.stop=value"])
+    block = [Question("same", "?"), Question("split", "?"), Question("near", "?", answer_unit="kWh")]
+    members = [answered("7", "7", "2500 Wh"), answered("7", "8", "2.5"), answered("7.0", "9", "2.5 kWh")]
+    assert settle_block(config, block, *members) == [True, False, True]
+    fourth = [None, answered("8")[0], None]
+    assert settle_block(config, block, *members, fourth) == [True, False, True], "settled stays settled"
+
+
+def test_a_settled_question_is_voted_over_those_who_answered():
+    config = load_config(None, ["ensemble.members=5", "ensemble.stop=row"])
+    prepared = [Prepared(Question("q", "?"), None, "no evidence", ())]
+    result, tables = vote_block(config, 1, prepared, answered("7"), answered("7"), answered("7"), [None], [None])
+    assert (result.n_answers, result.n_questions) == (3, 1)
+    [vote] = tables["votes"].to_pylist()
+    assert (vote["answer_value"], vote["n_members"]) == ("7", 3)
+    assert tables["answers"]["member"].to_pylist() == [0, 1, 2]
+
+
+@pytest.mark.ray
+@pytest.mark.slow
+@pytest.mark.parametrize("scope", ["answer", "question"])
+def test_a_run_that_stops_early_writes_the_same_rows_and_asks_less(sample_config, scope):
+    common = ("ensemble.members=5", "generation.max_retries=0", f"ensemble.scope={scope}", "questions.limit=24")
+    full = sample_config(*common, name="full")
+    whole = run_answer(full)
+    early = sample_config(*common, "ensemble.stop=row", name="early")
+    saved = run_answer(early)
+    assert Path(early.run, "submission.csv").read_bytes() == Path(full.run, "submission.csv").read_bytes()
+    assert whole.n_answers == 24 * 5
+    assert 24 * 3 <= saved.n_answers < 24 * 5
+    assert saved.n_calls["made"] == 0, "what the full run asked is in the ledger"
+    assert sum(saved.n_calls.values()) < sum(whole.n_calls.values())
+    rows = pq.read_table(f"{early.run}/answers.parquet").to_pylist()
+    counts = {row["question_id"]: 0 for row in rows}
+    for row in rows:
+        assert row["member"] == counts[row["question_id"]], "those who answered are the first members"
+        counts[row["question_id"]] += 1
+    assert set(counts.values()) <= {3, 4, 5}
+    value = sample_config(*common, "ensemble.stop=value", name="value")
+    assert run_answer(value).n_answers <= saved.n_answers
+    votes = [pq.read_table(f"{run.run}/votes.parquet")["is_blank"].to_pylist() for run in (full, value)]
+    assert votes[0] == votes[1]
+
+
+@pytest.mark.ray
+@pytest.mark.slow
+def test_members_ask_models_of_their_own(sample_config):
+    config = sample_config(
+        "deployments.bold={kind: extractive, abstain_below: 0.0, price: {completion: 2.0}}",
+        "deployments.shy={kind: extractive, abstain_below: 1.0}",
+        "ensemble.models=[bold, shy]",
+        "ensemble.members=3",
+        "questions.limit=6",
+        "generation.max_retries=0",
+        "cluster.block_size=6",
+        name="mixed",
+    )
+    summary = run_answer(config)
+    usage = pq.read_table(f"{config.run}/usage.parquet").to_pylist()
+    asked = {(row["member"], row["deployment"]) for row in usage if row["role"] == "answer"}
+    assert asked == {(0, "bold"), (1, "shy"), (2, "bold")}
+    blanks = {member: [] for member in range(3)}
+    for row in pq.read_table(f"{config.run}/answers.parquet").to_pylist():
+        blanks[row["member"]].append(row["is_blank"])
+    assert sum(blanks[1]) > sum(blanks[0])
+    paid = sum(row["dollars"] for row in usage)
+    tokens = sum(row["completion_tokens"] for row in usage if row["deployment"] == "bold")
+    assert paid == pytest.approx(tokens * 2e-6)
+    assert summary.spent["dollars"] == pytest.approx(paid)

@@ -1,0 +1,255 @@
+"""The ledger's actors on a real cluster: asked once, kept, shared, owned by one."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import subprocess
+import sys
+import time
+from collections import Counter
+from dataclasses import replace
+
+import psutil
+import pytest
+import ray
+from fake_openai import Action, FakeOpenAI
+from ray import serve
+
+from kohaku_ray.config.schema import LedgerConfig, OpenAIConfig
+from kohaku_ray.engine.ledger.segments import SegmentStore
+from kohaku_ray.engine.ledger.shard import Ledger, open_ledger, shard_of
+from kohaku_ray.engine.serving.applications import application_name, serving
+from kohaku_ray.engine.serving.vllm import QUESTION_ROUTER
+from kohaku_ray.errors import ConfigError, ContextOverflowError, DataError, ModelError
+from kohaku_ray.generation.request import ChatRequest
+from kohaku_ray.generation.seeds import request_key
+from kohaku_ray.records import Reply
+
+pytestmark = pytest.mark.ray
+
+
+def request(text: str, seed: int = 0) -> ChatRequest:
+    return ChatRequest("fake", (("user", text),), 0.7, 1.0, 64, seed, session_id="q1")
+
+
+@pytest.fixture(scope="module")
+def server():
+    with FakeOpenAI(script=_script) as fake:
+        yield fake
+
+
+def _script(index, body):
+    text = body["messages"][-1]["content"]
+    if "overflow" in text:
+        return Action(400, {"error": {"message": "maximum context length exceeded", "code": "context_length_exceeded"}})
+    if "forbidden" in text:
+        return Action(403, {"error": {"message": "no"}})
+    return Action(delay_s=0.3) if "slow" in text else None
+
+
+@pytest.fixture(scope="module")
+def application(cluster, server):
+    deployment = OpenAIConfig(base_url=server.base_url, model="fake", api_key_env=None, max_tries=2, backoff_s=0.01)
+    with serving({"fake": deployment}) as names:
+        assert names["fake"] == application_name("fake", deployment)
+        yield names["fake"]
+
+
+@ray.remote(num_cpus=0)
+class Asker:
+    """Another process that asks, as members do."""
+
+    def __init__(self, ledger: Ledger) -> None:
+        self.ledger = ledger
+
+    async def ask(self, requests, application):
+        return await asyncio.gather(*(self.ledger.ask(one, application) for one in requests))
+
+
+def ask(ledger: Ledger, application: str, *requests: ChatRequest):
+    async def all_of_them():
+        return await asyncio.gather(*(ledger.ask(one, application) for one in requests))
+
+    return asyncio.run(all_of_them())
+
+
+def test_a_call_is_made_once_joined_in_flight_and_replayed(application, server, tmp_path):
+    ledger = open_ledger(LedgerConfig(path=str(tmp_path), shards=2))
+    asker = Asker.remote(ledger)
+    requests = [request(f"slow {n}") for n in range(6)]
+    before = server.n_requests
+    elsewhere = asker.ask.remote(requests, application)
+    here = ask(ledger, application, *requests, *requests)
+    there = ray.get(elsewhere)
+    assert server.n_requests - before == len(requests)
+    assert [one.entry.reply.text for one in here[:6]] == [one.entry.reply.text for one in there]
+    sources = [one.source for one in (*here, *there)]
+    assert sources.count("made") == 6
+    assert set(sources) <= {"made", "joined", "ledger"}
+    again = ask(ledger, application, *requests)
+    assert {one.source for one in again} == {"ledger"}
+    assert [one.entry for one in again] == [one.entry for one in here[:6]]
+    assert server.n_requests - before == len(requests)
+
+
+def test_a_shard_killed_comes_back_with_what_it_flushed(application, server, tmp_path):
+    ledger = open_ledger(LedgerConfig(path=str(tmp_path), flush_s=60))
+    kept = ask(ledger, application, *(request(f"kept {n}") for n in range(4)))
+    ledger.flush()
+    ask(ledger, application, request("unflushed"))
+    before = server.n_requests
+    victim = psutil.Process(ray.get(ledger._shards[0].__ray_call__.remote(lambda _: os.getpid())))
+    ray.kill(ledger._shards[0], no_restart=False)
+    victim.wait(30)  # a kill returns before its victim is gone
+    again = ask(ledger, application, *(request(f"kept {n}") for n in range(4)), request("unflushed"))
+    assert [one.entry.reply for one in again[:4]] == [one.entry.reply for one in kept]
+    assert [one.source for one in again] == ["ledger"] * 4 + ["made"]
+    assert server.n_requests - before == 1
+
+
+def test_the_tail_is_flushed_in_time(application, tmp_path):
+    ledger = open_ledger(LedgerConfig(path=str(tmp_path), flush_s=0.2))
+    ask(ledger, application, request("soon on disk"))
+    deadline = time.monotonic() + 10
+    while time.monotonic() < deadline and not SegmentStore(str(tmp_path)).load(lambda _: True).entries:
+        time.sleep(0.05)
+    assert request_key(request("soon on disk")) in SegmentStore(str(tmp_path)).load(lambda _: True).entries
+
+
+@pytest.mark.parametrize(("text", "error"), [("overflow", ContextOverflowError), ("forbidden", ModelError)])
+def test_an_error_comes_back_as_itself_and_is_not_kept(application, server, tmp_path, text, error):
+    ledger = open_ledger(LedgerConfig(path=str(tmp_path)))
+    for _ in range(2):
+        before = server.n_requests
+        with pytest.raises(error) as caught:
+            ask(ledger, application, request(text))
+        assert type(caught.value) is error
+        assert "Traceback" not in str(caught.value)
+        assert server.n_requests - before == 1
+
+
+def test_two_jobs_of_different_shard_counts_agree(application, tmp_path):
+    first = open_ledger(LedgerConfig(path=str(tmp_path), shards=3))
+    second = open_ledger(LedgerConfig(path=str(tmp_path), shards=1))
+    assert len(second._shards) == len(first._shards) == 3
+    requests = [request(f"split {n}") for n in range(9)]
+    ask(first, application, *requests)
+    assert {one.source for one in ask(second, application, *requests)} == {"ledger"}
+    assert len({shard_of(request_key(one), 3) for one in requests}) > 1
+
+
+def test_a_path_another_cluster_owns_is_refused(cluster, tmp_path):
+    # A live process that is not of this cluster holds the lease.
+    holder = subprocess.Popen(
+        [
+            sys.executable,
+            "-c",
+            "import sys,time; from kohaku_ray.engine.ledger.segments import SegmentStore;"
+            "SegmentStore(sys.argv[1]).acquire_lease('other'); print('held', flush=True); time.sleep(60)",
+            str(tmp_path),
+        ],
+        stdout=subprocess.PIPE,
+    )
+    try:
+        assert holder.stdout.readline().strip() == b"held"
+        with pytest.raises(DataError, match=rf"belongs to process {holder.pid} on .*another cluster.*ledger\.path"):
+            open_ledger(LedgerConfig(path=str(tmp_path)))
+    finally:
+        holder.kill()
+        holder.wait()
+    # Its owner is dead: the path is free at once, on the same machine.
+    assert open_ledger(LedgerConfig(path=str(tmp_path)))
+
+
+def test_a_disk_that_takes_nothing_is_said_and_nothing_is_lost(application, server, tmp_path):
+    path = tmp_path / "ledger"
+    ledger = open_ledger(LedgerConfig(path=str(path), flush_s=60))
+    ask(ledger, application, request("precious"))
+    # A file where the segments' directory should be: no rights can be taken from root.
+    (path / "segments").write_text("in the way")
+    with pytest.raises(DataError, match=r"cannot write .*segments"):
+        ledger.flush()
+    with pytest.raises(DataError, match=r"segments"):
+        ask(ledger, application, request("next"))
+    os.unlink(path / "segments")
+    ledger.flush()
+    before = server.n_requests
+    assert ask(ledger, application, request("precious"))[0].source == "ledger"
+    assert server.n_requests == before
+
+
+def test_two_flushes_at_once_wait_for_one_another(application, tmp_path):
+    ledger = open_ledger(LedgerConfig(path=str(tmp_path), flush_s=60))
+    for round_ in range(5):
+        ask(ledger, application, *(request(f"round {round_} {n}") for n in range(20)))
+        # Whichever flush returns first, the replies are on disk by then.
+        done, _ = ray.wait([ledger._shards[0].flush.remote() for _ in range(2)], num_returns=1)
+        ray.get(done)
+        assert len(SegmentStore(str(tmp_path)).load(lambda _: True).entries) == 20 * (round_ + 1)
+
+
+def test_an_application_lives_as_long_as_its_last_user(cluster, server):
+    from ray import serve
+
+    deployment = OpenAIConfig(base_url=server.base_url, model="shared", api_key_env=None)
+    with serving({"one": deployment}) as first:
+        with serving({"one": deployment}) as second:
+            assert first == second
+            running = serve.status().applications[first["one"]]
+            began = running.last_deployed_time_s
+        assert serve.status().applications[first["one"]].status == "RUNNING"
+        assert serve.status().applications[first["one"]].last_deployed_time_s == began
+    assert first["one"] not in serve.status().applications
+
+
+def test_a_path_on_no_filesystem_is_a_line(cluster):
+    with pytest.raises(ConfigError, match=r"foo://ledger"):
+        open_ledger(LedgerConfig(path="foo://ledger"))
+
+
+def test_application_names_follow_the_settings():
+    one = OpenAIConfig(base_url="http://127.0.0.1:1/v1", model="a", api_key_env=None)
+    other = one.model_copy(update={"model": "b"})
+    assert application_name("x", one) == application_name("x", one.model_copy())
+    assert application_name("x", one) != application_name("x", other)
+
+
+@pytest.fixture
+def three_replicas(cluster):
+    class Named:  # in here, so that it travels by value: replicas cannot import a test
+        async def ask(self, one):
+            if "overflow" in one.messages[0][1]:
+                raise ContextOverflowError("longer than the model takes")
+            await asyncio.sleep(0.05)
+            return Reply("text", replica=serve.get_replica_context().replica_id.unique_id)
+
+    serve.start(proxy_location="Disabled")
+    router = {"request_router_class": QUESTION_ROUTER, "request_router_kwargs": {"bound": 1.25}}
+    deployment = serve.deployment(
+        Named, name="named", num_replicas=3, request_router_config=router, ray_actor_options={"num_cpus": 0}
+    )
+    serve.run(deployment.bind(), name="three", route_prefix=None)
+    yield "three"
+    serve.delete("three")
+
+
+def test_all_calls_of_a_question_leave_by_one_shard_for_one_replica(three_replicas, tmp_path):
+    ledger = open_ledger(LedgerConfig(path=str(tmp_path), shards=3))
+    requests = [replace(request("?", seed), session_id=f"question {n}") for n in range(24) for seed in range(5)]
+    requests = [replace(one, seed=seed) for seed, one in enumerate(requests)]
+    homes: dict[str, set[str]] = {}
+    for one, asked in zip(requests, ask(ledger, three_replicas, *requests), strict=True):
+        homes.setdefault(one.session_id, set()).add(asked.entry.reply.replica)
+    assert all(len(replicas) == 1 for replicas in homes.values())
+    counts = Counter(replica for [replica] in homes.values())
+    assert len(counts) == 3
+    # Each shard keeps its own questions within the bound, rounded up.
+    assert max(counts.values()) <= 24 / 3 * 1.25 + 3
+    n_placed, n_moved = ledger.placed(three_replicas)
+    assert n_placed == 24
+    assert 0 <= n_moved < 24
+    overflow = [replace(request("overflow", seed), session_id=f"question {seed}") for seed in range(6)]
+    for one in overflow:
+        with pytest.raises(ContextOverflowError, match="longer than the model takes"):
+            ask(ledger, three_replicas, one)

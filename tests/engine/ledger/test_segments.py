@@ -1,0 +1,117 @@
+"""Segments on disk: written whole, read by age, torn ones counted, leases exclusive."""
+
+from __future__ import annotations
+
+import json
+import os
+import socket
+import time
+
+import pytest
+
+from kohaku_ray.engine.ledger.segments import Entry, SegmentStore
+from kohaku_ray.errors import DataError
+from kohaku_ray.records import Reply
+
+
+def entry(text: str) -> Entry:
+    return Entry(Reply(text, prompt_tokens=3, cached_tokens=1, completion_tokens=2, replica="r"), "model", 0.25)
+
+
+def every(_: str) -> bool:
+    return True
+
+
+def test_entries_come_back_as_they_were(tmp_path):
+    store = SegmentStore(str(tmp_path))
+    store.write([("a", entry("one")), ("b", entry("zwei\n")), ("c", entry(""))])
+    loaded = store.load(every)
+    assert loaded.entries == {"a": entry("one"), "b": entry("zwei\n"), "c": entry("")}
+    assert (loaded.n_segments, loaded.n_torn) == (1, 0)
+    assert store.load(lambda key: key == "b").entries == {"b": entry("zwei\n")}
+
+
+def test_the_first_recorded_reply_wins(tmp_path):
+    store = SegmentStore(str(tmp_path))
+    store.write([("a", entry("first"))])
+    store.write([("a", entry("second"))])
+    assert store.load(every).entries["a"].reply.text == "first"
+
+
+@pytest.mark.parametrize("keep", [0, 7, 100])
+def test_a_torn_segment_is_counted_and_left_alone(tmp_path, keep):
+    store = SegmentStore(str(tmp_path))
+    store.write([("a", entry("whole"))])
+    torn = tmp_path / store.write([("b", entry("torn"))])
+    torn.write_bytes(torn.read_bytes()[:keep])
+    (tmp_path / "segments" / "zz.arrow.tmp").write_bytes(b"half")
+    loaded = store.load(every)
+    assert list(loaded.entries) == ["a"]
+    assert (loaded.n_segments, loaded.n_torn) == (1, 1)
+    assert torn.exists()
+
+
+def test_compaction_keeps_every_reply_and_the_first_of_each(tmp_path):
+    store = SegmentStore(str(tmp_path))
+    for number in range(10):
+        store.write([(f"k{number}", entry(f"{number}")), ("shared", entry(f"shared {number}"))])
+    before = store.load(every).entries
+    assert store.compact(more_than=10) == 0
+    assert store.compact(more_than=9) == 10
+    assert store.load(every).entries == before
+    assert before["shared"].reply.text == "shared 0"
+    assert len(list((tmp_path / "segments").iterdir())) == 1
+
+
+def test_a_crash_between_merge_and_removal_leaves_only_repeats(tmp_path, monkeypatch):
+    store = SegmentStore(str(tmp_path))
+    for number in range(4):
+        store.write([(f"k{number}", entry(f"{number}"))])
+    before = store.load(every).entries
+    monkeypatch.setattr(type(store._directory), "remove", lambda self, name: (_ for _ in ()).throw(KeyboardInterrupt))
+    with pytest.raises(KeyboardInterrupt):
+        store.compact(more_than=2)
+    assert SegmentStore(str(tmp_path)).load(every).entries == before
+
+
+def test_one_owner_at_a_time(tmp_path):
+    first, second = SegmentStore(str(tmp_path)), SegmentStore(str(tmp_path))
+    first.acquire_lease("first")
+    first.acquire_lease("first")
+    with pytest.raises(DataError, match=rf"belongs to process {os.getpid()} on"):
+        second.acquire_lease("second")
+    second.release_lease("second")
+    with pytest.raises(DataError):
+        second.acquire_lease("second")
+    first.release_lease("first")
+    second.acquire_lease("second")
+
+
+@pytest.mark.parametrize(
+    ("change", "free"),
+    [
+        ({"pid": 2**22 + 1}, True),
+        ({"started": 1.0}, True),
+        ({"host": "elsewhere"}, False),
+        ({"host": "elsewhere", "renewed": 1.0}, True),
+        ({}, False),
+    ],
+    ids=["dead process", "number used again", "other host, fresh", "other host, stale", "alive"],
+)
+def test_a_dead_owners_path_is_free(tmp_path, change, free):
+    store = SegmentStore(str(tmp_path))
+    store.acquire_lease("other")
+    lease = tmp_path / "lease.json"
+    held = json.loads(lease.read_text())
+    assert (held["host"], held["pid"]) == (socket.gethostname(), os.getpid())
+    lease.write_text(json.dumps({**held, "renewed": time.time(), **change}))
+    if free:
+        store.acquire_lease("me")
+    else:
+        with pytest.raises(DataError):
+            store.acquire_lease("me")
+
+
+def test_a_torn_lease_is_no_lease(tmp_path):
+    (tmp_path / "lease.json").write_text('{"owner": "x"')
+    SegmentStore(str(tmp_path)).acquire_lease("me")

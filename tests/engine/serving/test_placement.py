@@ -1,0 +1,117 @@
+"""Bounded-load consistent hashing of questions, alone and simulated at up to 64 replicas."""
+
+from __future__ import annotations
+
+import hashlib
+import heapq
+import math
+import random
+
+import pytest
+
+from kohaku_ray.engine.serving.placement import Placement, counts_of, placement_of
+
+
+def ring_order(question: str, replicas: list[int]) -> list[int]:
+    """An order of its own for every question, as a hash ring gives."""
+    return sorted(replicas, key=lambda replica: hashlib.blake2b(f"{question}/{replica}".encode()).digest())
+
+
+def test_a_question_stays_where_it_was_placed():
+    placement = Placement()
+    replicas = list(range(4))
+    for number in range(50):
+        question = f"q{number}"
+        order = ring_order(question, replicas)
+        home = placement.place(question, order, replicas)
+        placement.began(question)
+        assert [placement.place(question, order, replicas) for _ in range(9)] == [home] * 9
+    assert placement.n_placed == 50
+    assert placement.n_in_flight == 50
+    assert max(placement.load(replica) for replica in replicas) <= math.ceil(1.25 * 50 / 4)
+
+
+def test_one_question_at_a_time_never_moves():
+    placement = Placement()
+    replicas = list(range(8))
+    for number in range(200):
+        question = f"q{number}"
+        order = ring_order(question, replicas)
+        assert placement.place(question, order, replicas) == order[0]
+        placement.began(question)
+        placement.ended(question)
+    assert placement.n_moved == 0
+    assert placement.n_in_flight == 0
+
+
+def test_a_whole_question_moves_off_an_overfull_replica_and_is_counted():
+    placement = Placement(bound=1.0)
+    first = ["a", "b"]
+    assert placement.place("one", first, first) == "a"
+    placement.began("one")
+    assert placement.place("two", first, first) == "b"
+    assert (placement.n_placed, placement.n_moved) == (2, 1)
+    placement.began("two")
+    placement.ended("one")
+    placement.ended("two")
+    assert placement.load("a") == placement.load("b") == 0
+    assert placement.place("two", first, first) == "b", "its context is cached there"
+
+
+def test_many_placed_at_once_are_bounded_before_their_first_call_is_on_its_way():
+    placement = Placement()
+    homes = [placement.place(f"q{number}", ["a", "b"], ["a", "b"]) for number in range(100)]
+    assert 37 <= homes.count("a") <= 63
+
+
+def test_a_dead_replicas_questions_go_elsewhere_with_their_load():
+    placement = Placement()
+    assert placement.place("one", ["a", "b"], ["a", "b"]) == "a"
+    placement.began("one")
+    placement.began("one")
+    assert placement.place("one", ["b"], ["b"]) == "b"
+    assert (placement.load("a"), placement.load("b")) == (0, 1)
+    placement.ended("one")
+    placement.ended("one")
+    assert placement.load("b") == 0
+
+
+def test_a_call_that_ends_before_the_next_begins_leaves_no_load():
+    placement = Placement()
+    for _ in range(3):
+        placement.place("one", ["a"], ["a"])
+        placement.began("one")
+        placement.ended("one")
+    placement.place("one", ["a"], ["a"])
+    placement.place("one", ["a"], ["a"])
+    placement.began("one")
+    placement.ended("one")
+    placement.began("one")
+    placement.ended("one")
+    assert placement.load("a") == placement.n_in_flight == 0
+
+
+@pytest.mark.parametrize("n_replicas", [2, 4, 16, 64])
+def test_simulated_loads_stay_within_the_bound(n_replicas):
+    """10,000 questions, 16 a replica in flight, of random length: no replica is ever above the bound."""
+    replicas, rng = list(range(n_replicas)), random.Random(n_replicas)
+    placement = Placement()
+    running: list[tuple[float, str]] = []
+    now, worst = 0.0, 0.0
+    for number in range(10_000):
+        if len(running) >= 16 * n_replicas:
+            now, ended = heapq.heappop(running)
+            placement.ended(ended)
+        question = f"q{number}"
+        home = placement.place(question, ring_order(question, replicas), replicas)
+        placement.began(question)
+        heapq.heappush(running, (now + rng.lognormvariate(0, 0.5), question))
+        worst = max(worst, placement.load(home) - 1.25 * placement.n_in_flight / n_replicas)
+    assert worst <= 1.0, "never more than the bound, rounded up"
+    assert 0 < placement.n_moved < 0.5 * placement.n_placed
+
+
+def test_counts_of_an_application_nobody_placed_for_are_zero_and_leave_its_bound_open():
+    assert counts_of("nobody") == (0, 0)
+    assert placement_of("nobody", 3.0)._bound == 3.0
+    assert placement_of("nobody") is placement_of("nobody", 2.0)

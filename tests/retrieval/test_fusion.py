@@ -1,0 +1,150 @@
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from small_tree import hits
+
+from kohaku_ray.retrieval.deduplicate import deduplicate
+from kohaku_ray.retrieval.fusion import combined, rerank, scaled
+
+# Row 7 is found by three queries, 3 and 5 by two, 1 and 9 by one.
+LISTS = [
+    hits((1, 0.9), (7, 0.5), (5, 0.2)),
+    hits((9, 1.25), (3, 0.6), (7, 0.4)),
+    hits((3, 0.5), (5, 0.3), (7, 0.25)),
+]
+# total: 1 → 0.9, 7 → 1.15, 5 → 0.5, 9 → 1.25, 3 → 1.1
+
+
+@pytest.mark.parametrize(
+    ("strategy", "normalise", "alpha", "rows", "score"),
+    [
+        ("frequency", "max", 0.4, [7, 3, 5, 9, 1], [3, 2, 2, 1, 1]),
+        ("score", "max", 0.4, [9, 7, 3, 1, 5], [1.25, 1.15, 1.1, 0.9, 0.5]),
+        (
+            "combined",
+            "max",
+            0.4,
+            [7, 3, 9, 1, 5],
+            [
+                0.4 + 0.6 * 1.15 / 1.25,
+                0.4 * 2 / 3 + 0.6 * 1.1 / 1.25,
+                0.4 / 3 + 0.6,
+                0.4 / 3 + 0.6 * 0.9 / 1.25,
+                0.4 * 2 / 3 + 0.6 * 0.5 / 1.25,
+            ],
+        ),
+        (
+            "combined",
+            "minmax",
+            0.5,
+            [7, 3, 9, 1, 5],
+            [0.5 + 0.5 * 0.65 / 0.75, 0.25 + 0.5 * 0.6 / 0.75, 0.5, 0.5 * 0.4 / 0.75, 0.25],
+        ),
+    ],
+)
+def test_every_strategy_by_hand(strategy, normalise, alpha, rows, score):
+    ranked = rerank(LISTS, strategy, normalise, alpha)
+    assert ranked.rows.tolist() == rows
+    assert ranked.score == pytest.approx(score)
+    assert dict(zip(ranked.rows.tolist(), ranked.frequency.tolist(), strict=True)) == {7: 3, 3: 2, 5: 2, 9: 1, 1: 1}
+    assert ranked.total[ranked.rows == 7] == pytest.approx(1.15)
+
+
+def test_none_keeps_query_order_with_repeats_until_they_are_dropped():
+    ranked = rerank(LISTS, "none")
+    assert ranked.rows.tolist() == [1, 7, 5, 9, 3, 7, 3, 5, 7]
+    assert ranked.frequency.tolist() == [1, 3, 2, 1, 2, 3, 2, 2, 3]
+    assert deduplicate(ranked, "node", np.full(10, -1)).rows.tolist() == [1, 7, 5, 9, 3]
+
+
+def test_counting_before_deduplication_parts_the_strategies():
+    """The published code dropped repeats first: f ≡ 1, and all three orders were one."""
+    orders = {strategy: tuple(rerank(LISTS, strategy).rows.tolist()) for strategy in ("frequency", "score", "combined")}
+    assert len(set(orders.values())) == 3
+
+
+def test_ties_go_to_the_earlier_first_occurrence():
+    lists = [hits((8, 0.5), (2, 0.5)), hits((4, 0.5))]
+    for strategy in ("frequency", "score", "combined"):
+        assert rerank(lists, strategy).rows.tolist() == [8, 2, 4]
+
+
+def test_ties_do_not_hang_on_the_order_in_which_similarities_are_added():
+    assert (0.1 + 0.2) + 0.3 != (0.3 + 0.2) + 0.1
+    lists = [hits((6, 0.3), (2, 0.1)), hits((6, 0.2), (2, 0.2)), hits((2, 0.3), (6, 0.1))]
+    assert rerank(lists, "score").rows.tolist() == [6, 2]
+    assert len(set(rerank(lists, "score").total.tolist())) == 1
+
+
+def test_a_list_that_repeats_a_row_counts_it_once_at_its_best():
+    ranked = rerank([hits((3, 0.9), (3, 0.4), (5, 0.3)), hits((5, 0.3))], "frequency")
+    assert ranked.rows.tolist() == [5, 3]
+    assert ranked.frequency.tolist() == [2, 1]
+    assert ranked.total.tolist() == [0.6, 0.9]
+
+
+def test_minmax_of_a_constant_term_is_zero():
+    lists = [hits((1, 0.9), (2, 0.3))]
+    ranked = rerank(lists, "combined", "minmax", 0.5)
+    assert ranked.score.tolist() == [0.5, 0.0]  # frequency is 1 throughout and adds nothing
+    assert scaled(np.array([2.0, 2.0]), "minmax").tolist() == [0.0, 0.0]
+
+
+@pytest.mark.parametrize("normalise", ["max", "minmax"])
+@pytest.mark.parametrize("values", [[-0.5, -0.1], [-0.5, 0.0], [0.0, 0.0], [0.2, 0.7], [-0.3, 0.4], []])
+def test_scaling_never_turns_an_order_round(values, normalise):
+    out = scaled(np.array(values), normalise)
+    assert np.isfinite(out).all()
+    assert (np.diff(out) >= 0).all()
+
+
+@pytest.mark.parametrize("strategy", ["none", "frequency", "score", "combined"])
+@pytest.mark.parametrize("lists", [[], [hits()], [hits(), hits()]])
+def test_nothing_found_is_nothing_ranked(strategy, lists):
+    assert len(rerank(lists, strategy)) == 0
+
+
+similarity = st.integers(-64, 64).map(lambda n: n / 64)  # sums are exact
+one_list = st.lists(st.tuples(st.integers(0, 12), similarity), max_size=12).map(
+    lambda pairs: hits(*sorted(pairs, key=lambda pair: -pair[1]))
+)
+
+
+@given(
+    st.lists(one_list, max_size=5),
+    st.sampled_from(["frequency", "score", "combined"]),
+    st.sampled_from(["max", "minmax"]),
+    st.sampled_from([0.0, 0.4, 0.5, 1.0]),
+)
+def test_equals_a_plain_count(lists, strategy, normalise, alpha):
+    first, best = {}, {}
+    for query, found in enumerate(lists):
+        for row, score in zip(found.rows.tolist(), found.scores.tolist(), strict=True):
+            first.setdefault(row, len(first))
+            best.setdefault(row, {}).setdefault(query, score)
+    rows = list(first)
+    frequency = np.array([len(best[row]) for row in rows], np.int64)
+    total = np.array([sum(best[row].values()) for row in rows], np.float64)
+    key = {
+        "frequency": [(-f, -s) for f, s in zip(frequency, total, strict=True)],
+        "score": [-s for s in total],
+        "combined": [-c for c in combined(frequency, total, normalise, alpha)],
+    }[strategy]
+    expected = [row for _, _, row in sorted(zip(key, range(len(rows)), rows, strict=True))]
+    got = rerank(lists, strategy, normalise, alpha)
+    assert got.rows.tolist() == expected
+    assert dict(zip(got.rows.tolist(), got.frequency.tolist(), strict=True)) == dict(
+        zip(rows, frequency.tolist(), strict=True)
+    )
+    assert (np.diff(got.score) <= 0).all()
+
+
+@given(st.lists(one_list, min_size=1, max_size=5), st.integers(1, 12))
+def test_a_depth_is_a_prefix_of_each_list(lists, k):
+    """Ranking at depth k is ranking what a search for k would have returned."""
+    cut = [hits(*list(zip(found.rows.tolist(), found.scores.tolist(), strict=True))[:k]) for found in lists]
+    for strategy in ("none", "frequency", "score", "combined"):
+        shallow = rerank([found.prefix(k) for found in lists], strategy)
+        assert shallow.rows.tolist() == rerank(cut, strategy).rows.tolist()
+        assert set(shallow.rows.tolist()) <= set(rerank(lists, strategy).rows.tolist())
