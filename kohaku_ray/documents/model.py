@@ -44,6 +44,7 @@ class Paragraph:
         page: Page in the source, from 1.
         bbox: Left, top, right, bottom on that page, in points.
         attachment: Set when the paragraph stands for an image or a table.
+        attributes: The paragraph's own columns, such as a news row's ``par_id`` or a novel's ``chapter``.
     """
 
     text: str
@@ -51,6 +52,7 @@ class Paragraph:
     page: int | None = None
     bbox: tuple[float, float, float, float] | None = None
     attachment: Attachment | None = None
+    attributes: Mapping[str, str | float | int | None] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)
