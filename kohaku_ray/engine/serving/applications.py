@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import hashlib
 import json
 import logging
@@ -14,7 +13,7 @@ import uuid
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import replace
-from typing import Any, Literal
+from typing import Any
 
 import ray
 from ray import serve
@@ -25,6 +24,7 @@ from kohaku_ray.config.schema import Deployment, ExtractiveConfig, OpenAIConfig,
 from kohaku_ray.engine.actors.tools import Model, Role
 from kohaku_ray.engine.cluster import NAMESPACE, deployment_demand, say
 from kohaku_ray.engine.errors import ray_get
+from kohaku_ray.engine.serving.registry import BEAT_S, Applications, is_running
 from kohaku_ray.engine.serving.vllm import bind_vllm, check_vllm, require_vllm, vllm_identity
 from kohaku_ray.errors import ConfigError, ModelError
 from kohaku_ray.generation.extractive import ExtractiveBackend
@@ -33,18 +33,11 @@ from kohaku_ray.generation.openai import OpenAIBackend
 from kohaku_ray.generation.request import ChatRequest
 from kohaku_ray.records import Reply
 
-BEAT_S = 5.0
-"""How often a job says that it still uses its applications."""
 SAY_EVERY_S = 15.0
 """How often a job that waits for replicas says so."""
-LOST_AFTER_S = 60.0
-"""A job not heard of for so long is taken for dead; its applications end."""
-
 
 _COLOURS = re.compile(r"\x1b\[[0-9;]*m")
 _ERROR_LINE = re.compile(r"[\w.]+(?:Error|Exception)\b")
-
-Claim = Literal["ready", "start", "wait"]
 
 
 class SharedLimiter:
@@ -73,58 +66,6 @@ class ChatReplica:
         began = time.perf_counter()
         reply: Reply = await self._backend.chat(request)
         return replace(reply, service_s=time.perf_counter() - began)
-
-
-class Applications:
-    """Who uses which Serve application: one job starts it, and it ends when the last one goes."""
-
-    def __init__(self) -> None:
-        self._seen: dict[str, dict[str, float]] = {}
-        self._starting: dict[str, str] = {}
-        self._lock = asyncio.Lock()
-        self._watch: asyncio.Task[None] | None = None
-
-    async def beat(self, user: str, names: list[str]) -> None:
-        """Note that a user uses these applications now."""
-        if self._watch is None:
-            self._watch = asyncio.create_task(self._end_lost())
-        for name in names:
-            self._seen.setdefault(name, {})[user] = time.monotonic()
-
-    async def claim(self, user: str, name: str) -> Claim:
-        """Say what a user has to do for an application: nothing, start it, or wait for who starts it."""
-        async with self._lock:
-            await self.beat(user, [name])
-            if await asyncio.to_thread(_is_running, name):
-                self._starting.pop(name, None)
-                return "ready"
-            if self._starting.get(name, user) not in self._seen[name]:
-                del self._starting[name]  # its starter is gone
-            return "start" if self._starting.setdefault(name, user) == user else "wait"
-
-    async def release(self, user: str) -> None:
-        """Forget a user, and end the applications that nobody else uses."""
-        # Under the lock: who claims an application meanwhile finds it gone, not going.
-        async with self._lock:
-            for users in self._seen.values():
-                users.pop(user, None)
-            for name in [name for name, users in self._seen.items() if not users]:
-                del self._seen[name]
-                self._starting.pop(name, None)
-                await asyncio.to_thread(serve.delete, name)
-
-    async def _end_lost(self) -> None:
-        while True:
-            await asyncio.sleep(BEAT_S)
-            now = time.monotonic()
-            lost = {user for users in self._seen.values() for user, seen in users.items() if now - seen > LOST_AFTER_S}
-            for user in lost:
-                await self.release(user)
-
-
-def _is_running(name: str) -> bool:
-    there = serve.status().applications.get(name)
-    return there is not None and there.status == ApplicationStatus.RUNNING
 
 
 def make_backend(deployment: Deployment, limiter: SharedLimiter | None = None, *, with_key: bool = True) -> Any:
@@ -233,7 +174,7 @@ def serving(deployments: Mapping[str, Deployment]) -> Iterator[dict[str, str]]:
     # No HTTP proxy: replicas are called by handle alone.
     serve.start(proxy_location="Disabled")
     for name, deployment in deployments.items():
-        if deployment.application is not None and not _is_running(deployment.application):
+        if deployment.application is not None and not is_running(deployment.application):
             running = ", ".join(sorted(serve.status().applications)) or "nothing"
             raise ConfigError(
                 f"deployments.{name}.application is {deployment.application!r} but Serve runs {running}: start it, or "
