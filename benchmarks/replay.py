@@ -22,8 +22,8 @@ import psutil
 from kohaku_ray.config import Config, load_config
 from kohaku_ray.engine.actors.tools import EngineTools, Setup, chat_request
 from kohaku_ray.engine.cluster import connected
+from kohaku_ray.engine.ledger.client import Ledger, open_ledger
 from kohaku_ray.engine.ledger.segments import Entry, SegmentStore
-from kohaku_ray.engine.ledger.shard import Ledger, open_ledger
 from kohaku_ray.engine.serving.applications import models_of
 from kohaku_ray.generation.prompts import Prompt, Prompts
 from kohaku_ray.generation.schema import answer_schema

@@ -14,7 +14,8 @@ from kohaku_ray.arrays import F32, I64
 from kohaku_ray.config import Config
 from kohaku_ray.config.schema import PriceConfig
 from kohaku_ray.engine.actors.batching import Batcher
-from kohaku_ray.engine.ledger.shard import Ledger, Source
+from kohaku_ray.engine.ledger.client import Ledger
+from kohaku_ray.engine.ledger.protocol import Source
 from kohaku_ray.generation.prompts import Prompt, Prompts
 from kohaku_ray.generation.request import ChatRequest
 from kohaku_ray.generation.seeds import seed_for

@@ -22,7 +22,7 @@ from kohaku_ray.engine.actors.tools import Setup
 from kohaku_ray.engine.actors.voter import BlockResult, Voter
 from kohaku_ray.engine.cluster import answer_demand, check_demand, connected, say
 from kohaku_ray.engine.errors import ray_get
-from kohaku_ray.engine.ledger.shard import Ledger, open_ledger
+from kohaku_ray.engine.ledger.client import Ledger, open_ledger
 from kohaku_ray.engine.serving.applications import SAY_EVERY_S, check_deployment, models_of, serving
 from kohaku_ray.ensemble.decide import default_waves
 from kohaku_ray.errors import KohakuRayError

@@ -23,7 +23,7 @@ from kohaku_ray.engine.cluster import answer_demand, check_demand, connected, sa
 from kohaku_ray.engine.errors import message_of
 from kohaku_ray.engine.jobs.answer import AnswerSummary, Crew, RunWork, answer_all, n_lanes, questions_of, setup_of
 from kohaku_ray.engine.jobs.index import run_index
-from kohaku_ray.engine.ledger.shard import Ledger, open_ledger
+from kohaku_ray.engine.ledger.client import Ledger, open_ledger
 from kohaku_ray.engine.serving.applications import application_name, serving
 from kohaku_ray.errors import ConfigError, DataError, KohakuRayError
 from kohaku_ray.generation.prompts import Prompts

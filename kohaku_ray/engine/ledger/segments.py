@@ -3,22 +3,17 @@
 from __future__ import annotations
 
 import json
-import os
-import socket
 import time
 import uuid
 from collections.abc import Callable, Iterable
 from dataclasses import asdict, dataclass
 
-import psutil
 import pyarrow as pa
 
+from kohaku_ray.engine.ledger.lease import Lease
 from kohaku_ray.errors import DataError
 from kohaku_ray.index.files import Directory
 from kohaku_ray.records import Reply
-
-STALE_LEASE_S = 20.0
-"""A lease whose owner has not renewed it for so long may be taken over."""
 
 FOLDER = "segments"
 LEASE = "lease.json"
@@ -161,39 +156,6 @@ class SegmentStore:
                 except (DataError, KeyError):
                     found[name] = None
         return found
-
-
-@dataclass(frozen=True, slots=True)
-class Lease:
-    """Who owns a ledger path.
-
-    Attributes:
-        owner: Unique name.
-        host: Machine it runs on.
-        pid: Its process there.
-        started: When that process began, to tell it from a later one of the same number.
-        renewed: When it was last heard of.
-    """
-
-    owner: str
-    host: str
-    pid: int
-    started: float
-    renewed: float
-
-    @staticmethod
-    def mine(owner: str) -> Lease:
-        """Make a lease of this process."""
-        return Lease(owner, socket.gethostname(), os.getpid(), psutil.Process().create_time(), time.time())
-
-    def is_alive(self) -> bool:
-        """Say whether the owner may still be there: surely on this machine, by its age on another."""
-        if self.host != socket.gethostname():
-            return time.time() - self.renewed < STALE_LEASE_S
-        try:
-            return bool(abs(psutil.Process(self.pid).create_time() - self.started) < 1.0)
-        except psutil.NoSuchProcess:
-            return False
 
 
 def _row(key: str, entry: Entry) -> dict[str, object]:

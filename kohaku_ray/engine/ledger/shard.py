@@ -8,71 +8,25 @@ from __future__ import annotations
 
 import asyncio
 import hashlib
-import os
-import threading
 import time
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
-from dataclasses import dataclass
-from typing import Any, Literal
+from collections.abc import Sequence
+from typing import Any
 
 import ray
 from ray.exceptions import RayError, RayTaskError
 
-from kohaku_ray.config.schema import LedgerConfig
-from kohaku_ray.engine.cluster import NAMESPACE, say
-from kohaku_ray.engine.errors import ReplicaLostError, message_of, ray_get, root_cause
+from kohaku_ray.engine.cluster import NAMESPACE
+from kohaku_ray.engine.errors import ReplicaLostError, message_of, root_cause
+from kohaku_ray.engine.ledger.protocol import IDLE_EXIT_S, Asked, Refused, shard_name, shard_of
 from kohaku_ray.engine.ledger.segments import Entry, SegmentStore
 from kohaku_ray.engine.serving.placement import counts_of
-from kohaku_ray.errors import ContextOverflowError, DataError, ModelError, TransientModelError
+from kohaku_ray.errors import DataError, ModelError, TransientModelError
 from kohaku_ray.generation.request import ChatRequest
-from kohaku_ray.generation.seeds import request_key
 from kohaku_ray.records import Reply
 
 REPLICA_TRIES = 5
 """Tries of a call whose replica died under it."""
-IDLE_EXIT_S = 300.0
-"""A shard that nobody has asked for so long gives its path back and ends."""
 LEASE_RENEWAL_S = 5.0
-
-Source = Literal["ledger", "joined", "made"]
-_ERRORS: dict[str, type[ModelError]] = {
-    error.__name__: error for error in (ContextOverflowError, TransientModelError, ModelError)
-}
-
-
-@dataclass(frozen=True, slots=True)
-class Asked:
-    """A reply and where it came from.
-
-    Attributes:
-        entry: The recorded reply.
-        source: ``ledger`` (recorded before), ``joined`` (another asker's call in flight) or ``made``.
-        key: What it is recorded under.
-    """
-
-    entry: Entry
-    source: Source
-    key: str
-
-
-@dataclass(frozen=True, slots=True)
-class Refused:
-    """An error as a value: it crosses process borders without a stack trace in its text.
-
-    Attributes:
-        kind: Name of the error's class.
-        message: Its text.
-    """
-
-    kind: str
-    message: str
-
-    def raise_(self) -> None:
-        """Raise it again, as what it was."""
-        if self.kind == "DataError":
-            raise DataError(self.message)
-        raise _ERRORS.get(self.kind, ModelError)(self.message)
 
 
 class LedgerShard:
@@ -172,7 +126,7 @@ class LedgerShard:
             self._unflushed.append((key, entry))
             return Asked(entry, "made", key)
         except ModelError as error:
-            return Refused(_kind_of(error), message_of(error))
+            return Refused.of(error)
         finally:
             del self._in_flight[key]
 
@@ -182,7 +136,7 @@ class LedgerShard:
         try:
             return await self._call_replica(request, application)
         except ModelError as error:
-            return Refused(_kind_of(error), message_of(error))
+            return Refused.of(error)
 
     async def _call(self, request: ChatRequest, application: str) -> Reply:
         owner = shard_of(hashlib.blake2b(request.session_id.encode(), digest_size=4).hexdigest(), self._n_shards)
@@ -252,147 +206,3 @@ class LedgerShard:
                 if self._shard == 0:
                     self._store.release_lease(self._owner)
                 ray.kill(ray.get_runtime_context().current_actor, no_restart=True)
-
-
-class Ledger:
-    """The asker's side: one object a process, cheap to pickle."""
-
-    def __init__(self, shards: Sequence[Any]) -> None:
-        self._shards = list(shards)
-        self._waiting: dict[int, list[tuple[str, asyncio.Future[Entry | None]]]] = {}
-
-    def __reduce__(self) -> tuple[type[Ledger], tuple[list[Any]]]:
-        """Pickle the handles alone: futures belong to one process."""
-        return Ledger, (self._shards,)
-
-    async def ask(self, request: ChatRequest, application: str) -> Asked:
-        """Return the recorded reply of a request, or have the call made.
-
-        Args:
-            request: What to ask; its key decides the shard.
-            application: Serve application that answers.
-
-        Raises:
-            ModelError: The backend refused or failed for good.
-            DataError: The ledger cannot be written.
-        """
-        key = request_key(request)
-        shard = shard_of(key, len(self._shards))
-        recorded = await self._lookup(shard, key)
-        if recorded is not None:
-            return Asked(recorded, "ledger", key)
-        asked: Asked | Refused = await self._shards[shard].ask.remote(key, request, application)
-        if isinstance(asked, Refused):
-            asked.raise_()
-        assert isinstance(asked, Asked)
-        return asked
-
-    @contextmanager
-    def kept_alive(self) -> Iterator[None]:
-        """Keep idle shards from ending while the block runs, and flush them at its end."""
-        stop = threading.Event()
-
-        def ping() -> None:
-            while not stop.wait(IDLE_EXIT_S / 10):
-                for shard in self._shards:
-                    shard.ready.remote()
-
-        thread = threading.Thread(target=ping, daemon=True, name="ledger")
-        thread.start()
-        try:
-            yield
-        finally:
-            stop.set()
-            thread.join()
-            self.flush()
-
-    def flush(self) -> None:
-        """Have every shard write what it holds in memory alone.
-
-        Raises:
-            DataError: The ledger cannot be written.
-        """
-        ray_get([shard.flush.remote() for shard in self._shards])
-
-    def placed(self, application: str) -> tuple[int, int]:
-        """Count the questions placed on an application's replicas so far, and those moved off an overfull one."""
-        counts = ray_get([shard.placed.remote(application) for shard in self._shards])
-        return sum(n_placed for n_placed, _ in counts), sum(n_moved for _, n_moved in counts)
-
-    async def _lookup(self, shard: int, key: str) -> Entry | None:
-        """Look one key up; all lookups of one turn of the event loop travel together."""
-        loop = asyncio.get_running_loop()
-        future: asyncio.Future[Entry | None] = loop.create_future()
-        waiting = self._waiting.setdefault(shard, [])
-        waiting.append((key, future))
-        if len(waiting) == 1:
-            loop.call_soon(lambda: asyncio.ensure_future(self._send(shard)))
-        return await future
-
-    async def _send(self, shard: int) -> None:
-        waiting = self._waiting.pop(shard)
-        try:
-            entries = await self._shards[shard].lookup.remote([key for key, _ in waiting])
-        except BaseException as error:
-            for _, future in waiting:
-                future.set_exception(error)
-            return
-        for (_, future), entry in zip(waiting, entries, strict=True):
-            if not future.done():
-                future.set_result(entry)
-
-
-def open_ledger(config: LedgerConfig) -> Ledger:
-    """Start the ledger's actors on this cluster, or find those that run.
-
-    Raises:
-        ConfigError: pyarrow knows no such filesystem.
-        DataError: Another cluster owns the path, or it cannot be written.
-    """
-    # Actors may run in another directory: the path must mean the same there.
-    path = config.path if "://" in config.path else os.path.abspath(config.path)
-    SegmentStore(path)
-    first = _shard_actor(path, 0, config.shards, config)
-    state = ray_get(first.ready.remote())
-    if state["failure"] is not None:
-        ray.kill(first, no_restart=True)
-        raise DataError(state["failure"])
-    # The job that came first decided how the keys are split.
-    n_shards = int(state["n_shards"])
-    others = [_shard_actor(path, shard, n_shards, config) for shard in range(1, n_shards)]
-    ray_get([shard.ready.remote() for shard in others])
-    if state["n_torn"]:
-        say(f"ledger  {state['n_torn']} torn segments of {path} left alone: their replies are asked again")
-    return Ledger([first, *others])
-
-
-def shard_of(key: str, n_shards: int) -> int:
-    """Say which shard owns a key."""
-    return int(key[:8], 16) % n_shards
-
-
-def shard_name(path: str, shard: int, n_shards: int) -> str:
-    """Name a shard's actor: the first is found whatever the split, the others belong to one split."""
-    stem = f"ledger-{hashlib.blake2b(path.encode(), digest_size=8).hexdigest()}-{shard}"
-    return stem if shard == 0 else f"{stem}-of-{n_shards}"
-
-
-def _shard_actor(path: str, shard: int, n_shards: int, config: LedgerConfig) -> Any:
-    options: dict[str, Any] = {
-        "name": shard_name(path, shard, n_shards),
-        "namespace": NAMESPACE,
-        "lifetime": "detached",
-        "get_if_exists": True,
-        "num_cpus": 0,
-        "max_restarts": -1,
-        "max_task_retries": -1,
-        "max_concurrency": 10_000,
-    }
-    return ray.remote(LedgerShard).options(**options).remote(path, shard, n_shards, config.flush_s)
-
-
-def _kind_of(error: ModelError) -> str:
-    for kind, known in _ERRORS.items():
-        if isinstance(error, known):
-            return kind
-    return "ModelError"

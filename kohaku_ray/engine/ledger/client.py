@@ -1,0 +1,148 @@
+"""The asker's side of the ledger: recorded replies by batched lookups, calls by the shard that owns their key."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import threading
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from typing import Any
+
+import ray
+
+from kohaku_ray.config.schema import LedgerConfig
+from kohaku_ray.engine.cluster import NAMESPACE, say
+from kohaku_ray.engine.errors import ray_get
+from kohaku_ray.engine.ledger.protocol import IDLE_EXIT_S, Asked, Refused, shard_name, shard_of
+from kohaku_ray.engine.ledger.segments import Entry, SegmentStore
+from kohaku_ray.engine.ledger.shard import LedgerShard
+from kohaku_ray.errors import DataError
+from kohaku_ray.generation.request import ChatRequest
+from kohaku_ray.generation.seeds import request_key
+
+
+class Ledger:
+    """The asker's side: one object a process, cheap to pickle."""
+
+    def __init__(self, shards: Sequence[Any]) -> None:
+        self._shards = list(shards)
+        self._waiting: dict[int, list[tuple[str, asyncio.Future[Entry | None]]]] = {}
+
+    def __reduce__(self) -> tuple[type[Ledger], tuple[list[Any]]]:
+        """Pickle the handles alone: futures belong to one process."""
+        return Ledger, (self._shards,)
+
+    async def ask(self, request: ChatRequest, application: str) -> Asked:
+        """Return the recorded reply of a request, or have the call made.
+
+        Args:
+            request: What to ask; its key decides the shard.
+            application: Serve application that answers.
+
+        Raises:
+            ModelError: The backend refused or failed for good.
+            DataError: The ledger cannot be written.
+        """
+        key = request_key(request)
+        shard = shard_of(key, len(self._shards))
+        recorded = await self._lookup(shard, key)
+        if recorded is not None:
+            return Asked(recorded, "ledger", key)
+        asked: Asked | Refused = await self._shards[shard].ask.remote(key, request, application)
+        if isinstance(asked, Refused):
+            asked.raise_()
+        assert isinstance(asked, Asked)
+        return asked
+
+    @contextmanager
+    def kept_alive(self) -> Iterator[None]:
+        """Keep idle shards from ending while the block runs, and flush them at its end."""
+        stop = threading.Event()
+
+        def ping() -> None:
+            while not stop.wait(IDLE_EXIT_S / 10):
+                for shard in self._shards:
+                    shard.ready.remote()
+
+        thread = threading.Thread(target=ping, daemon=True, name="ledger")
+        thread.start()
+        try:
+            yield
+        finally:
+            stop.set()
+            thread.join()
+            self.flush()
+
+    def flush(self) -> None:
+        """Have every shard write what it holds in memory alone.
+
+        Raises:
+            DataError: The ledger cannot be written.
+        """
+        ray_get([shard.flush.remote() for shard in self._shards])
+
+    def placed(self, application: str) -> tuple[int, int]:
+        """Count the questions placed on an application's replicas so far, and those moved off an overfull one."""
+        counts = ray_get([shard.placed.remote(application) for shard in self._shards])
+        return sum(n_placed for n_placed, _ in counts), sum(n_moved for _, n_moved in counts)
+
+    async def _lookup(self, shard: int, key: str) -> Entry | None:
+        """Look one key up; all lookups of one turn of the event loop travel together."""
+        loop = asyncio.get_running_loop()
+        future: asyncio.Future[Entry | None] = loop.create_future()
+        waiting = self._waiting.setdefault(shard, [])
+        waiting.append((key, future))
+        if len(waiting) == 1:
+            loop.call_soon(lambda: asyncio.ensure_future(self._send(shard)))
+        return await future
+
+    async def _send(self, shard: int) -> None:
+        waiting = self._waiting.pop(shard)
+        try:
+            entries = await self._shards[shard].lookup.remote([key for key, _ in waiting])
+        except BaseException as error:
+            for _, future in waiting:
+                future.set_exception(error)
+            return
+        for (_, future), entry in zip(waiting, entries, strict=True):
+            if not future.done():
+                future.set_result(entry)
+
+
+def open_ledger(config: LedgerConfig) -> Ledger:
+    """Start the ledger's actors on this cluster, or find those that run.
+
+    Raises:
+        ConfigError: pyarrow knows no such filesystem.
+        DataError: Another cluster owns the path, or it cannot be written.
+    """
+    # Actors may run in another directory: the path must mean the same there.
+    path = config.path if "://" in config.path else os.path.abspath(config.path)
+    SegmentStore(path)
+    first = _shard_actor(path, 0, config.shards, config)
+    state = ray_get(first.ready.remote())
+    if state["failure"] is not None:
+        ray.kill(first, no_restart=True)
+        raise DataError(state["failure"])
+    # The job that came first decided how the keys are split.
+    n_shards = int(state["n_shards"])
+    others = [_shard_actor(path, shard, n_shards, config) for shard in range(1, n_shards)]
+    ray_get([shard.ready.remote() for shard in others])
+    if state["n_torn"]:
+        say(f"ledger  {state['n_torn']} torn segments of {path} left alone: their replies are asked again")
+    return Ledger([first, *others])
+
+
+def _shard_actor(path: str, shard: int, n_shards: int, config: LedgerConfig) -> Any:
+    options: dict[str, Any] = {
+        "name": shard_name(path, shard, n_shards),
+        "namespace": NAMESPACE,
+        "lifetime": "detached",
+        "get_if_exists": True,
+        "num_cpus": 0,
+        "max_restarts": -1,
+        "max_task_retries": -1,
+        "max_concurrency": 10_000,
+    }
+    return ray.remote(LedgerShard).options(**options).remote(path, shard, n_shards, config.flush_s)
