@@ -18,6 +18,9 @@ A message says what, where, both values and the way out.
 
 from __future__ import annotations
 
+import difflib
+from collections.abc import Iterable
+
 
 class KohakuRayError(Exception):
     """Base of every error this package raises on purpose."""
@@ -66,3 +69,9 @@ class TransientModelError(ModelError):
     def __reduce__(self) -> tuple[type[TransientModelError], tuple[str, float | None]]:
         """Survive pickling with both arguments: errors cross process borders."""
         return type(self), (str(self), self.retry_after_s)
+
+
+def did_you_mean(word: str, known: Iterable[str]) -> str:
+    """Point to the closest of the words known; say nothing where none is close."""
+    close = difflib.get_close_matches(word, known, n=1, cutoff=0.6)
+    return f", did you mean {close[0]}?" if close else ""

@@ -49,15 +49,14 @@ and github.com/qualiaMachine/KohakuRAG_UI (hf_local, retrieval_threshold, no_ove
 from __future__ import annotations
 
 import ast
-import difflib
 import posixpath
 import warnings
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any, Literal, NamedTuple, NoReturn
 
 from kohaku_ray.config.schema import Config
-from kohaku_ray.errors import ConfigError
+from kohaku_ray.errors import ConfigError, did_you_mean
 
 
 class ConfigWarning(UserWarning):
@@ -325,12 +324,6 @@ def _is_boilerplate(function: ast.FunctionDef) -> bool:
 def _short(text: str) -> str:
     line = _line(text[:240])
     return line if len(line) <= 60 else line[:60] + "…"
-
-
-def did_you_mean(word: str, known: Iterable[str]) -> str:
-    """Point to the closest of the words known; say nothing where none is close."""
-    close = difflib.get_close_matches(word, known, n=1, cutoff=0.6)
-    return f", did you mean {close[0]}?" if close else ""
 
 
 def _line(text: str) -> str:

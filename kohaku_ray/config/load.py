@@ -15,7 +15,7 @@ from pydantic import BaseModel, ValidationError
 
 from kohaku_ray.config import kohakurag
 from kohaku_ray.config.schema import Config
-from kohaku_ray.errors import ConfigError, ConflictError
+from kohaku_ray.errors import ConfigError, ConflictError, did_you_mean
 
 _HERE = Path(__file__).resolve()
 PRESETS = next((p for p in (_HERE.parents[2] / "configs", _HERE.parent / "presets") if p.is_dir()), _HERE.parent)
@@ -243,7 +243,7 @@ def _unknown_keys(values: Any, model: type[BaseModel], prefix: str) -> Iterator[
 def _did_you_mean(word: str, known: Sequence[str]) -> str:
     last = word.rsplit(".", 1)[-1]
     elsewhere = [key for key in known if key.rsplit(".", 1)[-1] == last]
-    return kohakurag.did_you_mean(word, known) or (f", did you mean {elsewhere[0]}?" if elsewhere else "")
+    return did_you_mean(word, known) or (f", did you mean {elsewhere[0]}?" if elsewhere else "")
 
 
 def explain(entry: Any, where: str) -> str:

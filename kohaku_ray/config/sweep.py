@@ -13,7 +13,6 @@ from typing import Annotated, Any, Literal
 
 from pydantic import Field, ValidationError, field_validator, model_validator
 
-from kohaku_ray.config.kohakurag import did_you_mean
 from kohaku_ray.config.load import (
     PRESETS,
     build_config,
@@ -26,7 +25,7 @@ from kohaku_ray.config.load import (
     unknown_keys,
 )
 from kohaku_ray.config.schema import Config, PositiveInt, Section
-from kohaku_ray.errors import ConfigError, ConflictError
+from kohaku_ray.errors import ConfigError, ConflictError, did_you_mean
 
 SWEEPS = PRESETS / "sweeps"
 """Where the sweeps that come with the package lie."""
