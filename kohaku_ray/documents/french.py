@@ -1,0 +1,144 @@
+"""Where sentences end in French prose: Punkt with French abbreviations; the plain split at full stops; windows.
+
+Punkt proposes a break at every stop behind no abbreviation. Rules that look at the next word take back breaks behind
+what is an abbreviation only there ("art. 5", "le col. Martin"), and add some behind single letters ("vitamine C. Les").
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Sequence
+from functools import cache
+from typing import Any, Literal
+
+from kohaku_ray.documents.model import Sentence
+from kohaku_ray.documents.sentences import _blocks, _bounded, _goes_on, _words
+
+SentenceSplit = Literal["punkt", "period"]
+
+_MID_SENTENCE = _words(
+    "mm mme mmes mlle mlles mgr me dr drs dre pr prof st ste vve cf env approx av bd boul fg rte c.-à-d i.e e.g"
+)
+"""Abbreviations after which a sentence goes on; Punkt itself never ends one behind a single letter ("M. Le Pen")."""
+
+_BEFORE_NAME = _words("al col gén adj cap cdt lt sgt cie ets sté éd coll trad dir prés sén dép préf coord ex s.a")
+"""Abbreviations that end a sentence when a word follows that commonly begins one."""
+
+_BEFORE_NUMBER = _words(
+    "art no nos pp vol chap tab fig éq réf ann liv sect alin tél ép janv févr avr juill sept oct nov déc"
+)
+"""Abbreviations only in front of a number or a label: `art`, `no` and `sept` are words too."""
+
+_STARTER = re.compile(
+    "(?:Ainsi|Après|Au|Aussi|Aux|Avant|Avec|Ce|Cela|Cependant|Ces|Cet|Cette|Chaque|Chez|Comme|Contre|Dans|Depuis|Dès|"
+    "Elle|Elles|En|Enfin|Entre|Et|Il|Ils|Je|Les|Leur|Leurs|Lors|Mais|Malgré|Notre|Nos|Nous|On|Or|Par|Pendant|Plus|Pour|"
+    "Pourtant|Puis|Quand|Quant|Sa|Selon|Ses|Si|Son|Sous|Sur|Tous|Toutefois|Toutes|Un|Une|Vous|À)\\b"
+    "|(?:Le|La|De|Du|Des)\\s+[a-zà-ÿœ\\d]|(?:C|D|J|L|N|S|Qu)'"
+)
+"""Words that commonly begin a sentence; "Le", "La", "De" begin surnames too, in front of a capital ("J. Le Goff")."""
+
+_PLAIN = str.maketrans("«“‹»”›’‘", '((("""\'\'')
+"""Punkt closes a sentence behind a quotation mark: opening ones become a bracket. One character for one."""
+
+_LAST_WORD = re.compile(r"([\w.-]+)\.\s+\Z")
+_LETTERS = r"(?:[A-ZÀ-Ý]\.-?)*[A-ZÀ-Ý]"
+_INITIALS = re.compile(_LETTERS)
+_NUMBER = re.compile(r"\(?(?:\d|(?:[IVXLCDM]+|[A-Z])\b(?!'))")
+_LETTERS_END = re.compile(rf"(?<![\w.'-])(?!M\.){_LETTERS}\.\s+(?=[A-ZÀ-Ý])")
+_QUOTE_GOES_ON = re.compile(r"[\"']\s*[,;:)]")
+
+
+def split_french(text: str) -> tuple[Sentence, ...]:
+    """Find the sentences of a French text.
+
+    Args:
+        text: Anything; blank lines and list items break whatever stands before them.
+
+    Returns:
+        Spans as ``split_sentences`` gives them: in reading order, trimmed, bounded, every visible character once.
+    """
+    plain = text.translate(_PLAIN)
+    return tuple(
+        piece
+        for start, end in _blocks(plain)
+        for first, last in _block_sentences(plain[start:end])
+        for piece in _bounded(text, start + first, start + last)
+    )
+
+
+def split_periods(text: str) -> tuple[Sentence, ...]:
+    """Split as ``text.split(".")`` does: the pieces between full stops, trimmed, empty ones left out."""
+    return tuple(
+        Sentence(match.start() + len(match[0]) - len(match[0].lstrip()), match.start() + len(match[0].rstrip()))
+        for match in re.finditer(r"[^.]+", text)
+        if match[0].strip()
+    )
+
+
+SPLITTERS: dict[SentenceSplit, Callable[[str], tuple[Sentence, ...]]] = {
+    "punkt": split_french,
+    "period": split_periods,
+}
+"""How sentences are found, by the name a configuration gives."""
+
+
+def sliding_sentences(sentences: Sequence[Sentence], size: int = 3, overlap: int = 2) -> tuple[Sentence, ...]:
+    """Join every ``size`` neighbouring sentences into one span, ``size - overlap`` sentences apart.
+
+    Args:
+        sentences: In reading order, of one paragraph.
+        size: Sentences per window, at least 1; fewer sentences make one window.
+        overlap: Sentences that two neighbouring windows share, below ``size``.
+
+    Returns:
+        Spans of the same text; the last one ends where the last sentence ends.
+
+    Raises:
+        ValueError: ``overlap`` is negative or not below ``size``.
+    """
+    if not 0 <= overlap < size:
+        raise ValueError(f"size is {size} and overlap {overlap}: overlap must be 0 to {size - 1}.")
+    behind_last_start = max(len(sentences) - overlap, min(len(sentences), 1))
+    firsts = range(0, behind_last_start, size - overlap)
+    return tuple(Sentence(sentences[i].start, sentences[min(i + size, len(sentences)) - 1].end) for i in firsts)
+
+
+@cache
+def _punkt() -> Any:
+    """Punkt with French abbreviations; made once a process."""
+    from nltk.tokenize.punkt import PunktLanguageVars, PunktParameters, PunktSentenceTokenizer
+
+    class French(PunktLanguageVars):  # type: ignore[misc]
+        sent_end_chars = (".", "?", "!", "…")
+
+    parameters = PunktParameters()
+    parameters.abbrev_types = set(_MID_SENTENCE)
+    return PunktSentenceTokenizer(parameters, lang_vars=French())
+
+
+def _block_sentences(block: str) -> list[tuple[int, int]]:
+    """The sentences of one block as untrimmed spans that together cover it."""
+    cuts = {start for start, _ in _punkt().span_tokenize(block) if start and block[start - 1].isspace()}
+    cuts.update(stop.end() for stop in _LETTERS_END.finditer(block) if _STARTER.match(block, stop.end()))
+    has_capitals = any(map(str.isupper, block))
+    spans, first = [], 0
+    for cut in sorted(cuts):
+        if not (_goes_on(block, first, cut, has_capitals) or _is_inside(block, first, cut)):
+            spans.append((first, cut))
+            first = cut
+    return [*spans, (first, len(block))]
+
+
+def _is_inside(block: str, first: int, cut: int) -> bool:
+    """Whether ``cut`` stands behind an abbreviation, given the next word, or before a quotation mark that goes on."""
+    if _QUOTE_GOES_ON.match(block, cut):
+        return True
+    last = _LAST_WORD.search(block[max(first, cut - 40) : cut])
+    if last is None:
+        return False
+    word = last[1].lower()
+    if word in _MID_SENTENCE:  # Punkt breaks even there before a dotted word: "av. J.-C."
+        return True
+    if word in _BEFORE_NUMBER:
+        return _NUMBER.match(block, cut) is not None
+    return (word in _BEFORE_NAME or _INITIALS.fullmatch(last[1]) is not None) and not _STARTER.match(block, cut)

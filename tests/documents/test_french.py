@@ -1,0 +1,158 @@
+import re
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from kohaku_ray.documents.french import SPLITTERS, sliding_sentences, split_french, split_periods
+from kohaku_ray.documents.model import Sentence
+from kohaku_ray.documents.sentences import MAX_CHARS
+
+
+def texts(text, split=split_french):
+    return [text[span.start : span.end] for span in split(text)]
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "M. Dupont et Mme. Le Gall ont reçu MM. Roy et Petit.",
+        "M. Le Pen et Mlle. Durand arrivent.",
+        "Le Dr. Martin et le Pr. Blanc opèrent.",
+        "Il cite l'art. 5 du code et l'art. L. 123-4.",
+        "Voir l'art. IV et le chap. 3, pp. 12-14, fig. B.",
+        "Des fruits, p. ex. Des Pommes, sont vendus.",
+        "Des fruits, c.-à-d. Pommes et poires.",
+        "Rome, fondée en 753 av. J.-C., grandit.",
+        "J.-P. Martin et J. Le Goff écrivent.",
+        "Le 12 sept. 2024 et le 3 janv. 2025, rien.",
+        "Le col. Martin et le gén. Dupuis parlent.",
+        "Il a cité Martin et al. 2021.",
+        "Ils vivent av. Foch et bd. Voltaire, à St. Malo.",
+        "Cela coûte 1.234,5 euros ou 3.5 euros.",
+        "La loi env. 12 articles, cf. Journal officiel.",
+        "« Que faire ? », demande-t-il.",
+        "« Que faire\u00a0? » demande-t-elle.",
+        "Des pommes, des poires, etc. sont vendues.",
+        "Il attend… puis il part.",
+        "1. Introduction",
+        "Consultez https://a.example/x.y?z=1.2 vite.",
+    ],
+)
+def test_does_not_split(text):
+    assert texts(text) == [text]
+
+
+@pytest.mark.parametrize(
+    ("first", "second"),
+    [
+        ("Il aime l'art.", "Le musée ouvre."),
+        ("De l'art.", "L'exposition ouvre."),
+        ("Ils étaient sept.", "Marie est partie."),
+        ("La réponse est no.", "Rien de plus."),
+        ("Elle manque de vitamine C.", "Les fruits en donnent."),
+        ("C'était en 52 av. J.-C.", "Les Gaulois perdent."),
+        ("Des pommes, etc.", "Paris en manque."),
+        ("« Nous irons. »", "Il part."),
+        ("Il part.", "« Nous irons », dit-elle."),
+        ("Il part.", "«\u00a0Nous irons\u00a0», dit-elle."),
+        ("“Non !”", "Il part."),
+        ("Qui vient ?", "Personne !"),
+        ("Il attend…", "Puis il part."),
+        ("Cela a duré jusqu'en 2023.", "Les travaux reprennent."),
+        ("Ils gagnent 3,5 %.", "Le taux monte."),
+        ("Fin (voir ci-dessous.)", "Suite du texte."),
+        ("Ils sont montés au col.", "Il neigeait."),
+        ("À l'arrêt.", "À la gare, rien."),
+        ("Il est né.", "Écoutez-le."),
+        ("tout en minuscules.", "rien ici."),
+    ],
+)
+def test_splits_at_a_real_end(first, second):
+    assert texts(f"{first} {second}") == [first, second]
+
+
+def test_blank_lines_and_list_items_break():
+    assert texts("Titre\n\nUn texte. Un autre.\n- un\n- deux") == ["Titre", "Un texte.", "Un autre.", "- un", "- deux"]
+
+
+PIECES = st.sampled_from(
+    [
+        "M. ",
+        "art. ",
+        "5",
+        "Le ",
+        "été",
+        ". ",
+        "? ",
+        "« ",
+        " »",
+        "…",
+        "J.-C. ",
+        "\n\n",
+        "- ",
+        "C. ",
+        "(",
+        ") ",
+        "’",
+        "\u00a0",
+    ]
+)
+ANY = st.one_of(st.text(), st.lists(PIECES, max_size=60).map("".join), PIECES.map(lambda piece: piece * 2500))
+
+
+@given(ANY)
+def test_spans_are_trimmed_ordered_bounded_and_lose_nothing(text):
+    behind = 0
+    for span in split_french(text):
+        assert behind <= span.start < span.end <= len(text)
+        assert span.end - span.start <= MAX_CHARS
+        assert text[span.start : span.end] == text[span.start : span.end].strip()
+        assert not text[behind : span.start].strip()
+        behind = span.end
+    assert not text[behind:].strip()
+
+
+@given(st.one_of(st.text(), st.text(". a\n\u00a0é")))
+def test_periods_split_as_the_source_does(text):
+    assert texts(text, split_periods) == [piece.strip() for piece in text.split(".") if piece.strip()]
+
+
+def test_a_configuration_names_the_two_splits():
+    text = "M. Roy paie 3.5 euros. Fin."
+    assert texts(text, SPLITTERS["punkt"]) == ["M. Roy paie 3.5 euros.", "Fin."]
+    assert texts(text, SPLITTERS["period"]) == ["M", "Roy paie 3", "5 euros", "Fin"]
+
+
+SPANS = [Sentence(3 * i, 3 * i + 2) for i in range(5)]
+
+
+@pytest.mark.parametrize(
+    ("n", "size", "overlap", "expected"),
+    [
+        (5, 3, 2, [(0, 8), (3, 11), (6, 14)]),
+        (5, 2, 0, [(0, 5), (6, 11), (12, 14)]),
+        (3, 3, 2, [(0, 8)]),
+        (2, 3, 2, [(0, 5)]),
+        (1, 3, 0, [(0, 2)]),
+        (4, 3, 1, [(0, 8), (6, 11)]),
+        (0, 3, 2, []),
+        (2, 1, 0, [(0, 2), (3, 5)]),
+    ],
+)
+def test_windows_slide_over_sentences(n, size, overlap, expected):
+    assert [(w.start, w.end) for w in sliding_sentences(SPANS[:n], size, overlap)] == expected
+
+
+@given(st.integers(1, 40), st.integers(1, 6), st.integers(0, 5))
+def test_windows_cover_all_and_none_lies_within_another(n, size, overlap):
+    if overlap >= size:
+        with pytest.raises(ValueError, match=re.escape(f"size is {size} and overlap {overlap}: overlap must be 0 to")):
+            sliding_sentences(SPANS, size, overlap)
+        return
+    windows = sliding_sentences([Sentence(i, i + 1) for i in range(n)], size, overlap)
+    assert {i for w in windows for i in range(w.start, w.end)} == set(range(n))
+    assert all(w.end - w.start <= size for w in windows)
+    ends = [w.end for w in windows]
+    assert len(set(ends)) == len(ends)
+    assert ends == sorted(ends)
