@@ -1,0 +1,296 @@
+"""Novels as plain text: one section per chapter, without what an e-text's distributor put around the book."""
+
+from __future__ import annotations
+
+import re
+from collections import Counter
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+
+from kohaku_ray.documents.content import decode_text
+from kohaku_ray.documents.ids import default_doc_id
+from kohaku_ray.documents.model import Document, Paragraph, Section
+from kohaku_ray.documents.numerals import number_of
+from kohaku_ray.documents.sentences import split_sentences
+from kohaku_ray.documents.text import PATH
+from kohaku_ray.errors import DataError
+
+MAX_TITLE_CHARS = 120
+"""A longer line is no heading."""
+
+PREAMBLE = "Preamble"
+"""Title of the section in front of the first chapter."""
+
+_CONTROL = re.compile(rb"[\x00-\x08\x0b\x0e-\x1f\x7f]")
+_START = re.compile(r"^\*{3}\s*START OF TH.*?\*{3}[ \t]*$|^\*END\*?THE SMALL PRINT.*$", re.MULTILINE | re.IGNORECASE)
+_END = re.compile(
+    r"^\*{3}\s*END OF TH|^End of (?:the |this )?Project Gutenberg|^\s*\*{3}\s*START: FULL LICENSE",
+    re.MULTILINE | re.IGNORECASE,
+)
+_FIELD = re.compile(r"^(Title|Author|Translator|Language):[ \t]*(\S.*(?:\n[ \t]+\S.*)*)", re.MULTILINE)
+_JOIN = {"Title": " ", "Author": ", ", "Translator": ", ", "Language": ", "}
+_CREDIT = re.compile(
+    r"(?:E-text prepared by|(?:This e-?text was )?produced by|Transcribed (?:from|by))\b", re.IGNORECASE
+)
+_HEADING = re.compile(
+    r"[ \t]*_?(?P<kind>CHAPTER|Chapter|PART|Part|BOOK|Book|VOLUME|Volume)[ \t]+(?:(?:THE|The|the)[ \t]+)?"
+    r"(?P<number>\d+|[A-Za-z]+(?:[ \t-]+[A-Za-z]+){0,4})(?P<rest>.*)"
+)
+_TITLE = re.compile(r"[ \t]*(?:[.:;,\]—–-]+[ \t]*(?P<marked>.*)|[ \t](?P<plain>.*)|)")
+_TITLE_START = re.compile(r"[^\W\da-z]|[\d“‘\"'([_—]")
+_LONE_TITLE = re.compile(r"[“‘\"'_]?[^\W\da-z].*[\w_]")
+_SENTENCE_END = re.compile(r"[.!?:][”’\"')\]_]*\Z")
+_PROSE_WORDS = 4
+
+
+@dataclass(slots=True)
+class _Heading:
+    """A line that may head a division, and the paragraphs before the next one."""
+
+    kind: str
+    number: int
+    line: str
+    bare: bool
+    paragraphs: list[str] = field(default_factory=list)
+
+    @property
+    def key(self) -> tuple[str, int]:
+        """What it shares with its line in a table of contents, however the number and title are written there."""
+        return self.kind, self.number
+
+
+def parse_novel(name: str, data: bytes) -> Document:
+    """Parse a novel.
+
+    Chapters begin at CHAPTER, PART, BOOK or VOLUME with a roman, arabic or spelled-out number at the start of a
+    paragraph; divisions over chapters lead their titles (``PART ONE › CHAPTER II THE STORM``). A table of contents is
+    dropped. What stands in front of the first chapter is kept when it has prose. Without chapters the whole book is one
+    section. Lines stay as they are wrapped.
+
+    Args:
+        name: The file, for messages and the ``doc_id``.
+        data: UTF-8 or UTF-16 with its mark; bytes that are no UTF-8 are read as Windows-1252, Latin-1's superset.
+
+    Returns:
+        The book. Each paragraph's attributes are ``book``, ``chapter`` (the section's title), ``chapter_number``
+        (counted through the book, 0 in front of the first) and ``progress_pct`` (100 · number / chapters).
+
+    Raises:
+        DataError: The content is no text, or nothing is left between the e-text's header and footer.
+    """
+    text = _decode(name, data)
+    header, body = _book(text)
+    fields = {match[1].lower(): re.sub(r"\s*\n\s*", _JOIN[match[1]], match[2]) for match in _FIELD.finditer(header)}
+    doc_id = default_doc_id(name)
+    title = fields.pop("title", doc_id)
+    sections = novel_sections(body, title)
+    if not sections:
+        raise DataError(f"{name} has no text: the book is empty between its header and footer: give the whole file.")
+    return Document(doc_id, title, sections, fields)
+
+
+def novel_sections(text: str, book: str) -> tuple[Section, ...]:
+    """Cut a novel's text into chapters; see `parse_novel`.
+
+    Args:
+        text: The book without an e-text's header and footer.
+        book: Its title, for the attributes, and for the section of a book without chapters.
+
+    Returns:
+        Sections with at least one paragraph each; none for a text without words.
+    """
+    front, headings = _read(text)
+    headings, extra = _without_contents(headings)
+    front += extra
+    if not headings:
+        return _section(book, front, book, 1, 100.0)
+    leaf = _leaf(headings)
+    n_chapters = sum(heading.kind == leaf for heading in headings)
+    sections = _section(PREAMBLE, front, book, 0, 0.0) if any(map(_is_prose, front)) else ()
+    above: list[_Heading] = []
+    number = 0
+    for heading in headings:
+        kinds = [upper.kind for upper in above]
+        if heading.kind in kinds:
+            del above[kinds.index(heading.kind) :]
+        paragraphs = heading.paragraphs
+        if heading.kind == leaf:
+            number += 1
+            paragraphs = paragraphs or [heading.line]  # a chapter without text stays one
+        elif not any(map(_is_prose, paragraphs)):
+            paragraphs = []
+        title = PATH.join(part.line for part in (*above, heading))
+        sections += _section(title, paragraphs, book, number, round(100 * number / n_chapters, 2))
+        if heading.kind != leaf:
+            above.append(heading)
+    return sections
+
+
+def check_books(books: Sequence[Document]) -> None:
+    """Refuse a book that is there twice.
+
+    Raises:
+        DataError: Two documents have the same text; the message names both.
+    """
+    seen: dict[tuple[str, ...], str] = {}
+    for book in books:
+        text = tuple(" ".join(part.text.split()) for section in book.sections for part in section.paragraphs)
+        other = seen.setdefault(text, book.doc_id)
+        if other != book.doc_id:
+            raise DataError(f"{book.doc_id!r} and {other!r} are the same book, word for word: remove one of the files.")
+
+
+def _decode(name: str, data: bytes) -> str:
+    try:
+        return decode_text(name, data)
+    except DataError:
+        if _CONTROL.search(data):
+            raise
+    try:
+        text = data.decode("cp1252")
+    except UnicodeDecodeError:
+        text = data.decode("latin-1")
+    return text.replace("\r\n", "\n").replace("\r", "\n")
+
+
+def _book(text: str) -> tuple[str, str]:
+    """An e-text's header, empty without one, and the book between header and footer."""
+    start = max((match.end() for match in _START.finditer(text)), default=0)
+    end = _END.search(text, start)
+    return text[:start], text[start : end.start() if end else len(text)]
+
+
+def _read(text: str) -> tuple[list[str], list[_Heading]]:
+    """The paragraphs in front of the first heading, and every heading with those under it."""
+    front: list[str] = []
+    headings: list[_Heading] = []
+    lines = [line.rstrip() for line in text.replace("\f", "\n\n").split("\n")]
+    for block in re.split(r"\n{2,}", "\n".join(lines)):
+        found, body = _split_block(block.strip("\n"))
+        headings += found
+        under = headings[-1].paragraphs if headings else front
+        if body.strip() and not (not headings and _CREDIT.match(body.strip())):
+            under.append(body)
+    for heading in headings:
+        _take_title(heading)
+    return front, headings
+
+
+def _split_block(block: str) -> tuple[list[_Heading], str]:
+    """The headings that a block of lines begins with, and the text that is left of it."""
+    lines = block.split("\n")
+    headings: list[_Heading] = []
+    for i, line in enumerate(lines):
+        heading = _heading(line)
+        if heading is None:
+            rest = lines[i:]
+            if headings and _continues(headings[-1], rest):
+                headings[-1].line = " ".join([headings[-1].line, *(part.strip() for part in rest)])
+                return headings, ""
+            if headings and rest[0][:1].islower():
+                return [], block  # "Chapter V. The captain said that he" is the first line of a paragraph
+            return headings, "\n".join(rest)
+        headings.append(heading)
+    return headings, ""
+
+
+def _heading(line: str) -> _Heading | None:
+    """A line as a heading: kind, number, and behind it nothing or what can begin a title."""
+    match = _HEADING.fullmatch(line)
+    if match is None or len(line.strip()) > MAX_TITLE_CHARS:
+        return None
+    words = re.split(r"([ \t-]+)", match["number"])
+    for n in range(len(words), 0, -2):  # the longest number: FORTY-TWO before FORTY
+        number = number_of("".join(words[:n]))
+        if number is None:
+            continue
+        title = _TITLE.fullmatch("".join(words[n:]) + match["rest"])
+        text = (title["marked"] or title["plain"] or "").strip() if title else ""
+        if title is not None and (not text or _TITLE_START.match(text)):
+            return _Heading(match["kind"].lower(), number, line.strip().strip("_"), bare=not text)
+    return None
+
+
+def _continues(heading: _Heading, rest: Sequence[str]) -> bool:
+    """Whether the lines right under a heading are its title, or the rest of one that was wrapped."""
+    text = " ".join(rest).strip()
+    if len(rest) > 2 or len(text) > MAX_TITLE_CHARS:
+        return False
+    shouted = heading.line.isupper() or heading.line.startswith(heading.kind.upper())
+    return text.isupper() or not _SENTENCE_END.search(text) or (text[0].islower() and shouted)
+
+
+def _take_title(heading: _Heading) -> None:
+    """Move a title that stands by itself under a bare ``CHAPTER I`` into the heading."""
+    first, *rest = heading.paragraphs or [""]
+    line = first.strip()
+    if not (heading.bare and rest and "\n" not in first and 0 < len(line) <= MAX_TITLE_CHARS):
+        return
+    if line.isupper() or _LONE_TITLE.fullmatch(line):
+        heading.line += " " + line
+        del heading.paragraphs[0]
+
+
+def _without_contents(headings: Sequence[_Heading]) -> tuple[list[_Heading], list[str]]:
+    """Drop tables of contents: two or more headings of a kind without text, most of which come again behind.
+
+    Args:
+        headings: Of the whole book.
+
+    Returns:
+        The headings of divisions, and the text under a table's last line, which belongs to no division (a preface).
+    """
+    kept: list[_Heading] = []
+    extra: list[str] = []
+    start = 0
+    while start < len(headings):
+        texts = (i for i in range(start, len(headings)) if any(map(_SENTENCE_END.search, headings[i].paragraphs)))
+        last = next(texts, len(headings) - 1)
+        end = _contents_end(headings[start : last + 1]) + start
+        again = {heading.key for heading in headings[end:]}
+        table = headings[start:end]
+        kinds = Counter(heading.kind for heading in table)
+        if max(kinds.values(), default=0) > 1 and 2 * sum(heading.key in again for heading in table) > len(table):
+            extra += table[-1].paragraphs if end > last else []
+        else:
+            kept += table
+        kept += headings[end : last + 1]
+        start = last + 1
+    return kept, extra
+
+
+def _contents_end(run: Sequence[_Heading]) -> int:
+    """Where a table of contents would end in a run of headings of which only the last has text.
+
+    The last is the book's first chapter, and the divisions directly over it lead to it, when its number is that of the
+    first of its kind in the run; else it is the table's last line.
+    """
+    last = run[-1]
+    if len(run) == 1 or next(heading for heading in run if heading.kind == last.kind).key != last.key:
+        return len(run)
+    return max((i for i, heading in enumerate(run[:-1], 1) if heading.kind == last.kind), default=0)
+
+
+def _leaf(headings: Sequence[_Heading]) -> str:
+    """The kind of division that is a chapter: the most numerous, of two the one that comes later."""
+    counts = Counter(heading.kind for heading in reversed(headings))
+    return max(counts, key=lambda kind: counts[kind])
+
+
+def _is_prose(paragraph: str) -> bool:
+    """Whether a paragraph is text rather than a line of a title page."""
+    words = paragraph.split()
+    small = sum(word[0].islower() for word in words)
+    return len(words) >= _PROSE_WORDS and 2 * small >= len(words) and _SENTENCE_END.search(paragraph) is not None
+
+
+def _section(title: str, texts: Iterable[str], book: str, number: int, progress_pct: float) -> tuple[Section, ...]:
+    """One section, or none when nothing stands in it."""
+    attributes: Mapping[str, str | float | int | None] = {
+        "book": book,
+        "chapter": title,
+        "chapter_number": number,
+        "progress_pct": progress_pct,
+    }
+    paragraphs = tuple(Paragraph(text, split_sentences(text), attributes=attributes) for text in texts)
+    return (Section(title, paragraphs),) if paragraphs else ()
