@@ -13,6 +13,7 @@ from typing import Any, Literal
 
 from kohaku_ray.documents.model import Sentence
 from kohaku_ray.documents.sentences import _blocks, _bounded, _goes_on, _words
+from kohaku_ray.errors import ConfigError
 
 SentenceSplit = Literal["punkt", "period"]
 
@@ -94,10 +95,10 @@ def sliding_sentences(sentences: Sequence[Sentence], size: int = 3, overlap: int
         Spans of the same text; the last one ends where the last sentence ends.
 
     Raises:
-        ValueError: ``overlap`` is negative or not below ``size``.
+        ConfigError: ``overlap`` is negative or not below ``size``.
     """
     if not 0 <= overlap < size:
-        raise ValueError(f"size is {size} and overlap {overlap}: overlap must be 0 to {size - 1}.")
+        raise ConfigError(f"size is {size} and overlap {overlap}: overlap must be 0 to {size - 1}.")
     behind_last_start = max(len(sentences) - overlap, min(len(sentences), 1))
     firsts = range(0, behind_last_start, size - overlap)
     return tuple(Sentence(sentences[i].start, sentences[min(i + size, len(sentences)) - 1].end) for i in firsts)

@@ -7,6 +7,7 @@ from hypothesis import strategies as st
 from kohaku_ray.documents.french import SPLITTERS, sliding_sentences, split_french, split_periods
 from kohaku_ray.documents.model import Sentence
 from kohaku_ray.documents.sentences import MAX_CHARS
+from kohaku_ray.errors import ConfigError
 
 
 def texts(text, split=split_french):
@@ -147,7 +148,7 @@ def test_windows_slide_over_sentences(n, size, overlap, expected):
 @given(st.integers(1, 40), st.integers(1, 6), st.integers(0, 5))
 def test_windows_cover_all_and_none_lies_within_another(n, size, overlap):
     if overlap >= size:
-        with pytest.raises(ValueError, match=re.escape(f"size is {size} and overlap {overlap}: overlap must be 0 to")):
+        with pytest.raises(ConfigError, match=re.escape(f"size is {size} and overlap {overlap}: overlap must be 0 to")):
             sliding_sentences(SPANS, size, overlap)
         return
     windows = sliding_sentences([Sentence(i, i + 1) for i in range(n)], size, overlap)
