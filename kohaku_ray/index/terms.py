@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import functools
+import re
+import unicodedata
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from importlib import resources
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 import numpy.typing as npt
@@ -20,16 +22,49 @@ _EDGES = "'\"`‘’“”."
 """Stripped off both ends of a token: the tokenizer cuts a full stop only at the very end of a text."""
 
 
-def tokenise(text: str) -> list[str]:
-    """Split a text into search terms: NLTK word tokens, lower-cased, without stop words and bare punctuation."""
-    words = (word.strip(_EDGES) for word in _word_tokenizer().tokenize(text.lower()))
-    return [word for word in words if word not in stop_words() and any(map(str.isalnum, word))]
+Language = Literal["en", "fr"]
+"""What a text is written in: how it is split into terms."""
+
+_STOP_WORD_FILES: Mapping[Language, str] = {"en": "stopwords.txt", "fr": "stopwords_fr.txt"}
+
+_ELISION = re.compile(r"(?<!\w)(?:[cdjlmnst]|qu|jusqu|lorsqu|puisqu|quoiqu)'(?=\w)")
+_INVERSION = re.compile(r"-(?:t-)?(?:ce|ci|elles?|ils?|je|là|on|tu)\Z")
+
+
+def tokenise(text: str, language: Language = "en") -> list[str]:
+    """Split a text into search terms: NLTK word tokens, lower-cased, without stop words and bare punctuation.
+
+    French also loses its elisions ("l'énergie" → "énergie") and the pronouns of inversions ("dit-il" → "dit"), and its
+    words are stemmed by NLTK's Snowball stemmer.
+    """
+    lowered = text.lower()
+    if language == "fr":
+        lowered = _ELISION.sub("", unicodedata.normalize("NFC", lowered).replace("’", "'"))
+    words = [word.strip(_EDGES) for word in _word_tokenizer().tokenize(lowered)]
+    if language == "fr":
+        words = [_INVERSION.sub("", word) for word in words]
+    kept = [word for word in words if word not in stop_words(language) and any(map(str.isalnum, word))]
+    return kept if language == "en" else list(map(_french_stem, kept))
 
 
 @functools.cache
-def stop_words() -> frozenset[str]:
+def stop_words(language: Language = "en") -> frozenset[str]:
     """Words that say nothing about what a text is about."""
-    return frozenset(resources.files(__package__).joinpath("stopwords.txt").read_text(encoding="utf-8").split())
+    name = _STOP_WORD_FILES[language]
+    return frozenset(resources.files(__package__).joinpath(name).read_text(encoding="utf-8").split())
+
+
+@functools.lru_cache(maxsize=2**18)
+def _french_stem(word: str) -> str:
+    """The stem of a word; kept, for it takes twice as long as splitting."""
+    return str(_french_stemmer().stem(word))
+
+
+@functools.cache
+def _french_stemmer() -> Any:
+    from nltk.stem.snowball import FrenchStemmer
+
+    return FrenchStemmer()
 
 
 @functools.cache
