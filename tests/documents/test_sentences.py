@@ -4,6 +4,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from nltk.tokenize.punkt import PunktParameters, PunktSentenceTokenizer
+from properties import scaled
 
 from kohaku_ray.documents import sentences as module
 from kohaku_ray.documents.sentences import MAX_CHARS, split_lines, split_sentences, whole_text
@@ -159,7 +160,7 @@ PIECES = st.sampled_from(
 
 
 @pytest.mark.parametrize("split", [split_sentences, split_lines, whole_text])
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=scaled(150))
 @given(text=st.one_of(st.text(), st.lists(PIECES, max_size=60).map("".join), PIECES.map(lambda piece: piece * 2500)))
 def test_spans_are_trimmed_ordered_bounded_and_lose_nothing(split, text):
     spans = split(text)
@@ -174,14 +175,14 @@ def test_spans_are_trimmed_ordered_bounded_and_lose_nothing(split, text):
     assert not text[behind:].strip()
 
 
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=scaled(100))
 @given(st.integers(0, 10**6), st.integers(0, 10**6), st.sampled_from(["kWh", "W", "%", "t CO2e", "GPU-hours"]))
 def test_a_decimal_with_a_unit_is_never_cut(whole, fraction, unit):
     text = f"The run used {whole}.{fraction} {unit} in all. Nothing else counted."
     assert sentences(text) == [f"The run used {whole}.{fraction} {unit} in all.", "Nothing else counted."]
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=scaled(60))
 @given(
     st.lists(
         st.sampled_from(["It ran well.", "We use 3.5 kW.", "See Fig. 2.", "Was it so?", "Stop!"]),
@@ -237,7 +238,7 @@ def test_skipping_plain_ends_changes_nothing_of_punkt(words):
     assert spaced(text, module._punkt_starts(text)) == spaced(text, [start for start, _ in spans])
 
 
-@settings(max_examples=300)
+@settings(max_examples=scaled(300))
 @given(st.text("aB.?! \n\"')]-”「é1,;"))
 def test_sentences_begin_where_punkt_begins_them(text):
     spans = module._punkt().span_tokenize(text)

@@ -14,6 +14,7 @@ from typing import Any
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from properties import scaled
 
 from kohaku_ray.ensemble.decide import default_waves, settled
 from kohaku_ray.ensemble.vote import Ballot, Verdict, VoteRule, vote
@@ -162,7 +163,7 @@ rules = st.sampled_from(RULES).flatmap(
 stops = st.sampled_from(["value", "row"])
 
 
-@settings(max_examples=400, deadline=None)
+@settings(max_examples=scaled(400))
 @given(casts(), rules)
 def test_what_is_settled_is_what_all_members_decide(cast, rule):
     cast = signed(cast)
@@ -174,7 +175,7 @@ def test_what_is_settled_is_what_all_members_decide(cast, rule):
         assert all(holds(stop, vote(cast[:k], rule), full) for k, state in enumerate(states) if state)
 
 
-@settings(max_examples=400, deadline=None)
+@settings(max_examples=scaled(400))
 @given(casts(most=14), st.integers(1, 8), rules, stops, st.data())
 def test_a_large_ensemble_is_settled_where_the_rest_agreeing_on_anything_moves_nothing(cast, n_left, rule, stop, data):
     worst = worst_letters(cast, rule)

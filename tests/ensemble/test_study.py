@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from properties import scaled
 
 from kohaku_ray.ensemble import count
 from kohaku_ray.ensemble.aggregate import run_vote
@@ -99,7 +100,7 @@ def studies(draw):
     return table, draw(st.lists(members, min_size=1, max_size=4)), draw(st.lists(rules, min_size=1, max_size=6))
 
 
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=scaled(200))
 @given(studies())
 def test_every_cell_is_what_vote_says(study):
     table, drawn, chosen = study

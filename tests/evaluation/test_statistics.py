@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from properties import scaled
 from scipy import stats
 
 from kohaku_ray.errors import DataError
@@ -163,7 +164,7 @@ class TestBootstrap:
         assert found.high - found.mean > found.mean - found.low > 0
 
     @given(st.lists(DIFFERENCE, min_size=0, max_size=25))
-    @settings(max_examples=50)
+    @settings(max_examples=scaled(50))
     def test_it_is_defined_ordered_and_repeatable(self, d):
         found = paired_bootstrap(d, 199)
         assert_defined_or_reasoned(found)

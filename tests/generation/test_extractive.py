@@ -15,6 +15,7 @@ import jsonschema
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from properties import scaled
 
 from kohaku_ray.documents.parse import parse_file
 from kohaku_ray.errors import ContextOverflowError, ModelError
@@ -222,7 +223,7 @@ def test_the_settings_are_in_the_identity():
     st.lists(st.text(max_size=80), max_size=3),
     st.sampled_from([None, "", "MWh", "is_blank", "%"]),
 )
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=scaled(60))
 def test_any_text_gets_an_answer_and_a_plan(question, texts, unit):
     variables = {"question": question, "answer_unit": unit, "n_queries": 3, "snippets": [("d", text) for text in texts]}
     prediction = parse_answer(chat({**variables, "role": "answer"}), ["d"])

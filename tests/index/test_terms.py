@@ -2,6 +2,7 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from properties import scaled
 from rank_bm25 import BM25Okapi
 
 from kohaku_ray.errors import ConfigError, DataError
@@ -33,7 +34,7 @@ def test_tokens():
     assert {"the", "of", "n't"} <= stop_words()
 
 
-@settings(max_examples=80, deadline=None)
+@settings(max_examples=scaled(80))
 @given(
     st.lists(texts, min_size=1, max_size=12).filter(lambda given: any(map(str.split, given))),
     st.lists(st.sampled_from([*WORDS, "unknown"]), max_size=8).map(" ".join),

@@ -3,6 +3,7 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from properties import scaled
 
 from kohaku_ray.errors import ConfigError, DataError, IndexMismatchError
 from kohaku_ray.index.hits import Hits
@@ -29,7 +30,7 @@ def assert_same(got: Hits, expected: Hits) -> None:
     assert got.scores.tobytes() == expected.scores.tobytes()
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=scaled(60))
 @given(
     n=st.integers(1, 400),
     n_distinct=st.integers(1, 400),
@@ -85,7 +86,7 @@ def test_approximate_factories_find_most_and_score_exactly(factory):
         assert (np.diff(hit.scores) <= 0).all()
 
 
-@settings(max_examples=25, deadline=None)
+@settings(max_examples=scaled(25))
 @given(n_parts=st.integers(1, 7), top_k=st.integers(1, 30), seed=st.integers(0, 999))
 def test_the_best_of_the_shards_are_the_best_of_the_whole(n_parts, top_k, seed):
     vectors = random_units(40, 8, seed)[np.random.default_rng(seed).integers(0, 40, 120)]

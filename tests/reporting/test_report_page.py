@@ -9,6 +9,7 @@ import pyarrow.parquet as pq
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
+from properties import scaled
 from run_files import CONFIG, answer, ballot, index, match, plan, small_run, small_truth, usage, write_run, write_truth
 
 from kohaku_ray.errors import DataError
@@ -253,7 +254,7 @@ def test_hostile_text_is_shown_and_does_nothing(tmp_path, url):
     assert not [a for t, a in Tags(page).tags if t == "a" and not a["href"].startswith("#")]
 
 
-@settings(max_examples=5, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(max_examples=scaled(5), suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(
     st.lists(
         st.sampled_from(
