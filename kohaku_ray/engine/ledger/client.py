@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import os
 import threading
+import uuid
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any
@@ -23,22 +24,31 @@ from kohaku_ray.generation.seeds import request_key
 
 
 class Ledger:
-    """The asker's side: one object a process, cheap to pickle."""
+    """The asker's side: one object per process, cheap to pickle; its copies belong to the same run."""
 
-    def __init__(self, shards: Sequence[Any]) -> None:
+    def __init__(self, shards: Sequence[Any], run: str | None = None) -> None:
+        """Ask these shards.
+
+        Args:
+            shards: Actors, by the number of their shard.
+            run: Name of the run that asks; None: a new one.
+        """
         self._shards = list(shards)
+        self._run = run or uuid.uuid4().hex
         self._waiting: dict[int, list[tuple[str, asyncio.Future[Entry | None]]]] = {}
 
-    def __reduce__(self) -> tuple[type[Ledger], tuple[list[Any]]]:
-        """Pickle the handles alone: futures belong to one process."""
-        return Ledger, (self._shards,)
+    def __reduce__(self) -> tuple[type[Ledger], tuple[list[Any], str]]:
+        """Pickle the handles and the run's name alone: futures belong to one process."""
+        return Ledger, (self._shards, self._run)
 
-    async def ask(self, request: ChatRequest, application: str) -> Asked:
+    async def ask(self, request: ChatRequest, application: str, again: bool = False) -> Asked:
         """Return the recorded reply of a request, or have the call made.
 
         Args:
             request: What to ask; its key decides the shard.
             application: Serve application that answers.
+            again: Ignore a recorded reply, once per run and key: the call is made anew and its reply replaces the
+                recorded one for everybody. Where the new call fails, the old reply stays.
 
         Raises:
             ModelError: The backend refused or failed for good.
@@ -46,10 +56,10 @@ class Ledger:
         """
         key = request_key(request)
         shard = shard_of(key, len(self._shards))
-        recorded = await self._lookup(shard, key)
-        if recorded is not None:
+        if not again and (recorded := await self._lookup(shard, key)) is not None:
             return Asked(recorded, "ledger", key)
-        asked: Asked | Refused = await self._shards[shard].ask.remote(key, request, application)
+        run = self._run if again else None
+        asked: Asked | Refused = await self._shards[shard].ask.remote(key, request, application, run)
         if isinstance(asked, Refused):
             asked.raise_()
         assert isinstance(asked, Asked)
@@ -103,7 +113,8 @@ class Ledger:
             entries = await self._shards[shard].lookup.remote([key for key, _ in waiting])
         except BaseException as error:
             for _, future in waiting:
-                future.set_exception(error)
+                if not future.done():
+                    future.set_exception(error)
             return
         for (_, future), entry in zip(waiting, entries, strict=True):
             if not future.done():
@@ -121,17 +132,27 @@ def open_ledger(config: LedgerConfig) -> Ledger:
     path = config.path if "://" in config.path else os.path.abspath(config.path)
     SegmentStore(path)
     first = _shard_actor(path, 0, config.shards, config)
-    state = ray_get(first.ready.remote())
-    if state["failure"] is not None:
-        ray.kill(first, no_restart=True)
-        raise DataError(state["failure"])
+    [state] = _opened([first])
     # The job that came first decided how the keys are split.
     n_shards = int(state["n_shards"])
     others = [_shard_actor(path, shard, n_shards, config) for shard in range(1, n_shards)]
-    ray_get([shard.ready.remote() for shard in others])
+    _opened(others)
     if state["n_torn"]:
         say(f"ledger  {state['n_torn']} torn segments of {path} left alone: their replies are asked again")
     return Ledger([first, *others])
+
+
+def _opened(shards: Sequence[Any]) -> list[dict[str, Any]]:
+    """Wait until shards are ready; one that fails goes on: it tries again, and may hold replies of another job.
+
+    Raises:
+        DataError: One of them cannot open the path, or cannot write there.
+    """
+    states: list[dict[str, Any]] = ray_get([shard.ready.remote() for shard in shards])
+    for state in states:
+        if state["failure"] is not None:
+            raise DataError(state["failure"])
+    return states
 
 
 def _shard_actor(path: str, shard: int, n_shards: int, config: LedgerConfig) -> Any:

@@ -32,6 +32,7 @@ SEGMENT_SCHEMA = pa.schema(
         ("gpu_s", pa.float64()),
         ("joules", pa.float64()),
         ("call_s", pa.float64()),
+        ("generation", pa.int64()),
     ]
 )
 
@@ -47,11 +48,13 @@ class Entry:
         reply: What the model said.
         model: Identity of the model.
         call_s: Seconds from the call to its reply: waiting for a replica and the replica's own.
+        generation: How many replies to the same call it replaces, one after the other.
     """
 
     reply: Reply
     model: str
     call_s: float
+    generation: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,7 +62,7 @@ class Loaded:
     """What a directory of segments holds.
 
     Attributes:
-        entries: Replies by key; the first recorded wins.
+        entries: Replies by key: the latest generation, and within a generation the first recorded.
         n_segments: Readable segments.
         n_torn: Segments that could not be read, and were left alone.
     """
@@ -84,7 +87,8 @@ class SegmentStore:
             tables = self._tables()  # merged away while we read
         for table in tables.values():
             for row in (table or _EMPTY).to_pylist():
-                if mine(row["key"]) and row["key"] not in entries:
+                held = entries.get(row["key"])
+                if mine(row["key"]) and (held is None or held.generation < row["generation"]):
                     entries[row["key"]] = _entry(row)
         n_torn = sum(table is None for table in tables.values())
         return Loaded(entries, len(tables) - n_torn, n_torn)
@@ -93,12 +97,12 @@ class SegmentStore:
         """Write one segment and return its name.
 
         Raises:
-            DataError: The disk is full or the directory cannot be written.
+            DataError: The disk is full or the directory cannot be written, or as ``segment_table``.
         """
-        rows = [_row(key, entry) for key, entry in entries]
+        table = segment_table(entries)
         # Time first, so that names sort by age; a random part, so that two writers never meet.
         name = f"{FOLDER}/{time.time_ns():020d}-{uuid.uuid4().hex[:8]}.arrow"
-        self._directory.write_arrow(f"{name}.tmp", pa.Table.from_pylist(rows, schema=SEGMENT_SCHEMA))
+        self._directory.write_arrow(f"{name}.tmp", table)
         self._directory.rename(f"{name}.tmp", name)
         return name
 
@@ -152,18 +156,41 @@ class SegmentStore:
         for name in self._directory.names():
             if name.startswith(f"{FOLDER}/") and name.endswith(".arrow"):
                 try:
-                    found[name] = self._directory.read_arrow(name).select(SEGMENT_SCHEMA.names)
+                    found[name] = _completed(self._directory.read_arrow(name))
                 except (DataError, KeyError):
                     found[name] = None
         return found
 
 
+def segment_table(entries: Iterable[tuple[str, Entry]]) -> pa.Table:
+    """Lay entries out as the table of a segment.
+
+    Raises:
+        DataError: No table can hold one of them, such as a text with a lone surrogate or a count beyond int64.
+    """
+    try:
+        return pa.Table.from_pylist([_row(key, entry) for key, entry in entries], schema=SEGMENT_SCHEMA)
+    except (pa.ArrowException, ValueError, TypeError, OverflowError) as error:
+        raise DataError(
+            f"a reply cannot be recorded ({type(error).__name__}: {error}): its server must send text that UTF-8 can "
+            "hold and counts that int64 can hold"
+        ) from error
+
+
+def _completed(table: pa.Table) -> pa.Table:
+    """Give a segment written before replies could be replaced its ``generation``."""
+    if "generation" not in table.column_names:
+        table = table.append_column("generation", pa.repeat(pa.scalar(0, pa.int64()), len(table)))
+    return table.select(SEGMENT_SCHEMA.names)
+
+
 def _row(key: str, entry: Entry) -> dict[str, object]:
-    return {"key": key, "model": entry.model, "call_s": entry.call_s, **asdict(entry.reply)}
+    own = {"key": key, "model": entry.model, "call_s": entry.call_s, "generation": entry.generation}
+    return own | asdict(entry.reply)
 
 
 def _entry(row: dict[str, object]) -> Entry:
     fields = dict(row)
     fields.pop("key")
-    model, call_s = str(fields.pop("model")), float(fields.pop("call_s"))  # type: ignore[arg-type]
-    return Entry(Reply(**fields), model, call_s)  # type: ignore[arg-type]
+    own = {name: fields.pop(name) for name in ("model", "call_s", "generation")}
+    return Entry(Reply(**fields), **own)  # type: ignore[arg-type]

@@ -10,15 +10,17 @@ import asyncio
 import hashlib
 import time
 from collections.abc import Sequence
+from contextlib import suppress
+from dataclasses import replace
 from typing import Any
 
 import ray
-from ray.exceptions import RayError, RayTaskError
+from ray.exceptions import RayActorError, RayError, RayTaskError
 
 from kohaku_ray.engine.cluster import NAMESPACE
 from kohaku_ray.engine.errors import ReplicaLostError, message_of, root_cause
 from kohaku_ray.engine.ledger.protocol import IDLE_EXIT_S, Asked, Refused, shard_name, shard_of
-from kohaku_ray.engine.ledger.segments import Entry, SegmentStore
+from kohaku_ray.engine.ledger.segments import Entry, SegmentStore, segment_table
 from kohaku_ray.engine.serving.placement import counts_of
 from kohaku_ray.errors import DataError, ModelError, TransientModelError
 from kohaku_ray.generation.request import ChatRequest
@@ -27,6 +29,7 @@ from kohaku_ray.records import Reply
 REPLICA_TRIES = 5
 """Tries of a call whose replica died under it."""
 LEASE_RENEWAL_S = 5.0
+"""How often the lease is renewed, and an idle shard looked for."""
 
 
 class LedgerShard:
@@ -41,24 +44,31 @@ class LedgerShard:
         self._in_flight: dict[str, asyncio.Task[Asked | Refused]] = {}
         self._handles: dict[str, Any] = {}
         self._siblings: dict[int, Any] = {}
-        self._background: asyncio.Task[None] | None = None
+        self._renewed: set[tuple[str, str]] = set()
+        self._background: dict[str, asyncio.Task[None]] = {}
         self._last_used = time.monotonic()
-        self._flushing = asyncio.Lock()
+        self._flushing, self._holding = asyncio.Lock(), asyncio.Lock()
+        self._is_open = False
         self._lease_failure: str | None = None
         self._write_failure: str | None = None
         self._n_torn = 0
-        try:
-            self._open()
-        except DataError as error:
-            self._lease_failure = str(error)
+        self._hold()
 
     @property
     def _failure(self) -> str | None:
         return self._lease_failure or self._write_failure
 
     async def ready(self) -> dict[str, Any]:
-        """Say how the shard stands: its failure, if any, the number of shards, what it loaded."""
+        """Say how the shard stands: its failure, if any, the number of shards, what it loaded.
+
+        A failure is tried again first: whoever comes now sees whether it lasts.
+        """
         self._touch()
+        if self._lease_failure is not None:
+            await self._keep_hold()
+        if self._write_failure is not None:
+            with suppress(DataError):
+                await self.flush()
         return {
             "failure": self._failure,
             "n_shards": self._n_shards,
@@ -75,21 +85,35 @@ class LedgerShard:
         self._touch()
         return [self._entries.get(key) for key in keys]
 
-    async def ask(self, key: str, request: ChatRequest, application: str) -> Asked | Refused:
-        """Return the reply of a key, making the call when nobody has, or joining it when somebody is."""
+    async def ask(
+        self, key: str, request: ChatRequest, application: str, again_for: str | None = None
+    ) -> Asked | Refused:
+        """Return the reply of a key, making the call when nobody has, or joining it when somebody is.
+
+        Args:
+            key: What the reply is recorded under.
+            request: What to ask.
+            application: Serve application that answers.
+            again_for: Name of a run for which a recorded reply is replaced by a new one, once; None: it is returned.
+        """
         self._touch()
+        if not self._is_open:
+            await self._keep_hold()
         if self._failure is not None:
             return Refused("DataError", self._failure)
-        if key in self._entries:
+        if key in self._entries and (again_for is None or (again_for, key) in self._renewed):
             return Asked(self._entries[key], "ledger", key)
         call = self._in_flight.get(key)
-        if call is not None:
-            joined = await asyncio.shield(call)
-            return joined if isinstance(joined, Refused) else Asked(joined.entry, "joined", key)
-        call = asyncio.create_task(self._make(key, request, application))
-        self._in_flight[key] = call
+        is_joined = call is not None
+        if call is None:
+            call = self._in_flight[key] = asyncio.create_task(self._make(key, request, application))
         # Shielded: an asker that dies does not take the call with it.
-        return await asyncio.shield(call)
+        asked = await asyncio.shield(call)
+        if isinstance(asked, Refused):
+            return asked
+        if again_for is not None:
+            self._renewed.add((again_for, key))
+        return replace(asked, source="joined") if is_joined else asked
 
     async def flush(self) -> int:
         """Write what is in memory alone, and wait for whoever writes already; returns how many replies that were.
@@ -102,29 +126,51 @@ class LedgerShard:
             try:
                 if entries:
                     await asyncio.to_thread(self._store.write, entries)
-            except DataError as error:
+            except BaseException as error:
                 self._unflushed = entries + self._unflushed
-                self._write_failure = str(error)
-                raise
-            if entries:
-                self._write_failure = None
+                if not isinstance(error, Exception):
+                    raise
+                self._write_failure = self._said("write", error)
+                raise DataError(self._write_failure) from error
+            self._write_failure = None
             return len(entries)
+
+    def _hold(self) -> None:
+        """Open the path, or renew its lease once it is open; whether that worked is the lease failure."""
+        try:
+            if not self._is_open:
+                self._open()
+            elif self._shard == 0:
+                self._store.acquire_lease(self._owner)
+            self._lease_failure = None
+        except Exception as error:
+            self._lease_failure = self._said("open", error)
 
     def _open(self) -> None:
         if self._shard == 0 and self._store.acquire_lease(self._owner):
             # Only on taking the path: a shard that comes back must not merge segments its siblings are reading.
             self._store.compact()
         loaded = self._store.load(lambda key: shard_of(key, self._n_shards) == self._shard)
-        self._entries, self._n_torn = loaded.entries, loaded.n_torn
+        self._entries, self._n_torn, self._is_open = loaded.entries, loaded.n_torn, True
+
+    def _said(self, verb: str, error: Exception) -> str:
+        if isinstance(error, DataError):
+            return str(error)
+        return f"cannot {verb} ledger {self._store.path}: {type(error).__name__}: {error}"
 
     async def _make(self, key: str, request: ChatRequest, application: str) -> Asked | Refused:
         try:
             began = time.perf_counter()
             reply = await self._call(request, application)
-            entry = Entry(reply, request.model, time.perf_counter() - began)
+            replaced = self._entries.get(key)
+            generation = 0 if replaced is None else replaced.generation + 1
+            entry = Entry(reply, request.model, time.perf_counter() - began, generation)
+            segment_table([(key, entry)])  # what no segment can hold must not stop the others' flush
             self._entries[key] = entry
             self._unflushed.append((key, entry))
             return Asked(entry, "made", key)
+        except DataError as error:
+            return Refused("ModelError", f"{request.model}: {error}")
         except ModelError as error:
             return Refused.of(error)
         finally:
@@ -144,7 +190,12 @@ class LedgerShard:
             return await self._call_replica(request, application)
         if owner not in self._siblings:
             self._siblings[owner] = ray.get_actor(shard_name(self._store.path, owner, self._n_shards), NAMESPACE)
-        reply: Reply | Refused = await self._siblings[owner].call.remote(request, application)
+        try:
+            reply: Reply | Refused = await self._siblings[owner].call.remote(request, application)
+        except RayActorError:
+            # It ended when it was idle: a later call finds the one that took its name.
+            del self._siblings[owner]
+            return await self._call_replica(request, application)
         if isinstance(reply, Refused):
             reply.raise_()
         assert isinstance(reply, Reply)
@@ -184,25 +235,29 @@ class LedgerShard:
 
     def _touch(self) -> None:
         self._last_used = time.monotonic()
-        if self._background is None:
-            self._background = asyncio.create_task(self._keep())
+        for keep in (self._keep_flushing, self._keep_holding):
+            task = self._background.get(keep.__name__)
+            if task is None or task.done():
+                self._background[keep.__name__] = asyncio.create_task(keep())
 
-    async def _keep(self) -> None:
-        """Flush, renew the lease, and end when idle."""
-        renewed = time.monotonic()
+    async def _keep_flushing(self) -> None:
         while True:
             await asyncio.sleep(self._flush_s)
-            try:
+            with suppress(DataError):  # noted as the write failure; tried again
                 await self.flush()
-            except DataError:
-                continue  # noted as the write failure; tried again
-            if self._shard == 0 and time.monotonic() - renewed > LEASE_RENEWAL_S:
-                try:
-                    await asyncio.to_thread(self._store.acquire_lease, self._owner)
-                    renewed, self._lease_failure = time.monotonic(), None
-                except DataError as error:
-                    self._lease_failure = str(error)
-            if not self._in_flight and time.monotonic() - self._last_used > IDLE_EXIT_S:
-                if self._shard == 0:
+
+    async def _keep_holding(self) -> None:
+        """Renew the lease, whatever the flushes do, and end when idle with everything on disk."""
+        while True:
+            await asyncio.sleep(LEASE_RENEWAL_S)
+            if self._is_open:  # a path is taken for those who ask alone
+                await self._keep_hold()
+            is_idle = time.monotonic() - self._last_used > IDLE_EXIT_S
+            if is_idle and not self._in_flight and not self._unflushed and not self._flushing.locked():
+                with suppress(OSError):  # a dead owner's lease is free too
                     self._store.release_lease(self._owner)
                 ray.kill(ray.get_runtime_context().current_actor, no_restart=True)
+
+    async def _keep_hold(self) -> None:
+        async with self._holding:
+            await asyncio.to_thread(self._hold)

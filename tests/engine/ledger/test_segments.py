@@ -6,7 +6,9 @@ import json
 import os
 import socket
 import time
+from dataclasses import replace
 
+import pyarrow as pa
 import pytest
 
 from kohaku_ray.engine.ledger.segments import Entry, SegmentStore
@@ -115,3 +117,56 @@ def test_a_dead_owners_path_is_free(tmp_path, change, free):
 def test_a_torn_lease_is_no_lease(tmp_path):
     (tmp_path / "lease.json").write_text('{"owner": "x"')
     SegmentStore(str(tmp_path)).acquire_lease("me")
+
+
+def replaced(text: str, generation: int) -> Entry:
+    return replace(entry(text), generation=generation)
+
+
+@pytest.mark.parametrize("generations", [(0, 1, 2), (2, 1, 0), (1, 2, 0)])
+def test_the_latest_generation_wins_wherever_it_stands(tmp_path, generations):
+    store = SegmentStore(str(tmp_path))
+    store.write([("a", replaced(f"reply {generation}", generation)) for generation in generations[:2]])
+    store.write([("a", replaced(f"reply {generations[2]}", generations[2]))])
+    assert store.load(every).entries == {"a": replaced("reply 2", 2)}
+
+
+def test_compaction_keeps_the_latest_generation_and_its_number(tmp_path):
+    store = SegmentStore(str(tmp_path))
+    store.write([("a", entry("old")), ("b", entry("kept"))])
+    store.write([("a", replaced("new", 1))])
+    store.write([("a", entry("old"))])  # as a crash in the midst of an earlier compaction leaves it
+    assert store.compact(more_than=2) == 3
+    assert store.load(every).entries == {"a": replaced("new", 1), "b": entry("kept")}
+
+
+def test_segments_from_before_replies_could_be_replaced_are_read(tmp_path):
+    store = SegmentStore(str(tmp_path))
+    name = store.write([("a", entry("one")), ("b", entry("two"))])
+    without = store._directory.read_arrow(name).drop_columns(["generation"])
+    without = pa.Table.from_pylist(without.to_pylist(), schema=without.schema)
+    store._directory.write_arrow(name, without)
+    assert "generation" not in store._directory.read_arrow(name).column_names
+    assert store.load(every).entries == {"a": entry("one"), "b": entry("two")}
+    store.write([("a", replaced("new", 1))])
+    loaded = store.load(every)
+    assert (loaded.entries["a"].reply.text, loaded.n_torn) == ("new", 0)
+
+
+def test_a_foreign_arrow_file_is_no_segment(tmp_path):
+    store = SegmentStore(str(tmp_path))
+    store.write([("a", entry("one"))])
+    store._directory.write_arrow("segments/0.arrow", pa.table({"key": ["b"], "generation": [0]}))
+    loaded = store.load(every)
+    assert (list(loaded.entries), loaded.n_segments, loaded.n_torn) == (["a"], 1, 1)
+
+
+@pytest.mark.parametrize(
+    "reply",
+    [Reply("\udfff"), Reply("x", replica="\ud800"), Reply("x", completion_tokens=-(2**63) - 1), Reply("x", joules="1")],
+)
+def test_what_no_segment_can_hold_is_named_and_nothing_is_written(tmp_path, reply):
+    store = SegmentStore(str(tmp_path))
+    with pytest.raises(DataError, match=r"a reply cannot be recorded \(\w+: .+\): its server must send"):
+        store.write([("a", entry("one")), ("b", Entry(reply, "model", 1.0))])
+    assert store.load(every).n_segments == 0

@@ -1,0 +1,324 @@
+"""One shard in this process, without a cluster: what it records, what it refuses, what it does in the background."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import threading
+import time
+from types import SimpleNamespace
+
+import pytest
+
+from kohaku_ray.engine.ledger import shard as shards
+from kohaku_ray.engine.ledger.protocol import Asked, Refused
+from kohaku_ray.engine.ledger.segments import SegmentStore
+from kohaku_ray.engine.ledger.shard import LedgerShard
+from kohaku_ray.errors import DataError, ModelError
+from kohaku_ray.generation.request import ChatRequest
+from kohaku_ray.records import Reply
+
+GOOD, BAD, OTHER = (digit * 32 for digit in "abc")
+
+
+def request(text: str = "?") -> ChatRequest:
+    return ChatRequest("model m", (("user", text),), 0.7, 1.0, 64, 0)
+
+
+class Actor:
+    """What Ray tells a shard of itself, and whether the shard ended itself."""
+
+    def __init__(self, owner: str = "me") -> None:
+        self.owner, self.is_killed = owner, False
+        self.current_actor = None
+
+    def get_actor_id(self) -> str:
+        return self.owner
+
+
+@pytest.fixture
+def actor(monkeypatch):
+    there = Actor()
+
+    def kill(handle, no_restart):
+        there.is_killed = True
+        raise asyncio.CancelledError  # nothing runs in a dead process
+
+    fake = SimpleNamespace(get_runtime_context=lambda: there, kill=kill)
+    monkeypatch.setattr(shards, "ray", fake)
+    return there
+
+
+@pytest.fixture
+def make(actor, tmp_path, monkeypatch):
+    """Make a shard whose model says the next of some replies; an exception among them is raised."""
+
+    def make_shard(*replies, flush_s=60.0):
+        shard = LedgerShard(str(tmp_path), 0, 1, flush_s)
+        said = iter(replies)
+
+        async def call(one, application):
+            await asyncio.sleep(0)
+            reply = next(said)
+            if isinstance(reply, Exception):
+                raise reply
+            return reply
+
+        monkeypatch.setattr(shard, "_call_replica", call)
+        return shard
+
+    return make_shard
+
+
+def recorded(path) -> dict[str, str]:
+    return {key: entry.reply.text for key, entry in SegmentStore(str(path)).load(lambda _: True).entries.items()}
+
+
+async def until(condition, limit_s=10.0):
+    deadline = time.monotonic() + limit_s
+    while not condition():
+        assert time.monotonic() < deadline, "it never came about"
+        await asyncio.sleep(0.005)
+
+
+@pytest.mark.parametrize(
+    "bad", [Reply("\ud800"), Reply("x", prompt_tokens=2**63), Reply("x", finish_reason=7), {"no": 1}]
+)
+def test_a_reply_no_segment_can_hold_is_refused_and_holds_nobody_up(make, tmp_path, bad):
+    async def run():
+        shard = make(Reply("good"), bad, Reply("other"))
+        answers = [await shard.ask(key, request(), "app") for key in (GOOD, BAD, OTHER)]
+        assert await shard.flush() == 2
+        assert await shard.lookup([BAD]) == [None]
+        return answers
+
+    good, refused, other = asyncio.run(run())
+    assert isinstance(good, Asked)
+    assert isinstance(other, Asked)
+    assert isinstance(refused, Refused)
+    with pytest.raises(ModelError, match=r"model m: a reply cannot be recorded \(\w+: .*\): its server must send"):
+        refused.raise_()
+    assert recorded(tmp_path) == {GOOD: "good", OTHER: "other"}
+
+
+@pytest.mark.parametrize("error", [DataError("disk full"), RuntimeError("a driver's own"), MemoryError()])
+def test_a_flush_that_fails_whatever_the_reason_loses_nothing_and_is_tried_again(make, tmp_path, monkeypatch, error):
+    async def run():
+        shard = make(Reply("precious"), flush_s=0.01)
+        write, failures = shard._store.write, iter([error] * 3)
+
+        def fails(entries):
+            for failure in failures:
+                raise failure
+            return write(entries)
+
+        monkeypatch.setattr(shard._store, "write", fails)
+        await shard.ask(GOOD, request(), "app")
+        await until(lambda: shard._failure is not None)
+        refused = await shard.ask(OTHER, request(), "app")
+        await until(lambda: recorded(tmp_path))
+        assert (await shard.ready())["failure"] is None
+        return refused
+
+    refused = asyncio.run(run())
+    assert refused.kind == "DataError"
+    assert str(error) in refused.message
+    assert recorded(tmp_path) == {GOOD: "precious"}
+
+
+def test_a_flush_raises_what_it_cannot_write_as_an_error_of_ours(make, tmp_path, monkeypatch):
+    async def run():
+        shard = make(Reply("precious"))
+        await shard.ask(GOOD, request(), "app")
+        with monkeypatch.context() as patched:
+            patched.setattr(shard._store, "write", lambda entries: 1 / 0)
+            with pytest.raises(DataError, match=rf"cannot write ledger {tmp_path}: ZeroDivisionError"):
+                await shard.flush()
+        assert await shard.flush() == 1
+
+    asyncio.run(run())
+
+
+def test_background_tasks_that_end_are_started_again(make, tmp_path):
+    async def run():
+        shard = make(Reply("one"), flush_s=0.01)
+        await shard.ready()
+        assert len(shard._background) == 2
+        for task in shard._background.values():
+            task.cancel()
+        await asyncio.sleep(0.01)
+        await shard.ask(GOOD, request(), "app")
+        await until(lambda: recorded(tmp_path))
+        assert not any(task.done() for task in shard._background.values())
+
+    asyncio.run(run())
+
+
+def renewed(path) -> float:
+    return float(json.loads((path / "lease.json").read_text())["renewed"])
+
+
+def test_the_lease_is_renewed_while_flushes_fail_and_hang(make, tmp_path, monkeypatch):
+    monkeypatch.setattr(shards, "LEASE_RENEWAL_S", 0.01)
+    hang = threading.Event()
+
+    def fails(entries):
+        raise DataError("disk full")
+
+    async def run():
+        shard = make(Reply("one"), flush_s=0.01)
+        write = shard._store.write
+        monkeypatch.setattr(shard._store, "write", fails)
+        await shard.ask(GOOD, request(), "app")
+        await until(lambda: shard._failure is not None)
+        before = renewed(tmp_path)
+        await until(lambda: renewed(tmp_path) > before)
+        monkeypatch.setattr(shard._store, "write", lambda entries: hang.wait(10) and write(entries))
+        await until(lambda: shard._flushing.locked() and not shard._unflushed)
+        before = renewed(tmp_path)
+        await until(lambda: renewed(tmp_path) > before)
+        hang.set()
+        await until(lambda: recorded(tmp_path))
+
+    asyncio.run(run())
+
+
+def test_the_lease_is_renewed_more_often_than_flushes_come(make, tmp_path, monkeypatch):
+    monkeypatch.setattr(shards, "LEASE_RENEWAL_S", 0.01)
+
+    async def run():
+        shard = make(flush_s=3600)
+        await shard.ready()
+        before = renewed(tmp_path)
+        await until(lambda: renewed(tmp_path) > before)
+
+    asyncio.run(run())
+
+
+def test_an_idle_shard_ends_once_everything_is_on_disk(make, actor, tmp_path, monkeypatch):
+    monkeypatch.setattr(shards, "LEASE_RENEWAL_S", 0.01)
+    monkeypatch.setattr(shards, "IDLE_EXIT_S", 0.0)
+
+    async def run():
+        shard = make(Reply("precious"), flush_s=0.01)
+        with monkeypatch.context() as patched:
+            patched.setattr(shard._store, "write", lambda entries: 1 / 0)
+            await shard.ask(GOOD, request(), "app")
+            await until(lambda: shard._failure is not None)
+            await asyncio.sleep(0.1)
+            assert not actor.is_killed
+        await until(lambda: actor.is_killed)
+
+    asyncio.run(run())
+    assert recorded(tmp_path) == {GOOD: "precious"}
+    assert not (tmp_path / "lease.json").exists()
+
+
+def test_a_shard_that_could_not_open_does_so_for_the_next_who_comes(make, tmp_path, monkeypatch):
+    monkeypatch.setattr(shards, "LEASE_RENEWAL_S", 0.01)
+    store = SegmentStore(str(tmp_path))
+    store.acquire_lease("another cluster")
+
+    async def run():
+        first = make(Reply("one"))
+        assert "belongs to process" in (await first.ready())["failure"]
+        refused = await first.ask(GOOD, request(), "app")
+        assert refused.kind == "DataError"
+        store.release_lease("another cluster")
+        await asyncio.sleep(0.1)
+        assert not (tmp_path / "lease.json").exists(), "nobody asked"
+        await first.ask(GOOD, request(), "app")
+        await first.flush()
+        assert (await first.ready())["failure"] is None
+
+    asyncio.run(run())
+    assert recorded(tmp_path) == {GOOD: "one"}
+
+
+def test_a_shard_that_opens_late_knows_what_was_recorded(make, tmp_path):
+    async def run():
+        shard = make(Reply("one"))
+        await shard.ask(GOOD, request(), "app")
+        await shard.flush()
+        SegmentStore(str(tmp_path)).release_lease("me")
+        store = SegmentStore(str(tmp_path))
+        store.acquire_lease("another cluster")
+        late = make(Reply("two"))
+        assert (await late.ready())["n_entries"] == 0
+        store.release_lease("another cluster")
+        assert (await late.ready())["n_entries"] == 1
+        return await late.ask(GOOD, request(), "app")
+
+    again = asyncio.run(run())
+    assert (again.source, again.entry.reply.text) == ("ledger", "one")
+
+
+def test_asking_again_replaces_the_reply_once_a_run_for_everybody(make, tmp_path):
+    async def run():
+        shard = make(*(Reply(text) for text in ("one", "two", "three")))
+
+        async def said(again_for=None):
+            asked = await shard.ask(GOOD, request(), "app", again_for)
+            return asked.entry.reply.text, asked.source
+
+        assert await said() == ("one", "made")
+        await shard.flush()
+        assert await said("first run") == ("two", "made")
+        assert await said("first run") == ("two", "ledger")
+        assert await said() == ("two", "ledger")
+        assert [entry.reply.text for entry in await shard.lookup([GOOD])] == ["two"]
+        assert recorded(tmp_path) == {GOOD: "one"}, "a kill here leaves the old one"
+        await shard.flush()
+        assert recorded(tmp_path) == {GOOD: "two"}
+        later = make(Reply("four"))
+        assert [entry.reply.text for entry in await later.lookup([GOOD])] == ["two"]
+        assert await said("second run") == ("three", "made")
+
+    asyncio.run(run())
+
+
+def test_all_of_a_run_who_ask_again_at_once_wait_for_one_call(make):
+    async def run():
+        shard = make(Reply("one"), Reply("two"))
+        await shard.ask(GOOD, request(), "app")
+        asked = await asyncio.gather(*(shard.ask(GOOD, request(), "app", run) for run in ("a", "a", "b")))
+        after = [await shard.ask(GOOD, request(), "app", run) for run in ("a", "b")]
+        return asked, after
+
+    asked, after = asyncio.run(run())
+    assert [one.entry.reply.text for one in asked] == ["two"] * 3
+    assert [one.source for one in asked] == ["made", "joined", "joined"]
+    assert [one.source for one in after] == ["ledger"] * 2
+
+
+@pytest.mark.parametrize("failure", [ModelError("down"), Reply("\ud800")])
+def test_asking_again_in_vain_leaves_the_old_reply_and_may_be_tried_once_more(make, failure):
+    async def run():
+        shard = make(Reply("one"), failure, Reply("two"))
+        await shard.ask(GOOD, request(), "app")
+        refused = await shard.ask(GOOD, request(), "app", "run")
+        plain = await shard.ask(GOOD, request(), "app")
+        return refused, plain, await shard.ask(GOOD, request(), "app", "run")
+
+    refused, plain, again = asyncio.run(run())
+    assert isinstance(refused, Refused)
+    assert plain.entry.reply.text == "one"
+    assert (again.entry.reply.text, again.source) == ("two", "made")
+
+
+def test_a_sibling_that_ended_is_done_without(make, monkeypatch):
+    class Gone:
+        async def remote(self, *arguments):
+            raise shards.RayActorError
+
+    async def run():
+        shard = make(Reply("one"))
+        shard._n_shards = 2
+        shard._siblings = {0: SimpleNamespace(call=Gone()), 1: SimpleNamespace(call=Gone())}
+        shard._shard = 2  # whatever the session's owner is, it is another
+        asked = await shard._call(ChatRequest("m", (), 0.7, 1.0, 64, 0, session_id="q1"), "app")
+        return asked, shard._siblings
+
+    asked, siblings = asyncio.run(run())
+    assert asked.text == "one"
+    assert len(siblings) == 1
