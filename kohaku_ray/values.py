@@ -8,6 +8,7 @@ from __future__ import annotations
 import json
 import math
 import re
+import unicodedata
 
 from kohaku_ray.records import BLANK, UNANSWERABLE
 
@@ -27,6 +28,13 @@ _ESCAPE = re.compile(r"\\(.)", re.DOTALL)
 def fold(text: str) -> str:
     """Lower-case and collapse white space: two texts that fold alike are one answer."""
     return " ".join(text.lower().split())
+
+
+def clean_text(text: str) -> str:
+    """Drop what no file can hold: lone surrogates and control characters other than tab and line break."""
+    if text.isprintable():
+        return text
+    return "".join(char for char in text if char in "\t\n" or unicodedata.category(char) not in ("Cc", "Cs"))
 
 
 def is_blank(text: str | None) -> bool:

@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from kohaku_ray.values import fold, is_abstention, is_blank, parse_number, parse_pair, split_list
+from kohaku_ray.values import clean_text, fold, is_abstention, is_blank, parse_number, parse_pair, split_list
 
 
 @pytest.mark.parametrize(
@@ -118,3 +118,12 @@ def test_no_text_raises(text):
     assert items is None or all(isinstance(item, str) for item in items)
     parse_pair(text)
     is_abstention(text)
+
+
+@pytest.mark.parametrize(
+    ("text", "clean"),
+    [("a\ud800b", "ab"), ("\udfff", ""), ("a\x00\x1b[0m\r\n\tb", "a[0m\n\tb"), ("é 😀\u2028", "é 😀\u2028"), ("", "")],
+)
+def test_clean_text_is_what_a_file_can_hold(text, clean):
+    assert clean_text(text) == clean
+    assert clean_text(text).encode().decode() == clean

@@ -7,6 +7,10 @@ from typing import Any, Literal
 
 from kohaku_ray.generation.request import ChatRequest
 from kohaku_ray.records import Reply
+from kohaku_ray.values import clean_text
+
+MOST_TOKENS = 2**40
+"""A count of tokens above this is no count."""
 
 SchemaMode = Literal["json_schema", "json_object", "none"]
 
@@ -47,19 +51,23 @@ def completion_body(
 
 
 def read_completion(body: Any) -> Reply | None:
-    """Read a response of JSON values; None where it is no chat completion."""
+    """Read a response of JSON values; None where it is no chat completion.
+
+    Text comes without what no file can hold, and what is no sane count of tokens is 0: servers send both.
+    """
     choices = body.get("choices") if isinstance(body, dict) else None
     choice = choices[0] if isinstance(choices, list) and choices else None
     message = choice.get("message") if isinstance(choice, dict) else None
     if choice is None or not isinstance(message, dict):
         return None
     usage = _object(body.get("usage"))
+    prompt_tokens = _count(usage.get("prompt_tokens"))
     return Reply(
         text=_content_text(message.get("content")) or _content_text(message.get("refusal")),
-        prompt_tokens=_count(usage.get("prompt_tokens")),
-        cached_tokens=_count(_object(usage.get("prompt_tokens_details")).get("cached_tokens")),
+        prompt_tokens=prompt_tokens,
+        cached_tokens=min(_count(_object(usage.get("prompt_tokens_details")).get("cached_tokens")), prompt_tokens),
         completion_tokens=_count(usage.get("completion_tokens")),
-        finish_reason=str(choice.get("finish_reason") or "stop"),
+        finish_reason=clean_text(str(choice.get("finish_reason") or "stop")),
     )
 
 
@@ -80,7 +88,7 @@ def _response_format(mode: SchemaMode, schema: Mapping[str, Any]) -> dict[str, A
 def _content_text(content: Any) -> str:
     """Join the text of a message: a string, or a list of parts; null where the model only thought."""
     parts = [_object(part).get("text") for part in content] if isinstance(content, list) else [content]
-    return "".join(part for part in parts if isinstance(part, str))
+    return clean_text("".join(part for part in parts if isinstance(part, str)))
 
 
 def _object(value: Any) -> dict[str, Any]:
@@ -88,4 +96,4 @@ def _object(value: Any) -> dict[str, Any]:
 
 
 def _count(value: Any) -> int:
-    return value if isinstance(value, int) and value > 0 else 0
+    return value if type(value) is int and 0 <= value <= MOST_TOKENS else 0

@@ -9,13 +9,13 @@ from __future__ import annotations
 import json
 import math
 import re
-import unicodedata
 from collections.abc import Callable, Collection, Iterator, Mapping
 from itertools import islice
 from typing import Any
 
 from kohaku_ray.generation.schema import ANSWER_FIELDS
 from kohaku_ray.records import Prediction, Reply
+from kohaku_ray.values import clean_text
 
 MAX_QUERY_CHARS = 1000
 
@@ -150,7 +150,7 @@ def _cited(value: Any, is_known: Callable[[str], bool], depth: int) -> Iterator[
     elif is_known(value):
         yield value
     else:
-        yield from _cited_in_text(_clean(value).strip(), is_known, depth)
+        yield from _cited_in_text(clean_text(value).strip(), is_known, depth)
 
 
 def _cited_in_text(text: str, is_known: Callable[[str], bool], depth: int) -> Iterator[str]:
@@ -221,7 +221,7 @@ def _query_list(value: Any) -> list[str] | None:
         value = value.get("queries")
     if not isinstance(value, list):
         return None
-    queries = [_clean(item) for item in value if isinstance(item, str) and item.strip()]
+    queries = [clean_text(item) for item in value if isinstance(item, str) and item.strip()]
     return queries or None
 
 
@@ -235,7 +235,7 @@ def _why_nothing(reply: Reply | str, wanted: str) -> str:
         return f"no {wanted}: the reply was cut at {reply.completion_tokens} tokens: raise max_tokens"
     if not text.strip():
         return f"no {wanted}: the reply is empty"
-    begin = _clean(" ".join(text[:400].split()))[:120]
+    begin = clean_text(" ".join(text[:400].split()))[:120]
     return f"no {wanted} in a reply of {len(text)} characters that begins {begin!r}"
 
 
@@ -247,7 +247,7 @@ def _value_text(value: Any, depth: int) -> str:
     if isinstance(value, (int, float)):
         return _number_text(value)
     if isinstance(value, str):
-        return _clean(value).strip()
+        return clean_text(value).strip()
     if isinstance(value, Mapping):
         return _value_text(value["value"] if "value" in value else list(value.values()), depth + 1)
     texts = [text for item in value if (text := _value_text(item, depth + 1))]
@@ -278,10 +278,3 @@ def _is_true(value: Any) -> bool:
 
 def _fold(query: str) -> str:
     return " ".join(query.split()).casefold()
-
-
-def _clean(text: str) -> str:
-    """Drop what no file can hold: lone surrogates and control characters other than tab and line break."""
-    if text.isprintable():
-        return text
-    return "".join(char for char in text if char in "\t\n" or unicodedata.category(char) not in ("Cc", "Cs"))

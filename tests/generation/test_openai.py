@@ -360,3 +360,36 @@ NOW = datetime(2025, 6, 1, 12, tzinfo=UTC)
 )
 def test_retry_after_header(header, seconds):
     assert retry_after_s(header, NOW) == seconds
+
+
+def reply_to(text="{}", finish_reason="stop", usage=None):
+    body = {"choices": [{"message": {"content": text}, "finish_reason": finish_reason}], "usage": usage}
+    with FakeOpenAI(lambda index, _: Action(body=body)) as server:
+        (reply,) = ask(server, request())
+    return reply
+
+
+def test_what_no_file_can_hold_is_dropped_from_text():
+    parts = [{"type": "text", "text": "a\ud800"}, {"type": "text", "text": "\x00b\udfff\tc\n"}]
+    reply = reply_to(parts, "st\ud800op")
+    assert (reply.text, reply.finish_reason) == ("ab\tc\n", "stop")
+    assert reply_to("\ud83d\ude00 é").text == "😀 é", "a whole pair is a character"
+
+
+@pytest.mark.parametrize(
+    "bad", [-1, 2**40 + 1, 2**63, 10**30, 7.0, 1e300, "7", None, True, [7], {"n": 7}], ids=lambda bad: repr(bad)[:12]
+)
+def test_what_is_no_sane_count_of_tokens_is_zero(bad):
+    details = {"cached_tokens": bad}
+    reply = reply_to(usage={"prompt_tokens": bad, "completion_tokens": bad, "prompt_tokens_details": details})
+    assert (reply.prompt_tokens, reply.cached_tokens, reply.completion_tokens) == (0, 0, 0)
+    assert all(type(n) is int for n in (reply.prompt_tokens, reply.cached_tokens, reply.completion_tokens))
+    reply = reply_to(usage={"prompt_tokens": 9, "completion_tokens": 3, "prompt_tokens_details": bad})
+    assert (reply.prompt_tokens, reply.cached_tokens, reply.completion_tokens) == (9, 0, 3)
+    assert reply_to(usage=bad).prompt_tokens == 0
+
+
+def test_the_largest_sane_count_is_kept_and_no_more_is_cached_than_asked():
+    details = {"cached_tokens": 2**40}
+    reply = reply_to(usage={"prompt_tokens": 12, "completion_tokens": 2**40, "prompt_tokens_details": details})
+    assert (reply.prompt_tokens, reply.cached_tokens, reply.completion_tokens) == (12, 12, 2**40)
