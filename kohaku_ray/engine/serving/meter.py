@@ -2,10 +2,19 @@
 
 from __future__ import annotations
 
+import asyncio
+import math
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Awaitable, Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
+from typing import Any
+
+POWER_PERIOD_S = 1.0
+"""How often energy counters are read."""
+
+POWER_RETRY_S = 30.0
+"""How often energy counters that say nothing are tried again."""
 
 
 @dataclass(slots=True)
@@ -15,7 +24,7 @@ class Spent:
     Attributes:
         service_s: Seconds in the replica.
         gpu_s: GPU seconds: the replica's GPUs, shared among the calls in flight at each moment.
-        joules: Energy, shared likewise; None where nobody measures it.
+        joules: Energy, shared likewise; None where the power was unknown during a part of the call.
     """
 
     service_s: float = 0.0
@@ -26,7 +35,7 @@ class Spent:
 class Meter:
     """Shares a replica's GPU time and energy among its calls: together they spent what the replica did while busy.
 
-    Two running sums, seconds and joules a call, grow with every change; a call's share is their growth during it.
+    Two running sums, seconds and joules per call, grow with every change; a call's share is their growth during it.
     """
 
     def __init__(self, n_gpus: int, clock: Callable[[], float] = time.perf_counter) -> None:
@@ -39,7 +48,7 @@ class Meter:
         self._n_gpus, self._clock = n_gpus, clock
         self._at = clock()
         self._n_calls = 0
-        self._seconds_each = self._joules_each = 0.0
+        self._seconds_each = self._joules_each = self._unmetered_s = 0.0
         self._watts: float | None = None
 
     @contextmanager
@@ -48,6 +57,7 @@ class Meter:
         self._advance()
         self._n_calls += 1
         began, seconds, joules, spent = self._at, self._seconds_each, self._joules_each, Spent()
+        unmetered_s = self._unmetered_s
         try:
             yield spent
         finally:
@@ -55,10 +65,11 @@ class Meter:
             self._n_calls -= 1
             spent.service_s = self._at - began
             spent.gpu_s = (self._seconds_each - seconds) * self._n_gpus
-            spent.joules = None if self._watts is None else self._joules_each - joules
+            is_metered = self._watts is not None and self._unmetered_s == unmetered_s
+            spent.joules = self._joules_each - joules if is_metered else None
 
-    def set_power(self, watts: float) -> None:
-        """Note the power that the GPUs draw together from now on."""
+    def set_power(self, watts: float | None) -> None:
+        """Note the power that the GPUs draw together from now on; None: unknown."""
         self._advance()
         self._watts = watts
 
@@ -67,5 +78,43 @@ class Meter:
         if self._n_calls:
             each = (now - self._at) / self._n_calls
             self._seconds_each += each
-            self._joules_each += each * (self._watts or 0.0)
+            if self._watts is None:
+                self._unmetered_s += now - self._at
+            else:
+                self._joules_each += each * self._watts
         self._at = now
+
+
+async def watch_power(
+    meter: Meter,
+    read: Callable[[], Awaitable[Sequence[Any]]],
+    period_s: float = POWER_PERIOD_S,
+    retry_s: float = POWER_RETRY_S,
+) -> None:
+    """Tell a meter the power drawn between two readings of the GPUs' energy counters, until cancelled.
+
+    Args:
+        meter: Is told None while the counters cannot be read or run backwards.
+        read: Reads every GPU's counter, in joules; None for one that has none.
+        period_s: Seconds between readings.
+        retry_s: Seconds between readings while they fail.
+    """
+    loop = asyncio.get_running_loop()
+    last: tuple[float, float] | None = None
+    while True:
+        joules = await _total(read)
+        now, watts = loop.time(), None
+        if joules is not None and last is not None and joules >= last[1] and now > last[0]:
+            watts = (joules - last[1]) / (now - last[0])
+        meter.set_power(watts)
+        last = None if joules is None else (now, joules)
+        await asyncio.sleep(retry_s if joules is None else period_s)
+
+
+async def _total(read: Callable[[], Awaitable[Sequence[Any]]]) -> float | None:
+    """Add the counters up; None where one of them cannot be read, whatever the reason."""
+    try:
+        joules = math.fsum(counters := await read())
+    except Exception:
+        return None
+    return joules if counters and math.isfinite(joules) else None

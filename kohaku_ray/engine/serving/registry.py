@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import asyncio
+import logging
 import time
+from collections.abc import Collection
 from typing import Literal
 
 from ray import serve
@@ -13,6 +15,8 @@ BEAT_S = 5.0
 """How often a job says that it still uses its applications."""
 LOST_AFTER_S = 60.0
 """A job not heard of for so long is taken for dead; its applications end."""
+
+_LOG = logging.getLogger(__name__)
 
 Claim = Literal["ready", "start", "wait"]
 
@@ -28,7 +32,7 @@ class Applications:
 
     async def beat(self, user: str, names: list[str]) -> None:
         """Note that a user uses these applications now."""
-        if self._watch is None:
+        if self._watch is None or self._watch.done():
             self._watch = asyncio.create_task(self._end_lost())
         for name in names:
             self._seen.setdefault(name, {})[user] = time.monotonic()
@@ -46,22 +50,30 @@ class Applications:
 
     async def release(self, user: str) -> None:
         """Forget a user, and end the applications that nobody else uses."""
+        await self._forget([user])
+
+    async def _forget(self, lost: Collection[str]) -> None:
         # Under the lock: who claims an application meanwhile finds it gone, not going.
         async with self._lock:
             for users in self._seen.values():
-                users.pop(user, None)
+                for user in lost:
+                    users.pop(user, None)
             for name in [name for name, users in self._seen.items() if not users]:
-                del self._seen[name]
                 self._starting.pop(name, None)
-                await asyncio.to_thread(serve.delete, name)
+                try:
+                    await asyncio.to_thread(serve.delete, name)
+                except Exception as error:  # whatever Serve's controller raises
+                    _LOG.warning("application %s is still there, tried again in %g s: %s", name, BEAT_S, error)
+                else:
+                    del self._seen[name]
 
     async def _end_lost(self) -> None:
+        """End what lost users left, and what could not be ended before."""
         while True:
             await asyncio.sleep(BEAT_S)
             now = time.monotonic()
-            lost = {user for users in self._seen.values() for user, seen in users.items() if now - seen > LOST_AFTER_S}
-            for user in lost:
-                await self.release(user)
+            users = [user for users in self._seen.values() for user in users.items()]
+            await self._forget({user for user, seen in users if now - seen > LOST_AFTER_S})
 
 
 def is_running(name: str) -> bool:

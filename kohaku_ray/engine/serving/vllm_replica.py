@@ -14,7 +14,7 @@ from ray.serve.llm.openai_api_models import ChatCompletionRequest
 
 from kohaku_ray.config.schema import VllmConfig
 from kohaku_ray.engine.errors import ReplicaLostError
-from kohaku_ray.engine.serving.meter import Meter
+from kohaku_ray.engine.serving.meter import Meter, watch_power
 from kohaku_ray.errors import ContextOverflowError, ModelError
 from kohaku_ray.generation.completions import completion_body, read_completion, refuses_length
 from kohaku_ray.generation.request import ChatRequest
@@ -23,8 +23,8 @@ from kohaku_ray.records import Reply
 LAST_WORDS_S = 0.2
 """Time for a dying replica's errors to reach those who asked."""
 
-POWER_PERIOD_S = 1.0
-"""How often the GPUs' energy counters are read."""
+COUNTERS_TIMEOUT_S = 30.0
+"""Longest wait for the GPUs' energy counters: the engine reads them between two of its steps."""
 
 
 class VllmReplica(LLMServer):
@@ -37,7 +37,7 @@ class VllmReplica(LLMServer):
         self._replica = serve.get_replica_context().replica_id.unique_id
         n_gpus = 0 if deployment.cpus is not None else deployment.tensor_parallel
         self._meter = Meter(n_gpus)
-        self._power = asyncio.create_task(self._watch_power()) if n_gpus else None
+        self._power = asyncio.create_task(watch_power(self._meter, self._counters)) if n_gpus else None
 
     async def ask(self, request: ChatRequest) -> Reply:
         """Answer one request.
@@ -83,18 +83,6 @@ class VllmReplica(LLMServer):
         asyncio.get_running_loop().call_later(LAST_WORDS_S, os._exit, 1)
         return ReplicaLostError(f"{self._model_id}: the engine of replica {self._replica} died")
 
-    async def _watch_power(self) -> None:
-        """Tell the meter the power drawn since the last look, as long as the GPUs can say."""
-        last: float | None = None
-        loop = asyncio.get_running_loop()
-        then = loop.time()
-        while True:
-            await asyncio.sleep(POWER_PERIOD_S)
-            joules = await self.collective_rpc("joules", timeout=30)
-            now = loop.time()
-            if not joules or any(value is None for value in joules):
-                return
-            total = float(sum(joules))
-            if last is not None:
-                self._meter.set_power((total - last) / (now - then))
-            last, then = total, now
+    async def _counters(self) -> list[float | None]:
+        joules: list[float | None] = await self.collective_rpc("joules", timeout=COUNTERS_TIMEOUT_S)
+        return joules

@@ -2,7 +2,13 @@
 
 from __future__ import annotations
 
-from kohaku_ray.engine.serving.meter import Meter
+import asyncio
+import math
+import time
+
+import pytest
+
+from kohaku_ray.engine.serving.meter import Meter, watch_power
 
 
 class Clock:
@@ -47,3 +53,71 @@ def test_without_a_gpu_or_a_counter_there_is_time_alone():
     with meter.call() as spent:
         clock.now = 2.0
     assert (spent.service_s, spent.gpu_s, spent.joules) == (2.0, 0.0, None)
+
+
+def test_a_call_during_which_the_power_was_unknown_has_no_joules():
+    clock = Clock()
+    meter = Meter(2, clock)
+    with meter.call() as early:
+        clock.now = 1.0
+        meter.set_power(100.0)
+        clock.now = 2.0
+    assert early.joules is None, "the first second is nobody's guess"
+    with meter.call() as late, meter.call() as across:
+        clock.now = 3.0
+        meter.set_power(None)
+        clock.now = 4.0
+    assert (late.joules, across.joules) == (None, None)
+    assert late.gpu_s == across.gpu_s == 2.0
+    meter.set_power(10.0)
+    with meter.call() as after:
+        clock.now = 5.0
+    assert after.joules == 10.0
+
+
+def watched(*readings, period_s=0.01, retry_s=0.01):
+    """Let a meter follow some readings (the last one stays) and note each power it is told."""
+    told: list[float | None] = []
+    meter = Meter(2)
+    meter.set_power = told.append  # type: ignore[method-assign]
+    left = list(readings)
+
+    async def read():
+        reading = left.pop(0) if len(left) > 1 else left[0]
+        if isinstance(reading, Exception):
+            raise reading
+        return reading
+
+    async def run():
+        task = asyncio.create_task(watch_power(meter, read, period_s, retry_s))
+        while len(told) < len(readings):
+            await asyncio.sleep(0.001)
+            assert not task.done(), task.result()
+        task.cancel()
+
+    asyncio.run(asyncio.wait_for(run(), 10))
+    return told[: len(readings)]
+
+
+@pytest.mark.parametrize(
+    "gone",
+    [RuntimeError("the engine is busy"), TimeoutError(), [], None, [1.0, None], [1.0, math.nan], [0.5, 0.5], "counter"],
+    ids=repr,
+)
+def test_counters_that_stop_leave_the_power_unknown_until_they_come_back(gone):
+    told = watched([10.0, 10.0], [11.0, 11.0], gone, gone, [20.0, 20.0], [21.0, 21.0], [22.0, 22.0])
+    assert told[0] is None, "one reading is no power"
+    assert 0 < told[1] <= 200.0
+    assert told[2] is None
+    if gone == [0.5, 0.5]:  # counters that ran backwards count on from there
+        assert told[3] == 0.0
+    else:
+        assert told[3:5] == [None, None]
+    assert 0 < told[5] <= 200.0
+    assert 0 < told[6] <= 200.0
+
+
+def test_counters_that_fail_are_tried_again_at_a_slow_pace():
+    began = time.perf_counter()
+    watched(OSError("gone"), OSError("gone"), OSError("gone"), period_s=0.001, retry_s=0.2)
+    assert time.perf_counter() - began >= 0.4

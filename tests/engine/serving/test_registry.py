@@ -1,0 +1,130 @@
+"""Who uses which application, with a Serve that refuses now and then."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import time
+
+import pytest
+
+from kohaku_ray.engine.serving import registry
+from kohaku_ray.engine.serving.registry import Applications
+
+
+class FakeServe:
+    """Applications that run, and how many more deletions are refused."""
+
+    def __init__(self) -> None:
+        self.running: set[str] = set()
+        self.n_refused = 0
+
+    def delete(self, name: str) -> None:
+        if self.n_refused:
+            self.n_refused -= 1
+            raise TimeoutError("the controller is busy")
+        self.running.discard(name)
+
+
+@pytest.fixture
+def serve(monkeypatch):
+    fake = FakeServe()
+    monkeypatch.setattr(registry, "serve", fake)
+    monkeypatch.setattr(registry, "is_running", lambda name: name in fake.running)
+    monkeypatch.setattr(registry, "BEAT_S", 0.01)
+    return fake
+
+
+async def until(condition, limit_s=10.0):
+    deadline = time.monotonic() + limit_s
+    while not condition():
+        assert time.monotonic() < deadline, "it never came about"
+        await asyncio.sleep(0.005)
+
+
+def test_one_starts_it_the_others_wait_and_the_last_one_ends_it(serve):
+    async def run():
+        applications = Applications()
+        assert await applications.claim("one", "app") == "start"
+        assert await applications.claim("two", "app") == "wait"
+        serve.running.add("app")
+        assert await applications.claim("two", "app") == "ready"
+        await applications.release("one")
+        assert serve.running == {"app"}
+        await applications.release("two")
+        assert serve.running == set()
+
+    asyncio.run(run())
+
+
+def test_a_starter_that_is_gone_is_replaced(serve):
+    async def run():
+        applications = Applications()
+        assert await applications.claim("one", "app") == "start"
+        assert await applications.claim("two", "app") == "wait"
+        await applications.release("one")
+        assert await applications.claim("two", "app") == "start"
+
+    asyncio.run(run())
+
+
+def test_a_deletion_that_fails_is_said_and_tried_again_with_the_next_beat(serve, caplog):
+    async def run():
+        applications = Applications()
+        await applications.claim("one", "app")
+        await applications.claim("one", "other")
+        serve.running |= {"app", "other"}
+        serve.n_refused = 3
+        await applications.release("one")  # no error for the job that goes
+        await until(lambda: not serve.running)
+        assert not applications._watch.done()
+
+    with caplog.at_level(logging.WARNING):
+        asyncio.run(run())
+    assert "application app is still there, tried again in 0.01 s: the controller is busy" in caplog.text
+
+
+def test_the_watcher_outlives_a_deletion_that_fails(serve, monkeypatch):
+    monkeypatch.setattr(registry, "LOST_AFTER_S", 0.05)
+
+    async def run():
+        applications = Applications()
+        for name in ("app", "other"):
+            await applications.claim("lost", name)
+        serve.running |= {"app", "other"}
+        serve.n_refused = 2
+        await until(lambda: not serve.running)
+        await applications.claim("later", "third")
+        serve.running.add("third")
+        await until(lambda: not serve.running)
+
+    asyncio.run(run())
+
+
+def test_who_claims_what_could_not_be_ended_finds_it_ready(serve):
+    async def run():
+        applications = Applications()
+        await applications.claim("one", "app")
+        serve.running.add("app")
+        serve.n_refused = 1
+        await applications.release("one")
+        assert await applications.claim("two", "app") == "ready"
+        await asyncio.sleep(0.1)
+        assert serve.running == {"app"}
+
+    asyncio.run(run())
+
+
+def test_a_watcher_that_ended_is_started_again(serve, monkeypatch):
+    monkeypatch.setattr(registry, "LOST_AFTER_S", 0.05)
+
+    async def run():
+        applications = Applications()
+        await applications.claim("one", "app")
+        applications._watch.cancel()
+        await asyncio.sleep(0.01)
+        await applications.beat("one", ["app"])
+        serve.running.add("app")
+        await until(lambda: not serve.running)
+
+    asyncio.run(run())
