@@ -1,0 +1,47 @@
+"""Drop what repeats in a ranking: equal texts, and more than some items of one key."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Hashable, Sequence
+
+import numpy as np
+
+from kohaku_ray.arrays import I64
+
+
+def distinct_texts(texts: Sequence[str]) -> I64:
+    """Keep the first of equal texts; to be called before a cut, so that freed places are refilled.
+
+    Args:
+        texts: Best first; texts are equal when they differ in white space alone.
+
+    Returns:
+        Positions kept, ascending.
+    """
+    return _within(1, [" ".join(text.split()) for text in texts])
+
+
+def cap_per_key(keys: Sequence[str | None], doc_ids: Sequence[str], limit: int = 1) -> I64:
+    """Keep at most ``limit`` items per key, in order.
+
+    Args:
+        keys: Key of each item, best first, such as its site; None counts by the item's document.
+        doc_ids: Document of each item.
+        limit: Most items per key, at least 1.
+
+    Returns:
+        Positions kept, ascending.
+    """
+    return _within(limit, [(key, doc_id if key is None else None) for key, doc_id in zip(keys, doc_ids, strict=True)])
+
+
+def _within(limit: int, keys: Sequence[Hashable]) -> I64:
+    """Positions of the first ``limit`` items of each key."""
+    seen: Counter[Hashable] = Counter()
+    kept = []
+    for place, key in enumerate(keys):
+        seen[key] += 1
+        if seen[key] <= limit:
+            kept.append(place)
+    return np.array(kept, np.int64)

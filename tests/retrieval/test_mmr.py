@@ -1,0 +1,89 @@
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from rank_bm25 import BM25Okapi
+
+from kohaku_ray.retrieval.mmr import bm25_matrix, mmr, redundancy
+
+TERMS = st.lists(st.lists(st.sampled_from(["eau", "gaz", "vent", "train", "port"]), max_size=6), min_size=1, max_size=9)
+
+
+def naive(relevance, likeness, top_k, weight):
+    selected = []
+    while len(selected) < min(top_k, len(relevance)):
+        value = {
+            i: weight * relevance[i] - (1 - weight) * max((likeness[i][j] for j in selected), default=0.0)
+            for i in range(len(relevance))
+            if i not in selected
+        }
+        selected.append(max(value, key=lambda i: (value[i], -i)))
+    return selected
+
+
+def test_by_hand():
+    relevance = np.array([0.9, 0.89, 0.5])
+    likeness = np.array([[1.0, 1.0, 0.0], [1.0, 1.0, 0.0], [0.0, 0.0, 1.0]])
+    selected, scores = mmr(relevance, likeness, 3, weight=0.5)
+    assert selected.tolist() == [0, 2, 1]
+    assert scores == pytest.approx([0.45, 0.25, 0.445 - 0.5])
+    assert mmr(relevance, likeness, 2, weight=1)[0].tolist() == [0, 1]
+    assert mmr(relevance, likeness, 2, weight=0)[0].tolist() == [0, 2]
+
+
+def test_redundancy_may_be_negative_and_need_not_be_symmetric():
+    relevance, likeness = np.array([0.5, 0.5, 0.5]), np.array([[1, 0.9, 0], [-0.5, 1, 0], [0, -0.9, 1]])
+    assert mmr(relevance, likeness, 3, weight=0.5)[0].tolist() == [0, 1, 2]
+
+
+@given(st.data(), st.integers(1, 8), st.integers(0, 9), st.sampled_from([0.0, 0.5, 0.9, 1.0]))
+def test_equals_a_plain_loop(data, n, top_k, weight):
+    values = st.sampled_from([-0.5, 0.0, 0.25, 0.5, 0.75, 1.0])
+    relevance = np.array(data.draw(st.lists(values, min_size=n, max_size=n)))
+    likeness = np.array(data.draw(st.lists(st.lists(values, min_size=n, max_size=n), min_size=n, max_size=n)))
+    assert mmr(relevance, likeness, top_k, weight)[0].tolist() == naive(relevance, likeness, top_k, weight)
+
+
+def test_nothing_to_select_from():
+    assert [part.tolist() for part in mmr(np.empty(0), np.empty((0, 0)), 5)] == [[], []]
+    assert bm25_matrix([]).shape == (0, 0)
+    assert bm25_matrix([[], []]).tolist() == [[0, 0], [0, 0]]
+
+
+def test_redundancy_is_the_larger_of_both_and_bounded():
+    vectors = np.array([[1, 0], [0.6, 0.8], [0, 1]], np.float32)
+    bm25 = np.array([[10.0, 9.0, 40.0], [0.0, 5.0, -3.0], [1.0, 1.0, -2.0]])
+    found = redundancy(vectors, bm25)
+    assert found == pytest.approx(np.array([[1, 0.9, 1], [0.6, 1, 0.8], [0, 0.8, 1]]), abs=1e-6)
+
+
+def test_a_near_duplicate_is_passed_over_for_something_new():
+    terms = [
+        text.split() for text in ("digue rompue port inondé", "digue rompue port inondé hier", "train gare retard")
+    ]
+    terms += [["vigne"], ["école"], ["musée"], ["stade"]]
+    vectors = np.eye(7, dtype=np.float32)  # by meaning all are unlike: the words alone tell
+    relevance = np.array([0.9, 0.88, 0.7, 0.1, 0.1, 0.1, 0.1])
+    likeness = redundancy(vectors, bm25_matrix(terms))
+    assert likeness[1, 0] > 0.7
+    assert likeness[2, 0] == 0
+    assert mmr(relevance, likeness, 3, weight=0.7)[0].tolist() == [0, 2, 1]
+
+
+@given(TERMS)
+def test_the_matrix_is_rank_bm25_text_by_text(texts):
+    if not any(texts):
+        return
+    okapi = BM25Okapi(texts)
+    expected = np.stack([okapi.get_scores(terms) for terms in texts])
+    np.testing.assert_allclose(bm25_matrix(texts), expected, atol=1e-9)
+
+
+def test_the_weights_of_a_corpus_may_be_given():
+    corpus = [["eau", "gaz"], ["eau", "vent", "train"], ["port"], ["port", "train"], ["mer"]]
+    okapi = BM25Okapi(corpus)
+    few = [0, 1, 3]
+    given_weights = bm25_matrix([corpus[i] for i in few], okapi.idf, okapi.avgdl)
+    expected = np.stack([okapi.get_scores(corpus[i])[few] for i in few])
+    np.testing.assert_allclose(given_weights, expected, atol=1e-9)
+    assert bm25_matrix([["inconnu"]], okapi.idf, okapi.avgdl).tolist() == [[0]]
