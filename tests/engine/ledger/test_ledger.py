@@ -13,7 +13,7 @@ from dataclasses import replace
 import psutil
 import pytest
 import ray
-from fake_openai import Action, FakeOpenAI
+from fake_openai import Action, FakeOpenAI, completion
 from ray import serve
 
 from kohaku_ray.config.schema import LedgerConfig, OpenAIConfig
@@ -46,6 +46,10 @@ def _script(index, body):
         return Action(400, {"error": {"message": "maximum context length exceeded", "code": "context_length_exceeded"}})
     if "forbidden" in text:
         return Action(403, {"error": {"message": "no"}})
+    if "surrogate" in text:
+        return Action(body=completion(f"half a character \ud800 {index}"))
+    if "numbered" in text:
+        return Action(body=completion(f"reply {index}"))
     return Action(delay_s=0.3) if "slow" in text else None
 
 
@@ -64,13 +68,13 @@ class Asker:
     def __init__(self, ledger: Ledger) -> None:
         self.ledger = ledger
 
-    async def ask(self, requests, application):
-        return await asyncio.gather(*(self.ledger.ask(one, application) for one in requests))
+    async def ask(self, requests, application, again=False):
+        return await asyncio.gather(*(self.ledger.ask(one, application, again) for one in requests))
 
 
-def ask(ledger: Ledger, application: str, *requests: ChatRequest):
+def ask(ledger: Ledger, application: str, *requests: ChatRequest, again: bool = False):
     async def all_of_them():
-        return await asyncio.gather(*(ledger.ask(one, application) for one in requests))
+        return await asyncio.gather(*(ledger.ask(one, application, again) for one in requests))
 
     return asyncio.run(all_of_them())
 
@@ -178,6 +182,78 @@ def test_a_disk_that_takes_nothing_is_said_and_nothing_is_lost(application, serv
     before = server.n_requests
     assert ask(ledger, application, request("precious"))[0].source == "ledger"
     assert server.n_requests == before
+
+
+def test_a_job_that_starts_while_the_disk_takes_nothing_ends_no_shard_of_another(application, server, tmp_path):
+    path = tmp_path / "ledger"
+    config = LedgerConfig(path=str(path), shards=2, flush_s=60)
+    first = open_ledger(config)
+    precious = [request(f"precious {n}") for n in range(8)]
+    ask(first, application, *precious)
+    (path / "segments").write_text("in the way")
+    with pytest.raises(DataError, match=r"cannot write .*segments"):
+        first.flush()
+    with pytest.raises(DataError, match=r"cannot write .*segments"):
+        open_ledger(config)
+    os.unlink(path / "segments")
+    before = server.n_requests
+    second = open_ledger(config)  # it was a passing failure: nobody has to wait for the next flush
+    assert {one.source for one in ask(second, application, *precious)} == {"ledger"}
+    assert {one.source for one in ask(first, application, *precious)} == {"ledger"}
+    assert server.n_requests == before
+    assert set(SegmentStore(str(path)).load(lambda _: True).entries) == {request_key(one) for one in precious}
+
+
+def test_half_a_character_in_a_reply_is_dropped_and_the_rest_kept(application, tmp_path):
+    ledger = open_ledger(LedgerConfig(path=str(tmp_path), flush_s=60))
+    [asked, _] = ask(ledger, application, request("surrogate"), request("other"))
+    assert asked.entry.reply.text.startswith("half a character  ")
+    ledger.flush()
+    assert len(SegmentStore(str(tmp_path)).load(lambda _: True).entries) == 2
+
+
+def test_a_reply_no_segment_can_hold_is_an_error_of_its_asker_alone(cluster, tmp_path):
+    class Raw:  # in here, so that it travels by value: replicas cannot import a test
+        async def ask(self, one):
+            return Reply("\ud800" if "bad" in one.messages[0][1] else "good")
+
+    serve.start(proxy_location="Disabled")
+    serve.run(serve.deployment(Raw, ray_actor_options={"num_cpus": 0}).bind(), name="raw", route_prefix=None)
+    try:
+        ledger = open_ledger(LedgerConfig(path=str(tmp_path), flush_s=60))
+        ask(ledger, "raw", request("one"))
+        with pytest.raises(ModelError, match=r"fake: a reply cannot be recorded .*surrogates"):
+            ask(ledger, "raw", request("bad"))
+        ask(ledger, "raw", request("two"))
+        ledger.flush()
+        there = SegmentStore(str(tmp_path)).load(lambda _: True).entries
+        assert set(there) == {request_key(request("one")), request_key(request("two"))}
+    finally:
+        serve.delete("raw")
+
+
+def test_a_run_asks_again_once_and_its_new_reply_is_everybodys(application, server, tmp_path):
+    config = LedgerConfig(path=str(tmp_path), shards=2, flush_s=60)
+    numbered = [request(f"numbered {n}") for n in range(4)]
+    first = open_ledger(config)
+    old = [one.entry.reply.text for one in ask(first, application, *numbered)]
+    first.flush()
+    before = server.n_requests
+    second = open_ledger(config)
+    asker = Asker.remote(second)  # a copy in another process is of the same run
+    elsewhere = asker.ask.remote(numbered, application, again=True)
+    here = ask(second, application, *numbered, *numbered, again=True)
+    there = ray.get(elsewhere)
+    assert server.n_requests - before == 4
+    new = [one.entry.reply.text for one in there]
+    assert not set(new) & set(old)
+    assert [one.entry.reply.text for one in here] == new * 2
+    assert {one.source for one in ask(second, application, *numbered, again=True)} == {"ledger"}
+    assert [one.entry.reply.text for one in ask(first, application, *numbered)] == new
+    second.flush()
+    entries = SegmentStore(str(tmp_path)).load(lambda _: True).entries
+    assert [entries[request_key(one)].reply.text for one in numbered] == new
+    assert server.n_requests - before == 4
 
 
 def test_two_flushes_at_once_wait_for_one_another(application, tmp_path):
