@@ -29,6 +29,18 @@ def data_path() -> Path:
 
 
 @pytest.fixture(scope="session")
+def tiny_encoder(tmp_path_factory: pytest.TempPathFactory) -> str:
+    """Path of a random encoder that knows the sample's words: for tests to which the vectors' quality is nothing."""
+    import tiny_encoder
+
+    from kohaku_ray import sample
+
+    files = [file for file in Path(sample.path("documents")).iterdir() if file.suffix != ".pdf"]
+    texts = [file.read_text(encoding="utf-8") for file in files]
+    return tiny_encoder.build(tmp_path_factory.mktemp("tiny_encoder"), texts)
+
+
+@pytest.fixture(scope="session")
 def cluster() -> Iterator[str]:
     """One local Ray cluster for the whole test run; yields the address other drivers join it by."""
     import ray

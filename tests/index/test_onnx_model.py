@@ -5,6 +5,7 @@ import numpy as np
 import pytest
 import torch
 from sentence_transformers import SentenceTransformer
+from tiny_encoder import DIM
 
 from kohaku_ray.index import onnx_model
 from kohaku_ray.index.identity import locate_model
@@ -16,9 +17,10 @@ INPUTS = ["input_ids", "token_type_ids", "attention_mask"]
 TEXTS = ["The Hall draws 5 MW.", "", "  Größe 能耗 😀 ", "word " * 300, "[SEP] of it"]
 
 
-@pytest.fixture
-def loaded():
-    return SentenceTransformer(locate_model(MODEL), device="cpu").eval()
+@pytest.fixture(params=["tiny", pytest.param("real", marks=pytest.mark.slow)])
+def loaded(request, tiny_encoder):
+    path = locate_model(MODEL) if request.param == "real" else tiny_encoder
+    return SentenceTransformer(path, device="cpu").eval()
 
 
 def computed_by(model):
@@ -46,7 +48,9 @@ def test_a_plain_model_does_as_the_library(loaded, tmp_path, mode, side, pooling
     describe(tmp_path, model, INPUTS)
     assert json.loads((tmp_path / DESCRIPTION).read_text())["pooling"] == pooling
     found = OnnxModel(tmp_path, computed_by(loaded))
-    assert (found.dim, found.window, found.prompts) == (384, 256, loaded.prompts)
+    hidden_size = loaded[0].auto_model.config.hidden_size
+    assert hidden_size in (384, DIM)
+    assert (found.dim, found.window, found.prompts) == (hidden_size, 256, loaded.prompts)
     features, wanted = found.features(TEXTS, prompt, 0), model.features(TEXTS, prompt, 0)
     for name in INPUTS:
         np.testing.assert_array_equal(features[name], wanted[name])
