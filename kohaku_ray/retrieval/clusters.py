@@ -31,9 +31,10 @@ def kmeans(vectors: F32 | F64, n_clusters: int, seed: int = 0, max_rounds: int =
     centres = _first_centres(points, n_clusters, np.random.default_rng(seed))
     for _ in range(max_rounds):
         before, labels = labels, _assign(points, centres)
-        centres = np.stack([points[labels == cluster].mean(axis=0) for cluster in range(len(centres))])
         if np.array_equal(before, labels):
             break
+        members = labels == np.arange(len(centres))[:, None]
+        centres = members @ points / members.sum(axis=1, keepdims=True)
     _, first, label = np.unique(labels, return_index=True, return_inverse=True)
     return np.argsort(np.argsort(first))[label].astype(np.int64)
 
@@ -107,27 +108,21 @@ def sample_clusters(
     return order[place < counts[labels[order]]]
 
 
-def _distances(points: F64, centres: F64) -> F64:
-    """Squared distance of every point to every centre, exactly 0 for equal ones: shape ``(n, n_centres)``."""
-    return np.stack([np.square(points - centre).sum(axis=1) for centre in centres], axis=1)
-
-
 def _first_centres(points: F64, n_clusters: int, rng: np.random.Generator) -> F64:
     """Draw distinct points, each with a chance in proportion to its squared distance from those drawn before."""
     chosen = [int(rng.integers(len(points)))]
-    nearest = _distances(points, points[chosen])[:, 0]
+    nearest = np.square(points - points[chosen[0]]).sum(axis=1)  # exactly 0 for equal points: none is drawn twice
     while len(chosen) < n_clusters and nearest.any():
         chosen.append(int(rng.choice(len(points), p=nearest / nearest.sum())))
-        nearest = np.minimum(nearest, _distances(points, points[chosen[-1:]])[:, 0])
+        nearest = np.minimum(nearest, np.square(points - points[chosen[-1]]).sum(axis=1))
     return points[chosen]
 
 
 def _assign(points: F64, centres: F64) -> I64:
     """Put every point to its nearest centre; a centre left alone takes the farthest point of those that share one."""
-    distances = _distances(points, centres)
-    labels: I64 = distances.argmin(axis=1).astype(np.int64)
-    nearest = distances.min(axis=1)
+    labels: I64 = (np.square(centres).sum(axis=1) - 2 * points @ centres.T).argmin(axis=1).astype(np.int64)
     for cluster in np.flatnonzero(np.bincount(labels, minlength=len(centres)) == 0):
         is_sharing = np.bincount(labels)[labels] > 1
-        labels[np.where(is_sharing, nearest, -1).argmax()] = cluster
+        distance = np.square(points - centres[labels]).sum(axis=1)
+        labels[np.where(is_sharing, distance, -1).argmax()] = cluster
     return labels
