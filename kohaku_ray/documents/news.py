@@ -1,0 +1,211 @@
+"""News CSV: many articles in one file, one paragraph per row."""
+
+from __future__ import annotations
+
+import codecs
+import csv
+import io
+import re
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from itertools import pairwise
+
+from kohaku_ray.documents.content import decode_text
+from kohaku_ray.documents.french import SPLITTERS, SentenceSplit
+from kohaku_ray.documents.ids import check_doc_id
+from kohaku_ray.documents.model import Document, Paragraph, Section
+from kohaku_ray.documents.table_csv import MAX_CELL_CHARS
+from kohaku_ray.errors import DataError
+from kohaku_ray.values import is_blank, parse_number
+
+COLUMNS = (
+    "par_id",
+    "doc_id",
+    "document_url",
+    "document_date",
+    "document_netloc",
+    "document_title",
+    "paragraph_text",
+    "paragraph_order",
+    "paragraph_score",
+    "document_score",
+)
+"""All are required; the cells of a url, date, netloc, title or score may be empty."""
+
+_NUMBERS = ("paragraph_score", "document_score")
+_ORDER = re.compile(r"([+-]?\d{1,9})(?:\.0*)?", re.ASCII)
+_YEAR = re.compile(r"(?<!\d)(?:1[89]|20)\d\d(?!\d)", re.ASCII)
+_UNDECODED = re.compile("[\udc80-\udcff]")
+
+Attributes = dict[str, str | float | int | None]
+
+
+@dataclass(frozen=True, slots=True)
+class News:
+    """What a news CSV holds: every row is a paragraph of a document or a reject.
+
+    Attributes:
+        documents: In order of first occurrence; one section each, titled as the document.
+        rejects: Per row left out, where it stands and why.
+    """
+
+    documents: tuple[Document, ...]
+    rejects: tuple[tuple[str, str], ...]
+
+
+@dataclass(frozen=True, slots=True)
+class _Row:
+    doc_id: str
+    text: str
+    order: int
+    attributes: Attributes
+
+
+def parse_news(name: str, data: bytes, sentence_split: SentenceSplit = "punkt") -> News:
+    """Parse a CSV of news paragraphs into articles.
+
+    Args:
+        name: The file, for messages.
+        data: Its content; UTF-8, or what its byte order mark says.
+        sentence_split: How sentences are found: by Punkt, or at every full stop.
+
+    Returns:
+        The articles and the rejected rows. A document's paragraphs stand in ``paragraph_order`` (ties: file order) and
+        carry as attributes their row's columns but ``doc_id`` and ``paragraph_text``, and ``prev_par_id`` and
+        ``next_par_id``: the neighbour whose order is one less or one more, else None. Empty cells are None. Its
+        metadata (url, date, year, netloc) is the first that its paragraphs have.
+
+    Raises:
+        DataError: The header lacks columns (the message names all of them), or has one twice.
+    """
+    rejects: list[tuple[str, str]] = []
+    articles: dict[str, list[_Row]] = {}
+    first_lines: dict[str, int] = {}
+    for line, row in _read(name, data):
+        try:
+            if isinstance(row, str):
+                raise DataError(row)
+            read = _row(row)
+            par_id = row["par_id"]
+            if par_id in first_lines:
+                raise DataError(
+                    f"par_id {par_id!r} stands at line {first_lines[par_id]} already: give each row its own"
+                )
+        except DataError as error:
+            rejects.append((f"{name}: line {line}", str(error)))
+            continue
+        first_lines[par_id] = line
+        articles.setdefault(read.doc_id, []).append(read)
+    return News(tuple(_document(doc_id, rows, sentence_split) for doc_id, rows in articles.items()), tuple(rejects))
+
+
+def _document(doc_id: str, rows: Sequence[_Row], sentence_split: SentenceSplit) -> Document:
+    rows = sorted(rows, key=lambda row: row.order)
+    for row, following in pairwise(rows):
+        if following.order == row.order + 1:
+            row.attributes["next_par_id"] = following.attributes["par_id"]
+            following.attributes["prev_par_id"] = row.attributes["par_id"]
+    split = SPLITTERS[sentence_split]
+    paragraphs = tuple(Paragraph(row.text, split(row.text), attributes=row.attributes) for row in rows)
+    known = {
+        name: next((str(row.attributes[f"document_{name}"]) for row in rows if row.attributes[f"document_{name}"]), "")
+        for name in ("title", "url", "date", "netloc")
+    }
+    title = known.pop("title") or doc_id
+    year = _YEAR.search(known["date"])
+    metadata = {"type": "news", **known, "year": year[0] if year else ""}
+    return Document(
+        doc_id, title, (Section(title, paragraphs),), {key: value for key, value in metadata.items() if value}
+    )
+
+
+def _row(row: Mapping[str, str]) -> _Row:
+    """Check a row and type its cells.
+
+    Raises:
+        DataError: A cell cannot be used; the message is the reason.
+    """
+    damaged = next((column for column, cell in row.items() if _UNDECODED.search(cell) or "\0" in cell), None)
+    if damaged is not None:
+        raise DataError(f"{damaged} holds {_bad_byte(row[damaged])}: save the file as UTF-8")
+    empty = [column for column in ("par_id", "doc_id", "paragraph_text") if not row[column]]
+    if empty:
+        raise DataError(f"{' and '.join(empty)} {'is' if len(empty) == 1 else 'are'} empty: fill in or remove the row")
+    if not row["par_id"].isprintable():
+        raise DataError(f"par_id {row['par_id'][:40]!r} holds a line break or control character: remove it")
+    order = _ORDER.fullmatch(row["paragraph_order"])
+    if order is None:
+        raise DataError(f"paragraph_order is {row['paragraph_order'][:40]!r}, expected a whole number such as 0")
+    attributes: Attributes = {
+        column: cell or None for column, cell in row.items() if column not in ("doc_id", "paragraph_text")
+    }
+    attributes |= {column: _number(column, row[column]) for column in _NUMBERS}
+    attributes |= {"paragraph_order": int(order[1]), "prev_par_id": None, "next_par_id": None}
+    return _Row(check_doc_id(row["doc_id"], "news row"), row["paragraph_text"], int(order[1]), attributes)
+
+
+def _number(column: str, cell: str) -> float | None:
+    number = parse_number(cell)
+    if number is None and not is_blank(cell):
+        raise DataError(f"{column} is {cell[:40]!r}, expected a number or nothing")
+    return number
+
+
+def _bad_byte(cell: str) -> str:
+    found = _UNDECODED.search(cell)
+    return f"the byte 0x{ord(found[0]) - 0xDC00:02x}, which is not UTF-8" if found else "a NUL character"
+
+
+def _read(name: str, data: bytes) -> Iterator[tuple[int, dict[str, str] | str]]:
+    """Yield every row below the header with the line it begins on: its trimmed cells, or why it has none."""
+    limit = csv.field_size_limit(MAX_CELL_CHARS)
+    try:
+        reader = csv.reader(io.StringIO(_decode(name, data), newline=""), strict=True)
+        header: list[str] | None = None
+        while True:
+            line = reader.line_num + 1
+            try:
+                cells = next(reader)
+            except StopIteration:
+                break
+            except csv.Error as error:
+                reason = f"is not CSV ({error} at line {reader.line_num}): quote texts and double quotes in them"
+                if header is None:
+                    raise DataError(f"{name} {reason}.") from None
+                yield line, reason
+                continue
+            if not any(cell.strip() for cell in cells):
+                continue
+            if header is None:
+                header = _header(name, cells)
+            elif len(cells) != len(header):
+                yield line, f"has {len(cells)} cells, the header has {len(header)}: put texts with commas in quotes"
+            else:
+                yield line, {column: cell.strip() for column, cell in zip(header, cells, strict=True) if column}
+        if header is None:
+            _header(name, [])
+    finally:
+        csv.field_size_limit(limit)
+
+
+def _decode(name: str, data: bytes) -> str:
+    """The file's text; a byte that is not UTF-8 stays as half of a surrogate pair, so that its row alone is lost."""
+    if data.startswith((codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE)):
+        return decode_text(name, data)
+    text = data.removeprefix(codecs.BOM_UTF8).decode("utf-8", "surrogateescape")
+    return text.replace("\r\n", "\n").replace("\r", "\n")
+
+
+def _header(name: str, cells: Sequence[str]) -> list[str]:
+    header = [cell.strip().lower() for cell in cells]
+    missing = [column for column in COLUMNS if column not in header]
+    if missing:
+        shown = ", ".join(repr(column[:40]) for column in header[:12]) or "none"
+        raise DataError(
+            f"{name} lacks the column{'s' * (len(missing) > 1)} {', '.join(missing)}; its columns are {shown}: "
+            "add them (cells may be empty) and separate columns by commas."
+        )
+    doubled = next((column for i, column in enumerate(header) if column and column in header[:i]), None)
+    if doubled:
+        raise DataError(f"{name} has two columns called {doubled!r}: rename or remove one.")
+    return header
