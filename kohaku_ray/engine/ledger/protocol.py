@@ -9,6 +9,7 @@ from typing import Literal
 from kohaku_ray.engine.errors import message_of
 from kohaku_ray.engine.ledger.segments import Entry
 from kohaku_ray.errors import ContextOverflowError, DataError, ModelError, TransientModelError
+from kohaku_ray.values import clean_text
 
 IDLE_EXIT_S = 300.0
 """A shard that nobody has asked for so long gives its path back and ends."""
@@ -55,7 +56,8 @@ class Refused:
     @classmethod
     def of(cls, error: ModelError) -> Refused:
         """Make it of an error of a backend."""
-        return cls(next(kind for kind, known in _ERRORS.items() if isinstance(error, known)), message_of(error))
+        kind = next(kind for kind, known in _ERRORS.items() if isinstance(error, known))
+        return cls(kind, clean_text(message_of(error)))
 
 
 def shard_of(key: str, n_shards: int) -> int:

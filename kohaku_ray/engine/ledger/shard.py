@@ -145,6 +145,9 @@ class LedgerShard:
             self._lease_failure = None
         except Exception as error:
             self._lease_failure = self._said("open", error)
+            if not self._is_open:
+                with suppress(Exception):  # a path that cannot be used is not kept from others
+                    self._store.release_lease(self._owner)
 
     def _open(self) -> None:
         if self._shard == 0 and self._store.acquire_lease(self._owner):
@@ -225,7 +228,7 @@ class LedgerShard:
         )
 
     def _handle(self, application: str) -> Any:
-        # One handle an application: each new one brings a router of its own.
+        # One handle per application: each new one brings a router of its own.
         if application not in self._handles:
             # Imported here: askers need no Serve, and it takes a second of every actor's start.
             from ray import serve

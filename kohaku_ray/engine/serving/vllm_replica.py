@@ -20,7 +20,7 @@ from kohaku_ray.generation.completions import completion_body, read_completion, 
 from kohaku_ray.generation.request import ChatRequest
 from kohaku_ray.records import Reply
 
-LAST_WORDS_S = 0.2
+EXIT_DELAY_S = 0.2
 """Time for a dying replica's errors to reach those who asked."""
 
 COUNTERS_TIMEOUT_S = 30.0
@@ -80,7 +80,7 @@ class VllmReplica(LLMServer):
 
     def _lost(self) -> ReplicaLostError:
         """End this replica too: Serve sees a dead actor at once, a dead engine at its next health check."""
-        asyncio.get_running_loop().call_later(LAST_WORDS_S, os._exit, 1)
+        asyncio.get_running_loop().call_later(EXIT_DELAY_S, os._exit, 1)
         return ReplicaLostError(f"{self._model_id}: the engine of replica {self._replica} died")
 
     async def _counters(self) -> list[float | None]:

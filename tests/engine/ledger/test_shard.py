@@ -14,7 +14,7 @@ from kohaku_ray.engine.ledger import shard as shards
 from kohaku_ray.engine.ledger.protocol import Asked, Refused
 from kohaku_ray.engine.ledger.segments import SegmentStore
 from kohaku_ray.engine.ledger.shard import LedgerShard
-from kohaku_ray.errors import DataError, ModelError
+from kohaku_ray.errors import ContextOverflowError, DataError, ModelError
 from kohaku_ray.generation.request import ChatRequest
 from kohaku_ray.records import Reply
 
@@ -304,6 +304,25 @@ def test_asking_again_in_vain_leaves_the_old_reply_and_may_be_tried_once_more(ma
     assert isinstance(refused, Refused)
     assert plain.entry.reply.text == "one"
     assert (again.entry.reply.text, again.source) == ("two", "made")
+
+
+def test_a_backends_error_is_text_that_a_table_can_hold(make):
+    async def run():
+        return await make(ContextOverflowError("too \ud800long\x1b[0m")).ask(GOOD, request(), "app")
+
+    with pytest.raises(ContextOverflowError, match=r"^too long\[0m$"):
+        asyncio.run(run()).raise_()
+
+
+def test_a_path_that_cannot_be_read_is_not_kept_from_others(make, tmp_path, monkeypatch):
+    def fails(store, mine):
+        raise PermissionError("segments")
+
+    with monkeypatch.context() as patched:
+        patched.setattr(SegmentStore, "load", fails)
+        shard = make()
+    assert shard._failure == f"cannot open ledger {tmp_path}: PermissionError: segments"
+    SegmentStore(str(tmp_path)).acquire_lease("another cluster")
 
 
 def test_a_sibling_that_ended_is_done_without(make, monkeypatch):
