@@ -20,9 +20,10 @@ from kohaku_ray.ensemble.count import vote_pool
 from kohaku_ray.ensemble.pool import pool_ballots
 from kohaku_ray.ensemble.subsamples import subsamples
 from kohaku_ray.ensemble.vote import VoteRule
-from kohaku_ray.evaluation.scores import weigh
-from kohaku_ray.evaluation.statistics import holm, paired_bootstrap, paired_differences, paired_permutation
-from kohaku_ray.runs.sweep_results import ballots_of, wattbot_marks
+from kohaku_ray.evaluation.metrics import find_metric
+from kohaku_ray.evaluation.paired import paired_bootstrap, paired_differences, paired_permutation
+from kohaku_ray.evaluation.statistics import holm
+from kohaku_ray.runs.sweep_results import ballots_of, marks_of
 from kohaku_ray.submissions import read_submission
 from kohaku_ray.values import is_blank
 
@@ -43,7 +44,7 @@ def main() -> int:
     truth = read_submission(arguments.data / "train_QA.csv")
     table, units = ballots_of([read_submission(path) for path in files], list(truth.rows))
     pool = pool_ballots(table, units)
-    marks = wattbot_marks(pool, truth)
+    marks = marks_of(pool, truth, find_metric("wattbot"))
     rules = [
         VoteRule(blank_quorum=quorum, refs=refs, weights=weights)
         for quorum, refs, weights in itertools.product(QUORUMS, ("set", "share"), ("uniform", "agreement"))
@@ -53,7 +54,7 @@ def main() -> int:
     for size in SIZES:
         drawn = subsamples(len(files), size, arguments.subsamples, seed=size, strata=providers)
         parts = marks.score(vote_pool(pool, drawn, rules))
-        by_size.append(weigh(parts.value, parts.ref, parts.abstain).mean(axis=2))  # type: ignore[arg-type,attr-defined]
+        by_size.append(find_metric("wattbot").weigh(parts).mean(axis=2))
     scores = np.mean(by_size, axis=0)  # (rules, questions), every size alike
     n_blank = sum(is_blank(row.answer_value) for row in truth.rows.values())
     print(

@@ -26,8 +26,8 @@ from kohaku_ray.ensemble.pool import Pool, pool_ballots
 from kohaku_ray.ensemble.study import MOST_SUBSAMPLES, Marks, Parts, expected_score
 from kohaku_ray.ensemble.subsamples import subsamples
 from kohaku_ray.ensemble.vote import Ballot, Verdict, VoteRule, vote
-from kohaku_ray.evaluation.scores import weigh
-from kohaku_ray.runs.sweep_results import ballots_of, wattbot_marks
+from kohaku_ray.evaluation.metrics import find_metric
+from kohaku_ray.runs.sweep_results import ballots_of, marks_of
 from kohaku_ray.submissions import read_submission
 
 STRATEGIES = ("answer_priority", "independent", "ref_priority", "union", "intersection", "majority", "first_non_blank")
@@ -84,7 +84,7 @@ def main() -> int:
         truth = read_submission(arguments.data / "train_QA.csv")
         table, units = ballots_of([read_submission(path) for path in files], list(truth.rows))
         pool = pool_ballots(table, units)
-        marks = wattbot_marks(pool, truth)
+        marks = marks_of(pool, truth, find_metric("wattbot"))
     normal = {
         (ballot.answer_value, unit): normalise(ballot.answer_value, unit)
         for row, unit in zip(table, units, strict=True)
@@ -105,7 +105,7 @@ def main() -> int:
 
 def score_of(parts: Parts) -> np.ndarray:
     """Shape ``(rules, subsamples)``, or ``(rules,)`` of an expectation."""
-    return weigh(parts.value.mean(1), parts.ref.mean(1), parts.abstain.mean(1))  # type: ignore[arg-type,return-value]
+    return find_metric("wattbot").weigh({name: part.mean(1) for name, part in parts.items()})
 
 
 def run_loop(

@@ -87,7 +87,7 @@ def _parser() -> argparse.ArgumentParser:
     score = commands.add_parser("score", help="score submission files against the truth")
     score.add_argument("files", nargs="+", metavar="CSV")
     score.add_argument("--truth", required=True, metavar="CSV")
-    score.add_argument("--metric", action="append", choices=["wattbot", "kaggle"], help="may be given twice")
+    score.add_argument("--metric", action="append", metavar="METRIC", help=f"{_metrics()}; may be given twice")
     score.add_argument("--by", metavar="COLUMN", help="split by a column of the truth")
     score.add_argument("--errors", action="store_true", help="count the error classes")
     score.add_argument("--json", action="store_true", help="print a list of records")
@@ -96,7 +96,7 @@ def _parser() -> argparse.ArgumentParser:
     compare = commands.add_parser("compare", help="which questions flipped between runs, with the paired test")
     compare.add_argument("runs", nargs="+", metavar="RUN", help="runs' directories or submission files")
     compare.add_argument("--truth", metavar="CSV", help="gold answers; those of the first run's questions unless named")
-    compare.add_argument("--metric", default="wattbot", choices=["wattbot", "kaggle"])
+    compare.add_argument("--metric", default="wattbot", metavar="METRIC", help=_metrics())
     compare.add_argument("--by", metavar="COLUMN", help="split by a column of the truth, such as public and private")
     compare.set_defaults(command=_compare)
 
@@ -148,7 +148,7 @@ def _add_overrides(parser: argparse.ArgumentParser) -> None:
         action="append",
         default=[],
         metavar="KEY=VALUE",
-        help="any key, such as retrieval.top_k=8",
+        help="any key, such as kohaku.top_k=8",
     )
 
 
@@ -191,8 +191,8 @@ def _answer(arguments: argparse.Namespace) -> int:
 
 def _sweep(arguments: argparse.Namespace) -> int:
     from kohaku_ray.config.sweep import load_sweep
-    from kohaku_ray.engine.jobs.sweep import finish_sweep, run_sweep
-    from kohaku_ray.runs.sweep_plan import describe_plan, plan_sweep
+    from kohaku_ray.engine.jobs.sweep import dry_run, finish_sweep, run_sweep
+    from kohaku_ray.runs.sweep_plan import plan_sweep
 
     with _warnings_told():
         loaded = load_sweep(arguments.sweep, arguments.base, arguments.overrides, arguments.output)
@@ -204,7 +204,7 @@ def _sweep(arguments: argparse.Namespace) -> int:
         )
     plan = plan_sweep(loaded)
     if arguments.dry_run:
-        _print(describe_plan(plan))
+        _print(dry_run(plan))
         return OK
     summary = run_sweep(plan)
     text, files = finish_sweep(plan, summary)
@@ -318,6 +318,13 @@ def _choices(field: str) -> list[str]:
     from kohaku_ray.ensemble.vote import VoteRule
 
     return [str(value) for value in get_args(get_type_hints(VoteRule)[field])]
+
+
+def _metrics() -> str:
+    """The metrics there are, from the one place that lists them."""
+    from kohaku_ray.evaluation.metrics import METRICS
+
+    return f"{', '.join(METRICS)}, or your own as module:NAME"
 
 
 def _share(text: str) -> float:

@@ -3,7 +3,7 @@
 ::
 
     pool = pool_ballots(ballots, units)
-    marks = Marks(pool, value, ref, abstain)
+    marks = Marks(pool, by_value={"value": value}, by_refs={"ref": ref}, by_blank={"abstain": abstain})
     drawn = subsamples(pool.n_members, size=5, n=32, seed=0)
     parts = marks.score(vote_pool(pool, drawn, rules))
 
@@ -13,9 +13,9 @@ How an outcome is scored comes in as plain functions, asked once for each distin
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping, Sequence
 from itertools import combinations, islice
+from types import MappingProxyType
 
 import numpy as np
 
@@ -31,19 +31,11 @@ MOST_SUBSAMPLES = 20_000
 _BLOCK = 1024  # subsamples held at once
 
 
-@dataclass(frozen=True, slots=True)
-class Parts:
-    """Scores by part; a score is their weighted sum, and linear, so that any axis may be averaged first.
+Parts = dict[str, F64]
+"""Scores by part, shape ``(rules, Q, S)`` each, or ``(rules, Q)`` where subsamples have been averaged.
 
-    Attributes:
-        value: Shape ``(rules, Q, S)``, or ``(rules, Q)`` where subsamples have been averaged.
-        ref: The same shape.
-        abstain: The same shape.
-    """
-
-    value: F64
-    ref: F64
-    abstain: F64
+A score is their weighted sum, and linear, so that any axis may be averaged first.
+"""
 
 
 class Marks:
@@ -52,48 +44,57 @@ class Marks:
     def __init__(
         self,
         pool: Pool,
-        value: Callable[[int, str], float],
-        ref: Callable[[int, frozenset[str]], float],
-        abstain: Callable[[int, bool], float],
+        by_value: Mapping[str, Callable[[int, str], float]] = MappingProxyType({}),
+        by_refs: Mapping[str, Callable[[int, frozenset[str]], float]] = MappingProxyType({}),
+        by_blank: Mapping[str, Callable[[int, bool], float]] = MappingProxyType({}),
     ) -> None:
         """Mark every value and both ways to abstain; reference sets are marked as they come up.
 
         Args:
             pool: Whose outcomes are to be scored.
-            value: Question index and written value to a mark; an abstention writes the empty text.
-            ref: Question index and cited references, lower-cased, to a mark.
-            abstain: Question index and whether the ensemble abstains to a mark.
+            by_value: By part: question index and written value to a mark; an abstention writes the empty text.
+            by_refs: By part: question index and cited references, lower-cased, to a mark.
+            by_blank: By part: question index and whether the ensemble abstains to a mark.
         """
-        self._pool, self._ref = pool, ref
-        self._refs: dict[tuple[int, bytes], float] = {}
-        self._abstain = np.array(
-            [[abstain(index, blank) for blank in (False, True)] for index in range(pool.n_questions)]
-        )
-        # the last column is the abstention's, which has the spelling -1
-        self._value = np.zeros((pool.n_questions, max(map(len, pool.spellings)) + 1))
-        for index, spellings in enumerate(pool.spellings):
-            self._value[index, : len(spellings)] = [value(index, text) for text in spellings]
-            self._value[index, -1] = value(index, "")
+        self._pool, self._by_refs = pool, by_refs
+        self._refs: dict[tuple[int, bytes], list[float]] = {}
+        self._blank = {
+            name: np.array([[mark(index, blank) for blank in (False, True)] for index in range(pool.n_questions)])
+            for name, mark in by_blank.items()
+        }
+        self._value = {name: self._value_marks(mark) for name, mark in by_value.items()}
 
     def score(self, outcomes: Outcomes) -> Parts:
         """Mark outcomes, in their shape ``(rules, Q, S)``."""
-        question = np.broadcast_to(np.arange(self._pool.n_questions)[None, :, None], outcomes.leader.shape)
-        return Parts(
-            value=self._value[question, outcomes.spelling],
-            ref=self._ref_marks(question.reshape(-1), outcomes.words).reshape(outcomes.leader.shape),
-            abstain=self._abstain[question, outcomes.is_blank.astype(np.int64)],
-        )
+        shape = outcomes.leader.shape
+        question = np.broadcast_to(np.arange(self._pool.n_questions)[None, :, None], shape)
+        refs = self._ref_marks(question.reshape(-1), outcomes.words) if self._by_refs else ()
+        return {
+            **{name: marks[question, outcomes.spelling] for name, marks in self._value.items()},
+            **{name: marks.reshape(shape) for name, marks in zip(self._by_refs, refs, strict=True)},
+            **{name: marks[question, outcomes.is_blank.astype(np.int64)] for name, marks in self._blank.items()},
+        }
+
+    def _value_marks(self, mark: Callable[[int, str], float]) -> F64:
+        # the last column is the abstention's, which has the spelling -1
+        marks = np.zeros((self._pool.n_questions, max(map(len, self._pool.spellings)) + 1))
+        for index, spellings in enumerate(self._pool.spellings):
+            marks[index, : len(spellings)] = [mark(index, text) for text in spellings]
+            marks[index, -1] = mark(index, "")
+        return marks
 
     def _ref_marks(self, question: I64, words: Words) -> F64:
+        """Mark reference sets: shape ``(parts, n)``."""
         words = words.reshape(len(question), -1)
         first, inverse = _distinct(question, words)
         marks = [self._ref_mark(index, row) for index, row in zip(question[first].tolist(), words[first], strict=True)]
-        return np.array(marks, dtype=np.float64)[inverse]
+        return np.array(marks, dtype=np.float64).T[:, inverse]
 
-    def _ref_mark(self, question: int, words: Words) -> float:
+    def _ref_mark(self, question: int, words: Words) -> list[float]:
         key = (question, words.tobytes())
         if key not in self._refs:
-            self._refs[key] = self._ref(question, self._pool.refs_of(question, words))
+            refs = self._pool.refs_of(question, words)
+            self._refs[key] = [mark(question, refs) for mark in self._by_refs.values()]
         return self._refs[key]
 
 
@@ -135,9 +136,9 @@ def expected_score(
             f"{pool.n_members} members have {n_subsamples} subsamples of {size} but at most {most} are counted: "
             f"draw some with subsamples() or raise most to {n_subsamples}."
         )
-    sums = np.zeros((3, len(rules), pool.n_questions))
+    sums: Parts = {}
     every = combinations(range(pool.n_members), size)
     while block := list(islice(every, _BLOCK)):
         parts = marks.score(vote_pool(pool, np.array(block, dtype=np.int64), rules))
-        sums += [parts.value.sum(axis=2), parts.ref.sum(axis=2), parts.abstain.sum(axis=2)]
-    return Parts(*(sums / n_subsamples))
+        sums = {name: sums.get(name, 0.0) + part.sum(axis=2) for name, part in parts.items()}
+    return {name: part / n_subsamples for name, part in sums.items()}

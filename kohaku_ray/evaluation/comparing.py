@@ -9,21 +9,16 @@ import numpy as np
 
 from kohaku_ray.arrays import F64, I64
 from kohaku_ray.errors import DataError
-from kohaku_ray.evaluation.grid import Cell, Table
-from kohaku_ray.evaluation.statistics import (
+from kohaku_ray.evaluation.grid import Table, TableCell
+from kohaku_ray.evaluation.paired import (
     Interval,
     Permutation,
-    Welch,
-    average_ranks,
-    holm,
-    mean_sd,
     paired_bootstrap,
     paired_differences,
     paired_effect,
     paired_permutation,
-    stars,
-    welch,
 )
+from kohaku_ray.evaluation.statistics import Welch, average_ranks, holm, mean_sd, stars, welch
 
 _Tests = tuple[Welch, Interval, Permutation, float | None]
 
@@ -84,7 +79,7 @@ class Comparison:
         return stars(self.permutation_holm)
 
 
-def compare_column(cells: Sequence[Cell]) -> list[Comparison]:
+def compare_column(cells: Sequence[TableCell]) -> list[Comparison]:
     """Compare every scored cell with the best cell of its column; cells without scores are left out.
 
     The best has the highest mean on its own questions, the one that tables show. Cells over different question sets
@@ -135,7 +130,7 @@ def average_rank(table: Table) -> dict[tuple[str, ...], float]:
     return dict(zip(rows, average_ranks(blocks).tolist(), strict=True)) if rows and blocks else {}
 
 
-def _compare(cell: Cell, best: Cell, is_second: bool) -> Comparison:
+def _compare(cell: TableCell, best: TableCell, is_second: bool) -> Comparison:
     is_best = cell is best
     mean, sd = mean_sd(cell.scores)
     mine, theirs = _common(cell, best)
@@ -175,7 +170,7 @@ def _undefined(difference: float | None, reason: str) -> _Tests:
     return Welch(difference, reason=reason), Interval(difference, reason=reason), Permutation(None, reason=reason), None
 
 
-def _common(cell: Cell, best: Cell) -> tuple[I64, I64]:
+def _common(cell: TableCell, best: TableCell) -> tuple[I64, I64]:
     """Where the questions that both have stand in each, in the best's order."""
     place = {question_id: i for i, question_id in enumerate(cell.question_ids)}
     pairs = [(place[key], i) for i, key in enumerate(best.question_ids) if key in place]
@@ -183,7 +178,7 @@ def _common(cell: Cell, best: Cell) -> tuple[I64, I64]:
     return found[:, 0], found[:, 1]
 
 
-def _checked(cell: Cell) -> Cell:
+def _checked(cell: TableCell) -> TableCell:
     wrong = np.argwhere(~np.isfinite(cell.total))
     if wrong.size:
         seed, question = wrong[0]

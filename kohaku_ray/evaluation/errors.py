@@ -6,7 +6,7 @@ import math
 from collections.abc import Sequence
 
 from kohaku_ray.evaluation.scores import close, wattbot_refs, wattbot_value
-from kohaku_ray.submissions import Submission, SubmissionRow
+from kohaku_ray.submissions import SubmissionRow
 from kohaku_ray.values import is_blank, parse_number, parse_pair
 
 FALSE_POSITIVE = "false positive"
@@ -62,17 +62,6 @@ def is_unit_conversion(truth: float, given: float) -> bool:
 def is_rounding(truth: float, given: float) -> bool:
     """Tell whether a number misses the true one by at most 10 %."""
     return abs(given - truth) <= 0.1 * abs(truth)
-
-
-def count_errors(truth: Submission, submission: Submission) -> dict[str, int]:
-    """Count each class over the questions the submission answers; missing rows are counted apart, by the scores."""
-    counts = dict.fromkeys(ERROR_CLASSES, 0)
-    for question_id, row in truth.rows.items():
-        given = submission.rows.get(question_id)
-        name = classify(row, given) if given is not None else None
-        if name is not None:
-            counts[name] += 1
-    return counts
 
 
 def _numbers(text: str) -> tuple[float, ...]:

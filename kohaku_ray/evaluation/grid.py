@@ -9,7 +9,7 @@ from typing import Literal
 import numpy as np
 
 from kohaku_ray.arrays import F64
-from kohaku_ray.evaluation.scores import ABSTAIN_WEIGHT, REF_WEIGHT, VALUE_WEIGHT
+from kohaku_ray.evaluation.metrics import Metric
 
 FEW_QUESTIONS, FEW_SEEDS = 20, 3
 """A cell over fewer questions or seeds says little, and is marked."""
@@ -20,7 +20,7 @@ so far."""
 
 
 @dataclass(frozen=True, slots=True)
-class Asked:
+class SweepQuestion:
     """One question of the sweep and its truth.
 
     Attributes:
@@ -39,13 +39,13 @@ class Asked:
 
 
 @dataclass(frozen=True, slots=True)
-class Prediction:
+class SweepAnswer:
     """One run's answer to one question, as its submission has it.
 
     Attributes:
         answer_value: The value as written; ``is_blank`` for an abstention.
         refs: The references as written.
-        error: Its class of ``ERROR_CLASSES``; None where nothing is wrong.
+        error: Its class of the metric's ``classes``; None where nothing is wrong.
     """
 
     answer_value: str
@@ -74,7 +74,7 @@ class Run:
     path: str
     seed: int
     facts: Mapping[str, str]
-    predictions: Mapping[str, Prediction]
+    predictions: Mapping[str, SweepAnswer]
     n_calls: int
     tokens: int
     service_s: float
@@ -83,7 +83,7 @@ class Run:
 
 
 @dataclass(frozen=True, slots=True)
-class Cell:
+class TableCell:
     """One setting of a table, over its seeds (or over the subsamples of a pool).
 
     Attributes:
@@ -93,9 +93,8 @@ class Cell:
         reason: Why it is not finished; empty where it is.
         seeds: Seeds of the finished runs, or the numbers of the subsamples.
         question_ids: Columns of the arrays: questions that every finished run answered.
-        value: Shape ``(n_seeds, n_questions)``; see ``QuestionScore``.
-        ref: The same shape.
-        abstain: The same shape.
+        parts: Parts of the score by name, in the metric's order: shape ``(n_seeds, n_questions)`` each.
+        total: What each question gives to the score: the same shape; see ``Metric.shares``.
         run_ids: Finished runs, one a seed; empty for subsamples.
         measures: Shape ``(n_seeds,)`` each; what else was measured, by name: means over questions, such as
             ``matches``, ``snippets`` and ``characters`` of the context.
@@ -108,17 +107,16 @@ class Cell:
     reason: str = ""
     seeds: tuple[int, ...] = ()
     question_ids: tuple[str, ...] = ()
-    value: F64 = field(default_factory=lambda: np.zeros((0, 0)))
-    ref: F64 = field(default_factory=lambda: np.zeros((0, 0)))
-    abstain: F64 = field(default_factory=lambda: np.zeros((0, 0)))
+    parts: Mapping[str, F64] = field(default_factory=dict)
+    total: F64 = field(default_factory=lambda: np.zeros((0, 0)))
     run_ids: tuple[str, ...] = ()
     measures: Mapping[str, F64] = field(default_factory=dict)
     is_exact: bool = False
 
     @property
-    def total(self) -> F64:
-        """Score of every question under every seed: shape ``(n_seeds, n_questions)``."""
-        return VALUE_WEIGHT * self.value + REF_WEIGHT * self.ref + ABSTAIN_WEIGHT * self.abstain
+    def right(self) -> F64:
+        """Score of the first part, which says whether the answer itself is right: the shape of ``total``."""
+        return next(iter(self.parts.values()), self.total)
 
     @property
     def scores(self) -> F64:
@@ -165,14 +163,14 @@ class Table:
         axes: Its axes; the last one makes the columns, combinations of the others the rows.
         cells: Every combination there is, in order.
         repeats: What a cell was repeated over.
-        show: Names of ``Cell.measures`` to be tabulated beside the score.
+        show: Names of ``TableCell.measures`` to be tabulated beside the score.
         notes: What the reader has to know, such as axis values that were skipped, and why.
     """
 
     name: str
     title: str
     axes: tuple[Axis, ...]
-    cells: tuple[Cell, ...]
+    cells: tuple[TableCell, ...]
     repeats: Literal["seeds", "subsamples"] = "seeds"
     show: tuple[str, ...] = ()
     notes: tuple[str, ...] = ()
@@ -188,15 +186,15 @@ class Table:
         there = {self.column_of(cell) for cell in self.cells}
         return tuple(label for label in self.axes[-1].labels if label in there)
 
-    def row_of(self, cell: Cell) -> tuple[str, ...]:
+    def row_of(self, cell: TableCell) -> tuple[str, ...]:
         """Labels of the row a cell stands in."""
         return tuple(cell.at[axis.name] for axis in self.axes[:-1])
 
-    def column_of(self, cell: Cell) -> str:
+    def column_of(self, cell: TableCell) -> str:
         """Label of the column a cell stands in."""
         return cell.at[self.axes[-1].name]
 
-    def column(self, label: str) -> tuple[Cell, ...]:
+    def column(self, label: str) -> tuple[TableCell, ...]:
         """Cells of a column, row by row."""
         return tuple(cell for cell in self.cells if self.column_of(cell) == label)
 
@@ -211,6 +209,7 @@ class Sweep:
         tables: In the order they are shown.
         questions: All questions of all runs, in order.
         runs: Every finished run once, in order.
+        metric: What all scores are.
         notes: What the reader has to know of the whole.
         provenance: What it ran on, by name: versions, files, digests.
         spending: What it took, by name, as text: calls asked and made, tokens, seconds; differs from start to start.
@@ -219,8 +218,9 @@ class Sweep:
     name: str
     title: str
     tables: tuple[Table, ...]
-    questions: tuple[Asked, ...]
+    questions: tuple[SweepQuestion, ...]
     runs: tuple[Run, ...]
+    metric: Metric
     notes: tuple[str, ...] = ()
     provenance: Mapping[str, str] = field(default_factory=dict)
     spending: Mapping[str, str] = field(default_factory=dict)

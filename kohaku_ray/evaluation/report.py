@@ -5,15 +5,13 @@ from __future__ import annotations
 import difflib
 import os
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass, replace
+from dataclasses import dataclass, replace
 from typing import Any
 
 from kohaku_ray.errors import DataError
-from kohaku_ray.evaluation.errors import ERROR_CLASSES, count_errors
-from kohaku_ray.evaluation.scores import Metric, Score, aggregate, aggregate_by, score_rows
+from kohaku_ray.evaluation.metrics import DEFAULT_METRIC, Metric, Score, find_metric
 from kohaku_ray.submissions import Submission, read_submission
 
-_NUMBERS = ("score", "value", "ref", "abstain")
 _EMPTY = "(empty)"
 
 
@@ -28,7 +26,7 @@ class FileReport:
         doubled: Ids it holds more than once; the first row counts.
         ragged: Ids of rows with more or fewer cells than the header.
         n_without_id: Rows left out because their id is empty.
-        errors: How many wrong predictions fall in each class of ``ERROR_CLASSES``.
+        errors: How many wrong predictions fall in each class of the report's ``classes``.
     """
 
     file: str
@@ -45,11 +43,13 @@ class ScoreReport:
     """Scores of files under metrics.
 
     Attributes:
-        records: A dict a file, metric and label, with file, metric, score, value, ref, abstain, n, missing (a count);
-            with ``by`` also ``by`` and ``label``, the column and its value; with errors also ``errors``, counts by
-            class.
+        records: One dict per file, metric and label, with file, metric, score, every part of the metric, n, missing (a
+            count); with ``by`` also ``by`` and ``label``, the column and its value; with errors also ``errors``,
+            counts by class.
         files: What else is known of each file.
         truth: The same of the truth file.
+        metrics: Those that were asked for, in order.
+        classes: Classes of errors: those of the first metric that has any.
         by: The truth's column the questions were split by.
         errors: The error table was asked for.
     """
@@ -57,6 +57,8 @@ class ScoreReport:
     records: list[dict[str, Any]]
     files: tuple[FileReport, ...]
     truth: FileReport
+    metrics: tuple[Metric, ...]
+    classes: tuple[str, ...]
     by: str | None = None
     errors: bool = False
 
@@ -64,7 +66,7 @@ class ScoreReport:
 def run_score(
     truth_path: str | os.PathLike[str],
     files: Sequence[str | os.PathLike[str]],
-    metrics: Sequence[Metric] = ("wattbot",),
+    metrics: Sequence[str] = (DEFAULT_METRIC,),
     by: str | None = None,
     errors: bool = False,
     limit: int | None = None,
@@ -74,41 +76,52 @@ def run_score(
     Args:
         truth_path: CSV with the gold answers.
         files: Submission CSVs.
-        metrics: Under which metrics.
+        metrics: Names of the metrics, see ``find_metric``.
         by: A column of the truth to split the questions by; one record for each of its labels.
-        errors: Count the error classes too (of a whole file, by the ``wattbot`` rule).
+        errors: Count the error classes too, of a whole file.
         limit: Only the truth's first so many questions, as a limited run answers them.
 
     Raises:
+        ConfigError: There is no such metric.
         DataError: A file cannot be read, or the truth has no column ``by``.
     """
+    found = tuple(map(find_metric, metrics))
+    classifier = next((metric for metric in found if metric.classes), None)
     truth = read_submission(truth_path)
     if limit is not None:
         truth = replace(truth, rows=dict(list(truth.rows.items())[:limit]))
     labels = labels_of(truth, by) if by is not None else None
     submissions = [read_submission(path) for path in files]
-    reports = tuple(_file_report(truth, submission) for submission in submissions)
+    reports = tuple(_file_report(truth, submission, classifier) for submission in submissions)
     records = []
     for submission, report in zip(submissions, reports, strict=True):
-        for metric in metrics:
+        for metric in found:
             for label, score in _scores(truth, submission, metric, labels):
-                record = {"file": submission.path, "metric": metric, **asdict(score)}
+                record: dict[str, Any] = {
+                    "file": submission.path,
+                    "metric": metric.name,
+                    "score": score.score,
+                    **score.parts,
+                    "n": score.n,
+                    "missing": score.missing,
+                }
                 if by is not None:
                     record["by"], record["label"] = by, label
                 if errors:
                     record["errors"] = dict(report.errors)
                 records.append(record)
-    return ScoreReport(records, reports, _file_report(truth, truth), by, errors)
+    classes = classifier.classes if classifier is not None else ()
+    return ScoreReport(records, reports, _file_report(truth, truth, classifier), found, classes, by, errors)
 
 
 def _scores(
     truth: Submission, submission: Submission, metric: Metric, labels: Sequence[str] | None
 ) -> Iterator[tuple[str, Score]]:
-    rows = score_rows(truth, submission, metric)
+    rows = metric.score(truth, submission)
     if labels is None:
-        yield "", aggregate(rows, metric)
+        yield "", metric.aggregate(rows)
     else:
-        yield from aggregate_by(rows, labels, metric).items()
+        yield from metric.aggregate_by(rows, labels).items()
 
 
 def labels_of(truth: Submission, by: str) -> list[str]:
@@ -124,7 +137,7 @@ def labels_of(truth: Submission, by: str) -> list[str]:
     return [row.columns.get(by, "").strip() or _EMPTY for row in truth.rows.values()]
 
 
-def _file_report(truth: Submission, submission: Submission) -> FileReport:
+def _file_report(truth: Submission, submission: Submission, classifier: Metric | None) -> FileReport:
     return FileReport(
         file=submission.path,
         missing=tuple(key for key in truth.rows if key not in submission.rows),
@@ -132,28 +145,31 @@ def _file_report(truth: Submission, submission: Submission) -> FileReport:
         doubled=submission.doubled,
         ragged=submission.ragged,
         n_without_id=submission.n_without_id,
-        errors=count_errors(truth, submission),
+        errors=classifier.count_errors(truth, submission) if classifier is not None else {},
     )
 
 
 def render(report: ScoreReport) -> str:
     """Lay a report out as plain text: the score table, the error table when asked for, and what is odd in the files."""
-    head = ["file", "metric", *([report.by] if report.by else []), *_NUMBERS, "n", "missing"]
+    numbers = ["score", *dict.fromkeys(part for metric in report.metrics for part in metric.parts)]
+    head = ["file", "metric", *([report.by] if report.by else []), *numbers, "n", "missing"]
     body = [
         [
             str(record["file"]),
             str(record["metric"]),
             *([str(record["label"])] if report.by else []),
-            *(f"{record[key]:.4f}" for key in _NUMBERS),
+            *(f"{record[key]:.4f}" if key in record else "" for key in numbers),
             str(record["n"]),
             str(record["missing"]),
         ]
         for record in report.records
     ]
     parts = [table(head, body, n_text=3 if report.by else 2)]
-    if report.errors:
-        counts = [[file.file, *(str(file.errors[name]) for name in ERROR_CLASSES)] for file in report.files]
-        parts.append(table(["errors", *ERROR_CLASSES], counts, n_text=1))
+    if report.errors and report.classes:
+        counts = [[file.file, *(str(file.errors[name]) for name in report.classes)] for file in report.files]
+        parts.append(table(["errors", *report.classes], counts, n_text=1))
+    elif report.errors:
+        parts.append(f"errors have no classes under {', '.join(metric.name for metric in report.metrics)}")
     notes = [note for file in (report.truth, *report.files) for note in _notes(file)]
     return "\n\n".join([*parts, *(["\n".join(notes)] if notes else [])])
 
@@ -170,6 +186,23 @@ def table(head: Sequence[str], body: Sequence[Sequence[str]], n_text: int) -> st
         return "  ".join(cells).rstrip()
 
     return "\n".join([lay(head), lay(["-" * width for width in widths]), *map(lay, body)])
+
+
+def signed(difference: float | None) -> str:
+    """Write a difference with its sign."""
+    return "n/a" if difference is None else f"{round(difference, 4) + 0.0:+.4f}"  # + 0.0: no negative zero
+
+
+def write_p(p: float | None) -> str:
+    """Write a p value."""
+    if p is None:
+        return "n/a"
+    return f"{p:.4f}" if p >= 0.0001 else f"{p:.1e}"
+
+
+def write_effect(figure: float | None) -> str:
+    """Write an effect size or a correlation."""
+    return "n/a" if figure is None else f"{figure:+.3f}"
 
 
 def _notes(file: FileReport) -> Iterator[str]:

@@ -1,25 +1,13 @@
-"""WattBot scores: 0.75 value + 0.15 references + 0.10 abstention, under two metrics.
-
-``wattbot`` is the paper's (the published validator), ``kaggle`` the competition's own. They read the same files and
-differ in how a value is compared, in what ``is_blank`` among references means and in the third part.
-"""
+"""How answers compare with the truth: values and references, by the rules of the paper and of the competition."""
 
 from __future__ import annotations
 
 import math
 import re
 from collections.abc import Sequence
-from dataclasses import dataclass
-from typing import Literal
 
-from kohaku_ray.errors import DataError
-from kohaku_ray.submissions import Submission, SubmissionRow, read_refs
+from kohaku_ray.submissions import read_refs
 from kohaku_ray.values import fold, is_abstention, is_blank, parse_number, parse_pair, split_list
-
-Metric = Literal["wattbot", "kaggle"]
-METRICS: tuple[Metric, ...] = ("wattbot", "kaggle")
-
-VALUE_WEIGHT, REF_WEIGHT, ABSTAIN_WEIGHT = 0.75, 0.15, 0.10
 
 _KAGGLE_TOLERANCE = 1e-3
 _HEDGE = re.compile(
@@ -30,56 +18,6 @@ _SUFFIX = re.compile(r"(-?[0-9]+(?:\.[0-9]+)?)\s*([kmbt])")
 _MAGNITUDES = {"k": 1e3, "m": 1e6, "b": 1e9, "t": 1e12}
 _RANGE = re.compile(r"(?:from\s+)?(-?[0-9.]+)\s*(?:[-–—]|to)\s*(-?[0-9.]+)")
 _BOOLEANS = {"true": "1", "yes": "1", "false": "0", "no": "0"}
-
-
-@dataclass(frozen=True, slots=True)
-class QuestionScore:
-    """One question's score.
-
-    Attributes:
-        question_id: Which question.
-        value: 1.0 where the value is right.
-        ref: Jaccard index of the reference sets.
-        abstain: 0.0 where the truth is blank and the prediction is not.
-        total: Weighted sum of the three.
-        unanswerable: The truth is blank.
-        missing: The submission has no such row: every part is 0.
-    """
-
-    question_id: str
-    value: float
-    ref: float
-    abstain: float
-    total: float
-    unanswerable: bool
-    missing: bool = False
-
-
-@dataclass(frozen=True, slots=True)
-class Score:
-    """A submission's score over some questions.
-
-    Attributes:
-        score: 0.75 value + 0.15 ref + 0.10 abstain.
-        value: Mean of the questions' values.
-        ref: Mean of their references.
-        abstain: ``wattbot``: mean over all questions; ``kaggle``: over the truly unanswerable ones alone (its recall),
-            1.0 where there is none.
-        n: How many questions.
-        missing: How many of them the submission lacks.
-    """
-
-    score: float
-    value: float
-    ref: float
-    abstain: float
-    n: int
-    missing: int
-
-
-def weigh(value: float, ref: float, abstain: float) -> float:
-    """Weigh the three parts."""
-    return VALUE_WEIGHT * value + REF_WEIGHT * ref + ABSTAIN_WEIGHT * abstain
 
 
 def close(truth: float, given: float) -> bool:
@@ -198,51 +136,3 @@ def _inside(truth: list[float | str], given: str) -> bool:
     if ends is None or len(ends) != 2 or number is None:
         return False
     return ends[0] - _KAGGLE_TOLERANCE <= number <= ends[1] + _KAGGLE_TOLERANCE
-
-
-def score_question(truth: SubmissionRow, given: SubmissionRow | None, metric: Metric) -> QuestionScore:
-    """Score one prediction; None, a missing row, scores 0 in every part."""
-    blank = is_blank if metric == "wattbot" else is_abstention
-    unanswerable = blank(truth.answer_value)
-    if given is None:
-        return QuestionScore(truth.question_id, 0.0, 0.0, 0.0, 0.0, unanswerable, missing=True)
-    abstained = blank(given.answer_value)
-    if metric == "wattbot":
-        value = wattbot_value(truth.answer_value, given.answer_value)
-        refs = wattbot_refs(given.refs_raw)
-        ref = jaccard(wattbot_refs(truth.refs_raw), refs)
-        abstained = abstained and not refs
-    else:
-        value = kaggle_value(truth.answer_value, given.answer_value)
-        ref = jaccard(kaggle_refs(truth.refs_raw), kaggle_refs(given.refs_raw))
-    abstain = float(not unanswerable or abstained)
-    return QuestionScore(truth.question_id, value, ref, abstain, weigh(value, ref, abstain), unanswerable)
-
-
-def score_rows(truth: Submission, submission: Submission, metric: Metric = "wattbot") -> list[QuestionScore]:
-    """Score every question of the truth, in its order; rows the truth does not have are not looked at.
-
-    Raises:
-        DataError: The truth has no rows.
-    """
-    if not truth.rows:
-        raise DataError(f"{truth.path}: has no rows with an id, so there is nothing to score against.")
-    return [score_question(row, submission.rows.get(key), metric) for key, row in truth.rows.items()]
-
-
-def aggregate(rows: Sequence[QuestionScore], metric: Metric = "wattbot") -> Score:
-    """Bring per-question scores (at least one) to a submission's score."""
-    n = len(rows)
-    value = sum(row.value for row in rows) / n
-    ref = sum(row.ref for row in rows) / n
-    counted = rows if metric == "wattbot" else [row for row in rows if row.unanswerable]
-    abstain = sum(row.abstain for row in counted) / len(counted) if counted else 1.0
-    return Score(weigh(value, ref, abstain), value, ref, abstain, n, sum(row.missing for row in rows))
-
-
-def aggregate_by(rows: Sequence[QuestionScore], by: Sequence[str], metric: Metric = "wattbot") -> dict[str, Score]:
-    """Bring per-question scores to one score for each label of ``by`` (one label a row), in order of appearance."""
-    parts: dict[str, list[QuestionScore]] = {}
-    for row, label in zip(rows, by, strict=True):
-        parts.setdefault(label, []).append(row)
-    return {label: aggregate(part, metric) for label, part in parts.items()}

@@ -23,8 +23,6 @@ OUTCOME_COLOURS = {
 }
 """Okabe and Ito's colours for what may become of a question."""
 
-_PARTS = {"value": "value\n(0.75)", "ref": "references\n(0.15)", "abstain": "abstention\n(0.10)", "score": "score"}
-
 
 @dataclass(frozen=True, slots=True)
 class Chart:
@@ -52,17 +50,20 @@ def charts(run: RunFiles, report: ScoreReport | None, views: Sequence[QuestionVi
 
 
 def score_parts(report: ScoreReport) -> Chart:
-    """Draw the parts of the score, under each metric."""
-    series = {str(record["metric"]): [record[part] for part in _PARTS] for record in report.records}
+    """Draw the parts of the score that all metrics have, under each."""
+    first, *others = report.metrics
+    parts = {name: part for name, part in first.parts.items() if all(name in metric.parts for metric in others)}
+    series = {str(record["metric"]): [record[name] for name in (*parts, "score")] for record in report.records}
     said = "; ".join(f"{name}: score {values[-1]:.3f}" for name, values in series.items())
     svg = grouped_bars(
-        list(_PARTS.values()),
+        [*(f"{first.label(name)}\n({part.weight:.2f})" for name, part in parts.items()), "score"],
         series,
         x_label="part of the score (its weight)",
         y_label="mean over questions (0 to 1)",
         label=f"Score parts. {said}",
     )
-    return _chart("Score parts", "Both metrics read the same file and weigh the parts alike.", svg)
+    formulas = dict.fromkeys(f"{metric.name}: {metric.formula}" for metric in report.metrics)
+    return _chart("Score parts", f"{'; '.join(formulas)}.", svg)
 
 
 def agreement(views: Sequence[QuestionView]) -> Chart:

@@ -8,7 +8,8 @@ from dataclasses import dataclass, field
 
 from kohaku_ray.ensemble.normalise import group_values
 from kohaku_ray.evaluation.errors import classify
-from kohaku_ray.evaluation.scores import QuestionScore, wattbot_value
+from kohaku_ray.evaluation.metrics import QuestionScore
+from kohaku_ray.evaluation.scores import wattbot_value
 from kohaku_ray.records import BLANK
 from kohaku_ray.reporting.excerpts import Excerpt, Places, excerpt
 from kohaku_ray.reporting.files import Row, RunFiles
@@ -189,7 +190,7 @@ class QuestionView:
     @property
     def marks(self) -> str:
         """Class names the page's filters select by."""
-        value = self.truth.scores["wattbot"].value if self.truth else None
+        value = self.truth.scores["wattbot"].is_right if self.truth else None
         marks = {
             "is-right": value == 1,
             "is-wrong": value == 0,
@@ -204,7 +205,7 @@ class QuestionView:
     def colour(self) -> str:
         """Class name of the outcome's colour: an abstention is right where the truth is blank."""
         if self.outcome == ABSTAINED and self.truth is not None:
-            return "good-blank" if self.truth.scores["wattbot"].value else "bad-blank"
+            return "good-blank" if self.truth.scores["wattbot"].is_right else "bad-blank"
         return {RIGHT: "right", REFS_DIFFER: "refs", WRONG: "wrong"}.get(self.outcome, "plain")
 
 
@@ -298,7 +299,7 @@ def _outcome(abstains: bool, truth: Truth | None) -> str:
         return ABSTAINED
     if truth is None:
         return ANSWERED
-    if not truth.scores["wattbot"].value:
+    if not truth.scores["wattbot"].is_right:
         return WRONG
     return RIGHT if truth.error is None else REFS_DIFFER
 

@@ -10,9 +10,8 @@ from dataclasses import dataclass
 import jinja2
 
 from kohaku_ray.errors import DataError
-from kohaku_ray.evaluation.errors import ERROR_CLASSES
+from kohaku_ray.evaluation.metrics import find_metric
 from kohaku_ray.evaluation.report import ScoreReport, run_score
-from kohaku_ray.evaluation.scores import METRICS, score_rows
 from kohaku_ray.index.store import Index
 from kohaku_ray.reporting.charts import Chart, charts
 from kohaku_ray.reporting.excerpts import Places, open_index
@@ -114,10 +113,9 @@ def _scores(run: RunFiles, truth: str | None) -> tuple[Gold | None, ScoreReport 
         return None, None, f"Nothing is scored, {name} is no truth file: {error}"
     if not any(row.answer_value for row in given.rows.values()):
         return None, None, f"Nothing is scored: {name} has no gold answers."
-    scores = {
-        str(metric): {row.question_id: row for row in score_rows(given, run.submission, metric)} for metric in METRICS
-    }
-    report = run_score(truth, [f"{run.path}/submission.csv"], METRICS, errors=True)
+    names = ("wattbot", "kaggle")
+    scores = {name: {row.question_id: row for row in find_metric(name).score(given, run.submission)} for name in names}
+    report = run_score(truth, [f"{run.path}/submission.csv"], names, errors=True)
     return Gold(given, scores), report, ""
 
 
@@ -260,7 +258,7 @@ def _error_table(
     counts = report.files[0].errors
     return [
         (name, counts[name], [view for view in views if view.truth is not None and view.truth.error == name])
-        for name in ERROR_CLASSES
+        for name in report.classes
     ]
 
 

@@ -5,26 +5,21 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from itertools import cycle
 
 import numpy as np
 from markupsafe import Markup
 
-from kohaku_ray.evaluation.errors import ERROR_CLASSES
-from kohaku_ray.evaluation.grid import Cell, Run, Sweep
+from kohaku_ray.evaluation.grid import Run, Sweep, TableCell
 from kohaku_ray.reporting.charts import Chart
-from kohaku_ray.reporting.plots import PALETTE, Band, banded_lines, error_bars, frontier, heat_map, share_bars
+from kohaku_ray.reporting.plots import PALETTE
 from kohaku_ray.reporting.sweep_errors import ErrorCounts
-from kohaku_ray.reporting.sweep_tables import Grid, name_cell, score_of
+from kohaku_ray.reporting.sweep_plots import Band, banded_lines, error_bars, frontier, heat_map, share_bars
+from kohaku_ray.reporting.sweep_stats import TableGrid, name_cell, score_of
 from kohaku_ray.reporting.text import cut
 
-ERROR_COLOURS = dict(
-    zip(
-        ERROR_CLASSES,
-        ("#d55e00", "#999999", "#e69f00", "#f0e442", "#0072b2", "#cc79a7", "#009e73", "#56b4e9"),
-        strict=True,
-    )
-)
-"""Okabe and Ito's colours for the classes of errors."""
+ERROR_COLOURS = ("#d55e00", "#999999", "#e69f00", "#f0e442", "#0072b2", "#cc79a7", "#009e73", "#56b4e9")
+"""Okabe and Ito's colours, in the order in which classes of errors take them."""
 
 MOST_LINES = 8
 """More lines than this are not told apart; the best are drawn."""
@@ -46,14 +41,14 @@ class Paid:
         score: Mean over its seeds.
     """
 
-    cell: Cell
+    cell: TableCell
     name: str
     group: str
     cost: float
     score: float
 
 
-def table_charts(grid: Grid) -> list[Chart]:
+def table_charts(grid: TableGrid) -> list[Chart]:
     """Draw a table: a heat map of rows and columns, lines along numbers, error bars where there is one direction."""
     if not any(cell.is_scored for cell in grid.cells.values()):
         return []
@@ -67,13 +62,13 @@ def table_charts(grid: Grid) -> list[Chart]:
     return drawn
 
 
-def error_chart(counts: Sequence[ErrorCounts], fact: str) -> Chart:
+def error_chart(counts: Sequence[ErrorCounts], fact: str, classes: Sequence[str]) -> Chart:
     """Draw how errors are distributed."""
     said = "; ".join(f"{one.label}: {1 - one.n_right / one.n:.1%} of {one.n:,}" for one in counts if one.n)
     svg = share_bars(
         [one.label for one in counts],
-        {name: [one.share(name) for one in counts] for name in ERROR_CLASSES},
-        ERROR_COLOURS,
+        {name: [one.share(name) for one in counts] for name in classes},
+        dict(zip(classes, cycle(ERROR_COLOURS), strict=False)),
         x_label="share of all predictions",
         label=cut(f"Errors by {fact}: {said}", _SAID_CHARS),
     )
@@ -88,7 +83,7 @@ def paid(sweep: Sweep, cost: Callable[[Run], float]) -> list[Paid]:
         cost: What a whole run took.
     """
     runs = {run.run_id: run for run in sweep.runs}
-    cells: dict[str, tuple[Cell, str]] = {}
+    cells: dict[str, tuple[TableCell, str]] = {}
     for table in sweep.tables:
         for cell in table.cells:
             if cell.is_scored and cell.run_ids:
@@ -134,7 +129,7 @@ def cost_chart(points: Sequence[Paid], unit: str) -> Chart:
     return _chart(f"Score against {unit}", note, svg)
 
 
-def _heat(grid: Grid) -> Chart:
+def _heat(grid: TableGrid) -> Chart:
     scores = {place: score_of(cell).mean for place, cell in grid.cells.items() if cell.is_scored}
     values = np.array([[scores.get((row, column), np.nan) for column in grid.columns] for row in grid.rows])
     texts = [["–" if np.isnan(value) else f"{value:.3f}" for value in line] for line in values]
@@ -150,7 +145,7 @@ def _heat(grid: Grid) -> Chart:
     return _chart("Heat map", "Mean score; the brighter, the better.", svg)
 
 
-def _lines(grid: Grid, numbers: Sequence[float]) -> Chart:
+def _lines(grid: TableGrid, numbers: Sequence[float]) -> Chart:
     order = np.argsort(numbers, kind="stable")
     bands = []
     for row in grid.rows:
@@ -173,7 +168,7 @@ def _lines(grid: Grid, numbers: Sequence[float]) -> Chart:
     return _chart(title, f"Line: mean; band: ± one standard deviation over {grid.table.repeats}.{left_out}", svg)
 
 
-def _bars(grid: Grid) -> Chart:
+def _bars(grid: TableGrid) -> Chart:
     scored = [(row, cell) for (row, _), cell in grid.cells.items() if cell.is_scored]
     scores = [score_of(cell) for _, cell in scored]
     svg = error_bars(
@@ -187,7 +182,7 @@ def _bars(grid: Grid) -> Chart:
     return _chart("Scores", f"Point: mean; bar: ± one standard deviation over {grid.table.repeats}.", svg)
 
 
-def _said(grid: Grid) -> str:
+def _said(grid: TableGrid) -> str:
     """Say a table's scores in words."""
     scores = (
         f"{name_cell(grid.table, cell)}: {score_of(cell).mean:.3f}" for cell in grid.cells.values() if cell.is_scored

@@ -6,8 +6,7 @@ from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from kohaku_ray.evaluation.errors import ERROR_CLASSES
-from kohaku_ray.evaluation.grid import Asked, Prediction, Run, Sweep
+from kohaku_ray.evaluation.grid import Run, Sweep, SweepAnswer, SweepQuestion
 from kohaku_ray.values import parse_number
 
 N_EXAMPLES = 3
@@ -23,7 +22,7 @@ class ErrorCounts:
     Attributes:
         label: Theirs.
         n: How many predictions.
-        counts: How many of each class of ``ERROR_CLASSES``.
+        counts: How many of each class of the metric.
     """
 
     label: str
@@ -50,26 +49,26 @@ class Example:
         run: By which run.
     """
 
-    question: Asked
-    given: Prediction
+    question: SweepQuestion
+    given: SweepAnswer
     run: Run
 
 
-def count_all(runs: Sequence[Run]) -> ErrorCounts:
+def count_all(sweep: Sweep) -> ErrorCounts:
     """Count the classes over all predictions of all runs."""
-    return _count(ALL, runs)
+    return _count(ALL, sweep.runs, sweep.metric.classes)
 
 
-def count_by(runs: Sequence[Run], fact: str) -> list[ErrorCounts]:
+def count_by(sweep: Sweep, fact: str) -> list[ErrorCounts]:
     """Count the classes by a fact of the runs; numbers ascend, other labels keep their order."""
     groups: dict[str, list[Run]] = {}
-    for run in runs:
+    for run in sweep.runs:
         if fact in run.facts:
             groups.setdefault(run.facts[fact], []).append(run)
     labels = list(groups)
     numbers = {label: parse_number(label) for label in labels}
     labels.sort(key=lambda label: (numbers[label] is None, numbers[label] or 0.0))
-    return [_count(label, groups[label]) for label in labels]
+    return [_count(label, groups[label], sweep.metric.classes) for label in labels]
 
 
 def facts_of(runs: Sequence[Run]) -> list[str]:
@@ -80,8 +79,8 @@ def facts_of(runs: Sequence[Run]) -> list[str]:
 def examples(sweep: Sweep) -> dict[str, list[Example]]:
     """Pick up to ``N_EXAMPLES`` of each class, each of another question, and of other runs as far as there are any."""
     asked = {question.question_id: question for question in sweep.questions}
-    found: dict[str, dict[str, Example]] = {name: {} for name in ERROR_CLASSES}
-    spare: dict[str, dict[str, Example]] = {name: {} for name in ERROR_CLASSES}
+    found: dict[str, dict[str, Example]] = {name: {} for name in sweep.metric.classes}
+    spare: dict[str, dict[str, Example]] = {name: {} for name in sweep.metric.classes}
     for run in sweep.runs:
         had = set()
         for question_id, given in run.predictions.items():
@@ -95,7 +94,7 @@ def examples(sweep: Sweep) -> dict[str, list[Example]]:
     return {name: list((of_class | spare[name] | of_class).values())[:N_EXAMPLES] for name, of_class in found.items()}
 
 
-def _count(label: str, runs: Sequence[Run]) -> ErrorCounts:
+def _count(label: str, runs: Sequence[Run], classes: Sequence[str]) -> ErrorCounts:
     counts = Counter(given.error for run in runs for given in run.predictions.values())
     n = counts.total()
-    return ErrorCounts(label, n, Counter({name: counts[name] for name in ERROR_CLASSES}))
+    return ErrorCounts(label, n, Counter({name: counts[name] for name in classes}))

@@ -11,38 +11,32 @@ from markupsafe import Markup
 
 from kohaku_ray.errors import DataError
 from kohaku_ray.evaluation.comparing import Comparison
-from kohaku_ray.evaluation.errors import ERROR_CLASSES
-from kohaku_ray.evaluation.grid import Cell, Run, Sweep
+from kohaku_ray.evaluation.grid import Run, Sweep, TableCell
+from kohaku_ray.evaluation.metrics import Metric
 from kohaku_ray.reporting.charts import Chart
 from kohaku_ray.reporting.files import publish
 from kohaku_ray.reporting.page import page_environment
 from kohaku_ray.reporting.sweep_charts import cost_chart, error_chart, paid, stair, table_charts
 from kohaku_ray.reporting.sweep_errors import ErrorCounts, count_all, count_by, examples, facts_of
 from kohaku_ray.reporting.sweep_questions import Behind, behind_figures, write_questions
-from kohaku_ray.reporting.sweep_tables import (
+from kohaku_ray.reporting.sweep_stats import (
     THIN,
-    Judged,
     Place,
-    as_csv,
-    as_latex,
-    as_markdown,
-    describe_sweep,
+    TableStats,
+    compute_sweep_stats,
     figure,
     footnotes,
     head,
-    judge_sweep,
     legend,
     name_cell,
-    parts_of,
     score_of,
     shown,
     write_measure,
     write_rank,
 )
+from kohaku_ray.reporting.sweep_tables import as_csv, as_latex, as_markdown
 from kohaku_ray.reporting.text import cut
 from kohaku_ray.values import is_blank
-
-__all__ = ["MAX_BYTES", "describe_sweep", "judge_sweep", "write_sweep"]
 
 MAX_BYTES = 20_000_000
 """A browser opens a page of this size in a few seconds."""
@@ -72,11 +66,11 @@ class Field:
 
 
 @dataclass(frozen=True, slots=True)
-class Block:
+class TableBlock:
     """A table on the page.
 
     Attributes:
-        judged: The table.
+        stats: The table.
         anchor: Its own.
         head: Names of the columns.
         rows: Labels, fields and average rank of each row.
@@ -87,7 +81,7 @@ class Block:
         details: Name of each column, and all statistics of its cells.
     """
 
-    judged: Judged
+    stats: TableStats
     anchor: str
     head: list[str]
     rows: list[tuple[tuple[str, ...], list[Field], str]]
@@ -100,16 +94,16 @@ class Block:
     @property
     def best(self) -> str:
         """The best cell of the table, with its score."""
-        scored = [cell for cell in self.judged.grid.cells.values() if cell.is_scored]
+        scored = [cell for cell in self.stats.grid.cells.values() if cell.is_scored]
         if not scored:
             return "no scores"
         cell = max(scored, key=lambda cell: round(float(cell.scores.mean()), 12))
-        return f"{figure(score_of(cell))} at {name_cell(self.judged.table, cell)}"
+        return f"{figure(score_of(cell))} at {name_cell(self.stats.table, cell)}"
 
     @property
     def n_finished(self) -> int:
         """How many cells are finished."""
-        return sum(cell.state == "finished" for cell in self.judged.grid.cells.values())
+        return sum(cell.state == "finished" for cell in self.stats.grid.cells.values())
 
 
 @dataclass(frozen=True, slots=True)
@@ -129,14 +123,7 @@ class Costs:
     n_left_out: int
 
 
-STATISTICS = (
-    *("score", "seeds", "questions", "value", "refs", "abstain", "rank", "common", "difference"),
-    *("95 % interval", "Welch p", "Holm", "permutation p", "Holm", "g", "d_z"),
-)
-"""Heads of the tables with all statistics."""
-
-
-def write_sweep(sweep: Sweep, directory: str, judged: Sequence[Judged] | None = None) -> list[str]:
+def write_sweep(sweep: Sweep, directory: str, stats: Sequence[TableStats] | None = None) -> list[str]:
     """Write a sweep's page, and each of its tables as Markdown, CSV and LaTeX.
 
     The page needs nothing beside it and runs no script. Everything that came from questions, models and errors is
@@ -145,7 +132,7 @@ def write_sweep(sweep: Sweep, directory: str, judged: Sequence[Judged] | None = 
     Args:
         sweep: What was measured.
         directory: Where ``sweep.html`` and ``tables/`` go; made if it is not there.
-        judged: Its tables by ``judge_sweep``, where they are at hand already.
+        stats: Its tables by ``compute_sweep_stats``, where they are at hand already.
 
     Returns:
         Paths of the files, the page first.
@@ -158,9 +145,9 @@ def write_sweep(sweep: Sweep, directory: str, judged: Sequence[Judged] | None = 
         os.makedirs(tables, exist_ok=True)
     except OSError as error:
         raise DataError(f"{tables}: cannot be made ({error.strerror}): choose another output") from error
-    judged = judge_sweep(sweep) if judged is None else judged
-    files = {os.path.join(directory, "sweep.html"): page(sweep, judged)}
-    for one in judged:
+    stats = compute_sweep_stats(sweep) if stats is None else stats
+    files = {os.path.join(directory, "sweep.html"): page(sweep, stats)}
+    for one in stats:
         for suffix, write in (("md", as_markdown), ("csv", as_csv), ("tex", as_latex)):
             files[os.path.join(tables, f"{one.table.name}.{suffix}")] = write(one)
     for path, text in files.items():
@@ -168,12 +155,12 @@ def write_sweep(sweep: Sweep, directory: str, judged: Sequence[Judged] | None = 
     return list(files)
 
 
-def page(sweep: Sweep, judged: Sequence[Judged]) -> str:
+def page(sweep: Sweep, stats: Sequence[TableStats]) -> str:
     """Render the page; the questions of cells are given up, evenly and step by step, while it is too large.
 
     Args:
         sweep: What was measured.
-        judged: Its tables.
+        stats: Its tables.
     """
     behind = behind_figures(sweep)
     anchors = {one.cell.cell_id: one.anchor for one in behind}
@@ -182,12 +169,12 @@ def page(sweep: Sweep, judged: Sequence[Judged]) -> str:
         .get_template("sweep.html.j2")
         .render(
             sweep=sweep,
-            blocks=[_block(one, at, anchors) for at, one in enumerate(judged, 1)],
-            statistics=STATISTICS,
+            blocks=[_block(one, at, anchors) for at, one in enumerate(stats, 1)],
+            statistics=_statistics_head(sweep.metric),
             tokens=_costs(sweep, behind, "tokens", lambda run: run.tokens),
             seconds=_costs(sweep, behind, "seconds", lambda run: run.service_s),
             errors=_errors(sweep),
-            classes=ERROR_CLASSES,
+            classes=sweep.metric.classes,
             examples=examples(sweep),
             questions=Markup(_PLACE),  # noqa: S704 - a letter that no text may hold, see visible
             filters=(),  # of the run's page, whose style sheet this one shares
@@ -197,54 +184,62 @@ def page(sweep: Sweep, judged: Sequence[Judged]) -> str:
     return before + write_questions(sweep.questions, behind, MAX_BYTES - len(text.encode())) + after
 
 
-def _block(judged: Judged, at: int, anchors: Mapping[str, str]) -> Block:
-    grid = judged.grid
+def _block(stats: TableStats, at: int, anchors: Mapping[str, str]) -> TableBlock:
+    grid = stats.grid
     places = {row: [(row, column) for column in grid.columns] for row in grid.rows}
     measures = []
-    for name in judged.table.show:
-        found = write_measure(judged, name)
+    for name in stats.table.show:
+        found = write_measure(stats, name)
         measures.append(
-            (name, head(judged, name), [(row, [found.get(place, "") for place in places[row]]) for row in grid.rows])
+            (name, head(stats, name), [(row, [found.get(place, "") for place in places[row]]) for row in grid.rows])
         )
-    return Block(
-        judged=judged,
+    return TableBlock(
+        stats=stats,
         anchor=f"table-{at}",
-        head=head(judged),
+        head=head(stats),
         rows=[
-            (row, [_field(judged, place, anchors) for place in places[row]], write_rank(judged.average.get(row)))
+            (row, [_field(stats, place, anchors) for place in places[row]], write_rank(stats.average.get(row)))
             for row in grid.rows
         ],
         measures=measures,
-        footnotes=[*footnotes(judged), *judged.table.notes],
-        legend=legend(judged),
+        footnotes=[*footnotes(stats), *stats.table.notes],
+        legend=legend(stats),
         charts=table_charts(grid),
-        details=[(column, lines) for column in grid.columns if (lines := list(_statistics(judged, column)))],
+        details=[(column, lines) for column in grid.columns if (lines := list(_statistics(stats, column)))],
     )
 
 
-def _field(judged: Judged, place: Place, anchors: Mapping[str, str]) -> Field:
-    field = shown(judged, place)
-    cell = judged.grid.cells.get(place)
+def _field(stats: TableStats, place: Place, anchors: Mapping[str, str]) -> Field:
+    field = shown(stats, place)
+    cell = stats.grid.cells.get(place)
     raised = field.stars + (THIN if field.is_thin else "") + (f"[{field.footnote}]" if field.footnote else "")
     anchor = anchors.get(cell.cell_id, "") if cell is not None and field.is_scored else ""
     return Field(field.text, field.mark if field.is_scored else "state", raised, anchor)
 
 
-def _statistics(judged: Judged, column: str) -> Iterator[tuple[tuple[str, ...], list[str], str]]:
+def _statistics(stats: TableStats, column: str) -> Iterator[tuple[tuple[str, ...], list[str], str]]:
     """Labels, figures and remarks of each scored cell of a column."""
-    for row in judged.grid.rows:
-        one = judged.comparisons.get((row, column))
+    for row in stats.grid.rows:
+        one = stats.comparisons.get((row, column))
         if one is not None:
-            yield row, _figures(one, judged.grid.cells[row, column], judged.ranks[row, column]), _remark(one)
+            yield row, _figures(one, stats.grid.cells[row, column], stats.ranks[row, column]), _remark(one)
 
 
-def _figures(one: Comparison, cell: Cell, rank: float) -> list[str]:
+def _statistics_head(metric: Metric) -> tuple[str, ...]:
+    """Name the columns of the tables with all statistics."""
+    return (
+        *("score", "seeds", "questions", *map(metric.label, metric.parts), "rank", "common", "difference"),
+        *("95 % interval", "Welch p", "Holm", "permutation p", "Holm", "g", "d_z"),
+    )
+
+
+def _figures(one: Comparison, cell: TableCell, rank: float) -> list[str]:
     low, high = one.interval.low, one.interval.high
     return [
         figure(score_of(cell)),
         f"{one.n_seeds:,}",
         f"{one.n_questions:,}",
-        *(f"{part.mean():.3f}" for part in parts_of(cell).values()),
+        *(f"{part.mean():.3f}" for part in cell.parts.values()),
         f"{rank:g}",
         f"{one.n_common:,}",
         "" if one.is_best else _signed(one.interval.mean),
@@ -286,13 +281,15 @@ def _costs(sweep: Sweep, behind: Sequence[Behind], unit: str, cost: Callable[[Ru
 
 def _errors(sweep: Sweep) -> list[tuple[str, list[ErrorCounts], Chart | None]]:
     """Count errors by each fact, and all of them."""
-    if not any(run.predictions for run in sweep.runs):
+    if not sweep.metric.classes or not any(run.predictions for run in sweep.runs):
         return []
     found: list[tuple[str, list[ErrorCounts], Chart | None]] = []
     for fact in facts_of(sweep.runs):
-        counts = count_by(sweep.runs, fact)
-        found.append((fact, counts, error_chart(counts[:MOST_BARS], fact) if len(counts) > 1 else None))
-    return [*found, ("", [count_all(sweep.runs)], None)]
+        counts = count_by(sweep, fact)
+        found.append(
+            (fact, counts, error_chart(counts[:MOST_BARS], fact, sweep.metric.classes) if len(counts) > 1 else None)
+        )
+    return [*found, ("", [count_all(sweep)], None)]
 
 
 def _environment() -> jinja2.Environment:

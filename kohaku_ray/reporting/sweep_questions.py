@@ -10,8 +10,8 @@ from dataclasses import dataclass
 
 from markupsafe import escape
 
-from kohaku_ray.evaluation.grid import Asked, Cell, Run, Sweep
-from kohaku_ray.reporting.sweep_tables import figure, name_cell, score_of
+from kohaku_ray.evaluation.grid import Run, Sweep, SweepQuestion, TableCell
+from kohaku_ray.reporting.sweep_stats import figure, name_cell, score_of
 from kohaku_ray.reporting.text import cut, visible
 from kohaku_ray.values import is_blank
 
@@ -38,7 +38,7 @@ class Behind:
 
     anchor: str
     names: list[str]
-    cell: Cell
+    cell: TableCell
     runs: list[tuple[int, Run]]
 
 
@@ -59,7 +59,7 @@ def behind_figures(sweep: Sweep) -> list[Behind]:
     return list(found.values())
 
 
-def write_questions(questions: Sequence[Asked], behind: Sequence[Behind], room: int) -> str:
+def write_questions(questions: Sequence[SweepQuestion], behind: Sequence[Behind], room: int) -> str:
     """Write what stands behind every figure as HTML.
 
     Args:
@@ -122,7 +122,7 @@ def _rows(one: Behind, asked: Mapping[str, str], n: int) -> Iterator[str]:
     given = "".join(f"<th>seed {run.seed}</th>" for _, run in runs) or '<th class="n">right</th>'
     yield '<div class="scroll"><table class="asked"><thead><tr><th>id</th><th>question</th><th>truth</th>'
     yield f'{given}<th class="n">score</th></tr></thead><tbody>'
-    right, right_share, scores = cell.value.tolist(), cell.value.mean(axis=0).tolist(), cell.by_question.tolist()
+    right, right_share, scores = cell.right.tolist(), cell.right.mean(axis=0).tolist(), cell.by_question.tolist()
     for at, question_id in enumerate(cell.question_ids[:n]):
         yield asked.get(question_id) or f"<tr><th>{safe(question_id, _ID_CHARS)}</th><td></td><td></td>"
         for seed, run in runs:
@@ -140,7 +140,7 @@ def _given(run: Run, question_id: str) -> str:
     return _BLANK if is_blank(prediction.answer_value) else safe(prediction.answer_value, _VALUE_CHARS)
 
 
-def _asked(one: Asked) -> str:
+def _asked(one: SweepQuestion) -> str:
     """Begin a question's row, which is the same under every figure."""
     unit = "" if is_blank(one.answer_unit) else f" {safe(one.answer_unit, _VALUE_CHARS)}"
     truth = _BLANK if is_blank(one.answer_value) else f"{safe(one.answer_value, _VALUE_CHARS)}{unit}"

@@ -13,12 +13,8 @@ import numpy as np
 import pyarrow as pa
 
 from kohaku_ray import __version__
-from kohaku_ray.arrays import F64
 from kohaku_ray.config import Config
 from kohaku_ray.config.sweep import PoolConfig
-from kohaku_ray.runs.directory import RunDirectory
-from kohaku_ray.runs.sources import resolve
-from kohaku_ray.runs.sweep_plan import Plan, PlannedCell, PlannedTable, digest, is_finished, read_truth
 from kohaku_ray.engine.actors.voter import rule_of
 from kohaku_ray.ensemble.count import vote_pool
 from kohaku_ray.ensemble.pool import Pool, pool_ballots
@@ -26,10 +22,12 @@ from kohaku_ray.ensemble.study import Marks, Parts, expected_score
 from kohaku_ray.ensemble.subsamples import subsamples
 from kohaku_ray.ensemble.vote import Ballot, VoteRule
 from kohaku_ray.errors import ConfigError, DataError
-from kohaku_ray.evaluation.errors import classify
-from kohaku_ray.evaluation.grid import Asked, Axis, Cell, Prediction, Run, State, Sweep, Table
-from kohaku_ray.evaluation.scores import QuestionScore, jaccard, score_rows, wattbot_refs, wattbot_value
+from kohaku_ray.evaluation.grid import Axis, Run, State, Sweep, SweepAnswer, SweepQuestion, Table, TableCell
+from kohaku_ray.evaluation.metrics import DEFAULT_METRIC, Metric, QuestionScore, find_metric
 from kohaku_ray.records import BLANK
+from kohaku_ray.runs.directory import RunDirectory
+from kohaku_ray.runs.sources import resolve
+from kohaku_ray.runs.sweep_plan import Plan, PlannedCell, PlannedTable, digest, is_finished, read_truth
 from kohaku_ray.submissions import Submission, read_submission
 from kohaku_ray.values import is_blank
 
@@ -75,10 +73,11 @@ def collect(
     Raises:
         DataError: The questions have no gold answers, or a run's file is damaged.
     """
-    reader, why = _Reader(plan), _Missing(failed, skipped or {})
+    metric = find_metric(DEFAULT_METRIC)
+    reader, why = _Reader(plan, metric), _Missing(failed, skipped or {})
     read = {run_id: reader.run(run_id, config) for run_id, config in plan.finished.items()}
     tables = tuple(
-        _studied(planned, plan, reader, why) if planned.table.pool is not None else _table(planned, read, why)
+        _studied(planned, plan, reader, why) if planned.table.pool is not None else _table(planned, read, why, metric)
         for planned in plan.tables
     )
     sweep = plan.loaded.sweep
@@ -88,6 +87,7 @@ def collect(
         tables=tables,
         questions=reader.asked(),
         runs=tuple(one.run for one in read.values()),
+        metric=metric,
         notes=tuple(_notes(plan, read)),
         provenance=_provenance(plan),
         spending=dict(_named(line) for line in spending),
@@ -126,7 +126,8 @@ class _Missing:
 class _Reader:
     """Reads runs and truths, each file once."""
 
-    def __init__(self, plan: Plan) -> None:
+    def __init__(self, plan: Plan, metric: Metric) -> None:
+        self.metric = metric
         self._truths: dict[tuple[str, int | None], Submission] = {}
         configs = [*plan.runs.values(), *(one for table in plan.tables for one in table.configs.values())]
         for config in configs:
@@ -139,11 +140,12 @@ class _Reader:
             self._truths[key] = read_truth(config)
         return self._truths[key]
 
-    def asked(self) -> tuple[Asked, ...]:
+    def asked(self) -> tuple[SweepQuestion, ...]:
         """Every question of every truth, in order."""
         rows = {key: row for truth in self._truths.values() for key, row in truth.rows.items()}
         return tuple(
-            Asked(key, row.question, row.answer_value, row.answer_unit, row.refs_raw) for key, row in rows.items()
+            SweepQuestion(key, row.question, row.answer_value, row.answer_unit, row.refs_raw)
+            for key, row in rows.items()
         )
 
     def run(self, run_id: str, config: Config) -> _Read:
@@ -152,8 +154,11 @@ class _Reader:
         submission = read_submission(f"{directory.path}/submission.csv")
         answers = directory.read_table("answers", columns=[*MEASURES.values(), "error"])
         usage = directory.read_table("usage")
+        classify = self.metric.classify
         predictions = {
-            key: Prediction(row.answer_value or BLANK, row.refs_raw, classify(truth.rows[key], row))
+            key: SweepAnswer(
+                row.answer_value or BLANK, row.refs_raw, classify(truth.rows[key], row) if classify else None
+            )
             for key, row in submission.rows.items()
             if key in truth.rows
         }
@@ -169,7 +174,7 @@ class _Reader:
             n_answers=len(answers),
             n_errors=len(answers) - answers["error"].null_count,
         )
-        scores = tuple(score_rows(truth, submission, "wattbot"))
+        scores = tuple(self.metric.score(truth, submission))
         return _Read(run, scores, _measures(answers), tuple(usage["key"].to_pylist()))
 
 
@@ -188,9 +193,9 @@ def _measures(answers: pa.Table) -> dict[str, float]:
     return {**means, "attempts": means["attempts"] + 1}
 
 
-def _table(planned: PlannedTable, read: Mapping[str, _Read], why: _Missing) -> Table:
+def _table(planned: PlannedTable, read: Mapping[str, _Read], why: _Missing, metric: Metric) -> Table:
     table = planned.table
-    cells = [_cell(cell, read, why) for cell in planned.cells]
+    cells = [_cell(cell, read, why, metric) for cell in planned.cells]
     axes = tuple(Axis(name, labels) for name, labels in table.labels().items())
     if table.combine != "grid":
         # Settings that are not crossed are compared with one another, whatever keys they have.
@@ -200,15 +205,20 @@ def _table(planned: PlannedTable, read: Mapping[str, _Read], why: _Missing) -> T
     return Table(table.name, table.title or table.name, axes, tuple(cells), show=tuple(table.show))
 
 
-def _cell(cell: PlannedCell, read: Mapping[str, _Read], why: _Missing) -> Cell:
+def _cell(cell: PlannedCell, read: Mapping[str, _Read], why: _Missing, metric: Metric) -> TableCell:
     there = {seed: read[run_id] for seed, run_id in cell.runs.items() if run_id in read}
     if not there:
-        return Cell(cell.cell_id, cell.at, *why.of(cell))
+        return TableCell(cell.cell_id, cell.at, *why.of(cell))
     missing = [run_id for run_id in cell.runs.values() if run_id not in read]
     runs = list(there.values())
-    ids = [{score.question_id for score in one.scores} for one in runs]
-    common = [score.question_id for score in runs[0].scores if all(score.question_id in some for some in ids)]
-    return Cell(
+    scores = [{score.question_id: score for score in one.scores} for one in runs]
+    common = [key for key in scores[0] if all(key in some for some in scores)]
+    parts = {
+        name: np.array([[row[key].parts[name] for key in common] for row in scores], np.float64).reshape(len(runs), -1)
+        for name in metric.parts
+    }
+    unanswerable = [scores[0][key].unanswerable for key in common]
+    return TableCell(
         cell_id=cell.cell_id,
         at=cell.at,
         state="partial" if missing else "finished",
@@ -217,30 +227,24 @@ def _cell(cell: PlannedCell, read: Mapping[str, _Read], why: _Missing) -> Cell:
         question_ids=tuple(common),
         run_ids=tuple(one.run.run_id for one in runs),
         measures={name: np.array([one.measures[name] for one in runs]) for name in MEASURES},
-        value=_part(runs, common, "value"),
-        ref=_part(runs, common, "ref"),
-        abstain=_part(runs, common, "abstain"),
+        parts=parts,
+        total=metric.shares(parts, unanswerable),
     )
-
-
-def _part(runs: Sequence[_Read], question_ids: Sequence[str], name: str) -> F64:
-    rows = [{score.question_id: float(getattr(score, name)) for score in one.scores} for one in runs]
-    return np.array([[row[key] for key in question_ids] for row in rows], np.float64).reshape(len(runs), -1)
 
 
 def _studied(planned: PlannedTable, plan: Plan, reader: _Reader, why: _Missing) -> Table:
     """Score ensembles of recorded members: every size and rule at once, over the same subsamples."""
     table, pool_config = planned.table, planned.table.pool
     assert pool_config is not None
-    cells = [Cell(cell.cell_id, cell.at, *why.of(cell)) for cell in planned.cells]
+    cells = [TableCell(cell.cell_id, cell.at, *why.of(cell)) for cell in planned.cells]
     notes: tuple[str, ...] = ()
     live = [place for place, cell in enumerate(planned.cells) if not cell.reason]
     runs = {run_id for place in live for run_id in planned.cells[place].runs.values()}
     if live and all(is_finished(plan.runs[run_id].run) for run_id in runs):
         configs = {place: planned.configs[planned.cells[place].cell_id] for place in live}
         truth = reader.truth(configs[live[0]])
-        members = _pool(pool_config, [plan.runs[run_id] for run_id in runs], truth)
-        for place, scored in _ensembles(configs, table.subsamples, members, tuple(truth.rows)).items():
+        members = _pool(pool_config, [plan.runs[run_id] for run_id in runs], truth, reader.metric)
+        for place, scored in _ensembles(configs, table.subsamples, members, reader.metric).items():
             cells[place] = replace(scored, cell_id=cells[place].cell_id, at=cells[place].at)
         drawn = "the exact expectation over all" if table.subsamples == "all" else f"up to {table.subsamples} drawn"
         what = f"Ensembles of {members.pool.n_members} recorded members: {drawn} subsamples of each size, no new call."
@@ -256,27 +260,29 @@ class _Members:
     Attributes:
         pool: Their ballots.
         marks: What each outcome is worth.
+        truth: What was asked.
         strata: What each belongs to; None: all are one.
         notes: What the reader has to know of them.
     """
 
     pool: Pool
     marks: Marks
+    truth: Submission
     strata: list[str] | None
     notes: tuple[str, ...]
 
 
-def _ensembles(
-    configs: Mapping[int, Config], n: int | str, members: _Members, question_ids: tuple[str, ...]
-) -> dict[int, Cell]:
+def _ensembles(configs: Mapping[int, Config], n: int | str, members: _Members, metric: Metric) -> dict[int, TableCell]:
     """Score the cells at some places of a table, all rules of one size together."""
-    found: dict[int, Cell] = {}
+    found: dict[int, TableCell] = {}
+    rows = members.truth.rows
+    unanswerable = [metric.unanswerable(row) for row in rows.values()]
     by_size: dict[int, list[int]] = {}
     for place, config in configs.items():
         if config.ensemble.vote.compat is None:
             by_size.setdefault(config.ensemble.members, []).append(place)
         else:
-            found[place] = Cell("", {}, "skipped", "vote.compat counts string by string, which no study does")
+            found[place] = TableCell("", {}, "skipped", "vote.compat counts string by string, which no study does")
     for size, places in by_size.items():
         rules = [rule_of(configs[place].ensemble.vote) for place in places]
         try:
@@ -285,13 +291,13 @@ def _ensembles(
             reason = str(error)
             if n == "all" and size <= members.pool.n_members:
                 reason = f"too many subsamples of {size} to count them all: give `subsamples` a number"
-            found |= {place: Cell("", {}, "skipped", reason) for place in places}
+            found |= {place: TableCell("", {}, "skipped", reason) for place in places}
             continue
         for at, place in enumerate(places):
-            value, ref, abstain = (part[at].T for part in (parts.value, parts.ref, parts.abstain))
-            seeds = tuple(range(len(value)))
-            cell = Cell("", {}, "finished", "", seeds, question_ids, value, ref, abstain, is_exact=n == "all")
-            found[place] = cell
+            marks = {name: parts[name][at].T for name in metric.parts}
+            total = metric.shares(marks, unanswerable)
+            seeds = tuple(range(len(total)))
+            found[place] = TableCell("", {}, "finished", "", seeds, tuple(rows), marks, total, is_exact=n == "all")
     return found
 
 
@@ -299,12 +305,12 @@ def _scored(size: int, rules: Sequence[VoteRule], n: int | str, members: _Member
     """Marks of shape ``(rules, questions, subsamples)``; of the exact expectation there is one subsample."""
     if n == "all":
         expected = expected_score(members.pool, size, rules, members.marks)
-        return Parts(*(part[:, :, None] for part in (expected.value, expected.ref, expected.abstain)))
+        return {name: part[:, :, None] for name, part in expected.items()}
     drawn = subsamples(members.pool.n_members, size, int(n), seed=size, strata=members.strata)
     return members.marks.score(vote_pool(members.pool, drawn, rules))
 
 
-def _pool(config: PoolConfig, runs: Sequence[Config], truth: Submission) -> _Members:
+def _pool(config: PoolConfig, runs: Sequence[Config], truth: Submission, metric: Metric) -> _Members:
     """Ballots of the recorded members, and what each outcome is worth."""
     notes = []
     if config.members is not None:
@@ -318,7 +324,7 @@ def _pool(config: PoolConfig, runs: Sequence[Config], truth: Submission) -> _Mem
         missing = {name: len(truth.rows.keys() - file.rows.keys()) for name, file in zip(names, files, strict=True)}
         notes += [f"{name} lacks {n} of {len(truth.rows)} questions: blank there." for name, n in missing.items() if n]
     pool = pool_ballots(table, units)
-    return _Members(pool, wattbot_marks(pool, truth), _strata(config, names), tuple(notes))
+    return _Members(pool, marks_of(pool, truth, metric), truth, _strata(config, names), tuple(notes))
 
 
 def _recorded(config: Config, question_ids: Sequence[str]) -> tuple[list[list[Ballot]], list[str]]:
@@ -345,16 +351,19 @@ def ballots_of(files: Sequence[Submission], question_ids: Sequence[str]) -> tupl
     return table, [max(names, key=names.count) if names else "" for names in given]
 
 
-def wattbot_marks(pool: Pool, truth: Submission) -> Marks:
-    """Score outcomes by the ``wattbot`` metric, question by question of the truth."""
-    rows = list(truth.rows.values())
-    gold = [wattbot_refs(row.refs_raw) for row in rows]
-    return Marks(
-        pool,
-        value=lambda question, text: wattbot_value(rows[question].answer_value, text),
-        ref=lambda question, refs: jaccard(gold[question], refs),
-        abstain=lambda question, blank: float(blank or not is_blank(rows[question].answer_value)),
-    )
+def marks_of(pool: Pool, truth: Submission, metric: Metric) -> Marks:
+    """Score outcomes by a metric, question by question of the truth.
+
+    Raises:
+        ConfigError: The metric does not score votes over recorded members.
+    """
+    if metric.marks is None:
+        raise ConfigError(
+            f"metric {metric.name} has no marks, so it cannot score votes over recorded members: drop `pool` from the "
+            "sweep's tables or choose another metric."
+        )
+    marks = metric.marks(truth)
+    return Marks(pool, marks.by_value, marks.by_refs, marks.by_blank)
 
 
 def _matching(patterns: Sequence[str]) -> list[str]:

@@ -20,7 +20,7 @@ from kohaku_ray.ensemble.study import Marks, expected_score
 from kohaku_ray.ensemble.subsamples import subsamples
 from kohaku_ray.ensemble.vote import Ballot, VoteRule, vote
 from kohaku_ray.errors import ConfigError
-from kohaku_ray.evaluation.scores import jaccard, score_rows, wattbot_refs, wattbot_value
+from kohaku_ray.evaluation.metrics import find_metric
 from kohaku_ray.submissions import read_submission, write_submission
 from kohaku_ray.values import is_blank
 
@@ -168,9 +168,9 @@ def test_more_references_than_a_word_has_bits():
     chosen = [VoteRule(strategy, refs=refs) for strategy in STRATEGIES for refs in ("set", "share")]
     drawn = [[0, 1, 2], [2, 1, 1]]
     assert told(table, pool, drawn, chosen) == looped(table, pool, drawn, chosen)
-    marks = Marks(pool, lambda q, text: 0.0, lambda q, refs: float(len(refs)), lambda q, blank: 0.0)
+    marks = Marks(pool, by_refs={"ref": lambda q, refs: float(len(refs))})
     scored = marks.score(vote_pool(pool, np.array(drawn), [VoteRule("union"), VoteRule("intersection")]))
-    assert scored.ref.tolist() == [[[130.0, 100.0]], [[10.0, 40.0]]]
+    assert scored["ref"].tolist() == [[[130.0, 100.0]], [[10.0, 40.0]]]
 
 
 def test_cells_are_counted_in_pieces_alike(monkeypatch):
@@ -198,30 +198,28 @@ def test_recorded_runs_are_counted_as_vote_counts_them():
 
 @pytest.mark.data
 @pytest.mark.skipif(not PREDICTIONS.exists(), reason="../shared/data is not there")
-def test_a_study_scores_what_voting_over_the_files_and_scoring_the_result_scores(tmp_path):
+@pytest.mark.parametrize("metric", ["wattbot", "kaggle", "exact"])
+def test_a_study_scores_what_voting_over_the_files_and_scoring_the_result_scores(tmp_path, metric):
+    found = find_metric(metric)
     truth = read_submission(PREDICTIONS.parent / "train_QA.csv")
     paths = sorted(PREDICTIONS.glob("*.csv"))
     files = [read_submission(path) for path in paths]
     rows = [[file.rows[key] for file in files] for key in truth.rows]
-    gold = [(row.answer_value, wattbot_refs(row.refs_raw)) for row in truth.rows.values()]
     units = [Counter(row.answer_unit for row in members if not is_blank(row.answer_unit)) for members in rows]
     pool = pool_ballots(
         [[Ballot(row.answer_value, row.ref_ids) for row in members] for members in rows],
         [unit.most_common(1)[0][0] if unit else "" for unit in units],
     )
-    marks = Marks(
-        pool,
-        value=lambda q, text: wattbot_value(gold[q][0], text),
-        ref=lambda q, refs: jaccard(gold[q][1], refs),
-        abstain=lambda q, blank: float(blank or not is_blank(gold[q][0])),
-    )
+    outcomes = found.marks(truth)
+    marks = Marks(pool, outcomes.by_value, outcomes.by_refs, outcomes.by_blank)
     drawn = subsamples(len(paths), 5, 1, seed=0)
     for rule in (VoteRule("union", ignore_blank=False), VoteRule(refs="share", weights="agreement")):
         parts = marks.score(vote_pool(pool, drawn, [rule]))
         write_submission(tmp_path / "vote.csv", run_vote([paths[member] for member in drawn[0]], rule).rows)
-        scored = score_rows(truth, read_submission(tmp_path / "vote.csv"))
-        for name in ("value", "ref", "abstain"):
-            assert getattr(parts, name)[0, :, 0].tolist() == [getattr(row, name) for row in scored]
+        scored = found.score(truth, read_submission(tmp_path / "vote.csv"))
+        assert parts.keys() == found.parts.keys()
+        for name in found.parts:
+            assert parts[name][0, :, 0].tolist() == [row.parts[name] for row in scored]
 
 
 TABLE = [ballots(("5", "ab"), ("7", "c"), ("5.0", "b"), ("", "")), ballots(("", ""), ("x", "a"), ("", ""), ("y", ""))]
@@ -232,9 +230,9 @@ def marks_of(pool):
     cited = [frozenset("b"), frozenset()]
     return Marks(
         pool,
-        value=lambda q, text: float(text in right[q]),
-        ref=lambda q, refs: len(refs & cited[q]) / len(refs | cited[q]) if refs | cited[q] else 1.0,
-        abstain=lambda q, blank: float(q == 0 or blank),
+        by_value={"value": lambda q, text: float(text in right[q])},
+        by_refs={"ref": lambda q, refs: len(refs & cited[q]) / len(refs | cited[q]) if refs | cited[q] else 1.0},
+        by_blank={"abstain": lambda q, blank: float(q == 0 or blank)},
     )
 
 
@@ -244,16 +242,19 @@ def test_outcomes_are_marked_by_value_references_and_abstention():
         vote_pool(pool, np.array([[0, 2, 3], [1, 2, 3]]), [VoteRule(), VoteRule(ignore_blank=False)])
     )
     # the first question: 5 with {a, b}, 7 with {c}; the second: y alone answers, until blanks vote
-    assert parts.value.tolist() == [[[1, 0], [0, 0]], [[1, 0], [1, 0]]]
-    assert parts.ref.tolist() == [[[0.5, 0], [1, 0]], [[0.5, 0], [1, 0]]]
-    assert parts.abstain.tolist() == [[[1, 1], [0, 0]], [[1, 1], [1, 0]]]
+    assert parts["value"].tolist() == [[[1, 0], [0, 0]], [[1, 0], [1, 0]]]
+    assert parts["ref"].tolist() == [[[0.5, 0], [1, 0]], [[0.5, 0], [1, 0]]]
+    assert parts["abstain"].tolist() == [[[1, 1], [0, 0]], [[1, 1], [1, 0]]]
 
 
 def test_every_distinct_value_and_reference_set_is_marked_once():
     asked = []
     pool = pool_ballots(TABLE)
     marks = Marks(
-        pool, lambda q, text: asked.append((q, text)) or 0.0, lambda q, refs: asked.append((q, refs)) or 0.0, max
+        pool,
+        {"value": lambda q, text: asked.append((q, text)) or 0.0},
+        {"ref": lambda q, refs: asked.append((q, refs)) or 0.0},
+        {"abstain": max},
     )
     for size in (1, 2, 3):
         drawn = subsamples(4, size, 10, seed=0)
@@ -269,9 +270,9 @@ def test_the_expected_score_is_the_mean_over_all_subsamples(monkeypatch):
     expected = expected_score(pool, 2, RULES, marks_of(pool))
     every = marks_of(pool).score(vote_pool(pool, np.array(list(combinations(range(4), 2))), RULES))
     for name in ("value", "ref", "abstain"):
-        assert getattr(expected, name) == pytest.approx(getattr(every, name).mean(axis=2))
+        assert expected[name] == pytest.approx(every[name].mean(axis=2))
     # of six pairs two answer 7: {7, 5.0}, a tie that goes to the earlier member, and {7, blank}
-    assert expected.value[0, 0] == pytest.approx(4 / 6)
+    assert expected["value"][0, 0] == pytest.approx(4 / 6)
 
 
 @given(st.data())

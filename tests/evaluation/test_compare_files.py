@@ -8,11 +8,12 @@ import pytest
 from scipy import stats
 
 from kohaku_ray.errors import ConfigError, DataError
-from kohaku_ray.evaluation.compare import compare_files, render, shares
+from kohaku_ray.evaluation.compare import compare_files, render
+from kohaku_ray.evaluation.metrics import find_metric
 from kohaku_ray.evaluation.report import run_score
-from kohaku_ray.evaluation.scores import METRICS, aggregate, score_rows
 from kohaku_ray.submissions import read_submission
 
+WATTBOTS = ("wattbot", "kaggle")
 TRUTH = """id,question,answer_value,ref_id,split
 q1,How much?,1000,['a'],public
 q2,Which?,GPT-3,"['a','b']",private
@@ -97,7 +98,7 @@ def test_other_question_sets_are_compared_on_the_intersection_and_it_is_said(fil
     assert found.question_ids == ("q1", "q2", "q4")
     assert [score.n for score in found.scores] == [3, 3]
     assert [score.missing for score in found.scores] == [0, 0]
-    assert found.scores[0].value == pytest.approx(2 / 3)
+    assert found.scores[0].parts["value"] == pytest.approx(2 / 3)
     c = files["c"]
     assert found.notes == (
         "compared on 3 of the truth's 5 questions: those that all files have",
@@ -162,20 +163,21 @@ def test_a_column_of_one_label_is_said(files, tmp_path):
     assert "every question has split public: there is nothing to compare it with" in text
 
 
-@pytest.mark.parametrize("metric", METRICS)
+@pytest.mark.parametrize("metric", WATTBOTS)
 @pytest.mark.parametrize("answerable", [False, True])
 def test_shares_of_questions_make_up_the_score(files, tmp_path, metric, answerable):
     if answerable:
         (tmp_path / "truth.csv").write_text(TRUTH.replace("is_blank", "5"))
     truth = read_submission(files["truth"])
     for name in "abc":
-        rows = score_rows(truth, read_submission(files[name]), metric)
-        assert sum(shares(rows, metric)) / len(rows) == pytest.approx(aggregate(rows, metric).score)
+        rows = find_metric(metric).score(truth, read_submission(files[name]))
+        shares = find_metric(metric).shares_of(rows)
+        assert sum(shares) / len(rows) == pytest.approx(find_metric(metric).aggregate(rows).score)
 
 
 def test_the_other_metric_is_followed(files):
     found = compare_files(files["truth"], [files["a"], files["b"]], "kaggle")
-    assert found.scores[1].abstain == 0.0
+    assert found.scores[1].parts["abstain"] == 0.0
     assert found.pair.interval.mean == pytest.approx(found.scores[1].score - found.scores[0].score)
     # a blank truth is a right value there: q3 is no flip of the value
     assert {flip.question_id: flip.kind for flip in found.pair.flips}["q3"] == "other"
@@ -247,14 +249,15 @@ def test_recorded_runs_on_two_halves(recorded):
 
 
 @pytest.mark.data
-@pytest.mark.parametrize("metric", METRICS)
+@pytest.mark.parametrize("metric", WATTBOTS)
 def test_recorded_runs_pairwise(recorded, metric):
     truth, runs = recorded
     for first, second in zip(runs[::6], runs[1::6], strict=False):
         found = compare_files(truth, [first, second], metric)
         pair = found.pair
         assert pair.interval.mean == pytest.approx(found.scores[1].score - found.scores[0].score)
-        assert pair.n_won - pair.n_lost == pytest.approx(41 * (found.scores[1].value - found.scores[0].value))
+        first_value, second_value = (score.parts["value"] for score in found.scores)
+        assert pair.n_won - pair.n_lost == pytest.approx(41 * (second_value - first_value))
         assert pair.permutation.n_nonzero <= len(pair.flips)
         assert pair.permutation.p <= 1.0
         assert pair.interval.low <= pair.interval.mean <= pair.interval.high

@@ -8,8 +8,10 @@ from scipy import stats
 
 from kohaku_ray.errors import DataError
 from kohaku_ray.evaluation.comparing import average_rank, compare_column
-from kohaku_ray.evaluation.grid import Axis, Cell, Table
-from kohaku_ray.evaluation.statistics import Permutation, Welch, holm, paired_bootstrap, paired_permutation
+from kohaku_ray.evaluation.grid import Axis, Table, TableCell
+from kohaku_ray.evaluation.paired import Permutation, paired_bootstrap, paired_permutation
+from kohaku_ray.evaluation.statistics import Welch, holm
+from kohaku_ray.evaluation.wattbot import WATTBOT
 
 RNG = np.random.default_rng(0)
 QUESTIONS = tuple(f"q{i}" for i in range(41))
@@ -17,11 +19,10 @@ QUESTIONS = tuple(f"q{i}" for i in range(41))
 
 def cell(name, value, questions=QUESTIONS, **at):
     value = np.asarray(value, dtype=float)
-    ones = np.ones_like(value)
-    seeds = tuple(range(len(value)))
-    return Cell(
-        name, at or {"model": name}, "finished", "", seeds, tuple(questions)[: value.shape[1]], value, ones, ones
-    )
+    parts = {"value": value, "ref": np.ones_like(value), "abstain": np.ones_like(value)}
+    seeds, asked = tuple(range(len(value))), tuple(questions)[: value.shape[1]]
+    total = WATTBOT.shares(parts, [False] * len(asked))
+    return TableCell(name, at or {"model": name}, "finished", "", seeds, asked, parts, total)
 
 
 def drawn(name, share, n_seeds=3, questions=QUESTIONS):
@@ -29,7 +30,7 @@ def drawn(name, share, n_seeds=3, questions=QUESTIONS):
 
 
 def failed(name, **at):
-    return Cell(name, at or {"model": name}, "failed", "no model")
+    return TableCell(name, at or {"model": name}, "failed", "no model")
 
 
 def test_every_scored_cell_meets_the_best():

@@ -7,8 +7,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from kohaku_ray.evaluation.errors import ERROR_CLASSES, classify, count_errors, is_rounding, is_unit_conversion
-from kohaku_ray.evaluation.scores import score_question
+from kohaku_ray.evaluation.errors import ERROR_CLASSES, classify, is_rounding, is_unit_conversion
+from kohaku_ray.evaluation.wattbot import WATTBOT
 from kohaku_ray.submissions import Submission, SubmissionRow, read_submission
 
 DATA = Path(__file__).resolve().parents[3] / "shared" / "data" / "wattbot"
@@ -74,12 +74,12 @@ reference_cells = st.sampled_from(["is_blank", "[]", "['a']", '["a", "b"]', '["i
 @given(truth=values, value=values, true_refs=reference_cells, refs=reference_cells)
 def test_a_prediction_has_exactly_one_class_when_it_is_wrong_and_none_when_it_is_right(truth, value, true_refs, refs):
     wanted, given_row = row(truth, true_refs), row(value, refs)
-    name, score = classify(wanted, given_row), score_question(wanted, given_row, "wattbot")
-    if score.value == 1.0 and score.ref == 1.0:
+    name, score = classify(wanted, given_row), WATTBOT.score_question(wanted, given_row)
+    if score.parts["value"] == 1.0 and score.parts["ref"] == 1.0:
         assert name is None
     else:
         assert ERROR_CLASSES.count(name) == 1
-        assert (name == "reference mismatch") == (score.value == 1.0)
+        assert (name == "reference mismatch") == (score.parts["value"] == 1.0)
 
 
 @given(truth=st.floats(1e-6, 1e6), exponent=st.integers(-9, 9), off=st.floats(-0.049, 0.049))
@@ -94,7 +94,7 @@ def test_nothing_is_both_a_unit_conversion_and_a_rounding(truth, given_number):
 
 def test_missing_rows_have_no_class():
     truth = Submission("t", (), {"q1": row("5"), "q2": row("6"), "q3": row("is_blank")})
-    counts = count_errors(truth, Submission("p", (), {"q1": row("50"), "q9": row("1")}))
+    counts = WATTBOT.count_errors(truth, Submission("p", (), {"q1": row("50"), "q9": row("1")}))
     assert list(counts) == list(ERROR_CLASSES)
     assert +Counter(counts) == {"unit conversion": 1}
 
@@ -105,7 +105,8 @@ def test_real_errors_add_up():
     truth = read_submission(DATA / "train_QA.csv")
     for path in sorted((DATA / "predictions").glob("*.csv")):
         submission = read_submission(path)
-        scores = [score_question(item, submission.rows[key], "wattbot") for key, item in truth.rows.items()]
-        counts = count_errors(truth, submission)
-        assert sum(counts.values()) == sum(score.value < 1 or score.ref < 1 for score in scores)
-        assert counts["reference mismatch"] == sum(score.value == 1 and score.ref < 1 for score in scores)
+        scores = [WATTBOT.score_question(item, submission.rows[key]) for key, item in truth.rows.items()]
+        counts = WATTBOT.count_errors(truth, submission)
+        pairs = [(score.parts["value"], score.parts["ref"]) for score in scores]
+        assert sum(counts.values()) == sum(value < 1 or ref < 1 for value, ref in pairs)
+        assert counts["reference mismatch"] == sum(value == 1 and ref < 1 for value, ref in pairs)

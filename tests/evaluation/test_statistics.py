@@ -13,22 +13,16 @@ from properties import scaled
 from scipy import stats
 
 from kohaku_ray.errors import DataError
-from kohaku_ray.evaluation import statistics
-from kohaku_ray.evaluation.statistics import (
+from kohaku_ray.evaluation import paired
+from kohaku_ray.evaluation.paired import (
     Permutation,
-    average_ranks,
-    correlate,
-    holm,
     mcnemar,
-    mean_sd,
     paired_bootstrap,
     paired_differences,
     paired_effect,
     paired_permutation,
-    ranks,
-    stars,
-    welch,
 )
+from kohaku_ray.evaluation.statistics import average_ranks, correlate, holm, mean_sd, ranks, stars, welch
 
 # scores of questions as WattBot gives them: few distinct values, many ties
 SCORE = st.sampled_from([0.0, 0.1, 0.175, 0.25, 0.75, 0.85, 0.9, 0.925, 1.0])
@@ -147,7 +141,7 @@ class TestBootstrap:
     def test_blocks_of_draws_change_nothing(self, monkeypatch):
         d = np.random.default_rng(4).normal(size=17)
         whole = paired_bootstrap(d, 1_001)
-        monkeypatch.setattr(statistics, "_BATCH", 17 * 100)
+        monkeypatch.setattr(paired, "_BATCH", 17 * 100)
         assert paired_bootstrap(d, 1_001) == whole
 
     def test_covers_the_truth_as_often_as_it_says(self):
@@ -235,7 +229,7 @@ class TestPermutation:
         assert paired_permutation(d, seed=1) != paired_permutation(d, seed=2)
 
     def test_the_number_of_draws_holds_across_blocks(self, monkeypatch):
-        monkeypatch.setattr(statistics, "_BATCH", 40 * 7)
+        monkeypatch.setattr(paired, "_BATCH", 40 * 7)
         balanced = np.array([1.0, -1.0] * 20)  # every pattern is at least as far out
         assert paired_permutation(balanced, 99).p == 1.0
 

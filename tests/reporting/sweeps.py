@@ -6,9 +6,8 @@ from itertools import product
 
 import numpy as np
 
-from kohaku_ray.evaluation.errors import classify
-from kohaku_ray.evaluation.grid import Asked, Axis, Cell, Prediction, Run, Sweep, Table
-from kohaku_ray.evaluation.scores import score_question
+from kohaku_ray.evaluation.grid import Axis, Run, Sweep, SweepAnswer, SweepQuestion, Table, TableCell
+from kohaku_ray.evaluation.wattbot import WATTBOT
 from kohaku_ray.submissions import SubmissionRow
 
 HOSTILE = "<script>alert(1)</script>\"' | \\textbf{x} $\\x$ 50 % a_b & #1 ~ ^ `c` *d* \u202e\x00{{ 7*7 }}</td></style>"
@@ -22,7 +21,8 @@ def asked(n):
     for at in range(n):
         value = ("is_blank", f"{10 + 7 * at}", "[1,5]", f"model {at}", f"{0.5 + at}")[0 if at % 10 == 9 else 1 + at % 4]
         text = f"How many kWh did hall {at} draw in 2024, by its own report?" if at else f"Is this {HOSTILE} so?"
-        made.append(Asked(f"q{at:03d}", text, value, "is_blank" if value == "is_blank" else "kWh", f"['doc{at % 7}']"))
+        unit = "is_blank" if value == "is_blank" else "kWh"
+        made.append(SweepQuestion(f"q{at:03d}", text, value, unit, f"['doc{at % 7}']"))
     return tuple(made)
 
 
@@ -39,8 +39,8 @@ def answered(question, skill, rng):
         value = ("is_blank", "41", "4100", "words", "[2,9]", value)[rng.integers(6)]
         refs = "is_blank" if value == "is_blank" else "['doc1', 'doc2']"
     given = row(question, value, refs)
-    score = score_question(truth, given, "wattbot")
-    return Prediction(value, refs, classify(truth, given)), (score.value, score.ref, score.abstain)
+    score = WATTBOT.score_question(truth, given)
+    return SweepAnswer(value, refs, WATTBOT.classify(truth, given)), tuple(score.parts.values())
 
 
 class Maker:
@@ -65,22 +65,21 @@ class Maker:
                 run_id,
                 f"runs/sweep/{run_id}",
                 seed,
-                {"model": at.get("generation.model", "extractive"), "k": str(k)},
+                {"model": at.get("roles.answer.model", "extractive"), "k": str(k)},
                 predictions,
                 2 * len(self.questions),
                 int(len(self.questions) * 230 * k * (1 + skill)),
                 round(0.4 * k * len(self.questions) * (0.5 + skill), 3),
             )
-        value, ref, abstain = (np.array([part[at] for part in parts]) for at in range(3))
-        return Cell(
+        scored = {name: np.array([part[at] for part in parts]) for at, name in enumerate(WATTBOT.parts)}
+        return TableCell(
             sha256(name.encode()).hexdigest()[:16],
             at,
             "finished",
             seeds=tuple(seeds),
             question_ids=tuple(question.question_id for question in self.questions),
-            value=value,
-            ref=ref,
-            abstain=abstain,
+            parts=scored,
+            total=WATTBOT.weigh(scored),
             run_ids=tuple(run_ids),
             measures={
                 "matches": np.array([3.0 + skill] * len(seeds)),
@@ -109,16 +108,16 @@ def subsampled(maker, name="ensemble_size"):
         value = (
             rng.random((32, len(maker.questions))) < 0.6 + 0.02 * int(size) ** 0.8 + 0.03 * rules.index(rule)
         ) * 1.0
+        parts = {"value": value, "ref": value, "abstain": np.ones_like(value)}
         cells.append(
-            Cell(
+            TableCell(
                 sha256(f"{rule} {size}".encode()).hexdigest()[:16],
                 {"vote.strategy": rule, "size": size},
                 "finished",
                 seeds=tuple(range(32)),
                 question_ids=tuple(question.question_id for question in maker.questions),
-                value=value,
-                ref=value,
-                abstain=np.ones_like(value),
+                parts=parts,
+                total=WATTBOT.weigh(parts),
             )
         )
     axes = (Axis("vote.strategy", rules), Axis("size", sizes))
@@ -132,7 +131,7 @@ def small_sweep(n_questions=24):
     grid = maker.table(
         "model_k",
         "Models and depth of retrieval",
-        {"generation.model": ("extractive", "qwen3-8b", "gpt-oss_20b & co", "llama-3.3"), "k": k},
+        {"roles.answer.model": ("extractive", "qwen3-8b", "gpt-oss_20b & co", "llama-3.3"), "k": k},
         notes=("Skipped: gpt-5, which asks for a key.",),
     )
     cells = list(grid.cells)
@@ -142,7 +141,7 @@ def small_sweep(n_questions=24):
         (10, "failed", f"the backend said {HOSTILE}"),
         (11, "unfinished", "0 of 3 seeds so far"),
     ):
-        cells[place] = Cell(cells[place].cell_id, cells[place].at, state, reason)
+        cells[place] = TableCell(cells[place].cell_id, cells[place].at, state, reason)
     thin = Maker(5)
     return Sweep(
         "small",
@@ -153,21 +152,22 @@ def small_sweep(n_questions=24):
             maker.table(
                 "dedup",
                 "Deduplication and BM25",
-                {"retrieval.dedup": ("none", "node", "tree"), "retrieval.bm25": ("0", "4"), "k": k},
+                {"kohaku.dedup": ("none", "node", "tree"), "retrieval.bm25": ("0", "4"), "k": k},
                 show=("matches", "characters"),
             ),
             subsampled(maker),
-            thin.table("thin", "Few & hostile", {"generation.model": ("extractive", HOSTILE), "only_k": ("all",)}),
+            thin.table("thin", "Few & hostile", {"roles.answer.model": ("extractive", HOSTILE), "only_k": ("all",)}),
             Table(
                 "nothing",
                 "Encoders",
                 (Axis("index.encoder.model", ("jina-v4",)), Axis("k", k)),
-                tuple(Cell(f"none{n}", {"index.encoder.model": "jina-v4", "k": n}, "skipped", REASON) for n in k),
+                tuple(TableCell(f"none{n}", {"index.encoder.model": "jina-v4", "k": n}, "skipped", REASON) for n in k),
                 notes=("Nothing was run.",),
             ),
         ),
         maker.questions,
         tuple(maker.runs.values()) + tuple(run for key, run in thin.runs.items() if key not in maker.runs),
+        WATTBOT,
         ("One cell failed.",),
         {"kohaku-ray": "0.1.0", "questions": "sample/questions.csv, sha256 0123abcd"},
         {"Calls asked": "12,345", "Calls made": "4,321 (35 %)", "Seconds": "98.7"},
@@ -189,4 +189,4 @@ def big_sweep(n_tables=40, n_cells=300, n_questions=2000):
         )
         for at in range(n_tables)
     ]
-    return Sweep("big", "A big sweep", tuple(tables), maker.questions, tuple(maker.runs.values()))
+    return Sweep("big", "A big sweep", tuple(tables), maker.questions, tuple(maker.runs.values()), WATTBOT)

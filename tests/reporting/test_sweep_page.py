@@ -12,13 +12,15 @@ from test_report_page import Tags, check_harmless, plain
 
 from kohaku_ray.errors import DataError
 from kohaku_ray.evaluation.errors import ERROR_CLASSES
-from kohaku_ray.evaluation.grid import Axis, Cell, Sweep, Table
+from kohaku_ray.evaluation.grid import Axis, Sweep, Table, TableCell
+from kohaku_ray.evaluation.wattbot import WATTBOT
 from kohaku_ray.reporting import sweep_page
 from kohaku_ray.reporting.sweep_charts import paid, stair, table_charts
 from kohaku_ray.reporting.sweep_errors import count_all, count_by, examples
 from kohaku_ray.reporting.sweep_page import page, write_sweep
 from kohaku_ray.reporting.sweep_questions import behind_figures, write_questions
-from kohaku_ray.reporting.sweep_tables import as_csv, as_latex, as_markdown, judge_sweep, lay_out
+from kohaku_ray.reporting.sweep_stats import compute_sweep_stats, lay_out
+from kohaku_ray.reporting.sweep_tables import as_csv, as_latex, as_markdown
 
 SHOWN = HOSTILE.replace("\u202e", "[U+202E]").replace("\0", "␀")
 
@@ -29,13 +31,13 @@ def sweep():
 
 
 @pytest.fixture(scope="module")
-def judged(sweep):
-    return judge_sweep(sweep)
+def stats(sweep):
+    return compute_sweep_stats(sweep)
 
 
 @pytest.fixture(scope="module")
-def html(sweep, judged):
-    return page(sweep, judged)
+def html(sweep, stats):
+    return page(sweep, stats)
 
 
 def section(html, title):
@@ -77,8 +79,8 @@ def test_every_link_leads_somewhere_and_every_anchor_is_one(html):
     assert {name for name in links if name.startswith(("cell-", "table-"))} == set(anchors)
 
 
-def test_the_page_has_the_figures_of_the_csv(html, judged):
-    for one in judged:
+def test_the_page_has_the_figures_of_the_csv(html, stats):
+    for one in stats:
         rows = [row for row in csv.DictReader(io.StringIO(as_csv(one))) if row["mean"]]
         title = one.table.title.replace("&", "&amp;")
         found = re.findall(r'<a class="[a-z]*" href="#cell-\d+">(\d\.\d{3}) ± (\d\.\d{3})</a>', section(html, title))
@@ -87,9 +89,9 @@ def test_the_page_has_the_figures_of_the_csv(html, judged):
             assert [*map(float, figures)] == pytest.approx([float(row["mean"]), float(row["sd"])], abs=5.1e-4)
 
 
-def test_marks_ranks_and_reasons_stand_in_the_table(html, judged):
+def test_marks_ranks_and_reasons_stand_in_the_table(html, stats):
     text = section(html, "Models and depth of retrieval")
-    one = judged[0]
+    one = stats[0]
     marks = re.findall(r'<a class="(best|second|)"', text)
     made = [one.comparisons[row, column] for row in one.grid.rows[:3] for column in one.grid.columns]
     assert marks == ["best" if each.is_best else "second" if each.is_second else "" for each in made]
@@ -102,14 +104,14 @@ def test_marks_ranks_and_reasons_stand_in_the_table(html, judged):
         assert f'<td class="n">{rank:.2f}</td>' in text
 
 
-def test_all_statistics_are_folded_below_the_table(html, judged):
-    one = judged[0]
+def test_all_statistics_are_folded_below_the_table(html, stats):
+    one = stats[0]
     text = plain(section(html, "Models and depth of retrieval").split("All statistics")[1])
-    made = one.comparisons[("qwen3-8b",), "16"]
-    cell = one.grid.cells[("qwen3-8b",), "16"]
+    row = next(row for row in ("qwen3-8b", "extractive") if not one.comparisons[(row,), "16"].is_best)
+    made = one.comparisons[(row,), "16"]
+    parts = " ".join(f"{part.mean():.3f}" for part in one.grid.cells[(row,), "16"].parts.values())
     assert (
-        f"qwen3-8b {made.mean:.3f} ± {made.sd:.3f} 3 24 {cell.value.mean():.3f} {cell.ref.mean():.3f} "
-        f"{cell.abstain.mean():.3f} 2 24 {made.interval.mean:+.3f} "
+        f"{row} {made.mean:.3f} ± {made.sd:.3f} 3 24 {parts} {one.ranks[(row,), '16']:g} 24 {made.interval.mean:+.3f} "
         f"{made.interval.low:+.3f} … {made.interval.high:+.3f} "
         f"{made.welch.p:.4f} {made.welch_holm:.4f} {made.permutation.p:.4f} {made.permutation_holm:.4f} "
         f"{made.welch.g:+.2f} {made.d_z:+.2f}"
@@ -117,9 +119,9 @@ def test_all_statistics_are_folded_below_the_table(html, judged):
     assert text.count("the best") >= 3
 
 
-def test_the_list_of_tables_names_the_best(html, judged):
+def test_the_list_of_tables_names_the_best(html, stats):
     text = plain(section(html, "Tables of sweep"))
-    best = max(judged[1].comparisons.values(), key=lambda made: made.mean)
+    best = max(stats[1].comparisons.values(), key=lambda made: made.mean)
     assert f"Planner queries 3 of 3 {best.mean:.3f} ± {best.sd:.3f} at queries = {best.at['planner.queries']}" in text
     assert "Models and depth of retrieval 8 of 12" in text
     assert "Encoders 0 of 3 no scores" in text
@@ -174,17 +176,17 @@ def test_costs_are_a_question_and_need_no_runs(sweep):
 
 
 def test_errors_are_counted_by_each_fact_and_add_up(sweep, html):
-    whole = count_all(sweep.runs)
+    whole = count_all(sweep)
     assert whole.n == sum(len(run.predictions) for run in sweep.runs)
     assert whole.counts.total() == sum(
         given.error is not None for run in sweep.runs for given in run.predictions.values()
     )
     for fact in ("model", "k"):
-        parts = count_by(sweep.runs, fact)
+        parts = count_by(sweep, fact)
         assert sum(part.n for part in parts) == whole.n
         for name in ERROR_CLASSES:
             assert sum(part.counts[name] for part in parts) == whole.counts[name]
-    assert [part.label for part in count_by(sweep.runs, "k")] == ["4", "8", "16"]
+    assert [part.label for part in count_by(sweep, "k")] == ["4", "8", "16"]
     text = section_text(html, "What went wrong")
     counts = " ".join(f"{whole.counts[name]:,}" for name in ERROR_CLASSES)
     assert f"all runs {whole.n:,} {whole.n_right:,} {counts}" in text
@@ -222,7 +224,7 @@ def test_a_figure_leads_to_its_questions(html, sweep):
         assert f'<td class="n">{cell.by_question[at]:.3f}</td></tr>' in row
         for seed, run_id in enumerate(cell.run_ids):
             value = runs[run_id].predictions[asked.question_id].answer_value
-            mark = "right" if cell.value[seed, at] else "wrong"
+            mark = "right" if cell.parts["value"][seed, at] else "wrong"
             shown = '<span class="dim">blank</span>' if value == "is_blank" else f"<bdi>{value}</bdi>"
             assert f'<td class="{mark}">{shown}</td>' in row
 
@@ -243,9 +245,9 @@ def test_a_run_that_is_not_there_shifts_no_seed(sweep):
     assert [(seed, run.run_id) for seed, run in one.runs] == [(1, cell.run_ids[1]), (2, cell.run_ids[2])]
 
 
-def test_spending_alone_differs_between_two_starts(sweep, judged, html):
+def test_spending_alone_differs_between_two_starts(sweep, stats, html):
     runs = tuple(replace(run, service_s=run.service_s * 3 + 1) for run in sweep.runs)
-    again = page(replace(sweep, runs=runs, spending={"Seconds": "1.0"}), judged)
+    again = page(replace(sweep, runs=runs, spending={"Seconds": "1.0"}), stats)
     start = html.index('<section id="spending">')
     assert "98.7" in html[start:]
 
@@ -258,42 +260,42 @@ def test_spending_alone_differs_between_two_starts(sweep, judged, html):
     assert without(again) == without(html)
 
 
-def test_the_same_sweep_gives_the_same_files(sweep, judged, html, tmp_path):
+def test_the_same_sweep_gives_the_same_files(sweep, stats, html, tmp_path):
     directory = tmp_path / "new" / "sweep"
     paths = write_sweep(small_sweep(), str(directory))
     names = [str(Path(path).relative_to(directory)) for path in paths]
     assert names == ["sweep.html", *(f"tables/{t.name}.{end}" for t in sweep.tables for end in ("md", "csv", "tex"))]
     assert (directory / "sweep.html").read_text() == html
-    for one in judged:
+    for one in stats:
         for end, write in (("md", as_markdown), ("csv", as_csv), ("tex", as_latex)):
             assert (directory / "tables" / f"{one.table.name}.{end}").read_text() == write(one)
 
 
 def test_questions_are_given_up_step_by_step(monkeypatch):
     sweep = big_sweep(n_tables=1, n_cells=6, n_questions=120)
-    judged = judge_sweep(sweep)
-    whole = page(sweep, judged)
+    stats = compute_sweep_stats(sweep)
+    whole = page(sweep, stats)
     assert "no room for more" not in whole
     for limit, said in ((100, "The first 100 of 120 questions"), (20, "The first 20 of"), (0, "None of 120 questions")):
         size = len(whole.encode())
         base = size - len(write_questions(sweep.questions, behind_figures(sweep), 10**9).encode())
         room = base + (size - base) * (limit + 15) // 120
         monkeypatch.setattr(sweep_page, "MAX_BYTES", room)
-        less = page(sweep, judged)
+        less = page(sweep, stats)
         assert len(less.encode()) <= room
         assert less.count(said) == 6
         assert less.count('<table class="asked">') == (6 if limit else 0)
         assert less.count("runs/sweep/") >= 18
     monkeypatch.setattr(sweep_page, "MAX_BYTES", 1000)
-    assert "None of 120 questions" in page(sweep, judged)
+    assert "None of 120 questions" in page(sweep, stats)
 
 
 def test_an_empty_sweep_is_a_page(tmp_path):
-    text = page(Sweep("none", "None", (), (), ()), [])
+    text = page(Sweep("none", "None", (), (), (), WATTBOT), [])
     assert "The sweep has no tables." in text
     assert "What went wrong" not in text
-    failed = Cell("c", {"k": "4"}, "failed", "no memory")
-    sweep = Sweep("one", "One", (Table("t", "T", (Axis("k", ("4",)),), (failed,)),), (), ())
+    failed = TableCell("c", {"k": "4"}, "failed", "no memory")
+    sweep = Sweep("one", "One", (Table("t", "T", (Axis("k", ("4",)),), (failed,)),), (), (), WATTBOT)
     (html, *_) = write_sweep(sweep, str(tmp_path))
     assert "[1] failed: no memory" in Path(html).read_text()
     assert "<svg" not in Path(html).read_text()
@@ -302,4 +304,4 @@ def test_an_empty_sweep_is_a_page(tmp_path):
 def test_an_output_that_is_a_file_is_refused(tmp_path):
     (tmp_path / "taken").write_text("")
     with pytest.raises(DataError, match=r"tables: cannot be made .*choose another output"):
-        write_sweep(Sweep("none", "None", (), (), ()), str(tmp_path / "taken"))
+        write_sweep(Sweep("none", "None", (), (), (), WATTBOT), str(tmp_path / "taken"))

@@ -1,6 +1,6 @@
 """The sweep job: distinct runs over shared indexes, replicas, searches and replies; then tables and a page.
 
-Runs that share an index go through one crew, several at once; what they ask in common is encoded, searched and called
+Runs that share an index go through one pool, several at once; what they ask in common is encoded, searched and called
 once. A finished run is never made again, and a failed one stops no other.
 """
 
@@ -17,20 +17,27 @@ from dataclasses import dataclass, field
 import ray
 
 from kohaku_ray.config import Config
-from kohaku_ray.engine.actors.cache import Depths
-from kohaku_ray.engine.actors.tools import index_settings
-from kohaku_ray.engine.cluster import answer_demand, check_demand, connected, say
+from kohaku_ray.engine.actors.index_access import united_depths
+from kohaku_ray.engine.actors.pool import ActorPool, RunWork, workers_per_member
+from kohaku_ray.engine.cluster import connected, say
 from kohaku_ray.engine.errors import message_of
-from kohaku_ray.engine.jobs.answer import AnswerSummary, Crew, RunWork, answer_all, n_lanes, questions_of, setup_of
+from kohaku_ray.engine.jobs.answer import answer_all, context_of
 from kohaku_ray.engine.jobs.index import run_index
 from kohaku_ray.engine.ledger.client import Ledger, open_ledger
-from kohaku_ray.engine.serving.applications import application_name, serving
+from kohaku_ray.engine.ledger.segments import SegmentStore
+from kohaku_ray.engine.serving.applications import serving
 from kohaku_ray.errors import ConfigError, DataError, KohakuRayError
-from kohaku_ray.generation.prompts import Prompts
 from kohaku_ray.index.reuse import can_reuse, reuse_vectors
 from kohaku_ray.reporting.sweep_page import write_sweep
-from kohaku_ray.reporting.sweep_tables import describe_sweep, judge_sweep
+from kohaku_ray.reporting.sweep_stats import compute_sweep_stats
+from kohaku_ray.reporting.sweep_tables import describe_sweep
+from kohaku_ray.runs.demand import answer_demand, check_demand
+from kohaku_ray.runs.deployments import application_name
 from kohaku_ray.runs.directory import RunDirectory
+from kohaku_ray.runs.indexes import index_settings
+from kohaku_ray.runs.sources import questions_of
+from kohaku_ray.runs.summary import AnswerSummary
+from kohaku_ray.runs.sweep_estimate import describe_plan
 from kohaku_ray.runs.sweep_plan import Plan, is_finished, is_there
 from kohaku_ray.runs.sweep_results import collect
 
@@ -71,9 +78,7 @@ class SweepSummary:
         self.n_made += 1
         self.n_calls.update(outcome.n_calls)
         if outcome.n_unanswered:
-            self.failed[run_id] = (
-                f"{outcome.n_unanswered} of {outcome.n_answers} answers got no reply: repeat the sweep"
-            )
+            self.failed[run_id] = f"{outcome.n_unanswered} model calls got no reply: repeat the sweep"
 
     def lines(self) -> list[str]:
         """Lay it out: calls, searches, seconds."""
@@ -144,8 +149,8 @@ def finish_sweep(plan: Plan, summary: SweepSummary) -> tuple[str, list[str]]:
         os.makedirs(output, exist_ok=True)
     except OSError as error:
         raise DataError(f"output is {output} and cannot be made ({error.strerror}): choose another with -o") from None
-    judged = judge_sweep(sweep)
-    return describe_sweep(sweep, judged), write_sweep(sweep, output, judged)
+    stats = compute_sweep_stats(sweep)
+    return describe_sweep(sweep, stats), write_sweep(sweep, output, stats)
 
 
 def _build_indexes(plan: Plan, waiting: Mapping[str, Config], summary: SweepSummary) -> None:
@@ -224,27 +229,23 @@ def _make_together(plan: Plan, runs: Mapping[str, Config], summary: SweepSummary
     """Make runs over one index, several at once."""
     configs = list(runs.values())
     ledger = open_ledger(configs[0].ledger)
-    depths = Depths(
-        dense=max(one.retrieval.top_k * (one.generation.max_retries + 1) for one in configs),
-        lexical=max(one.retrieval.bm25_top_k for one in configs),
-    )
     # Any process serves members of any run: more than runs under way, or than cores, would find nothing to do.
     n_busy = min(plan.loaded.sweep.concurrency, int(ray.cluster_resources().get("CPU", 1)))
-    n_members = max(n_busy, *(n_lanes(one) for one in configs))
-    crew = Crew(configs[0], n_members, depths)
+    n_workers = max(n_busy, *(workers_per_member(one) for one in configs))
+    pool = ActorPool(configs[0], n_workers, united_depths(configs))
     try:
         with ledger.kept_alive():
-            crew.wait_until_ready()
-            for run_id, outcome in _outcomes(plan, runs, crew, ledger):
+            pool.wait_until_ready()
+            for run_id, outcome in _outcomes(plan, runs, pool, ledger):
                 summary.add(run_id, outcome)
                 say(f"sweep   {summary.n_made} of {summary.n_waiting} runs made, {len(summary.failed)} failed")
-            summary.shared.update(crew.shared())
+            summary.shared.update(pool.counts())
     finally:
-        crew.close()
+        pool.close()
 
 
 def _outcomes(
-    plan: Plan, runs: Mapping[str, Config], crew: Crew, ledger: Ledger
+    plan: Plan, runs: Mapping[str, Config], pool: ActorPool, ledger: Ledger
 ) -> Iterator[tuple[str, AnswerSummary | Exception]]:
     """Make runs in threads, which only wait; an error of one run is its outcome."""
     stop = threading.Event()
@@ -255,7 +256,7 @@ def _outcomes(
             while left or under_way:
                 while left and len(under_way) < plan.loaded.sweep.concurrency:
                     run_id, config = left.pop(0)
-                    under_way[threads.submit(_make_one, config, crew, ledger, stop)] = run_id
+                    under_way[threads.submit(_make_one, config, pool, ledger, stop)] = run_id
                 for future in wait(under_way, return_when=FIRST_COMPLETED).done:
                     run_id = under_way.pop(future)
                     error = future.exception()
@@ -265,15 +266,15 @@ def _outcomes(
             raise
 
 
-def _make_one(config: Config, crew: Crew, ledger: Ledger, stop: threading.Event) -> AnswerSummary:
-    """Make one run as ``run_answer`` does, on a crew that is there, unless another sweep has made it meanwhile."""
+def _make_one(config: Config, pool: ActorPool, ledger: Ledger, stop: threading.Event) -> AnswerSummary:
+    """Make one run as ``run_answer`` does, on a pool that is there, unless another sweep has made it meanwhile."""
     began = time.perf_counter()
     if is_finished(config.run):
         return AnswerSummary(config.run)
     directory = RunDirectory(config.run)
     directory.begin(config)
     names = {name: application_name(name, deployment) for name, deployment in config.used_deployments.items()}
-    work = RunWork(crew, setup_of(config, ledger, names, Prompts(config.generation.prompts)))
+    work = RunWork(pool, context_of(config, ledger, names, config.declaration.prompts(config.prompts)))
 
     def go_on(_: AnswerSummary) -> None:
         if stop.is_set():
@@ -284,3 +285,8 @@ def _make_one(config: Config, crew: Crew, ledger: Ledger, stop: threading.Event)
     ledger.flush()
     directory.finish(summary)
     return summary
+
+
+def dry_run(plan: Plan) -> str:
+    """Lay out what a sweep will do; see ``describe_plan``."""
+    return describe_plan(plan, lambda path: SegmentStore(path).load(lambda _: True).entries.keys())

@@ -1,0 +1,245 @@
+"""Metrics as data: the parts of a score, how they weigh, and how one question is scored; found by name.
+
+::
+
+    EXACT = Metric("exact", "Exact match", parts={"value": Part()}, rate=rate, unanswerable=unanswerable)
+
+A metric of your own is one such object: named as ``module:NAME``, or by the entry-point group ``kohaku_ray.metrics``.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import TypeVar
+
+import numpy as np
+import numpy.typing as npt
+
+from kohaku_ray.arrays import F64
+from kohaku_ray.errors import ConfigError, DataError
+from kohaku_ray.registry import find_registered
+from kohaku_ray.submissions import Submission, SubmissionRow
+
+METRICS: Mapping[str, str] = {
+    "wattbot": "kohaku_ray.evaluation.wattbot:WATTBOT",
+    "kaggle": "kohaku_ray.evaluation.wattbot:KAGGLE",
+    "exact": "kohaku_ray.evaluation.exact:EXACT",
+}
+"""Built-in metrics by name."""
+
+DEFAULT_METRIC = "wattbot"
+
+Number = TypeVar("Number", float, F64)
+
+_TAKEN = frozenset({"file", "metric", "score", "n", "missing", "by", "label", "errors"})  # other columns of a score
+
+
+@dataclass(frozen=True, slots=True)
+class Part:
+    """One part of a score.
+
+    Attributes:
+        weight: Its weight in the score.
+        title: What it is, in words; empty: its name.
+        of_unanswerable: It is averaged over the unanswerable questions alone, and is 1.0 where there is none.
+    """
+
+    weight: float = 1.0
+    title: str = ""
+    of_unanswerable: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class QuestionScore:
+    """One question's score.
+
+    Attributes:
+        question_id: Which question.
+        parts: By name, in the metric's order. The first says whether the answer itself is right.
+        total: Their weighted sum.
+        unanswerable: The truth has no answer.
+        missing: The submission has no such row: every part is 0.
+    """
+
+    question_id: str
+    parts: Mapping[str, float]
+    total: float
+    unanswerable: bool
+    missing: bool = False
+
+    @property
+    def is_right(self) -> bool:
+        """Whether the answer itself is right, whatever becomes of the other parts."""
+        return next(iter(self.parts.values())) > 0.5
+
+
+@dataclass(frozen=True, slots=True)
+class Score:
+    """A submission's score over some questions.
+
+    Attributes:
+        score: Weighted sum of the parts.
+        parts: Mean of each part over the questions it counts.
+        n: How many questions.
+        missing: How many of them the submission lacks.
+    """
+
+    score: float
+    parts: Mapping[str, float]
+    n: int
+    missing: int
+
+
+@dataclass(frozen=True, slots=True)
+class OutcomeMarks:
+    """What the outcomes of votes earn: functions of a question's place in the truth, by part.
+
+    Attributes:
+        by_value: Parts that depend on the written value; an abstention writes the empty text.
+        by_refs: Parts that depend on the cited references, lower-cased.
+        by_blank: Parts that depend on whether the ensemble abstains.
+    """
+
+    by_value: Mapping[str, Callable[[int, str], float]] = field(default_factory=dict)
+    by_refs: Mapping[str, Callable[[int, frozenset[str]], float]] = field(default_factory=dict)
+    by_blank: Mapping[str, Callable[[int, bool], float]] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, eq=False)
+class Metric:
+    """How predictions are scored.
+
+    Attributes:
+        name: As it is asked for and as tables call it.
+        title: What it is, in a line.
+        parts: Parts of a score by name, in the order shown. The first says whether the answer itself is right.
+        rate: A question's truth and its prediction to every part, each between 0 and 1.
+        unanswerable: Whether a question's truth says that there is no answer.
+        marks: Marks of votes over recorded members, for studies without a new call; None: there are none.
+        classify: A question's truth and its prediction to the class of the error, None where nothing is wrong; None:
+            errors have no classes.
+        classes: All classes, in the order shown.
+    """
+
+    name: str
+    title: str
+    parts: Mapping[str, Part]
+    rate: Callable[[SubmissionRow, SubmissionRow], Mapping[str, float]]
+    unanswerable: Callable[[SubmissionRow], bool]
+    marks: Callable[[Submission], OutcomeMarks] | None = None
+    classify: Callable[[SubmissionRow, SubmissionRow], str | None] | None = None
+    classes: tuple[str, ...] = ()
+
+    def __post_init__(self) -> None:
+        """Check the names of the parts."""
+        taken = ", ".join(sorted(_TAKEN & self.parts.keys()))
+        if taken or not self.parts:
+            what = f"a part is called {taken}, which is another column of a score" if taken else "it has no parts"
+            raise ConfigError(f"metric {self.name}: {what}: name its parts otherwise, at least one.")
+
+    @property
+    def formula(self) -> str:
+        """The score in a readable line."""
+        if len(self.parts) == 1:
+            return self.label(*self.parts)
+        return " + ".join(f"{part.weight:.2f} {self.label(name)}" for name, part in self.parts.items())
+
+    def label(self, part: str) -> str:
+        """A part in words."""
+        return self.parts[part].title or part
+
+    def score_question(self, truth: SubmissionRow, given: SubmissionRow | None) -> QuestionScore:
+        """Score one prediction; None, a missing row, scores 0 in every part.
+
+        Raises:
+            ConfigError: The metric rates other parts than it declares.
+        """
+        is_unanswerable = self.unanswerable(truth)
+        if given is None:
+            return QuestionScore(truth.question_id, dict.fromkeys(self.parts, 0.0), 0.0, is_unanswerable, missing=True)
+        rated = self.rate(truth, given)
+        if rated.keys() != self.parts.keys():
+            raise ConfigError(
+                f"metric {self.name} rates {', '.join(rated) or 'nothing'} at question {truth.question_id} but its "
+                f"parts are {', '.join(self.parts)}: make `rate` and `parts` agree."
+            )
+        parts = {name: float(rated[name]) for name in self.parts}
+        return QuestionScore(truth.question_id, parts, self.weigh(parts), is_unanswerable)
+
+    def score(self, truth: Submission, predicted: Submission) -> list[QuestionScore]:
+        """Score every question of the truth, in its order; rows the truth does not have are not looked at.
+
+        Raises:
+            DataError: The truth has no rows.
+        """
+        if not truth.rows:
+            raise DataError(f"{truth.path}: has no rows with an id, so there is nothing to score against.")
+        return [self.score_question(row, predicted.rows.get(key)) for key, row in truth.rows.items()]
+
+    def aggregate(self, rows: Sequence[QuestionScore]) -> Score:
+        """Bring per-question scores (at least one) to a submission's score."""
+        parts = {}
+        for name, part in self.parts.items():
+            counted = [row.parts[name] for row in rows if row.unanswerable or not part.of_unanswerable]
+            parts[name] = sum(counted) / len(counted) if counted else 1.0
+        return Score(self.weigh(parts), parts, len(rows), sum(row.missing for row in rows))
+
+    def aggregate_by(self, rows: Sequence[QuestionScore], by: Sequence[str]) -> dict[str, Score]:
+        """Bring per-question scores to one score per label of ``by`` (one label per row), in order of appearance."""
+        groups: dict[str, list[QuestionScore]] = {}
+        for row, label in zip(rows, by, strict=True):
+            groups.setdefault(label, []).append(row)
+        return {label: self.aggregate(group) for label, group in groups.items()}
+
+    def shares(self, parts: Mapping[str, F64], unanswerable: npt.ArrayLike) -> F64:
+        """What each question gives to the score: their mean over questions is the score of ``aggregate``.
+
+        A part of the unanswerable questions alone counts n / u there and 0 elsewhere, for u of n questions; where
+        there is none, every question has the 1.0 that the metric gives.
+
+        Args:
+            parts: Shape ``(..., n_questions)`` each, by name.
+            unanswerable: Shape ``(n_questions,)``.
+
+        Returns:
+            The same shape as a part.
+        """
+        blank = np.asarray(unanswerable, dtype=bool)
+        n_blank = int(blank.sum())
+        counted = {}
+        for name, part in self.parts.items():
+            scores = np.asarray(parts[name], dtype=np.float64)
+            if part.of_unanswerable:
+                scores = np.where(blank, scores * (blank.size / n_blank), 0.0) if n_blank else np.ones_like(scores)
+            counted[name] = scores
+        return self.weigh(counted)
+
+    def shares_of(self, rows: Sequence[QuestionScore]) -> F64:
+        """The same of one submission's questions: shape ``(n_questions,)``."""
+        parts = {name: np.array([row.parts[name] for row in rows]) for name in self.parts}
+        return self.shares(parts, [row.unanswerable for row in rows])
+
+    def count_errors(self, truth: Submission, predicted: Submission) -> dict[str, int]:
+        """Count each class over the questions that a submission answers; missing rows are counted by the scores."""
+        counts = dict.fromkeys(self.classes, 0)
+        for key, row in truth.rows.items():
+            given = predicted.rows.get(key)
+            name = self.classify(row, given) if self.classify is not None and given is not None else None
+            if name is not None:
+                counts[name] += 1
+        return counts
+
+    def weigh(self, parts: Mapping[str, Number]) -> Number:
+        """Weigh the parts of a question, a submission or, as arrays, of many."""
+        weighted = [part.weight * parts[name] for name, part in self.parts.items()]
+        return sum(weighted[1:], start=weighted[0])
+
+
+def find_metric(name: str) -> Metric:
+    """Load a metric: a built-in one, one of an installed package, or your own as ``module:NAME``.
+
+    Raises:
+        ConfigError: There is no such metric.
+    """
+    return find_registered(name, METRICS, "kohaku_ray.metrics", Metric)

@@ -1,0 +1,110 @@
+"""Scores of files on each part of the truth, such as its public and its private questions."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from itertools import combinations
+
+from kohaku_ray.evaluation.metrics import Metric, QuestionScore, Score
+from kohaku_ray.evaluation.report import signed, table, write_effect
+from kohaku_ray.evaluation.statistics import Correlation, correlate, ranks
+
+
+@dataclass(frozen=True, slots=True)
+class Split:
+    """Scores on each part of the truth; a tuple has one entry a file.
+
+    Attributes:
+        by: Column of the truth that makes the parts.
+        labels: The parts, in order of appearance.
+        scores: By label.
+        ranks: By label: rank among the files, 1 the best, ties share their mean rank.
+        differences: By label but the first: score on this part less score on the first.
+        moves: By label but the first: rank on the first part less rank on this one; above 0 the file climbs.
+        correlations: By two labels: how far they agree on the files.
+    """
+
+    by: str
+    labels: tuple[str, ...]
+    scores: Mapping[str, tuple[Score, ...]]
+    ranks: Mapping[str, tuple[float, ...]]
+    differences: Mapping[str, tuple[float, ...]]
+    moves: Mapping[str, tuple[float, ...]]
+    correlations: Mapping[tuple[str, str], Correlation]
+
+
+def split_scores(by: str, labels: Sequence[str], rows: Sequence[Sequence[QuestionScore]], metric: Metric) -> Split:
+    """Score files on each part of the truth.
+
+    Args:
+        by: Column of the truth.
+        labels: Its label of each question.
+        rows: Scores of each file, over the same questions in the same order.
+        metric: What they were scored by.
+    """
+    each = [metric.aggregate_by(file, labels) for file in rows]
+    names = tuple(each[0])
+    scores = {name: tuple(file[name] for file in each) for name in names}
+    figures = {name: [score.score for score in scores[name]] for name in names}
+    places = {name: tuple(ranks(figures[name]).tolist()) for name in names}
+    first = names[0]
+    return Split(
+        by=by,
+        labels=names,
+        scores=scores,
+        ranks=places,
+        differences={
+            name: tuple(b - a for a, b in zip(figures[first], figures[name], strict=True)) for name in names[1:]
+        },
+        moves={name: tuple(a - b for a, b in zip(places[first], places[name], strict=True)) for name in names[1:]},
+        correlations={(a, b): correlate(figures[a], figures[b]) for a, b in combinations(names, 2)},
+    )
+
+
+def split_tables(files: Sequence[str], order: Sequence[int], split: Split) -> Iterator[str]:
+    """Lay out the scores on each part, and how far the parts agree.
+
+    Args:
+        files: Paths.
+        order: Places of the files, in the order shown.
+        split: Their scores.
+    """
+    labels, later = split.labels, split.labels[1:]
+    head = [
+        split.by,
+        *labels,
+        *(f"{name} − {labels[0]}" for name in later),
+        *(f"rank {name}" for name in labels),
+        *(f"move to {name}" for name in later),
+    ]
+    body = [
+        [
+            files[i],
+            *(f"{split.scores[name][i].score:.4f}" for name in labels),
+            *(signed(split.differences[name][i]) for name in later),
+            *(f"{split.ranks[name][i]:g}" for name in labels),
+            *(_move(split.moves[name][i]) for name in later),
+        ]
+        for i in order
+    ]
+    counts = ["n", *(str(split.scores[name][0].n) for name in labels)]
+    yield table(head, [*body, [*counts, *[""] * (len(head) - len(counts))]], n_text=1)
+    if len(labels) == 1:
+        yield f"every question has {split.by} {labels[0]}: there is nothing to compare it with"
+    elif files[2:]:
+        yield table(
+            [f"{len(files)} files", "Pearson", "Spearman", "Kendall"],
+            [
+                [f"{a} ~ {b}", *(write_effect(figure) for figure in (found.pearson, found.spearman, found.kendall))]
+                for (a, b), found in split.correlations.items()
+            ],
+            n_text=1,
+        )
+        yield from sorted({found.reason for found in split.correlations.values() if found.reason})
+    else:
+        yield next(found.reason for found in split.correlations.values())
+
+
+def _move(move: float) -> str:
+    return f"{move:+g}" if move else "0"

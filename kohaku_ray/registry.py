@@ -1,0 +1,50 @@
+"""Things that users may add to, found by name: built in, by an entry point, or as ``module:NAME``."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from importlib import import_module
+from importlib.metadata import entry_points
+from typing import TypeVar
+
+from kohaku_ray.errors import ConfigError, did_you_mean
+
+T = TypeVar("T")
+
+
+def find_registered(name: str, known: Mapping[str, str], group: str, wanted: type[T]) -> T:
+    """Load what a name stands for; nothing is imported before.
+
+    Args:
+        name: A key of ``known``, the name of an entry point, or ``module:NAME``.
+        known: ``module:NAME`` of each built-in one, by name.
+        group: Entry-point group of installed packages.
+        wanted: What it must be an instance of.
+
+    Raises:
+        ConfigError: There is no such name, it cannot be imported, or it is something else.
+    """
+    kind = wanted.__name__.lower()
+    place = known.get(name, name)
+    if ":" not in place:
+        own = {entry.name: entry.value for entry in entry_points(group=group)}
+        names = [*known, *own]
+        if name not in own:
+            raise ConfigError(
+                f"{kind} {name}: no such {kind}{did_you_mean(name, names)}; {kind}s: {', '.join(names)}, or "
+                "your own as module:NAME"
+            )
+        place = own[name]
+    module, _, attribute = place.partition(":")
+    try:
+        found = getattr(import_module(module), attribute)
+    except Exception as error:
+        raise ConfigError(
+            f"{kind} {name}: {place} cannot be loaded ({type(error).__name__}: {error}): install its package, or put "
+            "its folder on PYTHONPATH"
+        ) from error
+    if not isinstance(found, wanted):
+        raise ConfigError(
+            f"{kind} {name}: {place} is of type {type(found).__name__}, not {wanted.__name__}: name a {wanted.__name__}"
+        )
+    return found
