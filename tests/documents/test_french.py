@@ -3,7 +3,9 @@ import re
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from nltk.tokenize.punkt import PunktSentenceTokenizer
 
+from kohaku_ray.documents import french as module
 from kohaku_ray.documents.french import SPLITTERS, sliding_sentences, split_french, split_periods
 from kohaku_ray.documents.model import Sentence
 from kohaku_ray.documents.sentences import MAX_CHARS
@@ -112,6 +114,18 @@ def test_spans_are_trimmed_ordered_bounded_and_lose_nothing(text):
         assert not text[behind : span.start].strip()
         behind = span.end
     assert not text[behind:].strip()
+
+
+WORDS = re.findall(
+    r"\S+", "le Pont été mme Mme. art sept etc J.-C M no 5 kg [12] 2024 C « » Le Il . . . … , ! ? (voir) œuf ÿ"
+)
+
+
+@given(st.one_of(ANY, st.lists(st.sampled_from(WORDS), max_size=25).map(lambda w: " ".join(w).replace(" .", "."))))
+def test_skipping_plain_ends_changes_nothing_of_punkt(text):
+    quick = module._punkt()
+    plain = PunktSentenceTokenizer(quick._params, lang_vars=quick._lang_vars)
+    assert list(quick.span_tokenize(text)) == list(plain.span_tokenize(text))
 
 
 @given(st.one_of(st.text(), st.text(". a\n\u00a0é")))
