@@ -242,9 +242,9 @@ def test_any_text_gets_an_answer_and_a_plan(question, texts, unit):
     ],
 )
 def test_hostile_text_costs_little_time(question, text):
-    begin = time.monotonic()
+    begin = time.process_time()
     chat({"role": "answer", "question": question, "snippets": [("d", text)]})
-    assert time.monotonic() - begin < 5
+    assert time.process_time() - begin < 5
 
 
 def test_sentences_are_not_split_at_decimals_and_abbreviations():

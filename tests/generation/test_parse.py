@@ -259,10 +259,10 @@ def test_mutated_json_is_read(position, n_cut, put):
 
 @pytest.mark.parametrize("unit", ["[", "{", '{"a":', '{"a":[', "[{},", '{"answer":[', "1"])
 def test_depth_and_length_do_no_harm(unit):
-    begin = time.monotonic()
+    begin = time.process_time()
     check_prediction(parse_answer(unit * 50_000, ALLOWED))
     assert parse_plan(unit * 50_000, "q", 4)[0] == ("q",)
-    assert time.monotonic() - begin < 10
+    assert time.process_time() - begin < 10
 
 
 def test_value_text_of_a_deep_list():
