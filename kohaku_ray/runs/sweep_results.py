@@ -7,6 +7,7 @@ import platform
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
+from importlib.metadata import version
 from pathlib import Path
 
 import numpy as np
@@ -15,7 +16,7 @@ import pyarrow as pa
 from kohaku_ray import __version__
 from kohaku_ray.config import Config
 from kohaku_ray.config.sweep import PoolConfig
-from kohaku_ray.engine.actors.voter import rule_of
+from kohaku_ray.digests import digest
 from kohaku_ray.ensemble.count import vote_pool
 from kohaku_ray.ensemble.pool import Pool, pool_ballots
 from kohaku_ray.ensemble.study import Marks, Parts, expected_score
@@ -25,21 +26,12 @@ from kohaku_ray.errors import ConfigError, DataError
 from kohaku_ray.evaluation.grid import Axis, Run, State, Sweep, SweepAnswer, SweepQuestion, Table, TableCell
 from kohaku_ray.evaluation.metrics import DEFAULT_METRIC, Metric, QuestionScore, find_metric
 from kohaku_ray.records import BLANK
+from kohaku_ray.runs.block import rule_of
 from kohaku_ray.runs.directory import RunDirectory
 from kohaku_ray.runs.sources import resolve
-from kohaku_ray.runs.sweep_plan import Plan, PlannedCell, PlannedTable, digest, is_finished, read_truth
+from kohaku_ray.runs.sweep_plan import Plan, PlannedCell, PlannedTable, is_finished, read_truth
 from kohaku_ray.submissions import Submission, read_submission
 from kohaku_ray.values import is_blank
-
-MEASURES = {
-    "matches": "n_matches",
-    "snippets": "n_snippets",
-    "characters": "n_context_chars",
-    "tokens": "n_context_tokens",
-    "attempts": "attempt",
-    "blanks": "is_blank",
-}
-"""What is measured beside the score: column of answers.parquet by name."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,7 +41,7 @@ class _Read:
     Attributes:
         run: As the page shows it.
         scores: By question, in the truth's order.
-        measures: Means over its answers, by name of ``MEASURES``.
+        measures: Means over its answers, by name: the system's own, ``attempts`` and ``blanks``.
         keys: Of every model call it asked for.
     """
 
@@ -60,7 +52,11 @@ class _Read:
 
 
 def collect(
-    plan: Plan, failed: Mapping[str, str], skipped: Mapping[str, str] | None = None, spending: Sequence[str] = ()
+    plan: Plan,
+    failed: Mapping[str, str],
+    skipped: Mapping[str, str] | None = None,
+    spending: Sequence[str] = (),
+    metric: str = DEFAULT_METRIC,
 ) -> Sweep:
     """Read every finished run of a sweep and put its tables together.
 
@@ -69,15 +65,17 @@ def collect(
         failed: Why runs are not finished, by their id.
         skipped: Why runs were not tried, by their id.
         spending: What the last start took, a line each.
+        metric: Name of the metric that all scores are of.
 
     Raises:
+        ConfigError: There is no such metric.
         DataError: The questions have no gold answers, or a run's file is damaged.
     """
-    metric = find_metric(DEFAULT_METRIC)
-    reader, why = _Reader(plan, metric), _Missing(failed, skipped or {})
+    found = find_metric(metric)
+    reader, why = _Reader(plan, found), _Missing(failed, skipped or {})
     read = {run_id: reader.run(run_id, config) for run_id, config in plan.finished.items()}
     tables = tuple(
-        _studied(planned, plan, reader, why) if planned.table.pool is not None else _table(planned, read, why, metric)
+        _studied(planned, plan, reader, why) if planned.table.pool is not None else _table(planned, read, why, found)
         for planned in plan.tables
     )
     sweep = plan.loaded.sweep
@@ -87,7 +85,7 @@ def collect(
         tables=tables,
         questions=reader.asked(),
         runs=tuple(one.run for one in read.values()),
-        metric=metric,
+        metric=found,
         notes=tuple(_notes(plan, read)),
         provenance=_provenance(plan),
         spending=dict(_named(line) for line in spending),
@@ -152,7 +150,7 @@ class _Reader:
         """Read a finished run back."""
         directory, truth = RunDirectory(config.run), self.truth(config)
         submission = read_submission(f"{directory.path}/submission.csv")
-        answers = directory.read_table("answers", columns=[*MEASURES.values(), "error"])
+        answers = directory.read_table("answers", columns=["attempt", "is_blank", "measures", "error"])
         usage = directory.read_table("usage")
         classify = self.metric.classify
         predictions = {
@@ -166,7 +164,7 @@ class _Reader:
             run_id=run_id,
             path=directory.path,
             seed=config.seed,
-            facts={"model": _models(config), "k": str(config.retrieval.top_k)},
+            facts={"model": _models(config), **config.declaration.facts(config.settings)},
             predictions=predictions,
             n_calls=len(usage),
             tokens=int(_sum(usage, "prompt_tokens") + _sum(usage, "completion_tokens")),
@@ -189,8 +187,13 @@ def _sum(table: pa.Table, column: str) -> float:
 
 
 def _measures(answers: pa.Table) -> dict[str, float]:
-    means = {name: float(answers[column].to_numpy().mean()) for name, column in MEASURES.items()}
-    return {**means, "attempts": means["attempts"] + 1}
+    rows = answers["measures"].to_pylist(maps_as_pydicts="strict")
+    names = dict.fromkeys(name for row in rows for name in row)
+    return {
+        **{name: float(np.mean([row.get(name, 0.0) for row in rows])) for name in names},
+        "attempts": float(answers["attempt"].to_numpy().mean()) + 1,
+        "blanks": float(answers["is_blank"].to_numpy(zero_copy_only=False).mean()),
+    }
 
 
 def _table(planned: PlannedTable, read: Mapping[str, _Read], why: _Missing, metric: Metric) -> Table:
@@ -226,7 +229,7 @@ def _cell(cell: PlannedCell, read: Mapping[str, _Read], why: _Missing, metric: M
         seeds=tuple(there),
         question_ids=tuple(common),
         run_ids=tuple(one.run.run_id for one in runs),
-        measures={name: np.array([one.measures[name] for one in runs]) for name in MEASURES},
+        measures={name: np.array([one.measures.get(name, np.nan) for one in runs]) for name in runs[0].measures},
         parts=parts,
         total=metric.shares(parts, unanswerable),
     )
@@ -239,6 +242,9 @@ def _studied(planned: PlannedTable, plan: Plan, reader: _Reader, why: _Missing) 
     cells = [TableCell(cell.cell_id, cell.at, *why.of(cell)) for cell in planned.cells]
     notes: tuple[str, ...] = ()
     live = [place for place, cell in enumerate(planned.cells) if not cell.reason]
+    if reader.metric.marks is None:
+        reason = f"metric {reader.metric.name} has no marks, so it cannot score votes over recorded members"
+        cells, live = [replace(cell, state="skipped", reason=reason) for cell in cells], []
     runs = {run_id for place in live for run_id in planned.cells[place].runs.values()}
     if live and all(is_finished(plan.runs[run_id].run) for run_id in runs):
         configs = {place: planned.configs[planned.cells[place].cell_id] for place in live}
@@ -388,11 +394,11 @@ def _notes(plan: Plan, read: Mapping[str, _Read]) -> list[str]:
         notes.append(
             f"{len(keys):,} model calls asked by {len(read)} runs, {len(set(keys)):,} of them distinct ({share:.0%})."
         )
-    n_floor = sum(_is_floor(plan.runs[run_id]) for run_id in read)
-    if n_floor:
-        which = "All" if n_floor == len(read) else f"{n_floor} of {len(read)}"
+    n_baseline = sum(_is_baseline(plan.runs[run_id]) for run_id in read)
+    if n_baseline:
+        which = "All" if n_baseline == len(read) else f"{n_baseline} of {len(read)}"
         notes.append(
-            f"{which} runs are answered by the extractive backend: no model, but a floor to compare models with."
+            f"{which} runs are answered by the extractive backend: no model, but a baseline to compare models with."
         )
     n_answers, n_errors = (sum(getattr(one.run, name) for one in read.values()) for name in ("n_answers", "n_errors"))
     if n_errors:
@@ -400,13 +406,12 @@ def _notes(plan: Plan, read: Mapping[str, _Read]) -> list[str]:
     return notes
 
 
-def _is_floor(config: Config) -> bool:
+def _is_baseline(config: Config) -> bool:
     return any(deployment.kind == "extractive" for deployment in config.answering_deployments.values())
 
 
 def _provenance(plan: Plan) -> dict[str, str]:
     import pyarrow
-    import ray
 
     sweep = plan.loaded.sweep
     corpora = dict.fromkeys(", ".join(config.documents.paths) for config in plan.runs.values())
@@ -418,7 +423,7 @@ def _provenance(plan: Plan) -> dict[str, str]:
         "documents": "; ".join(corpora),
         "questions": "; ".join(questions),
         "indexes": ", ".join(Path(path).name for path in plan.indexes),
-        "versions": f"kohaku_ray {__version__}, ray {ray.__version__}, pyarrow {pyarrow.__version__}, "
+        "versions": f"kohaku_ray {__version__}, ray {version('ray')}, pyarrow {pyarrow.__version__}, "
         f"python {platform.python_version()}",
     }
 
