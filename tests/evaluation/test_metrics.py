@@ -1,0 +1,192 @@
+"""The registry, the arithmetic every metric shares, ``exact``, and files under a metric of one's own."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from kohaku_ray.errors import ConfigError
+from kohaku_ray.evaluation.compare import compare_files, render
+from kohaku_ray.evaluation.exact import EXACT, exact_value
+from kohaku_ray.evaluation.metrics import METRICS, Metric, Part, QuestionScore, find_metric
+from kohaku_ray.evaluation.report import render as render_scores
+from kohaku_ray.evaluation.report import run_score
+from kohaku_ray.evaluation.wattbot import KAGGLE, WATTBOT
+from kohaku_ray.submissions import SubmissionRow
+
+OWN = """
+from kohaku_ray.evaluation.metrics import Metric, Part
+
+STYLE = Metric(
+    name="style",
+    title="Words and their length",
+    parts={"words": Part(0.6, "same words"), "length": Part(0.4, of_unanswerable=True)},
+    rate=lambda truth, given: {
+        "words": float(truth.answer_value == given.answer_value),
+        "length": float(len(truth.answer_value) == len(given.answer_value)),
+    },
+    unanswerable=lambda truth: truth.answer_value == "none",
+    classify=lambda truth, given: None if truth.answer_value == given.answer_value else "odd",
+    classes=("odd", "even"),
+)
+"""
+TRUTH = "id,question,answer_value,ref_id,half\nq1,A?,none,x,a\nq2,B?,blue,x,b\nq3,C?,red,x,b\n"
+FIRST = "id,answer_value,ref_id\nq1,some,x\nq2,blue,x\nq3,green,x\n"
+SECOND = "id,answer_value,ref_id\nq1,nothing,x\nq2,blue,x\nq3,red,x\n"
+
+
+@pytest.fixture
+def own(tmp_path, monkeypatch):
+    (tmp_path / "own_metric.py").write_text(OWN)
+    for name, text in (("truth", TRUTH), ("first", FIRST), ("second", SECOND)):
+        (tmp_path / f"{name}.csv").write_text(text)
+    monkeypatch.syspath_prepend(tmp_path)
+    yield tmp_path
+    sys.modules.pop("own_metric", None)
+
+
+def row(value: str, question_id: str = "q") -> SubmissionRow:
+    return SubmissionRow(question_id, answer_value=value)
+
+
+def test_every_registered_metric_has_its_name_and_its_formula():
+    assert {name: find_metric(name).name for name in METRICS} == {name: name for name in METRICS}
+    assert find_metric("wattbot").formula == "0.75 value + 0.15 references + 0.10 abstention"
+    assert find_metric("kaggle").formula == find_metric("wattbot").formula
+    assert find_metric("exact").formula == "value"
+    assert (list(WATTBOT.parts), list(EXACT.parts)) == (["value", "ref", "abstain"], ["value"])
+
+
+@pytest.mark.parametrize(
+    ("name", "message"),
+    [
+        ("watbot", r"metric watbot: no such metric, did you mean wattbot\?; metrics: wattbot, kaggle, exact, or your"),
+        ("kohaku_ray.evaluation.wattbot:_VALUE", "is of type Part, not Metric: name a Metric"),
+    ],
+)
+def test_what_is_no_metric_is_refused(name, message):
+    with pytest.raises(ConfigError, match=message):
+        find_metric(name)
+
+
+@pytest.mark.parametrize(
+    ("parts", "message"),
+    [
+        ({}, "metric m: it has no parts"),
+        ({"value": Part(), "score": Part(), "n": Part()}, "a part is called n, score, which is another column"),
+    ],
+)
+def test_parts_are_there_and_named_apart_from_other_columns(parts, message):
+    with pytest.raises(ConfigError, match=message):
+        Metric("m", "M", parts, lambda truth, given: {}, lambda truth: False)
+
+
+def test_a_metric_that_rates_other_parts_than_it_declares_is_named():
+    metric = Metric("m", "M", {"a": Part(), "b": Part()}, lambda truth, given: {"b": 1.0, "c": 0.0}, lambda truth: True)
+    with pytest.raises(ConfigError, match="metric m rates b, c at question q7 but its parts are a, b: make `rate`"):
+        metric.score_question(row("", "q7"), row(""))
+
+
+def test_parts_keep_the_metrics_order_and_the_first_says_what_is_right():
+    metric = Metric(
+        "m", "M", {"a": Part(0.2), "b": Part(0.8)}, lambda truth, given: {"b": 1, "a": 0.5}, lambda truth: False
+    )
+    score = metric.score_question(row("x"), row("x"))
+    assert list(score.parts.items()) == [("a", 0.5), ("b", 1.0)]
+    assert (score.total, score.is_right) == (pytest.approx(0.9), False)
+    assert QuestionScore("q", {"a": 0.51, "b": 0.0}, 0.1, False).is_right
+
+
+flags = st.lists(st.booleans(), min_size=1, max_size=6)
+
+
+@given(st.data(), flags)
+def test_shares_average_to_the_score_of_every_metric(data, unanswerable):
+    part = st.sampled_from([0.0, 0.25, 1.0])
+    for metric in (WATTBOT, KAGGLE, EXACT):
+        rows = []
+        for blank in unanswerable:
+            parts = {name: data.draw(part) for name in metric.parts}
+            rows.append(QuestionScore("q", parts, metric.weigh(parts), blank))
+        assert metric.shares_of(rows).mean() == pytest.approx(metric.aggregate(rows).score)
+        arrays = {name: np.array([[[each.parts[name] for each in rows]] * 2] * 3) for name in metric.parts}
+        shares = metric.shares(arrays, unanswerable)
+        assert shares.shape == (3, 2, len(rows))
+        assert shares.mean(axis=2) == pytest.approx(np.full((3, 2), metric.aggregate(rows).score))
+
+
+@pytest.mark.parametrize(
+    ("truth", "value", "score"),
+    [
+        ("consistent", " Consistent", 1),
+        ("consistent", "contradict", 0),
+        ("1000", "1000.9", 1),
+        ("1000", "1002", 0),
+        ("0", "1e-10", 1),
+        ("1,000", "1000", 0),
+        ("[80,90]", "[80, 90]", 0),
+        ("1", "one", 0),
+        ("NA", "none", 0),
+        ("NA", "na", 1),
+        ("None", "is_blank", 0),
+        ("is_blank", "", 1),
+        ("", "is_blank", 1),
+        ("is_blank", "5", 0),
+        ("5", "", 0),
+    ],
+)
+def test_exact_values(truth, value, score):
+    assert exact_value(truth, value) == score
+    assert EXACT.score_question(row(truth), row(value)).total == score
+
+
+@given(st.text(max_size=12), st.text(max_size=12))
+def test_exact_is_symmetric_of_text_and_takes_the_truth_itself(a, b):
+    assert exact_value(a, a) == 1.0
+    assert exact_value(a, b) == exact_value(b, a) or any(char.isdigit() for char in a + b)
+
+
+def test_an_own_metric_scores_files(own):
+    report = run_score(own / "truth.csv", [own / "first.csv"], ("own_metric:STYLE", "exact"), errors=True)
+    style, exact = report.records
+    # q1, the unanswerable one: "some" is as long as "none"; one of three words is right
+    assert list(style) == ["file", "metric", "score", "words", "length", "n", "missing", "errors"]
+    assert (style["words"], style["length"]) == (pytest.approx(1 / 3), 1.0)
+    assert style["score"] == pytest.approx(0.6 / 3 + 0.4)
+    assert style["errors"] == {"odd": 2, "even": 0}
+    assert list(exact)[2:4] == ["score", "value"]
+    scores, errors = render_scores(report).split("\n\n")
+    head, _, first, second = scores.splitlines()
+    assert head.split() == ["file", "metric", "score", "words", "length", "value", "n", "missing"]
+    assert first.split()[1:] == ["style", "0.6000", "0.3333", "1.0000", "3", "0"]
+    assert second.split()[1:] == ["exact", "0.3333", "0.3333", "3", "0"]
+    assert second.index("0.3333", second.index("exact") + 15) > first.index("1.0000")  # below its own part
+    assert errors.splitlines()[0].split() == ["errors", "odd", "even"]
+
+
+def test_a_metric_without_classes_says_so(own):
+    report = run_score(own / "truth.csv", [own / "first.csv"], ("exact",), errors=True)
+    assert (report.classes, report.files[0].errors, report.records[0]["errors"]) == ((), {}, {})
+    assert render_scores(report).endswith("\n\nerrors have no classes under exact")
+
+
+def test_an_own_metric_compares_files(own):
+    files = [own / "first.csv", own / "second.csv"]
+    found = compare_files(own / "truth.csv", files, "own_metric:STYLE", by="half")
+    # words 1 of 3 and the length of the unanswerable one; then words 2 of 3 and no length
+    assert [score.score for score in found.scores] == pytest.approx([0.2 + 0.4, 0.4])
+    assert found.pair.interval.mean == pytest.approx(found.scores[1].score - found.scores[0].score)
+    assert [(flip.question_id, flip.kind) for flip in found.pair.flips] == [("q3", "wrong to right"), ("q1", "other")]
+    assert (found.pair.n_lost, found.pair.n_won) == (0, 1)
+    assert render(found).splitlines()[0].split() == ["own_metric:STYLE", "score", "words", "length", "n"]
+    assert found.split.scores["b"][0].parts == {"words": 0.5, "length": 1.0}
+
+
+def test_the_registry_loads_no_metric_before_it_is_asked_for():
+    code = "import sys, kohaku_ray.evaluation.metrics; sys.exit('kohaku_ray.evaluation.wattbot' in sys.modules)"
+    assert subprocess.run([sys.executable, "-c", code]).returncode == 0
