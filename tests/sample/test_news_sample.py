@@ -1,0 +1,142 @@
+"""The shipped news corpus is whole: questions name the paragraphs that answer them, sites repeat one another."""
+
+import csv
+import json
+import re
+from collections import Counter
+from datetime import date
+from functools import cache
+from itertools import combinations
+from pathlib import Path
+
+import pytest
+
+from kohaku_ray import sample
+from kohaku_ray.documents.news import parse_news
+from kohaku_ray.index.terms import tokenise
+from kohaku_ray.records import BLANK
+from kohaku_ray.retrieval.diversify import distinct_texts
+
+WRITTEN = {"4": "quatre"}  # numbers that the paragraphs write as words
+
+
+@cache
+def paragraphs():
+    news = parse_news("articles.csv", Path(sample.path("news/articles.csv")).read_bytes())
+    assert news.rejects == ()
+    return {
+        p.attributes["par_id"]: (document, p) for document in news.documents for p in document.sections[0].paragraphs
+    }
+
+
+@cache
+def questions():
+    with Path(sample.path("news/questions_news.csv")).open(encoding="utf-8", newline="") as file:
+        return list(csv.DictReader(file))
+
+
+def netloc(par_id):
+    return paragraphs()[par_id][1].attributes["document_netloc"]
+
+
+def similar(text, other):
+    one, two = set(tokenise(text, "fr")), set(tokenise(other, "fr"))
+    return len(one & two) / len(one | two)
+
+
+def test_the_corpus_is_large_and_varied():
+    found = paragraphs()
+    sites = Counter(document.metadata.get("netloc") for document in {d.doc_id: d for d, _ in found.values()}.values())
+    assert len(found) >= 84
+    assert sum(sites.values()) >= 30
+    assert len(sites.keys() - {None}) >= 12
+    assert sites[None] == 1  # one article of no known site
+    assert max(sites.values()) <= 6
+    assert all(site is None or site.endswith(".example") for site in sites)
+    assert all(18 <= len(p.text.split()) <= 90 for _, p in found.values())
+    assert all(1 <= len(p.sentences) <= 4 for _, p in found.values())
+    assert any("M. " in p.text for _, p in found.values())
+
+
+def test_some_dates_lack_and_the_others_are_dates():
+    dates = {d.doc_id: d.metadata.get("date") for d, _ in paragraphs().values()}
+    assert 3 <= sum(found is None for found in dates.values()) <= 10
+    assert all(date(2023, 1, 1) <= date.fromisoformat(found) <= date(2024, 12, 31) for found in dates.values() if found)
+
+
+def test_sites_repeat_one_another():
+    texts = [(netloc(par_id), p.text) for par_id, (_, p) in paragraphs().items()]
+    near = [
+        (text, other)
+        for (site, text), (elsewhere, other) in combinations(texts, 2)
+        if site != elsewhere and similar(text, other) >= 0.75
+    ]
+    assert len(near) >= 6
+    equal = [(text, other) for text, other in near if len(distinct_texts([text, other])) == 1]
+    assert len(equal) == 2
+    assert any(text != other for text, other in equal)  # one writes its numbers with no-break spaces
+
+
+def test_paragraphs_are_linked_where_their_order_is_consecutive():
+    found = paragraphs()
+    for par_id, (document, p) in found.items():
+        following = p.attributes["next_par_id"]
+        if following is not None:
+            assert found[following][0].doc_id == document.doc_id
+            assert found[following][1].attributes["prev_par_id"] == par_id
+    breaks = [
+        d.doc_id for d, p in found.values() if p is not d.sections[0].paragraphs[-1] and not p.attributes["next_par_id"]
+    ]
+    assert breaks == ["digue-littoral"]
+
+
+def test_questions_are_of_every_kind():
+    assert list(questions()[0]) == ["id", "question", "kind", "gold", "answer_value", "answer_unit"]
+    kinds = Counter(row["kind"] for row in questions())
+    assert set(kinds) == {"factual", "analysis", "synthesis", "off_topic"}
+    assert sum(kinds.values()) >= 22
+    assert min(kinds.values()) >= 5
+    assert len({row["id"] for row in questions()}) == len({row["question"] for row in questions()}) == len(questions())
+
+
+@pytest.mark.parametrize("row", questions(), ids=lambda row: row["id"])
+def test_gold_paragraphs_exist_on_sites_of_their_own_and_are_about_the_question(row):
+    gold = json.loads(row["gold"])
+    assert gold == list(dict.fromkeys(gold))
+    if row["kind"] == "off_topic":
+        assert gold == []
+        assert row["answer_value"] == row["answer_unit"] == BLANK
+        return
+    assert gold
+    sites = [netloc(par_id) for par_id in gold]
+    assert len(set(sites)) == len(sites)  # one per site may stay
+    assert len(gold) >= 2 or row["kind"] != "synthesis"
+    asked = set(tokenise(row["question"], "fr"))
+    about = [
+        asked & set(tokenise(f"{paragraphs()[par_id][0].title} {paragraphs()[par_id][1].text}", "fr"))
+        for par_id in gold
+    ]
+    assert all(about)
+
+
+@pytest.mark.parametrize("row", [row for row in questions() if row["kind"] == "factual"], ids=lambda row: row["id"])
+def test_every_gold_paragraph_of_a_fact_states_it(row):
+    value = row["answer_value"]
+    assert re.fullmatch(r"\d+(\.\d+)?", value)
+    for par_id in json.loads(row["gold"]):
+        text = re.sub(r"(?<=\d)\s(?=\d{3}\b)", "", paragraphs()[par_id][1].text)
+        numbers = {number.replace(",", ".") for number in re.findall(r"\d+(?:,\d+)?", text)}
+        assert value in numbers or WRITTEN.get(value, "\0") in text
+        assert row["answer_unit"].split()[0][:8] in text if row["answer_unit"] else True
+
+
+def test_only_facts_have_values():
+    assert {row["kind"] for row in questions() if row["answer_value"] not in ("", BLANK)} == {"factual"}
+
+
+def test_nothing_in_the_corpus_is_about_the_off_topic_questions():
+    words = {word for _, p in paragraphs().values() for word in tokenise(p.text, "fr")}
+    for row in questions():
+        if row["kind"] == "off_topic":
+            asked = set(tokenise(row["question"], "fr"))
+            assert len(asked & words) <= len(asked) / 2, row["question"]
