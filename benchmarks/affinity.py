@@ -37,7 +37,7 @@ GRID = Grid(replicas=(2,), members=(MEMBERS,), concurrency=(4,), questions=12, c
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--simulate", action="store_true", help="the simulation alone")
-    parser.add_argument("--config", help="its generation.model is a deployment of kind vllm")
+    parser.add_argument("--config", help="its roles.answer.model is a deployment of kind vllm")
     parser.add_argument("--set", dest="overrides", action="append", default=[])
     arguments = parser.parse_args()
     print_simulation()
@@ -91,7 +91,7 @@ def tiny(directory: Path) -> list[str]:
     model = tiny_llama.build(directory / "tiny", texts)
     return [
         f"deployments.tiny={{kind: vllm, model: {model}, cpus: 1, window_tokens: 2048}}",
-        "generation.model=tiny",
+        "roles.answer.model=tiny",
         "cluster.num_cpus=6",
     ]
 

@@ -168,7 +168,7 @@ def print_quality(indexes: Mapping[str, tuple[str, Sequence[str]]]) -> None:
     print(f"{'document recall · value share':<44}" + "".join(f"{name:>16}" for name in indexes))
     columns = []
     for path, overrides in indexes.values():
-        config = load_config(path, [*overrides, "retrieval.bm25_top_k=0"])
+        config = load_config(path, [*overrides, "kohaku.bm25_top_k=0"])
         truth = list(read_submission(resolve(config.questions.path)).rows.values())
         index = LocalIndex(config)
         columns.append([retrieval.measure(config, index, truth, setting) for setting in retrieval.SETTINGS])

@@ -63,7 +63,7 @@ def main() -> int:
     parser.add_argument("--set", dest="overrides", action="append", default=[])
     parser.add_argument("--json", action="store_true")
     arguments = parser.parse_args()
-    config = load_config(arguments.config, [*arguments.overrides, "retrieval.bm25_top_k=0"])
+    config = load_config(arguments.config, [*arguments.overrides, "kohaku.bm25_top_k=0"])
     truth = list(read_submission(resolve(config.questions.path)).rows.values())
     index = LocalIndex(config)
     rows = [measure(config, index, truth, setting) for setting in SETTINGS]
@@ -105,7 +105,7 @@ async def context_of(config: Config, index: LocalIndex, row: SubmissionRow, sett
     retrieval = config.retrieval.model_copy(update={"max_context_tokens": setting.max_context_tokens})
     queries = variants(row.question)[: setting.queries]
     dense = await index.search(await index.embed(queries), 16)
-    nodes = await index.nodes(distinct_rows(dense), retrieval.section_tokens)
+    nodes = await index.nodes(distinct_rows(dense), kohaku.section_tokens)
     question = Question(row.question_id, row.question)
     evidence = Evidence(question, tuple(queries), localise(dense, nodes), (), nodes)
     ranked = rank(
@@ -124,8 +124,8 @@ async def context_of(config: Config, index: LocalIndex, row: SubmissionRow, sett
         budget=setting.max_context_tokens,
         once=True,
         paragraph_tokens=retrieval.longest_paragraph,
-        siblings=retrieval.siblings,
-        section_tokens=retrieval.section_tokens,
+        siblings=kohaku.siblings,
+        section_tokens=kohaku.section_tokens,
     )
     return context, "\n".join(snippet.text for snippet in context.snippets)
 

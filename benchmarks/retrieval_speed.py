@@ -49,7 +49,7 @@ def main() -> int:
     parser.add_argument("--set", dest="overrides", action="append", default=[])
     parser.add_argument("--rounds", type=int, default=3)
     arguments = parser.parse_args()
-    config = load_config(arguments.config, [*arguments.overrides, "retrieval.bm25_top_k=0"])
+    config = load_config(arguments.config, [*arguments.overrides, "kohaku.bm25_top_k=0"])
     index, vectors, model = LocalIndex(config), Index.open(config.index.path), bare_model(config)
     questions = [*read_submission(resolve(config.questions.path)).rows.values(), *derived(vectors.nodes, N_DERIVED)]
     queries = [query for row in questions for query in variants(row.question)]

@@ -55,6 +55,9 @@ def _parser() -> argparse.ArgumentParser:
 
     answer = commands.add_parser("answer", help="answer questions in an ensemble, vote, and score where there is gold")
     _add_config(answer)
+    answer.add_argument(
+        "--retry", choices=["errors"], help="ask again where a recorded reply could not be used (rows with an error)"
+    )
     answer.add_argument("--no-report", action="store_true", help="write no report.html")
     answer.set_defaults(command=_answer)
 
@@ -131,7 +134,7 @@ def _parser() -> argparse.ArgumentParser:
     show = commands.add_parser("show", help="print how one question was answered")
     show.add_argument("run", metavar="RUN", help="a run's directory")
     show.add_argument("question_id", metavar="QUESTION_ID")
-    show.add_argument("--evidence", type=int, default=10, metavar="N", help="evidence rows shown (default 10, 0: all)")
+    show.add_argument("--items", type=int, default=10, metavar="N", help="items per step (default 10, 0: all)")
     show.set_defaults(command=_show)
     return parser
 
@@ -179,13 +182,14 @@ def _index(arguments: argparse.Namespace) -> int:
 
 def _answer(arguments: argparse.Namespace) -> int:
     from kohaku_ray.engine.jobs.answer import run_answer
-    from kohaku_ray.runs.results import describe_run, write_run_report
+    from kohaku_ray.reporting.report import write_report
+    from kohaku_ray.runs.results import describe_run
 
     config = _load(arguments)
-    summary = run_answer(config)
+    summary = run_answer(config, retry_errors=arguments.retry == "errors")
     _print(describe_run(config, summary))
     if not arguments.no_report:
-        _print(f"page: {write_run_report(summary.run)}")
+        _print(f"page: {write_report(summary.run)}")
     return ROWS_IN_ERROR if summary.n_member_errors else OK
 
 
@@ -269,7 +273,7 @@ def _compare(arguments: argparse.Namespace) -> int:
 
 def _validate(arguments: argparse.Namespace) -> int:
     from kohaku_ray.config import as_yaml
-    from kohaku_ray.engine.jobs.validate import validate
+    from kohaku_ray.runs.validate import validate
 
     config = _load(arguments)
     checks = validate(config)
@@ -280,14 +284,14 @@ def _validate(arguments: argparse.Namespace) -> int:
 def _show(arguments: argparse.Namespace) -> int:
     from kohaku_ray.runs.show import show_question
 
-    _print(show_question(arguments.run, arguments.question_id, arguments.evidence or None))
+    _print(show_question(arguments.run, arguments.question_id, arguments.items or None))
     return OK
 
 
 def _report(arguments: argparse.Namespace) -> int:
-    from kohaku_ray.runs.results import write_run_report
+    from kohaku_ray.reporting.report import write_report
 
-    _print(write_run_report(arguments.run, arguments.truth, arguments.output))
+    _print(write_report(arguments.run, arguments.truth, arguments.output))
     return OK
 
 

@@ -7,24 +7,40 @@ import io
 import json
 from collections import Counter
 from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
 from typing import Any
 
 from kohaku_ray.errors import DataError
 from kohaku_ray.records import BLANK, Question
 
-_ID_COLUMNS = ("id", "question_id")
-_TEXT_COLUMNS = ("question", "text")
-_GOLD_COLUMNS = frozenset({"answer", "answer_value", "ref_id", "ref_url", "supporting_materials", "explanation"})
-"""Never handed on: what a system may not see cannot leak into a prompt."""
+
+@dataclass(frozen=True, slots=True)
+class QuestionColumns:
+    """Which columns of a question file a system reads.
+
+    Attributes:
+        question_id: Names of the id column; the first that is there counts.
+        text: Names of the question's column, likewise.
+        gold: Gold answers. They are never handed on: what a system may not see cannot leak into a prompt.
+    """
+
+    question_id: tuple[str, ...] = ("id", "question_id")
+    text: tuple[str, ...] = ("question", "text")
+    gold: frozenset[str] = frozenset(
+        {"answer", "answer_value", "ref_id", "ref_url", "supporting_materials", "explanation"}
+    )
 
 
-def read_questions(name: str, data: bytes, limit: int | None = None) -> list[Question]:
+def read_questions(
+    name: str, data: bytes, limit: int | None = None, columns: QuestionColumns = QuestionColumns()
+) -> list[Question]:
     """Read questions from CSV, JSON lines or Parquet.
 
     Args:
         name: File name; its suffix decides the format.
         data: The file's bytes.
         limit: Only the first so many; None: all.
+        columns: Which columns make a question, and which are gold.
 
     Returns:
         Questions in the file's order. An empty text is kept: it becomes a row in error, not a lost one.
@@ -35,14 +51,14 @@ def read_questions(name: str, data: bytes, limit: int | None = None) -> list[Que
     rows = list(_rows(name, data))
     if not rows:
         raise DataError(f"{name}: no questions")
-    columns = list(rows[0])
-    id_column = _column(name, columns, _ID_COLUMNS)
-    text_column = _column(name, columns, _TEXT_COLUMNS)
+    there = list(rows[0])
+    id_column = _column(name, there, columns.question_id)
+    text_column = _column(name, there, columns.text)
     _check_ids(name, [_text(row.get(id_column)) for row in rows], id_column)
-    return [_question(row, id_column, text_column) for row in rows[:limit]]
+    return [_question(row, id_column, text_column, columns.gold) for row in rows[:limit]]
 
 
-def _question(row: Mapping[str, Any], id_column: str, text_column: str) -> Question:
+def _question(row: Mapping[str, Any], id_column: str, text_column: str, gold: frozenset[str]) -> Question:
     texts = {column: _text(value) for column, value in row.items() if column is not None}
     unit = texts.get("answer_unit", "")
     return Question(
@@ -54,7 +70,7 @@ def _question(row: Mapping[str, Any], id_column: str, text_column: str) -> Quest
         columns={
             column: text
             for column, text in texts.items()
-            if column not in (id_column, text_column) and column not in _GOLD_COLUMNS
+            if column not in (id_column, text_column) and column not in gold
         },
     )
 

@@ -83,3 +83,32 @@ class Prediction:
     n_foreign_refs: int = 0
     attempt: int = 0
     error: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class TraceRow:
+    """One item of one step on the way to an answer, as trace.parquet has it.
+
+    Attributes:
+        step: Name of the step, such as ``plan`` or ``evidence``.
+        rank: Place among the step's items, from 0.
+        text: What it says.
+        node_id: The node it is, where it is one.
+        doc_id: That node's document.
+        kind: That node's kind.
+        scores: Named numbers.
+        note: One word or two, such as where it came from.
+        error: What went wrong.
+        attempt: Which attempt, from 0.
+    """
+
+    step: str
+    rank: int = 0
+    text: str = ""
+    node_id: str | None = None
+    doc_id: str | None = None
+    kind: str | None = None
+    scores: Mapping[str, float] = field(default_factory=dict)
+    note: str = ""
+    error: str | None = None
+    attempt: int = 0

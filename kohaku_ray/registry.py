@@ -38,7 +38,9 @@ def find_registered(name: str, known: Mapping[str, str], group: str, wanted: typ
     module, _, attribute = place.partition(":")
     try:
         found = getattr(import_module(module), attribute)
-    except Exception as error:
+    except ConfigError:
+        raise
+    except Exception as error:  # somebody's module may raise anything
         raise ConfigError(
             f"{kind} {name}: {place} cannot be loaded ({type(error).__name__}: {error}): install its package, or put "
             "its folder on PYTHONPATH"

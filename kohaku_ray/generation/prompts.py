@@ -7,26 +7,21 @@ can begin a line of its own or pose as a reference line.
 
 from __future__ import annotations
 
-import hashlib
-import json
 import re
 import unicodedata
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from importlib import resources
 from pathlib import Path
 from types import TracebackType
-from typing import Any, Literal, NamedTuple
+from typing import Any, NamedTuple
 
 import jinja2
 from jinja2.sandbox import SandboxedEnvironment
 
+from kohaku_ray.digests import digest
 from kohaku_ray.errors import ConfigError
 from kohaku_ray.records import Question
 
-PromptOrder = Literal["context_first", "question_first"]
-
-TEMPLATES = ("plan.j2", "answer.j2")
 BLOCKS = ("system", "user")
 
 _TEMPLATE_CODE = "<template>"  # the file name Jinja gives code compiled from a string
@@ -47,7 +42,7 @@ class Prompt:
     Attributes:
         system: The system message.
         user: The user message.
-        variables: What it was rendered from (``role`` is ``plan`` or ``answer``), with the documents' own line breaks.
+        variables: What it was rendered from, ``role`` among it, with the documents' own line breaks.
     """
 
     system: str
@@ -76,85 +71,78 @@ def _is_visible(char: str) -> bool:
     return unicodedata.category(char) not in ("Cc", "Cf", "Cs")
 
 
-class Prompts:
-    """The templates of one run."""
+class Template(NamedTuple):
+    """One role's template.
 
-    def __init__(self, directory: str | None = None) -> None:
-        """Load the templates and try each once.
+    Attributes:
+        text: The Jinja source.
+        origin: Where it came from, for messages.
+        examples: Variables it is tried with.
+    """
+
+    text: str
+    origin: str
+    examples: tuple[Mapping[str, Any], ...] = ()
+
+
+class Prompts:
+    """The templates of one run, by role."""
+
+    def __init__(self, templates: Mapping[str, Template]) -> None:
+        """Compile the templates and try each with its examples.
 
         Args:
-            directory: Where the user's own ``plan.j2`` or ``answer.j2`` lie; what it lacks comes from the package.
+            templates: By role.
 
         Raises:
-            ConfigError: The directory or both files are missing, or a template does not parse, lacks a block or names
-                an unknown variable; with the file and the line.
+            ConfigError: A template does not parse, lacks a block or names an unknown variable; with file and line.
         """
-        self._compile(_read_sources(directory))
-        sample = Question("q", "?", answer_unit="u", answer_type="t")
-        self.plan(sample, 2)
-        for order in ("context_first", "question_first"):
-            self.answer(sample, [Snippet("d", "t")], [Snippet("d", "c")], order)
+        self._compile(templates)
+        for role, template in templates.items():
+            for example in template.examples:
+                self.render(role, example)
 
-    def plan(self, question: Question, n_queries: int) -> Prompt:
-        """Ask for ``n_queries`` search queries."""
-        return self._render("plan.j2", {"role": "plan", **_asked(question), "n_queries": n_queries})
-
-    def answer(
-        self,
-        question: Question,
-        snippets: Sequence[Snippet] | Sequence[tuple[str, str]],
-        media: Sequence[Snippet] | Sequence[tuple[str, str]] = (),
-        order: PromptOrder = "context_first",
-    ) -> Prompt:
-        """Ask for the answer.
+    def render(self, role: str, variables: Mapping[str, Any]) -> Prompt:
+        """Render a role's template.
 
         Args:
-            question: With its unit and type, which are stated with it where the file has them.
-            snippets: The context in rank order, as (document id, text).
-            media: Captions of images and tables, as (document id, caption).
-            order: Documents, captions, question, instructions; or question, instructions, documents, captions.
+            role: Whose template.
+            variables: What it shows. Texts are cleaned by ``one_line``; of a ``Snippet``, the id keeps its spelling.
+
+        Raises:
+            ConfigError: The template cannot be rendered; with file and line.
         """
-        variables = {
-            "role": "answer",
-            **_asked(question),
-            "snippets": tuple(Snippet(*snippet) for snippet in snippets),
-            "media": tuple(Snippet(*medium) for medium in media),
-            "order": order,
-        }
-        return self._render("answer.j2", variables)
-
-    @property
-    def digest(self) -> str:
-        """Name the templates by their text: 16 hexadecimal characters."""
-        texts = json.dumps({name: text for name, (text, _) in self._sources.items()}, sort_keys=True)
-        return hashlib.blake2b(texts.encode(), digest_size=8).hexdigest()
-
-    def __reduce__(self) -> tuple[Any, ...]:
-        """Travel as the templates' text: another machine need not have the directory."""
-        return _from_sources, (self._sources,)
-
-    def _compile(self, sources: Mapping[str, tuple[str, str]]) -> None:
-        self._sources = dict(sources)
-        self._templates = {name: _compiled(*sources[name]) for name in TEMPLATES}
-
-    def _render(self, name: str, variables: Mapping[str, Any]) -> Prompt:
-        template = self._templates[name]
+        template, variables = self._templates[role], {"role": role, **variables}
         shown = {key: _shown(value) for key, value in variables.items()}
         try:
             system, user = ("".join(template.blocks[block](template.new_context(shown))).strip() for block in BLOCKS)
         except Exception as error:  # a template may raise anything: it is the user's own program
             line = _template_line(error.__traceback__, template)
-            raise ConfigError(f"{self._sources[name][1]}, line {line}: {error}: {_way_out(shown)}") from error
-        return Prompt(system, user, dict(variables))
+            raise ConfigError(f"{self._sources[role].origin}, line {line}: {error}: {_way_out(shown)}") from error
+        return Prompt(system, user, variables)
+
+    @property
+    def digest(self) -> str:
+        """Name the templates by their text: 16 hexadecimal characters."""
+        return digest({role: template.text for role, template in self._sources.items()})
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        """Travel as the templates' text: another machine need not have the directory."""
+        return _from_sources, (self._sources,)
+
+    def _compile(self, sources: Mapping[str, Template]) -> None:
+        self._sources = dict(sources)
+        self._templates = {role: _compiled(source.text, source.origin) for role, source in sources.items()}
 
 
-def _from_sources(sources: Mapping[str, tuple[str, str]]) -> Prompts:
+def _from_sources(sources: Mapping[str, Template]) -> Prompts:
     prompts = Prompts.__new__(Prompts)
     prompts._compile(sources)
     return prompts
 
 
-def _asked(question: Question) -> dict[str, Any]:
+def asked(question: Question) -> dict[str, Any]:
+    """Variables that state a question: its text, and its unit and type where the file has them."""
     return {
         "question": question.text,
         "answer_unit": question.answer_unit or None,
@@ -166,33 +154,56 @@ def _shown(value: Any) -> Any:
     """Clean every text a template will show; document ids keep their spelling, for they are to be copied."""
     if isinstance(value, str):
         return one_line(value)
-    if isinstance(value, tuple):
-        return tuple(Snippet(" ".join(ref_id.split()), one_line(text)) for ref_id, text in value)
+    if isinstance(value, Snippet):
+        return Snippet(" ".join(value.ref_id.split()), one_line(value.text))
+    if isinstance(value, Mapping):
+        return {key: _shown(item) for key, item in value.items()}
+    if isinstance(value, (tuple, list)):
+        return tuple(map(_shown, value))
     return value
 
 
-def _read_sources(directory: str | None) -> dict[str, tuple[str, str]]:
-    """Read each template as (text, where it came from)."""
-    package = resources.files("kohaku_ray.generation") / "templates"
-    sources = {name: ((package / name).read_text("utf-8"), str(package / name)) for name in TEMPLATES}
+def read_templates(
+    roles: Mapping[str, tuple[str, tuple[Mapping[str, Any], ...]]], package: str | None, directory: str | None
+) -> dict[str, Template]:
+    """Read each role's template.
+
+    Args:
+        roles: By role, its template (a file below ``package``, or the text itself) and its examples.
+        package: The system's own directory of templates.
+        directory: The user's: its files take the place of those of the same name; a role whose template is no file is
+            replaced by ``ROLE.j2``.
+
+    Raises:
+        ConfigError: The directory, or all of its files, are missing, or a file is no UTF-8 text.
+    """
+    names = {role: f"{role}.j2" if "\n" in text else text for role, (text, _) in roles.items()}
+    own = _own_templates(directory, sorted(set(names.values())))
+    found = {}
+    for role, (text, examples) in roles.items():
+        file = own.get(names[role]) or (None if "\n" in text else Path(package or ".") / text)
+        source = text if file is None else _read_text(file)
+        found[role] = Template(source, str(file) if file else f"template of role {role}", examples)
+    return found
+
+
+def _own_templates(directory: str | None, names: Sequence[str]) -> dict[str, Path]:
     if directory is None:
-        return sources
+        return {}
     folder = Path(directory)
     if not folder.is_dir():
-        raise ConfigError(
-            f"the prompt directory {directory!r} does not exist: create it or leave generation.prompts out"
-        )
-    own = [name for name in TEMPLATES if (folder / name).exists()]
+        raise ConfigError(f"the prompt directory {directory!r} does not exist: create it or leave prompts out")
+    own = {name: folder / name for name in names if (folder / name).exists()}
     if not own:
-        raise ConfigError(
-            f"the prompt directory {directory!r} holds neither {' nor '.join(TEMPLATES)}: add one of them"
-        )
-    for name in own:
-        try:
-            sources[name] = ((folder / name).read_text("utf-8"), str(folder / name))
-        except (OSError, UnicodeDecodeError) as error:
-            raise ConfigError(f"{folder / name}: cannot be read as UTF-8 text: {error}") from error
-    return sources
+        raise ConfigError(f"the prompt directory {directory!r} holds neither {' nor '.join(names)}: add one of them")
+    return own
+
+
+def _read_text(file: Path) -> str:
+    try:
+        return file.read_text("utf-8")
+    except (OSError, UnicodeDecodeError) as error:
+        raise ConfigError(f"{file}: cannot be read as UTF-8 text: {error}") from error
 
 
 def _compiled(source: str, origin: str) -> jinja2.Template:

@@ -3,23 +3,25 @@
 from __future__ import annotations
 
 import secrets
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 import pyarrow as pa
 
 import kohaku_ray
 from kohaku_ray.arrays import F32
+from kohaku_ray.digests import plain
 from kohaku_ray.errors import DataError
 from kohaku_ray.index.assemble import Layout, ParagraphVectors, Weights, collect, lay_out, texts_to_encode
 from kohaku_ray.index.files import Directory, matrix_column
 from kohaku_ray.index.identity import KEY_BYTES, Keys, passage_part
-from kohaku_ray.index.store import FORMAT, canonical, fingerprint, known_vectors, publish
+from kohaku_ray.index.store import FORMAT, Index, fingerprint, known_vectors, publish
 from kohaku_ray.index.terms import TermIndex
 from kohaku_ray.index.vectors import VectorIndex
-from kohaku_ray.tree.nodes import DOCUMENT, KINDS, PARAGRAPH, NodeTable
+from kohaku_ray.index.views import View, as_plain, of_kinds, rows_of, united
+from kohaku_ray.tree.nodes import DOCUMENT, KINDS, NodeTable
 
 __all__ = ["REJECT_SCHEMA", "IndexSettings", "build_index", "build_terms", "texts_to_encode"]
 
@@ -40,6 +42,7 @@ class IndexSettings:
         factory: FAISS factory string.
         k1: BM25's term-frequency saturation.
         b: BM25's length normalisation.
+        language: How BM25 reads words.
     """
 
     encoder: Mapping[str, Any]
@@ -48,6 +51,7 @@ class IndexSettings:
     factory: str = "Flat"
     k1: float = 1.5
     b: float = 0.75
+    language: Literal["en", "fr"] = "en"
 
     def as_mapping(self) -> dict[str, Any]:
         """Write them as ``Index.open`` compares them, keys named as in the configuration."""
@@ -56,7 +60,7 @@ class IndexSettings:
             "weights": self.weights,
             "paragraph_vectors": self.paragraph_vectors,
             "factory": self.factory,
-            "bm25": {"k1": float(self.k1), "b": float(self.b)},
+            "bm25": {"k1": float(self.k1), "b": float(self.b), "language": self.language},
         }
 
 
@@ -69,6 +73,7 @@ def build_index(
     keys: Keys,
     vectors: F32,
     settings: IndexSettings,
+    views: Iterable[View],
     terms: Mapping[str, pa.Table] | None = None,
 ) -> dict[str, Any]:
     """Write the index of some documents over whatever index is there; readers see the old one until all is written.
@@ -81,6 +86,7 @@ def build_index(
         keys: Shape ``(m,)``; ``vector_keys`` of the texts encoded for this build, in any order.
         vectors: Shape ``(m, d)``; their unit vectors. Texts the old index knows need not be among them.
         settings: What the index is built with.
+        views: What it shall be searched for (see ``views_with_old``).
         terms: What ``build_terms`` makes of the nodes, if that is done.
 
     Returns:
@@ -97,38 +103,52 @@ def build_index(
     known = known_vectors(path, settings.encoder)
     encoded = collect(tree, settings.paragraph_vectors, settings.encoder, (keys, vectors), known)
     layout = lay_out(tree, encoded, settings.weights, settings.paragraph_vectors)
-    files = _BuildFiles(Directory(path))
+    files, views = _BuildFiles(Directory(path)), united(views)
     for name, table in (("nodes", tree.table), ("documents", documents), ("rejects", rejects)):
         files.parquet(name, table)
-    _write_vectors(files, layout, encoded.keys, settings.factory)
-    terms = build_terms(tree, settings) if terms is None else terms
+    _write_vectors(files, layout, encoded.keys)
+    n_searched = [_write_view(files, tree, layout, view, settings.factory) for view in views if view.dense]
+    terms = build_terms(tree, settings, views) if terms is None else terms
     for name, table in terms.items():
         files.arrow(name, "bm25", table)
     counts = {
         **{f"n_{kind}s": int((tree.kind == code).sum()) for code, kind in enumerate(KINDS)},
         "n_nodes": len(tree),
         "n_rejects": rejects.num_rows,
-        "n_vectors": layout.n_searched,
+        "n_vectors": max(n_searched, default=0),
         "n_encoded": len(encoded.keys) - encoded.n_reused,
         "n_reused": encoded.n_reused,
-        "n_terms": terms["terms"].num_rows,
+        "n_terms": max((table.num_rows for name, table in terms.items() if name.startswith("terms-")), default=0),
         "n_bytes": sum(entry["bytes"] for entry in files.written.values()),
     }
-    publish(files.directory, _manifest(files, settings, counts, layout.matrix.shape[1]))
+    publish(files.directory, _manifest(files, settings, views, counts, layout.matrix.shape[1]))
     return counts
 
 
-def build_terms(tree: NodeTable, settings: IndexSettings) -> dict[str, pa.Table]:
+def views_with_old(path: str, settings: IndexSettings, views: Iterable[View]) -> tuple[View, ...]:
+    """Join the views asked for with those of the index that is there, if it was built with the same settings."""
+    try:
+        old = Index.open(path, settings.as_mapping())
+    except DataError:
+        return united(views)
+    return united(views, old.views)
+
+
+def build_terms(tree: NodeTable, settings: IndexSettings, views: Iterable[View]) -> dict[str, pa.Table]:
     """Build the BM25 part of an index, which needs no vector: its tables by file, to be given to ``build_index``."""
-    has_text = tree.table["n_chars"].to_numpy() > 0
-    rows = np.flatnonzero((tree.kind == PARAGRAPH) & has_text).astype(np.int64)
-    texts = tree.table["text"].take(pa.array(rows)).to_pylist()
-    terms = TermIndex.build(texts, rows, settings.k1, settings.b)
-    return {
-        "terms": pa.table({"term": pa.array(terms.terms, pa.string()), "end": pa.array(terms.offsets[1:])}),
-        "postings": pa.table({"place": pa.array(terms.places), "weight": pa.array(terms.weights)}),
-        "paragraphs": pa.table({"row": pa.array(rows)}),
-    }
+    tables: dict[str, pa.Table] = {}
+    for view in views:
+        if view.lexical:
+            rows = rows_of(tree, view.kinds)
+            texts = tree.table["text"].take(pa.array(rows)).to_pylist()
+            terms = TermIndex.build(texts, rows, settings.k1, settings.b, settings.language)
+            ends = pa.array(terms.offsets[1:])
+            tables |= {
+                f"terms-{view.key}": pa.table({"term": pa.array(terms.terms, pa.string()), "end": ends}),
+                f"postings-{view.key}": pa.table({"place": pa.array(terms.places), "weight": pa.array(terms.weights)}),
+                f"rows-{view.key}": pa.table({"row": pa.array(rows)}),
+            }
+    return tables
 
 
 class _BuildFiles:
@@ -148,34 +168,44 @@ class _BuildFiles:
         self.directory.write_arrow(name, table)
         self._note(role, name, table.num_rows)
 
-    def faiss(self, index: VectorIndex) -> None:
-        name = f"faiss/faiss-{self.build}.index"
+    def faiss(self, role: str, index: VectorIndex) -> None:
+        name = f"faiss/{role}-{self.build}.index"
         self.directory.write(name, index.to_bytes())
-        self._note("faiss", name, len(index))
+        self._note(role, name, len(index))
 
     def _note(self, role: str, name: str, n_rows: int) -> None:
         self.written[role] = {"name": name, "bytes": self.directory.size(name), "rows": n_rows}
 
 
-def _write_vectors(files: _BuildFiles, layout: Layout, keys: Keys, factory: str) -> None:
+def _write_vectors(files: _BuildFiles, layout: Layout, keys: Keys) -> None:
     columns = {"row": pa.array(layout.rows), "vector": matrix_column(layout.matrix)}
     files.arrow("vectors", "vectors", pa.table(columns))
     raw = pa.FixedSizeBinaryArray.from_buffers(pa.binary(KEY_BYTES), len(keys), [None, pa.py_buffer(keys)])
     files.arrow("keys", "vectors", pa.table({"key": raw, "place": pa.array(layout.places)}))
-    searched = slice(0, layout.n_searched)
-    files.faiss(VectorIndex.build(layout.matrix[searched], layout.rows[searched], factory))
 
 
-def _manifest(files: _BuildFiles, settings: IndexSettings, counts: Mapping[str, int], dim: int) -> dict[str, Any]:
+def _write_view(files: _BuildFiles, tree: NodeTable, layout: Layout, view: View, factory: str) -> int:
+    """Write what a dense view is searched by; returns its number of vectors."""
+    wanted = of_kinds(tree, view.kinds)[layout.rows] & layout.matrix.any(axis=1)
+    places = np.flatnonzero(wanted).astype(np.int64)
+    files.arrow(f"places-{view.key}", "vectors", pa.table({"place": pa.array(places)}))
+    files.faiss(f"faiss-{view.key}", VectorIndex.build(layout.matrix[places], layout.rows[places], factory))
+    return len(places)
+
+
+def _manifest(
+    files: _BuildFiles, settings: IndexSettings, views: Iterable[View], counts: Mapping[str, int], dim: int
+) -> dict[str, Any]:
     import faiss
 
-    described = canonical(settings.as_mapping())
+    described = plain(settings.as_mapping())
     return {
         "format": FORMAT,
         "build": files.build,
         "fingerprint": fingerprint(described),
         "settings": described,
-        "passage_identity": canonical(passage_part(settings.encoder)),
+        "views": as_plain(views),
+        "passage_identity": plain(passage_part(settings.encoder)),
         "dim": dim,
         "counts": dict(counts),
         "versions": {

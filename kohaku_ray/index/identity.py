@@ -5,13 +5,13 @@ from __future__ import annotations
 import functools
 import hashlib
 import importlib
-import json
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 import numpy as np
 import numpy.typing as npt
 
+from kohaku_ray.digests import canonical_json
 from kohaku_ray.errors import ConfigError
 
 KEY_BYTES = 16
@@ -153,6 +153,6 @@ def passage_part(identity: Mapping[str, object]) -> dict[str, object]:
 
 
 def _start(identity: Mapping[str, object], data: bytes = b"") -> hashlib.blake2b:
-    canonical = json.dumps(passage_part(identity), sort_keys=True, separators=(",", ":"), ensure_ascii=False)
-    secret = hashlib.blake2b(canonical.encode(), digest_size=32).digest()
+    named = canonical_json(passage_part(identity), ascii_only=False)
+    secret = hashlib.blake2b(named.encode(), digest_size=32).digest()
     return hashlib.blake2b(data, digest_size=KEY_BYTES, key=secret)

@@ -3,10 +3,8 @@
 from __future__ import annotations
 
 import functools
-import hashlib
 import json
-import math
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -14,14 +12,16 @@ import numpy as np
 import pyarrow as pa
 
 from kohaku_ray.arrays import F32, I64, Mask
-from kohaku_ray.errors import ConfigError, DataError, IndexMismatchError
+from kohaku_ray.digests import digest, plain
+from kohaku_ray.errors import DataError, IndexMismatchError
 from kohaku_ray.index.files import REINDEX, Directory, column_keys, column_matrix
 from kohaku_ray.index.identity import Keys, as_keys, no_keys, passage_part
 from kohaku_ray.index.terms import TermIndex
-from kohaku_ray.index.vectors import VectorIndex
-from kohaku_ray.tree.nodes import NodeTable
+from kohaku_ray.index.vectors import Ranges, VectorIndex
+from kohaku_ray.index.views import View, check_views, kinds_key, views_of
+from kohaku_ray.tree.nodes import DOCUMENT, NodeTable
 
-FORMAT = 1
+FORMAT = 2
 """Layout of the directory; one written with another is re-indexed."""
 
 MANIFEST = "manifest.json"
@@ -41,6 +41,8 @@ class Index:
 
     directory: Directory
     manifest: Mapping[str, Any] = field(repr=False)
+    _vectors: dict[str, VectorIndex] = field(default_factory=dict, repr=False, compare=False)
+    _terms: dict[str, TermIndex] = field(default_factory=dict, repr=False, compare=False)
 
     @classmethod
     def open(cls, path: str, expected: Mapping[str, Any] | None = None) -> Index:
@@ -76,38 +78,103 @@ class Index:
         """Files that could not be read, each with its reason."""
         return self.directory.read_parquet(self._name("rejects"))
 
-    @functools.cached_property
-    def vectors(self) -> VectorIndex:
-        """Sentence and paragraph vectors; local ones are memory-mapped."""
-        table = self.directory.read_arrow(self._name("vectors")).slice(0, self.manifest["counts"]["n_vectors"])
-        rows: I64 = table["row"].to_numpy()
-        return VectorIndex(column_matrix(table["vector"]), rows, self._faiss())
+    @property
+    def views(self) -> tuple[View, ...]:
+        """What it can be searched for."""
+        return views_of(self.manifest)
 
-    @functools.cached_property
-    def terms(self) -> TermIndex:
-        """BM25 over paragraphs."""
-        terms, postings = (self.directory.read_arrow(self._name(role)) for role in ("terms", "postings"))
-        rows = self.directory.read_arrow(self._name("paragraphs"))["row"].to_numpy()
+    def require(self, views: Iterable[View]) -> None:
+        """See that it can be searched for all of these.
+
+        Raises:
+            IndexMismatchError: It lacks one.
+        """
+        check_views(self.directory.path, self.views, views)
+
+    def vectors(self, kinds: Sequence[str]) -> VectorIndex:
+        """Vectors of the nodes of some kinds; local ones are memory-mapped where they stand in one run.
+
+        Raises:
+            IndexMismatchError: The index has no such dense view.
+        """
+        check_views(self.directory.path, self.views, [View(tuple(kinds), dense=True)])
+        name = kinds_key(kinds)
+        if name not in self._vectors:
+            self._vectors[name] = self._open_vectors(name)
+        return self._vectors[name]
+
+    def _open_vectors(self, name: str) -> VectorIndex:
+        table = self.directory.read_arrow(self._name("vectors"))
+        places: I64 = self.directory.read_arrow(self._name(f"places-{name}"))["place"].to_numpy()
+        if len(places) and places[-1] - places[0] == len(places) - 1 and (np.diff(places) == 1).all():
+            table = table.slice(int(places[0]), len(places))
+            matrix, rows = column_matrix(table["vector"]), table["row"].to_numpy()
+        else:
+            matrix, rows = column_matrix(table["vector"])[places], table["row"].to_numpy()[places]
+        return VectorIndex(matrix, rows, self._faiss(f"faiss-{name}"))
+
+    def terms(self, kinds: Sequence[str]) -> TermIndex:
+        """BM25 over the nodes of some kinds.
+
+        Raises:
+            IndexMismatchError: The index has no such lexical view.
+        """
+        check_views(self.directory.path, self.views, [View(tuple(kinds), lexical=True)])
+        name = kinds_key(kinds)
+        if name not in self._terms:
+            self._terms[name] = self._open_terms(name)
+        return self._terms[name]
+
+    def _open_terms(self, name: str) -> TermIndex:
+        terms, postings = (self.directory.read_arrow(self._name(f"{role}-{name}")) for role in ("terms", "postings"))
+        rows = self.directory.read_arrow(self._name(f"rows-{name}"))["row"].to_numpy()
         offsets = np.r_[np.int64(0), terms["end"].to_numpy()]
         return TermIndex(
-            terms["term"].to_pylist(), offsets, postings["place"].to_numpy(), postings["weight"].to_numpy(), rows
+            terms["term"].to_pylist(),
+            offsets,
+            postings["place"].to_numpy(),
+            postings["weight"].to_numpy(),
+            rows,
+            self.manifest["settings"]["bm25"]["language"],
         )
+
+    def ranges(self, doc_ids: Iterable[str]) -> Ranges:
+        """Find documents: the first node row of each and one past its last.
+
+        Raises:
+            DataError: The index has no such document.
+        """
+        starts = self._document_rows
+        unknown = [doc_id for doc_id in doc_ids if doc_id not in starts]
+        if unknown:
+            raise DataError(f"the index at {self.directory.path} has no document {', '.join(unknown)}")
+        return tuple((starts[doc_id], int(self.nodes.end[starts[doc_id]])) for doc_id in dict.fromkeys(doc_ids))
+
+    @functools.cached_property
+    def _document_rows(self) -> dict[str, int]:
+        rows = np.flatnonzero(self.nodes.kind == DOCUMENT)
+        return dict(zip(self.documents["doc_id"].to_pylist(), rows.tolist(), strict=True))
 
     def node_vectors(self, rows: I64) -> F32:
         """Vectors of nodes of any kind, sections and documents too: shape ``(k, d)``; zeros where there is none."""
+        matrix, place = self._every_vector
+        return np.asarray(matrix[place[rows]])
+
+    @functools.cached_property
+    def _every_vector(self) -> tuple[F32, I64]:
         table = self.directory.read_arrow(self._name("vectors"))
         every: I64 = table["row"].to_numpy()
         place = np.empty(self.manifest["counts"]["n_nodes"], dtype=np.int64)
         place[every[::-1]] = np.arange(len(every))[::-1]  # a node's first vector is its own, a second one its text's
-        return column_matrix(table["vector"])[place[rows]]
+        return column_matrix(table["vector"]), place
 
     def _name(self, role: str) -> str:
         return str(self.manifest["files"][role]["name"])
 
-    def _faiss(self) -> Any:
+    def _faiss(self, role: str) -> Any:
         import faiss
 
-        name = self._name("faiss")
+        name = self._name(role)
         try:
             if self.directory.is_local:
                 return faiss.read_index(self.directory.full(name), faiss.IO_FLAG_MMAP_IFC)
@@ -150,7 +217,7 @@ def known_vectors(path: str, identity: Mapping[str, Any]) -> KnownVectors:
     """
     try:
         index = Index.open(path)
-        if index.manifest["passage_identity"] == canonical(passage_part(identity)):
+        if index.manifest["passage_identity"] == plain(passage_part(identity)):
             table = index.directory.read_arrow(index._name("keys"))
             matrix = column_matrix(index.directory.read_arrow(index._name("vectors"))["vector"])
             return KnownVectors(column_keys(table["key"]), table["place"].to_numpy(), matrix)
@@ -218,7 +285,7 @@ def check_settings(path: str, built: Mapping[str, Any], expected: Mapping[str, A
     Raises:
         IndexMismatchError: They differ; it names the first key that does, and both values.
     """
-    have, want = _leaves(canonical(built)), _leaves(canonical(expected))
+    have, want = _leaves(plain(built)), _leaves(plain(expected))
     for key, value in want.items():
         if key not in have or have[key] != value:
             raise IndexMismatchError(
@@ -228,31 +295,12 @@ def check_settings(path: str, built: Mapping[str, Any], expected: Mapping[str, A
 
 
 def fingerprint(config: Mapping[str, Any]) -> str:
-    """Hash a mapping of plain values: sha256 of its canonical JSON, in hex.
+    """Hash a mapping of plain values.
 
     Raises:
         ConfigError: A value has no stable form, such as an object, a set or NaN.
     """
-    text = json.dumps(canonical(config), sort_keys=True, separators=(",", ":"), ensure_ascii=False, allow_nan=False)
-    return hashlib.sha256(text.encode()).hexdigest()
-
-
-def canonical(value: Any, where: str = "") -> Any:
-    """Copy a value as JSON would give it back.
-
-    Raises:
-        ConfigError: It has no stable form.
-    """
-    if value is None or isinstance(value, bool | int | str) or (isinstance(value, float) and math.isfinite(value)):
-        return value
-    if isinstance(value, list | tuple):
-        return [canonical(item, f"{where}[{at}]") for at, item in enumerate(value)]
-    if isinstance(value, Mapping) and all(isinstance(key, str) for key in value):
-        return {key: canonical(item, f"{where}.{key}".lstrip(".")) for key, item in value.items()}
-    raise ConfigError(
-        f"{where or 'the value'} is {value!r} ({type(value).__name__}), which has no stable form: "
-        "use text, finite numbers, true, false, null, lists and mappings with text keys"
-    )
+    return digest(config, 32, "")
 
 
 def _leaves(value: Any, where: str = "") -> dict[str, Any]:

@@ -16,7 +16,7 @@ import numpy.typing as npt
 from kohaku_ray.arrays import F64, I64
 from kohaku_ray.errors import DataError
 from kohaku_ray.index.hits import Hits
-from kohaku_ray.index.vectors import check_top_k, ranked
+from kohaku_ray.index.vectors import Ranges, check_top_k, in_ranges, ranked
 
 _EDGES = "'\"`‘’“”."
 """Stripped off both ends of a token: the tokenizer cuts a full stop only at the very end of a text."""
@@ -83,19 +83,29 @@ class TermIndex:
         places: Shape ``(n_postings,)``; int32 paragraph of each posting, increasing within a term.
         weights: Shape ``(n_postings,)``; what one occurrence of the term in a query adds to the paragraph's score.
         rows: Shape ``(n_paragraphs,)``; node-table row of each paragraph.
+        language: How queries are read: as the paragraphs were.
     """
 
     def __init__(
-        self, terms: Sequence[str], offsets: I64, places: npt.NDArray[np.int32], weights: F64, rows: I64
+        self,
+        terms: Sequence[str],
+        offsets: I64,
+        places: npt.NDArray[np.int32],
+        weights: F64,
+        rows: I64,
+        language: Language = "en",
     ) -> None:
         """Put the parts together, as ``build`` makes them or a directory holds them."""
         if len(offsets) != len(terms) + 1 or not len(places) == len(weights) == int(offsets[-1]):
             raise DataError(f"{len(terms)} terms and {len(places)} postings do not belong together: re-index")
         self.terms, self.offsets, self.places, self.weights, self.rows = terms, offsets, places, weights, rows
+        self.language: Language = language
         self._number: Mapping[str, int] = {term: at for at, term in enumerate(terms)}
 
     @classmethod
-    def build(cls, texts: Iterable[str], rows: I64, k1: float = 1.5, b: float = 0.75) -> TermIndex:
+    def build(
+        cls, texts: Iterable[str], rows: I64, k1: float = 1.5, b: float = 0.75, language: Language = "en"
+    ) -> TermIndex:
         """Weigh every term of every paragraph by the statistics of ``BM25Okapi``.
 
         Args:
@@ -103,12 +113,13 @@ class TermIndex:
             rows: Shape ``(n,)``; node-table row of each.
             k1: Term-frequency saturation.
             b: Length normalisation.
+            language: See ``tokenise``.
         """
         from rank_bm25 import BM25Okapi
 
-        corpus = [tokenise(text) for text in texts]
+        corpus = [tokenise(text, language) for text in texts]
         if not any(corpus):  # BM25Okapi divides by the mean length
-            return cls([], np.zeros(1, np.int64), np.empty(0, np.int32), np.empty(0, np.float64), rows)
+            return cls([], np.zeros(1, np.int64), np.empty(0, np.int32), np.empty(0, np.float64), rows, language)
         okapi = BM25Okapi(corpus, k1=k1, b=b)
         terms = sorted(okapi.idf)
         number = {term: at for at, term in enumerate(terms)}
@@ -122,10 +133,15 @@ class TermIndex:
         weights = idf[term] * saturation(frequency, relative_length, k1, b)
         order = np.argsort(term, kind="stable")
         offsets = np.r_[0, np.cumsum(np.bincount(term, minlength=len(terms)))].astype(np.int64)
-        return cls(terms, offsets, places[order], weights[order], rows)
+        return cls(terms, offsets, places[order], weights[order], rows, language)
 
-    def search(self, queries: Sequence[str], top_k: int) -> list[Hits]:
+    def search(self, queries: Sequence[str], top_k: int, within: Ranges | None = None) -> list[Hits]:
         """Find each query's best paragraphs; those that score nothing are no hits, ties go to the earlier row.
+
+        Args:
+            queries: As people type them.
+            top_k: Most hits per query.
+            within: Ranges of node rows that alone are searched; the statistics stay those of the whole. None: all.
 
         Raises:
             ConfigError: ``top_k`` is below 1.
@@ -135,8 +151,9 @@ class TermIndex:
         found = []
         for first, last in zip(scores.indptr[:-1], scores.indptr[1:], strict=True):
             values = scores.data[first:last]
-            hit = values != 0
-            found.append(ranked(self.rows[scores.indices[first:last][hit]], values[hit]).prefix(top_k))
+            rows = self.rows[scores.indices[first:last]]
+            hit = values != 0 if within is None else (values != 0) & in_ranges(rows, within)
+            found.append(ranked(rows[hit], values[hit]).prefix(top_k))
         return found
 
     def scores(self, query: str) -> F64:
@@ -148,7 +165,10 @@ class TermIndex:
         """Multiply the queries' term counts with the weights: a sparse (queries, paragraphs) matrix."""
         from scipy.sparse import csr_matrix
 
-        counts = [Counter(self._number[word] for word in tokenise(query) if word in self._number) for query in queries]
+        counts = [
+            Counter(self._number[word] for word in tokenise(query, self.language) if word in self._number)
+            for query in queries
+        ]
         ends = np.cumsum([0, *map(len, counts)])
         columns = np.array([term for count in counts for term in sorted(count)], dtype=np.int64)
         values = np.array([count[term] for count in counts for term in sorted(count)], dtype=np.float64)

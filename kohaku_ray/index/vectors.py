@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 
-from kohaku_ray.arrays import F32, F64, I64
+from kohaku_ray.arrays import F32, F64, I64, Mask
 from kohaku_ray.errors import ConfigError, DataError, IndexMismatchError
 from kohaku_ray.index.hits import Hits
 
@@ -29,6 +29,18 @@ _FEW_QUERIES = 4
 
 _BLOCK_SCORES = 2**22
 """Scores that one matrix product may make: 16 MiB."""
+
+
+Ranges = tuple[tuple[int, int], ...]
+"""Runs of node rows: the first of each and one past its last."""
+
+
+def in_ranges(rows: I64, ranges: Ranges) -> Mask:
+    """Mark the rows that lie in one of the ranges: shape ``(n,)``."""
+    mask: Mask = np.zeros(len(rows), dtype=bool)
+    for first, end in ranges:
+        mask |= (rows >= first) & (rows < end)
+    return mask
 
 
 class VectorIndex:
@@ -96,7 +108,7 @@ class VectorIndex:
         first, last = (len(self) * at // n_parts for at in (part, part + 1))
         return VectorIndex.build(np.asarray(self.vectors[first:last]), self.rows[first:last], factory)
 
-    def search(self, queries: F32, top_k: int) -> list[Hits]:
+    def search(self, queries: F32, top_k: int, within: Ranges | None = None) -> list[Hits]:
         """Find each query's nearest nodes.
 
         Scores are float64 inner products of the stored float32 vectors, ties go to the earlier node row, and a node
@@ -105,7 +117,8 @@ class VectorIndex:
 
         Args:
             queries: Shape ``(q, d)``; unit rows.
-            top_k: Most hits a query.
+            top_k: Most hits per query.
+            within: Ranges of node rows that alone are searched, exactly, whatever the index; None: all.
 
         Raises:
             ConfigError: ``top_k`` is below 1.
@@ -118,6 +131,9 @@ class VectorIndex:
                 "encode queries with the encoder and dim of the index"
             )
         queries = np.ascontiguousarray(queries, dtype=np.float32)
+        if within is not None:
+            places = np.flatnonzero(in_ranges(self.rows, within)).astype(np.int64)
+            return [self._among(query, places, top_k) for query in queries]
         return self._search_flat(queries, top_k) if self.exact else self._search_each(queries, top_k)
 
     @functools.cached_property
@@ -131,7 +147,7 @@ class VectorIndex:
         tied = [at for at, hits in enumerate(found) if hits is None]
         more = self._decided(queries[tied], top_k, max(min(_MORE * n_candidates, _MOST), n_candidates))
         for at, hits in zip(tied, more, strict=True):
-            found[at] = self._among_all(queries[at], top_k) if hits is None else hits
+            found[at] = self._among(queries[at], None, top_k) if hits is None else hits
         return [hits for hits in found if hits is not None]
 
     def _decided(self, queries: F32, top_k: int, n_candidates: int) -> list[Hits | None]:
@@ -148,13 +164,15 @@ class VectorIndex:
             found.append(hits.prefix(top_k) if is_sure or n_candidates == len(self) else None)
         return found
 
-    def _among_all(self, query: F32, top_k: int) -> Hits:
-        """Rescore every vector that may be among the top-k, however many tie at the border."""
-        rough = self.vectors @ query
+    def _among(self, query: F32, places: I64 | None, top_k: int) -> Hits:
+        """Rescore each of these vectors (None: of all) that may be among the top-k, however many tie at the border."""
+        rough = (self.vectors if places is None else self.vectors[places]) @ query
         n = min(top_k * self._vectors_a_node, len(rough))
+        if not n:
+            return _NO_HITS
         border = np.partition(rough, len(rough) - n)[len(rough) - n]
         near = np.flatnonzero(rough >= border - self._margin(query)).astype(np.int64)
-        return self._rescore(query, near).prefix(top_k)
+        return self._rescore(query, near if places is None else places[near]).prefix(top_k)
 
     def _margin(self, query: F32) -> float:
         """Bound how far two float32 sums of d products are apart: each is off by at most d roundings."""

@@ -10,9 +10,9 @@ import numpy as np
 from markupsafe import Markup
 
 from kohaku_ray.evaluation.report import ScoreReport
-from kohaku_ray.reporting.files import RunFiles
 from kohaku_ray.reporting.plots import grouped_bars, ranges, stacked_bars
 from kohaku_ray.reporting.questions import ABSTAINED, ANSWERED, OUTCOMES, REFS_DIFFER, RIGHT, WRONG, QuestionView
+from kohaku_ray.runs.files import RunFiles
 
 OUTCOME_COLOURS = {
     RIGHT: "#009e73",
@@ -45,7 +45,7 @@ def charts(run: RunFiles, report: ScoreReport | None, views: Sequence[QuestionVi
     if views:
         drawn.append(agreement(views))
     if any(view.members for view in views):
-        drawn += [tokens(views), depth(run, views)]
+        drawn += [tokens(views), attempts_used(views)]
     return drawn
 
 
@@ -87,7 +87,7 @@ def tokens(views: Sequence[QuestionView]) -> Chart:
     members = [member for view in views for member in view.members]
     series = {
         "prompts, all attempts": [member.prompt_tokens for member in members],
-        "context, last attempt": [member.row["n_context_tokens"] for member in members],
+        "context, last attempt": [member.row["measures"].get("tokens", 0.0) for member in members],
         "generated, all attempts": [member.completion_tokens for member in members],
     }
     medians = ", ".join(f"{name} {np.median(values):,.0f}" for name, values in series.items())
@@ -96,24 +96,22 @@ def tokens(views: Sequence[QuestionView]) -> Chart:
     return _chart("Tokens per answer", note, svg)
 
 
-def depth(run: RunFiles, views: Sequence[QuestionView]) -> Chart:
-    """Draw at which attempt, and so at which retrieval depth, answers were given."""
+def attempts_used(views: Sequence[QuestionView]) -> Chart:
+    """Draw at which attempt answers were given."""
     members = [member for view in views for member in view.members]
-    top_k = run.setting("retrieval", "top_k")
     attempts = list(range(max(member.row["attempt"] for member in members) + 1))
     series = _by_outcome((member.row["attempt"], member.outcome) for member in members)
-    depths = [f"\n(k = {(attempt + 1) * top_k})" if isinstance(top_k, int) else "" for attempt in attempts]
     svg = stacked_bars(
-        [f"{attempt}{depth}" for attempt, depth in zip(attempts, depths, strict=True)],
+        [str(attempt) for attempt in attempts],
         {name: [counts[attempt] for attempt in attempts] for name, counts in series.items()},
         OUTCOME_COLOURS,
-        x_label="last attempt (matches searched for each query)",
+        x_label="last attempt, from 0",
         y_label="member answers",
-        label=f"Retrieval depth used: {sum(member.row['attempt'] == 0 for member in members)} of {len(members)} "
+        label=f"Attempts used: {sum(member.row['attempt'] == 0 for member in members)} of {len(members)} "
         "answers came at the first attempt",
     )
-    note = "A blank reply is retried deeper, until there is an answer or no retry is left."
-    return _chart("Retrieval depth used", note, svg)
+    note = "A blank reply is asked again with deeper evidence, until there is an answer or no retry is left."
+    return _chart("Attempts used", note, svg)
 
 
 def _chart(title: str, note: str, svg: str) -> Chart:

@@ -13,8 +13,8 @@ import numpy.typing as npt
 
 from kohaku_ray.arrays import F64, I64
 from kohaku_ray.errors import DataError
+from kohaku_ray.files import publish
 from kohaku_ray.index.store import Index
-from kohaku_ray.reporting.files import publish
 from kohaku_ray.reporting.plots import INK, PALETTE, drawing, legend_name, new_figure
 from kohaku_ray.reporting.projection import find_umap, neighbours, principal, sample_rows
 from kohaku_ray.tree.nodes import KINDS, NodeTable

@@ -120,7 +120,7 @@ def grouped_bars(
 
     Args:
         labels: Names of the groups.
-        series: One value a group, by name.
+        series: One value per group, by name.
         x_label: What the groups are.
         y_label: What is measured, with its unit.
         label: The plot in words.
@@ -152,7 +152,7 @@ def stacked_bars(
 
     Args:
         labels: Names of the bars.
-        series: One count a bar, by name; series of zeros are left out.
+        series: One count per bar, by name; series of zeros are left out.
         colours: Colour by name.
         x_label: What the bars are.
         y_label: What is counted.

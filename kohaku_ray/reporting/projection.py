@@ -52,7 +52,7 @@ def sample_rows(kind: I64, limit: int) -> I64:
     Scarce kinds come whole: each, from the scarcest on, takes up to its even share of what is left.
 
     Args:
-        kind: Shape ``(n,)``; a code a row.
+        kind: Shape ``(n,)``; one code per row.
         limit: Most rows chosen.
 
     Returns:

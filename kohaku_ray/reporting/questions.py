@@ -1,24 +1,20 @@
-"""What the page says of each question: plan, evidence, members, vote and truth."""
+"""What the page says of each question: steps, members, vote and truth."""
 
 from __future__ import annotations
 
 import re
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
 from kohaku_ray.ensemble.normalise import group_values
-from kohaku_ray.evaluation.errors import classify
-from kohaku_ray.evaluation.metrics import QuestionScore
-from kohaku_ray.evaluation.scores import wattbot_value
+from kohaku_ray.evaluation.metrics import Metric, QuestionScore
 from kohaku_ray.records import BLANK
-from kohaku_ray.reporting.excerpts import Excerpt, Places, excerpt
-from kohaku_ray.reporting.files import Row, RunFiles
+from kohaku_ray.reporting.excerpts import Excerpt, Place, Places, excerpt
 from kohaku_ray.reporting.text import web_link
+from kohaku_ray.runs.files import Row, RunFiles
 from kohaku_ray.submissions import Submission, SubmissionRow
 from kohaku_ray.values import is_blank
-
-SHARED = -1
-"""Member number of what all members share."""
 
 RIGHT, REFS_DIFFER, WRONG, ABSTAINED, ANSWERED = "right", "right, other references", "wrong", "blank", "answered"
 OUTCOMES = (RIGHT, REFS_DIFFER, WRONG, ABSTAINED, ANSWERED)
@@ -33,7 +29,7 @@ class Limits:
 
     Attributes:
         questions: Most questions.
-        evidence: Most evidence a question; lists of several attempts or members share it evenly.
+        evidence: Most items per step of a question; lists of several attempts or members share it evenly.
         match_chars: Characters of a match.
         around_chars: Characters of its paragraph on either side.
         text_chars: Characters of any other text.
@@ -70,25 +66,32 @@ class Truth:
     Attributes:
         row: As the truth file has it.
         citations: Its references.
+        metric: The headline metric.
         scores: This question's score by metric.
         error: Class of the error; None where nothing is wrong.
     """
 
     row: SubmissionRow
     citations: tuple[Citation, ...]
+    metric: Metric
     scores: Mapping[str, QuestionScore]
     error: str | None
 
+    @property
+    def headline(self) -> QuestionScore:
+        """Score by the first metric."""
+        return next(iter(self.scores.values()))
+
 
 @dataclass(frozen=True, slots=True)
-class Match:
-    """One piece of evidence.
+class StepItem:
+    """One item of a step.
 
     Attributes:
-        row: As ``evidence.parquet`` has it.
-        path: Titles and ordinals from the document down.
+        row: As ``trace.parquet`` has it.
+        path: Titles and ordinals from the document down; empty where it is no node.
         page: Page of the source.
-        excerpt: Its text in its paragraph.
+        excerpt: Its text, in its paragraph where it is a node.
         is_cited: The voted answer cites its document.
         is_gold: The truth cites its document.
     """
@@ -102,20 +105,24 @@ class Match:
 
 
 @dataclass(frozen=True, slots=True)
-class EvidenceList:
-    """Ranked evidence of one attempt.
+class Step:
+    """One step on the way to an answer.
 
     Attributes:
+        name: What it is called.
         member: Whose; ``SHARED``: everybody's.
         attempt: Which attempt.
-        n_matches: How many there were.
-        matches: Those shown, best first.
+        n_items: How many items there were.
+        items: Those shown, in order.
+        errors: What went wrong, each once.
     """
 
+    name: str
     member: int
     attempt: int
-    n_matches: int
-    matches: tuple[Match, ...]
+    n_items: int
+    items: tuple[StepItem, ...]
+    errors: tuple[str, ...]
 
 
 @dataclass(frozen=True, slots=True)
@@ -166,8 +173,7 @@ class QuestionView:
         outcome: One of ``OUTCOMES``.
         truth: The gold answer; None where there is none.
         citations: The vote's references.
-        plans: As ``plans.parquet`` has them.
-        evidence: Lists by member and attempt.
+        steps: In order.
         members: In member order.
         groups: In the vote's order.
     """
@@ -177,8 +183,7 @@ class QuestionView:
     outcome: str
     truth: Truth | None
     citations: tuple[Citation, ...]
-    plans: list[Row]
-    evidence: tuple[EvidenceList, ...] = field(repr=False)
+    steps: tuple[Step, ...] = field(repr=False)
     members: tuple[Member, ...] = field(repr=False)
     groups: tuple[Group, ...] = field(repr=False)
 
@@ -190,7 +195,7 @@ class QuestionView:
     @property
     def marks(self) -> str:
         """Class names the page's filters select by."""
-        value = self.truth.scores["wattbot"].is_right if self.truth else None
+        value = self.truth.headline.is_right if self.truth else None
         marks = {
             "is-right": value == 1,
             "is-wrong": value == 0,
@@ -205,7 +210,7 @@ class QuestionView:
     def colour(self) -> str:
         """Class name of the outcome's colour: an abstention is right where the truth is blank."""
         if self.outcome == ABSTAINED and self.truth is not None:
-            return "good-blank" if self.truth.scores["wattbot"].is_right else "bad-blank"
+            return "good-blank" if self.truth.headline.is_right else "bad-blank"
         return {RIGHT: "right", REFS_DIFFER: "refs", WRONG: "wrong"}.get(self.outcome, "plain")
 
 
@@ -215,10 +220,12 @@ class Gold:
 
     Attributes:
         truth: The file.
+        metrics: The headline first.
         scores: Scores by metric and question id.
     """
 
     truth: Submission
+    metrics: tuple[Metric, ...]
     scores: Mapping[str, Mapping[str, QuestionScore]]
 
 
@@ -244,24 +251,24 @@ class Documents:
         return Citation(doc_id, self.titles.get(doc_id, ""), link, "" if link else url)
 
 
-def shown_evidence(rows: Sequence[Row], n: int) -> list[tuple[int, int, list[Row], int]]:
-    """Share ``n`` places evenly between a question's lists, at least one each.
+def shown_steps(rows: Sequence[Row], n: int) -> list[tuple[tuple[str, int, int], list[Row], list[Row]]]:
+    """Share ``n`` places of each step evenly between its lists (of members and attempts), at least one each.
 
     Returns:
-        Member, attempt, the rows shown and how many there were, a list each.
+        For each list: step, member and attempt; the rows shown; all rows.
     """
-    lists: dict[tuple[int, int], list[Row]] = {}
+    lists: dict[tuple[str, int, int], list[Row]] = {}
     for row in rows:
-        lists.setdefault((row["member"], row["attempt"]), []).append(row)
-    each = max(n // max(len(lists), 1), 1)
-    return [(*key, own[:each], len(own)) for key, own in lists.items()]
+        lists.setdefault((row["step"], row["member"], row["attempt"]), []).append(row)
+    n_lists = Counter(step for step, _, _ in lists)
+    return [(key, own[: max(n // n_lists[key[0]], 1)], own) for key, own in lists.items()]
 
 
 def view_questions(
     run: RunFiles, gold: Gold | None, documents: Documents, places: Places, limits: Limits
 ) -> list[QuestionView]:
     """Gather what the page says of each question, in the run's order."""
-    tables = {name: run.by_question(name) for name in ("answers", "plans", "evidence", "usage")}
+    tables = {name: run.by_question(name) for name in ("answers", "trace", "usage")}
     views = []
     for number, vote in enumerate(run.tables["votes"][: limits.questions], 1):
         key = vote["question_id"]
@@ -275,8 +282,7 @@ def view_questions(
                 outcome=_outcome(vote["is_blank"], truth),
                 truth=truth,
                 citations=documents.cite(vote["ref_ids"]),
-                plans=tables["plans"].get(key, []),
-                evidence=_evidence(vote, tables["evidence"].get(key, []), truth, places, limits),
+                steps=_steps(vote, tables["trace"].get(key, []), truth, places, limits),
                 members=members,
                 groups=groups,
             )
@@ -291,7 +297,9 @@ def _truth(question_id: str, gold: Gold | None, given: Submission, documents: Do
     known = dict(zip(row.ref_ids, row.ref_urls, strict=False)) if len(row.ref_ids) == len(row.ref_urls) else {}
     own = Documents(documents.titles, {**known, **documents.urls})
     scores = {metric: rows[question_id] for metric, rows in gold.scores.items()}
-    return Truth(row, own.cite(row.ref_ids), scores, classify(row, given.rows[question_id]))
+    metric = gold.metrics[0]
+    error = metric.classify(row, given.rows[question_id]) if metric.classify is not None else None
+    return Truth(row, own.cite(row.ref_ids), metric, scores, error)
 
 
 def _outcome(abstains: bool, truth: Truth | None) -> str:
@@ -299,7 +307,7 @@ def _outcome(abstains: bool, truth: Truth | None) -> str:
         return ABSTAINED
     if truth is None:
         return ANSWERED
-    if not truth.scores["wattbot"].is_right:
+    if not truth.headline.is_right:
         return WRONG
     return RIGHT if truth.error is None else REFS_DIFFER
 
@@ -309,7 +317,8 @@ def _member_outcome(row: Row, truth: Truth | None) -> str:
         return ABSTAINED
     if truth is None:
         return ANSWERED
-    return RIGHT if wattbot_value(truth.row.answer_value, row["answer_value"]) else WRONG
+    given = SubmissionRow(truth.row.question_id, answer_value=row["answer_value"], ref_ids=tuple(row["ref_ids"]))
+    return RIGHT if truth.metric.score_question(truth.row, given).is_right else WRONG
 
 
 def _members(
@@ -318,7 +327,7 @@ def _members(
     places = _group_places(vote, answers, is_exact=compat is not None)
     members = []
     for row, place in zip(answers, places, strict=True):
-        calls = [call for call in usage if call["member"] == row["member"] and call["role"] == "answer"]
+        calls = [call for call in usage if call["member"] == row["member"]]
         prompt, completion = (sum(call[f"{kind}_tokens"] for call in calls) for kind in ("prompt", "completion"))
         members.append(Member(row, place, _member_outcome(row, truth), prompt, completion))
     return tuple(members), _groups(vote, members)
@@ -347,19 +356,22 @@ def _groups(vote: Row, members: Sequence[Member]) -> tuple[Group, ...]:
     return tuple(groups)
 
 
-def _evidence(
-    vote: Row, rows: Sequence[Row], truth: Truth | None, places: Places, limits: Limits
-) -> tuple[EvidenceList, ...]:
+def _steps(vote: Row, rows: Sequence[Row], truth: Truth | None, places: Places, limits: Limits) -> tuple[Step, ...]:
     cited = {ref.lower() for ref in vote["ref_ids"]}
     gold = {ref.lower() for ref in truth.row.ref_ids} - {BLANK} if truth is not None else set()
 
-    def view(row: Row) -> Match:
+    def view(row: Row) -> StepItem:
+        if row["node_id"] is None:
+            return StepItem(row, (), None, excerpt(Place(()), row["text"], limits.match_chars, 0), False, False)
         place = places.find(row["node_id"], row["text"])
         shown = excerpt(place, row["text"], limits.match_chars, limits.around_chars)
-        doc_id = row["doc_id"].lower()
-        return Match(row, place.path, place.page, shown, doc_id in cited, doc_id in gold)
+        doc_id = (row["doc_id"] or "").lower()
+        return StepItem(row, place.path, place.page, shown, doc_id in cited, doc_id in gold)
 
     return tuple(
-        EvidenceList(member, attempt, n_matches, tuple(view(row) for row in shown))
-        for member, attempt, shown, n_matches in shown_evidence(rows, limits.evidence)
+        Step(
+            *(step, member, attempt, len(own), tuple(view(row) for row in shown)),
+            tuple(dict.fromkeys(row["error"] for row in own if row["error"])),
+        )
+        for (step, member, attempt), shown, own in shown_steps(rows, limits.evidence)
     )

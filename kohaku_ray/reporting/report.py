@@ -5,29 +5,31 @@ from __future__ import annotations
 import os
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import jinja2
 
 from kohaku_ray.errors import DataError
-from kohaku_ray.evaluation.metrics import find_metric
+from kohaku_ray.evaluation.metrics import DEFAULT_METRIC, find_metric
 from kohaku_ray.evaluation.report import ScoreReport, run_score
+from kohaku_ray.files import publish
 from kohaku_ray.index.store import Index
 from kohaku_ray.reporting.charts import Chart, charts
 from kohaku_ray.reporting.excerpts import Places, open_index
-from kohaku_ray.reporting.files import RunFiles, publish, read_run
 from kohaku_ray.reporting.page import page_environment
 from kohaku_ray.reporting.questions import (
-    SHARED,
     Documents,
     Gold,
     Limits,
     QuestionView,
-    shown_evidence,
+    shown_steps,
     view_questions,
 )
 from kohaku_ray.reporting.text import cut
+from kohaku_ray.runs.directory import own_truth
+from kohaku_ray.runs.files import RunFiles, read_run
 from kohaku_ray.runs.spending import spent
+from kohaku_ray.runs.tables import SHARED
 from kohaku_ray.submissions import read_submission
 
 LIMITS = (
@@ -63,7 +65,7 @@ class _Inputs:
     notes: Sequence[str]
 
 
-def write_report(run: str, truth: str | None, output: str | None = None) -> str:
+def write_report(run: str, truth: str | None = None, output: str | None = None) -> str:
     """Write a run's page: one HTML file that needs nothing beside it and runs no script.
 
     Everything that came from documents, questions and models is escaped, and what is invisible in it is shown. The
@@ -71,7 +73,7 @@ def write_report(run: str, truth: str | None, output: str | None = None) -> str:
 
     Args:
         run: The run's directory.
-        truth: A CSV with gold answers; None, or one without any: the page has no scores.
+        truth: A CSV with gold answers; None: the run's own question file. Without any the page has no scores.
         output: Where the page goes; None: ``report.html`` in the run's directory.
 
     Returns:
@@ -80,7 +82,7 @@ def write_report(run: str, truth: str | None, output: str | None = None) -> str:
     Raises:
         DataError: The run has not finished, a file is damaged or missing, or the page cannot be written.
     """
-    inputs = _gather(read_run(run), truth)
+    inputs = _gather(read_run(run), own_truth(run) if truth is None else truth)
     target = output if output is not None else f"{inputs.run.path}/report.html"
     page = b""
     for limits in LIMITS:
@@ -94,7 +96,7 @@ def write_report(run: str, truth: str | None, output: str | None = None) -> str:
 def _gather(run: RunFiles, truth: str | None) -> _Inputs:
     gold, report, why_unscored = _scores(run, truth)
     index, why_no_index = open_index(_index_paths(run))
-    notes = [note for note in (_floor(run), _unfinished(run), why_unscored) if note]
+    notes = [note for note in (_baseline(run), _unfinished(run), why_unscored) if note]
     if index is None:
         notes.append(f"The index cannot be read, so matches are shown without their paragraphs: {why_no_index}")
     return _Inputs(run, gold, report, _documents(run, index), index, notes)
@@ -113,10 +115,12 @@ def _scores(run: RunFiles, truth: str | None) -> tuple[Gold | None, ScoreReport 
         return None, None, f"Nothing is scored, {name} is no truth file: {error}"
     if not any(row.answer_value for row in given.rows.values()):
         return None, None, f"Nothing is scored: {name} has no gold answers."
-    names = ("wattbot", "kaggle")
-    scores = {name: {row.question_id: row for row in find_metric(name).score(given, run.submission)} for name in names}
-    report = run_score(truth, [f"{run.path}/submission.csv"], names, errors=True)
-    return Gold(given, scores), report, ""
+    names, limit = run.fact("metrics", [DEFAULT_METRIC]), run.fact("limit")
+    given = replace(given, rows=dict(list(given.rows.items())[:limit]))
+    metrics = tuple(map(find_metric, names))
+    scores = {one.name: {row.question_id: row for row in one.score(given, run.submission)} for one in metrics}
+    report = run_score(truth, [f"{run.path}/submission.csv"], names, errors=True, limit=limit)
+    return Gold(given, metrics, scores), report, ""
 
 
 def _index_paths(run: RunFiles) -> list[str]:
@@ -125,10 +129,12 @@ def _index_paths(run: RunFiles) -> list[str]:
     return [*([configured] if isinstance(configured, str) else []), f"{run.path}/index"]
 
 
-def _floor(run: RunFiles) -> str:
-    if run.setting("deployments", str(run.setting("generation", "model")), "kind") != "extractive":
+def _baseline(run: RunFiles) -> str:
+    baselines, n = run.fact("baselines", []), run.fact("n_answering", 0)
+    if not baselines:
         return ""
-    return "Answered by the extractive backend: no language model, but a floor to compare models with."
+    who = "Answered" if len(baselines) == n else f"Members of {', '.join(baselines)} are answered"
+    return f"{who} by the extractive backend: no language model, but a baseline to compare models with."
 
 
 def _unfinished(run: RunFiles) -> str:
@@ -187,9 +193,10 @@ def _charts(inputs: _Inputs, limits: Limits, views: Sequence[QuestionView]) -> l
 def _shown_nodes(run: RunFiles, limits: Limits) -> list[str]:
     return [
         row["node_id"]
-        for rows in run.by_question("evidence").values()
-        for _, _, shown, _ in shown_evidence(rows, limits.evidence)
+        for rows in run.by_question("trace").values()
+        for _, shown, _ in shown_steps(rows, limits.evidence)
         for row in shown
+        if row["node_id"] is not None
     ]
 
 
@@ -201,9 +208,11 @@ def _environment(limits: Limits) -> jinja2.Environment:
 
 def _header(run: RunFiles) -> list[tuple[str, str]]:
     """The facts at the top of the page."""
-    models = run.setting("ensemble", "models") or [run.setting("generation", "model")]
-    named = ", ".join(f"{model} ({run.setting('deployments', str(model), 'kind')})" for model in models)
-    planner, stop = run.setting("generation", "planner_model"), run.setting("ensemble", "stop")
+    models: Mapping[str, list[str]] = run.fact("models", {})
+    lead = run.fact("lead", "answer")
+    named = ", ".join(models.get(lead, ["not known"]))
+    others = "".join(f"; {role} {', '.join(own)}" for role, own in models.items() if own != models.get(lead))
+    stop = run.setting("ensemble", "early_stop")
     answers, usage = run.tables["answers"], run.tables["usage"]
     n_errors = sum(row["error"] is not None for row in answers)
     prompt, completion = (sum(row[f"{kind}_tokens"] for row in usage) for kind in ("prompt", "completion"))
@@ -211,10 +220,10 @@ def _header(run: RunFiles) -> list[tuple[str, str]]:
     seconds = run.facts.get("wall_s")
     versions = run.facts.get("versions")
     known = versions.items() if isinstance(versions, Mapping) else ()
-    scope = "plan and evidence shared" if run.setting("ensemble", "scope") == "answer" else "each plans for itself"
+    scope = "evidence shared" if run.setting("ensemble", "scope") == "answer" else "each prepares for itself"
     return [
-        ("System", str(run.setting("system"))),
-        ("Model" if len(models) == 1 else "Models", named + (f", planner {planner}" if planner else "")),
+        ("System", str(run.fact("system", run.setting("system")))),
+        ("Models", named + others),
         ("Questions", f"{len(run.tables['votes']):,}"),
         ("Members", f"{run.setting('ensemble', 'members')}, {scope}"),
         ("Vote", f"{strategy}, {'blanks ignored' if ignores else 'blanks vote'}"),

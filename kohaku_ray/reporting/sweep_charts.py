@@ -37,7 +37,7 @@ class Paid:
         cell: The setting.
         name: Its table and labels.
         group: What its point is coloured by.
-        cost: Mean over its runs, a question.
+        cost: Mean over its runs, per question.
         score: Mean over its seeds.
     """
 
@@ -121,11 +121,11 @@ def cost_chart(points: Sequence[Paid], unit: str) -> Chart:
     svg = frontier(
         groups,
         [(step.cost, step.score, str(at)) for at, step in enumerate(steps, 1)],
-        x_label=f"{unit} a question (log scale)",
+        x_label=f"{unit} per question (log scale)",
         y_label=_SCORE,
-        label=cut(f"Score against {unit} a question. Nothing as cheap scores more than: {said}", _SAID_CHARS),
+        label=cut(f"Score against {unit} per question. Nothing as cheap scores more than: {said}", _SAID_CHARS),
     )
-    note = "A point a setting, mean over its runs; the line joins those that score more than everything as cheap."
+    note = "One point per setting, mean over its runs; the line joins those that score more than everything as cheap."
     return _chart(f"Score against {unit}", note, svg)
 
 

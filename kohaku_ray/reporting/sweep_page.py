@@ -13,8 +13,8 @@ from kohaku_ray.errors import DataError
 from kohaku_ray.evaluation.comparing import Comparison
 from kohaku_ray.evaluation.grid import Run, Sweep, TableCell
 from kohaku_ray.evaluation.metrics import Metric
+from kohaku_ray.files import publish
 from kohaku_ray.reporting.charts import Chart
-from kohaku_ray.reporting.files import publish
 from kohaku_ray.reporting.page import page_environment
 from kohaku_ray.reporting.sweep_charts import cost_chart, error_chart, paid, stair, table_charts
 from kohaku_ray.reporting.sweep_errors import ErrorCounts, count_all, count_by, examples, facts_of

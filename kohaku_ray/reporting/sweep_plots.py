@@ -158,11 +158,11 @@ def error_bars(
 def share_bars(
     names: Sequence[str], series: Mapping[str, Sequence[float]], colours: Mapping[str, str], *, x_label: str, label: str
 ) -> str:
-    """Draw shares of 1 one after another, a bar a name, from the top.
+    """Draw shares of 1 one after another, one bar per name, from the top.
 
     Args:
         names: Names of the bars, at least one.
-        series: One share a bar, by name; series of zeros are left out.
+        series: One share per bar, by name; series of zeros are left out.
         colours: Colour by name.
         x_label: What the whole is.
         label: The plot in words.

@@ -71,7 +71,7 @@ def as_latex(stats: TableStats) -> str:
 
 
 def as_csv(stats: TableStats) -> str:
-    """Write a line a cell with all that is known of it; what is not known is empty.
+    """Write one line per cell with all that is known of it; what is not known is empty.
 
     A part of the score, an axis or a measure that is called like a figure is written with ``part``, ``axis`` or
     ``measure`` before its name.

@@ -14,8 +14,8 @@ from typing import Any
 from markupsafe import Markup
 
 from kohaku_ray.errors import DataError
+from kohaku_ray.files import publish
 from kohaku_ray.reporting.charts import Chart
-from kohaku_ray.reporting.files import publish
 from kohaku_ray.reporting.page import page_environment
 from kohaku_ray.reporting.plots import PALETTE, drawing, grouped_bars, legend_name, new_figure, svg_text
 

@@ -8,10 +8,10 @@ from dataclasses import dataclass
 import numpy as np
 
 from kohaku_ray.index.hits import Hits
-from kohaku_ray.records import Question, Reply
+from kohaku_ray.records import Question, TraceRow
 from kohaku_ray.retrieval.append import append_lexical
 from kohaku_ray.retrieval.deduplicate import Dedup, deduplicate
-from kohaku_ray.retrieval.fusion import Normalise, Ranked, Strategy, rerank
+from kohaku_ray.retrieval.fusion import Normalise, Ranked, Strategy, fuse
 from kohaku_ray.tree.nodes import NodeTable
 
 
@@ -25,8 +25,7 @@ class Evidence:
         dense: Vector search's hits, one ``Hits`` a query at the deepest ``k``; rows of ``nodes``.
         lexical: BM25's hits, one ``Hits`` a query, or none at all; rows of ``nodes``.
         nodes: The matches and the text around them.
-        plan: What the planner replied; None where it was not asked or failed.
-        plan_error: Why the plan could not be used; None where it could.
+        trace: What happened on the way.
     """
 
     question: Question
@@ -34,8 +33,7 @@ class Evidence:
     dense: tuple[Hits, ...]
     lexical: tuple[Hits, ...]
     nodes: NodeTable
-    plan: Reply | None = None
-    plan_error: str | None = None
+    trace: tuple[TraceRow, ...] = ()
 
 
 def rank(
@@ -57,15 +55,15 @@ def rank(
         evidence: Lists at least ``top_k`` deep, unless the index or the threshold gave no more.
         top_k: Matches of each query at this depth.
         top_k_final: Dense matches kept; None: all.
-        strategy: See ``rerank``.
-        normalise: See ``rerank``.
-        alpha: See ``rerank``.
+        strategy: See ``fuse``.
+        normalise: See ``fuse``.
+        alpha: See ``fuse``.
         dedup: See ``deduplicate``.
         bm25_top_k: See ``append_lexical``; 0: none.
     """
     lists = [hits.prefix(top_k) for hits in evidence.dense]
     parent = evidence.nodes.parent
-    dense = deduplicate(rerank(lists, strategy, normalise, alpha), dedup, parent)
+    dense = deduplicate(fuse(lists, strategy, normalise, alpha), dedup, parent)
     kept = dense.take(np.arange(len(dense))[:top_k_final])
     return append_lexical(kept, evidence.lexical, bm25_top_k, dedup, parent)
 

@@ -49,7 +49,7 @@ class Ranked:
         )
 
 
-def rerank(lists: Sequence[Hits], strategy: Strategy, normalise: Normalise = "max", alpha: float = 0.4) -> Ranked:
+def fuse(lists: Sequence[Hits], strategy: Strategy, normalise: Normalise = "max", alpha: float = 0.4) -> Ranked:
     """Order what several queries found; ties go to the earlier first occurrence, query by query.
 
     Frequency is counted over the lists as they come, before any deduplication (after it, it would be 1 throughout).

@@ -2,14 +2,11 @@
 
 from __future__ import annotations
 
-import os
-
-from kohaku_ray.config import Config, load_config
-from kohaku_ray.engine.jobs.answer import AnswerSummary
-from kohaku_ray.runs.sources import resolve
+from kohaku_ray.config import Config
 from kohaku_ray.errors import DataError
 from kohaku_ray.evaluation.report import ScoreReport, render, run_score
-from kohaku_ray.reporting.report import write_report
+from kohaku_ray.runs.sources import resolve
+from kohaku_ray.runs.summary import AnswerSummary
 
 
 def describe_run(config: Config, summary: AnswerSummary) -> str:
@@ -19,7 +16,8 @@ def describe_run(config: Config, summary: AnswerSummary) -> str:
     n_answers, n_full = summary.n_answers, summary.n_questions * config.ensemble.members
     parts = [
         f"{summary.n_questions} questions × {config.ensemble.members} members in {summary.wall_s:.1f} s: "
-        f"{n_calls} model calls ({calls['made']} made, {calls['ledger']} from the ledger, {calls['joined']} shared)"
+        f"{n_calls} model calls ({calls['made']} made, {calls['ledger']} from the ledger, "
+        f"{calls['joined']} in flight elsewhere)"
     ]
     if n_answers < n_full:
         saved = n_full - n_answers
@@ -27,17 +25,21 @@ def describe_run(config: Config, summary: AnswerSummary) -> str:
     if summary.spent.get("prompt_tokens"):
         parts.append(_spent(summary))
     if any(deployment.kind == "extractive" for deployment in config.answering_deployments.values()):
-        parts.append("answered by the extractive backend: no model, a floor to compare models with")
+        parts.append("answered by the extractive backend: no model, a baseline to compare models with")
     if summary.n_member_errors:
         parts.append(
             f"{summary.n_member_errors} of {n_answers} answers carry an error (column `error` of answers.parquet); "
             f"{summary.n_questions_in_error} questions have no answer without one"
         )
+    if summary.n_unanswered:
+        parts.append(f"{summary.n_unanswered} model calls got no reply: repeat the command to make them again")
+    elif summary.n_member_errors:
+        parts.append("those replies are recorded: `kohaku-ray answer CONFIG --retry errors` asks for them again")
     report = score_run(config, summary.run)
     if report is not None:
         parts.append(render(report))
     parts.append(
-        f"outputs in {summary.run}: submission.csv, answers.parquet, votes.parquet, plans.parquet, evidence.parquet, "
+        f"outputs in {summary.run}: submission.csv, answers.parquet, votes.parquet, trace.parquet, "
         f"usage.parquet\n`kohaku-ray show {summary.run} QUESTION_ID` shows how one was answered"
     )
     return "\n\n".join(parts)
@@ -70,19 +72,6 @@ def score_run(config: Config, run: str) -> ScoreReport | None:
     if not truth.endswith(".csv"):
         return None
     try:
-        return run_score(truth, [f"{run}/submission.csv"], ("wattbot", "kaggle"), limit=config.questions.limit)
+        return run_score(truth, [f"{run}/submission.csv"], config.declaration.metrics, limit=config.questions.limit)
     except DataError:
         return None
-
-
-def write_run_report(run: str, truth: str | None = None, output: str | None = None) -> str:
-    """Write a run's page and return its path; gold answers come from the run's own question file unless named.
-
-    Raises:
-        DataError: The run has not finished, or a file cannot be read or written.
-    """
-    if truth is None:
-        config = load_config(f"{run}/config.yaml") if os.path.exists(f"{run}/config.yaml") else Config()
-        questions = resolve(config.questions.path)
-        truth = questions if questions.endswith(".csv") and os.path.exists(questions) else None
-    return write_report(run, truth, output)

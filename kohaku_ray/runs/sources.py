@@ -10,9 +10,11 @@ from typing import Any
 
 from kohaku_ray import sample
 from kohaku_ray.config import Config
-from kohaku_ray.config.schema import Deployment, OpenAIConfig, VllmConfig
+from kohaku_ray.config.schema import CrossEncoderConfig, Deployment, OpenAIConfig, VllmConfig
 from kohaku_ray.documents.parse import find_files, read_bytes
 from kohaku_ray.errors import DataError
+from kohaku_ray.questions import read_questions
+from kohaku_ray.records import Question
 
 SAMPLE = "sample:"
 """Prefix of a path inside the package's own collection."""
@@ -25,7 +27,7 @@ def resolve_paths(config: Config) -> Config:
         "index": config.index.model_copy(update={"path": _absolute(config.index.path)}),
         "ledger": config.ledger.model_copy(update={"path": _absolute(config.ledger.path)}),
         "questions": config.questions.model_copy(update={"path": _absolute(config.questions.path)}),
-        "generation": config.generation.model_copy(update={"prompts": _absolute(config.generation.prompts)}),
+        "prompts": _absolute(config.prompts),
         "documents": config.documents.model_copy(
             update={
                 "paths": tuple(_absolute(path) for path in config.documents.paths),
@@ -40,7 +42,7 @@ def resolve_paths(config: Config) -> Config:
 
 
 def _local(deployment: Deployment) -> Deployment:
-    if isinstance(deployment, VllmConfig):
+    if isinstance(deployment, (VllmConfig, CrossEncoderConfig)):
         return deployment.model_copy(update={"model": _local_model(deployment.model)})
     if isinstance(deployment, OpenAIConfig) and deployment.tokenizer is not None:
         return deployment.model_copy(update={"tokenizer": _local_model(deployment.tokenizer)})
@@ -69,6 +71,16 @@ def read_source(path: str) -> tuple[str, bytes]:
     """
     where = resolve(path)
     return where, read_bytes(where)
+
+
+def questions_of(config: Config) -> list[Question]:
+    """Read the questions a run answers.
+
+    Raises:
+        DataError: The file cannot be used.
+    """
+    name, data = read_source(config.questions.path)
+    return read_questions(name, data, config.questions.limit, config.declaration.columns)
 
 
 def find_sources(config: Config) -> list[str]:

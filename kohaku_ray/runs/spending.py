@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from kohaku_ray.reporting.files import Row
+from kohaku_ray.runs.files import Row
 
 
 @dataclass(frozen=True, slots=True)

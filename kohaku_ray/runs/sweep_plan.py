@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 import functools
-import hashlib
 import json
 import os
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -15,22 +14,15 @@ from kohaku_ray import __version__
 from kohaku_ray.config import Config
 from kohaku_ray.config.schema import Deployment, OpenAIConfig
 from kohaku_ray.config.sweep import MEMBERS, LoadedSweep, PoolConfig, Setting, TableConfig
-from kohaku_ray.engine.jobs.answer import questions_of
-from kohaku_ray.engine.cluster import cluster_address, deployment_demand, local_gpus
-from kohaku_ray.runs.directory import TABLES
-from kohaku_ray.engine.ledger.segments import SegmentStore
-from kohaku_ray.engine.serving.applications import check_deployment, model_identity, models_of
-from kohaku_ray.runs.sources import resolve_paths, find_sources, read_source, resolve
-from kohaku_ray.engine.actors.tools import chat_request, index_settings
+from kohaku_ray.digests import digest, digest_text
 from kohaku_ray.errors import ConfigError, ConflictError, DataError
-from kohaku_ray.generation.prompts import Prompts
-from kohaku_ray.generation.schema import plan_schema
-from kohaku_ray.generation.seeds import request_key, seed_for
 from kohaku_ray.index.store import Index
-from kohaku_ray.records import Question
+from kohaku_ray.runs.demand import cluster_address, deployment_demand, local_gpus
+from kohaku_ray.runs.deployments import check_deployment, model_identity
+from kohaku_ray.runs.indexes import index_settings
+from kohaku_ray.runs.sources import find_sources, read_source, resolve, resolve_paths
+from kohaku_ray.runs.tables import SCHEMAS
 from kohaku_ray.submissions import Submission, read_submission
-
-DIGEST_BYTES = 8
 
 
 @dataclass(frozen=True, slots=True)
@@ -129,7 +121,7 @@ def is_finished(run: str) -> bool:
         facts = json.loads(Path(run, "run.json").read_text(encoding="utf-8"))
     except (OSError, ValueError):
         return False
-    files = ("config.yaml", "submission.csv", *(f"{name}.parquet" for name in TABLES))
+    files = ("config.yaml", "submission.csv", *(f"{name}.parquet" for name in SCHEMAS))
     whole = all(os.path.exists(f"{run}/{name}") for name in files)
     return whole and facts.get("status") == "finished" and not facts.get("n_unanswered")
 
@@ -184,7 +176,7 @@ class _Planner:
         if pool.members is None:
             return PlannedCell(cell_id, setting.at), config
         whole = Setting(
-            {}, {MEMBERS: pool.members, "ensemble.stop": "never", "ensemble.waves": None, "ensemble.vote": {}}
+            {}, {MEMBERS: pool.members, "ensemble.early_stop": "never", "ensemble.waves": None, "ensemble.vote": {}}
         )
         _, run_id = self._add(self._loaded.config(table, whole, seed))
         return PlannedCell(cell_id, setting.at, {seed: run_id}), config
@@ -225,12 +217,13 @@ class _Planner:
 
     def _inputs(self, config: Config) -> dict[str, str]:
         """Digests of the files a run reads."""
-        documents, questions, prompts = config.documents, config.questions.path, config.generation.prompts
+        documents, questions, prompts = config.documents, config.questions.path, config.prompts
+        system = config.declaration
         return {
             "documents": self._once(("documents", documents, questions), lambda: _files(find_sources(config))),
             "metadata": self._once(("file", documents.metadata), lambda: _file(documents.metadata)),
             "questions": self._once(("file", questions), lambda: _file(questions)),
-            "prompts": self._once(("prompts", prompts), lambda: Prompts(prompts).digest),
+            "prompts": self._once(("prompts", system.name, prompts), lambda: system.prompts(prompts).digest),
         }
 
     def _once(self, key: tuple[Any, ...], compute: Callable[[], Any]) -> Any:
@@ -252,26 +245,31 @@ def _check_here(config: Config, name: str, deployment: Deployment) -> None:
 
 def _what_decides(inputs: Mapping[str, Any], config: Config) -> dict[str, Any]:
     """Everything that a run's outputs depend on but its seed: not where files lie or who computes."""
-    asked = [config.deployment_of(member) for member in range(config.ensemble.members)]
-    names = list(dict.fromkeys(asked))
+    uses = config.uses
+    numbers = range(config.ensemble.members)
+    members = [{role: asdict(config.role(role, member)) for role in uses.roles} for member in numbers]
+    names = list(dict.fromkeys(played["model"] for member in members for played in member.values()))
+    for member in members:
+        for played in member.values():
+            played["model"] = names.index(played["model"])
     return {
         **inputs,
         "version": __version__,
-        "system": config.system,
+        "system": config.declaration.name,
         "limit": config.questions.limit,
-        "retrieval": config.retrieval.model_dump(mode="json"),
-        "generation": config.generation.model_dump(mode="json", exclude={"model", "planner_model", "prompts"}),
+        "settings": config.settings.model_dump(mode="json", exclude={"cross_encoder"}),
         "ensemble": config.ensemble.model_dump(mode="json", exclude={"models"}),
-        "answers": [_model(config.deployments[name]) for name in names],
-        "members": [names.index(name) for name in asked],
-        "plans": _model(config.deployments[config.planner]) if config.retrieval.queries > 1 else None,
+        "models": [model_parts(config.deployments[name]) for name in names],
+        "members": members,
+        "cross_encoder": uses.cross_encoder and model_identity(config.deployments[uses.cross_encoder]),
     }
 
 
-def _model(deployment: Deployment) -> list[Any]:
+def model_parts(deployment: Deployment) -> list[Any]:
+    """Name a deployment by everything that decides what it is shown and what it replies."""
     # What counts tokens decides what is shown; a vLLM model's own tokenizer belongs to its identity.
     counts = [deployment.tokenizer, deployment.revision] if isinstance(deployment, OpenAIConfig) else []
-    return [model_identity(deployment), deployment.window_tokens, *counts]
+    return [model_identity(deployment), deployment.window_tokens, *counts]  # type: ignore[union-attr]
 
 
 def _files(paths: Sequence[str]) -> str:
@@ -279,157 +277,7 @@ def _files(paths: Sequence[str]) -> str:
 
 
 def _file(path: str | None) -> str:
-    return "" if path is None else hashlib.blake2b(read_source(path)[1], digest_size=DIGEST_BYTES).hexdigest()
-
-
-def digest(value: Any) -> str:
-    """Name plain values by their canonical JSON: 16 hexadecimal characters."""
-    text = json.dumps(value, sort_keys=True, separators=(",", ":"), ensure_ascii=True, allow_nan=False)
-    return hashlib.blake2b(text.encode(), digest_size=DIGEST_BYTES).hexdigest()
-
-
-@dataclass(frozen=True, slots=True)
-class Estimate:
-    """What a sweep will ask, as far as it can be known before retrieval.
-
-    Attributes:
-        n_plans: Distinct plan calls.
-        n_plans_recorded: How many of them the ledger holds.
-        n_answers: Distinct answer calls when no answer is blank.
-        n_answers_most: The same when every retry is used.
-        n_asked: Plan and answer calls of all runs when no answer is blank.
-        n_recorded: Replies in the ledger, of whatever runs.
-        prompt_tokens: Of the distinct answer calls, when no answer is blank: their number times the budget.
-    """
-
-    n_plans: int
-    n_plans_recorded: int
-    n_answers: int
-    n_answers_most: int
-    n_asked: int
-    n_recorded: int
-    prompt_tokens: int
-
-    @property
-    def share_distinct(self) -> float:
-        """Share of the calls asked that no other run asks too."""
-        return (self.n_plans + self.n_answers) / self.n_asked if self.n_asked else 1.0
-
-
-def estimate(plan: Plan) -> Estimate:
-    """Count a sweep's model calls without making one.
-
-    Plans are counted by their keys. What a run shows the answering model follows from its plans, so answers are counted
-    by what decides their prompts: runs that agree in it ask the same.
-
-    Raises:
-        DataError: Questions or ledger cannot be read.
-    """
-    plans: dict[str, set[str]] = {}
-    answers: dict[str, tuple[int, int, int]] = {}
-    n_asked = 0
-    for config in plan.runs.values():
-        questions = questions_of(config)
-        members, retries = config.ensemble.members, config.generation.max_retries
-        keys = _plan_keys(config, questions)
-        plans.setdefault(config.ledger.path, set()).update(keys)
-        n_asked += len(keys) + len(questions) * members
-        for name in dict.fromkeys(config.deployment_of(member) for member in range(members)):
-            n_members = sum(config.deployment_of(member) == name for member in range(members))
-            shown = _what_is_shown(config, name)
-            budget = config.retrieval.max_context_tokens or config.deployments[name].window_tokens
-            least, most, tokens = answers.get(shown, (0, 0, 0))
-            n = len(questions) * n_members
-            answers[shown] = (max(least, n), max(most, n * (retries + 1)), max(tokens, n * budget))
-    recorded = {path: set(_recorded(path)) for path in plans}
-    return Estimate(
-        n_plans=sum(map(len, plans.values())),
-        n_plans_recorded=sum(len(keys & recorded[path]) for path, keys in plans.items()),
-        n_answers=sum(least for least, _, _ in answers.values()),
-        n_answers_most=sum(most for _, most, _ in answers.values()),
-        n_asked=n_asked,
-        n_recorded=sum(map(len, recorded.values())),
-        prompt_tokens=sum(tokens for _, _, tokens in answers.values()),
-    )
-
-
-def _plan_keys(config: Config, questions: Sequence[Question]) -> list[str]:
-    """Keys of a run's plan calls, one for each question and planning member."""
-    n = config.retrieval.queries
-    if n == 1:
-        return []
-    prompts = Prompts(config.generation.prompts)
-    model = models_of(config, dict.fromkeys(config.deployments, ""), 0)["plan"]
-    planning = range(config.ensemble.members if config.ensemble.scope == "question" else 1)
-    keys = []
-    for question in questions:
-        prompt = prompts.plan(question, n)
-        for member in planning:
-            seed = seed_for(config.seed, question.question_id, member, 0, "plan")
-            keys.append(request_key(chat_request(model, prompt, seed, plan_schema(n))))
-    return keys
-
-
-def _what_is_shown(config: Config, name: str) -> str:
-    """Name all that decides what a member of a deployment is asked, but the question and the attempt."""
-    exclude = {"max_retries", "model", "planner_model", "prompts"}
-    return digest(
-        {
-            "index": config.index.path,
-            "questions": config.questions.model_dump(mode="json"),
-            "retrieval": config.retrieval.model_dump(mode="json"),
-            "generation": config.generation.model_dump(mode="json", exclude=exclude),
-            "prompts": config.generation.prompts,
-            "model": _model(config.deployments[name]),
-            "planner": _model(config.deployments[config.planner]),
-            "scope": config.ensemble.scope,
-            "seed": config.seed,
-            "ledger": config.ledger.path,
-        }
-    )
-
-
-def _recorded(path: str) -> list[str]:
-    return list(SegmentStore(path).load(lambda _: True).entries)
-
-
-def describe_plan(plan: Plan) -> str:
-    """Lay out what a sweep will do, for ``--dry-run``.
-
-    Raises:
-        DataError: Questions or ledger cannot be read.
-    """
-    lines = [_described(table, plan.loaded.sweep.seeds) for table in plan.tables]
-    cells = [cell for table in plan.tables for cell in table.cells]
-    n_finished, found = len(plan.finished), estimate(plan)
-    n_there = sum(map(is_there, plan.indexes))
-    lines += [
-        "",
-        f"cells     {len(cells)}, {sum(bool(cell.reason) for cell in cells)} skipped; "
-        f"{len(plan.runs)} distinct runs, {n_finished} finished",
-        f"indexes   {len(plan.indexes)}: {n_there} there, {len(plan.indexes) - n_there} to build",
-        f"plans     {found.n_plans:,} distinct calls, {found.n_plans_recorded:,} in the ledger",
-        f"answers   {found.n_answers:,} distinct calls, up to {found.n_answers_most:,} with every retry",
-        f"asked     {found.n_asked:,} calls before retries, {found.share_distinct:.0%} of them distinct",
-        f"ledger    {found.n_recorded:,} replies; which answers are among them shows when their plans are there",
-        f"tokens    at most {found.prompt_tokens:,} of context in the distinct answers before retries",
-    ]
-    reasons: dict[str, list[str]] = {}
-    for table in plan.tables:
-        for cell in table.cells:
-            if cell.reason:
-                reasons.setdefault(cell.reason, []).append(f"{table.table.name} ({', '.join(cell.at.values())})")
-    lines += ["", *(f"skipped   {', '.join(where)}: {reason}" for reason, where in reasons.items())] if reasons else []
-    return "\n".join(lines)
-
-
-def _described(planned: PlannedTable, seeds: Sequence[int]) -> str:
-    table = planned.table
-    axes = " × ".join(f"{name} ({', '.join(labels)})" for name, labels in table.labels().items())
-    n_skipped = sum(bool(cell.reason) for cell in planned.cells)
-    skipped = f", {n_skipped} skipped" if n_skipped else ""
-    repeats = f"{len(seeds)} seeds" if table.pool is None else f"{table.subsamples} subsamples, no new calls"
-    return f"{table.name:<20}{len(planned.cells):>5} cells, {repeats}{skipped}: {axes}"
+    return "" if path is None else digest_text(read_source(path)[1])
 
 
 def is_there(path: str) -> bool:

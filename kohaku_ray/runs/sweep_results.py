@@ -350,7 +350,7 @@ def _recorded(config: Config, question_ids: Sequence[str]) -> tuple[list[list[Ba
 
 
 def ballots_of(files: Sequence[Submission], question_ids: Sequence[str]) -> tuple[list[list[Ballot]], list[str]]:
-    """A ballot a question and file, blank where the file lacks the question, and the unit most files give."""
+    """One ballot per question and file, blank where the file lacks the question, and the unit most files give."""
     rows = [[file.rows.get(key) for file in files] for key in question_ids]
     table = [[Ballot(one.answer_value, one.ref_ids) if one else Ballot(is_blank=True) for one in row] for row in rows]
     given = [[one.answer_unit for one in row if one and not is_blank(one.answer_unit)] for row in rows]

@@ -1,41 +1,103 @@
-"""What a system is, and what it hands back beside the prediction."""
+"""What a system is: one declaration and two async functions.
+
+The engine, the pages, the sweeps and the checks read the declaration and nothing else.
+"""
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from typing import Protocol, TypeVar
+from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, Literal, Protocol
 
-from kohaku_ray.config.schema import Config
-from kohaku_ray.records import Prediction, Question, Reply
-from kohaku_ray.retrieval.context import Match
+from kohaku_ray.ensemble.vote import Ballot
+from kohaku_ray.errors import ConfigError
+from kohaku_ray.generation.backends import Backend
+from kohaku_ray.generation.prompts import Prompt, Prompts, read_templates
+from kohaku_ray.index.views import View
+from kohaku_ray.questions import QuestionColumns
+from kohaku_ray.records import Prediction, Question, TraceRow
+from kohaku_ray.settings import Section
 from kohaku_ray.systems.tools import Tools
 
-E = TypeVar("E")
+__all__ = ["Answer", "Ask", "Depth", "Role", "System", "Traced", "Uses", "View", "ballot_of"]
+
+Stage = Literal["prepare", "answer"]
 
 
 @dataclass(frozen=True, slots=True)
-class Attempt:
-    """One attempt at an answer: what the model was shown and what it cost.
+class Role:
+    """A model call that a system makes.
 
     Attributes:
-        attempt: From 0.
-        n_matches: Matches that reached the context.
-        n_snippets: Snippets shown.
-        n_chars: Characters of snippets and captions.
-        n_tokens: Tokens of them, as counted in the node table.
-        is_cut: Whether the budget left something out.
-        overflowed: The model refused the first context for its length; these are the numbers of the shorter one.
-        reply: What the model sent back, text and token counts; None where it was not asked or failed.
+        template: Jinja file below the system's ``templates`` directory, or the template's own text.
+        max_tokens: Longest reply, in tokens, unless the configuration says otherwise.
+        temperature: Sampling temperature; None: that of the lead role.
+        top_p: Nucleus sampling; None: that of the lead role.
+        stage: Which of the two functions makes the call. Members may differ in the models of ``answer`` roles alone.
+        examples: Variables that the template is tried with when a run starts.
     """
 
-    attempt: int
-    n_matches: int
-    n_snippets: int
-    n_chars: int
-    n_tokens: int
-    is_cut: bool
-    overflowed: bool
-    reply: Reply | None
+    template: str
+    max_tokens: int
+    temperature: float | None = None
+    top_p: float | None = None
+    stage: Stage = "answer"
+    examples: tuple[Mapping[str, Any], ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Depth:
+    """How deep a view is searched: most hits per query, by vectors and by BM25."""
+
+    dense: int = 0
+    lexical: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class Uses:
+    """What a run of some settings asks for.
+
+    Attributes:
+        roles: Model roles.
+        views: Deepest search of each view.
+        attempts: Most answers that one member asks for one question.
+        retry_settings: Settings that add attempts and change nothing of the first.
+        context_tokens: Longest context of the first attempt; None: the model's window.
+        cross_encoder: Deployment that ranks pairs; None: none does.
+        images: Whether requests carry images.
+    """
+
+    roles: tuple[str, ...]
+    views: Mapping[str, Depth] = field(default_factory=dict)
+    attempts: int = 1
+    retry_settings: tuple[str, ...] = ()
+    context_tokens: int | None = None
+    cross_encoder: str | None = None
+    images: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Ask:
+    """A model call known before any reply: what ``prepare`` asks first.
+
+    Attributes:
+        role: Who is asked.
+        prompt: What is sent.
+        schema: What the reply must follow.
+    """
+
+    role: str
+    prompt: Prompt
+    schema: Mapping[str, Any] | None = None
+
+
+class Traced(Protocol):
+    """Evidence: a system's own record, with the steps that led to it."""
+
+    @property
+    def trace(self) -> tuple[TraceRow, ...]:
+        """What happened in ``prepare``."""
+        ...
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,25 +106,105 @@ class Answer:
 
     Attributes:
         prediction: What is voted on.
-        attempts: Every attempt, in order; the last one gave the prediction.
-        matches: Ranked evidence of the last attempt.
+        trace: What happened, step by step.
+        measures: Named numbers, such as the tokens of the context.
+        reply: The last reply's text; None where the model was not asked or failed.
+        details: JSON of the system's own.
     """
 
     prediction: Prediction
-    attempts: tuple[Attempt, ...]
-    matches: tuple[Match, ...]
+    trace: tuple[TraceRow, ...] = ()
+    measures: Mapping[str, float] = field(default_factory=dict)
+    reply: str | None = None
+    details: str | None = None
 
 
-class System(Protocol[E]):
-    """A question-answering system: a module with these two functions is one.
+def ballot_of(row: Mapping[str, Any]) -> Ballot:
+    """Make a ballot of a prediction, or of a row of answers.parquet: value and references as they stand."""
+    return Ballot(
+        answer_value=row["answer_value"],
+        ref_ids=tuple(row["ref_ids"]),
+        is_blank=row["is_blank"],
+        answer=row["answer"],
+        answer_unit=row["answer_unit"],
+        explanation=row["explanation"],
+    )
 
-    Neither keeps state between calls: questions run concurrently over the same settings.
+
+Rows = Sequence[Mapping[str, Any]]
+"""Rows of a run's table."""
+
+
+@dataclass(frozen=True, slots=True)
+class System:
+    """A question-answering system.
+
+    Attributes:
+        name: Its name, and that of its section of the configuration.
+        settings: Type of that section, with its own cross-field checks.
+        views: What may be searched, by name.
+        roles: Model calls, by name.
+        uses: What a run of some settings asks for.
+        prepare: ``(question, tools, settings)``: gather what may answer the question, once per question (or per member
+            with ``ensemble.scope: question``); returns evidence with a ``trace``. Keeps no state between calls.
+        answer: ``(evidence, tools, settings)``: answer from it, once per member; a model's failure becomes a blank
+            prediction with the error.
+        metrics: Names in evaluation's registry; the first one is the headline.
+        lead: Role whose model the others use when they name none, and that ``ensemble.models`` sets.
+        templates: Directory of the roles' templates; None: each role holds its template's text.
+        opening: ``(question, prompts, settings)``: model calls that ``prepare`` makes whatever comes back; a dry run
+            looks them up in the ledger.
+        ballot: How a row of answers.parquet becomes a ballot.
+        columns: Which columns of a question file make the question, and which are gold.
+        quote_step: Step of the trace whose texts support a citation; empty: the first step that has the document.
+        outputs: Files written beside the tables: ``(votes, answers, trace) -> text`` by file name.
+        offline: Makes the model that stands in where none is: ``(abstain_below, window_tokens) -> Backend``.
+        facts: Settings that tell runs apart on a sweep's page, by label.
+        moved: Keys of earlier versions with their new places.
     """
 
-    async def prepare(self, question: Question, tools: Tools, settings: Config) -> E:
-        """Gather what may answer the question: once a question, or once a member."""
-        ...
+    name: str
+    settings: type[Section]
+    views: Mapping[str, View]
+    roles: Mapping[str, Role]
+    uses: Callable[[Any], Uses]
+    prepare: Callable[[Question, Tools, Any], Awaitable[Any]]
+    answer: Callable[[Any, Tools, Any], Awaitable[Answer]]
+    metrics: tuple[str, ...]
+    lead: str = "answer"
+    templates: str | None = None
+    opening: Callable[[Question, Prompts, Any], Iterable[Ask]] | None = None
+    ballot: Callable[[Mapping[str, Any]], Ballot] = ballot_of
+    columns: QuestionColumns = field(default_factory=QuestionColumns)
+    quote_step: str = ""
+    outputs: Mapping[str, Callable[[Rows, Rows, Rows], str]] = field(default_factory=dict)
+    offline: Callable[[float, int], Backend] | None = None
+    facts: Callable[[Any], Mapping[str, str]] = lambda _: {}
+    moved: Mapping[str, str] = field(default_factory=dict)
 
-    async def answer(self, evidence: E, tools: Tools, settings: Config) -> Answer:
-        """Answer from it: once a member; a model's failure becomes a blank prediction with the error."""
-        ...
+    def __post_init__(self) -> None:
+        """Check what the engine relies on.
+
+        Raises:
+            ConfigError: A part is missing or of another kind; the message names it.
+        """
+        for part in ("prepare", "answer", "uses"):
+            if not callable(getattr(self, part)):
+                raise ConfigError(f"system {self.name} has no function {part}: give its System one")
+        if self.lead not in self.roles:
+            roles = ", ".join(self.roles) or "none"
+            raise ConfigError(f"system {self.name} leads with role {self.lead!r} but declares {roles}: set lead")
+        if not (isinstance(self.settings, type) and issubclass(self.settings, Section)):
+            raise ConfigError(f"system {self.name}: settings is {self.settings!r}, expected a Section's subclass")
+
+    def prompts(self, directory: str | None = None) -> Prompts:
+        """Load the templates of all roles and try each once.
+
+        Args:
+            directory: Where the user's own templates lie; what it lacks comes from the system.
+
+        Raises:
+            ConfigError: A template is missing, does not parse, lacks a block or names an unknown variable.
+        """
+        roles = {name: (role.template, role.examples) for name, role in self.roles.items()}
+        return Prompts(read_templates(roles, self.templates, directory))

@@ -17,17 +17,23 @@ class Batcher(Generic[Item, Result]):
     No timer: while a batch runs, the next one gathers. A lone call waits for nothing.
     """
 
-    def __init__(self, run: Callable[[list[Item]], Sequence[Result]], max_items: int = 256) -> None:
+    def __init__(
+        self,
+        run: Callable[[list[Item]], Sequence[Result]],
+        max_items: int = 256,
+        thread: ThreadPoolExecutor | None = None,
+    ) -> None:
         """Batch calls of ``run``.
 
         Args:
             run: Takes items, returns one result an item in their order; must not depend on how items are batched.
             max_items: Items of one batch, unless a single call brings more.
+            thread: Where batches run, one after the other; None: a thread of its own.
         """
         self._run, self._max_items = run, max_items
         self._waiting: list[tuple[list[Item], asyncio.Future[list[Result]]]] = []
         self._running: asyncio.Task[None] | None = None
-        self._thread = ThreadPoolExecutor(1)
+        self._thread = ThreadPoolExecutor(1) if thread is None else thread
 
     async def __call__(self, items: Sequence[Item]) -> list[Result]:
         """Run these items with whatever else is waiting; results in their order."""

@@ -3,55 +3,22 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable, Mapping, Sequence
-from dataclasses import dataclass
+from collections import Counter
+from collections.abc import Awaitable, Callable, Sequence
 from typing import Any, TypeVar
 
-from kohaku_ray.arrays import F32
 from kohaku_ray.config import Config
-from kohaku_ray.engine.actors.cache import Depths, RememberingIndex
-from kohaku_ray.engine.actors.tools import Call, EngineTools, IndexSource, LocalIndex, RemoteIndex, Setup, Tokenizer
-from kohaku_ray.errors import DataError, KohakuRayError
-from kohaku_ray.index.hits import Hits
+from kohaku_ray.engine.actors.index_access import IndexAccess, LocalIndex, RemoteIndex
+from kohaku_ray.engine.actors.operations import Depths, Params
+from kohaku_ray.engine.actors.tools import EngineTools, RunContext
+from kohaku_ray.errors import ConfigError, DataError, KohakuRayError
 from kohaku_ray.records import Prediction, Question
-from kohaku_ray.systems import kohaku
-from kohaku_ray.systems.base import Answer, System
-from kohaku_ray.tree.nodes import NodeTable
+from kohaku_ray.runs.block import Answered, Prepared
+from kohaku_ray.runs.tables import SHARED
+from kohaku_ray.systems.base import Answer
 
 In = TypeVar("In")
 Out = TypeVar("Out")
-
-SYSTEMS: Mapping[str, System[Any]] = {"kohaku": kohaku}
-
-
-@dataclass(frozen=True, slots=True)
-class Prepared:
-    """What a system gathered for one question, or why it could not.
-
-    Attributes:
-        question: The question.
-        evidence: The system's own record; None when ``error`` is set.
-        error: Why there is none.
-        calls: Model calls made on the way.
-    """
-
-    question: Question
-    evidence: Any
-    error: str | None
-    calls: tuple[Call, ...]
-
-
-@dataclass(frozen=True, slots=True)
-class Answered:
-    """One member's answer to one question.
-
-    Attributes:
-        answer: The answer; a blank one with the error when the system failed.
-        calls: Model calls made on the way.
-    """
-
-    answer: Answer
-    calls: tuple[Call, ...]
 
 
 class Retriever:
@@ -65,7 +32,7 @@ class Retriever:
             depths: Set where several runs ask the same: what one has encoded or searched, no other does again.
         """
         self._config, self._depths = config, depths
-        self._index: IndexSource | None = None
+        self._index: LocalIndex | None = None
 
     def ready(self) -> None:
         """Open the index; calls before it do so themselves.
@@ -76,53 +43,39 @@ class Retriever:
         self._open()
 
     async def prepare(
-        self, setup: Setup, questions: Sequence[Question], member: int, settled: Sequence[bool] | None = None
+        self, context: RunContext, questions: Sequence[Question], member: int, settled: Sequence[bool] | None = None
     ) -> list[Prepared | None]:
         """Prepare a block, all its questions at once; rows in their order, None for those that are settled."""
-        return await _each(questions, settled, lambda question: self._prepare(setup, question, member))
+        return await _each(questions, settled, lambda question: self._prepare(context, question, member))
 
-    async def embed(self, texts: list[str]) -> F32:
-        """See ``Tools``."""
-        return await self._open().embed(texts)
+    async def run(self, name: str, items: list[Any], params: Params) -> list[Any]:
+        """See ``IndexAccess``."""
+        return await self._open().run(name, items, params)
 
-    async def search(self, vectors: F32, top_k: int) -> list[Hits]:
-        """See ``Tools``."""
-        return await self._open().search(vectors, top_k)
-
-    async def lexical(self, queries: list[str], top_k: int) -> list[Hits]:
-        """See ``Tools``."""
-        return await self._open().lexical(queries, top_k)
-
-    async def nodes(self, rows: list[int], section_tokens: int, tokenizers: tuple[Tokenizer, ...]) -> NodeTable:
-        """See ``IndexSource``."""
-        return await self._open().nodes(rows, section_tokens, tokenizers)
-
-    async def prompt_tokens(self, tokenizer: str, revision: str | None, system: str, user: str) -> int:
-        """See ``IndexSource``."""
-        return await self._open().prompt_tokens(tokenizer, revision, system, user)
-
-    def shared(self) -> dict[str, tuple[int, int]]:
+    def counts(self) -> Counter[tuple[str, str]]:
         """Count what was asked of the index and what of it was computed, by what it is."""
-        return self._index.counts() if isinstance(self._index, RememberingIndex) else {}
+        return self._index.counts() if self._index is not None else Counter()
 
-    def _open(self) -> IndexSource:
+    def _open(self) -> LocalIndex:
         if self._index is None:
-            index = LocalIndex(self._config)
-            self._index = index if self._depths is None else RememberingIndex(index, self._depths)
+            self._index = LocalIndex(self._config, self._depths)
         return self._index
 
-    async def _prepare(self, setup: Setup, question: Question, member: int) -> Prepared:
-        tools = EngineTools(self._open(), setup, question.question_id, member)
+    async def _prepare(self, context: RunContext, question: Question, member: int) -> Prepared:
         if not question.text.strip():
-            return Prepared(question, None, "the question is empty", ())
+            return Prepared(question, None, "the question is empty")
+        owner = SHARED if context.config.ensemble.scope == "answer" else member
+        again = (question.question_id, owner) in context.again
+        tools = EngineTools(self._open(), context, question.question_id, member, again)
+        evidence, error = None, None
         try:
-            evidence = await SYSTEMS[setup.config.system].prepare(question, tools, setup.config)
-        except DataError:
-            # The ledger or the index is broken: the run cannot go on as if one question were at fault.
+            evidence = await context.config.declaration.prepare(question, tools, context.config.settings)
+        except (DataError, ConfigError):
+            # The ledger, the index or the system is broken: the run cannot go on as if one question were at fault.
             raise
-        except KohakuRayError as error:
-            return Prepared(question, None, str(error), tuple(tools.calls))
-        return Prepared(question, evidence, None, tuple(tools.calls))
+        except KohakuRayError as failure:
+            error = str(failure)
+        return Prepared(question, evidence, error, tuple(tools.calls), tools.n_no_reply)
 
 
 class Member:
@@ -130,7 +83,7 @@ class Member:
 
     async def answer(
         self,
-        setup: Setup,
+        context: RunContext,
         member: int,
         retriever: Any,
         prepared: Sequence[Prepared | None],
@@ -138,19 +91,20 @@ class Member:
     ) -> list[Answered | None]:
         """Answer a block, all its questions at once; rows in their order, None for those that are settled."""
         index = RemoteIndex(retriever)
-        return await _each(prepared, settled, lambda row: self._answer(setup, member, index, row))
+        return await _each(prepared, settled, lambda row: self._answer(context, member, index, row))
 
-    async def _answer(self, setup: Setup, member: int, index: IndexSource, row: Prepared) -> Answered:
+    async def _answer(self, context: RunContext, member: int, index: IndexAccess, row: Prepared) -> Answered:
         if row.error is not None:
-            return Answered(Answer(Prediction(error=row.error), (), ()), ())
-        tools = EngineTools(index, setup, row.question.question_id, member)
+            return Answered(Answer(Prediction(error=row.error)))
+        question_id = row.question.question_id
+        tools = EngineTools(index, context, question_id, member, (question_id, member) in context.again)
         try:
-            answer = await SYSTEMS[setup.config.system].answer(row.evidence, tools, setup.config)
-        except DataError:
+            answer = await context.config.declaration.answer(row.evidence, tools, context.config.settings)
+        except (DataError, ConfigError):
             raise
         except KohakuRayError as error:
-            answer = Answer(Prediction(error=str(error)), (), ())
-        return Answered(answer, tuple(tools.calls))
+            answer = Answer(Prediction(error=str(error)))
+        return Answered(answer, tuple(tools.calls), tools.n_no_reply)
 
 
 async def _each(

@@ -2,117 +2,37 @@
 
 from __future__ import annotations
 
+import asyncio
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from pathlib import Path
-from typing import Any, Literal, Protocol
+from typing import Any
 
 import numpy as np
 
-from kohaku_ray.arrays import F32, I64
+from kohaku_ray.arrays import F32, F64
 from kohaku_ray.config import Config
-from kohaku_ray.config.schema import PriceConfig
-from kohaku_ray.engine.actors.batching import Batcher
+from kohaku_ray.engine.actors.index_access import IndexAccess
+from kohaku_ray.engine.actors.operations import Tokenizer
 from kohaku_ray.engine.ledger.client import Ledger
-from kohaku_ray.engine.ledger.protocol import Source
+from kohaku_ray.errors import ConfigError, ContextOverflowError, ModelError
 from kohaku_ray.generation.prompts import Prompt, Prompts
-from kohaku_ray.generation.request import ChatRequest
 from kohaku_ray.generation.seeds import seed_for
-from kohaku_ray.index.build import IndexSettings
-from kohaku_ray.index.encoder import SentenceEncoder
 from kohaku_ray.index.hits import Hits
-from kohaku_ray.index.identity import encoder_identity
-from kohaku_ray.index.store import Index
-from kohaku_ray.index.tokens import prompt_counter, token_counter
+from kohaku_ray.index.tokens import prompt_counter
 from kohaku_ray.records import Reply
-from kohaku_ray.tree.nodes import KINDS, NodeTable
+from kohaku_ray.runs.models import Call, Model, chat_request, dollars
+from kohaku_ray.systems.tools import Limits
+from kohaku_ray.tree.nodes import NodeTable
 
-Role = Literal["plan", "answer"]
+PROMPTS_KEPT = 10_000
+"""Prompts whose token counts a process keeps: members share prompts."""
 
-PROMPTS_REMEMBERED = 10_000
-"""Prompts whose token counts are kept."""
-
-QUERIES_AT_ONCE = 1024
-"""Queries encoded together: the more there are, the fuller the fixed shapes they are encoded in."""
-
-
-@dataclass(frozen=True, slots=True)
-class Model:
-    """What plays a role: where it is asked, and how.
-
-    Attributes:
-        application: Serve application.
-        identity: Its name in the ledger's keys.
-        temperature: Sampling temperature.
-        top_p: Nucleus sampling.
-        max_tokens: Longest reply, in tokens.
-        window_tokens: Longest prompt plus reply, in tokens.
-        reads_prose: Whether the prompt's text is enough; else its variables travel too.
-        deployment: Key of its deployment.
-        tokenizer: What counts its prompts; None: nothing here does.
-        revision: Revision of the tokenizer on the hub.
-        price: What it costs.
-    """
-
-    application: str
-    identity: str
-    temperature: float
-    top_p: float
-    max_tokens: int
-    window_tokens: int
-    reads_prose: bool
-    deployment: str
-    tokenizer: str | None
-    revision: str | None
-    price: PriceConfig
+_PROMPT_TOKENS: dict[int, int] = {}
 
 
 @dataclass(frozen=True, slots=True)
-class Call:
-    """One model call as usage.parquet records it; never part of the outputs that are compared.
-
-    Attributes:
-        key: What its reply is recorded under in the ledger: equal keys are one call.
-        role: What the model was asked for.
-        attempt: Which attempt of the answer, from 0.
-        source: Whether this run made the call.
-        deployment: Who was asked.
-        replica: Which of its replicas answered.
-        prompt_tokens: Tokens of the prompt.
-        cached_tokens: How many of them came from the prefix cache.
-        completion_tokens: Generated tokens.
-        wait_s: Seconds this run waited for the reply.
-        queue_s: Seconds the call, when it was made, waited for a replica to take it.
-        service_s: Seconds it was in the replica.
-        gpu_s: GPU seconds it used there.
-        joules: Energy of these; None where nobody measures it.
-        dollars: Price of the call by the deployment's price table, whoever made it.
-    """
-
-    key: str
-    role: Role
-    attempt: int
-    source: Source
-    deployment: str
-    replica: str
-    prompt_tokens: int
-    cached_tokens: int
-    completion_tokens: int
-    wait_s: float
-    queue_s: float
-    service_s: float
-    gpu_s: float
-    joules: float | None
-    dollars: float
-
-
-Tokenizer = tuple[str, str | None]
-"""Name and revision of what counts tokens."""
-
-
-@dataclass(frozen=True, slots=True)
-class Setup:
+class RunContext:
     """All that the actors need to know of one run: sent once, by reference.
 
     Attributes:
@@ -120,154 +40,22 @@ class Setup:
         ledger: Asks the models.
         models: By member, what plays each role.
         prompts: Templates of the run.
+        applications: Serve application by deployment.
+        again: Questions and members whose recorded replies are asked again; member -1: what all members share.
     """
 
     config: Config
     ledger: Ledger
-    models: tuple[Mapping[Role, Model], ...]
+    models: tuple[Mapping[str, Model], ...]
     prompts: Prompts
+    applications: Mapping[str, str] = field(default_factory=dict)
+    again: frozenset[tuple[str, int]] = frozenset()
 
     @property
     def tokenizers(self) -> tuple[Tokenizer, ...]:
-        """Tokenizers of all models that answer: a text counts what most of them makes of it."""
+        """Tokenizers of all models that answer: a text counts as the largest count over them."""
         there = self.config.answering_deployments.values()
         return tuple(dict.fromkeys((each.tokenizer, each.revision) for each in there if each.tokenizer is not None))
-
-
-class IndexSource(Protocol):
-    """The part of ``Tools`` that reads the index."""
-
-    async def embed(self, texts: Sequence[str]) -> F32:
-        """See ``Tools``."""
-        ...
-
-    async def search(self, vectors: F32, top_k: int) -> list[Hits]:
-        """See ``Tools``."""
-        ...
-
-    async def lexical(self, queries: Sequence[str], top_k: int) -> list[Hits]:
-        """See ``Tools``."""
-        ...
-
-    async def nodes(
-        self, rows: Sequence[int], section_tokens: int, tokenizers: tuple[Tokenizer, ...] = ()
-    ) -> NodeTable:
-        """See ``Tools``.
-
-        Args:
-            rows: Rows of the index.
-            section_tokens: See ``NodeTable.neighbourhood``.
-            tokenizers: Sentences count what most of them makes of them; none: what the index counted.
-        """
-        ...
-
-    async def prompt_tokens(self, tokenizer: str, revision: str | None, system: str, user: str) -> int:
-        """Count a prompt by a model's tokenizer and chat template."""
-        ...
-
-
-class LocalIndex:
-    """The index in this process; calls of concurrent questions run in batches."""
-
-    def __init__(self, config: Config) -> None:
-        """Open the configured index and its encoder.
-
-        Raises:
-            IndexMismatchError: The index was built with other settings.
-            DataError: There is no index at that path.
-        """
-        # The index first: a mismatch shows before seconds of loading.
-        self._index = Index.open(config.index.path, index_settings(config).as_mapping())
-        # Queries are few and short: a GPU that nobody reserved is not taken for them.
-        self._encoder = make_encoder(config, device="cpu")
-        self._tokens: dict[tuple[Tokenizer, ...], I64] = {}
-        self._prompt_tokens: dict[int, int] = {}
-        self._embed: Batcher[str, F32] = Batcher(
-            lambda texts: list(self._encoder.encode_queries(texts)), max_items=QUERIES_AT_ONCE
-        )
-        self._searches: dict[int, Batcher[F32, Hits]] = {}
-        self._lexicals: dict[int, Batcher[str, Hits]] = {}
-
-    async def embed(self, texts: Sequence[str]) -> F32:
-        """See ``Tools``."""
-        return np.stack(await self._embed(texts))
-
-    async def search(self, vectors: F32, top_k: int) -> list[Hits]:
-        """See ``Tools``."""
-        if top_k not in self._searches:
-            self._searches[top_k] = Batcher(lambda rows: self._index.vectors.search(np.stack(rows), top_k))
-        return await self._searches[top_k](list(vectors))
-
-    async def lexical(self, queries: Sequence[str], top_k: int) -> list[Hits]:
-        """See ``Tools``."""
-        if top_k not in self._lexicals:
-            self._lexicals[top_k] = Batcher(lambda texts: self._index.terms.search(texts, top_k))
-        return await self._lexicals[top_k](queries)
-
-    async def nodes(
-        self, rows: Sequence[int], section_tokens: int, tokenizers: tuple[Tokenizer, ...] = ()
-    ) -> NodeTable:
-        """See ``IndexSource``; counts are kept, so that a node's text is counted once."""
-        around = self._index.nodes.neighbourhood(rows, section_tokens)
-        return around.with_tokens(self._count_nodes(around, tokenizers)) if tokenizers else around
-
-    async def prompt_tokens(self, tokenizer: str, revision: str | None, system: str, user: str) -> int:
-        """Count a prompt; members share prompts, so counts are kept."""
-        key = hash((tokenizer, revision, system, user))
-        if key not in self._prompt_tokens:
-            if len(self._prompt_tokens) >= PROMPTS_REMEMBERED:
-                self._prompt_tokens.pop(next(iter(self._prompt_tokens)))
-            self._prompt_tokens[key] = prompt_counter(tokenizer, revision)(system, user)
-        return self._prompt_tokens[key]
-
-    @property
-    def is_exact(self) -> bool:
-        """Whether a shorter search finds the beginning of what a longer one finds."""
-        return self._index.vectors.exact
-
-    def _count_nodes(self, nodes: NodeTable, tokenizers: tuple[Tokenizer, ...]) -> I64:
-        known = self._tokens.setdefault(tokenizers, np.full(len(self._index.nodes), -1, np.int64))
-        sentence = nodes.kind == KINDS.index("sentence")
-        missing = np.flatnonzero(sentence & (known[nodes.source_row] < 0))
-        if len(missing):
-            texts = [nodes.text_of(int(row)) for row in missing]
-            counts = [token_counter(name, revision)(texts) for name, revision in tokenizers]
-            known[nodes.source_row[missing]] = np.max(counts, axis=0)
-        return np.where(sentence, known[nodes.source_row], nodes.tokens)
-
-
-class RemoteIndex:
-    """The same index, held by a retriever actor."""
-
-    def __init__(self, retriever: Any) -> None:
-        self._retriever = retriever
-
-    async def embed(self, texts: Sequence[str]) -> F32:
-        """See ``Tools``."""
-        vectors: F32 = await self._retriever.embed.remote(list(texts))
-        return vectors
-
-    async def search(self, vectors: F32, top_k: int) -> list[Hits]:
-        """See ``Tools``."""
-        hits: list[Hits] = await self._retriever.search.remote(vectors, top_k)
-        return hits
-
-    async def lexical(self, queries: Sequence[str], top_k: int) -> list[Hits]:
-        """See ``Tools``."""
-        hits: list[Hits] = await self._retriever.lexical.remote(list(queries), top_k)
-        return hits
-
-    async def nodes(
-        self, rows: Sequence[int], section_tokens: int, tokenizers: tuple[Tokenizer, ...] = ()
-    ) -> NodeTable:
-        """See ``IndexSource``."""
-        nodes: NodeTable = await self._retriever.nodes.remote(list(rows), section_tokens, tokenizers)
-        return nodes
-
-    async def prompt_tokens(self, tokenizer: str, revision: str | None, system: str, user: str) -> int:
-        """See ``IndexSource``."""
-        n_tokens: int = await self._retriever.prompt_tokens.remote(tokenizer, revision, system, user)
-        return n_tokens
 
 
 @dataclass(slots=True)
@@ -275,49 +63,54 @@ class EngineTools:
     """``Tools`` of one question and one member: seeds are bound, calls are noted.
 
     Attributes:
-        source: Reads the index.
-        setup: The run.
+        index: Reads the index.
+        context: The run.
         question_id: The question.
         member: The ensemble member.
-        calls: Every model call made so far.
+        again: Ask anew what is recorded.
+        calls: Every model call that was answered.
+        n_no_reply: Model calls that got no reply and may get one at the next start.
     """
 
-    source: IndexSource
-    setup: Setup
+    index: IndexAccess
+    context: RunContext
     question_id: str
     member: int
+    again: bool = False
     calls: list[Call] = field(default_factory=list)
+    n_no_reply: int = 0
 
     @property
     def prompts(self) -> Prompts:
         """See ``Tools``."""
-        return self.setup.prompts
+        return self.context.prompts
 
-    @property
-    def models(self) -> Mapping[Role, Model]:
-        """What plays each role for this member."""
-        return self.setup.models[self.member]
-
-    @property
-    def window_tokens(self) -> int | None:
-        """Longest prompt plus answer of the answering model, in tokens."""
-        return self.models["answer"].window_tokens
+    def limits(self, role: str = "answer") -> Limits:
+        """See ``Tools``."""
+        model = self._model(role)
+        return Limits(model.max_tokens, model.window_tokens)
 
     async def chat(
         self,
         prompt: Prompt,
         *,
-        schema: dict[str, Any] | None = None,
+        role: str = "answer",
+        schema: Mapping[str, Any] | None = None,
         attempt: int = 0,
-        role: Role = "answer",
         max_tokens: int | None = None,
     ) -> Reply:
         """See ``Tools``."""
-        model = self.models[role]
-        seed = seed_for(self.setup.config.seed, self.question_id, self.member, attempt, role)
+        model = self._model(role)
+        seed = seed_for(self.context.config.seed, self.question_id, self.member, attempt, role)
         request = chat_request(model, prompt, seed, schema, max_tokens, session_id=self.question_id)
         began = time.perf_counter()
-        asked = await self.setup.ledger.ask(request, model.application)
+        try:
+            asked = await self.context.ledger.ask(request, model.application, again=self.again)
+        except ContextOverflowError:
+            raise
+        except ModelError:
+            self.n_no_reply += 1
+            raise
         reply = asked.entry.reply
         self.calls.append(
             Call(
@@ -340,84 +133,67 @@ class EngineTools:
         )
         return reply
 
-    async def prompt_tokens(self, prompt: Prompt) -> int | None:
-        """See ``Tools``."""
-        model = self.models["answer"]
+    async def prompt_tokens(self, prompt: Prompt, role: str = "answer") -> int | None:
+        """See ``Tools``; counted in this process, where the prompt was rendered."""
+        model = self._model(role)
         if model.tokenizer is None:
             return None
-        return await self.source.prompt_tokens(model.tokenizer, model.revision, prompt.system, prompt.user)
+        key = hash((model.tokenizer, model.revision, prompt.system, prompt.user))
+        if key not in _PROMPT_TOKENS:
+            if len(_PROMPT_TOKENS) >= PROMPTS_KEPT:
+                _PROMPT_TOKENS.pop(next(iter(_PROMPT_TOKENS)))
+            count = prompt_counter(model.tokenizer, model.revision)
+            _PROMPT_TOKENS[key] = await asyncio.to_thread(count, prompt.system, prompt.user)
+        return _PROMPT_TOKENS[key]
 
     async def embed(self, texts: Sequence[str]) -> F32:
         """See ``Tools``."""
-        return await self.source.embed(texts)
+        return np.stack(await self.index.run("embed", texts))
 
-    async def search(self, vectors: F32, top_k: int) -> list[Hits]:
+    async def search(self, view: str, vectors: F32, top_k: int, within: Sequence[str] | None = None) -> list[Hits]:
         """See ``Tools``."""
-        return await self.source.search(vectors, top_k)
+        return await self.index.run("search", list(vectors), (self._kinds(view), top_k, _as_key(within)))
 
-    async def lexical(self, queries: Sequence[str], top_k: int) -> list[Hits]:
+    async def lexical(
+        self, view: str, queries: Sequence[str], top_k: int, within: Sequence[str] | None = None
+    ) -> list[Hits]:
         """See ``Tools``."""
-        return await self.source.lexical(queries, top_k)
+        return await self.index.run("lexical", queries, (self._kinds(view), top_k, _as_key(within)))
 
-    async def nodes(self, rows: Sequence[int]) -> NodeTable:
+    async def vectors(self, rows: Sequence[int]) -> F32:
         """See ``Tools``."""
-        return await self.source.nodes(rows, self.setup.config.retrieval.section_tokens, self.setup.tokenizers)
+        return np.stack(await self.index.run("vectors", list(map(int, rows))))
+
+    async def rank_pairs(self, pairs: Sequence[tuple[str, str]]) -> F64:
+        """See ``Tools``."""
+        name = self.context.config.uses.cross_encoder
+        if name is None:
+            raise ConfigError(
+                f"system {self.context.config.declaration.name} ranks pairs but its settings name no cross-encoder"
+            )
+        return np.array(await self.index.run("rank_pairs", pairs, (self.context.applications[name],)), np.float64)
+
+    async def nodes(self, rows: Sequence[int], section_tokens: int = 0) -> NodeTable:
+        """See ``Tools``."""
+        asked, params = tuple(map(int, rows)), (section_tokens, self.context.tokenizers)
+        found: NodeTable = (await self.index.run("nodes", [asked], params))[0]
+        return found
+
+    def _model(self, role: str) -> Model:
+        models = self.context.models[self.member]
+        if role not in models:
+            raise ConfigError(
+                f"system {self.context.config.declaration.name} asks role {role!r} but uses() says that it asks "
+                f"{', '.join(models) or 'none'}: name the role there"
+            )
+        return models[role]
+
+    def _kinds(self, view: str) -> tuple[str, ...]:
+        views = self.context.config.declaration.views
+        if view not in views:
+            raise ConfigError(f"there is no view {view!r}: system declares {', '.join(views) or 'none'}")
+        return views[view].kinds
 
 
-def chat_request(
-    model: Model,
-    prompt: Prompt,
-    seed: int,
-    schema: dict[str, Any] | None,
-    max_tokens: int | None = None,
-    session_id: str = "",
-) -> ChatRequest:
-    """Put together what a model is asked; arguments as of ``ChatRequest``."""
-    return ChatRequest(
-        model=model.identity,
-        messages=(("system", prompt.system), ("user", prompt.user)),
-        temperature=model.temperature,
-        top_p=model.top_p,
-        max_tokens=max_tokens or model.max_tokens,
-        seed=seed,
-        schema=schema,
-        session_id=session_id,
-        variables=None if model.reads_prose else prompt.variables,
-    )
-
-
-def dollars(reply: Reply, price: PriceConfig) -> float:
-    """Price one reply."""
-    new_tokens = reply.prompt_tokens - reply.cached_tokens
-    tokens = new_tokens * price.prompt + reply.cached_tokens * price.cached + reply.completion_tokens * price.completion
-    return tokens / 1e6 + reply.gpu_s * price.gpu_hour / 3600
-
-
-def make_encoder(config: Config, **overrides: Any) -> SentenceEncoder:
-    """Load the configured encoder."""
-    kept = {"cache_dir": str(exports_directory(config))}
-    return SentenceEncoder(**(config.index.encoder.model_dump() | kept | overrides))
-
-
-def exports_directory(config: Config) -> Path:
-    """Where models exported for ``onnx`` and ``openvino`` are kept: beside the index."""
-    return Path(config.index.path).parent / "encoders"
-
-
-def encoder_settings(config: Config) -> dict[str, Any]:
-    """Name the configured encoder without loading it."""
-    encoder = config.index.encoder
-    return encoder_identity(**encoder.model_dump(exclude={"device", "batch_tokens", "trust_remote_code"}))
-
-
-def index_settings(config: Config) -> IndexSettings:
-    """Collect what an index's fingerprint is made of."""
-    index = config.index
-    return IndexSettings(
-        encoder=encoder_settings(config),
-        weights=index.weights,
-        paragraph_vectors=index.paragraph_vectors,
-        factory=index.factory,
-        k1=index.bm25.k1,
-        b=index.bm25.b,
-    )
+def _as_key(within: Sequence[str] | None) -> tuple[str, ...] | None:
+    return None if within is None else tuple(within)

@@ -6,86 +6,37 @@ The object graph is the schedule: a block's vote task depends on its members' re
 from __future__ import annotations
 
 import time
-from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
-from itertools import accumulate, pairwise
 from typing import Any
 
 import ray
-from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
 from kohaku_ray.config import Config
-from kohaku_ray.engine.actors.cache import Depths
-from kohaku_ray.engine.actors.members import Member, Retriever
-from kohaku_ray.engine.actors.tools import Setup
-from kohaku_ray.engine.actors.voter import BlockResult, Voter
-from kohaku_ray.engine.cluster import answer_demand, check_demand, connected, say
+from kohaku_ray.engine.actors.pool import ActorPool, RunWork, block_size, blocks_in_flight, workers_per_member
+from kohaku_ray.engine.actors.tools import RunContext
+from kohaku_ray.engine.cluster import connected, say
 from kohaku_ray.engine.errors import ray_get
 from kohaku_ray.engine.ledger.client import Ledger, open_ledger
-from kohaku_ray.engine.serving.applications import SAY_EVERY_S, check_deployment, models_of, serving
-from kohaku_ray.ensemble.decide import default_waves
+from kohaku_ray.engine.serving.applications import serving
 from kohaku_ray.errors import KohakuRayError
 from kohaku_ray.generation.prompts import Prompts
-from kohaku_ray.questions import read_questions
 from kohaku_ray.records import Question
+from kohaku_ray.runs.demand import answer_demand, check_demand
+from kohaku_ray.runs.deployments import check_deployment
 from kohaku_ray.runs.directory import RunDirectory
-from kohaku_ray.runs.sources import read_metadata, read_source, resolve_paths
-
-MAX_RESTARTS = 10
-"""Deaths of one actor that a job survives: an actor that dies of its own input would else come back for ever."""
-
-VOTER_THREADS = 4
-"""Blocks voted over at once. More than one, or a block that waits for its members would hold up those behind it."""
+from kohaku_ray.runs.models import models_of
+from kohaku_ray.runs.sources import questions_of, read_metadata, resolve_paths
+from kohaku_ray.runs.summary import AnswerSummary
 
 
-@dataclass(slots=True)
-class AnswerSummary:
-    """What an answer job did.
-
-    Attributes:
-        run: Directory of the outputs.
-        n_questions: Rows in, and rows out.
-        n_member_errors: Member answers that carry an error.
-        n_unanswered: Those of them that got no reply, and are asked again by the next start.
-        n_questions_in_error: Questions all of whose members carry one.
-        n_answers: Member answers asked for: fewer than members × questions where votes were settled early.
-        n_calls: Model calls asked for, by source (``ledger``, ``joined``, ``made``).
-        spent: What the calls made by this run took (see ``BlockResult``).
-        n_placed: Questions placed on replicas by the question router, by deployment, while this run was under way.
-        n_moved: How many of them went elsewhere because their replica was overfull.
-        wall_s: Whole job, start-up included.
-    """
-
-    run: str
-    n_questions: int = 0
-    n_member_errors: int = 0
-    n_unanswered: int = 0
-    n_questions_in_error: int = 0
-    n_answers: int = 0
-    n_calls: dict[str, int] = field(default_factory=lambda: {"ledger": 0, "joined": 0, "made": 0})
-    spent: dict[str, float] = field(default_factory=dict)
-    n_placed: dict[str, int] = field(default_factory=dict)
-    n_moved: dict[str, int] = field(default_factory=dict)
-    wall_s: float = 0.0
-
-    def add(self, result: BlockResult) -> None:
-        """Count a finished block."""
-        self.n_questions += result.n_questions
-        self.n_member_errors += result.n_member_errors
-        self.n_unanswered += result.n_unanswered
-        self.n_questions_in_error += result.n_questions_in_error
-        self.n_answers += result.n_answers
-        for source, n in result.n_calls.items():
-            self.n_calls[source] += n
-        for name, amount in result.spent.items():
-            self.spent[name] = self.spent.get(name, 0) + amount
-
-
-def run_answer(config: Config) -> AnswerSummary:
+def run_answer(config: Config, *, retry_errors: bool = False) -> AnswerSummary:
     """Answer every question of the configured file, vote, and write the run directory.
 
     To resume an interrupted run is to call this again: recorded model calls replay from the ledger.
+
+    Args:
+        config: The run.
+        retry_errors: Ask again the models whose recorded replies could not be used.
 
     Raises:
         ConfigError: The configuration or the cluster does not fit; nothing was started.
@@ -97,122 +48,39 @@ def run_answer(config: Config) -> AnswerSummary:
     for key, deployment in deployments.items():
         check_deployment(key, deployment)
     read_metadata(config.documents.metadata)
-    prompts = Prompts(config.generation.prompts)
+    prompts = config.declaration.prompts(config.prompts)
     directory = RunDirectory(config.run)
-    directory.begin(config)
+    directory.check_writable()
+    again = directory.rows_in_error() if retry_errors else frozenset()
     with connected(config.cluster):
         check_demand(answer_demand(config), ray.cluster_resources(), autoscaling=config.cluster.autoscaling)
         ledger = open_ledger(config.ledger)
-        crew = Crew(config, n_members=config.ensemble.members * n_lanes(config))
+        pool = ActorPool(config, config.ensemble.members * workers_per_member(config))
         # Actors open the index while Serve starts the replicas.
         with ledger.kept_alive(), serving(deployments) as applications:
-            crew.wait_until_ready()
+            pool.wait_until_ready()
+            directory.begin(config)
             before = {name: ledger.placed(application) for name, application in applications.items()}
-            work = RunWork(crew, setup_of(config, ledger, applications, prompts))
+            work = RunWork(pool, context_of(config, ledger, applications, prompts, again))
             summary = answer_all(work, questions, directory, _Progress(len(questions)).show)
             for name, application in applications.items():
                 counts = zip(ledger.placed(application), before[name], strict=True)
                 summary.n_placed[name], summary.n_moved[name] = (now - then for now, then in counts)
     summary.wall_s = time.perf_counter() - began
-    directory.finish(summary)
+    directory.finish(config, summary)
     return summary
 
 
-def questions_of(config: Config) -> list[Question]:
-    """Read the questions a run answers.
-
-    Raises:
-        DataError: The file cannot be used.
-    """
-    name, data = read_source(config.questions.path)
-    return list(read_questions(name, data, config.questions.limit))
-
-
-def setup_of(config: Config, ledger: Ledger, applications: Mapping[str, str], prompts: Prompts) -> Setup:
+def context_of(
+    config: Config,
+    ledger: Ledger,
+    applications: Mapping[str, str],
+    prompts: Prompts,
+    again: frozenset[tuple[str, int]] = frozenset(),
+) -> RunContext:
     """Put together what the actors need to know of a run."""
     models = tuple(models_of(config, applications, member) for member in range(config.ensemble.members))
-    return Setup(config, ledger, models, prompts)
-
-
-class Crew:
-    """The actors that runs over one index go through: retrievers, which hold it, and members."""
-
-    def __init__(self, config: Config, n_members: int, depths: Depths | None = None) -> None:
-        """Start the actors.
-
-        Args:
-            config: Names the index, and how many retrievers hold it.
-            n_members: Processes in which members answer.
-            depths: Set where several runs share what retrievers encode and search.
-        """
-        actor: dict[str, Any] = {"max_restarts": MAX_RESTARTS, "max_task_retries": -1, "max_concurrency": 1000}
-        self.retrievers = [
-            ray.remote(Retriever).options(num_cpus=1, **actor).remote(config, depths)
-            for _ in range(config.cluster.retrievers)
-        ]
-        self.members = [ray.remote(Member).options(num_cpus=0, **actor).remote() for _ in range(n_members)]
-        # Votes run beside the driver, so that a run directory on its local disk is complete.
-        here = NodeAffinitySchedulingStrategy(ray.get_runtime_context().get_node_id(), soft=False)
-        actor |= {"max_concurrency": VOTER_THREADS, "scheduling_strategy": here}
-        self.voter = ray.remote(Voter).options(num_cpus=0, **actor).remote()
-
-    def wait_until_ready(self) -> None:
-        """Wait until every retriever holds its index, and say what for when that takes long."""
-        waiting = [retriever.ready.remote() for retriever in self.retrievers]
-        while waiting:
-            done, waiting = ray.wait(waiting, num_returns=len(waiting), timeout=SAY_EVERY_S)
-            ray_get(done)
-            if waiting:
-                free = ray.available_resources().get("CPU", 0)
-                say(f"answer  waiting for {len(waiting)} retriever(s), a CPU each: the cluster has {free:g} free")
-
-    def close(self) -> None:
-        """End the actors now: the CPUs they hold are wanted by the next crew."""
-        for actor in (*self.retrievers, *self.members, self.voter):
-            ray.kill(actor)
-
-    def shared(self) -> Counter[tuple[str, str]]:
-        """Count what runs asked of the index and what was computed, over all retrievers."""
-        total: Counter[tuple[str, str]] = Counter()
-        for counts in ray_get([retriever.shared.remote() for retriever in self.retrievers]):
-            for name, (n_asked, n_computed) in counts.items():
-                total.update({(name, "asked"): n_asked, (name, "computed"): n_computed})
-        return total
-
-
-class RunWork:
-    """One run on a crew: the one way a block goes through the actors."""
-
-    def __init__(self, crew: Crew, setup: Setup) -> None:
-        self.config = setup.config
-        self._crew = crew
-        self._setup = ray.put(setup)
-        self._config = ray.put(setup.config)
-
-    def submit(self, number: int, block: Sequence[Question]) -> tuple[Any, Any]:
-        """Send a block on its way; returns the refs of its result and of its tables."""
-        retrievers, members = self._crew.retrievers, self._crew.members
-        retriever = retrievers[number % len(retrievers)]
-        scope = self.config.ensemble.scope
-        lanes = n_lanes(self.config)
-        prepared = [retriever.prepare.remote(self._setup, block, 0)] if scope == "answer" else []
-        answered: list[Any] = []
-        settled = None
-        for wave in waves_of(self.config):
-            if answered:
-                settled = self._crew.voter.settle.remote(self._config, block, *answered)
-            for member in wave:
-                if scope == "question":
-                    prepared.append(retriever.prepare.remote(self._setup, block, member, settled))
-                process = members[(member * lanes + number % lanes) % len(members)]
-                answered.append(process.answer.remote(self._setup, member, retriever, prepared[-1], settled))
-        vote = self._crew.voter.vote.options(num_returns=2)
-        result, tables = vote.remote(self._config, len(prepared), *prepared, *answered)
-        return result, tables
-
-    def finish(self, run: str, tables: list[Any]) -> None:
-        """Write the outputs from all blocks' tables."""
-        ray_get(self._crew.voter.finish.remote(self._config, run, tables))
+    return RunContext(config, ledger, models, prompts, dict(applications), again)
 
 
 def answer_all(
@@ -230,11 +98,13 @@ def answer_all(
     config, summary = work.config, AnswerSummary(directory.path)
     tables: list[Any] = []
     pending: list[Any] = []
-    for number, block in enumerate(_blocks(questions, block_size(config, len(questions)))):
+    size = block_size(config, len(questions))
+    most = blocks_in_flight(config, size)
+    for number, block in enumerate(_blocks(questions, size)):
         result, table = work.submit(number, block)
         pending.append(result)
         tables.append(table)
-        while len(pending) >= config.cluster.blocks_in_flight:
+        while len(pending) >= most:
             pending = _collect(pending, summary, show)
     while pending:
         pending = _collect(pending, summary, show)
@@ -250,30 +120,6 @@ def _collect(pending: list[Any], summary: AnswerSummary, show: Callable[[AnswerS
         summary.add(result)
     show(summary)
     return list(rest)
-
-
-def waves_of(config: Config) -> list[range]:
-    """Split the members into waves; without early stops there is one."""
-    ensemble = config.ensemble
-    if ensemble.stops == "never":
-        return [range(ensemble.members)]
-    ends = list(accumulate(ensemble.waves or default_waves(ensemble.members)))
-    return [range(start, end) for start, end in pairwise([0, *ends])]
-
-
-def n_lanes(config: Config) -> int:
-    """Count the actors of a member: one for every four replicas, so that no one process tokenises for a cluster."""
-    return config.cluster.lanes or -(-_n_replicas(config) // 4)
-
-
-def block_size(config: Config, n_questions: int) -> int:
-    """Size a block: small enough to keep every replica busy to the end, large enough to batch."""
-    return config.cluster.block_size or min(max(n_questions // (4 * _n_replicas(config)), 1), 32)
-
-
-def _n_replicas(config: Config) -> int:
-    """Replicas that answer a member at most: what one of its lanes is to keep busy."""
-    return max(deployment.most_replicas for deployment in config.answering_deployments.values())
 
 
 def _blocks(questions: Sequence[Question], size: int) -> Iterator[Sequence[Question]]:
@@ -296,5 +142,6 @@ class _Progress:
         calls = summary.n_calls
         say(
             f"answer  {summary.n_questions}/{self._n_questions} questions  {rate:.1f}/s  "
-            f"{sum(calls.values())} calls ({calls['made']} made, {calls['ledger'] + calls['joined']} shared)"
+            f"{sum(calls.values())} calls ({calls['made']} made, {calls['ledger']} from the ledger, "
+            f"{calls['joined']} in flight elsewhere)"
         )

@@ -26,16 +26,18 @@ from ray.exceptions import RayError
 from kohaku_ray import sample
 from kohaku_ray.config import Config
 from kohaku_ray.config.schema import VllmConfig
-from kohaku_ray.engine.cluster import connected, deployment_demand, say
+from kohaku_ray.engine.cluster import connected, say
 from kohaku_ray.engine.errors import message_of, ray_get
-from kohaku_ray.engine.serving.applications import check_deployment, serving
-from kohaku_ray.engine.serving.vllm import engine_kwargs, environment, vllm_identity
+from kohaku_ray.engine.serving.applications import serving
+from kohaku_ray.engine.serving.vllm import engine_kwargs, environment
 from kohaku_ray.errors import ConfigError, KohakuRayError, ModelError
 from kohaku_ray.generation.request import ChatRequest
 from kohaku_ray.generation.seeds import seed_for
 from kohaku_ray.index.tokens import prompt_counter, token_counter
 from kohaku_ray.records import Reply
 from kohaku_ray.reporting.throughput import Cell, Measurement, Plain, Throughput, write_throughput
+from kohaku_ray.runs.demand import deployment_demand
+from kohaku_ray.runs.deployments import check_deployment, vllm_identity
 from kohaku_ray.runs.sources import resolve_paths
 
 IGNORE_EOS_ENGINE = "kohaku_ray.engine.serving.vllm_ignore_eos.IgnoreEosEngine"
@@ -108,7 +110,7 @@ def run_bench(config: Config, grid: Grid, output: str) -> Throughput:
     A cell that fails keeps its reason, and one whose replicas the cluster cannot hold is skipped: the others go on.
 
     Args:
-        config: Its ``generation.model`` names the deployment, and says how it samples.
+        config: Its ``roles.answer.model`` names the deployment, and says how it samples.
         grid: What is measured.
         output: Directory for what is written.
 
@@ -224,14 +226,14 @@ class _Bench:
 
     def _requests(self, cell: int, at: int, members: int, max_tokens: int | None = None) -> list[ChatRequest]:
         """Make the calls of one question, as its members make them."""
-        generation, question_id = self._config.generation, _question_id(cell, at)
+        played, question_id = self._config.role(self._config.declaration.lead), _question_id(cell, at)
         messages = self._texts.messages(cell, at)
         return [
             ChatRequest(
                 model=vllm_identity(self._deployment),
                 messages=messages,
-                temperature=generation.temperature,
-                top_p=generation.top_p,
+                temperature=played.temperature,
+                top_p=played.top_p,
                 max_tokens=min(max_tokens or self._grid.output_tokens, self._grid.output_tokens),
                 seed=seed_for(self._config.seed, question_id, member, 0, "answer"),
                 session_id=question_id,
@@ -241,7 +243,7 @@ class _Bench:
 
     def _plain_job(self, members: Iterable[int]) -> dict[str, Any]:
         """Write what plain vLLM is asked: the prompts of the first cell of as many members, all at once."""
-        generation, at = self._config.generation, range(self._grid.questions)
+        played, at = self._config.role(self._config.declaration.lead), range(self._grid.questions)
         numbered = list(self._grid.cells())
         first = {cell.members: number for number, cell in reversed(numbered)}
         numbers = [first.get(n, len(numbered) + 1) for n in members]
@@ -249,8 +251,8 @@ class _Bench:
             "model": self._deployment.model,
             "engine": engine_kwargs(self._deployment),
             "template": self._deployment.chat_template_kwargs,
-            "temperature": generation.temperature,
-            "top_p": generation.top_p,
+            "temperature": played.temperature,
+            "top_p": played.top_p,
             "max_tokens": self._grid.output_tokens,
             "warm_up": _as_json(self._texts.messages(0, 0)),
             "runs": [
@@ -351,11 +353,11 @@ def _run_plain(job: Mapping[str, Any], env: Mapping[str, str]) -> list[dict[str,
 
 
 def _deployment(config: Config) -> tuple[str, VllmConfig]:
-    name = config.generation.model
+    name = config.role(config.declaration.lead).model
     deployment = config.deployments[name]
     if not isinstance(deployment, VllmConfig):
         raise ConfigError(
-            f"generation.model is {name}, a deployment of kind {deployment.kind}, but the benchmark measures kind "
+            f"roles.answer.model is {name}, a deployment of kind {deployment.kind}, but the benchmark measures kind "
             "vllm: name such a one"
         )
     if deployment.application is not None:
@@ -381,9 +383,9 @@ def _check(config: Config, name: str, deployment: VllmConfig, grid: Grid, texts:
             f"{grid.output_tokens} are generated, but deployments.{name}.window_tokens is {deployment.window_tokens}: "
             "lower --context-tokens or --output-tokens, or raise window_tokens"
         )
-    if config.generation.temperature == 0 and max(grid.members) > 1:
+    if config.role(config.declaration.lead).temperature == 0 and max(grid.members) > 1:
         raise ConfigError(
-            f"generation.temperature is 0 but --members has {max(grid.members)}: greedy members are all alike; raise "
+            f"played.temperature is 0 but --members has {max(grid.members)}: greedy members are all alike; raise "
             "temperature"
         )
 
@@ -425,14 +427,15 @@ def _cpu_s(processes: Iterable[psutil.Process]) -> float:
 def _facts(
     config: Config, name: str, deployment: VllmConfig, grid: Grid, resources: Mapping[str, float]
 ) -> dict[str, str | int]:
+    played = config.role(config.declaration.lead)
     return {
         "Deployment": f"{name}: {deployment.model}",
         "Engine": json.dumps(engine_kwargs(deployment), sort_keys=True, default=str),
         "Device": _device(deployment, resources),
-        "Questions a replica": grid.questions,
+        "Questions per replica": grid.questions,
         "Context tokens": grid.context_tokens,
         "Generated tokens": grid.output_tokens,
-        "Sampling": f"temperature {config.generation.temperature:g}, top_p {config.generation.top_p:g}",
+        "Sampling": f"temperature {played.temperature:g}, top_p {played.top_p:g}",
         "Versions": ", ".join(f"{package} {found}" for package in _PACKAGES if (found := _version(package))),
     }
 

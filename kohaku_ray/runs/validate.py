@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 from kohaku_ray.config import Config
-from kohaku_ray.engine.actors.tools import index_settings
-from kohaku_ray.engine.cluster import answer_demand, check_demand, cluster_address, local_cpus
-from kohaku_ray.engine.serving.applications import check_deployment
 from kohaku_ray.errors import DataError, IndexMismatchError
-from kohaku_ray.generation.prompts import Prompts
+from kohaku_ray.evaluation.metrics import find_metric
 from kohaku_ray.index.store import Index
-from kohaku_ray.questions import read_questions
-from kohaku_ray.runs.sources import find_sources, read_metadata, read_source, resolve_paths
+from kohaku_ray.runs.demand import answer_demand, check_demand, cluster_address, local_cpus
+from kohaku_ray.runs.deployments import check_deployment
+from kohaku_ray.runs.indexes import index_settings
+from kohaku_ray.runs.sources import find_sources, questions_of, read_metadata, resolve, resolve_paths
 
 
 def validate(config: Config) -> list[str]:
@@ -23,15 +22,16 @@ def validate(config: Config) -> list[str]:
     config = resolve_paths(config)
     files = find_sources(config)
     metadata = read_metadata(config.documents.metadata)
-    name, data = read_source(config.questions.path)
-    questions = read_questions(name, data, config.questions.limit)
-    Prompts(config.generation.prompts)
+    questions = questions_of(config)
+    config.declaration.prompts(config.prompts)
+    for metric in config.declaration.metrics:
+        find_metric(metric)
     for key, deployment in config.used_deployments.items():
         check_deployment(key, deployment, here=cluster_address(config.cluster) is None)
     demand = answer_demand(config)
     return [
         f"documents: {len(files)} files, {len(metadata)} with metadata",
-        f"questions: {len(questions)} in {name}",
+        f"questions: {len(questions)} in {resolve(config.questions.path)}",
         f"index: {_index_state(config)}",
         *(f"deployments.{key}: {deployment.kind}" for key, deployment in config.used_deployments.items()),
         f"demand: {demand.cpus:g} CPUs and {demand.gpus:g} GPUs for {demand.reason}; {_cluster_state(config)}",
@@ -42,6 +42,7 @@ def validate(config: Config) -> list[str]:
 def _index_state(config: Config) -> str:
     try:
         index = Index.open(config.index.path, index_settings(config).as_mapping())
+        index.require(config.declaration.views.values())
     except IndexMismatchError:
         raise
     except DataError as error:

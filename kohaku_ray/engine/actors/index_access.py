@@ -1,0 +1,117 @@
+"""Ways to an index: in this process, where concurrent calls share batches, or held by a retriever actor."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
+from typing import Any, Protocol
+
+from kohaku_ray.config import Config
+from kohaku_ray.engine.actors.batching import Batcher
+from kohaku_ray.engine.actors.cache import Cache
+from kohaku_ray.engine.actors.operations import OPERATIONS, Depths, OpenIndex, Operation, Params
+from kohaku_ray.engine.serving.pairs import rank_pairs
+from kohaku_ray.systems.base import Depth
+
+
+class IndexAccess(Protocol):
+    """Runs operations of ``OPERATIONS`` on an index."""
+
+    async def run(self, name: str, items: Sequence[Any], params: Params = ()) -> list[Any]:
+        """Run an operation: one result per item, in their order.
+
+        Args:
+            name: Of the operation.
+            items: What it is asked for.
+            params: What it is told beside; calls that agree in it share a batch.
+        """
+        ...
+
+
+class LocalIndex:
+    """The index in this process; calls of concurrent questions run in batches, and repeat nothing that is kept."""
+
+    def __init__(self, config: Config, depths: Depths | None = None, here: OpenIndex | None = None) -> None:
+        """Open the configured index.
+
+        Args:
+            config: Names the index and its encoder.
+            depths: Set where several runs ask the same: searches are as deep as the deepest run's, and results kept.
+            here: An index that is open already.
+
+        Raises:
+            DataError: There is no usable index.
+        """
+        self._here = OpenIndex.of(config, rank_pairs) if here is None else here
+        self._depths = depths
+        self._batchers: dict[tuple[str, Params], Batcher[Any, Any]] = {}
+        self._threads: dict[str, ThreadPoolExecutor] = {}
+        self._caches: dict[tuple[str, Params], Cache[Any, Any]] = {}
+
+    async def run(self, name: str, items: Sequence[Any], params: Params = ()) -> list[Any]:
+        """See ``IndexAccess``."""
+        operation = OPERATIONS[name]
+        if not operation.n_kept or (self._depths is None and name != "rank_pairs"):
+            return await self._compute(name, operation, items, params)
+        deep = self._deepest(operation, params)
+        key = (name, deep)
+        if key not in self._caches:
+            self._caches[key] = Cache(lambda some: self._compute(name, operation, some, deep), operation.n_kept)
+        names = items if operation.key is None else [operation.key(item) for item in items]
+        found = await self._caches[key](items, names)
+        return [hits.prefix(params[1]) for hits in found] if operation.depth else found
+
+    def counts(self) -> Counter[tuple[str, str]]:
+        """Count what was asked for and what of it was computed, by what it is."""
+        total: Counter[tuple[str, str]] = Counter()
+        for (name, _), cache in self._caches.items():
+            if counted := OPERATIONS[name].counted:
+                total.update({(counted, "asked"): cache.n_asked, (counted, "computed"): cache.n_computed})
+        return total
+
+    def _deepest(self, operation: Operation, params: Params) -> Params:
+        """Search as deep as the deepest run, where a shorter search is the beginning of a longer one."""
+        if not operation.depth or self._depths is None or not operation.is_prefix(self._here, params):
+            return params
+        kinds, top_k, within = params
+        most = getattr(self._depths.get(kinds, Depth()), operation.depth)
+        return (kinds, max(top_k, most), within)
+
+    async def _compute(self, name: str, operation: Operation, items: Sequence[Any], params: Params) -> list[Any]:
+        if not operation.batch:
+            result = operation.run(self._here, list(items), params)
+            return list(await result if hasattr(result, "__await__") else result)
+        key = (name, params)
+        if key not in self._batchers:
+            thread = self._threads.setdefault(name, ThreadPoolExecutor(1))
+            self._batchers[key] = Batcher(
+                lambda batch: operation.run(self._here, batch, params), operation.batch, thread
+            )
+        return await self._batchers[key](items)
+
+
+class RemoteIndex:
+    """The same index, held by a retriever actor."""
+
+    def __init__(self, retriever: Any) -> None:
+        self._retriever = retriever
+
+    async def run(self, name: str, items: Sequence[Any], params: Params = ()) -> list[Any]:
+        """See ``IndexAccess``."""
+        results: list[Any] = await self._retriever.run.remote(name, list(items), params)
+        return results
+
+
+def united_depths(many: Sequence[Config]) -> Depths:
+    """Say how deep the deepest of some runs searches each view."""
+    found: dict[tuple[str, ...], Depth] = {}
+    for config in many:
+        for name, depth in config.uses.views.items():
+            kinds = config.declaration.views[name].kinds
+            there = found.get(kinds, Depth())
+            found[kinds] = replace(
+                there, dense=max(there.dense, depth.dense), lexical=max(there.lexical, depth.lexical)
+            )
+    return found

@@ -1,0 +1,304 @@
+"""Stages of the index job, as Ray runs them: parse files, sort texts, encode blocks, reduce to an index."""
+
+from __future__ import annotations
+
+import functools
+import os
+import socket
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from itertools import pairwise
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import ray
+
+from kohaku_ray.arrays import I64
+from kohaku_ray.config import Config
+from kohaku_ray.documents.model import Document
+from kohaku_ray.documents.parse import parse_file, read_bytes
+from kohaku_ray.errors import DataError
+from kohaku_ray.index.assemble import texts_to_encode
+from kohaku_ray.index.build import REJECT_SCHEMA, build_index, build_terms, views_with_old
+from kohaku_ray.index.files import column_keys
+from kohaku_ray.index.identity import KEY_BYTES, vector_keys
+from kohaku_ray.index.pending import PendingVectors
+from kohaku_ray.index.store import known_vectors
+from kohaku_ray.index.tokens import token_counter
+from kohaku_ray.runs.indexes import encoder_settings, index_settings, make_encoder
+from kohaku_ray.runs.sources import read_metadata
+from kohaku_ray.tree.flatten import document_table, flatten
+from kohaku_ray.tree.nodes import NodeTable
+
+BLOCKS_PER_ENCODER = 32
+"""So many blocks or more, unless they would be too small."""
+LAST_BLOCKS_PER_ENCODER = 4
+"""What is left at any time is at least so many, unless they would be too small."""
+MIN_BLOCK_TOKENS = 4096
+MAX_BLOCK_ROWS = 8192
+SPECIAL_TOKENS = 2
+"""What a text costs beside its own tokens."""
+
+
+def parse(batch: pa.Table, config: Config, job: str) -> pa.Table:
+    """Parse files into trees (a Ray Data task).
+
+    Args:
+        batch: Column ``file``.
+        config: The job's configuration.
+        job: Unique name of this job.
+
+    Returns:
+        Columns file, doc_id, reason (null when the file is good), and as Arrow streams document, nodes and texts: those
+        that are new to the index, with columns key, n_tokens and text.
+    """
+    metadata = read_metadata(config.documents.metadata)
+    unknown = _unknown(config.model_dump_json(), job)
+    count = token_counter(config.index.encoder.model, config.index.encoder.revision)
+    rows = []
+    for file in batch["file"].to_pylist():
+        row = {"file": file, "doc_id": None, "reason": None, "document": b"", "nodes": b"", "texts": b""}
+        try:
+            document = _with_metadata(parse_file(file, read_bytes(file)), metadata)
+            nodes = _counted(flatten(document), count)
+            row |= {"doc_id": document.doc_id, "document": _packed(document_table([document]))}
+            row |= {"nodes": _packed(nodes), "texts": _packed(_new_texts(nodes, unknown, config))}
+        except DataError as error:
+            row["reason"] = str(error)
+        rows.append(row)
+    return pa.Table.from_pylist(rows, schema=_PARSED_SCHEMA)
+
+
+_PARSED_SCHEMA = pa.schema(
+    [
+        ("file", pa.string()),
+        ("doc_id", pa.string()),
+        ("reason", pa.string()),
+        ("document", pa.large_binary()),
+        ("nodes", pa.large_binary()),
+        ("texts", pa.large_binary()),
+    ]
+)
+
+
+def _new_texts(nodes: pa.Table, unknown: _Unknown, config: Config) -> pa.Table:
+    """List what an encoder has to read of a document: texts that no index knows."""
+    tree = NodeTable(nodes)
+    at, texts = texts_to_encode(tree, config.index.paragraph_vectors)
+    n_tokens = dict(zip(texts, tree.tokens[at].tolist(), strict=True))
+    new = unknown.of_texts(texts)
+    columns = (new.values(), [n_tokens[text] + SPECIAL_TOKENS for text in new], new)
+    return pa.table([pa.array(list(of), field.type) for of, field in zip(columns, _TEXTS, strict=True)], schema=_TEXTS)
+
+
+_TEXTS = pa.schema([("key", pa.binary(KEY_BYTES)), ("n_tokens", pa.int64()), ("text", pa.large_string())])
+
+
+@dataclass(frozen=True, slots=True)
+class Work:
+    """What the parsed files leave to do.
+
+    Attributes:
+        rejects: Files that cannot be used, with their reasons.
+        n_texts: Texts of the others that no index knows, each counted once.
+        n_tokens: Tokens of these, special ones included.
+    """
+
+    rejects: tuple[tuple[str, str], ...]
+    n_texts: int
+    n_tokens: int
+
+
+def sorted_texts(blocks: Sequence[Any], n_encoders: int) -> Iterator[Work | pa.Table]:
+    """Sort the new texts of all documents by length, and divide them among the encoders (a generator task).
+
+    Args:
+        blocks: Refs of what ``parse`` returns.
+        n_encoders: Encoders that share the texts.
+
+    Yields:
+        What there is to do; then the texts, each once, the longest first, in blocks of about as many tokens.
+    """
+    rows = _rows(blocks, "file", "doc_id", "reason", "texts")
+    rejects = _find_rejects(rows)
+    texts = pa.concat_tables([_TEXTS.empty_table(), *(_unpacked(row["texts"]) for row in _used(rows, rejects))])
+    keys = column_keys(texts["key"]).view(f"S{KEY_BYTES}")
+    texts = texts.take(pa.array(np.unique(keys, return_index=True)[1]))
+    # Keys decide among equals: the same texts make the same batches, and so the same vectors to the bit.
+    texts = texts.sort_by([("n_tokens", "descending"), ("key", "ascending")])
+    n_tokens = texts["n_tokens"].to_numpy()
+    yield Work(rejects, len(texts), int(n_tokens.sum()))
+    for first, last in pairwise(_bounds(n_tokens, n_encoders)):
+        yield texts.slice(first, last - first)
+
+
+def _find_rejects(rows: Sequence[Mapping[str, Any]]) -> tuple[tuple[str, str], ...]:
+    """Files that cannot be used: unreadable ones, and all but the first of those that share a document id."""
+    rejects: list[tuple[str, str]] = []
+    owner: dict[str, str] = {}
+    for row in sorted(rows, key=lambda row: row["file"]):
+        if row["reason"] is not None:
+            rejects.append((row["file"], row["reason"]))
+        elif row["doc_id"] in owner:
+            reason = f"doc_id {row['doc_id']!r} is already that of {owner[row['doc_id']]}: rename one of them"
+            rejects.append((row["file"], reason))
+        else:
+            owner[row["doc_id"]] = row["file"]
+    return tuple(rejects)
+
+
+def _bounds(n_tokens: I64, n_encoders: int) -> list[int]:
+    """Cut sorted texts into blocks: where each begins, and the end.
+
+    Blocks cost about the same, and less towards the end, so that no encoder works on for long when the others are done.
+    """
+    done = np.r_[0, np.cumsum(n_tokens)]
+    total, bounds = int(done[-1]), [0]
+    while bounds[-1] < len(n_tokens):
+        first = bounds[-1]
+        share = min(total / BLOCKS_PER_ENCODER, (total - done[first]) / LAST_BLOCKS_PER_ENCODER) / n_encoders
+        last = int(np.searchsorted(done, done[first] + max(share, MIN_BLOCK_TOKENS), side="right")) - 1
+        bounds.append(min(max(last, first + 1), first + MAX_BLOCK_ROWS))
+    return bounds
+
+
+class Encode:
+    """Encodes blocks of texts and keeps their vectors in the index directory (an actor of Ray Data)."""
+
+    def __init__(self, config: Config) -> None:
+        self._encoder = make_encoder(config)
+        self._pending = PendingVectors(config.index.path)
+        self._identity = encoder_settings(config)
+        self._name = f"{socket.gethostname()}:{os.getpid()}"
+
+    def __call__(self, batch: pa.Table) -> pa.Table:
+        """Encode one block.
+
+        Args:
+            batch: Columns key, n_tokens and text.
+
+        Returns:
+            One row: how much is done, and by whom.
+        """
+        vectors = self._encoder.encode_passages(batch["text"].to_pylist())
+        self._pending.write(self._identity, batch["key"].to_pylist(), vectors)
+        n_tokens = int(batch["n_tokens"].to_numpy().sum())
+        return pa.table({"n_texts": [len(batch)], "n_tokens": [n_tokens], "encoder": [self._name]})
+
+
+def reduced(
+    config: Config, blocks: Sequence[Any], rejects: Sequence[tuple[str, str]]
+) -> Iterator[dict[str, Any] | None]:
+    """Put all documents together, propagate and build (the reducer, a generator task).
+
+    Args:
+        config: The job's configuration.
+        blocks: Refs of what ``parse`` returns.
+        rejects: Files that are not used, with their reasons.
+
+    Yields:
+        None when all is done that needs no vector; then the counts of ``build_index``. The reducer waits between the
+        two until the first is taken (one value at a time): take it when the vectors are there. Where the job fails
+        before, Ray lets it go on: it misses vectors then, and leaves the index as it is.
+    """
+    nodes, documents = _trees(blocks, rejects)
+    settings = index_settings(config)
+    views = views_with_old(config.index.path, settings, config.declaration.views.values())
+    terms = build_terms(NodeTable(nodes), settings, views)
+    yield None
+    pending = PendingVectors(config.index.path)
+    keys, vectors = pending.load(encoder_settings(config))
+    counts = build_index(
+        config.index.path,
+        nodes=nodes,
+        documents=documents,
+        rejects=pa.table(
+            {"file": [file for file, _ in rejects], "reason": [reason for _, reason in rejects]}, schema=REJECT_SCHEMA
+        ),
+        keys=keys,
+        vectors=vectors,
+        settings=settings,
+        views=views,
+        terms=terms,
+    )
+    pending.clear()
+    yield counts
+
+
+def _trees(blocks: Sequence[Any], rejects: Sequence[tuple[str, str]]) -> tuple[pa.Table, pa.Table]:
+    """Join the nodes and the documents of all files that are used; what was packed is let go."""
+    used = _used(_rows(blocks, "file", "doc_id", "nodes", "document"), rejects)
+    return _joined(used, "nodes"), _joined(used, "document")
+
+
+def _rows(blocks: Sequence[Any], *columns: str) -> list[dict[str, Any]]:
+    """Read some columns of what ``parse`` returned."""
+    return [row for block in ray.get(list(blocks)) for row in block.select(columns).to_pylist()]
+
+
+def _used(rows: Sequence[dict[str, Any]], rejects: Sequence[tuple[str, str]]) -> list[dict[str, Any]]:
+    """Leave the rejected files' rows out and sort the others by document id."""
+    dropped = {file for file, _ in rejects}
+    return sorted((row for row in rows if row["file"] not in dropped), key=lambda row: row["doc_id"])
+
+
+def _joined(rows: Sequence[Mapping[str, Any]], column: str) -> pa.Table:
+    return pa.concat_tables(_unpacked(row[column]) for row in rows)
+
+
+class _Unknown:
+    """Tells which texts have no vector yet, in an index or left by an interrupted job."""
+
+    def __init__(self, config: Config) -> None:
+        self._identity = encoder_settings(config)
+        self._known = known_vectors(config.index.path, self._identity)
+        self._left = PendingVectors(config.index.path).keys(self._identity)
+
+    def of_texts(self, texts: Sequence[str]) -> dict[str, bytes]:
+        """The distinct texts among these that are new, with their keys."""
+        distinct = list(dict.fromkeys(texts))
+        keys = vector_keys(self._identity, distinct)
+        found, _ = self._known.lookup(keys)
+        return {
+            text: key
+            for text, key, known in zip(distinct, keys.tolist(), found, strict=True)
+            if not known and key not in self._left
+        }
+
+
+@functools.lru_cache(maxsize=1)
+def _unknown(config_json: str, job: str) -> _Unknown:
+    """One a worker and job: the keys of a large index are read once, and never those of an earlier job."""
+    return _Unknown(Config.model_validate_json(config_json))
+
+
+def _with_metadata(document: Document, metadata: Mapping[str, Mapping[str, str]]) -> Document:
+    row = metadata.get(document.doc_id)
+    if row is None:
+        return document
+    return replace(document, title=row.get("title", document.title), metadata={**document.metadata, **row})
+
+
+def _counted(nodes: pa.Table, count: Any) -> pa.Table:
+    """Fill in token counts: a sentence's own, and sums upwards, so that a node's count is that of its sentences."""
+    tree = NodeTable(nodes)
+    leaf = np.array(nodes["kind"].to_pylist()) == "sentence"
+    own = np.zeros(len(nodes), np.int64)
+    own[leaf] = count(nodes["text"].filter(pa.array(leaf)).to_pylist())
+    before = np.r_[0, np.cumsum(own)]
+    total = before[tree.end] - before[np.arange(len(nodes))]
+    place = nodes.schema.get_field_index("n_tokens")
+    return nodes.set_column(place, nodes.schema.field(place), pa.array(total, nodes.schema.field(place).type))
+
+
+def _packed(table: pa.Table) -> bytes:
+    sink = pa.BufferOutputStream()
+    with pa.ipc.new_stream(sink, table.schema, options=pa.ipc.IpcWriteOptions(compression="lz4")) as writer:
+        writer.write_table(table)
+    packed: bytes = sink.getvalue().to_pybytes()
+    return packed
+
+
+def _unpacked(data: Any) -> pa.Table:
+    return pa.ipc.open_stream(data.as_buffer() if isinstance(data, pa.Scalar) else data).read_all()

@@ -1,0 +1,152 @@
+"""What can be asked of an index: one registry of operations, which travel to it as data.
+
+A new operation is one function and one entry here: batching over concurrent questions, keeping results and the trip
+from a member's process come with it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable, Hashable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+
+from kohaku_ray.arrays import F32, I64
+from kohaku_ray.config import Config
+from kohaku_ray.index.encoder import SentenceEncoder
+from kohaku_ray.index.hits import Hits
+from kohaku_ray.index.store import Index
+from kohaku_ray.index.tokens import token_counter
+from kohaku_ray.runs.indexes import index_settings, make_encoder
+from kohaku_ray.systems.base import Depth
+from kohaku_ray.tree.nodes import KINDS, NodeTable
+
+QUERIES_AT_ONCE = 1024
+"""Queries encoded together: the more there are, the fuller the fixed shapes they are encoded in."""
+
+Tokenizer = tuple[str, str | None]
+"""Name and revision of what counts tokens."""
+
+Params = tuple[Any, ...]
+"""What an operation is told beside its items: hashable, so that calls that agree in it share a batch."""
+
+
+@dataclass(slots=True)
+class OpenIndex:
+    """An index with what is kept open beside it.
+
+    Attributes:
+        index: The index.
+        encoder: Encodes queries.
+        rank_pairs: Scores (query, text) pairs by the cross-encoder of an application.
+        tokens: Token counts of nodes, by tokenizers; -1 where nobody has counted.
+    """
+
+    index: Index
+    encoder: SentenceEncoder
+    rank_pairs: Callable[[str, Sequence[tuple[str, str]]], Awaitable[Sequence[float]]]
+    tokens: dict[tuple[Tokenizer, ...], I64] = field(default_factory=dict)
+
+    @staticmethod
+    def of(config: Config, rank_pairs: Callable[..., Awaitable[Sequence[float]]]) -> OpenIndex:
+        """Open the configured index and its encoder.
+
+        Raises:
+            IndexMismatchError: The index was built with other settings, or lacks a view.
+            DataError: There is no index at that path.
+        """
+        # The index first: a mismatch shows before seconds of loading.
+        index = Index.open(config.index.path, index_settings(config).as_mapping())
+        index.require(config.declaration.views.values())
+        # Queries are few and short: a GPU that nobody reserved is not taken for them.
+        return OpenIndex(index, make_encoder(config, device="cpu"), rank_pairs)
+
+
+@dataclass(frozen=True, slots=True)
+class Operation:
+    """One thing that can be asked of an index.
+
+    Attributes:
+        run: ``(open index, items, params)``: one result per item, in their order, whatever else is in the batch.
+        batch: Most items of concurrent questions that run together, off the event loop; 0: each call by itself on it.
+        n_kept: Results that are kept for who asks the same again; 0: none.
+        counted: What the items are called where a sweep says how many were asked and computed.
+        key: Names an item; None: the item is its own name.
+        depth: Of a search: which depth of a view is meant (``dense``, ``lexical``). ``params`` are then
+            ``(kinds, top_k, within)``, and a shorter search is the beginning of a longer one.
+        is_prefix: Whether that holds of this index.
+    """
+
+    run: Callable[[OpenIndex, list[Any], Params], Any]
+    batch: int = 256
+    n_kept: int = 0
+    counted: str = ""
+    key: Callable[[Any], Hashable] | None = None
+    depth: str = ""
+    is_prefix: Callable[[OpenIndex, Params], bool] = lambda *_: True
+
+
+def _embed(here: OpenIndex, texts: list[str], _: Params) -> list[F32]:
+    return list(here.encoder.encode_queries(texts))
+
+
+def _search(here: OpenIndex, vectors: list[F32], params: Params) -> list[Hits]:
+    kinds, top_k, within = params
+    ranges = None if within is None else here.index.ranges(within)
+    return here.index.vectors(kinds).search(np.stack(vectors), top_k, ranges)
+
+
+def _lexical(here: OpenIndex, queries: list[str], params: Params) -> list[Hits]:
+    kinds, top_k, within = params
+    ranges = None if within is None else here.index.ranges(within)
+    return here.index.terms(kinds).search(queries, top_k, ranges)
+
+
+def _vectors(here: OpenIndex, rows: list[int], _: Params) -> list[F32]:
+    return list(here.index.node_vectors(np.asarray(rows, np.int64)))
+
+
+async def _rank_pairs(here: OpenIndex, pairs: list[tuple[str, str]], params: Params) -> Sequence[float]:
+    return await here.rank_pairs(params[0], pairs)
+
+
+def _nodes(here: OpenIndex, asked: list[tuple[int, ...]], params: Params) -> list[NodeTable]:
+    section_tokens, tokenizers = params
+    around = [here.index.nodes.neighbourhood(rows, section_tokens) for rows in asked]
+    if not tokenizers:
+        return around
+    return [nodes.with_tokens(_count_nodes(here, nodes, tokenizers)) for nodes in around]
+
+
+def _count_nodes(here: OpenIndex, nodes: NodeTable, tokenizers: tuple[Tokenizer, ...]) -> I64:
+    """Count sentences as the largest count over these tokenizers; a node's text is counted once."""
+    known = here.tokens.setdefault(tokenizers, np.full(len(here.index.nodes), -1, np.int64))
+    sentence = nodes.kind == KINDS.index("sentence")
+    missing = np.flatnonzero(sentence & (known[nodes.source_row] < 0))
+    if len(missing):
+        texts = [nodes.text_of(int(row)) for row in missing]
+        counts = [token_counter(name, revision)(texts) for name, revision in tokenizers]
+        known[nodes.source_row[missing]] = np.max(counts, axis=0)
+    return np.where(sentence, known[nodes.source_row], nodes.tokens)
+
+
+OPERATIONS: Mapping[str, Operation] = {
+    "embed": Operation(_embed, batch=QUERIES_AT_ONCE, n_kept=20_000, counted="queries encoded"),
+    "search": Operation(
+        _search,
+        n_kept=20_000,
+        counted="queries searched",
+        key=lambda vector: vector.tobytes(),
+        depth="dense",
+        is_prefix=lambda here, params: here.index.vectors(params[0]).exact or params[2] is not None,
+    ),
+    "lexical": Operation(_lexical, n_kept=20_000, counted="queries by BM25", depth="lexical"),
+    "vectors": Operation(_vectors),
+    "rank_pairs": Operation(_rank_pairs, batch=0, n_kept=200_000, counted="pairs ranked"),
+    "nodes": Operation(_nodes, batch=0, n_kept=2_000),
+}
+"""Every operation, by name."""
+
+Depths = Mapping[tuple[str, ...], Depth]
+"""How deep the runs that share an index search it, by the kinds of a view."""

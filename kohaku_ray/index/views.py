@@ -1,0 +1,105 @@
+"""What an index lets itself be searched for: sets of node kinds, each by vectors, by terms, or both."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from kohaku_ray.arrays import I64, Mask
+from kohaku_ray.errors import ConfigError, IndexMismatchError
+from kohaku_ray.tree.nodes import KINDS, NodeTable
+
+
+@dataclass(frozen=True, slots=True)
+class View:
+    """Node kinds that are searched together.
+
+    Attributes:
+        kinds: Kinds of nodes (``sentence``, ``paragraph``, ``section``, ``document``).
+        dense: Whether their vectors are searched.
+        lexical: Whether their terms are searched (BM25).
+    """
+
+    kinds: tuple[str, ...]
+    dense: bool = False
+    lexical: bool = False
+
+    def __post_init__(self) -> None:
+        """Check the kinds.
+
+        Raises:
+            ConfigError: One is no kind of node, or nothing is searched.
+        """
+        unknown = [kind for kind in self.kinds if kind not in KINDS]
+        if unknown or not self.kinds or not (self.dense or self.lexical):
+            raise ConfigError(
+                f"a view has the kinds {', '.join(self.kinds) or 'none'}, dense {self.dense}, lexical {self.lexical}: "
+                f"name kinds of {', '.join(KINDS)}, and search them by vectors, terms or both"
+            )
+
+    @property
+    def key(self) -> str:
+        """Name of the kinds, whatever their order: views of equal kinds share files."""
+        return kinds_key(self.kinds)
+
+
+def kinds_key(kinds: Iterable[str]) -> str:
+    """Name a set of kinds."""
+    return "+".join(sorted(set(kinds)))
+
+
+def united(*many: Iterable[View]) -> tuple[View, ...]:
+    """Join views of equal kinds: dense and lexical where any of them is; sorted by their kinds."""
+    found: dict[str, View] = {}
+    for view in (view for views in many for view in views):
+        there = found.get(view.key, view)
+        kinds = tuple(sorted(set(view.kinds)))
+        found[view.key] = View(kinds, view.dense or there.dense, view.lexical or there.lexical)
+    return tuple(found[key] for key in sorted(found))
+
+
+def views_of(manifest: Mapping[str, Any]) -> tuple[View, ...]:
+    """Read the views that an index has."""
+    return tuple(View(tuple(one["kinds"]), one["dense"], one["lexical"]) for one in manifest["views"])
+
+
+def as_plain(views: Iterable[View]) -> list[dict[str, Any]]:
+    """Write views as a manifest has them."""
+    return [{"kinds": list(view.kinds), "dense": view.dense, "lexical": view.lexical} for view in united(views)]
+
+
+def check_views(path: str, there: Iterable[View], needed: Iterable[View]) -> None:
+    """See that an index has all views that are to be searched.
+
+    Raises:
+        IndexMismatchError: It lacks one; the message says which and the way out.
+    """
+    have = {view.key: view for view in there}
+    for view in united(needed):
+        found = have.get(view.key)
+        for way in ("dense", "lexical"):
+            if getattr(view, way) and not (found is not None and getattr(found, way)):
+                known = ", ".join(f"{name} ({_ways(one)})" for name, one in have.items()) or "none"
+                raise IndexMismatchError(
+                    f"the index at {path} has no {way} view of {view.key}; its views are {known}: "
+                    "`kohaku-ray index CONFIG` adds it without encoding anything twice"
+                )
+
+
+def rows_of(nodes: NodeTable, kinds: Iterable[str]) -> I64:
+    """List the nodes of some kinds that have text: increasing rows."""
+    has_text = nodes.table["n_chars"].to_numpy() > 0
+    return np.flatnonzero(of_kinds(nodes, kinds) & has_text).astype(np.int64)
+
+
+def of_kinds(nodes: NodeTable, kinds: Iterable[str]) -> Mask:
+    """Mark the nodes of some kinds: shape ``(n,)``."""
+    mask: Mask = np.isin(nodes.kind, [KINDS.index(kind) for kind in kinds])
+    return mask
+
+
+def _ways(view: View) -> str:
+    return " and ".join(way for way in ("dense", "lexical") if getattr(view, way))

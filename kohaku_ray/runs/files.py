@@ -1,0 +1,88 @@
+"""What a run left behind, read back."""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+from kohaku_ray.errors import DataError
+from kohaku_ray.runs.directory import RunDirectory
+from kohaku_ray.runs.tables import SCHEMAS
+from kohaku_ray.submissions import Submission, read_submission
+
+Row = dict[str, Any]
+
+
+@dataclass(frozen=True, slots=True)
+class RunFiles:
+    """A run's files in memory.
+
+    Attributes:
+        path: The directory.
+        facts: ``run.json``.
+        config: ``config.yaml`` as plain values.
+        tables: Rows of every table of ``SCHEMAS``, in the file's order.
+        submission: ``submission.csv``.
+    """
+
+    path: str
+    facts: Mapping[str, Any]
+    config: Mapping[str, Any]
+    tables: Mapping[str, list[Row]]
+    submission: Submission
+
+    @property
+    def name(self) -> str:
+        """Last part of the directory's path."""
+        return os.path.basename(self.path)
+
+    def setting(self, *keys: str) -> Any:
+        """Look a key of the configuration up; None where it is not said."""
+        value: Any = self.config
+        for key in keys:
+            value = value.get(key) if isinstance(value, Mapping) else None
+        return value
+
+    def fact(self, name: str, default: Any = None) -> Any:
+        """Look up what the run noted of itself (see ``facts_of``)."""
+        return self.facts.get(name, default)
+
+    def by_question(self, table: str) -> dict[str, list[Row]]:
+        """Rows of a table by question, in the file's order."""
+        rows: dict[str, list[Row]] = {}
+        for row in self.tables[table]:
+            rows.setdefault(row["question_id"], []).append(row)
+        return rows
+
+
+def read_run(run: str) -> RunFiles:
+    """Read a run's directory.
+
+    Raises:
+        DataError: A file is missing or damaged; the text says which.
+    """
+    directory = RunDirectory(run)
+    tables = {
+        name: directory.read_table(name, columns=schema.names).to_pylist(maps_as_pydicts="strict")
+        for name, schema in SCHEMAS.items()
+    }
+    facts = _mapping(directory.path, "run.json", json.loads)
+    config = _mapping(directory.path, "config.yaml", yaml.safe_load)
+    return RunFiles(directory.path, facts, config, tables, read_submission(f"{directory.path}/submission.csv"))
+
+
+def _mapping(path: str, name: str, parse: Any) -> Mapping[str, Any]:
+    file = f"{path}/{name}"
+    try:
+        value = parse(Path(file).read_bytes())
+    except (OSError, ValueError, yaml.YAMLError, RecursionError) as error:
+        raise DataError(f"{file} cannot be read ({error}): repeat `kohaku-ray answer`") from error
+    if not isinstance(value, dict):
+        raise DataError(f"{file} holds a {type(value).__name__}, not keys with values: repeat `kohaku-ray answer`")
+    return value

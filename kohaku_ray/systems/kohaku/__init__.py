@@ -1,0 +1,56 @@
+"""KohakuRAG (arXiv 2603.07612): plan queries, search a tree of text, answer with citations, look deeper while blank."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from kohaku_ray.generation.extractive import ExtractiveBackend
+from kohaku_ray.systems.base import Depth, Role, System, Uses, View
+from kohaku_ray.systems.kohaku.answer import answer
+from kohaku_ray.systems.kohaku.prepare import prepare
+from kohaku_ray.systems.kohaku.prompts import ANSWER_EXAMPLES, PLAN_EXAMPLES, opening
+from kohaku_ray.systems.kohaku.settings import KohakuSettings
+
+
+def uses(settings: KohakuSettings) -> Uses:
+    """Say what a run of these settings asks for."""
+    views = {"nodes": Depth(dense=settings.top_k * (settings.max_retries + 1))}
+    if settings.bm25_top_k:
+        views["paragraphs"] = Depth(lexical=settings.bm25_top_k)
+    return Uses(
+        roles=("answer",) if settings.queries == 1 else ("answer", "plan"),
+        views=views,
+        attempts=settings.max_retries + 1,
+        retry_settings=("max_retries",),
+        context_tokens=settings.max_context_tokens,
+        cross_encoder=settings.cross_encoder,
+    )
+
+
+SYSTEM = System(
+    name="kohaku",
+    settings=KohakuSettings,
+    views={
+        "nodes": View(kinds=("sentence", "paragraph"), dense=True),
+        "paragraphs": View(kinds=("paragraph",), lexical=True),
+    },
+    roles={
+        "plan": Role(template="plan.j2", max_tokens=512, stage="prepare", examples=PLAN_EXAMPLES),
+        "answer": Role(template="answer.j2", max_tokens=1024, temperature=0.7, top_p=1.0, examples=ANSWER_EXAMPLES),
+    },
+    uses=uses,
+    prepare=prepare,
+    answer=answer,
+    metrics=("wattbot", "kaggle"),
+    templates=str(Path(__file__).parent / "templates"),
+    opening=opening,
+    quote_step="evidence",
+    offline=ExtractiveBackend,
+    facts=lambda settings: {"k": str(settings.top_k)},
+    moved={
+        **{f"retrieval.{name}": f"kohaku.{name}" for name in KohakuSettings.model_fields if name != "cross_encoder"},
+        **{f"generation.{name}": f"kohaku.{name}" for name in ("prompt_order", "constrain_refs", "max_retries")},
+        "generation.planner_model": "roles.plan.model",
+        "generation.planner_max_tokens": "roles.plan.max_tokens",
+    },
+)

@@ -1,0 +1,239 @@
+"""From evidence to one member's answer: prompt, chat, parse, and look deeper while the answer is blank."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass, replace
+
+import numpy as np
+
+from kohaku_ray.errors import ContextOverflowError, CutReplyError, ModelError
+from kohaku_ray.generation.parse import parse_answer
+from kohaku_ray.generation.schema import answer_schema
+from kohaku_ray.records import Prediction, Question, Reply, TraceRow
+from kohaku_ray.retrieval.append import append_lexical
+from kohaku_ray.retrieval.context import Context, Match, Snippet, assemble
+from kohaku_ray.retrieval.evidence import Evidence, rank
+from kohaku_ray.retrieval.fusion import Ranked
+from kohaku_ray.systems.base import Answer
+from kohaku_ray.systems.kohaku.prompts import answer_prompt
+from kohaku_ray.systems.kohaku.settings import KohakuSettings
+from kohaku_ray.systems.tools import Tools
+
+CHARS_PER_TOKEN = 3
+"""Fewer than English has: for what no node counts, the estimate must not fall short."""
+
+CUT = "length"
+"""Finish reason of a reply that max_tokens cut off."""
+
+OVERFLOW_STEP = 2
+"""How many matches a query gives up when the model refuses the prompt's length."""
+
+
+async def answer(evidence: Evidence, tools: Tools, settings: KohakuSettings) -> Answer:
+    """Ask, and ask again with deeper evidence while the answer is blank and retries are left.
+
+    A model that fails ends the attempts with a blank prediction that carries the error; it raises nothing.
+    """
+    for attempt in range(settings.max_retries + 1):
+        asked = await _ask(evidence, tools, settings, attempt)
+        prediction = _read(evidence.question, asked, attempt)
+        if asked.error or not prediction.is_blank:
+            break
+    return Answer(
+        prediction=prediction,
+        trace=_trace(evidence, asked.context, attempt),
+        measures=_measures(asked),
+        reply=asked.reply.text if asked.reply else None,
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class AttemptDepth:
+    """How much one attempt may take from the evidence.
+
+    Attributes:
+        top_k: Matches of each query.
+        top_k_final: Dense matches kept; None: all.
+        budget: Most tokens of context; None: no bound but the model's window.
+    """
+
+    top_k: int
+    top_k_final: int | None
+    budget: int | None
+
+    @staticmethod
+    def of(settings: KohakuSettings, attempt: int) -> AttemptDepth:
+        """Attempt ``a`` takes ``a + 1`` times as much as attempt 0."""
+        times = attempt + 1
+        return AttemptDepth(
+            top_k=settings.top_k * times,
+            top_k_final=None if settings.top_k_final is None else settings.top_k_final * times,
+            budget=None if settings.max_context_tokens is None else settings.max_context_tokens * times,
+        )
+
+    def shallower(self, refused: Context) -> AttemptDepth:
+        """Give up two matches of each query, and the like share of the refused context.
+
+        Fewer matches alone would not do where the budget had cut the context: the next ones would fill it up again.
+        """
+        top_k = max(self.top_k - OVERFLOW_STEP, 1)
+        final = None if self.top_k_final is None else max(self.top_k_final - OVERFLOW_STEP, 1)
+        return AttemptDepth(top_k, final, refused.n_tokens * top_k // max(self.top_k, OVERFLOW_STEP))
+
+
+@dataclass(frozen=True, slots=True)
+class _Asked:
+    """What was shown, and what came back: a reply, an error, or neither where there was nothing to show."""
+
+    context: Context
+    overflowed: bool
+    reply: Reply | None = None
+    error: str | None = None
+
+
+async def _ask(evidence: Evidence, tools: Tools, settings: KohakuSettings, attempt: int) -> _Asked:
+    """Show one depth of the evidence; if the model refuses the length, a little less, once."""
+    depth = AttemptDepth.of(settings, attempt)
+    context = await _context(evidence, depth, tools, settings)
+    try:
+        return _Asked(context, False, await _chat(evidence.question, context, tools, settings, attempt))
+    except ContextOverflowError as error:
+        context = await _context(evidence, depth.shallower(context), tools, settings)
+        if not context.doc_ids:
+            return _Asked(context, True, error=_named(error))
+    except ModelError as error:
+        return _Asked(context, False, error=_named(error))
+    try:
+        return _Asked(context, True, await _chat(evidence.question, context, tools, settings, attempt))
+    except ModelError as error:
+        return _Asked(context, True, error=_named(error))
+
+
+async def _chat(
+    question: Question, context: Context, tools: Tools, settings: KohakuSettings, attempt: int
+) -> Reply | None:
+    """Ask for the answer; without a document to cite there is nothing to ask."""
+    if not context.doc_ids:
+        return None
+    prompt = answer_prompt(tools.prompts, question, context, settings.prompt_order)
+    schema = answer_schema(context.doc_ids, settings.constrain_refs)
+    reply = await tools.chat(prompt, schema=schema, attempt=attempt)
+    if reply.finish_reason != CUT:
+        return reply
+    # Once more, with all the room there is up to twice as much: half an answer is none.
+    limits = tools.limits()
+    room = 2 * limits.max_tokens
+    if limits.window_tokens is not None:
+        room = min(room, limits.window_tokens - reply.prompt_tokens)
+    if room > limits.max_tokens:
+        reply = await tools.chat(prompt, schema=schema, attempt=attempt, max_tokens=room)
+    if reply.finish_reason == CUT:
+        raise CutReplyError(
+            f"the reply was cut off at {reply.completion_tokens} tokens (roles.answer.max_tokens is "
+            f"{limits.max_tokens}): raise it, or serve the model with a longer window"
+        )
+    return reply
+
+
+async def _context(evidence: Evidence, depth: AttemptDepth, tools: Tools, settings: KohakuSettings) -> Context:
+    """Rank the evidence at a depth and assemble what fits the budget and the model's window."""
+    ranked = await _ranked(evidence, depth, tools, settings)
+    room = await _window_room(evidence, ranked, tools, settings)
+    return assemble(
+        evidence.nodes,
+        ranked,
+        budget=min((bound for bound in (depth.budget, room) if bound is not None), default=None),
+        once=settings.dedup != "none",
+        paragraph_tokens=settings.longest_paragraph,
+        siblings=settings.siblings,
+        section_tokens=settings.section_tokens,
+    )
+
+
+async def _ranked(evidence: Evidence, depth: AttemptDepth, tools: Tools, settings: KohakuSettings) -> Ranked:
+    """Rank the evidence at a depth: by the queries, then by the cross-encoder where there is one; BM25's follow."""
+    reorders = settings.cross_encoder is not None
+    ranked = rank(
+        evidence,
+        top_k=depth.top_k,
+        top_k_final=None if reorders else depth.top_k_final,
+        strategy=settings.rerank,
+        normalise=settings.normalise,
+        alpha=settings.alpha,
+        dedup=settings.dedup,
+        bm25_top_k=0 if reorders else settings.bm25_top_k,
+    )
+    if not reorders:
+        return ranked
+    nodes = evidence.nodes
+    score = await tools.rank_pairs([(evidence.question.text, nodes.text_of(int(row))) for row in ranked.rows])
+    order = np.argsort(-score, kind="stable")[: depth.top_k_final].astype(np.int64)
+    best = replace(ranked, score=score).take(order)
+    return append_lexical(best, evidence.lexical, settings.bm25_top_k, settings.dedup, nodes.parent)
+
+
+async def _window_room(evidence: Evidence, ranked: Ranked, tools: Tools, settings: KohakuSettings) -> int | None:
+    """Tokens that the model's window leaves for the context, beside the reply and the rest of the prompt."""
+    limits = tools.limits()
+    if limits.window_tokens is None:
+        return None
+    marks = tuple(Snippet(evidence.nodes.doc_id(row), "", "") for row in ranked.rows)
+    empty = Context(marks, (), (), (), 0, False)
+    frame = answer_prompt(tools.prompts, evidence.question, empty, settings.prompt_order)
+    n_tokens = await tools.prompt_tokens(frame)
+    if n_tokens is None:
+        n_tokens = math.ceil((len(frame.system) + len(frame.user)) / CHARS_PER_TOKEN)
+    # Where a text joins its mark, tokens may split otherwise than they did alone.
+    return limits.window_tokens - limits.max_tokens - n_tokens - len(marks)
+
+
+def _read(question: Question, asked: _Asked, attempt: int) -> Prediction:
+    """Make a prediction of what came back; blank where nothing did."""
+    if asked.reply is not None:
+        return parse_answer(asked.reply, allowed=asked.context.doc_ids, attempt=attempt, unit=question.answer_unit)
+    error = asked.error
+    if error is None and asked.context.is_cut:
+        error = (
+            "not one sentence of the evidence fits the context: raise kohaku.max_context_tokens, lower "
+            "roles.answer.max_tokens or serve the model with a longer window"
+        )
+    explanation = "" if error else "No evidence was found."
+    return Prediction(answer_unit=question.answer_unit or "", explanation=explanation, attempt=attempt, error=error)
+
+
+def _trace(evidence: Evidence, context: Context, attempt: int) -> tuple[TraceRow, ...]:
+    """Every match that reached the context, and every snippet as it was shown."""
+    nodes = evidence.nodes
+    matches = [_match_row(match, nodes.text_of(nodes.row_of(match.node_id)), attempt) for match in context.matches]
+    kinds = {match.node_id: match.kind for match in context.matches}
+    snippets = [
+        TraceRow("context", place, part.text, part.node_id, part.doc_id, kinds.get(part.node_id), attempt=attempt)
+        for place, part in enumerate(context.snippets)
+    ]
+    return (*matches, *snippets)
+
+
+def _match_row(match: Match, text: str, attempt: int) -> TraceRow:
+    scores = {"score": match.score, "n_tokens": float(match.n_tokens)}
+    if match.source == "dense":
+        scores |= {"frequency": float(match.frequency), "similarity": match.similarity}
+    return TraceRow(
+        "evidence", match.rank, text, match.node_id, match.doc_id, match.kind, scores, match.source, attempt=attempt
+    )
+
+
+def _measures(asked: _Asked) -> dict[str, float]:
+    context = asked.context
+    return {
+        "matches": float(len(context.matches)),
+        "snippets": float(len(context.snippets)),
+        "characters": float(context.n_chars),
+        "tokens": float(context.n_tokens),
+        "cut": float(context.is_cut),
+        "overflowed": float(asked.overflowed),
+    }
+
+
+def _named(error: ModelError) -> str:
+    return f"{type(error).__name__}: {error}"

@@ -1,0 +1,42 @@
+"""What kohaku says to its models, and what they may reply."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from kohaku_ray.generation.prompts import Prompt, Prompts, Snippet, asked
+from kohaku_ray.generation.schema import plan_schema
+from kohaku_ray.records import Question
+from kohaku_ray.retrieval.context import Context
+from kohaku_ray.systems.base import Ask
+from kohaku_ray.systems.kohaku.settings import KohakuSettings
+
+_SAMPLE = Question("q", "?", answer_unit="u", answer_type="t")
+
+PLAN_EXAMPLES: tuple[dict[str, Any], ...] = ({**asked(_SAMPLE), "n_queries": 2},)
+ANSWER_EXAMPLES: tuple[dict[str, Any], ...] = tuple(
+    {**asked(_SAMPLE), "snippets": (Snippet("d", "t"),), "media": (Snippet("d", "c"),), "order": order}
+    for order in ("context_first", "question_first")
+)
+
+
+def plan_prompt(prompts: Prompts, question: Question, n_queries: int) -> Prompt:
+    """Ask for ``n_queries`` search queries."""
+    return prompts.render("plan", {**asked(question), "n_queries": n_queries})
+
+
+def answer_prompt(prompts: Prompts, question: Question, context: Context, order: str) -> Prompt:
+    """Ask for the answer: the documents and their captions before or after the question and its instructions."""
+    variables = {
+        **asked(question),
+        "snippets": tuple(Snippet(part.doc_id, part.text) for part in context.snippets),
+        "media": tuple(Snippet(part.doc_id, part.text) for part in context.captions),
+        "order": order,
+    }
+    return prompts.render("answer", variables)
+
+
+def opening(question: Question, prompts: Prompts, settings: KohakuSettings) -> list[Ask]:
+    """Say what is asked before anything is searched: the plan, unless the question itself is the only query."""
+    n = settings.queries
+    return [] if n == 1 else [Ask("plan", plan_prompt(prompts, question, n), plan_schema(n))]

@@ -1,0 +1,79 @@
+"""What can be set of kohaku (DESIGN §4)."""
+
+from __future__ import annotations
+
+import sys
+from typing import Annotated, Any, Literal
+
+from pydantic import Field, model_validator
+
+from kohaku_ray.settings import NonNegativeInt, PositiveInt, Section, Share
+
+
+class KohakuSettings(Section):
+    """From a question to ranked evidence, and from evidence to one member's answer."""
+
+    queries: PositiveInt = 4
+    """Retrieval queries per question, the question itself among them; 1: no planner."""
+    top_k: PositiveInt = 16
+    """Matches of each query."""
+    top_k_final: PositiveInt | None = 32
+    """Matches kept over all queries; None: all."""
+    rerank: Literal["none", "frequency", "score", "combined"] = "combined"
+    """Order over all queries' results."""
+    normalise: Literal["max", "minmax"] = "max"
+    """How frequency and score are brought to one scale in `combined`."""
+    alpha: Share = 0.4
+    """Weight of frequency in `combined`; the rest is the score's."""
+    dedup: Literal["none", "node", "tree"] = "tree"
+    """Drop repeats: none, by node id, or also nodes under another match."""
+    bm25_top_k: NonNegativeInt = 4
+    """Most paragraphs that BM25 adds, per query and in all; 0: BM25 is off."""
+    cross_encoder: str | None = None
+    """Deployment of kind `cross_encoder` that orders the matches kept over all queries by the question; None: off."""
+    retrieval_threshold: Annotated[float, Field(ge=-1, le=1)] | None = None
+    """Lowest cosine similarity of a match; None: no bound."""
+    paragraph_tokens: PositiveInt | None = None
+    """A matched sentence brings its whole paragraph up to so many tokens, else itself and its siblings.
+    Default: max_context_tokens / 8; unbounded without a budget."""
+    siblings: NonNegativeInt = 8
+    """Sentences on either side of a match in a paragraph that is too long."""
+    section_tokens: NonNegativeInt = 512
+    """A matched paragraph brings so many tokens of the section around it."""
+    max_context_tokens: PositiveInt | None = 8000
+    """Context budget of attempt 0, in tokens of the serving model; None: none."""
+    prompt_order: Literal["context_first", "question_first"] = "context_first"
+    """Whether the documents come before the question (C→Q) or after it (Q→C)."""
+    constrain_refs: bool = True
+    """List the context's document ids in the schema as the only values of ref_id."""
+    max_retries: NonNegativeInt = 2
+    """Further attempts while the answer is blank, each with deeper retrieval."""
+
+    @property
+    def longest_paragraph(self) -> int:
+        """Tokens up to which a paragraph comes whole: pages that are one paragraph must not crowd out other matches."""
+        if self.paragraph_tokens is not None:
+            return self.paragraph_tokens
+        return sys.maxsize if self.max_context_tokens is None else max(self.max_context_tokens // 8, 1)
+
+    @model_validator(mode="before")
+    @classmethod
+    def _default_within_found(cls, values: Any) -> Any:
+        """Let the default of top_k_final cut nothing where fewer are found: a number nobody wrote is no mistake."""
+        if not isinstance(values, dict) or "top_k_final" in values:
+            return values
+        fields = cls.model_fields
+        found = [values.get(name, fields[name].default) for name in ("top_k", "queries")]
+        if all(isinstance(n, int) for n in found) and found[0] * found[1] < fields["top_k_final"].default:
+            return {**values, "top_k_final": None}
+        return values
+
+    @model_validator(mode="after")
+    def _final_within_found(self) -> KohakuSettings:
+        found = self.top_k * self.queries
+        if self.top_k_final is not None and self.top_k_final > found:
+            raise ValueError(
+                f"kohaku.top_k_final is {self.top_k_final} but kohaku.top_k × queries is {found}: "
+                f"lower top_k_final to {found} or raise top_k to {-(-self.top_k_final // self.queries)}"
+            )
+        return self
