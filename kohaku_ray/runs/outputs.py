@@ -1,0 +1,59 @@
+"""What a run writes beside its tables: the submission, and the files its system declares."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from typing import Any
+
+import pyarrow as pa
+
+from kohaku_ray.config import Config
+from kohaku_ray.index.store import Index
+from kohaku_ray.runs.block import best_quotes
+from kohaku_ray.runs.directory import RunDirectory
+from kohaku_ray.runs.sources import read_metadata
+from kohaku_ray.submissions import SubmissionRow, write_submission
+
+
+def write_outputs(config: Config, directory: RunDirectory, tables: Mapping[str, pa.Table]) -> None:
+    """Write submission.csv and the system's own outputs.
+
+    Raises:
+        DataError: The directory cannot be written.
+    """
+    documents, system = _documents(config), config.declaration
+    quotes = best_quotes(tables["trace"], system)
+    write_submission(f"{directory.path}/submission.csv", _submission_rows(tables["votes"], quotes, documents))
+    if system.outputs:
+        names = ("votes", "answers", "trace")
+        votes, answers, trace = (tables[name].to_pylist(maps_as_pydicts="strict") for name in names)
+        for name, write in system.outputs.items():
+            directory.write_text(name, write(votes, answers, trace))
+
+
+def _documents(config: Config) -> dict[str, dict[str, Any]]:
+    """What is known of each document: the metadata file's word before the index's own."""
+    indexed = Index.open(config.index.path).documents.to_pylist()
+    known = {row["doc_id"]: {key: value for key, value in row.items() if value} for row in indexed}
+    for doc_id, row in read_metadata(config.documents.metadata).items():
+        known[doc_id] = {**known.get(doc_id, {}), **row}
+    return known
+
+
+def _submission_rows(
+    votes: pa.Table, quotes: Mapping[tuple[str, str], str], documents: Mapping[str, Mapping[str, Any]]
+) -> Iterable[SubmissionRow]:
+    for row in votes.to_pylist():
+        refs = row["ref_ids"]
+        materials = [quotes[row["question_id"], ref] for ref in refs if (row["question_id"], ref) in quotes]
+        yield SubmissionRow(
+            question_id=row["question_id"],
+            question=row["question"],
+            answer=row["answer"],
+            answer_value="" if row["is_blank"] else row["answer_value"],
+            answer_unit=row["answer_unit"],
+            ref_ids=tuple(refs),
+            ref_urls=tuple(documents[ref]["url"] for ref in refs if documents.get(ref, {}).get("url")),
+            supporting_materials=" | ".join(materials),
+            explanation=row["explanation"],
+        )

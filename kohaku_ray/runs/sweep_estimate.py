@@ -1,0 +1,166 @@
+"""What a sweep will ask, counted without asking: for ``--dry-run``."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from collections.abc import Set as AbstractSet
+from dataclasses import asdict, dataclass
+from typing import Any
+
+from kohaku_ray.config import Config
+from kohaku_ray.digests import digest
+from kohaku_ray.generation.seeds import request_key, seed_for
+from kohaku_ray.records import Question
+from kohaku_ray.runs.models import chat_request, models_of
+from kohaku_ray.runs.sources import questions_of
+from kohaku_ray.runs.sweep_plan import Plan, PlannedTable, is_there, model_parts
+
+Recorded = Callable[[str], AbstractSet[str]]
+"""Reads the keys that the ledger at a path holds."""
+
+
+@dataclass(frozen=True, slots=True)
+class Estimate:
+    """What a sweep will ask, as far as it can be known before retrieval.
+
+    Attributes:
+        n_opening: Distinct calls that systems make before anything is searched.
+        n_opening_recorded: How many of them the ledger holds.
+        n_answers: Distinct answer calls when no answer is blank.
+        n_answers_most: The same when every retry is used.
+        n_asked: Both kinds of calls of all runs when no answer is blank.
+        n_recorded: Replies in the ledger, of whatever runs.
+        prompt_tokens: Of the distinct answer calls, when no answer is blank: their number times the budget.
+    """
+
+    n_opening: int
+    n_opening_recorded: int
+    n_answers: int
+    n_answers_most: int
+    n_asked: int
+    n_recorded: int
+    prompt_tokens: int
+
+    @property
+    def share_distinct(self) -> float:
+        """Share of the calls asked that no other run asks too."""
+        return (self.n_opening + self.n_answers) / self.n_asked if self.n_asked else 1.0
+
+
+def estimate(plan: Plan, recorded: Recorded) -> Estimate:
+    """Count a sweep's model calls without making one.
+
+    Opening calls are counted by their keys. What a run shows the answering model follows from their replies, so answers
+    are counted by what decides their prompts: runs that agree in it ask the same.
+
+    Args:
+        plan: The sweep.
+        recorded: Reads the keys that a ledger holds.
+
+    Raises:
+        DataError: Questions or ledger cannot be read.
+    """
+    opening: dict[str, set[str]] = {}
+    answers: dict[str, tuple[int, int, int]] = {}
+    n_asked = 0
+    for config in plan.runs.values():
+        questions, uses = questions_of(config), config.uses
+        keys = _opening_keys(config, questions)
+        opening.setdefault(config.ledger.path, set()).update(keys)
+        n_asked += len(keys) + len(questions) * config.ensemble.members
+        models = [config.role(config.declaration.lead, member).model for member in range(config.ensemble.members)]
+        for name in dict.fromkeys(models):
+            shown, n = _what_is_shown(config, name), len(questions) * models.count(name)
+            window: int = config.deployments[name].window_tokens  # type: ignore[union-attr]
+            least, most, tokens = answers.get(shown, (0, 0, 0))
+            budget = uses.context_tokens or window
+            answers[shown] = (max(least, n), max(most, n * uses.attempts), max(tokens, n * budget))
+    known = {path: recorded(path) for path in opening}
+    return Estimate(
+        n_opening=sum(map(len, opening.values())),
+        n_opening_recorded=sum(len(keys & known[path]) for path, keys in opening.items()),
+        n_answers=sum(least for least, _, _ in answers.values()),
+        n_answers_most=sum(most for _, most, _ in answers.values()),
+        n_asked=n_asked,
+        n_recorded=sum(map(len, known.values())),
+        prompt_tokens=sum(tokens for _, _, tokens in answers.values()),
+    )
+
+
+def _opening_keys(config: Config, questions: Sequence[Question]) -> list[str]:
+    """Keys of a run's opening calls, for each question and each member that prepares."""
+    system = config.declaration
+    if system.opening is None:
+        return []
+    prompts = system.prompts(config.prompts)
+    models = models_of(config, dict.fromkeys(config.deployments, ""), 0)
+    preparing = range(config.ensemble.members if config.ensemble.scope == "question" else 1)
+    keys = []
+    for question in questions:
+        for ask in system.opening(question, prompts, config.settings):
+            for member in preparing:
+                seed = seed_for(config.seed, question.question_id, member, 0, ask.role)
+                keys.append(request_key(chat_request(models[ask.role], ask.prompt, seed, ask.schema)))
+    return keys
+
+
+def _what_is_shown(config: Config, name: str) -> str:
+    """Name all that decides what a member of a deployment is asked, but the question and the attempt."""
+    return digest(
+        {
+            "index": config.index.path,
+            "questions": config.questions.model_dump(mode="json"),
+            "system": config.declaration.name,
+            "settings": config.settings.model_dump(mode="json", exclude=set(config.uses.retry_settings)),
+            "roles": {role: _played(config, role) for role in config.uses.roles},
+            "prompts": config.prompts,
+            "model": model_parts(config.deployments[name]),
+            "scope": config.ensemble.scope,
+            "seed": config.seed,
+            "ledger": config.ledger.path,
+        }
+    )
+
+
+def _played(config: Config, role: str) -> dict[str, Any]:
+    played = config.role(role)
+    return {**asdict(played), "model": model_parts(config.deployments[played.model])}
+
+
+def describe_plan(plan: Plan, recorded: Recorded) -> str:
+    """Lay out what a sweep will do, for ``--dry-run``; arguments as of ``estimate``.
+
+    Raises:
+        DataError: Questions or ledger cannot be read.
+    """
+    lines = [_described(table, plan.loaded.sweep.seeds) for table in plan.tables]
+    cells = [cell for table in plan.tables for cell in table.cells]
+    n_finished, found = len(plan.finished), estimate(plan, recorded)
+    n_there = sum(map(is_there, plan.indexes))
+    lines += [
+        "",
+        f"cells     {len(cells)}, {sum(bool(cell.reason) for cell in cells)} skipped; "
+        f"{len(plan.runs)} distinct runs, {n_finished} finished",
+        f"indexes   {len(plan.indexes)}: {n_there} there, {len(plan.indexes) - n_there} to build",
+        f"opening   {found.n_opening:,} distinct calls before any search, {found.n_opening_recorded:,} in the ledger",
+        f"answers   {found.n_answers:,} distinct calls, up to {found.n_answers_most:,} with every retry",
+        f"asked     {found.n_asked:,} calls before retries, {found.share_distinct:.0%} of them distinct",
+        f"ledger    {found.n_recorded:,} replies; which answers are among them shows when the opening calls are made",
+        f"tokens    at most {found.prompt_tokens:,} of context in the distinct answers before retries",
+    ]
+    reasons: dict[str, list[str]] = {}
+    for table in plan.tables:
+        for cell in table.cells:
+            if cell.reason:
+                reasons.setdefault(cell.reason, []).append(f"{table.table.name} ({', '.join(cell.at.values())})")
+    lines += ["", *(f"skipped   {', '.join(where)}: {reason}" for reason, where in reasons.items())] if reasons else []
+    return "\n".join(lines)
+
+
+def _described(planned: PlannedTable, seeds: Sequence[int]) -> str:
+    table = planned.table
+    axes = " × ".join(f"{name} ({', '.join(labels)})" for name, labels in table.labels().items())
+    n_skipped = sum(bool(cell.reason) for cell in planned.cells)
+    skipped = f", {n_skipped} skipped" if n_skipped else ""
+    repeats = f"{len(seeds)} seeds" if table.pool is None else f"{table.subsamples} subsamples, no new calls"
+    return f"{table.name:<20}{len(planned.cells):>5} cells, {repeats}{skipped}: {axes}"
