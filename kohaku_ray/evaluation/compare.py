@@ -1,4 +1,4 @@
-"""Submission files against one another: which questions flipped, the paired test, and scores on parts of the truth."""
+"""Submission files against one another: which questions flipped, the paired test, and scores on groups of questions."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ class Comparing:
         question_ids: What they are compared on, in the truth's order.
         scores: One a file.
         pair: With two files, the one against the other.
-        split: With ``by``, the parts.
+        split: With ``by``, the groups.
         notes: What the reader has to know: questions left out, odd rows, too few questions.
     """
 
@@ -71,7 +71,7 @@ def compare_files(
     return Comparing(
         truth=truth.path,
         files=tuple(submission.path for submission in submissions),
-        metric=metric,
+        metric=found.name,
         question_ids=keys,
         scores=tuple(map(found.aggregate, rows)),
         pair=compare_pair(truth, submissions, rows, found) if len(files) == 2 else None,
@@ -101,8 +101,8 @@ def _notes(
     for what, files in _oddities(truth, submissions).items():
         who = f"all {len(files)} files" if len(files) == len(submissions) else ", ".join(files)
         yield f"{who}: {what}"
-    parts = {f"{split.by} {name}": split.scores[name][0].n for name in split.labels} if split else {}
-    for name, n in {"the comparison": len(keys), **parts}.items():
+    groups = {f"{split.by} {name}": split.scores[name][0].n for name in split.labels} if split else {}
+    for name, n in {"the comparison": len(keys), **groups}.items():
         if n < FEW_QUESTIONS:
             yield f"{name} stands on {n} questions: fewer than {FEW_QUESTIONS} say little"
 
@@ -125,7 +125,7 @@ def _oddities(truth: Submission, submissions: Sequence[Submission]) -> dict[str,
 
 
 def render(comparing: Comparing) -> str:
-    """Lay a comparison out as plain text: scores, the two files question by question, the parts, and what is odd."""
+    """Lay a comparison out as plain text: scores, the two files question by question, the groups, and what is odd."""
     parts = [_score_table(comparing)]
     if comparing.pair is not None:
         parts += [pair_text(comparing.files, comparing.pair), *flip_tables(comparing.pair)]

@@ -95,7 +95,7 @@ class TableCell:
         question_ids: Columns of the arrays: questions that every finished run answered.
         parts: Parts of the score by name, in the metric's order: shape ``(n_seeds, n_questions)`` each.
         total: What each question gives to the score: the same shape; see ``Metric.shares``.
-        run_ids: Finished runs, one a seed; empty for subsamples.
+        run_ids: Finished runs, one per seed; empty for subsamples.
         measures: Shape ``(n_seeds,)`` each; what else was measured, by name: means over questions, such as
             ``matches``, ``snippets`` and ``characters`` of the context.
         is_exact: The one row is the exact expectation over all subsamples.

@@ -1,4 +1,4 @@
-"""Scores of files on each part of the truth, such as its public and its private questions."""
+"""Scores of files on groups of the truth's questions, such as the public and the private ones."""
 
 from __future__ import annotations
 
@@ -13,15 +13,15 @@ from kohaku_ray.evaluation.statistics import Correlation, correlate, ranks
 
 @dataclass(frozen=True, slots=True)
 class Split:
-    """Scores on each part of the truth; a tuple has one entry a file.
+    """Scores on groups of the truth's questions; a tuple has one entry per file.
 
     Attributes:
-        by: Column of the truth that makes the parts.
-        labels: The parts, in order of appearance.
+        by: Column of the truth that makes the groups.
+        labels: The groups, in order of appearance.
         scores: By label.
         ranks: By label: rank among the files, 1 the best, ties share their mean rank.
-        differences: By label but the first: score on this part less score on the first.
-        moves: By label but the first: rank on the first part less rank on this one; above 0 the file climbs.
+        differences: By label but the first: score on this group less score on the first.
+        moves: By label but the first: rank on the first group less rank on this one; above 0 the file climbs.
         correlations: By two labels: how far they agree on the files.
     """
 
@@ -35,7 +35,7 @@ class Split:
 
 
 def split_scores(by: str, labels: Sequence[str], rows: Sequence[Sequence[QuestionScore]], metric: Metric) -> Split:
-    """Score files on each part of the truth.
+    """Score files on groups of the truth's questions.
 
     Args:
         by: Column of the truth.
@@ -63,7 +63,7 @@ def split_scores(by: str, labels: Sequence[str], rows: Sequence[Sequence[Questio
 
 
 def split_tables(files: Sequence[str], order: Sequence[int], split: Split) -> Iterator[str]:
-    """Lay out the scores on each part, and how far the parts agree.
+    """Lay out the scores on each group, and how far the groups agree.
 
     Args:
         files: Paths.

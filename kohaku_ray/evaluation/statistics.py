@@ -88,7 +88,7 @@ def welch(a: npt.ArrayLike, b: npt.ArrayLike, confidence: float = CONFIDENCE) ->
     neither sample varies t is not defined: equal runs of a deterministic backend are one observation, not proof.
 
     Args:
-        a: Scores of one setting, one a seed.
+        a: Scores of one setting, one per seed.
         b: Scores of the other.
         confidence: Of the interval of the difference.
 

@@ -183,7 +183,7 @@ def test_an_own_metric_compares_files(own):
     assert found.pair.interval.mean == pytest.approx(found.scores[1].score - found.scores[0].score)
     assert [(flip.question_id, flip.kind) for flip in found.pair.flips] == [("q3", "wrong to right"), ("q1", "other")]
     assert (found.pair.n_lost, found.pair.n_won) == (0, 1)
-    assert render(found).splitlines()[0].split() == ["own_metric:STYLE", "score", "words", "length", "n"]
+    assert render(found).splitlines()[0].split() == ["style", "score", "words", "length", "n"]
     assert found.split.scores["b"][0].parts == {"words": 0.5, "length": 1.0}
 
 
