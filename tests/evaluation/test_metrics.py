@@ -10,6 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from kohaku_ray.cli import main
 from kohaku_ray.errors import ConfigError
 from kohaku_ray.evaluation.compare import compare_files, render
 from kohaku_ray.evaluation.exact import EXACT, exact_value
@@ -185,6 +186,18 @@ def test_an_own_metric_compares_files(own):
     assert (found.pair.n_lost, found.pair.n_won) == (0, 1)
     assert render(found).splitlines()[0].split() == ["style", "score", "words", "length", "n"]
     assert found.split.scores["b"][0].parts == {"words": 0.5, "length": 1.0}
+
+
+@pytest.mark.parametrize("command", ["score", "compare"])
+def test_the_command_line_takes_any_metric(own, command, capsys):
+    files = [str(own / name) for name in ("first.csv", "second.csv")]
+    arguments = [command, *files, "--truth", str(own / "truth.csv"), "--metric"]
+    assert main([*arguments, "own_metric:STYLE"]) == 0
+    assert "words" in capsys.readouterr().out
+    assert main([*arguments, "exakt"]) == 2
+    assert (
+        "metric exakt: no such metric, did you mean exact?; metrics: wattbot, kaggle, exact" in capsys.readouterr().err
+    )
 
 
 def test_the_registry_loads_no_metric_before_it_is_asked_for():

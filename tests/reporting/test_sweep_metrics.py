@@ -67,6 +67,14 @@ def test_a_part_that_is_called_like_a_figure_has_a_column_of_its_own():
     assert (line["mean"], line["part mean"]) == ("0.250000", "0.250000")
 
 
+def test_a_table_without_scores_has_the_columns_of_the_metrics_parts():
+    failed = TableCell("c", {"k": "4"}, "failed", "no memory")
+    sweep = Sweep("s", "S", (Table("t", "T", (Axis("k", ("4",)),), (failed,)),), (), (), STYLE)
+    (stats,) = compute_sweep_stats(sweep)
+    (line,) = csv.DictReader(io.StringIO(as_csv(stats)))
+    assert (line["state"], line["mean"], line["words"], line["length"]) == ("failed", "", "", "")
+
+
 def test_a_chart_draws_the_parts_that_all_metrics_have(tmp_path):
     (tmp_path / "truth.csv").write_text("id,answer_value,ref_id\nq1,5,x\n")
     report = run_score(tmp_path / "truth.csv", [tmp_path / "truth.csv"], ("wattbot", "exact"))
