@@ -11,6 +11,9 @@ from typing import Any
 from kohaku_ray.errors import DataError
 
 _LONE_SURROGATE = re.compile("[\ud800-\udfff]")
+_NOT_PRINT = re.compile("[\x00-\x08\x0b-\x1f\x7f\u200b-\u200f\u202a-\u202e\u2060-\u2069\ufeff]")
+_SPACES = re.compile(r"\s+")
+_LIGATURES = str.maketrans({"ﬀ": "ff", "ﬁ": "fi", "ﬂ": "fl", "ﬃ": "ffi", "ﬄ": "ffl", "ﬅ": "st", "ﬆ": "st"})
 _BYTE_ORDER_MARKS = (
     (codecs.BOM_UTF8, "utf-8"),
     (codecs.BOM_UTF16_LE, "utf-16-le"),
@@ -56,6 +59,14 @@ def _not_text(name: str, offset: int) -> DataError:
 def well_formed(text: str) -> str:
     """Replace halves of surrogate pairs, which JSON and YAML escapes can smuggle in and no file can store."""
     return _LONE_SURROGATE.sub("\ufffd", text)
+
+
+def clean_print(text: str) -> str:
+    """Spell ligatures out, take control and formatting characters out, turn every space into a plain one.
+
+    Soft hyphens stay: at a line's end they say that a word goes on.
+    """
+    return _SPACES.sub(" ", _NOT_PRINT.sub("", well_formed(text.translate(_LIGATURES))))
 
 
 def flat_metadata(values: Mapping[Any, Any]) -> dict[str, str]:

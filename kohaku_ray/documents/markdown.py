@@ -19,6 +19,9 @@ from kohaku_ray.documents.outline import Draft, finish, heading_path
 from kohaku_ray.documents.sentences import split_lines, split_sentences, whole_text
 from kohaku_ray.errors import DataError
 
+MAX_KEYS = 2000
+"""Most keys of a mapping in the front matter, those that it merges among them."""
+
 _FRONT_MATTER = re.compile(r"---[^\S\n]*\n(.*?)^(?:---|\.\.\.)[^\S\n]*(?:\n|\Z)", re.DOTALL | re.MULTILINE)
 _INVISIBLE_HTML = re.compile(r"<!--.*?(?:-->|\Z)|<(script|style)\b.*?(?:</\1\s*>|\Z)", re.DOTALL | re.IGNORECASE)
 _SPACES = re.compile(r"[^\S\n]+")
@@ -65,16 +68,25 @@ def _front_matter(name: str, text: str) -> tuple[dict[str, str], str]:
     if match is None:
         return {}, text
     try:
-        values = yaml.safe_load(match[1])
-    except (yaml.YAMLError, ValueError) as error:
+        values = yaml.load(match[1], _FrontMatter)  # noqa: S506
+        if values is None:
+            return {}, text[match.end() :]
+        # between two rules there may also be ordinary text
+        return (flat_metadata(values), text[match.end() :]) if isinstance(values, Mapping) else ({}, text)
+    except (yaml.YAMLError, ValueError, LookupError, AttributeError, TypeError, OverflowError) as error:
         where = getattr(error, "problem_mark", None)
         line = f" at line {where.line + 2}" if where is not None else ""
         problem = getattr(error, "problem", None) or error
         raise DataError(f"{name}: the front matter is not YAML: {problem}{line}: quote values with colons.") from None
-    if values is None:
-        return {}, text[match.end() :]
-    # between two rules there may also be ordinary text
-    return (flat_metadata(values), text[match.end() :]) if isinstance(values, Mapping) else ({}, text)
+
+
+class _FrontMatter(yaml.SafeLoader):
+    """Safe YAML, in which merges (``<<``) cannot double a mapping without end."""
+
+    def flatten_mapping(self, node: yaml.MappingNode) -> None:
+        super().flatten_mapping(node)
+        if len(node.value) > MAX_KEYS:
+            raise yaml.YAMLError(f"a mapping has {len(node.value):,} keys, allowed are {MAX_KEYS:,}")
 
 
 def _sections(nodes: Sequence[SyntaxTreeNode], title: str) -> tuple[Section, ...]:
@@ -173,5 +185,11 @@ def _pieces(node: SyntaxTreeNode) -> Iterator[str]:
 
 def _html_text(source: str) -> str:
     """The visible text of an HTML block."""
-    visible = _BREAKING_TAG.sub("\n", _INVISIBLE_HTML.sub("", source))
-    return html.unescape(_TAG.sub("", visible))
+    visible = _without(_BREAKING_TAG, "\n", _INVISIBLE_HTML.sub("", source))
+    return html.unescape(_without(_TAG, "", visible))
+
+
+def _without(tags: re.Pattern[str], instead: str, text: str) -> str:
+    """Replace tags; behind the last ``>`` there is none, and every ``<`` would be followed to the text's end."""
+    end = text.rfind(">") + 1
+    return tags.sub(instead, text[:end]) + text[end:]

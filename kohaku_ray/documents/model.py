@@ -5,6 +5,9 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
+Box = tuple[float, float, float, float]
+"""Left, top, right, bottom in points, as seen on the page."""
+
 
 @dataclass(frozen=True, slots=True)
 class Sentence:
@@ -50,7 +53,7 @@ class Paragraph:
     text: str
     sentences: tuple[Sentence, ...] = ()
     page: int | None = None
-    bbox: tuple[float, float, float, float] | None = None
+    bbox: Box | None = None
     attachment: Attachment | None = None
     attributes: Mapping[str, str | float | int | None] = field(default_factory=dict)
 

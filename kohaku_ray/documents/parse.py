@@ -6,11 +6,14 @@ A new format is one module with a function ``parse_X(name, data) -> Document`` a
 from __future__ import annotations
 
 import os
+import stat
+import threading
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from pathlib import PurePosixPath
 from typing import Any
 from urllib.parse import quote, urlsplit
 
+from kohaku_ray.documents.bounded import parse_in_child, parse_in_time
 from kohaku_ray.documents.html import parse_html
 from kohaku_ray.documents.ids import check_doc_id, file_name
 from kohaku_ray.documents.kohakurag import parse_kohakurag
@@ -37,28 +40,56 @@ FORMATS: Mapping[str, Parser] = {
 """Which parser reads a file, by the suffix of its name in lower case."""
 
 
-def parse_file(name: str, data: bytes) -> Document:
+CHILD_MIN_BYTES: Mapping[str, int] = {".pdf": 0, ".html": 2**18, ".htm": 2**18}
+"""Formats that a C library reads, and from how many bytes on it may take long: a time limit then needs a child process.
+
+To send a document through a pipe takes 2 % of the time to parse it; shorter pages are read in less than seconds.
+"""
+
+
+def parse_file(name: str, data: bytes, timeout_s: float | None = None) -> Document:
     """Parse one file.
 
     Args:
         name: Its path or URI; the suffix chooses the parser, the stem is the default ``doc_id``.
         data: Its whole content.
+        timeout_s: Most seconds that it may take, above 0; no limit by default.
 
     Returns:
         The document, with a valid ``doc_id`` and at least one searchable sentence.
 
     Raises:
-        DataError: The suffix is unknown, the content cannot be read, the id is not allowed, or nothing is searchable.
+        DataError: The suffix is unknown, the content cannot be read, the id is not allowed, nothing is searchable, or
+            it takes longer than ``timeout_s``.
     """
     suffix = _suffix(name)
     if suffix not in FORMATS:
         raise DataError(f"{name}: unknown suffix {suffix or '(none)'}, known: {_known()}: rename or convert the file.")
     if not data.strip():
         raise DataError(f"{name} has no text: the file is empty.")
+    if timeout_s is None:
+        return _parsed(suffix, name, data)
+    # only the main thread can be interrupted by a timer
+    if len(data) >= CHILD_MIN_BYTES.get(suffix, len(data) + 1) or not _in_main_thread():
+        return parse_in_child(name, data, timeout_s)
+    return parse_in_time(lambda: _parsed(suffix, name, data), name, len(data), timeout_s)
+
+
+def _in_main_thread() -> bool:
+    return threading.current_thread() is threading.main_thread()
+
+
+def _parsed(suffix: str, name: str, data: bytes) -> Document:
     try:
         document = FORMATS[suffix](name, data)
     except RecursionError:
         raise DataError(f"{name} is nested too deep to be read: flatten it.") from None
+    except DataError:
+        raise
+    except Exception as error:  # a defect of ours or of a library: one bad file is one reject
+        raise DataError(
+            f"{name} cannot be parsed ({type(error).__name__}: {str(error)[:200]}): report it, and leave the file out."
+        ) from error
     check_doc_id(document.doc_id, name)
     if not any(paragraph.sentences for section in document.sections for paragraph in section.paragraphs):
         raise DataError(f"{name} has no text: nothing in it can be searched (images count once they have a caption).")
@@ -73,7 +104,8 @@ def find_files(paths: Sequence[str]) -> list[str]:
             paths or URIs of any pyarrow filesystem (``s3://``, ``gs://``, ``file://``).
 
     Returns:
-        Paths that `read_bytes` opens, sorted, each once. Inside a directory, names that begin with a dot are left out.
+        Paths that `read_bytes` opens, or refuses where one is a pipe, socket or device; sorted, each once. Inside a
+        directory, names that begin with a dot are left out.
 
     Raises:
         DataError: A path does not exist or cannot be listed, or a directory holds no document.
@@ -85,17 +117,33 @@ def read_bytes(path: str) -> bytes:
     """Read a whole file, local or on any pyarrow filesystem.
 
     Raises:
-        DataError: It is not there or cannot be read.
+        DataError: It is not there, is no regular file, or cannot be read.
     """
     filesystem, inner = _resolve(path)
     try:
         if filesystem is None:
+            _check_regular(path, os.stat(inner).st_mode)
             with open(inner, "rb") as file:
                 return file.read()
         with filesystem.open_input_file(inner) as stream:
             return bytes(stream.read())
     except OSError as error:
         raise DataError(f"{path} cannot be read: {error.strerror or error}.") from None
+
+
+def _check_regular(path: str, mode: int) -> None:
+    """Reject what may never end, or never begin, when it is read; opening a directory names that by itself."""
+    if not (stat.S_ISREG(mode) or stat.S_ISDIR(mode)):
+        kind = next((name for is_kind, name in _KINDS if is_kind(mode)), "no regular file")
+        raise DataError(f"{path} is {kind}, and only regular files are read: copy its content to a file, or remove it.")
+
+
+_KINDS: Sequence[tuple[Callable[[int], bool], str]] = (
+    (stat.S_ISFIFO, "a named pipe"),
+    (stat.S_ISSOCK, "a socket"),
+    (stat.S_ISCHR, "a device"),
+    (stat.S_ISBLK, "a device"),
+)
 
 
 def _known() -> str:
@@ -129,10 +177,10 @@ def _expand(path: str) -> list[str]:
 
 
 def _expand_local(path: str, inner: str) -> list[str]:
-    if os.path.isfile(inner):
-        return [inner]
-    if not os.path.isdir(inner):
+    if not os.path.exists(inner):
         raise _missing(path)
+    if not os.path.isdir(inner):
+        return [inner]
     return _some(path, (os.path.join(inner, relative) for relative in _walk(inner)))
 
 

@@ -7,8 +7,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 
+from kohaku_ray.documents.model import Box
 from kohaku_ray.documents.pdf_columns import reading_order
-from kohaku_ray.documents.pdf_page import Box, Line, Page
+from kohaku_ray.documents.pdf_page import Line, Page
 from kohaku_ray.documents.pdf_tables import aligned_rows, rows_of, ruled_tables, write_table
 
 CAPTION = re.compile(

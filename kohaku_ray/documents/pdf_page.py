@@ -10,10 +10,9 @@ from dataclasses import dataclass, field
 from functools import lru_cache
 from typing import Any
 
-from kohaku_ray.documents.content import well_formed
-
-Box = tuple[float, float, float, float]
-"""Left, top, right, bottom in points, as seen on the page."""
+from kohaku_ray.documents.content import clean_print
+from kohaku_ray.documents.model import Box
+from kohaku_ray.documents.pdf_grids import grids
 
 MIN_IMAGE_POINTS = 30.0
 """A picture with a shorter side is an icon or a bullet and left out."""
@@ -24,16 +23,10 @@ MAX_IMAGE_SHARE = 0.9
 MAX_IMAGES = 50
 """More pictures on one page are the tiles of one, and left out."""
 
-MAX_GRID_LINES = 1500
-"""A page with more strokes is a drawing: looking for grids in it would take seconds."""
-
 _RULE_THICKNESS = 3.0
 _MIN_RULE = 20.0
 _BOLD_NAME = re.compile(r"bold|black|heavy|cmbx|sfbx|-bd|\bmedi$", re.IGNORECASE)
-_NOT_TEXT = re.compile("[\x00-\x08\x0b-\x1f\x7f\u200b-\u200f\u202a-\u202e\u2060-\u2069\ufeff]")
-_SPACES = re.compile(r"\s+")
 _RIGHT_TO_LEFT = re.compile("[\u0590-\u08ff\ufb1d-\ufdff\ufe70-\ufefe]")
-_LIGATURES = str.maketrans({"ﬀ": "ff", "ﬁ": "fi", "ﬂ": "fl", "ﬃ": "ffi", "ﬄ": "ffl", "ﬅ": "st", "ﬆ": "st"})
 
 _DIGITS = tuple("0123456789-−–")
 _TEXT, _VECTOR = 0, 3
@@ -140,8 +133,7 @@ def read_page(page: Any) -> Page:
     if any(block["type"] == "vector" for block in blocks):
         strokes = [found[:4] for found in textpage.extractBLOCKS() if found[6] == _VECTOR]
         read.rules = _rules(strokes)
-        if _may_hold_grid(strokes):
-            read.grids = _grids(page)
+        read.grids = grids(page, strokes, sum(len(piece["text"]) for run in runs for piece in run))
     read.images = _images([_box(block) for block in blocks if block["type"] == "image"], read)
     return read
 
@@ -232,7 +224,7 @@ def _lines(runs: Sequence[Sequence[Piece]]) -> list[Line]:
                 box = _around(list(map(_box, pieces)))
                 text, size, bold = _several_fonts(pieces)
             if not (text.isascii() and text.isprintable()):
-                text = _clean(text)
+                text = clean_print(text)
             stripped = text.strip()
             if not stripped:
                 continue
@@ -311,14 +303,6 @@ def _around(boxes: Sequence[Box]) -> Box:
     return min(left), min(top), max(right), max(bottom)
 
 
-def _clean(text: str) -> str:
-    """Spell ligatures out, take control and formatting characters out, turn every space into a plain one.
-
-    Soft hyphens stay: at a line's end they say that a word goes on.
-    """
-    return _SPACES.sub(" ", _NOT_TEXT.sub("", well_formed(text.translate(_LIGATURES))))
-
-
 def _goes_on(last: Line, box: Box, size: float) -> bool:
     """Whether a piece stands on the same line as the last, with no more than a letter's width between."""
     x0, y0, x1, y1 = box
@@ -349,40 +333,6 @@ def _rules(strokes: Sequence[Box]) -> list[tuple[float, float, float]]:
             heights = ((y0 + y1) / 2,) if y1 - y0 <= _RULE_THICKNESS else (y0, y1)
             found.update((left, right, round(height, 1)) for height in heights)
     return sorted(found, key=lambda rule: (rule[2], rule[0]))
-
-
-def _may_hold_grid(strokes: Sequence[Box]) -> bool:
-    """Whether there are upright strokes or boxes enough for two cells side by side on two rows."""
-    if len(strokes) > MAX_GRID_LINES:
-        return False
-    upright = {round(x0) for x0, y0, x1, y1 in strokes if x1 - x0 <= _RULE_THICKNESS and y1 - y0 > 8}
-    level = {round(y0) for x0, y0, x1, y1 in strokes if y1 - y0 <= _RULE_THICKNESS and x1 - x0 > 8}
-    boxes = [(round(x0), round(y0)) for x0, y0, x1, y1 in strokes if x1 - x0 > 8 and 8 < y1 - y0 < 200]
-    has_lines = len(upright) >= 3 and len(level) >= 3
-    return has_lines or (len({x for x, _ in boxes}) >= 2 and len({y for _, y in boxes}) >= 2)
-
-
-def _grids(page: Any) -> list[tuple[Box, list[list[str]]]]:
-    """Tables drawn as a grid: at least two rows and two columns, most cells filled, so no chart's frame."""
-    found = []
-    for table in page.find_tables(strategy="lines_strict").tables:
-        words = page.get_text("words", clip=table.bbox)
-        rows = [[_words_in(cell, words) for cell in row.cells] for row in table.rows]
-        rows = [row for row in rows if any(row)]
-        n_cells = sum(map(len, rows))
-        n_filled = sum(bool(cell) for row in rows for cell in row)
-        if len(rows) >= 2 and min(map(len, rows)) >= 2 and 2 * n_filled >= n_cells:
-            found.append((tuple(table.bbox), rows))
-    return found
-
-
-def _words_in(cell: Box | None, words: Sequence[tuple[Any, ...]]) -> str:
-    """Text of a cell: `Table.extract` takes spaces and commas out of figures."""
-    if cell is None:
-        return ""
-    x0, y0, x1, y1 = cell
-    inside = (word for word in words if x0 <= (word[0] + word[2]) / 2 < x1 and y0 <= (word[1] + word[3]) / 2 < y1)
-    return _clean(" ".join(word[4] for word in inside)).strip()
 
 
 def _images(boxes: Sequence[Box], page: Page) -> list[Box]:

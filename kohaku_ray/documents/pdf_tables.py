@@ -7,7 +7,8 @@ from itertools import pairwise
 from statistics import median
 
 from kohaku_ray.documents.cells import looks_like_header, written_rows
-from kohaku_ray.documents.pdf_page import Box, Line, Page
+from kohaku_ray.documents.model import Box
+from kohaku_ray.documents.pdf_page import Line, Page
 
 MAX_CELL_CHARS = 40
 """Where the median cell is longer, it is prose side by side."""

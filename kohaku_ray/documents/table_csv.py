@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import csv
 import io
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from itertools import groupby
 
@@ -83,7 +84,7 @@ def _header(name: str, cells: Sequence[str]) -> list[str]:
             f"{name} has no column text, its columns are {', '.join(map(repr, header[:10]))}: "
             f"name the column that holds the paragraphs (also read: {', '.join(COLUMNS[1:])})."
         )
-    repeated = next((column for i, column in enumerate(header) if column and column in header[:i]), None)
+    repeated = next((column for column, n in Counter(header).items() if column and n > 1), None)
     if repeated:
         raise DataError(f"{name} has two columns called {repeated!r}: rename or remove one.")
     return header

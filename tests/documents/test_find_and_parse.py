@@ -1,5 +1,6 @@
 import datetime
 import os
+import socket
 import subprocess
 import sys
 from types import SimpleNamespace
@@ -80,6 +81,35 @@ def test_bytes_are_read_and_a_failure_is_named(tree):
         read_bytes(str(tree))
 
 
+def test_only_regular_files_are_read_and_the_others_are_named(tree):
+    """A pipe that nobody writes to would be read for ever; each of these is one reject, listed but never opened."""
+    os.mkfifo(tree / "pipe.md")
+    (tree / "zero.txt").symlink_to("/dev/zero")
+    with socket.socket(socket.AF_UNIX) as listener:
+        listener.bind(str(tree / "socket.md"))
+        (tree / "link.md").symlink_to(tree / "b.md")
+        (tree / "circle.md").symlink_to(tree / "circle.md")
+        (tree / "dangling.md").symlink_to(tree / "nothing.md")
+        found = find_files([str(tree)])
+        assert {os.path.basename(file) for file in found} == {
+            *("a.TXT", "b.md", "c.json", "pipe.md", "zero.txt", "socket.md", "link.md", "circle.md", "dangling.md")
+        }
+        kinds = {"pipe.md": "a named pipe", "zero.txt": "a device", "socket.md": "a socket"}
+        for name, kind in kinds.items():
+            assert find_files([f"{tree}/{name}"]) == [f"{tree}/{name}"]
+            with pytest.raises(
+                DataError, match=rf"/{name} is {kind}, and only regular files are read: copy its content to a file"
+            ):
+                read_bytes(f"{tree}/{name}")
+            with pytest.raises(DataError, match=rf"{name} is {kind}"):
+                read_bytes(f"file://{tree}/{name}")
+    assert read_bytes(f"{tree}/link.md") == b"Some text."
+    with pytest.raises(DataError, match=r"circle\.md cannot be read: Too many levels of symbolic links"):
+        read_bytes(f"{tree}/circle.md")
+    with pytest.raises(DataError, match=r"dangling\.md cannot be read: No such file"):
+        read_bytes(f"{tree}/dangling.md")
+
+
 @pytest.mark.parametrize("uri", ["foo://x/y", "file:///a b"])
 def test_a_uri_that_cannot_be_opened_is_named(uri):
     with pytest.raises(DataError, match=r"cannot be opened: .*: write spaces as %20, or give a local path"):
@@ -147,7 +177,8 @@ class TestEveryTextFormat:
     def test_hostile_bytes_give_a_document_or_a_data_error(self, suffix, data):
         try:
             document = parse_file(f"x{suffix}", data)
-        except DataError:
+        except DataError as error:
+            assert "cannot be parsed" not in str(error)
             return
         paragraphs = [paragraph for section in document.sections for paragraph in section.paragraphs]
         assert document.title
@@ -202,6 +233,15 @@ def test_a_document_without_searchable_text_is_refused(name, data):
 def test_nesting_without_end_is_refused(name, data):
     with pytest.raises(DataError, match=rf"^{name} is nested too deep"):
         parse_file(name, data)
+
+
+def test_a_defect_of_a_reader_is_one_reject(monkeypatch):
+    def defective(name, data):
+        return {}["missing"]
+
+    monkeypatch.setitem(FORMATS, ".md", defective)
+    with pytest.raises(DataError, match=r"^x\.md cannot be parsed \(KeyError: 'missing'\): report it"):
+        parse_file("x.md", b"text")
 
 
 def test_importing_the_room_loads_no_heavy_library():

@@ -144,3 +144,19 @@ def test_images_are_attachments_with_their_alternative_text():
     assert first.paragraphs[3].sentences == ()
     assert second.title == "Name"
     assert [p.attachment for p in second.paragraphs] == [Attachment("image", "logo.svg", "Logo"), Attachment("image")]
+
+
+@pytest.mark.parametrize(
+    "value", ["1" + ":1" * 3000, "0x" + "1" * 5000, "!!bool x", "!!timestamp x", "!!int ''", "{[a]: 1}", "!!float {a: 1}"]
+)
+def test_a_value_that_yaml_or_python_cannot_hold_is_named(value):
+    with pytest.raises(DataError, match=r"x\.md: the front matter is not YAML: .*: quote values with colons"):
+        parse_file("x.md", f"---\na: {value}\n---\nText.".encode())
+
+
+def test_merges_that_double_a_mapping_are_refused():
+    lines = ["a0: &a0 {k: 1}", *(f"a{i}: &a{i} {{<<: [*a{i - 1}, *a{i - 1}]}}" for i in range(1, 60))]
+    with pytest.raises(DataError, match="a mapping has 2,048 keys, allowed are 2,000"):
+        parse_file("x.md", "\n".join(["---", *lines, "---", "Text."]).encode())
+    merged = "---\na: &a {year: 2024}\n<<: *a\n---\nText."
+    assert parse_file("x.md", merged.encode()).metadata == {"year": "2024"}

@@ -1,0 +1,264 @@
+"""Parsing under a time limit: by a timer in this process, or in a child process where a library may not return.
+
+A timer's signal is handled between two steps of Python, and so never inside MuPDF or lexbor. The child's timer has no
+handler: the kernel ends the process wherever it is. A library that crashes, or takes all memory, costs that one file.
+The child lives on from file to file, and ends when this process does.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import gc
+import json
+import os
+import signal
+import struct
+import subprocess
+import sys
+import threading
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import cache
+from itertools import islice
+from typing import IO, Any, NoReturn
+
+from kohaku_ray.documents.model import Attachment, Document, Paragraph, Section, Sentence
+from kohaku_ray.documents.sentences import split_sentences
+from kohaku_ray.errors import DataError
+
+_AGAIN_S = 0.05
+"""The timer fires until it is heard: an exception that is raised inside a destructor is lost."""
+
+_REQUEST = struct.Struct("<dII")
+"""Seconds, bytes of the file's name, bytes of its content."""
+_REPLY = struct.Struct("<BI")
+"""What follows, and its bytes."""
+_DOCUMENT, _MESSAGE, _ENDED = range(3)
+"""Kinds of reply: a document as JSON, why there is none, how the parser's process ended."""
+
+
+class _TimeUp(BaseException):
+    """Raised by the timer; no parser catches it."""
+
+
+def parse_in_time(parse: Callable[[], Document], name: str, n_bytes: int, timeout_s: float) -> Document:
+    """Call a parser that is Python throughout; in the main thread only.
+
+    Raises:
+        DataError: It took longer than ``timeout_s``, or raised it.
+    """
+    over = False
+
+    def stop(*_: object) -> None:
+        if not over:
+            raise _TimeUp
+
+    _load_sentences()
+    before = signal.signal(signal.SIGALRM, stop)
+    try:
+        signal.setitimer(signal.ITIMER_REAL, timeout_s, _AGAIN_S)
+        document = parse()
+        over = True
+    except _TimeUp:
+        over = True
+        raise _late(name, n_bytes, timeout_s) from None
+    finally:
+        over = True
+        signal.setitimer(signal.ITIMER_REAL, 0)
+        signal.signal(signal.SIGALRM, before)
+    return document
+
+
+def parse_in_child(name: str, data: bytes, timeout_s: float) -> Document:
+    """Call `parse_file` in this process's child, which is started where there is none.
+
+    Raises:
+        DataError: It took longer than ``timeout_s``, raised it, or ended the child.
+    """
+    with _lock:
+        child = _running()
+        try:
+            kind, reply = child.ask(name, data, timeout_s)
+        except (EOFError, BrokenPipeError):
+            kind, reply = _ENDED, str(child.process.wait())
+        except BaseException:  # interrupted between question and answer: the next file must not get this one's
+            child.process.kill()
+            child.process.wait()
+            raise
+    if kind == _DOCUMENT:
+        return _unpacked(reply)
+    if kind == _MESSAGE:
+        raise DataError(reply)
+    if int(reply) == -signal.SIGALRM:
+        raise _late(name, len(data), timeout_s)
+    raise DataError(
+        f"{name}: its {len(data):,} bytes ended the parser's process ({_ending(int(reply))}): "
+        "export the document again, or leave it out."
+    )
+
+
+def _late(name: str, n_bytes: int, timeout_s: float) -> DataError:
+    return DataError(
+        f"{name}: its {n_bytes:,} bytes are not parsed after {timeout_s:g} s: split or simplify the file, "
+        f"or set documents.timeout_s above {timeout_s:g}."
+    )
+
+
+def _ending(code: int) -> str:
+    return f"signal {signal.Signals(-code).name}" if code < 0 else f"exit code {code}"
+
+
+@dataclass(frozen=True)
+class _Child:
+    """A process that runs `serve`.
+
+    Attributes:
+        process: Its pipes are its standard input and output.
+        owner: Id of the process that started it.
+    """
+
+    process: subprocess.Popen[bytes]
+    owner: int
+
+    def ask(self, name: str, data: bytes, timeout_s: float) -> tuple[int, str]:
+        """Send a file; returns the kind of the reply, and what it holds."""
+        stdin, stdout = self.process.stdin, self.process.stdout
+        if stdin is None or stdout is None:
+            raise EOFError
+        shown = name.encode("utf-8", "surrogateescape")
+        stdin.write(_REQUEST.pack(timeout_s, len(shown), len(data)) + shown)
+        stdin.write(data)
+        stdin.flush()
+        kind, n_bytes = _REPLY.unpack(_exactly(stdout, _REPLY.size))
+        return kind, _exactly(stdout, n_bytes).decode("utf-8", "surrogateescape")
+
+
+_lock = threading.Lock()
+_child: _Child | None = None
+
+
+def _running() -> _Child:
+    """This process's child: one that a fork has inherited answers its parent."""
+    global _child
+    if _child is None or _child.owner != os.getpid() or _child.process.poll() is not None:
+        path = os.pathsep.join(os.path.abspath(entry) for entry in sys.path)
+        process = subprocess.Popen(  # noqa: S603
+            [sys.executable, "-P", "-c", f"from {__name__} import serve; serve()"],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            env={**os.environ, "PYTHONPATH": path},
+        )
+        _child = _Child(process, os.getpid())
+    return _child
+
+
+def serve() -> None:
+    """Parse the files that come through standard input, until it ends (the child's life).
+
+    Each time that a parser ends its process, another is forked: all is imported then, which takes seconds.
+    """
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is the parent's to handle
+    signal.signal(signal.SIGALRM, signal.SIG_DFL)
+    signal.pthread_sigmask(signal.SIG_UNBLOCK, [signal.SIGALRM])
+    answers = os.fdopen(os.dup(1), "wb")
+    os.dup2(2, 1)  # what a library prints must not stand among the answers
+    _load()
+    gc.freeze()  # the collector looks at a file's objects only
+    with contextlib.suppress(EOFError, BrokenPipeError):
+        while True:
+            worker = os.fork()
+            if not worker:
+                _serve_forked(answers)
+            code = os.waitstatus_to_exitcode(os.waitpid(worker, 0)[1])
+            if not code:
+                return
+            _reply(answers, _ENDED, str(code))
+
+
+def _serve_forked(answers: IO[bytes]) -> NoReturn:
+    code = 1
+    try:
+        _serve(answers)
+    except (EOFError, BrokenPipeError):
+        code = 0
+    finally:
+        os._exit(code)  # the usual exit waits for threads that a fork does not copy
+
+
+def _serve(answers: IO[bytes]) -> NoReturn:
+    from kohaku_ray.documents.parse import parse_file
+
+    while True:
+        timeout_s, n_name, n_bytes = _REQUEST.unpack(_exactly(sys.stdin.buffer, _REQUEST.size))
+        name = _exactly(sys.stdin.buffer, n_name).decode("utf-8", "surrogateescape")
+        data = _exactly(sys.stdin.buffer, n_bytes)
+        signal.setitimer(signal.ITIMER_REAL, timeout_s)
+        try:
+            kind, reply = _DOCUMENT, _packed(parse_file(name, data))
+        except DataError as error:
+            kind, reply = _MESSAGE, str(error)
+        signal.setitimer(signal.ITIMER_REAL, 0)
+        _reply(answers, kind, reply)
+
+
+def _reply(answers: IO[bytes], kind: int, text: str) -> None:
+    reply = text.encode("utf-8", "surrogateescape")
+    answers.write(_REPLY.pack(kind, len(reply)) + reply)
+    answers.flush()
+
+
+def _load() -> None:
+    """Import what parsers import when they are first called: no file's time is spent on that."""
+    import pymupdf  # noqa: F401
+    import selectolax.lexbor  # noqa: F401
+
+    _load_sentences()
+
+
+@cache
+def _load_sentences() -> None:
+    split_sentences("One. Two.")
+
+
+def _exactly(stream: IO[bytes], n_bytes: int) -> bytes:
+    data = stream.read(n_bytes)
+    if len(data) < n_bytes:
+        raise EOFError
+    return data
+
+
+def _packed(document: Document) -> str:
+    """A document as JSON of few, flat lists: to send one object a sentence would take as long as to parse it."""
+    sections = [(section.title, section.page, len(section.paragraphs)) for section in document.sections]
+    paragraphs = [
+        (
+            paragraph.text,
+            paragraph.page,
+            paragraph.bbox,
+            paragraph.attachment
+            and (paragraph.attachment.kind, paragraph.attachment.path, paragraph.attachment.caption),
+            dict(paragraph.attributes),
+            [end for sentence in paragraph.sentences for end in (sentence.start, sentence.end)],
+        )
+        for section in document.sections
+        for paragraph in section.paragraphs
+    ]
+    return json.dumps((document.doc_id, document.title, dict(document.metadata), sections, paragraphs))
+
+
+def _unpacked(reply: str) -> Document:
+    doc_id, title, metadata, sections, paragraphs = json.loads(reply)
+    made = iter([_paragraph(*paragraph) for paragraph in paragraphs])
+    of_sections = tuple(Section(heading, tuple(islice(made, n)), page) for heading, page, n in sections)
+    return Document(doc_id, title, of_sections, metadata)
+
+
+def _paragraph(text: str, page: int | None, bbox: Any, attachment: Any, attributes: Any, ends: list[int]) -> Paragraph:
+    return Paragraph(
+        text,
+        tuple(map(Sentence, ends[::2], ends[1::2])),
+        page,
+        None if bbox is None else tuple(bbox),
+        None if attachment is None else Attachment(*attachment),
+        attributes,
+    )

@@ -1,0 +1,203 @@
+"""What takes too long gives a reject in time: at Python's level, inside a C library, and by crashing it."""
+
+import os
+import re
+import signal
+import subprocess
+import sys
+import threading
+import time
+from dataclasses import fields
+from pathlib import Path
+
+import pytest
+from test_pdf_hostile import assembled, pdf
+
+from kohaku_ray import sample
+from kohaku_ray.documents import bounded, parse
+from kohaku_ray.documents.model import Attachment, Document, Paragraph, Section
+from kohaku_ray.documents.parse import FORMATS, parse_file
+from kohaku_ray.errors import DataError
+
+LATE = r"its [\d,]+ bytes are not parsed after 0\.3 s: split .*set documents\.timeout_s above 0\.3"
+
+
+def bomb(n_levels):
+    """A PDF of a form that draws another ten times, which draws another ten times …"""
+    page = b"<</Type/Page/Parent 2 0 R/MediaBox[0 0 595 842]/Resources<</XObject<</X 5 0 R>>>>/Contents 4 0 R>>"
+    objects = [b"<</Type/Catalog/Pages 2 0 R>>", b"<</Type/Pages/Count 1/Kids[3 0 R]>>", page]
+    objects.append(b"<</Length 5>>stream\n/X Do\nendstream")
+    form = b"<</Type/XObject/Subtype/Form/BBox[0 0 595 842]/Resources<</XObject<</X %d 0 R>>>>/Length 60>>"
+    objects += [(form + b"stream\n%s\nendstream") % (6 + i, b"/X Do " * 10) for i in range(n_levels)]
+    return assembled([*objects, b"<</Type/XObject/Subtype/Form/BBox[0 0 9 9]/Length 0>>stream\n\nendstream"])
+
+
+@pytest.fixture
+def reader(monkeypatch):
+    """Put another reader in the place of Markdown's."""
+    return lambda read: monkeypatch.setitem(FORMATS, ".md", read)
+
+
+def seconds(call):
+    start = time.monotonic()
+    with pytest.raises(DataError) as caught:
+        call()
+    return time.monotonic() - start, str(caught.value)
+
+
+def test_a_reader_that_sleeps_is_ended(reader):
+    reader(lambda name, data: time.sleep(20))
+    took, message = seconds(lambda: parse_file("d/x.md", b"text", timeout_s=0.3))
+    assert took < 5
+    assert re.match(rf"d/x\.md: {LATE}", message)
+
+
+def test_a_pattern_that_backtracks_is_ended(reader):
+    reader(lambda name, data: re.match(r"(a|aa)+$", "a" * 60 + "b"))
+    took, message = seconds(lambda: parse_file("x.md", b"text", timeout_s=0.3))
+    assert took < 5
+    assert re.search(LATE, message)
+
+
+def test_a_reader_that_catches_everything_is_ended(reader):
+    def stubborn(name, data):
+        for _ in range(100):
+            try:
+                time.sleep(0.2)
+            except Exception:
+                continue
+
+    reader(stubborn)
+    assert seconds(lambda: parse_file("x.md", b"text", timeout_s=0.3))[0] < 5
+
+
+def test_the_timer_is_gone_afterwards_and_the_handler_is_the_one_before(reader):
+    heard = []
+    before = signal.signal(signal.SIGALRM, lambda *_: heard.append(1))
+    try:
+        parse_file("x.md", b"Some text.", timeout_s=0.1)
+        reader(lambda name, data: time.sleep(20))
+        with pytest.raises(DataError):
+            parse_file("x.md", b"text", timeout_s=0.1)
+        time.sleep(0.3)
+        assert heard == []
+        assert signal.getitimer(signal.ITIMER_REAL) == (0, 0)
+        signal.raise_signal(signal.SIGALRM)
+        assert heard == [1]
+    finally:
+        signal.signal(signal.SIGALRM, before)
+
+
+def test_mupdf_is_ended_inside_a_page_and_the_next_file_is_read():
+    good = pdf("An ordinary page.")
+    expected = parse_file("x.pdf", good, timeout_s=60)  # the child is up from here on
+    assert expected == parse_file("x.pdf", good)
+    took, message = seconds(lambda: parse_file("d/x.pdf", bomb(9), timeout_s=0.3))
+    assert took < 5
+    assert re.match(rf"d/x\.pdf: {LATE}", message)
+    started = time.monotonic()
+    assert parse_file("x.pdf", good, timeout_s=60) == expected
+    assert time.monotonic() - started < 2  # forked, not started anew
+
+
+def test_the_bomb_would_take_long():
+    start = time.process_time()
+    with pytest.raises(DataError, match="no text on any"):
+        parse_file("x.pdf", bomb(4))
+    four = time.process_time() - start
+    start = time.process_time()
+    with pytest.raises(DataError, match="no text on any"):
+        parse_file("x.pdf", bomb(5))
+    assert time.process_time() - start > 3 * four
+
+
+def test_what_is_wrong_with_a_file_is_told_the_same_way_from_the_child():
+    for name, data in {"x.pdf": b"junk", "d/\udcff.pdf": pdf("A page."), "y.pdf": pdf("")}.items():
+        with pytest.raises(DataError) as here:
+            parse_file(name, data)
+        with pytest.raises(DataError) as there:
+            parse_file(name, data, timeout_s=60)
+        assert str(there.value) == str(here.value)
+
+
+def test_a_document_comes_whole_out_of_the_child(monkeypatch):
+    monkeypatch.setattr(parse, "CHILD_MIN_BYTES", dict.fromkeys(FORMATS, 0))
+    kinds = set()
+    for file in sorted(Path(sample.path("documents")).iterdir()):
+        document = parse_file(str(file), file.read_bytes(), timeout_s=60)
+        assert document == parse_file(str(file), file.read_bytes()), file
+        kinds |= {type(p.bbox) for s in document.sections for p in s.paragraphs}
+        kinds |= {type(p.attachment) for s in document.sections for p in s.paragraphs}
+    assert kinds == {type(None), tuple, Attachment}
+
+
+@pytest.mark.parametrize(("kind", "n_fields"), [(Document, 4), (Section, 3), (Paragraph, 6), (Attachment, 3)])
+def test_the_child_sends_every_field_that_there_is(kind, n_fields):
+    assert len(fields(kind)) == n_fields, "bounded._packed has to send the new one"
+
+
+def test_a_crash_is_one_reject():
+    parse_file("x.pdf", pdf("A page."), timeout_s=60)
+    children = Path(f"/proc/{bounded._child.process.pid}/task/{bounded._child.process.pid}/children")
+    (worker,) = map(int, children.read_text().split())
+    killer = threading.Timer(0.3, os.kill, (worker, signal.SIGSEGV))
+    killer.start()
+    took, message = seconds(lambda: parse_file("x.pdf", bomb(9), timeout_s=60))
+    assert took < 10
+    assert re.match(r"x\.pdf: its [\d,]+ bytes ended the parser's process \(signal SIGSEGV\): export", message)
+    assert parse_file("x.pdf", pdf("A page."), timeout_s=60).sections
+
+
+def test_a_child_that_is_killed_is_started_again():
+    parse_file("x.pdf", pdf("A page."), timeout_s=60)
+    bounded._child.process.kill()
+    bounded._child.process.wait()
+    assert parse_file("x.pdf", pdf("A page."), timeout_s=60).sections
+
+
+def test_an_interrupted_question_leaves_no_answer_for_the_next(monkeypatch):
+    class Stop(BaseException):
+        pass
+
+    def interrupted(stream, n_bytes):
+        raise Stop
+
+    parse_file("x.pdf", pdf("A page."), timeout_s=60)
+    with monkeypatch.context() as patched:
+        patched.setattr(bounded, "_exactly", interrupted)
+        with pytest.raises(Stop):
+            parse_file("x.pdf", pdf("The first."), timeout_s=60)
+    (section,) = parse_file("x.pdf", pdf("The second."), timeout_s=60).sections
+    assert section.paragraphs[0].text == "The second."
+
+
+def test_outside_the_main_thread_the_child_keeps_the_time(reader):
+    found = []
+    thread = threading.Thread(target=lambda: found.append(parse_file("x.md", b"Some text.", timeout_s=60)))
+    thread.start()
+    thread.join()
+    assert found == [parse_file("x.md", b"Some text.")]
+
+
+def test_the_child_ends_with_its_parent():
+    code = (
+        "from kohaku_ray.documents import bounded; from kohaku_ray.documents.parse import parse_file; import os, sys\n"
+        "parse_file('x.pdf', bytes.fromhex(sys.argv[1]), timeout_s=60)\n"
+        "pid = bounded._child.process.pid\n"
+        "print(pid, open(f'/proc/{pid}/task/{pid}/children').read(), flush=True); os._exit(0)"
+    )
+    data = pdf("A page.").hex()
+    done = subprocess.run([sys.executable, "-c", code, data], stdout=subprocess.PIPE, text=True, check=True, timeout=60)
+    pids = done.stdout.split()
+    assert len(pids) == 2
+    end = time.monotonic() + 10
+    while (alive := [pid for pid in pids if is_alive(pid)]) and time.monotonic() < end:
+        time.sleep(0.05)
+    assert alive == []
+
+
+def is_alive(pid):
+    try:
+        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
+    except FileNotFoundError:
+        return False
