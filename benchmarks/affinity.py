@@ -102,7 +102,7 @@ def measure(config: str | None, overrides: list[str], scratch: str) -> int:
     shares, rates = {}, {}
     for router in ("power_of_two", "question"):
         plain = load_config(config, overrides)
-        routed = load_config(config, [*overrides, f"deployments.{plain.generation.model}.router={router}"])
+        routed = load_config(config, [*overrides, f"deployments.{plain.role('answer').model}.router={router}"])
         [cell] = run_bench(routed, GRID, f"{scratch}/{router}").cells
         if cell.measured is None:
             print(f"{router}: {cell.reason}")

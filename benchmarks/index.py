@@ -37,10 +37,11 @@ import retrieval
 from kohaku_ray.config import Config, load_config
 from kohaku_ray.config.schema import EncoderConfig
 from kohaku_ray.documents.parse import parse_file, read_bytes
-from kohaku_ray.engine.actors.tools import LocalIndex, exports_directory, make_encoder
+from kohaku_ray.engine.actors.index_access import LocalIndex
 from kohaku_ray.index import exported
 from kohaku_ray.index.assemble import texts_to_encode
 from kohaku_ray.index.identity import files_digest, locate_model, model_directory
+from kohaku_ray.runs.indexes import exports_directory, make_encoder
 from kohaku_ray.runs.sources import find_sources, resolve, resolve_paths
 from kohaku_ray.submissions import read_submission
 from kohaku_ray.tree.flatten import flatten

@@ -20,15 +20,17 @@ from statistics import median
 import psutil
 
 from kohaku_ray.config import Config, load_config
-from kohaku_ray.engine.actors.tools import EngineTools, Setup, chat_request
+from kohaku_ray.engine.actors.tools import EngineTools, RunContext
 from kohaku_ray.engine.cluster import connected
 from kohaku_ray.engine.ledger.client import Ledger, open_ledger
 from kohaku_ray.engine.ledger.segments import Entry, SegmentStore
-from kohaku_ray.engine.serving.applications import models_of
 from kohaku_ray.generation.prompts import Prompt, Prompts
 from kohaku_ray.generation.schema import answer_schema
 from kohaku_ray.generation.seeds import request_key, seed_for
 from kohaku_ray.records import Question, Reply
+from kohaku_ray.retrieval.context import Context, Snippet
+from kohaku_ray.runs.models import chat_request, models_of
+from kohaku_ray.systems.kohaku.prompts import answer_prompt
 
 WANTED_MS = 2.0
 BLOCK = 32
@@ -46,20 +48,22 @@ def main() -> int:
     with tempfile.TemporaryDirectory() as home:
         overrides = [f"ledger.path={home}/ledger", f"ensemble.members={arguments.members}"]
         config = load_config("default", overrides)
-        prompts = Prompts()
+        prompts = config.declaration.prompts()
         # As of a model that reads prose: the extractive backend's variables would not travel on a hit anyway.
         models = tuple(models_of(config, dict.fromkeys(config.deployments, ""), 0) for _ in range(arguments.members))
         n_questions = arguments.calls // arguments.members
         asked = [prompt_of(prompts, number, arguments.context_chars) for number in range(n_questions)]
         record(config, models[0]["answer"], asked, arguments.members)
         with connected(config.cluster):
-            setup = Setup(config, open_ledger(config.ledger), models, prompts)
-            return report(setup, asked, arguments)
+            run = RunContext(config, open_ledger(config.ledger), models, prompts)
+            return report(run, asked, arguments)
 
 
 def prompt_of(prompts: Prompts, number: int, n_chars: int) -> Prompt:
-    snippets = [("doc-a", f"{number} {'the plant makes 40 MW of power and 3 t of steam. ' * 20}")] * (n_chars // 1000)
-    return prompts.answer(Question(f"q{number}", f"How much power does plant {number} make?"), snippets)
+    text = f"{number} {'the plant makes 40 MW of power and 3 t of steam. ' * 20}"
+    context = Context((Snippet("doc-a", "", text),) * (n_chars // 1000), (), (), ("doc-a",), 0, False)
+    question = Question(f"q{number}", f"How much power does plant {number} make?")
+    return answer_prompt(prompts, question, context, "context_first")
 
 
 def key_of(config: Config, model: object, prompt: Prompt, number: int, member: int) -> str:
@@ -74,12 +78,12 @@ def record(config: Config, model: object, asked: Sequence[Prompt], members: int)
     SegmentStore(config.ledger.path).write([(key, Entry(reply, model.identity, 1.0)) for key in keys])  # type: ignore[attr-defined]
 
 
-async def ask_all(setup: Setup, asked: Sequence[Prompt], members: int) -> int:
+async def ask_all(run: RunContext, asked: Sequence[Prompt], members: int) -> int:
     """Ask block by block, all of a block at once; returns how many replies came from the ledger."""
     n_hits = 0
     for start in range(0, len(asked), BLOCK):
         # A copy a block, as a member's process unpickles one with every block.
-        block = Setup(setup.config, Ledger(setup.ledger._shards), setup.models, setup.prompts)
+        block = RunContext(run.config, Ledger(run.ledger._shards), run.models, run.prompts)
         tools = [
             (EngineTools(None, block, f"q{at}", member), asked[at])  # type: ignore[arg-type]
             for at in range(start, min(start + BLOCK, len(asked)))
@@ -90,10 +94,10 @@ async def ask_all(setup: Setup, asked: Sequence[Prompt], members: int) -> int:
     return n_hits
 
 
-def look_up(setup: Setup, asked: Sequence[Prompt], members: int, table: dict[str, str]) -> int:
-    model = setup.models[0]["answer"]
+def look_up(run: RunContext, asked: Sequence[Prompt], members: int, table: dict[str, str]) -> int:
+    model = run.models[0]["answer"]
     return sum(
-        table.get(key_of(setup.config, model, prompt, at, member)) is not None
+        table.get(key_of(run.config, model, prompt, at, member)) is not None
         for at, prompt in enumerate(asked)
         for member in range(members)
     )
@@ -109,22 +113,22 @@ def cpu_of(process: psutil.Process) -> float:
     return float(times.user + times.system)
 
 
-def report(setup: Setup, asked: Sequence[Prompt], arguments: argparse.Namespace) -> int:
+def report(run: RunContext, asked: Sequence[Prompt], arguments: argparse.Namespace) -> int:
     members, n_calls = arguments.members, len(asked) * arguments.members
     table = {
-        key_of(setup.config, setup.models[0]["answer"], prompt, at, member): REPLY
+        key_of(run.config, run.models[0]["answer"], prompt, at, member): REPLY
         for at, prompt in enumerate(asked)
         for member in range(members)
     }
-    asyncio.run(ask_all(setup, asked[:BLOCK], members))
+    asyncio.run(ask_all(run, asked[:BLOCK], members))
     shard = shard_process()
     rounds = []
     for _ in range(ROUNDS):
         here, there, wall = time.process_time(), cpu_of(shard), time.perf_counter()
-        assert asyncio.run(ask_all(setup, asked, members)) == n_calls
+        assert asyncio.run(ask_all(run, asked, members)) == n_calls
         engine = time.process_time() - here, cpu_of(shard) - there, time.perf_counter() - wall
         here = time.process_time()
-        assert look_up(setup, asked, members, table) == n_calls
+        assert look_up(run, asked, members, table) == n_calls
         rounds.append((*engine, time.process_time() - here))
     caller, owner, wall, dictionary = (1e3 * median(column) / n_calls for column in zip(*rounds, strict=True))
     print(

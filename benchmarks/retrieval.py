@@ -19,13 +19,14 @@ from dataclasses import dataclass
 import numpy as np
 
 from kohaku_ray.config import Config, load_config
-from kohaku_ray.engine.actors.tools import LocalIndex
+from kohaku_ray.engine.actors.index_access import LocalIndex
 from kohaku_ray.index.terms import stop_words
 from kohaku_ray.records import Question
 from kohaku_ray.retrieval.context import Context, assemble
 from kohaku_ray.retrieval.evidence import Evidence, distinct_rows, localise, rank
 from kohaku_ray.runs.sources import resolve
 from kohaku_ray.submissions import SubmissionRow, read_submission
+from kohaku_ray.systems.kohaku import SYSTEM
 from kohaku_ray.values import is_abstention, parse_number, parse_pair
 
 NUMBER = re.compile(r"\d[\d,]*(?:\.\d+)?|\.\d+")
@@ -102,10 +103,11 @@ def measure(config: Config, index: LocalIndex, truth: Sequence[SubmissionRow], s
 
 
 async def context_of(config: Config, index: LocalIndex, row: SubmissionRow, setting: Setting) -> tuple[Context, str]:
-    retrieval = config.retrieval.model_copy(update={"max_context_tokens": setting.max_context_tokens})
+    kohaku = config.settings.model_copy(update={"max_context_tokens": setting.max_context_tokens})
     queries = variants(row.question)[: setting.queries]
-    dense = await index.search(await index.embed(queries), 16)
-    nodes = await index.nodes(distinct_rows(dense), kohaku.section_tokens)
+    vectors = await index.run("embed", queries)
+    dense = await index.run("search", vectors, (SYSTEM.views["nodes"].kinds, 16, None))
+    [nodes] = await index.run("nodes", [tuple(distinct_rows(dense))], (kohaku.section_tokens, ()))
     question = Question(row.question_id, row.question)
     evidence = Evidence(question, tuple(queries), localise(dense, nodes), (), nodes)
     ranked = rank(
@@ -123,7 +125,7 @@ async def context_of(config: Config, index: LocalIndex, row: SubmissionRow, sett
         ranked,
         budget=setting.max_context_tokens,
         once=True,
-        paragraph_tokens=retrieval.longest_paragraph,
+        paragraph_tokens=kohaku.longest_paragraph,
         siblings=kohaku.siblings,
         section_tokens=kohaku.section_tokens,
     )

@@ -25,11 +25,12 @@ from typing import Any
 from retrieval import Setting, context_of, variants
 
 from kohaku_ray.config import Config, load_config
-from kohaku_ray.engine.actors.tools import LocalIndex
+from kohaku_ray.engine.actors.index_access import LocalIndex
 from kohaku_ray.index.identity import locate_model
 from kohaku_ray.index.store import Index
 from kohaku_ray.runs.sources import resolve
 from kohaku_ray.submissions import SubmissionRow, read_submission
+from kohaku_ray.systems.kohaku import SYSTEM
 from kohaku_ray.tree.nodes import SENTENCE, NodeTable
 
 N_DERIVED = 241
@@ -50,10 +51,10 @@ def main() -> int:
     parser.add_argument("--rounds", type=int, default=3)
     arguments = parser.parse_args()
     config = load_config(arguments.config, [*arguments.overrides, "kohaku.bm25_top_k=0"])
-    index, vectors, model = LocalIndex(config), Index.open(config.index.path), bare_model(config)
-    questions = [*read_submission(resolve(config.questions.path)).rows.values(), *derived(vectors.nodes, N_DERIVED)]
+    index, there, model = LocalIndex(config), Index.open(config.index.path), bare_model(config)
+    questions = [*read_submission(resolve(config.questions.path)).rows.values(), *derived(there.nodes, N_DERIVED)]
     queries = [query for row in questions for query in variants(row.question)]
-    peer = vectors.vectors.faiss_index
+    peer = there.vectors(SYSTEM.views["nodes"].kinds).faiss_index
     sample = queries[::4]
     best = min(BATCH_SIZES, key=lambda size: timed(lambda: bare(model, peer, sample, size))[0])
     ways: dict[str, Callable[[], Any]] = {
