@@ -18,9 +18,12 @@ from kohaku_ray.errors import ConfigError
 SentenceSplit = Literal["punkt", "period"]
 
 _MID_SENTENCE = _words(
-    "mm mme mmes mlle mlles mgr me dr drs dre pr prof st ste vve cf env approx av bd boul fg rte c.-à-d i.e e.g"
+    "mme mmes mlle mlles mgr dr drs dre pr prof st ste vve cf env approx av bd boul fg rte c.-à-d i.e e.g"
 )
 """Abbreviations after which a sentence goes on; Punkt itself never ends one behind a single letter ("M. Le Pen")."""
+
+_TITLES = _words("MM Me")
+"""Abbreviations in capitals alone: "12 mm." is a length."""
 
 _BEFORE_NAME = _words("al col gén adj cap cdt lt sgt cie ets sté éd coll trad dir prés sén dép préf coord ex s.a")
 """Abbreviations that end a sentence when a word follows that commonly begins one."""
@@ -146,7 +149,7 @@ def _is_inside(block: str, first: int, cut: int) -> bool:
     if last is None:
         return False
     word = last[1].lower()
-    if word in _MID_SENTENCE:  # Punkt breaks even there before a dotted word: "av. J.-C."
+    if last[1] in _TITLES or word in _MID_SENTENCE:  # Punkt breaks even there before a dotted word: "av. J.-C."
         return True
     if word in _BEFORE_NUMBER:
         return _NUMBER.match(block, cut) is not None

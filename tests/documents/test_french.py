@@ -20,6 +20,7 @@ def texts(text, split=split_french):
     "text",
     [
         "M. Dupont et Mme. Le Gall ont reçu MM. Roy et Petit.",
+        "Me. Durand plaide pour MM. Roy.",
         "M. Le Pen et Mlle. Durand arrivent.",
         "Le Dr. Martin et le Pr. Blanc opèrent.",
         "Il cite l'art. 5 du code et l'art. L. 123-4.",
@@ -49,6 +50,7 @@ def test_does_not_split(text):
 @pytest.mark.parametrize(
     ("first", "second"),
     [
+        ("Il est tombé 12 mm.", "Les rivières montent."),
         ("Il aime l'art.", "Le musée ouvre."),
         ("De l'art.", "L'exposition ouvre."),
         ("Ils étaient sept.", "Marie est partie."),
