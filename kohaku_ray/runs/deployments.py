@@ -89,7 +89,7 @@ def application_name(name: str, deployment: Deployment) -> str:
     """Name the application of a deployment: the same settings give the same name, so that jobs share it."""
     if deployment.application is not None:
         return deployment.application
-    return f"kohaku-{name}-{digest(deployment.model_dump(mode='json'), 5)}"
+    return f"kohaku-ray-{name}-{digest(deployment.model_dump(mode='json'), 5)}"
 
 
 def require_vllm(deployment: VllmConfig) -> None:

@@ -11,18 +11,19 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict
 from importlib.metadata import version
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
 from kohaku_ray import __version__
-from kohaku_ray.config import Config, as_yaml, load_config
 from kohaku_ray.errors import DataError
 from kohaku_ray.files import publish_with
-from kohaku_ray.runs.sources import resolve
 from kohaku_ray.runs.tables import SCHEMAS
+
+if TYPE_CHECKING:  # pages read runs without a configuration
+    from kohaku_ray.config import Config
 
 
 class RunDirectory:
@@ -51,14 +52,16 @@ class RunDirectory:
         Raises:
             DataError: The directory cannot be written.
         """
+        from kohaku_ray.config import as_yaml
+
         text = as_yaml(config)
         if self._read("config.yaml") not in (None, text):
             # Another configuration's outputs must not stand under this one's name.
             tables = (f"{table}.parquet" for table in SCHEMAS)
-            for name in (*tables, "submission.csv", "report.html", *config.declaration.outputs):
+            for name in (*tables, "submission.csv", "report.html", *config.declaration.outputs, *self._own_outputs()):
                 Path(self.path, name).unlink(missing_ok=True)
         self.write_text("config.yaml", text)
-        self.write_text("run.json", json.dumps({"status": "running"}))
+        self.write_text("run.json", json.dumps({"status": "running", **facts_of(config)}, indent=2))
 
     def finish(self, config: Config, summary: Any) -> None:
         """Note that the run is done: its counts, what its system declared, and the versions it ran on."""
@@ -69,6 +72,14 @@ class RunDirectory:
             "versions": {"kohaku_ray": __version__, "ray": version("ray"), "python": platform.python_version()},
         }
         self.write_text("run.json", json.dumps(facts, indent=2))
+
+    def _own_outputs(self) -> list[str]:
+        """Names of the files that the system of the run before wrote, as its ``run.json`` notes them."""
+        try:
+            names = json.loads(self._read("run.json") or "{}").get("outputs", [])
+            return [os.path.basename(name) for name in names if os.path.basename(name)]
+        except (AttributeError, TypeError, ValueError):
+            return []
 
     def _read(self, name: str) -> str | None:
         try:
@@ -85,31 +96,39 @@ class RunDirectory:
         for name, table in tables.items():
             self._publish(f"{name}.parquet", functools.partial(pq.write_table, table, compression="zstd"))
 
-    def read_table(self, name: str, **options: Any) -> pa.Table:
+    def read_table(
+        self, name: str, columns: Sequence[str] | None = None, filters: pc.Expression | None = None
+    ) -> pa.Table:
         """Read one of ``SCHEMAS``.
 
+        Args:
+            name: Which.
+            columns: Those to read; None: all of its schema.
+            filters: Which rows; None: all.
+
         Raises:
-            DataError: The run has none (yet).
+            DataError: The run has none (yet), or it is damaged or of another version.
         """
-        file = Path(self.path) / f"{name}.parquet"
+        file, wanted = f"{self.path}/{name}.parquet", SCHEMAS[name].names if columns is None else columns
         try:
-            return pq.read_table(file, **options)
-        except FileNotFoundError:
-            raise DataError(
-                f"{self.path} holds no {name}.parquet: the run has not finished (repeat `kohaku-ray answer`), or this "
-                "is no run's directory"
-            ) from None
-        except (OSError, pa.ArrowException) as error:
-            columns = set(options.get("columns", ()))
-            lacking = ", ".join(sorted(columns - set(_columns_of(file))))
+            have = pq.read_schema(file).names
+            lacking = [column for column in wanted if column not in have]
             if lacking:
                 raise DataError(
-                    f"{file}: has no column {lacking}: it is of another version, repeat `kohaku-ray answer`"
-                ) from None
+                    f"{file}: has no column {', '.join(lacking)}; its columns are {', '.join(have)}: it is of another "
+                    "version, repeat `kohaku-ray answer`"
+                )
+            return pq.read_table(file, columns=list(wanted), filters=filters)
+        except FileNotFoundError:
+            raise DataError(
+                f"{self.path} holds no {name}.parquet: the run has not finished or is of another version (repeat "
+                "`kohaku-ray answer`), or this is no run's directory"
+            ) from None
+        except (OSError, pa.ArrowException) as error:
             raise DataError(f"{file} cannot be read ({error}): repeat `kohaku-ray answer`") from None
 
     def rows_in_error(self) -> frozenset[tuple[str, int]]:
-        """Questions and members whose answers or evidence carry an error; none where the run has not finished."""
+        """Questions with the members (or ``SHARED``) whose answers or steps carry an error; none of an unfinished run."""
         found: set[tuple[str, int]] = set()
         for name in ("answers", "trace"):
             if os.path.exists(f"{self.path}/{name}.parquet"):
@@ -129,13 +148,6 @@ class RunDirectory:
 _WAY_OUT = "free the disk or its rights, or set run to another directory; model replies are safe in the ledger"
 
 
-def _columns_of(file: Path) -> list[str]:
-    try:
-        return list(pq.read_schema(file).names)
-    except (OSError, pa.ArrowException):
-        return []
-
-
 def facts_of(config: Config) -> dict[str, Any]:
     """Collect what pages say of a run without asking its system."""
     members, roles = range(config.ensemble.members), config.uses.roles
@@ -150,7 +162,22 @@ def facts_of(config: Config) -> dict[str, Any]:
         "n_answering": len(answering),
         "baselines": [name for name, deployment in answering.items() if deployment.kind == "extractive"],
         "limit": config.questions.limit,
+        "outputs": list(config.declaration.outputs),
     }
+
+
+def baseline_note(facts: Mapping[str, Any]) -> str:
+    """Say that the extractive backend answered, all or some of a run; nothing where it did not.
+
+    Args:
+        facts: As of ``facts_of``.
+    """
+    baselines = facts.get("baselines", [])
+    if not baselines:
+        return ""
+    if len(baselines) == facts.get("n_answering"):
+        return "Answered by the extractive backend: no language model, but a baseline to compare models with."
+    return f"Answered in part by the extractive backend ({', '.join(baselines)}): a baseline to compare models with."
 
 
 def submission_of(run: str) -> str:
@@ -169,10 +196,8 @@ def submission_of(run: str) -> str:
 
 def own_truth(run: str) -> str | None:
     """Find the question file that a run answered, where it may hold gold answers: a CSV that is there."""
-    if not os.path.isfile(f"{run}/config.yaml"):
-        return None
-    path = resolve(load_config(f"{run}/config.yaml").questions.path)
-    return path if path.endswith(".csv") and os.path.exists(path) else None
+    path = _questions_path(run)
+    return path if path is not None and path.endswith(".csv") and os.path.exists(path) else None
 
 
 def truth_of(runs: Sequence[str]) -> str:
@@ -181,7 +206,19 @@ def truth_of(runs: Sequence[str]) -> str:
     Raises:
         DataError: No run does.
     """
-    for run in runs:
-        if os.path.isfile(f"{run}/config.yaml"):
-            return resolve(load_config(f"{run}/config.yaml").questions.path)
+    for path in map(_questions_path, runs):
+        if path is not None:
+            return path
     raise DataError(f"{', '.join(runs)}: no run's directory among them names its questions: say --truth CSV")
+
+
+def _questions_path(run: str) -> str | None:
+    """Find the question file that a run's configuration names; the system it names need not be installed."""
+    if not os.path.isfile(f"{run}/config.yaml"):
+        return None
+    from kohaku_ray.config.load import expand, read_values
+    from kohaku_ray.runs.sources import resolve
+
+    questions = read_values([f"{run}/config.yaml"]).get("questions")
+    path = questions.get("path") if isinstance(questions, Mapping) else None
+    return resolve(str(expand(path))) if path is not None else None

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import json
 import os
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import pyarrow as pa
 import yaml
 
 from kohaku_ray.errors import DataError
@@ -61,6 +62,25 @@ class RunFiles:
         return rows
 
 
+@dataclass(frozen=True, slots=True)
+class StepRows:
+    """One step on the way to an answer, of one member and attempt.
+
+    Attributes:
+        name: What its system calls it.
+        member: Whose; ``SHARED``: everybody's.
+        attempt: Which attempt.
+        items: Rows of trace.parquet that say more than what went wrong.
+        errors: What went wrong, each once.
+    """
+
+    name: str
+    member: int
+    attempt: int
+    items: list[Row]
+    errors: tuple[str, ...]
+
+
 def read_run(run: str) -> RunFiles:
     """Read a run's directory.
 
@@ -68,13 +88,31 @@ def read_run(run: str) -> RunFiles:
         DataError: A file is missing or damaged; the text says which.
     """
     directory = RunDirectory(run)
-    tables = {
-        name: directory.read_table(name, columns=schema.names).to_pylist(maps_as_pydicts="strict")
-        for name, schema in SCHEMAS.items()
-    }
+    tables = {name: rows_of(directory.read_table(name)) for name in SCHEMAS}
     facts = _mapping(directory.path, "run.json", json.loads)
     config = _mapping(directory.path, "config.yaml", yaml.safe_load)
     return RunFiles(directory.path, facts, config, tables, read_submission(f"{directory.path}/submission.csv"))
+
+
+def rows_of(table: pa.Table) -> list[Row]:
+    """Turn a run's table into rows, maps into dicts; of a name that came twice the last number counts."""
+    rows: list[Row] = table.to_pylist(maps_as_pydicts="lossy")
+    return rows
+
+
+def steps_of(trace: Sequence[Row]) -> list[StepRows]:
+    """Group a question's rows of trace.parquet by step, member and attempt, in order of appearance."""
+    steps: dict[tuple[str, int, int], list[Row]] = {}
+    for row in trace:
+        steps.setdefault((row["step"], row["member"], row["attempt"]), []).append(row)
+    return [
+        StepRows(
+            *key,
+            items=[row for row in rows if row["text"] or row["node_id"] or row["note"] or row["scores"]],
+            errors=tuple(dict.fromkeys(row["error"] for row in rows if row["error"])),
+        )
+        for key, rows in steps.items()
+    ]
 
 
 def _mapping(path: str, name: str, parse: Any) -> Mapping[str, Any]:

@@ -5,8 +5,10 @@ from __future__ import annotations
 from kohaku_ray.config import Config
 from kohaku_ray.errors import DataError
 from kohaku_ray.evaluation.report import ScoreReport, render, run_score
+from kohaku_ray.runs.directory import baseline_note, facts_of
 from kohaku_ray.runs.sources import resolve
 from kohaku_ray.runs.summary import AnswerSummary
+from kohaku_ray.runs.tables import SCHEMAS
 
 
 def describe_run(config: Config, summary: AnswerSummary) -> str:
@@ -24,8 +26,8 @@ def describe_run(config: Config, summary: AnswerSummary) -> str:
         parts.append(f"votes settled early: {saved} of {n_full} answers were not needed ({saved / n_full:.0%})")
     if summary.spent.get("prompt_tokens"):
         parts.append(_spent(summary))
-    if any(deployment.kind == "extractive" for deployment in config.answering_deployments.values()):
-        parts.append("answered by the extractive backend: no model, a baseline to compare models with")
+    if note := baseline_note(facts_of(config)):
+        parts.append(note)
     if summary.n_member_errors:
         parts.append(
             f"{summary.n_member_errors} of {n_answers} answers carry an error (column `error` of answers.parquet); "
@@ -35,12 +37,13 @@ def describe_run(config: Config, summary: AnswerSummary) -> str:
         parts.append(f"{summary.n_unanswered} model calls got no reply: repeat the command to make them again")
     elif summary.n_member_errors:
         parts.append("those replies are recorded: `kohaku-ray answer CONFIG --retry errors` asks for them again")
+    outputs = ("submission.csv", *(f"{name}.parquet" for name in SCHEMAS), *config.declaration.outputs)
     report = score_run(config, summary.run)
     if report is not None:
         parts.append(render(report))
     parts.append(
-        f"outputs in {summary.run}: submission.csv, answers.parquet, votes.parquet, trace.parquet, "
-        f"usage.parquet\n`kohaku-ray show {summary.run} QUESTION_ID` shows how one was answered"
+        f"outputs in {summary.run}: {', '.join(outputs)}\n"
+        f"`kohaku-ray show {summary.run} QUESTION_ID` shows how one was answered"
     )
     return "\n\n".join(parts)
 

@@ -3,16 +3,16 @@
 from __future__ import annotations
 
 import textwrap
-from collections.abc import Iterator
-from typing import Any
+from collections.abc import Iterator, Mapping
 
 import pyarrow.compute as pc
 
 from kohaku_ray.errors import DataError, did_you_mean
 from kohaku_ray.records import BLANK
 from kohaku_ray.runs.directory import RunDirectory
+from kohaku_ray.runs.files import Row, rows_of, steps_of
 from kohaku_ray.runs.spending import spent
-from kohaku_ray.runs.tables import SHARED
+from kohaku_ray.runs.tables import SCHEMAS, SHARED
 
 WIDTH = 110
 
@@ -29,7 +29,8 @@ def show_question(run: str, question_id: str, n_items: int | None) -> str:
         DataError: The run has not finished, or has no such question.
     """
     directory = RunDirectory(run)
-    rows = {name: _rows(directory, name, question_id) for name in ("votes", "trace", "answers", "usage")}
+    mine = pc.field("question_id") == question_id
+    rows = {name: rows_of(directory.read_table(name, filters=mine)) for name in SCHEMAS}
     if not rows["votes"]:
         known = directory.read_table("votes", columns=["question_id"])["question_id"].to_pylist()
         hint = did_you_mean(question_id, known) or f"; it has {len(known)} questions, from {known[0]} on"
@@ -40,36 +41,34 @@ def show_question(run: str, question_id: str, n_items: int | None) -> str:
     return "\n".join(parts)
 
 
-def _rows(directory: RunDirectory, name: str, question_id: str) -> list[dict[str, Any]]:
-    table = directory.read_table(name, filters=pc.field("question_id") == question_id)
-    rows: list[dict[str, Any]] = table.to_pylist(maps_as_pydicts="strict")
-    return rows
-
-
-def _steps(rows: list[dict[str, Any]], n: int | None) -> Iterator[str]:
-    for owner, attempt, step in dict.fromkeys((row["member"], row["attempt"], row["step"]) for row in rows):
-        mine = [row for row in rows if (row["member"], row["attempt"], row["step"]) == (owner, attempt, step)]
-        again = f", attempt {attempt}" if attempt else ""
-        yield f"\n{step}{'' if owner == SHARED else f' of member {owner}'}{again}: {len(mine)}"
-        for row in mine[:n]:
+def _steps(rows: list[Row], n: int | None) -> Iterator[str]:
+    for step in steps_of(rows):
+        owner = "" if step.member == SHARED else f" of member {step.member}"
+        again = f", attempt {step.attempt}" if step.attempt else ""
+        yield f"\n{step.name}{owner}{again}: {len(step.items)}"
+        for row in step.items[:n]:
             yield from _item(row)
-        if n is not None and len(mine) > n:
-            yield f"  … {len(mine) - n} more: --items 0 shows all"
-        yield from (f"  error: {error}" for error in dict.fromkeys(row["error"] for row in mine if row["error"]))
+        if n is not None and len(step.items) > n:
+            yield f"  … {len(step.items) - n} more: --items 0 shows all"
+        yield from (f"  error: {error}" for error in step.errors)
 
 
-def _item(row: dict[str, Any]) -> Iterator[str]:
-    text = textwrap.shorten(" ".join(row["text"].split()), WIDTH, placeholder=" …")
-    scores = "  ".join(f"{name} {value:.4g}" for name, value in row["scores"].items())
-    where = "  ".join(part for part in (row["node_id"], row["note"], scores) if part)
-    if where:
-        yield f"  {row['rank']:>4}. {where}"
-        yield f"        {text}"
-    else:
-        yield f"  {row['rank']:>4}. {text}"
+def _item(row: Row) -> Iterator[str]:
+    where = "  ".join(part for part in (row["node_id"], row["note"], _numbers(row["scores"])) if part)
+    first, *more = [part for part in (where, _short(row["text"])) if part]
+    yield f"  {row['rank']:>4}. {first}"
+    yield from (f"        {part}" for part in more)
 
 
-def _members(answers: list[dict[str, Any]], usage: list[dict[str, Any]]) -> Iterator[str]:
+def _short(text: str) -> str:
+    return textwrap.shorten(text, WIDTH, placeholder=" …")
+
+
+def _numbers(values: Mapping[str, float]) -> str:
+    return "  ".join(f"{name} {value:.6g}" for name, value in values.items())
+
+
+def _members(answers: list[Row], usage: list[Row]) -> Iterator[str]:
     for row in answers:
         calls = [call for call in usage if call["member"] == row["member"]]
         tokens = sum(call["prompt_tokens"] + call["completion_tokens"] for call in calls)
@@ -78,13 +77,12 @@ def _members(answers: list[dict[str, Any]], usage: list[dict[str, Any]]) -> Iter
             f"  {row['member']:>2}  seed {row['seed']:>10}  attempt {row['attempt']}  {value}  "
             f"[{', '.join(row['ref_ids'])}]  {len(calls)} calls, {tokens} tokens"
         )
-        if row["explanation"]:
-            yield textwrap.shorten(row["explanation"], WIDTH, placeholder=" …", initial_indent=" " * 6)
-        if row["error"]:
-            yield f"      error: {row['error']}"
+        labelled = {"details": row["details"] and _short(row["details"]), "error": row["error"]}
+        said = (f"{label}: {text}" for label, text in labelled.items() if text)
+        yield from (f"      {text}" for text in (_short(row["explanation"]), _numbers(row["measures"]), *said) if text)
 
 
-def _took(usage: list[dict[str, Any]]) -> Iterator[str]:
+def _took(usage: list[Row]) -> Iterator[str]:
     for row in spent(usage):
         share = "" if row.cached_share is None else f" ({row.cached_share:.0%} cached)"
         energy = "" if row.joules is None else f", {row.joules:.0f} J"
@@ -95,7 +93,7 @@ def _took(usage: list[dict[str, Any]]) -> Iterator[str]:
         )
 
 
-def _vote(vote: dict[str, Any]) -> Iterator[str]:
+def _vote(vote: Row) -> Iterator[str]:
     value = BLANK if vote["is_blank"] else f"{vote['answer_value']} {vote['answer_unit']}".rstrip()
     yield f"  {value}  [{', '.join(vote['ref_ids'])}]"
     groups = zip(vote["groups"], vote["group_weights"], strict=True)

@@ -74,6 +74,12 @@ class Plan:
     indexes: Mapping[str, Config]
 
     @property
+    def metric(self) -> str:
+        """What the cells are compared by: the headline of the first run's system."""
+        configs = [*self.runs.values(), *(one for table in self.tables for one in table.configs.values())]
+        return configs[0].declaration.metrics[0]
+
+    @property
     def finished(self) -> dict[str, Config]:
         """Runs that need nothing more."""
         return {run_id: config for run_id, config in self.runs.items() if is_finished(config.run)}

@@ -1,8 +1,8 @@
-"""The sample collection, indexed once a test run, and configurations that stand on it."""
+"""The sample collection indexed once per test session, and one actor pool and Serve application for its runs."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
@@ -17,6 +17,21 @@ def sample_index(cluster, tmp_path_factory) -> tuple[str, object]:
 
     path = str(tmp_path_factory.mktemp("sample") / "index")
     return path, run_index(load_config("demo", [f"index.path={path}", "index.encoders=2"]))
+
+
+@pytest.fixture(scope="session")
+def pool(sample_index) -> Iterator[object]:
+    """Actors over the sample index, and its stand-in model in Serve: up for the whole session."""
+    from kohaku_ray.engine.actors.pool import ActorPool
+    from kohaku_ray.engine.serving.applications import serving
+    from kohaku_ray.runs.sources import resolve_paths
+
+    config = resolve_paths(load_config("demo", [f"index.path={sample_index[0]}"]))
+    actors = ActorPool(config, n_workers=3)
+    with serving(config.used_deployments):
+        actors.wait_until_ready()
+        yield actors
+    actors.close()
 
 
 @pytest.fixture

@@ -18,6 +18,7 @@ from kohaku_ray.engine.actors.voter import Voter
 from kohaku_ray.engine.cluster import say
 from kohaku_ray.engine.errors import ray_get
 from kohaku_ray.ensemble.decide import default_waves
+from kohaku_ray.errors import ConfigError
 from kohaku_ray.records import Question
 
 MAX_RESTARTS = 10
@@ -41,6 +42,7 @@ class ActorPool:
             n_workers: Processes in which members answer.
             depths: Set where several runs share what retrievers encode and search.
         """
+        self._config = config
         actor: dict[str, Any] = {"max_restarts": MAX_RESTARTS, "max_task_retries": -1, "max_concurrency": 1000}
         self.retrievers = [
             ray.remote(Retriever).options(num_cpus=1, **actor).remote(config, depths)
@@ -51,6 +53,19 @@ class ActorPool:
         here = NodeAffinitySchedulingStrategy(ray.get_runtime_context().get_node_id(), soft=False)
         actor |= {"max_concurrency": VOTER_THREADS, "scheduling_strategy": here}
         self.voter = ray.remote(Voter).options(num_cpus=0, **actor).remote()
+
+    def check_serves(self, config: Config) -> None:
+        """See that the index these actors hold is the one a run asks for.
+
+        Raises:
+            ConfigError: It is another; the message names both.
+        """
+        held, asked = self._config.index, config.index
+        if held != asked:
+            raise ConfigError(
+                f"the actors hold the index at {held.path} but the run asks for {asked.path}, or with other settings: "
+                "start actors of its own"
+            )
 
     def wait_until_ready(self) -> None:
         """Wait until every retriever holds its index, and say what for when that takes long."""

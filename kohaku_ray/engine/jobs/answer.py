@@ -29,7 +29,7 @@ from kohaku_ray.runs.sources import questions_of, read_metadata, resolve_paths
 from kohaku_ray.runs.summary import AnswerSummary
 
 
-def run_answer(config: Config, *, retry_errors: bool = False) -> AnswerSummary:
+def run_answer(config: Config, *, retry_errors: bool = False, pool: ActorPool | None = None) -> AnswerSummary:
     """Answer every question of the configured file, vote, and write the run directory.
 
     To resume an interrupted run is to call this again: recorded model calls replay from the ledger.
@@ -37,6 +37,7 @@ def run_answer(config: Config, *, retry_errors: bool = False) -> AnswerSummary:
     Args:
         config: The run.
         retry_errors: Ask again the models whose recorded replies could not be used.
+        pool: Actors over the same index that are up already and stay up; None: the job starts its own.
 
     Raises:
         ConfigError: The configuration or the cluster does not fit; nothing was started.
@@ -55,7 +56,9 @@ def run_answer(config: Config, *, retry_errors: bool = False) -> AnswerSummary:
     with connected(config.cluster):
         check_demand(answer_demand(config), ray.cluster_resources(), autoscaling=config.cluster.autoscaling)
         ledger = open_ledger(config.ledger)
-        pool = ActorPool(config, config.ensemble.members * workers_per_member(config))
+        if pool is None:
+            pool = ActorPool(config, config.ensemble.members * workers_per_member(config))
+        pool.check_serves(config)
         # Actors open the index while Serve starts the replicas.
         with ledger.kept_alive(), serving(deployments) as applications:
             pool.wait_until_ready()

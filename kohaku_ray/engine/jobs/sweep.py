@@ -142,7 +142,7 @@ def finish_sweep(plan: Plan, summary: SweepSummary) -> tuple[str, list[str]]:
     Raises:
         DataError: A run's file is damaged, or the output cannot be written.
     """
-    sweep = collect(plan, summary.failed, summary.skipped, summary.lines())
+    sweep = collect(plan, summary.failed, summary.skipped, summary.lines(), plan.metric)
     summary.n_errors = sum(run.n_errors for run in sweep.runs)
     output = os.path.abspath(plan.loaded.sweep.output)
     try:

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import functools
 import json
+from collections import Counter
 from pathlib import Path
 
 import pyarrow.parquet as pq
@@ -11,24 +13,30 @@ from fake_openai import Action, FakeOpenAI, completion, doc_ids_of
 
 from kohaku_ray.cli import main
 from kohaku_ray.config import as_yaml
-from kohaku_ray.engine.actors.voter import SHARED, rule_of
-from kohaku_ray.engine.jobs.answer import block_size, n_lanes, run_answer
+from kohaku_ray.engine.actors.pool import block_size, blocks_in_flight, workers_per_member
+from kohaku_ray.engine.jobs.answer import run_answer as run_answer_alone
 from kohaku_ray.ensemble.vote import Ballot, vote
 from kohaku_ray.errors import ConfigError, DataError, IndexMismatchError
 from kohaku_ray.evaluation.report import run_score
 from kohaku_ray.generation.seeds import seed_for
-from kohaku_ray.runs.directory import TABLES, RunDirectory
+from kohaku_ray.runs.block import rule_of
+from kohaku_ray.runs.directory import RunDirectory
 from kohaku_ray.runs.show import show_question
+from kohaku_ray.runs.tables import SCHEMAS, SHARED
 from kohaku_ray.sample import path as sample_path
 from kohaku_ray.submissions import read_submission
 
 pytestmark = pytest.mark.ray
 
-COMPARED = ["submission.csv", *(f"{name}.parquet" for name in TABLES if name != "usage")]
+COMPARED = ["submission.csv", *(f"{name}.parquet" for name in SCHEMAS if name != "usage")]
 
 
 def rows_of(run: str, name: str) -> list[dict]:
-    return pq.read_table(f"{run}/{name}.parquet").to_pylist()
+    return pq.read_table(f"{run}/{name}.parquet").to_pylist(maps_as_pydicts="strict")
+
+
+def steps_of(run: str, step: str) -> list[dict]:
+    return [row for row in rows_of(run, "trace") if row["step"] == step]
 
 
 def fake(server: FakeOpenAI, **more) -> list[str]:
@@ -39,17 +47,23 @@ def fake(server: FakeOpenAI, **more) -> list[str]:
         "api_key_env": None,
         "backoff_s": 0.05,
     }
-    return [f"deployments.fake={json.dumps(deployment | more)}", "generation.model=fake"]
+    return [f"deployments.fake={json.dumps(deployment | more)}", "roles.answer.model=fake"]
+
+
+@pytest.fixture
+def run_answer(pool):
+    """Answer through the session's actors."""
+    return functools.partial(run_answer_alone, pool=pool)
 
 
 @pytest.fixture(scope="module")
-def sample_run(sample_index, tmp_path_factory):
+def sample_run(sample_index, pool, tmp_path_factory):
     """One whole run of the sample, five members, extractive."""
     from kohaku_ray.config import load_config
 
     home = tmp_path_factory.mktemp("answers")
     config = load_config("demo", [f"index.path={sample_index[0]}", f"ledger.path={home}/ledger", f"run={home}/run"])
-    return config, run_answer(config)
+    return config, run_answer_alone(config, pool=pool)
 
 
 def test_rows_in_are_rows_out_in_the_questions_order(sample_run):
@@ -64,7 +78,7 @@ def test_rows_in_are_rows_out_in_the_questions_order(sample_run):
     assert json.loads(Path(summary.run, "run.json").read_text())["status"] == "finished"
 
 
-def test_the_floor_is_a_useful_one(sample_run):
+def test_the_baseline_is_a_useful_one(sample_run):
     _, summary = sample_run
     [record] = run_score(sample_path("questions.csv"), [f"{summary.run}/submission.csv"]).records
     assert record["score"] > 0.55
@@ -88,7 +102,7 @@ def test_each_row_is_the_vote_of_its_members(sample_run):
 def test_citations_stand_in_the_evidence_and_carry_their_address(sample_run):
     _, summary = sample_run
     seen: dict[str, set[str]] = {}
-    for row in rows_of(summary.run, "evidence"):
+    for row in steps_of(summary.run, "evidence"):
         seen.setdefault(row["question_id"], set()).add(row["doc_id"])
     cited = 0
     for row in rows_of(summary.run, "answers"):
@@ -115,13 +129,15 @@ def test_members_have_their_own_seeds_and_do_not_all_agree(sample_run):
 
 def test_evidence_is_prepared_once_and_shared(sample_run):
     _, summary = sample_run
-    assert {row["member"] for row in rows_of(summary.run, "plans")} == {SHARED}
+    queries = steps_of(summary.run, "plan")
+    assert {row["member"] for row in queries} == {SHARED}
+    assert {row["member"] for row in steps_of(summary.run, "evidence")} == {SHARED}
     plans = [row for row in rows_of(summary.run, "usage") if row["role"] == "plan"]
     assert len(plans) == summary.n_questions
-    assert all(len(row["queries"]) == 4 for row in rows_of(summary.run, "plans"))
+    assert set(Counter(row["question_id"] for row in queries).values()) == {4}
 
 
-def test_the_same_command_again_replays_to_the_byte(sample_run):
+def test_the_same_command_again_replays_to_the_byte(sample_run, run_answer):
     config, summary = sample_run
     again = run_answer(config.model_copy(update={"run": f"{summary.run}-again"}))
     assert again.n_calls["made"] == 0
@@ -130,9 +146,9 @@ def test_the_same_command_again_replays_to_the_byte(sample_run):
         assert Path(again.run, name).read_bytes() == Path(summary.run, name).read_bytes(), name
 
 
-def test_blocks_lanes_and_concurrency_do_not_show_in_the_outputs(sample_run):
+def test_blocks_workers_and_concurrency_do_not_show_in_the_outputs(sample_run, run_answer):
     config, summary = sample_run
-    cluster = config.cluster.model_copy(update={"block_size": 3, "lanes": 2, "blocks_in_flight": 2})
+    cluster = config.cluster.model_copy(update={"block_size": 3, "workers_per_member": 2, "blocks_in_flight": 2})
     ledger = config.ledger.model_copy(update={"path": f"{summary.run}-other-ledger"})
     other = run_answer(config.model_copy(update={"run": f"{summary.run}-other", "cluster": cluster, "ledger": ledger}))
     assert other.n_calls["made"] == sum(summary.n_calls.values())
@@ -143,7 +159,7 @@ def test_blocks_lanes_and_concurrency_do_not_show_in_the_outputs(sample_run):
 def test_show_prints_plan_evidence_members_and_vote(sample_run, capsys):
     _, summary = sample_run
     text = show_question(summary.run, "s003", 5)
-    evidence = [row for row in rows_of(summary.run, "evidence") if row["question_id"] == "s003"]
+    evidence = [row for row in steps_of(summary.run, "evidence") if row["question_id"] == "s003"]
     answers = [row for row in rows_of(summary.run, "answers") if row["question_id"] == "s003"]
     assert all(row["node_id"] in text for row in evidence[:5])
     assert all(str(row["seed"]) in text for row in answers)
@@ -152,30 +168,27 @@ def test_show_prints_plan_evidence_members_and_vote(sample_run, capsys):
     assert "has no question s03, did you mean s03" in capsys.readouterr().err
 
 
-def test_scope_question_prepares_for_each_member(sample_config):
+def test_scope_question_prepares_for_each_member(sample_config, run_answer):
     config = sample_config("ensemble.scope=question", "ensemble.members=3", "questions.limit=4")
     summary = run_answer(config)
-    plans = rows_of(summary.run, "plans")
-    assert [(row["question_id"], row["member"]) for row in plans[:4]] == [
-        ("s001", 0),
-        ("s001", 1),
-        ("s001", 2),
-        ("s002", 0),
-    ]
+    queries: dict[tuple[str, int], list[str]] = {}
+    for row in steps_of(summary.run, "plan"):
+        queries.setdefault((row["question_id"], row["member"]), []).append(row["text"])
+    assert list(queries)[:4] == [("s001", 0), ("s001", 1), ("s001", 2), ("s002", 0)]
     assert len([row for row in rows_of(summary.run, "usage") if row["role"] == "plan"]) == 12
-    distinct = {(row["question_id"], tuple(row["queries"])) for row in plans}
+    distinct = {(question_id, tuple(own)) for (question_id, _), own in queries.items()}
     assert len(distinct) > 4  # the planner is reseeded: some members search otherwise
-    assert {row["member"] for row in rows_of(summary.run, "evidence")} == {0, 1, 2}
+    assert {row["member"] for row in steps_of(summary.run, "evidence")} == {0, 1, 2}
 
 
-def test_agreement_weights_vote_over_the_whole_run(sample_config):
+def test_agreement_weights_vote_over_the_whole_run(sample_config, run_answer):
     config = sample_config("ensemble.vote.weights=agreement", "questions.limit=8")
     summary = run_answer(config)
     weights = {weight for row in rows_of(summary.run, "votes") for weight in row["group_weights"]}
     assert any(abs(weight - round(weight)) > 1e-6 for weight in weights)
 
 
-def test_a_server_that_misbehaves_costs_no_row(sample_config):
+def test_a_server_that_misbehaves_costs_no_row(sample_config, run_answer):
     def script(index, body):
         return {
             1: Action(429, {"error": {"message": "slow down"}}, {"Retry-After": "1"}),
@@ -210,9 +223,7 @@ def test_one_question_in_error_is_one_row_and_exit_code_3(sample_config, tmp_pat
         )
 
     with FakeOpenAI(script) as server:
-        config = sample_config(
-            *fake(server), "ensemble.members=3", "questions.limit=5", "generation.planner_model=extractive"
-        )
+        config = sample_config(*fake(server), "ensemble.members=3", "questions.limit=5", "roles.plan.model=extractive")
         (tmp_path / "config.yaml").write_text(as_yaml(config))
         assert main(["answer", str(tmp_path / "config.yaml")]) == 3
     out = capsys.readouterr().out
@@ -224,7 +235,7 @@ def test_one_question_in_error_is_one_row_and_exit_code_3(sample_config, tmp_pat
     assert len(read_submission(f"{config.run}/submission.csv").rows) == 5
 
 
-def test_an_engine_that_refuses_the_length_is_asked_for_less(sample_config):
+def test_an_engine_that_refuses_the_length_is_asked_for_less(sample_config, run_answer):
     lengths: list[int] = []
 
     def script(index, body):
@@ -235,16 +246,16 @@ def test_an_engine_that_refuses_the_length_is_asked_for_less(sample_config):
 
     with FakeOpenAI(script) as server:
         config = sample_config(
-            *fake(server), "ensemble.members=1", "questions.limit=3", "retrieval.max_context_tokens=2300"
+            *fake(server), "ensemble.members=1", "questions.limit=3", "kohaku.max_context_tokens=2300"
         )
         summary = run_answer(config)
     answers = rows_of(summary.run, "answers")
     assert any(length > 9000 for length in lengths)
-    assert any(row["overflowed"] for row in answers)
+    assert any(row["measures"]["overflowed"] for row in answers)
     assert all(row["error"] is None or "context" in row["error"] for row in answers)
 
 
-def test_odd_questions_are_rows_too(sample_config, tmp_path):
+def test_odd_questions_are_rows_too(sample_config, tmp_path, run_answer):
     questions = tmp_path / "questions.csv"
     questions.write_text(f"id,question\nempty,\nendless,{'How much energy? ' * 6250}\nnormal,What is PUE?\n")
     summary = run_answer(sample_config(f"questions.path={questions}", "ensemble.members=2"))
@@ -257,27 +268,27 @@ def test_odd_questions_are_rows_too(sample_config, tmp_path):
 
 def test_a_missing_index_says_which_command_makes_one(sample_config, tmp_path):
     with pytest.raises(DataError, match=rf"no index at {tmp_path}/none: build one with `kohaku-ray index CONFIG`"):
-        run_answer(sample_config(f"index.path={tmp_path}/none"))
+        run_answer_alone(sample_config(f"index.path={tmp_path}/none"))
 
 
 def test_an_index_of_another_encoder_is_refused_with_both_values(sample_config):
     with pytest.raises(IndexMismatchError, match=r"encoder\.dim None but the configuration says 64"):
-        run_answer(sample_config("index.encoder.dim=64"))
+        run_answer_alone(sample_config("index.encoder.dim=64"))
 
 
-def test_a_cluster_too_small_is_refused_before_anything_starts(sample_config):
+def test_a_cluster_too_small_is_refused_before_anything_starts(sample_config, run_answer):
     with pytest.raises(ConfigError, match=r"the cluster has 6 CPUs but 99 retriever\(s\) and .* need 100"):
         run_answer(sample_config("cluster.retrievers=99"))
     with pytest.raises(ConfigError, match=r"OPENAI_KEY_NOT_SET and the environment has no such variable"):
         run_answer(
             sample_config(
                 "deployments.far={kind: openai, base_url: 'http://h/v1', model: m, api_key_env: OPENAI_KEY_NOT_SET}",
-                "generation.model=far",
+                "roles.answer.model=far",
             )
         )
 
 
-def test_a_run_that_cannot_be_written_is_refused_at_once(sample_config, tmp_path):
+def test_a_run_that_cannot_be_written_is_refused_at_once(sample_config, tmp_path, run_answer):
     (tmp_path / "file").write_text("in the way")
     with pytest.raises(DataError, match=r"run is .*file/run and cannot be written"):
         run_answer(sample_config(f"run={tmp_path}/file/run"))
@@ -294,7 +305,7 @@ def test_a_half_written_file_is_never_taken_for_a_finished_one(sample_run):
         show_question(str(Path(summary.run).parent), "s001", 3)
 
 
-def test_another_configuration_takes_the_old_outputs_away(sample_config):
+def test_another_configuration_takes_the_old_outputs_away(sample_config, run_answer):
     config = sample_config("questions.limit=2", "ensemble.members=1")
     run_answer(config)
     RunDirectory(config.run).begin(config)
@@ -304,14 +315,29 @@ def test_another_configuration_takes_the_old_outputs_away(sample_config):
         show_question(config.run, "s001", 3)
 
 
-def test_a_broken_template_is_found_before_anything_starts(sample_config, tmp_path):
+def test_a_broken_template_is_found_before_anything_starts(sample_config, tmp_path, run_answer):
     (tmp_path / "prompts").mkdir()
     (tmp_path / "prompts" / "plan.j2").write_text("{% block system %}{{ nothing")
     with pytest.raises(ConfigError, match=r"plan\.j2"):
-        run_answer(sample_config(f"generation.prompts={tmp_path}/prompts"))
+        run_answer(sample_config(f"prompts={tmp_path}/prompts"))
 
 
-def test_blocks_and_lanes_follow_the_replicas(sample_config):
+def test_blocks_and_workers_follow_the_replicas(sample_config):
     many = sample_config("deployments.extractive={kind: extractive, replicas: 16}")
-    assert (n_lanes(sample_config()), n_lanes(many)) == (1, 4)
+    assert (workers_per_member(sample_config()), workers_per_member(many)) == (1, 4)
     assert [block_size(many, n) for n in (10, 640, 100_000)] == [1, 10, 32]
+
+
+def test_questions_in_flight_grow_with_the_replicas_up_to_what_they_take(sample_config):
+    def in_flight(replicas, max_ongoing, members, n_questions=100_000):
+        deployment = f"{{kind: extractive, replicas: {replicas}, max_ongoing: {max_ongoing}}}"
+        config = sample_config(f"deployments.extractive={deployment}", f"ensemble.members={members}")
+        size = block_size(config, n_questions)
+        return size * blocks_in_flight(config, size)
+
+    assert in_flight(64, 32, 9) == 256  # 64 × 32 calls are fewer than 9 × 256: four per replica all the same
+    assert in_flight(64, 256, 9) >= 64 * 256 // 9
+    assert in_flight(64, 256, 9) <= 64 * 256 // 9 + 32
+    assert in_flight(1, 4, 5, 8) == 2 * 2  # two blocks, so that one is prepared while another is answered
+    fixed = sample_config("cluster.blocks_in_flight=7")
+    assert blocks_in_flight(fixed, 32) == 7
