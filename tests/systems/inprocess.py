@@ -12,13 +12,16 @@ import numpy as np
 import pyarrow as pa
 
 from kohaku_ray.documents.model import Document, Paragraph, Section, Sentence
-from kohaku_ray.generation.prompts import Prompt, Prompts
+from kohaku_ray.generation.prompts import Prompt
 from kohaku_ray.index.hits import Hits
+from kohaku_ray.index.views import View, rows_of
 from kohaku_ray.records import Reply
-from kohaku_ray.tree.nodes import NodeTable, flatten
+from kohaku_ray.systems.base import System
+from kohaku_ray.systems.tools import Limits
+from kohaku_ray.tree.flatten import flatten
+from kohaku_ray.tree.nodes import NodeTable
 
 DIM = 4096
-PROMPTS = Prompts()
 
 
 @dataclass(frozen=True)
@@ -42,11 +45,18 @@ class InProcessTools:
 
     index: NodeTable
     script: Script
+    system: System
     window_tokens: int | None = None
-    section_tokens: int = 512
-    prompts: Prompts = PROMPTS
+    max_tokens: int | None = None
+    pair_score: Callable[[str, str], float] | None = None
     calls: list[Call] = field(default_factory=list)
     asked: list[tuple[Any, ...]] = field(default_factory=list)
+
+    def __post_init__(self):
+        self.prompts = self.system.prompts()
+
+    def limits(self, role="answer") -> Limits:
+        return Limits(self.max_tokens or self.system.roles[role].max_tokens, self.window_tokens)
 
     async def chat(self, prompt, *, schema=None, attempt=0, role="answer", max_tokens=None) -> Reply:
         call = Call(role, attempt, prompt, schema, max_tokens)
@@ -59,34 +69,48 @@ class InProcessTools:
             raise reply
         return Reply(reply, prompt_tokens=100, completion_tokens=10) if isinstance(reply, str) else reply
 
-    async def prompt_tokens(self, prompt) -> int | None:
+    async def prompt_tokens(self, prompt, role="answer") -> int | None:
         return None
 
     async def embed(self, texts: Sequence[str]):
         self.asked.append(("embed", tuple(texts)))
         return np.stack([vector(text) for text in texts])
 
-    async def search(self, vectors, top_k) -> list[Hits]:
-        self.asked.append(("search", len(vectors), top_k))
-        rows = np.flatnonzero(self.index.kind >= 2)
-        rows = np.array([row for row in rows if self.index.text_of(row)], np.int64)
-        known = np.stack([vector(self.index.text_of(row)) for row in rows])
+    async def search(self, view, vectors, top_k, within=None) -> list[Hits]:
+        self.asked.append(("search", view, len(vectors), top_k))
+        rows = self._rows(self._view(view, "dense"), within)
+        known = np.stack([vector(self.index.text_of(row)) for row in rows]) if len(rows) else np.empty((0, DIM))
         return [best(rows, known @ query, top_k) for query in vectors]
 
-    async def lexical(self, queries: Sequence[str], top_k) -> list[Hits]:
-        self.asked.append(("lexical", tuple(queries), top_k))
-        rows = np.flatnonzero(self.index.kind == 2)
+    async def lexical(self, view, queries: Sequence[str], top_k, within=None) -> list[Hits]:
+        self.asked.append(("lexical", view, tuple(queries), top_k))
+        rows = self._rows(self._view(view, "lexical"), within)
         return [
             best(rows, np.array([float(len(words(query) & words(self.index.text_of(row)))) for row in rows]), top_k)
             for query in queries
         ]
 
-    async def rank_pairs(self, query, texts):
-        raise AssertionError("kohaku ranks no pairs")
+    async def vectors(self, rows: Sequence[int]):
+        self.asked.append(("vectors", tuple(rows)))
+        return np.stack([vector(self.index.text_of(row)) for row in rows])
 
-    async def nodes(self, rows: Sequence[int]) -> NodeTable:
-        self.asked.append(("nodes", tuple(rows)))
-        return self.index.neighbourhood(rows, self.section_tokens)
+    async def rank_pairs(self, pairs: Sequence[tuple[str, str]]):
+        assert self.pair_score is not None, "nobody named a cross-encoder"
+        self.asked.append(("rank_pairs", tuple(pairs)))
+        return np.array([self.pair_score(*pair) for pair in pairs], np.float64)
+
+    async def nodes(self, rows: Sequence[int], section_tokens=0) -> NodeTable:
+        self.asked.append(("nodes", tuple(rows), section_tokens))
+        return self.index.neighbourhood(rows, section_tokens)
+
+    def _view(self, name, way) -> View:
+        view = self.system.views[name]
+        assert getattr(view, way), f"{name} is not {way}"
+        return view
+
+    def _rows(self, view, within):
+        rows = rows_of(self.index, view.kinds)
+        return rows if within is None else rows[[self.index.doc_id(row) in set(within) for row in rows]]
 
 
 def words(text):
