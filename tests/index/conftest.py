@@ -5,13 +5,16 @@ import pyarrow as pa
 import pytest
 
 from kohaku_ray.documents.model import Attachment, Document, Paragraph, Section, Sentence
-from kohaku_ray.index.build import REJECT_SCHEMA, IndexSettings, build_index, texts_to_encode
+from kohaku_ray.index.build import REJECT_SCHEMA, IndexSettings, build_index, texts_to_encode, views_with_old
 from kohaku_ray.index.identity import vector_keys
 from kohaku_ray.index.store import known_vectors
+from kohaku_ray.index.views import View
 from kohaku_ray.tree.flatten import document_table, flatten
 from kohaku_ray.tree.nodes import NodeTable
 from kohaku_ray.tree.propagate import unit_rows
 
+NODES = ("sentence", "paragraph")
+VIEWS = (View(NODES, dense=True), View(("paragraph",), lexical=True))
 IDENTITY = {"model": "fake", "sha256": "0" * 64, "dim": None, "query_prompt": None, "passage_prompt": None}
 
 
@@ -53,7 +56,7 @@ class FakeEncoder:
         return unit_rows(np.array(rows).reshape(-1, self.d))
 
 
-def index_documents(path, documents, encoder=None, rejects=(), **more):
+def index_documents(path, documents, encoder=None, rejects=(), views=VIEWS, **more):
     """What the engine's index job does, in a few lines."""
     encoder = encoder or FakeEncoder()
     settings = IndexSettings(encoder=encoder.identity, **more)
@@ -72,6 +75,7 @@ def index_documents(path, documents, encoder=None, rejects=(), **more):
         keys=keys[~found],
         vectors=encoder.encode_passages(new),
         settings=settings,
+        views=views_with_old(str(path), settings, views),
     )
 
 

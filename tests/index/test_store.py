@@ -2,6 +2,7 @@ import errno
 import json
 import os
 import pickle
+import re
 import subprocess
 import sys
 
@@ -12,6 +13,9 @@ from kohaku_ray.errors import ConfigError, DataError, IndexMismatchError
 from kohaku_ray.index import files as files_module
 from kohaku_ray.index.build import IndexSettings
 from kohaku_ray.index.store import Index, fingerprint
+
+
+NODES = ("sentence", "paragraph")
 
 
 def listed(path) -> dict[str, dict]:
@@ -47,9 +51,9 @@ def test_files_of_others_are_left_alone(tmp_path, build, documents):
 
 def test_vectors_are_mapped_not_copied(tmp_path, build, documents):
     build(tmp_path, documents("a"))
-    index = Index.open(str(tmp_path))
-    assert not index.vectors.vectors.flags.owndata
-    assert not index.vectors.vectors.flags.writeable
+    matrix = Index.open(str(tmp_path)).vectors(NODES).vectors
+    assert not matrix.flags.owndata
+    assert not matrix.flags.writeable
 
 
 def test_a_uri_is_as_good_as_a_path(tmp_path, build, documents):
@@ -64,35 +68,55 @@ def test_a_missing_index_names_the_path_and_the_command(tmp_path):
         Index.open(str(tmp_path / "none"))
 
 
-@pytest.mark.parametrize("role", ["nodes", "documents", "rejects", "vectors", "keys", "faiss", "terms", "postings"])
+ROLES = [
+    *("nodes", "documents", "rejects", "vectors", "keys", "places-paragraph+sentence", "faiss-paragraph+sentence"),
+    *("terms-paragraph", "postings-paragraph", "rows-paragraph"),
+]
+
+
+def test_every_file_is_named_by_its_role(tmp_path, build, documents):
+    build(tmp_path, documents("a"))
+    assert sorted(listed(tmp_path)) == sorted(ROLES)
+
+
+@pytest.mark.parametrize("role", ROLES)
 def test_torn_and_missing_files_are_named(tmp_path, build, documents, role):
     build(tmp_path, documents("a"))
     entry = listed(tmp_path)[role]
     file = tmp_path / entry["name"]
     file.write_bytes(file.read_bytes()[:-7])
-    with pytest.raises(DataError, match=rf"{entry['name']} has .* bytes but the manifest says .*: re-index"):
+    with pytest.raises(DataError, match=rf"{re.escape(entry['name'])} has .* bytes but the manifest says .*: re-index"):
         Index.open(str(tmp_path))
     file.unlink()
-    with pytest.raises(DataError, match=rf"{entry['name']} is missing: re-index"):
+    with pytest.raises(DataError, match=rf"{re.escape(entry['name'])} is missing: re-index"):
         Index.open(str(tmp_path))
 
 
 @pytest.mark.parametrize(
-    ("role", "part"), [("nodes", "nodes"), ("vectors", "vectors"), ("faiss", "vectors"), ("postings", "terms")]
+    ("role", "part"),
+    [
+        ("nodes", lambda index: index.nodes),
+        ("vectors", lambda index: index.vectors(NODES)),
+        ("vectors", lambda index: index.node_vectors(np.array([0]))),
+        ("places-paragraph+sentence", lambda index: index.vectors(NODES)),
+        ("faiss-paragraph+sentence", lambda index: index.vectors(NODES)),
+        ("postings-paragraph", lambda index: index.terms(["paragraph"])),
+        ("rows-paragraph", lambda index: index.terms(["paragraph"])),
+    ],
 )
 def test_damage_of_the_right_size_is_named(tmp_path, build, documents, role, part):
     build(tmp_path, documents("a"))
     entry = listed(tmp_path)[role]
     (tmp_path / entry["name"]).write_bytes(b"\x07" * entry["bytes"])
     index = Index.open(str(tmp_path))
-    with pytest.raises(DataError, match=rf"{entry['name']} is damaged"):
-        getattr(index, part)
+    with pytest.raises(DataError, match=rf"{re.escape(entry['name'])} is damaged"):
+        part(index)
 
 
 @pytest.mark.parametrize("text", ["", "{", "[]", "{}", '{"format": 99}', "\x00"])
 def test_a_damaged_manifest_is_named(tmp_path, text):
     (tmp_path / "manifest.json").write_text(text)
-    with pytest.raises(DataError, match=r"damaged|has index layout 99 but this version reads 1"):
+    with pytest.raises(DataError, match=r"damaged|has index layout 99 but this version reads 2"):
         Index.open(str(tmp_path))
 
 
@@ -115,13 +139,14 @@ def test_other_settings_are_a_mismatch_that_names_both_values(tmp_path, build, d
         (IndexSettings(identity, paragraph_vectors="both"), "paragraph_vectors 'averaged' but .* 'both'"),
         (IndexSettings(identity, factory="IVF2,Flat"), "factory 'Flat' but the configuration says 'IVF2,Flat'"),
         (IndexSettings(identity, k1=0.9), r"bm25\.k1 1\.5 but the configuration says 0\.9"),
+        (IndexSettings(identity, language="fr"), r"bm25\.language 'en' but the configuration says 'fr'"),
     ]
     for settings, message in cases:
         with pytest.raises(IndexMismatchError, match=f"{message}.*: re-index with `kohaku-ray index`, or change"):
             Index.open(str(tmp_path), settings.as_mapping())
 
 
-@pytest.mark.parametrize("written_before", range(9))
+@pytest.mark.parametrize("written_before", range(11))
 def test_a_full_disk_leaves_the_old_index(tmp_path, build, documents, monkeypatch, written_before):
     build(tmp_path, documents("a"))
     before = on_disk(tmp_path)
