@@ -14,7 +14,6 @@ from kohaku_ray.index import files as files_module
 from kohaku_ray.index.build import IndexSettings
 from kohaku_ray.index.store import Index, fingerprint
 
-
 NODES = ("sentence", "paragraph")
 
 
