@@ -99,7 +99,7 @@ def test_index_and_answer_write_its_tables(home):
     assert len(trace) == 6 * 3
     answers = pl.read_parquet(home / "run/answers.parquet")
     assert len(answers) == 12
-    assert answers["measures"].to_list()[0] == [{"key": "paragraphs", "value": 3.0}]
+    assert answers["measures"].to_list()[0] == {"paragraphs": 3.0}
     facts = json.loads((home / "run/run.json").read_text())
     assert (facts["system"], facts["metrics"]) == ("lookup", ["exact", "wattbot"])
 
