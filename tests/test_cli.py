@@ -78,19 +78,19 @@ def test_score_prints_a_list_of_records(tmp_path, capsys):
 @pytest.mark.parametrize(
     ("arguments", "code", "message"),
     [
-        (["validate", "demo", "--set", "retrieval.topk=3"], 2, "did you mean retrieval.top_k?"),
+        (["validate", "demo", "--set", "retrieval.topk=3"], 2, "did you mean kohaku.top_k?"),
         (["validate", "demo", "--set", "cluster.retrievers=500"], 2, "CPUs but 500 retriever(s)"),
         (["validate", "demo", "--set", "questions.path=/none.csv"], 1, "/none.csv cannot be read"),
         (["validate", "demo", "--set", "questions.path=sample:none.csv"], 2, "does not exist"),
         (["validate", "demo", "--set", "documents.paths=[/none]"], 1, "/none does not exist"),
-        (["validate", "demo", "--set", "generation.prompts=/none"], 2, "/none"),
+        (["validate", "demo", "--set", "prompts=/none"], 2, "/none"),
         (
-            ["validate", "demo", "--set", "deployments.big={kind: vllm, model: m}", "--set", "generation.model=big"],
+            ["validate", "demo", "--set", "deployments.big={kind: vllm, model: m}", "--set", "roles.answer.model=big"],
             2,
             "the cluster has 0 GPUs but 1 retriever(s) and 1 replica(s) of big need 1",
         ),
         (["score", "--truth", "/none.csv", "/none.csv"], 1, "/none.csv: cannot be read"),
-        (["show", "/none", "q1"], 1, "holds no votes.parquet"),
+        (["show", "/none", "q1"], 1, "/none holds no answers.parquet"),
     ],
 )
 def test_what_is_wrong_is_one_line_and_an_exit_code(arguments, code, message, capsys, monkeypatch):
@@ -142,7 +142,7 @@ def test_validate_prints_the_whole_configuration_and_starts_nothing(capsys, tmp_
 def test_a_vllm_configuration_for_another_cluster_validates_without_vllm_here(capsys, tmp_path):
     flags = [
         *("--set", "deployments.big={kind: vllm, model: m}"),
-        *("--set", "generation.model=big"),
+        *("--set", "roles.answer.model=big"),
         *("--set", "cluster.address=auto"),
         *("--set", f"run={tmp_path}/run"),
     ]
@@ -158,7 +158,7 @@ def test_paths_of_the_home_directory_are_validated_as_they_are_run(capsys, tmp_p
     (tmp_path / "model").mkdir()
     (tmp_path / "model" / "config.json").write_text('{"max_position_embeddings": 8192}')
     (tmp_path / "questions.csv").write_text("id,question\nq1,How much water?\n")
-    flags = ["generation.model=big", "cluster.address=auto", "questions.path=~/questions.csv", "index.path=~/index"]
+    flags = ["roles.answer.model=big", "cluster.address=auto", "questions.path=~/questions.csv", "index.path=~/index"]
     for tokens, status in ((8192, 0), (8193, 2)):
         big = f"deployments.big={{kind: vllm, model: ~/model, window_tokens: {tokens}}}"
         assert main(["validate", "demo", *(part for flag in [big, *flags] for part in ("--set", flag))]) == status
@@ -180,5 +180,5 @@ def test_a_model_that_may_not_be_downloaded_is_said_not_to_be_there(capsys, monk
     monkeypatch.setenv("HF_HUB_OFFLINE", "1")
     monkeypatch.delenv("RAY_ADDRESS", raising=False)
     big = "deployments.big={kind: vllm, model: nobody/nothing, cpus: 1}"
-    assert main(["validate", "demo", "--set", big, "--set", "generation.model=big"]) == 2
+    assert main(["validate", "demo", "--set", big, "--set", "roles.answer.model=big"]) == 2
     assert "model is nobody/nothing and HF_HUB_OFFLINE is set, but no downloaded model" in capsys.readouterr().err

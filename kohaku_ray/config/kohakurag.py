@@ -4,39 +4,39 @@ A ``.py`` file is parsed, never run: it may hold assignments of literals, docstr
 ``def config_gen(): return Config.from_globals()`` that KohakuEngine asks for. Anything that would have to be computed
 is an error with its line. ``TABLE`` is the whole mapping, a row a key: where it goes, how it changes and why.
 
-=========================  ====================================  ======================================================
-KohakuRAG                  here                                  how
-=========================  ====================================  ======================================================
-top_k                      kohaku.top_k                       as it is
-planner_max_queries        kohaku.queries                     at least 1
-deduplicate_retrieval      kohaku.dedup                       True: node, False: none
-tree_dedup                 kohaku.dedup                       True: tree
-no_overlap                 kohaku.dedup                       True: at least node, which shows a text once
-rerank_strategy            kohaku.rerank                      None: none
-top_k_final                kohaku.top_k_final                 below 1, or more than is found: null
-bm25_top_k                 kohaku.bm25_top_k                  as it is
-retrieval_threshold        kohaku.retrieval_threshold         as it is
-use_reordered_prompt       kohaku.prompt_order               True: context_first, False: question_first
-max_retries                kohaku.max_retries                at least 0
-llm_provider               deployments.*.kind, .base_url         openrouter, openai: openai; hf_local: vllm
-model                      deployments.*.model                   the deployment is called after the provider
-planner_model              deployments.planner.model             a deployment of its own unless it is ``model``
-max_concurrent             deployments.*.max_ongoing             1 or more; without a bound: ours
-hf_model_id, hf_dtype      deployments.hf_local                  model, engine_kwargs
-hf_max_new_tokens          roles.answer.max_tokens                 with hf_local
-hf_temperature             roles.answer.temperature                with hf_local
-embedding_model            index.encoder.model                   jina, jinav4, hf_local, or a model's name
-embedding_model_id         index.encoder.model                   with hf_local
-embedding_dim              index.encoder.dim                     with jinav4
-embedding_task             index.encoder.query_task, …           with jinav4
-paragraph_search_mode      index.paragraph_vectors               as it is
-paragraph_embedding_mode   index.paragraph_vectors               both: averaged, unless paragraph_search_mode differs
-docs_dir                   documents.paths                       one directory
-metadata                   documents.metadata                    as it is
-questions                  questions.path                        as it is
-db, table_prefix           index.path                            DB without .db / PREFIX
-output                     run                                   the file without its suffix becomes a directory
-=========================  ====================================  ======================================================
+========================  =============================  ====================================================
+KohakuRAG                 here                           how
+========================  =============================  ====================================================
+top_k                     kohaku.top_k                   as it is
+planner_max_queries       kohaku.queries                 at least 1
+deduplicate_retrieval     kohaku.dedup                   True: node, False: none
+tree_dedup                kohaku.dedup                   True: tree
+no_overlap                kohaku.dedup                   True: at least node, which shows a text once
+rerank_strategy           kohaku.rerank                  None: none
+top_k_final               kohaku.top_k_final             below 1, or more than is found: null
+bm25_top_k                kohaku.bm25_top_k              as it is
+retrieval_threshold       kohaku.retrieval_threshold     as it is
+use_reordered_prompt      kohaku.prompt_order            True: context_first, False: question_first
+max_retries               kohaku.max_retries             at least 0
+llm_provider              deployments.*.kind, .base_url  openrouter, openai: openai; hf_local: vllm
+model                     deployments.*.model            the deployment is called after the provider
+planner_model             deployments.planner.model      a deployment of its own unless it is ``model``
+max_concurrent            deployments.*.max_ongoing      1 or more; without a bound: ours
+hf_model_id, hf_dtype     deployments.hf_local           model, engine_kwargs
+hf_max_new_tokens         roles.answer.max_tokens        with hf_local
+hf_temperature            roles.answer.temperature       with hf_local
+embedding_model           index.encoder.model            jina, jinav4, hf_local, or a model's name
+embedding_model_id        index.encoder.model            with hf_local
+embedding_dim             index.encoder.dim              with jinav4
+embedding_task            index.encoder.query_task, …    with jinav4
+paragraph_search_mode     index.paragraph_vectors        as it is
+paragraph_embedding_mode  index.paragraph_vectors        both: averaged, unless paragraph_search_mode differs
+docs_dir                  documents.paths                one directory
+metadata                  documents.metadata             as it is
+questions                 questions.path                 as it is
+db, table_prefix          index.path                     DB without .db / PREFIX
+output                    run                            the file without its suffix becomes a directory
+========================  =============================  ====================================================
 
 What such a file leaves out has KohakuRAG's own default (``DEFAULTS``, ``ALWAYS``); only models do not: a file that
 names none gets the package's encoder and the extractive backend, which need neither a network nor a key. Whatever has
@@ -169,7 +169,8 @@ class Row(NamedTuple):
 def is_flat(values: Mapping[Any, Any]) -> bool:
     """Say whether a mapping read from a file holds KohakuRAG's keys: mostly its keys, and no section of ours."""
     own = (set(Config.model_fields) | {"base"}) - {"questions"}
-    if not own.isdisjoint(values) or isinstance(values.get("questions"), Mapping):
+    sections = {key for key, value in values.items() if isinstance(value, Mapping)}
+    if not own.isdisjoint(values) or not sections <= TABLE.keys() - {"questions"}:
         return False
     known = sum(key in TABLE for key in values)
     return 2 * known > len(values)

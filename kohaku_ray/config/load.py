@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import json
-import os
-import re
+import os.path
 import tomllib
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
@@ -14,6 +13,9 @@ import yaml
 from pydantic import BaseModel, ValidationError
 
 from kohaku_ray.config import kohakurag
+from kohaku_ray.config.environment import Environment
+from kohaku_ray.config.environment import expand as expand
+from kohaku_ray.config.plain import Place, leaves, misread, plain, shown, value_at
 from kohaku_ray.config.schema import Config
 from kohaku_ray.errors import ConfigError, ConflictError, did_you_mean
 from kohaku_ray.systems.base import System
@@ -40,7 +42,6 @@ _FORMATS: Mapping[str, tuple[str, Callable[[str], Any]]] = {
     ".json": ("JSON", json.loads),
     ".toml": ("TOML", tomllib.loads),
 }
-_VARIABLE = re.compile(r"\$\{(\w+)(?::-([^}]*))?\}")
 
 
 def load_config(path: str | None = None, overrides: Sequence[str] = ()) -> Config:
@@ -86,80 +87,82 @@ def build_config(values: Mapping[str, Any], where: str) -> Config:
         ConfigError: A key is unknown or has moved, or a value does not fit; all of them are named.
         ConflictError: Each value fits, but not together.
     """
-    system = system_of(values)
-    if unknown := unknown_keys(values):
+    values, environment = plain(values, where), Environment()
+    try:
+        expanded = environment.expand(values)
+        system = system_of(expanded)
+    except ConfigError as error:
+        raise ConfigError(f"{where}: {environment.hide(str(error))}") from None
+    if unknown := unknown_keys(expanded, system):
         raise ConfigError(f"{where}: " + "; ".join(unknown))
-    references: dict[str, str] = {}
-    expanded = expand(values, references)
-    section = expanded.pop(system.name, None)
     errors: list[Any] = []
-    settings, config = _validated(system.settings, {} if section is None else section, errors, f"{system.name}."), None
-    if settings is not None or isinstance(section, Mapping):
-        config = _validated(Config, {**expanded, "settings": settings or system.settings()}, errors)
-    if errors or config is None:
-        together = all(entry["type"] == "value_error" for entry in errors)
-        text = "; ".join(explain(one, where) for one in errors)
-        raise (ConflictError if together else ConfigError)(hidden(text, references))
-    config._references.update(references)
+    config = _validated_of(system, expanded, errors)
+    made = _ordered(config) if config is not None else {}
+    faults = [fault for place, given in leaves(expanded) if (fault := misread(given, value_at(made, place), place))]
+    if config is None or errors or faults:
+        together = not faults and all(entry["type"] == "value_error" for entry in errors)
+        texts = [explain(one, values, environment.hide) for one in errors] + faults
+        raise (ConflictError if together else ConfigError)(f"{where}: " + "; ".join(texts))
+    environment.made = {place: value_at(made, place) for place in environment.references}
+    config._environment = environment
     return config
 
 
-def _validated(model: type[M], values: Any, errors: list[Any], prefix: str = "") -> M | None:
+def _validated_of(system: System, values: Mapping[str, Any], errors: list[Any]) -> Config | None:
+    """Check the system's section, and the rest even where that does not fit."""
+    rest = {key: value for key, value in values.items() if key != system.name}
+    section = values.get(system.name)
+    settings = validated(system.settings, {} if section is None else section, errors, (system.name,))
+    settings = settings or validated(system.settings, {}, [])
+    return None if settings is None else validated(Config, {**rest, "settings": settings}, errors)
+
+
+def validated(model: type[M], values: Any, errors: list[Any], at: Place = ()) -> M | None:
+    """Make a section of plain values; None and entries in ``errors`` where they do not fit."""
     try:
         return model.model_validate(values)
     except ValidationError as error:
-        errors += [
-            {**one, "loc": (f"{prefix}{one['loc'][0]}", *one["loc"][1:]) if one["loc"] else (prefix.rstrip("."),)}
-            for one in error.errors()
-        ]
+        errors += [{**one, "loc": _place((*at, *one["loc"]))} for one in error.errors()]
     return None
+
+
+def _place(loc: tuple[int | str, ...]) -> Place:
+    """Where a value stands in the file: pydantic puts a deployment's kind after its name."""
+    place = tuple(map(str, loc))
+    return place[:2] + place[3:] if place[:1] == ("deployments",) else place
 
 
 def system_of(values: Mapping[str, Any]) -> System:
     """Find the system that plain values name.
 
     Raises:
-        ConfigError: There is none, or it cannot be imported.
+        ConfigError: There is none, it cannot be imported, or its section would take another one's name.
     """
     name = values.get("system", DEFAULT_SYSTEM)
     if not isinstance(name, str):
         raise ConfigError(f"system is {name!r}: name a system, such as {DEFAULT_SYSTEM}, or module:SYSTEM")
-    return find_system(name)
+    system = find_system(name)
+    if system.name in Config.model_fields:
+        raise ConfigError(f"system {name} is called {system.name}, a section that is there already: rename it")
+    return system
 
 
 def as_yaml(config: Config) -> str:
     """Write the whole configuration, defaults included, as YAML; what the environment gave stays a reference to it."""
+    values = _ordered(config)
+    config._environment.restore(values)
+    return yaml.safe_dump(values, sort_keys=False, allow_unicode=True)
+
+
+def _ordered(config: Config) -> dict[str, Any]:
+    """Plain values as a file holds them: the system's section under its name, before the ensemble."""
     values = config.model_dump(mode="json")
-    settings, name = values.pop("settings"), config.declaration.name
-    shown = {key: value for key, value in values.items() if key not in ("roles", "prompts")}
+    own = {config.declaration.name: values.pop("settings"), **{key: values.pop(key) for key in ("roles", "prompts")}}
     ordered: dict[str, Any] = {}
-    for key, value in shown.items():
-        if key == "ensemble":
-            ordered |= {name: settings, "roles": values["roles"], "prompts": values["prompts"]}
+    for key, value in values.items():
+        ordered |= own if key == "ensemble" else {}
         ordered[key] = value
-    for key, reference in config._references.items():
-        _put_back(ordered, key.split("\0"), reference)
-    return yaml.safe_dump(ordered, sort_keys=False, allow_unicode=True)
-
-
-def _put_back(values: Any, path: Sequence[str], reference: str) -> None:
-    *parents, last = path
-    for key in parents:
-        values = values[int(key)] if isinstance(values, list) else values.get(key, {})
-    if isinstance(values, list):
-        values[int(last)] = reference
-    elif last in values:
-        values[last] = reference
-
-
-def hidden(text: str, references: Mapping[str, str]) -> str:
-    """Put the reference in the place of every value that came from the environment."""
-    for reference in references.values():
-        for match in _VARIABLE.finditer(reference):
-            value = os.environ.get(match[1], "")
-            if len(value) > 3:
-                text = text.replace(value, f"${{{match[1]}}}")
-    return text
+    return ordered
 
 
 def keys_of(model: type[BaseModel] = Config, prefix: str = "", system: System | None = None) -> list[str]:
@@ -202,17 +205,18 @@ def parse_file(file: Path) -> Any:
     """
     name, parse = _FORMATS.get(file.suffix, ("YAML", yaml.safe_load))
     try:
-        return parse(file.read_text(encoding="utf-8"))
+        values = parse(file.read_text(encoding="utf-8"))
     except (OSError, UnicodeDecodeError) as error:
         raise ConfigError(f"{file} cannot be read: {error}") from None
-    except (yaml.YAMLError, ValueError, RecursionError) as error:
+    except Exception as error:  # PyYAML raises anything where a tag and its text do not fit
         raise ConfigError(f"{file} is not {name}: {' '.join(str(error).split())}") from None
+    return plain(values, str(file))
 
 
 def _find(path: str, seen: tuple[str, ...]) -> Path:
     beside = [Path(seen[-1]).parent / path] if seen else []
     for candidate in (*beside, Path(path), PRESETS / path, PRESETS / f"{path}.yaml"):
-        if candidate.is_file():
+        if os.path.isfile(candidate):
             return candidate
     presets = sorted(file.stem for file in PRESETS.glob("*.yaml"))
     raise ConfigError(
@@ -245,9 +249,10 @@ def override(values: dict[str, Any], text: str) -> None:
         raise ConfigError(f"--set {text}: expected KEY=VALUE, such as --set seed=1")
     try:
         value = yaml.safe_load(raw) if raw.strip() else ""
-    except yaml.YAMLError:
+    except Exception:  # PyYAML raises anything where a tag and its text do not fit
         value = raw
-    put(values, key.strip(), value, where=f"--set {text}")
+    where = f"--set {text[:200]}"
+    put(values, key.strip(), plain(value, where), where=where)
 
 
 def put(values: dict[str, Any], key: str, value: Any, where: str) -> None:
@@ -261,53 +266,21 @@ def put(values: dict[str, Any], key: str, value: Any, where: str) -> None:
     for parent in parents:
         inner = here.setdefault(parent, {})
         if not isinstance(inner, dict):
-            raise ConfigError(f"{where}: {parent} is {inner!r}, which has no keys in it")
+            raise ConfigError(f"{where}: {parent} is {shown(inner)}, which has no keys in it")
         here = inner
     here[last] = value
 
 
-def unknown_keys(values: Mapping[str, Any]) -> list[str]:
-    """Say of every key that no configuration has that it is unknown, and what it may have meant."""
-    system = system_of(values)
+def unknown_keys(values: Mapping[str, Any], system: System) -> list[str]:
+    """Say of every key that no configuration of a system has that it is unknown, and what it may have meant."""
     own = {name: value for name, value in values.items() if name == system.name}
-    found = list(_unknown_keys({"settings": own.get(system.name)}, system)) if own else []
+    found = list(_unknown_keys({"settings": own[system.name]}, system)) if own else []
     for name, value in values.items():
         if name == "settings":
             found.append(f"no key settings: the settings of system {system.name} stand under {system.name}")
         elif name not in own:
             found += _unknown_keys({name: value}, system)
     return found
-
-
-def expand(value: Any, references: dict[str, str] | None = None, path: tuple[str, ...] = ()) -> Any:
-    """Put environment variables in the place of ``${NAME}`` and ``${NAME:-default}``, however deep.
-
-    Args:
-        value: Plain values.
-        references: Takes, by path (its keys joined by NUL), each text that the environment filled in, with the
-            references themselves where it did and the defaults where it did not.
-        path: Where the value stands.
-
-    Raises:
-        ConfigError: The environment has no such variable, and there is no default.
-    """
-    if isinstance(value, Mapping):
-        return {key: expand(inner, references, (*path, str(key))) for key, inner in value.items()}
-    if isinstance(value, (list, tuple)):
-        return [expand(inner, references, (*path, str(at))) for at, inner in enumerate(value)]
-    if not isinstance(value, str):
-        return value
-
-    def replace(match: re.Match[str]) -> str:
-        found = os.environ.get(match[1], match[2])
-        if found is None:
-            raise ConfigError(f"{value}: the environment has no {match[1]}; set it or write ${{{match[1]}:-default}}")
-        return found
-
-    if references is not None and any(match[1] in os.environ for match in _VARIABLE.finditer(value)):
-        kept = _VARIABLE.sub(lambda match: match[0] if match[1] in os.environ else match[2], value)
-        references["\0".join(path)] = kept
-    return _VARIABLE.sub(replace, value)
 
 
 def _models_in(annotation: Any) -> Iterator[type[BaseModel]]:
@@ -324,7 +297,7 @@ def _unknown_keys(values: Any, system: System, model: type[BaseModel] = Config, 
         if model is Config and key == "settings":
             yield from _unknown_keys(value, system, system.settings, f"{system.name}.")
             continue
-        if not isinstance(key, str) or key not in model.model_fields:
+        if key not in model.model_fields:
             yield _unknown(f"{prefix}{key}", value, system, [prefix + name for name in model.model_fields])
             continue
         inner = list(_models_in(model.model_fields[key].annotation))
@@ -343,12 +316,21 @@ def _unknown_keys(values: Any, system: System, model: type[BaseModel] = Config, 
 def _unknown(key: str, value: Any, system: System, beside: Sequence[str]) -> str:
     """Say what a key that is none may have meant: one that has moved, another system's section, or a slip."""
     moved = {**MOVED, **system.moved}
+    known = [*beside, *keys_of(system=system)]
     inside = [f"{key}.{name}" for name in value] if isinstance(value, Mapping) and value else [key]
-    if any(old in moved for old in inside):
-        return "; ".join(f"{old} has moved to {moved[old]}" if old in moved else f"no key {old}" for old in inside)
+    if key in moved or any(old.startswith(f"{key}.") for old in moved):
+        return "; ".join(_moved(old, moved, known) for old in inside)
     if key in system_names():
         return f"{key} are settings of another system, and system is {system.name}: set system to {key}, or drop them"
-    return f"no key {key}{_did_you_mean(key, [*beside, *keys_of(system=system)])}"
+    return f"no key {key}{_did_you_mean(key, known)}"
+
+
+def _moved(key: str, moved: Mapping[str, str], known: Sequence[str]) -> str:
+    if key in moved:
+        return f"{key} has moved to {moved[key]}"
+    hint = did_you_mean(key, moved)
+    closest = (f", did you mean {new}?" for old, new in moved.items() if hint == f", did you mean {old}?")
+    return f"no key {key}{next(closest, _did_you_mean(key, known))}"
 
 
 def _did_you_mean(word: str, known: Sequence[str]) -> str:
@@ -357,15 +339,21 @@ def _did_you_mean(word: str, known: Sequence[str]) -> str:
     return did_you_mean(word, known) or (f", did you mean {elsewhere[0]}?" if elsewhere else "")
 
 
-def explain(entry: Any, where: str) -> str:
-    """Say in one line what pydantic found."""
-    key = ".".join(str(part) for part in entry["loc"])
-    message = str(entry["msg"]).removeprefix("Value error, ")
+def explain(entry: Any, given: Any = None, hide: Callable[[str], str] = str) -> str:
+    """Say in one line what pydantic found.
+
+    Args:
+        entry: What it found.
+        given: The whole, as it was written: what the environment filled in is shown as its reference.
+        hide: Takes out of a text what the environment gave.
+    """
+    key = ".".join(map(str, entry["loc"]))
+    message = hide(str(entry["msg"]).removeprefix("Value error, "))
     if entry["type"] == "value_error":
-        return f"{where}: {message}"
+        return message
     if entry["type"] == "union_tag_not_found":
         kinds = "extractive, openai, vllm, cross_encoder"
-        return f"{where}: {key} has no kind: name one, such as kind: openai (kinds: {kinds})"
-    got = entry.get("input")
-    shown = "" if entry["type"] == "missing" else f" is {got!r}:"
-    return f"{where}: {key}{shown} {message[:1].lower()}{message[1:]}"
+        return f"{key} has no kind: name one, such as kind: openai (kinds: {kinds})"
+    got = shown(value_at(given, entry["loc"], entry.get("input")), hide)
+    text = "" if entry["type"] == "missing" else f" is {got}:"
+    return f"{key}{text} {message[:1].lower()}{message[1:]}"

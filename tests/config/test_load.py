@@ -19,10 +19,10 @@ def test_presets_hold_the_papers_numbers():
     paper, local, ours = load_config("paper"), load_config("local_hf"), load_config("default")
 
     def numbers(config):
-        r, g = config.retrieval, config.generation
+        r = config.settings
         return (r.queries, r.top_k, r.top_k_final, r.rerank, r.normalise, r.alpha, r.dedup, r.bm25_top_k), (
-            g.prompt_order,
-            g.max_retries,
+            r.prompt_order,
+            r.max_retries,
             config.ensemble.members,
         )
 
@@ -37,11 +37,11 @@ def test_what_is_printed_loads_again():
 
 
 def test_override_beats_file_beats_base(tmp_path):
-    (tmp_path / "below.yaml").write_text("base: paper\nretrieval: {top_k: 5, top_k_final: 9}\nseed: 3\n")
-    (tmp_path / "top.yaml").write_text("base: below.yaml\nretrieval: {top_k: 6}\n")
-    config = load_config(str(tmp_path / "top.yaml"), ["retrieval.top_k=7", "index.encoder.dim=64"])
-    assert (config.retrieval.top_k, config.retrieval.top_k_final, config.seed) == (7, 9, 3)
-    assert config.retrieval.normalise == "minmax"
+    (tmp_path / "below.yaml").write_text("base: paper\nkohaku: {top_k: 5, top_k_final: 9}\nseed: 3\n")
+    (tmp_path / "top.yaml").write_text("base: below.yaml\nkohaku: {top_k: 6}\n")
+    config = load_config(str(tmp_path / "top.yaml"), ["kohaku.top_k=7", "index.encoder.dim=64"])
+    assert (config.settings.top_k, config.settings.top_k_final, config.seed) == (7, 9, 3)
+    assert config.settings.normalise == "minmax"
     assert config.index.encoder.dim == 64
 
 
@@ -63,26 +63,26 @@ def test_environment_stands_in_values(monkeypatch):
 
 def test_configuration_is_frozen():
     with pytest.raises(ValueError, match="frozen"):
-        load_config().retrieval.top_k = 3
+        load_config().settings.top_k = 3
 
 
 @pytest.mark.parametrize(
     ("override", "message"),
     [
-        ("retrieval.topk=3", r"no key retrieval\.topk, did you mean retrieval\.top_k\?"),
-        ("top_k=3", r"no key top_k, did you mean retrieval\.top_k\?"),
-        ("retrieval.top_k=0", r"retrieval\.top_k is 0: input should be greater than or equal to 1"),
+        ("retrieval.topk=3", r"no key retrieval\.topk, did you mean kohaku\.top_k\?"),
+        ("top_k=3", r"no key top_k, did you mean kohaku\.top_k\?"),
+        ("kohaku.top_k=0", r"kohaku\.top_k is 0: input should be greater than or equal to 1"),
         ("ensemble.members=0", r"ensemble\.members is 0: input should be greater"),
         ("ensemble.members=five", r"ensemble\.members is 'five': input should be a valid integer"),
         ("ensemble.vote.strategy=best", r"strategy is 'best': input should be 'answer_priority'"),
-        ("generation.model=gpt", r"generation\.model is 'gpt' but deployments has 'extractive'"),
-        ("retrieval=3", r"retrieval is 3"),
-        ("retrieval.top_k.deep=3", r"retrieval\.top_k"),
+        ("roles.answer.model=gpt", r"roles\.answer\.model is 'gpt' but deployments has 'extractive'"),
+        ("kohaku=3", r"kohaku is 3"),
+        ("kohaku.top_k.deep=3", r"kohaku\.top_k"),
         ("deployments.a={kind: openai, model: m, base_urll: x}", r"did you mean deployments\.a\.base_url\?"),
         ("deployments.a={kind: openai, model: m}", r"base_url field required"),
         ("deployments.a={model: m}", r"deployments\.a has no kind: name one"),
         ("deployments.a={kind: llama}", r"expected tags: 'extractive', 'openai', 'vllm'"),
-        ("retrieval.top_k", r"expected KEY=VALUE"),
+        ("kohaku.top_k", r"expected KEY=VALUE"),
     ],
 )
 def test_what_does_not_fit_is_named(override, message):
@@ -93,14 +93,14 @@ def test_what_does_not_fit_is_named(override, message):
 def test_more_kept_than_found_names_both_and_the_way_out():
     with pytest.raises(
         ConfigError,
-        match=r"top_k_final is 64 but retrieval\.top_k × queries is 48: lower top_k_final to 48 or raise top_k to 22",
+        match=r"top_k_final is 64 but kohaku\.top_k × queries is 48: lower top_k_final to 48 or raise top_k to 22",
     ):
-        load_config(None, ["retrieval.top_k_final=64", "retrieval.queries=3"])
+        load_config(None, ["kohaku.top_k_final=64", "kohaku.queries=3"])
 
 
 def test_a_default_above_a_small_top_k_is_no_mistake_of_yours():
-    config = load_config(None, ["retrieval.top_k=2"])
-    assert config.retrieval.top_k_final is None
+    config = load_config(None, ["kohaku.top_k=2"])
+    assert config.settings.top_k_final is None
     assert build_config(yaml.safe_load(as_yaml(config)), "printed") == config
 
 
@@ -141,4 +141,4 @@ def test_every_key_has_a_description():
         for name, field in section.model_fields.items():
             nested = isinstance(field.annotation, type) and issubclass(field.annotation, schema.Section)
             assert nested or name in told or field.description, f"{section.__name__}.{name}"
-    assert "retrieval.top_k" in keys_of()
+    assert "kohaku.top_k" in keys_of()

@@ -28,63 +28,63 @@ def settings(table: TableConfig) -> list[dict]:
 
 
 def test_a_grid_is_every_combination_the_last_axis_fastest(write):
-    [table] = load_sweep(write(axes={"retrieval.queries": [2, 4], "retrieval.top_k": [8, 16]})).sweep.tables
+    [table] = load_sweep(write(axes={"kohaku.queries": [2, 4], "kohaku.top_k": [8, 16]})).sweep.tables
     assert settings(table) == [
-        {"retrieval.queries": 2, "retrieval.top_k": 8},
-        {"retrieval.queries": 2, "retrieval.top_k": 16},
-        {"retrieval.queries": 4, "retrieval.top_k": 8},
-        {"retrieval.queries": 4, "retrieval.top_k": 16},
+        {"kohaku.queries": 2, "kohaku.top_k": 8},
+        {"kohaku.queries": 2, "kohaku.top_k": 16},
+        {"kohaku.queries": 4, "kohaku.top_k": 8},
+        {"kohaku.queries": 4, "kohaku.top_k": 16},
     ]
     assert table.n_cells == 4
     assert (table.name, table.title) == ("mine", "")
 
 
 def test_zip_goes_step_by_step_and_list_as_it_stands(write):
-    axes = {"retrieval.queries": [2, 4], "retrieval.top_k": [8, 16]}
+    axes = {"kohaku.queries": [2, 4], "kohaku.top_k": [8, 16]}
     [zipped] = load_sweep(write(combine="zip", axes=axes)).sweep.tables
     assert settings(zipped) == [
-        {"retrieval.queries": 2, "retrieval.top_k": 8},
-        {"retrieval.queries": 4, "retrieval.top_k": 16},
+        {"kohaku.queries": 2, "kohaku.top_k": 8},
+        {"kohaku.queries": 4, "kohaku.top_k": 16},
     ]
-    cells = [{"retrieval.top_k": 5, "retrieval.queries": 1}, {"retrieval.top_k": 16, "retrieval.queries": 3}]
+    cells = [{"kohaku.top_k": 5, "kohaku.queries": 1}, {"kohaku.top_k": 16, "kohaku.queries": 3}]
     [listed] = load_sweep(write(combine="list", cells=cells)).sweep.tables
     assert settings(listed) == cells
-    assert listed.labels() == {"retrieval.top_k": ("5", "16"), "retrieval.queries": ("1", "3")}
+    assert listed.labels() == {"kohaku.top_k": ("5", "16"), "kohaku.queries": ("1", "3")}
     assert zipped.n_cells == listed.n_cells == 2
 
 
 def test_an_axis_may_set_several_keys_under_a_label_of_its_own(write):
     axes = {
-        "depth": {"shallow": {"retrieval.top_k": 4, "retrieval.queries": 1}, "deep": {"retrieval.top_k": 16}},
-        "generation.temperature": {"greedy": 0.0, "warm": 0.7},
+        "depth": {"shallow": {"kohaku.top_k": 4, "kohaku.queries": 1}, "deep": {"kohaku.top_k": 16}},
+        "roles.answer.temperature": {"greedy": 0.0, "warm": 0.7},
     }
     [table] = load_sweep(write(axes=axes)).sweep.tables
     first = next(table.settings())
-    assert first.at == {"depth": "shallow", "generation.temperature": "greedy"}
-    assert first.values == {"retrieval.top_k": 4, "retrieval.queries": 1, "generation.temperature": 0.0}
+    assert first.at == {"depth": "shallow", "roles.answer.temperature": "greedy"}
+    assert first.values == {"kohaku.top_k": 4, "kohaku.queries": 1, "roles.answer.temperature": 0.0}
 
 
 def test_a_cell_stands_on_base_sweep_command_line_and_table_in_this_order(write):
     path = write(
         base="paper",
-        set={"retrieval.alpha": 0.1, "ensemble.members": 2},
+        set={"kohaku.alpha": 0.1, "ensemble.members": 2},
         tables=[
-            {"name": "one", "set": {"ensemble.members": 3}, "axes": {"retrieval.top_k": [8]}},
-            {"name": "two", "axes": {"retrieval.top_k": [8]}},
+            {"name": "one", "set": {"ensemble.members": 3}, "axes": {"kohaku.top_k": [8]}},
+            {"name": "two", "axes": {"kohaku.top_k": [8]}},
         ],
     )
-    loaded = load_sweep(path, ["fast"], ["retrieval.alpha=0.9"])
+    loaded = load_sweep(path, ["fast"], ["kohaku.alpha=0.9"])
     one, two = (loaded.config(table, next(table.settings()), 7) for table in loaded.sweep.tables)
-    assert (one.index.weights, one.retrieval.queries) == ("tokens", 1), "paper, then fast on top of it"
-    assert (one.retrieval.alpha, one.retrieval.top_k, one.seed) == (0.9, 8, 7)
+    assert (one.index.weights, one.settings.queries) == ("tokens", 1), "paper, then fast on top of it"
+    assert (one.settings.alpha, one.settings.top_k, one.seed) == (0.9, 8, 7)
     assert (one.ensemble.members, two.ensemble.members) == (3, 2)
 
 
 def test_tables_may_be_named_and_keep_their_own_settings(write):
-    write("inner", title="Inner", set={"retrieval.queries": 2}, axes={"retrieval.top_k": [4]})
+    write("inner", title="Inner", set={"kohaku.queries": 2}, axes={"kohaku.top_k": [4]})
     outer = load_sweep(write("outer", tables=["inner", "rerank", {"name": "x", "axes": {"seed_free": {"a": {}}}}]))
     assert [table.name for table in outer.sweep.tables] == ["inner", "rerank", "x"]
-    assert outer.sweep.tables[0].set == {"retrieval.queries": 2}
+    assert outer.sweep.tables[0].set == {"kohaku.queries": 2}
     assert outer.sweep.output == "runs/sweeps/outer"
 
 
@@ -107,35 +107,35 @@ def test_every_preset_loads_and_every_cell_is_configured_or_in_conflict(name):
 def test_the_paper_has_a_table_for_every_one_of_its_sweeps():
     tables = {table.name: table for table in load_sweep("paper").sweep.tables}
     axes = {name: table.labels() for name, table in tables.items()}
-    assert axes["planner_queries"]["retrieval.queries"] == ("2", "4", "6")
-    assert axes["bm25"]["retrieval.bm25_top_k"] == ("0", "2", "4", "8")
-    assert axes["retries"]["generation.max_retries"] == ("0", "1", "2")
-    assert axes["top_k_final"]["retrieval.top_k_final"] == ("16", "32", "none")
-    assert axes["temperature"]["generation.temperature"] == ("0.0", "0.3", "0.7", "1.0")
-    assert axes["dedup"]["retrieval.dedup"] == ("none", "node", "tree")
+    assert axes["planner_queries"]["kohaku.queries"] == ("2", "4", "6")
+    assert axes["bm25"]["kohaku.bm25_top_k"] == ("0", "2", "4", "8")
+    assert axes["retries"]["kohaku.max_retries"] == ("0", "1", "2")
+    assert axes["top_k_final"]["kohaku.top_k_final"] == ("16", "32", "none")
+    assert axes["temperature"]["roles.answer.temperature"] == ("0.0", "0.3", "0.7", "1.0")
+    assert axes["dedup"]["kohaku.dedup"] == ("none", "node", "tree")
     assert axes["ensemble_blank"]["ensemble.members"] == tuple(map(str, range(1, 16)))
     assert len(axes["ensemble_strategy"]["ensemble.vote.strategy"]) == 7
     assert axes["ensemble_tie"]["ensemble.vote.tiebreak"] == ("first", "blank")
     for name in ("embedding", "dimension", "planner_queries", "rerank", "prompt_order", "bm25", "retries", "llm"):
-        assert axes[name]["retrieval.top_k"] == ("4", "8", "16"), name
+        assert axes[name]["kohaku.top_k"] == ("4", "8", "16"), name
     assert load_sweep("paper").sweep.seeds == (0, 1, 2)
 
 
 def test_what_is_set_on_the_command_line_replaces_a_section_as_it_does_elsewhere(write):
-    loaded = load_sweep(write(base="paper", axes={"retrieval.top_k": [8]}), overrides=["retrieval={queries: 2}"])
+    loaded = load_sweep(write(base="paper", axes={"kohaku.top_k": [8]}), overrides=["kohaku={queries: 2}"])
     [table] = loaded.sweep.tables
     config = loaded.config(table, next(table.settings()), 0)
-    assert (config.retrieval.queries, config.retrieval.normalise) == (2, "max"), "not the paper's minmax"
+    assert (config.settings.queries, config.settings.normalise) == (2, "max"), "not the paper's minmax"
 
 
 def test_tables_without_a_name_are_numbered(write):
-    axes = {"retrieval.top_k": [4]}
+    axes = {"kohaku.top_k": [4]}
     loaded = load_sweep(write(tables=[{"axes": axes}, {"name": "mine", "axes": axes}, {"axes": axes}]))
     assert [table.name for table in loaded.sweep.tables] == ["table1", "mine", "table3"]
 
 
 def test_a_million_cells_are_counted_without_being_made(write):
-    axes = {f"retrieval.{key}": list(range(1, 101)) for key in ("top_k", "siblings", "section_tokens")}
+    axes = {f"kohaku.{key}": list(range(1, 101)) for key in ("top_k", "siblings", "section_tokens")}
     assert load_sweep(write(axes=axes)).sweep.n_cells == 10**6
 
 
@@ -153,33 +153,33 @@ def test_files_of_a_pool_may_name_the_environment(write, monkeypatch):
 BAD = {
     "an axis that is no key": (
         {"axes": {"retrieval.topk": [4]}},
-        "table mine: no key retrieval.topk, did you mean retrieval.top_k?",
+        "table mine: no key retrieval.topk, did you mean kohaku.top_k?",
     ),
     "a value of the wrong type": (
-        {"axes": {"retrieval.top_k": [4, "many"]}},
-        "table mine: retrieval.top_k is 'many': input should be a valid integer",
+        {"axes": {"kohaku.top_k": [4, "many"]}},
+        "table mine: kohaku.top_k is 'many': input should be a valid integer",
     ),
-    "a word that is not among the words": ({"axes": {"retrieval.rerank": ["best"]}}, "retrieval.rerank is 'best'"),
-    "an empty axis": ({"axes": {"retrieval.top_k": []}}, "axis retrieval.top_k has no values, so the grid is empty"),
+    "a word that is not among the words": ({"axes": {"kohaku.rerank": ["best"]}}, "kohaku.rerank is 'best'"),
+    "an empty axis": ({"axes": {"kohaku.top_k": []}}, "axis kohaku.top_k has no values, so the grid is empty"),
     "no axes": ({"axes": {}}, "combine is grid: write axes, and no cells"),
     "unequal zip": (
-        {"combine": "zip", "axes": {"retrieval.top_k": [4, 8], "retrieval.queries": [1]}},
-        "the axes differ in length (retrieval.top_k 2, retrieval.queries 1)",
+        {"combine": "zip", "axes": {"kohaku.top_k": [4, 8], "kohaku.queries": [1]}},
+        "the axes differ in length (kohaku.top_k 2, kohaku.queries 1)",
     ),
     "cells with other keys": (
-        {"combine": "list", "cells": [{"retrieval.top_k": 4}, {"retrieval.queries": 4}]},
+        {"combine": "list", "cells": [{"kohaku.top_k": 4}, {"kohaku.queries": 4}]},
         "cells differ in their keys",
     ),
     "the seed as an axis": ({"axes": {"seed": [1, 2]}}, "seed is no axis"),
-    "the same seed twice": ({"seeds": [1, 1], "axes": {"retrieval.top_k": [4]}}, "the same seed twice"),
-    "no seed": ({"seeds": [], "axes": {"retrieval.top_k": [4]}}, "seeds"),
+    "the same seed twice": ({"seeds": [1, 1], "axes": {"kohaku.top_k": [4]}}, "the same seed twice"),
+    "no seed": ({"seeds": [], "axes": {"kohaku.top_k": [4]}}, "seeds"),
     "an unknown key of the sweep": (
-        {"sedes": [1], "axes": {"retrieval.top_k": [4]}},
+        {"sedes": [1], "axes": {"kohaku.top_k": [4]}},
         "no key sedes, did you mean seeds?",
     ),
     "a study of what needs calls": (
-        {"pool": {"members": 5}, "axes": {"retrieval.top_k": [4], "ensemble.members": [1]}},
-        "retrieval.top_k is an axis of a study of recorded members",
+        {"pool": {"members": 5}, "axes": {"kohaku.top_k": [4], "ensemble.members": [1]}},
+        "kohaku.top_k is an axis of a study of recorded members",
     ),
     "a pool of both kinds": (
         {"pool": {"members": 5, "files": ["a.csv"]}, "axes": {"ensemble.members": [1]}},
@@ -190,25 +190,25 @@ BAD = {
         "pool.strata is '(', no regular expression",
     ),
     "a name that is no file's": (
-        {"tables": [{"name": "a/b", "axes": {"retrieval.top_k": [4]}}]},
+        {"tables": [{"name": "a/b", "axes": {"kohaku.top_k": [4]}}]},
         "name is 'a/b'",
     ),
-    "an unknown base": ({"base": "papr", "axes": {"retrieval.top_k": [4]}}, "did you mean paper?"),
+    "an unknown base": ({"base": "papr", "axes": {"kohaku.top_k": [4]}}, "did you mean paper?"),
     "tables of the same name": (
-        {"tables": [{"name": "x", "axes": {"retrieval.top_k": [4]}}] * 2},
+        {"tables": [{"name": "x", "axes": {"kohaku.top_k": [4]}}] * 2},
         "two tables are named 'x'",
     ),
     "no table": ({"tables": []}, "tables is []"),
     "a table's key misspelt": (
-        {"tables": [{"name": "x", "axs": {"retrieval.top_k": [4]}, "axes": {"retrieval.top_k": [4]}}]},
+        {"tables": [{"name": "x", "axs": {"kohaku.top_k": [4]}, "axes": {"kohaku.top_k": [4]}}]},
         "no key tables.0.axs, did you mean axes?",
     ),
-    "a value alone": ({"axes": {"retrieval.top_k": 16}}, "axis retrieval.top_k is 16: write its values as a list"),
-    "the same value twice": ({"axes": {"retrieval.top_k": [16, 8, 16]}}, "has the same value twice: 16, 8, 16"),
+    "a value alone": ({"axes": {"kohaku.top_k": 16}}, "axis kohaku.top_k is 16: write its values as a list"),
+    "the same value twice": ({"axes": {"kohaku.top_k": [16, 8, 16]}}, "has the same value twice: 16, 8, 16"),
     "a place as an axis": ({"axes": {"index.path": ["a", "b"]}}, "index.path changes no output"),
     "a cluster as an axis": ({"axes": {"cluster.retrievers": [1, 2]}}, "cluster.retrievers changes no output"),
     "a seed set": (
-        {"set": {"seed": 7}, "tables": [{"name": "x", "axes": {"retrieval.top_k": [4]}}]},
+        {"set": {"seed": 7}, "tables": [{"name": "x", "axes": {"kohaku.top_k": [4]}}]},
         "seed is set, but every cell is run with each of the sweep's seeds",
     ),
     "shares of all": (
@@ -235,7 +235,7 @@ def test_an_unknown_sweep_is_answered_with_those_there_are():
 
 
 def test_values_that_do_not_go_together_are_a_matter_of_single_cells(write):
-    loaded = load_sweep(write(axes={"retrieval.top_k_final": [16, 64], "retrieval.top_k": [4, 16]}))
+    loaded = load_sweep(write(axes={"kohaku.top_k_final": [16, 64], "kohaku.top_k": [4, 16]}))
     [table] = loaded.sweep.tables
     conflicts = {}
     for setting in table.settings():
@@ -244,4 +244,4 @@ def test_values_that_do_not_go_together_are_a_matter_of_single_cells(write):
         except ConflictError as error:
             conflicts[tuple(setting.at.values())] = str(error)
     assert list(conflicts) == [("64", "4")]
-    assert "top_k_final is 64 but retrieval.top_k × queries is 16" in conflicts["64", "4"]
+    assert "top_k_final is 64 but kohaku.top_k × queries is 16" in conflicts["64", "4"]

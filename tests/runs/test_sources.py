@@ -7,8 +7,8 @@ import os
 import pytest
 
 from kohaku_ray.config import load_config
-from kohaku_ray.runs.sources import resolve_paths, find_sources, read_metadata, resolve
 from kohaku_ray.errors import ConfigError, DataError
+from kohaku_ray.runs.sources import find_sources, read_metadata, resolve, resolve_paths
 
 
 def test_relative_paths_are_anchored_where_the_command_was_given(monkeypatch, tmp_path):
@@ -28,7 +28,7 @@ def test_relative_paths_are_anchored_where_the_command_was_given(monkeypatch, tm
     assert config.index.path == "s3://bucket/index"
     assert config.documents.paths == (f"{tmp_path}/docs", "/abs", "sample:documents")
     assert config.ledger.path == os.path.expanduser("~/l")
-    assert config.generation.prompts is None
+    assert config.prompts is None
 
 
 @pytest.mark.parametrize("encoding", ["utf-8", "utf-8-sig", "cp1252"])

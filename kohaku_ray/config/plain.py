@@ -1,0 +1,128 @@
+"""What may stand in a configuration: text, finite numbers, true, false, null, and lists and sections of these."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterator, Mapping
+from typing import Any
+
+from kohaku_ray.errors import ConfigError
+
+MAX_DEPTH = 32
+"""Sections within sections."""
+
+MAX_VALUES = 100_000
+"""Values of one file; aliases (``*name``) count each time."""
+
+MAX_KEY_CHARS = 200
+MAX_INTEGER = 2**63 - 1
+
+Place = tuple[str, ...]
+"""Keys and positions that lead to a value."""
+
+
+def plain(value: Any, where: str) -> Any:
+    """Copy values, so that no two places share one (as YAML's aliases do), and refuse what no configuration can hold.
+
+    Args:
+        value: What a file, an override or a program gave.
+        where: Its origin, for messages.
+
+    Raises:
+        ConfigError: A key is no text, a number is not finite or too large, a text is no Unicode, a value is of another
+            type (a date, bytes, a set), or there are too many or too deep ones.
+    """
+    return _copied(value, (), where, [0])
+
+
+def leaves(value: Any, path: Place = ()) -> Iterator[tuple[Place, Any]]:
+    """Yield every value that is neither list nor section, with the keys and positions that lead to it."""
+    if isinstance(value, Mapping):
+        for key, inner in value.items():
+            yield from leaves(inner, (*path, str(key)))
+    elif isinstance(value, (list, tuple)):
+        for at, inner in enumerate(value):
+            yield from leaves(inner, (*path, str(at)))
+    else:
+        yield path, value
+
+
+def value_at(value: Any, path: Place, default: Any = None) -> Any:
+    """Find the value at a path; ``default`` where there is none."""
+    for key in path:
+        if isinstance(value, Mapping) and key in value:
+            value = value[key]
+        elif isinstance(value, (list, tuple)) and key.isdecimal() and int(key) < len(value):
+            value = value[int(key)]
+        else:
+            return default
+    return value
+
+
+def shown(value: Any, hide: Callable[[str], str] = str) -> str:
+    """Write a value into a message, without what ``hide`` takes out, shortened to 200 characters."""
+    text = hide(repr(value))
+    return text if len(text) <= 200 else f"{text[:200]}…"
+
+
+def _copied(value: Any, path: Place, where: str, count: list[int]) -> Any:
+    count[0] += 1
+    place = ".".join(path) or "the value"
+    if len(path) > MAX_DEPTH:
+        raise ConfigError(
+            f"{where}: {path[0]} is nested more than {MAX_DEPTH} deep: is an alias (*name) inside itself?"
+        )
+    if count[0] > MAX_VALUES:
+        raise ConfigError(f"{where} holds more than {MAX_VALUES:,} values: do its aliases (*name) multiply?")
+    if isinstance(value, Mapping):
+        for key in value:
+            if not isinstance(key, str):
+                raise ConfigError(f"{where}: {place} has the key {shown(key)}, expected text: put it in quotes")
+            if len(key) > MAX_KEY_CHARS or (fault := _fault_of_text(key)):
+                fault = f"has {len(key):,} characters" if len(key) > MAX_KEY_CHARS else fault
+                raise ConfigError(f"{where}: a key of {place} {fault}: {shown(key[:40])}; write a shorter, plain one")
+        return {key: _copied(inner, (*path, key), where, count) for key, inner in value.items()}
+    if isinstance(value, (list, tuple)):
+        return [_copied(inner, (*path, str(at)), where, count) for at, inner in enumerate(value)]
+    if fault := _fault(value):
+        raise ConfigError(f"{where}: {place} {fault}")
+    return value
+
+
+def _fault(value: Any) -> str:
+    """Say why no configuration can hold a value; empty: it can."""
+    if isinstance(value, str):
+        return _fault_of_text(value)
+    if isinstance(value, int):
+        return "" if abs(value) <= MAX_INTEGER else f"is beyond ±{MAX_INTEGER}: give a smaller number"
+    if isinstance(value, float):
+        return "" if math.isfinite(value) else f"is {value}: give a finite number"
+    return (
+        "" if value is None else f"is {shown(value)}, of type {type(value).__name__}: put it in quotes to make it text"
+    )
+
+
+def _fault_of_text(text: str) -> str:
+    if "\0" in text:
+        return "holds a NUL character: remove it"
+    try:
+        text.encode()
+    except UnicodeEncodeError as error:
+        return f"holds {text[error.start]!r}, which is no Unicode: write it in UTF-8"
+    return ""
+
+
+def misread(given: Any, made: Any, path: Place) -> str:
+    """Say where a number came of what is none: true and false, or text such as ``inf``; empty: nowhere.
+
+    Args:
+        given: A value before validation.
+        made: The same one after it.
+        path: Where it stands.
+    """
+    if isinstance(made, bool) or not isinstance(made, (int, float)):
+        return ""
+    if isinstance(given, bool):
+        return f"{'.'.join(path)} is {str(given).lower()}: give a number"
+    fault = _fault(made)
+    return f"{'.'.join(path)} {fault}" if fault else ""
