@@ -1,0 +1,1 @@
+"""Is a character's backstory consistent with the novel?"""
