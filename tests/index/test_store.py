@@ -185,10 +185,10 @@ def test_a_place_that_cannot_be_written_is_named(tmp_path, build, documents):
 KILLED = """
 import os, sys
 sys.path.insert(0, {tests!r})
-import conftest
+import small_index
 from kohaku_ray.index import build, store
 {module}.{step} = lambda *_: os._exit(9)
-conftest.index_documents({path!r}, conftest.make_documents("a", "b"))
+small_index.index_documents({path!r}, small_index.make_documents("a", "b"))
 """
 
 

@@ -1,0 +1,170 @@
+import json
+
+import numpy as np
+import pytest
+
+from kohaku_ray.errors import ConfigError, IndexMismatchError
+from kohaku_ray.index.build import IndexSettings, views_with_old
+from kohaku_ray.index.store import Index
+from kohaku_ray.index.views import View, as_plain, check_views, kinds_key, united, views_of
+
+NODES = View(("sentence", "paragraph"), dense=True)
+PARAGRAPHS = View(("paragraph",), lexical=True)
+SECTIONS = View(("section",), dense=True, lexical=True)
+FRENCH = "La réunion des énergies."
+
+
+def files_of(path) -> dict[str, str]:
+    return {role: entry["name"] for role, entry in json.loads((path / "manifest.json").read_text())["files"].items()}
+
+
+def views(path) -> tuple[View, ...]:
+    return Index.open(str(path)).views
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        {"kinds": (), "dense": True},
+        {"kinds": ("sentence",)},
+        {"kinds": ("sentence", "chapter"), "dense": True},
+        {"kinds": ("Sentence",), "lexical": True},
+    ],
+)
+def test_a_view_of_no_kind_or_no_search_is_refused(arguments):
+    with pytest.raises(ConfigError, match=r"name kinds of .*sentence.*, and search them by vectors, terms or both"):
+        View(**arguments)
+
+
+def test_views_are_named_by_the_set_of_their_kinds():
+    assert kinds_key(("sentence", "paragraph")) == kinds_key(["paragraph", "sentence", "sentence"])
+    assert View(("sentence", "paragraph"), dense=True).key == View(("paragraph", "sentence"), lexical=True).key
+    assert View(("paragraph",), dense=True).key != View(("section",), dense=True).key
+
+
+def test_united_views_are_searched_in_every_way_that_one_of_them_is():
+    other = View(("paragraph", "sentence"), lexical=True)
+    assert united([NODES], [other, PARAGRAPHS]) == (
+        PARAGRAPHS,
+        View(("paragraph", "sentence"), dense=True, lexical=True),
+    )
+    assert united([NODES, PARAGRAPHS]) == united([PARAGRAPHS], [NODES]) == united([NODES, PARAGRAPHS, NODES])
+    assert united() == ()
+
+
+def test_views_stand_in_the_manifest():
+    plain = json.loads(json.dumps(as_plain([NODES, SECTIONS, PARAGRAPHS])))
+    assert views_of({"views": plain}) == united([NODES, SECTIONS, PARAGRAPHS])
+
+
+def test_a_missing_view_is_named_with_those_there_are_and_the_way_out():
+    there = united([NODES, PARAGRAPHS])
+    check_views("/x", there, [NODES, View(("paragraph", "sentence"), dense=True), PARAGRAPHS])
+    known = r"its views are paragraph \(lexical\), paragraph\+sentence \(dense\)"
+    way_out = "`kohaku-ray index CONFIG` adds it without encoding anything twice"
+    for needed, said in [
+        (SECTIONS, "dense view of section"),
+        (View(("paragraph",), dense=True), "dense view of paragraph"),
+        (View(NODES.kinds, dense=True, lexical=True), r"lexical view of paragraph\+sentence"),
+    ]:
+        with pytest.raises(IndexMismatchError, match=rf"the index at /x has no {said}; {known}: {way_out}"):
+            check_views("/x", there, [NODES, needed])
+    with pytest.raises(IndexMismatchError, match="its views are none"):
+        check_views("/x", [], [NODES])
+
+
+def test_an_index_refuses_to_search_what_it_has_no_view_of(tmp_path, build, documents):
+    build(tmp_path, documents("a"))
+    index = Index.open(str(tmp_path))
+    index.require([NODES, PARAGRAPHS])
+    for ask, said in [
+        (lambda: index.require([NODES, SECTIONS]), "dense view of section"),
+        (lambda: index.vectors(["paragraph"]), "dense view of paragraph"),
+        (lambda: index.terms(["sentence", "paragraph"]), r"lexical view of paragraph\+sentence"),
+    ]:
+        with pytest.raises(IndexMismatchError, match=rf"has no {said}; .*: `kohaku-ray index CONFIG` adds it"):
+            ask()
+
+
+def test_a_view_holds_the_nodes_of_its_kinds_that_can_be_found(tmp_path, build, documents):
+    every = [View((kind,), dense=True, lexical=True) for kind in ("sentence", "paragraph", "section", "document")]
+    build(tmp_path, documents("a", "b"), views=every)
+    index = Index.open(str(tmp_path))
+    names = {
+        kind: [index.nodes.node_id(row) for row in index.vectors([kind]).rows if index.nodes.doc_id(row) == "a"]
+        for kind in ("sentence", "paragraph", "section", "document")
+    }
+    assert names == {
+        "sentence": [f"a:sec0:p{paragraph}:s{sentence}" for paragraph in (0, 1) for sentence in (0, 1)],
+        "paragraph": ["a:sec0:p0", "a:sec0:p1", "a:sec2:p0"],
+        "section": ["a:sec0", "a:sec1", "a:sec2"],
+        "document": ["a"],
+    }
+    for kind in ("sentence", "paragraph"):
+        assert index.terms([kind]).rows.tolist() == index.vectors([kind]).rows.tolist()
+
+
+def test_the_vectors_of_a_view_are_those_of_its_nodes(tmp_path, build, documents):
+    build(tmp_path, documents("a", "b"), views=[NODES, SECTIONS, View(("paragraph",), dense=True)])
+    index = Index.open(str(tmp_path))
+    for kinds in (NODES.kinds, ("section",), ("paragraph",)):
+        found = index.vectors(kinds)
+        assert np.asarray(found.vectors).tobytes() == index.node_vectors(found.rows).tobytes()
+        hits = found.search(index.node_vectors(found.rows[:1]), 1)[0]
+        assert hits.rows.tolist() == found.rows[:1].tolist()
+
+
+def test_a_view_is_added_without_encoding_anything(tmp_path, build, documents, fake_encoder):
+    first = build(tmp_path, documents("a", "b"))
+    before = {role: (tmp_path / name).read_bytes() for role, name in files_of(tmp_path).items()}
+    encoder = fake_encoder()
+    summary = build(tmp_path, documents("a", "b"), encoder, views=[SECTIONS])
+    assert encoder.asked == []
+    assert (summary["n_encoded"], summary["n_reused"]) == (0, first["n_encoded"])
+    assert views(tmp_path) == united([NODES, PARAGRAPHS, SECTIONS])
+    after = {role: (tmp_path / name).read_bytes() for role, name in files_of(tmp_path).items()}
+    assert {role: after[role] for role in before} == before, "the old views are what they were"
+    added = [f"{part}-section" for part in ("faiss", "places", "postings", "rows", "terms")]
+    assert sorted(after.keys() - before.keys()) == added
+
+
+def test_another_search_of_equal_kinds_shares_the_files_of_the_first(tmp_path, build, documents):
+    build(tmp_path, documents("a"))
+    n_files = len(files_of(tmp_path))
+    turned = View(("paragraph", "sentence"), dense=True)
+    build(tmp_path, documents("a"), views=[turned])
+    assert len(files_of(tmp_path)) == n_files
+    assert views(tmp_path) == united([NODES, PARAGRAPHS])
+    index = Index.open(str(tmp_path))
+    assert index.vectors(turned.kinds) is index.vectors(NODES.kinds)
+    assert index.terms(("paragraph",)) is index.terms(["paragraph"])
+
+
+def test_views_of_other_settings_are_not_kept(tmp_path, build, documents, fake_encoder):
+    settings = IndexSettings(fake_encoder().identity)
+    assert views_with_old(str(tmp_path / "none"), settings, [SECTIONS]) == (SECTIONS,)
+    build(tmp_path, documents("a"))
+    assert views_with_old(str(tmp_path), settings, [SECTIONS]) == united([NODES, PARAGRAPHS, SECTIONS])
+    assert views_with_old(str(tmp_path), IndexSettings(settings.encoder, k1=0.9), [SECTIONS]) == (SECTIONS,)
+    build(tmp_path, documents("a"), views=[SECTIONS], k1=0.9)
+    assert views(tmp_path) == (SECTIONS,)
+    (tmp_path / files_of(tmp_path)["nodes"]).unlink()
+    assert views_with_old(str(tmp_path), IndexSettings(settings.encoder, k1=0.9), [NODES]) == united([NODES])
+
+
+def test_queries_are_read_in_the_language_of_the_index(tmp_path, build, fake_encoder):
+    from small_index import paragraph
+
+    from kohaku_ray.documents.model import Document, Section
+
+    document = Document(
+        "fr", "Rapport", (Section("Un", (paragraph(FRENCH), paragraph("Il pleut."), paragraph("Bon."))),)
+    )
+    found = {}
+    for language in ("en", "fr"):
+        build(tmp_path / language, [document], language=language)
+        index = Index.open(str(tmp_path / language), {"bm25": {"language": language}})
+        assert index.manifest["settings"]["bm25"]["language"] == language
+        hits = index.terms(["paragraph"]).search(["l'énergie"], 3)[0]
+        found[language] = [index.nodes.text_of(row) for row in hits.rows]
+    assert found == {"en": [], "fr": [FRENCH]}
