@@ -9,14 +9,15 @@ from dataclasses import dataclass
 import numpy as np
 from markupsafe import Markup
 
+from kohaku_ray.evaluation.metrics import Metric
 from kohaku_ray.evaluation.report import ScoreReport
 from kohaku_ray.reporting.plots import grouped_bars, ranges, stacked_bars
-from kohaku_ray.reporting.questions import ABSTAINED, ANSWERED, OUTCOMES, REFS_DIFFER, RIGHT, WRONG, QuestionView
+from kohaku_ray.reporting.questions import ABSTAINED, ANSWERED, IN_PART, OUTCOMES, RIGHT, WRONG, QuestionView
 from kohaku_ray.runs.files import RunFiles
 
 OUTCOME_COLOURS = {
     RIGHT: "#009e73",
-    REFS_DIFFER: "#56b4e9",
+    IN_PART: "#56b4e9",
     WRONG: "#d55e00",
     ABSTAINED: "#999999",
     ANSWERED: "#e69f00",
@@ -62,8 +63,15 @@ def score_parts(report: ScoreReport) -> Chart:
         y_label="mean over questions (0 to 1)",
         label=f"Score parts. {said}",
     )
-    formulas = dict.fromkeys(f"{metric.name}: {metric.formula}" for metric in report.metrics)
-    return _chart("Score parts", f"{'; '.join(formulas)}.", svg)
+    return _chart("Score parts", formulas(report.metrics), svg)
+
+
+def formulas(metrics: Sequence[Metric]) -> str:
+    """Say how scores are weighed: once where all metrics do it alike."""
+    found = {metric.formula for metric in metrics}
+    if len(found) == 1:
+        return f"Score = {found.pop()}."
+    return "; ".join(f"{metric.name} = {metric.formula}" for metric in metrics) + "."
 
 
 def agreement(views: Sequence[QuestionView]) -> Chart:
@@ -85,11 +93,13 @@ def agreement(views: Sequence[QuestionView]) -> Chart:
 def tokens(views: Sequence[QuestionView]) -> Chart:
     """Draw what an answer costs in tokens."""
     members = [member for view in views for member in view.members]
-    series = {
+    series: dict[str, list[float]] = {
         "prompts, all attempts": [member.prompt_tokens for member in members],
-        "context, last attempt": [member.row["measures"].get("tokens", 0.0) for member in members],
         "generated, all attempts": [member.completion_tokens for member in members],
     }
+    for name in dict.fromkeys(name for member in members for name in member.row["measures"] if name.endswith("tokens")):
+        measured = [member.row["measures"][name] for member in members if name in member.row["measures"]]
+        series[f"{name.replace('_', ' ')}, as measured"] = measured
     medians = ", ".join(f"{name} {np.median(values):,.0f}" for name, values in series.items())
     svg = ranges(series, x_label="tokens per member answer (log scale)", label=f"Median tokens per answer: {medians}")
     note = "Line: 5th to 95th percentile; box: the middle half; bar: the median."
@@ -110,7 +120,7 @@ def attempts_used(views: Sequence[QuestionView]) -> Chart:
         label=f"Attempts used: {sum(member.row['attempt'] == 0 for member in members)} of {len(members)} "
         "answers came at the first attempt",
     )
-    note = "A blank reply is asked again with deeper evidence, until there is an answer or no retry is left."
+    note = "The attempt that gave each member's answer: a system may ask again, such as after a blank reply."
     return _chart("Attempts used", note, svg)
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import re
 from collections import Counter
 from collections.abc import Mapping, Sequence
@@ -12,13 +13,13 @@ from kohaku_ray.evaluation.metrics import Metric, QuestionScore
 from kohaku_ray.records import BLANK
 from kohaku_ray.reporting.excerpts import Excerpt, Place, Places, excerpt
 from kohaku_ray.reporting.text import web_link
-from kohaku_ray.runs.files import Row, RunFiles
+from kohaku_ray.runs.files import Row, RunFiles, StepRows, steps_of
 from kohaku_ray.submissions import Submission, SubmissionRow
 from kohaku_ray.values import is_blank
 
-RIGHT, REFS_DIFFER, WRONG, ABSTAINED, ANSWERED = "right", "right, other references", "wrong", "blank", "answered"
-OUTCOMES = (RIGHT, REFS_DIFFER, WRONG, ABSTAINED, ANSWERED)
-"""What may become of a question; ``answered`` where there is no truth to compare with."""
+RIGHT, IN_PART, WRONG, ABSTAINED, ANSWERED = "right", "right in part", "wrong", "blank", "answered"
+OUTCOMES = (RIGHT, IN_PART, WRONG, ABSTAINED, ANSWERED)
+"""What may become of a question; in part: its value is right, not every part of the score; answered: without truth."""
 
 _ANCHOR = re.compile(r"[A-Za-z0-9_.-]{1,64}")
 
@@ -29,14 +30,14 @@ class Limits:
 
     Attributes:
         questions: Most questions.
-        evidence: Most items per step of a question; lists of several attempts or members share it evenly.
+        items: Most items per step of a question; lists of several attempts or members share it evenly.
         match_chars: Characters of a match.
         around_chars: Characters of its paragraph on either side.
         text_chars: Characters of any other text.
     """
 
     questions: int
-    evidence: int
+    items: int
     match_chars: int
     around_chars: int
     text_chars: int
@@ -109,20 +110,18 @@ class Step:
     """One step on the way to an answer.
 
     Attributes:
-        name: What it is called.
-        member: Whose; ``SHARED``: everybody's.
-        attempt: Which attempt.
-        n_items: How many items there were.
+        rows: All of it.
         items: Those shown, in order.
-        errors: What went wrong, each once.
     """
 
-    name: str
-    member: int
-    attempt: int
-    n_items: int
+    rows: StepRows
     items: tuple[StepItem, ...]
-    errors: tuple[str, ...]
+
+    @property
+    def title(self) -> str:
+        """Its name as a heading."""
+        name = self.rows.name.replace("_", " ")
+        return name[:1].upper() + name[1:]
 
 
 @dataclass(frozen=True, slots=True)
@@ -200,7 +199,7 @@ class QuestionView:
             "is-right": value == 1,
             "is-wrong": value == 0,
             "is-blank": self.outcome == ABSTAINED,
-            "is-refs": self.outcome == REFS_DIFFER,
+            "is-part": self.outcome == IN_PART,
             "is-split": len(self.groups) > 1,
             "is-error": any(member.row["error"] for member in self.members),
         }
@@ -211,7 +210,7 @@ class QuestionView:
         """Class name of the outcome's colour: an abstention is right where the truth is blank."""
         if self.outcome == ABSTAINED and self.truth is not None:
             return "good-blank" if self.truth.headline.is_right else "bad-blank"
-        return {RIGHT: "right", REFS_DIFFER: "refs", WRONG: "wrong"}.get(self.outcome, "plain")
+        return {RIGHT: "right", IN_PART: "part", WRONG: "wrong"}.get(self.outcome, "plain")
 
 
 @dataclass(frozen=True, slots=True)
@@ -251,17 +250,15 @@ class Documents:
         return Citation(doc_id, self.titles.get(doc_id, ""), link, "" if link else url)
 
 
-def shown_steps(rows: Sequence[Row], n: int) -> list[tuple[tuple[str, int, int], list[Row], list[Row]]]:
+def shown_steps(trace: Sequence[Row], n: int) -> list[tuple[StepRows, list[Row]]]:
     """Share ``n`` places of each step evenly between its lists (of members and attempts), at least one each.
 
     Returns:
-        For each list: step, member and attempt; the rows shown; all rows.
+        Each list with those of its items that are shown.
     """
-    lists: dict[tuple[str, int, int], list[Row]] = {}
-    for row in rows:
-        lists.setdefault((row["step"], row["member"], row["attempt"]), []).append(row)
-    n_lists = Counter(step for step, _, _ in lists)
-    return [(key, own[: max(n // n_lists[key[0]], 1)], own) for key, own in lists.items()]
+    steps = steps_of(trace)
+    n_lists = Counter(step.name for step in steps)
+    return [(step, step.items[: max(n // n_lists[step.name], 1)]) for step in steps]
 
 
 def view_questions(
@@ -297,9 +294,9 @@ def _truth(question_id: str, gold: Gold | None, given: Submission, documents: Do
     known = dict(zip(row.ref_ids, row.ref_urls, strict=False)) if len(row.ref_ids) == len(row.ref_urls) else {}
     own = Documents(documents.titles, {**known, **documents.urls})
     scores = {metric: rows[question_id] for metric, rows in gold.scores.items()}
-    metric = gold.metrics[0]
-    error = metric.classify(row, given.rows[question_id]) if metric.classify is not None else None
-    return Truth(row, own.cite(row.ref_ids), metric, scores, error)
+    classifier = next((metric for metric in gold.metrics if metric.classify is not None and metric.classes), None)
+    error = classifier.classify(row, given.rows[question_id]) if classifier and classifier.classify else None
+    return Truth(row, own.cite(row.ref_ids), gold.metrics[0], scores, error)
 
 
 def _outcome(abstains: bool, truth: Truth | None) -> str:
@@ -309,7 +306,8 @@ def _outcome(abstains: bool, truth: Truth | None) -> str:
         return ANSWERED
     if not truth.headline.is_right:
         return WRONG
-    return RIGHT if truth.error is None else REFS_DIFFER
+    is_whole = truth.error is None and min(truth.headline.parts.values()) == 1
+    return RIGHT if is_whole else IN_PART
 
 
 def _member_outcome(row: Row, truth: Truth | None) -> str:
@@ -317,7 +315,8 @@ def _member_outcome(row: Row, truth: Truth | None) -> str:
         return ABSTAINED
     if truth is None:
         return ANSWERED
-    given = SubmissionRow(truth.row.question_id, answer_value=row["answer_value"], ref_ids=tuple(row["ref_ids"]))
+    said = {name: row[name] for name in ("question_id", "answer", "answer_value", "answer_unit", "explanation")}
+    given = SubmissionRow(**said, ref_ids=tuple(row["ref_ids"]), refs_raw=json.dumps(row["ref_ids"]))
     return RIGHT if truth.metric.score_question(truth.row, given).is_right else WRONG
 
 
@@ -368,10 +367,4 @@ def _steps(vote: Row, rows: Sequence[Row], truth: Truth | None, places: Places, 
         doc_id = (row["doc_id"] or "").lower()
         return StepItem(row, place.path, place.page, shown, doc_id in cited, doc_id in gold)
 
-    return tuple(
-        Step(
-            *(step, member, attempt, len(own), tuple(view(row) for row in shown)),
-            tuple(dict.fromkeys(row["error"] for row in own if row["error"])),
-        )
-        for (step, member, attempt), shown, own in shown_steps(rows, limits.evidence)
-    )
+    return tuple(Step(step, tuple(map(view, shown))) for step, shown in shown_steps(rows, limits.items))

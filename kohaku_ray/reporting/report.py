@@ -9,12 +9,12 @@ from dataclasses import dataclass, replace
 
 import jinja2
 
-from kohaku_ray.errors import DataError
+from kohaku_ray.errors import ConfigError, DataError
 from kohaku_ray.evaluation.metrics import DEFAULT_METRIC, find_metric
 from kohaku_ray.evaluation.report import ScoreReport, run_score
 from kohaku_ray.files import publish
 from kohaku_ray.index.store import Index
-from kohaku_ray.reporting.charts import Chart, charts
+from kohaku_ray.reporting.charts import Chart, charts, formulas
 from kohaku_ray.reporting.excerpts import Places, open_index
 from kohaku_ray.reporting.page import page_environment
 from kohaku_ray.reporting.questions import (
@@ -26,16 +26,17 @@ from kohaku_ray.reporting.questions import (
     view_questions,
 )
 from kohaku_ray.reporting.text import cut
-from kohaku_ray.runs.directory import own_truth
+from kohaku_ray.runs.directory import baseline_note, own_truth
 from kohaku_ray.runs.files import RunFiles, read_run
+from kohaku_ray.runs.show import write_number
 from kohaku_ray.runs.spending import spent
 from kohaku_ray.runs.tables import SHARED
 from kohaku_ray.submissions import read_submission
 
 LIMITS = (
-    Limits(questions=2000, evidence=20, match_chars=900, around_chars=300, text_chars=1500),
-    Limits(questions=1000, evidence=8, match_chars=400, around_chars=120, text_chars=500),
-    Limits(questions=500, evidence=4, match_chars=200, around_chars=60, text_chars=200),
+    Limits(questions=2000, items=20, match_chars=900, around_chars=300, text_chars=1500),
+    Limits(questions=1000, items=8, match_chars=400, around_chars=120, text_chars=500),
+    Limits(questions=500, items=4, match_chars=200, around_chars=60, text_chars=200),
 )
 """How much is shown; the next is taken when a page would be larger than ``MAX_BYTES``."""
 
@@ -47,7 +48,7 @@ _FILTERS = (
     ("right", "right", "is-right"),
     ("wrong", "wrong", "is-wrong"),
     ("blank", "blank", "is-blank"),
-    ("refs", "other references", "is-refs"),
+    ("part", "right in part", "is-part"),
     ("split", "members disagree", "is-split"),
     ("error", "with errors", "is-error"),
 )
@@ -96,7 +97,7 @@ def write_report(run: str, truth: str | None = None, output: str | None = None) 
 def _gather(run: RunFiles, truth: str | None) -> _Inputs:
     gold, report, why_unscored = _scores(run, truth)
     index, why_no_index = open_index(_index_paths(run))
-    notes = [note for note in (_baseline(run), _unfinished(run), why_unscored) if note]
+    notes = [note for note in (baseline_note(run.facts), _unfinished(run), why_unscored) if note]
     if index is None:
         notes.append(f"The index cannot be read, so matches are shown without their paragraphs: {why_no_index}")
     return _Inputs(run, gold, report, _documents(run, index), index, notes)
@@ -116,8 +117,15 @@ def _scores(run: RunFiles, truth: str | None) -> tuple[Gold | None, ScoreReport 
     if not any(row.answer_value for row in given.rows.values()):
         return None, None, f"Nothing is scored: {name} has no gold answers."
     names, limit = run.fact("metrics", [DEFAULT_METRIC]), run.fact("limit")
-    given = replace(given, rows=dict(list(given.rows.items())[:limit]))
-    metrics = tuple(map(find_metric, names))
+    try:
+        metrics = tuple(map(find_metric, names))
+    except ConfigError as error:
+        return None, None, f"Nothing is scored: {error}"
+    first = dict(list(given.rows.items())[:limit])
+    if first.keys() == {row["question_id"] for row in run.tables["votes"]}:
+        given = replace(given, rows=first)
+    else:  # another file's first questions are not those that a limited run answered
+        limit = None
     scores = {one.name: {row.question_id: row for row in one.score(given, run.submission)} for one in metrics}
     report = run_score(truth, [f"{run.path}/submission.csv"], names, errors=True, limit=limit)
     return Gold(given, metrics, scores), report, ""
@@ -127,14 +135,6 @@ def _index_paths(run: RunFiles) -> list[str]:
     """Where the index is: as configured, or beside the run's files when the run was moved."""
     configured = run.setting("index", "path")
     return [*([configured] if isinstance(configured, str) else []), f"{run.path}/index"]
-
-
-def _baseline(run: RunFiles) -> str:
-    baselines, n = run.fact("baselines", []), run.fact("n_answering", 0)
-    if not baselines:
-        return ""
-    who = "Answered" if len(baselines) == n else f"Members of {', '.join(baselines)} are answered"
-    return f"{who} by the extractive backend: no language model, but a baseline to compare models with."
 
 
 def _unfinished(run: RunFiles) -> str:
@@ -166,6 +166,8 @@ def _render(inputs: _Inputs, limits: Limits) -> bytes:
         spending=spent(run.tables["usage"]),
         notes=inputs.notes,
         report=inputs.report,
+        parts=_parts(inputs.report),
+        formulas=formulas(inputs.report.metrics) if inputs.report else "",
         missing=_missing(inputs.report),
         error_table=_error_table(inputs.report, views),
         charts=_charts(inputs, limits, views),
@@ -194,7 +196,7 @@ def _shown_nodes(run: RunFiles, limits: Limits) -> list[str]:
     return [
         row["node_id"]
         for rows in run.by_question("trace").values()
-        for _, shown, _ in shown_steps(rows, limits.evidence)
+        for _, shown in shown_steps(rows, limits.items)
         for row in shown
         if row["node_id"] is not None
     ]
@@ -202,6 +204,7 @@ def _shown_nodes(run: RunFiles, limits: Limits) -> list[str]:
 
 def _environment(limits: Limits) -> jinja2.Environment:
     environment = page_environment()
+    environment.filters["number"] = write_number
     environment.filters["cut"] = lambda text, n=limits.text_chars: cut(text, n)
     return environment
 
@@ -240,6 +243,12 @@ def _calls(run: RunFiles) -> list[tuple[str, dict[str, int]]]:
     counts = Counter((row["role"], row["source"]) for row in run.tables["usage"])
     roles = dict.fromkeys(row["role"] for row in run.tables["usage"])
     return [(role, {source: counts[role, source] for source in ("made", "ledger", "joined")}) for role in roles]
+
+
+def _parts(report: ScoreReport | None) -> dict[str, str]:
+    """Every part of a score by name, in words."""
+    metrics = report.metrics if report is not None else ()
+    return {name: metric.label(name) for metric in metrics for name in metric.parts}
 
 
 def _missing(report: ScoreReport | None) -> list[str]:

@@ -128,7 +128,7 @@ class RunDirectory:
             raise DataError(f"{file} cannot be read ({error}): repeat `kohaku-ray answer`") from None
 
     def rows_in_error(self) -> frozenset[tuple[str, int]]:
-        """Questions with the members (or ``SHARED``) whose answers or steps carry an error; none of an unfinished run."""
+        """Question and member (or ``SHARED``) of answers and steps that carry an error; none of an unfinished run."""
         found: set[tuple[str, int]] = set()
         for name in ("answers", "trace"):
             if os.path.exists(f"{self.path}/{name}.parquet"):

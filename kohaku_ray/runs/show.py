@@ -65,7 +65,12 @@ def _short(text: str) -> str:
 
 
 def _numbers(values: Mapping[str, float]) -> str:
-    return "  ".join(f"{name} {value:.6g}" for name, value in values.items())
+    return "  ".join(f"{name} {write_number(value)}" for name, value in values.items())
+
+
+def write_number(value: float) -> str:
+    """Write a score or a measure: counts whole, anything else in four digits."""
+    return f"{value:,.0f}" if value.is_integer() and abs(value) < 1e15 else f"{value:.4g}"
 
 
 def _members(answers: list[Row], usage: list[Row]) -> Iterator[str]:

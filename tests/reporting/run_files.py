@@ -11,6 +11,8 @@ from kohaku_ray.documents.model import Attachment, Document, Paragraph, Section
 from kohaku_ray.documents.sentences import split_sentences
 from kohaku_ray.index.build import REJECT_SCHEMA, IndexSettings, build_index, texts_to_encode
 from kohaku_ray.index.identity import vector_keys
+from kohaku_ray.index.views import View
+from kohaku_ray.runs.tables import SCHEMAS
 from kohaku_ray.submissions import SubmissionRow, write_submission
 from kohaku_ray.tree.flatten import document_table, flatten
 from kohaku_ray.tree.nodes import NodeTable
@@ -41,6 +43,7 @@ def index(path, *doc_ids, title="Report", text=TEXT):
         keys=vector_keys(settings.encoder, texts),
         vectors=vectors,
         settings=settings,
+        views=[View(kinds=("sentence", "paragraph"), dense=True)],
     )
     return path
 
@@ -58,31 +61,23 @@ def answer(question_id, member, value, refs=("a2024",), **more):
         "explanation": f"Member {member} read it.",
         "is_blank": not value,
         "n_foreign_refs": 0,
-        "n_context_tokens": 400,
-        "is_cut": False,
-        "overflowed": False,
+        "measures": {"context_tokens": 400.0},
         "reply": "{}",
+        "details": None,
         "error": None,
     }
     return row | more
 
 
+def item(question_id, step, rank=0, text="", **more):
+    row = {"question_id": question_id, "member": -1, "attempt": 0, "step": step, "rank": rank, "text": text}
+    row |= {"node_id": None, "doc_id": None, "kind": None, "scores": {}, "note": "", "error": None}
+    return row | more
+
+
 def match(question_id, rank=0, node_id="a2024:sec0:p0:s1", text="The hall drew 41 MW in May.", **more):
-    row = {
-        "question_id": question_id,
-        "member": -1,
-        "attempt": 0,
-        "rank": rank,
-        "node_id": node_id,
-        "doc_id": node_id.split(":")[0],
-        "kind": "sentence",
-        "source": "dense",
-        "score": 0.9,
-        "frequency": 3,
-        "similarity": 1.75,
-        "n_tokens": 9,
-        "text": text,
-    }
+    row = item(question_id, "evidence", rank, text, node_id=node_id, doc_id=node_id.split(":")[0], kind="sentence")
+    row |= {"note": "dense", "scores": {"score": 0.9, "frequency": 3.0, "similarity": 1.75, "n_tokens": 9.0}}
     return row | more
 
 
@@ -104,30 +99,48 @@ def ballot(question_id, question, answers, winner=0, groups=None):
         "winner": winner,
         "groups": groups,
         "group_weights": [float(values.count("" if group == "is_blank" else group)) for group in groups],
+        "n_members": len(answers),
+        "n_blank": sum(row["is_blank"] for row in answers),
+        "n_errors": sum(row["error"] is not None for row in answers),
     }
 
 
 def usage(question_id, member, role="answer", attempt=0, **more):
     row = {"question_id": question_id, "member": member, "role": role, "attempt": attempt, "source": "made"}
+    row |= {"key": "00", "replica": "", "wait_s": 2.5}
     row |= {"deployment": "extractive", "prompt_tokens": 500, "cached_tokens": 100, "completion_tokens": 40}
     return row | {"queue_s": 0.5, "service_s": 2.0, "gpu_s": 1.0, "joules": None, "dollars": 0.001} | more
 
 
 def plan(question_id, *queries, **more):
-    return {"question_id": question_id, "member": -1, "queries": list(queries), "error": None} | more
+    return [item(question_id, "plan", rank, query, **more) for rank, query in enumerate(queries)]
 
 
 CONFIG = """
 system: kohaku
 index: {path: nowhere/index}
-retrieval: {top_k: 16}
-generation: {model: extractive, planner_model: null}
+kohaku: {top_k: 16}
 ensemble: {members: 3, scope: answer, vote: {strategy: answer_priority, ignore_blank: true, compat: null}}
 deployments: {extractive: {kind: extractive}}
 """
 
+FACTS = {
+    "status": "finished",
+    "wall_s": 12.5,
+    "versions": {"ray": "2.60.0"},
+    "system": "kohaku",
+    "metrics": ["wattbot", "kaggle"],
+    "models": {"answer": ["extractive (extractive)"], "plan": ["extractive (extractive)"]},
+    "lead": "answer",
+    "n_answering": 1,
+    "baselines": ["extractive"],
+    "limit": None,
+    "outputs": [],
+}
+"""What ``facts_of`` notes of a run that ``CONFIG`` describes."""
 
-def write_run(path, questions, *, evidence=(), plans=(), calls=(), config=CONFIG, facts=None, urls=None):
+
+def write_run(path, questions, *, trace=(), calls=(), config=CONFIG, facts=FACTS, urls=None):
     """Write a run.
 
     Args:
@@ -138,23 +151,11 @@ def write_run(path, questions, *, evidence=(), plans=(), calls=(), config=CONFIG
     path.mkdir(parents=True, exist_ok=True)
     answers = [row for _, given in questions for row in given]
     votes = [vote for vote, _ in questions]
-    tables = {"answers": answers, "votes": votes, "plans": plans, "evidence": evidence, "usage": calls}
-    blank = {
-        "answers": [answer("", 0, "1")],
-        "votes": [ballot("", "", [answer("", 0, "1")])],
-        "plans": [plan("", "")],
-        "evidence": [match("")],
-        "usage": [usage("", 0)],
-    }
-    for name, rows in tables.items():
-        schema = pa.Table.from_pylist(blank[name]).schema
-        for field in ("error", "winner"):
-            if field in schema.names:
-                kind = pa.string() if field == "error" else pa.int32()
-                schema = schema.set(schema.get_field_index(field), pa.field(field, kind))
-        pq.write_table(pa.Table.from_pylist(list(rows), schema=schema), path / f"{name}.parquet")
+    for name, rows in {"answers": answers, "votes": votes, "trace": trace, "usage": calls}.items():
+        lacking = {column for row in rows for column in set(SCHEMAS[name].names) ^ set(row)}
+        assert not lacking, f"{name}: {lacking}"
+        pq.write_table(pa.Table.from_pylist(list(rows), schema=SCHEMAS[name]), path / f"{name}.parquet")
     (path / "config.yaml").write_text(config)
-    facts = {"status": "finished", "wall_s": 12.5, "versions": {"ray": "2.60.0"}} if facts is None else facts
     (path / "run.json").write_text(json.dumps(facts))
     urls = {"a2024": "https://example.org/a"} if urls is None else urls
     write_submission(
@@ -200,9 +201,11 @@ def small_run(path, **more):
     ]
     calls = [usage(key, member) for key in ("q1", "q2", "q3", "q4") for member in range(3)]
     calls += [usage("q1", -1, "plan", source="ledger"), usage("q1", 0, attempt=1, prompt_tokens=700)]
+    table = match(
+        "q1", 1, "b2025:sec0:p1", TABLE, kind="paragraph", note="lexical", scores={"score": 0.9, "n_tokens": 9.0}
+    )
     given = {
-        "evidence": [match("q1"), match("q1", 1, "b2025:sec0:p1", TABLE, kind="paragraph", source="lexical")],
-        "plans": [plan("q1", "How many MW did the hall draw?", "hall load MW")],
+        "trace": [*plan("q1", "How many MW did the hall draw?", "hall load MW"), match("q1"), table],
         "calls": calls,
     }
     return write_run(path, questions, **{**given, **more})

@@ -10,7 +10,21 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from properties import scaled
-from run_files import CONFIG, answer, ballot, index, match, plan, small_run, small_truth, usage, write_run, write_truth
+from run_files import (
+    CONFIG,
+    FACTS,
+    answer,
+    ballot,
+    index,
+    item,
+    match,
+    plan,
+    small_run,
+    small_truth,
+    usage,
+    write_run,
+    write_truth,
+)
 
 from kohaku_ray.errors import DataError
 from kohaku_ray.reporting import report as report_module
@@ -111,9 +125,9 @@ def test_the_same_run_gives_the_same_bytes(small, page, tmp_path):
 
 def test_the_head_says_what_ran(page):
     text = plain(page)
-    for fact in ("Run run", "kohaku", "extractive (extractive)", "3, plan and evidence shared", "12.5", "ray 2.60.0"):
+    for fact in ("Run run", "kohaku", "extractive (extractive)", "3, evidence shared", "12.5", "ray 2.60.0"):
         assert fact in text
-    assert "Answered by the extractive backend: no language model, but a floor" in text
+    assert "Answered by the extractive backend: no language model, but a baseline" in text
     assert "answer 13 0 0" in text
     assert "plan 0 1 0" in text
     assert "7,200 in prompts, 560 generated" in text
@@ -131,7 +145,7 @@ def test_each_plot_has_axes(page):
     assert page.count('<svg role="img"') == 4
     for label in ("mean over questions (0 to 1)", "members that gave the written answer (of 3)"):
         assert f">{label}</text>" in page
-    for label in ("tokens per member answer (log scale)", "last attempt (matches searched for each query)"):
+    for label in ("tokens per member answer (log scale)", "last attempt, from 0"):
         assert f">{label}</text>" in page
 
 
@@ -139,18 +153,15 @@ def test_a_question_shows_how_its_answer_came_about(page):
     text = question(page, "q1")
     assert "How many MW did the hall draw? 41 MW · truth 41 MW" in text
     assert "q1 right 3 of 3 members" in text
-    assert "wattbot 1 1.00 1 1.000" in text
+    assert "wattbot 1.000 value 1.00 references 1.00 abstention 1.00" in text
     assert "p. 4" in text
     assert "41 · weight 3, members 0, 1, 2, wins" in text
-    assert "0 41 MW right a2024 1000 0 400 1,200 80 It is 41. Member 0 read it." in text
-    assert "hall load MW" in text
+    assert "0 41 MW right a2024 1000 0 context tokens 400 1,200 80 It is 41. Member 0 read it." in text
+    assert "Plan: 2 items 0 How many MW did the hall draw? 1 hall load MW" in text
     assert "0 Report › Load › paragraph 0 › sentence 1 cited in the truth" in text
-    assert (
-        "a2024:sec0:p0:s1 · page 4 · sentence · vectors · score 0.900 · found by 3 queries · summed similarity 1.750"
-        in text
-    )
+    assert "a2024:sec0:p0:s1 page 4 sentence dense score 0.9 frequency 3 similarity 1.75 n tokens 9" in text
     assert "1 Report › Load › paragraph 1 b2025:sec0:p1" in text
-    assert "paragraph · BM25 · score 0.900 · 9 tokens" in text
+    assert "paragraph lexical score 0.9 n tokens 9" in text
 
 
 def test_the_match_is_marked_in_its_paragraph(page):
@@ -171,14 +182,14 @@ def test_votes_that_split_and_members_that_fail_are_told(page):
     blank = question(page, "q4")
     assert "q4 blank, as the truth 3 of 3 members" in blank
     assert "Error: no JSON Reply: eh" in blank
-    assert "None was kept" in blank
-    assert "q3 right, other references" in question(page, "q3")
+    assert "None was noted" in blank
+    assert "q3 right in part: reference mismatch" in question(page, "q3")
 
 
 def test_filters_select_by_outcome(page):
     labels = dict(re.findall(r'<label for="show-(\w+)">[^<]*<span>(\d+)</span>', page))
-    assert labels == {"all": "4", "right": "3", "wrong": "1", "blank": "1", "refs": "1", "split": "1", "error": "1"}
-    for name in ("right", "wrong", "blank", "refs", "split", "error"):
+    assert labels == {"all": "4", "right": "3", "wrong": "1", "blank": "1", "part": "1", "split": "1", "error": "1"}
+    for name in ("right", "wrong", "blank", "part", "split", "error"):
         cards = re.findall(r'<details class="q card [^"]*"', page)
         assert sum(f"is-{name}" in card for card in cards) == int(labels[name])
         assert f"#show-{name}:checked ~ .q:not(.is-{name})" in page
@@ -225,16 +236,24 @@ def test_without_the_index_matches_stand_alone(tmp_path):
 def hostile_run(path, text, url="javascript:alert(1)"):
     given = [
         answer(text, member, text, (text,), answer=text, explanation=text, reply=text, error=text)
+        | {"measures": {text: 1.5}, "details": text}
         for member in range(2)
     ]
-    config = CONFIG.replace("system: kohaku", "system: '<img src=x onerror=alert(1)>'")
+    facts = FACTS | {
+        "system": "<img src=x onerror=alert(1)>",
+        "models": {text: [text]},
+        "lead": text,
+        "baselines": [text],
+    }
     return write_run(
         path,
         [(ballot(text, text, given) | {"asked_unit": text, "answer_unit": text}, given)],
-        evidence=[match(text, text=text, node_id=f"{text}:sec0:p0", doc_id=text, kind=text)],
-        plans=[plan(text, text, error=text)],
+        trace=[
+            item(text, text, text=text, error=text, doc_id=text, note=text),
+            match(text, text=text, node_id=f"{text}:sec0:p0", doc_id=text, kind=text, note=text, scores={text: 1.0}),
+        ],
         calls=[usage(text, 0)],
-        config=config,
+        facts=facts,
         urls={text: url},
     )
 
@@ -270,7 +289,7 @@ def test_no_text_opens_a_tag(tmp_path, text):
 
 def test_hostile_documents_are_escaped_in_the_index_too(tmp_path):
     text = f"{BAD} stands first. The hall drew 41 MW in May."
-    run = small_run(tmp_path / "run", evidence=[match("q1", text=text, node_id="a2024:sec0:p0", kind="paragraph")])
+    run = small_run(tmp_path / "run", trace=[match("q1", text=text, node_id="a2024:sec0:p0", kind="paragraph")])
     index(run / "index", "a2024", title=BAD, text=text)
     page = page_of(run)
     check_harmless(page)
@@ -287,21 +306,21 @@ def test_a_text_of_100_kb_is_cut_with_a_note(tmp_path):
 
 def test_evidence_is_limited_and_shared_by_a_questions_lists(tmp_path):
     rows = [match("q1", rank, attempt=attempt) for attempt in (0, 2) for rank in range(30)]
-    text = plain(page_of(small_run(tmp_path / "run", evidence=rows)))
-    assert "Attempt 0: the first 10 of 30 matches" in text
-    assert "Attempt 2: the first 10 of 30 matches" in text
-    assert "at most 2,000 questions, 20 pieces of evidence a question" in text
+    text = plain(page_of(small_run(tmp_path / "run", trace=rows)))
+    assert "Evidence: the first 10 of 30 items" in text
+    assert "Evidence, attempt 2: the first 10 of 30 items" in text
+    assert "at most 2,000 questions, 20 items per step of a question" in text
 
 
 def test_300_questions_of_9_members_stay_under_the_limit(tmp_path):
     text = "The hall drew 41 MW & more in May, “as metered”. " * 40
-    questions, evidence = [], []
+    questions, trace = [], []
     for number in range(300):
         key = f"q{number}"
         given = [answer(key, member, "41", answer=text[:300], explanation=text[:600]) for member in range(9)]
         questions.append((ballot(key, text[:200], given), given))
-        evidence += [match(key, rank, text=text) for rank in range(32)]
-    path = write_report(str(write_run(tmp_path / "run", questions, evidence=evidence)), None)
+        trace += [match(key, rank, text=text) for rank in range(32)]
+    path = write_report(str(write_run(tmp_path / "run", questions, trace=trace)), None)
     assert 5_000_000 < os.path.getsize(path) < MAX_BYTES
 
 
@@ -310,31 +329,34 @@ def test_a_page_that_would_be_too_large_shows_less(tmp_path, monkeypatch):
     monkeypatch.setattr(report_module, "LIMITS", limits)
     monkeypatch.setattr(report_module, "MAX_BYTES", 75_000)
     rows = [match("q1", rank, text="word " * 5000) for rank in range(9)]
-    page = page_of(small_run(tmp_path / "run", evidence=rows), small_truth(tmp_path / "truth.csv"))
+    page = page_of(small_run(tmp_path / "run", trace=rows), small_truth(tmp_path / "truth.csv"))
     assert len(page) < 75_000
     text = plain(page)
     assert "The first 2 of 4 questions" in text
-    assert "Attempt 0: the first 1 of 9 matches" in text
+    assert "Evidence: the first 1 of 9 items" in text
     assert "value selection 1 q2" in text
     assert "reference mismatch 1 and 1 more" in text
     assert "Answer agreement: 3 of 4 questions unanimous" in page
 
 
 def test_each_member_may_plan_for_itself(tmp_path):
-    plans = [plan("q1", "one", member=0), plan("q1", "two", member=1, error="bad plan")]
+    plans = [*plan("q1", "one", member=0), *plan("q1", "two", member=1, error="bad plan")]
     rows = [match("q1", member=member) for member in (0, 1)]
-    config = (
-        CONFIG.replace("scope: answer", "scope: question")
-        .replace("model: extractive", "model: big")
-        .replace("planner_model: null", "planner_model: small")
+    models = {"answer": ["big (vllm)"], "plan": ["small (openai)"]}
+    page = page_of(
+        small_run(
+            tmp_path / "run",
+            trace=[*plans, *rows],
+            config=CONFIG.replace("scope: answer", "scope: question"),
+            facts=FACTS | {"models": models, "baselines": []},
+        )
     )
-    page = page_of(small_run(tmp_path / "run", plans=plans, evidence=rows, config=config))
     text = plain(page)
-    assert "3, each plans for itself" in text
-    assert "big (None), planner small" in text
-    assert "floor" not in text
-    assert "Member 1 two Error: bad plan" in text
-    assert "Member 1, attempt 0: 1 match" in text
+    assert "3, each prepares for itself" in text
+    assert "big (vllm); plan small (openai)" in text
+    assert "baseline" not in text
+    assert "Plan, member 1: 1 item with an error Error: bad plan 0 two" in text
+    assert "Evidence, member 1: 1 item" in text
 
 
 def test_groups_of_the_published_vote_are_told_apart_by_spelling(tmp_path):
@@ -362,7 +384,7 @@ def test_a_run_under_way_says_so(tmp_path):
     assert "The run's status is running" in plain(page).replace("\u2019", "'")
 
 
-@pytest.mark.parametrize("name", ["answers", "votes", "plans", "evidence", "usage"])
+@pytest.mark.parametrize("name", ["answers", "votes", "trace", "usage"])
 def test_a_missing_table_is_named(tmp_path, name):
     run = small_run(tmp_path / "run")
     (run / f"{name}.parquet").unlink()
