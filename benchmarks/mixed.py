@@ -23,7 +23,7 @@ from kohaku_ray.ensemble.vote import VoteRule
 from kohaku_ray.evaluation.metrics import find_metric
 from kohaku_ray.evaluation.paired import paired_bootstrap, paired_differences, paired_permutation
 from kohaku_ray.evaluation.statistics import holm
-from kohaku_ray.runs.sweep_results import ballots_of, marks_of
+from kohaku_ray.runs.sweep_study import ballots_of, marks_of
 from kohaku_ray.submissions import read_submission
 from kohaku_ray.values import is_blank
 

@@ -27,7 +27,7 @@ from kohaku_ray.ensemble.study import MOST_SUBSAMPLES, Marks, Parts, expected_sc
 from kohaku_ray.ensemble.subsamples import subsamples
 from kohaku_ray.ensemble.vote import Ballot, Verdict, VoteRule, vote
 from kohaku_ray.evaluation.metrics import find_metric
-from kohaku_ray.runs.sweep_results import ballots_of, marks_of
+from kohaku_ray.runs.sweep_study import ballots_of, marks_of
 from kohaku_ray.submissions import read_submission
 
 STRATEGIES = ("answer_priority", "independent", "ref_priority", "union", "intersection", "majority", "first_non_blank")

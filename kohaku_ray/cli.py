@@ -303,8 +303,10 @@ def _map(arguments: argparse.Namespace) -> int:
 
 
 def _bench(arguments: argparse.Namespace) -> int:
-    from kohaku_ray.engine.jobs.bench import Grid, run_bench
-    from kohaku_ray.reporting.throughput import FILES, describe
+    from kohaku_ray.engine.jobs.bench import run_bench
+    from kohaku_ray.engine.jobs.bench_grid import Grid
+    from kohaku_ray.reporting.throughput import describe
+    from kohaku_ray.reporting.throughput_page import FILES
 
     names = ("replicas", "members", "concurrency", "questions", "context_tokens", "output_tokens")
     grid = Grid(**{name: getattr(arguments, name) for name in names})

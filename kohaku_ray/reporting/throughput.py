@@ -5,19 +5,9 @@ from __future__ import annotations
 import csv
 import io
 import json
-import os
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
-from itertools import cycle
 from typing import Any
-
-from markupsafe import Markup
-
-from kohaku_ray.errors import DataError
-from kohaku_ray.files import publish
-from kohaku_ray.reporting.charts import Chart
-from kohaku_ray.reporting.page import page_environment
-from kohaku_ray.reporting.plots import PALETTE, drawing, grouped_bars, legend_name, new_figure, svg_text
 
 COLUMNS = (
     *("replicas", "members", "in flight", "questions/s", "generated/s", "prompt/s", "cached", "bound"),
@@ -36,11 +26,7 @@ LEGEND = (
 )
 """What the heads mean."""
 
-FILES = ("throughput.html", "throughput.json", "throughput.csv")
-"""What is written, the page first."""
 
-PLAIN_COLOUR = "#999999"
-PLAIN_STYLES = ("--", ":", "-.")
 _NONE = "-"
 
 
@@ -83,7 +69,7 @@ class Measurement:
 
 
 @dataclass(frozen=True, slots=True)
-class Cell:
+class BenchCell:
     """One combination of what is swept.
 
     Attributes:
@@ -130,7 +116,7 @@ class Throughput:
 
     facts: Mapping[str, str | int]
     plain: Sequence[Plain] = ()
-    cells: Sequence[Cell] = ()
+    cells: Sequence[BenchCell] = ()
 
     @property
     def n_failed(self) -> int:
@@ -138,7 +124,7 @@ class Throughput:
         missing = [cell for cell in self.cells if cell.measured is None and not cell.is_skipped]
         return len(missing) + sum(one.measured is None for one in self.plain)
 
-    def cost_ratio(self, cell: Cell) -> float | None:
+    def cost_ratio(self, cell: BenchCell) -> float | None:
         """Time of a cell's members over that of one, at the same replicas and concurrency."""
         return _over(self._rate(cell.replicas, 1, cell.concurrency), cell.measured)
 
@@ -146,12 +132,12 @@ class Throughput:
         """The same of plain sampling."""
         return _over(self._plain_rate(1), plain.measured)
 
-    def scaling(self, cell: Cell) -> float | None:
+    def scaling(self, cell: BenchCell) -> float | None:
         """Questions a second over replicas times those of one replica."""
         one = self._rate(1, cell.members, cell.concurrency)
         return None if one is None or cell.measured is None else cell.measured.questions_per_s / (cell.replicas * one)
 
-    def of_plain(self, cell: Cell) -> float | None:
+    def of_plain(self, cell: BenchCell) -> float | None:
         """Questions a second over replicas times those of plain sampling of as many."""
         limit = self._plain_rate(cell.members)
         if limit is None or cell.measured is None:
@@ -212,9 +198,9 @@ def absences(bench: Throughput) -> list[str]:
             lines[f"plain, n = {plain.members}: not measured: {plain.reason}"] = None
     for cell in bench.cells:
         if cell.is_skipped:
-            lines[f"{_replicas(cell.replicas)}: skipped: {cell.reason}"] = None
+            lines[f"{replicas_text(cell.replicas)}: skipped: {cell.reason}"] = None
         elif cell.measured is None:
-            where = f"{_replicas(cell.replicas)}, members {cell.members}, {cell.concurrency} in flight"
+            where = f"{replicas_text(cell.replicas)}, members {cell.members}, {cell.concurrency} in flight"
             lines[f"{where}: failed: {cell.reason}"] = None
     return list(lines)
 
@@ -254,163 +240,6 @@ def as_csv(bench: Throughput) -> str:
     writer.writeheader()
     writer.writerows(records(bench))
     return buffer.getvalue()
-
-
-def page(bench: Throughput) -> str:
-    """Render the page: one HTML file that needs nothing beside it and runs no script."""
-    environment = page_environment()
-    return environment.get_template("throughput.html.j2").render(
-        facts=bench.facts,
-        columns=COLUMNS,
-        rows=table(bench),
-        absences=absences(bench),
-        legend=LEGEND,
-        charts=charts(bench),
-        filters=(),  # of the run's page, whose style sheet this one shares
-    )
-
-
-def write_throughput(bench: Throughput, directory: str) -> list[str]:
-    """Write page, JSON and CSV, each in one step; returns their paths.
-
-    Raises:
-        DataError: A file cannot be written.
-    """
-    try:
-        os.makedirs(directory, exist_ok=True)
-    except OSError as error:
-        raise DataError(f"{directory}: cannot be made ({error.strerror}): choose another output") from error
-    paths = [os.path.join(directory, name) for name in FILES]
-    for path, text in zip(paths, (page(bench), as_json(bench), as_csv(bench)), strict=True):
-        publish(path, text.encode())
-    return paths
-
-
-@dataclass(frozen=True, slots=True)
-class Line:
-    """Points of a plot that belong together.
-
-    Attributes:
-        name: As the legend calls them.
-        points: Of x and y.
-        is_limit: Drawn broken and grey.
-    """
-
-    name: str
-    points: Sequence[tuple[float, float]]
-    is_limit: bool = False
-
-
-def charts(bench: Throughput) -> list[Chart]:
-    """Draw a benchmark, as far as there is something to draw."""
-    drawn = (_rates(bench), _costs(bench), _caching(bench), _cpu(bench))
-    return [chart for chart in drawn if chart is not None]
-
-
-def _rates(bench: Throughput) -> Chart | None:
-    def rate(measured: Measurement) -> float:
-        return measured.completion_tokens / measured.wall_s
-
-    counts = sorted({cell.replicas for cell in bench.cells if cell.measured})
-    lines = _lines(
-        bench,
-        lambda cell: (f"m = {cell.members}, {cell.concurrency} in flight", cell.replicas),
-        lambda _, measured: rate(measured),
-    )
-    for plain in bench.plain:
-        if plain.measured is not None:
-            points = [(n, n * rate(plain.measured)) for n in counts]
-            lines.append(Line(f"plain, n = {plain.members}", points, is_limit=True))
-    note = "Broken lines: plain LLM.generate on one replica's resources, times the replicas."
-    return _chart("Generated tokens a second", note, lines, "replicas", "generated tokens a second")
-
-
-def _costs(bench: Throughput) -> Chart | None:
-    lines = _lines(bench, _by_members, lambda cell, _: bench.cost_ratio(cell))
-    costs = [(plain.members, bench.plain_cost_ratio(plain)) for plain in bench.plain]
-    lines.append(Line("plain sampling", [(m, cost) for m, cost in costs if cost is not None], is_limit=True))
-    note = "Time of m members over that of one. Without shared prefixes it would be m where prefill is all there is."
-    return _chart("What an ensemble costs", note, lines, "members", "time over that of one member")
-
-
-def _cpu(bench: Throughput) -> Chart | None:
-    lines = _lines(bench, _by_members, lambda _, measured: measured.cpu_ms)
-    spent = [(plain.members, plain.measured.cpu_ms) for plain in bench.plain if plain.measured is not None]
-    lines.append(Line("plain", [(m, cpu_ms) for m, cpu_ms in spent if cpu_ms is not None], is_limit=True))
-    note = "Driver and replica without the engine's own process; plain: the process that calls generate."
-    return _chart("CPU time outside the engine", note, lines, "members", "CPU milliseconds a call")
-
-
-def _caching(bench: Throughput) -> Chart | None:
-    shares: dict[int, list[float]] = {}
-    for cell in bench.cells:
-        if cell.measured is not None and cell.measured.cached_share is not None:
-            shares.setdefault(cell.members, []).append(cell.measured.cached_share)
-    if not shares:
-        return None
-    members = sorted(shares)
-    series = {
-        "least of all cells": [min(shares[m]) for m in members],
-        "bound (m - 1) / m": [cached_bound(m) for m in members],
-    }
-    svg = grouped_bars(
-        [f"{m}" for m in members],
-        series,
-        x_label="members",
-        y_label="share of prompt tokens",
-        label=f"Prompt tokens from the prefix cache, by members: {_said(series['least of all cells'], members)}",
-    )
-    note = "The first member of a question fills the cache for the others."
-    return Chart("Prompt tokens from the prefix cache", note, Markup(svg))  # noqa: S704 - drawn here
-
-
-def _lines(
-    bench: Throughput,
-    place: Callable[[Cell], tuple[str, float]],
-    value: Callable[[Cell, Measurement], float | None],
-) -> list[Line]:
-    """Collect the measured cells' values into lines by name, in the order of the sweep."""
-    points: dict[str, list[tuple[float, float]]] = {}
-    for cell in bench.cells:
-        y = value(cell, cell.measured) if cell.measured is not None else None
-        if y is not None:
-            name, x = place(cell)
-            points.setdefault(name, []).append((x, y))
-    return [Line(name, sorted(of_name)) for name, of_name in points.items()]
-
-
-def _by_members(cell: Cell) -> tuple[str, float]:
-    return f"{_replicas(cell.replicas)}, {cell.concurrency} in flight", cell.members
-
-
-def _chart(title: str, note: str, lines: Iterable[Line], x_label: str, y_label: str) -> Chart | None:
-    """Draw lines; None where the only ones are limits, or there are none."""
-    drawn = [line for line in lines if line.points]
-    if all(line.is_limit for line in drawn):
-        return None
-    label = f"{title}. " + "; ".join(
-        f"{line.name}: {_said([y for _, y in line.points], [x for x, _ in line.points])}" for line in drawn
-    )
-    with drawing():
-        figure, axes = new_figure()
-        colours, styles = cycle(PALETTE), cycle(PLAIN_STYLES)
-        for line in drawn:
-            xs, ys = zip(*line.points, strict=True)
-            look = (next(styles), PLAIN_COLOUR) if line.is_limit else ("-", next(colours))
-            axes.plot(xs, ys, look[0], marker="o", markersize=4, color=look[1], label=legend_name(line.name))
-        axes.set_xticks(sorted({x for line in drawn for x, _ in line.points}))
-        axes.xaxis.set_major_formatter(lambda number, _: f"{number:g}")
-        axes.set_ylim(bottom=0)
-        axes.set_xlabel(x_label)
-        axes.set_ylabel(y_label)
-        axes.yaxis.grid(True, alpha=0.25)
-        figure.legend(loc="outside upper center", ncols=2, handlelength=1.6, columnspacing=1.2, fontsize=8)
-        svg = svg_text(figure, label)
-    return Chart(title, note, Markup(svg))  # noqa: S704 - drawn by our plots, which escape every name
-
-
-def _said(values: Sequence[float], at: Sequence[float]) -> str:
-    return ", ".join(f"{value:.3g} at {x:g}" for x, value in zip(at, values, strict=True))
 
 
 def _over(rate: float | None, measured: Measurement | None) -> float | None:
@@ -476,5 +305,6 @@ def _record(
     }
 
 
-def _replicas(n: int) -> str:
+def replicas_text(n: int) -> str:
+    """Count replicas in words."""
     return f"{n} replica" if n == 1 else f"{n} replicas"

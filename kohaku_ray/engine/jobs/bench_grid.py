@@ -1,0 +1,79 @@
+"""What a benchmark measures: its cells, and the texts that are asked."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from itertools import product
+from pathlib import Path
+
+import numpy as np
+
+from kohaku_ray import sample
+from kohaku_ray.config.schema import VllmConfig
+from kohaku_ray.index.tokens import token_counter
+from kohaku_ray.reporting.throughput import BenchCell
+
+Messages = tuple[tuple[str, str], ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Grid:
+    """What is measured.
+
+    Attributes:
+        replicas: Numbers of replicas.
+        members: Numbers of members.
+        concurrency: Numbers of questions in flight, a replica.
+        questions: Questions of a cell, a replica: as many for each, however many there are.
+        context_tokens: Tokens of a question's context, by the model's tokenizer.
+        output_tokens: Tokens that every call generates.
+    """
+
+    replicas: Sequence[int] = (1, 2)
+    members: Sequence[int] = (1, 9)
+    concurrency: Sequence[int] = (8, 32)
+    questions: int = 16
+    context_tokens: int = 2000
+    output_tokens: int = 128
+
+    def cells(self) -> Iterator[tuple[int, BenchCell]]:
+        """Give every combination and its number, from 1."""
+        for number, (n, m, c) in enumerate(product(self.replicas, self.members, self.concurrency), start=1):
+            yield number, BenchCell(n, m, c)
+
+
+class Texts:
+    """Prompts made of the sample collection's words: the same for the same number, and alike for no two."""
+
+    def __init__(self, deployment: VllmConfig, context_tokens: int) -> None:
+        """Read the words and count each by the model's tokenizer.
+
+        Raises:
+            ConfigError: There is no such model, or it has no tokenizer.
+        """
+        self._count = token_counter(deployment.tokenizer, deployment.revision)
+        self._n_tokens = context_tokens
+        self._words = np.array(_words())
+        self._costs = self._count([f" {word}" for word in self._words])
+        self._short = np.flatnonzero(self._costs == 1)
+
+    def messages(self, cell: int, question: int) -> Messages:
+        """Write a question's prompt; it differs from every other from its first words on, so no prefix is shared."""
+        rng = np.random.default_rng([cell, question])
+        return (("system", f"{cell}.{question} Answer from the text."), ("user", self._context(rng)))
+
+    def _context(self, rng: np.random.Generator) -> str:
+        """Draw words until there are as many tokens as asked, but for what a tokenizer makes of the first word."""
+        drawn = rng.integers(len(self._words), size=self._n_tokens)
+        n_kept = int(np.searchsorted(np.cumsum(self._costs[drawn]), self._n_tokens, side="right"))
+        rest = self._n_tokens - int(self._costs[drawn[:n_kept]].sum())
+        fill = rng.choice(self._short, rest) if len(self._short) else drawn[:0]
+        return " ".join(self._words[np.concatenate([drawn[:n_kept], fill])])
+
+
+def _words() -> list[str]:
+    """List the words of the sample collection's plain texts."""
+    files = sorted(path for path in Path(sample.path("documents")).iterdir() if path.suffix in {".md", ".txt"})
+    return sorted({word for file in files for word in re.findall(r"[a-z]{3,}", file.read_text(encoding="utf-8"))})

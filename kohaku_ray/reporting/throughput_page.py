@@ -1,0 +1,44 @@
+"""A benchmark's page, and the files written with it."""
+
+from __future__ import annotations
+
+import os
+
+from kohaku_ray.errors import DataError
+from kohaku_ray.files import publish
+from kohaku_ray.reporting.page import page_environment
+from kohaku_ray.reporting.throughput import COLUMNS, LEGEND, Throughput, absences, as_csv, as_json, table
+from kohaku_ray.reporting.throughput_charts import charts
+
+FILES = ("throughput.html", "throughput.json", "throughput.csv")
+"""What is written, the page first."""
+
+
+def page(bench: Throughput) -> str:
+    """Render the page: one HTML file that needs nothing beside it and runs no script."""
+    environment = page_environment()
+    return environment.get_template("throughput.html.j2").render(
+        facts=bench.facts,
+        columns=COLUMNS,
+        rows=table(bench),
+        absences=absences(bench),
+        legend=LEGEND,
+        charts=charts(bench),
+        filters=(),  # of the run's page, whose style sheet this one shares
+    )
+
+
+def write_throughput(bench: Throughput, directory: str) -> list[str]:
+    """Write page, JSON and CSV, each in one step; returns their paths.
+
+    Raises:
+        DataError: A file cannot be written.
+    """
+    try:
+        os.makedirs(directory, exist_ok=True)
+    except OSError as error:
+        raise DataError(f"{directory}: cannot be made ({error.strerror}): choose another output") from error
+    paths = [os.path.join(directory, name) for name in FILES]
+    for path, text in zip(paths, (page(bench), as_json(bench), as_csv(bench)), strict=True):
+        publish(path, text.encode())
+    return paths
