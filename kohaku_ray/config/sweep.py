@@ -23,15 +23,12 @@ from kohaku_ray.config.load import (
     parse_file,
     put,
     read_values,
-    system_of,
-    unknown_keys,
     validated,
 )
 from kohaku_ray.config.plain import leaves, misread, shown, value_at
 from kohaku_ray.config.schema import Config
 from kohaku_ray.errors import ConfigError, ConflictError, did_you_mean
 from kohaku_ray.settings import PositiveInt, Section
-from kohaku_ray.systems.registry import DEFAULT_SYSTEM
 
 SWEEPS = PRESETS / "sweeps"
 """Where the sweeps that come with the package lie."""
@@ -371,20 +368,23 @@ def _explained(entry: Any) -> str:
 
 
 def _check_table(loaded: LoadedSweep, table: TableConfig) -> None:
-    """Check every key and every value by itself: what does not go together is a matter of single cells."""
+    """Check every choice of every axis by itself: what does not go together is a matter of single cells."""
     where = f"{loaded.where}: table {table.name}"
-    groups: list[Mapping[str, Any]] = [table.set, *table.cells]
-    groups += [keys for name, values in table.axes.items() for _, keys in _choices(name, values)]
-    for group in groups:
-        # A label may choose a system and set its keys: each is checked under the system that it is meant for.
-        chosen = {"system": group.get("system", table.set.get("system", loaded.base.get("system", DEFAULT_SYSTEM)))}
-        for key, value in group.items():
-            _check_single(loaded, table, key, value, chosen, where)
+    choices: list[Mapping[str, Any]] = list(table.cells)
+    choices += [keys for name, values in table.axes.items() for _, keys in _choices(name, values)]
+    for keys in choices:
+        for key in (*table.set, *keys):
+            _check_key(table, key, where)
+        values = deepcopy(loaded.base)
+        for key, value in {**table.set, **keys}.items():
+            put(values, key, deepcopy(value), where=where)
+        try:
+            build_config(values, where=where)
+        except ConflictError:
+            continue  # other keys of the cell may settle it
 
 
-def _check_single(
-    loaded: LoadedSweep, table: TableConfig, key: str, value: Any, chosen: Mapping[str, Any], where: str
-) -> None:
+def _check_key(table: TableConfig, key: str, where: str) -> None:
     if key == "seed":
         raise ConfigError(f"{where}: seed is no axis: every cell is run with each of the sweep's seeds")
     if key in DECIDE_NOTHING or key.split(".")[0] in DECIDE_NOTHING:
@@ -394,13 +394,3 @@ def _check_single(
             f"{where}: {key} is an axis of a study of recorded members, which can vary {MEMBERS} and {VOTE}* "
             "alone: leave pool out, and its cells are run"
         )
-    alone: Values = {}
-    put(alone, key, value, where=where)
-    if unknown := unknown_keys(alone, system_of(expand(chosen))):
-        raise ConfigError(f"{where}: " + "; ".join(unknown))
-    values_with = {**deepcopy(loaded.base), **chosen}
-    put(values_with, key, deepcopy(value), where=where)
-    try:
-        build_config(values_with, where=where)
-    except ConflictError:
-        return  # other keys of the cell may settle it

@@ -1,0 +1,188 @@
+"""What the environment gives to a configuration is used and never written."""
+
+from __future__ import annotations
+
+import copy
+import pickle
+from pathlib import Path
+
+import pytest
+import yaml
+
+from kohaku_ray.cli import main
+from kohaku_ray.config import as_yaml, build_config, load_config
+from kohaku_ray.config.environment import expand
+from kohaku_ray.config.sweep import load_sweep
+from kohaku_ray.errors import ConfigError
+from kohaku_ray.runs.directory import RunDirectory
+from kohaku_ray.runs.sources import resolve_paths
+
+SECRET = "tok'\"\\é-hunter2"
+"""Quotes and a backslash: `repr` and YAML write them otherwise."""
+
+
+@pytest.fixture(autouse=True)
+def _secret(monkeypatch):
+    monkeypatch.setenv("SECRET", SECRET)
+    monkeypatch.setenv("TINY", "zq")
+    monkeypatch.delenv("NOT_THERE", raising=False)
+
+
+def deployment(**values):
+    return {"deployments": {"api": {"kind": "openai", "base_url": "http://h/v1", "model": "m", **values}}}
+
+
+def leaks(text: str, secret: str = SECRET) -> bool:
+    return secret in text or repr(secret)[1:-1] in text or "hunter2" in text
+
+
+PLACES = {
+    "a text": (deployment(base_url="${SECRET}"), "base_url: ${SECRET}"),
+    "part of a text": (deployment(base_url="http://u:${SECRET}@h/v1"), "base_url: http://u:${SECRET}@h/v1"),
+    "two in one text": (deployment(base_url="${SECRET}:${TINY}"), "base_url: ${SECRET}:${TINY}"),
+    "the same twice": (deployment(base_url="${SECRET}${SECRET}"), "base_url: ${SECRET}${SECRET}"),
+    "one with a default": (deployment(base_url="${SECRET:-open}"), "base_url: ${SECRET:-open}"),
+    "beside one that is not there": (deployment(base_url="${NOT_THERE:-http}://${SECRET}"), "http://${SECRET}"),
+    "a section of free form": (
+        deployment(extra_body={"auth": {"keys": ["a", {"deep": ["${SECRET}"]}]}}),
+        "- ${SECRET}",
+    ),
+    "a list": ({"documents": {"paths": ["docs", "/d/${SECRET}"]}}, "- /d/${SECRET}"),
+    "a path": ({"run": "/runs/${SECRET}/x"}, "run: /runs/${SECRET}/x"),
+    "a relative path": ({"index": {"path": "idx/${SECRET}"}}, "/idx/${SECRET}"),
+    "a path of the home directory": ({"ledger": {"path": "~/${SECRET}"}}, "path: ~/${SECRET}"),
+    "a path with dots": ({"questions": {"path": "./a/../${SECRET}.csv"}}, "/./a/../${SECRET}.csv"),
+    "a model's directory": ({"index": {"encoder": {"model": "./${SECRET}"}}}, "/./${SECRET}"),
+    "a tokenizer": (deployment(tokenizer="./${SECRET}"), "tokenizer: /"),
+    "the system's section": ({"kohaku": {"cross_encoder": "${X}"}}, "cross_encoder: ${X}"),
+}
+
+
+@pytest.mark.parametrize("where", PLACES)
+def test_references_are_written_where_their_values_were(where, monkeypatch, tmp_path):
+    values, written = PLACES[where]
+    monkeypatch.setenv("X", "ranker")
+    monkeypatch.chdir(tmp_path)
+    if "kohaku" in values:
+        values = {**values, "deployments": {"ranker": {"kind": "cross_encoder", "model": "m"}}}
+    config = build_config(values, "here")
+    resolved = resolve_paths(config)
+    copies = [resolved, resolved.model_copy(), pickle.loads(pickle.dumps(resolved)), copy.deepcopy(resolved)]
+    texts = [as_yaml(one) for one in copies]
+    assert len(set(texts)) == 1
+    assert written in texts[0]
+    assert not leaks(texts[0])
+    assert not leaks(as_yaml(config))
+    monkeypatch.chdir("/")
+    again = resolve_paths(build_config(yaml.safe_load(texts[0]), "there"))
+    assert again.model_dump() == resolved.model_dump(), "what is written is the same configuration from anywhere"
+
+
+def test_a_run_directory_holds_the_reference(tmp_path, monkeypatch):
+    config = build_config({**deployment(extra_body={"key": "${SECRET}"}), "run": f"{tmp_path}/run"}, "here")
+    directory = RunDirectory(config.run)
+    directory.check_writable()
+    directory.begin(resolve_paths(config))
+    assert not leaks("".join(file.read_text() for file in Path(config.run).iterdir()))
+    assert load_config(f"{config.run}/config.yaml").deployments["api"].extra_body == {"key": SECRET}
+    monkeypatch.delenv("SECRET")
+    with pytest.raises(ConfigError, match="the environment has no SECRET"):
+        load_config(f"{config.run}/config.yaml")
+
+
+def test_validate_prints_the_reference(capsys, tmp_path):
+    flags = ["deployments.api={kind: openai, base_url: 'http://h/v1', model: m, extra_body: {k: '${SECRET}'}}"]
+    flags += [f"index.path={tmp_path}/index"]
+    assert main(["validate", "demo", *(part for flag in flags for part in ("--set", flag))]) == 0
+    out = capsys.readouterr()
+    assert "k: ${SECRET}" in out.out
+    assert not leaks(out.out + out.err)
+
+
+def test_cells_of_a_sweep_hold_the_reference(tmp_path):
+    sweep = {
+        "set": {"deployments": deployment(extra_body={"k": "${SECRET}"})["deployments"]},
+        "axes": {"depth": {"${SECRET}": {"kohaku.top_k": 8, "deployments.api.identity": "${SECRET}"}}},
+    }
+    (tmp_path / "s.yaml").write_text(yaml.safe_dump(sweep))
+    loaded = load_sweep(str(tmp_path / "s.yaml"))
+    [table] = loaded.sweep.tables
+    [setting] = table.settings()
+    config = loaded.config(table, setting, 3)
+    assert config.deployments["api"].identity == SECRET
+    text = as_yaml(resolve_paths(config).model_copy(update={"run": f"{tmp_path}/run"}))
+    assert "identity: ${SECRET}" in text
+    assert f"run: {tmp_path}/run" in text
+    assert not leaks(text + str(setting.at) + str(table.labels()))
+
+
+def test_a_value_that_was_replaced_is_written_and_not_the_reference():
+    config = build_config({"run": "/a/${SECRET}", "seed": "${NOT_THERE:-3}"}, "here")
+    assert "run: /elsewhere\n" in as_yaml(config.model_copy(update={"run": "/elsewhere"}))
+    assert "run: /a/${SECRET}/again\n" in as_yaml(config.model_copy(update={"run": f"/a/{SECRET}/again"}))
+    shorter = config.documents.model_copy(update={"paths": ()})
+    assert "paths: []" in as_yaml(config.model_copy(update={"documents": shorter}))
+
+
+@pytest.mark.parametrize(("key", "value"), [("seed", "70071"), ("kohaku.alpha", "0.707"), ("ledger.flush_s", "7.70")])
+def test_a_number_from_the_environment_stays_a_reference(monkeypatch, key, value):
+    monkeypatch.setenv("NUMBER", value)
+    config = load_config(None, [f"{key}=${{NUMBER}}"])
+    assert f"{key.split('.')[-1]}: ${{NUMBER}}" in as_yaml(config)
+    assert build_config(yaml.safe_load(as_yaml(config)), "printed").model_dump() == config.model_dump()
+    section = "kohaku" if key.startswith("kohaku") else key.split(".")[0]
+    assert value not in yaml.safe_dump(yaml.safe_load(as_yaml(config))[section])
+
+
+def test_a_value_with_references_in_it_is_taken_as_it_is(monkeypatch):
+    monkeypatch.setenv("ODD", "${SECRET}/${NOT_THERE}")
+    config = load_config(None, ["run=/r/${ODD}"])
+    assert config.run == "/r/${SECRET}/${NOT_THERE}"
+    assert "run: /r/${ODD}\n" in as_yaml(config)
+
+
+def test_a_default_holds_plain_text(monkeypatch):
+    assert expand(["${NOT_THERE:-a b}", {"k": "${NOT_THERE:-}"}, 3, None]) == ["a b", {"k": ""}, 3, None]
+    for name in ("NOT_THERE", "SECRET"):
+        with pytest.raises(ConfigError, match=f"the default of {name} holds another variable"):
+            load_config(None, [f"run=${{{name}:-${{HOME}}}}/x"])
+
+
+ERRORS = {
+    "of a number": ["kohaku.top_k=${SECRET}"],
+    "of a word": ["ensemble.vote.strategy=x${SECRET}"],
+    "of a kind": ["deployments.a={kind: '${SECRET}', model: m}"],
+    "of a section": ["deployments.a={kind: vllm, model: m, engine_kwargs: '${SECRET}'}"],
+    "of a section's neighbour": ["deployments.a={kind: [1], model: '${SECRET}'}"],
+    "of a model": ["roles.answer.model=${SECRET}"],
+    "of an ensemble": ["ensemble.models=['${SECRET}']"],
+    "of a ranker": ["kohaku.cross_encoder=a ${SECRET} b"],
+    "of a system": ["system=${SECRET}"],
+    "of a system's module": ["system=no.${SECRET}:SYSTEM"],
+    "of a long text": ["kohaku.rerank=" + "${SECRET}" * 40],
+    "of a path": ["run=/" + "${SECRET}" * 200],
+}
+
+
+@pytest.mark.parametrize("what", ERRORS)
+@pytest.mark.parametrize("secret", [SECRET, "zq\nhunter2", "zq"], ids=["quotes", "lines", "short"])
+def test_errors_name_the_reference(what, secret, monkeypatch):
+    monkeypatch.setenv("SECRET", secret)
+    with pytest.raises(ConfigError) as caught:
+        load_config(None, ERRORS[what])
+    assert not leaks(str(caught.value), secret)
+    assert caught.value.__cause__ is None, "a chained error would print it"
+    assert what == "of a path" or "${SECRET}" in str(caught.value)
+
+
+def test_a_short_value_is_hidden_where_it_stands_alone_only(monkeypatch):
+    monkeypatch.setenv("N", "5")
+    with pytest.raises(ConfigError, match=r"kohaku\.top_k_final is 55 but kohaku\.top_k × queries is \$\{N\}"):
+        load_config(None, ["kohaku.top_k=${N}", "kohaku.queries=1", "kohaku.top_k_final=55"])
+
+
+def test_the_system_itself_may_come_from_the_environment(monkeypatch):
+    monkeypatch.setenv("WHICH", "kohaku")
+    config = load_config(None, ["system=${WHICH}"])
+    assert (config.system, config.declaration.name) == ("kohaku", "kohaku")
+    assert "system: ${WHICH}\n" in as_yaml(config)
