@@ -1,0 +1,246 @@
+"""Systems: wrong names, modules, keys and models are answered with the way out before anything starts."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+
+import pytest
+import yaml
+
+from kohaku_ray.cli import main
+from kohaku_ray.config import as_yaml, build_config, keys_of, load_config
+from kohaku_ray.config.load import MOVED
+from kohaku_ray.config.schema import Config, ExtractiveConfig
+from kohaku_ray.config.sweep import load_sweep
+from kohaku_ray.errors import ConfigError
+from kohaku_ray.systems.registry import find_system
+
+OTHER = '''
+from kohaku_ray.settings import Section
+from kohaku_ray.systems.base import Role, System, Uses
+
+class Settings(Section):
+    depth: int = 3
+    """How deep."""
+    needed: {needed}
+    """Something."""
+
+async def prepare(question, tools, settings): ...
+async def answer(evidence, tools, settings): ...
+
+SYSTEM = System(
+    name="{name}", settings=Settings, views={{}}, roles={{"judge": Role(template="a\\nb", max_tokens=5)}},
+    uses=lambda settings: Uses(roles=("judge",)), prepare=prepare, {answer} metrics=("wattbot",), lead="judge",
+)
+'''
+
+
+@pytest.fixture
+def install(tmp_path, monkeypatch):
+    """Install a package with a system, and with an entry point for it."""
+    monkeypatch.syspath_prepend(str(tmp_path))
+    modules: list[str] = []
+
+    def _install(
+        name: str, code: str | None = None, answer: str = "answer=answer,", needed: str = "int = 1", point: str = ""
+    ) -> str:
+        module = f"{name}_module"
+        modules.append(module)
+        text = OTHER.format(name=name, answer=answer, needed=needed) if code is None else code
+        (tmp_path / f"{module}.py").write_text(text)
+        info = tmp_path / f"{name}-1.0.dist-info"
+        info.mkdir()
+        (info / "METADATA").write_text(f"Metadata-Version: 2.1\nName: {name}\nVersion: 1.0\n")
+        (info / "entry_points.txt").write_text(f"[kohaku_ray.systems]\n{name} = {point or f'{module}:SYSTEM'}\n")
+        find_system.cache_clear()
+        return f"{module}:SYSTEM"
+
+    yield _install
+    find_system.cache_clear()
+    for module in modules:
+        sys.modules.pop(module, None)
+
+
+def refused(*overrides: str, path: str | None = None) -> str:
+    with pytest.raises(ConfigError) as caught:
+        load_config(path, overrides)
+    assert str(caught.value).startswith(path or "the defaults: ")
+    return str(caught.value)
+
+
+def test_an_unknown_system_is_guessed(install):
+    assert "system kohako: no such system, did you mean kohaku?; systems: kohaku" in refused("system=kohako")
+    install("nearby")
+    assert "system nearbye: no such system, did you mean nearby?" in refused("system=nearbye")
+
+
+@pytest.mark.parametrize(
+    ("name", "message"),
+    [
+        ("nowhere.at_all:SYSTEM", "cannot be loaded (ModuleNotFoundError: No module named 'nowhere'): install its"),
+        ("kohaku_ray.systems.kohaku:NOTHING", "has no attribute 'NOTHING'"),
+        ("kohaku_ray.systems.kohaku:uses", "is of type function, not System: name a System"),
+        (":", "cannot be loaded (ValueError"),
+        ("[kohaku]", "system is ['kohaku']: name a system, such as kohaku, or module:SYSTEM"),
+        ("null", "system is None: name a system"),
+        ("3", "system is 3: name a system"),
+    ],
+)
+def test_what_is_no_system_is_said(name, message):
+    assert message in refused(f"system={name}")
+
+
+@pytest.mark.parametrize("by", ["name", "place"])
+@pytest.mark.parametrize(
+    ("code", "message"),
+    [
+        ("import nowhere_at_all", "cannot be loaded (ModuleNotFoundError: No module named 'nowhere_at_all')"),
+        ("1 / 0", "cannot be loaded (ZeroDivisionError: division by zero)"),
+        ("def broken(:", "cannot be loaded (SyntaxError"),
+        ("OTHER = 1", "cannot be loaded (AttributeError"),
+        ("SYSTEM = 1", "is of type int, not System"),
+    ],
+)
+def test_a_module_that_cannot_be_imported_is_said(install, code, message, by):
+    place = install("broken", code)
+    said = refused(f"system={'broken' if by == 'name' else place}")
+    assert message in said
+    assert place in said
+
+
+@pytest.mark.parametrize(
+    ("answer", "message"),
+    [("", "missing 1 required positional argument: 'answer'"), ("answer=None,", "has no function answer: give its")],
+)
+def test_a_system_without_answer_is_refused(install, answer, message):
+    assert message in refused(f"system={install('half', answer=answer)}")
+
+
+def test_a_system_may_not_be_called_like_a_section(install):
+    assert "is called ensemble, a section that is there already: rename it" in refused(f"system={install('ensemble')}")
+
+
+def test_a_key_of_another_system_is_said(install):
+    install("other")
+    said = refused("other.depth=3")
+    assert "other are settings of another system, and system is kohaku: set system to other, or drop them" in said
+    assert "kohaku are settings of another system, and system is other" in refused("system=other", "kohaku.top_k=3")
+    config = load_config(None, ["system=other", "other.depth=7"])
+    assert config.settings.depth == 7
+    assert "other:\n  depth: 7\n" in as_yaml(config)
+    assert build_config(yaml.safe_load(as_yaml(config)), "printed") == config
+
+
+def test_a_key_that_a_setting_needs_is_said_with_all_else_that_is_wrong(install):
+    install("needy", needed="int")
+    said = refused("system=needy", "needy.depth=x", "seed=x")
+    assert "needy.depth is 'x': input should be a valid integer" in said
+    assert "needy.needed field required" in said
+    assert load_config(None, ["system=needy", "needy.needed=3"]).settings.needed == 3
+    assert "kohaku.top_k is 0" in (both := refused("kohaku.top_k=0", "seed=x"))
+    assert "seed is 'x'" in both
+
+
+MOVED_KEYS = {**MOVED, **find_system("kohaku").moved}
+
+
+@pytest.mark.parametrize("key", MOVED_KEYS)
+def test_a_key_that_moved_answers_with_its_new_place(key, tmp_path):
+    assert f"{key} has moved to {MOVED_KEYS[key]}" in refused(f"{key}=1")
+    section, name = key.split(".")
+    (tmp_path / "old.yaml").write_text(f"{section}: {{{name}: 1}}\n")
+    assert f"{key} has moved to {MOVED_KEYS[key]}" in refused(path=str(tmp_path / "old.yaml"))
+    (tmp_path / "s.yaml").write_text(yaml.safe_dump({"axes": {key: [1, 2]}}))
+    message = "cluster.lanes changes no output" if section == "cluster" else f"{key} has moved to {MOVED_KEYS[key]}"
+    with pytest.raises(ConfigError, match=message):
+        load_sweep(str(tmp_path / "s.yaml"))
+
+
+def test_every_new_place_is_one():
+    free = ("roles.answer.", "roles.plan.")
+    roles = {f"{role}{key}" for role in free for key in ("model", "temperature", "top_p", "max_tokens")}
+    assert set(MOVED_KEYS.values()) <= set(keys_of()) | roles
+    assert not set(MOVED_KEYS) & set(keys_of())
+
+
+@pytest.mark.parametrize(
+    ("override", "message"),
+    [
+        ("retrieval.topk=3", "no key retrieval.topk, did you mean kohaku.top_k?"),
+        ("retrieval={topk: 3, alpha: 1}", "no key retrieval.topk, did you mean kohaku.top_k?; retrieval.alpha has"),
+        ("generation.modle=x", "no key generation.modle, did you mean roles.answer.model?"),
+        ("retrieval=3", "no key retrieval, did you mean kohaku."),
+        ("settings.top_k=3", "no key settings: the settings of system kohaku stand under kohaku"),
+        ("kohaku.topk=3", "no key kohaku.topk, did you mean kohaku.top_k?"),
+        ("kohaku.kohaku.top_k=3", "no key kohaku.kohaku, did you mean"),
+    ],
+)
+def test_a_slip_in_a_section_is_guessed(override, message):
+    assert message in refused(override)
+
+
+RANKER = "deployments.ranker={kind: cross_encoder, model: m}"
+
+
+@pytest.mark.parametrize(
+    ("overrides", "message"),
+    [
+        (
+            ["roles.planner.model=extractive"],
+            "roles has 'planner' but system kohaku has the roles plan, answer, did",
+        ),
+        (["roles.answer.model=big"], "roles.answer.model is 'big' but deployments has 'extractive': name one of them"),
+        (["roles.plan.model=big"], "roles.plan.model is 'big' but deployments has 'extractive'"),
+        (["ensemble.models=[big]"], "ensemble.models is 'big' but deployments has 'extractive'"),
+        (["kohaku.cross_encoder=big"], "kohaku.cross_encoder is 'big' but deployments has 'extractive'"),
+        ([RANKER, "roles.answer.model=ranker"], "roles.answer.model is 'ranker', a deployment of kind cross_encoder"),
+        ([RANKER, "roles.plan.model=ranker"], "roles.plan.model is 'ranker', a deployment of kind cross_encoder"),
+        ([RANKER, "ensemble.models=[extractive, ranker]"], "ensemble.models is 'ranker', a deployment of kind cross"),
+        (["kohaku.cross_encoder=extractive"], "kohaku.cross_encoder is 'extractive', a deployment of kind extractive"),
+        (
+            ["deployments.extractive={kind: cross_encoder, model: m}"],
+            "roles.answer.model is 'extractive', a deployment of kind cross_encoder: name one that chats",
+        ),
+        (["roles.answer=big"], "roles.answer is 'big': input should be a valid dictionary"),
+        (["roles.answer.modle=big"], "no key roles.answer.modle, did you mean roles.answer.model?"),
+    ],
+)
+def test_a_role_or_a_deployment_that_does_not_fit_is_said(overrides, message):
+    assert message in refused(*overrides)
+
+
+def test_a_role_that_is_not_played_needs_no_model_that_chats():
+    config = load_config(None, [RANKER, "kohaku.cross_encoder=ranker", "kohaku.queries=1"])
+    assert list(config.used_deployments) == ["extractive", "ranker"]
+
+
+def test_a_template_without_its_blocks_is_said_before_anything_starts(tmp_path, capsys):
+    (tmp_path / "answer.j2").write_text("Answer {{ question }}.\n")
+    assert main(["validate", "demo", "--set", f"prompts={tmp_path}", "--set", f"index.path={tmp_path}/index"]) == 2
+    said = capsys.readouterr().err
+    assert f"{tmp_path}/answer.j2, line 2: the file ends without system and user: add {{% block system %}}" in said
+    assert not Path(tmp_path, "index").exists()
+
+
+def test_every_stand_in_has_the_configurations_system(install):
+    install("other")
+    stand_ins = "deployments={a: {kind: extractive}, b: {kind: extractive, system: kohaku}, c: {kind: vllm, model: m}}"
+    config = load_config(None, ["system=other", stand_ins])
+    systems = {name: one.system for name, one in config.deployments.items() if isinstance(one, ExtractiveConfig)}
+    assert systems == {"extractive": "other", "a": "other", "b": "kohaku"}
+    made = Config(
+        system="other", deployments={"a": ExtractiveConfig(abstain_below=0.5), "extractive": ExtractiveConfig()}
+    )
+    assert [made.deployments[name].system for name in ("a", "extractive")] == ["other", "other"]
+    assert made.deployments["a"].abstain_below == 0.5
+
+
+def test_a_label_of_a_sweep_may_choose_a_system_and_its_settings(install, tmp_path):
+    install("other")
+    axes = {"system": {"ours": {"kohaku.top_k": 8}, "theirs": {"system": "other", "other.depth": 5}}}
+    (tmp_path / "s.yaml").write_text(yaml.safe_dump({"axes": axes}))
+    loaded = load_sweep(str(tmp_path / "s.yaml"))
+    [table] = loaded.sweep.tables
+    ours, theirs = (loaded.config(table, setting, 0) for setting in table.settings())
+    assert (ours.system, ours.settings.top_k, theirs.system, theirs.settings.depth) == ("kohaku", 8, "other", 5)
