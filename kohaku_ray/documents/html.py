@@ -10,6 +10,7 @@ from typing import Any
 
 from kohaku_ray.documents.cells import looks_like_header, written_rows
 from kohaku_ray.documents.content import decode_text, well_formed
+from kohaku_ray.documents.html_limits import check_attributes, check_depth, words
 from kohaku_ray.documents.ids import default_doc_id
 from kohaku_ray.documents.model import Attachment, Document, Paragraph
 from kohaku_ray.documents.outline import Draft, finish, heading_path
@@ -19,15 +20,6 @@ from kohaku_ray.errors import DataError
 MAX_BYTES = 64 * 2**20
 """Largest page: its tree takes about ten times as much memory."""
 
-MAX_DEPTH = 2000
-"""Most tags open at a time: the HTML standard's own algorithm takes time quadratic in them."""
-
-MAX_REOPENED = 1_000_000
-"""Most elements that are made since formatting tags were left open: each block opens them all again."""
-
-MAX_ATTRIBUTES = 5000
-"""Most attributes of one tag: the standard has each compared with all before it."""
-
 MAX_CELL_CHARS = 500
 """A longer cell shows a table that lays a page out: its cells are paragraphs."""
 
@@ -35,32 +27,21 @@ MAX_SPAN = 100
 """Most columns or rows that a cell is taken to span."""
 
 _CHARSET = re.compile(rb"<meta[^>]{0,200}?charset\s*=\s*[\"']?\s*([\w.:-]+)", re.IGNORECASE)
-_TAG = re.compile(r"<(/?)([a-zA-Z][a-zA-Z0-9-]*)")
-_ATTRIBUTE = re.compile(r"""[\s/]*[^\s/>][^\s/>=]*(?:\s*=\s*(?:"[^"]*"|'[^']*'|[^\s>"'][^\s>]*)?)?""")
 _INVISIBLE = re.compile(r"(?:display\s*:\s*none|visibility\s*:\s*hidden)", re.IGNORECASE)
 _SPACES = re.compile(r"\s+")
 _NOT_TEXT = re.compile("[\x00-\x08\x0b-\x1f\x7f\u00ad\u200b\ufeff]")
 
 
-def _words(text: str) -> frozenset[str]:
-    return frozenset(text.split())
-
-
-_DROPPED = _words(
+_DROPPED = words(
     """script style noscript template nav footer svg math iframe object embed canvas video audio button select input
     textarea datalist dialog menu head"""
 )
-_DROPPED_ROLES = _words("navigation banner contentinfo search menu menubar dialog alert")
-_BLOCKS = _words(
+_DROPPED_ROLES = words("navigation banner contentinfo search menu menubar dialog alert")
+_BLOCKS = words(
     """address article aside blockquote body center dd details div dl dt fieldset figcaption figure form h1 h2 h3 h4 h5
     h6 header hgroup hr li main ol p pre section summary table tbody td tfoot th thead tr ul caption"""
 )
 _HEADINGS = {f"h{level}": level for level in range(1, 7)}
-_OPTIONAL_END = _words(
-    """p li dd dt tr td th thead tbody tfoot option optgroup colgroup caption rp rt html head body
-    area base br col embed hr img input link meta source track wbr param path"""
-)
-_FORMATTING = _words("a b big code em font i nobr s small strike strong tt u")
 _METADATA = {
     "description": ("description", "og:description", "dc.description"),
     "author": ("author", "article:author", "dc.creator", "citation_author"),
@@ -92,8 +73,8 @@ def parse_html(name: str, data: bytes) -> Document:
     from selectolax.lexbor import LexborHTMLParser
 
     source = _decode(name, data)
-    _check_depth(name, source)
-    _check_attributes(name, source)
+    check_depth(name, source)
+    check_attributes(name, source)
     tree = LexborHTMLParser(source)
     reader = _Reader()
     if tree.body is not None:
@@ -125,51 +106,6 @@ def _decode(name: str, data: bytes) -> str:
 def _is_text_codec(codec: codecs.CodecInfo) -> bool:
     """Whether it makes text of bytes: Python also has codecs called hex and zip."""
     return bool(getattr(codec, "_is_text_encoding", True))
-
-
-def _check_depth(name: str, source: str) -> None:
-    """Reject a page whose tags are nested, or left open, beyond what the parser reads in bounded time."""
-    if source.count("<") <= MAX_DEPTH // 2:
-        return
-    depth = n_open = n_reopened = 0
-    for closing, name_of_tag in _TAG.findall(source):
-        tag = name_of_tag.lower()
-        if tag in _FORMATTING:
-            n_open = max(0, n_open - 1) if closing else n_open + 1
-        elif not closing:
-            n_reopened += n_open
-            if n_reopened > MAX_REOPENED:
-                raise DataError(
-                    f"{name} leaves tags like <b> and <font> open: they are reopened more than {MAX_REOPENED:,} times "
-                    f"(<{tag}> is the last): close them (HTML Tidy does so)."
-                )
-        if tag in _OPTIONAL_END:
-            continue
-        depth = max(0, depth - 1) if closing else depth + 1
-        if depth > MAX_DEPTH:
-            raise DataError(
-                f"{name} is nested too deep: more than {MAX_DEPTH:,} tags are open at a time (<{name_of_tag}> is "
-                "the last): close them (HTML Tidy does so)."
-            )
-
-
-def _check_attributes(name: str, source: str) -> None:
-    """Reject a page with a tag of more than `MAX_ATTRIBUTES`."""
-    end = at = 0
-    for tag in _TAG.finditer(source):
-        if tag.start() < at:
-            continue  # part of the tag before
-        if end <= tag.end():
-            end = source.find(">", tag.end()) + 1 or len(source)
-        if end - tag.end() <= 2 * MAX_ATTRIBUTES:
-            continue
-        n, at = 0, tag.end()
-        while (attribute := _ATTRIBUTE.match(source, at)) is not None:
-            n, at = n + 1, attribute.end()
-            if n > MAX_ATTRIBUTES:
-                raise DataError(
-                    f"{name}: a tag <{tag[2]}> has more than {MAX_ATTRIBUTES:,} attributes: remove those without a use."
-                )
 
 
 def _title(tree: Any, reader: _Reader) -> str:

@@ -147,7 +147,8 @@ def test_images_are_attachments_with_their_alternative_text():
 
 
 @pytest.mark.parametrize(
-    "value", ["1" + ":1" * 3000, "0x" + "1" * 5000, "!!bool x", "!!timestamp x", "!!int ''", "{[a]: 1}", "!!float {a: 1}"]
+    "value",
+    ["1" + ":1" * 3000, "0x" + "1" * 5000, "!!bool x", "!!timestamp x", "!!int ''", "{[a]: 1}", "!!float {a: 1}"],
 )
 def test_a_value_that_yaml_or_python_cannot_hold_is_named(value):
     with pytest.raises(DataError, match=r"x\.md: the front matter is not YAML: .*: quote values with colons"):

@@ -1,0 +1,126 @@
+"""Files that took minutes: what a reader compares in pairs has a limit, and the rest grows with the file."""
+
+import time
+
+import pymupdf
+import pytest
+from test_pdf_hostile import assembled, texts
+
+from kohaku_ray.documents import pdf_grids
+from kohaku_ray.documents.parse import parse_file
+from kohaku_ray.documents.pdf_page import read_page
+from kohaku_ray.errors import DataError
+
+
+def pages(content, n=1, width=595, height=842):
+    """A PDF of n pages that show the same content."""
+    objects = [b"<</Type/Catalog/Pages 2 0 R>>", b"", b"<</Type/Font/Subtype/Type1/BaseFont/Helvetica>>"]
+    objects.append(b"<</Length %d>>stream\n%s\nendstream" % (len(content), content.encode()))
+    page = f"<</Type/Page/Parent 2 0 R/MediaBox[0 0 {width} {height}]/Resources<</Font<</F 3 0 R>>>>/Contents 4 0 R>>"
+    objects += [page.encode()] * n
+    objects[1] = f"<</Type/Pages/Count {n}/Kids[{' '.join(f'{5 + i} 0 R' for i in range(n))}]>>".encode()
+    return assembled(objects)
+
+
+def print_at(x, y, text):
+    return f"BT /F 6 Tf {x} {y} Td ({text}) Tj ET\n"
+
+
+def ruled(n_rows, n_columns, text=lambda row, column: f"{row}.{column}"):
+    """Rules round cells of 26 by 12 points, the first row at the top."""
+    right, top = 10 + 26 * n_columns, 10 + 12 * n_rows
+    level = [f"10 {10 + 12 * i} m {right} {10 + 12 * i} l S\n" for i in range(n_rows + 1)]
+    upright = [f"{10 + 26 * i} 10 m {10 + 26 * i} {top} l S\n" for i in range(n_columns + 1)]
+    cells = [print_at(12 + 26 * j, top - 9 - 12 * i, text(i, j)) for i in range(n_rows) for j in range(n_columns)]
+    return "".join(["0.5 w\n", *level, *upright, *cells]), {"width": right + 10, "height": top + 10}
+
+
+def seconds(name, data, refused=None):
+    start = time.process_time()
+    if refused is None:
+        parse_file(name, data)
+    else:
+        with pytest.raises(DataError, match=refused):
+            parse_file(name, data)
+    return time.process_time() - start
+
+
+def test_pages_of_ruled_cells():
+    content, size = ruled(50, 20)
+    data = pages(content, n=12, **size)
+    start = time.process_time()
+    document = parse_file("x.pdf", data)
+    assert time.process_time() - start < 15  # 75 s with PyMuPDF's layout model
+    assert [p.attachment.path for s in document.sections for p in s.paragraphs] == [
+        f"p{i}-table1" for i in range(1, 13)
+    ]
+
+
+def test_every_cell_of_a_large_grid_is_found():
+    content, size = ruled(60, 40)
+    page = pymupdf.open(stream=pages(content, **size))[0]
+    start = time.process_time()
+    ((_, rows),) = read_page(page).grids
+    assert time.process_time() - start < 10
+    assert rows == [[f"{i}.{j}" for j in range(40)] for i in range(60)]
+
+
+def test_a_grid_beyond_the_limit_is_read_as_lines():
+    content, size = ruled(500, 400, lambda row, column: f"w{row}" if column == 0 else "")
+    start = time.process_time()
+    found = " ".join(texts(parse_file("x.pdf", pages(content, **size))))
+    assert time.process_time() - start < 10
+    assert {f"w{i}" for i in range(500)} <= set(found.replace("\n", " ").split())
+
+
+def test_many_small_grids_are_read_up_to_a_limit(monkeypatch):
+    monkeypatch.setattr(pdf_grids, "MAX_GRIDS", 3)
+    content, _ = ruled(2, 2)
+    shifted = "".join(f"q 1 0 0 1 0 {80 * i} cm {content} Q\n" for i in range(5))
+    page = read_page(pymupdf.open(stream=pages(shifted))[0])
+    assert [rows for _, rows in page.grids] == [[["0.0", "0.1"], ["1.0", "1.1"]]] * 3
+
+
+def test_words_of_a_cell_stand_in_reading_order():
+    words = [(30, 1, 34, 5, "late"), (4, 1, 8, 5, "b"), (1, 6, 3, 9, "c"), (1, 1, 3, 5, "a"), (12, 1, 14, 5, "next")]
+    found = pdf_grids._Words(words)
+    assert [found.inside(cell) for cell in [(0, 0, 10, 10), (10, 0, 20, 10), (0, 5, 10, 10), (0, 20, 9, 30), None]] == [
+        *("b c a", "next", "c", "", "")
+    ]
+
+
+def test_a_page_whose_grids_pymupdf_gives_up_on(monkeypatch):
+    content, size = ruled(3, 3)
+    monkeypatch.setattr(pymupdf.Page, "find_tables", lambda *_, **__: None)
+    assert "0.0" in " ".join(texts(parse_file("x.pdf", pages(content, **size))))
+
+
+def test_scattered_boxes_among_much_text():
+    boxes = "".join(f"{i * 37 % 5700} {i * 91 % 8300} 12 11 re S\n" for i in range(300))
+    words = "".join(print_at(20 + i % 50 * 100, 30 + i // 50 * 7, "ab cd") for i in range(8000))
+    assert seconds("x.pdf", pages(boxes + words, width=5900, height=8400)) < 4  # 8 s
+
+
+def test_a_tag_of_100_000_attributes():
+    tag = f"<p {' '.join(f'name-{i}=1' for i in range(100_000))}>Text.</p>".encode()
+    assert seconds("x.html", tag, r"x\.html: a tag <p> has more than 5,000 attributes: remove those") < 2
+    quoted = f'<p title=">" {" ".join(f"name-{i}=1" for i in range(4000))} class="{"a b " * 9000}">Text.</p>'
+    assert texts(parse_file("x.html", quoted.encode())) == ["Text."]
+
+
+def test_formatting_tags_that_each_paragraph_opens_again():
+    page = f"<p>{''.join(f'<font b={i}>' for i in range(1900))}{'<p>x' * 20_000}".encode()
+    refused = r"leaves tags like <b> and <font> open: they are reopened more than 1,000,000 times \(<p> is the last\)"
+    assert seconds("x.html", page, refused) < 2
+    assert len(texts(parse_file("x.html", b"<b>" * 20 + b"<p>Some text.</p>" * 2000))) == 2000
+
+
+@pytest.mark.parametrize("tag", ["<a ", "<br ", "</p"])
+def test_html_in_markdown_whose_tags_do_not_end(tag):
+    assert seconds("x.md", f"<div>Text {tag * 100_000}".encode()) < 4
+    assert seconds("x.md", f"<div>Text {'<a <br>' * 100_000}".encode()) < 4
+
+
+def test_a_table_of_60_000_columns():
+    names = ",".join(f"c{i}" for i in range(60_000))
+    assert seconds("x.csv", f"text,{names}\nSome text.{',1' * 60_000}\n".encode()) < 4
