@@ -89,6 +89,39 @@ class Submission:
     ragged: tuple[str, ...] = ()
 
 
+def citing_row(
+    question_id: str,
+    question: str,
+    voted: tuple[str, str, str, str],
+    ref_ids: Sequence[str],
+    documents: Mapping[str, Mapping[str, str]],
+    supporting_materials: str,
+) -> SubmissionRow:
+    """Write a voted answer as a row, with the addresses of the documents it cites.
+
+    Args:
+        question_id: Unique within its file.
+        question: The question's text.
+        voted: Answer, value, unit and explanation.
+        ref_ids: Cited documents.
+        documents: By id, what is known of them; ids that differ by case are one.
+        supporting_materials: What the answer rests on; empty: the cited documents' titles.
+    """
+    answer, value, unit, explanation = voted
+    known = [documents.get(ref) or documents.get(ref.lower()) or {} for ref in ref_ids]
+    return SubmissionRow(
+        question_id=question_id,
+        question=question,
+        answer=answer,
+        answer_value=value,
+        answer_unit=unit,
+        ref_ids=tuple(ref_ids),
+        ref_urls=tuple(document["url"] for document in known if document.get("url")),
+        supporting_materials=supporting_materials or " | ".join(one["title"] for one in known if one.get("title")),
+        explanation=explanation,
+    )
+
+
 def read_refs(text: str | None) -> tuple[str, ...]:
     """Split a ref_id cell into its tokens as they stand, ``is_blank`` tokens included, without repeats.
 

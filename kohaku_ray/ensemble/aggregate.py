@@ -14,7 +14,7 @@ from kohaku_ray.ensemble.agreement import agreement_weights
 from kohaku_ray.ensemble.normalise import group_values
 from kohaku_ray.ensemble.vote import Ballot, Verdict, VoteRule, vote
 from kohaku_ray.errors import ConfigError
-from kohaku_ray.submissions import Submission, SubmissionRow, read_refs, read_submission
+from kohaku_ray.submissions import Submission, SubmissionRow, citing_row, read_refs, read_submission
 from kohaku_ray.values import is_abstention, is_blank
 
 Metadata = Mapping[str, Mapping[str, str]]
@@ -64,25 +64,6 @@ def run_vote(files: Sequence[str | os.PathLike[str]], rule: VoteRule, metadata: 
     )
 
 
-def verdict_row(
-    question_id: str, question: str, unit: str, verdict: Verdict, metadata: Metadata, supporting_materials: str = ""
-) -> SubmissionRow:
-    """Turn a verdict into a submission row; without materials of its own it names the cited documents' titles."""
-    documents = [metadata.get(ref) or metadata.get(ref.lower()) or {} for ref in verdict.ref_ids]
-    titles = [document["title"] for document in documents if document.get("title")]
-    return SubmissionRow(
-        question_id=question_id,
-        question=question,
-        answer=verdict.answer,
-        answer_value=verdict.answer_value,
-        answer_unit=unit or verdict.answer_unit,
-        ref_ids=verdict.ref_ids,
-        ref_urls=tuple(document["url"] for document in documents if document.get("url")),
-        supporting_materials=supporting_materials or " | ".join(titles),
-        explanation=verdict.explanation,
-    )
-
-
 def _decide(
     question_id: str, rows: Sequence[SubmissionRow | None], rule: VoteRule, weights: F64, metadata: Metadata
 ) -> tuple[SubmissionRow, Verdict]:
@@ -93,7 +74,8 @@ def _decide(
     shown = rows[voting[verdict.winner]] if verdict.winner is not None else None
     question = next((row.question for row in rows if row is not None and row.question), "")
     materials = shown.supporting_materials if shown is not None and not is_blank(shown.supporting_materials) else ""
-    return verdict_row(question_id, question, unit, verdict, metadata, materials), verdict
+    voted = (verdict.answer, verdict.answer_value, unit or verdict.answer_unit, verdict.explanation)
+    return citing_row(question_id, question, voted, verdict.ref_ids, metadata, materials), verdict
 
 
 def _ballot(row: SubmissionRow | None, rule: VoteRule) -> Ballot:

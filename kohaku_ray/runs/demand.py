@@ -88,10 +88,26 @@ def check_demand(demand: Demand, resources: Mapping[str, float], *, autoscaling:
     """
     if autoscaling:
         return
-    for kind, needed in {"CPU": demand.cpus, "GPU": demand.gpus, **demand.custom}.items():
-        there = resources.get(kind, 0.0)
-        if needed > there:
-            raise ConfigError(
-                f"the cluster has {there:g} {kind}s but {demand.reason} need {needed:g}: lower cluster.retrievers, "
-                f"index.encoders or deployments.*.replicas, or add nodes"
-            )
+    needed = {"CPU": demand.cpus, "GPU": demand.gpus, **demand.custom}
+    if short := shortage(demand.reason, needed, resources):
+        raise ConfigError(f"{short}: lower cluster.retrievers, index.encoders or deployments.*.replicas, or add nodes")
+
+
+def shortage(
+    who: str, needed: Mapping[str, float], there: Mapping[str, float], free: Mapping[str, float] | None = None
+) -> str:
+    """Say what a cluster lacks of what somebody needs; empty where it has all.
+
+    Args:
+        who: Who needs it, in the plural.
+        needed: Amount by kind of resource.
+        there: What the cluster has.
+        free: What of it is free; with it, all that is needed is named, lacking or not.
+    """
+    return ", ".join(
+        f"the cluster has {there.get(kind, 0.0):g} {kind}s"
+        + (f", {free.get(kind, 0.0):g} of them free," if free is not None else "")
+        + f" but {who} need {amount:g}"
+        for kind, amount in needed.items()
+        if amount > there.get(kind, 0.0) or (free is not None and amount)
+    )

@@ -12,7 +12,7 @@ from kohaku_ray.index.store import Index
 from kohaku_ray.runs.block import best_quotes
 from kohaku_ray.runs.directory import RunDirectory
 from kohaku_ray.runs.sources import read_metadata
-from kohaku_ray.submissions import SubmissionRow, write_submission
+from kohaku_ray.submissions import SubmissionRow, citing_row, write_submission
 
 
 def write_outputs(config: Config, directory: RunDirectory, tables: Mapping[str, pa.Table]) -> None:
@@ -46,14 +46,6 @@ def _submission_rows(
     for row in votes.to_pylist():
         refs = row["ref_ids"]
         materials = [quotes[row["question_id"], ref] for ref in refs if (row["question_id"], ref) in quotes]
-        yield SubmissionRow(
-            question_id=row["question_id"],
-            question=row["question"],
-            answer=row["answer"],
-            answer_value="" if row["is_blank"] else row["answer_value"],
-            answer_unit=row["answer_unit"],
-            ref_ids=tuple(refs),
-            ref_urls=tuple(documents[ref]["url"] for ref in refs if documents.get(ref, {}).get("url")),
-            supporting_materials=" | ".join(materials),
-            explanation=row["explanation"],
-        )
+        value = "" if row["is_blank"] else row["answer_value"]
+        voted = (row["answer"], value, row["answer_unit"], row["explanation"])
+        yield citing_row(row["question_id"], row["question"], voted, refs, documents, " | ".join(materials))

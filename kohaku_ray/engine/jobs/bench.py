@@ -32,7 +32,7 @@ from kohaku_ray.index.tokens import prompt_counter
 from kohaku_ray.records import Reply
 from kohaku_ray.reporting.throughput import BenchCell, Measurement, Plain, Throughput
 from kohaku_ray.reporting.throughput_page import write_throughput
-from kohaku_ray.runs.demand import deployment_demand
+from kohaku_ray.runs.demand import deployment_demand, shortage
 from kohaku_ray.runs.deployments import check_deployment, vllm_identity
 from kohaku_ray.runs.sources import resolve_paths
 
@@ -215,12 +215,7 @@ class _Bench:
         """Say what of the replicas' demand the cluster does not have; empty where it has all."""
         if self._config.cluster.autoscaling:
             return ""
-        demand = deployment_demand(_of(self._deployment, replicas))
-        return ", ".join(
-            f"they need {amount:g} {kind}s and the cluster has {self._resources.get(kind, 0):g}"
-            for kind, amount in demand.items()
-            if amount > self._resources.get(kind, 0)
-        )
+        return shortage("they", deployment_demand(_of(self._deployment, replicas)), self._resources)
 
     def _without(self, cells: Iterable[BenchCell], reason: str, *, is_skipped: bool) -> None:
         self._cells += [

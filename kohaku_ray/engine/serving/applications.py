@@ -26,7 +26,7 @@ from kohaku_ray.errors import ConfigError, ModelError
 from kohaku_ray.generation.limits import TokenBucket
 from kohaku_ray.generation.request import ChatRequest
 from kohaku_ray.records import Reply
-from kohaku_ray.runs.demand import deployment_demand
+from kohaku_ray.runs.demand import deployment_demand, shortage
 from kohaku_ray.runs.deployments import application_name, check_deployment, make_backend
 
 SAY_EVERY_S = 15.0
@@ -164,24 +164,15 @@ def _wait_until_running(application: str, name: str, deployment: Deployment) -> 
         now = time.monotonic()
         n_up = sum(status.replica_states.get("RUNNING", 0) for status in there.deployments.values())
         if now - began > limit_s:
+            short = shortage("they", deployment_demand(deployment), ray.cluster_resources(), ray.available_resources())
             raise ModelError(
                 f"{n_up} of {deployment.replicas} replicas were up after start_timeout_s of {limit_s:g} s "
-                f"({_shortage(deployment)}): {_reason(there)}"
+                f"({short}): {_reason(there)}"
             )
         if now - said > SAY_EVERY_S:
             say(f"serve   {name}: {n_up}/{deployment.replicas} replicas up after {now - began:.0f} s")
             said = now
         time.sleep(0.2)
-
-
-def _shortage(deployment: Deployment) -> str:
-    demand = deployment_demand(deployment)
-    there, free = ray.cluster_resources(), ray.available_resources()
-    return ", ".join(
-        f"they need {amount:g} {kind}s, the cluster has {there.get(kind, 0):g}, {free.get(kind, 0):g} of them free"
-        for kind, amount in demand.items()
-        if amount
-    )
 
 
 def _reason(status: Any) -> str:
