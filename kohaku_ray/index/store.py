@@ -17,7 +17,7 @@ from kohaku_ray.errors import DataError, IndexMismatchError
 from kohaku_ray.index.files import REINDEX, Directory, column_keys, column_matrix
 from kohaku_ray.index.identity import Keys, as_keys, no_keys, passage_part
 from kohaku_ray.index.terms import TermIndex
-from kohaku_ray.index.vectors import Ranges, VectorIndex
+from kohaku_ray.index.vectors import Ranges, VectorIndex, take_rows
 from kohaku_ray.index.views import View, check_views, kinds_key, views_of
 from kohaku_ray.tree.nodes import DOCUMENT, NodeTable
 
@@ -106,11 +106,7 @@ class Index:
     def _open_vectors(self, name: str) -> VectorIndex:
         table = self.directory.read_arrow(self._name("vectors"))
         places: I64 = self.directory.read_arrow(self._name(f"places-{name}"))["place"].to_numpy()
-        if len(places) and places[-1] - places[0] == len(places) - 1 and (np.diff(places) == 1).all():
-            table = table.slice(int(places[0]), len(places))
-            matrix, rows = column_matrix(table["vector"]), table["row"].to_numpy()
-        else:
-            matrix, rows = column_matrix(table["vector"])[places], table["row"].to_numpy()[places]
+        matrix, rows = take_rows(column_matrix(table["vector"]), places), take_rows(table["row"].to_numpy(), places)
         return VectorIndex(matrix, rows, self._faiss(f"faiss-{name}"))
 
     def terms(self, kinds: Sequence[str]) -> TermIndex:
@@ -144,11 +140,11 @@ class Index:
         Raises:
             DataError: The index has no such document.
         """
-        starts = self._document_rows
-        unknown = [doc_id for doc_id in doc_ids if doc_id not in starts]
+        starts, wanted = self._document_rows, dict.fromkeys(doc_ids)
+        unknown = [doc_id for doc_id in wanted if doc_id not in starts]
         if unknown:
             raise DataError(f"the index at {self.directory.path} has no document {', '.join(unknown)}")
-        return tuple((starts[doc_id], int(self.nodes.end[starts[doc_id]])) for doc_id in dict.fromkeys(doc_ids))
+        return tuple((starts[doc_id], int(self.nodes.end[starts[doc_id]])) for doc_id in wanted)
 
     @functools.cached_property
     def _document_rows(self) -> dict[str, int]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import functools
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from typing import Any
+from typing import Any, TypeVar
 
 import numpy as np
 
@@ -30,6 +30,7 @@ _FEW_QUERIES = 4
 _BLOCK_SCORES = 2**22
 """Scores that one matrix product may make: 16 MiB."""
 
+Array = TypeVar("Array", F32, I64)
 
 Ranges = tuple[tuple[int, int], ...]
 """Runs of node rows: the first of each and one past its last."""
@@ -37,10 +38,17 @@ Ranges = tuple[tuple[int, int], ...]
 
 def in_ranges(rows: I64, ranges: Ranges) -> Mask:
     """Mark the rows that lie in one of the ranges: shape ``(n,)``."""
-    mask: Mask = np.zeros(len(rows), dtype=bool)
-    for first, end in ranges:
-        mask |= (rows >= first) & (rows < end)
+    bounds = np.array(sorted(ranges), dtype=np.int64).reshape(-1, 2)
+    ends = np.r_[0, np.maximum.accumulate(bounds[:, 1])]
+    mask: Mask = rows < ends[np.searchsorted(bounds[:, 0], rows, side="right")]
     return mask
+
+
+def take_rows(array: Array, places: I64) -> Array:
+    """Take rows of an array at increasing places; no copy where they stand in one run."""
+    if len(places) and places[-1] - places[0] == len(places) - 1:
+        return array[places[0] : places[-1] + 1]
+    return array[places]
 
 
 class VectorIndex:
@@ -132,8 +140,7 @@ class VectorIndex:
             )
         queries = np.ascontiguousarray(queries, dtype=np.float32)
         if within is not None:
-            places = np.flatnonzero(in_ranges(self.rows, within)).astype(np.int64)
-            return [self._among(query, places, top_k) for query in queries]
+            return self._search_within(queries, top_k, within)
         return self._search_flat(queries, top_k) if self.exact else self._search_each(queries, top_k)
 
     @functools.cached_property
@@ -147,7 +154,7 @@ class VectorIndex:
         tied = [at for at, hits in enumerate(found) if hits is None]
         more = self._decided(queries[tied], top_k, max(min(_MORE * n_candidates, _MOST), n_candidates))
         for at, hits in zip(tied, more, strict=True):
-            found[at] = self._among(queries[at], None, top_k) if hits is None else hits
+            found[at] = self._among(queries[at], self.vectors @ queries[at], None, top_k) if hits is None else hits
         return [hits for hits in found if hits is not None]
 
     def _decided(self, queries: F32, top_k: int, n_candidates: int) -> list[Hits | None]:
@@ -164,9 +171,22 @@ class VectorIndex:
             found.append(hits.prefix(top_k) if is_sure or n_candidates == len(self) else None)
         return found
 
-    def _among(self, query: F32, places: I64 | None, top_k: int) -> Hits:
-        """Rescore each of these vectors (None: of all) that may be among the top-k, however many tie at the border."""
-        rough = (self.vectors if places is None else self.vectors[places]) @ query
+    def _search_within(self, queries: F32, top_k: int, within: Ranges) -> list[Hits]:
+        """Look at every vector in these ranges, gathered once for all queries."""
+        places = np.flatnonzero(in_ranges(self.rows, within)).astype(np.int64)
+        vectors, step = take_rows(self.vectors, places), max(_BLOCK_SCORES // max(len(places), 1), 1)
+        blocks = (queries[first : first + step] for first in range(0, len(queries), step))
+        return [
+            self._among(query, rough, places, top_k)
+            for block in blocks
+            for query, rough in zip(block, block @ vectors.T, strict=True)
+        ]
+
+    def _among(self, query: F32, rough: F32, places: I64 | None, top_k: int) -> Hits:
+        """Rescore each of these vectors (None: of all) that may be among the top-k, however many tie at the border.
+
+        ``rough`` are their scores as float32 sums.
+        """
         n = min(top_k * self._vectors_a_node, len(rough))
         if not n:
             return _NO_HITS

@@ -157,9 +157,8 @@ def test_queries_are_read_in_the_language_of_the_index(tmp_path, build, fake_enc
 
     from kohaku_ray.documents.model import Document, Section
 
-    document = Document(
-        "fr", "Rapport", (Section("Un", (paragraph(FRENCH), paragraph("Il pleut."), paragraph("Bon."))),)
-    )
+    texts = (paragraph(FRENCH), paragraph("Il pleut."), paragraph("Bon."))
+    document = Document("fr", "Rapport", (Section("Un", texts),))
     found = {}
     for language in ("en", "fr"):
         build(tmp_path / language, [document], language=language)
