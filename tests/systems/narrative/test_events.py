@@ -50,6 +50,8 @@ def events(text: str, **given: object) -> list[tuple[object, ...]]:
         ("Dantès’s father died in 1816.", [("died", "Dantès's father", 1816)]),
         ("Faria sold his books and, in 1811, was arrested.", [("imprisoned", "Faria", 1811)]),
         ("Faria bowed. In 1811 he was arrested.", [("acted", "Faria"), ("imprisoned", "Faria", 1811)]),
+        ("Faria died in 1829; it was said that Fernand died.", [("died", "Faria", 1829)]),
+        ("At sixty, in 1828, Faria died.", [("aged", "Faria", 1828, 60), ("died", "Faria", 1828)]),
         ("Mercédès wept; Fernand was born in 1794.", [("acted", "Mercédès"), ("born", "Fernand", 1794)]),
     ],
 )
@@ -71,6 +73,10 @@ def test_events_with_their_subject_year_and_place(text: str, expected: list[tupl
         "With Dantès died the last hope.",
         "Lord Wilmore’s brother was killed in 1820.",
         "Dantès left. Dantès went home. Dantès stayed.",
+        "Born in Rome in 1768, his father was there with Faria.",
+        "Old Dantès died in 1816.",
+        "An amiable lady, thirty years old in 1816, was a cousin of Faria.",
+        "Fernand leaped like a man of twenty in 1838.",
     ],
 )
 def test_an_uncertain_subject_gives_no_event(text: str) -> None:
@@ -96,6 +102,7 @@ def test_an_uncertain_subject_gives_no_event(text: str) -> None:
         "Was it true that Dantès was arrested in 1815?",
         "Dantès dreamt he was arrested in 1815. In 1816 Dantès was released.",
         "Dantès was nearly killed in 1820.",
+        "People say that Dantès died in 1820.",
         "Dantès feigned that he died in 1820.",
         "The registry proved that Dantès died in 1820.",
     ],

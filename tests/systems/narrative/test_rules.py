@@ -199,7 +199,7 @@ def test_a_novels_names_and_thirty_excerpts_are_read_in_time(data_path: Path) ->
     story = "Faria was born in Lyons in 1790. His mother died in 1800. In 1820 he sailed to Spain and lived in Paris."
     seconds = []
     for _ in range(3):
-        start = time.perf_counter()
+        start = time.process_time()
         find_contradictions(story, "Faria", excerpts, names)
-        seconds.append(time.perf_counter() - start)
-    assert min(seconds) < 0.15  # 50 ms by itself; other work may share the cores
+        seconds.append(time.process_time() - start)
+    assert min(seconds) < 0.1  # 50 ms by itself; busy neighbours cost caches

@@ -35,6 +35,7 @@ _REPORTED = re.compile(
     re.I,
 )
 _INFINITIVE = re.compile(r"\bto\s+(?:be\s+|have\s+(?:been\s+)?)?(?:\w+ly\s+)?\Z", re.I)
+_SEGMENT = re.compile(r"[;:—]")
 _CLAUSE = re.compile(
     r"[;:—]|,?\s+(?:but|and|yet|though|although|when|while|until|till|because|since|then|who|which)\s+|,", re.I
 )
@@ -63,16 +64,17 @@ def is_asserted(sentence: str, start: int, end: int) -> bool:
         end: One past the last.
 
     Returns:
-        False for a question, for what is reported, believed or feigned anywhere in the sentence, for what stands
-        behind a negation or in a hypothetical clause, and for an infinitive (planned to marry).
+        False for a question, for what is reported, believed, feigned or conditional between two semicolons, colons or
+        dashes, for what stands behind a negation or in a hypothetical clause, and for an infinitive (planned to marry).
     """
-    if sentence.rstrip("”\"’' ").endswith("?") or _REPORTED.search(sentence):
+    first = max((cut.end() for cut in _SEGMENT.finditer(sentence, 0, start)), default=0)
+    last = _SEGMENT.search(sentence, end)
+    segment = sentence[first : last.start() if last else len(sentence)]
+    if sentence.rstrip("”\"’' ").endswith("?") or _REPORTED.search(segment) or _CONDITIONAL.search(segment):
         return False
-    before = sentence[:start]
+    before = sentence[first:start]
     clause = before[max((cut.end() for cut in _CLAUSE.finditer(before)), default=0) :] + sentence[start:end]
-    if _DENIED.search(clause) or _SUPPOSED.search(clause) or _INFINITIVE.search(before):
-        return False
-    return _CONDITIONAL.search(sentence) is None
+    return not (_DENIED.search(clause) or _SUPPOSED.search(clause) or _INFINITIVE.search(before))
 
 
 def overlaps(spans: Sequence[Span], start: int, end: int) -> bool:

@@ -16,12 +16,14 @@ from kohaku_ray.systems.narrative.reasoning.subjects import (
     Mention,
     Topic,
     find_mentions,
+    may_be_subject,
     participle_subject,
     subject_of,
 )
 from kohaku_ray.systems.narrative.reasoning.verbs import OBJECT_TRIGGER, TRIGGER
 from kohaku_ray.systems.narrative.reasoning.years import AgeMention, YearMention, find_ages, find_years
 
+_LIKENESS = re.compile(r"\b(?:like|than)\s+an?\s+\Z", re.IGNORECASE)
 _PARAGRAPH = re.compile(r"\S(?:.|\n(?!\s*\n))*")
 _YEAR_BREAK = re.compile(r"[;:—]|\s(?:and|but|then|when|while|until|where|who|before|after)\s", re.IGNORECASE)
 _SEGMENT = re.compile(r"[;:—]")
@@ -199,9 +201,10 @@ def _is_passive(text: str, start: int, end: int, mentions: Sequence[Mention]) ->
 
 def _whose_age(sentence: _Sentence, age: AgeMention, mentions: Sequence[Mention]) -> str | None:
     """The only person of a sentence, or the one whose verb or comma the age stands at."""
-    people = dict.fromkeys(mention.name for mention in mentions)
-    if len(people) == 1:
-        return next(iter(people))
+    if _LIKENESS.search(sentence.text[: age.start]):
+        return None
+    if len({mention.name for mention in mentions}) == 1 and may_be_subject(sentence.text, mentions[0]):
+        return mentions[0].name
     return subject_of(sentence.text, age.start, mentions, sentence.times)
 
 

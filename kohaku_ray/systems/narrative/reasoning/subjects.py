@@ -14,6 +14,7 @@ _KIN = re.compile(
     r"(?:['’]s)?\s+(?:(?:own|late|old|dear|poor|young|aged|elder|younger)\s+)*(?:(?P<parent>mother|father)|brother|sister|wife|"
     r"husband|son|daughter|uncle|aunt|grandfather|grandmother|cousin|friend|colleague|companion|master|servant)\b"
 )
+_RELATIVE_OF = re.compile(r"\b(?:old|elder|older|younger|late)\s+\Z", re.IGNORECASE)
 _POSSESSIVE = re.compile(r"['’]s?\b|['’](?=\s)")
 _NOT_SUBJECT = re.compile(
     r"\b(?:of|to|with|from|by|for|at|against|upon|on|than|like|about|between|toward|towards|after|before|without|beside|in|"
@@ -128,7 +129,7 @@ def subject_of(sentence: str, start: int, mentions: Sequence[Mention], times: Se
         return None
     plain = _without_times(sentence, times)
     last = before[-1]
-    if _ALL_SOFT.fullmatch(plain[last.end : start]) and _may_be_subject(plain, last):
+    if _ALL_SOFT.fullmatch(plain[last.end : start]) and may_be_subject(plain, last):
         return last.name
     segment = max((cut.end() for cut in _SEGMENT.finditer(plain, 0, start)), default=0)
     for mention in reversed(before):
@@ -148,17 +149,21 @@ def participle_subject(
     following = next((mention for mention in mentions if mention.start > comma), None)
     if comma < 0 or following is None or not _OPENING.fullmatch(plain[comma : following.start]):
         return None
-    return following.name if not _POSSESSIVE.match(plain, following.end) else None
+    if _POSSESSIVE.match(plain, following.end) or "'s " in (following.name or ""):
+        return None  # "Born in Calcutta, his father kept the books": whose birth is meant is not certain
+    return following.name
 
 
 def _of_name(sentence: str, entity: Entity) -> Mention:
     kin = _KIN.match(sentence, entity.end) if _POSSESSIVE.match(sentence, entity.end) else None
     if kin is None:
-        return Mention(entity.start, entity.end, entity.name)
+        relative = _RELATIVE_OF.search(sentence[: entity.start])
+        return Mention(entity.start, entity.end, None if relative else entity.name)
     return Mention(entity.start, kin.end(), f"{entity.name}'s {kin['parent']}" if kin["parent"] else None)
 
 
-def _may_be_subject(plain: str, mention: Mention) -> bool:
+def may_be_subject(plain: str, mention: Mention) -> bool:
+    """Whether a mention is neither a possessor nor an object."""
     if _POSSESSIVE.match(plain, mention.end):
         return False
     return mention.pronoun or not _NOT_SUBJECT.search(plain[: mention.start])
@@ -167,7 +172,7 @@ def _may_be_subject(plain: str, mention: Mention) -> bool:
 def _opens_clause(plain: str, segment: int, mention: Mention) -> bool:
     """Whether a mention stands where a clause begins."""
     first = max((cut.end() for cut in _BOUNDARY.finditer(plain, segment, mention.start)), default=segment)
-    return _OPENING.fullmatch(plain[first : mention.start] + " ") is not None and _may_be_subject(plain, mention)
+    return _OPENING.fullmatch(plain[first : mention.start] + " ") is not None and may_be_subject(plain, mention)
 
 
 def _coordinates(between: str) -> bool:
