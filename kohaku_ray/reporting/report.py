@@ -5,13 +5,13 @@ from __future__ import annotations
 import os
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 import jinja2
 
-from kohaku_ray.errors import ConfigError, DataError
-from kohaku_ray.evaluation.metrics import DEFAULT_METRIC, find_metric
-from kohaku_ray.evaluation.report import ScoreReport, run_score
+from kohaku_ray.errors import DataError
+from kohaku_ray.evaluation.metrics import DEFAULT_METRIC
+from kohaku_ray.evaluation.report import ScoreReport
 from kohaku_ray.files import publish
 from kohaku_ray.index.store import Index
 from kohaku_ray.reporting.charts import Chart, charts, formulas
@@ -28,10 +28,10 @@ from kohaku_ray.reporting.questions import (
 from kohaku_ray.reporting.text import cut
 from kohaku_ray.runs.directory import baseline_note, own_truth
 from kohaku_ray.runs.files import RunFiles, read_run
+from kohaku_ray.runs.scoring import score_run
 from kohaku_ray.runs.show import write_number
 from kohaku_ray.runs.spending import spent
 from kohaku_ray.runs.tables import SHARED
-from kohaku_ray.submissions import read_submission
 
 LIMITS = (
     Limits(questions=2000, items=20, match_chars=900, around_chars=300, text_chars=1500),
@@ -109,26 +109,12 @@ def _scores(run: RunFiles, truth: str | None) -> tuple[Gold | None, ScoreReport 
         return None, None, "No truth was given, so nothing is scored."
     if not os.path.isfile(truth):
         raise DataError(f"{truth}: there is no such truth file: check the path.")
-    name = os.path.basename(truth)
-    try:
-        given = read_submission(truth)
-    except DataError as error:
-        return None, None, f"Nothing is scored, {name} is no truth file: {error}"
-    if not any(row.answer_value for row in given.rows.values()):
-        return None, None, f"Nothing is scored: {name} has no gold answers."
-    names, limit = run.fact("metrics", [DEFAULT_METRIC]), run.fact("limit")
-    try:
-        metrics = tuple(map(find_metric, names))
-    except ConfigError as error:
-        return None, None, f"Nothing is scored: {error}"
-    first = dict(list(given.rows.items())[:limit])
-    if first.keys() == {row["question_id"] for row in run.tables["votes"]}:
-        given = replace(given, rows=first)
-    else:  # another file's first questions are not those that a limited run answered
-        limit = None
-    scores = {one.name: {row.question_id: row for row in one.score(given, run.submission)} for one in metrics}
-    report = run_score(truth, [f"{run.path}/submission.csv"], names, errors=True, limit=limit)
-    return Gold(given, metrics, scores), report, ""
+    scored, why_not = score_run(run.path, truth, run.fact("metrics", [DEFAULT_METRIC]), run.fact("limit"))
+    if scored is None:
+        return None, None, why_not
+    rows = {metric.name: metric.score(scored.truth, run.submission) for metric in scored.metrics}
+    scores = {name: {row.question_id: row for row in own} for name, own in rows.items()}
+    return Gold(scored.truth, scored.metrics, scores), scored.report, ""
 
 
 def _index_paths(run: RunFiles) -> list[str]:

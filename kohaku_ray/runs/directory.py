@@ -216,9 +216,10 @@ def _questions_path(run: str) -> str | None:
     """Find the question file that a run's configuration names; the system it names need not be installed."""
     if not os.path.isfile(f"{run}/config.yaml"):
         return None
-    from kohaku_ray.config.load import expand, read_values
+    from kohaku_ray.config.load import expand, parse_file
     from kohaku_ray.runs.sources import resolve
 
-    questions = read_values([f"{run}/config.yaml"]).get("questions")
+    config = parse_file(Path(run, "config.yaml"))
+    questions = config.get("questions") if isinstance(config, Mapping) else None
     path = questions.get("path") if isinstance(questions, Mapping) else None
     return resolve(str(expand(path))) if path is not None else None

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 from kohaku_ray.config import Config
-from kohaku_ray.errors import DataError
-from kohaku_ray.evaluation.report import ScoreReport, render, run_score
+from kohaku_ray.evaluation.report import render
 from kohaku_ray.runs.directory import baseline_note, facts_of
+from kohaku_ray.runs.scoring import score_run
 from kohaku_ray.runs.sources import resolve
 from kohaku_ray.runs.summary import AnswerSummary
 from kohaku_ray.runs.tables import SCHEMAS
@@ -38,9 +40,10 @@ def describe_run(config: Config, summary: AnswerSummary) -> str:
     elif summary.n_member_errors:
         parts.append("those replies are recorded: `kohaku-ray answer CONFIG --retry errors` asks for them again")
     outputs = ("submission.csv", *(f"{name}.parquet" for name in SCHEMAS), *config.declaration.outputs)
-    report = score_run(config, summary.run)
-    if report is not None:
-        parts.append(render(report))
+    truth = resolve(config.questions.path)
+    if truth.endswith(".csv"):
+        scored, why_not = score_run(summary.run, truth, config.declaration.metrics, config.questions.limit)
+        parts.append(render(replace(scored.report, errors=False)) if scored is not None else why_not)
     parts.append(
         f"outputs in {summary.run}: {', '.join(outputs)}\n"
         f"`kohaku-ray show {summary.run} QUESTION_ID` shows how one was answered"
@@ -67,14 +70,3 @@ def _spent(summary: AnswerSummary) -> str:
     if n_placed:
         parts.append(f"{n_placed} questions placed on replicas, {n_moved} of them moved off an overfull one")
     return "spent by the calls made: " + ", ".join(parts)
-
-
-def score_run(config: Config, run: str) -> ScoreReport | None:
-    """Score a run against its question file; None where that holds no gold answers."""
-    truth = resolve(config.questions.path)
-    if not truth.endswith(".csv"):
-        return None
-    try:
-        return run_score(truth, [f"{run}/submission.csv"], config.declaration.metrics, limit=config.questions.limit)
-    except DataError:
-        return None

@@ -1,0 +1,56 @@
+"""A run scored against gold answers, for its page and for the terminal."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+
+from kohaku_ray.errors import ConfigError, DataError
+from kohaku_ray.evaluation.metrics import Metric, find_metric
+from kohaku_ray.evaluation.report import ScoreReport, run_score
+from kohaku_ray.submissions import Submission, read_submission
+
+
+@dataclass(frozen=True, slots=True)
+class ScoredRun:
+    """A run's scores.
+
+    Attributes:
+        truth: The gold answers that were scored against.
+        metrics: The headline first.
+        report: Scores and counts of error classes.
+    """
+
+    truth: Submission
+    metrics: tuple[Metric, ...]
+    report: ScoreReport
+
+
+def score_run(run: str, truth: str, metrics: Sequence[str], limit: int | None) -> tuple[ScoredRun | None, str]:
+    """Score a run's submission.
+
+    Args:
+        run: The run's directory.
+        truth: A CSV that may hold gold answers.
+        metrics: Names of metrics, the headline first.
+        limit: How many of its question file's first questions the run answered; None: all.
+
+    Returns:
+        The scores, or why there are none.
+    """
+    name, predicted = os.path.basename(truth), f"{run}/submission.csv"
+    try:
+        given = read_submission(truth)
+        found = tuple(map(find_metric, metrics))
+    except DataError as error:
+        return None, f"Nothing is scored, {name} is no truth file: {error}"
+    except ConfigError as error:
+        return None, f"Nothing is scored: {error}"
+    if not any(row.answer_value for row in given.rows.values()):
+        return None, f"Nothing is scored: {name} has no gold answers."
+    first = dict(list(given.rows.items())[:limit])
+    if first.keys() != read_submission(predicted).rows.keys():
+        first, limit = dict(given.rows), None  # another file's first questions are not those that the run answered
+    report = run_score(truth, [predicted], metrics, errors=True, limit=limit)
+    return ScoredRun(replace(given, rows=first), found, report), ""
