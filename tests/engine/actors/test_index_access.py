@@ -1,0 +1,360 @@
+"""Every operation on an index in this process: batched, kept, and the same results whatever else is asked."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+from collections import Counter
+from dataclasses import replace
+
+import numpy as np
+import pytest
+from index.small_index import FakeEncoder, index_documents, make_documents
+
+from kohaku_ray.config import load_config
+from kohaku_ray.engine.actors import operations
+from kohaku_ray.engine.actors.index_access import LocalIndex, united_depths
+from kohaku_ray.engine.actors.operations import OPERATIONS, OpenIndex
+from kohaku_ray.errors import DataError, IndexMismatchError, ModelError
+from kohaku_ray.index.store import Index
+from kohaku_ray.index.views import View
+from kohaku_ray.systems.base import Depth
+from kohaku_ray.tree.nodes import NodeTable
+
+NODES, PARAGRAPHS = ("sentence", "paragraph"), ("paragraph",)
+VIEWS = (View(NODES, dense=True), View(PARAGRAPHS, lexical=True))
+TEXTS = ["How much energy?", "kWh of a", "Page 3", "It rose.", "Chart of d"]
+DEPTHS = {NODES: Depth(dense=9), PARAGRAPHS: Depth(lexical=4)}
+WORDS = ("words", None)
+
+
+@pytest.fixture(scope="module")
+def paths(tmp_path_factory) -> dict[str, str]:
+    found = {}
+    for factory in ("Flat", "IVF2,Flat"):
+        found[factory] = str(tmp_path_factory.mktemp("index") / "index")
+        index_documents(found[factory], make_documents(*"abcdef"), views=VIEWS, factory=factory)
+    return found
+
+
+@pytest.fixture(params=["Flat", "IVF2,Flat"])
+def here(request, paths) -> OpenIndex:
+    return OpenIndex(Index.open(paths[request.param]), FakeEncoder(), Pairs())
+
+
+@pytest.fixture(params=[None, DEPTHS], ids=["alone", "kept"])
+def local(request, here) -> LocalIndex:
+    return LocalIndex(None, request.param, here)
+
+
+class Pairs:
+    """A cross-encoder that counts common words, and notes what it is asked."""
+
+    def __init__(self) -> None:
+        self.asked: list[tuple[str, tuple]] = []
+
+    async def __call__(self, application, pairs):
+        self.asked.append((application, tuple(pairs)))
+        await asyncio.sleep(0)
+        if application == "broken":
+            raise ModelError("out of memory")
+        return [float(len(set(query.split()) & set(text.split()))) for query, text in pairs]
+
+
+@pytest.fixture
+def ran(monkeypatch) -> Counter:
+    """How many items each operation computed."""
+    n_items: Counter = Counter()
+
+    def counting(name, operation):
+        def run(here, items, params):
+            n_items[name] += len(items)
+            return operation.run(here, items, params)
+
+        return replace(operation, run=run)
+
+    counted = {name: counting(name, operation) for name, operation in OPERATIONS.items()}
+    monkeypatch.setattr("kohaku_ray.engine.actors.index_access.OPERATIONS", counted)
+    return n_items
+
+
+def queries():
+    return list(FakeEncoder().encode_passages(TEXTS))
+
+
+def plain(results) -> list:
+    """Results as values that compare."""
+    return [plain_of(result) for result in results]
+
+
+def plain_of(result):
+    if isinstance(result, NodeTable):
+        return result.table.to_pydict(), result.source_row.tolist()
+    if isinstance(result, np.ndarray):
+        return result.tobytes()
+    return result if isinstance(result, float) else (result.rows.tolist(), result.scores.tobytes())
+
+
+ASKED = {
+    "embed": (TEXTS, ()),
+    "search": (queries(), (NODES, 5, None)),
+    "lexical": (TEXTS, (PARAGRAPHS, 3, None)),
+    "vectors": ([0, 7, 3, 20], ()),
+    "rank_pairs": ([(one, two) for one in TEXTS for two in TEXTS[:2]], ("application",)),
+    "nodes": ([(3, 4), (20,), (30, 5)], (512, ())),
+}
+
+
+def test_every_operation_is_tested():
+    assert set(ASKED) == set(OPERATIONS)
+
+
+@pytest.mark.parametrize("name", ASKED)
+def test_results_are_one_per_item_whoever_asks_beside(local, here, name):
+    items, params = ASKED[name]
+
+    async def ask():
+        alone = [(await local.run(name, [item], params))[0] for item in items]
+        whole = await local.run(name, items, params)
+        turned = await asyncio.gather(*(local.run(name, [item], params) for item in reversed(items)))
+        nothing = await local.run(name, [], params)
+        return alone, whole, [one[0] for one in reversed(turned)], nothing
+
+    alone, whole, turned, nothing = asyncio.run(ask())
+    assert plain(alone) == plain(whole) == plain(turned)
+    assert len(whole) == len(items)
+    assert nothing == []
+
+
+def test_results_are_those_of_the_index(local, here):
+    async def ask():
+        return {name: await local.run(name, items, params) for name, (items, params) in ASKED.items()}
+
+    found, index = asyncio.run(ask()), here.index
+    assert plain(found["embed"]) == plain(queries())
+    assert plain(found["search"]) == plain(index.vectors(NODES).search(np.stack(queries()), 5))
+    assert plain(found["lexical"]) == plain(index.terms(PARAGRAPHS).search(TEXTS, 3))
+    assert plain(found["vectors"]) == plain(index.node_vectors(np.array(ASKED["vectors"][0])))
+    assert found["rank_pairs"] == asyncio.run(Pairs()("", ASKED["rank_pairs"][0]))
+    assert plain(found["nodes"]) == plain(index.nodes.neighbourhood(rows, 512) for rows in ASKED["nodes"][0])
+
+
+@pytest.mark.parametrize("within", [("b",), ("e", "a"), ()])
+@pytest.mark.parametrize("name", ["search", "lexical"])
+def test_a_search_is_held_to_documents(local, here, name, within):
+    items, (kinds, top_k, _) = ASKED[name]
+    found = asyncio.run(local.run(name, items, (kinds, top_k, within)))
+    view = here.index.vectors(kinds) if name == "search" else here.index.terms(kinds)
+    asked = np.stack(items) if name == "search" else items
+    assert plain(found) == plain(view.search(asked, top_k, here.index.ranges(within)))
+    assert {here.index.nodes.doc_id(int(row)) for hits in found for row in hits.rows} <= set(within)
+    assert any(map(len, found)) == bool(within)
+
+
+@pytest.mark.parametrize(("name", "deepest"), [("search", 9), ("lexical", 4)])
+def test_a_shorter_search_is_the_beginning_of_the_deepest(paths, ran, name, deepest):
+    local = LocalIndex(None, DEPTHS, OpenIndex(Index.open(paths["Flat"]), FakeEncoder(), Pairs()))
+    items, (kinds, _, _) = ASKED[name]
+
+    async def ask():
+        return [await local.run(name, items, (kinds, k, None)) for k in (2, deepest, 3)]
+
+    short, deep, middle = asyncio.run(ask())
+    assert plain(short) == plain(hits.prefix(2) for hits in deep)
+    assert plain(middle) == plain(hits.prefix(3) for hits in deep)
+    assert max(map(len, deep)) > 3
+    assert ran[name] == len(items), "searched once, at the deepest"
+    deeper = asyncio.run(local.run(name, items, (kinds, deepest + 2, None)))
+    assert ran[name] == 2 * len(items)
+    assert plain(hits.prefix(deepest) for hits in deeper) == plain(deep)
+
+
+def test_of_an_approximate_index_only_the_same_depth_is_shared(paths, ran):
+    here = OpenIndex(Index.open(paths["IVF2,Flat"]), FakeEncoder(), Pairs())
+    local = LocalIndex(None, DEPTHS, here)
+    items = queries()
+
+    async def ask():
+        return [await local.run("search", items, (NODES, k, None)) for k in (4, 8, 4)]
+
+    first, deep, again = asyncio.run(ask())
+    assert plain(first) == plain(again) == plain(here.index.vectors(NODES).search(np.stack(items), 4))
+    assert plain(deep) == plain(here.index.vectors(NODES).search(np.stack(items), 8))
+    assert ran["search"] == 2 * len(items)
+
+
+def test_within_documents_an_approximate_index_is_exact_and_shares_depths(paths, ran):
+    here = OpenIndex(Index.open(paths["IVF2,Flat"]), FakeEncoder(), Pairs())
+    local = LocalIndex(None, DEPTHS, here)
+
+    async def ask():
+        return [await local.run("search", queries(), (NODES, k, ("b", "c"))) for k in (2, 9)]
+
+    short, deep = asyncio.run(ask())
+    assert plain(short) == plain(hits.prefix(2) for hits in deep)
+    assert ran["search"] == len(TEXTS)
+
+
+@pytest.mark.parametrize("name", ["embed", "search", "lexical", "rank_pairs", "nodes"])
+def test_what_is_kept_is_computed_once_also_for_concurrent_callers(here, ran, name):
+    local = LocalIndex(None, DEPTHS, here)
+    items, params = ASKED[name]
+
+    async def ask():
+        many = await asyncio.gather(*(local.run(name, items[at:], params) for at in (0, 1, 0, 2)))
+        return [*many, await local.run(name, [*items, *items], params)]
+
+    *_, last = asyncio.run(ask())
+    assert ran[name] == len(items)
+    assert plain(last[: len(items)]) == plain(last[len(items) :])
+    counted = OPERATIONS[name].counted
+    n_asked = sum(len(items[at:]) for at in (0, 1, 0, 2)) + 2 * len(items)
+    expected = {(counted, "asked"): n_asked, (counted, "computed"): len(items)} if counted else {}
+    assert dict(local.counts()) == expected
+
+
+def test_a_run_alone_keeps_nothing_but_ranked_pairs(here, ran):
+    local = LocalIndex(None, None, here)
+
+    async def ask():
+        for _ in range(2):
+            for name, (items, params) in ASKED.items():
+                await local.run(name, items, params)
+
+    asyncio.run(ask())
+    assert ran == {name: len(items) * (1 if name == "rank_pairs" else 2) for name, (items, _) in ASKED.items()}
+    n_pairs = len(ASKED["rank_pairs"][0])
+    assert local.counts() == {("pairs ranked", "asked"): 2 * n_pairs, ("pairs ranked", "computed"): n_pairs}
+
+
+def test_calls_that_differ_in_what_they_are_told_share_no_result(here):
+    local = LocalIndex(None, DEPTHS, here)
+
+    async def ask():
+        one = await local.run("rank_pairs", [("a b", "b c")], ("one",))
+        other = await local.run("rank_pairs", [("a b", "b c")], ("other",))
+        wide, narrow = [(await local.run("nodes", [(20,)], (tokens, ())))[0] for tokens in (512, 0)]
+        return one, other, wide, narrow
+
+    one, other, wide, narrow = asyncio.run(ask())
+    assert one == other == [1.0]
+    assert here.rank_pairs.asked == [("one", (("a b", "b c"),)), ("other", (("a b", "b c"),))]
+    assert len(wide) > len(narrow)
+
+
+def test_concurrent_calls_share_a_batch(here, monkeypatch):
+    batches, began, gate = [], threading.Event(), threading.Event()
+    embed = OPERATIONS["embed"]
+
+    def slow(open_index, texts, params):
+        batches.append(list(texts))
+        began.set()
+        gate.wait(5)
+        return embed.run(open_index, texts, params)
+
+    monkeypatch.setitem(operations.OPERATIONS, "embed", replace(embed, run=slow))
+    local = LocalIndex(None, None, here)
+
+    async def ask():
+        first = asyncio.create_task(local.run("embed", TEXTS[:1]))
+        await asyncio.to_thread(began.wait, 5)
+        rest = [asyncio.create_task(local.run("embed", [text])) for text in TEXTS[1:]]
+        await asyncio.sleep(0.01)
+        gate.set()
+        return await asyncio.gather(first, *rest)
+
+    assert plain(one[0] for one in asyncio.run(ask())) == plain(queries())
+    assert batches == [TEXTS[:1], TEXTS[1:]]
+
+
+@pytest.mark.parametrize("name", ["search", "lexical"])
+def test_an_unknown_document_fails_its_caller_alone_and_is_not_kept(local, name):
+    items, (kinds, top_k, _) = ASKED[name]
+
+    async def ask():
+        found = []
+        for _ in range(2):
+            found += await asyncio.gather(
+                local.run(name, items, (kinds, top_k, ("a", "mars"))),
+                local.run(name, items, (kinds, top_k, ("a",))),
+                return_exceptions=True,
+            )
+        return found
+
+    bad, good, bad_again, good_again = asyncio.run(ask())
+    for error in (bad, bad_again):
+        assert isinstance(error, DataError)
+        assert "has no document mars" in str(error)
+    assert plain(good) == plain(good_again)
+
+
+def test_a_cross_encoder_that_fails_is_asked_again(local, here):
+    async def ask():
+        errors = []
+        for _ in range(2):
+            results = await asyncio.gather(
+                local.run("rank_pairs", [("a", "a")], ("broken",)),
+                local.run("rank_pairs", [("a", "a")], ("whole",)),
+                return_exceptions=True,
+            )
+            assert results[1] == [1.0]
+            errors.append(str(results[0]))
+        return errors
+
+    assert asyncio.run(ask()) == ["out of memory"] * 2
+    assert Counter(application for application, _ in here.rank_pairs.asked) == {"broken": 2, "whole": 1}
+
+
+@pytest.mark.xfail(strict=True, raises=IndexError, reason="a batch fails all whose items are in it")
+def test_items_that_fail_do_not_fail_those_they_are_batched_with(here):
+    local = LocalIndex(None, None, here)
+
+    async def ask():
+        return await asyncio.gather(local.run("vectors", [10**9]), local.run("vectors", [0]), return_exceptions=True)
+
+    bad, good = asyncio.run(ask())
+    assert isinstance(bad, IndexError)
+    if isinstance(good, Exception):
+        raise good
+
+
+def test_a_search_of_what_the_index_has_no_view_of_says_so(local):
+    with pytest.raises(IndexMismatchError, match="no dense view of section"):
+        asyncio.run(local.run("search", queries(), (("section",), 3, None)))
+    with pytest.raises(IndexMismatchError, match="no lexical view of sentence"):
+        asyncio.run(local.run("lexical", TEXTS, (("sentence",), 3, None)))
+
+
+def test_tokens_of_sentences_are_the_largest_count_over_the_tokenizers(here, monkeypatch):
+    asked = []
+
+    def counter(name, revision):
+        def count(texts):
+            asked.append((name, tuple(texts)))
+            return [len(text.split()) if name == "words" else len(text) // 3 for text in texts]
+
+        return count
+
+    monkeypatch.setattr(operations, "token_counter", counter)
+    local = LocalIndex(None, None, here)
+    both = (WORDS, ("thirds", "main"))
+
+    async def ask():
+        return [(await local.run("nodes", [(3,)], (512, tokenizers)))[0] for tokenizers in (both, both, (WORDS,), ())]
+
+    nodes, again, words, none = asyncio.run(ask())
+    sentences = [row for row in range(len(nodes)) if nodes.kind[row] == 3]
+    texts = [nodes.text_of(row) for row in sentences]
+    assert [int(nodes.tokens[row]) for row in sentences] == [max(len(t.split()), len(t) // 3) for t in texts]
+    assert nodes.tokens.tolist() == again.tokens.tolist()
+    assert [int(words.tokens[row]) for row in sentences] == [len(text.split()) for text in texts]
+    assert not none.tokens.any()
+    assert [name for name, _ in asked] == ["words", "thirds", "words"], "a text is counted once by each tokenizer"
+
+
+def test_depths_are_those_of_the_deepest_run():
+    one = load_config("demo", ["kohaku.top_k=4", "kohaku.max_retries=1", "kohaku.bm25_top_k=7"])
+    two = load_config("demo", ["kohaku.top_k=5", "kohaku.max_retries=2", "kohaku.bm25_top_k=0"])
+    assert united_depths([one]) == {NODES: Depth(dense=8), PARAGRAPHS: Depth(lexical=7)}
+    assert united_depths([one, two]) == {NODES: Depth(dense=15), PARAGRAPHS: Depth(lexical=7)}
+    assert united_depths([two]) == {NODES: Depth(dense=15)}
