@@ -145,6 +145,7 @@ def test_each_plot_has_axes(page):
     assert page.count('<svg role="img"') == 4
     for label in ("mean over questions (0 to 1)", "members that gave the written answer (of 3)"):
         assert f">{label}</text>" in page
+    assert "prompts, all attempts 500, generated, all attempts 40, context tokens, as measured 400" in page
     for label in ("tokens per member answer (log scale)", "last attempt, from 0"):
         assert f">{label}</text>" in page
 
@@ -357,6 +358,85 @@ def test_each_member_may_plan_for_itself(tmp_path):
     assert "baseline" not in text
     assert "Plan, member 1: 1 item with an error Error: bad plan 0 two" in text
     assert "Evidence, member 1: 1 item" in text
+
+
+def own_run(path, config="system: nowhere.to_be_found:SYSTEM\nfound: {pages: 2}\n", **facts):
+    """A run of somebody's system: steps, measures, settings and metrics of its own."""
+    given = [
+        answer("q1", member, "red", measures={"doubt": 0.125, "page_tokens": 12_000.0}, details='{"because": ["<x>"]}')
+        for member in range(2)
+    ]
+    other = [answer("q2", member, "", measures={}) for member in range(2)]
+    trace = [
+        item("q1", "skim_pages", 0, "page one", note="fast", scores={"worth": 0.5}),
+        item("q1", "skim_pages", 1, "page two", kind="page", doc_id="a2024"),
+        item("q1", "BM25 search", 0, "red, surely", member=1, attempt=2),
+        item("q2", "prepare", error="no such page"),
+    ]
+    facts = {"system": "found", "metrics": ["exact"], "models": {"judge": ["big (vllm)"]}, "lead": "judge"} | facts
+    facts = FACTS | {"baselines": []} | facts
+    questions = [(ballot("q1", "Which?", given), given), (ballot("q2", "Who?", other), other)]
+    return write_run(path, questions, trace=trace, calls=[usage("q1", 0, "judge")], config=config, facts=facts)
+
+
+def test_a_system_of_any_name_with_steps_of_any_name_is_shown(tmp_path):
+    truth = write_truth(tmp_path / "truth.csv", ("q1", "Red", ["a2024"]), ("q2", "Ann", ["a2024"]))
+    page = page_of(own_run(tmp_path / "run"), truth)
+    check_harmless(page)
+    text = plain(page)
+    assert "System found Models big (vllm) Questions 2" in text
+    assert "metric score value n exact 0.5000 0.5000 2 Score = value." in text
+    assert "What went wrong" not in text
+    one = question(page, "q1")
+    assert "q1 right 2 of 2 members" in one
+    assert "exact 1.000 value 1.00" in one
+    assert "doubt 0.125 page tokens 12,000" in one
+    assert 'Details {"because": ["<x>"]}' in one
+    assert "Skim pages: 2 items 0 page one fast worth 0.5 1 page two a2024 page" in one
+    assert "BM25 search, member 1, attempt 2: 1 item 0 red, surely" in one
+    assert page.count('<details class="step" open>') == 2
+    two = question(page, "q2")
+    assert "q2 blank 2 of 2 members" in two
+    assert "Prepare: 0 items with an error Error: no such page" in two
+    assert "page tokens, as measured: median 12,000" in page
+    for word in ("wattbot", "kaggle", "references 0", "abstention", "evidence:"):
+        assert word not in text
+
+
+def test_a_system_that_is_not_installed_leaves_its_runs_readable(tmp_path):
+    truth = write_truth(tmp_path / "truth.csv", ("q1", "Red", ["a2024"]))
+    config = f"system: nowhere.to_be_found:SYSTEM\nquestions: {{path: {truth}}}\n"
+    text = plain(page_of(own_run(tmp_path / "run", config)))
+    assert "exact 1.0000 1.0000 1 Score = value. 1 questions of the run are not in the truth" in text
+    text = plain(page_of(own_run(tmp_path / "gone", config, metrics=["nowhere.to_be_found:METRIC"])))
+    assert "Nothing is scored: metric nowhere.to_be_found:METRIC" in text
+    assert "q1 answered 2 of 2 members" in text
+
+
+def test_errors_are_those_of_the_metric_that_has_classes(tmp_path):
+    truth = small_truth(tmp_path / "truth.csv")
+    page = page_of(small_run(tmp_path / "run", facts=FACTS | {"metrics": ["exact", "wattbot"]}), truth)
+    text = plain(page)
+    assert "exact 0.7500 0.7500 4 wattbot 0.7562 0.7500 0.6250 1.0000 4" in text
+    assert "exact = value; wattbot = 0.75 value + 0.15 references + 0.10 abstention." in text
+    assert "value selection 1 q2" in text
+    assert "q3 right in part: reference mismatch" in question(page, "q3")
+    assert "right in part 1" in text
+
+
+@pytest.mark.parametrize(
+    ("baselines", "n", "said"),
+    [
+        (["extractive"], 1, "Answered by the extractive backend: no language model, but a baseline"),
+        (["extractive"], 2, "Answered in part by the extractive backend (extractive): a baseline"),
+        ([], 2, None),
+    ],
+)
+def test_the_baseline_is_named_for_what_it_answered(tmp_path, baselines, n, said):
+    text = plain(page_of(small_run(tmp_path / "run", facts=FACTS | {"baselines": baselines, "n_answering": n})))
+    assert ("no language model" in text) == (n == 1)
+    assert ("a baseline to compare" in text) == (said is not None)
+    assert (said or "Run run") in text
 
 
 def test_groups_of_the_published_vote_are_told_apart_by_spelling(tmp_path):
