@@ -71,7 +71,7 @@ def formulas(metrics: Sequence[Metric]) -> str:
     found = {metric.formula for metric in metrics}
     if len(found) == 1:
         return f"Score = {found.pop()}."
-    return "; ".join(f"{metric.name} = {metric.formula}" for metric in metrics) + "."
+    return "; ".join(f"{metric.name}: {metric.formula}" for metric in metrics) + "."
 
 
 def agreement(views: Sequence[QuestionView]) -> Chart:

@@ -418,7 +418,7 @@ def test_errors_are_those_of_the_metric_that_has_classes(tmp_path):
     page = page_of(small_run(tmp_path / "run", facts=FACTS | {"metrics": ["exact", "wattbot"]}), truth)
     text = plain(page)
     assert "exact 0.7500 0.7500 4 wattbot 0.7562 0.7500 0.6250 1.0000 4" in text
-    assert "exact = value; wattbot = 0.75 value + 0.15 references + 0.10 abstention." in text
+    assert "exact: value; wattbot: 0.75 value + 0.15 references + 0.10 abstention." in text
     assert "value selection 1 q2" in text
     assert "q3 right in part: reference mismatch" in question(page, "q3")
     assert "right in part 1" in text
