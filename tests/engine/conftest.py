@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
 
 from kohaku_ray.config import Config, load_config
+from kohaku_ray.runs.summary import AnswerSummary
 
 
 @pytest.fixture(scope="session")
@@ -32,6 +34,14 @@ def pool(sample_index) -> Iterator[object]:
         actors.wait_until_ready()
         yield actors
     actors.close()
+
+
+@pytest.fixture(scope="session")
+def run_answer(pool) -> Callable[..., AnswerSummary]:
+    """Answer through the session's actors."""
+    from kohaku_ray.engine.jobs import answer
+
+    return functools.partial(answer.run_answer, pool=pool)
 
 
 @pytest.fixture

