@@ -18,7 +18,8 @@ from kohaku_ray.cli import main
 from kohaku_ray.config import Config, load_config
 from kohaku_ray.config.schema import VllmConfig
 from kohaku_ray.engine.jobs import bench as benching
-from kohaku_ray.engine.jobs.bench import Grid, Texts, run_bench
+from kohaku_ray.engine.jobs.bench import run_bench
+from kohaku_ray.engine.jobs.bench_grid import Grid, Texts
 from kohaku_ray.errors import ConfigError, ModelError
 from kohaku_ray.index.tokens import token_counter
 from kohaku_ray.records import Reply
@@ -41,7 +42,9 @@ def config(tiny):
     def make(*overrides: str, **settings) -> Config:
         deployment = {"kind": "vllm", "model": tiny, "cpus": 1, "window_tokens": WINDOW, "start_timeout_s": 600}
         deployment |= {"engine_kwargs": {"load_format": "dummy"}, **settings}
-        return load_config("demo", [f"deployments.tiny={json.dumps(deployment)}", "generation.model=tiny", *overrides])
+        return load_config(
+            "demo", [f"deployments.tiny={json.dumps(deployment)}", "roles.answer.model=tiny", *overrides]
+        )
 
     return make
 
@@ -75,12 +78,12 @@ def test_prompts_repeat_for_their_number_alone_and_share_no_beginning(tiny):
 @pytest.mark.parametrize(
     ("overrides", "settings", "grid", "message"),
     [
-        (["generation.model=extractive"], {}, Grid(), "kind extractive, but the benchmark measures kind vllm"),
+        (["roles.answer.model=extractive"], {}, Grid(), "kind extractive, but the benchmark measures kind vllm"),
         ([], {"application": "theirs"}, Grid(), "application is 'theirs' but the benchmark starts replicas of its own"),
         ([], {"model": "/no/model"}, Grid(), "deployments.tiny: model is /no/model and there is no such directory"),
         ([], {"model": "~/no/model"}, Grid(), f"model is {os.path.expanduser('~/no/model')} and there is no such"),
         ([], {}, Grid(context_tokens=1000), f"and 128 are generated, but deployments.tiny.window_tokens is {WINDOW}"),
-        (["generation.temperature=0"], {}, Grid(context_tokens=100), "--members has 9: greedy members are all alike"),
+        (["roles.answer.temperature=0"], {}, Grid(context_tokens=100), "--members has 9: greedy members are all alike"),
     ],
 )
 def test_what_cannot_be_measured_is_refused_before_anything_starts(

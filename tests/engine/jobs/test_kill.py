@@ -92,7 +92,7 @@ def test_killed_at_twenty_points_and_repeated_it_is_the_same_to_the_byte(cluster
             "cluster.block_size": "4",
             "index.path": sample_index[0],
             "deployments.fake": json.dumps(deployment),
-            "generation.model": "fake",
+            "roles.answer.model": "fake",
             "ensemble.members": "3",
             "ledger.flush_s": str(FLUSH_S),
         }

@@ -24,7 +24,7 @@ from kohaku_ray.config.sweep import load_sweep
 from kohaku_ray.engine.jobs.answer import run_answer
 from kohaku_ray.engine.jobs.sweep import finish_sweep, run_sweep
 from kohaku_ray.evaluation.report import run_score
-from kohaku_ray.reporting.sweep_tables import judge_sweep
+from kohaku_ray.reporting.sweep_stats import compute_sweep_stats
 from kohaku_ray.runs.sweep_plan import estimate, plan_sweep
 from kohaku_ray.runs.sweep_results import collect
 from kohaku_ray.sample import path as sample_path
@@ -37,13 +37,13 @@ TABLES = [
     {
         "name": "depth",
         "title": "Queries × k",
-        "axes": {"retrieval.queries": [2, 4], "retrieval.top_k": [4, 8]},
+        "axes": {"kohaku.queries": [2, 4], "kohaku.top_k": [4, 8]},
         "show": ["matches", "characters"],
     },
     {
         "name": "words",
         "title": "BM25 × retries",
-        "axes": {"retrieval.bm25_top_k": [0, 2], "generation.max_retries": [0, 2]},
+        "axes": {"kohaku.bm25_top_k": [0, 2], "kohaku.max_retries": [0, 2]},
     },
     {
         "name": "lengths",
@@ -63,7 +63,7 @@ TABLES = [
 def write_sweep(home: Path, tables: list[dict], name: str = "mine", **more) -> str:
     path = home / f"{name}.yaml"
     places = {"output": str(home / f"out-{name}"), "runs": str(home / "runs"), "indexes": str(home / "indexes")}
-    common = {"retrieval.top_k_final": None, "questions.limit": LIMIT, "ledger.path": str(home / "ledger")}
+    common = {"kohaku.top_k_final": None, "questions.limit": LIMIT, "ledger.path": str(home / "ledger")}
     values = {"base": ["paper"], **places, "seeds": [0, 1], "set": common, "tables": tables, **more}
     path.write_text(yaml.safe_dump(values, sort_keys=False))
     return str(path)
@@ -219,10 +219,10 @@ def test_a_run_with_rows_in_error_is_named_and_tried_again(cluster, tmp_path, ca
 
     with FakeOpenAI(script) as server:
         deployment = {"kind": "openai", "base_url": server.base_url, "model": "fake", "api_key_env": None}
-        axis = {"floor": {"generation.model": "extractive"}}
-        axis["api"] = {"generation.model": "api", "deployments.api": {**deployment, "max_tries": 1}}
+        axis = {"floor": {"roles.answer.model": "extractive"}}
+        axis["api"] = {"roles.answer.model": "api", "deployments.api": {**deployment, "max_tries": 1}}
         path = write_sweep(tmp_path, [{"name": "m", "axes": {"model": axis}}], seeds=[0])
-        arguments = ["sweep", path, "--base", "demo", "--set", "retrieval.queries=1"]
+        arguments = ["sweep", path, "--base", "demo", "--set", "kohaku.queries=1"]
         assert main(arguments) == 3
         said = capsys.readouterr()
         assert f"{LIMIT} of {LIMIT} answers got no reply: repeat the sweep" in said.err
@@ -235,15 +235,15 @@ def test_a_run_with_rows_in_error_is_named_and_tried_again(cluster, tmp_path, ca
 def test_a_reply_that_cannot_be_read_is_a_wrong_answer_and_not_asked_again(cluster, tmp_path, capsys):
     with FakeOpenAI(lambda index, body: Action(body=completion("I would rather not say."))) as server:
         deployment = {"kind": "openai", "base_url": server.base_url, "model": "fake", "api_key_env": None}
-        axis = {"floor": {"generation.model": "extractive"}}
-        axis["prose"] = {"generation.model": "api", "deployments.api": deployment}
+        axis = {"floor": {"roles.answer.model": "extractive"}}
+        axis["prose"] = {"roles.answer.model": "api", "deployments.api": deployment}
         path = write_sweep(tmp_path, [{"name": "m", "axes": {"model": axis}}], seeds=[0])
-        arguments = ["sweep", path, "--base", "demo", "--set", "retrieval.queries=1"]
+        arguments = ["sweep", path, "--base", "demo", "--set", "kohaku.queries=1"]
         for start in range(2):
             assert main(arguments) == 3, "finished, with rows in error"
             assert f"{LIMIT} of {2 * LIMIT} answers carry an error" in capsys.readouterr().out
             assert server.n_requests == LIMIT, f"start {start}"
-    sweep = collect(plan_sweep(load_sweep(path, ["demo"], ["retrieval.queries=1"])), {})
+    sweep = collect(plan_sweep(load_sweep(path, ["demo"], ["kohaku.queries=1"])), {})
     cells = cells_of(sweep, "m")
     assert {cell.state for cell in cells.values()} == {"finished"}
     assert cells["prose",].scores[0] < cells["floor",].scores[0]
@@ -269,7 +269,7 @@ def test_rows_of_equal_settings_stay_and_cells_that_are_not_crossed_are_compared
         {
             "name": "pairs",
             "combine": "zip",
-            "axes": {"retrieval.queries": [2, 4], "retrieval.top_k": [4, 8]},
+            "axes": {"kohaku.queries": [2, 4], "kohaku.top_k": [4, 8]},
         },
     ]
     other = plan_sweep(load_sweep(write_sweep(home, tables, name="other"), ["demo"]))
@@ -281,7 +281,7 @@ def test_rows_of_equal_settings_stay_and_cells_that_are_not_crossed_are_compared
     assert same["compat", "2"].state == "skipped"
     [table] = [table for table in sweep.tables if table.name == "pairs"]
     assert [axis.labels for axis in table.axes] == [("2 · 4", "4 · 8")]
-    [judged] = [judged for judged in judge_sweep(sweep) if judged.grid.table.name == "pairs"]
+    [judged] = [judged for judged in compute_sweep_stats(sweep) if judged.grid.table.name == "pairs"]
     assert len(judged.comparisons) == 2, "one is compared with the other"
 
 
@@ -319,15 +319,15 @@ def test_two_sweeps_at_once_ask_once(cluster, tmp_path):
     with FakeOpenAI(lambda index, body: Action(delay_s=0.05)) as server:
         deployment = {"kind": "openai", "base_url": server.base_url, "model": "fake", "api_key_env": None}
         common = {
-            "retrieval.top_k_final": None,
+            "kohaku.top_k_final": None,
             "questions.limit": LIMIT,
             "ledger.path": str(tmp_path / "ledger"),
             "deployments.fake": deployment,
-            "generation.model": "fake",
+            "roles.answer.model": "fake",
         }
         drivers = []
         for name, axis in (("one", [4, 8]), ("two", [8, 16])):
-            tables = [{"name": name, "axes": {"retrieval.top_k": axis}}]
+            tables = [{"name": name, "axes": {"kohaku.top_k": axis}}]
             path = write_sweep(tmp_path, tables, name=name, set=common, seeds=[0], runs=str(tmp_path / f"runs-{name}"))
             command = [sys.executable, "-m", "kohaku_ray.cli", "sweep", path, "--base", "demo"]
             command += ["--set", f"cluster.address={cluster}"]

@@ -58,11 +58,11 @@ def config(application, deployment, sample_config):
     def make(*overrides: str, name: str = "run") -> Config:
         own = [
             f"deployments.tiny={json.dumps(deployment)}",
-            "generation.model=tiny",
-            "generation.max_tokens=256",
-            "generation.planner_max_tokens=64",
-            "generation.max_retries=0",
-            "retrieval.max_context_tokens=1500",
+            "roles.answer.model=tiny",
+            "roles.answer.max_tokens=256",
+            "roles.plan.max_tokens=64",
+            "kohaku.max_retries=0",
+            "kohaku.max_context_tokens=1500",
             "ensemble.members=3",
             "questions.limit=8",
             "cluster.block_size=4",
@@ -161,7 +161,7 @@ def test_what_does_not_fit_the_window_is_refused_by_name(replicas):
 
 
 def test_contexts_are_cut_to_the_window_by_the_models_own_tokenizer(config):
-    deep = ("retrieval.max_context_tokens=100000", "retrieval.top_k=128", "retrieval.top_k_final=null")
+    deep = ("kohaku.max_context_tokens=100000", "kohaku.top_k=128", "kohaku.top_k_final=null")
     own = config(*deep, "questions.limit=2", name="wide")
     run_answer(own)
     rows = table(own, "answers")
@@ -192,7 +192,7 @@ def test_what_is_killed_on_the_way_loses_nothing(config, application, victim):
     while serve.status().applications[application].status != "RUNNING" or len(replica_processes(application)) < 2:
         assert time.monotonic() < deadline, "the replica killed before has not come back"
         time.sleep(1)
-    own = config("ensemble.members=4", "questions.limit=12", "generation.max_tokens=200", name=f"killed-{victim}")
+    own = config("ensemble.members=4", "questions.limit=12", "roles.answer.max_tokens=200", name=f"killed-{victim}")
     replica = replica_processes(application)[0]
     [engine] = [child for child in replica.children(recursive=True) if "EngineCore" in child.name()]
     dying = engine if victim == "engine" else replica

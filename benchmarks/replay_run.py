@@ -1,0 +1,189 @@
+"""CPU of a whole run whose model calls are all recorded, by process and by part (`python benchmarks/replay.py --run`).
+
+282 questions × 5 members over the sample collection are answered once, then replayed into another run directory through
+the same actors. By process: CPU seconds of driver, retriever, member workers, voter and ledger shard over the replay
+alone. By part: the same questions in one process, with each part's own seconds (time in parts within it taken out).
+"""
+
+from __future__ import annotations
+
+import asyncio
+import csv
+import functools
+import tempfile
+import time
+from collections import Counter
+from collections.abc import Callable
+from contextlib import ExitStack
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+from unittest.mock import patch
+
+import psutil
+
+from kohaku_ray.config import Config, load_config
+from kohaku_ray.engine.actors.index_access import LocalIndex
+from kohaku_ray.engine.actors.operations import OPERATIONS
+from kohaku_ray.engine.actors.pool import ActorPool
+from kohaku_ray.engine.actors.tools import EngineTools, RunContext
+from kohaku_ray.engine.cluster import connected
+from kohaku_ray.engine.jobs.answer import run_answer
+from kohaku_ray.engine.jobs.index import run_index
+from kohaku_ray.engine.ledger.protocol import Asked
+from kohaku_ray.engine.ledger.segments import SegmentStore
+from kohaku_ray.engine.serving.applications import serving
+from kohaku_ray.generation import seeds
+from kohaku_ray.runs import block
+from kohaku_ray.runs.block import Answered, Prepared
+from kohaku_ray.runs.models import models_of
+from kohaku_ray.runs.sources import questions_of, resolve, resolve_paths
+
+N_QUESTIONS, N_MEMBERS = 282, 5
+PROCESSES = {
+    "ray::Retriever": "retriever",
+    "ray::Member": "member workers",
+    "ray::Voter": "voter",
+    "ray::LedgerShard": "ledger shard",
+}
+PARTS = {
+    "kohaku_ray.index.vectors.VectorIndex.search": "search",
+    "kohaku_ray.index.terms.TermIndex.search": "BM25",
+    "kohaku_ray.index.encoder.SentenceEncoder.encode_queries": "encode queries",
+    "kohaku_ray.systems.kohaku.answer.rank": "rank",
+    "kohaku_ray.systems.kohaku.answer.assemble": "assemble context",
+    "kohaku_ray.generation.prompts.Prompts.render": "render prompts",
+    "kohaku_ray.engine.actors.tools.chat_request": "build requests",
+    "kohaku_ray.generation.seeds.request_key": "hash",
+    "kohaku_ray.systems.kohaku.answer.parse_answer": "parse",
+    "kohaku_ray.runs.block.vote_block": "vote and rows",
+}
+
+
+def configured(home: str) -> Config:
+    """The sample's questions, repeated under ids of their own."""
+    with open(resolve("sample:questions.csv"), encoding="utf-8-sig", newline="") as file:
+        rows = list(csv.DictReader(file))
+    path = Path(home, "questions.csv")
+    with path.open("w", encoding="utf-8", newline="") as file:
+        writer = csv.DictWriter(file, rows[0])
+        writer.writeheader()
+        writer.writerows({**rows[at % len(rows)], "id": f"r{at:03d}"} for at in range(N_QUESTIONS))
+    own = [f"questions.path={path}", f"index.path={home}/index", f"ledger.path={home}/ledger", f"run={home}/run"]
+    return resolve_paths(load_config("demo", [*own, f"ensemble.members={N_MEMBERS}", "kohaku.max_retries=0"]))
+
+
+def cpu_by_process() -> Counter[str]:
+    found: Counter[str] = Counter({"driver": time.process_time()})
+    for process in psutil.process_iter(["cmdline"]):
+        title = (process.info["cmdline"] or [""])[0]
+        name = next((name for prefix, name in PROCESSES.items() if title.startswith(prefix)), None)
+        if name is not None:
+            times = process.cpu_times()
+            found[name] += times.user + times.system
+    return found
+
+
+def by_process(config: Config, pool: ActorPool) -> Counter[str]:
+    """Replay the recorded run; CPU seconds by process."""
+    before = cpu_by_process()
+    summary = run_answer(config.model_copy(update={"run": f"{config.run}-again"}), pool=pool)
+    assert summary.n_calls["made"] == 0, "every call is recorded"
+    return cpu_by_process() - before
+
+
+class Clock:
+    """Seconds of each part, without those of parts that run within it."""
+
+    def __init__(self) -> None:
+        self.own: Counter[str] = Counter()
+        self._open: list[list[float]] = []
+
+    def timed(self, name: str, function: Callable[..., Any]) -> Callable[..., Any]:
+        """Wrap a part."""
+
+        @functools.wraps(function)
+        def run(*args: Any, **kwargs: Any) -> Any:
+            began, inner = time.perf_counter(), [0.0]
+            self._open.append(inner)
+            try:
+                return function(*args, **kwargs)
+            finally:
+                took = time.perf_counter() - began
+                self._open.pop()
+                self.own[name] += took - inner[0]
+                if self._open:
+                    self._open[-1][0] += took
+
+        return run
+
+
+class Recorded:
+    """A ledger's replies in this process."""
+
+    def __init__(self, path: str) -> None:
+        self._entries = SegmentStore(path).load(lambda _: True).entries
+
+    async def ask(self, request: Any, application: str, again: bool = False) -> Asked:
+        """See ``Ledger``."""
+        key = seeds.request_key(request)
+        return Asked(self._entries[key], "ledger", key)
+
+
+def by_part(config: Config) -> tuple[Counter[str], float]:
+    """Answer the recorded run in this process; seconds by part, and all of them."""
+    system = config.declaration
+    applications = dict.fromkeys(config.deployments, "")
+    models = tuple(models_of(config, applications, member) for member in range(N_MEMBERS))
+    context = RunContext(config, Recorded(config.ledger.path), models, system.prompts(config.prompts), applications)  # type: ignore[arg-type]
+    questions, clock = questions_of(config), Clock()
+
+    async def answer_all() -> None:
+        index = LocalIndex(config)
+        index._here.encoder.encode_queries(["warm up"])
+        for question in questions:
+            tools = EngineTools(index, context, question.question_id, 0)
+            evidence = await system.prepare(question, tools, config.settings)
+            answers = []
+            for member in range(N_MEMBERS):
+                tools = EngineTools(index, context, question.question_id, member)
+                answers.append([Answered(await system.answer(evidence, tools, config.settings), tuple(tools.calls))])
+            block.vote_block(config, 1, [Prepared(question, evidence, None)], *answers)
+
+    with ExitStack() as patches:
+        for target, name in PARTS.items():
+            module, _, attribute = target.rpartition(".")
+            patches.enter_context(patch(target, clock.timed(name, _found(module, attribute))))
+        nodes = replace(OPERATIONS["nodes"], run=clock.timed("fetch nodes", OPERATIONS["nodes"].run))
+        patches.enter_context(patch.dict(OPERATIONS, nodes=nodes))  # type: ignore[arg-type]
+        began = time.perf_counter()
+        asyncio.run(answer_all())
+        return clock.own, time.perf_counter() - began
+
+
+def _found(module: str, attribute: str) -> Callable[..., Any]:
+    from pkgutil import resolve_name
+
+    return getattr(resolve_name(module), attribute)
+
+
+def replay() -> int:
+    with tempfile.TemporaryDirectory() as home:
+        config = configured(home)
+        with connected(config.cluster):
+            run_index(config)
+            pool = ActorPool(config, n_workers=2)
+            with serving(config.used_deployments):
+                pool.wait_until_ready()
+                run_answer(config, pool=pool)
+                processes = by_process(config, pool)
+        parts, whole = by_part(config)
+    print(f"{N_QUESTIONS} questions × {N_MEMBERS} members, every call recorded")
+    for name, seconds in processes.most_common():
+        print(f"{name:<28}{1e3 * seconds / N_QUESTIONS:>8.2f} ms of CPU per question")
+    print(f"{'all processes':<28}{1e3 * processes.total() / N_QUESTIONS:>8.2f}")
+    print("in one process, one question after the other:")
+    for name, seconds in parts.most_common():
+        print(f"{name:<28}{1e3 * seconds / N_QUESTIONS:>8.2f} ms per question")
+    print(f"{'between the parts':<28}{1e3 * (whole - parts.total()) / N_QUESTIONS:>8.2f}")
+    return 0

@@ -1,0 +1,144 @@
+"""A real cross-encoder behind Serve: its scores, what is scored once, and a run that is ranked by it."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from pathlib import Path
+
+import numpy as np
+import pyarrow.parquet as pq
+import pytest
+import tiny_cross_encoder
+
+from kohaku_ray.config.schema import CrossEncoderConfig
+from kohaku_ray.engine.actors.index_access import LocalIndex
+from kohaku_ray.engine.serving.applications import serving
+from kohaku_ray.engine.serving.pairs import PAIRS_PER_CALL, PairReplica, rank_pairs
+from kohaku_ray.errors import ConfigError, ModelError
+from kohaku_ray.index.store import Index
+
+COUNTED = "pairs ranked"
+
+
+@pytest.fixture(scope="module")
+def model(tiny_encoder, tmp_path_factory) -> str:
+    """Path of a tiny cross-encoder."""
+    return tiny_cross_encoder.build(tmp_path_factory.mktemp("cross_encoder"), tiny_encoder)
+
+
+@pytest.fixture(scope="module")
+def deployment(model) -> dict:
+    return {"kind": "cross_encoder", "model": model, "replicas": 2, "max_tokens": 128, "start_tries": 1}
+
+
+@pytest.fixture(scope="module")
+def application(cluster, deployment) -> str:
+    """Name of its running application: it stays up between the tests of this file."""
+    with serving({"pairs": CrossEncoderConfig(**deployment)}) as names:
+        yield names["pairs"]
+
+
+@pytest.fixture(scope="module")
+def pairs(sample_index) -> list[tuple[str, str]]:
+    """Questions with the sample's texts: more than one call takes, of all lengths."""
+    nodes = Index.open(sample_index[0]).nodes
+    texts = [nodes.text_of(row) for row in range(len(nodes)) if nodes.text_of(row)]
+    return [(f"How much energy does hall {at % 7} use?", text) for at, text in enumerate(texts[: PAIRS_PER_CALL + 60])]
+
+
+@pytest.fixture(scope="module")
+def expected(model, pairs) -> np.ndarray:
+    """Scores of the bare model."""
+    from sentence_transformers import CrossEncoder
+
+    scores = CrossEncoder(model, max_length=128, device="cpu").predict(pairs, show_progress_bar=False)
+    assert np.ptp(scores) > 0.1, "scores that are all alike would hide a wrong order"
+    return scores
+
+
+def test_scores_are_the_bare_models(application, pairs, expected):
+    np.testing.assert_allclose(asyncio.run(rank_pairs(application, pairs)), expected, atol=1e-5)
+
+
+def test_concurrent_callers_share_a_batch(model, pairs, expected):
+    replica = PairReplica(CrossEncoderConfig(model=model, max_tokens=128))
+    sizes, predict = [], replica._model.predict
+
+    def noted(batch, **settings):
+        sizes.append(len(batch))
+        return predict(batch, **settings)
+
+    replica._model.predict = noted
+    calls = [pairs[at : at + 3] for at in range(0, 60, 3)]
+
+    async def ask():
+        return await asyncio.gather(*(replica.rank(call) for call in calls))
+
+    found = asyncio.run(ask())
+    assert sizes == [60], "twenty callers, one batch"
+    assert [len(scores) for scores in found] == [3] * 20
+    np.testing.assert_allclose(np.concatenate(found), expected[:60], atol=1e-5)
+
+
+def test_each_distinct_pair_is_scored_once_per_retriever(application, sample_config, pairs, expected):
+    index = LocalIndex(sample_config())
+
+    async def ask():
+        callers = [pairs[:40], pairs[20:60], [*pairs[:10], *pairs[:10]]]
+        return await asyncio.gather(*(index.run("rank_pairs", some, (application,)) for some in callers))
+
+    first, second, doubled = asyncio.run(ask())
+    assert index.counts() == {(COUNTED, "asked"): 100, (COUNTED, "computed"): 60}
+    np.testing.assert_allclose(first, expected[:40], atol=1e-5)
+    np.testing.assert_allclose(second, expected[20:60], atol=1e-5)
+    assert doubled == [*first[:10], *first[:10]]
+
+
+def test_a_replica_that_breaks_is_a_model_error_that_says_so(application):
+    with pytest.raises(ModelError, match="the cross-encoder broke on 1 pairs"):
+        asyncio.run(rank_pairs(application, [("a query", None)]))
+
+
+def evidence(run: str) -> list[dict]:
+    rows = pq.read_table(f"{run}/trace.parquet").to_pylist(maps_as_pydicts="strict")
+    return [row for row in rows if row["step"] == "evidence"]
+
+
+def test_a_run_is_ranked_by_it(application, pool, run_answer, sample_config, deployment, model):
+    small = ("questions.limit=6", "ensemble.members=2", "kohaku.bm25_top_k=0", "kohaku.dedup=node")
+    ranked = ("kohaku.cross_encoder=pairs", f"deployments.pairs={json.dumps(deployment)}")
+    plain = run_answer(sample_config(*small, name="plain"))
+    before = pool.counts()
+    config = sample_config(*small, *ranked, name="ranked")
+    summary = run_answer(config)
+    assert (summary.n_questions, summary.n_member_errors) == (6, 0)
+    counts = pool.counts() - before
+    assert counts[COUNTED, "asked"] >= 2 * counts[COUNTED, "computed"] > 6, "two members share what was scored"
+
+    rows = evidence(config.run)
+    assert [row["node_id"] for row in rows] != [row["node_id"] for row in evidence(plain.run)]
+    questions = dict(zip(*pq.read_table(f"{config.run}/votes.parquet").select([0, 1]).to_pydict().values(), strict=True))
+    from sentence_transformers import CrossEncoder
+
+    asked = [(questions[row["question_id"]], row["text"]) for row in rows]
+    scores = CrossEncoder(model, max_length=128, device="cpu").predict(asked, show_progress_bar=False)
+    np.testing.assert_allclose([row["scores"]["score"] for row in rows], scores, atol=1e-5)
+    for question in questions:
+        own = [row["scores"]["score"] for row in rows if row["question_id"] == question]
+        assert own == sorted(own, reverse=True), "matches stand in the cross-encoder's order"
+
+    before = pool.counts()
+    again = run_answer(config.model_copy(update={"run": f"{config.run}-again"}))
+    assert again.n_calls["made"] == 0
+    assert (pool.counts() - before)[COUNTED, "computed"] == 0, "a retriever keeps what it has scored"
+    assert Path(again.run, "trace.parquet").read_bytes() == Path(config.run, "trace.parquet").read_bytes()
+
+
+def test_a_model_that_is_not_there_is_refused_before_anything_starts(run_answer, sample_config, tmp_path):
+    ranked = ["kohaku.cross_encoder=pairs", f"deployments.pairs={{kind: cross_encoder, model: {tmp_path}/none}}"]
+    config = sample_config(*ranked)
+    with pytest.raises(ConfigError, match=rf"deployments\.pairs: .*{tmp_path}/none"):
+        run_answer(config)
+    assert not Path(config.run).exists()
+    assert not Path(config.ledger.path).exists()
