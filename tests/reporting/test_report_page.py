@@ -2,14 +2,10 @@ import os
 import re
 import subprocess
 import sys
-from html.parser import HTMLParser
-from pathlib import Path
 
 import pyarrow.parquet as pq
 import pytest
-from hypothesis import HealthCheck, given, settings
-from hypothesis import strategies as st
-from properties import scaled
+from pages import Tags, check_harmless, page_of, plain, question
 from run_files import (
     CONFIG,
     FACTS,
@@ -31,66 +27,6 @@ from kohaku_ray.reporting import report as report_module
 from kohaku_ray.reporting.questions import Limits
 from kohaku_ray.reporting.report import MAX_BYTES, write_report
 
-PAGE_TAGS = set(
-    """html head meta title style body header main section footer nav div span p h1 h2 h3 dl dt dd ul ol li table thead
-    tbody tr th td a b bdi code mark blockquote details summary figure figcaption input label abbr sup br
-    svg defs g path use text clippath rect image tspan""".split()  # noqa: SIM905
-)
-BAD = "<script>alert(1)</script>\"' onerror=x \u202e\x00{{ 7*7 }}</td></style>"
-SHOWN = "<script>alert(1)</script>\"' onerror=x [U+202E]␀{{ 7*7 }}</td></style>"
-
-
-class Tags(HTMLParser):
-    """Every tag with its attributes, and the text without the style sheet; cells and blocks stand apart."""
-
-    APART = frozenset({"td", "th", "p", "li", "div", "dt", "dd", "h1", "h2", "h3", "span", "blockquote"})
-
-    def __init__(self, html):
-        super().__init__()
-        self.tags, self.text, self.spaced = [], "", ""
-        self.feed(html)
-        self.close()
-
-    def handle_starttag(self, tag, attrs):
-        self.tags.append((tag, dict(attrs)))
-        self.spaced += " " if tag in self.APART else ""
-
-    def handle_endtag(self, tag):
-        self.spaced += " " if tag in self.APART else ""
-
-    def handle_data(self, data):
-        if self.cdata_elem != "style":
-            self.text += data
-            self.spaced += data
-
-
-def page_of(run, truth=None, **more):
-    return Path(write_report(str(run), truth and str(truth), **more)).read_text(encoding="utf-8")
-
-
-def plain(html):
-    """The page's text, its white space collapsed."""
-    return " ".join(Tags(html).spaced.split())
-
-
-def check_harmless(html):
-    """No foreign tag, no handler, no address that loads or runs."""
-    tags = Tags(html).tags
-    assert {tag for tag, _ in tags} <= PAGE_TAGS
-    for tag, attributes in tags:
-        assert not [name for name in attributes if name.startswith("on") or name in {"srcdoc", "action", "background"}]
-        for name in ("href", "src", "xlink:href"):
-            address = attributes.get(name)
-            if address is None:
-                continue
-            assert (
-                address.startswith("#")
-                or (tag == "a" and re.match(r"https?://", address))
-                or address.startswith("data:")
-            )
-            if tag == "a" and not address.startswith("#"):
-                assert attributes["rel"] == "noopener noreferrer"
-
 
 @pytest.fixture(scope="module")
 def small(tmp_path_factory):
@@ -103,12 +39,6 @@ def small(tmp_path_factory):
 @pytest.fixture(scope="module")
 def page(small):
     return page_of(*small)
-
-
-def question(page, key):
-    start = page.index(f'<div class="body" id="q-{key}"')
-    end = page.find('<details class="q card', start)
-    return plain(page[page.rindex("<summary>", 0, start) : end if end > 0 else page.index("<footer")])
 
 
 def test_the_page_needs_nothing_beside_it_and_runs_nothing(page):
@@ -232,77 +162,6 @@ def test_without_the_index_matches_stand_alone(tmp_path):
     assert "matches are shown without their paragraphs: there is no index at" in plain(page)
     assert '<mark class="whole">The hall drew 41 MW in May.</mark>' in page
     assert "a2024 › sec0 › p0 › s1" in plain(page)
-
-
-def hostile_run(path, text, url="javascript:alert(1)"):
-    given = [
-        answer(text, member, text, (text,), answer=text, explanation=text, reply=text, error=text)
-        | {"measures": {text: 1.5}, "details": text}
-        for member in range(2)
-    ]
-    facts = FACTS | {
-        "system": "<img src=x onerror=alert(1)>",
-        "models": {text: [text]},
-        "lead": text,
-        "baselines": [text],
-    }
-    return write_run(
-        path,
-        [(ballot(text, text, given) | {"asked_unit": text, "answer_unit": text}, given)],
-        trace=[
-            item(text, text, text=text, error=text, doc_id=text, note=text),
-            match(text, text=text, node_id=f"{text}:sec0:p0", doc_id=text, kind=text, note=text, scores={text: 1.0}),
-        ],
-        calls=[usage(text, 0)],
-        facts=facts,
-        urls={text: url},
-    )
-
-
-@pytest.mark.parametrize(
-    "url", ["javascript:alert(1)", 'https://e.org/" onmouseover="x', "data:text/html,<script>x</script>"]
-)
-def test_hostile_text_is_shown_and_does_nothing(tmp_path, url):
-    truth = write_truth(tmp_path / "truth.csv", (BAD.strip(), BAD, [BAD]))
-    page = page_of(hostile_run(tmp_path / "run", BAD, url), truth)
-    check_harmless(page)
-    text = Tags(page).text
-    assert text.count(SHOWN) >= 12
-    assert "\x00" not in page
-    assert "\u202e" not in page
-    assert "<img src=x onerror=alert(1)>" in text
-    assert not [a for t, a in Tags(page).tags if t == "a" and not a["href"].startswith("#")]
-
-
-@settings(max_examples=scaled(5), suppress_health_check=[HealthCheck.function_scoped_fixture])
-@given(
-    st.lists(
-        st.sampled_from(
-            ["<", ">", '"', "'", "&", "`", "=", "</script>", "<!--", "]]>", "\\1", "$", "\x00", "\r\n", "\u202e", "é"]
-        ),
-        min_size=1,
-        max_size=12,
-    ).map("".join)
-)
-def test_no_text_opens_a_tag(tmp_path, text):
-    check_harmless(page_of(hostile_run(tmp_path / "run", f"x{text}", text)))
-
-
-def test_hostile_documents_are_escaped_in_the_index_too(tmp_path):
-    text = f"{BAD} stands first. The hall drew 41 MW in May."
-    run = small_run(tmp_path / "run", trace=[match("q1", text=text, node_id="a2024:sec0:p0", kind="paragraph")])
-    index(run / "index", "a2024", title=BAD, text=text)
-    page = page_of(run)
-    check_harmless(page)
-    assert f"{SHOWN} › Load › paragraph 0" in plain(page)
-    assert f"{SHOWN} stands first." in Tags(page).text
-
-
-def test_a_text_of_100_kb_is_cut_with_a_note(tmp_path):
-    page = page_of(hostile_run(tmp_path / "run", "<" + "word " * 20_000))
-    assert len(page) < 200_000
-    assert "more characters]" in page
-    check_harmless(page)
 
 
 def test_evidence_is_limited_and_shared_by_a_questions_lists(tmp_path):
