@@ -151,7 +151,20 @@ def as_yaml(config: Config) -> str:
     """Write the whole configuration, defaults included, as YAML; what the environment gave stays a reference to it."""
     values = _ordered(config)
     config._environment.restore(values)
-    return yaml.safe_dump(values, sort_keys=False, allow_unicode=True)
+    return yaml.dump(values, Dumper=_Dumper, sort_keys=False, allow_unicode=True)
+
+
+class _Dumper(yaml.SafeDumper):
+    """Escapes the line breaks that YAML would read as others."""
+
+
+def _quoted(dumper: yaml.SafeDumper, text: str) -> yaml.ScalarNode:
+    return dumper.represent_scalar(
+        "tag:yaml.org,2002:str", text, '"' if set(text) & set("\r\x85\u2028\u2029") else None
+    )
+
+
+_Dumper.add_representer(str, _quoted)
 
 
 def _ordered(config: Config) -> dict[str, Any]:
@@ -220,7 +233,7 @@ def _find(path: str, seen: tuple[str, ...]) -> Path:
             return candidate
     presets = sorted(file.stem for file in PRESETS.glob("*.yaml"))
     raise ConfigError(
-        f"{path}: no such file and no such preset{_did_you_mean(path, presets)}; presets: {', '.join(presets)}"
+        f"{path[:200]}: no such file and no such preset{_did_you_mean(path, presets)}; presets: {', '.join(presets)}"
     )
 
 
@@ -252,7 +265,7 @@ def override(values: dict[str, Any], text: str) -> None:
     except Exception:  # PyYAML raises anything where a tag and its text do not fit
         value = raw
     where = f"--set {text[:200]}"
-    put(values, key.strip(), plain(value, where), where=where)
+    put(values, key.strip(), plain(value, where, tuple(key.strip().split("."))), where=where)
 
 
 def put(values: dict[str, Any], key: str, value: Any, where: str) -> None:

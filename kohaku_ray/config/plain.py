@@ -21,18 +21,19 @@ Place = tuple[str, ...]
 """Keys and positions that lead to a value."""
 
 
-def plain(value: Any, where: str) -> Any:
+def plain(value: Any, where: str, place: Place = ()) -> Any:
     """Copy values, so that no two places share one (as YAML's aliases do), and refuse what no configuration can hold.
 
     Args:
         value: What a file, an override or a program gave.
         where: Its origin, for messages.
+        place: The key it will stand at.
 
     Raises:
         ConfigError: A key is no text, a number is not finite or too large, a text is no Unicode, a value is of another
             type (a date, bytes, a set), or there are too many or too deep ones.
     """
-    return _copied(value, (), where, [0])
+    return _copied(value, place, where, [0])
 
 
 def leaves(value: Any, path: Place = ()) -> Iterator[tuple[Place, Any]]:
@@ -70,7 +71,7 @@ def _copied(value: Any, path: Place, where: str, count: list[int]) -> Any:
     place = ".".join(path) or "the value"
     if len(path) > MAX_DEPTH:
         raise ConfigError(
-            f"{where}: {path[0]} is nested more than {MAX_DEPTH} deep: is an alias (*name) inside itself?"
+            f"{where}: {path[0][:99]} is nested more than {MAX_DEPTH} deep: is an alias (*name) inside itself?"
         )
     if count[0] > MAX_VALUES:
         raise ConfigError(f"{where} holds more than {MAX_VALUES:,} values: do its aliases (*name) multiply?")

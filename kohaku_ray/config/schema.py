@@ -10,6 +10,7 @@ from pydantic import AfterValidator, Field, PrivateAttr, SerializeAsAny, model_v
 from pydantic_core import PydanticCustomError
 
 from kohaku_ray.config.environment import Environment
+from kohaku_ray.config.plain import shown
 from kohaku_ray.errors import did_you_mean
 from kohaku_ray.settings import PositiveInt, Section, Share
 from kohaku_ray.systems.base import System, Uses
@@ -472,14 +473,12 @@ class Config(Section):
 
     def _check_deployed(self, key: str, name: str, ranks: bool) -> None:
         if name not in self.deployments:
-            there = ", ".join(map(repr, self.deployments)) or "none"
-            raise ValueError(
-                f"{key} is {name!r} but deployments has {there}: name one of them or add deployments.{name}"
-            )
+            there = ", ".join(map(repr, self.deployments))
+            raise ValueError(f"{key} is {shown(name)} but deployments has {there}: name one of them, or add yours")
         kind = self.deployments[name].kind
         if (kind == "cross_encoder") != ranks:
             wanted = "ranks pairs (kind: cross_encoder)" if ranks else "chats"
-            raise ValueError(f"{key} is {name!r}, a deployment of kind {kind}: name one that {wanted}")
+            raise ValueError(f"{key} is {shown(name)}, a deployment of kind {kind}: name one that {wanted}")
 
     @property
     def declaration(self) -> System:

@@ -305,7 +305,7 @@ def _find(path: str) -> Path:
             return candidate
     presets = sorted(file.stem for file in SWEEPS.glob("*.yaml"))
     raise ConfigError(
-        f"{path}: no such file and no such sweep{did_you_mean(path, presets)}; sweeps: {', '.join(presets)}"
+        f"{path[:200]}: no such file and no such sweep{did_you_mean(path, presets)}; sweeps: {', '.join(presets)}"
     )
 
 
