@@ -2,7 +2,7 @@
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 from properties import scaled
 from small_index import FakeEncoder, index_documents, make_documents, paragraph
@@ -143,6 +143,7 @@ def test_an_empty_within_finds_nothing_and_none_finds_all(indexes):
     assert [len(hits) for hits in terms.search(["water"], 5, None)] == [5]
 
 
+@example(rows=[1, 5, 10], ranges=[(0, 10), (2, 3)])
 @given(
     rows=st.lists(st.integers(0, 40), max_size=30),
     ranges=st.lists(st.tuples(st.integers(0, 40), st.integers(0, 12)).map(lambda at: (at[0], at[0] + at[1]))),

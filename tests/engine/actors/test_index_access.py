@@ -328,16 +328,19 @@ def test_a_search_of_what_the_index_has_no_view_of_says_so(local):
 def test_tokens_of_sentences_are_the_largest_count_over_the_tokenizers(here, monkeypatch):
     asked = []
 
+    def pages(text):
+        return 9 if text.startswith("Page") else 1
+
     def counter(name, revision):
         def count(texts):
             asked.append((name, tuple(texts)))
-            return [len(text.split()) if name == "words" else len(text) // 3 for text in texts]
+            return [len(text.split()) if name == "words" else pages(text) for text in texts]
 
         return count
 
     monkeypatch.setattr(operations, "token_counter", counter)
     local = LocalIndex(None, None, here)
-    both = (WORDS, ("thirds", "main"))
+    both = (WORDS, ("pages", "main"))
 
     async def ask():
         return [(await local.run("nodes", [(3,)], (512, tokenizers)))[0] for tokenizers in (both, both, (WORDS,), ())]
@@ -345,11 +348,12 @@ def test_tokens_of_sentences_are_the_largest_count_over_the_tokenizers(here, mon
     nodes, again, words, none = asyncio.run(ask())
     sentences = [row for row in range(len(nodes)) if nodes.kind[row] == 3]
     texts = [nodes.text_of(row) for row in sentences]
-    assert [int(nodes.tokens[row]) for row in sentences] == [max(len(t.split()), len(t) // 3) for t in texts]
+    assert texts == ["a used 5 kWh.", "Page 3", "Page 3", "It rose."]
+    assert [int(nodes.tokens[row]) for row in sentences] == [4, 9, 9, 2]
     assert nodes.tokens.tolist() == again.tokens.tolist()
     assert [int(words.tokens[row]) for row in sentences] == [len(text.split()) for text in texts]
     assert not none.tokens.any()
-    assert [name for name, _ in asked] == ["words", "thirds", "words"], "a text is counted once by each tokenizer"
+    assert [name for name, _ in asked] == ["words", "pages", "words"], "a text is counted once by each tokenizer"
 
 
 def test_depths_are_those_of_the_deepest_run():
