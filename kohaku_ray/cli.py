@@ -356,7 +356,9 @@ def _complain(error: Exception, code: int) -> int:
 
 
 def _print(text: Any) -> None:
-    print(text, flush=True)  # noqa: T201
+    """Print; what documents and models wrote cannot steer the terminal."""
+    shown = "".join(char if char.isprintable() or char in "\n\t" else "\ufffd" for char in str(text))
+    print(shown, flush=True)  # noqa: T201
 
 
 if __name__ == "__main__":

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+import sys
 from collections.abc import Mapping
 from importlib import import_module
 from importlib.metadata import entry_points
@@ -36,14 +38,17 @@ def find_registered(name: str, known: Mapping[str, str], group: str, wanted: typ
             )
         place = own[name]
     module, _, attribute = place.partition(":")
+    here = os.getcwd()
+    if here not in sys.path and "" not in sys.path:
+        sys.path.append(here)  # as ``python -m`` does
     try:
         found = getattr(import_module(module), attribute)
     except ConfigError:
         raise
     except Exception as error:  # somebody's module may raise anything
         raise ConfigError(
-            f"{kind} {name}: {place} cannot be loaded ({type(error).__name__}: {error}): install its package, or put "
-            "its folder on PYTHONPATH"
+            f"{kind} {name}: {place} cannot be loaded ({type(error).__name__}: {error}): install its package, start "
+            "where it lies, or put its folder on PYTHONPATH"
         ) from error
     if not isinstance(found, wanted):
         raise ConfigError(

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import functools
-import os
-import sys
 from importlib.metadata import entry_points
 from typing import TYPE_CHECKING
 
@@ -39,7 +37,4 @@ def find_system(name: str) -> System:
     """
     from kohaku_ray.systems.base import System
 
-    here = os.getcwd()
-    if ":" in name and here not in sys.path and "" not in sys.path:
-        sys.path.append(here)  # as ``python -m`` does
     return find_registered(name, _OURS, GROUP, System)

@@ -195,11 +195,11 @@ def test_a_good_reply_is_the_prediction():
         "matches": len(evidence),
         "snippets": len(snippets(call)),
         "characters": sum(len(text) for _, text in snippets(call)),
-        "tokens": sum(row.scores["n_tokens"] for row in evidence),
+        "context_tokens": sum(row.scores["n_tokens"] for row in evidence),
         "cut": 0,
         "overflowed": 0,
     }
-    assert min(found.measures[name] for name in ("matches", "snippets", "characters", "tokens")) > 0
+    assert min(found.measures[name] for name in ("matches", "snippets", "characters", "context_tokens")) > 0
     assert (evidence[0].rank, evidence[0].doc_id, evidence[0].note) == (0, "energy", "dense")
 
 
@@ -291,18 +291,18 @@ def test_retries_run_out_on_a_blank():
 
 def test_the_budget_grows_with_the_attempt():
     attempts = each_attempt(settings({"top_k": 9, "max_context_tokens": 8}, max_retries=2), 3)
-    spent = [attempt.measures["tokens"] for attempt in attempts]
+    spent = [attempt.measures["context_tokens"] for attempt in attempts]
     assert [8 * (at + 1) >= n > 8 * at for at, n in enumerate(spent)] == [True] * 3
     assert [attempt.measures["cut"] for attempt in attempts] == [1] * 3
     unbounded = answered(tools_for(reply()), settings({"top_k": 9, "max_context_tokens": None}))
-    assert unbounded.measures["tokens"] > 24
+    assert unbounded.measures["context_tokens"] > 24
     assert not unbounded.measures["cut"]
 
 
 def test_the_window_bounds_every_attempt():
     """The documents, the rest of the prompt and the longest reply together fit the model."""
     full = answered(tools_for(reply()), settings({"top_k": 20, "max_context_tokens": None}))
-    everything = int(full.measures["tokens"])
+    everything = int(full.measures["context_tokens"])
     prompt = answer_prompt(tools_for().prompts, QUESTION, Context((), (), (), (), 0, False), "context_first")
     bare = len("".join(text for _, text in prompt.messages)) / 3
     config = settings({"top_k": 20, "max_context_tokens": None}, max_retries=1)
@@ -312,7 +312,7 @@ def test_the_window_bounds_every_attempt():
 
     attempts = each_attempt(config, 2, narrow)
     assert [attempt.prediction.attempt for attempt in attempts] == [0, 1]
-    assert all(0 < a.measures["tokens"] < everything and a.measures["cut"] for a in attempts)
+    assert all(0 < a.measures["context_tokens"] < everything and a.measures["cut"] for a in attempts)
 
 
 def test_a_window_too_small_for_any_evidence_says_so():

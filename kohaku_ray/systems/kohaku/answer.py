@@ -229,7 +229,7 @@ def _measures(asked: _Asked) -> dict[str, float]:
         "matches": float(len(context.matches)),
         "snippets": float(len(context.snippets)),
         "characters": float(context.n_chars),
-        "tokens": float(context.n_tokens),
+        "context_tokens": float(context.n_tokens),
         "cut": float(context.is_cut),
         "overflowed": float(asked.overflowed),
     }

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from bisect import bisect_left, bisect_right
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
@@ -26,6 +27,7 @@ _BEFORE_PLACE = re.compile(
     r"emigrated|crossed|voyage|trip|back|way|route|left|out|off|embarked)\s+(?:to|for))\s+\Z"
 )
 _LONGEST_BEFORE = 30
+_NO_NAME = re.compile(r"[^\w\s'.-]+|[.'-]{2,}")  # spaCy takes time quadratic in a run of punctuation
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,6 +61,7 @@ class BookNames:
     places: tuple[str, ...]
     model: str | None = None
     _people: dict[str, str] = field(default_factory=dict, repr=False, compare=False)
+    _resolved: dict[str, str | None] = field(default_factory=dict, repr=False, compare=False)
 
     def __post_init__(self) -> None:
         self._people.update((unaccent(alias), person.name) for person in self.cast.people for alias in person.aliases)
@@ -76,7 +79,7 @@ class BookNames:
         plain = re.sub(r"\s", " ", unaccent(text))
         found = [
             Entity(span.start_char, _end(plain, span.start_char, span.end_char), kind, name)
-            for span in self._pipeline(plain).ents
+            for span in self._pipeline(_NO_NAME.sub(_blank, plain)).ents
             for kind, name in (self._entity(span),)
             if kind is not None
         ]
@@ -93,17 +96,25 @@ class BookNames:
 
     def _unknown(self, plain: str, found: Sequence[Entity], fuzzy: bool) -> Iterator[Entity]:
         """Yield places that the book's names lack, and people spelled nearly as the book has them."""
+        starts, ends = [entity.start for entity in found], [entity.end for entity in found]
         for match in _CAPITALISED.finditer(plain):
-            start, end = match.span()
-            words = name_words(match[0])
-            if not words or any(entity.start < end and start < entity.end for entity in found):
+            start, end = match.start(), _end(plain, *match.span())
+            if bisect_right(ends, start) < bisect_left(starts, end) or not name_words(match[0]):
                 continue
-            person = self.cast.resolve(match[0]) if fuzzy and sum(map(len, words)) >= FUZZY_CHARS else None
-            if person is not None and person.n_mentions:
-                name = next(name for alias in person.aliases for name in (self._people.get(unaccent(alias)),) if name)
-                yield Entity(start, _end(plain, start, end), "person", name)
-            elif _BEFORE_PLACE.search(plain[:start][-_LONGEST_BEFORE:]):
-                yield Entity(start, _end(plain, start, end), "place", plain[start : _end(plain, start, end)])
+            name = self._nearly(match[0]) if fuzzy else None
+            if name is not None:
+                yield Entity(start, end, "person", name)
+            elif _BEFORE_PLACE.search(plain[max(0, start - _LONGEST_BEFORE) : start]):
+                yield Entity(start, end, "place", plain[start:end])
+
+    def _nearly(self, text: str) -> str | None:
+        """The person of the book whom a spelling comes near."""
+        if text not in self._resolved:
+            letters = sum(map(len, name_words(text)))
+            person = self.cast.resolve(text) if letters >= FUZZY_CHARS else None
+            known = (self._people.get(unaccent(alias)) for alias in person.aliases) if person else ()
+            self._resolved[text] = next(filter(None, known), None)
+        return self._resolved[text]
 
     @cached_property
     def _pipeline(self) -> Any:
@@ -150,6 +161,10 @@ def _load(model: str | None) -> Any:
         raise ConfigError(
             f"narrative.model is {name!r}, which spaCy cannot load: give an installed pipeline, its path, or null."
         ) from None
+
+
+def _blank(match: re.Match[str]) -> str:
+    return " " * len(match[0])
 
 
 def _end(plain: str, start: int, end: int) -> int:
