@@ -600,7 +600,6 @@ def test_no_evidence_is_no_call_of_the_cross_encoder_that_breaks():
     assert (found.prediction.is_blank, found.prediction.error, tools.calls) == (True, None, [])
 
 
-@pytest.mark.xfail(strict=True, raises=ModelError, reason="answer() catches what the chat raises, not rank_pairs")
 def test_a_cross_encoder_that_fails_is_a_blank_row_with_the_error():
     def broken(query, text):
         raise ModelError("the cross-encoder broke on 4 pairs: out of memory")

@@ -82,6 +82,10 @@ class AttemptDepth:
         return AttemptDepth(top_k, final, refused.n_tokens * top_k // max(self.top_k, OVERFLOW_STEP))
 
 
+NOTHING = Context((), (), (), (), 0, False)
+"""A context that shows nothing."""
+
+
 @dataclass(frozen=True, slots=True)
 class _Asked:
     """What was shown, and what came back: a reply, an error, or neither where there was nothing to show."""
@@ -94,9 +98,9 @@ class _Asked:
 
 async def _ask(evidence: Evidence, tools: Tools, settings: KohakuSettings, attempt: int) -> _Asked:
     """Show one depth of the evidence; if the model refuses the length, a little less, once."""
-    depth = AttemptDepth.of(settings, attempt)
-    context = await _context(evidence, depth, tools, settings)
+    depth, context = AttemptDepth.of(settings, attempt), NOTHING
     try:
+        context = await _context(evidence, depth, tools, settings)
         return _Asked(context, False, await _chat(evidence.question, context, tools, settings, attempt))
     except ContextOverflowError as error:
         context = await _context(evidence, depth.shallower(context), tools, settings)
