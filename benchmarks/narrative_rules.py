@@ -22,6 +22,7 @@ from kohaku_ray.documents.model import Document
 from kohaku_ray.documents.novel import parse_novel
 from kohaku_ray.index.terms import TermIndex
 from kohaku_ray.systems.narrative.reasoning.entities import BookNames, read_names
+from kohaku_ray.systems.narrative.reasoning.events import find_events
 from kohaku_ray.systems.narrative.reasoning.findings import RULES, Excerpt, Finding, find_contradictions
 from kohaku_ray.systems.narrative.reasoning.fixtures import measure, read_fixtures, table
 from kohaku_ray.systems.narrative.reasoning.spelling import match_book
@@ -65,7 +66,7 @@ def report(data: Path, k: int) -> None:
     with (data / "train.csv").open(encoding="utf-8", newline="") as file:
         stories = list(csv.DictReader(file))
     fired: dict[str, list[tuple[dict[str, str], Finding]]] = defaultdict(list)
-    seconds, unknown = [], []
+    seconds, unknown, n_claims, n_facts = [], [], [], []
     for story in stories:
         doc_id = match_book(story["book_name"], books)
         if doc_id is None:
@@ -75,13 +76,19 @@ def report(data: Path, k: int) -> None:
         start = time.perf_counter()
         found = find_contradictions(story["content"], story["char"], excerpts, book.names, RULES)
         seconds.append(time.perf_counter() - start)
-        if not book.names.person(story["char"]).n_mentions:
+        person = book.names.person(story["char"])
+        if not person.n_mentions:
             unknown.append(story["char"])
+        n_claims.append(len(find_events(story["content"], book.names, person, story=True)))
+        facts = [fact for each in excerpts for fact in find_events(each.text, book.names, person, each.anchor)]
+        n_facts.append(sum(fact.person.startswith(person.name) for fact in facts))
         for finding in found:
             fired[finding.rule].append((story, finding))
     contradict = sum(story["label"] == "contradict" for story in stories)
     print(f"\n{len(stories)} stories, {contradict} of them contradict ({contradict / len(stories):.2f}); k = {k}")
     print(f"characters that the book's cast lacks: {sorted(set(unknown)) or 'none'}")
+    claimed, told = sum(map(bool, n_claims)), sum(map(bool, n_facts))
+    print(f"stories with an event: {claimed}; with one of the character in their excerpts: {told}")
     print(f"a story: median {1e3 * np.median(seconds):.0f} ms, slowest {1e3 * max(seconds):.0f} ms")
     for rule in sorted(RULES):
         labels = [story["label"] == "contradict" for story, _ in fired[rule]]
