@@ -2,7 +2,8 @@
 
 A ``.py`` file is parsed, never run: it may hold assignments of literals, docstrings, plain imports and the
 ``def config_gen(): return Config.from_globals()`` that KohakuEngine asks for. Anything that would have to be computed
-is an error with its line. ``TABLE`` is the whole mapping, a row a key: where it goes, how it changes and why.
+is an error with its line. ``TABLE`` is the whole mapping, a row per key: where it goes, how it changes and why. The
+mapping is one thing and stands in one module, which is why this one is longer than 400 lines.
 
 ========================  =============================  ====================================================
 KohakuRAG                 here                           how

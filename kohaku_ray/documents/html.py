@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import codecs
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -15,6 +15,7 @@ from kohaku_ray.documents.ids import default_doc_id
 from kohaku_ray.documents.model import Attachment, Document, Paragraph
 from kohaku_ray.documents.outline import Draft, finish, heading_path
 from kohaku_ray.documents.sentences import split_lines, split_sentences, whole_text
+from kohaku_ray.documents.spans import spread
 from kohaku_ray.errors import DataError
 
 MAX_BYTES = 64 * 2**20
@@ -357,7 +358,7 @@ class _Reader:
                 if text:
                     self._add(Paragraph(text, split_sentences(text)))
             return
-        cells = _spread(rows)
+        cells = spread(rows)
         is_header = all(cell[3] for cell in rows[0]) or looks_like_header(cells, ruled=False)
         lines = written_rows(cells, is_header)
         text = "\n".join([table.caption, *lines] if table.caption else lines)
@@ -384,29 +385,3 @@ def _whole_number(attributes: Mapping[str, str | None], key: str) -> int:
     """An attribute's number; 1 where it has none that is sane."""
     value = attributes.get(key) or "1"
     return int(value) if value.isascii() and value.isdigit() and len(value) < 7 else 1
-
-
-def _spread(rows: Sequence[Sequence[tuple[str, int, int, bool]]]) -> list[list[str]]:
-    """Cells at their columns: names and row labels that span several are repeated, other values stand once."""
-    carried: dict[int, tuple[str, int]] = {}  # column → text from a row above, and how many rows it still covers
-    table = []
-    for row in rows:
-        cells: list[str] = []
-
-        def take_carried(cells: list[str] = cells) -> None:
-            while len(cells) in carried:
-                text, n = carried.pop(len(cells))
-                if n > 1:
-                    carried[len(cells)] = text, n - 1
-                cells.append(text)
-
-        for text, n_columns, n_rows, is_name in row:
-            take_carried()
-            for i in range(n_columns):
-                shown = text if i == 0 or is_name else ""
-                if n_rows > 1:
-                    carried[len(cells)] = shown, n_rows - 1
-                cells.append(shown)
-        take_carried()
-        table.append(cells)
-    return table
