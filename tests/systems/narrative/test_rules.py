@@ -188,18 +188,25 @@ def test_a_novels_names_and_thirty_excerpts_are_read_in_time(data_path: Path) ->
     if not path.is_file():
         pytest.skip(f"no {path}")
     texts = [part.text for section in parse_novel(path.name, path.read_bytes()).sections for part in section.paragraphs]
-    start = time.perf_counter()
+    start = time.process_time()
     names = read_names(texts)
-    names.entities("Dantès")
-    assert time.perf_counter() - start < 20
+    assert time.process_time() - start < 10
     assert {"Paris", "Marseilles", "Château d’If", "Rome"} <= set(names.places)
     assert names.person("Noirtier").n_mentions > 100
     about = [i for i, text in enumerate(texts) if "Faria" in text][:30]
     excerpts = [Excerpt(str(i), "", "\n\n".join(texts[i : i + 6])) for i in about]
     story = "Faria was born in Lyons in 1790. His mother died in 1800. In 1820 he sailed to Spain and lived in Paris."
     seconds = []
-    for _ in range(3):
+    for _ in range(6):
         start = time.process_time()
         find_contradictions(story, "Faria", excerpts, names)
         seconds.append(time.process_time() - start)
-    assert min(seconds) < 0.1  # 50 ms by itself; busy neighbours cost caches
+    assert min(seconds) < 0.1  # 50 ms on idle cores
+
+
+def test_a_story_of_ten_thousand_words_is_read_in_time() -> None:
+    story = "Faria was born in Paris in 1770, “ and Foobar met Xyz in Blorp. He was not there. " * 600
+    start = time.process_time()
+    found = find_contradictions(story, "Faria", EXCERPTS, NAMES)
+    assert time.process_time() - start < 10
+    assert [finding.rule for finding in found] == ["born_twice"]
