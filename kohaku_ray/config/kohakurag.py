@@ -556,7 +556,7 @@ TABLE: Mapping[str, Row] = {
     "hf_temperature": Row(
         "roles.answer.temperature", "number", _with_local("hf_temperature", "roles.answer.temperature"), "sampling"
     ),
-    "max_concurrent": Row("deployments.*.max_ongoing", "count", _max_concurrent, "requests in flight a model"),
+    "max_concurrent": Row("deployments.*.max_ongoing", "count", _max_concurrent, "requests in flight per model"),
     "embedding_model": Row("index.encoder.model", "text", _embedding_model, "jina is v3, without a task"),
     "embedding_model_id": Row(
         "index.encoder.model",
@@ -593,4 +593,4 @@ TABLE: Mapping[str, Row] = {
     **_left("use_citations", "pdf_dir", why="documents.paths names what is read, and nothing is downloaded"),
     **_left("inputs", "ref_mode", "tiebreak", why="kohaku-ray vote votes over files"),
 }
-"""All that is known of KohakuRAG's keys, a row a key; rows further down see what those above have set."""
+"""All that is known of KohakuRAG's keys, one row per key; rows further down see what those above have set."""

@@ -48,7 +48,7 @@ class PoolConfig(Section):
     members: PositiveInt | None = None
     """So many seeded members of the base answer, once; or else `files`."""
     files: tuple[str, ...] = ()
-    """Submission CSVs, one a member; `*` and `?` stand for what they do in a shell."""
+    """Submission CSVs, one per member; `*` and `?` stand for what they do in a shell."""
     strata: str | None = None
     """Regular expression on a file's name without its ending: members whose first group (or match) is alike are a
     stratum, and every subsample holds its share of each. None: all members are one."""

