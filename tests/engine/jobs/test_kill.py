@@ -13,12 +13,12 @@ import time
 from collections import Counter
 from pathlib import Path
 
-import psutil
 import pytest
 from fake_openai import Action, FakeOpenAI
+from ray_processes import our_processes
 from test_answer import COMPARED
 
-pytestmark = [pytest.mark.ray, pytest.mark.slow]
+pytestmark = pytest.mark.ray
 
 N_CHAINS, KILLS_PER_CHAIN, FLUSH_S = 4, 5, 0.5
 VICTIMS = (
@@ -64,12 +64,8 @@ class Killer:
         return True
 
     def newest(self, title: str) -> int | None:
-        ours = [
-            p
-            for p in psutil.process_iter(["cmdline", "create_time"])
-            if (p.info["cmdline"] or [""])[0].startswith(title)
-        ]
-        return max(ours, key=lambda p: p.info["create_time"]).pid if ours else None
+        named = [process for name, process in our_processes() if name.startswith(title)]
+        return max(named, key=lambda process: process.create_time()).pid if named else None
 
 
 def run_until_done(killer: Killer, command: list[str]) -> int:
@@ -83,53 +79,80 @@ def run_until_done(killer: Killer, command: list[str]) -> int:
     raise AssertionError("never finished")
 
 
+class Chains:
+    """Runs of one configuration over one server: whole ones, and ones that are killed on the way."""
+
+    def __init__(self, cluster: str, home: Path, index: str, server: FakeOpenAI, killer: Killer, **settings: str):
+        self.home, self.server, self.killer = home, server, killer
+        deployment = {"kind": "openai", "base_url": server.base_url, "model": "fake", "api_key_env": None}
+        self.settings = {
+            "cluster.address": cluster,
+            "index.path": index,
+            "deployments.fake": json.dumps(deployment),
+            "roles.answer.model": "fake",
+            "ledger.flush_s": str(FLUSH_S),
+            **settings,
+        }
+
+    def command(self, name: str) -> list[str]:
+        own = {"run": f"{self.home}/{name}", "ledger.path": f"{self.home}/{name}-ledger"}
+        flags = [part for key, value in (self.settings | own).items() for part in ("--set", f"{key}={value}")]
+        return [sys.executable, "-m", "kohaku_ray.cli", "answer", "demo", *flags]
+
+    def whole(self) -> int:
+        """Run it uninterrupted; returns how many calls it makes."""
+        assert run_until_done(self.killer, self.command("whole")) == 1
+        self.n_calls = self.server.n_requests
+        return self.n_calls
+
+    def kill(self, name: str, kills: dict[int, str]) -> str:
+        """Run it with a kill at each of these calls; its outputs are the whole run's, and little is asked twice."""
+        killer = self.killer
+        first, n_kills = self.server.n_requests, len(killer.kills)
+        killer.plan = {killer.n + point: victim for point, victim in kills.items()}
+        starts = run_until_done(killer, self.command(name))
+        asked, done = self.server.log[first:], killer.kills[n_kills:]
+        assert len(done) == len(kills)
+        assert starts == 1 + list(kills.values()).count("driver")
+        counts = Counter(json.dumps([r.body["messages"], r.body["seed"]]) for r in asked)
+        repeated = sum(counts.values()) - len(counts)
+        # What may be repeated: calls in flight at a kill, and replies not yet flushed then.
+        exposed = sum(
+            sum(at - FLUSH_S - 1.0 <= r.arrived_s <= at + 1.0 for r in asked)
+            for at, victim in done
+            if victim in ("ray::LedgerShard", "ray::ServeReplica")
+        )
+        assert len(counts) == self.n_calls
+        assert repeated <= exposed
+        for file in COMPARED:
+            whole, resumed = (Path(self.home, run, file).read_bytes() for run in ("whole", name))
+            assert whole == resumed, f"{file} differs after {done}"
+        return f"{name}: killed {', '.join(kills.values())} at calls {list(kills)}: {repeated} calls repeated"
+
+
+def test_a_driver_and_an_actor_of_each_kind_are_killed_and_repeated_it_is_the_same(cluster, sample_index, tmp_path):
+    killer = Killer()
+    with FakeOpenAI(killer.script) as server:
+        one_by_one = {"cluster.block_size": "1", "cluster.blocks_in_flight": "1"}
+        small = {"questions.limit": "6", "ensemble.members": "2"}
+        chains = Chains(cluster, tmp_path, sample_index[0], server, killer, **one_by_one, **small)
+        assert chains.whole() == 18, "a plan and two answers of each question"
+        chains.kill("killed", {4: "ray::Member", 7: "ray::LedgerShard", 10: "driver", 13: "ray::Retriever"})
+
+
+@pytest.mark.slow
 def test_killed_at_twenty_points_and_repeated_it_is_the_same_to_the_byte(cluster, sample_index, tmp_path, capsys):
     killer = Killer()
     with FakeOpenAI(killer.script) as server:
-        deployment = {"kind": "openai", "base_url": server.base_url, "model": "fake", "api_key_env": None}
-        shared = {
-            "cluster.address": cluster,
-            "cluster.block_size": "4",
-            "index.path": sample_index[0],
-            "deployments.fake": json.dumps(deployment),
-            "roles.answer.model": "fake",
-            "ensemble.members": "3",
-            "ledger.flush_s": str(FLUSH_S),
-        }
-
-        def command(name: str) -> list[str]:
-            own = {"run": f"{tmp_path}/{name}", "ledger.path": f"{tmp_path}/{name}-ledger"}
-            flags = [part for key, value in (shared | own).items() for part in ("--set", f"{key}={value}")]
-            return [sys.executable, "-m", "kohaku_ray.cli", "answer", "demo", *flags]
-
-        assert run_until_done(killer, command("whole")) == 1
-        n_calls = server.n_requests
+        blocks = {"cluster.block_size": "4", "ensemble.members": "3"}
+        chains = Chains(cluster, tmp_path, sample_index[0], server, killer, **blocks)
+        n_calls = chains.whole()
         lines = [f"{n_calls} calls uninterrupted"]
         draw = random.Random(20251121)
         for chain in range(N_CHAINS):
             victims = [VICTIMS[(chain * KILLS_PER_CHAIN + kill) % len(VICTIMS)] for kill in range(KILLS_PER_CHAIN)]
             points = sorted(draw.sample(range(1, n_calls - 30), KILLS_PER_CHAIN))
-            killer.plan = {killer.n + point: victim for point, victim in zip(points, victims, strict=True)}
-            first, n_kills = server.n_requests, len(killer.kills)
-            starts = run_until_done(killer, command(f"chain{chain}"))
-            asked = server.log[first:]
-            kills = killer.kills[n_kills:]
-            assert len(kills) == KILLS_PER_CHAIN
-            assert starts == 1 + victims.count("driver")
-            counts = Counter(json.dumps([r.body["messages"], r.body["seed"]]) for r in asked)
-            repeated = sum(counts.values()) - len(counts)
-            # What may be repeated: calls in flight at a kill, and replies not yet flushed then.
-            exposed = sum(
-                sum(at - FLUSH_S - 1.0 <= r.arrived_s <= at + 1.0 for r in asked)
-                for at, victim in kills
-                if victim in ("ray::LedgerShard", "ray::ServeReplica")
-            )
-            assert len(counts) == n_calls
-            assert repeated <= exposed
-            for name in COMPARED:
-                whole, resumed = (Path(tmp_path, run, name).read_bytes() for run in ("whole", f"chain{chain}"))
-                assert whole == resumed, f"{name} differs after {kills}"
-            lines.append(f"chain {chain}: killed {', '.join(victims)} at calls {points}: {repeated} calls repeated")
+            lines.append(chains.kill(f"chain{chain}", dict(zip(points, victims, strict=True))))
         assert len(killer.kills) == N_CHAINS * KILLS_PER_CHAIN == 20
     with capsys.disabled():
         print("\n" + "\n".join(lines))

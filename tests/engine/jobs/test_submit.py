@@ -13,7 +13,6 @@ from pathlib import Path
 import pytest
 from ray import serve
 
-from kohaku_ray.engine.jobs.answer import run_answer
 from kohaku_ray.engine.serving.applications import build
 from kohaku_ray.errors import ConfigError
 from kohaku_ray.submissions import read_submission
@@ -93,7 +92,7 @@ def test_an_answer_job_is_submitted_and_its_outputs_are_read(sample_index, guard
     assert "RAY_AUTH_TOKEN" in refused.stdout + refused.stderr
 
 
-def test_a_job_attaches_to_an_application_and_leaves_it_running(sample_config):
+def test_a_job_attaches_to_an_application_and_leaves_it_running(sample_config, run_answer):
     attach = "deployments.extractive={kind: extractive, application: shared-models}"
     config = sample_config(attach, "questions.limit=2", "ensemble.members=1")
     with pytest.raises(ConfigError, match=r"application is 'shared-models' but Serve runs"):

@@ -17,20 +17,22 @@ import pyarrow.parquet as pq
 import pytest
 import yaml
 from fake_openai import Action, FakeOpenAI, completion
-from test_answer import COMPARED
+from test_answer import COMPARED, steps_of
 
 from kohaku_ray.cli import main
 from kohaku_ray.config.sweep import load_sweep
 from kohaku_ray.engine.jobs.answer import run_answer
-from kohaku_ray.engine.jobs.sweep import finish_sweep, run_sweep
+from kohaku_ray.engine.jobs.sweep import dry_run, finish_sweep, run_sweep
+from kohaku_ray.engine.ledger.segments import SegmentStore
 from kohaku_ray.evaluation.report import run_score
 from kohaku_ray.reporting.sweep_stats import compute_sweep_stats
-from kohaku_ray.runs.sweep_plan import estimate, plan_sweep
+from kohaku_ray.runs.sweep_estimate import estimate
+from kohaku_ray.runs.sweep_plan import plan_sweep
 from kohaku_ray.runs.sweep_results import collect
 from kohaku_ray.sample import path as sample_path
 from kohaku_ray.submissions import SubmissionRow, write_submission
 
-pytestmark = [pytest.mark.ray, pytest.mark.slow]
+pytestmark = pytest.mark.ray
 
 LIMIT = 8
 TABLES = [
@@ -76,6 +78,11 @@ def without_spending(page: str) -> str:
     return re.sub(r'<section id="spending".*?</section>', "", text, flags=re.DOTALL)
 
 
+def recorded(ledger: str) -> set[str]:
+    """Keys of the replies that a ledger holds."""
+    return set(SegmentStore(ledger).load(lambda _: True).entries)
+
+
 @pytest.fixture(scope="module")
 def swept(cluster, tmp_path_factory):
     """One whole sweep of the sample collection: its plan, what it did, what it measured, its page."""
@@ -91,6 +98,41 @@ def cells_of(sweep, name):
     return {tuple(cell.at.values()): cell for cell in table.cells}
 
 
+def test_a_small_sweep_shares_its_runs_survives_a_failure_and_is_not_repeated(cluster, tiny_encoder, tmp_path):
+    tables = [
+        {"name": "depth", "axes": {"kohaku.top_k": [4, 16]}},
+        {"name": "words", "axes": {"kohaku.bm25_top_k": [0, 2]}},
+        {"name": "lengths", "axes": {"index.encoder.dim": [None, 999]}},
+    ]
+    path = write_sweep(tmp_path, tables, seeds=[0])
+    settings = [f"index.encoder.model={tiny_encoder}", "index.encoders=1"]
+    plan = plan_sweep(load_sweep(path, ["demo"], settings))
+    assert len(plan.runs) == 4, "k 16 and BM25 off and the whole vector are one run"
+    summary = run_sweep(plan)
+    assert (summary.n_made, len(summary.failed), summary.n_indexes) == (3, 1, 1)
+    text, files = finish_sweep(plan, summary)
+    assert "lengths" in text
+    sweep = collect(plan, summary.failed)
+    states = {(table.name, *cell.at.values()): cell.state for table in sweep.tables for cell in table.cells}
+    assert states.pop(("lengths", "999")) == "failed"
+    assert set(states.values()) == {"finished"}
+    assert re.search(r"dim is 999 but .* gives 32", cells_of(sweep, "lengths")["999",].reason)
+    keys = Counter()
+    for config in plan.finished.values():
+        keys.update(pq.read_table(f"{config.run}/usage.parquet")["key"].to_pylist())
+    assert summary.n_calls["made"] == len(keys) < keys.total(), "every distinct call is made once"
+    page = without_spending(files[0])
+    stamps = {config.run: Path(config.run, "submission.csv").stat().st_mtime_ns for config in plan.finished.values()}
+    again = run_sweep(plan)
+    assert (again.n_made, again.n_calls.total(), len(again.failed)) == (0, 0, 1)
+    assert {run: Path(run, "submission.csv").stat().st_mtime_ns for run in stamps} == stamps
+    assert without_spending(finish_sweep(plan, again)[1][0]) == page
+    said = dry_run(plan)
+    assert "4 distinct runs, 3 finished" in said
+    assert f"opening   {LIMIT} distinct calls before any search, {LIMIT} in the ledger" in said
+
+
+@pytest.mark.slow
 def test_every_cell_that_can_be_run_is_and_one_that_fails_stops_no_other(swept):
     plan, summary, _, _, sweep = swept
     states = {(table.name, *cell.at.values()): cell.state for table in sweep.tables for cell in table.cells}
@@ -105,6 +147,7 @@ def test_every_cell_that_can_be_run_is_and_one_that_fails_stops_no_other(swept):
     assert "cannot be drawn from 4" in cells_of(sweep, "sizes")["union", "5"].reason
 
 
+@pytest.mark.slow
 def test_a_cell_is_what_the_same_run_alone_gives_to_the_byte(swept, tmp_path):
     plan = swept[0]
     chosen = [next(iter(plan.tables[0].cells[1].runs.values())), next(iter(plan.tables[1].cells[3].runs.values()))]
@@ -121,6 +164,7 @@ def test_a_cell_is_what_the_same_run_alone_gives_to_the_byte(swept, tmp_path):
             assert Path(alone.run, name).read_bytes() == Path(config.run, name).read_bytes(), name
 
 
+@pytest.mark.slow
 def test_scores_are_those_of_the_score_command(swept):
     plan, _, _, _, sweep = swept
     for cell, planned in zip(sweep.tables[0].cells, plan.tables[0].cells, strict=True):
@@ -136,6 +180,7 @@ def truth_path() -> str:
     return sample_path("questions.csv")
 
 
+@pytest.mark.slow
 def test_what_cells_have_in_common_is_encoded_searched_and_asked_once(swept):
     plan, summary, _, _, _ = swept
     keys = Counter()
@@ -144,24 +189,24 @@ def test_what_cells_have_in_common_is_encoded_searched_and_asked_once(swept):
     assert summary.n_calls["made"] == len(keys), "every distinct call is made once"
     assert summary.n_calls.total() == keys.total()
     assert summary.n_calls["made"] < 0.5 * summary.n_calls.total()
-    assert len(keys) <= estimate(plan).n_plans + estimate(plan).n_answers_most
+    found = estimate(plan, recorded)
+    assert len(keys) <= found.n_opening + found.n_answers_most
     queries = {
-        (config.index.path, query)
-        for config in plan.finished.values()
-        for row in pq.read_table(f"{config.run}/plans.parquet")["queries"].to_pylist()
-        for query in row
+        (config.index.path, row["text"]) for config in plan.finished.values() for row in steps_of(config.run, "plan")
     }
     encoded, searched = (summary.shared[f"queries {what}", "computed"] for what in ("encoded", "searched"))
     assert encoded == searched == len(queries)
     assert summary.shared["queries encoded", "asked"] > 4 * encoded
 
 
+@pytest.mark.slow
 def test_indexes_of_one_encoder_share_what_it_encoded(swept):
     plan, summary, _, _, _ = swept
     assert summary.n_indexes == 2, "64 and whole; 999 cannot be built"
     assert len(plan.indexes) == 3
 
 
+@pytest.mark.slow
 def test_a_study_at_full_size_is_the_pools_own_vote(swept):
     plan, _, _, _, sweep = swept
     cell = cells_of(sweep, "sizes")["answer_priority", "4"]
@@ -171,6 +216,7 @@ def test_a_study_at_full_size_is_the_pools_own_vote(swept):
     assert cell.scores[0] == pytest.approx(record["score"], abs=1e-12)
 
 
+@pytest.mark.slow
 def test_a_study_of_single_members_is_their_mean(swept, tmp_path):
     plan, _, _, _, sweep = swept
     [run_id] = {run for planned in plan.tables[3].cells for run in planned.runs.values()}
@@ -196,6 +242,7 @@ def test_a_study_of_single_members_is_their_mean(swept, tmp_path):
     assert cell.scores[0] == pytest.approx(sum(scores) / 4, abs=1e-12)
 
 
+@pytest.mark.slow
 def test_finished_runs_are_not_made_again_and_the_page_is_the_same(swept, tmp_path):
     plan, _, _, files, _ = swept
     before = without_spending(files[0])
@@ -211,6 +258,7 @@ def test_finished_runs_are_not_made_again_and_the_page_is_the_same(swept, tmp_pa
     assert {"sweep.html", "depth.md", "depth.csv", "depth.tex", "sizes.csv"} <= names
 
 
+@pytest.mark.slow
 def test_a_run_with_rows_in_error_is_named_and_tried_again(cluster, tmp_path, capsys):
     failing = True
 
@@ -225,13 +273,14 @@ def test_a_run_with_rows_in_error_is_named_and_tried_again(cluster, tmp_path, ca
         arguments = ["sweep", path, "--base", "demo", "--set", "kohaku.queries=1"]
         assert main(arguments) == 3
         said = capsys.readouterr()
-        assert f"{LIMIT} of {LIMIT} answers got no reply: repeat the sweep" in said.err
+        assert f"{LIMIT} model calls got no reply: repeat the sweep" in said.err
         assert "failed" in said.out
         failing = False
         assert main(arguments) == 0
         assert server.n_requests == 2 * LIMIT
 
 
+@pytest.mark.slow
 def test_a_reply_that_cannot_be_read_is_a_wrong_answer_and_not_asked_again(cluster, tmp_path, capsys):
     with FakeOpenAI(lambda index, body: Action(body=completion("I would rather not say."))) as server:
         deployment = {"kind": "openai", "base_url": server.base_url, "model": "fake", "api_key_env": None}
@@ -250,6 +299,7 @@ def test_a_reply_that_cannot_be_read_is_a_wrong_answer_and_not_asked_again(clust
     assert {run.facts["model"] for run in sweep.runs} == {"extractive", "fake"}
 
 
+@pytest.mark.slow
 def test_rows_of_equal_settings_stay_and_cells_that_are_not_crossed_are_compared(swept, tmp_path):
     plan = swept[0]
     home = Path(plan.loaded.where).parent
@@ -285,6 +335,7 @@ def test_rows_of_equal_settings_stay_and_cells_that_are_not_crossed_are_compared
     assert len(judged.comparisons) == 2, "one is compared with the other"
 
 
+@pytest.mark.slow
 def test_killed_three_times_it_ends_with_the_same_page(cluster, tmp_path):
     path = write_sweep(tmp_path, TABLES[:2])
     command = [sys.executable, "-m", "kohaku_ray.cli", "sweep", path, "--base", "demo"]
@@ -315,6 +366,7 @@ def finished(home: Path) -> int:
     return sum('"finished"' in file.read_text() for file in home.glob("runs/*/run.json"))
 
 
+@pytest.mark.slow
 def test_two_sweeps_at_once_ask_once(cluster, tmp_path):
     with FakeOpenAI(lambda index, body: Action(delay_s=0.05)) as server:
         deployment = {"kind": "openai", "base_url": server.base_url, "model": "fake", "api_key_env": None}

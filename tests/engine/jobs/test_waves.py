@@ -9,7 +9,6 @@ import pytest
 
 from kohaku_ray.config import load_config
 from kohaku_ray.engine.actors.pool import waves_of
-from kohaku_ray.engine.jobs.answer import run_answer
 from kohaku_ray.records import Prediction, Question
 from kohaku_ray.runs.block import Answered, Prepared, settle_block, vote_block
 from kohaku_ray.systems.base import Answer
@@ -52,9 +51,8 @@ def test_a_settled_question_is_voted_over_those_who_answered():
 
 
 @pytest.mark.ray
-@pytest.mark.slow
 @pytest.mark.parametrize("scope", ["answer", "question"])
-def test_a_run_that_stops_early_writes_the_same_rows_and_asks_less(sample_config, scope):
+def test_a_run_that_stops_early_writes_the_same_rows_and_asks_less(sample_config, run_answer, scope):
     common = ("ensemble.members=5", "kohaku.max_retries=0", f"ensemble.scope={scope}", "questions.limit=24")
     full = sample_config(*common, name="full")
     whole = run_answer(full)
@@ -78,8 +76,7 @@ def test_a_run_that_stops_early_writes_the_same_rows_and_asks_less(sample_config
 
 
 @pytest.mark.ray
-@pytest.mark.slow
-def test_members_ask_models_of_their_own(sample_config):
+def test_members_ask_models_of_their_own(sample_config, run_answer):
     config = sample_config(
         "deployments.bold={kind: extractive, abstain_below: 0.0, price: {completion: 2.0}}",
         "deployments.shy={kind: extractive, abstain_below: 1.0}",

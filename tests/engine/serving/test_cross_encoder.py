@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import asyncio
 import json
+import time
 from pathlib import Path
 
 import numpy as np
 import pyarrow.parquet as pq
 import pytest
 import tiny_cross_encoder
+from ray import serve
 
 from kohaku_ray.config.schema import CrossEncoderConfig
 from kohaku_ray.engine.actors.index_access import LocalIndex
@@ -47,12 +49,16 @@ def pairs(sample_index) -> list[tuple[str, str]]:
     return [(f"How much energy does hall {at % 7} use?", text) for at, text in enumerate(texts[: PAIRS_PER_CALL + 60])]
 
 
+def bare_scores(model: str, pairs: list[tuple[str, str]]) -> np.ndarray:
+    from sentence_transformers import CrossEncoder
+
+    return CrossEncoder(model, max_length=128, device="cpu").predict(pairs, show_progress_bar=False)
+
+
 @pytest.fixture(scope="module")
 def expected(model, pairs) -> np.ndarray:
     """Scores of the bare model."""
-    from sentence_transformers import CrossEncoder
-
-    scores = CrossEncoder(model, max_length=128, device="cpu").predict(pairs, show_progress_bar=False)
+    scores = bare_scores(model, pairs)
     assert np.ptp(scores) > 0.1, "scores that are all alike would hide a wrong order"
     return scores
 
@@ -61,22 +67,33 @@ def test_scores_are_the_bare_models(application, pairs, expected):
     np.testing.assert_allclose(asyncio.run(rank_pairs(application, pairs)), expected, atol=1e-5)
 
 
-def test_concurrent_callers_share_a_batch(model, pairs, expected):
-    replica = PairReplica(CrossEncoderConfig(model=model, max_tokens=128))
-    sizes, predict = [], replica._model.predict
+def test_concurrent_callers_share_a_batch(application, model, pairs, expected):
+    class Noting(PairReplica):
+        """Notes the sizes of batches, and takes its time over each: meanwhile calls gather."""
 
-    def noted(batch, **settings):
-        sizes.append(len(batch))
-        return predict(batch, **settings)
+        def __init__(self, deployment: CrossEncoderConfig) -> None:
+            super().__init__(deployment)
+            self.sizes, self._predict = [], self._model.predict
+            self._model.predict = self.noted
 
-    replica._model.predict = noted
-    calls = [pairs[at : at + 3] for at in range(0, 60, 3)]
+        def noted(self, batch, **settings):
+            self.sizes.append(len(batch))
+            time.sleep(0.5)
+            return self._predict(batch, **settings)
 
-    async def ask():
-        return await asyncio.gather(*(replica.rank(call) for call in calls))
+        def seen(self) -> list[int]:
+            return self.sizes
 
-    found = asyncio.run(ask())
-    assert sizes == [60], "twenty callers, one batch"
+    one = serve.deployment(Noting, max_ongoing_requests=64).bind(CrossEncoderConfig(model=model, max_tokens=128))
+    handle = serve.run(one, name="noting", route_prefix=None)
+    try:
+        calls = [handle.rank.remote(pairs[at : at + 3]) for at in range(0, 60, 3)]
+        found = [call.result() for call in calls]
+        sizes = handle.seen.remote().result()
+    finally:
+        serve.delete("noting")
+    assert sum(sizes) == 60
+    assert len(sizes) <= 4, "twenty callers, a few batches"
     assert [len(scores) for scores in found] == [3] * 20
     np.testing.assert_allclose(np.concatenate(found), expected[:60], atol=1e-5)
 
@@ -118,12 +135,10 @@ def test_a_run_is_ranked_by_it(application, pool, run_answer, sample_config, dep
 
     rows = evidence(config.run)
     assert [row["node_id"] for row in rows] != [row["node_id"] for row in evidence(plain.run)]
-    questions = dict(zip(*pq.read_table(f"{config.run}/votes.parquet").select([0, 1]).to_pydict().values(), strict=True))
-    from sentence_transformers import CrossEncoder
-
+    votes = pq.read_table(f"{config.run}/votes.parquet").to_pylist()
+    questions = {row["question_id"]: row["question"] for row in votes}
     asked = [(questions[row["question_id"]], row["text"]) for row in rows]
-    scores = CrossEncoder(model, max_length=128, device="cpu").predict(asked, show_progress_bar=False)
-    np.testing.assert_allclose([row["scores"]["score"] for row in rows], scores, atol=1e-5)
+    np.testing.assert_allclose([row["scores"]["score"] for row in rows], bare_scores(model, asked), atol=1e-5)
     for question in questions:
         own = [row["scores"]["score"] for row in rows if row["question_id"] == question]
         assert own == sorted(own, reverse=True), "matches stand in the cross-encoder's order"

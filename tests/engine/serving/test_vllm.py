@@ -19,7 +19,6 @@ import tiny_llama
 
 import kohaku_ray.sample
 from kohaku_ray.config import Config
-from kohaku_ray.engine.jobs.answer import run_answer
 from kohaku_ray.errors import ContextOverflowError, ModelError
 from kohaku_ray.generation.request import ChatRequest
 from kohaku_ray.generation.schema import answer_schema
@@ -97,13 +96,14 @@ def ask(handle, one: ChatRequest):
 
 
 def table(config: Config, name: str) -> list[dict]:
-    return pq.read_table(f"{config.run}/{name}.parquet").to_pylist()
+    return pq.read_table(f"{config.run}/{name}.parquet").to_pylist(maps_as_pydicts="strict")
 
 
-def test_a_whole_job_cites_nothing_but_its_context_and_shares_its_prefixes(config):
+def test_a_whole_job_cites_nothing_but_its_context_and_shares_its_prefixes(config, run_answer):
     first = config()
     summary = run_answer(first)
-    answers, usage, evidence = table(first, "answers"), table(first, "usage"), table(first, "evidence")
+    answers, usage = table(first, "answers"), table(first, "usage")
+    evidence = [row for row in table(first, "trace") if row["step"] == "evidence"]
     assert summary.n_questions == 8
     assert len(answers) == 24
     shown = {(row["question_id"], row["attempt"]): set() for row in evidence}
@@ -160,13 +160,13 @@ def test_what_does_not_fit_the_window_is_refused_by_name(replicas):
         ask(replicas, request(0, "long", "word " * 100, max_tokens=WINDOW)).result()
 
 
-def test_contexts_are_cut_to_the_window_by_the_models_own_tokenizer(config):
+def test_contexts_are_cut_to_the_window_by_the_models_own_tokenizer(config, run_answer):
     deep = ("kohaku.max_context_tokens=100000", "kohaku.top_k=128", "kohaku.top_k_final=null")
     own = config(*deep, "questions.limit=2", name="wide")
     run_answer(own)
     rows = table(own, "answers")
     assert all(row["error"] is None or "cut off" in row["error"] for row in rows)
-    assert [(row["is_cut"], row["overflowed"]) for row in rows] == [(True, False)] * len(rows)
+    assert [(row["measures"]["cut"], row["measures"]["overflowed"]) for row in rows] == [(1, 0)] * len(rows)
     prompts = [row["prompt_tokens"] for row in table(own, "usage") if row["role"] == "answer"]
     assert WINDOW * 0.6 < max(prompts) <= WINDOW - 256
 
@@ -185,7 +185,7 @@ def replica_processes(application: str) -> list[psutil.Process]:
 
 
 @pytest.mark.parametrize("victim", ["engine", "replica"])
-def test_what_is_killed_on_the_way_loses_nothing(config, application, victim):
+def test_what_is_killed_on_the_way_loses_nothing(config, run_answer, application, victim):
     from ray import serve
 
     deadline = time.monotonic() + 400
