@@ -50,19 +50,29 @@ class Batcher(Generic[Item, Result]):
         await asyncio.sleep(0)
         while self._waiting:
             batch = self._next()
-            items = [item for part, _ in batch for item in part]
-            try:
-                results = list(await asyncio.get_running_loop().run_in_executor(self._thread, self._run, items))
-            except Exception as error:
-                for _, future in batch:
-                    if not future.done():
-                        future.set_exception(error)
-                continue
-            place = 0
-            for part, future in batch:
+            if not await self._run_together(batch):
+                # One call's item must not fail the others: each runs alone.
+                for call in batch:
+                    await self._run_together([call])
+
+    async def _run_together(self, batch: list[tuple[list[Item], asyncio.Future[list[Result]]]]) -> bool:
+        """Run a batch; False where it failed and holds several calls, of which nobody knows which is at fault."""
+        items = [item for part, _ in batch for item in part]
+        try:
+            results = list(await asyncio.get_running_loop().run_in_executor(self._thread, self._run, items))
+        except Exception as error:
+            if len(batch) > 1:
+                return False
+            for _, future in batch:
                 if not future.done():
-                    future.set_result(results[place : place + len(part)])
-                place += len(part)
+                    future.set_exception(error)
+            return True
+        place = 0
+        for part, future in batch:
+            if not future.done():
+                future.set_result(results[place : place + len(part)])
+            place += len(part)
+        return True
 
     def _next(self) -> list[tuple[list[Item], asyncio.Future[list[Result]]]]:
         n_items = n_calls = 0

@@ -23,6 +23,7 @@ class Cache(Generic[Item, Result]):
         """
         self._compute, self._n_kept = compute, n_kept
         self._known: OrderedDict[Hashable, asyncio.Future[Result]] = OrderedDict()
+        self._running: set[asyncio.Task[None]] = set()
         self.n_asked = self.n_computed = 0
 
     async def __call__(self, items: Sequence[Item], keys: Sequence[Hashable]) -> list[Result]:
@@ -37,10 +38,14 @@ class Cache(Generic[Item, Result]):
                 self._known[key] = asyncio.get_running_loop().create_future()
         waiting = [self._known[key] for key in keys]
         if new:
-            await self._fill(new)
+            # Shielded: an asker that is cancelled does not take from the others what they wait for too.
+            task = asyncio.create_task(self._fill(new))
+            self._running.add(task)
+            task.add_done_callback(self._running.discard)
+            await asyncio.shield(task)
         while len(self._known) > self._n_kept:
             self._known.popitem(last=False)
-        return [await future for future in waiting]
+        return [await asyncio.shield(future) for future in waiting]
 
     async def _fill(self, new: dict[Hashable, Item]) -> None:
         futures = [self._known[key] for key in new]

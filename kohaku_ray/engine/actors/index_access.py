@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections import Counter
+from collections import Counter, OrderedDict
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
@@ -14,6 +14,9 @@ from kohaku_ray.engine.actors.cache import Cache
 from kohaku_ray.engine.actors.operations import OPERATIONS, Depths, OpenIndex, Operation, Params
 from kohaku_ray.engine.serving.pairs import rank_pairs
 from kohaku_ray.systems.base import Depth
+
+PARAMS_KEPT = 64
+"""Parameters of operations (such as sets of documents to search within) whose batches and results are kept."""
 
 
 class IndexAccess(Protocol):
@@ -46,9 +49,10 @@ class LocalIndex:
         """
         self._here = OpenIndex.of(config, rank_pairs) if here is None else here
         self._depths = depths
-        self._batchers: dict[tuple[str, Params], Batcher[Any, Any]] = {}
+        self._batchers: OrderedDict[tuple[str, Params], Batcher[Any, Any]] = OrderedDict()
         self._threads: dict[str, ThreadPoolExecutor] = {}
-        self._caches: dict[tuple[str, Params], Cache[Any, Any]] = {}
+        self._caches: OrderedDict[tuple[str, Params], Cache[Any, Any]] = OrderedDict()
+        self._counted: Counter[tuple[str, str]] = Counter()
 
     async def run(self, name: str, items: Sequence[Any], params: Params = ()) -> list[Any]:
         """See ``IndexAccess``."""
@@ -59,17 +63,23 @@ class LocalIndex:
         key = (name, deep)
         if key not in self._caches:
             self._caches[key] = Cache(lambda some: self._compute(name, operation, some, deep), operation.n_kept)
+            if len(self._caches) > PARAMS_KEPT:
+                self._count(*self._caches.popitem(last=False), self._counted)
+        self._caches.move_to_end(key)
         names = items if operation.key is None else [operation.key(item) for item in items]
         found = await self._caches[key](items, names)
         return [hits.prefix(params[1]) for hits in found] if operation.depth else found
 
     def counts(self) -> Counter[tuple[str, str]]:
         """Count what was asked for and what of it was computed, by what it is."""
-        total: Counter[tuple[str, str]] = Counter()
-        for (name, _), cache in self._caches.items():
-            if counted := OPERATIONS[name].counted:
-                total.update({(counted, "asked"): cache.n_asked, (counted, "computed"): cache.n_computed})
+        total = Counter(self._counted)
+        for key, cache in self._caches.items():
+            self._count(key, cache, total)
         return total
+
+    def _count(self, key: tuple[str, Params], cache: Cache[Any, Any], total: Counter[tuple[str, str]]) -> None:
+        if counted := OPERATIONS[key[0]].counted:
+            total.update({(counted, "asked"): cache.n_asked, (counted, "computed"): cache.n_computed})
 
     def _deepest(self, operation: Operation, params: Params) -> Params:
         """Search as deep as the deepest run, where a shorter search is the beginning of a longer one."""
@@ -89,6 +99,9 @@ class LocalIndex:
             self._batchers[key] = Batcher(
                 lambda batch: operation.run(self._here, batch, params), operation.batch, thread
             )
+            if len(self._batchers) > PARAMS_KEPT:
+                self._batchers.popitem(last=False)  # calls under way hold it themselves
+        self._batchers.move_to_end(key)
         return await self._batchers[key](items)
 
 

@@ -148,7 +148,7 @@ class EngineTools:
 
     async def embed(self, texts: Sequence[str]) -> F32:
         """See ``Tools``."""
-        return np.stack(await self.index.run("embed", texts))
+        return _stacked(await self.index.run("embed", texts))
 
     async def search(self, view: str, vectors: F32, top_k: int, within: Sequence[str] | None = None) -> list[Hits]:
         """See ``Tools``."""
@@ -162,7 +162,7 @@ class EngineTools:
 
     async def vectors(self, rows: Sequence[int]) -> F32:
         """See ``Tools``."""
-        return np.stack(await self.index.run("vectors", list(map(int, rows))))
+        return _stacked(await self.index.run("vectors", list(map(int, rows))))
 
     async def rank_pairs(self, pairs: Sequence[tuple[str, str]]) -> F64:
         """See ``Tools``."""
@@ -193,6 +193,10 @@ class EngineTools:
         if view not in views:
             raise ConfigError(f"there is no view {view!r}: system declares {', '.join(views) or 'none'}")
         return views[view].kinds
+
+
+def _stacked(vectors: Sequence[F32]) -> F32:
+    return np.stack(vectors) if vectors else np.empty((0, 0), np.float32)
 
 
 def _as_key(within: Sequence[str] | None) -> tuple[str, ...] | None:

@@ -96,7 +96,6 @@ def test_more_items_than_are_kept_still_come_back(n):
     assert asyncio.run(Cache(compute, 2)(range(n), range(n))) == list(range(n))
 
 
-@pytest.mark.xfail(strict=True, raises=AssertionError, reason="who asked first takes those who wait with it")
 def test_who_waits_is_not_cancelled_with_who_asked_first():
     async def compute(items):
         await asyncio.sleep(0.01)

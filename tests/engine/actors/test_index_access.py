@@ -305,7 +305,6 @@ def test_a_cross_encoder_that_fails_is_asked_again(local, here):
     assert Counter(application for application, _ in here.rank_pairs.asked) == {"broken": 2, "whole": 1}
 
 
-@pytest.mark.xfail(strict=True, raises=IndexError, reason="a batch fails all whose items are in it")
 def test_items_that_fail_do_not_fail_those_they_are_batched_with(here):
     local = LocalIndex(None, None, here)
 
