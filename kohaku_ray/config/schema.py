@@ -322,6 +322,10 @@ class Config(Section):
         """The system."""
         return find_system(self.system)
 
+    def hide(self, text: str) -> str:
+        """Put references in the place of what the environment gave, in a text that is printed or written."""
+        return self._environment.hide(text)
+
     @property
     def uses(self) -> Uses:
         """What a run of these settings asks for."""

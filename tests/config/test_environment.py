@@ -186,3 +186,11 @@ def test_the_system_itself_may_come_from_the_environment(monkeypatch):
     config = load_config(None, ["system=${WHICH}"])
     assert (config.system, config.declaration.name) == ("kohaku", "kohaku")
     assert "system: ${WHICH}\n" in as_yaml(config)
+
+
+def test_a_configuration_hides_what_the_environment_gave_it_in_any_text():
+    config = resolve_paths(load_config(None, ["questions.path=q/${SECRET}.csv", "run=/r/${TINY}"]))
+    said = config.hide(f"{config.questions.path} cannot be read; {SECRET!r}; zq; a prezqfix; {config.run}")
+    assert not leaks(said)
+    assert said.endswith("/q/${SECRET}.csv cannot be read; '${SECRET}'; ${TINY}; a prezqfix; /r/${TINY}")
+    assert load_config().hide("nothing") == "nothing"

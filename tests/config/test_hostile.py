@@ -150,7 +150,11 @@ def check(config, again: bool = True) -> None:
     if again:
         text = as_yaml(config)
         text.encode()
-        assert build_config(yaml.safe_load(text), "printed").model_dump() == config.model_dump()
+        try:
+            printed = build_config(yaml.safe_load(text), "printed")
+        except ConfigError as error:
+            raise AssertionError("what was accepted is refused when it is read again") from error
+        assert printed.model_dump() == config.model_dump()
 
 
 def refusal(call: Callable[[], Any]) -> str:
