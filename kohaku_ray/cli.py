@@ -31,10 +31,8 @@ def main(argv: Sequence[str] | None = None) -> int:
     command: Callable[[argparse.Namespace], int] = arguments.command
     try:
         return command(arguments)
-    except ConfigError as error:
-        return _complain(error, BAD_CONFIG)
     except KohakuRayError as error:
-        return _complain(error, FAILED)
+        return _complain(arguments, error, BAD_CONFIG if isinstance(error, ConfigError) else FAILED)
     except KeyboardInterrupt:
         print("interrupted: repeat the same command to go on", file=sys.stderr)  # noqa: T201
         return FAILED
@@ -159,7 +157,9 @@ def _load(arguments: argparse.Namespace) -> Config:
     from kohaku_ray.config import load_config
 
     with _warnings_told():
-        return load_config(arguments.config, arguments.overrides)
+        config = load_config(arguments.config, arguments.overrides)
+    arguments.hide = config.hide  # for messages of errors that come later
+    return config
 
 
 @contextmanager
@@ -277,7 +277,7 @@ def _validate(arguments: argparse.Namespace) -> int:
 
     config = _load(arguments)
     checks = validate(config)
-    _print(f"{as_yaml(config)}\n" + "\n".join(checks))
+    _print(f"{as_yaml(config)}\n" + config.hide("\n".join(checks)))
     return OK
 
 
@@ -350,8 +350,10 @@ def _counts(text: str) -> tuple[int, ...]:
     return tuple(sorted({_count(part) for part in text.split(",")}))
 
 
-def _complain(error: Exception, code: int) -> int:
-    print(f"kohaku-ray: {error}", file=sys.stderr)  # noqa: T201
+def _complain(arguments: argparse.Namespace, error: Exception, code: int) -> int:
+    """Print an error, with references in the place of what the environment gave to the configuration."""
+    hide: Callable[[str], str] = getattr(arguments, "hide", str)
+    print(f"kohaku-ray: {hide(str(error))}", file=sys.stderr)  # noqa: T201
     return code
 
 

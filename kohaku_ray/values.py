@@ -1,6 +1,13 @@
 """How an answer is written in a cell of text: blanks, numbers, pairs, lists.
 
 The one reading that voting and scoring share; what each makes of it is its own. Nothing here raises on hostile text.
+
+"No answer" is read four ways; each takes for blank all that the one before it does, and each has its reason:
+
+- `is_blank_strict`: empty or ``is_blank``, where ``NA`` or ``none`` may be the answer (the ``exact`` metric, a unit).
+- `is_blank`: any writer's null too, since pandas and spreadsheets write an empty cell as ``nan`` or ``N/A``.
+- `is_abstention`: WattBot's sentence too, which a submission may put where the value stands.
+- `is_blank_lenient`: whatever a model says instead of an answer (``unknown``, ``not stated``); for replies alone.
 """
 
 from __future__ import annotations
@@ -15,10 +22,19 @@ from kohaku_ray.records import BLANK, UNANSWERABLE
 NUMBER = r"[+-]?(?:[0-9]+(?:\.[0-9]*)?|\.[0-9]+)(?:[eE][+-]?[0-9]+)?"
 """Regular expression of a plain number: no thousands separators, no ``inf`` or ``nan``; linear on hostile text."""
 
+WRAPPING = " \t\r\n\"'`[](){}<>"
+"""Characters that models put around a value or an id."""
+
 _NUMBER = re.compile(NUMBER)
 _PAIR = re.compile(rf"\[\s*({NUMBER})\s*,\s*({NUMBER})\s*\]")
-_NULLS = frozenset({"", "nan", "none", "null", "na", "n/a", "<na>"})
-_BLANKS = _NULLS | {BLANK, "is blank"}
+_BARE_NULLS = frozenset({"", "nan", "none", "null"})
+_BLANKS = _BARE_NULLS | {"na", "n/a", "<na>", BLANK, "is blank"}
+_REFUSALS = (
+    _BLANKS
+    | {"blank", "n.a", "unknown", "-", "–", "—", "insufficient evidence", "cannot be determined"}
+    | {f"not {word}" for word in ("available", "applicable", "specified", "stated", "provided", "given")}
+)
+_REFUSAL_STARTS = ("unable to answer", "cannot answer", "can not answer")
 _UNANSWERABLE = UNANSWERABLE.rstrip(".").lower()
 _BRACKETS = frozenset({("[", "]"), ("{", "}"), ("(", ")")})
 _ITEM = re.compile(r'\s*(?:"((?:[^"\\]|\\.)*)"|\'((?:[^\'\\]|\\.)*)\'|([^,]+))', re.DOTALL)
@@ -37,6 +53,11 @@ def clean_text(text: str) -> str:
     return "".join(char for char in text if char in "\t\n" or unicodedata.category(char) not in ("Cc", "Cs"))
 
 
+def is_blank_strict(text: str | None) -> bool:
+    """Tell whether a cell is empty or says ``is_blank``, in any case."""
+    return text is None or fold(text) in ("", BLANK)
+
+
 def is_blank(text: str | None) -> bool:
     """Tell whether a cell holds no answer: empty, a null in any writer's spelling, or ``is_blank``, also as a list."""
     return text is None or fold(text.strip(" \t\r\n[](){}'\"")) in _BLANKS
@@ -45,6 +66,12 @@ def is_blank(text: str | None) -> bool:
 def is_abstention(text: str | None) -> bool:
     """Tell whether a cell abstains: blank, or WattBot's "Unable to answer with confidence …"."""
     return is_blank(text) or fold(text or "").startswith(_UNANSWERABLE)
+
+
+def is_blank_lenient(text: str | None) -> bool:
+    """Tell whether a model's value means "no answer": an abstention, or what models say instead, in any wrapping."""
+    bare = fold((text or "").strip(WRAPPING).rstrip("."))
+    return is_abstention(text) or bare in _REFUSALS or bare.startswith(_REFUSAL_STARTS)
 
 
 def parse_number(text: str) -> float | None:
@@ -91,6 +118,6 @@ def split_items(text: str) -> tuple[str, ...]:
             items.append(_ESCAPE.sub(r"\1", quoted))
         else:
             bare = match[3].strip(" \t\r\n'\"")
-            if bare.lower() not in {"", "none", "null", "nan"}:
+            if bare.lower() not in _BARE_NULLS:
                 items.append(bare)
     return tuple(items)

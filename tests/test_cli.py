@@ -182,3 +182,17 @@ def test_a_model_that_may_not_be_downloaded_is_said_not_to_be_there(capsys, monk
     big = "deployments.big={kind: vllm, model: nobody/nothing, cpus: 1}"
     assert main(["validate", "demo", "--set", big, "--set", "roles.answer.model=big"]) == 2
     assert "model is nobody/nothing and HF_HUB_OFFLINE is set, but no downloaded model" in capsys.readouterr().err
+
+
+def test_what_the_environment_gave_is_in_no_message(tmp_path, monkeypatch, capsys):
+    monkeypatch.setenv("HIDDEN", "hunter2secret")
+    (tmp_path / "own.yaml").write_text(f"base: demo\nindex: {{path: '{tmp_path}/${{HIDDEN}}'}}\n")
+    assert main(["validate", str(tmp_path / "own.yaml")]) == 0
+    printed = capsys.readouterr()
+    assert "there is no index at" in printed.out
+    assert "hunter2secret" not in printed.out + printed.err
+    (tmp_path / "own.yaml").write_text(f"base: demo\nquestions: {{path: '{tmp_path}/${{HIDDEN}}.csv'}}\n")
+    assert main(["validate", str(tmp_path / "own.yaml")]) == 1
+    printed = capsys.readouterr()
+    assert "${HIDDEN}.csv" in printed.err
+    assert "hunter2secret" not in printed.out + printed.err

@@ -4,7 +4,17 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from kohaku_ray.values import clean_text, fold, is_abstention, is_blank, parse_number, parse_pair, split_list
+from kohaku_ray.values import (
+    clean_text,
+    fold,
+    is_abstention,
+    is_blank,
+    is_blank_lenient,
+    is_blank_strict,
+    parse_number,
+    parse_pair,
+    split_list,
+)
 
 
 @pytest.mark.parametrize(
@@ -45,6 +55,29 @@ def test_the_sentence_abstains_but_is_not_a_blank_cell():
     text = "Unable to answer  with confidence based on the provided documents, sorry"
     assert is_abstention(text)
     assert not is_blank(text)
+
+
+READINGS = (is_blank_strict, is_blank, is_abstention, is_blank_lenient)  # each reads as blank what the one before does
+
+
+@pytest.mark.parametrize(
+    ("text", "n_readings"),
+    [
+        *((text, 4) for text in (None, "", " IS_BLANK\n")),
+        *((text, 3) for text in ("NA", "none", "['is_blank']", "is  blank", "<NA>")),
+        ("Unable to answer with confidence based on the provided documents, sorry", 2),
+        *((text, 1) for text in ("Unknown.", "`not  stated`", "—", "Cannot answer: no data")),
+        *((text, 0) for text in ("0", "False", "Nanjing", "unknowns", "-5")),
+    ],
+)
+def test_how_many_of_the_four_readings_take_a_text_for_blank(text, n_readings):
+    assert [read(text) for read in READINGS] == [False] * (4 - n_readings) + [True] * n_readings
+
+
+@given(st.text() | st.text(alphabet="[]`'\"<> .\n\x0bIS_BLANKblankna/unoe-", max_size=12))
+def test_a_more_lenient_reading_takes_no_blank_for_an_answer(text):
+    read = [one(text) for one in READINGS]
+    assert read == sorted(read)
 
 
 @pytest.mark.parametrize(

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from functools import lru_cache
 from typing import Literal
 
-from kohaku_ray.ensemble.units import Unit, find_unit
+from kohaku_ray.units import Unit, find_unit
 from kohaku_ray.values import NUMBER, fold, is_abstention, is_blank
 
 LONGEST_NUMBER = 200
@@ -96,7 +96,7 @@ def _number(text: str, asked: str) -> Value | None:
     number = _count_of(amount)
     if found is None or not math.isfinite(number * found.factor):
         return None
-    return Value("number", (number * found.factor,), found.dimension)
+    return Value("number", (number * found.factor,), found.dimension or "")
 
 
 def _count_of(amount: re.Match[str]) -> float:
@@ -118,7 +118,7 @@ def _unit_of(amount: re.Match[str], asked: str) -> Unit | None:
         return money if not own or own.lower() in _MONEY_SUFFIXES or find_unit(own) == money else None
     known = find_unit(own) if own else None
     if known is None and (not own or fold(own).removesuffix("s") == fold(asked).removesuffix("s")):
-        return find_unit(asked) or Unit("", 1.0)
+        return find_unit(asked) or Unit(None)
     return known
 
 

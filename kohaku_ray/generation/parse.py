@@ -15,20 +15,13 @@ from typing import Any
 
 from kohaku_ray.generation.schema import ANSWER_FIELDS
 from kohaku_ray.records import Prediction, Reply
-from kohaku_ray.values import clean_text
+from kohaku_ray.values import WRAPPING, clean_text, is_blank_lenient
 
 MAX_QUERY_CHARS = 1000
 
-_BLANKS = frozenset(
-    {"", "is_blank", "is blank", "blank", "na", "n/a", "n.a", "nan", "null", "none", "unknown", "-", "–", "—"}
-    | {f"not {word}" for word in ("available", "applicable", "specified", "stated", "provided", "given")}
-    | {"insufficient evidence", "cannot be determined"}
-)
-_BLANK_STARTS = ("unable to answer", "cannot answer", "can not answer")
 _TRUE_WORDS = frozenset({"true", "yes", "1", "is_blank"})
 _MAX_DEPTH = 6  # nesting inside one field: deeper is noise
 _MAX_STARTS = 2000  # brackets tried: bounds the time that a hostile reply can cost
-_WRAPPING = " \t\r\n\"'`[](){}<>"
 _REF_PREFIX = re.compile(r"^(?:ref|doc|document)?[_ ]?ids?\s*[=:]\s*", re.IGNORECASE)
 _REF_SPLIT = re.compile(r"[,;|\n]|\]\s*\[")
 _REF_KEYS = ("ref_id", "ref_ids", "doc_id", "id")
@@ -54,13 +47,13 @@ def parse_answer(reply: Reply | str, allowed: Collection[str], attempt: int = 0,
             answer_unit=unit or "", attempt=attempt, error=_why_nothing(reply, "JSON object of an answer")
         )
     value = value_text(found["answer_value"] if "answer_value" in found else found.get("answer"))
-    is_blank = is_blank_value(value) or _is_true(found.get("is_blank"))
+    is_blank = is_blank_lenient(value) or _is_true(found.get("is_blank"))
     refs, n_foreign = match_refs(found.get("ref_id"), allowed)
     own_unit = value_text(found.get("answer_unit"))
     return Prediction(
         answer=_prose(found.get("answer")),
         answer_value="" if is_blank else value,
-        answer_unit=(unit or "") if is_blank_value(own_unit) else own_unit,
+        answer_unit=(unit or "") if is_blank_lenient(own_unit) else own_unit,
         ref_ids=() if is_blank else refs,
         explanation=_prose(found.get("explanation")),
         is_blank=is_blank,
@@ -102,12 +95,6 @@ def value_text(value: Any) -> str:
     return _value_text(value, 0)
 
 
-def is_blank_value(value: str) -> bool:
-    """Tell whether a value is one of the many spellings of "no answer"."""
-    text = value.strip(_WRAPPING).rstrip(".").casefold()
-    return text in _BLANKS or text.startswith(_BLANK_STARTS)
-
-
 def match_refs(value: Any, allowed: Collection[str]) -> tuple[tuple[str, ...], int]:
     """Match whatever stands in ``ref_id`` with the documents of the context.
 
@@ -129,7 +116,7 @@ def match_refs(value: Any, allowed: Collection[str]) -> tuple[tuple[str, ...], i
         match = _match_ref(cited, allowed, known)
         if match is not None:
             matched[match] = None
-        elif not is_blank_value(cited):
+        elif not is_blank_lenient(cited):
             foreign.add(_bare_ref(cited).casefold())
     return tuple(matched), len(foreign)
 
@@ -159,7 +146,7 @@ def _cited_in_text(text: str, is_known: Callable[[str], bool], depth: int) -> It
         yield from _cited(inner, is_known, depth + 1)
         return
     for part in _REF_SPLIT.split(text):
-        if part.strip(_WRAPPING):
+        if part.strip(WRAPPING):
             yield part.strip()
 
 
@@ -171,7 +158,7 @@ def _match_ref(text: str, allowed: Collection[str], known: Mapping[str, str]) ->
 
 
 def _bare_ref(text: str) -> str:
-    return _REF_PREFIX.sub("", text.strip(_WRAPPING)).strip(_WRAPPING)
+    return _REF_PREFIX.sub("", text.strip(WRAPPING)).strip(WRAPPING)
 
 
 def _find(text: str, accept: Callable[[Any], Any | None]) -> Any | None:

@@ -6,6 +6,7 @@ All of it was written for this package: organisations, models and figures are in
 
 from __future__ import annotations
 
+from contextlib import suppress
 from importlib.resources import files
 from pathlib import Path
 
@@ -22,9 +23,10 @@ def path(name: str = "") -> str:
         ConfigError: The sample has nothing of that name; the message lists what it has.
     """
     root = Path(str(files(__name__))).resolve()
-    found = (root / name).resolve()
-    if found.is_relative_to(root) and found.exists():
-        return str(found)
+    with suppress(OSError, ValueError):  # a name too long, or with NUL, is none of ours
+        found = (root / name).resolve()
+        if found.is_relative_to(root) and found.exists():
+            return str(found)
     raise ConfigError(
         f"sample:{name} does not exist: the sample in {root} has {', '.join(_names(root))}; name one of them"
     )

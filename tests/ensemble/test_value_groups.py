@@ -5,7 +5,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from kohaku_ray.ensemble.normalise import LONGEST_NUMBER, Value, group_values, normalise
-from kohaku_ray.ensemble.units import find_unit
+from kohaku_ray.units import find_unit
 
 ABSTAINED = "Unable to answer with confidence based on the provided documents."
 

@@ -22,12 +22,13 @@ from kohaku_ray.errors import ContextOverflowError, ModelError
 from kohaku_ray.generation.extractive import ExtractiveBackend
 from kohaku_ray.generation.extractive.terms import content_stems, split_passages, stem, words_of
 from kohaku_ray.generation.parse import parse_answer, parse_plan
-from kohaku_ray.generation.prompts import Prompts
+from kohaku_ray.generation.prompts import Prompt, Snippet, asked
 from kohaku_ray.generation.request import ChatRequest
 from kohaku_ray.generation.schema import answer_schema, plan_schema
 from kohaku_ray.records import Question
+from kohaku_ray.systems.registry import find_system
 
-PROMPTS = Prompts()
+PROMPTS = find_system("kohaku").prompts()
 SNIPPETS = [
     (
         "ores",
@@ -58,8 +59,13 @@ SNIPPETS = [
 ]
 
 
+def answer_prompt(question: Question, snippets, media=()) -> Prompt:
+    texts = {"snippets": tuple(Snippet(*one) for one in snippets), "media": tuple(Snippet(*one) for one in media)}
+    return PROMPTS.render("answer", {**asked(question), **texts, "order": "context_first"})
+
+
 def ask(question, unit=None, kind=None, *, snippets=SNIPPETS, seed=0, temperature=0.0, backend=None):
-    prompt = PROMPTS.answer(Question("q", question, unit, kind), snippets)
+    prompt = answer_prompt(Question("q", question, unit, kind), snippets)
     ids = [ref_id for ref_id, _ in snippets]
     request = ChatRequest(
         "extractive", prompt.messages, temperature, 1.0, 500, seed, answer_schema(ids), variables=prompt.variables
@@ -138,7 +144,7 @@ def test_a_table_cell_is_found_by_row_and_column():
 
 
 def test_captions_are_read_too():
-    prompt = PROMPTS.answer(
+    prompt = answer_prompt(
         Question("q", "How much energy did training take?", "MWh"), [], [("m", "Training energy: 77 MWh.")]
     )
     request = ChatRequest("x", prompt.messages, 0.0, 1.0, 9, 0, variables=prompt.variables)

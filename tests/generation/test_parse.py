@@ -9,8 +9,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from kohaku_ray.generation.parse import is_blank_value, match_refs, parse_answer, parse_plan, value_text
+from kohaku_ray.generation.parse import match_refs, parse_answer, parse_plan, value_text
 from kohaku_ray.records import Prediction, Reply
+from kohaku_ray.values import is_blank_lenient
 
 ANSWER = {
     "explanation": "It says so.",
@@ -136,6 +137,8 @@ def test_values_become_text(value, text):
         [None],
         {},
         "Unable to answer with confidence based on the provided documents.",
+        "is  blank",
+        "`not\nstated`",
     ],
 )
 def test_every_spelling_of_blank(value):
@@ -273,9 +276,9 @@ def test_value_text_of_a_deep_list():
 
 
 def test_blank_spellings():
-    assert is_blank_value("Unable to answer.")
-    assert not is_blank_value("0")
-    assert not is_blank_value("Nanjing")
+    assert is_blank_lenient("Unable to answer.")
+    assert not is_blank_lenient("0")
+    assert not is_blank_lenient("Nanjing")
 
 
 @pytest.mark.parametrize(

@@ -8,6 +8,7 @@ from hypothesis import strategies as st
 
 from kohaku_ray.generation.extractive.quantities import asked_unit, find_quantities, in_unit, parse_unit
 from kohaku_ray.generation.extractive.terms import normalise
+from kohaku_ray.units import PLAIN, PREFIXED, find_unit, spell_out
 
 
 @pytest.mark.parametrize(
@@ -96,6 +97,31 @@ def test_case_tells_milli_from_mega():
 def test_things_are_no_units(text):
     assert parse_unit(text) is None
     assert asked_unit(text).dimension is None
+
+
+def test_prose_and_votes_give_a_unit_one_meaning():
+    symbols, names = spell_out(PREFIXED, PLAIN)
+    both = [(parse_unit(text), find_unit(text)) for text in symbols | names]
+    read = [pair for pair in both if pair[0] is not None]
+    assert len(read) > 250
+    assert all(prose.dimension == vote.dimension for prose, vote in read)
+    bare = {"energy": 3600.0, "volume": 1e-3}
+    factors = [prose.factor * bare.get(prose.dimension, 1.0) for prose, _ in read]
+    assert factors == pytest.approx([vote.factor for _, vote in read], rel=1e-12)
+
+
+@pytest.mark.parametrize(
+    ("text", "unit"), [("1.50 MJ/kWh", "kJ/Wh"), ("1.50 L/MWh", "mL/kWh"), ("1.50 kL", "m3"), ("1.50 kWh", "kWh")]
+)
+def test_a_number_in_an_equal_unit_stays_as_written(text, unit):
+    (quantity,) = find_quantities(text)
+    assert in_unit(quantity, asked_unit(unit)) == ("1.50",)
+
+
+@pytest.mark.parametrize("text", ["5 d", "5 us", "5 US", "5 NM", "5 MS"])
+def test_words_that_look_like_units_are_none_in_prose(text):
+    (quantity,) = find_quantities(text)
+    assert quantity.unit.dimension is None
 
 
 @given(st.text(alphabet="0123456789.,-–eE %$xkMWh()to and") | st.text())

@@ -25,6 +25,7 @@ from kohaku_ray.generation.extractive.terms import (
 from kohaku_ray.generation.extractive.values import Asked, Candidate, candidates, read_question
 from kohaku_ray.generation.request import ChatRequest
 from kohaku_ray.records import BLANK, UNANSWERABLE, Reply
+from kohaku_ray.values import is_blank_strict
 
 VERSION = 1
 """Counts up when the same request would get another reply: it is part of the ledger's keys."""
@@ -208,7 +209,7 @@ def _parts(question: str, kept: Sequence[str], unit: str | None) -> list[str]:
     clauses = re.split(r"[,;:]\s+|\s+(?:and|or|when|while|compared)\s+", question)
     half = len(kept) // 2
     return [
-        *([f"{' '.join(kept)} {unit}"] if unit and unit != BLANK else []),
+        *([f"{' '.join(kept)} {unit}"] if not is_blank_strict(unit) else []),
         *(clause for clause in clauses if len(content_stems(clause)) > 1),
         " ".join(kept[:half]),
         " ".join(kept[half:]),

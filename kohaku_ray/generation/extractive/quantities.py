@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 from functools import lru_cache
 
 from kohaku_ray.generation.extractive.terms import STOP_WORDS, before, content_stems, words_of
+from kohaku_ray.units import PLAIN, PREFIXED, PlainRow, PrefixedRow, Unit, Units, spell_out
 
 MAGNITUDES = {"hundred": 1e2, "thousand": 1e3, "million": 1e6, "billion": 1e9, "trillion": 1e12}
 _SUFFIX_MAGNITUDES = {"K": 1e3, "k": 1e3, "M": 1e6, "B": 1e9, "bn": 1e9, "T": 1e12}
@@ -17,78 +18,28 @@ _NUMBER_WORDS = {
         "thirty": 30, "forty": 40, "fifty": 50, "sixty": 60, "seventy": 70, "eighty": 80, "ninety": 90,
 }  # fmt: skip
 
-_PREFIXES = {
-    ("n", "nano"): 1e-9,
-    ("µ", "micro"): 1e-6,
-    ("μ", "micro"): 1e-6,
-    ("m", "milli"): 1e-3,
-    ("c", "centi"): 1e-2,
-    ("", ""): 1.0,
-    ("k", "kilo"): 1e3,
-    ("M", "mega"): 1e6,
-    ("G", "giga"): 1e9,
-    ("T", "tera"): 1e12,
-    ("P", "peta"): 1e15,
-    ("E", "exa"): 1e18,
-}
-_PREFIXED = {  # symbol, names: dimension, factor
-    ("Wh", "watt-hour", "watt hour"): ("energy", 1.0),
-    ("J", "joule"): ("energy", 1 / 3600),
-    ("W", "watt"): ("power", 1.0),
-    ("g", "gram", "gramme"): ("mass", 1e-3),
-    ("t", "ton", "tonne"): ("mass", 1e3),
-    ("L", "liter", "litre"): ("volume", 1.0),
-    ("l",): ("volume", 1.0),
-    ("m", "meter", "metre"): ("length", 1.0),
-    ("B", "byte"): ("data", 1.0),
-    ("s", "second"): ("time", 1.0),
-    ("Hz", "hertz"): ("frequency", 1.0),
-    ("FLOP", "floating-point operation"): ("operations", 1.0),
-    ("FLOPs",): ("operations", 1.0),
-    ("FLOPS",): ("operations/time", 1.0),
-}
-_PLAIN = {
-    "lb": ("mass", 0.45359237),
-    "lbs": ("mass", 0.45359237),
-    "pound": ("mass", 0.45359237),
-    "metric ton": ("mass", 1e3),
-    "gallon": ("volume", 3.785411784),
-    "m3": ("volume", 1e3),
-    "cubic meter": ("volume", 1e3),
-    "cubic metre": ("volume", 1e3),
-    "minute": ("time", 60.0),
-    "min": ("time", 60.0),
-    "hour": ("time", 3600.0),
-    "h": ("time", 3600.0),
-    "hr": ("time", 3600.0),
-    "day": ("time", 86400.0),
-    "week": ("time", 604800.0),
-    "year": ("years", 1.0),
-    "km": ("length", 1e3),
-    "mile": ("length", 1609.344),
-    "%": ("percent", 1.0),
-    "percent": ("percent", 1.0),
-    "per cent": ("percent", 1.0),
-    "percentage": ("percent", 1.0),
-    "percentage point": ("percent", 1.0),
-    "x": ("multiplier", 1.0),
-    "×": ("multiplier", 1.0),
-    "time": ("multiplier", 1.0),
-    "fold": ("multiplier", 1.0),
-    "multiplier": ("multiplier", 1.0),
-    "factor": ("multiplier", 1.0),
-    "usd": ("USD", 1.0),
-    "$": ("USD", 1.0),
-    "dollar": ("USD", 1.0),
-    "us dollar": ("USD", 1.0),
-    "eur": ("EUR", 1.0),
-    "€": ("EUR", 1.0),
-    "euro": ("EUR", 1.0),
-    "gbp": ("GBP", 1.0),
-    "£": ("GBP", 1.0),
-    "°c": ("temperature", 1.0),
-    "°C": ("temperature", 1.0),
-}
+_ALSO_PREFIXED: tuple[PrefixedRow, ...] = (
+    ("mass", 1e3, (), "", ("ton",)),
+    ("frequency", 1.0, ("Hz",), "", ("hertz",)),
+)
+_ALSO_PLAIN: tuple[PlainRow, ...] = (
+    ("volume", 3.785411784e-3, ("gallon",)),
+    ("volume", 1.0, ("m3", "cubic meter", "cubic metre")),
+    ("time", 604800.0, ("week",)),
+    ("years", 1.0, ("year",)),
+    ("length", 1e3, ("km",)),
+    ("length", 1609.344, ("mile",)),
+    ("share", 1.0, ("percentage point",)),
+    ("multiple", 1.0, ("time", "factor")),
+    ("money", 1.0, ("us dollar",)),
+    ("EUR", 1.0, ("eur", "€", "euro")),
+    ("GBP", 1.0, ("gbp", "£")),
+    ("temperature", 1.0, ("°c",)),
+)
+# No units in prose, or version 1 of the backend would reply otherwise; "5 d" is seldom five days.
+_VOTES_ONLY = re.compile(r"d|pct|us\$| fold|.*W[· ]h|.*watthours?|[kmgt](?:ib|[ei]bibytes?)|.+metric tons?")
+# SI units in what version 1 takes a bare number for, whatever the unit asked for: Wh, litres.
+_BARE: Mapping[str | None, float] = {"energy": 3600.0, "volume": 1e-3}
 _GAS = re.compile(
     r"(?:\s*of)?\s*(?:CO2|carbon dioxide)[- ]?(?:equivalents?|eq|e)?(?![a-z])|(?<=[a-z])CO2\w*", re.IGNORECASE
 )
@@ -107,15 +58,6 @@ _LABEL = re.compile(
 _NAME_BEFORE = re.compile(r"(?<!\w)[A-Z][\w.-]*\s$")
 _SIZE_SUFFIX = re.compile(r"[BM](?!\w)")
 _FOLLOWING = re.compile(r"(?:(?![-–—][$€£]?\d)[^,;:()\[\]\n“”\"]){0,48}")
-
-
-@dataclass(frozen=True, slots=True)
-class Unit:
-    """A unit: what it measures and how many base units it is. Without a dimension it is a thing that is counted."""
-
-    dimension: str | None
-    factor: float = 1.0
-    nouns: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -160,9 +102,8 @@ def parse_unit(text: str) -> Unit | None:
     above, below = _lookup(numerator), _lookup(denominator)
     if above is None:
         return None
-    if below is None:
-        return Unit(above[0], above[1] * magnitude)
-    return Unit(f"{above[0]}/{below[0]}", above[1] * magnitude / below[1])
+    scaled = replace(above, factor=above.factor * magnitude)
+    return scaled if below is None else scaled.per(below)
 
 
 def asked_unit(text: str) -> Unit:
@@ -257,7 +198,7 @@ def _with_unit(text: str, start: int, end: int, low: str, currency: str | None) 
     if currency:
         unit = parse_unit(currency.strip().removeprefix("US")) or unit
     if unit.dimension is None and re.search(r"factor of\s*(?:about\s*)?$", before(text, start)):
-        unit = Unit("multiplier")
+        unit = Unit("multiple")
     return Quantity(start, end, low, None, magnitude, unit)
 
 
@@ -280,7 +221,7 @@ def _spelled(text: str) -> Iterator[Quantity]:
 
 
 @lru_cache(maxsize=8192)
-def _lookup(text: str) -> tuple[str, float] | None:
+def _lookup(text: str) -> Unit | None:
     """Find one unit by its symbol (case counts) or its name (case does not, nor the plural)."""
     text = text.strip(" .")
     if text in _SYMBOLS:
@@ -289,15 +230,18 @@ def _lookup(text: str) -> tuple[str, float] | None:
     return _NAMES.get(lower) or _NAMES.get(lower.removesuffix("s")) or _SYMBOLS.get(text.removesuffix("s"))
 
 
-def _tables() -> tuple[dict[str, tuple[str, float]], dict[str, tuple[str, float]]]:
-    symbols: dict[str, tuple[str, float]] = {}
-    names: dict[str, tuple[str, float]] = {}
-    for (short, long), scale in _PREFIXES.items():
-        for (symbol, *spelled), (dimension, factor) in _PREFIXED.items():
-            symbols.setdefault(short + symbol, (dimension, factor * scale))
-            for name in spelled:
-                names.setdefault((long + name).replace("-", " "), (dimension, factor * scale))
-    return symbols, names | {name.lower(): unit for name, unit in _PLAIN.items()}
+def _tables() -> tuple[Units, Units]:
+    symbols, names = spell_out((*PREFIXED, *_ALSO_PREFIXED), (*PLAIN, *_ALSO_PLAIN), prefixes="nµμmckMGTPE")
+    any_case = {name.lower().replace("-", " "): unit for name, unit in names.items()}
+    return _of_prose(symbols), _of_prose(any_case)
+
+
+def _of_prose(units: Units) -> Units:
+    return {
+        spelling: replace(unit, factor=unit.factor / _BARE.get(unit.dimension, 1.0))
+        for spelling, unit in units.items()
+        if not _VOTES_ONLY.fullmatch(spelling)
+    }
 
 
 _SYMBOLS, _NAMES = _tables()

@@ -7,7 +7,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Literal
 
-from kohaku_ray.generation.extractive.quantities import Quantity, Unit, asked_unit, find_quantities, in_unit, parse_unit
+from kohaku_ray.generation.extractive.quantities import Quantity, asked_unit, find_quantities, in_unit, parse_unit
 from kohaku_ray.generation.extractive.terms import (
     STOP_WORDS,
     Coverage,
@@ -20,7 +20,8 @@ from kohaku_ray.generation.extractive.terms import (
     word_set,
     words_of,
 )
-from kohaku_ray.records import BLANK
+from kohaku_ray.units import Unit
+from kohaku_ray.values import is_blank_strict
 
 Kind = Literal["number", "year", "boolean", "name"]
 
@@ -76,7 +77,7 @@ _MEASURED = {
     "mass": ("weight", "weigh", "mass"),
     "volume": ("volume",),
     "time": ("time", "duration"),
-    "USD": ("cost", "price", "dollars"),
+    "money": ("cost", "price", "dollars"),
     "EUR": ("cost", "price", "euros"),
 }
 _NEGATIONS = word_set("""
@@ -141,7 +142,7 @@ class Candidate:
 
 def read_question(question: str, answer_unit: str | None, answer_type: str | None) -> Asked:
     """Find out what a question wants from its text, and from its unit and type where the file has them."""
-    unit_text = answer_unit if answer_unit and answer_unit.strip().lower() != BLANK else None
+    unit_text = None if is_blank_strict(answer_unit) else answer_unit
     text = " ".join(normalise(_STATEMENT.sub("", question)).split())
     kind = _kind(question, unit_text, (answer_type or "").strip().lower())
     unit = _unit(text, unit_text) if kind == "number" else None
@@ -203,9 +204,9 @@ def _unit(text: str, unit_text: str | None) -> Unit | None:
     if in_text is not None:
         return in_text
     if _MULTIPLE.search(text):
-        return Unit("multiplier")
+        return Unit("multiple")
     if _PERCENT.search(text):
-        return Unit("percent")
+        return Unit("share")
     counted = _COUNTED.search(text)
     return asked_unit(counted[1]) if counted else None
 

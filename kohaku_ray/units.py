@@ -1,0 +1,152 @@
+"""The units a value may be written in: a small, explicit table. What is not in it is text.
+
+A CO2 or CO2e mass is a mass (kgCO2e, tCO2e, "lbs CO2"): within one question both spell the same quantity. Symbols are
+read by case first, since mW is not MW; a spelling all in small or all in capital letters is understood where only one
+unit could be meant (kwh, gb). "ton" and "MT" are left out (several masses bear those names), and so are bits, months
+and years. Prose is read with more units and by other rules of case: see ``generation/extractive/quantities``.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable
+from dataclasses import dataclass
+from functools import lru_cache
+
+
+@dataclass(frozen=True, slots=True)
+class Unit:
+    """What a unit measures, and how much of the SI base unit it is.
+
+    Attributes:
+        dimension: Such as ``mass`` or ``energy``; ``volume/energy`` for a rate; None for a bare number or count.
+        factor: SI base units (percent, multiples, bytes, FLOP and US dollars count as base units) in one of it.
+        nouns: Stems of the things counted; empty where there is a dimension.
+    """
+
+    dimension: str | None
+    factor: float = 1.0
+    nouns: tuple[str, ...] = ()
+
+    def per(self, below: Unit) -> Unit:
+        """Divide by another unit: a rate, such as ``volume/energy``."""
+        return Unit(f"{self.dimension}/{below.dimension}", self.factor / below.factor)
+
+
+Units = dict[str, Unit]
+"""Spelling → unit."""
+
+PrefixedRow = tuple[str, float, tuple[str, ...], str, tuple[str, ...]]
+"""Dimension, factor of the bare unit, its symbols, the prefixes in use beside none, its names in the singular."""
+
+PlainRow = tuple[str, float, tuple[str, ...]]
+"""Dimension, factor, spellings."""
+
+_PREFIXES = {
+    "n": ("nano", 1e-9),
+    **dict.fromkeys("uµμ", ("micro", 1e-6)),
+    "m": ("milli", 1e-3),
+    "c": ("centi", 1e-2),
+    "": ("", 1.0),
+    **dict.fromkeys("kK", ("kilo", 1e3)),
+    "M": ("mega", 1e6),
+    "G": ("giga", 1e9),
+    "T": ("tera", 1e12),
+    "P": ("peta", 1e15),
+    "E": ("exa", 1e18),
+    "Z": ("zetta", 1e21),
+}
+PREFIXED: tuple[PrefixedRow, ...] = (
+    ("power", 1.0, ("W",), "mkKMGT", ("watt",)),
+    ("energy", 3600.0, ("Wh", "W·h", "W h"), "mkKMGT", ("watt-hour", "watt hour", "watthour")),
+    ("energy", 1.0, ("J",), "umkKMGTPE", ("joule",)),
+    ("mass", 1e-3, ("g",), "numkK", ("gram", "gramme")),
+    ("mass", 1e3, ("t",), "kKMG", ("tonne", "metric ton")),
+    ("volume", 1e-3, ("L", "l"), "umckKMG", ("liter", "litre")),
+    ("length", 1.0, ("m",), "numck", ("meter", "metre")),
+    ("time", 1.0, ("s",), "num", ("second",)),
+    ("data", 1.0, ("B",), "kKMGTPE", ("byte",)),
+    ("operations", 1.0, ("FLOP", "FLOPs"), "MGTPEZ", ("floating-point operation",)),
+    ("operations/time", 1.0, ("FLOPS", "FLOP/s", "FLOPs/s"), "MGTPEZ", ()),
+)
+PLAIN: tuple[PlainRow, ...] = (
+    ("mass", 0.45359237, ("lb", "lbs", "pound", "pounds")),
+    ("time", 60.0, ("min", "mins", "minute", "minutes")),
+    ("time", 3600.0, ("h", "hr", "hrs", "hour", "hours")),
+    ("time", 86400.0, ("d", "day", "days")),
+    ("data", 2.0**10, ("KiB", "kibibyte", "kibibytes")),
+    ("data", 2.0**20, ("MiB", "mebibyte", "mebibytes")),
+    ("data", 2.0**30, ("GiB", "gibibyte", "gibibytes")),
+    ("data", 2.0**40, ("TiB", "tebibyte", "tebibytes")),
+    ("share", 1.0, ("%", "percent", "per cent", "pct", "percentage")),
+    ("multiple", 1.0, ("x", "X", "×", "times", "fold", "-fold", "multiplier")),
+    ("money", 1.0, ("$", "USD", "US$", "US dollars", "dollar", "dollars")),
+)
+_CO2 = re.compile(r"(?<=[a-zA-Z])\s*[- ]?(?:of\s+)?co2(?:[- ]?eq?\.?|[- ]?equivalents?)?$", re.IGNORECASE)
+
+
+def spell_out(
+    prefixed: Iterable[PrefixedRow], plain: Iterable[PlainRow], prefixes: str | None = None
+) -> tuple[Units, Units]:
+    """Spell every unit out with its prefixes.
+
+    Args:
+        prefixed: Units that take prefixes.
+        plain: Units that take none.
+        prefixes: Symbols of the prefixes that every unit takes; None: each row's own.
+
+    Returns:
+        Prefixed symbols, and names in singular and plural together with the plain spellings.
+    """
+    symbols: Units = {}
+    names: Units = {}
+    for dimension, factor, bare, own, singular in prefixed:
+        for prefix in ("", *(own if prefixes is None else prefixes)):
+            name, scale = _PREFIXES[prefix]
+            unit = Unit(dimension, factor * scale)
+            symbols.update(dict.fromkeys((prefix + symbol for symbol in bare), unit))
+            names.update(dict.fromkeys((name + one + ending for one in singular for ending in ("", "s")), unit))
+    for dimension, factor, spellings in plain:
+        names.update(dict.fromkeys(spellings, Unit(dimension, factor)))
+    return symbols, names
+
+
+def _any_case(units: Units) -> Units:
+    """Map lower-cased spellings to their unit where there is but one; a single letter and "mt" say too little."""
+    meanings: dict[str, set[Unit]] = {}
+    for spelling, unit in units.items():
+        meanings.setdefault(spelling.lower(), set()).add(unit)
+    clear = {name: found for name, found in meanings.items() if len(found) == 1 and len(name) > 1 and name != "mt"}
+    return {name: next(iter(found)) for name, found in clear.items()}
+
+
+_SYMBOLS, _NAMES = spell_out(PREFIXED, PLAIN)
+_UNITS = _SYMBOLS | _NAMES
+_ANY_CASE = _any_case(_UNITS)
+
+
+@lru_cache(maxsize=4096)
+def find_unit(text: str) -> Unit | None:
+    """Look a unit up (``kWh``, ``megawatt-hours``, ``tCO2e``, ``liters per kWh``); None where it is unknown."""
+    text = " ".join(text.split()).replace("µ", "u").replace("μ", "u").strip(".")
+    simple = _find_simple(text)
+    if simple is not None:
+        return simple
+    over, per, under = text.replace(" per ", "/").partition("/")
+    above, below = _find_simple(over.strip()), _find_simple(under.strip())
+    return above.per(below) if per and above is not None and below is not None else None
+
+
+def _find_simple(text: str) -> Unit | None:
+    found = _spelled(text)
+    if found is not None:
+        return found
+    bare = _CO2.sub("", text)
+    mass = _spelled(bare) if bare != text else None
+    return mass if mass is not None and mass.dimension == "mass" else None
+
+
+def _spelled(text: str) -> Unit | None:
+    """Look a spelling up as it stands, then in any case: a mixed one (Gb, Mwh) only where it is a word (Watts)."""
+    plain = text.islower() or text.isupper() or len(text) > 5 or (text.istitle() and len(text) > 3)
+    return _UNITS.get(text) or (_ANY_CASE.get(text.lower()) if plain else None)
