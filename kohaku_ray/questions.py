@@ -11,7 +11,8 @@ from dataclasses import dataclass
 from typing import Any
 
 from kohaku_ray.errors import DataError
-from kohaku_ray.records import BLANK, Question
+from kohaku_ray.records import Question
+from kohaku_ray.values import is_blank
 
 
 @dataclass(frozen=True, slots=True)
@@ -19,9 +20,9 @@ class QuestionColumns:
     """Which columns of a question file a system reads.
 
     Attributes:
-        question_id: Names of the id column; the first that is there counts.
-        text: Names of the question's column, likewise.
-        gold: Gold answers. They are never handed on: what a system may not see cannot leak into a prompt.
+        question_id: Possible names of the id column; the first one present is read.
+        text: Possible names of the question column, likewise.
+        gold: Columns of gold answers. They are never passed on, so they cannot leak into a prompt.
     """
 
     question_id: tuple[str, ...] = ("id", "question_id")
@@ -39,14 +40,14 @@ def read_questions(
     Args:
         name: File name; its suffix decides the format.
         data: The file's bytes.
-        limit: Only the first so many; None: all.
-        columns: Which columns make a question, and which are gold.
+        limit: How many questions are read, from the first; None: all.
+        columns: Which columns hold the question, and which the gold answers.
 
     Returns:
-        Questions in the file's order. An empty text is kept: it becomes a row in error, not a lost one.
+        Questions in the file's order. An empty text is kept: it becomes a row with an error, not a lost row.
 
     Raises:
-        DataError: The file has no id or question column, an id is missing or doubled, or it cannot be read.
+        DataError: The file has no id or question column, an id is missing or repeated, or it cannot be read.
     """
     rows = list(_rows(name, data))
     if not rows:
@@ -64,8 +65,7 @@ def _question(row: Mapping[str, Any], id_column: str, text_column: str, gold: fr
     return Question(
         question_id=texts[id_column],
         text=texts.get(text_column, ""),
-        # WattBot writes is_blank where a question has no unit.
-        answer_unit=unit if unit and unit.lower() != BLANK else None,
+        answer_unit=None if is_blank(unit) else unit,
         answer_type=texts.get("answer_type") or None,
         columns={
             column: text

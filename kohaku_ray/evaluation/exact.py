@@ -4,9 +4,8 @@ from __future__ import annotations
 
 from kohaku_ray.evaluation.metrics import Metric, OutcomeMarks, Part
 from kohaku_ray.evaluation.scores import close
-from kohaku_ray.records import BLANK
 from kohaku_ray.submissions import Submission
-from kohaku_ray.values import fold, parse_number
+from kohaku_ray.values import fold, is_blank_strict, parse_number
 
 
 def exact_value(truth: str, given: str) -> float:
@@ -14,16 +13,12 @@ def exact_value(truth: str, given: str) -> float:
 
     Only an empty cell and ``is_blank`` are no answer: ``NA`` or ``none`` may be one.
     """
-    if _is_empty(truth) or _is_empty(given):
-        return float(_is_empty(truth) and _is_empty(given))
+    if is_blank_strict(truth) or is_blank_strict(given):
+        return float(is_blank_strict(truth) and is_blank_strict(given))
     true_number, number = parse_number(truth), parse_number(given)
     if true_number is not None and number is not None:
         return float(close(true_number, number))
     return float(fold(truth) == fold(given))
-
-
-def _is_empty(text: str) -> bool:
-    return fold(text) in {"", BLANK}
 
 
 def _mark(truth: Submission) -> OutcomeMarks:
@@ -36,6 +31,6 @@ EXACT = Metric(
     title="Share of values that are the true ones",
     parts={"value": Part()},
     rate=lambda truth, given: {"value": exact_value(truth.answer_value, given.answer_value)},
-    unanswerable=lambda truth: _is_empty(truth.answer_value),
+    unanswerable=lambda truth: is_blank_strict(truth.answer_value),
     marks=_mark,
 )

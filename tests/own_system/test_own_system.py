@@ -143,6 +143,6 @@ def test_a_sweep_over_its_own_key(home, capsys):
     assert main(["sweep", f"{home}/sweep.yaml"]) == 0
     capsys.readouterr()
     [page] = Path(home, "sweep").glob("*.html")
-    assert "Exact match" in page.read_text(encoding="utf-8")
-    [table] = Path(home, "sweep").glob("*.csv")
+    assert "Score: exact, " in page.read_text(encoding="utf-8")
+    [table] = Path(home, "sweep/tables").glob("*.csv")
     assert len(pl.read_csv(table)) == 2

@@ -5,7 +5,7 @@ from hypothesis import strategies as st
 from small_tree import hits
 
 from kohaku_ray.retrieval.deduplicate import deduplicate
-from kohaku_ray.retrieval.fusion import combined, rerank, scaled
+from kohaku_ray.retrieval.fusion import combined, fuse, scaled
 
 # Row 7 is found by three queries, 3 and 5 by two, 1 and 9 by one.
 LISTS = [
@@ -44,7 +44,7 @@ LISTS = [
     ],
 )
 def test_every_strategy_by_hand(strategy, normalise, alpha, rows, score):
-    ranked = rerank(LISTS, strategy, normalise, alpha)
+    ranked = fuse(LISTS, strategy, normalise, alpha)
     assert ranked.rows.tolist() == rows
     assert ranked.score == pytest.approx(score)
     assert dict(zip(ranked.rows.tolist(), ranked.frequency.tolist(), strict=True)) == {7: 3, 3: 2, 5: 2, 9: 1, 1: 1}
@@ -52,7 +52,7 @@ def test_every_strategy_by_hand(strategy, normalise, alpha, rows, score):
 
 
 def test_none_keeps_query_order_with_repeats_until_they_are_dropped():
-    ranked = rerank(LISTS, "none")
+    ranked = fuse(LISTS, "none")
     assert ranked.rows.tolist() == [1, 7, 5, 9, 3, 7, 3, 5, 7]
     assert ranked.frequency.tolist() == [1, 3, 2, 1, 2, 3, 2, 2, 3]
     assert deduplicate(ranked, "node", np.full(10, -1)).rows.tolist() == [1, 7, 5, 9, 3]
@@ -60,25 +60,25 @@ def test_none_keeps_query_order_with_repeats_until_they_are_dropped():
 
 def test_counting_before_deduplication_parts_the_strategies():
     """The published code dropped repeats first: f ≡ 1, and all three orders were one."""
-    orders = {strategy: tuple(rerank(LISTS, strategy).rows.tolist()) for strategy in ("frequency", "score", "combined")}
+    orders = {strategy: tuple(fuse(LISTS, strategy).rows.tolist()) for strategy in ("frequency", "score", "combined")}
     assert len(set(orders.values())) == 3
 
 
 def test_ties_go_to_the_earlier_first_occurrence():
     lists = [hits((8, 0.5), (2, 0.5)), hits((4, 0.5))]
     for strategy in ("frequency", "score", "combined"):
-        assert rerank(lists, strategy).rows.tolist() == [8, 2, 4]
+        assert fuse(lists, strategy).rows.tolist() == [8, 2, 4]
 
 
 def test_ties_do_not_hang_on_the_order_in_which_similarities_are_added():
     assert (0.1 + 0.2) + 0.3 != (0.3 + 0.2) + 0.1
     lists = [hits((6, 0.3), (2, 0.1)), hits((6, 0.2), (2, 0.2)), hits((2, 0.3), (6, 0.1))]
-    assert rerank(lists, "score").rows.tolist() == [6, 2]
-    assert len(set(rerank(lists, "score").total.tolist())) == 1
+    assert fuse(lists, "score").rows.tolist() == [6, 2]
+    assert len(set(fuse(lists, "score").total.tolist())) == 1
 
 
 def test_a_list_that_repeats_a_row_counts_it_once_at_its_best():
-    ranked = rerank([hits((3, 0.9), (3, 0.4), (5, 0.3)), hits((5, 0.3))], "frequency")
+    ranked = fuse([hits((3, 0.9), (3, 0.4), (5, 0.3)), hits((5, 0.3))], "frequency")
     assert ranked.rows.tolist() == [5, 3]
     assert ranked.frequency.tolist() == [2, 1]
     assert ranked.total.tolist() == [0.6, 0.9]
@@ -86,7 +86,7 @@ def test_a_list_that_repeats_a_row_counts_it_once_at_its_best():
 
 def test_minmax_of_a_constant_term_is_zero():
     lists = [hits((1, 0.9), (2, 0.3))]
-    ranked = rerank(lists, "combined", "minmax", 0.5)
+    ranked = fuse(lists, "combined", "minmax", 0.5)
     assert ranked.score.tolist() == [0.5, 0.0]  # frequency is 1 throughout and adds nothing
     assert scaled(np.array([2.0, 2.0]), "minmax").tolist() == [0.0, 0.0]
 
@@ -102,7 +102,7 @@ def test_scaling_never_turns_an_order_round(values, normalise):
 @pytest.mark.parametrize("strategy", ["none", "frequency", "score", "combined"])
 @pytest.mark.parametrize("lists", [[], [hits()], [hits(), hits()]])
 def test_nothing_found_is_nothing_ranked(strategy, lists):
-    assert len(rerank(lists, strategy)) == 0
+    assert len(fuse(lists, strategy)) == 0
 
 
 similarity = st.integers(-64, 64).map(lambda n: n / 64)  # sums are exact
@@ -132,7 +132,7 @@ def test_equals_a_plain_count(lists, strategy, normalise, alpha):
         "combined": [-c for c in combined(frequency, total, normalise, alpha)],
     }[strategy]
     expected = [row for _, _, row in sorted(zip(key, range(len(rows)), rows, strict=True))]
-    got = rerank(lists, strategy, normalise, alpha)
+    got = fuse(lists, strategy, normalise, alpha)
     assert got.rows.tolist() == expected
     assert dict(zip(got.rows.tolist(), got.frequency.tolist(), strict=True)) == dict(
         zip(rows, frequency.tolist(), strict=True)
@@ -145,6 +145,6 @@ def test_a_depth_is_a_prefix_of_each_list(lists, k):
     """Ranking at depth k is ranking what a search for k would have returned."""
     cut = [hits(*list(zip(found.rows.tolist(), found.scores.tolist(), strict=True))[:k]) for found in lists]
     for strategy in ("none", "frequency", "score", "combined"):
-        shallow = rerank([found.prefix(k) for found in lists], strategy)
-        assert shallow.rows.tolist() == rerank(cut, strategy).rows.tolist()
-        assert set(shallow.rows.tolist()) <= set(rerank(lists, strategy).rows.tolist())
+        shallow = fuse([found.prefix(k) for found in lists], strategy)
+        assert shallow.rows.tolist() == fuse(cut, strategy).rows.tolist()
+        assert set(shallow.rows.tolist()) <= set(fuse(lists, strategy).rows.tolist())
