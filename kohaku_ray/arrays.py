@@ -1,4 +1,4 @@
-"""Array types, named once."""
+"""Names of array types."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Names for plain values: digests of their canonical JSON, the same on every machine and every day."""
+"""Digests of plain values: BLAKE2b of their canonical JSON, the same on every machine and in every run."""
 
 from __future__ import annotations
 
@@ -16,22 +16,22 @@ class UnstableError(ConfigError, TypeError):
 
 
 def canonical_json(value: Any, where: str = "the value", *, ascii_only: bool = True) -> str:
-    """Write plain values as JSON in one way alone: sorted keys, no white space.
+    """Write plain values as canonical JSON: sorted keys, no white space.
 
     Args:
         value: None, booleans, finite numbers, text, lists, tuples and mappings with text keys.
-        where: What it is, for messages.
-        ascii_only: Escape every other character.
+        where: Name of the value, for messages.
+        ascii_only: Escape every character outside ASCII.
 
     Raises:
-        UnstableError: It holds anything else, such as a set, an object or NaN.
+        UnstableError: The value holds anything else, such as a set, an object or NaN.
     """
     _check_stable(value, where)
     return json.dumps(value, sort_keys=True, separators=(",", ":"), ensure_ascii=ascii_only, allow_nan=False)
 
 
 def digest(value: Any, n_bytes: int = 8, where: str = "the value") -> str:
-    """Name plain values: BLAKE2b of their canonical JSON, ``2 * n_bytes`` hexadecimal characters.
+    """Hash plain values: BLAKE2b of their canonical JSON, ``2 * n_bytes`` hexadecimal characters.
 
     Raises:
         UnstableError: See ``canonical_json``.
@@ -40,7 +40,7 @@ def digest(value: Any, n_bytes: int = 8, where: str = "the value") -> str:
 
 
 def digest_text(text: str | bytes, n_bytes: int = 8) -> str:
-    """Name a text or bytes: BLAKE2b, ``2 * n_bytes`` hexadecimal characters."""
+    """Hash a text or bytes: BLAKE2b, ``2 * n_bytes`` hexadecimal characters."""
     data = text.encode("utf-8", "surrogatepass") if isinstance(text, str) else text
     return hashlib.blake2b(data, digest_size=n_bytes).hexdigest()
 
@@ -55,7 +55,7 @@ def plain(value: Any) -> Any:
 
 
 def _check_stable(value: Any, where: str) -> None:
-    """Refuse what JSON would write differently from what it is, or differently from day to day."""
+    """Refuse a value that JSON would change, or would write differently in another run."""
     if value is None or isinstance(value, (bool, int, str)):
         return
     if isinstance(value, float):

@@ -1,10 +1,10 @@
-"""What can go wrong, as one tree.
+"""The exceptions of this package, as one tree.
 
 ::
 
     KohakuRayError
     ├── ConfigError              a configuration, a flag or the cluster's size; exit code 2
-    │   └── ConflictError        values that each fit, but not together
+    │   └── ConflictError        values that are valid alone but not together
     ├── DataError                a file or its content
     │   ├── TreeError            nodes that do not form a tree
     │   └── IndexMismatchError   an index built with another configuration
@@ -31,11 +31,11 @@ class ConfigError(KohakuRayError):
 
 
 class ConflictError(ConfigError):
-    """Values of a configuration fit each by itself, but not together."""
+    """Values of a configuration are valid alone, but not together."""
 
 
 class DataError(KohakuRayError):
-    """A file, or what stands in it, cannot be used."""
+    """A file or its content cannot be used."""
 
 
 class TreeError(DataError):
@@ -62,16 +62,16 @@ class TransientModelError(ModelError):
     """A failure that may pass by itself, such as a time-out or a rate limit."""
 
     def __init__(self, message: str, retry_after_s: float | None = None) -> None:
-        """Keep the server's own wish for the next try, in seconds."""
+        """Keep the server's Retry-After, in seconds."""
         super().__init__(message)
         self.retry_after_s = retry_after_s
 
     def __reduce__(self) -> tuple[type[TransientModelError], tuple[str, float | None]]:
-        """Survive pickling with both arguments: errors cross process borders."""
+        """Pickle with both arguments: errors are sent between processes."""
         return type(self), (str(self), self.retry_after_s)
 
 
 def did_you_mean(word: str, known: Iterable[str]) -> str:
-    """Point to the closest of the words known; say nothing where none is close."""
+    """Suggest the closest known word; empty where none is close."""
     close = difflib.get_close_matches(word, known, n=1, cutoff=0.6)
     return f", did you mean {close[0]}?" if close else ""

@@ -1,4 +1,4 @@
-"""Files written in one step: a reader finds the old one or the whole new one."""
+"""Atomic file writes: a reader finds the old file or the whole new one."""
 
 from __future__ import annotations
 
@@ -15,18 +15,18 @@ def publish(path: str, data: bytes, way_out: str = "free the disk or choose anot
     """Write a file in one step.
 
     Args:
-        path: Where it goes.
-        data: All of it.
-        way_out: What to do where that fails, for the message.
+        path: Path of the file.
+        data: Its whole content.
+        way_out: What to do when writing fails, for the message.
 
     Raises:
-        DataError: It cannot be written.
+        DataError: The file cannot be written.
     """
     publish_with(path, lambda temporary: Path(temporary).write_bytes(data), way_out)
 
 
 def publish_with(path: str, write: Callable[[str], object], way_out: str) -> None:
-    """Write a file in one step by a function that is given a temporary path; see ``publish``."""
+    """Write a file in one step by a function that takes a temporary path; see ``publish``."""
     temporary = f"{path}.{uuid.uuid4().hex[:8]}.tmp"
     try:
         write(temporary)

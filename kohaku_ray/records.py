@@ -1,4 +1,4 @@
-"""The records every room speaks of: a question, a model's reply, a prediction."""
+"""The records that all packages share: a question, a model's reply, a prediction."""
 
 from __future__ import annotations
 
@@ -41,10 +41,10 @@ class Reply:
         cached_tokens: How many of them came from a prefix cache.
         completion_tokens: Generated tokens, 0 where the backend does not say.
         finish_reason: ``stop``, ``length`` or the backend's own word.
-        replica: Which replica answered, empty where there is but one.
+        replica: Which replica answered; empty where there is only one.
         service_s: Seconds in the backend.
-        gpu_s: GPU seconds that this call used of its replica's; 0 without a GPU.
-        joules: Energy of these GPUs for this call; None where nobody measures it.
+        gpu_s: GPU seconds of its replica that this call used; 0 without a GPU.
+        joules: Energy of these GPUs for this call; None where it is not measured.
     """
 
     text: str
@@ -67,7 +67,7 @@ class Prediction:
         answer_value: The bare value as the model wrote it; empty when ``is_blank``.
         answer_unit: The unit the model gave, or the question's own.
         ref_ids: Cited document ids, in the order cited, without repeats.
-        explanation: Why, in the model's words.
+        explanation: The reasons, in the model's words.
         is_blank: The model abstained (or nothing could be read from its reply).
         n_foreign_refs: How many cited ids were dropped because the context does not hold them.
         attempt: Which attempt gave it, from 0.
@@ -87,13 +87,13 @@ class Prediction:
 
 @dataclass(frozen=True, slots=True)
 class TraceRow:
-    """One item of one step on the way to an answer, as trace.parquet has it.
+    """One item of one step towards an answer: a row of trace.parquet.
 
     Attributes:
         step: Name of the step, such as ``plan`` or ``evidence``.
         rank: Place among the step's items, from 0.
-        text: What it says.
-        node_id: The node it is, where it is one.
+        text: Text of the item.
+        node_id: Id of the node, where the item is a node.
         doc_id: That node's document.
         kind: That node's kind.
         scores: Named numbers.

@@ -1,4 +1,4 @@
-"""Things that users may add to, found by name: built in, by an entry point, or as ``module:NAME``."""
+"""Extensions found by name: built in, from an entry point, or as ``module:NAME``."""
 
 from __future__ import annotations
 
@@ -15,16 +15,16 @@ T = TypeVar("T")
 
 
 def find_registered(name: str, known: Mapping[str, str], group: str, wanted: type[T]) -> T:
-    """Load what a name stands for; nothing is imported before.
+    """Load the object that a name stands for; nothing is imported before.
 
     Args:
         name: A key of ``known``, the name of an entry point, or ``module:NAME``.
         known: ``module:NAME`` of each built-in one, by name.
         group: Entry-point group of installed packages.
-        wanted: What it must be an instance of.
+        wanted: Type that the object must have.
 
     Raises:
-        ConfigError: There is no such name, it cannot be imported, or it is something else.
+        ConfigError: There is no such name, it cannot be imported, or it has another type.
     """
     kind = wanted.__name__.lower()
     place = known.get(name, name)
@@ -45,10 +45,10 @@ def find_registered(name: str, known: Mapping[str, str], group: str, wanted: typ
         found = getattr(import_module(module), attribute)
     except ConfigError:
         raise
-    except Exception as error:  # somebody's module may raise anything
+    except Exception as error:  # a user's module may raise anything
         raise ConfigError(
             f"{kind} {name}: {place} cannot be loaded ({type(error).__name__}: {error}): install its package, start "
-            "where it lies, or put its folder on PYTHONPATH"
+            "in its folder, or put its folder on PYTHONPATH"
         ) from error
     if not isinstance(found, wanted):
         raise ConfigError(

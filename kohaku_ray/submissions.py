@@ -31,7 +31,7 @@ COLUMNS = (
 """Columns of a submission, in the order they are written."""
 
 REQUIRED = ("id", "answer_value", "ref_id")
-"""Columns without which a file is no submission."""
+"""Columns that a submission must have."""
 
 _MAX_FIELD = 2**31 - 1
 _REF_PREFIX = re.compile(r"^(?:ref_?id|doc_?id|ref|id)\s*[=:]\s*", re.IGNORECASE)
@@ -49,9 +49,9 @@ class SubmissionRow:
         answer_unit: The unit the value is in.
         ref_ids: Cited document ids in the order cited, mended (see ``mend_refs``), without repeats and blanks.
         ref_urls: Addresses of the cited documents.
-        supporting_materials: What the answer rests on.
-        explanation: Why.
-        refs_raw: The ref_id cell as it was read: what is scored; empty in a row that no file gave.
+        supporting_materials: Text or titles that support the answer.
+        explanation: The reasons.
+        refs_raw: The ref_id cell as read, which is what is scored; empty in a row that was not read from a file.
         columns: Every cell of the row as it was read, extra columns too.
     """
 
@@ -73,10 +73,10 @@ class Submission:
     """A submission file.
 
     Attributes:
-        path: Where it was read.
+        path: Path of the file.
         header: Its columns, in order.
         rows: Rows by question id, in the file's order.
-        doubled: Ids that came again; their first row is kept.
+        doubled: Ids that occur more than once; their first row is kept.
         n_without_id: Rows that were left out because their id is empty.
         ragged: Ids of rows with more or fewer cells than the header, the mark of an unquoted comma.
     """
@@ -104,8 +104,8 @@ def citing_row(
         question: The question's text.
         voted: Answer, value, unit and explanation.
         ref_ids: Cited documents.
-        documents: By id, what is known of them; ids that differ by case are one.
-        supporting_materials: What the answer rests on; empty: the cited documents' titles.
+        documents: Metadata by document id; ids are compared without case.
+        supporting_materials: Text that supports the answer; empty: the cited documents' titles.
     """
     answer, value, unit, explanation = voted
     known = [documents.get(ref) or documents.get(ref.lower()) or {} for ref in ref_ids]
@@ -233,7 +233,7 @@ def write_submission(path: str | os.PathLike[str], rows: Iterable[SubmissionRow]
 
 
 def _write_file(path: str, rows: Iterable[SubmissionRow]) -> None:
-    # a model's reply may hold half a surrogate pair: one odd character must not cost the file
+    # a model's reply may hold a lone surrogate: one bad character must not lose the file
     with Path(path).open("x", encoding="utf-8", errors="replace", newline="") as handle:
         _write(handle, rows)
         handle.flush()

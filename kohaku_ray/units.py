@@ -1,9 +1,9 @@
-"""The units a value may be written in: a small, explicit table. What is not in it is text.
+"""The units a value may have: a small, explicit table. A value with any other unit is text.
 
 A CO2 or CO2e mass is a mass (kgCO2e, tCO2e, "lbs CO2"): within one question both spell the same quantity. Symbols are
-read by case first, since mW is not MW; a spelling all in small or all in capital letters is understood where only one
-unit could be meant (kwh, gb). "ton" and "MT" are left out (several masses bear those names), and so are bits, months
-and years. Prose is read with more units and by other rules of case: see ``generation/extractive/quantities``.
+case-sensitive first, since mW is not MW; a spelling all in small or all in capital letters is accepted where it fits
+only one unit (kwh, gb). "ton" and "MT" are left out (several masses have those names), and so are bits, months and
+years. Prose is read with more units and by other rules of case: see ``generation/extractive/quantities``.
 """
 
 from __future__ import annotations
@@ -16,10 +16,10 @@ from functools import lru_cache
 
 @dataclass(frozen=True, slots=True)
 class Unit:
-    """What a unit measures, and how much of the SI base unit it is.
+    """What a unit measures, and its size in SI base units.
 
     Attributes:
-        dimension: Such as ``mass`` or ``energy``; ``volume/energy`` for a rate; None for a bare number or count.
+        dimension: ``mass``, ``energy`` and so on; ``volume/energy`` for a rate; None for a bare number or count.
         factor: SI base units (percent, multiples, bytes, FLOP and US dollars count as base units) in one of it.
         nouns: Stems of the things counted; empty where there is a dimension.
     """
@@ -37,7 +37,7 @@ Units = dict[str, Unit]
 """Spelling → unit."""
 
 PrefixedRow = tuple[str, float, tuple[str, ...], str, tuple[str, ...]]
-"""Dimension, factor of the bare unit, its symbols, the prefixes in use beside none, its names in the singular."""
+"""Dimension, factor of the unit without prefix, its symbols, the prefixes in use, its names in the singular."""
 
 PlainRow = tuple[str, float, tuple[str, ...]]
 """Dimension, factor, spellings."""
@@ -88,7 +88,7 @@ _CO2 = re.compile(r"(?<=[a-zA-Z])\s*[- ]?(?:of\s+)?co2(?:[- ]?eq?\.?|[- ]?equiva
 def spell_out(
     prefixed: Iterable[PrefixedRow], plain: Iterable[PlainRow], prefixes: str | None = None
 ) -> tuple[Units, Units]:
-    """Spell every unit out with its prefixes.
+    """List the spellings of every unit with its prefixes.
 
     Args:
         prefixed: Units that take prefixes.
@@ -112,7 +112,7 @@ def spell_out(
 
 
 def _any_case(units: Units) -> Units:
-    """Map lower-cased spellings to their unit where there is but one; a single letter and "mt" say too little."""
+    """Map lower-cased spellings to their unit where there is only one; a single letter and "mt" are ambiguous."""
     meanings: dict[str, set[Unit]] = {}
     for spelling, unit in units.items():
         meanings.setdefault(spelling.lower(), set()).add(unit)
@@ -147,6 +147,6 @@ def _find_simple(text: str) -> Unit | None:
 
 
 def _spelled(text: str) -> Unit | None:
-    """Look a spelling up as it stands, then in any case: a mixed one (Gb, Mwh) only where it is a word (Watts)."""
+    """Look a spelling up as written, then in any case: a mixed one (Gb, Mwh) only where it is a word (Watts)."""
     plain = text.islower() or text.isupper() or len(text) > 5 or (text.istitle() and len(text) > 3)
     return _UNITS.get(text) or (_ANY_CASE.get(text.lower()) if plain else None)

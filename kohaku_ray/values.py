@@ -1,13 +1,13 @@
 """How an answer is written in a cell of text: blanks, numbers, pairs, lists.
 
-The one reading that voting and scoring share; what each makes of it is its own. Nothing here raises on hostile text.
+Voting and scoring share these parsers and interpret the results in their own way. No parser raises on hostile text.
 
-"No answer" is read four ways; each takes for blank all that the one before it does, and each has its reason:
+"No answer" is read in four ways. Each one accepts all that the one before it does, and each has its use:
 
 - `is_blank_strict`: empty or ``is_blank``, where ``NA`` or ``none`` may be the answer (the ``exact`` metric, a unit).
 - `is_blank`: any writer's null too, since pandas and spreadsheets write an empty cell as ``nan`` or ``N/A``.
-- `is_abstention`: WattBot's sentence too, which a submission may put where the value stands.
-- `is_blank_lenient`: whatever a model says instead of an answer (``unknown``, ``not stated``); for replies alone.
+- `is_abstention`: WattBot's sentence too, which a submission may hold in place of the value.
+- `is_blank_lenient`: any phrase that models write for no answer (``unknown``, ``not stated``); only for replies.
 """
 
 from __future__ import annotations
@@ -47,7 +47,7 @@ def fold(text: str) -> str:
 
 
 def clean_text(text: str) -> str:
-    """Drop what no file can hold: lone surrogates and control characters other than tab and line break."""
+    """Drop characters that no file can hold: lone surrogates and control characters other than tab and line break."""
     if text.isprintable():
         return text
     return "".join(char for char in text if char in "\t\n" or unicodedata.category(char) not in ("Cc", "Cs"))
@@ -95,7 +95,7 @@ def parse_pair(text: str) -> tuple[float, float] | None:
 def split_list(text: str) -> tuple[str, ...] | None:
     """Split a JSON or Python list, tuple or set into its items, as text; None where the text has no brackets.
 
-    Nulls are dropped, not turned into the text "None". What is neither JSON nor Python is cut at its commas.
+    Nulls are dropped, not turned into the text "None". A text that is neither JSON nor Python is cut at its commas.
     """
     text = text.strip()
     if len(text) < 2 or (text[0], text[-1]) not in _BRACKETS:

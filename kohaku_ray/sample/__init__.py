@@ -14,7 +14,7 @@ from kohaku_ray.errors import ConfigError
 
 
 def path(name: str = "") -> str:
-    """Return where a file or directory of the sample lies on this machine.
+    """Return the path of a file or directory of the sample on this machine.
 
     Args:
         name: Relative to the sample, such as ``documents`` or ``questions.csv``; empty: the sample itself.
