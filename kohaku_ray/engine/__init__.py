@@ -1,1 +1,1 @@
-"""The only room that imports ray: indexing, serving, members, ledger, answering, sweeping."""
+"""The only package that imports ray: jobs, actors, ledger and model serving."""

@@ -1,4 +1,4 @@
-"""Connect to Ray, and refuse what the cluster cannot hold before anything starts."""
+"""Connect to a Ray cluster, or start one on this machine."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ def connected(cluster: ClusterConfig) -> Iterator[None]:
     else:
         settings["address"] = address
     try:
-        with _one_line_less():
+        with _without_log_level_line():
             ray.init(**settings)
     except ConnectionError as error:
         raise ConfigError(
@@ -61,8 +61,8 @@ def connected(cluster: ClusterConfig) -> Iterator[None]:
 
 
 @contextmanager
-def _one_line_less() -> Iterator[None]:
-    """Keep Ray's note that it found RAY_BACKEND_LOG_LEVEL off the terminal, and nothing else."""
+def _without_log_level_line() -> Iterator[None]:
+    """Hide the line in which Ray reports RAY_BACKEND_LOG_LEVEL; print everything else."""
     sys.stderr.flush()
     terminal = os.dup(2)
     with tempfile.TemporaryFile() as held:
@@ -79,5 +79,5 @@ def _one_line_less() -> Iterator[None]:
 
 
 def say(text: str) -> None:
-    """Print a progress line where it does not mix with results."""
+    """Print a progress line to stderr, so that it does not mix with results on stdout."""
     print(text, file=sys.stderr, flush=True)  # noqa: T201

@@ -1,4 +1,4 @@
-"""Errors that come back from Ray, as what they were."""
+"""Turn Ray's errors back into the errors that were raised in its workers."""
 
 from __future__ import annotations
 
@@ -17,15 +17,15 @@ _OURS_IN_TEXT = re.compile(r"^kohaku_ray\.errors\.(\w+): (.*)\Z", re.MULTILINE |
 
 
 class ReplicaLostError(KohakuRayError):
-    """A replica died under a call, which another may answer."""
+    """A replica died during a call; another replica may answer it."""
 
 
 def ray_get(refs: Any) -> Any:
     """Get results; an error raised on purpose comes back as itself, without the remote stack in its text.
 
     Raises:
-        KohakuRayError: What the task raised, or the actor as it was made.
-        ModelError: An actor is gone for good.
+        KohakuRayError: What the task or the actor's constructor raised.
+        ModelError: An actor died and is not restarted, or a worker was lost.
     """
     try:
         return ray.get(refs)
@@ -35,17 +35,17 @@ def ray_get(refs: Any) -> Any:
             raise cause from None
         raise
     except RayActorError as error:
-        born = _of_creation(error)
-        if born is not None:
-            raise born from None
-        raise ModelError(f"an actor of this job is gone for good: {message_of(error)}") from None
+        raised = _of_creation(error)
+        if raised is not None:
+            raise raised from None
+        raise ModelError(f"an actor of this job died and is not restarted: {message_of(error)}") from None
     except RayError as error:
         raise ModelError(f"a worker of this job was lost ({type(error).__name__}): {message_of(error)}") from None
 
 
 @contextmanager
 def unwrapped() -> Iterator[None]:
-    """Run Ray Data, and raise an error of ours that a stage raised as itself."""
+    """Run Ray Data; a KohakuRayError that a stage raised comes back as itself."""
     try:
         yield
     except Exception as error:
@@ -56,7 +56,7 @@ def unwrapped() -> Iterator[None]:
 
 
 def _ours_among(error: BaseException | None) -> KohakuRayError | None:
-    """Look for an error of ours in the causes, contexts and wrapped causes of another."""
+    """Find a KohakuRayError among an error's causes, contexts and wrapped causes."""
     seen: set[int] = set()
     waiting = [error]
     while waiting:
@@ -66,14 +66,14 @@ def _ours_among(error: BaseException | None) -> KohakuRayError | None:
         seen.add(id(one))
         if isinstance(one, KohakuRayError) and not isinstance(one, RayTaskError):
             return one
-        if isinstance(one, RayActorError) and (born := _of_creation(one)) is not None:
-            return born
+        if isinstance(one, RayActorError) and (raised := _of_creation(one)) is not None:
+            return raised
         waiting += [one.__cause__, one.__context__, getattr(one, "cause", None)]
     return None
 
 
 def _of_creation(error: RayActorError) -> KohakuRayError | None:
-    """Read back an error of ours that an actor raised as it was made: Ray keeps no more of it than its text."""
+    """Rebuild the KohakuRayError that an actor's constructor raised, from its text: Ray keeps nothing else."""
     told = _OURS_IN_TEXT.search(str(error))
     kind = getattr(errors, told[1], None) if told else None
     return kind(told[2].strip()) if told and isinstance(kind, type) and issubclass(kind, KohakuRayError) else None
@@ -87,6 +87,6 @@ def root_cause(error: BaseException) -> BaseException:
 
 
 def message_of(error: BaseException) -> str:
-    """Take an error's message alone: Ray puts the remote stack into the text."""
+    """Return an error's message without the remote stack that Ray puts into the text."""
     lines = str(root_cause(error)).strip().splitlines()
     return lines[-1] if lines else type(error).__name__

@@ -14,7 +14,7 @@ Result = TypeVar("Result")
 class Batcher(Generic[Item, Result]):
     """Gathers the items of concurrent calls and runs them together, one batch at a time, off the event loop.
 
-    No timer: while a batch runs, the next one gathers. A lone call waits for nothing.
+    There is no timer: while a batch runs, the next one fills. A single call starts at once.
     """
 
     def __init__(
@@ -26,9 +26,9 @@ class Batcher(Generic[Item, Result]):
         """Batch calls of ``run``.
 
         Args:
-            run: Takes items, returns one result an item in their order; must not depend on how items are batched.
-            max_items: Items of one batch, unless a single call brings more.
-            thread: Where batches run, one after the other; None: a thread of its own.
+            run: Takes items, returns one result per item in their order; must not depend on how items are batched.
+            max_items: Most items per batch, unless a single call brings more.
+            thread: Runs the batches, one after the other. Default: a thread of its own.
         """
         self._run, self._max_items = run, max_items
         self._waiting: list[tuple[list[Item], asyncio.Future[list[Result]]]] = []
@@ -46,17 +46,17 @@ class Batcher(Generic[Item, Result]):
         return await future
 
     async def _drain(self) -> None:
-        # One turn of the loop lets every question that is ready put its items in.
+        # One turn of the event loop lets every ready question add its items.
         await asyncio.sleep(0)
         while self._waiting:
             batch = self._next()
             if not await self._run_together(batch):
-                # One call's item must not fail the others: each runs alone.
+                # One call's item must not fail the others: each call now runs alone.
                 for call in batch:
                     await self._run_together([call])
 
     async def _run_together(self, batch: list[tuple[list[Item], asyncio.Future[list[Result]]]]) -> bool:
-        """Run a batch; False where it failed and holds several calls, of which nobody knows which is at fault."""
+        """Run a batch; returns False if it failed and holds several calls, any of which may be at fault."""
         items = [item for part, _ in batch for item in part]
         try:
             results = list(await asyncio.get_running_loop().run_in_executor(self._thread, self._run, items))

@@ -1,4 +1,4 @@
-"""Results that are computed once, also when they are asked for again while they are being computed."""
+"""A cache of asynchronous results: each is computed once, even if asked for again while in flight."""
 
 from __future__ import annotations
 
@@ -12,14 +12,14 @@ Result = TypeVar("Result")
 
 
 class Cache(Generic[Item, Result]):
-    """Keeps the results of an asynchronous function, those longest unused go first."""
+    """Caches the results of an asynchronous function; the least recently used are dropped first."""
 
     def __init__(self, compute: Callable[[Sequence[Item]], Awaitable[Sequence[Result]]], n_kept: int) -> None:
-        """Keep results.
+        """Cache ``compute``.
 
         Args:
             compute: Takes items, returns one result per item in their order.
-            n_kept: Results kept.
+            n_kept: Most results kept.
         """
         self._compute, self._n_kept = compute, n_kept
         self._known: OrderedDict[Hashable, asyncio.Future[Result]] = OrderedDict()
@@ -27,7 +27,7 @@ class Cache(Generic[Item, Result]):
         self.n_asked = self.n_computed = 0
 
     async def __call__(self, items: Sequence[Item], keys: Sequence[Hashable]) -> list[Result]:
-        """Look items up by their keys; those that nobody asked for before are computed together."""
+        """Look items up by their keys; those not yet known are computed together."""
         self.n_asked += len(items)
         new: dict[Hashable, Item] = {}
         for item, key in zip(items, keys, strict=True):
@@ -38,7 +38,7 @@ class Cache(Generic[Item, Result]):
                 self._known[key] = asyncio.get_running_loop().create_future()
         waiting = [self._known[key] for key in keys]
         if new:
-            # Shielded: an asker that is cancelled does not take from the others what they wait for too.
+            # Shielded: a cancelled caller does not cancel what other callers wait for.
             task = asyncio.create_task(self._fill(new))
             self._running.add(task)
             task.add_done_callback(self._running.discard)
@@ -52,11 +52,11 @@ class Cache(Generic[Item, Result]):
         try:
             results = await self._compute(list(new.values()))
         except BaseException as error:
-            # A failure is not kept: who asks next tries again.
+            # A failure is not cached: the next call tries again.
             for key, future in zip(new, futures, strict=True):
                 self._known.pop(key, None)
                 future.set_exception(error)
-                future.exception()  # seen, though nobody may wait for it
+                future.exception()  # marks it as retrieved, though nobody may wait for it
             raise
         self.n_computed += len(new)
         for future, result in zip(futures, results, strict=True):

@@ -1,4 +1,4 @@
-"""Ways to an index: in this process, where concurrent calls share batches, or held by a retriever actor."""
+"""Access to an index: in this process, where concurrent calls share batches, or in a retriever actor."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from kohaku_ray.engine.serving.pairs import rank_pairs
 from kohaku_ray.systems.base import Depth
 
 PARAMS_KEPT = 64
-"""Parameters of operations (such as sets of documents to search within) whose batches and results are kept."""
+"""Most parameter sets (such as documents to search within) whose batchers and caches are kept."""
 
 
 class IndexAccess(Protocol):
@@ -26,23 +26,23 @@ class IndexAccess(Protocol):
         """Run an operation: one result per item, in their order.
 
         Args:
-            name: Of the operation.
-            items: What it is asked for.
-            params: What it is told beside; calls that agree in it share a batch.
+            name: Key of ``OPERATIONS``.
+            items: Its inputs.
+            params: Its other arguments; calls with equal ``params`` share a batch.
         """
         ...
 
 
 class LocalIndex:
-    """The index in this process; calls of concurrent questions run in batches, and repeat nothing that is kept."""
+    """The index in this process: concurrent calls run in batches, and cached results are not computed again."""
 
     def __init__(self, config: Config, depths: Depths | None = None, here: OpenIndex | None = None) -> None:
         """Open the configured index.
 
         Args:
             config: Names the index and its encoder.
-            depths: Set where several runs ask the same: searches are as deep as the deepest run's, and results kept.
-            here: An index that is open already.
+            depths: Depths of all runs that share the index: every search is as deep as the deepest, results are cached.
+            here: An open index. Default: open the configured one.
 
         Raises:
             DataError: There is no usable index.
@@ -71,7 +71,7 @@ class LocalIndex:
         return [hits.prefix(params[1]) for hits in found] if operation.depth else found
 
     def counts(self) -> Counter[tuple[str, str]]:
-        """Count what was asked for and what of it was computed, by what it is."""
+        """Count the items asked for and computed, by ``(Operation.counted, "asked" | "computed")``."""
         total = Counter(self._counted)
         for key, cache in self._caches.items():
             self._count(key, cache, total)
@@ -82,7 +82,7 @@ class LocalIndex:
             total.update({(counted, "asked"): cache.n_asked, (counted, "computed"): cache.n_computed})
 
     def _deepest(self, operation: Operation, params: Params) -> Params:
-        """Search as deep as the deepest run, where a shorter search is the beginning of a longer one."""
+        """Raise ``top_k`` to the deepest run's, if a shorter search is a prefix of a longer one."""
         if not operation.depth or self._depths is None or not operation.is_prefix(self._here, params):
             return params
         kinds, top_k, within = params
@@ -100,13 +100,13 @@ class LocalIndex:
                 lambda batch: operation.run(self._here, batch, params), operation.batch, thread
             )
             if len(self._batchers) > PARAMS_KEPT:
-                self._batchers.popitem(last=False)  # calls under way hold it themselves
+                self._batchers.popitem(last=False)  # calls in flight keep their own reference
         self._batchers.move_to_end(key)
         return await self._batchers[key](items)
 
 
 class RemoteIndex:
-    """The same index, held by a retriever actor."""
+    """The index that a retriever actor holds."""
 
     def __init__(self, retriever: Any) -> None:
         self._retriever = retriever
@@ -118,7 +118,7 @@ class RemoteIndex:
 
 
 def united_depths(many: Sequence[Config]) -> Depths:
-    """Say how deep the deepest of some runs searches each view."""
+    """Return the greatest search depth per view over these runs."""
     found: dict[tuple[str, ...], Depth] = {}
     for config in many:
         for name, depth in config.uses.views.items():

@@ -22,20 +22,20 @@ Out = TypeVar("Out")
 
 
 class Retriever:
-    """Holds an index; prepares blocks of questions of any run over it, and serves it to members."""
+    """Holds an index, prepares blocks of questions of any run on it, and searches it for members."""
 
     def __init__(self, config: Config, depths: Depths | None = None) -> None:
-        """Take note of an index.
+        """Name an index; it is opened on first use.
 
         Args:
             config: Names the index and its encoder.
-            depths: Set where several runs ask the same: what one has encoded or searched, no other does again.
+            depths: Depths of all runs that share the index (see ``LocalIndex``).
         """
         self._config, self._depths = config, depths
         self._index: LocalIndex | None = None
 
     def ready(self) -> None:
-        """Open the index; calls before it do so themselves.
+        """Open the index now.
 
         Raises:
             DataError: There is no usable index.
@@ -53,7 +53,7 @@ class Retriever:
         return await self._open().run(name, items, params)
 
     def counts(self) -> Counter[tuple[str, str]]:
-        """Count what was asked of the index and what of it was computed, by what it is."""
+        """See ``LocalIndex.counts``."""
         return self._index.counts() if self._index is not None else Counter()
 
     def _open(self) -> LocalIndex:
@@ -71,7 +71,7 @@ class Retriever:
         try:
             evidence = await context.config.declaration.prepare(question, tools, context.config.settings)
         except (DataError, ConfigError):
-            # The ledger, the index or the system is broken: the run cannot go on as if one question were at fault.
+            # The ledger, the index or the system is broken, not one question: the run must stop.
             raise
         except KohakuRayError as failure:
             error = str(failure)
@@ -79,7 +79,7 @@ class Retriever:
 
 
 class Member:
-    """A process in which ensemble members answer: each call is one member's, on one block, with its own seeds."""
+    """A process in which ensemble members answer: one call per member and block, each with its own seeds."""
 
     async def answer(
         self,
@@ -110,7 +110,7 @@ class Member:
 async def _each(
     rows: Sequence[In | None], settled: Sequence[bool] | None, work: Callable[[In], Awaitable[Out]]
 ) -> list[Out | None]:
-    """Work on all rows at once but those that are settled or empty."""
+    """Process all rows at once, except those that are settled or empty."""
     wanted = [
         place for place, row in enumerate(rows) if row is not None and not (settled is not None and settled[place])
     ]

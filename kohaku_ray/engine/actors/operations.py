@@ -1,7 +1,7 @@
-"""What can be asked of an index: one registry of operations, which travel to it as data.
+"""The registry of operations on an index; a call travels to the index as data.
 
-A new operation is one function and one entry here: batching over concurrent questions, keeping results and the trip
-from a member's process come with it.
+A new operation is one function and one entry here: batching over concurrent questions, caching and transport from a
+member's process come with it.
 """
 
 from __future__ import annotations
@@ -23,24 +23,24 @@ from kohaku_ray.systems.base import Depth
 from kohaku_ray.tree.nodes import KINDS, NodeTable
 
 QUERIES_AT_ONCE = 1024
-"""Queries encoded together: the more there are, the fuller the fixed shapes they are encoded in."""
+"""Most queries per batch: a larger batch fills the encoder's fixed shapes better."""
 
 Tokenizer = tuple[str, str | None]
-"""Name and revision of what counts tokens."""
+"""Name and revision of a tokenizer."""
 
 Params = tuple[Any, ...]
-"""What an operation is told beside its items: hashable, so that calls that agree in it share a batch."""
+"""An operation's arguments other than its items. Hashable: calls with equal parameters share a batch."""
 
 
 @dataclass(slots=True)
 class OpenIndex:
-    """An index with what is kept open beside it.
+    """An open index, its query encoder and its token counts.
 
     Attributes:
         index: The index.
         encoder: Encodes queries.
         rank_pairs: Scores (query, text) pairs by the cross-encoder of an application.
-        tokens: Token counts of nodes, by tokenizers; -1 where nobody has counted.
+        tokens: Token counts of nodes, by tokenizers; -1 where not yet counted.
     """
 
     index: Index
@@ -56,26 +56,26 @@ class OpenIndex:
             IndexMismatchError: The index was built with other settings, or lacks a view.
             DataError: There is no index at that path.
         """
-        # The index first: a mismatch shows before seconds of loading.
+        # The index first: a mismatch is reported before the encoder takes seconds to load.
         index = Index.open(config.index.path, index_settings(config).as_mapping())
         index.require(config.declaration.views.values())
-        # Queries are few and short: a GPU that nobody reserved is not taken for them.
+        # Queries are few and short: they use no GPU that was not reserved.
         return OpenIndex(index, make_encoder(config, device="cpu"), rank_pairs)
 
 
 @dataclass(frozen=True, slots=True)
 class Operation:
-    """One thing that can be asked of an index.
+    """One operation on an index.
 
     Attributes:
         run: ``(open index, items, params)``: one result per item, in their order, whatever else is in the batch.
-        batch: Most items of concurrent questions that run together, off the event loop; 0: each call by itself on it.
-        n_kept: Results that are kept for who asks the same again; 0: none.
-        counted: What the items are called where a sweep says how many were asked and computed.
-        key: Names an item; None: the item is its own name.
-        depth: Of a search: which depth of a view is meant (``dense``, ``lexical``). ``params`` are then
-            ``(kinds, top_k, within)``, and a shorter search is the beginning of a longer one.
-        is_prefix: Whether that holds of this index.
+        batch: Most items per batch, over concurrent questions, off the event loop; 0: each call alone, on the loop.
+        n_kept: Most results cached; 0: none.
+        counted: Name of the items where a sweep reports how many were asked for and computed.
+        key: Cache key of an item. Default: the item itself.
+        depth: For a search: which depth of a view applies (``dense``, ``lexical``). ``params`` are then
+            ``(kinds, top_k, within)``, and a shorter search is a prefix of a longer one.
+        is_prefix: Whether that holds for this index.
     """
 
     run: Callable[[OpenIndex, list[Any], Params], Any]

@@ -1,4 +1,4 @@
-"""The actors that runs over one index go through, and the one way a block goes through them."""
+"""The actor pool that serves all runs on one index, and a run's submission of blocks to it."""
 
 from __future__ import annotations
 
@@ -22,25 +22,25 @@ from kohaku_ray.errors import ConfigError
 from kohaku_ray.records import Question
 
 MAX_RESTARTS = 10
-"""Deaths of one actor that a job survives: an actor that dies of its own input would else come back for ever."""
+"""Most restarts per actor: an actor that its own input kills must not restart forever."""
 
 SAY_EVERY_S = 15.0
-"""How often a job that waits says what for."""
+"""Interval between progress lines of a waiting job."""
 
 VOTER_THREADS = 4
-"""Blocks voted over at once. More than one, or a block that waits for its members would hold up those behind it."""
+"""Blocks voted on at once; with one, a block that waits for its members would delay the next ones."""
 
 
 class ActorPool:
-    """Retrievers, which hold an index, processes in which members answer, and a voter."""
+    """Retrievers, which hold an index; processes in which members answer; a voter."""
 
     def __init__(self, config: Config, n_workers: int, depths: Depths | None = None) -> None:
         """Start the actors.
 
         Args:
-            config: Names the index, and how many retrievers hold it.
+            config: Names the index and the number of retrievers.
             n_workers: Processes in which members answer.
-            depths: Set where several runs share what retrievers encode and search.
+            depths: Depths of all runs that share the index (see ``LocalIndex``).
         """
         self._config = config
         actor: dict[str, Any] = {"max_restarts": MAX_RESTARTS, "max_task_retries": -1, "max_concurrency": 1000}
@@ -55,10 +55,10 @@ class ActorPool:
         self.voter = ray.remote(Voter).options(num_cpus=0, **actor).remote()
 
     def check_serves(self, config: Config) -> None:
-        """See that the index these actors hold is the one a run asks for.
+        """Check that these actors hold the index of a run.
 
         Raises:
-            ConfigError: It is another; the message names both.
+            ConfigError: They hold another; the message names both.
         """
         held, asked = self._config.index, config.index
         if held != asked:
@@ -68,7 +68,7 @@ class ActorPool:
             )
 
     def wait_until_ready(self) -> None:
-        """Wait until every retriever holds its index, and say what for when that takes long."""
+        """Wait until every retriever has opened its index; after ``SAY_EVERY_S``, report what the job waits for."""
         waiting = [retriever.ready.remote() for retriever in self.retrievers]
         while waiting:
             done, waiting = ray.wait(waiting, num_returns=len(waiting), timeout=SAY_EVERY_S)
@@ -78,12 +78,12 @@ class ActorPool:
                 say(f"answer  waiting for {len(waiting)} retriever(s), one CPU each: the cluster has {free:g} free")
 
     def close(self) -> None:
-        """End the actors now: the CPUs they hold are wanted by the next pool."""
+        """End the actors now: the next pool needs their CPUs."""
         for actor in (*self.retrievers, *self.members, self.voter):
             ray.kill(actor)
 
     def counts(self) -> Counter[tuple[str, str]]:
-        """Count what runs asked of the index and what was computed, over all retrievers."""
+        """Sum ``LocalIndex.counts`` over all retrievers."""
         total: Counter[tuple[str, str]] = Counter()
         for counts in ray_get([retriever.counts.remote() for retriever in self.retrievers]):
             total.update(counts)
@@ -100,7 +100,7 @@ class RunWork:
         self._config = ray.put(context.config)
 
     def submit(self, number: int, block: Sequence[Question]) -> tuple[Any, Any]:
-        """Send a block on its way; returns the refs of its result and of its tables."""
+        """Submit a block; returns the refs of its result and of its tables."""
         retrievers, members = self._pool.retrievers, self._pool.members
         retriever = retrievers[number % len(retrievers)]
         scope = self.config.ensemble.scope
@@ -126,7 +126,7 @@ class RunWork:
 
 
 def waves_of(config: Config) -> list[range]:
-    """Split the members into waves; without early stops there is one."""
+    """Split the members into waves; one wave if early_stop is never."""
     ensemble = config.ensemble
     if ensemble.stops == "never":
         return [range(ensemble.members)]
@@ -135,20 +135,20 @@ def waves_of(config: Config) -> list[range]:
 
 
 def workers_per_member(config: Config) -> int:
-    """Count the processes per member: one for every four replicas, so that no one process tokenises for a cluster."""
+    """Return the processes per member: one per four replicas, so that no single process tokenises for a cluster."""
     return config.cluster.workers_per_member or -(-n_replicas(config) // 4)
 
 
 def block_size(config: Config, n_questions: int) -> int:
-    """Size a block: small enough to keep every replica busy to the end, large enough to batch."""
+    """Return the questions per block: few enough to keep every replica busy to the end, enough to batch."""
     return config.cluster.block_size or min(max(n_questions // (4 * n_replicas(config)), 1), 32)
 
 
 def blocks_in_flight(config: Config, size: int) -> int:
-    """Say how many blocks are under way at once.
+    """Return how many blocks are in flight at once.
 
-    Their questions are at least four per replica, so that none starves, and beyond that as many as the replicas take
-    calls (`max_ongoing`), so that no queue hides the run's state; two blocks at least, so that one is prepared while
+    Their questions are at least four per replica, so that no replica is idle, and otherwise as many as fill the
+    replicas' `max_ongoing` calls, so that no long queue forms; at least two blocks, so that one is prepared while
     another is answered.
     """
     if config.cluster.blocks_in_flight is not None:
@@ -160,5 +160,5 @@ def blocks_in_flight(config: Config, size: int) -> int:
 
 
 def n_replicas(config: Config) -> int:
-    """Replicas that answer a member at most: what its processes are to keep busy."""
+    """Return the most replicas of any deployment that answers: a member's processes keep them busy."""
     return max(deployment.most_replicas for deployment in config.answering_deployments.values())

@@ -1,4 +1,4 @@
-"""``Tools`` as the engine backs it: the index in this process or an actor's, models through the ledger."""
+"""The engine's ``Tools``: the index in this process or in an actor, models through the ledger."""
 
 from __future__ import annotations
 
@@ -26,22 +26,22 @@ from kohaku_ray.systems.tools import Limits
 from kohaku_ray.tree.nodes import NodeTable
 
 PROMPTS_KEPT = 10_000
-"""Prompts whose token counts a process keeps: members share prompts."""
+"""Most prompts whose token counts a process caches: members share prompts."""
 
 _PROMPT_TOKENS: dict[int, int] = {}
 
 
 @dataclass(frozen=True, slots=True)
 class RunContext:
-    """All that the actors need to know of one run: sent once, by reference.
+    """What actors need to know about a run; sent once, by reference.
 
     Attributes:
         config: The run's configuration.
-        ledger: Asks the models.
-        models: By member, what plays each role.
+        ledger: Client of the ledger, which calls the models.
+        models: Per member, the model of each role.
         prompts: Templates of the run.
         applications: Serve application by deployment.
-        again: Questions and members whose recorded replies are asked again; member -1: what all members share.
+        again: (question_id, member) whose recorded replies are asked again; member -1: the shared preparation.
     """
 
     config: Config
@@ -60,16 +60,16 @@ class RunContext:
 
 @dataclass(slots=True)
 class EngineTools:
-    """``Tools`` of one question and one member: seeds are bound, calls are noted.
+    """``Tools`` of one question and one member: binds the seeds and records the calls.
 
     Attributes:
         index: Reads the index.
         context: The run.
         question_id: The question.
         member: The ensemble member.
-        again: Ask anew what is recorded.
+        again: Whether to ask recorded calls again.
         calls: Every model call that was answered.
-        n_no_reply: Model calls that got no reply and may get one at the next start.
+        n_no_reply: Model calls that got no reply; the next start makes them again.
     """
 
     index: IndexAccess

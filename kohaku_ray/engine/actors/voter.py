@@ -1,4 +1,4 @@
-"""The last stage: blocks become votes beside the driver, and votes the run's files."""
+"""The last stage: votes on blocks and writes the run's files, on the driver's node."""
 
 from __future__ import annotations
 
@@ -17,9 +17,9 @@ from kohaku_ray.runs.tables import SCHEMAS
 
 
 class Voter:
-    """A process beside the driver that votes over blocks and writes runs (an actor: a task would start one each time).
+    """A process on the driver's node that votes on blocks and writes runs (an actor: each task would start a process).
 
-    It keeps nothing between calls.
+    It has no state.
     """
 
     def vote(self, config: Config, n_prepared: int, *parts: Sequence[Any]) -> tuple[BlockResult, Tables]:

@@ -32,12 +32,12 @@ from kohaku_ray.runs.summary import AnswerSummary
 def run_answer(config: Config, *, retry_errors: bool = False, pool: ActorPool | None = None) -> AnswerSummary:
     """Answer every question of the configured file, vote, and write the run directory.
 
-    To resume an interrupted run is to call this again: recorded model calls replay from the ledger.
+    To resume an interrupted run, call this again: recorded model calls are read from the ledger.
 
     Args:
         config: The run.
-        retry_errors: Ask again the models whose recorded replies could not be used.
-        pool: Actors over the same index that are up already and stay up; None: the job starts its own.
+        retry_errors: Repeat the model calls whose recorded replies could not be used.
+        pool: Running actors on the same index; they keep running. Default: the job starts its own.
 
     Raises:
         ConfigError: The configuration or the cluster does not fit; nothing was started.
@@ -81,7 +81,7 @@ def context_of(
     prompts: Prompts,
     again: frozenset[tuple[str, int]] = frozenset(),
 ) -> RunContext:
-    """Put together what the actors need to know of a run."""
+    """Build the context that actors get of a run."""
     models = tuple(models_of(config, applications, member) for member in range(config.ensemble.members))
     return RunContext(config, ledger, models, prompts, dict(applications), again)
 
@@ -112,7 +112,7 @@ def answer_all(
     while pending:
         pending = _collect(pending, summary, show)
     if summary.n_questions != len(questions):
-        raise KohakuRayError(f"{len(questions)} questions went in and {summary.n_questions} came out: this is a defect")
+        raise KohakuRayError(f"{len(questions)} questions went in and {summary.n_questions} came out: this is a bug")
     work.finish(directory.path, tables)
     return summary
 
@@ -131,7 +131,7 @@ def _blocks(questions: Sequence[Question], size: int) -> Iterator[Sequence[Quest
 
 
 class _Progress:
-    """Says how far the run is, at most twice a second."""
+    """Prints a progress line at most twice per second."""
 
     def __init__(self, n_questions: int) -> None:
         self._n_questions, self._began, self._said = n_questions, time.perf_counter(), 0.0
