@@ -272,6 +272,7 @@ def _make_one(config: Config, pool: ActorPool, ledger: Ledger, stop: threading.E
     if is_finished(config.run):
         return AnswerSummary(config.run)
     directory = RunDirectory(config.run)
+    directory.check_writable()
     directory.begin(config)
     names = {name: application_name(name, deployment) for name, deployment in config.used_deployments.items()}
     work = RunWork(pool, context_of(config, ledger, names, config.declaration.prompts(config.prompts)))

@@ -15,19 +15,17 @@ from dataclasses import replace
 from typing import Any
 
 import ray
-from ray.exceptions import RayActorError, RayError, RayTaskError
+from ray.exceptions import RayActorError
 
 from kohaku_ray.engine.cluster import NAMESPACE
-from kohaku_ray.engine.errors import ReplicaLostError, message_of, root_cause
 from kohaku_ray.engine.ledger.protocol import IDLE_EXIT_S, Asked, Refused, shard_name, shard_of
 from kohaku_ray.engine.ledger.segments import Entry, SegmentStore, segment_table
+from kohaku_ray.engine.serving.handles import Handles
 from kohaku_ray.engine.serving.placement import counts_of
-from kohaku_ray.errors import DataError, ModelError, TransientModelError
+from kohaku_ray.errors import DataError, ModelError
 from kohaku_ray.generation.request import ChatRequest
 from kohaku_ray.records import Reply
 
-REPLICA_TRIES = 5
-"""Tries of a call whose replica died under it."""
 LEASE_RENEWAL_S = 5.0
 """How often the lease is renewed, and an idle shard looked for."""
 
@@ -42,7 +40,7 @@ class LedgerShard:
         self._entries: dict[str, Entry] = {}
         self._unflushed: list[tuple[str, Entry]] = []
         self._in_flight: dict[str, asyncio.Task[Asked | Refused]] = {}
-        self._handles: dict[str, Any] = {}
+        self._handles = Handles()
         self._siblings: dict[int, Any] = {}
         self._renewed: set[tuple[str, str]] = set()
         self._background: dict[str, asyncio.Task[None]] = {}
@@ -205,36 +203,12 @@ class LedgerShard:
         return reply
 
     async def _call_replica(self, request: ChatRequest, application: str) -> Reply:
-        from ray.serve.exceptions import RayServeException
-
-        last: BaseException | None = None
-        for attempt in range(REPLICA_TRIES):
-            try:
-                handle = self._handle(application).options(session_id=request.session_id)
-                reply: Reply = await handle.ask.remote(request)
-                return reply
-            except ModelError:
-                raise
-            except (RayError, RayServeException) as error:
-                if isinstance(error, RayTaskError) and not isinstance(root_cause(error), ReplicaLostError):
-                    raise ModelError(f"{request.model}: the backend broke: {message_of(error)}") from None
-                # The replica died under the call, or none is up yet: Serve starts another.
-                last = error
-                self._handles.pop(application, None)
-                await asyncio.sleep(min(0.5 * 2**attempt, 8.0))
-        assert last is not None
-        raise TransientModelError(
-            f"{request.model}: no replica answered in {REPLICA_TRIES} tries; the last: {message_of(last)}"
+        reply: Reply = await self._handles.call(
+            application,
+            lambda handle: handle.options(session_id=request.session_id).ask.remote(request),
+            request.model,
         )
-
-    def _handle(self, application: str) -> Any:
-        # One handle per application: each new one brings a router of its own.
-        if application not in self._handles:
-            # Imported here: askers need no Serve, and it takes a second of every actor's start.
-            from ray import serve
-
-            self._handles[application] = serve.get_app_handle(application)
-        return self._handles[application]
+        return reply
 
     def _touch(self) -> None:
         self._last_used = time.monotonic()

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Sequence
-from typing import Any
 
 import numpy as np
 from ray import serve
 
 from kohaku_ray.config.schema import CrossEncoderConfig
+from kohaku_ray.engine.serving.handles import Handles
 from kohaku_ray.errors import ModelError
 from kohaku_ray.index.identity import model_directory
 
@@ -18,7 +19,7 @@ BATCH_WAIT_S = 0.005
 PAIRS_PER_CALL = 256
 """Pairs of one call to a replica: more go in several, to several replicas."""
 
-_HANDLES: dict[str, Any] = {}
+_HANDLES = Handles()
 
 
 class PairReplica:
@@ -55,12 +56,12 @@ async def rank_pairs(application: str, pairs: Sequence[tuple[str, str]]) -> list
         pairs: Queries with texts.
 
     Raises:
-        ModelError: The cross-encoder failed.
+        ModelError: The cross-encoder failed, or no replica answered.
     """
-    if application not in _HANDLES:
-        _HANDLES[application] = serve.get_app_handle(application)
-    handle, found = _HANDLES[application], []
-    parts = [pairs[at : at + PAIRS_PER_CALL] for at in range(0, len(pairs), PAIRS_PER_CALL)]
-    for reply in [handle.rank.remote(list(part)) for part in parts]:
-        found += await reply
-    return found
+
+    async def rank(part: list[tuple[str, str]]) -> list[float]:
+        scores: list[float] = await _HANDLES.call(application, lambda handle: handle.rank.remote(part), application)
+        return scores
+
+    parts = [list(pairs[at : at + PAIRS_PER_CALL]) for at in range(0, len(pairs), PAIRS_PER_CALL)]
+    return [score for scores in await asyncio.gather(*map(rank, parts)) for score in scores]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from contextlib import ExitStack
 from pathlib import Path
 
 import pytest
@@ -12,6 +13,7 @@ from test_answer import fake, rows_of, steps_of
 from kohaku_ray.cli import main
 from kohaku_ray.config import as_yaml
 from kohaku_ray.engine.jobs import answer
+from kohaku_ray.engine.serving.applications import serving
 from kohaku_ray.errors import ConfigError, DataError
 from kohaku_ray.generation.seeds import seed_for
 from kohaku_ray.runs.show import show_question
@@ -31,8 +33,9 @@ def test_garbage_is_asked_again_by_retry_errors_alone(sample_config, run_answer,
     def script(index, body):
         return Action(body=completion("I would rather not say.")) if is_bad and body["seed"] in garbled else None
 
-    with FakeOpenAI(script) as server:
+    with FakeOpenAI(script) as server, ExitStack() as up:
         config = sample_config(*fake(server), *SMALL, "kohaku.queries=1")
+        up.enter_context(serving(config.used_deployments))  # up for all runs
         (tmp_path / "config.yaml").write_text(as_yaml(config))
         command = ["answer", str(tmp_path / "config.yaml"), "--no-report"]
         assert main(command) == 3
@@ -64,8 +67,9 @@ def test_a_plan_that_got_no_reply_leaves_the_run_unfinished_and_is_asked_again(s
         closed = is_closed and is_plan(body) and "State of Ostra" in str(body["messages"])
         return Action(403, {"error": {"message": "not this one"}}) if closed else None
 
-    with FakeOpenAI(script) as server:
+    with FakeOpenAI(script) as server, ExitStack() as up:
         config = sample_config(*fake(server), "questions.limit=4", "ensemble.members=2", "kohaku.max_retries=0")
+        up.enter_context(serving(config.used_deployments))  # up for all runs
         summary = run_answer(config)
         assert (summary.n_questions, summary.n_unanswered, summary.n_member_errors) == (4, 1, 0)
         plan = [row for row in steps_of(config.run, "plan") if row["question_id"] == "s004"]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import csv
 import json
+from contextlib import ExitStack
 from pathlib import Path
 
 import pytest
@@ -12,6 +13,7 @@ from test_answer import COMPARED, fake, rows_of
 
 from kohaku_ray.config import Config
 from kohaku_ray.engine.ledger.segments import SegmentStore
+from kohaku_ray.engine.serving.applications import serving
 from kohaku_ray.questions import QuestionColumns
 from kohaku_ray.sample import path as sample_path
 
@@ -45,11 +47,12 @@ def written(config: Config) -> str:
 def test_other_gold_answers_give_the_same_run_to_the_byte(sample_config, run_answer, tmp_path):
     marks, configs, keys = ("GOLDQZX", "DLOGXZQ"), [], []
     small = (f"questions.limit={LIMIT}", "ensemble.members=2", "ensemble.models=[fake, extractive]")
-    with FakeOpenAI() as server:
+    with FakeOpenAI() as server, ExitStack() as up:
         for mark in marks:
             questions = write_questions(tmp_path / mark / "questions.csv", mark)
             own = (f"questions.path={questions}", f"ledger.path={tmp_path}/ledger-{mark}")
             config = sample_config(*fake(server), *small, *own, name=f"run-{mark}")
+            up.enter_context(serving(config.used_deployments))  # up for both runs
             assert run_answer(config).n_member_errors == 0
             configs.append(config)
             keys.append(set(SegmentStore(config.ledger.path).load(lambda _: True).entries))

@@ -109,7 +109,7 @@ def test_a_small_sweep_shares_its_runs_survives_a_failure_and_is_not_repeated(cl
     plan = plan_sweep(load_sweep(path, ["demo"], settings))
     assert len(plan.runs) == 4, "k 16 and BM25 off and the whole vector are one run"
     summary = run_sweep(plan)
-    assert (summary.n_made, len(summary.failed), summary.n_indexes) == (3, 1, 1)
+    assert (summary.n_made, len(summary.failed), summary.n_indexes) == (3, 1, 1), "\n".join(summary.failed.values())
     text, files = finish_sweep(plan, summary)
     assert "lengths" in text
     sweep = collect(plan, summary.failed)

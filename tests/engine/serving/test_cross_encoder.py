@@ -12,6 +12,7 @@ import pyarrow.parquet as pq
 import pytest
 import tiny_cross_encoder
 from ray import serve
+from ray_processes import our_processes
 
 from kohaku_ray.config.schema import CrossEncoderConfig
 from kohaku_ray.engine.actors.index_access import LocalIndex
@@ -115,6 +116,14 @@ def test_each_distinct_pair_is_scored_once_per_retriever(application, sample_con
 def test_a_replica_that_breaks_is_a_model_error_that_says_so(application):
     with pytest.raises(ModelError, match="the cross-encoder broke on 1 pairs"):
         asyncio.run(rank_pairs(application, [("a query", None)]))
+
+
+def test_replicas_that_die_are_waited_for(application, pairs, expected):
+    replicas = [process for title, process in our_processes() if title.startswith(f"ray::ServeReplica:{application}")]
+    assert len(replicas) == 2
+    for process in replicas:
+        process.kill()
+    np.testing.assert_allclose(asyncio.run(rank_pairs(application, pairs[:20])), expected[:20], atol=1e-5)
 
 
 def evidence(run: str) -> list[dict]:

@@ -1,0 +1,58 @@
+"""Calls of Serve applications by handle, made again where a replica died under them."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable
+from typing import Any
+
+from ray.exceptions import RayError, RayTaskError
+
+from kohaku_ray.engine.errors import ReplicaLostError, message_of, root_cause
+from kohaku_ray.errors import ModelError, TransientModelError
+
+REPLICA_TRIES = 5
+"""Tries of a call whose replica died under it."""
+
+
+class Handles:
+    """Handles of applications, one per application: each new one brings a router of its own."""
+
+    def __init__(self) -> None:
+        self._handles: dict[str, Any] = {}
+
+    async def call(self, application: str, send: Callable[[Any], Awaitable[Any]], who: str) -> Any:
+        """Call an application until a replica answers.
+
+        Args:
+            application: Serve application.
+            send: Makes the call on a handle.
+            who: What is called, for the error message.
+
+        Returns:
+            What the replica returned.
+
+        Raises:
+            ModelError: The backend refused or broke, or no replica answered.
+        """
+        # Imported here: askers need no Serve, and it takes a second of every actor's start.
+        from ray import serve
+        from ray.serve.exceptions import RayServeException
+
+        last: BaseException | None = None
+        for attempt in range(REPLICA_TRIES):
+            try:
+                if application not in self._handles:
+                    self._handles[application] = serve.get_app_handle(application)
+                return await send(self._handles[application])
+            except ModelError:
+                raise
+            except (RayError, RayServeException) as error:
+                if isinstance(error, RayTaskError) and not isinstance(root_cause(error), ReplicaLostError):
+                    raise ModelError(f"{who}: the backend broke: {message_of(error)}") from None
+                # The replica died under the call, or none is up yet: Serve starts another.
+                last = error
+                self._handles.pop(application, None)
+                await asyncio.sleep(min(0.5 * 2**attempt, 8.0))
+        assert last is not None
+        raise TransientModelError(f"{who}: no replica answered in {REPLICA_TRIES} tries; the last: {message_of(last)}")
