@@ -14,7 +14,7 @@ from kohaku_ray.arrays import F32, F64, I64, Mask
 from kohaku_ray.errors import DataError
 from kohaku_ray.index.identity import Keys, as_keys, vector_keys
 from kohaku_ray.index.store import KnownVectors
-from kohaku_ray.tree.nodes import PARAGRAPH, SECTION, SENTENCE, NodeTable
+from kohaku_ray.tree.nodes import CHUNK, PARAGRAPH, SECTION, SENTENCE, NodeTable
 from kohaku_ray.tree.propagate import propagate
 
 Weights = Literal["chars", "tokens", "uniform"]
@@ -62,8 +62,8 @@ class Layout:
 def texts_to_encode(nodes: NodeTable, paragraph_vectors: ParagraphVectors) -> tuple[I64, list[str]]:
     """Say which nodes need a vector of their own text, and what that text is.
 
-    Sentences do; paragraphs without sentences, captions, and with ``full`` or ``both`` every paragraph's text; the
-    title of a section with nothing else below it.
+    Sentences and chunks do; paragraphs without sentences, captions, and with ``full`` or ``both`` every paragraph's
+    text; the title of a section with nothing else below it.
 
     Args:
         nodes: Whole documents, any number of them.
@@ -77,7 +77,7 @@ def texts_to_encode(nodes: NodeTable, paragraph_vectors: ParagraphVectors) -> tu
     chosen = has_text & ((nodes.kind == SENTENCE) | ((nodes.kind == PARAGRAPH) & own_text))
     before = np.r_[0, np.cumsum(chosen)]
     is_bare = before[nodes.end] == before[:-1]
-    chosen |= has_text & (nodes.kind == SECTION) & is_bare
+    chosen |= has_text & (((nodes.kind == SECTION) & is_bare) | (nodes.kind == CHUNK))
     rows = np.flatnonzero(chosen).astype(np.int64)
     picked = nodes.table.select(["title", "text"]).take(pa.array(rows))
     texts: list[str] = pc.if_else(pa.array(nodes.kind[rows] == SECTION), picked["title"], picked["text"]).to_pylist()
@@ -133,14 +133,16 @@ def collect(
 def lay_out(nodes: NodeTable, encoded: Encoded, weights: Weights, paragraph_vectors: ParagraphVectors) -> Layout:
     """Propagate the texts' vectors up the tree and put them in the order they are searched.
 
-    Searched are sentences and paragraphs with a vector; an image without a caption has none.
+    Searched are sentences, paragraphs and chunks with a vector; an image without a caption has none. A chunk's vector
+    is its own text's, and no part of its parent's.
     """
     own = _has_own_vector(nodes)[encoded.rows] | (nodes.kind[encoded.rows] != PARAGRAPH) | (paragraph_vectors != "both")
     fixed: Mask = np.zeros(len(nodes), dtype=bool)
     fixed[encoded.rows[own]] = True
     given = np.zeros((len(nodes), encoded.vectors.shape[1]), dtype=np.float32)
     given[encoded.rows[own]] = encoded.vectors[encoded.which[own]]
-    vectors = propagate(given, nodes.parent, _child_weights(nodes, weights), fixed)
+    parent = np.where(nodes.kind == CHUNK, -1, nodes.parent)
+    vectors = propagate(given, parent, _child_weights(nodes, weights), fixed)
     del given
     searched = (nodes.kind >= PARAGRAPH) & vectors.any(axis=1)
     order, others, second = np.flatnonzero(searched), np.flatnonzero(~searched), encoded.rows[~own]

@@ -21,6 +21,7 @@ from kohaku_ray.index.store import FORMAT, Index, fingerprint, known_vectors, pu
 from kohaku_ray.index.terms import TermIndex
 from kohaku_ray.index.vectors import VectorIndex
 from kohaku_ray.index.views import View, as_plain, of_kinds, rows_of, united
+from kohaku_ray.tree.chunks import Chunks
 from kohaku_ray.tree.nodes import DOCUMENT, KINDS, NodeTable
 
 __all__ = ["REJECT_SCHEMA", "IndexSettings", "build_index", "build_terms", "texts_to_encode"]
@@ -28,7 +29,7 @@ __all__ = ["REJECT_SCHEMA", "IndexSettings", "build_index", "build_terms", "text
 REJECT_SCHEMA = pa.schema(
     [pa.field("file", pa.string(), nullable=False), pa.field("reason", pa.string(), nullable=False)]
 )
-"""Files that could not be read."""
+"""Files that could not be read, and parts of files: then ``file`` also says which part."""
 
 
 @dataclass(frozen=True)
@@ -43,6 +44,7 @@ class IndexSettings:
         k1: BM25's term-frequency saturation.
         b: BM25's length normalisation.
         language: How BM25 reads words.
+        chunks: How documents are cut into chunks; None: they are not.
     """
 
     encoder: Mapping[str, Any]
@@ -52,10 +54,13 @@ class IndexSettings:
     k1: float = 1.5
     b: float = 0.75
     language: Literal["en", "fr"] = "en"
+    chunks: Chunks | None = None
 
     def as_mapping(self) -> dict[str, Any]:
         """Write them as ``Index.open`` compares them, keys named as in the configuration."""
+        chunks = {} if self.chunks is None else {"chunks": self.chunks.as_mapping()}
         return {
+            **chunks,
             "encoder": dict(self.encoder),
             "weights": self.weights,
             "paragraph_vectors": self.paragraph_vectors,
@@ -90,8 +95,8 @@ def build_index(
         terms: What ``build_terms`` makes of the nodes, if that is done.
 
     Returns:
-        Counts: n_documents, n_sections, n_paragraphs, n_sentences, n_nodes, n_rejects, n_vectors (searched), n_encoded
-        and n_reused (distinct texts), n_terms, n_bytes.
+        Counts: n_documents, n_sections, n_paragraphs, n_sentences, n_chunks, n_nodes, n_rejects, n_vectors (searched),
+        n_encoded and n_reused (distinct texts), n_terms, n_bytes.
 
     Raises:
         DataError: There is no text, a text has no vector, a vector is not finite, documents and nodes do not match, or
@@ -126,12 +131,15 @@ def build_index(
 
 
 def views_with_old(path: str, settings: IndexSettings, views: Iterable[View]) -> tuple[View, ...]:
-    """Join the views asked for with those of the index that is there, if it was built with the same settings."""
+    """Join the views asked for with those of the index that is there, if it was built with the same settings.
+
+    Without chunks, views of chunks are left out.
+    """
     try:
-        old = Index.open(path, settings.as_mapping())
+        old = Index.open(path, settings.as_mapping()).views
     except DataError:
-        return united(views)
-    return united(views, old.views)
+        old = ()
+    return united(views, (view for view in old if settings.chunks is not None or "chunk" not in view.kinds))
 
 
 def build_terms(tree: NodeTable, settings: IndexSettings, views: Iterable[View]) -> dict[str, pa.Table]:

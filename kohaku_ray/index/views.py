@@ -18,7 +18,7 @@ class View:
     """Node kinds that are searched together.
 
     Attributes:
-        kinds: Kinds of nodes (``sentence``, ``paragraph``, ``section``, ``document``).
+        kinds: Kinds of nodes (``sentence``, ``paragraph``, ``section``, ``document``, ``chunk``).
         dense: Whether their vectors are searched.
         lexical: Whether their terms are searched (BM25).
     """

@@ -6,16 +6,80 @@ import re
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
+from typing import Any, Literal
 
 import numpy as np
 
 from kohaku_ray.arrays import F64, I64
 from kohaku_ray.documents.model import Paragraph, Sentence
 from kohaku_ray.errors import ConfigError
-from kohaku_ray.tree.flatten import PARAGRAPH_BREAK
+
+PARAGRAPH_BREAK = "\n\n"
+"""What stands between a section's title and its paragraphs when they are read as one text."""
 
 Counter = Callable[[Sequence[str]], I64]
 """Counts the tokens of each text: shape ``(n,)``; ``token_counter`` makes one."""
+
+
+@dataclass(frozen=True, slots=True)
+class Chunks:
+    """How documents are cut into chunks.
+
+    Attributes:
+        unit: Windows of characters, or of the tokens of whole paragraphs.
+        size: Characters per window, or most tokens in one.
+        overlap: Characters that two neighbours share; nothing to windows of tokens.
+        min_size: Fewest tokens wanted in a window; nothing to windows of characters.
+        over: Whose paragraphs are rejoined and cut: each document's, or each section's.
+    """
+
+    unit: Literal["chars", "tokens"] = "chars"
+    size: int = 500
+    overlap: int = 50
+    min_size: int = 200
+    over: Literal["document", "section"] = "document"
+
+    def __post_init__(self) -> None:
+        """Check the sizes.
+
+        Raises:
+            ConfigError: They do not fit; the message names both.
+        """
+        if self.unit == "chars" and not 0 <= self.overlap < self.size:
+            raise ConfigError(
+                f"chunks.overlap is {self.overlap} but chunks.size {self.size} characters: "
+                "set overlap to 0 or more, and below size"
+            )
+        if self.unit == "tokens" and not 0 < self.min_size <= self.size:
+            raise ConfigError(
+                f"chunks.min_size is {self.min_size} but chunks.size {self.size} tokens: "
+                "set min_size to 1 or more, and at most size"
+            )
+
+    def as_mapping(self) -> dict[str, Any]:
+        """Write down what decides the chunks, keys named as in the configuration."""
+        bound = {"overlap": self.overlap} if self.unit == "chars" else {"min_size": self.min_size}
+        return {"unit": self.unit, "size": self.size, "over": self.over, **bound}
+
+    def cut(self, paragraphs: Sequence[Paragraph], count: Counter | None) -> tuple[str, list[Chunk]]:
+        """Rejoin paragraphs and cut them.
+
+        Args:
+            paragraphs: Each with a text.
+            count: Counts the tokens per text; windows of characters need none.
+
+        Returns:
+            The rejoined text, and its windows.
+
+        Raises:
+            ValueError: Windows of tokens lack a count.
+        """
+        text, sentences = join_paragraphs(paragraphs)
+        if self.unit == "chars":
+            return text, character_windows(text, self.size, self.overlap)
+        if count is None:
+            raise ValueError("these chunks are measured in tokens: give a function that counts them")
+        return text, token_windows(text, sentences, count, self.min_size, self.size)
 
 
 @dataclass(frozen=True, slots=True)

@@ -3,17 +3,15 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 from urllib.parse import urlsplit
 
 import pyarrow as pa
 
-from kohaku_ray.documents.model import Document, Paragraph, Section
+from kohaku_ray.documents.model import Document, Paragraph, Section, Sentence
 from kohaku_ray.errors import TreeError
-
-PARAGRAPH_BREAK = "\n\n"
-"""What stands between a section's title and its paragraphs when they are read as one text."""
+from kohaku_ray.tree.chunks import PARAGRAPH_BREAK, Chunks, Counter
 
 NODE_SCHEMA = pa.schema(
     [
@@ -32,9 +30,14 @@ NODE_SCHEMA = pa.schema(
         pa.field("attachment_path", pa.string()),
         pa.field("start", pa.int32()),
         pa.field("end", pa.int32()),
+        pa.field("attributes", pa.string()),
     ]
 )
-"""One row a node, in preorder; documents and sections hold a title, paragraphs and sentences a text."""
+"""One row per node, in preorder; documents and sections hold a title, all others a text.
+
+``start`` and ``end`` are a sentence's span of its paragraph, and a chunk's of its parent's rejoined paragraphs.
+``attributes`` is a JSON object: a paragraph's own columns, a chunk's index and total.
+"""
 
 DOCUMENT_SCHEMA = pa.schema(
     [pa.field("doc_id", pa.string(), nullable=False), pa.field("title", pa.string(), nullable=False)]
@@ -44,18 +47,31 @@ DOCUMENT_SCHEMA = pa.schema(
 """One row a document; ``metadata`` is JSON of everything its source said."""
 
 
-def flatten(document: Document) -> pa.Table:
+def flatten(document: Document, chunks: Chunks | None = None, count: Counter | None = None) -> pa.Table:
     """Lay a document out as node rows in preorder.
+
+    Args:
+        document: The parsed document.
+        chunks: How it is cut into chunks, which stand behind all else of their parent; None: it has none.
+        count: Counts the tokens per text; needed where the chunks are measured in tokens.
 
     Returns:
         A table of ``NODE_SCHEMA``; ``n_tokens`` is 0 until somebody counts.
 
     Raises:
         TreeError: A sentence's span does not lie inside its paragraph.
+        ValueError: Chunks are measured in tokens, and nothing counts them.
     """
-    body = [row for ordinal, section in enumerate(document.sections) for row in _section(document, ordinal, section)]
-    root = _row(document.doc_id, document.doc_id, None, "document", 0, title=document.title)
-    return pa.Table.from_pylist([root, *body], schema=NODE_SCHEMA)
+    rows = [_row(document.doc_id, document.doc_id, None, "document", 0, title=document.title)]
+    for ordinal, section in enumerate(document.sections):
+        head, *body = _section(document, ordinal, section)
+        rows += [head, *body]
+        if chunks is not None and chunks.over == "section":
+            rows += _chunks(document, head["node_id"], section.paragraphs, chunks, count)
+    if chunks is not None and chunks.over == "document":
+        paragraphs = [paragraph for section in document.sections for paragraph in section.paragraphs]
+        rows += _chunks(document, document.doc_id, paragraphs, chunks, count)
+    return pa.Table.from_pylist(rows, schema=NODE_SCHEMA)
 
 
 def document_table(documents: Iterable[Document]) -> pa.Table:
@@ -65,7 +81,7 @@ def document_table(documents: Iterable[Document]) -> pa.Table:
         known = dict(document.metadata)
         row: dict[str, Any] = {name: known.get(name) or None for name in DOCUMENT_SCHEMA.names}
         row["netloc"] = row["netloc"] or _host(known.get("url", ""))
-        row["metadata"] = json.dumps(known, sort_keys=True, ensure_ascii=False)
+        row["metadata"] = _json(known)
         rows.append(row | {"doc_id": document.doc_id, "title": document.title})
     return pa.Table.from_pylist(rows, schema=DOCUMENT_SCHEMA)
 
@@ -90,12 +106,13 @@ def _section(document: Document, ordinal: int, section: Section) -> list[dict[st
 
 def _paragraph(document: Document, section_id: str, ordinal: int, paragraph: Paragraph) -> list[dict[str, Any]]:
     node_id = f"{section_id}:p{ordinal}"
-    attachment = paragraph.attachment
-    text = paragraph.text or (attachment.caption if attachment else None) or ""
+    attachment, text = paragraph.attachment, _text(paragraph)
     head = _row(document.doc_id, node_id, section_id, "paragraph", ordinal, text=text, page=paragraph.page)
     head["bbox"] = None if paragraph.bbox is None else list(paragraph.bbox)
     if attachment is not None:
         head |= {"attachment_kind": attachment.kind, "attachment_path": attachment.path}
+    if paragraph.attributes:
+        head["attributes"] = _json(paragraph.attributes)
     rows = [head]
     for at, span in enumerate(paragraph.sentences):
         if not 0 <= span.start < span.end <= len(text):
@@ -107,6 +124,34 @@ def _paragraph(document: Document, section_id: str, ordinal: int, paragraph: Par
         row = _row(document.doc_id, f"{node_id}:s{at}", node_id, "sentence", at, text=sentence, page=paragraph.page)
         rows.append(row | {"start": span.start, "end": span.end})
     return rows
+
+
+def _chunks(
+    document: Document, parent_id: str, paragraphs: Sequence[Paragraph], chunks: Chunks, count: Counter | None
+) -> list[dict[str, Any]]:
+    """Cut the paragraphs that have a text; one without sentences counts as one."""
+    said = [
+        Paragraph(text, paragraph.sentences or (Sentence(0, len(text)),))
+        for paragraph in paragraphs
+        if (text := _text(paragraph))
+    ]
+    text, windows = chunks.cut(said, count)
+    rows = []
+    for chunk in windows:
+        own = text[chunk.start : chunk.end]
+        row = _row(document.doc_id, f"{parent_id}:c{chunk.index}", parent_id, "chunk", chunk.index, text=own)
+        attributes = _json({"index": chunk.index, "total": chunk.total})
+        rows.append(row | {"start": chunk.start, "end": chunk.end, "attributes": attributes})
+    return rows
+
+
+def _text(paragraph: Paragraph) -> str:
+    """A paragraph's own text; of an attachment without, its caption."""
+    return paragraph.text or (paragraph.attachment.caption if paragraph.attachment else None) or ""
+
+
+def _json(values: Mapping[str, Any]) -> str:
+    return json.dumps(dict(values), sort_keys=True, ensure_ascii=False)
 
 
 def _row(

@@ -1,8 +1,9 @@
-"""The four-level node table in memory: who is whose parent, what each node says, what stands around it."""
+"""The node table in memory: who is whose parent, what each node says, what stands around it."""
 
 from __future__ import annotations
 
 import functools
+import json
 from collections.abc import Iterator, Sequence
 from typing import Any
 
@@ -13,14 +14,15 @@ import pyarrow.compute as pc
 
 from kohaku_ray.arrays import I64
 from kohaku_ray.errors import DataError, TreeError
-from kohaku_ray.tree.flatten import DOCUMENT_SCHEMA, NODE_SCHEMA, PARAGRAPH_BREAK, document_table, flatten
+from kohaku_ray.tree.chunks import PARAGRAPH_BREAK
+from kohaku_ray.tree.flatten import DOCUMENT_SCHEMA, NODE_SCHEMA, document_table, flatten
 
 __all__ = ["DOCUMENT_SCHEMA", "KINDS", "NODE_SCHEMA", "NodeTable", "document_table", "flatten"]
 
-KINDS = ("document", "section", "paragraph", "sentence")
-"""The levels of the tree, from the root; a node's kind code is its place here."""
+KINDS = ("document", "section", "paragraph", "sentence", "chunk")
+"""The levels of the tree, from the root, and chunks, which hang beside it; a node's kind code is its place here."""
 
-DOCUMENT, SECTION, PARAGRAPH, SENTENCE = range(4)
+DOCUMENT, SECTION, PARAGRAPH, SENTENCE, CHUNK = range(5)
 
 I8 = npt.NDArray[np.int8]
 
@@ -47,12 +49,15 @@ class NodeTable:
         Raises:
             TreeError: A kind is unknown, an id occurs twice, or a node does not stand under its parent.
         """
+        if "attributes" not in table.column_names:  # an index of an earlier version
+            table = table.append_column(NODE_SCHEMA.field("attributes"), pa.nulls(len(table), pa.string()))
         table = table.combine_chunks()  # one chunk a column, so that taking rows is cheap
         self._columns = _Columns(table)
         self.kind = _kind_codes(table)
-        self.parent = _parents(self.kind)
-        _check_tree(table, self.kind, self.parent)
-        self.end = _subtree_ends(self.kind)
+        level = _levels(table, self.kind)
+        self.parent = _parents(level)
+        _check_tree(table, self.kind, level, self.parent)
+        self.end = _subtree_ends(level)
         self.source_row = self._place = np.arange(len(self), dtype=np.int64)
         self.tokens: I64 = table["n_tokens"].to_numpy().astype(np.int64)
 
@@ -91,7 +96,7 @@ class NodeTable:
         return copy
 
     def node_id(self, row: int) -> str:
-        """Name the node: ``doc``, ``doc:sec0``, ``doc:sec0:p2`` or ``doc:sec0:p2:s5``."""
+        """Name the node: ``doc``, ``doc:sec0``, ``doc:sec0:p2``, ``doc:sec0:p2:s5``, ``doc:c0`` or ``doc:sec0:c0``."""
         return self._value("node_id", row)
 
     def doc_id(self, row: int) -> str:
@@ -128,21 +133,26 @@ class NodeTable:
         return ancestors_of(row, self.parent)
 
     def children(self, row: int) -> list[int]:
-        """List a node's children in reading order."""
+        """List a node's children in reading order, without its chunks."""
         below: list[int] = self._children(row).tolist()
         return below
 
     def section_of(self, row: int) -> int:
-        """Row of the section a node is or lies in; -1 for a document."""
+        """Row of the section a node is or lies in; -1 for a document and its chunks."""
         return self._climb(row, SECTION)
 
     def paragraph_of(self, row: int) -> int:
-        """Row of the paragraph a node is or lies in; -1 for a document or a section."""
+        """Row of the paragraph a node is or lies in; -1 for a document, a section or a chunk."""
         return self._climb(row, PARAGRAPH)
 
     def title_of(self, row: int) -> str:
-        """Title of a document; of anything else, the title of its section."""
-        return self._value("title", row if self.kind[row] == DOCUMENT else self.section_of(row))
+        """Title of a document or of one of its chunks; of anything else, the title of its section."""
+        section = self.section_of(row)
+        return self._value("title", section if section >= 0 else self._climb(row, DOCUMENT))
+
+    def attributes_of(self, row: int) -> dict[str, str | float | int | None]:
+        """A paragraph's own columns, such as ``par_id`` or ``chapter``; a chunk's index and total; else nothing."""
+        return json.loads(self._read("attributes", row) or "{}")  # type: ignore[no-any-return]
 
     def text_of(self, row: int) -> str:
         """What a node says: a section its title and the paragraphs that are here, a document its title."""
@@ -168,7 +178,7 @@ class NodeTable:
         Args:
             rows: Rows of this table.
             section_tokens: Paragraphs of the section are taken either way until so many tokens are full; the last
-                one taken may run over. A section itself is read from its start, a document brings nothing.
+                one taken may run over. A section itself is read from its start; a document or a chunk brings nothing.
 
         Returns:
             A tree of its own; ``source_row`` says where its rows come from, ``local`` finds them.
@@ -195,7 +205,7 @@ class NodeTable:
         """Runs of rows, from the first to before the last: what of its section belongs to each match, no row twice."""
         paragraphs, before = self._paragraphs
         anchor = np.unique(np.where(self.kind[matches] == SENTENCE, self.parent[matches], matches))
-        anchor = anchor[self.kind[anchor] != DOCUMENT]
+        anchor = anchor[(self.kind[anchor] != DOCUMENT) & (self.kind[anchor] != CHUNK)]
         section = np.where(self.kind[anchor] == SECTION, anchor, self.parent[anchor])
         first, stop = np.searchsorted(paragraphs, section), np.searchsorted(paragraphs, self.end[section])
         own = np.searchsorted(paragraphs, anchor)  # of a section its first paragraph, of which none is a match
@@ -215,7 +225,8 @@ class NodeTable:
         return rows, np.concatenate([[0], np.cumsum(self.tokens[rows])])
 
     def _children(self, row: int) -> I64:
-        below = np.flatnonzero(self.parent[row + 1 : self.end[row]] == row)
+        inside = slice(row + 1, self.end[row])
+        below = np.flatnonzero((self.parent[inside] == row) & (self.kind[inside] != CHUNK))
         return below.astype(np.int64) + row + 1
 
     def _climb(self, row: int, kind: int) -> int:
@@ -271,45 +282,58 @@ def _kind_codes(table: pa.Table) -> I8:
     return numbers
 
 
-def _parents(kind: I8) -> I64:
-    """In preorder a node's parent is the last row before it of a higher kind."""
-    parent = np.full(len(kind), -1, dtype=np.int64)
-    rows = np.arange(len(kind), dtype=np.int64)
-    for code in range(SECTION, len(KINDS)):
-        latest = np.maximum.accumulate(np.where(kind < code, rows, -1))
-        own = kind == code
+def _levels(table: pa.Table, kind: I8) -> I8:
+    """How deep each node hangs: its kind's level; a chunk of a document at a section's, of a section at a paragraph's.
+
+    A chunk of anything else is found when its parent is checked.
+    """
+    of_document = pc.fill_null(pc.equal(table["parent_id"], table["doc_id"]), False).to_numpy()
+    return np.where(kind == CHUNK, np.where(of_document, SECTION, PARAGRAPH), kind).astype(np.int8)
+
+
+def _parents(level: I8) -> I64:
+    """In preorder a node's parent is the last row before it of a higher level."""
+    parent = np.full(len(level), -1, dtype=np.int64)
+    rows = np.arange(len(level), dtype=np.int64)
+    for code in range(SECTION, CHUNK):
+        latest = np.maximum.accumulate(np.where(level < code, rows, -1))
+        own = level == code
         parent[own] = latest[own]
     return parent
 
 
-def _subtree_ends(kind: I8) -> I64:
-    """A subtree ends before the next row of the same or a higher kind."""
-    n = len(kind)
+def _subtree_ends(level: I8) -> I64:
+    """A subtree ends before the next row of the same or a higher level."""
+    n = len(level)
     end = np.full(n, n, dtype=np.int64)
     rows = np.arange(n, dtype=np.int64)
-    for code in range(len(KINDS)):
-        coming = np.minimum.accumulate(np.where(kind <= code, rows, n)[::-1])[::-1]
-        own = np.flatnonzero(kind[:-1] == code)
+    for code in range(CHUNK):
+        coming = np.minimum.accumulate(np.where(level <= code, rows, n)[::-1])[::-1]
+        own = np.flatnonzero(level[:-1] == code)
         end[own] = coming[own + 1]
     return end
 
 
-def _check_tree(table: pa.Table, kind: I8, parent: I64) -> None:
+def _check_tree(table: pa.Table, kind: I8, level: I8, parent: I64) -> None:
     ids, claimed = table["node_id"], table["parent_id"]
     named = pc.take(ids, pa.array(parent, mask=parent < 0))
     agrees = pc.fill_null(pc.equal(named, claimed), False).to_numpy()
     is_root = pc.is_null(claimed).to_numpy() & (kind == DOCUMENT)
-    one_up = (parent >= 0) & (kind[parent] == kind - 1)
+    one_up = (parent >= 0) & (kind[parent] == level - 1)
     wrong = np.flatnonzero(~(is_root | (agrees & one_up)))
     if len(wrong):
-        raise TreeError(_what_is_wrong(ids, claimed, int(wrong[0]), kind))
+        raise TreeError(_what_is_wrong(ids, claimed, int(wrong[0]), kind, level))
+    early = np.flatnonzero((kind[:-1] == CHUNK) & (kind[1:] == level[:-1]))
+    if len(early):
+        chunk, after = ids[int(early[0])].as_py(), ids[int(early[0]) + 1].as_py()
+        raise TreeError(f"chunk {chunk!r} stands before {after!r}: chunks come last under their parent")
     if pc.count_distinct(ids).as_py() != len(kind):
         counts = pc.value_counts(ids.combine_chunks() if isinstance(ids, pa.ChunkedArray) else ids)
         twice = counts.field("values")[int(np.argmax(counts.field("counts").to_numpy()))].as_py()
         raise TreeError(f"node {twice!r} occurs twice: two documents with one id? rename one of them")
 
 
-def _what_is_wrong(ids: pa.ChunkedArray, claimed: pa.ChunkedArray, row: int, kind: I8) -> str:
+def _what_is_wrong(ids: pa.ChunkedArray, claimed: pa.ChunkedArray, row: int, kind: I8, level: I8) -> str:
     node_id, parent_id = ids[row].as_py(), claimed[row].as_py()
     where = f"node {node_id!r} ({KINDS[kind[row]]}, row {row})"
     if parent_id is None:
@@ -319,6 +343,8 @@ def _what_is_wrong(ids: pa.ChunkedArray, claimed: pa.ChunkedArray, row: int, kin
         return f"{where} names the parent {parent_id!r}, which is missing"
     if at > row:
         return f"{where} stands before its parent {parent_id!r} (row {at}): rows must be in preorder"
-    if kind[at] != kind[row] - 1:
+    if kind[row] == CHUNK and kind[at] > SECTION:
+        return f"{where} hangs on {parent_id!r}, a {KINDS[kind[at]]}: a chunk hangs on a document or a section"
+    if kind[at] != level[row] - 1:
         return f"{where} hangs on {parent_id!r}, a {KINDS[kind[at]]}: a child is exactly one level down"
     return f"{where} does not stand in the subtree of its parent {parent_id!r} (row {at}): rows must be in preorder"
