@@ -32,13 +32,13 @@ from kohaku_ray.tree.flatten import document_table, flatten
 from kohaku_ray.tree.nodes import NodeTable
 
 BLOCKS_PER_ENCODER = 32
-"""So many blocks or more, unless they would be too small."""
+"""Fewest blocks per encoder, unless a block would fall below ``MIN_BLOCK_TOKENS``."""
 LAST_BLOCKS_PER_ENCODER = 4
-"""What is left at any time is at least so many, unless they would be too small."""
+"""Fewest blocks per encoder that the remaining texts make at any time, with the same exception."""
 MIN_BLOCK_TOKENS = 4096
 MAX_BLOCK_ROWS = 8192
 SPECIAL_TOKENS = 2
-"""What a text costs beside its own tokens."""
+"""Special tokens that the encoder adds to each text."""
 
 
 def parse(batch: pa.Table, config: Config, job: str) -> pa.Table:
@@ -50,8 +50,8 @@ def parse(batch: pa.Table, config: Config, job: str) -> pa.Table:
         job: Unique name of this job.
 
     Returns:
-        Columns file, doc_id, reason (null when the file is good), and as Arrow streams document, nodes and texts: those
-        that are new to the index, with columns key, n_tokens and text.
+        Columns file, doc_id, reason (null for a good file), and as Arrow streams document, nodes and texts: the texts
+        new to the index, with columns key, n_tokens and text.
     """
     metadata = read_metadata(config.documents.metadata)
     unknown = _unknown(config.model_dump_json(), job)
@@ -83,7 +83,7 @@ _PARSED_SCHEMA = pa.schema(
 
 
 def _new_texts(nodes: pa.Table, unknown: _Unknown, config: Config) -> pa.Table:
-    """List what an encoder has to read of a document: texts that no index knows."""
+    """List the texts of a document to encode: those without a vector."""
     tree = NodeTable(nodes)
     at, texts = texts_to_encode(tree, config.index.paragraph_vectors)
     n_tokens = dict(zip(texts, tree.tokens[at].tolist(), strict=True))
@@ -97,12 +97,12 @@ _TEXTS = pa.schema([("key", pa.binary(KEY_BYTES)), ("n_tokens", pa.int64()), ("t
 
 @dataclass(frozen=True, slots=True)
 class Work:
-    """What the parsed files leave to do.
+    """The encoding work that the parsed files leave.
 
     Attributes:
         rejects: Files that cannot be used, with their reasons.
-        n_texts: Texts of the others that no index knows, each counted once.
-        n_tokens: Tokens of these, special ones included.
+        n_texts: Distinct texts without a vector in the other files.
+        n_tokens: Tokens of these texts, special tokens included.
     """
 
     rejects: tuple[tuple[str, str], ...]
@@ -118,14 +118,14 @@ def sorted_texts(blocks: Sequence[Any], n_encoders: int) -> Iterator[Work | pa.T
         n_encoders: Encoders that share the texts.
 
     Yields:
-        What there is to do; then the texts, each once, the longest first, in blocks of about as many tokens.
+        The work; then the distinct texts, longest first, in blocks of about equal cost.
     """
     rows = _rows(blocks, "file", "doc_id", "reason", "texts")
     rejects = _find_rejects(rows)
     texts = pa.concat_tables([_TEXTS.empty_table(), *(_unpacked(row["texts"]) for row in _used(rows, rejects))])
     keys = column_keys(texts["key"]).view(f"S{KEY_BYTES}")
     texts = texts.take(pa.array(np.unique(keys, return_index=True)[1]))
-    # Keys decide among equals: the same texts make the same batches, and so the same vectors to the bit.
+    # Ties sort by key: the same texts make the same batches, so their vectors are identical to the bit.
     texts = texts.sort_by([("n_tokens", "descending"), ("key", "ascending")])
     n_tokens = texts["n_tokens"].to_numpy()
     yield Work(rejects, len(texts), int(n_tokens.sum()))
@@ -134,7 +134,7 @@ def sorted_texts(blocks: Sequence[Any], n_encoders: int) -> Iterator[Work | pa.T
 
 
 def _find_rejects(rows: Sequence[Mapping[str, Any]]) -> tuple[tuple[str, str], ...]:
-    """Files that cannot be used: unreadable ones, and all but the first of those that share a document id."""
+    """Return the files that cannot be used: unreadable ones, and all but the first file of each document id."""
     rejects: list[tuple[str, str]] = []
     owner: dict[str, str] = {}
     for row in sorted(rows, key=lambda row: row["file"]):
@@ -149,9 +149,9 @@ def _find_rejects(rows: Sequence[Mapping[str, Any]]) -> tuple[tuple[str, str], .
 
 
 def _bounds(n_tokens: I64, n_encoders: int) -> list[int]:
-    """Cut sorted texts into blocks: where each begins, and the end.
+    """Return the start row of each block of sorted texts, then the number of texts.
 
-    Blocks cost about the same, and less towards the end, so that no encoder works on for long when the others are done.
+    Blocks cost about the same, and less towards the end, so that all encoders finish at about the same time.
     """
     done = np.r_[0, np.cumsum(n_tokens)]
     total, bounds = int(done[-1]), [0]
@@ -164,7 +164,7 @@ def _bounds(n_tokens: I64, n_encoders: int) -> list[int]:
 
 
 class Encode:
-    """Encodes blocks of texts and keeps their vectors in the index directory (an actor of Ray Data)."""
+    """Encodes blocks of texts and writes their vectors to the index directory (an actor of Ray Data)."""
 
     def __init__(self, config: Config) -> None:
         self._encoder = make_encoder(config)
@@ -179,7 +179,7 @@ class Encode:
             batch: Columns key, n_tokens and text.
 
         Returns:
-            One row: how much is done, and by whom.
+            One row: the counts of the block, and the encoder's name.
         """
         vectors = self._encoder.encode_passages(batch["text"].to_pylist())
         self._pending.write(self._identity, batch["key"].to_pylist(), vectors)
@@ -190,7 +190,7 @@ class Encode:
 def reduced(
     config: Config, blocks: Sequence[Any], rejects: Sequence[tuple[str, str]]
 ) -> Iterator[dict[str, Any] | None]:
-    """Put all documents together, propagate and build (the reducer, a generator task).
+    """Join all documents, propagate vectors and build the index (the reducer, a generator task).
 
     Args:
         config: The job's configuration.
@@ -198,9 +198,9 @@ def reduced(
         rejects: Files that are not used, with their reasons.
 
     Yields:
-        None when all is done that needs no vector; then the counts of ``build_index``. The reducer waits between the
-        two until the first is taken (one value at a time): take it when the vectors are there. Where the job fails
-        before, Ray lets it go on: it misses vectors then, and leaves the index as it is.
+        None when everything that needs no vectors is done; then the counts of ``build_index``. The reducer waits
+        until the first value is taken: take it when all vectors are written. If the job fails before that, Ray lets
+        the reducer go on; it then misses vectors and leaves the index as it is.
     """
     nodes, documents = _trees(blocks, rejects)
     settings = index_settings(config)
@@ -227,7 +227,7 @@ def reduced(
 
 
 def _trees(blocks: Sequence[Any], rejects: Sequence[tuple[str, str]]) -> tuple[pa.Table, pa.Table]:
-    """Join the nodes and the documents of all files that are used; what was packed is let go."""
+    """Join the nodes and the documents of all used files, and free the packed ones."""
     used = _used(_rows(blocks, "file", "doc_id", "nodes", "document"), rejects)
     return _joined(used, "nodes"), _joined(used, "document")
 
@@ -248,7 +248,7 @@ def _joined(rows: Sequence[Mapping[str, Any]], column: str) -> pa.Table:
 
 
 class _Unknown:
-    """Tells which texts have no vector yet, in an index or left by an interrupted job."""
+    """Finds the texts that have no vector, neither in an index nor left by an interrupted job."""
 
     def __init__(self, config: Config) -> None:
         self._identity = encoder_settings(config)
@@ -256,7 +256,7 @@ class _Unknown:
         self._left = PendingVectors(config.index.path).keys(self._identity)
 
     def of_texts(self, texts: Sequence[str]) -> dict[str, bytes]:
-        """The distinct texts among these that are new, with their keys."""
+        """Return the distinct texts without a vector, with their keys."""
         distinct = list(dict.fromkeys(texts))
         keys = vector_keys(self._identity, distinct)
         found, _ = self._known.lookup(keys)
@@ -269,7 +269,7 @@ class _Unknown:
 
 @functools.lru_cache(maxsize=1)
 def _unknown(config_json: str, job: str) -> _Unknown:
-    """One a worker and job: the keys of a large index are read once, and never those of an earlier job."""
+    """One per worker and job: the keys of a large index are read once, and never an earlier job's."""
     return _Unknown(Config.model_validate_json(config_json))
 
 
@@ -281,7 +281,7 @@ def _with_metadata(document: Document, metadata: Mapping[str, Mapping[str, str]]
 
 
 def _counted(nodes: pa.Table, count: Any) -> pa.Table:
-    """Fill in token counts: a sentence's own, and sums upwards, so that a node's count is that of its sentences."""
+    """Fill in token counts: sentences are counted, every other node gets the sum of its sentences."""
     tree = NodeTable(nodes)
     leaf = np.array(nodes["kind"].to_pylist()) == "sentence"
     own = np.zeros(len(nodes), np.int64)

@@ -1,4 +1,4 @@
-"""The throughput benchmark: replicas × members × concurrency through Serve, beside plain vLLM in the same run."""
+"""The throughput benchmark: replicas × members × concurrency through Serve, and plain vLLM in the same run."""
 
 from __future__ import annotations
 
@@ -37,24 +37,24 @@ from kohaku_ray.runs.deployments import check_deployment, vllm_identity
 from kohaku_ray.runs.sources import resolve_paths
 
 IGNORE_EOS_ENGINE = "kohaku_ray.engine.serving.vllm_ignore_eos.IgnoreEosEngine"
-"""What the replicas' engine class is set to: all calls generate equally many tokens."""
+"""Engine class of the replicas: every call generates the same number of tokens."""
 WARM_UP_ROUNDS = 20
-"""Rounds of calls after which every replica must have answered one."""
+"""Most rounds of calls until every replica has answered one."""
 WARM_UP_TOKENS = 8
 
 
 def run_bench(config: Config, grid: Grid, output: str) -> Throughput:
-    """Measure every cell of a grid; after each, page, JSON and CSV are written.
+    """Measure every cell of a grid; write page, JSON and CSV after each.
 
-    A cell that fails keeps its reason, and one whose replicas the cluster cannot hold is skipped: the others go on.
+    A cell that fails keeps its reason, and a cell whose replicas exceed the cluster is skipped; the others go on.
 
     Args:
-        config: Its ``roles.answer.model`` names the deployment, and says how it samples.
-        grid: What is measured.
-        output: Directory for what is written.
+        config: ``roles.answer`` names the deployment and its sampling parameters.
+        grid: The cells.
+        output: Directory of page, JSON and CSV.
 
     Raises:
-        ConfigError: The deployment is not of kind vllm or not ours to start, or grid and model do not go together.
+        ConfigError: The deployment is not of kind vllm or already running, or the grid does not fit the model.
         DataError: The output cannot be written.
     """
     config = resolve_paths(config)
@@ -70,7 +70,7 @@ def run_bench(config: Config, grid: Grid, output: str) -> Throughput:
 
 
 class _Bench:
-    """One benchmark on its way."""
+    """One benchmark run."""
 
     def __init__(
         self, config: Config, name: str, deployment: VllmConfig, grid: Grid, texts: Texts, output: str
@@ -87,7 +87,7 @@ class _Bench:
         return Throughput(self._facts, tuple(self._plain), tuple(self._cells))
 
     def measure_plain(self) -> None:
-        """Measure the limit: one engine for all numbers of members, on one replica's resources."""
+        """Measure plain vLLM: one engine for all numbers of members, on one replica's resources."""
         members = sorted({1, *self._grid.members})
         why_not = self._shortage(1)
         try:
@@ -149,7 +149,7 @@ class _Bench:
         return BenchCell(n, m, c, measured)
 
     async def _warm_up(self, handle: Any, n_replicas: int) -> None:
-        """Call until every replica has answered; prompts are as long as those measured, and other ones.
+        """Call until every replica has answered; prompts are as long as the measured ones but different.
 
         Raises:
             ModelError: Some replica never answers.
@@ -164,7 +164,7 @@ class _Bench:
         raise ModelError(f"{len(answered)} of {n_replicas} replicas answered in {WARM_UP_ROUNDS} rounds of calls")
 
     def _requests(self, cell: int, at: int, members: int, max_tokens: int | None = None) -> list[ChatRequest]:
-        """Make the calls of one question, as its members make them."""
+        """Build the requests of one question: one per member."""
         played, question_id = self._config.role(self._config.declaration.lead), _question_id(cell, at)
         messages = self._texts.messages(cell, at)
         return [
@@ -181,7 +181,7 @@ class _Bench:
         ]
 
     def _plain_job(self, members: Iterable[int]) -> dict[str, Any]:
-        """Write what plain vLLM is asked: the prompts of the first cell of as many members, all at once."""
+        """Build plain vLLM's job: per number of members, all prompts of the first such cell at once."""
         played, at = self._config.role(self._config.declaration.lead), range(self._grid.questions)
         numbered = list(self._grid.cells())
         first = {cell.members: number for number, cell in reversed(numbered)}
@@ -209,10 +209,10 @@ class _Bench:
     def _check_length(self, n_tokens: int, n_calls: int) -> None:
         asked = n_calls * self._grid.output_tokens
         if n_tokens != asked:
-            raise ModelError(f"{n_calls} calls generated {n_tokens} tokens, not the {asked} they were asked")
+            raise ModelError(f"{n_calls} calls generated {n_tokens} tokens but were to generate {asked}")
 
     def _shortage(self, replicas: int) -> str:
-        """Say what of the replicas' demand the cluster does not have; empty where it has all."""
+        """Say what the replicas need and the cluster lacks; empty if nothing."""
         if self._config.cluster.autoscaling:
             return ""
         return shortage("they", deployment_demand(_of(self._deployment, replicas)), self._resources)
@@ -228,7 +228,7 @@ class _Bench:
 
 
 async def _ask_all(handle: Any, questions: Sequence[Sequence[ChatRequest]], n_in_flight: int) -> list[Reply]:
-    """Ask all members of a question at once, and at most so many questions; an error is raised when all is quiet."""
+    """Ask all members of a question at once, at most ``n_in_flight`` questions; raise an error when all calls ended."""
     gate = asyncio.Semaphore(n_in_flight)
 
     async def ask(request: ChatRequest) -> Reply:
@@ -248,10 +248,10 @@ async def _ask_all(handle: Any, questions: Sequence[Sequence[ChatRequest]], n_in
 
 
 def _run_apart(job: Mapping[str, Any], env: Mapping[str, str], demand: Mapping[str, float]) -> list[dict[str, Any]]:
-    """Run plain vLLM where a replica could run, holding what one holds.
+    """Run plain vLLM on a node with a replica's resources.
 
     Raises:
-        ModelError: It did not come to an end.
+        ModelError: It failed.
     """
     custom = {kind: amount for kind, amount in demand.items() if kind not in {"CPU", "GPU"}}
     task = ray.remote(_run_plain).options(
@@ -267,7 +267,7 @@ def _run_apart(job: Mapping[str, Any], env: Mapping[str, str], demand: Mapping[s
 
 
 def _run_plain(job: Mapping[str, Any], env: Mapping[str, str]) -> list[dict[str, Any]]:
-    """Run ``vllm_plain`` in a process of its own (a Ray task)."""
+    """Run ``vllm_offline`` in a process of its own (a Ray task)."""
     with tempfile.TemporaryDirectory() as folder:
         job_file, result_file, log_file = (Path(folder, name) for name in ("job.json", "result.json", "log"))
         job_file.write_text(json.dumps(job))
@@ -289,12 +289,12 @@ def _run_plain(job: Mapping[str, Any], env: Mapping[str, str]) -> list[dict[str,
 
 
 def _deployment(config: Config) -> tuple[str, VllmConfig]:
-    name = config.role(config.declaration.lead).model
-    deployment = config.deployments[name]
+    lead = config.declaration.lead
+    deployment = config.deployments[name := config.role(lead).model]
     if not isinstance(deployment, VllmConfig):
         raise ConfigError(
-            f"roles.answer.model is {name}, a deployment of kind {deployment.kind}, but the benchmark measures kind "
-            "vllm: name such a one"
+            f"roles.{lead}.model is {name}, a deployment of kind {deployment.kind}, but the benchmark measures kind "
+            "vllm: name a deployment of that kind"
         )
     if deployment.application is not None:
         raise ConfigError(
@@ -321,13 +321,13 @@ def _check(config: Config, name: str, deployment: VllmConfig, grid: Grid, texts:
         )
     if config.role(config.declaration.lead).temperature == 0 and max(grid.members) > 1:
         raise ConfigError(
-            f"played.temperature is 0 but --members has {max(grid.members)}: greedy members are all alike; raise "
-            "temperature"
+            f"roles.{config.declaration.lead}.temperature is 0 but --members has {max(grid.members)}: greedy members "
+            "give equal answers; raise the temperature"
         )
 
 
 def _of(deployment: VllmConfig, replicas: int) -> VllmConfig:
-    """Give the deployment another number of replicas, and the engine that generates as much as asked."""
+    """Copy the deployment with this number of replicas and the engine that ignores EOS."""
     env = {**deployment.env, "RAYLLM_VLLM_ENGINE_CLS": IGNORE_EOS_ENGINE}
     return deployment.model_copy(update={"replicas": replicas, "max_replicas": None, "env": env})
 

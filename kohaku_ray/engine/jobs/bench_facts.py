@@ -1,4 +1,4 @@
-"""What a benchmark ran on: device, versions, settings, and the CPU that processes took."""
+"""What a benchmark ran on: device, versions, settings, and the CPU seconds of processes."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ def replica_processes(application: str) -> list[psutil.Process]:
 
 
 def cpu_seconds(processes: Iterable[psutil.Process]) -> float:
-    """Add up the CPU seconds that processes have taken."""
+    """Sum the CPU seconds of these processes."""
     times = [process.cpu_times() for process in processes]
     return float(sum(one.user + one.system for one in times))
 
@@ -36,7 +36,7 @@ def cpu_seconds(processes: Iterable[psutil.Process]) -> float:
 def facts(
     config: Config, name: str, deployment: VllmConfig, grid: Grid, resources: Mapping[str, float]
 ) -> dict[str, str | int]:
-    """Collect what stands at the top of a benchmark's page."""
+    """Collect the facts at the top of a benchmark's page."""
     played = config.role(config.declaration.lead)
     return {
         "Deployment": f"{name}: {deployment.model}",
@@ -63,11 +63,9 @@ def _version(package: str) -> str | None:
 def _device(deployment: VllmConfig, resources: Mapping[str, float]) -> str:
     """Name what a replica runs on."""
     if deployment.cpus is not None:
-        return f"{deployment.cpus} CPU(s) a replica, {os.cpu_count()} on this machine ({_cpu_model()})"
+        return f"{deployment.cpus} CPU(s) per replica, {os.cpu_count()} on this machine ({_cpu_model()})"
     kinds = [kind.partition(":")[2] for kind in resources if kind.startswith("accelerator_type:")]
-    return (
-        f"{deployment.tensor_parallel} GPU(s) a replica ({', '.join(sorted(kinds)) or 'of a kind Ray does not know'})"
-    )
+    return f"{deployment.tensor_parallel} GPU(s) per replica ({', '.join(sorted(kinds)) or 'of unknown type'})"
 
 
 def _cpu_model() -> str:

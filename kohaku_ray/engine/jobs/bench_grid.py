@@ -1,4 +1,4 @@
-"""What a benchmark measures: its cells, and the texts that are asked."""
+"""The cells of a benchmark, and the prompts of its calls."""
 
 from __future__ import annotations
 
@@ -20,13 +20,13 @@ Messages = tuple[tuple[str, str], ...]
 
 @dataclass(frozen=True, slots=True)
 class Grid:
-    """What is measured.
+    """The cells to measure.
 
     Attributes:
         replicas: Numbers of replicas.
         members: Numbers of members.
-        concurrency: Numbers of questions in flight, a replica.
-        questions: Questions of a cell, a replica: as many for each, however many there are.
+        concurrency: Numbers of questions in flight per replica.
+        questions: Questions of a cell per replica.
         context_tokens: Tokens of a question's context, by the model's tokenizer.
         output_tokens: Tokens that every call generates.
     """
@@ -39,16 +39,16 @@ class Grid:
     output_tokens: int = 128
 
     def cells(self) -> Iterator[tuple[int, BenchCell]]:
-        """Give every combination and its number, from 1."""
+        """Yield every combination with its number, from 1."""
         for number, (n, m, c) in enumerate(product(self.replicas, self.members, self.concurrency), start=1):
             yield number, BenchCell(n, m, c)
 
 
 class Texts:
-    """Prompts made of the sample collection's words: the same for the same number, and alike for no two."""
+    """Prompts made of the sample collection's words: a number gives the same prompt every time, no two are equal."""
 
     def __init__(self, deployment: VllmConfig, context_tokens: int) -> None:
-        """Read the words and count each by the model's tokenizer.
+        """Read the words and count the tokens of each by the model's tokenizer.
 
         Raises:
             ConfigError: There is no such model, or it has no tokenizer.
@@ -60,12 +60,12 @@ class Texts:
         self._short = np.flatnonzero(self._costs == 1)
 
     def messages(self, cell: int, question: int) -> Messages:
-        """Write a question's prompt; it differs from every other from its first words on, so no prefix is shared."""
+        """Build a question's prompt; its first words differ from every other's, so no two share a prefix."""
         rng = np.random.default_rng([cell, question])
         return (("system", f"{cell}.{question} Answer from the text."), ("user", self._context(rng)))
 
     def _context(self, rng: np.random.Generator) -> str:
-        """Draw words until there are as many tokens as asked, but for what a tokenizer makes of the first word."""
+        """Draw words up to ``context_tokens``; the first word's count may differ, as it has no space before it."""
         drawn = rng.integers(len(self._words), size=self._n_tokens)
         n_kept = int(np.searchsorted(np.cumsum(self._costs[drawn]), self._n_tokens, side="right"))
         rest = self._n_tokens - int(self._costs[drawn[:n_kept]].sum())

@@ -1,10 +1,10 @@
 """The index job: files → document trees → vectors → index.
 
-Two passes of Ray Data. The first parses (CPU tasks) and counts what is new; the second encodes it (an actor pool, on
-GPUs where there are any). So progress knows its total, no vector is computed twice, and texts are sorted by length over
-all documents: blocks of equal cost, with little padding, for the encoders. Vectors go to the index directory as they
-are made: an interrupted job repeats none of them. Meanwhile the reducer makes what needs no vector, BM25; then it does
-the rest.
+Two passes of Ray Data. The first parses (CPU tasks) and counts the new texts; the second encodes them (an actor pool,
+on GPUs if there are any). So progress has a total, no vector is computed twice, and texts are sorted by length over all
+documents: encoders get blocks of equal cost with little padding. Vectors are written to the index directory as they
+are computed: an interrupted job repeats none of them. Meanwhile the reducer builds BM25, which needs no vectors; then
+it does the rest.
 """
 
 from __future__ import annotations
@@ -36,12 +36,12 @@ class IndexSummary:
     """What an index job did.
 
     Attributes:
-        path: Where the index lies.
-        counts: As ``build_index`` returns them.
+        path: Directory of the index.
+        counts: See ``build_index``.
         n_files: Files found.
         n_rejects: Files that could not be used, listed with their reasons in the index.
         rejects: The first of them, as (file, reason).
-        texts_by_encoder: Texts each encoder actor was given.
+        texts_by_encoder: Number of texts per encoder actor.
         parse_s: Wall time of parsing, start-up of the cluster excluded.
         encode_s: Wall time of encoding, the encoders' start-up included.
         reduce_s: Wall time of propagation and index building.
@@ -60,7 +60,7 @@ class IndexSummary:
     wall_s: float
 
     def text(self) -> str:
-        """Lay it out for a terminal."""
+        """Format the summary for a terminal."""
         counts = self.counts
         lines = [
             f"{counts['n_documents']} documents of {self.n_files} files, {counts['n_sentences']} sentences, "
@@ -77,7 +77,7 @@ class IndexSummary:
 
 
 def run_index(config: Config) -> IndexSummary:
-    """Index the configured documents; what an earlier index of the same encoder holds is not encoded again.
+    """Index the configured documents; texts that an earlier index of the same encoder holds are not encoded again.
 
     Raises:
         ConfigError: The configuration or the cluster does not fit.
@@ -88,11 +88,11 @@ def run_index(config: Config) -> IndexSummary:
     read_metadata(config.documents.metadata)
     if not files:
         raise DataError(f"{', '.join(config.documents.paths)} holds metadata and questions but no document: add some")
-    index_settings(config)  # an encoder that is not there is found here, not in a worker
+    index_settings(config)  # a missing encoder is reported here, not in a worker
     PendingVectors(config.index.path).check_writable()
     with connected(config.cluster):
         resources = ray.cluster_resources()
-        # Where nodes come on demand, the device that was asked for decides; else what is there.
+        # With autoscaling, the configured device decides; otherwise the cluster's GPUs.
         device = config.index.encoder.device
         gpu = device == "cuda" or (device == "auto" and resources.get("GPU", 0) >= 1)
         n_encoders = config.index.encoders or max(int(resources.get("GPU" if gpu else "CPU", 0)), 1)
@@ -111,7 +111,7 @@ def run_index(config: Config) -> IndexSummary:
         if len(rejects) == len(files):
             raise DataError(f"none of {len(files)} files can be used; the first: {rejects[0][0]}: {rejects[0][1]}")
         texts = ray.data.from_arrow_refs(refs)
-        # Holds no CPU: it must not wait for the encoders, which take them all and last longer.
+        # Holds no CPU: it must not wait for the encoders, which hold them all for longer.
         reducer = ray.remote(reduced).options(
             num_cpus=0, max_retries=1, num_returns="streaming", _generator_backpressure_num_objects=1
         )
@@ -141,17 +141,17 @@ def run_index(config: Config) -> IndexSummary:
 
 def _configure_data() -> None:
     context = ray.data.DataContext.get_current()
-    # A stage's own error comes back as itself: its cause would be lost on the way.
+    # A stage's own error comes back as itself: otherwise its cause is lost.
     context.raise_original_map_exception = True
     context.enable_progress_bars = False
     context.print_on_execution_start = False
     context.execution_options.verbose_progress = False
-    # Ray Data's own lines would stand between ours.
+    # Ray Data's own lines would mix with our progress lines.
     logging.getLogger("ray.data").setLevel(logging.ERROR)
 
 
 def _parse(config: Config, files: Sequence[str], job: str) -> Any:
-    """One row a file: its tree and which of its texts are new, or why it cannot be used."""
+    """One row per file: its tree and its new texts, or why it cannot be used."""
     n_blocks = min(len(files), 4 * (config.index.parsers or int(ray.cluster_resources().get("CPU", 1))))
     dataset = ray.data.from_items([{"file": file} for file in files], override_num_blocks=n_blocks)
     stage = functools.partial(parse, config=config, job=job)
@@ -160,7 +160,7 @@ def _parse(config: Config, files: Sequence[str], job: str) -> Any:
 
 
 def _encode(config: Config, texts: Any, work: Work, n_encoders: int, gpu: bool) -> tuple[int, ...]:
-    """Encode a dataset of texts, block by block; returns how many each encoder had."""
+    """Encode a dataset of texts, block by block; returns the number of texts per encoder."""
     encoded = texts.map_batches(
         Encode,
         fn_constructor_args=(config,),

@@ -83,7 +83,12 @@ def test_prompts_repeat_for_their_number_alone_and_share_no_beginning(tiny):
         ([], {"model": "/no/model"}, Grid(), "deployments.tiny: model is /no/model and there is no such directory"),
         ([], {"model": "~/no/model"}, Grid(), f"model is {os.path.expanduser('~/no/model')} and there is no such"),
         ([], {}, Grid(context_tokens=1000), f"and 128 are generated, but deployments.tiny.window_tokens is {WINDOW}"),
-        (["roles.answer.temperature=0"], {}, Grid(context_tokens=100), "--members has 9: greedy members are all alike"),
+        (
+            ["roles.answer.temperature=0"],
+            {},
+            Grid(context_tokens=100),
+            "roles.answer.temperature is 0 but --members has 9: greedy members give equal answers",
+        ),
     ],
 )
 def test_what_cannot_be_measured_is_refused_before_anything_starts(
@@ -185,7 +190,7 @@ def test_an_interrupt_leaves_what_was_measured(bench, tmp_path):
 
 def test_replies_of_another_length_are_no_measurement(bench):
     reasons = [cell.reason for cell in bench(Application({}, n_tokens=100)).cells]
-    assert "10 calls generated 1000 tokens, not the 1280 they were asked" in reasons[0]
+    assert "10 calls generated 1000 tokens but were to generate 1280" in reasons[0]
 
 
 def test_a_replica_that_answers_nothing_is_said(bench):
