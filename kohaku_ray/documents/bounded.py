@@ -1,8 +1,8 @@
 """Parsing under a time limit: by a timer in this process, or in a child process where a library may not return.
 
 A timer's signal is handled between two steps of Python, and so never inside MuPDF or lexbor. The child's timer has no
-handler: the kernel ends the process wherever it is. A library that crashes, or takes all memory, costs that one file.
-The child lives on from file to file, and ends when this process does.
+handler: the kernel ends the process wherever it is. A library that crashes, or takes all memory, loses only that
+file. One child parses many files, and ends when this process does.
 """
 
 from __future__ import annotations
@@ -27,12 +27,12 @@ from kohaku_ray.documents.sentences import split_sentences
 from kohaku_ray.errors import DataError
 
 _AGAIN_S = 0.05
-"""The timer fires until it is heard: an exception that is raised inside a destructor is lost."""
+"""Seconds between signals of the timer; it repeats, because an exception raised inside a destructor is lost."""
 
 _REQUEST = struct.Struct("<dII")
-"""Seconds, bytes of the file's name, bytes of its content."""
+"""Time limit in seconds, bytes of the file's name, bytes of its content."""
 _REPLY = struct.Struct("<BI")
-"""What follows, and its bytes."""
+"""Kind of the reply, bytes of its text."""
 _DOCUMENT, _MESSAGE, _ENDED = range(3)
 """Kinds of reply: a document as JSON, why there is none, how the parser's process ended."""
 
@@ -42,10 +42,10 @@ class _TimeUp(BaseException):
 
 
 def parse_in_time(parse: Callable[[], Document], name: str, n_bytes: int, timeout_s: float) -> Document:
-    """Call a parser that is Python throughout; in the main thread only.
+    """Call a parser written in pure Python under a time limit; in the main thread only.
 
     Raises:
-        DataError: It took longer than ``timeout_s``, or raised it.
+        DataError: It took longer than ``timeout_s``, or the parser raised it.
     """
     over = False
 
@@ -81,7 +81,7 @@ def parse_in_child(name: str, data: bytes, timeout_s: float) -> Document:
             kind, reply = child.ask(name, data, timeout_s)
         except (EOFError, BrokenPipeError):
             kind, reply = _ENDED, str(child.process.wait())
-        except BaseException:  # interrupted between question and answer: the next file must not get this one's
+        except BaseException:  # interrupted between request and reply: the next file must not get this reply
             child.process.kill()
             child.process.wait()
             raise
@@ -113,7 +113,7 @@ class _Child:
     """A process that runs `serve`.
 
     Attributes:
-        process: Its pipes are its standard input and output.
+        process: Its standard input and output are pipes.
         owner: Id of the process that started it.
     """
 
@@ -121,7 +121,7 @@ class _Child:
     owner: int
 
     def ask(self, name: str, data: bytes, timeout_s: float) -> tuple[int, str]:
-        """Send a file; returns the kind of the reply, and what it holds."""
+        """Send a file; returns the kind of the reply, and its text."""
         stdin, stdout = self.process.stdin, self.process.stdout
         if stdin is None or stdout is None:
             raise EOFError
@@ -138,7 +138,7 @@ _child: _Child | None = None
 
 
 def _running() -> _Child:
-    """This process's child: one that a fork has inherited answers its parent."""
+    """Return this process's child; one inherited through a fork answers the parent."""
     global _child
     if _child is None or _child.owner != os.getpid() or _child.process.poll() is not None:
         path = os.pathsep.join(os.path.abspath(entry) for entry in sys.path)
@@ -153,15 +153,15 @@ def _running() -> _Child:
 
 
 def serve() -> None:
-    """Parse the files that come through standard input, until it ends (the child's life).
+    """Parse the files that arrive on standard input until it closes (the child's main loop).
 
-    Each time that a parser ends its process, another is forked: all is imported then, which takes seconds.
+    When a parser ends its process, another is forked with all imports done, since imports take seconds.
     """
-    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is the parent's to handle
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # the parent handles Ctrl-C
     signal.signal(signal.SIGALRM, signal.SIG_DFL)
     signal.pthread_sigmask(signal.SIG_UNBLOCK, [signal.SIGALRM])
     answers = os.fdopen(os.dup(1), "wb")
-    os.dup2(2, 1)  # what a library prints must not stand among the answers
+    os.dup2(2, 1)  # what a library prints must not mix with the replies
     _load()
     gc.freeze()  # the collector looks at a file's objects only
     with contextlib.suppress(EOFError, BrokenPipeError):
@@ -208,7 +208,7 @@ def _reply(answers: IO[bytes], kind: int, text: str) -> None:
 
 
 def _load() -> None:
-    """Import what parsers import when they are first called: no file's time is spent on that."""
+    """Import what parsers import on first use, so that it does not count against a file's time limit."""
     import pymupdf  # noqa: F401
     import selectolax.lexbor  # noqa: F401
 
@@ -228,7 +228,7 @@ def _exactly(stream: IO[bytes], n_bytes: int) -> bytes:
 
 
 def _packed(document: Document) -> str:
-    """A document as JSON of few, flat lists: to send one object a sentence would take as long as to parse it."""
+    """A document as JSON of a few flat lists: one object per sentence would take as long to send as to parse."""
     sections = [(section.title, section.page, len(section.paragraphs)) for section in document.sections]
     paragraphs = [
         (

@@ -1,4 +1,4 @@
-"""Rows of a table's cells as text: what a value means stands beside it, whichever sentence of the table is found."""
+"""Table rows as text: each value stands beside its column's name, so that a row can be read alone."""
 
 from __future__ import annotations
 
@@ -16,8 +16,8 @@ def written_rows(cells: Sequence[Sequence[str]], has_header: bool) -> list[str]:
         has_header: Whether the first row names the columns.
 
     Returns:
-        ``column: value; …`` a row under a header, else its cells joined by bars; empty cells left out. A header
-        without rows is a row itself.
+        ``column: value; …`` per row under a header, else its cells joined by bars; empty cells left out. A header
+        without rows is written as a row.
     """
     if has_header and len(cells) > 1:
         names, *body = cells
@@ -31,11 +31,11 @@ def written_rows(cells: Sequence[Sequence[str]], has_header: bool) -> list[str]:
 
 
 def looks_like_header(cells: Sequence[Sequence[str]], ruled: bool) -> bool:
-    """Whether the first row of a table that marks no header names its columns.
+    """Whether the first row names the columns, in a table that marks no header.
 
     Args:
         cells: Rows, the empty cells with them.
-        ruled: Whether rules or a grid set the table off; without, some column must hold figures under a word.
+        ruled: Whether the table has rules or a grid; without them, some column must hold numbers under a word.
     """
     header, *body = cells
     names = [name for name in header if name]
@@ -48,5 +48,5 @@ def looks_like_header(cells: Sequence[Sequence[str]], ruled: bool) -> bool:
 
 
 def is_number(text: str) -> bool:
-    """Whether a cell holds a figure, perhaps with a unit of a few letters."""
+    """Whether a cell holds a number, perhaps with a unit of a few letters."""
     return _NUMERIC.fullmatch(text) is not None

@@ -22,7 +22,7 @@ _BYTE_ORDER_MARKS = (
 
 
 def decode_text(name: str, data: bytes) -> str:
-    r"""Read a file's bytes as text: UTF-8, or what its byte order mark says (UTF-8, UTF-16).
+    r"""Decode a file's bytes: by its byte order mark (UTF-8, UTF-16), else as UTF-8.
 
     Args:
         name: The file, for messages.
@@ -57,14 +57,14 @@ def _not_text(name: str, offset: int) -> DataError:
 
 
 def well_formed(text: str) -> str:
-    """Replace halves of surrogate pairs, which JSON and YAML escapes can smuggle in and no file can store."""
+    """Replace lone surrogates, which JSON and YAML escapes can hold and no file can store."""
     return _LONE_SURROGATE.sub("\ufffd", text)
 
 
 def clean_print(text: str) -> str:
-    """Spell ligatures out, take control and formatting characters out, turn every space into a plain one.
+    """Spell out ligatures, remove control and formatting characters, turn every space into a plain one.
 
-    Soft hyphens stay: at a line's end they say that a word goes on.
+    Soft hyphens stay: at a line's end they mark a divided word.
     """
     return _SPACES.sub(" ", _NOT_PRINT.sub("", well_formed(text.translate(_LIGATURES))))
 
@@ -77,7 +77,7 @@ def flat_metadata(values: Mapping[Any, Any]) -> dict[str, str]:
 
     Returns:
         Scalars as text (``true`` and ``false`` for booleans) and lists of scalars joined by commas. Nulls and nested
-        structures are left out: they are no property a citation could print.
+        structures are left out: a citation cannot print them.
     """
     flat = {}
     for key, value in values.items():

@@ -1,7 +1,7 @@
-"""Where sentences end in French prose: Punkt with French abbreviations; the plain split at full stops; windows.
+"""French sentences: Punkt with French abbreviations, a plain split at full stops, sliding windows.
 
-Punkt proposes a break at every stop behind no abbreviation. Rules that look at the next word take back breaks behind
-what is an abbreviation only there ("art. 5", "le col. Martin"), and add some behind single letters ("vitamine C. Les").
+Punkt breaks at every full stop that ends no abbreviation. Rules on the next word remove breaks after words that are
+abbreviations only there ("art. 5", "le col. Martin"), and add some after single letters ("vitamine C. Les").
 """
 
 from __future__ import annotations
@@ -20,10 +20,10 @@ SentenceSplit = Literal["punkt", "period"]
 _MID_SENTENCE = _words(
     "mme mmes mlle mlles mgr dr drs dre pr prof st ste vve cf env approx av bd boul fg rte c.-à-d i.e e.g"
 )
-"""Abbreviations after which a sentence goes on; Punkt itself never ends one behind a single letter ("M. Le Pen")."""
+"""Abbreviations that never end a sentence; Punkt itself never ends one after a single letter ("M. Le Pen")."""
 
 _TITLES = _words("MM Me")
-"""Abbreviations in capitals alone: "12 mm." is a length."""
+"""Abbreviations only in capitals: "12 mm." is a length."""
 
 _BEFORE_NAME = _words("al col gén adj cap cdt lt sgt cie ets sté éd coll trad dir prés sén dép préf coord ex s.a")
 """Abbreviations that end a sentence when a word follows that commonly begins one."""
@@ -42,7 +42,7 @@ _STARTER = re.compile(
 """Words that commonly begin a sentence; "Le", "La", "De" begin surnames too, in front of a capital ("J. Le Goff")."""
 
 _PLAIN = str.maketrans("«“‹»”›’‘", '((("""\'\'')
-"""Punkt closes a sentence behind a quotation mark: opening ones become a bracket. One character for one."""
+"""Punkt ends a sentence after a quotation mark, so opening ones become a bracket; each maps to one character."""
 
 _WORD_END = re.compile(r"([A-Za-zÀ-ÖØ-öø-ÿ]{2,})\.\s+[!-~À-ÿ]")
 _LAST_WORD = re.compile(r"([\w.-]+)\.\s+\Z")
@@ -57,7 +57,7 @@ def split_french(text: str) -> tuple[Sentence, ...]:
     """Find the sentences of a French text.
 
     Args:
-        text: Anything; blank lines and list items break whatever stands before them.
+        text: Any text; blank lines and list items end the sentence before them.
 
     Returns:
         Spans as ``split_sentences`` gives them: in reading order, trimmed, bounded, every visible character once.
@@ -84,7 +84,7 @@ SPLITTERS: dict[SentenceSplit, Callable[[str], tuple[Sentence, ...]]] = {
     "punkt": split_french,
     "period": split_periods,
 }
-"""How sentences are found, by the name a configuration gives."""
+"""Sentence splitters by their name in a configuration."""
 
 
 def sliding_sentences(sentences: Sequence[Sentence], size: int = 3, overlap: int = 2) -> tuple[Sentence, ...]:
@@ -110,14 +110,14 @@ def sliding_sentences(sentences: Sequence[Sentence], size: int = 3, overlap: int
 
 @cache
 def _punkt() -> Any:
-    """Punkt with French abbreviations; made once a process."""
+    """Punkt with French abbreviations; made once per process."""
     from nltk.tokenize.punkt import PunktLanguageVars, PunktParameters, PunktSentenceTokenizer
 
     class French(PunktLanguageVars):  # type: ignore[misc]
         sent_end_chars = (".", "?", "!", "…")
 
     class Quick(PunktSentenceTokenizer):  # type: ignore[misc]
-        """Punkt, without its weighing where a word's full stop surely ends a sentence: that takes most of the time."""
+        """Punkt without its scoring where a full stop surely ends a sentence: scoring takes most of the time."""
 
         def text_contains_sentbreak(self, text: str) -> bool:
             word = _WORD_END.match(text)
@@ -142,7 +142,7 @@ def _block_sentences(block: str) -> list[tuple[int, int]]:
 
 
 def _is_inside(block: str, first: int, cut: int) -> bool:
-    """Whether ``cut`` stands behind an abbreviation, given the next word, or before a quotation mark that goes on."""
+    """Whether ``cut`` follows an abbreviation, judged by the next word, or precedes the rest of a quotation."""
     if _QUOTE_GOES_ON.match(block, cut):
         return True
     last = _LAST_WORD.search(block[max(first, cut - 40) : cut])

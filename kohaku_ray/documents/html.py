@@ -19,10 +19,10 @@ from kohaku_ray.documents.spans import spread
 from kohaku_ray.errors import DataError
 
 MAX_BYTES = 64 * 2**20
-"""Largest page: its tree takes about ten times as much memory."""
+"""Largest page, in bytes; its tree takes about ten times as much memory."""
 
 MAX_CELL_CHARS = 500
-"""A longer cell shows a table that lays a page out: its cells are paragraphs."""
+"""A table with a longer cell is page layout: its cells become paragraphs."""
 
 MAX_SPAN = 100
 """Most columns or rows that a cell is taken to span."""
@@ -49,11 +49,11 @@ _METADATA = {
     "date": ("date", "article:published_time", "dc.date", "citation_publication_date"),
     "url": ("og:url",),
 }
-"""Our name of a property, and the names of the ``<meta>`` elements that may hold it, the first one found counting."""
+"""Metadata key, and the names of the ``<meta>`` elements that may hold it; the first one found is used."""
 
 
 def parse_html(name: str, data: bytes) -> Document:
-    """Parse a page as a browser would read it, whatever is wrong with its tags.
+    """Parse a page as a browser does, malformed tags included.
 
     Navigation, footers, scripts, forms and hidden elements are left out. Headings make sections, titled with the
     headings above them; a list, a table and preformatted text are one paragraph each; a table's row reads
@@ -70,7 +70,7 @@ def parse_html(name: str, data: bytes) -> Document:
         DataError: It is too large, its tags are nested too deep, or it is not text.
     """
     if len(data) > MAX_BYTES:
-        raise DataError(f"{name} has {len(data):,} bytes, allowed are {MAX_BYTES:,}: split it into several files.")
+        raise DataError(f"{name} has {len(data):,} bytes, at most {MAX_BYTES:,} are allowed: split it into files.")
     from selectolax.lexbor import LexborHTMLParser
 
     source = _decode(name, data)
@@ -86,14 +86,14 @@ def parse_html(name: str, data: bytes) -> Document:
 
 
 def _decode(name: str, data: bytes) -> str:
-    """The page's text, by its byte order mark, its own word or as UTF-8."""
+    """Decode a page by its byte order mark, by its declared charset or as UTF-8."""
     declared = _CHARSET.search(data[:4096])
     is_marked = data.startswith((codecs.BOM_UTF8, codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE))
     if declared is None or is_marked:
         return decode_text(name, data)
     charset = declared[1].decode("ascii", "replace")
     try:
-        # browsers read what calls itself Latin-1 as Windows-1252, and UTF-16 that can be read so far as UTF-8
+        # browsers read declared Latin-1 as Windows-1252, and as UTF-8 a declared UTF-16 whose tags are ASCII
         codec = codecs.lookup({"iso-8859-1": "cp1252", "latin1": "cp1252"}.get(charset.lower(), charset))
     except LookupError:
         raise DataError(f"{name} says its charset is {charset!r}, which is unknown: save it as UTF-8.") from None
@@ -105,12 +105,12 @@ def _decode(name: str, data: bytes) -> str:
 
 
 def _is_text_codec(codec: codecs.CodecInfo) -> bool:
-    """Whether it makes text of bytes: Python also has codecs called hex and zip."""
+    """Whether it decodes bytes to text: Python also has codecs called hex and zip."""
     return bool(getattr(codec, "_is_text_encoding", True))
 
 
 def _title(tree: Any, reader: _Reader) -> str:
-    """The page's title; where its only level-one heading is a part of that, the heading, without the site's name."""
+    """The page's title; its only level-one heading where the title contains that (the rest names the site)."""
     node = tree.css_first("head > title")
     title = _plain(node.text()) if node is not None else ""
     headings = [draft.headings[0] for draft in reader.drafts if len(draft.headings) == 1 and draft.headings[0]]
@@ -120,7 +120,7 @@ def _title(tree: Any, reader: _Reader) -> str:
 
 
 def _metadata(tree: Any) -> dict[str, str]:
-    """What the page's head says of it."""
+    """Read the metadata in the page's head."""
     given: dict[str, str] = {}
     for node in tree.css("meta[content]"):
         attributes = node.attributes
@@ -328,7 +328,7 @@ class _Reader:
         source = (attributes.get("src") or "").strip()
         caption = _plain(attributes.get("alt") or attributes.get("title") or "")
         if self._table is not None or self._lists or not source or not (caption or self._figures):
-            return  # icons and trackers; an image that says nothing and stands by itself cannot be found anyway
+            return  # icons and trackers; a search cannot find an image without text or figure
         pending = "".join(self._parts).strip()
         if pending:
             self._flush()
@@ -382,6 +382,6 @@ def _span(attributes: Mapping[str, str | None], key: str) -> int:
 
 
 def _whole_number(attributes: Mapping[str, str | None], key: str) -> int:
-    """An attribute's number; 1 where it has none that is sane."""
+    """An attribute's number; 1 where it is missing or out of range."""
     value = attributes.get(key) or "1"
     return int(value) if value.isascii() and value.isdigit() and len(value) < 7 else 1

@@ -1,4 +1,4 @@
-"""What a page of HTML may hold, so that reading its tags takes time in proportion to its length."""
+"""Limits of an HTML page, so that parsing takes time in proportion to its length."""
 
 from __future__ import annotations
 
@@ -8,15 +8,15 @@ from kohaku_ray.errors import DataError
 
 
 def words(text: str) -> frozenset[str]:
-    """A set of words, written as one text."""
+    """Split a text into the set of its words."""
     return frozenset(text.split())
 
 
 MAX_DEPTH = 2000
-"""Most tags open at a time: the HTML standard's own algorithm takes time quadratic in them."""
+"""Most tags open at a time: the HTML standard's algorithm takes time quadratic in them."""
 
 MAX_REOPENED = 1_000_000
-"""Most elements that are made since formatting tags were left open: each block opens them all again."""
+"""Most elements made by reopening formatting tags: each block reopens all that were left open."""
 
 MAX_ATTRIBUTES = 5000
 """Most attributes of one tag: the standard has each compared with all before it."""
@@ -71,5 +71,5 @@ def check_attributes(name: str, source: str) -> None:
             n, at = n + 1, attribute.end()
             if n > MAX_ATTRIBUTES:
                 raise DataError(
-                    f"{name}: a tag <{tag[2]}> has more than {MAX_ATTRIBUTES:,} attributes: remove those without a use."
+                    f"{name}: a tag <{tag[2]}> has more than {MAX_ATTRIBUTES:,} attributes: remove the unused ones."
                 )

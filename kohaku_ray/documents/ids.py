@@ -1,4 +1,4 @@
-"""What a document may be called."""
+"""Rules for document ids."""
 
 from __future__ import annotations
 
@@ -21,19 +21,19 @@ _UNSAFE_CATEGORIES = {
 
 
 def file_name(name: str) -> str:
-    """The last part of a path or URI, of the latter decoded and without its options."""
+    """The last part of a path or URI; a URI is decoded and loses its query."""
     if "://" in name:
         name = unquote(name.split("?")[0])
     return name.rstrip("/").rpartition("/")[2]
 
 
 def default_doc_id(name: str) -> str:
-    """The id of a document that brings none: its file's name without the suffix."""
+    """The default id of a document: its file's name without the suffix."""
     return PurePosixPath(file_name(name)).stem
 
 
 def check_doc_id(doc_id: str, name: str) -> str:
-    """Reject an id that cannot stand in a node id (``doc:sec0:p2``) or a citation.
+    """Reject an id that cannot be part of a node id (``doc:sec0:p2``) or a citation.
 
     Args:
         doc_id: The id a document would get.
@@ -61,7 +61,7 @@ def _fault(doc_id: str) -> str | None:
     if not doc_id.strip():
         return "is empty"
     if len(doc_id) > MAX_ID_CHARS:
-        return f"has {len(doc_id)} characters, allowed are {MAX_ID_CHARS}"
+        return f"has {len(doc_id)} characters, at most {MAX_ID_CHARS} are allowed"
     for char in doc_id:
         unsafe = _UNSAFE.get(char) or _UNSAFE_CATEGORIES.get(unicodedata.category(char))
         if unsafe:

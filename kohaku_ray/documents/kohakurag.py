@@ -165,7 +165,7 @@ def _shown(value: Any) -> str:
 
 
 def _spans(text: str, given: Sequence[str]) -> tuple[Sentence, ...]:
-    """The given sentences as spans, or our own where there are none or one is not to be found behind the last."""
+    """Spans of the given sentences; of our own where none are given, or one does not follow the one before."""
     spans = []
     position = 0
     for sentence in given:

@@ -1,4 +1,4 @@
-"""Markdown: headings make sections; what a reader would see makes the text."""
+"""Markdown: sections from headings, the text as a reader sees it."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from kohaku_ray.documents.sentences import split_lines, split_sentences, whole_t
 from kohaku_ray.errors import DataError
 
 MAX_KEYS = 2000
-"""Most keys of a mapping in the front matter, those that it merges among them."""
+"""Most keys of a mapping in the front matter, merged keys included."""
 
 _FRONT_MATTER = re.compile(r"---[^\S\n]*\n(.*?)^(?:---|\.\.\.)[^\S\n]*(?:\n|\Z)", re.DOTALL | re.MULTILINE)
 _INVISIBLE_HTML = re.compile(r"<!--.*?(?:-->|\Z)|<(script|style)\b.*?(?:</\1\s*>|\Z)", re.DOTALL | re.IGNORECASE)
@@ -34,7 +34,7 @@ def parse_markdown(name: str, data: bytes) -> Document:
 
     The title is the front matter's, else the first level-one heading, else the file's stem. Every heading begins a
     section, titled with the headings above it and its own: ``Results › Energy``. The heading that is the document's
-    title is not repeated there; text under it, or in front of any heading, is in a section titled like the document.
+    title is not repeated there; text under it, or before any heading, is in a section titled like the document.
     A list, a table and a block of code are one paragraph each; a table's row reads ``column: value; …``. An image is an
     attachment captioned with its alternative text.
 
@@ -58,7 +58,7 @@ def parse_markdown(name: str, data: bytes) -> Document:
 
 @cache
 def _reader() -> MarkdownIt:
-    # nesting as deep as the library's own default: CommonMark's 20 drops what stands deeper
+    # the library's default nesting limit: CommonMark's 20 drops deeper text
     return MarkdownIt("commonmark", {"maxNesting": 100}).enable(["table", "strikethrough"])
 
 
@@ -81,12 +81,12 @@ def _front_matter(name: str, text: str) -> tuple[dict[str, str], str]:
 
 
 class _FrontMatter(yaml.SafeLoader):
-    """Safe YAML, in which merges (``<<``) cannot double a mapping without end."""
+    """Safe YAML, in which merges (``<<``) cannot grow a mapping without bound."""
 
     def flatten_mapping(self, node: yaml.MappingNode) -> None:
         super().flatten_mapping(node)
         if len(node.value) > MAX_KEYS:
-            raise yaml.YAMLError(f"a mapping has {len(node.value):,} keys, allowed are {MAX_KEYS:,}")
+            raise yaml.YAMLError(f"a mapping has {len(node.value):,} keys, at most {MAX_KEYS:,} are allowed")
 
 
 def _sections(nodes: Sequence[SyntaxTreeNode], title: str) -> tuple[Section, ...]:
@@ -101,7 +101,7 @@ def _sections(nodes: Sequence[SyntaxTreeNode], title: str) -> tuple[Section, ...
 
 
 def _paragraphs(node: SyntaxTreeNode) -> Iterator[Paragraph]:
-    """Yield the paragraphs of one block, its images behind its text."""
+    """Yield the paragraphs of one block, its images after its text."""
     if node.type == "blockquote":
         for child in node.children:
             yield from _paragraphs(child)
@@ -190,6 +190,6 @@ def _html_text(source: str) -> str:
 
 
 def _without(tags: re.Pattern[str], instead: str, text: str) -> str:
-    """Replace tags; behind the last ``>`` there is none, and every ``<`` would be followed to the text's end."""
+    """Replace tags up to the last ``>``: after it, every ``<`` would be followed to the text's end."""
     end = text.rfind(">") + 1
     return tags.sub(instead, text[:end]) + text[end:]

@@ -28,7 +28,7 @@ class Attachment:
 
     Attributes:
         kind: ``image`` or ``table``.
-        path: Where it lies, or its name inside the source file.
+        path: Its path, or its name inside the source file.
         caption: Its caption; without one the paragraph is not searchable.
     """
 
@@ -42,7 +42,7 @@ class Paragraph:
     """A paragraph and the spans of its sentences, in reading order, without overlap.
 
     Attributes:
-        text: Its own text; of an attachment, its caption or nothing.
+        text: Its own text; for an attachment, its caption or empty.
         sentences: Spans into ``text``.
         page: Page in the source, from 1.
         bbox: Left, top, right, bottom on that page, in points.
@@ -60,7 +60,7 @@ class Paragraph:
 
 @dataclass(frozen=True, slots=True)
 class Section:
-    """A titled run of paragraphs."""
+    """Consecutive paragraphs under one title."""
 
     title: str
     paragraphs: tuple[Paragraph, ...]
@@ -73,9 +73,9 @@ class Document:
 
     Attributes:
         doc_id: Without colon, slash or control characters.
-        title: For people.
+        title: Shown to readers.
         sections: In reading order.
-        metadata: Url, type, year and the like, as text.
+        metadata: Url, type, year and so on, as text.
     """
 
     doc_id: str

@@ -46,7 +46,7 @@ class News:
 
     Attributes:
         documents: In order of first occurrence; one section each, titled as the document.
-        rejects: Per row left out, where it stands and why.
+        rejects: Per rejected row, its file and line, and the reason.
     """
 
     documents: tuple[Document, ...]
@@ -66,14 +66,14 @@ def parse_news(name: str, data: bytes, sentence_split: SentenceSplit = "punkt") 
 
     Args:
         name: The file, for messages.
-        data: Its content; UTF-8, or what its byte order mark says.
-        sentence_split: How sentences are found: by Punkt, or at every full stop.
+        data: Its content; decoded by its byte order mark, else as UTF-8.
+        sentence_split: Splits sentences by Punkt, or at every full stop.
 
     Returns:
-        The articles and the rejected rows. A document's paragraphs stand in ``paragraph_order`` (ties: file order) and
-        carry as attributes their row's columns but ``doc_id`` and ``paragraph_text``, and ``prev_par_id`` and
-        ``next_par_id``: the neighbour whose order is one less or one more, else None. Empty cells are None. Its
-        metadata (url, date, year, netloc) is the first that its paragraphs have.
+        The articles and the rejected rows. Paragraphs are sorted by ``paragraph_order`` (ties: file order). A
+        paragraph's attributes are its row's columns except ``doc_id`` and ``paragraph_text``; ``prev_par_id`` and
+        ``next_par_id`` are the neighbour whose order is one less or one more, else None. Empty cells are None. Each
+        key of the metadata (url, date, year, netloc) has the first value that a paragraph gives.
 
     Raises:
         DataError: The header lacks columns (the message names all of them), or has one twice.
@@ -89,7 +89,7 @@ def parse_news(name: str, data: bytes, sentence_split: SentenceSplit = "punkt") 
             par_id = row["par_id"]
             if par_id in first_lines:
                 raise DataError(
-                    f"par_id {par_id!r} stands at line {first_lines[par_id]} already: give each row its own"
+                    f"par_id {par_id!r} is already used at line {first_lines[par_id]}: give each row its own"
                 )
         except DataError as error:
             rejects.append((f"{name}: line {line}", str(error)))
@@ -120,7 +120,7 @@ def _document(doc_id: str, rows: Sequence[_Row], sentence_split: SentenceSplit) 
 
 
 def _row(row: Mapping[str, str]) -> _Row:
-    """Check a row and type its cells.
+    """Check a row and convert its cells.
 
     Raises:
         DataError: A cell cannot be used; the message is the reason.
@@ -157,7 +157,7 @@ def _bad_byte(cell: str) -> str:
 
 
 def _read(name: str, data: bytes) -> Iterator[tuple[int, dict[str, str] | str]]:
-    """Yield every row below the header with the line it begins on: its trimmed cells, or why it has none."""
+    """Yield every row below the header with the line it begins on: its trimmed cells, or why it cannot be read."""
     limit = csv.field_size_limit(MAX_CELL_CHARS)
     try:
         reader = csv.reader(io.StringIO(_decode(name, data), newline=""), strict=True)
@@ -189,7 +189,7 @@ def _read(name: str, data: bytes) -> Iterator[tuple[int, dict[str, str] | str]]:
 
 
 def _decode(name: str, data: bytes) -> str:
-    """The file's text; a byte that is not UTF-8 stays as half of a surrogate pair, so that its row alone is lost."""
+    """The file's text; a byte that is not UTF-8 becomes a lone surrogate, so that only its row is rejected."""
     if data.startswith((codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE)):
         return decode_text(name, data)
     text = data.removeprefix(codecs.BOM_UTF8).decode("utf-8", "surrogateescape")

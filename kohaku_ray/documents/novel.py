@@ -1,4 +1,4 @@
-"""Novels as plain text: one section per chapter, without what an e-text's distributor put around the book."""
+"""Novels as plain text: one section per chapter, without the e-text distributor's header and footer."""
 
 from __future__ import annotations
 
@@ -16,10 +16,10 @@ from kohaku_ray.documents.text import PATH
 from kohaku_ray.errors import DataError
 
 MAX_TITLE_CHARS = 120
-"""A longer line is no heading."""
+"""Longest line that is a heading."""
 
 PREAMBLE = "Preamble"
-"""Title of the section in front of the first chapter."""
+"""Title of the section before the first chapter."""
 
 _CONTROL = re.compile(rb"[\x00-\x08\x0b\x0e-\x1f\x7f]")
 _START = re.compile(r"^\*{3}\s*START OF TH.*?\*{3}[ \t]*$|^\*END\*?THE SMALL PRINT.*$", re.MULTILINE | re.IGNORECASE)
@@ -55,7 +55,7 @@ class _Heading:
 
     @property
     def key(self) -> tuple[str, int]:
-        """What it shares with its line in a table of contents, however the number and title are written there."""
+        """Key that equals that of its line in a table of contents, however number and title are written there."""
         return self.kind, self.number
 
 
@@ -63,20 +63,20 @@ def parse_novel(name: str, data: bytes) -> Document:
     """Parse a novel.
 
     Chapters begin at CHAPTER, PART, BOOK or VOLUME with a roman, arabic or spelled-out number at the start of a
-    paragraph; divisions over chapters lead their titles (``PART ONE › CHAPTER II THE STORM``). A table of contents is
-    dropped. What stands in front of the first chapter is kept when it has prose. Without chapters the whole book is one
+    paragraph; a division above chapters comes first in their titles (``PART ONE › CHAPTER II THE STORM``). A table of
+    contents is dropped. Text before the first chapter is kept when it has prose. Without chapters the whole book is one
     section. Lines stay as they are wrapped.
 
     Args:
         name: The file, for messages and the ``doc_id``.
-        data: UTF-8 or UTF-16 with its mark; bytes that are no UTF-8 are read as Windows-1252, Latin-1's superset.
+        data: UTF-8, or UTF-16 with its mark; other bytes are read as Windows-1252, a superset of Latin-1.
 
     Returns:
         The book. Each paragraph's attributes are ``book``, ``chapter`` (the section's title), ``chapter_number``
-        (counted through the book, 0 in front of the first) and ``progress_pct`` (100 · number / chapters).
+        (counted through the book, 0 before the first) and ``progress_pct`` (100 · number / chapters).
 
     Raises:
-        DataError: The content is no text, or nothing is left between the e-text's header and footer.
+        DataError: The content is not text, or nothing is left between the e-text's header and footer.
     """
     text = _decode(name, data)
     header, body = _book(text)
@@ -127,7 +127,7 @@ def novel_sections(text: str, book: str) -> tuple[Section, ...]:
 
 
 def check_books(books: Sequence[Document]) -> None:
-    """Refuse a book that is there twice.
+    """Refuse two documents with the same text.
 
     Raises:
         DataError: Two documents have the same text; the message names both.
@@ -161,7 +161,7 @@ def _book(text: str) -> tuple[str, str]:
 
 
 def _read(text: str) -> tuple[list[str], list[_Heading]]:
-    """The paragraphs in front of the first heading, and every heading with those under it."""
+    """The paragraphs before the first heading, and every heading with those under it."""
     front: list[str] = []
     headings: list[_Heading] = []
     lines = [line.rstrip() for line in text.replace("\f", "\n\n").split("\n")]
@@ -188,14 +188,14 @@ def _split_block(block: str) -> tuple[list[_Heading], str]:
                 headings[-1].line = " ".join([headings[-1].line, *(part.strip() for part in rest)])
                 return headings, ""
             if headings and rest[0][:1].islower():
-                return [], block  # "Chapter V. The captain said that he" is the first line of a paragraph
+                return [], block  # "Chapter V. The captain said that he" begins a paragraph
             return headings, "\n".join(rest)
         headings.append(heading)
     return headings, ""
 
 
 def _heading(line: str) -> _Heading | None:
-    """A line as a heading: kind, number, and behind it nothing or what can begin a title."""
+    """A line as a heading: kind, number, and after it nothing or the beginning of a title."""
     match = _HEADING.fullmatch(line)
     if match is None or len(line.strip()) > MAX_TITLE_CHARS:
         return None
@@ -212,7 +212,7 @@ def _heading(line: str) -> _Heading | None:
 
 
 def _continues(heading: _Heading, rest: Sequence[str]) -> bool:
-    """Whether the lines right under a heading are its title, or the rest of one that was wrapped."""
+    """Whether the lines right under a heading are its title, or the rest of a wrapped one."""
     text = " ".join(rest).strip()
     if len(rest) > 2 or len(text) > MAX_TITLE_CHARS:
         return False
@@ -232,10 +232,10 @@ def _take_title(heading: _Heading) -> None:
 
 
 def _without_contents(headings: Sequence[_Heading]) -> tuple[list[_Heading], list[str]]:
-    """Drop tables of contents: two or more headings of a kind without text, most of which come again behind.
+    """Drop tables of contents: two or more headings of one kind without text, most of which occur again later.
 
     Args:
-        headings: Of the whole book.
+        headings: All headings of the book.
 
     Returns:
         The headings of divisions, and the text under a table's last line, which belongs to no division (a preface).
@@ -262,8 +262,8 @@ def _without_contents(headings: Sequence[_Heading]) -> tuple[list[_Heading], lis
 def _contents_end(run: Sequence[_Heading]) -> int:
     """Where a table of contents would end in a run of headings of which only the last has text.
 
-    The last is the book's first chapter, and the divisions directly over it lead to it, when its number is that of the
-    first of its kind in the run; else it is the table's last line.
+    The last heading is the book's first chapter, and the divisions directly above belong to it, when its number is that
+    of the first heading of its kind in the run; else it is the table's last line.
     """
     last = run[-1]
     if len(run) == 1 or next(heading for heading in run if heading.kind == last.kind).key != last.key:
@@ -272,7 +272,7 @@ def _contents_end(run: Sequence[_Heading]) -> int:
 
 
 def _leaf(headings: Sequence[_Heading]) -> str:
-    """The kind of division that is a chapter: the most numerous, of two the one that comes later."""
+    """The kind of division that is a chapter: the most frequent, on a tie the one that comes later."""
     counts = Counter(heading.kind for heading in reversed(headings))
     return max(counts, key=lambda kind: counts[kind])
 
@@ -285,7 +285,7 @@ def _is_prose(paragraph: str) -> bool:
 
 
 def _section(title: str, texts: Iterable[str], book: str, number: int, progress_pct: float) -> tuple[Section, ...]:
-    """One section, or none when nothing stands in it."""
+    """One section, or none when it has no paragraphs."""
     attributes: Mapping[str, str | float | int | None] = {
         "book": book,
         "chapter": title,

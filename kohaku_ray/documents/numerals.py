@@ -1,4 +1,4 @@
-"""Numbers as prose writes them: 12, XII, twelve, twelfth, one hundred and seventeen."""
+"""Numbers as written in prose: 12, XII, twelve, twelfth, one hundred and seventeen."""
 
 from __future__ import annotations
 

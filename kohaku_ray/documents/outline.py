@@ -1,4 +1,4 @@
-"""Headings of six levels into titled sections, for formats that mark their headings."""
+"""Make titled sections of six levels of headings, for formats that mark their headings."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ def heading_path(above: Sequence[str], level: int, heading: str) -> tuple[str, .
 
 
 def finish(drafts: Sequence[Draft], title: str) -> tuple[Section, ...]:
-    """Make sections of drafts; an empty one whose title the document's or the next section's keeps is left out."""
+    """Make sections of drafts; leave out an empty one whose title the document's or the next section's repeats."""
     following = [*drafts[1:], Draft(())]
     return tuple(
         Section(_section_title(draft.headings, title), tuple(draft.paragraphs))

@@ -1,6 +1,7 @@
-"""Finding documents and turning each into sections, paragraphs and sentences.
+"""Find documents and parse each into sections, paragraphs and sentences.
 
-A new format is one module with a function ``parse_X(name, data) -> Document`` and one line in `FORMATS`.
+A new format is one module with a function ``parse_X(name, data) -> Document`` and one line in `FORMATS`. Readers that
+must be asked for, since a suffix does not tell, stand in `_READERS`; a news CSV alone holds many documents.
 """
 
 from __future__ import annotations
@@ -9,16 +10,21 @@ import os
 import stat
 import threading
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from functools import partial
 from pathlib import PurePosixPath
-from typing import Any
+from typing import Any, Literal, TypeVar
 from urllib.parse import quote, urlsplit
 
 from kohaku_ray.documents.bounded import parse_in_child, parse_in_time
+from kohaku_ray.documents.french import SentenceSplit
 from kohaku_ray.documents.html import parse_html
 from kohaku_ray.documents.ids import check_doc_id, file_name
 from kohaku_ray.documents.kohakurag import parse_kohakurag
 from kohaku_ray.documents.markdown import parse_markdown
 from kohaku_ray.documents.model import Document
+from kohaku_ray.documents.news import parse_news
+from kohaku_ray.documents.novel import parse_novel
 from kohaku_ray.documents.pdf import parse_pdf
 from kohaku_ray.documents.table_csv import parse_csv
 from kohaku_ray.documents.text import parse_text
@@ -37,23 +43,88 @@ FORMATS: Mapping[str, Parser] = {
     ".htm": parse_html,
     ".csv": parse_csv,
 }
-"""Which parser reads a file, by the suffix of its name in lower case."""
+"""Parser of a file, by the suffix of its name in lower case."""
+
+Format = Literal["auto", "text", "novel", "news"]
+
+_READERS: Mapping[Format, Mapping[str, Parser]] = {
+    "auto": {},
+    "text": dict.fromkeys((suffix for suffix in FORMATS if suffix != ".pdf"), parse_text),
+    "novel": {".txt": parse_novel, ".text": parse_novel},
+    "news": {},
+}
+"""Which parsers a format puts in the place of those of `FORMATS`."""
+
+T = TypeVar("T")
+
+
+@dataclass(frozen=True, slots=True)
+class Parsed:
+    """What a file holds.
+
+    Attributes:
+        documents: Each with a valid ``doc_id`` of its own and at least one searchable sentence.
+        rejects: Per part left out, where it stands and why.
+    """
+
+    documents: tuple[Document, ...]
+    rejects: tuple[tuple[str, str], ...] = ()
 
 
 CHILD_MIN_BYTES: Mapping[str, int] = {".pdf": 0, ".html": 2**18, ".htm": 2**18}
-"""Formats that a C library reads, and from how many bytes on it may take long: a time limit then needs a child process.
+"""Formats that a C library reads, with the bytes above which a time limit needs a child process.
 
-The pipe costs a PDF of ten pages 5 %, and a long page of HTML 30 %; shorter ones are read in seconds at most.
+The pipe adds 5 % to a PDF of ten pages and 30 % to a long page of HTML; shorter ones take seconds at most.
 """
 
 
-def parse_file(name: str, data: bytes, timeout_s: float | None = None) -> Document:
-    """Parse one file.
+def parse_documents(
+    name: str,
+    data: bytes,
+    timeout_s: float | None = None,
+    file_format: Format = "auto",
+    sentence_split: SentenceSplit = "punkt",
+) -> Parsed:
+    """Parse one file that may hold many documents.
+
+    Args:
+        name: See `parse_file`.
+        data: See `parse_file`.
+        timeout_s: See `parse_file`.
+        file_format: ``news`` reads a ``.csv`` as articles, a paragraph per row; for the others see `parse_file`.
+        sentence_split: How news are split: by Punkt, or at every full stop.
+
+    Returns:
+        At least one document or reject; one document of any file but a news CSV.
+
+    Raises:
+        DataError: The whole file cannot be used, see `parse_file`.
+    """
+    if file_format != "news" or _suffix(name) != ".csv":
+        return Parsed((parse_file(name, data, timeout_s, file_format),))
+    _check_not_empty(name, data)
+    read = partial(_guarded, name, lambda: _read_news(name, data, sentence_split))
+    parsed: Parsed = _in_time(read, name, data, timeout_s)
+    return parsed
+
+
+def _read_news(name: str, data: bytes, sentence_split: SentenceSplit) -> Parsed:
+    news = parse_news(name, data, sentence_split)
+    if not (news.documents or news.rejects):
+        raise DataError(f"{name} has no text: no row stands below its header.")
+    silent = [document for document in news.documents if not _is_searchable(document)]
+    rejects = [(f"{name}: {document.doc_id}", "its paragraphs have no sentence to search") for document in silent]
+    return Parsed(tuple(filter(_is_searchable, news.documents)), (*news.rejects, *rejects))
+
+
+def parse_file(name: str, data: bytes, timeout_s: float | None = None, file_format: Format = "auto") -> Document:
+    """Parse one file that holds one document.
 
     Args:
         name: Its path or URI; the suffix chooses the parser, the stem is the default ``doc_id``.
         data: Its whole content.
-        timeout_s: Most seconds that it may take, above 0; no limit by default.
+        timeout_s: Time limit in seconds, above 0; None: no limit.
+        file_format: ``text`` reads all but PDF as plain text; ``novel`` reads ``.txt`` as a novel in chapters.
 
     Returns:
         The document, with a valid ``doc_id`` and at least one searchable sentence.
@@ -65,23 +136,46 @@ def parse_file(name: str, data: bytes, timeout_s: float | None = None) -> Docume
     suffix = _suffix(name)
     if suffix not in FORMATS:
         raise DataError(f"{name}: unknown suffix {suffix or '(none)'}, known: {_known()}: rename or convert the file.")
+    _check_not_empty(name, data)
+    asked = _READERS[file_format].get(suffix)
+    # only the main thread can be interrupted by a timer
+    in_child = asked is None and (len(data) >= CHILD_MIN_BYTES.get(suffix, len(data) + 1) or not _in_main_thread())
+    if timeout_s is not None and in_child:
+        return parse_in_child(name, data, timeout_s)
+    reader = FORMATS[suffix] if asked is None else asked
+    document: Document = _in_time(lambda: _parsed(reader, name, data), name, data, timeout_s)
+    return document
+
+
+def _check_not_empty(name: str, data: bytes) -> None:
     if not data.strip():
         raise DataError(f"{name} has no text: the file is empty.")
+
+
+def _in_time(read: Callable[[], Any], name: str, data: bytes, timeout_s: float | None) -> Any:
+    """Call a reader written in pure Python; in the main thread only where a time is set."""
     if timeout_s is None:
-        return _parsed(suffix, name, data)
-    # only the main thread can be interrupted by a timer
-    if len(data) >= CHILD_MIN_BYTES.get(suffix, len(data) + 1) or not _in_main_thread():
-        return parse_in_child(name, data, timeout_s)
-    return parse_in_time(lambda: _parsed(suffix, name, data), name, len(data), timeout_s)
+        return read()
+    if not _in_main_thread():  # the child knows the readers of `FORMATS` alone
+        raise DataError(f"{name}: a time limit on this format needs the main thread: call it there, or set no limit.")
+    return parse_in_time(read, name, len(data), timeout_s)
 
 
 def _in_main_thread() -> bool:
     return threading.current_thread() is threading.main_thread()
 
 
-def _parsed(suffix: str, name: str, data: bytes) -> Document:
+def _parsed(reader: Parser, name: str, data: bytes) -> Document:
+    document = _guarded(name, lambda: reader(name, data))
+    check_doc_id(document.doc_id, name)
+    if not _is_searchable(document):
+        raise DataError(f"{name} has no text: nothing in it can be searched (images count once they have a caption).")
+    return document
+
+
+def _guarded(name: str, read: Callable[[], T]) -> T:
     try:
-        document = FORMATS[suffix](name, data)
+        return read()
     except RecursionError:
         raise DataError(f"{name} is nested too deep to be read: flatten it.") from None
     except DataError:
@@ -90,22 +184,22 @@ def _parsed(suffix: str, name: str, data: bytes) -> Document:
         raise DataError(
             f"{name} cannot be parsed ({type(error).__name__}: {str(error)[:200]}): report it, and leave the file out."
         ) from error
-    check_doc_id(document.doc_id, name)
-    if not any(paragraph.sentences for section in document.sections for paragraph in section.paragraphs):
-        raise DataError(f"{name} has no text: nothing in it can be searched (images count once they have a caption).")
-    return document
+
+
+def _is_searchable(document: Document) -> bool:
+    return any(paragraph.sentences for section in document.sections for paragraph in section.paragraphs)
 
 
 def find_files(paths: Sequence[str]) -> list[str]:
     """List the files that paths stand for.
 
     Args:
-        paths: Files, kept whatever their suffix, and directories, searched deep for the suffixes in `FORMATS`; local
+        paths: Files, kept whatever their suffix, and directories, searched recursively for `FORMATS`; local
             paths or URIs of any pyarrow filesystem (``s3://``, ``gs://``, ``file://``).
 
     Returns:
-        Paths that `read_bytes` opens, or refuses where one is a pipe, socket or device; sorted, each once. Inside a
-        directory, names that begin with a dot are left out.
+        Paths for `read_bytes`, which refuses a pipe, socket or device; sorted, each once. Inside a directory, names
+        that begin with a dot are left out.
 
     Raises:
         DataError: A path does not exist or cannot be listed, or a directory holds no document.
@@ -132,7 +226,7 @@ def read_bytes(path: str) -> bytes:
 
 
 def _check_regular(path: str, mode: int) -> None:
-    """Reject what may never end, or never begin, when it is read; opening a directory names that by itself."""
+    """Reject pipes, sockets and devices, whose reading may never end; opening a directory fails by itself."""
     if not (stat.S_ISREG(mode) or stat.S_ISDIR(mode)):
         kind = next((name for is_kind, name in _KINDS if is_kind(mode)), "no regular file")
         raise DataError(f"{path} is {kind}, and only regular files are read: copy its content to a file, or remove it.")
@@ -169,7 +263,7 @@ def _resolve(path: str) -> tuple[Any, str]:
 
 
 def _expand(path: str) -> list[str]:
-    """One path of the user's as the files it stands for."""
+    """Expand one of the user's paths into files."""
     filesystem, inner = _resolve(path)
     if filesystem is None:
         return _expand_local(path, os.path.normpath(inner) if inner else "")

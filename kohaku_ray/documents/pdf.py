@@ -1,4 +1,4 @@
-"""PDF: headings by print and number, columns in reading order, tables whole, running heads left out."""
+"""PDF: headings by font size and number, columns in reading order, whole tables, no running heads."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from kohaku_ray.documents.pdf_tree import body_size, sections_of, title_blocks
 from kohaku_ray.errors import DataError
 
 WINDOW_PAGES = 64
-"""Pages held as lines at a time: running heads are looked for within and before them."""
+"""Pages held in memory at a time; running heads are found by these and the pages before."""
 
 _DATE = re.compile(r"(?:D:)?(\d{4})(\d{2})?(\d{2})?")
 _NO_TITLE = re.compile(
@@ -35,8 +35,8 @@ _NO_AUTHOR = re.compile(r"(?:unknown|anonymous|author|admin(?:istrator)?|user\d*
 def _collector_paused() -> Iterator[None]:
     """Keep Python's garbage collector from running.
 
-    Reading a PDF leaves no reference cycles, but so many new objects that the collector would look through everything
-    else in the process, such as a model, again and again: a sixth of the time.
+    Reading a PDF leaves no reference cycles, but so many new objects that the collector would scan everything else in
+    the process, such as a model, repeatedly: a sixth of the time.
     """
     was_enabled = gc.isenabled()
     gc.disable()
@@ -53,8 +53,8 @@ def parse_pdf(name: str, data: bytes) -> Document:
 
     Text at least 1.2 times the median size is a heading, and so is a numbered line in bold or with a number of several
     parts; sections are titled with the headings that lead to them: ``2 Results › 2.1 Energy``. Columns are read one
-    after the other between whatever is as wide as the page. Running heads and page numbers are dropped, words divided
-    at line ends made whole, paragraphs joined across columns and pages. A table is one paragraph, a row a sentence. A
+    after the other between full-width lines. Running heads and page numbers are dropped, words divided
+    at line ends joined, paragraphs joined across columns and pages. A table is one paragraph, each row a sentence. A
     picture is an attachment with the caption next to it. In a slide deck every slide is a section. Scripts and
     embedded files are not touched.
 
@@ -66,7 +66,7 @@ def parse_pdf(name: str, data: bytes) -> Document:
         The document, every paragraph with its page and place; author and date are its metadata.
 
     Raises:
-        DataError: It is no PDF, damaged, encrypted, without pages or without text.
+        DataError: It is not a PDF, damaged, encrypted, without pages or without text.
     """
     import pymupdf
 
@@ -78,7 +78,7 @@ def parse_pdf(name: str, data: bytes) -> Document:
     if not sum(n_chars):
         raise DataError(
             f"{name} has {_pages(len(sizes))} but no text on any of them: it is a scan; run OCR on it "
-            "(ocrmypdf, say) and give the result."
+            "(such as ocrmypdf) and give the result."
         )
     body = body_size(blocks)
     heads = title_blocks(blocks, body)
@@ -87,7 +87,7 @@ def parse_pdf(name: str, data: bytes) -> Document:
     if is_deck(sizes, n_chars, body):
         sections = slide_sections(blocks)
     else:
-        # the title is not repeated as a heading; one that differs from the file's own title is kept as text
+        # the title is not repeated as a heading; one that differs from the title in the metadata is kept as text
         dropped = {id(block) for block in heads} if _is_same(shown, title) else set()
         rest = [block for block in blocks if id(block) not in dropped]
         sections = sections_of(rest, title, body)
@@ -118,12 +118,12 @@ def _open(name: str, data: bytes) -> Any:
 
 def _damaged(name: str, n_bytes: int, reason: str) -> DataError:
     return DataError(
-        f"{name} is no PDF, or damaged or truncated after {n_bytes:,} bytes ({reason}): fetch or export it again."
+        f"{name} is not a PDF, or damaged or truncated after {n_bytes:,} bytes ({reason}): fetch or export it again."
     )
 
 
 def _read(name: str, file: Any) -> tuple[list[Block], list[tuple[float, float]], list[int]]:
-    """Every page's blocks, its width and height, and how many characters stand on it."""
+    """Every page's blocks, its width and height, and how many characters it has."""
     blocks: list[Block] = []
     sizes: list[tuple[float, float]] = []
     n_chars: list[int] = []
@@ -167,7 +167,7 @@ def _pages(n: int) -> str:
 
 
 def _sane_title(title: str) -> str:
-    """A title from the file's own information, or nothing where a program made it up."""
+    """The title in the file's metadata; empty where a program generated it."""
     title = " ".join(title.split())
     return "" if len(title) < 4 or len(title) > 300 or _NO_TITLE.fullmatch(title) else title
 
@@ -180,7 +180,7 @@ def _is_same(shown: str, title: str) -> bool:
 
 
 def _metadata(info: dict[str, str]) -> dict[str, str]:
-    """Author and date, where they are sane."""
+    """Author and date, where they are plausible."""
     found = {}
     author = " ".join(info.get("author", "").split())
     if author and not _NO_AUTHOR.fullmatch(author):

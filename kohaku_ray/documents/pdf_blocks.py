@@ -18,10 +18,10 @@ CAPTION = re.compile(
 """How a caption begins."""
 
 MAX_CAPTION_GAP = 40.0
-"""Farthest a caption stands from its picture or table, in points."""
+"""Largest distance of a caption from its picture or table, in points."""
 
 BULLETS = "•‣◦▪●■□➢➤✓∙"
-"""Signs that only ever open an item of a list."""
+"""Characters that only ever begin a list item."""
 
 _BULLET = re.compile(rf"[{BULLETS}·–—*-]\s+\S|[\[(]?(?:\d{{1,2}}|[a-z])[.)\]]\s+\S")
 _SENTENCE_END = re.compile(r"[.!?:;][\"'”’)\]]*(?:\[\d+(?:[,–-] ?\d+)*\])?$")
@@ -35,11 +35,11 @@ class Block:
         kind: ``text``, ``image`` or ``table``.
         page: From 1.
         box: Where it stands, in points.
-        lines: Its lines of text; of a table its rows.
-        size: Of its font, in points.
-        bold: Whether it is set in bold.
+        lines: Its lines of text; for a table, its rows.
+        size: Font size in points.
+        bold: Whether it is printed in bold.
         caption: Lines of the caption of a picture or table.
-        name: Of a picture or table inside the file: ``p3-img1``.
+        name: Name of a picture or table inside the file: ``p3-img1``.
     """
 
     kind: str
@@ -72,10 +72,10 @@ def blocks_of(page: Page, gutter: float | None = None) -> tuple[list[Block], flo
 
     Args:
         page: Its lines, without running heads.
-        gutter: Where the page before had the middle of its gutter.
+        gutter: Middle of the previous page's gutter, in points; None: it had none.
 
     Returns:
-        Blocks in reading order, and where this page has its gutter.
+        Blocks in reading order, and the middle of this page's gutter, or None.
     """
     lines = ruled_tables(page)
     images = [Line(*box, "", kind="image") for box in page.images]

@@ -9,13 +9,13 @@ from operator import attrgetter
 from kohaku_ray.documents.pdf_page import Line
 
 MIN_COLUMN_LINES = 3
-"""Fewer lines side by side are no columns, unless the document's other pages have a gutter there."""
+"""Fewest lines side by side that are columns, unless the document's other pages have a gutter there."""
 
 MIN_COLUMN_CHARS = 18
-"""Lines shorter than this on average are a table's cells, not a column of prose."""
+"""Shortest mean line, in characters, of a column of prose; shorter ones are a table's cells."""
 
 MAX_LINES = 5000
-"""A page with more pieces than this is read from top to bottom as it is."""
+"""Most pieces on a page that is searched for columns; one with more is read from top to bottom."""
 
 _N_BINS = 200
 _MARGIN_BINS = 24
@@ -30,11 +30,11 @@ def reading_order(
 
     Args:
         lines: Lines, images and tables of a page, in any order.
-        gutter: Where the page before had the middle of its gutter, if it had one.
+        gutter: Middle of the previous page's gutter, in points; None: it had none.
         depth: How many gutters have been found around these lines.
 
     Returns:
-        Regions in reading order, each from top to bottom, and where this page's gutter is, or None.
+        Regions in reading order, each from top to bottom, and the middle of this page's gutter, or None.
     """
     ordered = lines if depth else sorted(lines, key=_DOWNWARDS)  # inside a column they are in order already
     found = _gutter(ordered, gutter) if len(ordered) <= MAX_LINES and depth < _MAX_DEPTH else None
@@ -78,7 +78,7 @@ def _gutter(lines: Sequence[Line], known: float | None) -> float | None:
 
 
 def _best_strip(lefts: Sequence[float], rights: Sequence[float], left: float, scale: float) -> float | None:
-    """The middle of the best strip, of lines' ends in order and the width of a bin."""
+    """The middle of the best strip, from the sorted ends of lines, the left edge and the width of a bin."""
 
     def end(x: float) -> int:
         return int((x - left) * scale + 0.999)

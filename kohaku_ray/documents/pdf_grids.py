@@ -10,24 +10,24 @@ from kohaku_ray.documents.content import clean_print
 from kohaku_ray.documents.model import Box
 
 Edge = tuple[float, float, float]
-"""A straight stroke: its place across, and where it begins and ends along."""
+"""A straight stroke: its position across, its start and its end."""
 
 MAX_STROKES = 1500
-"""A page with more strokes is a drawing: looking for grids in it would take seconds."""
+"""Most strokes on a page that is searched for grids; one with more is a drawing and would take seconds."""
 
 MAX_COMPARISONS = 40_000_000
-"""Most comparisons that looking for grids on one page may take: about three seconds."""
+"""Most comparisons of the search for grids on one page: about three seconds."""
 
 MAX_GRIDS = 50
 """Grids read on one page; more are the boxes of a form or drawing, whose text is read as lines."""
 
 _THICKNESS = 3.0
 _SNAP = 3.0
-"""PyMuPDF joins strokes that are no farther apart."""
+"""PyMuPDF joins strokes up to this far apart, in points."""
 
 
 def grids(page: Any, strokes: Sequence[Box], n_chars: int) -> list[tuple[Box, list[list[str]]]]:
-    """Find the grids on a page: at least two rows and two columns, most cells filled, so no chart's frame.
+    """Find the grids on a page: at least two rows and two columns, most cells filled, which a chart's frame has not.
 
     Args:
         page: A `pymupdf.Page`.
@@ -121,7 +121,7 @@ def _n_crossings(upright: Sequence[Edge], level: Sequence[Edge]) -> int:
 
 
 class _Words:
-    """Words of a table, found by the middle of each: `Table.extract` takes spaces and commas out of figures."""
+    """Words of a table, found by the middle of each: `Table.extract` removes spaces and commas from numbers."""
 
     def __init__(self, words: Sequence[tuple[Any, ...]]) -> None:
         """Take words as ``(x0, y0, x1, y1, text, …)`` in reading order."""

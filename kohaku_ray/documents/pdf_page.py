@@ -15,13 +15,13 @@ from kohaku_ray.documents.model import Box
 from kohaku_ray.documents.pdf_grids import grids
 
 MIN_IMAGE_POINTS = 30.0
-"""A picture with a shorter side is an icon or a bullet and left out."""
+"""Shortest side of a picture that is kept; smaller ones are icons and bullets."""
 
 MAX_IMAGE_SHARE = 0.9
-"""A picture that covers more of a page with text is its background and left out."""
+"""Largest share of a page with text that a picture may cover; a larger one is the background."""
 
 MAX_IMAGES = 50
-"""More pictures on one page are the tiles of one, and left out."""
+"""Most pictures kept of a page; more are the tiles of one picture and are all left out."""
 
 _RULE_THICKNESS = 3.0
 _MIN_RULE = 20.0
@@ -33,7 +33,7 @@ _TEXT, _VECTOR = 0, 3
 """MuPDF's kinds of block."""
 
 _SCALE = 2**15
-"""Whole numbers to a point: four decimals stay exact, and a page may be 23 m high within MuPDF's 32 bits."""
+"""Units per point: four decimals stay exact, and a page may be 23 m high within MuPDF's 32 bits."""
 
 Piece = Mapping[str, Any]
 """Text in one font as MuPDF prints it: where it begins (x, y), its bbox, font and text."""
@@ -41,16 +41,16 @@ Piece = Mapping[str, Any]
 
 @dataclass(slots=True)
 class Line:
-    """What stands on one line between two wide gaps; or a whole image or table, which flows with the lines.
+    """Text on one line between two wide gaps, or a whole image or table, which is ordered with the lines.
 
     Attributes:
         x0: Left edge, in points.
         y0: Top edge.
         x1: Right edge.
         y1: Bottom edge.
-        text: Readable; of a table its rows, a line each.
-        size: Of the font that most of it is set in, in points.
-        bold: Whether most of it is.
+        text: Readable text; for a table, one line per row.
+        size: Font size of most of its text, in points.
+        bold: Whether most of its text is bold.
         kind: ``text``, ``image`` or ``table``.
     """
 
@@ -71,7 +71,7 @@ class Line:
 
 @dataclass(slots=True)
 class Page:
-    """A page read.
+    """What was read of a page.
 
     Attributes:
         number: From 1.
@@ -110,7 +110,7 @@ def read_page(page: Any) -> Page:
         page: The page; its images are located, never decoded.
 
     Returns:
-        Its lines with ligatures spelt out, and what else stands there.
+        Its lines with ligatures spelled out, its images, rules and grids.
     """
     import pymupdf
 
@@ -139,9 +139,9 @@ def read_page(page: Any) -> Page:
 
 
 def _blocks(textpage: Any) -> Sequence[Mapping[str, Any]]:
-    """What MuPDF found on a page, as it prints it itself: its JSON takes half the time of PyMuPDF's ``dict``.
+    """Read the blocks of a page from MuPDF's own JSON, in half the time of PyMuPDF's ``dict``.
 
-    With PRESERVE_SPANS each of its ``lines`` is in one font. Lengths are whole numbers of `_SCALE` to a point.
+    With PRESERVE_SPANS each of its ``lines`` is in one font. Lengths are whole numbers, `_SCALE` per point.
     """
     from pydantic_core import from_json
     from pymupdf import mupdf
@@ -154,7 +154,7 @@ def _blocks(textpage: Any) -> Sequence[Mapping[str, Any]]:
     try:
         blocks: Sequence[Mapping[str, Any]] = from_json(text, cache_strings="keys")["blocks"]
     except ValueError:
-        blocks = json.loads(text)["blocks"]  # slower, but half a surrogate pair is no error to it
+        blocks = json.loads(text)["blocks"]  # slower, but it accepts lone surrogates
     return blocks
 
 
@@ -198,7 +198,7 @@ def _direction(vector: Any) -> int:
 
 
 def _turned(piece: Piece, turn: int, width: float, height: float) -> Piece:
-    """A piece that runs upwards or downwards, with its place as seen by who turns the page to read it."""
+    """Turn a piece that runs upwards or downwards, as if the page were turned to read it."""
     x, y, w, h = (piece["bbox"][side] for side in "xywh")
     if turn == 1:
         bottom = round(height * _SCALE)
@@ -237,7 +237,7 @@ def _lines(runs: Sequence[Sequence[Piece]]) -> list[Line]:
 
 
 def _in_line(run: Sequence[Piece]) -> Iterator[list[Piece]]:
-    """Yield runs of pieces that MuPDF has cut up only since the font changes, and not where there is a gap."""
+    """Yield runs of pieces that MuPDF split only where the font changes, not at a gap."""
     pieces: list[Piece] = []
     for piece in run:
         if pieces and _continues(pieces[-1], piece):
@@ -251,7 +251,7 @@ def _in_line(run: Sequence[Piece]) -> Iterator[list[Piece]]:
 
 
 def _continues(last: Piece, piece: Piece) -> bool:
-    """Whether MuPDF would have gone on with the line but for the font: within 0.8 font sizes of it both ways."""
+    """Whether only the font separates two pieces: MuPDF joins what is within 0.8 font sizes both ways."""
     reach = 0.8 * piece["font"]["size"]
     if abs(piece["y"] - last["y"]) > reach:
         return False
@@ -313,7 +313,7 @@ def _goes_on(last: Line, box: Box, size: float) -> bool:
 
 
 def _append(last: Line, text: str, box: Box, spaced: bool) -> None:
-    """Add text to a line, behind a space where there is one or the gap is as wide as one."""
+    """Add text to a line, after a space where there is one or the gap is as wide as one."""
     x0, y0, x1, y1 = box
     is_before = x0 < last.x0
     rtl = _RIGHT_TO_LEFT.search(text) is not None or _RIGHT_TO_LEFT.search(last.text) is not None
@@ -325,7 +325,7 @@ def _append(last: Line, text: str, box: Box, spaced: bool) -> None:
 
 
 def _rules(strokes: Sequence[Box]) -> list[tuple[float, float, float]]:
-    """Horizontal rules from top to bottom; of a filled or framed box its upper and lower edge."""
+    """Horizontal rules from top to bottom; for a filled or framed box, its upper and lower edge."""
     found: set[tuple[float, float, float]] = set()
     for x0, y0, x1, y1 in strokes:
         if x1 - x0 >= _MIN_RULE:

@@ -1,4 +1,4 @@
-"""Running heads, footers and page numbers: what stands at the same place of page after page."""
+"""Running heads, footers and page numbers: lines at the same place on several pages."""
 
 from __future__ import annotations
 
@@ -10,13 +10,13 @@ from math import floor
 from kohaku_ray.documents.pdf_page import Line, Page
 
 MARGIN_SHARE = 0.12
-"""Share of a page's height, at the top and at the bottom, where running lines may stand."""
+"""Share of a page's height, at the top and at the bottom, in which running lines are looked for."""
 
 MIN_PAGES = 3
-"""On so many pages a repeated line is a running one; on two in a short document, or beside a page number."""
+"""Fewest pages that repeat a running line; two in a short document, or beside a page number."""
 
 MAX_NUMBER_SHARE = 0.03
-"""Largest print of a page number, as a share of the page's height."""
+"""Largest font size of a page number, as a share of the page's height."""
 
 _BUCKET = 6.0
 _OUTERMOST = 2
@@ -27,14 +27,14 @@ _PAGE_NUMBER = re.compile(
 
 
 class RunningLines:
-    """Counts lines in page margins as pages come; what has been counted in earlier pages still counts."""
+    """Counts lines in page margins as pages arrive, and keeps the counts of earlier pages."""
 
     def __init__(self, n_pages: int) -> None:
         self._counts: Counter[tuple[str, int]] = Counter()
         self._needed = min(MIN_PAGES, max(2, (n_pages + 1) // 2))
 
     def drop(self, pages: Sequence[Page]) -> None:
-        """Take running lines and page numbers out of pages.
+        """Remove running lines and page numbers from pages.
 
         Args:
             pages: A window of the document, changed in place.
@@ -59,7 +59,7 @@ class RunningLines:
 
 
 def _is_page_number(line: Line, text: str, page: Page) -> bool:
-    """Whether a line is a number in the print of a page number, not of a slide's message."""
+    """Whether a line is a number of a page number's font size, not of a slide's message."""
     return line.size <= MAX_NUMBER_SHARE * page.height and _PAGE_NUMBER.fullmatch(text) is not None
 
 
@@ -95,7 +95,7 @@ def _without_digits(line: Line) -> str:
 def _keys(line: Line, text: str, page: Page) -> tuple[tuple[str, int], tuple[str, int]]:
     """Text without digits, and height on the page, from the bottom in its lower half, since pages differ in height.
 
-    Heights are rounded to two scales, half a step apart: lines a little off each other share one of the two at least.
+    Heights are rounded to two scales, half a step apart: lines at nearly the same height share at least one of the two.
     """
     height = line.y0 if line.y0 < page.height / 2 else line.y0 - page.height
     steps = height / _BUCKET

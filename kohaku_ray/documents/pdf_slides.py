@@ -1,4 +1,4 @@
-"""Slide decks: landscape pages with little text in large print; every slide is a section."""
+"""Slide decks: landscape pages with little text in a large font; every slide is a section."""
 
 from __future__ import annotations
 
@@ -12,16 +12,16 @@ from kohaku_ray.documents.pdf_text import compounds_in, join_lines
 from kohaku_ray.documents.pdf_tree import MAX_HEADING_CHARS, paragraph_of
 
 MIN_LANDSCAPE_SHARE = 0.8
-"""Share of pages wider than high from which a document may be a deck."""
+"""Least share of a deck's pages that are wider than high."""
 
 MIN_ASPECT = 1.2
-"""Width over height of a landscape page."""
+"""Least width over height of a landscape page."""
 
 MIN_PRINT = 0.024
-"""Median font size over page height of a deck: 13 points on a slide of 540, 6.5 on one of 272."""
+"""Least median font size over page height of a deck: 13 points on a slide of 540, 6.5 on one of 272."""
 
 MAX_CHARS = 900
-"""Median characters on a page of a deck."""
+"""Largest median of characters per page of a deck."""
 
 
 def is_deck(sizes: Sequence[tuple[float, float]], n_chars: Sequence[int], body: float) -> bool:
@@ -46,7 +46,7 @@ def slide_sections(blocks: Sequence[Block]) -> tuple[Section, ...]:
         blocks: In reading order.
 
     Returns:
-        A section a slide that has anything on it. A slide with one text alone has that as its paragraph, too.
+        One section per slide that is not empty. The only text of a slide is both its title and its paragraph.
     """
     compounds = compounds_in(line for block in blocks for line in block.lines)
     sections = []

@@ -1,4 +1,4 @@
-"""Tables on a page: grids, what stands between rules, and cells that line up; each becomes rows of text."""
+"""Tables on a page: grids, text between rules, and aligned cells; each becomes rows of text."""
 
 from __future__ import annotations
 
@@ -11,20 +11,20 @@ from kohaku_ray.documents.model import Box
 from kohaku_ray.documents.pdf_page import Line, Page
 
 MAX_CELL_CHARS = 40
-"""Where the median cell is longer, it is prose side by side."""
+"""Longest median cell of a table; longer ones are columns of prose."""
 
 MAX_RULES = 400
-"""A page with more rules is a drawing or ruled paper."""
+"""Most rules on a page with tables; one with more is a drawing or ruled paper."""
 
 MAX_LINES = 3000
-"""A page with more lines is no page with a table between rules."""
+"""Most lines on a page that is searched for tables between rules."""
 
 MIN_ALIGNED_ROWS = 3
-"""Fewer rows of cells in line, without rules, are no table."""
+"""Fewest aligned rows that are a table without rules."""
 
 
 def ruled_tables(page: Page) -> list[Line]:
-    """Replace the lines of grids, and those between rules, by one line a table.
+    """Replace the lines of grids, and those between rules, by one line per table.
 
     Args:
         page: Its lines, rules and grids.
@@ -48,9 +48,9 @@ def write_table(cells: Sequence[Sequence[str]], box: Box, ruled: bool = True) ->
     """Make one line of kind ``table`` of a table's cells.
 
     Args:
-        cells: Rows, the empty cells with them.
-        box: Where it stands.
-        ruled: Whether rules or a grid set it off.
+        cells: Rows, empty cells included.
+        box: Its place on the page.
+        ruled: Whether it has rules or a grid.
     """
     rows = written_rows(cells, looks_like_header(cells, ruled))
     return Line(*box, "\n".join(rows), kind="table")
@@ -114,7 +114,7 @@ def _stacks(rules: Sequence[tuple[float, float, float]]) -> list[tuple[float, fl
 
 
 def _between(lines: list[Line], left: float, right: float, heights: Sequence[float]) -> list[Line]:
-    """Replace what stands between a stack of rules by tables: runs of the spaces that hold rows of cells."""
+    """Replace the lines between a stack of rules by tables: runs of the spaces that hold rows of cells."""
     runs: list[list[list[Line]]] = []
     edges: list[tuple[float, float]] = []
     open_run = False
@@ -149,7 +149,7 @@ def _are_cells(rows: Sequence[Sequence[Line]]) -> bool:
 def _cells(rows: Sequence[Sequence[Line]]) -> list[list[str]]:
     """Put every piece under a column of the fullest row.
 
-    A lone piece right of the first column is the rest of a cell that was wrapped.
+    A lone piece right of the first column is the rest of a wrapped cell.
     """
     columns = max(rows, key=len)
     table: list[list[str]] = []

@@ -1,4 +1,4 @@
-"""Lines of a paragraph into running text: words divided at line ends are made whole."""
+"""Join a paragraph's lines to running text, with words divided at line ends joined."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ def join_lines(lines: Sequence[str], compounds: Collection[str]) -> str:
     """Write lines as running text.
 
     Args:
-        lines: Of one paragraph.
+        lines: Lines of one paragraph.
         compounds: Words that the document writes with a hyphen elsewhere.
 
     Returns:
@@ -43,7 +43,7 @@ def join_lines(lines: Sequence[str], compounds: Collection[str]) -> str:
 
 
 def _join(text: str, line: str, compounds: Collection[str]) -> tuple[str, str]:
-    """A line, without its hyphen where that goes, and what stands between it and the next."""
+    """A line, without its hyphen where that is dropped, and the separator before the next."""
     if begins_item(line) and (ends_sentence(text) or begins_item(text) or line[0] in BULLETS):
         return text, "\n"
     last = _LAST_PART.search(text[-40:]) if text[-1] in _HYPHENS else None

@@ -1,4 +1,4 @@
-"""From blocks to sections: what is a heading, which heading stands over which, which paragraphs go on."""
+"""From blocks to sections: which are headings, which heading contains which, which paragraphs continue."""
 
 from __future__ import annotations
 
@@ -17,10 +17,10 @@ HEADING_RATIO = 1.2
 """Text set larger than the document's median by this factor is a heading."""
 
 MAX_HEADING_CHARS = 160
-"""Longer text is no heading however large it is."""
+"""Longest heading of any font size."""
 
 MAX_NUMBERED_CHARS = 90
-"""Longest numbered heading in the size of the text."""
+"""Longest numbered heading in the font size of the text."""
 
 LOOK_BACK = 8
 """How many blocks, such as a picture and footnotes, may stand between two parts of a paragraph."""
@@ -49,7 +49,7 @@ class _Draft:
 
 @dataclass(frozen=True)
 class _Heading:
-    """A heading, with what tells its place under others."""
+    """A heading, with what determines its level."""
 
     text: str
     size: float
@@ -72,7 +72,7 @@ def body_size(blocks: Sequence[Block]) -> float:
 
 
 def title_blocks(blocks: Sequence[Block], body: float) -> list[Block]:
-    """The largest text in the first page's upper blocks: the title, in one block or several on end."""
+    """The largest text in the first page's upper blocks: the title, in one or several consecutive blocks."""
     first = [block for block in blocks if block.page == blocks[0].page and block.kind == "text"] if blocks else []
     titles = [block for block in first if _may_be_title(block.text)]
     if not titles:
@@ -98,7 +98,7 @@ def sections_of(blocks: Sequence[Block], title: str, body: float) -> tuple[Secti
 
     Args:
         blocks: In reading order, without the title.
-        title: Of the document; of the text before the first heading, too.
+        title: Title of the document, also used for the text before the first heading.
         body: Median font size.
 
     Returns:
@@ -138,7 +138,7 @@ def paragraph_of(block: Block, compounds: Collection[str]) -> Paragraph:
 
 
 def _heading(block: Block, body: float, compounds: Collection[str]) -> _Heading | None:
-    """What a block is as a heading, or None."""
+    """Read a block as a heading; None where it is not one."""
     if block.kind != "text" or len(block.lines) > 3:
         return None
     text = block.text
@@ -171,14 +171,14 @@ def _number(text: str) -> str:
 
 
 def _stands_over(upper: _Heading, lower: _Heading) -> bool:
-    """Whether one heading's part of the document holds the other's: by their numbers, else by their sizes."""
+    """Whether one heading contains the other: by their numbers, else by their font sizes."""
     if upper.depth and lower.depth:
         return upper.depth < lower.depth
     return upper.size > 1.03 * lower.size
 
 
 def _add(blocks: list[Block], block: Block) -> None:
-    """Append a block, or its lines to the paragraph that it goes on with across a column or a page."""
+    """Append a block, or its lines to the paragraph that it continues across a column or a page."""
     if block.kind == "text" and block.lines[0][:1].islower() and not begins_item(block.lines[0]):
         for before in reversed(blocks[-LOOK_BACK:]):
             if _is_aside(before, block):
@@ -191,5 +191,5 @@ def _add(blocks: list[Block], block: Block) -> None:
 
 
 def _is_aside(before: Block, block: Block) -> bool:
-    """Whether a block may interrupt a paragraph: a picture, a table, a footnote in smaller print."""
+    """Whether a block may interrupt a paragraph: a picture, a table, a footnote in a smaller font."""
     return before.kind != "text" or before.size < 0.93 * block.size or CAPTION.match(before.lines[0]) is not None

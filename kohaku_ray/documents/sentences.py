@@ -1,7 +1,7 @@
-"""Where sentences end in technical prose, tables, lists and novels.
+"""Split technical prose, tables, lists and novels into sentences.
 
 NLTK's Punkt proposes the breaks, with our own abbreviations in place of a downloaded model. A few rules then add the
-breaks that Punkt cannot see without training ("… in the U.S. The plant …") and take back those that no reader would
+breaks that Punkt cannot see without training ("… in the U.S. The plant …") and remove those that no reader would
 make ("… 5 kg. CO2 …"). Blank lines and list items always break; no sentence is longer than `MAX_CHARS`.
 """
 
@@ -29,7 +29,7 @@ _MID_SENTENCE = _words(
     """a.k.a approx ca cf e.g i.e viz vs w.r.t fig figs eq eqs eqn eqns dr drs mr mrs ms mme mlle messrs prof profs st
     capt lt sgt maj hon chap"""
 )
-"""Abbreviations after which a sentence goes on."""
+"""Abbreviations that never end a sentence."""
 
 _MAY_END = _words(
     """al etc et inc ltd corp co llc plc gmbh bros dept univ assoc est ed eds jr sr col gen gov rep rev sen mt ch
@@ -53,7 +53,7 @@ _STARTER = re.compile(
 """Words that commonly begin a sentence."""
 
 _PLAIN_QUOTES = tuple(zip("“”„«»‘’‚", '"""""\'\'\'', strict=True))
-"""Punkt knows straight quotes alone; one character for one, so that spans still fit."""
+"""Punkt knows only straight quotes; each is one character, so that spans stay valid."""
 
 _STOP_BEFORE_CAPITAL = re.compile(r"\.([\"')\]]*)\s+(?=[A-Z])")
 _NOT_IN_WORD = re.compile(r"[^\w.]")
@@ -67,11 +67,11 @@ _LABELS = frozenset(word.title() for word in _BEFORE_NUMBER - {"p"})
 _LONGEST = max(map(len, _ABBREVIATIONS))
 
 _CITED_END = re.compile(r"[.!?]\[\d+(?:[,–-] ?\d+)*\]\s+(?=[A-Z])")
-"""A citation set behind the full stop: "… was measured.[12] The …"."""
+"""A citation after the full stop: "… was measured.[12] The …"."""
 
 _WIDE_END = re.compile(r"[。！？]+[」』）\"']*")
 
-# What Punkt looks at: a stop, with punctuation or a word behind it; quotes and brackets that close a sentence.
+# What Punkt looks at: a stop, with punctuation or a word after it; quotes and brackets that close a sentence.
 _STOP = re.compile(r"""[.?!](?=(?P<after>[)";}\]*:@'({\[‘’“”«»?!]|\s+(?P<next>\S+)))""")
 _CLOSERS = frozenset("\"')]}‘’“”«»")
 _CLOSING = re.compile(r"""["')\]}‘’“”«»]+?(?:\s+|(?=--)|$)""", re.MULTILINE)
@@ -101,7 +101,7 @@ def split_sentences(text: str) -> tuple[Sentence, ...]:
     """Find the sentences of a text.
 
     Args:
-        text: Anything; blank lines and list items break whatever stands before them.
+        text: Any text; blank lines and list items end the sentence before them.
 
     Returns:
         Spans in reading order, without overlap, trimmed, never empty, at most `MAX_CHARS` long. Together they hold
@@ -120,22 +120,22 @@ def split_sentences(text: str) -> tuple[Sentence, ...]:
 
 
 def split_lines(text: str) -> tuple[Sentence, ...]:
-    """Take every line for one sentence: the rows of a table. Spans as `split_sentences` gives them."""
+    """Make every line one sentence, for the rows of a table. Spans as `split_sentences` gives them."""
     return tuple(piece for start, end in _lines(text) for piece in _bounded(text, start, end))
 
 
 def whole_text(text: str) -> tuple[Sentence, ...]:
-    """Take the text for one sentence, as program code is, cut only where it is longer than `MAX_CHARS`."""
+    """Make the text one sentence, for program code; cut only where it is longer than `MAX_CHARS`."""
     return tuple(_bounded(text, 0, len(text)))
 
 
 @cache
 def _punkt() -> Any:
-    """Punkt with our abbreviations; made once a process."""
+    """Punkt with our abbreviations; made once per process."""
     from nltk.tokenize.punkt import PunktParameters, PunktSentenceTokenizer
 
     class Quick(PunktSentenceTokenizer):  # type: ignore[misc]
-        """Punkt, without its weighing where the result can be told at sight: that takes most of the time."""
+        """Punkt without its scoring where the result is plain: scoring takes most of the time."""
 
         def text_contains_sentbreak(self, text: str) -> bool:
             word = _WORD_END.match(text)
@@ -151,7 +151,7 @@ def _punkt() -> Any:
 def _punkt_starts(block: str) -> Iterator[int]:
     """Yield where Punkt begins a sentence: its ``span_tokenize`` without the words in between, in a third of the time.
 
-    A closing quote or bracket right behind a stop belongs to the sentence before.
+    A closing quote or bracket right after a stop belongs to the sentence before.
     """
     is_end = _punkt().text_contains_sentbreak
     breaks = [stop for stop, context in _stops(block) if is_end(context)]
@@ -163,7 +163,7 @@ def _punkt_starts(block: str) -> Iterator[int]:
 
 
 def _stops(block: str) -> Iterator[tuple[re.Match[str], str]]:
-    """Yield what may end a sentence, each with its context: the word before it and the word behind.
+    """Yield stops that may end a sentence, each with its context: the word before it and the word after.
 
     Of several in one word, as in "U.S." or "What?!", only the last counts.
     """
@@ -171,7 +171,7 @@ def _stops(block: str) -> Iterator[tuple[re.Match[str], str]]:
     for space in whitespace:
         flat = flat.replace(space, " ")
     before: re.Match[str] | None = None
-    word = at = 0  # where the word of the stop before begins, and where that stop stands
+    word = at = 0  # where the previous stop's word begins, and where that stop is
     for stop in _STOP.finditer(block):
         end = stop.start()
         last_space = flat.rfind(" ", at, end)
@@ -214,10 +214,10 @@ def _blocks(text: str) -> Iterator[tuple[int, int]]:
 
 
 def _item_lines(lines: list[str]) -> set[int]:
-    """Say which lines begin a list item.
+    """Find the lines that begin a list item.
 
-    A wrapped line may begin with "3. " or "- " by chance, so these count only behind a line that ends a sentence or
-    an introduction, or in company: another dash, or the number before or after.
+    A wrapped line may begin with "3. " or "- " by chance, so these count only after a line that ends a sentence or
+    introduces a list, or beside another dash or the number before or after.
     """
     dashes = {i: match[1] for i, line in enumerate(lines) if (match := _DASH.match(line))}
     numbers = {i: match.groups() for i, line in enumerate(lines) if (match := _NUMBERED.match(line))}
@@ -248,7 +248,7 @@ def _follows_sentence(lines: list[str], i: int) -> bool:
 def _block_sentences(text: str, start: int, end: int) -> Iterator[tuple[int, int]]:
     """Yield the sentences of one block as untrimmed spans that together cover it."""
     block = text[start:end]
-    # a full stop with no space behind it ends nothing: "Fig.(a)", "measured.[12]"
+    # a full stop with no space after it ends nothing: "Fig.(a)", "measured.[12]"
     cuts = {cut for cut in _punkt_starts(block) if block[cut - 1].isspace()}
     for stop in _STOP_BEFORE_CAPITAL.finditer(block):
         if stop.end() not in cuts and _ends_there(block, stop):
@@ -284,7 +284,7 @@ def _ends_there(block: str, stop: re.Match[str]) -> bool:
 
 
 def _goes_on(block: str, first: int, cut: int, has_capitals: bool) -> bool:
-    """Whether the sentence from ``first`` does not end at ``cut`` after all."""
+    """Whether the sentence from ``first`` continues at ``cut``."""
     begins = block[cut]
     if begins in _GOING_ON:
         return True
@@ -327,7 +327,7 @@ def _cut(text: str, start: int) -> int:
 
 
 def _trim(text: str, start: int, end: int) -> tuple[int, int]:
-    """Leave the white space at both ends out."""
+    """Trim the white space at both ends."""
     piece = text[start:end].rstrip()
     end = start + len(piece)
     return end - len(piece.lstrip()), end

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 
 def spread(rows: Sequence[Sequence[tuple[str, int, int, bool]]]) -> list[list[str]]:
-    """Cells at their columns: names and row labels that span several are repeated, other values stand once."""
+    """Cells at their columns: names and row labels that span several are repeated, other values occur once."""
     carried: dict[int, tuple[str, int]] = {}  # column → text from a row above, and how many rows it still covers
     table = []
     for row in rows:

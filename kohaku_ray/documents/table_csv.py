@@ -1,4 +1,4 @@
-"""Paragraph CSV: a document that another tool has already cut into paragraphs, one a row."""
+"""Paragraph CSV: a document that another tool has already cut into paragraphs, one per row."""
 
 from __future__ import annotations
 
@@ -16,14 +16,14 @@ from kohaku_ray.documents.sentences import split_sentences
 from kohaku_ray.errors import DataError
 
 COLUMNS = ("text", "doc_id", "section", "page", "title")
-"""What is read; other columns are metadata where they hold one value throughout."""
+"""Columns read; other columns are metadata where all rows hold one value."""
 
 MAX_CELL_CHARS = 10_000_000
 """Longest cell, in characters."""
 
 
 def parse_csv(name: str, data: bytes) -> Document:
-    """Parse a CSV with a paragraph a row.
+    """Parse a CSV of one paragraph per row.
 
     The column ``text`` is required. ``section`` titles a run of rows, ``page`` counts from 1, ``title`` and ``doc_id``
     are the document's and the same in every row that has them. Rows without a text are left out.
@@ -36,7 +36,7 @@ def parse_csv(name: str, data: bytes) -> Document:
         The document; any other column that holds a single value is its metadata.
 
     Raises:
-        DataError: A row has more or fewer cells than the header, a page is no number, the file holds several
+        DataError: A row has more or fewer cells than the header, a page is not a number, the file holds several
             documents, or has no column ``text``.
     """
     rows = _rows(name, decode_text(name, data))
@@ -82,7 +82,7 @@ def _header(name: str, cells: Sequence[str]) -> list[str]:
     if "text" not in header:
         raise DataError(
             f"{name} has no column text, its columns are {', '.join(map(repr, header[:10]))}: "
-            f"name the column that holds the paragraphs (also read: {', '.join(COLUMNS[1:])})."
+            f"rename the column of the paragraphs to text (also read: {', '.join(COLUMNS[1:])})."
         )
     repeated = next((column for column, n in Counter(header).items() if column and n > 1), None)
     if repeated:
@@ -100,14 +100,14 @@ def _row(name: str, line: int, header: Sequence[str], cells: Sequence[str]) -> d
 
 
 def _only(name: str, rows: Sequence[tuple[int, Mapping[str, str]]], column: str) -> str:
-    """The one value of a column, or nothing."""
+    """The one value of a column; empty where it has none."""
     first = ""
     for line, row in rows:
         value = row.get(column, "")
         if first and value and value != first:
             raise DataError(
-                f"{name} holds several documents: {column} is {first!r} first and {value!r} at line {line}: "
-                "write one file a document."
+                f"{name} holds several documents: {column} is {first!r}, then {value!r} at line {line}: "
+                "write one file per document."
             )
         first = first or value
     return first
@@ -122,7 +122,7 @@ def _page(name: str, line: int, page: str) -> int | None:
 
 
 def _metadata(rows: Sequence[tuple[int, Mapping[str, str]]]) -> dict[str, str]:
-    """Columns besides our own that hold one value throughout."""
+    """Columns beside `COLUMNS` in which all rows hold one value."""
     others = [column for column in (rows[0][1] if rows else {}) if column and column not in COLUMNS]
     values = {column: {row[column] for _, row in rows} - {""} for column in others}
     return {column: next(iter(found)) for column, found in values.items() if len(found) == 1}

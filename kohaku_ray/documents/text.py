@@ -1,4 +1,4 @@
-"""Plain text: paragraphs between blank lines, sections by what looks like a heading."""
+"""Plain text: paragraphs between blank lines, sections by lines that look like headings."""
 
 from __future__ import annotations
 
@@ -11,13 +11,13 @@ from kohaku_ray.documents.model import Document, Paragraph, Section
 from kohaku_ray.documents.sentences import split_sentences
 
 MAX_HEADING_CHARS = 80
-"""A longer line is no heading and no title."""
+"""Longest line that is a heading or a title."""
 
 MAX_HEADINGS = 4
 """Most headings that one section's title is joined from."""
 
 PATH = " › "
-"""Stands between the headings that lead to a section, in its title."""
+"""Separates, in a section's title, the headings that lead to it."""
 
 _UNDERLINE = re.compile(r"(={3,}|-{3,}|~{3,})\s*")
 _DIVISION = re.compile(
@@ -26,7 +26,7 @@ _DIVISION = re.compile(
     r"the\s+(?:first|second|third|fourth|fifth|last))\b"
     r"(?:[.:—–-].*|\s+[^\W\da-z].*|\s+[“‘\"'(].*)?"
 )
-# without a full stop a word must follow: "2 Methods" is a heading, "42 MW" and "1.5 GB" are quantities
+# without a full stop, a word must follow: "2 Methods" is a heading, "42 MW" and "1.5 GB" are quantities
 _NUMBERED = re.compile(
     r"(\d{1,2}(?:\.\d{1,2}){0,3}|[IVX]{1,5})(?:[.)]\s+[A-Z]|\s+(?:[A-Z][a-z]{2}|[A-Z]{4}))[^.!?;]*\??"
 )
@@ -72,7 +72,7 @@ def text_sections(text: str, title: str) -> tuple[Section, ...]:
 
     Args:
         text: The whole text.
-        title: The document's; of the section in front of the first heading, too.
+        title: Title of the document, also used for the section before the first heading.
 
     Returns:
         Sections with at least one paragraph each.
@@ -120,7 +120,7 @@ def _split_heading(block: str) -> tuple[str, str]:
 
 
 def _continues_heading(line: str) -> bool:
-    """Whether a line under CHAPTER IV is its title, or the rest of one that was wrapped."""
+    """Whether a line under CHAPTER IV is its title, or the rest of a wrapped one."""
     return _is_short(line) and line[-1] not in ".,;:!?" and not _DIVISION.fullmatch(line.strip())
 
 
@@ -138,14 +138,14 @@ def _is_short(line: str) -> bool:
 
 
 def _is_capitals(line: str) -> bool:
-    """Whether a line is shouted: mostly letters, none of them small, no table's header, no end of a sentence."""
+    """Whether a line is in capitals: mostly letters, none of them small, no table's header, no sentence's end."""
     letters = sum(map(str.isalpha, line))
     shouted = line.isupper() and line[0].isalnum() and letters >= 4 and 2 * letters > len(line)
     return shouted and line[-1] not in ".!?;,:" and "  " not in line and "\t" not in line
 
 
 def _open(drafts: list[_Draft], heading: str) -> None:
-    """Begin a section; settle what becomes of an empty one before it."""
+    """Begin a section; an empty one before it is joined to it, or becomes paragraphs."""
     label, last = _label(heading), drafts[-1]
     if len(drafts) > 1 and not last.paragraphs:
         if _stands_over(last.label, label) and len(last.headings) < MAX_HEADINGS:

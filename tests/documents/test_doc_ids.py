@@ -32,7 +32,7 @@ def test_the_default_id_is_the_stem(name, doc_id):
         ("", "is empty"),
         ("  ", "is empty"),
         (" a", "begins or ends with a space"),
-        ("x" * 201, "has 201 characters, allowed are 200"),
+        ("x" * 201, "has 201 characters, at most 200 are allowed"),
     ],
 )
 def test_a_bad_id_is_named_with_its_file_and_the_way_out(doc_id, fault):

@@ -154,7 +154,7 @@ def test_an_unknown_charset_is_named():
 
 
 def test_a_page_that_is_too_large_states_both_numbers():
-    with pytest.raises(DataError, match=r"has 67,108,865 bytes, allowed are 67,108,864: split it into several files"):
+    with pytest.raises(DataError, match=r"has 67,108,865 bytes, at most 67,108,864 are allowed: split it into files"):
         parse(b" " * MAX_BYTES + b"x")
 
 

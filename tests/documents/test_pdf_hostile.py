@@ -43,14 +43,14 @@ def test_an_empty_file():
 @pytest.mark.parametrize("junk", [b"Some text.", b"\x00\x01\x02" * 50, b"%PDF-1.7\n%%EOF"])
 def test_no_pdf_at_all(junk):
     with pytest.raises(
-        DataError, match=rf"^d/x\.pdf is no PDF, or damaged .* {len(junk)} bytes .*: fetch or export it"
+        DataError, match=rf"^d/x\.pdf is not a PDF, or damaged .* {len(junk)} bytes .*: fetch or export it"
     ):
         parse_file("d/x.pdf", junk)
 
 
 def test_a_truncated_file(capfd):
     whole = pdf("The first page.", "The second page.")
-    with pytest.raises(DataError, match=r"^x\.pdf is no PDF, or damaged or truncated after 300 bytes"):
+    with pytest.raises(DataError, match=r"^x\.pdf is not a PDF, or damaged or truncated after 300 bytes"):
         parse_file("x.pdf", whole[:300])
     assert capfd.readouterr() == ("", "")
 
