@@ -8,6 +8,7 @@ from typing import Annotated, Any, Literal
 
 from pydantic import Field, PrivateAttr, SerializeAsAny, model_validator
 
+from kohaku_ray.config.chunks import ChunksConfig
 from kohaku_ray.config.deployments import (
     BackendConfig,
     ChatDeployment,
@@ -24,13 +25,14 @@ from kohaku_ray.config.paths import FilePath
 from kohaku_ray.config.plain import shown
 from kohaku_ray.errors import did_you_mean
 from kohaku_ray.settings import PositiveInt, Section, Share
-from kohaku_ray.systems.base import System, Uses
+from kohaku_ray.systems.base import DocumentFormat, System, Uses
 from kohaku_ray.systems.registry import DEFAULT_SYSTEM, find_system
 
 __all__ = [
     "BackendConfig",
     "Bm25Config",
     "ChatDeployment",
+    "ChunksConfig",
     "ClusterConfig",
     "Config",
     "CrossEncoderConfig",
@@ -60,6 +62,11 @@ class DocumentsConfig(Section):
     """CSV with id, title, url, year, type, citation of each document."""
     timeout_s: Annotated[float, Field(gt=0)] = 60.0
     """Longest time for parsing one file; one that takes longer becomes a reject."""
+    format: DocumentFormat | None = None
+    """By suffix (auto); all but PDF as plain text; .txt as novels in chapters; .csv as news, with one paragraph per row
+    and many documents in a file; None: as the system reads them."""
+    sentence_split: Literal["punkt", "period"] = "punkt"
+    """Sentences of news: by Punkt with French abbreviations, or at every full stop."""
 
 
 class EncoderConfig(Section):
@@ -115,6 +122,8 @@ class IndexConfig(Section):
     factory: str = "Flat"
     """FAISS factory string; Flat is exact."""
     bm25: Bm25Config = Bm25Config()
+    chunks: ChunksConfig | None = None
+    """How documents are cut into chunks; None: as the system wants them, which may be not at all."""
     encoders: PositiveInt | None = None
     """Encoder actors; None: one per GPU, or one per CPU where there is none."""
     resources: dict[str, float] = Field(default_factory=dict)

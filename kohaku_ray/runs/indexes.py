@@ -1,4 +1,4 @@
-"""The index that a configuration asks for: its settings, its encoder, its views."""
+"""The index that a configuration asks for: its settings, its encoder, its chunks."""
 
 from __future__ import annotations
 
@@ -6,9 +6,12 @@ from pathlib import Path
 from typing import Any
 
 from kohaku_ray.config import Config
+from kohaku_ray.errors import ConfigError
 from kohaku_ray.index.build import IndexSettings
 from kohaku_ray.index.encoder import SentenceEncoder
 from kohaku_ray.index.identity import encoder_identity
+from kohaku_ray.systems.base import DocumentFormat
+from kohaku_ray.tree.chunks import Chunks
 
 
 def make_encoder(config: Config, **overrides: Any) -> SentenceEncoder:
@@ -29,7 +32,11 @@ def encoder_settings(config: Config) -> dict[str, Any]:
 
 
 def index_settings(config: Config) -> IndexSettings:
-    """Collect what an index's fingerprint is made of."""
+    """Collect what an index's fingerprint is made of.
+
+    Raises:
+        ConfigError: There is no such encoder, or the system searches chunks and nothing says how to cut them.
+    """
     index = config.index
     return IndexSettings(
         encoder=encoder_settings(config),
@@ -39,4 +46,27 @@ def index_settings(config: Config) -> IndexSettings:
         k1=index.bm25.k1,
         b=index.bm25.b,
         language=index.bm25.language,
+        chunks=chunks_of(config),
     )
+
+
+def chunks_of(config: Config) -> Chunks | None:
+    """How documents are cut into chunks: as configured, else as the system wants them; None: they are not.
+
+    Raises:
+        ConfigError: The system searches chunks, and neither says how to cut them.
+    """
+    system = config.declaration
+    chunks = system.chunks if config.index.chunks is None else config.index.chunks.plain()
+    searching = [name for name, view in system.views.items() if "chunk" in view.kinds]
+    if searching and chunks is None:
+        raise ConfigError(
+            f"system {system.name} searches chunks (view {searching[0]}) but index.chunks is null and so are its own: "
+            "set index.chunks, such as {unit: chars, size: 500, overlap: 50}, or chunks of the System"
+        )
+    return chunks
+
+
+def document_format(config: Config) -> DocumentFormat:
+    """How files are read: as configured, else as the system wants it."""
+    return config.documents.format or config.declaration.document_format

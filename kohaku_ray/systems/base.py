@@ -18,10 +18,26 @@ from kohaku_ray.questions import QuestionColumns
 from kohaku_ray.records import Prediction, Question, TraceRow
 from kohaku_ray.settings import Section
 from kohaku_ray.systems.tools import Tools
+from kohaku_ray.tree.chunks import Chunks
 
-__all__ = ["Answer", "Ask", "Depth", "Role", "System", "Traced", "Uses", "View", "ballot_of"]
+__all__ = [
+    "Answer",
+    "Ask",
+    "Chunks",
+    "Depth",
+    "DocumentFormat",
+    "Role",
+    "System",
+    "Traced",
+    "Uses",
+    "View",
+    "ballot_of",
+]
 
 Stage = Literal["prepare", "answer"]
+
+DocumentFormat = Literal["auto", "text", "novel", "news"]
+"""How files are read: by their suffix; or as plain text, novels in chapters, news CSVs where that may be."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -161,6 +177,8 @@ class System:
         offline: Makes the model that stands in where none is: ``(abstain_below, window_tokens) -> Backend``.
         facts: Settings that tell runs apart on a sweep's page, by label.
         moved: Keys of earlier versions with their new places.
+        chunks: How documents are cut into chunks, unless the configuration says otherwise; None: they are not.
+        document_format: How files are read, unless the configuration says otherwise.
     """
 
     name: str
@@ -181,6 +199,8 @@ class System:
     offline: Callable[[float, int], Backend] | None = None
     facts: Callable[[Any], Mapping[str, str]] = lambda _: {}
     moved: Mapping[str, str] = field(default_factory=dict)
+    chunks: Chunks | None = None
+    document_format: DocumentFormat = "auto"
 
     def __post_init__(self) -> None:
         """Check what the engine relies on.
