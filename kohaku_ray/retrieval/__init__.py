@@ -1,1 +1,1 @@
-"""Queries in, ranked evidence and a context within its budget out."""
+"""Retrieval: from queries to ranked evidence and a context within its budget."""

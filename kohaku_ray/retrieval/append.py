@@ -1,4 +1,4 @@
-"""BM25's paragraphs behind the dense matches: more evidence, no fusion of scores."""
+"""Append BM25's paragraphs after the dense matches, without fusion of scores."""
 
 from __future__ import annotations
 
@@ -17,14 +17,14 @@ def append_lexical(dense: Ranked, lists: Sequence[Hits], top_k: int, dedup: Dedu
     """Append the paragraphs that BM25 found and vector search did not.
 
     Every query's best comes first, then every query's second, and so on. Under ``tree`` a paragraph is new only when
-    neither an ancestor nor a descendant of it is a match already: a matched sentence brings its paragraph along, and
-    the slot goes to text the context lacks.
+    no ancestor or descendant of it is a match already: a matched sentence adds its paragraph to the context, so the
+    slot goes to text that the context lacks.
 
     Args:
         dense: Dense matches after truncation, best first.
-        lists: One ``Hits`` a query, best first; the same queries.
-        top_k: Most paragraphs taken of each query, and appended in all.
-        dedup: ``tree`` compares by kinship, the others by node.
+        lists: One ``Hits`` per query, best first; the same queries.
+        top_k: Most paragraphs taken per query, and appended in all.
+        dedup: ``tree`` compares ancestors and descendants, the others nodes.
         parent: Shape ``(n_nodes,)``; row of each node's parent, ``-1`` for a document.
 
     Returns:
@@ -51,7 +51,7 @@ def append_lexical(dense: Ranked, lists: Sequence[Hits], top_k: int, dedup: Dedu
 
 
 def _interleaved(lists: Sequence[Hits]) -> list[tuple[int, float]]:
-    """Read the lists abreast: every list's first, then every list's second, and so on."""
+    """Interleave the lists: every list's first, then every list's second, and so on."""
     deepest = max((len(hits) for hits in lists), default=0)
     return [
         (int(hits.rows[rank]), float(hits.scores[rank]))

@@ -17,8 +17,8 @@ def kmeans(vectors: F32 | F64, n_clusters: int, seed: int = 0, max_rounds: int =
 
     Args:
         vectors: Shape ``(n, d)``.
-        n_clusters: Clusters wanted; there are as many as distinct vectors where those are fewer.
-        seed: Of the first centres; the same input and seed give the same clusters.
+        n_clusters: Clusters wanted; fewer where there are fewer distinct vectors.
+        seed: Seed of the first centres; the same input and seed give the same clusters.
         max_rounds: Most rounds of reassignment.
 
     Returns:
@@ -40,7 +40,7 @@ def kmeans(vectors: F32 | F64, n_clusters: int, seed: int = 0, max_rounds: int =
 
 
 def shares(sizes: I64, smoothing: float = 0.3, mode: Shares = "smoothed") -> F64:
-    """Say which share of a sample each cluster gets; they sum to 1.
+    """Compute the share of a sample that each cluster gets; the shares sum to 1.
 
     Args:
         sizes: Shape ``(n,)``; texts per cluster, each at least 1.
@@ -55,9 +55,9 @@ def shares(sizes: I64, smoothing: float = 0.3, mode: Shares = "smoothed") -> F64
 
 
 def allot(sizes: I64, share: F64, sample_size: int) -> I64:
-    """Turn shares into whole numbers of texts that the clusters can fill.
+    """Turn shares into whole numbers of texts, at most each cluster's size.
 
-    Every cluster gets at least one text and no more than it has; what a small one cannot fill goes to the others in
+    Every cluster gets at least one text and no more than it has; what a small one lacks goes to the others in
     proportion to their shares. Fractions are rounded by largest remainder (Hamilton), ties to the earlier cluster.
 
     Args:
@@ -73,7 +73,7 @@ def allot(sizes: I64, share: F64, sample_size: int) -> I64:
     if wanted <= len(sizes):
         counts[best_first(share, wanted)] = 1
         return counts
-    # The sum over clusters of clip(scale · share, 1, size) is piecewise linear in scale: solve it for what is wanted.
+    # The sum over clusters of clip(scale · share, 1, size) is piecewise linear in scale: solve it for ``sample_size``.
     scale = np.sort(np.r_[1 / share, sizes / share])
     totals = np.clip(scale[:, None] * share, 1, sizes).sum(axis=1)
     quota = np.clip(np.interp(wanted, totals, scale) * share, 1, sizes).round(9)
@@ -85,11 +85,11 @@ def allot(sizes: I64, share: F64, sample_size: int) -> I64:
 def sample_clusters(
     labels: I64, scores: F64, sample_size: int, smoothing: float = 0.3, mode: Shares = "smoothed"
 ) -> I64:
-    """Keep the best texts of every cluster, as many as its smoothed share of the sample allows.
+    """Keep the best texts of every cluster, as many as its smoothed share of the sample.
 
     Args:
         labels: Shape ``(n,)``; cluster of each text, numbered from 0 without gaps.
-        scores: Shape ``(n,)``; what orders the texts inside a cluster, higher is better; ties keep the order.
+        scores: Shape ``(n,)``; sorts the texts inside a cluster, higher is better; ties keep the order.
         sample_size: Texts kept in all, see ``allot``.
         smoothing: See ``shares``.
         mode: See ``shares``.
@@ -109,7 +109,7 @@ def sample_clusters(
 
 
 def _first_centres(points: F64, n_clusters: int, rng: np.random.Generator) -> F64:
-    """Draw distinct points, each with a chance in proportion to its squared distance from those drawn before."""
+    """Draw distinct points, each with a probability in proportion to its squared distance from those drawn before."""
     chosen = [int(rng.integers(len(points)))]
     nearest = np.square(points - points[chosen[0]]).sum(axis=1)  # exactly 0 for equal points: none is drawn twice
     while len(chosen) < n_clusters and nearest.any():
@@ -119,7 +119,7 @@ def _first_centres(points: F64, n_clusters: int, rng: np.random.Generator) -> F6
 
 
 def _assign(points: F64, centres: F64) -> I64:
-    """Put every point to its nearest centre; a centre left alone takes the farthest point of those that share one."""
+    """Assign every point to its nearest centre; an empty cluster takes the farthest point of the shared ones."""
     labels: I64 = (np.square(centres).sum(axis=1) - 2 * points @ centres.T).argmin(axis=1).astype(np.int64)
     for cluster in np.flatnonzero(np.bincount(labels, minlength=len(centres)) == 0):
         is_sharing = np.bincount(labels)[labels] > 1

@@ -15,12 +15,12 @@ from kohaku_ray.retrieval.fusion import Ranked
 from kohaku_ray.tree.nodes import KINDS, SENTENCE, NodeTable
 
 GAP = " … "
-"""Stands for sentences left out."""
+"""Marks sentences that are left out."""
 
 
 @dataclass(frozen=True, slots=True)
 class Snippet:
-    """One match's text: what of its group no earlier snippet holds.
+    """One match's text: the part of its group that no earlier snippet holds.
 
     Attributes:
         doc_id: Document it may be cited by.
@@ -35,7 +35,7 @@ class Snippet:
 
 @dataclass(frozen=True, slots=True)
 class Caption:
-    """What an image or a table near a match says of itself."""
+    """The caption of an image or a table near a match."""
 
     doc_id: str
     node_id: str
@@ -45,7 +45,7 @@ class Caption:
 
 @dataclass(frozen=True, slots=True)
 class Match:
-    """A match that reached the context, with the numbers that ranked it.
+    """A match in the context, with the numbers that ranked it.
 
     Attributes:
         rank: Place among the ranked matches, from 0.
@@ -53,10 +53,10 @@ class Match:
         doc_id: Its document.
         kind: ``sentence`` or ``paragraph``.
         source: Vector search or BM25.
-        score: What it was sorted by; BM25 score of a lexical match.
+        score: The score it was sorted by; for a lexical match, the BM25 score.
         frequency: How many queries returned it.
         similarity: Sum of its similarities over those queries.
-        n_tokens: What it added to the context; 0 when earlier groups hold all its text.
+        n_tokens: Tokens it added to the context; 0 when earlier groups hold all its text.
     """
 
     rank: int
@@ -72,15 +72,15 @@ class Match:
 
 @dataclass(frozen=True, slots=True)
 class Context:
-    """What one attempt shows the model.
+    """The context that one attempt shows the model.
 
     Attributes:
         snippets: In rank order.
         captions: Of the images and tables around the matches, in rank order.
-        matches: Those that reached the context, in rank order.
+        matches: The matches in the context, in rank order.
         doc_ids: Documents that may be cited, by first appearance.
         n_tokens: Tokens of titles, snippets and captions, as counted in the node table.
-        is_cut: Matches or sentences were left out for the budget.
+        is_cut: The budget left matches or sentences out.
     """
 
     snippets: tuple[Snippet, ...]
@@ -106,15 +106,15 @@ def assemble(
     siblings: int = 3,
     section_tokens: int = 512,
 ) -> Context:
-    """Fill a context rank by rank with whole groups; the first that does not fit is cut on a sentence and ends it.
+    """Fill a context rank by rank with whole groups; the first that does not fit is cut after a sentence and ends it.
 
-    A cut keeps the match and drops what is farthest from it. A group of which not even the first sentence fits an
-    empty context is passed over, so that one endless "sentence" does not shut out every other match.
+    A cut keeps the match and drops the sentences farthest from it. A group whose first sentence alone exceeds the
+    budget is skipped, so that one endless "sentence" does not exclude every other match.
 
     Args:
         nodes: The matches and the text around them.
         ranked: Matches, best first.
-        budget: Most tokens; None: no bound.
+        budget: Most tokens; None: no limit.
         once: A group shows only the sentences and the title that no earlier group has shown.
         paragraph_tokens: See ``expand``.
         siblings: See ``expand``.
@@ -147,13 +147,13 @@ def assemble(
 
 
 def _without(group: Group, held: AbstractSet[int]) -> Group:
-    """Leave out what earlier groups have shown."""
+    """Leave out the rows that earlier groups have shown."""
     left = group.only([leaf for leaf in group.leaves if leaf not in held])
     return replace(left, title=None) if left.title in held else left
 
 
 def _within(nodes: NodeTable, group: Group, room: int | None) -> tuple[Group, int]:
-    """Keep the longest prefix of sentences that fits, with its tokens."""
+    """Keep the longest prefix of sentences that fits; returns its tokens too."""
     tokens = nodes.tokens[group.leaves].tolist()
     costs = list(accumulate(tokens, initial=_title_tokens(nodes, group, sum(tokens))))[1:]
     n = len(costs) if room is None else bisect_right(costs, room)
@@ -161,14 +161,14 @@ def _within(nodes: NodeTable, group: Group, room: int | None) -> tuple[Group, in
 
 
 def _title_tokens(nodes: NodeTable, group: Group, n_tokens: int) -> int:
-    """Estimate a title's tokens by its length and the rate of the text it precedes: only whole nodes are counted."""
+    """Estimate a title's tokens by its length and the tokens per character of its text: only nodes are counted."""
     if group.title is None:
         return 0
     return math.ceil(n_tokens * len(nodes.title_of(group.title)) / int(nodes.chars[group.leaves].sum()))
 
 
 def _snippets(nodes: NodeTable, group: Group) -> list[Snippet]:
-    """The group's text as one snippet, or none when there is none."""
+    """The group's text as one snippet; none when it has no text."""
     text = _text(nodes, group.text)
     if not text:
         return []
@@ -177,7 +177,7 @@ def _snippets(nodes: NodeTable, group: Group) -> list[Snippet]:
 
 
 def _captions(nodes: NodeTable, group: Group) -> list[Caption]:
-    """The captions around the match, one a paragraph."""
+    """The captions around the match, one per paragraph."""
     found: dict[int, list[int]] = {}
     for leaf in sorted(leaf for leaf in group.leaves if leaf in group.captions):
         found.setdefault(group.captions[leaf], []).append(leaf)
@@ -200,7 +200,7 @@ def _text(nodes: NodeTable, leaves: Sequence[int]) -> str:
 
 
 def _runs(leaves: Sequence[int]) -> list[tuple[int, int]]:
-    """First and last of each run of rows; sentences in one are neighbours in one paragraph, which is never cut up."""
+    """First and last of each run of rows; sentences of a run are neighbours in one paragraph."""
     opens = [at for at, leaf in enumerate(leaves) if not at or leaf != leaves[at - 1] + 1]
     return [(leaves[at], leaves[past - 1]) for at, past in pairwise([*opens, len(leaves)])]
 

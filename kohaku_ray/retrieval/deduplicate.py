@@ -13,12 +13,12 @@ Dedup = Literal["none", "node", "tree"]
 
 
 def deduplicate(ranked: Ranked, mode: Dedup, parent: I64) -> Ranked:
-    """Drop repeats; to be called before truncation, so that freed slots are refilled.
+    """Drop repeats; call it before truncation, so that freed slots are refilled.
 
     Args:
         ranked: Matches, best first.
-        mode: ``none`` keeps all; ``node`` keeps a node's first place; ``tree`` also lets a match swallow the matches
-            beneath it: it keeps its own numbers and takes the best rank among them.
+        mode: ``none`` keeps all; ``node`` keeps a node's first place; ``tree`` also drops the matches below another
+            match, which keeps its own numbers and takes the best rank among them.
         parent: Shape ``(n_nodes,)``; row of each node's parent, ``-1`` for a document.
 
     Returns:
@@ -37,7 +37,7 @@ def deduplicate(ranked: Ranked, mode: Dedup, parent: I64) -> Ranked:
 
 
 def swallowed_by(rows: I64, parent: I64) -> I64:
-    """Find each node's topmost ancestor among the rows; the node itself where there is none.
+    """Find each node's topmost ancestor among the rows; the node itself where it has none there.
 
     Args:
         rows: Shape ``(n,)``; without repeats.

@@ -1,4 +1,4 @@
-"""Drop what repeats in a ranking: equal texts, and more than some items of one key."""
+"""Remove repeats from a ranking: equal texts, and items beyond a limit per key."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from kohaku_ray.arrays import I64
 
 
 def distinct_texts(texts: Sequence[str]) -> I64:
-    """Keep the first of equal texts; to be called before a cut, so that freed places are refilled.
+    """Keep the first of equal texts; call it before a cut, so that freed places are refilled.
 
     Args:
         texts: Best first; texts are equal when they differ in white space alone.

@@ -1,4 +1,4 @@
-"""What retrieval found for one question: searched once, deep enough for every retry."""
+"""The evidence of one question: searched once, deep enough for every retry."""
 
 from __future__ import annotations
 
@@ -22,10 +22,10 @@ class Evidence:
     Attributes:
         question: The question.
         queries: Retrieval queries, the question itself first.
-        dense: Vector search's hits, one ``Hits`` a query at the deepest ``k``; rows of ``nodes``.
-        lexical: BM25's hits, one ``Hits`` a query, or none at all; rows of ``nodes``.
+        dense: Vector search's hits, one ``Hits`` per query at the deepest ``k``; rows of ``nodes``.
+        lexical: BM25's hits, one ``Hits`` per query, or empty without BM25; rows of ``nodes``.
         nodes: The matches and the text around them.
-        trace: What happened on the way.
+        trace: Rows of trace.parquet.
     """
 
     question: Question
@@ -49,11 +49,11 @@ def rank(
 ) -> Ranked:
     """Rank the evidence at one depth, as if every query had been searched for ``top_k``.
 
-    Each list is cut to its first ``top_k``, then reranked, deduplicated and truncated; BM25's paragraphs follow.
+    Each list is cut to its first ``top_k``; the lists are fused, deduplicated and truncated; BM25's paragraphs follow.
 
     Args:
-        evidence: Lists at least ``top_k`` deep, unless the index or the threshold gave no more.
-        top_k: Matches of each query at this depth.
+        evidence: Lists of at least ``top_k`` hits, unless the index or the threshold gave fewer.
+        top_k: Matches per query at this depth.
         top_k_final: Dense matches kept; None: all.
         strategy: See ``fuse``.
         normalise: See ``fuse``.

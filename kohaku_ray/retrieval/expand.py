@@ -1,4 +1,4 @@
-"""From a match to the text that makes it readable: its paragraph, or the section around it."""
+"""Expand a match to its context: its paragraph, or the section around it."""
 
 from __future__ import annotations
 
@@ -20,9 +20,9 @@ class Group:
 
     Attributes:
         match: Row of the match.
-        leaves: Rows of its sentences, the match's own first, then outward: to cut the group short is to keep a prefix.
-        captions: Sentences that are the caption of an image or table around the match, each with the paragraph that
-            stands for it.
+        leaves: Rows of its sentences, the match's own first, then outward: a shorter group is a prefix.
+        captions: Sentences that are the caption of an image or table around the match, each with the row of its
+            paragraph.
         title: Row of the section whose title precedes the text; None before a sentence, or when no text is left.
     """
 
@@ -37,22 +37,22 @@ class Group:
         return sorted(leaf for leaf in self.leaves if leaf not in self.captions)
 
     def only(self, leaves: Sequence[int]) -> Group:
-        """Keep these leaves, and the title as long as there is text for it to precede."""
+        """Keep these leaves, and the title if any text is left after it."""
         title = None if all(leaf in self.captions for leaf in leaves) else self.title
         return Group(self.match, leaves, self.captions, title)
 
 
 def expand(nodes: NodeTable, row: int, *, paragraph_tokens: int, siblings: int, section_tokens: int) -> Group:
-    """Put a match into its context.
+    """Collect a match and its context.
 
-    A sentence brings its paragraph; of a paragraph over ``paragraph_tokens``, only ``siblings`` sentences either side.
-    A paragraph brings its section's title and the sentences around it, nearest first, up to ``section_tokens``.
+    A sentence adds its paragraph; of a paragraph over ``paragraph_tokens``, only ``siblings`` sentences either side.
+    A paragraph adds its section's title and the sentences around it, nearest first, up to ``section_tokens``.
 
     Args:
         nodes: The match and everything around it.
         row: The match, a sentence or a paragraph.
-        paragraph_tokens: Longest paragraph that a sentence brings whole.
-        siblings: Sentences either side of a match in a longer one.
+        paragraph_tokens: Longest paragraph that a sentence adds whole.
+        siblings: Sentences either side of a match in a longer paragraph.
         section_tokens: Most tokens of the section around a paragraph, on top of its own.
     """
     if nodes.kind[row] == SENTENCE:
@@ -87,13 +87,13 @@ def _around_paragraph(nodes: NodeTable, row: int, section_tokens: int) -> Group:
 
 
 def _in_turns(after: Sequence[int], before: Sequence[int]) -> list[int]:
-    """Both sides of a match, nearest first; of two equally near, the following one."""
+    """Both sides of a match, nearest first; of two equally near ones, the following one first."""
     n = min(len(after), len(before))
     return [*chain.from_iterable(zip(after[:n], before[:n], strict=True)), *after[n:], *before[n:]]
 
 
 def _captions(nodes: NodeTable, leaves: Sequence[int]) -> dict[int, int]:
-    """Which of these sentences belong to an image or a table, and to which."""
+    """Map each caption among these sentences to its image's or table's paragraph."""
     paragraphs = nodes.parent[leaves].tolist()
     attached = {paragraph for paragraph in set(paragraphs) if nodes.attachment_kind(paragraph) is not None}
     return {leaf: paragraph for leaf, paragraph in zip(leaves, paragraphs, strict=True) if paragraph in attached}

@@ -1,4 +1,4 @@
-"""Several queries' results in, one order out: by how often, how well, or both (KohakuRAG, section 3.3)."""
+"""Fuse several queries' results into one order: by frequency, score or both (KohakuRAG, section 3.3)."""
 
 from __future__ import annotations
 
@@ -18,14 +18,14 @@ Normalise = Literal["max", "minmax"]
 
 @dataclass(frozen=True, slots=True)
 class Ranked:
-    """Matches best first, each with the numbers that put it there.
+    """Matches best first, each with the numbers that ranked it.
 
     Attributes:
         rows: Shape ``(n,)``; row of each match in the node table.
-        score: Shape ``(n,)``; what the strategy sorted by; of a lexical match its BM25 score.
+        score: Shape ``(n,)``; the score the strategy sorted by; for a lexical match, its BM25 score.
         frequency: Shape ``(n,)``; how many queries' dense lists hold it, 0 for a lexical match.
         total: Shape ``(n,)``; sum of its similarities over those queries.
-        n_dense: How many, from the front, came from vector search; the rest is lexical.
+        n_dense: How many, from the first, came from vector search; the others are lexical.
     """
 
     rows: I64
@@ -39,7 +39,7 @@ class Ranked:
         return len(self.rows)
 
     def take(self, positions: I64) -> Ranked:
-        """Keep these of purely dense matches, in this order."""
+        """Keep the matches at these positions, in this order; all matches must be dense."""
         return Ranked(
             self.rows[positions],
             self.score[positions],
@@ -50,19 +50,19 @@ class Ranked:
 
 
 def fuse(lists: Sequence[Hits], strategy: Strategy, normalise: Normalise = "max", alpha: float = 0.4) -> Ranked:
-    """Order what several queries found; ties go to the earlier first occurrence, query by query.
+    """Order the hits of several queries; ties go to the earlier first occurrence, query by query.
 
-    Frequency is counted over the lists as they come, before any deduplication (after it, it would be 1 throughout).
+    Frequency is counted over the lists as given, before any deduplication (after it, every frequency would be 1).
 
     Args:
-        lists: One ``Hits`` a query, best first.
+        lists: One ``Hits`` per query, best first.
         strategy: ``frequency`` sorts by (frequency, total), ``score`` by total, ``combined`` by
-            α·frequency + (1 − α)·total, both normalised; ``none`` keeps query order, repeats and all.
-        normalise: Scale of both terms of ``combined``, see ``scaled``.
+            α·frequency + (1 − α)·total, both normalised; ``none`` keeps query order and repeats.
+        normalise: Normalises both terms of ``combined``, see ``scaled``.
         alpha: Weight of frequency in ``combined``, 0 to 1.
 
     Returns:
-        Every row once, best first; under ``none`` every hit as it came.
+        Every row once, best first; under ``none`` every hit in the given order.
     """
     rows = np.concatenate([np.empty(0, np.int64), *(hits.rows for hits in lists)])
     similarity = np.concatenate([np.empty(0, np.float64), *(hits.scores for hits in lists)])
@@ -89,8 +89,8 @@ def scaled(values: F64, normalise: Normalise) -> F64:
 
     Args:
         values: Shape ``(n,)``.
-        normalise: ``max`` divides by the largest (by its size where it is negative, by 1 where it is 0); ``minmax``
-            maps smallest to 0 and largest to 1, and what is constant to 0.
+        normalise: ``max`` divides by the absolute value of the largest (by 1 where it is 0); ``minmax`` maps the
+            smallest to 0 and the largest to 1, and equal values to 0.
     """
     if not len(values):
         return values
@@ -101,10 +101,10 @@ def scaled(values: F64, normalise: Normalise) -> F64:
 
 
 def _count(rows: I64, similarity: F64, query: npt.NDArray[np.intp]) -> tuple[I64, I64, I64, F64]:
-    """First occurrence, group of each hit, queries and similarities of each group.
+    """Group hits by row: first occurrence, group of each hit, queries and similarity of each group.
 
     A row that one list holds twice counts once for that query, with its best similarity. Similarities are added in
-    ascending order, so that the order of the queries cannot part two rows that tie.
+    ascending order, so that the order of the queries cannot break a tie.
     """
     _, first, group = np.unique(rows, return_index=True, return_inverse=True)
     best = np.lexsort((-similarity, query, group))

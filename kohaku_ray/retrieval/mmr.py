@@ -1,4 +1,4 @@
-"""Pick texts that are relevant and say something new: maximal marginal relevance over two kinds of likeness."""
+"""Select texts that are relevant and not redundant: maximal marginal relevance over cosine and BM25."""
 
 from __future__ import annotations
 
@@ -15,13 +15,13 @@ def mmr(relevance: F64, redundancy: F64, top_k: int, weight: float = 0.9) -> tup
     """Select greedily by ``w · relevance − (1 − w) · max redundancy`` (Carbonell & Goldstein, SIGIR 1998).
 
     Args:
-        relevance: Shape ``(n,)``; likeness of each text to the question, in the texts' earlier rank order.
-        redundancy: Shape ``(n, n)``; likeness of text i to a selected text j.
+        relevance: Shape ``(n,)``; similarity of each text to the question, in the texts' earlier rank order.
+        redundancy: Shape ``(n, n)``; similarity of text i to a selected text j.
         top_k: Most texts selected.
         weight: ``w``, 0 to 1; 1 sorts by relevance alone.
 
     Returns:
-        Positions in order of selection and the score each was selected by, both of shape ``(min(n, top_k),)``; ties
+        Positions in order of selection and the score of each when selected, both of shape ``(min(n, top_k),)``; ties
         go to the earlier rank. The first has no redundancy.
     """
     n_selected = min(len(relevance), top_k)
@@ -38,13 +38,13 @@ def mmr(relevance: F64, redundancy: F64, top_k: int, weight: float = 0.9) -> tup
 
 
 def redundancy(vectors: F32, bm25: F64) -> F64:
-    """Say how much text i repeats text j: the larger of their cosine and ``BM25(i, j) / BM25(i, i)``.
+    """Measure how much text i repeats text j: the larger of their cosine and ``BM25(i, j) / BM25(i, i)``.
 
     Args:
         vectors: Shape ``(n, d)``; unit rows.
-        bm25: Shape ``(n, n)``; BM25 score of text j for text i as the query (``bm25_matrix``). Its scale has no bound
-            and would drown the cosine: each row is divided by its text's score for itself and clipped to 0 … 1, and
-            is 0 where that score is not positive.
+        bm25: Shape ``(n, n)``; BM25 score of text j for text i as the query (``bm25_matrix``). It has no upper
+            bound and would outweigh the cosine: each row is divided by its text's score for itself and clipped to
+            0 … 1, and is 0 where that score is not positive.
 
     Returns:
         Shape ``(n, n)``; at most 1, not symmetric.
@@ -67,9 +67,9 @@ def bm25_matrix(
 
     Args:
         texts: Terms per text, as ``tokenise`` gives them; ``n`` texts.
-        idf: Weight per term, of the corpus; a term that is not in it weighs 0. None: of these texts alone, negative
-            ones raised to a quarter of the mean as ``BM25Okapi`` does.
-        average_length: Terms per text of the corpus; None: of these texts.
+        idf: Weight per term of the corpus; 0 for a term that is not in it. None: from these texts alone, negative
+            ones replaced by a quarter of the mean as in ``BM25Okapi``.
+        average_length: Mean terms per text of the corpus; None: of these texts.
         k1: Term-frequency saturation.
         b: Length normalisation.
 
@@ -98,6 +98,6 @@ def bm25_matrix(
 
 
 def _idf(document_frequency: I64, n_texts: int) -> F64:
-    """``BM25Okapi``'s weights: log((n − df + ½) / (df + ½)), a negative one a quarter of their mean."""
+    """``BM25Okapi``'s weights: log((n − df + ½) / (df + ½)), negative ones replaced by a quarter of the mean."""
     idf: F64 = np.log(n_texts - document_frequency + 0.5) - np.log(document_frequency + 0.5)
     return np.where(idf < 0, 0.25 * idf.mean(), idf)

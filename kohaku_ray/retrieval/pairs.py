@@ -1,4 +1,4 @@
-"""Order texts by a cross-encoder: which (query, text) pairs to score, each once, and what their scores say."""
+"""Order texts by a cross-encoder: the distinct (query, text) pairs to score, and the order by their scores."""
 
 from __future__ import annotations
 
@@ -18,15 +18,15 @@ class PairBatch:
     """The distinct pairs of several queries' candidates.
 
     Attributes:
-        pairs: Each (query, text) once, in order of first occurrence: what a cross-encoder is asked.
-        places: Per query, shape ``(n_texts,)``; where each candidate's pair stands in ``pairs``.
+        pairs: Each (query, text) once, in order of first occurrence: what a cross-encoder scores.
+        places: Per query, shape ``(n_texts,)``; position of each candidate's pair in ``pairs``.
     """
 
     pairs: tuple[Pair, ...]
     places: tuple[I64, ...]
 
     def per_query(self, scores: F64) -> list[F64]:
-        """Hand the scores of ``pairs`` back to the candidates: per query, shape ``(n_texts,)``."""
+        """Map the scores of ``pairs`` to the candidates: per query, shape ``(n_texts,)``."""
         return [scores[places] for places in self.places]
 
 
@@ -34,8 +34,8 @@ def pair_up(queries: Sequence[str], candidates: Sequence[Sequence[str]]) -> Pair
     """Collect the pairs of each query with its candidates.
 
     Args:
-        queries: The queries; one may come twice.
-        candidates: Per query its texts; one may come twice.
+        queries: The queries; one may occur twice.
+        candidates: The texts of each query; one may occur twice.
     """
     place: dict[Pair, int] = {}
     places = tuple(
@@ -51,7 +51,7 @@ def unscored(pairs: Iterable[Pair], known: Container[Pair]) -> list[Pair]:
 
 
 def best_first(scores: F64, top_k: int | None = None) -> I64:
-    """Order candidates by score, best first; ties keep the order they come in.
+    """Order candidates by score, best first; ties keep the given order.
 
     Args:
         scores: Shape ``(n,)``; of the candidates in their earlier rank order.
