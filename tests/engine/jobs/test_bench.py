@@ -223,7 +223,7 @@ def test_replicas_stand_beside_plain_vllm_and_the_page_beside_both(cluster, conf
 
     skipped = [cell for cell in bench.cells if cell.replicas == 64]
     assert [(cell.is_skipped, cell.reason) for cell in skipped] == [
-        (True, "they need 128 CPUs and the cluster has 6")
+        (True, "the cluster has 6 CPUs but they need 128")
     ] * 2
     assert bench.n_failed == 0
     rows = list(csv.DictReader((tmp_path / "throughput.csv").read_text().splitlines()))

@@ -11,12 +11,15 @@ import sys
 import threading
 import time
 from collections import Counter
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 from fake_openai import Action, FakeOpenAI
 from ray_processes import our_processes
 from test_answer import COMPARED
+
+from kohaku_ray.config import Config, load_config
 
 pytestmark = pytest.mark.ray
 
@@ -94,14 +97,17 @@ class Chains:
             **settings,
         }
 
-    def command(self, name: str) -> list[str]:
+    def overrides(self, name: str) -> list[str]:
         own = {"run": f"{self.home}/{name}", "ledger.path": f"{self.home}/{name}-ledger"}
-        flags = [part for key, value in (self.settings | own).items() for part in ("--set", f"{key}={value}")]
+        return [f"{key}={value}" for key, value in (self.settings | own).items()]
+
+    def command(self, name: str) -> list[str]:
+        flags = [part for override in self.overrides(name) for part in ("--set", override)]
         return [sys.executable, "-m", "kohaku_ray.cli", "answer", "demo", *flags]
 
-    def whole(self) -> int:
-        """Run it uninterrupted; returns how many calls it makes."""
-        assert run_until_done(self.killer, self.command("whole")) == 1
+    def whole(self, run_answer: Callable[[Config], object]) -> int:
+        """Run it uninterrupted, on actors that are up; returns how many calls it makes."""
+        run_answer(load_config("demo", self.overrides("whole")))
         self.n_calls = self.server.n_requests
         return self.n_calls
 
@@ -130,23 +136,27 @@ class Chains:
         return f"{name}: killed {', '.join(kills.values())} at calls {list(kills)}: {repeated} calls repeated"
 
 
-def test_a_driver_and_an_actor_of_each_kind_are_killed_and_repeated_it_is_the_same(cluster, sample_index, tmp_path):
+def test_a_driver_and_an_actor_of_each_kind_are_killed_and_repeated_it_is_the_same(
+    cluster, sample_index, run_answer, tmp_path
+):
     killer = Killer()
     with FakeOpenAI(killer.script) as server:
         one_by_one = {"cluster.block_size": "1", "cluster.blocks_in_flight": "1"}
         small = {"questions.limit": "6", "ensemble.members": "2"}
         chains = Chains(cluster, tmp_path, sample_index[0], server, killer, **one_by_one, **small)
-        assert chains.whole() == 18, "a plan and two answers of each question"
+        assert chains.whole(run_answer) == 18, "a plan and two answers of each question"
         chains.kill("killed", {4: "ray::Member", 7: "ray::LedgerShard", 10: "driver", 13: "ray::Retriever"})
 
 
 @pytest.mark.slow
-def test_killed_at_twenty_points_and_repeated_it_is_the_same_to_the_byte(cluster, sample_index, tmp_path, capsys):
+def test_killed_at_twenty_points_and_repeated_it_is_the_same_to_the_byte(
+    cluster, sample_index, run_answer, tmp_path, capsys
+):
     killer = Killer()
     with FakeOpenAI(killer.script) as server:
         blocks = {"cluster.block_size": "4", "ensemble.members": "3"}
         chains = Chains(cluster, tmp_path, sample_index[0], server, killer, **blocks)
-        n_calls = chains.whole()
+        n_calls = chains.whole(run_answer)
         lines = [f"{n_calls} calls uninterrupted"]
         draw = random.Random(20251121)
         for chain in range(N_CHAINS):

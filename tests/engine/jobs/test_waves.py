@@ -13,7 +13,6 @@ from kohaku_ray.records import Prediction, Question
 from kohaku_ray.runs.block import Answered, Prepared, settle_block, vote_block
 from kohaku_ray.systems.base import Answer
 
-
 N = 10
 """Questions of a run that stops early."""
 

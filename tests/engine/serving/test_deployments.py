@@ -149,7 +149,7 @@ def test_gpus_that_never_come_are_an_error_with_both_numbers(cluster, tmp_path):
         pytest.raises(
             ModelError,
             match=r"deployments.big did not come up: 0 of 2 replicas were up after start_timeout_s of 8 s "
-            r"\(they need 2 CPUs, the cluster has 6, .* they need 4 GPUs, the cluster has 0",
+            r"\(the cluster has 6 CPUs, .* of them free, but they need 2, the cluster has 0 GPUs, .* but they need 4",
         ),
         serving({"big": deployment}),
     ):
