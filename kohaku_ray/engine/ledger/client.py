@@ -1,4 +1,4 @@
-"""The asker's side of the ledger: recorded replies by batched lookups, calls by the shard that owns their key."""
+"""The client of the ledger: batched lookups of recorded replies; calls go through the shard that owns their key."""
 
 from __future__ import annotations
 
@@ -24,14 +24,14 @@ from kohaku_ray.generation.seeds import request_key
 
 
 class Ledger:
-    """The asker's side: one object per process, cheap to pickle; its copies belong to the same run."""
+    """The client: one object per process, cheap to pickle; copies belong to the same run."""
 
     def __init__(self, shards: Sequence[Any], run: str | None = None) -> None:
-        """Ask these shards.
+        """Connect to these shards.
 
         Args:
             shards: Actors, by the number of their shard.
-            run: Name of the run that asks; None: a new one.
+            run: Name of the run that asks. Default: a new name.
         """
         self._shards = list(shards)
         self._run = run or uuid.uuid4().hex
@@ -42,13 +42,13 @@ class Ledger:
         return Ledger, (self._shards, self._run)
 
     async def ask(self, request: ChatRequest, application: str, again: bool = False) -> Asked:
-        """Return the recorded reply of a request, or have the call made.
+        """Return the recorded reply to a request, or make the call.
 
         Args:
             request: What to ask; its key decides the shard.
             application: Serve application that answers.
-            again: Ignore a recorded reply, once per run and key: the call is made anew and its reply replaces the
-                recorded one for everybody. Where the new call fails, the old reply stays.
+            again: Ignore a recorded reply, once per run and key: the call is made again and its reply replaces the
+                recorded one for all runs. If the new call fails, the old reply stays.
 
         Raises:
             ModelError: The backend refused or failed for good.
@@ -67,7 +67,7 @@ class Ledger:
 
     @contextmanager
     def kept_alive(self) -> Iterator[None]:
-        """Keep idle shards from ending while the block runs, and flush them at its end."""
+        """Keep idle shards from exiting while the block runs, and flush them at its end."""
         stop = threading.Event()
 
         def ping() -> None:
@@ -85,7 +85,7 @@ class Ledger:
             self.flush()
 
     def flush(self) -> None:
-        """Have every shard write what it holds in memory alone.
+        """Make every shard write the replies it holds only in memory.
 
         Raises:
             DataError: The ledger cannot be written.
@@ -93,7 +93,7 @@ class Ledger:
         ray_get([shard.flush.remote() for shard in self._shards])
 
     def placed(self, application: str) -> tuple[int, int]:
-        """Count the questions placed on an application's replicas so far, and those moved off an overfull one."""
+        """Count the questions placed on an application's replicas so far, and those moved off an overloaded one."""
         counts = ray_get([shard.placed.remote(application) for shard in self._shards])
         return sum(n_placed for n_placed, _ in counts), sum(n_moved for _, n_moved in counts)
 
@@ -122,7 +122,7 @@ class Ledger:
 
 
 def open_ledger(config: LedgerConfig) -> Ledger:
-    """Start the ledger's actors on this cluster, or find those that run.
+    """Start the ledger's actors on this cluster, or find the running ones.
 
     Raises:
         ConfigError: pyarrow knows no such filesystem.
@@ -133,17 +133,17 @@ def open_ledger(config: LedgerConfig) -> Ledger:
     SegmentStore(path)
     first = _shard_actor(path, 0, config.shards, config)
     [state] = _opened([first])
-    # The job that came first decided how the keys are split.
+    # The first job decided the number of shards.
     n_shards = int(state["n_shards"])
     others = [_shard_actor(path, shard, n_shards, config) for shard in range(1, n_shards)]
     _opened(others)
     if state["n_torn"]:
-        say(f"ledger  {state['n_torn']} torn segments of {path} left alone: their replies are asked again")
+        say(f"ledger  {state['n_torn']} torn segments of {path} ignored: their replies are asked again")
     return Ledger([first, *others])
 
 
 def _opened(shards: Sequence[Any]) -> list[dict[str, Any]]:
-    """Wait until shards are ready; one that fails goes on: it tries again, and may hold replies of another job.
+    """Wait until shards are ready; a failing shard keeps running: it retries, and may hold another job's replies.
 
     Raises:
         DataError: One of them cannot open the path, or cannot write there.

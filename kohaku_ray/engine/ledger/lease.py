@@ -1,4 +1,4 @@
-"""Who owns a ledger path: one process, as long as it lives."""
+"""The lease of a ledger path: one process owns it as long as it lives."""
 
 from __future__ import annotations
 
@@ -10,19 +10,19 @@ from dataclasses import dataclass
 import psutil
 
 STALE_LEASE_S = 20.0
-"""A lease whose owner has not renewed it for so long may be taken over."""
+"""Seconds without renewal after which another owner may take the lease."""
 
 
 @dataclass(frozen=True, slots=True)
 class Lease:
-    """Who owns a ledger path.
+    """The owner of a ledger path.
 
     Attributes:
         owner: Unique name.
         host: Machine it runs on.
         pid: Its process there.
-        started: When that process began, to tell it from a later one of the same number.
-        renewed: When it was last heard of.
+        started: When that process started, to tell it from a later one with the same pid.
+        renewed: When the lease was last renewed.
     """
 
     owner: str
@@ -33,11 +33,11 @@ class Lease:
 
     @staticmethod
     def mine(owner: str) -> Lease:
-        """Make a lease of this process."""
+        """Create this process's lease."""
         return Lease(owner, socket.gethostname(), os.getpid(), psutil.Process().create_time(), time.time())
 
     def is_alive(self) -> bool:
-        """Say whether the owner may still be there: surely on this machine, by its age on another."""
+        """Return whether the owner lives: exact on this machine, by the lease's age on another."""
         if self.host != socket.gethostname():
             return time.time() - self.renewed < STALE_LEASE_S
         try:

@@ -1,4 +1,4 @@
-"""What askers and shards tell each other, and how keys are split among shards."""
+"""Messages between the ledger's clients and shards, and how keys map to shards."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from kohaku_ray.errors import ContextOverflowError, DataError, ModelError, Trans
 from kohaku_ray.values import clean_text
 
 IDLE_EXIT_S = 300.0
-"""A shard that nobody has asked for so long gives its path back and ends."""
+"""Seconds without a request after which a shard releases its path and exits."""
 
 Source = Literal["ledger", "joined", "made"]
 _ERRORS: dict[str, type[ModelError]] = {
@@ -22,12 +22,12 @@ _ERRORS: dict[str, type[ModelError]] = {
 
 @dataclass(frozen=True, slots=True)
 class Asked:
-    """A reply and where it came from.
+    """A reply and its source.
 
     Attributes:
         entry: The recorded reply.
-        source: ``ledger`` (recorded before), ``joined`` (another asker's call in flight) or ``made``.
-        key: What it is recorded under.
+        source: ``ledger`` (recorded before), ``joined`` (in flight: asked by another run or member) or ``made``.
+        key: Its key in the ledger.
     """
 
     entry: Entry
@@ -37,7 +37,7 @@ class Asked:
 
 @dataclass(frozen=True, slots=True)
 class Refused:
-    """An error as a value: it crosses process borders without a stack trace in its text.
+    """An error as a value: it crosses process boundaries without a stack trace in its text.
 
     Attributes:
         kind: Name of the error's class.
@@ -48,24 +48,24 @@ class Refused:
     message: str
 
     def raise_(self) -> None:
-        """Raise it again, as what it was."""
+        """Raise the error with its own class."""
         if self.kind == "DataError":
             raise DataError(self.message)
         raise _ERRORS.get(self.kind, ModelError)(self.message)
 
     @classmethod
     def of(cls, error: ModelError) -> Refused:
-        """Make it of an error of a backend."""
+        """Build it from a backend's error."""
         kind = next(kind for kind, known in _ERRORS.items() if isinstance(error, known))
         return cls(kind, clean_text(message_of(error)))
 
 
 def shard_of(key: str, n_shards: int) -> int:
-    """Say which shard owns a key."""
+    """Return the shard that owns a key."""
     return int(key[:8], 16) % n_shards
 
 
 def shard_name(path: str, shard: int, n_shards: int) -> str:
-    """Name a shard's actor: the first is found whatever the split, the others belong to one split."""
+    """Return a shard's actor name: shard 0 has the same name for every ``n_shards``, the others do not."""
     stem = f"ledger-{hashlib.blake2b(path.encode(), digest_size=8).hexdigest()}-{shard}"
     return stem if shard == 0 else f"{stem}-of-{n_shards}"

@@ -45,10 +45,10 @@ class Entry:
     """A recorded reply.
 
     Attributes:
-        reply: What the model said.
+        reply: The model's reply.
         model: Identity of the model.
-        call_s: Seconds from the call to its reply: waiting for a replica and the replica's own.
-        generation: How many replies to the same call it replaces, one after the other.
+        call_s: Seconds from the call to its reply: the wait for a replica and its service time.
+        generation: Number of earlier replies to the same call that it replaces.
     """
 
     reply: Reply
@@ -59,12 +59,12 @@ class Entry:
 
 @dataclass(frozen=True, slots=True)
 class Loaded:
-    """What a directory of segments holds.
+    """The contents of a segment directory.
 
     Attributes:
         entries: Replies by key: the latest generation, and within a generation the first recorded.
         n_segments: Readable segments.
-        n_torn: Segments that could not be read, and were left alone.
+        n_torn: Segments that could not be read and were ignored.
     """
 
     entries: dict[str, Entry]
@@ -84,7 +84,7 @@ class SegmentStore:
         entries: dict[str, Entry] = {}
         tables = self._tables()
         while any(table is None and self._directory.size(name) is None for name, table in tables.items()):
-            tables = self._tables()  # merged away while we read
+            tables = self._tables()  # merged by another process during reading
         for table in tables.values():
             for row in (table or _EMPTY).to_pylist():
                 held = entries.get(row["key"])
@@ -100,7 +100,7 @@ class SegmentStore:
             DataError: The disk is full or the directory cannot be written, or as ``segment_table``.
         """
         table = segment_table(entries)
-        # Time first, so that names sort by age; a random part, so that two writers never meet.
+        # Time first, so that names sort by age; a random part, so that two writers never choose one name.
         name = f"{FOLDER}/{time.time_ns():020d}-{uuid.uuid4().hex[:8]}.arrow"
         self._directory.write_arrow(f"{name}.tmp", table)
         self._directory.rename(f"{name}.tmp", name)
@@ -109,7 +109,7 @@ class SegmentStore:
     def compact(self, more_than: int = 64) -> int:
         """Merge all readable segments into one when there are many; returns how many were merged.
 
-        The merged segment is in place before the old ones go: a crash in between leaves repeats, which loading ignores.
+        The merged segment is written before the old ones go: a crash in between leaves repeats, which loading ignores.
         """
         tables = {name: table for name, table in self._tables().items() if table is not None}
         if len(tables) <= more_than:
@@ -120,7 +120,7 @@ class SegmentStore:
         return len(tables)
 
     def acquire_lease(self, owner: str) -> bool:
-        """Become, or stay, the one owner of this path; returns whether it was somebody else's, or nobody's, before.
+        """Take or renew the lease of this path; returns whether ``owner`` did not hold it before.
 
         Raises:
             DataError: Another live owner holds it.
@@ -139,7 +139,7 @@ class SegmentStore:
         return held is None or held.owner != owner
 
     def release_lease(self, owner: str) -> None:
-        """Give the path back, if it is ours."""
+        """Release the lease if ``owner`` holds it."""
         held = self._lease()
         if held is not None and held.owner == owner:
             self._directory.remove(LEASE)
@@ -148,10 +148,10 @@ class SegmentStore:
         try:
             return Lease(**json.loads(self._directory.read(LEASE).to_pybytes()))
         except (DataError, ValueError, TypeError):
-            return None  # none, or torn by a dying machine
+            return None  # none, or torn by a crash
 
     def _tables(self) -> dict[str, pa.Table | None]:
-        """Every segment by name, oldest first; None for a torn one."""
+        """Return every segment by name, oldest first; None for a torn one."""
         found: dict[str, pa.Table | None] = {}
         for name in self._directory.names():
             if name.startswith(f"{FOLDER}/") and name.endswith(".arrow"):
@@ -163,10 +163,10 @@ class SegmentStore:
 
 
 def segment_table(entries: Iterable[tuple[str, Entry]]) -> pa.Table:
-    """Lay entries out as the table of a segment.
+    """Build a segment's table from entries.
 
     Raises:
-        DataError: No table can hold one of them, such as a text with a lone surrogate or a count beyond int64.
+        DataError: A table cannot hold an entry, such as a text with a lone surrogate or a count beyond int64.
     """
     try:
         return pa.Table.from_pylist([_row(key, entry) for key, entry in entries], schema=SEGMENT_SCHEMA)
@@ -178,7 +178,7 @@ def segment_table(entries: Iterable[tuple[str, Entry]]) -> pa.Table:
 
 
 def _completed(table: pa.Table) -> pa.Table:
-    """Give a segment written before replies could be replaced its ``generation``."""
+    """Add ``generation`` to a segment of a version that had no such column."""
     if "generation" not in table.column_names:
         table = table.append_column("generation", pa.repeat(pa.scalar(0, pa.int64()), len(table)))
     return table.select(SEGMENT_SCHEMA.names)

@@ -1,4 +1,4 @@
-"""Model backends as Ray Serve applications, shared by the jobs of a cluster and ended when the last one goes."""
+"""Model backends as Ray Serve applications; a cluster's jobs share them, and the last job to leave ends them."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ from kohaku_ray.runs.demand import deployment_demand, shortage
 from kohaku_ray.runs.deployments import application_name, check_deployment, make_backend
 
 SAY_EVERY_S = 15.0
-"""How often a job that waits for replicas says so."""
+"""Interval between progress lines of a job that waits for replicas."""
 
 _COLOURS = re.compile(r"\x1b\[[0-9;]*m")
 _ERROR_LINE = re.compile(r"[\w.]+(?:Error|Exception)\b")
@@ -47,12 +47,12 @@ class SharedLimiter:
         await self._actor.acquire.remote()
 
     async def penalise(self, pause_s: float) -> None:
-        """Hold every replica's requests back."""
+        """Pause every replica's requests."""
         await self._actor.penalise.remote(pause_s)
 
 
 class ChatReplica:
-    """Hosts one backend. The class says how; the backend says what."""
+    """A Serve replica that hosts one backend."""
 
     def __init__(self, deployment: Deployment, limiter: Any = None) -> None:
         self._backend = make_backend(deployment, SharedLimiter(limiter) if limiter is not None else None)
@@ -85,7 +85,7 @@ def serving(deployments: Mapping[str, Deployment]) -> Iterator[dict[str, str]]:
                 f"deployments.{name}.application is {deployment.application!r} but Serve runs {running}: start it, or "
                 "set application to null"
             )
-    # Applications that others started are theirs to end.
+    # This job does not end applications that others started.
     ours = {name: names[name] for name, deployment in deployments.items() if deployment.application is None}
     registry = (
         ray.remote(Applications)
@@ -148,10 +148,10 @@ def _start(application: str, name: str, deployment: Deployment) -> None:
 
 
 def _wait_until_running(application: str, name: str, deployment: Deployment) -> None:
-    """Wait for every replica, and say now and then how many there are.
+    """Wait for every replica, and report from time to time how many are up.
 
     Raises:
-        ModelError: Serve gives up, or the deadline passes; with what is missing.
+        ModelError: Serve gives up, or the deadline passes; the message says what is missing.
     """
     limit_s = deployment.start_timeout_s
     began = said = time.monotonic()
@@ -176,7 +176,7 @@ def _wait_until_running(application: str, name: str, deployment: Deployment) -> 
 
 
 def _reason(status: Any) -> str:
-    """Take from what Serve reports the error that a traceback ends with."""
+    """Extract the last error of the traceback in Serve's status message."""
     texts = [deployment.message for deployment in status.deployments.values() if deployment.message]
     lines = _COLOURS.sub("", "\n".join(texts or [status.message])).strip().splitlines()
     errors = [place for place, line in enumerate(lines) if _ERROR_LINE.match(line)]

@@ -1,4 +1,4 @@
-"""What a replica's hardware spends on each of the calls it answers at the same time."""
+"""Attribute a replica's GPU seconds and energy to the calls it answers concurrently."""
 
 from __future__ import annotations
 
@@ -11,20 +11,20 @@ from dataclasses import dataclass
 from typing import Any
 
 POWER_PERIOD_S = 1.0
-"""How often energy counters are read."""
+"""Seconds between readings of the energy counters."""
 
 POWER_RETRY_S = 30.0
-"""How often energy counters that say nothing are tried again."""
+"""Seconds between readings of energy counters that failed."""
 
 
 @dataclass(slots=True)
 class Spent:
-    """What one call took; filled when it ends.
+    """What one call used; filled when it ends.
 
     Attributes:
         service_s: Seconds in the replica.
-        gpu_s: GPU seconds: the replica's GPUs, shared among the calls in flight at each moment.
-        joules: Energy, shared likewise; None where the power was unknown during a part of the call.
+        gpu_s: GPU seconds: the replica's GPUs, divided equally among the calls in flight at each moment.
+        joules: Energy, divided likewise; None if the power was unknown during a part of the call.
     """
 
     service_s: float = 0.0
@@ -33,7 +33,7 @@ class Spent:
 
 
 class Meter:
-    """Shares a replica's GPU time and energy among its calls: together they spent what the replica did while busy.
+    """Divides a replica's GPU time and energy among its calls: their sum is the replica's use while busy.
 
     Two running sums, seconds and joules per call, grow with every change; a call's share is their growth during it.
     """
@@ -69,7 +69,7 @@ class Meter:
             spent.joules = self._joules_each - joules if is_metered else None
 
     def set_power(self, watts: float | None) -> None:
-        """Note the power that the GPUs draw together from now on; None: unknown."""
+        """Set the total power of the GPUs from now on; None: unknown."""
         self._advance()
         self._watts = watts
 
@@ -91,11 +91,11 @@ async def watch_power(
     period_s: float = POWER_PERIOD_S,
     retry_s: float = POWER_RETRY_S,
 ) -> None:
-    """Tell a meter the power drawn between two readings of the GPUs' energy counters, until cancelled.
+    """Set a meter's power from successive readings of the GPUs' energy counters, until cancelled.
 
     Args:
-        meter: Is told None while the counters cannot be read or run backwards.
-        read: Reads every GPU's counter, in joules; None for one that has none.
+        meter: Its power is None while the counters cannot be read or decrease.
+        read: Reads every GPU's counter, in joules; None for a GPU without one.
         period_s: Seconds between readings.
         retry_s: Seconds between readings while they fail.
     """
@@ -112,7 +112,7 @@ async def watch_power(
 
 
 async def _total(read: Callable[[], Awaitable[Sequence[Any]]]) -> float | None:
-    """Add the counters up; None where one of them cannot be read, whatever the reason."""
+    """Sum the counters; None if one of them cannot be read, for any reason."""
     try:
         joules = math.fsum(counters := await read())
     except Exception:

@@ -1,4 +1,4 @@
-"""Which replica a question's calls go to: all of them to one, and no replica far above the mean."""
+"""Place questions on replicas: all calls of a question on one replica, no replica far above the mean load."""
 
 from __future__ import annotations
 
@@ -10,28 +10,28 @@ from typing import Any, Generic, TypeVar
 R = TypeVar("R", bound=Hashable)
 
 BOUND = 1.25
-"""Most questions in flight of a replica over their mean."""
+"""Most questions in flight on a replica, as a multiple of the mean."""
 
 N_REMEMBERED = 100_000
-"""Questions whose place is kept after their last call, for a retry or a later wave."""
+"""Questions whose replica is remembered after their last call, for a retry or a later wave."""
 
 
 class Placement(Generic[R]):
-    """Consistent hashing with bounded loads (Mirrokni, Thorup & Zadimoghaddam 2018), a whole question at a time.
+    """Consistent hashing with bounded loads (Mirrokni, Thorup & Zadimoghaddam 2018) of whole questions.
 
-    A question goes to the first replica of its ring order that holds no more than ``bound`` times the mean of the
+    A question goes to the first replica in its ring order that has at most ``bound`` times the mean number of
     questions in flight, and stays there while that replica lives: its context is prefilled once.
 
     Attributes:
         n_placed: Questions placed so far.
-        n_moved: How many of them did not go to the first of their order.
+        n_moved: How many of them did not go to the first replica of their order.
     """
 
     def __init__(self, bound: float = BOUND) -> None:
-        """Start without any question.
+        """Start without questions.
 
         Args:
-            bound: Most questions of a replica over their mean, at least 1.
+            bound: Most questions on a replica, as a multiple of the mean; at least 1.
         """
         self._bound = bound
         self._at: OrderedDict[str, R] = OrderedDict()
@@ -40,24 +40,24 @@ class Placement(Generic[R]):
         self.n_placed = self.n_moved = 0
 
     def place(self, question: str, order: Sequence[R], replicas: Collection[R]) -> R:
-        """Say where a question's next call goes.
+        """Return the replica of a question's next call.
 
         Args:
             question: Name of the question.
-            order: Every live replica, by the ring's order for this question.
-            replicas: The same, to look up.
+            order: Every live replica, in the ring's order for this question.
+            replicas: The same replicas, for lookup.
         """
         there = self._at.get(question)
         if there is not None and there in replicas:
             self._at.move_to_end(question)
             self._open(question)
             return there
-        # With this question among them: an empty cluster takes one everywhere.
+        # Counts this question too: every replica of an idle cluster takes one.
         most = math.ceil(self._bound * (self.n_in_flight + 1) / len(order))
         place = next((replica for replica in order if self._loads[replica] < most), order[0])
         self.n_placed += 1
         self.n_moved += place != order[0]
-        if question in self._calls and there is not None:  # its replica died under its calls
+        if question in self._calls and there is not None:  # its replica died during its calls
             self._loads[there] -= 1
             self._loads[place] += 1
         self._at[question] = place
@@ -66,12 +66,12 @@ class Placement(Generic[R]):
         return place
 
     def began(self, question: str) -> None:
-        """Note that a call of a placed question is on its way."""
+        """Record that a call of a placed question has started."""
         self._open(question)
         self._calls[question] += 1
 
     def ended(self, question: str) -> None:
-        """Note that a call is over."""
+        """Record that a call has ended."""
         self._calls[question] -= 1
         if self._calls[question] <= 0:
             del self._calls[question]
@@ -80,7 +80,7 @@ class Placement(Generic[R]):
 
     @property
     def n_in_flight(self) -> int:
-        """Count the questions with calls on their way."""
+        """Count the questions with calls in flight."""
         return len(self._calls)
 
     def load(self, replica: R) -> int:
@@ -88,7 +88,7 @@ class Placement(Generic[R]):
         return self._loads[replica]
 
     def _open(self, question: str) -> None:
-        """Count a question from its placement on: many may be placed before the first call is on its way."""
+        """Count a question from its placement on: many may be placed before the first call starts."""
         if question not in self._calls:
             self._calls[question] = 0
             self._loads[self._at[question]] += 1
@@ -102,7 +102,7 @@ _PLACEMENTS: dict[str, Placement[Any]] = {}
 
 
 def placement_of(application: str, bound: float = BOUND) -> Placement[Any]:
-    """Give this process's placement of an application: its router is Serve's own, and nobody else gets hold of it."""
+    """Return this process's placement for an application: Serve creates the router and gives no access to it."""
     return _PLACEMENTS.setdefault(application, Placement(bound))
 
 

@@ -1,4 +1,4 @@
-"""Who uses which Serve application, on this cluster."""
+"""The registry of a cluster's Serve applications and the jobs that use them."""
 
 from __future__ import annotations
 
@@ -12,9 +12,9 @@ from ray import serve
 from ray.serve.schema import ApplicationStatus
 
 BEAT_S = 5.0
-"""How often a job says that it still uses its applications."""
+"""Seconds between a job's heartbeats for its applications."""
 LOST_AFTER_S = 60.0
-"""A job not heard of for so long is taken for dead; its applications end."""
+"""Seconds without a heartbeat after which a job counts as dead and its applications end."""
 
 _LOG = logging.getLogger(__name__)
 
@@ -22,7 +22,7 @@ Claim = Literal["ready", "start", "wait"]
 
 
 class Applications:
-    """Who uses which Serve application: one job starts it, and it ends when the last one goes."""
+    """Records which job uses which Serve application: one job starts it, the last to leave ends it."""
 
     def __init__(self) -> None:
         self._seen: dict[str, dict[str, float]] = {}
@@ -31,29 +31,29 @@ class Applications:
         self._watch: asyncio.Task[None] | None = None
 
     async def beat(self, user: str, names: list[str]) -> None:
-        """Note that a user uses these applications now."""
+        """Record a user's heartbeat for these applications."""
         if self._watch is None or self._watch.done():
             self._watch = asyncio.create_task(self._end_lost())
         for name in names:
             self._seen.setdefault(name, {})[user] = time.monotonic()
 
     async def claim(self, user: str, name: str) -> Claim:
-        """Say what a user has to do for an application: nothing, start it, or wait for who starts it."""
+        """Return what a user must do for an application: nothing, start it, or wait until another has started it."""
         async with self._lock:
             await self.beat(user, [name])
             if await asyncio.to_thread(is_running, name):
                 self._starting.pop(name, None)
                 return "ready"
             if self._starting.get(name, user) not in self._seen[name]:
-                del self._starting[name]  # its starter is gone
+                del self._starting[name]  # the user that was starting it is dead
             return "start" if self._starting.setdefault(name, user) == user else "wait"
 
     async def release(self, user: str) -> None:
-        """Forget a user, and end the applications that nobody else uses."""
+        """Remove a user, and end the applications that nobody else uses."""
         await self._forget([user])
 
     async def _forget(self, lost: Collection[str]) -> None:
-        # Under the lock: who claims an application meanwhile finds it gone, not going.
+        # Under the lock: whoever claims an application meanwhile finds it ended, not ending.
         async with self._lock:
             for users in self._seen.values():
                 for user in lost:
@@ -62,13 +62,13 @@ class Applications:
                 self._starting.pop(name, None)
                 try:
                     await asyncio.to_thread(serve.delete, name)
-                except Exception as error:  # whatever Serve's controller raises
-                    _LOG.warning("application %s is still there, tried again in %g s: %s", name, BEAT_S, error)
+                except Exception as error:  # Serve's controller may raise anything
+                    _LOG.warning("application %s could not be ended, next try in %g s: %s", name, BEAT_S, error)
                 else:
                     del self._seen[name]
 
     async def _end_lost(self) -> None:
-        """End what lost users left, and what could not be ended before."""
+        """End the applications of lost users, and those that could not be ended before."""
         while True:
             await asyncio.sleep(BEAT_S)
             now = time.monotonic()
@@ -77,6 +77,6 @@ class Applications:
 
 
 def is_running(name: str) -> bool:
-    """Tell whether every replica of an application is up."""
+    """Return whether every replica of an application is up."""
     there = serve.status().applications.get(name)
     return there is not None and there.status == ApplicationStatus.RUNNING

@@ -1,4 +1,4 @@
-"""vLLM replicas behind ``ray.serve.llm``, asked like every other backend."""
+"""vLLM replicas behind ``ray.serve.llm``, called like every other backend."""
 
 from __future__ import annotations
 
@@ -12,17 +12,17 @@ QUESTION_ROUTER = "kohaku_ray.engine.serving.routing.QuestionRouter"
 CPU_DEFAULTS: dict[str, Any] = {
     "dtype": "float32",
     "enforce_eager": True,
-    # A seeded request caught in a chunked prefill kills vLLM's CPU engine (0.29).
+    # A seeded request in a chunked prefill kills vLLM's CPU engine (0.29).
     "enable_chunked_prefill": False,
-    # One process an engine instead of two: half the start-up.
+    # One process per engine instead of two: half the start-up time.
     "distributed_executor_backend": "uni",
-    # Whole blocks alone are cached: of the default, 128 tokens, a context's last one is often half empty.
+    # Only whole blocks are cached: of the default of 128 tokens, a context's last block is often half empty.
     "block_size": 32,
 }
 
 
 def bind_vllm(application: str, name: str, deployment: VllmConfig) -> Any:
-    """Make the Serve application of a deployment.
+    """Build the Serve application of a deployment.
 
     Args:
         application: Its name in Serve.
@@ -62,14 +62,14 @@ def bind_vllm(application: str, name: str, deployment: VllmConfig) -> Any:
 
 
 def engine_kwargs(deployment: VllmConfig) -> dict[str, Any]:
-    """Everything the engine is told, the deployment's own words last."""
+    """Return the engine's arguments; the deployment's own ``engine_kwargs`` win."""
     kwargs: dict[str, Any] = {
         "max_model_len": deployment.window_tokens,
         "tensor_parallel_size": deployment.tensor_parallel,
         "trust_remote_code": deployment.trust_remote_code,
         "enable_prefix_caching": True,
         "enable_prompt_tokens_details": True,
-        # JSON without the white space that no reader needs and a weak model never ends.
+        # JSON without optional white space, which a weak model may repeat without end.
         "structured_outputs_config": {"backend": "xgrammar", "disable_any_whitespace": True},
     }
     if deployment.revision is not None:
@@ -83,13 +83,13 @@ def engine_kwargs(deployment: VllmConfig) -> dict[str, Any]:
 
 
 def environment(deployment: VllmConfig) -> dict[str, str]:
-    """Environment variables of the replicas, the deployment's own words last."""
+    """Return the replicas' environment variables; the deployment's own ``env`` wins."""
     own: dict[str, str] = {}
     if deployment.cpus is not None:
         own = {
             "VLLM_CPU_KVCACHE_SPACE": "1",
             "VLLM_CPU_OMP_THREADS_BIND": "nobind",
-            # Ray would set it by the CPUs of the replica's own actor, which are not the engine's.
+            # Ray would set it to the CPUs of the replica's actor, not to the engine's.
             "OMP_NUM_THREADS": str(deployment.cpus),
         }
     passed = {
@@ -100,7 +100,7 @@ def environment(deployment: VllmConfig) -> dict[str, str]:
 
 def _routing(deployment: VllmConfig) -> dict[str, Any]:
     if deployment.router == "power_of_two":
-        return {}  # what Serve does by itself
+        return {}  # Serve's default
     kwargs = {"bound": deployment.load_bound}
     return {"request_router_config": {"request_router_class": QUESTION_ROUTER, "request_router_kwargs": kwargs}}
 

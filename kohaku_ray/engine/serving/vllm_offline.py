@@ -1,8 +1,8 @@
-"""Plain vLLM, the limit a benchmark stands beside: ``LLM.generate`` in a process without Ray.
+"""Plain vLLM, the limit a benchmark compares with: ``LLM.generate`` in a process without Ray.
 
     python -m kohaku_ray.engine.serving.vllm_offline JOB RESULT
 
-Both are JSON files; ``run_job`` says what stands in them.
+Both are JSON files; ``run_job`` describes them.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from typing import Any
 
 
 def run_job(job: Mapping[str, Any]) -> list[dict[str, Any]]:
-    """Generate what a job asks, one run after another in one engine.
+    """Generate all replies of a job, one run after another in one engine.
 
     Args:
         job: ``model``; ``engine``, the deployment's engine kwargs; ``template``, those of its chat template;
@@ -28,8 +28,8 @@ def run_job(job: Mapping[str, Any]) -> list[dict[str, Any]]:
             ``runs``, each with ``members``, the messages of its ``prompts``, and their ``seeds``.
 
     Returns:
-        Of each run ``n_questions``, ``n_calls``, ``wall_s``, ``cpu_s`` (this process, without the engine's own),
-        ``prompt_tokens`` (once a member, as separate calls count them) and ``completion_tokens``.
+        Per run ``n_questions``, ``n_calls``, ``wall_s``, ``cpu_s`` (this process, without the engine's process),
+        ``prompt_tokens`` (once per member, as separate calls count them) and ``completion_tokens``.
     """
     from vllm import LLM, SamplingParams
 
@@ -72,7 +72,7 @@ def run_job(job: Mapping[str, Any]) -> list[dict[str, Any]]:
 
 
 def _known_to_plain(kwargs: Mapping[str, Any]) -> dict[str, Any]:
-    """Leave out what only a server's front end takes, such as ``enable_prompt_tokens_details``."""
+    """Drop arguments that only a server's front end takes, such as ``enable_prompt_tokens_details``."""
     from vllm.engine.arg_utils import EngineArgs
 
     known = {field.name for field in dataclasses.fields(EngineArgs)}
@@ -81,9 +81,9 @@ def _known_to_plain(kwargs: Mapping[str, Any]) -> dict[str, Any]:
 
 @contextmanager
 def _ended_with_parent() -> Iterator[None]:
-    """End this process and the engine's when whoever started it is gone, so that no device stays taken.
+    """End this process and the engine's when its parent has ended, so that no device stays taken.
 
-    A process of its own watches: where Ray ends a task, it ends this process too, but not the engine's below it.
+    A separate process watches: when Ray ends a task, it ends this process too, but not its child, the engine.
     """
     parent, own = os.getppid(), os.getpid()
     script = f"while kill -0 {parent} && kill -0 {own}; do sleep 1; done; kill -s KILL -- -{own}"

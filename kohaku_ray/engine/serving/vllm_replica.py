@@ -21,14 +21,14 @@ from kohaku_ray.generation.request import ChatRequest
 from kohaku_ray.records import Reply
 
 EXIT_DELAY_S = 0.2
-"""Time for a dying replica's errors to reach those who asked."""
+"""Seconds in which a dying replica's errors reach their callers."""
 
 COUNTERS_TIMEOUT_S = 30.0
-"""Longest wait for the GPUs' energy counters: the engine reads them between two of its steps."""
+"""Longest wait for the GPUs' energy counters: the engine reads them between two steps."""
 
 
 class VllmReplica(LLMServer):
-    """Answers requests of ours by the engine's own chat completions: its template, tokenizer, grammar and cache."""
+    """Answers our requests by the engine's chat completions, with its template, tokenizer, grammar and cache."""
 
     async def __init__(self, llm_config: LLMConfig, deployment: VllmConfig) -> None:  # type: ignore[misc]
         await super().__init__(llm_config)
@@ -45,7 +45,7 @@ class VllmReplica(LLMServer):
         Raises:
             ContextOverflowError: The prompt and the longest reply do not fit the engine's window.
             ReplicaLostError: The engine died; another replica may answer.
-            ModelError: The engine refuses the request, as where a grammar does not compile.
+            ModelError: The engine refuses the request, for example because a grammar does not compile.
         """
         with self._meter.call() as spent:
             response = await self._complete(request)

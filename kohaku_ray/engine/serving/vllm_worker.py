@@ -1,4 +1,4 @@
-"""What vLLM's own worker processes are asked beside their work (``worker_extension_cls``)."""
+"""The extension of vLLM's worker processes (``worker_extension_cls``)."""
 
 from __future__ import annotations
 
@@ -6,10 +6,10 @@ from typing import Any
 
 
 class EnergyProbe:
-    """Mixed into a worker: reads the energy counter of the worker's own GPU."""
+    """Worker mixin that reads the energy counter of the worker's GPU."""
 
     def joules(self) -> float | None:
-        """Energy that this GPU used since its driver was loaded; None where NVML does not say."""
+        """Return the energy this GPU has used since its driver was loaded, in joules; None if NVML does not tell."""
         import torch
         from vllm.third_party import pynvml as untyped
 
