@@ -17,7 +17,7 @@ GROUP = "kohaku_ray.systems"
 DEFAULT_SYSTEM = "kohaku"
 """What answers unless the configuration says otherwise."""
 
-_OURS = {"kohaku": "kohaku_ray.systems.kohaku:SYSTEM"}
+_OURS = {"kohaku": "kohaku_ray.systems.kohaku:SYSTEM", "hybrid": "kohaku_ray.systems.hybrid:SYSTEM"}
 
 
 def system_names() -> list[str]:

@@ -1,0 +1,91 @@
+"""Hybrid: nine retrieval stages over a French news corpus, and an answer that cites its sources one by one."""
+
+from __future__ import annotations
+
+import csv
+import io
+import json
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from kohaku_ray.questions import QuestionColumns
+from kohaku_ray.systems.base import Chunks, Depth, Role, System, Uses, View
+from kohaku_ray.systems.hybrid.answer import answer
+from kohaku_ray.systems.hybrid.offline import OfflineFrench
+from kohaku_ray.systems.hybrid.prepare import prepare
+from kohaku_ray.systems.hybrid.prompts import ANSWER_EXAMPLES, EXPAND_EXAMPLES
+from kohaku_ray.systems.hybrid.reading import ballot
+from kohaku_ray.systems.hybrid.settings import COSINE, HybridSettings
+from kohaku_ray.systems.hybrid.stages import STAGES
+from kohaku_ray.systems.hybrid.steps import STAND_IN
+
+
+def uses(settings: HybridSettings) -> Uses:
+    """Say what a run of these settings asks for."""
+    size, found = settings.initial_context_size, settings.subquestion_max_documents
+    views = {}
+    if settings.initial_context:
+        opening = Depth(dense=size if settings.initial_dense else 0, lexical=size)
+        views = {"sentences": opening, "chunks": opening}
+    if settings.search:
+        views["paragraphs"] = Depth(dense=found, lexical=found)
+    return Uses(
+        roles=("answer", "expand") if settings.expands else ("answer",),
+        views=views,
+        attempts=settings.answer_tries,
+        retry_settings=("answer_tries",),
+        cross_encoder=settings.cross_encoder if settings.has_cross_encoder else None,
+    )
+
+
+def facts(settings: HybridSettings) -> dict[str, str]:
+    """Tell runs apart: who ranks pairs, and which stages are switched off."""
+    off = [stage for stage in STAGES if not getattr(settings, stage)]
+    ranker = STAND_IN if settings.cross_encoder == COSINE else settings.cross_encoder
+    return {"pairs ranked by": ranker, "stages off": ", ".join(off) or "none"}
+
+
+def retrieved(votes: Sequence[Mapping[str, Any]], _: Any, trace: Sequence[Mapping[str, Any]]) -> str:
+    """Write what the last stage showed for each question, best first, as a submission: `score --metric retrieval`."""
+    shown: dict[str, list[str]] = {}
+    for row in trace:
+        if row["step"] == STAGES[-1] and row["node_id"] is not None:
+            shown.setdefault(row["question_id"], []).append(row["note"])
+    text = io.StringIO(newline="")
+    writer = csv.writer(text, lineterminator="\n")
+    writer.writerow(("id", "answer_value", "ref_id"))
+    for vote in votes:
+        refs = dict.fromkeys(shown.get(vote["question_id"], ()))
+        writer.writerow((vote["question_id"], vote["answer_value"], json.dumps(list(refs), ensure_ascii=False)))
+    return text.getvalue()
+
+
+SYSTEM = System(
+    name="hybrid",
+    settings=HybridSettings,
+    views={
+        "sentences": View(kinds=("sentence",), dense=True, lexical=True),
+        "chunks": View(kinds=("chunk",), dense=True, lexical=True),
+        "paragraphs": View(kinds=("paragraph",), dense=True, lexical=True),
+    },
+    roles={
+        "expand": Role(
+            template="expand.j2", max_tokens=500, temperature=0.9, top_p=0.9, stage="prepare", examples=EXPAND_EXAMPLES
+        ),
+        "answer": Role(template="answer.j2", max_tokens=2048, temperature=0.3, examples=ANSWER_EXAMPLES),
+    },
+    uses=uses,
+    prepare=prepare,
+    answer=answer,
+    metrics=("citations",),
+    templates=str(Path(__file__).parent / "templates"),
+    ballot=ballot,
+    columns=QuestionColumns(gold=QuestionColumns().gold | {"gold", "kind"}),
+    quote_step=STAGES[-1],
+    chunks=Chunks(unit="chars", size=500, overlap=50),
+    document_format="news",
+    outputs={"retrieved.csv": retrieved},
+    offline=OfflineFrench,
+    facts=facts,
+)

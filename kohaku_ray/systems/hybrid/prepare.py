@@ -1,0 +1,250 @@
+"""From a question to at most ``max_context_docs`` texts of different sites: the nine stages, one after the other."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Sequence
+from dataclasses import replace
+
+import numpy as np
+
+from kohaku_ray.arrays import F64, I64
+from kohaku_ray.errors import ModelError
+from kohaku_ray.generation.parse import parse_plan
+from kohaku_ray.generation.schema import plan_schema
+from kohaku_ray.index.hits import Hits
+from kohaku_ray.records import Question
+from kohaku_ray.retrieval.evidence import distinct_rows
+from kohaku_ray.retrieval.pairs import best_first
+from kohaku_ray.retrieval.rrf import reciprocal_rank_fusion
+from kohaku_ray.systems.hybrid import stages
+from kohaku_ray.systems.hybrid.evidence import HybridEvidence
+from kohaku_ray.systems.hybrid.prompts import expand_prompt
+from kohaku_ray.systems.hybrid.relevance import Relevance
+from kohaku_ray.systems.hybrid.settings import HybridSettings
+from kohaku_ray.systems.hybrid.steps import STAND_IN, Steps, by_row
+from kohaku_ray.systems.hybrid.texts import Text, read_texts, with_neighbours
+from kohaku_ray.systems.tools import Tools
+from kohaku_ray.tree.nodes import NodeTable
+
+FEW = 3
+"""Fewer texts than this are worth a warning."""
+
+NOTHING = Hits(np.empty(0, np.int64), np.empty(0))
+
+
+async def prepare(question: Question, tools: Tools, settings: HybridSettings) -> HybridEvidence:
+    """Run the nine stages on one question."""
+    return await _Run(question, tools, settings).evidence()
+
+
+class _Run:
+    """One question on its way through the stages.
+
+    What is known grows: ``texts`` by node row, the scores of pairs, the trace.
+    """
+
+    def __init__(self, question: Question, tools: Tools, settings: HybridSettings) -> None:
+        self.question, self.tools, self.settings = question, tools, settings
+        self.steps = Steps()
+        self.relevance = Relevance(tools, settings.has_cross_encoder)
+        self.ranker = "" if settings.has_cross_encoder else STAND_IN
+        self.texts: dict[int, Text] = {}
+        self.said: dict[int, str] = {}
+
+    async def evidence(self) -> HybridEvidence:
+        opening = await self._initial_context()
+        queries = await self._expansion(opening)
+        found = await self._search(queries, opening)
+        pool = self._fusion(await self._subquery_ranking(queries, found))
+        pool = self._netloc_cap(await self._mmr(await self._clustering(pool)))
+        final = await self._final_ranking(pool)
+        return await self._gathered(queries, final)
+
+    async def _initial_context(self) -> Hits:
+        """Stage 1."""
+        settings, size = self.settings, self.settings.initial_context_size
+        if not settings.initial_context:
+            self.steps.skip("initial_context", 0)
+            return NOTHING
+        asked, views = [self.question.text], ("sentences", "chunks")
+        searches = [self.tools.lexical(view, asked, size) for view in views]
+        if settings.initial_dense:
+            vectors = await self.relevance.embed(asked)
+            searches += [self.tools.search(view, vectors, size) for view in views]
+        found = [hits for [hits] in await asyncio.gather(*searches)]
+        kept = stages.initial_context(found, size)
+        await self._read(kept.rows)
+        self.steps.items("initial_context", len(distinct_rows(found)), kept, self.texts, label="rrf")
+        return kept
+
+    async def _expansion(self, opening: Hits) -> tuple[str, ...]:
+        """Stage 2: the question alone where no reply can be read; the reason is recorded."""
+        alone, settings = (self.question.text,), self.settings
+        if not settings.expands:
+            self.steps.queries("expansion", len(opening), alone, None)
+            return alone
+        n = settings.max_expanded_questions
+        context = [self.texts[row] for row in opening.rows.tolist()]
+        prompt = expand_prompt(self.tools.prompts, self.question, context, n)
+        queries: tuple[str, ...] = alone
+        error: str | None = None
+        for attempt in range(settings.expansion_tries):
+            try:
+                reply = await self.tools.chat(prompt, role="expand", schema=plan_schema(n), attempt=attempt)
+            except ModelError as failure:
+                error = f"{type(failure).__name__}: {failure}"
+                break
+            queries, error = parse_plan(reply, self.question.text, n)
+            if error is None:
+                break
+        self.steps.queries("expansion", len(opening), queries, error)
+        return queries
+
+    async def _search(self, queries: Sequence[str], opening: Hits) -> list[tuple[Hits, Hits]]:
+        """Stage 3: per sub-query what BM25 and what vectors find."""
+        size = self.settings.subquestion_max_documents
+        if self.settings.search:
+            lexical, dense = await asyncio.gather(
+                self.tools.lexical("paragraphs", queries, size),
+                self.tools.search("paragraphs", await self.relevance.embed(queries), size),
+            )
+            found = list(zip(lexical, dense, strict=True))
+        else:
+            found = [(await self._paragraphs_of(opening), NOTHING)] * len(queries)
+        await self._read(np.array(distinct_rows([hits for pair in found for hits in pair]), np.int64))
+        both = [hits for pair in found for hits in pair]
+        named = {
+            f"{name}.{at}": by_row(hits)
+            for at, pair in enumerate(found)
+            for name, hits in zip(("bm25", "cosine"), pair, strict=True)
+        }
+        pool = reciprocal_rank_fusion([hits.rows for hits in both])
+        note = "" if self.settings.search else "off"
+        self.steps.items("search", sum(map(len, both)), pool, self.texts, note, named, label="rrf")
+        return found
+
+    async def _paragraphs_of(self, opening: Hits) -> Hits:
+        """Find the paragraphs of the initial context's sentences, in its order."""
+        nodes = await self._nodes(opening.rows)
+        at = [nodes.paragraph_of(row) for row in nodes.local(opening.rows).tolist()]
+        rows = nodes.source_row[np.array([row for row in at if row >= 0], np.int64)]
+        return stages.united([Hits(rows, 1 / np.arange(1, len(rows) + 1))])
+
+    async def _subquery_ranking(self, queries: Sequence[str], found: list[tuple[Hits, Hits]]) -> list[Hits]:
+        """Stage 4: one order per sub-query, or the two searches as they are."""
+        settings, both = self.settings, [hits for pair in found for hits in pair]
+        n_in = len(distinct_rows(both))
+        if not settings.subquery_ranking:
+            self.steps.skip("subquery_ranking", n_in)
+            return both
+        pools = [stages.candidates(lexical, dense) for lexical, dense in found]
+        scores: Sequence[F64 | None] = [None] * len(pools)
+        note = "rrf"
+        if settings.per_question == "cross_encoder":
+            scores, note = await self._scores(queries, [pool.rows for pool in pools]), self.ranker
+        ranked = [
+            stages.rank_candidates(pool, score, settings.subquestion_max_documents)
+            for pool, score in zip(pools, scores, strict=True)
+        ]
+        named = {f"score.{at}": by_row(hits) for at, hits in enumerate(ranked)}
+        pool = reciprocal_rank_fusion([hits.rows for hits in ranked])
+        self.steps.items("subquery_ranking", n_in, pool, self.texts, note, named, label="rrf")
+        return ranked
+
+    def _fusion(self, rankings: list[Hits]) -> Hits:
+        """Stage 5."""
+        n_in = len(distinct_rows(rankings))
+        if not self.settings.fusion:
+            self.steps.skip("fusion", n_in)
+            return stages.united(rankings)
+        fused = stages.fuse(rankings, self.said, self.settings.subquestion_fusion_max_documents)
+        self.steps.items("fusion", n_in, fused, self.texts, label="rrf")
+        return fused
+
+    async def _clustering(self, pool: Hits) -> Hits:
+        """Stage 6."""
+        if not self.settings.clustering or not len(pool):
+            self.steps.skip("clustering", len(pool))
+            return pool
+        vectors, scores = await self.relevance.vectors(pool.rows), await self._to_question(pool.rows)
+        kept, cluster = stages.sample(pool, vectors, scores, self.settings)
+        named = {"cluster": by_row(kept, cluster.astype(np.float64))}
+        self.steps.items("clustering", len(pool), kept, self.texts, self.ranker, named)
+        return kept
+
+    async def _mmr(self, pool: Hits) -> Hits:
+        """Stage 7."""
+        if not self.settings.mmr or not len(pool):
+            self.steps.skip("mmr", len(pool))
+            return pool
+        cosines = await self.relevance.cosines(self.question.text, pool.rows)
+        vectors, said = await self.relevance.vectors(pool.rows), [self.said[row] for row in pool.rows.tolist()]
+        kept = stages.select(pool, vectors, cosines, said, self.settings)
+        self.steps.items("mmr", len(pool), kept, self.texts, named={"cosine": by_row(pool, cosines)}, label="mmr")
+        return kept
+
+    def _netloc_cap(self, pool: Hits) -> Hits:
+        """Stage 8."""
+        if not self.settings.netloc_cap:
+            self.steps.skip("netloc_cap", len(pool))
+            return pool
+        texts = [self.texts[row] for row in pool.rows.tolist()]
+        netlocs, doc_ids = [text.netloc for text in texts], [text.doc_id for text in texts]
+        kept = stages.cap(pool, netlocs, doc_ids, self.settings.max_per_netloc)
+        self.steps.items("netloc_cap", len(pool), kept, self.texts)
+        return kept
+
+    async def _final_ranking(self, pool: Hits) -> Hits:
+        """Stage 9: the texts that are shown, unless the best of them is not relevant enough."""
+        settings, best = self.settings, pool
+        if settings.final_ranking:
+            scores = await self._to_question(pool.rows)
+            best = stages.take(pool, best_first(scores), scores)
+            least = settings.min_relevance
+            if least is not None and len(best) and best.scores[0] < least:
+                note = f"the best score is {best.scores[0]:.4g}, min_relevance is {least:g}"
+                self.steps.count("final_ranking", len(pool), 0, note)
+                return NOTHING
+        best = best.prefix(settings.max_context_docs)
+        await self._add_neighbours(best.rows)
+        note = self.ranker if settings.final_ranking else "off"
+        self.steps.items("final_ranking", len(pool), best, self.texts, note)
+        return best
+
+    async def _gathered(self, queries: tuple[str, ...], final: Hits) -> HybridEvidence:
+        texts = tuple(self.texts[row] for row in final.rows.tolist())
+        why = "" if texts else self.steps.rows[-1].note
+        few = f"only {len(texts)} texts of the corpus were found" if 0 < len(texts) < FEW else ""
+        measures = {
+            **self.steps.pools,
+            "texts": float(len(texts)),
+            "distinct_netlocs": float(len({text.netloc for text in texts if text.netloc})),
+            "distinct_documents": float(len({text.doc_id for text in texts})),
+            "few_texts": float(bool(few)),
+        }
+        return HybridEvidence(self.question, queries, texts, why, measures, few, tuple(self.steps.rows))
+
+    async def _scores(self, queries: Sequence[str], rows: Sequence[I64]) -> list[F64]:
+        return await self.relevance.scores(queries, rows, self.said)
+
+    async def _to_question(self, rows: I64) -> F64:
+        [scores] = await self._scores([self.question.text], [rows])
+        return scores
+
+    async def _read(self, rows: I64) -> None:
+        """Read the texts that are not known yet."""
+        missing = [row for row in rows.tolist() if row not in self.texts]
+        if missing:
+            self.texts |= read_texts(await self._nodes(missing), missing)
+            self.said |= {row: self.texts[row].text for row in missing}
+
+    async def _add_neighbours(self, rows: I64) -> None:
+        """Put the previous and the next paragraph around the texts that are shown."""
+        if self.settings.neighbours and len(rows):
+            nodes = await self._nodes(rows, section_tokens=1)  # one paragraph either way: the last taken may run over
+            for row in rows.tolist():
+                self.texts[row] = replace(self.texts[row], text=with_neighbours(nodes, row))
+
+    async def _nodes(self, rows: Sequence[int] | I64, section_tokens: int = 0) -> NodeTable:
+        return await self.tools.nodes([int(row) for row in rows], section_tokens)
