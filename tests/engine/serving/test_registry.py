@@ -81,7 +81,7 @@ def test_a_deletion_that_fails_is_said_and_tried_again_with_the_next_beat(serve,
 
     with caplog.at_level(logging.WARNING):
         asyncio.run(run())
-    assert "application app is still there, tried again in 0.01 s: the controller is busy" in caplog.text
+    assert "application app could not be ended, next try in 0.01 s: the controller is busy" in caplog.text
 
 
 def test_the_watcher_outlives_a_deletion_that_fails(serve, monkeypatch):
