@@ -1,1 +1,1 @@
-"""Normalise, vote, decide."""
+"""Ensembles: normalise values, count votes, decide when a vote is settled."""

@@ -18,17 +18,17 @@ from kohaku_ray.submissions import Submission, SubmissionRow, citing_row, read_r
 from kohaku_ray.values import is_abstention, is_blank
 
 Metadata = Mapping[str, Mapping[str, str]]
-"""By document id, what is known of a document: ``url`` and ``title`` are used."""
+"""Properties of documents by document id: ``url`` and ``title`` are used."""
 
 
 @dataclass(frozen=True, slots=True)
 class FileVote:
-    """What voting over files gave.
+    """The result of a vote over files.
 
     Attributes:
-        rows: A row a question, ready for ``write_submission``: the first file's questions in its order, then those that
-            only later files have.
-        verdicts: How each row came about, in the same order.
+        rows: One row per question, ready for ``write_submission``: the first file's questions in its order, then those
+            that only later files have.
+        verdicts: The verdict behind each row, in the same order.
         missing: By file, the questions it lacks; each counts as a blank ballot.
         weights: By file, its weight in the vote.
     """
@@ -40,7 +40,7 @@ class FileVote:
 
 
 def run_vote(files: Sequence[str | os.PathLike[str]], rule: VoteRule, metadata: Metadata | None = None) -> FileVote:
-    """Vote over submission files, one member a file, in the order given.
+    """Vote over submission files, one member per file, in the order given.
 
     A question's unit is the one that most files give. Addresses come from ``metadata``, else from the files' own rows.
 
@@ -79,7 +79,7 @@ def _decide(
 
 
 def _ballot(row: SubmissionRow | None, rule: VoteRule) -> Ballot:
-    """Make a row a ballot: a missing one is blank; the published vote took references as they stand."""
+    """Make a row a ballot: a missing one is blank; the published vote takes references as written."""
     if row is None:
         return Ballot(is_blank=True)
     refs = row.ref_ids if rule.compat is None else _raw_refs(row)
@@ -91,13 +91,13 @@ def _raw_refs(row: SubmissionRow) -> tuple[str, ...]:
 
 
 def _unit_of(rows: Iterable[SubmissionRow | None]) -> str:
-    """Find the unit most files give, ties to the earliest; empty where none gives one."""
+    """Find the unit that most files give, ties to the earliest; empty where no file gives one."""
     units = Counter(row.answer_unit for row in rows if row is not None and not is_blank(row.answer_unit))
     return units.most_common(1)[0][0] if units else ""
 
 
 def _member_weights(table: Sequence[Sequence[SubmissionRow | None]], rule: VoteRule) -> F64:
-    """Weigh the files: alike, or by agreement over all questions."""
+    """Weigh the files: equally, or by agreement over all questions."""
     n_members = len(table[0]) if table else 0
     if rule.weights == "uniform":
         return np.ones(n_members)
@@ -106,7 +106,7 @@ def _member_weights(table: Sequence[Sequence[SubmissionRow | None]], rule: VoteR
 
 
 def _addresses(members: Iterable[Submission]) -> dict[str, dict[str, str]]:
-    """Learn addresses from rows with one for each reference: models invent some, so the most common one counts."""
+    """Collect URLs from rows with one per reference: models invent some, so the most common one is taken."""
     given: dict[str, Counter[str]] = {}
     for member in members:
         for row in member.rows.values():

@@ -1,4 +1,4 @@
-"""Member weights without labels: who agrees with the consensus weighs more."""
+"""Member weights without labels: a member that agrees with the consensus weighs more."""
 
 from __future__ import annotations
 
@@ -10,10 +10,10 @@ from kohaku_ray.arrays import F64, I64, Mask
 def agreement_weights(groups: I64) -> F64:
     """Weigh members by how well each agrees with the weighted consensus (Dawid–Skene in its simplest form).
 
-    All start alike. A question's consensus is its heaviest group, ties to the lowest group index (the group of the
+    Weights start equal. A question's consensus is its heaviest group, ties to the lowest group index (the group of the
     earliest member, as ``group_values`` numbers them). A member's weight is its smoothed rate of agreement,
-    (agreed + 1) / (voted + 2). The two steps are repeated until the consensus stays as it is; should it come back to an
-    earlier state instead, the weights of that state stand, so that it always ends and always in the same place.
+    (agreed + 1) / (voted + 2). The two steps are repeated until the consensus no longer changes. If it returns to
+    an earlier state instead, the weights of that state are final, so the result is always defined and deterministic.
 
     Args:
         groups: Shape ``(questions, members)``; group index of each member's answer, -1 where it did not vote.
@@ -43,6 +43,6 @@ def _consensus(groups: I64, voted: Mask, weights: F64) -> I64:
     cells = (np.arange(n_questions)[:, None] * n_groups + groups)[voted]
     share = np.broadcast_to(weights, groups.shape)[voted]
     votes = np.bincount(cells, share, n_questions * n_groups).reshape(n_questions, n_groups)
-    # sums in another order may differ in the last bits: rounding keeps a tie a tie
+    # sums in another order may differ in the last bits: rounding keeps ties
     consensus: I64 = np.argmax(votes.round(9), axis=1).astype(np.int64)
     return consensus

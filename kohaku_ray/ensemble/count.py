@@ -2,8 +2,8 @@
 
 A cell is one question in one subsample. Keys (answers, reference sets, spellings) are compared pairwise among a cell's
 m members, so that counting is one product of an m × m matrix with the weights of those that count, and the first member
-of a heaviest key is simply the first of them with the most votes. Sums of unequal weights may round otherwise than in
-``vote``, by far less than the 1e-9 that both take for a tie.
+of a heaviest key is simply the first of them with the most votes. Sums of unequal weights may be rounded differently
+than in ``vote``, by far less than the 1e-9 below which both see a tie.
 """
 
 from __future__ import annotations
@@ -21,12 +21,12 @@ from kohaku_ray.ensemble.vote import VoteRule
 from kohaku_ray.errors import ConfigError
 
 _EPSILON = 1e-9  # as in vote: weights that differ by less are a tie
-_MOST_PAIRS = 2**18  # pairs of members compared at once: they should stay in the processor's cache
+_MOST_PAIRS = 2**18  # pairs of members compared at once: they should fit the processor's cache
 
 
 @dataclass(frozen=True, slots=True)
 class Outcomes:
-    """What each rule decides on each question in each subsample.
+    """The decision of each rule on each question in each subsample.
 
     Attributes:
         leader: Shape ``(rules, Q, S)``; the winning group's first member, as an index into the pool; -1 where the
@@ -47,13 +47,13 @@ class Outcomes:
 
 
 def vote_pool(pool: Pool, subsamples: I64, rules: Sequence[VoteRule]) -> Outcomes:
-    """Count every question's ballots in every subsample by every rule, as ``vote`` does one by one.
+    """Count every question's ballots in every subsample by every rule, as ``vote`` does for one.
 
-    Rules share what they have in common, so it is best to give all of them at once.
+    Rules share intermediate results, so give all of them at once.
 
     Args:
         pool: The recorded ballots.
-        subsamples: Shape ``(S, m)``; members in the order they count in; one may come twice.
+        subsamples: Shape ``(S, m)``; members in voting order; one may occur twice.
         rules: How to count; ``agreement`` weighs each subsample's members by their agreement with one another.
 
     Raises:
@@ -86,7 +86,7 @@ def vote_pool(pool: Pool, subsamples: I64, rules: Sequence[VoteRule]) -> Outcome
 def _check(pool: Pool, subsamples: I64, rules: Sequence[VoteRule]) -> None:
     if subsamples.ndim != 2 or not subsamples.shape[1]:
         raise ConfigError(
-            f"Subsamples have the shape {subsamples.shape}: give one row a subsample, with at least one member each."
+            f"Subsamples have the shape {subsamples.shape}: give one row per subsample, with at least one member each."
         )
     odd = subsamples[(subsamples < 0) | (subsamples >= pool.n_members)]
     if odd.size:
@@ -100,7 +100,7 @@ def _check(pool: Pool, subsamples: I64, rules: Sequence[VoteRule]) -> None:
 
 
 def _agreement(pool: Pool, subsamples: I64) -> F64:
-    """Weigh each subsample's members by themselves: shape ``(S, m)``."""
+    """Weigh each subsample's members by their agreement with one another: shape ``(S, m)``."""
     weights = np.empty(subsamples.shape)
     questions = np.arange(pool.n_questions)
     for row, members in enumerate(subsamples):

@@ -1,9 +1,9 @@
-"""When the members that have answered already decide a question, whatever the others would say (DESIGN §5).
+"""Early stopping: whether the first members' ballots decide a question, whatever the others vote (DESIGN §5).
 
-Members answer in waves and in member order, so those that have answered are always the first k of m. Any ballot may
-come from each of the others, so an outcome stands exactly where the worst of them could not move it; and since a vote
-for one thing helps nothing else, the worst they can do is to agree. That turns every question about their
-ballots into a count: could one rival, with all the votes to come, overtake?
+Members answer in waves and in member order, so those that have answered are always the first k of m. Each of the
+others may cast any ballot, so an outcome is final exactly when no combination of their ballots changes it. A vote
+supports one key only, so the strongest change is that all of them agree. Every check is therefore a count: could one
+rival, with all remaining votes, overtake the leader?
 """
 
 from __future__ import annotations
@@ -21,24 +21,24 @@ Stop = Literal["never", "value", "row"]
 K = TypeVar("K", bound=Hashable)
 
 _BLANK = -1  # the blanks' group
-_EPSILON = 1e-9  # as in vote: a share of blanks this close to the quorum reaches it
+_EPSILON = 1e-9  # as in vote: a share of blanks within this of the quorum reaches it
 
 
 def settled(ballots: Sequence[Ballot], n_members: int, rule: VoteRule, stop: Stop, unit: str | None = None) -> bool:
     """Tell whether no ballots of the remaining members could change the outcome.
 
-    Exact for every strategy, blank rule, tie rule and ``compat``: it is true as soon as every future has the outcome
-    of ``vote(ballots)``, and while it is false some future has another. Two things never settle before the end:
-    ``weights: agreement``, which needs all votes; and, with ``stop: row``, any answer of ``union`` and ``majority``,
-    since whoever is left may bring a reference more (their abstentions do settle).
+    Exact for every strategy, blank rule, tie rule and ``compat``: it is true as soon as all possible remaining ballots
+    give the outcome of ``vote(ballots)``, and false while some give another. Two cases never settle early:
+    ``weights: agreement``, which needs all votes; and, with ``stop: row``, an answer of ``union`` or ``majority``,
+    since each remaining member may add a reference (their abstentions do settle).
 
     Args:
-        ballots: Of the first members, in member order; none where nobody has answered yet.
-        n_members: How many members there are in all.
-        rule: How they will be counted.
-        stop: What must stand: ``value``, the winning group of equal answers or the abstention, though not the spelling
-            it is written in; ``row``, the whole row to the byte, so spelling, references and their order, and the
-            member shown too; ``never``, which waits for all.
+        ballots: Of the first members, in member order; empty while no member has answered.
+        n_members: Number of members in all.
+        rule: The rule they are counted by.
+        stop: What must be final: ``value``, the winning group of equal answers or the abstention, but not its spelling;
+            ``row``, the whole row to the byte: spelling, references and their order, and the member shown;
+            ``never``, which waits for all.
         unit: The question's answer unit.
 
     Raises:
@@ -69,12 +69,12 @@ def default_waves(n_members: int) -> tuple[int, ...]:
 
 
 class _Standing:
-    """What the members so far make of a question, against what those left could make of it."""
+    """The verdict of the members so far, and whether the remaining ones could change it."""
 
     def __init__(self, ballots: Sequence[Ballot], n_left: int, rule: VoteRule, unit: str | None) -> None:
         self.ballots, self.n_left, self.rule = ballots, n_left, rule
         self.verdict = vote(ballots, rule, unit)
-        # members to come join these groups or open new ones: a group's first member alone says who belongs to it
+        # remaining members join these groups or open new ones: membership depends only on a group's first member
         self.answers = [_BLANK] * len(ballots)
         for number, group in enumerate(self.verdict.groups):
             for member in group.members:
@@ -110,16 +110,16 @@ class _Standing:
             return not self.verdict.is_blank
         if self.rule.strategy != "ref_priority":
             return self._leads(self.voters)
-        # another set may come to be chosen, if only the same answer wins among its runs
+        # another reference set may win, as long as the same answer wins among its runs
         chosen = _contenders(self._count_refs(self.voters), self.n_left)
         return all(self._leads([member for member in self.voters if self.refs[member] == refs]) for refs in chosen)
 
     def _leads(self, pool: Sequence[int]) -> bool:
-        """Tell whether the answer so far wins among some members, whatever members those left add to them."""
+        """Tell whether the answer so far wins among some members, whichever remaining members join them."""
         votes = Counter(self.answers[member] for member in pool)
         lead = votes[self.leader]
         if self.rule.tiebreak == "first" or self.rule.compat:
-            # the published script's tie, where no two gave the same string, is open while the answer has one vote
+            # in the published script, a tie (no two gave the same string) is possible while the answer has one vote
             tie_open = self.rule.tiebreak == "blank" and self.leader != _BLANK and lead < 2
             return not tie_open and _contenders(votes, self.n_left) == [self.leader]
         del votes[self.leader]
@@ -127,7 +127,7 @@ class _Standing:
         return strongest <= lead if self.leader == _BLANK else strongest < lead
 
     def _row_stays(self) -> bool:
-        """Tell whether the written row stands, given that the answer does."""
+        """Tell whether the written row is final, given that the answer is."""
         shown = self.verdict.winner
         if self.verdict.is_blank or shown is None:
             return self._abstention_stays()
@@ -140,7 +140,7 @@ class _Standing:
         return (
             len(_contenders(spellings, self.n_left)) == 1
             and self._refs_stay(runs)
-            # a member that cites what is written is shown for good; any other gives way to one that does
+            # a member that cites the written references stays shown; any other is replaced by one that does
             and self.refs[shown] == self._ref_set(self.verdict.ref_ids)
         )
 
@@ -156,7 +156,7 @@ class _Standing:
         return len(_contenders(self._count_refs(pool), self.n_left)) == 1
 
     def _shares_stay(self, pool: Sequence[int]) -> bool:
-        """Tell whether the same references are cited by half, if all those left cite one of them or none does."""
+        """Tell whether the same references are cited by half, if all remaining members cite one of them or none does."""
         n_cites = Counter(ref for member in pool for ref in self.refs[member])
         n_pool, n_left = len(pool), self.n_left
         return n_left < n_pool and all(
@@ -167,7 +167,7 @@ class _Standing:
         return Counter(self.refs[member] for member in members)
 
     def _abstention_stays(self) -> bool:
-        """Tell whether the member shown with an abstention stands: the first blank one that explains itself."""
+        """Tell whether the member shown with an abstention is final: the first blank one with an explanation."""
         return any(
             ballot.explanation.strip()
             for ballot, answer in zip(self.ballots, self.answers, strict=True)
@@ -176,14 +176,14 @@ class _Standing:
 
 
 def _contenders(votes: Mapping[K, int], n_left: int) -> list[K | None]:
-    """List the keys that could still get most votes, ties to the earliest.
+    """List the keys that could still get the most votes, ties to the earliest.
 
     Args:
         votes: Votes so far by key, keys in order of their first vote.
-        n_left: Votes to come.
+        n_left: Remaining votes.
 
     Returns:
-        The leader so far among them; None stands for any key that has no vote yet, which would be the latest.
+        The keys, the leader so far among them; None stands for any key without a vote, which would come last.
     """
     most = max(votes.values(), default=0)
     contenders: list[K | None] = []

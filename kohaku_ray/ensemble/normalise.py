@@ -13,7 +13,7 @@ from kohaku_ray.units import Unit, find_unit
 from kohaku_ray.values import NUMBER, fold, is_abstention, is_blank
 
 LONGEST_NUMBER = 200
-"""A longer value, in characters, is text without a closer look."""
+"""Longest value, in characters, that is parsed; a longer one is text."""
 
 TOLERANCE = 1e-3
 """Two numbers are one answer when they differ by at most this share of the group's first member."""
@@ -47,9 +47,9 @@ class Value:
 
     Attributes:
         kind: What it is.
-        numbers: One of a number, low and high of a pair; in SI base units where the unit is known.
-        dimension: What the numbers measure; empty where that is not known.
-        text: The folded text, of text alone.
+        numbers: The number, or low and high of a pair; in SI base units where the unit is known.
+        dimension: Quantity that the numbers measure; empty where it is not known.
+        text: The folded text; set only for text.
     """
 
     kind: Literal["blank", "number", "pair", "text"]
@@ -111,7 +111,7 @@ def _count_of(amount: re.Match[str]) -> float:
 
 
 def _unit_of(amount: re.Match[str], asked: str) -> Unit | None:
-    """Find the unit of an amount: its own, or the question's where it has none; None where its own is unknown."""
+    """Find the unit of an amount: its own, else the question's; None where its own is unknown."""
     own = amount["unit"].strip()
     if amount["currency"]:
         money = find_unit("$")
@@ -154,7 +154,7 @@ def _borrowed(amount: re.Match[str], other: re.Match[str]) -> str:
 
 
 def same(first: Value, other: Value) -> bool:
-    """Tell whether a value is the answer that a group's first member gave."""
+    """Tell whether a value equals the answer of a group's first member."""
     if first.kind != other.kind or first.dimension != other.dimension or first.text != other.text:
         return False
     pairs = zip(first.numbers, other.numbers, strict=True)
@@ -167,11 +167,11 @@ def group_values(values: Sequence[str], unit: str | None = None) -> list[int]:
     Each joins the earliest group whose first member gave the same answer, or opens a new one.
 
     Args:
-        values: One answer value a member, in member order.
+        values: One answer value per member, in member order.
         unit: The question's answer unit.
 
     Returns:
-        A group index a member, counted from 0 in order of first appearance; -1 where the member is blank.
+        One group index per member, counted from 0 in order of first appearance; -1 where the member is blank.
     """
     firsts: list[Value] = []
     groups = []

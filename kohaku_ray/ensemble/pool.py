@@ -25,18 +25,18 @@ K = TypeVar("K", bound=Hashable)
 
 @dataclass(frozen=True, slots=True)
 class Pool:
-    """The ballots of M members on Q questions, each thing of a question numbered in order of first appearance.
+    """The ballots of M members on Q questions; answers and so on are numbered per question by first appearance.
 
     Attributes:
         group: Shape ``(Q, M)``; which answer a member gave, -1 where it abstains. Equal numbers are one answer, in
             every subsample, but for the questions of ``chains``, where a number is a distinct normalised value.
         spelling: Shape ``(Q, M)``; index into the question's ``spellings``, -1 where the member abstains.
-        refset: Shape ``(Q, M)``; index into the question's rows of ``words``; a member that abstains cites nothing.
+        refset: Shape ``(Q, M)``; index into the question's ``words``; a member that abstains cites nothing.
         words: Shape ``(Q, sets, n_words)``; the question's distinct reference sets, as bits over its ``refs``.
         spellings: By question, the values as written.
         refs: By question, the cited references, lower-cased.
-        chains: By question where 0.1 % is no equivalence (5 is 5.004 and that is 5.008, but 5 is not 5.008), so that
-            the groups depend on who is drawn: shape ``(n, n)``, whether value j joins a group that value i opened.
+        chains: By question where equality within 0.1 % is not transitive (5 is 5.004, 5.004 is 5.008, 5 is not 5.008):
+            shape ``(n, n)``, whether value j joins a group that value i opened. Groups then depend on who is drawn.
     """
 
     group: I64
@@ -49,16 +49,16 @@ class Pool:
 
     @property
     def n_questions(self) -> int:
-        """How many questions, Q."""
+        """Number of questions, Q."""
         return int(self.group.shape[0])
 
     @property
     def n_members(self) -> int:
-        """How many members, M."""
+        """Number of members, M."""
         return int(self.group.shape[1])
 
     def refs_of(self, question: int, words: Words) -> frozenset[str]:
-        """Read a reference set of shape ``(n_words,)`` back."""
+        """Decode a reference set of shape ``(n_words,)``."""
         bits = int.from_bytes(words.astype("<u8").tobytes(), "little")
         return frozenset(ref for index, ref in enumerate(self.refs[question]) if bits >> index & 1)
 
@@ -67,10 +67,10 @@ class Pool:
 
         Args:
             question: Shape ``(cells,)``; which question each cell is about.
-            drawn: Shape ``(cells, m)``; members in the order they count in.
+            drawn: Shape ``(cells, m)``; members in voting order.
 
         Returns:
-            Shape ``(cells, m)``; equal within a cell where the answers are one, -1 where a member abstains.
+            Shape ``(cells, m)``; equal within a cell where the answers are equal, -1 where a member abstains.
         """
         label: I64 = self.group[question[:, None], drawn]
         for chained, joins in self.chains.items():
@@ -83,7 +83,7 @@ def pool_ballots(ballots: Sequence[Sequence[Ballot]], units: Sequence[str | None
     """Normalise, group and number recorded ballots.
 
     Args:
-        ballots: By question, one ballot a member, members in the same order throughout.
+        ballots: By question, one ballot per member, members in the same order throughout.
         units: By question, its answer unit; None: no question has one.
 
     Raises:
@@ -121,10 +121,10 @@ def _check(ballots: Sequence[Sequence[Ballot]], units: Sequence[str | None]) -> 
     if odd is not None:
         raise ConfigError(
             f"Question {odd} has {len(ballots[odd])} ballots but question 0 has {len(ballots[0])}: "
-            f"give one a member to each, a blank one where a member has no answer."
+            f"give each one ballot per member, a blank one where a member has no answer."
         )
     if len(units) != len(ballots):
-        raise ConfigError(f"There are {len(units)} units but {len(ballots)} questions: give one a question, or none.")
+        raise ConfigError(f"There are {len(units)} units but {len(ballots)} questions: give one per question, or none.")
 
 
 def _cited(ballot: Ballot) -> tuple[str, ...]:
@@ -132,19 +132,19 @@ def _cited(ballot: Ballot) -> tuple[str, ...]:
 
 
 def _number(keys: Sequence[K], counted: Sequence[bool]) -> tuple[list[int], tuple[K, ...]]:
-    """Number what is counted in order of first appearance: a number each, -1 where not counted, and the keys."""
+    """Number the counted keys in order of first appearance: one number per key, -1 where not counted; and the keys."""
     first: dict[K, int] = {}
     numbers = [first.setdefault(key, len(first)) if one else -1 for key, one in zip(keys, counted, strict=True)]
     return numbers, tuple(first)
 
 
 def _groups(values: Sequence[tuple[Value, ...]]) -> tuple[list[list[int]], dict[int, Mask]]:
-    """Group each question's distinct values: a group a value where that holds in any subsample, else the relation."""
+    """Group each question's distinct values: one group per value where that fits any subsample, else the relation."""
     groups, chains = [], {}
     for question, distinct in enumerate(values):
         joins = np.array([[_joins(one, other) for other in distinct] for one in distinct], dtype=bool)
         joins = joins.reshape(len(distinct), len(distinct))
-        # a relation of everything with itself is an equivalence where what is related has the same relations
+        # a reflexive relation is an equivalence if related values have the same relations
         if all(np.array_equal(joins[i], joins[j]) for i, j in np.argwhere(joins)):
             groups.append(joins.argmax(axis=1).tolist() if len(distinct) else [])
         else:

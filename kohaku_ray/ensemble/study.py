@@ -1,4 +1,4 @@
-"""Ensemble studies: what a pool's members would have scored together, in any size and by any rule, without a new call.
+"""Ensemble studies: the scores of ensembles of a pool's members, of any size and by any rule, without a new call.
 
 ::
 
@@ -7,7 +7,7 @@
     drawn = subsamples(pool.n_members, size=5, n=32, seed=0)
     parts = marks.score(vote_pool(pool, drawn, rules))
 
-How an outcome is scored comes in as plain functions, asked once for each distinct value and reference set.
+Outcomes are scored by plain functions, called once per distinct value and reference set.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from kohaku_ray.ensemble.vote import VoteRule
 from kohaku_ray.errors import ConfigError
 
 MOST_SUBSAMPLES = 20_000
-"""More subsamples than this are not all counted by ``expected_score`` unless it is told so."""
+"""Most subsamples that ``expected_score`` counts by default."""
 
 _BLOCK = 1024  # subsamples held at once
 
@@ -34,12 +34,12 @@ _BLOCK = 1024  # subsamples held at once
 Parts = dict[str, F64]
 """Scores by part, shape ``(rules, Q, S)`` each, or ``(rules, Q)`` where subsamples have been averaged.
 
-A score is their weighted sum, and linear, so that any axis may be averaged first.
+A score is their weighted sum, so it is linear and any axis may be averaged first.
 """
 
 
 class Marks:
-    """What each outcome is worth."""
+    """The marks of every outcome."""
 
     def __init__(
         self,
@@ -48,13 +48,13 @@ class Marks:
         by_refs: Mapping[str, Callable[[int, frozenset[str]], float]] = MappingProxyType({}),
         by_blank: Mapping[str, Callable[[int, bool], float]] = MappingProxyType({}),
     ) -> None:
-        """Mark every value and both ways to abstain; reference sets are marked as they come up.
+        """Mark every value, and abstaining or not; reference sets are marked when they first occur.
 
         Args:
-            pool: Whose outcomes are to be scored.
-            by_value: By part: question index and written value to a mark; an abstention writes the empty text.
-            by_refs: By part: question index and cited references, lower-cased, to a mark.
-            by_blank: By part: question index and whether the ensemble abstains to a mark.
+            pool: The pool whose outcomes are scored.
+            by_value: By part, a function of question index and written value; an abstention writes the empty text.
+            by_refs: By part, a function of question index and cited references, lower-cased.
+            by_blank: By part, a function of question index and whether the ensemble abstains.
         """
         self._pool, self._by_refs = pool, by_refs
         self._refs: dict[tuple[int, bytes], list[float]] = {}
@@ -99,7 +99,7 @@ class Marks:
 
 
 def _distinct(question: I64, words: Words) -> tuple[I64, I64]:
-    """Find the distinct pairs of question and reference set: where each is first, and which one every row is."""
+    """Find the distinct pairs of question and reference set: the first row of each, and the pair of every row."""
     first, inverse = np.unique(question, return_index=True, return_inverse=True)[1:]
     for column in words.T:
         bits = np.unique(column, return_inverse=True)[1]
@@ -116,7 +116,7 @@ def expected_score(
         pool: The recorded ballots.
         size: Members in a subsample, m.
         rules: How to count.
-        marks: What each outcome is worth.
+        marks: The marks of every outcome.
         most: Refuse more subsamples than this.
 
     Returns:

@@ -1,4 +1,4 @@
-"""Which members make up the smaller ensembles of a study."""
+"""Draw the members of a study's smaller ensembles."""
 
 from __future__ import annotations
 
@@ -13,27 +13,27 @@ from kohaku_ray.errors import ConfigError
 
 Bounds = tuple[int, int]
 
-_ATTEMPTS = 100  # draws per wanted subsample until the rest counts as too rare to find
+_ATTEMPTS = 100  # draws per wanted subsample before the search for more ends
 
 
 def subsamples(n_members: int, size: int, n: int, seed: int, strata: Sequence[str] | None = None) -> I64:
-    """Draw distinct subsamples of a pool's members; all there are where they are no more than asked for.
+    """Draw distinct subsamples of a pool's members; all of them where there are at most ``n``.
 
-    A draw is systematic over the members in random order, stratum by stratum: every member is as likely as any other,
-    and each stratum gives its proportional share, rounded down or up. The same arguments always give the same draws.
+    Sampling is systematic over the members in random order, stratum by stratum: every member is equally likely, and
+    each stratum gives its proportional share, rounded down or up. The same arguments always give the same draws.
 
     Args:
         n_members: Members in the pool, M.
         size: Members in a subsample, m.
         n: Subsamples wanted.
-        seed: Of the draws.
-        strata: By member, what it belongs to, such as its model; None: every subsample is as likely as any other.
+        seed: Seed of the draws.
+        strata: Stratum of each member, such as its model; None: all subsamples are equally likely.
 
     Returns:
         Shape ``(S, m)`` with S ≤ n; member indices, each row ascending, no two rows alike.
 
     Raises:
-        ConfigError: The size is not between 1 and M, ``n`` is not positive, or the strata are not one a member.
+        ConfigError: The size is not between 1 and M, ``n`` is not positive, or the strata are not one per member.
     """
     _check(n_members, size, n, strata)
     blocks = _blocks(strata if strata is not None else [""] * n_members)
@@ -57,7 +57,7 @@ def _check(n_members: int, size: int, n: int, strata: Sequence[str] | None) -> N
     if n < 1:
         raise ConfigError(f"{n} subsamples are asked for: ask for at least one.")
     if strata is not None and len(strata) != n_members:
-        raise ConfigError(f"There are {len(strata)} strata but {n_members} members: name one a member.")
+        raise ConfigError(f"There are {len(strata)} strata but {n_members} members: name one per member.")
 
 
 def _blocks(strata: Sequence[str]) -> list[list[int]]:
@@ -68,7 +68,7 @@ def _blocks(strata: Sequence[str]) -> list[list[int]]:
 
 
 def _count(blocks: Sequence[Sequence[int]], bounds: Sequence[Bounds], size: int) -> int:
-    """Count the subsamples in which every stratum has its share."""
+    """Count the subsamples in which every stratum has its proportional share."""
     ways = {0: 1}
     for block, (low, high) in zip(blocks, bounds, strict=True):
         longer: dict[int, int] = {}

@@ -1,4 +1,4 @@
-"""Many members' answers to one question become one (DESIGN §5).
+"""Vote over the members' answers to one question (DESIGN §5).
 
 A vote has three steps: who votes (the blank rules), which answer wins (members grouped by normalised value), and which
 references are cited with it (the strategy).
@@ -31,10 +31,10 @@ class Ballot:
     Attributes:
         answer_value: The bare value, as written; a blank spelling abstains whatever ``is_blank`` says.
         ref_ids: Cited document ids, in the order cited.
-        is_blank: The member abstains; its value and references are not looked at.
+        is_blank: The member abstains; its value and references are ignored.
         answer: The answer as a sentence.
         answer_unit: The unit the member gave.
-        explanation: Why.
+        explanation: The reasons.
     """
 
     answer_value: str = ""
@@ -47,11 +47,11 @@ class Ballot:
 
 @dataclass(frozen=True, slots=True)
 class VoteRule:
-    """How ballots become a verdict.
+    """The rule by which ballots become a verdict.
 
     Attributes:
-        strategy: Which value and which references win. In each, the winning answer is the heaviest group of equal
-            values, and a reference set is compared as a set, whatever the order and the case.
+        strategy: Which value and which references win. The winning answer is always the heaviest group of equal values.
+            Reference sets are compared as sets, without order and case.
 
             - ``answer_priority``: the winning answer; the most common reference set among its runs.
             - ``independent``: the winning answer; the most common reference set among all voting runs.
@@ -60,15 +60,15 @@ class VoteRule:
             - ``intersection``: the winning answer; the references that all of its runs cite.
             - ``majority``: the winning answer; every reference of every run.
             - ``first_non_blank``: answer and references of the first member that is not blank.
-        ignore_blank: If any run is not blank, blanks do not vote; else they are a group like any other.
+        ignore_blank: True: if any run is not blank, blanks do not vote. False: blanks are a group like any other.
         blank_quorum: Abstain when at least this share of the runs is blank, and ignore blanks below it; None: off.
         refs: How ``answer_priority`` and ``independent`` choose references: the most common ``set``, or ``share``,
             each reference that at least half of those runs cite.
-        weights: Members weigh the same, or by ``agreement_weights`` (then ``vote`` is given them).
-        tiebreak: On equal votes for the answer the group of the earliest member wins, or the verdict is blank. Equal
+        weights: Members weigh the same, or by ``agreement_weights`` (which the caller gives to ``vote``).
+        tiebreak: On equal votes for the answer, the group of the earliest member wins, or the verdict is blank. Equal
             votes for a reference set always go to the earliest member.
         compat: ``kohakurag`` reproduces the published script ``wattbot_aggregate.py``: values are compared string for
-            string, blank being one of the strings; references are sorted and compared as they stand; and
+            string, blank being one of the strings; references are sorted and compared as written; and
             ``tiebreak: blank`` acts only when no two members gave the same string.
     """
 
@@ -87,9 +87,9 @@ class Group:
 
     Attributes:
         answer_value: Its heaviest spelling, ties to the earliest member; empty for the blanks.
-        members: Who, in member order.
-        weight: Their weights together.
-        is_blank: These are the members that abstain.
+        members: Indices of the members, in member order.
+        weight: Sum of their weights.
+        is_blank: Whether these are the members that abstain.
     """
 
     answer_value: str
@@ -100,20 +100,20 @@ class Group:
 
 @dataclass(frozen=True, slots=True)
 class Verdict:
-    """What the ensemble answers.
+    """The answer of the ensemble.
 
     Attributes:
         answer_value: The winning group's heaviest spelling; empty on abstention.
         is_blank: The ensemble abstains; it then cites nothing.
-        ref_ids: References, in the order the runs that gave them first cite them.
+        ref_ids: References, in the order in which the runs first cite them.
         winner: The member whose answer and explanation are shown: of the winning group, with the written spelling and,
-            where there is one, the cited reference set; on abstention the first blank member, if any does one that
-            explains itself; None where there is none.
+            if possible, the cited reference set; on abstention the first blank member, preferably one with an
+            explanation; None where there is none.
         answer: That member's answer.
         answer_unit: That member's unit.
         explanation: That member's explanation.
         groups: All groups, in order of their first members, blanks among them.
-        n_votes: How many members voted.
+        n_votes: Number of members that voted.
     """
 
     answer_value: str
@@ -136,13 +136,13 @@ def vote(
     """Count one question's ballots, in member order.
 
     Args:
-        ballots: One a member; none at all is an abstention.
+        ballots: One per member; an empty sequence is an abstention.
         rule: How to count.
         unit: The question's answer unit.
-        member_weights: One positive weight a member; None: all the same.
+        member_weights: One positive weight per member; None: all the same.
 
     Raises:
-        ConfigError: The rule asks for agreement weights and there are none, or their number is not the ballots'.
+        ConfigError: The rule asks for agreement weights and there are none, or their number differs from the ballots'.
     """
     return _Count(ballots, rule, unit, _weights(len(ballots), rule, member_weights)).verdict()
 
@@ -156,7 +156,7 @@ def _weights(n_members: int, rule: VoteRule, given: Sequence[float] | F64 | None
             )
         return (1.0,) * n_members
     if len(given) != n_members:
-        raise ConfigError(f"There are {len(given)} member weights but {n_members} ballots: give one weight a member.")
+        raise ConfigError(f"There are {len(given)} member weights but {n_members} ballots: give one weight per member.")
     return tuple(float(weight) for weight in given)
 
 
@@ -172,7 +172,7 @@ class _Count:
         self.groups = self._groups()
 
     def _refs_of(self, ballot: Ballot) -> tuple[str, ...]:
-        """Drop blanks and repeats; in compat mode a reference stands as it is."""
+        """Drop blanks and repeats; in compat mode a reference is kept as written."""
         if self.compat:
             return tuple(sorted(set(ballot.ref_ids)))
         seen: dict[str, str] = {}
@@ -202,7 +202,7 @@ class _Count:
         return sum(self.weights[member] for member in members)
 
     def _tally(self, votes: Iterable[tuple[K, int]]) -> dict[K, float]:
-        """Weigh what members vote for, in order of the first votes."""
+        """Sum the weights per key, in order of the first votes."""
         tally: dict[K, float] = {}
         for key, member in votes:
             tally[key] = tally.get(key, 0.0) + self.weights[member]
@@ -215,7 +215,7 @@ class _Count:
         return _heaviest(self._tally((self._written(member), member) for member in members))[0]
 
     def verdict(self) -> Verdict:
-        """Let the members that may vote choose the answer, then its references."""
+        """Choose the answer by the members that may vote, then its references."""
         voters = self._voters()
         if not voters:
             return self._abstention(0)
@@ -242,7 +242,7 @@ class _Count:
         return answered if self.rule.ignore_blank else list(everyone)
 
     def _winning_group(self, pool: Sequence[int]) -> int:
-        """Find the heaviest group among some members; -1 where it is the blanks or a tie that leaves a blank."""
+        """Find the heaviest group among some members; -1 where the blanks win or a tie is a blank."""
         votes = self._tally((self.group_of[member], member) for member in pool)
         group, tied = _heaviest(votes)
         if self.compat:
@@ -257,7 +257,7 @@ class _Count:
         return _heaviest(self._tally((self._ref_key(member), member) for member in members))[0]
 
     def _references(self, runs: Sequence[int], voters: Sequence[int]) -> tuple[str, ...]:
-        """Cite what the strategy says, in the order of first citation."""
+        """Choose the references by the strategy, in the order of first citation."""
         strategy = self.rule.strategy
         if strategy == "union":
             return self._cite(runs)
@@ -279,7 +279,7 @@ class _Count:
         return frozenset(key for key, weight in votes.items() if weight >= half)
 
     def _cite(self, members: Iterable[int], among: frozenset[str] | None = None) -> tuple[str, ...]:
-        """List references in the order members first cite them, spelled as they are there first."""
+        """List references in the order in which members first cite them, each in its first spelling."""
         seen: dict[str, str] = {}
         for member in members:
             for ref in self.refs[member]:
@@ -325,14 +325,14 @@ class _Count:
 
 
 def _abstains(ballot: Ballot, compat: bool) -> bool:
-    """Tell whether a member abstains; the published script knows two spellings of it alone."""
+    """Tell whether a member abstains; the published script knows only two spellings of an abstention."""
     if ballot.is_blank:
         return True
     return ballot.answer_value.strip() in {"", "is_blank"} if compat else is_abstention(ballot.answer_value)
 
 
 def _heaviest(votes: Mapping[K, float]) -> tuple[K, bool]:
-    """Find the key with most votes, ties to the earliest, and tell whether there was a tie."""
+    """Find the key with most votes, ties to the earliest; returns too whether there was a tie."""
     best = max(votes.values()) - _EPSILON
     top = [key for key, weight in votes.items() if weight >= best]
     return top[0], len(top) > 1
