@@ -22,7 +22,8 @@ class QuestionColumns:
     Attributes:
         question_id: Possible names of the id column; the first one present is read.
         text: Possible names of the question column, likewise.
-        gold: Columns of gold answers. They are never passed on, so they cannot leak into a prompt.
+        gold: Columns of gold answers, in any case. They are never passed on, so they cannot leak into a prompt.
+        needed: Other columns that the file must have.
     """
 
     question_id: tuple[str, ...] = ("id", "question_id")
@@ -30,6 +31,7 @@ class QuestionColumns:
     gold: frozenset[str] = frozenset(
         {"answer", "answer_value", "ref_id", "ref_url", "supporting_materials", "explanation"}
     )
+    needed: tuple[str, ...] = ()
 
 
 def read_questions(
@@ -47,7 +49,7 @@ def read_questions(
         Questions in the file's order. An empty text is kept: it becomes a row with an error, not a lost row.
 
     Raises:
-        DataError: The file has no id or question column, an id is missing or repeated, or it cannot be read.
+        DataError: The file lacks a column, an id is missing or repeated, or it cannot be read.
     """
     rows = list(_rows(name, data))
     if not rows:
@@ -55,8 +57,11 @@ def read_questions(
     there = list(rows[0])
     id_column = _column(name, there, columns.question_id)
     text_column = _column(name, there, columns.text)
+    for needed in columns.needed:
+        _column(name, there, (needed,))
     _check_ids(name, [_text(row.get(id_column)) for row in rows], id_column)
-    return [_question(row, id_column, text_column, columns.gold) for row in rows[:limit]]
+    gold = frozenset(column.casefold() for column in columns.gold)
+    return [_question(row, id_column, text_column, gold) for row in rows[:limit]]
 
 
 def _question(row: Mapping[str, Any], id_column: str, text_column: str, gold: frozenset[str]) -> Question:
@@ -70,7 +75,7 @@ def _question(row: Mapping[str, Any], id_column: str, text_column: str, gold: fr
         columns={
             column: text
             for column, text in texts.items()
-            if column not in (id_column, text_column) and column not in gold
+            if column not in (id_column, text_column) and column.strip().casefold() not in gold
         },
     )
 

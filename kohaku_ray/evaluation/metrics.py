@@ -25,6 +25,7 @@ METRICS: Mapping[str, str] = {
     "wattbot": "kohaku_ray.evaluation.wattbot:WATTBOT",
     "kaggle": "kohaku_ray.evaluation.wattbot:KAGGLE",
     "exact": "kohaku_ray.evaluation.exact:EXACT",
+    "label": "kohaku_ray.evaluation.label:LABEL",
 }
 """Built-in metrics by name."""
 

@@ -1,0 +1,125 @@
+"""``label``: spellings, figures against hand-made counts and scikit-free formulas, and files under the metric."""
+
+from __future__ import annotations
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from kohaku_ray.evaluation.label import CONSISTENT, CONTRADICT, LABEL, Guess, label_figures, read_label, wilson
+from kohaku_ray.evaluation.metrics import find_metric
+from kohaku_ray.evaluation.report import run_score
+from kohaku_ray.submissions import SubmissionRow
+
+
+@pytest.mark.parametrize(
+    ("text", "label"),
+    [
+        ("consistent", CONSISTENT),
+        (" Consistent. ", CONSISTENT),
+        ("1", CONSISTENT),
+        ("1.0", CONSISTENT),
+        ("TRUE", CONSISTENT),
+        ("yes", CONSISTENT),
+        ('"contradict"', CONTRADICT),
+        ("Contradictory", CONTRADICT),
+        ("inconsistent", CONTRADICT),
+        ("0", CONTRADICT),
+        ("False", CONTRADICT),
+        ("", None),
+        (None, None),
+        ("is_blank", None),
+        ("not consistent", None),
+        ("2", None),
+    ],
+)
+def test_spellings(text, label):
+    assert read_label(text) == label
+
+
+TRUTH = {"a": "consistent", "b": "1", "c": "contradict", "d": "0", "e": "true", "f": "what?"}
+GIVEN = {
+    "a": Guess(CONSISTENT, 0.9),
+    "b": Guess(CONTRADICT, 0.6),
+    "c": Guess(CONTRADICT, 0.95),
+    "d": Guess(CONSISTENT, 0.55),
+    "e": Guess(None),
+    "f": Guess(CONTRADICT, 1.0),
+}
+
+
+def test_figures_by_hand():
+    found = label_figures(TRUTH, GIVEN)
+    assert (found.n, found.accuracy, found.majority) == (5, 2 / 5, 3 / 5)
+    assert found.balanced == pytest.approx((1 / 3 + 1 / 2) / 2)
+    assert found.f1 == pytest.approx(0.5)  # one right, one false alarm, one missed
+    assert found.confusion == {
+        (CONSISTENT, CONSISTENT): 1,
+        (CONSISTENT, CONTRADICT): 1,
+        (CONSISTENT, None): 1,
+        (CONTRADICT, CONTRADICT): 1,
+        (CONTRADICT, CONSISTENT): 1,
+    }
+    assert found.brier == pytest.approx((0.1**2 + 0.6**2 + 0.05**2 + 0.55**2) / 4)
+    assert [(low, n) for low, n, *_ in found.bins] == [(0.5, 1), (0.6, 1), (0.9, 2)]
+    assert found.bins[2][2:] == (pytest.approx(0.925), 1.0)
+
+
+def test_always_the_commoner_label_is_the_majority_and_balanced_at_chance():
+    found = label_figures(TRUTH, dict.fromkeys(TRUTH, Guess(CONSISTENT)))
+    assert found.accuracy == found.majority == 3 / 5
+    assert (found.balanced, found.f1, found.brier, found.bins) == (0.5, 0.0, None, ())
+
+
+def test_a_question_without_a_prediction_is_wrong_and_without_truth_nothing_is_said():
+    assert label_figures(TRUTH, {}).accuracy == 0
+    assert label_figures({"a": "", "b": "perhaps"}, GIVEN) is None
+
+
+def test_wilson_against_published_values():
+    low, high = wilson(51, 80)
+    assert (round(low, 4), round(high, 4)) == (0.5281, 0.7343)
+    assert wilson(0, 10)[0] == 0
+    assert wilson(10, 10)[1] == pytest.approx(1)
+
+
+@given(st.dictionaries(st.text(max_size=3), st.sampled_from(["1", "0"]), min_size=1), st.data())
+def test_bounds_hold_for_any_prediction(truth, data):
+    guesses = st.builds(Guess, st.sampled_from([CONSISTENT, CONTRADICT, None]), st.none() | st.floats(0, 1))
+    given_ = {key: data.draw(guesses) for key in truth}
+    found = label_figures(truth, given_)
+    assert 0 <= found.interval[0] <= found.accuracy <= found.interval[1] <= 1
+    assert 0 <= found.balanced <= 1
+    assert 0 <= found.f1 <= 1
+    assert found.brier is None or 0 <= found.brier <= 1
+    assert sum(found.confusion.values()) == found.n
+    assert sum(n for _, n, *_ in found.bins) == sum(
+        one.label is not None and one.confidence is not None for one in given_.values()
+    )
+
+
+def row(value, **columns):
+    return SubmissionRow("q", answer_value=value, columns=columns)
+
+
+def test_the_metric_reads_the_truth_from_either_column():
+    assert find_metric("label") is LABEL
+    assert LABEL.score_question(row("", label="Consistent"), row("1")).total == 1
+    assert LABEL.score_question(row("contradict"), row("true")).total == 0
+    assert LABEL.score_question(row("contradict"), row("")).total == 0
+    blank = LABEL.score_question(row("", label=""), row(""))
+    assert (blank.total, blank.unanswerable) == (1, True)
+
+
+def test_confusion_is_the_error_table_of_files(tmp_path):
+    truth, given_ = tmp_path / "truth.csv", tmp_path / "given.csv"
+    truth.write_text("id,answer_value,ref_id,book\na,consistent,x,A\nb,contradict,x,A\nc,contradict,x,B\nd,1,x,B\n")
+    given_.write_text("id,answer_value,ref_id\na,1,x\nb,true,x\nc,0,x\nd,is_blank,x\n")
+    report = run_score(truth, [given_], ["label"], errors=True)
+    assert report.records[0]["accuracy"] == 0.5
+    assert {name: n for name, n in report.files[0].errors.items() if n} == {
+        "contradict read as consistent": 1,
+        "consistent read as none": 1,
+    }
+    by = run_score(truth, [given_], ["label"], by="book")
+    assert [(one["label"], one["score"]) for one in by.records] == [("A", 0.5), ("B", 0.5)]
