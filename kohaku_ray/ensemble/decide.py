@@ -156,7 +156,7 @@ class _Standing:
         return len(_contenders(self._count_refs(pool), self.n_left)) == 1
 
     def _shares_stay(self, pool: Sequence[int]) -> bool:
-        """Tell whether the same references are cited by half, if all remaining members cite one of them or none does."""
+        """Tell whether the same references are cited by half, if all remaining members cite one of them or none do."""
         n_cites = Counter(ref for member in pool for ref in self.refs[member])
         n_pool, n_left = len(pool), self.n_left
         return n_left < n_pool and all(

@@ -1,1 +1,1 @@
-"""Scores, error taxonomy, statistics."""
+"""Evaluation: scores, classes of errors, statistics."""

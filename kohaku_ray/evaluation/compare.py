@@ -1,4 +1,4 @@
-"""Submission files against one another: which questions flipped, the paired test, and scores on groups of questions."""
+"""Compare submission files: questions that flipped, the paired test, scores on groups of questions."""
 
 from __future__ import annotations
 
@@ -23,11 +23,11 @@ class Comparing:
         truth: Path of the truth.
         files: Paths, as given.
         metric: Name of the metric.
-        question_ids: What they are compared on, in the truth's order.
-        scores: One a file.
-        pair: With two files, the one against the other.
+        question_ids: The questions compared, in the truth's order.
+        scores: One per file.
+        pair: With two files, their comparison question by question.
         split: With ``by``, the groups.
-        notes: What the reader has to know: questions left out, odd rows, too few questions.
+        notes: Warnings for the reader: questions left out, odd rows, too few questions.
     """
 
     truth: str
@@ -52,7 +52,7 @@ def compare_files(
         truth_path: CSV with the gold answers.
         files: Two or more submission CSVs; two are compared question by question.
         metric: Name of the metric, see ``find_metric``.
-        by: A column of the truth, such as public/private, to compare the scores between.
+        by: A column of the truth, such as public/private, that splits the questions into groups.
 
     Raises:
         ConfigError: There are fewer than two files, or there is no such metric.
@@ -104,11 +104,11 @@ def _notes(
     groups = {f"{split.by} {name}": split.scores[name][0].n for name in split.labels} if split else {}
     for name, n in {"the comparison": len(keys), **groups}.items():
         if n < FEW_QUESTIONS:
-            yield f"{name} stands on {n} questions: fewer than {FEW_QUESTIONS} say little"
+            yield f"{name} has only {n} questions: fewer than {FEW_QUESTIONS} say little"
 
 
 def _oddities(truth: Submission, submissions: Sequence[Submission]) -> dict[str, list[str]]:
-    """List what is odd, and the files it is odd in: many runs often lack the same questions."""
+    """List oddities, each with the files that have it: many runs often lack the same questions."""
     found: dict[str, list[str]] = {}
     for file in submissions:
         for ids, what in (
@@ -135,7 +135,7 @@ def render(comparing: Comparing) -> str:
 
 
 def _order(comparing: Comparing) -> list[int]:
-    """Two files stand as given, more by score, the best first."""
+    """Order of the files: two as given, more by score, the best first."""
     places = list(range(len(comparing.files)))
     return places if comparing.pair is not None else sorted(places, key=lambda i: -comparing.scores[i].score)
 

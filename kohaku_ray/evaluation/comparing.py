@@ -1,4 +1,4 @@
-"""Cells of a sweep against one another: each against the best of its column, and ranked over all columns."""
+"""Compare cells of a sweep: each with the best of its column, and ranks over all columns."""
 
 from __future__ import annotations
 
@@ -27,10 +27,10 @@ _ITSELF = "it is the best of its column"
 
 @dataclass(frozen=True, slots=True)
 class Comparison:
-    """A scored cell against the best cell of its column.
+    """Comparison of a scored cell with the best cell of its column.
 
-    The seeds say whether the same questions asked again would tell the two apart (``welch``, as the paper does), the
-    questions whether other questions like these would (``interval``, ``permutation``, ``d_z``).
+    Tests over seeds say whether the difference would recur on the same questions (``welch``, as in the paper), tests
+    over questions whether it would on other questions like these (``interval``, ``permutation``, ``d_z``).
 
     Attributes:
         cell_id: The cell.
@@ -38,16 +38,16 @@ class Comparison:
         best_id: The best cell of the column; the cell itself where ``is_best``.
         mean: Mean of its score over seeds, on all its own questions.
         sd: Standard deviation of its score over seeds; None with one seed.
-        n_questions: On how many questions its mean stands.
-        n_seeds: On how many seeds.
-        is_best: It has the highest mean, the first of those that do: bold in tables.
+        n_questions: Number of questions in its mean.
+        n_seeds: Number of seeds in its mean.
+        is_best: It has the highest mean, the first on a tie: bold in tables.
         is_second: It has the highest mean of the rest: underlined.
-        n_common: Questions that it and the best both have: everything below stands on these alone.
+        n_common: Questions that it and the best both have: all fields below use only these.
         welch: This cell less the best over seeds: below 0 where the cell is worse.
-        welch_holm: Its p, corrected for the comparisons of the column; None where there is none.
+        welch_holm: Its p, corrected for the number of comparisons in the column; None where there is none.
         interval: The same difference, paired by question, and its bootstrap interval.
-        permutation: Its sign-flip test.
-        permutation_holm: That test's p, corrected in the same way.
+        permutation: Sign-flip test of that difference.
+        permutation_holm: The p of that test, corrected in the same way.
         d_z: Effect size of the paired difference; None where it is not defined.
     """
 
@@ -75,18 +75,18 @@ class Comparison:
 
     @property
     def paired_stars(self) -> str:
-        """The same levels of the paired test over questions, corrected for the column's comparisons."""
+        """Stars of the paired test over questions, corrected for the number of comparisons in the column."""
         return stars(self.permutation_holm)
 
 
 def compare_column(cells: Sequence[TableCell]) -> list[Comparison]:
     """Compare every scored cell with the best cell of its column; cells without scores are left out.
 
-    The best has the highest mean on its own questions, the one that tables show. Cells over different question sets
-    are compared on the questions both have, and ``n_common`` says how many.
+    The best has the highest mean on its own questions, the mean that tables show. Cells over different question sets
+    are compared on the questions that both have; ``n_common`` is their number.
 
     Args:
-        cells: Of one column, in order.
+        cells: The cells of one column, in order.
 
     Returns:
         One comparison for each scored cell, in order.
@@ -171,7 +171,7 @@ def _undefined(difference: float | None, reason: str) -> _Tests:
 
 
 def _common(cell: TableCell, best: TableCell) -> tuple[I64, I64]:
-    """Where the questions that both have stand in each, in the best's order."""
+    """Columns in each of the questions that both have, in the best's order."""
     place = {question_id: i for i, question_id in enumerate(cell.question_ids)}
     pairs = [(place[key], i) for i, key in enumerate(best.question_ids) if key in place]
     found = np.array(pairs, dtype=np.int64).reshape(-1, 2)

@@ -1,4 +1,4 @@
-"""Why a prediction is wrong: the paper's decision tree, one class for each wrong prediction."""
+"""Classes of errors: the paper's decision tree, one class per wrong prediction."""
 
 from __future__ import annotations
 
@@ -31,10 +31,10 @@ ERROR_CLASSES = (
 
 
 def classify(truth: SubmissionRow, given: SubmissionRow) -> str | None:
-    """Name the one class a wrong prediction falls in; None where nothing is wrong.
+    """Name the class of a wrong prediction; None where nothing is wrong.
 
-    Wrong means less than the full ``wattbot`` score. References are looked at only where the value is right. A range
-    is a unit conversion or a rounding when each of its wrong ends is.
+    Wrong means less than the full ``wattbot`` score. References are checked only where the value is right. A range
+    is a unit conversion or a rounding error when each of its wrong ends is one.
     """
     if is_blank(truth.answer_value) and not is_blank(given.answer_value):
         return FALSE_POSITIVE

@@ -1,4 +1,4 @@
-"""``exact``: the value is the true one or it is not, for truths without WattBot's conventions."""
+"""``exact``: a value is right or wrong, for truths without WattBot's conventions."""
 
 from __future__ import annotations
 

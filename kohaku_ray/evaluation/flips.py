@@ -1,4 +1,4 @@
-"""Two submission files question by question: what flipped between them, and the paired tests."""
+"""Compare two submission files question by question: which values flipped, and the paired tests."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from kohaku_ray.submissions import Submission, SubmissionRow, read_refs
 
 FlipKind = Literal["right to wrong", "wrong to right", "other"]
 FLIPS: tuple[FlipKind, ...] = ("right to wrong", "wrong to right", "other")
-"""Of the value; ``other``: the value is as right or wrong as before, and the score is not the same."""
+"""Kinds of change of the value; ``other``: it is as right or wrong as before, but the score differs."""
 
 _WIDTH = 32
 _SAME = 1e-9
@@ -30,12 +30,12 @@ _SAME = 1e-9
 
 @dataclass(frozen=True, slots=True)
 class Flip:
-    """One question that two files do not score alike on.
+    """One question on which two files have different scores.
 
     Attributes:
         question_id: Which question.
         question: Its text, as the truth has it.
-        kind: What became of the value from the first file to the second.
+        kind: Change of the value from the first file to the second.
         truth_value: The true value, as written.
         truth_refs: The true references, as written.
         values: Each file's value, as written.
@@ -64,7 +64,7 @@ class Pair:
         n_lost: Values that went from right to wrong.
         n_won: Values that went from wrong to right.
         mcnemar_p: Exact test of these two counts.
-        flips: Questions whose score is not the same, by kind in the order of ``FLIPS``, then in the truth's order.
+        flips: Questions whose score differs, by kind in the order of ``FLIPS``, then in the truth's order.
     """
 
     interval: Interval
@@ -158,6 +158,6 @@ def _flip_line(flip: Flip) -> list[str]:
 
 
 def _clip(text: str) -> str:
-    """Bring a cell to one short printable line: it is a model's text."""
+    """Make a cell one short printable line: it is a model's text."""
     line = " ".join("".join(char if char.isprintable() else " " for char in text).split())
     return line if len(line) <= _WIDTH else f"{line[: _WIDTH - 1]}…"

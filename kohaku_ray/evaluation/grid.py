@@ -1,4 +1,4 @@
-"""What a sweep measured: tables of cells, each with the score of every question under every seed."""
+"""The results of a sweep: tables of cells, each with the score of every question under every seed."""
 
 from __future__ import annotations
 
@@ -15,8 +15,8 @@ FEW_QUESTIONS, FEW_SEEDS = 20, 3
 """A cell over fewer questions or seeds says little, and is marked."""
 
 State = Literal["finished", "partial", "failed", "skipped", "unfinished"]
-"""What became of a cell: all of its seeds finished, some of them, none for an error, none for what is not there, none
-so far."""
+"""State of a cell: all of its seeds finished, some of them, none because of an error, none because something is
+missing, none so far."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,7 +45,7 @@ class SweepAnswer:
     Attributes:
         answer_value: The value as written; ``is_blank`` for an abstention.
         refs: The references as written.
-        error: Its class of the metric's ``classes``; None where nothing is wrong.
+        error: Its error class, one of the metric's ``classes``; None where nothing is wrong.
     """
 
     answer_value: str
@@ -55,19 +55,19 @@ class SweepAnswer:
 
 @dataclass(frozen=True, slots=True)
 class Run:
-    """One finished run: one setting under one seed. Cells of several tables may stand on the same run.
+    """One finished run: one setting under one seed. Cells of several tables may share a run.
 
     Attributes:
         run_id: Digest of the setting and its seed.
         path: Its directory; empty where there is none.
         seed: Base of its seeds.
-        facts: What errors are counted by, such as ``model`` and ``k``.
+        facts: Settings by which errors are counted, such as ``model`` and ``k``.
         predictions: By question id.
-        n_calls: Model calls asked for.
-        tokens: Prompt and generated tokens of these calls, whoever made them.
-        service_s: Seconds of these calls in the backend, whoever made them, when they were made.
+        n_calls: Model calls requested.
+        tokens: Prompt and generated tokens of these calls, whichever run made them.
+        service_s: Seconds of these calls in the backend, whichever run made them.
         n_answers: Answers of its members.
-        n_errors: How many of them carry an error.
+        n_errors: Answers with an error.
     """
 
     run_id: str
@@ -89,14 +89,14 @@ class TableCell:
     Attributes:
         cell_id: Digest of the setting without the seed: equal in every table and every sweep.
         at: Label by axis.
-        state: What became of it.
+        state: Its ``State``.
         reason: Why it is not finished; empty where it is.
         seeds: Seeds of the finished runs, or the numbers of the subsamples.
         question_ids: Columns of the arrays: questions that every finished run answered.
         parts: Parts of the score by name, in the metric's order: shape ``(n_seeds, n_questions)`` each.
-        total: What each question gives to the score: the same shape; see ``Metric.shares``.
+        total: Share of each question in the score: the same shape; see ``Metric.shares``.
         run_ids: Finished runs, one per seed; empty for subsamples.
-        measures: Shape ``(n_seeds,)`` each; what else was measured, by name: means over questions, such as
+        measures: Shape ``(n_seeds,)`` each; other measures by name: means over questions, such as
             ``matches``, ``snippets`` and ``characters`` of the context.
         is_exact: The one row is the exact expectation over all subsamples.
     """
@@ -130,12 +130,12 @@ class TableCell:
 
     @property
     def is_scored(self) -> bool:
-        """Whether there is anything to show."""
+        """Whether it has scores."""
         return self.total.size > 0
 
     @property
     def is_thin(self) -> bool:
-        """Whether it stands on fewer questions or seeds than a figure should."""
+        """Whether it has too few questions or seeds for a reliable figure."""
         is_seldom = len(self.seeds) < FEW_SEEDS and not self.is_exact
         return self.is_scored and (len(self.question_ids) < FEW_QUESTIONS or is_seldom)
 
@@ -155,16 +155,16 @@ class Axis:
 
 @dataclass(frozen=True, slots=True)
 class Table:
-    """A grid of cells to be read together.
+    """A grid of cells shown together.
 
     Attributes:
         name: Unique in the sweep, fit for a file's name.
         title: What it compares.
         axes: Its axes; the last one makes the columns, combinations of the others the rows.
         cells: Every combination there is, in order.
-        repeats: What a cell was repeated over.
+        repeats: Name of the repetitions of a cell, such as seeds.
         show: Names of ``TableCell.measures`` to be tabulated beside the score.
-        notes: What the reader has to know, such as axis values that were skipped, and why.
+        notes: Warnings for the reader, such as axis values that were skipped, and why.
     """
 
     name: str
@@ -187,11 +187,11 @@ class Table:
         return tuple(label for label in self.axes[-1].labels if label in there)
 
     def row_of(self, cell: TableCell) -> tuple[str, ...]:
-        """Labels of the row a cell stands in."""
+        """Labels of a cell's row."""
         return tuple(cell.at[axis.name] for axis in self.axes[:-1])
 
     def column_of(self, cell: TableCell) -> str:
-        """Label of the column a cell stands in."""
+        """Label of a cell's column."""
         return cell.at[self.axes[-1].name]
 
     def column(self, label: str) -> tuple[TableCell, ...]:
@@ -201,18 +201,18 @@ class Table:
 
 @dataclass(frozen=True, slots=True)
 class Sweep:
-    """A whole sweep, ready to be shown.
+    """A whole sweep, ready for display.
 
     Attributes:
-        name: Of its directory.
-        title: What it is about.
+        name: Name of its directory.
+        title: Its subject.
         tables: In the order they are shown.
         questions: All questions of all runs, in order.
         runs: Every finished run once, in order.
-        metric: What all scores are.
-        notes: What the reader has to know of the whole.
-        provenance: What it ran on, by name: versions, files, digests.
-        spending: What it took, by name, as text: calls asked and made, tokens, seconds; differs from start to start.
+        metric: Metric of all scores.
+        notes: Warnings about the whole sweep.
+        provenance: Versions, files and digests it ran with, by name.
+        spending: Its cost by name, as text: calls requested and made, tokens, seconds; differs from start to start.
     """
 
     name: str

@@ -1,6 +1,6 @@
 """Two runs on the same questions: differences, their bootstrap interval, sign flips and effect size.
 
-Everything random is seeded: the same scores give the same figures.
+All random draws are seeded: the same scores give the same figures.
 """
 
 from __future__ import annotations
@@ -16,10 +16,10 @@ from kohaku_ray.evaluation.statistics import CONFIDENCE, NOISE, as_vector, sampl
 
 N_RESAMPLES = 9_999
 EXACT_DIFFERENCES = 32
-"""Up to so many differences that are not zero, all sign flips are counted: twice 2¹⁶ sums, some milliseconds."""
+"""Most non-zero differences for which all sign flips are counted: twice 2¹⁶ sums, some milliseconds."""
 
-_TIE = 1e-10  # relative to the largest sum: two sums of differences that are equal but for rounding
-_BATCH = 4_000_000  # elements of a block of resamples: 32 MB
+_TIE = 1e-10  # relative to the largest sum: sums this close differ only by rounding
+_BATCH = 4_000_000  # elements per block of resamples: 32 MB
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,9 +44,9 @@ class Permutation:
     """Result of a sign-flip test.
 
     Attributes:
-        p: Two-sided; None where there is nothing to flip.
+        p: Two-sided p value; None where there is nothing to flip.
         is_exact: All flips were counted, not drawn.
-        n_nonzero: Differences that are not zero: the others say nothing.
+        n_nonzero: Number of differences that are not zero; zeros carry no information.
         reason: Why p is None; empty otherwise.
     """
 
@@ -57,14 +57,14 @@ class Permutation:
 
 
 def paired_differences(a: npt.ArrayLike, b: npt.ArrayLike) -> F64:
-    """Subtract score from score, question by question; what is mere rounding becomes 0.
+    """Subtract scores question by question; differences due to rounding become 0.
 
     Args:
         a: Shape ``(n_questions,)``.
         b: The same questions in the same order.
 
     Raises:
-        DataError: They are not as long as one another, or a value is not finite.
+        DataError: Their lengths differ, or a value is not finite.
     """
     x, y = as_vector(a), as_vector(b)
     if x.shape != y.shape:
@@ -77,17 +77,17 @@ def paired_differences(a: npt.ArrayLike, b: npt.ArrayLike) -> F64:
 def paired_bootstrap(
     differences: npt.ArrayLike, n_resamples: int = N_RESAMPLES, confidence: float = CONFIDENCE, seed: int = 0
 ) -> Interval:
-    """Bound the mean difference by resampling questions: the BCa interval (Efron 1987).
+    """Estimate a confidence interval of the mean difference by resampling questions: BCa (Efron 1987).
 
     BCa and not the percentile interval, because paired differences of scores are mostly 0 with a few large ones on one
     side: the percentile interval ignores that skew, BCa corrects bias and skew to second order. Its acceleration has a
-    closed form for a mean, Σ(x − x̄)³ / (6 (Σ(x − x̄)²)^1.5), so it costs no jackknife.
+    closed form for a mean, Σ(x − x̄)³ / (6 (Σ(x − x̄)²)^1.5), so no jackknife is needed.
 
     Args:
         differences: Shape ``(n_questions,)``.
         n_resamples: Draws of n questions with replacement.
-        confidence: Of the interval.
-        seed: Of the draws.
+        confidence: Confidence level of the interval.
+        seed: Seed of the draws.
 
     Raises:
         DataError: A difference is not finite.
@@ -128,13 +128,13 @@ def paired_permutation(
 
     p is the share of sign patterns whose sum is at least as far from 0 as the one observed; zeros flip to themselves
     and are left out, and where all are zero p is 1. Few differences are counted exactly; with more, patterns are drawn
-    and p = (b + 1) / (n + 1) (Phipson and Smyth 2010), which never is 0.
+    and p = (b + 1) / (n + 1) (Phipson and Smyth 2010), which is never 0.
 
     Args:
         differences: Shape ``(n_questions,)``.
-        n_resamples: How many patterns are drawn.
-        seed: Of the draws.
-        exact_up_to: Count exactly up to so many differences that are not zero.
+        n_resamples: Number of patterns drawn.
+        seed: Seed of the draws.
+        exact_up_to: Count exactly up to this number of non-zero differences.
 
     Raises:
         DataError: A difference is not finite.
@@ -161,7 +161,7 @@ def _exact_p(magnitudes: F64, least: float) -> float:
     half = magnitudes.size // 2
     left, right = _signed_sums(magnitudes[:half]), _signed_sums(magnitudes[half:])
     n_far = int((right.size - np.searchsorted(right, least - left)).sum())
-    return min(1.0, 2.0 * n_far / 2.0**magnitudes.size)  # the sums lie symmetrically about 0
+    return min(1.0, 2.0 * n_far / 2.0**magnitudes.size)  # the sums are symmetric about 0
 
 
 def _signed_sums(magnitudes: F64) -> F64:
@@ -202,7 +202,7 @@ def paired_effect(differences: npt.ArrayLike) -> float | None:
 
 
 def mcnemar(n_lost: int, n_won: int) -> float:
-    """Exact p of McNemar (1947): are ``n_lost`` of ``n_lost + n_won`` flips what a fair coin gives? 1 without flips."""
+    """Exact p of McNemar (1947): ``n_lost`` of ``n_lost + n_won`` flips against a fair coin; 1 without flips."""
     if not n_lost + n_won:
         return 1.0
     from scipy.stats import binomtest

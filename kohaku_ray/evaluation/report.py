@@ -1,4 +1,4 @@
-"""Score files against a truth, and print what came out."""
+"""Score files against a truth, and write the report."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ _EMPTY = "(empty)"
 
 @dataclass(frozen=True, slots=True)
 class FileReport:
-    """What is known of one scored file beside its scores.
+    """Facts about one scored file beside its scores.
 
     Attributes:
         file: Its path as given.
@@ -26,7 +26,7 @@ class FileReport:
         doubled: Ids it holds more than once; the first row counts.
         ragged: Ids of rows with more or fewer cells than the header.
         n_without_id: Rows left out because their id is empty.
-        errors: How many wrong predictions fall in each class of the report's ``classes``.
+        errors: Number of wrong predictions in each class of the report's ``classes``.
     """
 
     file: str
@@ -46,12 +46,12 @@ class ScoreReport:
         records: One dict per file, metric and label, with file, metric, score, every part of the metric, n, missing (a
             count); with ``by`` also ``by`` and ``label``, the column and its value; with errors also ``errors``,
             counts by class.
-        files: What else is known of each file.
+        files: Other facts about each file.
         truth: The same of the truth file.
-        metrics: Those that were asked for, in order.
+        metrics: The requested metrics, in order.
         classes: Classes of errors: those of the first metric that has any.
-        by: The truth's column the questions were split by.
-        errors: The error table was asked for.
+        by: Column of the truth by which the questions were split.
+        errors: The error table was requested.
     """
 
     records: list[dict[str, Any]]
@@ -78,8 +78,8 @@ def run_score(
         files: Submission CSVs.
         metrics: Names of the metrics, see ``find_metric``.
         by: A column of the truth to split the questions by; one record for each of its labels.
-        errors: Count the error classes too, of a whole file.
-        limit: Only the truth's first so many questions, as a limited run answers them.
+        errors: Count the error classes too, for each whole file.
+        limit: How many of the truth's questions are scored, from the first, as in a limited run.
 
     Raises:
         ConfigError: There is no such metric.
@@ -150,7 +150,7 @@ def _file_report(truth: Submission, submission: Submission, classifier: Metric |
 
 
 def render(report: ScoreReport) -> str:
-    """Lay a report out as plain text: the score table, the error table when asked for, and what is odd in the files."""
+    """Lay a report out as plain text: the score table, the error table when requested, and oddities of the files."""
     numbers = ["score", *dict.fromkeys(part for metric in report.metrics for part in metric.parts)]
     head = ["file", "metric", *([report.by] if report.by else []), *numbers, "n", "missing"]
     body = [

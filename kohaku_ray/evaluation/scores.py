@@ -1,4 +1,4 @@
-"""How answers compare with the truth: values and references, by the rules of the paper and of the competition."""
+"""Compare answers with the truth: values and references, by the rules of the paper and of the competition."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ def close(truth: float, given: float) -> bool:
 def wattbot_value(truth: str, given: str) -> float:
     """Score a value by the paper's rule: 1.0 or 0.0.
 
-    Blank meets blank; a range needs both ends; numbers within 0.1 %; another type is wrong; text equal when folded.
+    Blank matches blank; a range needs both ends; numbers match within 0.1 %, text when folded; another type is wrong.
     """
     if is_blank(truth) or is_blank(given):
         return float(is_blank(truth) and is_blank(given))
@@ -54,15 +54,15 @@ def kaggle_refs(text: str) -> frozenset[str]:
 
 
 def jaccard(truth: frozenset[str], given: frozenset[str]) -> float:
-    """Compare two sets: shared over united, 1.0 where both are empty."""
+    """Jaccard index of two sets: intersection over union, 1.0 where both are empty."""
     return len(truth & given) / len(truth | given) if truth or given else 1.0
 
 
 def kaggle_value(truth: str, given: str) -> float:
     """Score a value by the competition's rule: 1.0 or 0.0.
 
-    A blank truth counts as right. Lists and sets compare order-free; one number inside a true range of two counts;
-    numbers are close within 1e-3, relative or absolute; text is equal lower-cased.
+    A blank truth counts as right. Lists and sets match in any order; one number inside a true range of two is right;
+    numbers match within 1e-3, relative or absolute; text matches lower-cased.
     """
     if is_abstention(truth):
         return 1.0
@@ -79,7 +79,7 @@ def kaggle_value(truth: str, given: str) -> float:
 
 
 def kaggle_normal(given: str) -> str:
-    """Bring a submitted value to the competition's form: lower-case, no hedge, no separators, ``[low,high]``."""
+    """Convert a submitted value to the competition's form: lower-case, no hedge, no separators, ``[low,high]``."""
     text = given.strip().lower()
     if text in _BOOLEANS:
         return _BOOLEANS[text]

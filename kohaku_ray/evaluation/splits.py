@@ -19,10 +19,10 @@ class Split:
         by: Column of the truth that makes the groups.
         labels: The groups, in order of appearance.
         scores: By label.
-        ranks: By label: rank among the files, 1 the best, ties share their mean rank.
-        differences: By label but the first: score on this group less score on the first.
-        moves: By label but the first: rank on the first group less rank on this one; above 0 the file climbs.
-        correlations: By two labels: how far they agree on the files.
+        ranks: By label: rank among the files, 1 is best, ties share their mean rank.
+        differences: By label except the first: score on this group less score on the first.
+        moves: By label except the first: rank on the first group less rank on this one; above 0 the file climbs.
+        correlations: By pair of labels: correlation of the files' scores.
     """
 
     by: str
@@ -39,9 +39,9 @@ def split_scores(by: str, labels: Sequence[str], rows: Sequence[Sequence[Questio
 
     Args:
         by: Column of the truth.
-        labels: Its label of each question.
+        labels: The label of each question.
         rows: Scores of each file, over the same questions in the same order.
-        metric: What they were scored by.
+        metric: The metric they were scored by.
     """
     each = [metric.aggregate_by(file, labels) for file in rows]
     names = tuple(each[0])
@@ -63,11 +63,11 @@ def split_scores(by: str, labels: Sequence[str], rows: Sequence[Sequence[Questio
 
 
 def split_tables(files: Sequence[str], order: Sequence[int], split: Split) -> Iterator[str]:
-    """Lay out the scores on each group, and how far the groups agree.
+    """Lay out the scores on each group, and the correlations of the groups.
 
     Args:
         files: Paths.
-        order: Places of the files, in the order shown.
+        order: Indices of the files, in the order shown.
         split: Their scores.
     """
     labels, later = split.labels, split.labels[1:]

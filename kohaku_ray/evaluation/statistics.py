@@ -1,7 +1,7 @@
 """Means, ranks and correlations of scores, and tests over seeds, as small functions over arrays.
 
-What cannot be computed is None beside its reason, never NaN; values that are not finite are an error.
-What pairs questions is in ``paired``.
+A figure that cannot be computed is None with a reason, never NaN; values that are not finite are an error.
+Paired tests over questions are in ``paired``.
 """
 
 from __future__ import annotations
@@ -19,10 +19,10 @@ from kohaku_ray.errors import DataError
 CONFIDENCE = 0.95
 
 STAR_LEVELS = (0.10, 0.05, 0.01, 0.001)
-"""The paper's levels of significance: one star for each that p is below."""
+"""The paper's levels of significance: one star per level that p is below."""
 
 NOISE = 1e-12
-"""Relative to the largest value: means of the same scores differ by so little when summed in other orders."""
+"""Relative to the largest value: means of the same scores differ by less when summed in another order."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,7 +33,7 @@ class Welch:
         difference: First mean less the second; None where a sample is empty.
         t: Welch's statistic.
         dof: Degrees of freedom by Welch and Satterthwaite.
-        p: Two-sided.
+        p: Two-sided p value.
         low: Lower end of the confidence interval of the difference.
         high: Its upper end.
         g: Hedges' g, the difference in pooled standard deviations.
@@ -52,12 +52,12 @@ class Welch:
 
 @dataclass(frozen=True, slots=True)
 class Correlation:
-    """How far two scores of the same things agree.
+    """Correlation of two scores of the same things.
 
     Attributes:
-        n: How many things.
+        n: Number of things.
         pearson: Linear correlation.
-        spearman: Pearson's of the ranks.
+        spearman: Pearson's correlation of the ranks.
         kendall: Tau-b: concordant less discordant pairs, corrected for ties.
         reason: Why they are None; empty otherwise.
     """
@@ -85,12 +85,12 @@ def welch(a: npt.ArrayLike, b: npt.ArrayLike, confidence: float = CONFIDENCE) ->
     """Compare two means by Welch's t (Welch 1947): t = (ā − b̄) / √(s²ₐ/nₐ + s²_b/n_b).
 
     Degrees of freedom by Satterthwaite (1946): (vₐ + v_b)² / (vₐ²/(nₐ − 1) + v_b²/(n_b − 1)) with v = s²/n. Where
-    neither sample varies t is not defined: equal runs of a deterministic backend are one observation, not proof.
+    neither sample varies, t is undefined: equal runs of a deterministic backend are one observation, not several.
 
     Args:
         a: Scores of one setting, one per seed.
         b: Scores of the other.
-        confidence: Of the interval of the difference.
+        confidence: Confidence level of the interval.
 
     Raises:
         DataError: A value is not finite.
@@ -127,7 +127,7 @@ def _hedges_g(x: F64, y: F64) -> float:
 def holm(p_values: Sequence[float | None]) -> list[float | None]:
     """Adjust p values for their number (Holm 1979): the i-th smallest of m times m − i + 1, made monotone, at most 1.
 
-    None, a test that could not be made, stays None and is not counted.
+    None, for a test that could not be made, stays None and is not counted.
 
     Raises:
         DataError: A p value lies outside 0 … 1.
@@ -137,7 +137,7 @@ def holm(p_values: Sequence[float | None]) -> list[float | None]:
     floor = 0.0
     for rank, (p, place) in enumerate(sorted(there)):
         if not 0.0 <= p <= 1.0:
-            raise DataError(f"{p} at {place} is no p value: it must lie between 0 and 1.")
+            raise DataError(f"{p} at {place} is not a p value: it must be between 0 and 1.")
         floor = max(floor, min(1.0, p * (len(there) - rank)))
         adjusted[place] = floor
     return adjusted
@@ -164,7 +164,7 @@ def average_ranks(scores: npt.ArrayLike) -> F64:
     """Mean rank of every cell over blocks, 1 the best (Friedman 1937, Demšar 2006).
 
     Args:
-        scores: Shape ``(n_blocks, n_cells)``: a row for each column of a table, seed or question.
+        scores: Shape ``(n_blocks, n_cells)``: one row per column of a table, seed or question.
 
     Returns:
         Shape ``(n_cells,)``.
@@ -181,14 +181,14 @@ def average_ranks(scores: npt.ArrayLike) -> F64:
 def correlate(a: npt.ArrayLike, b: npt.ArrayLike) -> Correlation:
     """Correlate two scores of the same things, such as files on a public and a private half.
 
-    Coefficients alone: runs share models and questions, so a p value, which takes them for independent, would mislead.
+    No p value: it assumes independent runs, but runs share models and questions.
 
     Args:
         a: Shape ``(n,)``.
         b: The same things in the same order.
 
     Raises:
-        DataError: They are not as long as one another, or a value is not finite.
+        DataError: Their lengths differ, or a value is not finite.
     """
     x, y = as_vector(a), as_vector(b)
     if x.shape != y.shape:
@@ -205,31 +205,31 @@ def correlate(a: npt.ArrayLike, b: npt.ArrayLike) -> Correlation:
 
 
 def stars(p: float | None) -> str:
-    """Mark a p value as the paper does: a star for each level it is below; none where there is no p."""
+    """Mark a p value as the paper does: one star per level it is below; none where there is no p."""
     return "" if p is None else "*" * sum(p < level for level in STAR_LEVELS)
 
 
 def _settled(scores: npt.ArrayLike) -> F64:
-    """Round to what is no noise, so that scores that are equal tie."""
+    """Round away the noise of summation, so that equal scores tie."""
     x = _finite(np.asarray(scores, dtype=np.float64))
     return np.round(x, 12) + 0.0
 
 
 def sample_sd(x: F64) -> float:
-    """Sample standard deviation of two or more values; 0.0 where it is mere rounding."""
+    """Sample standard deviation of two or more values; 0.0 where it is only rounding."""
     sd = float(x.std(ddof=1))
     return sd if sd > NOISE * float(np.abs(x).max()) else 0.0
 
 
 def as_vector(values: npt.ArrayLike) -> F64:
-    """Read numbers of one dimension.
+    """Convert to a finite vector.
 
     Raises:
         DataError: They have other dimensions, or one is not finite.
     """
     x = np.asarray(values, dtype=np.float64)
     if x.ndim != 1:
-        raise DataError(f"values of shape {x.shape} are no list of numbers: give one dimension.")
+        raise DataError(f"values of shape {x.shape} are not a list of numbers: give one dimension.")
     return _finite(x)
 
 

@@ -1,7 +1,7 @@
 """WattBot's two metrics: ``wattbot`` is the paper's (the published validator), ``kaggle`` the competition's own.
 
-They read the same files and differ in how a value is compared, in what ``is_blank`` among references means and in the
-third part: ``wattbot`` averages it over all questions, ``kaggle`` over the truly unanswerable ones (its recall).
+They read the same files. They differ in how values are compared, in the meaning of ``is_blank`` among references and
+in the third part: ``wattbot`` averages it over all questions, ``kaggle`` over the truly unanswerable ones (its recall).
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ def _rate_kaggle(truth: SubmissionRow, given: SubmissionRow) -> dict[str, float]
 def _mark_kaggle(truth: Submission) -> OutcomeMarks:
     rows = list(truth.rows.values())
     gold = [kaggle_refs(row.refs_raw) for row in rows]
-    blank = frozenset({BLANK})  # what a submission holds where nothing is cited
+    blank = frozenset({BLANK})  # written by a submission that cites nothing
     return OutcomeMarks(
         by_value={"value": lambda at, text: kaggle_value(rows[at].answer_value, text)},
         by_refs={"ref": lambda at, refs: jaccard(gold[at], refs or blank)},

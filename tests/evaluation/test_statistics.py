@@ -291,7 +291,7 @@ class TestHolm:
 
     @pytest.mark.parametrize("p", [-0.1, 1.5, float("nan")])
     def test_what_is_no_p_value(self, p):
-        with pytest.raises(DataError, match="is no p value: it must lie between 0 and 1"):
+        with pytest.raises(DataError, match="is not a p value: it must be between 0 and 1"):
             holm([0.5, p])
 
 
@@ -355,7 +355,7 @@ def test_what_is_not_finite_is_refused(function, bad):
 
 
 def test_what_is_no_list_is_refused():
-    with pytest.raises(DataError, match=r"values of shape \(1, 2\) are no list of numbers"):
+    with pytest.raises(DataError, match=r"values of shape \(1, 2\) are not a list of numbers"):
         paired_permutation([[1.0, 2.0]])
 
 
