@@ -1,4 +1,4 @@
-"""A block of questions at its end: members' answers become votes, and all of it rows of the run's tables."""
+"""The last step of a block of questions: members' answers become votes, and everything becomes table rows."""
 
 from __future__ import annotations
 
@@ -29,13 +29,13 @@ Tables = dict[str, pa.Table]
 
 @dataclass(frozen=True, slots=True)
 class Prepared:
-    """What a system gathered for one question, or why it could not.
+    """One question's evidence, or the error in its place.
 
     Attributes:
         question: The question.
         evidence: The system's own record; None when ``error`` is set.
-        error: Why there is none.
-        calls: Model calls made on the way.
+        error: Why there is no evidence.
+        calls: Model calls of ``prepare``.
         n_no_reply: Model calls that got no reply: the next start makes them again.
     """
 
@@ -51,8 +51,8 @@ class Answered:
     """One member's answer to one question.
 
     Attributes:
-        answer: The answer; a blank one with the error when the system failed.
-        calls: Model calls made on the way.
+        answer: The answer; if the system failed, a blank one with the error.
+        calls: Model calls of ``answer``.
         n_no_reply: Model calls that got no reply: the next start makes them again.
     """
 
@@ -63,16 +63,16 @@ class Answered:
 
 @dataclass(frozen=True, slots=True)
 class BlockResult:
-    """Counts of one finished block: all of it that the driver sees.
+    """Counts of one finished block: all that the driver gets of it.
 
     Attributes:
-        n_questions: Rows in it.
+        n_questions: Questions in the block.
         n_member_errors: Member answers that carry an error.
         n_unanswered: Model calls that got no reply: the next start makes them again.
         n_questions_in_error: Questions all of whose members carry an error.
         n_answers: Member answers asked for.
         n_calls: Model calls by source.
-        spent: What the calls made by this run took: tokens, seconds, joules (where all of them are measured), dollars.
+        spent: Sums over the calls made by this run: tokens, seconds, joules (if all are measured), dollars.
     """
 
     n_questions: int
@@ -85,11 +85,11 @@ class BlockResult:
 
 
 def vote_block(config: Config, n_prepared: int, *parts: Sequence[Any]) -> tuple[BlockResult, Tables]:
-    """Vote over one block.
+    """Vote on one block.
 
     Args:
         config: The run's configuration.
-        n_prepared: How many of the parts are evidence: one shared, or one per member.
+        n_prepared: Number of parts that are evidence: one shared, or one per member.
         *parts: First the prepared blocks, then the members' answers in member order.
 
     Returns:
@@ -124,7 +124,7 @@ def vote_block(config: Config, n_prepared: int, *parts: Sequence[Any]) -> tuple[
 
 
 def settle_block(config: Config, questions: Sequence[Question], *answered: Sequence[Answered | None]) -> list[bool]:
-    """Say of which questions of a block the members still to come could change nothing (see ``settled``).
+    """Return which questions of a block no remaining member could change (see ``settled``).
 
     Args:
         config: The run's configuration.
@@ -142,7 +142,7 @@ def settle_block(config: Config, questions: Sequence[Question], *answered: Seque
 
 
 def voted_again(config: Config, votes: pa.Table, answers: pa.Table) -> pa.Table:
-    """Vote again with members weighed by agreement, now that their answers to all questions are known."""
+    """Vote again with members weighted by agreement, once all questions are answered."""
     n_members = config.ensemble.members
     rows = answers.to_pylist()
     by_question = [rows[start : start + n_members] for start in range(0, len(rows), n_members)]
@@ -162,12 +162,12 @@ def voted_again(config: Config, votes: pa.Table, answers: pa.Table) -> pa.Table:
 
 
 def rule_of(config: VoteConfig) -> VoteRule:
-    """Hand the vote's settings on as plain values."""
+    """Turn the vote's configuration into a ``VoteRule``."""
     return VoteRule(**config.model_dump())
 
 
 def best_quotes(trace: pa.Table, system: System, n_chars: int = 400) -> dict[tuple[str, str], str]:
-    """The first text of each question in each document, of the step that supports citations."""
+    """Return the first text per question and document, from the step that supports citations."""
     quotes: dict[tuple[str, str], str] = {}
     for row in trace.select(["question_id", "doc_id", "step", "text"]).to_pylist():
         if row["doc_id"] is not None and row["step"] == (system.quote_step or row["step"]):
@@ -183,7 +183,7 @@ def _spent(usage: Rows) -> dict[str, float]:
 def _vote_row(config: Config, question: Question, answers: Rows, weights: F64 | None = None) -> dict[str, Any]:
     rule, unit = rule_of(config.ensemble.vote), question.answer_unit
     if weights is None:
-        # Members weigh alike until all questions are answered: see voted_again.
+        # All members have equal weights until all questions are answered: see voted_again.
         rule = replace(rule, weights="uniform")
     verdict = vote([config.declaration.ballot(row) for row in answers], rule, unit, weights)
     return {
@@ -226,7 +226,7 @@ def _answer_rows(config: Config, question: Question, answers: Sequence[Answered]
 
 
 def _trace_rows(question: Question, sources: Sequence[Prepared], answers: Sequence[Answered], shared: bool) -> Rows:
-    """Rows of every step, those that members have in common once."""
+    """Return the rows of every step; steps shared by all members appear once."""
     rows: Rows = []
     for member, source in enumerate(sources):
         owner = SHARED if shared else member

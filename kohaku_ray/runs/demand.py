@@ -1,4 +1,4 @@
-"""What a job holds of a cluster, and whether a cluster has it."""
+"""The resources a job needs, and the check that a cluster has them."""
 
 from __future__ import annotations
 
@@ -15,13 +15,13 @@ from kohaku_ray.errors import ConfigError
 
 @dataclass(frozen=True, slots=True)
 class Demand:
-    """What a job holds for its whole run.
+    """The resources a job holds for its whole run.
 
     Attributes:
         cpus: CPUs of its actors and replicas.
-        gpus: GPUs of the same.
-        reason: What they are for, for the error message.
-        custom: Custom Ray resources of the same.
+        gpus: GPUs of these.
+        reason: What holds them, for the error message.
+        custom: Custom Ray resources of these.
     """
 
     cpus: float
@@ -31,22 +31,22 @@ class Demand:
 
 
 def cluster_address(cluster: ClusterConfig) -> str | None:
-    """Address of the cluster to be joined; None: a local one is started."""
+    """Return the address of the cluster to join; None: a local one is started."""
     return cluster.address or os.environ.get("RAY_ADDRESS")
 
 
 def local_cpus(cluster: ClusterConfig) -> int:
-    """CPUs of a local cluster: at least two, since an actor that waits must not keep the next from starting."""
+    """Return the CPUs of a local cluster: at least two, so that a waiting actor does not block the next one."""
     return cluster.num_cpus or max(2, os.cpu_count() or 2)
 
 
 def local_gpus() -> int:
-    """GPUs that a local cluster would find, known without loading a driver."""
+    """Return the GPUs that a local cluster would find, without loading a driver."""
     return len(glob.glob("/dev/nvidia[0-9]*"))
 
 
 def answer_demand(config: Config) -> Demand:
-    """Add up what the answer job holds: retrievers and the replicas of every deployment it uses."""
+    """Sum the resources of the answer job: retrievers and the replicas of every deployment it uses."""
     total = Counter[str]({"CPU": config.cluster.retrievers, "GPU": 0})
     parts = [f"{config.cluster.retrievers} retriever(s)"]
     for name, deployment in config.used_deployments.items():
@@ -58,14 +58,14 @@ def answer_demand(config: Config) -> Demand:
 
 
 def deployment_demand(deployment: Deployment) -> dict[str, float]:
-    """Add up what the replicas of a deployment hold, by kind of resource."""
+    """Sum the resources of a deployment's replicas, by kind of resource."""
     each: dict[str, float] = {"CPU": 0, "GPU": 0}
     if isinstance(deployment, ExtractiveConfig):
         each["CPU"] = 1
     elif isinstance(deployment, CrossEncoderConfig):
         each["CPU"], each["GPU"] = 1, deployment.gpus
     elif isinstance(deployment, VllmConfig):
-        # Serve's own actor takes a CPU beside the engine's.
+        # Serve's own actor takes a CPU in addition to the engine's.
         each["CPU"] = 1 + (deployment.cpus or 0)
         each["GPU"] = 0 if deployment.cpus else deployment.tensor_parallel
         if deployment.accelerator:
@@ -75,7 +75,7 @@ def deployment_demand(deployment: Deployment) -> dict[str, float]:
 
 
 def index_demand(config: Config, n_encoders: int, gpu: bool) -> Demand:
-    """Add up what the index job holds: its encoders, and a CPU for parsing beside them."""
+    """Sum the resources of the index job: its encoders and one CPU for parsing."""
     custom = {kind: amount * n_encoders for kind, amount in config.index.resources.items()}
     return Demand(1 if gpu else n_encoders, n_encoders if gpu else 0, f"{n_encoders} encoder(s)", custom)
 
@@ -96,13 +96,13 @@ def check_demand(demand: Demand, resources: Mapping[str, float], *, autoscaling:
 def shortage(
     who: str, needed: Mapping[str, float], there: Mapping[str, float], free: Mapping[str, float] | None = None
 ) -> str:
-    """Say what a cluster lacks of what somebody needs; empty where it has all.
+    """Describe what a cluster lacks; empty if it lacks nothing.
 
     Args:
-        who: Who needs it, in the plural.
+        who: What needs the resources, in the plural.
         needed: Amount by kind of resource.
-        there: What the cluster has.
-        free: What of it is free; with it, all that is needed is named, lacking or not.
+        there: The cluster's resources.
+        free: Its free resources; if given, every needed kind is named, lacking or not.
     """
     return ", ".join(
         f"the cluster has {there.get(kind, 0.0):g} {kind}s"

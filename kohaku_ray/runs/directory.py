@@ -1,4 +1,4 @@
-"""A run's directory: what an answer job writes, and how it is read again."""
+"""A run's directory: what an answer job writes, and how to read it."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ class RunDirectory:
             raise self._unwritable(error) from None
 
     def begin(self, config: Config) -> None:
-        """Note that a run is under way: the last step before work starts, when nothing can refuse it any more.
+        """Record that a run has started: the last step before work, after every check has passed.
 
         Raises:
             DataError: The directory cannot be written.
@@ -56,7 +56,7 @@ class RunDirectory:
 
         text = as_yaml(config)
         if self._read("config.yaml") not in (None, text):
-            # Another configuration's outputs must not stand under this one's name.
+            # Another configuration's outputs must not be taken for this run's.
             tables = (f"{table}.parquet" for table in SCHEMAS)
             for name in (*tables, "submission.csv", "report.html", *config.declaration.outputs, *self._own_outputs()):
                 Path(self.path, name).unlink(missing_ok=True)
@@ -64,7 +64,7 @@ class RunDirectory:
         self.write_text("run.json", json.dumps({"status": "running", **facts_of(config)}, indent=2))
 
     def finish(self, config: Config, summary: Any) -> None:
-        """Note that the run is done: its counts, what its system declared, and the versions it ran on."""
+        """Record that the run is finished: its counts, its system's facts and the versions it ran on."""
         facts = {
             "status": "finished",
             **asdict(summary),
@@ -74,7 +74,7 @@ class RunDirectory:
         self.write_text("run.json", json.dumps(facts, indent=2))
 
     def _own_outputs(self) -> list[str]:
-        """Names of the files that the system of the run before wrote, as its ``run.json`` notes them."""
+        """Return the files that the previous run's system wrote, as listed in its ``run.json``."""
         try:
             names = json.loads(self._read("run.json") or "{}").get("outputs", [])
             return [os.path.basename(name) for name in names if os.path.basename(name)]
@@ -92,7 +92,7 @@ class RunDirectory:
         self._publish(name, lambda temporary: Path(temporary).write_text(text, encoding="utf-8"))
 
     def write_tables(self, tables: Mapping[str, pa.Table]) -> None:
-        """Write tables in one step each, without anything that differs from run to run."""
+        """Write each table in one step, without anything that differs between repeats of a run."""
         for name, table in tables.items():
             self._publish(f"{name}.parquet", functools.partial(pq.write_table, table, compression="zstd"))
 
@@ -102,9 +102,9 @@ class RunDirectory:
         """Read one of ``SCHEMAS``.
 
         Args:
-            name: Which.
-            columns: Those to read; None: all of its schema.
-            filters: Which rows; None: all.
+            name: Name of the table.
+            columns: Columns to read. Default: all of its schema.
+            filters: Rows to read. Default: all.
 
         Raises:
             DataError: The run has none (yet), or it is damaged or of another version.
@@ -128,7 +128,7 @@ class RunDirectory:
             raise DataError(f"{file} cannot be read ({error}): repeat `kohaku-ray answer`") from None
 
     def rows_in_error(self) -> frozenset[tuple[str, int]]:
-        """Question and member (or ``SHARED``) of answers and steps that carry an error; none of an unfinished run."""
+        """Return (question_id, member or ``SHARED``) of answers and steps with an error; none of an unfinished run."""
         found: set[tuple[str, int]] = set()
         for name in ("answers", "trace"):
             if os.path.exists(f"{self.path}/{name}.parquet"):
@@ -149,7 +149,7 @@ _WAY_OUT = "free the disk or its rights, or set run to another directory; model 
 
 
 def facts_of(config: Config) -> dict[str, Any]:
-    """Collect what pages say of a run without asking its system."""
+    """Collect the facts that pages show of a run, so that they need not import its system."""
     members, roles = range(config.ensemble.members), config.uses.roles
     asked = {role: dict.fromkeys(config.role(role, member).model for member in members) for role in roles}
     models = {role: [f"{name} ({config.deployments[name].kind})" for name in names] for role, names in asked.items()}
@@ -167,10 +167,10 @@ def facts_of(config: Config) -> dict[str, Any]:
 
 
 def baseline_note(facts: Mapping[str, Any]) -> str:
-    """Say that the extractive backend answered, all or some of a run; nothing where it did not.
+    """Say that the extractive backend answered all or part of a run; empty if it did not.
 
     Args:
-        facts: As of ``facts_of``.
+        facts: See ``facts_of``.
     """
     baselines = facts.get("baselines", [])
     if not baselines:
@@ -181,10 +181,10 @@ def baseline_note(facts: Mapping[str, Any]) -> str:
 
 
 def submission_of(run: str) -> str:
-    """Find the submission of a run's directory; a file is one itself.
+    """Find the submission in a run's directory; a file is returned as it is.
 
     Raises:
-        DataError: The run has not finished, or there is neither.
+        DataError: The run has not finished, or there is no such run or file.
     """
     if not os.path.isdir(run):
         return run
@@ -195,16 +195,16 @@ def submission_of(run: str) -> str:
 
 
 def own_truth(run: str) -> str | None:
-    """Find the question file that a run answered, where it may hold gold answers: a CSV that is there."""
+    """Return the question file that a run answered if it is a CSV that exists: it may hold gold answers."""
     path = _questions_path(run)
     return path if path is not None and path.endswith(".csv") and os.path.exists(path) else None
 
 
 def truth_of(runs: Sequence[str]) -> str:
-    """Find gold answers: the question file of the first run that says which one it answered.
+    """Find gold answers: the first question file that a run's configuration names.
 
     Raises:
-        DataError: No run does.
+        DataError: No run names one.
     """
     for path in map(_questions_path, runs):
         if path is not None:
@@ -213,7 +213,7 @@ def truth_of(runs: Sequence[str]) -> str:
 
 
 def _questions_path(run: str) -> str | None:
-    """Find the question file that a run's configuration names; the system it names need not be installed."""
+    """Return the question file that a run's configuration names; its system need not be installed."""
     if not os.path.isfile(f"{run}/config.yaml"):
         return None
     from kohaku_ray.config.load import expand, parse_file

@@ -1,4 +1,4 @@
-"""What a run left behind, read back."""
+"""Read a run's files."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ class RunFiles:
         path: The directory.
         facts: ``run.json``.
         config: ``config.yaml`` as plain values.
-        tables: Rows of every table of ``SCHEMAS``, in the file's order.
+        tables: Rows of every table of ``SCHEMAS``, in file order.
         submission: ``submission.csv``.
     """
 
@@ -40,22 +40,22 @@ class RunFiles:
 
     @property
     def name(self) -> str:
-        """Last part of the directory's path."""
+        """The last part of the directory's path."""
         return os.path.basename(self.path)
 
     def setting(self, *keys: str) -> Any:
-        """Look a key of the configuration up; None where it is not said."""
+        """Look up a key of the configuration; None if it is not set."""
         value: Any = self.config
         for key in keys:
             value = value.get(key) if isinstance(value, Mapping) else None
         return value
 
     def fact(self, name: str, default: Any = None) -> Any:
-        """Look up what the run noted of itself (see ``facts_of``)."""
+        """Look up a fact in ``run.json`` (see ``facts_of``)."""
         return self.facts.get(name, default)
 
     def by_question(self, table: str) -> dict[str, list[Row]]:
-        """Rows of a table by question, in the file's order."""
+        """Group a table's rows by question, in file order."""
         rows: dict[str, list[Row]] = {}
         for row in self.tables[table]:
             rows.setdefault(row["question_id"], []).append(row)
@@ -64,14 +64,14 @@ class RunFiles:
 
 @dataclass(frozen=True, slots=True)
 class StepRows:
-    """One step on the way to an answer, of one member and attempt.
+    """One step of one member and attempt.
 
     Attributes:
-        name: What its system calls it.
-        member: Whose; ``SHARED``: everybody's.
-        attempt: Which attempt.
-        items: Rows of trace.parquet that say more than what went wrong.
-        errors: What went wrong, each once.
+        name: Name of the step.
+        member: Member; ``SHARED``: all members.
+        attempt: Attempt, from 0.
+        items: Its rows of trace.parquet, without rows that hold only an error.
+        errors: Its distinct errors.
     """
 
     name: str
@@ -95,7 +95,7 @@ def read_run(run: str) -> RunFiles:
 
 
 def rows_of(table: pa.Table) -> list[Row]:
-    """Turn a run's table into rows, maps into dicts; of a name that came twice the last number counts."""
+    """Turn a run's table into rows, maps into dicts; if a map has a name twice, the last value wins."""
     rows: list[Row] = table.to_pylist(maps_as_pydicts="lossy")
     return rows
 

@@ -21,12 +21,12 @@ def make_encoder(config: Config, **overrides: Any) -> SentenceEncoder:
 
 
 def exports_directory(config: Config) -> Path:
-    """Where models exported for ``onnx`` and ``openvino`` are kept: beside the index."""
+    """Return the directory of models exported for ``onnx`` and ``openvino``: beside the index."""
     return Path(config.index.path).parent / "encoders"
 
 
 def encoder_settings(config: Config) -> dict[str, Any]:
-    """Name the configured encoder without loading it."""
+    """Return the identity of the configured encoder without loading it."""
     encoder = config.index.encoder
     return encoder_identity(**encoder.model_dump(exclude={"device", "batch_tokens", "trust_remote_code"}))
 

@@ -1,4 +1,4 @@
-"""What plays each role of a run: which model, asked where and how, and what each call of it took."""
+"""The model of each role: where and how it is called, and what each call used."""
 
 from __future__ import annotations
 
@@ -14,25 +14,25 @@ from kohaku_ray.records import Reply
 from kohaku_ray.runs.deployments import model_identity
 
 Source = Literal["ledger", "joined", "made"]
-"""Where a reply came from: recorded before, a call in flight of another asker, or a call of this run."""
+"""Source of a reply: recorded before; in flight: asked by another run or member; or a call of this run."""
 
 
 @dataclass(frozen=True, slots=True)
 class Model:
-    """What plays a role: where it is asked, and how.
+    """The model of a role: where and how it is called.
 
     Attributes:
         application: Serve application.
-        identity: Its name in the ledger's keys.
+        identity: Its identity in the ledger's keys.
         temperature: Sampling temperature.
         top_p: Nucleus sampling.
         max_tokens: Longest reply, in tokens.
         window_tokens: Longest prompt plus reply, in tokens.
-        reads_prose: Whether the prompt's text is enough; else its variables travel too.
+        reads_prose: Whether it reads the prompt's text; otherwise the request carries the prompt's variables too.
         deployment: Key of its deployment.
-        tokenizer: What counts its prompts; None: nothing here does.
+        tokenizer: Tokenizer that counts its prompts; None: they are not counted.
         revision: Revision of the tokenizer on the hub.
-        price: What it costs.
+        price: Its prices.
     """
 
     application: str
@@ -53,21 +53,21 @@ class Call:
     """One model call as usage.parquet records it; never part of the outputs that are compared.
 
     Attributes:
-        key: What its reply is recorded under in the ledger: equal keys are one call.
-        role: What the model was asked for.
-        attempt: Which attempt of the answer, from 0.
-        source: Whether this run made the call.
-        deployment: Who was asked.
-        replica: Which of its replicas answered.
+        key: Key of the reply in the ledger: equal keys are one call.
+        role: Role of the model.
+        attempt: Attempt of the answer, from 0.
+        source: See ``Source``.
+        deployment: Deployment that was called.
+        replica: Its replica that answered.
         prompt_tokens: Tokens of the prompt.
-        cached_tokens: How many of them came from the prefix cache.
+        cached_tokens: Prompt tokens from the prefix cache.
         completion_tokens: Generated tokens.
         wait_s: Seconds this run waited for the reply.
-        queue_s: Seconds the call, when it was made, waited for a replica to take it.
-        service_s: Seconds it was in the replica.
+        queue_s: Seconds the call waited for a replica when it was made.
+        service_s: Seconds it spent in the replica.
         gpu_s: GPU seconds it used there.
-        joules: Energy of these; None where nobody measures it.
-        dollars: Price of the call by the deployment's price table, whoever made it.
+        joules: Energy it used there; None if not measured.
+        dollars: Price of the call by the deployment's prices, whichever run made it.
     """
 
     key: str
@@ -88,7 +88,7 @@ class Call:
 
 
 def models_of(config: Config, applications: Mapping[str, str], member: int) -> dict[str, Model]:
-    """Say which model plays which role for a member, with its sampling parameters; roles a run never asks are left out.
+    """Return a member's model per role, with its sampling parameters; roles that the run never asks are left out.
 
     Args:
         config: The run's configuration.
@@ -124,7 +124,7 @@ def chat_request(
     max_tokens: int | None = None,
     session_id: str = "",
 ) -> ChatRequest:
-    """Put together what a model is asked; arguments as of ``ChatRequest``."""
+    """Build a request; arguments as in ``ChatRequest``."""
     return ChatRequest(
         model=model.identity,
         messages=(("system", prompt.system), ("user", prompt.user)),

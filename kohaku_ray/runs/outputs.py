@@ -1,4 +1,4 @@
-"""What a run writes beside its tables: the submission, and the files its system declares."""
+"""Files that a run writes besides its tables: the submission, and those its system declares."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ def write_outputs(config: Config, directory: RunDirectory, tables: Mapping[str, 
 
 
 def _documents(config: Config) -> dict[str, dict[str, Any]]:
-    """What is known of each document: the metadata file's word before the index's own."""
+    """Return each document's metadata; the metadata file wins over the index."""
     indexed = Index.open(config.index.path).documents.to_pylist()
     known = {row["doc_id"]: {key: value for key, value in row.items() if value} for row in indexed}
     for doc_id, row in read_metadata(config.documents.metadata).items():

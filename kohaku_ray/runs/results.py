@@ -14,18 +14,18 @@ from kohaku_ray.runs.tables import SCHEMAS
 
 
 def describe_run(config: Config, summary: AnswerSummary) -> str:
-    """Lay out counts, scores where the question file holds gold answers, and where the outputs lie."""
+    """Format counts, scores if the question file holds gold answers, and the paths of the outputs."""
     calls = summary.n_calls
     n_calls = sum(calls.values())
     n_answers, n_full = summary.n_answers, summary.n_questions * config.ensemble.members
     parts = [
         f"{summary.n_questions} questions × {config.ensemble.members} members in {summary.wall_s:.1f} s: "
         f"{n_calls} model calls ({calls['made']} made, {calls['ledger']} from the ledger, "
-        f"{calls['joined']} in flight elsewhere)"
+        f"{calls['joined']} in flight: asked by another run or member)"
     ]
     if n_answers < n_full:
         saved = n_full - n_answers
-        parts.append(f"votes settled early: {saved} of {n_full} answers were not needed ({saved / n_full:.0%})")
+        parts.append(f"votes settled early: {saved} of {n_full} answers not asked ({saved / n_full:.0%})")
     if summary.spent.get("prompt_tokens"):
         parts.append(_spent(summary))
     if note := baseline_note(facts_of(config)):
@@ -33,7 +33,7 @@ def describe_run(config: Config, summary: AnswerSummary) -> str:
     if summary.n_member_errors:
         parts.append(
             f"{summary.n_member_errors} of {n_answers} answers carry an error (column `error` of answers.parquet); "
-            f"{summary.n_questions_in_error} questions have no answer without one"
+            f"{summary.n_questions_in_error} questions have no answer without an error"
         )
     if summary.n_unanswered:
         parts.append(f"{summary.n_unanswered} model calls got no reply: repeat the command to make them again")
@@ -68,5 +68,5 @@ def _spent(summary: AnswerSummary) -> str:
         parts.append(f"${spent['dollars']:.4f}")
     n_placed, n_moved = sum(summary.n_placed.values()), sum(summary.n_moved.values())
     if n_placed:
-        parts.append(f"{n_placed} questions placed on replicas, {n_moved} of them moved off an overfull one")
-    return "spent by the calls made: " + ", ".join(parts)
+        parts.append(f"{n_placed} questions placed on replicas, {n_moved} of them moved off an overloaded one")
+    return "used by the calls made: " + ", ".join(parts)

@@ -17,8 +17,8 @@ class ScoredRun:
     """A run's scores.
 
     Attributes:
-        truth: The gold answers that were scored against.
-        metrics: The headline first.
+        truth: The gold answers.
+        metrics: Metrics, the headline first.
         report: Scores and counts of error classes.
     """
 
@@ -34,10 +34,10 @@ def score_run(run: str, truth: str, metrics: Sequence[str], limit: int | None) -
         run: The run's directory.
         truth: A CSV that may hold gold answers.
         metrics: Names of metrics, the headline first.
-        limit: How many of its question file's first questions the run answered; None: all.
+        limit: The run's ``questions.limit``: it answered so many first questions of its file; None: all.
 
     Returns:
-        The scores, or why there are none.
+        The scores, or None with the reason.
     """
     name, predicted = os.path.basename(truth), f"{run}/submission.csv"
     try:
@@ -51,6 +51,6 @@ def score_run(run: str, truth: str, metrics: Sequence[str], limit: int | None) -
         return None, f"Nothing is scored: {name} has no gold answers."
     first = dict(list(given.rows.items())[:limit])
     if first.keys() != read_submission(predicted).rows.keys():
-        first, limit = dict(given.rows), None  # another file's first questions are not those that the run answered
+        first, limit = dict(given.rows), None  # the first questions of another file are not those the run answered
     report = run_score(truth, [predicted], metrics, errors=True, limit=limit)
     return ScoredRun(replace(given, rows=first), found, report), ""

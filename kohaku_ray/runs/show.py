@@ -1,4 +1,4 @@
-"""How one question was answered, as text for a terminal."""
+"""Print how one question was answered: its steps, members and vote."""
 
 from __future__ import annotations
 
@@ -18,12 +18,12 @@ WIDTH = 110
 
 
 def show_question(run: str, question_id: str, n_items: int | None) -> str:
-    """Lay out the steps, the members and the vote of one question.
+    """Format the steps, the members and the vote of one question.
 
     Args:
         run: The run's directory.
         question_id: The question.
-        n_items: Items shown of each step; None: all.
+        n_items: Items shown per step; None: all.
 
     Raises:
         DataError: The run has not finished, or has no such question.
@@ -69,7 +69,7 @@ def _numbers(values: Mapping[str, float]) -> str:
 
 
 def write_number(value: float) -> str:
-    """Write a score or a measure: counts whole, anything else in four digits."""
+    """Format a score or a measure: whole numbers in full, others with four digits."""
     return f"{value:,.0f}" if value.is_integer() and abs(value) < 1e15 else f"{value:.4g}"
 
 

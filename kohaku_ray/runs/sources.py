@@ -50,7 +50,7 @@ def _local(deployment: Deployment) -> Deployment:
 
 
 def is_directory(model: str) -> bool:
-    """Whether a model's name is a directory's, be it there or not; else it is that of a model on a hub."""
+    """Return whether a model's name is a directory path, existing or not; otherwise it is a hub name."""
     return model.startswith((".", "/", "~")) or os.path.isdir(model)
 
 
@@ -67,7 +67,7 @@ def read_source(path: str) -> tuple[str, bytes]:
     """Read one input file; returns its name and its bytes.
 
     Raises:
-        DataError: It is not there or cannot be read.
+        DataError: It does not exist or cannot be read.
     """
     where = resolve(path)
     return where, read_bytes(where)
@@ -84,7 +84,7 @@ def questions_of(config: Config) -> list[Question]:
 
 
 def find_sources(config: Config) -> list[str]:
-    """List the files of the configured documents, sorted; metadata and questions that lie among them are not documents.
+    """List the files of the configured documents, sorted, without metadata and question files among them.
 
     Raises:
         DataError: A path does not exist, or a directory holds no document.
@@ -117,7 +117,7 @@ def _absolute(path: str | None) -> str | None:
 
 
 def _decoded(data: bytes) -> str:
-    """Decode UTF-8, or what a spreadsheet on Windows writes: such files are published (WattBot's is one)."""
+    """Decode UTF-8, or cp1252 as spreadsheets on Windows write it (WattBot's metadata is such a file)."""
     try:
         return data.decode("utf-8-sig")
     except UnicodeDecodeError:

@@ -1,4 +1,4 @@
-"""What a run's model calls took."""
+"""What a run's model calls used, per deployment."""
 
 from __future__ import annotations
 
@@ -11,19 +11,19 @@ from kohaku_ray.runs.files import Row
 
 @dataclass(frozen=True, slots=True)
 class Spent:
-    """What the calls of one deployment took, whoever made them.
+    """What the calls of one deployment used, whichever run made them.
 
     Attributes:
-        deployment: Who was asked.
-        n_calls: Replies used, each as often as it was used.
+        deployment: Deployment that was called.
+        n_calls: Replies used; one reply used twice counts twice.
         prompt_tokens: Tokens of prompts.
-        cached_share: Share of these from the prefix cache; None without prompts.
+        cached_share: Share of prompt tokens from the prefix cache; None without prompts.
         completion_tokens: Generated tokens.
-        queue_s: Seconds of waiting for a replica.
+        queue_s: Seconds spent waiting for a replica.
         service_s: Seconds in replicas.
         gpu_s: GPU seconds.
-        joules: Energy of these; None where it was not measured.
-        dollars: Price by the deployment's table.
+        joules: Energy; None if not measured.
+        dollars: Price by the deployment's prices.
     """
 
     deployment: str
@@ -39,7 +39,7 @@ class Spent:
 
 
 def spent(usage: Sequence[Row]) -> list[Spent]:
-    """Add up usage.parquet's rows by deployment; calls that shared one reply each count it."""
+    """Sum usage.parquet's rows by deployment; calls that share one reply each count it."""
     by_deployment: dict[str, list[Row]] = {}
     for row in usage:
         by_deployment.setdefault(row["deployment"], []).append(row)

@@ -1,4 +1,4 @@
-"""What an answer job did, in numbers."""
+"""The counts of an answer job."""
 
 from __future__ import annotations
 
@@ -9,20 +9,20 @@ from kohaku_ray.runs.block import BlockResult
 
 @dataclass(slots=True)
 class AnswerSummary:
-    """What an answer job did.
+    """The counts of an answer job.
 
     Attributes:
         run: Directory of the outputs.
-        n_questions: Rows in, and rows out.
+        n_questions: Questions answered so far; at the end, all of them.
         n_member_errors: Member answers that carry an error.
-        n_unanswered: Model calls that got no reply, and are made again by the next start.
-        n_questions_in_error: Questions all of whose members carry one.
-        n_answers: Member answers asked for: fewer than members × questions where votes were settled early.
-        n_calls: Model calls asked for, by source: ``ledger``, ``made``, or ``joined`` (in flight, asked by another run
+        n_unanswered: Model calls that got no reply; the next start makes them again.
+        n_questions_in_error: Questions all of whose members carry an error.
+        n_answers: Member answers asked for: fewer than members × questions if votes were settled early.
+        n_calls: Model calls asked for, by source: ``ledger``, ``made``, or ``joined`` (in flight: asked by another run
             or member).
-        spent: What the calls made by this run took (see ``BlockResult``).
-        n_placed: Questions placed on replicas by the question router, by deployment, while this run was under way.
-        n_moved: How many of them went elsewhere because their replica was overfull.
+        spent: What the calls made by this run used (see ``BlockResult``).
+        n_placed: Questions that the question router placed on replicas during this run, by deployment.
+        n_moved: How many of them went to another replica because theirs was overloaded.
         wall_s: Whole job, start-up included.
     """
 

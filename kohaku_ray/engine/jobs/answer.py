@@ -146,5 +146,5 @@ class _Progress:
         say(
             f"answer  {summary.n_questions}/{self._n_questions} questions  {rate:.1f}/s  "
             f"{sum(calls.values())} calls ({calls['made']} made, {calls['ledger']} from the ledger, "
-            f"{calls['joined']} in flight elsewhere)"
+            f"{calls['joined']} in flight: asked by another run or member)"
         )
