@@ -26,6 +26,8 @@ METRICS: Mapping[str, str] = {
     "kaggle": "kohaku_ray.evaluation.wattbot:KAGGLE",
     "exact": "kohaku_ray.evaluation.exact:EXACT",
     "label": "kohaku_ray.evaluation.label:LABEL",
+    "citations": "kohaku_ray.evaluation.citations:CITATIONS",
+    "retrieval": "kohaku_ray.evaluation.retrieval_metrics:RETRIEVAL",
 }
 """Built-in metrics by name."""
 

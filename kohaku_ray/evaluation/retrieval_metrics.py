@@ -1,0 +1,109 @@
+"""How good a ranking is, given what it should have found: recall@k, reciprocal rank, nDCG, distinct sources.
+
+The metric ``retrieval`` scores a submission whose ref_id is a ranking, best first, such as the ``retrieved.csv`` of a
+hybrid run. ``stage_recall`` scores the steps of a trace.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Collection, Hashable, Iterable, Mapping, Sequence
+from typing import Any
+
+from kohaku_ray.evaluation.citations import cited_refs, gold_refs
+from kohaku_ray.evaluation.metrics import Metric, Part
+from kohaku_ray.submissions import SubmissionRow
+
+K = 10
+"""Ranks that the metric looks at."""
+
+
+def recall_at_k(ranked: Sequence[Hashable], gold: Collection[Hashable], k: int | None = None) -> float:
+    """Share of the gold items among the first ``k``; 1 where there is nothing to find.
+
+    Args:
+        ranked: Items, best first.
+        gold: What should be found.
+        k: Items looked at; None: all.
+    """
+    wanted = set(gold)
+    return len(wanted.intersection(ranked[:k])) / len(wanted) if wanted else 1.0
+
+
+def reciprocal_rank(ranked: Sequence[Hashable], gold: Collection[Hashable]) -> float:
+    """1 / rank of the first gold item, ranks from 1; 0 where none is found (its mean over questions is the MRR)."""
+    wanted = set(gold)
+    return next((1 / rank for rank, item in enumerate(ranked, 1) if item in wanted), 0.0)
+
+
+def ndcg_at_k(ranked: Sequence[Hashable], gold: Collection[Hashable], k: int | None = None) -> float:
+    """Normalised discounted cumulative gain of binary relevance (Järvelin & Kekäläinen, TOIS 2002).
+
+    Args:
+        ranked: Items, best first; an item that comes again gains nothing.
+        gold: What should be found; 1 where there is nothing.
+        k: Ranks looked at; None: all.
+    """
+    wanted = set(gold)
+    if not wanted:
+        return 1.0
+    n_ideal = len(wanted) if k is None else min(k, len(wanted))
+    gains, seen = 0.0, set()
+    for rank, item in enumerate(ranked[:k], 1):
+        if item in wanted and item not in seen:
+            gains += _discount(rank)
+            seen.add(item)
+    return gains / sum(map(_discount, range(1, n_ideal + 1)))
+
+
+def distinct_sources(sources: Sequence[Hashable | None], k: int | None = None) -> int:
+    """Count the sources (such as sites) of the first ``k`` items; None is none."""
+    return len({source for source in sources[:k] if source is not None})
+
+
+def stage_recall(trace: Iterable[Mapping[str, Any]], gold: Collection[str], k: int | None = None) -> dict[str, float]:
+    """Say how much of the gold is left after each step of one question's trace.
+
+    Args:
+        trace: The question's rows of trace.parquet. An item is gold when its node, its document or its note is.
+        gold: Node ids, document ids, or what a system cites by, such as ``par_id``.
+        k: Best items looked at of each step; None: all of them.
+
+    Returns:
+        Recall by step, in the trace's order; steps without items, such as queries, are left out.
+    """
+    steps: dict[str, list[tuple[int, set[str]]]] = {}
+    for row in trace:
+        items = steps.setdefault(row["step"], [])
+        if row["node_id"] is not None:
+            items.append((row["rank"], {row["node_id"], row["doc_id"], row["note"]}))
+    wanted, found = set(gold), {}
+    for step, items in steps.items():
+        if items:
+            best = [names for _, names in sorted(items, key=lambda item: item[0])][:k]
+            found[step] = recall_at_k(sorted(set().union(*best) & wanted), wanted)
+    return found
+
+
+def _discount(rank: int) -> float:
+    return 1 / math.log2(rank + 1)
+
+
+def _rate(truth: SubmissionRow, given: SubmissionRow) -> dict[str, float]:
+    ranked, gold = list(cited_refs(given)), gold_refs(truth)
+    if not gold:
+        return dict.fromkeys(RETRIEVAL.parts, 1.0)
+    return {
+        "recall": recall_at_k(ranked, gold, K),
+        "mrr": reciprocal_rank(ranked[:K], gold),
+        "ndcg": ndcg_at_k(ranked, gold, K),
+    }
+
+
+RETRIEVAL = Metric(
+    name="retrieval",
+    title=f"Recall of the gold references among the first {K}; questions without any are 1",
+    parts={"recall": Part(1.0, f"recall@{K}"), "mrr": Part(0.0, "reciprocal rank"), "ndcg": Part(0.0, f"nDCG@{K}")},
+    rate=_rate,
+    unanswerable=lambda truth: not gold_refs(truth),
+)
