@@ -17,7 +17,7 @@ import ray
 from kohaku_ray.arrays import I64
 from kohaku_ray.config import Config
 from kohaku_ray.documents.model import Document
-from kohaku_ray.documents.parse import parse_file, read_bytes
+from kohaku_ray.documents.parse import Parsed, parse_documents, read_bytes
 from kohaku_ray.errors import DataError
 from kohaku_ray.index.assemble import texts_to_encode
 from kohaku_ray.index.build import REJECT_SCHEMA, build_index, build_terms, views_with_old
@@ -26,10 +26,10 @@ from kohaku_ray.index.identity import KEY_BYTES, vector_keys
 from kohaku_ray.index.pending import PendingVectors
 from kohaku_ray.index.store import known_vectors
 from kohaku_ray.index.tokens import token_counter
-from kohaku_ray.runs.indexes import encoder_settings, index_settings, make_encoder
+from kohaku_ray.runs.indexes import chunks_of, document_format, encoder_settings, index_settings, make_encoder
 from kohaku_ray.runs.sources import read_metadata
 from kohaku_ray.tree.flatten import document_table, flatten
-from kohaku_ray.tree.nodes import NodeTable
+from kohaku_ray.tree.nodes import CHUNK, SENTENCE, NodeTable
 
 BLOCKS_PER_ENCODER = 32
 """Fewest blocks per encoder, unless a block would fall below ``MIN_BLOCK_TOKENS``."""
@@ -50,31 +50,55 @@ def parse(batch: pa.Table, config: Config, job: str) -> pa.Table:
         job: Unique name of this job.
 
     Returns:
-        Columns file, doc_id, reason (null for a good file), and as Arrow streams document, nodes and texts: the texts
-        new to the index, with columns key, n_tokens and text.
+        One row per document, and one per file or part of a file that cannot be used. Columns file, where (the file, or
+        which part of it), doc_id, reason (null for a document), par_ids, and as Arrow streams document, nodes and
+        texts: the texts new to the index, with columns key, n_tokens and text.
     """
     metadata = read_metadata(config.documents.metadata)
     unknown = _unknown(config.model_dump_json(), job)
     count = token_counter(config.index.encoder.model, config.index.encoder.revision)
-    rows = []
+    chunks, rows = chunks_of(config), []
     for file in batch["file"].to_pylist():
-        row = {"file": file, "doc_id": None, "reason": None, "document": b"", "nodes": b"", "texts": b""}
-        try:
-            document = _with_metadata(parse_file(file, read_bytes(file), config.documents.timeout_s), metadata)
-            nodes = _counted(flatten(document), count)
-            row |= {"doc_id": document.doc_id, "document": _packed(document_table([document]))}
-            row |= {"nodes": _packed(nodes), "texts": _packed(_new_texts(nodes, unknown, config))}
-        except DataError as error:
-            row["reason"] = str(error)
-        rows.append(row)
+        parsed = _read(file, config)
+        rows += [{"file": file, "where": where, "reason": reason} for where, reason in parsed.rejects]
+        for found in parsed.documents:
+            is_whole = len(parsed.documents) == 1 and not parsed.rejects
+            row = {"file": file, "where": file if is_whole else f"{file}: {found.doc_id}"}
+            try:
+                document = _with_metadata(found, metadata)
+                nodes = _counted(flatten(document, chunks, count), count)
+                row |= {"doc_id": document.doc_id, "par_ids": _par_ids(document)}
+                row |= {"document": _packed(document_table([document])), "nodes": _packed(nodes)}
+                row |= {"texts": _packed(_new_texts(nodes, unknown, config))}
+            except DataError as error:
+                row["reason"] = str(error)
+            rows.append(row)
     return pa.Table.from_pylist(rows, schema=_PARSED_SCHEMA)
+
+
+def _read(file: str, config: Config) -> Parsed:
+    """Parse a file; one that cannot be used is a reject."""
+    documents = config.documents
+    try:
+        data = read_bytes(file)
+        return parse_documents(file, data, documents.timeout_s, document_format(config), documents.sentence_split)
+    except DataError as error:
+        return Parsed((), ((file, str(error)),))
+
+
+def _par_ids(document: Document) -> list[str]:
+    """Ids that a document's paragraphs bring: unique in the index."""
+    paragraphs = (paragraph for section in document.sections for paragraph in section.paragraphs)
+    return [str(paragraph.attributes["par_id"]) for paragraph in paragraphs if "par_id" in paragraph.attributes]
 
 
 _PARSED_SCHEMA = pa.schema(
     [
         ("file", pa.string()),
+        ("where", pa.string()),
         ("doc_id", pa.string()),
         ("reason", pa.string()),
+        ("par_ids", pa.list_(pa.string())),
         ("document", pa.large_binary()),
         ("nodes", pa.large_binary()),
         ("texts", pa.large_binary()),
@@ -100,11 +124,15 @@ class Work:
     """The encoding work that the parsed files leave.
 
     Attributes:
-        rejects: Files that cannot be used, with their reasons.
-        n_texts: Distinct texts without a vector in the other files.
+        n_files: Files that gave a document or a reject.
+        n_documents: Documents that are used.
+        rejects: Files, or parts of files, that cannot be used, with their reasons.
+        n_texts: Distinct texts without a vector in the used documents.
         n_tokens: Tokens of these texts, special tokens included.
     """
 
+    n_files: int
+    n_documents: int
     rejects: tuple[tuple[str, str], ...]
     n_texts: int
     n_tokens: int
@@ -120,32 +148,42 @@ def sorted_texts(blocks: Sequence[Any], n_encoders: int) -> Iterator[Work | pa.T
     Yields:
         The work; then the distinct texts, longest first, in blocks of about equal cost.
     """
-    rows = _rows(blocks, "file", "doc_id", "reason", "texts")
-    rejects = _find_rejects(rows)
-    texts = pa.concat_tables([_TEXTS.empty_table(), *(_unpacked(row["texts"]) for row in _used(rows, rejects))])
+    rows = _rows(blocks, "texts")
+    used, rejects = _sort_out(rows)
+    texts = pa.concat_tables([_TEXTS.empty_table(), *(_unpacked(row["texts"]) for row in used)])
     keys = column_keys(texts["key"]).view(f"S{KEY_BYTES}")
     texts = texts.take(pa.array(np.unique(keys, return_index=True)[1]))
     # Ties sort by key: the same texts make the same batches, so their vectors are identical to the bit.
     texts = texts.sort_by([("n_tokens", "descending"), ("key", "ascending")])
     n_tokens = texts["n_tokens"].to_numpy()
-    yield Work(rejects, len(texts), int(n_tokens.sum()))
+    n_files = len({row["file"] for row in rows})
+    yield Work(n_files, len(used), rejects, len(texts), int(n_tokens.sum()))
     for first, last in pairwise(_bounds(n_tokens, n_encoders)):
         yield texts.slice(first, last - first)
 
 
-def _find_rejects(rows: Sequence[Mapping[str, Any]]) -> tuple[tuple[str, str], ...]:
-    """Return the files that cannot be used: unreadable ones, and all but the first file of each document id."""
+def _sort_out(rows: Sequence[dict[str, Any]]) -> tuple[list[dict[str, Any]], tuple[tuple[str, str], ...]]:
+    """Separate documents and rejects: of an id that is doubled, a document's or a paragraph's, the first file has it.
+
+    Returns:
+        The rows of documents that are used, sorted by id, and the rejects with their reasons.
+    """
+    used: list[dict[str, Any]] = []
     rejects: list[tuple[str, str]] = []
-    owner: dict[str, str] = {}
-    for row in sorted(rows, key=lambda row: row["file"]):
+    owner: dict[tuple[str, str], str] = {}
+    for row in sorted(rows, key=lambda row: (row["file"], row["doc_id"] or "")):
+        ids = [("doc_id", row["doc_id"]), *(("par_id", par_id) for par_id in row["par_ids"] or ())]
+        taken = next((one for one in ids if one in owner), None)
         if row["reason"] is not None:
-            rejects.append((row["file"], row["reason"]))
-        elif row["doc_id"] in owner:
-            reason = f"doc_id {row['doc_id']!r} is already that of {owner[row['doc_id']]}: rename one of them"
-            rejects.append((row["file"], reason))
+            rejects.append((row["where"], row["reason"]))
+        elif taken is not None:
+            rejects.append(
+                (row["where"], f"{taken[0]} {taken[1]!r} is already that of {owner[taken]}: rename one of them")
+            )
         else:
-            owner[row["doc_id"]] = row["file"]
-    return tuple(rejects)
+            owner |= dict.fromkeys(ids, row["where"])
+            used.append(row)
+    return sorted(used, key=lambda row: row["doc_id"]), tuple(rejects)
 
 
 def _bounds(n_tokens: I64, n_encoders: int) -> list[int]:
@@ -187,22 +225,19 @@ class Encode:
         return pa.table({"n_texts": [len(batch)], "n_tokens": [n_tokens], "encoder": [self._name]})
 
 
-def reduced(
-    config: Config, blocks: Sequence[Any], rejects: Sequence[tuple[str, str]]
-) -> Iterator[dict[str, Any] | None]:
+def reduced(config: Config, blocks: Sequence[Any]) -> Iterator[dict[str, Any] | None]:
     """Join all documents, propagate vectors and build the index (the reducer, a generator task).
 
     Args:
         config: The job's configuration.
         blocks: Refs of what ``parse`` returns.
-        rejects: Files that are not used, with their reasons.
 
     Yields:
         None when everything that needs no vectors is done; then the counts of ``build_index``. The reducer waits
         until the first value is taken: take it when all vectors are written. If the job fails before that, Ray lets
         the reducer go on; it then misses vectors and leaves the index as it is.
     """
-    nodes, documents = _trees(blocks, rejects)
+    nodes, documents, rejects = _trees(blocks)
     settings = index_settings(config)
     views = views_with_old(config.index.path, settings, config.declaration.views.values())
     terms = build_terms(NodeTable(nodes), settings, views)
@@ -213,9 +248,7 @@ def reduced(
         config.index.path,
         nodes=nodes,
         documents=documents,
-        rejects=pa.table(
-            {"file": [file for file, _ in rejects], "reason": [reason for _, reason in rejects]}, schema=REJECT_SCHEMA
-        ),
+        rejects=rejects,
         keys=keys,
         vectors=vectors,
         settings=settings,
@@ -226,21 +259,17 @@ def reduced(
     yield counts
 
 
-def _trees(blocks: Sequence[Any], rejects: Sequence[tuple[str, str]]) -> tuple[pa.Table, pa.Table]:
-    """Join the nodes and the documents of all used files, and free the packed ones."""
-    used = _used(_rows(blocks, "file", "doc_id", "nodes", "document"), rejects)
-    return _joined(used, "nodes"), _joined(used, "document")
+def _trees(blocks: Sequence[Any]) -> tuple[pa.Table, pa.Table, pa.Table]:
+    """Join nodes and rows of all used documents, and the rejects; the packed ones are freed."""
+    used, rejects = _sort_out(_rows(blocks, "nodes", "document"))
+    listed = pa.Table.from_pylist([{"file": where, "reason": reason} for where, reason in rejects], REJECT_SCHEMA)
+    return _joined(used, "nodes"), _joined(used, "document"), listed
 
 
 def _rows(blocks: Sequence[Any], *columns: str) -> list[dict[str, Any]]:
-    """Read some columns of what ``parse`` returned."""
-    return [row for block in ray.get(list(blocks)) for row in block.select(columns).to_pylist()]
-
-
-def _used(rows: Sequence[dict[str, Any]], rejects: Sequence[tuple[str, str]]) -> list[dict[str, Any]]:
-    """Leave the rejected files' rows out and sort the others by document id."""
-    dropped = {file for file, _ in rejects}
-    return sorted((row for row in rows if row["file"] not in dropped), key=lambda row: row["doc_id"])
+    """Read what names the rows that ``parse`` returned, and some more columns."""
+    wanted = ["file", "where", "doc_id", "reason", "par_ids", *columns]
+    return [row for block in ray.get(list(blocks)) for row in block.select(wanted).to_pylist()]
 
 
 def _joined(rows: Sequence[Mapping[str, Any]], column: str) -> pa.Table:
@@ -281,13 +310,14 @@ def _with_metadata(document: Document, metadata: Mapping[str, Mapping[str, str]]
 
 
 def _counted(nodes: pa.Table, count: Any) -> pa.Table:
-    """Fill in token counts: sentences are counted, every other node gets the sum of its sentences."""
+    """Fill in token counts: sentences and chunks are counted, every other node gets the sum of its sentences."""
     tree = NodeTable(nodes)
-    leaf = np.array(nodes["kind"].to_pylist()) == "sentence"
+    is_chunk = tree.kind == CHUNK
+    leaf = (tree.kind == SENTENCE) | is_chunk
     own = np.zeros(len(nodes), np.int64)
     own[leaf] = count(nodes["text"].filter(pa.array(leaf)).to_pylist())
-    before = np.r_[0, np.cumsum(own)]
-    total = before[tree.end] - before[np.arange(len(nodes))]
+    before = np.r_[0, np.cumsum(np.where(is_chunk, 0, own))]
+    total = np.where(is_chunk, own, before[tree.end] - before[:-1])
     place = nodes.schema.get_field_index("n_tokens")
     return nodes.set_column(place, nodes.schema.field(place), pa.array(total, nodes.schema.field(place).type))
 

@@ -39,8 +39,9 @@ class IndexSummary:
         path: Directory of the index.
         counts: See ``build_index``.
         n_files: Files found.
-        n_rejects: Files that could not be used, listed with their reasons in the index.
-        rejects: The first of them, as (file, reason).
+        n_rejects: Files, and parts of files, that could not be used, listed with their reasons in the index.
+        n_rejected_files: Whole files among them.
+        rejects: The first of them, as (file or part, reason).
         texts_by_encoder: Number of texts per encoder actor.
         parse_s: Wall time of parsing, start-up of the cluster excluded.
         encode_s: Wall time of encoding, the encoders' start-up included.
@@ -52,6 +53,7 @@ class IndexSummary:
     counts: Mapping[str, Any]
     n_files: int
     n_rejects: int
+    n_rejected_files: int
     rejects: tuple[tuple[str, str], ...]
     texts_by_encoder: tuple[int, ...]
     parse_s: float
@@ -72,7 +74,9 @@ class IndexSummary:
         if self.n_rejects:
             shown = "".join(f"\n  {file}: {reason}" for file, reason in self.rejects)
             more = self.n_rejects - len(self.rejects)
-            lines.append(f"{self.n_rejects} files rejected:{shown}" + (f"\n  … and {more} more" if more else ""))
+            parts = self.n_rejects - self.n_rejected_files
+            what = f"{self.n_rejected_files} files" + (f" and {parts} rows or documents of others" if parts else "")
+            lines.append(f"{what} rejected:{shown}" + (f"\n  … and {more} more" if more else ""))
         return "\n".join(lines)
 
 
@@ -107,15 +111,17 @@ def run_index(config: Config) -> IndexSummary:
         first, *refs = gather.remote(blocks, n_encoders)
         work = ray_get(first)
         rejects = work.rejects
+        if work.n_files != len(files):
+            raise DataError(f"{len(files)} files were given to parse, {work.n_files} came back: index again")
         say(f"parse   {len(files)}/{len(files)} files, {len(rejects)} rejected, {work.n_texts} texts to encode")
-        if len(rejects) == len(files):
+        if not work.n_documents:
             raise DataError(f"none of {len(files)} files can be used; the first: {rejects[0][0]}: {rejects[0][1]}")
         texts = ray.data.from_arrow_refs(refs)
         # Holds no CPU: it must not wait for the encoders, which hold them all for longer.
         reducer = ray.remote(reduced).options(
             num_cpus=0, max_retries=1, num_returns="streaming", _generator_backpressure_num_objects=1
         )
-        reducing = reducer.remote(config, blocks, rejects)
+        reducing = reducer.remote(config, blocks)
         parse_s = time.perf_counter() - started
         started = time.perf_counter()
         with unwrapped():
@@ -124,12 +130,18 @@ def run_index(config: Config) -> IndexSummary:
         started = time.perf_counter()
         ray_get(next(reducing))
         counts = ray_get(next(reducing))
+        if (counts["n_documents"], counts["n_rejects"]) != (work.n_documents, len(rejects)):
+            raise DataError(
+                f"parsing gave {work.n_documents} documents and {len(rejects)} rejects but the index at "
+                f"{config.index.path} has {counts['n_documents']} and {counts['n_rejects']}: index again"
+            )
         reduce_s = time.perf_counter() - started
     return IndexSummary(
         path=config.index.path,
         counts=counts,
         n_files=len(files),
         n_rejects=len(rejects),
+        n_rejected_files=len({where for where, _ in rejects} & set(files)),
         rejects=rejects[:10],
         texts_by_encoder=by_encoder,
         parse_s=parse_s,
