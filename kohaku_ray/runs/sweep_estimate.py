@@ -1,4 +1,4 @@
-"""What a sweep will ask, counted without asking: for ``--dry-run``."""
+"""Estimate a sweep's model calls without making one, for ``--dry-run``."""
 
 from __future__ import annotations
 
@@ -16,21 +16,21 @@ from kohaku_ray.runs.sources import questions_of
 from kohaku_ray.runs.sweep_plan import Plan, PlannedTable, is_there, model_parts
 
 Recorded = Callable[[str], AbstractSet[str]]
-"""Reads the keys that the ledger at a path holds."""
+"""Reads the keys of the ledger at a path."""
 
 
 @dataclass(frozen=True, slots=True)
 class Estimate:
-    """What a sweep will ask, as far as it can be known before retrieval.
+    """A sweep's model calls, as far as they are known before retrieval.
 
     Attributes:
-        n_opening: Distinct calls that systems make before anything is searched.
+        n_opening: Distinct calls that systems make before any search.
         n_opening_recorded: How many of them the ledger holds.
-        n_answers: Distinct answer calls when no answer is blank.
-        n_answers_most: The same when every retry is used.
-        n_asked: Both kinds of calls of all runs when no answer is blank.
-        n_recorded: Replies in the ledger, of whatever runs.
-        prompt_tokens: Of the distinct answer calls, when no answer is blank: their number times the budget.
+        n_answers: Distinct answer calls if no answer is blank.
+        n_answers_most: Distinct answer calls if every retry is used.
+        n_asked: Opening and answer calls of all runs if no answer is blank.
+        n_recorded: Replies in the ledger, of any run.
+        prompt_tokens: Bound for the distinct answer calls if no answer is blank: their number times the budget.
     """
 
     n_opening: int
@@ -43,19 +43,19 @@ class Estimate:
 
     @property
     def share_distinct(self) -> float:
-        """Share of the calls asked that no other run asks too."""
+        """Distinct calls per call asked."""
         return (self.n_opening + self.n_answers) / self.n_asked if self.n_asked else 1.0
 
 
 def estimate(plan: Plan, recorded: Recorded) -> Estimate:
     """Count a sweep's model calls without making one.
 
-    Opening calls are counted by their keys. What a run shows the answering model follows from their replies, so answers
-    are counted by what decides their prompts: runs that agree in it ask the same.
+    Opening calls are counted by their keys. The prompts of answers depend on their replies, so answers are counted by
+    the settings that decide their prompts: runs with equal settings ask the same.
 
     Args:
         plan: The sweep.
-        recorded: Reads the keys that a ledger holds.
+        recorded: Reads the keys of a ledger.
 
     Raises:
         DataError: Questions or ledger cannot be read.
@@ -88,7 +88,7 @@ def estimate(plan: Plan, recorded: Recorded) -> Estimate:
 
 
 def _opening_keys(config: Config, questions: Sequence[Question]) -> list[str]:
-    """Keys of a run's opening calls, for each question and each member that prepares."""
+    """Return the keys of a run's opening calls, per question and member that prepares."""
     system = config.declaration
     if system.opening is None:
         return []
@@ -105,7 +105,7 @@ def _opening_keys(config: Config, questions: Sequence[Question]) -> list[str]:
 
 
 def _what_is_shown(config: Config, name: str) -> str:
-    """Name all that decides what a member of a deployment is asked, but the question and the attempt."""
+    """Return a key of everything that decides a deployment's answer prompts, except question and attempt."""
     return digest(
         {
             "index": config.index.path,
@@ -128,7 +128,7 @@ def _played(config: Config, role: str) -> dict[str, Any]:
 
 
 def describe_plan(plan: Plan, recorded: Recorded) -> str:
-    """Lay out what a sweep will do, for ``--dry-run``; arguments as of ``estimate``.
+    """Describe what a sweep will do, for ``--dry-run``; arguments as in ``estimate``.
 
     Raises:
         DataError: Questions or ledger cannot be read.
@@ -145,7 +145,7 @@ def describe_plan(plan: Plan, recorded: Recorded) -> str:
         f"opening   {found.n_opening:,} distinct calls before any search, {found.n_opening_recorded:,} in the ledger",
         f"answers   {found.n_answers:,} distinct calls, up to {found.n_answers_most:,} with every retry",
         f"asked     {found.n_asked:,} calls before retries, {found.share_distinct:.0%} of them distinct",
-        f"ledger    {found.n_recorded:,} replies; which answers are among them shows when the opening calls are made",
+        f"ledger    {found.n_recorded:,} replies; the answers among them are known once the opening calls are made",
         f"tokens    at most {found.prompt_tokens:,} of context in the distinct answers before retries",
     ]
     reasons: dict[str, list[str]] = {}

@@ -1,4 +1,4 @@
-"""What a sweep will do: its cells, the runs they stand on, the indexes these need, and what is there already."""
+"""A sweep's plan: its cells, their runs, the indexes these need, and which of them exist."""
 
 from __future__ import annotations
 
@@ -30,10 +30,10 @@ class PlannedCell:
     """One cell of a table.
 
     Attributes:
-        cell_id: Digest of its setting without the seed.
+        cell_id: Digest of its settings without the seed.
         at: Label by axis.
-        runs: Runs by seed; none where the cell is skipped.
-        reason: Why it is skipped; empty where it is not.
+        runs: Runs by seed; none if the cell is skipped.
+        reason: Why it is skipped; empty if it is not.
     """
 
     cell_id: str
@@ -44,11 +44,11 @@ class PlannedCell:
 
 @dataclass(frozen=True, slots=True)
 class PlannedTable:
-    """One table, its cells resolved.
+    """One table with its resolved cells.
 
     Attributes:
-        table: As configured.
-        cells: In order; of a study, one for each setting, all on the pool's run.
+        table: Its configuration.
+        cells: Cells in order; in a study, one per setting, all on the pool's run.
         configs: Configuration of each cell that is not skipped, by its id.
     """
 
@@ -59,12 +59,12 @@ class PlannedTable:
 
 @dataclass(frozen=True, slots=True)
 class Plan:
-    """A sweep, resolved.
+    """A resolved sweep.
 
     Attributes:
-        loaded: What was asked for.
-        tables: In order.
-        runs: Every distinct run, by its id, with paths of its own.
+        loaded: The sweep and its base.
+        tables: Tables in order.
+        runs: Every distinct run, by its id, with its own paths.
         indexes: Every distinct index that they need, by path, with a configuration that builds it.
     """
 
@@ -75,26 +75,26 @@ class Plan:
 
     @property
     def metric(self) -> str:
-        """What the cells are compared by: the headline of the first run's system."""
+        """The metric that compares the cells: the headline of the first run's system."""
         configs = [*self.runs.values(), *(one for table in self.tables for one in table.configs.values())]
         return configs[0].declaration.metrics[0]
 
     @property
     def finished(self) -> dict[str, Config]:
-        """Runs that need nothing more."""
+        """Finished runs."""
         return {run_id: config for run_id, config in self.runs.items() if is_finished(config.run)}
 
     @property
     def unfinished(self) -> dict[str, Config]:
-        """Runs to be made, in order."""
+        """Runs to make, in order."""
         return {run_id: config for run_id, config in self.runs.items() if not is_finished(config.run)}
 
 
 def plan_sweep(loaded: LoadedSweep) -> Plan:
-    """Resolve every cell; what cannot be run is kept with the reason.
+    """Resolve every cell; a cell that cannot be run keeps the reason.
 
     Raises:
-        ConfigError: A value does not fit, or not one cell can be run.
+        ConfigError: A value does not fit, or no cell can be run.
         DataError: Questions, metadata or documents cannot be read.
     """
     planner = _Planner(loaded)
@@ -104,12 +104,12 @@ def plan_sweep(loaded: LoadedSweep) -> Plan:
     cells = [cell for table in tables for cell in table.cells]
     if all(cell.reason for cell in cells):
         reasons = "; ".join(dict.fromkeys(cell.reason for cell in cells))
-        raise ConfigError(f"{loaded.where}: not one of {len(cells)} cells can be run: {reasons}")
+        raise ConfigError(f"{loaded.where}: none of {len(cells)} cells can be run: {reasons}")
     return Plan(loaded, tables, planner.runs, planner.indexes)
 
 
 def read_truth(config: Config) -> Submission:
-    """Read the gold answers of the questions a run is asked.
+    """Read the gold answers to a run's questions.
 
     Raises:
         DataError: There are none, or the file is no CSV with id, answer_value and ref_id.
@@ -122,7 +122,7 @@ def read_truth(config: Config) -> Submission:
 
 
 def is_finished(run: str) -> bool:
-    """Tell whether a run is whole; answers that got no reply are asked again, whatever else went wrong is recorded."""
+    """Return whether a run is complete: all files, and a reply to every call (recorded errors count as replies)."""
     try:
         facts = json.loads(Path(run, "run.json").read_text(encoding="utf-8"))
     except (OSError, ValueError):
@@ -133,11 +133,11 @@ def is_finished(run: str) -> bool:
 
 
 class _MissingError(Exception):
-    """What a cell needs is not there."""
+    """Something that a cell needs does not exist."""
 
 
 class _Planner:
-    """Resolves cells, and names what they share."""
+    """Resolves cells, and names their runs and indexes so that cells share them."""
 
     def __init__(self, loaded: LoadedSweep) -> None:
         self._loaded = loaded
@@ -161,7 +161,7 @@ class _Planner:
         return PlannedTable(table, tuple(cells), configs)
 
     def check_truth(self, config: Config) -> None:
-        """Check that there is something to score by, before anything is run."""
+        """Check that there are gold answers before anything is run."""
         questions = config.questions
         self._once(("truth", questions), lambda: read_truth(config))
 
@@ -176,7 +176,7 @@ class _Planner:
         return PlannedCell(cell_id, setting.at, runs), config
 
     def _studied(self, table: TableConfig, pool: PoolConfig, setting: Setting, seed: int) -> tuple[PlannedCell, Config]:
-        """A cell of a study stands on the run of the whole pool, whatever its own size and rule."""
+        """Resolve a cell of a study: every size and rule uses the run of the whole pool."""
         config = self._loaded.config(table, setting, seed)
         cell_id = digest({"pool": pool.model_dump(mode="json"), "cell": config.model_dump(mode="json")})
         if pool.members is None:
@@ -188,7 +188,7 @@ class _Planner:
         return PlannedCell(cell_id, setting.at, {seed: run_id}), config
 
     def _add(self, config: Config) -> tuple[str, str]:
-        """Name a run by everything that decides its outputs, and give it and its index their places."""
+        """Name a run by everything that decides its outputs, and set its path and its index's."""
         config = resolve_paths(config)
         sweep = self._loaded.sweep
         inputs = self._inputs(config)
@@ -199,14 +199,14 @@ class _Planner:
         index = config.index.model_copy(update={"path": os.path.abspath(f"{sweep.indexes}/{index_id}")})
         run = os.path.abspath(f"{sweep.runs}/{run_id}")
         placed = config.model_copy(update={"run": run, "index": index})
-        if not is_finished(run):  # what is finished needs no model any more
+        if not is_finished(run):  # a finished run needs no model
             self._check_models(config)
         self.runs.setdefault(run_id, placed)
         self.indexes.setdefault(index.path, placed)
         return cell_id, run_id
 
     def _index_settings(self, config: Config) -> dict[str, Any]:
-        """Say what the index is made of, but for where the encoder's files lie: they are hashed."""
+        """Return the index's settings with the encoder's files by hash instead of path."""
         try:
             settings: dict[str, Any] = self._once(("index", config.index), lambda: index_settings(config).as_mapping())
         except ConfigError as error:
@@ -222,7 +222,7 @@ class _Planner:
             raise _MissingError(str(error)) from None
 
     def _inputs(self, config: Config) -> dict[str, str]:
-        """Digests of the files a run reads."""
+        """Return the digests of a run's input files."""
         documents, questions, prompts = config.documents, config.questions.path, config.prompts
         system = config.declaration
         return {
@@ -233,7 +233,7 @@ class _Planner:
         }
 
     def _once(self, key: tuple[Any, ...], compute: Callable[[], Any]) -> Any:
-        """Compute what many cells have in common once."""
+        """Compute once what many cells have in common."""
         name = repr(key)
         if name not in self._known:
             self._known[name] = compute()
@@ -241,7 +241,7 @@ class _Planner:
 
 
 def _check_here(config: Config, name: str, deployment: Deployment) -> None:
-    """Check that a deployment can be served, by a cluster of this machine where no other is named."""
+    """Check that a deployment can be served, on this machine unless a cluster is named."""
     is_local = cluster_address(config.cluster) is None
     check_deployment(name, deployment, here=is_local)
     n_gpus = deployment_demand(deployment)["GPU"]
@@ -250,7 +250,7 @@ def _check_here(config: Config, name: str, deployment: Deployment) -> None:
 
 
 def _what_decides(inputs: Mapping[str, Any], config: Config) -> dict[str, Any]:
-    """Everything that a run's outputs depend on but its seed: not where files lie or who computes."""
+    """Return everything that decides a run's outputs except its seed: no paths, no devices."""
     uses = config.uses
     numbers = range(config.ensemble.members)
     members = [{role: asdict(config.role(role, member)) for role in uses.roles} for member in numbers]
@@ -272,8 +272,8 @@ def _what_decides(inputs: Mapping[str, Any], config: Config) -> dict[str, Any]:
 
 
 def model_parts(deployment: Deployment) -> list[Any]:
-    """Name a deployment by everything that decides what it is shown and what it replies."""
-    # What counts tokens decides what is shown; a vLLM model's own tokenizer belongs to its identity.
+    """Return everything that decides a deployment's prompts and replies."""
+    # The tokenizer decides what fits a prompt; a vLLM model's own belongs to its identity.
     counts = [deployment.tokenizer, deployment.revision] if isinstance(deployment, OpenAIConfig) else []
     return [model_identity(deployment), deployment.window_tokens, *counts]  # type: ignore[union-attr]
 
@@ -287,7 +287,7 @@ def _file(path: str | None) -> str:
 
 
 def is_there(path: str) -> bool:
-    """Tell whether an index is whole; its path says what it is made of."""
+    """Return whether an index is complete; its path names its settings."""
     try:
         Index.open(path)
     except DataError:

@@ -1,4 +1,4 @@
-"""What a sweep measured, read back from its runs: no cluster is needed, and what is missing says why."""
+"""Read a sweep's results from its runs, without a cluster; missing runs carry their reasons."""
 
 from __future__ import annotations
 
@@ -26,13 +26,13 @@ from kohaku_ray.submissions import Submission, read_submission
 
 @dataclass(frozen=True, slots=True)
 class _Read:
-    """One finished run, read back.
+    """The contents of one finished run.
 
     Attributes:
-        run: As the page shows it.
-        scores: By question, in the truth's order.
+        run: The run as the page shows it.
+        scores: Scores by question, in the truth's order.
         measures: Means over its answers, by name: the system's own, ``attempts`` and ``blanks``.
-        keys: Of every model call it asked for.
+        keys: Keys of all model calls it asked for.
     """
 
     run: Run
@@ -48,14 +48,14 @@ def collect(
     spending: Sequence[str] = (),
     metric: str = DEFAULT_METRIC,
 ) -> Sweep:
-    """Read every finished run of a sweep and put its tables together.
+    """Read every finished run of a sweep and build its tables.
 
     Args:
         plan: The sweep.
-        failed: Why runs are not finished, by their id.
-        skipped: Why runs were not tried, by their id.
-        spending: What the last start took, a line each.
-        metric: Name of the metric that all scores are of.
+        failed: Why runs are not finished, by run id.
+        skipped: Why runs were not tried, by run id.
+        spending: What the last start used, one line per item.
+        metric: Name of the metric of all scores.
 
     Raises:
         ConfigError: There is no such metric.
@@ -84,11 +84,11 @@ def collect(
 
 @dataclass(frozen=True, slots=True)
 class _Missing:
-    """Why runs are not there, by their id.
+    """Why runs are missing, by run id.
 
     Attributes:
-        failed: They were tried.
-        skipped: They were not.
+        failed: Runs that were tried.
+        skipped: Runs that were not tried.
     """
 
     failed: Mapping[str, str]
@@ -96,11 +96,11 @@ class _Missing:
 
     @property
     def runs(self) -> dict[str, str]:
-        """All of them."""
+        """Both, by run id."""
         return {**self.skipped, **self.failed}
 
     def of(self, cell: PlannedCell) -> tuple[State, str]:
-        """State of a cell without a finished run, and why."""
+        """Return the state of a cell without a finished run, and the reason."""
         if cell.reason:
             return "skipped", cell.reason
         states: tuple[tuple[State, Mapping[str, str]], ...] = (("failed", self.failed), ("skipped", self.skipped))
@@ -122,14 +122,14 @@ class _Reader:
             self.truth(config)
 
     def truth(self, config: Config) -> Submission:
-        """Gold answers of the questions a run was asked."""
+        """Return the gold answers to a run's questions."""
         key = (config.questions.path, config.questions.limit)
         if key not in self._truths:
             self._truths[key] = read_truth(config)
         return self._truths[key]
 
     def asked(self) -> tuple[SweepQuestion, ...]:
-        """Every question of every truth, in order."""
+        """Return every question of every truth, in order."""
         rows = {key: row for truth in self._truths.values() for key, row in truth.rows.items()}
         return tuple(
             SweepQuestion(key, row.question, row.answer_value, row.answer_unit, row.refs_raw)
@@ -137,7 +137,7 @@ class _Reader:
         )
 
     def run(self, run_id: str, config: Config) -> _Read:
-        """Read a finished run back."""
+        """Read a finished run."""
         directory, truth = RunDirectory(config.run), self.truth(config)
         submission = read_submission(f"{directory.path}/submission.csv")
         answers = directory.read_table("answers", columns=["attempt", "is_blank", "measures", "error"])
@@ -167,7 +167,7 @@ class _Reader:
 
 
 def _models(config: Config) -> str:
-    """Names of the models that answer; deployments of one name may hold different ones."""
+    """Return the names of the models that answer; deployments of one name may hold different models."""
     names = [getattr(deployment, "model", deployment.kind) for deployment in config.answering_deployments.values()]
     return ", ".join(dict.fromkeys(str(name).rstrip("/").rsplit("/", 1)[-1] for name in names))
 
@@ -191,7 +191,7 @@ def _table(planned: PlannedTable, read: Mapping[str, _Read], why: _Missing, metr
     cells = [_cell(cell, read, why, metric) for cell in planned.cells]
     axes = tuple(Axis(name, labels) for name, labels in table.labels().items())
     if table.combine != "grid":
-        # Settings that are not crossed are compared with one another, whatever keys they have.
+        # Settings that are not crossed make one axis, whatever keys they have.
         name = " · ".join(axis.name for axis in axes)
         cells = [replace(cell, at={name: " · ".join(cell.at.values())}) for cell in cells]
         axes = (Axis(name, tuple(cell.at[name] for cell in cells)),)

@@ -26,14 +26,14 @@ from kohaku_ray.values import is_blank
 
 @dataclass(frozen=True, slots=True)
 class Members:
-    """Recorded members, ready to be voted over.
+    """Recorded members, ready for votes.
 
     Attributes:
         pool: Their ballots.
-        marks: What each outcome is worth.
-        truth: What was asked.
-        strata: What each belongs to; None: all are one.
-        notes: What the reader has to know of them.
+        marks: The score of each outcome.
+        truth: The questions with their gold answers.
+        strata: Stratum per member; None: all members are one stratum.
+        notes: Notes for the reader.
     """
 
     pool: Pool
@@ -44,7 +44,7 @@ class Members:
 
 
 def ensembles(configs: Mapping[int, Config], n: int | str, members: Members, metric: Metric) -> dict[int, TableCell]:
-    """Score the cells at some places of a table, all rules of one size together."""
+    """Score cells of a table, by their places; all rules of one size together."""
     found: dict[int, TableCell] = {}
     rows = members.truth.rows
     unanswerable = [metric.unanswerable(row) for row in rows.values()]
@@ -73,7 +73,7 @@ def ensembles(configs: Mapping[int, Config], n: int | str, members: Members, met
 
 
 def _scored(size: int, rules: Sequence[VoteRule], n: int | str, members: Members) -> Parts:
-    """Marks of shape ``(rules, questions, subsamples)``; of the exact expectation there is one subsample."""
+    """Return marks of shape ``(rules, questions, subsamples)``; the exact expectation has one subsample."""
     if n == "all":
         expected = expected_score(members.pool, size, rules, members.marks)
         return {name: part[:, :, None] for name, part in expected.items()}
@@ -82,7 +82,7 @@ def _scored(size: int, rules: Sequence[VoteRule], n: int | str, members: Members
 
 
 def pool_of(config: PoolConfig, runs: Sequence[Config], truth: Submission, metric: Metric) -> Members:
-    """Ballots of the recorded members, and what each outcome is worth."""
+    """Build the ballots of the recorded members, and score each outcome."""
     notes = []
     if config.members is not None:
         names = [str(member) for member in range(config.members)]
@@ -99,7 +99,7 @@ def pool_of(config: PoolConfig, runs: Sequence[Config], truth: Submission, metri
 
 
 def _recorded(config: Config, question_ids: Sequence[str]) -> tuple[list[list[Ballot]], list[str]]:
-    """Every member's answer to every question, as the run voted over them."""
+    """Return every member's ballot on every question, as the run counted them."""
     directory = RunDirectory(config.run)
     columns = ["question_id", "member", "answer_value", "ref_ids", "is_blank"]
     rows = directory.read_table("answers", columns=columns).to_pylist()
@@ -115,7 +115,7 @@ def _recorded(config: Config, question_ids: Sequence[str]) -> tuple[list[list[Ba
 
 
 def ballots_of(files: Sequence[Submission], question_ids: Sequence[str]) -> tuple[list[list[Ballot]], list[str]]:
-    """One ballot per question and file, blank where the file lacks the question, and the unit most files give."""
+    """Return one ballot per question and file, blank if the file lacks it, and each question's most frequent unit."""
     rows = [[file.rows.get(key) for file in files] for key in question_ids]
     table = [[Ballot(one.answer_value, one.ref_ids) if one else Ballot(is_blank=True) for one in row] for row in rows]
     given = [[one.answer_unit for one in row if one and not is_blank(one.answer_unit)] for row in rows]

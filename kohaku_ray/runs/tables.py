@@ -1,4 +1,4 @@
-"""The tables of a run: their columns, and how they are read back."""
+"""The tables of a run: their columns, and how to read them."""
 
 from __future__ import annotations
 
@@ -84,10 +84,10 @@ SCHEMAS: dict[str, pa.Schema] = {
         ]
     ),
 }
-"""Columns of a run's Parquet files; all but usage are the same after every resume."""
+"""Columns of a run's Parquet files; all but usage are identical after every resume."""
 
 SHARED = -1
-"""Member number of what all members share: the evidence under ``scope: answer``."""
+"""Member number of steps shared by all members: the evidence with ``scope: answer``."""
 
 SPENT = ("prompt_tokens", "cached_tokens", "completion_tokens", "queue_s", "service_s", "gpu_s", "joules", "dollars")
-"""Columns of usage that add up."""
+"""Columns of usage that can be summed."""

@@ -13,7 +13,7 @@ from kohaku_ray.runs.sources import find_sources, questions_of, read_metadata, r
 
 
 def validate(config: Config) -> list[str]:
-    """Check everything that can be checked in seconds; returns what was found, a line each.
+    """Check everything that can be checked in seconds; returns one line per finding.
 
     Raises:
         ConfigError: A setting does not fit.

@@ -1,4 +1,4 @@
-"""What a system is: one declaration and two async functions.
+"""A system: one declaration and two async functions.
 
 The engine, the pages, the sweeps and the checks read the declaration and nothing else.
 """
@@ -37,7 +37,7 @@ __all__ = [
 Stage = Literal["prepare", "answer"]
 
 DocumentFormat = Literal["auto", "text", "novel", "news"]
-"""How files are read: by their suffix; or as plain text, novels in chapters, news CSVs where that may be."""
+"""How files are read: by suffix (auto); or as plain text, .txt as novels in chapters, .csv as news."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,7 +63,7 @@ class Role:
 
 @dataclass(frozen=True, slots=True)
 class Depth:
-    """How deep a view is searched: most hits per query, by vectors and by BM25."""
+    """Search depth of a view: most hits per query, by vectors and by BM25."""
 
     dense: int = 0
     lexical: int = 0
@@ -71,15 +71,15 @@ class Depth:
 
 @dataclass(frozen=True, slots=True)
 class Uses:
-    """What a run of some settings asks for.
+    """What a run with given settings uses.
 
     Attributes:
-        roles: Model roles.
-        views: Deepest search of each view.
-        attempts: Most answers that one member asks for one question.
-        retry_settings: Settings that add attempts and change nothing of the first.
-        context_tokens: Longest context of the first attempt; None: the model's window.
-        cross_encoder: Deployment that ranks pairs; None: none does.
+        roles: Model roles that are asked.
+        views: Deepest search per view.
+        attempts: Most answer calls per member and question.
+        retry_settings: Settings that add attempts and do not change the first.
+        context_tokens: Longest context of the first attempt, in tokens; None: the model's window.
+        cross_encoder: Deployment that ranks pairs; None: no pairs are ranked.
         images: Whether requests carry images.
     """
 
@@ -94,12 +94,12 @@ class Uses:
 
 @dataclass(frozen=True, slots=True)
 class Ask:
-    """A model call known before any reply: what ``prepare`` asks first.
+    """A model call known before any reply: the first calls of ``prepare``.
 
     Attributes:
-        role: Who is asked.
-        prompt: What is sent.
-        schema: What the reply must follow.
+        role: Role of the model.
+        prompt: The prompt.
+        schema: JSON schema of the reply.
     """
 
     role: str
@@ -108,24 +108,24 @@ class Ask:
 
 
 class Traced(Protocol):
-    """Evidence: a system's own record, with the steps that led to it."""
+    """Evidence: a system's own record, with the steps that produced it."""
 
     @property
     def trace(self) -> tuple[TraceRow, ...]:
-        """What happened in ``prepare``."""
+        """The steps of ``prepare``."""
         ...
 
 
 @dataclass(frozen=True, slots=True)
 class Answer:
-    """A member's answer and how it came about.
+    """A member's answer and the steps that led to it.
 
     Attributes:
-        prediction: What is voted on.
-        trace: What happened, step by step.
+        prediction: The answer that is voted on.
+        trace: The steps of ``answer``.
         measures: Named numbers, such as the tokens of the context.
-        reply: The last reply's text; None where the model was not asked or failed.
-        details: JSON of the system's own.
+        reply: The last reply's text; None if the model was not asked or failed.
+        details: The system's own JSON.
     """
 
     prediction: Prediction
@@ -136,7 +136,7 @@ class Answer:
 
 
 def ballot_of(row: Mapping[str, Any]) -> Ballot:
-    """Make a ballot of a prediction, or of a row of answers.parquet: value and references as they stand."""
+    """Build a ballot from a prediction or a row of answers.parquet; value and references unchanged."""
     return Ballot(
         answer_value=row["answer_value"],
         ref_ids=tuple(row["ref_ids"]),
@@ -156,29 +156,29 @@ class System:
     """A question-answering system.
 
     Attributes:
-        name: Its name, and that of its section of the configuration.
+        name: Name of the system and of its section of the configuration.
         settings: Type of that section, with its own cross-field checks.
-        views: What may be searched, by name.
+        views: Views that may be searched, by name.
         roles: Model calls, by name.
-        uses: What a run of some settings asks for.
-        prepare: ``(question, tools, settings)``: gather what may answer the question, once per question (or per member
-            with ``ensemble.scope: question``); returns evidence with a ``trace``. Keeps no state between calls.
-        answer: ``(evidence, tools, settings)``: answer from it, once per member; a model's failure becomes a blank
-            prediction with the error.
+        uses: ``settings -> Uses``: what a run uses.
+        prepare: ``(question, tools, settings)``: gather evidence, once per question (or per member with
+            ``ensemble.scope: question``); returns evidence with a ``trace``. Keeps no state between calls.
+        answer: ``(evidence, tools, settings)``: answer from the evidence, once per member; a model's failure becomes a
+            blank prediction with the error.
         metrics: Names in evaluation's registry; the first one is the headline.
-        lead: Role whose model the others use when they name none, and that ``ensemble.models`` sets.
+        lead: Role whose model is the default of the other roles, and that ``ensemble.models`` sets.
         templates: Directory of the roles' templates; None: each role holds its template's text.
-        opening: ``(question, prompts, settings)``: model calls that ``prepare`` makes whatever comes back; a dry run
-            looks them up in the ledger.
-        ballot: How a row of answers.parquet becomes a ballot.
+        opening: ``(question, prompts, settings)``: model calls that ``prepare`` makes before any reply; a dry run looks
+            them up in the ledger.
+        ballot: Turns a row of answers.parquet into a ballot.
         columns: Which columns of a question file make the question, and which are gold.
         quote_step: Step of the trace whose texts support a citation; empty: the first step that has the document.
         outputs: Files written beside the tables: ``(votes, answers, trace) -> text`` by file name.
-        offline: Makes the model that stands in where none is: ``(abstain_below, window_tokens) -> Backend``.
-        facts: Settings that tell runs apart on a sweep's page, by label.
-        moved: Keys of earlier versions with their new places.
-        chunks: How documents are cut into chunks, unless the configuration says otherwise; None: they are not.
-        document_format: How files are read, unless the configuration says otherwise.
+        offline: Builds the stand-in for a model: ``(abstain_below, window_tokens) -> Backend``.
+        facts: Settings that distinguish runs on a sweep's page, by label.
+        moved: Keys of earlier versions with their new keys.
+        chunks: Default chunking of documents; None: no chunks.
+        document_format: Default of ``documents.format``.
     """
 
     name: str
@@ -203,10 +203,10 @@ class System:
     document_format: DocumentFormat = "auto"
 
     def __post_init__(self) -> None:
-        """Check what the engine relies on.
+        """Check the parts that the engine relies on.
 
         Raises:
-            ConfigError: A part is missing or of another kind; the message names it.
+            ConfigError: A part is missing or of the wrong type; the message names it.
         """
         for part in ("prepare", "answer", "uses"):
             if not callable(getattr(self, part)):
@@ -221,7 +221,7 @@ class System:
         """Load the templates of all roles and try each once.
 
         Args:
-            directory: Where the user's own templates lie; what it lacks comes from the system.
+            directory: Directory of the user's own templates; the system's replace missing ones.
 
         Raises:
             ConfigError: A template is missing, does not parse, lacks a block or names an unknown variable.

@@ -1,4 +1,4 @@
-"""Systems by name: those of the package, those of installed packages, and anybody's own as ``module:SYSTEM``."""
+"""Systems by name: the package's, those of installed packages, and your own as ``module:SYSTEM``."""
 
 from __future__ import annotations
 
@@ -15,13 +15,13 @@ GROUP = "kohaku_ray.systems"
 """Entry-point group in which installed packages name their systems."""
 
 DEFAULT_SYSTEM = "kohaku"
-"""What answers unless the configuration says otherwise."""
+"""The default of ``system``."""
 
 _OURS = {"kohaku": "kohaku_ray.systems.kohaku:SYSTEM", "hybrid": "kohaku_ray.systems.hybrid:SYSTEM"}
 
 
 def system_names() -> list[str]:
-    """List every system that has a name here."""
+    """List the names of all systems."""
     return sorted({*_OURS, *(point.name for point in entry_points(group=GROUP))})
 
 
@@ -30,10 +30,10 @@ def find_system(name: str) -> System:
     """Import a system.
 
     Args:
-        name: A name of the registry, or ``module:SYSTEM``, looked for in the working directory too.
+        name: A name of the registry, or ``module:SYSTEM``, also searched in the working directory.
 
     Raises:
-        ConfigError: There is none of that name, it cannot be imported, or it is no system.
+        ConfigError: There is no system of that name, it cannot be imported, or it is no system.
     """
     from kohaku_ray.systems.base import System
 

@@ -1,4 +1,4 @@
-"""The small protocol through which a system reaches anything expensive.
+"""The protocol through which a system reaches models and the index.
 
 In tests it is in-process; in the engine it is backed by Ray actors and Serve handles, and micro-batches across all the
 questions in flight. The engine binds member and seed before a system sees it.
@@ -19,11 +19,11 @@ from kohaku_ray.tree.nodes import NodeTable
 
 @dataclass(frozen=True, slots=True)
 class Limits:
-    """What the model of a role takes.
+    """Limits of a role's model.
 
     Attributes:
         max_tokens: Longest reply, in tokens.
-        window_tokens: Prompt and reply together, in tokens; None where it is not known.
+        window_tokens: Longest prompt plus reply, in tokens; None if unknown.
     """
 
     max_tokens: int
@@ -31,15 +31,15 @@ class Limits:
 
 
 class Tools(Protocol):
-    """Everything a system may ask of the outside."""
+    """Models and index, as a system sees them."""
 
     @property
     def prompts(self) -> Prompts:
-        """The run's templates, read once where the run started."""
+        """The run's templates, read once by the driver."""
         ...
 
     def limits(self, role: str = "answer") -> Limits:
-        """Say how long the prompts and replies of a role may be."""
+        """Return the longest prompts and replies of a role."""
         ...
 
     async def chat(
@@ -51,14 +51,14 @@ class Tools(Protocol):
         attempt: int = 0,
         max_tokens: int | None = None,
     ) -> Reply:
-        """Ask the model that plays ``role``; the member's seed for ``attempt`` is bound already.
+        """Call the model of ``role`` with the member's seed for ``attempt``.
 
         Args:
-            prompt: What to send.
-            role: Who is asked: any role the system declares.
-            schema: What the reply must follow; None: free text.
-            attempt: Which attempt this is, from 0.
-            max_tokens: Longest reply, in tokens; None: the configured one.
+            prompt: The prompt.
+            role: Any role that the system declares.
+            schema: JSON schema of the reply. Default: free text.
+            attempt: Attempt, from 0.
+            max_tokens: Longest reply, in tokens. Default: the configured one.
 
         Raises:
             ContextOverflowError: The model refuses the prompt's length.
@@ -67,32 +67,32 @@ class Tools(Protocol):
         ...
 
     async def prompt_tokens(self, prompt: Prompt, role: str = "answer") -> int | None:
-        """Count a prompt as the role's model sees it, its chat template included; None where it has no tokenizer."""
+        """Count a prompt's tokens for the role's model, chat template included; None if it has no tokenizer."""
         ...
 
     async def embed(self, texts: Sequence[str]) -> F32:
-        """Encode queries: shape ``(len(texts), d)``, unit rows, independent of what else is in the batch."""
+        """Encode queries: shape ``(len(texts), d)``, unit rows, independent of the rest of the batch."""
         ...
 
     async def search(self, view: str, vectors: F32, top_k: int, within: Sequence[str] | None = None) -> list[Hits]:
-        """Find each vector's nearest nodes of a view: one ``Hits`` per row, best first.
+        """Find each vector's nearest nodes in a view: one ``Hits`` per row, best first.
 
         Args:
             view: One of the system's dense views.
             vectors: Shape ``(q, d)``; unit rows.
             top_k: Most hits per query.
-            within: Document ids that alone are searched; None: all.
+            within: Document ids to search. Default: all.
         """
         ...
 
     async def lexical(
         self, view: str, queries: Sequence[str], top_k: int, within: Sequence[str] | None = None
     ) -> list[Hits]:
-        """Find each query's best nodes of a view by BM25: one ``Hits`` per query; see ``search``."""
+        """Find each query's best nodes in a view by BM25: one ``Hits`` per query; see ``search``."""
         ...
 
     async def vectors(self, rows: Sequence[int]) -> F32:
-        """Fetch nodes' own vectors: shape ``(len(rows), d)``, unit rows; zeros where a node has none."""
+        """Fetch nodes' own vectors: shape ``(len(rows), d)``, unit rows; zeros for a node without one."""
         ...
 
     async def rank_pairs(self, pairs: Sequence[tuple[str, str]]) -> F64:
@@ -102,7 +102,7 @@ class Tools(Protocol):
     async def nodes(self, rows: Sequence[int], section_tokens: int = 0) -> NodeTable:
         """Fetch nodes with the text around them (see ``NodeTable.neighbourhood``).
 
-        ``NodeTable.source_row`` says which row of the index each row was. Token counts are the largest over the
-        tokenizers of the models that answer.
+        ``NodeTable.source_row`` is each row's row in the index. Token counts are the largest count over the tokenizers
+        of the models that answer.
         """
         ...
