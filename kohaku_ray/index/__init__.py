@@ -1,1 +1,1 @@
-"""What retrieval reads: node store, vectors (FAISS), terms (BM25), manifest."""
+"""The index that retrieval reads: node store, vectors (FAISS), terms (BM25), manifest."""

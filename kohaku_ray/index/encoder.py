@@ -1,4 +1,4 @@
-"""Texts in, unit vectors out: sentence-transformers models, fast for passages and bit-stable for queries."""
+"""Encode texts to unit vectors by sentence-transformers models: fast for passages, bit-stable for queries."""
 
 from __future__ import annotations
 
@@ -16,17 +16,17 @@ from kohaku_ray.index.models import Backend, Device, Precision, load_model
 from kohaku_ray.tree.propagate import unit_rows
 
 QUERY_TOKENS = 256
-"""Padded tokens of every forward pass over queries, filled up by repeats: a kernel's arithmetic depends on its shape.
+"""Padded tokens of every forward pass over queries, filled with repeats: a kernel's arithmetic depends on its shape.
 
-On one core, fewer make batches slower, and more make a lone question wait longer for little.
+On one core, fewer make batches slower, and more make a single question slower for little gain.
 """
 
 QUERY_BUCKET = 4
-"""Queries are padded to a multiple of so many tokens."""
+"""Queries are padded to a multiple of this many tokens."""
 
 GPU_QUERY_TOKENS = 512
 GPU_QUERY_BUCKET = 16
-"""The same on a GPU, which needs more at once."""
+"""The same on a GPU, which needs larger batches."""
 
 
 class SentenceEncoder:
@@ -58,14 +58,14 @@ class SentenceEncoder:
             passage_prompt: The same for indexed text.
             query_task: Task adapter for queries (Jina v3/v4).
             passage_task: Task adapter for indexed text.
-            dim: Matryoshka dimension, cut to and renormalised; None: the model's own.
-            backend: What computes the model; ``onnx`` and ``openvino``, which need their own libraries, on the CPU.
-            precision: Number format of the weights; ``int8`` (onnx) quantises them by channel, and activations text
-                by text.
-            device: Where it runs; ``auto``: a GPU when one is visible.
+            dim: Matryoshka dimension: vectors are cut to it and renormalised; None: the model's own.
+            backend: Library that computes the model; ``onnx`` and ``openvino`` are separate packages, for the CPU.
+            precision: Number format of the weights; ``int8`` (onnx) quantises them by channel, and activations per
+                text.
+            device: Device it runs on; ``auto``: a GPU when one is visible.
             batch_tokens: Padded tokens in one forward pass over passages.
             trust_remote_code: Whether the model's own Python code may run.
-            cache_dir: Where models exported for ``onnx`` and ``openvino`` are kept; None: the user's cache directory.
+            cache_dir: Directory of models exported for ``onnx`` and ``openvino``; None: the user's cache directory.
 
         Raises:
             ConfigError: A setting does not fit the model, or a library is missing.
@@ -88,7 +88,7 @@ class SentenceEncoder:
         self._query_tokens, self._query_bucket = (
             (QUERY_TOKENS, QUERY_BUCKET) if self._model.on_cpu else (GPU_QUERY_TOKENS, GPU_QUERY_BUCKET)
         )
-        # quantised kernels scale activations by the whole batch: alone, a text's vector is its own
+        # quantised kernels scale activations by the whole batch: one text per batch makes vectors independent
         self._one_by_one = precision == "int8"
         self._pool = self._model.pool()
         self._arguments: dict[str, Any] = {
@@ -125,7 +125,7 @@ class SentenceEncoder:
         return self._encode(texts, self._passage, self._forward_by_length)
 
     def encode_queries(self, texts: Sequence[str]) -> F32:
-        """Encode queries: a query's vector is the same to the bit whatever else is in the batch.
+        """Encode queries: a query's vector is the same to the bit in every batch.
 
         Returns:
             Shape ``(n, d)``, unit rows, in the order given.
@@ -133,7 +133,7 @@ class SentenceEncoder:
         return self._encode(texts, self._query, self._forward_in_fixed_shapes)
 
     def count_tokens(self, texts: Sequence[str]) -> I64:
-        """Count each text's tokens, special ones left out: shape ``(n,)``."""
+        """Count each text's tokens, without special ones: shape ``(n,)``."""
         return self._lengths(texts, special=False)
 
     def _role(self, role: str, prompt: str | None, task: str | None) -> _Role:
@@ -195,7 +195,7 @@ class SentenceEncoder:
         return [*self._cut(text[:at], role), *self._cut(text[at:], role)]
 
     def _forward_by_length(self, texts: list[str], lengths: I64, role: _Role) -> F32:
-        """Encode in batches of like length, as many rows as fit the padded tokens; the longest first."""
+        """Encode in batches of similar length, as many rows as fit the padded tokens; the longest first."""
         order = np.argsort(-lengths, kind="stable")
         batches, first = [], 0
         while first < len(order):
@@ -205,7 +205,7 @@ class SentenceEncoder:
         return self._forward(texts, batches, role)
 
     def _forward_in_fixed_shapes(self, texts: list[str], lengths: I64, role: _Role) -> F32:
-        """Encode in batches of one shape a length bucket, so that no row's arithmetic depends on its neighbours."""
+        """Encode in batches of one shape per length bucket, so that no row's arithmetic depends on the others."""
         if self._one_by_one:
             return self._forward(texts, [_Batch([row]) for row in range(len(texts))], role)
         batches = []
@@ -217,10 +217,10 @@ class SentenceEncoder:
         return self._forward(texts, batches, role)
 
     def _forward(self, texts: list[str], batches: list[_Batch], role: _Role) -> F32:
-        """Run the batches, on a CPU several at once, each on a thread of its own."""
+        """Run the batches, on a CPU several in parallel, each on its own thread."""
         features = (self._features([texts[row] for row in batch.filled], role, batch.pad_to) for batch in batches)
         forward = functools.partial(self._forward_batch, role=role)
-        # Tokenised here, one after another: a tokenizer is not safe to share among threads.
+        # Tokenised here, in sequence: a tokenizer is not thread-safe.
         results = map(forward, features) if self._pool is None else self._pool.map(forward, features)
         vectors = np.empty((len(texts), self.dim), dtype=np.float32)
         for batch, found in zip(batches, results, strict=True):
@@ -240,7 +240,7 @@ class _Batch:
 
     Attributes:
         rows: Texts it encodes.
-        n_rows: Rows it has, filled up by repeats; 0: as many as texts.
+        n_rows: Number of rows, filled with repeats; 0: as many as texts.
         pad_to: Tokens of each row; 0: the longest text's.
     """
 

@@ -1,7 +1,7 @@
 """A transformer as an ONNX file: exported once, kept in a directory, computed by onnxruntime or openvino.
 
-Only the first module of a sentence-transformers model is exported; where a tokenizer and a pooling are all the rest,
-these are described beside it. The directory is named by the digest of the model, and written whole or not at all.
+Only the first module of a sentence-transformers model is exported; where the others are just a tokenizer and a
+pooling, these are described beside it. The directory is named by the model's digest, and written whole or not at all.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ Backend = Literal["onnx", "openvino"]
 Precision = Literal["float32", "int8"]
 
 EXPORT = "2"
-"""How models are exported; another number makes every kept file stale."""
+"""Version of the export; another number makes every kept file stale."""
 
 OPSET = 17
 """The first opset with LayerNormalization as one operation."""
@@ -38,17 +38,17 @@ OPSET = 17
 MODEL = "model.onnx"
 MANIFEST = "manifest.json"
 TOLERANCE = 1e-3
-"""Largest difference of a token vector's entry between the export and the model it came from."""
+"""Largest difference of a token vector's entry between the export and the original model."""
 
 INSTALL = {
     "onnx": {"onnx": "onnx", "onnxruntime": "onnxruntime"},
     "openvino": {"onnx": "onnx", "openvino": "openvino"},
 }
-"""Modules each backend imports, with the package that brings each."""
+"""Modules that each backend imports, with the package of each."""
 
 
 def default_cache_dir() -> Path:
-    """Where exported models lie unless told otherwise: the user's cache directory."""
+    """Default directory of exported models: in the user's cache directory."""
     home = os.environ.get("XDG_CACHE_HOME")
     return (Path(home) if home else Path.home() / ".cache") / "kohaku-ray" / "encoders"
 
@@ -60,13 +60,13 @@ def kept_at(cache_dir: Path, digest: str, precision: str) -> Path:
 
 @contextmanager
 def kept(load: Callable[[], Any], digest: str, precision: Precision, cache_dir: Path) -> Iterator[Path]:
-    """Hold a model's export while it is read; make it first where it is missing or damaged.
+    """Lock a model's export while it is read; make it first where it is missing or damaged.
 
     Args:
-        load: Gives the ``SentenceTransformer``, in float32 on the CPU; called when there is something to export.
+        load: Returns the ``SentenceTransformer``, in float32 on the CPU; called when there is something to export.
         digest: Hash of the model's files.
-        precision: ``int8``: weights quantised by channel, activations as they come.
-        cache_dir: Where exports are kept.
+        precision: ``int8``: weights quantised by channel, activations dynamically.
+        cache_dir: Directory of the exports.
 
     Yields:
         Its directory.
@@ -83,12 +83,12 @@ def kept(load: Callable[[], Any], digest: str, precision: Precision, cache_dir: 
 
 
 def compute_by(backend: Backend, path: Path) -> Compute:
-    """Open an export in a library, which computes it on one thread a call."""
+    """Open an export in a library, which uses one thread per call."""
     return by_onnxruntime(path) if backend == "onnx" else by_openvino(path)
 
 
 def _examples(loaded: Any, inner: Any) -> list[dict[str, Any]]:
-    """Inputs of three shapes: the first is traced, the others tell whether the trace holds for any shape."""
+    """Inputs of three shapes: the first is traced, the others check that the trace is valid for any shape."""
     import torch
 
     takes = inspect.signature(inner.forward).parameters
@@ -100,7 +100,7 @@ def _examples(loaded: Any, inner: Any) -> list[dict[str, Any]]:
 
 
 def _write(scratch: Path, loaded: Any, digest: str, precision: Precision, cache_dir: Path) -> None:
-    """Export, or quantise what is exported already, and describe the rest of the model."""
+    """Export, or quantise an existing export, and describe the rest of the model."""
     inner = getattr(loaded[0], "auto_model", None)
     if inner is None:
         raise ConfigError(
@@ -131,7 +131,7 @@ def _export(inner: Any, examples: Sequence[dict[str, Any]], path: Path) -> None:
             return self.inner(**dict(zip(names, inputs, strict=True)), return_dict=True).last_hidden_state
 
     with warnings.catch_warnings(), torch.no_grad():
-        # The tracing exporter is the older one; its graph runs a tenth faster than the newer one's. Checked below.
+        # The older, tracing exporter: its graph runs a tenth faster than the newer one's. Checked below.
         warnings.simplefilter("ignore")
         try:
             torch.onnx.export(
@@ -145,7 +145,7 @@ def _export(inner: Any, examples: Sequence[dict[str, Any]], path: Path) -> None:
                 dynamo=False,
             )
             wanted = [inner(**example, return_dict=True).last_hidden_state.numpy() for example in examples]
-        except Exception as error:  # whatever a model's own code raises: it cannot be traced
+        except Exception as error:  # a model's own code may raise anything when traced
             raise ConfigError(f"encoder.model cannot be exported to ONNX ({error}): set backend to torch") from error
     _check(path, examples, wanted)
 
@@ -162,7 +162,7 @@ def _check(path: Path, examples: Sequence[dict[str, Any]], wanted: Sequence[F32]
 
 
 def _reference(path: Path) -> Compute:
-    """Compute an export by whatever library is there."""
+    """Compute an export by the installed library."""
     import importlib.util
 
     return by_onnxruntime(path) if importlib.util.find_spec("onnxruntime") else by_openvino(path)
@@ -174,12 +174,12 @@ def _quantise(full: Path, path: Path) -> None:
     from onnxruntime.quantization import quant_utils  # type: ignore[import-untyped,import-not-found,unused-ignore]
 
     model = onnx.load(full)
-    quant_utils.add_pre_process_metadata(model)  # else it warns of a step that would fuse what is to be quantised
+    quant_utils.add_pre_process_metadata(model)  # else it warns of a step that fuses operators to be quantised
     quantization.quantize_dynamic(model, path, per_channel=True, weight_type=quantization.QuantType.QInt8)
 
 
 def by_onnxruntime(path: Path) -> Compute:
-    """One thread a call: callers run several at once, and a vector does not depend on how many threads there are."""
+    """Open with one thread per call: callers run several at once, and vectors do not depend on the thread count."""
     import onnxruntime  # type: ignore[import-untyped,import-not-found,unused-ignore]
 
     options = onnxruntime.SessionOptions()
@@ -196,7 +196,7 @@ def by_onnxruntime(path: Path) -> Compute:
 
 
 def by_openvino(path: Path) -> Compute:
-    """One thread a call, as with onnxruntime; in float32, whatever the processor would prefer."""
+    """Open with one thread per call, as with onnxruntime; always in float32."""
     import openvino  # type: ignore[import-untyped,import-not-found,unused-ignore]
 
     settings = {"INFERENCE_NUM_THREADS": 1, "NUM_STREAMS": 1, "INFERENCE_PRECISION_HINT": "f32"}
@@ -214,7 +214,7 @@ def by_openvino(path: Path) -> Compute:
 
 
 def replace(loaded: Any, compute: Compute) -> None:
-    """Let another library compute a loaded model's transformer, and free its own weights; changed in place."""
+    """Replace a loaded model's transformer by another library's, and free its own weights; in place."""
     import torch
     from transformers.modeling_outputs import BaseModelOutput
 
@@ -230,7 +230,7 @@ def replace(loaded: Any, compute: Compute) -> None:
 
 @contextmanager
 def _prepared(directory: Path) -> Iterator[None]:
-    """Hold a kept model's lock: of several processes that need it at once, one exports and the others wait."""
+    """Hold a kept model's lock: one process exports, others that need the model wait."""
     from filelock import FileLock
 
     try:
@@ -249,7 +249,7 @@ def _prepared(directory: Path) -> Iterator[None]:
 
 
 def _publish(directory: Path, write: Callable[[Path], None]) -> None:
-    """Write a directory whole under another name, then put it in place of whatever is there."""
+    """Write a directory whole under another name, then replace the old one by it."""
     scratch = Path(tempfile.mkdtemp(prefix=f".{directory.name}-", dir=directory.parent))
     try:
         write(scratch)
@@ -271,7 +271,7 @@ def _described(directory: Path) -> dict[str, str]:
 
 
 def _is_whole(directory: Path) -> bool:
-    """Whether a kept model is there and as it was written."""
+    """Whether a kept model exists and is unchanged since it was written."""
     try:
         written = json.loads((directory / MANIFEST).read_text())
         return bool(written == _described(directory))

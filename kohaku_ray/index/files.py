@@ -16,7 +16,7 @@ from kohaku_ray.errors import ConfigError, DataError
 from kohaku_ray.index.identity import KEY_BYTES, Keys, no_keys
 
 REINDEX = "re-index with `kohaku-ray index`"
-"""The way out of most that is wrong with an index."""
+"""The way out of most errors of an index."""
 
 
 class Directory:
@@ -39,7 +39,7 @@ class Directory:
 
     @property
     def is_local(self) -> bool:
-        """Files can be memory-mapped."""
+        """Whether files can be memory-mapped."""
         return isinstance(self._filesystem, pafs.LocalFileSystem)
 
     def full(self, name: str) -> str:
@@ -75,7 +75,7 @@ class Directory:
         """Write bytes, or anything with a buffer.
 
         Raises:
-            DataError: It cannot be written; what stood there before still stands.
+            DataError: It cannot be written; the old file, if any, is unchanged.
         """
         with _Writing(self, name) as file:
             file.write(data)
@@ -86,7 +86,7 @@ class Directory:
             pq.write_table(table.combine_chunks(), file, compression="zstd")
 
     def write_arrow(self, name: str, table: pa.Table) -> None:
-        """Write a table as one uncompressed Arrow batch, so that a reader maps it without copying."""
+        """Write a table as one uncompressed Arrow batch, so that a reader maps it without a copy."""
         with _Writing(self, name) as file, pa.ipc.new_file(file, table.schema) as writer:
             for batch in table.combine_chunks().to_batches():
                 writer.write_batch(batch)
@@ -95,7 +95,7 @@ class Directory:
         """Read a table that ``write_parquet`` wrote.
 
         Raises:
-            DataError: It is torn or no Parquet.
+            DataError: It is truncated or not Parquet.
         """
         try:
             return pq.read_table(pa.BufferReader(self.read(name)))
@@ -106,7 +106,7 @@ class Directory:
         """Map a table that ``write_arrow`` wrote.
 
         Raises:
-            DataError: It is torn or no Arrow file.
+            DataError: It is truncated or not an Arrow file.
         """
         try:
             return pa.ipc.open_file(pa.BufferReader(self.read(name))).read_all()
@@ -114,11 +114,11 @@ class Directory:
             raise self.damaged(name, error) from error
 
     def damaged(self, name: str, reason: object) -> DataError:
-        """Make the error of a file that is there but cannot be used."""
+        """Make the error for a file that exists but cannot be used."""
         return DataError(f"{self.full(name)} is damaged ({reason}): {REINDEX}")
 
     def rename(self, name: str, to: str) -> None:
-        """Put a finished file in its place, over whatever stands there.
+        """Rename a finished file, over any file of that name.
 
         Raises:
             DataError: The filesystem refuses.
@@ -129,12 +129,12 @@ class Directory:
             raise DataError(f"cannot rename {self.full(name)} to {to}: {error}") from error
 
     def remove(self, name: str) -> None:
-        """Delete a file; one that is gone already is no error."""
+        """Delete a file; a missing one is not an error."""
         if self.size(name) is not None:
             self._filesystem.delete_file(self.full(name))
 
     def open_output(self, name: str) -> Any:
-        """Open a file to write, making the directories above it."""
+        """Open a file for writing, creating its parent directories."""
         self._filesystem.create_dir(os.path.dirname(self.full(name)), recursive=True)
         return self._filesystem.open_output_stream(self.full(name))
 
@@ -164,7 +164,7 @@ class _Writing:
     def _refused(self, error: OSError) -> DataError:
         return DataError(
             f"cannot write {self._directory.full(self._name)}: {error}: free space or choose a directory that can be "
-            "written; the index that stood there, if any, is as it was"
+            "written; the old index, if any, is unchanged"
         )
 
 
@@ -175,7 +175,7 @@ def matrix_column(vectors: npt.NDArray[np.float32]) -> pa.FixedSizeListArray:
 
 
 def column_matrix(column: pa.ChunkedArray) -> F32:
-    """See a column of fixed-size lists as a float32 matrix; one chunk is not copied."""
+    """View a column of fixed-size lists as a float32 matrix; one chunk is not copied."""
     d = column.type.list_size
     parts = [chunk.flatten().to_numpy(zero_copy_only=True).reshape(-1, d) for chunk in column.chunks]
     if len(parts) == 1:

@@ -1,4 +1,4 @@
-"""What a search returns for one query."""
+"""The result of a search for one query."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What an encoder is: its files, its prompts, its dimension. Two encoders of one identity give the same vectors."""
+"""The identity of an encoder: its files, prompts and dimension. Encoders of one identity give the same vectors."""
 
 from __future__ import annotations
 
@@ -15,21 +15,21 @@ from kohaku_ray.digests import canonical_json
 from kohaku_ray.errors import ConfigError
 
 KEY_BYTES = 16
-"""Length of a vector key: 128 bits, so that a collision among 10¹² texts is a matter of 10⁻¹⁵."""
+"""Bytes of a vector key: with 128 bits, a collision among 10¹² texts has a probability of about 10⁻¹⁵."""
 
 Keys = npt.NDArray[np.void]
-"""Vector keys, shape ``(n,)`` of ``V16``: they sort, compare and list as whole bytes, zeros at the end included."""
+"""Vector keys, shape ``(n,)`` of ``V16``: they sort, compare and convert as whole bytes, trailing zeros included."""
 
 PACKAGE = "package:"
 
 _NOT_OF_PASSAGES = ("model", "query_prompt", "query_task")
-"""Parts of an encoder's identity a passage's vector does not depend on: its files are hashed, whatever their name."""
+"""Parts of an encoder's identity that do not change a passage's vector; the model's files are hashed, not its name."""
 
 _MODEL_SUFFIXES = {".safetensors", ".bin", ".pt", ".onnx", ".xml", ".json", ".txt", ".model", ".py"}
 
 
 def locate_model(model: str) -> str:
-    """Turn ``package:NAME`` into the path that package's ``get_model_path()`` gives; anything else stays.
+    """Turn ``package:NAME`` into the path that the package's ``get_model_path()`` returns; keep any other name.
 
     Raises:
         ConfigError: The package is not installed or has no such function.
@@ -58,7 +58,7 @@ def model_directory(model: str, revision: str | None) -> Path:
 
     try:
         return Path(snapshot_download(located, revision=revision, local_files_only=True))
-    except Exception as error:  # the hub's client raises a dozen types: all of them mean that it is not here
+    except Exception as error:  # the hub's client raises many types: all mean that the model is not here
         raise ConfigError(
             f"encoder.model is {model!r}, revision {revision or 'default'}, but neither a directory nor a downloaded "
             f"model of that name is here ({error}): correct the name or download it first"
@@ -77,9 +77,9 @@ def encoder_identity(
     backend: str = "torch",
     precision: str = "float32",
 ) -> dict[str, object]:
-    """Say what decides an encoder's vectors, without loading it; arguments as of ``SentenceEncoder``.
+    """Return everything that decides an encoder's vectors, without loading it; arguments as of ``SentenceEncoder``.
 
-    Prompts by name and the model's own dimension need not be looked up: they stand in the hashed files.
+    Prompts by name and the model's own dimension need not be looked up: they are in the hashed files.
 
     Raises:
         ConfigError: There is no such model.
@@ -116,17 +116,17 @@ def _digest(directory: str, stamps: tuple[tuple[str, int, int], ...]) -> str:
 
 
 def vector_key(identity: Mapping[str, object], text: str) -> bytes:
-    """Name the vector an encoder gives a text: 16 bytes of BLAKE2b.
+    """Key of the vector that an encoder gives a text: 16 bytes of BLAKE2b.
 
     Args:
-        identity: ``SentenceEncoder.identity``; what concerns queries alone, or only names the model, does not count.
+        identity: ``SentenceEncoder.identity``; entries for queries alone and the model's name are ignored.
         text: The text, without the prompt.
     """
     return bytes(_start(identity, text.encode()).digest())
 
 
 def vector_keys(identity: Mapping[str, object], texts: Sequence[str]) -> Keys:
-    """Name the vectors of many texts: shape ``(n,)``; ``tolist()`` gives what ``vector_key`` gives."""
+    """Keys of the vectors of many texts: shape ``(n,)``; ``tolist()`` equals ``vector_key`` of each."""
     start = _start(identity)
     keys = []
     for text in texts:
@@ -137,7 +137,7 @@ def vector_keys(identity: Mapping[str, object], texts: Sequence[str]) -> Keys:
 
 
 def as_keys(keys: npt.NDArray[np.void] | npt.NDArray[np.bytes_]) -> Keys:
-    """See an array of 16-byte strings as keys."""
+    """View an array of 16-byte strings as keys."""
     seen: Keys = np.ascontiguousarray(keys).view(f"V{KEY_BYTES}")
     return seen
 
@@ -148,7 +148,7 @@ def no_keys() -> Keys:
 
 
 def passage_part(identity: Mapping[str, object]) -> dict[str, object]:
-    """Keep of an encoder's identity what decides a passage's vector."""
+    """Keep the entries of an encoder's identity that decide a passage's vector."""
     return {key: value for key, value in identity.items() if key not in _NOT_OF_PASSAGES}
 
 

@@ -1,4 +1,4 @@
-"""Loading a sentence-transformers model, and what an encoder needs of it."""
+"""Load a sentence-transformers model, and the interface that an encoder needs."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ Device = Literal["auto", "cpu", "cuda"]
 
 
 class Model(Protocol):
-    """A sentence-transformers model, whoever computes it; attributes as of ``TorchModel``."""
+    """A sentence-transformers model in any backend; attributes as in ``TorchModel``."""
 
     dim: int
     window: int
@@ -31,7 +31,7 @@ class Model(Protocol):
     on_cpu: bool
 
     def pool(self) -> ThreadPoolExecutor | None:
-        """Make threads that run ``embed`` side by side; None where one does."""
+        """Make threads that run ``embed`` in parallel; None where one thread is enough."""
         ...
 
     def lengths(self, texts: Sequence[str], *, special: bool) -> list[int]:
@@ -72,7 +72,7 @@ def load_model(
     _check_backend(backend, precision, device)
     if backend == "torch":
         return TorchModel(_sentence_transformer(model, revision, device, trust_remote_code, {"dtype": precision}))
-    # Plain matrix products, which every runtime knows to fuse.
+    # Plain matrix products, which every runtime can fuse.
     kwargs = {"dtype": "float32", "attn_implementation": "eager"}
     load = functools.partial(_sentence_transformer, model, revision, "cpu", trust_remote_code, kwargs)
     digest = files_digest(model_directory(model, revision))
@@ -83,7 +83,7 @@ def load_model(
 def _exported_model(
     load: Callable[[], Any], digest: str, backend: exported.Backend, precision: exported.Precision, cache_dir: Path
 ) -> Model:
-    """Open a model's export: by itself where it is described, else in the place of the loaded model's transformer."""
+    """Open a model's export: alone where it is described, else in place of the loaded model's transformer."""
     with exported.kept(load, digest, precision, cache_dir) as directory:
         compute = exported.compute_by(backend, directory / exported.MODEL)
         if is_described(directory):
@@ -100,7 +100,7 @@ def _sentence_transformer(
     from sentence_transformers import SentenceTransformer
     from transformers.utils import logging
 
-    logging.disable_progress_bar()  # a bar a worker, for a tenth of a second
+    logging.disable_progress_bar()  # one bar per worker, for a tenth of a second
     located = locate_model(model)
     has_gpu = torch.cuda.is_available()
     if device == "cuda" and not has_gpu:

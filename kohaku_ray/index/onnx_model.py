@@ -1,6 +1,6 @@
-"""A model that is a tokenizer, a transformer and a pooling and no more: it needs no torch, and loads in half a second.
+"""A model of only a tokenizer, a transformer and a pooling: it needs no torch, and loads in half a second.
 
-Whether a model is such a one is not read off its configuration: it is tried on texts of every sort.
+Whether a model is one is not read from its configuration but tested on texts of every kind.
 """
 
 from __future__ import annotations
@@ -29,26 +29,26 @@ DESCRIPTION = "plain.json"
 INPUTS = frozenset({"input_ids", "attention_mask", "token_type_ids"})
 
 TOLERANCE = 1e-6
-"""Largest difference of a pooled unit vector's entry from the library's."""
+"""Largest difference of an entry of a pooled unit vector from the library's."""
 
 LONGEST_TRIED = 4096
-"""Tokens beyond which nobody tries whether texts are cut where they should be."""
+"""Longest window, in tokens, for which truncation is tested."""
 
 PROMPT = "query: "
 
 
 @dataclass(frozen=True, slots=True)
 class Description:
-    """What the files of a plain model leave open.
+    """Properties of a model that its ONNX and tokenizer files lack.
 
     Attributes:
         dim: Length of a vector.
         window: Longest text, in tokens, special ones included.
         pooling: Key of ``POOLINGS``.
-        pad_id: Token that fills up a batch.
-        pads_left: Whether it stands before the text.
+        pad_id: Token that pads a batch.
+        pads_left: Whether padding precedes the text.
         prompts: The model's own prompts, by name.
-        default_prompt_name: Which of them it takes by itself.
+        default_prompt_name: The prompt it uses by default.
     """
 
     dim: int
@@ -77,7 +77,7 @@ class OnnxModel:
 
         self._described = Description(**json.loads((directory / DESCRIPTION).read_text(encoding="utf-8")))
         self._compute = compute
-        # One that cuts at the window and one that does not: switching a single one over is not safe among threads.
+        # One that truncates and one that does not: switching a single one is not thread-safe.
         self._cutting = Tokenizer.from_file(str(directory / TOKENIZER))
         self._whole = Tokenizer.from_file(str(directory / TOKENIZER))
         self._whole.no_truncation()
@@ -94,7 +94,7 @@ class OnnxModel:
     def lengths(self, texts: Sequence[str], *, special: bool) -> list[int]:
         """See ``Model``."""
         rows = token_ids(self._whole, texts, special=special)
-        if special:  # most often encoded next: an encoder sorts by length first
+        if special:  # usually encoded next: an encoder sorts by length first
             measured = zip(texts, rows, strict=True)
             self._measured = {text: ids for text, ids in measured if len(ids) <= self.window}
         return list(map(len, rows))
@@ -118,12 +118,12 @@ def is_described(directory: Path) -> bool:
 
 
 def describe(directory: Path, model: TorchModel, inputs: Sequence[str]) -> None:
-    """Write what ``OnnxModel`` reads, where it then does as the library does.
+    """Write the files that ``OnnxModel`` reads, if it then gives the library's vectors.
 
     Args:
         directory: Of the export.
         model: The model, on the CPU.
-        inputs: What its transformer takes.
+        inputs: Names of its transformer's inputs.
     """
     tokenizer = model.loaded.tokenizer
     backend = getattr(tokenizer, "backend_tokenizer", None)
@@ -157,7 +157,7 @@ def _save_tokenizer(path: Path, backend: Any, window: int, truncation_side: str)
 
 
 def _does_as(model: TorchModel, inputs: Sequence[str], directory: Path) -> bool:
-    """Whether the model in a directory makes the same of every sort of text as the library."""
+    """Whether the model in a directory gives the library's vectors for every kind of text."""
     sorts = [
         ["One sentence of some LENGTH.", " another\n", "Größe: 5 µm²; 能耗 😀 naïve [SEP] </s>", ""],
         ["word " * (min(model.window, LONGEST_TRIED) + 8)],
@@ -193,7 +193,7 @@ def _pooled_by_library(model: TorchModel, features: dict[str, Any], vectors: F32
 
 
 def _batch(rows: Sequence[Sequence[int]], pad_to: int, pad_id: int, pads_left: bool) -> dict[str, I64]:
-    """Put token ids into a matrix, filled up to the longest row or, where that is more, to ``pad_to``."""
+    """Put token ids into a matrix, padded to the longest row or, if larger, to ``pad_to``."""
     n_tokens = max(pad_to, *map(len, rows))
     ids, mask = np.full((len(rows), n_tokens), pad_id, np.int64), np.zeros((len(rows), n_tokens), np.int64)
     for at, row in enumerate(rows):
@@ -203,23 +203,23 @@ def _batch(rows: Sequence[Sequence[int]], pad_to: int, pad_id: int, pads_left: b
 
 
 def _mean(vectors: F32, mask: I64) -> F32:
-    """Average the tokens of each row that are no padding."""
+    """Average the tokens of each row that are not padding."""
     share = mask / mask.sum(axis=1, keepdims=True).clip(1)
     pooled: F32 = np.matmul(share.astype(np.float32)[:, None], vectors)[:, 0]
     return pooled
 
 
 def _first(vectors: F32, mask: I64) -> F32:
-    """Take each row's first token that is no padding."""
+    """Take each row's first token that is not padding."""
     pooled: F32 = vectors[np.arange(len(vectors)), mask.argmax(axis=1)]
     return pooled
 
 
 def _last(vectors: F32, mask: I64) -> F32:
-    """Take each row's last token that is no padding."""
+    """Take each row's last token that is not padding."""
     pooled: F32 = vectors[np.arange(len(vectors)), mask.shape[1] - 1 - mask[:, ::-1].argmax(axis=1)]
     return pooled
 
 
 POOLINGS: Mapping[str, Callable[[F32, I64], F32]] = {"mean": _mean, "first": _first, "last": _last}
-"""Ways to make one vector of the token vectors, shape ``(rows, tokens, d)``, and the mask, shape ``(rows, tokens)``."""
+"""Poolings of the token vectors, shape ``(rows, tokens, d)``, and the mask, shape ``(rows, tokens)``."""

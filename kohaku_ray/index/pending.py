@@ -1,4 +1,4 @@
-"""Vectors of a build under way: written as they are made, so that an interrupted job repeats none of them."""
+"""Vectors of an unfinished build: written as they are computed, so that an interrupted job repeats none of them."""
 
 from __future__ import annotations
 
@@ -23,11 +23,11 @@ class PendingVectors:
     """Segments of keyed vectors beside an index; each is written whole or not at all."""
 
     def __init__(self, path: str) -> None:
-        """Look into the directory of an index, on any pyarrow filesystem."""
+        """Open the directory of an index, on any pyarrow filesystem."""
         self._directory = Directory(path)
 
     def check_writable(self) -> None:
-        """Write a file and remove it: better now than after hours of encoding.
+        """Write a file and remove it, so that an error comes before hours of encoding.
 
         Raises:
             DataError: The directory cannot be written.
@@ -37,7 +37,7 @@ class PendingVectors:
         self._directory.remove(name)
 
     def write(self, identity: Mapping[str, Any], keys: Sequence[bytes], vectors: F32) -> None:
-        """Keep some vectors.
+        """Write some vectors.
 
         Args:
             identity: Of the encoder that made them.
@@ -47,7 +47,7 @@ class PendingVectors:
         Raises:
             DataError: The directory cannot be written.
         """
-        # Named by content: which vector of a repeated text is read first does not change from run to run.
+        # Named by content, so that the first vector of a repeated text is the same in every run.
         content = hashlib.blake2b(b"".join(keys), digest_size=16).hexdigest()
         name = f"{FOLDER}/{_stem(identity)}-{content}.arrow"
         columns = {"key": pa.array(keys, pa.binary(KEY_BYTES)), "vector": matrix_column(vectors)}
@@ -56,7 +56,7 @@ class PendingVectors:
         self._directory.rename(temporary, name)
 
     def keys(self, identity: Mapping[str, Any]) -> set[bytes]:
-        """Say whose vectors an interrupted job of this encoder left."""
+        """List the keys of the vectors that an interrupted job of this encoder left."""
         return {key for table in self._tables(identity) for key in table["key"].to_pylist()}
 
     def load(self, identity: Mapping[str, Any]) -> tuple[Keys, F32]:
@@ -81,7 +81,7 @@ class PendingVectors:
                 try:
                     yield self._directory.read_arrow(name)
                 except DataError:
-                    continue  # torn by a dying machine: its texts are encoded again
+                    continue  # truncated by a crash: its texts are encoded again
 
 
 def _stem(identity: Mapping[str, Any]) -> str:

@@ -14,15 +14,15 @@ from kohaku_ray.index.pending import PendingVectors
 from kohaku_ray.index.store import Index, known_vectors
 
 SHORT_TOKENS = 96
-"""A text of so many tokens fits every encoder's window. Longer ones may have been encoded in windows, which are cut
+"""Most tokens of a text that fits every encoder's window. Longer texts may have been encoded in windows, which are cut
 before they are averaged."""
 
 
 def can_reuse(source: Mapping[str, Any], target: Mapping[str, Any]) -> bool:
     """Tell whether the vectors of one encoder give those of another.
 
-    They do when both are the same, or when the target's are the source's own, whole ones cut (Matryoshka): a cut
-    vector has lost its length and cannot be cut again without rounding twice.
+    They do when both are the same, or when the target cuts the source's full vectors (Matryoshka): a cut vector has
+    lost its length and cannot be cut again without rounding twice.
 
     Args:
         source: ``SentenceEncoder.identity``.
@@ -39,17 +39,17 @@ def reuse_vectors(
     target: Mapping[str, Any],
     paragraph_vectors: ParagraphVectors,
 ) -> int:
-    """Leave an index's vectors beside another one's place, as an interrupted job would: its build encodes the rest.
+    """Write an index's vectors beside another index, as an interrupted job would: its build encodes the rest.
 
     Args:
-        path: Directory of the index that has them.
+        path: Directory of the index that has the vectors.
         source: Identity of its encoder.
         target_path: Directory of the index to be built.
         target: Identity of that one's encoder; see ``can_reuse``.
-        paragraph_vectors: Which texts the source has encoded.
+        paragraph_vectors: Setting of the source, which decides the texts it encoded.
 
     Returns:
-        How many vectors there are.
+        Number of vectors.
 
     Raises:
         DataError: There is no such index, or the target cannot be written.
@@ -70,7 +70,7 @@ def reuse_vectors(
 
 
 def _cut(vectors: F32, dim: int | None) -> F32:
-    """Keep the first ``dim`` columns, and make the rows unit vectors again."""
+    """Keep the first ``dim`` columns, and normalise the rows again."""
     if dim is None:
         return np.asarray(vectors, np.float32)
     short = np.asarray(vectors[:, :dim], np.float32)

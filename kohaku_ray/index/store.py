@@ -22,7 +22,7 @@ from kohaku_ray.index.views import View, check_views, kinds_key, views_of
 from kohaku_ray.tree.nodes import DOCUMENT, NodeTable
 
 FORMAT = 2
-"""Layout of the directory; one written with another is re-indexed."""
+"""Version of the directory's layout; an index of another version is re-indexed."""
 
 MANIFEST = "manifest.json"
 
@@ -35,8 +35,8 @@ class Index:
     """An index on disk; each part is read when it is first used.
 
     Attributes:
-        directory: Where it lies.
-        manifest: What it says of itself.
+        directory: Its directory.
+        manifest: Its description, with the list of its files.
     """
 
     directory: Directory
@@ -53,7 +53,7 @@ class Index:
             expected: Settings it must have been built with (``IndexSettings.as_mapping()``, or some of its keys).
 
         Raises:
-            DataError: There is none, or one of its files is missing or torn.
+            DataError: There is none, or one of its files is missing or truncated.
             IndexMismatchError: It was built with other settings.
         """
         directory = Directory(path)
@@ -70,7 +70,7 @@ class Index:
 
     @functools.cached_property
     def documents(self) -> pa.Table:
-        """One row a document (``DOCUMENT_SCHEMA``), in the order of the nodes."""
+        """One row per document (``DOCUMENT_SCHEMA``), in the order of the nodes."""
         return self.directory.read_parquet(self._name("documents"))
 
     @functools.cached_property
@@ -80,11 +80,11 @@ class Index:
 
     @property
     def views(self) -> tuple[View, ...]:
-        """What it can be searched for."""
+        """The views that can be searched."""
         return views_of(self.manifest)
 
     def require(self, views: Iterable[View]) -> None:
-        """See that it can be searched for all of these.
+        """Check that it has all of these views.
 
         Raises:
             IndexMismatchError: It lacks one.
@@ -92,7 +92,7 @@ class Index:
         check_views(self.directory.path, self.views, views)
 
     def vectors(self, kinds: Sequence[str]) -> VectorIndex:
-        """Vectors of the nodes of some kinds; local ones are memory-mapped where they stand in one run.
+        """Vectors of the nodes of some kinds; local ones are memory-mapped where they are contiguous.
 
         Raises:
             IndexMismatchError: The index has no such dense view.
@@ -152,7 +152,7 @@ class Index:
         return dict(zip(self.documents["doc_id"].to_pylist(), rows.tolist(), strict=True))
 
     def node_vectors(self, rows: I64) -> F32:
-        """Vectors of nodes of any kind, sections and documents too: shape ``(k, d)``; zeros where there is none."""
+        """Vectors of nodes of any kind, sections and documents too: shape ``(k, d)``; zeros where it has none."""
         matrix, place = self._every_vector
         return np.asarray(matrix[place[rows]])
 
@@ -181,7 +181,7 @@ class Index:
 
 @dataclass(frozen=True)
 class KnownVectors:
-    """Vectors an index holds already, by the key of their text.
+    """Vectors that an index holds, by the key of their text.
 
     Attributes:
         keys: Shape ``(n,)``; sorted.
@@ -207,9 +207,9 @@ class KnownVectors:
 
 
 def known_vectors(path: str, identity: Mapping[str, Any]) -> KnownVectors:
-    """Map what an index holds already, so that indexing again encodes only what is new.
+    """Map the vectors that an index holds, so that indexing again encodes only new texts.
 
-    No index, one of another encoder and a damaged one know nothing.
+    Empty for a missing or damaged index, or one of another encoder.
     """
     try:
         index = Index.open(path)
@@ -236,7 +236,7 @@ def publish(directory: Directory, manifest: Mapping[str, Any]) -> None:
 
 
 def remove_unlisted(directory: Directory, manifest: Mapping[str, Any]) -> None:
-    """Delete what earlier builds left, finished or not; only files an index writes are touched."""
+    """Delete the files of earlier builds, finished or not; only files that an index writes are deleted."""
     listed = {entry["name"] for entry in manifest["files"].values()}
     for name in directory.names():
         ours = name.split("/")[0] in PARTS if "/" in name else name.startswith(f"{MANIFEST}.")
@@ -245,7 +245,7 @@ def remove_unlisted(directory: Directory, manifest: Mapping[str, Any]) -> None:
 
 
 def read_manifest(directory: Directory) -> dict[str, Any]:
-    """Read what an index says of itself.
+    """Read the manifest of an index.
 
     Raises:
         DataError: There is no index, or its manifest is damaged or of another layout.
@@ -263,7 +263,7 @@ def read_manifest(directory: Directory) -> dict[str, Any]:
 
 
 def check_files(directory: Directory, files: Mapping[str, Mapping[str, Any]]) -> None:
-    """See that every listed file is there, whole.
+    """Check that every listed file exists and is whole.
 
     Raises:
         DataError: One is missing or has another size.
@@ -276,7 +276,7 @@ def check_files(directory: Directory, files: Mapping[str, Mapping[str, Any]]) ->
 
 
 def check_settings(path: str, built: Mapping[str, Any], expected: Mapping[str, Any]) -> None:
-    """Compare what an index was built with and what is asked for.
+    """Compare the settings of an index with the expected ones.
 
     Raises:
         IndexMismatchError: They differ; it names the first key that does, and both values.

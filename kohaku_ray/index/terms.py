@@ -19,11 +19,11 @@ from kohaku_ray.index.hits import Hits
 from kohaku_ray.index.vectors import Ranges, check_top_k, in_ranges, ranked
 
 _EDGES = "'\"`‘’“”."
-"""Stripped off both ends of a token: the tokenizer cuts a full stop only at the very end of a text."""
+"""Stripped from both ends of a token: the tokenizer cuts a full stop only at the very end of a text."""
 
 
 Language = Literal["en", "fr"]
-"""What a text is written in: how it is split into terms."""
+"""Language of a text, which decides how it is split into terms."""
 
 _STOP_WORD_FILES: Mapping[Language, str] = {"en": "stopwords.txt", "fr": "stopwords_fr.txt"}
 
@@ -49,14 +49,14 @@ def tokenise(text: str, language: Language = "en") -> list[str]:
 
 @functools.cache
 def stop_words(language: Language = "en") -> frozenset[str]:
-    """Words that say nothing about what a text is about."""
+    """Words without information about a text's subject."""
     name = _STOP_WORD_FILES[language]
     return frozenset(resources.files(__package__).joinpath(name).read_text(encoding="utf-8").split())
 
 
 @functools.lru_cache(maxsize=2**18)
 def _french_stem(word: str) -> str:
-    """The stem of a word; kept, for it takes twice as long as splitting."""
+    """The stem of a word; cached, since stemming takes twice as long as splitting."""
     return str(_french_stemmer().stem(word))
 
 
@@ -83,7 +83,7 @@ class TermIndex:
         places: Shape ``(n_postings,)``; int32 paragraph of each posting, increasing within a term.
         weights: Shape ``(n_postings,)``; what one occurrence of the term in a query adds to the paragraph's score.
         rows: Shape ``(n_paragraphs,)``; node-table row of each paragraph.
-        language: How queries are read: as the paragraphs were.
+        language: Language of queries and paragraphs.
     """
 
     def __init__(
@@ -95,7 +95,7 @@ class TermIndex:
         rows: I64,
         language: Language = "en",
     ) -> None:
-        """Put the parts together, as ``build`` makes them or a directory holds them."""
+        """Combine the parts, made by ``build`` or read from a directory."""
         if len(offsets) != len(terms) + 1 or not len(places) == len(weights) == int(offsets[-1]):
             raise DataError(f"{len(terms)} terms and {len(places)} postings do not belong together: re-index")
         self.terms, self.offsets, self.places, self.weights, self.rows = terms, offsets, places, weights, rows
@@ -136,12 +136,12 @@ class TermIndex:
         return cls(terms, offsets, places[order], weights[order], rows, language)
 
     def search(self, queries: Sequence[str], top_k: int, within: Ranges | None = None) -> list[Hits]:
-        """Find each query's best paragraphs; those that score nothing are no hits, ties go to the earlier row.
+        """Find each query's best paragraphs; those with score 0 are left out, ties go to the earlier row.
 
         Args:
             queries: As people type them.
             top_k: Most hits per query.
-            within: Ranges of node rows that alone are searched; the statistics stay those of the whole. None: all.
+            within: Ranges of node rows to search; the statistics stay those of the whole index. None: all.
 
         Raises:
             ConfigError: ``top_k`` is below 1.

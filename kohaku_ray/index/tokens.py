@@ -28,7 +28,7 @@ def token_counter(model: str, revision: str | None = None) -> Counter:
     """
     fast = model_directory(model, revision) / "tokenizer.json"
     if fast.is_file():
-        # The tokenizer alone: transformers takes seconds to import, in every worker.
+        # Only the tokenizer: transformers takes seconds to import, in every worker.
         from tokenizers import Tokenizer
 
         tokenizer = Tokenizer.from_file(str(fast))
@@ -58,12 +58,12 @@ def prompt_counter(model: str, revision: str | None = None) -> Callable[[str, st
 
 
 def token_ids(tokenizer: Any, texts: Sequence[str], *, special: bool = True) -> list[list[int]]:
-    """Read texts with a tokenizer of ``tokenizers``, offsets left out.
+    """Tokenise texts with a tokenizer of ``tokenizers``, without offsets.
 
     Args:
-        tokenizer: Cuts and pads as it is set to.
-        texts: What is read.
-        special: Whether it adds special tokens.
+        tokenizer: Truncates and pads by its own settings.
+        texts: The texts.
+        special: Whether special tokens are added.
     """
     return [encoding.ids for encoding in tokenizer.encode_batch_fast(list(texts), add_special_tokens=special)]
 

@@ -1,4 +1,4 @@
-"""A model as the sentence-transformers library loads and computes it."""
+"""A model that the sentence-transformers library loads and computes."""
 
 from __future__ import annotations
 
@@ -16,15 +16,15 @@ class TorchModel:
     Attributes:
         loaded: The ``SentenceTransformer``.
         dim: Length of its own vectors.
-        window: Longest text it takes, in tokens, special ones included; practically endless where it does not say.
+        window: Longest text, in tokens, special ones included; a huge number where the model sets none.
         prompts: Its own prompts, by name.
-        default_prompt_name: Which of them it takes by itself.
+        default_prompt_name: The prompt it uses by default.
         takes_task: Whether it has adapters for tasks.
         on_cpu: Whether it computes on the CPU.
     """
 
     def __init__(self, loaded: Any) -> None:
-        """Read what an encoder asks of it."""
+        """Read the properties that an encoder needs."""
         self.loaded = loaded
         # The method was renamed in sentence-transformers 6.
         renamed = getattr(loaded, "get_embedding_dimension", None)
@@ -80,10 +80,10 @@ def _padded(features: dict[str, Any], length: int, tokenizer: Any) -> dict[str, 
 
 
 def _one_thread_each() -> ThreadPoolExecutor | None:
-    """Make as many threads as torch would use, each of which computes alone; None where that is one.
+    """Make as many threads as torch would use, each with one torch thread; None where that is one.
 
-    Whole passes side by side use the cores better than threads within a pass, and a vector comes out the same to the
-    bit however many threads there are.
+    Parallel passes use the cores better than threads within a pass, and a vector is the same to the bit for any
+    number of threads.
     """
     import torch
 
@@ -95,7 +95,7 @@ def _compute_alone(n_threads: int) -> None:
     import torch
 
     torch.set_num_threads(1)
-    # That also set what threads to come start with: another thread, which ends at once, puts it back.
+    # That also set the default of later threads: another thread, which ends at once, restores it.
     other = threading.Thread(target=torch.set_num_threads, args=(n_threads,))
     other.start()
     other.join()

@@ -14,26 +14,26 @@ from kohaku_ray.errors import ConfigError, DataError, IndexMismatchError
 from kohaku_ray.index.hits import Hits
 
 _SLACK = 16
-"""Least number of candidates asked for beyond top_k; more follow where the border is tied."""
+"""Least number of candidates beyond top_k; more are requested where scores tie at the border."""
 
 _MORE = 8
-"""How many times as many are asked for, once, where the border is tied: cheaper than to look at all vectors."""
+"""Factor of the second request, where scores tie at the border: cheaper than to score all vectors."""
 
 _MOST = 2048
-"""More than this FAISS does not find on a GPU."""
+"""Most neighbours that FAISS finds on a GPU."""
 
 _FLOAT32_UNIT = 2.0**-24
 
 _FEW_QUERIES = 4
-"""So many queries and more are searched faster by one matrix product than vector by vector."""
+"""Least number of queries that one matrix product searches faster than a scan of the vectors."""
 
 _BLOCK_SCORES = 2**22
-"""Scores that one matrix product may make: 16 MiB."""
+"""Most scores of one matrix product: 16 MiB."""
 
 Array = TypeVar("Array", F32, I64)
 
 Ranges = tuple[tuple[int, int], ...]
-"""Runs of node rows: the first of each and one past its last."""
+"""Ranges of node rows: the first of each and one past its last."""
 
 
 def in_ranges(rows: I64, ranges: Ranges) -> Mask:
@@ -45,7 +45,7 @@ def in_ranges(rows: I64, ranges: Ranges) -> Mask:
 
 
 def take_rows(array: Array, places: I64) -> Array:
-    """Take rows of an array at increasing places; no copy where they stand in one run."""
+    """Take rows of an array at increasing places; no copy where they are contiguous."""
     if len(places) and places[-1] - places[0] == len(places) - 1:
         return array[places[0] : places[-1] + 1]
     return array[places]
@@ -57,12 +57,12 @@ class VectorIndex:
     Attributes:
         vectors: Shape ``(m, d)``; unit rows, possibly memory-mapped.
         rows: Shape ``(m,)``; the node-table row of each vector; several vectors may share a node.
-        faiss_index: What proposes candidates; its ids are positions in ``vectors``.
-        exact: Nothing nearer than the candidates it proposes is left out (a flat index).
+        faiss_index: Proposes candidates; its ids are positions in ``vectors``.
+        exact: The candidates are always the nearest (a flat index).
     """
 
     def __init__(self, vectors: F32, rows: I64, faiss_index: Any, *, exact: bool | None = None) -> None:
-        """Put the parts together, as ``build`` makes them or a directory holds them."""
+        """Combine the parts, made by ``build`` or read from a directory."""
         if not len(vectors) == len(rows) == faiss_index.ntotal:
             raise DataError(
                 f"{len(vectors)} vectors, {len(rows)} node rows and {faiss_index.ntotal} FAISS entries do not belong "
@@ -112,7 +112,7 @@ class VectorIndex:
         return len(self.rows)
 
     def shard(self, part: int, n_parts: int, factory: str = "Flat") -> VectorIndex:
-        """Cut out one of ``n_parts`` runs of vectors; ``merge_hits`` joins what the shards find."""
+        """Take one of ``n_parts`` contiguous parts of the vectors; ``merge_hits`` joins the shards' hits."""
         first, last = (len(self) * at // n_parts for at in (part, part + 1))
         return VectorIndex.build(np.asarray(self.vectors[first:last]), self.rows[first:last], factory)
 
@@ -120,13 +120,13 @@ class VectorIndex:
         """Find each query's nearest nodes.
 
         Scores are float64 inner products of the stored float32 vectors, ties go to the earlier node row, and a node
-        with several vectors counts once, by its best. Neither depends on what else is in the batch. With a flat index
-        the result is exact; others give the best of what they propose.
+        with several vectors counts once, by its best. Neither depends on the rest of the batch. With a flat index
+        the result is exact; other indexes give the best of the candidates they propose.
 
         Args:
             queries: Shape ``(q, d)``; unit rows.
             top_k: Most hits per query.
-            within: Ranges of node rows that alone are searched, exactly, whatever the index; None: all.
+            within: Ranges of node rows to search, exactly with any index; None: all.
 
         Raises:
             ConfigError: ``top_k`` is below 1.
@@ -148,7 +148,7 @@ class VectorIndex:
         return int(np.unique(self.rows, return_counts=True)[1].max(initial=1))
 
     def _search_flat(self, queries: F32, top_k: int) -> list[Hits]:
-        """Take FAISS's candidates if no vector left out could reach their border; look at all vectors if one could."""
+        """Take FAISS's candidates if no other vector could score as high as their last; else score all vectors."""
         n_candidates = top_k * self._vectors_a_node + max(top_k, _SLACK)
         found = self._decided(queries, top_k, n_candidates)
         tied = [at for at, hits in enumerate(found) if hits is None]
@@ -158,7 +158,7 @@ class VectorIndex:
         return [hits for hits in found if hits is not None]
 
     def _decided(self, queries: F32, top_k: int, n_candidates: int) -> list[Hits | None]:
-        """Search among so many candidates of each query; None where one left out might belong to the top-k."""
+        """Search ``n_candidates`` candidates per query; None where another vector might belong to the top-k."""
         n_candidates = min(n_candidates, len(self))
         if not n_candidates or not len(queries):
             return [_NO_HITS] * len(queries)
@@ -172,7 +172,7 @@ class VectorIndex:
         return found
 
     def _search_within(self, queries: F32, top_k: int, within: Ranges) -> list[Hits]:
-        """Look at every vector in these ranges, gathered once for all queries."""
+        """Score every vector in these ranges, gathered once for all queries."""
         places = np.flatnonzero(in_ranges(self.rows, within)).astype(np.int64)
         vectors, step = take_rows(self.vectors, places), max(_BLOCK_SCORES // max(len(places), 1), 1)
         blocks = (queries[first : first + step] for first in range(0, len(queries), step))
@@ -183,7 +183,7 @@ class VectorIndex:
         ]
 
     def _among(self, query: F32, rough: F32, places: I64 | None, top_k: int) -> Hits:
-        """Rescore each of these vectors (None: of all) that may be among the top-k, however many tie at the border.
+        """Rescore those of these vectors (None: all) that may be among the top-k, with all ties at the border.
 
         ``rough`` are their scores as float32 sums.
         """
@@ -195,11 +195,11 @@ class VectorIndex:
         return self._rescore(query, near if places is None else places[near]).prefix(top_k)
 
     def _margin(self, query: F32) -> float:
-        """Bound how far two float32 sums of d products are apart: each is off by at most d roundings."""
+        """Bound the difference of two float32 sums of d products: each has at most d rounding errors."""
         return float(2 * len(query) * _FLOAT32_UNIT * np.linalg.norm(query))
 
     def _search_each(self, queries: F32, top_k: int) -> list[Hits]:
-        """Search one query at a time: approximate indexes may propose otherwise in another batch."""
+        """Search one query at a time: approximate indexes may propose other candidates in another batch."""
         n_candidates = min(top_k + max(top_k, _SLACK), len(self))
         found = []
         for query in queries:
@@ -215,7 +215,7 @@ class VectorIndex:
 
 @contextmanager
 def _matrix_products(n_queries: int) -> Iterator[None]:
-    """Let FAISS multiply matrices for a handful of queries too: by itself it waits for hundreds and takes 7 × as long.
+    """Make FAISS multiply matrices for a few queries too: by default it needs hundreds, and takes 7 × as long.
 
     It gets few large blocks of vectors: threads meet after each. The settings are the whole process's. They change
     speed and the last bits of scores, which are computed again anyway.
@@ -233,7 +233,7 @@ def _matrix_products(n_queries: int) -> Iterator[None]:
 
 
 def ranked(rows: I64, scores: F64) -> Hits:
-    """Order by falling score, ties to the earlier row, each row once by its best score."""
+    """Order by decreasing score, ties to the earlier row, each row once by its best score."""
     order = np.lexsort((rows, -scores))
     _, first = np.unique(rows[order], return_index=True)
     order = order[np.sort(first)]
@@ -241,11 +241,11 @@ def ranked(rows: I64, scores: F64) -> Hits:
 
 
 def merge_hits(shards: Sequence[Sequence[Hits]], top_k: int) -> list[Hits]:
-    """Join what shards of one index found: the top-k of the shards is the top-k of the whole.
+    """Merge the hits of an index's shards: the top-k of the shards is the top-k of the whole.
 
     Args:
-        shards: One list a shard, each of one ``Hits`` a query.
-        top_k: Most hits a query; each shard was asked for at least as many.
+        shards: One list per shard, each of one ``Hits`` per query.
+        top_k: Most hits per query; each shard was searched for at least as many.
     """
     check_top_k(top_k)
     return [
@@ -257,7 +257,7 @@ def merge_hits(shards: Sequence[Sequence[Hits]], top_k: int) -> list[Hits]:
 
 
 def check_top_k(top_k: int) -> None:
-    """Refuse to search for nothing.
+    """Refuse a search for no hits.
 
     Raises:
         ConfigError: ``top_k`` is below 1.
@@ -282,7 +282,7 @@ def _filled(vectors: F32, factory: str) -> Any:
         return index
     threads = faiss.omp_get_max_threads()
     if "HNSW" in factory:
-        faiss.omp_set_num_threads(1)  # threads race for links: the graph would differ from build to build
+        faiss.omp_set_num_threads(1)  # with several threads the graph would differ from build to build
     try:
         index.train(np.ascontiguousarray(vectors))
         index.add(np.ascontiguousarray(vectors))

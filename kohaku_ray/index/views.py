@@ -1,4 +1,4 @@
-"""What an index lets itself be searched for: sets of node kinds, each by vectors, by terms, or both."""
+"""Views of an index: sets of node kinds, each searched by vectors, by terms, or both."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ class View:
         """Check the kinds.
 
         Raises:
-            ConfigError: One is no kind of node, or nothing is searched.
+            ConfigError: One is not a kind of node, or neither vectors nor terms are searched.
         """
         unknown = [kind for kind in self.kinds if kind not in KINDS]
         if unknown or not self.kinds or not (self.dense or self.lexical):
@@ -62,7 +62,7 @@ def united(*many: Iterable[View]) -> tuple[View, ...]:
 
 
 def views_of(manifest: Mapping[str, Any]) -> tuple[View, ...]:
-    """Read the views that an index has."""
+    """Read an index's views from its manifest."""
     return tuple(View(tuple(one["kinds"]), one["dense"], one["lexical"]) for one in manifest["views"])
 
 
@@ -72,7 +72,7 @@ def as_plain(views: Iterable[View]) -> list[dict[str, Any]]:
 
 
 def check_views(path: str, there: Iterable[View], needed: Iterable[View]) -> None:
-    """See that an index has all views that are to be searched.
+    """Check that an index has all views that will be searched.
 
     Raises:
         IndexMismatchError: It lacks one; the message says which and the way out.
