@@ -3,13 +3,26 @@ import json
 import numpy as np
 import pyarrow as pa
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from properties import scaled
+from small_index import FakeEncoder, make_documents, paragraph
 
 from kohaku_ray.documents.model import Document, Paragraph, Section
 from kohaku_ray.errors import DataError, TreeError
-from kohaku_ray.index.build import REJECT_SCHEMA, IndexSettings, build_index, build_terms, texts_to_encode
+from kohaku_ray.index.assemble import collect, lay_out
+from kohaku_ray.index.build import (
+    REJECT_SCHEMA,
+    IndexSettings,
+    build_index,
+    build_terms,
+    texts_to_encode,
+    views_with_old,
+)
 from kohaku_ray.index.identity import vector_keys
 from kohaku_ray.index.store import Index, known_vectors
 from kohaku_ray.index.views import View
+from kohaku_ray.tree.chunks import Chunks
 from kohaku_ray.tree.flatten import document_table, flatten
 from kohaku_ray.tree.nodes import NodeTable
 from kohaku_ray.tree.propagate import unit_rows
@@ -235,3 +248,101 @@ def test_vectors_of_another_length_are_refused(tmp_path, build, documents, fake_
     encoder = fake_encoder(d=6)
     with pytest.raises(DataError, match="new vectors have 6 dimensions but those of the index 12"):
         call(tmp_path, documents("a"), encoder)
+
+
+CHUNKS = ("chunk",)
+CHUNK_VIEWS = (*VIEWS, View(CHUNKS, dense=True, lexical=True))
+SMALL = Chunks(size=24, overlap=6)
+
+
+def chunked(path, parsed, chunks, encoder, views=CHUNK_VIEWS):
+    """Index documents with chunks; encodes only what is new."""
+    nodes = pa.concat_tables([flatten(document, chunks) for document in parsed])
+    texts = sorted({*texts_to_encode(NodeTable(nodes), "averaged")[1]})
+    settings = IndexSettings(encoder=encoder.identity, chunks=chunks)
+    keys = vector_keys(encoder.identity, texts)
+    found, _ = known_vectors(str(path), encoder.identity).lookup(keys)
+    new = [text for text, known in zip(texts, found, strict=True) if not known]
+    vectors = encoder.encode_passages(new)
+    more = {"settings": settings, "views": views_with_old(str(path), settings, views)}
+    return call(path, parsed, FakeEncoder(), nodes=nodes, keys=keys[~found], vectors=vectors, **more)
+
+
+def test_chunks_are_searched_by_vectors_and_terms_and_within_documents(tmp_path, documents, fake_encoder):
+    counts = chunked(tmp_path, documents("a", "b"), SMALL, fake_encoder())
+    index = Index.open(str(tmp_path))
+    rows = index.vectors(CHUNKS).rows.tolist()
+    names = [index.nodes.node_id(row) for row in rows]
+    assert names == [f"{name}:c{i}" for name in "ab" for i in range(counts["n_chunks"] // 2)]
+    texts = [index.nodes.text_of(row) for row in rows]
+    assert "".join([texts[0], *(text[6:] for text in texts[1 : len(texts) // 2])]) == (
+        "a used 5 kWh. Page 3\n\nPage 3 It rose.\n\nChart of a"
+    )
+    own = fake_encoder().encode_passages(texts)
+    assert index.node_vectors(np.array(rows)).tobytes() == own.tobytes()
+    hits = index.vectors(CHUNKS).search(own[-1:], 3, index.ranges(["b"]))[0]
+    assert (hits.rows[0], {index.nodes.doc_id(row) for row in hits.rows}) == (rows[-1], {"b"})
+    found = index.terms(CHUNKS).search(["chart"], 9)[0]
+    assert {index.nodes.text_of(row) for row in found.rows} >= {texts[-1], texts[len(texts) // 2 - 1]}
+    within = index.terms(CHUNKS).search(["chart"], 9, index.ranges(["a"]))[0]
+    assert {index.nodes.doc_id(row) for row in within.rows} == {"a"}
+
+
+def test_with_other_chunks_only_their_texts_are_encoded(tmp_path, documents, fake_encoder):
+    chunked(tmp_path, documents("a"), SMALL, fake_encoder())
+    encoder, other = fake_encoder(), Chunks(size=30, overlap=6)
+    chunked(tmp_path, documents("a"), other, encoder)
+    nodes = NodeTable(flatten(documents("a")[0], other))
+    assert encoder.asked
+    assert {*encoder.asked} <= {nodes.text_of(row) for row in range(len(nodes)) if ":c" in nodes.node_id(row)}
+    chunked(tmp_path / "fresh", documents("a"), other, fake_encoder())
+    assert contents(tmp_path) == contents(tmp_path / "fresh")
+
+
+def test_an_index_of_other_chunks_is_refused_and_one_with_chunks_serves_who_asks_for_none(tmp_path, documents):
+    encoder = FakeEncoder()
+    chunked(tmp_path, documents("a"), SMALL, encoder)
+    plain = IndexSettings(encoder=encoder.identity)
+    assert Index.open(str(tmp_path), plain.as_mapping()).nodes.text_of(0) == "Report a"
+    other = IndexSettings(encoder=encoder.identity, chunks=Chunks(size=30, overlap=6))
+    with pytest.raises(DataError, match=r"built with chunks\.size 24 but the configuration says 30"):
+        Index.open(str(tmp_path), other.as_mapping())
+    same = IndexSettings(encoder=encoder.identity, chunks=SMALL)
+    assert any(view.kinds == CHUNKS for view in views_with_old(str(tmp_path), same, VIEWS))
+    assert not any("chunk" in view.kinds for view in views_with_old(str(tmp_path), plain, VIEWS))
+
+
+def vectors_by_id(parsed, chunks, weights, paragraph_vectors):
+    """All vectors of an index by node id and occurrence (``both`` gives a paragraph two)."""
+    nodes = NodeTable(pa.concat_tables([flatten(document, chunks) for document in parsed]))
+    nodes = nodes.with_tokens(nodes.chars // 4)
+    encoder = FakeEncoder()
+    texts = list(dict.fromkeys(texts_to_encode(nodes, paragraph_vectors)[1]))
+    fresh = (vector_keys(encoder.identity, texts), encoder.encode_passages(texts))
+    known = known_vectors("/nowhere", encoder.identity)
+    layout = lay_out(
+        nodes, collect(nodes, paragraph_vectors, encoder.identity, fresh, known), weights, paragraph_vectors
+    )
+    found = {}
+    for row, vector in zip(layout.rows.tolist(), layout.matrix, strict=True):
+        found.setdefault(nodes.node_id(row), []).append(vector.tobytes())
+    return found
+
+
+@settings(max_examples=scaled(40))
+@given(
+    shape=st.lists(st.lists(st.lists(st.integers(0, 3), max_size=3), min_size=1, max_size=3), min_size=1, max_size=3),
+    over=st.sampled_from(["document", "section"]),
+    size=st.integers(7, 40),
+    weights=st.sampled_from(["chars", "tokens", "uniform"]),
+    paragraph_vectors=st.sampled_from(["averaged", "full", "both"]),
+)
+def test_chunks_change_no_vector_of_the_tree(shape, over, size, weights, paragraph_vectors):
+    parsed = make_documents("z")
+    for number, sections in enumerate(shape):
+        parts = [[paragraph(*(f"Text {number} {i}." for i in range(n))) for n in section] for section in sections]
+        parsed.append(Document(f"d{number}", "t", tuple(Section("Title", tuple(part)) for part in parts)))
+    plain = vectors_by_id(parsed, None, weights, paragraph_vectors)
+    found = vectors_by_id(parsed, Chunks(size=size, overlap=6, over=over), weights, paragraph_vectors)
+    assert {name: vectors for name, vectors in found.items() if ":c" not in name} == plain
+    assert len(found) > len(plain)
