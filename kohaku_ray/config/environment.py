@@ -1,4 +1,4 @@
-"""Environment variables in a configuration: their values are used and never written."""
+"""Environment variables in a configuration: their values are used but never written."""
 
 from __future__ import annotations
 
@@ -17,13 +17,13 @@ _SHORT_CHARS = 4
 
 @dataclass(slots=True)
 class Environment:
-    """What the environment gave to one configuration.
+    """The environment variables in one configuration.
 
     Attributes:
-        references: By place, the text as it was written, with its ``${NAME}``.
-        texts: By place, the text that came of it.
-        made: By place, the value that validation made of that.
-        variables: By name, its value.
+        references: Text as written, with its ``${NAME}``, by place.
+        texts: Text after expansion, by place.
+        made: Value after validation, by place.
+        variables: Values of the variables, by name.
     """
 
     references: dict[Place, str] = field(default_factory=dict)
@@ -32,11 +32,11 @@ class Environment:
     variables: dict[str, str] = field(default_factory=dict)
 
     def expand(self, value: Any, path: Place = ()) -> Any:
-        """Put environment variables in the place of ``${NAME}`` and ``${NAME:-default}``, however deep; see ``expand``.
+        """Replace ``${NAME}`` and ``${NAME:-default}`` by environment variables, at any depth; see ``expand``.
 
         Args:
             value: Plain values.
-            path: Where they stand.
+            path: Their place.
         """
         if isinstance(value, Mapping):
             return {key: self.expand(inner, (*path, key)) for key, inner in value.items()}
@@ -53,7 +53,7 @@ class Environment:
         return text
 
     def hide(self, text: str) -> str:
-        """Put references in the place of all that the environment gave, as it is and as ``repr`` writes it."""
+        """Replace the values of environment variables, plain or as ``repr`` writes them, by their references."""
         known = {value: f"${{{name}}}" for name, value in self.variables.items()}
         known |= {whole: self.references[path] for path, whole in self.texts.items()}
         for value, reference in [*known.items()]:
@@ -61,16 +61,16 @@ class Environment:
         longest_first = sorted(filter(str.strip, known), key=len, reverse=True)
         if not longest_first:
             return text
-        # A short value may be part of any word: only where it stands alone is it the variable's.
+        # A short value may be part of any word: only a separate word counts as the variable's value.
         patterns = (rf"(?<!\w){re.escape(v)}(?!\w)" if len(v) < _SHORT_CHARS else re.escape(v) for v in longest_first)
         return re.sub("|".join(patterns), lambda match: known[match[0]], text)
 
     def restore(self, values: Any) -> None:
-        """Put the references back in place.
+        """Put the references back.
 
         Args:
-            values: Plain values as validation made them, perhaps changed since: a path made absolute is restored with
-                its directory, another value stays, but for what of it the environment gave.
+            values: Plain values after validation, perhaps changed since: a path made absolute is restored with its
+                directory; of another value, only the environment's part is replaced.
         """
         for path, reference in self.references.items():
             there = value_at(values, path[:-1])
@@ -92,7 +92,7 @@ class Environment:
 
 
 def expand(value: Any) -> Any:
-    """Put environment variables in the place of ``${NAME}`` and ``${NAME:-default}``, however deep.
+    """Replace ``${NAME}`` and ``${NAME:-default}`` by environment variables, at any depth.
 
     Raises:
         ConfigError: The environment has no such variable and there is no default, or a default holds another variable.
@@ -105,5 +105,5 @@ def _default(match: re.Match[str], text: str) -> str:
     if default is not None and "${" in default:
         raise ConfigError(f"{text}: the default of {match[1]} holds another variable: write plain text after `:-`")
     if default is None and match[1] not in os.environ:
-        raise ConfigError(f"{text}: the environment has no {match[1]}; set it or write ${{{match[1]}:-default}}")
+        raise ConfigError(f"{text}: the environment has no {match[1]}: set it or write ${{{match[1]}:-default}}")
     return default or ""

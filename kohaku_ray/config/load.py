@@ -1,4 +1,4 @@
-"""Read a configuration, apply overrides, and say clearly what does not fit."""
+"""Read a configuration, apply overrides, and report every error with its key."""
 
 from __future__ import annotations
 
@@ -32,11 +32,11 @@ MOVED = {
     "ensemble.stop": "ensemble.early_stop",
     "cluster.lanes": "cluster.workers_per_member",
 }
-"""Keys of earlier versions with their new places; each system has its own too."""
+"""Keys of earlier versions with their new keys; each system has its own too."""
 
 _HERE = Path(__file__).resolve()
 PRESETS = next((p for p in (_HERE.parents[2] / "configs", _HERE.parent / "presets") if p.is_dir()), _HERE.parent)
-"""Where the presets lie: configs/ of a checkout, or their copy in an installed package."""
+"""Directory of the presets: configs/ of a checkout, or its copy in an installed package."""
 
 _FORMATS: Mapping[str, tuple[str, Callable[[str], Any]]] = {
     ".json": ("JSON", json.loads),
@@ -45,15 +45,15 @@ _FORMATS: Mapping[str, tuple[str, Callable[[str], Any]]] = {
 
 
 def load_config(path: str | None = None, overrides: Sequence[str] = ()) -> Config:
-    """Read a configuration file and put the overrides on top.
+    """Read a configuration file and apply the overrides.
 
-    A file may name a ``base``, another one beside it (or a preset of ``configs/``), whose values it changes.
-    ``${NAME}`` and ``${NAME:-default}`` in a value stand for environment variables. KohakuRAG's own configurations,
-    ``.py`` files and flat ones, are translated (``config/kohakurag.py``).
+    A file may name a ``base``, a file in its directory or a preset of ``configs/``, whose values it changes.
+    ``${NAME}`` and ``${NAME:-default}`` in a value are environment variables. KohakuRAG's own configurations, ``.py``
+    files and flat ones, are translated (``config/kohakurag.py``).
 
     Args:
-        path: The YAML, JSON, TOML or KohakuRAG ``.py`` file, or the name of a preset; None: the package's defaults.
-        overrides: ``a.b=c`` each, ``c`` in YAML.
+        path: YAML, JSON, TOML or KohakuRAG ``.py`` file, or the name of a preset. Default: the package's defaults.
+        overrides: Overrides ``a.b=c`` with ``c`` in YAML.
 
     Raises:
         ConfigError: The file cannot be read, a key is unknown, or a value does not fit.
@@ -62,12 +62,12 @@ def load_config(path: str | None = None, overrides: Sequence[str] = ()) -> Confi
 
 
 def read_values(paths: Sequence[str], overrides: Sequence[str] = (), beside: str | None = None) -> dict[str, Any]:
-    """Read configuration files as plain values, each on top of those before it, and the overrides on top of all.
+    """Read configuration files as plain values; later files win over earlier ones, the overrides over all.
 
     Args:
-        paths: As of ``load_config``.
-        overrides: ``a.b=c`` each, ``c`` in YAML.
-        beside: The file that names them, beside which they are looked for first.
+        paths: See ``load_config``.
+        overrides: Overrides ``a.b=c`` with ``c`` in YAML.
+        beside: The file that names them; its directory is searched first.
 
     Raises:
         ConfigError: A file cannot be read, or an override has no key.
@@ -81,7 +81,7 @@ def read_values(paths: Sequence[str], overrides: Sequence[str] = (), beside: str
 
 
 def build_config(values: Mapping[str, Any], where: str) -> Config:
-    """Check a plain mapping and freeze it.
+    """Build a frozen configuration from plain values.
 
     Raises:
         ConfigError: A key is unknown or has moved, or a value does not fit; all of them are named.
@@ -109,7 +109,7 @@ def build_config(values: Mapping[str, Any], where: str) -> Config:
 
 
 def _validated_of(system: System, values: Mapping[str, Any], errors: list[Any]) -> Config | None:
-    """Check the system's section, and the rest even where that does not fit."""
+    """Validate the system's section, and the rest even if the section is invalid."""
     rest = {key: value for key, value in values.items() if key != system.name}
     section = values.get(system.name)
     settings = validated(system.settings, {} if section is None else section, errors, (system.name,))
@@ -118,7 +118,7 @@ def _validated_of(system: System, values: Mapping[str, Any], errors: list[Any]) 
 
 
 def validated(model: type[M], values: Any, errors: list[Any], at: Place = ()) -> M | None:
-    """Make a section of plain values; None and entries in ``errors`` where they do not fit."""
+    """Build a section from plain values; None, with entries in ``errors``, if they do not fit."""
     try:
         return model.model_validate(values)
     except ValidationError as error:
@@ -127,7 +127,7 @@ def validated(model: type[M], values: Any, errors: list[Any], at: Place = ()) ->
 
 
 def _place(loc: tuple[int | str, ...]) -> Place:
-    """Where a value stands in the file: pydantic puts a deployment's kind after its name."""
+    """Return a value's place in the file: pydantic puts a deployment's kind after its name."""
     place = tuple(map(str, loc))
     return place[:2] + place[3:] if place[:1] == ("deployments",) else place
 
@@ -136,7 +136,7 @@ def system_of(values: Mapping[str, Any]) -> System:
     """Find the system that plain values name.
 
     Raises:
-        ConfigError: There is none, it cannot be imported, or its section would take another one's name.
+        ConfigError: There is no such system, it cannot be imported, or its name is that of another section.
     """
     name = values.get("system", DEFAULT_SYSTEM)
     if not isinstance(name, str):
@@ -148,14 +148,14 @@ def system_of(values: Mapping[str, Any]) -> System:
 
 
 def as_yaml(config: Config) -> str:
-    """Write the whole configuration, defaults included, as YAML; what the environment gave stays a reference to it."""
+    """Write the whole configuration, defaults included, as YAML; environment variables stay references."""
     values = _ordered(config)
     config._environment.restore(values)
     return yaml.dump(values, Dumper=_Dumper, sort_keys=False, allow_unicode=True)
 
 
 class _Dumper(yaml.SafeDumper):
-    """Escapes the line breaks that YAML would read as others."""
+    """Escapes line breaks that YAML would read back as others."""
 
 
 def _quoted(dumper: yaml.SafeDumper, text: str) -> yaml.ScalarNode:
@@ -168,7 +168,7 @@ _Dumper.add_representer(str, _quoted)
 
 
 def _ordered(config: Config) -> dict[str, Any]:
-    """Plain values as a file holds them: the system's section under its name, before the ensemble."""
+    """Return plain values in a file's order: the system's section under its name, before the ensemble."""
     values = config.model_dump(mode="json")
     own = {config.declaration.name: values.pop("settings"), **{key: values.pop(key) for key in ("roles", "prompts")}}
     ordered: dict[str, Any] = {}
@@ -179,7 +179,7 @@ def _ordered(config: Config) -> dict[str, Any]:
 
 
 def keys_of(model: type[BaseModel] = Config, prefix: str = "", system: System | None = None) -> list[str]:
-    """List every dotted key there is, the system's own under its name."""
+    """List every dotted key, the system's own under its name."""
     keys: list[str] = []
     for name, field in model.model_fields.items():
         inner = field.annotation
@@ -221,7 +221,7 @@ def parse_file(file: Path) -> Any:
         values = parse(file.read_text(encoding="utf-8"))
     except (OSError, UnicodeDecodeError) as error:
         raise ConfigError(f"{file} cannot be read: {error}") from None
-    except Exception as error:  # PyYAML raises anything where a tag and its text do not fit
+    except Exception as error:  # PyYAML may raise anything if a tag does not fit its text
         raise ConfigError(f"{file} is not {name}: {' '.join(str(error).split())}") from None
     return plain(values, str(file))
 
@@ -238,12 +238,12 @@ def _find(path: str, seen: tuple[str, ...]) -> Path:
 
 
 def merge(below: Mapping[str, Any], above: Mapping[str, Any]) -> dict[str, Any]:
-    """Put values on top of others, section by section."""
+    """Merge two mappings section by section; the values of ``above`` win."""
     merged = dict(below)
     for key, value in above.items():
         old = merged.get(key)
         same_kind = isinstance(old, Mapping) and isinstance(value, Mapping)
-        # Another kind of backend shares no keys with the one below it.
+        # Another kind of backend replaces the one below it: they share no keys.
         if same_kind and value.get("kind", old.get("kind")) == old.get("kind"):  # type: ignore[union-attr]
             merged[key] = merge(old, value)  # type: ignore[arg-type]
         else:
@@ -252,17 +252,17 @@ def merge(below: Mapping[str, Any], above: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def override(values: dict[str, Any], text: str) -> None:
-    """Set what ``a.b=c`` says, ``c`` in YAML, in place.
+    """Apply one override ``a.b=c``, with ``c`` in YAML, in place.
 
     Raises:
-        ConfigError: It has no key, or what stands above it is no section.
+        ConfigError: It has no key, or a parent of the key is no section.
     """
     key, equals, raw = text.partition("=")
     if not equals or not key.strip():
         raise ConfigError(f"--set {text}: expected KEY=VALUE, such as --set seed=1")
     try:
         value = yaml.safe_load(raw) if raw.strip() else ""
-    except Exception:  # PyYAML raises anything where a tag and its text do not fit
+    except Exception:  # PyYAML may raise anything if a tag does not fit its text
         value = raw
     where = f"--set {text[:200]}"
     put(values, key.strip(), plain(value, where, tuple(key.strip().split("."))), where=where)
@@ -272,7 +272,7 @@ def put(values: dict[str, Any], key: str, value: Any, where: str) -> None:
     """Set a dotted key of plain values, in place.
 
     Raises:
-        ConfigError: What stands above it is no section.
+        ConfigError: A parent of the key is no section.
     """
     *parents, last = key.split(".")
     here = values
@@ -285,7 +285,7 @@ def put(values: dict[str, Any], key: str, value: Any, where: str) -> None:
 
 
 def unknown_keys(values: Mapping[str, Any], system: System) -> list[str]:
-    """Say of every key that no configuration of a system has that it is unknown, and what it may have meant."""
+    """Return a message per unknown key, with the key it may have meant."""
     own = {name: value for name, value in values.items() if name == system.name}
     found = list(_unknown_keys({"settings": own[system.name]}, system)) if own else []
     for name, value in values.items():
@@ -327,7 +327,7 @@ def _unknown_keys(values: Any, system: System, model: type[BaseModel] = Config, 
 
 
 def _unknown(key: str, value: Any, system: System, beside: Sequence[str]) -> str:
-    """Say what a key that is none may have meant: one that has moved, another system's section, or a slip."""
+    """Say what an unknown key may have meant: a moved key, another system's section, or a misspelled key."""
     moved = {**MOVED, **system.moved}
     known = [*beside, *keys_of(system=system)]
     inside = [f"{key}.{name}" for name in value] if isinstance(value, Mapping) and value else [key]
@@ -353,12 +353,12 @@ def _did_you_mean(word: str, known: Sequence[str]) -> str:
 
 
 def explain(entry: Any, given: Any = None, hide: Callable[[str], str] = str) -> str:
-    """Say in one line what pydantic found.
+    """Describe a pydantic error in one line.
 
     Args:
-        entry: What it found.
-        given: The whole, as it was written: what the environment filled in is shown as its reference.
-        hide: Takes out of a text what the environment gave.
+        entry: The error.
+        given: All values as written: environment variables are shown as references.
+        hide: Replaces the values of environment variables in a text.
     """
     key = ".".join(map(str, entry["loc"]))
     message = hide(str(entry["msg"]).removeprefix("Value error, "))

@@ -1,4 +1,4 @@
-"""Paths as a configuration holds them."""
+"""The type of paths in a configuration."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What may stand in a configuration: text, finite numbers, true, false, null, and lists and sections of these."""
+"""Values a configuration may hold: text, finite numbers, true, false, null, and lists and sections of these."""
 
 from __future__ import annotations
 
@@ -9,10 +9,10 @@ from typing import Any
 from kohaku_ray.errors import ConfigError
 
 MAX_DEPTH = 32
-"""Sections within sections."""
+"""Deepest nesting of sections."""
 
 MAX_VALUES = 100_000
-"""Values of one file; aliases (``*name``) count each time."""
+"""Most values per file; aliases (``*name``) count each time."""
 
 MAX_KEY_CHARS = 200
 MAX_INTEGER = 2**63 - 1
@@ -22,12 +22,12 @@ Place = tuple[str, ...]
 
 
 def plain(value: Any, where: str, place: Place = ()) -> Any:
-    """Copy values, so that no two places share one (as YAML's aliases do), and refuse what no configuration can hold.
+    """Copy values, so that no two places share one (as YAML's aliases do), and reject invalid ones.
 
     Args:
-        value: What a file, an override or a program gave.
+        value: Value from a file, an override or a program.
         where: Its origin, for messages.
-        place: The key it will stand at.
+        place: Its key.
 
     Raises:
         ConfigError: A key is no text, a number is not finite or too large, a text is no Unicode, a value is of another
@@ -61,7 +61,7 @@ def value_at(value: Any, path: Place, default: Any = None) -> Any:
 
 
 def shown(value: Any, hide: Callable[[str], str] = str) -> str:
-    """Write a value into a message, without what ``hide`` takes out, shortened to 200 characters."""
+    """Format a value for a message, with ``hide`` applied, shortened to 200 characters."""
     text = hide(repr(value))
     return text if len(text) <= 200 else f"{text[:200]}…"
 
@@ -91,7 +91,7 @@ def _copied(value: Any, path: Place, where: str, count: list[int]) -> Any:
 
 
 def _fault(value: Any) -> str:
-    """Say why no configuration can hold a value; empty: it can."""
+    """Say why a configuration cannot hold a value; empty if it can."""
     if isinstance(value, str):
         return _fault_of_text(value)
     if isinstance(value, int):
@@ -114,12 +114,12 @@ def _fault_of_text(text: str) -> str:
 
 
 def misread(given: Any, made: Any, path: Place) -> str:
-    """Say where a number came of what is none: true and false, or text such as ``inf``; empty: nowhere.
+    """Report a number that was validated from something else: true, false, or text such as ``inf``; empty if none.
 
     Args:
         given: A value before validation.
-        made: The same one after it.
-        path: Where it stands.
+        made: The value after validation.
+        path: Its place.
     """
     if isinstance(made, bool) or not isinstance(made, (int, float)):
         return ""

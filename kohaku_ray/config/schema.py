@@ -54,19 +54,19 @@ __all__ = [
 
 
 class DocumentsConfig(Section):
-    """Which files are read."""
+    """The documents."""
 
     paths: tuple[FilePath, ...] = ("sample:documents",)
-    """Files and directories (searched deep); `sample:` names the collection inside the package."""
+    """Files and directories (searched recursively); `sample:` names the package's sample collection."""
     metadata: FilePath | None = None
-    """CSV with id, title, url, year, type, citation of each document."""
+    """CSV with id, title, url, year, type and citation per document."""
     timeout_s: Annotated[float, Field(gt=0)] = 60.0
-    """Longest time for parsing one file; one that takes longer becomes a reject."""
+    """Longest time to parse one file; a file that takes longer becomes a reject."""
     format: DocumentFormat | None = None
     """By suffix (auto); all but PDF as plain text; .txt as novels in chapters; .csv as news, with one paragraph per row
     and many documents in a file; None: as the system reads them."""
     sentence_split: Literal["punkt", "period"] = "punkt"
-    """Sentences of news: by Punkt with French abbreviations, or at every full stop."""
+    """Sentence splitting of news: Punkt with French abbreviations, or at every full stop."""
 
 
 class EncoderConfig(Section):
@@ -77,9 +77,9 @@ class EncoderConfig(Section):
     revision: str | None = None
     """Revision on the hub; None: the default branch."""
     query_prompt: str | None = None
-    """Text, or name of one of the model's own prompts, put before every query."""
+    """Text, or name of one of the model's prompts, prepended to every query."""
     passage_prompt: str | None = None
-    """The same for indexed text."""
+    """Text, or name of one of the model's prompts, prepended to every indexed text."""
     query_task: str | None = None
     """Task adapter for queries (Jina v3/v4)."""
     passage_task: str | None = None
@@ -87,13 +87,13 @@ class EncoderConfig(Section):
     dim: PositiveInt | None = None
     """Matryoshka dimension: vectors are cut to it and renormalised; None: the model's own."""
     backend: Literal["torch", "onnx", "openvino"] = "torch"
-    """What computes the model."""
+    """Library that runs the model."""
     precision: Literal["float32", "float16", "bfloat16", "int8"] = "float32"
     """Number format of the model's weights."""
     device: Literal["auto", "cpu", "cuda"] = "auto"
-    """Where it runs; auto: a GPU when Ray gives one."""
+    """Device; auto: a GPU if Ray assigns one."""
     batch_tokens: Annotated[int, Field(ge=64)] = 512
-    """Padded tokens in one forward pass."""
+    """Padded tokens per forward pass."""
     trust_remote_code: bool = False
     """Whether the model's own Python code may run."""
 
@@ -106,11 +106,11 @@ class Bm25Config(Section):
     b: Share = 0.75
     """Length normalisation."""
     language: Literal["en", "fr"] = "en"
-    """How words are read: English stop words; or French ones, elision split, and stems."""
+    """Tokenisation: English stop words; or French stop words, split elisions, and stems."""
 
 
 class IndexConfig(Section):
-    """How the index is built and where it lies."""
+    """How the index is built, and its directory."""
 
     path: FilePath = "runs/index"
     """Directory of the index, on any pyarrow filesystem."""
@@ -123,29 +123,29 @@ class IndexConfig(Section):
     """FAISS factory string; Flat is exact."""
     bm25: Bm25Config = Bm25Config()
     chunks: ChunksConfig | None = None
-    """How documents are cut into chunks; None: as the system wants them, which may be not at all."""
+    """How documents are cut into chunks; None: the system's default, which may be none."""
     encoders: PositiveInt | None = None
-    """Encoder actors; None: one per GPU, or one per CPU where there is none."""
+    """Encoder actors; None: one per GPU, or one per CPU without GPUs."""
     resources: dict[str, float] = Field(default_factory=dict)
-    """Custom Ray resources an encoder asks for, to keep it on nodes of one worker group."""
+    """Custom Ray resources per encoder, to keep encoders on nodes of one worker group."""
     parsers: PositiveInt | None = None
-    """Concurrent parse tasks; None: as many as CPUs."""
+    """Concurrent parse tasks; None: one per CPU."""
 
 
 class QuestionsConfig(Section):
-    """Which questions are answered."""
+    """The questions."""
 
     path: FilePath = "sample:questions.csv"
-    """CSV, JSON lines or Parquet with columns id and question; answer_unit and answer_type are used when there."""
+    """CSV, JSON lines or Parquet with columns id and question; optional answer_unit and answer_type."""
     limit: PositiveInt | None = None
-    """Only the first so many."""
+    """Answer only the first questions, this many; None: all."""
 
 
 class RoleConfig(Section):
-    """How a model plays one of the system's roles; what is left out is the system's default, then the lead role's."""
+    """Model and sampling of one of the system's roles; defaults: the system's, then the lead role's."""
 
     model: str | None = None
-    """Deployment (a key of `deployments`) that is asked."""
+    """Deployment (a key of `deployments`) that is called."""
     temperature: Annotated[float, Field(ge=0)] | None = None
     """Sampling temperature; 0 is greedy."""
     top_p: Annotated[float, Field(gt=0, le=1)] | None = None
@@ -155,7 +155,7 @@ class RoleConfig(Section):
 
 
 class VoteConfig(Section):
-    """How the members' answers become one (DESIGN §5)."""
+    """How the members' answers become one answer (DESIGN §5)."""
 
     strategy: Literal[
         "answer_priority", "independent", "ref_priority", "union", "intersection", "majority", "first_non_blank"
@@ -164,13 +164,13 @@ class VoteConfig(Section):
     ignore_blank: bool = True
     """If any run is not blank, blanks do not vote."""
     blank_quorum: Annotated[float, Field(gt=0, le=1)] | None = None
-    """Abstain when at least this share of the runs is blank, and ignore blanks below it; None: off."""
+    """Abstain if at least this share of the runs is blank, and ignore blanks below it; None: off."""
     refs: Literal["set", "share"] = "set"
-    """References by most common set, or each one that half of the winning runs cite."""
+    """References: the most common set, or each one that at least half of the winning runs cite."""
     weights: Literal["uniform", "agreement"] = "uniform"
-    """Members weigh the same, or by how well they agree with the consensus."""
+    """Weights of members: equal, or by agreement with the consensus."""
     tiebreak: Literal["first", "blank"] = "first"
-    """On equal votes the earliest member wins, or the answer is blank."""
+    """On a tie the earliest member wins, or the answer is blank."""
     compat: Literal["kohakurag"] | None = None
     """Reproduce the published string-for-string vote."""
 
@@ -181,19 +181,19 @@ class EnsembleConfig(Section):
     members: PositiveInt = 5
     """Members of the ensemble."""
     models: tuple[str, ...] = ()
-    """Deployments (keys of `deployments`) that the members ask, in turn; none: all ask the lead role's model."""
+    """Deployments (keys of `deployments`) assigned to the members in turn; none: all call the lead role's model."""
     scope: Literal["answer", "question"] = "answer"
-    """Members share the evidence, or each prepares for itself."""
+    """Members share the evidence (answer), or each member prepares its own (question)."""
     early_stop: Literal["never", "value", "row"] = "never"
-    """Members run in waves, and a question ends when those left could not change its winning answer (value), or not
-    one byte of its row (row); never: all members answer every question."""
+    """Members run in waves; a question ends when no remaining member could change its winning answer (value) or any
+    byte of its row (row); never: all members answer every question."""
     waves: tuple[PositiveInt, ...] | None = None
-    """Members of each wave; None: a bare majority first, then one by one."""
+    """Members per wave; None: a bare majority first, then one by one."""
     vote: VoteConfig = VoteConfig()
 
     @property
     def stops(self) -> Literal["never", "value", "row"]:
-        """When a question ends early: weights by agreement need every vote."""
+        """``early_stop``, or never with weights by agreement, which need every vote."""
         return "never" if self.vote.weights == "agreement" else self.early_stop
 
     @model_validator(mode="after")
@@ -207,12 +207,12 @@ class EnsembleConfig(Section):
 
 
 class LedgerConfig(Section):
-    """Where model replies are kept."""
+    """The ledger of model replies."""
 
     path: FilePath = "runs/ledger"
     """Directory of the ledger; runs that share it share replies."""
     flush_s: Annotated[float, Field(gt=0)] = 2.0
-    """Longest time a reply stays in memory alone."""
+    """Longest time until a reply is written to disk."""
     shards: PositiveInt = 1
     """Actors that own the keys."""
 
@@ -221,29 +221,29 @@ class ClusterConfig(Section):
     """The Ray cluster."""
 
     address: str | None = None
-    """`auto` for the running one, or its host and port; None: RAY_ADDRESS or a local one."""
+    """`auto` for the running cluster, or its host and port; None: RAY_ADDRESS or a local cluster."""
     num_cpus: PositiveInt | None = None
     """CPUs of a local cluster; None: all."""
     object_store_gib: Annotated[float, Field(ge=0.1)] = 1.0
     """Object store of a local cluster."""
     autoscaling: bool = False
-    """The cluster grows on demand: what it holds now is not compared with what the job needs."""
+    """The cluster grows on demand: its current resources are not compared with the job's demand."""
     retrievers: PositiveInt = 1
     """Actors that hold the index and prepare evidence."""
     workers_per_member: PositiveInt | None = None
-    """Processes per ensemble member; None: one for every four replicas."""
+    """Processes per ensemble member; None: one per four replicas."""
     blocks_in_flight: PositiveInt | None = None
-    """Question blocks under way at once; None: as many as keep every replica busy (see `max_ongoing`)."""
+    """Question blocks in flight; None: as many as keep every replica busy (see `max_ongoing`)."""
     block_size: PositiveInt | None = None
     """Questions per block; None: clamp(questions / (4 · replicas), 1, 32)."""
 
 
 @dataclass(frozen=True, slots=True)
 class RoleSettings:
-    """How one role is played: nothing left to default.
+    """Model and sampling of one role, with all defaults resolved.
 
     Attributes:
-        model: Deployment that is asked.
+        model: Deployment that is called.
         temperature: Sampling temperature.
         top_p: Nucleus sampling.
         max_tokens: Longest reply, in tokens.
@@ -256,10 +256,10 @@ class RoleSettings:
 
 
 class Config(Section):
-    """One run, whole."""
+    """The configuration of one run."""
 
     system: str = DEFAULT_SYSTEM
-    """Which system answers: a name of the registry, or `module:SYSTEM` for one of your own."""
+    """System that answers: a name of the registry, or `module:SYSTEM` for your own."""
     seed: int = 0
     """Base of every seed."""
     run: FilePath = "runs/demo"
@@ -270,9 +270,9 @@ class Config(Section):
     settings: SerializeAsAny[Section] = Section()
     """The system's own settings; in a file, the section named after the system."""
     roles: dict[str, RoleConfig] = Field(default_factory=dict)
-    """How models play the system's roles."""
+    """Model and sampling per role of the system."""
     prompts: FilePath | None = None
-    """Directory with templates of your own, named as the system's; None: the system's."""
+    """Directory of your own templates, with the system's file names; None: the system's templates."""
     ensemble: EnsembleConfig = EnsembleConfig()
     deployments: dict[str, Deployment] = Field(default_factory=dict)
     """Model backends by name; `extractive` is always among them."""
@@ -284,7 +284,7 @@ class Config(Section):
     @model_validator(mode="before")
     @classmethod
     def _of_its_system(cls, values: Any) -> Any:
-        """Give the settings their system's type, and the stand-in model its system."""
+        """Validate the settings by their system's type, and set the system of extractive deployments."""
         if not isinstance(values, dict):
             return values
         name, settings = values.get("system", DEFAULT_SYSTEM), values.get("settings", {})
@@ -332,20 +332,20 @@ class Config(Section):
         return find_system(self.system)
 
     def hide(self, text: str) -> str:
-        """Put references in the place of what the environment gave, in a text that is printed or written."""
+        """Replace the values of environment variables by references, in a text that is printed or written."""
         return self._environment.hide(text)
 
     @property
     def uses(self) -> Uses:
-        """What a run of these settings asks for."""
+        """What a run with these settings uses."""
         return self.declaration.uses(self.settings)
 
     def role(self, name: str, member: int = 0) -> RoleSettings:
-        """Say how a role is played for a member.
+        """Return a member's model and sampling for a role.
 
         Args:
             name: One of the system's roles.
-            member: Ensemble member; only `ensemble.models` tells members apart.
+            member: Ensemble member; members differ only by `ensemble.models`.
         """
         system, given = self.declaration, self.roles.get(name, RoleConfig())
         declared, lead, leads = system.roles[name], self.roles.get(system.lead, RoleConfig()), system.roles[system.lead]
@@ -360,18 +360,18 @@ class Config(Section):
 
     @property
     def answering_deployments(self) -> dict[str, ChatDeployment]:
-        """Deployments that play an `answer` role for some member, by name."""
+        """Deployments of any member's `answer` roles, by name."""
         roles = [name for name in self.uses.roles if self.declaration.roles[name].stage == "answer"]
         return self._deployments_of(roles)
 
     @property
     def chat_deployments(self) -> dict[str, ChatDeployment]:
-        """Deployments that play any role of this run, by name."""
+        """Deployments of all roles of this run, by name."""
         return self._deployments_of(self.uses.roles)
 
     @property
     def used_deployments(self) -> dict[str, Deployment]:
-        """Deployments that this run asks, by name."""
+        """All deployments that this run calls, by name."""
         ranks = self.uses.cross_encoder
         ranking = {} if ranks is None else {ranks: self.deployments[ranks]}
         return dict(sorted({**self.chat_deployments, **ranking}.items()))

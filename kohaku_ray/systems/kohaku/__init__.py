@@ -1,4 +1,4 @@
-"""KohakuRAG (arXiv 2603.07612): plan queries, search a tree of text, answer with citations, look deeper while blank."""
+"""KohakuRAG (arXiv 2603.07612): plan queries, search a tree of text, answer with citations, retry while blank."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from kohaku_ray.systems.kohaku.settings import KohakuSettings
 
 
 def uses(settings: KohakuSettings) -> Uses:
-    """Say what a run of these settings asks for."""
+    """Return what a run with these settings uses."""
     views = {"nodes": Depth(dense=settings.top_k * (settings.max_retries + 1))}
     if settings.bm25_top_k:
         views["paragraphs"] = Depth(lexical=settings.bm25_top_k)

@@ -1,4 +1,4 @@
-"""From evidence to one member's answer: prompt, chat, parse, and look deeper while the answer is blank."""
+"""From evidence to one member's answer: prompt, chat, parse, and retry deeper while the answer is blank."""
 
 from __future__ import annotations
 
@@ -21,19 +21,19 @@ from kohaku_ray.systems.kohaku.settings import KohakuSettings
 from kohaku_ray.systems.tools import Tools
 
 CHARS_PER_TOKEN = 3
-"""Fewer than English has: for what no node counts, the estimate must not fall short."""
+"""Fewer characters per token than English has: an estimate for uncounted texts must not be too low."""
 
 CUT = "length"
 """Finish reason of a reply that max_tokens cut off."""
 
 OVERFLOW_STEP = 2
-"""How many matches a query gives up when the model refuses the prompt's length."""
+"""Matches dropped per query if the model refuses the prompt's length."""
 
 
 async def answer(evidence: Evidence, tools: Tools, settings: KohakuSettings) -> Answer:
-    """Ask, and ask again with deeper evidence while the answer is blank and retries are left.
+    """Call the model, and again with deeper evidence while the answer is blank and retries are left.
 
-    A model that fails ends the attempts with a blank prediction that carries the error; it raises nothing.
+    If the model fails, the attempts end with a blank prediction that carries the error; nothing is raised.
     """
     for attempt in range(settings.max_retries + 1):
         asked = await _ask(evidence, tools, settings, attempt)
@@ -50,12 +50,12 @@ async def answer(evidence: Evidence, tools: Tools, settings: KohakuSettings) -> 
 
 @dataclass(frozen=True, slots=True)
 class AttemptDepth:
-    """How much one attempt may take from the evidence.
+    """How much of the evidence one attempt uses.
 
     Attributes:
-        top_k: Matches of each query.
+        top_k: Matches per query.
         top_k_final: Dense matches kept; None: all.
-        budget: Most tokens of context; None: no bound but the model's window.
+        budget: Longest context, in tokens; None: bounded only by the model's window.
     """
 
     top_k: int
@@ -64,7 +64,7 @@ class AttemptDepth:
 
     @staticmethod
     def of(settings: KohakuSettings, attempt: int) -> AttemptDepth:
-        """Attempt ``a`` takes ``a + 1`` times as much as attempt 0."""
+        """Return the depth of attempt ``a``: ``a + 1`` times that of attempt 0."""
         times = attempt + 1
         return AttemptDepth(
             top_k=settings.top_k * times,
@@ -73,9 +73,9 @@ class AttemptDepth:
         )
 
     def shallower(self, refused: Context) -> AttemptDepth:
-        """Give up two matches of each query, and the like share of the refused context.
+        """Drop two matches per query, and the same share of the refused context.
 
-        Fewer matches alone would not do where the budget had cut the context: the next ones would fill it up again.
+        Fewer matches alone do not help if the budget had cut the context: the next matches would fill it again.
         """
         top_k = max(self.top_k - OVERFLOW_STEP, 1)
         final = None if self.top_k_final is None else max(self.top_k_final - OVERFLOW_STEP, 1)
@@ -83,12 +83,12 @@ class AttemptDepth:
 
 
 NOTHING = Context((), (), (), (), 0, False)
-"""A context that shows nothing."""
+"""An empty context."""
 
 
 @dataclass(frozen=True, slots=True)
 class _Asked:
-    """What was shown, and what came back: a reply, an error, or neither where there was nothing to show."""
+    """A context and its outcome: a reply, an error, or neither if the context is empty."""
 
     context: Context
     overflowed: bool
@@ -97,7 +97,7 @@ class _Asked:
 
 
 async def _ask(evidence: Evidence, tools: Tools, settings: KohakuSettings, attempt: int) -> _Asked:
-    """Show one depth of the evidence; if the model refuses the length, a little less, once."""
+    """Ask with one depth of the evidence; if the model refuses the length, once more with less."""
     depth, context = AttemptDepth.of(settings, attempt), NOTHING
     try:
         context = await _context(evidence, depth, tools, settings)
@@ -117,7 +117,7 @@ async def _ask(evidence: Evidence, tools: Tools, settings: KohakuSettings, attem
 async def _chat(
     question: Question, context: Context, tools: Tools, settings: KohakuSettings, attempt: int
 ) -> Reply | None:
-    """Ask for the answer; without a document to cite there is nothing to ask."""
+    """Ask for the answer; without a document to cite, no call is made."""
     if not context.doc_ids:
         return None
     prompt = answer_prompt(tools.prompts, question, context, settings.prompt_order)
@@ -125,7 +125,7 @@ async def _chat(
     reply = await tools.chat(prompt, schema=schema, attempt=attempt)
     if reply.finish_reason != CUT:
         return reply
-    # Once more, with all the room there is up to twice as much: half an answer is none.
+    # Once more with up to twice the length, as the window allows: a truncated answer cannot be read.
     limits = tools.limits()
     room = 2 * limits.max_tokens
     if limits.window_tokens is not None:
@@ -156,7 +156,7 @@ async def _context(evidence: Evidence, depth: AttemptDepth, tools: Tools, settin
 
 
 async def _ranked(evidence: Evidence, depth: AttemptDepth, tools: Tools, settings: KohakuSettings) -> Ranked:
-    """Rank the evidence at a depth: by the queries, then by the cross-encoder where there is one; BM25's follow."""
+    """Rank the evidence at a depth: by fusion over queries, then by the cross-encoder if set; BM25 matches follow."""
     reorders = settings.cross_encoder is not None
     ranked = rank(
         evidence,
@@ -178,7 +178,7 @@ async def _ranked(evidence: Evidence, depth: AttemptDepth, tools: Tools, setting
 
 
 async def _window_room(evidence: Evidence, ranked: Ranked, tools: Tools, settings: KohakuSettings) -> int | None:
-    """Tokens that the model's window leaves for the context, beside the reply and the rest of the prompt."""
+    """Return the tokens of the model's window left for the context after the reply and the rest of the prompt."""
     limits = tools.limits()
     if limits.window_tokens is None:
         return None
@@ -188,12 +188,12 @@ async def _window_room(evidence: Evidence, ranked: Ranked, tools: Tools, setting
     n_tokens = await tools.prompt_tokens(frame)
     if n_tokens is None:
         n_tokens = math.ceil((len(frame.system) + len(frame.user)) / CHARS_PER_TOKEN)
-    # Where a text joins its mark, tokens may split otherwise than they did alone.
+    # A text joined to its reference mark may tokenise differently than alone.
     return limits.window_tokens - limits.max_tokens - n_tokens - len(marks)
 
 
 def _read(question: Question, asked: _Asked, attempt: int) -> Prediction:
-    """Make a prediction of what came back; blank where nothing did."""
+    """Parse the reply into a prediction; blank without a reply."""
     if asked.reply is not None:
         return parse_answer(asked.reply, allowed=asked.context.doc_ids, attempt=attempt, unit=question.answer_unit)
     error = asked.error
@@ -207,7 +207,7 @@ def _read(question: Question, asked: _Asked, attempt: int) -> Prediction:
 
 
 def _trace(evidence: Evidence, context: Context, attempt: int) -> tuple[TraceRow, ...]:
-    """Every match that reached the context, and every snippet as it was shown."""
+    """Return the rows of every match in the context, and of every snippet as shown."""
     nodes = evidence.nodes
     matches = [_match_row(match, nodes.text_of(nodes.row_of(match.node_id)), attempt) for match in context.matches]
     kinds = {match.node_id: match.kind for match in context.matches}

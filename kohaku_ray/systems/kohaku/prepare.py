@@ -1,4 +1,4 @@
-"""From a question to evidence: plan, then search every query once, as deep as the last retry may look."""
+"""From a question to evidence: plan, then search every query once, to the depth of the last retry."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from kohaku_ray.systems.tools import Tools
 
 
 async def prepare(question: Question, tools: Tools, settings: KohakuSettings) -> Evidence:
-    """Plan, then search every query once, as deep as the last retry may look."""
+    """Plan, then search every query once, to the depth of the last retry."""
     queries, error = await _plan(question, tools, settings)
     vectors = await tools.embed(queries)
     deepest = settings.top_k * (settings.max_retries + 1)
@@ -37,7 +37,7 @@ async def prepare(question: Question, tools: Tools, settings: KohakuSettings) ->
 
 
 async def _plan(question: Question, tools: Tools, settings: KohakuSettings) -> tuple[tuple[str, ...], str | None]:
-    """Write the queries, the question always among them; and why there is no plan, where there is none."""
+    """Return the queries, the question always among them, and the reason if there is no plan."""
     for ask in opening(question, tools.prompts, settings):
         try:
             reply = await tools.chat(ask.prompt, role=ask.role, schema=ask.schema)

@@ -1,4 +1,4 @@
-"""What kohaku says to its models, and what they may reply."""
+"""kohaku's prompts and reply schemas."""
 
 from __future__ import annotations
 
@@ -37,6 +37,6 @@ def answer_prompt(prompts: Prompts, question: Question, context: Context, order:
 
 
 def opening(question: Question, prompts: Prompts, settings: KohakuSettings) -> list[Ask]:
-    """Say what is asked before anything is searched: the plan, unless the question itself is the only query."""
+    """Return the calls before any search: the plan, unless the question is the only query."""
     n = settings.queries
     return [] if n == 1 else [Ask("plan", plan_prompt(prompts, question, n), plan_schema(n))]

@@ -1,4 +1,4 @@
-"""What can be set of kohaku (DESIGN §4)."""
+"""The settings of kohaku (DESIGN §4)."""
 
 from __future__ import annotations
 
@@ -16,32 +16,32 @@ class KohakuSettings(Section):
     queries: PositiveInt = 4
     """Retrieval queries per question, the question itself among them; 1: no planner."""
     top_k: PositiveInt = 16
-    """Matches of each query."""
+    """Matches per query."""
     top_k_final: PositiveInt | None = 32
     """Matches kept over all queries; None: all."""
     rerank: Literal["none", "frequency", "score", "combined"] = "combined"
     """Order over all queries' results."""
     normalise: Literal["max", "minmax"] = "max"
-    """How frequency and score are brought to one scale in `combined`."""
+    """How `combined` normalises frequency and score."""
     alpha: Share = 0.4
-    """Weight of frequency in `combined`; the rest is the score's."""
+    """Weight of frequency in `combined`; the score has the rest."""
     dedup: Literal["none", "node", "tree"] = "tree"
     """Drop repeats: none, by node id, or also nodes under another match."""
     bm25_top_k: NonNegativeInt = 4
-    """Most paragraphs that BM25 adds, per query and in all; 0: BM25 is off."""
+    """Most paragraphs that BM25 adds, per query and in total; 0: no BM25."""
     cross_encoder: str | None = None
-    """Deployment of kind `cross_encoder` that orders the matches kept over all queries by the question; None: off."""
+    """Deployment of kind `cross_encoder` that reranks the matches kept over all queries; None: off."""
     retrieval_threshold: Annotated[float, Field(ge=-1, le=1)] | None = None
     """Lowest cosine similarity of a match; None: no bound."""
     paragraph_tokens: PositiveInt | None = None
-    """A matched sentence brings its whole paragraph up to so many tokens, else itself and its siblings.
+    """Longest paragraph, in tokens, that a matched sentence brings whole; of a longer one, itself and its siblings.
     Default: max_context_tokens / 8; unbounded without a budget."""
     siblings: NonNegativeInt = 8
-    """Sentences on either side of a match in a paragraph that is too long."""
+    """Sentences on either side of a match in a longer paragraph."""
     section_tokens: NonNegativeInt = 512
-    """A matched paragraph brings so many tokens of the section around it."""
+    """Tokens of the surrounding section that a matched paragraph brings."""
     max_context_tokens: PositiveInt | None = 8000
-    """Context budget of attempt 0, in tokens of the serving model; None: none."""
+    """Context budget of attempt 0, in tokens of the serving model; None: no budget."""
     prompt_order: Literal["context_first", "question_first"] = "context_first"
     """Whether the documents come before the question (C→Q) or after it (Q→C)."""
     constrain_refs: bool = True
@@ -51,7 +51,7 @@ class KohakuSettings(Section):
 
     @property
     def longest_paragraph(self) -> int:
-        """Tokens up to which a paragraph comes whole: pages that are one paragraph must not crowd out other matches."""
+        """Longest paragraph shown whole, in tokens: pages that are one paragraph must not crowd out other matches."""
         if self.paragraph_tokens is not None:
             return self.paragraph_tokens
         return sys.maxsize if self.max_context_tokens is None else max(self.max_context_tokens // 8, 1)
@@ -59,7 +59,7 @@ class KohakuSettings(Section):
     @model_validator(mode="before")
     @classmethod
     def _default_within_found(cls, values: Any) -> Any:
-        """Let the default of top_k_final cut nothing where fewer are found: a number nobody wrote is no mistake."""
+        """Drop the default of top_k_final if fewer matches are found: only a number in a file is an error."""
         if not isinstance(values, dict) or "top_k_final" in values:
             return values
         fields = cls.model_fields
