@@ -35,16 +35,17 @@ NOTHING = Hits(np.empty(0, np.int64), np.empty(0))
 
 async def prepare(question: Question, tools: Tools, settings: HybridSettings) -> HybridEvidence:
     """Run the nine stages on one question."""
-    return await _Run(question, tools, settings).evidence()
+    return await StageRun(question, tools, settings).evidence()
 
 
-class _Run:
+class StageRun:
     """One question on its way through the stages.
 
     What is known grows: ``texts`` by node row, the scores of pairs, the trace.
     """
 
     def __init__(self, question: Question, tools: Tools, settings: HybridSettings) -> None:
+        """Begin with nothing known."""
         self.question, self.tools, self.settings = question, tools, settings
         self.steps = Steps()
         self.relevance = Relevance(tools, settings.has_cross_encoder)
@@ -53,16 +54,17 @@ class _Run:
         self.said: dict[int, str] = {}
 
     async def evidence(self) -> HybridEvidence:
-        opening = await self._initial_context()
-        queries = await self._expansion(opening)
-        found = await self._search(queries, opening)
-        pool = self._fusion(await self._subquery_ranking(queries, found))
-        pool = self._netloc_cap(await self._mmr(await self._clustering(pool)))
-        final = await self._final_ranking(pool)
+        """Run one stage after the other."""
+        opening = await self.initial_context()
+        queries = await self.expansion(opening)
+        found = await self.search(queries, opening)
+        pool = self.fusion(await self.subquery_ranking(queries, found))
+        pool = self.netloc_cap(await self.mmr(await self.clustering(pool)))
+        final = await self.final_ranking(pool)
         return await self._gathered(queries, final)
 
-    async def _initial_context(self) -> Hits:
-        """Stage 1."""
+    async def initial_context(self) -> Hits:
+        """Stage 1: what BM25 (and vectors) find for the question among sentences and chunks."""
         settings, size = self.settings, self.settings.initial_context_size
         if not settings.initial_context:
             self.steps.skip("initial_context", 0)
@@ -78,8 +80,8 @@ class _Run:
         self.steps.items("initial_context", len(distinct_rows(found)), kept, self.texts, label="rrf")
         return kept
 
-    async def _expansion(self, opening: Hits) -> tuple[str, ...]:
-        """Stage 2: the question alone where no reply can be read; the reason is recorded."""
+    async def expansion(self, opening: Hits) -> tuple[str, ...]:
+        """Stage 2: sub-queries; the question alone, with the reason, where no reply can be read."""
         alone, settings = (self.question.text,), self.settings
         if not settings.expands:
             self.steps.queries("expansion", len(opening), alone, None)
@@ -101,7 +103,7 @@ class _Run:
         self.steps.queries("expansion", len(opening), queries, error)
         return queries
 
-    async def _search(self, queries: Sequence[str], opening: Hits) -> list[tuple[Hits, Hits]]:
+    async def search(self, queries: Sequence[str], opening: Hits) -> list[tuple[Hits, Hits]]:
         """Stage 3: per sub-query what BM25 and what vectors find."""
         size = self.settings.subquestion_max_documents
         if self.settings.search:
@@ -131,7 +133,7 @@ class _Run:
         rows = nodes.source_row[np.array([row for row in at if row >= 0], np.int64)]
         return stages.united([Hits(rows, 1 / np.arange(1, len(rows) + 1))])
 
-    async def _subquery_ranking(self, queries: Sequence[str], found: list[tuple[Hits, Hits]]) -> list[Hits]:
+    async def subquery_ranking(self, queries: Sequence[str], found: list[tuple[Hits, Hits]]) -> list[Hits]:
         """Stage 4: one order per sub-query, or the two searches as they are."""
         settings, both = self.settings, [hits for pair in found for hits in pair]
         n_in = len(distinct_rows(both))
@@ -152,8 +154,8 @@ class _Run:
         self.steps.items("subquery_ranking", n_in, pool, self.texts, note, named, label="rrf")
         return ranked
 
-    def _fusion(self, rankings: list[Hits]) -> Hits:
-        """Stage 5."""
+    def fusion(self, rankings: list[Hits]) -> Hits:
+        """Stage 5: one order over all sub-queries, equal texts once."""
         n_in = len(distinct_rows(rankings))
         if not self.settings.fusion:
             self.steps.skip("fusion", n_in)
@@ -162,8 +164,8 @@ class _Run:
         self.steps.items("fusion", n_in, fused, self.texts, label="rrf")
         return fused
 
-    async def _clustering(self, pool: Hits) -> Hits:
-        """Stage 6."""
+    async def clustering(self, pool: Hits) -> Hits:
+        """Stage 6: some paragraphs of every topic."""
         if not self.settings.clustering or not len(pool):
             self.steps.skip("clustering", len(pool))
             return pool
@@ -173,8 +175,8 @@ class _Run:
         self.steps.items("clustering", len(pool), kept, self.texts, self.ranker, named)
         return kept
 
-    async def _mmr(self, pool: Hits) -> Hits:
-        """Stage 7."""
+    async def mmr(self, pool: Hits) -> Hits:
+        """Stage 7: relevant paragraphs that repeat each other little."""
         if not self.settings.mmr or not len(pool):
             self.steps.skip("mmr", len(pool))
             return pool
@@ -184,8 +186,8 @@ class _Run:
         self.steps.items("mmr", len(pool), kept, self.texts, named={"cosine": by_row(pool, cosines)}, label="mmr")
         return kept
 
-    def _netloc_cap(self, pool: Hits) -> Hits:
-        """Stage 8."""
+    def netloc_cap(self, pool: Hits) -> Hits:
+        """Stage 8: few paragraphs per site."""
         if not self.settings.netloc_cap:
             self.steps.skip("netloc_cap", len(pool))
             return pool
@@ -195,7 +197,7 @@ class _Run:
         self.steps.items("netloc_cap", len(pool), kept, self.texts)
         return kept
 
-    async def _final_ranking(self, pool: Hits) -> Hits:
+    async def final_ranking(self, pool: Hits) -> Hits:
         """Stage 9: the texts that are shown, unless the best of them is not relevant enough."""
         settings, best = self.settings, pool
         if settings.final_ranking:
