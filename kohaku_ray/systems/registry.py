@@ -17,7 +17,7 @@ GROUP = "kohaku_ray.systems"
 DEFAULT_SYSTEM = "kohaku"
 """The default of ``system``."""
 
-_OURS = {"kohaku": "kohaku_ray.systems.kohaku:SYSTEM", "hybrid": "kohaku_ray.systems.hybrid:SYSTEM"}
+_OURS = {name: f"kohaku_ray.systems.{name}:SYSTEM" for name in ("kohaku", "hybrid", "narrative")}
 
 
 def system_names() -> list[str]:

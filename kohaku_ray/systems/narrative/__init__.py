@@ -1,1 +1,61 @@
 """Is a character's backstory consistent with the novel?"""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from kohaku_ray.systems.base import Depth, Role, System, Uses, View
+from kohaku_ray.systems.narrative.answer import answer
+from kohaku_ray.systems.narrative.dossier import results_csv
+from kohaku_ray.systems.narrative.offline import OfflineJudge
+from kohaku_ray.systems.narrative.prepare import EVERY, prepare
+from kohaku_ray.systems.narrative.prompts import SEARCH_EXAMPLE, VERIFY_EXAMPLE
+from kohaku_ray.systems.narrative.questions import COLUMNS
+from kohaku_ray.systems.narrative.settings import NarrativeSettings
+from kohaku_ray.tree.chunks import Chunks
+
+
+def uses(settings: NarrativeSettings) -> Uses:
+    """Say what a run of these settings asks for."""
+    most = settings.most_excerpts
+    return Uses(
+        roles=("search",) if settings.stages == 1 else ("search", "verify"),
+        views={
+            "books": Depth(dense=EVERY),
+            "chapters": Depth(dense=EVERY),
+            "chunks": Depth(dense=most if settings.evidence == "retrieved" else EVERY, lexical=most),
+        },
+    )
+
+
+SYSTEM = System(
+    name="narrative",
+    settings=NarrativeSettings,
+    views={
+        "books": View(kinds=("document",), dense=True),
+        "chapters": View(kinds=("section",), dense=True),
+        "chunks": View(kinds=("chunk",), dense=True, lexical=True),
+    },
+    roles={
+        "search": Role("search.j2", max_tokens=2048, temperature=0.0, top_p=1.0, examples=(SEARCH_EXAMPLE,)),
+        "verify": Role("verify.j2", max_tokens=2048, examples=(VERIFY_EXAMPLE,)),
+    },
+    uses=uses,
+    prepare=prepare,
+    answer=answer,
+    metrics=("label",),
+    lead="search",
+    templates=str(Path(__file__).parent / "templates"),
+    columns=COLUMNS,
+    quote_step="dossier",
+    outputs={"results.csv": results_csv},
+    offline=OfflineJudge,
+    facts=lambda settings: {
+        "k": str(settings.k),
+        "stages": str(settings.stages),
+        "evidence": settings.evidence,
+        "reasoning": "on" if settings.reasoning else "off",
+    },
+    chunks=Chunks(unit="tokens", size=600, min_size=200, over="section"),
+    document_format="novel",
+)

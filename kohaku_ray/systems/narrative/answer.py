@@ -1,0 +1,213 @@
+"""From evidence to one member's judgement: stage 1 looks for a contradiction, stage 2 confirms or rejects it."""
+
+from __future__ import annotations
+
+import asyncio
+import math
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
+
+from kohaku_ray.errors import ContextOverflowError, KohakuRayError, ModelError
+from kohaku_ray.evaluation.label import CONSISTENT, CONTRADICT
+from kohaku_ray.generation.backends import CHARS_PER_TOKEN
+from kohaku_ray.generation.prompts import Prompt
+from kohaku_ray.records import Prediction, Reply, TraceRow
+from kohaku_ray.systems.base import Answer
+from kohaku_ray.systems.narrative.dossier import (
+    Judgement,
+    dossier,
+    dossier_rows,
+    judgement_schema,
+    read_judgement,
+)
+from kohaku_ray.systems.narrative.prepare import Passage, StoryEvidence
+from kohaku_ray.systems.narrative.prompts import search_prompt, verify_prompt
+from kohaku_ray.systems.narrative.settings import NarrativeSettings
+from kohaku_ray.systems.tools import Tools
+
+BOOK_SHARE = 0.75
+"""Share of the model's window, less the reply, that a window of the book takes; the rest is for story and findings."""
+
+_SMALLER = 0.75  # of the excerpts, when the model refuses a prompt that was counted as short enough
+
+Render = Callable[[Sequence[Passage]], Prompt]
+
+
+class NoJudgementError(KohakuRayError):
+    """A reply holds no judgement, or nothing fits the model's window."""
+
+
+async def answer(evidence: StoryEvidence, tools: Tools, settings: NarrativeSettings) -> Answer:
+    """Judge a story; a model's failure, or a reply that holds no judgement, is a blank prediction with the error."""
+    judgements: dict[str, Judgement] = {}
+    replies: list[Reply] = []
+    try:
+        if not evidence.passages:
+            raise NoJudgementError(f"no chunk of {evidence.doc_id} was found: give the index a book with text")
+        judgements["search"] = await _search(evidence, tools, settings, replies)
+        if settings.stages == 2 and judgements["search"].label == CONTRADICT:
+            judgements["verify"] = await _verify(evidence, judgements["search"], tools, settings, replies)
+    except (ModelError, NoJudgementError) as error:
+        message = str(error) if isinstance(error, NoJudgementError) else f"{type(error).__name__}: {error}"
+        failed = TraceRow("verify" if judgements else "search", error=message)
+        reply = replies[-1].text if replies else None
+        return Answer(Prediction(error=message), (*_stage_rows(judgements), failed), reply=reply)
+    final = _above(judgements["verify"], settings.verify_bar) if "verify" in judgements else judgements["search"]
+    verb = "is consistent with" if final.label == CONSISTENT else "contradicts"
+    prediction = Prediction(
+        answer=f"The backstory {verb} {evidence.title}.",
+        answer_value=final.label,
+        ref_ids=(evidence.doc_id,),
+        explanation=final.rationale,
+        is_blank=False,
+        n_foreign_refs=sum(one.n_foreign for one in judgements.values()),
+    )
+    return Answer(
+        prediction,
+        trace=(*_stage_rows(judgements), *dossier_rows(final, evidence.doc_id)),
+        measures=_measures(evidence, judgements, final, len(replies)),
+        reply=replies[-1].text,
+        details=dossier(evidence, judgements, final),
+    )
+
+
+async def _search(
+    evidence: StoryEvidence, tools: Tools, settings: NarrativeSettings, replies: list[Reply]
+) -> Judgement:
+    """Stage 1: one call on the retrieved excerpts, or one per window of the book; the surest contradiction counts."""
+
+    def render(passages: Sequence[Passage]) -> Prompt:
+        return search_prompt(tools.prompts, evidence, passages)
+
+    if not evidence.book:
+        return await _ask("search", render, evidence.passages, tools, replies)
+    windows = [
+        part
+        for window in _windows(evidence.book, _window_tokens(tools, settings))
+        for part in await _halved(window, render, tools)
+    ]
+    found = await asyncio.gather(*(_ask("search", render, window, tools, replies) for window in windows))
+    return max(found, key=lambda one: one.contradiction)
+
+
+async def _verify(
+    evidence: StoryEvidence, claimed: Judgement, tools: Tools, settings: NarrativeSettings, replies: list[Reply]
+) -> Judgement:
+    """Stage 2: the excerpts that stage 1 cites first, then the retrieved ones."""
+    cited = {one.node_id for one in claimed.cited}
+    first = [part for part in (*evidence.book, *evidence.passages) if part.node_id in cited]
+    passages = tuple({part.node_id: part for part in (*first, *evidence.passages)}.values())
+
+    def render(some: Sequence[Passage]) -> Prompt:
+        return verify_prompt(tools.prompts, evidence, some, claimed, settings.verify_bar)
+
+    return await _ask("verify", render, passages, tools, replies)
+
+
+def _above(verified: Judgement, bar: float) -> Judgement:
+    """Keep a contradiction that reaches the bar; below it the story stands, at the probability that is left."""
+    if verified.label == CONTRADICT and verified.confidence < bar:
+        reason = f"{verified.rationale} (A contradiction at {verified.confidence:.2f}, below the bar of {bar:g}.)"
+        return replace(verified, label=CONSISTENT, confidence=1 - verified.confidence, rationale=reason)
+    return verified
+
+
+async def _ask(role: str, render: Render, passages: Sequence[Passage], tools: Tools, replies: list[Reply]) -> Judgement:
+    """Ask about as many passages as fit; fewer, once, where the model still refuses the length."""
+    passages = await _fitting(passages, render, role, tools)
+    try:
+        reply = await _chat(role, render, passages, tools)
+    except ContextOverflowError:
+        passages = passages[: math.ceil(len(passages) * _SMALLER)]
+        reply = await _chat(role, render, passages, tools)
+    replies.append(reply)
+    found = read_judgement(reply, passages)
+    if isinstance(found, str):
+        raise NoJudgementError(f"{role}: {found}")
+    return found
+
+
+async def _chat(role: str, render: Render, passages: Sequence[Passage], tools: Tools) -> Reply:
+    schema = judgement_schema([part.node_id for part in passages])
+    return await tools.chat(render(passages), role=role, schema=schema)
+
+
+async def _fitting(passages: Sequence[Passage], render: Render, role: str, tools: Tools) -> Sequence[Passage]:
+    """The first passages, as many as the model's window holds.
+
+    Raises:
+        NoJudgementError: It does not hold one.
+    """
+    while passages:
+        over = await _overrun(passages, render, role, tools)
+        if over <= 1:
+            return passages
+        passages = passages[: min(len(passages) - 1, int(len(passages) / over))]
+    limits = tools.limits(role)
+    raise NoJudgementError(
+        f"{role}: not one excerpt fits the model's window of {limits.window_tokens} tokens beside the story and "
+        f"roles.{role}.max_tokens, which is {limits.max_tokens}: lower that, or serve the model with a longer window"
+    )
+
+
+async def _overrun(passages: Sequence[Passage], render: Render, role: str, tools: Tools) -> float:
+    """How many times what the window leaves beside the reply a prompt is long; at most 1: it fits."""
+    limits = tools.limits(role)
+    if limits.window_tokens is None:
+        return 0.0
+    prompt = render(passages)
+    n_tokens = await tools.prompt_tokens(prompt, role)
+    if n_tokens is None:
+        n_tokens = math.ceil((len(prompt.system) + len(prompt.user)) / CHARS_PER_TOKEN)
+    return n_tokens / max(limits.window_tokens - limits.max_tokens, 1)
+
+
+def _window_tokens(tools: Tools, settings: NarrativeSettings) -> float:
+    limits = tools.limits("search")
+    if settings.window_tokens is not None:
+        return settings.window_tokens
+    return math.inf if limits.window_tokens is None else BOOK_SHARE * (limits.window_tokens - limits.max_tokens)
+
+
+def _windows(book: Sequence[Passage], n_tokens: float) -> list[Sequence[Passage]]:
+    """Cut the book where a window is full: by the book alone, so that all stories have the same windows."""
+    windows: list[list[Passage]] = []
+    room = 0.0
+    for part in book:
+        if not windows or part.n_tokens > room:
+            windows.append([])
+            room = n_tokens
+        windows[-1].append(part)
+        room -= part.n_tokens
+    return list(windows)
+
+
+async def _halved(window: Sequence[Passage], render: Render, tools: Tools) -> list[Sequence[Passage]]:
+    """Halve a window until its prompt fits: no part of the book goes unread."""
+    if len(window) == 1 or await _overrun(window, render, "search", tools) <= 1:
+        return [window]
+    middle = len(window) // 2
+    return [*await _halved(window[:middle], render, tools), *await _halved(window[middle:], render, tools)]
+
+
+def _stage_rows(judgements: Mapping[str, Judgement]) -> list[TraceRow]:
+    return [
+        TraceRow(name, 0, one.rationale, scores={"confidence": one.confidence}, note=one.label)
+        for name, one in judgements.items()
+    ]
+
+
+def _measures(
+    evidence: StoryEvidence, judgements: Mapping[str, Judgement], final: Judgement, n_calls: int
+) -> dict[str, float]:
+    return {
+        "confidence": final.confidence,
+        "contradiction": final.contradiction,
+        "stages": float(len(judgements)),
+        "calls": float(n_calls),
+        "excerpts": float(len(evidence.passages)),
+        "findings": float(len(evidence.findings)),
+        "cited": float(len(final.cited)),
+        "misquoted": float(sum(not one.is_quoted for one in final.cited)),
+        "character_in_book": float(evidence.knows_character),
+    }

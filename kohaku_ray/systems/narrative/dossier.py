@@ -1,0 +1,252 @@
+"""A judgement with its dossier: excerpts of the book, verbatim, each with the claim it bears on and what it means."""
+
+from __future__ import annotations
+
+import csv
+import io
+import json
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass
+from typing import Any
+
+from kohaku_ray.evaluation.label import CONSISTENT, LABELS, read_label
+from kohaku_ray.generation import parse
+from kohaku_ray.records import Reply, TraceRow
+from kohaku_ray.systems.base import Rows
+from kohaku_ray.systems.narrative.prepare import Passage, StoryEvidence
+from kohaku_ray.systems.narrative.reasoning.spelling import unaccent
+
+MOST_CITED = 8
+"""Excerpts that a judgement may cite."""
+
+_LOOKALIKES = str.maketrans(dict.fromkeys("“”„‟«»", '"') | dict.fromkeys("–—‐‑−", "-") | {"\u00a0": " "})
+_EDGES = " \t\n\"'“”‘’.…"
+
+
+@dataclass(frozen=True, slots=True)
+class Cited:
+    """An excerpt that a judgement rests on.
+
+    Attributes:
+        node_id: The chunk it stands in.
+        chapter: The chunk's chapter.
+        progress_pct: How far into the book that is.
+        excerpt: Verbatim: what the model quoted, as the book writes it; the whole chunk where it quoted nothing there.
+        is_quoted: Whether the model's quotation stands in the chunk.
+        claim: What of the story it bears on.
+        analysis: What it means for that claim.
+    """
+
+    node_id: str
+    chapter: str
+    progress_pct: float | None
+    excerpt: str
+    is_quoted: bool
+    claim: str
+    analysis: str
+
+
+@dataclass(frozen=True, slots=True)
+class Judgement:
+    """What a model says of a story.
+
+    Attributes:
+        label: One of ``LABELS``.
+        confidence: Its probability of that label.
+        rationale: Why.
+        cited: What it rests on.
+        n_foreign: Excerpts it cited that it was not shown; they are left out.
+    """
+
+    label: str
+    confidence: float
+    rationale: str
+    cited: tuple[Cited, ...] = ()
+    n_foreign: int = 0
+
+    @property
+    def contradiction(self) -> float:
+        """Its probability of a contradiction."""
+        return 1 - self.confidence if self.label == CONSISTENT else self.confidence
+
+
+def judgement_schema(node_ids: Sequence[str]) -> dict[str, Any]:
+    """Describe a judgement as JSON: the excerpts and what they mean before the label they lead to.
+
+    Args:
+        node_ids: What may be cited, and nothing else can be generated.
+    """
+    string = {"type": "string"}
+    cited = {
+        "node_id": {"type": "string", "enum": list(node_ids)},
+        "quote": string,
+        "claim": string,
+        "analysis": string,
+    }
+    judgement = {
+        "excerpts": {"type": "array", "items": _object(cited), "maxItems": MOST_CITED},
+        "rationale": string,
+        "label": {"type": "string", "enum": list(LABELS)},
+        "confidence": {"type": "number"},
+    }
+    return _object(judgement)
+
+
+def _object(properties: Mapping[str, Any]) -> dict[str, Any]:
+    return {
+        "type": "object",
+        "properties": dict(properties),
+        "required": list(properties),
+        "additionalProperties": False,
+    }
+
+
+def read_judgement(reply: Reply, passages: Sequence[Passage]) -> Judgement | str:
+    """Read a judgement; the text says why where there is none.
+
+    Args:
+        reply: What the model sent.
+        passages: What it was shown.
+    """
+    found = parse._find(reply.text, _judgement)
+    if found is None:
+        return parse._why_nothing(reply, "JSON object with a label and a confidence")
+    cited = [item for item in _list(found.get("excerpts")) if isinstance(item, dict)][:MOST_CITED]
+    shown = {part.node_id: part for part in passages}
+    known = [(shown[node_id], item) for item in cited if (node_id := str(item.get("node_id", "")).strip()) in shown]
+    return Judgement(
+        label=found["label"],
+        confidence=found["confidence"],
+        rationale=parse.value_text(found.get("rationale")),
+        cited=tuple(_cited(part, item) for part, item in known),
+        n_foreign=len(cited) - len(known),
+    )
+
+
+def _judgement(value: Any) -> dict[str, Any] | None:
+    """Take an object with a readable label; a missing or unreadable confidence is an even one, percent are shares."""
+    label = read_label(parse.value_text(value.get("label"))) if isinstance(value, dict) else None
+    if label is None:
+        return None
+    confidence = parse.value_text(value.get("confidence"))
+    try:
+        share = float(confidence.rstrip("% "))
+    except ValueError:
+        share = 0.5
+    share = share / 100 if share > 1 else share
+    return {**value, "label": label, "confidence": min(max(share, 0.0), 1.0) if share == share else 0.5}
+
+
+def _list(value: Any) -> list[Any]:
+    return value if isinstance(value, list) else []
+
+
+def _cited(part: Passage, item: Mapping[str, Any]) -> Cited:
+    quote = find_quote(parse.value_text(item.get("quote")), part.text)
+    claim, analysis = parse.value_text(item.get("claim")), parse.value_text(item.get("analysis"))
+    return Cited(part.node_id, part.chapter, part.progress_pct, quote or part.text, quote is not None, claim, analysis)
+
+
+def find_quote(quote: str, text: str) -> str | None:
+    """Find a quotation in a text, whatever its line breaks, dashes, accents and quotation marks.
+
+    Returns:
+        The text's own characters; None where they do not stand there.
+    """
+    words = _plain(quote).strip(_EDGES).split()
+    if not words:
+        return None
+    match = re.search(r"\s+".join(map(re.escape, words)), _plain(text), re.IGNORECASE)
+    return text[match.start() : match.end()] if match else None
+
+
+def _plain(text: str) -> str:
+    """One character for one, so that spans fit."""
+    return unaccent(text).translate(_LOOKALIKES)
+
+
+def dossier(evidence: StoryEvidence, judgements: Mapping[str, Judgement], final: Judgement) -> str:
+    """Write everything that led to a label as JSON: EVIDENCE, CLAIM and ANALYSIS of each excerpt.
+
+    Args:
+        evidence: What the story was judged by.
+        judgements: By stage.
+        final: What they come to.
+    """
+    return json.dumps(
+        {
+            "book": evidence.title,
+            "character": evidence.story.character,
+            "character_in_book": evidence.knows_character,
+            "label": final.label,
+            "confidence": final.confidence,
+            "rationale": final.rationale,
+            "dossier": [
+                {
+                    "evidence": cited.excerpt,
+                    "node_id": cited.node_id,
+                    "chapter": cited.chapter,
+                    "progress_pct": cited.progress_pct,
+                    "is_quoted": cited.is_quoted,
+                    "claim": cited.claim,
+                    "analysis": cited.analysis,
+                }
+                for cited in final.cited
+            ],
+            "findings": [asdict(finding) for finding in evidence.findings],
+            "stages": {
+                name: {"label": one.label, "confidence": one.confidence, "rationale": one.rationale}
+                for name, one in judgements.items()
+            },
+        },
+        ensure_ascii=False,
+        sort_keys=True,
+    )
+
+
+def dossier_rows(final: Judgement, doc_id: str) -> list[TraceRow]:
+    """Lay the dossier out as three items per excerpt: the evidence, the claim and the analysis."""
+    rows = []
+    for number, cited in enumerate(final.cited):
+        where = place_text(cited.chapter, cited.progress_pct)
+        note = f"evidence {number + 1}: {where}"
+        rows.append(TraceRow("dossier", 3 * number, cited.excerpt, cited.node_id, doc_id, "chunk", note=note))
+        rows.append(TraceRow("dossier", 3 * number + 1, cited.claim, note=f"claim {number + 1}"))
+        rows.append(TraceRow("dossier", 3 * number + 2, cited.analysis, note=f"analysis {number + 1}"))
+    return rows
+
+
+def place_text(chapter: str, progress_pct: float | None) -> str:
+    """Say where a chunk stands."""
+    return chapter if progress_pct is None else f"{chapter}, {progress_pct:.0f} % of the book"
+
+
+def results_csv(votes: Rows, answers: Rows, trace: Rows) -> str:
+    """Write results.csv: Story ID, Prediction (1 consistent, 0 contradict, empty without one), Rationale, Confidence.
+
+    The confidence is the members' mean probability of the voted label; where nobody answers, the rationale is why.
+    """
+    del trace
+    members: dict[str, list[Mapping[str, Any]]] = {}
+    for row in answers:
+        members.setdefault(row["question_id"], []).append(row)
+    text = io.StringIO()
+    writer = csv.writer(text, lineterminator="\n")
+    writer.writerow(["Story ID", "Prediction", "Rationale", "Confidence"])
+    for vote in votes:
+        mine = members.get(vote["question_id"], [])
+        if vote["is_blank"]:
+            errors = dict.fromkeys(row["error"] for row in mine if row["error"])
+            writer.writerow([vote["question_id"], "", " · ".join(errors) or vote["explanation"], ""])
+            continue
+        label = read_label(vote["answer_value"])
+        share = [_probability(row, label) for row in mine if not row["is_blank"]]
+        confidence = f"{sum(share) / len(share):.4f}"
+        writer.writerow([vote["question_id"], int(label == CONSISTENT), vote["explanation"], confidence])
+    return text.getvalue()
+
+
+def _probability(row: Mapping[str, Any], label: str | None) -> float:
+    confidence = float(row["measures"]["confidence"])
+    return confidence if read_label(row["answer_value"]) == label else 1 - confidence

@@ -1,0 +1,125 @@
+"""The offline judge: rules and similarity alone, no language model; it says so in every rationale."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from typing import Any
+
+from kohaku_ray.documents.sentences import split_sentences
+from kohaku_ray.errors import ContextOverflowError, ModelError
+from kohaku_ray.evaluation.label import CONSISTENT, CONTRADICT
+from kohaku_ray.generation.backends import CHARS_PER_TOKEN
+from kohaku_ray.generation.request import ChatRequest
+from kohaku_ray.records import Reply
+from kohaku_ray.systems.narrative.reasoning.spelling import words_of
+
+VERSION = 1
+"""Counts up when the same request would get another reply: it is part of the ledger's keys."""
+
+CONFIDENCE = {"high": 0.95, "medium": 0.75}
+"""Of a contradiction, by the severity of the surest finding."""
+
+_SAYS = "Offline judge, no language model: "
+_SHOWN = 4  # claims whose nearest excerpt is cited where no rule found anything
+
+
+class OfflineJudge:
+    """Decides from the findings, and without any from the similarity of each claim's nearest excerpt.
+
+    Stage 1 claims a contradiction where a rule found one, or where a claim has no excerpt near it. Stage 2 confirms
+    what a rule found alone: silence is no contradiction. No number here was chosen by labels.
+    """
+
+    def __init__(self, abstain_below: float = 0.35, window_tokens: int = 131072) -> None:
+        """Set its two bounds.
+
+        Args:
+            abstain_below: Cosine similarity below which an excerpt is not near a claim.
+            window_tokens: Longest prompt, at four characters per token.
+        """
+        self._near = abstain_below
+        self._window_tokens = window_tokens
+
+    @property
+    def identity(self) -> str:
+        """Name the rules and their settings."""
+        return f"narrative-offline/{VERSION} near={self._near:g} window_tokens={self._window_tokens}"
+
+    async def chat(self, request: ChatRequest) -> Reply:
+        """Judge by ``variables``.
+
+        Raises:
+            ContextOverflowError: The prompt is longer than the window.
+            ModelError: The variables are not those of a stage.
+        """
+        n_tokens = request.n_chars // CHARS_PER_TOKEN
+        if n_tokens > self._window_tokens:
+            raise ContextOverflowError(
+                f"the prompt has about {n_tokens} tokens but window_tokens of the offline judge is "
+                f"{self._window_tokens}: lower narrative.k or raise window_tokens"
+            )
+        variables = request.variables or {}
+        if variables.get("role") not in ("search", "verify"):
+            raise ModelError(
+                f"the offline judge plays the roles search and verify, not {variables.get('role')!r}: "
+                "name another deployment for that role"
+            )
+        judgement = self._found(variables) if variables["findings"] else self._unfound(variables)
+        text = json.dumps(judgement, ensure_ascii=False)
+        return Reply(text, prompt_tokens=n_tokens, completion_tokens=len(text) // CHARS_PER_TOKEN)
+
+    async def close(self) -> None:
+        """Nothing is open."""
+
+    def _found(self, variables: Mapping[str, Any]) -> dict[str, Any]:
+        """Take the rules' word."""
+        findings = sorted(variables["findings"], key=lambda one: -CONFIDENCE[one["severity"]])
+        reasons = "; ".join(f"{one['rule']}: {one['reason']}" for one in findings)
+        return {
+            "excerpts": [_cited(one["ref_id"], one["excerpt"], one["claim"], one["reason"]) for one in findings],
+            "rationale": f"{_SAYS}rules found {len(findings)} contradictions. {reasons}.",
+            "label": CONTRADICT,
+            "confidence": CONFIDENCE[findings[0]["severity"]],
+        }
+
+    def _unfound(self, variables: Mapping[str, Any]) -> dict[str, Any]:
+        """Go by the claim that the book is least near to: in stage 1 only, for being far is no contradiction."""
+        claims = sorted(variables["claims"], key=lambda claim: float(claim["similarity"]))
+        least = float(claims[0]["similarity"]) if claims else 0.0
+        is_far = least < self._near and variables["role"] == "search"
+        where = "below" if least < self._near else "at least"
+        says = (
+            f"no rule found a contradiction; the claim farthest from the book has an excerpt of similarity {least:.2f}"
+        )
+        means = "silence is not contradiction" if variables["role"] == "verify" else f"{where} {self._near:g}"
+        return {
+            "excerpts": self._nearest(claims, variables["passages"]),
+            "rationale": f"{_SAYS}{says}: {means}. Similarity alone cannot tell support from contradiction.",
+            "label": CONTRADICT if is_far else CONSISTENT,
+            "confidence": round(1 - max(least, 0.0) if is_far else max(least, 0.5), 4),
+        }
+
+    def _nearest(self, claims: list[Mapping[str, Any]], passages: Any) -> list[dict[str, str]]:
+        """The sentence of each claim's nearest excerpt that shares most words with it."""
+        texts = {part["ref_id"]: part["text"] for part in passages}
+        shown = [claim for claim in claims if claim["ref_id"] in texts][:_SHOWN]
+        return [
+            _cited(
+                claim["ref_id"],
+                _sentence_like(claim["text"], texts[claim["ref_id"]]),
+                claim["text"],
+                f"The nearest excerpt, similarity {claim['similarity']}.",
+            )
+            for claim in shown
+        ]
+
+
+def _cited(node_id: str, quote: str, claim: str, analysis: str) -> dict[str, str]:
+    return {"node_id": node_id, "quote": quote, "claim": claim, "analysis": analysis}
+
+
+def _sentence_like(claim: str, text: str) -> str:
+    wanted = set(words_of(claim))
+    sentences = [text[span.start : span.end] for span in split_sentences(text)]
+    return max(sentences, key=lambda sentence: len(wanted & set(words_of(sentence))), default="")

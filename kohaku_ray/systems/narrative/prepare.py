@@ -1,0 +1,260 @@
+"""From a story to its evidence: find the book, search it by every clause, check the excerpts by rules."""
+
+from __future__ import annotations
+
+import asyncio
+import math
+from bisect import bisect_right
+from collections import defaultdict
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import NamedTuple
+from weakref import WeakKeyDictionary
+
+import numpy as np
+import pyarrow.compute as pc
+
+from kohaku_ray.errors import KohakuRayError
+from kohaku_ray.generation.backends import CHARS_PER_TOKEN
+from kohaku_ray.index.hits import Hits
+from kohaku_ray.records import Question, TraceRow
+from kohaku_ray.retrieval.evidence import distinct_rows
+from kohaku_ray.retrieval.rrf import reciprocal_rank_fusion
+from kohaku_ray.systems.narrative.questions import Source, Story, story_of
+from kohaku_ray.systems.narrative.reasoning.entities import BookNames, read_names
+from kohaku_ray.systems.narrative.reasoning.findings import Excerpt, Finding, find_contradictions
+from kohaku_ray.systems.narrative.reasoning.spelling import match_book
+from kohaku_ray.systems.narrative.reasoning.years import year_anchors
+from kohaku_ray.systems.narrative.settings import NarrativeSettings
+from kohaku_ray.systems.tools import Tools
+from kohaku_ray.tree.chunks import PARAGRAPH_BREAK
+from kohaku_ray.tree.nodes import NodeTable
+
+EVERY = 100_000
+"""More books, chapters or chunks than are listed at once."""
+
+_WHOLE = 2**40  # tokens: a section comes with all its paragraphs
+
+
+@dataclass(frozen=True, slots=True)
+class Passage:
+    """A chunk of the book.
+
+    Attributes:
+        node_id: Its id.
+        doc_id: The book's.
+        chapter: Title of the chapter it begins in.
+        progress_pct: How far into the book that chapter is, in percent; None where the book does not say.
+        text: Verbatim.
+        n_tokens: Its length.
+        anchor: The last year that the chapter names before it.
+        score: Of the fusion by rank.
+        similarity: Highest cosine with a query that found it; None where only BM25 did.
+    """
+
+    node_id: str
+    doc_id: str
+    chapter: str
+    progress_pct: float | None
+    text: str
+    n_tokens: int
+    anchor: int | None = None
+    score: float = 0.0
+    similarity: float | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Claim:
+    """A clause of the story.
+
+    Attributes:
+        text: As the story has it.
+        similarity: Cosine with the nearest chunk of the book.
+        node_id: That chunk.
+    """
+
+    text: str
+    similarity: float
+    node_id: str
+
+
+@dataclass(frozen=True, slots=True)
+class StoryEvidence:
+    """What a story is judged by.
+
+    Attributes:
+        question: The story's row.
+        story: The same, read.
+        doc_id: The book.
+        title: The book's title.
+        knows_character: Whether the book names the character.
+        claims: The story's clauses.
+        passages: Retrieved, best first.
+        findings: What the rules say of them.
+        book: With ``evidence: book`` all of the book in reading order, else nothing.
+        trace: What happened on the way.
+    """
+
+    question: Question
+    story: Story
+    doc_id: str
+    title: str
+    knows_character: bool
+    claims: tuple[Claim, ...]
+    passages: tuple[Passage, ...]
+    findings: tuple[Finding, ...]
+    book: tuple[Passage, ...]
+    trace: tuple[TraceRow, ...]
+
+
+class Place(NamedTuple):
+    """Where a paragraph stands: its chapter, and the year that relative times count from."""
+
+    chapter: str
+    progress_pct: float | None
+    anchor: int | None
+
+
+@dataclass(frozen=True, slots=True)
+class Book:
+    """What is read once of a book.
+
+    Attributes:
+        names: Its people and places.
+        places: By section, and for the whole book: where each paragraph starts in the rejoined text, and its place.
+    """
+
+    names: BookNames
+    places: Mapping[str, tuple[list[int], list[Place]]]
+
+    def place(self, parent_id: str, start: int) -> Place:
+        """Find the paragraph that holds a character of a section's, or the whole book's, rejoined text."""
+        starts, places = self.places[parent_id]
+        return places[bisect_right(starts, start) - 1]
+
+
+_BOOKS: WeakKeyDictionary[NodeTable, dict[str | None, Book]] = WeakKeyDictionary()
+"""By the nodes it was read from, which the index keeps, and the spaCy pipeline."""
+
+
+async def prepare(question: Question, tools: Tools, settings: NarrativeSettings) -> StoryEvidence:
+    """Find the book, search it by every clause, fuse by rank, check the excerpts by rules.
+
+    Raises:
+        KohakuRayError: The index has no such book; the message lists those it has.
+    """
+    story = story_of(question)
+    doc_id, title = await _find_book(question.question_id, story, tools)
+    book = await _read_book(doc_id, story, tools, settings.model)
+    knows_character = book.names.person(story.character).n_mentions > 0
+    queries, k, within = story.queries(knows_character), settings.excerpts(story.content), [doc_id]
+    texts = [text for text, _ in queries]
+    vectors = await tools.embed(texts)
+    dense, lexical = await asyncio.gather(
+        tools.search("chunks", vectors, k, within), tools.lexical("chunks", texts, k, within)
+    )
+    every = [] if settings.evidence == "retrieved" else await tools.search("chunks", vectors[:1], EVERY, within)
+    fused = reciprocal_rank_fusion([hits.rows for hits in (*dense, *lexical)]).prefix(k)
+    nodes = await tools.nodes(distinct_rows([fused, *every, *(hits.prefix(1) for hits in dense)]))
+    passages = _passages(fused, _best_similarities(dense), nodes, book)
+    claims = tuple(
+        _claim(query, hits, nodes) for query, hits in zip(queries, dense, strict=True) if query[1] == "clause"
+    )
+    findings: tuple[Finding, ...] = ()
+    if settings.reasoning:
+        excerpts = [Excerpt(part.node_id, part.chapter, part.text, part.anchor) for part in passages]
+        findings = find_contradictions(story.content, story.character, excerpts, book.names, settings.rules)
+    trace = (
+        TraceRow("book", 0, title, doc_id, doc_id, "document", note="" if knows_character else "character unknown"),
+        *_query_rows(queries, dense),
+        *(_passage_row(rank, part) for rank, part in enumerate(passages)),
+        *(_finding_row(rank, found, doc_id) for rank, found in enumerate(findings)),
+    )
+    whole = _passages(Hits(np.sort(every[0].rows), every[0].scores), {}, nodes, book) if every else ()
+    return StoryEvidence(question, story, doc_id, title, knows_character, claims, passages, findings, whole, trace)
+
+
+async def _find_book(question_id: str, story: Story, tools: Tools) -> tuple[str, str]:
+    """The id and title of the book that a story names."""
+    (hits,) = await tools.search("books", await tools.embed([story.book_name]), EVERY)
+    nodes = await tools.nodes(distinct_rows([hits]))
+    known = {nodes.doc_id(row): nodes.title_of(row) for row in range(len(nodes))}
+    doc_id = match_book(story.book_name, known)
+    if doc_id is None:
+        raise KohakuRayError(
+            f"story {question_id}: book_name is {story.book_name!r}, but the index has {', '.join(map(repr, known))}: "
+            "correct it, or index the book"
+        )
+    return doc_id, known[doc_id]
+
+
+async def _read_book(doc_id: str, story: Story, tools: Tools, model: str | None) -> Book:
+    """Read a book's people, places and years, once per table of its nodes."""
+    (hits,) = await tools.search("chapters", await tools.embed([story.book_name]), EVERY, [doc_id])
+    nodes = await tools.nodes(distinct_rows([hits]), _WHOLE)
+    books = _BOOKS.setdefault(nodes, {})
+    if model not in books:
+        books[model] = _book(doc_id, nodes, model)
+    return books[model]
+
+
+def _book(doc_id: str, nodes: NodeTable, model: str | None) -> Book:
+    paragraphs = np.flatnonzero(pc.equal(nodes.table["kind"], "paragraph").to_numpy()).tolist()
+    texts = [(nodes.title_of(row), nodes.text_of(row)) for row in paragraphs]
+    places: dict[str, tuple[list[int], list[Place]]] = defaultdict(lambda: ([], []))
+    ends: dict[str, int] = defaultdict(int)
+    for row, (chapter, text), anchor in zip(paragraphs, texts, year_anchors(texts), strict=True):
+        progress = nodes.attributes_of(row).get("progress_pct")
+        place = Place(chapter, float(progress) if progress is not None else None, anchor)
+        for parent_id in (doc_id, nodes.node_id(nodes.section_of(row))):
+            starts, there = places[parent_id]
+            starts.append(ends[parent_id])
+            there.append(place)
+            ends[parent_id] += len(text) + len(PARAGRAPH_BREAK)
+    return Book(read_names([text for _, text in texts], model=model), dict(places))
+
+
+def _passages(hits: Hits, similarities: Mapping[int, float], nodes: NodeTable, book: Book) -> tuple[Passage, ...]:
+    """The chunks of some rows of the index, in their order."""
+    spans = nodes.table.select(["parent_id", "start"]).to_pylist()
+    passages = []
+    for source, row, score in zip(hits.rows.tolist(), nodes.local(hits.rows).tolist(), hits.scores, strict=True):
+        chapter, progress_pct, anchor = book.place(spans[row]["parent_id"], spans[row]["start"])
+        text, ids = nodes.text_of(row), (nodes.node_id(row), nodes.doc_id(row))
+        n_tokens = int(nodes.tokens[row]) or math.ceil(len(text) / CHARS_PER_TOKEN)
+        similarity = similarities.get(source)
+        passages.append(Passage(*ids, chapter, progress_pct, text, n_tokens, anchor, float(score), similarity))
+    return tuple(passages)
+
+
+def _best_similarities(dense: Sequence[Hits]) -> dict[int, float]:
+    best: dict[int, float] = {}
+    for hits in dense:
+        for row, score in zip(hits.rows.tolist(), hits.scores.tolist(), strict=True):
+            best[row] = max(score, best.get(row, score))
+    return best
+
+
+def _claim(query: tuple[str, Source], hits: Hits, nodes: NodeTable) -> Claim:
+    if not len(hits):
+        return Claim(query[0], 0.0, "")
+    (row,) = nodes.local(hits.rows[:1])
+    return Claim(query[0], float(hits.scores[0]), nodes.node_id(int(row)))
+
+
+def _query_rows(queries: Sequence[tuple[str, Source]], dense: Sequence[Hits]) -> list[TraceRow]:
+    return [
+        TraceRow("queries", rank, text, scores={"similarity": float(hits.scores[0])} if len(hits) else {}, note=source)
+        for rank, ((text, source), hits) in enumerate(zip(queries, dense, strict=True))
+    ]
+
+
+def _passage_row(rank: int, part: Passage) -> TraceRow:
+    scores = {"rrf": part.score, "similarity": part.similarity, "progress_pct": part.progress_pct}
+    known = {name: value for name, value in scores.items() if value is not None}
+    return TraceRow("evidence", rank, part.text, part.node_id, part.doc_id, "chunk", known, part.chapter)
+
+
+def _finding_row(rank: int, found: Finding, doc_id: str) -> TraceRow:
+    note = f"{found.rule}, {found.severity}"
+    return TraceRow("findings", rank, found.reason, found.node_id, doc_id, "chunk", note=note)
