@@ -1,1 +1,1 @@
-"""Tables, plots, one self-contained HTML page."""
+"""Reporting: tables, plots, self-contained HTML pages."""

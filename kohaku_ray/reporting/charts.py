@@ -1,4 +1,4 @@
-"""The page's plots: what is drawn of a run, and the words that go with it."""
+"""The plots of a run's page, with their titles and notes."""
 
 from __future__ import annotations
 
@@ -22,15 +22,15 @@ OUTCOME_COLOURS = {
     ABSTAINED: "#999999",
     ANSWERED: "#e69f00",
 }
-"""Okabe and Ito's colours for what may become of a question."""
+"""Okabe and Ito's colours for the outcomes of a question."""
 
 
 @dataclass(frozen=True, slots=True)
 class Chart:
-    """A plot with its words.
+    """A plot with its title and note.
 
     Attributes:
-        title: What it shows.
+        title: Subject of the plot.
         note: How to read it.
         svg: The plot.
     """
@@ -67,7 +67,7 @@ def score_parts(report: ScoreReport) -> Chart:
 
 
 def formulas(metrics: Sequence[Metric]) -> str:
-    """Say how scores are weighed: once where all metrics do it alike."""
+    """Write the metrics' formulas; once where all are equal."""
     found = {metric.formula for metric in metrics}
     if len(found) == 1:
         return f"Score = {found.pop()}."
@@ -75,7 +75,7 @@ def formulas(metrics: Sequence[Metric]) -> str:
 
 
 def agreement(views: Sequence[QuestionView]) -> Chart:
-    """Draw how many members stand behind each written answer."""
+    """Draw how many members gave each written answer."""
     m = max(len(view.members) for view in views)
     sizes = list(range(min(view.n_winners for view in views), m + 1))
     series = _by_outcome((view.n_winners, view.outcome) for view in views)
@@ -91,7 +91,7 @@ def agreement(views: Sequence[QuestionView]) -> Chart:
 
 
 def tokens(views: Sequence[QuestionView]) -> Chart:
-    """Draw what an answer costs in tokens."""
+    """Draw the tokens per answer."""
     members = [member for view in views for member in view.members]
     series: dict[str, list[float]] = {
         "prompts, all attempts": [member.prompt_tokens for member in members],
@@ -107,7 +107,7 @@ def tokens(views: Sequence[QuestionView]) -> Chart:
 
 
 def attempts_used(views: Sequence[QuestionView]) -> Chart:
-    """Draw at which attempt answers were given."""
+    """Draw at which attempt the answers were given."""
     members = [member for view in views for member in view.members]
     attempts = list(range(max(member.row["attempt"] for member in members) + 1))
     series = _by_outcome((member.row["attempt"], member.outcome) for member in members)
@@ -120,7 +120,7 @@ def attempts_used(views: Sequence[QuestionView]) -> Chart:
         label=f"Attempts used: {sum(member.row['attempt'] == 0 for member in members)} of {len(members)} "
         "answers came at the first attempt",
     )
-    note = "The attempt that gave each member's answer: a system may ask again, such as after a blank reply."
+    note = "The attempt that gave each member's answer: a system may retry, such as after a blank reply."
     return _chart("Attempts used", note, svg)
 
 

@@ -1,4 +1,4 @@
-"""Where a match stands: its path in the tree, and the paragraph around it with the match marked."""
+"""Locate a match: its path in the tree, and the paragraph around it with the match marked."""
 
 from __future__ import annotations
 
@@ -19,11 +19,11 @@ class Excerpt:
     """A match in its context.
 
     Attributes:
-        before: What stands before it in the paragraph.
+        before: Text before it in the paragraph.
         match: The match's own text.
-        after: What stands after it.
-        is_whole: The match is all there is to show: a paragraph, or a match whose context is not known.
-        has_rows: Its line breaks mean something: a table, not the width of a printed page.
+        after: Text after it.
+        is_whole: Only the match is shown: a paragraph, or a match whose context is not known.
+        has_rows: Its line breaks are rows of a table, not wrapped lines.
     """
 
     before: str
@@ -35,14 +35,14 @@ class Excerpt:
 
 @dataclass(frozen=True, slots=True)
 class Place:
-    """Where a node stands.
+    """The place of a node.
 
     Attributes:
         path: Titles and ordinals from the document down.
         page: Page of the source, where it has pages.
-        paragraph: Text of the paragraph it is or lies in; None where that is not known.
-        start: Where in the paragraph it begins.
-        end: Where it ends.
+        paragraph: Text of its paragraph; None where it is not known.
+        start: Offset of its first character in the paragraph.
+        end: Offset one past its last character.
         is_table: The paragraph is a table.
     """
 
@@ -55,25 +55,25 @@ class Place:
 
 
 class Places:
-    """Looks nodes up in the index a run was answered from; without one, a node's id says where it stands."""
+    """Looks nodes up in the index that a run used; without an index, a node's id gives its place."""
 
     def __init__(self, nodes: NodeTable | None, node_ids: Iterable[str], titles: Mapping[str, str]) -> None:
         """Find all nodes at once.
 
         Args:
             nodes: The index's nodes; None: there is no index.
-            node_ids: Every node that will be asked for.
-            titles: Title by document, where the index knows none.
+            node_ids: Every node that will be looked up.
+            titles: Title by document, where the index has none.
         """
         self._nodes, self._titles = nodes, titles
         self._rows = {} if nodes is None else _rows_of(nodes, node_ids)
 
     def find(self, node_id: str, text: str) -> Place:
-        """Say where a node stands.
+        """Return a node's place.
 
         Args:
             node_id: The node.
-            text: What it said in the run: an index that has changed since is not believed.
+            text: Its text in the run; an index with another text has changed since and is not used.
         """
         row = self._rows.get(node_id)
         if self._nodes is None or row is None or self._nodes.text_of(row) != text:
@@ -111,7 +111,7 @@ def open_index(paths: Iterable[str]) -> tuple[Index | None, str]:
     """Open the first of these indexes that can be read.
 
     Returns:
-        The index, and why there is none.
+        The index, and the reason where there is none.
     """
     reason = "the configuration names no index"
     for path in paths:
@@ -126,10 +126,10 @@ def open_index(paths: Iterable[str]) -> tuple[Index | None, str]:
 
 
 def excerpt(place: Place, text: str, match_chars: int, around_chars: int) -> Excerpt:
-    """Mark a match in its paragraph, cutting what is long.
+    """Mark a match in its paragraph; long texts are cut.
 
     Args:
-        place: Where it stands.
+        place: Its place.
         text: The match's own text.
         match_chars: Characters of the match shown.
         around_chars: Characters shown on either side.

@@ -1,4 +1,4 @@
-"""The index as a picture: every node a point, coloured by document, marked by kind."""
+"""A map of the index: each node a point, coloured by document, shaped by kind."""
 
 from __future__ import annotations
 
@@ -24,10 +24,10 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
 MAX_NODES = 20_000
-"""Nodes drawn; of a larger index a sample."""
+"""Most nodes drawn; a larger index is sampled."""
 
 MAX_UMAP_NODES = 10_000
-"""Above so many UMAP takes minutes, and principal components are taken instead."""
+"""Most nodes for UMAP, which takes minutes for more; above that, principal components are used."""
 
 N_COLOURS = 2 * (len(PALETTE) - 1)
 """Documents with a colour of their own, the largest first; all others are grey."""
@@ -35,7 +35,7 @@ N_COLOURS = 2 * (len(PALETTE) - 1)
 _GREY = "#999999"
 _LABEL_CHARS = 28
 _MARKS = {"sentence": (".", 34), "paragraph": ("^", 24), "section": ("D", 30), "document": ("*", 190)}
-_ROOMY = 250  # so many marks of a kind have full size; more are drawn smaller
+_ROOMY = 250  # up to this many marks of a kind have full size; more are drawn smaller
 _RASTER_FROM = 3_000
 
 

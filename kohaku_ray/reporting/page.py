@@ -1,4 +1,4 @@
-"""What every page has in common: templates beside this file, and nothing on them that was not made safe."""
+"""The template environment of all pages: every text on a page is made safe."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from kohaku_ray.reporting.text import visible
 
 
 def page_environment() -> jinja2.Environment:
-    """Open the templates: every text is escaped, and what is invisible in it shown."""
+    """Open the templates: every text is escaped, and invisible characters in it are shown."""
     environment = jinja2.Environment(
         loader=jinja2.FileSystemLoader(Path(__file__).parent / "templates"),
         autoescape=True,
@@ -26,5 +26,5 @@ def page_environment() -> jinja2.Environment:
 
 
 def _finalize(value: Any) -> Any:
-    """Stand between every text and the page: jinja escapes what this returns."""
+    """Make a text safe before it is put on the page; jinja escapes the result."""
     return visible(value) if isinstance(value, str) and not isinstance(value, Markup) else value

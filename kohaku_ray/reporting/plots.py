@@ -1,7 +1,7 @@
-"""Plots as SVG text: plain numbers in, the same bytes out every time.
+"""Plots as SVG text: the same numbers give the same bytes.
 
-Ink is written as ``currentColor``, so that a plot inside a page is readable on light and on dark. Colours are Okabe and
-Ito's, told apart by colour-blind readers; every bar also carries its number.
+Text and axes are ``currentColor``, so that a plot inside a page is readable on light and on dark. Colours are Okabe and
+Ito's, which colour-blind readers can distinguish; every bar also carries its number.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ PX_PER_IN, LEAST_PX_PER_IN = 110, 75
 """Scale on a page: a plot of the usual width gets up to 440 pixels, and a wider one is not shrunk to illegible text."""
 
 LEAST_LABELLED = 0.07
-"""Of the highest bar: a thinner layer has no room for its number."""
+"""Share of the highest bar; a thinner layer has no room for its number."""
 
 MOST_TICKS = 14
 
@@ -61,16 +61,16 @@ _NO_METADATA = dict.fromkeys(("Date", "Creator", "Format", "Type"))
 
 @contextmanager
 def drawing() -> Iterator[None]:
-    """Draw in this module's style alone, whatever the user's matplotlibrc says."""
+    """Draw in this module's style, without the user's matplotlibrc."""
     import matplotlib.style
 
     with matplotlib.style.context(["default", _STYLE]), warnings.catch_warnings():
-        warnings.filterwarnings("ignore", message="Glyph .* missing from")  # SVG text is drawn by the reader's fonts
+        warnings.filterwarnings("ignore", message="Glyph .* missing from")  # the reader's fonts draw SVG text
         yield
 
 
 def new_figure(width_in: float = WIDTH_IN, height_in: float = HEIGHT_IN) -> tuple[Figure, Axes]:
-    """Open a figure that belongs to nobody: no window, no global state."""
+    """Open a figure without a window or global state."""
     from matplotlib.figure import Figure
 
     figure = Figure(figsize=(width_in, height_in))
@@ -78,11 +78,11 @@ def new_figure(width_in: float = WIDTH_IN, height_in: float = HEIGHT_IN) -> tupl
 
 
 def svg_text(figure: Figure, label: str) -> str:
-    """Write a figure as an ``<svg>`` element for a page: it scales, and says in words what it shows.
+    """Write a figure as an ``<svg>`` element for a page, scalable and with a text label.
 
     Args:
         figure: Drawn under ``drawing``.
-        label: What a reader who cannot see it is told.
+        label: Description for readers who cannot see it.
     """
     from markupsafe import escape
 
@@ -101,14 +101,14 @@ def svg_text(figure: Figure, label: str) -> str:
 
 
 def shorten(text: str, n_chars: int) -> str:
-    """Make a name fit beside a plot; its middle goes, because names of a kind begin alike and end alike."""
+    """Shorten a name to fit beside a plot: its middle is cut, both ends stay."""
     text = " ".join(visible(text).split())
     n_end = n_chars // 2
     return text if len(text) <= n_chars else f"{text[: n_chars - n_end - 1].rstrip()}…{text[-n_end:].lstrip()}"
 
 
 def legend_name(text: str) -> str:
-    """Make a name fit for a legend, which hides what begins with an underscore."""
+    """Make a name fit for a legend, which hides names that begin with an underscore."""
     text = visible(text)
     return f" {text}" if text.startswith("_") else text
 
@@ -178,11 +178,11 @@ def stacked_bars(
 
 
 def ranges(series: Mapping[str, npt.ArrayLike], *, x_label: str, label: str) -> str:
-    """Draw how counts spread: a line from the 5th to the 95th percentile, a box over the middle half, the median.
+    """Draw the spread of counts: a line from the 5th to the 95th percentile, a box over the middle half, the median.
 
     Args:
         series: Non-negative numbers by name, at least one of each.
-        x_label: What they count, with the unit; the axis is logarithmic above 1.
+        x_label: Quantity and unit; the axis is logarithmic above 1.
         label: The plot in words.
     """
     from matplotlib.ticker import NullLocator

@@ -17,8 +17,8 @@ def principal(vectors: F32) -> tuple[F64, float]:
         vectors: Shape ``(n, d)``, n at least 1.
 
     Returns:
-        Shape ``(n, 2)``, and the share of the variance the two hold (1.0 where there is none to hold). Each
-        direction points where its largest part is positive, so that the same vectors give the same picture.
+        Shape ``(n, 2)``, and the share of the variance that the two explain (1.0 where there is none). The sign of
+        each direction makes its largest component positive, so that the same vectors give the same map.
     """
     centred = vectors.astype(np.float64)
     centred -= centred.mean(axis=0)
@@ -40,7 +40,7 @@ def find_umap() -> Any:
 
 
 def neighbours(vectors: F32, umap: Any) -> F64:
-    """Lay vectors out by UMAP over cosine distances, seeded: shape ``(n, 2)``."""
+    """Project vectors by UMAP over cosine distances, seeded: shape ``(n, 2)``."""
     model = umap.UMAP(n_components=2, metric="cosine", n_neighbors=min(15, len(vectors) - 1), random_state=0, n_jobs=1)
     points: F64 = np.asarray(model.fit_transform(vectors), np.float64)
     return points
@@ -49,7 +49,7 @@ def neighbours(vectors: F32, umap: Any) -> F64:
 def sample_rows(kind: I64, limit: int) -> I64:
     """Choose at most ``limit`` rows, evenly spaced within each kind.
 
-    Scarce kinds come whole: each, from the scarcest on, takes up to its even share of what is left.
+    Rare kinds are kept whole: each kind, from the rarest, takes up to an even share of the remaining rows.
 
     Args:
         kind: Shape ``(n,)``; one code per row.

@@ -1,4 +1,4 @@
-"""What the page says of each question: steps, members, vote and truth."""
+"""The page's view of each question: steps, members, vote and truth."""
 
 from __future__ import annotations
 
@@ -19,14 +19,14 @@ from kohaku_ray.values import is_blank
 
 RIGHT, IN_PART, WRONG, ABSTAINED, ANSWERED = "right", "right in part", "wrong", "blank", "answered"
 OUTCOMES = (RIGHT, IN_PART, WRONG, ABSTAINED, ANSWERED)
-"""What may become of a question; in part: its value is right, not every part of the score; answered: without truth."""
+"""Outcomes of a question. In part: its value is right, but not every part of the score; answered: no truth."""
 
 _ANCHOR = re.compile(r"[A-Za-z0-9_.-]{1,64}")
 
 
 @dataclass(frozen=True, slots=True)
 class Limits:
-    """How much of a run the page shows.
+    """Limits on what the page shows of a run.
 
     Attributes:
         questions: Most questions.
@@ -68,7 +68,7 @@ class Truth:
         row: As the truth file has it.
         citations: Its references.
         metric: The headline metric.
-        scores: This question's score by metric.
+        scores: Scores of this question by metric.
         error: Class of the error; None where nothing is wrong.
     """
 
@@ -90,7 +90,7 @@ class StepItem:
 
     Attributes:
         row: As ``trace.parquet`` has it.
-        path: Titles and ordinals from the document down; empty where it is no node.
+        path: Titles and ordinals from the document down; empty where it is not a node.
         page: Page of the source.
         excerpt: Its text, in its paragraph where it is a node.
         is_cited: The voted answer cites its document.
@@ -107,11 +107,11 @@ class StepItem:
 
 @dataclass(frozen=True, slots=True)
 class Step:
-    """One step on the way to an answer.
+    """One step towards an answer.
 
     Attributes:
-        rows: All of it.
-        items: Those shown, in order.
+        rows: All items.
+        items: The items shown, in order.
     """
 
     rows: StepRows
@@ -130,7 +130,7 @@ class Member:
 
     Attributes:
         row: As ``answers.parquet`` has it.
-        group: Place of its group among the vote's; None where that is not known.
+        group: Index of its group in the vote; None where it is not known.
         outcome: One of ``OUTCOMES``.
         prompt_tokens: Tokens of its prompts, all attempts.
         completion_tokens: Tokens it generated, all attempts.
@@ -149,9 +149,9 @@ class Group:
 
     Attributes:
         value: Their spelling; empty for the blanks.
-        weight: Their weights together.
-        share: Weight as a share of all groups'.
-        members: Who; empty where that is not known.
+        weight: Sum of their weights.
+        share: Weight as a share of all groups' weight.
+        members: The members; empty where they are not known.
         is_winner: Its answer is the ensemble's.
     """
 
@@ -193,7 +193,7 @@ class QuestionView:
 
     @property
     def marks(self) -> str:
-        """Class names the page's filters select by."""
+        """Class names that the page's filters select."""
         value = self.truth.headline.is_right if self.truth else None
         marks = {
             "is-right": value == 1,
@@ -241,7 +241,7 @@ class Documents:
     urls: Mapping[str, str]
 
     def cite(self, doc_ids: Sequence[str]) -> tuple[Citation, ...]:
-        """Say what is known of cited documents."""
+        """Look up titles and addresses of cited documents."""
         return tuple(self._citation(doc_id) for doc_id in doc_ids)
 
     def _citation(self, doc_id: str) -> Citation:
@@ -251,10 +251,10 @@ class Documents:
 
 
 def shown_steps(trace: Sequence[Row], n: int) -> list[tuple[StepRows, list[Row]]]:
-    """Share ``n`` places of each step evenly between its lists (of members and attempts), at least one each.
+    """Share ``n`` places of each step evenly among its lists (of members and attempts), at least one each.
 
     Returns:
-        Each list with those of its items that are shown.
+        Each list with its items that are shown.
     """
     steps = steps_of(trace)
     n_lists = Counter(step.name for step in steps)
@@ -264,7 +264,7 @@ def shown_steps(trace: Sequence[Row], n: int) -> list[tuple[StepRows, list[Row]]
 def view_questions(
     run: RunFiles, gold: Gold | None, documents: Documents, places: Places, limits: Limits
 ) -> list[QuestionView]:
-    """Gather what the page says of each question, in the run's order."""
+    """Build the view of each question, in the run's order."""
     tables = {name: run.by_question(name) for name in ("answers", "trace", "usage")}
     views = []
     for number, vote in enumerate(run.tables["votes"][: limits.questions], 1):

@@ -1,4 +1,4 @@
-"""One page that says how a run answered: scores, plots, and for every question how its answer came about."""
+"""The page of a run: scores, plots, and for every question the steps to its answer."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ LIMITS = (
     Limits(questions=1000, items=8, match_chars=400, around_chars=120, text_chars=500),
     Limits(questions=500, items=4, match_chars=200, around_chars=60, text_chars=200),
 )
-"""How much is shown; the next is taken when a page would be larger than ``MAX_BYTES``."""
+"""Limits, largest first; the next one is used when a page would be larger than ``MAX_BYTES``."""
 
 MAX_BYTES = 20_000_000
 """A browser opens a page of this size in a few seconds."""
@@ -56,7 +56,7 @@ _FILTERS = (
 
 @dataclass(frozen=True, slots=True)
 class _Inputs:
-    """All the page is made of, but for how much of it is shown."""
+    """All data of the page, without its limits."""
 
     run: RunFiles
     gold: Gold | None
@@ -69,13 +69,13 @@ class _Inputs:
 def write_report(run: str, truth: str | None = None, output: str | None = None) -> str:
     """Write a run's page: one HTML file that needs nothing beside it and runs no script.
 
-    Everything that came from documents, questions and models is escaped, and what is invisible in it is shown. The
-    same run gives the same page, byte by byte.
+    All text from documents, questions and models is escaped, and invisible characters in it are shown. The same run
+    gives the same page, byte by byte.
 
     Args:
         run: The run's directory.
         truth: A CSV with gold answers; None: the run's own question file. Without any the page has no scores.
-        output: Where the page goes; None: ``report.html`` in the run's directory.
+        output: Path of the page; None: ``report.html`` in the run's directory.
 
     Returns:
         Path of the page.
@@ -104,7 +104,7 @@ def _gather(run: RunFiles, truth: str | None) -> _Inputs:
 
 
 def _scores(run: RunFiles, truth: str | None) -> tuple[Gold | None, ScoreReport | None, str]:
-    """Score the run; without gold answers, say why there are no scores."""
+    """Score the run; without gold answers, return the reason."""
     if truth is None:
         return None, None, "No truth was given, so nothing is scored."
     if not os.path.isfile(truth):
@@ -139,7 +139,7 @@ def _documents(run: RunFiles, index: Index | None) -> Documents:
 
 
 def _render(inputs: _Inputs, limits: Limits) -> bytes:
-    """Render the page; what is longer than ``MAX_BYTES`` is given up on the way, unless nothing less can be shown."""
+    """Render the page; stop where it exceeds ``MAX_BYTES``, unless these are the smallest limits."""
     run = inputs.run
     places = Places(inputs.index.nodes if inputs.index else None, _shown_nodes(run, limits), inputs.documents.titles)
     views = view_questions(run, inputs.gold, inputs.documents, places, limits)
@@ -170,7 +170,7 @@ def _render(inputs: _Inputs, limits: Limits) -> bytes:
 
 
 def _charts(inputs: _Inputs, limits: Limits, views: Sequence[QuestionView]) -> list[Chart]:
-    """Plots are of all questions, also of those the page has no room for."""
+    """Draw the plots, which cover all questions, also those that the page leaves out."""
     every = views
     if len(views) < len(inputs.run.tables["votes"]):
         whole = Limits(len(inputs.run.tables["votes"]), 1, 1, 0, limits.text_chars)
@@ -238,7 +238,7 @@ def _parts(report: ScoreReport | None) -> dict[str, str]:
 
 
 def _missing(report: ScoreReport | None) -> list[str]:
-    """What the scores say of rows that do not meet."""
+    """Counts of questions and rows that the scores could not match."""
     if report is None:
         return []
     file, truth = report.files[0], report.truth
@@ -247,7 +247,7 @@ def _missing(report: ScoreReport | None) -> list[str]:
         for ids, what in (
             (file.missing, "questions of the truth are not in the run and score 0"),
             (file.extra, "questions of the run are not in the truth and are not scored"),
-            (truth.doubled, "ids stand more than once in the truth; the first row counts"),
+            (truth.doubled, "ids occur more than once in the truth; the first row counts"),
             (truth.ragged, "rows of the truth have more or fewer cells than its header"),
         )
         if ids
@@ -267,7 +267,7 @@ def _error_table(
 
 
 def _filters(views: Sequence[QuestionView], is_scored: bool) -> list[tuple[str, str, int]]:
-    """Name, label and count of each filter; those that select nothing are left out, but right, wrong and blank."""
+    """Name, label and count of each filter; those that select nothing are left out, except right, wrong and blank."""
     found = []
     for name, label, mark in _FILTERS:
         n = sum(not mark or mark in view.marks.split() for view in views)

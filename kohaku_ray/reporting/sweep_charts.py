@@ -1,4 +1,4 @@
-"""A sweep's plots: what is drawn of its tables, its errors and its costs, and the words that go with it."""
+"""A sweep's plots: of its tables, its errors and its costs, with their titles and notes."""
 
 from __future__ import annotations
 
@@ -19,10 +19,10 @@ from kohaku_ray.reporting.sweep_stats import TableGrid, name_cell, score_of
 from kohaku_ray.reporting.text import cut
 
 ERROR_COLOURS = ("#d55e00", "#999999", "#e69f00", "#f0e442", "#0072b2", "#cc79a7", "#009e73", "#56b4e9")
-"""Okabe and Ito's colours, in the order in which classes of errors take them."""
+"""Okabe and Ito's colours, in the order of the error classes."""
 
 MOST_LINES = 8
-"""More lines than this are not told apart; the best are drawn."""
+"""Most lines in a plot; of more, the best are drawn."""
 
 _SCORE = "score (0 to 1)"
 _SAID_CHARS = 1500
@@ -31,12 +31,12 @@ _OTHERS = "others"
 
 @dataclass(frozen=True, slots=True)
 class Paid:
-    """A setting, what a question cost under it, and what it scored.
+    """A setting with its cost per question and its score.
 
     Attributes:
         cell: The setting.
         name: Its table and labels.
-        group: What its point is coloured by.
+        group: Colours its point.
         cost: Mean over its runs, per question.
         score: Mean over its seeds.
     """
@@ -49,7 +49,7 @@ class Paid:
 
 
 def table_charts(grid: TableGrid) -> list[Chart]:
-    """Draw a table: a heat map of rows and columns, lines along numbers, error bars where there is one direction."""
+    """Draw a table: a heat map of rows and columns, lines over numbers, error bars where it has one axis."""
     if not any(cell.is_scored for cell in grid.cells.values()):
         return []
     flat = grid if len(grid.columns) == 1 else grid.turned() if len(grid.rows) == 1 else None
@@ -63,7 +63,7 @@ def table_charts(grid: TableGrid) -> list[Chart]:
 
 
 def error_chart(counts: Sequence[ErrorCounts], fact: str, classes: Sequence[str]) -> Chart:
-    """Draw how errors are distributed."""
+    """Draw the distribution of errors."""
     said = "; ".join(f"{one.label}: {1 - one.n_right / one.n:.1%} of {one.n:,}" for one in counts if one.n)
     svg = share_bars(
         [one.label for one in counts],
@@ -76,11 +76,11 @@ def error_chart(counts: Sequence[ErrorCounts], fact: str, classes: Sequence[str]
 
 
 def paid(sweep: Sweep, cost: Callable[[Run], float]) -> list[Paid]:
-    """List every distinct setting with runs and a cost, if it stands on the questions that most settings stand on.
+    """List every distinct setting with runs and a cost, if it was scored on the questions of most settings.
 
     Args:
-        sweep: Whose cells.
-        cost: What a whole run took.
+        sweep: The sweep of the cells.
+        cost: Cost of a whole run.
     """
     runs = {run.run_id: run for run in sweep.runs}
     cells: dict[str, tuple[TableCell, str]] = {}
@@ -101,7 +101,7 @@ def paid(sweep: Sweep, cost: Callable[[Run], float]) -> list[Paid]:
 
 
 def stair(points: Sequence[Paid]) -> list[Paid]:
-    """Keep the settings that score more than everything as cheap, the cheapest first."""
+    """Keep the Pareto frontier: settings that score more than all others that cost no more, the cheapest first."""
     kept: list[Paid] = []
     for point in sorted(points, key=lambda point: (point.cost, -point.score)):
         if not kept or point.score > kept[-1].score:
@@ -110,7 +110,7 @@ def stair(points: Sequence[Paid]) -> list[Paid]:
 
 
 def cost_chart(points: Sequence[Paid], unit: str) -> Chart:
-    """Draw scores against what they cost; at least one point."""
+    """Draw scores against costs; at least one point."""
     usual = [name for name, _ in Counter(point.group for point in points).most_common(len(PALETTE) - 1)]
     groups: dict[str, list[tuple[float, float]]] = {}
     for point in points:
@@ -123,9 +123,9 @@ def cost_chart(points: Sequence[Paid], unit: str) -> Chart:
         [(step.cost, step.score, str(at)) for at, step in enumerate(steps, 1)],
         x_label=f"{unit} per question (log scale)",
         y_label=_SCORE,
-        label=cut(f"Score against {unit} per question. Nothing as cheap scores more than: {said}", _SAID_CHARS),
+        label=cut(f"Score against {unit} per question. Pareto frontier: {said}", _SAID_CHARS),
     )
-    note = "One point per setting, mean over its runs; the line joins those that score more than everything as cheap."
+    note = "One point per setting, mean over its runs; the line joins those that score more than all that cost no more."
     return _chart(f"Score against {unit}", note, svg)
 
 
@@ -183,7 +183,7 @@ def _bars(grid: TableGrid) -> Chart:
 
 
 def _said(grid: TableGrid) -> str:
-    """Say a table's scores in words."""
+    """Describe a table's scores in words."""
     scores = (
         f"{name_cell(grid.table, cell)}: {score_of(cell).mean:.3f}" for cell in grid.cells.values() if cell.is_scored
     )

@@ -1,4 +1,4 @@
-"""What went wrong in the predictions of a sweep: counted by what the runs differ in, with examples."""
+"""Errors in the predictions of a sweep: counted by the settings in which the runs differ, with examples."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from kohaku_ray.evaluation.grid import Run, Sweep, SweepAnswer, SweepQuestion
 from kohaku_ray.values import parse_number
 
 N_EXAMPLES = 3
-"""Examples of each class, each of another question."""
+"""Most examples per class, each of another question."""
 
 ALL = "all runs"
 
@@ -20,9 +20,9 @@ class ErrorCounts:
     """Predictions of the runs that share a label.
 
     Attributes:
-        label: Theirs.
-        n: How many predictions.
-        counts: How many of each class of the metric.
+        label: Their label.
+        n: Number of predictions.
+        counts: Number of predictions in each class of the metric.
     """
 
     label: str
@@ -31,7 +31,7 @@ class ErrorCounts:
 
     @property
     def n_right(self) -> int:
-        """How many have nothing wrong."""
+        """Number of predictions without an error."""
         return self.n - self.counts.total()
 
     def share(self, name: str) -> float:
@@ -44,9 +44,9 @@ class Example:
     """A wrong prediction.
 
     Attributes:
-        question: What was asked, with its truth.
-        given: What was answered.
-        run: By which run.
+        question: The question, with its truth.
+        given: The answer.
+        run: The run that gave it.
     """
 
     question: SweepQuestion
@@ -72,12 +72,12 @@ def count_by(sweep: Sweep, fact: str) -> list[ErrorCounts]:
 
 
 def facts_of(runs: Sequence[Run]) -> list[str]:
-    """Name the facts that runs are told apart by, in order of appearance."""
+    """Name the facts in which runs differ, in order of appearance."""
     return list(dict.fromkeys(fact for run in runs for fact in run.facts))
 
 
 def examples(sweep: Sweep) -> dict[str, list[Example]]:
-    """Pick up to ``N_EXAMPLES`` of each class, each of another question, and of other runs as far as there are any."""
+    """Pick up to ``N_EXAMPLES`` of each class, each of another question, and of other runs where possible."""
     asked = {question.question_id: question for question in sweep.questions}
     found: dict[str, dict[str, Example]] = {name: {} for name in sweep.metric.classes}
     spare: dict[str, dict[str, Example]] = {name: {} for name in sweep.metric.classes}

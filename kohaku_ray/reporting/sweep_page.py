@@ -1,4 +1,4 @@
-"""One page that settles a sweep: tables with their statistics, plots, costs, errors, and the questions behind them."""
+"""The page of a sweep: tables with their statistics, plots, costs, errors, and the questions behind them."""
 
 from __future__ import annotations
 
@@ -42,10 +42,10 @@ MAX_BYTES = 20_000_000
 """A browser opens a page of this size in a few seconds."""
 
 _NAME_CHARS = 200
-_PLACE = "\0"  # where the questions go; visible lets no text have it
+_PLACE = "\0"  # replaced by the questions; visible removes it from every text
 
 MOST_BARS = 30
-"""More labels than this are not drawn."""
+"""Most labels that are drawn."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,10 +53,10 @@ class Field:
     """A field of a table on the page.
 
     Attributes:
-        text: What is shown.
-        mark: ``best``, ``second`` or nothing.
-        raised: Stars, dagger and number of the footnote.
-        anchor: Where its questions are; empty for none.
+        text: The text shown.
+        mark: ``best``, ``second`` or empty.
+        raised: Stars, dagger and number of the footnote, in superscript.
+        anchor: Id of its questions on the page; empty for none.
     """
 
     text: str
@@ -76,7 +76,7 @@ class TableBlock:
         rows: Labels, fields and average rank of each row.
         measures: Name and rows of each further table.
         footnotes: Reasons and notes.
-        legend: What the marks mean.
+        legend: Meaning of the marks.
         charts: Its plots.
         details: Name of each column, and all statistics of its cells.
     """
@@ -108,12 +108,12 @@ class TableBlock:
 
 @dataclass(frozen=True, slots=True)
 class Costs:
-    """What scores cost.
+    """Costs of scores.
 
     Attributes:
-        unit: In which unit.
+        unit: Unit of the costs.
         chart: Scores against costs.
-        steps: Number, name, anchor, cost and score of what scores more than everything as cheap.
+        steps: Number, name, anchor, cost and score of the settings on the Pareto frontier.
         n_left_out: Settings that cannot be compared.
     """
 
@@ -126,13 +126,13 @@ class Costs:
 def write_sweep(sweep: Sweep, directory: str, stats: Sequence[TableStats] | None = None) -> list[str]:
     """Write a sweep's page, and each of its tables as Markdown, CSV and LaTeX.
 
-    The page needs nothing beside it and runs no script. Everything that came from questions, models and errors is
-    escaped, and what is invisible in it is shown. The same sweep gives the same files, byte by byte.
+    The page needs nothing beside it and runs no script. All text from questions, models and errors is escaped, and
+    invisible characters in it are shown. The same sweep gives the same files, byte by byte.
 
     Args:
-        sweep: What was measured.
-        directory: Where ``sweep.html`` and ``tables/`` go; made if it is not there.
-        stats: Its tables by ``compute_sweep_stats``, where they are at hand already.
+        sweep: The results.
+        directory: Directory of ``sweep.html`` and ``tables/``; created if missing.
+        stats: Its tables by ``compute_sweep_stats``, if already computed.
 
     Returns:
         Paths of the files, the page first.
@@ -156,10 +156,10 @@ def write_sweep(sweep: Sweep, directory: str, stats: Sequence[TableStats] | None
 
 
 def page(sweep: Sweep, stats: Sequence[TableStats]) -> str:
-    """Render the page; the questions of cells are given up, evenly and step by step, while it is too large.
+    """Render the page; while it is too large, fewer questions are shown, the same number for each cell.
 
     Args:
-        sweep: What was measured.
+        sweep: The results.
         stats: Its tables.
     """
     behind = behind_figures(sweep)
@@ -176,7 +176,7 @@ def page(sweep: Sweep, stats: Sequence[TableStats]) -> str:
             errors=_errors(sweep),
             classes=sweep.metric.classes,
             examples=examples(sweep),
-            questions=Markup(_PLACE),  # noqa: S704 - a letter that no text may hold, see visible
+            questions=Markup(_PLACE),  # noqa: S704 - no text can hold this character, see visible
             filters=(),  # of the run's page, whose style sheet this one shares
         )
     )
@@ -266,7 +266,7 @@ def _p(p: float | None) -> str:
 
 
 def _costs(sweep: Sweep, behind: Sequence[Behind], unit: str, cost: Callable[[Run], float]) -> Costs | None:
-    """Draw what scores cost; None where nobody knows."""
+    """Draw scores against costs; None where no cost is known."""
     points = paid(sweep, cost)
     if not points:
         return None

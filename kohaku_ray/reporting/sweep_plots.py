@@ -1,4 +1,4 @@
-"""A sweep's plots as SVG text: plain numbers in, the same bytes out every time; the style is that of ``plots``."""
+"""A sweep's plots as SVG text: the same numbers give the same bytes; the style is that of ``plots``."""
 
 from __future__ import annotations
 
@@ -32,12 +32,12 @@ _DASHES = ("-", "--", ":", "-.")
 
 @dataclass(frozen=True, slots=True)
 class Band:
-    """A line with what it is uncertain by.
+    """A line with its band of uncertainty.
 
     Attributes:
-        name: As the legend calls it.
-        x: Where it was measured, ascending.
-        mean: What was measured there.
+        name: Its name in the legend.
+        x: Places of the measurements, ascending.
+        mean: Values measured there.
         sd: Half the band's height; NaN where it is not known.
     """
 
@@ -63,7 +63,7 @@ def heat_map(
         rows: Names of the rows, from the top.
         columns: Names of the columns.
         values: Shape ``(rows, columns)``; NaN where there is none, and at least one number.
-        texts: What is written in each field.
+        texts: Text in each field.
         x_label: What the columns are.
         y_label: What the rows are.
         label: The plot in words.
@@ -132,7 +132,7 @@ def banded_lines(lines: Sequence[Band], *, x_label: str, y_label: str, label: st
 def error_bars(
     names: Sequence[str], mean: Sequence[float], sd: Sequence[float], *, x_label: str, y_label: str, label: str
 ) -> str:
-    """Draw a point with its spread for each name, from the top.
+    """Draw one point with its spread per name, from the top.
 
     Args:
         names: What was measured, at least one.
@@ -195,13 +195,13 @@ def frontier(
     y_label: str,
     label: str,
 ) -> str:
-    """Draw what is paid and what is got for it, and the stair of those that nothing cheaper reaches.
+    """Draw gain against cost, and the Pareto frontier as a stair.
 
     Args:
         points: Cost and gain, by name of their group; costs are positive, and the axis is logarithmic.
         best: Cost, gain and mark of the stair's points, by ascending cost.
-        x_label: What is paid, with its unit.
-        y_label: What is got, with its unit.
+        x_label: Cost, with its unit.
+        y_label: Gain, with its unit.
         label: The plot in words.
     """
     from matplotlib.ticker import LogLocator, NullFormatter
@@ -230,5 +230,5 @@ def frontier(
 
 
 def _name_rows(axes: Axes, y_label: str, n_rows: int) -> None:
-    """Say what the rows are, if that is not longer than they are high."""
+    """Label the rows, if the label is not longer than the rows are high."""
     axes.set_ylabel(shorten(y_label, max(4 * n_rows, 10)))

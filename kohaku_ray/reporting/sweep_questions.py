@@ -1,6 +1,6 @@
-"""The questions behind a sweep's figures: what each run answered, as many of them as a page has room for.
+"""The questions behind a sweep's figures: the answers of each run, as many as the page has room for.
 
-Written by hand, because a template is slow for half a million rows; every text of strangers goes through ``safe``.
+HTML is written directly, since a template is slow for half a million rows; ``safe`` escapes every untrusted text.
 """
 
 from __future__ import annotations
@@ -16,10 +16,10 @@ from kohaku_ray.reporting.text import cut, visible
 from kohaku_ray.values import is_blank
 
 QUESTIONS_SHOWN = (2000, 1000, 500, 200, 100, 50, 20, 0)
-"""Questions shown of each cell; the next is taken when there would not be room."""
+"""Questions shown per cell; the next number is used when the page has no room."""
 
 MOST_SEEDS = 10
-"""Seeds whose values are shown."""
+"""Most seeds whose values are shown."""
 
 _TEXT_CHARS, _VALUE_CHARS, _NAME_CHARS, _ID_CHARS = 160, 60, 200, 40
 _BLANK = '<span class="dim">blank</span>'
@@ -27,11 +27,11 @@ _BLANK = '<span class="dim">blank</span>'
 
 @dataclass(frozen=True, slots=True)
 class Behind:
-    """What stands behind a figure.
+    """The questions behind a figure.
 
     Attributes:
-        anchor: Where it is on the page.
-        names: Table and labels, for every table it stands in.
+        anchor: Its id on the page.
+        names: Table and labels, for every table that has it.
         cell: The cell.
         runs: Row of the cell's arrays, and its run.
     """
@@ -60,12 +60,12 @@ def behind_figures(sweep: Sweep) -> list[Behind]:
 
 
 def write_questions(questions: Sequence[SweepQuestion], behind: Sequence[Behind], room: int) -> str:
-    """Write what stands behind every figure as HTML.
+    """Write the questions behind every figure as HTML.
 
     Args:
-        questions: All that were asked.
+        questions: All questions.
         behind: The figures.
-        room: Most bytes; not kept where even the cells' names need more.
+        room: Most bytes; exceeded where the cells' names alone need more.
     """
     asked = {one.question_id: _asked(one) for one in questions}
     most = max((len(one.cell.question_ids) for one in behind), default=0)
@@ -85,7 +85,7 @@ def write_questions(questions: Sequence[SweepQuestion], behind: Sequence[Behind]
 
 
 def safe(text: str, n_chars: int) -> str:
-    """Make a stranger's text a part of the page: cut, visible, escaped."""
+    """Make an untrusted text part of the page: cut, visible, escaped."""
     return f"<bdi>{escape(visible(cut(text, n_chars)))}</bdi>"
 
 
@@ -141,7 +141,7 @@ def _given(run: Run, question_id: str) -> str:
 
 
 def _asked(one: SweepQuestion) -> str:
-    """Begin a question's row, which is the same under every figure."""
+    """Begin a question's row, which is the same for every figure."""
     unit = "" if is_blank(one.answer_unit) else f" {safe(one.answer_unit, _VALUE_CHARS)}"
     truth = _BLANK if is_blank(one.answer_value) else f"{safe(one.answer_value, _VALUE_CHARS)}{unit}"
     return f"<tr><th>{safe(one.question_id, _ID_CHARS)}</th><td>{safe(one.text, _TEXT_CHARS)}</td><td>{truth}</td>"

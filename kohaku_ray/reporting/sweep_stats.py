@@ -1,4 +1,4 @@
-"""A sweep's tables with their statistics: what stands in every field, and what has to be said below a table."""
+"""A sweep's tables with their statistics: the text of every field, and the notes below a table."""
 
 from __future__ import annotations
 
@@ -16,17 +16,17 @@ from kohaku_ray.reporting.text import cut
 from kohaku_ray.values import parse_number
 
 THIN = "†"
-"""Marks a figure that stands on few questions or seeds."""
+"""Marks a figure from few questions or seeds."""
 
 ONLY_COLUMN = "score"
-"""Head of the column of a table that has one axis: its labels become the rows, to be compared with one another."""
+"""Head of the only column of a table with one axis: its labels become the rows, which are compared."""
 
 Row = tuple[str, ...]
 Place = tuple[Row, str]
 Mark = Literal["best", "second", ""]
 
 REASON_CHARS = 600
-"""A reason longer than this is cut where it is shown; the CSV has all of it."""
+"""Longest reason shown; longer ones are cut, but whole in the CSV."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,7 +35,7 @@ class Spread:
 
     Attributes:
         mean: Over seeds or subsamples.
-        sd: NaN where there is one alone.
+        sd: NaN where there is only one.
     """
 
     mean: float
@@ -44,7 +44,7 @@ class Spread:
 
 @dataclass(frozen=True, slots=True)
 class TableGrid:
-    """A table as it is shown.
+    """The layout of a table.
 
     Attributes:
         table: The table.
@@ -64,7 +64,7 @@ class TableGrid:
 
     @property
     def row_axis(self) -> str:
-        """What the rows are, in a line."""
+        """Names of the row axes, in one line."""
         return " · ".join(self.row_axes)
 
     @property
@@ -75,7 +75,7 @@ class TableGrid:
         return found if len(found) == len(numbers) else None
 
     def row_name(self, row: Row) -> str:
-        """Name a row in a line."""
+        """Name a row in one line."""
         return " · ".join(row)
 
     def turned(self) -> TableGrid:
@@ -93,10 +93,10 @@ class TableStats:
     """A table with its statistics.
 
     Attributes:
-        grid: As it is shown.
+        grid: Its layout.
         comparisons: Of the scored cells, by place.
         ranks: Rank of each of them in its column.
-        average: Average rank of the rows over the columns; empty where there are not two of each, or no column is
+        average: Average rank of the rows over the columns; empty with fewer than two of either, or if no column is
             complete.
         reasons: Why cells are not finished, each once; they are numbered from 1.
         parts: Names of the score's parts, in order.
@@ -117,13 +117,13 @@ class TableStats:
 
 @dataclass(frozen=True, slots=True)
 class Shown:
-    """What stands in a field of a score table.
+    """The content of a field of a score table.
 
     Attributes:
         text: Mean and deviation, or the state of a cell without scores.
         stars: The paper's.
         mark: Whether it is the column's best or second.
-        is_thin: It stands on little.
+        is_thin: It has few questions or seeds.
         footnote: Number of its reason; 0 for none.
         is_scored: The text is a figure.
     """
@@ -140,7 +140,7 @@ def compute_stats(table: Table, parts: Iterable[str] = ()) -> TableStats:
     """Lay a table out, and compare its cells.
 
     Args:
-        table: What was measured.
+        table: The table of results.
         parts: Names of the score's parts, in order; those of the cells are added.
     """
     grid = lay_out(table)
@@ -161,12 +161,12 @@ def compute_stats(table: Table, parts: Iterable[str] = ()) -> TableStats:
 
 
 def compute_sweep_stats(sweep: Sweep) -> list[TableStats]:
-    """Compute the statistics of all tables of a sweep, which takes a while where there are many questions."""
+    """Compute the statistics of all tables of a sweep; slow for many questions."""
     return [compute_stats(table, sweep.metric.parts) for table in sweep.tables]
 
 
 def lay_out(table: Table) -> TableGrid:
-    """Say what stands where; the labels of an only axis are rows."""
+    """Arrange a table's cells; the labels of a single axis become rows."""
     if len(table.axes) == 1:
         rows = tuple((label,) for label in table.columns)
         cells: dict[Place, TableCell] = {((table.column_of(cell),), ONLY_COLUMN): cell for cell in table.cells}
@@ -177,13 +177,13 @@ def lay_out(table: Table) -> TableGrid:
 
 
 def name_cell(table: Table, cell: TableCell) -> str:
-    """Name a cell by its labels in a line."""
+    """Name a cell by its labels in one line."""
     names = zip(axis_names(table), table.axes, strict=True)
     return ", ".join(f"{name} = {cell.at[axis.name]}" for name, axis in names)
 
 
 def axis_names(table: Table) -> tuple[str, ...]:
-    """Name a table's axes by as many of the last parts of their keys as tell them apart."""
+    """Name a table's axes by the fewest last parts of their keys that distinguish them."""
     keys = [axis.name.split(".") for axis in table.axes]
     for n_parts in range(1, max(map(len, keys), default=0) + 1):
         names = tuple(".".join(key[-n_parts:]) for key in keys)
@@ -210,7 +210,7 @@ def figure(score: Spread, digits: int = 3) -> str:
 
 
 def shown(stats: TableStats, place: Place) -> Shown:
-    """Say what stands in a field of the score table."""
+    """Return the content of a field of the score table."""
     cell = stats.grid.cells.get(place)
     if cell is None:
         return Shown("")
@@ -226,7 +226,7 @@ def shown(stats: TableStats, place: Place) -> Shown:
 
 
 def write_measure(stats: TableStats, name: str) -> dict[Place, str]:
-    """Write a measure of every cell that has it, with as many digits as its size asks for."""
+    """Write a measure of every cell that has it, with digits by its size."""
     found = {
         place: spread(cell.measures[name])
         for place, cell in stats.grid.cells.items()
@@ -238,11 +238,11 @@ def write_measure(stats: TableStats, name: str) -> dict[Place, str]:
 
 
 def legend(stats: TableStats, marks: str = "Bold: the best of its column; underlined: the second.") -> list[str]:
-    """Explain what a table has beside its figures.
+    """Explain the marks in a table.
 
     Args:
         stats: The table.
-        marks: How the best are marked.
+        marks: Explains how the best are marked.
     """
     fields = [shown(stats, place) for place in stats.grid.cells]
     repeats = stats.table.repeats
@@ -255,7 +255,7 @@ def legend(stats: TableStats, marks: str = "Bold: the best of its column; underl
         levels = ", ".join(f"{'*' * n} p < {level:g}" for n, level in enumerate(STAR_LEVELS, 1))
         lines.append(f"Stars: differs from the column's best by Welch's t over {repeats}, not corrected: {levels}.")
         if repeats == "subsamples":
-            lines.append("Subsamples of one pool share members, so these stars claim more than those over seeds.")
+            lines.append("Subsamples of one pool share members: these stars overstate significance.")
     if any(field.is_thin for field in fields):
         lines.append(f"{THIN} fewer than {FEW_QUESTIONS} questions or {FEW_SEEDS} {repeats}: says little.")
     if stats.average:
@@ -263,19 +263,19 @@ def legend(stats: TableStats, marks: str = "Bold: the best of its column; underl
     n_asked = {one.n_questions for one in stats.comparisons.values()}
     if len(n_asked) > 1:
         lines.append(
-            f"Cells stand on {min(n_asked):,} to {max(n_asked):,} questions; each is compared with the best of its "
-            "column on those that both have."
+            f"Cells have {min(n_asked):,} to {max(n_asked):,} questions; each is compared with the best of its column "
+            "on those that both have."
         )
     return lines
 
 
 def footnotes(stats: TableStats) -> list[str]:
-    """Number the reasons of what is not finished."""
+    """List the reasons of unfinished cells, numbered."""
     return [f"[{at}] {cut(reason, REASON_CHARS)}" for at, reason in enumerate(stats.reasons, 1)]
 
 
 def below(stats: TableStats, marks: str | None = None) -> list[str]:
-    """List all that stands below a table."""
+    """List all lines below a table."""
     explained = legend(stats) if marks is None else legend(stats, marks)
     return [*footnotes(stats), *explained, *stats.table.notes]
 

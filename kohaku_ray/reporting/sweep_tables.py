@@ -1,4 +1,4 @@
-"""A sweep's tables with their statistics: laid out once, written as Markdown, CSV and LaTeX and for the terminal."""
+"""A sweep's tables with their statistics, written as Markdown, CSV and LaTeX and for the terminal."""
 
 from __future__ import annotations
 
@@ -27,11 +27,11 @@ from kohaku_ray.reporting.text import visible
 
 
 def describe_sweep(sweep: Sweep, stats: Sequence[TableStats] | None = None) -> str:
-    """Lay a sweep out for a terminal: the score tables first, then what has to be known of it.
+    """Write a sweep for a terminal: the score tables first, then its notes.
 
     Args:
-        sweep: What was measured.
-        stats: Its tables by ``compute_sweep_stats``, where they are at hand already.
+        sweep: The results.
+        stats: Its tables by ``compute_sweep_stats``, if already computed.
     """
     tables = compute_sweep_stats(sweep) if stats is None else stats
     parts = [_line(f"{sweep.title} ({sweep.name})")]
@@ -71,9 +71,9 @@ def as_latex(stats: TableStats) -> str:
 
 
 def as_csv(stats: TableStats) -> str:
-    """Write one line per cell with all that is known of it; what is not known is empty.
+    """Write one line per cell with all its figures; an unknown figure is empty.
 
-    A part of the score, an axis or a measure that is called like a figure is written with ``part``, ``axis`` or
+    A part of the score, an axis or a measure with the name of a figure is written with ``part``, ``axis`` or
     ``measure`` before its name.
     """
     cells = stats.grid.cells
@@ -148,7 +148,7 @@ def _decimal(number: float | None) -> str:
 
 
 def _line(text: str) -> str:
-    """Bring a text into one line."""
+    """Make a text one line."""
     return " ".join(visible(text).split())
 
 
@@ -179,7 +179,7 @@ def _suffix(field: Shown) -> str:
 
 
 def _terminal(width: int) -> Callable[[Shown], str]:
-    """Write fields whose figures stand below one another."""
+    """Write fields with aligned figures."""
     names = {"best": "best ", "second": "2nd ", "": ""}
 
     def field(field: Shown) -> str:

@@ -1,4 +1,4 @@
-"""Text of strangers made safe to show: nothing invisible, nothing endless, no link that runs."""
+"""Make untrusted text safe to show: invisible characters named, long text cut, only plain http links."""
 
 from __future__ import annotations
 
@@ -12,10 +12,10 @@ _NOT_IN_URLS = re.compile(r"[\x00-\x20\x7f-\xa0\"'<>\\^`{|}\u2028-\u202e\u2066-\
 
 
 def visible(text: str) -> str:
-    """Show what would otherwise act unseen: control characters, direction overrides, half surrogates, tag characters.
+    """Show characters that are otherwise invisible: control, direction override, lone surrogate and tag characters.
 
-    Direction overrides would reorder the text around them and NUL is no HTML; both appear by name. Letters of scripts
-    that run from right to left are left as they are.
+    Direction overrides would reorder the text around them, and NUL is not HTML; both are shown by name. Letters of
+    scripts that run from right to left are unchanged.
     """
     return _HIDDEN.sub(_name, text)
 

@@ -1,4 +1,4 @@
-"""What a throughput benchmark measured: its figures, a table, charts, and one page that needs nothing beside it."""
+"""Results of a throughput benchmark: figures, table, JSON and CSV."""
 
 from __future__ import annotations
 
@@ -16,15 +16,15 @@ COLUMNS = (
 """Heads of the table."""
 
 LEGEND = (
-    "in flight: questions at once, a replica",
-    "generated/s, prompt/s: tokens a second, a prompt counted once a member",
-    "cached: prompt tokens from the prefix cache; bound: (m - 1) / m of m members, if one of them fills it for all",
-    "cost: time of m members over that of one",
-    "scaling: questions a second of R replicas over R times those of one",
-    "of plain: questions a second a replica over those of plain vLLM, LLM.generate with n = m on one's resources",
-    "CPU ms/call: outside the engine's own process: driver and replica; for plain, the process that calls generate",
+    "in flight: questions at once per replica",
+    "generated/s, prompt/s: tokens per second, a prompt counted once per member",
+    "cached: share of prompt tokens from the prefix cache; bound: (m - 1) / m for m members, if one fills it for all",
+    "cost: time of m members over the time of one",
+    "scaling: questions per second of R replicas over R times those of one",
+    "of plain: questions per second and replica over plain vLLM's (LLM.generate, n = m, one replica's resources)",
+    "CPU ms/call: CPU time of driver and replica, without vLLM's engine process; plain: the process calling generate",
 )
-"""What the heads mean."""
+"""Meaning of the heads."""
 
 
 _NONE = "-"
@@ -32,16 +32,16 @@ _NONE = "-"
 
 @dataclass(frozen=True, slots=True)
 class Measurement:
-    """What a number of calls took.
+    """Counts and times of a number of calls.
 
     Attributes:
         n_questions: Questions asked.
-        n_calls: Calls, one a member and question.
+        n_calls: Calls, one per member and question.
         wall_s: Seconds from the first call to the last reply.
         prompt_tokens: Tokens of all prompts.
         completion_tokens: Generated tokens.
-        cached_tokens: Prompt tokens from the prefix cache; None where nobody counts them.
-        cpu_s: CPU seconds spent outside the engine's own process; None where it could not be seen.
+        cached_tokens: Prompt tokens from the prefix cache; None where they are not counted.
+        cpu_s: CPU seconds spent outside the engine's own process; None where it could not be measured.
     """
 
     n_questions: int
@@ -54,7 +54,7 @@ class Measurement:
 
     @property
     def questions_per_s(self) -> float:
-        """Questions a second."""
+        """Questions per second."""
         return self.n_questions / self.wall_s
 
     @property
@@ -64,21 +64,21 @@ class Measurement:
 
     @property
     def cpu_ms(self) -> float | None:
-        """CPU milliseconds a call outside the engine."""
+        """CPU milliseconds per call outside the engine."""
         return None if self.cpu_s is None else 1000 * self.cpu_s / self.n_calls
 
 
 @dataclass(frozen=True, slots=True)
 class BenchCell:
-    """One combination of what is swept.
+    """One combination of the swept settings.
 
     Attributes:
         replicas: Replicas that answered.
-        members: Calls a question.
-        concurrency: Questions in flight a replica.
-        measured: What came out; None where nothing did.
-        reason: Why nothing did.
-        is_skipped: The cluster cannot hold so many replicas, which is no error.
+        members: Calls per question.
+        concurrency: Questions in flight per replica.
+        measured: The measurement; None where there is none.
+        reason: Why there is none.
+        is_skipped: The cluster cannot hold this many replicas, which is not an error.
     """
 
     replicas: int
@@ -94,9 +94,9 @@ class Plain:
     """Plain vLLM on one replica's resources: the limit.
 
     Attributes:
-        members: Samples a prompt.
-        measured: What came out; None where nothing did.
-        reason: Why nothing did.
+        members: Samples per prompt.
+        measured: The measurement; None where there is none.
+        reason: Why there is none.
     """
 
     members: int
@@ -109,9 +109,9 @@ class Throughput:
     """A benchmark so far.
 
     Attributes:
-        facts: What was run, on what.
+        facts: Configuration and hardware of the benchmark.
         plain: The limit by number of members.
-        cells: What was measured, in the order of the sweep.
+        cells: The measured combinations, in the order of the sweep.
     """
 
     facts: Mapping[str, str | int]
@@ -120,7 +120,7 @@ class Throughput:
 
     @property
     def n_failed(self) -> int:
-        """Count what should have been measured and was not."""
+        """Count the failed measurements."""
         missing = [cell for cell in self.cells if cell.measured is None and not cell.is_skipped]
         return len(missing) + sum(one.measured is None for one in self.plain)
 
@@ -129,16 +129,16 @@ class Throughput:
         return _over(self._rate(cell.replicas, 1, cell.concurrency), cell.measured)
 
     def plain_cost_ratio(self, plain: Plain) -> float | None:
-        """The same of plain sampling."""
+        """The same for plain sampling."""
         return _over(self._plain_rate(1), plain.measured)
 
     def scaling(self, cell: BenchCell) -> float | None:
-        """Questions a second over replicas times those of one replica."""
+        """Questions per second over replicas times those of one replica."""
         one = self._rate(1, cell.members, cell.concurrency)
         return None if one is None or cell.measured is None else cell.measured.questions_per_s / (cell.replicas * one)
 
     def of_plain(self, cell: BenchCell) -> float | None:
-        """Questions a second over replicas times those of plain sampling of as many."""
+        """Questions per second over replicas times those of plain sampling with as many members."""
         limit = self._plain_rate(cell.members)
         if limit is None or cell.measured is None:
             return None
@@ -168,7 +168,7 @@ def describe(bench: Throughput) -> str:
 
 
 def table(bench: Throughput) -> list[tuple[str, ...]]:
-    """Lay the measured rows out, plain vLLM first, a text a column."""
+    """Lay the measured rows out, plain vLLM first, one text per column."""
     rows = [
         _row("plain", plain.members, "all", plain.measured, cost=bench.plain_cost_ratio(plain))
         for plain in bench.plain
@@ -191,7 +191,7 @@ def table(bench: Throughput) -> list[tuple[str, ...]]:
 
 
 def absences(bench: Throughput) -> list[str]:
-    """Say what was not measured and why; what shares a reason stands in one line."""
+    """List what was not measured and why, one line per reason."""
     lines: dict[str, None] = {}
     for plain in bench.plain:
         if plain.measured is None:
@@ -206,7 +206,7 @@ def absences(bench: Throughput) -> list[str]:
 
 
 def records(bench: Throughput) -> list[dict[str, Any]]:
-    """List every row with all its figures, for other programs; None is what could not be known."""
+    """List every row with all its figures, for other programs; None is a figure that is not known."""
     rows: list[dict[str, Any]] = []
     for plain in bench.plain:
         status = "measured" if plain.measured else "failed"
@@ -234,7 +234,7 @@ def as_json(bench: Throughput) -> str:
 
 
 def as_csv(bench: Throughput) -> str:
-    """Write the records as CSV; an empty cell is what could not be known."""
+    """Write the records as CSV; an empty cell is a figure that is not known."""
     buffer = io.StringIO()
     writer = csv.DictWriter(buffer, list(_record("", 0, 0, None, "", "", None)), lineterminator="\n")
     writer.writeheader()

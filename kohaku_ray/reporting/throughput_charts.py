@@ -19,12 +19,12 @@ _NONE = "-"
 
 @dataclass(frozen=True, slots=True)
 class Line:
-    """Points of a plot that belong together.
+    """One line of a plot.
 
     Attributes:
-        name: As the legend calls them.
-        points: Of x and y.
-        is_limit: Drawn broken and grey.
+        name: Its name in the legend.
+        points: Pairs of x and y.
+        is_limit: Drawn dashed and grey.
     """
 
     name: str
@@ -33,7 +33,7 @@ class Line:
 
 
 def charts(bench: Throughput) -> list[Chart]:
-    """Draw a benchmark, as far as there is something to draw."""
+    """Draw the plots of a benchmark that have data."""
     drawn = (_rates(bench), _costs(bench), _caching(bench), _cpu(bench))
     return [chart for chart in drawn if chart is not None]
 
@@ -52,24 +52,24 @@ def _rates(bench: Throughput) -> Chart | None:
         if plain.measured is not None:
             points = [(n, n * rate(plain.measured)) for n in counts]
             lines.append(Line(f"plain, n = {plain.members}", points, is_limit=True))
-    note = "Broken lines: plain LLM.generate on one replica's resources, times the replicas."
-    return _chart("Generated tokens a second", note, lines, "replicas", "generated tokens a second")
+    note = "Dashed lines: plain LLM.generate on one replica's resources, times the number of replicas."
+    return _chart("Generated tokens per second", note, lines, "replicas", "generated tokens per second")
 
 
 def _costs(bench: Throughput) -> Chart | None:
     lines = _lines(bench, _by_members, lambda cell, _: bench.cost_ratio(cell))
     costs = [(plain.members, bench.plain_cost_ratio(plain)) for plain in bench.plain]
     lines.append(Line("plain sampling", [(m, cost) for m, cost in costs if cost is not None], is_limit=True))
-    note = "Time of m members over that of one. Without shared prefixes it would be m where prefill is all there is."
-    return _chart("What an ensemble costs", note, lines, "members", "time over that of one member")
+    note = "Time of m members over the time of one. It is m where prefill takes all the time and no prefix is shared."
+    return _chart("Cost of an ensemble", note, lines, "members", "time over that of one member")
 
 
 def _cpu(bench: Throughput) -> Chart | None:
     lines = _lines(bench, _by_members, lambda _, measured: measured.cpu_ms)
     spent = [(plain.members, plain.measured.cpu_ms) for plain in bench.plain if plain.measured is not None]
     lines.append(Line("plain", [(m, cpu_ms) for m, cpu_ms in spent if cpu_ms is not None], is_limit=True))
-    note = "Driver and replica without the engine's own process; plain: the process that calls generate."
-    return _chart("CPU time outside the engine", note, lines, "members", "CPU milliseconds a call")
+    note = "Driver and replica, without vLLM's engine process; plain: the process that calls generate."
+    return _chart("CPU time outside the engine", note, lines, "members", "CPU milliseconds per call")
 
 
 def _caching(bench: Throughput) -> Chart | None:
@@ -115,7 +115,7 @@ def _by_members(cell: BenchCell) -> tuple[str, float]:
 
 
 def _chart(title: str, note: str, lines: Iterable[Line], x_label: str, y_label: str) -> Chart | None:
-    """Draw lines; None where the only ones are limits, or there are none."""
+    """Draw lines; None where there are none besides limits."""
     drawn = [line for line in lines if line.points]
     if all(line.is_limit for line in drawn):
         return None

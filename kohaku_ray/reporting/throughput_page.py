@@ -11,7 +11,7 @@ from kohaku_ray.reporting.throughput import COLUMNS, LEGEND, Throughput, absence
 from kohaku_ray.reporting.throughput_charts import charts
 
 FILES = ("throughput.html", "throughput.json", "throughput.csv")
-"""What is written, the page first."""
+"""Names of the files, the page first."""
 
 
 def page(bench: Throughput) -> str:
@@ -29,7 +29,7 @@ def page(bench: Throughput) -> str:
 
 
 def write_throughput(bench: Throughput, directory: str) -> list[str]:
-    """Write page, JSON and CSV, each in one step; returns their paths.
+    """Write page, JSON and CSV, each atomically; returns their paths.
 
     Raises:
         DataError: A file cannot be written.

@@ -113,7 +113,7 @@ def test_votes_that_split_and_members_that_fail_are_told(page):
     blank = question(page, "q4")
     assert "q4 blank, as the truth 3 of 3 members" in blank
     assert "Error: no JSON Reply: eh" in blank
-    assert "None was noted" in blank
+    assert "None was recorded" in blank
     assert "q3 right in part: reference mismatch" in question(page, "q3")
 
 

@@ -175,7 +175,7 @@ def test_cells_over_other_questions_are_said_to_be(stats):
     maker, few = Maker(30), Maker(24)
     at = [{"m": label, "k": "4"} for label in "ab"]
     table = Table("t", "T", (Axis("m", ("a", "b")), Axis("k", ("4",))), (maker.cell(at[0], 0.5), few.cell(at[1], 0.9)))
-    assert legend(compute_stats(table))[-1].startswith("Cells stand on 24 to 30 questions; each is compared")
+    assert legend(compute_stats(table))[-1].startswith("Cells have 24 to 30 questions; each is compared")
 
 
 def test_latex_escapes_what_it_would_read(stats):

@@ -99,7 +99,7 @@ def test_what_was_not_measured_is_said_once_with_its_reason():
     assert [record["status"] for record in records(bench)] == [
         *("failed", "measured", "failed", "measured", "skipped", "skipped")
     ]
-    assert [chart.title for chart in charts(bench)] == ["Generated tokens a second"]
+    assert [chart.title for chart in charts(bench)] == ["Generated tokens per second"]
 
 
 def test_nothing_measured_is_a_page_without_charts():
@@ -120,7 +120,7 @@ def test_the_terminals_table_is_aligned_and_explained():
     head = next(at for at, line in enumerate(lines) if "questions/s" in line)
     assert len({len(line) for line in lines[head : head + 7]}) == 1
     assert text.startswith("Model: tiny\nContext tokens: 100\n")
-    assert "cost: time of m members over that of one" in text
+    assert "cost: time of m members over the time of one" in text
 
 
 def test_json_and_csv_hold_the_same_rows():
