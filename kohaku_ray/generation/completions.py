@@ -1,4 +1,4 @@
-"""The chat completions format of OpenAI, which servers and engines share: a request's body, a response's reply."""
+"""OpenAI's chat completions format, which servers and engines share: request bodies and replies."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from kohaku_ray.records import Reply
 from kohaku_ray.values import clean_text
 
 MOST_TOKENS = 2**40
-"""A count of tokens above this is no count."""
+"""Largest token count accepted; a larger one is an error of the server."""
 
 SchemaMode = Literal["json_schema", "json_object", "none"]
 
@@ -32,10 +32,10 @@ def completion_body(
     """Write a request as JSON values.
 
     Args:
-        request: What to ask.
-        model: Name that the server knows.
-        schema_mode: How it is told of the schema.
-        any_root: Send schemas of arrays too (a plan's); the API itself takes objects only.
+        request: The request.
+        model: The model's name on the server.
+        schema_mode: How the schema is sent.
+        any_root: Also send schemas of arrays (a plan's); OpenAI's API accepts objects only.
     """
     body: dict[str, Any] = {
         "model": model,
@@ -51,9 +51,9 @@ def completion_body(
 
 
 def read_completion(body: Any) -> Reply | None:
-    """Read a response of JSON values; None where it is no chat completion.
+    """Read a response of JSON values; None if it is no chat completion.
 
-    Text comes without what no file can hold, and what is no sane count of tokens is 0: servers send both.
+    Characters that no file can hold are removed, and invalid token counts become 0: servers send both.
     """
     choices = body.get("choices") if isinstance(body, dict) else None
     choice = choices[0] if isinstance(choices, list) and choices else None
@@ -72,7 +72,7 @@ def read_completion(body: Any) -> Reply | None:
 
 
 def refuses_length(status: int, text: str) -> bool:
-    """Tell whether a refusal is about the prompt's length."""
+    """Return whether a server refused a request for the prompt's length."""
     return status == 413 or (status in _OVERFLOW_STATUS and any(word in text.lower() for word in _OVERFLOW_WORDS))
 
 
@@ -86,7 +86,7 @@ def _response_format(mode: SchemaMode, schema: Mapping[str, Any]) -> dict[str, A
 
 
 def _content_text(content: Any) -> str:
-    """Join the text of a message: a string, or a list of parts; null where the model only thought."""
+    """Join the text of a message: a string, or a list of parts; null if the model only reasoned."""
     parts = [_object(part).get("text") for part in content] if isinstance(content, list) else [content]
     return clean_text("".join(part for part in parts if isinstance(part, str)))
 

@@ -9,21 +9,21 @@ from typing import Protocol
 
 
 class Limiter(Protocol):
-    """Decides when the next request may leave. It may live in another process: pauses are durations, not instants."""
+    """Decides when the next request may be sent. It may run in another process: pauses are durations, not instants."""
 
     async def acquire(self) -> None:
         """Wait for one request's turn."""
         ...
 
     async def penalise(self, pause_s: float) -> None:
-        """Let nobody through for ``pause_s`` seconds from now: the server said Retry-After."""
+        """Send no request for ``pause_s`` seconds from now: the server sent Retry-After."""
         ...
 
 
 class TokenBucket:
-    """Lets ``requests_per_s`` through on average, up to ``burst`` at once, in the order they came.
+    """Sends ``requests_per_s`` on average, up to ``burst`` at once, in order of arrival.
 
-    It is the generic cell rate algorithm: a token bucket whose one state is when the next request is due.
+    The generic cell rate algorithm: a token bucket whose only state is the time at which the next request is due.
     """
 
     def __init__(
@@ -34,13 +34,13 @@ class TokenBucket:
         clock: Callable[[], float] = time.monotonic,
         sleep: Callable[[float], Awaitable[None]] = asyncio.sleep,
     ) -> None:
-        """Start full.
+        """Start with a full bucket.
 
         Args:
-            requests_per_s: Long-run rate; None: no rate, only penalties.
-            burst: Requests that may leave at once after a quiet spell, at least 1.
-            clock: Seconds, never going back.
-            sleep: Waits for so many seconds.
+            requests_per_s: Long-run rate; None: no limit, only penalties.
+            burst: Requests that may be sent at once after idle time, at least 1.
+            clock: Returns monotonic seconds.
+            sleep: Waits for a number of seconds.
         """
         if requests_per_s is not None and requests_per_s <= 0:
             raise ValueError(f"requests_per_s is {requests_per_s}: give a positive rate, or None for no limit")
@@ -50,8 +50,8 @@ class TokenBucket:
         self._slack_s = (burst - 1.0) * self._interval_s
         self._clock = clock
         self._sleep = sleep
-        self._due_s = clock()  # when the next request is due at the even rate; it may leave `slack` earlier
-        self._line = asyncio.Lock()  # first come, first served; one that gives up waiting costs nobody a turn
+        self._due_s = clock()  # when the next request is due at the even rate; it may be sent `slack` earlier
+        self._line = asyncio.Lock()  # first come, first served; a cancelled wait does not use up a turn
 
     async def acquire(self) -> None:
         """Wait for one request's turn, and for any penalty given meanwhile."""
@@ -61,5 +61,5 @@ class TokenBucket:
             self._due_s = max(self._due_s, self._clock()) + self._interval_s
 
     async def penalise(self, pause_s: float) -> None:
-        """Close for ``pause_s`` seconds, and open again without a burst; a longer penalty that is running stays."""
+        """Send nothing for ``pause_s`` seconds, then go on without a burst; a longer pause in progress stays."""
         self._due_s = max(self._due_s, self._clock() + pause_s + self._slack_s)

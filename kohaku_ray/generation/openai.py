@@ -1,4 +1,4 @@
-"""Any server that speaks OpenAI's chat completions, and misbehaves as such servers do."""
+"""Client of servers with OpenAI's chat completions API, with tries, pauses and limits."""
 
 from __future__ import annotations
 
@@ -23,12 +23,12 @@ MAX_RETRY_AFTER_S = 300.0
 MAX_BACKOFF_S = 60.0
 
 _TRANSIENT_STATUS = frozenset({408, 409, 425, 429})
-_SURELY_CHARS_PER_TOKEN = 8  # no tokenizer packs prose so densely: such a prompt need not be sent to be refused
+_SURELY_CHARS_PER_TOKEN = 8  # no tokenizer packs prose so densely: a longer prompt is refused without a call
 _BODY_CHARS = 300
 
 
 class OpenAIBackend:
-    """Sends each request as one POST, and tries again what may pass."""
+    """Sends each request as one POST, and retries temporary failures."""
 
     def __init__(
         self,
@@ -44,23 +44,23 @@ class OpenAIBackend:
         window_tokens: int = 131072,
         limiter: Limiter | None = None,
     ) -> None:
-        """Make ready; nothing is sent and no connection opened before the first request.
+        """Check the arguments; nothing is sent and no connection opened before the first request.
 
         Args:
-            base_url: Up to and including the version, such as ``http://127.0.0.1:8000/v1``.
-            model: Name the server knows.
-            api_key: Sent as a bearer token, never shown; None: none is sent.
+            base_url: URL up to and including the version, such as ``http://127.0.0.1:8000/v1``.
+            model: The model's name on the server.
+            api_key: Sent as a bearer token, never shown. Default: no key is sent.
             timeout_s: Longest wait for one whole reply.
-            max_tries: Tries of one request, the first among them.
-            backoff_s: Bound of the first pause; the bound doubles up to a minute, and the pause is drawn below it.
-            schema_mode: How the server is told of a schema. One whose root is no object (a plan) is never sent: the
-                API takes objects only.
-            extra_body: Merged into every request; a field set to None is left out of it.
+            max_tries: Tries per request, including the first.
+            backoff_s: Bound of the first pause; it doubles up to a minute, and each pause is drawn below it.
+            schema_mode: How a schema is sent. A schema whose root is no object (a plan's) is never sent: the API
+                accepts objects only.
+            extra_body: Fields merged into every request; a field set to None is left out.
             window_tokens: Longest prompt plus answer, in tokens.
-            limiter: Shared rate limit; None: none but Retry-After, among this backend's own requests.
+            limiter: Shared rate limit. Default: only Retry-After, for this backend's own requests.
 
         Raises:
-            ConfigError: The URL is not http(s), the key holds what no HTTP header can, or extra_body what no JSON can.
+            ConfigError: The URL is not http(s), the key does not fit an HTTP header, or extra_body is no JSON.
         """
         self._base_url = _checked_url(base_url)
         self._key = _checked_key(api_key)
@@ -76,7 +76,7 @@ class OpenAIBackend:
 
     @property
     def identity(self) -> str:
-        """Name the model and whatever else changes what is asked of it; not the server, which may move."""
+        """The model and whatever else changes its requests; not the server, which may move."""
         extra = json.dumps(self._extra_body, sort_keys=True, separators=(",", ":"))
         return f"openai:{self._model} schema_mode={self._schema_mode} extra_body={extra}"
 
@@ -84,8 +84,8 @@ class OpenAIBackend:
         """Ask the server, up to ``max_tries`` times.
 
         Raises:
-            ContextOverflowError: The server refuses the prompt's length, or it surely would.
-            TransientModelError: Every try failed; with their count and the last reason.
+            ContextOverflowError: The server refuses the prompt's length, or would for certain.
+            TransientModelError: Every try failed; the message has their number and the last reason.
             ModelError: The server refuses the request.
         """
         self._require_fits(request)
@@ -115,7 +115,7 @@ class OpenAIBackend:
 
     @property
     def _shown_url(self) -> str:
-        """The URL without what may be secret in it."""
+        """The URL without parts that may be secret."""
         return str(self._base_url.copy_with(userinfo=b"", query=None, fragment=None))
 
     def _require_fits(self, request: ChatRequest) -> None:
@@ -132,9 +132,9 @@ class OpenAIBackend:
         return {name: value for name, value in body.items() if value is not None}
 
     def _pause_s(self, tries: int, retry_after_s: float | None) -> float:
-        """Full jitter (Brooker 2015); after a Retry-After too, or all who wait would come back at one moment."""
+        """Full jitter (Brooker 2015), also after Retry-After: otherwise all waiting requests return at once."""
         bound_s = min(MAX_BACKOFF_S, self._backoff_s * 2 ** min(tries - 1, 30))
-        return (retry_after_s or 0.0) + random.uniform(0.0, bound_s)  # noqa: S311  # no secret hangs on a pause
+        return (retry_after_s or 0.0) + random.uniform(0.0, bound_s)  # noqa: S311  # a pause is no secret
 
     async def _post(self, body: bytes) -> Reply:
         try:
@@ -155,7 +155,7 @@ class OpenAIBackend:
                 base_url=self._base_url,
                 headers={"Content-Type": "application/json"}
                 | ({"Authorization": f"Bearer {self._key}"} if self._key else {}),
-                timeout=None,  # noqa: S113  # the time-out in _post counts the whole reply, not each read of it
+                timeout=None,  # noqa: S113  # the time-out in _post covers the whole reply, not each read
                 limits=httpx.Limits(max_connections=None, max_keepalive_connections=64),
             )
         return self._client
@@ -176,7 +176,7 @@ class OpenAIBackend:
 
 
 def retry_after_s(header: str | None, now: datetime | None = None) -> float | None:
-    """Read a Retry-After header: seconds or an HTTP date, at most ``MAX_RETRY_AFTER_S``; None when it says nothing."""
+    """Read a Retry-After header: seconds or an HTTP date, at most ``MAX_RETRY_AFTER_S``; None if it is neither."""
     if header is None:
         return None
     text = header.strip()
@@ -233,7 +233,7 @@ def _read_reply(response: httpx.Response) -> Reply:
     """Read a successful response.
 
     Raises:
-        TransientModelError: It is no chat completion, as half-written and proxied bodies are.
+        TransientModelError: It is no chat completion, such as a truncated body or a proxy's page.
     """
     try:
         body = response.json()

@@ -1,7 +1,7 @@
-"""From a model's reply to a prediction or a plan: tolerant, and never an exception.
+"""Parse a model's reply into a prediction or a plan: tolerant, never an exception.
 
-A reply is read in this order: the whole text as JSON; the first balanced object that has a field of ours, after the
-last ``</think>`` if there is one, then anywhere; nothing, which is a blank prediction with its reason in ``error``.
+A reply is read in this order: the whole text as JSON; the first balanced object with a field of the schema, after the
+last ``</think>`` if there is one, then anywhere; nothing: a blank prediction with the reason in ``error``.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ MAX_QUERY_CHARS = 1000
 
 _TRUE_WORDS = frozenset({"true", "yes", "1", "is_blank"})
 _MAX_DEPTH = 6  # nesting inside one field: deeper is noise
-_MAX_STARTS = 2000  # brackets tried: bounds the time that a hostile reply can cost
+_MAX_STARTS = 2000  # brackets tried: bounds the time for a hostile reply
 _REF_PREFIX = re.compile(r"^(?:ref|doc|document)?[_ ]?ids?\s*[=:]\s*", re.IGNORECASE)
 _REF_SPLIT = re.compile(r"[,;|\n]|\]\s*\[")
 _REF_KEYS = ("ref_id", "ref_ids", "doc_id", "id")
@@ -33,13 +33,13 @@ def parse_answer(reply: Reply | str, allowed: Collection[str], attempt: int = 0,
     """Read an answer.
 
     Args:
-        reply: What the model sent.
+        reply: The model's reply.
         allowed: Ids of the documents in the context: any other citation is dropped and counted.
-        attempt: Which attempt this is, from 0.
-        unit: The unit asked for, taken where the model names none.
+        attempt: Attempt, from 0.
+        unit: The unit asked for, used if the model names none.
 
     Returns:
-        A prediction; blank when the model abstained, and blank with ``error`` when nothing could be read.
+        A prediction; blank if the model abstained, and blank with ``error`` if nothing could be read.
     """
     found = _find(_text_of_reply(reply), _answer_fields)
     if found is None:
@@ -66,12 +66,12 @@ def parse_plan(reply: Reply | str, question_text: str, n: int) -> tuple[tuple[st
     """Read a plan: a JSON array of queries, or an object with an array under ``queries``.
 
     Args:
-        reply: What the model sent.
-        question_text: The question, always the first query, as it is.
+        reply: The model's reply.
+        question_text: The question, always the first query, unchanged.
         n: Most queries kept.
 
     Returns:
-        At most ``n`` distinct queries, and why there is none but the question (None if there is).
+        At most ``n`` distinct queries, and the reason if the question is the only one (else None).
     """
     if n <= 1:
         return (question_text,), None
@@ -87,22 +87,22 @@ def parse_plan(reply: Reply | str, question_text: str, n: int) -> tuple[tuple[st
 
 
 def value_text(value: Any) -> str:
-    """Write a JSON value as the bare text of an answer.
+    """Write a JSON value as the plain text of an answer.
 
-    null is empty, true and false are 1 and 0, a whole float loses its ``.0``, a list of two or more is ``[a,b]``, and a
-    list of one is what it holds.
+    null is empty, true and false are 1 and 0, a whole float loses its ``.0``, a list of several is ``[a,b]``, a list
+    of one is its element.
     """
     return _value_text(value, 0)
 
 
 def match_refs(value: Any, allowed: Collection[str]) -> tuple[tuple[str, ...], int]:
-    """Match whatever stands in ``ref_id`` with the documents of the context.
+    """Match the value of ``ref_id`` with the documents of the context.
 
-    An id matches exactly, or else without regard to case and to a ``ref_id=`` or brackets around it. A blank spelling
-    is no citation.
+    An id matches exactly, or else ignoring case and a ``ref_id=`` or brackets around it. A blank spelling is no
+    citation.
 
     Returns:
-        The matched ids in the order cited, without repeats, and how many other ids were cited.
+        The matched ids in the order cited, without repeats, and the number of other ids cited.
     """
     folded: dict[str, list[str]] = {}
     for doc_id in allowed:
@@ -162,7 +162,7 @@ def _bare_ref(text: str) -> str:
 
 
 def _find(text: str, accept: Callable[[Any], Any | None]) -> Any | None:
-    """Find the first JSON value in the text that ``accept`` takes, and give what it made of it."""
+    """Return ``accept``'s result for the first JSON value in the text that it accepts."""
     accepted = accept(_loads(text, _STRICT))
     if accepted is not None:
         return accepted
@@ -176,7 +176,7 @@ def _find(text: str, accept: Callable[[Any], Any | None]) -> Any | None:
 
 
 def _json_values(text: str) -> Iterator[Any]:
-    """Yield every balanced object or array, by where it begins, whatever stands before or after it."""
+    """Yield every balanced object or array in order of its start, whatever surrounds it."""
     for bracket in islice(re.finditer(r"[{\[]", text), _MAX_STARTS):
         try:
             value, _ = _LENIENT.raw_decode(text, bracket.start())

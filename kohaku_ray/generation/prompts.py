@@ -1,8 +1,8 @@
 """Prompts: Jinja templates in, system and user message out.
 
 A template is one file with the blocks ``system`` and ``user``. It runs in Jinja's sandbox, and an unknown variable is
-an error. Whatever comes from a document or a question file is data: ``one_line`` has passed over it, so that no text
-can begin a line of its own or pose as a reference line.
+an error. Text from a document or a question file is data: ``one_line`` cleans it, so that no text can start a line of
+its own or pose as a reference line.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ class Prompt:
     Attributes:
         system: The system message.
         user: The user message.
-        variables: What it was rendered from, ``role`` among it, with the documents' own line breaks.
+        variables: The template's variables and ``role``, with the documents' own line breaks.
     """
 
     system: str
@@ -76,8 +76,8 @@ class Template(NamedTuple):
 
     Attributes:
         text: The Jinja source.
-        origin: Where it came from, for messages.
-        examples: Variables it is tried with.
+        origin: Its file or role, for messages.
+        examples: Variables of a test rendering.
     """
 
     text: str
@@ -106,8 +106,8 @@ class Prompts:
         """Render a role's template.
 
         Args:
-            role: Whose template.
-            variables: What it shows. Texts are cleaned by ``one_line``; of a ``Snippet``, the id keeps its spelling.
+            role: Role of the template.
+            variables: Variables. Texts are cleaned by ``one_line``; the id of a ``Snippet`` keeps its spelling.
 
         Raises:
             ConfigError: The template cannot be rendered; with file and line.
@@ -123,11 +123,11 @@ class Prompts:
 
     @property
     def digest(self) -> str:
-        """Name the templates by their text: 16 hexadecimal characters."""
+        """Hash of the templates' text: 16 hexadecimal characters."""
         return digest({role: template.text for role, template in self._sources.items()})
 
     def __reduce__(self) -> tuple[Any, ...]:
-        """Travel as the templates' text: another machine need not have the directory."""
+        """Pickle the templates' text: another machine need not have the directory."""
         return _from_sources, (self._sources,)
 
     def _compile(self, sources: Mapping[str, Template]) -> None:
@@ -142,7 +142,7 @@ def _from_sources(sources: Mapping[str, Template]) -> Prompts:
 
 
 def asked(question: Question) -> dict[str, Any]:
-    """Variables that state a question: its text, and its unit and type where the file has them."""
+    """Return the variables of a question: its text, and its unit and type if the file has them."""
     return {
         "question": question.text,
         "answer_unit": question.answer_unit or None,
@@ -151,7 +151,7 @@ def asked(question: Question) -> dict[str, Any]:
 
 
 def _shown(value: Any) -> Any:
-    """Clean every text a template will show; document ids keep their spelling, for they are to be copied."""
+    """Clean every text for a template; document ids keep their spelling, as the model copies them."""
     if isinstance(value, str):
         return one_line(value)
     if isinstance(value, Snippet):
@@ -171,8 +171,8 @@ def read_templates(
     Args:
         roles: By role, its template (a file below ``package``, or the text itself) and its examples.
         package: The system's own directory of templates.
-        directory: The user's: its files take the place of those of the same name; a role whose template is no file is
-            replaced by ``ROLE.j2``.
+        directory: The user's directory: its files replace those of the same name, and ``ROLE.j2`` replaces a template
+            that is no file.
 
     Raises:
         ConfigError: The directory, or all of its files, are missing, or a file is no UTF-8 text.

@@ -1,4 +1,4 @@
-"""What a model backend is asked."""
+"""The request to a model backend."""
 
 from __future__ import annotations
 
@@ -9,19 +9,19 @@ from typing import Any
 
 @dataclass(frozen=True, slots=True)
 class ChatRequest:
-    """One model call, complete: everything that decides its reply, and two fields that do not.
+    """One model call: everything that decides its reply, and two fields that do not.
 
     Attributes:
-        model: Identity of the model, as it stands in the ledger's keys.
+        model: Identity of the model in the ledger's keys.
         messages: ``(role, content)`` pairs in order.
         temperature: Sampling temperature; 0 is greedy.
         top_p: Nucleus sampling.
         max_tokens: Longest reply, in tokens.
         seed: Sampling seed.
-        schema: JSON schema the reply must follow; None: free text.
-        session_id: Requests that share it meet on one replica; not part of the key.
-        variables: What the prompt was rendered from, for backends that do not read prose, with ``role`` ``plan`` or
-            ``answer`` among it; not part of the key.
+        schema: JSON schema of the reply; None: free text.
+        session_id: Requests with equal ids go to one replica; not part of the key.
+        variables: The prompt's variables and ``role``, for backends that do not read the prompt's text; not part of
+            the key.
     """
 
     model: str

@@ -1,6 +1,6 @@
-"""JSON schemas of replies, in the subset that grammar engines share.
+"""JSON schemas of replies, in the subset that all grammar engines support.
 
-``uniqueItems`` stands in neither: xgrammar and the strict mode of OpenAI refuse it, and the parser drops repeats.
+No schema has ``uniqueItems``: xgrammar and OpenAI's strict mode reject it, and the parser drops repeats.
 """
 
 from __future__ import annotations
@@ -13,11 +13,11 @@ ANSWER_FIELDS = ("explanation", "answer", "answer_value", "answer_unit", "ref_id
 
 
 def answer_schema(doc_ids: Sequence[str], constrain: bool = True) -> dict[str, Any]:
-    """Describe an answer as JSON.
+    """Return the schema of an answer.
 
     Args:
-        doc_ids: Documents of the context; repeats are fine.
-        constrain: List them as the only values of ``ref_id``, so that nothing else can be generated.
+        doc_ids: Documents of the context; may repeat.
+        constrain: List them as the only values of ``ref_id``, so that no other can be generated.
 
     Returns:
         A JSON schema; without documents it allows an empty ``ref_id`` only.
@@ -39,7 +39,7 @@ def answer_schema(doc_ids: Sequence[str], constrain: bool = True) -> dict[str, A
 
 
 def plan_schema(n: int) -> dict[str, Any]:
-    """Describe a plan as JSON: an array of one to ``n`` queries."""
+    """Return the schema of a plan: an array of one to ``n`` queries."""
     return {"type": "array", "items": {"type": "string"}, "minItems": 1, "maxItems": n}
 
 

@@ -1,4 +1,4 @@
-"""Seeds and keys: the same on every machine, in every process, in every year."""
+"""Seeds and ledger keys: the same on every machine and in every process."""
 
 from __future__ import annotations
 
@@ -14,18 +14,18 @@ def seed_for(base: int, question_id: str, member: int, attempt: int, role: str) 
         question_id: The question asked.
         member: Ensemble member, from 0.
         attempt: Attempt, from 0.
-        role: Who is asked.
+        role: Role of the model.
 
     Returns:
-        An integer in ``[0, 2**31)``, which every backend takes.
+        An integer in ``[0, 2**31)``, which every backend accepts.
     """
     return int(digest([base, question_id, member, attempt, role], 8), 16) % 2**31
 
 
 def request_key(request: ChatRequest) -> str:
-    """Name a model call by everything that decides its reply: 32 hexadecimal characters.
+    """Hash everything that decides a model call's reply: 32 hexadecimal characters.
 
-    ``session_id`` and ``variables`` do not count: the first is routing, the second stands in the messages already.
+    ``session_id`` and ``variables`` are left out: the first is routing, the second is already in the messages.
 
     Raises:
         UnstableError: Something in the request has no stable form: a set, an object, NaN, a key that is not text.

@@ -28,12 +28,12 @@ from kohaku_ray.records import BLANK, UNANSWERABLE, Reply
 from kohaku_ray.values import is_blank_strict
 
 VERSION = 1
-"""Counts up when the same request would get another reply: it is part of the ledger's keys."""
+"""Increased when the same request would get another reply: it is part of the ledger's keys."""
 
 _N_READ = 64  # passages read for values, by coverage
-_NEAR_BEST = 0.12  # how far below the best score a passage may lie and still be drawn
+_NEAR_BEST = 0.12  # how far below the best score a passage may be and still be drawn
 _SOFTNESS = 0.08  # score difference that is a factor of e in odds at temperature 1
-_AGREEING_SHARE = 0.6  # of the winner's coverage: what another document needs to be cited for the same value
+_AGREEING_SHARE = 0.6  # share of the winner's coverage that another document with the same value needs to be cited
 _AGREEING_SHARE_BOOLEAN = 0.95
 _NEEDED = {"plan": ("question", "n_queries"), "answer": ("question", "snippets")}
 _EXPANSIONS = {
@@ -71,18 +71,18 @@ class ExtractiveBackend:
     """Answers without a model; the seed draws among the best passages when the temperature is above 0."""
 
     def __init__(self, abstain_below: float = 0.35, window_tokens: int = 131072) -> None:
-        """Set its two bounds.
+        """Set both bounds.
 
         Args:
             abstain_below: Weighted share of the question's terms the chosen passage must cover, or the answer is blank.
-            window_tokens: Longest prompt, at four characters a token.
+            window_tokens: Longest prompt, at four characters per token.
         """
         self._abstain_below = abstain_below
         self._window_tokens = window_tokens
 
     @property
     def identity(self) -> str:
-        """Name the rules and their settings."""
+        """The rules' version and their settings."""
         return f"extractive/{VERSION} abstain_below={self._abstain_below:g} window_tokens={self._window_tokens}"
 
     async def chat(self, request: ChatRequest) -> Reply:
@@ -90,7 +90,7 @@ class ExtractiveBackend:
 
         Raises:
             ContextOverflowError: The prompt is longer than the window.
-            ModelError: The request has no variables, or a role of neither kind.
+            ModelError: The request has no variables, or a role that is neither plan nor answer.
         """
         n_tokens = request.n_chars // CHARS_PER_TOKEN
         if n_tokens > self._window_tokens:
@@ -116,7 +116,7 @@ class ExtractiveBackend:
         return Reply(text, prompt_tokens=n_tokens, completion_tokens=len(text) // CHARS_PER_TOKEN)
 
     async def close(self) -> None:
-        """Nothing is open."""
+        """Do nothing: there are no connections."""
 
     def _answer(self, variables: Mapping[str, Any], draw: random.Random, temperature: float) -> dict[str, Any]:
         asked = read_question(variables["question"], variables.get("answer_unit"), variables.get("answer_type"))
@@ -136,9 +136,9 @@ class ExtractiveBackend:
 
 
 def plan(variables: Mapping[str, Any], draw: random.Random, temperature: float) -> list[str]:
-    """Write queries without a model: the question, without stop words, its keywords, expanded; then its parts.
+    """Write queries without a model: the question; without stop words; its keywords; expanded; then its parts.
 
-    Above temperature 0 the draw orders the parts.
+    Above temperature 0 the parts are in random order.
     """
     question = " ".join(variables["question"].split())
     kept = [word.text for word in words_of(question) if word.text.lower() not in STOP_WORDS]
@@ -156,13 +156,13 @@ def plan(variables: Mapping[str, Any], draw: random.Random, temperature: float) 
 
 
 def rank(asked: Asked, passages: Sequence[Passage]) -> list[Choice]:
-    """Order the passages that offer a value by how well they cover the question and how well the value fits."""
+    """Rank the passages that offer a value by their coverage of the question and the fit of the value."""
     weights = {t: weight for t, weight in term_weights(asked.text, passages).items() if t not in asked.implied}
     names = frozenset(names_of(asked.text))
     covered = sorted(((cover(weights, names, one), one) for one in passages), key=lambda pair: -pair[0].share)
     choices = []
     for found, passage in covered[:_N_READ]:
-        speaks = found.found and (found.touches or asked.implied)  # a number in the unit asked for is about it
+        speaks = found.found and (found.touches or asked.implied)  # a number in the unit asked for counts as relevant
         offered = candidates(asked, passage, found, weights) if speaks else []
         if offered:
             best = max(offered, key=lambda candidate: candidate.bonus)
@@ -182,7 +182,7 @@ def pick(choices: Sequence[Choice], draw: random.Random, temperature: float) -> 
 def references(asked: Asked, chosen: Choice, choices: Sequence[Choice]) -> tuple[str, ...]:
     """Cite the chosen passage's document, and others whose good passages offer the same value.
 
-    That two passages both speak for "true" says little, so there the other must be about as good.
+    For true and false the other passage must be about as good: that two passages support "true" says little.
     """
     least = chosen.share * (_AGREEING_SHARE if asked.kind != "boolean" else _AGREEING_SHARE_BOOLEAN)
     others = (

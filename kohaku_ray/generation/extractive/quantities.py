@@ -69,7 +69,7 @@ class Quantity:
         end: One past its last digit.
         low: The number, or the lower end; digits as written, without separators.
         high: The upper end; None for a single number.
-        magnitude: What million and the like make of it.
+        magnitude: Factor of a word such as million.
         unit: Its unit, or the nouns that follow.
         is_change: Written ``from A to B``: two values as much as a range.
     """
@@ -84,7 +84,7 @@ class Quantity:
 
     @property
     def looks_like_year(self) -> bool:
-        """Whether it is a bare four-digit number of 1900 to 2099."""
+        """Whether it is a bare four-digit number from 1900 to 2099."""
         return bool(re.fullmatch(r"(?:19|20)\d\d", self.low)) and self.magnitude == 1 and self.unit.dimension is None
 
 
@@ -168,7 +168,7 @@ def _read_quantity(text: str, number: re.Match[str]) -> Quantity | None:
 
 
 def _joins(text: str, number: re.Match[str], second: re.Match[str]) -> bool:
-    """Tell a range from a list or a difference: ``and`` needs ``between`` before it, and low comes before high."""
+    """Return whether two numbers are a range, not a list or difference: ``and`` needs ``between``, low comes first."""
     if _COMPOUND.match(text, second.end()) or re.match(r"\w*[-–]\d", text[second.end() :]):
         return False
     if second["joint"] == "and":

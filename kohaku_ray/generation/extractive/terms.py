@@ -1,4 +1,4 @@
-"""Words, sentences and how much of a question a sentence covers."""
+"""Words, sentences, and the coverage of a question by a sentence."""
 
 from __future__ import annotations
 
@@ -52,9 +52,9 @@ _SUFFIXES = sorted(
 _MIN_STEM = 4
 _LOOK_BACK_CHARS = 40
 _LONGEST_PASSAGE_CHARS = 2000
-_EVERYWHERE = 0.3  # weight of a term that every passage has: to have it is no merit, but to lack it would be a fault
-_UNKNOWN_NAME = 1.2  # a name or code that the context lacks is a sign that nothing answers
-_UNKNOWN_WORD = 0.6  # an ordinary word that the context lacks is as often a paraphrase as a sign that nothing answers
+_EVERYWHERE = 0.3  # weight of a term that every passage has: its presence says little, its absence much
+_UNKNOWN_NAME = 1.2  # a name or code that the context lacks suggests that nothing answers
+_UNKNOWN_WORD = 0.6  # an ordinary word that the context lacks is as often a paraphrase as a sign of no answer
 _BRITISH_S = re.compile(r"(?<=[a-z]i)s(?=ations?$|ed$|es?$|ing$)")
 _BRITISH_RE = re.compile(r"tre(?=s?$)")
 
@@ -65,7 +65,7 @@ class Word:
 
     Attributes:
         text: As written.
-        stem: What it is compared by.
+        stem: Its stem, for comparison.
         start: Its first character in the sentence.
     """
 
@@ -83,7 +83,7 @@ class Passage:
         text: Its text on one line.
         words: Its words.
         stems: Their stems.
-        near: Stems of the sentences either side.
+        near: Stems of the sentences on either side.
         around: Stems of the whole snippet.
     """
 
@@ -112,7 +112,7 @@ class Coverage:
 
 
 def normalise(text: str) -> str:
-    """Bring a text to one form: powers of ten as ``1e6``, no compatibility characters, hyphenated breaks joined."""
+    """Normalise a text: powers of ten as ``1e6``, no compatibility characters, hyphenated line breaks joined."""
     text = _POWER_OF_TEN.sub(_in_e_notation, text)
     return re.sub(r"(?<=[^\W\d_])-\n\s*(?=[a-z])", "", unicodedata.normalize("NFKC", text))
 
@@ -123,7 +123,7 @@ def _in_e_notation(power: re.Match[str]) -> str:
 
 
 def before(text: str, position: int) -> str:
-    """Give the few words before a position; enough to tell what kind of thing begins there."""
+    """Return the few words before a position."""
     return text[max(0, position - _LOOK_BACK_CHARS) : position]
 
 
@@ -134,7 +134,7 @@ def words_of(text: str) -> tuple[Word, ...]:
 
 @lru_cache(maxsize=65536)
 def stem(word: str) -> str:
-    """Cut a word to what its forms share, roughly; a number loses its thousands separators."""
+    """Return a word's rough stem; a number loses its thousands separators."""
     lower = word.lower()
     if lower[0].isdigit():
         return lower.replace(",", "")
@@ -146,14 +146,14 @@ def stem(word: str) -> str:
 
 
 def content_stems(text: str) -> tuple[str, ...]:
-    """List the distinct stems of a text that mean something, in order."""
+    """List the distinct stems of a text without stop words, in order."""
     return tuple(dict.fromkeys(word.stem for word in words_of(text) if word.text.lower() not in STOP_WORDS))
 
 
 def split_passages(text: str) -> list[str]:
     """Split a snippet into sentences, list items and table cells, each on one line.
 
-    A table cell brings its row's first cell, its column's title and the unit in that title along.
+    A table cell carries its row's first cell, its column's title and the unit in that title.
     """
     passages: list[str] = []
     prose: list[str] = []
@@ -216,7 +216,7 @@ def passages_of(ref_id: str, text: str) -> tuple[Passage, ...]:
 
 
 def term_weights(question: str, passages: Sequence[Passage]) -> dict[str, float]:
-    """Weigh the question's terms: rare ones more, names and numbers more still.
+    """Weigh the question's terms: rare ones more, names and numbers even more.
 
     The weight is a smoothed inverse document frequency over the passages (Robertson 2004).
     """
@@ -232,7 +232,7 @@ def term_weights(question: str, passages: Sequence[Passage]) -> dict[str, float]
 
 
 def names_of(question: str) -> dict[str, float]:
-    """Find what looks like a name, a number or a code, and how much more it counts; the first word does not tell."""
+    """Return a question's names, numbers and codes with their weight factors; the first word is left out."""
     emphasis: dict[str, float] = {}
     for word in words_of(question)[1:]:
         has_digit, has_letter = any(map(str.isdigit, word.text)), any(map(str.isalpha, word.text))
@@ -259,7 +259,7 @@ def cover(weights: Mapping[str, float], names: frozenset[str], passage: Passage)
 
 
 def proximity(passage: Passage, start: int, end: int, weights: Mapping[str, float], found: Iterable[str]) -> float:
-    """Measure how close the found terms stand to a span: 1 when adjacent, towards 0 with what lies between.
+    """Measure how close the found terms are to a span: 1 if adjacent, towards 0 with the distance.
 
     A comma counts as two words between, a semicolon or a full stop as six.
     """
@@ -281,7 +281,7 @@ def proximity(passage: Passage, start: int, end: int, weights: Mapping[str, floa
 
 @lru_cache(maxsize=16384)
 def _places(passage: Passage) -> tuple[int, ...]:
-    """Number a passage's words, leaving gaps where punctuation stands."""
+    """Number a passage's words, with gaps for punctuation."""
     places, place, position = [], 0, 0
     for word in passage.words:
         between = passage.text[position : word.start]

@@ -1,4 +1,4 @@
-"""From a passage to the value a question asks for."""
+"""Extract the value that a question asks for from a passage."""
 
 from __future__ import annotations
 
@@ -104,19 +104,19 @@ _COMPARATORS = {
 
 @dataclass(frozen=True, slots=True)
 class Asked:
-    """What a question wants.
+    """The value a question asks for.
 
     Attributes:
         kind: The kind of value.
         text: The question without ``True or False:``.
-        unit: The unit or the things counted; None where any number will do.
-        shown_unit: The unit as the answer will name it.
-        wants_range: It asks for two ends.
-        numbers: The numbers it gives itself, which are not its answer.
+        unit: The unit or the things counted; None: any number fits.
+        shown_unit: The unit as the answer names it.
+        wants_range: Whether it asks for a range.
+        numbers: The numbers in the question, which are not its answer.
         stems: Stems of all its words.
         implied: Stems that a number in the right unit covers by itself: the unit's own words, and what it measures.
-        head: Stems of what a name should be, such as ``campus`` in "which campus".
-        options: Names it offers to choose from.
+        head: Stems of the kind of name, such as ``campus`` in "which campus".
+        options: Names to choose from.
     """
 
     kind: Kind
@@ -133,7 +133,7 @@ class Asked:
 
 @dataclass(frozen=True, slots=True)
 class Candidate:
-    """A value a passage offers, and how much speaks for it beside the passage itself."""
+    """A value a passage offers, and its score apart from the passage's."""
 
     value: str
     bonus: float
@@ -141,7 +141,7 @@ class Candidate:
 
 
 def read_question(question: str, answer_unit: str | None, answer_type: str | None) -> Asked:
-    """Find out what a question wants from its text, and from its unit and type where the file has them."""
+    """Read what a question asks for from its text, and from its unit and type if the file has them."""
     unit_text = None if is_blank_strict(answer_unit) else answer_unit
     text = " ".join(normalise(_STATEMENT.sub("", question)).split())
     kind = _kind(question, unit_text, (answer_type or "").strip().lower())
@@ -171,7 +171,7 @@ def candidates(asked: Asked, passage: Passage, found: Coverage, weights: Mapping
 
 
 def entails(asked: Asked, passage: Passage, found: Coverage) -> bool:
-    """Judge whether a passage supports a statement, by its words alone: coverage, negations, opposites and numbers."""
+    """Return whether a passage supports a statement, by its words: coverage, negations, opposites and numbers."""
     if found.share < 0.5:
         return False
     mine, theirs = _lower_words(asked.text), _lower_words(passage.text)
@@ -248,7 +248,7 @@ def _numbers(asked: Asked, passage: Passage, found: Coverage, weights: Mapping[s
 
 
 def _singles_too(quantities: Sequence[Quantity]) -> Iterator[Quantity]:
-    """Offer both ends of a change ("fell from 6.2 J to 0.71 J") beside the pair."""
+    """Offer both ends of a change ("fell from 6.2 J to 0.71 J") as well as the pair."""
     for quantity in quantities:
         yield quantity
         if quantity.is_change and quantity.high is not None:
@@ -257,7 +257,7 @@ def _singles_too(quantities: Sequence[Quantity]) -> Iterator[Quantity]:
 
 
 def _unit_fit(quantity: Quantity, unit: Unit | None) -> float | None:
-    """Score how a number's unit fits the one asked for; None where it cannot be the answer."""
+    """Score how a number's unit fits the one asked for; None if it cannot be the answer."""
     if unit is None:
         return 0.0 if quantity.unit.dimension is None else -0.1
     if unit.dimension is not None:
@@ -315,7 +315,7 @@ def _is_beside_head(asked: Asked, passage: Passage, start: int, end: int) -> boo
 
 
 def _without_head(name: str, asked: Asked) -> str:
-    """Drop leading words that the question gives itself: the answer to "which lab" is not "Lab Mirova"."""
+    """Drop leading words that are in the question: the answer to "which lab" is not "Lab Mirova"."""
     words = name.split()
     while len(words) > 1 and stem(words[0]) in asked.stems and stem(words[0]) in asked.head:
         words.pop(0)
