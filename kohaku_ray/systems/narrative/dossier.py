@@ -154,11 +154,12 @@ def find_quote(quote: str, text: str) -> str | None:
     Returns:
         The text's own characters; None where they do not stand there.
     """
-    words = _plain(quote).strip(_EDGES).split()
-    if not words:
-        return None
-    match = re.search(r"\s+".join(map(re.escape, words)), _plain(text), re.IGNORECASE)
-    return text[match.start() : match.end()] if match else None
+    plain = _plain(quote)
+    for words in (plain.split(), plain.strip(_EDGES).split()):
+        match = re.search(r"\s+".join(map(re.escape, words)), _plain(text), re.IGNORECASE) if words else None
+        if match:
+            return text[match.start() : match.end()]
+    return None
 
 
 def _plain(text: str) -> str:

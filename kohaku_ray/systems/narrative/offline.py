@@ -78,7 +78,7 @@ class OfflineJudge:
         reasons = "; ".join(f"{one['rule']}: {one['reason']}" for one in findings)
         return {
             "excerpts": [_cited(one["ref_id"], one["excerpt"], one["claim"], one["reason"]) for one in findings],
-            "rationale": f"{_SAYS}rules found {len(findings)} contradictions. {reasons}.",
+            "rationale": f"{_SAYS}the rules found a contradiction: {reasons}.",
             "label": CONTRADICT,
             "confidence": CONFIDENCE[findings[0]["severity"]],
         }
@@ -87,15 +87,14 @@ class OfflineJudge:
         """Go by the claim that the book is least near to: in stage 1 only, for being far is no contradiction."""
         claims = sorted(variables["claims"], key=lambda claim: float(claim["similarity"]))
         least = float(claims[0]["similarity"]) if claims else 0.0
-        is_far = least < self._near and variables["role"] == "search"
-        where = "below" if least < self._near else "at least"
-        says = (
-            f"no rule found a contradiction; the claim farthest from the book has an excerpt of similarity {least:.2f}"
-        )
-        means = "silence is not contradiction" if variables["role"] == "verify" else f"{where} {self._near:g}"
+        is_near = least >= self._near
+        is_far = not is_near and variables["role"] == "search"
+        bar = f"{'at least' if is_near else 'below'} {self._near:g}"
+        means = "" if is_near or is_far else " Silence is no contradiction."
         return {
             "excerpts": self._nearest(claims, variables["passages"]),
-            "rationale": f"{_SAYS}{says}: {means}. Similarity alone cannot tell support from contradiction.",
+            "rationale": f"{_SAYS}the rules found nothing, so similarity alone decides, which cannot tell support "
+            f"from contradiction: the claim farthest from the book has an excerpt at {least:.2f}, {bar}.{means}",
             "label": CONTRADICT if is_far else CONSISTENT,
             "confidence": round(1 - max(least, 0.0) if is_far else max(least, 0.5), 4),
         }

@@ -1,0 +1,239 @@
+"""Stories, their book, what is searched and what the rules find, without a model."""
+
+import importlib
+import pickle
+import time
+
+import pytest
+from stories import INDEX, PRISON, ROWS, count, nodes, prepared, rows_of, stories, tools_for
+
+from kohaku_ray.documents.model import Document, Paragraph, Section, Sentence
+from kohaku_ray.errors import DataError, KohakuRayError
+from kohaku_ray.questions import QuestionColumns, read_questions
+from kohaku_ray.records import Question
+from kohaku_ray.systems.narrative import SYSTEM, uses
+from kohaku_ray.systems.narrative.questions import MOST_CLAUSES, Story, story_of
+from kohaku_ray.systems.narrative.settings import NarrativeSettings
+from kohaku_ray.tree.chunks import Chunks
+from kohaku_ray.tree.flatten import flatten
+from kohaku_ray.tree.nodes import NodeTable
+
+STORIES = stories()
+BOOK = "The Prisoner of the Rock"
+
+
+def story(content="He slept.", character="Anton Varga", book=BOOK, caption=""):
+    return Question("1", content, columns={"book_name": book, "char": character, "caption": caption})
+
+
+# ---- columns
+
+
+def test_ids_are_kept_and_labels_are_left_out():
+    assert list(STORIES) == ["46", "137", "007", "9", "10"]
+    assert all(set(one.columns) == {"book_name", "char", "caption"} for one in STORIES.values())
+
+
+@pytest.mark.parametrize("spelling", ["label", "Label", "LABEL "])
+def test_gold_is_left_out_in_any_case(spelling):
+    columns = QuestionColumns(text=("content",), gold=frozenset({"Label"}))
+    (one,) = read_questions("q.csv", f"id,content,{spelling},x\n1,a,GOLD,b\n".encode(), columns=columns)
+    assert one.columns == {"x": "b"}
+
+
+@pytest.mark.parametrize("column", ["id", "book_name", "char", "content"])
+def test_a_missing_column_is_named_with_those_there(column):
+    header = [name for name in ("id", "book_name", "char", "content") if name != column]
+    with pytest.raises(DataError, match=f"train.csv: no column {column}; it has {', '.join(header)}"):
+        read_questions("train.csv", (",".join(header) + "\na,b,c\n").encode(), columns=SYSTEM.columns)
+
+
+def test_caption_and_label_may_be_missing():
+    (one,) = read_questions("t.csv", b"id,book_name,char,content\n1,B,C,text\n", columns=SYSTEM.columns)
+    assert story_of(one) == Story("text", "C", "B", "")
+
+
+# ---- what is searched
+
+
+def test_clauses_end_where_sentences_and_subclauses_do():
+    content = (
+        "Born in Oran, he fled; at ten he stole bread, and the judge, who was kind, let him go. Alone. He wept — hard."
+    )
+    assert Story(content, "", "", "").clauses == (
+        "Born in Oran, he fled;",
+        "at ten he stole bread",
+        "and the judge",
+        "who was kind, let him go. Alone. He wept hard.",
+    )
+
+
+def test_queries_are_clauses_then_the_story_with_its_character_then_the_caption():
+    one = Story("He ran away. She stayed at home.", "Tom Ayrton/Ben Joyce", "B", "The Mutiny")
+    assert one.queries(with_character=True) == (
+        ("He ran away.", "clause"),
+        ("She stayed at home.", "clause"),
+        ("Tom Ayrton Ben Joyce He ran away. She stayed at home.", "story"),
+        ("The Mutiny", "caption"),
+    )
+    assert one.queries(with_character=False)[2] == (one.content, "story")
+
+
+def test_a_story_of_ten_thousand_words_has_few_queries_that_lose_no_word():
+    content = " ".join(f"On day {n} he walked to town{n} and back." for n in range(1250))
+    one = Story(content, "Anton", BOOK, "")
+    assert len(one.clauses) <= MOST_CLAUSES
+    assert " ".join(one.clauses).split() == content.split()
+    start = time.process_time()
+    found = prepared(story(content))
+    assert time.process_time() - start < 20
+    assert len(found.passages) == 6  # all that the book has: fewer than 30
+
+
+@pytest.mark.parametrize(("n_words", "k"), [(1, 10), (19, 10), (20, 11), (100, 15), (400, 30), (10_000, 30)])
+def test_adaptive_k(n_words, k):
+    content = " ".join(["word"] * n_words)
+    assert NarrativeSettings().excerpts(content) == k
+    assert NarrativeSettings(k=15).excerpts(content) == 15
+
+
+def test_the_declared_depth_covers_every_search():
+    tools = tools_for()
+    prepared(STORIES["46"], tools)
+    deepest = uses(NarrativeSettings()).views
+    for name, view, *_, top_k in (call for call in tools.asked if call[0] in ("search", "lexical")):
+        assert top_k <= getattr(deepest[view], "dense" if name == "search" else "lexical")
+    assert uses(NarrativeSettings(stages=1)).roles == ("search",)
+    assert uses(NarrativeSettings(k=7)).views["chunks"].lexical == 7
+
+
+# ---- the book
+
+
+@pytest.mark.parametrize(
+    "name", ["the prisoner, of the ROCK", "Prisoner of the Rock", "The Prisoner of the Rock; Or, Tides"]
+)
+def test_the_book_is_found_whatever_its_spelling(name):
+    assert prepared(story(book=name)).doc_id == BOOK
+
+
+@pytest.mark.parametrize("name", ["The Kitchen", ""])
+def test_an_unknown_book_is_an_error_that_lists_the_known_ones(name):
+    with pytest.raises(
+        KohakuRayError, match=f"story 1: book_name is '{name}', but the index has 'The Pris.*The Garden'"
+    ) as e:
+        prepared(story(book=name))
+    assert type(e.value) is KohakuRayError  # one row in error: DataError and ConfigError would end the run
+
+
+def test_only_the_story_s_book_is_searched():
+    found = prepared(story("Clara Holt loved roses in the garden of her aunt."))
+    assert {part.doc_id for part in found.passages} == {BOOK}
+    assert {row.doc_id for row in found.trace if row.doc_id} == {BOOK}
+
+
+def test_a_book_is_read_once_per_table_of_its_nodes(monkeypatch):
+    read, kept, tools = [], {}, tools_for()
+
+    async def keep(rows, section_tokens=0):
+        key = (tuple(rows), section_tokens)
+        if key not in kept:
+            kept[key] = INDEX.neighbourhood(rows, section_tokens)
+        return kept[key]
+
+    module = importlib.import_module("kohaku_ray.systems.narrative.prepare")
+    names = module.read_names
+    monkeypatch.setattr(module, "read_names", lambda texts, **more: read.append(1) or names(texts, **more))
+    monkeypatch.setattr(tools, "nodes", keep)
+    for key, n_read in (("46", 1), ("137", 1), ("007", 1), ("9", 2)):
+        prepared(STORIES[key], tools)
+        assert len(read) == n_read
+    prepared(STORIES["9"], tools, model="")  # another spaCy pipeline: names are read for it
+    assert len(read) == 3
+
+
+@pytest.mark.parametrize("over", ["section", "document"])
+def test_excerpts_know_their_chapter_progress_and_anchor(over):
+    found = prepared(story("He sailed for Brazil."), tools_for(index=nodes(over, **{BOOK: PRISON})))
+    by_id = {part.node_id: part for part in found.passages}
+    if over == "section":
+        lamp, late = by_id[f"{BOOK}:sec2:c0"], by_id[f"{BOOK}:sec1:c1"]
+        assert (lamp.chapter, lamp.progress_pct, lamp.anchor) == ("CHAPTER III. THE LAMP", 75.0, None)
+        assert late.anchor == 1815  # what "fourteen years later" counts from
+    for part in found.passages:
+        assert part.text.split("\n\n")[0] in PRISON
+        opening = part.text[:30]
+        assert PRISON.index(part.chapter) < PRISON.index(opening)
+
+
+def test_a_book_without_a_novel_s_attributes_has_chapters_alone():
+    sections = [Section(name, (Paragraph(text, (Sentence(0, len(text)),)),)) for name, text in (("One", "Anton sat."),)]
+    chunks = Chunks(unit="tokens", size=40, min_size=1, over="section")
+    plain = NodeTable(flatten(Document(BOOK, BOOK, tuple(sections)), chunks, count))
+    (part,) = prepared(story(), tools_for(index=plain)).passages
+    assert (part.chapter, part.progress_pct, part.anchor) == ("One", None, None)
+
+
+# ---- the character
+
+
+def test_a_character_unknown_to_the_book_is_left_out_of_the_search_and_said():
+    found = prepared(STORIES["007"])
+    assert not found.knows_character
+    assert [row.note for row in rows_of(found, "book")] == ["character unknown"]
+    assert all("Zeno" not in row.text for row in rows_of(found, "queries"))
+    known = prepared(STORIES["46"])
+    assert known.knows_character
+    assert rows_of(known, "book")[0].note == ""
+    assert rows_of(known, "queries")[-1].text.startswith("Anton Varga Anton Varga was born")
+
+
+# ---- findings
+
+
+def test_rules_find_what_the_excerpts_rule_out():
+    (finding,) = prepared(STORIES["137"]).findings
+    assert (finding.rule, finding.chapter) == ("travel_while_imprisoned", "CHAPTER II. THE ROCK")
+    (row,) = rows_of(prepared(STORIES["137"]), "findings")
+    assert (row.node_id, row.note) == (finding.node_id, "travel_while_imprisoned, high")
+
+
+def test_rules_may_be_off_together_or_one_by_one():
+    assert prepared(STORIES["137"], reasoning=False).findings == ()
+    assert prepared(STORIES["137"], rules=("born_twice",)).findings == ()
+    with pytest.raises(ValueError, match=r"'born_twise' is no rule, did you mean born_twice\?"):
+        NarrativeSettings(rules=("born_twise",))
+
+
+# ---- as a record
+
+
+def test_evidence_travels_and_is_the_same_every_time():
+    first, again = prepared(STORIES["46"]), prepared(STORIES["46"])
+    assert pickle.loads(pickle.dumps(first)) == first == again
+
+
+def test_claims_name_their_nearest_chunk():
+    found = prepared(STORIES["46"])
+    assert [claim.text for claim in found.claims] == list(story_of(STORIES["46"]).clauses)
+    nearest = {part.node_id: part.text for part in found.passages}
+    assert "Lisbon" in nearest[found.claims[0].node_id]
+    assert "nets" in nearest[found.claims[1].node_id]
+    assert [row.note for row in rows_of(found, "queries")] == ["clause", "clause", "story"]
+
+
+def test_the_whole_book_comes_in_reading_order():
+    found = prepared(STORIES["46"], evidence="book", k=2)
+    assert len(found.passages) == 2
+    assert [part.node_id for part in found.book] == [
+        INDEX.node_id(row)
+        for row in range(len(INDEX))
+        if INDEX.node_id(row).startswith(BOOK) and ":c" in INDEX.node_id(row)
+    ]
+    assert "".join("".join(part.text.split()) for part in found.book).count("Anton") == PRISON.count("Anton")
+
+
+def test_labels_are_in_no_part_of_the_evidence():
+    flipped = stories(*ROWS, flip=True)
+    for key in ("46", "137", "007", "9"):
+        assert prepared(flipped[key]) == prepared(STORIES[key])
