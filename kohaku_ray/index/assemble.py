@@ -1,4 +1,4 @@
-"""From the vectors of texts to the vectors of nodes, in the order a search reads them."""
+"""Turn the vectors of texts into vectors of nodes, in the order in which a search reads them."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ class Encoded:
         keys: Shape ``(u,)``; sorted keys of the distinct texts.
         first: Shape ``(u,)``; the first of ``rows`` with each.
         vectors: Shape ``(u, d)``.
-        n_reused: How many of the ``u`` an earlier index knew.
+        n_reused: How many of the ``u`` an earlier index had.
     """
 
     rows: I64
@@ -44,13 +44,13 @@ class Encoded:
 
 @dataclass(frozen=True)
 class Layout:
-    """All vectors of an index, those that are searched first.
+    """All vectors of an index, searched ones first.
 
     Attributes:
         matrix: Shape ``(v, d)``; searched nodes in node order, second vectors of ``both``, then all other nodes.
         rows: Shape ``(v,)``; node of each.
         n_searched: How many of the ``v`` are searched.
-        places: Shape ``(u,)``; where in ``matrix`` the vector of each distinct text stands.
+        places: Shape ``(u,)``; row in ``matrix`` of the vector of each distinct text.
     """
 
     matrix: F32
@@ -60,7 +60,7 @@ class Layout:
 
 
 def texts_to_encode(nodes: NodeTable, paragraph_vectors: ParagraphVectors) -> tuple[I64, list[str]]:
-    """Say which nodes need a vector of their own text, and what that text is.
+    """Find the nodes that need a vector of their own text, and that text.
 
     Sentences and chunks do; paragraphs without sentences, captions, and with ``full`` or ``both`` every paragraph's
     text; the title of a section with nothing else below it.
@@ -91,14 +91,14 @@ def collect(
     fresh: tuple[Keys, F32],
     known: KnownVectors,
 ) -> Encoded:
-    """Join every text with its vector: one encoded for this build, or one the index before knew.
+    """Join every text with its vector: encoded for this build, or reused from the previous index.
 
     Args:
         nodes: The whole index's nodes.
         paragraph_vectors: ``averaged``, ``full`` or ``both``.
         identity: ``SentenceEncoder.identity``.
         fresh: Keys, shape ``(m,)``, and vectors, shape ``(m, d)``, in any order.
-        known: What the index before holds.
+        known: Vectors of the previous index.
 
     Raises:
         DataError: There is no text, a text has no vector, or a vector has another dimension or is not finite.
@@ -121,7 +121,7 @@ def collect(
     if not is_known.all():
         row = rows[first[np.flatnonzero(~is_fresh)[~is_known][0]]]
         raise DataError(
-            f"{int((~is_known).sum()):,} texts have no vector, the first that of {nodes.node_id(row)}: encode them"
+            f"{int((~is_known).sum()):,} texts have no vector, the first is that of {nodes.node_id(row)}: encode them"
         )
     finite = np.isfinite(vectors).all(axis=1)
     if not finite.all():
@@ -158,7 +158,7 @@ def lay_out(nodes: NodeTable, encoded: Encoded, weights: Weights, paragraph_vect
 
 def _common_dim(keys: Keys, vectors: F32, known: KnownVectors) -> int:
     if len(keys) != len(vectors):
-        raise DataError(f"{len(keys)} keys came with {len(vectors)} vectors: give one a key")
+        raise DataError(f"{len(keys)} keys came with {len(vectors)} vectors: give one vector per key")
     dims = {matrix.shape[1] for matrix in (vectors, known.matrix) if len(matrix)}
     if len(dims) > 1:
         raise DataError(
@@ -168,7 +168,7 @@ def _common_dim(keys: Keys, vectors: F32, known: KnownVectors) -> int:
 
 
 def _has_own_vector(nodes: NodeTable) -> Mask:
-    """Rows that are never the mean of what is below: leaves, and images and tables, which keep their caption's."""
+    """Mark rows that keep their own vector: leaves, and images and tables, which have their caption's."""
     is_leaf = nodes.end == np.arange(1, len(nodes) + 1)
     attached: Mask = nodes.table["attachment_kind"].is_valid().to_numpy()
     mask: Mask = is_leaf | attached
@@ -176,7 +176,7 @@ def _has_own_vector(nodes: NodeTable) -> Mask:
 
 
 def _child_weights(nodes: NodeTable, weights: Weights) -> F64 | I64:
-    """Weigh each node in its parent, at least 1: a text of no tokens must not leave its parent without a vector."""
+    """Weight of each node in its parent, at least 1: a text of no tokens must not leave its parent without a vector."""
     if weights == "uniform":
         return np.ones(len(nodes))
     if weights == "chars":
@@ -184,5 +184,5 @@ def _child_weights(nodes: NodeTable, weights: Weights) -> F64 | I64:
         return chars.clip(1)
     tokens = nodes.tokens
     if len(nodes) and not tokens.any():
-        raise DataError("weights is 'tokens' but nobody has counted tokens: fill n_tokens of the nodes, or use chars")
+        raise DataError("weights is 'tokens' but no tokens were counted: fill n_tokens of the nodes, or use chars")
     return tokens.clip(1)

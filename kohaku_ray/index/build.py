@@ -1,4 +1,4 @@
-"""The reducer: node rows and sentence vectors in, an index directory out."""
+"""The reducer: write an index directory from node rows and sentence vectors."""
 
 from __future__ import annotations
 
@@ -34,16 +34,16 @@ REJECT_SCHEMA = pa.schema(
 
 @dataclass(frozen=True)
 class IndexSettings:
-    """Everything that decides what an index holds, besides the documents.
+    """All settings that decide an index's content, besides the documents.
 
     Attributes:
         encoder: ``SentenceEncoder.identity``.
         weights: Weight of a child in its parent's vector.
-        paragraph_vectors: A paragraph's vector: mean of its sentences, its own text's, or one of each.
+        paragraph_vectors: Vector of a paragraph: mean of its sentences, that of its own text, or one of each.
         factory: FAISS factory string.
         k1: BM25's term-frequency saturation.
         b: BM25's length normalisation.
-        language: How BM25 reads words.
+        language: Language of BM25's terms.
         chunks: How documents are cut into chunks; None: they are not.
     """
 
@@ -57,7 +57,7 @@ class IndexSettings:
     chunks: Chunks | None = None
 
     def as_mapping(self) -> dict[str, Any]:
-        """Write them as ``Index.open`` compares them, keys named as in the configuration."""
+        """Return them as ``Index.open`` compares them, keys named as in the configuration."""
         chunks = {} if self.chunks is None else {"chunks": self.chunks.as_mapping()}
         return {
             **chunks,
@@ -81,7 +81,7 @@ def build_index(
     views: Iterable[View],
     terms: Mapping[str, pa.Table] | None = None,
 ) -> dict[str, Any]:
-    """Write the index of some documents over whatever index is there; readers see the old one until all is written.
+    """Write the index of some documents over any old index; readers see the old one until all files are written.
 
     Args:
         path: Directory on any pyarrow filesystem.
@@ -89,10 +89,10 @@ def build_index(
         documents: Their ``DOCUMENT_SCHEMA`` rows, in the same order.
         rejects: ``REJECT_SCHEMA`` rows.
         keys: Shape ``(m,)``; ``vector_keys`` of the texts encoded for this build, in any order.
-        vectors: Shape ``(m, d)``; their unit vectors. Texts the old index knows need not be among them.
-        settings: What the index is built with.
-        views: What it shall be searched for (see ``views_with_old``).
-        terms: What ``build_terms`` makes of the nodes, if that is done.
+        vectors: Shape ``(m, d)``; their unit vectors. Texts of the old index need not be among them.
+        settings: Settings of the index.
+        views: Its views (see ``views_with_old``).
+        terms: Result of ``build_terms`` for the nodes, if already computed.
 
     Returns:
         Counts: n_documents, n_sections, n_paragraphs, n_sentences, n_chunks, n_nodes, n_rejects, n_vectors (searched),
@@ -143,7 +143,7 @@ def views_with_old(path: str, settings: IndexSettings, views: Iterable[View]) ->
 
 
 def build_terms(tree: NodeTable, settings: IndexSettings, views: Iterable[View]) -> dict[str, pa.Table]:
-    """Build the BM25 part of an index, which needs no vector: its tables by file, to be given to ``build_index``."""
+    """Build the BM25 part of an index, which needs no vectors: its tables by file, for ``build_index``."""
     tables: dict[str, pa.Table] = {}
     for view in views:
         if view.lexical:
@@ -160,7 +160,7 @@ def build_terms(tree: NodeTable, settings: IndexSettings, views: Iterable[View])
 
 
 class _BuildFiles:
-    """Files of one build, under names no other build has."""
+    """Files of one build, under unique names."""
 
     def __init__(self, directory: Directory) -> None:
         self.directory, self.build = directory, secrets.token_hex(6)
@@ -193,7 +193,7 @@ def _write_vectors(files: _BuildFiles, layout: Layout, keys: Keys) -> None:
 
 
 def _write_view(files: _BuildFiles, tree: NodeTable, layout: Layout, view: View, factory: str) -> int:
-    """Write what a dense view is searched by; returns its number of vectors."""
+    """Write the files of a dense view; returns its number of vectors."""
     wanted = of_kinds(tree, view.kinds)[layout.rows] & layout.matrix.any(axis=1)
     places = np.flatnonzero(wanted).astype(np.int64)
     files.arrow(f"places-{view.key}", "vectors", pa.table({"place": pa.array(places)}))
@@ -233,7 +233,7 @@ def _check_documents(tree: NodeTable, documents: pa.Table) -> None:
         odd = sorted(set(roots) ^ set(listed))[:3]
         raise DataError(
             f"{len(roots)} documents among the nodes but {len(listed)} in the document table, "
-            f"{'other than in both: ' + ', '.join(odd) if odd else 'in another order'}: give one row a document, by id"
+            f"{'other than in both: ' + ', '.join(odd) if odd else 'in another order'}: give a row per document, by id"
         )
     if roots != sorted(roots):
         raise DataError("the documents are not sorted by id: sort them, so that equal input gives equal bytes")

@@ -1,4 +1,4 @@
-"""Windows over a text that retrieval reads as one piece each: by characters, or by tokens in whole paragraphs."""
+"""Chunks: windows over a text, by characters or by tokens in whole paragraphs, each retrieved as one piece."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from kohaku_ray.documents.model import Paragraph, Sentence
 from kohaku_ray.errors import ConfigError
 
 PARAGRAPH_BREAK = "\n\n"
-"""What stands between a section's title and its paragraphs when they are read as one text."""
+"""Separator of a section's title and its paragraphs when they are read as one text."""
 
 Counter = Callable[[Sequence[str]], I64]
 """Counts the tokens of each text: shape ``(n,)``; ``token_counter`` makes one."""
@@ -28,9 +28,9 @@ class Chunks:
     Attributes:
         unit: Windows of characters, or of the tokens of whole paragraphs.
         size: Characters per window, or most tokens in one.
-        overlap: Characters that two neighbours share; nothing to windows of tokens.
-        min_size: Fewest tokens wanted in a window; nothing to windows of characters.
-        over: Whose paragraphs are rejoined and cut: each document's, or each section's.
+        overlap: Characters that two neighbours share; ignored for windows of tokens.
+        min_size: Fewest tokens wanted in a window; ignored for windows of characters.
+        over: Which paragraphs are joined and cut together: those of a document, or of a section.
     """
 
     unit: Literal["chars", "tokens"] = "chars"
@@ -57,7 +57,7 @@ class Chunks:
             )
 
     def as_mapping(self) -> dict[str, Any]:
-        """Write down what decides the chunks, keys named as in the configuration."""
+        """Return the settings that decide the chunks, keys named as in the configuration."""
         bound = {"overlap": self.overlap} if self.unit == "chars" else {"min_size": self.min_size}
         return {"unit": self.unit, "size": self.size, "over": self.over, **bound}
 
@@ -144,10 +144,10 @@ def token_windows(
 
     A window ends between paragraphs where the bounds allow it, else between sentences, and inside a sentence only
     where it is longer than ``max_tokens``. Only a text of fewer than ``min_tokens`` has a smaller window, as far as
-    its sentences let it be cut otherwise.
+    its sentences allow.
 
     Args:
-        text: What the spans point into.
+        text: The text of the spans.
         paragraphs: Per paragraph the spans of its sentences, in reading order (``join_paragraphs``).
         count: Counts the tokens per text; a window's tokens are the sum over its sentences.
         min_tokens: Fewest tokens wanted in a window.
@@ -189,7 +189,7 @@ def _word_runs(text: str, sentence: Sentence, count: Counter, max_tokens: int) -
 
 
 def _best_breaks(n_tokens: I64, paragraph: I64, min_tokens: int, max_tokens: int) -> list[int]:
-    """Where each window ends, one past its last unit: the cheapest way through (dynamic programming).
+    """Where each window ends, one past its last unit: the partition of least cost (dynamic programming).
 
     A window costs its squared relative distance from the middle of the bounds (at most 1), 100 more where it ends
     inside a paragraph, and 10,000 more per token below ``min_tokens``. Ties go to the longer window. A unit over

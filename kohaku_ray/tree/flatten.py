@@ -44,7 +44,7 @@ DOCUMENT_SCHEMA = pa.schema(
     + [pa.field(name, pa.string()) for name in ("url", "type", "year", "netloc", "date", "citation")]
     + [pa.field("metadata", pa.string(), nullable=False)]
 )
-"""One row a document; ``metadata`` is JSON of everything its source said."""
+"""One row per document; ``metadata`` is JSON of all metadata of its source."""
 
 
 def flatten(document: Document, chunks: Chunks | None = None, count: Counter | None = None) -> pa.Table:
@@ -52,15 +52,15 @@ def flatten(document: Document, chunks: Chunks | None = None, count: Counter | N
 
     Args:
         document: The parsed document.
-        chunks: How it is cut into chunks, which stand behind all else of their parent; None: it has none.
+        chunks: How it is cut into chunks, which are the last children of their parent; None: no chunks.
         count: Counts the tokens per text; needed where the chunks are measured in tokens.
 
     Returns:
-        A table of ``NODE_SCHEMA``; ``n_tokens`` is 0 until somebody counts.
+        A table of ``NODE_SCHEMA``; ``n_tokens`` is 0 until tokens are counted.
 
     Raises:
         TreeError: A sentence's span does not lie inside its paragraph.
-        ValueError: Chunks are measured in tokens, and nothing counts them.
+        ValueError: Chunks are measured in tokens, and ``count`` is None.
     """
     rows = [_row(document.doc_id, document.doc_id, None, "document", 0, title=document.title)]
     for ordinal, section in enumerate(document.sections):
@@ -75,7 +75,7 @@ def flatten(document: Document, chunks: Chunks | None = None, count: Counter | N
 
 
 def document_table(documents: Iterable[Document]) -> pa.Table:
-    """Tabulate what is known of each document, in the order given; ``netloc`` is the url's where not said."""
+    """Make the document table, in the given order; ``netloc`` is that of the url where the metadata has none."""
     rows = []
     for document in documents:
         known = dict(document.metadata)
@@ -89,7 +89,7 @@ def document_table(documents: Iterable[Document]) -> pa.Table:
 def _host(url: str) -> str | None:
     try:
         return urlsplit(url).netloc or None
-    except ValueError:  # such as an unclosed [ of an IPv6 host: a bad link is no reason to lose a document
+    except ValueError:  # such as an unclosed [ of an IPv6 host: a bad link must not lose a document
         return None
 
 
@@ -146,7 +146,7 @@ def _chunks(
 
 
 def _text(paragraph: Paragraph) -> str:
-    """A paragraph's own text; of an attachment without, its caption."""
+    """A paragraph's own text; for an attachment without one, its caption."""
     return paragraph.text or (paragraph.attachment.caption if paragraph.attachment else None) or ""
 
 

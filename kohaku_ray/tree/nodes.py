@@ -1,4 +1,4 @@
-"""The node table in memory: who is whose parent, what each node says, what stands around it."""
+"""The node table in memory: parents, texts and neighbourhoods of nodes."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from kohaku_ray.tree.flatten import DOCUMENT_SCHEMA, NODE_SCHEMA, document_table
 __all__ = ["DOCUMENT_SCHEMA", "KINDS", "NODE_SCHEMA", "NodeTable", "document_table", "flatten"]
 
 KINDS = ("document", "section", "paragraph", "sentence", "chunk")
-"""The levels of the tree, from the root, and chunks, which hang beside it; a node's kind code is its place here."""
+"""The levels of the tree, from the root, then chunks, which are beside it; a node's kind code is its index here."""
 
 DOCUMENT, SECTION, PARAGRAPH, SENTENCE, CHUNK = range(5)
 
@@ -28,30 +28,30 @@ I8 = npt.NDArray[np.int8]
 
 
 class NodeTable:
-    """Nodes in preorder, with the tree's shape as arrays. Picklable; never changed once made.
+    """Nodes in preorder, with the tree's structure as arrays. Immutable and picklable.
 
     A part cut out of a table shares its rows: they are copied when the part is pickled, or its ``table`` asked for.
 
     Attributes:
         parent: Shape ``(n,)``; row of each node's parent, -1 for a document.
-        kind: Shape ``(n,)``; place of each node's kind in ``KINDS``.
+        kind: Shape ``(n,)``; index of each node's kind in ``KINDS``.
         end: Shape ``(n,)``; one past the last row of each node's subtree.
-        source_row: Shape ``(n,)``; which row of the whole index each row is, increasing.
-        tokens: Shape ``(n,)``; token count of each node's text; 0 where nobody has counted.
+        source_row: Shape ``(n,)``; row of each node in the whole index, increasing.
+        tokens: Shape ``(n,)``; token count of each node's text; 0 where not counted.
     """
 
     def __init__(self, table: pa.Table) -> None:
-        """Read the tree's shape off the rows.
+        """Read the tree's structure from the rows.
 
         Args:
             table: The whole index's rows of ``NODE_SCHEMA``, in preorder.
 
         Raises:
-            TreeError: A kind is unknown, an id occurs twice, or a node does not stand under its parent.
+            TreeError: A kind is unknown, an id occurs twice, or a node is not under its parent.
         """
         if "attributes" not in table.column_names:  # an index of an earlier version
             table = table.append_column(NODE_SCHEMA.field("attributes"), pa.nulls(len(table), pa.string()))
-        table = table.combine_chunks()  # one chunk a column, so that taking rows is cheap
+        table = table.combine_chunks()  # one chunk per column, so that taking rows is cheap
         self._columns = _Columns(table)
         self.kind = _kind_codes(table)
         level = _levels(table, self.kind)
@@ -66,7 +66,7 @@ class NodeTable:
         return len(self.kind)
 
     def __getstate__(self) -> dict[str, Any]:
-        """Copy out the rows: only they travel, not all of what they were cut from."""
+        """Copy the rows: only they are pickled, not the table they were cut from."""
         arrays = {name: self.__dict__[name] for name in ("parent", "kind", "end", "source_row", "tokens")}
         return {**arrays, "_columns": _Columns(self.table), "_place": np.arange(len(self), dtype=np.int64)}
 
@@ -87,7 +87,7 @@ class NodeTable:
     def with_tokens(self, counts: I64) -> NodeTable:
         """Copy the table with other token counts, shape ``(n,)``, such as the serving model's."""
         if len(counts) != len(self):
-            raise TreeError(f"{len(counts)} token counts for {len(self)} nodes: give one a node")
+            raise TreeError(f"{len(counts)} token counts for {len(self)} nodes: give one per node")
         copy = NodeTable.__new__(NodeTable)
         copy.__dict__.update(self.__dict__)
         for counted in ("table", "_paragraphs"):
@@ -107,7 +107,7 @@ class NodeTable:
         """Find a node by its id.
 
         Raises:
-            DataError: No such node is here.
+            DataError: The table has no such node.
         """
         row = int(pc.index(self.table["node_id"], pa.scalar(node_id, pa.string())).as_py())
         if row < 0:
@@ -155,7 +155,7 @@ class NodeTable:
         return json.loads(self._read("attributes", row) or "{}")  # type: ignore[no-any-return]
 
     def text_of(self, row: int) -> str:
-        """What a node says: a section its title and the paragraphs that are here, a document its title."""
+        """Text of a node: of a section its title and the paragraphs in this table, of a document its title."""
         if self.kind[row] == DOCUMENT:
             return self.title_of(row)
         if self.kind[row] != SECTION:
@@ -168,7 +168,7 @@ class NodeTable:
         return self._value("text", int(self.parent[first]))[self._read("start", first) : self._read("end", last)]
 
     def attachment_kind(self, row: int) -> str | None:
-        """What a paragraph stands for: ``image``, ``table`` or, of plain text, None."""
+        """Kind of a paragraph's attachment: ``image`` or ``table``; None for plain text."""
         kind: str | None = self._read("attachment_kind", row)
         return kind
 
@@ -177,11 +177,11 @@ class NodeTable:
 
         Args:
             rows: Rows of this table.
-            section_tokens: Paragraphs of the section are taken either way until so many tokens are full; the last
-                one taken may run over. A section itself is read from its start; a document or a chunk brings nothing.
+            section_tokens: Paragraphs of the section are taken on both sides up to this many tokens; the last one
+                may exceed them. A section itself is read from its start; a document or a chunk adds nothing.
 
         Returns:
-            A tree of its own; ``source_row`` says where its rows come from, ``local`` finds them.
+            A tree of its own; ``source_row`` gives the rows in the whole index, ``local`` finds them.
         """
         matches = np.unique(np.asarray(rows, dtype=np.int64))
         spans = [np.arange(first, stop) for first, stop in self._sections_around(matches, section_tokens)]
@@ -192,7 +192,7 @@ class NodeTable:
         return self._cut(_distinct(np.concatenate([*spans, *above])))
 
     def _cut(self, rows: I64) -> NodeTable:
-        """Keep these rows, increasing and with all their ancestors: the cut of a checked tree needs no check."""
+        """Keep these rows, increasing and with all their ancestors: a part of a checked tree needs no check."""
         cut = NodeTable.__new__(NodeTable)
         cut._columns, cut._place = self._columns, self._place[rows]
         cut.kind, cut.tokens, cut.source_row = self.kind[rows], self.tokens[rows], self.source_row[rows]
@@ -202,13 +202,13 @@ class NodeTable:
         return cut
 
     def _sections_around(self, matches: I64, section_tokens: int) -> Iterator[tuple[int, int]]:
-        """Runs of rows, from the first to before the last: what of its section belongs to each match, no row twice."""
+        """Yield runs of rows, first and one past the last: what each match adds of its section, no row twice."""
         paragraphs, before = self._paragraphs
         anchor = np.unique(np.where(self.kind[matches] == SENTENCE, self.parent[matches], matches))
         anchor = anchor[(self.kind[anchor] != DOCUMENT) & (self.kind[anchor] != CHUNK)]
         section = np.where(self.kind[anchor] == SECTION, anchor, self.parent[anchor])
         first, stop = np.searchsorted(paragraphs, section), np.searchsorted(paragraphs, self.end[section])
-        own = np.searchsorted(paragraphs, anchor)  # of a section its first paragraph, of which none is a match
+        own = np.searchsorted(paragraphs, anchor)  # for a section, its first paragraph; no paragraph of it is a match
         past = own + (self.kind[anchor] == PARAGRAPH)
         low = np.searchsorted(before, before[own] - section_tokens, side="right") - 1
         high = np.searchsorted(before, before[past] + section_tokens)
@@ -242,7 +242,7 @@ class NodeTable:
 
 
 class _Columns:
-    """A table's columns, looked up once: Arrow wraps one anew at every look, which takes longer than to read it."""
+    """A table's columns, looked up once: Arrow wraps a column at every access, which takes longer than reading it."""
 
     def __init__(self, table: pa.Table) -> None:
         self.table = table
@@ -264,7 +264,7 @@ def ancestors_of(row: int, parent: I64) -> list[int]:
 
 
 def _distinct(rows: I64) -> I64:
-    """Sort rows and drop repeats, as ``np.unique``, which hashes and takes thrice as long for what is nearly sorted."""
+    """Sort rows and drop repeats; ``np.unique`` hashes and takes three times as long for nearly sorted rows."""
     ordered = np.sort(rows)
     is_new = np.ones(len(ordered), bool)
     is_new[1:] = ordered[1:] != ordered[:-1]
@@ -283,9 +283,9 @@ def _kind_codes(table: pa.Table) -> I8:
 
 
 def _levels(table: pa.Table, kind: I8) -> I8:
-    """How deep each node hangs: its kind's level; a chunk of a document at a section's, of a section at a paragraph's.
+    """Level of each node: its kind's; for a chunk of a document a section's, for a chunk of a section a paragraph's.
 
-    A chunk of anything else is found when its parent is checked.
+    A chunk of any other node is refused when its parent is checked.
     """
     of_document = pc.fill_null(pc.equal(table["parent_id"], table["doc_id"]), False).to_numpy()
     return np.where(kind == CHUNK, np.where(of_document, SECTION, PARAGRAPH), kind).astype(np.int8)
@@ -326,7 +326,7 @@ def _check_tree(table: pa.Table, kind: I8, level: I8, parent: I64) -> None:
     early = np.flatnonzero((kind[:-1] == CHUNK) & (kind[1:] == level[:-1]))
     if len(early):
         chunk, after = ids[int(early[0])].as_py(), ids[int(early[0]) + 1].as_py()
-        raise TreeError(f"chunk {chunk!r} stands before {after!r}: chunks come last under their parent")
+        raise TreeError(f"chunk {chunk!r} is before {after!r}: chunks come last under their parent")
     if pc.count_distinct(ids).as_py() != len(kind):
         counts = pc.value_counts(ids.combine_chunks() if isinstance(ids, pa.ChunkedArray) else ids)
         twice = counts.field("values")[int(np.argmax(counts.field("counts").to_numpy()))].as_py()
@@ -342,9 +342,9 @@ def _what_is_wrong(ids: pa.ChunkedArray, claimed: pa.ChunkedArray, row: int, kin
     if at < 0:
         return f"{where} names the parent {parent_id!r}, which is missing"
     if at > row:
-        return f"{where} stands before its parent {parent_id!r} (row {at}): rows must be in preorder"
+        return f"{where} is before its parent {parent_id!r} (row {at}): rows must be in preorder"
     if kind[row] == CHUNK and kind[at] > SECTION:
-        return f"{where} hangs on {parent_id!r}, a {KINDS[kind[at]]}: a chunk hangs on a document or a section"
+        return f"{where} has the parent {parent_id!r}, a {KINDS[kind[at]]}: a chunk is under a document or a section"
     if kind[at] != level[row] - 1:
-        return f"{where} hangs on {parent_id!r}, a {KINDS[kind[at]]}: a child is exactly one level down"
-    return f"{where} does not stand in the subtree of its parent {parent_id!r} (row {at}): rows must be in preorder"
+        return f"{where} has the parent {parent_id!r}, a {KINDS[kind[at]]}: a child is exactly one level down"
+    return f"{where} is not in the subtree of its parent {parent_id!r} (row {at}): rows must be in preorder"

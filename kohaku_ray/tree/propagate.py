@@ -19,7 +19,7 @@ def propagate(vectors: F32, parent: I64, weight: F32 | F64 | I64, fixed: Mask | 
         vectors: Shape ``(n, d)``; ``fixed`` rows of unit L2 norm, the others ignored.
         parent: Shape ``(n,)``; ``parent[i] < i``, and ``-1`` marks a document.
         weight: Shape ``(n,)``; non-negative weight of each node in its parent.
-        fixed: Shape ``(n,)``; rows whose given vector stands; None: the leaves.
+        fixed: Shape ``(n,)``; rows that keep their given vector; None: the leaves.
 
     Returns:
         New ``(n, d)`` float32 array of unit rows. A node with no vector below it, such as an image without a caption,

@@ -125,7 +125,7 @@ def test_uniform_weights(tmp_path, build, documents, fake_encoder):
 
 
 def test_token_weights_need_counts(tmp_path, build, documents):
-    with pytest.raises(DataError, match="weights is 'tokens' but nobody has counted"):
+    with pytest.raises(DataError, match="weights is 'tokens' but no tokens were counted"):
         build(tmp_path, documents("a"), weights="tokens")
 
 
@@ -225,7 +225,7 @@ def test_bad_input_is_refused_and_names_the_node(tmp_path, documents, fake_encod
     two = documents("a", "b")
     texts = ["a used 5 kWh.", "Page 3", "It rose.", "Pictures", "Chart of a"]
     keys, vectors = vector_keys(encoder.identity, texts), encoder.encode_passages(texts)
-    with pytest.raises(DataError, match="2 texts have no vector, the first that of"):
+    with pytest.raises(DataError, match="2 texts have no vector, the first is that of"):
         call(tmp_path, two, encoder, keys=keys, vectors=vectors)
     vectors[0, 0] = np.nan
     with pytest.raises(DataError, match="the vector of a:sec0:p0:s0 is not finite"):

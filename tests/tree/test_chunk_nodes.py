@@ -123,13 +123,13 @@ def test_a_neighbourhood_of_a_chunk_is_the_chunk_and_its_ancestors():
 @pytest.mark.parametrize(
     ("change", "message"),
     [
-        (lambda t: replaced(t, "parent_id", 7, "a:sec0:p1"), "'a:sec0:c0' .* a chunk hangs on a document or a section"),
+        (lambda t: replaced(t, "parent_id", 7, "a:sec0:p1"), "'a:sec0:c0' .* a chunk is under a document or a section"),
         (lambda t: replaced(t, "parent_id", 7, "a:sec9"), "'a:sec0:c0' .* names the parent 'a:sec9', which is missing"),
         (lambda t: replaced(t, "parent_id", 7, None), "'a:sec0:c0' .* has no parent"),
-        (lambda t: replaced(t, "parent_id", 10, "a:sec0:c0"), "'a:sec1:p0' .* hangs on 'a:sec0:c0', a chunk"),
-        (lambda t: t.take([0, 1, 7, 2, 3]), "chunk 'a:sec0:c0' stands before 'a:sec0:p0': chunks come last"),
-        (lambda t: t.take([0, 1, 2, 7, 3]), "'a:sec0:p0:s0' .* does not stand in the subtree of its parent"),
-        (lambda t: t.take([0, 1, 9, 7]), "'a:sec0:c0' .* does not stand in the subtree of its parent 'a:sec0'"),
+        (lambda t: replaced(t, "parent_id", 10, "a:sec0:c0"), "'a:sec1:p0' .* has the parent 'a:sec0:c0', a chunk"),
+        (lambda t: t.take([0, 1, 7, 2, 3]), "chunk 'a:sec0:c0' is before 'a:sec0:p0': chunks come last"),
+        (lambda t: t.take([0, 1, 2, 7, 3]), "'a:sec0:p0:s0' .* is not in the subtree of its parent"),
+        (lambda t: t.take([0, 1, 9, 7]), "'a:sec0:c0' .* is not in the subtree of its parent 'a:sec0'"),
     ],
 )
 def test_a_chunk_out_of_place_is_refused(change, message):
@@ -139,7 +139,7 @@ def test_a_chunk_out_of_place_is_refused(change, message):
 
 def test_a_documents_chunk_before_its_section_is_refused():
     table = flatten(make_document("a"), SMALL)
-    with pytest.raises(TreeError, match="chunk 'a:c0' stands before 'a:sec0'"):
+    with pytest.raises(TreeError, match="chunk 'a:c0' is before 'a:sec0'"):
         NodeTable(table.take([0, 14, *range(1, 14)]))
 
 
