@@ -68,35 +68,55 @@ def test_scores_are_the_bare_models(application, pairs, expected):
     np.testing.assert_allclose(asyncio.run(rank_pairs(application, pairs)), expected, atol=1e-5)
 
 
-def test_concurrent_callers_share_a_batch(application, model, pairs, expected):
-    class Noting(PairReplica):
-        """Notes the sizes of batches, and takes its time over each: meanwhile calls gather."""
+@pytest.fixture(scope="module")
+def slow(application, model, tmp_path_factory) -> tuple[str, Path]:
+    """Name of an application of one replica that takes its time over a batch, and where it notes each one's size."""
+    notes = tmp_path_factory.mktemp("notes")
 
+    class Slow(PairReplica):
         def __init__(self, deployment: CrossEncoderConfig) -> None:
             super().__init__(deployment)
-            self.sizes, self._predict = [], self._model.predict
-            self._model.predict = self.noted
+            self._predict, self._model.predict = self._model.predict, self.noted
 
         def noted(self, batch, **settings):
-            self.sizes.append(len(batch))
-            time.sleep(0.5)
+            (notes / f"{time.monotonic()} {len(batch)}").touch()
+            time.sleep(0.5)  # meanwhile calls gather, or the replica is killed
             return self._predict(batch, **settings)
 
-        def seen(self) -> list[int]:
-            return self.sizes
+    one = serve.deployment(Slow, max_ongoing_requests=64).bind(CrossEncoderConfig(model=model, max_tokens=128))
+    serve.run(one, name="slow", route_prefix=None)
+    yield "slow", notes
+    serve.delete("slow")
 
-    one = serve.deployment(Noting, max_ongoing_requests=64).bind(CrossEncoderConfig(model=model, max_tokens=128))
-    handle = serve.run(one, name="noting", route_prefix=None)
-    try:
-        calls = [handle.rank.remote(pairs[at : at + 3]) for at in range(0, 60, 3)]
-        found = [call.result() for call in calls]
-        sizes = handle.seen.remote().result()
-    finally:
-        serve.delete("noting")
+
+def test_concurrent_callers_share_a_batch(slow, pairs, expected):
+    name, notes = slow
+
+    async def ask():
+        return await asyncio.gather(*(rank_pairs(name, pairs[at : at + 3]) for at in range(0, 60, 3)))
+
+    found = asyncio.run(ask())
+    sizes = [int(note.name.split()[1]) for note in notes.iterdir()]
     assert sum(sizes) == 60
     assert len(sizes) <= 4, "twenty callers, a few batches"
     assert [len(scores) for scores in found] == [3] * 20
     np.testing.assert_allclose(np.concatenate(found), expected[:60], atol=1e-5)
+
+
+def test_a_call_whose_replica_dies_is_made_again(slow, pairs, expected):
+    name, notes = slow
+    n_before = len(list(notes.iterdir()))
+
+    async def ask():
+        asked = asyncio.create_task(rank_pairs(name, pairs[:3]))
+        while len(list(notes.iterdir())) == n_before:
+            await asyncio.sleep(0.02)
+        [replica] = [process for title, process in our_processes() if title.startswith(f"ray::ServeReplica:{name}:")]
+        replica.kill()
+        return await asked
+
+    np.testing.assert_allclose(asyncio.run(ask()), expected[:3], atol=1e-5)
+    assert len(list(notes.iterdir())) == n_before + 2, "the call was under way when its replica died"
 
 
 def test_each_distinct_pair_is_scored_once_per_retriever(application, sample_config, pairs, expected):
@@ -116,14 +136,6 @@ def test_each_distinct_pair_is_scored_once_per_retriever(application, sample_con
 def test_a_replica_that_breaks_is_a_model_error_that_says_so(application):
     with pytest.raises(ModelError, match="the cross-encoder broke on 1 pairs"):
         asyncio.run(rank_pairs(application, [("a query", None)]))
-
-
-def test_replicas_that_die_are_waited_for(application, pairs, expected):
-    replicas = [process for title, process in our_processes() if title.startswith(f"ray::ServeReplica:{application}")]
-    assert len(replicas) == 2
-    for process in replicas:
-        process.kill()
-    np.testing.assert_allclose(asyncio.run(rank_pairs(application, pairs[:20])), expected[:20], atol=1e-5)
 
 
 def evidence(run: str) -> list[dict]:
