@@ -36,6 +36,7 @@ _AROUND = 0.5  # weight of a term that stands elsewhere in the text, or in its t
 _UNKNOWN = 1.0  # weight of a term that no text has, of the weight of one that a single text has
 _BESIDE = 40  # characters behind a number in which what it counts stands
 _NAMES = 4  # names of the context that the stand-in's expansion adds
+_NEXT = re.compile(r"[0-9,;:.!?]")  # behind it, something else is counted
 _WORD = re.compile(r"[^\W_][\w'’-]*")
 _NAME = re.compile(r"(?<![.?!»]\s)(?<!^)\b[A-ZÀ-Ý][\w’'-]{3,}")
 _COUNTED = re.compile(r"\bcombien\s+(?:de\s+|d['’])?([^\W\d_]+)", re.IGNORECASE)
@@ -151,7 +152,7 @@ def value_in(sentence: str, question: str, unit: str) -> str:
     if "en quelle année" in question.lower():
         there = [number for number in there if re.fullmatch(r"(?:1[0-9]|20)[0-9]{2}", number.text)]
     for number in there:
-        after = sentence[number.end : number.end + _BESIDE]
+        after, *_ = _NEXT.split(sentence[number.end : number.end + _BESIDE], maxsplit=1)
         scale = french_terms(number.text)[1:]
         if nouns & {*scale, *french_terms(after)[:2]} or (unit and after.lstrip().startswith(unit)):
             return number.text

@@ -1,0 +1,108 @@
+import asyncio
+import json
+
+import pytest
+from press import INDEX, QUESTION, settings, shown, tools_for
+
+from kohaku_ray.errors import ContextOverflowError, ModelError
+from kohaku_ray.generation.parse import parse_plan
+from kohaku_ray.generation.request import ChatRequest
+from kohaku_ray.records import Question
+from kohaku_ray.systems.hybrid import SYSTEM, answer, prepare
+from kohaku_ray.systems.hybrid.offline import SAYS_SO, OfflineFrench, expand, rank, value_in
+from kohaku_ray.systems.hybrid.reading import NO_INFORMATION
+
+BACKEND = SYSTEM.offline(0.35, 4000)
+TEXTS = (
+    {"ref_id": "1", "mark": "[1 / a / b]", "title": "Digue", "text": "Le vent souffle. La digue a fait fuir 412 gens."},
+    {"ref_id": "2", "mark": "[2 / a / b]", "title": "Tram", "text": "Le tramway aura 19 stations."},
+)
+
+
+def ask(variables, seed=0, temperature=0.0, prompt="p"):
+    request = ChatRequest("m", (("user", prompt),), temperature, 1.0, 100, seed, variables=variables)
+    return asyncio.run(BACKEND.chat(request))
+
+
+def offline_tools():
+    async def script(call):
+        request = ChatRequest("m", call.prompt.messages, 0.9, 0.9, 500, call.attempt, variables=call.prompt.variables)
+        return await BACKEND.chat(request)
+
+    return tools_for(script, INDEX)
+
+
+def test_from_question_to_a_cited_answer_without_a_model():
+    tools = offline_tools()
+    evidence = asyncio.run(prepare(QUESTION, tools, settings()))
+    found = asyncio.run(answer(evidence, tools, settings()))
+    assert len(evidence.queries) > 1
+    assert found.prediction.answer_value == "412"
+    assert set(found.prediction.ref_ids) <= set(shown(evidence))
+    assert found.prediction.ref_ids
+    assert found.prediction.explanation.startswith(SAYS_SO)
+    assert found.prediction.n_foreign_refs == 0
+
+
+def test_it_says_what_it_is():
+    assert BACKEND.identity == "extractive-fr/1 abstain_below=0.35 window_tokens=4000"
+    body = json.loads(ask({"role": "answer", "question": "Pad thaï ?", "texts": TEXTS}).text)
+    assert body["explanation"].startswith(SAYS_SO)
+    assert (body["answer"], body["is_blank"], body["ref_id"]) == (NO_INFORMATION, True, [])
+
+
+def test_no_texts_at_all_is_blank():
+    assert json.loads(ask({"role": "answer", "question": "Digue ?", "texts": ()}).text)["is_blank"]
+
+
+def test_sub_queries_are_keywords_and_names_of_the_corpus():
+    queries = expand("Pourquoi la digue de Port-Vaillant a-t-elle cédé ?", ["Ici, Irma-Lise a frappé."] * 2, 6)
+    assert queries[0] == "digue Port-Vaillant cédé"
+    assert "digue Port-Vaillant cédé Irma-Lise" in queries
+    assert len(expand("Pourquoi la digue a-t-elle cédé ?", [], 2)) == 2
+    assert expand("Et ?", [], 3) == ["Et ?"]
+    found, error = parse_plan(
+        ask({"role": "expand", "question": "Pourquoi la digue céda ?", "context": (), "n_queries": 4}), "Q", 4
+    )
+    assert (found[:2], error) == (("Q", "digue céda"), None)
+
+
+def test_the_sentence_that_covers_the_question_comes_first():
+    best, *_ = rank("Combien la digue a-t-elle fait fuir de gens ?", TEXTS)
+    assert (best.text, best.source["ref_id"]) == ("La digue a fait fuir 412 gens.", "1")
+    assert 0 < best.share <= 1
+
+
+@pytest.mark.parametrize(
+    ("sentence", "question", "unit", "value"),
+    [
+        ("En 2024, 412 habitants ont fui.", "Combien d'habitants ont fui ?", "", "412"),
+        ("Ses 62 éoliennes font 496 mégawatts.", "Quelle est la puissance ?", "mégawatts", "496"),
+        ("Elle rapportera 9,6 millions d'euros en 2025.", "Combien ?", "millions d'euros", "9,6 millions"),
+        ("On récupère 94 % du lithium en 3 jours.", "Quelle part ?", "%", "94"),
+        ("Bâtie en 1962 pour 4 millions.", "En quelle année ?", "", "1962"),
+        ("Depuis 2017, elle est fragile ; 3 fissures.", "Combien de fissures depuis 2017 ?", "", "3"),
+        ("Il y en a 5.", "Pourquoi ?", "", ""),
+        ("Aucun.", "Combien ?", "", ""),
+    ],
+)
+def test_the_number_asked_for_is_lifted_out(sentence, question, unit, value):
+    assert value_in(sentence, question, unit) == value
+
+
+def test_the_seed_varies_the_choice_and_repeats():
+    twins = tuple({**TEXTS[0], "ref_id": str(at), "mark": f"[{at} / a / b]"} for at in range(8))
+    variables = {"role": "answer", "question": "Qui la digue a-t-elle fait fuir ?", "texts": twins}
+    firsts = {json.loads(ask(variables, seed, 0.7).text)["ref_id"][0] for seed in range(12)}
+    assert len(firsts) > 1
+    assert ask(variables, 3, 0.7) == ask(variables, 3, 0.7)
+    assert {json.loads(ask(variables, seed).text)["ref_id"][0] for seed in range(4)} == {"0"}
+
+
+def test_what_it_cannot_do_is_said():
+    with pytest.raises(ModelError, match="knows the roles expand and answer"):
+        ask({"role": "plan", "question": "?"})
+    with pytest.raises(ContextOverflowError, match="window_tokens of the offline model is 4000"):
+        ask({"role": "answer", "question": "?", "texts": ()}, prompt="x" * 20_000)
+    assert OfflineFrench().identity != BACKEND.identity
+    assert Question("q", "?").answer_unit is None

@@ -1,0 +1,307 @@
+import asyncio
+import json
+import pickle
+from itertools import pairwise
+
+import pytest
+from inprocess import words
+from press import ARTICLES, INDEX, QUESTION, corpus, row_of, settings, shown, steps, tools_for
+
+from kohaku_ray.config import load_config
+from kohaku_ray.config.schema import Config
+from kohaku_ray.errors import ConfigError, ModelError
+from kohaku_ray.records import Question
+from kohaku_ray.systems.base import Depth
+from kohaku_ray.systems.hybrid import SYSTEM, prepare
+from kohaku_ray.systems.hybrid.stages import STAGES
+from kohaku_ray.systems.hybrid.steps import STAND_IN
+
+SUBS = json.dumps(["digue rompue habitants", "digue 1962 fragile", "coût des travaux"])
+
+
+def overlap(query, text):
+    return len(words(query) & words(text)) / len(words(query))
+
+
+def prepared(script=lambda call: SUBS, question=QUESTION, index=INDEX, tools=None, **changed):
+    tools = tools or tools_for(script, index)
+    return asyncio.run(prepare(question, tools, settings(**changed)))
+
+
+def test_every_stage_stands_in_the_trace_with_what_came_in_and_went_on():
+    evidence = prepared()
+    heads = [steps(evidence.trace, stage)[0] for stage in STAGES]
+    assert list(dict.fromkeys(row.step for row in evidence.trace)) == list(STAGES)
+    assert all(head.rank == 0 and head.note.startswith("in ") and head.node_id is None for head in heads)
+    for head in heads:
+        _, items = steps(evidence.trace, head.step)
+        assert [item.rank for item in items] == list(range(1, len(items) + 1))
+        assert head.scores["out"] == len(items)
+        assert evidence.measures[f"pool_{head.step}"] == len(items)
+        assert f"in {head.scores['in']:g}, out {head.scores['out']:g}" in head.note
+    for before, after in pairwise(STAGES[4:]):
+        assert steps(evidence.trace, after)[0].scores["in"] == steps(evidence.trace, before)[0].scores["out"]
+    ranked = ("subquery_ranking", "clustering", "final_ranking")
+    assert all(STAND_IN in steps(evidence.trace, stage)[0].note for stage in ranked)
+
+
+def test_the_best_text_of_each_site_is_shown():
+    evidence = prepared()
+    assert "p5" in shown(evidence)[:2]
+    assert {"p1", "p4"} & set(shown(evidence)[:2])
+    netlocs = [text.netloc or text.doc_id for text in evidence.texts]
+    assert len(netlocs) == len(set(netlocs))
+    assert evidence.measures["distinct_netlocs"] == len({text.netloc for text in evidence.texts if text.netloc})
+    assert evidence.warning == ""
+
+
+def test_a_run_repeats_to_the_byte_and_travels():
+    first, again = prepared(), prepared()
+    assert first == again
+    assert pickle.loads(pickle.dumps(first)) == first
+
+
+@pytest.mark.parametrize("stage", STAGES)
+def test_each_stage_can_be_switched_off(stage):
+    evidence = prepared(**{stage: False})
+    head, items = steps(evidence.trace, stage)
+    assert shown(evidence)
+    if stage == "expansion":
+        assert [item.text for item in items] == [QUESTION.text]
+    elif stage in ("search", "final_ranking"):
+        assert head.note.endswith("off")
+    else:
+        assert (head.note.endswith("; off"), items) == (True, [])
+
+
+def test_initial_context_is_what_bm25_finds_among_sentences_and_chunks():
+    tools = tools_for(lambda call: SUBS)
+    evidence = prepared(tools=tools, initial_context_size=4)
+    _, items = steps(evidence.trace, "initial_context")
+    assert {item.kind for item in items} == {"sentence", "chunk"}
+    assert len(items) == 4
+    asked = [one for one in tools.asked if one[1] in ("sentences", "chunks")]
+    assert asked == [("lexical", view, (QUESTION.text,), 4) for view in ("sentences", "chunks")]
+    context = tools.calls[0].prompt.variables["context"]
+    assert [text[:160] for text in context] == [item.text for item in items]
+    assert {item.note for item in items if item.kind == "sentence"} <= {row[0] for row in ARTICLES}
+
+
+def test_initial_dense_searches_by_vectors_too():
+    tools = tools_for(lambda call: SUBS)
+    prepared(tools=tools, initial_dense=True)
+    assert {(one[0], one[1]) for one in tools.asked if one[0] == "search"} == {
+        ("search", "sentences"),
+        ("search", "chunks"),
+        ("search", "paragraphs"),
+    }
+
+
+def test_without_initial_context_the_expansion_sees_no_text():
+    tools = tools_for(lambda call: SUBS)
+    prepared(tools=tools, initial_context=False)
+    assert tools.calls[0].prompt.variables["context"] == ()
+    assert "Extraits" not in tools.calls[0].prompt.user
+
+
+def test_the_question_is_the_first_sub_query_within_the_ten():
+    tools = tools_for(lambda call: json.dumps([f"requête {i}" for i in range(30)]))
+    evidence = prepared(tools=tools)
+    assert evidence.queries[0] == QUESTION.text
+    assert len(evidence.queries) == 10
+    [lexical] = [one for one in tools.asked if one[:2] == ("lexical", "paragraphs")]
+    assert lexical[2] == evidence.queries
+
+
+def test_prose_is_asked_again_three_times_then_the_question_stands_alone():
+    tools = tools_for(lambda call: "Voici mes idées, sans liste.")
+    evidence = prepared(tools=tools)
+    assert [call.attempt for call in tools.calls] == [0, 1, 2]
+    assert evidence.queries == (QUESTION.text,)
+    head, items = steps(evidence.trace, "expansion")
+    assert "no JSON array of queries" in head.error
+    assert [item.text for item in items] == [QUESTION.text]
+
+
+def test_the_second_try_may_do():
+    tools = tools_for(lambda call: SUBS if call.attempt == 1 else "rien")
+    evidence = prepared(tools=tools)
+    assert len(tools.calls) == 2
+    assert evidence.queries == (QUESTION.text, *json.loads(SUBS))
+    assert steps(evidence.trace, "expansion")[0].error is None
+
+
+def test_a_failed_model_leaves_the_question_alone_with_the_reason():
+    tools = tools_for(lambda call: ModelError("no replica"))
+    evidence = prepared(tools=tools)
+    assert len(tools.calls) == 1
+    assert steps(evidence.trace, "expansion")[0].error == "ModelError: no replica"
+    assert shown(evidence)
+
+
+def test_one_query_asks_no_model():
+    tools = tools_for(lambda call: pytest.fail("asked"))
+    assert prepared(tools=tools, max_expanded_questions=1).queries == (QUESTION.text,)
+
+
+def test_search_goes_as_deep_as_told_and_is_scored_per_sub_query():
+    tools = tools_for(lambda call: SUBS)
+    evidence = prepared(tools=tools, subquestion_max_documents=2)
+    assert {one[3] for one in tools.asked if one[0] in ("search", "lexical") and one[1] == "paragraphs"} == {2}
+    _, items = steps(evidence.trace, "search")
+    named = {name for item in items for name in item.scores}
+    assert {"rrf", "bm25.0", "cosine.0", "cosine.3"} <= named
+    per_query = [sum(f"cosine.{at}" in item.scores for item in items) for at in range(4)]
+    assert per_query == [2, 2, 2, 2]
+    _, ranked = steps(evidence.trace, "subquery_ranking")
+    assert all(sum(f"score.{at}" in item.scores for item in ranked) == 2 for at in range(4))
+
+
+def test_search_off_takes_the_paragraphs_of_the_initial_sentences():
+    tools = tools_for(lambda call: SUBS)
+    evidence = prepared(tools=tools, search=False)
+    assert not [one for one in tools.asked if one[1] == "paragraphs"]
+    _, opening = steps(evidence.trace, "initial_context")
+    _, items = steps(evidence.trace, "search")
+    assert {item.note for item in items} == {item.note for item in opening if item.kind == "sentence"}
+
+
+def test_a_pair_is_scored_once_though_four_stages_ask():
+    tools = tools_for(lambda call: SUBS, pair_score=overlap)
+    evidence = prepared(tools=tools, cross_encoder="ranker")
+    pairs = [pair for one in tools.asked if one[0] == "rank_pairs" for pair in one[1]]
+    assert len(pairs) == len(set(pairs))
+    queries = {query for query, _ in pairs}
+    assert queries == set(evidence.queries)
+    assert not [row for row in evidence.trace if STAND_IN in row.note]
+    [final] = [item for item in steps(evidence.trace, "final_ranking")[1] if item.rank == 1]
+    assert final.scores["score"] == overlap(QUESTION.text, final.text)
+
+
+def test_per_question_rrf_asks_no_cross_encoder_per_sub_query():
+    tools = tools_for(lambda call: SUBS, pair_score=overlap)
+    evidence = prepared(tools=tools, cross_encoder="ranker", per_question="rrf")
+    pairs = [pair for one in tools.asked if one[0] == "rank_pairs" for pair in one[1]]
+    assert {query for query, _ in pairs} == {QUESTION.text}
+    assert steps(evidence.trace, "subquery_ranking")[0].note.endswith("; rrf")
+
+
+def test_equal_texts_are_one_before_the_cut():
+    evidence = prepared(netloc_cap=False, subquestion_fusion_max_documents=3)
+    _, fused = steps(evidence.trace, "fusion")
+    texts = [item.text for item in fused]
+    assert len(texts) == len(set(texts)) == 3  # the copy costs no place
+    assert len({"p1", "p4"} & {item.note for item in fused}) == 1
+
+
+def test_clusters_are_fewer_than_texts():
+    evidence = prepared(kmeans_n_clusters=50, cluster_sample_size=100)
+    head, items = steps(evidence.trace, "clustering")
+    assert head.scores["in"] == len(items)
+    assert max(item.scores["cluster"] for item in items) < len(items)
+
+
+def test_a_cluster_sample_keeps_some_of_every_cluster():
+    evidence = prepared(kmeans_n_clusters=3, cluster_sample_size=3)
+    _, items = steps(evidence.trace, "clustering")
+    assert sorted(item.scores["cluster"] for item in items) == [0, 1, 2]
+
+
+def test_mmr_cuts_and_says_both_numbers():
+    evidence = prepared(mmr_top_k=2)
+    _, items = steps(evidence.trace, "mmr")
+    assert len(items) == 2
+    assert items[0].scores["mmr"] == pytest.approx(0.9 * items[0].scores["cosine"])
+    assert items[0].scores["mmr"] >= items[1].scores["mmr"]
+
+
+def test_at_most_so_many_per_site_and_unknown_sites_count_by_document():
+    evidence = prepared(max_per_netloc=1, fusion=False, clustering=False)
+    _, items = steps(evidence.trace, "netloc_cap")
+    assert len({item.doc_id for item in items}) == len(items)  # here every site has one document
+    assert {"p5", "p6"} & {item.note for item in items}
+    two = prepared(max_per_netloc=2, fusion=False, clustering=False)
+    assert {"p5", "p6"} <= {item.note for item in steps(two.trace, "netloc_cap")[1]}
+
+
+def test_the_final_order_is_the_cross_encoders():
+    def pair_score(query, text):
+        return 9.0 if "vignes" in text else overlap(query, text)
+
+    evidence = prepared(tools=tools_for(lambda call: SUBS, pair_score=pair_score), cross_encoder="ranker")
+    assert shown(evidence)[0] == "p8"
+    assert len(shown(prepared(max_context_docs=2))) == 2
+
+
+def test_ties_keep_the_earlier_order():
+    flat = prepared(tools=tools_for(lambda call: SUBS, pair_score=lambda *_: 1.0), cross_encoder="ranker")
+    _, capped = steps(flat.trace, "netloc_cap")
+    _, final = steps(flat.trace, "final_ranking")
+    assert [item.note for item in final] == [item.note for item in capped][: len(final)]
+
+
+def test_neighbours_are_the_consecutive_paragraphs_of_the_article():
+    evidence = prepared(neighbours=1, netloc_cap=False, fusion=False)
+    text = {one.ref_id: one.text for one in evidence.texts}
+    own = {row[0]: row[5] for row in ARTICLES}
+    assert text["p1"] == f"{own['p1']}\n{own['p2']}"
+    assert text["p2"] == f"{own['p1']}\n{own['p2']}\n{own['p3']}"
+    assert text["p5"] == own["p5"]  # order 0, and the next is 5
+    _, final = steps(evidence.trace, "final_ranking")
+    assert {item.note: item.text for item in final} == text
+
+
+def test_an_off_topic_question_leaves_nothing():
+    evidence = prepared(question=Question("q", "Quelle recette de pad thaï ?"), min_relevance=0.9)
+    assert evidence.texts == ()
+    assert "min_relevance is 0.9" in evidence.why_nothing
+    assert evidence.measures["texts"] == 0
+
+
+def test_few_texts_are_worth_a_warning():
+    evidence = prepared(max_context_docs=2)
+    assert evidence.warning == "only 2 texts of the corpus were found"
+    assert evidence.measures["few_texts"] == 1
+    assert prepared().measures["few_texts"] == 0
+
+
+def test_a_corpus_that_is_no_news_is_cited_by_node():
+    evidence = prepared(index=corpus([("p1", "seul", "", "", 0, "La digue rompue a fait fuir 412 habitants.")]))
+    assert shown(evidence) == ["p1"]
+    assert evidence.texts[0].mark == "[p1 / ? / ?]"
+    assert evidence.texts[0].netloc is None
+    assert row_of("p1") > 0
+
+
+def test_uses_says_what_a_run_asks_for():
+    deep = SYSTEM.uses(settings(initial_dense=True, cross_encoder="ranker"))
+    assert deep.roles == ("answer", "expand")
+    assert deep.views == {"sentences": Depth(50, 50), "chunks": Depth(50, 50), "paragraphs": Depth(100, 100)}
+    assert deep.cross_encoder == "ranker"
+    off = SYSTEM.uses(settings(initial_context=False, expansion=False))
+    assert (off.roles, off.views, off.cross_encoder) == (("answer",), {"paragraphs": Depth(100, 100)}, None)
+    unranked = {"subquery_ranking": False, "clustering": False, "final_ranking": False}
+    assert SYSTEM.uses(settings(cross_encoder="ranker", **unranked)).cross_encoder is None
+
+
+@pytest.mark.parametrize(
+    ("changed", "message"),
+    [
+        ({"search": False, "initial_context": False}, "nothing would be searched"),
+        ({"final_ranking": False, "min_relevance": 0.5}, r"hybrid.min_relevance is 0.5 but hybrid.final_ranking"),
+        ({"cross_encoder": "ranker"}, r"hybrid.cross_encoder is 'ranker' but deployments has 'extractive'"),
+        ({"neighbours": 2}, "hybrid.neighbours"),
+    ],
+)
+def test_what_does_not_fit_is_said(changed, message):
+    with pytest.raises(ConfigError, match=message):
+        load_config("hybrid", [f"hybrid.{key}={json.dumps(value)}" for key, value in changed.items()])
+
+
+def test_the_stand_in_plays_both_roles():
+    config = load_config("hybrid")
+    assert isinstance(config, Config)
+    assert {config.role(name).model for name in config.uses.roles} == {"extractive"}
+    assert config.role("expand").temperature == 0.9
+    assert config.role("expand").top_p == 0.9
+    assert config.role("expand").max_tokens == 500
