@@ -123,7 +123,7 @@ def citing_row(
 
 
 def read_refs(text: str | None) -> tuple[str, ...]:
-    """Split a ref_id cell into its tokens as they stand, ``is_blank`` tokens included, without repeats.
+    """Split a ref_id cell into its tokens as written, ``is_blank`` tokens included, without repeats.
 
     Reads JSON and Python lists, bare ids, comma lists and lists that lack a bracket. A list's item is one token even
     when it holds a malformed list of its own: the competition scores it so (``mend_refs`` reads what was meant).

@@ -36,7 +36,7 @@ _KINDS = {
 def parse_kohakurag(name: str, data: bytes) -> Document:
     """Parse a KohakuRAG document.
 
-    A null is an absent value. Sentences that the file gives are kept where they stand in their paragraph's text, in
+    A null is an absent value. Sentences that the file gives are kept where their paragraph's text holds them, in
     order; otherwise the paragraph is split here. An image paragraph becomes an attachment whose only text is its
     caption. A file with a text but no sections is read as plain text.
 
@@ -112,7 +112,7 @@ class _Reader:
         return Paragraph(caption, split_sentences(caption), page=page, attachment=attachment)
 
     def attachment(self, kind: str, metadata: Mapping[str, Any], path: str, written: str | None) -> Attachment:
-        """Describe an attachment; a caption in the metadata goes before one written behind the placeholder."""
+        """Describe an attachment; a caption in the metadata precedes one after the placeholder."""
         path = f"{path}.metadata"
         keys = ("image_path", "image_storage_key", "image_name")
         places = [place for key in keys if (place := self.string(metadata, key, path).strip())]

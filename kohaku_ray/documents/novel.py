@@ -221,7 +221,7 @@ def _continues(heading: _Heading, rest: Sequence[str]) -> bool:
 
 
 def _take_title(heading: _Heading) -> None:
-    """Move a title that stands by itself under a bare ``CHAPTER I`` into the heading."""
+    """Move a title on a line of its own under a bare ``CHAPTER I`` into the heading."""
     first, *rest = heading.paragraphs or [""]
     line = first.strip()
     if not (heading.bare and rest and "\n" not in first and 0 < len(line) <= MAX_TITLE_CHARS):

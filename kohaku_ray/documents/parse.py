@@ -1,7 +1,7 @@
 """Find documents and parse each into sections, paragraphs and sentences.
 
-A new format is one module with a function ``parse_X(name, data) -> Document`` and one line in `FORMATS`. Readers that
-must be asked for, since a suffix does not tell, stand in `_READERS`; a news CSV alone holds many documents.
+A new format is one module with a function ``parse_X(name, data) -> Document`` and one line in `FORMATS`. Readers that a
+suffix cannot choose, and the configuration must, are in `_READERS`; only a news CSV holds many documents.
 """
 
 from __future__ import annotations
@@ -53,18 +53,18 @@ _READERS: Mapping[Format, Mapping[str, Parser]] = {
     "novel": {".txt": parse_novel, ".text": parse_novel},
     "news": {},
 }
-"""Which parsers a format puts in the place of those of `FORMATS`."""
+"""Parsers by format, which replace those of `FORMATS`."""
 
 T = TypeVar("T")
 
 
 @dataclass(frozen=True, slots=True)
 class Parsed:
-    """What a file holds.
+    """The content of a file.
 
     Attributes:
         documents: Each with a valid ``doc_id`` of its own and at least one searchable sentence.
-        rejects: Per part left out, where it stands and why.
+        rejects: Per rejected part, its place and the reason.
     """
 
     documents: tuple[Document, ...]
@@ -92,7 +92,7 @@ def parse_documents(
         data: See `parse_file`.
         timeout_s: See `parse_file`.
         file_format: ``news`` reads a ``.csv`` as articles, a paragraph per row; for the others see `parse_file`.
-        sentence_split: How news are split: by Punkt, or at every full stop.
+        sentence_split: Splits news into sentences by Punkt, or at every full stop.
 
     Returns:
         At least one document or reject; one document of any file but a news CSV.
@@ -111,7 +111,7 @@ def parse_documents(
 def _read_news(name: str, data: bytes, sentence_split: SentenceSplit) -> Parsed:
     news = parse_news(name, data, sentence_split)
     if not (news.documents or news.rejects):
-        raise DataError(f"{name} has no text: no row stands below its header.")
+        raise DataError(f"{name} has no text: there is no row below its header.")
     silent = [document for document in news.documents if not _is_searchable(document)]
     rejects = [(f"{name}: {document.doc_id}", "its paragraphs have no sentence to search") for document in silent]
     return Parsed(tuple(filter(_is_searchable, news.documents)), (*news.rejects, *rejects))
@@ -156,7 +156,7 @@ def _in_time(read: Callable[[], Any], name: str, data: bytes, timeout_s: float |
     """Call a reader written in pure Python; in the main thread only where a time is set."""
     if timeout_s is None:
         return read()
-    if not _in_main_thread():  # the child knows the readers of `FORMATS` alone
+    if not _in_main_thread():  # the child has only the readers of `FORMATS`
         raise DataError(f"{name}: a time limit on this format needs the main thread: call it there, or set no limit.")
     return parse_in_time(read, name, len(data), timeout_s)
 
@@ -211,7 +211,7 @@ def read_bytes(path: str) -> bytes:
     """Read a whole file, local or on any pyarrow filesystem.
 
     Raises:
-        DataError: It is not there, is no regular file, or cannot be read.
+        DataError: It does not exist, is not a regular file, or cannot be read.
     """
     filesystem, inner = _resolve(path)
     try:

@@ -34,7 +34,7 @@ class Block:
     Attributes:
         kind: ``text``, ``image`` or ``table``.
         page: From 1.
-        box: Where it stands, in points.
+        box: Its place on the page, in points.
         lines: Its lines of text; for a table, its rows.
         size: Font size in points.
         bold: Whether it is printed in bold.

@@ -304,7 +304,7 @@ def _around(boxes: Sequence[Box]) -> Box:
 
 
 def _goes_on(last: Line, box: Box, size: float) -> bool:
-    """Whether a piece stands on the same line as the last, with no more than a letter's width between."""
+    """Whether a piece is on the same line as the last, with no more than a letter's width between."""
     x0, y0, x1, y1 = box
     if abs(y1 - last.y1) > 0.4 * size or abs(y0 - last.y0) > 0.6 * size:
         return False

@@ -57,7 +57,7 @@ def write_table(cells: Sequence[Sequence[str]], box: Box, ruled: bool = True) ->
 
 
 def rows_of(region: Sequence[Line]) -> list[list[Line]]:
-    """Group lines that stand beside one another, each row from left to right; pictures and tables by themselves.
+    """Group lines that are beside one another, each row from left to right; pictures and tables are single rows.
 
     Args:
         region: From top to bottom.
@@ -167,7 +167,7 @@ def _cells(rows: Sequence[Sequence[Line]]) -> list[list[str]]:
 
 
 def _column(line: Line, columns: Sequence[Line]) -> int:
-    """The column that a cell has most width in common with, or stands nearest to."""
+    """The column that a cell overlaps most in width, else the nearest."""
 
     def common(i: int) -> float:
         return min(line.x1, columns[i].x1) - max(line.x0, columns[i].x0)

@@ -66,7 +66,7 @@ def text_sections(text: str, title: str) -> tuple[Section, ...]:
     """Cut plain text into sections.
 
     A heading is a line underlined with ``===``, ``---`` or ``~~~``, or a short line by itself that is a division of a
-    book (CHAPTER IV, with its title behind it or on the next line), numbered (1.2 Title) or in capitals. A division or
+    book (CHAPTER IV, with its title after it or on the next line), numbered (1.2 Title) or in capitals. A division or
     number directly over a heading of another kind becomes the first part of that one's title; any other heading
     without a body is an ordinary paragraph.
 

@@ -1,4 +1,4 @@
-"""``citations``: how many of the references cited are gold, and how many of the gold ones are cited."""
+"""``citations``: precision, recall and F1 of the cited references against the gold ones."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from kohaku_ray.evaluation.metrics import Metric, OutcomeMarks, Part
 from kohaku_ray.submissions import Submission, SubmissionRow, mend_refs, read_refs
 
 GOLD_COLUMNS = ("gold", "gold_ref_id")
-"""Columns of a truth file that hold the gold references; where it has none of them, ref_id does."""
+"""Columns of a truth file that hold the gold references; without them, ref_id is read."""
 
 
 def gold_refs(truth: SubmissionRow) -> frozenset[str]:
@@ -27,8 +27,8 @@ def citation_scores(cited: frozenset[str], gold: frozenset[str]) -> dict[str, fl
     """Score one question's citations.
 
     Args:
-        cited: What is cited.
-        gold: What should be cited.
+        cited: Cited references.
+        gold: Gold references.
 
     Returns:
         ``f1``, ``precision`` and ``recall``; all 1 where both are empty, all 0 where one of them is.

@@ -22,7 +22,7 @@ _Z = 1.959963984540054  # 97.5 % point of the normal distribution
 
 
 def read_label(text: str | None) -> str | None:
-    """Read a label in any spelling (``consistent``/``contradict``, 1/0, true/false); None where it is none."""
+    """Read a label in any spelling (``consistent``/``contradict``, 1/0, true/false); None for other text."""
     return _SPELLINGS.get((text or "").strip(" \t\r\n\"'.").casefold())
 
 
@@ -41,19 +41,19 @@ class Guess:
 
 @dataclass(frozen=True, slots=True)
 class LabelFigures:
-    """How well some predictions agree with the truth.
+    """Agreement of predictions with the truth.
 
     Attributes:
         n: Questions with a true label.
         accuracy: Share of right labels; a missing one is wrong.
         interval: 95 % interval of the accuracy (Wilson).
-        balanced: Mean over the labels of the share of right ones.
+        balanced: Balanced accuracy: mean over the labels of the share of right ones.
         f1: F1 of ``contradict``.
-        majority: Accuracy of always giving the commoner true label.
+        majority: Accuracy of always giving the more frequent true label.
         confusion: Counts by true label and given label, None where none was given.
         brier: Mean squared error of the probability of ``contradict``, over those with a confidence; None: none has.
-        bins: Reliability: per tenth of confidence with any prediction, its lower end, how many, their mean confidence
-            and the share that is right.
+        bins: Reliability: per tenth of confidence with any prediction, its lower end, their number, mean confidence and
+            share of right ones.
     """
 
     n: int
@@ -71,7 +71,7 @@ def label_figures(truth: Mapping[str, str], given: Mapping[str, Guess]) -> Label
     """Compare predictions with true labels.
 
     Args:
-        truth: True label by question, in any spelling; questions without a readable one do not count.
+        truth: True label by question, in any spelling; questions without a readable one are left out.
         given: Prediction by question.
 
     Returns:
@@ -128,7 +128,7 @@ def _true_label(row: SubmissionRow) -> str | None:
 
 
 def _accuracy(truth: SubmissionRow, text: str) -> float:
-    """1.0 for the true label; where there is none, for none."""
+    """1.0 for the true label; without a true label, 1.0 for no label."""
     return float(read_label(text) == _true_label(truth))
 
 

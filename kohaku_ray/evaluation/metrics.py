@@ -4,7 +4,7 @@
 
     EXACT = Metric("exact", "Exact match", parts={"value": Part()}, rate=rate, unanswerable=unanswerable)
 
-A metric of your own is one such object: named as ``module:NAME``, or by the entry-point group ``kohaku_ray.metrics``.
+Your own metric is one such object, named as ``module:NAME`` or through the entry-point group ``kohaku_ray.metrics``.
 """
 
 from __future__ import annotations
@@ -44,8 +44,8 @@ class Part:
 
     Attributes:
         weight: Its weight in the score.
-        title: What it is, in words; empty: its name.
-        of_unanswerable: It is averaged over the unanswerable questions alone, and is 1.0 where there is none.
+        title: Its title; empty: its name.
+        of_unanswerable: Averaged over the unanswerable questions alone; 1.0 where there is none.
     """
 
     weight: float = 1.0
@@ -60,7 +60,7 @@ class QuestionScore:
     Attributes:
         question_id: Which question.
         parts: By name, in the metric's order. The first says whether the answer itself is right.
-        total: Their weighted sum.
+        total: Weighted sum of the parts.
         unanswerable: The truth has no answer.
         missing: The submission has no such row: every part is 0.
     """
@@ -73,7 +73,7 @@ class QuestionScore:
 
     @property
     def is_right(self) -> bool:
-        """Whether the answer itself is right, whatever becomes of the other parts."""
+        """Whether the answer itself is right, whatever the other parts."""
         return next(iter(self.parts.values())) > 0.5
 
 
@@ -84,8 +84,8 @@ class Score:
     Attributes:
         score: Weighted sum of the parts.
         parts: Mean of each part over the questions it counts.
-        n: How many questions.
-        missing: How many of them the submission lacks.
+        n: Number of questions.
+        missing: Number of them that the submission lacks.
     """
 
     score: float
@@ -96,7 +96,7 @@ class Score:
 
 @dataclass(frozen=True, slots=True)
 class OutcomeMarks:
-    """What the outcomes of votes earn: functions of a question's place in the truth, by part.
+    """Marks for the outcomes of votes: by part, functions of a question's index in the truth.
 
     Attributes:
         by_value: Parts that depend on the written value; an abstention writes the empty text.
@@ -111,17 +111,17 @@ class OutcomeMarks:
 
 @dataclass(frozen=True, eq=False)
 class Metric:
-    """How predictions are scored.
+    """A metric: how predictions are scored.
 
     Attributes:
-        name: As it is asked for and as tables call it.
-        title: What it is, in a line.
+        name: Name in configurations and tables.
+        title: Its title, one line.
         parts: Parts of a score by name, in the order shown. The first says whether the answer itself is right.
-        rate: A question's truth and its prediction to every part, each between 0 and 1.
+        rate: Maps a question's truth and its prediction to every part, each between 0 and 1.
         unanswerable: Whether a question's truth says that there is no answer.
-        marks: Marks of votes over recorded members, for studies without a new call; None: there are none.
-        classify: A question's truth and its prediction to the class of the error, None where nothing is wrong; None:
-            errors have no classes.
+        marks: Marks of votes over recorded members, for studies without a new call; None: not supported.
+        classify: Maps a question's truth and its prediction to the class of the error, None where nothing is wrong;
+            None: errors have no classes.
         classes: All classes, in the order shown.
     """
 
@@ -143,20 +143,20 @@ class Metric:
 
     @property
     def formula(self) -> str:
-        """The score in a readable line."""
+        """The formula of the score, one readable line."""
         if len(self.parts) == 1:
             return self.label(*self.parts)
         return " + ".join(f"{part.weight:.2f} {self.label(name)}" for name, part in self.parts.items())
 
     def label(self, part: str) -> str:
-        """A part in words."""
+        """Title of a part."""
         return self.parts[part].title or part
 
     def score_question(self, truth: SubmissionRow, given: SubmissionRow | None) -> QuestionScore:
         """Score one prediction; None, a missing row, scores 0 in every part.
 
         Raises:
-            ConfigError: The metric rates other parts than it declares.
+            ConfigError: The metric's ``rate`` returns other parts than it declares.
         """
         is_unanswerable = self.unanswerable(truth)
         if given is None:
@@ -171,7 +171,7 @@ class Metric:
         return QuestionScore(truth.question_id, parts, self.weigh(parts), is_unanswerable)
 
     def score(self, truth: Submission, predicted: Submission) -> list[QuestionScore]:
-        """Score every question of the truth, in its order; rows the truth does not have are not looked at.
+        """Score every question of the truth, in its order; rows that the truth lacks are ignored.
 
         Raises:
             DataError: The truth has no rows.
@@ -181,7 +181,7 @@ class Metric:
         return [self.score_question(row, predicted.rows.get(key)) for key, row in truth.rows.items()]
 
     def aggregate(self, rows: Sequence[QuestionScore]) -> Score:
-        """Bring per-question scores (at least one) to a submission's score."""
+        """Aggregate per-question scores (at least one) to a submission's score."""
         parts = {}
         for name, part in self.parts.items():
             counted = [row.parts[name] for row in rows if row.unanswerable or not part.of_unanswerable]
@@ -189,17 +189,17 @@ class Metric:
         return Score(self.weigh(parts), parts, len(rows), sum(row.missing for row in rows))
 
     def aggregate_by(self, rows: Sequence[QuestionScore], by: Sequence[str]) -> dict[str, Score]:
-        """Bring per-question scores to one score per label of ``by`` (one label per row), in order of appearance."""
+        """Aggregate per-question scores to one score per label of ``by`` (one per row), in order of appearance."""
         groups: dict[str, list[QuestionScore]] = {}
         for row, label in zip(rows, by, strict=True):
             groups.setdefault(label, []).append(row)
         return {label: self.aggregate(group) for label, group in groups.items()}
 
     def shares(self, parts: Mapping[str, F64], unanswerable: npt.ArrayLike) -> F64:
-        """What each question gives to the score: their mean over questions is the score of ``aggregate``.
+        """Share of each question in the score; the mean over questions is the score of ``aggregate``.
 
         A part of the unanswerable questions alone counts n / u there and 0 elsewhere, for u of n questions; where
-        there is none, every question has the 1.0 that the metric gives.
+        there is none, every question has the metric's 1.0.
 
         Args:
             parts: Shape ``(..., n_questions)`` each, by name.
@@ -219,7 +219,7 @@ class Metric:
         return self.weigh(counted)
 
     def shares_of(self, rows: Sequence[QuestionScore]) -> F64:
-        """The same of one submission's questions: shape ``(n_questions,)``."""
+        """The same for one submission's questions: shape ``(n_questions,)``."""
         parts = {name: np.array([row.parts[name] for row in rows]) for name in self.parts}
         return self.shares(parts, [row.unanswerable for row in rows])
 
@@ -234,7 +234,7 @@ class Metric:
         return counts
 
     def weigh(self, parts: Mapping[str, Number]) -> Number:
-        """Weigh the parts of a question, a submission or, as arrays, of many."""
+        """Compute the weighted sum of the parts of a question, a submission or, as arrays, of many."""
         weighted = [part.weight * parts[name] for name, part in self.parts.items()]
         return sum(weighted[1:], start=weighted[0])
 

@@ -1,4 +1,4 @@
-"""How good a ranking is, given what it should have found: recall@k, reciprocal rank, nDCG, distinct sources.
+"""Metrics of a ranking against gold items: recall@k, reciprocal rank, nDCG, distinct sources.
 
 The metric ``retrieval`` scores a submission whose ref_id is a ranking, best first, such as the ``retrieved.csv`` of a
 hybrid run. ``stage_recall`` scores the steps of a trace.
@@ -15,16 +15,16 @@ from kohaku_ray.evaluation.metrics import Metric, Part
 from kohaku_ray.submissions import SubmissionRow
 
 K = 10
-"""Ranks that the metric looks at."""
+"""Ranks that the metric uses."""
 
 
 def recall_at_k(ranked: Sequence[Hashable], gold: Collection[Hashable], k: int | None = None) -> float:
-    """Share of the gold items among the first ``k``; 1 where there is nothing to find.
+    """Share of the gold items among the first ``k``; 1 without gold items.
 
     Args:
         ranked: Items, best first.
-        gold: What should be found.
-        k: Items looked at; None: all.
+        gold: Gold items.
+        k: Number of items used, from the first; None: all.
     """
     wanted = set(gold)
     return len(wanted.intersection(ranked[:k])) / len(wanted) if wanted else 1.0
@@ -40,9 +40,9 @@ def ndcg_at_k(ranked: Sequence[Hashable], gold: Collection[Hashable], k: int | N
     """Normalised discounted cumulative gain of binary relevance (Järvelin & Kekäläinen, TOIS 2002).
 
     Args:
-        ranked: Items, best first; an item that comes again gains nothing.
-        gold: What should be found; 1 where there is nothing.
-        k: Ranks looked at; None: all.
+        ranked: Items, best first; a repeated item gains nothing.
+        gold: Gold items; the result is 1 where there are none.
+        k: Number of ranks used, from the first; None: all.
     """
     wanted = set(gold)
     if not wanted:
@@ -57,17 +57,17 @@ def ndcg_at_k(ranked: Sequence[Hashable], gold: Collection[Hashable], k: int | N
 
 
 def distinct_sources(sources: Sequence[Hashable | None], k: int | None = None) -> int:
-    """Count the sources (such as sites) of the first ``k`` items; None is none."""
+    """Count the distinct sources (such as sites) of the first ``k`` items, without None."""
     return len({source for source in sources[:k] if source is not None})
 
 
 def stage_recall(trace: Iterable[Mapping[str, Any]], gold: Collection[str], k: int | None = None) -> dict[str, float]:
-    """Say how much of the gold is left after each step of one question's trace.
+    """Compute the recall of the gold items after each step of one question's trace.
 
     Args:
         trace: The question's rows of trace.parquet. An item is gold when its node, its document or its note is.
-        gold: Node ids, document ids, or what a system cites by, such as ``par_id``.
-        k: Best items looked at of each step; None: all of them.
+        gold: Node ids, document ids, or the ids that a system cites, such as ``par_id``.
+        k: Number of best items used per step; None: all.
 
     Returns:
         Recall by step, in the trace's order; steps without items, such as queries, are left out.

@@ -283,7 +283,7 @@ def test_news_are_split_as_asked_for():
 
 def test_a_news_file_that_gives_nothing_is_refused():
     header = NEWS.splitlines()[0]
-    with pytest.raises(DataError, match=r"x\.csv has no text: no row stands below its header"):
+    with pytest.raises(DataError, match=r"x\.csv has no text: there is no row below its header"):
         parse_documents("x.csv", header + b"\n", file_format="news")
     with pytest.raises(DataError, match=r"x\.csv has no text: the file is empty"):
         parse_documents("x.csv", b" \n", file_format="news")
