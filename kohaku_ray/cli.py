@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 OK, FAILED, BAD_CONFIG, ROWS_IN_ERROR = 0, 1, 2, 3
 
 MANY_CELLS = 1000
-"""Cells of a sweep above which a person confirms them: a slip of an axis costs days."""
+"""Most cells of a sweep without a confirmation: a wrong axis costs days."""
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -51,10 +51,10 @@ def _parser() -> argparse.ArgumentParser:
     _add_config(index)
     index.set_defaults(command=_index)
 
-    answer = commands.add_parser("answer", help="answer questions in an ensemble, vote, and score where there is gold")
+    answer = commands.add_parser("answer", help="answer questions in an ensemble, vote, and score against gold answers")
     _add_config(answer)
     answer.add_argument(
-        "--retry", choices=["errors"], help="ask again where a recorded reply could not be used (rows with an error)"
+        "--retry", choices=["errors"], help="repeat calls whose recorded reply could not be used (rows with an error)"
     )
     answer.add_argument("--no-report", action="store_true", help="write no report.html")
     answer.set_defaults(command=_answer)
@@ -64,47 +64,47 @@ def _parser() -> argparse.ArgumentParser:
     )
     sweep.add_argument("sweep", metavar="SWEEP", help="a YAML file, or the name of a sweep of configs/sweeps")
     sweep.add_argument(
-        "--base", action="append", default=[], metavar="CONFIG", help="on top of the sweep's base: your collection"
+        "--base", action="append", default=[], metavar="CONFIG", help="wins over the sweep's base: your documents"
     )
     _add_overrides(sweep)
-    sweep.add_argument("-o", "--output", metavar="DIR", help="where the page goes (default runs/sweeps/NAME)")
+    sweep.add_argument("-o", "--output", metavar="DIR", help="directory of the page (default runs/sweeps/NAME)")
     sweep.add_argument("--dry-run", action="store_true", help="print cells, indexes and calls; start nothing")
     sweep.add_argument("--yes", action="store_true", help=f"do not ask before more than {MANY_CELLS:,} cells")
     sweep.set_defaults(command=_sweep)
 
     vote = commands.add_parser("vote", help="vote over submission files")
     vote.add_argument("files", nargs="+", metavar="CSV", help="submissions, in member order")
-    vote.add_argument("-o", "--output", required=True, metavar="CSV", help="where the voted submission goes")
+    vote.add_argument("-o", "--output", required=True, metavar="CSV", help="the voted submission")
     vote.add_argument("--strategy", default="answer_priority", choices=_choices("strategy"))
-    vote.add_argument("--ignore-blank", action="store_true", help="blanks do not vote when any run answers")
-    vote.add_argument("--blank-quorum", type=_share, metavar="SHARE", help="abstain from this share of blank runs on")
+    vote.add_argument("--ignore-blank", action="store_true", help="blanks do not vote if any run answers")
+    vote.add_argument("--blank-quorum", type=_share, metavar="SHARE", help="abstain if at least this share is blank")
     vote.add_argument("--refs", default="set", choices=_choices("refs"), help="how references are chosen")
-    vote.add_argument("--weights", default="uniform", choices=_choices("weights"), help="how members weigh")
+    vote.add_argument("--weights", default="uniform", choices=_choices("weights"), help="weights of members")
     vote.add_argument("--tiebreak", default="first", choices=_choices("tiebreak"))
     vote.add_argument("--compat", choices=["kohakurag"], help="reproduce the published string-for-string vote")
     vote.add_argument("--metadata", metavar="CSV", help="id and url of each document, for ref_url")
     vote.set_defaults(command=_vote)
 
-    score = commands.add_parser("score", help="score submission files against the truth")
+    score = commands.add_parser("score", help="score submission files against gold answers")
     score.add_argument("files", nargs="+", metavar="CSV")
     score.add_argument("--truth", required=True, metavar="CSV")
     score.add_argument("--metric", action="append", metavar="METRIC", help=f"{_metrics()}; may be given twice")
-    score.add_argument("--by", metavar="COLUMN", help="split by a column of the truth")
+    score.add_argument("--by", metavar="COLUMN", help="split by a column of the gold answers")
     score.add_argument("--errors", action="store_true", help="count the error classes")
     score.add_argument("--json", action="store_true", help="print a list of records")
     score.set_defaults(command=_score)
 
-    compare = commands.add_parser("compare", help="which questions flipped between runs, with the paired test")
+    compare = commands.add_parser("compare", help="list the questions that flipped between runs, with the paired test")
     compare.add_argument("runs", nargs="+", metavar="RUN", help="runs' directories or submission files")
-    compare.add_argument("--truth", metavar="CSV", help="gold answers; those of the first run's questions unless named")
+    compare.add_argument("--truth", metavar="CSV", help="gold answers (default: the first run's question file)")
     compare.add_argument("--metric", default="wattbot", metavar="METRIC", help=_metrics())
-    compare.add_argument("--by", metavar="COLUMN", help="split by a column of the truth, such as public and private")
+    compare.add_argument("--by", metavar="COLUMN", help="split by a column of the gold answers")
     compare.set_defaults(command=_compare)
 
     report = commands.add_parser("report", help="write a run's page, report.html")
     report.add_argument("run", metavar="RUN", help="a run's directory")
-    report.add_argument("--truth", metavar="CSV", help="gold answers; the run's own question file when it has them")
-    report.add_argument("-o", "--output", metavar="HTML", help="where it goes (default RUN/report.html)")
+    report.add_argument("--truth", metavar="CSV", help="gold answers (default: the run's question file if it has them)")
+    report.add_argument("-o", "--output", metavar="HTML", help="the page (default RUN/report.html)")
     report.set_defaults(command=_report)
 
     index_map = commands.add_parser("map", help="plot an index's node vectors in two dimensions")
@@ -112,14 +112,14 @@ def _parser() -> argparse.ArgumentParser:
     index_map.add_argument("-o", "--output", metavar="FILE", help=".svg or .png (default INDEX/map.svg)")
     index_map.set_defaults(command=_map)
 
-    bench = commands.add_parser("bench", help="measure vLLM replicas beside plain vLLM: replicas, members, concurrency")
+    bench = commands.add_parser("bench", help="measure vLLM replicas against plain vLLM")
     _add_config(bench)
     bench.add_argument("--replicas", type=_counts, default=(1, 2), metavar="N,N", help="default 1,2")
     bench.add_argument("--members", type=_counts, default=(1, 9), metavar="N,N", help="default 1,9")
     bench.add_argument(
-        "--concurrency", type=_counts, default=(8, 32), metavar="N,N", help="questions in flight a replica: 8,32"
+        "--concurrency", type=_counts, default=(8, 32), metavar="N,N", help="questions in flight per replica: 8,32"
     )
-    bench.add_argument("--questions", type=_count, default=16, metavar="N", help="a replica and cell (default 16)")
+    bench.add_argument("--questions", type=_count, default=16, metavar="N", help="per replica and cell (default 16)")
     bench.add_argument("--context-tokens", type=_count, default=2000, metavar="N", help="default 2000")
     bench.add_argument("--output-tokens", type=_count, default=128, metavar="N", help="default 128")
     bench.add_argument("-o", "--output", default="runs/bench", metavar="DIR", help="default runs/bench")
@@ -158,13 +158,13 @@ def _load(arguments: argparse.Namespace) -> Config:
 
     with _warnings_told():
         config = load_config(arguments.config, arguments.overrides)
-    arguments.hide = config.hide  # for messages of errors that come later
+    arguments.hide = config.hide  # for messages of later errors
     return config
 
 
 @contextmanager
 def _warnings_told() -> Iterator[None]:
-    """Print what is warned of as this command's own lines."""
+    """Print warnings as lines of this command."""
     with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always")
         yield
@@ -204,7 +204,7 @@ def _sweep(arguments: argparse.Namespace) -> int:
     if n_cells > MANY_CELLS and not (arguments.yes or _confirmed(f"{n_cells:,} cells × {n_seeds} seeds")):
         raise ConfigError(
             f"{arguments.sweep} has {n_cells:,} cells × {n_seeds} seeds and nobody confirmed them: narrow its axes, or "
-            "say --yes"
+            "give --yes"
         )
     plan = plan_sweep(loaded)
     if arguments.dry_run:
@@ -219,7 +219,7 @@ def _sweep(arguments: argparse.Namespace) -> int:
 
 
 def _confirmed(what: str) -> bool:
-    """Ask a person, where there is one."""
+    """Ask for a confirmation if the input is a terminal."""
     if not sys.stdin.isatty():
         return False
     return input(f"{what}: go on? [y/N] ").strip().lower() in {"y", "yes"}
@@ -320,14 +320,14 @@ def _bench(arguments: argparse.Namespace) -> int:
 
 
 def _choices(field: str) -> list[str]:
-    """The values a vote setting takes, from the one place that lists them."""
+    """Return the values of a vote setting, as the configuration lists them."""
     from kohaku_ray.ensemble.vote import VoteRule
 
     return [str(value) for value in get_args(get_type_hints(VoteRule)[field])]
 
 
 def _metrics() -> str:
-    """The metrics there are, from the one place that lists them."""
+    """Return the names of all metrics, as the registry lists them."""
     from kohaku_ray.evaluation.metrics import METRICS
 
     return f"{', '.join(METRICS)}, or your own as module:NAME"
@@ -351,14 +351,14 @@ def _counts(text: str) -> tuple[int, ...]:
 
 
 def _complain(arguments: argparse.Namespace, error: Exception, code: int) -> int:
-    """Print an error, with references in the place of what the environment gave to the configuration."""
+    """Print an error, with values of environment variables replaced by references."""
     hide: Callable[[str], str] = getattr(arguments, "hide", str)
     print(f"kohaku-ray: {hide(str(error))}", file=sys.stderr)  # noqa: T201
     return code
 
 
 def _print(text: Any) -> None:
-    """Print; what documents and models wrote cannot steer the terminal."""
+    """Print without control characters: text of documents and models must not control the terminal."""
     shown = "".join(char if char.isprintable() or char in "\n\t" else "\ufffd" for char in str(text))
     print(shown, flush=True)  # noqa: T201
 

@@ -124,7 +124,7 @@ def test_compare_takes_the_truth_from_a_runs_own_questions(tmp_path, capsys):
     assert main(["compare", str(run), gold]) == 0
     assert "1.0000" in capsys.readouterr().out
     assert main(["compare", gold, gold]) == 1
-    assert "say --truth CSV" in capsys.readouterr().err
+    assert "give --truth CSV" in capsys.readouterr().err
     assert main(["compare", str(tmp_path), gold, "--truth", gold]) == 1
     assert "holds no submission.csv: the run has not finished" in capsys.readouterr().err
 

@@ -2,8 +2,8 @@
 
 A ``.py`` file is parsed, never run: it may hold assignments of literals, docstrings, plain imports and the
 ``def config_gen(): return Config.from_globals()`` that KohakuEngine asks for. Anything that would have to be computed
-is an error with its line. ``TABLE`` is the whole mapping, a row per key: where it goes, how it changes and why. The
-mapping is one thing and stands in one module, which is why this one is longer than 400 lines.
+is an error with its line. ``TABLE`` is the whole mapping, one row per key: its new key, how its value changes and why.
+The whole mapping is in this module, which is why it is longer than 400 lines.
 
 ========================  =============================  ====================================================
 KohakuRAG                 here                           how
@@ -39,8 +39,8 @@ db, table_prefix          index.path                     DB without .db / PREFIX
 output                    run                            the file without its suffix becomes a directory
 ========================  =============================  ====================================================
 
-What such a file leaves out has KohakuRAG's own default (``DEFAULTS``, ``ALWAYS``); only models do not: a file that
-names none gets the package's encoder and the extractive backend, which need neither a network nor a key. Whatever has
+A key that the file lacks gets KohakuRAG's own default (``DEFAULTS``, ``ALWAYS``), except models: a file that names
+none gets the package's encoder and the extractive backend, which need neither a network nor a key. Every key that has
 no meaning here, or is not taken over as written, is named in one ``ConfigWarning``.
 
 Source: github.com/KohakuBlueleaf/KohakuRAG (scripts/wattbot_answer.py, src/kohakurag/pipeline.py, docs/dedup_rerank.md)
@@ -61,14 +61,14 @@ from kohaku_ray.errors import ConfigError, did_you_mean
 
 
 class ConfigWarning(UserWarning):
-    """Part of a configuration was not taken over as it is written."""
+    """Part of a configuration was not taken over as written."""
 
 
 LONGEST_FILE = 1 << 20
-"""Bytes of a ``.py`` configuration; published ones have fewer than 3,000."""
+"""Most bytes of a ``.py`` configuration; published ones have fewer than 3,000."""
 
 DEEPEST_LITERAL = 20
-"""Lists within lists that a value may have; no key of ``TABLE`` takes even one."""
+"""Deepest nesting of lists in a value; no key of ``TABLE`` needs any."""
 
 DEFAULTS: Mapping[str, Any] = {
     "top_k": 5,
@@ -79,15 +79,15 @@ DEFAULTS: Mapping[str, Any] = {
     "max_retries": 3,
     "max_concurrent": 10,
 }
-"""What KohakuRAG does where a file says nothing, in its own keys."""
+"""KohakuRAG's defaults, in its own keys."""
 
 ALWAYS: Mapping[str, Any] = {
     "kohaku.rerank": "none",
     "kohaku.top_k_final": None,
-    "kohaku.max_context_tokens": None,  # it has no budget: all that was kept is shown
+    "kohaku.max_context_tokens": None,  # KohakuRAG has no budget: all matches kept are shown
     "ensemble.members": 1,  # one file is one run; an ensemble there is several runs
 }
-"""What KohakuRAG does where a file says nothing, or has no key for it, in our keys."""
+"""KohakuRAG's defaults and fixed behaviour, in our keys."""
 
 _OPENAI: Mapping[str, Mapping[str, str]] = {
     "openrouter": {
@@ -123,7 +123,7 @@ _EXPECTED: Mapping[Kind, tuple[tuple[type, ...], str]] = {
 
 
 class _File:
-    """One configuration: its values, and what of it is not taken over."""
+    """One configuration: its values, and the keys not taken over."""
 
     def __init__(self, given: Mapping[str, Any], where: str) -> None:
         self.given, self.where = given, where
@@ -133,12 +133,12 @@ class _File:
                 self._check(key, value)
 
     def get(self, key: str) -> Any:
-        """The value as written, else KohakuRAG's default; None: neither."""
+        """Return the value as written, else KohakuRAG's default; None: neither."""
         value = self.given.get(key)
         return DEFAULTS.get(key) if value is None else value
 
     def leave(self, key: str, reason: str) -> None:
-        """Note why a key that the file holds is not taken over as written."""
+        """Record why a key of the file is not taken over as written."""
         if key in self.given:
             self.reasons.setdefault(reason, []).append(key)
 
@@ -152,13 +152,13 @@ class _File:
 
 
 class Row(NamedTuple):
-    """How one of KohakuRAG's keys is taken over.
+    """How one of KohakuRAG's keys is translated.
 
     Attributes:
-        ours: Where it goes; empty: nowhere.
-        kind: What its value must be; None always means that nothing is said.
-        change: From its value and the file to our dotted keys and their values.
-        why: What it means there, or why it has no meaning here.
+        ours: Our key; empty: none.
+        kind: Kind of its value; None is always accepted as unset.
+        change: Turns its value and the file into values by our dotted keys.
+        why: Its meaning there, or why it has no meaning here.
     """
 
     ours: str
@@ -168,7 +168,7 @@ class Row(NamedTuple):
 
 
 def is_flat(values: Mapping[Any, Any]) -> bool:
-    """Say whether a mapping read from a file holds KohakuRAG's keys: mostly its keys, and no section of ours."""
+    """Return whether a file's mapping is a KohakuRAG configuration: mostly its keys, and no section of ours."""
     own = (set(Config.model_fields) | {"base"}) - {"questions"}
     sections = {key for key, value in values.items() if isinstance(value, Mapping)}
     if not own.isdisjoint(values) or not sections <= TABLE.keys() - {"questions"}:
@@ -178,14 +178,14 @@ def is_flat(values: Mapping[Any, Any]) -> bool:
 
 
 def translate(values: Mapping[str, Any], where: str) -> dict[str, Any]:
-    """Turn KohakuRAG's keys into ours.
+    """Translate KohakuRAG's keys into ours.
 
     Args:
-        values: By key, as the file has them.
+        values: Values by key, as in the file.
         where: The file, for messages.
 
     Returns:
-        Nested values as a YAML file of ours would hold them.
+        Nested values as in one of our YAML files.
 
     Raises:
         ConfigError: A value is not of its key's kind, or the file holds no key of KohakuRAG's at all.
@@ -232,7 +232,7 @@ def read_python(file: Path) -> dict[str, Any]:
         raise ConfigError(f"{file} cannot be read: {error}") from None
     try:
         with warnings.catch_warnings():
-            warnings.simplefilter("ignore")  # an odd escape in a docstring is no matter of ours
+            warnings.simplefilter("ignore")  # an invalid escape in a docstring does not matter here
             body = ast.parse(source).body
     except SyntaxError as error:
         raise ConfigError(f"{file}:{error.lineno}: no Python: {error.msg}") from None
@@ -388,7 +388,7 @@ def _top_k_final(value: int, file: _File) -> dict[str, Any]:
 
 
 def _provider(file: _File) -> str | None:
-    """Who serves the model; None: no model is named, or by nobody known here."""
+    """Return the provider that serves the model; None: no model is named, or the provider is unknown."""
     named, model = file.get("llm_provider"), file.get("model")
     if named is not None:
         return named if named in (*_OPENAI, _LOCAL) else None
@@ -409,7 +409,7 @@ def _backend(file: _File, provider: str) -> dict[str, Any]:
 
 
 def _deployed(key: str, *providers: str) -> Callable[[Any, _File], dict[str, Any]]:
-    """A key that is part of the answering deployment of these providers."""
+    """Translate a key of these providers' answering deployment."""
 
     def change(_: Any, file: _File) -> dict[str, Any]:
         provider = _provider(file)
@@ -593,4 +593,4 @@ TABLE: Mapping[str, Row] = {
     **_left("use_citations", "pdf_dir", why="documents.paths names what is read, and nothing is downloaded"),
     **_left("inputs", "ref_mode", "tiebreak", why="kohaku-ray vote votes over files"),
 }
-"""All that is known of KohakuRAG's keys, one row per key; rows further down see what those above have set."""
+"""All of KohakuRAG's keys, one row per key; later rows see what earlier ones have set."""

@@ -1,4 +1,4 @@
-"""A sweep: tables of settings over one base, every combination a configuration of its own."""
+"""A sweep: tables of settings over one base; every combination is a configuration."""
 
 from __future__ import annotations
 
@@ -31,27 +31,27 @@ from kohaku_ray.errors import ConfigError, ConflictError, did_you_mean
 from kohaku_ray.settings import PositiveInt, Section
 
 SWEEPS = PRESETS / "sweeps"
-"""Where the sweeps that come with the package lie."""
+"""Directory of the package's sweeps."""
 
 MEMBERS, VOTE = "ensemble.members", "ensemble.vote."
-"""Keys that a study of recorded members may have as axes: nothing else can be answered without new calls."""
+"""Keys that a study of recorded members may vary: any other key needs new calls."""
 
 DECIDE_NOTHING = ("run", "index.path", "ledger", "cluster")
-"""Keys that say where a run is made, not what comes of it: a sweep has places of its own."""
+"""Keys that set where a run is made and change no output: a sweep sets its own paths."""
 
 Values = dict[str, Any]
 
 
 class PoolConfig(Section):
-    """Recorded members whose ensembles are studied without a new call."""
+    """Recorded members whose ensembles are studied without new calls."""
 
     members: PositiveInt | None = None
-    """So many seeded members of the base answer, once; or else `files`."""
+    """Members of the base that answer once; instead of `files`."""
     files: tuple[str, ...] = ()
-    """Submission CSVs, one per member; `*` and `?` stand for what they do in a shell."""
+    """Submission CSVs, one per member; `*` and `?` are wildcards as in a shell."""
     strata: str | None = None
-    """Regular expression on a file's name without its ending: members whose first group (or match) is alike are a
-    stratum, and every subsample holds its share of each. None: all members are one."""
+    """Regular expression on a file's name without its suffix: members with an equal first group (or match) are a
+    stratum, and every subsample has its share of each. None: all members are one stratum."""
 
     @field_validator("files")
     @classmethod
@@ -74,22 +74,22 @@ class TableConfig(Section):
     """One table: axes over configuration keys, combined."""
 
     name: str = ""
-    """Short name, unique in the sweep; when left out, that of its file, or `table1`, `table2`, …"""
+    """Short name, unique in the sweep. Default: its file's name, or `table1`, `table2`, …"""
     title: str = ""
-    """What it compares."""
+    """What the table compares."""
     set: dict[str, Any] = Field(default_factory=dict)
-    """Dotted keys that hold in the whole table."""
+    """Dotted keys set in the whole table."""
     axes: dict[str, tuple[Any, ...] | dict[str, Any]] = Field(default_factory=dict)
-    """By key, its values; or by a name of your own, labels with the keys that each sets. The last axis makes the
+    """Values by key; or, under a name of your own, labels with the keys that each sets. The last axis makes the
     columns."""
     combine: Literal["grid", "zip", "list"] = "grid"
-    """Every combination of the axes' values; the first of each, the second of each, …; or `cells` as they stand."""
+    """grid: every combination of the axes' values; zip: the first of each, the second of each, …; list: `cells`."""
     cells: tuple[dict[str, Any], ...] = ()
     """For `combine: list`: keys and values of each cell."""
     show: tuple[str, ...] = ()
-    """Measures tabulated beside the score, as means over answers: the system's own, `attempts` and `blanks`."""
+    """Measures shown with the score, as means over answers: the system's own, `attempts` and `blanks`."""
     pool: PoolConfig | None = None
-    """Makes it a study of recorded members: axes over `ensemble.members` and `ensemble.vote` alone."""
+    """Makes the table a study of recorded members: axes only over `ensemble.members` and `ensemble.vote`."""
     subsamples: PositiveInt | Literal["all"] = 32
     """Ensembles of each size drawn from the pool; all: the exact expectation."""
 
@@ -138,14 +138,14 @@ class TableConfig(Section):
 
     @property
     def n_cells(self) -> int:
-        """How many cells there are, counted without making them."""
+        """Number of cells, counted without building them."""
         if self.combine == "list":
             return len(self.cells)
         lengths = [len(values) for values in self.axes.values()]
         return lengths[0] if self.combine == "zip" else math.prod(lengths)
 
     def labels(self) -> dict[str, tuple[str, ...]]:
-        """Labels of each axis, in order."""
+        """Labels per axis, in order."""
         if self.combine == "list":
             keys = list(self.cells[0])
             return {key: tuple(dict.fromkeys(label_of(cell[key]) for cell in self.cells)) for key in keys}
@@ -165,26 +165,26 @@ class TableConfig(Section):
 
 
 class SweepConfig(Section):
-    """A sweep, whole."""
+    """The configuration of a sweep."""
 
     title: str = ""
-    """What it is about."""
+    """Title of the page."""
     base: tuple[str, ...] = ("default",)
-    """Configurations (files or presets) that every cell stands on, each on top of those before it."""
+    """Configurations (files or presets) under every cell; later ones win."""
     set: dict[str, Any] = Field(default_factory=dict)
-    """Dotted keys that hold in every cell."""
+    """Dotted keys set in every cell."""
     seeds: Annotated[tuple[int, ...], Field(min_length=1)] = (0, 1, 2)
-    """Base seeds: every cell is run once with each."""
+    """Base seeds: every cell is run once per seed."""
     output: str = ""
-    """Directory of the page and the tables; `runs/sweeps/NAME` when left out."""
+    """Directory of the page and the tables. Default: `runs/sweeps/NAME`."""
     runs: str = "runs/sweeps/runs"
-    """Directory of the cells' runs, shared by all sweeps: what one has finished, no other repeats."""
+    """Directory of the cells' runs, shared by all sweeps: a finished run is never repeated."""
     indexes: str = "runs/sweeps/indexes"
-    """Directory of the indexes that cells need, shared likewise."""
+    """Directory of the cells' indexes, shared by all sweeps."""
     concurrency: PositiveInt = 4
-    """Cells under way at once."""
+    """Cells in flight."""
     tables: Annotated[tuple[TableConfig, ...], Field(min_length=1)]
-    """What is compared."""
+    """Tables of the sweep."""
 
     @field_validator("base", mode="before")
     @classmethod
@@ -214,11 +214,11 @@ class SweepConfig(Section):
 
 @dataclass(frozen=True, slots=True)
 class Setting:
-    """One cell: where it stands and what it changes.
+    """One cell: its labels and its settings.
 
     Attributes:
         at: Label by axis.
-        values: Dotted keys and what they are set to.
+        values: Values by dotted key.
     """
 
     at: Mapping[str, str]
@@ -227,11 +227,11 @@ class Setting:
 
 @dataclass(frozen=True, slots=True)
 class LoadedSweep:
-    """A sweep and the values its cells stand on.
+    """A sweep and its base.
 
     Attributes:
-        sweep: What was asked for.
-        base: Its base as plain values, the sweep's own keys and the command line's on top.
+        sweep: The sweep's configuration.
+        base: Its base as plain values; the sweep's own keys and the command line's win.
         where: The file, for messages.
     """
 
@@ -240,7 +240,7 @@ class LoadedSweep:
     where: str
 
     def config(self, table: TableConfig, setting: Setting, seed: int) -> Config:
-        """Configure one cell under one seed.
+        """Build the configuration of one cell and seed.
 
         Raises:
             ConfigError: A value does not fit.
@@ -255,13 +255,13 @@ class LoadedSweep:
 def load_sweep(
     path: str, base: Sequence[str] = (), overrides: Sequence[str] = (), output: str | None = None
 ) -> LoadedSweep:
-    """Read a sweep and check every value of every axis by itself.
+    """Read a sweep and check every value of every axis separately.
 
     Args:
         path: A YAML file, or the name of a preset of ``configs/sweeps``.
-        base: Configurations on top of the sweep's own base, such as one that names your documents and questions.
-        overrides: ``a.b=c`` each, on top of all but the tables.
-        output: In place of the sweep's own.
+        base: Configurations that win over the sweep's own base, such as one with your documents and questions.
+        overrides: Overrides ``a.b=c``; they win over everything but the tables.
+        output: Replaces the sweep's own.
 
     Raises:
         ConfigError: The file cannot be read, an axis names no key, or a value does not fit.
@@ -282,7 +282,7 @@ def load_sweep(
 
 
 def label_of(value: Any) -> str:
-    """Write a value as YAML would, shortly."""
+    """Write a value as short YAML."""
     if value is None:
         return "none"
     if isinstance(value, bool):
@@ -293,7 +293,7 @@ def label_of(value: Any) -> str:
 
 
 def _choices(name: str, values: Sequence[Any] | Mapping[str, Any]) -> list[tuple[str, Values]]:
-    """Labels of an axis, each with the keys it sets."""
+    """Return an axis's labels, each with the keys it sets."""
     if not isinstance(values, Mapping):
         return [(label_of(value), {name: value}) for value in values]
     return [(label, dict(keys) if isinstance(keys, Mapping) else {name: keys}) for label, keys in values.items()]
@@ -310,7 +310,7 @@ def _find(path: str) -> Path:
 
 
 def _whole(file: Path) -> Values:
-    """Read a sweep with the tables of the sweeps it names put in their places."""
+    """Read a sweep; the names of other sweeps among its tables are replaced by their tables."""
     values = _read(file)
     if "tables" not in values:
         return _of_one_table(values, file)
@@ -332,7 +332,7 @@ def _tables_of(name: str, beside: Path) -> list[Any]:
 
 
 def _of_one_table(values: Values, file: Path) -> Values:
-    """A file with axes and no tables is a sweep of one table, whose keys stand beside the sweep's."""
+    """Turn a file with axes and no tables into a sweep of one table: its keys are among the sweep's."""
     own = {key: value for key, value in values.items() if key in TableConfig.model_fields}
     rest = {key: value for key, value in values.items() if key not in own or key == "title"}
     return {"output": f"runs/sweeps/{file.stem}", **rest, "tables": [{"name": file.stem, **own}]}
@@ -360,7 +360,7 @@ def _validated(values: Values, where: str) -> SweepConfig:
 
 
 def _explained(entry: Any) -> str:
-    """Say what pydantic found; of a key that nobody knows, what it may have meant."""
+    """Describe a pydantic error; for an unknown key, with the key it may have meant."""
     if entry["type"] != "extra_forbidden":
         return explain(entry)
     key, place = entry["loc"][-1], ".".join(entry["loc"])
@@ -368,7 +368,7 @@ def _explained(entry: Any) -> str:
 
 
 def _check_table(loaded: LoadedSweep, table: TableConfig) -> None:
-    """Check every choice of every axis by itself: what does not go together is a matter of single cells."""
+    """Check every value of every axis separately: conflicts between values are reported per cell."""
     where = f"{loaded.where}: table {table.name}"
     choices: list[Mapping[str, Any]] = list(table.cells)
     choices += [keys for name, values in table.axes.items() for _, keys in _choices(name, values)]
@@ -381,7 +381,7 @@ def _check_table(loaded: LoadedSweep, table: TableConfig) -> None:
         try:
             build_config(values, where=where)
         except ConflictError:
-            continue  # other keys of the cell may settle it
+            continue  # other keys of the cell may resolve it
 
 
 def _check_key(table: TableConfig, key: str, where: str) -> None:

@@ -209,7 +209,7 @@ def truth_of(runs: Sequence[str]) -> str:
     for path in map(_questions_path, runs):
         if path is not None:
             return path
-    raise DataError(f"{', '.join(runs)}: no run's directory among them names its questions: say --truth CSV")
+    raise DataError(f"{', '.join(runs)}: no run's directory among them names its questions: give --truth CSV")
 
 
 def _questions_path(run: str) -> str | None:

@@ -189,7 +189,7 @@ def test_questions_that_are_no_csv_are_no_truth(tmp_path, config):
 
 def test_without_a_configuration_there_is_no_truth(tmp_path):
     assert own_truth(str(tmp_path)) is None
-    with pytest.raises(DataError, match=r"no run's directory among them names its questions: say --truth CSV"):
+    with pytest.raises(DataError, match=r"no run's directory among them names its questions: give --truth CSV"):
         truth_of([str(tmp_path)])
 
 

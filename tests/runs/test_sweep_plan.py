@@ -231,7 +231,7 @@ def test_a_million_cells_want_a_person(tmp_path, capsys, monkeypatch):
     path.write_text(yaml.safe_dump({"axes": axes}))
     assert main(["sweep", str(path)]) == 2
     said = capsys.readouterr().err
-    assert "1,000,000 cells × 3 seeds and nobody confirmed them: narrow its axes, or say --yes" in said
+    assert "1,000,000 cells × 3 seeds and nobody confirmed them: narrow its axes, or give --yes" in said
     asked = []
     monkeypatch.setattr("sys.stdin.isatty", lambda: True)
     monkeypatch.setattr("builtins.input", lambda prompt: asked.append(prompt) or "n")
