@@ -6,7 +6,7 @@ import functools
 import re
 import unicodedata
 from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from importlib import resources
 from typing import Any, Literal
 
@@ -27,6 +27,8 @@ Language = Literal["en", "fr"]
 
 _STOP_WORD_FILES: Mapping[Language, str] = {"en": "stopwords.txt", "fr": "stopwords_fr.txt"}
 
+_PART_CHARS = 100_000
+
 _ELISION = re.compile(r"(?<!\w)(?:[cdjlmnst]|qu|jusqu|lorsqu|puisqu|quoiqu)'(?=\w)")
 _INVERSION = re.compile(r"-(?:t-)?(?:ce|ci|elles?|ils?|je|là|on|tu)\Z")
 
@@ -40,11 +42,22 @@ def tokenise(text: str, language: Language = "en") -> list[str]:
     lowered = text.lower()
     if language == "fr":
         lowered = _ELISION.sub("", unicodedata.normalize("NFC", lowered).replace("’", "'"))
-    words = [word.strip(_EDGES) for word in _word_tokenizer().tokenize(lowered)]
+    words = [word.strip(_EDGES) for part in _parts(lowered) for word in _word_tokenizer().tokenize(part)]
     if language == "fr":
         words = [_INVERSION.sub("", word) for word in words]
     kept = [word for word in words if word not in stop_words(language) and any(map(str.isalnum, word))]
     return kept if language == "en" else list(map(_french_stem, kept))
+
+
+def _parts(text: str) -> Iterator[str]:
+    """Cut a long text between words: NLTK gives up on one regular expression after five seconds."""
+    start = 0
+    while len(text) - start > _PART_CHARS:
+        end = text.rfind(" ", start, start + _PART_CHARS)
+        end = start + _PART_CHARS if end <= start else end
+        yield text[start:end]
+        start = end
+    yield text[start:]
 
 
 @functools.cache

@@ -91,3 +91,11 @@ def test_bad_input_is_refused():
         index.search(["energy"], 0)
     with pytest.raises(DataError, match="2 terms and 0 postings do not belong together"):
         TermIndex(["a", "b"], np.array([0, 1, 2]), np.empty(0, np.int32), np.empty(0), np.arange(3))
+
+
+def test_a_long_text_is_read_in_parts_and_gives_the_same_terms(monkeypatch):
+    text = " ".join(f"Rack {n} of hall-{n % 7} drew 3.5 kW, it's said (page {n})." for n in range(400))
+    whole = tokenise(text)
+    monkeypatch.setattr("kohaku_ray.index.terms._PART_CHARS", 90)
+    assert tokenise(text) == whole
+    assert len(tokenise("x" * 200)) == 3

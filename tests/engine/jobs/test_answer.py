@@ -216,7 +216,9 @@ def test_a_server_that_misbehaves_costs_no_row(sample_config, run_answer):
     assert "None" not in {row["answer_value"] for row in answers}
 
 
-def test_one_question_in_error_is_one_row_and_exit_code_3(sample_config, tmp_path, capsys):
+def test_one_question_in_error_is_one_row_and_exit_code_3(sample_config, tmp_path, capsys, run_answer, monkeypatch):
+    monkeypatch.setattr("kohaku_ray.engine.jobs.answer.run_answer", run_answer)
+
     def script(index, body):
         return (
             Action(403, {"error": {"message": "not this one"}}) if "State of Ostra" in str(body["messages"]) else None
@@ -301,7 +303,7 @@ def test_a_half_written_file_is_never_taken_for_a_finished_one(sample_run):
     Path(summary.run, "answers.parquet.dead.tmp").write_bytes(b"PAR1")
     assert rows_of(summary.run, "answers")
     assert Path(summary.run, "run.json").read_text() == before
-    with pytest.raises(DataError, match=r"holds no votes\.parquet"):
+    with pytest.raises(DataError, match=r"holds no answers\.parquet"):
         show_question(str(Path(summary.run).parent), "s001", 3)
 
 
@@ -311,7 +313,7 @@ def test_another_configuration_takes_the_old_outputs_away(sample_config, run_ans
     RunDirectory(config.run).begin(config)
     assert rows_of(config.run, "answers")
     RunDirectory(config.run).begin(sample_config("questions.limit=3"))
-    with pytest.raises(DataError, match=r"holds no votes\.parquet"):
+    with pytest.raises(DataError, match=r"holds no answers\.parquet"):
         show_question(config.run, "s001", 3)
 
 
