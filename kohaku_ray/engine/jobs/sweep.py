@@ -1,7 +1,7 @@
 """The sweep job: distinct runs over shared indexes, replicas, searches and replies; then tables and a page.
 
-Runs that share an index go through one pool, several at once; what they ask in common is encoded, searched and called
-once. A finished run is never made again, and a failed one stops no other.
+Runs that share an index share one actor pool, several at once; what they have in common is encoded, searched and called
+once. A finished run is never repeated, and a failed run stops no other.
 """
 
 from __future__ import annotations
@@ -50,13 +50,13 @@ class SweepSummary:
         n_runs: Distinct runs of the sweep.
         n_waiting: Those that were not finished.
         n_made: Runs that this start made.
-        n_errors: Answers of all finished runs that carry an error, once ``finish_sweep`` has read them.
-        failed: Why a run is not finished, by its id.
-        skipped: Why a run was not tried, by its id.
+        n_errors: Answers of all finished runs that carry an error; set by ``finish_sweep``.
+        failed: Why a run is not finished, by run id.
+        skipped: Why a run was not tried, by run id.
         n_calls: Model calls that this start's runs asked for, by source.
-        shared: Queries asked of the indexes and those computed, by what was done with them.
+        shared: Items asked of the indexes and items computed (see ``LocalIndex.counts``).
         n_indexes: Indexes built.
-        wall_s: The whole start.
+        wall_s: Wall time of this start.
     """
 
     n_runs: int
@@ -71,7 +71,7 @@ class SweepSummary:
     wall_s: float = 0.0
 
     def add(self, run_id: str, outcome: AnswerSummary | Exception) -> None:
-        """Note what became of a run."""
+        """Record the outcome of a run."""
         if isinstance(outcome, Exception):
             self.failed[run_id] = message_of(outcome)
             return
@@ -81,7 +81,7 @@ class SweepSummary:
             self.failed[run_id] = f"{outcome.n_unanswered} model calls got no reply: repeat the sweep"
 
     def lines(self) -> list[str]:
-        """Lay it out: calls, searches, seconds."""
+        """Format runs, calls, searches and seconds, one line each."""
         asked = self.n_calls.total()
         lines = [f"{self.n_runs} runs, {self.n_made} of them made now, {len(self.failed)} failed; {self.wall_s:.1f} s"]
         if asked:
@@ -134,10 +134,10 @@ def _affordable(plan: Plan, waiting: Mapping[str, Config], summary: SweepSummary
 
 
 def finish_sweep(plan: Plan, summary: SweepSummary) -> tuple[str, list[str]]:
-    """Put the tables together from whatever is finished, and write them and the page.
+    """Build the tables from all finished runs, and write them and the page.
 
     Returns:
-        What was measured as text, and the files: the page first.
+        The results as text, and the written files, the page first.
 
     Raises:
         DataError: A run's file is damaged, or the output cannot be written.
@@ -154,7 +154,7 @@ def finish_sweep(plan: Plan, summary: SweepSummary) -> tuple[str, list[str]]:
 
 
 def _build_indexes(plan: Plan, waiting: Mapping[str, Config], summary: SweepSummary) -> None:
-    """Build the indexes that are missing, whole ones first: they lend their vectors to the others."""
+    """Build the missing indexes, those with full-length vectors first: the others reuse their vectors."""
     needed = {config.index.path for config in waiting.values()}
     missing = [path for path in plan.indexes if path in needed and not is_there(path)]
     for path in sorted(missing, key=lambda path: plan.indexes[path].index.encoder.dim is not None):
@@ -164,14 +164,14 @@ def _build_indexes(plan: Plan, waiting: Mapping[str, Config], summary: SweepSumm
             _reuse(config, [other for other in plan.indexes.values() if is_there(other.index.path)])
             run_index(config)
             summary.n_indexes += 1
-        except Exception as error:  # a model's own code may raise anything
+        except Exception as error:  # a model's code may raise anything
             if not is_there(path):  # another sweep may have built it meanwhile
                 reason = f"its index cannot be built: {message_of(error)}"
                 summary.failed |= {run: reason for run, one in waiting.items() if one.index.path == path}
 
 
 def _reuse(config: Config, others: Sequence[Config]) -> None:
-    """Take what another index has encoded."""
+    """Reuse the vectors of another index."""
     target = index_settings(config).encoder
     for other in others:
         source = index_settings(other).encoder
@@ -182,7 +182,7 @@ def _reuse(config: Config, others: Sequence[Config]) -> None:
 
 
 def _make_runs(plan: Plan, waiting: Mapping[str, Config], summary: SweepSummary) -> None:
-    """Go through the runs by the models they ask, then by ledger and index: what is up serves all that need it."""
+    """Make the runs grouped by models, then by ledger and index, so that replicas and actors start once per group."""
     left = {run_id: config for run_id, config in waiting.items() if run_id not in summary.failed}
     for group in _grouped(left, _models_key):
         deployments = next(iter(group.values())).used_deployments
@@ -191,12 +191,12 @@ def _make_runs(plan: Plan, waiting: Mapping[str, Config], summary: SweepSummary)
             with serving(deployments):
                 for part in _grouped(group, _index_key):
                     _make_part(plan, part, summary)
-        except Exception as error:  # whatever keeps a model from being served stops its own runs alone
+        except Exception as error:  # a model that cannot be served stops only its own runs
             _note_failure(group, error, summary)
 
 
 def _make_part(plan: Plan, runs: Mapping[str, Config], summary: SweepSummary) -> None:
-    """Make the runs over one index; what goes wrong with it stops no other."""
+    """Make the runs on one index; its failure stops no other index."""
     try:
         _make_together(plan, runs, summary)
     except Exception as error:
@@ -226,10 +226,10 @@ def _index_key(config: Config) -> Hashable:
 
 
 def _make_together(plan: Plan, runs: Mapping[str, Config], summary: SweepSummary) -> None:
-    """Make runs over one index, several at once."""
+    """Make runs on one index, several at once."""
     configs = list(runs.values())
     ledger = open_ledger(configs[0].ledger)
-    # Any process serves members of any run: more than runs under way, or than cores, would find nothing to do.
+    # Any process serves members of any run: more processes than runs in flight, or than cores, would be idle.
     n_busy = min(plan.loaded.sweep.concurrency, int(ray.cluster_resources().get("CPU", 1)))
     n_workers = max(n_busy, *(workers_per_member(one) for one in configs))
     pool = ActorPool(configs[0], n_workers, united_depths(configs))
@@ -247,7 +247,7 @@ def _make_together(plan: Plan, runs: Mapping[str, Config], summary: SweepSummary
 def _outcomes(
     plan: Plan, runs: Mapping[str, Config], pool: ActorPool, ledger: Ledger
 ) -> Iterator[tuple[str, AnswerSummary | Exception]]:
-    """Make runs in threads, which only wait; an error of one run is its outcome."""
+    """Make runs in threads, which only wait; yield each run's summary or error."""
     stop = threading.Event()
     left = list(runs.items())
     with ThreadPoolExecutor(plan.loaded.sweep.concurrency) as threads:
@@ -262,12 +262,12 @@ def _outcomes(
                     error = future.exception()
                     yield run_id, error if isinstance(error, Exception) else future.result()
         except BaseException:
-            stop.set()  # threads end at their next block, and what is asked stays in the ledger
+            stop.set()  # threads end at their next block; replies stay in the ledger
             raise
 
 
 def _make_one(config: Config, pool: ActorPool, ledger: Ledger, stop: threading.Event) -> AnswerSummary:
-    """Make one run as ``run_answer`` does, on a pool that is there, unless another sweep has made it meanwhile."""
+    """Make one run as ``run_answer`` does, on a running pool, unless another sweep has made it meanwhile."""
     began = time.perf_counter()
     if is_finished(config.run):
         return AnswerSummary(config.run)
@@ -289,5 +289,5 @@ def _make_one(config: Config, pool: ActorPool, ledger: Ledger, stop: threading.E
 
 
 def dry_run(plan: Plan) -> str:
-    """Lay out what a sweep will do; see ``describe_plan``."""
+    """Describe what a sweep will do; see ``describe_plan``."""
     return describe_plan(plan, lambda path: SegmentStore(path).load(lambda _: True).entries.keys())

@@ -1,4 +1,4 @@
-"""The ledger: every model call is asked once, its reply kept, its futures shared by all jobs of a cluster.
+"""A shard of the ledger: makes every model call once, keeps its reply, shares calls in flight among a cluster's jobs.
 
 Keys are sharded over restartable named actors. A shard makes the call itself, so that two members, two tasks that Ray
 retries or two jobs that ask the same thing at the same time wait for one call.
@@ -27,11 +27,11 @@ from kohaku_ray.generation.request import ChatRequest
 from kohaku_ray.records import Reply
 
 LEASE_RENEWAL_S = 5.0
-"""How often the lease is renewed, and an idle shard looked for."""
+"""Seconds between renewals of the lease and checks for idleness."""
 
 
 class LedgerShard:
-    """Owner of a part of the keys: their replies, and the futures of their calls in flight."""
+    """Owns a part of the keys: their replies, and the futures of their calls in flight."""
 
     def __init__(self, path: str, shard: int, n_shards: int, flush_s: float) -> None:
         self._store = SegmentStore(path)
@@ -57,9 +57,9 @@ class LedgerShard:
         return self._lease_failure or self._write_failure
 
     async def ready(self) -> dict[str, Any]:
-        """Say how the shard stands: its failure, if any, the number of shards, what it loaded.
+        """Return the shard's state: its failure, if any, the number of shards, and the counts of loaded segments.
 
-        A failure is tried again first: whoever comes now sees whether it lasts.
+        A failed operation is retried first, so that the state is current.
         """
         self._touch()
         if self._lease_failure is not None:
@@ -75,24 +75,24 @@ class LedgerShard:
         }
 
     async def placed(self, application: str) -> tuple[int, int]:
-        """Count the questions this shard sent to an application's replicas, and those moved off an overfull one."""
+        """Count the questions this shard sent to an application's replicas, and those moved off an overloaded one."""
         return counts_of(application)
 
     async def lookup(self, keys: Sequence[str]) -> list[Entry | None]:
-        """Return what is recorded under each key."""
+        """Return the recorded reply per key, or None."""
         self._touch()
         return [self._entries.get(key) for key in keys]
 
     async def ask(
         self, key: str, request: ChatRequest, application: str, again_for: str | None = None
     ) -> Asked | Refused:
-        """Return the reply of a key, making the call when nobody has, or joining it when somebody is.
+        """Return the reply of a key: recorded, from a call in flight, or from a new call.
 
         Args:
-            key: What the reply is recorded under.
-            request: What to ask.
+            key: Key of the reply.
+            request: The request.
             application: Serve application that answers.
-            again_for: Name of a run for which a recorded reply is replaced by a new one, once; None: it is returned.
+            again_for: Name of a run for which a recorded reply is replaced by a new one, once. Default: it is returned.
         """
         self._touch()
         if not self._is_open:
@@ -105,7 +105,7 @@ class LedgerShard:
         is_joined = call is not None
         if call is None:
             call = self._in_flight[key] = asyncio.create_task(self._make(key, request, application))
-        # Shielded: an asker that dies does not take the call with it.
+        # Shielded: a caller that dies does not cancel the call.
         asked = await asyncio.shield(call)
         if isinstance(asked, Refused):
             return asked
@@ -114,7 +114,7 @@ class LedgerShard:
         return replace(asked, source="joined") if is_joined else asked
 
     async def flush(self) -> int:
-        """Write what is in memory alone, and wait for whoever writes already; returns how many replies that were.
+        """Write the replies held only in memory, and wait for a write in progress; returns the number written.
 
         Raises:
             DataError: The ledger cannot be written; the replies stay in memory.
@@ -134,7 +134,7 @@ class LedgerShard:
             return len(entries)
 
     def _hold(self) -> None:
-        """Open the path, or renew its lease once it is open; whether that worked is the lease failure."""
+        """Open the path, or renew its lease once open; a failure is kept as the lease failure."""
         try:
             if not self._is_open:
                 self._open()
@@ -144,12 +144,12 @@ class LedgerShard:
         except Exception as error:
             self._lease_failure = self._said("open", error)
             if not self._is_open:
-                with suppress(Exception):  # a path that cannot be used is not kept from others
+                with suppress(Exception):  # do not keep others from a path that cannot be used
                     self._store.release_lease(self._owner)
 
     def _open(self) -> None:
         if self._shard == 0 and self._store.acquire_lease(self._owner):
-            # Only on taking the path: a shard that comes back must not merge segments its siblings are reading.
+            # Only on taking the lease: a restarted shard must not merge segments that its siblings are reading.
             self._store.compact()
         loaded = self._store.load(lambda key: shard_of(key, self._n_shards) == self._shard)
         self._entries, self._n_torn, self._is_open = loaded.entries, loaded.n_torn, True
@@ -166,7 +166,7 @@ class LedgerShard:
             replaced = self._entries.get(key)
             generation = 0 if replaced is None else replaced.generation + 1
             entry = Entry(reply, request.model, time.perf_counter() - began, generation)
-            segment_table([(key, entry)])  # what no segment can hold must not stop the others' flush
+            segment_table([(key, entry)])  # a reply that no segment can hold must not stop the flush of others
             self._entries[key] = entry
             self._unflushed.append((key, entry))
             return Asked(entry, "made", key)
@@ -178,7 +178,7 @@ class LedgerShard:
             del self._in_flight[key]
 
     async def call(self, request: ChatRequest, application: str) -> Reply | Refused:
-        """Make a call for another shard: all calls of a question leave by one, whose router keeps them together."""
+        """Make a call for another shard: all calls of a question leave from one, whose router keeps them together."""
         self._touch()
         try:
             return await self._call_replica(request, application)
@@ -194,7 +194,7 @@ class LedgerShard:
         try:
             reply: Reply | Refused = await self._siblings[owner].call.remote(request, application)
         except RayActorError:
-            # It ended when it was idle: a later call finds the one that took its name.
+            # It exited when idle: the next call finds the shard that took its name.
             del self._siblings[owner]
             return await self._call_replica(request, application)
         if isinstance(reply, Refused):
@@ -220,18 +220,18 @@ class LedgerShard:
     async def _keep_flushing(self) -> None:
         while True:
             await asyncio.sleep(self._flush_s)
-            with suppress(DataError):  # noted as the write failure; tried again
+            with suppress(DataError):  # kept as the write failure; tried again
                 await self.flush()
 
     async def _keep_holding(self) -> None:
-        """Renew the lease, whatever the flushes do, and end when idle with everything on disk."""
+        """Renew the lease, also if flushes fail, and exit when idle with everything on disk."""
         while True:
             await asyncio.sleep(LEASE_RENEWAL_S)
-            if self._is_open:  # a path is taken for those who ask alone
+            if self._is_open:  # only a request opens the path
                 await self._keep_hold()
             is_idle = time.monotonic() - self._last_used > IDLE_EXIT_S
             if is_idle and not self._in_flight and not self._unflushed and not self._flushing.locked():
-                with suppress(OSError):  # a dead owner's lease is free too
+                with suppress(OSError):  # a dead owner's lease can be taken too
                     self._store.release_lease(self._owner)
                 ray.kill(ray.get_runtime_context().current_actor, no_restart=True)
 

@@ -1,4 +1,4 @@
-"""Calls of Serve applications by handle, made again where a replica died under them."""
+"""Call Serve applications by handle; a call during which a replica died is repeated."""
 
 from __future__ import annotations
 
@@ -12,11 +12,11 @@ from kohaku_ray.engine.errors import ReplicaLostError, message_of, root_cause
 from kohaku_ray.errors import ModelError, TransientModelError
 
 REPLICA_TRIES = 5
-"""Tries of a call whose replica died under it."""
+"""Tries of a call whose replica died."""
 
 
 class Handles:
-    """Handles of applications, one per application: each new one brings a router of its own."""
+    """Handles, one per application: every new handle has its own router."""
 
     def __init__(self) -> None:
         self._handles: dict[str, Any] = {}
@@ -27,7 +27,7 @@ class Handles:
         Args:
             application: Serve application.
             send: Makes the call on a handle.
-            who: What is called, for the error message.
+            who: Name of the callee, for the error message.
 
         Returns:
             What the replica returned.
@@ -35,7 +35,7 @@ class Handles:
         Raises:
             ModelError: The backend refused or broke, or no replica answered.
         """
-        # Imported here: askers need no Serve, and it takes a second of every actor's start.
+        # Imported here: clients need no Serve, and the import takes a second of every actor's start.
         from ray import serve
         from ray.serve.exceptions import RayServeException
 
@@ -50,7 +50,7 @@ class Handles:
             except (RayError, RayServeException) as error:
                 if isinstance(error, RayTaskError) and not isinstance(root_cause(error), ReplicaLostError):
                     raise ModelError(f"{who}: the backend broke: {message_of(error)}") from None
-                # The replica died under the call, or none is up yet: Serve starts another.
+                # The replica died during the call, or none is up yet: Serve starts another.
                 last = error
                 self._handles.pop(application, None)
                 await asyncio.sleep(min(0.5 * 2**attempt, 8.0))

@@ -14,10 +14,10 @@ from kohaku_ray.errors import ModelError
 from kohaku_ray.index.identity import model_directory
 
 BATCH_WAIT_S = 0.005
-"""Longest wait for further calls to share a batch."""
+"""Seconds to wait for further calls to share a batch."""
 
 PAIRS_PER_CALL = 256
-"""Pairs of one call to a replica: more go in several, to several replicas."""
+"""Most pairs per call to a replica: more pairs go in several calls, to several replicas."""
 
 _HANDLES = Handles()
 
@@ -49,11 +49,11 @@ class PairReplica:
 
 
 async def rank_pairs(application: str, pairs: Sequence[tuple[str, str]]) -> list[float]:
-    """Have an application score pairs.
+    """Score pairs by an application.
 
     Args:
         application: Serve application of a cross-encoder.
-        pairs: Queries with texts.
+        pairs: (query, text) pairs.
 
     Raises:
         ModelError: The cross-encoder failed, or no replica answered.
