@@ -74,8 +74,8 @@ class IndexSummary:
         if self.n_rejects:
             shown = "".join(f"\n  {file}: {reason}" for file, reason in self.rejects)
             more = self.n_rejects - len(self.rejects)
-            parts = self.n_rejects - self.n_rejected_files
-            what = f"{self.n_rejected_files} files" + (f" and {parts} rows or documents of others" if parts else "")
+            counted = {"files": self.n_rejected_files, "parts of files": self.n_rejects - self.n_rejected_files}
+            what = " and ".join(f"{n} {kind}" for kind, n in counted.items() if n)
             lines.append(f"{what} rejected:{shown}" + (f"\n  … and {more} more" if more else ""))
         return "\n".join(lines)
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import csv
+import io
 import json
 import os
 import signal
@@ -25,6 +27,7 @@ from kohaku_ray.errors import ConfigError, DataError, IndexMismatchError
 from kohaku_ray.index.store import Index
 from kohaku_ray.runs.indexes import make_encoder
 from kohaku_ray.sample import path as sample_path
+from kohaku_ray.tree.chunks import character_windows
 from kohaku_ray.tree.nodes import KINDS
 
 pytestmark = pytest.mark.ray
@@ -343,3 +346,83 @@ def test_an_interrupted_job_repeats_no_finished_block(cluster, tmp_path):
     assert 0 < left <= len(sentences) - n_done
     assert Index.open(str(tmp_path / "index")).manifest["counts"]["n_vectors"] >= len(sentences)
     assert not list((tmp_path / "index").glob("pending/*"))
+
+
+def news_rows(header: str, *rows: str) -> str:
+    return "\n".join([header, *rows, ""])
+
+
+def test_news_files_become_documents_with_chunks_and_every_row_is_one_or_a_reject(
+    cluster, tmp_path, monkeypatch, tiny_encoder
+):
+    monkeypatch.syspath_prepend(str(Path(__file__).parents[3]))
+    sample = Path(sample_path("news"), "articles.csv").read_bytes()
+    header = sample.decode().splitlines()[0]
+    extra = news_rows(
+        header,
+        "1001,other,,,x.example,Other,Ce numéro est déjà pris.,0,,",
+        "9001,digue-rupture,,,x.example,Again,Ce nom est déjà pris.,0,,",
+        "9002,kept,,,x.example,Kept,Ce document reste.,0,,",
+        "9002,kept,,,x.example,Kept,Cette ligne est en double.,1,,",
+        "9003,empty,,,x.example,Empty,,0,,",
+    )
+    folder = write(tmp_path / "in", articles__csv=sample, more__csv=extra, wrong__csv="text\nNo columns.\n")
+    own = ["system=tests.own_system.news_pieces:SYSTEM", f"documents.paths=[{folder}]", f"index.path={tmp_path}/index"]
+    config = load_config(None, [*own, "index.encoders=1", f"index.encoder.model={tiny_encoder}"])
+    summary = run_index(config)
+    index = Index.open(summary.path)
+    rows = list(csv.DictReader(io.StringIO(sample.decode())))
+    assert summary.counts["n_paragraphs"] == len(rows) + 1
+    assert index.documents["doc_id"].to_pylist() == sorted({row["doc_id"] for row in rows} | {"kept"})
+    rejects = {row["file"].removeprefix(f"{folder}/"): row["reason"] for row in index.rejects.to_pylist()}
+    assert set(rejects) == {
+        "more.csv: line 5",
+        "more.csv: line 6",
+        "more.csv: other",
+        "more.csv: digue-rupture",
+        "wrong.csv",
+    }
+    assert rejects["more.csv: other"] == (
+        f"par_id '1001' is already that of {folder}/articles.csv: digue-rupture: rename one of them"
+    )
+    assert rejects["more.csv: digue-rupture"].startswith("doc_id 'digue-rupture' is already that of")
+    assert "lacks the columns par_id" in rejects["wrong.csv"]
+    assert (summary.n_files, summary.n_rejects, summary.n_rejected_files) == (3, 5, 1)
+    assert "\n1 files and 4 parts of files rejected:\n" in summary.text()
+    nodes, paragraph = index.nodes, index.nodes.row_of("kept:sec0:p0")
+    assert nodes.attributes_of(paragraph)["document_netloc"] == "x.example"
+    chunk = nodes.row_of("digue-rupture:c1")
+    texts = {row["doc_id"]: [] for row in rows} | {"kept": ["Ce document reste."]}
+    for row in rows:
+        texts[row["doc_id"]].append(row["paragraph_text"])
+    windows = {doc_id: character_windows("\n\n".join(parts), 300, 50) for doc_id, parts in texts.items()}
+    assert nodes.text_of(chunk) == "\n\n".join(texts["digue-rupture"])[250:550]
+    assert nodes.attributes_of(chunk) == {"index": 1, "total": len(windows["digue-rupture"])}
+    assert nodes.tokens[chunk] == make_encoder(config).count_tokens([nodes.text_of(chunk)])[0] > 0
+    assert nodes.tokens[0] == sum(nodes.tokens[row] for row in nodes.children(0))
+    assert summary.counts["n_chunks"] == len(index.vectors(("chunk",))) == sum(map(len, windows.values()))
+    own = index.node_vectors(np.array([chunk]))
+    np.testing.assert_allclose(own, make_encoder(config).encode_passages([nodes.text_of(chunk)]), atol=1e-5)
+    [hits] = index.vectors(("chunk",)).search(own, 5, index.ranges(["digue-rupture"]))
+    assert hits.rows[0] == chunk
+    [hits] = index.terms(("chunk",)).search(["enrochements"], 5, index.ranges(["digue-rupture"]))
+    assert "enrochements" in nodes.text_of(int(hits.rows[0]))
+
+
+def test_a_file_or_a_document_that_is_lost_on_the_way_is_an_error(cluster, tmp_path, monkeypatch, config_of):
+    from kohaku_ray.engine.jobs import index as job
+
+    config = config_of(write(tmp_path / "in", a__md="# A\n\nText.", b__md="# B\n\nMore."), tmp_path / "i")
+
+    def lossy(*_):
+        yield None
+        yield {"n_documents": 1, "n_rejects": 0}
+
+    with monkeypatch.context() as patch:
+        whole = job._parse
+        patch.setattr(job, "_parse", lambda config, files, name: whole(config, files[:-1], name))
+        with pytest.raises(DataError, match="2 files were given to parse, 1 came back"):
+            run_index(config)
+    monkeypatch.setattr(job, "reduced", lossy)
+    with pytest.raises(DataError, match=r"gave 2 documents and 0 rejects but the index at .* has 1 and 0"):
+        run_index(config)
