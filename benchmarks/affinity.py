@@ -1,10 +1,10 @@
-"""Where calls go: hashing alone against bounded loads, simulated; question against power-of-two routing, run.
+"""Routing: hashing alone against bounded loads (simulated); question against power-of-two routing (measured).
 
     python benchmarks/affinity.py [--simulate] [--config CONFIG] [--set KEY=VALUE]
 
-Simulated: 10,000 questions of log-normal length over 2 to 64 replicas, 16 a replica in flight: mean over largest load,
-and how many questions moved. Run, both in turns in one process: nine members a question over two replicas by both
-routers; cached share of prompt tokens (bound 8/9) and tokens a second. Without --config, a tiny random Llama on CPUs.
+Simulated: 10,000 questions of log-normal length on 2 to 64 replicas, 16 in flight per replica: mean over largest load,
+and the share of questions moved. Measured, in turns in one process: nine members per question on two replicas by both
+routers; cached share of prompt tokens (bound 8/9) and tokens per second. Default: a tiny random Llama on CPUs.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ GRID = Grid(replicas=(2,), members=(MEMBERS,), concurrency=(4,), questions=12, c
 
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--simulate", action="store_true", help="the simulation alone")
+    parser.add_argument("--simulate", action="store_true", help="only the simulation")
     parser.add_argument("--config", help="its roles.answer.model is a deployment of kind vllm")
     parser.add_argument("--set", dest="overrides", action="append", default=[])
     arguments = parser.parse_args()
@@ -50,7 +50,7 @@ def main() -> int:
 
 
 def print_simulation() -> None:
-    print(f"{N_QUESTIONS} questions, {IN_FLIGHT} a replica in flight: mean / largest load, averaged over the run")
+    print(f"{N_QUESTIONS} questions, {IN_FLIGHT} in flight per replica: mean / largest load, averaged over the run")
     print(f"{'replicas':>9}{'hashing alone':>15}{f'bound {BOUND}':>12}{'moved':>9}")
     for n in REPLICAS:
         alone, bounded = (simulate(n, bound) for bound in (UNBOUNDED, BOUND))
@@ -112,7 +112,7 @@ def measure(config: str | None, overrides: list[str], scratch: str) -> int:
         rates[router] = (cell.measured.prompt_tokens + cell.measured.completion_tokens) / cell.measured.wall_s
         print(f"{router:>14}{shares[router]:>8.3f}{rates[router]:>10.0f}")
     ratio = rates["question"] / rates["power_of_two"]
-    print(f"question over power_of_two: {ratio:.2f} in tokens/s; cached share wanted ≥ {WANTED_CACHED:.3f}")
+    print(f"question over power_of_two: {ratio:.2f} in tokens/s; cached share, target ≥ {WANTED_CACHED:.3f}")
     return 0 if shares["question"] >= WANTED_CACHED else 1
 
 

@@ -1,10 +1,10 @@
-"""Calls that deciding early saves: the recorded runs as members of an ensemble that answer in waves.
+"""Calls saved by early_stop: the recorded runs are members of an ensemble that answers in waves.
 
     python benchmarks/decide.py [--data ../shared/data]
 
-Seven strategies, blanks ignored or not, 32 subsamples of three sizes, ``stop: value`` and ``row``, the default waves. A
+Seven strategies, blanks ignored or not, 32 subsamples of three sizes, early_stop ``value`` and ``row``, default waves. A
 question ends with the first wave that settles it; its outcome is compared with the vote of all its members. The bound
-is for members who all agree: only the first wave, a bare majority, is then called. KOHAKU_DATA names the data as well.
+holds for unanimous members: only the first wave, a bare majority, is called. Default of --data: KOHAKU_DATA.
 """
 
 from __future__ import annotations
@@ -36,14 +36,14 @@ DATA = Path(os.environ.get("KOHAKU_DATA") or Path(__file__).resolve().parents[2]
 
 @dataclass
 class Tally:
-    """What one rule and stop saved on all questions and subsamples of a size."""
+    """Calls saved by one rule and early_stop over all questions and subsamples of a size."""
 
     n_calls: int = 0
     n_members: int = 0
     n_outcomes: int = 0
     n_changed: int = 0
     seconds: list[float] = field(default_factory=list)
-    """One a call of settled."""
+    """Seconds per call of ``settled``."""
 
     @property
     def saving(self) -> float:
@@ -76,7 +76,7 @@ def main() -> int:
 
 
 def ballots_of(files: Sequence[Submission], keys: Sequence[str]) -> tuple[list[list[Ballot]], list[str]]:
-    """The ballots that ``vote.py`` counts, with all that a row shows of them."""
+    """The ballots that ``vote.py`` counts, with everything a row shows of them."""
     table, units = counted_ballots_of(files, keys)
     rows = [[file.rows.get(key) for file in files] for key in keys]
     return [
@@ -128,13 +128,13 @@ def same_outcome(stop: Stop, so_far: Verdict, full: Verdict) -> bool:
 
 
 def written(verdict: Verdict) -> tuple[object, ...]:
-    """All that the row shows, and whose it is."""
+    """Everything the row shows, and the winning members."""
     shown = (verdict.winner, verdict.answer, verdict.answer_unit, verdict.explanation)
     return (verdict.answer_value, verdict.is_blank, verdict.ref_ids, *shown)
 
 
 def print_savings(tallies: Tallies) -> None:
-    """The share of calls saved, a line a rule, and the bound."""
+    """Print the share of calls saved, one line per rule, and the bound."""
     print(f"\n{'calls saved':<28}" + "".join(f"{f'm = {size}':^20}" for size in SIZES).rstrip())
     print(f"{'':<18}{'blanks':<10}" + "".join(f"{stop:>10}" for _ in SIZES for stop in STOPS))
     for rule in RULES:
@@ -144,27 +144,27 @@ def print_savings(tallies: Tallies) -> None:
 
 
 def bound(size: int) -> float:
-    """The share that is saved where all members agree."""
+    """The share of calls saved if all members agree."""
     return (size - default_waves(size)[0]) / size
 
 
 def report(tallies: Tallies) -> int:
-    """Print the wanted saving, the cost of a call and the outcomes that changed; 1 where one is missed."""
+    """Print the saving, the cost of a call and the changed outcomes against their targets; 1 if one is missed."""
     saving = tallies[WANTED_SIZE, WANTED_RULE, "value"].saving
     n_changed = sum(tally.n_changed for tally in tallies.values())
     n_outcomes = sum(tally.n_outcomes for tally in tallies.values())
     seconds = np.concatenate([tally.seconds for tally in tallies.values()])
     waves = ",".join(map(str, default_waves(WANTED_SIZE)))
     print(
-        f"\nanswer_priority, blanks ignored, stop: value, m = {WANTED_SIZE}, waves {waves}: "
-        f"{saving:.1%} of calls saved (wanted ≥ {WANTED_SAVING:.0%}, bound {bound(WANTED_SIZE):.1%})"
+        f"\nanswer_priority, blanks ignored, early_stop: value, m = {WANTED_SIZE}, waves {waves}: "
+        f"{saving:.1%} of calls saved (target ≥ {WANTED_SAVING:.0%}, bound {bound(WANTED_SIZE):.1%})"
     )
     median_s, late_s = np.quantile(seconds, [0.5, 0.99])
     print(
         f"a call of settled: median {median_s * 1e6:.0f} µs, 99 % within {late_s * 1e6:.0f} µs "
-        f"(wanted < {WANTED_S * 1e6:.0f} µs), {len(seconds)} calls"
+        f"(target < {WANTED_S * 1e6:.0f} µs), {len(seconds)} calls"
     )
-    print(f"{n_changed} of {n_outcomes} outcomes changed (wanted 0)")
+    print(f"{n_changed} of {n_outcomes} outcomes changed (target 0)")
     return 0 if not n_changed and saving >= WANTED_SAVING and late_s < WANTED_S else 1
 
 

@@ -1,8 +1,8 @@
-"""Compile times of the grammar that lists a context's documents as the only citations: first time, and from the cache.
+"""Compile times of the grammar that lists a context's documents as the only citations: first use, and cached.
 
-The engine compiles a schema once and keeps it, so that of a question's members the first alone waits for it. Measured
-with the engine's own compiler (xgrammar) on a vocabulary of the wanted size, which decides the time more than the
-number of documents does.
+The engine compiles a schema once and caches it, so that only the first of a question's members waits for it. Measured
+with the engine's compiler (xgrammar) on a vocabulary of the given size, which affects the time more than the number of
+documents.
 
     python benchmarks/grammar.py [--vocabulary 32000] [--documents 4,16,64,256]
 """
@@ -33,7 +33,7 @@ def main() -> int:
     print(f"xgrammar {version('xgrammar')}, {arguments.vocabulary} tokens; milliseconds, median of {N_REPEATS}")
     print(f"{'documents':>10}{'engine’s first':>16}{'new context':>13}{'cached':>9}")
     for n in map(int, arguments.documents.split(",")):
-        # Another context each time: else the second would come from the cache.
+        # Another context each time: otherwise the second is cached.
         schemas = [answer_schema([f"author{run}{number}2024" for number in range(n)]) for run in range(N_REPEATS)]
         compilers = [xgrammar.GrammarCompiler(info, max_threads=1) for _ in range(N_REPEATS)]
         first = [timed(compiler, schema) for compiler, schema in zip(compilers, schemas, strict=True)]

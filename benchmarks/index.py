@@ -4,10 +4,10 @@
         [--config configs/wattbot.yaml] [--set KEY=VALUE]
 
 The job is a whole process: start-up, parsing, encoding, propagation, FAISS, BM25 and writing. The peer is one process
-that loads the model and calls `encode` with its default batch size; its start-up counts too. What its best batch size
-would gain is measured on a sample. Before the clock starts a model is exported, and both have run on little, so that
-neither reads its libraries from a cold disk. Job and peer take turns, round by round; the median counts. With int8,
-retrieval quality follows beside that of the configured index.
+that loads the model and calls `encode` with its default batch size; its start-up counts too. The gain of its best batch
+size is measured on a sample. Before the measurement, models are exported and both run on a few texts, so that neither
+reads its libraries from a cold disk. Job and peer take turns, round by round; the median counts. With int8, retrieval
+quality is compared with that of the configured index.
 
 `--steady` measures the encoder alone: two processes of one thread each, ours (texts in, vectors out) and the bare model
 (the same token batches, forward only) in turns.
@@ -54,11 +54,11 @@ WANTED_RATIO = {("torch", "float32"): 1.3, ("onnx", "float32"): 1.8}
 WANTED_OF_BARE = 0.90
 N_STEADY = 2000
 LONGEST_STEADY = 250
-"""Tokens of a text that fits any model's window: ours reads on where the bare model cuts."""
+"""Tokens of a text that fits any model's window: the bare model truncates longer texts, ours does not."""
 N_PROCESSES = 2
 N_SLICES = 10
 SAMPLE_S = 1.0
-"""Seconds between two looks at the processes: often enough for their peaks, seldom enough to leave them the cores."""
+"""Seconds between samples of the processes: short enough for their peaks, long enough to leave them the cores."""
 
 PEER = """
 import json, sys, time
@@ -80,7 +80,7 @@ def main() -> int:
     parser.add_argument("--backends", default="torch", help="one or more of torch, onnx, openvino")
     parser.add_argument("--precision", choices=("float32", "int8"), default="float32")
     parser.add_argument("--rounds", type=int, default=1)
-    parser.add_argument("--steady", action="store_true", help="the encoder alone")
+    parser.add_argument("--steady", action="store_true", help="only the encoder")
     arguments = parser.parse_args()
     with tempfile.TemporaryDirectory() as scratch:
         jobs = {
@@ -132,7 +132,7 @@ def whole_jobs(
             done[backend].append(run_job(config_path, overrides))
         peers.append(run_peer(file, model, DEFAULT_BATCH))
     print(f"{len(texts)} unique texts, {os.cpu_count()} cores, {model}, median of {n_rounds} round(s)")
-    print(f"{'':<44}{'wall s':>8}{'CPU s':>8}{'texts/s':>9}{'peak GiB':>10}{'ratio':>7}{'wanted':>8}  of each round")
+    print(f"{'':<44}{'wall s':>8}{'CPU s':>8}{'texts/s':>9}{'peak GiB':>10}{'ratio':>7}{'target':>8}  of each round")
     print_row(f"SentenceTransformer.encode, batch {DEFAULT_BATCH}", peers, len(texts), "")
     is_kept = True
     for backend, runs in done.items():
@@ -165,7 +165,7 @@ def peak_gib(runs: Sequence[Mapping[str, Any]]) -> float:
 
 
 def print_quality(indexes: Mapping[str, tuple[str, Sequence[str]]]) -> None:
-    """Document recall and value share over each index, as benchmarks/retrieval.py measures them."""
+    """Print document recall and value share per index, as measured by benchmarks/retrieval.py."""
     print(f"{'document recall · value share':<44}" + "".join(f"{name:>16}" for name in indexes))
     columns = []
     for path, overrides in indexes.values():
@@ -179,7 +179,7 @@ def print_quality(indexes: Mapping[str, tuple[str, Sequence[str]]]) -> None:
 
 
 def steady(config: Config, texts: Sequence[str]) -> int:
-    """Slice by slice ours and the bare model in turns, both processes on the same one at the same time."""
+    """Run ours and the bare model in turns, slice by slice; both processes run the same one at the same time."""
     context = multiprocessing.get_context("spawn")
     barrier, results = context.Barrier(N_PROCESSES), context.Queue()
     os.environ["OMP_NUM_THREADS"] = "1"
@@ -202,7 +202,7 @@ def steady(config: Config, texts: Sequence[str]) -> int:
         totals[name] = wall, cpu
         print(f"{name:<28}{wall:>9.2f}{cpu:>9.2f}{len(texts) / wall:>9.0f}")
     ratio, of_cpu = (totals["bare model"][at] / totals["SentenceEncoder"][at] for at in (0, 1))
-    print(f"of the bare model: {ratio:.2f} (wanted ≥ {WANTED_OF_BARE}); by CPU seconds {of_cpu:.2f}")
+    print(f"of the bare model: {ratio:.2f} (target ≥ {WANTED_OF_BARE}); by CPU seconds {of_cpu:.2f}")
     return 0 if ratio >= WANTED_OF_BARE else 1
 
 
@@ -236,7 +236,7 @@ def plain_model(encoder: EncoderConfig) -> Any:
 
 
 def token_batches(encoder: EncoderConfig, model: Any, texts: Sequence[str]) -> list[dict[str, Any]]:
-    """What the encoder makes of the texts: longest first, as many rows as fit; with int8 one text at a time."""
+    """The encoder's token batches: longest text first, as many rows as fit; with int8 one text at a time."""
     distinct = list(dict.fromkeys(texts))
     lengths = [len(ids) for ids in model.tokenizer(distinct)["input_ids"]]
     queue = sorted(range(len(distinct)), key=lambda row: -lengths[row])
@@ -250,7 +250,7 @@ def token_batches(encoder: EncoderConfig, model: Any, texts: Sequence[str]) -> l
 
 
 def bare_forward(config: Config, model: Any) -> Callable[[dict[str, Any]], Any]:
-    """The transformer alone, by the library that the configuration names."""
+    """The transformer's forward pass, by the configured library."""
     import torch
 
     encoder = config.index.encoder
@@ -339,11 +339,11 @@ class _Watch:
                 times = process.cpu_times()
         except psutil.Error:
             return
-        # Shared memory is the object store's, mapped by everybody: it is counted once, at its owner.
+        # Shared memory is the object store's, mapped by every process: it counts once, at its owner.
         own = memory.rss if "raylet" in name else memory.rss - memory.shared
         self._peaks_gib[pid] = max(self._peaks_gib.get(pid, 0.0), own / 2**30)
         self._cpu_s[pid] = times.user + times.system
-        if "IDLE" not in name or pid not in self._names:  # a worker is named by what it did, not by what it waits for
+        if "IDLE" not in name or pid not in self._names:  # a worker is named by its task, not by its idle state
             self._names[pid] = f"{name[:40]} ({pid})"
 
 

@@ -1,10 +1,10 @@
-"""What abstention quorum, shared references and agreement weights add to mixed ensembles, paired by question.
+"""The effect of blank_quorum, refs: share and weights: agreement on mixed ensembles, paired by question.
 
     python benchmarks/mixed.py [--data ../shared/data/wattbot] [--subsamples 32]
 
 Members are the 37 recorded runs of other models. Every setting votes over the same subsamples; a question's score is
-its mean over them. To vote by a setting takes no labels, to choose one does: the last lines choose on all questions but
-one and score that one, question after question.
+its mean over them. Votes need no labels, the choice does: the last lines choose on all questions but one, and
+score that one, for each question.
 """
 
 from __future__ import annotations
@@ -55,7 +55,7 @@ def main() -> int:
         drawn = subsamples(len(files), size, arguments.subsamples, seed=size, strata=providers)
         parts = marks.score(vote_pool(pool, drawn, rules))
         by_size.append(find_metric("wattbot").weigh(parts).mean(axis=2))
-    scores = np.mean(by_size, axis=0)  # (rules, questions), every size alike
+    scores = np.mean(by_size, axis=0)  # (rules, questions), equal weight per size
     n_blank = sum(is_blank(row.answer_value) for row in truth.rows.values())
     print(
         f"{len(files)} recorded runs, {pool.n_questions} questions ({n_blank} of them unanswerable), "

@@ -1,7 +1,7 @@
-"""PDF parsing beside bare text extraction: pages a second of `parse_file` and of PyMuPDF's own `get_text("text")`.
+"""PDF parsing against bare text extraction: pages per second of `parse_file` and of PyMuPDF's `get_text("text")`.
 
-The parser also finds columns, headings, tables, running heads and sentences. Both run by turns in one process on the
-same bytes; a middle row leaves the sentences out, to show what the layout costs.
+The parser also finds columns, headings, tables, running heads and sentences. Both run in turns in one process on the
+same bytes; a middle row leaves out the sentences, to show the cost of the layout.
 
     python benchmarks/parse.py [--pages 200] [--rounds 5] [FILE.pdf …]
 """
@@ -45,13 +45,13 @@ def main() -> int:
         "sample": [file.read_bytes() for file in sorted(documents.glob("*.pdf"))] * 10,
         **{file.name: [read_bytes(str(file))] for file in arguments.files},
     }
-    print(f"{'':<28}{'':<22}{'pages/s':>9}{'CPU ms':>9}{'wall ms':>9}{'ratio':>8}   (a page; ratio of CPU time)")
+    print(f"{'':<28}{'':<22}{'pages/s':>9}{'CPU ms':>9}{'wall ms':>9}{'ratio':>8}   (per page; ratio of CPU time)")
     kept = [report(name, files, arguments.rounds) for name, files in corpora.items()]
     return 0 if all(kept) else 1
 
 
 def report(name: str, files: Sequence[bytes], rounds: int) -> bool:
-    """Print the rows of one corpus; whether the parser kept the wanted ratio."""
+    """Print the rows of one corpus; returns whether the parser reaches the target ratio."""
     ways: dict[str, Callable[[bytes], object]] = {
         "bare get_text": bare,
         "layout, no sentences": without_sentences,
@@ -70,7 +70,7 @@ def report(name: str, files: Sequence[bytes], rounds: int) -> bool:
         ratio = cpu["bare get_text"] / cpu[way]
         print(
             f"{name:<28}{way:<22}{n_pages / wall:>9.0f}{1000 * cpu[way] / n_pages:>9.2f}{1000 * wall / n_pages:>9.2f}"
-            f"{ratio:>8.2f}" + (f"   wanted ≥ {WANTED}" if way == "parse_file" else "")
+            f"{ratio:>8.2f}" + (f"   target ≥ {WANTED}" if way == "parse_file" else "")
         )
         name = ""
     return cpu["bare get_text"] / cpu["parse_file"] >= WANTED

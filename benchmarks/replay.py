@@ -3,9 +3,9 @@
     python benchmarks/replay.py [--calls 4000] [--context-chars 32000] [--members 9]
     python benchmarks/replay.py --run    # a whole recorded run: CPU per question, by process and by part
 
-Blocks of questions ask through `EngineTools`, as members do: seed, key, lookup in the shard's actor, reply, usage
-row. Counted is this process and the shard's, all threads. The peer in the same run, in turns: the same keys hashed and
-looked up in a dict of this process, which no engine can go below.
+Blocks of questions call `EngineTools`, as members do: seed, key, lookup in the shard's actor, reply, usage row. CPU of
+this process and of the shard's counts, all threads. The peer in the same run, in turns: the same keys hashed and looked
+up in a dict of this process, the lower bound of any engine.
 """
 
 from __future__ import annotations
@@ -54,7 +54,7 @@ def main() -> int:
         overrides = [f"ledger.path={home}/ledger", f"ensemble.members={arguments.members}"]
         config = load_config("default", overrides)
         prompts = config.declaration.prompts()
-        # As of a model that reads prose: the extractive backend's variables would not travel on a hit anyway.
+        # As a model that reads the prompt's text: on a hit, the extractive backend's variables are not sent either.
         models = tuple(models_of(config, dict.fromkeys(config.deployments, ""), 0) for _ in range(arguments.members))
         n_questions = arguments.calls // arguments.members
         asked = [prompt_of(prompts, number, arguments.context_chars) for number in range(n_questions)]
@@ -77,7 +77,7 @@ def key_of(config: Config, model: object, prompt: Prompt, number: int, member: i
 
 
 def record(config: Config, model: object, asked: Sequence[Prompt], members: int) -> None:
-    """Put a reply to every call into the ledger."""
+    """Record a reply to every call in the ledger."""
     reply = Reply(REPLY, prompt_tokens=8000, completion_tokens=100)
     keys = [key_of(config, model, prompt, at, member) for at, prompt in enumerate(asked) for member in range(members)]
     SegmentStore(config.ledger.path).write([(key, Entry(reply, model.identity, 1.0)) for key in keys])  # type: ignore[attr-defined]
@@ -87,7 +87,7 @@ async def ask_all(run: RunContext, asked: Sequence[Prompt], members: int) -> int
     """Ask block by block, all of a block at once; returns how many replies came from the ledger."""
     n_hits = 0
     for start in range(0, len(asked), BLOCK):
-        # A copy a block, as a member's process unpickles one with every block.
+        # One copy per block, as a member's process unpickles one with every block.
         block = RunContext(run.config, Ledger(run.ledger._shards), run.models, run.prompts)
         tools = [
             (EngineTools(None, block, f"q{at}", member), asked[at])  # type: ignore[arg-type]
@@ -141,7 +141,7 @@ def report(run: RunContext, asked: Sequence[Prompt], arguments: argparse.Namespa
     )
     print(f"{'caller':<34}{caller:>8.3f} ms of CPU per call")
     print(f"{'ledger shard':<34}{owner:>8.3f}")
-    print(f"{'together':<34}{caller + owner:>8.3f}  (wanted < {WANTED_MS}), {wall:.3f} ms of wall time")
+    print(f"{'together':<34}{caller + owner:>8.3f}  (target < {WANTED_MS}), {wall:.3f} ms of wall time")
     print(f"{'hash and dict in one process':<34}{dictionary:>8.3f}  ratio {(caller + owner) / dictionary:.2f}")
     return 0 if caller + owner < WANTED_MS else 1
 

@@ -61,7 +61,7 @@ PARTS = {
 
 
 def configured(home: str) -> Config:
-    """The sample's questions, repeated under ids of their own."""
+    """The sample's questions, repeated under new ids."""
     with open(resolve("sample:questions.csv"), encoding="utf-8-sig", newline="") as file:
         rows = list(csv.DictReader(file))
     path = Path(home, "questions.csv")
@@ -93,7 +93,7 @@ def by_process(config: Config, pool: ActorPool) -> Counter[str]:
 
 
 class Clock:
-    """Seconds of each part, without those of parts that run within it."""
+    """Seconds of each part, without those of parts nested in it."""
 
     def __init__(self) -> None:
         self.own: Counter[str] = Counter()
@@ -185,5 +185,5 @@ def replay() -> int:
     print("in one process, one question after the other:")
     for name, seconds in parts.most_common():
         print(f"{name:<28}{1e3 * seconds / N_QUESTIONS:>8.2f} ms per question")
-    print(f"{'between the parts':<28}{1e3 * (whole - parts.total()) / N_QUESTIONS:>8.2f}")
+    print(f"{'outside the parts':<28}{1e3 * (whole - parts.total()) / N_QUESTIONS:>8.2f}")
     return 0

@@ -1,12 +1,12 @@
 """Evidence in batch against bare batched encode + FAISS and against a loop over queries, in turns in one run.
 
-41 WattBot questions and 241 made of the corpus (a sentence with a number, asked for), four queries each. Ours is the
-whole way to the context: embed, search, nodes, rank, assemble, all questions in flight as in the retriever. The peers
-only encode and search. Run after `kohaku-ray index configs/wattbot.yaml`:
+41 WattBot questions and 241 made from the corpus (each asks for the number in a sentence), four queries each. Ours is
+the whole path to the context: embed, search, nodes, rank, assemble, all questions in flight as in the retriever. The
+peers only encode and search. Run after `kohaku-ray index configs/wattbot.yaml`:
 
     python benchmarks/retrieval_speed.py [--config configs/wattbot.yaml] [--set KEY=VALUE] [--rounds 3]
 
-Published code with the same encoder: 85 ms wall and 162 ms CPU a question (issue 1).
+Published code with the same encoder: 85 ms wall and 162 ms CPU per question (issue 1).
 """
 
 from __future__ import annotations
@@ -72,18 +72,18 @@ def main() -> int:
         print(f"{name:<28}{wall:>9.2f}{cpu:>9.2f}{wall * a_question:>13.1f}{cpu * a_question:>9.1f}")
     print(f"{'published code':<28}{'':>18}{85:>13.1f}{162:>9.1f}")
     of_bare, of_loop = (ratio(rounds, list(ways), peer_at) for peer_at in (0, 1))
-    print(f"of bare encode + FAISS: {of_bare:.2f} (wanted ≥ {WANTED_OF_BARE})")
-    print(f"of the loop: {of_loop:.2f} (wanted ≥ {WANTED_OF_LOOP})")
+    print(f"of bare encode + FAISS: {of_bare:.2f} (target ≥ {WANTED_OF_BARE})")
+    print(f"of the loop: {of_loop:.2f} (target ≥ {WANTED_OF_LOOP})")
     return 0 if of_bare >= WANTED_OF_BARE and of_loop >= WANTED_OF_LOOP else 1
 
 
 def ratio(rounds: Sequence[dict[str, tuple[float, float]]], names: Sequence[str], peer_at: int) -> float:
-    """Median over the rounds, so that a noisy neighbour in one of them does not decide."""
+    """Median over the rounds, so that other load during one of them does not decide."""
     return median(row[names[peer_at]][0] / row[names[2]][0] for row in rounds)
 
 
 def derived(nodes: NodeTable, n: int) -> list[SubmissionRow]:
-    """Questions made of the corpus: evenly spaced sentences with a number, which is asked for."""
+    """Questions made from the corpus: each asks for the number in one of evenly spaced sentences."""
     texts = nodes.table["text"].to_pylist()
     sentences = dict.fromkeys(" ".join(texts[row].split()) for row in (nodes.kind == SENTENCE).nonzero()[0].tolist())
     asked = [STATEMENT.sub("how many ", text, count=1)[:-1] + "?" for text in sentences if is_statement(text)]

@@ -1,10 +1,10 @@
-"""Ensemble size × strategy × blank rule over recorded runs, beside a plain loop over `vote()`.
+"""Ensemble size × strategy × blank rule over recorded runs, against a plain loop over `vote()`.
 
     python benchmarks/vote.py [--data ../shared/data/wattbot] [--loop 4]
 
-Seven strategies, blanks ignored or not, 32 subsamples of each of eight sizes. The loop votes over the same ballots and
-looks their values' normal forms up in a table. It takes its turns with the arrays, size by size, on every --loop-th
-pair of rule and subsample (1: on all); its time is extrapolated to all, and what both decide is compared.
+Seven strategies, blanks ignored or not, 32 subsamples of each of eight sizes. The loop votes on the same ballots and
+looks up their values' normal forms in a table. Loop and arrays take turns, size by size, the loop on every --loop-th
+pair of rule and subsample (1: on all). Its time is extrapolated to all pairs, and both outcomes are compared.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ DATA = Path(__file__).resolve().parents[2] / "shared" / "data" / "wattbot"
 
 @dataclass
 class Clock:
-    """Wall and CPU seconds, added up."""
+    """Sums of wall and CPU seconds."""
 
     wall_s: float = 0.0
     cpu_s: float = 0.0
@@ -56,7 +56,7 @@ class Clock:
 
 @dataclass
 class Loop:
-    """The plain loop's time, extrapolated size by size, and what it was compared in."""
+    """The plain loop's time, extrapolated size by size, and the votes compared."""
 
     wall_s: float = 0.0
     cpu_s: float = 0.0
@@ -66,7 +66,7 @@ class Loop:
 
     @property
     def share(self) -> str:
-        """How much of the whole was measured, in words."""
+        """The share of votes that was measured, in words."""
         return "all" if self.n_votes == self.n_all else f"from {self.n_votes / self.n_all:.0%}"
 
 
@@ -118,7 +118,7 @@ def run_loop(
     outcomes: Outcomes,
     step: int,
 ) -> None:
-    """Vote one by one over every ``step``-th pair of rule and subsample, and compare."""
+    """Vote one by one on every ``step``-th pair of rule and subsample, and compare the outcomes."""
     pairs = [(rule, one) for rule in range(len(RULES)) for one in range(len(drawn))]
     chosen = pairs[::step]
     casts = [[[row[member] for member in drawn[one]] for row in table] for _, one in chosen]
@@ -164,7 +164,7 @@ def print_scores(scores: Mapping[int, np.ndarray], pool: Pool, marks: Marks) -> 
 
 
 def report(setup: Clock, counting: Clock, marking: Clock, loop: Loop) -> int:
-    """Print the times and the ratio; 1 where a limit is missed or a cell differs."""
+    """Print the times and the ratio; 1 if a target is missed or a cell differs."""
     study = Clock(counting.wall_s + marking.wall_s, counting.cpu_s + marking.cpu_s)
     total_s = setup.wall_s + study.wall_s
     ratio, cpu_ratio = loop.wall_s / study.wall_s, loop.cpu_s / study.cpu_s
@@ -176,8 +176,8 @@ def report(setup: Clock, counting: Clock, marking: Clock, loop: Loop) -> int:
         (f"loop over vote(), no scoring, {loop.share}", loop),
     ):
         print(f"{name:<44}{clock.wall_s:>9.3f}{clock.cpu_s:>9.3f}")
-    print(f"total {total_s:.2f} s (wanted < {WANTED_S:.0f} s)")
-    print(f"loop / (counting + scoring): {ratio:.0f} in wall, {cpu_ratio:.0f} in CPU (wanted ≥ {WANTED_RATIO:.0f})")
+    print(f"total {total_s:.2f} s (target < {WANTED_S:.0f} s)")
+    print(f"loop / (counting + scoring): {ratio:.0f} in wall, {cpu_ratio:.0f} in CPU (target ≥ {WANTED_RATIO:.0f})")
     print(f"{loop.n_different} of {loop.n_votes} votes compared differ")
     return 0 if total_s < WANTED_S and ratio >= WANTED_RATIO and not loop.n_different else 1
 
