@@ -2,7 +2,7 @@
 
     python benchmarks/decide.py [--data ../shared/data]
 
-Seven strategies, blanks ignored or not, 32 subsamples of three sizes, early_stop ``value`` and ``row``, default waves. A
+Seven strategies, blanks ignored or not, 32 subsamples of three sizes, early_stop value and row, default waves. A
 question ends with the first wave that settles it; its outcome is compared with the vote of all its members. The bound
 holds for unanimous members: only the first wave, a bare majority, is called. Default of --data: KOHAKU_DATA.
 """
