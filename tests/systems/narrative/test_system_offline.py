@@ -1,0 +1,236 @@
+"""The offline judge, results.csv, and gold that reaches nothing: all stories, whole, without Ray."""
+
+import asyncio
+import csv
+import io
+import json
+import subprocess
+import sys
+from dataclasses import asdict
+
+import jsonschema
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from stories import INDEX, ROWS, judged, offline, prepared, stories, tools_for
+
+from kohaku_ray.errors import ContextOverflowError, KohakuRayError, ModelError
+from kohaku_ray.evaluation.label import CONSISTENT, CONTRADICT
+from kohaku_ray.generation.request import ChatRequest
+from kohaku_ray.generation.seeds import request_key
+from kohaku_ray.records import Prediction, Reply
+from kohaku_ray.systems.base import Answer
+from kohaku_ray.systems.narrative import SYSTEM
+from kohaku_ray.systems.narrative.dossier import find_quote, read_judgement, results_csv
+from kohaku_ray.systems.narrative.offline import CONFIDENCE, OfflineJudge
+from kohaku_ray.systems.registry import find_system
+
+STORIES = stories()
+FOUND = STORIES["137"]
+
+
+def asked(role="search", near=0.35, window_tokens=10_000, similarity="0.80", findings=(), n_chars=40):
+    variables = {
+        "role": role,
+        "claims": ({"text": "He slept.", "similarity": similarity, "ref_id": "c0"},),
+        "passages": ({"ref_id": "c0", "where": "I", "text": "It rained. He slept\nwell. He rose."},),
+        "findings": findings,
+    }
+    request = ChatRequest("m", (("user", "x" * n_chars),), 0.0, 1.0, 500, 42, None, "s", variables)
+    return json.loads(asyncio.run(OfflineJudge(near, window_tokens).chat(request)).text)
+
+
+def finding(severity="high"):
+    return {"rule": "r", "severity": severity, "claim": "c", "excerpt": "He rose.", "reason": "why", "ref_id": "c0"}
+
+
+# ---- the offline judge
+
+
+@pytest.mark.parametrize("severity", ["high", "medium"])
+@pytest.mark.parametrize("role", ["search", "verify"])
+def test_a_finding_is_a_contradiction_as_sure_as_its_severity(role, severity):
+    found = asked(role, findings=(finding("medium"), finding(severity)))
+    assert (found["label"], found["confidence"]) == (CONTRADICT, CONFIDENCE[severity])
+    assert found["excerpts"][0] == {"node_id": "c0", "quote": "He rose.", "claim": "c", "analysis": "why"}
+
+
+@pytest.mark.parametrize(
+    ("role", "similarity", "label", "confidence"),
+    [
+        ("search", "0.80", CONSISTENT, 0.8),
+        ("search", "0.40", CONSISTENT, 0.5),
+        ("search", "0.35", CONSISTENT, 0.5),
+        ("search", "0.34", CONTRADICT, 0.66),
+        ("search", "-0.20", CONTRADICT, 1.0),
+        ("verify", "0.10", CONSISTENT, 0.5),
+    ],
+)
+def test_without_findings_similarity_decides_in_stage_one_alone(role, similarity, label, confidence):
+    found = asked(role, similarity=similarity)
+    assert (found["label"], found["confidence"]) == (label, confidence)
+    assert "no language model" in found["rationale"]
+    assert "the rules found nothing, so similarity alone decides" in found["rationale"]
+    assert ("Silence is no contradiction." in found["rationale"]) == (role == "verify")
+    assert found["excerpts"][0]["quote"] == "He slept\nwell."  # the sentence most like the claim, verbatim
+
+
+def test_its_bar_is_part_of_its_identity():
+    assert asked(near=0.9)["label"] == CONTRADICT
+    assert OfflineJudge(0.9).identity != OfflineJudge(0.35).identity
+
+
+def test_it_refuses_what_it_cannot_read():
+    with pytest.raises(ContextOverflowError, match="has about 100 tokens but window_tokens of the offline judge is 50"):
+        asked(window_tokens=50, n_chars=400)
+    with pytest.raises(ModelError, match="plays the roles search and verify, not 'answer'"):
+        asked("answer")
+
+
+def test_what_it_decides_by_stands_in_the_messages():
+    """Equal messages are one ledger key: a reply may depend on nothing that they do not hold."""
+    tools = tools_for()
+    judged(STORIES["46"], tools)
+    (call,) = tools.calls
+    for claim in call.prompt.variables["claims"]:
+        assert f"{claim['text']} ({claim['ref_id']}, {claim['similarity']})" in call.prompt.user
+    tools = tools_for()
+    judged(FOUND, tools)
+    for one in tools.calls[0].prompt.variables["findings"]:
+        assert f"{one['rule']} ({one['severity']}): {one['reason']}" in tools.calls[0].prompt.user
+
+
+@pytest.mark.parametrize("key", ["46", "137", "007", "9"])
+def test_whole_stories_follow_its_own_schema_and_the_book(key):
+    tools = tools_for()
+    found = judged(STORIES[key], tools)
+    for call in tools.calls:
+        jsonschema.validate(json.loads(asyncio.run(offline(call)).text), call.schema)
+    assert found.prediction.error is None
+    texts = {INDEX.node_id(row): INDEX.text_of(row) for row in range(len(INDEX))}
+    dossier = json.loads(found.details)["dossier"]
+    assert dossier
+    for cited in dossier:
+        assert cited["is_quoted"]
+        assert cited["evidence"] in texts[cited["node_id"]]
+    assert found.prediction.answer_value == (CONTRADICT if key == "137" else CONSISTENT)
+
+
+# ---- results.csv
+
+
+def answers_of(question_id, *answers):
+    return [
+        {**asdict(one.prediction), "question_id": question_id, "member": at, "measures": dict(one.measures)}
+        for at, one in enumerate(answers)
+    ]
+
+
+def vote_row(question_id, label="", explanation=""):
+    return {"question_id": question_id, "answer_value": label, "is_blank": not label, "explanation": explanation}
+
+
+def member(label, confidence):
+    return Answer(Prediction(answer_value=label, is_blank=False), measures={"confidence": confidence})
+
+
+def read_results(votes, answers):
+    return list(csv.reader(io.StringIO(results_csv(votes, answers, []))))
+
+
+def test_results_have_the_asked_columns_and_exact_ids():
+    votes = [vote_row("007", CONSISTENT, 'He said "no",\nthen yes.'), vote_row("46", CONTRADICT, "Why.")]
+    rows = answers_of("007", member(CONSISTENT, 0.8)) + answers_of("46", member(CONTRADICT, 0.95))
+    assert read_results(votes, rows) == [
+        ["Story ID", "Prediction", "Rationale", "Confidence"],
+        ["007", "1", 'He said "no",\nthen yes.', "0.8000"],
+        ["46", "0", "Why.", "0.9500"],
+    ]
+
+
+def test_an_ensemble_s_confidence_is_the_mean_probability_of_the_voted_label():
+    members = (member(CONTRADICT, 0.9), member(CONSISTENT, 0.7), Answer(Prediction(error="x")), member("0", 0.8))
+    assert read_results([vote_row("1", CONTRADICT)], answers_of("1", *members))[1][3] == f"{(0.9 + 0.3 + 0.8) / 3:.4f}"
+
+
+def test_a_story_nobody_judged_stays_a_row_with_its_reason():
+    rows = answers_of("10", Answer(Prediction(error="no such book")), Answer(Prediction(error="no such book")))
+    assert read_results([vote_row("10")], rows)[1] == ["10", "", "no such book", ""]
+    assert read_results([vote_row("11")], [])[1] == ["11", "", "", ""]
+
+
+# ---- gold
+
+
+def run_all(questions):
+    """Everything a run of these questions writes: prompts, keys, traces, answers, results."""
+    tools, written = tools_for(), []
+    for question_id, question in questions.items():
+        try:
+            evidence, found = prepared(question, tools), judged(question, tools)
+        except KohakuRayError as error:
+            written.append((question_id, str(error)))
+            continue
+        vote = vote_row(question_id, found.prediction.answer_value, found.prediction.explanation)
+        written.append((evidence, found, results_csv([vote], answers_of(question_id, found), [])))
+    requests = [ChatRequest("m", call.prompt.messages, 0, 1, 9, 42, call.schema) for call in tools.calls]
+    return written, [request_key(request) for request in requests], repr([call.prompt for call in tools.calls])
+
+
+def test_flipped_labels_change_nothing_to_the_byte():
+    kept, flipped = run_all(STORIES), run_all(stories(flip=True))
+    assert repr(kept) == repr(flipped)
+    assert len(kept[1]) >= 4
+    assert stories(flip=True) == STORIES
+
+
+def test_a_label_is_in_no_prompt_and_no_trace():
+    marked = stories(*(row.rsplit(",", 1)[0] + ",GOLDMARK" for row in ROWS))
+    assert "GOLDMARK" not in repr(run_all(marked))
+
+
+# ---- hostile text
+
+
+@given(st.text(max_size=80), st.text(max_size=200))
+def test_a_quotation_is_found_in_the_text_or_not_at_all(quote, text):
+    found = find_quote(quote, text)
+    assert found is None or found in text
+    if len(quote.split()) == 1:
+        assert find_quote(quote.strip(), f"a {quote.strip()} b") is not None or not quote.strip()
+
+
+JSON = st.recursive(
+    st.none() | st.booleans() | st.floats() | st.integers() | st.text(max_size=8),
+    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(max_size=5), inner, max_size=3),
+    max_leaves=8,
+)
+FIELDS = st.fixed_dictionaries(
+    {}, optional={"label": JSON | st.just("1"), "confidence": JSON, "excerpts": JSON, "rationale": JSON}
+)
+PASSAGES = prepared(STORIES["46"]).passages
+
+
+@given(st.text(max_size=60) | FIELDS.map(json.dumps) | JSON.map(json.dumps))
+def test_no_reply_raises(text):
+    found = read_judgement(Reply(text), PASSAGES)
+    assert isinstance(found, str) or (found.label in (CONSISTENT, CONTRADICT) and 0 <= found.confidence <= 1)
+
+
+# ---- the declaration
+
+
+def test_the_registry_knows_it_and_its_templates_render():
+    assert find_system("narrative") is SYSTEM
+    prompts = SYSTEM.prompts()
+    for name, role in SYSTEM.roles.items():
+        assert prompts.render(name, role.examples[0]).system
+    assert SYSTEM.document_format == "novel"
+    assert SYSTEM.chunks.as_mapping() == {"unit": "tokens", "size": 600, "min_size": 200, "over": "section"}
+
+
+def test_importing_it_loads_neither_ray_nor_torch_nor_spacy():
+    heavy = {"ray", "torch", "spacy", "faiss"}
+    code = f"import sys; import kohaku_ray.systems.narrative; print({heavy} & sys.modules.keys())"
+    ran = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert ran.stdout.strip() == "set()"
