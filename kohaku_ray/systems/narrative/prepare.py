@@ -5,15 +5,16 @@ from __future__ import annotations
 import asyncio
 import math
 from bisect import bisect_right
-from collections import defaultdict
+from collections import OrderedDict, defaultdict
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
-from weakref import WeakKeyDictionary
 
 import numpy as np
+import pyarrow as pa
 import pyarrow.compute as pc
 
+from kohaku_ray.digests import digest_text
 from kohaku_ray.errors import KohakuRayError
 from kohaku_ray.generation.backends import CHARS_PER_TOKEN
 from kohaku_ray.index.hits import Hits
@@ -33,6 +34,7 @@ from kohaku_ray.tree.nodes import NodeTable
 EVERY = 100_000
 """More books, chapters or chunks than are listed at once."""
 
+_READ = ["node_id", "kind", "title", "text", "attributes"]
 _WHOLE = 2**40  # tokens: a section comes with all its paragraphs
 
 
@@ -133,8 +135,11 @@ class Book:
         return places[bisect_right(starts, start) - 1]
 
 
-_BOOKS: WeakKeyDictionary[NodeTable, dict[str | None, Book]] = WeakKeyDictionary()
-"""By the nodes it was read from, which the index keeps, and the spaCy pipeline."""
+BOOKS_KEPT = 16
+"""Books whose names a process keeps: reading them takes seconds."""
+
+_BOOKS: OrderedDict[tuple[str, str | None], Book] = OrderedDict()
+"""By what they were read from, and the spaCy pipeline; the last one used comes last."""
 
 
 async def prepare(question: Question, tools: Tools, settings: NarrativeSettings) -> StoryEvidence:
@@ -189,13 +194,25 @@ async def _find_book(question_id: str, story: Story, tools: Tools) -> tuple[str,
 
 
 async def _read_book(doc_id: str, story: Story, tools: Tools, model: str | None) -> Book:
-    """Read a book's people, places and years, once per table of its nodes."""
+    """Read a book's people, places and years, once per process."""
     (hits,) = await tools.search("chapters", await tools.embed([story.book_name]), EVERY, [doc_id])
     nodes = await tools.nodes(distinct_rows([hits]), _WHOLE)
-    books = _BOOKS.setdefault(nodes, {})
-    if model not in books:
-        books[model] = _book(doc_id, nodes, model)
-    return books[model]
+    key = _content(nodes), model
+    if key not in _BOOKS:
+        _BOOKS[key] = _book(doc_id, nodes, model)
+        if len(_BOOKS) > BOOKS_KEPT:
+            _BOOKS.popitem(last=False)
+    _BOOKS.move_to_end(key)
+    return _BOOKS[key]
+
+
+def _content(nodes: NodeTable) -> str:
+    """Hash everything that `_book` reads."""
+    read = nodes.table.filter(pc.field("kind").isin(["section", "paragraph"])).select(_READ)
+    sink = pa.BufferOutputStream()
+    with pa.ipc.new_stream(sink, read.schema) as stream:
+        stream.write_table(read)
+    return digest_text(sink.getvalue().to_pybytes(), 16)
 
 
 def _book(doc_id: str, nodes: NodeTable, model: str | None) -> Book:

@@ -3,6 +3,7 @@
 import importlib
 import pickle
 import time
+from collections import OrderedDict
 
 import pytest
 from stories import INDEX, PRISON, ROWS, count, nodes, prepared, rows_of, stories, tools_for
@@ -132,24 +133,22 @@ def test_only_the_story_s_book_is_searched():
     assert {row.doc_id for row in found.trace if row.doc_id} == {BOOK}
 
 
-def test_a_book_is_read_once_per_table_of_its_nodes(monkeypatch):
-    read, kept, tools = [], {}, tools_for()
-
-    async def keep(rows, section_tokens=0):
-        key = (tuple(rows), section_tokens)
-        if key not in kept:
-            kept[key] = INDEX.neighbourhood(rows, section_tokens)
-        return kept[key]
-
-    module = importlib.import_module("kohaku_ray.systems.narrative.prepare")
+def test_a_book_is_read_once_per_content(monkeypatch):
+    read, module = [], importlib.import_module("kohaku_ray.systems.narrative.prepare")
     names = module.read_names
+    monkeypatch.setattr(module, "_BOOKS", OrderedDict())
     monkeypatch.setattr(module, "read_names", lambda texts, **more: read.append(1) or names(texts, **more))
-    monkeypatch.setattr(tools, "nodes", keep)
     for key, n_read in (("46", 1), ("137", 1), ("007", 1), ("9", 2)):
-        prepared(STORIES[key], tools)
+        prepared(STORIES[key])
         assert len(read) == n_read
-    prepared(STORIES["9"], tools, model="")  # another spaCy pipeline: names are read for it
+    prepared(STORIES["9"], model="")  # another spaCy pipeline: names are read for it
     assert len(read) == 3
+    other = PRISON.replace("Anton Varga", "Bruno Kolbe").replace("Anton", "Bruno")  # as long, with other people
+    assert not prepared(STORIES["137"], tools_for(index=nodes(**{BOOK: other}))).knows_character
+    assert len(read) == 4
+    monkeypatch.setattr(module, "BOOKS_KEPT", 1)
+    prepared(STORIES["9"], model="none kept")
+    assert len(module._BOOKS) == 4  # one goes when one comes
 
 
 @pytest.mark.parametrize("over", ["section", "document"])
