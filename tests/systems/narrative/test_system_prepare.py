@@ -147,7 +147,7 @@ def test_a_book_is_read_once_per_content(monkeypatch):
     assert not prepared(STORIES["137"], tools_for(index=nodes(**{BOOK: other}))).knows_character
     assert len(read) == 4
     monkeypatch.setattr(module, "BOOKS_KEPT", 1)
-    prepared(STORIES["9"], model="none kept")
+    prepared(STORIES["9"], model="none kept", reasoning=False)
     assert len(module._BOOKS) == 4  # one goes when one comes
 
 
