@@ -14,4 +14,4 @@ Share = Annotated[float, Field(ge=0, le=1)]
 class Section(BaseModel):
     """Base of every section: frozen, no unknown keys, docstrings as descriptions."""
 
-    model_config = ConfigDict(frozen=True, extra="forbid", use_attribute_docstrings=True, allow_inf_nan=False)
+    model_config = ConfigDict(frozen=True, extra="forbid", use_attribute_docstrings=True)

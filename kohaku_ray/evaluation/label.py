@@ -110,7 +110,8 @@ def wilson(n_right: int, n: int) -> tuple[float, float]:
     share, spread = n_right / n, _Z**2 / n
     middle = share + spread / 2
     half = _Z * math.sqrt(share * (1 - share) / n + spread / (4 * n))
-    return max((middle - half) / (1 + spread), 0.0), min((middle + half) / (1 + spread), 1.0)
+    low, high = (middle - half) / (1 + spread), (middle + half) / (1 + spread)
+    return max(min(low, share), 0.0), min(max(high, share), 1.0)
 
 
 def _reliability(sure: Sequence[tuple[bool, float]]) -> tuple[tuple[float, int, float, float], ...]:

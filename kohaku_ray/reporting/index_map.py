@@ -17,7 +17,7 @@ from kohaku_ray.files import publish
 from kohaku_ray.index.store import Index
 from kohaku_ray.reporting.plots import INK, PALETTE, drawing, legend_name, new_figure
 from kohaku_ray.reporting.projection import find_umap, neighbours, principal, sample_rows
-from kohaku_ray.tree.nodes import KINDS, NodeTable
+from kohaku_ray.tree.nodes import CHUNK, KINDS, NodeTable
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -34,7 +34,13 @@ N_COLOURS = 2 * (len(PALETTE) - 1)
 
 _GREY = "#999999"
 _LABEL_CHARS = 28
-_MARKS = {"sentence": (".", 34), "paragraph": ("^", 24), "section": ("D", 30), "document": ("*", 190)}
+_MARKS = {
+    "sentence": (".", 34),
+    "paragraph": ("^", 24),
+    "section": ("D", 30),
+    "document": ("*", 190),
+    "chunk": ("s", 30),
+}
 _ROOMY = 250  # up to this many marks of a kind have full size; more are drawn smaller
 _RASTER_FROM = 3_000
 
@@ -149,6 +155,8 @@ def _caption(nodes: NodeTable, kinds: npt.NDArray[np.int8], max_nodes: int) -> s
     parts = []
     for code, kind in enumerate(KINDS):
         shown, there = int(np.sum(kinds == code)), int(np.sum(nodes.kind == code))
+        if code == CHUNK and not there:
+            continue  # most indexes have none
         parts.append(f"{shown:,} of {there:,} {kind}s" if shown < there else f"{there:,} {kind}s")
     notes = []
     if len(nodes) > max_nodes:

@@ -19,7 +19,7 @@ from kohaku_ray.errors import ConfigError, ConflictError, DataError
 from kohaku_ray.index.store import Index
 from kohaku_ray.runs.demand import cluster_address, deployment_demand, local_gpus
 from kohaku_ray.runs.deployments import check_deployment, model_identity
-from kohaku_ray.runs.indexes import index_settings
+from kohaku_ray.runs.indexes import document_format, index_settings
 from kohaku_ray.runs.sources import find_sources, read_source, resolve, resolve_paths
 from kohaku_ray.runs.tables import SCHEMAS
 from kohaku_ray.submissions import Submission, read_submission
@@ -192,7 +192,8 @@ class _Planner:
         config = resolve_paths(config)
         sweep = self._loaded.sweep
         inputs = self._inputs(config)
-        built_of = {"version": __version__, "settings": self._index_settings(config)}
+        read_as = [document_format(config), config.documents.sentence_split]
+        built_of = {"version": __version__, "settings": self._index_settings(config), "read_as": read_as}
         index_id = digest({**built_of, "documents": inputs["documents"], "metadata": inputs["metadata"]})
         decides = _what_decides({"index": index_id, **inputs}, config)
         cell_id, run_id = digest(decides), digest({**decides, "seed": config.seed})
@@ -208,7 +209,8 @@ class _Planner:
     def _index_settings(self, config: Config) -> dict[str, Any]:
         """Return the index's settings with the encoder's files by hash instead of path."""
         try:
-            settings: dict[str, Any] = self._once(("index", config.index), lambda: index_settings(config).as_mapping())
+            key = ("index", config.system, config.index)
+            settings: dict[str, Any] = self._once(key, lambda: index_settings(config).as_mapping())
         except ConfigError as error:
             raise _MissingError(str(error)) from None
         encoder = {key: value for key, value in settings["encoder"].items() if key != "model"}
