@@ -16,6 +16,9 @@ from kohaku_ray.systems.hybrid.texts import Text
 SHOWN_CHARS = 160
 """Characters of an item's text in the trace; those of the last stage stand whole."""
 
+TRACED = 200
+"""Items per stage that stand in the trace: stages 3 and 4 may hold ten times as many."""
+
 STAND_IN = f"{COSINE}, no cross-encoder"
 """What every stage that ranks pairs says where no cross-encoder does."""
 
@@ -67,13 +70,21 @@ class Steps:
             named: Further scores.
             label: Name of the scores of ``hits``.
         """
-        self.count(stage, n_in, len(hits), note)
-        further = [(name, of) for name, of in (named or {}).items()]
-        for rank, (row, score) in enumerate(zip(hits.rows.tolist(), hits.scores.tolist(), strict=True), 1):
+        n_out = len(hits)
+        if len(hits) > TRACED:
+            hits = hits.prefix(TRACED)
+            note = f"{note}; first {TRACED} shown".removeprefix("; ")
+        self.count(stage, n_in, n_out, note)
+        scores = {row: {label: score} for row, score in by_row(hits).items()}
+        for name, of in (named or {}).items():
+            for row, score in of.items():
+                if row in scores:
+                    scores[row][name] = score
+        for rank, row in enumerate(scores, 1):
             text = texts[row]
-            scores = {label: score, **{name: of[row] for name, of in further if row in of}}
             said = text.text if stage == STAGES[-1] else text.text[:SHOWN_CHARS]
-            self.rows.append(TraceRow(stage, rank, said, text.node_id, text.doc_id, text.kind, scores, text.ref_id))
+            ids = (text.node_id, text.doc_id, text.kind)
+            self.rows.append(TraceRow(stage, rank, said, *ids, scores[row], text.ref_id))
 
 
 def by_row(hits: Hits, scores: F64 | None = None) -> dict[int, float]:

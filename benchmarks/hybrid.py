@@ -1,0 +1,215 @@
+"""Hybrid's nine stages on a news corpus with gold paragraphs, without Ray: recall after every stage, sites, citations.
+
+Indexes the configured corpus in a temporary directory, answers every question with the offline model, once with all
+stages and once with each of them switched off, and prints beside them what BM25 alone and vectors alone retrieve:
+
+    python benchmarks/hybrid.py [--config hybrid] [--set KEY=VALUE] [--ablate] [--k 10]
+"""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import csv
+import sys
+import tempfile
+from collections import defaultdict
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+
+import numpy as np
+import pyarrow as pa
+
+from kohaku_ray.config import Config, load_config
+from kohaku_ray.documents.parse import find_files, parse_documents, read_bytes
+from kohaku_ray.engine.actors.index_access import LocalIndex
+from kohaku_ray.engine.actors.tools import EngineTools, RunContext
+from kohaku_ray.engine.ledger.protocol import Asked
+from kohaku_ray.engine.ledger.segments import Entry
+from kohaku_ray.evaluation.citations import citation_scores, gold_refs
+from kohaku_ray.evaluation.retrieval_metrics import distinct_sources, recall_at_k, stage_recall
+from kohaku_ray.generation.request import ChatRequest
+from kohaku_ray.index.assemble import texts_to_encode
+from kohaku_ray.index.build import REJECT_SCHEMA, build_index
+from kohaku_ray.index.identity import vector_keys
+from kohaku_ray.questions import read_questions
+from kohaku_ray.records import Question
+from kohaku_ray.runs.indexes import chunks_of, document_format, index_settings, make_encoder
+from kohaku_ray.runs.models import models_of
+from kohaku_ray.runs.sources import resolve
+from kohaku_ray.submissions import SubmissionRow
+from kohaku_ray.systems.base import Answer
+from kohaku_ray.systems.hybrid.evidence import HybridEvidence
+from kohaku_ray.systems.hybrid.stages import STAGES
+from kohaku_ray.tree.flatten import document_table, flatten
+from kohaku_ray.tree.nodes import NodeTable
+
+ALONE = ("bm25", "cosine")
+
+
+@dataclass
+class OfflineLedger:
+    """Has the system's own stand-in model answer every call; keeps nothing."""
+
+    config: Config
+
+    def __post_init__(self) -> None:
+        self.backend = self.config.declaration.offline(0.35, 131072)
+
+    async def ask(self, request: ChatRequest, application: str, again: bool = False) -> Asked:
+        """Answer a request as the ledger would."""
+        return Asked(Entry(await self.backend.chat(request), request.model, 0.0), "made", "")
+
+
+@dataclass(frozen=True)
+class Result:
+    """One question with its answer."""
+
+    gold: frozenset[str]
+    evidence: HybridEvidence
+    answer: Answer
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--config", default="hybrid")
+    parser.add_argument("--set", dest="overrides", action="append", default=[])
+    parser.add_argument("--ablate", action="store_true", help="switch each stage off in turn")
+    parser.add_argument("--k", type=int, default=10)
+    arguments = parser.parse_args()
+    with tempfile.TemporaryDirectory() as directory:
+        overrides = [*arguments.overrides, f"index.path={directory}/index"]
+        config = load_config(arguments.config, overrides)
+        index_here(config)
+        index = LocalIndex(config)
+        asked = read_gold(config)
+        results = asyncio.run(answered(config, index, asked))
+        print_stages(results, arguments.k)
+        floors = asyncio.run(alone(index, config, asked, arguments.k))
+        print_summary("all stages", results, arguments.k)
+        for name, (recall, netlocs) in floors.items():
+            print(f"{name + ' alone':<26}{recall:>14.3f}{netlocs:>14.3f}")
+        for stage in STAGES if arguments.ablate else ():
+            without = load_config(arguments.config, [*overrides, f"hybrid.{stage}=false", *off_with(config, stage)])
+            print_summary(f"without {stage}", asyncio.run(answered(without, index, asked)), arguments.k)
+    return 0
+
+
+def off_with(config: Config, stage: str) -> list[str]:
+    """What else must go with a stage."""
+    has_bound = stage == "final_ranking" and config.settings.min_relevance is not None
+    return ["hybrid.min_relevance=null"] if has_bound else []
+
+
+def index_here(config: Config) -> None:
+    """Index the configured documents in this process."""
+    found = [
+        parse_documents(name, read_bytes(name), file_format=document_format(config))
+        for name in find_files([resolve(path) for path in config.documents.paths])
+    ]
+    documents = sorted((one for parsed in found for one in parsed.documents), key=lambda one: one.doc_id)
+    chunks, settings, encoder = chunks_of(config), index_settings(config), make_encoder(config)
+    nodes = pa.concat_tables([flatten(document, chunks) for document in documents])
+    _, texts = texts_to_encode(NodeTable(nodes), settings.paragraph_vectors)
+    texts = list(dict.fromkeys(texts))
+    build_index(
+        config.index.path,
+        nodes=nodes,
+        documents=document_table(documents),
+        rejects=pa.Table.from_pylist([], schema=REJECT_SCHEMA),
+        keys=vector_keys(settings.encoder, texts),
+        vectors=encoder.encode_passages(texts),
+        settings=settings,
+        views=config.declaration.views.values(),
+    )
+    print(f"{len(documents)} documents, {len(nodes)} nodes, {len(texts)} texts encoded")
+
+
+def read_gold(config: Config) -> list[tuple[Question, frozenset[str]]]:
+    """Read the questions with their gold paragraphs."""
+    path = resolve(config.questions.path)
+    questions = read_questions(path, Path(path).read_bytes(), columns=config.declaration.columns)
+    with Path(path).open(encoding="utf-8", newline="") as file:
+        rows = list(csv.DictReader(file))
+    return [(q, gold_refs(SubmissionRow(q.question_id, columns=row))) for q, row in zip(questions, rows, strict=True)]
+
+
+async def answered(config: Config, index: LocalIndex, asked: Sequence[tuple[Question, frozenset[str]]]) -> list[Result]:
+    """Answer every question as member 0 does, all at once."""
+    system = config.declaration
+    models = models_of(config, defaultdict(str), 0)
+    context = RunContext(config, OfflineLedger(config), (models,), system.prompts())
+
+    async def one(question: Question, gold: frozenset[str]) -> Result:
+        tools = EngineTools(index, context, question.question_id, 0)
+        evidence = await system.prepare(question, tools, config.settings)
+        return Result(gold, evidence, await system.answer(evidence, tools, config.settings))
+
+    return list(await asyncio.gather(*(one(question, gold) for question, gold in asked)))
+
+
+async def alone(
+    index: LocalIndex, config: Config, asked: Sequence[tuple[Question, frozenset[str]]], k: int
+) -> dict[str, tuple[float, float]]:
+    """Recall@k and distinct sites of BM25 alone and of vectors alone, by the question itself."""
+    kinds, texts = config.declaration.views["paragraphs"].kinds, [question.text for question, _ in asked]
+    vectors = await index.run("embed", texts)
+    found = {
+        "bm25": await index.run("lexical", texts, (kinds, k, None)),
+        "cosine": await index.run("search", vectors, (kinds, k, None)),
+    }
+    measured = {}
+    for name, lists in found.items():
+        recalls, netlocs = [], []
+        for hits, (_, gold) in zip(lists, asked, strict=True):
+            [nodes] = await index.run("nodes", [tuple(hits.rows.tolist())], (0, ()))
+            known = [nodes.attributes_of(row) for row in nodes.local(hits.rows).tolist()]
+            if gold:
+                netlocs.append(distinct_sources([one.get("document_netloc") for one in known]))
+                recalls.append(recall_at_k([str(one.get("par_id")) for one in known], gold, k))
+        measured[name] = float(np.mean(recalls)), float(np.mean(netlocs))
+    return measured
+
+
+def print_stages(results: Sequence[Result], k: int) -> None:
+    """Print what share of the gold paragraphs is left after each stage, at its best k and in its whole pool."""
+    with_gold = [one for one in results if one.gold]
+    print(
+        f"\n{'stage':<20}{'pool':>8}{f'recall@{k}':>11}{'recall':>9}   mean over {len(with_gold)} questions with gold"
+    )
+    traces = [([asdict(row) for row in one.evidence.trace], one.gold) for one in with_gold]
+    best = [stage_recall(trace, gold, k) for trace, gold in traces]
+    whole = [stage_recall(trace, gold) for trace, gold in traces]
+    for stage in STAGES:
+        pool = np.mean([one.evidence.measures[f"pool_{stage}"] for one in with_gold])
+        shown = "".join(f"{_mean(found, stage):>{width}}" for found, width in ((best, 11), (whole, 9)))
+        print(f"{stage:<20}{pool:>8.1f}{shown}")
+    columns = (f"recall@{k}", "sites", "precision", "recall", "F1", "blank", "off-topic", "answers asked")
+    print(f"\n{'':<26}" + "".join(f"{column:>14}" for column in columns))
+
+
+def _mean(found: Sequence[Mapping[str, float]], stage: str) -> str:
+    recalls = [one[stage] for one in found if stage in one]
+    return f"{np.mean(recalls):.3f}" if recalls else "–"
+
+
+def print_summary(name: str, results: Sequence[Result], k: int) -> None:
+    """Print one setting's line: recall and sites of the texts shown, citations, abstentions, answers asked."""
+    with_gold = [one for one in results if one.gold]
+    recalls = [recall_at_k([t.ref_id.lower() for t in one.evidence.texts], one.gold, k) for one in with_gold]
+    netlocs = [one.evidence.measures["distinct_netlocs"] for one in with_gold]
+    cited = [
+        citation_scores(frozenset(ref.lower() for ref in one.answer.prediction.ref_ids), one.gold) for one in with_gold
+    ]
+    means = [np.mean(recalls), np.mean(netlocs)]
+    means += [np.mean([one[part] for one in cited]) for part in ("precision", "recall", "f1")]
+    off = [one.answer.prediction.is_blank for one in results if not one.gold]
+    blank = sum(one.answer.prediction.is_blank for one in with_gold)
+    asked = sum(one.answer.reply is not None for one in results)
+    shown = "".join(f"{mean:>14.3f}" for mean in means)
+    print(f"{name:<26}{shown}{blank:>14}{f'{sum(off)} of {len(off)}':>14}{asked:>14}")
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,294 @@
+"""What hybrid's nine stages cost beside the models: a synthetic corpus, 64 questions at the default pool sizes.
+
+Encoder and cross-encoder are stand-ins that take no time to speak of (hashed words, word overlap), so that what is
+measured is the rest. Prints processor milliseconds per question and stage, and the throughput of a batch beside that
+of a plain loop over the same library calls (rank_bm25's formula, FAISS, scikit-learn's k-means, a loop for MMR):
+
+    python benchmarks/hybrid_speed.py [--paragraphs 50000] [--questions 64]
+"""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import json
+import os
+import sys
+import tempfile
+import time
+import zlib
+from collections import defaultdict
+from collections.abc import Sequence
+from typing import Any
+
+os.environ.setdefault("OMP_NUM_THREADS", "1")  # as in a Ray actor
+
+import numpy as np
+import pyarrow as pa
+
+from kohaku_ray.arrays import F32, F64, I64
+from kohaku_ray.config import Config, load_config
+from kohaku_ray.documents.model import Document, Paragraph, Section
+from kohaku_ray.documents.sentences import Sentence
+from kohaku_ray.engine.actors.index_access import LocalIndex
+from kohaku_ray.engine.actors.operations import OpenIndex
+from kohaku_ray.engine.actors.tools import EngineTools, RunContext
+from kohaku_ray.index.assemble import texts_to_encode
+from kohaku_ray.index.build import REJECT_SCHEMA, build_index
+from kohaku_ray.index.identity import vector_keys
+from kohaku_ray.index.store import Index
+from kohaku_ray.index.terms import tokenise
+from kohaku_ray.records import Question, Reply
+from kohaku_ray.retrieval.clusters import allot, shares
+from kohaku_ray.runs.indexes import chunks_of, index_settings
+from kohaku_ray.runs.models import models_of
+from kohaku_ray.systems.hybrid.prepare import StageRun
+from kohaku_ray.systems.hybrid.settings import HybridSettings
+from kohaku_ray.systems.hybrid.stages import STAGES
+from kohaku_ray.tree.flatten import document_table, flatten
+from kohaku_ray.tree.nodes import NodeTable
+
+DIM, LONGEST_MS = 64, 25.0
+
+
+class HashedWords:
+    """An encoder that sums a random vector per word: takes no time to speak of."""
+
+    def __init__(self, identity: dict[str, Any]) -> None:
+        self.identity = identity
+        self._table = np.random.default_rng(0).normal(size=(2**16, DIM)).astype(np.float32)
+
+    def encode_passages(self, texts: Sequence[str]) -> F32:
+        """Unit vectors of texts."""
+        sums = np.stack([self._table[[zlib.crc32(w.encode()) % 2**16 for w in text.split()]].sum(0) for text in texts])
+        unit: F32 = sums / np.linalg.norm(sums, axis=1, keepdims=True)
+        return unit
+
+    encode_queries = encode_passages
+
+
+class Scripted:
+    """A ledger whose model always writes nine sub-queries of the question's words."""
+
+    async def ask(self, request: Any, application: str, again: bool = False) -> Any:
+        """Expand a question."""
+        from kohaku_ray.engine.ledger.protocol import Asked
+        from kohaku_ray.engine.ledger.segments import Entry
+
+        question = request.messages[-1][1].split("Question : ")[1].split("\n")[0]
+        return Asked(Entry(Reply(json.dumps(sub_queries(question))), request.model, 0.0), "made", "")
+
+
+def sub_queries(question: str) -> list[str]:
+    """Nine keyword queries: runs of four of the question's words."""
+    words = question.split()
+    return [" ".join(words[at : at + 4]) for at in range(9)]
+
+
+async def overlap(_: str, pairs: Sequence[tuple[str, str]]) -> list[float]:
+    """A cross-encoder that takes no time to speak of: how far the lengths of the first words differ."""
+    return [float(zlib.crc32((query[:12] + text[:24]).encode()) % 1000) for query, text in pairs]
+
+
+def synthetic(n_paragraphs: int, rng: np.random.Generator) -> list[Document]:
+    """Articles of five paragraphs of three sentences of twelve words, drawn by Zipf's law from 20,000 words."""
+    words = np.array([f"mot{chr(97 + at % 26)}{at}" for at in range(20_000)])
+    drawn = words[(rng.zipf(1.3, (n_paragraphs, 3, 12)) - 1) % len(words)]
+    documents = []
+    for first in range(0, n_paragraphs, 5):
+        paragraphs = []
+        for at in range(first, min(first + 5, n_paragraphs)):
+            said = [" ".join(sentence) + "." for sentence in drawn[at]]
+            ends = np.cumsum([len(one) + 1 for one in said])
+            spans = tuple(Sentence(int(end) - len(one) - 1, int(end) - 1) for one, end in zip(said, ends, strict=True))
+            known = {"par_id": f"p{at}", "document_netloc": f"site{first % 200}.example", "document_date": "2024-01-01"}
+            paragraphs.append(Paragraph(" ".join(said), spans, attributes=known))
+        documents.append(Document(f"d{first:07d}", "", (Section("", tuple(paragraphs)),)))
+    return documents
+
+
+def index_synthetic(config: Config, documents: Sequence[Document], encoder: HashedWords) -> None:
+    """Index the synthetic articles."""
+    chunks, settings = chunks_of(config), index_settings(config)
+    nodes = pa.concat_tables([flatten(document, chunks) for document in documents])
+    texts = list(dict.fromkeys(texts_to_encode(NodeTable(nodes), settings.paragraph_vectors)[1]))
+    vectors = np.concatenate([encoder.encode_passages(texts[at : at + 8192]) for at in range(0, len(texts), 8192)])
+    build_index(
+        config.index.path,
+        nodes=nodes,
+        documents=document_table(documents),
+        rejects=pa.Table.from_pylist([], schema=REJECT_SCHEMA),
+        keys=vector_keys(settings.encoder, texts),
+        vectors=vectors,
+        settings=settings,
+        views=config.declaration.views.values(),
+    )
+
+
+def tools_of(config: Config, index: LocalIndex) -> Any:
+    """Make the tools of a question."""
+    models = (models_of(config, defaultdict(str), 0),)
+    context = RunContext(config, Scripted(), models, config.declaration.prompts(), {"ranker": "ranker"})  # type: ignore[arg-type]
+    return lambda question: EngineTools(index, context, question.question_id, 0)
+
+
+async def per_stage(config: Config, index: LocalIndex, questions: Sequence[Question]) -> dict[str, float]:
+    """Processor milliseconds per question of each stage on the event loop, questions one by one."""
+    spent: dict[str, float] = defaultdict(float)
+    make, ask = tools_of(config, index), index.run
+
+    async def timed_ask(name: str, items: Sequence[Any], params: tuple[Any, ...] = ()) -> list[Any]:
+        began = time.thread_time()
+        found = await ask(name, items, params)
+        spent[f"of these, asking for {name}"] += time.thread_time() - began
+        return found
+
+    index.run = timed_ask  # type: ignore[method-assign]
+
+    def timed(run: StageRun, stage: str) -> Any:
+        work = getattr(run, stage)
+
+        def begin(*arguments: Any) -> Any:
+            began = time.thread_time()
+            result = work(*arguments)
+            if not asyncio.iscoroutine(result):
+                spent[stage] += time.thread_time() - began
+                return result
+
+            async def ended() -> Any:
+                began = time.thread_time()
+                found = await result
+                spent[stage] += time.thread_time() - began
+                return found
+
+            return ended()
+
+        return begin
+
+    for question in questions:
+        run = StageRun(question, make(question), config.settings)  # type: ignore[arg-type]
+        for stage in STAGES:
+            setattr(run, stage, timed(run, stage))
+        await run.evidence()
+    index.run = ask  # type: ignore[method-assign]
+    order = [*STAGES, *sorted(spent.keys() - set(STAGES))]
+    return {name: 1000 * spent[name] / len(questions) for name in order}
+
+
+async def batch(config: Config, index: LocalIndex, questions: Sequence[Question]) -> None:
+    """Prepare all questions at once."""
+    make = tools_of(config, index)
+    await asyncio.gather(*(config.declaration.prepare(one, make(one), config.settings) for one in questions))
+
+
+class PlainLoop:
+    """The same stages as one would write them down: one library call per query, loops in Python."""
+
+    def __init__(self, index: Index, encoder: HashedWords, settings: HybridSettings) -> None:
+        from rank_bm25 import BM25Okapi
+
+        self.index, self.encoder, self.settings = index, encoder, settings
+        self.rows, self.okapi = {}, {}
+        for kind in ("sentence", "chunk", "paragraph"):
+            rows = np.flatnonzero(index.nodes.kind == {"paragraph": 2, "sentence": 3, "chunk": 4}[kind])
+            self.rows[kind] = rows
+            self.okapi[kind] = BM25Okapi([tokenise(index.nodes.text_of(int(row)), "fr") for row in rows])
+
+    def bm25(self, kind: str, query: str, k: int) -> I64:
+        """Best rows by BM25."""
+        scores = self.okapi[kind].get_scores(tokenise(query, "fr"))
+        found: I64 = self.rows[kind][np.argsort(-scores, kind="stable")[:k]]
+        return found
+
+    def answer(self, question: str) -> list[int]:
+        """Run the stages on one question."""
+        from sklearn.cluster import KMeans
+
+        settings, text_of = self.settings, self.index.nodes.text_of
+        for kind in ("sentence", "chunk"):
+            self.bm25(kind, question, settings.initial_context_size)
+        fused: dict[int, float] = defaultdict(float)
+        for query in [question, *sub_queries(question)]:
+            vector = self.encoder.encode_queries([query])
+            dense = self.index.vectors(("paragraph",)).search(vector, settings.subquestion_max_documents)[0].rows
+            pool = list(dict.fromkeys([*self.bm25("paragraph", query, 100).tolist(), *dense.tolist()]))
+            scores = asyncio.run(overlap("", [(query, text_of(row)) for row in pool]))
+            for rank, at in enumerate(np.argsort(-np.array(scores))[:100], 1):
+                fused[pool[at]] += 1 / (60 + rank)
+        kept = sorted(fused, key=lambda row: -fused[row])[:200]
+        vectors = self.index.node_vectors(np.array(kept))
+        labels = KMeans(3, n_init="auto", random_state=0).fit_predict(vectors)
+        sizes = np.bincount(labels)
+        counts = allot(sizes, shares(sizes), 100)
+        kept = [row for at in range(len(sizes)) for row in np.array(kept)[labels == at][: counts[at]].tolist()]
+        return self.mmr(kept, self.encoder.encode_queries([question])[0])[:50]
+
+    def mmr(self, rows: list[int], query: F32) -> list[int]:
+        """Maximal marginal relevance, pair by pair."""
+        from rank_bm25 import BM25Okapi
+
+        vectors = self.index.node_vectors(np.array(rows)).astype(np.float64)
+        terms = [tokenise(self.index.nodes.text_of(row), "fr") for row in rows]
+        okapi = BM25Okapi(terms)
+        bm25: F64 = np.stack([okapi.get_scores(one) for one in terms])
+        chosen: list[int] = []
+        while len(chosen) < min(50, len(rows)):
+
+            def value(at: int) -> float:
+                repeats = [max(vectors[at] @ vectors[j], min(bm25[at, j] / bm25[at, at], 1)) for j in chosen]
+                return 0.9 * float(vectors[at] @ query) - 0.1 * max(repeats, default=0.0)
+
+            chosen.append(max((at for at in range(len(rows)) if at not in chosen), key=value))
+        return [rows[at] for at in chosen]
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--paragraphs", type=int, default=50_000)
+    parser.add_argument("--questions", type=int, default=64)
+    parser.add_argument("--plain", type=int, default=4, help="questions of the plain loop")
+    arguments = parser.parse_args()
+    rng = np.random.default_rng(7)
+    with tempfile.TemporaryDirectory() as directory:
+        ranker = "deployments.ranker={kind: cross_encoder, model: none}"
+        config = load_config(
+            "hybrid",
+            [
+                f"index.path={directory}/index",
+                "hybrid.cross_encoder=ranker",
+                ranker,
+                "hybrid.min_relevance=null",
+                "hybrid.max_per_netloc=1",
+            ],
+        )
+        encoder = HashedWords(index_settings(config).encoder)  # type: ignore[arg-type]
+        index_synthetic(config, synthetic(arguments.paragraphs, rng), encoder)
+        opened = Index.open(config.index.path)
+        here = LocalIndex(config, here=OpenIndex(opened, encoder, overlap))  # type: ignore[arg-type]
+        drawn = rng.choice(len(opened.nodes), arguments.questions)
+        said = [opened.nodes.text_of(int(row)) or "mot" for row in drawn]
+        asked = [Question(f"q{at}", " ".join(text.split()[:12])) for at, text in enumerate(said)]
+        print(f"{arguments.paragraphs:,} paragraphs, {len(opened.nodes):,} nodes; {arguments.questions} questions")
+        asyncio.run(batch(config, here, asked[:2]))  # what is loaded once is loaded
+        stages = asyncio.run(per_stage(config, here, asked[: max(8, arguments.questions // 4)]))
+        for stage, ms in stages.items():
+            print(f"{stage:<34}{ms:>8.2f} ms of processor per question")
+        for pass_ in ("first pass", "again"):
+            began, thread, process = time.perf_counter(), time.thread_time(), time.process_time()
+            asyncio.run(batch(config, here, asked))
+            wall, loop = time.perf_counter() - began, time.thread_time() - thread
+            ms, other = 1000 * loop / len(asked), 1000 * (time.process_time() - process - loop) / len(asked)
+            print(
+                f"batch, {pass_}: {ms:.1f} ms per question on the event loop, {other:.1f} ms in encoder, BM25 and FAISS"
+            )
+        plain = PlainLoop(opened, encoder, config.settings)  # type: ignore[arg-type]
+        began = time.perf_counter()
+        for one in asked[: arguments.plain]:
+            plain.answer(one.text)
+        ratio = (time.perf_counter() - began) / arguments.plain / (wall / len(asked))
+        print(f"{len(asked) / wall:.1f} questions per second; {ratio:.1f} × a plain loop")
+    return 0 if ms <= LONGEST_MS and ratio >= 3 else 1
+
+
+if __name__ == "__main__":
+    sys.exit(main())
