@@ -10,7 +10,7 @@ import numpy as np
 import pyarrow as pa
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
-from inprocess import InProcessTools
+from inprocess import InProcessTools, vector
 
 from kohaku_ray.documents.novel import parse_novel
 from kohaku_ray.generation.request import ChatRequest
@@ -23,6 +23,8 @@ from kohaku_ray.systems.narrative.settings import NarrativeSettings
 from kohaku_ray.tree.chunks import Chunks
 from kohaku_ray.tree.flatten import flatten
 from kohaku_ray.tree.nodes import NodeTable
+
+__all__ = ["InProcessTools", "vector"]
 
 PRISON = """Title: The Prisoner of the Rock
 

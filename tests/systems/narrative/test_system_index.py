@@ -1,0 +1,110 @@
+"""The same preparation over a real index on disk: its views, its depths and its node tables, without Ray."""
+
+import numpy as np
+import pyarrow as pa
+import pytest
+from index.small_index import IDENTITY, FakeEncoder
+from stories import GARDEN, INDEX, PRISON, InProcessTools, count, judged, offline, prepared, stories, vector
+
+from kohaku_ray.documents.novel import parse_novel
+from kohaku_ray.engine.actors.index_access import LocalIndex
+from kohaku_ray.engine.actors.operations import OpenIndex
+from kohaku_ray.errors import KohakuRayError
+from kohaku_ray.evaluation.label import CONTRADICT
+from kohaku_ray.index.build import REJECT_SCHEMA, IndexSettings, build_index, texts_to_encode
+from kohaku_ray.index.identity import vector_keys
+from kohaku_ray.index.store import Index
+from kohaku_ray.systems.narrative import SYSTEM
+from kohaku_ray.tree.chunks import Chunks
+from kohaku_ray.tree.flatten import document_table, flatten
+from kohaku_ray.tree.nodes import NodeTable
+
+STORIES = stories()
+BOOK = "The Prisoner of the Rock"
+
+
+class WordEncoder(FakeEncoder):
+    def encode_passages(self, texts):
+        return np.stack([vector(text) for text in texts])
+
+
+class IndexTools(InProcessTools):
+    """``Tools`` over an index as the engine opens it."""
+
+    def __init__(self, local):
+        super().__init__(INDEX, offline, SYSTEM)
+        self.local = local
+
+    def _kinds(self, view):
+        return SYSTEM.views[view].kinds
+
+    async def embed(self, texts):
+        return np.stack(await self.local.run("embed", list(texts)))
+
+    async def search(self, view, vectors, top_k, within=None):
+        return await self.local.run("search", list(vectors), (self._kinds(view), top_k, within and tuple(within)))
+
+    async def lexical(self, view, queries, top_k, within=None):
+        return await self.local.run("lexical", list(queries), (self._kinds(view), top_k, within and tuple(within)))
+
+    async def nodes(self, rows, section_tokens=0):
+        return (await self.local.run("nodes", [tuple(map(int, rows))], (section_tokens, ())))[0]
+
+
+@pytest.fixture(scope="module")
+def path(tmp_path_factory):
+    path = str(tmp_path_factory.mktemp("index") / "index")
+    chunks = Chunks(unit="tokens", size=40, min_size=10, over="section")
+    documents = [parse_novel(f"{name}.txt", text.encode()) for name, text in (("The Garden", GARDEN), (BOOK, PRISON))]
+    nodes = pa.concat_tables([flatten(document, chunks, count) for document in documents])
+    settings = IndexSettings(encoder=IDENTITY, chunks=chunks)
+    texts = list(dict.fromkeys(texts_to_encode(NodeTable(nodes), settings.paragraph_vectors)[1]))
+    build_index(
+        path,
+        nodes=nodes,
+        documents=document_table(documents),
+        rejects=pa.Table.from_pylist([], schema=REJECT_SCHEMA),
+        keys=vector_keys(settings.encoder, texts),
+        vectors=WordEncoder().encode_passages(texts),
+        settings=settings,
+        views=tuple(SYSTEM.views.values()),
+    )
+    return path
+
+
+@pytest.fixture
+def tools(path):
+    return IndexTools(LocalIndex(None, None, OpenIndex(Index.open(path), WordEncoder(), None)))
+
+
+@pytest.mark.parametrize("key", ["46", "137", "007", "9"])
+def test_a_real_index_gives_what_the_plain_one_gives(tools, key):
+    real, plain = prepared(STORIES[key], tools), prepared(STORIES[key])
+    assert (real.doc_id, real.title, real.knows_character) == (plain.doc_id, plain.title, plain.knows_character)
+    assert [claim.text for claim in real.claims] == [claim.text for claim in plain.claims]
+    assert [claim.similarity for claim in real.claims] == pytest.approx(
+        [one.similarity for one in plain.claims], abs=1e-5
+    )
+    by_id = {part.node_id: part for part in plain.passages}
+    assert {part.node_id for part in real.passages} == by_id.keys()
+    for part in real.passages:
+        same = by_id[part.node_id]
+        assert (part.chapter, part.progress_pct, part.anchor, part.text) == (
+            (same.chapter, same.progress_pct, same.anchor, same.text)
+        )
+    assert {(one.rule, one.node_id) for one in real.findings} == {(one.rule, one.node_id) for one in plain.findings}
+
+
+def test_every_view_that_is_declared_is_searched_and_the_whole_book_is_there(tools, path):
+    Index.open(path).require(SYSTEM.views.values())
+    found = prepared(STORIES["46"], tools, evidence="book", k=1)
+    assert len(found.passages) == 1
+    assert [part.node_id for part in found.book] == [
+        part.node_id for part in prepared(STORIES["46"], evidence="book").book
+    ]
+    assert judged(STORIES["137"], tools).prediction.answer_value == CONTRADICT
+
+
+def test_an_unknown_book_lists_those_of_the_index(tools):
+    with pytest.raises(KohakuRayError, match=f"the index has 'The Garden', '{BOOK}': correct it, or index the book"):
+        prepared(STORIES["10"], tools)
