@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import math
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 
 from kohaku_ray.errors import ContextOverflowError, KohakuRayError, ModelError
 from kohaku_ray.evaluation.label import CONSISTENT, CONTRADICT
@@ -34,25 +34,48 @@ Render = Callable[[Sequence[Passage]], Prompt]
 
 
 class NoJudgementError(KohakuRayError):
-    """A reply holds no judgement, or nothing fits the model's window."""
+    """A reply holds no judgement, or nothing fits the model's window.
+
+    Attributes:
+        reply: That reply.
+    """
+
+    def __init__(self, message: str, reply: str | None = None) -> None:
+        """Keep the reply."""
+        super().__init__(message)
+        self.reply = reply
+
+
+@dataclass(frozen=True, slots=True)
+class Stage:
+    """What a stage came to.
+
+    Attributes:
+        judgement: Its judgement.
+        reply: The text that it was read from.
+        n_calls: Model calls it took.
+    """
+
+    judgement: Judgement
+    reply: str
+    n_calls: int = 1
 
 
 async def answer(evidence: StoryEvidence, tools: Tools, settings: NarrativeSettings) -> Answer:
     """Judge a story; a model's failure, or a reply that holds no judgement, is a blank prediction with the error."""
-    judgements: dict[str, Judgement] = {}
-    replies: list[Reply] = []
+    stages: dict[str, Stage] = {}
     try:
         if not evidence.passages:
             raise NoJudgementError(f"no chunk of {evidence.doc_id} was found: give the index a book with text")
-        judgements["search"] = await _search(evidence, tools, settings, replies)
-        if settings.stages == 2 and judgements["search"].label == CONTRADICT:
-            judgements["verify"] = await _verify(evidence, judgements["search"], tools, settings, replies)
-    except (ModelError, NoJudgementError) as error:
-        message = str(error) if isinstance(error, NoJudgementError) else f"{type(error).__name__}: {error}"
-        failed = TraceRow("verify" if judgements else "search", error=message)
-        reply = replies[-1].text if replies else None
-        return Answer(Prediction(error=message), (*_stage_rows(judgements), failed), reply=reply)
-    final = _above(judgements["verify"], settings.verify_bar) if "verify" in judgements else judgements["search"]
+        stages["search"] = await _search(evidence, tools, settings)
+        if settings.stages == 2 and stages["search"].judgement.label == CONTRADICT:
+            stages["verify"] = await _verify(evidence, stages["search"].judgement, tools, settings)
+    except ModelError as error:
+        return _failed(stages, f"{type(error).__name__}: {error}", None)
+    except NoJudgementError as error:
+        return _failed(stages, str(error), error.reply)
+    judgements = {name: stage.judgement for name, stage in stages.items()}
+    final = _above(judgements["verify"], settings.verify_bar) if "verify" in stages else judgements["search"]
     verb = "is consistent with" if final.label == CONSISTENT else "contradicts"
     prediction = Prediction(
         answer=f"The backstory {verb} {evidence.title}.",
@@ -64,35 +87,42 @@ async def answer(evidence: StoryEvidence, tools: Tools, settings: NarrativeSetti
     )
     return Answer(
         prediction,
-        trace=(*_stage_rows(judgements), *dossier_rows(final, evidence.doc_id)),
-        measures=_measures(evidence, judgements, final, len(replies)),
-        reply=replies[-1].text,
+        trace=(*_stage_rows(stages), *dossier_rows(final, evidence.doc_id)),
+        measures=_measures(evidence, final, stages),
+        reply=list(stages.values())[-1].reply,
         details=dossier(evidence, judgements, final),
     )
 
 
-async def _search(
-    evidence: StoryEvidence, tools: Tools, settings: NarrativeSettings, replies: list[Reply]
-) -> Judgement:
+def _failed(stages: Mapping[str, Stage], error: str, reply: str | None) -> Answer:
+    failed = TraceRow("verify" if stages else "search", error=error)
+    return Answer(Prediction(error=error), (*_stage_rows(stages), failed), reply=reply)
+
+
+async def _search(evidence: StoryEvidence, tools: Tools, settings: NarrativeSettings) -> Stage:
     """Stage 1: one call on the retrieved excerpts, or one per window of the book; the surest contradiction counts."""
 
     def render(passages: Sequence[Passage]) -> Prompt:
         return search_prompt(tools.prompts, evidence, passages)
 
     if not evidence.book:
-        return await _ask("search", render, evidence.passages, tools, replies)
+        return await _ask("search", render, evidence.passages, tools)
     windows = [
         part
         for window in _windows(evidence.book, _window_tokens(tools, settings))
         for part in await _halved(window, render, tools)
     ]
-    found = await asyncio.gather(*(_ask("search", render, window, tools, replies) for window in windows))
-    return max(found, key=lambda one: one.contradiction)
+    asked = (_ask("search", render, window, tools) for window in windows)
+    found: list[Stage] = []
+    for stage in await asyncio.gather(*asked, return_exceptions=True):  # all are over before one's error is raised
+        if isinstance(stage, BaseException):
+            raise stage
+        found.append(stage)
+    surest = max(found, key=lambda one: (one.judgement.label == CONTRADICT, one.judgement.contradiction))
+    return replace(surest, n_calls=len(found))
 
 
-async def _verify(
-    evidence: StoryEvidence, claimed: Judgement, tools: Tools, settings: NarrativeSettings, replies: list[Reply]
-) -> Judgement:
+async def _verify(evidence: StoryEvidence, claimed: Judgement, tools: Tools, settings: NarrativeSettings) -> Stage:
     """Stage 2: the excerpts that stage 1 cites first, then the retrieved ones."""
     cited = {one.node_id for one in claimed.cited}
     first = [part for part in (*evidence.book, *evidence.passages) if part.node_id in cited]
@@ -101,7 +131,7 @@ async def _verify(
     def render(some: Sequence[Passage]) -> Prompt:
         return verify_prompt(tools.prompts, evidence, some, claimed, settings.verify_bar)
 
-    return await _ask("verify", render, passages, tools, replies)
+    return await _ask("verify", render, passages, tools)
 
 
 def _above(verified: Judgement, bar: float) -> Judgement:
@@ -112,7 +142,7 @@ def _above(verified: Judgement, bar: float) -> Judgement:
     return verified
 
 
-async def _ask(role: str, render: Render, passages: Sequence[Passage], tools: Tools, replies: list[Reply]) -> Judgement:
+async def _ask(role: str, render: Render, passages: Sequence[Passage], tools: Tools) -> Stage:
     """Ask about as many passages as fit; fewer, once, where the model still refuses the length."""
     passages = await _fitting(passages, render, role, tools)
     try:
@@ -120,11 +150,10 @@ async def _ask(role: str, render: Render, passages: Sequence[Passage], tools: To
     except ContextOverflowError:
         passages = passages[: math.ceil(len(passages) * _SMALLER)]
         reply = await _chat(role, render, passages, tools)
-    replies.append(reply)
     found = read_judgement(reply, passages)
     if isinstance(found, str):
-        raise NoJudgementError(f"{role}: {found}")
-    return found
+        raise NoJudgementError(f"{role}: {found}", reply.text)
+    return Stage(found, reply.text)
 
 
 async def _chat(role: str, render: Render, passages: Sequence[Passage], tools: Tools) -> Reply:
@@ -190,21 +219,20 @@ async def _halved(window: Sequence[Passage], render: Render, tools: Tools) -> li
     return [*await _halved(window[:middle], render, tools), *await _halved(window[middle:], render, tools)]
 
 
-def _stage_rows(judgements: Mapping[str, Judgement]) -> list[TraceRow]:
+def _stage_rows(stages: Mapping[str, Stage]) -> list[TraceRow]:
+    judgements = [(name, stage.judgement) for name, stage in stages.items()]
     return [
         TraceRow(name, 0, one.rationale, scores={"confidence": one.confidence}, note=one.label)
-        for name, one in judgements.items()
+        for name, one in judgements
     ]
 
 
-def _measures(
-    evidence: StoryEvidence, judgements: Mapping[str, Judgement], final: Judgement, n_calls: int
-) -> dict[str, float]:
+def _measures(evidence: StoryEvidence, final: Judgement, stages: Mapping[str, Stage]) -> dict[str, float]:
     return {
         "confidence": final.confidence,
         "contradiction": final.contradiction,
-        "stages": float(len(judgements)),
-        "calls": float(n_calls),
+        "stages": float(len(stages)),
+        "calls": float(sum(stage.n_calls for stage in stages.values())),
         "excerpts": float(len(evidence.passages)),
         "findings": float(len(evidence.findings)),
         "cited": float(len(final.cited)),

@@ -1,5 +1,6 @@
 """Two stages, their bar, windows of a whole book, and what becomes of bad replies: in process, without Ray."""
 
+import asyncio
 import json
 
 import jsonschema
@@ -276,6 +277,13 @@ def test_windows_of_the_book_hold_every_chunk_once_and_are_the_same_for_all_stor
     assert joined(seen[0]) == WHOLE
 
 
+def test_a_claimed_contradiction_counts_before_any_other_window():
+    replies = [verdict(CONSISTENT, 0.5), verdict(CONTRADICT, 0.3), *[verdict(CONSISTENT, 0.5)] * 9]
+    tools = tools_for(scripted(replies, verdict(CONSISTENT)))
+    judged(STORY, tools, evidence="book", window_tokens=60)
+    assert roles(tools)[-1] == "verify"
+
+
 def test_the_surest_contradiction_of_any_window_goes_to_stage_two():
     replies = [
         verdict(CONSISTENT, 0.99),
@@ -300,6 +308,35 @@ def test_a_window_that_does_not_fit_is_halved_and_nothing_is_unread():
     judged(STORY, tools, evidence="book", window_tokens=10_000)
     assert len(windows(tools)) == 2
     assert joined(windows(tools)) == WHOLE
+
+
+def late(replies):
+    """Replies in the order of the calls, the first one last."""
+    left = iter(enumerate(replies))
+
+    async def give(at, reply):
+        for _ in range(50 - 5 * at):
+            await asyncio.sleep(0)
+        return reply
+
+    return lambda call: give(*next(left))
+
+
+def test_windows_that_end_in_another_order_give_the_same_row_to_the_byte():
+    replies = [verdict(CONSISTENT, 0.6, rationale=f"Window {at}.") for at in range(6)]
+    in_turn = judged(STORY, tools_for(scripted(list(replies))), evidence="book", window_tokens=30)
+    assert judged(STORY, tools_for(late(replies)), evidence="book", window_tokens=30) == in_turn
+    assert in_turn.prediction.explanation == "Window 0."
+    assert json.loads(in_turn.reply)["rationale"] == "Window 0."
+
+
+def test_a_window_that_fails_is_the_rows_error_once_all_have_ended():
+    replies = [verdict(CONSISTENT), ModelError("second"), "nonsense", *[verdict(CONTRADICT)] * 3]
+    for script in (scripted(list(replies)), late(list(replies))):
+        tools = tools_for(script)
+        found = judged(STORY, tools, evidence="book", window_tokens=30)
+        assert found.prediction.error == "ModelError: second"
+        assert len(tools.calls) == 6
 
 
 # ---- ensembles
