@@ -4,6 +4,8 @@ from press import settings
 
 from kohaku_ray.index.hits import Hits
 from kohaku_ray.systems.hybrid import stages
+from kohaku_ray.systems.hybrid.steps import SHOWN_CHARS, TRACED, Steps, by_row
+from kohaku_ray.systems.hybrid.texts import Text
 
 
 def hits(*rows, scores=None):
@@ -64,3 +66,16 @@ def test_terms_are_french_and_kept():
     assert stages.french_terms("L'énergie des digues") == stages.french_terms("L'énergie des digues")
     assert stages.french_terms("L'énergie des digues")[0] == "énerg"
     assert stages.french_terms.cache_info().misses == 1
+
+
+def test_a_large_pool_is_counted_whole_and_traced_in_part():
+    pool = hits(*range(TRACED + 5))
+    texts = {row: Text(f"n{row}", "d", "paragraph", "x" * 500, str(row)) for row in pool.rows.tolist()}
+    steps = Steps()
+    steps.items("search", 999, pool, texts, named={"bm25.0": by_row(hits(0, TRACED + 4))})
+    head, *items = steps.rows
+    assert head.note == f"in 999, out {TRACED + 5}; first {TRACED} shown"
+    assert steps.pools == {"pool_search": TRACED + 5}
+    assert [item.note for item in items] == [str(row) for row in range(TRACED)]
+    assert items[0].scores == {"score": TRACED + 5, "bm25.0": 2}
+    assert set(map(len, (item.text for item in items))) == {SHOWN_CHARS}
