@@ -315,6 +315,8 @@ class Config(Section):
             self._check_deployed(key, name, ranks=False)
         if ranks is not None:
             self._check_deployed(f"{self.declaration.name}.cross_encoder", ranks, ranks=True)
+        if self.declaration.check is not None:
+            self.declaration.check(self)
         return self
 
     def _check_deployed(self, key: str, name: str, ranks: bool) -> None:

@@ -16,9 +16,8 @@ from kohaku_ray.ensemble.agreement import agreement_weights
 from kohaku_ray.ensemble.decide import settled
 from kohaku_ray.ensemble.normalise import group_values
 from kohaku_ray.ensemble.vote import VoteRule, vote
-from kohaku_ray.generation.seeds import seed_for
 from kohaku_ray.records import BLANK, Question, TraceRow
-from kohaku_ray.runs.models import Call
+from kohaku_ray.runs.models import Call, seed_of
 from kohaku_ray.runs.tables import SCHEMAS, SHARED, SPENT
 from kohaku_ray.systems.base import Answer, System, Traced
 
@@ -216,7 +215,7 @@ def _answer_rows(config: Config, question: Question, answers: Sequence[Answered]
             **asdict(answered.answer.prediction),
             "question_id": question.question_id,
             "member": member,
-            "seed": seed_for(config.seed, question.question_id, member, answered.answer.prediction.attempt, lead),
+            "seed": seed_of(config, question.question_id, member, answered.answer.prediction.attempt, lead),
             "measures": _numbers(answered.answer.measures),
             "reply": answered.answer.reply,
             "details": answered.answer.details,

@@ -10,6 +10,7 @@ from kohaku_ray.config import Config
 from kohaku_ray.config.schema import ChatDeployment, PriceConfig
 from kohaku_ray.generation.prompts import Prompt
 from kohaku_ray.generation.request import ChatRequest
+from kohaku_ray.generation.seeds import seed_for
 from kohaku_ray.records import Reply
 from kohaku_ray.runs.deployments import model_identity
 
@@ -114,6 +115,14 @@ def _model(config: Config, applications: Mapping[str, str], role: str, member: i
         revision=deployment.revision,
         price=deployment.price,
     )
+
+
+def seed_of(config: Config, question_id: str, member: int, attempt: int, role: str) -> int:
+    """Seed one call: the role's own seed where there is one member, else see ``seed_for``."""
+    own = config.declaration.roles[role].seed
+    if own is not None and config.ensemble.members == 1:
+        return own
+    return seed_for(config.seed, question_id, member, attempt, role)
 
 
 def chat_request(

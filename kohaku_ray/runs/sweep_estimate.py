@@ -9,9 +9,9 @@ from typing import Any
 
 from kohaku_ray.config import Config
 from kohaku_ray.digests import digest
-from kohaku_ray.generation.seeds import request_key, seed_for
+from kohaku_ray.generation.seeds import request_key
 from kohaku_ray.records import Question
-from kohaku_ray.runs.models import chat_request, models_of
+from kohaku_ray.runs.models import chat_request, models_of, seed_of
 from kohaku_ray.runs.sources import questions_of
 from kohaku_ray.runs.sweep_plan import Plan, PlannedTable, is_there, model_parts
 
@@ -99,7 +99,7 @@ def _opening_keys(config: Config, questions: Sequence[Question]) -> list[str]:
     for question in questions:
         for ask in system.opening(question, prompts, config.settings):
             for member in preparing:
-                seed = seed_for(config.seed, question.question_id, member, 0, ask.role)
+                seed = seed_of(config, question.question_id, member, 0, ask.role)
                 keys.append(request_key(chat_request(models[ask.role], ask.prompt, seed, ask.schema)))
     return keys
 

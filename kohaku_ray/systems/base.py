@@ -50,6 +50,7 @@ class Role:
         temperature: Sampling temperature; None: that of the lead role.
         top_p: Nucleus sampling; None: that of the lead role.
         stage: Which of the two functions makes the call. Members may differ in the models of ``answer`` roles alone.
+        seed: Seed of every call when ``ensemble.members`` is 1; None: derived from question, member and attempt.
         examples: Variables that the template is tried with when a run starts.
     """
 
@@ -58,6 +59,7 @@ class Role:
     temperature: float | None = None
     top_p: float | None = None
     stage: Stage = "answer"
+    seed: int | None = None
     examples: tuple[Mapping[str, Any], ...] = ()
 
 
@@ -174,6 +176,7 @@ class System:
         columns: Which columns of a question file make the question, and which are gold.
         quote_step: Step of the trace whose texts support a citation; empty: the first step that has the document.
         outputs: Files written beside the tables: ``(votes, answers, trace) -> text`` by file name.
+        check: Takes a configuration; raises ``ConfigError`` where the system cannot run it.
         offline: Builds the stand-in for a model: ``(abstain_below, window_tokens) -> Backend``.
         facts: Settings that distinguish runs on a sweep's page, by label.
         moved: Keys of earlier versions with their new keys.
@@ -196,6 +199,7 @@ class System:
     columns: QuestionColumns = field(default_factory=QuestionColumns)
     quote_step: str = ""
     outputs: Mapping[str, Callable[[Rows, Rows, Rows], str]] = field(default_factory=dict)
+    check: Callable[[Any], None] | None = None
     offline: Callable[[float, int], Backend] | None = None
     facts: Callable[[Any], Mapping[str, str]] = lambda _: {}
     moved: Mapping[str, str] = field(default_factory=dict)

@@ -17,11 +17,10 @@ from kohaku_ray.engine.actors.operations import Tokenizer
 from kohaku_ray.engine.ledger.client import Ledger
 from kohaku_ray.errors import ConfigError, ContextOverflowError, ModelError
 from kohaku_ray.generation.prompts import Prompt, Prompts
-from kohaku_ray.generation.seeds import seed_for
 from kohaku_ray.index.hits import Hits
 from kohaku_ray.index.tokens import prompt_counter
 from kohaku_ray.records import Reply
-from kohaku_ray.runs.models import Call, Model, chat_request, dollars
+from kohaku_ray.runs.models import Call, Model, chat_request, dollars, seed_of
 from kohaku_ray.systems.tools import Limits
 from kohaku_ray.tree.nodes import NodeTable
 
@@ -101,7 +100,7 @@ class EngineTools:
     ) -> Reply:
         """See ``Tools``."""
         model = self._model(role)
-        seed = seed_for(self.context.config.seed, self.question_id, self.member, attempt, role)
+        seed = seed_of(self.context.config, self.question_id, self.member, attempt, role)
         request = chat_request(model, prompt, seed, schema, max_tokens, session_id=self.question_id)
         began = time.perf_counter()
         try:

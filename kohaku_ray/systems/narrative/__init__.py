@@ -11,7 +11,7 @@ from kohaku_ray.systems.narrative.offline import OfflineJudge
 from kohaku_ray.systems.narrative.prepare import EVERY, prepare
 from kohaku_ray.systems.narrative.prompts import SEARCH_EXAMPLE, VERIFY_EXAMPLE
 from kohaku_ray.systems.narrative.questions import COLUMNS
-from kohaku_ray.systems.narrative.settings import NarrativeSettings
+from kohaku_ray.systems.narrative.settings import NarrativeSettings, refuse_identical_members
 from kohaku_ray.tree.chunks import Chunks
 
 
@@ -37,10 +37,11 @@ SYSTEM = System(
         "chunks": View(kinds=("chunk",), dense=True, lexical=True),
     },
     roles={
-        "search": Role("search.j2", max_tokens=2048, temperature=0.0, top_p=1.0, examples=(SEARCH_EXAMPLE,)),
-        "verify": Role("verify.j2", max_tokens=2048, examples=(VERIFY_EXAMPLE,)),
+        "search": Role("search.j2", max_tokens=2048, temperature=0.0, top_p=1.0, seed=42, examples=(SEARCH_EXAMPLE,)),
+        "verify": Role("verify.j2", max_tokens=2048, seed=42, examples=(VERIFY_EXAMPLE,)),
     },
     uses=uses,
+    check=refuse_identical_members,
     prepare=prepare,
     answer=answer,
     metrics=("label",),

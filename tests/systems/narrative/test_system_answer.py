@@ -8,9 +8,10 @@ import pytest
 from stories import INDEX, PRISON, judged, prepared, rows_of, scripted, stories, tools_for, verdict
 
 from kohaku_ray.config import load_config
-from kohaku_ray.errors import ConfigError, ContextOverflowError, ModelError, TransientModelError
+from kohaku_ray.errors import ConfigError, ConflictError, ContextOverflowError, ModelError, TransientModelError
 from kohaku_ray.evaluation.label import CONSISTENT, CONTRADICT
 from kohaku_ray.records import Question, Reply
+from kohaku_ray.runs.models import seed_of
 from kohaku_ray.systems.narrative.settings import refuse_identical_members
 
 STORIES = stories()
@@ -378,3 +379,17 @@ def test_both_roles_have_temperature_0_and_verify_follows_search():
     assert [config.role(name).temperature for name in ("search", "verify")] == [0, 0]
     warm = load_config("narrative", ("roles.search.temperature=0.4",))
     assert warm.role("verify").temperature == 0.4
+
+
+def test_a_configuration_of_identical_members_is_refused_as_it_is_loaded():
+    with pytest.raises(ConflictError, match="both ask extractive at temperature 0"):
+        load_config("narrative", ["ensemble.members=2"])
+
+
+def test_a_lone_member_asks_with_the_documents_own_seed():
+    lone, two = (
+        load_config("narrative"),
+        load_config("narrative", ["ensemble.members=2", "roles.search.temperature=0.5"]),
+    )
+    assert [seed_of(lone, "1", 0, attempt, role) for attempt in (0, 1) for role in ("search", "verify")] == [42] * 4
+    assert len({seed_of(two, "1", member, 0, "search") for member in range(2)} | {42}) == 3
