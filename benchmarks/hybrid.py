@@ -38,7 +38,7 @@ from kohaku_ray.records import Question
 from kohaku_ray.runs.indexes import chunks_of, document_format, index_settings, make_encoder
 from kohaku_ray.runs.models import models_of
 from kohaku_ray.runs.sources import resolve
-from kohaku_ray.submissions import SubmissionRow
+from kohaku_ray.submissions import SubmissionRow, mend_refs, read_refs
 from kohaku_ray.systems.base import Answer
 from kohaku_ray.systems.hybrid.evidence import HybridEvidence
 from kohaku_ray.systems.hybrid.stages import STAGES
@@ -132,7 +132,8 @@ def read_gold(config: Config) -> list[tuple[Question, frozenset[str]]]:
     questions = read_questions(path, Path(path).read_bytes(), columns=config.declaration.columns)
     with Path(path).open(encoding="utf-8", newline="") as file:
         rows = list(csv.DictReader(file))
-    return [(q, gold_refs(SubmissionRow(q.question_id, columns=row))) for q, row in zip(questions, rows, strict=True)]
+    gold = [gold_refs(SubmissionRow(row["id"], ref_ids=mend_refs(read_refs(row["ref_id"])))) for row in rows]
+    return list(zip(questions, gold, strict=True))
 
 
 async def answered(config: Config, index: LocalIndex, asked: Sequence[tuple[Question, frozenset[str]]]) -> list[Result]:

@@ -85,7 +85,7 @@ def test_paragraphs_are_linked_where_their_order_is_consecutive():
 
 
 def test_questions_are_of_every_kind():
-    assert list(questions()[0]) == ["id", "question", "kind", "gold", "answer_value", "answer_unit"]
+    assert list(questions()[0]) == ["id", "question", "kind", "ref_id", "answer_value", "answer_unit"]
     kinds = Counter(row["kind"] for row in questions())
     assert set(kinds) == {"factual", "analysis", "synthesis", "off_topic"}
     assert sum(kinds.values()) >= 22
@@ -95,7 +95,7 @@ def test_questions_are_of_every_kind():
 
 @pytest.mark.parametrize("row", questions(), ids=lambda row: row["id"])
 def test_gold_paragraphs_exist_on_sites_of_their_own_and_are_about_the_question(row):
-    gold = json.loads(row["gold"])
+    gold = json.loads(row["ref_id"])
     assert gold == list(dict.fromkeys(gold))
     if row["kind"] == "off_topic":
         assert gold == []
@@ -117,7 +117,7 @@ def test_gold_paragraphs_exist_on_sites_of_their_own_and_are_about_the_question(
 def test_every_gold_paragraph_of_a_fact_states_it(row):
     value = row["answer_value"]
     assert re.fullmatch(r"\d+(\.\d+)?", value)
-    for par_id in json.loads(row["gold"]):
+    for par_id in json.loads(row["ref_id"]):
         text = re.sub(r"(?<=\d)\s(?=\d{3}\b)", "", paragraphs()[par_id][1].text)
         numbers = {number.replace(",", ".") for number in re.findall(r"\d+(?:,\d+)?", text)}
         assert value in numbers or WRITTEN.get(value, "\0") in text
