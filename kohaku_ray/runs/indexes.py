@@ -10,6 +10,7 @@ from kohaku_ray.errors import ConfigError
 from kohaku_ray.index.build import IndexSettings
 from kohaku_ray.index.encoder import SentenceEncoder
 from kohaku_ray.index.identity import encoder_identity
+from kohaku_ray.index.store import Index
 from kohaku_ray.systems.base import DocumentFormat
 from kohaku_ray.tree.chunks import Chunks
 
@@ -70,3 +71,15 @@ def chunks_of(config: Config) -> Chunks | None:
 def document_format(config: Config) -> DocumentFormat:
     """How files are read: as configured, else as the system wants it."""
     return config.documents.format or config.declaration.document_format
+
+
+def open_index(config: Config) -> Index:
+    """Open the configured index, and check that it can be searched as the system searches.
+
+    Raises:
+        IndexMismatchError: The index was built with other settings, or lacks a view.
+        DataError: There is no index at that path.
+    """
+    index = Index.open(config.index.path, index_settings(config).as_mapping())
+    index.require(config.declaration.views.values())
+    return index

@@ -5,10 +5,9 @@ from __future__ import annotations
 from kohaku_ray.config import Config
 from kohaku_ray.errors import DataError, IndexMismatchError
 from kohaku_ray.evaluation.metrics import find_metric
-from kohaku_ray.index.store import Index
 from kohaku_ray.runs.demand import answer_demand, check_demand, cluster_address, local_cpus
 from kohaku_ray.runs.deployments import check_deployment
-from kohaku_ray.runs.indexes import index_settings
+from kohaku_ray.runs.indexes import open_index
 from kohaku_ray.runs.sources import find_sources, questions_of, read_metadata, resolve, resolve_paths
 
 
@@ -41,8 +40,7 @@ def validate(config: Config) -> list[str]:
 
 def _index_state(config: Config) -> str:
     try:
-        index = Index.open(config.index.path, index_settings(config).as_mapping())
-        index.require(config.declaration.views.values())
+        index = open_index(config)
     except IndexMismatchError:
         raise
     except DataError as error:

@@ -18,7 +18,7 @@ from kohaku_ray.index.encoder import SentenceEncoder
 from kohaku_ray.index.hits import Hits
 from kohaku_ray.index.store import Index
 from kohaku_ray.index.tokens import token_counter
-from kohaku_ray.runs.indexes import index_settings, make_encoder
+from kohaku_ray.runs.indexes import make_encoder, open_index
 from kohaku_ray.systems.base import Depth
 from kohaku_ray.tree.nodes import KINDS, NodeTable
 
@@ -57,8 +57,7 @@ class OpenIndex:
             DataError: There is no index at that path.
         """
         # The index first: a mismatch is reported before the encoder takes seconds to load.
-        index = Index.open(config.index.path, index_settings(config).as_mapping())
-        index.require(config.declaration.views.values())
+        index = open_index(config)
         # Queries are few and short: they use no GPU that was not reserved.
         return OpenIndex(index, make_encoder(config, device="cpu"), rank_pairs)
 

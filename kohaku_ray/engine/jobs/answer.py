@@ -24,6 +24,7 @@ from kohaku_ray.records import Question
 from kohaku_ray.runs.demand import answer_demand, check_demand
 from kohaku_ray.runs.deployments import check_deployment
 from kohaku_ray.runs.directory import RunDirectory
+from kohaku_ray.runs.indexes import open_index
 from kohaku_ray.runs.models import models_of
 from kohaku_ray.runs.sources import questions_of, read_metadata, resolve_paths
 from kohaku_ray.runs.summary import AnswerSummary
@@ -49,6 +50,7 @@ def run_answer(config: Config, *, retry_errors: bool = False, pool: ActorPool | 
     for key, deployment in deployments.items():
         check_deployment(key, deployment)
     read_metadata(config.documents.metadata)
+    open_index(config)  # what is wrong with it shows before anything starts
     prompts = config.declaration.prompts(config.prompts)
     directory = RunDirectory(config.run)
     directory.check_writable()

@@ -146,6 +146,7 @@ def test_the_same_command_again_replays_to_the_byte(sample_run, run_answer):
         assert Path(again.run, name).read_bytes() == Path(summary.run, name).read_bytes(), name
 
 
+@pytest.mark.slow
 def test_blocks_workers_and_concurrency_do_not_show_in_the_outputs(sample_run, run_answer):
     config, summary = sample_run
     cluster = config.cluster.model_copy(update={"block_size": 3, "workers_per_member": 2, "blocks_in_flight": 2})
@@ -257,6 +258,7 @@ def test_an_engine_that_refuses_the_length_is_asked_for_less(sample_config, run_
     assert all(row["error"] is None or "context" in row["error"] for row in answers)
 
 
+@pytest.mark.slow
 def test_odd_questions_are_rows_too(sample_config, tmp_path, run_answer):
     questions = tmp_path / "questions.csv"
     questions.write_text(f"id,question\nempty,\nendless,{'How much energy? ' * 6250}\nnormal,What is PUE?\n")

@@ -290,6 +290,7 @@ def wait_for_the_reducer(longest_s: float = 5.0) -> None:
         time.sleep(0.05)
 
 
+@pytest.mark.slow
 def test_a_job_that_fails_while_it_encodes_leaves_the_index_as_it_was(cluster, tmp_path, monkeypatch, config_of):
     folder = write(tmp_path / "in", a__md="# A\n\nThe hall draws 4 MW.")
     config = config_of(folder, tmp_path / "i")

@@ -98,6 +98,7 @@ def cells_of(sweep, name):
     return {tuple(cell.at.values()): cell for cell in table.cells}
 
 
+@pytest.mark.slow
 def test_a_small_sweep_shares_its_runs_survives_a_failure_and_is_not_repeated(cluster, tiny_encoder, tmp_path):
     tables = [
         {"name": "depth", "axes": {"kohaku.top_k": [4, 16]}},

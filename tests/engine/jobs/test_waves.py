@@ -54,7 +54,7 @@ def test_a_settled_question_is_voted_over_those_who_answered():
 
 
 @pytest.mark.ray
-@pytest.mark.parametrize("scope", ["answer", "question"])
+@pytest.mark.parametrize("scope", ["answer", pytest.param("question", marks=pytest.mark.slow)])
 def test_a_run_that_stops_early_writes_the_same_rows_and_asks_less(sample_config, run_answer, scope):
     common = ("ensemble.members=5", "kohaku.max_retries=0", f"ensemble.scope={scope}", f"questions.limit={N}")
     full = sample_config(*common, name="full")
@@ -78,6 +78,7 @@ def test_a_run_that_stops_early_writes_the_same_rows_and_asks_less(sample_config
     assert votes[0] == votes[1]
 
 
+@pytest.mark.slow
 @pytest.mark.ray
 def test_members_ask_models_of_their_own(sample_config, run_answer):
     config = sample_config(

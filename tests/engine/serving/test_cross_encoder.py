@@ -89,6 +89,7 @@ def slow(application, model, tmp_path_factory) -> tuple[str, Path]:
     serve.delete("slow")
 
 
+@pytest.mark.slow
 def test_concurrent_callers_share_a_batch(slow, pairs, expected):
     name, notes = slow
 
@@ -103,6 +104,7 @@ def test_concurrent_callers_share_a_batch(slow, pairs, expected):
     np.testing.assert_allclose(np.concatenate(found), expected[:60], atol=1e-5)
 
 
+@pytest.mark.slow
 def test_a_call_whose_replica_dies_is_made_again(slow, pairs, expected):
     name, notes = slow
     n_before = len(list(notes.iterdir()))
