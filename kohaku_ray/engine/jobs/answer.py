@@ -50,13 +50,13 @@ def run_answer(config: Config, *, retry_errors: bool = False, pool: ActorPool | 
     for key, deployment in deployments.items():
         check_deployment(key, deployment)
     read_metadata(config.documents.metadata)
-    open_index(config)  # what is wrong with it shows before anything starts
     prompts = config.declaration.prompts(config.prompts)
     directory = RunDirectory(config.run)
     directory.check_writable()
     again = directory.rows_in_error() if retry_errors else frozenset()
     with connected(config.cluster):
         check_demand(answer_demand(config), ray.cluster_resources(), autoscaling=config.cluster.autoscaling)
+        open_index(config)  # what is wrong with it shows before anything starts
         ledger = open_ledger(config.ledger)
         if pool is None:
             pool = ActorPool(config, config.ensemble.members * workers_per_member(config))
