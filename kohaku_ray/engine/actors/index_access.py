@@ -57,7 +57,7 @@ class LocalIndex:
     async def run(self, name: str, items: Sequence[Any], params: Params = ()) -> list[Any]:
         """See ``IndexAccess``."""
         operation = OPERATIONS[name]
-        if not operation.n_kept or (self._depths is None and name != "rank_pairs"):
+        if not operation.n_kept or (self._depths is None and not operation.is_kept_locally):
             return await self._compute(name, operation, items, params)
         deep = self._deepest(operation, params)
         key = (name, deep)

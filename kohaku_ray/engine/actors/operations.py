@@ -70,6 +70,7 @@ class Operation:
         run: ``(open index, items, params)``: one result per item, in their order, whatever else is in the batch.
         batch: Most items per batch, over concurrent questions, off the event loop; 0: each call alone, on the loop.
         n_kept: Most results cached; 0: none.
+        is_kept_locally: Whether results are cached even in a process whose index keeps no others: costly elsewhere.
         counted: Name of the items where a sweep reports how many were asked for and computed.
         key: Cache key of an item. Default: the item itself.
         depth: For a search: which depth of a view applies (``dense``, ``lexical``). ``params`` are then
@@ -83,6 +84,7 @@ class Operation:
     counted: str = ""
     key: Callable[[Any], Hashable] | None = None
     depth: str = ""
+    is_kept_locally: bool = False
     is_prefix: Callable[[OpenIndex, Params], bool] = lambda *_: True
 
 
@@ -142,7 +144,7 @@ OPERATIONS: Mapping[str, Operation] = {
     ),
     "lexical": Operation(_lexical, n_kept=20_000, counted="queries by BM25", depth="lexical"),
     "vectors": Operation(_vectors),
-    "rank_pairs": Operation(_rank_pairs, batch=0, n_kept=200_000, counted="pairs ranked"),
+    "rank_pairs": Operation(_rank_pairs, batch=0, n_kept=200_000, is_kept_locally=True, counted="pairs ranked"),
     "nodes": Operation(_nodes, batch=0, n_kept=2_000),
 }
 """Every operation, by name."""
