@@ -19,7 +19,7 @@ from kohaku_ray.submissions import read_submission
 
 pytestmark = pytest.mark.ray
 
-ROOT = Path(__file__).parents[2]
+ROOT = Path(__file__).parents[3]
 RAY = str(Path(sys.executable).parent / "ray")
 TOKEN = "a-token-of-at-least-thirty-two-characters"
 
