@@ -13,7 +13,18 @@ from kohaku_ray.cli import main
 from kohaku_ray.sample import path as sample_path
 from kohaku_ray.submissions import read_submission
 
-HEAVY = ("ray", "torch", "faiss", "vllm", "pymupdf", "transformers", "sentence_transformers", "polars")
+HEAVY = (
+    "ray",
+    "torch",
+    "faiss",
+    "vllm",
+    "pymupdf",
+    "transformers",
+    "sentence_transformers",
+    "polars",
+    "sklearn",
+    "scipy.stats",
+)
 
 
 def loaded_after(code: str) -> set[str]:
@@ -37,6 +48,25 @@ def loaded_after(code: str) -> set[str]:
 )
 def test_nothing_heavy_is_loaded(code):
     assert loaded_after(code) == set()
+
+
+def test_a_process_that_splits_texts_loads_the_tokenizers_of_nltk_alone():
+    code = """
+from kohaku_ray.documents.sentences import split_sentences
+from kohaku_ray.index.terms import tokenise
+assert len(split_sentences("Dr. Smith came. He left.")) == 2
+assert tokenise("The energies of it") == ["energies"]
+assert tokenise("les énergies", "fr") == ["énerg"]
+"""
+    assert loaded_after(code) == set()
+    later = "import nltk; assert nltk.word_tokenize and nltk.stem.PorterStemmer().stem('runs') == 'run'"
+    assert "sklearn" in loaded_after(code + later)
+
+
+@pytest.mark.parametrize("actor", ["members", "voter", "indexing"])
+def test_an_actor_that_calls_no_application_starts_without_serve(actor):
+    check = f"import kohaku_ray.engine.actors.{actor}, sys; assert 'ray.serve' not in sys.modules"
+    subprocess.run([sys.executable, "-c", check], check=True)
 
 
 def write(folder: Path, name: str, rows: list[tuple[str, str, str]]) -> str:

@@ -14,6 +14,7 @@ from typing import Any, Literal
 from kohaku_ray.documents.model import Sentence
 from kohaku_ray.documents.sentences import _blocks, _bounded, _goes_on, _words
 from kohaku_ray.errors import ConfigError
+from kohaku_ray.nltk_modules import nltk_module
 
 SentenceSplit = Literal["punkt", "period"]
 
@@ -111,19 +112,19 @@ def sliding_sentences(sentences: Sequence[Sentence], size: int = 3, overlap: int
 @cache
 def _punkt() -> Any:
     """Punkt with French abbreviations; made once per process."""
-    from nltk.tokenize.punkt import PunktLanguageVars, PunktParameters, PunktSentenceTokenizer
+    punkt = nltk_module("nltk.tokenize.punkt")
 
-    class French(PunktLanguageVars):  # type: ignore[misc]
+    class French(punkt.PunktLanguageVars):  # type: ignore[name-defined, misc]
         sent_end_chars = (".", "?", "!", "…")
 
-    class Quick(PunktSentenceTokenizer):  # type: ignore[misc]
+    class Quick(punkt.PunktSentenceTokenizer):  # type: ignore[name-defined, misc]
         """Punkt without its scoring where a full stop surely ends a sentence: scoring takes most of the time."""
 
         def text_contains_sentbreak(self, text: str) -> bool:
             word = _WORD_END.match(text)
             return bool((word and word[1].lower() not in _MID_SENTENCE) or super().text_contains_sentbreak(text))
 
-    parameters = PunktParameters()
+    parameters = punkt.PunktParameters()
     parameters.abbrev_types = set(_MID_SENTENCE)
     return Quick(parameters, lang_vars=French())
 

@@ -16,6 +16,7 @@ from string import whitespace
 from typing import Any
 
 from kohaku_ray.documents.model import Sentence
+from kohaku_ray.nltk_modules import nltk_module
 
 MAX_CHARS = 2000
 """Longest sentence, in characters: a dump without punctuation is cut at line ends, then at spaces."""
@@ -132,9 +133,9 @@ def whole_text(text: str) -> tuple[Sentence, ...]:
 @cache
 def _punkt() -> Any:
     """Punkt with our abbreviations; made once per process."""
-    from nltk.tokenize.punkt import PunktParameters, PunktSentenceTokenizer
+    punkt = nltk_module("nltk.tokenize.punkt")
 
-    class Quick(PunktSentenceTokenizer):  # type: ignore[misc]
+    class Quick(punkt.PunktSentenceTokenizer):  # type: ignore[name-defined, misc]
         """Punkt without its scoring where the result is plain: scoring takes most of the time."""
 
         def text_contains_sentbreak(self, text: str) -> bool:
@@ -143,7 +144,7 @@ def _punkt() -> Any:
                 return True
             return not _SURELY_ON.fullmatch(text) and bool(super().text_contains_sentbreak(text))
 
-    parameters = PunktParameters()
+    parameters = punkt.PunktParameters()
     parameters.abbrev_types = set(_ABBREVIATIONS)
     return Quick(parameters)
 

@@ -17,6 +17,7 @@ from kohaku_ray.arrays import F64, I64
 from kohaku_ray.errors import DataError
 from kohaku_ray.index.hits import Hits
 from kohaku_ray.index.vectors import Ranges, check_top_k, in_ranges, ranked
+from kohaku_ray.nltk_modules import nltk_module
 
 _EDGES = "'\"`‘’“”."
 """Stripped from both ends of a token: the tokenizer cuts a full stop only at the very end of a text."""
@@ -75,16 +76,12 @@ def _french_stem(word: str) -> str:
 
 @functools.cache
 def _french_stemmer() -> Any:
-    from nltk.stem.snowball import FrenchStemmer
-
-    return FrenchStemmer()
+    return nltk_module("nltk.stem.snowball").FrenchStemmer()
 
 
 @functools.cache
 def _word_tokenizer() -> Any:
-    from nltk.tokenize import NLTKWordTokenizer
-
-    return NLTKWordTokenizer()
+    return nltk_module("nltk.tokenize.destructive").NLTKWordTokenizer()
 
 
 class TermIndex:

@@ -139,6 +139,18 @@ def workers_per_member(config: Config) -> int:
     return config.cluster.workers_per_member or -(-n_replicas(config) // 4)
 
 
+def member_processes(config: Config, n_cpus: float) -> int:
+    """Return the processes that answer for all members of one run.
+
+    Args:
+        config: The run.
+        n_cpus: CPUs of the cluster: more processes would only take their time to start. A cluster that grows has more
+            than it shows, so there each member has processes of its own.
+    """
+    wanted = config.ensemble.members * workers_per_member(config)
+    return wanted if config.cluster.autoscaling else min(wanted, max(int(n_cpus), 1))
+
+
 def block_size(config: Config, n_questions: int) -> int:
     """Return the questions per block: few enough to keep every replica busy to the end, enough to batch."""
     return config.cluster.block_size or min(max(n_questions // (4 * n_replicas(config)), 1), 32)

@@ -12,7 +12,7 @@ from typing import Any
 import ray
 
 from kohaku_ray.config import Config
-from kohaku_ray.engine.actors.pool import ActorPool, RunWork, block_size, blocks_in_flight, workers_per_member
+from kohaku_ray.engine.actors.pool import ActorPool, RunWork, block_size, blocks_in_flight, member_processes
 from kohaku_ray.engine.actors.tools import RunContext
 from kohaku_ray.engine.cluster import connected, say
 from kohaku_ray.engine.errors import ray_get
@@ -59,7 +59,7 @@ def run_answer(config: Config, *, retry_errors: bool = False, pool: ActorPool | 
         open_index(config)  # what is wrong with it shows before anything starts
         ledger = open_ledger(config.ledger)
         if pool is None:
-            pool = ActorPool(config, config.ensemble.members * workers_per_member(config))
+            pool = ActorPool(config, member_processes(config, ray.cluster_resources().get("CPU", 1)))
         pool.check_serves(config)
         # Actors open the index while Serve starts the replicas.
         with ledger.kept_alive(), serving(deployments) as applications:

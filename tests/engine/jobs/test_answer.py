@@ -13,7 +13,7 @@ from fake_openai import Action, FakeOpenAI, completion, doc_ids_of
 
 from kohaku_ray.cli import main
 from kohaku_ray.config import as_yaml
-from kohaku_ray.engine.actors.pool import block_size, blocks_in_flight, workers_per_member
+from kohaku_ray.engine.actors.pool import block_size, blocks_in_flight, member_processes, workers_per_member
 from kohaku_ray.engine.jobs.answer import run_answer as run_answer_alone
 from kohaku_ray.ensemble.vote import Ballot, vote
 from kohaku_ray.errors import ConfigError, DataError, IndexMismatchError
@@ -330,6 +330,13 @@ def test_blocks_and_workers_follow_the_replicas(sample_config):
     many = sample_config("deployments.extractive={kind: extractive, replicas: 16}")
     assert (workers_per_member(sample_config()), workers_per_member(many)) == (1, 4)
     assert [block_size(many, n) for n in (10, 640, 100_000)] == [1, 10, 32]
+
+
+def test_no_more_processes_answer_than_the_cluster_has_cpus(sample_config):
+    many = sample_config("deployments.extractive={kind: extractive, replicas: 16}", "ensemble.members=5")
+    assert [member_processes(many, n_cpus) for n_cpus in (0, 2, 6.5, 64)] == [1, 2, 6, 20]
+    growing = many.model_copy(update={"cluster": many.cluster.model_copy(update={"autoscaling": True})})
+    assert member_processes(growing, 2) == 20
 
 
 def test_questions_in_flight_grow_with_the_replicas_up_to_what_they_take(sample_config):
