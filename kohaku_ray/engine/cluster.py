@@ -19,14 +19,17 @@ NAMESPACE = "kohaku_ray"
 
 
 @contextmanager
-def connected(cluster: ClusterConfig) -> Iterator[None]:
+def connected(cluster: ClusterConfig) -> Iterator[bool]:
     """Join the configured cluster, or start a local one and end it afterwards.
+
+    Yields:
+        Whether the cluster ends with the block, so that nothing in it need be ended before.
 
     Raises:
         ConfigError: The address cannot be reached.
     """
     if ray.is_initialized():
-        yield
+        yield False
         return
     # `uv run` would make every worker rebuild its environment; workers share ours.
     os.environ.setdefault("RAY_ENABLE_UV_RUN_RUNTIME_ENV", "0")
@@ -55,7 +58,7 @@ def connected(cluster: ClusterConfig) -> Iterator[None]:
             "`ray start --head`, or leave cluster.address out to start a local one"
         ) from None
     try:
-        yield
+        yield address is None
     finally:
         ray.shutdown()
 

@@ -54,7 +54,7 @@ def run_answer(config: Config, *, retry_errors: bool = False, pool: ActorPool | 
     directory = RunDirectory(config.run)
     directory.check_writable()
     again = directory.rows_in_error() if retry_errors else frozenset()
-    with connected(config.cluster):
+    with connected(config.cluster) as is_ours:
         check_demand(answer_demand(config), ray.cluster_resources(), autoscaling=config.cluster.autoscaling)
         open_index(config)  # what is wrong with it shows before anything starts
         ledger = open_ledger(config.ledger)
@@ -62,7 +62,7 @@ def run_answer(config: Config, *, retry_errors: bool = False, pool: ActorPool | 
             pool = ActorPool(config, member_processes(config, ray.cluster_resources().get("CPU", 1)))
         pool.check_serves(config)
         # Actors open the index while Serve starts the replicas.
-        with ledger.kept_alive(), serving(deployments) as applications:
+        with ledger.kept_alive(), serving(deployments, release=not is_ours) as applications:
             pool.wait_until_ready()
             directory.begin(config)
             before = {name: ledger.placed(application) for name, application in applications.items()}

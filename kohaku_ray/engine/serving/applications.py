@@ -65,8 +65,12 @@ class ChatReplica:
 
 
 @contextmanager
-def serving(deployments: Mapping[str, Deployment]) -> Iterator[dict[str, str]]:
+def serving(deployments: Mapping[str, Deployment], release: bool = True) -> Iterator[dict[str, str]]:
     """Run the deployments' applications while the block runs.
+
+    Args:
+        deployments: By name.
+        release: End afterwards those that no other job uses; needless where the cluster ends next.
 
     Yields:
         Application name by deployment name.
@@ -76,17 +80,7 @@ def serving(deployments: Mapping[str, Deployment]) -> Iterator[dict[str, str]]:
     names = {name: application_name(name, deployment) for name, deployment in deployments.items()}
     user = uuid.uuid4().hex
     logging.getLogger("ray.serve").setLevel(logging.ERROR)
-    # No HTTP proxy: replicas are called by handle alone.
-    serve.start(proxy_location="Disabled")
-    for name, deployment in deployments.items():
-        if deployment.application is not None and not is_running(deployment.application):
-            running = ", ".join(sorted(serve.status().applications)) or "nothing"
-            raise ConfigError(
-                f"deployments.{name}.application is {deployment.application!r} but Serve runs {running}: start it, or "
-                "set application to null"
-            )
-    # This job does not end applications that others started.
-    ours = {name: names[name] for name, deployment in deployments.items() if deployment.application is None}
+    # Asked for first: its process starts while Serve does.
     registry = (
         ray.remote(Applications)
         .options(
@@ -99,6 +93,17 @@ def serving(deployments: Mapping[str, Deployment]) -> Iterator[dict[str, str]]:
         )
         .remote()
     )
+    # No HTTP proxy: replicas are called by handle alone.
+    serve.start(proxy_location="Disabled")
+    for name, deployment in deployments.items():
+        if deployment.application is not None and not is_running(deployment.application):
+            running = ", ".join(sorted(serve.status().applications)) or "nothing"
+            raise ConfigError(
+                f"deployments.{name}.application is {deployment.application!r} but Serve runs {running}: start it, or "
+                "set application to null"
+            )
+    # This job does not end applications that others started.
+    ours = {name: names[name] for name, deployment in deployments.items() if deployment.application is None}
     stop = threading.Event()
 
     def keep_beating() -> None:
@@ -117,7 +122,8 @@ def serving(deployments: Mapping[str, Deployment]) -> Iterator[dict[str, str]]:
     finally:
         stop.set()
         beating.join()
-        ray_get(registry.release.remote(user))
+        if release:
+            ray_get(registry.release.remote(user))
 
 
 def build(arguments: Mapping[str, str]) -> serve.Application:
