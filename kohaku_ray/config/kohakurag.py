@@ -503,7 +503,7 @@ def _embedding_mode(value: str, file: _File) -> dict[str, Any]:
 
 
 def _index_path(_: Any, file: _File) -> dict[str, Any]:
-    root, prefix = (file.get("db") or Config().index.path).removesuffix(".db"), file.get("table_prefix")
+    root, prefix = (file.get("db") or "runs/index").removesuffix(".db"), file.get("table_prefix")
     return {"index.path": f"{root}/{prefix}" if prefix else root}
 
 

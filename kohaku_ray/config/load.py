@@ -13,6 +13,7 @@ import yaml
 from pydantic import BaseModel, ValidationError
 
 from kohaku_ray.config import kohakurag
+from kohaku_ray.config.anchor import anchored, with_index
 from kohaku_ray.config.environment import Environment
 from kohaku_ray.config.environment import expand as expand
 from kohaku_ray.config.plain import Place, leaves, misread, plain, shown, value_at
@@ -47,7 +48,8 @@ _FORMATS: Mapping[str, tuple[str, Callable[[str], Any]]] = {
 def load_config(path: str | None = None, overrides: Sequence[str] = ()) -> Config:
     """Read a configuration file and apply the overrides.
 
-    A file may name a ``base``, a file in its directory or a preset of ``configs/``, whose values it changes.
+    A file may name a ``base``, a file in its directory or a preset of ``configs/``, whose values it changes. Relative
+    paths in a file are relative to that file, those of presets and overrides to the working directory.
     ``${NAME}`` and ``${NAME:-default}`` in a value are environment variables. KohakuRAG's own configurations, ``.py``
     files and flat ones, are translated (``config/kohakurag.py``).
 
@@ -87,7 +89,7 @@ def build_config(values: Mapping[str, Any], where: str) -> Config:
         ConfigError: A key is unknown or has moved, or a value does not fit; all of them are named.
         ConflictError: Each value fits, but not together.
     """
-    values, environment = plain(values, where), Environment()
+    values, environment = with_index(plain(values, where), Config.model_fields["run"].default), Environment()
     try:
         expanded = environment.expand(values)
         system = system_of(expanded)
@@ -207,7 +209,13 @@ def _read(path: str, seen: tuple[str, ...]) -> dict[str, Any]:
     if kohakurag.is_flat(values):
         return kohakurag.translate(values, str(file))
     base = values.pop("base", None)
+    values = anchored(values, directory_of(file))
     return values if base is None else merge(_read(str(base), (*seen, str(file))), values)
+
+
+def directory_of(file: Path) -> str:
+    """Return the directory that a file's paths are relative to: its own; empty, the working directory, for presets."""
+    return "" if file.resolve().is_relative_to(PRESETS.resolve()) else os.path.dirname(file)
 
 
 def parse_file(file: Path) -> Any:

@@ -8,6 +8,7 @@ from typing import Annotated, Any, Literal
 
 from pydantic import Field, PrivateAttr, SerializeAsAny, model_validator
 
+from kohaku_ray.config.anchor import with_index
 from kohaku_ray.config.chunks import ChunksConfig
 from kohaku_ray.config.deployments import (
     BackendConfig,
@@ -112,8 +113,8 @@ class Bm25Config(Section):
 class IndexConfig(Section):
     """How the index is built, and its directory."""
 
-    path: FilePath = "runs/index"
-    """Directory of the index, on any pyarrow filesystem."""
+    path: FilePath = ""
+    """Directory of the index, on any pyarrow filesystem; empty: `index` in the run's directory."""
     encoder: EncoderConfig = EncoderConfig()
     weights: Literal["chars", "tokens", "uniform"] = "chars"
     """Weight of a child in its parent's vector: its characters, its tokens, or 1."""
@@ -284,9 +285,10 @@ class Config(Section):
     @model_validator(mode="before")
     @classmethod
     def _of_its_system(cls, values: Any) -> Any:
-        """Validate the settings by their system's type, and set the system of extractive deployments."""
+        """Validate the settings by their system's type; set the index's path and extractive deployments' system."""
         if not isinstance(values, dict):
             return values
+        values = with_index(values, cls.model_fields["run"].default)
         name, settings = values.get("system", DEFAULT_SYSTEM), values.get("settings", {})
         if not isinstance(name, str):
             return values

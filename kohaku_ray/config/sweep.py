@@ -14,10 +14,12 @@ from typing import Annotated, Any, Literal
 
 from pydantic import Field, field_validator, model_validator
 
+from kohaku_ray.config.anchor import anchored_sweep
 from kohaku_ray.config.environment import expand
 from kohaku_ray.config.load import (
     PRESETS,
     build_config,
+    directory_of,
     explain,
     override,
     parse_file,
@@ -342,7 +344,7 @@ def _read(file: Path) -> Values:
     values = parse_file(file)
     if not isinstance(values, dict):
         raise ConfigError(f"{file} holds a {type(values).__name__} at its top, expected keys such as `axes:`")
-    return values
+    return anchored_sweep(values, directory_of(file))
 
 
 def _validated(values: Values, where: str) -> SweepConfig:

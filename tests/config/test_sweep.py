@@ -143,11 +143,11 @@ def test_values_are_labelled_as_yaml_writes_them():
     assert [label_of(value) for value in (None, True, 0.5, "x", [1, None])] == ["none", "true", "0.5", "x", "1, none"]
 
 
-def test_files_of_a_pool_may_name_the_environment(write, monkeypatch):
+def test_files_of_a_pool_may_name_the_environment(write, tmp_path, monkeypatch):
     monkeypatch.setenv("THERE", "/data")
     pool = {"files": ["${THERE}/*.csv", "${ELSEWHERE:-here}/a.csv"]}
     [table] = load_sweep(write(pool=pool, axes={"ensemble.members": [1]})).sweep.tables
-    assert table.pool.files == ("/data/*.csv", "here/a.csv")
+    assert table.pool.files == ("/data/*.csv", f"{tmp_path}/here/a.csv")
 
 
 BAD = {

@@ -1,0 +1,105 @@
+"""Paths in a file are relative to it; those of presets and overrides, to the working directory."""
+
+from __future__ import annotations
+
+import pytest
+import yaml
+
+from kohaku_ray.config import as_yaml, load_config
+from kohaku_ray.config.sweep import load_sweep
+
+
+@pytest.fixture
+def project(tmp_path, monkeypatch):
+    """A project with its configurations in a directory of their own, used from elsewhere."""
+    (tmp_path / "project" / "configs").mkdir(parents=True)
+    (tmp_path / "elsewhere").mkdir()
+    monkeypatch.chdir(tmp_path / "elsewhere")
+
+    def write(name: str, **values: object) -> str:
+        (tmp_path / "project" / name).write_text(yaml.safe_dump(values))
+        return f"../project/{name}"
+
+    return write
+
+
+def test_every_path_of_a_file_is_relative_to_the_file(project):
+    path = project(
+        "configs/mine.yaml",
+        run="../runs/mine",
+        prompts="prompts",
+        documents={"paths": ["docs", "/data", "s3://bucket/x", "sample:documents", "~/x"], "metadata": "./meta.csv"},
+        questions={"path": "questions.csv"},
+        index={"path": "../index", "encoder": {"model": "./model"}},
+        ledger={"path": "../ledger"},
+        deployments={"big": {"kind": "vllm", "model": "./llama"}, "hub": {"kind": "vllm", "model": "Qwen/Qwen3-8B"}},
+        roles={"answer": {"model": "big"}},
+    )
+    config = load_config(path, ["cluster.num_cpus=2"])
+    here = "../project/configs"
+    assert (config.run, config.prompts) == ("../project/runs/mine", f"{here}/prompts")
+    assert config.documents.paths == (f"{here}/docs", "/data", "s3://bucket/x", "sample:documents", "~/x")
+    assert config.documents.metadata == f"{here}/meta.csv"
+    assert config.questions.path == f"{here}/questions.csv"
+    assert (config.index.path, config.ledger.path) == ("../project/index", "../project/ledger")
+    assert config.index.encoder.model == f"{here}/model"
+    assert [config.deployments[name].model for name in ("big", "hub")] == [f"{here}/llama", "Qwen/Qwen3-8B"]
+
+
+def test_each_file_of_a_chain_has_its_own_directory_and_an_override_the_working_one(project):
+    project("base.yaml", documents={"paths": ["docs"]}, questions={"path": "questions.csv"}, base="demo")
+    path = project("configs/mine.yaml", base="../base.yaml", questions={"path": "own.csv"})
+    config = load_config(path, ["documents.metadata=meta.csv"])
+    assert config.documents.paths == ("../project/docs",)
+    assert config.questions.path == "../project/configs/own.csv"
+    assert config.documents.metadata == "meta.csv"
+    assert (config.run, config.index.path) == ("runs/demo", "runs/demo/index")  # of a preset
+
+
+def test_a_file_in_the_working_directory_changes_nothing(project, monkeypatch):
+    path = project("mine.yaml", run="runs/mine", documents={"paths": ["docs"]})
+    monkeypatch.chdir("../project")
+    assert load_config("mine.yaml").documents.paths == ("docs",)
+    assert load_config("mine.yaml").run == "runs/mine"
+    assert path
+
+
+def test_environment_variables_stay_references(project, monkeypatch):
+    values = {"documents": {"paths": ["${DOCS}/a", "${NOT_SET:-near}"]}, "questions": {"path": "${DOCS}.csv"}}
+    path = project("mine.yaml", **values)
+    monkeypatch.setenv("DOCS", "/very/far")
+    config = load_config(path)
+    assert config.documents.paths == ("/very/far/a", "../project/near")
+    monkeypatch.setenv("DOCS", "not_far")
+    config = load_config(path)
+    assert config.documents.paths[0] == "../project/not_far/a"
+    assert config.questions.path == "../project/not_far.csv"
+    assert "../project/${DOCS}.csv" in as_yaml(config)
+
+
+def test_the_index_is_in_the_runs_directory_unless_it_has_a_path(project):
+    assert load_config(project("a.yaml", run="runs/a")).index.path == "../project/runs/a/index"
+    assert load_config(project("b.yaml", run="runs/b", index={"factory": "Flat"})).index.path.endswith("runs/b/index")
+    assert load_config("default", ["run=runs/c"]).index.path == "runs/c/index"
+    assert load_config("default", ["run=runs/c", "index.path=i"]).index.path == "i"
+
+
+def test_a_sweeps_paths_are_relative_to_it(project):
+    project("configs/mine.yaml", base="demo", documents={"paths": ["docs"]})
+    path = project(
+        "sweep.yaml",
+        base="configs/mine.yaml",
+        runs="runs",
+        set={"documents.metadata": "m.csv"},
+        axes={
+            "questions.path": ["a.csv", "b.csv"],
+            "prompts": {"own": "p", "other": {"prompts": "q", "kohaku.top_k": 8}},
+        },
+    )
+    loaded = load_sweep(path)
+    [table] = loaded.sweep.tables
+    assert loaded.sweep.runs == "../project/runs"
+    assert loaded.base["documents"]["paths"] == ["../project/configs/docs"]
+    assert table.set == {"documents.metadata": "../project/m.csv"}
+    assert table.axes["questions.path"] == ("../project/a.csv", "../project/b.csv")
+    assert table.axes["prompts"] == {"own": "../project/p", "other": {"prompts": "../project/q", "kohaku.top_k": 8}}
