@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import json
+import os
 import sys
 import warnings
 from collections.abc import Callable, Iterator, Sequence
@@ -55,6 +56,12 @@ def _parser() -> argparse.ArgumentParser:
     _add_config(answer)
     answer.add_argument(
         "--retry", choices=["errors"], help="repeat calls whose recorded reply could not be used (rows with an error)"
+    )
+    answer.add_argument(
+        "--again", action="store_true", help="repeat a finished run; recorded replies are not asked for"
+    )
+    answer.add_argument(
+        "--strict", action="store_true", help="refuse an index that was made from other documents than the configured"
     )
     answer.add_argument("--no-report", action="store_true", help="write no report.html")
     answer.set_defaults(command=_answer)
@@ -181,14 +188,24 @@ def _index(arguments: argparse.Namespace) -> int:
 
 
 def _answer(arguments: argparse.Namespace) -> int:
-    from kohaku_ray.engine.jobs.answer import run_answer
-    from kohaku_ray.reporting.report import write_report
+    from kohaku_ray.runs.finished import finished_before
     from kohaku_ray.runs.results import describe_run
 
     config = _load(arguments)
-    summary = run_answer(config, retry_errors=arguments.retry == "errors")
+    summary = None if arguments.again or arguments.retry else finished_before(config)
+    page = not arguments.no_report
+    if summary is not None:
+        _print("finished before, with the same inputs: nothing to do (--again repeats it)\n")
+        page = page and not os.path.exists(f"{summary.run}/report.html")
+    else:
+        _say("answer  starting")
+        from kohaku_ray.engine.jobs.answer import run_answer
+
+        summary = run_answer(config, retry_errors=arguments.retry == "errors", strict=arguments.strict)
     _print(describe_run(config, summary))
-    if not arguments.no_report:
+    if page:
+        from kohaku_ray.reporting.report import write_report
+
         _print(f"page: {write_report(summary.run)}")
     return ROWS_IN_ERROR if summary.n_member_errors else OK
 
@@ -355,6 +372,11 @@ def _complain(arguments: argparse.Namespace, error: Exception, code: int) -> int
     hide: Callable[[str], str] = getattr(arguments, "hide", str)
     print(f"kohaku-ray: {hide(str(error))}", file=sys.stderr)  # noqa: T201
     return code
+
+
+def _say(text: str) -> None:
+    """Print a progress line to stderr."""
+    print(text, file=sys.stderr, flush=True)  # noqa: T201
 
 
 def _print(text: Any) -> None:

@@ -80,6 +80,7 @@ def build_index(
     settings: IndexSettings,
     views: Iterable[View],
     terms: Mapping[str, pa.Table] | None = None,
+    sources: pa.Table | None = None,
 ) -> dict[str, Any]:
     """Write the index of some documents over any old index; readers see the old one until all files are written.
 
@@ -93,6 +94,7 @@ def build_index(
         settings: Settings of the index.
         views: Its views (see ``views_with_old``).
         terms: Result of ``build_terms`` for the nodes, if already computed.
+        sources: ``SOURCES_SCHEMA`` rows; None: not recorded.
 
     Returns:
         Counts: n_documents, n_sections, n_paragraphs, n_sentences, n_chunks, n_nodes, n_rejects, n_vectors (searched),
@@ -109,7 +111,8 @@ def build_index(
     encoded = collect(tree, settings.paragraph_vectors, settings.encoder, (keys, vectors), known)
     layout = lay_out(tree, encoded, settings.weights, settings.paragraph_vectors)
     files, views = _BuildFiles(Directory(path)), united(views)
-    for name, table in (("nodes", tree.table), ("documents", documents), ("rejects", rejects)):
+    parts = {"nodes": tree.table, "documents": documents, "rejects": rejects}
+    for name, table in (parts if sources is None else {**parts, "sources": sources}).items():
         files.parquet(name, table)
     _write_vectors(files, layout, encoded.keys)
     n_searched = [_write_view(files, tree, layout, view, settings.factory) for view in views if view.dense]

@@ -26,8 +26,12 @@ FORMAT = 2
 
 MANIFEST = "manifest.json"
 
-PARTS = ("nodes", "documents", "rejects", "vectors", "faiss", "bm25")
+PARTS = ("nodes", "documents", "rejects", "vectors", "faiss", "bm25", "sources")
 """Sub-directories of an index; nothing else in its directory is ever touched."""
+
+
+SOURCES_SCHEMA = pa.schema([pa.field("name", pa.string(), nullable=False), pa.field("bytes", pa.int64())])
+"""One row per file that the documents were read from: its name below the configured directory, and its size."""
 
 
 @dataclass(frozen=True)
@@ -77,6 +81,11 @@ class Index:
     def rejects(self) -> pa.Table:
         """Files that could not be read, each with its reason."""
         return self.directory.read_parquet(self._name("rejects"))
+
+    @functools.cached_property
+    def sources(self) -> pa.Table | None:
+        """The files it was made from (``SOURCES_SCHEMA``); None: not recorded."""
+        return self.directory.read_parquet(self._name("sources")) if "sources" in self.manifest["files"] else None
 
     @property
     def views(self) -> tuple[View, ...]:

@@ -225,12 +225,13 @@ class Encode:
         return pa.table({"n_texts": [len(batch)], "n_tokens": [n_tokens], "encoder": [self._name]})
 
 
-def reduced(config: Config, blocks: Sequence[Any]) -> Iterator[dict[str, Any] | None]:
+def reduced(config: Config, blocks: Sequence[Any], sources: pa.Table) -> Iterator[dict[str, Any] | None]:
     """Join all documents, propagate vectors and build the index (the reducer, a generator task).
 
     Args:
         config: The job's configuration.
         blocks: Refs of what ``parse`` returns.
+        sources: The files that were parsed (``SOURCES_SCHEMA``).
 
     Yields:
         None when everything that needs no vectors is done; then the counts of ``build_index``. The reducer waits
@@ -254,6 +255,7 @@ def reduced(config: Config, blocks: Sequence[Any]) -> Iterator[dict[str, Any] | 
         settings=settings,
         views=views,
         terms=terms,
+        sources=sources,
     )
     pending.clear()
     yield counts

@@ -18,19 +18,27 @@ from kohaku_ray.engine.cluster import connected, say
 from kohaku_ray.engine.errors import ray_get
 from kohaku_ray.engine.ledger.client import Ledger, open_ledger
 from kohaku_ray.engine.serving.applications import serving
-from kohaku_ray.errors import KohakuRayError
+from kohaku_ray.errors import IndexMismatchError, KohakuRayError
 from kohaku_ray.generation.prompts import Prompts
 from kohaku_ray.records import Question
-from kohaku_ray.runs.demand import answer_demand, check_demand
+from kohaku_ray.runs.collection import difference
+from kohaku_ray.runs.demand import answer_demand, check_demand, cluster_address
 from kohaku_ray.runs.deployments import check_deployment
 from kohaku_ray.runs.directory import RunDirectory
+from kohaku_ray.runs.finished import inputs_of
 from kohaku_ray.runs.indexes import open_index
 from kohaku_ray.runs.models import models_of
 from kohaku_ray.runs.sources import questions_of, read_metadata, resolve_paths
 from kohaku_ray.runs.summary import AnswerSummary
 
 
-def run_answer(config: Config, *, retry_errors: bool = False, pool: ActorPool | None = None) -> AnswerSummary:
+def run_answer(
+    config: Config,
+    *,
+    retry_errors: bool = False,
+    strict: bool = False,
+    pool: ActorPool | None = None,
+) -> AnswerSummary:
     """Answer every question of the configured file, vote, and write the run directory.
 
     To resume an interrupted run, call this again: recorded model calls are read from the ledger.
@@ -38,11 +46,13 @@ def run_answer(config: Config, *, retry_errors: bool = False, pool: ActorPool | 
     Args:
         config: The run.
         retry_errors: Repeat the model calls whose recorded replies could not be used.
+        strict: Refuse an index that was made from other documents than the configured ones, instead of a warning.
         pool: Running actors on the same index; they keep running. Default: the job starts its own.
 
     Raises:
         ConfigError: The configuration or the cluster does not fit; nothing was started.
         DataError: Questions, index, ledger or the run directory cannot be used.
+        IndexMismatchError: ``strict``, and the index was made from other documents.
     """
     began, config = time.perf_counter(), resolve_paths(config)
     questions = questions_of(config)
@@ -54,9 +64,15 @@ def run_answer(config: Config, *, retry_errors: bool = False, pool: ActorPool | 
     directory = RunDirectory(config.run)
     directory.check_writable()
     again = directory.rows_in_error() if retry_errors else frozenset()
+    index = open_index(config)
+    inputs, warning = inputs_of(config, index, prompts), difference(index, config)
+    if warning and strict:
+        raise IndexMismatchError(warning)
+    if warning:
+        say(f"answer  warning: {warning}")
+    say(f"answer  {len(questions)} questions × {config.ensemble.members} members: {_waiting_for(config)}")
     with connected(config.cluster) as is_ours:
         check_demand(answer_demand(config), ray.cluster_resources(), autoscaling=config.cluster.autoscaling)
-        open_index(config)  # what is wrong with it shows before anything starts
         ledger = open_ledger(config.ledger)
         if pool is None:
             pool = ActorPool(config, member_processes(config, ray.cluster_resources().get("CPU", 1)))
@@ -72,8 +88,15 @@ def run_answer(config: Config, *, retry_errors: bool = False, pool: ActorPool | 
                 counts = zip(ledger.placed(application), before[name], strict=True)
                 summary.n_placed[name], summary.n_moved[name] = (now - then for now, then in counts)
     summary.wall_s = time.perf_counter() - began
-    directory.finish(config, summary)
+    directory.finish(config, summary, inputs)
     return summary
+
+
+def _waiting_for(config: Config) -> str:
+    """Say what a job waits for before its first question."""
+    address = cluster_address(config.cluster)
+    cluster = "a local Ray cluster" if address is None else f"the Ray cluster {address}"
+    return f"waiting for {cluster}, then for {answer_demand(config).reason}"
 
 
 def context_of(

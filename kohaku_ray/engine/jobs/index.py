@@ -26,6 +26,7 @@ from kohaku_ray.engine.cluster import connected, say
 from kohaku_ray.engine.errors import ray_get, unwrapped
 from kohaku_ray.errors import DataError
 from kohaku_ray.index.pending import PendingVectors
+from kohaku_ray.runs.collection import sources_of
 from kohaku_ray.runs.demand import check_demand, index_demand
 from kohaku_ray.runs.indexes import index_settings
 from kohaku_ray.runs.sources import find_sources, read_metadata, resolve_paths
@@ -88,7 +89,7 @@ def run_index(config: Config) -> IndexSummary:
         DataError: No document can be used, or the index cannot be written.
     """
     began, config = time.perf_counter(), resolve_paths(config)
-    files = find_sources(config)
+    files, sources = find_sources(config), sources_of(config)
     read_metadata(config.documents.metadata)
     if not files:
         raise DataError(f"{', '.join(config.documents.paths)} holds metadata and questions but no document: add some")
@@ -121,7 +122,7 @@ def run_index(config: Config) -> IndexSummary:
         reducer = ray.remote(reduced).options(
             num_cpus=0, max_retries=1, num_returns="streaming", _generator_backpressure_num_objects=1
         )
-        reducing = reducer.remote(config, blocks)
+        reducing = reducer.remote(config, blocks, sources)
         parse_s = time.perf_counter() - started
         started = time.perf_counter()
         with unwrapped():

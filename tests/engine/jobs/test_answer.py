@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 import json
+import shutil
 from collections import Counter
 from pathlib import Path
 
@@ -21,6 +22,7 @@ from kohaku_ray.evaluation.report import run_score
 from kohaku_ray.generation.seeds import seed_for
 from kohaku_ray.runs.block import rule_of
 from kohaku_ray.runs.directory import RunDirectory
+from kohaku_ray.runs.finished import finished_before
 from kohaku_ray.runs.show import show_question
 from kohaku_ray.runs.tables import SCHEMAS, SHARED
 from kohaku_ray.sample import path as sample_path
@@ -144,6 +146,32 @@ def test_the_same_command_again_replays_to_the_byte(sample_run, run_answer):
     assert again.n_calls["ledger"] == sum(summary.n_calls.values())
     for name in COMPARED:
         assert Path(again.run, name).read_bytes() == Path(summary.run, name).read_bytes(), name
+
+
+def test_a_finished_run_is_not_repeated_unless_something_it_depends_on_has_changed(sample_run, tmp_path, capsys):
+    config, summary = sample_run
+    assert finished_before(config) == summary
+    assert finished_before(config.model_copy(update={"seed": 1})) is None
+    questions = tmp_path / "questions.csv"
+    shutil.copy(sample_path("questions.csv"), questions)
+    other = config.model_copy(update={"questions": config.questions.model_copy(update={"path": str(questions)})})
+    assert finished_before(other) is None
+    (tmp_path / "run.yaml").write_text(as_yaml(config))
+    assert main(["answer", str(tmp_path / "run.yaml")]) == 0
+    assert "finished before, with the same inputs: nothing to do" in capsys.readouterr().out
+
+
+def test_an_index_of_other_documents_is_warned_of_and_refused_if_strict(sample_config, tmp_path, run_answer, capsys):
+    (tmp_path / "docs").mkdir()
+    for name in ("other.md", "more.md"):
+        (tmp_path / "docs" / name).write_text("# Other\n\nSomething else.")
+    config = sample_config(f"documents.paths=[{tmp_path}/docs]", "questions.limit=1", "ensemble.members=1")
+    with pytest.raises(IndexMismatchError, match=r"2 of the configured files are not in it \(more\.md, other\.md\)"):
+        run_answer(config, strict=True)
+    assert not Path(config.run, "config.yaml").exists()
+    run_answer(config)
+    assert "13 of its files are not there now" in capsys.readouterr().err
+    assert finished_before(config) is None  # it is warned of again
 
 
 @pytest.mark.slow

@@ -1,0 +1,69 @@
+"""Which files an index was made from, and whether they are those that a configuration names now."""
+
+from __future__ import annotations
+
+import os
+
+import pyarrow as pa
+
+from kohaku_ray.config import Config
+from kohaku_ray.errors import DataError
+from kohaku_ray.index.store import SOURCES_SCHEMA, Index
+from kohaku_ray.runs.sources import find_sources, resolve
+
+MOST_NAMED = 3
+"""Most files named per kind of difference."""
+
+
+def sources_of(config: Config) -> pa.Table:
+    """List the configured documents (``SOURCES_SCHEMA``), sorted by name.
+
+    Names are relative to the configured directory: a collection that has moved is still the same.
+
+    Raises:
+        DataError: A path does not exist, or a directory holds no document.
+    """
+    roots = [resolve(path).rstrip("/") for path in config.documents.paths]
+    rows = []
+    for file in find_sources(config):
+        root = next((one for one in roots if file.startswith(f"{one}/")), os.path.dirname(file))
+        size = os.path.getsize(file) if os.path.exists(file) else None  # None: on an object store
+        rows.append({"name": file.removeprefix(f"{root}/"), "bytes": size})
+    return pa.Table.from_pylist(sorted(rows, key=lambda row: str(row["name"])), schema=SOURCES_SCHEMA)
+
+
+def difference(index: Index, config: Config) -> str:
+    """Say how the configured documents differ from those an index was made from; empty where they do not.
+
+    Empty too where they cannot be compared: an index may be used without its documents.
+    """
+    if index.sources is None:
+        return ""
+    try:
+        now = dict(zip(*sources_of(config).to_pydict().values(), strict=True))
+    except DataError:
+        return ""
+    then = dict(zip(*index.sources.to_pydict().values(), strict=True))
+    common = now.keys() & then.keys()
+    parts = [
+        _named(sorted(now.keys() - common), "of the configured files are not in it"),
+        _named(sorted(then.keys() - common), "of its files are not there now"),
+        _named(
+            sorted(name for name in common if None not in (now[name], then[name]) and now[name] != then[name]),
+            "have changed since",
+        ),
+    ]
+    if not any(parts):
+        return ""
+    said = ", ".join(filter(None, parts))
+    return (
+        f"the index at {config.index.path} was made from other documents than {', '.join(config.documents.paths)}: "
+        f"{said}; run `kohaku-ray index` with this configuration, or set index.path"
+    )
+
+
+def _named(names: list[str], what: str) -> str:
+    if not names:
+        return ""
+    more = ", …" if len(names) > MOST_NAMED else ""
+    return f"{len(names)} {what} ({', '.join(names[:MOST_NAMED])}{more})"

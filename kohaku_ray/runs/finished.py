@@ -1,0 +1,71 @@
+"""Whether a run is finished already, so that the same command again has nothing to do."""
+
+from __future__ import annotations
+
+import inspect
+import json
+from dataclasses import fields
+from pathlib import Path
+from typing import Any
+
+from kohaku_ray import __version__
+from kohaku_ray.config import Config, as_yaml
+from kohaku_ray.digests import digest, digest_text
+from kohaku_ray.generation.prompts import Prompts
+from kohaku_ray.index.store import Index
+from kohaku_ray.runs.collection import difference
+from kohaku_ray.runs.indexes import open_index
+from kohaku_ray.runs.sources import read_source, resolve_paths
+from kohaku_ray.runs.summary import AnswerSummary
+from kohaku_ray.runs.sweep_plan import is_finished
+from kohaku_ray.systems.base import System
+
+
+def inputs_of(config: Config, index: Index, prompts: Prompts) -> str:
+    """Digest everything that a run's outputs depend on and that its configuration does not hold.
+
+    That is the contents of its files, the build of its index, its templates, its system's code and this version.
+    """
+    files = [path for path in (config.questions.path, config.documents.metadata) if path is not None]
+    return digest(
+        {
+            "files": [digest_text(read_source(path)[1]) for path in files],
+            "index": index.manifest["build"],
+            "prompts": prompts.digest,
+            "system": _code(config.declaration),
+            "version": __version__,
+        }
+    )
+
+
+def finished_before(config: Config) -> AnswerSummary | None:
+    """Return the counts of this run if it is finished with the same inputs and a reply to every call; else None.
+
+    None too where its documents have changed since they were indexed, which the job warns of.
+
+    Raises:
+        ConfigError: A template cannot be used.
+        DataError: Its index or its questions cannot be used.
+    """
+    config = resolve_paths(config)
+    if not is_finished(config.run):
+        return None
+    facts: dict[str, Any] = json.loads(Path(config.run, "run.json").read_text(encoding="utf-8"))
+    if Path(config.run, "config.yaml").read_text(encoding="utf-8") != as_yaml(config):
+        return None
+    index = open_index(config)
+    if facts.get("inputs") != inputs_of(config, index, config.declaration.prompts(config.prompts)):
+        return None
+    known = {one.name for one in fields(AnswerSummary)}
+    return None if difference(index, config) else AnswerSummary(**{key: facts[key] for key in known & facts.keys()})
+
+
+def _code(system: System) -> str:
+    """Digest the source of a system: its package's modules and templates, or its one file."""
+    try:
+        file = Path(inspect.getsourcefile(system.prepare) or "")
+        is_package = (file.parent / "__init__.py").is_file()
+        files = sorted(one for one in file.parent.rglob("*") if one.suffix in (".py", ".j2")) if is_package else [file]
+        return digest([digest_text(one.read_bytes()) for one in files])
+    except (OSError, TypeError):
+        return ""
