@@ -207,7 +207,7 @@ def _answer(arguments: argparse.Namespace) -> int:
         from kohaku_ray.reporting.report import write_report
 
         _print(f"page: {write_report(summary.run)}")
-    return ROWS_IN_ERROR if summary.n_member_errors else OK
+    return ROWS_IN_ERROR if summary.n_member_errors or summary.n_unanswered else OK
 
 
 def _sweep(arguments: argparse.Namespace) -> int:

@@ -272,6 +272,8 @@ class Config(Section):
     """The system's own settings; in a file, the section named after the system."""
     roles: dict[str, RoleConfig] = Field(default_factory=dict)
     """Model and sampling per role of the system."""
+    fail_after: PositiveInt | None = 20
+    """Stop asking after this many answers in a row got no reply from their model; None: never."""
     prompts: FilePath | None = None
     """Directory of your own templates, with the system's file names; None: the system's templates."""
     ensemble: EnsembleConfig = EnsembleConfig()

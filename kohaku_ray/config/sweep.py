@@ -38,7 +38,7 @@ SWEEPS = PRESETS / "sweeps"
 MEMBERS, VOTE = "ensemble.members", "ensemble.vote."
 """Keys that a study of recorded members may vary: any other key needs new calls."""
 
-DECIDE_NOTHING = ("run", "index.path", "ledger", "cluster")
+DECIDE_NOTHING = ("run", "index.path", "ledger", "cluster", "fail_after")
 """Keys that set where a run is made and change no output: a sweep sets its own paths."""
 
 Values = dict[str, Any]

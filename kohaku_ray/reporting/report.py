@@ -27,6 +27,7 @@ from kohaku_ray.reporting.questions import (
 )
 from kohaku_ray.reporting.text import cut
 from kohaku_ray.runs.directory import baseline_note, own_truth
+from kohaku_ray.runs.failures import describe_errors
 from kohaku_ray.runs.files import RunFiles, read_run
 from kohaku_ray.runs.scoring import score_run
 from kohaku_ray.runs.show import write_number
@@ -97,7 +98,7 @@ def write_report(run: str, truth: str | None = None, output: str | None = None) 
 def _gather(run: RunFiles, truth: str | None) -> _Inputs:
     gold, report, why_unscored = _scores(run, truth)
     index, why_no_index = open_index(_index_paths(run))
-    notes = [note for note in (baseline_note(run.facts), _unfinished(run), why_unscored) if note]
+    notes = [note for note in (baseline_note(run.facts), _unfinished(run), why_unscored, *_failures(run)) if note]
     if index is None:
         notes.append(f"The index cannot be read, so matches are shown without their paragraphs: {why_no_index}")
     return _Inputs(run, gold, report, _documents(run, index), index, notes)
@@ -126,6 +127,12 @@ def _index_paths(run: RunFiles) -> list[str]:
 def _unfinished(run: RunFiles) -> str:
     status = run.facts.get("status", "unknown")
     return "" if status == "finished" else f"The run's status is {status}: counts and seconds may be missing."
+
+
+def _failures(run: RunFiles) -> list[str]:
+    """Say what failed, and how often."""
+    stopped, errors = run.fact("stopped", ""), run.fact("errors", {})
+    return [f"Stopped asking: {stopped}" if stopped else "", *(f"Errors: {line}" for line in describe_errors(errors))]
 
 
 def _documents(run: RunFiles, index: Index | None) -> Documents:

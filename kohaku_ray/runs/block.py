@@ -17,6 +17,7 @@ from kohaku_ray.ensemble.decide import settled
 from kohaku_ray.ensemble.normalise import group_values
 from kohaku_ray.ensemble.vote import VoteRule, vote
 from kohaku_ray.records import BLANK, Question, TraceRow
+from kohaku_ray.runs.failures import group_errors
 from kohaku_ray.runs.models import Call, seed_of
 from kohaku_ray.runs.tables import SCHEMAS, SHARED, SPENT
 from kohaku_ray.systems.base import Answer, System, Traced
@@ -72,6 +73,7 @@ class BlockResult:
         n_answers: Member answers asked for.
         n_calls: Model calls by source.
         spent: Sums over the calls made by this run: tokens, seconds, joules (if all are measured), dollars.
+        errors: Number of each error text, of answers and of preparing steps (see ``group_errors``).
     """
 
     n_questions: int
@@ -81,6 +83,7 @@ class BlockResult:
     n_answers: int
     n_calls: dict[str, int]
     spent: dict[str, float]
+    errors: dict[str, int]
 
 
 def vote_block(config: Config, n_prepared: int, *parts: Sequence[Any]) -> tuple[BlockResult, Tables]:
@@ -118,6 +121,7 @@ def vote_block(config: Config, n_prepared: int, *parts: Sequence[Any]) -> tuple[
         n_answers=len(rows["answers"]),
         n_calls={source: calls.count(source) for source in ("ledger", "joined", "made")},
         spent=_spent(rows["usage"]),
+        errors=group_errors(row["error"] for row in (*rows["answers"], *_failed_steps(rows["trace"]))),
     )
     return result, {name: pa.Table.from_pylist(rows[name], schema=SCHEMAS[name]) for name in SCHEMAS}
 
@@ -177,6 +181,11 @@ def best_quotes(trace: pa.Table, system: System, n_chars: int = 400) -> dict[tup
 def _spent(usage: Rows) -> dict[str, float]:
     made = [row for row in usage if row["source"] == "made"]
     return {name: sum(row[name] for row in made) for name in SPENT if all(row[name] is not None for row in made)}
+
+
+def _failed_steps(trace: Rows) -> Rows:
+    """The steps of ``prepare`` that failed, such as a plan that cannot be read; answers carry their own errors."""
+    return [row for row in trace if row["error"] is not None and row["member"] == SHARED]
 
 
 def _vote_row(config: Config, question: Question, answers: Rows, weights: F64 | None = None) -> dict[str, Any]:

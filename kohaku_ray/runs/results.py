@@ -7,6 +7,7 @@ from dataclasses import replace
 from kohaku_ray.config import Config
 from kohaku_ray.evaluation.report import render
 from kohaku_ray.runs.directory import baseline_note, facts_of
+from kohaku_ray.runs.failures import describe_errors
 from kohaku_ray.runs.scoring import score_run
 from kohaku_ray.runs.sources import resolve
 from kohaku_ray.runs.summary import AnswerSummary
@@ -35,6 +36,9 @@ def describe_run(config: Config, summary: AnswerSummary) -> str:
             f"{summary.n_member_errors} of {n_answers} answers carry an error (column `error` of answers.parquet); "
             f"{summary.n_questions_in_error} questions have no answer without an error"
         )
+    parts += describe_errors(summary.errors)
+    if summary.stopped:
+        parts.append(f"stopped asking: {summary.stopped}")
     if summary.n_unanswered:
         parts.append(f"{summary.n_unanswered} model calls got no reply: repeat the command to make them again")
     elif summary.n_member_errors:

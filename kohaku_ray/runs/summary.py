@@ -20,6 +20,8 @@ class AnswerSummary:
         n_answers: Member answers asked for: fewer than members × questions if votes were settled early.
         n_calls: Model calls asked for, by source: ``ledger``, ``made``, or ``joined`` (in flight: asked by another run
             or member).
+        errors: Number of each error text (see ``group_errors``).
+        stopped: Why no more calls were made after a while; empty: none was left out.
         spent: What the calls made by this run used (see ``BlockResult``).
         n_placed: Questions that the question router placed on replicas during this run, by deployment.
         n_moved: How many of them went to another replica because theirs was overloaded.
@@ -33,6 +35,8 @@ class AnswerSummary:
     n_questions_in_error: int = 0
     n_answers: int = 0
     n_calls: dict[str, int] = field(default_factory=lambda: {"ledger": 0, "joined": 0, "made": 0})
+    errors: dict[str, int] = field(default_factory=dict)
+    stopped: str = ""
     spent: dict[str, float] = field(default_factory=dict)
     n_placed: dict[str, int] = field(default_factory=dict)
     n_moved: dict[str, int] = field(default_factory=dict)
@@ -47,5 +51,7 @@ class AnswerSummary:
         self.n_answers += result.n_answers
         for source, n in result.n_calls.items():
             self.n_calls[source] += n
+        for text, n in result.errors.items():
+            self.errors[text] = self.errors.get(text, 0) + n
         for name, amount in result.spent.items():
             self.spent[name] = self.spent.get(name, 0) + amount

@@ -68,6 +68,9 @@ def test_a_run_that_is_refused_leaves_the_old_outputs(tmp_path, monkeypatch, why
         raise DataError(f"there is no index at {config.index.path}")
 
     monkeypatch.setattr(job, "ActorPool", no_actors)
+    if why != "no index":
+        for name, found in (("open_index", None), ("inputs_of", ""), ("difference", "")):
+            monkeypatch.setattr(job, name, lambda *_, found=found: found)
     run = small_run(tmp_path / "run")
     before = contents(run)
     overrides, error = REFUSED[why]

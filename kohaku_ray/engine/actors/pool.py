@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Sequence
+from dataclasses import replace
 from itertools import accumulate, pairwise
 from typing import Any
 
@@ -17,6 +18,7 @@ from kohaku_ray.engine.actors.tools import RunContext
 from kohaku_ray.engine.actors.voter import Voter
 from kohaku_ray.engine.cluster import say
 from kohaku_ray.engine.errors import ray_get
+from kohaku_ray.engine.ledger.refusing import RefusingLedger
 from kohaku_ray.ensemble.decide import default_waves
 from kohaku_ray.errors import ConfigError
 from kohaku_ray.records import Question
@@ -96,6 +98,7 @@ class RunWork:
     def __init__(self, pool: ActorPool, context: RunContext) -> None:
         self.config = context.config
         self._pool = pool
+        self._plain_context = context
         self._context = ray.put(context)
         self._config = ray.put(context.config)
 
@@ -119,6 +122,10 @@ class RunWork:
         vote = self._pool.voter.vote.options(num_returns=2)
         result, tables = vote.remote(self._config, len(prepared), *prepared, *answered)
         return result, tables
+
+    def stop_asking(self, reason: str) -> None:
+        """Let every call of the blocks still to be submitted fail with this reason."""
+        self._context = ray.put(replace(self._plain_context, ledger=RefusingLedger(reason)))
 
     def finish(self, run: str, tables: list[Any]) -> None:
         """Write the outputs from all blocks' tables."""

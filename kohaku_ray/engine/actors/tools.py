@@ -15,6 +15,7 @@ from kohaku_ray.config import Config
 from kohaku_ray.engine.actors.index_access import IndexAccess
 from kohaku_ray.engine.actors.operations import Tokenizer
 from kohaku_ray.engine.ledger.client import Ledger
+from kohaku_ray.engine.ledger.refusing import RefusingLedger
 from kohaku_ray.errors import ConfigError, ContextOverflowError, ModelError
 from kohaku_ray.generation.prompts import Prompt, Prompts
 from kohaku_ray.index.hits import Hits
@@ -44,7 +45,7 @@ class RunContext:
     """
 
     config: Config
-    ledger: Ledger
+    ledger: Ledger | RefusingLedger
     models: tuple[Mapping[str, Model], ...]
     prompts: Prompts
     applications: Mapping[str, str] = field(default_factory=dict)

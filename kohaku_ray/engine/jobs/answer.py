@@ -21,6 +21,7 @@ from kohaku_ray.engine.serving.applications import serving
 from kohaku_ray.errors import IndexMismatchError, KohakuRayError
 from kohaku_ray.generation.prompts import Prompts
 from kohaku_ray.records import Question
+from kohaku_ray.runs.block import BlockResult
 from kohaku_ray.runs.collection import difference
 from kohaku_ray.runs.demand import answer_demand, check_demand, cluster_address
 from kohaku_ray.runs.deployments import check_deployment
@@ -124,6 +125,7 @@ def answer_all(
         KohakuRayError: Rows were lost on the way.
     """
     config, summary = work.config, AnswerSummary(directory.path)
+    failures = _Failures(work, summary)
     tables: list[Any] = []
     pending: list[Any] = []
     size = block_size(config, len(questions))
@@ -133,19 +135,41 @@ def answer_all(
         pending.append(result)
         tables.append(table)
         while len(pending) >= most:
-            pending = _collect(pending, summary, show)
+            pending = _collect(pending, summary, failures, show)
     while pending:
-        pending = _collect(pending, summary, show)
+        pending = _collect(pending, summary, failures, show)
     if summary.n_questions != len(questions):
         raise KohakuRayError(f"{len(questions)} questions went in and {summary.n_questions} came out: this is a bug")
     work.finish(directory.path, tables)
     return summary
 
 
-def _collect(pending: list[Any], summary: AnswerSummary, show: Callable[[AnswerSummary], None]) -> list[Any]:
+class _Failures:
+    """Counts answers in a row that got no reply, and stops asking when they are too many."""
+
+    def __init__(self, work: RunWork, summary: AnswerSummary) -> None:
+        self._work, self._summary, self._n = work, summary, 0
+
+    def add(self, result: BlockResult) -> None:
+        most = self._work.config.fail_after
+        failed = result.n_unanswered > 0 and result.n_member_errors == result.n_answers
+        self._n = self._n + result.n_answers if failed else 0
+        if most is not None and self._n >= most and not self._summary.stopped:
+            first = next(iter(result.errors), "no reason given")
+            self._summary.stopped = (
+                f"{self._n} answers in a row got no reply (fail_after is {most}), the last because: {first}"
+            )
+            say(f"answer  stopped asking: {self._summary.stopped}")
+            self._work.stop_asking(f"not asked: {self._n} answers in a row had got no reply")
+
+
+def _collect(
+    pending: list[Any], summary: AnswerSummary, failures: _Failures, show: Callable[[AnswerSummary], None]
+) -> list[Any]:
     done, rest = ray.wait(pending, num_returns=1)
     for result in ray_get(done):
         summary.add(result)
+        failures.add(result)
     show(summary)
     return list(rest)
 

@@ -266,6 +266,28 @@ def test_one_question_in_error_is_one_row_and_exit_code_3(sample_config, tmp_pat
     assert len(read_submission(f"{config.run}/submission.csv").rows) == 5
 
 
+def test_a_run_whose_every_call_fails_stops_asking_and_says_why(sample_config, tmp_path, capsys, run_answer):
+    said = {"error": {"message": "no such key", "id": "req-1234567890"}}
+    with FakeOpenAI(lambda index, body: Action(401, said)) as server:
+        flags = ["ensemble.members=2", "fail_after=6", "cluster.block_size=1", "cluster.blocks_in_flight=1"]
+        config = sample_config(*fake(server), *flags, "questions.limit=8", "roles.plan.model=extractive")
+        (tmp_path / "config.yaml").write_text(as_yaml(config))
+        assert main(["answer", str(tmp_path / "config.yaml")]) == 3
+        assert server.n_requests == 6
+    done = capsys.readouterr()
+    assert "6 answers in a row got no reply (fail_after is 6)" in done.err
+    assert "6 × " in done.out
+    assert "check the key in the variable" in done.out
+    assert "15 × ModelError: not asked: 6 answers in a row had got no reply" in done.out  # 10 answers, 5 plans
+    page = Path(config.run, "report.html").read_text(encoding="utf-8")
+    assert "Stopped asking: 6 answers in a row" in page
+    assert len(rows_of(config.run, "answers")) == 16
+    with FakeOpenAI(lambda index, body: Action(200, completion("{}"))) as server:
+        again = run_answer(sample_config(*fake(server), *flags, "questions.limit=8", "roles.plan.model=extractive"))
+        assert again.n_calls["made"] >= 16
+        assert not again.stopped
+
+
 def test_an_engine_that_refuses_the_length_is_asked_for_less(sample_config, run_answer):
     lengths: list[int] = []
 
