@@ -365,7 +365,7 @@ def explain(entry: Any, given: Any = None, hide: Callable[[str], str] = str) -> 
     if entry["type"] == "value_error":
         return message
     if entry["type"] == "union_tag_not_found":
-        kinds = "extractive, openai, vllm, cross_encoder"
+        kinds = "extractive, openai, vllm, transformers, cross_encoder"
         return f"{key} has no kind: name one, such as kind: openai (kinds: {kinds})"
     got = shown(value_at(given, entry["loc"], entry.get("input")), hide)
     text = "" if entry["type"] == "missing" else f" is {got}:"

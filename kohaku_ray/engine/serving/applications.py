@@ -17,7 +17,14 @@ from ray import serve
 from ray.serve.schema import ApplicationStatus
 
 from kohaku_ray.config import load_config
-from kohaku_ray.config.schema import CrossEncoderConfig, Deployment, ExtractiveConfig, OpenAIConfig, VllmConfig
+from kohaku_ray.config.schema import (
+    CrossEncoderConfig,
+    Deployment,
+    ExtractiveConfig,
+    OpenAIConfig,
+    TransformersConfig,
+    VllmConfig,
+)
 from kohaku_ray.engine.cluster import NAMESPACE, say
 from kohaku_ray.engine.errors import ray_get
 from kohaku_ray.engine.serving.registry import BEAT_S, Applications, is_running
@@ -208,6 +215,8 @@ def _bind(application: str, name: str, deployment: Deployment) -> serve.Applicat
             .remote(deployment.requests_per_s)
         )
     actor: dict[str, Any] = {"num_cpus": 1 if isinstance(deployment, ExtractiveConfig) else 0}
+    if isinstance(deployment, TransformersConfig):
+        actor = {"num_cpus": deployment.cpus, "num_gpus": deployment.gpus}
     if deployment.resources:
         actor["resources"] = deployment.resources
     return _deployed(ChatReplica, name, deployment, actor).bind(deployment, limiter)
