@@ -139,6 +139,14 @@ def _parser() -> argparse.ArgumentParser:
 
 def _add_config(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("config", metavar="CONFIG", help="a YAML file, or the name of a preset")
+    parser.add_argument(
+        "--with",
+        dest="others",
+        action="append",
+        default=[],
+        metavar="CONFIG",
+        help="merged over CONFIG, such as models/ollama or encoders/bge_m3; may be given twice",
+    )
     _add_overrides(parser)
 
 
@@ -157,7 +165,7 @@ def _load(arguments: argparse.Namespace) -> Config:
     from kohaku_ray.config import load_config
 
     with _warnings_told():
-        config = load_config(arguments.config, arguments.overrides)
+        config = load_config([arguments.config, *arguments.others], arguments.overrides)
     arguments.hide = config.hide  # for messages of later errors
     return config
 

@@ -167,6 +167,8 @@ class VllmConfig(ModelConfig):
     """Environment variables of the replicas, such as VLLM_CPU_KVCACHE_SPACE (GiB)."""
     chat_template_kwargs: dict[str, Any] = Field(default_factory=dict)
     """Variables of the model's chat template, such as {enable_thinking: false}."""
+    reasoning_effort: Literal["low", "medium", "high"] | None = None
+    """How long a model such as gpt-oss reasons before it replies; None: the model's default."""
     router: Literal["question", "power_of_two"] = "question"
     """All calls of a question go to one replica, or each call to the less loaded of two."""
     load_bound: Annotated[float, Field(ge=1)] = 1.25

@@ -44,21 +44,24 @@ _FORMATS: Mapping[str, tuple[str, Callable[[str], Any]]] = {
 }
 
 
-def load_config(path: str | None = None, overrides: Sequence[str] = ()) -> Config:
+def load_config(path: str | Sequence[str] | None = None, overrides: Sequence[str] = ()) -> Config:
     """Read a configuration file and apply the overrides.
 
-    A file may name a ``base``, a file in its directory or a preset of ``configs/``, whose values it changes.
+    A file may name a ``base``, a file in its directory or a preset of ``configs/``, whose values it changes; a list of
+    them is merged first, later ones winning: ``base: [demo, models/ollama]``.
     ``${NAME}`` and ``${NAME:-default}`` in a value are environment variables. KohakuRAG's own configurations, ``.py``
     files and flat ones, are translated (``config/kohakurag.py``).
 
     Args:
-        path: YAML, JSON, TOML or KohakuRAG ``.py`` file, or the name of a preset. Default: the package's defaults.
+        path: YAML, JSON, TOML or KohakuRAG ``.py`` file, or the name of a preset; several are merged, later ones winning.
+            Default: the package's defaults.
         overrides: Overrides ``a.b=c`` with ``c`` in YAML.
 
     Raises:
         ConfigError: The file cannot be read, a key is unknown, or a value does not fit.
     """
-    return build_config(read_values([path] if path is not None else [], overrides), where=path or "the defaults")
+    paths = [] if path is None else [path] if isinstance(path, str) else list(path)
+    return build_config(read_values(paths, overrides), where=" + ".join(paths) or "the defaults")
 
 
 def read_values(paths: Sequence[str], overrides: Sequence[str] = (), beside: str | None = None) -> dict[str, Any]:
@@ -206,8 +209,19 @@ def _read(path: str, seen: tuple[str, ...]) -> dict[str, Any]:
         raise ConfigError(f"{file} holds a {type(values).__name__} at its top, expected keys such as `system:`")
     if kohakurag.is_flat(values):
         return kohakurag.translate(values, str(file))
-    base = values.pop("base", None)
-    return values if base is None else merge(_read(str(base), (*seen, str(file))), values)
+    below: dict[str, Any] = {}
+    for base in _bases(values.pop("base", None), file):
+        below = merge(below, _read(base, (*seen, str(file))))
+    return merge(below, values)
+
+
+def _bases(base: Any, file: Path) -> list[str]:
+    bases = [] if base is None else base if isinstance(base, list) else [base]
+    if all(isinstance(one, str) for one in bases):
+        return bases
+    raise ConfigError(
+        f"{file}: base is {shown(base)}: name a file or a preset, or a list such as [demo, models/ollama]"
+    )
 
 
 def parse_file(file: Path) -> Any:
@@ -226,12 +240,21 @@ def parse_file(file: Path) -> Any:
     return plain(values, str(file))
 
 
+def preset_names() -> list[str]:
+    """List the presets: whole configurations, then those of models and encoders, ``models/NAME``."""
+    return [
+        file.relative_to(PRESETS).with_suffix("").as_posix()
+        for folder in ("", "models", "encoders")
+        for file in sorted((PRESETS / folder).glob("*.yaml"))
+    ]
+
+
 def _find(path: str, seen: tuple[str, ...]) -> Path:
     beside = [Path(seen[-1]).parent / path] if seen else []
     for candidate in (*beside, Path(path), PRESETS / path, PRESETS / f"{path}.yaml"):
         if os.path.isfile(candidate):
             return candidate
-    presets = sorted(file.stem for file in PRESETS.glob("*.yaml"))
+    presets = preset_names()
     raise ConfigError(
         f"{path[:200]}: no such file and no such preset{_did_you_mean(path, presets)}; presets: {', '.join(presets)}"
     )

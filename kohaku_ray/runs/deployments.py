@@ -159,8 +159,10 @@ def check_vllm(deployment: VllmConfig) -> None:
 def vllm_identity(deployment: VllmConfig) -> str:
     """Return the model's name and whatever else changes its replies: not replicas, devices or routing."""
     kwargs = {key: value for key, value in deployment.engine_kwargs.items() if key not in _NOT_OF_REPLIES}
+    # Only if set: the keys of recorded replies stay as they are.
+    effort = {} if deployment.reasoning_effort is None else {"effort": deployment.reasoning_effort}
     extra = json.dumps(
-        {"revision": deployment.revision, "engine": kwargs, "template": deployment.chat_template_kwargs},
+        {"revision": deployment.revision, "engine": kwargs, "template": deployment.chat_template_kwargs, **effort},
         sort_keys=True,
         separators=(",", ":"),
         default=str,

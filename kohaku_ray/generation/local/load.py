@@ -33,7 +33,13 @@ def require_packages(load_in_4bit: bool, n_gpus: float) -> None:
 
 
 def load_model(
-    path: Path, *, n_gpus: float, n_cpus: int = 1, dtype: str = "auto", load_in_4bit: bool = False, trust_remote_code: bool = False
+    path: Path,
+    *,
+    n_gpus: float,
+    n_cpus: int = 1,
+    dtype: str = "auto",
+    load_in_4bit: bool = False,
+    trust_remote_code: bool = False,
 ) -> tuple[Any, Any]:
     """Load a model on its device, and its tokenizer.
 
