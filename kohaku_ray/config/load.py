@@ -53,8 +53,8 @@ def load_config(path: str | Sequence[str] | None = None, overrides: Sequence[str
     files and flat ones, are translated (``config/kohakurag.py``).
 
     Args:
-        path: YAML, JSON, TOML or KohakuRAG ``.py`` file, or the name of a preset; several are merged, later ones winning.
-            Default: the package's defaults.
+        path: YAML, JSON, TOML or KohakuRAG ``.py`` file, or the name of a preset; of several, later ones win. Default:
+            the package's defaults.
         overrides: Overrides ``a.b=c`` with ``c`` in YAML.
 
     Raises:
