@@ -127,6 +127,7 @@ def _parser() -> argparse.ArgumentParser:
 
     validate = commands.add_parser("validate", help="check configuration, files and cluster demand; start nothing")
     _add_config(validate)
+    validate.add_argument("--probe", action="store_true", help="ask each deployment one short question")
     validate.set_defaults(command=_validate)
 
     show = commands.add_parser("show", help="print how one question was answered")
@@ -286,6 +287,18 @@ def _validate(arguments: argparse.Namespace) -> int:
     config = _load(arguments)
     checks = validate(config)
     _print(f"{as_yaml(config)}\n" + config.hide("\n".join(checks)))
+    return _probe(config) if arguments.probe else OK
+
+
+def _probe(config: Config) -> int:
+    from kohaku_ray.engine.jobs.probe import run_probe
+
+    probed = run_probe(config)
+    for one in probed:
+        if one.is_usable:
+            _print(config.hide(one.text))
+    if unusable := [one.text for one in probed if not one.is_usable]:
+        raise ConfigError("\nkohaku-ray: ".join(unusable))
     return OK
 
 
