@@ -76,7 +76,7 @@ async def probe_chat(name: str, deployment: ChatDeployment, ask: Ask) -> Probed:
         )
     n_tokens, window = plain.completion_tokens, f"window {window_of(deployment):,} tokens"
     speed = (
-        f"{n_tokens / seconds:.1f} tokens/s alone ({n_tokens} in {seconds:.1f} s)" if n_tokens else "no token counts"
+        f"{n_tokens / seconds:.1f} tokens/s alone ({n_tokens} in {seconds:.1f} s)" if n_tokens else "tokens not counted"
     )
     return Probed(f"{where}: {deployment.kind}, {window}, {_schema_support(shaped)}, {speed}")
 

@@ -27,6 +27,7 @@ from kohaku_ray.config.schema import (
 )
 from kohaku_ray.engine.cluster import NAMESPACE, say
 from kohaku_ray.engine.errors import ray_get
+from kohaku_ray.engine.serving.meter import Meter
 from kohaku_ray.engine.serving.registry import BEAT_S, Applications, is_running
 from kohaku_ray.engine.serving.vllm import bind_vllm
 from kohaku_ray.errors import ConfigError, ModelError
@@ -63,12 +64,13 @@ class ChatReplica:
 
     def __init__(self, deployment: Deployment, limiter: Any = None) -> None:
         self._backend = make_backend(deployment, SharedLimiter(limiter) if limiter is not None else None)
+        self._meter = Meter(deployment.gpus if isinstance(deployment, TransformersConfig) else 0)
 
     async def ask(self, request: ChatRequest) -> Reply:
         """Answer one request."""
-        began = time.perf_counter()
-        reply: Reply = await self._backend.chat(request)
-        return replace(reply, service_s=time.perf_counter() - began)
+        with self._meter.call() as spent:
+            reply: Reply = await self._backend.chat(request)
+        return replace(reply, service_s=spent.service_s, gpu_s=spent.gpu_s)
 
 
 @contextmanager
