@@ -134,6 +134,7 @@ def _parser() -> argparse.ArgumentParser:
 
     validate = commands.add_parser("validate", help="check configuration, files and cluster demand; start nothing")
     _add_config(validate)
+    validate.add_argument("--probe", action="store_true", help="ask each deployment one short question")
     validate.set_defaults(command=_validate)
 
     show = commands.add_parser("show", help="print how one question was answered")
@@ -146,6 +147,14 @@ def _parser() -> argparse.ArgumentParser:
 
 def _add_config(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("config", metavar="CONFIG", help="a YAML file, or the name of a preset")
+    parser.add_argument(
+        "--with",
+        dest="others",
+        action="append",
+        default=[],
+        metavar="CONFIG",
+        help="merged over CONFIG, such as models/ollama or encoders/bge_m3; may be given twice",
+    )
     _add_overrides(parser)
 
 
@@ -164,7 +173,7 @@ def _load(arguments: argparse.Namespace) -> Config:
     from kohaku_ray.config import load_config
 
     with _warnings_told():
-        config = load_config(arguments.config, arguments.overrides)
+        config = load_config([arguments.config, *arguments.others], arguments.overrides)
     arguments.hide = config.hide  # for messages of later errors
     return config
 
@@ -295,6 +304,18 @@ def _validate(arguments: argparse.Namespace) -> int:
     config = _load(arguments)
     checks = validate(config)
     _print(f"{as_yaml(config)}\n" + config.hide("\n".join(checks)))
+    return _probe(config) if arguments.probe else OK
+
+
+def _probe(config: Config) -> int:
+    from kohaku_ray.engine.jobs.probe import run_probe
+
+    probed = run_probe(config)
+    for one in probed:
+        if one.is_usable:
+            _print(config.hide(one.text))
+    if unusable := [one.text for one in probed if not one.is_usable]:
+        raise ConfigError("\nkohaku-ray: ".join(unusable))
     return OK
 
 

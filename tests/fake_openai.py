@@ -117,7 +117,8 @@ def completion(text: str | None, *, finish_reason: str = "stop", cached_tokens: 
 class FakeOpenAI:
     """The server, as a context manager; requests are answered concurrently, connections kept alive."""
 
-    def __init__(self, script: Script | None = None) -> None:
+    def __init__(self, script: Script | None = None, models: list[str] | None = None) -> None:
+        self.models = models
         self._script = script or (lambda index, body: None)
         self._lock = threading.Lock()
         self.log: list[Received] = []
@@ -190,6 +191,13 @@ class _Handler(BaseHTTPRequestHandler):
             self._reset()
         else:
             self._send(action)
+
+    def do_GET(self) -> None:
+        models = self.server.fake.models
+        if self.path != "/v1/models" or models is None:
+            self._send(Action(404, error_body(f"no such path: {self.path}")))
+        else:
+            self._send(Action(body={"object": "list", "data": [{"id": name, "object": "model"} for name in models]}))
 
     def _reset(self) -> None:
         self.connection.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))

@@ -4,10 +4,15 @@ from __future__ import annotations
 
 import os.path
 from collections.abc import Callable, Mapping
+from pathlib import Path
 from typing import Any
 
 from kohaku_ray.config.environment import expand
 from kohaku_ray.errors import ConfigError
+
+_HERE = Path(__file__).resolve()
+PRESETS = next((p for p in (_HERE.parents[2] / "configs", _HERE.parent / "presets") if p.is_dir()), _HERE.parent)
+"""Directory of the presets: configs/ of a checkout, or its copy in an installed package."""
 
 PATHS = ("run", "prompts", "documents.metadata", "questions.path", "index.path", "ledger.path")
 """Keys of single paths."""
@@ -20,6 +25,11 @@ SWEEP_PATHS = ("output", "runs", "indexes")
 
 _OTHER_PLACES = ("sample:", "package:")
 _MODELS = ("model", "tokenizer")
+
+
+def directory_of(file: Path) -> str:
+    """Return the directory that a file's paths are relative to: its own; empty, the working directory, for presets."""
+    return "" if file.resolve().is_relative_to(PRESETS.resolve()) else os.path.dirname(file)
 
 
 def anchored(values: Mapping[str, Any], directory: str) -> dict[str, Any]:

@@ -47,6 +47,13 @@ class BackendConfig(Section):
     """Custom Ray resources a replica asks for, to keep it on nodes of one worker group."""
 
 
+class ModelConfig(BackendConfig):
+    """Settings of every language model."""
+
+    reasoning_tokens: Annotated[int, Field(ge=0)] = 0
+    """Tokens that the model's reasoning may take, in addition to a role's max_tokens."""
+
+
 class ExtractiveConfig(BackendConfig):
     """A baseline to compare models with, which the system provides: no weights, no GPU."""
 
@@ -64,6 +71,11 @@ class ExtractiveConfig(BackendConfig):
     def tokenizer(self) -> None:
         """None: it reads no prompts."""
         return
+
+    @property
+    def reasoning_tokens(self) -> int:
+        """0: it does not reason."""
+        return 0
 
     @property
     def revision(self) -> None:
@@ -91,7 +103,7 @@ class CrossEncoderConfig(BackendConfig):
     """Whether the model's own Python code may run."""
 
 
-class OpenAIConfig(BackendConfig):
+class OpenAIConfig(ModelConfig):
     """Any OpenAI-compatible server."""
 
     kind: Literal["openai"] = "openai"
@@ -125,7 +137,7 @@ class OpenAIConfig(BackendConfig):
     """Fields merged into every request."""
 
 
-class VllmConfig(BackendConfig):
+class VllmConfig(ModelConfig):
     """vLLM behind `ray.serve.llm`."""
 
     kind: Literal["vllm"] = "vllm"
@@ -155,6 +167,8 @@ class VllmConfig(BackendConfig):
     """Environment variables of the replicas, such as VLLM_CPU_KVCACHE_SPACE (GiB)."""
     chat_template_kwargs: dict[str, Any] = Field(default_factory=dict)
     """Variables of the model's chat template, such as {enable_thinking: false}."""
+    reasoning_effort: Literal["low", "medium", "high"] | None = None
+    """How long a model such as gpt-oss reasons before it replies; None: the model's default."""
     router: Literal["question", "power_of_two"] = "question"
     """All calls of a question go to one replica, or each call to the less loaded of two."""
     load_bound: Annotated[float, Field(ge=1)] = 1.25
@@ -186,7 +200,55 @@ class VllmConfig(BackendConfig):
         return self
 
 
-ChatDeployment = ExtractiveConfig | OpenAIConfig | VllmConfig
+class TransformersConfig(ModelConfig):
+    """A causal language model of Hugging Face transformers, where vLLM is not."""
+
+    kind: Literal["transformers"] = "transformers"
+    model: FilePath
+    """Name or path of the model."""
+    revision: str | None = None
+    """Revision on the hub; None: the default branch."""
+    identity: str | None = None
+    """Model's name in the ledger's keys, for a path that may change; None: the name or path itself."""
+    max_ongoing: PositiveInt = 32
+    """Requests in flight per replica."""
+    batch_size: PositiveInt = 8
+    """Most requests per batch: those that wait together share one; 1: a text never depends on rounding in a batch."""
+    gpus: Annotated[float, Field(ge=0)] = 0
+    """GPUs per replica, such as 0.5; above 1 the model is spread over them (accelerate); 0: runs on CPUs."""
+    cpus: PositiveInt = 1
+    """CPUs per replica; without GPUs, the threads that compute."""
+    dtype: Literal["auto", "float32", "float16", "bfloat16"] = "auto"
+    """Number format of the weights; auto: the model's own on a GPU, float32 on CPUs."""
+    load_in_4bit: bool = False
+    """Quantise the weights to 4 bits (NF4) by bitsandbytes, which is installed separately."""
+    window_tokens: PositiveInt | None = None
+    """Longest prompt plus answer, in tokens; None: what the model's config.json says."""
+    trust_remote_code: bool = False
+    """Whether the model's own Python code may run."""
+    chat_template_kwargs: dict[str, Any] = Field(default_factory=dict)
+    """Variables of the model's chat template, such as {enable_thinking: false}."""
+    reasoning_end: str | None = None
+    """Text that ends the model's reasoning, such as </think>: the reply and its schema begin after it."""
+
+    @property
+    def tokenizer(self) -> str:
+        """Tokenizer that counts its prompts: the model's own."""
+        return self.model
+
+    @model_validator(mode="after")
+    def _settings_agree(self) -> TransformersConfig:
+        if self.gpus > 1 and self.gpus != int(self.gpus):
+            raise ValueError(f"gpus is {self.gpus:g}: above 1 it must be a whole number")
+        if self.reasoning_end and not self.reasoning_tokens:
+            raise ValueError(
+                f"reasoning_end is {self.reasoning_end} but reasoning_tokens is 0: set the tokens the model may reason "
+                "for, such as 2048"
+            )
+        return self
+
+
+ChatDeployment = ExtractiveConfig | OpenAIConfig | VllmConfig | TransformersConfig
 Deployment = Annotated[ChatDeployment | CrossEncoderConfig, Field(discriminator="kind")]
 
 

@@ -169,7 +169,7 @@ class Row(NamedTuple):
 
 def is_flat(values: Mapping[Any, Any]) -> bool:
     """Return whether a file's mapping is a KohakuRAG configuration: mostly its keys, and no section of ours."""
-    own = (set(Config.model_fields) | {"base"}) - {"questions"}
+    own = (set(Config.model_fields) | {"base"}) - {"questions", "model"}
     sections = {key for key, value in values.items() if isinstance(value, Mapping)}
     if not own.isdisjoint(values) or not sections <= TABLE.keys() - {"questions"}:
         return False

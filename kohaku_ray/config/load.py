@@ -13,7 +13,7 @@ import yaml
 from pydantic import BaseModel, ValidationError
 
 from kohaku_ray.config import kohakurag
-from kohaku_ray.config.anchor import anchored, with_index
+from kohaku_ray.config.anchor import PRESETS, anchored, directory_of, with_index
 from kohaku_ray.config.environment import Environment
 from kohaku_ray.config.environment import expand as expand
 from kohaku_ray.config.plain import Place, leaves, misread, plain, shown, value_at
@@ -35,32 +35,31 @@ MOVED = {
 }
 """Keys of earlier versions with their new keys; each system has its own too."""
 
-_HERE = Path(__file__).resolve()
-PRESETS = next((p for p in (_HERE.parents[2] / "configs", _HERE.parent / "presets") if p.is_dir()), _HERE.parent)
-"""Directory of the presets: configs/ of a checkout, or its copy in an installed package."""
-
 _FORMATS: Mapping[str, tuple[str, Callable[[str], Any]]] = {
     ".json": ("JSON", json.loads),
     ".toml": ("TOML", tomllib.loads),
 }
 
 
-def load_config(path: str | None = None, overrides: Sequence[str] = ()) -> Config:
+def load_config(path: str | Sequence[str] | None = None, overrides: Sequence[str] = ()) -> Config:
     """Read a configuration file and apply the overrides.
 
-    A file may name a ``base``, a file in its directory or a preset of ``configs/``, whose values it changes. Relative
-    paths in a file are relative to that file, those of presets and overrides to the working directory.
+    A file may name a ``base``, a file in its directory or a preset of ``configs/``, whose values it changes; a list of
+    them is merged first, later ones winning: ``base: [demo, models/ollama]``. Relative paths in a file are relative to
+    that file, those of presets and overrides to the working directory.
     ``${NAME}`` and ``${NAME:-default}`` in a value are environment variables. KohakuRAG's own configurations, ``.py``
     files and flat ones, are translated (``config/kohakurag.py``).
 
     Args:
-        path: YAML, JSON, TOML or KohakuRAG ``.py`` file, or the name of a preset. Default: the package's defaults.
+        path: YAML, JSON, TOML or KohakuRAG ``.py`` file, or the name of a preset; of several, later ones win. Default:
+            the package's defaults.
         overrides: Overrides ``a.b=c`` with ``c`` in YAML.
 
     Raises:
         ConfigError: The file cannot be read, a key is unknown, or a value does not fit.
     """
-    return build_config(read_values([path] if path is not None else [], overrides), where=path or "the defaults")
+    paths = [] if path is None else [path] if isinstance(path, str) else list(path)
+    return build_config(read_values(paths, overrides), where=" + ".join(paths) or "the defaults")
 
 
 def read_values(paths: Sequence[str], overrides: Sequence[str] = (), beside: str | None = None) -> dict[str, Any]:
@@ -208,14 +207,19 @@ def _read(path: str, seen: tuple[str, ...]) -> dict[str, Any]:
         raise ConfigError(f"{file} holds a {type(values).__name__} at its top, expected keys such as `system:`")
     if kohakurag.is_flat(values):
         return kohakurag.translate(values, str(file))
-    base = values.pop("base", None)
-    values = anchored(values, directory_of(file))
-    return values if base is None else merge(_read(str(base), (*seen, str(file))), values)
+    below: dict[str, Any] = {}
+    for base in _bases(values.pop("base", None), file):
+        below = merge(below, _read(base, (*seen, str(file))))
+    return merge(below, anchored(values, directory_of(file)))
 
 
-def directory_of(file: Path) -> str:
-    """Return the directory that a file's paths are relative to: its own; empty, the working directory, for presets."""
-    return "" if file.resolve().is_relative_to(PRESETS.resolve()) else os.path.dirname(file)
+def _bases(base: Any, file: Path) -> list[str]:
+    bases = [] if base is None else base if isinstance(base, list) else [base]
+    if all(isinstance(one, str) for one in bases):
+        return bases
+    raise ConfigError(
+        f"{file}: base is {shown(base)}: name a file or a preset, or a list such as [demo, models/ollama]"
+    )
 
 
 def parse_file(file: Path) -> Any:
@@ -234,12 +238,21 @@ def parse_file(file: Path) -> Any:
     return plain(values, str(file))
 
 
+def preset_names() -> list[str]:
+    """List the presets: whole configurations, then those of models and encoders, ``models/NAME``."""
+    return [
+        file.relative_to(PRESETS).with_suffix("").as_posix()
+        for folder in ("", "models", "encoders")
+        for file in sorted((PRESETS / folder).glob("*.yaml"))
+    ]
+
+
 def _find(path: str, seen: tuple[str, ...]) -> Path:
     beside = [Path(seen[-1]).parent / path] if seen else []
     for candidate in (*beside, Path(path), PRESETS / path, PRESETS / f"{path}.yaml"):
         if os.path.isfile(candidate):
             return candidate
-    presets = sorted(file.stem for file in PRESETS.glob("*.yaml"))
+    presets = preset_names()
     raise ConfigError(
         f"{path[:200]}: no such file and no such preset{_did_you_mean(path, presets)}; presets: {', '.join(presets)}"
     )
@@ -373,7 +386,7 @@ def explain(entry: Any, given: Any = None, hide: Callable[[str], str] = str) -> 
     if entry["type"] == "value_error":
         return message
     if entry["type"] == "union_tag_not_found":
-        kinds = "extractive, openai, vllm, cross_encoder"
+        kinds = "extractive, openai, vllm, transformers, cross_encoder"
         return f"{key} has no kind: name one, such as kind: openai (kinds: {kinds})"
     got = shown(value_at(given, entry["loc"], entry.get("input")), hide)
     text = "" if entry["type"] == "missing" else f" is {got}:"

@@ -18,6 +18,7 @@ from kohaku_ray.config.deployments import (
     ExtractiveConfig,
     OpenAIConfig,
     PriceConfig,
+    TransformersConfig,
     VllmConfig,
     stand_in,
 )
@@ -49,6 +50,7 @@ __all__ = [
     "QuestionsConfig",
     "RoleConfig",
     "RoleSettings",
+    "TransformersConfig",
     "VllmConfig",
     "VoteConfig",
 ]
@@ -270,6 +272,8 @@ class Config(Section):
     questions: QuestionsConfig = QuestionsConfig()
     settings: SerializeAsAny[Section] = Section()
     """The system's own settings; in a file, the section named after the system."""
+    model: str | None = None
+    """Deployment (a key of `deployments`) for the roles that name none; None: extractive."""
     roles: dict[str, RoleConfig] = Field(default_factory=dict)
     """Model and sampling per role of the system."""
     fail_after: PositiveInt | None = 20
@@ -313,6 +317,7 @@ class Config(Section):
                     f"{did_you_mean(name, declared)}"
                 )
         chat = [(f"roles.{name}.model", role.model) for name, role in self.roles.items() if role.model is not None]
+        chat += [] if self.model is None else [("model", self.model)]
         chat += [("ensemble.models", name) for name in self.ensemble.models]
         chat += [(f"roles.{name}.model", self.role(name).model) for name in self.uses.roles]
         for key, name in chat:
@@ -358,7 +363,7 @@ class Config(Section):
         models = self.ensemble.models if declared.stage == "answer" else ()
         model = (given.model if name != system.lead else None) or (models[member % len(models)] if models else None)
         return RoleSettings(
-            model=model or lead.model or "extractive",
+            model=model or lead.model or self.model or "extractive",
             temperature=_first(given.temperature, declared.temperature, lead.temperature, leads.temperature, 0.7),
             top_p=_first(given.top_p, declared.top_p, lead.top_p, leads.top_p, 1.0),
             max_tokens=given.max_tokens or declared.max_tokens,

@@ -14,12 +14,10 @@ from typing import Annotated, Any, Literal
 
 from pydantic import Field, field_validator, model_validator
 
-from kohaku_ray.config.anchor import anchored_sweep
+from kohaku_ray.config.anchor import PRESETS, anchored_sweep, directory_of
 from kohaku_ray.config.environment import expand
 from kohaku_ray.config.load import (
-    PRESETS,
     build_config,
-    directory_of,
     explain,
     override,
     parse_file,

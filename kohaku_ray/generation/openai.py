@@ -107,6 +107,23 @@ class OpenAIBackend:
             failure.retry_after_s,
         )
 
+    async def models(self) -> list[str]:
+        """List the names of the server's models, sorted.
+
+        Raises:
+            TransientModelError: The server does not answer.
+            ModelError: It has no such list.
+        """
+        try:
+            async with asyncio.timeout(self._timeout_s):
+                response = await self._open_client().get("models")
+        except (TimeoutError, httpx.HTTPError) as error:
+            raise TransientModelError(f"{self._shown_url}: {type(error).__name__}") from error
+        try:
+            return sorted(str(one["id"]) for one in response.json()["data"])
+        except (ValueError, RecursionError, LookupError, TypeError) as error:
+            raise ModelError(f"{self._shown_url}/models: HTTP {response.status_code}, no list of models") from error
+
     async def close(self) -> None:
         """Close the connections; a later request opens new ones."""
         client, self._client = self._client, None

@@ -9,7 +9,14 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 from kohaku_ray.config import Config
-from kohaku_ray.config.schema import ClusterConfig, CrossEncoderConfig, Deployment, ExtractiveConfig, VllmConfig
+from kohaku_ray.config.schema import (
+    ClusterConfig,
+    CrossEncoderConfig,
+    Deployment,
+    ExtractiveConfig,
+    TransformersConfig,
+    VllmConfig,
+)
 from kohaku_ray.errors import ConfigError
 
 
@@ -64,6 +71,8 @@ def deployment_demand(deployment: Deployment) -> dict[str, float]:
         each["CPU"] = 1
     elif isinstance(deployment, CrossEncoderConfig):
         each["CPU"], each["GPU"] = 1, deployment.gpus
+    elif isinstance(deployment, TransformersConfig):
+        each["CPU"], each["GPU"] = deployment.cpus, deployment.gpus
     elif isinstance(deployment, VllmConfig):
         # Serve's own actor takes a CPU in addition to the engine's.
         each["CPU"] = 1 + (deployment.cpus or 0)

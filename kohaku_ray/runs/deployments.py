@@ -2,15 +2,25 @@
 
 from __future__ import annotations
 
+import functools
 import importlib.util
 import json
 import os
 from pathlib import Path
 from typing import Any
 
-from kohaku_ray.config.schema import CrossEncoderConfig, Deployment, ExtractiveConfig, OpenAIConfig, VllmConfig
+from kohaku_ray.config.schema import (
+    ChatDeployment,
+    CrossEncoderConfig,
+    Deployment,
+    ExtractiveConfig,
+    OpenAIConfig,
+    TransformersConfig,
+    VllmConfig,
+)
 from kohaku_ray.digests import canonical_json, digest
 from kohaku_ray.errors import ConfigError
+from kohaku_ray.generation.local.load import load_model, require_packages
 from kohaku_ray.generation.openai import OpenAIBackend
 from kohaku_ray.index.identity import model_directory
 from kohaku_ray.runs.sources import is_directory
@@ -18,10 +28,15 @@ from kohaku_ray.systems.registry import find_system
 
 
 def make_backend(deployment: Deployment, limiter: Any = None, *, with_key: bool = True) -> Any:
-    """Build a deployment's backend; ``with_key=False`` if nothing is to be sent.
+    """Build a deployment's backend, and load its model if it runs in this process.
+
+    Args:
+        deployment: What to serve.
+        limiter: Rate limit that its replicas share.
+        with_key: Whether anything is to be sent, so that the API key is needed.
 
     Raises:
-        ConfigError: Its API key is not in the environment, or its kind needs another environment.
+        ConfigError: Its API key is not in the environment, a package or model is missing.
     """
     if isinstance(deployment, ExtractiveConfig):
         offline = find_system(deployment.system).offline
@@ -44,6 +59,8 @@ def make_backend(deployment: Deployment, limiter: Any = None, *, with_key: bool 
             window_tokens=deployment.window_tokens,
             limiter=limiter,
         )
+    if isinstance(deployment, TransformersConfig):
+        return _local_backend(deployment)
     raise TypeError(f"{type(deployment).__name__} is served by an engine of its own")
 
 
@@ -68,6 +85,8 @@ def check_deployment(name: str, deployment: Deployment, *, here: bool = True) ->
         elif isinstance(deployment, CrossEncoderConfig):
             if is_ours and here:
                 model_directory(deployment.model, deployment.revision)
+        elif isinstance(deployment, TransformersConfig):
+            check_local(deployment, here=is_ours and here)
         else:
             make_backend(deployment, with_key=is_ours)  # opens nothing
     except ConfigError as error:
@@ -78,6 +97,8 @@ def model_identity(deployment: Deployment) -> str:
     """Return a model's identity in the ledger's keys: whatever changes its replies, and nothing else."""
     if isinstance(deployment, VllmConfig):
         return vllm_identity(deployment)
+    if isinstance(deployment, TransformersConfig):
+        return local_identity(deployment)
     if isinstance(deployment, CrossEncoderConfig):
         return f"cross_encoder:{deployment.model} {canonical_json([deployment.revision, deployment.max_tokens])}"
     own = make_backend(deployment, with_key=False).identity
@@ -138,13 +159,110 @@ def check_vllm(deployment: VllmConfig) -> None:
 def vllm_identity(deployment: VllmConfig) -> str:
     """Return the model's name and whatever else changes its replies: not replicas, devices or routing."""
     kwargs = {key: value for key, value in deployment.engine_kwargs.items() if key not in _NOT_OF_REPLIES}
+    # Only if set: the keys of recorded replies stay as they are.
+    effort = {} if deployment.reasoning_effort is None else {"effort": deployment.reasoning_effort}
     extra = json.dumps(
-        {"revision": deployment.revision, "engine": kwargs, "template": deployment.chat_template_kwargs},
+        {"revision": deployment.revision, "engine": kwargs, "template": deployment.chat_template_kwargs, **effort},
         sort_keys=True,
         separators=(",", ":"),
         default=str,
     )
     return f"vllm:{deployment.identity or deployment.model} {extra}"
+
+
+def local_identity(deployment: TransformersConfig) -> str:
+    """Return the model's name and whatever else changes its replies: not replicas, devices or batches."""
+    changing = ("revision", "dtype", "load_in_4bit", "chat_template_kwargs", "reasoning_end", "reasoning_tokens")
+    extra = canonical_json({name: getattr(deployment, name) for name in changing})
+    return f"transformers:{deployment.identity or deployment.model} {extra}"
+
+
+def check_local(deployment: TransformersConfig, *, here: bool) -> None:
+    """Check what can be checked of a model before it is loaded.
+
+    Raises:
+        ConfigError: A package or the model is missing, or its window is shorter than ``window_tokens``.
+    """
+    if here:
+        require_packages(deployment.load_in_4bit, deployment.gpus)
+    window_of(deployment)
+
+
+def window_of(deployment: ChatDeployment) -> int:
+    """Return the longest prompt plus reply of a deployment, in tokens.
+
+    Raises:
+        ConfigError: It is not set and the model's config.json does not say, or it is set to more than that.
+    """
+    if not isinstance(deployment, TransformersConfig):
+        return deployment.window_tokens
+    file = _config_file(deployment.model, deployment.revision)
+    longest = None if file is None else _longest_window(file.parent)
+    if deployment.window_tokens is None and longest is None:
+        where = f"{file} does not say" if file is not None else "its config.json cannot be read here"
+        raise ConfigError(
+            f"window_tokens is not set and {where} the window of {deployment.model}: set window_tokens, correct the "
+            "name, or download the model"
+        )
+    if longest is not None and deployment.window_tokens is not None and deployment.window_tokens > longest:
+        raise ConfigError(
+            f"window_tokens is {deployment.window_tokens} but the model takes {longest} tokens ({file}): lower "
+            f"window_tokens to {longest}"
+        )
+    return deployment.window_tokens or longest or 0
+
+
+@functools.lru_cache(maxsize=32)
+def _config_file(model: str, revision: str | None) -> Path | None:
+    """Find a model's config.json: in its directory, among the downloaded models, or on the hub."""
+    if is_directory(model):
+        return Path(model) / "config.json" if (Path(model) / "config.json").is_file() else None
+    from huggingface_hub import hf_hub_download
+
+    try:
+        return Path(hf_hub_download(model, "config.json", revision=revision))
+    except Exception:  # the hub's client raises many types: all mean that the file cannot be had
+        return None
+
+
+def _local_backend(deployment: TransformersConfig) -> Any:
+    from kohaku_ray.generation.local.backend import LocalBackend
+
+    check_local(deployment, here=True)
+    model, tokenizer = load_model(
+        _downloaded(deployment.model, deployment.revision),
+        n_gpus=deployment.gpus,
+        n_cpus=deployment.cpus,
+        dtype=deployment.dtype,
+        load_in_4bit=deployment.load_in_4bit,
+        trust_remote_code=deployment.trust_remote_code,
+    )
+    return LocalBackend(
+        model,
+        tokenizer,
+        name=deployment.model,
+        window_tokens=window_of(deployment),
+        batch_size=deployment.batch_size,
+        template_kwargs=deployment.chat_template_kwargs,
+        reasoning_end=deployment.reasoning_end,
+        reasoning_tokens=deployment.reasoning_tokens,
+    )
+
+
+def _downloaded(model: str, revision: str | None) -> Path:
+    """Return the directory of a model's files, downloaded if need be."""
+    try:
+        return model_directory(model, revision)
+    except ConfigError:
+        from huggingface_hub import snapshot_download
+
+        try:
+            return Path(snapshot_download(model, revision=revision))
+        except Exception as error:  # the hub's client raises many types
+            raise ConfigError(
+                f"model is {model!r} but it is neither a directory nor can it be downloaded ({error}): correct the "
+                "name, or download it first"
+            ) from error
 
 
 _NOT_OF_REPLIES = frozenset(
@@ -167,6 +285,7 @@ def _longest_window(path: Path) -> int | None:
         config = json.loads((path / "config.json").read_text())
     except (OSError, ValueError):
         return None
+    config = config.get("text_config") or config
     if config.get("rope_scaling"):
         return None  # extended by RoPE scaling: the engine knows by how much
     longest = config.get("max_position_embeddings")

@@ -12,7 +12,7 @@ from kohaku_ray.generation.prompts import Prompt
 from kohaku_ray.generation.request import ChatRequest
 from kohaku_ray.generation.seeds import seed_for
 from kohaku_ray.records import Reply
-from kohaku_ray.runs.deployments import model_identity
+from kohaku_ray.runs.deployments import model_identity, window_of
 
 Source = Literal["ledger", "joined", "made"]
 """Source of a reply: recorded before; in flight: asked by another run or member; or a call of this run."""
@@ -28,7 +28,8 @@ class Model:
         temperature: Sampling temperature.
         top_p: Nucleus sampling.
         max_tokens: Longest reply, in tokens.
-        window_tokens: Longest prompt plus reply, in tokens.
+        reasoning_tokens: Tokens that the model may reason for before its reply.
+        window_tokens: Longest prompt plus reply, in tokens, reasoning left out.
         reads_prose: Whether it reads the prompt's text; otherwise the request carries the prompt's variables too.
         deployment: Key of its deployment.
         tokenizer: Tokenizer that counts its prompts; None: they are not counted.
@@ -41,6 +42,7 @@ class Model:
     temperature: float
     top_p: float
     max_tokens: int
+    reasoning_tokens: int
     window_tokens: int
     reads_prose: bool
     deployment: str
@@ -108,7 +110,8 @@ def _model(config: Config, applications: Mapping[str, str], role: str, member: i
         temperature=played.temperature,
         top_p=played.top_p,
         max_tokens=played.max_tokens,
-        window_tokens=deployment.window_tokens,
+        reasoning_tokens=deployment.reasoning_tokens,
+        window_tokens=window_of(deployment) - deployment.reasoning_tokens,
         reads_prose=deployment.kind != "extractive",
         deployment=played.model,
         tokenizer=deployment.tokenizer,
@@ -139,7 +142,7 @@ def chat_request(
         messages=(("system", prompt.system), ("user", prompt.user)),
         temperature=model.temperature,
         top_p=model.top_p,
-        max_tokens=max_tokens or model.max_tokens,
+        max_tokens=(max_tokens or model.max_tokens) + model.reasoning_tokens,
         seed=seed,
         schema=None if schema is None else dict(schema),
         session_id=session_id,

@@ -10,7 +10,7 @@ from typing import Any
 
 from kohaku_ray import sample
 from kohaku_ray.config import Config
-from kohaku_ray.config.schema import CrossEncoderConfig, Deployment, OpenAIConfig, VllmConfig
+from kohaku_ray.config.schema import CrossEncoderConfig, Deployment, OpenAIConfig, TransformersConfig, VllmConfig
 from kohaku_ray.documents.parse import find_files, read_bytes
 from kohaku_ray.errors import DataError
 from kohaku_ray.questions import read_questions
@@ -42,7 +42,7 @@ def resolve_paths(config: Config) -> Config:
 
 
 def _local(deployment: Deployment) -> Deployment:
-    if isinstance(deployment, (VllmConfig, CrossEncoderConfig)):
+    if isinstance(deployment, (VllmConfig, TransformersConfig, CrossEncoderConfig)):
         return deployment.model_copy(update={"model": _local_model(deployment.model)})
     if isinstance(deployment, OpenAIConfig) and deployment.tokenizer is not None:
         return deployment.model_copy(update={"tokenizer": _local_model(deployment.tokenizer)})

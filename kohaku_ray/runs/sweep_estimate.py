@@ -11,6 +11,7 @@ from kohaku_ray.config import Config
 from kohaku_ray.digests import digest
 from kohaku_ray.generation.seeds import request_key
 from kohaku_ray.records import Question
+from kohaku_ray.runs.deployments import window_of
 from kohaku_ray.runs.models import chat_request, models_of, seed_of
 from kohaku_ray.runs.sources import questions_of
 from kohaku_ray.runs.sweep_plan import Plan, PlannedTable, is_there, model_parts
@@ -71,7 +72,7 @@ def estimate(plan: Plan, recorded: Recorded) -> Estimate:
         models = [config.role(config.declaration.lead, member).model for member in range(config.ensemble.members)]
         for name in dict.fromkeys(models):
             shown, n = _what_is_shown(config, name), len(questions) * models.count(name)
-            window: int = config.deployments[name].window_tokens  # type: ignore[union-attr]
+            window = window_of(config.deployments[name])  # type: ignore[arg-type]
             least, most, tokens = answers.get(shown, (0, 0, 0))
             budget = uses.context_tokens or window
             answers[shown] = (max(least, n), max(most, n * uses.attempts), max(tokens, n * budget))

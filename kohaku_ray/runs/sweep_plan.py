@@ -18,7 +18,7 @@ from kohaku_ray.digests import digest, digest_text
 from kohaku_ray.errors import ConfigError, ConflictError, DataError
 from kohaku_ray.index.store import Index
 from kohaku_ray.runs.demand import cluster_address, deployment_demand, local_gpus
-from kohaku_ray.runs.deployments import check_deployment, model_identity
+from kohaku_ray.runs.deployments import check_deployment, model_identity, window_of
 from kohaku_ray.runs.indexes import document_format, index_settings
 from kohaku_ray.runs.sources import find_sources, read_source, resolve, resolve_paths
 from kohaku_ray.runs.tables import SCHEMAS
@@ -277,7 +277,7 @@ def model_parts(deployment: Deployment) -> list[Any]:
     """Return everything that decides a deployment's prompts and replies."""
     # The tokenizer decides what fits a prompt; a vLLM model's own belongs to its identity.
     counts = [deployment.tokenizer, deployment.revision] if isinstance(deployment, OpenAIConfig) else []
-    return [model_identity(deployment), deployment.window_tokens, *counts]  # type: ignore[union-attr]
+    return [model_identity(deployment), window_of(deployment), *counts]  # type: ignore[arg-type]
 
 
 def _files(paths: Sequence[str]) -> str:

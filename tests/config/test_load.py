@@ -6,13 +6,13 @@ import pytest
 import yaml
 
 from kohaku_ray.config import as_yaml, build_config, keys_of, load_config, schema, sweep
-from kohaku_ray.config.load import PRESETS
+from kohaku_ray.config.load import preset_names
 from kohaku_ray.errors import ConfigError
 from kohaku_ray.settings import Section
 from kohaku_ray.systems.registry import find_system, system_names
 
 
-@pytest.mark.parametrize("preset", sorted(file.stem for file in PRESETS.glob("*.yaml")))
+@pytest.mark.parametrize("preset", [name for name in preset_names() if "/" not in name])
 def test_every_preset_loads(preset):
     systems = ("hybrid", "narrative")
     assert load_config(preset).system == next((name for name in systems if preset.startswith(name)), "kohaku")
@@ -32,6 +32,9 @@ def test_presets_hold_the_papers_numbers():
     assert numbers(ours) == ((4, 16, 32, "combined", "max", 0.4, "tree", 4), ("context_first", 2, 5))
     assert numbers(paper) == ((4, 16, 32, "combined", "minmax", 0.5, "node", 0), ("context_first", 0, 1))
     assert numbers(local) == ((3, 8, 10, "combined", "max", 0.4, "node", 0), ("question_first", 3, 5))
+    assert local.settings.retrieval_threshold == 0.25
+    [(name, backend)] = local.used_deployments.items()
+    assert (name, backend.kind, backend.max_ongoing) == ("local", "transformers", 5)
 
 
 def test_what_is_printed_loads_again():

@@ -17,9 +17,17 @@ from ray import serve
 from ray.serve.schema import ApplicationStatus
 
 from kohaku_ray.config import load_config
-from kohaku_ray.config.schema import CrossEncoderConfig, Deployment, ExtractiveConfig, OpenAIConfig, VllmConfig
+from kohaku_ray.config.schema import (
+    CrossEncoderConfig,
+    Deployment,
+    ExtractiveConfig,
+    OpenAIConfig,
+    TransformersConfig,
+    VllmConfig,
+)
 from kohaku_ray.engine.cluster import NAMESPACE, say
 from kohaku_ray.engine.errors import ray_get
+from kohaku_ray.engine.serving.meter import Meter
 from kohaku_ray.engine.serving.registry import BEAT_S, Applications, is_running
 from kohaku_ray.engine.serving.vllm import bind_vllm
 from kohaku_ray.errors import ConfigError, ModelError
@@ -56,12 +64,13 @@ class ChatReplica:
 
     def __init__(self, deployment: Deployment, limiter: Any = None) -> None:
         self._backend = make_backend(deployment, SharedLimiter(limiter) if limiter is not None else None)
+        self._meter = Meter(deployment.gpus if isinstance(deployment, TransformersConfig) else 0)
 
     async def ask(self, request: ChatRequest) -> Reply:
         """Answer one request."""
-        began = time.perf_counter()
-        reply: Reply = await self._backend.chat(request)
-        return replace(reply, service_s=time.perf_counter() - began)
+        with self._meter.call() as spent:
+            reply: Reply = await self._backend.chat(request)
+        return replace(reply, service_s=spent.service_s, gpu_s=spent.gpu_s)
 
 
 @contextmanager
@@ -214,6 +223,8 @@ def _bind(application: str, name: str, deployment: Deployment) -> serve.Applicat
             .remote(deployment.requests_per_s)
         )
     actor: dict[str, Any] = {"num_cpus": 1 if isinstance(deployment, ExtractiveConfig) else 0}
+    if isinstance(deployment, TransformersConfig):
+        actor = {"num_cpus": deployment.cpus, "num_gpus": deployment.gpus}
     if deployment.resources:
         actor["resources"] = deployment.resources
     return _deployed(ChatReplica, name, deployment, actor).bind(deployment, limiter)

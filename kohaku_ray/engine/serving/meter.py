@@ -38,11 +38,11 @@ class Meter:
     Two running sums, seconds and joules per call, grow with every change; a call's share is their growth during it.
     """
 
-    def __init__(self, n_gpus: int, clock: Callable[[], float] = time.perf_counter) -> None:
+    def __init__(self, n_gpus: float, clock: Callable[[], float] = time.perf_counter) -> None:
         """Start idle.
 
         Args:
-            n_gpus: GPUs of the replica.
+            n_gpus: GPUs of the replica, or the share of one.
             clock: Seconds.
         """
         self._n_gpus, self._clock = n_gpus, clock

@@ -79,7 +79,11 @@ def engine_kwargs(deployment: VllmConfig) -> dict[str, Any]:
     else:
         # Whole prompts in one pass, since they cannot be prefilled in chunks.
         kwargs |= CPU_DEFAULTS | {"max_num_batched_tokens": max(deployment.window_tokens, 2048)}
-    return kwargs | deployment.engine_kwargs
+    own = dict(deployment.engine_kwargs)
+    if parser := own.pop("reasoning_parser", None):
+        # As an argument of its own it fails beside a structured_outputs_config (vLLM 0.29).
+        kwargs["structured_outputs_config"]["reasoning_parser"] = parser
+    return kwargs | own
 
 
 def environment(deployment: VllmConfig) -> dict[str, str]:

@@ -60,6 +60,8 @@ class VllmReplica(LLMServer):
         body = completion_body(request, self._model_id, "json_schema", any_root=True)
         if self._deployment.chat_template_kwargs:
             body["chat_template_kwargs"] = self._deployment.chat_template_kwargs
+        if self._deployment.reasoning_effort is not None:
+            body["reasoning_effort"] = self._deployment.reasoning_effort
         try:
             async for response in await self.chat(ChatCompletionRequest(**body)):
                 return response

@@ -71,6 +71,18 @@ def test_the_engine_hears_the_configurations_own_words_last():
     assert kwargs["trust_remote_code"] is False
 
 
+def test_a_reasoning_parser_stands_where_the_engine_reads_it():
+    deployment = load_config(["demo", "models/vllm_qwen3_thinking"]).deployments["qwen"]
+    kwargs = engine_kwargs(deployment)
+    assert "reasoning_parser" not in kwargs
+    assert kwargs["structured_outputs_config"] == {
+        "backend": "xgrammar",
+        "disable_any_whitespace": True,
+        "reasoning_parser": "qwen3",
+    }
+    assert "reasoning_parser" not in engine_kwargs(VllmConfig(model="m"))["structured_outputs_config"]
+
+
 def test_identity_holds_what_changes_replies_and_nothing_else():
     plain = VllmConfig(model="m")
     same = VllmConfig(model="m", replicas=8, tensor_parallel=4, engine_kwargs={"gpu_memory_utilization": 0.5})

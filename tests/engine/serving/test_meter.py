@@ -121,3 +121,24 @@ def test_counters_that_fail_are_tried_again_at_a_slow_pace():
     began = time.perf_counter()
     watched(OSError("gone"), OSError("gone"), OSError("gone"), period_s=0.001, retry_s=0.2)
     assert time.perf_counter() - began >= 0.4
+
+
+def test_a_replica_charges_its_share_of_a_gpu_to_the_calls_in_flight(monkeypatch):
+    from kohaku_ray.config.schema import TransformersConfig
+    from kohaku_ray.engine.serving import applications
+    from kohaku_ray.records import Reply
+
+    class Slow:
+        async def chat(self, request) -> Reply:
+            await asyncio.sleep(0.2)
+            return Reply("x")
+
+    monkeypatch.setattr(applications, "make_backend", lambda *arguments: Slow())
+
+    async def ask(**settings) -> list[Reply]:
+        replica = applications.ChatReplica(TransformersConfig(model="m", **settings))
+        return await asyncio.gather(replica.ask(None), replica.ask(None))
+
+    shared = asyncio.run(ask(gpus=0.5))
+    assert sum(reply.gpu_s for reply in shared) == pytest.approx(0.5 * shared[0].service_s, rel=0.2)
+    assert [reply.gpu_s for reply in asyncio.run(ask())] == [0.0, 0.0]

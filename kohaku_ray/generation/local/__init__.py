@@ -1,0 +1,1 @@
+"""A causal language model of Hugging Face transformers in this process: the kind of deployment where vLLM is not."""

@@ -1,0 +1,87 @@
+"""Load a causal language model and its tokenizer from files."""
+
+from __future__ import annotations
+
+import importlib.util
+from pathlib import Path
+from typing import Any
+
+from kohaku_ray.errors import ConfigError
+
+PACKAGES = {
+    "llguidance": "kohaku-ray[transformers]",
+    "bitsandbytes": "kohaku-ray[bitsandbytes]",
+    "accelerate": "kohaku-ray[bitsandbytes]",
+}
+"""Optional packages, with the extra that installs each."""
+
+
+def require_packages(load_in_4bit: bool, n_gpus: float) -> None:
+    """Check that this environment has what a model needs.
+
+    Raises:
+        ConfigError: A package is missing; the message has the line that installs it.
+    """
+    needed = {"llguidance": "kind is transformers"}
+    if load_in_4bit:
+        needed |= dict.fromkeys(("bitsandbytes", "accelerate"), "load_in_4bit is true")
+    if n_gpus > 1:
+        needed["accelerate"] = f"gpus is {n_gpus:g}"
+    for package, reason in needed.items():
+        if importlib.util.find_spec(package) is None:
+            raise ConfigError(f"{reason} but the package {package} is missing: pip install '{PACKAGES[package]}'")
+
+
+def load_model(
+    path: Path,
+    *,
+    n_gpus: float,
+    n_cpus: int = 1,
+    dtype: str = "auto",
+    load_in_4bit: bool = False,
+    trust_remote_code: bool = False,
+) -> tuple[Any, Any]:
+    """Load a model on its device, and its tokenizer.
+
+    Args:
+        path: Directory of the model.
+        n_gpus: 0: a CPU; up to 1: the first GPU that is visible; above: spread over the visible ones.
+        n_cpus: Threads that compute without a GPU.
+        dtype: ``auto`` (the model's own on a GPU, float32 on a CPU) or a name of torch.
+        load_in_4bit: Quantise to 4 bits (NF4) by bitsandbytes.
+        trust_remote_code: Whether the model's own Python code may run.
+
+    Raises:
+        ConfigError: There is no GPU, or the model or its tokenizer cannot be loaded.
+    """
+    import torch
+    from transformers import AutoModelForCausalLM, AutoTokenizer
+
+    if n_gpus and not torch.cuda.is_available():
+        raise ConfigError(f"gpus is {n_gpus:g} but torch sees no GPU: set gpus to 0, or install a torch with CUDA")
+    if not n_gpus:
+        torch.set_num_threads(n_cpus)
+    chosen = "auto" if dtype == "auto" and n_gpus else torch.float32 if dtype == "auto" else getattr(torch, dtype)
+    kwargs: dict[str, Any] = {"dtype": chosen}
+    if load_in_4bit:
+        kwargs["quantization_config"] = _four_bits(torch.bfloat16 if chosen == "auto" else chosen)
+    if n_gpus > 1:
+        kwargs["device_map"] = "auto"
+    elif load_in_4bit:
+        kwargs["device_map"] = {"": "cuda:0" if n_gpus else "cpu"}
+    try:
+        tokenizer = AutoTokenizer.from_pretrained(path, trust_remote_code=trust_remote_code)
+        model = AutoModelForCausalLM.from_pretrained(path, trust_remote_code=trust_remote_code, **kwargs)
+    except (OSError, ValueError, ImportError) as error:
+        raise ConfigError(f"{path} cannot be loaded as a causal language model: {error}") from error
+    if not tokenizer.is_fast:
+        raise ConfigError(f"{path} has no fast tokenizer (tokenizer.json), which a schema needs: name another model")
+    if "device_map" not in kwargs and n_gpus:
+        model = model.to("cuda:0")
+    return model, tokenizer
+
+
+def _four_bits(compute: Any) -> Any:
+    from transformers import BitsAndBytesConfig
+
+    return BitsAndBytesConfig(load_in_4bit=True, bnb_4bit_quant_type="nf4", bnb_4bit_compute_dtype=compute)

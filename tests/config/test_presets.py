@@ -1,0 +1,203 @@
+"""Presets of models and encoders: each composes with every system, and its settings reach the model."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+import yaml
+
+from kohaku_ray.config import as_yaml, build_config, load_config
+from kohaku_ray.config.load import preset_names
+from kohaku_ray.errors import ConfigError
+from kohaku_ray.generation.prompts import Prompt
+from kohaku_ray.index import models
+from kohaku_ray.runs.deployments import model_identity
+from kohaku_ray.runs.indexes import make_encoder
+from kohaku_ray.runs.models import chat_request, models_of
+
+MODELS = [name for name in preset_names() if name.startswith("models/")]
+ENCODERS = [name for name in preset_names() if name.startswith("encoders/")]
+
+PROMPTS = {
+    "encoders/jina_v3": {
+        "retrieval.query": "Represent the query for retrieving evidence documents: ",
+        "retrieval.passage": "Represent the document for retrieval: ",
+    },
+    "encoders/jina_v4": {"query": "Query: ", "passage": "Passage: "},
+    "encoders/qwen3_embedding": {
+        "query": "Instruct: Given a web search query, retrieve relevant passages that answer the query\nQuery:",
+        "document": "",
+    },
+}
+"""The prompts that the models themselves name, as their config_sentence_transformers.json holds them."""
+
+SEEN = {
+    "encoders/minilm": ((None, None), (None, None)),
+    "encoders/bge_m3": ((None, None), (None, None)),
+    "encoders/multilingual_e5": (("query: ", None), ("passage: ", None)),
+    "encoders/jina_v3": tuple(
+        (PROMPTS["encoders/jina_v3"][task], task) for task in ("retrieval.query", "retrieval.passage")
+    ),
+    "encoders/jina_v4": (("Query: ", "retrieval"), ("Passage: ", "retrieval")),
+    "encoders/qwen3_embedding": ((PROMPTS["encoders/qwen3_embedding"]["query"], None), (None, None)),
+}
+"""Prompt and task that the model computes with, for a query and for a passage."""
+
+
+@pytest.fixture(autouse=True)
+def _named(monkeypatch):
+    monkeypatch.setenv("KOHAKU_MODEL", "some/model")
+
+
+@pytest.mark.parametrize("system", ["demo", "hybrid", "narrative"])
+@pytest.mark.parametrize("preset", MODELS)
+def test_a_model_preset_serves_every_role_of_every_system(preset, system):
+    config = load_config([system, preset])
+    [(name, deployment)] = config.chat_deployments.items()
+    assert (name, deployment.model) == (config.model, "some/model")
+    assert build_config(yaml.safe_load(as_yaml(config)), "printed") == config
+    assert model_identity(deployment)
+    for role in config.uses.roles:
+        longest = config.role(role).max_tokens + deployment.reasoning_tokens
+        assert deployment.window_tokens is None or deployment.window_tokens >= 8000 + longest
+
+
+@pytest.mark.parametrize(
+    ("preset", "model"),
+    [
+        ("ollama", "qwen3:8b"),
+        ("ollama_gpt_oss", "gpt-oss:20b"),
+        ("vllm_qwen25_7b", "Qwen/Qwen2.5-7B-Instruct"),
+        ("vllm_qwen25_14b", "Qwen/Qwen2.5-14B-Instruct"),
+        ("vllm_qwen25_32b", "Qwen/Qwen2.5-32B-Instruct"),
+        ("vllm_qwen25_72b", "Qwen/Qwen2.5-72B-Instruct"),
+        ("vllm_qwen3", "Qwen/Qwen3-8B"),
+        ("vllm_qwen3_thinking", "Qwen/Qwen3-8B"),
+        ("vllm_gpt_oss_20b", "openai/gpt-oss-20b"),
+        ("vllm_gpt_oss_120b", "openai/gpt-oss-120b"),
+        ("vllm_llama_8b", "meta-llama/Llama-3.1-8B-Instruct"),
+        ("vllm_llama_70b", "meta-llama/Llama-3.3-70B-Instruct"),
+        ("transformers", "Qwen/Qwen2.5-7B-Instruct"),
+        ("transformers_4bit", "Qwen/Qwen2.5-7B-Instruct"),
+    ],
+)
+def test_each_names_a_model_that_the_environment_may_replace(monkeypatch, preset, model):
+    monkeypatch.delenv("KOHAKU_MODEL")
+    config = load_config(["demo", f"models/{preset}"])
+    assert config.deployments[config.model].model == model
+
+
+def test_a_gateways_model_is_the_users_to_name(monkeypatch, tmp_path):
+    monkeypatch.delenv("KOHAKU_MODEL")
+    with pytest.raises(ConfigError, match="KOHAKU_MODEL"):
+        load_config(["demo", "models/openai"])
+    own = tmp_path / "my.yaml"
+    own.write_text("base: [demo, models/openai]\ndeployments: {gateway: {model: mine, price: {prompt: 2}}}\n")
+    gateway = load_config(str(own)).deployments["gateway"]
+    assert (gateway.model, gateway.price.prompt, gateway.api_key_env) == ("mine", 2, "OPENAI_API_KEY")
+
+
+def test_reasoning_has_room_beside_the_answer_and_none_in_the_context():
+    config = load_config(["demo", "models/vllm_gpt_oss_20b", "models/vllm_qwen3"])
+    plain = models_of(config, {"qwen": "app"}, 0)["answer"]
+    config = load_config(["demo", "models/vllm_gpt_oss_20b"])
+    model = models_of(config, {"gpt_oss": "app"}, 0)["answer"]
+    prompt = Prompt(system="s", user="u", variables={})
+    assert (plain.max_tokens, plain.window_tokens) == (1024, 32768)
+    assert (model.max_tokens, model.window_tokens) == (1024, 32768 - 4096)
+    assert chat_request(plain, prompt, 0, None).max_tokens == 1024
+    assert chat_request(model, prompt, 0, None).max_tokens == 1024 + 4096
+    assert chat_request(model, prompt, 0, None, max_tokens=2000).max_tokens == 2000 + 4096
+
+
+def test_reasoning_effort_is_part_of_a_models_identity_and_leaves_others_as_they_were():
+    low, high = (
+        load_config(None, [f"deployments.m={{kind: vllm, model: m, {text}}}"]).deployments["m"]
+        for text in ("reasoning_effort: low", "reasoning_effort: high")
+    )
+    plain = load_config(None, ["deployments.m={kind: vllm, model: m}"]).deployments["m"]
+    assert len({model_identity(one) for one in (low, high, plain)}) == 3
+    assert model_identity(plain) == 'vllm:m {"engine":{},"revision":null,"template":{}}'
+
+
+class Recording:
+    """A real ``SentenceTransformer`` with another's prompts, which records each pass's prompt and task."""
+
+    def __init__(self, real, prompts, takes_task: bool) -> None:
+        self._real, self.prompts, self.seen = real, prompts, set()
+        self._takes_task = takes_task
+
+    def __getattr__(self, name):
+        return getattr(self._real, name)
+
+    def get_model_kwargs(self) -> list[str]:
+        return ["task"] if self._takes_task else []
+
+    def preprocess(self, texts, prompt: str | None = None, task: str | None = None):
+        self.seen.add((prompt, task))
+        return self._real.preprocess(texts, prompt=prompt)
+
+    def __call__(self, features, task: str | None = None):
+        assert task in {seen for _, seen in self.seen}
+        return self._real(features)
+
+
+@pytest.mark.parametrize("preset", ENCODERS)
+def test_an_encoders_prompts_and_tasks_reach_the_model(monkeypatch, tiny_encoder, preset):
+    from sentence_transformers import SentenceTransformer
+
+    config = load_config(["demo", preset])
+    takes_task = config.index.encoder.query_task is not None
+    assert config.index.encoder.trust_remote_code == takes_task, "only Jina's models need their own code"
+    recording = Recording(SentenceTransformer(tiny_encoder, device="cpu"), PROMPTS.get(preset, {}), takes_task)
+    monkeypatch.setattr(models, "_sentence_transformer", lambda *arguments: recording)
+    short = {} if config.index.encoder.dim is None else {"dim": 16}
+    encoder = make_encoder(config, precision="float32", **short)
+    seen = []
+    for encode in (encoder.encode_queries, encoder.encode_passages):
+        recording.seen.clear()
+        vectors = encode(["How much energy does a data centre use?"])
+        np.testing.assert_allclose(np.linalg.norm(vectors, axis=1), 1, atol=1e-5)
+        [one] = recording.seen
+        seen.append(one)
+    assert tuple(seen) == SEEN[preset]
+
+
+def test_vectors_have_the_dimension_that_a_preset_names():
+    dims = {name: load_config(["demo", name]).index.encoder.dim for name in ENCODERS}
+    assert {name: dim for name, dim in dims.items() if dim} == {"encoders/jina_v3": 768, "encoders/jina_v4": 1024}
+
+
+def test_later_bases_win_and_the_file_wins_over_all(tmp_path):
+    (tmp_path / "one.yaml").write_text("seed: 1\nkohaku: {top_k: 5, queries: 2}\nrun: one\n")
+    (tmp_path / "two.yaml").write_text("seed: 2\nkohaku: {top_k: 6}\n")
+    (tmp_path / "top.yaml").write_text("base: [one.yaml, two.yaml]\nrun: top\n")
+    config = load_config(str(tmp_path / "top.yaml"))
+    assert (config.seed, config.settings.top_k, config.settings.queries, config.run) == (2, 6, 2, f"{tmp_path}/top")
+    config = load_config([str(tmp_path / "two.yaml"), str(tmp_path / "one.yaml")], ["seed=9"])
+    assert (config.seed, config.settings.top_k, config.run) == (9, 5, f"{tmp_path}/one")
+
+
+@pytest.mark.parametrize(
+    ("base", "message"),
+    [
+        ("{a: 1}", r"base is .*: name a file or a preset, or a list such as \[demo, models/ollama\]"),
+        ("[demo, 3]", "base is .*name a file or a preset"),
+        ("[demo, models/olama]", r"did you mean models/ollama\?"),
+        ("[demo, me.yaml]", "is its own base"),
+    ],
+)
+def test_bases_that_cannot_be_used_say_why(tmp_path, base, message):
+    (tmp_path / "me.yaml").write_text(f"base: {base}\n")
+    with pytest.raises(ConfigError, match=message):
+        load_config(str(tmp_path / "me.yaml"))
+
+
+def test_a_model_that_is_not_deployed_is_named():
+    with pytest.raises(ConfigError, match=r"model is 'big' but deployments has 'extractive'"):
+        load_config(None, ["model=big"])
+
+
+def test_a_roles_own_model_wins_over_the_models_of_all():
+    config = load_config(["demo", "models/ollama"], ["roles.plan.model=extractive"])
+    assert (config.role("plan").model, config.role("answer").model) == ("extractive", "ollama")

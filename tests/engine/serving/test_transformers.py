@@ -1,0 +1,146 @@
+"""A whole job on a tiny random Llama behind Serve, by transformers alone."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from pathlib import Path
+
+import jsonschema
+import pyarrow.parquet as pq
+import pytest
+import tiny_llama
+
+import kohaku_ray.sample
+from kohaku_ray.config import Config
+from kohaku_ray.config.schema import TransformersConfig
+from kohaku_ray.errors import ContextOverflowError, ModelError
+from kohaku_ray.generation.request import ChatRequest
+from kohaku_ray.generation.schema import answer_schema
+from kohaku_ray.runs.demand import deployment_demand
+
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(900)]
+
+WINDOW = 4096
+SAMPLE = Path(kohaku_ray.sample.__file__).parent
+
+
+@pytest.fixture(scope="module")
+def deployment(tmp_path_factory) -> dict:
+    texts = [path.read_text(encoding="utf-8") for path in sorted(SAMPLE.rglob("*.md"))]
+    model = tiny_llama.build(tmp_path_factory.mktemp("tiny"), texts, window=WINDOW)
+    return {"kind": "transformers", "model": model, "batch_size": 4}
+
+
+@pytest.fixture(scope="module")
+def application(cluster, deployment) -> Iterator[str]:
+    from kohaku_ray.engine.serving.applications import serving
+
+    with serving({"tiny": TransformersConfig(**deployment)}) as names:
+        yield names["tiny"]
+
+
+@pytest.fixture
+def config(application, deployment, sample_config):
+    def make(*overrides: str, name: str = "run") -> Config:
+        own = [
+            f"deployments.tiny={json.dumps(deployment)}",
+            "model=tiny",
+            "roles.answer.max_tokens=256",
+            "roles.plan.max_tokens=64",
+            "kohaku.max_retries=0",
+            "kohaku.max_context_tokens=1000",
+            "ensemble.members=3",
+            "questions.limit=4",
+        ]
+        return sample_config(*own, *overrides, name=name)
+
+    return make
+
+
+def table(config: Config, name: str) -> list[dict]:
+    return pq.read_table(f"{config.run}/{name}.parquet").to_pylist(maps_as_pydicts="strict")
+
+
+def request(seed: int, user: str, max_tokens: int = 200) -> ChatRequest:
+    messages = (("system", "You answer from references."), ("user", user))
+    return ChatRequest("tiny", messages, 0.7, 1.0, max_tokens, seed, answer_schema(["alpha2024", "beta2023"]))
+
+
+def test_a_whole_job_cites_nothing_but_its_context_and_replays_to_the_byte(config, run_answer):
+    first = config()
+    summary = run_answer(first)
+    answers, usage = table(first, "answers"), table(first, "usage")
+    assert (summary.n_questions, len(answers)) == (4, 12)
+    shown: dict[tuple, set] = {}
+    for row in table(first, "trace"):
+        if row["step"] == "evidence":
+            shown.setdefault((row["question_id"], row["attempt"]), set()).add(row["doc_id"])
+    whole = [row for row in answers if row["error"] is None]
+    assert len(whole) >= 9, [row["error"] for row in answers]
+    for row in whole:
+        doc_ids = shown[row["question_id"], row["attempt"]]
+        jsonschema.validate(json.loads(row["reply"]), answer_schema(sorted(doc_ids)))
+        assert set(json.loads(row["reply"])["ref_id"]) <= doc_ids
+        assert row["n_foreign_refs"] == 0
+    assert all("cut off" in row["error"] for row in answers if row["error"] is not None)
+    assert len({row["seed"] for row in answers}) == 12
+    assert len({row["reply"] for row in whole}) > len(whole) / 2, "seeds make members differ"
+    assert {row["role"] for row in usage} == {"plan", "answer"}, "`model` serves both roles"
+    assert all(row["prompt_tokens"] > 0 and row["completion_tokens"] > 0 and row["service_s"] > 0 for row in usage)
+
+    again = config(name="again")
+    assert run_answer(again).n_calls["made"] == 0
+    for name in ("answers.parquet", "submission.csv"):
+        assert Path(again.run, name).read_bytes() == Path(first.run, name).read_bytes()
+
+
+def test_contexts_are_cut_to_the_models_own_window(config, run_answer):
+    deep = ("kohaku.max_context_tokens=100000", "kohaku.top_k=128", "kohaku.top_k_final=null", "ensemble.members=1")
+    own = config(*deep, "questions.limit=1", name="wide")
+    run_answer(own)
+    [row] = table(own, "answers")
+    assert row["error"] is None or "cut off" in row["error"]
+    assert (row["measures"]["cut"], row["measures"]["overflowed"]) == (1, 0)
+    [prompt] = [row["prompt_tokens"] for row in table(own, "usage") if row["role"] == "answer"]
+    assert WINDOW * 0.6 < prompt <= WINDOW - 256
+
+
+def test_a_replica_gives_the_same_text_alone_and_in_company_and_refuses_by_name(application):
+    from ray import serve
+
+    handle = serve.get_app_handle(application)
+    together = [handle.ask.remote(request(seed, f"How much energy? {seed} " * 20)) for seed in range(6)]
+    texts = [one.result().text for one in together]
+    assert len(set(texts)) == 6
+    assert handle.ask.remote(request(3, "How much energy? 3 " * 20)).result().text == texts[3]
+    with pytest.raises(ContextOverflowError, match=f"window_tokens is {WINDOW}"):
+        handle.ask.remote(request(0, "word " * 3 * WINDOW)).result()
+
+
+def test_a_probe_asks_what_runs_behind_serve(config, application):
+    from kohaku_ray.engine.jobs.probe import run_probe
+
+    [probed] = run_probe(config(f"deployments.tiny.application={application}"))
+    assert probed.is_usable
+    assert probed.text.startswith(f"deployments.tiny: transformers, window {WINDOW:,} tokens, JSON schema kept, ")
+    [gone] = run_probe(config("deployments.tiny.application=gone"))
+    assert not gone.is_usable
+    assert gone.text.startswith("deployments.tiny.application is 'gone' but Serve runs ")
+
+
+def test_a_model_that_cannot_be_loaded_says_so_when_it_starts(cluster, tmp_path):
+    from kohaku_ray.engine.serving.applications import serving
+
+    (tmp_path / "config.json").write_text(json.dumps({"model_type": "llama", "max_position_embeddings": 512}))
+    broken = TransformersConfig(model=str(tmp_path), start_tries=1)
+    with (
+        pytest.raises(ModelError, match=r"deployments.broken did not come up: .*cannot be loaded as a causal language"),
+        serving({"broken": broken}),
+    ):
+        pass
+
+
+def test_demand_counts_cpus_and_gpus():
+    deployment = TransformersConfig(model="m", replicas=2, cpus=4, gpus=0.5, resources={"serve_node": 1})
+    assert deployment_demand(deployment) == {"CPU": 8, "GPU": 1.0, "serve_node": 2}
