@@ -331,7 +331,7 @@ FILES = {
     "depth": "a: " + "[" * 1000,
     "two documents": "a: 1\n---\nb: 2\n",
     "control characters": "run: \x01\n",
-    "a base that is a list": "base: [paper]\n",
+    "a list of bases, one a number": "base: [paper, 3]\n",
     "a base with NUL": 'base: "\\0"\n',
     "a long base": "base: " + "x" * 5000,
 }  # fmt: skip
