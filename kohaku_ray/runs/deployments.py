@@ -199,10 +199,10 @@ def window_of(deployment: ChatDeployment) -> int:
     file = _config_file(deployment.model, deployment.revision)
     longest = None if file is None else _longest_window(file.parent)
     if deployment.window_tokens is None and longest is None:
-        where = f"{file} does not say" if file is not None else "its config.json cannot be read here"
+        why = f"{file} does not say it" if file is not None else "its config.json cannot be read here"
         raise ConfigError(
-            f"window_tokens is not set and {where} the window of {deployment.model}: set window_tokens, correct the "
-            "name, or download the model"
+            f"window_tokens is not set and the window of {deployment.model} is unknown ({why}): set window_tokens, "
+            "correct the name, or download the model"
         )
     if longest is not None and deployment.window_tokens is not None and deployment.window_tokens > longest:
         raise ConfigError(

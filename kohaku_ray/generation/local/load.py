@@ -56,6 +56,9 @@ def load_model(
     """
     import torch
     from transformers import AutoModelForCausalLM, AutoTokenizer
+    from transformers.utils import logging
+
+    logging.disable_progress_bar()
 
     if n_gpus and not torch.cuda.is_available():
         raise ConfigError(f"gpus is {n_gpus:g} but torch sees no GPU: set gpus to 0, or install a torch with CUDA")
