@@ -145,8 +145,12 @@ def mend_refs(tokens: Iterable[str]) -> tuple[str, ...]:
     return tuple(dict.fromkeys(ref for ref in ids if not is_abstention(ref)))
 
 
-def read_submission(path: str | os.PathLike[str]) -> Submission:
+def read_submission(path: str | os.PathLike[str], required: Sequence[str | tuple[str, ...]] = REQUIRED) -> Submission:
     """Read a submission or truth CSV.
+
+    Args:
+        path: Path of the file.
+        required: Columns it must have; of a tuple, any one.
 
     Raises:
         DataError: The file cannot be read, is not UTF-8, or lacks a required column.
@@ -164,17 +168,18 @@ def read_submission(path: str | os.PathLike[str]) -> Submission:
     except csv.Error as error:
         raise DataError(f"{name}: is not a CSV file ({error}): export it again as CSV.") from error
     header = tuple(cell.strip() for cell in lines[0]) if lines else ()
-    require_columns(name, header, REQUIRED)
+    require_columns(name, header, required)
     return _submission(name, header, lines[1:])
 
 
-def require_columns(name: str, header: Sequence[str], wanted: Sequence[str]) -> None:
-    """Check that a table has the columns it needs.
+def require_columns(name: str, header: Sequence[str], wanted: Sequence[str | tuple[str, ...]]) -> None:
+    """Check that a table has the columns it needs; of a tuple, any one.
 
     Raises:
         DataError: A column is missing; the text names both the missing ones and those there are.
     """
-    lacking = [column for column in wanted if column not in header]
+    alternatives = [(column,) if isinstance(column, str) else column for column in wanted]
+    lacking = [" or ".join(columns) for columns in alternatives if not set(columns) & set(header)]
     if lacking:
         raise DataError(
             f"{name}: has no column {', '.join(lacking)}; its columns are {', '.join(header) or 'none'}: "

@@ -152,4 +152,7 @@ LABEL = Metric(
     marks=_mark,
     classify=_confused,
     classes=tuple(f"{true} read as {label}" for true, label in permutations((*LABELS, "none"), 2)),
+    truth_columns=(("label", "answer_value"),),
+    gold=lambda truth: _true_label(truth) or "",
+    needs_gold=True,
 )

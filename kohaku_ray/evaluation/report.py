@@ -5,11 +5,12 @@ from __future__ import annotations
 import difflib
 import os
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any
 
 from kohaku_ray.errors import DataError
 from kohaku_ray.evaluation.metrics import DEFAULT_METRIC, Metric, Score, find_metric
+from kohaku_ray.evaluation.truth import read_truth, scored_rows
 from kohaku_ray.submissions import Submission, read_submission
 
 _EMPTY = "(empty)"
@@ -87,9 +88,7 @@ def run_score(
     """
     found = tuple(map(find_metric, metrics))
     classifier = next((metric for metric in found if metric.classes), None)
-    truth = read_submission(truth_path)
-    if limit is not None:
-        truth = replace(truth, rows=dict(list(truth.rows.items())[:limit]))
+    truth = scored_rows(read_truth(truth_path, found), found, limit)
     labels = labels_of(truth, by) if by is not None else None
     submissions = [read_submission(path) for path in files]
     reports = tuple(_file_report(truth, submission, classifier) for submission in submissions)

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import os
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 from kohaku_ray.errors import ConfigError, DataError
 from kohaku_ray.evaluation.metrics import Metric, find_metric
 from kohaku_ray.evaluation.report import ScoreReport, run_score
+from kohaku_ray.evaluation.truth import has_gold, read_truth, scored_rows
 from kohaku_ray.submissions import Submission, read_submission
 
 
@@ -41,16 +42,16 @@ def score_run(run: str, truth: str, metrics: Sequence[str], limit: int | None) -
     """
     name, predicted = os.path.basename(truth), f"{run}/submission.csv"
     try:
-        given = read_submission(truth)
         found = tuple(map(find_metric, metrics))
+        given = read_truth(truth, found)
     except DataError as error:
         return None, f"Nothing is scored, {name} is no truth file: {error}"
     except ConfigError as error:
         return None, f"Nothing is scored: {error}"
-    if not any(row.answer_value for row in given.rows.values()):
+    if not has_gold(given, found):
         return None, f"Nothing is scored: {name} has no gold answers."
     first = dict(list(given.rows.items())[:limit])
     if first.keys() != read_submission(predicted).rows.keys():
-        first, limit = dict(given.rows), None  # the first questions of another file are not those the run answered
+        limit = None  # the first questions of another file are not those the run answered
     report = run_score(truth, [predicted], metrics, errors=True, limit=limit)
-    return ScoredRun(replace(given, rows=first), found, report), ""
+    return ScoredRun(scored_rows(given, found, limit), found, report), ""
