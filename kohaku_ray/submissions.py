@@ -225,31 +225,40 @@ def _row(question_id: str, cells: dict[str, str]) -> SubmissionRow:
     )
 
 
-def write_submission(path: str | os.PathLike[str], rows: Iterable[SubmissionRow]) -> None:
+def write_submission(path: str | os.PathLike[str], rows: Iterable[SubmissionRow], extra: Sequence[str] = ()) -> None:
     """Write a submission in one step: a reader finds the old file or the whole new one.
 
     Every cell is quoted, reference lists are JSON, and an empty cell says ``is_blank``. An abstention says so in
     answer_value, ref_id, ref_url and supporting_materials, whatever else its row holds there.
 
+    Args:
+        path: Path of the file.
+        rows: Its rows.
+        extra: Further columns, from the rows' ``columns``.
+
     Raises:
         DataError: The file cannot be written (full disk, read-only directory).
     """
-    publish_with(os.fspath(path), lambda temporary: _write_file(temporary, rows), "free the disk or change the path")
+    publish_with(
+        os.fspath(path), lambda temporary: _write_file(temporary, rows, extra), "free the disk or change the path"
+    )
 
 
-def _write_file(path: str, rows: Iterable[SubmissionRow]) -> None:
+def _write_file(path: str, rows: Iterable[SubmissionRow], extra: Sequence[str]) -> None:
     # a model's reply may hold a lone surrogate: one bad character must not lose the file
     with Path(path).open("x", encoding="utf-8", errors="replace", newline="") as handle:
-        _write(handle, rows)
+        _write(handle, rows, extra)
         handle.flush()
         os.fsync(handle.fileno())
 
 
-def _write(handle: TextIO, rows: Iterable[SubmissionRow]) -> None:
+def _write(handle: TextIO, rows: Iterable[SubmissionRow], extra: Sequence[str]) -> None:
     writer = csv.writer(handle, quoting=csv.QUOTE_ALL, lineterminator="\n")
-    writer.writerow(COLUMNS)
+    writer.writerow([*COLUMNS, *extra])
     for row in rows:
-        writer.writerow([row.question_id, row.question, *_cells(row)])
+        writer.writerow(
+            [row.question_id, row.question, *_cells(row), *(row.columns.get(name) or BLANK for name in extra)]
+        )
 
 
 def _cells(row: SubmissionRow) -> tuple[str, ...]:

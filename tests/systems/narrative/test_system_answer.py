@@ -2,16 +2,19 @@
 
 import asyncio
 import json
+from dataclasses import asdict
 
 import jsonschema
 import pytest
 from stories import INDEX, PRISON, judged, prepared, rows_of, scripted, stories, tools_for, verdict
 
 from kohaku_ray.config import load_config
+from kohaku_ray.ensemble.vote import VoteRule, vote
 from kohaku_ray.errors import ConfigError, ConflictError, ContextOverflowError, ModelError, TransientModelError
 from kohaku_ray.evaluation.label import CONSISTENT, CONTRADICT
-from kohaku_ray.records import Question, Reply
+from kohaku_ray.records import Prediction, Question, Reply
 from kohaku_ray.runs.models import seed_of
+from kohaku_ray.systems.narrative import SYSTEM
 from kohaku_ray.systems.narrative.settings import refuse_identical_members
 
 STORIES = stories()
@@ -393,3 +396,22 @@ def test_a_lone_member_asks_with_the_documents_own_seed():
     )
     assert [seed_of(lone, "1", 0, attempt, role) for attempt in (0, 1) for role in ("search", "verify")] == [42] * 4
     assert len({seed_of(two, "1", member, 0, "search") for member in range(2)} | {42}) == 3
+
+
+def test_votes_of_weighted_ballots_cannot_end_early():
+    ensemble = ["ensemble.members=3", "roles.search.temperature=0.5", "ensemble.early_stop=value"]
+    with pytest.raises(
+        ConfigError, match=r"ensemble\.early_stop is value but ballots of system narrative have weights"
+    ):
+        load_config("narrative", ensemble)
+
+
+def test_labels_vote_by_confidence_and_abstentions_do_not():
+    def row(label, confidence):
+        prediction = Prediction(answer_value=label, is_blank=not label)
+        return {**asdict(prediction), "measures": {"confidence": confidence} if label else {}}
+
+    unsure, sure, silent = row(CONSISTENT, 0.4), row(CONTRADICT, 0.95), row("", 0)
+    verdict = vote([SYSTEM.ballot(one) for one in (silent, unsure, unsure, sure)], VoteRule())
+    assert (verdict.answer_value, [group.weight for group in verdict.groups]) == (CONTRADICT, [1, 0.8, 0.95])
+    assert vote([SYSTEM.ballot(row(CONSISTENT, 0.0))], VoteRule()).answer_value == CONSISTENT
