@@ -28,7 +28,9 @@ class ScoredRun:
     report: ScoreReport
 
 
-def score_run(run: str, truth: str, metrics: Sequence[str], limit: int | None) -> tuple[ScoredRun | None, str]:
+def score_run(
+    run: str, truth: str, metrics: Sequence[str], limit: int | None, split_by: Sequence[str] = ()
+) -> tuple[ScoredRun | None, str]:
     """Score a run's submission.
 
     Args:
@@ -36,6 +38,7 @@ def score_run(run: str, truth: str, metrics: Sequence[str], limit: int | None) -
         truth: A CSV that may hold gold answers.
         metrics: Names of metrics, the headline first.
         limit: The run's ``questions.limit``: it answered so many first questions of its file; None: all.
+        split_by: Columns of the truth by which figures of the whole run are split.
 
     Returns:
         The scores, or None with the reason.
@@ -53,5 +56,5 @@ def score_run(run: str, truth: str, metrics: Sequence[str], limit: int | None) -
     first = dict(list(given.rows.items())[:limit])
     if first.keys() != read_submission(predicted).rows.keys():
         limit = None  # the first questions of another file are not those the run answered
-    report = run_score(truth, [predicted], metrics, errors=True, limit=limit)
+    report = run_score(truth, [predicted], metrics, errors=True, limit=limit, split_by=split_by)
     return ScoredRun(scored_rows(given, found, limit), found, report), ""

@@ -76,7 +76,7 @@ def collect(
         questions=reader.asked(),
         runs=tuple(one.run for one in read.values()),
         metric=found,
-        notes=tuple(_notes(plan, read)),
+        notes=(*reader.baselines(), *_notes(plan, read)),
         provenance=_provenance(plan),
         spending=dict(_named(line) for line in spending),
     )
@@ -138,6 +138,11 @@ class _Reader:
             )
             for key, row in rows.items()
         )
+
+    def baselines(self) -> list[str]:
+        """Describe what predictions that ignore the question score, once per truth."""
+        say = self.metric.baseline
+        return [sentence for truth in self._truths.values() if say is not None and (sentence := say(truth))]
 
     def run(self, run_id: str, config: Config) -> _Read:
         """Read a finished run."""
