@@ -36,6 +36,7 @@ def home(cluster, tmp_path_factory):
     books = {
         "The Prisoner of the Rock.txt": PRISON.encode(),
         "The Garden.txt": GARDEN.encode(),
+        "Twice.txt": GARDEN.replace("\n\n", "\r\n\r\n").encode(),
         "Empty.txt": b" \n",
         "Binary.txt": bytes(range(256)) * 8,
     }
@@ -87,8 +88,9 @@ def rows_of(config, name):
 def test_books_and_stories_become_labels_dossiers_and_results(home, answer):
     config = config_of(home)
     summary = answer(config)
-    rejects = {Path(row["file"]).name for row in Index.open(config.index.path).rejects.to_pylist()}
-    assert rejects == {"Empty.txt", "Binary.txt"}
+    rejects = {Path(row["file"]).name: row["reason"] for row in Index.open(config.index.path).rejects.to_pylist()}
+    assert rejects.keys() == {"Empty.txt", "Binary.txt", "Twice.txt"}
+    assert re.fullmatch(r"the same book as .*/The Garden\.txt, word for word: .*", rejects["Twice.txt"])
     assert (summary.n_questions, summary.n_member_errors) == (6, 1)
     with open(f"{config.run}/results.csv", encoding="utf-8", newline="") as file:
         results = {row["Story ID"]: row for row in csv.DictReader(file)}
