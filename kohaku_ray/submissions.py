@@ -145,8 +145,12 @@ def mend_refs(tokens: Iterable[str]) -> tuple[str, ...]:
     return tuple(dict.fromkeys(ref for ref in ids if not is_abstention(ref)))
 
 
-def read_submission(path: str | os.PathLike[str]) -> Submission:
+def read_submission(path: str | os.PathLike[str], required: Sequence[str | tuple[str, ...]] = REQUIRED) -> Submission:
     """Read a submission or truth CSV.
+
+    Args:
+        path: Path of the file.
+        required: Columns it must have; of a tuple, any one.
 
     Raises:
         DataError: The file cannot be read, is not UTF-8, or lacks a required column.
@@ -164,17 +168,18 @@ def read_submission(path: str | os.PathLike[str]) -> Submission:
     except csv.Error as error:
         raise DataError(f"{name}: is not a CSV file ({error}): export it again as CSV.") from error
     header = tuple(cell.strip() for cell in lines[0]) if lines else ()
-    require_columns(name, header, REQUIRED)
+    require_columns(name, header, required)
     return _submission(name, header, lines[1:])
 
 
-def require_columns(name: str, header: Sequence[str], wanted: Sequence[str]) -> None:
-    """Check that a table has the columns it needs.
+def require_columns(name: str, header: Sequence[str], wanted: Sequence[str | tuple[str, ...]]) -> None:
+    """Check that a table has the columns it needs; of a tuple, any one.
 
     Raises:
         DataError: A column is missing; the text names both the missing ones and those there are.
     """
-    lacking = [column for column in wanted if column not in header]
+    alternatives = [(column,) if isinstance(column, str) else column for column in wanted]
+    lacking = [" or ".join(columns) for columns in alternatives if not set(columns) & set(header)]
     if lacking:
         raise DataError(
             f"{name}: has no column {', '.join(lacking)}; its columns are {', '.join(header) or 'none'}: "
@@ -220,31 +225,40 @@ def _row(question_id: str, cells: dict[str, str]) -> SubmissionRow:
     )
 
 
-def write_submission(path: str | os.PathLike[str], rows: Iterable[SubmissionRow]) -> None:
+def write_submission(path: str | os.PathLike[str], rows: Iterable[SubmissionRow], extra: Sequence[str] = ()) -> None:
     """Write a submission in one step: a reader finds the old file or the whole new one.
 
     Every cell is quoted, reference lists are JSON, and an empty cell says ``is_blank``. An abstention says so in
     answer_value, ref_id, ref_url and supporting_materials, whatever else its row holds there.
 
+    Args:
+        path: Path of the file.
+        rows: Its rows.
+        extra: Further columns, from the rows' ``columns``.
+
     Raises:
         DataError: The file cannot be written (full disk, read-only directory).
     """
-    publish_with(os.fspath(path), lambda temporary: _write_file(temporary, rows), "free the disk or change the path")
+    publish_with(
+        os.fspath(path), lambda temporary: _write_file(temporary, rows, extra), "free the disk or change the path"
+    )
 
 
-def _write_file(path: str, rows: Iterable[SubmissionRow]) -> None:
+def _write_file(path: str, rows: Iterable[SubmissionRow], extra: Sequence[str]) -> None:
     # a model's reply may hold a lone surrogate: one bad character must not lose the file
     with Path(path).open("x", encoding="utf-8", errors="replace", newline="") as handle:
-        _write(handle, rows)
+        _write(handle, rows, extra)
         handle.flush()
         os.fsync(handle.fileno())
 
 
-def _write(handle: TextIO, rows: Iterable[SubmissionRow]) -> None:
+def _write(handle: TextIO, rows: Iterable[SubmissionRow], extra: Sequence[str]) -> None:
     writer = csv.writer(handle, quoting=csv.QUOTE_ALL, lineterminator="\n")
-    writer.writerow(COLUMNS)
+    writer.writerow([*COLUMNS, *extra])
     for row in rows:
-        writer.writerow([row.question_id, row.question, *_cells(row)])
+        writer.writerow(
+            [row.question_id, row.question, *_cells(row), *(row.columns.get(name) or BLANK for name in extra)]
+        )
 
 
 def _cells(row: SubmissionRow) -> tuple[str, ...]:

@@ -214,3 +214,12 @@ def test_every_real_run_is_read_whole():
         assert list(submission.rows) == list(truth.rows)
         assert (submission.doubled, submission.ragged, submission.n_without_id) == ((), (), 0)
         assert {ref for row in submission.rows.values() for ref in row.ref_ids} <= known
+
+
+def test_a_systems_own_columns_stand_after_the_usual_ones(tmp_path):
+    path = tmp_path / "p.csv"
+    rows = [SubmissionRow("q1", answer_value="5", columns={"confidence": "0.9"}), SubmissionRow("q2")]
+    write_submission(path, rows, ("confidence",))
+    read = read_submission(path)
+    assert read.header == (*COLUMNS, "confidence")
+    assert [row.columns["confidence"] for row in read.rows.values()] == ["0.9", "is_blank"]

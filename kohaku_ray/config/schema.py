@@ -324,6 +324,11 @@ class Config(Section):
             self._check_deployed(key, name, ranks=False)
         if ranks is not None:
             self._check_deployed(f"{self.declaration.name}.cross_encoder", ranks, ranks=True)
+        if self.declaration.weighs and self.ensemble.early_stop != "never":
+            raise ValueError(
+                f"ensemble.early_stop is {self.ensemble.early_stop} but ballots of system {self.declaration.name} have "
+                "weights, so that the remaining votes may change any result: set ensemble.early_stop to never"
+            )
         if self.declaration.check is not None:
             self.declaration.check(self)
         return self

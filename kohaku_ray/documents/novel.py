@@ -7,6 +7,7 @@ from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 
+from kohaku_ray.digests import digest_text
 from kohaku_ray.documents.content import decode_text
 from kohaku_ray.documents.ids import default_doc_id
 from kohaku_ray.documents.model import Document, Paragraph, Section
@@ -126,18 +127,10 @@ def novel_sections(text: str, book: str) -> tuple[Section, ...]:
     return sections
 
 
-def check_books(books: Sequence[Document]) -> None:
-    """Refuse two documents with the same text.
-
-    Raises:
-        DataError: Two documents have the same text; the message names both.
-    """
-    seen: dict[tuple[str, ...], str] = {}
-    for book in books:
-        text = tuple(" ".join(part.text.split()) for section in book.sections for part in section.paragraphs)
-        other = seen.setdefault(text, book.doc_id)
-        if other != book.doc_id:
-            raise DataError(f"{book.doc_id!r} and {other!r} are the same book, word for word: remove one of the files.")
+def words_digest(book: Document) -> str:
+    """Hash a book's words, whatever its file's name, header, footer and line breaks."""
+    words = (word for section in book.sections for part in section.paragraphs for word in part.text.split())
+    return digest_text(" ".join(words))
 
 
 def _decode(name: str, data: bytes) -> str:

@@ -77,7 +77,7 @@ def vote_pool(pool: Pool, subsamples: I64, rules: Sequence[VoteRule]) -> Outcome
         for index, rule in enumerate(rules):
             key = (rule.ignore_blank, rule.blank_quorum, rule.weights)
             if key not in counts:
-                counts[key] = _Count(cells, _voters(cells.blank, rule), weights[rule.weights][subsample])
+                counts[key] = _Count(cells, _voters(cells.blank, rule), weights[rule.weights][subsample] * cells.weight)
             leader[index, part], spelling[index, part], words[index, part] = counts[key].outcome(rule)
     whole = (len(rules), pool.n_questions, n_subsamples)
     return Outcomes(leader.reshape(whole), spelling.reshape(whole), words.reshape(*whole, -1))
@@ -129,6 +129,7 @@ class _Cells:
         self.index = np.arange(len(question))
         self.drawn = drawn
         self.blank = label < 0
+        self.weight = pool.weight[column, drawn]
         self.spelling = pool.spelling[column, drawn]
         refset = pool.refset[column, drawn]
         self.words = pool.words[column, refset]

@@ -42,7 +42,7 @@ def settled(ballots: Sequence[Ballot], n_members: int, rule: VoteRule, stop: Sto
         unit: The question's answer unit.
 
     Raises:
-        ConfigError: There are more ballots than members.
+        ConfigError: There are more ballots than members, or ballots differ in weight: votes are counted here.
     """
     n_left = n_members - len(ballots)
     if n_left < 0:
@@ -53,6 +53,12 @@ def settled(ballots: Sequence[Ballot], n_members: int, rule: VoteRule, stop: Sto
         return True
     if stop == "never" or rule.weights == "agreement":
         return False
+    odd = next((ballot for ballot in ballots if ballot.weight != 1.0), None)
+    if odd is not None:
+        raise ConfigError(
+            f"early_stop is {stop} but a ballot for {odd.answer_value!r} weighs {odd.weight:g}: which votes decide is "
+            "counted for ballots of weight 1, so set ensemble.early_stop to never."
+        )
     return _Standing(ballots, n_left, rule, unit).stands(stop)
 
 

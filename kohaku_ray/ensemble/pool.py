@@ -9,9 +9,9 @@ from typing import TypeVar
 import numpy as np
 import numpy.typing as npt
 
-from kohaku_ray.arrays import I64, Mask
+from kohaku_ray.arrays import F64, I64, Mask
 from kohaku_ray.ensemble.normalise import Value, normalise, same
-from kohaku_ray.ensemble.vote import Ballot
+from kohaku_ray.ensemble.vote import Ballot, ballot_weight
 from kohaku_ray.errors import ConfigError
 from kohaku_ray.values import is_abstention, is_blank
 
@@ -35,6 +35,7 @@ class Pool:
         words: Shape ``(Q, sets, n_words)``; the question's distinct reference sets, as bits over its ``refs``.
         spellings: By question, the values as written.
         refs: By question, the cited references, lower-cased.
+        weight: Shape ``(Q, M)``; how much each ballot counts.
         chains: By question where equality within 0.1 % is not transitive (5 is 5.004, 5.004 is 5.008, 5 is not 5.008):
             shape ``(n, n)``, whether value j joins a group that value i opened. Groups then depend on who is drawn.
     """
@@ -45,6 +46,7 @@ class Pool:
     words: Words
     spellings: tuple[tuple[str, ...], ...]
     refs: tuple[tuple[str, ...], ...]
+    weight: F64
     chains: Mapping[int, Mask]
 
     @property
@@ -87,7 +89,8 @@ def pool_ballots(ballots: Sequence[Sequence[Ballot]], units: Sequence[str | None
         units: By question, its answer unit; None: no question has one.
 
     Raises:
-        ConfigError: There are no ballots, or questions differ in their number of ballots or from the number of units.
+        ConfigError: There are no ballots, questions differ in their number of ballots or from the number of units, or a
+            ballot's weight is not positive and finite.
     """
     units = units if units is not None else [None] * len(ballots)
     _check(ballots, units)
@@ -110,6 +113,7 @@ def pool_ballots(ballots: Sequence[Sequence[Ballot]], units: Sequence[str | None
         words=_bits([keys for _, keys in sets], refs),
         spellings=tuple(keys for _, keys in spellings),
         refs=tuple(refs),
+        weight=np.array([[ballot_weight(ballot) for ballot in row] for row in ballots], dtype=np.float64),
         chains=chains,
     )
 

@@ -6,6 +6,7 @@ references are cited with it (the strategy).
 
 from __future__ import annotations
 
+import math
 from collections.abc import Hashable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Literal, TypeVar
@@ -35,6 +36,7 @@ class Ballot:
         answer: The answer as a sentence.
         answer_unit: The unit the member gave.
         explanation: The reasons.
+        weight: How much it counts in the vote, times its member's weight; positive.
     """
 
     answer_value: str = ""
@@ -43,6 +45,7 @@ class Ballot:
     answer: str = ""
     answer_unit: str = ""
     explanation: str = ""
+    weight: float = 1.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -142,9 +145,26 @@ def vote(
         member_weights: One positive weight per member; None: all the same.
 
     Raises:
-        ConfigError: The rule asks for agreement weights and there are none, or their number differs from the ballots'.
+        ConfigError: The rule asks for agreement weights and there are none, their number differs from the ballots', or
+            a ballot's weight is not positive and finite.
     """
-    return _Count(ballots, rule, unit, _weights(len(ballots), rule, member_weights)).verdict()
+    of_members = _weights(len(ballots), rule, member_weights)
+    weights = tuple(weight * ballot_weight(ballot) for weight, ballot in zip(of_members, ballots, strict=True))
+    return _Count(ballots, rule, unit, weights).verdict()
+
+
+def ballot_weight(ballot: Ballot) -> float:
+    """Return a ballot's weight.
+
+    Raises:
+        ConfigError: It is not positive and finite.
+    """
+    if not 0 < ballot.weight < math.inf:
+        raise ConfigError(
+            f"A ballot for {ballot.answer_value!r} weighs {ballot.weight}: let the system's `ballot` give a weight "
+            "above 0."
+        )
+    return ballot.weight
 
 
 def _weights(n_members: int, rule: VoteRule, given: Sequence[float] | F64 | None) -> tuple[float, ...]:

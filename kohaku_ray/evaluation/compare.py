@@ -12,6 +12,7 @@ from kohaku_ray.evaluation.grid import FEW_QUESTIONS
 from kohaku_ray.evaluation.metrics import DEFAULT_METRIC, Score, find_metric
 from kohaku_ray.evaluation.report import labels_of, table
 from kohaku_ray.evaluation.splits import Split, split_scores, split_tables
+from kohaku_ray.evaluation.truth import read_truth, scored_rows
 from kohaku_ray.submissions import Submission, read_submission
 
 
@@ -62,7 +63,7 @@ def compare_files(
         given = ", ".join(os.fspath(file) for file in files) or "none"
         raise ConfigError(f"compare takes two or more runs, and got {len(files)} ({given}): name what to compare with.")
     found = find_metric(metric)
-    truth = read_submission(truth_path)
+    truth = scored_rows(read_truth(truth_path, [found]), [found])
     submissions = [read_submission(file) for file in files]
     keys = _common(truth, submissions)
     labels = _labels(truth, by, keys) if by is not None else ()

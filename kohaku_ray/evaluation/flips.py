@@ -90,7 +90,7 @@ def compare_pair(
     first, second = submissions
     difference = paired_differences(metric.shares_of(rows[1]), metric.shares_of(rows[0]))
     flips = [
-        _flip(truth.rows[a.question_id], first.rows[a.question_id], second.rows[a.question_id], a, b)
+        _flip(metric, truth.rows[a.question_id], first.rows[a.question_id], second.rows[a.question_id], a, b)
         for a, b in zip(*rows, strict=True)
         if abs(a.total - b.total) > _SAME or a.is_right != b.is_right
     ]
@@ -107,14 +107,19 @@ def compare_pair(
 
 
 def _flip(
-    truth: SubmissionRow, first: SubmissionRow, second: SubmissionRow, a: QuestionScore, b: QuestionScore
+    metric: Metric,
+    truth: SubmissionRow,
+    first: SubmissionRow,
+    second: SubmissionRow,
+    a: QuestionScore,
+    b: QuestionScore,
 ) -> Flip:
     kind: FlipKind = "other" if a.is_right == b.is_right else "right to wrong" if a.is_right else "wrong to right"
     return Flip(
         question_id=truth.question_id,
-        question=truth.question,
+        question=truth.question or first.question,
         kind=kind,
-        truth_value=truth.answer_value,
+        truth_value=metric.gold(truth),
         truth_refs=truth.refs_raw,
         values=(first.answer_value, second.answer_value),
         refs=(first.refs_raw, second.refs_raw),

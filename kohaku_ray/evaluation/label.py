@@ -8,6 +8,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from itertools import permutations
 
+from kohaku_ray.evaluation.figures import Figures, FigureTable, Number, Points
 from kohaku_ray.evaluation.metrics import Metric, OutcomeMarks, Part
 from kohaku_ray.submissions import Submission, SubmissionRow
 
@@ -143,6 +144,72 @@ def _mark(truth: Submission) -> OutcomeMarks:
     return OutcomeMarks(by_value={"accuracy": lambda at, text: _accuracy(rows[at], text)})
 
 
+def _guess(given: SubmissionRow | None) -> Guess:
+    """Read a prediction and the column ``confidence``, where a submission has one."""
+    if given is None:
+        return Guess(None)
+    try:
+        confidence = float(given.columns.get("confidence", ""))
+    except ValueError:
+        return Guess(read_label(given.answer_value))
+    return Guess(read_label(given.answer_value), confidence if 0 <= confidence <= 1 else None)
+
+
+def _true_labels(truth: Submission) -> dict[str, str]:
+    return {key: label for key, row in truth.rows.items() if (label := _true_label(row)) is not None}
+
+
+def set_figures(truth: Submission, given: Submission) -> Figures | None:
+    """Compute the figures of ``label_figures``, to be shown."""
+    labels = _true_labels(truth)
+    found = label_figures(labels, {key: _guess(given.rows.get(key)) for key in labels})
+    if found is None:
+        return None
+    numbers = [
+        Number("accuracy", found.accuracy, found.interval),
+        Number("majority class", found.majority, note=f"always {_majority(labels)[0]}"),
+        Number("balanced accuracy", found.balanced, note="mean over the true labels"),
+        Number(f"F1 of {CONTRADICT}", found.f1),
+    ]
+    if found.brier is not None:
+        n_sure = sum(n for _, n, *_ in found.bins)
+        numbers.append(Number("Brier score", found.brier, note=f"lower is better; {n_sure} with a confidence"))
+    return Figures(found.n, tuple(numbers), (_confusion_table(found), *_bin_tables(found)), _bin_plots(found))
+
+
+def _confusion_table(found: LabelFigures) -> FigureTable:
+    columns = [*LABELS, *([None] if any(label is None for _, label in found.confusion) else [])]
+    rows = tuple((true, *(str(found.confusion.get((true, label), 0)) for label in columns)) for true in LABELS)
+    return FigureTable("Confusion", ("true label", *(f"read as {label or 'none'}" for label in columns)), rows)
+
+
+def _bin_tables(found: LabelFigures) -> tuple[FigureTable, ...]:
+    rows = tuple(
+        (f"{low:.1f} to {low + 0.1:.1f}", str(n), f"{mean:.3f}", f"{right:.3f}") for low, n, mean, right in found.bins
+    )
+    head = ("confidence", "predictions", "mean confidence", "share of right ones")
+    return (FigureTable("Reliability", head, rows),) if rows else ()
+
+
+def _bin_plots(found: LabelFigures) -> tuple[Points, ...]:
+    points = tuple((mean, right, n) for _, n, mean, right in found.bins)
+    note = "Predictions by tenth of their confidence; on the line, they are right as often as they are confident."
+    plot = Points("Reliability", note, "mean confidence", "share of right labels", points)
+    return (plot,) if points else ()
+
+
+def _majority(labels: Mapping[str, str]) -> tuple[str, int]:
+    return Counter(labels.values()).most_common(1)[0]
+
+
+def _baseline(truth: Submission) -> str:
+    labels = _true_labels(truth)
+    if not labels:
+        return ""
+    label, n = _majority(labels)
+    return f"Always {label}, the majority class, scores {n / len(labels):.4f} ({n} of {len(labels)})."
+
+
 LABEL = Metric(
     name="label",
     title="Share of right labels",
@@ -152,4 +219,9 @@ LABEL = Metric(
     marks=_mark,
     classify=_confused,
     classes=tuple(f"{true} read as {label}" for true, label in permutations((*LABELS, "none"), 2)),
+    truth_columns=(("label", "answer_value"),),
+    gold=lambda truth: _true_label(truth) or "",
+    needs_gold=True,
+    figures=set_figures,
+    baseline=_baseline,
 )

@@ -18,6 +18,7 @@ import numpy.typing as npt
 
 from kohaku_ray.arrays import F64
 from kohaku_ray.errors import ConfigError, DataError
+from kohaku_ray.evaluation.figures import FiguresOf
 from kohaku_ray.registry import find_registered
 from kohaku_ray.submissions import Submission, SubmissionRow
 
@@ -35,7 +36,9 @@ DEFAULT_METRIC = "wattbot"
 
 Number = TypeVar("Number", float, F64)
 
-_TAKEN = frozenset({"file", "metric", "score", "n", "missing", "by", "label", "errors"})  # other columns of a score
+_TAKEN = frozenset(
+    {"file", "metric", "score", "n", "missing", "by", "label", "errors", "figures"}
+)  # other columns of a score
 
 
 @dataclass(frozen=True, slots=True)
@@ -123,6 +126,12 @@ class Metric:
         classify: Maps a question's truth and its prediction to the class of the error, None where nothing is wrong;
             None: errors have no classes.
         classes: All classes, in the order shown.
+        truth_columns: Columns that a truth file must have beside ``id``; of a tuple, any one.
+        gold: A question's gold value as shown; empty: it has none.
+        needs_gold: A question without a gold value is not scored.
+        figures: Figures of a whole set of predictions; None: the metric has none.
+        baseline: Describes, in a sentence, the score of predictions that ignore the question; None: the metric has
+            none.
     """
 
     name: str
@@ -133,6 +142,11 @@ class Metric:
     marks: Callable[[Submission], OutcomeMarks] | None = None
     classify: Callable[[SubmissionRow, SubmissionRow], str | None] | None = None
     classes: tuple[str, ...] = ()
+    truth_columns: tuple[str | tuple[str, ...], ...] = ("answer_value", "ref_id")
+    gold: Callable[[SubmissionRow], str] = lambda truth: truth.answer_value
+    needs_gold: bool = False
+    figures: FiguresOf | None = None
+    baseline: Callable[[Submission], str] | None = None
 
     def __post_init__(self) -> None:
         """Check the names of the parts."""

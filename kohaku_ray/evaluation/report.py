@@ -5,11 +5,13 @@ from __future__ import annotations
 import difflib
 import os
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from kohaku_ray.errors import DataError
+from kohaku_ray.evaluation.figures import Figures, Number, split_figures
 from kohaku_ray.evaluation.metrics import DEFAULT_METRIC, Metric, Score, find_metric
+from kohaku_ray.evaluation.truth import read_truth, scored_rows
 from kohaku_ray.submissions import Submission, read_submission
 
 _EMPTY = "(empty)"
@@ -27,6 +29,7 @@ class FileReport:
         ragged: Ids of rows with more or fewer cells than the header.
         n_without_id: Rows left out because their id is empty.
         errors: Number of wrong predictions in each class of the report's ``classes``.
+        figures: Figures of the whole set by metric, for metrics that have any.
     """
 
     file: str
@@ -36,6 +39,7 @@ class FileReport:
     ragged: tuple[str, ...]
     n_without_id: int
     errors: Mapping[str, int]
+    figures: Mapping[str, Figures] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,7 +49,7 @@ class ScoreReport:
     Attributes:
         records: One dict per file, metric and label, with file, metric, score, every part of the metric, n, missing (a
             count); with ``by`` also ``by`` and ``label``, the column and its value; with errors also ``errors``,
-            counts by class.
+            counts by class; with figures of the whole set ``figures``, numbers by name.
         files: Other facts about each file.
         truth: The same of the truth file.
         metrics: The requested metrics, in order.
@@ -70,6 +74,7 @@ def run_score(
     by: str | None = None,
     errors: bool = False,
     limit: int | None = None,
+    split_by: Sequence[str] = (),
 ) -> ScoreReport:
     """Score submission files against a truth file.
 
@@ -80,6 +85,7 @@ def run_score(
         by: A column of the truth to split the questions by; one record for each of its labels.
         errors: Count the error classes too, for each whole file.
         limit: How many of the truth's questions are scored, from the first, as in a limited run.
+        split_by: Columns of the truth by which figures of the whole set are split too, where it has them.
 
     Raises:
         ConfigError: There is no such metric.
@@ -87,12 +93,13 @@ def run_score(
     """
     found = tuple(map(find_metric, metrics))
     classifier = next((metric for metric in found if metric.classes), None)
-    truth = read_submission(truth_path)
-    if limit is not None:
-        truth = replace(truth, rows=dict(list(truth.rows.items())[:limit]))
+    truth = scored_rows(read_truth(truth_path, found), found, limit)
     labels = labels_of(truth, by) if by is not None else None
     submissions = [read_submission(path) for path in files]
-    reports = tuple(_file_report(truth, submission, classifier) for submission in submissions)
+    reports = tuple(
+        replace(_file_report(truth, each, classifier), figures=_figures(truth, each, found, split_by))
+        for each in submissions
+    )
     records = []
     for submission, report in zip(submissions, reports, strict=True):
         for metric in found:
@@ -107,6 +114,9 @@ def run_score(
                 }
                 if by is not None:
                     record["by"], record["label"] = by, label
+                numbers = _numbers(truth, submission, metric, labels, label)
+                if numbers:
+                    record["figures"] = {number.name: number.value for number in numbers}
                 if errors:
                     record["errors"] = dict(report.errors)
                 records.append(record)
@@ -122,6 +132,29 @@ def _scores(
         yield "", metric.aggregate(rows)
     else:
         yield from metric.aggregate_by(rows, labels).items()
+
+
+def _numbers(
+    truth: Submission, given: Submission, metric: Metric, labels: Sequence[str] | None, label: str
+) -> tuple[Number, ...]:
+    """Compute the numbers of a whole file, or of the questions with one label."""
+    if labels is not None:
+        rows = {key: row for (key, row), one in zip(truth.rows.items(), labels, strict=True) if one == label}
+        truth = replace(truth, rows=rows)
+    found = metric.figures(truth, given) if metric.figures is not None else None
+    return found.numbers if found is not None else ()
+
+
+def _figures(
+    truth: Submission, given: Submission, metrics: Sequence[Metric], split_by: Sequence[str]
+) -> dict[str, Figures]:
+    found = {}
+    for metric in metrics:
+        whole = metric.figures(truth, given) if metric.figures is not None else None
+        if metric.figures is not None and whole is not None:
+            splits = [split_figures(metric.figures, truth, given, by) for by in split_by]
+            found[metric.name] = replace(whole, tables=(*whole.tables, *(table for table in splits if table)))
+    return found
 
 
 def labels_of(truth: Submission, by: str) -> list[str]:
@@ -164,7 +197,7 @@ def render(report: ScoreReport) -> str:
         ]
         for record in report.records
     ]
-    parts = [table(head, body, n_text=3 if report.by else 2)]
+    parts = [table(head, body, n_text=3 if report.by else 2), *_figure_tables(report)]
     if report.errors and report.classes:
         counts = [[file.file, *(str(file.errors[name]) for name in report.classes)] for file in report.files]
         parts.append(table(["errors", *report.classes], counts, n_text=1))
@@ -172,6 +205,27 @@ def render(report: ScoreReport) -> str:
         parts.append(f"errors have no classes under {', '.join(metric.name for metric in report.metrics)}")
     notes = [note for file in (report.truth, *report.files) for note in _notes(file)]
     return "\n\n".join([*parts, *(["\n".join(notes)] if notes else [])])
+
+
+def _figure_tables(report: ScoreReport) -> Iterator[str]:
+    """Lay out the figures of whole sets: all numbers, and the tables of files that are not split."""
+    for metric in report.metrics:
+        records = [record for record in report.records if record["metric"] == metric.name and "figures" in record]
+        if report.by and records:
+            names = list(dict.fromkeys(name for record in records for name in record["figures"]))
+            lines = [
+                [str(record["file"]), str(record["label"]), *_written(record["figures"], names)] for record in records
+            ]
+            yield table(["file", report.by, *names], lines, n_text=2)
+    for file in report.files if not report.by else ():
+        for name, figures in file.figures.items():
+            numbers = [[one.name, one.text, one.note] for one in figures.numbers]
+            yield f"{file.file}, {name}\n{table(['figure', 'value', ''], numbers, n_text=3)}"
+            yield from (f"{one.title}\n{table(one.head, one.rows, n_text=1)}" for one in figures.tables)
+
+
+def _written(figures: Mapping[str, float], names: Sequence[str]) -> list[str]:
+    return [f"{figures[name]:.4f}" if name in figures else "" for name in names]
 
 
 def table(head: Sequence[str], body: Sequence[Sequence[str]], n_text: int) -> str:

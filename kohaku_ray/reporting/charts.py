@@ -11,7 +11,7 @@ from markupsafe import Markup
 
 from kohaku_ray.evaluation.metrics import Metric
 from kohaku_ray.evaluation.report import ScoreReport
-from kohaku_ray.reporting.plots import grouped_bars, ranges, stacked_bars
+from kohaku_ray.reporting.plots import grouped_bars, ranges, share_points, stacked_bars
 from kohaku_ray.reporting.questions import ABSTAINED, ANSWERED, IN_PART, OUTCOMES, RIGHT, WRONG, QuestionView
 from kohaku_ray.runs.files import RunFiles
 
@@ -42,7 +42,7 @@ class Chart:
 
 def charts(run: RunFiles, report: ScoreReport | None, views: Sequence[QuestionView]) -> list[Chart]:
     """Draw a run: score parts where it was scored, agreement, tokens and retrieval depth where it answered at all."""
-    drawn = [score_parts(report)] if report is not None else []
+    drawn = [score_parts(report), *figure_plots(report)] if report is not None else []
     if views:
         drawn.append(agreement(views))
     if any(view.members for view in views):
@@ -64,6 +64,15 @@ def score_parts(report: ScoreReport) -> Chart:
         label=f"Score parts. {said}",
     )
     return _chart("Score parts", formulas(report.metrics), svg)
+
+
+def figure_plots(report: ScoreReport) -> list[Chart]:
+    """Draw the points of the metrics' figures."""
+    return [
+        _chart(plot.title, plot.note, share_points(plot.points, x_label=plot.x_label, y_label=plot.y_label))
+        for figures in report.files[0].figures.values()
+        for plot in figures.plots
+    ]
 
 
 def formulas(metrics: Sequence[Metric]) -> str:

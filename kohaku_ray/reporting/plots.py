@@ -177,6 +177,28 @@ def stacked_bars(
         return svg_text(figure, label)
 
 
+def share_points(points: Sequence[tuple[float, float, int]], *, x_label: str, y_label: str) -> str:
+    """Draw shares against shares, each with its number of cases, and the line where both are equal.
+
+    Args:
+        points: Both shares, between 0 and 1, and the number of cases.
+        x_label: Name of the first share.
+        y_label: Name of the second one.
+    """
+    with drawing():
+        figure, axes = new_figure()
+        axes.plot([0, 1], [0, 1], color=PALETTE[7], linestyle="--", linewidth=1)
+        most = max(n for _, _, n in points)
+        for x, y, n in points:
+            axes.scatter([x], [y], s=20 + 180 * n / most, color=PALETTE[0], alpha=0.75, clip_on=False, zorder=3)
+            axes.annotate(f"{n:,}", (x, y), xytext=(0, 9), textcoords="offset points", ha="center", fontsize=8)
+        axes.set_xlim(0, 1.02)
+        axes.set_ylim(0, 1.08)
+        _finish(figure, axes, x_label, y_label, 1)
+        said = "; ".join(f"{x:.2f}: {y:.2f} of {n}" for x, y, n in points)
+        return svg_text(figure, f"{y_label} by {x_label}. {said}")
+
+
 def ranges(series: Mapping[str, npt.ArrayLike], *, x_label: str, label: str) -> str:
     """Draw the spread of counts: a line from the 5th to the 95th percentile, a box over the middle half, the median.
 

@@ -79,6 +79,11 @@ class Truth:
     error: str | None
 
     @property
+    def value(self) -> str:
+        """The gold value."""
+        return self.metric.gold(self.row)
+
+    @property
     def headline(self) -> QuestionScore:
         """Score by the first metric."""
         return next(iter(self.scores.values()))

@@ -110,7 +110,8 @@ def _scores(run: RunFiles, truth: str | None) -> tuple[Gold | None, ScoreReport 
         return None, None, "No truth was given, so nothing is scored."
     if not os.path.isfile(truth):
         raise DataError(f"{truth}: there is no such truth file: check the path.")
-    scored, why_not = score_run(run.path, truth, run.fact("metrics", [DEFAULT_METRIC]), run.fact("limit"))
+    metrics, limit, split_by = run.fact("metrics", [DEFAULT_METRIC]), run.fact("limit"), run.fact("split_by", [])
+    scored, why_not = score_run(run.path, truth, metrics, limit, split_by)
     if scored is None:
         return None, None, why_not
     rows = {metric.name: metric.score(scored.truth, run.submission) for metric in scored.metrics}

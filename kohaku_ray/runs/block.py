@@ -138,7 +138,7 @@ def settle_block(config: Config, questions: Sequence[Question], *answered: Seque
     found = []
     for place, question in enumerate(questions):
         there = _those_there(member[place] for member in answered)
-        ballots = [ballot(asdict(row.answer.prediction)) for row in there]
+        ballots = [ballot({**asdict(row.answer.prediction), "measures": dict(row.answer.measures)}) for row in there]
         ended = len(there) < len(answered)
         found.append(ended or settled(ballots, ensemble.members, rule, ensemble.stops, question.answer_unit))
     return found
@@ -193,7 +193,8 @@ def _vote_row(config: Config, question: Question, answers: Rows, weights: F64 | 
     if weights is None:
         # All members have equal weights until all questions are answered: see voted_again.
         rule = replace(rule, weights="uniform")
-    verdict = vote([config.declaration.ballot(row) for row in answers], rule, unit, weights)
+    ballots = [config.declaration.ballot({**row, "measures": dict(row["measures"])}) for row in answers]
+    verdict = vote(ballots, rule, unit, weights)
     return {
         "question_id": question.question_id,
         "question": question.text,

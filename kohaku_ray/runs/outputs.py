@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import replace
 from typing import Any
 
 import pyarrow as pa
@@ -13,6 +14,9 @@ from kohaku_ray.runs.block import best_quotes
 from kohaku_ray.runs.directory import RunDirectory
 from kohaku_ray.runs.sources import read_metadata
 from kohaku_ray.submissions import SubmissionRow, citing_row, write_submission
+from kohaku_ray.systems.base import System
+
+Row = Mapping[str, Any]
 
 
 def write_outputs(config: Config, directory: RunDirectory, tables: Mapping[str, pa.Table]) -> None:
@@ -23,12 +27,25 @@ def write_outputs(config: Config, directory: RunDirectory, tables: Mapping[str, 
     """
     documents, system = _documents(config), config.declaration
     quotes = best_quotes(tables["trace"], system)
-    write_submission(f"{directory.path}/submission.csv", _submission_rows(tables["votes"], quotes, documents))
-    if system.outputs:
+    rows = _submission_rows(tables["votes"], quotes, documents)
+    if system.outputs or system.extra_columns:
         names = ("votes", "answers", "trace")
         votes, answers, trace = (tables[name].to_pylist(maps_as_pydicts="strict") for name in names)
         for name, write in system.outputs.items():
             directory.write_text(name, write(votes, answers, trace))
+        rows = _with_extra(rows, system, votes, answers)
+    write_submission(f"{directory.path}/submission.csv", rows, tuple(system.extra_columns))
+
+
+def _with_extra(
+    rows: Iterable[SubmissionRow], system: System, votes: Sequence[Row], answers: Sequence[Row]
+) -> Iterable[SubmissionRow]:
+    members: dict[str, list[Row]] = {}
+    for answer in answers:
+        members.setdefault(answer["question_id"], []).append(answer)
+    for row, vote in zip(rows, votes, strict=True):
+        mine = members.get(vote["question_id"], [])
+        yield replace(row, columns={name: write(vote, mine) for name, write in system.extra_columns.items()})
 
 
 def _documents(config: Config) -> dict[str, dict[str, Any]]:

@@ -46,7 +46,8 @@ def describe_run(config: Config, summary: AnswerSummary) -> str:
     outputs = ("submission.csv", *(f"{name}.parquet" for name in SCHEMAS), *config.declaration.outputs)
     truth = resolve(config.questions.path)
     if truth.endswith(".csv"):
-        scored, why_not = score_run(summary.run, truth, config.declaration.metrics, config.questions.limit)
+        system, limit = config.declaration, config.questions.limit
+        scored, why_not = score_run(summary.run, truth, system.metrics, limit, system.split_by)
         parts.append(render(replace(scored.report, errors=False)) if scored is not None else why_not)
     parts.append(
         f"outputs in {summary.run}: {', '.join(outputs)}\n"

@@ -6,7 +6,7 @@ import functools
 import json
 import os
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import asdict, dataclass, field, replace
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -16,13 +16,15 @@ from kohaku_ray.config.schema import Deployment, OpenAIConfig
 from kohaku_ray.config.sweep import MEMBERS, LoadedSweep, PoolConfig, Setting, TableConfig
 from kohaku_ray.digests import digest, digest_text
 from kohaku_ray.errors import ConfigError, ConflictError, DataError
+from kohaku_ray.evaluation.metrics import Metric, find_metric
+from kohaku_ray.evaluation.truth import has_gold, read_truth, scored_rows
 from kohaku_ray.index.store import Index
 from kohaku_ray.runs.demand import cluster_address, deployment_demand, local_gpus
 from kohaku_ray.runs.deployments import check_deployment, model_identity, window_of
 from kohaku_ray.runs.indexes import document_format, index_settings
 from kohaku_ray.runs.sources import find_sources, read_source, resolve, resolve_paths
 from kohaku_ray.runs.tables import SCHEMAS
-from kohaku_ray.submissions import Submission, read_submission
+from kohaku_ray.submissions import Submission
 
 
 @dataclass(frozen=True, slots=True)
@@ -108,17 +110,19 @@ def plan_sweep(loaded: LoadedSweep) -> Plan:
     return Plan(loaded, tables, planner.runs, planner.indexes)
 
 
-def read_truth(config: Config) -> Submission:
+def truth_of_sweep(config: Config, metric: Metric) -> Submission:
     """Read the gold answers to a run's questions.
 
     Raises:
-        DataError: There are none, or the file is no CSV with id, answer_value and ref_id.
+        DataError: There are none, or the file is no CSV with the columns that the metric needs.
     """
-    path, limit = resolve(config.questions.path), config.questions.limit
-    truth = read_submission(path)
-    if not any(row.answer_value for row in truth.rows.values()):
-        raise DataError(f"{path} has no gold answers in answer_value: a sweep compares scores, so add them")
-    return replace(truth, rows=dict(list(truth.rows.items())[:limit]))
+    path = resolve(config.questions.path)
+    truth = scored_rows(read_truth(path, [metric]), [metric], config.questions.limit)
+    if not has_gold(truth, [metric]):
+        column = metric.truth_columns[0]
+        where = column if isinstance(column, str) else " or ".join(column)
+        raise DataError(f"{path} has no gold answers in {where}: a sweep compares scores, so add them")
+    return truth
 
 
 def is_finished(run: str) -> bool:
@@ -163,7 +167,8 @@ class _Planner:
     def check_truth(self, config: Config) -> None:
         """Check that there are gold answers before anything is run."""
         questions = config.questions
-        self._once(("truth", questions), lambda: read_truth(config))
+        metric = find_metric(config.declaration.metrics[0])
+        self._once(("truth", questions, metric.name), lambda: truth_of_sweep(config, metric))
 
     def _cell(self, table: TableConfig, setting: Setting) -> tuple[PlannedCell, Config]:
         seeds = self._loaded.sweep.seeds

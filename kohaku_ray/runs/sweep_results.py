@@ -19,7 +19,7 @@ from kohaku_ray.evaluation.metrics import DEFAULT_METRIC, Metric, QuestionScore,
 from kohaku_ray.records import BLANK
 from kohaku_ray.runs.directory import RunDirectory
 from kohaku_ray.runs.sources import resolve
-from kohaku_ray.runs.sweep_plan import Plan, PlannedCell, PlannedTable, is_finished, read_truth
+from kohaku_ray.runs.sweep_plan import Plan, PlannedCell, PlannedTable, is_finished, truth_of_sweep
 from kohaku_ray.runs.sweep_study import ensembles, pool_of
 from kohaku_ray.submissions import Submission, read_submission
 
@@ -76,7 +76,7 @@ def collect(
         questions=reader.asked(),
         runs=tuple(one.run for one in read.values()),
         metric=found,
-        notes=tuple(_notes(plan, read)),
+        notes=(*reader.baselines(), *_notes(plan, read)),
         provenance=_provenance(plan),
         spending=dict(_named(line) for line in spending),
     )
@@ -117,6 +117,7 @@ class _Reader:
     def __init__(self, plan: Plan, metric: Metric) -> None:
         self.metric = metric
         self._truths: dict[tuple[str, int | None], Submission] = {}
+        self._texts: dict[str, str] = {}
         configs = [*plan.runs.values(), *(one for table in plan.tables for one in table.configs.values())]
         for config in configs:
             self.truth(config)
@@ -125,21 +126,29 @@ class _Reader:
         """Return the gold answers to a run's questions."""
         key = (config.questions.path, config.questions.limit)
         if key not in self._truths:
-            self._truths[key] = read_truth(config)
+            self._truths[key] = truth_of_sweep(config, self.metric)
         return self._truths[key]
 
     def asked(self) -> tuple[SweepQuestion, ...]:
-        """Return every question of every truth, in order."""
+        """Return every question of every truth, in order; where a truth lacks its text, as the runs have it."""
         rows = {key: row for truth in self._truths.values() for key, row in truth.rows.items()}
         return tuple(
-            SweepQuestion(key, row.question, row.answer_value, row.answer_unit, row.refs_raw)
+            SweepQuestion(
+                key, row.question or self._texts.get(key, ""), self.metric.gold(row), row.answer_unit, row.refs_raw
+            )
             for key, row in rows.items()
         )
+
+    def baselines(self) -> list[str]:
+        """Describe what predictions that ignore the question score, once per truth."""
+        say = self.metric.baseline
+        return [sentence for truth in self._truths.values() if say is not None and (sentence := say(truth))]
 
     def run(self, run_id: str, config: Config) -> _Read:
         """Read a finished run."""
         directory, truth = RunDirectory(config.run), self.truth(config)
         submission = read_submission(f"{directory.path}/submission.csv")
+        self._texts.update({key: row.question for key, row in submission.rows.items()})
         answers = directory.read_table("answers", columns=["attempt", "is_blank", "measures", "error"])
         usage = directory.read_table("usage")
         classify = self.metric.classify

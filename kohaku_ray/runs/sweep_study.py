@@ -101,14 +101,12 @@ def pool_of(config: PoolConfig, runs: Sequence[Config], truth: Submission, metri
 def _recorded(config: Config, question_ids: Sequence[str]) -> tuple[list[list[Ballot]], list[str]]:
     """Return every member's ballot on every question, as the run counted them."""
     directory = RunDirectory(config.run)
-    columns = ["question_id", "member", "answer_value", "ref_ids", "is_blank"]
-    rows = directory.read_table("answers", columns=columns).to_pylist()
+    rows = directory.read_table("answers").to_pylist(maps_as_pydicts="strict")
     asked = directory.read_table("votes", columns=["question_id", "asked_unit"]).to_pylist()
     units = {row["question_id"]: row["asked_unit"] or "" for row in asked}
     ballots: dict[str, dict[int, Ballot]] = {}
     for row in rows:
-        ballot = Ballot(row["answer_value"], tuple(row["ref_ids"]), row["is_blank"])
-        ballots.setdefault(row["question_id"], {})[row["member"]] = ballot
+        ballots.setdefault(row["question_id"], {})[row["member"]] = config.declaration.ballot(row)
     return [[of[member] for member in sorted(of)] for of in map(ballots.__getitem__, question_ids)], [
         units[key] for key in question_ids
     ]

@@ -172,7 +172,10 @@ class System:
         templates: Directory of the roles' templates; None: each role holds its template's text.
         opening: ``(question, prompts, settings)``: model calls that ``prepare`` makes before any reply; a dry run looks
             them up in the ledger.
-        ballot: Turns a row of answers.parquet into a ballot.
+        ballot: Turns a row of answers.parquet, its ``measures`` as a mapping, into a ballot.
+        weighs: ``ballot`` gives weights other than 1, so that votes cannot be settled early.
+        extra_columns: Further columns of submission.csv: ``(vote, its members' answers) -> text`` by name.
+        split_by: Columns of the question file by which scores are also shown.
         columns: Which columns of a question file make the question, and which are gold.
         quote_step: Step of the trace whose texts support a citation; empty: the first step that has the document.
         outputs: Files written beside the tables: ``(votes, answers, trace) -> text`` by file name.
@@ -196,6 +199,9 @@ class System:
     templates: str | None = None
     opening: Callable[[Question, Prompts, Any], Iterable[Ask]] | None = None
     ballot: Callable[[Mapping[str, Any]], Ballot] = ballot_of
+    weighs: bool = False
+    extra_columns: Mapping[str, Callable[[Mapping[str, Any], Rows], str]] = field(default_factory=dict)
+    split_by: tuple[str, ...] = ()
     columns: QuestionColumns = field(default_factory=QuestionColumns)
     quote_step: str = ""
     outputs: Mapping[str, Callable[[Rows, Rows, Rows], str]] = field(default_factory=dict)

@@ -34,6 +34,14 @@ RULES = [
 ]
 
 
+def test_ballots_that_differ_in_weight_are_refused_unless_all_vote():
+    weighed = [Ballot("yes", weight=0.5), Ballot("yes")]
+    with pytest.raises(ConfigError, match=r"early_stop is row but a ballot for 'yes' weighs 0\.5: .* to never"):
+        settled(weighed, 3, VoteRule(), "row")
+    assert not settled(weighed, 3, VoteRule(), "never")
+    assert settled(weighed, 2, VoteRule(), "row"), "all have voted"
+
+
 def name(rule: VoteRule) -> str:
     blanks = f"quorum{rule.blank_quorum}" if rule.blank_quorum else "ignore" if rule.ignore_blank else "voting"
     return f"{rule.strategy}-{blanks}-{rule.refs}-{rule.tiebreak}-{rule.compat or 'ours'}"

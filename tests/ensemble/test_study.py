@@ -76,7 +76,13 @@ plain = st.sampled_from(["7", "7.0", "8", "is_blank"])
 chain = st.sampled_from(["1000", "1001", "1002", "1003"])
 references = st.lists(st.sampled_from(["a", "A ", "b", "c", "is_blank"]), max_size=3).map(tuple)
 ballots_of = [
-    st.builds(Ballot, answer_value=kind, ref_ids=references, is_blank=st.sampled_from([False, False, False, True]))
+    st.builds(
+        Ballot,
+        answer_value=kind,
+        ref_ids=references,
+        is_blank=st.sampled_from([False, False, False, True]),
+        weight=st.sampled_from([1.0, 1.0, 0.5, 0.9, 3.0]),
+    )
     for kind in (values, plain, chain)
 ]
 rules = st.builds(

@@ -124,6 +124,26 @@ def test_weights_decide_answers_spellings_and_references():
     assert outcome(vote(cast, VoteRule(), member_weights=[1.0, 1.0, 0.9, 1.0])) == ("5", "a")
 
 
+def test_a_ballots_weight_counts_times_its_members():
+    sure, unsure = Ballot("no", ("a",), weight=0.95), Ballot("yes", ("b",), weight=0.4)
+    verdict = vote([unsure, unsure, sure], VoteRule())
+    assert (verdict.answer_value, verdict.winner, verdict.ref_ids) == ("no", 2, ("a",))
+    assert [group.weight for group in verdict.groups] == [0.8, 0.95]
+    assert vote([unsure, unsure, sure], VoteRule(), member_weights=[2, 1, 1]).answer_value == "yes"
+
+
+def test_a_ballots_weight_does_not_matter_to_who_votes():
+    silent = Ballot(is_blank=True, weight=9.0)
+    assert vote([silent, Ballot("no", weight=0.1)], VoteRule()).answer_value == "no"
+    assert vote([silent, Ballot("no", weight=0.1)], VoteRule(ignore_blank=False)).is_blank
+
+
+@pytest.mark.parametrize("weight", [0.0, -0.5, float("nan"), float("inf")])
+def test_a_weight_that_is_none_is_named(weight):
+    with pytest.raises(ConfigError, match=rf"A ballot for 'no' weighs {weight}: let the system's `ballot`"):
+        vote([Ballot("no", weight=weight)], VoteRule())
+
+
 def test_units_make_one_answer():
     cast = ballots(("2 kWh", "a"), ("9", "b"), ("2000", "a"))
     assert outcome(vote(cast, VoteRule(), unit="Wh")) == ("2 kWh", "a")

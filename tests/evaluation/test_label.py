@@ -8,8 +8,8 @@ from hypothesis import strategies as st
 
 from kohaku_ray.evaluation.label import CONSISTENT, CONTRADICT, LABEL, Guess, label_figures, read_label, wilson
 from kohaku_ray.evaluation.metrics import find_metric
-from kohaku_ray.evaluation.report import run_score
-from kohaku_ray.submissions import SubmissionRow
+from kohaku_ray.evaluation.report import render, run_score
+from kohaku_ray.submissions import Submission, SubmissionRow
 
 
 @pytest.mark.parametrize(
@@ -123,3 +123,74 @@ def test_confusion_is_the_error_table_of_files(tmp_path):
     }
     by = run_score(truth, [given_], ["label"], by="book")
     assert [(one["label"], one["score"]) for one in by.records] == [("A", 0.5), ("B", 0.5)]
+
+
+# ---- figures of a whole set
+
+
+LABELLED = "id,label,book\na,consistent,A\nb,contradict,A\nc,contradict,B\nd,1,B\ne,1,B\n"
+SUBMITTED = (
+    "id,answer_value,ref_id,confidence\na,consistent,x,0.9\nb,consistent,x,0.6\nc,contradict,x,0.8\nd,is_blank,x,\n"
+    "e,1,x,7\n"
+)
+
+
+def report_of(tmp_path, **options):
+    (tmp_path / "truth.csv").write_text(LABELLED)
+    (tmp_path / "given.csv").write_text(SUBMITTED)
+    return run_score(tmp_path / "truth.csv", [tmp_path / "given.csv"], ["label"], **options)
+
+
+def test_figures_of_a_file_by_hand(tmp_path):
+    report = report_of(tmp_path, split_by=("book", "no such column"))
+    figures = report.files[0].figures["label"]
+    values = {number.name: number.value for number in figures.numbers}
+    assert values == report.records[0]["figures"]
+    assert values == pytest.approx(
+        {
+            "accuracy": 3 / 5,
+            "majority class": 3 / 5,
+            "balanced accuracy": (2 / 3 + 1 / 2) / 2,
+            "F1 of contradict": 2 / 3,
+            "Brier score": (0.1**2 + 0.6**2 + 0.2**2) / 3,
+        }
+    )
+    assert figures.numbers[0].interval == wilson(3, 5)
+    confusion, reliability, by_book = figures.tables
+    assert confusion.head == ("true label", "read as consistent", "read as contradict", "read as none")
+    assert confusion.rows == (("consistent", "2", "0", "1"), ("contradict", "1", "1", "0"))
+    assert [row[:2] for row in reliability.rows] == [("0.6 to 0.7", "1"), ("0.8 to 0.9", "1"), ("0.9 to 1.0", "1")]
+    assert figures.plots[0].points == ((0.6, 0, 1), (0.8, 1, 1), (0.9, 1, 1))
+    assert by_book.title == "By book"
+    assert [row[:2] for row in by_book.rows] == [("A", "2"), ("B", "3")]
+
+
+def test_the_report_says_accuracy_beside_the_majority_class(tmp_path):
+    text = render(report_of(tmp_path))
+    accuracy = text.index("accuracy           0.6000 (0.2307 to 0.8824)")
+    assert text.index("majority class     0.6000", accuracy) > accuracy
+    assert "always consistent" in text
+
+
+def test_figures_are_split_by_a_column_of_the_truth(tmp_path):
+    report = report_of(tmp_path, by="book")
+    assert [record["figures"]["majority class"] for record in report.records] == [1 / 2, 2 / 3]
+    assert "file" in render(report).split("\n\n")[1]
+    assert "majority class" in render(report)
+
+
+def test_without_confidences_there_is_no_calibration(tmp_path):
+    (tmp_path / "truth.csv").write_text(LABELLED)
+    (tmp_path / "given.csv").write_text("id,answer_value,ref_id\na,1,x\n")
+    figures = run_score(tmp_path / "truth.csv", [tmp_path / "given.csv"], ["label"]).files[0].figures["label"]
+    assert "Brier score" not in {number.name for number in figures.numbers}
+    assert (len(figures.tables), figures.plots) == (1, ())
+
+
+def test_the_baseline_is_the_majority_class():
+    rows = {
+        key: SubmissionRow(key, columns={"label": label}) for key, label in zip("abc", ("1", "0", "1"), strict=True)
+    }
+    assert LABEL.baseline(Submission("t", (), rows)) == (
+        "Always consistent, the majority class, scores 0.6667 (2 of 3)."
+    )

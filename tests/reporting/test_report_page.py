@@ -137,6 +137,24 @@ def test_without_a_truth_there_are_no_scores(small, tmp_path):
     assert "q1 answered 3 of 3 members" in plain(page)
 
 
+def test_figures_of_a_whole_run_are_shown_with_the_gold_of_their_metric(tmp_path):
+    given = [[answer(key, 0, value)] for key, value in (("q1", "consistent"), ("q2", "contradict"))]
+    facts = {**FACTS, "metrics": ["label"], "split_by": ["book"]}
+    run = write_run(tmp_path / "run", [(ballot(one[0]["question_id"], "?", one), one) for one in given], facts=facts)
+    truth = tmp_path / "truth.csv"
+    truth.write_text("id,content,label,book\nq1,Once.,1,<b>Sea</b>\nq2,Twice.,consistent,Land\n")
+    page = page_of(run, truth)
+    check_harmless(page)
+    text = plain(page)
+    assert "Over all questions: label" in text
+    assert "accuracy 0.5000 0.0945 to 0.9055" in text
+    assert "majority class 1.0000 always consistent" in text
+    assert "true label read as consistent read as contradict consistent 1 1 contradict 0 0" in text
+    assert "<b>Sea</b> 1 1.0000 (0.2065 to 1.0000)" in text
+    assert text.count("· truth consistent") == 2
+    assert "Brier" not in text
+
+
 def test_questions_without_gold_are_no_truth(small, tmp_path):
     file = tmp_path / "test.csv"
     file.write_text("id,question,answer_value,ref_id\nq1,?,,\n")

@@ -17,6 +17,7 @@ import ray
 from kohaku_ray.arrays import I64
 from kohaku_ray.config import Config
 from kohaku_ray.documents.model import Document
+from kohaku_ray.documents.novel import words_digest
 from kohaku_ray.documents.parse import Parsed, parse_documents, read_bytes
 from kohaku_ray.errors import DataError
 from kohaku_ray.index.assemble import texts_to_encode
@@ -68,6 +69,7 @@ def parse(batch: pa.Table, config: Config, job: str) -> pa.Table:
                 document = _with_metadata(found, metadata)
                 nodes = _counted(flatten(document, chunks, count), count)
                 row |= {"doc_id": document.doc_id, "par_ids": _par_ids(document)}
+                row |= {"words": words_digest(document) if document_format(config) == "novel" else None}
                 row |= {"document": _packed(document_table([document])), "nodes": _packed(nodes)}
                 row |= {"texts": _packed(_new_texts(nodes, unknown, config))}
             except DataError as error:
@@ -99,6 +101,7 @@ _PARSED_SCHEMA = pa.schema(
         ("doc_id", pa.string()),
         ("reason", pa.string()),
         ("par_ids", pa.list_(pa.string())),
+        ("words", pa.string()),
         ("document", pa.large_binary()),
         ("nodes", pa.large_binary()),
         ("texts", pa.large_binary()),
@@ -163,7 +166,7 @@ def sorted_texts(blocks: Sequence[Any], n_encoders: int) -> Iterator[Work | pa.T
 
 
 def _sort_out(rows: Sequence[dict[str, Any]]) -> tuple[list[dict[str, Any]], tuple[tuple[str, str], ...]]:
-    """Separate documents and rejects: of an id that is doubled, a document's or a paragraph's, the first file has it.
+    """Separate documents and rejects: the first file has what is doubled, a document's or paragraph's id or a novel.
 
     Returns:
         The rows of documents that are used, sorted by id, and the rejects with their reasons.
@@ -173,9 +176,12 @@ def _sort_out(rows: Sequence[dict[str, Any]]) -> tuple[list[dict[str, Any]], tup
     owner: dict[tuple[str, str], str] = {}
     for row in sorted(rows, key=lambda row: (row["file"], row["doc_id"] or "")):
         ids = [("doc_id", row["doc_id"]), *(("par_id", par_id) for par_id in row["par_ids"] or ())]
+        ids += [("words", row["words"])] if row["words"] else []
         taken = next((one for one in ids if one in owner), None)
         if row["reason"] is not None:
             rejects.append((row["where"], row["reason"]))
+        elif taken is not None and taken[0] == "words":
+            rejects.append((row["where"], f"the same book as {owner[taken]}, word for word: remove one of the files"))
         elif taken is not None:
             rejects.append(
                 (row["where"], f"{taken[0]} {taken[1]!r} is already that of {owner[taken]}: rename one of them")
@@ -270,7 +276,7 @@ def _trees(blocks: Sequence[Any]) -> tuple[pa.Table, pa.Table, pa.Table]:
 
 def _rows(blocks: Sequence[Any], *columns: str) -> list[dict[str, Any]]:
     """Read what names the rows that ``parse`` returned, and some more columns."""
-    wanted = ["file", "where", "doc_id", "reason", "par_ids", *columns]
+    wanted = ["file", "where", "doc_id", "reason", "par_ids", "words", *columns]
     return [row for block in ray.get(list(blocks)) for row in block.select(wanted).to_pylist()]
 
 

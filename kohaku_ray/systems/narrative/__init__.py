@@ -6,7 +6,7 @@ from pathlib import Path
 
 from kohaku_ray.systems.base import Depth, Role, System, Uses, View
 from kohaku_ray.systems.narrative.answer import answer
-from kohaku_ray.systems.narrative.dossier import results_csv
+from kohaku_ray.systems.narrative.dossier import results_csv, vote_confidence, weighted_ballot
 from kohaku_ray.systems.narrative.offline import OfflineJudge
 from kohaku_ray.systems.narrative.prepare import EVERY, prepare
 from kohaku_ray.systems.narrative.prompts import SEARCH_EXAMPLE, VERIFY_EXAMPLE
@@ -47,7 +47,11 @@ SYSTEM = System(
     metrics=("label",),
     lead="search",
     templates=str(Path(__file__).parent / "templates"),
+    ballot=weighted_ballot,
+    weighs=True,
     columns=COLUMNS,
+    extra_columns={"confidence": vote_confidence},
+    split_by=("book_name",),
     quote_step="dossier",
     outputs={"results.csv": results_csv},
     offline=OfflineJudge,

@@ -7,18 +7,22 @@ import io
 import json
 import re
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from typing import Any
 
+from kohaku_ray.ensemble.vote import Ballot
 from kohaku_ray.evaluation.label import CONSISTENT, LABELS, read_label
 from kohaku_ray.generation import parse
 from kohaku_ray.records import Reply, TraceRow
-from kohaku_ray.systems.base import Rows
+from kohaku_ray.systems.base import Rows, ballot_of
 from kohaku_ray.systems.narrative.prepare import Passage, StoryEvidence
 from kohaku_ray.systems.narrative.reasoning.spelling import unaccent
 
 MOST_CITED = 8
 """Excerpts that a judgement may cite."""
+
+LEAST_WEIGHT = 1e-6
+"""Weight of a ballot without any confidence: a label that nobody else gives still wins over none."""
 
 _LOOKALIKES = str.maketrans(dict.fromkeys("“”„‟«»", '"') | dict.fromkeys("–—‐‑−", "-") | {"\u00a0": " "})
 _EDGES = " \t\n\"'“”‘’.…"
@@ -226,7 +230,7 @@ def place_text(chapter: str, progress_pct: float | None) -> str:
 def results_csv(votes: Rows, answers: Rows, trace: Rows) -> str:
     """Write results.csv: Story ID, Prediction (1 consistent, 0 contradict, empty without one), Rationale, Confidence.
 
-    The confidence is the members' mean probability of the voted label; where nobody answers, the rationale is why.
+    The confidence is ``vote_confidence``; where nobody answers, the rationale is why.
     """
     del trace
     members: dict[str, list[Mapping[str, Any]]] = {}
@@ -241,11 +245,23 @@ def results_csv(votes: Rows, answers: Rows, trace: Rows) -> str:
             errors = dict.fromkeys(row["error"] for row in mine if row["error"])
             writer.writerow([vote["question_id"], "", " · ".join(errors) or vote["explanation"], ""])
             continue
-        label = read_label(vote["answer_value"])
-        share = [_probability(row, label) for row in mine if not row["is_blank"]]
-        confidence = f"{sum(share) / len(share):.4f}"
-        writer.writerow([vote["question_id"], int(label == CONSISTENT), vote["explanation"], confidence])
+        prediction = int(read_label(vote["answer_value"]) == CONSISTENT)
+        writer.writerow([vote["question_id"], prediction, vote["explanation"], vote_confidence(vote, mine)])
     return text.getvalue()
+
+
+def vote_confidence(vote: Mapping[str, Any], answers: Rows) -> str:
+    """Write the mean probability that members who answered give the voted label; empty where nobody did."""
+    label = read_label(vote["answer_value"])
+    shares = [_probability(row, label) for row in answers if not row["is_blank"]]
+    return "" if vote["is_blank"] or not shares else f"{sum(shares) / len(shares):.4f}"
+
+
+def weighted_ballot(row: Mapping[str, Any]) -> Ballot:
+    """Build a ballot that weighs as much as its confidence; an abstention has none and weighs 1."""
+    ballot = ballot_of(row)
+    confidence = 1.0 if row["is_blank"] else float(row["measures"]["confidence"])
+    return replace(ballot, weight=max(confidence, LEAST_WEIGHT))
 
 
 def _probability(row: Mapping[str, Any], label: str | None) -> float:

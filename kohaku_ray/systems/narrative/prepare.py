@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import math
+import re
 from bisect import bisect_right
 from collections import OrderedDict, defaultdict
 from collections.abc import Mapping, Sequence
@@ -150,8 +151,9 @@ async def prepare(question: Question, tools: Tools, settings: NarrativeSettings)
     """
     story = story_of(question)
     doc_id, title = await _find_book(question.question_id, story, tools)
-    book = await _read_book(doc_id, story, tools, settings.model)
-    knows_character = book.names.person(story.character).n_mentions > 0
+    nodes = await _chapters(doc_id, story, tools)
+    book = _read_book(doc_id, nodes, settings.model)
+    knows_character = book.names.person(story.character).n_mentions > 0 or _is_named(story, nodes)
     queries, k, within = story.queries(knows_character), settings.excerpts(story.content), [doc_id]
     texts = [text for text, _ in queries]
     vectors = await tools.embed(texts)
@@ -193,10 +195,20 @@ async def _find_book(question_id: str, story: Story, tools: Tools) -> tuple[str,
     return doc_id, known[doc_id]
 
 
-async def _read_book(doc_id: str, story: Story, tools: Tools, model: str | None) -> Book:
-    """Read a book's people, places and years, once per process."""
+async def _chapters(doc_id: str, story: Story, tools: Tools) -> NodeTable:
     (hits,) = await tools.search("chapters", await tools.embed([story.book_name]), EVERY, [doc_id])
-    nodes = await tools.nodes(distinct_rows([hits]), _WHOLE)
+    return await tools.nodes(distinct_rows([hits]), _WHOLE)
+
+
+def _is_named(story: Story, nodes: NodeTable) -> bool:
+    """Tell whether the book's text has the character's name as it is given: names alone may look like other words."""
+    names = [re.escape(name.strip()) for name in story.character.split("/") if name.strip()]
+    named = re.compile(rf"\b(?:{'|'.join(names)})\b") if names else None
+    return named is not None and any(named.search(nodes.text_of(row)) for row in range(len(nodes)))
+
+
+def _read_book(doc_id: str, nodes: NodeTable, model: str | None) -> Book:
+    """Read a book's people, places and years, once per process."""
     key = _content(nodes), model
     if key not in _BOOKS:
         _BOOKS[key] = _book(doc_id, nodes, model)

@@ -53,10 +53,10 @@ class NarrativeSettings(Section):
 
 
 def refuse_identical_members(config: Any) -> None:
-    """Refuse an ensemble in which two members ask the same models the same at temperature 0.
+    """Refuse an ensemble in which two members ask the same models the same, and no seed makes them differ.
 
     Args:
-        config: The run's configuration: ``ensemble``, ``uses`` and ``role(name, member)`` are read.
+        config: The run's configuration: ``ensemble``, ``uses``, ``deployments`` and ``role(name, member)`` are read.
 
     Raises:
         ConflictError: There are such members; the message says which and the way out.
@@ -65,9 +65,12 @@ def refuse_identical_members(config: Any) -> None:
     for member in range(config.ensemble.members):
         played = tuple(config.role(name, member) for name in config.uses.roles)
         other = seen.setdefault(played, member)
-        if other != member and not any(role.temperature for role in played):
+        models = [role for role in played if config.deployments[role.model].kind != "extractive"]
+        if other != member and not any(role.temperature for role in models):
+            how = "at temperature 0" if models else "a judge without seeds"
+            warmer = "roles.search.temperature above 0, " if models else ""
             raise ConflictError(
                 f"ensemble.members is {config.ensemble.members} but members {other} and {member} both ask "
-                f"{played[0].model} at temperature 0, so that their answers are the same: set ensemble.members to 1, "
-                "roles.search.temperature above 0, or ensemble.models to one model per member"
+                f"{(models or played)[0].model}, {how}, so that their answers are the same: set ensemble.members to 1, "
+                f"{warmer}or ensemble.models to one model per member"
             )

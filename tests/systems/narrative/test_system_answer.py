@@ -2,20 +2,27 @@
 
 import asyncio
 import json
+from dataclasses import asdict
 
 import jsonschema
 import pytest
 from stories import INDEX, PRISON, judged, prepared, rows_of, scripted, stories, tools_for, verdict
 
 from kohaku_ray.config import load_config
+from kohaku_ray.ensemble.vote import VoteRule, vote
 from kohaku_ray.errors import ConfigError, ConflictError, ContextOverflowError, ModelError, TransientModelError
 from kohaku_ray.evaluation.label import CONSISTENT, CONTRADICT
-from kohaku_ray.records import Question, Reply
+from kohaku_ray.records import Prediction, Question, Reply
 from kohaku_ray.runs.models import seed_of
+from kohaku_ray.systems.narrative import SYSTEM
 from kohaku_ray.systems.narrative.settings import refuse_identical_members
 
 STORIES = stories()
 STORY = STORIES["46"]
+FAKE = (
+    "deployments.fake={kind: openai, base_url: 'http://127.0.0.1:9/v1', model: fake, api_key_env: null}",
+    "roles.search.model=fake",
+)
 ROCK = "The Prisoner of the Rock:sec1:c0"
 
 
@@ -344,19 +351,23 @@ def test_a_window_that_fails_is_the_rows_error_once_all_have_ended():
 
 
 def test_members_that_would_say_the_same_are_refused_with_the_way_out():
-    message = (
-        r"ensemble\.members is 3 but members 0 and 1 both ask extractive at temperature 0.*set ensemble\.members to 1"
-    )
+    message = r"ensemble\.members is 3 but members 0 and 1 both ask fake, at temperature 0, .*members to 1, roles"
     with pytest.raises(ConfigError, match=message):
-        refuse_identical_members(load_config("narrative", ("ensemble.members=3",)))
+        load_config("narrative", ("ensemble.members=3", *FAKE))
+
+
+@pytest.mark.parametrize("warm", [(), ("roles.search.temperature=0.7",)])
+def test_the_offline_judge_has_no_seeds_whatever_the_temperature(warm):
+    with pytest.raises(ConflictError, match=r"both ask extractive, a judge without seeds, so .* or ensemble\.models"):
+        load_config("narrative", ("ensemble.members=2", *warm))
 
 
 @pytest.mark.parametrize(
     "overrides",
     [
         (),
-        ("ensemble.members=3", "roles.search.temperature=0.7"),
-        ("ensemble.members=3", "roles.verify.temperature=0.7"),
+        ("ensemble.members=3", "roles.search.temperature=0.7", *FAKE),
+        ("ensemble.members=3", "roles.verify.temperature=0.7", *FAKE),
         (
             "ensemble.members=2",
             "ensemble.models=[extractive,b]",
@@ -382,14 +393,33 @@ def test_both_roles_have_temperature_0_and_verify_follows_search():
 
 
 def test_a_configuration_of_identical_members_is_refused_as_it_is_loaded():
-    with pytest.raises(ConflictError, match="both ask extractive at temperature 0"):
-        load_config("narrative", ["ensemble.members=2"])
+    with pytest.raises(ConflictError, match="both ask fake, at temperature 0"):
+        load_config("narrative", ["ensemble.members=2", *FAKE])
 
 
 def test_a_lone_member_asks_with_the_documents_own_seed():
     lone, two = (
         load_config("narrative"),
-        load_config("narrative", ["ensemble.members=2", "roles.search.temperature=0.5"]),
+        load_config("narrative", ["ensemble.members=2", "roles.search.temperature=0.5", *FAKE]),
     )
     assert [seed_of(lone, "1", 0, attempt, role) for attempt in (0, 1) for role in ("search", "verify")] == [42] * 4
     assert len({seed_of(two, "1", member, 0, "search") for member in range(2)} | {42}) == 3
+
+
+def test_votes_of_weighted_ballots_cannot_end_early():
+    ensemble = ["ensemble.members=3", "roles.search.temperature=0.5", "ensemble.early_stop=value", *FAKE]
+    with pytest.raises(
+        ConfigError, match=r"ensemble\.early_stop is value but ballots of system narrative have weights"
+    ):
+        load_config("narrative", ensemble)
+
+
+def test_labels_vote_by_confidence_and_abstentions_do_not():
+    def row(label, confidence):
+        prediction = Prediction(answer_value=label, is_blank=not label)
+        return {**asdict(prediction), "measures": {"confidence": confidence} if label else {}}
+
+    unsure, sure, silent = row(CONSISTENT, 0.4), row(CONTRADICT, 0.95), row("", 0)
+    verdict = vote([SYSTEM.ballot(one) for one in (silent, unsure, unsure, sure)], VoteRule())
+    assert (verdict.answer_value, [group.weight for group in verdict.groups]) == (CONTRADICT, [1, 0.8, 0.95])
+    assert vote([SYSTEM.ballot(row(CONSISTENT, 0.0))], VoteRule()).answer_value == CONSISTENT

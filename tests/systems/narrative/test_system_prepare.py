@@ -176,6 +176,14 @@ def test_a_book_without_a_novel_s_attributes_has_chapters_alone():
 # ---- the character
 
 
+@pytest.mark.parametrize(
+    ("name", "known"), [("Clara Holt", True), ("C. Holt/Clara Holt", True), ("Clara Ho", False), ("", False)]
+)
+def test_a_name_in_the_books_text_is_known_though_no_cast_has_it(name, known):
+    row = f"9,The Garden,{name},,Clara Holt loved roses.,consistent"
+    assert prepared(stories(row)["9"]).knows_character is known
+
+
 def test_a_character_unknown_to_the_book_is_left_out_of_the_search_and_said():
     found = prepared(STORIES["007"])
     assert not found.knows_character

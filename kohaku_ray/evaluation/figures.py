@@ -1,0 +1,115 @@
+"""Figures of a whole set of predictions, beside the mean of their scores: numbers, tables and points to plot."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, replace
+
+from kohaku_ray.submissions import Submission
+
+
+@dataclass(frozen=True, slots=True)
+class Number:
+    """A named number.
+
+    Attributes:
+        name: Its name.
+        value: The number.
+        interval: Its 95 % interval; None: not computed.
+        note: A few words on it.
+    """
+
+    name: str
+    value: float
+    interval: tuple[float, float] | None = None
+    note: str = ""
+
+    @property
+    def text(self) -> str:
+        """The number with its interval."""
+        ends = "" if self.interval is None else f" ({self.interval[0]:.4f} to {self.interval[1]:.4f})"
+        return f"{self.value:.4f}{ends}"
+
+
+@dataclass(frozen=True, slots=True)
+class FigureTable:
+    """A small table.
+
+    Attributes:
+        title: What it shows.
+        head: Names of the columns; the first one names the rows.
+        rows: Cells as text.
+    """
+
+    title: str
+    head: tuple[str, ...]
+    rows: tuple[tuple[str, ...], ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Points:
+    """Shares against shares, each between 0 and 1; on the diagonal they are equal.
+
+    Attributes:
+        title: What it shows.
+        note: How to read it.
+        x_label: Name of the first share.
+        y_label: Name of the second one.
+        points: Both shares and the number of predictions behind them.
+    """
+
+    title: str
+    note: str
+    x_label: str
+    y_label: str
+    points: tuple[tuple[float, float, int], ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Figures:
+    """Figures of a set of predictions.
+
+    Attributes:
+        n: Questions they count.
+        numbers: The numbers, the first ones first.
+        tables: Tables.
+        plots: Points to plot.
+    """
+
+    n: int
+    numbers: tuple[Number, ...]
+    tables: tuple[FigureTable, ...] = ()
+    plots: tuple[Points, ...] = ()
+
+
+FiguresOf = Callable[[Submission, Submission], Figures | None]
+"""Computes the figures of a submission from a truth and the submission; None: there is nothing to count."""
+
+
+def split_figures(compute: FiguresOf, truth: Submission, given: Submission, by: str) -> FigureTable | None:
+    """Compute the same numbers for the questions of each value of a column.
+
+    Args:
+        compute: Computes them.
+        truth: The truth.
+        given: The predictions.
+        by: A column of the truth.
+
+    Returns:
+        A row per value; None when the truth has no such column.
+    """
+    found = {value: figures for value, part in _parts(truth, by) if (figures := compute(part, given)) is not None}
+    if by not in truth.header or not found:
+        return None
+    names = tuple(dict.fromkeys(number.name for figures in found.values() for number in figures.numbers))
+    rows = []
+    for value, figures in found.items():
+        texts = {number.name: number.text for number in figures.numbers}
+        rows.append((value, str(figures.n), *(texts.get(name, "–") for name in names)))
+    return FigureTable(f"By {by}", (by, "n", *names), tuple(rows))
+
+
+def _parts(truth: Submission, by: str) -> Iterator[tuple[str, Submission]]:
+    values = {key: row.columns.get(by, "").strip() or "(empty)" for key, row in truth.rows.items()}
+    for value in dict.fromkeys(values.values()):
+        yield value, replace(truth, rows={key: row for key, row in truth.rows.items() if values[key] == value})

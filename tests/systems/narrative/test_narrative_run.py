@@ -1,0 +1,179 @@
+"""Narrative on Ray: small novels indexed and judged through the engine's jobs, offline and by a fake server."""
+
+from __future__ import annotations
+
+import csv
+import json
+import re
+from collections import Counter
+from pathlib import Path
+
+import pyarrow.parquet as pq
+import pytest
+import tiny_encoder
+from fake_openai import Action, FakeOpenAI, completion
+from stories import GARDEN, HEADER, PRISON, ROWS
+
+from kohaku_ray.config import load_config
+from kohaku_ray.engine.ledger.segments import SegmentStore
+from kohaku_ray.engine.serving.applications import serving
+from kohaku_ray.index.store import Index
+from kohaku_ray.reporting.report import write_report
+from kohaku_ray.runs.sources import resolve_paths
+from kohaku_ray.runs.tables import SCHEMAS
+
+pytestmark = [pytest.mark.ray, pytest.mark.slow]
+
+OUTPUTS = ["submission.csv", "results.csv", *(f"{name}.parquet" for name in SCHEMAS if name != "usage")]
+OTHER = {"consistent": "contradict", "contradict": "consistent"}
+LONG = "11,The Garden,Clara Holt,," + "Clara Holt planted roses in the garden of her aunt. " * 1000 + ",consistent"
+
+
+@pytest.fixture(scope="module")
+def home(cluster, tmp_path_factory):
+    """A directory with books, bad books among them, and stories, their labels kept and flipped."""
+    home = tmp_path_factory.mktemp("narrative")
+    books = {
+        "The Prisoner of the Rock.txt": PRISON.encode(),
+        "The Garden.txt": GARDEN.encode(),
+        "Twice.txt": GARDEN.replace("\n\n", "\r\n\r\n").encode(),
+        "Empty.txt": b" \n",
+        "Binary.txt": bytes(range(256)) * 8,
+    }
+    (home / "books").mkdir()
+    for name, data in books.items():
+        (home / "books" / name).write_bytes(data)
+    rows = [*ROWS, LONG]
+    flipped = [re.sub(r"(consistent|contradict)$", lambda match: OTHER[match[1]], row) for row in rows]
+    for name, lines in (("stories", rows), ("flipped", flipped)):
+        (home / f"{name}.csv").write_text(HEADER + "\n".join(lines) + "\n")
+    tiny_encoder.build(home / "encoder", [PRISON, GARDEN])
+    return home
+
+
+def config_of(home, *overrides, run="run", questions="stories"):
+    places = (
+        f"documents.paths=[{home}/books]",
+        f"questions.path={home}/{questions}.csv",
+        f"index.path={home}/index",
+        f"index.encoder.model={home}/encoder/model",
+        "index.encoders=1",
+        "index.chunks={unit: tokens, size: 60, min_size: 10, over: section}",
+        f"ledger.path={home}/ledger",
+        f"run={home}/{run}",
+    )
+    return load_config("narrative", [*places, *overrides])
+
+
+@pytest.fixture(scope="module")
+def answer(home):
+    """The index built; answers runs on one pool of actors."""
+    from kohaku_ray.engine.actors.pool import ActorPool
+    from kohaku_ray.engine.jobs.answer import run_answer
+    from kohaku_ray.engine.jobs.index import run_index
+
+    config = resolve_paths(config_of(home))
+    run_index(config)
+    pool = ActorPool(config, n_workers=2)
+    with serving(config.used_deployments):
+        pool.wait_until_ready()
+        yield lambda config: run_answer(config, pool=pool)
+    pool.close()
+
+
+def rows_of(config, name):
+    return pq.read_table(f"{config.run}/{name}.parquet").to_pylist(maps_as_pydicts="strict")
+
+
+def test_books_and_stories_become_labels_dossiers_and_results(home, answer):
+    config = config_of(home)
+    summary = answer(config)
+    rejects = {Path(row["file"]).name: row["reason"] for row in Index.open(config.index.path).rejects.to_pylist()}
+    assert rejects.keys() == {"Empty.txt", "Binary.txt", "Twice.txt"}
+    assert re.fullmatch(r"the same book as .*/The Garden\.txt, word for word: .*", rejects["Twice.txt"])
+    assert (summary.n_questions, summary.n_member_errors) == (6, 1)
+    with open(f"{config.run}/results.csv", encoding="utf-8", newline="") as file:
+        results = {row["Story ID"]: row for row in csv.DictReader(file)}
+    assert list(results) == ["46", "137", "007", "9", "10", "11"]
+    assert {key: row["Prediction"] for key, row in results.items()} == {
+        "46": "1", "137": "0", "007": "1", "9": "1", "10": "", "11": "1",
+    }  # fmt: skip
+    assert results["137"]["Confidence"] == "0.9500"
+    assert "travel_while_imprisoned" in results["137"]["Rationale"]
+    assert "'The Kitchen', but the index has" in results["10"]["Rationale"]
+    assert "'The Garden'" in results["10"]["Rationale"]
+    trace = rows_of(config, "trace")
+    assert {row["question_id"] for row in trace if row["note"] == "character unknown"} == {"007"}
+    quoted = [row for row in trace if row["step"] == "dossier" and row["node_id"]]
+    books = " ".join((PRISON + GARDEN).split())
+    assert quoted
+    assert all(" ".join(row["text"].split()) in books for row in quoted)
+    page = Path(write_report(config.run)).read_text(encoding="utf-8")
+    assert "majority class" in page
+    assert "travel_while_imprisoned" in page
+
+
+def test_a_second_run_makes_no_call_and_flipped_labels_change_no_byte(home, answer):
+    first = config_of(home, run="first")
+    answer(first)
+    again = config_of(home, run="again")
+    assert answer(again).n_calls["made"] == 0
+    flipped = config_of(home, f"ledger.path={home}/ledger-flipped", run="flipped", questions="flipped")
+    assert answer(flipped).n_calls["made"] > 0
+    for name in OUTPUTS:
+        written = {Path(config.run, name).read_bytes() for config in (first, again, flipped)}
+        assert len(written) == 1, name
+    keys = [set(SegmentStore(f"{home}/{name}").load(lambda _: True).entries) for name in ("ledger", "ledger-flipped")]
+    assert keys[1]
+    assert keys[1] <= keys[0]
+
+
+def judge(index, body):
+    """A model that contradicts by odd seeds, and is surer then."""
+    odd = body["seed"] % 2 == 1
+    said = {"excerpts": [], "rationale": f"Seed {body['seed']}.", "label": "contradict" if odd else "consistent"}
+    return Action(body=completion(json.dumps({**said, "confidence": 0.95 if odd else 0.6})))
+
+
+def fake(server):
+    deployment = {"kind": "openai", "base_url": server.base_url, "model": "fake", "api_key_env": None}
+    return [f"deployments.fake={json.dumps(deployment)}", "roles.search.model=fake"]
+
+
+def test_seeded_members_vote_by_confidence_which_the_submission_shows(home, answer):
+    with FakeOpenAI(judge) as server:
+        own = ("ensemble.members=2", "roles.search.temperature=0.7", "narrative.stages=1")
+        config = config_of(home, *fake(server), *own, run="two")
+        with serving(config.used_deployments):
+            answer(config)
+        assert len({received.body["seed"] for received in server.log}) == len(server.log) == 2 * 5
+        assert {received.body["temperature"] for received in server.log} == {0.7}
+    members: dict[str, list[dict]] = {}
+    for row in rows_of(config, "answers"):
+        members.setdefault(row["question_id"], []).append(row)
+    with open(f"{config.run}/submission.csv", encoding="utf-8", newline="") as file:
+        written = {row["id"]: row for row in csv.DictReader(file)}
+    votes = {row["question_id"]: row for row in rows_of(config, "votes")}
+    for key, rows in members.items():
+        labels = Counter(row["answer_value"] for row in rows if not row["is_blank"])
+        expected = "is_blank" if not labels else "contradict" if labels["contradict"] else "consistent"
+        assert written[key]["answer_value"] == expected
+        assert (written[key]["confidence"] == "is_blank") == (key == "10")
+        if len(labels) == 2:
+            assert sorted(votes[key]["group_weights"]) == [0.6, 0.95]
+            assert written[key]["confidence"] == f"{(0.95 + 0.4) / 2:.4f}"
+    assert any(len({row["answer_value"] for row in rows}) == 2 for rows in members.values())
+
+
+def test_the_whole_book_is_judged_in_windows_that_stories_share(home, answer):
+    with FakeOpenAI(judge) as server:
+        own = ("narrative.evidence=book", "narrative.window_tokens=80", "narrative.stages=1")
+        config = config_of(home, *fake(server), *own, run="book")
+        with serving(config.used_deployments):
+            answer(config)
+        assert {received.body["seed"] for received in server.log} == {42}
+        asked = [json.dumps(received.body["messages"]) for received in server.log]
+    calls = {row["question_id"]: row["measures"]["calls"] for row in rows_of(config, "answers") if row["measures"]}
+    assert calls["46"] == calls["137"] == calls["007"] > 1
+    assert len(asked) == sum(calls.values())
+    assert any("Anton Varga grew vines" in prompt for prompt in asked)
