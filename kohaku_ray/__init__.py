@@ -1,3 +1,22 @@
 """kohaku_ray: citation-precise, ensemble question answering in batch, on Ray."""
 
+from __future__ import annotations
+
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from kohaku_ray.api import Run, score, vote
+    from kohaku_ray.config import load_config
+
+__all__ = ["Run", "load_config", "score", "vote"]
 __version__ = "0.1.0"
+
+_PLACES = dict.fromkeys(("Run", "score", "vote"), "kohaku_ray.api") | {"load_config": "kohaku_ray.config"}
+
+
+def __getattr__(name: str) -> Any:
+    """Import what is asked for: ``import kohaku_ray`` alone loads nothing."""
+    if name in _PLACES:
+        return getattr(import_module(_PLACES[name]), name)
+    raise AttributeError(f"module 'kohaku_ray' has no attribute {name!r}")

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from typing import Any
 
 import ray
@@ -91,6 +92,28 @@ def run_answer(
     summary.wall_s = time.perf_counter() - began
     directory.finish(config, summary, inputs)
     return summary
+
+
+@contextmanager
+def standing(config: Config) -> Iterator[ActorPool]:
+    """Keep a run's cluster, actors and model replicas up while the block runs; ``run_answer`` takes the actors.
+
+    Raises:
+        ConfigError: The configuration or the cluster does not fit.
+        DataError: There is no usable index.
+    """
+    open_index(config)
+    say(f"answer  {_waiting_for(config)}")
+    with connected(config.cluster) as is_ours:
+        resources = ray.cluster_resources()
+        check_demand(answer_demand(config), resources, autoscaling=config.cluster.autoscaling)
+        pool = ActorPool(config, member_processes(config, resources.get("CPU", 1)))
+        try:
+            with serving(config.used_deployments, release=not is_ours):
+                pool.wait_until_ready()
+                yield pool
+        finally:
+            pool.close()
 
 
 def _waiting_for(config: Config) -> str:

@@ -1,0 +1,196 @@
+"""The jobs from Python: ``Run(load_config("my.yaml")).answer().votes`` is a polars frame.
+
+::
+
+    from kohaku_ray import Run, load_config
+
+    run = Run(load_config("my.yaml"))
+    run.index()
+    run.answer()
+    run.scores, run.votes, run.answers, run.trace, run.usage
+    with run:                       # actors and replicas stay up between questions
+        run.ask("How much water did it use?").votes
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from contextlib import ExitStack
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import polars as pl
+
+from kohaku_ray.config import Config
+from kohaku_ray.digests import digest
+from kohaku_ray.ensemble.aggregate import FileVote, run_vote
+from kohaku_ray.ensemble.vote import VoteRule
+from kohaku_ray.errors import ConfigError, DataError
+from kohaku_ray.evaluation.metrics import DEFAULT_METRIC
+from kohaku_ray.evaluation.report import ScoreReport, run_score
+from kohaku_ray.runs.directory import RunDirectory, submission_of
+from kohaku_ray.runs.finished import finished_before
+from kohaku_ray.runs.scoring import score_run
+from kohaku_ray.runs.show import show_question
+from kohaku_ray.runs.sources import resolve, resolve_paths
+from kohaku_ray.runs.summary import AnswerSummary
+
+if TYPE_CHECKING:
+    from kohaku_ray.engine.actors.pool import ActorPool
+    from kohaku_ray.engine.jobs.index import IndexSummary
+
+ASKED = "asked"
+"""Directory, in a run's own, of single questions."""
+
+
+class Run:
+    """One run: its jobs, and its results as polars frames.
+
+    A Ray cluster that this process has joined is used; otherwise each job starts a local one and ends it. Within a
+    ``with`` block the cluster, the actors and the model replicas stay up.
+
+    Attributes:
+        config: The run's configuration, with absolute paths.
+        path: Directory of its outputs.
+        summary: Counts of ``answer``; None before.
+    """
+
+    def __init__(self, config: Config) -> None:
+        """Name the run; nothing is started or read."""
+        self.config = resolve_paths(config)
+        self.path = self.config.run
+        self.summary: AnswerSummary | None = None
+        self._warm: ExitStack | None = None
+        self._pool: ActorPool | None = None
+
+    def index(self) -> IndexSummary:
+        """Index the configured documents.
+
+        Raises:
+            ConfigError: The configuration or the cluster does not fit.
+            DataError: No document can be used, or the index cannot be written.
+        """
+        from kohaku_ray.engine.jobs.index import run_index
+
+        return run_index(self.config)
+
+    def answer(self, *, again: bool = False, retry_errors: bool = False, strict: bool = False) -> Run:
+        """Answer every question, vote and write the run's directory; returns itself.
+
+        Args:
+            again: Repeat a run that is finished; recorded replies are not asked for.
+            retry_errors: Repeat the model calls whose recorded replies could not be used.
+            strict: Refuse an index that was made from other documents than the configured ones.
+
+        Raises:
+            ConfigError: The configuration or the cluster does not fit; nothing was started.
+            DataError: Questions, index, ledger or the run directory cannot be used.
+        """
+        self.summary = None if again or retry_errors else finished_before(self.config)
+        if self.summary is None:
+            from kohaku_ray.engine.jobs.answer import run_answer
+
+            self.summary = run_answer(self.config, retry_errors=retry_errors, strict=strict, pool=self._pool)
+        return self
+
+    def ask(self, question: str, **columns: str) -> Run:
+        """Answer one question; a question that was asked before is not asked again.
+
+        Args:
+            question: Its text.
+            columns: Further columns that the system reads, such as ``answer_unit``.
+
+        Returns:
+            The run of that question alone, below ``asked`` in this run's directory.
+
+        Raises:
+            DataError: The question is empty.
+        """
+        if not question.strip():
+            raise DataError("the question is empty: write one")
+        names = self.config.declaration.columns
+        row = {names.question_id[0]: "", names.text[0]: question, **columns}
+        question_id = f"q{digest(row, 4)}"
+        row[names.question_id[0]] = question_id
+        home = Path(self.path, ASKED, question_id)
+        home.mkdir(parents=True, exist_ok=True)
+        file = home / "question.jsonl"
+        file.write_text(json.dumps(row, ensure_ascii=False) + "\n", encoding="utf-8")
+        questions = self.config.questions.model_copy(update={"path": str(file), "limit": None})
+        asked = Run(self.config.model_copy(update={"run": str(home), "questions": questions}))
+        asked._pool = self._pool
+        return asked.answer()
+
+    def show(self, question_id: str | None = None, n_items: int | None = 10) -> str:
+        """Format how a question was answered: steps, members and vote.
+
+        Args:
+            question_id: The question. Default: the first one.
+            n_items: Items shown per step; None: all.
+        """
+        return show_question(self.path, question_id or str(self.votes["question_id"][0]), n_items)
+
+    @property
+    def answers(self) -> pl.DataFrame:
+        """One row per question and member."""
+        return self._frame("answers")
+
+    @property
+    def votes(self) -> pl.DataFrame:
+        """One row per question: what the ensemble answers."""
+        return self._frame("votes")
+
+    @property
+    def trace(self) -> pl.DataFrame:
+        """One row per step and item: what happened."""
+        return self._frame("trace")
+
+    @property
+    def usage(self) -> pl.DataFrame:
+        """One row per model call: tokens, seconds, costs."""
+        return self._frame("usage")
+
+    @property
+    def scores(self) -> pl.DataFrame:
+        """One row per metric of the system.
+
+        Raises:
+            DataError: The question file has no gold answers; the message says what is missing.
+        """
+        system, questions = self.config.declaration, self.config.questions
+        scored, why_not = score_run(self.path, resolve(questions.path), system.metrics, questions.limit)
+        if scored is None:
+            raise DataError(why_not)
+        return pl.DataFrame(scored.report.records)
+
+    def __enter__(self) -> Run:
+        """Start, or join, the cluster, the actors and the model replicas."""
+        from kohaku_ray.engine.jobs.answer import standing
+
+        if self._warm is not None:
+            raise ConfigError("this run is open already: leave its `with` block first")
+        self._warm = ExitStack()
+        self._pool = self._warm.enter_context(standing(self.config))
+        return self
+
+    def __exit__(self, *exc: object) -> None:
+        """End them; a cluster that was joined goes on."""
+        if self._warm is not None:
+            self._warm.close()
+        self._warm = self._pool = None
+
+    def _frame(self, name: str) -> pl.DataFrame:
+        found = pl.from_arrow(RunDirectory(self.path).read_table(name))
+        assert isinstance(found, pl.DataFrame)
+        return found
+
+
+def vote(files: Sequence[str], rule: VoteRule | None = None) -> FileVote:
+    """Vote over submission files or runs' directories, in member order; the default rule is that of ``answer``."""
+    return run_vote([submission_of(file) for file in files], rule or VoteRule())
+
+
+def score(truth: str, files: Sequence[str], metrics: Sequence[str] = (DEFAULT_METRIC,)) -> ScoreReport:
+    """Score submission files or runs' directories against gold answers."""
+    return run_score(truth, [submission_of(file) for file in files], metrics)
