@@ -15,6 +15,7 @@ from pydantic import BaseModel, ValidationError
 from kohaku_ray.config import kohakurag
 from kohaku_ray.config.environment import Environment
 from kohaku_ray.config.environment import expand as expand
+from kohaku_ray.config.flat import import_env, import_flat
 from kohaku_ray.config.plain import Place, leaves, misread, plain, shown, value_at
 from kohaku_ray.config.schema import Config
 from kohaku_ray.errors import ConfigError, ConflictError, did_you_mean
@@ -49,10 +50,12 @@ def load_config(path: str | None = None, overrides: Sequence[str] = ()) -> Confi
 
     A file may name a ``base``, a file in its directory or a preset of ``configs/``, whose values it changes.
     ``${NAME}`` and ``${NAME:-default}`` in a value are environment variables. KohakuRAG's own configurations, ``.py``
-    files and flat ones, are translated (``config/kohakurag.py``).
+    files and flat ones, are translated (``config/kohakurag.py``), and so are ``.env`` and flat files that a system's
+    importer knows (``config/flat.py``).
 
     Args:
-        path: YAML, JSON, TOML or KohakuRAG ``.py`` file, or the name of a preset. Default: the package's defaults.
+        path: YAML, JSON, TOML, ``.env`` or KohakuRAG ``.py`` file, or the name of a preset. Default: the package's
+            defaults.
         overrides: Overrides ``a.b=c`` with ``c`` in YAML.
 
     Raises:
@@ -199,6 +202,8 @@ def _read(path: str, seen: tuple[str, ...]) -> dict[str, Any]:
         raise ConfigError(f"{file} is its own base, by way of {' → '.join(seen)}: remove one `base`")
     if file.suffix == ".py":
         return kohakurag.translate(kohakurag.read_python(file), str(file))
+    if file.name.endswith(".env"):
+        return import_env(_text_of(file), str(file))
     values = parse_file(file)
     if values is None:
         values = {}
@@ -206,6 +211,8 @@ def _read(path: str, seen: tuple[str, ...]) -> dict[str, Any]:
         raise ConfigError(f"{file} holds a {type(values).__name__} at its top, expected keys such as `system:`")
     if kohakurag.is_flat(values):
         return kohakurag.translate(values, str(file))
+    if (imported := import_flat(values, str(file))) is not None:
+        return imported
     base = values.pop("base", None)
     return values if base is None else merge(_read(str(base), (*seen, str(file))), values)
 
@@ -217,13 +224,19 @@ def parse_file(file: Path) -> Any:
         ConfigError: It cannot be read.
     """
     name, parse = _FORMATS.get(file.suffix, ("YAML", yaml.safe_load))
+    text = _text_of(file)
     try:
-        values = parse(file.read_text(encoding="utf-8"))
-    except (OSError, UnicodeDecodeError) as error:
-        raise ConfigError(f"{file} cannot be read: {error}") from None
+        values = parse(text)
     except Exception as error:  # PyYAML may raise anything if a tag does not fit its text
         raise ConfigError(f"{file} is not {name}: {' '.join(str(error).split())}") from None
     return plain(values, str(file))
+
+
+def _text_of(file: Path) -> str:
+    try:
+        return file.read_text(encoding="utf-8")
+    except (OSError, UnicodeDecodeError) as error:
+        raise ConfigError(f"{file} cannot be read: {error}") from None
 
 
 def _find(path: str, seen: tuple[str, ...]) -> Path:
