@@ -33,6 +33,7 @@ class Cache(Generic[Item, Result]):
         new: dict[Hashable, Item] = {}
         coming: asyncio.Future[dict[Hashable, Result]] = asyncio.get_running_loop().create_future()
         waiting: list[tuple[Result] | asyncio.Future[dict[Hashable, Result]]] = []
+        in_flight: dict[asyncio.Future[dict[Hashable, Result]], None] = {}
         for item, key in zip(items, keys, strict=True):
             there = self._known.get(key)
             if there is None:
@@ -41,6 +42,8 @@ class Cache(Generic[Item, Result]):
             else:
                 self._known.move_to_end(key)
             waiting.append(there)
+            if not isinstance(there, tuple):
+                in_flight[there] = None
         if new:
             # Shielded: a cancelled caller does not cancel what other callers wait for.
             task = asyncio.create_task(self._fill(new, coming))
@@ -49,8 +52,7 @@ class Cache(Generic[Item, Result]):
             await asyncio.shield(task)
         while len(self._known) > self._n_kept:
             self._known.popitem(last=False)
-        coming_too = dict.fromkeys(one for one in waiting if isinstance(one, asyncio.Future))
-        computed = {one: await asyncio.shield(one) for one in coming_too}
+        computed = {one: await asyncio.shield(one) for one in in_flight}
         return [
             one[0] if isinstance(one, tuple) else computed[one][key] for one, key in zip(waiting, keys, strict=True)
         ]
