@@ -32,6 +32,15 @@ def directory_of(file: Path) -> str:
     return "" if file.resolve().is_relative_to(PRESETS.resolve()) else os.path.dirname(file)
 
 
+def preset_names() -> list[str]:
+    """List the presets: whole configurations, then those of models and encoders, ``models/NAME``."""
+    return [
+        file.relative_to(PRESETS).with_suffix("").as_posix()
+        for folder in ("", "models", "encoders")
+        for file in sorted((PRESETS / folder).glob("*.yaml"))
+    ]
+
+
 def anchored(values: Mapping[str, Any], directory: str) -> dict[str, Any]:
     """Make the relative paths of one file's values relative to the working directory.
 

@@ -56,6 +56,7 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any, Literal, NamedTuple, NoReturn
 
+from kohaku_ray.config.plain import nested
 from kohaku_ray.config.schema import Config
 from kohaku_ray.errors import ConfigError, did_you_mean
 
@@ -207,7 +208,7 @@ def translate(values: Mapping[str, Any], where: str) -> dict[str, Any]:
     if file.reasons:
         told = "; ".join(f"{', '.join(map(str, keys))} ({reason})" for reason, keys in file.reasons.items())
         warnings.warn(_line(f"{where}: not taken over as written: {told}"), ConfigWarning, stacklevel=5)
-    return _nested(changed)
+    return nested(changed)
 
 
 def read_python(file: Path) -> dict[str, Any]:
@@ -330,17 +331,6 @@ def _short(text: str) -> str:
 
 def _line(text: str) -> str:
     return " ".join(text.split())
-
-
-def _nested(dotted: Mapping[str, Any]) -> dict[str, Any]:
-    nested: dict[str, Any] = {}
-    for key, value in dotted.items():
-        *parents, last = key.split(".")
-        here = nested
-        for parent in parents:
-            here = here.setdefault(parent, {})
-        here[last] = value
-    return nested
 
 
 # How values change. Each function takes the value and the file, and returns our dotted keys.

@@ -13,9 +13,10 @@ import yaml
 from pydantic import BaseModel, ValidationError
 
 from kohaku_ray.config import kohakurag
-from kohaku_ray.config.anchor import PRESETS, anchored, directory_of, with_index
+from kohaku_ray.config.anchor import PRESETS, anchored, directory_of, preset_names, with_index
 from kohaku_ray.config.environment import Environment
 from kohaku_ray.config.environment import expand as expand
+from kohaku_ray.config.flat import import_env, import_flat
 from kohaku_ray.config.plain import Place, leaves, misread, plain, shown, value_at
 from kohaku_ray.config.schema import Config
 from kohaku_ray.errors import ConfigError, ConflictError, did_you_mean
@@ -48,11 +49,12 @@ def load_config(path: str | Sequence[str] | None = None, overrides: Sequence[str
     them is merged first, later ones winning: ``base: [demo, models/ollama]``. Relative paths in a file are relative to
     that file, those of presets and overrides to the working directory.
     ``${NAME}`` and ``${NAME:-default}`` in a value are environment variables. KohakuRAG's own configurations, ``.py``
-    files and flat ones, are translated (``config/kohakurag.py``).
+    files and flat ones, are translated (``config/kohakurag.py``), and so are ``.env`` and flat files that a system's
+    importer knows (``config/flat.py``).
 
     Args:
-        path: YAML, JSON, TOML or KohakuRAG ``.py`` file, or the name of a preset; of several, later ones win. Default:
-            the package's defaults.
+        path: YAML, JSON, TOML, ``.env`` or KohakuRAG ``.py`` file, or the name of a preset; of several, later ones win.
+            Default: the package's defaults.
         overrides: Overrides ``a.b=c`` with ``c`` in YAML.
 
     Raises:
@@ -200,6 +202,8 @@ def _read(path: str, seen: tuple[str, ...]) -> dict[str, Any]:
         raise ConfigError(f"{file} is its own base, by way of {' → '.join(seen)}: remove one `base`")
     if file.suffix == ".py":
         return kohakurag.translate(kohakurag.read_python(file), str(file))
+    if file.name.endswith(".env"):
+        return import_env(_text_of(file), str(file))
     values = parse_file(file)
     if values is None:
         values = {}
@@ -207,6 +211,8 @@ def _read(path: str, seen: tuple[str, ...]) -> dict[str, Any]:
         raise ConfigError(f"{file} holds a {type(values).__name__} at its top, expected keys such as `system:`")
     if kohakurag.is_flat(values):
         return kohakurag.translate(values, str(file))
+    if (imported := import_flat(values, str(file))) is not None:
+        return imported
     below: dict[str, Any] = {}
     for base in _bases(values.pop("base", None), file):
         below = merge(below, _read(base, (*seen, str(file))))
@@ -229,22 +235,19 @@ def parse_file(file: Path) -> Any:
         ConfigError: It cannot be read.
     """
     name, parse = _FORMATS.get(file.suffix, ("YAML", yaml.safe_load))
+    text = _text_of(file)
     try:
-        values = parse(file.read_text(encoding="utf-8"))
-    except (OSError, UnicodeDecodeError) as error:
-        raise ConfigError(f"{file} cannot be read: {error}") from None
+        values = parse(text)
     except Exception as error:  # PyYAML may raise anything if a tag does not fit its text
         raise ConfigError(f"{file} is not {name}: {' '.join(str(error).split())}") from None
     return plain(values, str(file))
 
 
-def preset_names() -> list[str]:
-    """List the presets: whole configurations, then those of models and encoders, ``models/NAME``."""
-    return [
-        file.relative_to(PRESETS).with_suffix("").as_posix()
-        for folder in ("", "models", "encoders")
-        for file in sorted((PRESETS / folder).glob("*.yaml"))
-    ]
+def _text_of(file: Path) -> str:
+    try:
+        return file.read_text(encoding="utf-8")
+    except (OSError, UnicodeDecodeError) as error:
+        raise ConfigError(f"{file} cannot be read: {error}") from None
 
 
 def _find(path: str, seen: tuple[str, ...]) -> Path:

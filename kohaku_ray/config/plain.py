@@ -127,3 +127,15 @@ def misread(given: Any, made: Any, path: Place) -> str:
         return f"{'.'.join(path)} is {str(given).lower()}: give a number"
     fault = _fault(made)
     return f"{'.'.join(path)} {fault}" if fault else ""
+
+
+def nested(dotted: Mapping[str, Any]) -> dict[str, Any]:
+    """Turn values by dotted keys into sections."""
+    nested: dict[str, Any] = {}
+    for key, value in dotted.items():
+        *parents, last = key.split(".")
+        here = nested
+        for parent in parents:
+            here = here.setdefault(parent, {})
+        here[last] = value
+    return nested

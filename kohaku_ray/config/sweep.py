@@ -87,7 +87,9 @@ class TableConfig(Section):
     cells: tuple[dict[str, Any], ...] = ()
     """For `combine: list`: keys and values of each cell."""
     show: tuple[str, ...] = ()
-    """Measures shown with the score, as means over answers: the system's own, `attempts` and `blanks`."""
+    """Measures shown with the score, as means over answers: the system's own, `attempts` and `blanks`; `tokens` and
+    `seconds` in the models; parts of the score by name; `recall@10 STEP`: of the gold references, after a trace's
+    step."""
     pool: PoolConfig | None = None
     """Makes the table a study of recorded members: axes only over `ensemble.members` and `ensemble.vote`."""
     subsamples: PositiveInt | Literal["all"] = 32

@@ -66,7 +66,7 @@ def stage_recall(trace: Iterable[Mapping[str, Any]], gold: Collection[str], k: i
 
     Args:
         trace: The question's rows of trace.parquet. An item is gold when its node, its document or its note is.
-        gold: Node ids, document ids, or the ids that a system cites, such as ``par_id``.
+        gold: Node ids, document ids, or the ids that a system cites, such as ``par_id``, in any case.
         k: Number of best items used per step; None: all.
 
     Returns:
@@ -76,8 +76,8 @@ def stage_recall(trace: Iterable[Mapping[str, Any]], gold: Collection[str], k: i
     for row in trace:
         items = steps.setdefault(row["step"], [])
         if row["node_id"] is not None:
-            items.append((row["rank"], {row["node_id"], row["doc_id"], row["note"]}))
-    wanted, found = set(gold), {}
+            items.append((row["rank"], {row[name].lower() for name in ("node_id", "doc_id", "note") if row[name]}))
+    wanted, found = {ref.lower() for ref in gold}, {}
     for step, items in steps.items():
         if items:
             best = [names for _, names in sorted(items, key=lambda item: item[0])][:k]

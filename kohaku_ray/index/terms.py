@@ -50,6 +50,12 @@ def tokenise(text: str, language: Language = "en") -> list[str]:
     return kept if language == "en" else list(map(_french_stem, kept))
 
 
+@functools.lru_cache(maxsize=2**14)
+def _query_terms(query: str, language: Language) -> tuple[str, ...]:
+    """Terms of a query; cached, since one query is put to several views."""
+    return tuple(tokenise(query, language))
+
+
 def _parts(text: str) -> Iterator[str]:
     """Cut a long text between words: NLTK gives up on one regular expression after five seconds."""
     start = 0
@@ -163,7 +169,7 @@ class TermIndex:
             values = scores.data[first:last]
             rows = self.rows[scores.indices[first:last]]
             hit = values != 0 if within is None else (values != 0) & in_ranges(rows, within)
-            found.append(ranked(rows[hit], values[hit]).prefix(top_k))
+            found.append(ranked(*_candidates(rows[hit], values[hit], top_k)).prefix(top_k))
         return found
 
     def scores(self, query: str) -> F64:
@@ -171,12 +177,41 @@ class TermIndex:
         dense: F64 = self._scores([query]).toarray()[0]
         return dense
 
+    def similarities(self, rows: I64) -> F64:
+        """Score paragraphs for one another: BM25 of paragraph j for the distinct terms of paragraph i as the query.
+
+        No text is split into terms: the weights are the index's own, with the statistics of all its paragraphs. A term
+        that the query repeats counts once.
+
+        Args:
+            rows: Shape ``(n,)``; node-table rows of paragraphs.
+
+        Returns:
+            Shape ``(n, n)``; row i is paragraph i as the query.
+
+        Raises:
+            DataError: A row is none of the paragraphs.
+        """
+        from scipy.sparse import csr_matrix
+
+        places = np.searchsorted(self.rows, rows)
+        known = places < len(self.rows)
+        known[known] = self.rows[places[known]] == rows[known]
+        if not known.all():
+            raise DataError(f"node row {rows[~known][0]} is not in this view: ask for the rows of nodes that it holds")
+        held = self._by_paragraph[places]
+        terms, column = np.unique(held.indices, return_inverse=True)
+        shape = (len(rows), len(terms))
+        asked = csr_matrix((np.ones_like(held.data), column, held.indptr), shape)
+        scores: F64 = (asked @ csr_matrix((held.data, column, held.indptr), shape).T).toarray()
+        return scores
+
     def _scores(self, queries: Sequence[str]) -> Any:
         """Multiply the queries' term counts with the weights: a sparse (queries, paragraphs) matrix."""
         from scipy.sparse import csr_matrix
 
         counts = [
-            Counter(self._number[word] for word in tokenise(query, self.language) if word in self._number)
+            Counter(self._number[word] for word in _query_terms(query, self.language) if word in self._number)
             for query in queries
         ]
         ends = np.cumsum([0, *map(len, counts)])
@@ -190,6 +225,19 @@ class TermIndex:
         from scipy.sparse import csr_matrix
 
         return csr_matrix((self.weights, self.places, self.offsets), shape=(len(self.terms), len(self.rows)))
+
+    @functools.cached_property
+    def _by_paragraph(self) -> Any:
+        """The same weights by paragraph: as large as those by term, built when first asked for."""
+        return self._weights.T.tocsr()
+
+
+def _candidates(rows: I64, scores: F64, top_k: int) -> tuple[I64, F64]:
+    """Drop what cannot be among the best ``top_k``: sorting the rest takes a fraction of the time."""
+    if len(rows) <= top_k:
+        return rows, scores
+    good = scores >= np.partition(scores, -top_k)[-top_k]
+    return rows[good], scores[good]
 
 
 def saturation(frequency: F64, relative_length: F64, k1: float, b: float) -> F64:

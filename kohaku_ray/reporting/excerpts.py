@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
+from itertools import groupby
 
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -73,16 +74,18 @@ class Places:
 
         Args:
             node_id: The node.
-            text: Its text in the run; an index with another text has changed since and is not used.
+            text: Its text in the run, or the beginning of it; an index with another text has changed since and is not
+                used.
         """
         row = self._rows.get(node_id)
-        if self._nodes is None or row is None or self._nodes.text_of(row) != text:
+        if self._nodes is None or row is None or not _begins(self._nodes.text_of(row), text):
             return Place(self._path_of_id(node_id))
         return self._place(self._nodes, row)
 
     def _place(self, nodes: NodeTable, row: int) -> Place:
         line = [*reversed(nodes.ancestors(row)), row]
-        path = tuple(self._label(nodes, at) for at in line)
+        # A section may be named as its document: said once.
+        path = tuple(label for label, _ in groupby(self._label(nodes, at) for at in line))
         page = nodes.table["page"][row].as_py()
         paragraph = nodes.paragraph_of(row)
         if paragraph < 0:
@@ -105,6 +108,10 @@ class Places:
     def _path_of_id(self, node_id: str) -> tuple[str, ...]:
         doc_id, *below = node_id.split(":")
         return (self._titles.get(doc_id) or doc_id, *below)
+
+
+def _begins(whole: str, text: str) -> bool:
+    return whole.startswith(text) if text else not whole
 
 
 def open_index(paths: Iterable[str]) -> tuple[Index | None, str]:
@@ -130,13 +137,14 @@ def excerpt(place: Place, text: str, match_chars: int, around_chars: int) -> Exc
 
     Args:
         place: Its place.
-        text: The match's own text.
+        text: The match's own text, or the beginning of it.
         match_chars: Characters of the match shown.
         around_chars: Characters shown on either side.
     """
-    paragraph, match = place.paragraph, cut(text, match_chars)
-    if paragraph is None or paragraph[place.start : place.end] != text:
-        return Excerpt("", match, "", True, place.is_table)
+    paragraph = place.paragraph
+    if paragraph is None or not _begins(paragraph[place.start : place.end], text):
+        return Excerpt("", cut(text, match_chars), "", True, place.is_table)
+    match = cut(paragraph[place.start : place.end], match_chars)
     before, after = paragraph[: place.start], paragraph[place.end :]
     if len(before) > around_chars:
         before = f"… {before[len(before) - around_chars :].lstrip()}"

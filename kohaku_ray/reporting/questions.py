@@ -12,6 +12,7 @@ from kohaku_ray.ensemble.normalise import group_values
 from kohaku_ray.evaluation.metrics import Metric, QuestionScore
 from kohaku_ray.records import BLANK
 from kohaku_ray.reporting.excerpts import Excerpt, Place, Places, excerpt
+from kohaku_ray.reporting.limits import Limits
 from kohaku_ray.reporting.text import web_link
 from kohaku_ray.runs.files import Row, RunFiles, StepRows, steps_of
 from kohaku_ray.submissions import Submission, SubmissionRow
@@ -22,25 +23,6 @@ OUTCOMES = (RIGHT, IN_PART, WRONG, ABSTAINED, ANSWERED)
 """Outcomes of a question. In part: its value is right, but not every part of the score; answered: no truth."""
 
 _ANCHOR = re.compile(r"[A-Za-z0-9_.-]{1,64}")
-
-
-@dataclass(frozen=True, slots=True)
-class Limits:
-    """Limits on what the page shows of a run.
-
-    Attributes:
-        questions: Most questions.
-        items: Most items per step of a question; lists of several attempts or members share it evenly.
-        match_chars: Characters of a match.
-        around_chars: Characters of its paragraph on either side.
-        text_chars: Characters of any other text.
-    """
-
-    questions: int
-    items: int
-    match_chars: int
-    around_chars: int
-    text_chars: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -98,8 +80,8 @@ class StepItem:
         path: Titles and ordinals from the document down; empty where it is not a node.
         page: Page of the source.
         excerpt: Its text, in its paragraph where it is a node.
-        is_cited: The voted answer cites its document.
-        is_gold: The truth cites its document.
+        is_cited: The voted answer cites it or its document.
+        is_gold: The truth cites it or its document.
     """
 
     row: Row
@@ -117,16 +99,26 @@ class Step:
     Attributes:
         rows: All items.
         items: The items shown, in order.
+        n_gold: References of the truth that are among all its items.
+        share: How many items go on, as a share of the most that go on from any step; None: it does not count them.
     """
 
     rows: StepRows
     items: tuple[StepItem, ...]
+    n_gold: int = 0
+    share: float | None = None
 
     @property
     def title(self) -> str:
         """Its name as a heading."""
         name = self.rows.name.replace("_", " ")
         return name[:1].upper() + name[1:]
+
+    @property
+    def said(self) -> str:
+        """What its count says besides the numbers."""
+        note: str = self.rows.pool["note"] if self.rows.pool else ""
+        return note.partition("; ")[2]
 
 
 @dataclass(frozen=True, slots=True)
@@ -190,6 +182,11 @@ class QuestionView:
     steps: tuple[Step, ...] = field(repr=False)
     members: tuple[Member, ...] = field(repr=False)
     groups: tuple[Group, ...] = field(repr=False)
+
+    @property
+    def funnel(self) -> tuple[Step, ...]:
+        """Steps that count what came in and what went on."""
+        return tuple(step for step in self.steps if step.rows.pool is not None)
 
     @property
     def n_winners(self) -> int:
@@ -369,7 +366,22 @@ def _steps(vote: Row, rows: Sequence[Row], truth: Truth | None, places: Places, 
             return StepItem(row, (), None, excerpt(Place(()), row["text"], limits.match_chars, 0), False, False)
         place = places.find(row["node_id"], row["text"])
         shown = excerpt(place, row["text"], limits.match_chars, limits.around_chars)
-        doc_id = (row["doc_id"] or "").lower()
-        return StepItem(row, place.path, place.page, shown, doc_id in cited, doc_id in gold)
+        names = _names(row)
+        return StepItem(row, place.path, place.page, shown, not names.isdisjoint(cited), not names.isdisjoint(gold))
 
-    return tuple(Step(step, tuple(map(view, shown))) for step, shown in shown_steps(rows, limits.items))
+    lists = shown_steps(rows, limits.items)
+    most = max((step.pool["scores"]["out"] for step, _ in lists if step.pool), default=0.0) or 1.0
+    return tuple(
+        Step(
+            rows=step,
+            items=tuple(map(view, shown)),
+            n_gold=len(gold & {name for row in step.items if row["node_id"] for name in _names(row)}),
+            share=step.pool["scores"]["out"] / most if step.pool else None,
+        )
+        for step, shown in lists
+    )
+
+
+def _names(row: Row) -> set[str]:
+    """What a reference may call an item: its node, its document, or its note."""
+    return {row[name].lower() for name in ("node_id", "doc_id", "note") if row[name]}

@@ -16,11 +16,11 @@ from kohaku_ray.files import publish
 from kohaku_ray.index.store import Index
 from kohaku_ray.reporting.charts import Chart, charts, formulas
 from kohaku_ray.reporting.excerpts import Places, open_index
+from kohaku_ray.reporting.limits import Limits
 from kohaku_ray.reporting.page import page_environment
 from kohaku_ray.reporting.questions import (
     Documents,
     Gold,
-    Limits,
     QuestionView,
     shown_steps,
     view_questions,

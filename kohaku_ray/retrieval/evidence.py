@@ -79,7 +79,8 @@ def at_least(hits: Hits, threshold: float | None) -> Hits:
 def distinct_rows(lists: Iterable[Hits]) -> list[int]:
     """Every row that some list holds, ascending."""
     rows = [hits.rows for hits in lists]
-    return [int(row) for row in np.unique(np.concatenate(rows))] if rows else []
+    found: list[int] = np.unique(np.concatenate(rows)).tolist() if rows else []
+    return found
 
 
 def localise(lists: Sequence[Hits], nodes: NodeTable) -> tuple[Hits, ...]:

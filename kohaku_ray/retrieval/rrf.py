@@ -20,12 +20,20 @@ def reciprocal_rank_fusion(rankings: Sequence[I64], k: int = 60) -> Hits:
     Returns:
         Every row once, best score first; ties go to the better of their best ranks, then to the earlier row.
     """
+    lengths = list(map(len, rankings))
     rows = np.concatenate([np.empty(0, np.int64), *rankings])
-    rank = np.concatenate([np.empty(0, np.int64), *(np.arange(1, len(ranking) + 1) for ranking in rankings)])
-    ranking = np.repeat(np.arange(len(rankings)), list(map(len, rankings)))
-    _, once = np.unique(np.stack([rows, ranking]), axis=1, return_index=True)
-    once = once[np.lexsort((rank[once], rows[once]))]  # one order of addition, so that equal ranks have equal sums
-    found, best, group = np.unique(rows[once], return_index=True, return_inverse=True)
-    scores = np.bincount(group, 1 / (k + rank[once]), len(found))
-    order = np.lexsort((found, rank[once][best], -scores))
+    ranking = np.repeat(np.arange(len(lengths)), lengths)
+    rank = np.arange(1, len(rows) + 1) - np.repeat(np.cumsum([0, *lengths])[:-1], lengths)
+    by_row = np.lexsort((rank, ranking, rows))
+    rows, ranking, rank = rows[by_row], ranking[by_row], rank[by_row]
+    again = np.zeros(len(rows), bool)
+    again[1:] = (rows[1:] == rows[:-1]) & (ranking[1:] == ranking[:-1])
+    rows, rank = rows[~again], rank[~again]
+    best_first = np.lexsort((rank, rows))  # one order of addition, so that equal ranks have equal sums
+    rows, rank = rows[best_first], rank[best_first]
+    is_new = np.ones(len(rows), bool)
+    is_new[1:] = rows[1:] != rows[:-1]
+    found, best = rows[is_new], rank[is_new]
+    scores = np.bincount(np.cumsum(is_new) - 1, 1 / (k + rank), len(found))
+    order = np.lexsort((found, best, -scores))
     return Hits(found[order], scores[order])

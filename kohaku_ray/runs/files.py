@@ -70,8 +70,9 @@ class StepRows:
         name: Name of the step.
         member: Member; ``SHARED``: all members.
         attempt: Attempt, from 0.
-        items: Its rows of trace.parquet, without rows that hold only an error.
+        items: Its rows of trace.parquet, without rows that hold only an error, and without ``pool``.
         errors: Its distinct errors.
+        pool: The first row, where it is no item but counts them by the scores ``in`` and ``out``; None: no row does.
     """
 
     name: str
@@ -79,6 +80,7 @@ class StepRows:
     attempt: int
     items: list[Row]
     errors: tuple[str, ...]
+    pool: Row | None = None
 
 
 def read_run(run: str) -> RunFiles:
@@ -105,14 +107,16 @@ def steps_of(trace: Sequence[Row]) -> list[StepRows]:
     steps: dict[tuple[str, int, int], list[Row]] = {}
     for row in trace:
         steps.setdefault((row["step"], row["member"], row["attempt"]), []).append(row)
-    return [
-        StepRows(
-            *key,
-            items=[row for row in rows if row["text"] or row["node_id"] or row["note"] or row["scores"]],
-            errors=tuple(dict.fromkeys(row["error"] for row in rows if row["error"])),
-        )
-        for key, rows in steps.items()
-    ]
+    return [_step(key, rows) for key, rows in steps.items()]
+
+
+def _step(key: tuple[str, int, int], rows: list[Row]) -> StepRows:
+    items = [row for row in rows if row["text"] or row["node_id"] or row["note"] or row["scores"]]
+    counts = (
+        bool(items) and items[0]["node_id"] is None and not items[0]["text"] and {"in", "out"} <= {*items[0]["scores"]}
+    )
+    errors = tuple(dict.fromkeys(row["error"] for row in rows if row["error"]))
+    return StepRows(*key, items=items[counts:], errors=errors, pool=items[0] if counts else None)
 
 
 def _mapping(path: str, name: str, parse: Any) -> Mapping[str, Any]:

@@ -45,7 +45,8 @@ def _steps(rows: list[Row], n: int | None) -> Iterator[str]:
     for step in steps_of(rows):
         owner = "" if step.member == SHARED else f" of member {step.member}"
         again = f", attempt {step.attempt}" if step.attempt else ""
-        yield f"\n{step.name}{owner}{again}: {len(step.items)}"
+        pool = "" if step.pool is None else f" ({step.pool['note']})"
+        yield f"\n{step.name}{owner}{again}: {len(step.items)}{pool}"
         for row in step.items[:n]:
             yield from _item(row)
         if n is not None and len(step.items) > n:

@@ -19,6 +19,14 @@ from kohaku_ray.evaluation.metrics import DEFAULT_METRIC, Metric, QuestionScore,
 from kohaku_ray.records import BLANK
 from kohaku_ray.runs.directory import RunDirectory
 from kohaku_ray.runs.sources import resolve
+from kohaku_ray.runs.sweep_measures import (
+    RECALL,
+    TRACE_COLUMNS,
+    answer_measures,
+    part_measures,
+    recall_measures,
+    spent_measures,
+)
 from kohaku_ray.runs.sweep_plan import Plan, PlannedCell, PlannedTable, is_finished, truth_of_sweep
 from kohaku_ray.runs.sweep_study import ensembles, pool_of
 from kohaku_ray.submissions import Submission, read_submission
@@ -31,7 +39,8 @@ class _Read:
     Attributes:
         run: The run as the page shows it.
         scores: Scores by question, in the truth's order.
-        measures: Means over its answers, by name: the system's own, ``attempts`` and ``blanks``.
+        measures: Means over its answers, by name: the system's own, ``attempts`` and ``blanks``; and what the sweep's
+            tables show besides (``sweep_measures``).
         keys: Keys of all model calls it asked for.
     """
 
@@ -116,6 +125,7 @@ class _Reader:
 
     def __init__(self, plan: Plan, metric: Metric) -> None:
         self.metric = metric
+        self._shown = {name for table in plan.tables for name in table.table.show}
         self._truths: dict[tuple[str, int | None], Submission] = {}
         self._texts: dict[str, str] = {}
         configs = [*plan.runs.values(), *(one for table in plan.tables for one in table.configs.values())]
@@ -172,7 +182,18 @@ class _Reader:
             n_errors=len(answers) - answers["error"].null_count,
         )
         scores = tuple(self.metric.score(truth, submission))
-        return _Read(run, scores, _measures(answers), tuple(usage["key"].to_pylist()))
+        measures = answer_measures(answers) | self._shown_of(run, scores, directory, truth)
+        return _Read(run, scores, measures, tuple(usage["key"].to_pylist()))
+
+    def _shown_of(
+        self, run: Run, scores: Sequence[QuestionScore], directory: RunDirectory, truth: Submission
+    ) -> dict[str, float]:
+        """Return the measures that some table shows and no system gives."""
+        found = spent_measures(run.tokens, run.service_s, run.n_answers) | part_measures(scores, self.metric.parts)
+        if any(name.startswith(RECALL) for name in self._shown):
+            trace = directory.read_table("trace", columns=list(TRACE_COLUMNS))
+            found |= recall_measures(trace.to_pylist(), truth)
+        return {name: value for name, value in found.items() if name in self._shown}
 
 
 def _models(config: Config) -> str:
@@ -183,16 +204,6 @@ def _models(config: Config) -> str:
 
 def _sum(table: pa.Table, column: str) -> float:
     return float(np.nansum(table[column].to_numpy())) if len(table) else 0.0
-
-
-def _measures(answers: pa.Table) -> dict[str, float]:
-    rows = answers["measures"].to_pylist(maps_as_pydicts="strict")
-    names = dict.fromkeys(name for row in rows for name in row)
-    return {
-        **{name: float(np.mean([row.get(name, 0.0) for row in rows])) for name in names},
-        "attempts": float(answers["attempt"].to_numpy().mean()) + 1,
-        "blanks": float(answers["is_blank"].to_numpy(zero_copy_only=False).mean()),
-    }
 
 
 def _table(planned: PlannedTable, read: Mapping[str, _Read], why: _Missing, metric: Metric) -> Table:

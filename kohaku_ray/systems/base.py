@@ -26,6 +26,7 @@ __all__ = [
     "Chunks",
     "Depth",
     "DocumentFormat",
+    "Importer",
     "Role",
     "System",
     "Traced",
@@ -92,6 +93,20 @@ class Uses:
     context_tokens: int | None = None
     cross_encoder: str | None = None
     images: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Importer:
+    """Reads the flat configuration that a system's users bring along: a ``.env`` file, or a mapping without sections.
+
+    Attributes:
+        names: Names that it knows, in lower case.
+        translate: Turns values by name, in any case, into values by our dotted keys, ``system`` among them; and tells
+            by name what is left out, with the reason. A ``.env`` file's values are text.
+    """
+
+    names: frozenset[str]
+    translate: Callable[[Mapping[str, Any]], tuple[dict[str, Any], dict[str, str]]]
 
 
 @dataclass(frozen=True, slots=True)
@@ -185,6 +200,7 @@ class System:
         moved: Keys of earlier versions with their new keys.
         chunks: Default chunking of documents; None: no chunks.
         document_format: Default of ``documents.format``.
+        importer: Reads configurations of another program; None: there are none.
     """
 
     name: str
@@ -211,6 +227,7 @@ class System:
     moved: Mapping[str, str] = field(default_factory=dict)
     chunks: Chunks | None = None
     document_format: DocumentFormat = "auto"
+    importer: Importer | None = None
 
     def __post_init__(self) -> None:
         """Check the parts that the engine relies on.

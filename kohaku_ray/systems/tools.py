@@ -91,6 +91,18 @@ class Tools(Protocol):
         """Find each query's best nodes in a view by BM25: one ``Hits`` per query; see ``search``."""
         ...
 
+    async def term_similarity(self, view: str, rows: Sequence[int]) -> F64:
+        """Score a lexical view's nodes for one another by BM25, with the statistics of the whole view.
+
+        Args:
+            view: One of the system's lexical views.
+            rows: Nodes of that view.
+
+        Returns:
+            Shape ``(len(rows), len(rows))``; entry (i, j) is node j's score for the distinct terms of node i.
+        """
+        ...
+
     async def vectors(self, rows: Sequence[int]) -> F32:
         """Fetch nodes' own vectors: shape ``(len(rows), d)``, unit rows; zeros for a node without one."""
         ...

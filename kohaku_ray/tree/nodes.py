@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import functools
 import json
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
@@ -163,6 +163,12 @@ class NodeTable:
         body = (self._value("text", child) for child in self.children(row))
         return PARAGRAPH_BREAK.join(text for text in (self.title_of(row), *body) if text)
 
+    def column(self, name: str, rows: I64) -> list[Any]:
+        """Values of a column of ``NODE_SCHEMA`` at some rows; None where the row is negative."""
+        places = pa.array(np.where(rows < 0, 0, self._place[rows]), mask=rows < 0)
+        values: list[Any] = self._columns[name].take(places).to_pylist()
+        return values
+
     def text_between(self, first: int, last: int) -> str:
         """A paragraph's own characters from one of its sentences to another."""
         return self._value("text", int(self.parent[first]))[self._read("start", first) : self._read("end", last)]
@@ -183,13 +189,12 @@ class NodeTable:
         Returns:
             A tree of its own; ``source_row`` gives the rows in the whole index, ``local`` finds them.
         """
-        matches = np.unique(np.asarray(rows, dtype=np.int64))
-        spans = [np.arange(first, stop) for first, stop in self._sections_around(matches, section_tokens)]
+        matches = _distinct(np.asarray(rows, dtype=np.int64))
         above = [matches]
         while len(above[-1]):
             parents = self.parent[above[-1]]
             above.append(parents[parents >= 0])
-        return self._cut(_distinct(np.concatenate([*spans, *above])))
+        return self._cut(_distinct(np.concatenate([self._sections_around(matches, section_tokens), *above])))
 
     def _cut(self, rows: I64) -> NodeTable:
         """Keep these rows, increasing and with all their ancestors: a part of a checked tree needs no check."""
@@ -201,10 +206,10 @@ class NodeTable:
         cut.end = np.searchsorted(rows, self.end[rows])
         return cut
 
-    def _sections_around(self, matches: I64, section_tokens: int) -> Iterator[tuple[int, int]]:
-        """Yield runs of rows, first and one past the last: what each match adds of its section, no row twice."""
+    def _sections_around(self, matches: I64, section_tokens: int) -> I64:
+        """Rows that the matches add of their sections, no row twice."""
         paragraphs, before = self._paragraphs
-        anchor = np.unique(np.where(self.kind[matches] == SENTENCE, self.parent[matches], matches))
+        anchor = _distinct(np.where(self.kind[matches] == SENTENCE, self.parent[matches], matches))
         anchor = anchor[(self.kind[anchor] != DOCUMENT) & (self.kind[anchor] != CHUNK)]
         section = np.where(self.kind[anchor] == SECTION, anchor, self.parent[anchor])
         first, stop = np.searchsorted(paragraphs, section), np.searchsorted(paragraphs, self.end[section])
@@ -212,11 +217,11 @@ class NodeTable:
         past = own + (self.kind[anchor] == PARAGRAPH)
         low = np.searchsorted(before, before[own] - section_tokens, side="right") - 1
         high = np.searchsorted(before, before[past] + section_tokens)
-        done = 0
-        for lowest, highest in zip(low.clip(first, own).tolist(), high.clip(past, stop).tolist(), strict=True):
-            if highest > max(lowest, done):
-                yield int(paragraphs[max(lowest, done)]), int(self.end[paragraphs[highest - 1]])
-            done = max(done, highest)
+        highest = high.clip(past, stop)
+        done = np.maximum.accumulate(np.concatenate([[0], highest]))[:-1]
+        lowest = np.maximum(low.clip(first, own), done)
+        adds = highest > lowest
+        return _runs(paragraphs[lowest[adds]], self.end[paragraphs[highest[adds] - 1]])
 
     @functools.cached_property
     def _paragraphs(self) -> tuple[I64, I64]:
@@ -261,6 +266,14 @@ def ancestors_of(row: int, parent: I64) -> list[int]:
     while (row := int(parent[row])) >= 0:
         above.append(row)
     return above
+
+
+def _runs(first: I64, stop: I64) -> I64:
+    """Count from each first row to before its stop, run by run."""
+    lengths = stop - first
+    ends = np.cumsum(lengths)
+    counted: I64 = np.arange(lengths.sum()) + np.repeat(first - ends + lengths, lengths)
+    return counted
 
 
 def _distinct(rows: I64) -> I64:

@@ -7,7 +7,7 @@ import pytest
 import yaml
 
 from kohaku_ray.config import as_yaml, build_config, load_config
-from kohaku_ray.config.load import preset_names
+from kohaku_ray.config.anchor import preset_names
 from kohaku_ray.errors import ConfigError
 from kohaku_ray.generation.prompts import Prompt
 from kohaku_ray.index import models

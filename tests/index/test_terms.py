@@ -99,3 +99,41 @@ def test_a_long_text_is_read_in_parts_and_gives_the_same_terms(monkeypatch):
     monkeypatch.setattr("kohaku_ray.index.terms._PART_CHARS", 90)
     assert tokenise(text) == whole
     assert len(tokenise("x" * 200)) == 3
+
+
+@settings(max_examples=scaled(80))
+@given(
+    st.lists(texts, min_size=1, max_size=12).filter(lambda given: any(map(str.split, given))),
+    st.sampled_from(["en", "fr"]),
+    st.data(),
+)
+def test_similarities_are_rank_bm25_for_each_texts_distinct_terms(paragraphs, language, data):
+    wanted = data.draw(st.lists(st.sampled_from(range(len(paragraphs))), max_size=12))
+    okapi = BM25Okapi([tokenise(text, language) for text in paragraphs])
+    distinct = [sorted(set(tokenise(paragraphs[at], language))) for at in wanted]
+    expected = [okapi.get_scores(terms)[wanted] for terms in distinct]
+    found = build(paragraphs, language=language).similarities(np.array(wanted, np.int64) * 10)
+    np.testing.assert_allclose(found, np.reshape(expected, (len(wanted), len(wanted))), atol=1e-9)
+
+
+def test_similarities_do_not_depend_on_what_else_is_asked():
+    paragraphs = [f"word{at % 7} word{at % 5} energy carbon{at}" for at in range(40)]
+    index, few = build(paragraphs), np.array([30, 10, 390])
+    whole = index.similarities(np.arange(40) * 10)
+    assert index.similarities(few).tobytes() == whole[np.ix_(few // 10, few // 10)].tobytes()
+
+
+@pytest.mark.parametrize("row", [-10, 5, 20, 1000])
+def test_similarities_of_a_row_that_the_view_lacks(row):
+    with pytest.raises(DataError, match=f"node row {row} is not in this view"):
+        build(["energy", "carbon"]).similarities(np.array([10, row]))
+
+
+def test_a_search_cut_to_the_best_keeps_ties_in_node_order():
+    paragraphs = [f"energy energy {'water' if at % 3 else 'carbon'}" for at in range(30)] + ["other"] * 40
+    index = build(paragraphs)
+    every = index.search(["energy carbon"], 100)[0]
+    for top_k in (1, 9, 10, 11, 29, 30, 31):
+        few = index.search(["energy carbon"], top_k)[0]
+        assert few.rows.tolist() == every.rows[:top_k].tolist()
+        assert few.scores.tobytes() == every.scores[:top_k].tobytes()

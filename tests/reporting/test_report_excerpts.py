@@ -37,6 +37,17 @@ def test_long_surroundings_and_matches_are_cut():
     assert excerpt(place, "MATCH", 2, 10).match == "MA … [3 more characters]"
 
 
+def test_a_text_that_the_run_has_cut_is_shown_whole(nodes):
+    place = find(nodes, "a2024:sec0:p0", TEXT[:20])
+    assert place.path == ("Report", "Load", "paragraph 0")
+    assert excerpt(place, TEXT[:20], 900, 300).match == TEXT
+
+
+def test_a_section_named_as_its_document_is_said_once(tmp_path):
+    opened, _ = open_index([str(index(tmp_path / "index", "a2024", title="Load"))])
+    assert find(opened.nodes, "a2024:sec0:p0", TEXT).path == ("Load", "paragraph 0")
+
+
 def test_an_index_that_has_changed_is_not_believed(nodes):
     place = find(nodes, "a2024:sec0:p0:s1", "The hall drew 7 MW.")
     assert place == Place(("a2024", "sec0", "p0", "s1"))

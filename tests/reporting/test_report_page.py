@@ -24,7 +24,7 @@ from run_files import (
 
 from kohaku_ray.errors import DataError
 from kohaku_ray.reporting import report as report_module
-from kohaku_ray.reporting.questions import Limits
+from kohaku_ray.reporting.limits import Limits
 from kohaku_ray.reporting.report import MAX_BYTES, write_report
 
 
@@ -278,6 +278,28 @@ def test_a_system_of_any_name_with_steps_of_any_name_is_shown(tmp_path):
     assert "page tokens, as measured: median 12,000" in page
     for word in ("wattbot", "kaggle", "references 0", "abstention", "evidence:"):
         assert word not in text
+
+
+def test_steps_that_count_their_items_are_a_funnel(tmp_path):
+    answers = [answer("q1", 0, "41", refs=("r1",))]
+    found = {"node_id": "a2024:sec0:p0:s1", "doc_id": "a2024"}
+    trace = [
+        item("q1", "find_much", note="in 400, out 40; off", scores={"in": 400.0, "out": 40.0}),
+        *(item("q1", "find_much", rank, "x", note=ref, **found) for rank, ref in ((1, "R1"), (2, "r2"), (3, "r3"))),
+        item("q1", "keep_few", note="in 40, out 10", scores={"in": 40.0, "out": 10.0}),
+        item("q1", "keep_few", 1, "x", note="r1", **found),
+        item("q1", "plan", 0, "a query"),
+    ]
+    run = write_run(tmp_path / "run", [(ballot("q1", "How much?", answers), answers)], trace=trace)
+    page = page_of(run, write_truth(tmp_path / "truth.csv", ("q1", "41", ["r1", "r2"])))
+    check_harmless(page)
+    one = question(page, "q1")
+    assert "step in out of the truth Find much off 400 40 2 of 2 Keep few 40 10 1 of 2" in one
+    assert "width:100.0%" in page
+    assert "width:25.0%" in page
+    assert "Find much: 3 items in 400, out 40; off" in one
+    assert one.count("cited") == 2
+    assert one.count("in the truth") == 3
 
 
 def test_a_system_that_is_not_installed_leaves_its_runs_readable(tmp_path):

@@ -7,6 +7,9 @@ from kohaku_ray.retrieval.diversify import cap_per_key, distinct_texts
 def test_equal_texts_are_one_and_the_first_stays():
     assert distinct_texts(["b", "a", "b", " a\n", "A"]).tolist() == [0, 1, 4]
     assert distinct_texts([]).tolist() == []
+    assert distinct_texts(["b", "a", "b", " a\n", "A"], 3).tolist() == [0, 1, 4]
+    assert distinct_texts(["b", "b", "a", "A"], 2).tolist() == [0, 2]
+    assert distinct_texts(["b"], 0).tolist() == []
 
 
 def test_a_key_is_capped_in_order():

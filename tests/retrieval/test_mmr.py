@@ -2,11 +2,9 @@ import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from rank_bm25 import BM25Okapi
 
-from kohaku_ray.retrieval.mmr import bm25_matrix, mmr, redundancy
-
-TERMS = st.lists(st.lists(st.sampled_from(["eau", "gaz", "vent", "train", "port"]), max_size=6), min_size=1, max_size=9)
+from kohaku_ray.index.terms import TermIndex
+from kohaku_ray.retrieval.mmr import mmr, redundancy
 
 
 def naive(relevance, likeness, top_k, weight):
@@ -46,8 +44,7 @@ def test_equals_a_plain_loop(data, n, top_k, weight):
 
 def test_nothing_to_select_from():
     assert [part.tolist() for part in mmr(np.empty(0), np.empty((0, 0)), 5)] == [[], []]
-    assert bm25_matrix([]).shape == (0, 0)
-    assert bm25_matrix([[], []]).tolist() == [[0, 0], [0, 0]]
+    assert redundancy(np.empty((0, 4), np.float32), np.empty((0, 0))).shape == (0, 0)
 
 
 def test_redundancy_is_the_larger_of_both_and_bounded():
@@ -58,32 +55,12 @@ def test_redundancy_is_the_larger_of_both_and_bounded():
 
 
 def test_a_near_duplicate_is_passed_over_for_something_new():
-    terms = [
-        text.split() for text in ("digue rompue port inondé", "digue rompue port inondé hier", "train gare retard")
-    ]
-    terms += [["vigne"], ["école"], ["musée"], ["stade"]]
+    texts = ["digue rompue port inondé", "digue rompue port inondé hier", "train gare retard"]
+    texts += ["vigne", "école", "musée", "stade"]
+    rows = np.arange(7)
     vectors = np.eye(7, dtype=np.float32)  # by meaning all are unlike: the words alone tell
     relevance = np.array([0.9, 0.88, 0.7, 0.1, 0.1, 0.1, 0.1])
-    likeness = redundancy(vectors, bm25_matrix(terms))
+    likeness = redundancy(vectors, TermIndex.build(texts, rows, language="fr").similarities(rows))
     assert likeness[1, 0] > 0.7
     assert likeness[2, 0] == 0
     assert mmr(relevance, likeness, 3, weight=0.7)[0].tolist() == [0, 2, 1]
-
-
-@given(TERMS)
-def test_the_matrix_is_rank_bm25_text_by_text(texts):
-    if not any(texts):
-        return
-    okapi = BM25Okapi(texts)
-    expected = np.stack([okapi.get_scores(terms) for terms in texts])
-    np.testing.assert_allclose(bm25_matrix(texts), expected, atol=1e-9)
-
-
-def test_the_weights_of_a_corpus_may_be_given():
-    corpus = [["eau", "gaz"], ["eau", "vent", "train"], ["port"], ["port", "train"], ["mer"]]
-    okapi = BM25Okapi(corpus)
-    few = [0, 1, 3]
-    given_weights = bm25_matrix([corpus[i] for i in few], okapi.idf, okapi.avgdl)
-    expected = np.stack([okapi.get_scores(corpus[i])[few] for i in few])
-    np.testing.assert_allclose(given_weights, expected, atol=1e-9)
-    assert bm25_matrix([["inconnu"]], okapi.idf, okapi.avgdl).tolist() == [[0]]

@@ -90,6 +90,12 @@ class InProcessTools:
             for query in queries
         ]
 
+    async def term_similarity(self, view, rows: Sequence[int]):
+        self.asked.append(("term_similarity", view, tuple(rows)))
+        assert set(rows) <= set(self._rows(self._view(view, "lexical"), None).tolist()), "a row of another view"
+        known = [words(self.index.text_of(row)) for row in rows]
+        return np.array([[float(len(one & other)) for other in known] for one in known]).reshape(len(rows), len(rows))
+
     async def vectors(self, rows: Sequence[int]):
         self.asked.append(("vectors", tuple(rows)))
         return np.stack([vector(self.index.text_of(row)) for row in rows])

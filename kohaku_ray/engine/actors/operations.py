@@ -12,7 +12,7 @@ from typing import Any
 
 import numpy as np
 
-from kohaku_ray.arrays import F32, I64
+from kohaku_ray.arrays import F32, F64, I64
 from kohaku_ray.config import Config
 from kohaku_ray.index.encoder import SentenceEncoder
 from kohaku_ray.index.hits import Hits
@@ -104,6 +104,11 @@ def _lexical(here: OpenIndex, queries: list[str], params: Params) -> list[Hits]:
     return here.index.terms(kinds).search(queries, top_k, ranges)
 
 
+def _term_similarity(here: OpenIndex, asked: list[tuple[int, ...]], params: Params) -> list[F64]:
+    terms = here.index.terms(params[0])
+    return [terms.similarities(np.array(rows, np.int64)) for rows in asked]
+
+
 def _vectors(here: OpenIndex, rows: list[int], _: Params) -> list[F32]:
     return list(here.index.node_vectors(np.asarray(rows, np.int64)))
 
@@ -143,6 +148,7 @@ OPERATIONS: Mapping[str, Operation] = {
         is_prefix=lambda here, params: here.index.vectors(params[0]).exact or params[2] is not None,
     ),
     "lexical": Operation(_lexical, n_kept=20_000, counted="queries by BM25", depth="lexical"),
+    "term_similarity": Operation(_term_similarity, batch=0),
     "vectors": Operation(_vectors),
     "rank_pairs": Operation(_rank_pairs, batch=0, n_kept=200_000, is_kept_locally=True, counted="pairs ranked"),
     "nodes": Operation(_nodes, batch=0, n_kept=2_000),

@@ -160,6 +160,14 @@ class EngineTools:
         """See ``Tools``."""
         return await self.index.run("lexical", queries, (self._kinds(view), top_k, _as_key(within)))
 
+    async def term_similarity(self, view: str, rows: Sequence[int]) -> F64:
+        """See ``Tools``."""
+        if not len(rows):
+            return np.empty((0, 0))
+        [found] = await self.index.run("term_similarity", [tuple(map(int, rows))], (self._kinds(view),))
+        similar: F64 = found
+        return similar
+
     async def vectors(self, rows: Sequence[int]) -> F32:
         """See ``Tools``."""
         return _stacked(await self.index.run("vectors", list(map(int, rows))))

@@ -10,7 +10,8 @@ from pathlib import Path
 from typing import Any
 
 from kohaku_ray.questions import QuestionColumns
-from kohaku_ray.systems.base import Chunks, Depth, Role, System, Uses, View
+from kohaku_ray.systems.base import Chunks, Depth, Importer, Role, System, Uses, View
+from kohaku_ray.systems.hybrid import importer
 from kohaku_ray.systems.hybrid.answer import answer
 from kohaku_ray.systems.hybrid.offline import OfflineFrench
 from kohaku_ray.systems.hybrid.prepare import prepare
@@ -88,4 +89,5 @@ SYSTEM = System(
     outputs={"retrieved.csv": retrieved},
     offline=OfflineFrench,
     facts=facts,
+    importer=Importer(importer.NAMES, importer.translate),
 )

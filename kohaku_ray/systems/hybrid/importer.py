@@ -26,14 +26,13 @@ from typing import Any
 
 import yaml
 
-from kohaku_ray.errors import DataError, did_you_mean
+from kohaku_ray.errors import did_you_mean
 from kohaku_ray.systems.hybrid.settings import HybridSettings
 
 OLLAMA = "http://127.0.0.1:11434/v1"
 """Where an Ollama server listens, unless told otherwise."""
 
 _LONGEST_SCALAR = 40  # a longer text is no number and no truth value
-_LINE = re.compile(r"(?:export\s+)?([A-Za-z_][A-Za-z0-9_]*)\s*=\s*(.*)")
 _SECRET = re.compile(r"key|token$|secret|password", re.IGNORECASE)
 
 _PLACES: Mapping[str, str] = {
@@ -51,6 +50,9 @@ _PLACES: Mapping[str, str] = {
     "chunk_size": "index.chunks.size",
     "chunk_overlap": "index.chunks.overlap",
 }
+NAMES = frozenset(_PLACES)
+"""Every name that has a meaning here."""
+
 _WITH: Mapping[str, Mapping[str, Any]] = {
     "llm_model": {
         "roles.answer.model": "llm",
@@ -86,24 +88,6 @@ def translate(values: Mapping[str, Any]) -> tuple[dict[str, Any], dict[str, str]
     return {"system": "hybrid", **implied, **keys}, left_out
 
 
-def read_env(text: str) -> dict[str, str]:
-    """Read a ``.env`` file: ``NAME=value`` per line, quotes around a value and comments removed.
-
-    Raises:
-        DataError: A line is neither; the message names it by its number alone.
-    """
-    values = {}
-    for number, line in enumerate(text.splitlines(), 1):
-        bare = line.strip()
-        if not bare or bare.startswith("#"):
-            continue
-        found = _LINE.fullmatch(bare)
-        if found is None:
-            raise DataError(f"line {number} of the .env file is no NAME=value: correct it, or begin it with #")
-        values[found[1]] = _unquoted(found[2])
-    return values
-
-
 def _why_not(name: str, names: set[str]) -> str:
     if name in _PLACES:
         lacks_model = name == "llm_base_url" and "llm_model" not in names
@@ -121,9 +105,3 @@ def _read(value: Any) -> Any:
     except yaml.YAMLError:
         return value
     return read if read is None or isinstance(read, (bool, int, float)) else value
-
-
-def _unquoted(value: str) -> str:
-    if value[:1] in ("'", '"') and (end := value.find(value[0], 1)) > 0:
-        return value[1:end]
-    return re.split(r"(?:^|\s)#", value, maxsplit=1)[0].strip()

@@ -5,6 +5,7 @@ It reads a request's variables, not its prose: a baseline to compare models with
 
 from __future__ import annotations
 
+import functools
 import json
 import math
 import random
@@ -18,10 +19,10 @@ from kohaku_ray.documents.french import split_french
 from kohaku_ray.errors import ContextOverflowError, ModelError
 from kohaku_ray.generation.backends import CHARS_PER_TOKEN
 from kohaku_ray.generation.request import ChatRequest
+from kohaku_ray.index.terms import tokenise
 from kohaku_ray.records import BLANK, Reply
 from kohaku_ray.systems.hybrid.numbers import numbers_of, read_numbers
 from kohaku_ray.systems.hybrid.reading import NO_INFORMATION, WORDS
-from kohaku_ray.systems.hybrid.stages import french_terms
 
 VERSION = 1
 """Counts up when the same request would get another reply: it is part of the ledger's keys."""
@@ -112,7 +113,7 @@ class OfflineFrench:
 
 def expand(question: str, context: Sequence[str], n_queries: int) -> list[str]:
     """Write sub-queries: the question's keywords, their halves, and the keywords with the context's commonest names."""
-    kept = [word for word in _WORD.findall(question) if french_terms(word)]
+    kept = [word for word in _WORD.findall(question) if _terms(word)]
     names = Counter(name for text in context for name in set(_NAME.findall(text)) if name not in kept)
     half = (len(kept) + 1) // 2
     queries = [" ".join(kept), " ".join(kept[:half]), " ".join(kept[half:])]
@@ -123,14 +124,14 @@ def expand(question: str, context: Sequence[str], n_queries: int) -> list[str]:
 
 def rank(question: str, texts: Sequence[Mapping[str, str]]) -> list[Sentence]:
     """Order the texts' sentences by how much of the question they cover, best first; ties keep the texts' order."""
-    asked = dict.fromkeys(french_terms(question))
-    around = [{*french_terms(text["text"]), *french_terms(text["title"])} for text in texts]
+    asked = dict.fromkeys(_terms(question))
+    around = [{*_terms(text["text"]), *_terms(text["title"])} for text in texts]
     count = Counter(term for terms in around for term in terms)
     n = len(texts)
     weights = {t: math.log1p(n / count[t]) if count[t] else _UNKNOWN * math.log1p(n) for t in asked}
     total = sum(weights.values()) or 1.0
     found = [
-        Sentence(_share(weights, set(french_terms(said)), near) / total, said, text)
+        Sentence(_share(weights, set(_terms(said)), near) / total, said, text)
         for text, near in zip(texts, around, strict=True)
         for said in _sentences(text["text"])
     ]
@@ -146,15 +147,15 @@ def value_in(sentence: str, question: str, unit: str) -> str:
     if not (unit or _ASKS_NUMBER.search(question)):
         return ""
     counted = _COUNTED.search(question)
-    nouns = {*french_terms(unit), *french_terms(counted[1] if counted else "")}
+    nouns = {*_terms(unit), *_terms(counted[1] if counted else "")}
     given = numbers_of(question)
     there = [number for number in read_numbers(sentence) if number.value not in given]
     if "en quelle année" in question.lower():
         there = [number for number in there if re.fullmatch(r"(?:1[0-9]|20)[0-9]{2}", number.text)]
     for number in there:
         after, *_ = _NEXT.split(sentence[number.end : number.end + _BESIDE], maxsplit=1)
-        scale = french_terms(number.text)[1:]
-        if nouns & {*scale, *french_terms(after)[:2]} or (unit and after.lstrip().startswith(unit)):
+        scale = _terms(number.text)[1:]
+        if nouns & {*scale, *_terms(after)[:2]} or (unit and after.lstrip().startswith(unit)):
             return number.text
     return there[0].text if there else ""
 
@@ -192,6 +193,12 @@ def _blank(unit: str, ranked: Sequence[Sentence]) -> dict[str, Any]:
         "ref_id": [],
         "is_blank": True,
     }
+
+
+@functools.lru_cache(maxsize=2**15)
+def _terms(text: str) -> tuple[str, ...]:
+    """The search terms of a text; kept, for questions on one subject see the same texts."""
+    return tuple(tokenise(text, "fr"))
 
 
 def _sentences(text: str) -> list[str]:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Sequence
-from dataclasses import replace
 
 import numpy as np
 
@@ -23,7 +22,7 @@ from kohaku_ray.systems.hybrid.prompts import expand_prompt
 from kohaku_ray.systems.hybrid.relevance import Relevance
 from kohaku_ray.systems.hybrid.settings import HybridSettings
 from kohaku_ray.systems.hybrid.steps import STAND_IN, Steps, by_row
-from kohaku_ray.systems.hybrid.texts import Text, read_texts, with_neighbours
+from kohaku_ray.systems.hybrid.texts import Texts, with_neighbours
 from kohaku_ray.systems.tools import Tools
 from kohaku_ray.tree.nodes import NodeTable
 
@@ -50,8 +49,7 @@ class StageRun:
         self.steps = Steps()
         self.relevance = Relevance(tools, settings.has_cross_encoder)
         self.ranker = "" if settings.has_cross_encoder else STAND_IN
-        self.texts: dict[int, Text] = {}
-        self.said: dict[int, str] = {}
+        self.texts = Texts()
 
     async def evidence(self) -> HybridEvidence:
         """Run one stage after the other."""
@@ -160,7 +158,7 @@ class StageRun:
         if not self.settings.fusion:
             self.steps.skip("fusion", n_in)
             return stages.united(rankings)
-        fused = stages.fuse(rankings, self.said, self.settings.subquestion_fusion_max_documents)
+        fused = stages.fuse(rankings, self.texts.said, self.settings.subquestion_fusion_max_documents)
         self.steps.items("fusion", n_in, fused, self.texts, label="rrf")
         return fused
 
@@ -181,8 +179,9 @@ class StageRun:
             self.steps.skip("mmr", len(pool))
             return pool
         cosines = await self.relevance.cosines(self.question.text, pool.rows)
-        vectors, said = await self.relevance.vectors(pool.rows), [self.said[row] for row in pool.rows.tolist()]
-        kept = stages.select(pool, vectors, cosines, said, self.settings)
+        vectors = await self.relevance.vectors(pool.rows)
+        bm25 = await self.tools.term_similarity("paragraphs", pool.rows.tolist())
+        kept = stages.select(pool, vectors, cosines, bm25, self.settings)
         self.steps.items("mmr", len(pool), kept, self.texts, named={"cosine": by_row(pool, cosines)}, label="mmr")
         return kept
 
@@ -228,7 +227,7 @@ class StageRun:
         return HybridEvidence(self.question, queries, texts, why, measures, few, tuple(self.steps.rows))
 
     async def _scores(self, queries: Sequence[str], rows: Sequence[I64]) -> list[F64]:
-        return await self.relevance.scores(queries, rows, self.said)
+        return await self.relevance.scores(queries, rows, self.texts.said)
 
     async def _to_question(self, rows: I64) -> F64:
         [scores] = await self._scores([self.question.text], [rows])
@@ -236,17 +235,15 @@ class StageRun:
 
     async def _read(self, rows: I64) -> None:
         """Read the texts that are not known yet."""
-        missing = [row for row in rows.tolist() if row not in self.texts]
-        if missing:
-            self.texts |= read_texts(await self._nodes(missing), missing)
-            self.said |= {row: self.texts[row].text for row in missing}
+        if missing := [row for row in rows.tolist() if row not in self.texts.said]:
+            self.texts.read(await self._nodes(missing), missing)
 
     async def _add_neighbours(self, rows: I64) -> None:
         """Put the previous and the next paragraph around the texts that are shown."""
         if self.settings.neighbours and len(rows):
             nodes = await self._nodes(rows, section_tokens=1)  # one paragraph either way: the last taken may run over
             for row in rows.tolist():
-                self.texts[row] = replace(self.texts[row], text=with_neighbours(nodes, row))
+                self.texts[row] = self.texts[row]._replace(text=with_neighbours(nodes, row))
 
     async def _nodes(self, rows: Sequence[int] | I64, section_tokens: int = 0) -> NodeTable:
         return await self.tools.nodes([int(row) for row in rows], section_tokens)

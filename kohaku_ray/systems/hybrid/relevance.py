@@ -7,7 +7,6 @@ from collections.abc import Mapping, Sequence
 import numpy as np
 
 from kohaku_ray.arrays import F32, F64, I64
-from kohaku_ray.retrieval.pairs import Pair, pair_up, unscored
 from kohaku_ray.systems.tools import Tools
 
 
@@ -22,7 +21,9 @@ class Relevance:
             has_cross_encoder: Whether the run's cross-encoder scores pairs; else the cosine of vectors does.
         """
         self._tools, self._has_cross_encoder = tools, has_cross_encoder
-        self._scores: dict[Pair, float] = {}
+        self._scores: dict[str, F64] = {}
+        self._places: dict[int, int] = {}
+        self._texts: dict[str, int] = {}
         self._queries: dict[str, F32] = {}
         self._rows: dict[int, F32] = {}
 
@@ -57,16 +58,46 @@ class Relevance:
         Returns:
             Per query, shape ``(n_texts,)``, higher is better.
         """
-        batch = pair_up(queries, [[texts[row] for row in one.tolist()] for one in rows])
-        if missing := unscored(batch.pairs, self._scores):
-            if self._has_cross_encoder:
-                found = await self._tools.rank_pairs(missing)
-            else:
-                row_of = {texts[row]: row for one in rows for row in reversed(one.tolist())}
-                vectors = await self.vectors(np.array([row_of[text] for _, text in missing], np.int64))
-                found = _products(await self.embed([query for query, _ in missing]), vectors)
-            self._scores.update(zip(missing, found.tolist(), strict=True))
-        return batch.per_query(np.array([self._scores[pair] for pair in batch.pairs], np.float64))
+        places = self._places_of(rows, texts)
+        known = {query: self._known(query) for query in queries}
+        wanted = {query: np.zeros(len(self._texts), bool) for query in queries}
+        for query, at in zip(queries, places, strict=True):
+            wanted[query][at] = True
+        missing = {query: np.flatnonzero(wanted[query] & np.isnan(known[query])) for query in wanted}
+        found = await self._score(missing, rows)
+        for query, at in missing.items():
+            known[query][at], found = found[: len(at)], found[len(at) :]
+        return [known[query][at] for query, at in zip(queries, places, strict=True)]
+
+    async def _score(self, missing: Mapping[str, I64], rows: Sequence[I64]) -> F64:
+        """Score each query's texts, one query after the other."""
+        said = list(self._texts)
+        pairs = [(query, said[at]) for query, places in missing.items() for at in places.tolist()]
+        if not pairs:
+            return np.empty(0)
+        if self._has_cross_encoder:
+            return np.asarray(await self._tools.rank_pairs(pairs), np.float64)
+        row_at = {self._places[row]: row for one in rows for row in reversed(one.tolist())}
+        at = [row_at[place] for places in missing.values() for place in places.tolist()]
+        vectors = await self.vectors(np.array(at, np.int64))
+        return _products(await self.embed([query for query, _ in pairs]), vectors)
+
+    def _places_of(self, rows: Sequence[I64], texts: Mapping[int, str]) -> list[I64]:
+        """Number the rows' texts, equal ones alike: per query, shape ``(n_texts,)``."""
+        distinct, at = np.unique(np.concatenate([np.empty(0, np.int64), *rows]), return_inverse=True)
+        wanted: list[int] = distinct.tolist()
+        for row in wanted:
+            if row not in self._places:
+                self._places[row] = self._texts.setdefault(texts[row], len(self._texts))
+        places = np.array([self._places[row] for row in wanted], np.int64)[at]
+        return np.split(places, np.cumsum(list(map(len, rows)))[:-1])
+
+    def _known(self, query: str) -> F64:
+        """A query's scores by the number of the text; NaN where not known yet."""
+        known = self._scores.get(query, np.empty(0))
+        grown: F64 = np.concatenate([known, np.full(len(self._texts) - len(known), np.nan)])
+        self._scores[query] = grown
+        return grown
 
 
 def _products(first: F32, second: F32) -> F64:

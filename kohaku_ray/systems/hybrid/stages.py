@@ -5,17 +5,15 @@ Ties go to the better earlier rank, then to the earlier node. The second stage, 
 
 from __future__ import annotations
 
-import functools
 from collections.abc import Mapping, Sequence
 
 import numpy as np
 
 from kohaku_ray.arrays import F32, F64, I64
 from kohaku_ray.index.hits import Hits
-from kohaku_ray.index.terms import tokenise
 from kohaku_ray.retrieval.clusters import kmeans, sample_clusters
 from kohaku_ray.retrieval.diversify import cap_per_key, distinct_texts
-from kohaku_ray.retrieval.mmr import bm25_matrix, mmr, redundancy
+from kohaku_ray.retrieval.mmr import mmr, redundancy
 from kohaku_ray.retrieval.pairs import best_first
 from kohaku_ray.retrieval.rrf import reciprocal_rank_fusion
 from kohaku_ray.systems.hybrid.settings import HybridSettings
@@ -64,7 +62,7 @@ def fuse(rankings: Sequence[Hits], texts: Mapping[int, str], size: int) -> Hits:
         size: Rows kept.
     """
     fused = reciprocal_rank_fusion([hits.rows for hits in rankings])
-    return take(fused, distinct_texts([texts[row] for row in fused.rows.tolist()])).prefix(size)
+    return take(fused, distinct_texts([texts[row] for row in fused.rows.tolist()], size))
 
 
 def united(rankings: Sequence[Hits]) -> Hits:
@@ -91,18 +89,17 @@ def sample(found: Hits, vectors: F32, scores: F64, settings: HybridSettings) -> 
     return take(found, kept, scores), labels[kept]
 
 
-def select(found: Hits, vectors: F32, relevance: F64, texts: Sequence[str], settings: HybridSettings) -> Hits:
+def select(found: Hits, vectors: F32, relevance: F64, bm25: F64, settings: HybridSettings) -> Hits:
     """Stage 7: maximal marginal relevance.
 
     Args:
         found: The rows.
         vectors: Shape ``(len(found), d)``; unit rows.
         relevance: Shape ``(len(found),)``; cosine with the question.
-        texts: Each row's text, for the BM25 side of redundancy.
+        bm25: Shape ``(len(found), len(found))``; the rows' scores for one another, see ``redundancy``.
         settings: The relevance's weight and how many are kept.
     """
-    repeats = redundancy(vectors, bm25_matrix([french_terms(text) for text in texts]))
-    order, scores = mmr(relevance, repeats, settings.mmr_top_k, settings.mmr_relevance_weight)
+    order, scores = mmr(relevance, redundancy(vectors, bm25), settings.mmr_top_k, settings.mmr_relevance_weight)
     return Hits(found.rows[order], scores)
 
 
@@ -114,9 +111,3 @@ def cap(found: Hits, netlocs: Sequence[str | None], doc_ids: Sequence[str], limi
 def take(found: Hits, places: I64, scores: F64 | None = None) -> Hits:
     """Keep hits by their places, with their own scores or, by the same places, other ones."""
     return Hits(found.rows[places], (found.scores if scores is None else scores)[places])
-
-
-@functools.lru_cache(maxsize=2**15)
-def french_terms(text: str) -> tuple[str, ...]:
-    """The search terms of a text; kept, for questions on one subject see the same paragraphs."""
-    return tuple(tokenise(text, "fr"))

@@ -4,22 +4,19 @@ from __future__ import annotations
 
 import json
 from collections.abc import Sequence
-from dataclasses import dataclass
-from functools import lru_cache
-from typing import Any
+from typing import NamedTuple
 
 import numpy as np
-import pyarrow as pa
 
-from kohaku_ray.arrays import I64
 from kohaku_ray.tree.nodes import PARAGRAPH, SENTENCE, NodeTable
 
 _ROUND = str.maketrans("[];", "(),")
 """What marks a citation goes out of ids and texts: no text may pose as another's heading."""
 
+_ATTRIBUTES = ("par_id", "document_netloc", "document_date", "document_url", "document_title")
 
-@dataclass(frozen=True, slots=True)
-class Text:
+
+class Text(NamedTuple):
     """A node that may be shown and cited.
 
     Attributes:
@@ -56,14 +53,36 @@ def plain(text: str) -> str:
     return " ".join(text.translate(_ROUND).split())
 
 
-def read_texts(nodes: NodeTable, source_rows: Sequence[int]) -> dict[int, Text]:
-    """Read nodes by their rows of the whole index: whole columns at once, for there are a thousand per question."""
-    at = nodes.local(source_rows)
-    kind = nodes.kind[at]
-    paragraph = np.where(kind == PARAGRAPH, at, np.where(kind == SENTENCE, nodes.parent[at], -1))
-    names = ("node_id", "doc_id", "kind", "text")
-    columns = [*(_column(nodes, name, at) for name in names), _column(nodes, "attributes", paragraph)]
-    return {row: _text(*cells) for row, cells in zip(source_rows, zip(*columns, strict=True), strict=True)}
+class Texts(dict[int, Text]):
+    """Texts by node row of the whole index, put together when first asked for: of a thousand few are ever shown.
+
+    Attributes:
+        said: What each row says, of all rows read.
+    """
+
+    def __init__(self) -> None:
+        """Start with nothing read."""
+        super().__init__()
+        self.said: dict[int, str] = {}
+        self._cells: dict[int, tuple[str, str, str, str, str | None]] = {}
+
+    def read(self, nodes: NodeTable, source_rows: Sequence[int]) -> None:
+        """Read nodes by their rows of the whole index, whole columns at once."""
+        at = nodes.local(source_rows)
+        kind = nodes.kind[at]
+        paragraph = np.where(kind == PARAGRAPH, at, np.where(kind == SENTENCE, nodes.parent[at], -1))
+        columns = [nodes.column(name, at) for name in ("node_id", "doc_id", "kind", "text")]
+        cells = zip(*columns, nodes.column("attributes", paragraph), strict=True)
+        self._cells.update(zip(source_rows, cells, strict=True))
+        self.said.update(zip(source_rows, columns[-1], strict=True))
+
+    def __missing__(self, row: int) -> Text:
+        """Put a row's cells together."""
+        node_id, doc_id, kind, text, attributes = self._cells[row]
+        known = json.loads(attributes) if attributes else {}
+        ref_id, netloc, date, url, title = [str(known.get(name) or "") for name in _ATTRIBUTES]
+        self[row] = found = Text(node_id, doc_id, kind, text, ref_id or node_id, netloc or None, date, url, title)
+        return found
 
 
 def with_neighbours(nodes: NodeTable, source_row: int) -> str:
@@ -73,18 +92,3 @@ def with_neighbours(nodes: NodeTable, source_row: int) -> str:
     siblings = {nodes.attributes_of(row).get("par_id"): row for row in nodes.children(int(nodes.parent[at]))}
     around = [siblings.get(own[name]) if own.get(name) else None for name in ("prev_par_id", "next_par_id")]
     return "\n".join(nodes.text_of(row) for row in (around[0], at, around[1]) if row is not None)
-
-
-def _column(nodes: NodeTable, name: str, rows: I64) -> list[Any]:
-    """A column's values at some rows; None where the row is negative."""
-    values: list[Any] = nodes.table[name].take(pa.array(rows, mask=rows < 0)).to_pylist()
-    return values
-
-
-@lru_cache(maxsize=2**16)
-def _text(node_id: str, doc_id: str, kind: str, text: str, attributes: str | None) -> Text:
-    """Put a node's cells together; kept, for questions on one subject see the same paragraphs."""
-    known = json.loads(attributes) if attributes else {}
-    said = [str(known.get(name) or "") for name in ("par_id", "document_netloc", "document_date")]
-    more = [str(known.get(name) or "") for name in ("document_url", "document_title")]
-    return Text(node_id, doc_id, kind, text, said[0] or node_id, said[1] or None, said[2], *more)

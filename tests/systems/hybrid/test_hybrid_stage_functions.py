@@ -36,11 +36,11 @@ def test_candidates_are_ranked_by_score_ties_by_their_earlier_order():
 
 def test_mmr_puts_what_repeats_behind_what_is_new():
     vectors = np.array([[1, 0], [1, 0], [0, 1]], np.float32)
-    texts, relevance = ["digue rompue", "digue rompue", "tramway neuf"], np.array([0.9, 0.89, 0.5])
-    found = stages.select(hits(4, 5, 6), vectors, relevance, texts, settings(mmr_relevance_weight=0.5))
+    bm25, relevance = np.array([[3.0, 3.0, 0.0], [3.0, 3.0, 0.0], [0.0, 0.0, 4.0]]), np.array([0.9, 0.89, 0.5])
+    found = stages.select(hits(4, 5, 6), vectors, relevance, bm25, settings(mmr_relevance_weight=0.5))
     assert found.rows.tolist() == [4, 6, 5]
     assert found.scores.tolist() == pytest.approx([0.45, 0.25, 0.445 - 0.5])
-    alone = stages.select(hits(4, 5, 6), vectors, relevance, texts, settings(mmr_relevance_weight=1.0))
+    alone = stages.select(hits(4, 5, 6), vectors, relevance, bm25, settings(mmr_relevance_weight=1.0))
     assert alone.rows.tolist() == [4, 5, 6]
 
 
@@ -61,11 +61,12 @@ def test_a_cap_counts_unknown_sites_by_their_document():
     assert kept.rows.tolist() == [1, 3, 5]
 
 
-def test_terms_are_french_and_kept():
-    stages.french_terms.cache_clear()
-    assert stages.french_terms("L'énergie des digues") == stages.french_terms("L'énergie des digues")
-    assert stages.french_terms("L'énergie des digues")[0] == "énerg"
-    assert stages.french_terms.cache_info().misses == 1
+def test_words_alone_tell_what_repeats_where_vectors_do_not():
+    vectors, relevance = np.eye(3, dtype=np.float32), np.array([0.9, 0.89, 0.5])
+    bm25 = np.array([[3.0, 3.0, 0.0], [3.0, 3.0, 0.0], [0.0, 0.0, 4.0]])
+    chosen = settings(mmr_relevance_weight=0.5)
+    assert stages.select(hits(4, 5, 6), vectors, relevance, bm25, chosen).rows.tolist() == [4, 6, 5]
+    assert stages.select(hits(4, 5, 6), vectors, relevance, np.eye(3), chosen).rows.tolist() == [4, 5, 6]
 
 
 def test_a_large_pool_is_counted_whole_and_traced_in_part():

@@ -160,7 +160,7 @@ def test_search_goes_as_deep_as_told_and_is_scored_per_sub_query():
 def test_search_off_takes_the_paragraphs_of_the_initial_sentences():
     tools = tools_for(lambda call: SUBS)
     evidence = prepared(tools=tools, search=False)
-    assert not [one for one in tools.asked if one[1] == "paragraphs"]
+    assert not [one for one in tools.asked if one[0] in ("search", "lexical") and one[1] == "paragraphs"]
     _, opening = steps(evidence.trace, "initial_context")
     _, items = steps(evidence.trace, "search")
     assert {item.note for item in items} == {item.note for item in opening if item.kind == "sentence"}
