@@ -30,6 +30,10 @@ _STOP_WORD_FILES: Mapping[Language, str] = {"en": "stopwords.txt", "fr": "stopwo
 
 _PART_CHARS = 100_000
 
+_WORDS_ALONE = re.compile(r"[^\W_]+(?:[\s-][^\W_]+)*\s*")
+_SPLIT_BY_NLTK = re.compile(r"\b(?:cannot|gimme|gonna|gotta|lemme|wanna)\b", re.IGNORECASE)
+"""Words in which NLTK's tokenizer sees two, where no sign tells."""
+
 _ELISION = re.compile(r"(?<!\w)(?:[cdjlmnst]|qu|jusqu|lorsqu|puisqu|quoiqu)'(?=\w)")
 _INVERSION = re.compile(r"-(?:t-)?(?:ce|ci|elles?|ils?|je|là|on|tu)\Z")
 
@@ -43,7 +47,7 @@ def tokenise(text: str, language: Language = "en") -> list[str]:
     lowered = text.lower()
     if language == "fr":
         lowered = _ELISION.sub("", unicodedata.normalize("NFC", lowered).replace("’", "'"))
-    words = [word.strip(_EDGES) for part in _parts(lowered) for word in _word_tokenizer().tokenize(part)]
+    words = [word.strip(_EDGES) for part in _parts(lowered) for word in _words(part)]
     if language == "fr":
         words = [_INVERSION.sub("", word) for word in words]
     kept = [word for word in words if word not in stop_words(language) and any(map(str.isalnum, word))]
@@ -54,6 +58,14 @@ def tokenise(text: str, language: Language = "en") -> list[str]:
 def _query_terms(query: str, language: Language) -> tuple[str, ...]:
     """Terms of a query; cached, since one query is put to several views."""
     return tuple(tokenise(query, language))
+
+
+def _words(text: str) -> list[str]:
+    """NLTK's word tokens; of words alone, such as most queries, they are what white space separates."""
+    if _WORDS_ALONE.fullmatch(text) and not _SPLIT_BY_NLTK.search(text):
+        return text.split()
+    tokens: list[str] = _word_tokenizer().tokenize(text)
+    return tokens
 
 
 def _parts(text: str) -> Iterator[str]:

@@ -6,7 +6,7 @@ from properties import scaled
 from rank_bm25 import BM25Okapi
 
 from kohaku_ray.errors import ConfigError, DataError
-from kohaku_ray.index.terms import TermIndex, stop_words, tokenise
+from kohaku_ray.index.terms import TermIndex, _words, stop_words, tokenise
 
 WORDS = ["energy", "carbon", "a100-80gb", "water", "co2e", "gpu", "3,000", "kwh", "training", "42"]
 texts = st.lists(st.sampled_from(WORDS), max_size=12).map(" ".join)
@@ -137,3 +137,16 @@ def test_a_search_cut_to_the_best_keeps_ties_in_node_order():
         few = index.search(["energy carbon"], top_k)[0]
         assert few.rows.tolist() == every.rows[:top_k].tolist()
         assert few.scores.tobytes() == every.scores[:top_k].tobytes()
+
+
+SIGNS = st.sampled_from(
+    ["énergie", "A100", "cannot", "wanna", "gotta", "l'", "'s", "-", "--", "_", ".", ",", "%", " ", "\u00a0", "\n"]
+)
+
+
+@settings(max_examples=scaled(300))
+@given(st.lists(SIGNS, max_size=8).map("".join) | st.text(max_size=12))
+def test_words_are_nltks(text):
+    from nltk.tokenize import NLTKWordTokenizer
+
+    assert _words(text) == NLTKWordTokenizer().tokenize(text)
