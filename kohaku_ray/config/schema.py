@@ -69,8 +69,9 @@ class DocumentsConfig(Section):
     format: DocumentFormat | None = None
     """By suffix (auto); all but PDF as plain text; .txt as novels in chapters; .csv as news, with one paragraph per row
     and many documents in a file; None: as the system reads them."""
-    sentence_split: Literal["punkt", "period"] = "punkt"
-    """Sentence splitting of news: Punkt with French abbreviations, or at every full stop."""
+    sentence_split: Literal["punkt", "period", "sliding"] = "punkt"
+    """Sentence splitting of news: Punkt with French abbreviations; at every full stop; or windows of three Punkt
+    sentences, each of which begins one sentence after the last."""
 
 
 class EncoderConfig(Section):

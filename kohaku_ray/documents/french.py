@@ -16,7 +16,7 @@ from kohaku_ray.documents.sentences import _blocks, _bounded, _goes_on, _words
 from kohaku_ray.errors import ConfigError
 from kohaku_ray.nltk_modules import nltk_module
 
-SentenceSplit = Literal["punkt", "period"]
+SentenceSplit = Literal["punkt", "period", "sliding"]
 
 _MID_SENTENCE = _words(
     "mme mmes mlle mlles mgr dr drs dre pr prof st ste vve cf env approx av bd boul fg rte c.-à-d i.e e.g"
@@ -81,13 +81,6 @@ def split_periods(text: str) -> tuple[Sentence, ...]:
     )
 
 
-SPLITTERS: dict[SentenceSplit, Callable[[str], tuple[Sentence, ...]]] = {
-    "punkt": split_french,
-    "period": split_periods,
-}
-"""Sentence splitters by their name in a configuration."""
-
-
 def sliding_sentences(sentences: Sequence[Sentence], size: int = 3, overlap: int = 2) -> tuple[Sentence, ...]:
     """Join every ``size`` neighbouring sentences into one span, ``size - overlap`` sentences apart.
 
@@ -107,6 +100,14 @@ def sliding_sentences(sentences: Sequence[Sentence], size: int = 3, overlap: int
     behind_last_start = max(len(sentences) - overlap, min(len(sentences), 1))
     firsts = range(0, behind_last_start, size - overlap)
     return tuple(Sentence(sentences[i].start, sentences[min(i + size, len(sentences)) - 1].end) for i in firsts)
+
+
+SPLITTERS: dict[SentenceSplit, Callable[[str], tuple[Sentence, ...]]] = {
+    "punkt": split_french,
+    "period": split_periods,
+    "sliding": lambda text: sliding_sentences(split_french(text)),
+}
+"""Sentence splitters by their name in a configuration."""
 
 
 @cache

@@ -82,6 +82,18 @@ def test_sentences_by_periods():
     assert [text[s.start : s.end] for s in spans] == ["Le pont ferme", "M", "Roy le dit"]
 
 
+def test_sliding_sentences():
+    text = "Un. Deux deux. Trois trois. Quatre quatre. Cinq."
+    (document,) = parse(
+        row(paragraph_text=text), row(par_id="2", paragraph_text="Seul."), sentence_split="sliding"
+    ).documents
+    found = [[p.text[s.start : s.end] for s in p.sentences] for p in document.sections[0].paragraphs]
+    assert found == [
+        ["Un. Deux deux. Trois trois.", "Deux deux. Trois trois. Quatre quatre.", "Trois trois. Quatre quatre. Cinq."],
+        ["Seul."],
+    ]
+
+
 def test_neighbours_only_where_the_order_is_consecutive():
     rows = [row(par_id=str(order), paragraph_order=str(order)) for order in (3, 1, 0, 7, 8)]
     found = [p.attributes for p in paragraphs(parse(*rows, row(par_id="x", doc_id="b", paragraph_order="2")))]
