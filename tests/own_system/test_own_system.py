@@ -125,6 +125,7 @@ def test_validate_show_vote_score_compare_and_report(home, capsys):
     assert "baseline" in page
 
 
+@pytest.mark.slow
 @pytest.mark.ray
 def test_a_sweep_over_its_own_key(home, capsys):
     sweep = {

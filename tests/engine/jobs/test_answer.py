@@ -217,6 +217,7 @@ def test_agreement_weights_vote_over_the_whole_run(sample_config, run_answer):
     assert any(abs(weight - round(weight)) > 1e-6 for weight in weights)
 
 
+@pytest.mark.slow
 def test_a_server_that_misbehaves_costs_no_row(sample_config, run_answer):
     def script(index, body):
         return {
@@ -266,6 +267,7 @@ def test_one_question_in_error_is_one_row_and_exit_code_3(sample_config, tmp_pat
     assert len(read_submission(f"{config.run}/submission.csv").rows) == 5
 
 
+@pytest.mark.slow
 def test_a_run_whose_every_call_fails_stops_asking_and_says_why(sample_config, tmp_path, capsys, run_answer):
     said = {"error": {"message": "no such key", "id": "req-1234567890"}}
     with FakeOpenAI(lambda index, body: Action(401, said)) as server:

@@ -24,6 +24,7 @@ pytestmark = pytest.mark.ray
 SMALL = ("questions.limit=3", "ensemble.members=2", "kohaku.max_retries=0")
 
 
+@pytest.mark.slow
 def test_garbage_is_asked_again_by_retry_errors_alone(sample_config, run_answer, monkeypatch, tmp_path, capsys):
     monkeypatch.setattr(answer, "run_answer", run_answer)
     wrong = {("s002", 0), ("s003", 0), ("s003", 1)}
@@ -60,6 +61,7 @@ def test_garbage_is_asked_again_by_retry_errors_alone(sample_config, run_answer,
         assert server.n_requests == 6 + len(wrong), "no row is in error any more"
 
 
+@pytest.mark.slow
 def test_a_plan_that_got_no_reply_leaves_the_run_unfinished_and_is_asked_again(sample_config, run_answer, capsys):
     is_closed = True
 

@@ -44,6 +44,7 @@ def written(config: Config) -> str:
     return json.dumps([tables, submission, {key: str(entry) for key, entry in entries.items()}], ensure_ascii=False)
 
 
+@pytest.mark.slow
 def test_other_gold_answers_give_the_same_run_to_the_byte(sample_config, run_answer, tmp_path):
     marks, configs, keys = ("GOLDQZX", "DLOGXZQ"), [], []
     small = (f"questions.limit={LIMIT}", "ensemble.members=2", "ensemble.models=[fake, extractive]")

@@ -170,6 +170,7 @@ def test_blocks_are_neither_tiny_nor_too_few_nor_too_long(n_tokens, n_encoders, 
     assert len(set(n_tokens)) > 1 or (np.diff(np.diff(bounds)) <= 0).all()
 
 
+@pytest.mark.slow
 def test_indexing_again_encodes_only_what_is_new_and_leaves_nothing_stale(cluster, tmp_path, config_of):
     folder = write(
         tmp_path / "in",
@@ -227,6 +228,7 @@ def test_every_bad_file_is_a_reject_with_its_reason(cluster, tmp_path, capsys):
     assert len(index.documents) + len(rejects) == 9
 
 
+@pytest.mark.slow
 def test_a_file_that_takes_too_long_or_is_a_pipe_is_a_reject_and_holds_nothing_up(cluster, tmp_path, config_of):
     endless = "Rack 7 drew 40 kW, and so on. " * 500_000
     folder = write(tmp_path / "in", good__md="# Good\n\nA sentence that stays.", endless__txt=endless)

@@ -146,6 +146,7 @@ def evidence(run: str) -> list[dict]:
     return [row for row in rows if row["step"] == "evidence"]
 
 
+@pytest.mark.slow
 def test_a_run_is_ranked_by_it(application, pool, run_answer, sample_config, deployment, model):
     small = ("questions.limit=6", "ensemble.members=2", "kohaku.bm25_top_k=0", "kohaku.dedup=node")
     ranked = ("kohaku.cross_encoder=pairs", f"deployments.pairs={json.dumps(deployment)}")
