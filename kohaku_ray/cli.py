@@ -142,6 +142,7 @@ def _parser() -> argparse.ArgumentParser:
     validate = commands.add_parser("validate", help="check configuration, files and cluster demand; start nothing")
     _add_config(validate)
     validate.add_argument("--probe", action="store_true", help="ask each deployment one short question")
+    validate.add_argument("--settings", action="store_true", help="print every setting first, defaults included")
     validate.set_defaults(command=run.validate)
 
     show = commands.add_parser("show", help="print how one question was answered")

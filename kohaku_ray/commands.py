@@ -198,8 +198,15 @@ def validate(arguments: argparse.Namespace) -> int:
     from kohaku_ray.runs.validate import validate
 
     config = _load(arguments)
-    checks = validate(config)
-    _print(f"{as_yaml(config)}\n" + config.hide("\n".join(checks)))
+    if arguments.settings:
+        _print(as_yaml(config))
+    found = validate(config)
+    _print(config.hide("\n".join(found.lines)))
+    for problem in found.problems:
+        print(f"kohaku-ray: {config.hide(str(problem))}", file=sys.stderr)  # noqa: T201
+    if found.problems:
+        return BAD_CONFIG if any(isinstance(one, ConfigError) for one in found.problems) else FAILED
+    _print("valid")
     return _probe(config) if arguments.probe else OK
 
 

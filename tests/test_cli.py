@@ -160,13 +160,41 @@ def test_compare_takes_the_truth_from_a_runs_own_questions(tmp_path, capsys):
 
 
 def test_validate_prints_the_whole_configuration_and_starts_nothing(capsys, tmp_path):
-    assert main(["validate", "demo", "--set", f"index.path={tmp_path}/index"]) == 0
+    assert main(["validate", "demo", "--settings", "--set", f"index.path={tmp_path}/index"]) == 0
     out = capsys.readouterr().out
     assert "top_k_final: 32" in out
-    assert "files, 1" in out
+    assert "documents: 13 files (" in out
+    assert "scored by wattbot, kaggle" in out
     assert "there is no index" in out
     assert out.rstrip().endswith("valid")
     assert not (tmp_path / "index").exists()
+
+
+def test_validate_says_all_that_is_wrong_and_what_it_found(capsys, tmp_path):
+    (tmp_path / "docs").mkdir()
+    for name in ("a.md", "b.md", "c.txt"):
+        (tmp_path / "docs" / name).write_text("text")
+    (tmp_path / "meta.csv").write_text("id,title\na,A\nzebra,Z\n")
+    (tmp_path / "q.jsonl").write_text('{"id": "1", "question": "What?"}\n')
+    flags = [f"documents.paths=[{tmp_path}/docs]", f"documents.metadata={tmp_path}/meta.csv", "prompts=/none"]
+    flags += [f"questions.path={tmp_path}/q.jsonl", "cluster.retrievers=500", f"run={tmp_path}/run"]
+    assert main(["validate", "default", *(part for flag in flags for part in ("--set", flag))]) == 2
+    said = capsys.readouterr()
+    assert "documents: 3 files (2 .md, 1 .txt)" in said.out
+    assert "metadata: 2 rows, 1 of them for no document (zebra)" in said.out
+    assert "not scored: gold answers are read from CSV" in said.out
+    assert "valid" not in said.out.splitlines()
+    assert "top_k_final" not in said.out
+    errors = said.err.splitlines()
+    assert len(errors) == 2
+    assert any("/none" in line for line in errors)
+    assert any("500 retriever(s)" in line for line in errors)
+
+
+def test_a_runs_configuration_is_no_sweep(capsys, tmp_path):
+    (tmp_path / "mine.yaml").write_text("base: demo\ndocuments: {paths: [docs]}\n")
+    assert main(["sweep", str(tmp_path / "mine.yaml")]) == 2
+    assert "is a run's configuration (it has documents) and no sweep" in capsys.readouterr().err
 
 
 def test_a_vllm_configuration_for_another_cluster_validates_without_vllm_here(capsys, tmp_path):

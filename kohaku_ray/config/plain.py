@@ -60,6 +60,17 @@ def value_at(value: Any, path: Place, default: Any = None) -> Any:
     return value
 
 
+def label_of(value: Any) -> str:
+    """Write a value as short YAML."""
+    if value is None:
+        return "none"
+    if isinstance(value, bool):
+        return str(value).lower()
+    if isinstance(value, (list, tuple)):
+        return ", ".join(map(label_of, value))
+    return str(value)
+
+
 def shown(value: Any, hide: Callable[[str], str] = str) -> str:
     """Format a value for a message, with ``hide`` applied, shortened to 200 characters."""
     text = hide(repr(value))

@@ -25,6 +25,7 @@ from kohaku_ray.config.load import (
     read_values,
     validated,
 )
+from kohaku_ray.config.plain import label_of as label_of
 from kohaku_ray.config.plain import leaves, misread, shown, value_at
 from kohaku_ray.config.schema import Config
 from kohaku_ray.errors import ConfigError, ConflictError, did_you_mean
@@ -283,17 +284,6 @@ def load_sweep(
     return loaded
 
 
-def label_of(value: Any) -> str:
-    """Write a value as short YAML."""
-    if value is None:
-        return "none"
-    if isinstance(value, bool):
-        return str(value).lower()
-    if isinstance(value, (list, tuple)):
-        return ", ".join(map(label_of, value))
-    return str(value)
-
-
 def _choices(name: str, values: Sequence[Any] | Mapping[str, Any]) -> list[tuple[str, Values]]:
     """Return an axis's labels, each with the keys it sets."""
     if not isinstance(values, Mapping):
@@ -350,6 +340,11 @@ def _read(file: Path) -> Values:
 def _validated(values: Values, where: str) -> SweepConfig:
     fields = {*SweepConfig.model_fields, *TableConfig.model_fields}
     for key in values:
+        if key in Config.model_fields and key not in fields:
+            raise ConfigError(
+                f"{where} is a run's configuration (it has {key}) and no sweep: give it as a sweep's base, "
+                f"`kohaku-ray sweep SWEEP --base {where}`"
+            )
         if key not in fields:
             raise ConfigError(f"{where}: no key {key}{did_you_mean(key, fields)}")
     errors: list[Any] = []

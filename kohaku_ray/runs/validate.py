@@ -2,51 +2,131 @@
 
 from __future__ import annotations
 
+import os
+from collections import Counter
+from collections.abc import Callable, Collection, Sequence
+from dataclasses import dataclass, field
+from typing import TypeVar
+
 from kohaku_ray.config import Config
-from kohaku_ray.errors import DataError, IndexMismatchError
+from kohaku_ray.errors import DataError, IndexMismatchError, KohakuRayError
 from kohaku_ray.evaluation.metrics import find_metric
+from kohaku_ray.evaluation.truth import has_gold, read_truth
+from kohaku_ray.index.store import Index
+from kohaku_ray.runs.collection import difference
 from kohaku_ray.runs.demand import answer_demand, check_demand, cluster_address, local_cpus
 from kohaku_ray.runs.deployments import check_deployment
 from kohaku_ray.runs.indexes import open_index
 from kohaku_ray.runs.sources import find_sources, questions_of, read_metadata, resolve, resolve_paths
 
+T = TypeVar("T")
 
-def validate(config: Config) -> list[str]:
-    """Check everything that can be checked in seconds; returns one line per finding.
+MOST_NAMED = 3
+"""Most items named in a line."""
 
-    Raises:
-        ConfigError: A setting does not fit.
-        DataError: A file cannot be used.
+
+@dataclass(slots=True)
+class Findings:
+    """What a run with this configuration would use, and all that keeps it from running.
+
+    Attributes:
+        lines: One per finding.
+        problems: Every error.
     """
-    config = resolve_paths(config)
-    files = find_sources(config)
-    metadata = read_metadata(config.documents.metadata)
-    questions = questions_of(config)
-    config.declaration.prompts(config.prompts)
-    for metric in config.declaration.metrics:
-        find_metric(metric)
+
+    lines: list[str] = field(default_factory=list)
+    problems: list[KohakuRayError] = field(default_factory=list)
+
+    def of(self, check: Callable[[], T]) -> T | None:
+        """Run a check; its error is one more problem."""
+        try:
+            return check()
+        except KohakuRayError as error:
+            self.problems.append(error)
+            return None
+
+
+def validate(config: Config) -> Findings:
+    """Check everything that can be checked in seconds, also after a check has failed."""
+    found = Findings()
+    resolved = found.of(lambda: resolve_paths(config))
+    if resolved is None:
+        return found
+    config = resolved
+    files = found.of(lambda: find_sources(config))
+    if files is not None:
+        kinds = Counter(os.path.splitext(file)[1].lower() or "without a suffix" for file in files)
+        found.lines.append(
+            f"documents: {len(files)} files ({', '.join(f'{n} {kind}' for kind, n in kinds.most_common())})"
+        )
+    index = _index(config, found)
+    metadata = found.of(lambda: read_metadata(config.documents.metadata))
+    if metadata:
+        found.lines.append(f"metadata: {len(metadata)} rows{_unmatched(metadata, files or [], index)}")
+    questions = found.of(lambda: questions_of(config))
+    if questions is not None:
+        gold = found.of(lambda: _gold(config))
+        found.lines.append(f"questions: {len(questions)} in {resolve(config.questions.path)}{gold or ''}")
+    found.of(lambda: config.declaration.prompts(config.prompts))
+    here = cluster_address(config.cluster) is None
     for key, deployment in config.used_deployments.items():
-        check_deployment(key, deployment, here=cluster_address(config.cluster) is None)
+        found.of(lambda key=key, deployment=deployment: check_deployment(key, deployment, here=here))  # type: ignore[misc]
+        found.lines.append(f"deployments.{key}: {deployment.kind}")
     demand = answer_demand(config)
-    return [
-        f"documents: {len(files)} files, {len(metadata)} with metadata",
-        f"questions: {len(questions)} in {resolve(config.questions.path)}",
-        f"index: {_index_state(config)}",
-        *(f"deployments.{key}: {deployment.kind}" for key, deployment in config.used_deployments.items()),
-        f"demand: {demand.cpus:g} CPUs and {demand.gpus:g} GPUs for {demand.reason}; {_cluster_state(config)}",
-        "valid",
-    ]
+    state = found.of(lambda: _cluster_state(config))
+    if state is not None:
+        found.lines.append(f"demand: {demand.cpus:g} CPUs and {demand.gpus:g} GPUs for {demand.reason}; {state}")
+    return found
 
 
-def _index_state(config: Config) -> str:
+def _index(config: Config, found: Findings) -> Index | None:
     try:
         index = open_index(config)
-    except IndexMismatchError:
-        raise
+    except IndexMismatchError as error:
+        found.problems.append(error)
+        return None
     except DataError as error:
-        return str(error)
+        found.lines.append(f"index: {error}")
+        return None
+    except KohakuRayError as error:  # such as an encoder that is not there
+        found.problems.append(error)
+        return None
     counts = index.manifest["counts"]
-    return f"{config.index.path}: {counts['n_documents']} documents, {counts['n_vectors']} vectors"
+    line = f"index: {config.index.path}: {counts['n_documents']} documents, {counts['n_vectors']} vectors"
+    if counts["n_rejects"]:
+        first = index.rejects.slice(0, 1).to_pylist()[0]
+        line += f", {counts['n_rejects']} rejects, the first: {first['file']}: {first['reason']}"
+    found.lines.append(line)
+    if changed := difference(index, config):
+        found.lines.append(f"warning: {changed}")
+    return index
+
+
+def _unmatched(metadata: Collection[str], files: Sequence[str], index: Index | None) -> str:
+    """Say which rows of the metadata describe no document: of the index, or without one, of the files by name."""
+    if index is not None:
+        known = set(index.documents["doc_id"].to_pylist())
+    else:
+        known = {os.path.splitext(os.path.basename(file))[0] for file in files}
+    lacking = [name for name in metadata if name not in known]
+    if not lacking:
+        return ""
+    more = ", …" if len(lacking) > MOST_NAMED else ""
+    return f", {len(lacking)} of them for no document ({', '.join(lacking[:MOST_NAMED])}{more})"
+
+
+def _gold(config: Config) -> str:
+    """Say whether the question file has gold answers, so that the run is scored."""
+    metrics = [find_metric(name) for name in config.declaration.metrics]
+    path = resolve(config.questions.path)
+    if not path.endswith(".csv"):
+        return ", not scored: gold answers are read from CSV"
+    try:
+        truth = read_truth(path, metrics)
+    except DataError as error:
+        return f", not scored: {str(error).removeprefix(f'{path}: ')}"
+    scored = has_gold(truth, metrics)
+    return f", scored by {', '.join(metric.name for metric in metrics)}" if scored else ", not scored: no gold answers"
 
 
 def _cluster_state(config: Config) -> str:

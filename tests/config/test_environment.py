@@ -93,7 +93,7 @@ def test_a_run_directory_holds_the_reference(tmp_path, monkeypatch):
 def test_validate_prints_the_reference(capsys, tmp_path):
     flags = ["deployments.api={kind: openai, base_url: 'http://h/v1', model: m, extra_body: {k: '${SECRET}'}}"]
     flags += [f"index.path={tmp_path}/index"]
-    assert main(["validate", "demo", *(part for flag in flags for part in ("--set", flag))]) == 0
+    assert main(["validate", "demo", "--settings", *(part for flag in flags for part in ("--set", flag))]) == 0
     out = capsys.readouterr()
     assert "k: ${SECRET}" in out.out
     assert not leaks(out.out + out.err)

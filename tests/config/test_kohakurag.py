@@ -603,7 +603,7 @@ def test_the_warning_points_at_the_caller(tmp_path):
 def test_validate_takes_such_a_file(tmp_path, capsys):
     file = tmp_path / "answer.py"
     file.write_text("top_k = 9\nplanner_max_queries = 1\nmax_retries = 1\n")
-    assert main(["validate", str(file)]) == 0
+    assert main(["validate", str(file), "--settings"]) == 0
     assert "top_k: 9" in capsys.readouterr().out
     file.write_text("top_k = 3 * 3\n")
     assert main(["validate", str(file)]) == 2

@@ -65,7 +65,7 @@ def test_it_is_found_by_its_entry_point(tmp_path, monkeypatch):
 def test_a_module_beside_the_configuration_is_found_from_the_command_line(tmp_path):
     (tmp_path / "mine.py").write_text((HERE / "lookup.py").read_text())
     (tmp_path / "mine.yaml").write_text("system: mine:SYSTEM\nlookup: {paragraphs: 3}\nindex: {path: index}\n")
-    command = [sys.executable, "-c", "from kohaku_ray.cli import main; main(['validate', 'mine.yaml'])"]
+    command = [sys.executable, "-c", "from kohaku_ray.cli import main; main(['validate', 'mine.yaml', '--settings'])"]
     done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, timeout=120)
     assert "lookup:\n  paragraphs: 3" in done.stdout, done.stderr
     assert "valid" in done.stdout
@@ -106,7 +106,7 @@ def test_index_and_answer_write_its_tables(home):
 
 @pytest.mark.ray
 def test_validate_show_vote_score_compare_and_report(home, capsys):
-    assert main(["validate", f"{home}/own.yaml"]) == 0
+    assert main(["validate", f"{home}/own.yaml", "--settings"]) == 0
     assert "lookup:\n  paragraphs: 3" in capsys.readouterr().out
     assert main(["show", f"{home}/run", "s001"]) == 0
     shown = capsys.readouterr().out
