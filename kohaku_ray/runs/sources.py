@@ -12,9 +12,11 @@ from kohaku_ray import sample
 from kohaku_ray.config import Config
 from kohaku_ray.config.schema import CrossEncoderConfig, Deployment, OpenAIConfig, TransformersConfig, VllmConfig
 from kohaku_ray.documents.parse import find_files, read_bytes
-from kohaku_ray.errors import DataError
+from kohaku_ray.errors import ConfigError, DataError
 from kohaku_ray.questions import read_questions
 from kohaku_ray.records import Question
+
+_RAY_COPY = "/runtime_resources/working_dir_files/"
 
 SAMPLE = "sample:"
 """Prefix of a path inside the package's own collection."""
@@ -39,6 +41,20 @@ def resolve_paths(config: Config) -> Config:
     update["index"] = update["index"].model_copy(update={"encoder": encoder})
     update["deployments"] = {name: _local(deployment) for name, deployment in config.deployments.items()}
     return config.model_copy(update=update)
+
+
+def check_outlives_job(config: Config) -> None:
+    """Refuse outputs inside the copy of a working directory that Ray makes for a job, and deletes after it.
+
+    Raises:
+        ConfigError: ``run``, ``index.path`` or ``ledger.path`` is inside such a copy.
+    """
+    for key, path in (("run", config.run), ("index.path", config.index.path), ("ledger.path", config.ledger.path)):
+        if _RAY_COPY in path:
+            raise ConfigError(
+                f"{key} is {path}, inside the copy of the working directory that Ray deletes after the job: give an "
+                f"absolute path on a disk that all nodes share, such as --set {key}=/shared/{key.split('.')[0]}"
+            )
 
 
 def _local(deployment: Deployment) -> Deployment:

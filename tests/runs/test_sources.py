@@ -8,7 +8,7 @@ import pytest
 
 from kohaku_ray.config import load_config
 from kohaku_ray.errors import ConfigError, DataError
-from kohaku_ray.runs.sources import find_sources, read_metadata, resolve, resolve_paths
+from kohaku_ray.runs.sources import check_outlives_job, find_sources, read_metadata, resolve, resolve_paths
 
 
 def test_relative_paths_are_anchored_where_the_command_was_given(monkeypatch, tmp_path):
@@ -29,6 +29,18 @@ def test_relative_paths_are_anchored_where_the_command_was_given(monkeypatch, tm
     assert config.documents.paths == (f"{tmp_path}/docs", "/abs", "sample:documents")
     assert config.ledger.path == os.path.expanduser("~/l")
     assert config.prompts is None
+
+
+@pytest.mark.parametrize("key", ["run", "index.path", "ledger.path"])
+def test_outputs_that_ray_would_delete_after_the_job_are_refused(monkeypatch, tmp_path, key):
+    copy = tmp_path / "session/runtime_resources/working_dir_files/_ray_pkg_0"
+    copy.mkdir(parents=True)
+    monkeypatch.chdir(copy)
+    kept = {"run": "/shared/run", "index.path": "/shared/index", "ledger.path": "/shared/ledger"}
+    check_outlives_job(resolve_paths(load_config("demo", [f"{name}={path}" for name, path in kept.items()])))
+    flags = [f"{name}={'out' if name == key else path}" for name, path in kept.items()]
+    with pytest.raises(ConfigError, match=rf"{key} is .*/_ray_pkg_0/out, .*--set {key}=/shared/"):
+        check_outlives_job(resolve_paths(load_config("demo", flags)))
 
 
 @pytest.mark.parametrize("encoding", ["utf-8", "utf-8-sig", "cp1252"])

@@ -30,7 +30,7 @@ from kohaku_ray.runs.directory import RunDirectory
 from kohaku_ray.runs.finished import inputs_of
 from kohaku_ray.runs.indexes import open_index
 from kohaku_ray.runs.models import models_of
-from kohaku_ray.runs.sources import questions_of, read_metadata, resolve_paths
+from kohaku_ray.runs.sources import check_outlives_job, questions_of, read_metadata, resolve_paths
 from kohaku_ray.runs.summary import AnswerSummary
 
 
@@ -57,6 +57,7 @@ def run_answer(
         IndexMismatchError: ``strict``, and the index was made from other documents.
     """
     began, config = time.perf_counter(), resolve_paths(config)
+    check_outlives_job(config)
     questions = questions_of(config)
     deployments = config.used_deployments
     for key, deployment in deployments.items():

@@ -29,7 +29,7 @@ from kohaku_ray.index.pending import PendingVectors
 from kohaku_ray.runs.collection import sources_of
 from kohaku_ray.runs.demand import check_demand, index_demand
 from kohaku_ray.runs.indexes import index_settings
-from kohaku_ray.runs.sources import find_sources, read_metadata, resolve_paths
+from kohaku_ray.runs.sources import check_outlives_job, find_sources, read_metadata, resolve_paths
 
 
 @dataclass(frozen=True, slots=True)
@@ -89,6 +89,7 @@ def run_index(config: Config) -> IndexSummary:
         DataError: No document can be used, or the index cannot be written.
     """
     began, config = time.perf_counter(), resolve_paths(config)
+    check_outlives_job(config)
     files, sources = find_sources(config), sources_of(config)
     read_metadata(config.documents.metadata)
     if not files:

@@ -35,7 +35,7 @@ from kohaku_ray.runs.demand import answer_demand, check_demand
 from kohaku_ray.runs.deployments import application_name
 from kohaku_ray.runs.directory import RunDirectory
 from kohaku_ray.runs.indexes import index_settings
-from kohaku_ray.runs.sources import questions_of
+from kohaku_ray.runs.sources import check_outlives_job, questions_of
 from kohaku_ray.runs.summary import AnswerSummary
 from kohaku_ray.runs.sweep_estimate import describe_plan
 from kohaku_ray.runs.sweep_plan import Plan, is_finished, is_there
@@ -106,6 +106,7 @@ def run_sweep(plan: Plan) -> SweepSummary:
     summary.n_waiting = len(waiting)
     if waiting:
         first = next(iter(waiting.values()))
+        check_outlives_job(first)
         with connected(first.cluster):
             waiting = _affordable(plan, waiting, summary)
             _build_indexes(plan, waiting, summary)

@@ -86,6 +86,18 @@ def test_an_answer_job_is_submitted_and_its_outputs_are_read(sample_index, guard
     assert "4 questions × 2 members" in done.stdout
     assert "succeeded" in done.stdout
     assert list(read_submission(f"{tmp_path}/run/submission.csv").rows) == ["s001", "s002", "s003", "s004"]
+    # As the README gives it: a project's directory travels, its outputs must not stay in Ray's copy of it.
+    (tmp_path / "project").mkdir()
+    (tmp_path / "project" / "my.yaml").write_text(f"base: demo\nindex: {{path: '{sample_index[0]}'}}\n")
+    command = str(Path(sys.executable).parent / "kohaku-ray")
+    mine = [*submit[:5], "--working-dir", f"{tmp_path}/project", "--", command, "answer", "my.yaml", *flags[4:]]
+    lost = subprocess.run(mine, env=env, capture_output=True, text=True)
+    assert lost.returncode != 0
+    assert "inside the copy of the working directory that Ray deletes after the job" in lost.stdout
+    kept = [*mine, "--set", f"run={tmp_path}/second"]
+    done = subprocess.run(kept, env=env, capture_output=True, text=True)
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert len(read_submission(f"{tmp_path}/second/submission.csv").rows) == 4
     wrong = {**env, "RAY_AUTH_TOKEN": "another-token-of-thirty-two-characters"}
     refused = subprocess.run([RAY, "job", "list", "--address", address], env=wrong, capture_output=True, text=True)
     assert refused.returncode != 0
