@@ -6,12 +6,14 @@ once. A finished run is never repeated, and a failed run stops no other.
 
 from __future__ import annotations
 
+import fcntl
 import os
 import threading
 import time
 from collections import Counter
 from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
 from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 
 import ray
@@ -162,13 +164,31 @@ def _build_indexes(plan: Plan, waiting: Mapping[str, Config], summary: SweepSumm
         config = plan.indexes[path]
         say(f"sweep   index {summary.n_indexes + 1}/{len(missing)}")
         try:
-            _reuse(config, [other for other in plan.indexes.values() if is_there(other.index.path)])
-            run_index(config)
-            summary.n_indexes += 1
+            with _alone(path):
+                if is_there(path):  # another sweep has built it meanwhile
+                    continue
+                _reuse(config, [other for other in plan.indexes.values() if is_there(other.index.path)])
+                run_index(config)
+                summary.n_indexes += 1
         except Exception as error:  # a model's code may raise anything
-            if not is_there(path):  # another sweep may have built it meanwhile
+            if not is_there(path):  # another sweep, on another machine, may have built it meanwhile
                 reason = f"its index cannot be built: {message_of(error)}"
                 summary.failed |= {run: reason for run, one in waiting.items() if one.index.path == path}
+
+
+@contextmanager
+def _alone(path: str) -> Iterator[None]:
+    """Keep this machine's other sweeps from building the same index at once.
+
+    The later build would remove the files of the earlier one, which runs read by then.
+    """
+    if "://" in path:
+        yield
+        return
+    os.makedirs(os.path.dirname(path), exist_ok=True)
+    with open(f"{path}.lock", "w", encoding="utf-8") as file:
+        fcntl.flock(file, fcntl.LOCK_EX)
+        yield
 
 
 def _reuse(config: Config, others: Sequence[Config]) -> None:
