@@ -40,6 +40,9 @@ from kohaku_ray.runs.deployments import application_name, check_deployment, make
 SAY_EVERY_S = 15.0
 """Interval between progress lines of a job that waits for replicas."""
 
+SERVE_TRIES = 10
+"""Tries, a second apart, to join a Serve that another job is starting."""
+
 _COLOURS = re.compile(r"\x1b\[[0-9;]*m")
 _ERROR_LINE = re.compile(r"[\w.]+(?:Error|Exception)\b")
 
@@ -102,8 +105,7 @@ def serving(deployments: Mapping[str, Deployment], release: bool = True) -> Iter
         )
         .remote()
     )
-    # No HTTP proxy: replicas are called by handle alone.
-    serve.start(proxy_location="Disabled")
+    _start_serve()
     for name, deployment in deployments.items():
         if deployment.application is not None and not is_running(deployment.application):
             running = ", ".join(sorted(serve.status().applications)) or "nothing"
@@ -133,6 +135,20 @@ def serving(deployments: Mapping[str, Deployment], release: bool = True) -> Iter
         beating.join()
         if release:
             ray_get(registry.release.remote(user))
+
+
+def _start_serve() -> None:
+    """Start Serve, or join it; another job may start it at the same moment."""
+    for attempt in range(SERVE_TRIES):
+        try:
+            # No HTTP proxy: replicas are called by handle alone.
+            serve.start(proxy_location="Disabled")
+        except ValueError as error:  # Ray's, of a named actor
+            if "already exists" not in str(error) or attempt == SERVE_TRIES - 1:
+                raise
+            time.sleep(1.0)
+        else:
+            return
 
 
 def build(arguments: Mapping[str, str]) -> serve.Application:
