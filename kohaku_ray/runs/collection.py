@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Sequence
 
 import pyarrow as pa
 
@@ -12,20 +13,17 @@ from kohaku_ray.index.store import SOURCES_SCHEMA, Index
 from kohaku_ray.runs.sources import find_sources, resolve
 
 MOST_NAMED = 3
-"""Most files named per kind of difference."""
+"""Most items named in a line."""
 
 
-def sources_of(config: Config) -> pa.Table:
-    """List the configured documents (``SOURCES_SCHEMA``), sorted by name.
+def sources_of(config: Config, files: Sequence[str]) -> pa.Table:
+    """Describe the files that ``find_sources`` lists (``SOURCES_SCHEMA``), sorted by name.
 
     Names are relative to the configured directory: a collection that has moved is still the same.
-
-    Raises:
-        DataError: A path does not exist, or a directory holds no document.
     """
     roots = [resolve(path).rstrip("/") for path in config.documents.paths]
     rows = []
-    for file in find_sources(config):
+    for file in files:
         root = next((one for one in roots if file.startswith(f"{one}/")), os.path.dirname(file))
         size = os.path.getsize(file) if os.path.exists(file) else None  # None: on an object store
         rows.append({"name": file.removeprefix(f"{root}/"), "bytes": size})
@@ -40,7 +38,7 @@ def difference(index: Index, config: Config) -> str:
     if index.sources is None:
         return ""
     try:
-        now = dict(zip(*sources_of(config).to_pydict().values(), strict=True))
+        now = dict(zip(*sources_of(config, find_sources(config)).to_pydict().values(), strict=True))
     except DataError:
         return ""
     then = dict(zip(*index.sources.to_pydict().values(), strict=True))
@@ -63,7 +61,9 @@ def difference(index: Index, config: Config) -> str:
 
 
 def _named(names: list[str], what: str) -> str:
-    if not names:
-        return ""
-    more = ", …" if len(names) > MOST_NAMED else ""
-    return f"{len(names)} {what} ({', '.join(names[:MOST_NAMED])}{more})"
+    return f"{len(names)} {what} ({first_of(names)})" if names else ""
+
+
+def first_of(names: Sequence[str]) -> str:
+    """Name the first items of a list, and say when there are more."""
+    return ", ".join([*names[:MOST_NAMED], *(["…"] if len(names) > MOST_NAMED else [])])

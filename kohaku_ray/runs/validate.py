@@ -13,16 +13,13 @@ from kohaku_ray.errors import DataError, IndexMismatchError, KohakuRayError
 from kohaku_ray.evaluation.metrics import find_metric
 from kohaku_ray.evaluation.truth import has_gold, read_truth
 from kohaku_ray.index.store import Index
-from kohaku_ray.runs.collection import difference
-from kohaku_ray.runs.demand import answer_demand, check_demand, cluster_address, local_cpus
+from kohaku_ray.runs.collection import difference, first_of
+from kohaku_ray.runs.demand import Demand, answer_demand, check_demand, cluster_address, local_cpus
 from kohaku_ray.runs.deployments import check_deployment
 from kohaku_ray.runs.indexes import open_index
 from kohaku_ray.runs.sources import find_sources, questions_of, read_metadata, resolve, resolve_paths
 
 T = TypeVar("T")
-
-MOST_NAMED = 3
-"""Most items named in a line."""
 
 
 @dataclass(slots=True)
@@ -73,7 +70,7 @@ def validate(config: Config) -> Findings:
         found.of(lambda key=key, deployment=deployment: check_deployment(key, deployment, here=here))  # type: ignore[misc]
         found.lines.append(f"deployments.{key}: {deployment.kind}")
     demand = answer_demand(config)
-    state = found.of(lambda: _cluster_state(config))
+    state = found.of(lambda: _cluster_state(config, demand))
     if state is not None:
         found.lines.append(f"demand: {demand.cpus:g} CPUs and {demand.gpus:g} GPUs for {demand.reason}; {state}")
     return found
@@ -111,8 +108,7 @@ def _unmatched(metadata: Collection[str], files: Sequence[str], index: Index | N
     lacking = [name for name in metadata if name not in known]
     if not lacking:
         return ""
-    more = ", …" if len(lacking) > MOST_NAMED else ""
-    return f", {len(lacking)} of them for no document ({', '.join(lacking[:MOST_NAMED])}{more})"
+    return f", {len(lacking)} of them for no document ({first_of(lacking)})"
 
 
 def _gold(config: Config) -> str:
@@ -129,9 +125,9 @@ def _gold(config: Config) -> str:
     return f", scored by {', '.join(metric.name for metric in metrics)}" if scored else ", not scored: no gold answers"
 
 
-def _cluster_state(config: Config) -> str:
+def _cluster_state(config: Config, demand: Demand) -> str:
     address = cluster_address(config.cluster)
     if address is not None:
         return f"checked when the job joins {address}"
-    check_demand(answer_demand(config), {"CPU": local_cpus(config.cluster)})
+    check_demand(demand, {"CPU": local_cpus(config.cluster)})
     return f"a local cluster of {local_cpus(config.cluster)} CPUs has them"

@@ -10,6 +10,7 @@ import pytest
 
 from kohaku_ray.config import load_config
 from kohaku_ray.runs.collection import difference, sources_of
+from kohaku_ray.runs.sources import find_sources
 
 
 @dataclass
@@ -33,12 +34,12 @@ def configured(*paths):
 
 def test_files_are_named_below_their_directory_so_that_a_moved_collection_is_the_same(docs, tmp_path):
     config = configured(docs)
-    assert sources_of(config).to_pylist() == [
+    assert sources_of(config, find_sources(config)).to_pylist() == [
         {"name": "a.md", "bytes": 4},
         {"name": "b.md", "bytes": 4},
         {"name": "sub/c.txt", "bytes": 9},
     ]
-    recorded = Recorded(sources_of(config))
+    recorded = Recorded(sources_of(config, find_sources(config)))
     assert difference(recorded, config) == ""
     shutil.move(docs, tmp_path / "moved")
     assert difference(recorded, configured(tmp_path / "moved")) == ""
@@ -47,7 +48,7 @@ def test_files_are_named_below_their_directory_so_that_a_moved_collection_is_the
 
 def test_new_lost_and_changed_files_are_named(docs):
     config = configured(docs)
-    recorded = Recorded(sources_of(config))
+    recorded = Recorded(sources_of(config, find_sources(config)))
     (docs / "a.md").unlink()
     (docs / "b.md").write_text("longer than before")
     for name in ("w.md", "x.md", "y.md", "z.md"):
@@ -62,6 +63,6 @@ def test_new_lost_and_changed_files_are_named(docs):
 def test_what_cannot_be_compared_is_no_difference(docs):
     config = configured(docs)
     assert difference(Recorded(None), config) == ""  # an index of an earlier version
-    recorded = Recorded(sources_of(config))
+    recorded = Recorded(sources_of(config, find_sources(config)))
     shutil.rmtree(docs)
     assert difference(recorded, config) == ""  # an index may be used without its documents

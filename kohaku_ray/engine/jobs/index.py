@@ -90,7 +90,8 @@ def run_index(config: Config) -> IndexSummary:
     """
     began, config = time.perf_counter(), resolve_paths(config)
     check_outlives_job(config)
-    files, sources = find_sources(config), sources_of(config)
+    files = find_sources(config)
+    sources = sources_of(config, files)
     read_metadata(config.documents.metadata)
     if not files:
         raise DataError(f"{', '.join(config.documents.paths)} holds metadata and questions but no document: add some")
