@@ -109,7 +109,7 @@ def test_score_prints_a_list_of_records(tmp_path, capsys):
     ("arguments", "code", "message"),
     [
         (["validate", "demo", "--set", "retrieval.topk=3"], 2, "did you mean kohaku.top_k?"),
-        (["validate", "demo", "--set", "cluster.retrievers=500"], 2, "CPUs but 500 retriever(s)"),
+        (["validate", "demo", "--set", "cluster.retriever.replicas=500"], 2, "CPUs but 500 retriever(s)"),
         (["validate", "demo", "--set", "questions.path=/none.csv"], 1, "/none.csv cannot be read"),
         (["validate", "demo", "--set", "questions.path=sample:none.csv"], 2, "does not exist"),
         (["validate", "demo", "--set", "documents.paths=[/none]"], 1, "/none does not exist"),
@@ -177,7 +177,7 @@ def test_validate_says_all_that_is_wrong_and_what_it_found(capsys, tmp_path):
     (tmp_path / "meta.csv").write_text("id,title\na,A\nzebra,Z\n")
     (tmp_path / "q.jsonl").write_text('{"id": "1", "question": "What?"}\n')
     flags = [f"documents.paths=[{tmp_path}/docs]", f"documents.metadata={tmp_path}/meta.csv", "prompts=/none"]
-    flags += [f"questions.path={tmp_path}/q.jsonl", "cluster.retrievers=500", f"run={tmp_path}/run"]
+    flags += [f"questions.path={tmp_path}/q.jsonl", "cluster.retriever.replicas=500", f"run={tmp_path}/run"]
     assert main(["validate", "default", *(part for flag in flags for part in ("--set", flag))]) == 2
     said = capsys.readouterr()
     assert "documents: 3 files (2 .md, 1 .txt)" in said.out

@@ -33,6 +33,7 @@ MOVED = {
     "generation.prompts": "prompts",
     "ensemble.stop": "ensemble.early_stop",
     "cluster.lanes": "cluster.workers_per_member",
+    "cluster.retrievers": "cluster.retriever.replicas",
 }
 """Keys of earlier versions with their new keys; each system has its own too."""
 

@@ -49,6 +49,7 @@ __all__ = [
     "OpenAIConfig",
     "PriceConfig",
     "QuestionsConfig",
+    "RetrieverConfig",
     "RoleConfig",
     "RoleSettings",
     "TransformersConfig",
@@ -97,8 +98,8 @@ class EncoderConfig(Section):
     """Number format of the model's weights."""
     device: Literal["auto", "cpu", "cuda"] = "auto"
     """Device; auto: a GPU if Ray assigns one."""
-    batch_tokens: Annotated[int, Field(ge=64)] = 512
-    """Padded tokens per forward pass."""
+    batch_tokens: Annotated[int, Field(ge=64)] | None = None
+    """Padded tokens per forward pass; None: 512 on a CPU, what its free memory holds on a GPU."""
     trust_remote_code: bool = False
     """Whether the model's own Python code may run."""
 
@@ -126,11 +127,19 @@ class IndexConfig(Section):
     """A paragraph's vector: mean of its sentences, its own text encoded, or a row of each."""
     factory: str = "Flat"
     """FAISS factory string; Flat is exact."""
+    search_device: Literal["auto", "cpu", "cuda"] = "auto"
+    """Where FAISS searches; auto: the retriever's GPU if it has one (`cluster.retriever.gpus`)."""
+    search_float16: bool = False
+    """Hold vectors as float16 on the GPU, in half the memory; hits are scored again, so they stay the same."""
     bm25: Bm25Config = Bm25Config()
     chunks: ChunksConfig | None = None
     """How documents are cut into chunks; None: the system's default, which may be none."""
     encoders: PositiveInt | None = None
-    """Encoder actors; None: one per GPU, or one per CPU without GPUs."""
+    """Encoder actors; None: as many as fit the GPUs, or one per CPU without GPUs."""
+    encoder_gpus: Annotated[float, Field(gt=0)] = 1.0
+    """GPUs per encoder, where there are any; 0.5: two encoders share one."""
+    build_gpus: Annotated[float, Field(ge=0)] = 0.0
+    """GPUs of the task that builds the FAISS index: it trains inverted lists there; 0: on the CPU."""
     resources: dict[str, float] = Field(default_factory=dict)
     """Custom Ray resources per encoder, to keep encoders on nodes of one worker group."""
     parsers: PositiveInt | None = None
@@ -170,6 +179,17 @@ class LedgerConfig(Section):
     """Actors that own the keys."""
 
 
+class RetrieverConfig(Section):
+    """The actors that hold the index, encode and search queries, and prepare evidence."""
+
+    replicas: PositiveInt = 1
+    """Retrievers; each holds the whole index."""
+    cpus: Annotated[float, Field(ge=0)] = 1.0
+    """CPUs per retriever."""
+    gpus: Annotated[float, Field(ge=0)] = 0.0
+    """GPUs per retriever, for its query encoder and FAISS; fractions share one."""
+
+
 class ClusterConfig(Section):
     """The Ray cluster."""
 
@@ -181,8 +201,7 @@ class ClusterConfig(Section):
     """Object store of a local cluster."""
     autoscaling: bool = False
     """The cluster grows on demand: its current resources are not compared with the job's demand."""
-    retrievers: PositiveInt = 1
-    """Actors that hold the index and prepare evidence."""
+    retriever: RetrieverConfig = RetrieverConfig()
     workers_per_member: PositiveInt | None = None
     """Processes per ensemble member; None: one per four replicas."""
     blocks_in_flight: PositiveInt | None = None
@@ -278,6 +297,11 @@ class Config(Section):
             raise ValueError(
                 f"ensemble.early_stop is {self.ensemble.early_stop} but ballots of system {self.declaration.name} have "
                 "weights, so that the remaining votes may change any result: set ensemble.early_stop to never"
+            )
+        if self.index.search_device == "cuda" and not self.cluster.retriever.gpus:
+            raise ValueError(
+                "index.search_device is cuda but cluster.retriever.gpus is 0, so that no retriever gets a GPU: set it, "
+                "such as 1 or 0.25, or set index.search_device to auto"
             )
         if self.declaration.check is not None:
             self.declaration.check(self)

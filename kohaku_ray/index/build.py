@@ -81,6 +81,7 @@ def build_index(
     views: Iterable[View],
     terms: Mapping[str, pa.Table] | None = None,
     sources: pa.Table | None = None,
+    train_on_gpu: bool = False,
 ) -> dict[str, Any]:
     """Write the index of some documents over any old index; readers see the old one until all files are written.
 
@@ -95,6 +96,7 @@ def build_index(
         views: Its views (see ``views_with_old``).
         terms: Result of ``build_terms`` for the nodes, if already computed.
         sources: ``SOURCES_SCHEMA`` rows; None: not recorded.
+        train_on_gpu: See ``VectorIndex.build``.
 
     Returns:
         Counts: n_documents, n_sections, n_paragraphs, n_sentences, n_chunks, n_nodes, n_rejects, n_vectors (searched),
@@ -115,7 +117,9 @@ def build_index(
     for name, table in (parts if sources is None else {**parts, "sources": sources}).items():
         files.parquet(name, table)
     _write_vectors(files, layout, encoded.keys)
-    n_searched = [_write_view(files, tree, layout, view, settings.factory) for view in views if view.dense]
+    n_searched = [
+        _write_view(files, tree, layout, view, settings.factory, train_on_gpu) for view in views if view.dense
+    ]
     terms = build_terms(tree, settings, views) if terms is None else terms
     for name, table in terms.items():
         files.arrow(name, "bm25", table)
@@ -195,12 +199,15 @@ def _write_vectors(files: _BuildFiles, layout: Layout, keys: Keys) -> None:
     files.arrow("keys", "vectors", pa.table({"key": raw, "place": pa.array(layout.places)}))
 
 
-def _write_view(files: _BuildFiles, tree: NodeTable, layout: Layout, view: View, factory: str) -> int:
+def _write_view(
+    files: _BuildFiles, tree: NodeTable, layout: Layout, view: View, factory: str, train_on_gpu: bool
+) -> int:
     """Write the files of a dense view; returns its number of vectors."""
     wanted = of_kinds(tree, view.kinds)[layout.rows] & layout.matrix.any(axis=1)
     places = np.flatnonzero(wanted).astype(np.int64)
     files.arrow(f"places-{view.key}", "vectors", pa.table({"place": pa.array(places)}))
-    files.faiss(f"faiss-{view.key}", VectorIndex.build(layout.matrix[places], layout.rows[places], factory))
+    vectors, rows = layout.matrix[places], layout.rows[places]
+    files.faiss(f"faiss-{view.key}", VectorIndex.build(vectors, rows, factory, train_on_gpu=train_on_gpu))
     return len(places)
 
 

@@ -10,10 +10,13 @@ from typing import Any
 import numpy as np
 
 from kohaku_ray.arrays import F32, I64
-from kohaku_ray.errors import ConfigError
+from kohaku_ray.errors import ConfigError, DataError
 from kohaku_ray.index.identity import encoder_identity
 from kohaku_ray.index.models import Backend, Device, Precision, load_model
 from kohaku_ray.tree.propagate import unit_rows
+
+CPU_BATCH_TOKENS = 512
+"""Padded tokens of a forward pass over passages on a CPU."""
 
 QUERY_TOKENS = 256
 """Padded tokens of every forward pass over queries, filled with repeats: a kernel's arithmetic depends on its shape.
@@ -45,7 +48,7 @@ class SentenceEncoder:
         backend: Backend = "torch",
         precision: Precision = "float32",
         device: Device = "auto",
-        batch_tokens: int = 512,
+        batch_tokens: int | None = None,
         trust_remote_code: bool = False,
         cache_dir: str | None = None,
     ) -> None:
@@ -63,7 +66,8 @@ class SentenceEncoder:
             precision: Number format of the weights; ``int8`` (onnx) quantises them by channel, and activations per
                 text.
             device: Device it runs on; ``auto``: a GPU when one is visible.
-            batch_tokens: Padded tokens in one forward pass over passages.
+            batch_tokens: Padded tokens in one forward pass over passages; None: ``CPU_BATCH_TOKENS`` on a CPU, on a
+                GPU what its free memory holds. Where that proves too many, a pass is repeated in halves.
             trust_remote_code: Whether the model's own Python code may run.
             cache_dir: Directory of models exported for ``onnx`` and ``openvino``; None: the user's cache directory.
 
@@ -82,7 +86,8 @@ class SentenceEncoder:
                 f"encoder.dim is {dim} but {model} gives {own_dim}: choose 1 to {own_dim}, or leave it out"
             )
         self._dim = dim or own_dim
-        self._batch_tokens = batch_tokens
+        self._memory = self._model.memory
+        self._batch_tokens = batch_tokens or (None if self._memory else CPU_BATCH_TOKENS)
         self._query = self._role("query", query_prompt, query_task)
         self._passage = self._role("passage", passage_prompt, passage_task)
         self._query_tokens, self._query_bucket = (
@@ -199,7 +204,11 @@ class SentenceEncoder:
         order = np.argsort(-lengths, kind="stable")
         batches, first = [], 0
         while first < len(order):
-            n_rows = 1 if self._one_by_one else max(1, self._batch_tokens // int(lengths[order[first]]))
+            longest = int(lengths[order[first]])
+            n_tokens = self._batch_tokens or (
+                self._memory.tokens_that_fit(longest) if self._memory else CPU_BATCH_TOKENS
+            )
+            n_rows = 1 if self._one_by_one else max(1, n_tokens // max(longest, 1))
             batches.append(_Batch(order[first : first + n_rows].tolist()))
             first += n_rows
         return self._forward(texts, batches, role)
@@ -218,14 +227,41 @@ class SentenceEncoder:
 
     def _forward(self, texts: list[str], batches: list[_Batch], role: _Role) -> F32:
         """Run the batches, on a CPU several in parallel, each on its own thread."""
-        features = (self._features([texts[row] for row in batch.filled], role, batch.pad_to) for batch in batches)
-        forward = functools.partial(self._forward_batch, role=role)
-        # Tokenised here, in sequence: a tokenizer is not thread-safe.
-        results = map(forward, features) if self._pool is None else self._pool.map(forward, features)
+        if self._pool is None:
+            results: Iterator[F32] = (self._forward_halved(texts, batch, role) for batch in batches)
+        else:
+            # Tokenised here, in sequence: a tokenizer is not thread-safe.
+            features = (self._features([texts[row] for row in batch.filled], role, batch.pad_to) for batch in batches)
+            results = self._pool.map(functools.partial(self._forward_batch, role=role), features)
         vectors = np.empty((len(texts), self.dim), dtype=np.float32)
         for batch, found in zip(batches, results, strict=True):
             vectors[batch.rows] = found[: len(batch.rows)]
         return vectors
+
+    def _forward_halved(self, texts: list[str], batch: _Batch, role: _Role) -> F32:
+        """Run a batch; where it does not fit the GPU's memory, its halves, and later batches are smaller.
+
+        Raises:
+            DataError: Not even one text fits.
+        """
+        rows = batch.filled
+        features = self._features([texts[row] for row in rows], role, batch.pad_to)
+        try:
+            return self._forward_batch(features, role)
+        except Exception as error:
+            if self._memory is None or not self._memory.is_full(error):
+                raise
+            n_tokens = features["input_ids"].shape[0] * features["input_ids"].shape[1]
+            if len(rows) == 1:
+                raise DataError(
+                    f"a text of {n_tokens:,} tokens does not fit the encoder's GPU beside what it holds: give the "
+                    "encoder a larger share (index.encoder_gpus, cluster.retriever.gpus) or a smaller model"
+                ) from error
+        self._batch_tokens = max(n_tokens // 2, 1)
+        self._memory.release()
+        half = len(rows) // 2
+        halves = (_Batch(rows[:half], pad_to=batch.pad_to), _Batch(rows[half:], pad_to=batch.pad_to))
+        return np.concatenate([self._forward_halved(texts, part, role) for part in halves])
 
     def _features(self, texts: list[str], role: _Role, pad_to: int) -> dict[str, Any]:
         return self._model.features(texts, role.prompt, pad_to, **role.kwargs)

@@ -13,7 +13,7 @@ from kohaku_ray.errors import ConfigError
 from kohaku_ray.index import exported
 from kohaku_ray.index.identity import files_digest, locate_model, model_directory
 from kohaku_ray.index.onnx_model import OnnxModel, is_described
-from kohaku_ray.index.torch_model import TorchModel
+from kohaku_ray.index.torch_model import GpuMemory, TorchModel
 
 Backend = Literal["torch", "onnx", "openvino"]
 Precision = Literal["float32", "float16", "bfloat16", "int8"]
@@ -29,6 +29,7 @@ class Model(Protocol):
     default_prompt_name: str | None
     takes_task: bool
     on_cpu: bool
+    memory: GpuMemory | None
 
     def pool(self) -> ThreadPoolExecutor | None:
         """Make threads that run ``embed`` in parallel; None where one thread is enough."""

@@ -18,7 +18,7 @@ import numpy as np
 
 from kohaku_ray.arrays import F32, I64
 from kohaku_ray.index.tokens import token_ids
-from kohaku_ray.index.torch_model import TorchModel
+from kohaku_ray.index.torch_model import GpuMemory, TorchModel
 from kohaku_ray.tree.propagate import unit_rows
 
 Compute = Callable[[Mapping[str, I64]], F32]
@@ -65,6 +65,7 @@ class OnnxModel:
 
     takes_task = False
     on_cpu = True
+    memory: GpuMemory | None = None
 
     def __init__(self, directory: Path, compute: Compute) -> None:
         """Read what ``describe`` wrote.

@@ -9,6 +9,54 @@ from typing import Any
 
 from kohaku_ray.arrays import F32
 
+MOST_BATCH_TOKENS = 1 << 18
+"""Most padded tokens of a forward pass on a GPU: more are no faster."""
+
+MEMORY_SHARE = 0.25
+"""Share of a GPU's free memory that a forward pass is meant to take: several encoders may share it."""
+
+
+class GpuMemory:
+    """The memory of the GPU that holds a model."""
+
+    def __init__(self, loaded: Any, dim: int) -> None:
+        """Read what decides a forward pass's memory.
+
+        Args:
+            loaded: The ``SentenceTransformer``.
+            dim: Length of its vectors, for a transformer that does not say how wide it is.
+        """
+        config = getattr(getattr(loaded[0], "auto_model", None), "config", None)
+        self._device = loaded.device
+        self._entry_bytes = next(loaded.parameters()).element_size()
+        self._hidden = getattr(config, "hidden_size", dim)
+        self._heads = getattr(config, "num_attention_heads", 16)
+
+    def tokens_that_fit(self, longest: int) -> int:
+        """Estimate the padded tokens of a forward pass that fit, with texts of up to ``longest`` tokens.
+
+        A token takes, in the layer that is computed, about 16 hidden states (the feed-forward layer's, attention's
+        inputs, residuals) and a row of attention scores per head.
+        """
+        import torch
+
+        free, _ = torch.cuda.mem_get_info(self._device)
+        free += torch.cuda.memory_reserved(self._device) - torch.cuda.memory_allocated(self._device)
+        n_bytes = self._entry_bytes * (16 * self._hidden + self._heads * longest)
+        return int(min(max(free * MEMORY_SHARE // n_bytes, longest), MOST_BATCH_TOKENS))
+
+    def is_full(self, error: Exception) -> bool:
+        """Return whether a forward pass failed for lack of memory."""
+        import torch
+
+        return isinstance(error, torch.cuda.OutOfMemoryError)
+
+    def release(self) -> None:
+        """Give back what a failed pass left reserved."""
+        import torch
+
+        torch.cuda.empty_cache()
+
 
 class TorchModel:
     """A ``Model`` around a ``SentenceTransformer``.
@@ -21,6 +69,7 @@ class TorchModel:
         default_prompt_name: The prompt it uses by default.
         takes_task: Whether it has adapters for tasks.
         on_cpu: Whether it computes on the CPU.
+        memory: The memory of its GPU; None on the CPU.
     """
 
     def __init__(self, loaded: Any) -> None:
@@ -35,6 +84,7 @@ class TorchModel:
         self.default_prompt_name: str | None = loaded.default_prompt_name
         self.takes_task = "task" in loaded.get_model_kwargs()
         self.on_cpu = loaded.device.type == "cpu"
+        self.memory = None if self.on_cpu else GpuMemory(loaded, self.dim)
 
     def pool(self) -> ThreadPoolExecutor | None:
         """See ``Model``."""

@@ -11,6 +11,7 @@ import numpy as np
 
 from kohaku_ray.arrays import F32, F64, I64, Mask
 from kohaku_ray.errors import ConfigError, DataError, IndexMismatchError
+from kohaku_ray.index import gpu
 from kohaku_ray.index.hits import Hits
 
 _SLACK = 16
@@ -18,9 +19,6 @@ _SLACK = 16
 
 _MORE = 8
 """Factor of the second request, where scores tie at the border: cheaper than to score all vectors."""
-
-_MOST = 2048
-"""Most neighbours that FAISS finds on a GPU."""
 
 _FLOAT32_UNIT = 2.0**-24
 
@@ -61,8 +59,18 @@ class VectorIndex:
         exact: The candidates are always the nearest (a flat index).
     """
 
-    def __init__(self, vectors: F32, rows: I64, faiss_index: Any, *, exact: bool | None = None) -> None:
-        """Combine the parts, made by ``build`` or read from a directory."""
+    def __init__(
+        self, vectors: F32, rows: I64, faiss_index: Any, *, exact: bool | None = None, error: float = 0.0
+    ) -> None:
+        """Combine the parts, made by ``build`` or read from a directory.
+
+        Args:
+            vectors: See ``VectorIndex``.
+            rows: See ``VectorIndex``.
+            faiss_index: See ``VectorIndex``.
+            exact: See ``VectorIndex``; None: by the type of the FAISS index.
+            error: Bound of the error of the FAISS index's scores for unit queries, beyond float32's.
+        """
         if not len(vectors) == len(rows) == faiss_index.ntotal:
             raise DataError(
                 f"{len(vectors)} vectors, {len(rows)} node rows and {faiss_index.ntotal} FAISS entries do not belong "
@@ -70,36 +78,35 @@ class VectorIndex:
             )
         self.vectors, self.rows, self.faiss_index = vectors, rows, faiss_index
         self.exact = type(faiss_index).__name__ in ("IndexFlat", "IndexFlatIP") if exact is None else exact
+        self._error = error
 
     @classmethod
-    def build(cls, vectors: F32, rows: I64, factory: str = "Flat", gpu: bool = False) -> VectorIndex:
+    def build(cls, vectors: F32, rows: I64, factory: str = "Flat", *, train_on_gpu: bool = False) -> VectorIndex:
         """Train and fill a FAISS index.
 
         Args:
             vectors: Shape ``(m, d)``; unit rows.
             rows: Shape ``(m,)``; node-table row of each.
             factory: FAISS factory string; ``Flat`` is exact.
-            gpu: Search on the GPUs this process sees.
+            train_on_gpu: Find the centroids of inverted lists on the GPU; they may differ in the last bits.
 
         Raises:
-            ConfigError: FAISS cannot make or train such an index, or has no GPU support.
+            ConfigError: FAISS cannot make or train such an index, or has no GPU.
         """
-        index = cls(vectors, rows, _filled(vectors, factory))
-        return index.on_gpu() if gpu else index
+        return cls(vectors, rows, _filled(vectors, factory, train_on_gpu))
 
-    def on_gpu(self) -> VectorIndex:
-        """Clone the FAISS index to every GPU this process sees.
+    def on_gpu(self, float16: bool = False) -> VectorIndex:
+        """Clone the FAISS index to the GPU this process sees; hits are the same, as they are scored again.
+
+        Args:
+            float16: Hold the vectors there as float16, in half the memory.
 
         Raises:
-            ConfigError: The FAISS that is installed has no GPU support, or there is no GPU.
+            ConfigError: There is no GPU, it is too small, or FAISS has no such index for GPUs.
         """
-        import faiss
-
-        if not hasattr(faiss, "StandardGpuResources") or faiss.get_num_gpus() == 0:
-            raise ConfigError(
-                "FAISS cannot search on a GPU here: pip install 'kohaku-ray[gpu]' on a machine with one, or use the CPU"
-            )
-        return VectorIndex(self.vectors, self.rows, faiss.index_cpu_to_all_gpus(self.faiss_index), exact=self.exact)
+        clone = gpu.Clone(self.faiss_index, float16)
+        error = gpu.FLOAT16_ERROR if float16 else 0.0
+        return VectorIndex(self.vectors, self.rows, clone, exact=self.exact, error=error)
 
     def to_bytes(self) -> bytes:
         """Serialise the FAISS index; the same build gives the same bytes."""
@@ -110,11 +117,6 @@ class VectorIndex:
     def __len__(self) -> int:
         """Count the vectors."""
         return len(self.rows)
-
-    def shard(self, part: int, n_parts: int, factory: str = "Flat") -> VectorIndex:
-        """Take one of ``n_parts`` contiguous parts of the vectors; ``merge_hits`` joins the shards' hits."""
-        first, last = (len(self) * at // n_parts for at in (part, part + 1))
-        return VectorIndex.build(np.asarray(self.vectors[first:last]), self.rows[first:last], factory)
 
     def search(self, queries: F32, top_k: int, within: Ranges | None = None) -> list[Hits]:
         """Find each query's nearest nodes.
@@ -152,7 +154,7 @@ class VectorIndex:
         n_candidates = top_k * self._vectors_a_node + max(top_k, _SLACK)
         found = self._decided(queries, top_k, n_candidates)
         tied = [at for at, hits in enumerate(found) if hits is None]
-        more = self._decided(queries[tied], top_k, max(min(_MORE * n_candidates, _MOST), n_candidates))
+        more = self._decided(queries[tied], top_k, max(min(_MORE * n_candidates, gpu.MOST_NEIGHBOURS), n_candidates))
         for at, hits in zip(tied, more, strict=True):
             found[at] = self._among(queries[at], self.vectors @ queries[at], None, top_k) if hits is None else hits
         return [hits for hits in found if hits is not None]
@@ -167,7 +169,8 @@ class VectorIndex:
         found: list[Hits | None] = []
         for query, floor, near in zip(queries, scores[:, -1], places, strict=True):
             hits = self._rescore(query, near)
-            is_sure = len(hits) >= top_k and hits.scores[top_k - 1] > floor + self._margin(query)
+            margin = self._margin(query) + self._error * float(np.linalg.norm(query))
+            is_sure = len(hits) >= top_k and hits.scores[top_k - 1] > floor + margin
             found.append(hits.prefix(top_k) if is_sure or n_candidates == len(self) else None)
         return found
 
@@ -269,7 +272,7 @@ def check_top_k(top_k: int) -> None:
 _NO_HITS = Hits(np.empty(0, dtype=np.int64), np.empty(0, dtype=np.float64))
 
 
-def _filled(vectors: F32, factory: str) -> Any:
+def _filled(vectors: F32, factory: str, train_on_gpu: bool) -> Any:
     import faiss
 
     try:
@@ -284,7 +287,10 @@ def _filled(vectors: F32, factory: str) -> Any:
     if "HNSW" in factory:
         faiss.omp_set_num_threads(1)  # with several threads the graph would differ from build to build
     try:
-        index.train(np.ascontiguousarray(vectors))
+        if train_on_gpu:
+            gpu.train(index, vectors)
+        else:
+            index.train(np.ascontiguousarray(vectors))
         index.add(np.ascontiguousarray(vectors))
     except RuntimeError as error:
         raise ConfigError(

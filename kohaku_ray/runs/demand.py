@@ -54,8 +54,10 @@ def local_gpus() -> int:
 
 def answer_demand(config: Config) -> Demand:
     """Sum the resources of the answer job: retrievers and the replicas of every deployment it uses."""
-    total = Counter[str]({"CPU": config.cluster.retrievers, "GPU": 0})
-    parts = [f"{config.cluster.retrievers} retriever(s)"]
+    retriever = config.cluster.retriever
+    total = Counter[str]()
+    total.update({"CPU": retriever.replicas * retriever.cpus, "GPU": retriever.replicas * retriever.gpus})
+    parts = [f"{retriever.replicas} retriever(s)"]
     for name, deployment in config.used_deployments.items():
         if deployment.application is None:
             parts.append(f"{deployment.replicas} replica(s) of {name}")
@@ -84,9 +86,30 @@ def deployment_demand(deployment: Deployment) -> dict[str, float]:
 
 
 def index_demand(config: Config, n_encoders: int, gpu: bool) -> Demand:
-    """Sum the resources of the index job: its encoders and one CPU for parsing."""
-    custom = {kind: amount * n_encoders for kind, amount in config.index.resources.items()}
-    return Demand(1 if gpu else n_encoders, n_encoders if gpu else 0, f"{n_encoders} encoder(s)", custom)
+    """Sum the resources of the index job: its encoders, one CPU for parsing, and the GPUs that build the index."""
+    index = config.index
+    custom = {kind: amount * n_encoders for kind, amount in index.resources.items()}
+    gpus = (n_encoders * index.encoder_gpus if gpu else 0) + index.build_gpus
+    build = " and the builder" if index.build_gpus else ""
+    return Demand(1 if gpu else n_encoders, gpus, f"{n_encoders} encoder(s){build}", custom)
+
+
+def n_encoders(config: Config, resources: Mapping[str, float], gpu: bool) -> int:
+    """Return the encoders of an index job: as configured, else as many as fit the cluster; at least one.
+
+    Args:
+        config: The job's configuration.
+        resources: The cluster's resources.
+        gpu: Whether encoders run on GPUs.
+    """
+    index = config.index
+    if index.encoders is not None:
+        return index.encoders
+    free = resources.get("GPU", 0) - index.build_gpus if gpu else resources.get("CPU", 0)
+    each = index.encoder_gpus if gpu else 1.0
+    # An actor never spans GPUs with a fraction of each: 3 of 0.4 do not fit one GPU.
+    fits = int(free) * int(1 / each + 1e-9) + int(free % 1 / each + 1e-9) if each < 1 else int(free / each + 1e-9)
+    return max(fits, 1)
 
 
 def check_demand(demand: Demand, resources: Mapping[str, float], *, autoscaling: bool = False) -> None:
@@ -99,7 +122,7 @@ def check_demand(demand: Demand, resources: Mapping[str, float], *, autoscaling:
         return
     needed = {"CPU": demand.cpus, "GPU": demand.gpus, **demand.custom}
     if short := shortage(demand.reason, needed, resources):
-        raise ConfigError(f"{short}: lower cluster.retrievers, index.encoders or deployments.*.replicas, or add nodes")
+        raise ConfigError(f"{short}: lower cluster.retriever, index.encoders or deployments.*.replicas, or add nodes")
 
 
 def shortage(

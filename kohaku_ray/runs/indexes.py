@@ -7,6 +7,7 @@ from typing import Any
 
 from kohaku_ray.config import Config
 from kohaku_ray.errors import ConfigError
+from kohaku_ray.index import gpu
 from kohaku_ray.index.build import IndexSettings
 from kohaku_ray.index.encoder import SentenceEncoder
 from kohaku_ray.index.identity import encoder_identity
@@ -19,6 +20,27 @@ def make_encoder(config: Config, **overrides: Any) -> SentenceEncoder:
     """Load the configured encoder."""
     kept = {"cache_dir": str(exports_directory(config))}
     return SentenceEncoder(**(config.index.encoder.model_dump() | kept | overrides))
+
+
+def make_query_encoder(config: Config) -> SentenceEncoder:
+    """Load the encoder for queries: on the retriever's GPU if it has one."""
+    return make_encoder(config, **({} if config.cluster.retriever.gpus else {"device": "cpu"}))
+
+
+def searches_on_gpu(config: Config) -> bool:
+    """Return whether FAISS searches on a GPU; this process must be a retriever.
+
+    Raises:
+        ConfigError: It should, but FAISS or the process has none.
+    """
+    device = config.index.search_device
+    if device == "cpu" or not config.cluster.retriever.gpus:
+        return False
+    if reason := gpu.missing():
+        if device == "cuda":
+            raise ConfigError(f"index.search_device is cuda, but {reason}; or set it to auto or cpu")
+        return False
+    return True
 
 
 def exports_directory(config: Config) -> Path:

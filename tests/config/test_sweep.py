@@ -206,7 +206,10 @@ BAD = {
     "a value alone": ({"axes": {"kohaku.top_k": 16}}, "axis kohaku.top_k is 16: write its values as a list"),
     "the same value twice": ({"axes": {"kohaku.top_k": [16, 8, 16]}}, "has the same value twice: 16, 8, 16"),
     "a place as an axis": ({"axes": {"index.path": ["a", "b"]}}, "index.path changes no output"),
-    "a cluster as an axis": ({"axes": {"cluster.retrievers": [1, 2]}}, "cluster.retrievers changes no output"),
+    "a cluster as an axis": (
+        {"axes": {"cluster.retriever.replicas": [1, 2]}},
+        "cluster.retriever.replicas changes no output",
+    ),
     "a seed set": (
         {"set": {"seed": 7}, "tables": [{"name": "x", "axes": {"kohaku.top_k": [4]}}]},
         "seed is set, but every cell is run with each of the sweep's seeds",

@@ -59,7 +59,12 @@ def test_equal_settings_are_one_run_in_whatever_table(make_plan):
 def test_a_run_is_named_by_what_decides_its_outputs_alone(make_plan, tmp_path):
     table = [{"name": "a", "axes": {"kohaku.top_k": [8]}}]
     base = set(make_plan(tables=table).runs)
-    same = ["cluster.retrievers=2", "run=elsewhere", "index.path=elsewhere", "deployments.extractive.replicas=3"]
+    same = [
+        "cluster.retriever.replicas=2",
+        "run=elsewhere",
+        "index.path=elsewhere",
+        "deployments.extractive.replicas=3",
+    ]
     assert set(make_plan(*same, tables=table).runs) == base
     other = ["kohaku.alpha=0.1", "roles.answer.max_tokens=99", "questions.limit=3", "index.weights=uniform"]
     for override in other:

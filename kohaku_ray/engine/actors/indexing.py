@@ -262,6 +262,7 @@ def reduced(config: Config, blocks: Sequence[Any], sources: pa.Table) -> Iterato
         views=views,
         terms=terms,
         sources=sources,
+        train_on_gpu=config.index.build_gpus > 0,
     )
     pending.clear()
     yield counts

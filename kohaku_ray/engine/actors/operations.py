@@ -18,7 +18,8 @@ from kohaku_ray.index.encoder import SentenceEncoder
 from kohaku_ray.index.hits import Hits
 from kohaku_ray.index.store import Index
 from kohaku_ray.index.tokens import token_counter
-from kohaku_ray.runs.indexes import make_encoder, open_index
+from kohaku_ray.index.vectors import VectorIndex
+from kohaku_ray.runs.indexes import make_query_encoder, open_index, searches_on_gpu
 from kohaku_ray.systems.base import Depth
 from kohaku_ray.tree.nodes import KINDS, NodeTable
 
@@ -40,13 +41,18 @@ class OpenIndex:
         index: The index.
         encoder: Encodes queries.
         rank_pairs: Scores (query, text) pairs by the cross-encoder of an application.
+        gpu: Whether FAISS searches on this process's GPU.
+        float16: Whether it holds the vectors there as float16.
         tokens: Token counts of nodes, by tokenizers; -1 where not yet counted.
     """
 
     index: Index
     encoder: SentenceEncoder
     rank_pairs: Callable[[str, Sequence[tuple[str, str]]], Awaitable[Sequence[float]]]
+    gpu: bool = False
+    float16: bool = False
     tokens: dict[tuple[Tokenizer, ...], I64] = field(default_factory=dict)
+    _on_gpu: dict[tuple[str, ...], VectorIndex] = field(default_factory=dict)
 
     @staticmethod
     def of(config: Config, rank_pairs: Callable[..., Awaitable[Sequence[float]]]) -> OpenIndex:
@@ -58,8 +64,16 @@ class OpenIndex:
         """
         # The index first: a mismatch is reported before the encoder takes seconds to load.
         index = open_index(config)
-        # Queries are few and short: they use no GPU that was not reserved.
-        return OpenIndex(index, make_encoder(config, device="cpu"), rank_pairs)
+        on_gpu, float16 = searches_on_gpu(config), config.index.search_float16
+        return OpenIndex(index, make_query_encoder(config), rank_pairs, on_gpu, float16)
+
+    def vectors(self, kinds: tuple[str, ...]) -> VectorIndex:
+        """Vectors of the nodes of some kinds, on the GPU if that is where FAISS searches."""
+        if not self.gpu:
+            return self.index.vectors(kinds)
+        if kinds not in self._on_gpu:
+            self._on_gpu[kinds] = self.index.vectors(kinds).on_gpu(self.float16)
+        return self._on_gpu[kinds]
 
 
 @dataclass(frozen=True, slots=True)
@@ -95,7 +109,7 @@ def _embed(here: OpenIndex, texts: list[str], _: Params) -> list[F32]:
 def _search(here: OpenIndex, vectors: list[F32], params: Params) -> list[Hits]:
     kinds, top_k, within = params
     ranges = None if within is None else here.index.ranges(within)
-    return here.index.vectors(kinds).search(np.stack(vectors), top_k, ranges)
+    return here.vectors(kinds).search(np.stack(vectors), top_k, ranges)
 
 
 def _lexical(here: OpenIndex, queries: list[str], params: Params) -> list[Hits]:

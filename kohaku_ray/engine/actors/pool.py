@@ -46,10 +46,9 @@ class ActorPool:
         """
         self._config = config
         actor: dict[str, Any] = {"max_restarts": MAX_RESTARTS, "max_task_retries": -1, "max_concurrency": 1000}
-        self.retrievers = [
-            ray.remote(Retriever).options(num_cpus=1, **actor).remote(config, depths)
-            for _ in range(config.cluster.retrievers)
-        ]
+        each = config.cluster.retriever
+        retriever = ray.remote(Retriever).options(num_cpus=each.cpus, num_gpus=each.gpus, **actor)
+        self.retrievers = [retriever.remote(config, depths) for _ in range(each.replicas)]
         self.members = [ray.remote(Member).options(num_cpus=0, **actor).remote() for _ in range(n_workers)]
         # Votes run beside the driver, so that a run directory on its local disk is complete.
         here = NodeAffinitySchedulingStrategy(ray.get_runtime_context().get_node_id(), soft=False)
@@ -76,8 +75,10 @@ class ActorPool:
             done, waiting = ray.wait(waiting, num_returns=len(waiting), timeout=SAY_EVERY_S)
             ray_get(done)
             if waiting:
-                free = ray.available_resources().get("CPU", 0)
-                say(f"answer  waiting for {len(waiting)} retriever(s), one CPU each: the cluster has {free:g} free")
+                free, each = ray.available_resources(), self._config.cluster.retriever
+                needed = " and ".join(f"{n:g} {kind}s" for kind, n in (("CPU", each.cpus), ("GPU", each.gpus)) if n)
+                there = " and ".join(f"{free.get(kind, 0):g} {kind}s" for kind in ("CPU", "GPU"))
+                say(f"answer  waiting for {len(waiting)} retriever(s) of {needed} each: the cluster has {there} free")
 
     def close(self) -> None:
         """End the actors now: the next pool needs their CPUs."""

@@ -27,7 +27,7 @@ from kohaku_ray.engine.errors import ray_get, unwrapped
 from kohaku_ray.errors import DataError
 from kohaku_ray.index.pending import PendingVectors
 from kohaku_ray.runs.collection import sources_of
-from kohaku_ray.runs.demand import check_demand, index_demand
+from kohaku_ray.runs.demand import check_demand, index_demand, n_encoders
 from kohaku_ray.runs.indexes import index_settings
 from kohaku_ray.runs.sources import check_outlives_job, find_sources, read_metadata, resolve_paths
 
@@ -102,8 +102,8 @@ def run_index(config: Config) -> IndexSummary:
         # With autoscaling, the configured device decides; otherwise the cluster's GPUs.
         device = config.index.encoder.device
         gpu = device == "cuda" or (device == "auto" and resources.get("GPU", 0) >= 1)
-        n_encoders = config.index.encoders or max(int(resources.get("GPU" if gpu else "CPU", 0)), 1)
-        check_demand(index_demand(config, n_encoders, gpu), resources, autoscaling=config.cluster.autoscaling)
+        encoders = n_encoders(config, resources, gpu)
+        check_demand(index_demand(config, encoders, gpu), resources, autoscaling=config.cluster.autoscaling)
         _configure_data()
         started = time.perf_counter()
         job = uuid.uuid4().hex
@@ -111,7 +111,7 @@ def run_index(config: Config) -> IndexSummary:
             parsed = _parse(config, files, job)
         blocks = parsed.to_arrow_refs()
         gather = ray.remote(sorted_texts).options(num_cpus=0, num_returns="streaming")
-        first, *refs = gather.remote(blocks, n_encoders)
+        first, *refs = gather.remote(blocks, encoders)
         work = ray_get(first)
         rejects = work.rejects
         if work.n_files != len(files):
@@ -122,13 +122,17 @@ def run_index(config: Config) -> IndexSummary:
         texts = ray.data.from_arrow_refs(refs)
         # Holds no CPU: it must not wait for the encoders, which hold them all for longer.
         reducer = ray.remote(reduced).options(
-            num_cpus=0, max_retries=1, num_returns="streaming", _generator_backpressure_num_objects=1
+            num_cpus=0,
+            num_gpus=config.index.build_gpus,
+            max_retries=1,
+            num_returns="streaming",
+            _generator_backpressure_num_objects=1,
         )
         reducing = reducer.remote(config, blocks, sources)
         parse_s = time.perf_counter() - started
         started = time.perf_counter()
         with unwrapped():
-            by_encoder = _encode(config, texts, work, n_encoders, gpu) if refs else ()
+            by_encoder = _encode(config, texts, work, encoders, gpu) if refs else ()
         encode_s = time.perf_counter() - started
         started = time.perf_counter()
         ray_get(next(reducing))
@@ -174,16 +178,16 @@ def _parse(config: Config, files: Sequence[str], job: str) -> Any:
     return dataset.map_batches(stage, batch_size=None, batch_format="pyarrow", **concurrency).materialize()
 
 
-def _encode(config: Config, texts: Any, work: Work, n_encoders: int, gpu: bool) -> tuple[int, ...]:
+def _encode(config: Config, texts: Any, work: Work, encoders: int, gpu: bool) -> tuple[int, ...]:
     """Encode a dataset of texts, block by block; returns the number of texts per encoder."""
     encoded = texts.map_batches(
         Encode,
         fn_constructor_args=(config,),
-        compute=ray.data.ActorPoolStrategy(size=min(n_encoders, texts.num_blocks())),
+        compute=ray.data.ActorPoolStrategy(size=min(encoders, texts.num_blocks())),
         batch_size=None,
         batch_format="pyarrow",
         resources=config.index.resources or None,
-        **({"num_gpus": 1} if gpu else {"num_cpus": 1}),
+        **({"num_gpus": config.index.encoder_gpus} if gpu else {"num_cpus": 1}),
     )
     began, by_encoder, n_tokens = time.perf_counter(), Counter[str](), 0
     for batch in encoded.iter_batches(batch_size=None, batch_format="pyarrow", prefetch_batches=0):

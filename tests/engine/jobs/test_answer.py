@@ -334,7 +334,7 @@ def test_an_index_of_another_encoder_is_refused_with_both_values(sample_config):
 
 def test_a_cluster_too_small_is_refused_before_anything_starts(sample_config, run_answer):
     with pytest.raises(ConfigError, match=r"the cluster has 6 CPUs but 99 retriever\(s\) and .* need 100"):
-        run_answer(sample_config("cluster.retrievers=99"))
+        run_answer(sample_config("cluster.retriever.replicas=99"))
     with pytest.raises(ConfigError, match=r"OPENAI_KEY_NOT_SET and the environment has no such variable"):
         run_answer(
             sample_config(

@@ -103,7 +103,7 @@ def test_a_run_that_is_refused_leaves_the_old_outputs(sample_config, run_answer,
     before = contents(config.run)
     assert {"submission.csv", "answers.parquet", "run.json", "config.yaml"} <= before.keys()
     with pytest.raises(ConfigError, match=r"the cluster has 6 CPUs but 99 retriever\(s\)"):
-        run_answer(sample_config("questions.limit=2", "cluster.retrievers=99"))
+        run_answer(sample_config("questions.limit=2", "cluster.retriever.replicas=99"))
     assert contents(config.run) == before
     with pytest.raises(DataError, match=f"no index at {tmp_path}/none"):
         answer.run_answer(sample_config("questions.limit=2", f"index.path={tmp_path}/none"))
