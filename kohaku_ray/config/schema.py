@@ -127,6 +127,8 @@ class IndexConfig(Section):
     """A paragraph's vector: mean of its sentences, its own text encoded, or a row of each."""
     factory: str = "Flat"
     """FAISS factory string; Flat is exact."""
+    shards: PositiveInt = 1
+    """Parts of the index, by documents; each is built by its own reducer and held by its own retrievers."""
     search_device: Literal["auto", "cpu", "cuda"] = "auto"
     """Where FAISS searches; auto: the retriever's GPU if it has one (`cluster.retriever.gpus`)."""
     search_float16: bool = False
@@ -183,7 +185,7 @@ class RetrieverConfig(Section):
     """The actors that hold the index, encode and search queries, and prepare evidence."""
 
     replicas: PositiveInt = 1
-    """Retrievers; each holds the whole index."""
+    """Retrievers of each shard of the index."""
     cpus: Annotated[float, Field(ge=0)] = 1.0
     """CPUs per retriever."""
     gpus: Annotated[float, Field(ge=0)] = 0.0

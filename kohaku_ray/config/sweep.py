@@ -37,7 +37,20 @@ SWEEPS = PRESETS / "sweeps"
 MEMBERS, VOTE = "ensemble.members", "ensemble.vote."
 """Keys that a study of recorded members may vary: any other key needs new calls."""
 
-DECIDE_NOTHING = ("run", "index.path", "ledger", "cluster", "fail_after")
+DECIDE_NOTHING = (
+    "run",
+    "index.path",
+    "index.shards",
+    "index.search_device",
+    "index.search_float16",
+    "index.encoders",
+    "index.encoder_gpus",
+    "index.build_gpus",
+    "index.parsers",
+    "ledger",
+    "cluster",
+    "fail_after",
+)
 """Keys that set where a run is made and change no output: a sweep sets its own paths."""
 
 Values = dict[str, Any]

@@ -13,7 +13,7 @@ import pyarrow.compute as pc
 from kohaku_ray.arrays import F32, F64, I64, Mask
 from kohaku_ray.errors import DataError
 from kohaku_ray.index.identity import Keys, as_keys, vector_keys
-from kohaku_ray.index.store import KnownVectors
+from kohaku_ray.index.known import KnownVectors
 from kohaku_ray.tree.nodes import CHUNK, PARAGRAPH, SECTION, SENTENCE, NodeTable
 from kohaku_ray.tree.propagate import propagate
 
@@ -90,6 +90,8 @@ def collect(
     identity: Mapping[str, Any],
     fresh: tuple[Keys, F32],
     known: KnownVectors,
+    *,
+    is_part: bool = False,
 ) -> Encoded:
     """Join every text with its vector: encoded for this build, or reused from the previous index.
 
@@ -99,25 +101,26 @@ def collect(
         identity: ``SentenceEncoder.identity``.
         fresh: Keys, shape ``(m,)``, and vectors, shape ``(m, d)``, in any order.
         known: Vectors of the previous index.
+        is_part: The nodes are a shard's, which may have no text.
 
     Raises:
         DataError: There is no text, a text has no vector, or a vector has another dimension or is not finite.
     """
     rows, texts = texts_to_encode(nodes, paragraph_vectors)
-    if not texts:
+    if not texts and not is_part:
         raise DataError("no document has any text to search: index at least one with a sentence, a caption or a title")
     keys, first, which = np.unique(vector_keys(identity, texts), return_index=True, return_inverse=True)
     fresh_keys, fresh_vectors = as_keys(fresh[0]), fresh[1]
     d = _common_dim(fresh_keys, fresh_vectors, known)
     order = np.argsort(fresh_keys, kind="stable")
-    is_fresh, at = KnownVectors(fresh_keys[order], order, fresh_vectors).lookup(keys)
+    is_fresh, found = KnownVectors([(fresh_keys[order], order, fresh_vectors)]).lookup(keys)
     vectors = np.empty((len(keys), d), dtype=np.float32)
-    if len(at):
-        vectors[is_fresh] = fresh_vectors[at]
-    is_known, at = known.lookup(keys[~is_fresh])
+    if len(found):
+        vectors[is_fresh] = found
+    is_known, found = known.lookup(keys[~is_fresh])
     reused = np.flatnonzero(~is_fresh)[is_known]
     if len(reused):
-        vectors[reused] = known.matrix[at]
+        vectors[reused] = found
     if not is_known.all():
         row = rows[first[np.flatnonzero(~is_fresh)[~is_known][0]]]
         raise DataError(
@@ -159,12 +162,9 @@ def lay_out(nodes: NodeTable, encoded: Encoded, weights: Weights, paragraph_vect
 def _common_dim(keys: Keys, vectors: F32, known: KnownVectors) -> int:
     if len(keys) != len(vectors):
         raise DataError(f"{len(keys)} keys came with {len(vectors)} vectors: give one vector per key")
-    dims = {matrix.shape[1] for matrix in (vectors, known.matrix) if len(matrix)}
-    if len(dims) > 1:
-        raise DataError(
-            f"new vectors have {vectors.shape[1]} dimensions but those of the index {known.matrix.shape[1]}"
-        )
-    return dims.pop() if dims else 0
+    if len(vectors) and known.dim and vectors.shape[1] != known.dim:
+        raise DataError(f"new vectors have {vectors.shape[1]} dimensions but those of the index {known.dim}")
+    return known.dim or vectors.shape[1]
 
 
 def _has_own_vector(nodes: NodeTable) -> Mask:

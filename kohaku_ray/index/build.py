@@ -14,10 +14,11 @@ import kohaku_ray
 from kohaku_ray.arrays import F32
 from kohaku_ray.digests import plain
 from kohaku_ray.errors import DataError
-from kohaku_ray.index.assemble import Layout, ParagraphVectors, Weights, collect, lay_out, texts_to_encode
+from kohaku_ray.index.assemble import Encoded, Layout, ParagraphVectors, Weights, collect, lay_out, texts_to_encode
 from kohaku_ray.index.files import Directory, matrix_column
 from kohaku_ray.index.identity import KEY_BYTES, Keys, passage_part
-from kohaku_ray.index.store import FORMAT, Index, fingerprint, known_vectors, publish
+from kohaku_ray.index.known import known_vectors
+from kohaku_ray.index.store import FORMAT, Index, fingerprint, publish
 from kohaku_ray.index.terms import TermIndex
 from kohaku_ray.index.vectors import VectorIndex
 from kohaku_ray.index.views import View, as_plain, of_kinds, rows_of, united
@@ -108,33 +109,52 @@ def build_index(
         TreeError: The nodes do not form a tree.
     """
     tree = NodeTable(nodes)
-    _check_documents(tree, documents)
-    known = known_vectors(path, settings.encoder)
-    encoded = collect(tree, settings.paragraph_vectors, settings.encoder, (keys, vectors), known)
+    check_documents(tree, documents)
+    encoded = collect(
+        tree, settings.paragraph_vectors, settings.encoder, (keys, vectors), known_vectors(path, settings.encoder)
+    )
+    files, views = BuildFiles(Directory(path)), united(views)
+    files.shared(rejects, sources)
+    terms = build_terms(tree, settings, views) if terms is None else terms
+    counts, dim = write_documents(files, tree, documents, encoded, terms, settings, views, train_on_gpu)
+    counts = {**counts, "n_rejects": rejects.num_rows, "n_bytes": files.n_bytes}
+    publish(files.directory, manifest_of(files, settings, views, counts, dim))
+    return counts
+
+
+def write_documents(
+    files: BuildFiles,
+    tree: NodeTable,
+    documents: pa.Table,
+    encoded: Encoded,
+    terms: Mapping[str, pa.Table],
+    settings: IndexSettings,
+    views: Iterable[View],
+    train_on_gpu: bool = False,
+) -> tuple[dict[str, int], int]:
+    """Propagate the vectors of documents and write all their files; arguments as of ``build_index``.
+
+    Returns:
+        Counts, without those of rejects and bytes, and the length of a vector.
+    """
     layout = lay_out(tree, encoded, settings.weights, settings.paragraph_vectors)
-    files, views = _BuildFiles(Directory(path)), united(views)
-    parts = {"nodes": tree.table, "documents": documents, "rejects": rejects}
-    for name, table in (parts if sources is None else {**parts, "sources": sources}).items():
-        files.parquet(name, table)
+    files.parquet("nodes", tree.table)
+    files.parquet("documents", documents)
     _write_vectors(files, layout, encoded.keys)
     n_searched = [
         _write_view(files, tree, layout, view, settings.factory, train_on_gpu) for view in views if view.dense
     ]
-    terms = build_terms(tree, settings, views) if terms is None else terms
     for name, table in terms.items():
         files.arrow(name, "bm25", table)
     counts = {
         **{f"n_{kind}s": int((tree.kind == code).sum()) for code, kind in enumerate(KINDS)},
         "n_nodes": len(tree),
-        "n_rejects": rejects.num_rows,
         "n_vectors": max(n_searched, default=0),
         "n_encoded": len(encoded.keys) - encoded.n_reused,
         "n_reused": encoded.n_reused,
         "n_terms": max((table.num_rows for name, table in terms.items() if name.startswith("terms-")), default=0),
-        "n_bytes": sum(entry["bytes"] for entry in files.written.values()),
     }
-    publish(files.directory, _manifest(files, settings, views, counts, layout.matrix.shape[1]))
-    return counts
+    return counts, layout.matrix.shape[1]
 
 
 def views_with_old(path: str, settings: IndexSettings, views: Iterable[View]) -> tuple[View, ...]:
@@ -166,24 +186,39 @@ def build_terms(tree: NodeTable, settings: IndexSettings, views: Iterable[View])
     return tables
 
 
-class _BuildFiles:
+class BuildFiles:
     """Files of one build, under unique names."""
 
     def __init__(self, directory: Directory) -> None:
+        """Name a new build in an index's directory."""
         self.directory, self.build = directory, secrets.token_hex(6)
         self.written: dict[str, dict[str, Any]] = {}
 
+    @property
+    def n_bytes(self) -> int:
+        """Size of all files."""
+        return sum(entry["bytes"] for entry in self.written.values())
+
+    def shared(self, rejects: pa.Table, sources: pa.Table | None) -> None:
+        """Write what belongs to no document."""
+        self.parquet("rejects", rejects)
+        if sources is not None:
+            self.parquet("sources", sources)
+
     def parquet(self, role: str, table: pa.Table) -> None:
+        """Write a Parquet file."""
         name = f"{role}/{role}-{self.build}.parquet"
         self.directory.write_parquet(name, table)
         self._note(role, name, table.num_rows)
 
     def arrow(self, role: str, place: str, table: pa.Table) -> None:
+        """Write an Arrow file."""
         name = f"{place}/{role}-{self.build}.arrow"
         self.directory.write_arrow(name, table)
         self._note(role, name, table.num_rows)
 
     def faiss(self, role: str, index: VectorIndex) -> None:
+        """Write a FAISS index."""
         name = f"faiss/{role}-{self.build}.index"
         self.directory.write(name, index.to_bytes())
         self._note(role, name, len(index))
@@ -192,7 +227,7 @@ class _BuildFiles:
         self.written[role] = {"name": name, "bytes": self.directory.size(name), "rows": n_rows}
 
 
-def _write_vectors(files: _BuildFiles, layout: Layout, keys: Keys) -> None:
+def _write_vectors(files: BuildFiles, layout: Layout, keys: Keys) -> None:
     columns = {"row": pa.array(layout.rows), "vector": matrix_column(layout.matrix)}
     files.arrow("vectors", "vectors", pa.table(columns))
     raw = pa.FixedSizeBinaryArray.from_buffers(pa.binary(KEY_BYTES), len(keys), [None, pa.py_buffer(keys)])
@@ -200,7 +235,7 @@ def _write_vectors(files: _BuildFiles, layout: Layout, keys: Keys) -> None:
 
 
 def _write_view(
-    files: _BuildFiles, tree: NodeTable, layout: Layout, view: View, factory: str, train_on_gpu: bool
+    files: BuildFiles, tree: NodeTable, layout: Layout, view: View, factory: str, train_on_gpu: bool
 ) -> int:
     """Write the files of a dense view; returns its number of vectors."""
     wanted = of_kinds(tree, view.kinds)[layout.rows] & layout.matrix.any(axis=1)
@@ -211,9 +246,10 @@ def _write_view(
     return len(places)
 
 
-def _manifest(
-    files: _BuildFiles, settings: IndexSettings, views: Iterable[View], counts: Mapping[str, int], dim: int
+def manifest_of(
+    files: BuildFiles, settings: IndexSettings, views: Iterable[View], counts: Mapping[str, int], dim: int
 ) -> dict[str, Any]:
+    """Describe a finished build, as ``publish`` takes it."""
     import faiss
 
     described = plain(settings.as_mapping())
@@ -236,7 +272,12 @@ def _manifest(
     }
 
 
-def _check_documents(tree: NodeTable, documents: pa.Table) -> None:
+def check_documents(tree: NodeTable, documents: pa.Table) -> None:
+    """Check that the nodes are those of the documents, sorted by id.
+
+    Raises:
+        DataError: They are not.
+    """
     roots = tree.table["doc_id"].filter(pa.array(tree.kind == DOCUMENT)).to_pylist()
     listed = documents["doc_id"].to_pylist()
     if roots != listed:

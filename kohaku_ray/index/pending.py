@@ -59,13 +59,23 @@ class PendingVectors:
         """List the keys of the vectors that an interrupted job of this encoder left."""
         return {key for table in self._tables(identity) for key in table["key"].to_pylist()}
 
-    def load(self, identity: Mapping[str, Any]) -> tuple[Keys, F32]:
-        """Read all vectors of this encoder: ``n`` keys, which may repeat, and vectors of shape ``(n, d)``."""
-        tables = list(self._tables(identity))
-        if not tables:
-            return no_keys(), np.empty((0, 0), np.float32)
-        keys = np.concatenate([column_keys(table["key"]) for table in tables])
-        return keys, np.concatenate([column_matrix(table["vector"]) for table in tables])
+    def load(self, identity: Mapping[str, Any], wanted: Keys | None = None) -> tuple[Keys, F32]:
+        """Read vectors of this encoder: ``n`` keys, which may repeat, and vectors of shape ``(n, d)``.
+
+        Args:
+            identity: Of the encoder.
+            wanted: Keys whose vectors are read, one segment after the other; None: all.
+        """
+        keys: list[Keys] = [no_keys()]
+        vectors: list[F32] = []
+        for table in self._tables(identity):
+            found, matrix = column_keys(table["key"]), column_matrix(table["vector"])
+            if wanted is not None:
+                chosen = np.isin(found, wanted)
+                found, matrix = found[chosen], matrix[chosen]
+            keys.append(found)
+            vectors.append(matrix)
+        return np.concatenate(keys), np.concatenate(vectors) if vectors else np.empty((0, 0), np.float32)
 
     def clear(self) -> None:
         """Remove every segment: the index holds their vectors now."""

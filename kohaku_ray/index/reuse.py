@@ -10,8 +10,9 @@ import numpy as np
 from kohaku_ray.arrays import F32
 from kohaku_ray.index.assemble import ParagraphVectors, texts_to_encode
 from kohaku_ray.index.identity import passage_part, vector_keys
+from kohaku_ray.index.known import known_vectors
 from kohaku_ray.index.pending import PendingVectors
-from kohaku_ray.index.store import Index, known_vectors
+from kohaku_ray.index.store import Index
 
 SHORT_TOKENS = 96
 """Most tokens of a text that fits every encoder's window. Longer texts may have been encoded in windows, which are cut
@@ -60,12 +61,12 @@ def reuse_vectors(
         texts = [text for row, text in zip(rows, texts, strict=True) if nodes.tokens[row] <= SHORT_TOKENS]
     distinct = list(dict.fromkeys(texts))
     known = known_vectors(path, source)
-    found, places = known.lookup(vector_keys(source, distinct))
+    found, vectors = known.lookup(vector_keys(source, distinct))
     there = [text for text, is_known in zip(distinct, found, strict=True) if is_known]
     dim = target["dim"]
-    if not there or (dim is not None and dim > known.matrix.shape[1]):
+    if not there or (dim is not None and dim > known.dim):
         return 0
-    PendingVectors(target_path).write(target, vector_keys(target, there).tolist(), _cut(known.matrix[places], dim))
+    PendingVectors(target_path).write(target, vector_keys(target, there).tolist(), _cut(vectors, dim))
     return len(there)
 
 

@@ -11,18 +11,23 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
-from kohaku_ray.arrays import F32, I64, Mask
+from kohaku_ray.arrays import F32, I64
 from kohaku_ray.digests import digest, plain
 from kohaku_ray.errors import DataError, IndexMismatchError
-from kohaku_ray.index.files import REINDEX, Directory, column_keys, column_matrix
-from kohaku_ray.index.identity import Keys, as_keys, no_keys, passage_part
+from kohaku_ray.index.files import REINDEX, Directory, column_matrix
+from kohaku_ray.index.layout import ShardLayout
+from kohaku_ray.index.postings import Postings, Statistics
 from kohaku_ray.index.terms import TermIndex
 from kohaku_ray.index.vectors import Ranges, VectorIndex, take_rows
 from kohaku_ray.index.views import View, check_views, kinds_key, views_of
+from kohaku_ray.tree.joined import join_nodes, renumbered
 from kohaku_ray.tree.nodes import DOCUMENT, NodeTable
 
 FORMAT = 2
 """Version of the directory's layout; an index of another version is re-indexed."""
+
+SHARDED_FORMAT = 3
+"""The same of an index in several shards."""
 
 MANIFEST = "manifest.json"
 
@@ -62,20 +67,49 @@ class Index:
         """
         directory = Directory(path)
         index = cls(directory, read_manifest(directory))
-        check_files(directory, index.manifest["files"])
+        check_files(directory, all_files(index.manifest))
         if expected is not None:
             check_settings(path, index.manifest["settings"], expected)
         return index
 
+    @property
+    def n_shards(self) -> int:
+        """Number of parts that can be opened each on its own; 1: it is whole."""
+        return len(self.manifest.get("shards", (None,)))
+
+    @functools.cached_property
+    def layout(self) -> ShardLayout:
+        """Where each document's rows are among the shards."""
+        return ShardLayout.of(self.directory.read_arrow(self._name("layout")))
+
+    def shard(self, number: int) -> Index:
+        """Open one of the shards: an index of its documents, with row numbers of its own and the whole's statistics."""
+        own, shared = self.manifest["shards"][number], self.manifest
+        common = {role: entry for role, entry in shared["files"].items() if role.startswith("statistics-")}
+        kept = {key: value for key, value in shared.items() if key != "shards"}
+        return Index(self.directory, {**kept, "files": {**common, **own["files"]}, "counts": own["counts"]})
+
+    @functools.cached_property
+    def _shards(self) -> tuple[Index, ...]:
+        return tuple(self.shard(number) for number in range(self.n_shards)) if "shards" in self.manifest else ()
+
     @functools.cached_property
     def nodes(self) -> NodeTable:
         """Every node of every document."""
-        return NodeTable(self.directory.read_parquet(self._name("nodes")))
+        if not self._shards:
+            return NodeTable(self.directory.read_parquet(self._name("nodes")))
+        parts = [
+            renumbered(shard.nodes, self.layout.to_whole(number, np.arange(len(shard.nodes))))
+            for number, shard in enumerate(self._shards)
+        ]
+        return join_nodes(parts)
 
     @functools.cached_property
     def documents(self) -> pa.Table:
         """One row per document (``DOCUMENT_SCHEMA``), in the order of the nodes."""
-        return self.directory.read_parquet(self._name("documents"))
+        if not self._shards:
+            return self.directory.read_parquet(self._name("documents"))
+        return pa.concat_tables([shard.documents for shard in self._shards]).sort_by("doc_id")
 
     @functools.cached_property
     def rejects(self) -> pa.Table:
@@ -105,7 +139,9 @@ class Index:
 
         Raises:
             IndexMismatchError: The index has no such dense view.
+            DataError: It has several shards: each has its own.
         """
+        self._check_whole()
         check_views(self.directory.path, self.views, [View(tuple(kinds), dense=True)])
         name = kinds_key(kinds)
         if name not in self._vectors:
@@ -123,7 +159,9 @@ class Index:
 
         Raises:
             IndexMismatchError: The index has no such lexical view.
+            DataError: It has several shards: each has its own.
         """
+        self._check_whole()
         check_views(self.directory.path, self.views, [View(tuple(kinds), lexical=True)])
         name = kinds_key(kinds)
         if name not in self._terms:
@@ -132,16 +170,22 @@ class Index:
 
     def _open_terms(self, name: str) -> TermIndex:
         terms, postings = (self.directory.read_arrow(self._name(f"{role}-{name}")) for role in ("terms", "postings"))
-        rows = self.directory.read_arrow(self._name(f"rows-{name}"))["row"].to_numpy()
+        kept = self.directory.read_arrow(self._name(f"rows-{name}"))
+        rows, places = kept["row"].to_numpy(), postings["place"].to_numpy()
         offsets = np.r_[np.int64(0), terms["end"].to_numpy()]
-        return TermIndex(
-            terms["term"].to_pylist(),
-            offsets,
-            postings["place"].to_numpy(),
-            postings["weight"].to_numpy(),
-            rows,
-            self.manifest["settings"]["bm25"]["language"],
+        names, bm25 = terms["term"].to_pylist(), self.manifest["settings"]["bm25"]
+        if "weight" in postings.column_names:
+            return TermIndex(names, offsets, places, postings["weight"].to_numpy(), rows, bm25["language"])
+        shared = self.directory.read_arrow(self._name(f"statistics-{name}"))
+        counts = Postings(names, offsets, places, postings["count"].to_numpy(), rows, kept["n_terms"].to_numpy())
+        statistics = Statistics(
+            shared["term"].to_pylist(), shared["idf"].to_numpy(), self.manifest["mean_terms"].get(name, 1.0)
         )
+        return counts.weighted(statistics, bm25["k1"], bm25["b"], bm25["language"])
+
+    def _check_whole(self) -> None:
+        if self._shards:
+            raise DataError(f"the index at {self.directory.path} has {self.n_shards} shards: search each of them")
 
     def ranges(self, doc_ids: Iterable[str]) -> Ranges:
         """Find documents: the first node row of each and one past its last.
@@ -162,6 +206,12 @@ class Index:
 
     def node_vectors(self, rows: I64) -> F32:
         """Vectors of nodes of any kind, sections and documents too: shape ``(k, d)``; zeros where it has none."""
+        if self._shards:
+            found = np.zeros((len(rows), self.manifest["dim"]), np.float32)
+            owner, inside = self.layout.shard_of(rows), self.layout.to_shard(rows)
+            for number in np.unique(owner):
+                found[owner == number] = self._shards[number].node_vectors(inside[owner == number])
+            return found
         matrix, place = self._every_vector
         return np.asarray(matrix[place[rows]])
 
@@ -188,56 +238,13 @@ class Index:
             raise DataError(f"{self.directory.full(name)} is damaged: {REINDEX}") from error
 
 
-@dataclass(frozen=True)
-class KnownVectors:
-    """Vectors that an index holds, by the key of their text.
-
-    Attributes:
-        keys: Shape ``(n,)``; sorted.
-        places: Shape ``(n,)``; row of each in ``matrix``.
-        matrix: Shape ``(m, d)``; memory-mapped when the index is local.
-    """
-
-    keys: Keys
-    places: I64
-    matrix: F32
-
-    def lookup(self, keys: Keys) -> tuple[Mask, I64]:
-        """Find vectors by key.
-
-        Returns:
-            Which keys are known, shape ``(k,)``, and for those the rows of ``matrix``, in the order of the keys.
-        """
-        keys = as_keys(keys)
-        at = np.searchsorted(self.keys, keys)
-        found = at < len(self.keys)
-        found[found] = self.keys[at[found]] == keys[found]
-        return found, self.places[at[found]]
-
-
-def known_vectors(path: str, identity: Mapping[str, Any]) -> KnownVectors:
-    """Map the vectors that an index holds, so that indexing again encodes only new texts.
-
-    Empty for a missing or damaged index, or one of another encoder.
-    """
-    try:
-        index = Index.open(path)
-        if index.manifest["passage_identity"] == plain(passage_part(identity)):
-            table = index.directory.read_arrow(index._name("keys"))
-            matrix = column_matrix(index.directory.read_arrow(index._name("vectors"))["vector"])
-            return KnownVectors(column_keys(table["key"]), table["place"].to_numpy(), matrix)
-    except DataError:
-        pass
-    return KnownVectors(no_keys(), np.empty(0, np.int64), np.empty((0, 0), np.float32))
-
-
 def publish(directory: Directory, manifest: Mapping[str, Any]) -> None:
     """Make a finished build the index: its manifest takes the old one's place in one rename, then the old files go.
 
     Raises:
         DataError: A file of the build is missing, as when two builds write one directory at once.
     """
-    check_files(directory, manifest["files"])
+    check_files(directory, all_files(manifest))
     temporary = f"{MANIFEST}.{manifest['build']}.tmp"
     directory.write(temporary, json.dumps(manifest, indent=1, sort_keys=True, ensure_ascii=False).encode())
     directory.rename(temporary, MANIFEST)
@@ -246,7 +253,7 @@ def publish(directory: Directory, manifest: Mapping[str, Any]) -> None:
 
 def remove_unlisted(directory: Directory, manifest: Mapping[str, Any]) -> None:
     """Delete the files of earlier builds, finished or not; only files that an index writes are deleted."""
-    listed = {entry["name"] for entry in manifest["files"].values()}
+    listed = {entry["name"] for entry in all_files(manifest).values()}
     for name in directory.names():
         ours = name.split("/")[0] in PARTS if "/" in name else name.startswith(f"{MANIFEST}.")
         if ours and name not in listed:
@@ -266,9 +273,17 @@ def read_manifest(directory: Directory) -> dict[str, Any]:
         layout = manifest["format"]
     except (ValueError, KeyError, TypeError) as error:
         raise directory.damaged(MANIFEST, error) from error
-    if layout != FORMAT:
+    if layout not in (FORMAT, SHARDED_FORMAT):
         raise DataError(f"{directory.path} has index layout {layout} but this version reads {FORMAT}: {REINDEX}")
     return dict(manifest)
+
+
+def all_files(manifest: Mapping[str, Any]) -> dict[str, Mapping[str, Any]]:
+    """List every file of an index with all its shards, by role."""
+    files = dict(manifest["files"])
+    for number, shard in enumerate(manifest.get("shards", ())):
+        files |= {f"{role} of shard {number}": entry for role, entry in shard["files"].items()}
+    return files
 
 
 def check_files(directory: Directory, files: Mapping[str, Mapping[str, Any]]) -> None:

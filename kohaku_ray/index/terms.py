@@ -8,6 +8,7 @@ import unicodedata
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from importlib import resources
+from itertools import pairwise
 from typing import Any, Literal
 
 import numpy as np
@@ -112,6 +113,7 @@ class TermIndex:
         weights: Shape ``(n_postings,)``; what one occurrence of the term in a query adds to the paragraph's score.
         rows: Shape ``(n_paragraphs,)``; node-table row of each paragraph.
         language: Language of queries and paragraphs.
+        numbers: Shape ``(n_terms,)``; number of each term in the vocabulary of all shards.
     """
 
     def __init__(
@@ -122,12 +124,14 @@ class TermIndex:
         weights: F64,
         rows: I64,
         language: Language = "en",
+        numbers: I64 | None = None,
     ) -> None:
-        """Combine the parts, made by ``build`` or read from a directory."""
+        """Combine the parts, made by ``build`` or read from a directory; ``numbers``: None without shards."""
         if len(offsets) != len(terms) + 1 or not len(places) == len(weights) == int(offsets[-1]):
             raise DataError(f"{len(terms)} terms and {len(places)} postings do not belong together: re-index")
         self.terms, self.offsets, self.places, self.weights, self.rows = terms, offsets, places, weights, rows
         self.language: Language = language
+        self.numbers = np.arange(len(terms)) if numbers is None else numbers
         self._number: Mapping[str, int] = {term: at for at, term in enumerate(terms)}
 
     @classmethod
@@ -189,34 +193,26 @@ class TermIndex:
         dense: F64 = self._scores([query]).toarray()[0]
         return dense
 
-    def similarities(self, rows: I64) -> F64:
-        """Score paragraphs for one another: BM25 of paragraph j for the distinct terms of paragraph i as the query.
-
-        No text is split into terms: the weights are the index's own, with the statistics of all its paragraphs. A term
-        that the query repeats counts once.
+    def weights_of(self, rows: I64) -> list[tuple[I64, F64]]:
+        """Return paragraphs' terms and their weights, for ``similarities``.
 
         Args:
             rows: Shape ``(n,)``; node-table rows of paragraphs.
 
         Returns:
-            Shape ``(n, n)``; row i is paragraph i as the query.
+            Per paragraph: numbers of its terms, increasing, and their weights.
 
         Raises:
             DataError: A row is none of the paragraphs.
         """
-        from scipy.sparse import csr_matrix
-
         places = np.searchsorted(self.rows, rows)
         known = places < len(self.rows)
         known[known] = self.rows[places[known]] == rows[known]
         if not known.all():
             raise DataError(f"node row {rows[~known][0]} is not in this view: ask for the rows of nodes that it holds")
         held = self._by_paragraph[places]
-        terms, column = np.unique(held.indices, return_inverse=True)
-        shape = (len(rows), len(terms))
-        asked = csr_matrix((np.ones_like(held.data), column, held.indptr), shape)
-        scores: F64 = (asked @ csr_matrix((held.data, column, held.indptr), shape).T).toarray()
-        return scores
+        runs = [slice(first, last) for first, last in pairwise(held.indptr)]
+        return [(self.numbers[held.indices[run]], held.data[run]) for run in runs]
 
     def _scores(self, queries: Sequence[str]) -> Any:
         """Multiply the queries' term counts with the weights: a sparse (queries, paragraphs) matrix."""
@@ -242,6 +238,30 @@ class TermIndex:
     def _by_paragraph(self) -> Any:
         """The same weights by paragraph: as large as those by term, built when first asked for."""
         return self._weights.T.tocsr()
+
+
+def similarities(paragraphs: Sequence[tuple[I64, F64]]) -> F64:
+    """Score paragraphs for one another: BM25 of paragraph j for the distinct terms of paragraph i as the query.
+
+    No text is split into terms: the weights are the index's own, with the statistics of all its paragraphs. A term
+    that the query repeats counts once.
+
+    Args:
+        paragraphs: Terms and weights of each (``TermIndex.weights_of``), of any shards of one index.
+
+    Returns:
+        Shape ``(n, n)``; row i is paragraph i as the query.
+    """
+    from scipy.sparse import csr_matrix
+
+    if not paragraphs:
+        return np.empty((0, 0))
+    terms, column = np.unique(np.concatenate([numbers for numbers, _ in paragraphs]), return_inverse=True)
+    weights, ends = np.concatenate([each for _, each in paragraphs]), np.cumsum([0, *(len(n) for n, _ in paragraphs)])
+    shape = (len(paragraphs), len(terms))
+    asked = csr_matrix((np.ones_like(weights), column, ends), shape)
+    scores: F64 = (asked @ csr_matrix((weights, column, ends), shape).T).toarray()
+    return scores
 
 
 def _candidates(rows: I64, scores: F64, top_k: int) -> tuple[I64, F64]:

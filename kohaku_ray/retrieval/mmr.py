@@ -38,7 +38,7 @@ def redundancy(vectors: F32, bm25: F64) -> F64:
 
     Args:
         vectors: Shape ``(n, d)``; unit rows.
-        bm25: Shape ``(n, n)``; BM25 score of text j for text i as the query, such as ``TermIndex.similarities``. It
+        bm25: Shape ``(n, n)``; BM25 score of text j for text i as the query, such as ``similarities`` of terms. It
             has no upper bound and would outweigh the cosine: each row is divided by its text's score for itself and
             clipped to 0 … 1, and is 0 where that score is not positive.
 

@@ -52,12 +52,17 @@ def local_gpus() -> int:
     return len(glob.glob("/dev/nvidia[0-9]*"))
 
 
-def answer_demand(config: Config) -> Demand:
-    """Sum the resources of the answer job: retrievers and the replicas of every deployment it uses."""
+def answer_demand(config: Config, n_shards: int | None = None) -> Demand:
+    """Sum the resources of the answer job: retrievers of every shard, and the replicas of every deployment it uses.
+
+    Args:
+        config: The run.
+        n_shards: Shards of its index; None: as many as it is configured to have.
+    """
     retriever = config.cluster.retriever
-    total = Counter[str]()
-    total.update({"CPU": retriever.replicas * retriever.cpus, "GPU": retriever.replicas * retriever.gpus})
-    parts = [f"{retriever.replicas} retriever(s)"]
+    n_retrievers, total = retriever.replicas * (n_shards or config.index.shards), Counter[str]()
+    total.update({"CPU": n_retrievers * retriever.cpus, "GPU": n_retrievers * retriever.gpus})
+    parts = [f"{n_retrievers} retriever(s)"]
     for name, deployment in config.used_deployments.items():
         if deployment.application is None:
             parts.append(f"{deployment.replicas} replica(s) of {name}")

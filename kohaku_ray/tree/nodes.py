@@ -84,6 +84,10 @@ class NodeTable:
         lengths: I64 = self._columns["n_chars"].to_numpy()[self._place]
         return lengths
 
+    def hold(self, table: pa.Table) -> None:
+        """Read the columns of these nodes from a table, row by row."""
+        self._columns, self._place = _Columns(table), np.arange(len(table), dtype=np.int64)
+
     def with_tokens(self, counts: I64) -> NodeTable:
         """Copy the table with other token counts, shape ``(n,)``, such as the serving model's."""
         if len(counts) != len(self):

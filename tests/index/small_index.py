@@ -8,7 +8,9 @@ import pyarrow as pa
 from kohaku_ray.documents.model import Attachment, Document, Paragraph, Section, Sentence
 from kohaku_ray.index.build import REJECT_SCHEMA, IndexSettings, build_index, texts_to_encode, views_with_old
 from kohaku_ray.index.identity import vector_keys
-from kohaku_ray.index.store import known_vectors
+from kohaku_ray.index.known import known_vectors
+from kohaku_ray.index.layout import shard_number
+from kohaku_ray.index.shards import build_shard, content_of, publish_shards, unchanged_shard
 from kohaku_ray.index.views import View
 from kohaku_ray.tree.flatten import document_table, flatten
 from kohaku_ray.tree.nodes import NodeTable
@@ -60,24 +62,46 @@ class FakeEncoder:
         return self.encode_passages(texts)
 
 
-def index_documents(path, documents, encoder=None, rejects=(), views=VIEWS, **more):
+def index_documents(path, documents, encoder=None, rejects=(), views=VIEWS, n_shards=1, **more):
     """What the engine's index job does, in a few lines."""
-    encoder = encoder or FakeEncoder()
+    encoder, path = encoder or FakeEncoder(), str(path)
     settings = IndexSettings(encoder=encoder.identity, **more)
     documents = sorted(documents, key=lambda document: document.doc_id)
-    nodes = pa.concat_tables([flatten(document) for document in documents])
-    _, texts = texts_to_encode(NodeTable(nodes), settings.paragraph_vectors)
+    keys, vectors = _encoded(path, documents, encoder, settings)
+    listed = pa.Table.from_pylist([{"file": f, "reason": r} for f, r in rejects], schema=REJECT_SCHEMA)
+    views = views_with_old(path, settings, views)
+    if n_shards == 1:
+        return build_index(
+            path,
+            nodes=pa.concat_tables([flatten(document) for document in documents]),
+            documents=document_table(documents),
+            rejects=listed,
+            keys=keys,
+            vectors=vectors,
+            settings=settings,
+            views=views,
+        )
+    shards, kept = [], []
+    for number in range(n_shards):
+        own = [document for document in documents if shard_number(document.doc_id, n_shards) == number]
+        content = content_of({document.doc_id: repr(document) for document in own}, settings, views)
+        if own and (there := unchanged_shard(path, number, content)) is not None:
+            shards.append(there)
+            kept.append(number)
+        elif own:
+            parts = {"nodes": pa.concat_tables([flatten(one) for one in own]), "documents": document_table(own)}
+            more = {"keys": keys, "vectors": vectors, "settings": settings, "views": views}
+            shards.append(build_shard(path, number, content, **parts, **more))
+    counts = publish_shards(path, shards, kept, rejects=listed, sources=None, settings=settings, views=views)
+    return {**counts, "n_shards_kept": len(kept)}
+
+
+def _encoded(path, documents, encoder, settings):
+    """Keys and vectors of the texts that the index lacks."""
+    _, texts = texts_to_encode(
+        NodeTable(pa.concat_tables([flatten(document) for document in documents])), settings.paragraph_vectors
+    )
     texts = list(dict.fromkeys(texts))
     keys = vector_keys(settings.encoder, texts)
-    found, _ = known_vectors(str(path), settings.encoder).lookup(keys)
-    new = [text for text, known in zip(texts, found, strict=True) if not known]
-    return build_index(
-        str(path),
-        nodes=nodes,
-        documents=document_table(documents),
-        rejects=pa.Table.from_pylist([{"file": f, "reason": r} for f, r in rejects], schema=REJECT_SCHEMA),
-        keys=keys[~found],
-        vectors=encoder.encode_passages(new),
-        settings=settings,
-        views=views_with_old(str(path), settings, views),
-    )
+    known = known_vectors(path, settings.encoder).has(keys)
+    return keys[~known], encoder.encode_passages([text for text, has in zip(texts, known, strict=True) if not has])

@@ -20,7 +20,8 @@ from kohaku_ray.index.build import (
     views_with_old,
 )
 from kohaku_ray.index.identity import vector_keys
-from kohaku_ray.index.store import Index, known_vectors
+from kohaku_ray.index.known import known_vectors
+from kohaku_ray.index.store import Index
 from kohaku_ray.index.views import View
 from kohaku_ray.tree.chunks import Chunks
 from kohaku_ray.tree.flatten import document_table, flatten
@@ -171,18 +172,19 @@ def test_known_vectors_are_those_that_were_encoded(tmp_path, build, documents, f
     texts = sorted({*texts_to_encode(nodes, how)[1]})
     encoder = fake_encoder()
     known = known_vectors(str(tmp_path), encoder.identity)
-    found, rows = known.lookup(vector_keys(encoder.identity, [*texts, "new"]))
+    found, vectors = known.lookup(vector_keys(encoder.identity, [*texts, "new"]))
     assert found.tolist() == [True] * len(texts) + [False]
-    assert known.matrix[rows].tobytes() == encoder.encode_passages(texts).tobytes()
+    assert known.has(vector_keys(encoder.identity, [*texts, "new"])).tolist() == found.tolist()
+    assert vectors.tobytes() == encoder.encode_passages(texts).tobytes()
 
 
 def test_another_encoder_knows_nothing_but_another_query_prompt_does(tmp_path, build, documents, fake_encoder):
     build(tmp_path, documents("a"))
     other = {**fake_encoder().identity, "passage_prompt": "passage: "}
-    assert len(known_vectors(str(tmp_path), other).keys) == 0
+    assert len(known_vectors(str(tmp_path), other)) == 0
     same = {**fake_encoder().identity, "query_prompt": "query: ", "model": "elsewhere"}
-    assert len(known_vectors(str(tmp_path), same).keys) == 5
-    assert len(known_vectors(str(tmp_path / "none"), same).keys) == 0
+    assert len(known_vectors(str(tmp_path), same)) == 5
+    assert len(known_vectors(str(tmp_path / "none"), same)) == 0
 
 
 @pytest.mark.parametrize("factory", ["Flat", "HNSW4", "IVF2,Flat"])

@@ -6,7 +6,7 @@ from properties import scaled
 from rank_bm25 import BM25Okapi
 
 from kohaku_ray.errors import ConfigError, DataError
-from kohaku_ray.index.terms import TermIndex, _words, stop_words, tokenise
+from kohaku_ray.index.terms import TermIndex, _words, similarities, stop_words, tokenise
 
 WORDS = ["energy", "carbon", "a100-80gb", "water", "co2e", "gpu", "3,000", "kwh", "training", "42"]
 texts = st.lists(st.sampled_from(WORDS), max_size=12).map(" ".join)
@@ -112,21 +112,21 @@ def test_similarities_are_rank_bm25_for_each_texts_distinct_terms(paragraphs, la
     okapi = BM25Okapi([tokenise(text, language) for text in paragraphs])
     distinct = [sorted(set(tokenise(paragraphs[at], language))) for at in wanted]
     expected = [okapi.get_scores(terms)[wanted] for terms in distinct]
-    found = build(paragraphs, language=language).similarities(np.array(wanted, np.int64) * 10)
+    found = similarities(build(paragraphs, language=language).weights_of(np.array(wanted, np.int64) * 10))
     np.testing.assert_allclose(found, np.reshape(expected, (len(wanted), len(wanted))), atol=1e-9)
 
 
 def test_similarities_do_not_depend_on_what_else_is_asked():
     paragraphs = [f"word{at % 7} word{at % 5} energy carbon{at}" for at in range(40)]
     index, few = build(paragraphs), np.array([30, 10, 390])
-    whole = index.similarities(np.arange(40) * 10)
-    assert index.similarities(few).tobytes() == whole[np.ix_(few // 10, few // 10)].tobytes()
+    whole = similarities(index.weights_of(np.arange(40) * 10))
+    assert similarities(index.weights_of(few)).tobytes() == whole[np.ix_(few // 10, few // 10)].tobytes()
 
 
 @pytest.mark.parametrize("row", [-10, 5, 20, 1000])
 def test_similarities_of_a_row_that_the_view_lacks(row):
     with pytest.raises(DataError, match=f"node row {row} is not in this view"):
-        build(["energy", "carbon"]).similarities(np.array([10, row]))
+        build(["energy", "carbon"]).weights_of(np.array([10, row]))
 
 
 def test_a_search_cut_to_the_best_keeps_ties_in_node_order():

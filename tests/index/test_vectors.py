@@ -143,7 +143,6 @@ def test_bad_input_is_refused_with_the_way_out():
         VectorIndex(vectors, np.arange(9), index.faiss_index)
 
 
-
 @pytest.mark.parametrize("n_queries", [1, 3, 4, 40])
 def test_a_search_leaves_the_settings_of_faiss_as_they_were(n_queries):
     before = blas_settings()

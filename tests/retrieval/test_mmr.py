@@ -3,7 +3,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from kohaku_ray.index.terms import TermIndex
+from kohaku_ray.index.terms import TermIndex, similarities
 from kohaku_ray.retrieval.mmr import mmr, redundancy
 
 
@@ -60,7 +60,7 @@ def test_a_near_duplicate_is_passed_over_for_something_new():
     rows = np.arange(7)
     vectors = np.eye(7, dtype=np.float32)  # by meaning all are unlike: the words alone tell
     relevance = np.array([0.9, 0.88, 0.7, 0.1, 0.1, 0.1, 0.1])
-    likeness = redundancy(vectors, TermIndex.build(texts, rows, language="fr").similarities(rows))
+    likeness = redundancy(vectors, similarities(TermIndex.build(texts, rows, language="fr").weights_of(rows)))
     assert likeness[1, 0] > 0.7
     assert likeness[2, 0] == 0
     assert mmr(relevance, likeness, 3, weight=0.7)[0].tolist() == [0, 2, 1]

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections import Counter, OrderedDict
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from typing import Any, Protocol
@@ -13,6 +14,7 @@ from kohaku_ray.engine.actors.batching import Batcher
 from kohaku_ray.engine.actors.cache import Cache
 from kohaku_ray.engine.actors.operations import OPERATIONS, Depths, OpenIndex, Operation, Params
 from kohaku_ray.engine.serving.pairs import rank_pairs
+from kohaku_ray.index.layout import ShardLayout
 from kohaku_ray.systems.base import Depth
 
 PARAMS_KEPT = 64
@@ -36,23 +38,31 @@ class IndexAccess(Protocol):
 class LocalIndex:
     """The index in this process: concurrent calls run in batches, and cached results are not computed again."""
 
-    def __init__(self, config: Config, depths: Depths | None = None, here: OpenIndex | None = None) -> None:
+    def __init__(
+        self, config: Config, depths: Depths | None = None, here: OpenIndex | None = None, shard: int = 0
+    ) -> None:
         """Open the configured index.
 
         Args:
             config: Names the index and its encoder.
             depths: Depths of all runs that share the index: every search is as deep as the deepest, results are cached.
             here: An open index. Default: open the configured one.
+            shard: Which of its shards, if it has several.
 
         Raises:
             DataError: There is no usable index.
         """
-        self._here = OpenIndex.of(config, rank_pairs) if here is None else here
+        self._here = OpenIndex.of(config, rank_pairs, shard) if here is None else here
         self._depths = depths
         self._batchers: OrderedDict[tuple[str, Params], Batcher[Any, Any]] = OrderedDict()
         self._threads: dict[str, ThreadPoolExecutor] = {}
         self._caches: OrderedDict[tuple[str, Params], Cache[Any, Any]] = OrderedDict()
         self._counted: Counter[tuple[str, str]] = Counter()
+
+    @property
+    def layout(self) -> ShardLayout | None:
+        """Where documents are among the index's shards; None: it is whole."""
+        return self._here.layout
 
     async def run(self, name: str, items: Sequence[Any], params: Params = ()) -> list[Any]:
         """See ``IndexAccess``."""
@@ -105,15 +115,48 @@ class LocalIndex:
         return await self._batchers[key](items)
 
 
-class RemoteIndex:
-    """The index that a retriever actor holds."""
+class SpreadIndex:
+    """An index of several shards: calls are divided among them."""
 
-    def __init__(self, retriever: Any) -> None:
-        self._retriever = retriever
+    def __init__(self, layout: ShardLayout, here: IndexAccess, of_shard: Callable[[int], IndexAccess]) -> None:
+        """Combine shards.
+
+        Args:
+            layout: Where documents are among the shards.
+            here: Any of them.
+            of_shard: Returns one of them.
+        """
+        self._layout, self._here, self._of_shard = layout, here, of_shard
 
     async def run(self, name: str, items: Sequence[Any], params: Params = ()) -> list[Any]:
         """See ``IndexAccess``."""
-        results: list[Any] = await self._retriever.run.remote(name, list(items), params)
+        spread = OPERATIONS[name].spread
+        if spread is None:
+            return await self._here.run(name, items, params)
+        shares = spread.divide(self._layout, items)
+        asked = (self._of_shard(shard).run(name, some, params) for shard, (some, _) in shares.items())
+        found: list[list[Any]] = [[] for _ in items]
+        for (_, places), results in zip(shares.values(), await asyncio.gather(*asked), strict=True):
+            for at, result in zip(places, results, strict=True):
+                found[at].append(result)
+        return [spread.join(parts, params) for parts in found]
+
+
+class RemoteIndex:
+    """The index that a retriever actor holds."""
+
+    def __init__(self, retriever: Any, *, alone: bool = False) -> None:
+        """Name a retriever.
+
+        Args:
+            retriever: Handle of the actor.
+            alone: Ask its own shard only.
+        """
+        self._run = retriever.run_here if alone else retriever.run
+
+    async def run(self, name: str, items: Sequence[Any], params: Params = ()) -> list[Any]:
+        """See ``IndexAccess``."""
+        results: list[Any] = await self._run.remote(name, list(items), params)
         return results
 
 

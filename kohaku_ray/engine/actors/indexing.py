@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import hashlib
 import os
 import socket
 from collections.abc import Iterator, Mapping, Sequence
@@ -24,8 +25,8 @@ from kohaku_ray.index.assemble import texts_to_encode
 from kohaku_ray.index.build import REJECT_SCHEMA, build_index, build_terms, views_with_old
 from kohaku_ray.index.files import column_keys
 from kohaku_ray.index.identity import KEY_BYTES, vector_keys
+from kohaku_ray.index.known import known_vectors
 from kohaku_ray.index.pending import PendingVectors
-from kohaku_ray.index.store import known_vectors
 from kohaku_ray.index.tokens import token_counter
 from kohaku_ray.runs.indexes import chunks_of, document_format, encoder_settings, index_settings, make_encoder
 from kohaku_ray.runs.sources import read_metadata
@@ -52,8 +53,8 @@ def parse(batch: pa.Table, config: Config, job: str) -> pa.Table:
 
     Returns:
         One row per document, and one per file or part of a file that cannot be used. Columns file, where (the file, or
-        which part of it), doc_id, reason (null for a document), par_ids, and as Arrow streams document, nodes and
-        texts: the texts new to the index, with columns key, n_tokens and text.
+        which part of it), doc_id, reason (null for a document), par_ids, digest (of document and nodes), and as Arrow
+        streams document, nodes and texts: the texts new to the index, with columns key, n_tokens and text.
     """
     metadata = read_metadata(config.documents.metadata)
     unknown = _unknown(config.model_dump_json(), job)
@@ -70,7 +71,8 @@ def parse(batch: pa.Table, config: Config, job: str) -> pa.Table:
                 nodes = _counted(flatten(document, chunks, count), count)
                 row |= {"doc_id": document.doc_id, "par_ids": _par_ids(document)}
                 row |= {"words": words_digest(document) if document_format(config) == "novel" else None}
-                row |= {"document": _packed(document_table([document])), "nodes": _packed(nodes)}
+                packed = {"document": _packed(document_table([document])), "nodes": _packed(nodes)}
+                row |= packed | {"digest": hashlib.blake2b(b"".join(packed.values()), digest_size=16).hexdigest()}
                 row |= {"texts": _packed(_new_texts(nodes, unknown, config))}
             except DataError as error:
                 row["reason"] = str(error)
@@ -102,6 +104,7 @@ _PARSED_SCHEMA = pa.schema(
         ("reason", pa.string()),
         ("par_ids", pa.list_(pa.string())),
         ("words", pa.string()),
+        ("digest", pa.string()),
         ("document", pa.large_binary()),
         ("nodes", pa.large_binary()),
         ("texts", pa.large_binary()),
@@ -151,8 +154,8 @@ def sorted_texts(blocks: Sequence[Any], n_encoders: int) -> Iterator[Work | pa.T
     Yields:
         The work; then the distinct texts, longest first, in blocks of about equal cost.
     """
-    rows = _rows(blocks, "texts")
-    used, rejects = _sort_out(rows)
+    rows = parsed_rows(blocks, "texts")
+    used, rejects = sort_out(rows)
     texts = pa.concat_tables([_TEXTS.empty_table(), *(_unpacked(row["texts"]) for row in used)])
     keys = column_keys(texts["key"]).view(f"S{KEY_BYTES}")
     texts = texts.take(pa.array(np.unique(keys, return_index=True)[1]))
@@ -165,7 +168,7 @@ def sorted_texts(blocks: Sequence[Any], n_encoders: int) -> Iterator[Work | pa.T
         yield texts.slice(first, last - first)
 
 
-def _sort_out(rows: Sequence[dict[str, Any]]) -> tuple[list[dict[str, Any]], tuple[tuple[str, str], ...]]:
+def sort_out(rows: Sequence[dict[str, Any]]) -> tuple[list[dict[str, Any]], tuple[tuple[str, str], ...]]:
     """Separate documents and rejects: the first file has what is doubled, a document's or paragraph's id or a novel.
 
     Returns:
@@ -270,18 +273,27 @@ def reduced(config: Config, blocks: Sequence[Any], sources: pa.Table) -> Iterato
 
 def _trees(blocks: Sequence[Any]) -> tuple[pa.Table, pa.Table, pa.Table]:
     """Join nodes and rows of all used documents, and the rejects; the packed ones are freed."""
-    used, rejects = _sort_out(_rows(blocks, "nodes", "document"))
-    listed = pa.Table.from_pylist([{"file": where, "reason": reason} for where, reason in rejects], REJECT_SCHEMA)
-    return _joined(used, "nodes"), _joined(used, "document"), listed
+    used, rejects = sort_out(parsed_rows(blocks, "nodes", "document"))
+    return joined(used, "nodes"), joined(used, "document"), reject_table(rejects)
 
 
-def _rows(blocks: Sequence[Any], *columns: str) -> list[dict[str, Any]]:
-    """Read what names the rows that ``parse`` returned, and some more columns."""
-    wanted = ["file", "where", "doc_id", "reason", "par_ids", "words", *columns]
-    return [row for block in ray.get(list(blocks)) for row in block.select(wanted).to_pylist()]
+def reject_table(rejects: Sequence[tuple[str, str]]) -> pa.Table:
+    """List rejects as an index holds them (``REJECT_SCHEMA``)."""
+    return pa.Table.from_pylist([{"file": where, "reason": reason} for where, reason in rejects], REJECT_SCHEMA)
 
 
-def _joined(rows: Sequence[Mapping[str, Any]], column: str) -> pa.Table:
+def parsed_rows(blocks: Sequence[Any], *columns: str) -> list[dict[str, Any]]:
+    """Read what names the rows that ``parse`` returned, where each is (block and row), and some more columns."""
+    wanted = ["file", "where", "doc_id", "reason", "par_ids", "words", "digest", *columns]
+    return [
+        {**row, "place": (number, at)}
+        for number, block in enumerate(ray.get(list(blocks)))
+        for at, row in enumerate(block.select(wanted).to_pylist())
+    ]
+
+
+def joined(rows: Sequence[Mapping[str, Any]], column: str) -> pa.Table:
+    """Join the Arrow streams of a column."""
     return pa.concat_tables(_unpacked(row[column]) for row in rows)
 
 
@@ -297,7 +309,7 @@ class _Unknown:
         """Return the distinct texts without a vector, with their keys."""
         distinct = list(dict.fromkeys(texts))
         keys = vector_keys(self._identity, distinct)
-        found, _ = self._known.lookup(keys)
+        found = self._known.has(keys)
         return {
             text: key
             for text, key, known in zip(distinct, keys.tolist(), found, strict=True)

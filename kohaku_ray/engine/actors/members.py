@@ -7,8 +7,10 @@ from collections import Counter
 from collections.abc import Awaitable, Callable, Sequence
 from typing import Any, TypeVar
 
+import ray
+
 from kohaku_ray.config import Config
-from kohaku_ray.engine.actors.index_access import IndexAccess, LocalIndex, RemoteIndex
+from kohaku_ray.engine.actors.index_access import IndexAccess, LocalIndex, RemoteIndex, SpreadIndex
 from kohaku_ray.engine.actors.operations import Depths, Params
 from kohaku_ray.engine.actors.tools import EngineTools, RunContext
 from kohaku_ray.errors import ConfigError, DataError, KohakuRayError
@@ -22,17 +24,24 @@ Out = TypeVar("Out")
 
 
 class Retriever:
-    """Holds an index, prepares blocks of questions of any run on it, and searches it for members."""
+    """Holds an index or one of its shards, prepares blocks of questions of any run on it, and searches it for members.
 
-    def __init__(self, config: Config, depths: Depths | None = None) -> None:
+    Retrievers of an index's shards ask each other: each takes blocks, and searches the shards of all.
+    """
+
+    def __init__(self, config: Config, depths: Depths | None = None, shard: int = 0, peers: Sequence[str] = ()) -> None:
         """Name an index; it is opened on first use.
 
         Args:
             config: Names the index and its encoder.
             depths: Depths of all runs that share the index (see ``LocalIndex``).
+            shard: Which of the index's shards it holds, if there are several.
+            peers: Name of a retriever per shard, among them this one; none: the index is whole.
         """
-        self._config, self._depths = config, depths
+        self._config, self._depths, self._shard, self._peers = config, depths, shard, peers
         self._index: LocalIndex | None = None
+        self._spread: SpreadIndex | None = None
+        self._found: dict[int, IndexAccess] = {}
 
     def ready(self) -> None:
         """Open the index now.
@@ -42,6 +51,10 @@ class Retriever:
         """
         self._open()
 
+    async def run_here(self, name: str, items: list[Any], params: Params) -> list[Any]:
+        """Run an operation on this retriever's shard alone: see ``IndexAccess``."""
+        return await self._open().run(name, items, params)
+
     async def prepare(
         self, context: RunContext, questions: Sequence[Question], member: int, settled: Sequence[bool] | None = None
     ) -> list[Prepared | None]:
@@ -50,7 +63,7 @@ class Retriever:
 
     async def run(self, name: str, items: list[Any], params: Params) -> list[Any]:
         """See ``IndexAccess``."""
-        return await self._open().run(name, items, params)
+        return await self._whole().run(name, items, params)
 
     def counts(self) -> Counter[tuple[str, str]]:
         """See ``LocalIndex.counts``."""
@@ -58,15 +71,32 @@ class Retriever:
 
     def _open(self) -> LocalIndex:
         if self._index is None:
-            self._index = LocalIndex(self._config, self._depths)
+            self._index = LocalIndex(self._config, self._depths, shard=self._shard)
         return self._index
+
+    def _whole(self) -> IndexAccess:
+        """The index with all its shards."""
+        here = self._open()
+        if here.layout is None:
+            return here
+        if self._spread is None:
+            self._spread = SpreadIndex(here.layout, here, self._peer)
+        return self._spread
+
+    def _peer(self, shard: int) -> IndexAccess:
+        """The retriever that holds a shard."""
+        if shard == self._shard:
+            return self._open()
+        if shard not in self._found:
+            self._found[shard] = RemoteIndex(ray.get_actor(self._peers[shard]), alone=True)
+        return self._found[shard]
 
     async def _prepare(self, context: RunContext, question: Question, member: int) -> Prepared:
         if not question.text.strip():
             return Prepared(question, None, "the question is empty")
         owner = SHARED if context.config.ensemble.scope == "answer" else member
         again = (question.question_id, owner) in context.again
-        tools = EngineTools(self._open(), context, question.question_id, member, again)
+        tools = EngineTools(self._whole(), context, question.question_id, member, again)
         evidence, error = None, None
         try:
             evidence = await context.config.declaration.prepare(question, tools, context.config.settings)

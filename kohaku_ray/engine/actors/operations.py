@@ -14,13 +14,17 @@ import numpy as np
 
 from kohaku_ray.arrays import F32, F64, I64
 from kohaku_ray.config import Config
+from kohaku_ray.engine.actors.spreading import BY_ROW, BY_ROWS, EVERY_SHARD, Spread
+from kohaku_ray.errors import DataError
 from kohaku_ray.index.encoder import SentenceEncoder
 from kohaku_ray.index.hits import Hits
+from kohaku_ray.index.layout import ShardLayout
 from kohaku_ray.index.store import Index
 from kohaku_ray.index.tokens import token_counter
-from kohaku_ray.index.vectors import VectorIndex
+from kohaku_ray.index.vectors import Ranges, VectorIndex
 from kohaku_ray.runs.indexes import make_query_encoder, open_index, searches_on_gpu
 from kohaku_ray.systems.base import Depth
+from kohaku_ray.tree.joined import renumbered
 from kohaku_ray.tree.nodes import KINDS, NodeTable
 
 QUERIES_AT_ONCE = 1024
@@ -41,6 +45,8 @@ class OpenIndex:
         index: The index.
         encoder: Encodes queries.
         rank_pairs: Scores (query, text) pairs by the cross-encoder of an application.
+        layout: Where the index's documents are among its shards; None: it is whole.
+        shard: Which of them this is.
         gpu: Whether FAISS searches on this process's GPU.
         float16: Whether it holds the vectors there as float16.
         tokens: Token counts of nodes, by tokenizers; -1 where not yet counted.
@@ -49,14 +55,16 @@ class OpenIndex:
     index: Index
     encoder: SentenceEncoder
     rank_pairs: Callable[[str, Sequence[tuple[str, str]]], Awaitable[Sequence[float]]]
+    layout: ShardLayout | None = None
+    shard: int = 0
     gpu: bool = False
     float16: bool = False
     tokens: dict[tuple[Tokenizer, ...], I64] = field(default_factory=dict)
     _on_gpu: dict[tuple[str, ...], VectorIndex] = field(default_factory=dict)
 
     @staticmethod
-    def of(config: Config, rank_pairs: Callable[..., Awaitable[Sequence[float]]]) -> OpenIndex:
-        """Open the configured index and its encoder.
+    def of(config: Config, rank_pairs: Callable[..., Awaitable[Sequence[float]]], shard: int = 0) -> OpenIndex:
+        """Open the configured index, or one of its shards, and its encoder.
 
         Raises:
             IndexMismatchError: The index was built with other settings, or lacks a view.
@@ -64,8 +72,32 @@ class OpenIndex:
         """
         # The index first: a mismatch is reported before the encoder takes seconds to load.
         index = open_index(config)
+        is_part = "shards" in index.manifest
+        here = index.shard(shard) if is_part else index
+        layout = index.layout if is_part else None
         on_gpu, float16 = searches_on_gpu(config), config.index.search_float16
-        return OpenIndex(index, make_query_encoder(config), rank_pairs, on_gpu, float16)
+        return OpenIndex(here, make_query_encoder(config), rank_pairs, layout, shard, on_gpu, float16)
+
+    def ranges(self, within: tuple[str, ...] | None) -> Ranges | None:
+        """Find the rows of documents to search within; of a shard, those of the documents that it holds.
+
+        Raises:
+            DataError: The whole index has no such document.
+        """
+        if within is None or self.layout is None:
+            return None if within is None else self.index.ranges(within)
+        if unknown := self.layout.unknown(within):
+            raise DataError(f"the index at {self.index.directory.path} has no document {', '.join(unknown)}")
+        return self.index.ranges(one for one in within if self.layout.shard_of_document(one) == self.shard)
+
+    def to_whole(self, rows: I64) -> I64:
+        """Turn rows of this shard into rows of the whole index."""
+        return rows if self.layout is None else self.layout.to_whole(self.shard, rows)
+
+    def to_shard(self, rows: Sequence[int]) -> I64:
+        """Turn rows of the whole index, of documents of this shard, into its own."""
+        whole = np.asarray(rows, np.int64)
+        return whole if self.layout is None else self.layout.to_shard(whole)
 
     def vectors(self, kinds: tuple[str, ...]) -> VectorIndex:
         """Vectors of the nodes of some kinds, on the GPU if that is where FAISS searches."""
@@ -90,6 +122,7 @@ class Operation:
         depth: For a search: which depth of a view applies (``dense``, ``lexical``). ``params`` are then
             ``(kinds, top_k, within)``, and a shorter search is a prefix of a longer one.
         is_prefix: Whether that holds for this index.
+        spread: How a call is divided among an index's shards; None: any of them can answer it.
     """
 
     run: Callable[[OpenIndex, list[Any], Params], Any]
@@ -100,6 +133,7 @@ class Operation:
     depth: str = ""
     is_kept_locally: bool = False
     is_prefix: Callable[[OpenIndex, Params], bool] = lambda *_: True
+    spread: Spread | None = None
 
 
 def _embed(here: OpenIndex, texts: list[str], _: Params) -> list[F32]:
@@ -108,23 +142,22 @@ def _embed(here: OpenIndex, texts: list[str], _: Params) -> list[F32]:
 
 def _search(here: OpenIndex, vectors: list[F32], params: Params) -> list[Hits]:
     kinds, top_k, within = params
-    ranges = None if within is None else here.index.ranges(within)
-    return here.vectors(kinds).search(np.stack(vectors), top_k, ranges)
+    found = here.vectors(kinds).search(np.stack(vectors), top_k, here.ranges(within))
+    return [Hits(here.to_whole(hits.rows), hits.scores) for hits in found]
 
 
 def _lexical(here: OpenIndex, queries: list[str], params: Params) -> list[Hits]:
     kinds, top_k, within = params
-    ranges = None if within is None else here.index.ranges(within)
-    return here.index.terms(kinds).search(queries, top_k, ranges)
+    found = here.index.terms(kinds).search(queries, top_k, here.ranges(within))
+    return [Hits(here.to_whole(hits.rows), hits.scores) for hits in found]
 
 
-def _term_similarity(here: OpenIndex, asked: list[tuple[int, ...]], params: Params) -> list[F64]:
-    terms = here.index.terms(params[0])
-    return [terms.similarities(np.array(rows, np.int64)) for rows in asked]
+def _term_weights(here: OpenIndex, rows: list[int], params: Params) -> list[tuple[I64, F64]]:
+    return here.index.terms(params[0]).weights_of(here.to_shard(rows))
 
 
 def _vectors(here: OpenIndex, rows: list[int], _: Params) -> list[F32]:
-    return list(here.index.node_vectors(np.asarray(rows, np.int64)))
+    return list(here.index.node_vectors(here.to_shard(rows)))
 
 
 async def _rank_pairs(here: OpenIndex, pairs: list[tuple[str, str]], params: Params) -> Sequence[float]:
@@ -133,10 +166,12 @@ async def _rank_pairs(here: OpenIndex, pairs: list[tuple[str, str]], params: Par
 
 def _nodes(here: OpenIndex, asked: list[tuple[int, ...]], params: Params) -> list[NodeTable]:
     section_tokens, tokenizers = params
-    around = [here.index.nodes.neighbourhood(rows, section_tokens) for rows in asked]
-    if not tokenizers:
+    around = [here.index.nodes.neighbourhood(here.to_shard(rows), section_tokens) for rows in asked]
+    if tokenizers:
+        around = [nodes.with_tokens(_count_nodes(here, nodes, tokenizers)) for nodes in around]
+    if here.layout is None:
         return around
-    return [nodes.with_tokens(_count_nodes(here, nodes, tokenizers)) for nodes in around]
+    return [renumbered(nodes, here.to_whole(nodes.source_row)) for nodes in around]
 
 
 def _count_nodes(here: OpenIndex, nodes: NodeTable, tokenizers: tuple[Tokenizer, ...]) -> I64:
@@ -160,12 +195,13 @@ OPERATIONS: Mapping[str, Operation] = {
         key=lambda vector: vector.tobytes(),
         depth="dense",
         is_prefix=lambda here, params: here.index.vectors(params[0]).exact or params[2] is not None,
+        spread=EVERY_SHARD,
     ),
-    "lexical": Operation(_lexical, n_kept=20_000, counted="queries by BM25", depth="lexical"),
-    "term_similarity": Operation(_term_similarity, batch=0),
-    "vectors": Operation(_vectors),
+    "lexical": Operation(_lexical, n_kept=20_000, counted="queries by BM25", depth="lexical", spread=EVERY_SHARD),
+    "term_weights": Operation(_term_weights, spread=BY_ROW),
+    "vectors": Operation(_vectors, spread=BY_ROW),
     "rank_pairs": Operation(_rank_pairs, batch=0, n_kept=200_000, is_kept_locally=True, counted="pairs ranked"),
-    "nodes": Operation(_nodes, batch=0, n_kept=2_000),
+    "nodes": Operation(_nodes, batch=0, n_kept=2_000, spread=BY_ROWS),
 }
 """Every operation, by name."""
 

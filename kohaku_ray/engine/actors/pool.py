@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import uuid
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import replace
@@ -22,6 +23,7 @@ from kohaku_ray.engine.ledger.refusing import RefusingLedger
 from kohaku_ray.ensemble.decide import default_waves
 from kohaku_ray.errors import ConfigError
 from kohaku_ray.records import Question
+from kohaku_ray.runs.indexes import open_index
 
 MAX_RESTARTS = 10
 """Most restarts per actor: an actor that its own input kills must not restart forever."""
@@ -47,8 +49,15 @@ class ActorPool:
         self._config = config
         actor: dict[str, Any] = {"max_restarts": MAX_RESTARTS, "max_task_retries": -1, "max_concurrency": 1000}
         each = config.cluster.retriever
-        retriever = ray.remote(Retriever).options(num_cpus=each.cpus, num_gpus=each.gpus, **actor)
-        self.retrievers = [retriever.remote(config, depths) for _ in range(each.replicas)]
+        retriever, own = ray.remote(Retriever), {"num_cpus": each.cpus, "num_gpus": each.gpus, **actor}
+        n_shards, pool = open_index(config).n_shards, uuid.uuid4().hex[:12]
+        self.retrievers = []
+        for replica in range(each.replicas):
+            names = [f"kohaku_ray retriever {pool} {replica}.{shard}" for shard in range(n_shards)]
+            self.retrievers += [
+                retriever.options(name=name, **own).remote(config, depths, shard, names)
+                for shard, name in enumerate(names)
+            ]
         self.members = [ray.remote(Member).options(num_cpus=0, **actor).remote() for _ in range(n_workers)]
         # Votes run beside the driver, so that a run directory on its local disk is complete.
         here = NodeAffinitySchedulingStrategy(ray.get_runtime_context().get_node_id(), soft=False)

@@ -19,6 +19,7 @@ from kohaku_ray.engine.ledger.refusing import RefusingLedger
 from kohaku_ray.errors import ConfigError, ContextOverflowError, ModelError
 from kohaku_ray.generation.prompts import Prompt, Prompts
 from kohaku_ray.index.hits import Hits
+from kohaku_ray.index.terms import similarities
 from kohaku_ray.index.tokens import prompt_counter
 from kohaku_ray.records import Reply
 from kohaku_ray.runs.models import Call, Model, chat_request, dollars, seed_of
@@ -162,11 +163,7 @@ class EngineTools:
 
     async def term_similarity(self, view: str, rows: Sequence[int]) -> F64:
         """See ``Tools``."""
-        if not len(rows):
-            return np.empty((0, 0))
-        [found] = await self.index.run("term_similarity", [tuple(map(int, rows))], (self._kinds(view),))
-        similar: F64 = found
-        return similar
+        return similarities(await self.index.run("term_weights", list(map(int, rows)), (self._kinds(view),)))
 
     async def vectors(self, rows: Sequence[int]) -> F32:
         """See ``Tools``."""

@@ -75,7 +75,9 @@ def run_answer(
         say(f"answer  warning: {warning}")
     say(f"answer  {len(questions)} questions × {config.ensemble.members} members: {_waiting_for(config)}")
     with connected(config.cluster) as is_ours:
-        check_demand(answer_demand(config), ray.cluster_resources(), autoscaling=config.cluster.autoscaling)
+        check_demand(
+            answer_demand(config, index.n_shards), ray.cluster_resources(), autoscaling=config.cluster.autoscaling
+        )
         ledger = open_ledger(config.ledger)
         if pool is None:
             pool = ActorPool(config, member_processes(config, ray.cluster_resources().get("CPU", 1)))
@@ -103,11 +105,11 @@ def standing(config: Config) -> Iterator[ActorPool]:
         ConfigError: The configuration or the cluster does not fit.
         DataError: There is no usable index.
     """
-    open_index(config)
+    n_shards = open_index(config).n_shards
     say(f"answer  {_waiting_for(config)}")
     with connected(config.cluster) as is_ours:
         resources = ray.cluster_resources()
-        check_demand(answer_demand(config), resources, autoscaling=config.cluster.autoscaling)
+        check_demand(answer_demand(config, n_shards), resources, autoscaling=config.cluster.autoscaling)
         pool = ActorPool(config, member_processes(config, resources.get("CPU", 1)))
         try:
             with serving(config.used_deployments, release=not is_ours):

@@ -21,6 +21,7 @@ from typing import Any
 import ray
 
 from kohaku_ray.config import Config
+from kohaku_ray.engine.actors.index_shards import shard_reduced, shards_joined
 from kohaku_ray.engine.actors.indexing import Encode, Work, parse, reduced, sorted_texts
 from kohaku_ray.engine.cluster import connected, say
 from kohaku_ray.engine.errors import ray_get, unwrapped
@@ -120,23 +121,18 @@ def run_index(config: Config) -> IndexSummary:
         if not work.n_documents:
             raise DataError(f"none of {len(files)} files can be used; the first: {rejects[0][0]}: {rejects[0][1]}")
         texts = ray.data.from_arrow_refs(refs)
-        # Holds no CPU: it must not wait for the encoders, which hold them all for longer.
-        reducer = ray.remote(reduced).options(
-            num_cpus=0,
-            num_gpus=config.index.build_gpus,
-            max_retries=1,
-            num_returns="streaming",
-            _generator_backpressure_num_objects=1,
-        )
-        reducing = reducer.remote(config, blocks, sources)
+        reducing = None if config.index.shards > 1 else _reducing(config, blocks, sources)
         parse_s = time.perf_counter() - started
         started = time.perf_counter()
         with unwrapped():
             by_encoder = _encode(config, texts, work, encoders, gpu) if refs else ()
         encode_s = time.perf_counter() - started
         started = time.perf_counter()
-        ray_get(next(reducing))
-        counts = ray_get(next(reducing))
+        if reducing is None:
+            counts = _reduced_by_shard(config, blocks, sources)
+        else:
+            ray_get(next(reducing))
+            counts = ray_get(next(reducing))
         if (counts["n_documents"], counts["n_rejects"]) != (work.n_documents, len(rejects)):
             raise DataError(
                 f"parsing gave {work.n_documents} documents and {len(rejects)} rejects but the index at "
@@ -156,6 +152,30 @@ def run_index(config: Config) -> IndexSummary:
         reduce_s=reduce_s,
         wall_s=time.perf_counter() - began,
     )
+
+
+def _reducing(config: Config, blocks: Sequence[Any], sources: Any) -> Any:
+    """Start the reducer: it builds BM25 now, the rest when its first value is taken."""
+    # Holds no CPU: it must not wait for the encoders, which hold them all for longer.
+    reducer = ray.remote(reduced).options(
+        num_cpus=0,
+        num_gpus=config.index.build_gpus,
+        max_retries=1,
+        num_returns="streaming",
+        _generator_backpressure_num_objects=1,
+    )
+    return reducer.remote(config, blocks, sources)
+
+
+def _reduced_by_shard(config: Config, blocks: Sequence[Any], sources: Any) -> dict[str, Any]:
+    """Build every shard in a task of its own, as many at once as there are CPUs, and join them."""
+    spread = {"scheduling_strategy": "SPREAD", "num_gpus": config.index.build_gpus}
+    build = ray.remote(shard_reduced).options(num_cpus=1, **spread)
+    parts = [build.remote(config, blocks, number) for number in range(config.index.shards)]
+    join = ray.remote(shards_joined).options(num_cpus=1)
+    counts: dict[str, Any] = ray_get(join.remote(config, blocks, sources, *parts))
+    say(f"reduce  {counts['n_shards']} shards, {counts['n_shards_kept']} of them unchanged")
+    return counts
 
 
 def _configure_data() -> None:

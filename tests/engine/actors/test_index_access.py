@@ -90,18 +90,18 @@ def plain(results) -> list:
 def plain_of(result):
     if isinstance(result, NodeTable):
         return result.table.to_pydict(), result.source_row.tolist()
+    if isinstance(result, tuple):
+        return [plain_of(part) for part in result]
     if isinstance(result, np.ndarray):
         return result.tobytes()
     return result if isinstance(result, float) else (result.rows.tolist(), result.scores.tobytes())
 
 
-PARAGRAPH_ROWS = (2, 5, 11, 14)
-
 ASKED = {
     "embed": (TEXTS, ()),
     "search": (queries(), (NODES, 5, None)),
     "lexical": (TEXTS, (PARAGRAPHS, 3, None)),
-    "term_similarity": ([PARAGRAPH_ROWS[:4], PARAGRAPH_ROWS[3:0:-1], ()], (PARAGRAPHS,)),
+    "term_weights": ([2, 14, 5, 14], (PARAGRAPHS,)),
     "vectors": ([0, 7, 3, 20], ()),
     "rank_pairs": ([(one, two) for one in TEXTS for two in TEXTS[:2]], ("application",)),
     "nodes": ([(3, 4), (20,), (30, 5)], (512, ())),
@@ -137,8 +137,8 @@ def test_results_are_those_of_the_index(local, here):
     assert plain(found["embed"]) == plain(queries())
     assert plain(found["search"]) == plain(index.vectors(NODES).search(np.stack(queries()), 5))
     assert plain(found["lexical"]) == plain(index.terms(PARAGRAPHS).search(TEXTS, 3))
-    similar = [index.terms(PARAGRAPHS).similarities(np.array(rows, int)) for rows in ASKED["term_similarity"][0]]
-    assert plain(found["term_similarity"]) == plain(similar)
+    weights = index.terms(PARAGRAPHS).weights_of(np.array(ASKED["term_weights"][0]))
+    assert plain(found["term_weights"]) == plain(weights)
     assert plain(found["vectors"]) == plain(index.node_vectors(np.array(ASKED["vectors"][0])))
     assert found["rank_pairs"] == asyncio.run(Pairs()("", ASKED["rank_pairs"][0]))
     assert plain(found["nodes"]) == plain(index.nodes.neighbourhood(rows, 512) for rows in ASKED["nodes"][0])

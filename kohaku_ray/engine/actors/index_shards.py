@@ -1,0 +1,108 @@
+"""The reducers of an index in shards: one task per shard, and one that joins them."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import ray
+
+from kohaku_ray.config import Config
+from kohaku_ray.engine.actors.indexing import joined, parsed_rows, reject_table, sort_out
+from kohaku_ray.index.assemble import texts_to_encode
+from kohaku_ray.index.build import views_with_old
+from kohaku_ray.index.identity import vector_keys
+from kohaku_ray.index.layout import shard_number
+from kohaku_ray.index.pending import PendingVectors
+from kohaku_ray.index.shards import Shard, build_shard, content_of, publish_shards, unchanged_shard
+from kohaku_ray.runs.indexes import encoder_settings, index_settings
+from kohaku_ray.tree.nodes import NodeTable
+
+Part = tuple[Shard, bool]
+"""A shard, and whether it was there before."""
+
+
+def shard_reduced(config: Config, blocks: Sequence[Any], number: int) -> Part | None:
+    """Build one shard, or find it unchanged (a task); it reads no other shard's documents.
+
+    Args:
+        config: The job's configuration.
+        blocks: Refs of what ``parse`` returns.
+        number: The shard's.
+
+    Returns:
+        None: no document belongs to it.
+    """
+    used, _ = sort_out(parsed_rows(blocks))
+    own = [row for row in used if shard_number(row["doc_id"], config.index.shards) == number]
+    if not own:
+        return None
+    path, settings = config.index.path, index_settings(config)
+    views = views_with_old(path, settings, config.declaration.views.values())
+    content = content_of({row["doc_id"]: row["digest"] for row in own}, settings, views)
+    if (there := unchanged_shard(path, number, content)) is not None:
+        return there, True
+    rows = _fetched(blocks, own)
+    nodes = joined(rows, "nodes")
+    _, texts = texts_to_encode(NodeTable(nodes), settings.paragraph_vectors)
+    wanted = vector_keys(settings.encoder, list(dict.fromkeys(texts)))
+    keys, vectors = PendingVectors(path).load(encoder_settings(config), wanted)
+    shard = build_shard(
+        path,
+        number,
+        content,
+        nodes=nodes,
+        documents=joined(rows, "document"),
+        keys=keys,
+        vectors=vectors,
+        settings=settings,
+        views=views,
+        train_on_gpu=config.index.build_gpus > 0,
+    )
+    return shard, False
+
+
+def shards_joined(config: Config, blocks: Sequence[Any], sources: pa.Table, *parts: Part | None) -> dict[str, Any]:
+    """Make the shards the index (a task).
+
+    Args:
+        config: The job's configuration.
+        blocks: Refs of what ``parse`` returns.
+        sources: The files that were parsed (``SOURCES_SCHEMA``).
+        parts: Every shard.
+
+    Returns:
+        See ``publish_shards``; and ``n_shards_kept``, the shards that were not built again.
+    """
+    _, rejects = sort_out(parsed_rows(blocks))
+    settings = index_settings(config)
+    there = [part for part in parts if part is not None]
+    kept = [shard["number"] for shard, is_kept in there if is_kept]
+    counts = publish_shards(
+        config.index.path,
+        [shard for shard, _ in there],
+        kept,
+        rejects=reject_table(rejects),
+        sources=sources,
+        settings=settings,
+        views=views_with_old(config.index.path, settings, config.declaration.views.values()),
+    )
+    PendingVectors(config.index.path).clear()
+    return {**counts, "n_shards": len(there), "n_shards_kept": len(kept)}
+
+
+def _fetched(blocks: Sequence[Any], rows: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
+    """Read trees of some rows, block by block, in the rows' order."""
+    places = defaultdict(list)
+    for at, row in enumerate(rows):
+        places[row["place"][0]].append((row["place"][1], at))
+    found: list[dict[str, Any]] = [{}] * len(rows)
+    for number, wanted in places.items():
+        block = ray.get(blocks[number]).select(["document", "nodes"])
+        taken = block.take(pa.array(np.array([inside for inside, _ in wanted])))
+        for (_, at), row in zip(wanted, taken.to_pylist(), strict=True):
+            found[at] = row
+    return found

@@ -1,0 +1,91 @@
+"""Where each document's node rows are in an index of several shards."""
+
+from __future__ import annotations
+
+import functools
+import hashlib
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+
+from kohaku_ray.arrays import I64
+
+LAYOUT_SCHEMA = pa.schema([("doc_id", pa.string()), ("shard", pa.int32()), ("n_nodes", pa.int64())])
+"""One row per document, by id: the place of its shard among the shards, and its number of nodes."""
+
+
+def shard_number(doc_id: str, n_shards: int) -> int:
+    """Assign a document to a shard by its id alone: a new document changes no other's shard."""
+    return int.from_bytes(hashlib.blake2b(doc_id.encode(), digest_size=8).digest(), "big") % n_shards
+
+
+@dataclass(frozen=True)
+class ShardLayout:
+    """The rows of every document: in the whole index, whose documents are ordered by id, and in its shard.
+
+    Attributes:
+        doc_ids: Every document's id, shape ``(n,)``; sorted.
+        shard: Shape ``(n,)``; place of each document's shard.
+        first: Shape ``(n + 1,)``; first row of each document in the whole index, then the number of rows.
+        first_in_shard: Shape ``(n,)``; first row of each document in its shard.
+    """
+
+    doc_ids: npt.NDArray[np.object_]
+    shard: npt.NDArray[np.int32]
+    first: I64
+    first_in_shard: I64
+
+    @classmethod
+    def of(cls, table: pa.Table) -> ShardLayout:
+        """Read a layout from its ``LAYOUT_SCHEMA`` table."""
+        shard, n_nodes = table["shard"].to_numpy(), table["n_nodes"].to_numpy()
+        inside = np.zeros(len(shard), np.int64)
+        for number in np.unique(shard):
+            own = shard == number
+            inside[own] = np.cumsum(n_nodes[own]) - n_nodes[own]
+        doc_ids = table["doc_id"].to_numpy(zero_copy_only=False)
+        return cls(doc_ids, shard, np.r_[0, np.cumsum(n_nodes)].astype(np.int64), inside)
+
+    @functools.cached_property
+    def shards(self) -> list[int]:
+        """All shards."""
+        return [int(shard) for shard in np.unique(self.shard)]
+
+    def shard_of(self, rows: I64) -> npt.NDArray[np.int32]:
+        """Find the shard of rows of the whole index: shape ``(k,)``."""
+        return self.shard[self._document(rows)]
+
+    def to_shard(self, rows: I64) -> I64:
+        """Turn rows of the whole index into rows of their shard: shape ``(k,)``."""
+        at = self._document(rows)
+        return rows - self.first[at] + self.first_in_shard[at]
+
+    def to_whole(self, shard: int, rows: I64) -> I64:
+        """Turn rows of a shard into rows of the whole index: shape ``(k,)``; their order stays."""
+        own = self._documents_of[shard]
+        at = own[np.searchsorted(self.first_in_shard[own], rows, side="right") - 1]
+        return rows - self.first_in_shard[at] + self.first[at]
+
+    def unknown(self, doc_ids: Iterable[str]) -> list[str]:
+        """List those of these documents that the index does not have."""
+        return [doc_id for doc_id in dict.fromkeys(doc_ids) if self.place(doc_id) is None]
+
+    def place(self, doc_id: str) -> int | None:
+        """Find a document's place among all of them; None: there is none."""
+        at = int(np.searchsorted(self.doc_ids, doc_id)) if len(self.doc_ids) else 0
+        return at if at < len(self.doc_ids) and self.doc_ids[at] == doc_id else None
+
+    def shard_of_document(self, doc_id: str) -> int | None:
+        """Find the shard of a document; None: the index does not have it."""
+        at = self.place(doc_id)
+        return None if at is None else int(self.shard[at])
+
+    def _document(self, rows: I64) -> I64:
+        return np.searchsorted(self.first, rows, side="right") - 1
+
+    @functools.cached_property
+    def _documents_of(self) -> dict[int, I64]:
+        return {shard: np.flatnonzero(self.shard == shard) for shard in self.shards}
