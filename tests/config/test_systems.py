@@ -152,7 +152,7 @@ def test_a_key_that_moved_answers_with_its_new_place(key, tmp_path):
     (tmp_path / "old.yaml").write_text(f"{section}: {{{name}: 1}}\n")
     assert f"{key} has moved to {MOVED_KEYS[key]}" in refused(path=str(tmp_path / "old.yaml"))
     (tmp_path / "s.yaml").write_text(yaml.safe_dump({"axes": {key: [1, 2]}}))
-    message = "cluster.lanes changes no output" if section == "cluster" else f"{key} has moved to {MOVED_KEYS[key]}"
+    message = f"{key} changes no output" if section == "cluster" else f"{key} has moved to {MOVED_KEYS[key]}"
     with pytest.raises(ConfigError, match=message):
         load_sweep(str(tmp_path / "s.yaml"))
 

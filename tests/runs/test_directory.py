@@ -69,7 +69,7 @@ def test_a_run_that_is_refused_leaves_the_old_outputs(tmp_path, monkeypatch, why
 
     monkeypatch.setattr(job, "ActorPool", no_actors)
     if why != "no index":
-        for name, found in (("open_index", None), ("inputs_of", ""), ("difference", "")):
+        for name, found in (("open_index", SimpleNamespace(n_shards=1)), ("inputs_of", ""), ("difference", "")):
             monkeypatch.setattr(job, name, lambda *_, found=found: found)
     run = small_run(tmp_path / "run")
     before = contents(run)
