@@ -7,15 +7,22 @@ import sys
 import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager
+from dataclasses import replace
 
 import ray
 
 from kohaku_ray.config.schema import ClusterConfig
 from kohaku_ray.errors import ConfigError
-from kohaku_ray.runs.demand import cluster_address, local_cpus
+from kohaku_ray.runs.demand import Demand, check_demand, cluster_address, local_cpus
 
 NAMESPACE = "kohaku_ray"
 """Ray namespace of every named actor."""
+
+_IDLE_CPUS = 0.0001
+"""The smallest amount that Ray counts."""
+
+_MOST_IDLE = 1000
+"""More than a job's actors without CPUs."""
 
 
 @contextmanager
@@ -61,6 +68,26 @@ def connected(cluster: ClusterConfig) -> Iterator[bool]:
         yield address is None
     finally:
         ray.shutdown()
+
+
+def idle_cpus() -> float:
+    """Return the CPUs that an actor or task asks for which needs none of its own.
+
+    None; or so few that they do not count, where a node has no CPUs, as a head often: Ray would place it there too. A
+    soft node affinity does not hold without CPUs (seen with Ray 2.60), and a hard one ends with its node.
+    """
+    bare = any(node["Alive"] and not node["Resources"].get("CPU") for node in ray.nodes())
+    return _IDLE_CPUS if bare else 0.0
+
+
+def check_cluster(demand: Demand, cluster: ClusterConfig) -> None:
+    """Compare a job's demand with the connected cluster.
+
+    Raises:
+        ConfigError: The cluster is too small; the message names both numbers.
+    """
+    idle = _MOST_IDLE * idle_cpus()
+    check_demand(replace(demand, cpus=demand.cpus + idle), ray.cluster_resources(), autoscaling=cluster.autoscaling)
 
 
 @contextmanager

@@ -17,7 +17,7 @@ from kohaku_ray.engine.actors.members import Member, Retriever
 from kohaku_ray.engine.actors.operations import Depths
 from kohaku_ray.engine.actors.tools import RunContext
 from kohaku_ray.engine.actors.voter import Voter
-from kohaku_ray.engine.cluster import say
+from kohaku_ray.engine.cluster import idle_cpus, say
 from kohaku_ray.engine.errors import ray_get
 from kohaku_ray.engine.ledger.refusing import RefusingLedger
 from kohaku_ray.ensemble.decide import default_waves
@@ -58,7 +58,8 @@ class ActorPool:
                 retriever.options(name=name, **own).remote(config, depths, shard, names)
                 for shard, name in enumerate(names)
             ]
-        self.members = [ray.remote(Member).options(num_cpus=0, **actor).remote() for _ in range(n_workers)]
+        member = ray.remote(Member)
+        self.members = [member.options(num_cpus=idle_cpus(), **actor).remote() for _ in range(n_workers)]
         # Votes run beside the driver, so that a run directory on its local disk is complete.
         here = NodeAffinitySchedulingStrategy(ray.get_runtime_context().get_node_id(), soft=False)
         actor |= {"max_concurrency": VOTER_THREADS, "scheduling_strategy": here}

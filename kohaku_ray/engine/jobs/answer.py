@@ -15,7 +15,7 @@ import ray
 from kohaku_ray.config import Config
 from kohaku_ray.engine.actors.pool import ActorPool, RunWork, block_size, blocks_in_flight, member_processes
 from kohaku_ray.engine.actors.tools import RunContext
-from kohaku_ray.engine.cluster import connected, say
+from kohaku_ray.engine.cluster import check_cluster, connected, say
 from kohaku_ray.engine.errors import ray_get
 from kohaku_ray.engine.ledger.client import Ledger, open_ledger
 from kohaku_ray.engine.serving.applications import serving
@@ -24,7 +24,7 @@ from kohaku_ray.generation.prompts import Prompts
 from kohaku_ray.records import Question
 from kohaku_ray.runs.block import BlockResult
 from kohaku_ray.runs.collection import difference
-from kohaku_ray.runs.demand import answer_demand, check_demand, cluster_address
+from kohaku_ray.runs.demand import answer_demand, cluster_address
 from kohaku_ray.runs.deployments import check_deployment
 from kohaku_ray.runs.directory import RunDirectory
 from kohaku_ray.runs.finished import inputs_of
@@ -75,9 +75,7 @@ def run_answer(
         say(f"answer  warning: {warning}")
     say(f"answer  {len(questions)} questions × {config.ensemble.members} members: {_waiting_for(config)}")
     with connected(config.cluster) as is_ours:
-        check_demand(
-            answer_demand(config, index.n_shards), ray.cluster_resources(), autoscaling=config.cluster.autoscaling
-        )
+        check_cluster(answer_demand(config, index.n_shards), config.cluster)
         ledger = open_ledger(config.ledger)
         if pool is None:
             pool = ActorPool(config, member_processes(config, ray.cluster_resources().get("CPU", 1)))
@@ -109,7 +107,7 @@ def standing(config: Config) -> Iterator[ActorPool]:
     say(f"answer  {_waiting_for(config)}")
     with connected(config.cluster) as is_ours:
         resources = ray.cluster_resources()
-        check_demand(answer_demand(config, n_shards), resources, autoscaling=config.cluster.autoscaling)
+        check_cluster(answer_demand(config, n_shards), config.cluster)
         pool = ActorPool(config, member_processes(config, resources.get("CPU", 1)))
         try:
             with serving(config.used_deployments, release=not is_ours):

@@ -23,12 +23,12 @@ import ray
 from kohaku_ray.config import Config
 from kohaku_ray.engine.actors.index_shards import shard_reduced, shards_joined
 from kohaku_ray.engine.actors.indexing import Encode, Work, parse, reduced, sorted_texts
-from kohaku_ray.engine.cluster import connected, say
+from kohaku_ray.engine.cluster import check_cluster, connected, idle_cpus, say
 from kohaku_ray.engine.errors import ray_get, unwrapped
 from kohaku_ray.errors import DataError
 from kohaku_ray.index.pending import PendingVectors
 from kohaku_ray.runs.collection import sources_of
-from kohaku_ray.runs.demand import check_demand, index_demand, n_encoders
+from kohaku_ray.runs.demand import index_demand, n_encoders
 from kohaku_ray.runs.indexes import index_settings
 from kohaku_ray.runs.sources import check_outlives_job, find_sources, read_metadata, resolve_paths
 
@@ -104,14 +104,14 @@ def run_index(config: Config) -> IndexSummary:
         device = config.index.encoder.device
         gpu = device == "cuda" or (device == "auto" and resources.get("GPU", 0) >= 1)
         encoders = n_encoders(config, resources, gpu)
-        check_demand(index_demand(config, encoders, gpu), resources, autoscaling=config.cluster.autoscaling)
+        check_cluster(index_demand(config, encoders, gpu), config.cluster)
         _configure_data()
         started = time.perf_counter()
         job = uuid.uuid4().hex
         with unwrapped():
             parsed = _parse(config, files, job)
         blocks = parsed.to_arrow_refs()
-        gather = ray.remote(sorted_texts).options(num_cpus=0, num_returns="streaming")
+        gather = ray.remote(sorted_texts).options(num_cpus=idle_cpus(), num_returns="streaming")
         first, *refs = gather.remote(blocks, encoders)
         work = ray_get(first)
         rejects = work.rejects
@@ -158,7 +158,7 @@ def _reducing(config: Config, blocks: Sequence[Any], sources: Any) -> Any:
     """Start the reducer: it builds BM25 now, the rest when its first value is taken."""
     # Holds no CPU: it must not wait for the encoders, which hold them all for longer.
     reducer = ray.remote(reduced).options(
-        num_cpus=0,
+        num_cpus=idle_cpus(),
         num_gpus=config.index.build_gpus,
         max_retries=1,
         num_returns="streaming",

@@ -5,18 +5,16 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Mapping
 
-import ray
-
 from kohaku_ray.config import Config
 from kohaku_ray.config.schema import CrossEncoderConfig, Deployment, OpenAIConfig, VllmConfig
-from kohaku_ray.engine.cluster import connected, say
+from kohaku_ray.engine.cluster import check_cluster, connected, say
 from kohaku_ray.engine.serving.applications import serving
 from kohaku_ray.engine.serving.handles import Handles
 from kohaku_ray.engine.serving.pairs import rank_pairs
 from kohaku_ray.errors import ConfigError, ModelError
 from kohaku_ray.generation.request import ChatRequest
 from kohaku_ray.records import Reply
-from kohaku_ray.runs.demand import Demand, check_demand, cluster_address, deployment_demand
+from kohaku_ray.runs.demand import Demand, cluster_address, deployment_demand
 from kohaku_ray.runs.probe import Probed, probe_chat, probe_here
 from kohaku_ray.runs.sources import resolve_paths
 
@@ -48,7 +46,7 @@ def _probe(name: str, deployment: Deployment, config: Config) -> Probed:
             say(f"probe   {name}: starts one replica by Ray Serve")
             needed = deployment_demand(one)
             demand = Demand(needed.pop("CPU"), needed.pop("GPU"), f"a replica of {name}", needed)
-            check_demand(demand, ray.cluster_resources(), autoscaling=config.cluster.autoscaling)
+            check_cluster(demand, config.cluster)
         with serving({name: one}) as names:
             return asyncio.run(_probe_served(name, one, names))
 

@@ -21,7 +21,7 @@ import ray
 from kohaku_ray.config import Config
 from kohaku_ray.engine.actors.index_access import united_depths
 from kohaku_ray.engine.actors.pool import ActorPool, RunWork, workers_per_member
-from kohaku_ray.engine.cluster import connected, say
+from kohaku_ray.engine.cluster import check_cluster, connected, say
 from kohaku_ray.engine.errors import message_of
 from kohaku_ray.engine.jobs.answer import answer_all, context_of
 from kohaku_ray.engine.jobs.index import run_index
@@ -33,7 +33,7 @@ from kohaku_ray.index.reuse import can_reuse, reuse_vectors
 from kohaku_ray.reporting.sweep_page import write_sweep
 from kohaku_ray.reporting.sweep_stats import compute_sweep_stats
 from kohaku_ray.reporting.sweep_tables import describe_sweep
-from kohaku_ray.runs.demand import answer_demand, check_demand
+from kohaku_ray.runs.demand import answer_demand
 from kohaku_ray.runs.deployments import application_name
 from kohaku_ray.runs.directory import RunDirectory
 from kohaku_ray.runs.indexes import index_settings
@@ -123,11 +123,10 @@ def _affordable(plan: Plan, waiting: Mapping[str, Config], summary: SweepSummary
     Raises:
         ConfigError: No run is left, and none is finished.
     """
-    resources = ray.cluster_resources()
     left: dict[str, Config] = {}
     for run_id, config in waiting.items():
         try:
-            check_demand(answer_demand(config), resources, autoscaling=config.cluster.autoscaling)
+            check_cluster(answer_demand(config), config.cluster)
             left[run_id] = config
         except ConfigError as error:
             summary.skipped[run_id] = str(error)

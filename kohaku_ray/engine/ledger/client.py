@@ -13,7 +13,7 @@ from typing import Any
 import ray
 
 from kohaku_ray.config.schema import LedgerConfig
-from kohaku_ray.engine.cluster import NAMESPACE, say
+from kohaku_ray.engine.cluster import NAMESPACE, idle_cpus, say
 from kohaku_ray.engine.errors import ray_get
 from kohaku_ray.engine.ledger.protocol import IDLE_EXIT_S, Asked, Refused, shard_name, shard_of
 from kohaku_ray.engine.ledger.segments import Entry, SegmentStore
@@ -161,7 +161,7 @@ def _shard_actor(path: str, shard: int, n_shards: int, config: LedgerConfig) -> 
         "namespace": NAMESPACE,
         "lifetime": "detached",
         "get_if_exists": True,
-        "num_cpus": 0,
+        "num_cpus": idle_cpus(),
         "max_restarts": -1,
         "max_task_retries": -1,
         "max_concurrency": 10_000,

@@ -25,7 +25,7 @@ from kohaku_ray.config.schema import (
     TransformersConfig,
     VllmConfig,
 )
-from kohaku_ray.engine.cluster import NAMESPACE, say
+from kohaku_ray.engine.cluster import NAMESPACE, idle_cpus, say
 from kohaku_ray.engine.errors import ray_get
 from kohaku_ray.engine.serving.meter import Meter
 from kohaku_ray.engine.serving.registry import BEAT_S, Applications, is_running
@@ -238,7 +238,7 @@ def _bind(application: str, name: str, deployment: Deployment) -> serve.Applicat
             )
             .remote(deployment.requests_per_s)
         )
-    actor: dict[str, Any] = {"num_cpus": 1 if isinstance(deployment, ExtractiveConfig) else 0}
+    actor: dict[str, Any] = {"num_cpus": 1 if isinstance(deployment, ExtractiveConfig) else idle_cpus()}
     if isinstance(deployment, TransformersConfig):
         actor = {"num_cpus": deployment.cpus, "num_gpus": deployment.gpus}
     if deployment.resources:
