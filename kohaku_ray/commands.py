@@ -53,6 +53,36 @@ def index(arguments: argparse.Namespace) -> int:
     return ROWS_IN_ERROR if summary.n_rejects else OK
 
 
+def documents(arguments: argparse.Namespace) -> int:
+    """Show what the parser makes of each file."""
+    from kohaku_ray.runs.documents import (
+        describe_collection,
+        describe_tree,
+        look_at_pages,
+        parse_collection,
+        write_trees,
+    )
+
+    config = _load(arguments)
+    found = parse_collection(config, _say)
+    if arguments.document is not None:
+        found = found.only(arguments.document)
+    found = look_at_pages(found, config, arguments.pictures if arguments.page else 0)
+    if arguments.document is not None:
+        _print("\n\n".join(map(describe_tree, found.documents)))
+    else:
+        _print(describe_collection(found))
+    if arguments.json is not None:
+        _print(f"{len(write_trees(found.documents, arguments.json))} trees in {arguments.json}")
+    if arguments.page is not None:
+        from kohaku_ray.reporting.documents_page import describe_limits, write_documents_page
+
+        _print(f"page: {write_documents_page(found, arguments.page)}")
+        if limits := describe_limits(found.documents):
+            _print(limits)
+    return ROWS_IN_ERROR if found.rejects else OK
+
+
 def answer(arguments: argparse.Namespace) -> int:
     """Answer the questions, unless the run is finished."""
     from kohaku_ray.runs.finished import finished_before

@@ -187,7 +187,8 @@ class _Reader:
 
     def own(self, metadata: Mapping[str, Any], path: str) -> dict[str, Any]:
         """Place on the page and own columns of a paragraph, where it has any."""
-        at, found = f"{path}.metadata", {}
+        at = f"{path}.metadata"
+        found: dict[str, Any] = {}
         box = self.value(metadata, "bbox", at, list)
         if box is not None:
             if len(box) != 4 or not all(type(side) in (int, float) for side in box):
