@@ -202,11 +202,14 @@ def vote(arguments: argparse.Namespace) -> int:
 
 def score(arguments: argparse.Namespace) -> int:
     """Score submissions."""
+    from kohaku_ray.evaluation.metrics import find_metric
     from kohaku_ray.evaluation.report import render, run_score
+    from kohaku_ray.evaluation.truth import read_gold
     from kohaku_ray.runs.directory import submission_of
 
     files = [submission_of(run) for run in arguments.files]
-    report = run_score(arguments.truth, files, arguments.metric or ["wattbot"], arguments.by, arguments.errors)
+    metrics = arguments.metric or [metric.name for metric in read_gold(arguments.truth, [find_metric("wattbot")])[1]]
+    report = run_score(arguments.truth, files, metrics, arguments.by, arguments.errors)
     _print(json.dumps(report.records, indent=2) if arguments.json else render(report))
     return OK
 
