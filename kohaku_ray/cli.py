@@ -1,4 +1,4 @@
-"""kohaku-ray: index, answer, ask, sweep, vote, score, compare, validate, show, report, map, bench."""
+"""kohaku-ray: index, documents, answer, ask, sweep, vote, score, compare, validate, show, report, map, bench."""
 
 from __future__ import annotations
 
@@ -41,6 +41,20 @@ def _parser() -> argparse.ArgumentParser:
     index = commands.add_parser("index", help="parse and encode documents, build the index")
     _add_config(index)
     index.set_defaults(command=run.index)
+
+    documents = commands.add_parser(
+        "documents", help="show what the parser makes of each file: trees, rejects, odd pages"
+    )
+    _add_config(documents)
+    documents.add_argument("--document", metavar="ID", help="one document, with its whole tree")
+    documents.add_argument(
+        "--json", metavar="DIR", help="write each tree as KohakuRAG JSON, which is read back the same"
+    )
+    documents.add_argument("--page", metavar="HTML", help="write a page: each PDF page beside what was made of it")
+    documents.add_argument(
+        "--pictures", type=_count, default=200, metavar="N", help="most pages shown as pictures (default 200)"
+    )
+    documents.set_defaults(command=run.documents)
 
     answer = commands.add_parser("answer", help="answer questions in an ensemble, vote, and score against gold answers")
     _add_config(answer)
@@ -101,7 +115,7 @@ def _parser() -> argparse.ArgumentParser:
 
     score = commands.add_parser("score", help="score submission files against gold answers")
     score.add_argument("files", nargs="+", metavar="RUN", help="runs' directories or submission files")
-    score.add_argument("--truth", required=True, metavar="CSV")
+    score.add_argument("--truth", required=True, metavar="FILE", help="gold answers: CSV, JSON lines or Parquet")
     score.add_argument("--metric", action="append", metavar="METRIC", help=f"{_metrics()}; may be given twice")
     score.add_argument("--by", metavar="COLUMN", help="split by a column of the gold answers")
     score.add_argument("--errors", action="store_true", help="count the error classes")

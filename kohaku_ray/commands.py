@@ -53,6 +53,36 @@ def index(arguments: argparse.Namespace) -> int:
     return ROWS_IN_ERROR if summary.n_rejects else OK
 
 
+def documents(arguments: argparse.Namespace) -> int:
+    """Show what the parser makes of each file."""
+    from kohaku_ray.runs.documents import (
+        describe_collection,
+        describe_tree,
+        look_at_pages,
+        parse_collection,
+        write_trees,
+    )
+
+    config = _load(arguments)
+    found = parse_collection(config, _say)
+    if arguments.document is not None:
+        found = found.only(arguments.document)
+    found = look_at_pages(found, config, arguments.pictures if arguments.page else 0)
+    if arguments.document is not None:
+        _print("\n\n".join(map(describe_tree, found.documents)))
+    else:
+        _print(describe_collection(found))
+    if arguments.json is not None:
+        _print(f"{len(write_trees(found.documents, arguments.json))} trees in {arguments.json}")
+    if arguments.page is not None:
+        from kohaku_ray.reporting.documents_page import describe_limits, write_documents_page
+
+        _print(f"page: {write_documents_page(found, arguments.page)}")
+        if limits := describe_limits(found.documents):
+            _print(limits)
+    return ROWS_IN_ERROR if found.rejects else OK
+
+
 def answer(arguments: argparse.Namespace) -> int:
     """Answer the questions, unless the run is finished."""
     from kohaku_ray.runs.finished import finished_before
@@ -172,11 +202,14 @@ def vote(arguments: argparse.Namespace) -> int:
 
 def score(arguments: argparse.Namespace) -> int:
     """Score submissions."""
+    from kohaku_ray.evaluation.metrics import find_metric
     from kohaku_ray.evaluation.report import render, run_score
+    from kohaku_ray.evaluation.truth import read_gold
     from kohaku_ray.runs.directory import submission_of
 
     files = [submission_of(run) for run in arguments.files]
-    report = run_score(arguments.truth, files, arguments.metric or ["wattbot"], arguments.by, arguments.errors)
+    metrics = arguments.metric or [metric.name for metric in read_gold(arguments.truth, [find_metric("wattbot")])[1]]
+    report = run_score(arguments.truth, files, metrics, arguments.by, arguments.errors)
     _print(json.dumps(report.records, indent=2) if arguments.json else render(report))
     return OK
 

@@ -2,16 +2,14 @@
 
 from __future__ import annotations
 
-import csv
-import io
-import json
 from collections import Counter
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
 from kohaku_ray.errors import DataError
 from kohaku_ray.records import Question
+from kohaku_ray.row_files import read_rows
 from kohaku_ray.values import is_blank
 
 
@@ -29,7 +27,7 @@ class QuestionColumns:
     question_id: tuple[str, ...] = ("id", "question_id")
     text: tuple[str, ...] = ("question", "text")
     gold: frozenset[str] = frozenset(
-        {"answer", "answer_value", "ref_id", "ref_url", "supporting_materials", "explanation"}
+        {"answer", "answer_value", "ref_id", "ref_url", "supporting_materials", "explanation", "is_blank"}
     )
     needed: tuple[str, ...] = ()
 
@@ -51,7 +49,7 @@ def read_questions(
     Raises:
         DataError: The file lacks a column, an id is missing or repeated, or it cannot be read.
     """
-    rows = list(_rows(name, data))
+    rows = read_rows(name, data, "questions")
     if not rows:
         raise DataError(f"{name}: no questions")
     there = list(rows[0])
@@ -78,42 +76,6 @@ def _question(row: Mapping[str, Any], id_column: str, text_column: str, gold: fr
             if column not in (id_column, text_column) and column.strip().casefold() not in gold
         },
     )
-
-
-def _rows(name: str, data: bytes) -> Iterable[Mapping[str, Any]]:
-    suffix = name.rsplit(".", 1)[-1].lower()
-    if suffix == "parquet":
-        import pyarrow as pa
-        import pyarrow.parquet as pq
-
-        try:
-            rows: list[Mapping[str, Any]] = pq.read_table(io.BytesIO(data)).to_pylist()
-        except (pa.ArrowException, OSError) as error:
-            raise DataError(f"{name} is not Parquet: {error}") from None
-        return rows
-    try:
-        text = data.decode("utf-8-sig")
-    except UnicodeDecodeError as error:
-        raise DataError(f"{name} is not UTF-8 at byte {error.start}: save it as UTF-8") from None
-    if suffix in ("jsonl", "ndjson"):
-        return list(_json_lines(name, text))
-    if suffix == "csv":
-        csv.field_size_limit(2**31 - 1)
-        return list(csv.DictReader(io.StringIO(text, newline="")))
-    raise DataError(f"{name}: questions are read from .csv, .jsonl or .parquet, not .{suffix}")
-
-
-def _json_lines(name: str, text: str) -> Iterable[Mapping[str, Any]]:
-    for number, line in enumerate(text.splitlines(), 1):
-        if not line.strip():
-            continue
-        try:
-            row = json.loads(line)
-        except json.JSONDecodeError as error:
-            raise DataError(f"{name}, line {number}: not JSON ({error.msg})") from None
-        if not isinstance(row, dict):
-            raise DataError(f"{name}, line {number}: a {type(row).__name__}, expected an object")
-        yield row
 
 
 def _column(name: str, columns: list[str], wanted: tuple[str, ...]) -> str:

@@ -15,6 +15,7 @@ from typing import TextIO
 from kohaku_ray.errors import DataError
 from kohaku_ray.files import publish_with
 from kohaku_ray.records import BLANK, UNANSWERABLE
+from kohaku_ray.row_files import ROW_SUFFIXES, cell_of, read_rows, suffix_of
 from kohaku_ray.values import is_abstention, is_blank, split_items, split_list
 
 COLUMNS = (
@@ -145,31 +146,45 @@ def mend_refs(tokens: Iterable[str]) -> tuple[str, ...]:
     return tuple(dict.fromkeys(ref for ref in ids if not is_abstention(ref)))
 
 
-def read_submission(path: str | os.PathLike[str], required: Sequence[str | tuple[str, ...]] = REQUIRED) -> Submission:
-    """Read a submission or truth CSV.
+def read_submission(
+    path: str | os.PathLike[str], required: Sequence[str | tuple[str, ...]] = REQUIRED, data: bytes | None = None
+) -> Submission:
+    """Read a submission or truth file: CSV, JSON lines or Parquet, by its suffix.
 
     Args:
         path: Path of the file.
         required: Columns it must have; of a tuple, any one.
+        data: Its content; None: it is read.
 
     Raises:
         DataError: The file cannot be read, is not UTF-8, or lacks a required column.
     """
     name = os.fspath(path)
-    csv.field_size_limit(max(csv.field_size_limit(), _MAX_FIELD))
     try:
-        text = Path(name).read_bytes().decode("utf-8-sig")
-        lines = [line for line in csv.reader(io.StringIO(text, newline="")) if line]
+        data = Path(name).read_bytes() if data is None else data
     except OSError as error:
         raise DataError(f"{name}: cannot be read ({error.strerror or error}): check the path.") from error
+    if suffix_of(name) in ROW_SUFFIXES[1:]:
+        rows = read_rows(name, data)
+        header = tuple(dict.fromkeys(column for row in rows for column in row))
+        lines = [[cell_of(row.get(column)) for column in header] for row in rows]
+    else:
+        header, lines = _csv_lines(name, data)
+    require_columns(name, header, required)
+    return _submission(name, header, lines)
+
+
+def _csv_lines(name: str, data: bytes) -> tuple[tuple[str, ...], list[list[str]]]:
+    csv.field_size_limit(max(csv.field_size_limit(), _MAX_FIELD))
+    try:
+        lines = [line for line in csv.reader(io.StringIO(data.decode("utf-8-sig"), newline="")) if line]
     except UnicodeDecodeError as error:
         byte = error.object[error.start]
         raise DataError(f"{name}: is not UTF-8 (byte 0x{byte:02x} at {error.start}): save it as UTF-8.") from error
     except csv.Error as error:
         raise DataError(f"{name}: is not a CSV file ({error}): export it again as CSV.") from error
     header = tuple(cell.strip() for cell in lines[0]) if lines else ()
-    require_columns(name, header, required)
-    return _submission(name, header, lines[1:])
+    return header, lines[1:]
 
 
 def require_columns(name: str, header: Sequence[str], wanted: Sequence[str | tuple[str, ...]]) -> None:
@@ -194,7 +209,7 @@ def _submission(name: str, header: tuple[str, ...], lines: list[list[str]]) -> S
     n_without_id = 0
     for line in lines:
         cells = {column: cell for column, cell in zip(header, line, strict=False) if column}
-        question_id = cells.get("id", "").strip()
+        question_id = (cells.get("id") or cells.get("question_id") or "").strip()
         if not question_id:
             n_without_id += 1
         elif question_id in rows:

@@ -62,9 +62,10 @@ class DocumentsConfig(Section):
     """The documents."""
 
     paths: tuple[FilePath, ...] = ("sample:documents",)
-    """Files and directories (searched recursively); `sample:` names the package's sample collection."""
+    """Files and directories (searched recursively), local, `s3://` or `gs://`; `sample:` names the package's sample
+    collection. A document per row: .jsonl, .parquet or `hf://datasets/OWNER/NAME?split=train`, each given by name."""
     metadata: FilePath | None = None
-    """CSV with id, title, url, year, type and citation per document."""
+    """CSV, JSON lines or Parquet with id, title, url, year, type and citation per document."""
     timeout_s: Annotated[float, Field(gt=0)] = 60.0
     """Longest time to parse one file; a file that takes longer becomes a reject."""
     format: DocumentFormat | None = None
@@ -152,7 +153,8 @@ class QuestionsConfig(Section):
     """The questions."""
 
     path: FilePath = "sample:questions.csv"
-    """CSV, JSON lines or Parquet with columns id and question; optional answer_unit and answer_type."""
+    """CSV, JSON lines or Parquet, also from `s3://` or as `hf://datasets/OWNER/NAME?split=test`, with columns id and
+    question; optional answer_unit, answer_type and gold answers."""
     limit: PositiveInt | None = None
     """Answer only the first questions, this many; None: all."""
 

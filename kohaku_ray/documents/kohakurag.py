@@ -1,10 +1,16 @@
-"""KohakuRAG JSON: documents that another tool has already cut into sections, paragraphs and, mostly, sentences."""
+"""KohakuRAG JSON: documents that a tool has already cut into sections, paragraphs and, mostly, sentences.
+
+`write_kohakurag` writes what `parse_kohakurag` reads to the same tree. Beside the format's own keys a paragraph's
+``metadata`` may hold ``bbox`` and ``attributes``, and ``verbatim``: text, attachment and the sentences' ``start`` and
+``end`` are taken as they are.
+"""
 
 from __future__ import annotations
 
 import json
 import re
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from typing import Any
 
 from kohaku_ray.documents.content import decode_text, flat_metadata, well_formed
@@ -64,6 +70,60 @@ def parse_kohakurag(name: str, data: bytes) -> Document:
     return _Reader(name).document(root)
 
 
+def write_kohakurag(document: Document) -> str:
+    """Write a document as KohakuRAG JSON, which `parse_kohakurag` reads to the same tree.
+
+    Args:
+        document: As a parser made it.
+
+    Returns:
+        One JSON object, with a last line end.
+    """
+    texts = [paragraph.text for section in document.sections for paragraph in section.paragraphs]
+    root = {
+        "document_id": document.doc_id,
+        "title": document.title,
+        "text": "\n\n".join(filter(None, texts)),
+        "metadata": dict(document.metadata),
+        "sections": [
+            {
+                "title": section.title,
+                "paragraphs": [_written(paragraph, section.page) for paragraph in section.paragraphs],
+                "metadata": _present({"page": section.page}),
+            }
+            for section in document.sections
+        ],
+    }
+    return json.dumps(root, ensure_ascii=False, indent=1) + "\n"
+
+
+def _written(paragraph: Paragraph, section_page: int | None) -> dict[str, Any]:
+    attachment = paragraph.attachment
+    metadata = _present(
+        {
+            "page": paragraph.page,
+            "bbox": None if paragraph.bbox is None else list(paragraph.bbox),
+            "attributes": dict(paragraph.attributes) or None,
+            "attachment_type": attachment and attachment.kind,
+            "image_path": attachment and attachment.path,
+            "caption": attachment and attachment.caption,
+        }
+    )
+    sentences = [{"text": paragraph.text[span.start : span.end]} for span in paragraph.sentences]
+    plain = {"text": paragraph.text, "sentences": sentences, "metadata": metadata}
+    if _Reader("").paragraph(plain, "", section_page) == paragraph:
+        return plain
+    spans = [
+        {**sentence, "metadata": {"start": span.start, "end": span.end}}
+        for sentence, span in zip(sentences, paragraph.sentences, strict=True)
+    ]
+    return {**plain, "sentences": spans, "metadata": {**metadata, "verbatim": True}}
+
+
+def _present(values: Mapping[str, Any]) -> dict[str, Any]:
+    return {key: value for key, value in values.items() if value is not None}
+
+
 class _Reader:
     """Walks the JSON, remembering the file's name for messages."""
 
@@ -94,16 +154,54 @@ class _Reader:
         text = self.string(paragraph, "text", path)
         given = self.sentences(paragraph, path)
         metadata = self.value(paragraph, "metadata", path, dict) or {}
+        if self.value(metadata, "verbatim", f"{path}.metadata", bool):
+            return self.verbatim(paragraph, metadata, path)
         page = self.page(paragraph, path, section_page)
         kind = self.string(metadata, "attachment_type", f"{path}.metadata") or None
         if kind != "table" and (kind or _PLACEHOLDER.match(text)):
-            return self.image(text, metadata, page, path)
+            return replace(self.image(text, metadata, page, path), **self.own(metadata, path))
         attachment = None if kind is None else self.attachment("table", metadata, path, None)
         text = text if text.strip() else " ".join(given)
         if not text and attachment is None:
             return None
         text = text or (attachment.caption if attachment else None) or ""
-        return Paragraph(text, _spans(text, given), page=page, attachment=attachment)
+        return Paragraph(text, _spans(text, given), page=page, attachment=attachment, **self.own(metadata, path))
+
+    def verbatim(self, paragraph: Mapping[str, Any], metadata: Mapping[str, Any], path: str) -> Paragraph:
+        """Read a paragraph that `write_kohakurag` wrote because the usual rules would change it."""
+        text, at = self.string(paragraph, "text", path), f"{path}.metadata"
+        kind = self.value(metadata, "attachment_type", at, str)
+        place, caption = (self.value(metadata, key, at, str) for key in ("image_path", "caption"))
+        spans = []
+        for item, where in self.items(paragraph, "sentences", path):
+            span = self.value(self.typed(item, where, dict), "metadata", where, dict) or {}
+            ends = [self.value(span, key, f"{where}.metadata", int) for key in ("start", "end")]
+            if None in ends or not 0 <= ends[0] <= ends[1] <= len(text):
+                raise DataError(
+                    f"{self.name}: {where}.metadata is not a span of the {len(text)} characters of its text."
+                )
+            spans.append(Sentence(*ends))
+        attachment = None if kind is None else Attachment(kind, place, caption)
+        page = self.page(paragraph, path, None)
+        return Paragraph(text, tuple(spans), page, attachment=attachment, **self.own(metadata, path))
+
+    def own(self, metadata: Mapping[str, Any], path: str) -> dict[str, Any]:
+        """Place on the page and own columns of a paragraph, where it has any."""
+        at = f"{path}.metadata"
+        found: dict[str, Any] = {}
+        box = self.value(metadata, "bbox", at, list)
+        if box is not None:
+            if len(box) != 4 or not all(type(side) in (int, float) for side in box):
+                raise DataError(f"{self.name}: {at}.bbox is {_shown(box)}, expected 4 numbers.")
+            found["bbox"] = tuple(map(float, box))
+        attributes = self.value(metadata, "attributes", at, dict)
+        if attributes is not None:
+            found["attributes"] = {
+                well_formed(key): well_formed(value) if isinstance(value, str) else value
+                for key, value in attributes.items()
+                if value is None or type(value) in (str, int, float)
+            }
+        return found
 
     def image(self, text: str, metadata: Mapping[str, Any], page: int | None, path: str) -> Paragraph:
         written = _PLACEHOLDER.sub("", text, count=1).strip()

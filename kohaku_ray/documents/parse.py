@@ -1,7 +1,8 @@
 """Find documents and parse each into sections, paragraphs and sentences.
 
 A new format is one module with a function ``parse_X(name, data) -> Document`` and one line in `FORMATS`. Readers that a
-suffix cannot choose, and the configuration must, are in `_READERS`; only a news CSV holds many documents.
+suffix cannot choose, and the configuration must, are in `_READERS`. Only a news CSV and the files of `ROW_FORMATS` hold
+many documents.
 """
 
 from __future__ import annotations
@@ -19,6 +20,7 @@ from urllib.parse import quote, urlsplit
 from kohaku_ray.documents.bounded import parse_in_child, parse_in_time
 from kohaku_ray.documents.french import SentenceSplit
 from kohaku_ray.documents.html import parse_html
+from kohaku_ray.documents.hub import check_hub, read_hub
 from kohaku_ray.documents.ids import check_doc_id, file_name
 from kohaku_ray.documents.kohakurag import parse_kohakurag
 from kohaku_ray.documents.markdown import parse_markdown
@@ -26,9 +28,11 @@ from kohaku_ray.documents.model import Document
 from kohaku_ray.documents.news import parse_news
 from kohaku_ray.documents.novel import parse_novel
 from kohaku_ray.documents.pdf import parse_pdf
+from kohaku_ray.documents.rows import ROW_FORMATS, parse_rows
 from kohaku_ray.documents.table_csv import parse_csv
 from kohaku_ray.documents.text import parse_text
 from kohaku_ray.errors import DataError
+from kohaku_ray.row_files import HUB, suffix_of
 
 Parser = Callable[[str, bytes], Document]
 
@@ -95,15 +99,18 @@ def parse_documents(
         sentence_split: Splits news into sentences by Punkt, or at every full stop.
 
     Returns:
-        At least one document or reject; one document of any file but a news CSV.
+        At least one document or reject; one document of any file but a news CSV and those of `ROW_FORMATS`.
 
     Raises:
         DataError: The whole file cannot be used, see `parse_file`.
     """
-    if file_format != "news" or _suffix(name) != ".csv":
+    has_rows = _suffix(name) in ROW_FORMATS
+    if not has_rows and (file_format != "news" or _suffix(name) != ".csv"):
         return Parsed((parse_file(name, data, timeout_s, file_format),))
     _check_not_empty(name, data)
-    read = partial(_guarded, name, lambda: _read_news(name, data, sentence_split))
+    read = partial(
+        _guarded, name, lambda: _read_rows(name, data) if has_rows else _read_news(name, data, sentence_split)
+    )
     parsed: Parsed = _in_time(read, name, data, timeout_s)
     return parsed
 
@@ -112,9 +119,20 @@ def _read_news(name: str, data: bytes, sentence_split: SentenceSplit) -> Parsed:
     news = parse_news(name, data, sentence_split)
     if not (news.documents or news.rejects):
         raise DataError(f"{name} has no text: there is no row below its header.")
-    silent = [document for document in news.documents if not _is_searchable(document)]
-    rejects = [(f"{name}: {document.doc_id}", "its paragraphs have no sentence to search") for document in silent]
-    return Parsed(tuple(filter(_is_searchable, news.documents)), (*news.rejects, *rejects))
+    return _searchable(name, news.documents, news.rejects)
+
+
+def _read_rows(name: str, data: bytes) -> Parsed:
+    documents, rejects = parse_rows(name, data)
+    if not (documents or rejects):
+        raise DataError(f"{name} has no text: there is no row in it.")
+    return _searchable(name, documents, rejects)
+
+
+def _searchable(name: str, documents: Sequence[Document], rejects: Sequence[tuple[str, str]]) -> Parsed:
+    silent = [document for document in documents if not _is_searchable(document)]
+    more = [(f"{name}: {document.doc_id}", "its paragraphs have no sentence to search") for document in silent]
+    return Parsed(tuple(filter(_is_searchable, documents)), (*rejects, *more))
 
 
 def parse_file(name: str, data: bytes, timeout_s: float | None = None, file_format: Format = "auto") -> Document:
@@ -195,24 +213,28 @@ def find_files(paths: Sequence[str]) -> list[str]:
 
     Args:
         paths: Files, kept whatever their suffix, and directories, searched recursively for `FORMATS`; local
-            paths or URIs of any pyarrow filesystem (``s3://``, ``gs://``, ``file://``).
+            paths, URIs of any pyarrow filesystem (``s3://``, ``gs://``, ``file://``), or of the hub (``hf://``).
 
     Returns:
         Paths for `read_bytes`, which refuses a pipe, socket or device; sorted, each once. Inside a directory, names
         that begin with a dot are left out.
 
     Raises:
+        ConfigError: A URI of the hub cannot be used here.
         DataError: A path does not exist or cannot be listed, or a directory holds no document.
     """
     return sorted({found for path in paths for found in _expand(path)})
 
 
 def read_bytes(path: str) -> bytes:
-    """Read a whole file, local or on any pyarrow filesystem.
+    """Read a whole file, local, on any pyarrow filesystem or on the hub.
 
     Raises:
+        ConfigError: A URI of the hub cannot be used here.
         DataError: It does not exist, is not a regular file, or cannot be read.
     """
+    if path.startswith(HUB):
+        return read_hub(path)
     filesystem, inner = _resolve(path)
     try:
         if filesystem is None:
@@ -245,7 +267,7 @@ def _known() -> str:
 
 
 def _suffix(name: str) -> str:
-    return PurePosixPath(file_name(name)).suffix.lower()
+    return f".{suffix_of(name)}" if name.startswith(HUB) else PurePosixPath(file_name(name)).suffix.lower()
 
 
 def _resolve(path: str) -> tuple[Any, str]:
@@ -264,6 +286,9 @@ def _resolve(path: str) -> tuple[Any, str]:
 
 def _expand(path: str) -> list[str]:
     """Expand one of the user's paths into files."""
+    if path.startswith(HUB):
+        check_hub(path)
+        return [path]
     filesystem, inner = _resolve(path)
     if filesystem is None:
         return _expand_local(path, os.path.normpath(inner) if inner else "")
@@ -327,11 +352,15 @@ def _some(path: str, files: Iterable[str]) -> list[str]:
     """Those files that have a known suffix; a directory without any is an error."""
     known = [file for file in files if _suffix(file) in FORMATS]
     if not known:
-        raise DataError(f"{path} holds no documents: files with these suffixes are read: {_known()}.")
+        raise DataError(
+            f"{path} holds no documents: files with these suffixes are read: {_known()}; and, given by name, "
+            f"{', '.join(ROW_FORMATS)}."
+        )
     return known
 
 
 def _missing(path: str) -> DataError:
     return DataError(
-        f"{path or '(empty path)'} does not exist: give a directory, or a file with one of these suffixes: {_known()}."
+        f"{path or '(empty path)'} does not exist: give a directory, or a file with one of these suffixes: {_known()}, "
+        f"{', '.join(ROW_FORMATS)}."
     )

@@ -52,11 +52,11 @@ def parse_pdf(name: str, data: bytes) -> Document:
     """Parse a PDF.
 
     Text at least 1.2 times the median size is a heading, and so is a numbered line in bold or with a number of several
-    parts; sections are titled with the headings that lead to them: ``2 Results › 2.1 Energy``. Columns are read one
-    after the other between full-width lines. Running heads and page numbers are dropped, words divided
-    at line ends joined, paragraphs joined across columns and pages. A table is one paragraph, each row a sentence. A
-    picture is an attachment with the caption next to it. In a slide deck every slide is a section. Scripts and
-    embedded files are not touched.
+    parts, and a line in bold alone above its text; entries of a table of contents are none. Sections are titled with
+    the headings that lead to them: ``2 Results › 2.1 Energy``. Columns are read one after the other between full-width
+    lines. Running heads and page numbers are dropped, words divided at line ends joined, paragraphs joined across
+    columns and pages. A table is one paragraph, each row a sentence. A picture is an attachment with the caption next
+    to it. In a slide deck every slide is a section. Scripts and embedded files are not touched.
 
     Args:
         name: The file, for messages and the ``doc_id``.

@@ -152,13 +152,20 @@ def _belongs(members: Sequence[Line], line: Line, reach: float, left: float) -> 
     if last.kind != "text" or line.kind != "text":
         return False
     size = last.size
-    if abs(line.size - size) > 0.1 * size or line.bold != last.bold:
+    if abs(line.size - size) > 0.1 * size or line.bold != last.bold or (last.bold and _is_over(last, line)):
         return False
     if not -0.5 * size < line.y0 - last.y0 < reach * size:
         return False
     if line.x0 > last.x1 or line.x1 < last.x0:
         return False
     return not _is_indented(members, line, left)
+
+
+def _is_over(heading: Line, line: Line) -> bool:
+    """Whether a line in bold heads another one: it is a little larger, or in capitals and the other is indented."""
+    if heading.size - line.size > 0.05 * line.size:
+        return True
+    return line.x0 - heading.x0 > 2 * line.size and heading.text.isupper() and not line.text.isupper()
 
 
 def _is_indented(members: Sequence[Line], line: Line, left: float) -> bool:

@@ -9,6 +9,8 @@ from dataclasses import dataclass, field
 
 from kohaku_ray.documents.model import Attachment, Paragraph, Section
 from kohaku_ray.documents.pdf_blocks import BULLETS, CAPTION, Block, begins_item, ends_sentence
+from kohaku_ray.documents.pdf_bold import bold_headings
+from kohaku_ray.documents.pdf_contents import LEADERS, contents_entries
 from kohaku_ray.documents.pdf_text import compounds_in, join_lines
 from kohaku_ray.documents.sentences import split_lines, split_sentences
 from kohaku_ray.documents.text import MAX_HEADINGS, PATH
@@ -34,7 +36,6 @@ _KNOWN = re.compile(
     r"appendix(?: [A-Z])?|contents|executive summary|limitations",
     re.IGNORECASE,
 )
-_LEADERS = re.compile(r"(?:[.…·]\s?){4,}")
 _HAS_WORD = re.compile(r"[^\W\d_]{2}")
 
 
@@ -54,6 +55,7 @@ class _Heading:
     text: str
     size: float
     depth: int
+    left: float
 
 
 def body_size(blocks: Sequence[Block]) -> float:
@@ -105,10 +107,12 @@ def sections_of(blocks: Sequence[Block], title: str, body: float) -> tuple[Secti
         Sections titled with the headings that lead to them.
     """
     compounds = compounds_in(line for block in blocks for line in block.lines)
+    entries = contents_entries(blocks)
+    bold = bold_headings([block for block in blocks if id(block) not in entries], body)
     path: list[_Heading] = []
     drafts = [_Draft((), 1)]
     for block in blocks:
-        heading = _heading(block, body, compounds)
+        heading = None if id(block) in entries else _heading(block, body, compounds, id(block) in bold)
         if heading is None:
             _add(drafts[-1].blocks, block)
             continue
@@ -137,21 +141,21 @@ def paragraph_of(block: Block, compounds: Collection[str]) -> Paragraph:
     return Paragraph(text, split_lines(text), block.page, block.box, attachment)
 
 
-def _heading(block: Block, body: float, compounds: Collection[str]) -> _Heading | None:
+def _heading(block: Block, body: float, compounds: Collection[str], is_bold: bool) -> _Heading | None:
     """Read a block as a heading; None where it is not one."""
     if block.kind != "text" or len(block.lines) > 3:
         return None
     text = block.text
     if text[:1] in BULLETS or len(text) > MAX_HEADING_CHARS or not _HAS_WORD.search(text):
         return None
-    if CAPTION.match(text) or _LEADERS.search(text):
+    if CAPTION.match(text) or LEADERS.search(text):
         return None
     number = _number(text)
     is_large = block.size >= HEADING_RATIO * body
-    if not is_large and not _is_heading_at_body_size(block, text, number, body):
+    if not (is_large or is_bold or _is_heading_at_body_size(block, text, number, body)):
         return None
     depth = number.count(".") + 1 if number else 0
-    return _Heading(join_lines(block.lines, compounds), block.size, depth)
+    return _Heading(join_lines(block.lines, compounds), block.size, depth, block.box[0] if is_bold else 0.0)
 
 
 def _is_heading_at_body_size(block: Block, text: str, number: str, body: float) -> bool:
@@ -171,9 +175,11 @@ def _number(text: str) -> str:
 
 
 def _stands_over(upper: _Heading, lower: _Heading) -> bool:
-    """Whether one heading contains the other: by their numbers, else by their font sizes."""
+    """Whether one heading contains the other: by their numbers, else by their font sizes, else by their indents."""
     if upper.depth and lower.depth:
         return upper.depth < lower.depth
+    if abs(upper.size - lower.size) <= 0.03 * lower.size and upper.left and lower.left:
+        return lower.left - upper.left > 0.5 * lower.size
     return upper.size > 1.03 * lower.size
 
 

@@ -33,4 +33,5 @@ EXACT = Metric(
     rate=lambda truth, given: {"value": exact_value(truth.answer_value, given.answer_value)},
     unanswerable=lambda truth: is_blank_strict(truth.answer_value),
     marks=_mark,
+    truth_columns=("answer_value",),
 )

@@ -26,6 +26,7 @@ METRICS: Mapping[str, str] = {
     "wattbot": "kohaku_ray.evaluation.wattbot:WATTBOT",
     "kaggle": "kohaku_ray.evaluation.wattbot:KAGGLE",
     "exact": "kohaku_ray.evaluation.exact:EXACT",
+    "answer": "kohaku_ray.evaluation.answer_text:ANSWER",
     "label": "kohaku_ray.evaluation.label:LABEL",
     "citations": "kohaku_ray.evaluation.citations:CITATIONS",
     "retrieval": "kohaku_ray.evaluation.retrieval_metrics:RETRIEVAL",
@@ -46,7 +47,7 @@ class Part:
     """One part of a score.
 
     Attributes:
-        weight: Its weight in the score.
+        weight: Its weight in the score; 0: it is shown beside it.
         title: Its title; empty: its name.
         of_unanswerable: Averaged over the unanswerable questions alone; 1.0 where there is none.
     """
@@ -158,9 +159,10 @@ class Metric:
     @property
     def formula(self) -> str:
         """The formula of the score, one readable line."""
-        if len(self.parts) == 1:
-            return self.label(*self.parts)
-        return " + ".join(f"{part.weight:.2f} {self.label(name)}" for name, part in self.parts.items())
+        weighed = {name: part for name, part in self.parts.items() if part.weight}
+        if len(weighed) == 1:
+            return self.label(*weighed)
+        return " + ".join(f"{part.weight:.2f} {self.label(name)}" for name, part in weighed.items())
 
     def label(self, part: str) -> str:
         """Title of a part."""

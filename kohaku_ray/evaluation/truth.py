@@ -1,13 +1,47 @@
-"""Truth files: the gold answers that metrics score against."""
+"""Gold files: the answers that metrics score against.
+
+A gold file is CSV, JSON lines or Parquet, one row per question, often the question file itself (`GOLD_COLUMNS`). Its
+columns decide what can be scored: ``answer_value`` and ``ref_id`` by WattBot's metrics, ``answer_value`` alone by
+``exact``, ``answer`` alone by ``answer``. No system ever sees a gold column.
+"""
 
 from __future__ import annotations
 
 import os
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
-from kohaku_ray.evaluation.metrics import Metric
-from kohaku_ray.submissions import Submission, read_submission
+from kohaku_ray.documents.parse import read_bytes
+from kohaku_ray.errors import DataError
+from kohaku_ray.evaluation.metrics import Metric, find_metric
+from kohaku_ray.records import BLANK
+from kohaku_ray.submissions import Submission, SubmissionRow, read_submission, require_columns
+
+GOLD_COLUMNS: Mapping[str, str] = {
+    "id": "the question's id, or question_id; unique",
+    "question": "its text",
+    "answer_unit": "unit that the answer is asked in; it is shown to the model, all columns below are not",
+    "answer_value": "the bare value: a number, a [low, high] range, a name, 1 for true and 0 for false",
+    "answer": "the answer as text; in JSON lines and Parquet also a list of acceptable answers, in CSV as JSON",
+    "ref_id": 'ids of the documents that hold the answer; a list, in CSV as JSON: ["doc1", "doc2"]',
+    "is_blank": "true: the documents do not answer the question, so an abstention is right",
+    "label": "a class, for systems that answer with one",
+}
+"""Columns of a gold file, in the order of a template; all but the id may be missing."""
+
+FALLBACKS = ("exact", "answer")
+"""Metrics by which a file is scored that lacks the columns, or the gold, of all metrics asked for."""
+
+_TRUE = frozenset({"true", "1", "1.0", "yes"})
+
+
+def gold_template() -> str:
+    """Write a CSV with every gold column but the label, and two rows to be replaced."""
+    return (
+        "id,question,answer_unit,answer_value,answer,ref_id,is_blank\n"
+        'q001,"How much water did the campus use in 2023?",m3,41200,"41,200 m3","[""water_report""]",\n'
+        'q002,"What will it use in 2030?",m3,,,,true\n'
+    )
 
 
 def read_truth(path: str | os.PathLike[str], metrics: Sequence[Metric]) -> Submission:
@@ -17,7 +51,73 @@ def read_truth(path: str | os.PathLike[str], metrics: Sequence[Metric]) -> Submi
         DataError: The file cannot be read, or lacks a column.
     """
     columns = dict.fromkeys(column for metric in metrics for column in metric.truth_columns)
-    return read_submission(path, ("id", *columns))
+    name = os.fspath(path)
+    data = read_bytes(name) if "://" in name else None
+    truth = read_submission(name, (("id", "question_id"), *columns), data)
+    return _blanks_marked(truth) if BLANK in truth.header else truth
+
+
+def _blanks_marked(truth: Submission) -> Submission:
+    """Write the column ``is_blank`` into the cells that metrics read."""
+    rows = {
+        key: _blank(row) if row.columns.get(BLANK, "").strip().lower() in _TRUE else row
+        for key, row in truth.rows.items()
+    }
+    return replace(truth, rows=rows)
+
+
+def _blank(row: SubmissionRow) -> SubmissionRow:
+    return replace(
+        row,
+        answer=row.answer or BLANK,
+        answer_value=row.answer_value or BLANK,
+        refs_raw=row.refs_raw or BLANK,
+    )
+
+
+def read_gold(path: str | os.PathLike[str], metrics: Sequence[Metric]) -> tuple[Submission, tuple[Metric, ...], str]:
+    """Read a gold file, and choose the metrics that it can be scored by.
+
+    Args:
+        path: Path or URI of the file.
+        metrics: Those asked for, the headline first.
+
+    Returns:
+        The truth; those of the metrics whose columns it has, or if none has gold there, the first of `FALLBACKS` that
+        has; and which ones were left out and why, empty where none was.
+
+    Raises:
+        DataError: The file cannot be read, or has no gold answers for any metric.
+    """
+    truth = read_truth(path, ())
+    fitting = tuple(metric for metric in metrics if not _lacking(truth, metric))
+    if fitting and has_gold(truth, fitting):
+        left_out = [metric for metric in metrics if metric not in fitting]
+        return truth, fitting, _left_out(truth, left_out)
+    for metric in map(find_metric, FALLBACKS):
+        if not _lacking(truth, metric) and has_gold(truth, [metric]):
+            return truth, (metric,), f"Scored by {metric.name} ({metric.title}). {_left_out(truth, metrics)}"
+    if not fitting:
+        read_truth(path, metrics)
+    raise DataError(f"{os.path.basename(os.fspath(path))} has no gold answers.")
+
+
+def _lacking(truth: Submission, metric: Metric) -> str:
+    """Say which columns of a metric a truth lacks; empty if none."""
+    try:
+        require_columns(truth.path, truth.header, metric.truth_columns)
+    except DataError as error:
+        return str(error)
+    return ""
+
+
+def _left_out(truth: Submission, metrics: Sequence[Metric]) -> str:
+    if not metrics:
+        return ""
+    name = os.path.basename(truth.path)
+    reasons = dict.fromkeys(_lacking(truth, metric).removeprefix(f"{truth.path}: ").split(";")[0] for metric in metrics)
+    why = " and ".join(reason or "has no gold in their columns" for reason in reasons)
+    return f"Not scored by {', '.join(metric.name for metric in metrics)}: {name} {why}."
 
 
 def has_gold(truth: Submission, metrics: Sequence[Metric]) -> bool:

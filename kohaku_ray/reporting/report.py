@@ -108,7 +108,7 @@ def _scores(run: RunFiles, truth: str | None) -> tuple[Gold | None, ScoreReport 
     """Score the run; without gold answers, return the reason."""
     if truth is None:
         return None, None, "No truth was given, so nothing is scored."
-    if not os.path.isfile(truth):
+    if "://" not in truth and not os.path.isfile(truth):
         raise DataError(f"{truth}: there is no such truth file: check the path.")
     metrics, limit, split_by = run.fact("metrics", [DEFAULT_METRIC]), run.fact("limit"), run.fact("split_by", [])
     scored, why_not = score_run(run.path, truth, metrics, limit, split_by)
@@ -116,7 +116,7 @@ def _scores(run: RunFiles, truth: str | None) -> tuple[Gold | None, ScoreReport 
         return None, None, why_not
     rows = {metric.name: metric.score(scored.truth, run.submission) for metric in scored.metrics}
     scores = {name: {row.question_id: row for row in own} for name, own in rows.items()}
-    return Gold(scored.truth, scored.metrics, scores), scored.report, ""
+    return Gold(scored.truth, scored.metrics, scores), scored.report, scored.note
 
 
 def _index_paths(run: RunFiles) -> list[str]:

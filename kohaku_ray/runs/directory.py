@@ -203,9 +203,9 @@ def submission_of(run: str) -> str:
 
 
 def own_truth(run: str) -> str | None:
-    """Return the question file that a run answered if it is a CSV that exists: it may hold gold answers."""
+    """Return the question file that a run answered, if it is there: it may hold gold answers."""
     path = _questions_path(run)
-    return path if path is not None and path.endswith(".csv") and os.path.exists(path) else None
+    return path if path is not None and ("://" in path or os.path.exists(path)) else None
 
 
 def truth_of(runs: Sequence[str]) -> str:

@@ -44,11 +44,13 @@ def describe_run(config: Config, summary: AnswerSummary) -> str:
     elif summary.n_member_errors:
         parts.append("those replies are recorded: `kohaku-ray answer CONFIG --retry errors` asks for them again")
     outputs = ("submission.csv", *(f"{name}.parquet" for name in SCHEMAS), *config.declaration.outputs)
-    truth = resolve(config.questions.path)
-    if truth.endswith(".csv"):
-        system, limit = config.declaration, config.questions.limit
-        scored, why_not = score_run(summary.run, truth, system.metrics, limit, system.split_by)
-        parts.append(render(replace(scored.report, errors=False)) if scored is not None else why_not)
+    system, questions = config.declaration, config.questions
+    truth = resolve(questions.path)
+    scored, why_not = score_run(summary.run, truth, system.metrics, questions.limit, system.split_by)
+    if scored is None:
+        parts.append(why_not)
+    else:
+        parts += [*([scored.note] if scored.note else []), render(replace(scored.report, errors=False))]
     parts.append(
         f"outputs in {summary.run}: {', '.join(outputs)}\n"
         f"`kohaku-ray show {summary.run} QUESTION_ID` shows how one was answered"

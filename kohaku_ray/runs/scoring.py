@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from kohaku_ray.errors import ConfigError, DataError
 from kohaku_ray.evaluation.metrics import Metric, find_metric
 from kohaku_ray.evaluation.report import ScoreReport, run_score
-from kohaku_ray.evaluation.truth import has_gold, read_truth, scored_rows
+from kohaku_ray.evaluation.truth import read_gold, scored_rows
 from kohaku_ray.submissions import Submission, read_submission
 
 
@@ -21,11 +21,13 @@ class ScoredRun:
         truth: The gold answers.
         metrics: Metrics, the headline first.
         report: Scores and counts of error classes.
+        note: Which metrics were left out, or replaced, because the truth has no gold for them; empty: none.
     """
 
     truth: Submission
     metrics: tuple[Metric, ...]
     report: ScoreReport
+    note: str = ""
 
 
 def score_run(
@@ -35,7 +37,7 @@ def score_run(
 
     Args:
         run: The run's directory.
-        truth: A CSV that may hold gold answers.
+        truth: A file that may hold gold answers (see ``read_gold``).
         metrics: Names of metrics, the headline first.
         limit: The run's ``questions.limit``: it answered so many first questions of its file; None: all.
         split_by: Columns of the truth by which figures of the whole run are split.
@@ -45,16 +47,23 @@ def score_run(
     """
     name, predicted = os.path.basename(truth), f"{run}/submission.csv"
     try:
-        found = tuple(map(find_metric, metrics))
-        given = read_truth(truth, found)
+        asked = {find_metric(metric): metric for metric in metrics}
+        given, found, note = read_gold(truth, tuple(asked))
     except DataError as error:
+        if str(error).endswith("has no gold answers."):
+            return None, f"Nothing is scored: {error}"
         return None, f"Nothing is scored, {name} is no truth file: {error}"
     except ConfigError as error:
         return None, f"Nothing is scored: {error}"
-    if not has_gold(given, found):
-        return None, f"Nothing is scored: {name} has no gold answers."
+    answered = read_submission(predicted).rows
+    if answered and not given.rows.keys() & answered.keys():
+        return None, (
+            f"Nothing is scored: none of the {len(given.rows)} ids of {name} is in the run: there it is "
+            f"{next(iter(given.rows), 'nothing')}, here {next(iter(answered))}: make the ids agree."
+        )
     first = dict(list(given.rows.items())[:limit])
-    if first.keys() != read_submission(predicted).rows.keys():
+    if first.keys() != answered.keys():
         limit = None  # the first questions of another file are not those the run answered
-    report = run_score(truth, [predicted], metrics, errors=True, limit=limit, split_by=split_by)
-    return ScoredRun(scored_rows(given, found, limit), found, report), ""
+    names = [asked.get(metric, metric.name) for metric in found]
+    report = run_score(truth, [predicted], names, errors=True, limit=limit, split_by=split_by)
+    return ScoredRun(scored_rows(given, found, limit), found, report, note), ""

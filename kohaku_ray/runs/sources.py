@@ -15,6 +15,7 @@ from kohaku_ray.documents.parse import find_files, read_bytes
 from kohaku_ray.errors import ConfigError, DataError
 from kohaku_ray.questions import read_questions
 from kohaku_ray.records import Question
+from kohaku_ray.row_files import ROW_SUFFIXES, cell_of, read_rows, suffix_of
 
 _RAY_COPY = "/runtime_resources/working_dir_files/"
 
@@ -110,7 +111,10 @@ def find_sources(config: Config) -> list[str]:
 
 
 def read_metadata(path: str | None) -> dict[str, dict[str, str]]:
-    """Read title, url, year, type and citation of documents from a CSV with an ``id`` column, by document id.
+    """Read title, url, year, type and citation of documents, by document id.
+
+    Args:
+        path: CSV, JSON lines or Parquet with a column ``id``; None: there is no metadata.
 
     Raises:
         DataError: The file cannot be read or has no ``id`` column.
@@ -118,12 +122,17 @@ def read_metadata(path: str | None) -> dict[str, dict[str, str]]:
     if path is None:
         return {}
     name, data = read_source(path)
-    csv.field_size_limit(2**31 - 1)
-    reader = csv.DictReader(io.StringIO(_decoded(data), newline=""))
-    columns = reader.fieldnames or []
+    rows: list[Any]
+    if suffix_of(name) in ROW_SUFFIXES[1:]:
+        rows = [{key: cell_of(value) for key, value in row.items()} for row in read_rows(name, data, "metadata")]
+        columns = list(dict.fromkeys(column for row in rows for column in row))
+    else:
+        csv.field_size_limit(2**31 - 1)
+        reader = csv.DictReader(io.StringIO(_decoded(data), newline=""))
+        rows, columns = list(reader), list(reader.fieldnames or [])
     if "id" not in columns:
         raise DataError(f"{name}: no column id; it has {', '.join(columns) or 'nothing'}")
-    return {row["id"].strip(): _clean(row) for row in reader if row["id"]}
+    return {row["id"].strip(): _clean(row) for row in rows if row.get("id")}
 
 
 def _absolute(path: str | None) -> str | None:

@@ -11,7 +11,7 @@ from typing import TypeVar
 from kohaku_ray.config import Config
 from kohaku_ray.errors import DataError, IndexMismatchError, KohakuRayError
 from kohaku_ray.evaluation.metrics import find_metric
-from kohaku_ray.evaluation.truth import has_gold, read_truth
+from kohaku_ray.evaluation.truth import read_gold
 from kohaku_ray.index.store import Index
 from kohaku_ray.runs.collection import difference, first_of
 from kohaku_ray.runs.demand import Demand, answer_demand, check_demand, cluster_address, local_cpus
@@ -115,14 +115,11 @@ def _gold(config: Config) -> str:
     """Say whether the question file has gold answers, so that the run is scored."""
     metrics = [find_metric(name) for name in config.declaration.metrics]
     path = resolve(config.questions.path)
-    if not path.endswith(".csv"):
-        return ", not scored: gold answers are read from CSV"
     try:
-        truth = read_truth(path, metrics)
+        _, found, note = read_gold(path, metrics)
     except DataError as error:
-        return f", not scored: {str(error).removeprefix(f'{path}: ')}"
-    scored = has_gold(truth, metrics)
-    return f", scored by {', '.join(metric.name for metric in metrics)}" if scored else ", not scored: no gold answers"
+        return f", not scored: {str(error).removeprefix(f'{path}: ').removeprefix(f'{os.path.basename(path)} ')}"
+    return f", scored by {', '.join(metric.name for metric in found)}{f'; {note}' if note else ''}"
 
 
 def _cluster_state(config: Config, demand: Demand) -> str:

@@ -68,7 +68,7 @@ def test_every_registered_metric_has_its_name_and_its_formula():
     [
         (
             "watbot",
-            r"metric watbot: no such metric, did you mean wattbot\?; metrics: wattbot, kaggle, exact, label, "
+            r"metric watbot: no such metric, did you mean wattbot\?; metrics: wattbot, kaggle, exact, answer, label, "
             r"citations, retrieval, or your",
         ),
         ("kohaku_ray.evaluation.wattbot:_VALUE", "is of type Part, not Metric: name a Metric"),

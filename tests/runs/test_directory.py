@@ -3,6 +3,7 @@
 import contextlib
 import csv
 import json
+import re
 import sys
 from dataclasses import replace
 from types import SimpleNamespace
@@ -240,6 +241,11 @@ def test_a_limit_is_not_that_of_another_truth_file(tmp_path):
     [
         ("id,answer_value,ref_id\nq1,,\n", "exact", "Nothing is scored: t.csv has no gold answers."),
         ("id\nq1\n", "exact", "Nothing is scored, t.csv is no truth file: "),
+        (
+            "id,answer_value,ref_id\nz9,1,a\n",
+            "exact",
+            "Nothing is scored: none of the 1 ids of t.csv is in the run: there it is z9, here q1: make the ids agree.",
+        ),
         ("id,answer_value,ref_id\nq1,1,a\n", "nowhere.at_all:M", "Nothing is scored: metric nowhere.at_all:M"),
     ],
 )
@@ -252,7 +258,21 @@ def test_what_cannot_be_scored_says_why_on_the_terminal_too(tmp_path, text, metr
     assert why_not.startswith(said)
     if metric == "exact":
         config = config_of(run, f"questions.path={truth}")
-        assert why_not in describe_run(config, AnswerSummary(str(run), n_questions=4, n_answers=12))
+        assert said in describe_run(config, AnswerSummary(str(run), n_questions=4, n_answers=12))
+
+
+@pytest.mark.parametrize("suffix", ["csv", "jsonl"])
+def test_answers_as_text_are_scored_on_the_terminal_and_on_the_page(tmp_path, suffix):
+    truth = tmp_path / f"t.{suffix}"
+    truth.write_text("id,answer\nq1,five\n" if suffix == "csv" else '{"id": "q1", "answer": "five"}\n')
+    run = small_run(tmp_path / "run", config=CONFIG + f"questions: {{path: {truth}}}")
+    said = describe_run(config_of(run, f"questions.path={truth}"), AnswerSummary(str(run), n_questions=4, n_answers=12))
+    note = f"Not scored by wattbot, kaggle: t.{suffix} has no column answer_value, ref_id."
+    with open(write_report(str(run)), encoding="utf-8") as handle:
+        page = handle.read()
+    for text in (said, page):
+        assert note in text
+    assert re.search(r"submission.csv +answer +0\.0000 +0\.0000 +0\.0000 +0\.0000 +1 +0", said)
 
 
 def test_the_terminal_names_every_output_the_systems_own_too(tmp_path, monkeypatch):

@@ -11,7 +11,7 @@ import pyarrow as pa
 import ray
 
 from kohaku_ray.config import Config
-from kohaku_ray.engine.actors.indexing import joined, parsed_rows, reject_table, sort_out
+from kohaku_ray.engine.actors.indexing import joined, parsed_rows, reject_table
 from kohaku_ray.index.assemble import texts_to_encode
 from kohaku_ray.index.build import views_with_old
 from kohaku_ray.index.identity import vector_keys
@@ -19,6 +19,7 @@ from kohaku_ray.index.layout import shard_number
 from kohaku_ray.index.pending import PendingVectors
 from kohaku_ray.index.shards import Shard, build_shard, content_of, publish_shards, unchanged_shard
 from kohaku_ray.runs.indexes import encoder_settings, index_settings
+from kohaku_ray.runs.parsing import sort_out
 from kohaku_ray.tree.nodes import NodeTable
 
 Part = tuple[Shard, bool]

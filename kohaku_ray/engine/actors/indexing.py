@@ -7,7 +7,7 @@ import hashlib
 import os
 import socket
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from itertools import pairwise
 from typing import Any
 
@@ -17,9 +17,7 @@ import ray
 
 from kohaku_ray.arrays import I64
 from kohaku_ray.config import Config
-from kohaku_ray.documents.model import Document
 from kohaku_ray.documents.novel import words_digest
-from kohaku_ray.documents.parse import Parsed, parse_documents, read_bytes
 from kohaku_ray.errors import DataError
 from kohaku_ray.index.assemble import texts_to_encode
 from kohaku_ray.index.build import REJECT_SCHEMA, build_index, build_terms, views_with_old
@@ -29,6 +27,7 @@ from kohaku_ray.index.known import known_vectors
 from kohaku_ray.index.pending import PendingVectors
 from kohaku_ray.index.tokens import token_counter
 from kohaku_ray.runs.indexes import chunks_of, document_format, encoder_settings, index_settings, make_encoder
+from kohaku_ray.runs.parsing import par_ids_of, parse_source, sort_out, with_metadata
 from kohaku_ray.runs.sources import read_metadata
 from kohaku_ray.tree.flatten import document_table, flatten
 from kohaku_ray.tree.nodes import CHUNK, SENTENCE, NodeTable
@@ -61,15 +60,15 @@ def parse(batch: pa.Table, config: Config, job: str) -> pa.Table:
     count = token_counter(config.index.encoder.model, config.index.encoder.revision)
     chunks, rows = chunks_of(config), []
     for file in batch["file"].to_pylist():
-        parsed = _read(file, config)
+        parsed = parse_source(file, config)
         rows += [{"file": file, "where": where, "reason": reason} for where, reason in parsed.rejects]
         for found in parsed.documents:
             is_whole = len(parsed.documents) == 1 and not parsed.rejects
             row = {"file": file, "where": file if is_whole else f"{file}: {found.doc_id}"}
             try:
-                document = _with_metadata(found, metadata)
+                document = with_metadata(found, metadata)
                 nodes = _counted(flatten(document, chunks, count), count)
-                row |= {"doc_id": document.doc_id, "par_ids": _par_ids(document)}
+                row |= {"doc_id": document.doc_id, "par_ids": par_ids_of(document)}
                 row |= {"words": words_digest(document) if document_format(config) == "novel" else None}
                 packed = {"document": _packed(document_table([document])), "nodes": _packed(nodes)}
                 row |= packed | {"digest": hashlib.blake2b(b"".join(packed.values()), digest_size=16).hexdigest()}
@@ -78,22 +77,6 @@ def parse(batch: pa.Table, config: Config, job: str) -> pa.Table:
                 row["reason"] = str(error)
             rows.append(row)
     return pa.Table.from_pylist(rows, schema=_PARSED_SCHEMA)
-
-
-def _read(file: str, config: Config) -> Parsed:
-    """Parse a file; one that cannot be used is a reject."""
-    documents = config.documents
-    try:
-        data = read_bytes(file)
-        return parse_documents(file, data, documents.timeout_s, document_format(config), documents.sentence_split)
-    except DataError as error:
-        return Parsed((), ((file, str(error)),))
-
-
-def _par_ids(document: Document) -> list[str]:
-    """Ids that a document's paragraphs bring: unique in the index."""
-    paragraphs = (paragraph for section in document.sections for paragraph in section.paragraphs)
-    return [str(paragraph.attributes["par_id"]) for paragraph in paragraphs if "par_id" in paragraph.attributes]
 
 
 _PARSED_SCHEMA = pa.schema(
@@ -166,33 +149,6 @@ def sorted_texts(blocks: Sequence[Any], n_encoders: int) -> Iterator[Work | pa.T
     yield Work(n_files, len(used), rejects, len(texts), int(n_tokens.sum()))
     for first, last in pairwise(_bounds(n_tokens, n_encoders)):
         yield texts.slice(first, last - first)
-
-
-def sort_out(rows: Sequence[dict[str, Any]]) -> tuple[list[dict[str, Any]], tuple[tuple[str, str], ...]]:
-    """Separate documents and rejects: the first file has what is doubled, a document's or paragraph's id or a novel.
-
-    Returns:
-        The rows of documents that are used, sorted by id, and the rejects with their reasons.
-    """
-    used: list[dict[str, Any]] = []
-    rejects: list[tuple[str, str]] = []
-    owner: dict[tuple[str, str], str] = {}
-    for row in sorted(rows, key=lambda row: (row["file"], row["doc_id"] or "")):
-        ids = [("doc_id", row["doc_id"]), *(("par_id", par_id) for par_id in row["par_ids"] or ())]
-        ids += [("words", row["words"])] if row["words"] else []
-        taken = next((one for one in ids if one in owner), None)
-        if row["reason"] is not None:
-            rejects.append((row["where"], row["reason"]))
-        elif taken is not None and taken[0] == "words":
-            rejects.append((row["where"], f"the same book as {owner[taken]}, word for word: remove one of the files"))
-        elif taken is not None:
-            rejects.append(
-                (row["where"], f"{taken[0]} {taken[1]!r} is already that of {owner[taken]}: rename one of them")
-            )
-        else:
-            owner |= dict.fromkeys(ids, row["where"])
-            used.append(row)
-    return sorted(used, key=lambda row: row["doc_id"]), tuple(rejects)
 
 
 def _bounds(n_tokens: I64, n_encoders: int) -> list[int]:
@@ -273,8 +229,14 @@ def reduced(config: Config, blocks: Sequence[Any], sources: pa.Table) -> Iterato
 
 def _trees(blocks: Sequence[Any]) -> tuple[pa.Table, pa.Table, pa.Table]:
     """Join nodes and rows of all used documents, and the rejects; the packed ones are freed."""
+<<<<<<< HEAD
     used, rejects = sort_out(parsed_rows(blocks, "nodes", "document"))
     return joined(used, "nodes"), joined(used, "document"), reject_table(rejects)
+=======
+    used, rejects = sort_out(_rows(blocks, "nodes", "document"))
+    listed = pa.Table.from_pylist([{"file": where, "reason": reason} for where, reason in rejects], REJECT_SCHEMA)
+    return _joined(used, "nodes"), _joined(used, "document"), listed
+>>>>>>> u15D
 
 
 def reject_table(rejects: Sequence[tuple[str, str]]) -> pa.Table:
@@ -321,13 +283,6 @@ class _Unknown:
 def _unknown(config_json: str, job: str) -> _Unknown:
     """One per worker and job: the keys of a large index are read once, and never an earlier job's."""
     return _Unknown(Config.model_validate_json(config_json))
-
-
-def _with_metadata(document: Document, metadata: Mapping[str, Mapping[str, str]]) -> Document:
-    row = metadata.get(document.doc_id)
-    if row is None:
-        return document
-    return replace(document, title=row.get("title", document.title), metadata={**document.metadata, **row})
 
 
 def _counted(nodes: pa.Table, count: Any) -> pa.Table:

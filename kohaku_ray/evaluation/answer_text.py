@@ -1,0 +1,88 @@
+"""``answer``: answers as text, by exact match, token F1 and recall, for truths with an ``answer`` column alone.
+
+Texts are normalised and compared as by SQuAD's evaluation script: P. Rajpurkar, J. Zhang, K. Lopyrev and P. Liang,
+*SQuAD: 100,000+ Questions for Machine Comprehension of Text*, EMNLP 2016; questions without an answer as in SQuAD 2.0,
+P. Rajpurkar, R. Jia and P. Liang, *Know What You Don't Know*, ACL 2018.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+import string
+from collections import Counter
+
+from kohaku_ray.evaluation.metrics import Metric, Part
+from kohaku_ray.submissions import SubmissionRow
+from kohaku_ray.values import is_abstention, is_blank_strict
+
+_ARTICLES = re.compile(r"\b(a|an|the)\b")
+_PUNCTUATION = str.maketrans("", "", string.punctuation)
+
+
+def normalise(text: str) -> str:
+    """Lower-case, and drop punctuation, articles and superfluous space (SQuAD)."""
+    return " ".join(_ARTICLES.sub(" ", text.lower().translate(_PUNCTUATION)).split())
+
+
+def exact_match(truth: str, given: str) -> float:
+    """1.0 if two texts are the same once normalised, else 0.0."""
+    return float(normalise(truth) == normalise(given))
+
+
+def overlap(truth: str, given: str) -> tuple[float, float]:
+    """F1 and recall of the tokens of two texts; tokens count as often as they occur (SQuAD)."""
+    gold, found = normalise(truth).split(), normalise(given).split()
+    if not gold or not found:
+        same = float(gold == found)
+        return same, same
+    n_common = (Counter(gold) & Counter(found)).total()
+    if not n_common:
+        return 0.0, 0.0
+    precision, recall = n_common / len(found), n_common / len(gold)
+    return 2 * precision * recall / (precision + recall), recall
+
+
+def gold_texts(truth: SubmissionRow) -> tuple[str, ...]:
+    """The acceptable answers: the cell, or the texts of a JSON list in it."""
+    if truth.answer.lstrip().startswith("["):
+        try:
+            items = json.loads(truth.answer)
+        except ValueError:
+            items = None
+        if isinstance(items, list) and items and all(isinstance(item, str) for item in items):
+            return tuple(items)
+    return (truth.answer,)
+
+
+def _given_texts(given: SubmissionRow) -> tuple[str, ...]:
+    """An answer in the forms in which a run writes it: the value, the value with its unit, the sentence."""
+    unit = "" if is_blank_strict(given.answer_unit) else given.answer_unit
+    forms = (given.answer_value, f"{given.answer_value} {unit}".strip(), given.answer)
+    return tuple(dict.fromkeys(form for form in forms if form))
+
+
+def _rate(truth: SubmissionRow, given: SubmissionRow) -> dict[str, float]:
+    """Rate the best form of the answer against the best of the acceptable answers, in each part."""
+    abstains = is_abstention(given.answer_value) and is_abstention(given.answer)
+    if is_abstention(truth.answer) or abstains:
+        return dict.fromkeys(("exact", "f1", "recall"), float(is_abstention(truth.answer) and abstains))
+    pairs = [(gold, form) for gold in gold_texts(truth) for form in _given_texts(given)]
+    overlaps = [overlap(*pair) for pair in pairs]
+    return {
+        "exact": max(exact_match(*pair) for pair in pairs),
+        "f1": max(f1 for f1, _ in overlaps),
+        "recall": max(recall for _, recall in overlaps),
+    }
+
+
+ANSWER = Metric(
+    name="answer",
+    title="Token F1 of answers, with exact match and recall (SQuAD)",
+    parts={"exact": Part(0.0, "exact match"), "f1": Part(1.0, "F1"), "recall": Part(0.0)},
+    rate=_rate,
+    unanswerable=lambda truth: is_abstention(truth.answer),
+    truth_columns=("answer",),
+    gold=lambda truth: truth.answer,
+    needs_gold=True,
+)

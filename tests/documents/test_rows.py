@@ -1,0 +1,72 @@
+"""Documents in the rows of JSON lines and Parquet."""
+
+from __future__ import annotations
+
+import io
+import json
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+
+from kohaku_ray.documents.parse import find_files, parse_documents
+from kohaku_ray.errors import DataError
+
+ROWS = [
+    {"id": "alpha", "text": "One. Two.\n\nThree.", "title": "First", "year": 2024, "tags": ["a", "b"], "none": None},
+    {"id": None, "text": "Without an id.", "title": None, "year": None, "tags": None, "none": None},
+    {"id": "a:b", "text": "A bad id.", "title": None, "year": None, "tags": None, "none": None},
+    {"id": "empty", "text": " ", "title": None, "year": None, "tags": None, "none": None},
+    {"id": "dots", "text": "***", "title": None, "year": None, "tags": None, "none": None},
+]
+
+
+def data_of(suffix, rows):
+    if suffix == "parquet":
+        sink = io.BytesIO()
+        pq.write_table(pa.Table.from_pylist(rows), sink)
+        return sink.getvalue()
+    return "".join(json.dumps(row) + "\n" for row in rows).encode()
+
+
+@pytest.mark.parametrize("suffix", ["jsonl", "ndjson", "parquet"])
+def test_a_row_is_a_document_and_a_bad_row_is_a_reject(suffix):
+    parsed = parse_documents(f"docs/some.{suffix}", data_of(suffix, ROWS), 60)
+    first, second = parsed.documents[:2]
+    assert (first.doc_id, first.title, first.metadata) == ("alpha", "First", {"year": "2024", "tags": "a, b"})
+    assert [paragraph.text for paragraph in first.sections[0].paragraphs] == ["One. Two.", "Three."]
+    assert (second.doc_id, second.title, second.metadata) == ("some-1", "some-1", {})
+    assert len(parsed.documents) + len(parsed.rejects) == len(ROWS)
+    reasons = dict(parsed.rejects)
+    assert "holds a colon" in reasons[f"docs/some.{suffix}: row 2"]
+    assert reasons[f"docs/some.{suffix}: row 3"] == "text is empty: fill in or remove it"
+
+
+def test_a_row_may_be_a_whole_kohakurag_document():
+    row = {"document_id": "k", "title": "T", "sections": [{"title": "S", "paragraphs": [{"text": "One. Two."}]}]}
+    (document,) = parse_documents("k.jsonl", data_of("jsonl", [row])).documents
+    assert (document.doc_id, document.title, document.sections[0].title) == ("k", "T", "S")
+
+
+@pytest.mark.parametrize(
+    ("data", "message"),
+    [
+        (b'{"id": 1}\n', r"x.jsonl has no column text or content or body; its columns are id: rename"),
+        (b'{"id": 1}\n{"a\n', r"x.jsonl, line 2: not JSON"),
+        (b"\n\n", r"x.jsonl has no text: the file is empty"),
+    ],
+)
+def test_a_file_that_cannot_be_used_is_refused(data, message):
+    with pytest.raises(DataError, match=message):
+        parse_documents("x.jsonl", data)
+
+
+def test_they_are_read_where_they_are_named_alone(tmp_path):
+    """A run's own tables below the same directory must not become documents."""
+    (tmp_path / "a.md").write_text("Text.")
+    (tmp_path / "trace.parquet").write_bytes(data_of("parquet", ROWS))
+    assert find_files([str(tmp_path)]) == [f"{tmp_path}/a.md"]
+    assert find_files([f"{tmp_path}/trace.parquet"]) == [f"{tmp_path}/trace.parquet"]
+    (tmp_path / "a.md").unlink()
+    with pytest.raises(DataError, match=r"holds no documents: .*; and, given by name, \.jsonl, \.ndjson, \.parquet"):
+        find_files([str(tmp_path)])
