@@ -235,7 +235,7 @@ def test_an_unknown_sweep_is_answered_with_those_there_are():
 
 
 def test_values_that_do_not_go_together_are_a_matter_of_single_cells(write):
-    loaded = load_sweep(write(axes={"kohaku.top_k_final": [16, 64], "kohaku.top_k": [4, 16]}))
+    loaded = load_sweep(write(axes={"ensemble.waves": {"two": [3, 2], "one": [4]}, "ensemble.members": [4, 5]}))
     [table] = loaded.sweep.tables
     conflicts = {}
     for setting in table.settings():
@@ -243,5 +243,5 @@ def test_values_that_do_not_go_together_are_a_matter_of_single_cells(write):
             loaded.config(table, setting, 0)
         except ConflictError as error:
             conflicts[tuple(setting.at.values())] = str(error)
-    assert list(conflicts) == [("64", "4")]
-    assert "top_k_final is 64 but kohaku.top_k × queries is 16" in conflicts["64", "4"]
+    assert list(conflicts) == [("two", "4"), ("one", "5")]
+    assert "ensemble.waves adds up to 5 but ensemble.members is 4" in conflicts["two", "4"]

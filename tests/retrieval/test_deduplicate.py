@@ -52,7 +52,7 @@ def naive_tree(rows, parent):
 @given(st.lists(st.integers(0, len(NODES) - 1), max_size=15))
 def test_tree_equals_a_walk_up_the_tree(rows):
     n = len(rows)
-    matches = Ranked(np.array(rows, np.int64), np.zeros(n), np.ones(n, np.int64), np.zeros(n), n)
+    matches = Ranked(np.array(rows, np.int64), np.zeros(n), np.ones(n, np.int64), np.zeros(n), np.zeros(n), n)
     kept = deduplicate(matches, "tree", NODES.parent)
     assert kept.rows.tolist() == naive_tree(rows, NODES.parent.tolist())
     assert kept.n_dense == len(kept)
