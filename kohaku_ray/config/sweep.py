@@ -20,13 +20,20 @@ from kohaku_ray.config.load import (
     read_values,
     validated,
 )
-from kohaku_ray.config.plain import label_of as label_of
 from kohaku_ray.config.plain import leaves, misread, shown, value_at
 from kohaku_ray.config.schema import Config
-from kohaku_ray.config.sweep_schema import MEMBERS as MEMBERS
-from kohaku_ray.config.sweep_schema import VOTE, WITH, Setting, SweepConfig, Values, choices_of, names_of
-from kohaku_ray.config.sweep_schema import PoolConfig as PoolConfig
-from kohaku_ray.config.sweep_schema import TableConfig as TableConfig
+from kohaku_ray.config.sweep_schema import (
+    MEMBERS,
+    VOTE,
+    WITH,
+    PoolConfig,
+    Setting,
+    SweepConfig,
+    TableConfig,
+    Values,
+    choices_of,
+    names_of,
+)
 from kohaku_ray.errors import ConfigError, ConflictError, did_you_mean
 
 SWEEPS = PRESETS / "sweeps"

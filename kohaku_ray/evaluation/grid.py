@@ -98,6 +98,7 @@ class TableCell:
         run_ids: Finished runs, one per seed; empty for subsamples.
         measures: Shape ``(n_seeds,)`` each; other measures by name: means over questions, such as
             ``matches``, ``snippets`` and ``characters`` of the context.
+        question_measures: Shape ``(n_questions,)`` each; the system's measures by name: means over seeds.
         is_exact: The one row is the exact expectation over all subsamples.
     """
 
@@ -111,6 +112,7 @@ class TableCell:
     total: F64 = field(default_factory=lambda: np.zeros((0, 0)))
     run_ids: tuple[str, ...] = ()
     measures: Mapping[str, F64] = field(default_factory=dict)
+    question_measures: Mapping[str, F64] = field(default_factory=dict)
     is_exact: bool = False
 
     @property
@@ -164,6 +166,7 @@ class Table:
         cells: Every combination there is, in order.
         repeats: Name of the repetitions of a cell, such as seeds.
         show: Names of ``TableCell.measures`` to be tabulated beside the score.
+        spread: What the standard deviation of those measures is over.
         notes: Warnings for the reader, such as axis values that were skipped, and why.
     """
 
@@ -173,6 +176,7 @@ class Table:
     cells: tuple[TableCell, ...]
     repeats: Literal["seeds", "subsamples"] = "seeds"
     show: tuple[str, ...] = ()
+    spread: Literal["seeds", "questions"] = "seeds"
     notes: tuple[str, ...] = ()
 
     @property

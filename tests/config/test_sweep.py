@@ -7,7 +7,9 @@ from pathlib import Path
 import pytest
 import yaml
 
-from kohaku_ray.config.sweep import SWEEPS, TableConfig, label_of, load_sweep
+from kohaku_ray.config.plain import label_of
+from kohaku_ray.config.sweep import SWEEPS, load_sweep
+from kohaku_ray.config.sweep_schema import TableConfig
 from kohaku_ray.errors import ConfigError, ConflictError
 
 
@@ -88,7 +90,10 @@ def test_tables_may_be_named_and_keep_their_own_settings(write):
     assert outer.sweep.output == "runs/sweeps/outer"
 
 
-@pytest.mark.parametrize("name", sorted(file.stem for file in SWEEPS.glob("*.yaml")))
+PRESETS = sorted(file.stem for file in SWEEPS.glob("*.yaml"))
+
+
+@pytest.mark.parametrize("name", PRESETS)
 def test_every_preset_loads_and_every_cell_is_configured_or_in_conflict(name):
     loaded = load_sweep(name)
     for table in loaded.sweep.tables:
@@ -116,9 +121,75 @@ def test_the_paper_has_a_table_for_every_one_of_its_sweeps():
     assert axes["ensemble_blank"]["ensemble.members"] == tuple(map(str, range(1, 16)))
     assert len(axes["ensemble_strategy"]["ensemble.vote.strategy"]) == 7
     assert axes["ensemble_tie"]["ensemble.vote.tiebreak"] == ("first", "blank")
-    for name in ("embedding", "dimension", "planner_queries", "rerank", "prompt_order", "bm25", "retries", "llm"):
+    for name in ("embedding", "planner_queries", "rerank", "prompt_order", "bm25", "retries", "llm", "temperature"):
         assert axes[name]["kohaku.top_k"] == ("4", "8", "16"), name
+    assert axes["dimension"]["index.encoder.dim"] == ("128", "256", "512", "768", "1024", "2048")
+    assert [tables[name].pool.members for name in ("ensemble_blank", "ensemble_strategy", "ensemble_tie")] == [16] * 3
     assert load_sweep("paper").sweep.seeds == (0, 1, 2)
+
+
+PAPERS = [name for name in PRESETS if "KohakuRAG" in (SWEEPS / f"{name}.yaml").read_text(encoding="utf-8")]
+"""Sweeps that name the paper: `paper`, which holds the others, too."""
+
+FIXED = {
+    "generator": "openai/gpt-oss-120b",
+    "encoder": ("jinaai/jina-embeddings-v3", 768),
+    "kohaku.queries": 4,
+    "kohaku.top_k": 16,
+    "kohaku.top_k_final": 32,
+    "kohaku.rerank": "combined",
+    "kohaku.prompt_order": "context_first",
+    "kohaku.bm25_top_k": 0,
+    "kohaku.max_retries": 0,
+}
+"""What the paper's sweeps have in common."""
+
+VARIED = {"model": {"generator"}, "embedding": {"encoder"}, "encoder": {"encoder"}, "index.encoder.dim": {"encoder"}}
+"""What an axis of a name of its own changes."""
+
+
+def test_the_sweeps_of_the_paper_are_known():
+    assert len(PAPERS) >= 16
+    assert {"dedup", "llm", "ensemble_blank", "public_private"} <= set(PAPERS)
+    assert "narrative" not in PAPERS
+
+
+@pytest.mark.parametrize("name", PAPERS)
+def test_every_setting_that_a_sweep_of_the_paper_does_not_vary_is_the_papers(name):
+    loaded = load_sweep(name)
+    assert loaded.sweep.seeds == (0, 1, 2)
+    for table in loaded.sweep.tables:
+        varied = {key for axis in table.axes for key in VARIED.get(axis, {axis})} | set(table.set)
+        for setting in table.settings():
+            config = loaded.config(table, setting, 0)
+            kohaku = config.settings.model_dump()
+            found = {
+                "generator": getattr(config.deployments[config.role("answer").model], "model", "extractive"),
+                "encoder": (config.index.encoder.model, config.index.encoder.dim),
+                **{key: kohaku[key.partition(".")[2]] for key in FIXED if key.startswith("kohaku.")},
+            }
+            wrong = {key: value for key, value in found.items() if key not in varied and value != FIXED[key]}
+            assert not wrong, (table.name, setting.at)
+
+
+def test_the_seven_models_of_the_paper_are_asked_by_one_key_and_open_weights_served_here():
+    loaded = load_sweep("llm")
+    [table] = loaded.sweep.tables
+    asked, served = {}, {}
+    for setting in table.settings():
+        config = loaded.config(table, setting, 0)
+        deployment = config.deployments[config.role("answer").model]
+        if deployment.kind == "openai":
+            assert deployment.api_key_env == "OPENROUTER_API_KEY"
+            asked[setting.at["model"]] = deployment.model
+        elif deployment.kind == "vllm":
+            served[setting.at["model"]] = deployment.model
+    assert len(asked) == len(set(asked.values())) == 7
+    assert {name.removesuffix(" (vLLM)") for name in served} >= {
+        "gpt-oss-120b",
+        "mistral-large-2512",
+        "kimi-k2-thinking",
+    }
 
 
 def test_what_is_set_on_the_command_line_replaces_a_section_as_it_does_elsewhere(write):
