@@ -12,6 +12,7 @@ from kohaku_ray.config import Config
 from kohaku_ray.evaluation.citations import gold_refs
 from kohaku_ray.evaluation.metrics import QuestionScore
 from kohaku_ray.evaluation.retrieval_metrics import K, stage_recall
+from kohaku_ray.runs.tables import SHARED
 from kohaku_ray.submissions import Submission
 from kohaku_ray.systems.base import Rows
 from kohaku_ray.tree.nodes import NodeTable
@@ -37,15 +38,16 @@ def derived_measures(
     trace: Rows, nodes: NodeTable, config: Config, names: Collection[str]
 ) -> dict[str, dict[str, float]]:
     """Measures that the system computes from an answer's trace, by question: means over its answers."""
-    answers: dict[tuple[str, int], list[Mapping[str, Any]]] = {}
+    members: dict[str, dict[int, list[Mapping[str, Any]]]] = {}
     for row in trace:
-        if row["member"] >= 0:
-            answers.setdefault((row["question_id"], row["member"]), []).append(row)
+        members.setdefault(row["question_id"], {}).setdefault(row["member"], []).append(row)
     found: dict[str, dict[str, list[float]]] = {}
-    for (question, _), rows in answers.items():
-        for name in names:
-            value = config.declaration.derived[name](rows, nodes, config.settings)
-            found.setdefault(question, {}).setdefault(name, []).append(value)
+    for question, of in members.items():
+        shared = of.pop(SHARED, [])
+        for rows in [[*shared, *own] for own in of.values()] or [shared]:
+            for name in names:
+                value = config.declaration.derived[name](rows, nodes, config.settings)
+                found.setdefault(question, {}).setdefault(name, []).append(value)
     return _means(found)
 
 
