@@ -10,6 +10,7 @@ import numpy as np
 
 from kohaku_ray.arrays import F64
 from kohaku_ray.evaluation.metrics import Metric
+from kohaku_ray.evaluation.splits import Split
 
 FEW_QUESTIONS, FEW_SEEDS = 20, 3
 """A cell over fewer questions or seeds says little, and is marked."""
@@ -204,6 +205,19 @@ class Table:
 
 
 @dataclass(frozen=True, slots=True)
+class SweepGroups:
+    """The scores of a sweep's settings on groups of the questions.
+
+    Attributes:
+        names: The settings, each with its table's title.
+        split: Their scores by group.
+    """
+
+    names: tuple[str, ...]
+    split: Split
+
+
+@dataclass(frozen=True, slots=True)
 class Sweep:
     """A whole sweep, ready for display.
 
@@ -216,6 +230,7 @@ class Sweep:
         metric: Metric of all scores.
         notes: Warnings about the whole sweep.
         provenance: Versions, files and digests it ran with, by name.
+        groups: Scores on groups of the questions; None: not asked for.
         spending: Its cost by name, as text: calls requested and made, tokens, seconds; differs from start to start.
     """
 
@@ -228,3 +243,4 @@ class Sweep:
     notes: tuple[str, ...] = ()
     provenance: Mapping[str, str] = field(default_factory=dict)
     spending: Mapping[str, str] = field(default_factory=dict)
+    groups: SweepGroups | None = None

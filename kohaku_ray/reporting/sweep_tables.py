@@ -10,6 +10,7 @@ from collections.abc import Callable, Sequence
 
 from kohaku_ray.evaluation.grid import Sweep, TableCell
 from kohaku_ray.evaluation.report import table as aligned
+from kohaku_ray.reporting.sweep_groups import describe_groups
 from kohaku_ray.reporting.sweep_stats import (
     THIN,
     Place,
@@ -43,6 +44,8 @@ def describe_sweep(sweep: Sweep, stats: Sequence[TableStats] | None = None) -> s
         parts += [f"{_line(name)}\n\n{aligned(*_measures(one, name, _line), n_text)}" for name in one.table.show]
         if lines := below(one, marks=""):
             parts.append("\n".join(map(_line, lines)))
+    if sweep.groups is not None:
+        parts.append(describe_groups(sweep.groups))
     spent = [f"{name}: {text}" for name, text in sweep.spending.items()]
     return "\n\n".join(parts + ["\n".join(map(_line, lines)) for lines in (sweep.notes, spent) if lines])
 

@@ -21,6 +21,7 @@ from kohaku_ray.index.store import Index
 from kohaku_ray.records import BLANK
 from kohaku_ray.runs.directory import RunDirectory
 from kohaku_ray.runs.sources import resolve
+from kohaku_ray.runs.sweep_groups import group_scores
 from kohaku_ray.runs.sweep_measures import (
     RECALL,
     TRACE_COLUMNS,
@@ -85,6 +86,7 @@ def collect(
         for planned in plan.tables
     )
     sweep = plan.loaded.sweep
+    groups, about = group_scores(sweep.by, tables, reader.truths(), found) if sweep.by else (None, ())
     return Sweep(
         name=Path(sweep.output).name,
         title=sweep.title or Path(sweep.output).name,
@@ -92,9 +94,10 @@ def collect(
         questions=reader.asked(),
         runs=tuple(one.run for one in read.values()),
         metric=found,
-        notes=(*plan.notes, *reader.baselines(), *_notes(plan, read)),
+        notes=(*plan.notes, *reader.baselines(), *about, *_notes(plan, read)),
         provenance=_provenance(plan),
         spending=dict(_named(line) for line in spending),
+        groups=groups,
     )
 
 
@@ -146,6 +149,10 @@ class _Reader:
         if key not in self._truths:
             self._truths[key] = truth_of_sweep(config, self.metric)
         return self._truths[key]
+
+    def truths(self) -> tuple[Submission, ...]:
+        """Return the gold answers of all runs."""
+        return tuple(self._truths.values())
 
     def asked(self) -> tuple[SweepQuestion, ...]:
         """Return every question of every truth, in order; where a truth lacks its text, as the runs have it."""
