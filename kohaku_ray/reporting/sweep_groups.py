@@ -56,8 +56,6 @@ def groups_csv(groups: SweepGroups) -> str:
         scores = [f"{split.scores[label][at].score:.6f}" for label in split.labels]
         ranks = [f"{split.ranks[label][at]:g}" for label in split.labels]
         writer.writerow([visible(groups.names[at]), *scores, *ranks])
-            [visible(groups.names[at]), *scores, *(f"{split.ranks[label][at]:g}" for label in split.labels)]
-        )
     return buffer.getvalue()
 
 
