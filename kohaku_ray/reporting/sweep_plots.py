@@ -142,8 +142,11 @@ def error_bars(
         y_label: What the names are.
         label: The plot in words.
     """
+    from matplotlib.ticker import MaxNLocator
+
     with drawing():
         figure, axes = new_figure(WIDTH_IN, 0.75 + 0.24 * max(len(names), 2))
+        axes.xaxis.set_major_locator(MaxNLocator(5))
         places = np.arange(len(names))
         spread = np.nan_to_num(np.asarray(sd, np.float64))
         axes.errorbar(mean, places, xerr=spread, fmt="o", color=PALETTE[0], markersize=5, capsize=3, elinewidth=1.4)
@@ -266,10 +269,14 @@ def slopes(
     """
     with drawing():
         figure, axes = new_figure(WIDTH_IN, 0.9 + 0.2 * max(len(names), 4))
+        ends: dict[float, list[str]] = {}
         for name, before, after in zip(names, left, right, strict=True):
             colour = PALETTE[2] if after < before else PALETTE[1] if after > before else "#999999"
             axes.plot([0, 1], [before, after], marker="o", markersize=3.5, linewidth=1.2, color=colour)
-            axes.annotate(shorten(name, 30), (1, after), (6, 0), textcoords="offset points", va="center", fontsize=7)
+            ends.setdefault(after, []).append(name)
+        for after, tied in ends.items():
+            text = shorten(tied[0], 34) if len(tied) == 1 else f"{shorten(tied[0], 28)} + {len(tied) - 1}"
+            axes.annotate(text, (1, after), (6, 0), textcoords="offset points", va="center", fontsize=7)
         axes.set_xticks([0, 1], [shorten(head, 20) for head in heads])
         axes.set_xlim(-0.1, 2.2)
         axes.set_ylim(len(names) + 0.5, 0.5)

@@ -32,7 +32,8 @@ def group_scores(
     for table in tables:
         for cell in table.cells:
             if cell.is_scored and all(key in label for key in cell.question_ids):
-                cells.setdefault(cell.cell_id, (", ".join(cell.at.values()), cell))
+                name = ", ".join(f"{axis.rpartition('.')[2]} {label}" for axis, label in cell.at.items())
+                cells.setdefault(cell.cell_id, (name, cell))
     asked = Counter(cell.question_ids for _, cell in cells.values())
     if not asked:
         there = ", ".join(truths[0].header) if truths else "none"

