@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from kohaku_ray.evaluation.grid import Axis, Table, TableCell
-from kohaku_ray.evaluation.wattbot import WATTBOT
+from kohaku_ray.evaluation.wattbot import KAGGLE, WATTBOT
 from kohaku_ray.runs.sweep_groups import group_scores
 from kohaku_ray.submissions import Submission, SubmissionRow
 
@@ -28,10 +28,10 @@ def given(**values: str) -> Submission:
     return Submission("given.csv", ("id", "answer_value", "ref_id"), rows)
 
 
-def cell(name: str, *submissions: Submission) -> TableCell:
-    scores = [WATTBOT.score(TRUTH, one) for one in submissions]
-    parts = {part: np.array([[row.parts[part] for row in rows] for rows in scores]) for part in WATTBOT.parts}
-    blank = [WATTBOT.unanswerable(row) for row in TRUTH.rows.values()]
+def cell(name: str, *submissions: Submission, metric=WATTBOT) -> TableCell:
+    scores = [metric.score(TRUTH, one) for one in submissions]
+    parts = {part: np.array([[row.parts[part] for row in rows] for rows in scores]) for part in metric.parts}
+    blank = [metric.unanswerable(row) for row in TRUTH.rows.values()]
     return TableCell(
         name,
         {"kohaku.top_k": name},
@@ -39,7 +39,7 @@ def cell(name: str, *submissions: Submission) -> TableCell:
         seeds=tuple(range(len(submissions))),
         question_ids=tuple(VALUES),
         parts=parts,
-        total=WATTBOT.shares(parts, blank),
+        total=metric.shares(parts, blank),
     )
 
 
@@ -47,20 +47,22 @@ def table(*cells: TableCell) -> Table:
     return Table("t", "T", (Axis("kohaku.top_k", tuple(one.at["kohaku.top_k"] for one in cells)),), cells)
 
 
-def by_hand(submission: Submission) -> dict[str, float]:
+def by_hand(submission: Submission, metric) -> dict[str, float]:
     labels = [split for _, split in VALUES.values()]
-    return {key: one.score for key, one in WATTBOT.aggregate_by(WATTBOT.score(TRUTH, submission), labels).items()}
+    return {key: one.score for key, one in metric.aggregate_by(metric.score(TRUTH, submission), labels).items()}
 
 
-def test_scores_by_group_are_means_over_seeds_of_what_the_submissions_score():
+@pytest.mark.parametrize("metric", [WATTBOT, KAGGLE], ids=lambda metric: metric.name)
+def test_scores_by_group_are_means_over_seeds_of_what_the_submissions_score(metric):
     one, two, three = given(q1="1", q2="2"), given(q1="1", q3="is_blank"), given(q4="4", q2="2")
-    groups, notes = group_scores("split", [table(cell("4", one, two), cell("8", three))], [TRUTH], WATTBOT)
+    cells = cell("4", one, two, metric=metric), cell("8", three, metric=metric)
+    groups, notes = group_scores("split", [table(*cells)], [TRUTH], metric)
     assert notes == ()
     assert groups.names == ("top_k 4", "top_k 8")
     for label in ("public", "private"):
-        mean = (by_hand(one)[label] + by_hand(two)[label]) / 2
+        mean = (by_hand(one, metric)[label] + by_hand(two, metric)[label]) / 2
         found = [score.score for score in groups.split.scores[label]]
-        assert found == pytest.approx([mean, by_hand(three)[label]])
+        assert found == pytest.approx([mean, by_hand(three, metric)[label]])
     assert groups.split.ranks["public"] == (1, 2)
     assert groups.split.ranks["private"] == (2, 1)
     assert groups.split.scores["public"][0].n == 2
