@@ -2,40 +2,42 @@
 
 from __future__ import annotations
 
-import itertools
-import math
 import os.path
-import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from copy import deepcopy
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Annotated, Any, Literal
-
-from pydantic import Field, field_validator, model_validator
+from typing import Any
 
 from kohaku_ray.config.anchor import PRESETS, anchored_sweep, directory_of
-from kohaku_ray.config.environment import expand
 from kohaku_ray.config.load import (
     build_config,
     explain,
+    merge,
     override,
     parse_file,
     put,
     read_values,
     validated,
 )
-from kohaku_ray.config.plain import label_of as label_of
 from kohaku_ray.config.plain import leaves, misread, shown, value_at
 from kohaku_ray.config.schema import Config
+from kohaku_ray.config.sweep_schema import (
+    MEMBERS,
+    VOTE,
+    WITH,
+    PoolConfig,
+    Setting,
+    SweepConfig,
+    TableConfig,
+    Values,
+    choices_of,
+    names_of,
+)
 from kohaku_ray.errors import ConfigError, ConflictError, did_you_mean
-from kohaku_ray.settings import PositiveInt, Section
 
 SWEEPS = PRESETS / "sweeps"
 """Directory of the package's sweeps."""
-
-MEMBERS, VOTE = "ensemble.members", "ensemble.vote."
-"""Keys that a study of recorded members may vary: any other key needs new calls."""
 
 DECIDE_NOTHING = (
     "run",
@@ -53,193 +55,6 @@ DECIDE_NOTHING = (
 )
 """Keys that set where a run is made and change no output: a sweep sets its own paths."""
 
-Values = dict[str, Any]
-
-
-class PoolConfig(Section):
-    """Recorded members whose ensembles are studied without new calls."""
-
-    members: PositiveInt | None = None
-    """Members of the base that answer once; instead of `files`."""
-    files: tuple[str, ...] = ()
-    """Submission CSVs, one per member; `*` and `?` are wildcards as in a shell."""
-    strata: str | None = None
-    """Regular expression on a file's name without its suffix: members with an equal first group (or match) are a
-    stratum, and every subsample has its share of each. None: all members are one stratum."""
-
-    @field_validator("files")
-    @classmethod
-    def _of_this_machine(cls, files: tuple[str, ...]) -> tuple[str, ...]:
-        return tuple(expand(file) for file in files)
-
-    @model_validator(mode="after")
-    def _one_source(self) -> PoolConfig:
-        if (self.members is None) == (not self.files):
-            raise ValueError("pool needs members or files, and not both: say which recorded members are studied")
-        if self.strata is not None:
-            try:
-                re.compile(self.strata)
-            except (re.error, OverflowError, RecursionError) as error:
-                raise ValueError(f"pool.strata is {self.strata!r}, no regular expression: {error}") from None
-        return self
-
-
-class TableConfig(Section):
-    """One table: axes over configuration keys, combined."""
-
-    name: str = ""
-    """Short name, unique in the sweep. Default: its file's name, or `table1`, `table2`, …"""
-    title: str = ""
-    """What the table compares."""
-    set: dict[str, Any] = Field(default_factory=dict)
-    """Dotted keys set in the whole table."""
-    axes: dict[str, tuple[Any, ...] | dict[str, Any]] = Field(default_factory=dict)
-    """Values by key; or, under a name of your own, labels with the keys that each sets. The last axis makes the
-    columns."""
-    combine: Literal["grid", "zip", "list"] = "grid"
-    """grid: every combination of the axes' values; zip: the first of each, the second of each, …; list: `cells`."""
-    cells: tuple[dict[str, Any], ...] = ()
-    """For `combine: list`: keys and values of each cell."""
-    show: tuple[str, ...] = ()
-    """Measures shown with the score, as means over answers: the system's own, `attempts` and `blanks`; `tokens` and
-    `seconds` in the models; parts of the score by name; `recall@10 STEP`: of the gold references, after a trace's
-    step."""
-    pool: PoolConfig | None = None
-    """Makes the table a study of recorded members: axes only over `ensemble.members` and `ensemble.vote`."""
-    subsamples: PositiveInt | Literal["all"] = 32
-    """Ensembles of each size drawn from the pool; all: the exact expectation."""
-
-    @field_validator("axes", mode="before")
-    @classmethod
-    def _are_lists(cls, axes: Any) -> Any:
-        if isinstance(axes, Mapping):
-            for name, values in axes.items():
-                if not isinstance(values, (list, tuple, dict)):
-                    raise ValueError(f"axis {name} is {shown(values)}: write its values as a list, or by labels")
-        return axes
-
-    @field_validator("name")
-    @classmethod
-    def _is_a_file_name(cls, name: str) -> str:
-        if name and not re.fullmatch(r"[\w.-]+", name):
-            raise ValueError(f"name is {name!r}: it becomes a file's name, so letters, digits, . - and _ only")
-        return name
-
-    @model_validator(mode="after")
-    def _has_cells(self) -> TableConfig:
-        if self.combine == "list":
-            if self.axes or not self.cells:
-                raise ValueError("combine is list: write the settings under cells, and no axes")
-            if any(list(cell) != list(self.cells[0]) for cell in self.cells):
-                raise ValueError("cells differ in their keys: give each cell the same keys in the same order")
-        elif self.cells or not self.axes:
-            raise ValueError(f"combine is {self.combine}: write axes, and no cells")
-        for name, values in self.axes.items():
-            if not values:
-                raise ValueError(f"axis {name} has no values, so the grid is empty: give it one at least")
-            labels = [label for label, _ in _choices(name, values)]
-            if len(set(labels)) != len(labels):
-                raise ValueError(f"axis {name} has the same value twice: {', '.join(labels)}")
-        lengths = {name: len(values) for name, values in self.axes.items()}
-        if self.combine == "zip" and len(set(lengths.values())) > 1:
-            counts = ", ".join(f"{name} {n}" for name, n in lengths.items())
-            raise ValueError(f"combine is zip but the axes differ in length ({counts}): make them equal, or use grid")
-        return self
-
-    @model_validator(mode="after")
-    def _all_are_all(self) -> TableConfig:
-        if self.pool is not None and self.subsamples == "all" and self.pool.strata is not None:
-            raise ValueError("subsamples is all but pool.strata is set: only drawn ones have shares, drop one of them")
-        return self
-
-    @property
-    def n_cells(self) -> int:
-        """Number of cells, counted without building them."""
-        if self.combine == "list":
-            return len(self.cells)
-        lengths = [len(values) for values in self.axes.values()]
-        return lengths[0] if self.combine == "zip" else math.prod(lengths)
-
-    def labels(self) -> dict[str, tuple[str, ...]]:
-        """Labels per axis, in order."""
-        if self.combine == "list":
-            keys = list(self.cells[0])
-            return {key: tuple(dict.fromkeys(label_of(cell[key]) for cell in self.cells)) for key in keys}
-        return {name: tuple(label for label, _ in _choices(name, values)) for name, values in self.axes.items()}
-
-    def settings(self) -> Iterator[Setting]:
-        """Every cell, in order."""
-        if self.combine == "list":
-            for cell in self.cells:
-                yield Setting({key: label_of(value) for key, value in cell.items()}, dict(cell))
-            return
-        choices = [_choices(name, values) for name, values in self.axes.items()]
-        every = zip(*choices, strict=True) if self.combine == "zip" else itertools.product(*choices)
-        for chosen in every:
-            at = {name: label for name, (label, _) in zip(self.axes, chosen, strict=True)}
-            yield Setting(at, {key: value for _, keys in chosen for key, value in keys.items()})
-
-
-class SweepConfig(Section):
-    """The configuration of a sweep."""
-
-    title: str = ""
-    """Title of the page."""
-    base: tuple[str, ...] = ("default",)
-    """Configurations (files or presets) under every cell; later ones win."""
-    set: dict[str, Any] = Field(default_factory=dict)
-    """Dotted keys set in every cell."""
-    seeds: Annotated[tuple[int, ...], Field(min_length=1)] = (0, 1, 2)
-    """Base seeds: every cell is run once per seed."""
-    output: str = ""
-    """Directory of the page and the tables. Default: `runs/sweeps/NAME`."""
-    runs: str = "runs/sweeps/runs"
-    """Directory of the cells' runs, shared by all sweeps: a finished run is never repeated."""
-    indexes: str = "runs/sweeps/indexes"
-    """Directory of the cells' indexes, shared by all sweeps."""
-    concurrency: PositiveInt = 4
-    """Cells in flight."""
-    tables: Annotated[tuple[TableConfig, ...], Field(min_length=1)]
-    """Tables of the sweep."""
-
-    @field_validator("base", mode="before")
-    @classmethod
-    def _one_or_many(cls, base: Any) -> Any:
-        return (base,) if isinstance(base, str) else base
-
-    @field_validator("seeds")
-    @classmethod
-    def _differ(cls, seeds: tuple[int, ...]) -> tuple[int, ...]:
-        if len(set(seeds)) != len(seeds):
-            raise ValueError(f"seeds are {list(seeds)}: the same seed twice gives the same run twice")
-        return seeds
-
-    @model_validator(mode="after")
-    def _names_differ(self) -> SweepConfig:
-        names = [table.name for table in self.tables]
-        double = next((name for name in names if names.count(name) > 1), None)
-        if double is not None:
-            raise ValueError(f"two tables are named {double!r}: give each a name of its own")
-        return self
-
-    @property
-    def n_cells(self) -> int:
-        """Cells of all tables, without making them."""
-        return sum(table.n_cells for table in self.tables)
-
-
-@dataclass(frozen=True, slots=True)
-class Setting:
-    """One cell: its labels and its settings.
-
-    Attributes:
-        at: Label by axis.
-        values: Values by dotted key.
-    """
-
-    at: Mapping[str, str]
-    values: Mapping[str, Any]
-
 
 @dataclass(frozen=True, slots=True)
 class LoadedSweep:
@@ -247,13 +62,21 @@ class LoadedSweep:
 
     Attributes:
         sweep: The sweep's configuration.
-        base: Its base as plain values; the sweep's own keys and the command line's win.
+        base: Its base as plain values, with all preferred presets; the sweep's own keys and the command line's win.
         where: The file, for messages.
+        compose: Builds the base with some of the preferred presets.
+        presets: Plain values of the presets that tables and cells name, by name.
     """
 
     sweep: SweepConfig
     base: Values
     where: str
+    compose: Callable[[Sequence[str]], Values]
+    presets: Mapping[str, Values] = field(default_factory=dict)
+
+    def preferring(self, names: Sequence[str]) -> LoadedSweep:
+        """Copy the sweep with these of its preferred presets alone."""
+        return replace(self, base=self.compose(names))
 
     def config(self, table: TableConfig, setting: Setting, seed: int) -> Config:
         """Build the configuration of one cell and seed.
@@ -262,8 +85,20 @@ class LoadedSweep:
             ConfigError: A value does not fit.
             ConflictError: Each value fits, but not together.
         """
+        return self.built({"seed": seed}, table.set, setting.values)
+
+    def built(self, *layers: Mapping[str, Any]) -> Config:
+        """Build a configuration from the base and layers of dotted keys; presets they name lie under all keys.
+
+        Raises:
+            ConfigError: A value does not fit.
+            ConflictError: Each value fits, but not together.
+        """
         values = deepcopy(self.base)
-        for key, value in {**table.set, **setting.values, "seed": seed}.items():
+        for layer in layers:
+            for name in names_of(layer.get(WITH)):
+                values = merge(values, deepcopy(self.presets[name]))
+        for key, value in (item for layer in layers for item in layer.items() if item[0] != WITH):
             put(values, key, deepcopy(value), where=self.where)
         return build_config(values, where=self.where)
 
@@ -275,7 +110,8 @@ def load_sweep(
 
     Args:
         path: A YAML file, or the name of a preset of ``configs/sweeps``.
-        base: Configurations that win over the sweep's own base, such as one with your documents and questions.
+        base: Configurations that win over the sweep's own base and its preferred presets, such as one with your
+            documents and questions.
         overrides: Overrides ``a.b=c``; they win over everything but the tables.
         output: Replaces the sweep's own.
 
@@ -284,24 +120,23 @@ def load_sweep(
     """
     file = _find(path)
     sweep = _validated(_whole(file) | ({"output": output} if output else {}), str(file))
-    values = read_values([*sweep.base, *base], beside=str(file))
-    for key, value in sweep.set.items():
-        put(values, key, value, where=str(file))
-    for text in overrides:
-        override(values, text)
     if "seed" in sweep.set or any(text.partition("=")[0].strip() == "seed" for text in overrides):
         raise ConfigError(f"{file}: seed is set, but every cell is run with each of the sweep's seeds: set those")
-    loaded = LoadedSweep(sweep, values, str(file))
+
+    def compose(preferred: Sequence[str]) -> Values:
+        values = read_values([*sweep.base, *preferred, *base], beside=str(file))
+        for key, value in sweep.set.items():
+            put(values, key, value, where=str(file))
+        for text in overrides:
+            override(values, text)
+        return values
+
+    named = dict.fromkeys(name for table in sweep.tables for name in table.presets())
+    presets = {name: read_values([name], beside=str(file)) for name in named}
+    loaded = LoadedSweep(sweep, compose(sweep.prefer), str(file), compose, presets)
     for table in sweep.tables:
         _check_table(loaded, table)
     return loaded
-
-
-def _choices(name: str, values: Sequence[Any] | Mapping[str, Any]) -> list[tuple[str, Values]]:
-    """Return an axis's labels, each with the keys it sets."""
-    if not isinstance(values, Mapping):
-        return [(label_of(value), {name: value}) for value in values]
-    return [(label, dict(keys) if isinstance(keys, Mapping) else {name: keys}) for label, keys in values.items()]
 
 
 def _find(path: str) -> Path:
@@ -381,20 +216,19 @@ def _check_table(loaded: LoadedSweep, table: TableConfig) -> None:
     """Check every value of every axis separately: conflicts between values are reported per cell."""
     where = f"{loaded.where}: table {table.name}"
     choices: list[Mapping[str, Any]] = list(table.cells)
-    choices += [keys for name, values in table.axes.items() for _, keys in _choices(name, values)]
+    choices += [keys for name, values in table.axes.items() for _, keys in choices_of(name, values)]
     for keys in choices:
         for key in (*table.set, *keys):
             _check_key(table, key, where)
-        values = deepcopy(loaded.base)
-        for key, value in {**table.set, **keys}.items():
-            put(values, key, deepcopy(value), where=where)
         try:
-            build_config(values, where=where)
+            replace(loaded, where=where).built(table.set, keys)
         except ConflictError:
             continue  # other keys of the cell may resolve it
 
 
 def _check_key(table: TableConfig, key: str, where: str) -> None:
+    if key == WITH and table.pool is None:
+        return
     if key == "seed":
         raise ConfigError(f"{where}: seed is no axis: every cell is run with each of the sweep's seeds")
     if key in DECIDE_NOTHING or key.split(".")[0] in DECIDE_NOTHING:

@@ -10,6 +10,7 @@ import numpy as np
 
 from kohaku_ray.arrays import F64
 from kohaku_ray.evaluation.metrics import Metric
+from kohaku_ray.evaluation.splits import Split
 
 FEW_QUESTIONS, FEW_SEEDS = 20, 3
 """A cell over fewer questions or seeds says little, and is marked."""
@@ -98,6 +99,7 @@ class TableCell:
         run_ids: Finished runs, one per seed; empty for subsamples.
         measures: Shape ``(n_seeds,)`` each; other measures by name: means over questions, such as
             ``matches``, ``snippets`` and ``characters`` of the context.
+        question_measures: Shape ``(n_questions,)`` each; the system's measures by name: means over seeds.
         is_exact: The one row is the exact expectation over all subsamples.
     """
 
@@ -111,6 +113,7 @@ class TableCell:
     total: F64 = field(default_factory=lambda: np.zeros((0, 0)))
     run_ids: tuple[str, ...] = ()
     measures: Mapping[str, F64] = field(default_factory=dict)
+    question_measures: Mapping[str, F64] = field(default_factory=dict)
     is_exact: bool = False
 
     @property
@@ -164,6 +167,7 @@ class Table:
         cells: Every combination there is, in order.
         repeats: Name of the repetitions of a cell, such as seeds.
         show: Names of ``TableCell.measures`` to be tabulated beside the score.
+        spread: What the standard deviation of those measures is over.
         notes: Warnings for the reader, such as axis values that were skipped, and why.
     """
 
@@ -173,6 +177,7 @@ class Table:
     cells: tuple[TableCell, ...]
     repeats: Literal["seeds", "subsamples"] = "seeds"
     show: tuple[str, ...] = ()
+    spread: Literal["seeds", "questions"] = "seeds"
     notes: tuple[str, ...] = ()
 
     @property
@@ -200,6 +205,19 @@ class Table:
 
 
 @dataclass(frozen=True, slots=True)
+class SweepGroups:
+    """The scores of a sweep's settings on groups of the questions.
+
+    Attributes:
+        names: The settings, each with its table's title.
+        split: Their scores by group.
+    """
+
+    names: tuple[str, ...]
+    split: Split
+
+
+@dataclass(frozen=True, slots=True)
 class Sweep:
     """A whole sweep, ready for display.
 
@@ -212,6 +230,7 @@ class Sweep:
         metric: Metric of all scores.
         notes: Warnings about the whole sweep.
         provenance: Versions, files and digests it ran with, by name.
+        groups: Scores on groups of the questions; None: not asked for.
         spending: Its cost by name, as text: calls requested and made, tokens, seconds; differs from start to start.
     """
 
@@ -224,3 +243,4 @@ class Sweep:
     notes: tuple[str, ...] = ()
     provenance: Mapping[str, str] = field(default_factory=dict)
     spending: Mapping[str, str] = field(default_factory=dict)
+    groups: SweepGroups | None = None

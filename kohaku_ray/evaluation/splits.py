@@ -8,7 +8,10 @@ from itertools import combinations
 
 from kohaku_ray.evaluation.metrics import Metric, QuestionScore, Score
 from kohaku_ray.evaluation.report import signed, table, write_effect
-from kohaku_ray.evaluation.statistics import Correlation, correlate, ranks
+from kohaku_ray.evaluation.statistics import Correlation, correlate, mean_sd, ranks
+
+BANDS = (5, 10, 20, 50)
+"""Last ranks of the bands; the ranks after them are one band."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,8 +47,17 @@ def split_scores(by: str, labels: Sequence[str], rows: Sequence[Sequence[Questio
         metric: The metric they were scored by.
     """
     each = [metric.aggregate_by(file, labels) for file in rows]
-    names = tuple(each[0])
-    scores = {name: tuple(file[name] for file in each) for name in names}
+    return split_of(by, {name: tuple(file[name] for file in each) for name in each[0]})
+
+
+def split_of(by: str, scores: Mapping[str, tuple[Score, ...]]) -> Split:
+    """Compare the groups of a split: differences, ranks, moves and correlations.
+
+    Args:
+        by: Column of the truth.
+        scores: By label, one score per file.
+    """
+    names = tuple(scores)
     figures = {name: [score.score for score in scores[name]] for name in names}
     places = {name: tuple(ranks(figures[name]).tolist()) for name in names}
     first = names[0]
@@ -62,14 +74,73 @@ def split_scores(by: str, labels: Sequence[str], rows: Sequence[Sequence[Questio
     )
 
 
-def split_tables(files: Sequence[str], order: Sequence[int], split: Split) -> Iterator[str]:
-    """Lay out the scores on each group, and the correlations of the groups.
+@dataclass(frozen=True, slots=True)
+class RankBand:
+    """Files whose ranks on the first group lie together.
 
-    Args:
-        files: Paths.
-        order: Indices of the files, in the order shown.
-        split: Their scores.
+    Attributes:
+        name: The ranks.
+        n: Number of files.
+        first: Mean score on the first group.
+        second: Mean score on the other group.
+        difference: Mean of the second less the first.
+        sd: Standard deviation of that difference; None for one file.
+        moved: Mean number of ranks moved, up or down.
     """
+
+    name: str
+    n: int
+    first: float
+    second: float
+    difference: float
+    sd: float | None
+    moved: float
+
+
+def rank_bands(split: Split, label: str) -> tuple[RankBand, ...]:
+    """Group files by their rank on the first group, and compare it with another one band by band."""
+    first = split.labels[0]
+    bands = []
+    lowest = 1
+    for highest in (*BANDS, max(len(split.ranks[first]), BANDS[-1] + 1)):
+        at = [i for i, rank in enumerate(split.ranks[first]) if lowest <= rank < highest + 1]
+        if at:
+            difference, sd = mean_sd([split.differences[label][i] for i in at])
+            last = min(highest, len(split.ranks[first]))
+            bands.append(
+                RankBand(
+                    name=f"{lowest} to {last}" if last > lowest else f"{lowest}",
+                    n=len(at),
+                    first=mean_sd([split.scores[first][i].score for i in at])[0],
+                    second=mean_sd([split.scores[label][i].score for i in at])[0],
+                    difference=difference,
+                    sd=sd,
+                    moved=mean_sd([abs(split.moves[label][i]) for i in at])[0],
+                )
+            )
+        lowest = highest + 1
+    return tuple(bands)
+
+
+def band_table(split: Split, label: str) -> tuple[list[str], list[list[str]]]:
+    """Lay out the rank bands: head and rows."""
+    first = split.labels[0]
+    head = [f"rank {first}", "n", first, label, f"{label} − {first}", "ranks moved"]
+    return head, [
+        [
+            band.name,
+            str(band.n),
+            f"{band.first:.4f}",
+            f"{band.second:.4f}",
+            signed(band.difference) + ("" if band.sd is None else f" ± {band.sd:.4f}"),
+            f"{band.moved:.1f}",
+        ]
+        for band in rank_bands(split, label)
+    ]
+
+
+def group_table(files: Sequence[str], order: Sequence[int], split: Split) -> tuple[list[str], list[list[str]]]:
+    """Lay out scores, differences, ranks and moves: head and rows; arguments as in ``split_tables``."""
     labels, later = split.labels, split.labels[1:]
     head = [
         split.by,
@@ -88,8 +159,23 @@ def split_tables(files: Sequence[str], order: Sequence[int], split: Split) -> It
         ]
         for i in order
     ]
+    return head, body
+
+
+def split_tables(files: Sequence[str], order: Sequence[int], split: Split) -> Iterator[str]:
+    """Lay out the scores on each group, and the correlations of the groups.
+
+    Args:
+        files: Paths.
+        order: Indices of the files, in the order shown.
+        split: Their scores.
+    """
+    labels, later = split.labels, split.labels[1:]
+    head, body = group_table(files, order, split)
     counts = ["n", *(str(split.scores[name][0].n) for name in labels)]
     yield table(head, [*body, [*counts, *[""] * (len(head) - len(counts))]], n_text=1)
+    if len(files) > BANDS[0]:
+        yield from (table(*band_table(split, label), n_text=1) for label in later)
     if len(labels) == 1:
         yield f"every question has {split.by} {labels[0]}: there is nothing to compare it with"
     elif files[2:]:

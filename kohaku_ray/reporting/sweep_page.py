@@ -18,6 +18,7 @@ from kohaku_ray.reporting.charts import Chart
 from kohaku_ray.reporting.page import page_environment
 from kohaku_ray.reporting.sweep_charts import cost_chart, error_chart, paid, stair, table_charts
 from kohaku_ray.reporting.sweep_errors import ErrorCounts, count_all, count_by, examples, facts_of
+from kohaku_ray.reporting.sweep_groups import group_block, groups_csv
 from kohaku_ray.reporting.sweep_questions import Behind, behind_figures, write_questions
 from kohaku_ray.reporting.sweep_stats import (
     THIN,
@@ -150,6 +151,8 @@ def write_sweep(sweep: Sweep, directory: str, stats: Sequence[TableStats] | None
     for one in stats:
         for suffix, write in (("md", as_markdown), ("csv", as_csv), ("tex", as_latex)):
             files[os.path.join(tables, f"{one.table.name}.{suffix}")] = write(one)
+    if sweep.groups is not None:
+        files[os.path.join(tables, "groups.csv")] = groups_csv(sweep.groups)
     for path, text in files.items():
         publish(path, text.encode())
     return list(files)
@@ -170,6 +173,7 @@ def page(sweep: Sweep, stats: Sequence[TableStats]) -> str:
         .render(
             sweep=sweep,
             blocks=[_block(one, at, anchors) for at, one in enumerate(stats, 1)],
+            groups=None if sweep.groups is None else group_block(sweep.groups),
             statistics=_statistics_head(sweep.metric),
             tokens=_costs(sweep, behind, "tokens", lambda run: run.tokens),
             seconds=_costs(sweep, behind, "seconds", lambda run: run.service_s),

@@ -142,8 +142,11 @@ def error_bars(
         y_label: What the names are.
         label: The plot in words.
     """
+    from matplotlib.ticker import MaxNLocator
+
     with drawing():
         figure, axes = new_figure(WIDTH_IN, 0.75 + 0.24 * max(len(names), 2))
+        axes.xaxis.set_major_locator(MaxNLocator(5))
         places = np.arange(len(names))
         spread = np.nan_to_num(np.asarray(sd, np.float64))
         axes.errorbar(mean, places, xerr=spread, fmt="o", color=PALETTE[0], markersize=5, capsize=3, elinewidth=1.4)
@@ -226,6 +229,59 @@ def frontier(
         axes.set_ylabel(y_label)
         if len(points) > 1:
             figure.legend(loc="outside upper center", ncols=2, handlelength=1, columnspacing=1.2, fontsize=8)
+        return svg_text(figure, label)
+
+
+def scatter(x: Sequence[float], y: Sequence[float], *, x_label: str, y_label: str, label: str) -> str:
+    """Draw points, and the line on which both are equal.
+
+    Args:
+        x: One place per point, at least one point.
+        y: The other.
+        x_label: What x is.
+        y_label: What y is.
+        label: The plot in words.
+    """
+    low, high = min(*x, *y), max(*x, *y)
+    room = 0.05 * (high - low) or 0.05
+    with drawing():
+        figure, axes = new_figure(WIDTH_IN, WIDTH_IN)
+        axes.plot([low - room, high + room], [low - room, high + room], "--", color=INK, linewidth=0.8, alpha=0.6)
+        axes.scatter(x, y, s=18, color=PALETTE[0], alpha=0.7, linewidths=0)
+        axes.set_aspect("equal")
+        axes.grid(True, alpha=0.25)
+        axes.set_xlabel(shorten(x_label, 50))
+        axes.set_ylabel(shorten(y_label, 50))
+        return svg_text(figure, label)
+
+
+def slopes(
+    names: Sequence[str], left: Sequence[float], right: Sequence[float], *, heads: tuple[str, str], label: str
+) -> str:
+    """Draw a line per name from its left rank to its right one; rank 1 is at the top.
+
+    Args:
+        names: At least one.
+        left: Ranks.
+        right: Ranks.
+        heads: What the sides are.
+        label: The plot in words.
+    """
+    with drawing():
+        figure, axes = new_figure(WIDTH_IN, 0.9 + 0.2 * max(len(names), 4))
+        ends: dict[float, list[str]] = {}
+        for name, before, after in zip(names, left, right, strict=True):
+            colour = PALETTE[2] if after < before else PALETTE[1] if after > before else "#999999"
+            axes.plot([0, 1], [before, after], marker="o", markersize=3.5, linewidth=1.2, color=colour)
+            ends.setdefault(after, []).append(name)
+        for after, tied in ends.items():
+            text = shorten(tied[0], 34) if len(tied) == 1 else f"{shorten(tied[0], 28)} + {len(tied) - 1}"
+            axes.annotate(text, (1, after), (6, 0), textcoords="offset points", va="center", fontsize=7)
+        axes.set_xticks([0, 1], [shorten(head, 20) for head in heads])
+        axes.set_xlim(-0.1, 2.2)
+        axes.set_ylim(len(names) + 0.5, 0.5)
+        axes.set_ylabel("rank")
+        axes.spines["bottom"].set_visible(False)
         return svg_text(figure, label)
 
 

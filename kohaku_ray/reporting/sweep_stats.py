@@ -227,14 +227,18 @@ def shown(stats: TableStats, place: Place) -> Shown:
 
 def write_measure(stats: TableStats, name: str) -> dict[Place, str]:
     """Write a measure of every cell that has it, with digits by its size."""
-    found = {
-        place: spread(cell.measures[name])
-        for place, cell in stats.grid.cells.items()
-        if name in cell.measures and cell.measures[name].size
-    }
+    cells = stats.grid.cells.items()
+    found = {place: one for place, cell in cells if (one := measured(stats.table, cell, name)) is not None}
     largest = max((abs(one.mean) for one in found.values()), default=0.0)
     digits = 0 if largest >= 1000 else 1 if largest >= 100 else 2 if largest >= 1 else 3
     return {place: figure(one, digits) for place, one in found.items()}
+
+
+def measured(table: Table, cell: TableCell, name: str) -> Spread | None:
+    """Average a measure of a cell, with the deviation that its table asks for; None where it has none."""
+    values = cell.question_measures.get(name) if table.spread == "questions" else None
+    values = cell.measures.get(name) if values is None else values
+    return spread(values) if values is not None and values.size else None
 
 
 def legend(stats: TableStats, marks: str = "Bold: the best of its column; underlined: the second.") -> list[str]:
@@ -249,8 +253,10 @@ def legend(stats: TableStats, marks: str = "Bold: the best of its column; underl
     lines = []
     if any(field.is_scored for field in fields):
         lines.append(f"Mean ± standard deviation over {repeats}.")
+    if stats.table.show and stats.table.spread == "questions" and lines:
+        lines.append("Measures of the context: mean ± standard deviation over questions.")
     if any(field.mark for field in fields):
-        lines[-1] = f"{lines[-1]} {marks}".rstrip()
+        lines[0] = f"{lines[0]} {marks}".rstrip()
     if any(field.stars for field in fields):
         levels = ", ".join(f"{'*' * n} p < {level:g}" for n, level in enumerate(STAR_LEVELS, 1))
         lines.append(f"Stars: differs from the column's best by Welch's t over {repeats}, not corrected: {levels}.")

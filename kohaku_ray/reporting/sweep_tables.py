@@ -10,6 +10,7 @@ from collections.abc import Callable, Sequence
 
 from kohaku_ray.evaluation.grid import Sweep, TableCell
 from kohaku_ray.evaluation.report import table as aligned
+from kohaku_ray.reporting.sweep_groups import describe_groups
 from kohaku_ray.reporting.sweep_stats import (
     THIN,
     Place,
@@ -18,6 +19,7 @@ from kohaku_ray.reporting.sweep_stats import (
     below,
     compute_sweep_stats,
     head,
+    measured,
     shown,
     spread,
     write_measure,
@@ -42,6 +44,8 @@ def describe_sweep(sweep: Sweep, stats: Sequence[TableStats] | None = None) -> s
         parts += [f"{_line(name)}\n\n{aligned(*_measures(one, name, _line), n_text)}" for name in one.table.show]
         if lines := below(one, marks=""):
             parts.append("\n".join(map(_line, lines)))
+    if sweep.groups is not None:
+        parts.append(describe_groups(sweep.groups))
     spent = [f"{name}: {text}" for name, text in sweep.spending.items()]
     return "\n\n".join(parts + ["\n".join(map(_line, lines)) for lines in (sweep.notes, spent) if lines])
 
@@ -80,10 +84,13 @@ def as_csv(stats: TableStats) -> str:
     parts = {name: _column("part", name, [*_STATE, *_STATISTICS]) for name in stats.parts}
     figures = [*_STATE, *parts.values(), *_STATISTICS]
     axes = {axis.name: _column("axis", axis.name, figures) for axis in stats.table.axes}
-    measured = dict.fromkeys(name for cell in cells.values() for name in cell.measures)
-    measures = {name: _column("measure", name, [*figures, *axes.values()]) for name in measured}
+    names = dict.fromkeys(name for cell in cells.values() for name in cell.measures)
+    measures = {name: _column("measure", name, [*figures, *axes.values()]) for name in names}
+    is_spread = stats.table.spread == "questions"
+    spreads = {name: f"{column} sd" for name, column in measures.items() if is_spread and name in stats.table.show}
     buffer = io.StringIO()
-    writer = csv.DictWriter(buffer, [*axes.values(), *figures, *measures.values()], restval="", lineterminator="\n")
+    columns = [*axes.values(), *figures, *measures.values(), *spreads.values()]
+    writer = csv.DictWriter(buffer, columns, restval="", lineterminator="\n")
     writer.writeheader()
     for place, cell in cells.items():
         labels = {column: visible(cell.at[name]) for name, column in axes.items()}
@@ -92,6 +99,9 @@ def as_csv(stats: TableStats) -> str:
             for name, column in measures.items()
             if name in cell.measures and cell.measures[name].size
         }
+        for name, column in spreads.items():
+            if (one := measured(stats.table, cell, name)) is not None:
+                means[column] = "" if math.isnan(one.sd) else _decimal(one.sd)
         scored = {column: _decimal(float(cell.parts[name].mean())) for name, column in parts.items() if cell.is_scored}
         writer.writerow(labels | _record(stats, place, cell) | scored | means)
     return buffer.getvalue()

@@ -46,6 +46,7 @@ def append_lexical(dense: Ranked, lists: Sequence[Hits], top_k: int, dedup: Dedu
         score=np.concatenate([dense.score, np.fromiter(taken.values(), np.float64, len(taken))]),
         frequency=np.concatenate([dense.frequency, np.zeros(len(taken), np.int64)]),
         total=np.concatenate([dense.total, np.zeros(len(taken), np.float64)]),
+        highest=np.concatenate([dense.highest, np.zeros(len(taken), np.float64)]),
         n_dense=len(dense),
     )
 

@@ -56,6 +56,7 @@ class Match:
         score: The score it was sorted by; for a lexical match, the BM25 score.
         frequency: How many queries returned it.
         similarity: Sum of its similarities over those queries.
+        highest: The largest of them.
         n_tokens: Tokens it added to the context; 0 when earlier groups hold all its text.
     """
 
@@ -67,6 +68,7 @@ class Match:
     score: float
     frequency: int
     similarity: float
+    highest: float
     n_tokens: int
 
 
@@ -222,5 +224,6 @@ def _match(nodes: NodeTable, ranked: Ranked, place: int, n_tokens: int) -> Match
         score=float(ranked.score[place]),
         frequency=int(ranked.frequency[place]),
         similarity=float(ranked.total[place]),
+        highest=float(ranked.highest[place]),
         n_tokens=n_tokens,
     )

@@ -36,6 +36,25 @@ def deduplicate(ranked: Ranked, mode: Dedup, parent: I64) -> Ranked:
     return unique.take(np.array([position[int(row)] for row in keeper[np.sort(best_rank)]], np.int64))
 
 
+def with_parents(rows: I64, parent: I64, mode: Dedup) -> I64:
+    """Add every match's parent, then drop repeats: how KohakuRAG's code counts the snippets of a context.
+
+    Args:
+        rows: Shape ``(n,)``; the matches.
+        parent: Shape ``(n_nodes,)``; ``-1`` marks a document.
+        mode: ``none`` keeps all; ``node`` each node once; ``tree`` only those that no other one contains.
+
+    Returns:
+        Rows of the snippets, in no particular order.
+    """
+    above = parent[rows]
+    expanded: I64 = np.concatenate([rows, above[above >= 0]])
+    if mode == "none":
+        return expanded
+    unique: I64 = np.unique(expanded)
+    return unique if mode == "node" else np.unique(swallowed_by(unique, parent))
+
+
 def swallowed_by(rows: I64, parent: I64) -> I64:
     """Find each node's topmost ancestor among the rows; the node itself where it has none there.
 

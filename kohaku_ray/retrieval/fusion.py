@@ -1,4 +1,4 @@
-"""Fuse several queries' results into one order: by frequency, score or both (KohakuRAG, section 3.3)."""
+"""Fuse several queries' results into one order: by frequency, sum or maximum (KohakuRAG, section 3.3)."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ import numpy.typing as npt
 from kohaku_ray.arrays import F64, I64
 from kohaku_ray.index.hits import Hits
 
-Strategy = Literal["none", "frequency", "score", "combined"]
+Strategy = Literal["none", "frequency", "score", "max", "combined"]
 Normalise = Literal["max", "minmax"]
 
 
@@ -25,6 +25,7 @@ class Ranked:
         score: Shape ``(n,)``; the score the strategy sorted by; for a lexical match, its BM25 score.
         frequency: Shape ``(n,)``; how many queries' dense lists hold it, 0 for a lexical match.
         total: Shape ``(n,)``; sum of its similarities over those queries.
+        highest: Shape ``(n,)``; the largest of them; 0 for a lexical match.
         n_dense: How many, from the first, came from vector search; the others are lexical.
     """
 
@@ -32,6 +33,7 @@ class Ranked:
     score: F64
     frequency: I64
     total: F64
+    highest: F64
     n_dense: int
 
     def __len__(self) -> int:
@@ -45,6 +47,7 @@ class Ranked:
             self.score[positions],
             self.frequency[positions],
             self.total[positions],
+            self.highest[positions],
             len(positions),
         )
 
@@ -56,8 +59,9 @@ def fuse(lists: Sequence[Hits], strategy: Strategy, normalise: Normalise = "max"
 
     Args:
         lists: One ``Hits`` per query, best first.
-        strategy: ``frequency`` sorts by (frequency, total), ``score`` by total, ``combined`` by
-            α·frequency + (1 − α)·total, both normalised; ``none`` keeps query order and repeats.
+        strategy: ``frequency`` sorts by (frequency, total), ``score`` by total, ``max`` by the largest
+            similarity, ``combined`` by α·frequency + (1 − α)·total, both normalised; ``none`` keeps query order and
+            repeats.
         normalise: Normalises both terms of ``combined``, see ``scaled``.
         alpha: Weight of frequency in ``combined``, 0 to 1.
 
@@ -67,15 +71,15 @@ def fuse(lists: Sequence[Hits], strategy: Strategy, normalise: Normalise = "max"
     rows = np.concatenate([np.empty(0, np.int64), *(hits.rows for hits in lists)])
     similarity = np.concatenate([np.empty(0, np.float64), *(hits.scores for hits in lists)])
     query = np.repeat(np.arange(len(lists)), [len(hits) for hits in lists])
-    first, group, frequency, total = _count(rows, similarity, query)
+    first, group, frequency, total, highest = _count(rows, similarity, query)
     if strategy == "none":
-        return Ranked(rows, similarity, frequency[group], total[group], len(rows))
-    if strategy == "frequency":
-        score = frequency.astype(np.float64)
+        return Ranked(rows, similarity, frequency[group], total[group], highest[group], len(rows))
+    if strategy == "combined":
+        score = combined(frequency, total, normalise, alpha)
     else:
-        score = total if strategy == "score" else combined(frequency, total, normalise, alpha)
+        score = {"frequency": frequency.astype(np.float64), "score": total, "max": highest}[strategy]
     second = total if strategy == "frequency" else np.zeros_like(score)
-    unique = Ranked(rows[first], score, frequency, total, len(first))
+    unique = Ranked(rows[first], score, frequency, total, highest, len(first))
     return unique.take(np.lexsort((first, -second, -score)).astype(np.int64))
 
 
@@ -100,8 +104,8 @@ def scaled(values: F64, normalise: Normalise) -> F64:
     return (values - low) / (high - low) if high > low else np.zeros_like(values)
 
 
-def _count(rows: I64, similarity: F64, query: npt.NDArray[np.intp]) -> tuple[I64, I64, I64, F64]:
-    """Group hits by row: first occurrence, group of each hit, queries and similarity of each group.
+def _count(rows: I64, similarity: F64, query: npt.NDArray[np.intp]) -> tuple[I64, I64, I64, F64, F64]:
+    """Group hits by row: first occurrence, group of each hit; queries, sum and maximum of similarity of each group.
 
     A row that one list holds twice counts once for that query, with its best similarity. Similarities are added in
     ascending order, so that the order of the queries cannot break a tie.
@@ -114,4 +118,6 @@ def _count(rows: I64, similarity: F64, query: npt.NDArray[np.intp]) -> tuple[I64
     once = once[np.lexsort((similarity[once], group[once]))]
     frequency = np.bincount(group[once], minlength=len(first)).astype(np.int64)
     total = np.bincount(group[once], weights=similarity[once], minlength=len(first)).astype(np.float64)
-    return first.astype(np.int64), group.astype(np.int64), frequency, total
+    highest = np.full(len(first), -np.inf)
+    np.maximum.at(highest, group, similarity)
+    return first.astype(np.int64), group.astype(np.int64), frequency, total, highest

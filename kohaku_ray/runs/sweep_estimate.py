@@ -149,13 +149,19 @@ def describe_plan(plan: Plan, recorded: Recorded) -> str:
         f"ledger    {found.n_recorded:,} replies; the answers among them are known once the opening calls are made",
         f"tokens    at most {found.prompt_tokens:,} of context in the distinct answers before retries",
     ]
+    if said := missing_lines(plan):
+        lines += ["", *said]
+    return "\n".join(lines)
+
+
+def missing_lines(plan: Plan) -> list[str]:
+    """Name the preferred presets that are left out and the cells that are skipped, each reason once."""
     reasons: dict[str, list[str]] = {}
     for table in plan.tables:
         for cell in table.cells:
             if cell.reason:
                 reasons.setdefault(cell.reason, []).append(f"{table.table.name} ({', '.join(cell.at.values())})")
-    lines += ["", *(f"skipped   {', '.join(where)}: {reason}" for reason, where in reasons.items())] if reasons else []
-    return "\n".join(lines)
+    return [*plan.notes, *(f"skipped   {', '.join(where)}: {reason}" for reason, where in reasons.items())]
 
 
 def _described(planned: PlannedTable, seeds: Sequence[int]) -> str:

@@ -8,16 +8,51 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
+from kohaku_ray.config import Config
 from kohaku_ray.evaluation.citations import gold_refs
 from kohaku_ray.evaluation.metrics import QuestionScore
 from kohaku_ray.evaluation.retrieval_metrics import K, stage_recall
+from kohaku_ray.runs.tables import SHARED
 from kohaku_ray.submissions import Submission
+from kohaku_ray.systems.base import Rows
+from kohaku_ray.tree.nodes import NodeTable
 
 RECALL = f"recall@{K} "
 """How a measure begins that is the recall of the gold references after a step of the trace; the step's name follows."""
 
 TRACE_COLUMNS = ("question_id", "member", "step", "rank", "node_id", "doc_id", "note")
 """Columns of trace.parquet that the recall is read from."""
+
+
+def question_measures(answers: pa.Table) -> dict[str, dict[str, float]]:
+    """The system's own measures by question: means over its answers."""
+    found: dict[str, dict[str, list[float]]] = {}
+    measures = answers["measures"].to_pylist(maps_as_pydicts="strict")
+    for question, row in zip(answers["question_id"].to_pylist(), measures, strict=True):
+        for name, value in row.items():
+            found.setdefault(question, {}).setdefault(name, []).append(value)
+    return _means(found)
+
+
+def derived_measures(
+    trace: Rows, nodes: NodeTable, config: Config, names: Collection[str]
+) -> dict[str, dict[str, float]]:
+    """Measures that the system computes from an answer's trace, by question: means over its answers."""
+    members: dict[str, dict[int, list[Mapping[str, Any]]]] = {}
+    for row in trace:
+        members.setdefault(row["question_id"], {}).setdefault(row["member"], []).append(row)
+    found: dict[str, dict[str, list[float]]] = {}
+    for question, of in members.items():
+        shared = of.pop(SHARED, [])
+        for rows in [[*shared, *own] for own in of.values()] or [shared]:
+            for name in names:
+                value = config.declaration.derived[name](rows, nodes, config.settings)
+                found.setdefault(question, {}).setdefault(name, []).append(value)
+    return _means(found)
+
+
+def _means(found: Mapping[str, Mapping[str, Sequence[float]]]) -> dict[str, dict[str, float]]:
+    return {question: {name: float(np.mean(one)) for name, one in of.items()} for question, of in found.items()}
 
 
 def answer_measures(answers: pa.Table) -> dict[str, float]:

@@ -13,7 +13,8 @@ from typing import Any
 from kohaku_ray import __version__
 from kohaku_ray.config import Config
 from kohaku_ray.config.schema import Deployment, OpenAIConfig
-from kohaku_ray.config.sweep import MEMBERS, LoadedSweep, PoolConfig, Setting, TableConfig
+from kohaku_ray.config.sweep import LoadedSweep
+from kohaku_ray.config.sweep_schema import MEMBERS, PoolConfig, Setting, TableConfig
 from kohaku_ray.digests import digest, digest_text
 from kohaku_ray.errors import ConfigError, ConflictError, DataError
 from kohaku_ray.evaluation.metrics import Metric, find_metric
@@ -68,12 +69,14 @@ class Plan:
         tables: Tables in order.
         runs: Every distinct run, by its id, with its own paths.
         indexes: Every distinct index that they need, by path, with a configuration that builds it.
+        notes: Preferred presets that are left out, each with the reason.
     """
 
     loaded: LoadedSweep
     tables: tuple[PlannedTable, ...]
     runs: Mapping[str, Config]
     indexes: Mapping[str, Config]
+    notes: tuple[str, ...] = ()
 
     @property
     def metric(self) -> str:
@@ -99,6 +102,7 @@ def plan_sweep(loaded: LoadedSweep) -> Plan:
         ConfigError: A value does not fit, or no cell can be run.
         DataError: Questions, metadata or documents cannot be read.
     """
+    loaded, notes = _settled(loaded)
     planner = _Planner(loaded)
     tables = tuple(planner.table(table) for table in loaded.sweep.tables)
     for config in (*planner.runs.values(), *(one for table in tables for one in table.configs.values())):
@@ -107,7 +111,32 @@ def plan_sweep(loaded: LoadedSweep) -> Plan:
     if all(cell.reason for cell in cells):
         reasons = "; ".join(dict.fromkeys(cell.reason for cell in cells))
         raise ConfigError(f"{loaded.where}: none of {len(cells)} cells can be run: {reasons}")
-    return Plan(loaded, tables, planner.runs, planner.indexes)
+    return Plan(loaded, tables, planner.runs, planner.indexes, notes)
+
+
+def _settled(loaded: LoadedSweep) -> tuple[LoadedSweep, tuple[str, ...]]:
+    """Leave out the preferred presets whose encoder or model is not here, and say so."""
+    kept: list[str] = []
+    notes = []
+    if loaded.sweep.prefer and (reason := _missing(loaded.preferring(()))):
+        return loaded, (f"The base itself cannot be run, whatever is preferred: {reason}",)
+    for name in loaded.sweep.prefer:
+        reason = _missing(loaded.preferring([*kept, name]))
+        if reason:
+            notes.append(f"{name} is preferred but left out, and the base's own setting stands: {reason}")
+        else:
+            kept.append(name)
+    return loaded.preferring(kept), tuple(notes)
+
+
+def _missing(loaded: LoadedSweep) -> str:
+    """Say what the base needs that is not here; empty if nothing is missing."""
+    planner = _Planner(loaded)
+    try:
+        planner.check(resolve_paths(loaded.built({"seed": loaded.sweep.seeds[0]})))
+    except (ConfigError, _MissingError) as error:
+        return " ".join(str(error).removeprefix(f"{loaded.where}: ").split())
+    return ""
 
 
 def truth_of_sweep(config: Config, metric: Metric) -> Submission:
@@ -169,6 +198,11 @@ class _Planner:
         questions = config.questions
         metric = find_metric(config.declaration.metrics[0])
         self._once(("truth", questions, metric.name), lambda: truth_of_sweep(config, metric))
+
+    def check(self, config: Config) -> None:
+        """Check that a configuration's encoder and models are here."""
+        self._index_settings(config)
+        self._check_models(config)
 
     def _cell(self, table: TableConfig, setting: Setting) -> tuple[PlannedCell, Config]:
         seeds = self._loaded.sweep.seeds

@@ -12,24 +12,30 @@ import numpy as np
 import pyarrow as pa
 
 from kohaku_ray import __version__
+from kohaku_ray.arrays import F64
 from kohaku_ray.config import Config
 from kohaku_ray.digests import digest
 from kohaku_ray.evaluation.grid import Axis, Run, State, Sweep, SweepAnswer, SweepQuestion, Table, TableCell
 from kohaku_ray.evaluation.metrics import DEFAULT_METRIC, Metric, QuestionScore, find_metric
+from kohaku_ray.index.store import Index
 from kohaku_ray.records import BLANK
 from kohaku_ray.runs.directory import RunDirectory
 from kohaku_ray.runs.sources import resolve
+from kohaku_ray.runs.sweep_groups import group_scores
 from kohaku_ray.runs.sweep_measures import (
     RECALL,
     TRACE_COLUMNS,
     answer_measures,
+    derived_measures,
     part_measures,
+    question_measures,
     recall_measures,
     spent_measures,
 )
-from kohaku_ray.runs.sweep_plan import Plan, PlannedCell, PlannedTable, is_finished, truth_of_sweep
+from kohaku_ray.runs.sweep_plan import Plan, PlannedCell, PlannedTable, is_finished, is_there, truth_of_sweep
 from kohaku_ray.runs.sweep_study import ensembles, pool_of
 from kohaku_ray.submissions import Submission, read_submission
+from kohaku_ray.tree.nodes import NodeTable
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,12 +47,14 @@ class _Read:
         scores: Scores by question, in the truth's order.
         measures: Means over its answers, by name: the system's own, ``attempts`` and ``blanks``; and what the sweep's
             tables show besides (``sweep_measures``).
+        by_question: The system's measures of each question, by question and name.
         keys: Keys of all model calls it asked for.
     """
 
     run: Run
     scores: tuple[QuestionScore, ...]
     measures: Mapping[str, float]
+    by_question: Mapping[str, Mapping[str, float]]
     keys: tuple[str, ...]
 
 
@@ -78,6 +86,7 @@ def collect(
         for planned in plan.tables
     )
     sweep = plan.loaded.sweep
+    groups, about = group_scores(sweep.by, tables, reader.truths(), found) if sweep.by else (None, ())
     return Sweep(
         name=Path(sweep.output).name,
         title=sweep.title or Path(sweep.output).name,
@@ -85,9 +94,10 @@ def collect(
         questions=reader.asked(),
         runs=tuple(one.run for one in read.values()),
         metric=found,
-        notes=(*reader.baselines(), *_notes(plan, read)),
+        notes=(*plan.notes, *reader.baselines(), *about, *_notes(plan, read)),
         provenance=_provenance(plan),
         spending=dict(_named(line) for line in spending),
+        groups=groups,
     )
 
 
@@ -128,6 +138,7 @@ class _Reader:
         self._shown = {name for table in plan.tables for name in table.table.show}
         self._truths: dict[tuple[str, int | None], Submission] = {}
         self._texts: dict[str, str] = {}
+        self._nodes: dict[str, NodeTable] = {}
         configs = [*plan.runs.values(), *(one for table in plan.tables for one in table.configs.values())]
         for config in configs:
             self.truth(config)
@@ -138,6 +149,10 @@ class _Reader:
         if key not in self._truths:
             self._truths[key] = truth_of_sweep(config, self.metric)
         return self._truths[key]
+
+    def truths(self) -> tuple[Submission, ...]:
+        """Return the gold answers of all runs."""
+        return tuple(self._truths.values())
 
     def asked(self) -> tuple[SweepQuestion, ...]:
         """Return every question of every truth, in order; where a truth lacks its text, as the runs have it."""
@@ -159,7 +174,7 @@ class _Reader:
         directory, truth = RunDirectory(config.run), self.truth(config)
         submission = read_submission(f"{directory.path}/submission.csv")
         self._texts.update({key: row.question for key, row in submission.rows.items()})
-        answers = directory.read_table("answers", columns=["attempt", "is_blank", "measures", "error"])
+        answers = directory.read_table("answers", columns=["question_id", "attempt", "is_blank", "measures", "error"])
         usage = directory.read_table("usage")
         classify = self.metric.classify
         predictions = {
@@ -182,8 +197,23 @@ class _Reader:
             n_errors=len(answers) - answers["error"].null_count,
         )
         scores = tuple(self.metric.score(truth, submission))
-        measures = answer_measures(answers) | self._shown_of(run, scores, directory, truth)
-        return _Read(run, scores, measures, tuple(usage["key"].to_pylist()))
+        by_question, derived = question_measures(answers), self._derived_of(config, directory)
+        for question, found in derived.items():
+            by_question.setdefault(question, {}).update(found)
+        names = dict.fromkeys(name for found in derived.values() for name in found)
+        means = {name: float(np.mean([found[name] for found in derived.values()])) for name in names}
+        measures = answer_measures(answers) | means | self._shown_of(run, scores, directory, truth)
+        return _Read(run, scores, measures, by_question, tuple(usage["key"].to_pylist()))
+
+    def _derived_of(self, config: Config, directory: RunDirectory) -> dict[str, dict[str, float]]:
+        """Return the measures that some table shows and the system computes from a trace, by question."""
+        names = self._shown & config.declaration.derived.keys()
+        if not names or not is_there(config.index.path):
+            return {}
+        if config.index.path not in self._nodes:
+            self._nodes[config.index.path] = Index.open(config.index.path).nodes
+        trace = directory.read_table("trace", columns=["question_id", "member", "step", "node_id"])
+        return derived_measures(trace.to_pylist(), self._nodes[config.index.path], config, sorted(names))
 
     def _shown_of(
         self, run: Run, scores: Sequence[QuestionScore], directory: RunDirectory, truth: Submission
@@ -215,7 +245,7 @@ def _table(planned: PlannedTable, read: Mapping[str, _Read], why: _Missing, metr
         name = " · ".join(axis.name for axis in axes)
         cells = [replace(cell, at={name: " · ".join(cell.at.values())}) for cell in cells]
         axes = (Axis(name, tuple(cell.at[name] for cell in cells)),)
-    return Table(table.name, table.title or table.name, axes, tuple(cells), show=tuple(table.show))
+    return Table(table.name, table.title or table.name, axes, tuple(cells), show=tuple(table.show), spread=table.spread)
 
 
 def _cell(cell: PlannedCell, read: Mapping[str, _Read], why: _Missing, metric: Metric) -> TableCell:
@@ -240,9 +270,19 @@ def _cell(cell: PlannedCell, read: Mapping[str, _Read], why: _Missing, metric: M
         question_ids=tuple(common),
         run_ids=tuple(one.run.run_id for one in runs),
         measures={name: np.array([one.measures.get(name, np.nan) for one in runs]) for name in runs[0].measures},
+        question_measures=_by_question(runs, common),
         parts=parts,
         total=metric.shares(parts, unanswerable),
     )
+
+
+def _by_question(runs: Sequence[_Read], questions: Sequence[str]) -> dict[str, F64]:
+    """Mean of each measure over runs, per question."""
+    names = dict.fromkeys(name for one in runs for found in one.by_question.values() for name in found)
+    return {
+        name: np.mean([[one.by_question.get(key, {}).get(name, np.nan) for key in questions] for one in runs], axis=0)
+        for name in names
+    }
 
 
 def _studied(planned: PlannedTable, plan: Plan, reader: _Reader, why: _Missing) -> Table:

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from kohaku_ray.config import Config
-from kohaku_ray.config.sweep import PoolConfig
+from kohaku_ray.config.sweep_schema import PoolConfig
 from kohaku_ray.ensemble.count import vote_pool
 from kohaku_ray.ensemble.pool import Pool, pool_ballots
 from kohaku_ray.ensemble.study import Marks, Parts, expected_score

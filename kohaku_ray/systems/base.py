@@ -19,6 +19,7 @@ from kohaku_ray.records import Prediction, Question, TraceRow
 from kohaku_ray.settings import Section
 from kohaku_ray.systems.tools import Tools
 from kohaku_ray.tree.chunks import Chunks
+from kohaku_ray.tree.nodes import NodeTable
 
 __all__ = [
     "Answer",
@@ -196,6 +197,8 @@ class System:
         outputs: Files written beside the tables: ``(votes, answers, trace) -> text`` by file name.
         check: Takes a configuration; raises ``ConfigError`` where the system cannot run it.
         offline: Builds the stand-in for a model: ``(abstain_below, window_tokens) -> Backend``.
+        derived: Further measures of an answer, which a sweep computes when it shows them: ``(rows of its trace, nodes
+            of its index, settings) -> number`` by name.
         facts: Settings that distinguish runs on a sweep's page, by label.
         moved: Keys of earlier versions with their new keys.
         chunks: Default chunking of documents; None: no chunks.
@@ -223,6 +226,7 @@ class System:
     outputs: Mapping[str, Callable[[Rows, Rows, Rows], str]] = field(default_factory=dict)
     check: Callable[[Any], None] | None = None
     offline: Callable[[float, int], Backend] | None = None
+    derived: Mapping[str, Callable[[Rows, NodeTable, Any], float]] = field(default_factory=dict)
     facts: Callable[[Any], Mapping[str, str]] = lambda _: {}
     moved: Mapping[str, str] = field(default_factory=dict)
     chunks: Chunks | None = None

@@ -118,6 +118,18 @@ class NodeTable:
             raise DataError(f"no node {node_id!r} among {len(self):,}: ids read doc:sec0:p2:s5, counted from zero")
         return row
 
+    def rows_of(self, node_ids: Sequence[str]) -> I64:
+        """Find many nodes by their ids: shape ``(k,)``.
+
+        Raises:
+            DataError: The table lacks one of them.
+        """
+        found = pc.index_in(pa.array(node_ids, pa.string()), value_set=self.table["node_id"].combine_chunks())
+        if found.null_count:
+            return np.array([self.row_of(node_id) for node_id in node_ids], np.int64)
+        rows: I64 = found.to_numpy().astype(np.int64)
+        return rows
+
     def local(self, source_rows: Sequence[int] | I64) -> I64:
         """Find rows of the whole index here: shape ``(k,)``.
 

@@ -177,8 +177,8 @@ def test_errors_name_the_reference(what, secret, monkeypatch):
 
 def test_a_short_value_is_hidden_where_it_stands_alone_only(monkeypatch):
     monkeypatch.setenv("N", "5")
-    with pytest.raises(ConfigError, match=r"kohaku\.top_k_final is 55 but kohaku\.top_k × queries is \$\{N\}"):
-        load_config(None, ["kohaku.top_k=${N}", "kohaku.queries=1", "kohaku.top_k_final=55"])
+    with pytest.raises(ConfigError, match=r"ensemble\.waves adds up to 55 but ensemble\.members is \$\{N\}"):
+        load_config(None, ["ensemble.members=${N}", "ensemble.waves=[55]"])
 
 
 def test_the_system_itself_may_come_from_the_environment(monkeypatch):

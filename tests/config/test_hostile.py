@@ -20,7 +20,8 @@ from kohaku_ray.config import sweep as sweeps
 from kohaku_ray.config.load import put
 from kohaku_ray.config.plain import leaves, plain
 from kohaku_ray.config.schema import CrossEncoderConfig, ExtractiveConfig, OpenAIConfig, RoleConfig, VllmConfig
-from kohaku_ray.config.sweep import PoolConfig, SweepConfig, TableConfig, load_sweep
+from kohaku_ray.config.sweep import load_sweep
+from kohaku_ray.config.sweep_schema import PoolConfig, SweepConfig, TableConfig
 from kohaku_ray.errors import ConfigError, DataError
 from kohaku_ray.runs.sources import find_sources, questions_of, read_metadata, resolve_paths
 

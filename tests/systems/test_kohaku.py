@@ -216,7 +216,9 @@ def test_the_trace_says_what_was_matched_and_what_was_shown():
         assert row.kind == ("sentence" if ":s" in row.node_id.split(":p")[1] else "paragraph")
     dense = [row for row in evidence if row.note == "dense"]
     assert {row.note for row in evidence[len(dense) :]} == {"lexical"}
-    assert [set(row.scores) for row in dense] == [{"score", "n_tokens", "frequency", "similarity"}] * len(dense)
+    assert [set(row.scores) for row in dense] == [
+        {"score", "n_tokens", "frequency", "similarity", "max_similarity"}
+    ] * len(dense)
     assert {row.scores["frequency"] for row in dense} == {2}
     assert all(set(row.scores) == {"score", "n_tokens"} for row in evidence[len(dense) :])
     shown = [(row.doc_id, row.text) for row in context]

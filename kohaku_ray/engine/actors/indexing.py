@@ -229,14 +229,8 @@ def reduced(config: Config, blocks: Sequence[Any], sources: pa.Table) -> Iterato
 
 def _trees(blocks: Sequence[Any]) -> tuple[pa.Table, pa.Table, pa.Table]:
     """Join nodes and rows of all used documents, and the rejects; the packed ones are freed."""
-<<<<<<< HEAD
     used, rejects = sort_out(parsed_rows(blocks, "nodes", "document"))
     return joined(used, "nodes"), joined(used, "document"), reject_table(rejects)
-=======
-    used, rejects = sort_out(_rows(blocks, "nodes", "document"))
-    listed = pa.Table.from_pylist([{"file": where, "reason": reason} for where, reason in rejects], REJECT_SCHEMA)
-    return _joined(used, "nodes"), _joined(used, "document"), listed
->>>>>>> u15D
 
 
 def reject_table(rejects: Sequence[tuple[str, str]]) -> pa.Table:

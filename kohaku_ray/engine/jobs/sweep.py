@@ -39,7 +39,7 @@ from kohaku_ray.runs.directory import RunDirectory
 from kohaku_ray.runs.indexes import index_settings
 from kohaku_ray.runs.sources import check_outlives_job, questions_of
 from kohaku_ray.runs.summary import AnswerSummary
-from kohaku_ray.runs.sweep_estimate import describe_plan
+from kohaku_ray.runs.sweep_estimate import describe_plan, missing_lines
 from kohaku_ray.runs.sweep_plan import Plan, is_finished, is_there
 from kohaku_ray.runs.sweep_results import collect
 
@@ -106,6 +106,8 @@ def run_sweep(plan: Plan) -> SweepSummary:
     summary = SweepSummary(len(plan.runs))
     waiting = plan.unfinished
     summary.n_waiting = len(waiting)
+    for line in missing_lines(plan):
+        say(f"sweep   {line}")
     if waiting:
         first = next(iter(waiting.values()))
         check_outlives_job(first)

@@ -7,6 +7,7 @@ from pathlib import Path
 from kohaku_ray.generation.extractive import ExtractiveBackend
 from kohaku_ray.systems.base import Depth, Role, System, Uses, View
 from kohaku_ray.systems.kohaku.answer import answer
+from kohaku_ray.systems.kohaku.expanded import characters_with_parents, snippets_with_parents
 from kohaku_ray.systems.kohaku.prepare import prepare
 from kohaku_ray.systems.kohaku.prompts import ANSWER_EXAMPLES, PLAN_EXAMPLES, opening
 from kohaku_ray.systems.kohaku.settings import KohakuSettings
@@ -46,6 +47,10 @@ SYSTEM = System(
     opening=opening,
     quote_step="evidence",
     offline=ExtractiveBackend,
+    derived={
+        "snippets with parents": snippets_with_parents,
+        "characters with parents": characters_with_parents,
+    },
     facts=lambda settings: {"k": str(settings.top_k)},
     moved={
         **{f"retrieval.{name}": f"kohaku.{name}" for name in KohakuSettings.model_fields if name != "cross_encoder"},

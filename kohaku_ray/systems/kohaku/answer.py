@@ -221,7 +221,7 @@ def _trace(evidence: Evidence, context: Context, attempt: int) -> tuple[TraceRow
 def _match_row(match: Match, text: str, attempt: int) -> TraceRow:
     scores = {"score": match.score, "n_tokens": float(match.n_tokens)}
     if match.source == "dense":
-        scores |= {"frequency": float(match.frequency), "similarity": match.similarity}
+        scores |= {"frequency": float(match.frequency), "similarity": match.similarity, "max_similarity": match.highest}
     return TraceRow(
         "evidence", match.rank, text, match.node_id, match.doc_id, match.kind, scores, match.source, attempt=attempt
     )

@@ -18,9 +18,10 @@ class KohakuSettings(Section):
     top_k: PositiveInt = 16
     """Matches per query."""
     top_k_final: PositiveInt | None = 32
-    """Matches kept over all queries; None: all."""
-    rerank: Literal["none", "frequency", "score", "combined"] = "combined"
-    """Order over all queries' results."""
+    """Matches kept over all queries; None: all. More than were found cuts nothing."""
+    rerank: Literal["none", "frequency", "score", "max", "combined"] = "combined"
+    """Order over all queries' results: by how many found a match, the sum of its similarities, the largest of them, or
+    frequency and sum combined."""
     normalise: Literal["max", "minmax"] = "max"
     """How `combined` normalises frequency and score."""
     alpha: Share = 0.4
@@ -59,7 +60,7 @@ class KohakuSettings(Section):
     @model_validator(mode="before")
     @classmethod
     def _default_within_found(cls, values: Any) -> Any:
-        """Drop the default of top_k_final if fewer matches are found: only a number in a file is an error."""
+        """Drop the default of top_k_final if fewer matches are found: it would cut nothing."""
         if not isinstance(values, dict) or "top_k_final" in values:
             return values
         fields = cls.model_fields
@@ -67,13 +68,3 @@ class KohakuSettings(Section):
         if all(isinstance(n, int) for n in found) and found[0] * found[1] < fields["top_k_final"].default:
             return {**values, "top_k_final": None}
         return values
-
-    @model_validator(mode="after")
-    def _final_within_found(self) -> KohakuSettings:
-        found = self.top_k * self.queries
-        if self.top_k_final is not None and self.top_k_final > found:
-            raise ValueError(
-                f"kohaku.top_k_final is {self.top_k_final} but kohaku.top_k × queries is {found}: "
-                f"lower top_k_final to {found} or raise top_k to {-(-self.top_k_final // self.queries)}"
-            )
-        return self

@@ -282,6 +282,31 @@ def test_a_run_with_rows_in_error_is_named_and_tried_again(cluster, tmp_path, ca
 
 
 @pytest.mark.slow
+def test_what_is_missing_is_named_on_terminal_and_page_and_the_rest_is_run(cluster, tmp_path, capsys, monkeypatch):
+    monkeypatch.delenv("OPENROUTER_API_KEY", raising=False)
+    axes = {
+        "model": {
+            "none": {"model": "extractive"},
+            "keyless": {"with": "models/openrouter", "deployments.gateway.model": "some/model"},
+        }
+    }
+    path = write_sweep(tmp_path, [{"name": "m", "axes": axes}], seeds=[0], prefer=["encoders/jina_v3"], by="split")
+    assert main(["sweep", path, "--base", "demo", "--set", "kohaku.queries=1"]) == 0
+    said = capsys.readouterr()
+    page = (tmp_path / "out-mine" / "sweep.html").read_text(encoding="utf-8")
+    preferred = "encoders/jina_v3 is preferred but left out"
+    for text in (said.out, said.err, page):
+        assert preferred in text
+        assert "jinaai/jina-embeddings-v3" in text
+        assert "OPENROUTER_API_KEY" in text
+    assert "skipped   m (keyless): deployments.gateway" in said.err, "before anything is run"
+    assert re.search(r"^none +\S*0\.\d{3}", said.out, re.MULTILINE)
+    assert re.search(r"^keyless +skipped \[1\]", said.out, re.MULTILINE)
+    assert "1 of 2" in page
+    assert 'id="groups"' in page
+
+
+@pytest.mark.slow
 def test_a_reply_that_cannot_be_read_is_a_wrong_answer_and_not_asked_again(cluster, tmp_path, capsys):
     with FakeOpenAI(lambda index, body: Action(body=completion("I would rather not say."))) as server:
         deployment = {"kind": "openai", "base_url": server.base_url, "model": "fake", "api_key_env": None}
