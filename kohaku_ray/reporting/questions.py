@@ -256,7 +256,7 @@ def view_questions(
         members, groups = _members(vote, answers, usage, truth, run.setting("ensemble", "vote", "compat"))
         views.append(
             QuestionView(
-                anchor=f"q-{key}" if _ANCHOR.fullmatch(key) else f"question-{number}",
+                anchor=anchor_of(key, number),
                 vote=vote,
                 outcome=_outcome(vote["is_blank"], truth),
                 truth=truth,
@@ -267,6 +267,16 @@ def view_questions(
             )
         )
     return views
+
+
+def anchor_of(question_id: str, number: int) -> str:
+    """Return a question's id on a page.
+
+    Args:
+        question_id: Its id in the files.
+        number: Its place, from 1: used where the id has other characters than an address may have.
+    """
+    return f"q-{question_id}" if _ANCHOR.fullmatch(question_id) else f"question-{number}"
 
 
 def _truth(question_id: str, gold: Gold | None, given: Submission, documents: Documents) -> Truth | None:

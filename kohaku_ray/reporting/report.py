@@ -2,31 +2,24 @@
 
 from __future__ import annotations
 
-import os
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 
 import jinja2
 
-from kohaku_ray.errors import DataError
-from kohaku_ray.evaluation.metrics import DEFAULT_METRIC
 from kohaku_ray.evaluation.report import ScoreReport
 from kohaku_ray.files import publish
-from kohaku_ray.index.store import Index
 from kohaku_ray.reporting.causes import Cause, cause_of, causes_of
 from kohaku_ray.reporting.charts import charts, formulas
-from kohaku_ray.reporting.citations import Documents
-from kohaku_ray.reporting.excerpts import Places, open_index
+from kohaku_ray.reporting.excerpts import Places
 from kohaku_ray.reporting.glance import cost_lines, coverage, leads, score_lines, show
+from kohaku_ray.reporting.inputs import Inputs, gather
 from kohaku_ray.reporting.limits import Limits
 from kohaku_ray.reporting.packed import Packed
 from kohaku_ray.reporting.page import page_environment
-from kohaku_ray.reporting.questions import Gold, QuestionView, shown_steps, view_questions
-from kohaku_ray.runs.directory import baseline_note, own_truth
-from kohaku_ray.runs.failures import describe_errors
-from kohaku_ray.runs.files import RunFiles, read_run
-from kohaku_ray.runs.scoring import score_run
+from kohaku_ray.reporting.questions import QuestionView, view_questions
+from kohaku_ray.runs.directory import own_truth
+from kohaku_ray.runs.files import RunFiles
 from kohaku_ray.runs.show import write_number
 from kohaku_ray.runs.spending import spent
 from kohaku_ray.runs.tables import SHARED
@@ -61,19 +54,6 @@ Option = tuple[str, str, int]
 """Value, label and number of questions of a choice."""
 
 
-@dataclass(frozen=True, slots=True)
-class _Inputs:
-    """All data of the page, without its limits."""
-
-    run: RunFiles
-    gold: Gold | None
-    report: ScoreReport | None
-    documents: Documents
-    index: Index | None
-    notes: Sequence[str]
-    why_unscored: str
-
-
 def write_report(run: str, truth: str | None = None, output: str | None = None) -> str:
     """Write a run's page: one HTML file that needs nothing beside it.
 
@@ -92,7 +72,7 @@ def write_report(run: str, truth: str | None = None, output: str | None = None) 
     Raises:
         DataError: The run has not finished, a file is damaged or missing, or the page cannot be written.
     """
-    inputs = _gather(read_run(run), own_truth(run) if truth is None else truth)
+    inputs = gather(run, own_truth(run) if truth is None else truth)
     target = output if output is not None else f"{inputs.run.path}/report.html"
     page = b""
     for limits in LIMITS:
@@ -103,62 +83,10 @@ def write_report(run: str, truth: str | None = None, output: str | None = None) 
     return target
 
 
-def _gather(run: RunFiles, truth: str | None) -> _Inputs:
-    gold, report, why_unscored = _scores(run, truth)
-    index, why_no_index = open_index(_index_paths(run))
-    notes = [note for note in (*_failures(run), _unfinished(run), baseline_note(run.facts)) if note]
-    if index is None:
-        notes.append(f"The index cannot be read, so matches are shown without their paragraphs: {why_no_index}")
-    return _Inputs(run, gold, report, _documents(run, index), index, notes, why_unscored)
-
-
-def _scores(run: RunFiles, truth: str | None) -> tuple[Gold | None, ScoreReport | None, str]:
-    """Score the run; without gold answers, return the reason."""
-    if truth is None:
-        return None, None, "No truth was given, so nothing is scored."
-    if not os.path.isfile(truth):
-        raise DataError(f"{truth}: there is no such truth file: check the path.")
-    metrics, limit, split_by = run.fact("metrics", [DEFAULT_METRIC]), run.fact("limit"), run.fact("split_by", [])
-    scored, why_not = score_run(run.path, truth, metrics, limit, split_by)
-    if scored is None:
-        return None, None, why_not
-    rows = {metric.name: metric.score(scored.truth, run.submission) for metric in scored.metrics}
-    scores = {name: {row.question_id: row for row in own} for name, own in rows.items()}
-    return Gold(scored.truth, scored.metrics, scores), scored.report, ""
-
-
-def _index_paths(run: RunFiles) -> list[str]:
-    """Where the index is: as configured, or beside the run's files when the run was moved."""
-    configured = run.setting("index", "path")
-    return [*([configured] if isinstance(configured, str) else []), f"{run.path}/index"]
-
-
-def _unfinished(run: RunFiles) -> str:
-    status = run.facts.get("status", "unknown")
-    return "" if status == "finished" else f"The run's status is {status}: counts and seconds may be missing."
-
-
-def _failures(run: RunFiles) -> list[str]:
-    """Say what failed, and how often."""
-    stopped, errors = run.fact("stopped", ""), run.fact("errors", {})
-    return [f"Stopped asking: {stopped}" if stopped else "", *(f"Errors: {line}" for line in describe_errors(errors))]
-
-
-def _documents(run: RunFiles, index: Index | None) -> Documents:
-    """Titles from the index; addresses from the submission, which knows the metadata file, before the index's."""
-    rows = index.documents.select(["doc_id", "title", "url"]).to_pylist() if index is not None else []
-    urls = {row["doc_id"]: row["url"] for row in rows if row["url"]}
-    for row in run.submission.rows.values():
-        if len(row.ref_ids) == len(row.ref_urls):
-            urls.update(zip(row.ref_ids, row.ref_urls, strict=True))
-    return Documents({row["doc_id"]: row["title"] for row in rows if row["title"]}, urls)
-
-
-def _render(inputs: _Inputs, limits: Limits) -> bytes:
+def _render(inputs: Inputs, limits: Limits) -> bytes:
     """Render the page; stop where it exceeds ``MAX_BYTES``, unless these are the smallest limits."""
     run = inputs.run
-    places = Places(inputs.index.nodes if inputs.index else None, _shown_nodes(run, limits), inputs.documents.titles)
-    views = view_questions(run, inputs.gold, inputs.documents, places, limits)
+    views = inputs.views(limits)
     environment, packed = _environment(limits), Packed()
     body = environment.get_template("question.html.j2")
     listed = []
@@ -200,23 +128,13 @@ def _render(inputs: _Inputs, limits: Limits) -> bytes:
     return page.encode()
 
 
-def _every(inputs: _Inputs, limits: Limits, views: list[QuestionView]) -> list[QuestionView]:
+def _every(inputs: Inputs, limits: Limits, views: list[QuestionView]) -> list[QuestionView]:
     """View all questions, also those that the page leaves out: for counts and plots."""
     n = len(inputs.run.tables["votes"])
     if len(views) == n:
         return views
     whole = Limits(n, 1, 1, 0, limits.text_chars)
     return view_questions(inputs.run, inputs.gold, inputs.documents, Places(None, (), {}), whole)
-
-
-def _shown_nodes(run: RunFiles, limits: Limits) -> list[str]:
-    return [
-        row["node_id"]
-        for rows in run.by_question("trace").values()
-        for _, shown in shown_steps(rows, limits.items)
-        for row in shown
-        if row["node_id"] is not None
-    ]
 
 
 def _environment(limits: Limits) -> jinja2.Environment:
