@@ -127,6 +127,7 @@ def _parser() -> argparse.ArgumentParser:
     compare.add_argument("--truth", metavar="CSV", help="gold answers (default: the first run's question file)")
     compare.add_argument("--metric", default="wattbot", metavar="METRIC", help=_metrics())
     compare.add_argument("--by", metavar="COLUMN", help="split by a column of the gold answers")
+    compare.add_argument("--page", metavar="HTML", help="also write a page: two runs' answers side by side")
     compare.set_defaults(command=run.compare)
 
     report = commands.add_parser("report", help="write a run's page, report.html")

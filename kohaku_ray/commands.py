@@ -222,6 +222,10 @@ def compare(arguments: argparse.Namespace) -> int:
     truth = arguments.truth or truth_of(arguments.runs)
     files = [submission_of(run) for run in arguments.runs]
     _print(render(compare_files(truth, files, arguments.metric, arguments.by)))
+    if arguments.page:
+        from kohaku_ray.reporting.compare_page import write_comparison
+
+        _print(f"\npage: {write_comparison(truth, arguments.runs, arguments.page, arguments.metric)}")
     return OK
 
 

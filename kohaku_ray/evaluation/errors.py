@@ -18,16 +18,19 @@ TYPE_MISMATCH = "type mismatch"
 CATEGORICAL_MISMATCH = "categorical mismatch"
 REFERENCE_MISMATCH = "reference mismatch"
 
-ERROR_CLASSES = (
-    FALSE_POSITIVE,
-    FALSE_NEGATIVE,
-    UNIT_CONVERSION,
-    ROUNDING,
-    VALUE_SELECTION,
-    TYPE_MISMATCH,
-    CATEGORICAL_MISMATCH,
-    REFERENCE_MISMATCH,
-)
+CLASS_NOTES = {
+    FALSE_POSITIVE: "answered, but the truth is that there is no answer",
+    FALSE_NEGATIVE: "abstained, but the truth has an answer",
+    UNIT_CONVERSION: "off by a power of ten, within 5 %",
+    ROUNDING: "at most 10 % off the true number",
+    VALUE_SELECTION: "another number, farther off than rounding",
+    TYPE_MISMATCH: "a number where the truth is a range or text, or the other way round",
+    CATEGORICAL_MISMATCH: "another text than the truth",
+    REFERENCE_MISMATCH: "the right value, but other references than the truth",
+}
+"""What each class means, in a few words."""
+
+ERROR_CLASSES = tuple(CLASS_NOTES)
 
 
 def classify(truth: SubmissionRow, given: SubmissionRow) -> str | None:

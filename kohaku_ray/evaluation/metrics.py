@@ -127,6 +127,7 @@ class Metric:
         classify: Maps a question's truth and its prediction to the class of the error, None where nothing is wrong;
             None: errors have no classes.
         classes: All classes, in the order shown.
+        class_notes: What classes mean, in a few words, by name.
         truth_columns: Columns that a truth file must have beside ``id``; of a tuple, any one.
         gold: A question's gold value as shown; empty: it has none.
         needs_gold: A question without a gold value is not scored.
@@ -143,6 +144,7 @@ class Metric:
     marks: Callable[[Submission], OutcomeMarks] | None = None
     classify: Callable[[SubmissionRow, SubmissionRow], str | None] | None = None
     classes: tuple[str, ...] = ()
+    class_notes: Mapping[str, str] = field(default_factory=dict)
     truth_columns: tuple[str | tuple[str, ...], ...] = ("answer_value", "ref_id")
     gold: Callable[[SubmissionRow], str] = lambda truth: truth.answer_value
     needs_gold: bool = False

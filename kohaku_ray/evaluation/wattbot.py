@@ -6,7 +6,7 @@ in the third part: ``wattbot`` averages it over all questions, ``kaggle`` over t
 
 from __future__ import annotations
 
-from kohaku_ray.evaluation.errors import ERROR_CLASSES, classify
+from kohaku_ray.evaluation.errors import CLASS_NOTES, ERROR_CLASSES, classify
 from kohaku_ray.evaluation.metrics import Metric, OutcomeMarks, Part
 from kohaku_ray.evaluation.scores import jaccard, kaggle_refs, kaggle_value, wattbot_refs, wattbot_value
 from kohaku_ray.records import BLANK
@@ -63,6 +63,7 @@ WATTBOT = Metric(
     marks=_mark_wattbot,
     classify=classify,
     classes=ERROR_CLASSES,
+    class_notes=CLASS_NOTES,
 )
 
 KAGGLE = Metric(
@@ -74,4 +75,5 @@ KAGGLE = Metric(
     marks=_mark_kaggle,
     classify=classify,
     classes=ERROR_CLASSES,
+    class_notes=CLASS_NOTES,
 )

@@ -11,9 +11,9 @@ from dataclasses import dataclass, field
 from kohaku_ray.ensemble.normalise import group_values
 from kohaku_ray.evaluation.metrics import Metric, QuestionScore
 from kohaku_ray.records import BLANK
+from kohaku_ray.reporting.citations import Citation, Documents
 from kohaku_ray.reporting.excerpts import Excerpt, Place, Places, excerpt
 from kohaku_ray.reporting.limits import Limits
-from kohaku_ray.reporting.text import web_link
 from kohaku_ray.runs.files import Row, RunFiles, StepRows, steps_of
 from kohaku_ray.submissions import Submission, SubmissionRow
 from kohaku_ray.values import is_blank
@@ -23,23 +23,6 @@ OUTCOMES = (RIGHT, IN_PART, WRONG, ABSTAINED, ANSWERED)
 """Outcomes of a question. In part: its value is right, but not every part of the score; answered: no truth."""
 
 _ANCHOR = re.compile(r"[A-Za-z0-9_.-]{1,64}")
-
-
-@dataclass(frozen=True, slots=True)
-class Citation:
-    """A cited document.
-
-    Attributes:
-        doc_id: Its id.
-        title: Its title, where known.
-        link: Its address, when that is a plain http or https one.
-        address: Its address as text, when it is not.
-    """
-
-    doc_id: str
-    title: str
-    link: str
-    address: str
 
 
 @dataclass(frozen=True, slots=True)
@@ -194,18 +177,37 @@ class QuestionView:
         return sum(len(group.members) for group in self.groups if group.is_winner)
 
     @property
-    def marks(self) -> str:
-        """Class names that the page's filters select."""
+    def is_unanimous(self) -> bool:
+        """All members gave the written answer."""
+        return self.n_winners == len(self.members)
+
+    @property
+    def has_error(self) -> bool:
+        """A member carries an error."""
+        return any(member.row["error"] for member in self.members)
+
+    @property
+    def is_failed(self) -> bool:
+        """Every member carries an error."""
+        return bool(self.members) and all(member.row["error"] for member in self.members)
+
+    @property
+    def n_tokens(self) -> int:
+        """Tokens of all members' calls."""
+        return sum(member.prompt_tokens + member.completion_tokens for member in self.members)
+
+    @property
+    def marks(self) -> tuple[str, ...]:
+        """Outcomes that the page's list selects."""
         value = self.truth.headline.is_right if self.truth else None
         marks = {
-            "is-right": value == 1,
-            "is-wrong": value == 0,
-            "is-blank": self.outcome == ABSTAINED,
-            "is-part": self.outcome == IN_PART,
-            "is-split": len(self.groups) > 1,
-            "is-error": any(member.row["error"] for member in self.members),
+            "right": value == 1,
+            "wrong": value == 0,
+            "blank": self.outcome == ABSTAINED,
+            "part": self.outcome == IN_PART,
+            "error": self.has_error,
         }
-        return " ".join(name for name, holds in marks.items() if holds)
+        return tuple(name for name, holds in marks.items() if holds)
 
     @property
     def colour(self) -> str:
@@ -228,28 +230,6 @@ class Gold:
     truth: Submission
     metrics: tuple[Metric, ...]
     scores: Mapping[str, Mapping[str, QuestionScore]]
-
-
-@dataclass(frozen=True, slots=True)
-class Documents:
-    """Titles and addresses of documents.
-
-    Attributes:
-        titles: By document id.
-        urls: By document id.
-    """
-
-    titles: Mapping[str, str]
-    urls: Mapping[str, str]
-
-    def cite(self, doc_ids: Sequence[str]) -> tuple[Citation, ...]:
-        """Look up titles and addresses of cited documents."""
-        return tuple(self._citation(doc_id) for doc_id in doc_ids)
-
-    def _citation(self, doc_id: str) -> Citation:
-        url = self.urls.get(doc_id, "")
-        link = web_link(url)
-        return Citation(doc_id, self.titles.get(doc_id, ""), link, "" if link else url)
 
 
 def shown_steps(trace: Sequence[Row], n: int) -> list[tuple[StepRows, list[Row]]]:
@@ -276,7 +256,7 @@ def view_questions(
         members, groups = _members(vote, answers, usage, truth, run.setting("ensemble", "vote", "compat"))
         views.append(
             QuestionView(
-                anchor=f"q-{key}" if _ANCHOR.fullmatch(key) else f"question-{number}",
+                anchor=anchor_of(key, number),
                 vote=vote,
                 outcome=_outcome(vote["is_blank"], truth),
                 truth=truth,
@@ -287,6 +267,16 @@ def view_questions(
             )
         )
     return views
+
+
+def anchor_of(question_id: str, number: int) -> str:
+    """Return a question's id on a page.
+
+    Args:
+        question_id: Its id in the files.
+        number: Its place, from 1: used where the id has other characters than an address may have.
+    """
+    return f"q-{question_id}" if _ANCHOR.fullmatch(question_id) else f"question-{number}"
 
 
 def _truth(question_id: str, gold: Gold | None, given: Submission, documents: Documents) -> Truth | None:

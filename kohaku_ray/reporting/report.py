@@ -2,74 +2,62 @@
 
 from __future__ import annotations
 
-import os
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 
 import jinja2
 
-from kohaku_ray.errors import DataError
-from kohaku_ray.evaluation.metrics import DEFAULT_METRIC
 from kohaku_ray.evaluation.report import ScoreReport
 from kohaku_ray.files import publish
-from kohaku_ray.index.store import Index
-from kohaku_ray.reporting.charts import Chart, charts, formulas
-from kohaku_ray.reporting.excerpts import Places, open_index
+from kohaku_ray.reporting.causes import Cause, cause_of, causes_of
+from kohaku_ray.reporting.charts import charts, formulas
+from kohaku_ray.reporting.excerpts import Places
+from kohaku_ray.reporting.glance import cost_lines, coverage, leads, score_lines, show
+from kohaku_ray.reporting.inputs import Inputs, gather
 from kohaku_ray.reporting.limits import Limits
+from kohaku_ray.reporting.packed import Packed
 from kohaku_ray.reporting.page import page_environment
-from kohaku_ray.reporting.questions import (
-    Documents,
-    Gold,
-    QuestionView,
-    shown_steps,
-    view_questions,
-)
-from kohaku_ray.reporting.text import cut
-from kohaku_ray.runs.directory import baseline_note, own_truth
-from kohaku_ray.runs.failures import describe_errors
-from kohaku_ray.runs.files import RunFiles, read_run
-from kohaku_ray.runs.scoring import score_run
+from kohaku_ray.reporting.questions import QuestionView, view_questions
+from kohaku_ray.runs.directory import own_truth
+from kohaku_ray.runs.files import RunFiles
 from kohaku_ray.runs.show import write_number
 from kohaku_ray.runs.spending import spent
 from kohaku_ray.runs.tables import SHARED
 
 LIMITS = (
-    Limits(questions=2000, items=20, match_chars=900, around_chars=300, text_chars=1500),
-    Limits(questions=1000, items=8, match_chars=400, around_chars=120, text_chars=500),
-    Limits(questions=500, items=4, match_chars=200, around_chars=60, text_chars=200),
+    Limits(questions=3000, items=20, match_chars=900, around_chars=300, text_chars=1500),
+    Limits(questions=3000, items=8, match_chars=400, around_chars=120, text_chars=500),
+    Limits(questions=3000, items=4, match_chars=200, around_chars=60, text_chars=200),
+    Limits(questions=1000, items=4, match_chars=200, around_chars=60, text_chars=200),
 )
 """Limits, largest first; the next one is used when a page would be larger than ``MAX_BYTES``."""
 
-MAX_BYTES = 20_000_000
-"""A browser opens a page of this size in a few seconds."""
+MAX_BYTES = 28_000_000
+"""A browser opens a page of this size in less than two seconds: see benchmarks/page.py."""
 
-_FILTERS = (
-    ("all", "all", ""),
-    ("right", "right", "is-right"),
-    ("wrong", "wrong", "is-wrong"),
-    ("blank", "blank", "is-blank"),
-    ("part", "right in part", "is-part"),
-    ("split", "members disagree", "is-split"),
-    ("error", "with errors", "is-error"),
+_MARKS = (
+    ("right", "right"),
+    ("part", "right in part"),
+    ("wrong", "wrong"),
+    ("blank", "blank"),
+    ("error", "with errors"),
 )
 
+_SORTS = [
+    ("score:1", "lowest score first"),
+    ("agreement:1", "least agreement first"),
+    ("agreement:-1", "most agreement first"),
+    ("tokens:-1", "most tokens first"),
+]
 
-@dataclass(frozen=True, slots=True)
-class _Inputs:
-    """All data of the page, without its limits."""
-
-    run: RunFiles
-    gold: Gold | None
-    report: ScoreReport | None
-    documents: Documents
-    index: Index | None
-    notes: Sequence[str]
+Option = tuple[str, str, int]
+"""Value, label and number of questions of a choice."""
 
 
 def write_report(run: str, truth: str | None = None, output: str | None = None) -> str:
-    """Write a run's page: one HTML file that needs nothing beside it and runs no script.
+    """Write a run's page: one HTML file that needs nothing beside it.
 
+    What a question shows when it is opened is packed (see ``Packed``), so that a long run opens at once.
     All text from documents, questions and models is escaped, and invisible characters in it are shown. The same run
     gives the same page, byte by byte.
 
@@ -84,7 +72,7 @@ def write_report(run: str, truth: str | None = None, output: str | None = None) 
     Raises:
         DataError: The run has not finished, a file is damaged or missing, or the page cannot be written.
     """
-    inputs = _gather(read_run(run), own_truth(run) if truth is None else truth)
+    inputs = gather(run, own_truth(run) if truth is None else truth)
     target = output if output is not None else f"{inputs.run.path}/report.html"
     page = b""
     for limits in LIMITS:
@@ -95,111 +83,63 @@ def write_report(run: str, truth: str | None = None, output: str | None = None) 
     return target
 
 
-def _gather(run: RunFiles, truth: str | None) -> _Inputs:
-    gold, report, why_unscored = _scores(run, truth)
-    index, why_no_index = open_index(_index_paths(run))
-    notes = [note for note in (baseline_note(run.facts), _unfinished(run), why_unscored, *_failures(run)) if note]
-    if index is None:
-        notes.append(f"The index cannot be read, so matches are shown without their paragraphs: {why_no_index}")
-    return _Inputs(run, gold, report, _documents(run, index), index, notes)
-
-
-def _scores(run: RunFiles, truth: str | None) -> tuple[Gold | None, ScoreReport | None, str]:
-    """Score the run; without gold answers, return the reason."""
-    if truth is None:
-        return None, None, "No truth was given, so nothing is scored."
-    if "://" not in truth and not os.path.isfile(truth):
-        raise DataError(f"{truth}: there is no such truth file: check the path.")
-    metrics, limit, split_by = run.fact("metrics", [DEFAULT_METRIC]), run.fact("limit"), run.fact("split_by", [])
-    scored, why_not = score_run(run.path, truth, metrics, limit, split_by)
-    if scored is None:
-        return None, None, why_not
-    rows = {metric.name: metric.score(scored.truth, run.submission) for metric in scored.metrics}
-    scores = {name: {row.question_id: row for row in own} for name, own in rows.items()}
-    return Gold(scored.truth, scored.metrics, scores), scored.report, scored.note
-
-
-def _index_paths(run: RunFiles) -> list[str]:
-    """Where the index is: as configured, or beside the run's files when the run was moved."""
-    configured = run.setting("index", "path")
-    return [*([configured] if isinstance(configured, str) else []), f"{run.path}/index"]
-
-
-def _unfinished(run: RunFiles) -> str:
-    status = run.facts.get("status", "unknown")
-    return "" if status == "finished" else f"The run's status is {status}: counts and seconds may be missing."
-
-
-def _failures(run: RunFiles) -> list[str]:
-    """Say what failed, and how often."""
-    stopped, errors = run.fact("stopped", ""), run.fact("errors", {})
-    return [f"Stopped asking: {stopped}" if stopped else "", *(f"Errors: {line}" for line in describe_errors(errors))]
-
-
-def _documents(run: RunFiles, index: Index | None) -> Documents:
-    """Titles from the index; addresses from the submission, which knows the metadata file, before the index's."""
-    rows = index.documents.select(["doc_id", "title", "url"]).to_pylist() if index is not None else []
-    urls = {row["doc_id"]: row["url"] for row in rows if row["url"]}
-    for row in run.submission.rows.values():
-        if len(row.ref_ids) == len(row.ref_urls):
-            urls.update(zip(row.ref_ids, row.ref_urls, strict=True))
-    return Documents({row["doc_id"]: row["title"] for row in rows if row["title"]}, urls)
-
-
-def _render(inputs: _Inputs, limits: Limits) -> bytes:
+def _render(inputs: Inputs, limits: Limits) -> bytes:
     """Render the page; stop where it exceeds ``MAX_BYTES``, unless these are the smallest limits."""
     run = inputs.run
-    places = Places(inputs.index.nodes if inputs.index else None, _shown_nodes(run, limits), inputs.documents.titles)
-    views = view_questions(run, inputs.gold, inputs.documents, places, limits)
-    template = _environment(limits).get_template("report.html.j2")
-    chunks, n_bytes = [], 0
-    for chunk in template.generate(
+    views = inputs.views(limits)
+    environment, packed = _environment(limits), Packed()
+    body = environment.get_template("question.html.j2")
+    listed = []
+    for view in views:
+        listed.append((view, packed.add(body.render(view=view, report=inputs.report, shared=SHARED))))
+        if packed.n_bytes > MAX_BYTES and limits != LIMITS[-1]:
+            return b" " * packed.n_bytes
+    every = _every(inputs, limits, views)
+    notes = _class_notes(inputs.report)
+    causes = causes_of(every, notes)
+    named = {name for cause in causes for name, _, _ in cause.classes}
+    page = environment.get_template("report.html.j2").render(
         run=run,
         header=_header(run),
         calls=_calls(run),
         spending=spent(run.tables["usage"]),
         notes=inputs.notes,
+        why_unscored=inputs.why_unscored,
+        scores=score_lines(inputs.gold) if inputs.gold is not None else [],
+        costs=cost_lines(run),
+        covered=coverage(every),
+        leads=leads(every, causes, n_shown=len(views)),
         report=inputs.report,
         parts=_parts(inputs.report),
         formulas=formulas(inputs.report.metrics) if inputs.report else "",
         missing=_missing(inputs.report),
-        error_table=_error_table(inputs.report, views),
-        charts=_charts(inputs, limits, views),
-        views=views,
-        filters=_filters(views, inputs.report is not None),
+        causes=causes,
+        cause_of=cause_of,
+        show=show,
+        none_of=[name for name in (inputs.report.classes if inputs.report else ()) if name not in named],
+        charts=charts(run, inputs.report, every),
+        views=listed,
+        shown={view.anchor for view in views},
+        selects=_selects(views, causes, inputs.report),
+        sorts=_SORTS if inputs.report is not None else _SORTS[1:],
         limits=limits,
-        shared=SHARED,
-    ):
-        chunks.append(chunk.encode())
-        n_bytes += len(chunks[-1])
-        if n_bytes > MAX_BYTES and limits != LIMITS[-1]:
-            break
-    return b"".join(chunks)
+        packed=packed,
+    )
+    return page.encode()
 
 
-def _charts(inputs: _Inputs, limits: Limits, views: Sequence[QuestionView]) -> list[Chart]:
-    """Draw the plots, which cover all questions, also those that the page leaves out."""
-    every = views
-    if len(views) < len(inputs.run.tables["votes"]):
-        whole = Limits(len(inputs.run.tables["votes"]), 1, 1, 0, limits.text_chars)
-        every = view_questions(inputs.run, inputs.gold, inputs.documents, Places(None, (), {}), whole)
-    return charts(inputs.run, inputs.report, every)
-
-
-def _shown_nodes(run: RunFiles, limits: Limits) -> list[str]:
-    return [
-        row["node_id"]
-        for rows in run.by_question("trace").values()
-        for _, shown in shown_steps(rows, limits.items)
-        for row in shown
-        if row["node_id"] is not None
-    ]
+def _every(inputs: Inputs, limits: Limits, views: list[QuestionView]) -> list[QuestionView]:
+    """View all questions, also those that the page leaves out: for counts and plots."""
+    n = len(inputs.run.tables["votes"])
+    if len(views) == n:
+        return views
+    whole = Limits(n, 1, 1, 0, limits.text_chars)
+    return view_questions(inputs.run, inputs.gold, inputs.documents, Places(None, (), {}), whole)
 
 
 def _environment(limits: Limits) -> jinja2.Environment:
-    environment = page_environment()
+    environment = page_environment(limits.text_chars)
     environment.filters["number"] = write_number
-    environment.filters["cut"] = lambda text, n=limits.text_chars: cut(text, n)
     return environment
 
 
@@ -262,24 +202,32 @@ def _missing(report: ScoreReport | None) -> list[str]:
     ]
 
 
-def _error_table(
-    report: ScoreReport | None, views: Sequence[QuestionView]
-) -> list[tuple[str, int, list[QuestionView]]]:
-    if report is None:
-        return []
-    counts = report.files[0].errors
-    return [
-        (name, counts[name], [view for view in views if view.truth is not None and view.truth.error == name])
-        for name in report.classes
-    ]
+def _class_notes(report: ScoreReport | None) -> Mapping[str, str]:
+    """What the classes of errors mean, as the first metric that has any says."""
+    metrics = report.metrics if report is not None else ()
+    return next((metric.class_notes for metric in metrics if metric.classes), {})
 
 
-def _filters(views: Sequence[QuestionView], is_scored: bool) -> list[tuple[str, str, int]]:
-    """Name, label and count of each filter; those that select nothing are left out, except right, wrong and blank."""
+def _selects(
+    views: Sequence[QuestionView], causes: Sequence[Cause], report: ScoreReport | None
+) -> list[tuple[str, str, list[Option]]]:
+    """Name, label and options of what the list of questions is filtered by; what selects nothing is left out."""
+    marks = Counter(mark for view in views for mark in view.marks)
+    agree = Counter("all" if view.is_unanimous else "split" for view in views)
+    errors = Counter(view.truth.error for view in views if view.truth is not None and view.truth.error)
+    shown = Counter(cause_of(view) for view in views)
+    choices = {
+        ("mark", "Show"): [(mark, label, marks[mark]) for mark, label in _MARKS],
+        ("agree", "Agreement"): [
+            ("all", "all members agree", agree["all"]),
+            ("split", "members disagree", agree["split"]),
+        ],
+        ("cause", "Lost in"): [(cause.name, cause.name, shown[cause.name]) for cause in causes],
+        ("error", "Class of error"): [(name, name, errors[name]) for name in (report.classes if report else ())],
+    }
     found = []
-    for name, label, mark in _FILTERS:
-        n = sum(not mark or mark in view.marks.split() for view in views)
-        keep = is_scored if name in {"right", "wrong"} else n > 0 or name in {"all", "blank"}
-        if keep:
-            found.append((name, label, n))
+    for (name, label), options in choices.items():
+        some = [option for option in options if option[2]]
+        if some:
+            found.append((name, label, [("", "all", len(views)), *some]))
     return found

@@ -36,7 +36,6 @@ from kohaku_ray.reporting.sweep_stats import (
     write_rank,
 )
 from kohaku_ray.reporting.sweep_tables import as_csv, as_latex, as_markdown
-from kohaku_ray.reporting.text import cut
 from kohaku_ray.values import is_blank
 
 MAX_BYTES = 20_000_000
@@ -181,7 +180,6 @@ def page(sweep: Sweep, stats: Sequence[TableStats]) -> str:
             classes=sweep.metric.classes,
             examples=examples(sweep),
             questions=Markup(_PLACE),  # noqa: S704 - no text can hold this character, see visible
-            filters=(),  # of the run's page, whose style sheet this one shares
         )
     )
     before, after = text.split(_PLACE)
@@ -297,7 +295,6 @@ def _errors(sweep: Sweep) -> list[tuple[str, list[ErrorCounts], Chart | None]]:
 
 
 def _environment() -> jinja2.Environment:
-    environment = page_environment()
-    environment.filters["cut"] = lambda text, n=_NAME_CHARS: cut(text, n)
+    environment = page_environment(_NAME_CHARS)
     environment.filters["is_blank"] = is_blank
     return environment

@@ -24,7 +24,6 @@ def page(bench: Throughput) -> str:
         absences=absences(bench),
         legend=LEGEND,
         charts=charts(bench),
-        filters=(),  # of the run's page, whose style sheet this one shares
     )
 
 

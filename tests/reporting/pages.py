@@ -1,14 +1,18 @@
 """A written page, read back for tests."""
 
+import base64
+import hashlib
 import re
 from html.parser import HTMLParser
 from pathlib import Path
 
+from kohaku_ray.reporting.packed import unpack
 from kohaku_ray.reporting.report import write_report
 
 PAGE_TAGS = set(
     """html head meta title style body header main section footer nav div span p h1 h2 h3 dl dt dd ul ol li table thead
     tbody tr th td a b bdi code mark blockquote details summary figure figcaption input label abbr sup br
+    noscript form select option output button kbd script
     svg defs g path use text clippath rect image tspan""".split()  # noqa: SIM905
 )
 
@@ -32,13 +36,24 @@ class Tags(HTMLParser):
         self.spaced += " " if tag in self.APART else ""
 
     def handle_data(self, data):
-        if self.cdata_elem != "style":
+        if self.cdata_elem not in {"style", "script"}:
             self.text += data
             self.spaced += data
 
 
 def page_of(run, truth=None, **more):
-    return Path(write_report(str(run), truth and str(truth), **more)).read_text(encoding="utf-8")
+    """The page with everything opened."""
+    return opened(Path(write_report(str(run), truth and str(truth), **more)).read_text(encoding="utf-8"))
+
+
+def opened(html):
+    """Put every packed part where the page's script puts it."""
+    found = re.findall(r'<script type="text/plain" id="chunk-(\d+)">([A-Za-z0-9+/=]*)</script>\n', html)
+    chunks = {number: unpack(text) for number, text in found}
+    html = re.sub(r'<script type="text/plain" id="chunk-\d+">[A-Za-z0-9+/=]*</script>\n', "", html)
+    return re.sub(
+        r'( id="[^"]*") data-chunk="(\d+)" data-part="(\d+)">', lambda m: f"{m[1]}>{chunks[m[2]][int(m[3])]}", html
+    )
 
 
 def plain(html):
@@ -47,8 +62,13 @@ def plain(html):
 
 
 def check_harmless(html):
-    """No foreign tag, no handler, no address that loads or runs."""
+    """No foreign tag, no handler, no address that loads or runs, and no script but the one that the policy names."""
     tags = Tags(html).tags
+    scripts = re.findall(r"<script[^>]*>(.*?)</script>", html, re.DOTALL)
+    digests = [base64.b64encode(hashlib.sha256(text.encode()).digest()).decode() for text in scripts]
+    policies = re.findall(r'http-equiv="Content-Security-Policy" content="([^"]*)"', html)
+    assert len(policies) == 1
+    assert re.findall(r"script-src (\S+)", policies[0].replace("&#39;", "'")) == [f"'sha256-{one}'" for one in digests]
     assert {tag for tag, _ in tags} <= PAGE_TAGS
     for tag, attributes in tags:
         assert not [name for name in attributes if name.startswith("on") or name in {"srcdoc", "action", "background"}]

@@ -1,0 +1,144 @@
+"use strict";
+(() => {
+  const KEPT = 8; // unpacked chunks kept in memory
+  const MOST_OPENED = 200; // questions opened by one click
+  const chunks = new Map();
+
+  function partsOf(chunk) {
+    if (!chunks.has(chunk)) {
+      const packed = atob(document.getElementById(`chunk-${chunk}`).textContent);
+      const bytes = Uint8Array.from(packed, (char) => char.charCodeAt(0));
+      const stream = new Blob([bytes]).stream().pipeThrough(new DecompressionStream("deflate"));
+      chunks.set(chunk, new Response(stream).text().then((text) => text.split("\0")));
+      if (chunks.size > KEPT) chunks.delete(chunks.keys().next().value);
+    }
+    return chunks.get(chunk);
+  }
+
+  async function fill(body) {
+    if (body === null || body.dataset.chunk === undefined) return;
+    const { chunk, part } = body.dataset;
+    delete body.dataset.chunk;
+    try {
+      body.innerHTML = (await partsOf(chunk))[part]; // escaped when the page was written
+    } catch (error) {
+      body.textContent = `This part cannot be unpacked (${error}): a browser of 2023 or later can.`;
+    }
+    watchScrolling(body);
+  }
+
+  function watchScrolling(within) {
+    for (const box of within.querySelectorAll(".scroll")) {
+      if (box.scrollWidth <= box.clientWidth) continue;
+      box.tabIndex = 0; // scrolled by the arrow keys
+      box.setAttribute("role", "group");
+      box.setAttribute("aria-label", "Wide table: scrolls sideways");
+    }
+  }
+
+  function show(id) {
+    const target = document.getElementById(id);
+    if (target === null) return;
+    const row = target.closest("details.q");
+    if (row !== null && row.hidden) reset();
+    for (let at = target.closest("details"); at !== null; at = at.parentElement.closest("details")) at.open = true;
+    fill(target.matches(".body") ? target : null).then(() => (row ?? target).scrollIntoView());
+  }
+
+  document.addEventListener("toggle", (event) => {
+    if (event.target.open) fill(event.target.querySelector(":scope > .body"));
+  }, true);
+
+  let folded = [];
+  window.addEventListener("beforeprint", () => {
+    folded = [...document.querySelectorAll("details.q[open] details:not([open])")];
+    for (const one of folded) one.open = true;
+  });
+  window.addEventListener("afterprint", () => {
+    for (const one of folded) one.open = false;
+  });
+
+  const form = document.getElementById("controls");
+  const list = document.getElementById("questions");
+  const rows = list === null ? [] : [...list.querySelectorAll(":scope > details.q")];
+  let said = null;
+
+  function apply() {
+    said ??= rows.map((row) => row.firstElementChild.textContent.toLowerCase());
+    const words = form.elements.text.value.toLowerCase().split(/\s+/).filter(Boolean);
+    const wanted = [...form.querySelectorAll("select")].filter((one) => one.name !== "sort" && one.value !== "");
+    let n = 0;
+    rows.forEach((row, at) => {
+      const fits = words.every((word) => said[at].includes(word))
+        && wanted.every((one) => `|${row.dataset[one.name]}|`.includes(`|${one.value}|`));
+      row.hidden = !fits;
+      n += fits;
+    });
+    form.querySelector("output").textContent = `${n.toLocaleString("en")} of ${rows.length.toLocaleString("en")} questions`;
+    form.elements.open.textContent = n > MOST_OPENED ? `Open the first ${MOST_OPENED}` : "Open these";
+  }
+
+  function sort() {
+    const [name, sign] = form.elements.sort.value.split(":");
+    const order = [...rows];
+    if (sign !== undefined) order.sort((a, b) => Number(sign) * (a.dataset[name] - b.dataset[name]));
+    list.append(...order);
+  }
+
+  function reset(values = new URLSearchParams()) {
+    for (const one of form.querySelectorAll("select, input[type=search]")) {
+      one.value = values.get(one.name) ?? "";
+      if (one.selectedIndex === -1) one.selectedIndex = 0;
+    }
+    sort();
+    apply();
+  }
+
+  function follow() {
+    const hash = location.hash.slice(1);
+    if (form !== null && hash.startsWith("show:")) {
+      reset(new URLSearchParams(hash.slice("show:".length)));
+      form.scrollIntoView();
+    } else if (hash !== "") {
+      show(decodeURIComponent(hash));
+    }
+  }
+
+  function step(by) {
+    const shown = [...list.children].filter((row) => !row.hidden);
+    const at = shown.findIndex((row) => row.contains(document.activeElement));
+    const next = shown[at === -1 ? 0 : at + by];
+    if (next === undefined) return;
+    next.firstElementChild.focus({ preventScroll: true });
+    next.scrollIntoView({ block: "nearest" });
+  }
+
+  if (form !== null) {
+    form.hidden = false;
+    form.addEventListener("submit", (event) => event.preventDefault());
+    form.addEventListener("input", (event) => (event.target.name === "sort" ? sort() : apply()));
+    form.elements.open.addEventListener("click", () => {
+      const shown = [...list.children].filter((row) => !row.hidden).slice(0, MOST_OPENED);
+      for (const row of shown) row.open = true;
+    });
+    form.elements.close.addEventListener("click", () => {
+      for (const row of rows) row.open = false;
+    });
+    document.addEventListener("keydown", (event) => {
+      if (event.ctrlKey || event.metaKey || event.altKey) return;
+      if (event.key === "Escape" && event.target === form.elements.text) reset();
+      if (!form.elements.keys.checked || event.target.matches("input:not([type=checkbox]), select")) return;
+      if (event.key === "/") {
+        event.preventDefault();
+        form.elements.text.focus();
+      } else if (event.key === "j" || event.key === "k") {
+        step(event.key === "j" ? 1 : -1);
+      }
+    });
+    apply();
+  }
+  watchScrolling(document);
+  window.addEventListener("resize", () => watchScrolling(document));
+  window.addEventListener("hashchange", follow);
+  follow();
+})();
