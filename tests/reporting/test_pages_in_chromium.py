@@ -2,6 +2,7 @@
 
 import os
 import shutil
+from pathlib import Path
 
 import pytest
 from run_files import index, small_run, small_truth
@@ -166,7 +167,7 @@ def test_hostile_text_does_nothing_when_it_is_opened(tab, pages):
 
 
 def test_a_script_that_got_past_the_escaping_would_not_run(browser, pages, tmp_path):
-    text = open(pages["run"], encoding="utf-8").read()
+    text = Path(pages["run"]).read_text(encoding="utf-8")
     bad = text.replace(
         "<main>", "<main><script>document.title = 'owned'</script><img src=x onerror=\"document.title='owned'\">"
     )
