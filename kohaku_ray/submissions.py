@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import TextIO
 
 from kohaku_ray.errors import DataError
-from kohaku_ray.files import publish_with
+from kohaku_ray.files import publish_with, read_file
 from kohaku_ray.records import BLANK, UNANSWERABLE
 from kohaku_ray.values import is_abstention, is_blank, split_items, split_list
 
@@ -158,7 +158,7 @@ def read_submission(path: str | os.PathLike[str], required: Sequence[str | tuple
     name = os.fspath(path)
     csv.field_size_limit(max(csv.field_size_limit(), _MAX_FIELD))
     try:
-        text = Path(name).read_bytes().decode("utf-8-sig")
+        text = read_file(name).decode("utf-8-sig")
         lines = [line for line in csv.reader(io.StringIO(text, newline="")) if line]
     except OSError as error:
         raise DataError(f"{name}: cannot be read ({error.strerror or error}): check the path.") from error

@@ -118,7 +118,9 @@ class IndexConfig(Section):
     """How the index is built, and its directory."""
 
     path: FilePath = ""
-    """Directory of the index, on any pyarrow filesystem; empty: `index` in the run's directory."""
+    """Directory of the index, or a URI such as `s3://bucket/index`, with key and end point in the environment
+    (`AWS_ACCESS_KEY_ID`, `AWS_SECRET_ACCESS_KEY`, `AWS_ENDPOINT_URL`, `AWS_REGION`) on every node; its end point also
+    as `?endpoint_override=HOST:PORT&scheme=http`. Empty: `index` in the run's directory."""
     encoder: EncoderConfig = EncoderConfig()
     weights: Literal["chars", "tokens", "uniform"] = "chars"
     """Weight of a child in its parent's vector: its characters, its tokens, or 1."""
@@ -141,7 +143,7 @@ class QuestionsConfig(Section):
     """The questions."""
 
     path: FilePath = "sample:questions.csv"
-    """CSV, JSON lines or Parquet with columns id and question; optional answer_unit and answer_type."""
+    """CSV, JSON lines or Parquet with columns id and question; optional answer_unit and answer_type. A URI is read too."""
     limit: PositiveInt | None = None
     """Answer only the first questions, this many; None: all."""
 
@@ -163,7 +165,7 @@ class LedgerConfig(Section):
     """The ledger of model replies."""
 
     path: FilePath = "runs/ledger"
-    """Directory of the ledger; runs that share it share replies."""
+    """Directory of the ledger, or a URI as for `index.path`; runs that share it share replies."""
     flush_s: Annotated[float, Field(gt=0)] = 2.0
     """Longest time until a reply is written to disk."""
     shards: PositiveInt = 1
@@ -216,7 +218,7 @@ class Config(Section):
     seed: int = 0
     """Base of every seed."""
     run: FilePath = "runs/demo"
-    """Directory of this run's outputs."""
+    """Directory of this run's outputs, or a URI as for `index.path`."""
     documents: DocumentsConfig = DocumentsConfig()
     index: IndexConfig = IndexConfig()
     questions: QuestionsConfig = QuestionsConfig()

@@ -13,7 +13,7 @@ import pyarrow as pa
 
 from kohaku_ray.arrays import F32, I64, Mask
 from kohaku_ray.digests import digest, plain
-from kohaku_ray.errors import DataError, IndexMismatchError
+from kohaku_ray.errors import DataError, IndexMismatchError, StorageError
 from kohaku_ray.index.files import REINDEX, Directory, column_keys, column_matrix
 from kohaku_ray.index.identity import Keys, as_keys, no_keys, passage_part
 from kohaku_ray.index.terms import TermIndex
@@ -226,6 +226,8 @@ def known_vectors(path: str, identity: Mapping[str, Any]) -> KnownVectors:
             table = index.directory.read_arrow(index._name("keys"))
             matrix = column_matrix(index.directory.read_arrow(index._name("vectors"))["vector"])
             return KnownVectors(column_keys(table["key"]), table["place"].to_numpy(), matrix)
+    except StorageError:
+        raise  # not to be taken for an index without vectors
     except DataError:
         pass
     return KnownVectors(no_keys(), np.empty(0, np.int64), np.empty((0, 0), np.float32))

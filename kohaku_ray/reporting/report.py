@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -12,7 +11,7 @@ import jinja2
 from kohaku_ray.errors import DataError
 from kohaku_ray.evaluation.metrics import DEFAULT_METRIC
 from kohaku_ray.evaluation.report import ScoreReport
-from kohaku_ray.files import publish
+from kohaku_ray.files import is_file, publish
 from kohaku_ray.index.store import Index
 from kohaku_ray.reporting.charts import Chart, charts, formulas
 from kohaku_ray.reporting.excerpts import Places, open_index
@@ -33,6 +32,7 @@ from kohaku_ray.runs.scoring import score_run
 from kohaku_ray.runs.show import write_number
 from kohaku_ray.runs.spending import spent
 from kohaku_ray.runs.tables import SHARED
+from kohaku_ray.storage import below
 
 LIMITS = (
     Limits(questions=2000, items=20, match_chars=900, around_chars=300, text_chars=1500),
@@ -85,7 +85,7 @@ def write_report(run: str, truth: str | None = None, output: str | None = None) 
         DataError: The run has not finished, a file is damaged or missing, or the page cannot be written.
     """
     inputs = _gather(read_run(run), own_truth(run) if truth is None else truth)
-    target = output if output is not None else f"{inputs.run.path}/report.html"
+    target = output if output is not None else below(inputs.run.path, "report.html")
     page = b""
     for limits in LIMITS:
         page = _render(inputs, limits)
@@ -108,7 +108,7 @@ def _scores(run: RunFiles, truth: str | None) -> tuple[Gold | None, ScoreReport 
     """Score the run; without gold answers, return the reason."""
     if truth is None:
         return None, None, "No truth was given, so nothing is scored."
-    if not os.path.isfile(truth):
+    if not is_file(truth):
         raise DataError(f"{truth}: there is no such truth file: check the path.")
     metrics, limit, split_by = run.fact("metrics", [DEFAULT_METRIC]), run.fact("limit"), run.fact("split_by", [])
     scored, why_not = score_run(run.path, truth, metrics, limit, split_by)
@@ -122,7 +122,7 @@ def _scores(run: RunFiles, truth: str | None) -> tuple[Gold | None, ScoreReport 
 def _index_paths(run: RunFiles) -> list[str]:
     """Where the index is: as configured, or beside the run's files when the run was moved."""
     configured = run.setting("index", "path")
-    return [*([configured] if isinstance(configured, str) else []), f"{run.path}/index"]
+    return [*([configured] if isinstance(configured, str) else []), below(run.path, "index")]
 
 
 def _unfinished(run: RunFiles) -> str:

@@ -12,6 +12,7 @@ from kohaku_ray.runs.scoring import score_run
 from kohaku_ray.runs.sources import resolve
 from kohaku_ray.runs.summary import AnswerSummary
 from kohaku_ray.runs.tables import SCHEMAS
+from kohaku_ray.storage import without_options
 
 
 def describe_run(config: Config, summary: AnswerSummary) -> str:
@@ -45,7 +46,7 @@ def describe_run(config: Config, summary: AnswerSummary) -> str:
         parts.append("those replies are recorded: `kohaku-ray answer CONFIG --retry errors` asks for them again")
     outputs = ("submission.csv", *(f"{name}.parquet" for name in SCHEMAS), *config.declaration.outputs)
     truth = resolve(config.questions.path)
-    if truth.endswith(".csv"):
+    if without_options(truth).endswith(".csv"):
         system, limit = config.declaration, config.questions.limit
         scored, why_not = score_run(summary.run, truth, system.metrics, limit, system.split_by)
         parts.append(render(replace(scored.report, errors=False)) if scored is not None else why_not)

@@ -10,6 +10,7 @@ from kohaku_ray.errors import ConfigError, DataError
 from kohaku_ray.evaluation.metrics import Metric, find_metric
 from kohaku_ray.evaluation.report import ScoreReport, run_score
 from kohaku_ray.evaluation.truth import has_gold, read_truth, scored_rows
+from kohaku_ray.storage import below, without_options
 from kohaku_ray.submissions import Submission, read_submission
 
 
@@ -43,7 +44,7 @@ def score_run(
     Returns:
         The scores, or None with the reason.
     """
-    name, predicted = os.path.basename(truth), f"{run}/submission.csv"
+    name, predicted = os.path.basename(without_options(truth)), below(run, "submission.csv")
     try:
         found = tuple(map(find_metric, metrics))
         given = read_truth(truth, found)

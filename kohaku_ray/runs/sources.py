@@ -15,6 +15,7 @@ from kohaku_ray.documents.parse import find_files, read_bytes
 from kohaku_ray.errors import ConfigError, DataError
 from kohaku_ray.questions import read_questions
 from kohaku_ray.records import Question
+from kohaku_ray.storage import without_options
 
 _RAY_COPY = "/runtime_resources/working_dir_files/"
 
@@ -96,7 +97,7 @@ def questions_of(config: Config) -> list[Question]:
         DataError: The file cannot be used.
     """
     name, data = read_source(config.questions.path)
-    return read_questions(name, data, config.questions.limit, config.declaration.columns)
+    return read_questions(without_options(name), data, config.questions.limit, config.declaration.columns)
 
 
 def find_sources(config: Config) -> list[str]:

@@ -18,6 +18,7 @@ from kohaku_ray.runs.demand import Demand, answer_demand, check_demand, cluster_
 from kohaku_ray.runs.deployments import check_deployment
 from kohaku_ray.runs.indexes import open_index
 from kohaku_ray.runs.sources import find_sources, questions_of, read_metadata, resolve, resolve_paths
+from kohaku_ray.storage import without_options
 
 T = TypeVar("T")
 
@@ -115,7 +116,7 @@ def _gold(config: Config) -> str:
     """Say whether the question file has gold answers, so that the run is scored."""
     metrics = [find_metric(name) for name in config.declaration.metrics]
     path = resolve(config.questions.path)
-    if not path.endswith(".csv"):
+    if not without_options(path).endswith(".csv"):
         return ", not scored: gold answers are read from CSV"
     try:
         truth = read_truth(path, metrics)
