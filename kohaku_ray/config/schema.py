@@ -143,7 +143,7 @@ class QuestionsConfig(Section):
     """The questions."""
 
     path: FilePath = "sample:questions.csv"
-    """CSV, JSON lines or Parquet with columns id and question; optional answer_unit and answer_type. A URI is read too."""
+    """CSV, JSON lines or Parquet with columns id and question; optional answer_unit and answer_type; or a URI."""
     limit: PositiveInt | None = None
     """Answer only the first questions, this many; None: all."""
 

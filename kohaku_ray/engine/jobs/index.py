@@ -24,6 +24,7 @@ from kohaku_ray.config import Config
 from kohaku_ray.engine.actors.indexing import Encode, Work, parse, reduced, sorted_texts
 from kohaku_ray.engine.cluster import connected, say
 from kohaku_ray.engine.errors import ray_get, unwrapped
+from kohaku_ray.engine.nodes import check_nodes
 from kohaku_ray.errors import DataError
 from kohaku_ray.index.pending import PendingVectors
 from kohaku_ray.runs.collection import sources_of
@@ -104,6 +105,7 @@ def run_index(config: Config) -> IndexSummary:
         gpu = device == "cuda" or (device == "auto" and resources.get("GPU", 0) >= 1)
         n_encoders = config.index.encoders or max(int(resources.get("GPU" if gpu else "CPU", 0)), 1)
         check_demand(index_demand(config, n_encoders, gpu), resources, autoscaling=config.cluster.autoscaling)
+        check_nodes({"documents.paths": files[0]}, {"index.path": config.index.path})
         _configure_data()
         started = time.perf_counter()
         job = uuid.uuid4().hex

@@ -79,6 +79,17 @@ class SegmentStore:
         self.path = path
         self._directory = Directory(path)
 
+    def check_writable(self) -> None:
+        """Write a file to an object store and delete it; a local path is checked by the shard that opens it.
+
+        Raises:
+            StorageError: It refuses, or does not answer.
+        """
+        if not self._directory.is_local:
+            name = f"{uuid.uuid4().hex}.probe"
+            self._directory.write(name, b"probe")
+            self._directory.remove(name)
+
     def load(self, mine: Callable[[str], bool]) -> Loaded:
         """Read every segment, oldest first, and keep the keys for which ``mine`` holds."""
         entries: dict[str, Entry] = {}
