@@ -14,7 +14,7 @@ from kohaku_ray.engine.nodes import unseen
 
 # A node in a mount namespace of its own, in which an empty file system hides one directory.
 SCRIPT = """
-import subprocess, sys, time
+import shutil, subprocess, sys, time
 import ray
 from ray.cluster_utils import Cluster
 from kohaku_ray.config import load_config
@@ -27,9 +27,11 @@ folder, encoder = sys.argv[1:]
 cluster = Cluster(initialize_head=True, head_node_args={"num_cpus": 2})
 ray.init(address=cluster.address, namespace="kohaku_ray", log_to_driver=False, logging_level="ERROR")
 seen = [f"run={folder}/seen/run", f"ledger.path={folder}/seen/ledger", f"index.encoder.model={encoder}"]
-run_index(load_config("demo", [*seen, f"index.path={folder}/hidden/index"]))
-hiding = ["unshare", "-m", "sh", "-c", 'mount -t tmpfs none "$1" && exec ray start --address="$2" --num-cpus=1 --block',
-          "sh", f"{folder}/hidden", cluster.address]
+run_index(load_config("demo", [*seen, f"index.path={folder}/seen/index"]))
+shutil.copytree(f"{folder}/seen/index", f"{folder}/hidden/index")
+start = 'mount -t tmpfs none "$1" && exec ray start --address="$2" --num-cpus=1 --block'
+hidden = f"{folder}/hidden"
+hiding = ["setpriv", "--pdeathsig", "TERM", "unshare", "-m", "sh", "-c", start, "sh", hidden, cluster.address]
 node = subprocess.Popen(hiding, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
 try:
     until = time.monotonic() + 60
@@ -45,9 +47,6 @@ try:
         (run_answer, f"ledger.path={folder}/hidden/ledger"),
     ):
         where = [] if "index" in own else [f"index.path={folder}/seen/index"]
-        if where:
-            run_index_path = load_config("demo", [*seen, *where])
-            run_index(run_index_path)
         try:
             job(load_config("demo", [*seen, *where, own]))
         except ConfigError as error:
@@ -63,7 +62,7 @@ finally:
 
 
 def _can_hide(tmp_path: Path) -> bool:
-    if shutil.which("unshare") is None:
+    if shutil.which("unshare") is None or shutil.which("setpriv") is None:
         return False
     command = ["unshare", "-m", "mount", "-t", "tmpfs", "none", str(tmp_path)]
     return subprocess.run(command, capture_output=True).returncode == 0
