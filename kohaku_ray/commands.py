@@ -5,7 +5,6 @@ from __future__ import annotations
 import argparse
 import itertools
 import json
-import os
 import sys
 import warnings
 from collections.abc import Iterator
@@ -85,15 +84,17 @@ def documents(arguments: argparse.Namespace) -> int:
 
 def answer(arguments: argparse.Namespace) -> int:
     """Answer the questions, unless the run is finished."""
+    from kohaku_ray.files import is_file
     from kohaku_ray.runs.finished import finished_before
     from kohaku_ray.runs.results import describe_run
+    from kohaku_ray.storage import below
 
     config = _load(arguments)
     summary = None if arguments.again or arguments.retry else finished_before(config)
     page = not arguments.no_report
     if summary is not None:
         _print("finished before, with the same inputs: nothing to do (--again repeats it)\n")
-        page = page and not os.path.exists(f"{summary.run}/report.html")
+        page = page and not is_file(below(summary.run, "report.html"))
     else:
         _say("answer  starting")
         from kohaku_ray.engine.jobs.answer import run_answer

@@ -6,7 +6,7 @@ import json
 import os.path
 import tomllib
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from pathlib import Path
+from pathlib import Path, PurePath
 from typing import Any, TypeVar, get_args, get_origin
 
 import yaml
@@ -235,13 +235,21 @@ def parse_file(file: Path) -> Any:
     Raises:
         ConfigError: It cannot be read.
     """
-    name, parse = _FORMATS.get(file.suffix, ("YAML", yaml.safe_load))
-    text = _text_of(file)
+    return parse_text(str(file), _text_of(file))
+
+
+def parse_text(file: str, text: str) -> Any:
+    """Read the text of a configuration file as plain values.
+
+    Raises:
+        ConfigError: It is not of the format that its suffix says.
+    """
+    name, parse = _FORMATS.get(PurePath(file).suffix, ("YAML", yaml.safe_load))
     try:
         values = parse(text)
     except Exception as error:  # PyYAML may raise anything if a tag does not fit its text
         raise ConfigError(f"{file} is not {name}: {' '.join(str(error).split())}") from None
-    return plain(values, str(file))
+    return plain(values, file)
 
 
 def _text_of(file: Path) -> str:

@@ -2,22 +2,24 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Sequence
 from dataclasses import dataclass
 
 from kohaku_ray.errors import DataError
 from kohaku_ray.evaluation.metrics import DEFAULT_METRIC
 from kohaku_ray.evaluation.report import ScoreReport
+from kohaku_ray.files import is_file
 from kohaku_ray.index.store import Index
 from kohaku_ray.reporting.citations import Documents
 from kohaku_ray.reporting.excerpts import Places, open_index
 from kohaku_ray.reporting.limits import Limits
 from kohaku_ray.reporting.questions import Gold, QuestionView, shown_steps, view_questions
+from kohaku_ray.row_files import HUB
 from kohaku_ray.runs.directory import baseline_note
 from kohaku_ray.runs.failures import describe_errors
 from kohaku_ray.runs.files import RunFiles, read_run
 from kohaku_ray.runs.scoring import score_run
+from kohaku_ray.storage import below
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,7 +74,7 @@ def _scores(run: RunFiles, truth: str | None) -> tuple[Gold | None, ScoreReport 
     """Score the run; without gold answers, return the reason."""
     if truth is None:
         return None, None, "No truth was given, so nothing is scored."
-    if "://" not in truth and not os.path.isfile(truth):
+    if not truth.startswith(HUB) and not is_file(truth):
         raise DataError(f"{truth}: there is no such truth file: check the path.")
     metrics, limit, split_by = run.fact("metrics", [DEFAULT_METRIC]), run.fact("limit"), run.fact("split_by", [])
     scored, why_not = score_run(run.path, truth, metrics, limit, split_by)
@@ -86,7 +88,7 @@ def _scores(run: RunFiles, truth: str | None) -> tuple[Gold | None, ScoreReport 
 def _index_paths(run: RunFiles) -> list[str]:
     """Where the index is: as configured, or beside the run's files when the run was moved."""
     configured = run.setting("index", "path")
-    return [*([configured] if isinstance(configured, str) else []), f"{run.path}/index"]
+    return [*([configured] if isinstance(configured, str) else []), below(run.path, "index")]
 
 
 def _unfinished(run: RunFiles) -> str:

@@ -23,6 +23,7 @@ from kohaku_ray.runs.files import RunFiles
 from kohaku_ray.runs.show import write_number
 from kohaku_ray.runs.spending import spent
 from kohaku_ray.runs.tables import SHARED
+from kohaku_ray.storage import below
 
 LIMITS = (
     Limits(questions=3000, items=20, match_chars=900, around_chars=300, text_chars=1500),
@@ -73,7 +74,7 @@ def write_report(run: str, truth: str | None = None, output: str | None = None) 
         DataError: The run has not finished, a file is damaged or missing, or the page cannot be written.
     """
     inputs = gather(run, own_truth(run) if truth is None else truth)
-    target = output if output is not None else f"{inputs.run.path}/report.html"
+    target = output if output is not None else below(inputs.run.path, "report.html")
     page = b""
     for limits in LIMITS:
         page = _render(inputs, limits)

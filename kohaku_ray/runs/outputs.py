@@ -34,7 +34,7 @@ def write_outputs(config: Config, directory: RunDirectory, tables: Mapping[str, 
         for name, write in system.outputs.items():
             directory.write_text(name, write(votes, answers, trace))
         rows = _with_extra(rows, system, votes, answers)
-    write_submission(f"{directory.path}/submission.csv", rows, tuple(system.extra_columns))
+    write_submission(directory.file("submission.csv"), rows, tuple(system.extra_columns))
 
 
 def _with_extra(
