@@ -30,7 +30,6 @@ from kohaku_ray.config.plain import leaves, misread, shown, value_at
 from kohaku_ray.config.schema import Config
 from kohaku_ray.errors import ConfigError, ConflictError, did_you_mean
 from kohaku_ray.settings import PositiveInt, Section
-from kohaku_ray.storage import is_uri
 
 SWEEPS = PRESETS / "sweeps"
 """Directory of the package's sweeps."""
@@ -194,13 +193,6 @@ class SweepConfig(Section):
     @classmethod
     def _one_or_many(cls, base: Any) -> Any:
         return (base,) if isinstance(base, str) else base
-
-    @field_validator("output")
-    @classmethod
-    def _is_local(cls, output: str) -> str:
-        if is_uri(output):
-            raise ValueError(f"output is {output!r}: pages go to a disk; runs and indexes may be elsewhere")
-        return output
 
     @field_validator("seeds")
     @classmethod
