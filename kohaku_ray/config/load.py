@@ -6,7 +6,7 @@ import json
 import os.path
 import tomllib
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from pathlib import Path, PurePath
+from pathlib import Path
 from typing import Any, TypeVar, get_args, get_origin
 
 import yaml
@@ -235,21 +235,13 @@ def parse_file(file: Path) -> Any:
     Raises:
         ConfigError: It cannot be read.
     """
-    return parse_text(str(file), _text_of(file))
-
-
-def parse_text(file: str, text: str) -> Any:
-    """Read the text of a configuration file as plain values.
-
-    Raises:
-        ConfigError: It is not of the format that its suffix says.
-    """
-    name, parse = _FORMATS.get(PurePath(file).suffix, ("YAML", yaml.safe_load))
+    name, parse = _FORMATS.get(file.suffix, ("YAML", yaml.safe_load))
+    text = _text_of(file)
     try:
         values = parse(text)
     except Exception as error:  # PyYAML may raise anything if a tag does not fit its text
         raise ConfigError(f"{file} is not {name}: {' '.join(str(error).split())}") from None
-    return plain(values, file)
+    return plain(values, str(file))
 
 
 def _text_of(file: Path) -> str:

@@ -14,7 +14,6 @@ from pydantic import Field, field_validator, model_validator
 from kohaku_ray.config.environment import expand
 from kohaku_ray.config.plain import label_of, shown
 from kohaku_ray.settings import PositiveInt, Section
-from kohaku_ray.storage import is_uri
 
 MEMBERS, VOTE = "ensemble.members", "ensemble.vote."
 """Keys that a study of recorded members may vary: any other key needs new calls."""
@@ -200,13 +199,6 @@ class SweepConfig(Section):
     """Cells in flight."""
     tables: Annotated[tuple[TableConfig, ...], Field(min_length=1)]
     """Tables of the sweep."""
-
-    @field_validator("output")
-    @classmethod
-    def _is_local(cls, output: str) -> str:
-        if is_uri(output):
-            raise ValueError(f"output is {output!r}: pages go to a disk; runs and indexes may be elsewhere")
-        return output
 
     @field_validator("base", "prefer", mode="before")
     @classmethod

@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any
 import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
+import yaml
 
 from kohaku_ray import __version__
 from kohaku_ray.errors import DataError
@@ -236,10 +237,10 @@ def _questions_path(run: str) -> str | None:
     file = below(run, "config.yaml")
     if not is_file(file):
         return None
-    from kohaku_ray.config.load import expand, parse_text
+    from kohaku_ray.config.load import expand, parse_file
     from kohaku_ray.runs.sources import resolve
 
-    config = parse_text(file, read_file(file).decode(errors="replace"))
+    config = yaml.safe_load(read_file(file)) if is_uri(file) else parse_file(Path(file))
     questions = config.get("questions") if isinstance(config, Mapping) else None
     path = questions.get("path") if isinstance(questions, Mapping) else None
     return resolve(str(expand(path))) if path is not None else None
