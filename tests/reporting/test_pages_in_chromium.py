@@ -2,9 +2,9 @@
 
 import os
 import shutil
+from pathlib import Path
 
 import pytest
-from pages import page_of
 from run_files import index, small_run, small_truth
 from sweeps import small_sweep
 from test_compare_page import other_run
@@ -59,9 +59,8 @@ def tab(browser):
 
 
 def shown(tab):
-    return tab.eval_on_selector_all(
-        "details.q:not([hidden])", "rows => rows.map(row => row.querySelector('code').textContent)"
-    )
+    ids = "rows => rows.map(row => row.querySelector('code').textContent)"
+    return tab.eval_on_selector_all("details.q:not([hidden])", ids)
 
 
 def open_page(tab, path, fragment=""):
@@ -167,10 +166,8 @@ def test_hostile_text_does_nothing_when_it_is_opened(tab, pages):
 
 
 def test_a_script_that_got_past_the_escaping_would_not_run(browser, pages, tmp_path):
-    text = open(pages["run"], encoding="utf-8").read()
-    bad = text.replace(
-        "<main>", "<main><script>document.title = 'owned'</script><img src=x onerror=\"document.title='owned'\">"
-    )
+    owned = "<main><script>document.title = 'owned'</script><img src=x onerror=\"document.title = 'owned'\">"
+    bad = Path(pages["run"]).read_text(encoding="utf-8").replace("<main>", owned)
     (tmp_path / "bad.html").write_text(bad, encoding="utf-8")
     tab = browser.new_page()
     tab.goto(f"file://{tmp_path}/bad.html")
