@@ -204,7 +204,7 @@ def _block(stats: TableStats, at: int, anchors: Mapping[str, str]) -> TableBlock
         measures=measures,
         footnotes=[*footnotes(stats), *stats.table.notes],
         legend=legend(stats),
-        charts=table_charts(grid),
+        charts=table_charts(grid, stats.comparisons),
         details=[(column, lines) for column in grid.columns if (lines := list(_statistics(stats, column)))],
     )
 

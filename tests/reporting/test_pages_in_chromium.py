@@ -199,7 +199,7 @@ def test_nothing_is_wider_than_the_screen(tab, pages, name, width):
     assert tab.evaluate(beyond) == []
 
 
-@pytest.mark.parametrize("name", ["run", "compare", "sweep"])
+@pytest.mark.parametrize("name", ["run", "compare", pytest.param("sweep", marks=pytest.mark.slow)])
 @pytest.mark.parametrize("scheme", ["light", "dark"])
 def test_axe_finds_nothing_serious(tab, pages, name, scheme):
     axe = pytest.importorskip("axe_playwright_python.sync_playwright", reason="axe-playwright-python is not installed")

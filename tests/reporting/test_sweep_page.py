@@ -15,7 +15,7 @@ from kohaku_ray.evaluation.errors import ERROR_CLASSES
 from kohaku_ray.evaluation.grid import Axis, Sweep, Table, TableCell
 from kohaku_ray.evaluation.wattbot import WATTBOT
 from kohaku_ray.reporting import sweep_page, sweep_questions
-from kohaku_ray.reporting.sweep_charts import paid, stair, table_charts
+from kohaku_ray.reporting.sweep_charts import is_noise, paid, stair, table_charts
 from kohaku_ray.reporting.sweep_errors import count_all, count_by, examples
 from kohaku_ray.reporting.sweep_page import page, write_sweep
 from kohaku_ray.reporting.sweep_questions import behind_figures, write_questions
@@ -144,6 +144,34 @@ def test_lines_beyond_the_eighth_are_left_out_and_it_is_said():
     (_, chart) = table_charts(lay_out(table))
     assert "The 8 best of 11 rows." in chart.note
     assert len(re.findall(r">row \d+</text>", chart.svg)) == 8
+
+
+def test_more_than_four_lines_get_a_panel_each():
+    def panels(n):
+        table = Maker(20).table("t", "T", {"a": [f"row {at}" for at in range(n)], "k": ("4", "8")})
+        chart = table_charts(lay_out(table))[1]
+        return len(re.findall(r">score \(0 to 1\)</text>", chart.svg)), "Grey: the other rows." in chart.note, chart.svg
+
+    one_axis, is_grey, svg = panels(4)
+    assert (one_axis, is_grey, svg.count(">4</text>")) == (1, False, 1)
+    one_axis, is_grey, svg = panels(6)
+    assert (one_axis, is_grey, svg.count(">4</text>")) == (1, True, 2)  # the axis below each of two columns
+    assert len(re.findall(r">row \d</text>", svg)) == 6
+
+
+def test_heat_maps_have_a_scale_and_mark_what_is_within_noise(stats, html):
+    one = stats[0]
+    cells = {place: cell.scores.mean() for place, cell in one.grid.cells.items() if cell.is_scored}
+    chart = table_charts(one.grid, one.comparisons)[0]
+    for figure in (min(cells.values()), max(cells.values())):
+        assert re.search(rf"<g[^>]*>\s*<!-- {figure:.3f} -->|>{figure:.3f}</text>", chart.svg)
+    noisy = {place for place, made in one.comparisons.items() if is_noise(made)}
+    assert 0 < len(noisy) < len(cells)
+    for place in noisy:
+        made = one.comparisons[place]
+        assert made.interval.low <= 0 <= made.interval.high
+    assert chart.svg.count(" ≈</text>") == len(noisy)
+    assert chart.note in plain(html).replace("\u2019", "'")
 
 
 def test_charts_say_their_numbers_in_words(sweep):
