@@ -17,7 +17,7 @@ from kohaku_ray.reporting.questions import Gold, QuestionView, shown_steps, view
 from kohaku_ray.row_files import HUB
 from kohaku_ray.runs.directory import baseline_note
 from kohaku_ray.runs.failures import describe_errors
-from kohaku_ray.runs.files import RunFiles, read_run
+from kohaku_ray.runs.files import RunFiles
 from kohaku_ray.runs.scoring import score_run
 from kohaku_ray.storage import below
 
@@ -51,17 +51,16 @@ class Inputs:
         return view_questions(self.run, self.gold, self.documents, places, limits)
 
 
-def gather(path: str, truth: str | None) -> Inputs:
-    """Read a run, score it, and open its index.
+def gather(run: RunFiles, truth: str | None) -> Inputs:
+    """Score a run, and open its index.
 
     Args:
-        path: The run's directory.
+        run: The run's files.
         truth: A CSV with gold answers; None: none.
 
     Raises:
-        DataError: The run has not finished, or a file is damaged or missing.
+        DataError: The truth is damaged or missing.
     """
-    run = read_run(path)
     gold, report, why_unscored = _scores(run, truth)
     index, why_no_index = open_index(_index_paths(run))
     notes = [note for note in (*_failures(run), _unfinished(run), baseline_note(run.facts)) if note]
