@@ -42,7 +42,7 @@ def test_the_dashboard_groups_by_labels_that_there_are():
 
 def test_names_have_the_units_of_the_field():
     for name, metric in METRICS.items():
-        assert name.startswith("kohaku_")
+        assert name.startswith("kohaku_ray_")
         assert name.endswith("_total") == (metric.kind == "Counter"), name
         assert name.endswith("_seconds") == (metric.kind == "Histogram"), name
 
@@ -88,18 +88,18 @@ def test_a_node_exports_the_numbers_of_a_run(run_answer, sample_config):
             if "deployment=metered" in labels:
                 source = re.search(r"source=(\w+)", labels)
                 found[f"{name} {source[1]}" if source else name] += value
-            elif name == "kohaku_questions_total":
+            elif name == "kohaku_ray_questions_total":
                 found[name] += value - before[name, labels]
         return dict(found)
 
     wanted = {
-        "kohaku_questions_total": first.n_questions + second.n_questions,
-        "kohaku_calls_total made": made,
-        "kohaku_calls_total ledger": first.n_calls["ledger"] + second.n_calls["ledger"],
-        "kohaku_calls_total joined": first.n_calls["joined"],
-        "kohaku_prompt_tokens_total": first.spent["prompt_tokens"],
-        "kohaku_completion_tokens_total": first.spent["completion_tokens"],
-        "kohaku_service_seconds_count": made,
+        "kohaku_ray_questions_total": first.n_questions + second.n_questions,
+        "kohaku_ray_calls_total made": made,
+        "kohaku_ray_calls_total ledger": first.n_calls["ledger"] + second.n_calls["ledger"],
+        "kohaku_ray_calls_total joined": first.n_calls["joined"],
+        "kohaku_ray_prompt_tokens_total": first.spent["prompt_tokens"],
+        "kohaku_ray_completion_tokens_total": first.spent["completion_tokens"],
+        "kohaku_ray_service_seconds_count": made,
     }
     wanted = {name: value for name, value in wanted.items() if value}
     until = time.monotonic() + 60
