@@ -15,6 +15,7 @@ from kohaku_ray.runs.tables import SCHEMAS
 from kohaku_ray.storage import below
 
 COMPARED = ("submission.csv", *(f"{name}.parquet" for name in SCHEMAS if name != "usage"))
+SMALL = ("questions.limit=12", "ensemble.members=2", "index.encoders=1")
 
 
 @pytest.fixture
@@ -32,6 +33,7 @@ def overrides(s3, tiny_encoder) -> list[str]:
         f"ledger.path={s3.uri('all/ledger')}",
         f"run={s3.uri('all/run')}",
         f"index.encoder.model={tiny_encoder}",
+        *SMALL,
     ]
 
 
@@ -43,7 +45,7 @@ def test_a_run_with_everything_on_s3_equals_a_run_on_a_disk(s3, overrides, tiny_
     from kohaku_ray.reporting.report import write_report
 
     local = [f"index.path={tmp_path}/index", f"ledger.path={tmp_path}/ledger", f"run={tmp_path}/run"]
-    here = Run(load_config("demo", [*local, f"index.encoder.model={tiny_encoder}"]))
+    here = Run(load_config("demo", [*local, *SMALL, f"index.encoder.model={tiny_encoder}"]))
     here.index()
     here.answer()
 
