@@ -231,7 +231,8 @@ def _without_contents(headings: Sequence[_Heading]) -> tuple[list[_Heading], lis
         headings: All headings of the book.
 
     Returns:
-        The headings of divisions, and the text under a table's last line, which belongs to no division (a preface).
+        The headings of divisions, and the text under the last line of a table before them, which belongs to none (a
+        preface); that of a later table is the division's before it.
     """
     kept: list[_Heading] = []
     extra: list[str] = []
@@ -244,7 +245,8 @@ def _without_contents(headings: Sequence[_Heading]) -> tuple[list[_Heading], lis
         table = headings[start:end]
         kinds = Counter(heading.kind for heading in table)
         if max(kinds.values(), default=0) > 1 and 2 * sum(heading.key in again for heading in table) > len(table):
-            extra += table[-1].paragraphs if end > last else []
+            left = table[-1].paragraphs if end > last else []
+            (kept[-1].paragraphs if kept else extra).extend(left)
         else:
             kept += table
         kept += headings[end : last + 1]

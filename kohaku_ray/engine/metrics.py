@@ -1,4 +1,4 @@
-"""Counters of ours for Prometheus, beside Ray's own: exported by the processes that know them (``ray_kohaku_ray_…``)."""
+"""Counters of ours for Prometheus, beside Ray's own: exported by the processes that know them."""
 
 from __future__ import annotations
 

@@ -63,7 +63,8 @@ def gather(run: RunFiles, truth: str | None) -> Inputs:
     """
     gold, report, why_unscored = _scores(run, truth)
     index, why_no_index = open_index(_index_paths(run))
-    notes = [note for note in (*_failures(run), _unfinished(run), baseline_note(run.facts)) if note]
+    odd = why_unscored if report is not None else ""
+    notes = [note for note in (*_failures(run), _unfinished(run), baseline_note(run.facts), odd) if note]
     if index is None:
         notes.append(f"The index cannot be read, so matches are shown without their paragraphs: {why_no_index}")
     return Inputs(run, gold, report, _documents(run, index), index, notes, why_unscored)

@@ -9,8 +9,9 @@ from small_index import IDENTITY, FakeEncoder
 from kohaku_ray import storage
 from kohaku_ray.errors import DataError, StorageError
 from kohaku_ray.index.files import Directory
+from kohaku_ray.index.known import known_vectors
 from kohaku_ray.index.pending import PendingVectors
-from kohaku_ray.index.store import Index, known_vectors
+from kohaku_ray.index.store import Index
 
 NODES = ("sentence", "paragraph")
 
@@ -100,7 +101,7 @@ def test_no_index_and_wrong_credentials_are_told_apart(s3):
     try:
         with pytest.raises(StorageError, match="bucket kohaku refuses these credentials"):
             Index.open(s3.uri("index/none"))
-        with pytest.raises(StorageError, match=r"cannot write s3://kohaku/index/none/.*refuses credentials"):
+        with pytest.raises(StorageError, match=r"cannot write s3://kohaku/index/none/.*refuses these credentials"):
             PendingVectors(s3.uri("index/none")).check_writable()
     finally:
         s3.demand_credentials(False)

@@ -370,7 +370,7 @@ def test_a_sweep_without_groups_has_no_such_section(html):
 
 
 def test_names_of_settings_in_groups_are_harmless(sweep, stats):
-    check_harmless(page(replace(sweep, groups=grouped()), stats))
+    check_harmless(opened(page(replace(sweep, groups=grouped()), stats)))
 
 
 def test_measures_may_be_spread_over_questions(sweep):

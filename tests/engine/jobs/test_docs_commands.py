@@ -25,7 +25,7 @@ def test_every_command_of_the_docs_runs(cluster, tmp_path):
     environment = {**os.environ, "RAY_ADDRESS": cluster, "OPENAI_API_KEY": "none"}
     ran = []
     with FakeOpenAI() as server:
-        (tmp_path / "my.yaml").write_text(re.sub(r"http://127[^\"]*", server.base_url, own))
+        (tmp_path / "my.yaml").write_text(re.sub(r"http://127[^\"]*\"", f'{server.base_url}", api_key_env: null', own))
         for page in PAGES:
             for words in commands_of(ROOT / "docs" / page):
                 if words[0] != "kohaku-ray" or words in ran:
