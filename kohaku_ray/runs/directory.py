@@ -20,7 +20,7 @@ import pyarrow.parquet as pq
 from kohaku_ray import __version__
 from kohaku_ray.errors import DataError
 from kohaku_ray.files import publish_with
-from kohaku_ray.runs.tables import SCHEMAS
+from kohaku_ray.runs.tables import ANSWER_FILES, SCHEMAS
 
 if TYPE_CHECKING:  # pages read runs without a configuration
     from kohaku_ray.config import Config
@@ -58,7 +58,7 @@ class RunDirectory:
         if self._read("config.yaml") not in (None, text):
             # Another configuration's outputs must not be taken for this run's.
             tables = (f"{table}.parquet" for table in SCHEMAS)
-            for name in (*tables, "submission.csv", "report.html", *config.declaration.outputs, *self._own_outputs()):
+            for name in (*tables, *ANSWER_FILES, "report.html", *config.declaration.outputs, *self._own_outputs()):
                 Path(self.path, name).unlink(missing_ok=True)
         self.write_text("config.yaml", text)
         self.write_text("run.json", json.dumps({"status": "running", **facts_of(config)}, indent=2))
