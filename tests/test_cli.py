@@ -27,8 +27,8 @@ HEAVY = (
 )
 
 
-def loaded_after(code: str) -> set[str]:
-    check = f"{code}\nimport sys, json; print(json.dumps([m for m in {HEAVY!r} if m in sys.modules]))"
+def loaded_after(code: str, modules: tuple[str, ...] = HEAVY) -> set[str]:
+    check = f"{code}\nimport sys, json; print(json.dumps([m for m in {modules!r} if m in sys.modules]))"
     done = subprocess.run([sys.executable, "-c", check], capture_output=True, text=True, check=True)
     return set(json.loads(done.stdout.splitlines()[-1]))
 
@@ -94,7 +94,9 @@ def test_vote_over_files_needs_no_cluster(tmp_path, capsys):
 def test_score_prints_a_list_of_records(tmp_path, capsys):
     truth = sample_path("questions.csv")
     assert main(["score", "--truth", truth, truth, "--metric", "wattbot", "--metric", "kaggle", "--json"]) == 0
-    records = json.loads(capsys.readouterr().out)
+    printed = json.loads(capsys.readouterr().out)
+    assert (printed["command"], printed["exit_code"], printed["truth"]) == ("score", 0, truth)
+    records = printed["records"]
     assert [set(record) for record in records] == [
         {"file", "metric", "score", "value", "ref", "abstain", "n", "missing"}
     ] * 2

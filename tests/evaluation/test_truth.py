@@ -118,7 +118,7 @@ def test_the_score_command_reads_them_and_chooses_the_metric(tmp_path, capsys, s
     )
     (tmp_path / "p.csv").write_text("id,answer,answer_value,ref_id\nq1,It is Five kWh.,5,a\nq2,,Bob,b\n")
     assert main(["score", str(tmp_path / "p.csv"), "--truth", str(gold), "--json"]) == 0
-    (record,) = json.loads(capsys.readouterr().out)
+    (record,) = json.loads(capsys.readouterr().out)["records"]
     # q1: of "five kWh" in "It is Five kWh." F1 is 2 · ½ · 1 / (½ + 1) = ⅔, recall 1
     assert (record["metric"], record["n"]) == ("answer", n)
     assert (record["exact"], record["score"], record["recall"]) == (0, pytest.approx(1 / 3), 0.5)

@@ -281,7 +281,7 @@ def test_the_terminal_names_every_output_the_systems_own_too(tmp_path, monkeypat
     run = small_run(tmp_path / "run")
     config = config_of(run, "system=own_outputs:SYSTEM")
     said = describe_run(config, AnswerSummary(str(run), n_questions=4, n_answers=12))
-    tables = "submission.csv, answers.parquet, votes.parquet, trace.parquet, usage.parquet"
+    tables = "submission.csv, answers.jsonl, answers.parquet, votes.parquet, trace.parquet, usage.parquet"
     assert f"outputs in {run}: {tables}, dossier.md\n" in said
     assert "Answered by the extractive backend: no language model" in said
     (run / "dossier.md").write_text("of an earlier run")
