@@ -86,8 +86,12 @@ def test_a_file_is_scored_by_what_its_columns_allow(tmp_path, suffix, columns, m
 @pytest.mark.parametrize(
     ("text", "message"),
     [
-        ("id,question\nq1,a\n", r"g\.csv: has no column answer_value, ref_id; its columns are id, question"),
+        (
+            "id,question\nq1,a\n",
+            r"g\.csv has no gold answers: it has no column answer_value, ref_id; .*init DIR --gold",
+        ),
         ("id,answer_value,ref_id,answer\nq1,,,\n", r"g\.csv has no gold answers\."),
+        ("id,label\nq1,consistent\n", "no gold for wattbot, kaggle, but for label: `kohaku-ray score --metric label`"),
         ("key,answer\nq1,a\n", "has no column id or question_id"),
     ],
 )
