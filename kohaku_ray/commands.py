@@ -134,9 +134,11 @@ def documents(arguments: argparse.Namespace) -> Outcome:
 
 def answer(arguments: argparse.Namespace) -> Outcome:
     """Answer the questions, unless the run is finished."""
+    from kohaku_ray.files import is_file
     from kohaku_ray.runs.finished import finished_before
     from kohaku_ray.runs.results import describe_run, headline, outputs_of, scores_of
     from kohaku_ray.runs.tracking import check_tracking, track
+    from kohaku_ray.storage import below
 
     config = _load(arguments)
     check_tracking(config)
@@ -154,8 +156,8 @@ def answer(arguments: argparse.Namespace) -> Outcome:
     if not arguments.no_report:
         from kohaku_ray.reporting.report import write_report
 
-        page = f"{summary.run}/report.html"
-        if not is_done or not os.path.exists(page):
+        page = below(summary.run, "report.html")
+        if not is_done or not is_file(page):
             tell(f"page: {write_report(summary.run)}")
     tracked = None if is_done else track(config, summary, scored)
     if tracked is not None:

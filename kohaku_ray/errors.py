@@ -7,7 +7,8 @@
     │   └── ConflictError        values that are valid alone but not together
     ├── DataError                a file or its content
     │   ├── TreeError            nodes that do not form a tree
-    │   └── IndexMismatchError   an index built with another configuration
+    │   ├── IndexMismatchError   an index built with another configuration
+    │   └── StorageError         a filesystem that refuses or does not answer, whatever the file holds
     └── ModelError               a model backend
         ├── ContextOverflowError the prompt is longer than the model takes
         ├── CutReplyError        the reply is longer than it may be
@@ -44,6 +45,10 @@ class TreeError(DataError):
 
 class IndexMismatchError(DataError):
     """An index on disk was built with another configuration than the one asked for."""
+
+
+class StorageError(DataError):
+    """A filesystem refuses or does not answer; nothing is said of the file's content."""
 
 
 class ModelError(KohakuRayError):

@@ -8,11 +8,15 @@ from pathlib import Path
 
 import properties  # noqa: F401  loads the hypothesis profile
 import pytest
+import s3_server as s3_server_process
+from s3_server import FaultyS3
 
 os.environ.setdefault("HF_HUB_OFFLINE", "1")
 os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
 os.environ.setdefault("RAY_ENABLE_UV_RUN_RUNTIME_ENV", "0")
 os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
+# A key for the local S3 server, set before Ray's workers start; no test reaches another one.
+os.environ |= {"AWS_ACCESS_KEY_ID": "test", "AWS_SECRET_ACCESS_KEY": "test", "AWS_EC2_METADATA_DISABLED": "true"}
 
 if "PYTEST_XDIST_WORKER" in os.environ:
     os.environ.setdefault("OMP_NUM_THREADS", "1")  # workers share the cores; threads of each would crowd them
@@ -38,6 +42,23 @@ def tiny_encoder(tmp_path_factory: pytest.TempPathFactory) -> str:
     files = [file for file in Path(sample.path("documents")).iterdir() if file.suffix != ".pdf"]
     texts = [file.read_text(encoding="utf-8") for file in files]
     return tiny_encoder.build(tmp_path_factory.mktemp("tiny_encoder"), texts)
+
+
+@pytest.fixture(scope="session")
+def s3_server() -> Iterator[FaultyS3]:
+    """A local S3 server with a bucket."""
+    pytest.importorskip("moto")
+    with s3_server_process.serving() as server:
+        yield server
+
+
+@pytest.fixture
+def s3(s3_server: FaultyS3) -> FaultyS3:
+    """The S3 server, without faults; its bucket keeps what other tests wrote."""
+    s3_server.faults.clear()
+    s3_server.met.clear()
+    s3_server.requests.clear()
+    return s3_server
 
 
 @pytest.fixture(scope="session")

@@ -184,7 +184,7 @@ def test_validate_says_all_that_is_wrong_and_what_it_found(capsys, tmp_path):
     said = capsys.readouterr()
     assert "documents: 3 files (2 .md, 1 .txt)" in said.out
     assert "metadata: 2 rows, 1 of them for no document (zebra)" in said.out
-    assert "not scored: has no column answer_value, ref_id; its columns are id, question" in said.out
+    assert "not scored: has no gold answers: it has no column answer_value, ref_id; " in said.out
     assert "valid" not in said.out.splitlines()
     assert "top_k_final" not in said.out
     errors = said.err.splitlines()

@@ -9,6 +9,7 @@ from typing import Any
 
 from kohaku_ray.config.environment import expand
 from kohaku_ray.errors import ConfigError
+from kohaku_ray.storage import below
 
 _HERE = Path(__file__).resolve()
 PRESETS = next((p for p in (_HERE.parents[2] / "configs", _HERE.parent / "presets") if p.is_dir()), _HERE.parent)
@@ -86,7 +87,7 @@ def with_index(values: Mapping[str, Any], run: str) -> dict[str, Any]:
         values: Plain values of a configuration, before its environment variables are expanded or after.
         run: The run's default directory.
     """
-    index, at = values.get("index", {}), f"{values.get('run', run)}/index"
+    index, at = values.get("index", {}), below(str(values.get("run", run)), "index")
     if isinstance(index, Mapping) and not index.get("path"):
         return {**values, "index": {**index, "path": at}}
     if getattr(index, "path", None) == "":

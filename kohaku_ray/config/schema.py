@@ -122,7 +122,9 @@ class IndexConfig(Section):
     """How the index is built, and its directory."""
 
     path: FilePath = ""
-    """Directory of the index, on any pyarrow filesystem; empty: `index` in the run's directory."""
+    """Directory of the index, or a URI such as `s3://bucket/index`, with key and end point in the environment
+    (`AWS_ACCESS_KEY_ID`, `AWS_SECRET_ACCESS_KEY`, `AWS_ENDPOINT_URL`, `AWS_REGION`) on every node; its end point also
+    as `?endpoint_override=HOST:PORT&scheme=http`. Empty: `index` in the run's directory."""
     encoder: EncoderConfig = EncoderConfig()
     weights: Literal["chars", "tokens", "uniform"] = "chars"
     """Weight of a child in its parent's vector: its characters, its tokens, or 1."""
@@ -178,7 +180,7 @@ class LedgerConfig(Section):
     """The ledger of model replies."""
 
     path: FilePath = "runs/ledger"
-    """Directory of the ledger; runs that share it share replies."""
+    """Directory of the ledger, or a URI as for `index.path`; runs that share it share replies."""
     flush_s: Annotated[float, Field(gt=0)] = 2.0
     """Longest time until a reply is written to disk."""
     shards: PositiveInt = 1
@@ -241,7 +243,7 @@ class Config(Section):
     seed: int = 0
     """Base of every seed."""
     run: FilePath = "runs/demo"
-    """Directory of this run's outputs."""
+    """Directory of this run's outputs, or a URI as for `index.path`."""
     documents: DocumentsConfig = DocumentsConfig()
     index: IndexConfig = IndexConfig()
     questions: QuestionsConfig = QuestionsConfig()

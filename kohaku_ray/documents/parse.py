@@ -15,7 +15,6 @@ from dataclasses import dataclass
 from functools import partial
 from pathlib import PurePosixPath
 from typing import Any, Literal, TypeVar
-from urllib.parse import quote, urlsplit
 
 from kohaku_ray.documents.bounded import parse_in_child, parse_in_time
 from kohaku_ray.documents.french import SentenceSplit
@@ -33,6 +32,7 @@ from kohaku_ray.documents.table_csv import parse_csv
 from kohaku_ray.documents.text import parse_text
 from kohaku_ray.errors import DataError
 from kohaku_ray.row_files import HUB, suffix_of
+from kohaku_ray.storage import asking, below, open_filesystem
 
 Parser = Callable[[str, bytes], Document]
 
@@ -241,7 +241,7 @@ def read_bytes(path: str) -> bytes:
             _check_regular(path, os.stat(inner).st_mode)
             with open(inner, "rb") as file:
                 return file.read()
-        with filesystem.open_input_file(inner) as stream:
+        with asking(path, "cannot read"), filesystem.open_input_file(inner) as stream:
             return bytes(stream.read())
     except OSError as error:
         raise DataError(f"{path} cannot be read: {error.strerror or error}.") from None
@@ -278,7 +278,7 @@ def _resolve(path: str) -> tuple[Any, str]:
     from pyarrow import fs
 
     try:
-        filesystem, inner = fs.FileSystem.from_uri(path)
+        filesystem, inner = open_filesystem(path)
     except (OSError, pa.ArrowException) as error:
         raise DataError(f"{path} cannot be opened: {error}: write spaces as %20, or give a local path.") from None
     return (None, inner) if isinstance(filesystem, fs.LocalFileSystem) else (filesystem, inner)
@@ -326,22 +326,17 @@ def _expand_remote(path: str, filesystem: Any, inner: str) -> list[str]:
     from pyarrow import fs
 
     try:
-        info = filesystem.get_file_info(inner)
-        if info.type == fs.FileType.File:
-            return [path]
-        if info.type == fs.FileType.NotFound:
-            raise _missing(path)
-        entries = filesystem.get_file_info(fs.FileSelector(inner, recursive=True))
-    except OSError as error:
-        raise DataError(f"{path} cannot be listed: {error}.") from None
+        with asking(path, "cannot list"):
+            info = filesystem.get_file_info(inner)
+            if info.type == fs.FileType.File:
+                return [path]
+            if info.type == fs.FileType.NotFound:
+                raise _missing(path)
+            entries = filesystem.get_file_info(fs.FileSelector(inner, recursive=True))
+    except FileNotFoundError:
+        raise _missing(path) from None
     relatives = (entry.path[len(inner) :].strip("/") for entry in entries if entry.type == fs.FileType.File)
-    return _some(path, (_child_uri(path, relative) for relative in relatives if not _hidden(relative)))
-
-
-def _child_uri(uri: str, relative: str) -> str:
-    """A file below a URI, with the URI's own options (``?region=…``)."""
-    query = urlsplit(uri).query
-    return uri.split("?")[0].rstrip("/") + "/" + quote(relative) + (f"?{query}" if query else "")
+    return _some(path, (below(path, relative) for relative in relatives if not _hidden(relative)))
 
 
 def _hidden(relative: str) -> bool:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from contextlib import AbstractContextManager
 from typing import Any
 
 import numpy as np
@@ -12,8 +13,9 @@ import pyarrow.fs as pafs
 import pyarrow.parquet as pq
 
 from kohaku_ray.arrays import F32
-from kohaku_ray.errors import ConfigError, DataError
+from kohaku_ray.errors import ConfigError, DataError, StorageError
 from kohaku_ray.index.identity import KEY_BYTES, Keys, no_keys
+from kohaku_ray.storage import asking, below, open_filesystem, refusal
 
 REINDEX = "re-index with `kohaku-ray index`"
 """The way out of most errors of an index."""
@@ -30,10 +32,7 @@ class Directory:
         """
         self.path = path
         try:
-            if "://" in path:
-                self._filesystem, self._root = pafs.FileSystem.from_uri(path)
-            else:
-                self._filesystem, self._root = pafs.LocalFileSystem(), os.path.abspath(path)
+            self._filesystem, self._root = open_filesystem(path)
         except (pa.ArrowInvalid, OSError) as error:
             raise ConfigError(f"{path!r} is on no filesystem pyarrow can open: {error}") from error
 
@@ -48,28 +47,35 @@ class Directory:
 
     def size(self, name: str) -> int | None:
         """Size in bytes; None when there is no such file."""
-        info = self._filesystem.get_file_info(self.full(name))
+        with self._asking("cannot look at", name):
+            info = self._filesystem.get_file_info(self.full(name))
         return int(info.size) if info.type == pafs.FileType.File else None
 
     def names(self) -> list[str]:
         """List every file, however deep."""
         selector = pafs.FileSelector(self._root, recursive=True, allow_not_found=True)
-        found = (info for info in self._filesystem.get_file_info(selector) if info.type == pafs.FileType.File)
+        with self._asking("cannot list"):
+            infos = self._filesystem.get_file_info(selector)
+        found = (info for info in infos if info.type == pafs.FileType.File)
         return sorted(info.path[len(self._root.rstrip("/")) + 1 :] for info in found)
 
     def read(self, name: str) -> pa.Buffer:
         """Read a whole file; a local one is memory-mapped.
 
         Raises:
-            DataError: It cannot be read.
+            DataError: There is no such file.
+            StorageError: It cannot be read.
         """
         try:
-            if self.is_local:
-                return pa.memory_map(self.full(name)).read_buffer()
-            with self._filesystem.open_input_file(self.full(name)) as file:
-                return file.read_buffer()
-        except OSError as error:
+            with self._asking("cannot read", name):
+                if self.is_local:
+                    return pa.memory_map(self.full(name)).read_buffer()
+                with self._filesystem.open_input_file(self.full(name)) as file:
+                    return file.read_buffer()
+        except FileNotFoundError as error:
             raise DataError(f"cannot read {self.full(name)}: {error}") from error
+        except OSError as error:
+            raise StorageError(f"cannot read {self.full(name)}: {error}") from error
 
     def write(self, name: str, data: Any) -> None:
         """Write bytes, or anything with a buffer.
@@ -124,19 +130,29 @@ class Directory:
             DataError: The filesystem refuses.
         """
         try:
-            self._filesystem.move(self.full(name), self.full(to))
+            with self._asking("cannot rename", name):
+                self._filesystem.move(self.full(name), self.full(to))
         except OSError as error:
             raise DataError(f"cannot rename {self.full(name)} to {to}: {error}") from error
 
     def remove(self, name: str) -> None:
         """Delete a file; a missing one is not an error."""
         if self.size(name) is not None:
-            self._filesystem.delete_file(self.full(name))
+            with self._asking("cannot delete", name):
+                self._filesystem.delete_file(self.full(name))
 
     def open_output(self, name: str) -> Any:
-        """Open a file for writing, creating its parent directories."""
-        self._filesystem.create_dir(os.path.dirname(self.full(name)), recursive=True)
+        """Open a file for writing, creating its parent directories where files need them (not on S3)."""
+        if not isinstance(self._filesystem, pafs.S3FileSystem):
+            self._filesystem.create_dir(os.path.dirname(self.full(name)), recursive=True)
         return self._filesystem.open_output_stream(self.full(name))
+
+    def refused(self, what: str, name: str, error: object) -> StorageError:
+        """Make the error of a file on an object store."""
+        return refusal(below(self.path, name), what, error)
+
+    def _asking(self, what: str, name: str = "") -> AbstractContextManager[None]:
+        return asking(below(self.path, name) if name else self.path, what)
 
 
 class _Writing:
@@ -162,6 +178,8 @@ class _Writing:
             raise self._refused(error) from error
 
     def _refused(self, error: OSError) -> DataError:
+        if not self._directory.is_local:
+            return self._directory.refused("cannot write", self._name, error)
         return DataError(
             f"cannot write {self._directory.full(self._name)}: {error}: free space or choose a directory that can be "
             "written; the old index, if any, is unchanged"

@@ -10,7 +10,7 @@ import numpy as np
 
 from kohaku_ray.arrays import F32, I64, Mask
 from kohaku_ray.digests import plain
-from kohaku_ray.errors import DataError
+from kohaku_ray.errors import DataError, StorageError
 from kohaku_ray.index.files import column_keys, column_matrix
 from kohaku_ray.index.identity import Keys, as_keys, passage_part
 from kohaku_ray.index.store import Index
@@ -82,6 +82,8 @@ def known_vectors(path: str, identity: Mapping[str, Any]) -> KnownVectors:
             return KnownVectors(
                 [_part(index, entry["files"]) for entry in index.manifest.get("shards", [index.manifest])]
             )
+    except StorageError:
+        raise  # not to be taken for an index without vectors
     except DataError:
         pass
     return KnownVectors()

@@ -11,7 +11,7 @@ import numpy as np
 import pyarrow as pa
 
 from kohaku_ray.arrays import F32
-from kohaku_ray.errors import DataError
+from kohaku_ray.errors import DataError, StorageError
 from kohaku_ray.index.files import Directory, column_keys, column_matrix, matrix_column
 from kohaku_ray.index.identity import KEY_BYTES, Keys, no_keys, passage_part
 from kohaku_ray.index.store import fingerprint
@@ -90,6 +90,8 @@ class PendingVectors:
             if name.startswith(f"{FOLDER}/{_stem(identity)}-") and name.endswith(".arrow"):
                 try:
                     yield self._directory.read_arrow(name)
+                except StorageError:
+                    raise
                 except DataError:
                     continue  # truncated by a crash: its texts are encoded again
 

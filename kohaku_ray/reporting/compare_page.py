@@ -24,6 +24,7 @@ from kohaku_ray.reporting.page import page_environment
 from kohaku_ray.reporting.questions import QuestionView, anchor_of
 from kohaku_ray.reporting.report import MAX_BYTES, Option
 from kohaku_ray.runs.directory import submission_of
+from kohaku_ray.runs.files import read_run
 from kohaku_ray.runs.show import write_number
 from kohaku_ray.runs.tables import SHARED
 from kohaku_ray.submissions import SubmissionRow, read_submission
@@ -143,7 +144,7 @@ def write_comparison(truth: str, runs: Sequence[str], output: str, metric: str) 
     if len(runs) != 2:
         raise ConfigError(f"--page sets two runs side by side, and got {len(runs)}: name two, or leave --page out.")
     comparing = compare_files(truth, [submission_of(run) for run in runs], metric)
-    inputs = [gather(run, truth) if os.path.isdir(run) else None for run in runs]
+    inputs = [gather(read_run(run), truth) if os.path.isdir(run) else None for run in runs]
     page = b""
     for limits in LIMITS:
         page = _render(comparing, runs, inputs, find_metric(metric), limits)

@@ -2,22 +2,24 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Sequence
 from dataclasses import dataclass
 
 from kohaku_ray.errors import DataError
 from kohaku_ray.evaluation.metrics import DEFAULT_METRIC
 from kohaku_ray.evaluation.report import ScoreReport
+from kohaku_ray.files import is_file
 from kohaku_ray.index.store import Index
 from kohaku_ray.reporting.citations import Documents
 from kohaku_ray.reporting.excerpts import Places, open_index
 from kohaku_ray.reporting.limits import Limits
 from kohaku_ray.reporting.questions import Gold, QuestionView, shown_steps, view_questions
+from kohaku_ray.row_files import HUB
 from kohaku_ray.runs.directory import baseline_note
 from kohaku_ray.runs.failures import describe_errors
-from kohaku_ray.runs.files import RunFiles, read_run
+from kohaku_ray.runs.files import RunFiles
 from kohaku_ray.runs.scoring import score_run
+from kohaku_ray.storage import below
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,17 +51,16 @@ class Inputs:
         return view_questions(self.run, self.gold, self.documents, places, limits)
 
 
-def gather(path: str, truth: str | None) -> Inputs:
-    """Read a run, score it, and open its index.
+def gather(run: RunFiles, truth: str | None) -> Inputs:
+    """Score a run, and open its index.
 
     Args:
-        path: The run's directory.
+        run: The run's files.
         truth: A CSV with gold answers; None: none.
 
     Raises:
-        DataError: The run has not finished, or a file is damaged or missing.
+        DataError: The truth is damaged or missing.
     """
-    run = read_run(path)
     gold, report, why_unscored = _scores(run, truth)
     index, why_no_index = open_index(_index_paths(run))
     notes = [note for note in (*_failures(run), _unfinished(run), baseline_note(run.facts)) if note]
@@ -72,7 +73,7 @@ def _scores(run: RunFiles, truth: str | None) -> tuple[Gold | None, ScoreReport 
     """Score the run; without gold answers, return the reason."""
     if truth is None:
         return None, None, "No truth was given, so nothing is scored."
-    if "://" not in truth and not os.path.isfile(truth):
+    if not truth.startswith(HUB) and not is_file(truth):
         raise DataError(f"{truth}: there is no such truth file: check the path.")
     metrics, limit, split_by = run.fact("metrics", [DEFAULT_METRIC]), run.fact("limit"), run.fact("split_by", [])
     scored, why_not = score_run(run.path, truth, metrics, limit, split_by)
@@ -86,7 +87,7 @@ def _scores(run: RunFiles, truth: str | None) -> tuple[Gold | None, ScoreReport 
 def _index_paths(run: RunFiles) -> list[str]:
     """Where the index is: as configured, or beside the run's files when the run was moved."""
     configured = run.setting("index", "path")
-    return [*([configured] if isinstance(configured, str) else []), f"{run.path}/index"]
+    return [*([configured] if isinstance(configured, str) else []), below(run.path, "index")]
 
 
 def _unfinished(run: RunFiles) -> str:

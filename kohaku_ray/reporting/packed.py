@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import base64
 import zlib
-from collections.abc import Iterator
 from dataclasses import dataclass
 
 from markupsafe import Markup
@@ -57,11 +56,12 @@ class Packed:
             self._finish()
         return part
 
-    def chunks(self) -> Iterator[tuple[int, Markup]]:
-        """Yield the number and the text of each chunk."""
+    def elements(self) -> Markup:
+        """Write all chunks as elements of the page; they stand before its script."""
         if self._parts:
             self._finish()
-        yield from ((number, Markup(text)) for number, text in enumerate(self._chunks))  # noqa: S704 - letters only
+        lines = (f'<script type="text/plain" id="chunk-{at}">{text}</script>\n' for at, text in enumerate(self._chunks))
+        return Markup("".join(lines))  # noqa: S704 - base64
 
     def _finish(self) -> None:
         raw = _BETWEEN.join(self._parts).encode()

@@ -19,10 +19,11 @@ from kohaku_ray.reporting.packed import Packed
 from kohaku_ray.reporting.page import page_environment
 from kohaku_ray.reporting.questions import QuestionView, view_questions
 from kohaku_ray.runs.directory import own_truth
-from kohaku_ray.runs.files import RunFiles
+from kohaku_ray.runs.files import RunFiles, read_run
 from kohaku_ray.runs.show import write_number
 from kohaku_ray.runs.spending import spent
 from kohaku_ray.runs.tables import SHARED
+from kohaku_ray.storage import below
 
 LIMITS = (
     Limits(questions=3000, items=20, match_chars=900, around_chars=300, text_chars=1500),
@@ -72,8 +73,8 @@ def write_report(run: str, truth: str | None = None, output: str | None = None) 
     Raises:
         DataError: The run has not finished, a file is damaged or missing, or the page cannot be written.
     """
-    inputs = gather(run, own_truth(run) if truth is None else truth)
-    target = output if output is not None else f"{inputs.run.path}/report.html"
+    inputs = gather(read_run(run), own_truth(run) if truth is None else truth)
+    target = output if output is not None else below(inputs.run.path, "report.html")
     page = b""
     for limits in LIMITS:
         page = _render(inputs, limits)

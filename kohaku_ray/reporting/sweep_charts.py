@@ -3,19 +3,20 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import cycle
 
 import numpy as np
 from markupsafe import Markup
 
+from kohaku_ray.evaluation.comparing import Comparison
 from kohaku_ray.evaluation.grid import Run, Sweep, TableCell
 from kohaku_ray.reporting.charts import Chart
 from kohaku_ray.reporting.plots import PALETTE
 from kohaku_ray.reporting.sweep_errors import ErrorCounts
-from kohaku_ray.reporting.sweep_plots import Band, banded_lines, error_bars, frontier, heat_map, share_bars
-from kohaku_ray.reporting.sweep_stats import TableGrid, name_cell, score_of
+from kohaku_ray.reporting.sweep_plots import MOST_BANDS, Band, banded_lines, error_bars, frontier, heat_map, share_bars
+from kohaku_ray.reporting.sweep_stats import Place, TableGrid, name_cell, score_of
 from kohaku_ray.reporting.text import cut
 
 ERROR_COLOURS = ("#d55e00", "#999999", "#e69f00", "#f0e442", "#0072b2", "#cc79a7", "#009e73", "#56b4e9")
@@ -23,6 +24,9 @@ ERROR_COLOURS = ("#d55e00", "#999999", "#e69f00", "#f0e442", "#0072b2", "#cc79a7
 
 MOST_LINES = 8
 """Most lines in a plot; of more, the best are drawn."""
+
+LIKE_BEST = "≈"
+"""Marks a cell that is not told apart from the best of its column."""
 
 _SCORE = "score (0 to 1)"
 _SAID_CHARS = 1500
@@ -48,13 +52,18 @@ class Paid:
     score: float
 
 
-def table_charts(grid: TableGrid) -> list[Chart]:
-    """Draw a table: a heat map of rows and columns, lines over numbers, error bars where it has one axis."""
+def table_charts(grid: TableGrid, comparisons: Mapping[Place, Comparison] | None = None) -> list[Chart]:
+    """Draw a table: a heat map of rows and columns, lines over numbers, error bars where it has one axis.
+
+    Args:
+        grid: The table.
+        comparisons: Each cell with the best of its column: heat maps mark those that differ by no more than noise.
+    """
     if not any(cell.is_scored for cell in grid.cells.values()):
         return []
     flat = grid if len(grid.columns) == 1 else grid.turned() if len(grid.rows) == 1 else None
     across = grid if len(grid.columns) > 1 else grid.turned()
-    drawn = [_heat(grid)] if flat is None else []
+    drawn = [_heat(grid, comparisons or {})] if flat is None else []
     if across.numbers is not None and len(across.columns) > 1:
         drawn.append(_lines(across, across.numbers))
     elif flat is not None:
@@ -129,10 +138,17 @@ def cost_chart(points: Sequence[Paid], unit: str) -> Chart:
     return _chart(f"Score against {unit}", note, svg)
 
 
-def _heat(grid: TableGrid) -> Chart:
+def _heat(grid: TableGrid, comparisons: Mapping[Place, Comparison]) -> Chart:
     scores = {place: score_of(cell).mean for place, cell in grid.cells.items() if cell.is_scored}
     values = np.array([[scores.get((row, column), np.nan) for column in grid.columns] for row in grid.rows])
-    texts = [["–" if np.isnan(value) else f"{value:.3f}" for value in line] for line in values]
+    noisy = {place for place, one in comparisons.items() if is_noise(one)}
+    texts = [
+        [
+            "–" if np.isnan(value) else f"{value:.3f}{f' {LIKE_BEST}' if (row, column) in noisy else ''}"
+            for column, value in zip(grid.columns, line, strict=True)
+        ]
+        for row, line in zip(grid.rows, values, strict=True)
+    ]
     svg = heat_map(
         [grid.row_name(row) for row in grid.rows],
         grid.columns,
@@ -142,7 +158,24 @@ def _heat(grid: TableGrid) -> Chart:
         y_label=grid.row_axis,
         label=_said(grid),
     )
-    return _chart("Heat map", "Mean score; the brighter, the better.", svg)
+    return _chart("Heat map", f"Mean score; the brighter, the better, as the scale says.{_noise(comparisons)}", svg)
+
+
+def is_noise(one: Comparison) -> bool:
+    """Whether a cell is not told apart from the best of its column: the interval of their difference holds 0."""
+    low, high = one.interval.low, one.interval.high
+    return not one.is_best and low is not None and high is not None and low <= 0 <= high
+
+
+def _noise(comparisons: Mapping[Place, Comparison]) -> str:
+    tested = [one for one in comparisons.values() if not one.is_best and one.interval.low is not None]
+    n = sum(map(is_noise, tested))
+    if not tested or not n:
+        return ""
+    what = "the difference from the best of its column is within noise (its 95 % interval, paired by question, holds 0)"
+    if n == len(tested):
+        return f" {LIKE_BEST}: {what}. This holds for every cell: the colours alone tell nothing apart."
+    return f" {LIKE_BEST}: {what}, {n:,} of {len(tested):,}."
 
 
 def _lines(grid: TableGrid, numbers: Sequence[float]) -> Chart:
@@ -164,8 +197,11 @@ def _lines(grid: TableGrid, numbers: Sequence[float]) -> Chart:
     svg = banded_lines(drawn, x_label=grid.column_axis, y_label=_SCORE, label=_said(grid))
     is_pool = grid.table.repeats == "subsamples"
     title = "Ensemble-size curves" if is_pool else "Score along the axis"
+    behind = " Grey: the other rows." if len(drawn) > MOST_BANDS else ""
     left_out = f" The {len(drawn)} best of {len(bands)} rows." if len(drawn) < len(bands) else ""
-    return _chart(title, f"Line: mean; band: ± one standard deviation over {grid.table.repeats}.{left_out}", svg)
+    return _chart(
+        title, f"Line: mean; band: ± one standard deviation over {grid.table.repeats}.{behind}{left_out}", svg
+    )
 
 
 def _bars(grid: TableGrid) -> Chart:

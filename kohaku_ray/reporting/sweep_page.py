@@ -15,6 +15,7 @@ from kohaku_ray.evaluation.grid import Run, Sweep, TableCell
 from kohaku_ray.evaluation.metrics import Metric
 from kohaku_ray.files import publish
 from kohaku_ray.reporting.charts import Chart
+from kohaku_ray.reporting.packed import Packed
 from kohaku_ray.reporting.page import page_environment
 from kohaku_ray.reporting.sweep_charts import cost_chart, error_chart, paid, stair, table_charts
 from kohaku_ray.reporting.sweep_errors import ErrorCounts, count_all, count_by, examples, facts_of
@@ -38,8 +39,8 @@ from kohaku_ray.reporting.sweep_stats import (
 from kohaku_ray.reporting.sweep_tables import as_csv, as_latex, as_markdown
 from kohaku_ray.values import is_blank
 
-MAX_BYTES = 20_000_000
-"""A browser opens a page of this size in a few seconds."""
+MAX_BYTES = 28_000_000
+"""A browser opens a page of this size in less than two seconds: see benchmarks/page.py."""
 
 _NAME_CHARS = 200
 _PLACE = "\0"  # replaced by the questions; visible removes it from every text
@@ -126,8 +127,8 @@ class Costs:
 def write_sweep(sweep: Sweep, directory: str, stats: Sequence[TableStats] | None = None) -> list[str]:
     """Write a sweep's page, and each of its tables as Markdown, CSV and LaTeX.
 
-    The page needs nothing beside it and runs no script. All text from questions, models and errors is escaped, and
-    invisible characters in it are shown. The same sweep gives the same files, byte by byte.
+    The page needs nothing beside it; questions are packed until they are opened. All text from questions, models and
+    errors is escaped, and invisible characters in it are shown. The same sweep gives the same files, byte by byte.
 
     Args:
         sweep: The results.
@@ -180,6 +181,7 @@ def page(sweep: Sweep, stats: Sequence[TableStats]) -> str:
             classes=sweep.metric.classes,
             examples=examples(sweep),
             questions=Markup(_PLACE),  # noqa: S704 - no text can hold this character, see visible
+            packed=Packed(),  # the questions bring their own
         )
     )
     before, after = text.split(_PLACE)
@@ -206,7 +208,7 @@ def _block(stats: TableStats, at: int, anchors: Mapping[str, str]) -> TableBlock
         measures=measures,
         footnotes=[*footnotes(stats), *stats.table.notes],
         legend=legend(stats),
-        charts=table_charts(grid),
+        charts=table_charts(grid, stats.comparisons),
         details=[(column, lines) for column in grid.columns if (lines := list(_statistics(stats, column)))],
     )
 

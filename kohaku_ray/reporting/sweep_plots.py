@@ -26,8 +26,16 @@ from kohaku_ray.reporting.plots import (
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
+    from matplotlib.colors import Colormap
+    from matplotlib.figure import Figure
 
 _DASHES = ("-", "--", ":", "-.")
+
+SCALE_STEPS = 32
+"""Steps of a scale's colours: of 50 and more, matplotlib draws an image, which pages do not load."""
+
+MOST_BANDS = 4
+"""Most lines with bands in one panel: more bands hide each other."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,30 +79,49 @@ def heat_map(
     import matplotlib as mpl
 
     names = [shorten(name, 30) for name in rows]
-    width_in = max(1.0 + 0.062 * max(map(len, names)) + 0.52 * len(columns), WIDTH_IN)
+    width_in = max(1.6 + 0.062 * max(map(len, names)) + 0.6 * len(columns), WIDTH_IN)
     low, high = float(np.nanmin(values)), float(np.nanmax(values))
     with drawing():
-        figure, axes = new_figure(width_in, 0.75 + 0.25 * len(rows))
+        figure, axes = new_figure(width_in, 0.75 + 0.25 * max(len(rows), 3))
         colours = mpl.colormaps["cividis"]
         level = (values - low) / (high - low) if high > low else np.where(np.isnan(values), np.nan, 0.5)
         axes.pcolormesh(level, cmap=colours, vmin=0, vmax=1, edgecolors="none")
         for row, column in product(range(len(rows)), range(len(columns))):
             ink = INK if np.isnan(level[row, column]) else "black" if level[row, column] > 0.5 else "white"
             axes.text(column + 0.5, row + 0.5, texts[row][column], ha="center", va="center", color=ink, fontsize=8)
-        axes.set_xticks(np.arange(len(columns)) + 0.5, [shorten(name, 12) for name in columns])
+        heads = [shorten(name, 24) for name in columns]
+        axes.set_xticks(np.arange(len(columns)) + 0.5, heads)
         axes.set_yticks(np.arange(len(rows)) + 0.5, names)
-        if sum(len(shorten(name, 12)) for name in columns) > 8 * len(columns):
+        if max(map(len, heads)) > 9:
             axes.tick_params(axis="x", labelrotation=30)
+            for tick in axes.get_xticklabels():
+                tick.set_horizontalalignment("right")
         axes.tick_params(length=0)
         axes.invert_yaxis()
         axes.spines[:].set_visible(False)
         axes.set_xlabel(shorten(x_label, 60))
         _name_rows(axes, y_label, len(rows))
+        if high > low:
+            _scale(figure, axes, colours, low, high)
         return svg_text(figure, label)
+
+
+def _scale(figure: Figure, axes: Axes, colours: Colormap, low: float, high: float) -> None:
+    """Draw what the colours mean: a bar from the lowest to the highest number."""
+    from matplotlib.cm import ScalarMappable
+    from matplotlib.colors import Normalize
+
+    steps = ScalarMappable(Normalize(low, high), colours.resampled(SCALE_STEPS))
+    bar = figure.colorbar(steps, ax=axes, fraction=0.05, pad=0.02)
+    bar.set_ticks([low, (low + high) / 2, high], labels=[f"{at:.3f}" for at in (low, (low + high) / 2, high)])
+    bar.ax.tick_params(labelsize=8, length=0)
+    bar.outline.set_visible(False)
 
 
 def banded_lines(lines: Sequence[Band], *, x_label: str, y_label: str, label: str) -> str:
     """Draw lines with bands around them; the x axis is logarithmic where its numbers span more than a factor of 50.
+
+    More than ``MOST_BANDS`` lines are drawn one per panel, with equal axes, the others behind it in grey.
 
     Args:
         lines: At least one.
@@ -102,8 +129,8 @@ def banded_lines(lines: Sequence[Band], *, x_label: str, y_label: str, label: st
         y_label: What is measured, with its unit.
         label: The plot in words.
     """
-    from matplotlib.ticker import NullLocator
-
+    if len(lines) > MOST_BANDS:
+        return _small_multiples(lines, x_label=x_label, y_label=y_label, label=label)
     columns = 1 if len(lines) == 1 or max(len(line.name) for line in lines) > 26 else 2
     places = sorted({x for line in lines for x in line.x})
     with drawing():
@@ -116,17 +143,50 @@ def banded_lines(lines: Sequence[Band], *, x_label: str, y_label: str, label: st
             axes.fill_between(
                 line.x, mean - sd, mean + sd, color=colour, alpha=0.2 if len(lines) <= 3 else 0.1, linewidth=0
             )
-        if places[0] > 0 and places[-1] / places[0] > 50:
-            axes.set_xscale("log")
-            axes.xaxis.set_minor_locator(NullLocator())
-        axes.set_xticks(places[:: -(-len(places) // MOST_TICKS)])
-        axes.xaxis.set_major_formatter(lambda number, _: f"{number:g}")
+        _number_places(axes, places, MOST_TICKS)
         axes.set_xlabel(shorten(x_label, 60))
         axes.set_ylabel(y_label)
         axes.yaxis.grid(True, alpha=0.25)
         if len(lines) > 1:
             figure.legend(loc="outside upper center", ncols=columns, handlelength=1.6, columnspacing=1.2, fontsize=8)
         return svg_text(figure, label)
+
+
+def _small_multiples(lines: Sequence[Band], *, x_label: str, y_label: str, label: str) -> str:
+    """Draw each line in a panel of its own, two side by side."""
+    from matplotlib.figure import Figure
+
+    n_rows = -(-len(lines) // 2)
+    places = sorted({x for line in lines for x in line.x})
+    with drawing():
+        figure = Figure(figsize=(WIDTH_IN, 0.5 + 1.25 * n_rows))
+        panels = figure.subplots(n_rows, 2, sharex=True, sharey=True, squeeze=False).ravel()
+        for line, axes in zip(lines, panels, strict=False):
+            mean, sd = np.asarray(line.mean, np.float64), np.nan_to_num(np.asarray(line.sd, np.float64))
+            for other in lines:
+                axes.plot(other.x, other.mean, color=PALETTE[7], alpha=0.45, linewidth=0.7)
+            axes.plot(line.x, mean, marker="o", markersize=3, color=PALETTE[0])
+            axes.fill_between(line.x, mean - sd, mean + sd, color=PALETTE[0], alpha=0.25, linewidth=0)
+            axes.set_title(shorten(line.name, 28), fontsize=8)
+            _number_places(axes, places, MOST_TICKS // 2)
+            axes.tick_params(labelsize=8)
+            axes.yaxis.grid(True, alpha=0.25)
+        for axes in panels[len(lines) :]:
+            axes.set_visible(False)
+        figure.supxlabel(shorten(x_label, 60), fontsize=9)
+        figure.supylabel(y_label, fontsize=9)
+        return svg_text(figure, label)
+
+
+def _number_places(axes: Axes, places: Sequence[float], most: int) -> None:
+    """Number the places of the measurements."""
+    from matplotlib.ticker import NullLocator
+
+    if places[0] > 0 and places[-1] / places[0] > 50:
+        axes.set_xscale("log")
+        axes.xaxis.set_minor_locator(NullLocator())
+    axes.set_xticks(places[:: -(-len(places) // most)])
+    axes.xaxis.set_major_formatter(lambda number, _: f"{number:g}")
 
 
 def error_bars(

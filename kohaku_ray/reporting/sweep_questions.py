@@ -1,4 +1,4 @@
-"""The questions behind a sweep's figures: the answers of each run, as many as the page has room for.
+"""The questions behind a sweep's figures: the answers of each run, as many as the page has room for, packed.
 
 HTML is written directly, since a template is slow for half a million rows; ``safe`` escapes every untrusted text.
 """
@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from markupsafe import escape
 
 from kohaku_ray.evaluation.grid import Run, Sweep, SweepQuestion, TableCell
+from kohaku_ray.reporting.packed import Packed
 from kohaku_ray.reporting.sweep_stats import figure, name_cell, score_of
 from kohaku_ray.reporting.text import cut, visible
 from kohaku_ray.values import is_blank
@@ -60,7 +61,7 @@ def behind_figures(sweep: Sweep) -> list[Behind]:
 
 
 def write_questions(questions: Sequence[SweepQuestion], behind: Sequence[Behind], room: int) -> str:
-    """Write the questions behind every figure as HTML.
+    """Write the questions behind every figure as HTML: an entry each, and what they show when opened, packed.
 
     Args:
         questions: All questions.
@@ -71,15 +72,14 @@ def write_questions(questions: Sequence[SweepQuestion], behind: Sequence[Behind]
     most = max((len(one.cell.question_ids) for one in behind), default=0)
     text = ""
     for limit in [limit for limit in QUESTIONS_SHOWN if limit < most or limit == QUESTIONS_SHOWN[0]]:
-        chunks: list[str] = []
-        n_bytes = 0
+        packed = Packed()
+        entries = []
         for one in behind:
-            chunks.append(_entry(one, asked, limit))
-            n_bytes += len(chunks[-1].encode())
-            if n_bytes > room and limit:
+            entries.append(_entry(one, asked, limit, packed))
+            if packed.n_bytes > room and limit:
                 break
-        text = "".join(chunks)
-        if n_bytes <= room:
+        text = "".join([*entries, packed.elements()])
+        if len(text.encode()) <= room:
             break
     return text
 
@@ -89,17 +89,14 @@ def safe(text: str, n_chars: int) -> str:
     return f"<bdi>{escape(visible(cut(text, n_chars)))}</bdi>"
 
 
-def _entry(one: Behind, asked: Mapping[str, str], limit: int) -> str:
+def _entry(one: Behind, asked: Mapping[str, str], limit: int, packed: Packed) -> str:
     n, score = min(limit, len(one.cell.question_ids)), figure(score_of(one.cell))
-    parts = [
-        f'<details class="card"><summary>{safe(one.names[0], _NAME_CHARS)} <b>{score}</b></summary>',
-        f'<div class="body" id="{one.anchor}">',
-        *_facts(one),
-        *(_left_out(one, n) if n < len(one.cell.question_ids) else ()),
-        *(_rows(one, asked, n) if n else ()),
-        "</div></details>\n",
-    ]
-    return "".join(parts)
+    left_out = _left_out(one, n) if n < len(one.cell.question_ids) else ()
+    part = packed.add("".join([*_facts(one), *left_out, *(_rows(one, asked, n) if n else ())]))
+    return (
+        f'<details class="card"><summary>{safe(one.names[0], _NAME_CHARS)} <b>{score}</b></summary>'
+        f'<div class="body" id="{one.anchor}" data-chunk="{part.chunk}" data-part="{part.at}"></div></details>\n'
+    )
 
 
 def _facts(one: Behind) -> Iterator[str]:

@@ -11,6 +11,7 @@ from kohaku_ray.config import Config
 from kohaku_ray.errors import DataError
 from kohaku_ray.index.store import SOURCES_SCHEMA, Index
 from kohaku_ray.runs.sources import find_sources, resolve
+from kohaku_ray.storage import without_options
 
 MOST_NAMED = 3
 """Most items named in a line."""
@@ -21,9 +22,9 @@ def sources_of(config: Config, files: Sequence[str]) -> pa.Table:
 
     Names are relative to the configured directory: a collection that has moved is still the same.
     """
-    roots = [resolve(path).rstrip("/") for path in config.documents.paths]
+    roots = [without_options(resolve(path)).rstrip("/") for path in config.documents.paths]
     rows = []
-    for file in files:
+    for file in map(without_options, files):
         root = next((one for one in roots if file.startswith(f"{one}/")), os.path.dirname(file))
         size = os.path.getsize(file) if os.path.exists(file) else None  # None: on an object store
         rows.append({"name": file.removeprefix(f"{root}/"), "bytes": size})

@@ -16,11 +16,14 @@ from typing import TYPE_CHECKING, Any
 import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
+import yaml
 
 from kohaku_ray import __version__
 from kohaku_ray.errors import DataError
-from kohaku_ray.files import publish_with
+from kohaku_ray.files import is_directory, is_file, publish, publish_with, read_file, remove
+from kohaku_ray.row_files import HUB
 from kohaku_ray.runs.tables import ANSWER_FILES, SCHEMAS
+from kohaku_ray.storage import below, is_uri
 
 if TYPE_CHECKING:  # pages read runs without a configuration
     from kohaku_ray.config import Config
@@ -30,7 +33,11 @@ class RunDirectory:
     """The outputs of one answer job."""
 
     def __init__(self, path: str) -> None:
-        self.path = os.path.abspath(path)
+        self.path = path if is_uri(path) else os.path.abspath(path)
+
+    def file(self, name: str) -> str:
+        """Path of one of its files."""
+        return below(self.path, name)
 
     def check_writable(self) -> None:
         """Make the directory and check that it takes files; nothing in it is touched.
@@ -38,7 +45,11 @@ class RunDirectory:
         Raises:
             DataError: It cannot be written.
         """
-        probe = f"{self.path}/{uuid.uuid4().hex[:8]}.tmp"
+        probe = self.file(f"{uuid.uuid4().hex[:8]}.tmp")
+        if is_uri(self.path):
+            publish(probe, b"probe")
+            remove(probe)
+            return
         try:
             os.makedirs(self.path, exist_ok=True)
             Path(probe).touch()
@@ -59,7 +70,7 @@ class RunDirectory:
             # Another configuration's outputs must not be taken for this run's.
             tables = (f"{table}.parquet" for table in SCHEMAS)
             for name in (*tables, *ANSWER_FILES, "report.html", *config.declaration.outputs, *self._own_outputs()):
-                Path(self.path, name).unlink(missing_ok=True)
+                remove(self.file(name))
         self.write_text("config.yaml", text)
         self.write_text("run.json", json.dumps({"status": "running", **facts_of(config)}, indent=2))
 
@@ -90,7 +101,7 @@ class RunDirectory:
 
     def _read(self, name: str) -> str | None:
         try:
-            return Path(self.path, name).read_text(encoding="utf-8")
+            return read_file(self.file(name)).decode()
         except FileNotFoundError:
             return None
 
@@ -116,16 +127,17 @@ class RunDirectory:
         Raises:
             DataError: The run has none (yet), or it is damaged or of another version.
         """
-        file, wanted = f"{self.path}/{name}.parquet", SCHEMAS[name].names if columns is None else columns
+        file, wanted = self.file(f"{name}.parquet"), SCHEMAS[name].names if columns is None else columns
         try:
-            have = pq.read_schema(file).names
+            where = pa.BufferReader(read_file(file)) if is_uri(file) else file
+            have = pq.read_schema(where).names
             lacking = [column for column in wanted if column not in have]
             if lacking:
                 raise DataError(
                     f"{file}: has no column {', '.join(lacking)}; its columns are {', '.join(have)}: it is of another "
                     "version, repeat `kohaku-ray answer`"
                 )
-            return pq.read_table(file, columns=list(wanted), filters=filters)
+            return pq.read_table(where, columns=list(wanted), filters=filters)
         except FileNotFoundError:
             raise DataError(
                 f"{self.path} holds no {name}.parquet: the run has not finished or is of another version (repeat "
@@ -138,7 +150,7 @@ class RunDirectory:
         """Return (question_id, member or ``SHARED``) of answers and steps with an error; none of an unfinished run."""
         found: set[tuple[str, int]] = set()
         for name in ("answers", "trace"):
-            if os.path.exists(f"{self.path}/{name}.parquet"):
+            if is_file(self.file(f"{name}.parquet")):
                 rows = self.read_table(
                     name, columns=["question_id", "member", "error"], filters=~pc.field("error").is_null()
                 )
@@ -146,7 +158,7 @@ class RunDirectory:
         return frozenset(found)
 
     def _publish(self, name: str, write: Callable[[str], object]) -> None:
-        publish_with(f"{self.path}/{name}", write, _WAY_OUT)
+        publish_with(self.file(name), write, _WAY_OUT)
 
     def _unwritable(self, error: OSError) -> DataError:
         return DataError(f"run is {self.path} and cannot be written ({error.strerror or error}): {_WAY_OUT}")
@@ -194,10 +206,10 @@ def submission_of(run: str) -> str:
     Raises:
         DataError: The run has not finished, or there is no such run or file.
     """
-    if not os.path.isdir(run):
+    if not is_directory(run):
         return run
-    file = f"{run}/submission.csv"
-    if not os.path.isfile(file):
+    file = below(run, "submission.csv")
+    if not is_file(file):
         raise DataError(f"{run} holds no submission.csv: the run has not finished, or this is no run's directory")
     return file
 
@@ -205,7 +217,7 @@ def submission_of(run: str) -> str:
 def own_truth(run: str) -> str | None:
     """Return the question file that a run answered, if it is there: it may hold gold answers."""
     path = _questions_path(run)
-    return path if path is not None and ("://" in path or os.path.exists(path)) else None
+    return path if path is not None and (path.startswith(HUB) or is_file(path)) else None
 
 
 def truth_of(runs: Sequence[str]) -> str:
@@ -222,12 +234,13 @@ def truth_of(runs: Sequence[str]) -> str:
 
 def _questions_path(run: str) -> str | None:
     """Return the question file that a run's configuration names; its system need not be installed."""
-    if not os.path.isfile(f"{run}/config.yaml"):
+    file = below(run, "config.yaml")
+    if not is_file(file):
         return None
     from kohaku_ray.config.load import expand, parse_file
     from kohaku_ray.runs.sources import resolve
 
-    config = parse_file(Path(run, "config.yaml"))
+    config = yaml.safe_load(read_file(file)) if is_uri(file) else parse_file(Path(file))
     questions = config.get("questions") if isinstance(config, Mapping) else None
     path = questions.get("path") if isinstance(questions, Mapping) else None
     return resolve(str(expand(path))) if path is not None else None

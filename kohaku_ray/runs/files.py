@@ -6,15 +6,16 @@ import json
 import os
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
 import yaml
 
 from kohaku_ray.errors import DataError
+from kohaku_ray.files import read_file
 from kohaku_ray.runs.directory import RunDirectory
 from kohaku_ray.runs.tables import SCHEMAS
+from kohaku_ray.storage import below, without_options
 from kohaku_ray.submissions import Submission, read_submission
 
 Row = dict[str, Any]
@@ -41,7 +42,7 @@ class RunFiles:
     @property
     def name(self) -> str:
         """The last part of the directory's path."""
-        return os.path.basename(self.path)
+        return os.path.basename(without_options(self.path).rstrip("/"))
 
     def setting(self, *keys: str) -> Any:
         """Look up a key of the configuration; None if it is not set."""
@@ -93,7 +94,7 @@ def read_run(run: str) -> RunFiles:
     tables = {name: rows_of(directory.read_table(name)) for name in SCHEMAS}
     facts = _mapping(directory.path, "run.json", json.loads)
     config = _mapping(directory.path, "config.yaml", yaml.safe_load)
-    return RunFiles(directory.path, facts, config, tables, read_submission(f"{directory.path}/submission.csv"))
+    return RunFiles(directory.path, facts, config, tables, read_submission(directory.file("submission.csv")))
 
 
 def rows_of(table: pa.Table) -> list[Row]:
@@ -120,9 +121,9 @@ def _step(key: tuple[str, int, int], rows: list[Row]) -> StepRows:
 
 
 def _mapping(path: str, name: str, parse: Any) -> Mapping[str, Any]:
-    file = f"{path}/{name}"
+    file = below(path, name)
     try:
-        value = parse(Path(file).read_bytes())
+        value = parse(read_file(file))
     except (OSError, ValueError, yaml.YAMLError, RecursionError) as error:
         raise DataError(f"{file} cannot be read ({error}): repeat `kohaku-ray answer`") from error
     if not isinstance(value, dict):

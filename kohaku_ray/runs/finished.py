@@ -11,6 +11,7 @@ from typing import Any
 from kohaku_ray import __version__
 from kohaku_ray.config import Config, as_yaml
 from kohaku_ray.digests import digest, digest_text
+from kohaku_ray.files import read_file
 from kohaku_ray.generation.prompts import Prompts
 from kohaku_ray.index.store import Index
 from kohaku_ray.runs.collection import difference
@@ -18,6 +19,7 @@ from kohaku_ray.runs.indexes import open_index
 from kohaku_ray.runs.sources import read_source, resolve_paths
 from kohaku_ray.runs.summary import AnswerSummary
 from kohaku_ray.runs.sweep_plan import is_finished
+from kohaku_ray.storage import below
 from kohaku_ray.systems.base import System
 
 
@@ -50,8 +52,8 @@ def finished_before(config: Config) -> AnswerSummary | None:
     config = resolve_paths(config)
     if not is_finished(config.run):
         return None
-    facts: dict[str, Any] = json.loads(Path(config.run, "run.json").read_text(encoding="utf-8"))
-    if Path(config.run, "config.yaml").read_text(encoding="utf-8") != as_yaml(config):
+    facts: dict[str, Any] = json.loads(read_file(below(config.run, "run.json")))
+    if read_file(below(config.run, "config.yaml")).decode() != as_yaml(config):
         return None
     index = open_index(config)
     if facts.get("inputs") != inputs_of(config, index, config.declaration.prompts(config.prompts)):

@@ -12,13 +12,15 @@ from kohaku_ray.index.build import IndexSettings
 from kohaku_ray.index.encoder import SentenceEncoder
 from kohaku_ray.index.identity import encoder_identity
 from kohaku_ray.index.store import Index
+from kohaku_ray.storage import is_uri
 from kohaku_ray.systems.base import DocumentFormat
 from kohaku_ray.tree.chunks import Chunks
 
 
 def make_encoder(config: Config, **overrides: Any) -> SentenceEncoder:
     """Load the configured encoder."""
-    kept = {"cache_dir": str(exports_directory(config))}
+    exports = exports_directory(config)
+    kept = {"cache_dir": None if exports is None else str(exports)}
     return SentenceEncoder(**(config.index.encoder.model_dump() | kept | overrides))
 
 
@@ -43,9 +45,10 @@ def searches_on_gpu(config: Config) -> bool:
     return True
 
 
-def exports_directory(config: Config) -> Path:
-    """Return the directory of models exported for ``onnx`` and ``openvino``: beside the index."""
-    return Path(config.index.path).parent / "encoders"
+def exports_directory(config: Config) -> Path | None:
+    """Return the directory of models exported for ``onnx`` and ``openvino``: beside an index on a disk."""
+    path = config.index.path
+    return None if is_uri(path) else Path(path).parent / "encoders"
 
 
 def encoder_settings(config: Config) -> dict[str, Any]:

@@ -39,7 +39,7 @@ def write_outputs(config: Config, directory: RunDirectory, tables: Mapping[str, 
         for name, write in system.outputs.items():
             directory.write_text(name, write(votes, answers, trace))
         rows = _with_extra(rows, system, votes, answers)
-    write_submission(f"{directory.path}/submission.csv", rows, tuple(system.extra_columns))
+    write_submission(directory.file("submission.csv"), rows, tuple(system.extra_columns))
     scores = _question_scores(config, directory)
     said = (answer_line(row, _counted(vote), scores.get(row.question_id)) for row, vote in lines)
     directory.write_text("answers.jsonl", as_text(said))
@@ -59,7 +59,7 @@ def _question_scores(config: Config, directory: RunDirectory) -> QuestionScores:
         truth, metrics, _ = read_gold(
             resolve(config.questions.path), [find_metric(name) for name in config.declaration.metrics]
         )
-        return question_scores(truth, metrics, read_submission(f"{directory.path}/submission.csv"))
+        return question_scores(truth, metrics, read_submission(directory.file("submission.csv")))
     except Exception:  # your own metric may raise anything: the run is whole, and the command says why it has no score
         return {}
 

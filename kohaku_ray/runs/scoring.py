@@ -10,6 +10,7 @@ from kohaku_ray.errors import ConfigError, DataError
 from kohaku_ray.evaluation.metrics import Metric, find_metric
 from kohaku_ray.evaluation.report import ScoreReport, run_score
 from kohaku_ray.evaluation.truth import NoGoldError, read_gold, scored_rows
+from kohaku_ray.storage import below, without_options
 from kohaku_ray.submissions import Submission, read_submission
 
 
@@ -45,7 +46,7 @@ def score_run(
     Returns:
         The scores, or None with the reason.
     """
-    name, predicted = os.path.basename(truth), f"{run}/submission.csv"
+    name, predicted = os.path.basename(without_options(truth)), below(run, "submission.csv")
     try:
         asked = {find_metric(metric): metric for metric in metrics}
         given, found, note = read_gold(truth, tuple(asked))

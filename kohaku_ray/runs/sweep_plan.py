@@ -7,7 +7,6 @@ import json
 import os
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
-from pathlib import Path
 from typing import Any
 
 from kohaku_ray import __version__
@@ -19,12 +18,14 @@ from kohaku_ray.digests import digest, digest_text
 from kohaku_ray.errors import ConfigError, ConflictError, DataError
 from kohaku_ray.evaluation.metrics import Metric, find_metric
 from kohaku_ray.evaluation.truth import has_gold, read_truth, scored_rows
+from kohaku_ray.files import is_file, read_file
 from kohaku_ray.index.store import Index
 from kohaku_ray.runs.demand import cluster_address, deployment_demand, local_gpus
 from kohaku_ray.runs.deployments import check_deployment, model_identity, window_of
 from kohaku_ray.runs.indexes import document_format, index_settings
 from kohaku_ray.runs.sources import find_sources, read_source, resolve, resolve_paths
 from kohaku_ray.runs.tables import SCHEMAS
+from kohaku_ray.storage import below, is_uri
 from kohaku_ray.submissions import Submission
 
 
@@ -157,12 +158,16 @@ def truth_of_sweep(config: Config, metric: Metric) -> Submission:
 def is_finished(run: str) -> bool:
     """Return whether a run is complete: all files, and a reply to every call (recorded errors count as replies)."""
     try:
-        facts = json.loads(Path(run, "run.json").read_text(encoding="utf-8"))
+        facts = json.loads(read_file(below(run, "run.json")))
     except (OSError, ValueError):
         return False
     files = ("config.yaml", "submission.csv", *(f"{name}.parquet" for name in SCHEMAS))
-    whole = all(os.path.exists(f"{run}/{name}") for name in files)
+    whole = all(is_file(below(run, name)) for name in files)
     return whole and facts.get("status") == "finished" and not facts.get("n_unanswered")
+
+
+def _absolute(path: str) -> str:
+    return path if is_uri(path) else os.path.abspath(path)
 
 
 class _MissingError(Exception):
@@ -236,8 +241,8 @@ class _Planner:
         index_id = digest({**built_of, "documents": inputs["documents"], "metadata": inputs["metadata"]})
         decides = _what_decides({"index": index_id, **inputs}, config)
         cell_id, run_id = digest(decides), digest({**decides, "seed": config.seed})
-        index = config.index.model_copy(update={"path": os.path.abspath(f"{sweep.indexes}/{index_id}")})
-        run = os.path.abspath(f"{sweep.runs}/{run_id}")
+        index = config.index.model_copy(update={"path": _absolute(below(sweep.indexes, index_id))})
+        run = _absolute(below(sweep.runs, run_id))
         placed = config.model_copy(update={"run": run, "index": index})
         if not is_finished(run):  # a finished run needs no model
             self._check_models(config)

@@ -172,7 +172,7 @@ class _Reader:
     def run(self, run_id: str, config: Config) -> _Read:
         """Read a finished run."""
         directory, truth = RunDirectory(config.run), self.truth(config)
-        submission = read_submission(f"{directory.path}/submission.csv")
+        submission = read_submission(directory.file("submission.csv"))
         self._texts.update({key: row.question for key, row in submission.rows.items()})
         answers = directory.read_table("answers", columns=["question_id", "attempt", "is_blank", "measures", "error"])
         usage = directory.read_table("usage")

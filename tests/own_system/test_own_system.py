@@ -11,6 +11,7 @@ from pathlib import Path
 import polars as pl
 import pytest
 import yaml
+from pages import opened
 
 from kohaku_ray.cli import main
 from kohaku_ray.config import load_config
@@ -121,7 +122,7 @@ def test_validate_show_vote_score_compare_and_report(home, capsys):
     assert main(["compare", f"{home}/run", f"{home}/voted.csv", "--metric", "exact"]) == 0
     assert main(["report", f"{home}/run"]) == 0
     page = (home / "run/report.html").read_text(encoding="utf-8")
-    assert "Lookup: 3" in page
+    assert "Lookup: 3" in opened(page)
     assert "baseline" in page
 
 

@@ -46,7 +46,7 @@ def test_each_question_has_both_answers_and_says_who_is_right(page):
     text = plain(page)
     assert "q1 only A right -0.90 ? A 41 MW right B 7 MW wrong truth 41 MW" in text
     assert "only A right 1 only B right 1 neither right 0 both right 2" in text
-    assert "B: wrong, value selection, score 0.100 7 MW It is 7. Member 0 read it. References: b2025" in text
+    assert "B: wrong, value selection, score 0.100 7 MW It is 7. References: b2025" in text
     assert "2 of 3 members gave it: 7 × 2, 52 × 1" in text
 
 

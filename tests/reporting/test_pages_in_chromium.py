@@ -2,6 +2,7 @@
 
 import os
 import shutil
+from pathlib import Path
 
 import pytest
 from run_files import index, small_run, small_truth
@@ -58,9 +59,8 @@ def tab(browser):
 
 
 def shown(tab):
-    return tab.eval_on_selector_all(
-        "details.q:not([hidden])", "rows => rows.map(row => row.querySelector('code').textContent)"
-    )
+    ids = "rows => rows.map(row => row.querySelector('code').textContent)"
+    return tab.eval_on_selector_all("details.q:not([hidden])", ids)
 
 
 def open_page(tab, path, fragment=""):
@@ -166,10 +166,8 @@ def test_hostile_text_does_nothing_when_it_is_opened(tab, pages):
 
 
 def test_a_script_that_got_past_the_escaping_would_not_run(browser, pages, tmp_path):
-    text = open(pages["run"], encoding="utf-8").read()
-    bad = text.replace(
-        "<main>", "<main><script>document.title = 'owned'</script><img src=x onerror=\"document.title='owned'\">"
-    )
+    owned = "<main><script>document.title = 'owned'</script><img src=x onerror=\"document.title = 'owned'\">"
+    bad = Path(pages["run"]).read_text(encoding="utf-8").replace("<main>", owned)
     (tmp_path / "bad.html").write_text(bad, encoding="utf-8")
     tab = browser.new_page()
     tab.goto(f"file://{tmp_path}/bad.html")
@@ -201,7 +199,7 @@ def test_nothing_is_wider_than_the_screen(tab, pages, name, width):
     assert tab.evaluate(beyond) == []
 
 
-@pytest.mark.parametrize("name", ["run", "compare", "sweep"])
+@pytest.mark.parametrize("name", ["run", "compare", pytest.param("sweep", marks=pytest.mark.slow)])
 @pytest.mark.parametrize("scheme", ["light", "dark"])
 def test_axe_finds_nothing_serious(tab, pages, name, scheme):
     axe = pytest.importorskip("axe_playwright_python.sync_playwright", reason="axe-playwright-python is not installed")

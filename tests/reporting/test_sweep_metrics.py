@@ -4,6 +4,7 @@ import csv
 import io
 
 import numpy as np
+from pages import opened
 
 from kohaku_ray.evaluation.exact import EXACT
 from kohaku_ray.evaluation.grid import Axis, Run, Sweep, SweepAnswer, SweepQuestion, Table, TableCell
@@ -42,7 +43,7 @@ def test_an_own_metric_fills_a_sweeps_tables_and_page():
     (stats,) = compute_sweep_stats(sweep)
     (line,) = csv.DictReader(io.StringIO(as_csv(stats)))
     assert [line[name] for name in ("mean", "words", "length")] == ["0.700000", "0.500000", "0.500000"]
-    html = page(sweep, [stats])
+    html = opened(page(sweep, [stats]))
     assert "Score: style, 0.60 same words + 0.40 length." in html
     assert '<th class="n">same words</th><th class="n">length</th><th class="n">rank</th>' in html
     assert '<th class="n">odd</th><th class="n">even</th>' in html
@@ -55,7 +56,7 @@ def test_an_own_metric_fills_a_sweeps_tables_and_page():
 
 def test_a_sweep_without_classes_has_no_errors():
     sweep = sweep_of(EXACT, {"value": [[0.0, 1.0]]}, (None, None))
-    html = page(sweep, compute_sweep_stats(sweep))
+    html = opened(page(sweep, compute_sweep_stats(sweep)))
     assert "What went wrong" not in html
     assert "Score: exact, value." in html
 

@@ -8,8 +8,8 @@ from xml.etree import ElementTree as ET
 
 import numpy as np
 import pytest
+from pages import Tags, check_harmless, opened, plain
 from sweeps import HOSTILE, Maker, big_sweep, small_sweep
-from test_report_page import Tags, check_harmless, plain
 
 from kohaku_ray.errors import DataError
 from kohaku_ray.evaluation.errors import ERROR_CLASSES
@@ -17,8 +17,8 @@ from kohaku_ray.evaluation.grid import Axis, Sweep, SweepGroups, Table, TableCel
 from kohaku_ray.evaluation.metrics import Score
 from kohaku_ray.evaluation.splits import split_of
 from kohaku_ray.evaluation.wattbot import WATTBOT
-from kohaku_ray.reporting import sweep_page
-from kohaku_ray.reporting.sweep_charts import paid, stair, table_charts
+from kohaku_ray.reporting import sweep_page, sweep_questions
+from kohaku_ray.reporting.sweep_charts import is_noise, paid, stair, table_charts
 from kohaku_ray.reporting.sweep_errors import count_all, count_by, examples
 from kohaku_ray.reporting.sweep_page import page, write_sweep
 from kohaku_ray.reporting.sweep_questions import behind_figures, write_questions
@@ -40,7 +40,7 @@ def stats(sweep):
 
 @pytest.fixture(scope="module")
 def html(sweep, stats):
-    return page(sweep, stats)
+    return opened(page(sweep, stats))
 
 
 def section(html, title):
@@ -59,7 +59,6 @@ def chart_titles(table):
 
 def test_the_page_needs_nothing_beside_it_and_runs_nothing(html):
     check_harmless(html)
-    assert "<script" not in html
     assert not re.search(r'(?:href|src)="(?!#)', html)
     policy = next(dict(a)["content"] for t, a in Tags(html).tags if t == "meta" and "http-equiv" in a)
     assert policy.startswith("default-src 'none'; style-src 'unsafe-inline'")
@@ -150,6 +149,34 @@ def test_lines_beyond_the_eighth_are_left_out_and_it_is_said():
     assert len(re.findall(r">row \d+</text>", chart.svg)) == 8
 
 
+def test_more_than_four_lines_get_a_panel_each():
+    def panels(n):
+        table = Maker(20).table("t", "T", {"a": [f"row {at}" for at in range(n)], "k": ("4", "8")})
+        chart = table_charts(lay_out(table))[1]
+        return len(re.findall(r">score \(0 to 1\)</text>", chart.svg)), "Grey: the other rows." in chart.note, chart.svg
+
+    one_axis, is_grey, svg = panels(4)
+    assert (one_axis, is_grey, svg.count(">4</text>")) == (1, False, 1)
+    one_axis, is_grey, svg = panels(6)
+    assert (one_axis, is_grey, svg.count(">4</text>")) == (1, True, 2)  # the axis below each of two columns
+    assert len(re.findall(r">row \d</text>", svg)) == 6
+
+
+def test_heat_maps_have_a_scale_and_mark_what_is_within_noise(stats, html):
+    one = stats[0]
+    cells = {place: cell.scores.mean() for place, cell in one.grid.cells.items() if cell.is_scored}
+    chart = table_charts(one.grid, one.comparisons)[0]
+    for figure in (min(cells.values()), max(cells.values())):
+        assert re.search(rf"<g[^>]*>\s*<!-- {figure:.3f} -->|>{figure:.3f}</text>", chart.svg)
+    noisy = {place for place, made in one.comparisons.items() if is_noise(made)}
+    assert 0 < len(noisy) < len(cells)
+    for place in noisy:
+        made = one.comparisons[place]
+        assert made.interval.low <= 0 <= made.interval.high
+    assert chart.svg.count(" ≈</text>") == len(noisy)
+    assert chart.note in plain(html).replace("\u2019", "'")
+
+
 def test_charts_say_their_numbers_in_words(sweep):
     for table in sweep.tables[:5]:
         for chart in table_charts(lay_out(table)):
@@ -237,7 +264,9 @@ def test_a_cell_of_several_tables_is_shown_once(sweep):
     twice = replace(sweep, tables=(table, replace(table, name="again", title="Again")))
     entries = behind_figures(twice)
     assert [len(one.names) for one in entries] == [2, 2, 2]
-    assert "The same setting as <bdi>Again: queries = 2</bdi>" in write_questions(twice.questions, entries, 10**7)
+    assert "The same setting as <bdi>Again: queries = 2</bdi>" in opened(
+        write_questions(twice.questions, entries, 10**7)
+    )
 
 
 def test_a_run_that_is_not_there_shifts_no_seed(sweep):
@@ -250,7 +279,7 @@ def test_a_run_that_is_not_there_shifts_no_seed(sweep):
 
 def test_spending_alone_differs_between_two_starts(sweep, stats, html):
     runs = tuple(replace(run, service_s=run.service_s * 3 + 1) for run in sweep.runs)
-    again = page(replace(sweep, runs=runs, spending={"Seconds": "1.0"}), stats)
+    again = opened(page(replace(sweep, runs=runs, spending={"Seconds": "1.0"}), stats))
     start = html.index('<section id="spending">')
     assert "98.7" in html[start:]
 
@@ -268,7 +297,7 @@ def test_the_same_sweep_gives_the_same_files(sweep, stats, html, tmp_path):
     paths = write_sweep(small_sweep(), str(directory))
     names = [str(Path(path).relative_to(directory)) for path in paths]
     assert names == ["sweep.html", *(f"tables/{t.name}.{end}" for t in sweep.tables for end in ("md", "csv", "tex"))]
-    assert (directory / "sweep.html").read_text() == html
+    assert opened((directory / "sweep.html").read_text()) == html
     for one in stats:
         for end, write in (("md", as_markdown), ("csv", as_csv), ("tex", as_latex)):
             assert (directory / "tables" / f"{one.table.name}.{end}").read_text() == write(one)
@@ -278,19 +307,22 @@ def test_questions_are_given_up_step_by_step(monkeypatch):
     sweep = big_sweep(n_tables=1, n_cells=6, n_questions=120)
     stats = compute_sweep_stats(sweep)
     whole = page(sweep, stats)
-    assert "no room for more" not in whole
+    assert "no room for more" not in opened(whole)
+    entries = behind_figures(sweep)
+    base = len(whole.encode()) - len(write_questions(sweep.questions, entries, 10**9).encode())
     for limit, said in ((100, "The first 100 of 120 questions"), (20, "The first 20 of"), (0, "None of 120 questions")):
-        size = len(whole.encode())
-        base = size - len(write_questions(sweep.questions, behind_figures(sweep), 10**9).encode())
-        room = base + (size - base) * (limit + 15) // 120
+        monkeypatch.setattr(sweep_questions, "QUESTIONS_SHOWN", (limit,))
+        room = base + len(write_questions(sweep.questions, entries, 10**9).encode()) + 1
+        monkeypatch.undo()
         monkeypatch.setattr(sweep_page, "MAX_BYTES", room)
-        less = page(sweep, stats)
-        assert len(less.encode()) <= room
+        packed = page(sweep, stats)
+        assert len(packed.encode()) <= room
+        less = opened(packed)
         assert less.count(said) == 6
         assert less.count('<table class="asked">') == (6 if limit else 0)
         assert less.count("runs/sweep/") >= 18
     monkeypatch.setattr(sweep_page, "MAX_BYTES", 1000)
-    assert "None of 120 questions" in page(sweep, stats)
+    assert "None of 120 questions" in opened(page(sweep, stats))
 
 
 def test_an_empty_sweep_is_a_page(tmp_path):

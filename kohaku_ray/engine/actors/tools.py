@@ -16,6 +16,7 @@ from kohaku_ray.engine.actors.index_access import IndexAccess
 from kohaku_ray.engine.actors.operations import Tokenizer
 from kohaku_ray.engine.ledger.client import Ledger
 from kohaku_ray.engine.ledger.refusing import RefusingLedger
+from kohaku_ray.engine.metrics import count_call, count_error
 from kohaku_ray.errors import ConfigError, ContextOverflowError, ModelError
 from kohaku_ray.generation.prompts import Prompt, Prompts
 from kohaku_ray.index.hits import Hits
@@ -109,8 +110,9 @@ class EngineTools:
             asked = await self.context.ledger.ask(request, model.application, again=self.again)
         except ContextOverflowError:
             raise
-        except ModelError:
+        except ModelError as error:
             self.n_no_reply += 1
+            count_error(model.deployment, role, error)
             raise
         reply = asked.entry.reply
         self.calls.append(
@@ -132,6 +134,7 @@ class EngineTools:
                 dollars=dollars(reply, model.price),
             )
         )
+        count_call(self.calls[-1])
         return reply
 
     async def prompt_tokens(self, prompt: Prompt, role: str = "answer") -> int | None:

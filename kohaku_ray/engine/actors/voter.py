@@ -9,6 +9,7 @@ import pyarrow as pa
 import ray
 
 from kohaku_ray.config import Config
+from kohaku_ray.engine.metrics import count_questions
 from kohaku_ray.records import Question
 from kohaku_ray.runs.block import Answered, BlockResult, Tables, settle_block, vote_block, voted_again
 from kohaku_ray.runs.directory import RunDirectory
@@ -24,7 +25,9 @@ class Voter:
 
     def vote(self, config: Config, n_prepared: int, *parts: Sequence[Any]) -> tuple[BlockResult, Tables]:
         """See ``vote_block``."""
-        return vote_block(config, n_prepared, *parts)
+        voted = vote_block(config, n_prepared, *parts)
+        count_questions(voted[0].n_questions, voted[0].n_questions_in_error)
+        return voted
 
     def settle(self, config: Config, questions: Sequence[Question], *answered: Sequence[Answered | None]) -> list[bool]:
         """See ``settle_block``."""

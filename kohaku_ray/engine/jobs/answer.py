@@ -19,9 +19,12 @@ from kohaku_ray.engine.actors.tools import RunContext
 from kohaku_ray.engine.cluster import check_cluster, connected, say
 from kohaku_ray.engine.errors import ray_get
 from kohaku_ray.engine.ledger.client import Ledger, open_ledger
+from kohaku_ray.engine.ledger.segments import SegmentStore
+from kohaku_ray.engine.nodes import check_nodes
 from kohaku_ray.engine.serving.applications import serving
 from kohaku_ray.errors import IndexMismatchError, KohakuRayError
 from kohaku_ray.generation.prompts import Prompts
+from kohaku_ray.index.store import MANIFEST
 from kohaku_ray.records import Question
 from kohaku_ray.runs.block import BlockResult
 from kohaku_ray.runs.collection import difference
@@ -34,6 +37,7 @@ from kohaku_ray.runs.models import models_of
 from kohaku_ray.runs.sources import check_outlives_job, questions_of, read_metadata, resolve_paths
 from kohaku_ray.runs.summary import AnswerSummary
 from kohaku_ray.runs.tracking import check_tracking
+from kohaku_ray.storage import below
 from kohaku_ray.terminal import Progress
 
 
@@ -70,6 +74,7 @@ def run_answer(
     prompts = config.declaration.prompts(config.prompts)
     directory = RunDirectory(config.run)
     directory.check_writable()
+    SegmentStore(config.ledger.path).check_writable()
     again = directory.rows_in_error() if retry_errors else frozenset()
     index = open_index(config)
     inputs, warning = inputs_of(config, index, prompts), difference(index, config)
@@ -80,6 +85,7 @@ def run_answer(
     say(f"answer  {len(questions)} questions × {config.ensemble.members} members: {_waiting_for(config)}")
     with connected(config.cluster) as is_ours:
         check_cluster(answer_demand(config, index.n_shards), config.cluster)
+        check_nodes({"index.path": below(config.index.path, MANIFEST)}, {"ledger.path": config.ledger.path})
         ledger = open_ledger(config.ledger)
         if pool is None:
             pool = ActorPool(config, member_processes(config, ray.cluster_resources().get("CPU", 1)))

@@ -25,6 +25,7 @@ from kohaku_ray.engine.actors.index_shards import shard_reduced, shards_joined
 from kohaku_ray.engine.actors.indexing import Encode, Work, parse, reduced, sorted_texts
 from kohaku_ray.engine.cluster import check_cluster, connected, idle_cpus, say
 from kohaku_ray.engine.errors import ray_get, unwrapped
+from kohaku_ray.engine.nodes import check_nodes
 from kohaku_ray.errors import DataError
 from kohaku_ray.index.pending import PendingVectors
 from kohaku_ray.runs.collection import sources_of
@@ -106,6 +107,7 @@ def run_index(config: Config) -> IndexSummary:
         gpu = device == "cuda" or (device == "auto" and resources.get("GPU", 0) >= 1)
         encoders = n_encoders(config, resources, gpu)
         check_cluster(index_demand(config, encoders, gpu), config.cluster)
+        check_nodes({"documents.paths": files[0]}, {"index.path": config.index.path})
         _configure_data()
         started = time.perf_counter()
         job = uuid.uuid4().hex

@@ -11,7 +11,7 @@ from dataclasses import asdict, dataclass
 import pyarrow as pa
 
 from kohaku_ray.engine.ledger.lease import Lease
-from kohaku_ray.errors import DataError
+from kohaku_ray.errors import DataError, StorageError
 from kohaku_ray.index.files import Directory
 from kohaku_ray.records import Reply
 
@@ -78,6 +78,17 @@ class SegmentStore:
     def __init__(self, path: str) -> None:
         self.path = path
         self._directory = Directory(path)
+
+    def check_writable(self) -> None:
+        """Write a file to an object store and delete it; a local path is checked by the shard that opens it.
+
+        Raises:
+            StorageError: It refuses, or does not answer.
+        """
+        if not self._directory.is_local:
+            name = f"{uuid.uuid4().hex}.probe"
+            self._directory.write(name, b"probe")
+            self._directory.remove(name)
 
     def load(self, mine: Callable[[str], bool]) -> Loaded:
         """Read every segment, oldest first, and keep the keys for which ``mine`` holds."""
@@ -147,16 +158,24 @@ class SegmentStore:
     def _lease(self) -> Lease | None:
         try:
             return Lease(**json.loads(self._directory.read(LEASE).to_pybytes()))
+        except StorageError:
+            raise  # it may belong to a live owner
         except (DataError, ValueError, TypeError):
             return None  # none, or torn by a crash
 
     def _tables(self) -> dict[str, pa.Table | None]:
-        """Return every segment by name, oldest first; None for a torn one."""
+        """Return every segment by name, oldest first; None for a torn one.
+
+        Raises:
+            StorageError: A segment cannot be read: its replies are not to be asked again.
+        """
         found: dict[str, pa.Table | None] = {}
         for name in self._directory.names():
             if name.startswith(f"{FOLDER}/") and name.endswith(".arrow"):
                 try:
                     found[name] = _completed(self._directory.read_arrow(name))
+                except StorageError:
+                    raise
                 except (DataError, KeyError):
                     found[name] = None
         return found

@@ -20,6 +20,7 @@ from ray.exceptions import RayActorError
 from kohaku_ray.engine.cluster import NAMESPACE
 from kohaku_ray.engine.ledger.protocol import IDLE_EXIT_S, Asked, Refused, shard_name, shard_of
 from kohaku_ray.engine.ledger.segments import Entry, SegmentStore, segment_table
+from kohaku_ray.engine.metrics import show_in_flight
 from kohaku_ray.engine.serving.handles import Handles
 from kohaku_ray.engine.serving.placement import counts_of
 from kohaku_ray.errors import DataError, ModelError
@@ -105,6 +106,7 @@ class LedgerShard:
         is_joined = call is not None
         if call is None:
             call = self._in_flight[key] = asyncio.create_task(self._make(key, request, application))
+            show_in_flight(self._shard, len(self._in_flight))
         # Shielded: a caller that dies does not cancel the call.
         asked = await asyncio.shield(call)
         if isinstance(asked, Refused):
@@ -176,6 +178,7 @@ class LedgerShard:
             return Refused.of(error)
         finally:
             del self._in_flight[key]
+            show_in_flight(self._shard, len(self._in_flight))
 
     async def call(self, request: ChatRequest, application: str) -> Reply | Refused:
         """Make a call for another shard: all calls of a question leave from one, whose router keeps them together."""

@@ -9,6 +9,7 @@ from typing import Any
 from ray.exceptions import RayError, RayTaskError
 
 from kohaku_ray.engine.errors import ReplicaLostError, message_of, root_cause
+from kohaku_ray.engine.metrics import count_retry
 from kohaku_ray.errors import ModelError, TransientModelError
 
 REPLICA_TRIES = 5
@@ -53,6 +54,7 @@ class Handles:
                 # The replica died during the call, or none is up yet: Serve starts another.
                 last = error
                 self._handles.pop(application, None)
+                count_retry(application)
                 await asyncio.sleep(min(0.5 * 2**attempt, 8.0))
         assert last is not None
         raise TransientModelError(f"{who}: no replica answered in {REPLICA_TRIES} tries; the last: {message_of(last)}")

@@ -1,0 +1,141 @@
+"""Files on local disks and object stores: how they are opened, asked again, and refused with the way out."""
+
+from __future__ import annotations
+
+import functools
+import json
+import os
+import re
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+from urllib.parse import quote, urlsplit
+
+from kohaku_ray.errors import ConfigError, StorageError
+
+ATTEMPTS = 8
+"""Requests per operation on S3, the first one included: they wait longer each time, some 6 s in all."""
+
+CONNECT_S, REQUEST_S = 5.0, 30.0
+"""Seconds without a connection, and without a byte of an answer, after which a request to S3 has failed."""
+
+_CREDENTIALS = re.compile(
+    r"ACCESS_DENIED|INVALID_ACCESS_KEY_ID|INVALID_CLIENT_TOKEN_ID|SIGNATURE_DOES_NOT_MATCH|EXPIRED_TOKEN|INVALID_TOKEN"
+    r"|UNRECOGNIZED_CLIENT|MISSING_AUTHENTICATION_TOKEN|HTTP status 40[13]|HTTP response code: 40[13]"
+    r"|Could not find credentials",
+    re.IGNORECASE,
+)
+_NO_BUCKET = re.compile(r"NO_SUCH_BUCKET|Bucket '.*' not found|bucket does not exist", re.IGNORECASE)
+
+
+def is_uri(path: str) -> bool:
+    """Return whether a path is a URI, such as ``s3://bucket/runs/a``, and no local path."""
+    return "://" in path
+
+
+def below(path: str, name: str) -> str:
+    """Return the path of a file in a directory; a URI keeps its options (``?region=…``)."""
+    if not is_uri(path):
+        return f"{path}/{name}"
+    uri, mark, options = path.partition("?")
+    return f"{uri.rstrip('/')}/{quote(name)}{mark}{options}"
+
+
+def without_options(path: str) -> str:
+    """Return a path without the options of a URI."""
+    return path.partition("?")[0] if is_uri(path) else path
+
+
+def open_filesystem(path: str) -> tuple[Any, str]:
+    """Find the filesystem of a path or URI, and the path as that filesystem takes it.
+
+    On S3 a request that meets a time-out or a busy server is repeated (``ATTEMPTS``). Credentials and end point come
+    from ``AWS_ACCESS_KEY_ID``, ``AWS_SECRET_ACCESS_KEY``, ``AWS_SESSION_TOKEN``, ``AWS_ENDPOINT_URL`` and
+    ``AWS_REGION``, or from the files and services that the AWS tools read.
+
+    Raises:
+        ConfigError: The URI holds credentials.
+        OSError: The filesystem cannot be opened (pyarrow's own error).
+        ValueError: pyarrow knows no such filesystem (``ArrowInvalid``).
+    """
+    import pyarrow.fs as fs
+
+    if not is_uri(path):
+        return fs.LocalFileSystem(), os.path.abspath(path)
+    if "@" in urlsplit(path).netloc:
+        scheme, _, rest = path.partition("://")
+        raise ConfigError(
+            f"{scheme}://…@{rest.partition('@')[2]} holds credentials, which config.yaml and messages would repeat: "
+            "set AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY in the environment instead"
+        )
+    filesystem, inner = fs.FileSystem.from_uri(path)
+    if isinstance(filesystem, fs.S3FileSystem):
+        _, (options,) = filesystem.__reduce__()
+        environment = {name: value for name, value in os.environ.items() if name.startswith("AWS_")}
+        filesystem = _patient(json.dumps([options, environment], sort_keys=True))
+    return filesystem, inner
+
+
+@functools.lru_cache(maxsize=16)
+def _patient(key: str) -> Any:
+    """Open S3 with the options of a URI, which cannot say how often and how long to try."""
+    import pyarrow.fs as fs
+
+    options, _ = json.loads(key)
+    # What is empty or negative is not set.
+    chosen = {name: value for name, value in options.items() if value not in ("", None, -1.0)}
+    del chosen["proxy_options"]
+    return fs.S3FileSystem(
+        **chosen
+        | {
+            "connect_timeout": CONNECT_S,
+            "request_timeout": REQUEST_S,
+            "retry_strategy": fs.AwsStandardS3RetryStrategy(max_attempts=ATTEMPTS),
+        }
+    )
+
+
+@contextmanager
+def asking(path: str, what: str) -> Iterator[None]:
+    """Turn a failure of a remote filesystem into an error with the way out.
+
+    A missing file stays a ``FileNotFoundError``, and a failure of a local one stays as it is.
+
+    Args:
+        path: Path or URI of the file.
+        what: What was tried, such as ``cannot read``.
+
+    Raises:
+        StorageError: The storage refused, or did not answer.
+    """
+    try:
+        yield
+    except FileNotFoundError as error:
+        if is_uri(path) and _NO_BUCKET.search(str(error)):
+            raise refusal(path, what, error) from error
+        raise
+    except OSError as error:
+        if not is_uri(path):
+            raise
+        raise refusal(path, what, error) from error
+
+
+def refusal(path: str, what: str, error: object) -> StorageError:
+    """Make the error of a remote file, from what its storage said."""
+    where, said = without_options(path), str(error)
+    bucket = f"bucket {urlsplit(path).netloc}"
+    asked = os.environ.get("AWS_ENDPOINT_URL_S3") or os.environ.get("AWS_ENDPOINT_URL")
+    if _NO_BUCKET.search(said):
+        way_out = f"there is no {bucket}: create it, or correct the path"
+    elif _CREDENTIALS.search(said):
+        way_out = (
+            f"{bucket} refuses these credentials: set AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY (and "
+            "AWS_SESSION_TOKEN, where there is one) to a key that may list, read, write and delete there, for the "
+            "driver and for every node of the cluster"
+        )
+    else:
+        way_out = (
+            f"{bucket} did not answer{f' at {asked}' if asked else ''}: check AWS_ENDPOINT_URL, AWS_REGION and the "
+            "network, then repeat the command, which goes on where it stopped"
+        )
+    return StorageError(f"{what} {where}: {way_out} ({said})")

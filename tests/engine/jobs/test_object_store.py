@@ -1,0 +1,112 @@
+"""Index and answer with everything on an object store: the bytes of a run on a disk."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+from kohaku_ray import sample
+from kohaku_ray.config import load_config
+from kohaku_ray.errors import StorageError
+from kohaku_ray.files import publish, read_file
+from kohaku_ray.runs.tables import SCHEMAS
+from kohaku_ray.storage import below
+
+COMPARED = ("submission.csv", *(f"{name}.parquet" for name in SCHEMAS if name != "usage"))
+
+
+@pytest.fixture
+def overrides(s3, tiny_encoder) -> list[str]:
+    """The sample collection and every output on S3."""
+    folder = Path(sample.path("documents"))
+    for file in [*sorted(folder.rglob("*")), Path(sample.path("questions.csv")), Path(sample.path("metadata.csv"))]:
+        if file.is_file():
+            publish(s3.uri(f"sample/{file.relative_to(folder.parent).as_posix()}"), file.read_bytes())
+    return [
+        f"documents.paths=['{s3.uri('sample/documents')}']",
+        f"documents.metadata={s3.uri('sample/metadata.csv')}",
+        f"questions.path={s3.uri('sample/questions.csv')}",
+        f"index.path={s3.uri('all/index')}",
+        f"ledger.path={s3.uri('all/ledger')}",
+        f"run={s3.uri('all/run')}",
+        f"index.encoder.model={tiny_encoder}",
+    ]
+
+
+@pytest.mark.slow
+@pytest.mark.usefixtures("cluster")
+def test_a_run_with_everything_on_s3_equals_a_run_on_a_disk(s3, overrides, tiny_encoder, tmp_path):
+    from kohaku_ray.api import Run
+    from kohaku_ray.engine.jobs.index import run_index
+    from kohaku_ray.reporting.report import write_report
+
+    local = [f"index.path={tmp_path}/index", f"ledger.path={tmp_path}/ledger", f"run={tmp_path}/run"]
+    here = Run(load_config("demo", [*local, f"index.encoder.model={tiny_encoder}"]))
+    here.index()
+    here.answer()
+
+    config = load_config("demo", overrides)
+    for method, path in (("POST", "all/index"), ("PUT", "all/ledger"), ("GET", "all/index"), ("POST", "all/run")):
+        s3.fail("busy", method, path, times=3)
+    s3.fail("drop", "GET", "all/index", times=2)
+    s3.fail("cut", "GET", "sample/documents", times=2)
+    there = Run(config)
+    there.index()
+    there.answer()
+    assert not [fault for fault in s3.faults if fault.times], "every fault was met"
+    differ = [name for name in COMPARED if read_file(below(config.run, name)) != Path(here.path, name).read_bytes()]
+    assert differ == []
+    facts = json.loads(read_file(below(config.run, "run.json")))
+    assert facts["status"] == "finished"
+    assert facts["n_calls"]["made"] > 0
+
+    again = Run(config).answer()
+    assert again.summary is not None
+    assert again.summary.wall_s == facts["wall_s"], "finished before: nothing to do"
+    repeated = Run(config).answer(again=True)
+    assert repeated.summary is not None
+    assert repeated.summary.n_calls["made"] == 0, "every reply is in the ledger"
+    assert run_index(config).counts["n_encoded"] == 0, "every vector is in the index"
+    page = write_report(config.run)
+    assert page == below(config.run, "report.html")
+    assert b"<html" in read_file(page)[:200]
+    shown, expected = (run.show().rpartition("\n\n")[0] for run in (there, here))  # the last part is of seconds
+    assert shown
+    assert shown == expected
+
+
+def test_wrong_credentials_are_found_before_a_cluster_is_started(s3, overrides, monkeypatch):
+    import ray
+
+    from kohaku_ray.engine.jobs.answer import run_answer
+    from kohaku_ray.engine.jobs.index import run_index
+
+    monkeypatch.setattr(ray, "init", lambda **_: pytest.fail("a cluster was started"))
+    monkeypatch.setattr(ray, "is_initialized", lambda: False)
+    config = load_config("demo", overrides)
+    s3.demand_credentials(True)
+    try:
+        for job in (run_index, run_answer):
+            with pytest.raises(StorageError, match=r"bucket kohaku refuses these credentials: set AWS_ACCESS_KEY_ID"):
+                job(config)
+    finally:
+        s3.demand_credentials(False)
+
+
+@pytest.mark.parametrize("key", ["index.path", "ledger.path", "run"])
+def test_each_place_on_its_own_is_checked_before_a_cluster_is_started(s3, sample_config, monkeypatch, key):
+    import ray
+
+    from kohaku_ray.engine.jobs.answer import run_answer
+
+    config = sample_config(f"{key}={s3.uri(f'alone/{key}')}")
+    monkeypatch.setattr(ray, "init", lambda **_: pytest.fail("a cluster was started"))
+    monkeypatch.setattr(ray, "is_initialized", lambda: False)
+    s3.demand_credentials(True)
+    try:
+        with pytest.raises(StorageError, match=rf"s3://kohaku/alone/{key}.*bucket kohaku refuses these credentials"):
+            run_answer(config)
+    finally:
+        s3.demand_credentials(False)

@@ -1,0 +1,108 @@
+"""The ledger's segments on an object store: torn uploads, busy servers, time-outs, leases."""
+
+from __future__ import annotations
+
+import pytest
+
+from kohaku_ray import storage
+from kohaku_ray.engine.ledger.segments import Entry, SegmentStore
+from kohaku_ray.errors import DataError, StorageError
+from kohaku_ray.files import publish
+from kohaku_ray.records import Reply
+
+ENTRY = Entry(Reply("an answer", 10, 0, 2, "stop"), "model", 0.5)
+
+
+def everything(_: str) -> bool:
+    return True
+
+
+@pytest.fixture
+def impatient(monkeypatch):
+    """Two attempts, so that a test of a server that stays down is short."""
+    monkeypatch.setattr(storage, "ATTEMPTS", 2)
+    storage._patient.cache_clear()
+    yield
+    storage._patient.cache_clear()
+
+
+def test_segments_are_written_read_and_merged(s3):
+    store = SegmentStore(s3.uri("ledger/plain"))
+    for number in range(3):
+        store.write([(f"key{number}", ENTRY)])
+    loaded = store.load(everything)
+    assert (sorted(loaded.entries), loaded.n_segments, loaded.n_torn) == (["key0", "key1", "key2"], 3, 0)
+    assert loaded.entries["key1"] == ENTRY
+    assert store.compact(more_than=2) == 3
+    again = store.load(everything)
+    assert (again.entries, again.n_segments) == (loaded.entries, 1)
+
+
+def test_a_torn_segment_is_counted_and_the_others_are_read(s3):
+    store = SegmentStore(s3.uri("ledger/torn"))
+    store.write([("whole", ENTRY)])
+    name = store.write([("cut", ENTRY)])
+    data = store._directory.read(name).to_pybytes()
+    publish(s3.uri(f"ledger/torn/{name}"), data[: len(data) // 2])
+    loaded = store.load(everything)
+    assert (list(loaded.entries), loaded.n_segments, loaded.n_torn) == (["whole"], 1, 1)
+
+
+@pytest.mark.usefixtures("impatient")
+@pytest.mark.parametrize("step", ["PUT .*segments.*partNumber", "PUT .*segments.*arrow$", "DELETE .*segments"])
+def test_an_upload_that_breaks_off_leaves_no_half_segment_and_can_be_repeated(s3, step):
+    """A part that is lost, a rename that does not copy, a rename that leaves its temporary file."""
+    where = "ledger/broken-" + step.partition(" ")[0].lower() + str(len(step))
+    store = SegmentStore(s3.uri(where))
+    method, path = step.split(" ")
+    s3.fail("drop", method, path, times=100)
+    with pytest.raises(StorageError, match=rf"s3://kohaku/{where}/segments/.*did not answer.*repeat the command"):
+        store.write([("key", ENTRY)])
+    s3.faults.clear()
+    assert store.load(everything).n_torn == 0
+    store.write([("key", ENTRY)])
+    assert store.load(everything).entries == {"key": ENTRY}
+
+
+def test_a_busy_server_and_a_time_out_cost_no_reply(s3, monkeypatch):
+    monkeypatch.setattr(storage, "REQUEST_S", 1.0)
+    storage._patient.cache_clear()
+    store = SegmentStore(s3.uri("ledger/busy"))
+    s3.fail("busy", "POST", "ledger/busy/segments", times=2)
+    store.write([("key", ENTRY)])
+    s3.fail("busy", "GET", "ledger/busy/segments", times=2)
+    s3.fail("hang", "GET", "ledger/busy/segments")
+    assert store.load(everything).entries == {"key": ENTRY}
+    assert [met.split()[0] for met in s3.met] == ["busy", "busy", "busy", "busy", "hang"]
+    storage._patient.cache_clear()
+
+
+@pytest.mark.usefixtures("impatient")
+def test_a_segment_that_cannot_be_read_is_not_taken_for_a_torn_one(s3):
+    """Its replies would be asked again, and paid for again."""
+    store = SegmentStore(s3.uri("ledger/away"))
+    store.write([("key", ENTRY)])
+    s3.fail("busy", "GET", "ledger/away/segments", times=100)
+    with pytest.raises(StorageError, match=r"cannot read s3://kohaku/ledger/away/segments/.*did not answer"):
+        store.load(everything)
+
+
+def test_a_lease_keeps_another_owner_out(s3):
+    store = SegmentStore(s3.uri("ledger/lease"))
+    assert store.acquire_lease("one")
+    assert not store.acquire_lease("one")
+    with pytest.raises(DataError, match=r"belongs to process .*: run on that cluster, wait"):
+        store.acquire_lease("two")
+    store.release_lease("one")
+    assert store.acquire_lease("two")
+
+
+@pytest.mark.usefixtures("impatient")
+def test_a_lease_that_cannot_be_read_is_not_taken(s3):
+    store = SegmentStore(s3.uri("ledger/lease-away"))
+    store.acquire_lease("one")
+    s3.fail("busy", "GET|HEAD", "lease-away/lease.json", times=100)
+    with pytest.raises(StorageError, match="did not answer"):
+        store.acquire_lease("two")
+    s3.faults.clear()
+    assert not store.acquire_lease("one"), "the first owner still has it"

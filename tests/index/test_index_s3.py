@@ -1,0 +1,106 @@
+"""An index on an object store: the same bytes as on a disk, and nothing half built."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from small_index import IDENTITY, FakeEncoder
+
+from kohaku_ray import storage
+from kohaku_ray.errors import DataError, StorageError
+from kohaku_ray.index.files import Directory
+from kohaku_ray.index.pending import PendingVectors
+from kohaku_ray.index.store import Index, known_vectors
+
+NODES = ("sentence", "paragraph")
+
+
+@pytest.fixture
+def impatient(monkeypatch):
+    monkeypatch.setattr(storage, "ATTEMPTS", 2)
+    storage._patient.cache_clear()
+    yield
+    storage._patient.cache_clear()
+
+
+def stems(path: str) -> dict[str, bytes]:
+    """Contents of an index's files by name, without the name of the build."""
+    directory, build = Directory(path), Index.open(path).manifest["build"]
+    read = {name: directory.read(name).to_pybytes() for name in directory.names()}
+    return {name.replace(build, "BUILD"): data.replace(build.encode(), b"BUILD") for name, data in read.items()}
+
+
+def test_an_index_on_s3_has_the_bytes_of_one_on_a_disk(s3, tmp_path, build, documents):
+    here, there = str(tmp_path / "index"), s3.uri("index/same")
+    for path in (here, there):
+        build(path, documents("a", "b"))
+    assert stems(there) == stems(here)
+    index = Index.open(there)
+    assert len(index.nodes) == len(Index.open(here).nodes)
+    query = FakeEncoder().encode_queries(["a used 5 kWh."])
+    found, local = (Index.open(path).vectors(NODES).search(query, 3) for path in (there, here))
+    assert str(found) == str(local)
+
+
+def test_indexing_again_encodes_new_texts_alone(s3, build, documents):
+    path = s3.uri("index/again")
+    build(path, documents("a"))
+    encoder = FakeEncoder()
+    build(path, documents("a", "b"), encoder)
+    assert encoder.asked, "document b is new"
+    assert not any(text.startswith("a used") for text in encoder.asked)
+    listed = {entry["name"] for entry in Index.open(path).manifest["files"].values()}
+    assert set(Directory(path).names()) == {"manifest.json"} | listed, "the first build's files are gone"
+
+
+@pytest.mark.usefixtures("impatient")
+@pytest.mark.parametrize("file", ["vectors/", "manifest.json"])
+def test_a_build_whose_upload_breaks_off_leaves_the_old_index(s3, build, documents, file):
+    path = s3.uri(f"index/broken-{file[:4]}")
+    build(path, documents("a"))
+    s3.fail("drop", "PUT", f"index/broken-{file[:4]}/{file}", times=100)
+    with pytest.raises(StorageError, match="did not answer"):
+        build(path, documents("a", "b"))
+    s3.faults.clear()
+    assert Index.open(path).manifest["counts"]["n_documents"] == 1
+    build(path, documents("a", "b"))
+    assert Index.open(path).manifest["counts"]["n_documents"] == 2
+
+
+def test_pending_vectors_survive_a_busy_server(s3):
+    pending = PendingVectors(s3.uri("index/pending"))
+    vectors = np.arange(6, dtype=np.float32).reshape(2, 3)
+    s3.fail("busy", "POST", "index/pending/pending", times=2)
+    pending.check_writable()
+    pending.write(IDENTITY, [b"k" * 16, b"l" * 16], vectors)
+    s3.fail("cut", "GET", "index/pending/pending/.*arrow", times=1)
+    assert pending.keys(IDENTITY) == {b"k" * 16, b"l" * 16}
+    keys, loaded = pending.load(IDENTITY)
+    assert len(keys) == 2
+    assert np.array_equal(loaded, vectors)
+    pending.clear()
+    assert pending.keys(IDENTITY) == set()
+    assert len(s3.met) == 3, s3.met
+
+
+@pytest.mark.usefixtures("impatient")
+def test_a_server_that_is_down_is_no_empty_index(s3, build, documents):
+    """Otherwise every vector would be computed again."""
+    path = s3.uri("index/away")
+    build(path, documents("a"))
+    s3.fail("busy", "GET", "index/away/vectors/", times=1000)
+    with pytest.raises(StorageError, match=r"cannot read s3://kohaku/index/away/vectors/.*did not answer"):
+        known_vectors(path, IDENTITY)
+
+
+def test_no_index_and_wrong_credentials_are_told_apart(s3):
+    with pytest.raises(DataError, match=r"there is no index at .*: build one with `kohaku-ray index CONFIG`"):
+        Index.open(s3.uri("index/none"))
+    s3.demand_credentials(True)
+    try:
+        with pytest.raises(StorageError, match="bucket kohaku refuses these credentials"):
+            Index.open(s3.uri("index/none"))
+        with pytest.raises(StorageError, match=r"cannot write s3://kohaku/index/none/.*refuses credentials"):
+            PendingVectors(s3.uri("index/none")).check_writable()
+    finally:
+        s3.demand_credentials(False)

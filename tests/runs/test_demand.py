@@ -1,0 +1,89 @@
+"""What a job asks of a cluster: retrievers per shard, encoders per GPU, the builder."""
+
+import faiss
+import pytest
+
+from kohaku_ray.config import load_config
+from kohaku_ray.errors import ConfigError
+from kohaku_ray.index import gpu
+from kohaku_ray.runs import indexes
+from kohaku_ray.runs.demand import answer_demand, check_demand, index_demand, n_encoders
+
+
+def config(*overrides: str):
+    return load_config("demo", list(overrides))
+
+
+@pytest.mark.parametrize(
+    ("overrides", "n_shards", "cpus", "gpus", "who"),
+    [
+        ((), None, 2, 0, "1 retriever(s)"),
+        (("cluster.retriever={replicas: 3, cpus: 2, gpus: 0.5}",), None, 7, 1.5, "3 retriever(s)"),
+        (("index.shards=4", "cluster.retriever.cpus=0.5"), None, 3, 0, "4 retriever(s)"),
+        (("cluster.retriever.gpus=1",), 3, 4, 3, "3 retriever(s)"),
+    ],
+)
+def test_retrievers_of_every_shard_are_asked_for(overrides, n_shards, cpus, gpus, who):
+    demand = answer_demand(config(*overrides), n_shards)
+    assert (demand.cpus, demand.gpus) == (cpus, gpus)
+    assert demand.reason.startswith(who)
+
+
+@pytest.mark.parametrize(
+    ("overrides", "gpus", "expected"),
+    [
+        ((), 4, 4),
+        (("index.encoder_gpus=0.5",), 4, 8),
+        (("index.encoder_gpus=0.4",), 1, 2),
+        (("index.encoder_gpus=0.4",), 3, 6),
+        (("index.encoder_gpus=0.1",), 1, 10),
+        (("index.encoder_gpus=2",), 5, 2),
+        (("index.build_gpus=1",), 4, 3),
+        (("index.build_gpus=0.5", "index.encoder_gpus=0.5"), 1, 1),
+        (("index.encoders=7",), 4, 7),
+        ((), 0, 1),
+    ],
+)
+def test_as_many_encoders_as_fit_the_gpus(overrides, gpus, expected):
+    it = config(*overrides)
+    assert n_encoders(it, {"CPU": 16, "GPU": gpus}, gpu=True) == expected
+    demand = index_demand(it, expected, gpu=True)
+    assert demand.gpus == pytest.approx(expected * it.index.encoder_gpus + it.index.build_gpus)
+    if it.index.encoders is None and gpus:
+        check_demand(demand, {"CPU": 16, "GPU": gpus})
+
+
+def test_without_gpus_there_is_an_encoder_per_cpu_and_the_builder_is_named_where_it_lacks_one():
+    assert n_encoders(config(), {"CPU": 3}, gpu=False) == 3
+    with pytest.raises(ConfigError, match=r"has 0 GPUs but 3 encoder\(s\) and the builder need 1"):
+        check_demand(index_demand(config("index.build_gpus=1"), 3, gpu=False), {"CPU": 3})
+
+
+def test_faiss_searches_where_the_retriever_has_a_gpu(monkeypatch):
+    without, with_gpu = config(), config("cluster.retriever.gpus=0.5")
+    monkeypatch.setattr(gpu, "missing", lambda: "")
+    assert not indexes.searches_on_gpu(without)
+    assert indexes.searches_on_gpu(with_gpu)
+    assert not indexes.searches_on_gpu(config("cluster.retriever.gpus=0.5", "index.search_device=cpu"))
+    monkeypatch.setattr(gpu, "missing", lambda: "this process sees no GPU")
+    assert not indexes.searches_on_gpu(with_gpu), "auto falls back to the CPU"
+    asked = config("cluster.retriever.gpus=0.5", "index.search_device=cuda")
+    with pytest.raises(ConfigError, match=r"search_device is cuda, but this process sees no GPU; or set it to auto"):
+        indexes.searches_on_gpu(asked)
+
+
+def test_a_search_on_a_gpu_that_no_retriever_gets_is_refused_before_anything_starts():
+    with pytest.raises(ConfigError, match=r"search_device is cuda but cluster\.retriever\.gpus is 0"):
+        config("index.search_device=cuda")
+
+
+def test_queries_are_encoded_on_the_retrievers_gpu_if_it_has_one(monkeypatch):
+    made = []
+    monkeypatch.setattr(indexes, "SentenceEncoder", lambda **given: made.append(given["device"]))
+    indexes.make_query_encoder(config())
+    indexes.make_query_encoder(config("cluster.retriever.gpus=0.25"))
+    assert made == ["cpu", "auto"]
+
+
+def test_this_faiss_is_the_one_for_cpus_or_sees_its_gpus():
+    assert bool(gpu.missing()) == (not hasattr(faiss, "StandardGpuResources") or faiss.get_num_gpus() == 0)

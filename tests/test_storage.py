@@ -1,0 +1,120 @@
+"""Files on an object store: paths, retries, and what is said when it refuses."""
+
+from __future__ import annotations
+
+import time
+
+import pytest
+
+from kohaku_ray import files, storage
+from kohaku_ray.errors import ConfigError, StorageError
+from kohaku_ray.files import is_directory, is_file, publish, read_file, remove
+from kohaku_ray.storage import below, without_options
+
+
+@pytest.mark.parametrize(
+    ("path", "name", "file"),
+    [
+        ("/data/run", "a b.csv", "/data/run/a b.csv"),
+        ("s3://bucket/run", "votes.parquet", "s3://bucket/run/votes.parquet"),
+        ("s3://bucket/run/", "a b.csv", "s3://bucket/run/a%20b.csv"),
+        ("s3://bucket/run?region=eu-west-1", "x/y", "s3://bucket/run/x/y?region=eu-west-1"),
+    ],
+)
+def test_a_file_below_a_uri_keeps_its_options(path, name, file):
+    assert below(path, name) == file
+
+
+def test_options_belong_to_uris_alone():
+    assert without_options("s3://bucket/a.csv?scheme=http") == "s3://bucket/a.csv"
+    assert without_options("/data/what?.csv") == "/data/what?.csv"
+
+
+def test_files_are_written_read_looked_at_and_removed(s3):
+    file = s3.uri("files/deep/a b.txt".replace(" ", "%20"))
+    assert not is_file(file)
+    publish(file, b"one")
+    publish(file, b"two")
+    assert read_file(file) == b"two"
+    assert (is_file(file), is_directory(file)) == (True, False)
+    assert (is_file(s3.uri("files/deep")), is_directory(s3.uri("files/deep"))) == (False, True)
+    remove(file)
+    remove(file)
+    assert not is_file(file)
+    with pytest.raises(FileNotFoundError):
+        read_file(file)
+
+
+def test_the_end_point_may_come_from_the_environment(s3, monkeypatch):
+    monkeypatch.setenv("AWS_ENDPOINT_URL", s3.endpoint)
+    publish("s3://kohaku/environment/x", b"1")
+    assert read_file(s3.uri("environment/x")) == b"1"
+
+
+@pytest.mark.parametrize("kind", ["busy", "drop", "cut"])
+def test_a_request_that_fails_by_chance_is_repeated(s3, kind):
+    file = s3.uri(f"retried/{kind}")
+    s3.fail(kind, "PUT|POST", f"retried/{kind}", times=2)
+    publish(file, b"x" * 1000)
+    s3.fail(kind, "GET", f"retried/{kind}", times=2)
+    assert read_file(file) == b"x" * 1000
+    assert len(s3.met) == 4, s3.met
+
+
+def test_a_server_that_does_not_answer_is_asked_again(s3, monkeypatch):
+    monkeypatch.setattr(storage, "REQUEST_S", 1.0)
+    storage._patient.cache_clear()
+    publish(s3.uri("slow/x"), b"1")
+    s3.fail("hang", "GET", "slow/x")
+    began = time.monotonic()
+    assert read_file(s3.uri("slow/x")) == b"1"
+    assert s3.met == ["hang GET /kohaku/slow/x"]
+    assert time.monotonic() - began < 15, "the time-out is not the one that is set"
+    storage._patient.cache_clear()
+
+
+def test_a_torn_upload_leaves_the_old_file(s3, monkeypatch):
+    monkeypatch.setattr(storage, "ATTEMPTS", 2)
+    storage._patient.cache_clear()
+    file = s3.uri("torn/x")
+    publish(file, b"old")
+    s3.fail("drop", "PUT|POST", "torn/x", times=100)
+    with pytest.raises(StorageError, match=r"^cannot write s3://kohaku/torn/x: bucket kohaku did not answer: check"):
+        publish(file, b"new" * 1000)
+    s3.faults.clear()
+    assert read_file(file) == b"old"
+    storage._patient.cache_clear()
+
+
+def test_a_busy_server_is_named_when_it_stays_busy(s3, monkeypatch):
+    monkeypatch.setattr(storage, "ATTEMPTS", 3)
+    storage._patient.cache_clear()
+    s3.fail("busy", "GET|HEAD", "busy/x", times=100)
+    with pytest.raises(StorageError, match=r"did not answer.*AWS_ENDPOINT_URL.*repeat the command"):
+        read_file(s3.uri("busy/x"))
+    assert len(s3.met) == 3, "asked as often as ATTEMPTS says"
+    storage._patient.cache_clear()
+
+
+def test_wrong_credentials_name_the_bucket_and_the_cure(s3):
+    s3.demand_credentials(True)
+    try:
+        for action in (read_file, is_file, remove, lambda file: publish(file, b"1")):
+            with pytest.raises(
+                StorageError, match=r"s3://kohaku/x: bucket kohaku refuses these credentials: set AWS_ACCESS_KEY_ID"
+            ):
+                action(s3.uri("x"))
+    finally:
+        s3.demand_credentials(False)
+
+
+def test_a_bucket_that_is_not_there_is_named(s3):
+    with pytest.raises(StorageError, match=r"cannot write s3://nowhere/x: there is no bucket nowhere: create it"):
+        publish(s3.uri("x").replace("s3://kohaku", "s3://nowhere"), b"1")
+
+
+def test_credentials_in_a_uri_are_refused_without_being_repeated():
+    with pytest.raises(ConfigError, match=r"s3://…@bucket/x holds credentials") as raised:
+        files.read_file("s3://AKIA:geheim@bucket/x")
+    assert "geheim" not in str(raised.value)
+    assert "AKIA" not in str(raised.value)
