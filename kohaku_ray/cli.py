@@ -1,16 +1,18 @@
-"""kohaku-ray: index, documents, answer, ask, sweep, vote, score, compare, validate, show, report, map, bench."""
+"""kohaku-ray: init, index, documents, answer, ask, sweep, vote, score, compare, validate, show, report, map, bench."""
 
 from __future__ import annotations
 
 import argparse
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import get_args, get_type_hints
 
-from kohaku_ray import __version__
+from kohaku_ray import __version__, completion, file_commands
 from kohaku_ray import commands as run
-from kohaku_ray.commands import BAD_CONFIG, FAILED, MANY_CELLS, OK
+from kohaku_ray.commands import MANY_CELLS
 from kohaku_ray.errors import ConfigError, KohakuRayError
+from kohaku_ray.outcome import BAD_CONFIG, FAILED, OK, SHAPES, Outcome, failure
+from kohaku_ray.terminal import complain, conclude, shown_as
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -18,17 +20,29 @@ def main(argv: Sequence[str] | None = None) -> int:
 
     0: all done; 3: finished with some rows in error; 2: configuration; 1: anything else.
     """
-    arguments = _parser().parse_args(argv)
-    command: Callable[[argparse.Namespace], int] = arguments.command
-    try:
-        return command(arguments)
-    except KohakuRayError as error:
-        return _complain(arguments, error, BAD_CONFIG if isinstance(error, ConfigError) else FAILED)
-    except KeyboardInterrupt:
-        print("interrupted: repeat the same command to go on", file=sys.stderr)  # noqa: T201
-        return FAILED
-    except BrokenPipeError:
-        return OK
+    parser = _parser()
+    completion.complete(parser)
+    arguments = parser.parse_args(argv)
+    with shown_as(quiet=arguments.quiet, as_json=arguments.json):
+        try:
+            return _concluded(arguments)
+        except KohakuRayError as error:
+            return _complain(arguments, error, BAD_CONFIG if isinstance(error, ConfigError) else FAILED)
+        except KeyboardInterrupt:
+            complain("interrupted: repeat the same command to go on")
+            return FAILED
+        except BrokenPipeError:
+            return OK
+
+
+def _concluded(arguments: argparse.Namespace) -> int:
+    """Run a command and print its results as the flags ask; ``ask --watch`` has many."""
+    command: Callable[[argparse.Namespace], Outcome | Iterable[Outcome]] = arguments.command
+    returned, code = command(arguments), OK
+    for outcome in [returned] if isinstance(returned, Outcome) else returned:
+        conclude(outcome.line, outcome.as_json(_hider(arguments)))
+        code = max(code, outcome.code)
+    return code
 
 
 def _parser() -> argparse.ArgumentParser:
@@ -37,6 +51,11 @@ def _parser() -> argparse.ArgumentParser:
     )
     parser.add_argument("--version", action="version", version=f"kohaku-ray {__version__}")
     commands = parser.add_subparsers(required=True, metavar="COMMAND")
+
+    init = commands.add_parser("init", help="write a commented my.yaml and templates to start from")
+    init.add_argument("directory", nargs="?", default=".", metavar="DIR", help="where (default: here)")
+    init.add_argument("--gold", action="store_true", help="questions with gold answers, so that a run is scored")
+    init.set_defaults(command=run.init)
 
     index = commands.add_parser("index", help="parse and encode documents, build the index")
     _add_config(index)
@@ -48,7 +67,7 @@ def _parser() -> argparse.ArgumentParser:
     _add_config(documents)
     documents.add_argument("--document", metavar="ID", help="one document, with its whole tree")
     documents.add_argument(
-        "--json", metavar="DIR", help="write each tree as KohakuRAG JSON, which is read back the same"
+        "--trees", metavar="DIR", help="write each tree as KohakuRAG JSON, which is read back the same"
     )
     documents.add_argument("--page", metavar="HTML", help="write a page: each PDF page beside what was made of it")
     documents.add_argument(
@@ -85,7 +104,10 @@ def _parser() -> argparse.ArgumentParser:
     sweep = commands.add_parser(
         "sweep", help="run a grid of configurations, compare the cells, write tables and a page"
     )
-    sweep.add_argument("sweep", metavar="SWEEP", help="a YAML file, or the name of a sweep of configs/sweeps")
+    _completed(
+        sweep.add_argument("sweep", metavar="SWEEP", help="a YAML file, or the name of a sweep of configs/sweeps"),
+        completion.sweeps,
+    )
     sweep.add_argument(
         "--base", action="append", default=[], metavar="CONFIG", help="wins over the sweep's base: your documents"
     )
@@ -110,8 +132,9 @@ def _parser() -> argparse.ArgumentParser:
     vote.add_argument("--weights", default="uniform", choices=_choices("weights"), help="weights of members")
     vote.add_argument("--tiebreak", default="first", choices=_choices("tiebreak"))
     vote.add_argument("--compat", choices=["kohakurag"], help="reproduce the published string-for-string vote")
+    vote.add_argument("--jsonl", metavar="FILE", help="write the voted answers as JSON lines too (see answers.jsonl)")
     vote.add_argument("--metadata", metavar="CSV", help="id and url of each document, for ref_url")
-    vote.set_defaults(command=run.vote)
+    vote.set_defaults(command=file_commands.vote)
 
     score = commands.add_parser("score", help="score submission files against gold answers")
     score.add_argument("files", nargs="+", metavar="RUN", help="runs' directories or submission files")
@@ -119,8 +142,8 @@ def _parser() -> argparse.ArgumentParser:
     score.add_argument("--metric", action="append", metavar="METRIC", help=f"{_metrics()}; may be given twice")
     score.add_argument("--by", metavar="COLUMN", help="split by a column of the gold answers")
     score.add_argument("--errors", action="store_true", help="count the error classes")
-    score.add_argument("--json", action="store_true", help="print a list of records")
-    score.set_defaults(command=run.score)
+    score.add_argument("--jsonl", metavar="FILE", help="write the score of every file and question as JSON lines")
+    score.set_defaults(command=file_commands.score)
 
     compare = commands.add_parser("compare", help="list the questions that flipped between runs, with the paired test")
     compare.add_argument("runs", nargs="+", metavar="RUN", help="runs' directories or submission files")
@@ -128,18 +151,18 @@ def _parser() -> argparse.ArgumentParser:
     compare.add_argument("--metric", default="wattbot", metavar="METRIC", help=_metrics())
     compare.add_argument("--by", metavar="COLUMN", help="split by a column of the gold answers")
     compare.add_argument("--page", metavar="HTML", help="also write a page: two runs' answers side by side")
-    compare.set_defaults(command=run.compare)
+    compare.set_defaults(command=file_commands.compare)
 
     report = commands.add_parser("report", help="write a run's page, report.html")
     report.add_argument("run", metavar="RUN", help="a run's directory")
     report.add_argument("--truth", metavar="CSV", help="gold answers (default: the run's question file if it has them)")
     report.add_argument("-o", "--output", metavar="HTML", help="the page (default RUN/report.html)")
-    report.set_defaults(command=run.report)
+    report.set_defaults(command=file_commands.report)
 
     index_map = commands.add_parser("map", help="plot an index's node vectors in two dimensions")
     index_map.add_argument("index", metavar="INDEX", help="an index's directory")
     index_map.add_argument("-o", "--output", metavar="FILE", help=".svg or .png (default INDEX/map.svg)")
-    index_map.set_defaults(command=run.index_map)
+    index_map.set_defaults(command=file_commands.index_map)
 
     bench = commands.add_parser("bench", help="measure vLLM replicas against plain vLLM")
     _add_config(bench)
@@ -164,13 +187,26 @@ def _parser() -> argparse.ArgumentParser:
     show.add_argument("run", metavar="RUN", help="a run's directory")
     show.add_argument("question_id", metavar="QUESTION_ID")
     show.add_argument("--items", type=int, default=10, metavar="N", help="items per step (default 10, 0: all)")
-    show.set_defaults(command=run.show)
+    show.set_defaults(command=file_commands.show)
+
+    shell = commands.add_parser("completion", help="print a shell's completion script")
+    shell.add_argument("shell", choices=completion.SHELLS, help='bash: eval "$(kohaku-ray completion bash)"')
+    shell.set_defaults(command=run.completion)
+
+    for name, command in commands.choices.items():
+        command.set_defaults(name=name)
+        command.add_argument("-q", "--quiet", action="store_true", help="print errors and one line of result")
+        command.add_argument(
+            "--json", action="store_true", help=f"print one JSON object ({', '.join(SHAPES[name])}); the rest to stderr"
+        )
     return parser
 
 
 def _add_config(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("config", metavar="CONFIG", help="a YAML file, or the name of a preset")
-    parser.add_argument(
+    _completed(
+        parser.add_argument("config", metavar="CONFIG", help="a YAML file, or the name of a preset"), completion.presets
+    )
+    others = parser.add_argument(
         "--with",
         dest="others",
         action="append",
@@ -178,7 +214,13 @@ def _add_config(parser: argparse.ArgumentParser) -> None:
         metavar="CONFIG",
         help="merged over CONFIG, such as models/ollama or encoders/bge_m3; may be given twice",
     )
+    _completed(others, completion.presets)
     _add_overrides(parser)
+
+
+def _completed(argument: argparse.Action, completer: Callable[..., list[str]]) -> None:
+    """Say what a shell offers for an argument."""
+    argument.completer = completer  # type: ignore[attr-defined]  # argcomplete's name
 
 
 def _add_overrides(parser: argparse.ArgumentParser) -> None:
@@ -194,14 +236,14 @@ def _add_overrides(parser: argparse.ArgumentParser) -> None:
 
 def _choices(field: str) -> list[str]:
     """Return the values of a vote setting, as the configuration lists them."""
-    from kohaku_ray.ensemble.vote import VoteRule
+    from kohaku_ray.ensemble.rule import VoteRule
 
     return [str(value) for value in get_args(get_type_hints(VoteRule)[field])]
 
 
 def _metrics() -> str:
     """Return the names of all metrics, as the registry lists them."""
-    from kohaku_ray.evaluation.metrics import METRICS
+    from kohaku_ray.evaluation.builtin import METRICS
 
     return f"{', '.join(METRICS)}, or your own as module:NAME"
 
@@ -225,9 +267,15 @@ def _counts(text: str) -> tuple[int, ...]:
 
 def _complain(arguments: argparse.Namespace, error: Exception, code: int) -> int:
     """Print an error, with values of environment variables replaced by references."""
-    hide: Callable[[str], str] = getattr(arguments, "hide", str)
-    print(f"kohaku-ray: {hide(str(error))}", file=sys.stderr)  # noqa: T201
+    hide = _hider(arguments)
+    complain(f"kohaku-ray: {hide(str(error))}")
+    conclude("", failure(arguments.name, error, code, hide)) if arguments.json else None
     return code
+
+
+def _hider(arguments: argparse.Namespace) -> Callable[[str], str]:
+    hide: Callable[[str], str] = getattr(arguments, "hide", str)
+    return hide
 
 
 if __name__ == "__main__":

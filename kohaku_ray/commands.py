@@ -1,10 +1,11 @@
-"""The commands: each takes the parsed arguments and returns the exit code."""
+"""The commands: each takes the parsed arguments and returns its outcome."""
 
 from __future__ import annotations
 
 import argparse
 import itertools
 import json
+import os
 import sys
 import warnings
 from collections.abc import Iterator
@@ -12,13 +13,13 @@ from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
 from kohaku_ray.errors import ConfigError
+from kohaku_ray.outcome import BAD_CONFIG, FAILED, OK, ROWS_IN_ERROR, Outcome
+from kohaku_ray.terminal import complain, say, tell
 
 if TYPE_CHECKING:
     from kohaku_ray.api import Run
     from kohaku_ray.config import Config
-
-OK, FAILED, BAD_CONFIG, ROWS_IN_ERROR = 0, 1, 2, 3
-"""Exit codes: all done; anything else; configuration; finished with some rows in error."""
+    from kohaku_ray.runs.probe import Probed
 
 MANY_CELLS = 1000
 """Most cells of a sweep without a confirmation: a wrong axis costs days."""
@@ -40,19 +41,49 @@ def _warnings_told() -> Iterator[None]:
         warnings.simplefilter("always")
         yield
     for warning in caught:
-        print(f"kohaku-ray: warning: {warning.message}", file=sys.stderr)  # noqa: T201
+        say(f"kohaku-ray: warning: {warning.message}")
 
 
-def index(arguments: argparse.Namespace) -> int:
+def init(arguments: argparse.Namespace) -> Outcome:
+    """Write a configuration and templates to start from."""
+    from kohaku_ray.starter import CONFIG, next_steps, write_starter
+
+    written = write_starter(arguments.directory, with_gold=arguments.gold)
+    tell(next_steps(arguments.directory, written))
+    line = os.path.join(arguments.directory, CONFIG)
+    return Outcome("init", line, {"directory": arguments.directory, "files": written})
+
+
+def completion(arguments: argparse.Namespace) -> Outcome:
+    """Print a shell's completion script."""
+    from kohaku_ray.completion import script_of
+
+    script = script_of(arguments.shell)
+    tell(script)
+    return Outcome("completion", script, {"shell": arguments.shell, "script": script})
+
+
+def index(arguments: argparse.Namespace) -> Outcome:
     """Index the documents."""
     from kohaku_ray.engine.jobs.index import run_index
 
     summary = run_index(_load(arguments))
-    _print(summary.text())
-    return ROWS_IN_ERROR if summary.n_rejects else OK
+    tell(summary.text())
+    rejects = f", {summary.n_rejects} rejected" if summary.n_rejects else ""
+    seconds = {"parse": summary.parse_s, "encode": summary.encode_s, "reduce": summary.reduce_s, "all": summary.wall_s}
+    values = {
+        "path": summary.path,
+        "n_files": summary.n_files,
+        "counts": summary.counts,
+        "n_rejects": summary.n_rejects,
+        "rejects": [{"file": file, "reason": reason} for file, reason in summary.rejects],
+        "seconds": seconds,
+    }
+    line = f"{summary.counts['n_documents']} documents{rejects}: {summary.path}"
+    return Outcome("index", line, values, ROWS_IN_ERROR if summary.n_rejects else OK)
 
 
-def documents(arguments: argparse.Namespace) -> int:
+def documents(arguments: argparse.Namespace) -> Outcome:
     """Show what the parser makes of each file."""
     from kohaku_ray.runs.documents import (
         describe_collection,
@@ -63,74 +94,125 @@ def documents(arguments: argparse.Namespace) -> int:
     )
 
     config = _load(arguments)
-    found = parse_collection(config, _say)
+    found = parse_collection(config, say)
     if arguments.document is not None:
         found = found.only(arguments.document)
     found = look_at_pages(found, config, arguments.pictures if arguments.page else 0)
     if arguments.document is not None:
-        _print("\n\n".join(map(describe_tree, found.documents)))
+        tell("\n\n".join(map(describe_tree, found.documents)))
     else:
-        _print(describe_collection(found))
-    if arguments.json is not None:
-        _print(f"{len(write_trees(found.documents, arguments.json))} trees in {arguments.json}")
+        tell(describe_collection(found))
+    if arguments.trees is not None:
+        tell(f"{len(write_trees(found.documents, arguments.trees))} trees in {arguments.trees}")
+    page = None
     if arguments.page is not None:
         from kohaku_ray.reporting.documents_page import describe_limits, write_documents_page
 
-        _print(f"page: {write_documents_page(found, arguments.page)}")
+        page = write_documents_page(found, arguments.page)
+        tell(f"page: {page}")
         if limits := describe_limits(found.documents):
-            _print(limits)
-    return ROWS_IN_ERROR if found.rejects else OK
+            tell(limits)
+    values = {
+        "n_files": found.n_files,
+        "documents": [
+            {
+                "doc_id": view.document.doc_id,
+                "title": view.document.title,
+                "file": view.file,
+                "counts": view.counts,
+                "odd": view.odd,
+            }
+            for view in found.documents
+        ],
+        "rejects": [{"file": file, "reason": reason} for file, reason in found.rejects],
+        "trees": arguments.trees,
+        "page": page,
+    }
+    line = f"{len(found.documents)} documents of {found.n_files} files, {len(found.rejects)} rejected"
+    return Outcome("documents", line, values, ROWS_IN_ERROR if found.rejects else OK)
 
 
-def answer(arguments: argparse.Namespace) -> int:
+def answer(arguments: argparse.Namespace) -> Outcome:
     """Answer the questions, unless the run is finished."""
     from kohaku_ray.files import is_file
     from kohaku_ray.runs.finished import finished_before
-    from kohaku_ray.runs.results import describe_run
+    from kohaku_ray.runs.results import describe_run, headline, outputs_of, scores_of
+    from kohaku_ray.runs.tracking import check_tracking, track
     from kohaku_ray.storage import below
 
     config = _load(arguments)
+    check_tracking(config)
     summary = None if arguments.again or arguments.retry else finished_before(config)
-    page = not arguments.no_report
+    is_done, page = summary is not None, None
     if summary is not None:
-        _print("finished before, with the same inputs: nothing to do (--again repeats it)\n")
-        page = page and not is_file(below(summary.run, "report.html"))
+        tell("finished before, with the same inputs: nothing to do (--again repeats it)\n")
     else:
-        _say("answer  starting")
+        say("answer  starting")
         from kohaku_ray.engine.jobs.answer import run_answer
 
         summary = run_answer(config, retry_errors=arguments.retry == "errors", strict=arguments.strict)
-    _print(describe_run(config, summary))
-    if page:
+    scored, why_not = scores_of(config, summary)
+    tell(describe_run(config, summary, (scored, why_not)))
+    if not arguments.no_report:
         from kohaku_ray.reporting.report import write_report
 
-        _print(f"page: {write_report(summary.run)}")
-    return ROWS_IN_ERROR if summary.n_member_errors or summary.n_unanswered else OK
+        page = below(summary.run, "report.html")
+        if not is_done or not is_file(page):
+            tell(f"page: {write_report(summary.run)}")
+    tracked = None if is_done else track(config, summary, scored)
+    if tracked is not None:
+        tell(f"tracked: {tracked}")
+    values = {
+        "run": summary.run,
+        "finished_before": is_done,
+        "n_questions": summary.n_questions,
+        "n_answers": summary.n_answers,
+        "n_errors": summary.n_member_errors,
+        "n_unanswered": summary.n_unanswered,
+        "stopped": summary.stopped,
+        "errors": summary.errors,
+        "calls": summary.n_calls,
+        "used": summary.spent,
+        "seconds": summary.wall_s,
+        "scores": scored.report.records if scored is not None else [],
+        "why_unscored": why_not,
+        "outputs": outputs_of(config),
+        "page": page,
+        "tracked": tracked,
+    }
+    code = ROWS_IN_ERROR if summary.n_member_errors or summary.n_unanswered else OK
+    return Outcome("answer", headline(scored, why_not, summary), values, code)
 
 
-def ask(arguments: argparse.Namespace) -> int:
+def ask(arguments: argparse.Namespace) -> Iterator[Outcome]:
     """Answer single questions."""
     columns = dict(_column(text) for text in arguments.column)
     if arguments.question is None and not arguments.watch:
         raise ConfigError("ask has no question: give its text, or --watch to read questions line by line")
     config = _load(arguments)
-    _say("ask     starting")
+    say("ask     starting")
     from kohaku_ray.api import Run
 
     run, questions = Run(config), [arguments.question] if arguments.question is not None else []
     if not arguments.watch:
-        return _show_asked(run.ask(questions[0], **columns), arguments.items)
-    code = OK
+        yield _asked(run.ask(questions[0], **columns), arguments.items)
+        return
     with run:
         for question in itertools.chain(questions, sys.stdin):
             if question.strip():
-                code = max(code, _show_asked(run.ask(question.strip(), **columns), arguments.items))
-    return code
+                yield _asked(run.ask(question.strip(), **columns), arguments.items)
 
 
-def _show_asked(asked: Run, n_items: int) -> int:
-    _print(f"{asked.show(n_items=n_items or None)}\n")
-    return ROWS_IN_ERROR if asked.summary and asked.summary.n_member_errors else OK
+def _asked(asked: Run, n_items: int) -> Outcome:
+    tell(f"{asked.show(n_items=n_items or None)}\n")
+    with open(f"{asked.path}/answers.jsonl", encoding="utf-8") as file:
+        line = json.loads(file.readline())
+    n_errors = asked.summary.n_member_errors if asked.summary else 0
+    seconds = asked.summary.wall_s if asked.summary else 0.0
+    values = {"run": asked.path, "answer": line, "n_errors": n_errors, "seconds": seconds}
+    value = "no answer" if line["answer_value"] is None else f"{line['answer_value']} {line['unit'] or ''}".rstrip()
+    said = f"{value}  [{', '.join(line['refs'])}]"
+    return Outcome("ask", said, values, ROWS_IN_ERROR if n_errors else OK)
 
 
 def _column(text: str) -> tuple[str, str]:
@@ -140,7 +222,7 @@ def _column(text: str) -> tuple[str, str]:
     return name.strip(), value
 
 
-def sweep(arguments: argparse.Namespace) -> int:
+def sweep(arguments: argparse.Namespace) -> Outcome:
     """Run a sweep."""
     from kohaku_ray.config.sweep import load_sweep
     from kohaku_ray.engine.jobs.sweep import dry_run, finish_sweep, run_sweep
@@ -155,136 +237,78 @@ def sweep(arguments: argparse.Namespace) -> int:
             "give --yes"
         )
     plan = plan_sweep(loaded)
+    values: dict[str, Any] = {"plan": None, "n_cells": n_cells, "n_runs": len(plan.runs)}
     if arguments.dry_run:
-        _print(dry_run(plan))
-        return OK
+        described = dry_run(plan)
+        tell(described)
+        none = {"n_made": 0, "n_errors": 0, "failed": {}, "skipped": {}, "page": None, "files": [], "seconds": 0.0}
+        return Outcome("sweep", f"{n_cells:,} cells, {len(plan.runs):,} runs", values | none | {"plan": described})
     summary = run_sweep(plan)
     text, files = finish_sweep(plan, summary)
-    _print(f"{text}\n\npage: {files[0]}")
+    tell(f"{text}\n\npage: {files[0]}")
     for run_id, reason in list(summary.failed.items())[:10]:
-        print(f"kohaku-ray: run {run_id}: {reason}", file=sys.stderr)  # noqa: T201
-    return ROWS_IN_ERROR if summary.failed or summary.n_errors else OK
+        complain(f"kohaku-ray: run {run_id}: {reason}")
+    values |= {
+        "n_made": summary.n_made,
+        "n_errors": summary.n_errors,
+        "failed": summary.failed,
+        "skipped": summary.skipped,
+        "page": files[0],
+        "files": files,
+        "seconds": summary.wall_s,
+    }
+    line = f"{summary.n_runs} runs, {summary.n_made} made now, {len(summary.failed)} failed: {files[0]}"
+    return Outcome("sweep", line, values, ROWS_IN_ERROR if summary.failed or summary.n_errors else OK)
 
 
 def _confirmed(what: str) -> bool:
     """Ask for a confirmation if the input is a terminal."""
     if not sys.stdin.isatty():
         return False
-    return input(f"{what}: go on? [y/N] ").strip().lower() in {"y", "yes"}
+    say(f"{what}: go on? [y/N]")
+    return input().strip().lower() in {"y", "yes"}
 
 
-def vote(arguments: argparse.Namespace) -> int:
-    """Vote over submissions."""
-    from kohaku_ray.ensemble.aggregate import run_vote
-    from kohaku_ray.ensemble.vote import VoteRule
-    from kohaku_ray.runs.directory import submission_of
-    from kohaku_ray.runs.sources import read_metadata
-    from kohaku_ray.submissions import write_submission
-
-    rule = VoteRule(
-        strategy=arguments.strategy,
-        ignore_blank=arguments.ignore_blank,
-        blank_quorum=arguments.blank_quorum,
-        refs=arguments.refs,
-        weights=arguments.weights,
-        tiebreak=arguments.tiebreak,
-        compat=arguments.compat,
-    )
-    metadata = read_metadata(arguments.metadata) or None
-    result = run_vote([submission_of(run) for run in arguments.files], rule, metadata)
-    write_submission(arguments.output, result.rows)
-    n_blank = sum(verdict.is_blank for verdict in result.verdicts)
-    _print(f"{len(result.rows)} questions, {len(arguments.files)} members, {n_blank} abstained: {arguments.output}")
-    for file, missing in result.missing.items():
-        if missing:
-            _print(f"{file}: {len(missing)} questions missing, counted as blank: {', '.join(missing[:10])}")
-    return OK
-
-
-def score(arguments: argparse.Namespace) -> int:
-    """Score submissions."""
-    from kohaku_ray.evaluation.metrics import find_metric
-    from kohaku_ray.evaluation.report import render, run_score
-    from kohaku_ray.evaluation.truth import read_gold
-    from kohaku_ray.runs.directory import submission_of
-
-    files = [submission_of(run) for run in arguments.files]
-    metrics = arguments.metric or [metric.name for metric in read_gold(arguments.truth, [find_metric("wattbot")])[1]]
-    report = run_score(arguments.truth, files, metrics, arguments.by, arguments.errors)
-    _print(json.dumps(report.records, indent=2) if arguments.json else render(report))
-    return OK
-
-
-def compare(arguments: argparse.Namespace) -> int:
-    """Compare runs question by question."""
-    from kohaku_ray.evaluation.compare import compare_files, render
-    from kohaku_ray.runs.directory import submission_of, truth_of
-
-    truth = arguments.truth or truth_of(arguments.runs)
-    files = [submission_of(run) for run in arguments.runs]
-    _print(render(compare_files(truth, files, arguments.metric, arguments.by)))
-    if arguments.page:
-        from kohaku_ray.reporting.compare_page import write_comparison
-
-        _print(f"\npage: {write_comparison(truth, arguments.runs, arguments.page, arguments.metric)}")
-    return OK
-
-
-def validate(arguments: argparse.Namespace) -> int:
+def validate(arguments: argparse.Namespace) -> Outcome:
     """Check a configuration."""
     from kohaku_ray.config import as_yaml
     from kohaku_ray.runs.validate import validate
 
     config = _load(arguments)
     if arguments.settings:
-        _print(as_yaml(config))
+        tell(as_yaml(config))
     found = validate(config)
-    _print(config.hide("\n".join(found.lines)))
-    for problem in found.problems:
-        print(f"kohaku-ray: {config.hide(str(problem))}", file=sys.stderr)  # noqa: T201
-    if found.problems:
-        return BAD_CONFIG if any(isinstance(one, ConfigError) for one in found.problems) else FAILED
-    _print("valid")
-    return _probe(config) if arguments.probe else OK
+    tell(config.hide("\n".join(found.lines)))
+    problems, probes = [str(problem) for problem in found.problems], []
+    if not problems:
+        tell("valid")
+        probes = _probed(config) if arguments.probe else []
+    for problem in (*problems, *(one.text for one in probes if not one.is_usable)):
+        complain(f"kohaku-ray: {config.hide(problem)}")
+    is_config = any(isinstance(one, ConfigError) for one in found.problems) or any(not one.is_usable for one in probes)
+    code = BAD_CONFIG if is_config else FAILED if problems else OK
+    values = {
+        "valid": not problems,
+        "findings": found.lines,
+        "problems": problems,
+        "probes": [{"text": one.text, "is_usable": one.is_usable} for one in probes],
+    }
+    return Outcome(
+        "validate", "valid" if code == OK else "not valid" if problems else "valid, not usable", values, code
+    )
 
 
-def _probe(config: Config) -> int:
+def _probed(config: Config) -> list[Probed]:
     from kohaku_ray.engine.jobs.probe import run_probe
 
     probed = run_probe(config)
     for one in probed:
         if one.is_usable:
-            _print(config.hide(one.text))
-    if unusable := [one.text for one in probed if not one.is_usable]:
-        raise ConfigError("\nkohaku-ray: ".join(unusable))
-    return OK
+            tell(config.hide(one.text))
+    return probed
 
 
-def show(arguments: argparse.Namespace) -> int:
-    """Print how a question was answered."""
-    from kohaku_ray.runs.show import show_question
-
-    _print(show_question(arguments.run, arguments.question_id, arguments.items or None))
-    return OK
-
-
-def report(arguments: argparse.Namespace) -> int:
-    """Write a run's page."""
-    from kohaku_ray.reporting.report import write_report
-
-    _print(write_report(arguments.run, arguments.truth, arguments.output))
-    return OK
-
-
-def index_map(arguments: argparse.Namespace) -> int:
-    """Plot an index's vectors."""
-    from kohaku_ray.reporting.index_map import write_index_map
-
-    _print(write_index_map(arguments.index, arguments.output))
-    return OK
-
-
-def bench(arguments: argparse.Namespace) -> int:
+def bench(arguments: argparse.Namespace) -> Outcome:
     """Measure throughput."""
     from kohaku_ray.engine.jobs.bench import run_bench
     from kohaku_ray.engine.jobs.bench_grid import Grid
@@ -296,18 +320,9 @@ def bench(arguments: argparse.Namespace) -> int:
     try:
         bench = run_bench(_load(arguments), grid, arguments.output)
     except KeyboardInterrupt:
-        print(f"interrupted: what was measured is in {arguments.output}", file=sys.stderr)  # noqa: T201
-        return FAILED
-    _print(f"{describe(bench)}\n\noutputs in {arguments.output}: {', '.join(FILES)}")
-    return ROWS_IN_ERROR if bench.n_failed else OK
-
-
-def _say(text: str) -> None:
-    """Print a progress line to stderr."""
-    print(text, file=sys.stderr, flush=True)  # noqa: T201
-
-
-def _print(text: Any) -> None:
-    """Print without control characters: text of documents and models must not control the terminal."""
-    shown = "".join(char if char.isprintable() or char in "\n\t" else "\ufffd" for char in str(text))
-    print(shown, flush=True)  # noqa: T201
+        complain(f"what was measured is in {arguments.output}")
+        raise
+    tell(f"{describe(bench)}\n\noutputs in {arguments.output}: {', '.join(FILES)}")
+    values = {"output": arguments.output, "files": FILES, "n_cells": len(bench.cells), "n_failed": bench.n_failed}
+    line = f"{len(bench.cells)} cells, {bench.n_failed} failed: {arguments.output}"
+    return Outcome("bench", line, values, ROWS_IN_ERROR if bench.n_failed else OK)

@@ -27,8 +27,8 @@ HEAVY = (
 )
 
 
-def loaded_after(code: str) -> set[str]:
-    check = f"{code}\nimport sys, json; print(json.dumps([m for m in {HEAVY!r} if m in sys.modules]))"
+def loaded_after(code: str, modules: tuple[str, ...] = HEAVY) -> set[str]:
+    check = f"{code}\nimport sys, json; print(json.dumps([m for m in {modules!r} if m in sys.modules]))"
     done = subprocess.run([sys.executable, "-c", check], capture_output=True, text=True, check=True)
     return set(json.loads(done.stdout.splitlines()[-1]))
 
@@ -94,7 +94,9 @@ def test_vote_over_files_needs_no_cluster(tmp_path, capsys):
 def test_score_prints_a_list_of_records(tmp_path, capsys):
     truth = sample_path("questions.csv")
     assert main(["score", "--truth", truth, truth, "--metric", "wattbot", "--metric", "kaggle", "--json"]) == 0
-    records = json.loads(capsys.readouterr().out)
+    printed = json.loads(capsys.readouterr().out)
+    assert (printed["command"], printed["exit_code"], printed["truth"]) == ("score", 0, truth)
+    records = printed["records"]
     assert [set(record) for record in records] == [
         {"file", "metric", "score", "value", "ref", "abstain", "n", "missing"}
     ] * 2
@@ -182,7 +184,7 @@ def test_validate_says_all_that_is_wrong_and_what_it_found(capsys, tmp_path):
     said = capsys.readouterr()
     assert "documents: 3 files (2 .md, 1 .txt)" in said.out
     assert "metadata: 2 rows, 1 of them for no document (zebra)" in said.out
-    assert "not scored: has no column answer_value, ref_id; its columns are id, question" in said.out
+    assert "not scored: has no gold answers: it has no column answer_value, ref_id; " in said.out
     assert "valid" not in said.out.splitlines()
     assert "top_k_final" not in said.out
     errors = said.err.splitlines()

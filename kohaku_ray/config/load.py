@@ -97,6 +97,8 @@ def build_config(values: Mapping[str, Any], where: str) -> Config:
         system = system_of(expanded)
     except ConfigError as error:
         raise ConfigError(f"{where}: {environment.hide(str(error))}") from None
+    if key := next((key for key in ("axes", "tables") if key in expanded), None):
+        raise ConfigError(f"{where} is a sweep (it has {key}) and no run: give it to `kohaku-ray sweep`")
     if unknown := unknown_keys(expanded, system):
         raise ConfigError(f"{where}: " + "; ".join(unknown))
     errors: list[Any] = []

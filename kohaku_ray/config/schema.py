@@ -26,6 +26,7 @@ from kohaku_ray.config.ensemble import EnsembleConfig, VoteConfig
 from kohaku_ray.config.environment import Environment
 from kohaku_ray.config.paths import FilePath
 from kohaku_ray.config.plain import shown
+from kohaku_ray.config.tracking import TrackingConfig
 from kohaku_ray.errors import did_you_mean
 from kohaku_ray.settings import PositiveInt, Section, Share
 from kohaku_ray.systems.base import DocumentFormat, System, Uses
@@ -52,6 +53,7 @@ __all__ = [
     "RetrieverConfig",
     "RoleConfig",
     "RoleSettings",
+    "TrackingConfig",
     "TransformersConfig",
     "VllmConfig",
     "VoteConfig",
@@ -260,6 +262,7 @@ class Config(Section):
     """Model backends by name; `extractive` is always among them."""
     ledger: LedgerConfig = LedgerConfig()
     cluster: ClusterConfig = ClusterConfig()
+    tracking: TrackingConfig = TrackingConfig()
 
     _environment: Environment = PrivateAttr(default_factory=Environment)
 

@@ -35,6 +35,7 @@ from kohaku_ray.config.sweep_schema import (
     names_of,
 )
 from kohaku_ray.errors import ConfigError, ConflictError, did_you_mean
+from kohaku_ray.systems.registry import system_names
 
 SWEEPS = PRESETS / "sweeps"
 """Directory of the package's sweeps."""
@@ -52,6 +53,7 @@ DECIDE_NOTHING = (
     "ledger",
     "cluster",
     "fail_after",
+    "tracking",
 )
 """Keys that set where a run is made and change no output: a sweep sets its own paths."""
 
@@ -188,7 +190,7 @@ def _read(file: Path) -> Values:
 def _validated(values: Values, where: str) -> SweepConfig:
     fields = {*SweepConfig.model_fields, *TableConfig.model_fields}
     for key in values:
-        if key in Config.model_fields and key not in fields:
+        if key in {*Config.model_fields, *system_names()} and key not in fields:
             raise ConfigError(
                 f"{where} is a run's configuration (it has {key}) and no sweep: give it as a sweep's base, "
                 f"`kohaku-ray sweep SWEEP --base {where}`"

@@ -14,6 +14,7 @@ import ray
 from kohaku_ray.config.schema import ClusterConfig
 from kohaku_ray.errors import ConfigError
 from kohaku_ray.runs.demand import Demand, check_demand, cluster_address, local_cpus
+from kohaku_ray.terminal import say as say
 
 NAMESPACE = "kohaku_ray"
 """Ray namespace of every named actor."""
@@ -106,8 +107,3 @@ def _without_log_level_line() -> Iterator[None]:
             for line in held.read().decode(errors="replace").splitlines():
                 if "RAY_BACKEND_LOG_LEVEL" not in line:
                     say(line)
-
-
-def say(text: str) -> None:
-    """Print a progress line to stderr, so that it does not mix with results on stdout."""
-    print(text, file=sys.stderr, flush=True)  # noqa: T201

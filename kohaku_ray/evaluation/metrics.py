@@ -18,22 +18,11 @@ import numpy.typing as npt
 
 from kohaku_ray.arrays import F64
 from kohaku_ray.errors import ConfigError, DataError
+from kohaku_ray.evaluation.builtin import DEFAULT_METRIC as DEFAULT_METRIC
+from kohaku_ray.evaluation.builtin import METRICS as METRICS
 from kohaku_ray.evaluation.figures import FiguresOf
 from kohaku_ray.registry import find_registered
 from kohaku_ray.submissions import Submission, SubmissionRow
-
-METRICS: Mapping[str, str] = {
-    "wattbot": "kohaku_ray.evaluation.wattbot:WATTBOT",
-    "kaggle": "kohaku_ray.evaluation.wattbot:KAGGLE",
-    "exact": "kohaku_ray.evaluation.exact:EXACT",
-    "answer": "kohaku_ray.evaluation.answer_text:ANSWER",
-    "label": "kohaku_ray.evaluation.label:LABEL",
-    "citations": "kohaku_ray.evaluation.citations:CITATIONS",
-    "retrieval": "kohaku_ray.evaluation.retrieval_metrics:RETRIEVAL",
-}
-"""Built-in metrics by name."""
-
-DEFAULT_METRIC = "wattbot"
 
 Number = TypeVar("Number", float, F64)
 

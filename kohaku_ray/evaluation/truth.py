@@ -13,7 +13,7 @@ from dataclasses import replace
 
 from kohaku_ray.documents.parse import read_bytes
 from kohaku_ray.errors import DataError
-from kohaku_ray.evaluation.metrics import Metric, find_metric
+from kohaku_ray.evaluation.metrics import METRICS, Metric, find_metric
 from kohaku_ray.records import BLANK
 from kohaku_ray.submissions import Submission, SubmissionRow, read_submission, require_columns
 
@@ -31,6 +31,11 @@ GOLD_COLUMNS: Mapping[str, str] = {
 
 FALLBACKS = ("exact", "answer")
 """Metrics by which a file is scored that lacks the columns, or the gold, of all metrics asked for."""
+
+
+class NoGoldError(DataError):
+    """A file holds no gold answers for the metrics asked for."""
+
 
 _TRUE = frozenset({"true", "1", "1.0", "yes"})
 
@@ -87,7 +92,8 @@ def read_gold(path: str | os.PathLike[str], metrics: Sequence[Metric]) -> tuple[
         has; and which ones were left out and why, empty where none was.
 
     Raises:
-        DataError: The file cannot be read, or has no gold answers for any metric.
+        DataError: The file cannot be read.
+        NoGoldError: It has no gold answers for any of the metrics; the message names one that it has some for.
     """
     truth = read_truth(path, ())
     fitting = tuple(metric for metric in metrics if not _lacking(truth, metric))
@@ -97,9 +103,23 @@ def read_gold(path: str | os.PathLike[str], metrics: Sequence[Metric]) -> tuple[
     for metric in map(find_metric, FALLBACKS):
         if not _lacking(truth, metric) and has_gold(truth, [metric]):
             return truth, (metric,), f"Scored by {metric.name} ({metric.title}). {_left_out(truth, metrics)}"
-    if not fitting:
-        read_truth(path, metrics)
-    raise DataError(f"{os.path.basename(os.fspath(path))} has no gold answers.")
+    name = os.path.basename(os.fspath(path))
+    if other := _other_gold(truth):
+        asked = ", ".join(metric.name for metric in metrics)
+        raise NoGoldError(f"{name} has no gold for {asked}, but for {other}: `kohaku-ray score --metric {other}`.")
+    if fitting:
+        raise NoGoldError(f"{name} has no gold answers.")
+    lacking = _lacking(truth, metrics[0]).removeprefix(f"{truth.path}: ").split(";")[0]
+    raise NoGoldError(f"{name} has no gold answers: it {lacking}; `kohaku-ray init DIR --gold` writes a template.")
+
+
+def _other_gold(truth: Submission) -> str:
+    """Name a built-in metric that a truth has gold for; empty if none."""
+    for name in METRICS:
+        metric = find_metric(name)
+        if not _lacking(truth, metric) and has_gold(truth, [metric]):
+            return name
+    return ""
 
 
 def _lacking(truth: Submission, metric: Metric) -> str:

@@ -22,7 +22,7 @@ from kohaku_ray import __version__
 from kohaku_ray.errors import DataError
 from kohaku_ray.files import is_directory, is_file, publish, publish_with, read_file, remove
 from kohaku_ray.row_files import HUB
-from kohaku_ray.runs.tables import SCHEMAS
+from kohaku_ray.runs.tables import ANSWER_FILES, SCHEMAS
 from kohaku_ray.storage import below, is_uri
 
 if TYPE_CHECKING:  # pages read runs without a configuration
@@ -69,7 +69,7 @@ class RunDirectory:
         if self._read("config.yaml") not in (None, text):
             # Another configuration's outputs must not be taken for this run's.
             tables = (f"{table}.parquet" for table in SCHEMAS)
-            for name in (*tables, "submission.csv", "report.html", *config.declaration.outputs, *self._own_outputs()):
+            for name in (*tables, *ANSWER_FILES, "report.html", *config.declaration.outputs, *self._own_outputs()):
                 remove(self.file(name))
         self.write_text("config.yaml", text)
         self.write_text("run.json", json.dumps({"status": "running", **facts_of(config)}, indent=2))

@@ -1,4 +1,4 @@
-"""Files that a run writes besides its tables: the submission, and those its system declares."""
+"""Files that a run writes besides its tables: the submission, the answers as JSON lines, those its system declares."""
 
 from __future__ import annotations
 
@@ -9,25 +9,30 @@ from typing import Any
 import pyarrow as pa
 
 from kohaku_ray.config import Config
+from kohaku_ray.evaluation.metrics import find_metric
+from kohaku_ray.evaluation.truth import read_gold
 from kohaku_ray.index.store import Index
+from kohaku_ray.records import BLANK
+from kohaku_ray.runs.answer_lines import QuestionScores, answer_line, as_text, counted, question_scores
 from kohaku_ray.runs.block import best_quotes
 from kohaku_ray.runs.directory import RunDirectory
-from kohaku_ray.runs.sources import read_metadata
-from kohaku_ray.submissions import SubmissionRow, citing_row, write_submission
+from kohaku_ray.runs.sources import read_metadata, resolve
+from kohaku_ray.submissions import SubmissionRow, citing_row, read_submission, write_submission
 from kohaku_ray.systems.base import System
 
 Row = Mapping[str, Any]
 
 
 def write_outputs(config: Config, directory: RunDirectory, tables: Mapping[str, pa.Table]) -> None:
-    """Write submission.csv and the system's own outputs.
+    """Write submission.csv, answers.jsonl and the system's own outputs.
 
     Raises:
         DataError: The directory cannot be written.
     """
     documents, system = _documents(config), config.declaration
     quotes = best_quotes(tables["trace"], system)
-    rows = _submission_rows(tables["votes"], quotes, documents)
+    rows: Iterable[SubmissionRow] = list(_submission_rows(tables["votes"], quotes, documents))
+    lines = [*zip(rows, tables["votes"].select(_COUNTED).to_pylist(), strict=True)]
     if system.outputs or system.extra_columns:
         names = ("votes", "answers", "trace")
         votes, answers, trace = (tables[name].to_pylist(maps_as_pydicts="strict") for name in names)
@@ -35,6 +40,28 @@ def write_outputs(config: Config, directory: RunDirectory, tables: Mapping[str, 
             directory.write_text(name, write(votes, answers, trace))
         rows = _with_extra(rows, system, votes, answers)
     write_submission(directory.file("submission.csv"), rows, tuple(system.extra_columns))
+    scores = _question_scores(config, directory)
+    said = (answer_line(row, _counted(vote), scores.get(row.question_id)) for row, vote in lines)
+    directory.write_text("answers.jsonl", as_text(said))
+
+
+_COUNTED = ["groups", "group_weights", "n_members", "n_blank"]
+
+
+def _counted(vote: Row) -> dict[str, Any]:
+    groups = [None if group == BLANK else group for group in vote["groups"]]
+    return counted(zip(groups, vote["group_weights"], strict=True), vote["n_members"], vote["n_blank"])
+
+
+def _question_scores(config: Config, directory: RunDirectory) -> QuestionScores:
+    """Score each question, where the question file has gold answers."""
+    try:
+        truth, metrics, _ = read_gold(
+            resolve(config.questions.path), [find_metric(name) for name in config.declaration.metrics]
+        )
+        return question_scores(truth, metrics, read_submission(directory.file("submission.csv")))
+    except Exception:  # your own metric may raise anything: the run is whole, and the command says why it has no score
+        return {}
 
 
 def _with_extra(

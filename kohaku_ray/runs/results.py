@@ -8,14 +8,39 @@ from kohaku_ray.config import Config
 from kohaku_ray.evaluation.report import render
 from kohaku_ray.runs.directory import baseline_note, facts_of
 from kohaku_ray.runs.failures import describe_errors
-from kohaku_ray.runs.scoring import score_run
+from kohaku_ray.runs.scoring import ScoredRun, score_run
 from kohaku_ray.runs.sources import resolve
 from kohaku_ray.runs.summary import AnswerSummary
-from kohaku_ray.runs.tables import SCHEMAS
+from kohaku_ray.runs.tables import ANSWER_FILES, SCHEMAS
 
 
-def describe_run(config: Config, summary: AnswerSummary) -> str:
-    """Format counts, scores if the question file holds gold answers, and the paths of the outputs."""
+def outputs_of(config: Config) -> tuple[str, ...]:
+    """List the files that a run writes for its readers."""
+    return (*ANSWER_FILES, *(f"{name}.parquet" for name in SCHEMAS), *config.declaration.outputs)
+
+
+def scores_of(config: Config, summary: AnswerSummary) -> tuple[ScoredRun | None, str]:
+    """Score a finished run against its own question file; see ``score_run``."""
+    system, questions = config.declaration, config.questions
+    return score_run(summary.run, resolve(questions.path), system.metrics, questions.limit, system.split_by)
+
+
+def headline(scored: ScoredRun | None, why_not: str, summary: AnswerSummary) -> str:
+    """Say in one line how a run ended: its scores, its errors, its directory."""
+    scores = ", ".join(f"{one['metric']} {one['score']:.4f}" for one in scored.report.records) if scored else why_not
+    errors = f", {summary.n_member_errors} answers with an error" if summary.n_member_errors else ""
+    return f"{scores.rstrip('.')}; {summary.n_questions} questions{errors}: {summary.run}"
+
+
+def describe_run(config: Config, summary: AnswerSummary, scores: tuple[ScoredRun | None, str] | None = None) -> str:
+    """Format counts, scores if the question file holds gold answers, and the paths of the outputs.
+
+    Args:
+        config: The run.
+        summary: Its counts.
+        scores: See ``scores_of``, which is called without them.
+    """
+    scored, why_not = scores or scores_of(config, summary)
     calls = summary.n_calls
     n_calls = sum(calls.values())
     n_answers, n_full = summary.n_answers, summary.n_questions * config.ensemble.members
@@ -43,16 +68,12 @@ def describe_run(config: Config, summary: AnswerSummary) -> str:
         parts.append(f"{summary.n_unanswered} model calls got no reply: repeat the command to make them again")
     elif summary.n_member_errors:
         parts.append("those replies are recorded: `kohaku-ray answer CONFIG --retry errors` asks for them again")
-    outputs = ("submission.csv", *(f"{name}.parquet" for name in SCHEMAS), *config.declaration.outputs)
-    system, questions = config.declaration, config.questions
-    truth = resolve(questions.path)
-    scored, why_not = score_run(summary.run, truth, system.metrics, questions.limit, system.split_by)
     if scored is None:
         parts.append(why_not)
     else:
         parts += [*([scored.note] if scored.note else []), render(replace(scored.report, errors=False))]
     parts.append(
-        f"outputs in {summary.run}: {', '.join(outputs)}\n"
+        f"outputs in {summary.run}: {', '.join(outputs_of(config))}\n"
         f"`kohaku-ray show {summary.run} QUESTION_ID` shows how one was answered"
     )
     return "\n\n".join(parts)
@@ -64,8 +85,8 @@ def _spent(summary: AnswerSummary) -> str:
     parts = [
         f"{spent['prompt_tokens']:,.0f} prompt tokens ({share:.0%} from the prefix cache)",
         f"{spent['completion_tokens']:,.0f} generated",
-        f"{spent['queue_s']:.1f} s queued",
-        f"{spent['service_s']:.1f} s served",
+        f"{spent['queue_s']:.1f} s of waiting for a replica and {spent['service_s']:.1f} s in replicas, summed over "
+        "the calls",
     ]
     if spent["gpu_s"]:
         parts.append(f"{spent['gpu_s']:.1f} GPU s")

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from kohaku_ray.errors import ConfigError, DataError
 from kohaku_ray.evaluation.metrics import Metric, find_metric
 from kohaku_ray.evaluation.report import ScoreReport, run_score
-from kohaku_ray.evaluation.truth import read_gold, scored_rows
+from kohaku_ray.evaluation.truth import NoGoldError, read_gold, scored_rows
 from kohaku_ray.storage import below, without_options
 from kohaku_ray.submissions import Submission, read_submission
 
@@ -50,12 +50,10 @@ def score_run(
     try:
         asked = {find_metric(metric): metric for metric in metrics}
         given, found, note = read_gold(truth, tuple(asked))
-    except DataError as error:
-        if str(error).endswith("has no gold answers."):
-            return None, f"Nothing is scored: {error}"
-        return None, f"Nothing is scored, {name} is no truth file: {error}"
-    except ConfigError as error:
+    except (ConfigError, NoGoldError) as error:
         return None, f"Nothing is scored: {error}"
+    except DataError as error:
+        return None, f"Nothing is scored, {name} is no truth file: {error}"
     answered = read_submission(predicted).rows
     if answered and not given.rows.keys() & answered.keys():
         return None, (

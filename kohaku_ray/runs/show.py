@@ -28,6 +28,15 @@ def show_question(run: str, question_id: str, n_items: int | None) -> str:
     Raises:
         DataError: The run has not finished, or has no such question.
     """
+    return describe_question(question_rows(run, question_id), n_items)
+
+
+def question_rows(run: str, question_id: str) -> dict[str, list[Row]]:
+    """Read the rows of one question from every table of a run.
+
+    Raises:
+        DataError: The run has not finished, or has no such question.
+    """
     directory = RunDirectory(run)
     mine = pc.field("question_id") == question_id
     rows = {name: rows_of(directory.read_table(name, filters=mine)) for name in SCHEMAS}
@@ -35,10 +44,21 @@ def show_question(run: str, question_id: str, n_items: int | None) -> str:
         known = directory.read_table("votes", columns=["question_id"])["question_id"].to_pylist()
         hint = did_you_mean(question_id, known) or f"; it has {len(known)} questions, from {known[0]} on"
         raise DataError(f"{directory.path} has no question {question_id}{hint}")
+    return rows
+
+
+def describe_question(rows: Mapping[str, list[Row]], n_items: int | None) -> str:
+    """Format the rows of one question (``question_rows``)."""
     vote = rows["votes"][0]
-    parts = [f"{question_id}  {vote['question']}", *_steps(rows["trace"], n_items), ""]
+    parts = [f"{vote['question_id']}  {vote['question']}", *_steps(rows["trace"], n_items), ""]
     parts += ["members", *_members(rows["answers"], rows["usage"]), "", "vote", *_vote(vote), "", *_took(rows["usage"])]
     return "\n".join(parts)
+
+
+def describe_vote(vote: Row) -> str:
+    """Format what the ensemble answers, in one line."""
+    value = BLANK if vote["is_blank"] else f"{vote['answer_value']} {vote['answer_unit']}".rstrip()
+    return f"{value}  [{', '.join(vote['ref_ids'])}]"
 
 
 def _steps(rows: list[Row], n: int | None) -> Iterator[str]:
@@ -94,14 +114,14 @@ def _took(usage: list[Row]) -> Iterator[str]:
         energy = "" if row.joules is None else f", {row.joules:.0f} J"
         yield (
             f"took    {row.deployment}: {row.n_calls} calls, {row.prompt_tokens} prompt tokens{share}, "
-            f"{row.completion_tokens} generated, {row.queue_s:.2f} s queued, {row.service_s:.2f} s served, "
+            f"{row.completion_tokens} generated, summed over the calls "
+            f"{row.queue_s:.2f} s of waiting for a replica, {row.service_s:.2f} s in replicas, "
             f"{row.gpu_s:.2f} GPU s{energy}, ${row.dollars:.4f}"
         )
 
 
 def _vote(vote: Row) -> Iterator[str]:
-    value = BLANK if vote["is_blank"] else f"{vote['answer_value']} {vote['answer_unit']}".rstrip()
-    yield f"  {value}  [{', '.join(vote['ref_ids'])}]"
+    yield f"  {describe_vote(vote)}"
     groups = zip(vote["groups"], vote["group_weights"], strict=True)
     counted = ", ".join(f"{group or BLANK} × {weight:g}" for group, weight in groups)
     yield f"  {vote['n_members']} members, {vote['n_blank']} blank, {vote['n_errors']} in error; {counted}"

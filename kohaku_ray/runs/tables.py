@@ -86,6 +86,9 @@ SCHEMAS: dict[str, pa.Schema] = {
 }
 """Columns of a run's Parquet files; all but usage are identical after every resume."""
 
+ANSWER_FILES = ("submission.csv", "answers.jsonl")
+"""The voted answers, which every run writes beside its tables."""
+
 SHARED = -1
 """Member number of steps shared by all members: the evidence with ``scope: answer``."""
 

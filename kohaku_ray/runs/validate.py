@@ -18,6 +18,7 @@ from kohaku_ray.runs.demand import Demand, answer_demand, check_demand, cluster_
 from kohaku_ray.runs.deployments import check_deployment
 from kohaku_ray.runs.indexes import open_index
 from kohaku_ray.runs.sources import find_sources, questions_of, read_metadata, resolve, resolve_paths
+from kohaku_ray.runs.tracking import check_tracking
 
 T = TypeVar("T")
 
@@ -69,6 +70,7 @@ def validate(config: Config) -> Findings:
     for key, deployment in config.used_deployments.items():
         found.of(lambda key=key, deployment=deployment: check_deployment(key, deployment, here=here))  # type: ignore[misc]
         found.lines.append(f"deployments.{key}: {deployment.kind}")
+    found.of(lambda: check_tracking(config))
     demand = answer_demand(config)
     state = found.of(lambda: _cluster_state(config, demand))
     if state is not None:

@@ -86,8 +86,12 @@ def test_a_file_is_scored_by_what_its_columns_allow(tmp_path, suffix, columns, m
 @pytest.mark.parametrize(
     ("text", "message"),
     [
-        ("id,question\nq1,a\n", r"g\.csv: has no column answer_value, ref_id; its columns are id, question"),
+        (
+            "id,question\nq1,a\n",
+            r"g\.csv has no gold answers: it has no column answer_value, ref_id; .*init DIR --gold",
+        ),
         ("id,answer_value,ref_id,answer\nq1,,,\n", r"g\.csv has no gold answers\."),
+        ("id,label\nq1,consistent\n", "no gold for wattbot, kaggle, but for label: `kohaku-ray score --metric label`"),
         ("key,answer\nq1,a\n", "has no column id or question_id"),
     ],
 )
@@ -118,7 +122,7 @@ def test_the_score_command_reads_them_and_chooses_the_metric(tmp_path, capsys, s
     )
     (tmp_path / "p.csv").write_text("id,answer,answer_value,ref_id\nq1,It is Five kWh.,5,a\nq2,,Bob,b\n")
     assert main(["score", str(tmp_path / "p.csv"), "--truth", str(gold), "--json"]) == 0
-    (record,) = json.loads(capsys.readouterr().out)
+    (record,) = json.loads(capsys.readouterr().out)["records"]
     # q1: of "five kWh" in "It is Five kWh." F1 is 2 · ½ · 1 / (½ + 1) = ⅔, recall 1
     assert (record["metric"], record["n"]) == ("answer", n)
     assert (record["exact"], record["score"], record["recall"]) == (0, pytest.approx(1 / 3), 0.5)

@@ -195,8 +195,7 @@ def test_questions_without_gold_are_no_truth(small, tmp_path):
     )
     file.write_text("id,question\nq1,?\n")
     text = plain(page_of(small[0], file, output=str(tmp_path / "p.html")))
-    assert "Nothing is scored, test.csv is no truth file" in text
-    assert "has no column answer_value, ref_id" in text
+    assert "Nothing is scored: test.csv has no gold answers: it has no column answer_value, ref_id" in text
 
 
 def test_rows_that_do_not_meet_are_counted(small, tmp_path):

@@ -241,7 +241,7 @@ def test_a_limit_is_not_that_of_another_truth_file(tmp_path):
     ("text", "metric", "said"),
     [
         ("id,answer_value,ref_id\nq1,,\n", "exact", "Nothing is scored: t.csv has no gold answers."),
-        ("id\nq1\n", "exact", "Nothing is scored, t.csv is no truth file: "),
+        ("id\nq1\n", "exact", "Nothing is scored: t.csv has no gold answers: it has no column answer_value"),
         (
             "id,answer_value,ref_id\nz9,1,a\n",
             "exact",
@@ -282,7 +282,7 @@ def test_the_terminal_names_every_output_the_systems_own_too(tmp_path, monkeypat
     run = small_run(tmp_path / "run")
     config = config_of(run, "system=own_outputs:SYSTEM")
     said = describe_run(config, AnswerSummary(str(run), n_questions=4, n_answers=12))
-    tables = "submission.csv, answers.parquet, votes.parquet, trace.parquet, usage.parquet"
+    tables = "submission.csv, answers.jsonl, answers.parquet, votes.parquet, trace.parquet, usage.parquet"
     assert f"outputs in {run}: {tables}, dossier.md\n" in said
     assert "Answered by the extractive backend: no language model" in said
     (run / "dossier.md").write_text("of an earlier run")

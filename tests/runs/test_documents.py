@@ -151,7 +151,7 @@ def test_a_file_that_takes_too_long_is_odd_and_not_the_end():
 
 
 def test_the_command(tmp_path, capsys):
-    flags = ["--json", str(tmp_path / "trees"), "--page", str(tmp_path / "page.html"), "--pictures", "1"]
+    flags = ["--trees", str(tmp_path / "trees"), "--page", str(tmp_path / "page.html"), "--pictures", "1"]
     assert main(["documents", "demo", *flags]) == 0
     out = capsys.readouterr().out
     assert "13 documents of 13 files, 118 sections" in out

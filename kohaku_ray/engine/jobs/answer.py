@@ -5,6 +5,7 @@ The object graph is the schedule: a block's vote task depends on its members' re
 
 from __future__ import annotations
 
+import functools
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -35,7 +36,9 @@ from kohaku_ray.runs.indexes import open_index
 from kohaku_ray.runs.models import models_of
 from kohaku_ray.runs.sources import check_outlives_job, questions_of, read_metadata, resolve_paths
 from kohaku_ray.runs.summary import AnswerSummary
+from kohaku_ray.runs.tracking import check_tracking
 from kohaku_ray.storage import below
+from kohaku_ray.terminal import Progress
 
 
 def run_answer(
@@ -62,6 +65,7 @@ def run_answer(
     """
     began, config = time.perf_counter(), resolve_paths(config)
     check_outlives_job(config)
+    check_tracking(config)
     questions = questions_of(config)
     deployments = config.used_deployments
     for key, deployment in deployments.items():
@@ -92,7 +96,8 @@ def run_answer(
             directory.begin(config)
             before = {name: ledger.placed(application) for name, application in applications.items()}
             work = RunWork(pool, context_of(config, ledger, applications, prompts, again))
-            summary = answer_all(work, questions, directory, _Progress(len(questions)).show)
+            with Progress("answer", len(questions), "questions") as progress:
+                summary = answer_all(work, questions, directory, functools.partial(_shown, progress))
             for name, application in applications.items():
                 counts = zip(ledger.placed(application), before[name], strict=True)
                 summary.n_placed[name], summary.n_moved[name] = (now - then for now, then in counts)
@@ -209,21 +214,12 @@ def _blocks(questions: Sequence[Question], size: int) -> Iterator[Sequence[Quest
         yield questions[start : start + size]
 
 
-class _Progress:
-    """Prints a progress line at most twice per second."""
-
-    def __init__(self, n_questions: int) -> None:
-        self._n_questions, self._began, self._said = n_questions, time.perf_counter(), 0.0
-
-    def show(self, summary: AnswerSummary) -> None:
-        now = time.perf_counter()
-        if now - self._said < 0.5 and summary.n_questions < self._n_questions:
-            return
-        self._said = now
-        rate = summary.n_questions / max(now - self._began, 1e-9)
-        calls = summary.n_calls
-        say(
-            f"answer  {summary.n_questions}/{self._n_questions} questions  {rate:.1f}/s  "
-            f"{sum(calls.values())} calls ({calls['made']} made, {calls['ledger']} from the ledger, "
-            f"{calls['joined']} in flight: asked by another run or member)"
-        )
+def _shown(progress: Progress, summary: AnswerSummary) -> None:
+    calls = summary.n_calls
+    n_calls = sum(calls.values())
+    progress.show(
+        summary.n_questions,
+        f"{n_calls} calls, {calls['made']} made",
+        f"{n_calls} calls ({calls['made']} made, {calls['ledger']} from the ledger, "
+        f"{calls['joined']} in flight: asked by another run or member)",
+    )

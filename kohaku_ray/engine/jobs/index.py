@@ -32,6 +32,7 @@ from kohaku_ray.runs.collection import sources_of
 from kohaku_ray.runs.demand import index_demand, n_encoders
 from kohaku_ray.runs.indexes import index_settings
 from kohaku_ray.runs.sources import check_outlives_job, find_sources, read_metadata, resolve_paths
+from kohaku_ray.terminal import Progress
 
 
 @dataclass(frozen=True, slots=True)
@@ -211,11 +212,11 @@ def _encode(config: Config, texts: Any, work: Work, encoders: int, gpu: bool) ->
         resources=config.index.resources or None,
         **({"num_gpus": config.index.encoder_gpus} if gpu else {"num_cpus": 1}),
     )
-    began, by_encoder, n_tokens = time.perf_counter(), Counter[str](), 0
-    for batch in encoded.iter_batches(batch_size=None, batch_format="pyarrow", prefetch_batches=0):
-        for row in batch.to_pylist():
-            by_encoder[row["encoder"]] += row["n_texts"]
-            n_tokens += row["n_tokens"]
-        share, rate = n_tokens / work.n_tokens, n_tokens / (time.perf_counter() - began)
-        say(f"encode  {by_encoder.total()}/{work.n_texts} texts, {share:.0%} of their tokens  {rate:.0f} tokens/s")
+    by_encoder, n_tokens = Counter[str](), 0
+    with Progress("encode", work.n_tokens, "tokens") as progress:
+        for batch in encoded.iter_batches(batch_size=None, batch_format="pyarrow", prefetch_batches=0):
+            for row in batch.to_pylist():
+                by_encoder[row["encoder"]] += row["n_texts"]
+                n_tokens += row["n_tokens"]
+            progress.show(n_tokens, f"{by_encoder.total()} of {work.n_texts} texts")
     return tuple(sorted(by_encoder.values()))

@@ -42,6 +42,7 @@ from kohaku_ray.runs.summary import AnswerSummary
 from kohaku_ray.runs.sweep_estimate import describe_plan, missing_lines
 from kohaku_ray.runs.sweep_plan import Plan, is_finished, is_there
 from kohaku_ray.runs.sweep_results import collect
+from kohaku_ray.terminal import Progress
 
 
 @dataclass(slots=True)
@@ -52,6 +53,7 @@ class SweepSummary:
         n_runs: Distinct runs of the sweep.
         n_waiting: Those that were not finished.
         n_made: Runs that this start made.
+        n_ended: Runs that this start made or failed to make.
         n_errors: Answers of all finished runs that carry an error; set by ``finish_sweep``.
         failed: Why a run is not finished, by run id.
         skipped: Why a run was not tried, by run id.
@@ -64,6 +66,7 @@ class SweepSummary:
     n_runs: int
     n_waiting: int = 0
     n_made: int = 0
+    n_ended: int = 0
     n_errors: int = 0
     failed: dict[str, str] = field(default_factory=dict)
     skipped: dict[str, str] = field(default_factory=dict)
@@ -74,6 +77,7 @@ class SweepSummary:
 
     def add(self, run_id: str, outcome: AnswerSummary | Exception) -> None:
         """Record the outcome of a run."""
+        self.n_ended += 1
         if isinstance(outcome, Exception):
             self.failed[run_id] = message_of(outcome)
             return
@@ -114,7 +118,8 @@ def run_sweep(plan: Plan) -> SweepSummary:
         with connected(first.cluster):
             waiting = _affordable(plan, waiting, summary)
             _build_indexes(plan, waiting, summary)
-            _make_runs(plan, waiting, summary)
+            with Progress("sweep", summary.n_waiting, "runs") as progress:
+                _make_runs(plan, waiting, summary, progress)
     summary.wall_s = time.perf_counter() - began
     return summary
 
@@ -203,7 +208,7 @@ def _reuse(config: Config, others: Sequence[Config]) -> None:
             return
 
 
-def _make_runs(plan: Plan, waiting: Mapping[str, Config], summary: SweepSummary) -> None:
+def _make_runs(plan: Plan, waiting: Mapping[str, Config], summary: SweepSummary, progress: Progress) -> None:
     """Make the runs grouped by models, then by ledger and index, so that replicas and actors start once per group."""
     left = {run_id: config for run_id, config in waiting.items() if run_id not in summary.failed}
     for group in _grouped(left, _models_key):
@@ -212,15 +217,15 @@ def _make_runs(plan: Plan, waiting: Mapping[str, Config], summary: SweepSummary)
         try:
             with serving(deployments):
                 for part in _grouped(group, _index_key):
-                    _make_part(plan, part, summary)
+                    _make_part(plan, part, summary, progress)
         except Exception as error:  # a model that cannot be served stops only its own runs
             _note_failure(group, error, summary)
 
 
-def _make_part(plan: Plan, runs: Mapping[str, Config], summary: SweepSummary) -> None:
+def _make_part(plan: Plan, runs: Mapping[str, Config], summary: SweepSummary, progress: Progress) -> None:
     """Make the runs on one index; its failure stops no other index."""
     try:
-        _make_together(plan, runs, summary)
+        _make_together(plan, runs, summary, progress)
     except Exception as error:
         _note_failure(runs, error, summary)
 
@@ -247,7 +252,7 @@ def _index_key(config: Config) -> Hashable:
     return config.ledger.path, config.index.path
 
 
-def _make_together(plan: Plan, runs: Mapping[str, Config], summary: SweepSummary) -> None:
+def _make_together(plan: Plan, runs: Mapping[str, Config], summary: SweepSummary, progress: Progress) -> None:
     """Make runs on one index, several at once."""
     configs = list(runs.values())
     ledger = open_ledger(configs[0].ledger)
@@ -260,7 +265,7 @@ def _make_together(plan: Plan, runs: Mapping[str, Config], summary: SweepSummary
             pool.wait_until_ready()
             for run_id, outcome in _outcomes(plan, runs, pool, ledger):
                 summary.add(run_id, outcome)
-                say(f"sweep   {summary.n_made} of {summary.n_waiting} runs made, {len(summary.failed)} failed")
+                progress.show(summary.n_ended, f"{len(summary.failed)} failed")
             summary.shared.update(pool.counts())
     finally:
         pool.close()

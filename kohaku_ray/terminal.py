@@ -1,0 +1,156 @@
+"""What a command shows: progress on stderr, a result on stdout; less with ``--quiet``, JSON with ``--json``."""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+import time
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager, redirect_stdout
+from dataclasses import dataclass
+from typing import Any, TextIO
+
+LINES_EVERY_S = 0.5
+"""Shortest time between two lines of progress where no bar can be drawn."""
+
+
+@dataclass(slots=True)
+class _Mode:
+    quiet: bool = False
+    json: bool = False
+    stdout: TextIO | None = None
+    n_bars: int = 0
+
+
+_mode = _Mode()
+
+
+@contextmanager
+def shown_as(*, quiet: bool = False, as_json: bool = False) -> Iterator[None]:
+    """Show what the block says as the flags ask; with ``as_json`` nothing but ``show_json`` reaches stdout."""
+    before = (_mode.quiet, _mode.json, _mode.stdout)
+    _mode.quiet, _mode.json, _mode.stdout = quiet, as_json, sys.stdout
+    try:
+        if as_json:
+            with redirect_stdout(sys.stderr):
+                yield
+        else:
+            yield
+    finally:
+        _mode.quiet, _mode.json, _mode.stdout = before
+
+
+def say(text: str) -> None:
+    """Print a line of progress to stderr, so that it does not mix with results on stdout."""
+    if not _mode.quiet:
+        _to_stderr(text)
+
+
+def complain(text: str) -> None:
+    """Print an error to stderr, whatever the flags."""
+    _to_stderr(text)
+
+
+def tell(text: Any) -> None:
+    """Print a result for a person: nothing with ``--quiet``, and to stderr with ``--json``."""
+    if not _mode.quiet:
+        print(printable(text), flush=True)  # noqa: T201
+
+
+def conclude(line: str, values: Mapping[str, Any]) -> None:
+    """Print a command's result: its values with ``--json``, else its one line with ``--quiet``."""
+    if _mode.json:
+        print(json.dumps(values, default=str), file=_mode.stdout, flush=True)  # JSON escapes control characters
+    elif _mode.quiet:
+        print(printable(line), flush=True)  # noqa: T201
+
+
+def printable(text: Any) -> str:
+    """Replace control characters: text of documents and models must not control the terminal."""
+    return "".join(char if char.isprintable() or char in "\n\t" else "\ufffd" for char in str(text))
+
+
+def _to_stderr(text: str) -> None:
+    if _mode.n_bars:
+        from tqdm import tqdm
+
+        tqdm.write(text, file=sys.stderr)  # above the bar
+    else:
+        print(text, file=sys.stderr, flush=True)  # noqa: T201
+
+
+class Progress:
+    """Shows how far a job is, and how long it will take.
+
+    On a terminal and in a notebook it is one bar, drawn in place; elsewhere it is a line at most twice per second.
+    """
+
+    def __init__(self, job: str, total: float, unit: str) -> None:
+        """Start the clock; the first ``show`` draws.
+
+        Args:
+            job: First word of every line.
+            total: Its whole work.
+            unit: What is counted, in the plural.
+        """
+        self._job, self._total, self._unit = job, total, unit
+        self._began, self._said = time.perf_counter(), 0.0
+        self._bar: Any = None
+
+    def __enter__(self) -> Progress:
+        """Return itself."""
+        return self
+
+    def __exit__(self, *exc: object) -> None:
+        """Leave the bar as it is, and end its line."""
+        if self._bar is not None:
+            _mode.n_bars -= 1
+            self._bar.close()
+            self._bar = None
+
+    def show(self, done: float, note: str = "", more: str = "") -> None:
+        """Show the state.
+
+        Args:
+            done: Work done so far.
+            note: What else is known.
+            more: The same at length, shown instead where there is no bar.
+        """
+        if _mode.quiet:
+            return
+        if self._bar is None and draws_bars(sys.stderr):
+            self._bar = self._drawn()
+        if self._bar is not None:
+            self._bar.n = done
+            self._bar.set_postfix_str(note, refresh=False)
+            self._bar.refresh() if done >= self._total else self._bar.update(0)
+            return
+        now = time.perf_counter()
+        if now - self._said < LINES_EVERY_S and done < self._total:
+            return
+        self._said = now
+        rate = done / max(now - self._began, 1e-9)
+        speed = f"{rate:.1f}" if rate < 100 else f"{rate:.0f}"
+        say(f"{self._job:<8}{done:g}/{self._total:g} {self._unit}  {speed}/s  {more or note}".rstrip())
+
+    def _drawn(self) -> Any:
+        from tqdm import tqdm
+
+        _mode.n_bars += 1
+        return tqdm(
+            total=self._total,
+            desc=f"{self._job:<7}",
+            file=sys.stderr,
+            dynamic_ncols=True,
+            mininterval=0.1,
+            bar_format=f"{{desc}} {{n:.0f}}/{{total:.0f}} {self._unit} |{{bar}}| {{percentage:3.0f}}%, "
+            "{remaining} left{postfix}",
+        )
+
+
+def draws_bars(stream: Any) -> bool:
+    """Tell whether a stream draws a line again after a carriage return: a terminal or a notebook's."""
+    if "ipykernel" in sys.modules and type(stream).__module__.startswith("ipykernel"):
+        return True
+    return bool(getattr(stream, "isatty", lambda: False)()) and os.environ.get("TERM") != "dumb"

@@ -1,0 +1,124 @@
+"""A finished run in MLflow and Weights & Biases: their own stores, on disk."""
+
+from __future__ import annotations
+
+import importlib.util
+import json
+import os
+from pathlib import Path
+
+import pytest
+from run_files import small_run
+
+from kohaku_ray.cli import main
+from kohaku_ray.config import load_config
+from kohaku_ray.errors import ConfigError, DataError
+from kohaku_ray.runs import tracking
+from kohaku_ray.runs.results import scores_of
+from kohaku_ray.runs.summary import AnswerSummary
+from kohaku_ray.runs.tracking import check_tracking, track
+
+
+def run_of(tmp_path: Path, *settings: str) -> tuple[object, AnswerSummary]:
+    """A finished run of four questions, scored by two metrics, with a secret in its configuration."""
+    run = small_run(tmp_path / "run")
+    truth = tmp_path / "t.csv"
+    truth.write_text("id,answer_value,ref_id\nq1,five,a\n")
+    own = [f"run={run}", f"questions.path={truth}", "kohaku.top_k=7", *settings]
+    summary = AnswerSummary(str(run), n_questions=4, n_answers=12, spent={"dollars": 0.25}, wall_s=3.0)
+    return load_config("default", own), summary
+
+
+@pytest.fixture
+def no_packages(monkeypatch):
+    monkeypatch.setattr(importlib.util, "find_spec", lambda name: None)
+
+
+@pytest.mark.usefixtures("no_packages")
+@pytest.mark.parametrize("tracker", ["mlflow", "wandb"])
+def test_a_missing_package_is_said_before_anything_starts(tracker, tmp_path, capsys):
+    config, _ = run_of(tmp_path, f"tracking.to={tracker}")
+    with pytest.raises(ConfigError, match=rf"pip install 'kohaku-ray\[{tracker}\]'"):
+        check_tracking(config)
+    assert main(["answer", "demo", "--set", f"tracking.to={tracker}", "--set", f"run={tmp_path}/new"]) == 2
+    assert f"the package {tracker} is missing" in capsys.readouterr().err
+    assert not (tmp_path / "new").exists()
+
+
+def test_nothing_is_exported_by_default(tmp_path):
+    config, summary = run_of(tmp_path)
+    check_tracking(config)
+    assert track(config, summary, None) is None
+
+
+def test_an_unknown_tracker_and_an_axis_of_a_sweep_are_refused(tmp_path):
+    with pytest.raises(ConfigError, match=r"tracking\.to"):
+        load_config("default", ["tracking.to=comet"])
+    sweep = tmp_path / "s.yaml"
+    sweep.write_text("base: demo\naxes: {tracking.project: [a, b]}\n")
+    assert main(["sweep", str(sweep), "--dry-run"]) == 2
+
+
+def test_a_tracker_that_refuses_loses_no_run(tmp_path, monkeypatch):
+    def refuse(settings, exported):
+        raise RuntimeError("HTTP 503 " + "x" * 1000)
+
+    monkeypatch.setattr(tracking, "check_tracking", lambda config: None)
+    monkeypatch.setitem(tracking._TRACKERS, "mlflow", refuse)
+    config, summary = run_of(tmp_path, "tracking.to=mlflow")
+    with pytest.raises(
+        DataError, match=r"the run is finished and in .*/run, but mlflow did not take it \(Runtime"
+    ) as found:
+        track(config, summary, None)
+    assert len(str(found.value)) < 800
+
+
+def test_mlflow_has_settings_figures_and_files(tmp_path, monkeypatch):
+    mlflow = pytest.importorskip("mlflow")
+    monkeypatch.setenv("KEY_OF_MINE", "hunter2secret")
+    monkeypatch.delenv("MLFLOW_ALLOW_FILE_STORE", raising=False)
+    store = str(tmp_path / "store")
+    gateway = "deployments.gateway={kind: openai, base_url: 'http://127.0.0.1:1/v1', model: m}"
+    config, summary = run_of(tmp_path, "tracking.to=mlflow", "tracking.project=water", f"tracking.uri={store}", gateway)
+    Path(summary.run, "answers.jsonl").write_text("{}\n")
+    where = [track(config, summary, scores_of(config, summary)[0]) for _ in range(2)]
+    assert where[0].startswith("mlflow experiment water, run ")
+    assert where[0] != where[1]
+    client = mlflow.MlflowClient(tracking_uri=store)
+    [experiment] = [one for one in client.search_experiments() if one.name == "water"]
+    found = client.search_runs([experiment.experiment_id])
+    assert len(found) == 2
+    run = found[0]
+    assert (run.info.run_name, run.info.status) == ("run", "FINISHED")
+    assert run.data.params["kohaku.top_k"] == "7"
+    assert run.data.params["index.encoder.model"] == config.index.encoder.model
+    assert len(run.data.params) > 100  # more than one request takes
+    metrics = run.data.metrics
+    assert {"wattbot", "wattbot.value", "kaggle"} <= metrics.keys()
+    assert (metrics["used.dollars"], metrics["seconds"], metrics["n_questions"]) == (0.25, 3.0, 4)
+    assert {file.path for file in client.list_artifacts(run.info.run_id)} == {
+        name for name in tracking.ARTIFACTS if os.path.isfile(f"{summary.run}/{name}")
+    }
+    assert "submission.csv" in {file.path for file in client.list_artifacts(run.info.run_id)}
+
+
+def test_wandb_offline_has_settings_figures_and_files(tmp_path, monkeypatch):
+    pytest.importorskip("wandb")
+    for name, value in (("WANDB_MODE", "offline"), ("WANDB_DIR", str(tmp_path)), ("WANDB_SILENT", "true")):
+        monkeypatch.setenv(name, value)
+    config, summary = run_of(tmp_path, "tracking.to=wandb", "tracking.project=water")
+    where = track(config, summary, scores_of(config, summary)[0])
+    assert where.startswith("wandb project water, run ")
+    [log] = (tmp_path / "wandb").glob("offline-run-*/run-*.wandb")
+    recorded = log.read_bytes()
+    for text in (b"top_k", b"wattbot.value", b"used.dollars"):
+        assert text in recorded
+
+
+def test_secrets_of_the_environment_are_references(tmp_path, monkeypatch):
+    monkeypatch.setenv("KEY_OF_MINE", "hunter2secret")
+    file = tmp_path / "own.yaml"
+    file.write_text(f"base: default\nrun: '{tmp_path}/${{KEY_OF_MINE}}'\n")
+    params = tracking.params_of(load_config(str(file)))
+    assert params["run"] == f"{tmp_path}/${{KEY_OF_MINE}}"
+    assert "hunter2secret" not in json.dumps(params)

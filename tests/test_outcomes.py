@@ -1,0 +1,139 @@
+"""What every command gives back: one JSON object with ``--json``, one line with ``--quiet``."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+from test_cli import loaded_after
+
+from kohaku_ray.cli import _parser, main
+from kohaku_ray.outcome import SHAPES, Outcome, plain
+from kohaku_ray.sample import path as sample_path
+
+GOLD = sample_path("questions.csv")
+
+
+def commands() -> dict[str, object]:
+    return next(action.choices for action in _parser()._actions if hasattr(action, "choices") and action.choices)
+
+
+def test_every_command_has_both_flags_and_a_documented_shape():
+    assert commands().keys() == SHAPES.keys()
+    for name, parser in commands().items():
+        given = {flag for action in parser._actions for flag in action.option_strings}
+        assert {"--quiet", "-q", "--json"} <= given, name
+
+
+def test_an_outcome_keeps_to_its_shape():
+    with pytest.raises(ValueError, match=r"values of report and SHAPES differ in page, pages"):
+        Outcome("report", "", {"pages": "x"})
+
+
+def test_values_become_json_with_secrets_hidden_and_without_nan():
+    hide = lambda text: text.replace("secret", "${KEY}")  # noqa: E731
+    assert plain({"a": [float("nan"), 1.5], "secret": ("my secret",)}, hide) == {
+        "a": [None, 1.5],
+        "${KEY}": ["my ${KEY}"],
+    }
+
+
+@pytest.fixture
+def one_off(tmp_path) -> str:
+    """The gold answers with one value changed."""
+    text = Path(GOLD).read_text(encoding="utf-8")
+    (tmp_path / "off.csv").write_text(text.replace("1383.9", "1400"), encoding="utf-8")
+    return str(tmp_path / "off.csv")
+
+
+def run(capsys, *arguments: str) -> tuple[int, str, str]:
+    code = main(arguments)
+    printed = capsys.readouterr()
+    return code, printed.out, printed.err
+
+
+@pytest.mark.parametrize("command", ["vote", "score", "compare", "validate", "init", "completion", "documents", "map"])
+def test_json_is_one_object_on_stdout_and_quiet_is_one_line(command, tmp_path, capsys, one_off):
+    if command == "completion":
+        pytest.importorskip("argcomplete")
+    (tmp_path / "d").mkdir()
+    (tmp_path / "d" / "a.md").write_text("# A\n\nOne sentence.\n")
+    documents = ["--set", f"documents.paths=[{tmp_path}/d]", "--set", "documents.metadata=null"]
+    arguments = {
+        "vote": ["vote", GOLD, one_off, "-o", str(tmp_path / "voted.csv")],
+        "score": ["score", one_off, "--truth", GOLD],
+        "compare": ["compare", GOLD, one_off, "--truth", GOLD],
+        "validate": [
+            "validate",
+            "demo",
+            "--settings",
+            "--set",
+            f"run={tmp_path}/run",
+            "--set",
+            f"index.path={tmp_path}/i",
+        ],
+        "init": ["init", str(tmp_path / "new")],
+        "completion": ["completion", "bash"],
+        "documents": ["documents", "default", *documents],
+        "map": ["map", str(tmp_path / "none")],
+    }[command]
+    code, out, err = run(capsys, *arguments, "--json")
+    value = json.loads(out)
+    assert out.count("\n") == 1
+    assert (value["command"], value["exit_code"]) == (command, code)
+    if command == "map":  # an error
+        assert value.keys() == {"command", "exit_code", "error"}
+        assert value["error"]["message"] in err
+    else:
+        assert value.keys() == {"command", "exit_code", *SHAPES[command]}
+        assert err  # what a person reads
+    if command == "init":
+        arguments[1] += "2"
+    code, out, err = run(capsys, *arguments, "--quiet")
+    assert bool(err) == (command == "map")
+    assert (len(out.splitlines()) == 1) == (command not in ("completion", "map"))
+
+
+def test_the_values_are_those_of_the_tables(tmp_path, capsys, one_off):
+    _, out, _ = run(capsys, "compare", GOLD, one_off, "--truth", GOLD, "--json")
+    pair = json.loads(out)["pair"]
+    assert (pair["n_won"], pair["n_lost"]) == (0, 1)
+    assert pair["flips"][0]["values"] == ["1383.9", "1400"]
+    assert run(capsys, "score", one_off, "--truth", GOLD, "-q")[1].split()[:2] == [one_off, "wattbot"]
+    lines = tmp_path / "voted.jsonl"
+    assert main(["vote", GOLD, one_off, GOLD, "-o", str(tmp_path / "voted.csv"), "--jsonl", str(lines)]) == 0
+    first = json.loads(lines.read_text(encoding="utf-8").splitlines()[0])
+    assert (first["id"], first["answer_value"], first["unit"], first["refs"]) == (
+        "s001",
+        "1383.9",
+        "MWh",
+        ["halden2023"],
+    )
+    groups = [{"value": "1383.9", "weight": 2.0}, {"value": "1400", "weight": 1.0}]
+    assert first["votes"] == {"members": 3, "blank": 0, "groups": groups}
+    assert main(["score", one_off, "--truth", GOLD, "--jsonl", str(lines)]) == 0
+    rows = [json.loads(line) for line in lines.read_text(encoding="utf-8").splitlines()]
+    wrong = [row["id"] for row in rows if row["score"]["wattbot"]["value"] < 1]
+    assert wrong == ["s001"]
+    assert rows[0]["score"]["wattbot"]["score"] == pytest.approx(0.25)
+
+
+def test_an_error_says_itself_with_quiet_and_its_kind_with_json(capsys):
+    code, out, err = run(capsys, "validate", "demo", "--set", "kohaku.topk=3", "--json")
+    assert json.loads(out)["error"]["kind"] == "ConfigError"
+    assert code == 2
+    assert "did you mean kohaku.top_k?" in err
+    code, out, err = run(capsys, "validate", "demo", "--set", "kohaku.topk=3", "--quiet")
+    assert out == ""
+    assert "did you mean kohaku.top_k?" in err
+
+
+def test_help_imports_neither_arrays_nor_yaml():
+    code = """
+import kohaku_ray.cli
+try: kohaku_ray.cli.main(["vote", "--help"])
+except SystemExit: pass
+"""
+    heavy = ("numpy", "yaml", "pydantic", "importlib.metadata", "pyarrow", "tqdm", "argcomplete", "email")
+    assert loaded_after(code, heavy) == set()
