@@ -32,6 +32,7 @@ Generated from the schema by `python scripts/make_configuration_page.py`; a test
 - `base: NAME` or `base: [NAME, …]` puts presets or files under a file; later ones win. `--with NAME` adds one.
 - Relative paths in a file are relative to that file; those of presets and of `--set`, to the working directory.
 - `${NAME}` and `${NAME:-default}` are environment variables. Their values are never written to a file or message.
+- "None" in a meaning is `null` in a file.
 - `kohaku-ray validate CONFIG --settings` prints every setting of a configuration, defaults included.
 """
 KINDS = {
@@ -46,10 +47,15 @@ TEXTS = {
     "accelerator": "H100",
     "api_key_env": "MY_API_KEY",
     "application": "shared-models",
+    "base_url": "http://127.0.0.1:8000/v1",
+    "by": "split",
     "cross_encoder": "ranker",
     "identity": "my-model-2026-01",
+    "factory": "IVF1024,Flat",
     "indexes": "runs/sweeps/indexes",
     "metadata": "docs/metadata.csv",
+    "model": "/models/big",
+    "name": "depth",
     "output": "runs/sweeps/mine",
     "passage_prompt": "passage: ",
     "prompts": "my_prompts",
@@ -62,11 +68,17 @@ TEXTS = {
 }
 """Examples of texts that no preset sets."""
 VALUES: dict[str, Any] = {
+    "axes": {"kohaku.top_k": [4, 8, 16]},
+    "base": ["paper", "my.yaml"],
     "cells": [{"kohaku.top_k": 4}, {"kohaku.top_k": 16}],
     "env": {"VLLM_CPU_KVCACHE_SPACE": "4"},
     "engine_kwargs": {"gpu_memory_utilization": 0.85},
+    "files": ["runs/*.csv"],
+    "prefer": ["encoders/jina_v3"],
     "resources": {"replica_node": 0.001},
     "models": ["big", "other"],
+    "set": {"kohaku.rerank": "none"},
+    "show": ["snippets", "tokens"],
     "waves": [3, 1, 1],
 }
 """Examples of lists and mappings that no preset sets."""
@@ -174,7 +186,8 @@ def example(key: str, entry: Mapping[str, Any], section: type[Section]) -> Any:
 
 def _number(default: Any, kind: Mapping[str, Any]) -> Any:
     at_least = kind.get("minimum", kind.get("exclusiveMinimum", 0))
-    value = (at_least if default is None else default) * 2 or 1
+    default = default if isinstance(default, (int, float)) else at_least
+    value = default * 2 or 1
     most = kind.get("maximum")
     value = value if most is None or value <= most else round(default / 2, 3)
     return int(value) if kind["type"] == "integer" else float(value)
