@@ -228,7 +228,7 @@ def _preset_values() -> dict[str, Any]:
             parts = key.split(".")
             if parts[0] == "deployments" and len(parts) > 1:
                 parts[1] = "big"
-            if "${" not in str(value):
+            if "${" not in str(value) and key != "base":
                 found.setdefault(".".join(parts), value)
     return found
 

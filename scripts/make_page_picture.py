@@ -1,7 +1,7 @@
 """Make docs/images/run_page.png: the first screen of a run's page, drawn by Chromium.
 
-    kohaku-ray index demo && kohaku-ray answer demo
-    python scripts/make_page_picture.py runs/demo
+kohaku-ray index demo && kohaku-ray answer demo
+python scripts/make_page_picture.py runs/demo
 """
 
 from __future__ import annotations
