@@ -22,7 +22,7 @@ PYTEST := $(BIN)/python -m pytest
 # Ray tests share one cluster and so one process; all others run in parallel.
 PARALLEL := --numprocesses logical --maxprocesses 4 --dist worksteal
 
-.PHONY: help setup demo test checks test-slow lint types contracts unit unit-ray bench docs format clean
+.PHONY: help setup demo test checks test-slow lint types contracts unit unit-ray bench docs first-table format clean
 help: ## Show this list.
 	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 12
 
@@ -63,14 +63,17 @@ test-slow: setup ## The other tests, and every property with eight times the exa
 	HYPOTHESIS_PROFILE=thorough $(PYTEST) $(PARALLEL) -m "(slow or hypothesis) and not ray and not vllm"
 	HYPOTHESIS_PROFILE=thorough $(PYTEST) -m "(slow and ray) or vllm"
 
-docs: setup ## The pages of docs/ as a site in build/site, strictly.
-	$(BIN)/mkdocs build --strict --quiet
-
 bench: setup ## Benchmarks, each against a peer or a limit of the same run.
 	$(BIN)/python benchmarks/index.py
 	$(BIN)/python benchmarks/retrieval.py
 	$(BIN)/python benchmarks/vote.py
 	$(BIN)/python benchmarks/decide.py
+
+docs: setup ## Build docs/ as a site in runs/site; a dead link is an error.
+	NO_MKDOCS_2_WARNING=1 $(BIN)/python -m mkdocs build --strict --quiet
+
+first-table: ## Time the way from git clone to the demo's table, step by step.
+	$(PYTHON) scripts/first_table.py
 
 format: setup ## Format the code.
 	$(BIN)/ruff check --fix .

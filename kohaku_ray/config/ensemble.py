@@ -10,7 +10,7 @@ from kohaku_ray.settings import PositiveInt, Section
 
 
 class VoteConfig(Section):
-    """How the members' answers become one answer (DESIGN §5)."""
+    """How the members' answers become one answer."""
 
     strategy: Literal[
         "answer_priority", "independent", "ref_priority", "union", "intersection", "majority", "first_non_blank"

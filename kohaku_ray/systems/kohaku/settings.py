@@ -1,4 +1,4 @@
-"""The settings of kohaku (DESIGN §4)."""
+"""The settings of kohaku."""
 
 from __future__ import annotations
 

@@ -1,0 +1,260 @@
+"""README and docs/: commands run or parse, examples load, links lead somewhere, generated pages are up to date."""
+
+from __future__ import annotations
+
+import argparse
+import os
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+import yaml
+from pages import DOCS, LINKED, PAGES, ROOT, Command, anchors, blocks, commands, links, yaml_files
+from run_files import answer, ballot, match, plan, usage, write_run, write_truth
+
+from kohaku_ray.cli import _parser, main
+from kohaku_ray.config import load_config
+from kohaku_ray.config.sweep import load_sweep
+from kohaku_ray.evaluation.truth import GOLD_COLUMNS, gold_template
+from kohaku_ray.index.build import REJECT_SCHEMA
+from kohaku_ray.runs.tables import SCHEMAS
+from kohaku_ray.submissions import COLUMNS
+from kohaku_ray.tree.flatten import DOCUMENT_SCHEMA, NODE_SCHEMA
+
+COMMANDS = [command for page in PAGES for command in commands(page)]
+OURS = [command for command in COMMANDS if command.words[0] == "kohaku-ray"]
+OTHERS = [command for command in COMMANDS if command.words[0] != "kohaku-ray"]
+CHEAP = ("validate", "show", "score", "vote", "compare", "report", "documents", "--help")
+ABSENT = ("models/", "encoders/", "--probe", "wattbot", "narrative")
+"""Words of commands that need a model, an encoder or data that no test has."""
+YAML = {name: text for page in PAGES for name, text in yaml_files(page).items()}
+
+
+def is_there(command: Command) -> bool:
+    return not any(word in command.line for word in ABSENT)
+
+
+def is_cheap(command: Command) -> bool:
+    words = command.words
+    return is_there(command) and (words[1] in CHEAP or "--dry-run" in words)
+
+
+def needs_ray(command: Command) -> bool:
+    return is_there(command) and not is_cheap(command) and command.words[1] in ("index", "answer", "ask")
+
+
+def write_project(home: Path) -> Path:
+    """Write what the pages speak of: their YAML files, documents, questions, a truth and a recorded run."""
+    for name, text in YAML.items():
+        (home / name).write_text(text)
+    (home / "docs").mkdir()
+    text = "# Water report\n\nIn 2023 the campus used 41,200 m3 of water. Most of it cooled servers.\n"
+    (home / "docs" / "water_report.md").write_text(text)
+    (home / "questions.csv").write_text(gold_template())
+    given = [answer("s001", member, "41") for member in range(3)]
+    question = "How many MW did the hall draw?"
+    trace = [*plan("s001", question), match("s001")]
+    calls = [usage("s001", member) for member in range(3)]
+    write_run(home / "runs" / "demo", [(ballot("s001", question, given), given)], trace=trace, calls=calls)
+    write_truth(home / "truth.csv", ("s001", "41", ["a2024"]))
+    return home
+
+
+@pytest.fixture
+def project(tmp_path, monkeypatch):
+    monkeypatch.setenv("KOHAKU_MODEL", "some/model")
+    monkeypatch.chdir(write_project(tmp_path))
+    return tmp_path
+
+
+def test_there_are_commands():
+    assert len(OURS) > 30
+    assert len([command for command in OURS if is_cheap(command)]) > 12
+    assert len([command for command in OURS if needs_ray(command)]) > 8
+
+
+@pytest.mark.parametrize("command", OURS, ids=str)
+def test_a_command_parses_and_its_configuration_loads(command, project):
+    if command.words[1] == "--help":
+        return
+    arguments = _parser().parse_args(command.words[1:])
+    if "sweep" in arguments:
+        assert load_sweep(arguments.sweep, arguments.base).sweep.n_cells > 1
+    elif "config" in arguments and "narrative" not in command.line:
+        names = [arguments.config, *arguments.others]
+        assert load_config(names, arguments.overrides).system
+
+
+@pytest.mark.parametrize("page", [page for page in PAGES if any(map(is_cheap, commands(page)))], ids=lambda p: p.stem)
+def test_commands_without_a_cluster_run(page, project, capsys):
+    for command in (one for one in commands(page) if one.words[0] == "kohaku-ray" and is_cheap(one)):
+        if command.words[1] == "--help":
+            with pytest.raises(SystemExit) as ended:
+                main(["--help"])
+            code = ended.value.code
+        else:
+            code = main(command.words[1:])
+        printed = capsys.readouterr()
+        assert code == 0, f"{command}\n{printed.out}\n{printed.err}"
+        assert printed.out.strip()
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("page", [page for page in PAGES if any(map(needs_ray, commands(page)))], ids=lambda p: p.stem)
+def test_commands_on_a_cluster_run(page, project, cluster, capsys):
+    """Every page by itself; an answer needs an index, and two questions of two members are enough."""
+    ready = set()
+    for command in (one for one in commands(page) if one.words[0] == "kohaku-ray" and needs_ray(one)):
+        job, config, *rest = command.words[1:]
+        few = ["--set", "questions.limit=2", "--set", "ensemble.members=2"]
+        if config not in ready and job != "index":
+            assert main(["index", config]) == 0
+        ready.add(config)
+        code = main([job, config, *rest, *few])
+        printed = capsys.readouterr()
+        assert code == 0, f"{command}\n{printed.out}\n{printed.err}"
+
+
+@pytest.mark.parametrize("command", OTHERS, ids=str)
+def test_another_programs_command_names_files_and_targets_that_are_there(command):
+    program, *words = command.words
+    assert program in {"make", "source", "ray", "docker", "kubectl", "export", "python"}, command
+    for word in words:
+        if re.match(r"(cluster|jobs|scripts|benchmarks|configs)/", word):
+            assert (ROOT / word).is_file(), word
+    if program == "make":
+        assert re.search(rf"^{words[0]}:.*##", (ROOT / "Makefile").read_text(), re.MULTILINE), words[0]
+    if "kohaku-ray" in words:
+        assert _parser().parse_args(words[words.index("kohaku-ray") + 1 :]).command
+
+
+def test_commands_in_the_text_name_commands_that_are_there():
+    [action] = [one for one in _parser()._actions if isinstance(one, argparse._SubParsersAction)]
+    text = "\n".join(page.read_text() for page in PAGES)
+    named = set(re.findall(r"`kohaku-ray (\w+)", text))
+    assert named <= set(action.choices)
+    on_page = set(re.findall(r"^\| `kohaku-ray (\w+)", (DOCS / "commands.md").read_text(), re.MULTILINE))
+    assert on_page == set(action.choices)
+
+
+def test_the_readme_is_one_page_and_its_own_documents_take_ten_lines():
+    assert len((ROOT / "README.md").read_text().splitlines()) <= 90
+    mine = yaml_files(ROOT / "README.md")["my.yaml"]
+    assert len(mine.strip().splitlines()) <= 10
+
+
+@pytest.mark.slow
+def test_the_readmes_own_documents_are_answered(project, cluster):
+    (project / "my.yaml").write_text(yaml_files(ROOT / "README.md")["my.yaml"])
+    assert main(["index", "my.yaml"]) == 0
+    assert main(["answer", "my.yaml"]) == 0
+    assert "41,200" in (project / "runs" / "mine" / "submission.csv").read_text()
+
+
+@pytest.mark.parametrize("page", [page for page in PAGES if blocks(page, "yaml")], ids=lambda page: page.stem)
+def test_yaml_blocks_load(page, project):
+    for block in blocks(page, "yaml"):
+        (project / "block.yaml").write_text(block)
+        if {"axes", "tables"} & yaml.safe_load(block).keys():
+            assert load_sweep("block.yaml", []).sweep.n_cells > 1
+        else:
+            assert load_config("block.yaml").system == "kohaku"
+
+
+@pytest.mark.parametrize("page", LINKED, ids=lambda page: page.stem)
+def test_links_lead_somewhere(page):
+    for target in links(page):
+        if "://" in target:
+            continue
+        path, _, anchor = target.partition("#")
+        file = (page.parent / path).resolve() if path else page
+        assert file.exists(), target
+        if anchor:
+            assert anchor in anchors(file), target
+        if page.parent == DOCS:
+            assert file.is_relative_to(DOCS), f"{target}: the site holds docs/ alone"
+
+
+def columns(page: Path, title: str) -> list[str]:
+    """Return the names in the first column of the table under a heading."""
+    section = re.split(r"^#+ ", page.read_text(), flags=re.MULTILINE)
+    [text] = [part for part in section if part.split("\n", 1)[0] == title]
+    return re.findall(r"^\| `([^`]+)` \|", text, re.MULTILINE)
+
+
+@pytest.mark.parametrize(
+    ("title", "names"),
+    [
+        *((f"{name}.parquet", schema.names) for name, schema in SCHEMAS.items()),
+        ("submission.csv", COLUMNS),
+        ("nodes", NODE_SCHEMA.names),
+        ("documents", DOCUMENT_SCHEMA.names),
+        ("rejects", REJECT_SCHEMA.names),
+    ],
+)
+def test_every_column_of_every_table_is_on_the_page(title, names):
+    assert columns(DOCS / "outputs.md", title) == list(names)
+
+
+def test_the_gold_format_is_the_codes():
+    text = (DOCS / "documents.md").read_text()
+    for name, meaning in GOLD_COLUMNS.items():
+        assert f"| `{name}` | {meaning} |" in text
+    assert blocks(DOCS / "documents.md", "csv") == [gold_template()]
+
+
+def test_every_page_is_in_the_navigation():
+    named = set(re.findall(r": (\w+\.md)$", (ROOT / "mkdocs.yml").read_text(), re.MULTILINE))
+    assert named == {page.name for page in DOCS.glob("*.md")}
+
+
+def test_presets_that_the_pages_name_are_there():
+    text = "\n".join(page.read_text() for page in PAGES)
+    for name in set(re.findall(r"(?<![/\w])((?:models|encoders)/\w+)", text)):
+        assert (ROOT / "configs" / f"{name}.yaml").is_file(), name
+
+
+def script(name: str, *words: str) -> subprocess.CompletedProcess[str]:
+    env = {**os.environ, "PYTHONPATH": str(ROOT)}
+    return subprocess.run(
+        [sys.executable, ROOT / "scripts" / name, *words], env=env, capture_output=True, text=True, timeout=300
+    )
+
+
+def test_the_configuration_page_is_what_the_schema_says():
+    done = script("make_configuration_page.py", "--check")
+    assert done.returncode == 0, done.stderr
+
+
+def test_examples_of_the_configuration_page_are_valid(monkeypatch):
+    monkeypatch.syspath_prepend(str(ROOT / "scripts"))
+    import make_configuration_page as made
+    from pydantic import TypeAdapter
+
+    n_keys = 0
+    for _, prefix, section in made.sections():
+        for name, entry, _, _ in made.keys(section):
+            example = made.example(prefix + name, entry, section)
+            given = yaml.safe_load(made._flow(example))
+            field = section.model_fields[name]
+            TypeAdapter(field.rebuild_annotation()).validate_python(given)
+            n_keys += 1
+    assert n_keys > 150
+
+
+def test_the_timed_steps_are_those_of_a_new_clone(tmp_path):
+    done = script("first_table.py", str(tmp_path / "nowhere"))
+    assert done.returncode != 0
+    assert "clone failed" in done.stderr
+
+
+def test_the_site_builds_strictly_and_asks_nothing_of_a_network(tmp_path):
+    pytest.importorskip("mkdocs", reason="mkdocs is not installed: the extra docs has it")
+    build = [sys.executable, "-m", "mkdocs", "build", "--strict", "--site-dir", str(tmp_path)]
+    done = subprocess.run(build, cwd=ROOT, capture_output=True, text=True, timeout=300)
+    assert done.returncode == 0, done.stderr
+    page = (tmp_path / "index.html").read_text()
+    assert not re.findall(r"""(?:src|href)=["']?https?://[^"'> ]+\.(?:js|css|woff2?)""", page)
+    assert not re.findall(r"""<(?:img|script|iframe)[^>]+src=["']?https?://""", page)
