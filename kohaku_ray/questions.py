@@ -82,7 +82,9 @@ def _column(name: str, columns: list[str], wanted: tuple[str, ...]) -> str:
     for column in wanted:
         if column in columns:
             return column
-    raise DataError(f"{name}: no column {' or '.join(wanted)}; it has {', '.join(map(str, columns))}")
+    raise DataError(
+        f"{name}: no column {' or '.join(wanted)}; it has {', '.join(map(str, columns))}: rename one of them"
+    )
 
 
 def _check_ids(name: str, ids: list[str], column: str) -> None:

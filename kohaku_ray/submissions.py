@@ -162,6 +162,8 @@ def read_submission(
     name = os.fspath(path)
     try:
         data = read_file(name) if data is None else data
+    except IsADirectoryError:
+        raise DataError(f"{name} is a directory and no file: name a file in it.") from None
     except OSError as error:
         raise DataError(f"{name}: cannot be read ({error.strerror or error}): check the path.") from error
     if suffix_of(name) in ROW_SUFFIXES[1:]:

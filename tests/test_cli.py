@@ -121,6 +121,19 @@ def test_score_prints_a_list_of_records(tmp_path, capsys):
             2,
             "the cluster has 0 GPUs but 1 retriever(s) and 1 replica(s) of big need 1",
         ),
+        (
+            ["validate", "demo", "--set", "questions.path=/etc"],
+            1,
+            "/etc is a directory and no file: name a file, such as",
+        ),
+        (["validate", "demo", "--set", "documents.metadata=/etc"], 1, "/etc is a directory and no file: name a file"),
+        (["validate", "/etc"], 2, "/etc: a directory and no file"),
+        (
+            ["answer", "configs/sweeps/paper.yaml"],
+            2,
+            "is a sweep (it has tables) and no run: give it to `kohaku-ray sweep`",
+        ),
+        (["score", "--truth", "/etc", "/none.csv"], 1, "/etc is a directory and no file"),
         (["score", "--truth", "/none.csv", "/none.csv"], 1, "/none.csv: cannot be read"),
         (["show", "/none", "q1"], 1, "/none holds no answers.parquet"),
     ],
@@ -197,6 +210,19 @@ def test_a_runs_configuration_is_no_sweep(capsys, tmp_path):
     (tmp_path / "mine.yaml").write_text("base: demo\ndocuments: {paths: [docs]}\n")
     assert main(["sweep", str(tmp_path / "mine.yaml")]) == 2
     assert "is a run's configuration (it has documents) and no sweep" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("text", ["base: demo\nkohaku: {top_k: 8}\n", "run: runs/my\n", "model: big\n"])
+def test_a_runs_configuration_is_no_sweep_whichever_key_it_has(capsys, tmp_path, text):
+    (tmp_path / "mine.yaml").write_text(text)
+    assert main(["sweep", str(tmp_path / "mine.yaml")]) == 2
+    assert "is a run's configuration (it has " in capsys.readouterr().err
+
+
+def test_questions_without_their_column_say_which_there_are(capsys, tmp_path):
+    (tmp_path / "q.csv").write_text("id,text_of\nq1,a\n")
+    assert main(["validate", "demo", "--set", f"questions.path={tmp_path}/q.csv"]) == 1
+    assert "no column question or text; it has id, text_of: rename one of them" in capsys.readouterr().err
 
 
 def test_a_vllm_configuration_for_another_cluster_validates_without_vllm_here(capsys, tmp_path):

@@ -259,9 +259,8 @@ def _find(path: str, seen: tuple[str, ...]) -> Path:
         if os.path.isfile(candidate):
             return candidate
     presets = preset_names()
-    raise ConfigError(
-        f"{path[:200]}: no such file and no such preset{_did_you_mean(path, presets)}; presets: {', '.join(presets)}"
-    )
+    what = "a directory and no file" if os.path.isdir(path) else "no such file and no such preset"
+    raise ConfigError(f"{path[:200]}: {what}{_did_you_mean(path, presets)}; presets: {', '.join(presets)}")
 
 
 def merge(below: Mapping[str, Any], above: Mapping[str, Any]) -> dict[str, Any]:

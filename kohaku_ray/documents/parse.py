@@ -243,6 +243,10 @@ def read_bytes(path: str) -> bytes:
                 return file.read()
         with asking(path, "cannot read"), filesystem.open_input_file(inner) as stream:
             return bytes(stream.read())
+    except IsADirectoryError:
+        there = sorted(name for name in os.listdir(inner) if os.path.isfile(os.path.join(inner, name)))
+        such = f", such as {os.path.join(path, there[0])}" if there else ""
+        raise DataError(f"{path} is a directory and no file: name a file{such}.") from None
     except OSError as error:
         raise DataError(f"{path} cannot be read: {error.strerror or error}.") from None
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import socket
 import sys
 import tempfile
 from collections.abc import Iterator
@@ -18,6 +19,9 @@ from kohaku_ray.terminal import say as say
 
 NAMESPACE = "kohaku_ray"
 """Ray namespace of every named actor."""
+
+ANSWERS_S = 10.0
+"""Longest time to find out whether a Ray cluster answers at an address."""
 
 _IDLE_CPUS = 0.0001
 """The smallest amount that Ray counts."""
@@ -56,19 +60,49 @@ def connected(cluster: ClusterConfig) -> Iterator[bool]:
             "include_dashboard": False,
         }
     else:
+        _check_answers(address)
         settings["address"] = address
     try:
         with _without_log_level_line():
             ray.init(**settings)
     except ConnectionError as error:
-        raise ConfigError(
-            f"cluster.address is {address!r} and no Ray cluster answers there ({error}): start one with "
-            "`ray start --head`, or leave cluster.address out to start a local one"
-        ) from None
+        raise _no_cluster(str(address), str(error)) from None
     try:
         yield address is None
     finally:
         ray.shutdown()
+
+
+def _check_answers(address: str) -> None:
+    """Check in seconds that a host and port are a Ray cluster's: Ray itself would wait for minutes.
+
+    Raises:
+        ConfigError: Nothing answers, or another program has the port.
+    """
+    host, _, port = address.rpartition(":")
+    if not port.isdecimal() or os.environ.get("RAY_USE_TLS", "0") != "0":
+        return
+    import grpc
+
+    try:
+        socket.create_connection((host.strip("[]"), int(port)), timeout=ANSWERS_S).close()
+    except (OSError, OverflowError) as error:
+        raise _no_cluster(address, str(error)) from None
+    with grpc.insecure_channel(address) as channel:
+        try:
+            grpc.channel_ready_future(channel).result(timeout=ANSWERS_S)
+        except grpc.FutureTimeoutError:
+            raise ConfigError(
+                f"cluster.address is {address!r} but another program than Ray has that port: give the port that "
+                "`ray start --head` printed (6379 by default), or leave cluster.address out to start a local one"
+            ) from None
+
+
+def _no_cluster(address: str, why: str) -> ConfigError:
+    return ConfigError(
+        f"cluster.address is {address!r} and no Ray cluster answers there ({why}): start one with `ray start --head`, "
+        "or leave cluster.address out to start a local one"
+    )
 
 
 def idle_cpus() -> float:

@@ -13,7 +13,7 @@ from typing import Any
 
 import httpx
 
-from kohaku_ray.errors import ConfigError, ContextOverflowError, ModelError, TransientModelError
+from kohaku_ray.errors import ConfigError, ContextOverflowError, ModelError, TransientModelError, did_you_mean
 from kohaku_ray.generation.completions import SchemaMode, completion_body, read_completion, refuses_length
 from kohaku_ray.generation.limits import Limiter, TokenBucket
 from kohaku_ray.generation.request import ChatRequest
@@ -25,6 +25,11 @@ MAX_BACKOFF_S = 60.0
 _TRANSIENT_STATUS = frozenset({408, 409, 425, 429})
 _SURELY_CHARS_PER_TOKEN = 8  # no tokenizer packs prose so densely: a longer prompt is refused without a call
 _BODY_CHARS = 300
+
+KEY_VARIABLE = "the variable that deployments.*.api_key_env names"
+
+MAX_LISTED = 20
+"""Most models of a server that a message lists."""
 
 
 class OpenAIBackend:
@@ -43,6 +48,7 @@ class OpenAIBackend:
         extra_body: Mapping[str, Any] | None = None,
         window_tokens: int = 131072,
         limiter: Limiter | None = None,
+        key_variable: str | None = KEY_VARIABLE,
     ) -> None:
         """Check the arguments; nothing is sent and no connection opened before the first request.
 
@@ -58,6 +64,7 @@ class OpenAIBackend:
             extra_body: Fields merged into every request; a field set to None is left out.
             window_tokens: Longest prompt plus answer, in tokens.
             limiter: Shared rate limit. Default: only Retry-After, for this backend's own requests.
+            key_variable: Environment variable of the key, for messages; None: no key is configured.
 
         Raises:
             ConfigError: The URL is not http(s), the key does not fit an HTTP header, or extra_body is no JSON.
@@ -72,7 +79,9 @@ class OpenAIBackend:
         self._extra_body = _checked_extra(extra_body or {})
         self._window_tokens = window_tokens
         self._limiter: Limiter = limiter or TokenBucket(None)
+        self._key_variable = key_variable
         self._client: httpx.AsyncClient | None = None
+        self._there: list[str] | None = None
 
     @property
     def identity(self) -> str:
@@ -140,7 +149,8 @@ class OpenAIBackend:
         if least_tokens > self._window_tokens:
             raise ContextOverflowError(
                 f"the prompt has {request.n_chars} characters, at least {least_tokens} tokens, but the window of "
-                f"{self._model} is {self._window_tokens} tokens: lower kohaku.max_context_tokens"
+                f"{self._model} is {self._window_tokens} tokens: let the system's settings give less context, or raise "
+                "deployments.*.window_tokens if the model takes more"
             )
 
     def _body(self, request: ChatRequest) -> dict[str, Any]:
@@ -163,7 +173,24 @@ class OpenAIBackend:
             raise TransientModelError(f"{type(error).__name__}: {error}") from error
         if response.is_success:
             return _read_reply(response)
-        raise self._refusal(response)
+        refusal = self._refusal(response)
+        if response.status_code in (400, 404) and "model" in response.text.lower():
+            raise type(refusal)(await self.with_models(str(refusal))) from None
+        raise refusal
+
+    async def with_models(self, said: str) -> str:
+        """Add to a refusal which models the server has, unless ours is one of them; it is asked once."""
+        if self._there is None:
+            try:
+                self._there = await self.models()
+            except ModelError:  # a server without a list: its refusal says enough
+                self._there = [self._model]
+        if self._model in self._there or "is not on the server" in said:
+            return said
+        more = len(self._there) - MAX_LISTED
+        listed = ", ".join(self._there[:MAX_LISTED]) + (f" and {more} more" if more > 0 else "")
+        guess = did_you_mean(self._model, self._there)
+        return f"model {self._model!r} is not on the server, which has {listed or 'none'}{guess} ({said})"
 
     def _open_client(self) -> httpx.AsyncClient:
         """Open the client inside the event loop that will use it."""
@@ -185,8 +212,20 @@ class OpenAIBackend:
             return TransientModelError(said, retry_after_s(response.headers.get("Retry-After")))
         where = f"{self._model} at {self._shown_url}/chat/completions"
         if refuses_length(status, text):
-            return ContextOverflowError(f"{where} refuses the prompt's length: {said}")
-        return ModelError(f"{where}: {said}: {_way_out(status)}")
+            return ContextOverflowError(
+                f"{where} refuses the prompt's length: {said}: lower deployments.*.window_tokens, now "
+                f"{self._window_tokens}, to what the server takes"
+            )
+        return ModelError(f"{where}: {said}: {self._way_out(status)}")
+
+    def _way_out(self, status: int) -> str:
+        if status in (401, 403) and self._key_variable is None:
+            return "set deployments.*.api_key_env to the key's variable"
+        if status in (401, 403):
+            return f"check the key in {self._key_variable}"
+        if status == 404 or 300 <= status < 400:
+            return "check deployments.*.base_url (it ends with the version, such as /v1) and deployments.*.model"
+        return "the server does not take this request: check deployments.*.schema_mode and extra_body"
 
     def _redacted(self, text: str) -> str:
         return text.replace(self._key, "[key]") if self._key else text
@@ -236,14 +275,6 @@ def _checked_extra(extra_body: Mapping[str, Any]) -> dict[str, Any]:
             f"extra_body cannot be written as JSON ({error}): use text, numbers, lists, objects"
         ) from error
     return dict(extra_body)
-
-
-def _way_out(status: int) -> str:
-    if status in (401, 403):
-        return "check the key in the variable that deployments.*.api_key_env names"
-    if status == 404 or 300 <= status < 400:
-        return "check deployments.*.base_url (it ends with the version, such as /v1) and deployments.*.model"
-    return "the server does not take this request: check deployments.*.schema_mode and extra_body"
 
 
 def _read_reply(response: httpx.Response) -> Reply:

@@ -58,6 +58,7 @@ def make_backend(deployment: Deployment, limiter: Any = None, *, with_key: bool 
             extra_body=deployment.extra_body,
             window_tokens=deployment.window_tokens,
             limiter=limiter,
+            key_variable=deployment.api_key_env,
         )
     if isinstance(deployment, TransformersConfig):
         return _local_backend(deployment)

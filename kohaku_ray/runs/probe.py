@@ -11,7 +11,7 @@ from typing import Any
 import jsonschema
 
 from kohaku_ray.config.schema import ChatDeployment, ExtractiveConfig, OpenAIConfig
-from kohaku_ray.errors import ModelError, TransientModelError, did_you_mean
+from kohaku_ray.errors import ModelError, TransientModelError
 from kohaku_ray.generation.openai import OpenAIBackend
 from kohaku_ray.generation.request import ChatRequest
 from kohaku_ray.records import Reply
@@ -27,11 +27,6 @@ SCHEMA = {
     "additionalProperties": False,
 }
 """The schema that a probe asks for; the question itself does not mention its key."""
-
-MAX_LISTED = 20
-"""Most models of a server that a message lists."""
-
-_KEY = "the variable that deployments.*.api_key_env names"
 
 Ask = Callable[[ChatRequest], Awaitable[Reply]]
 
@@ -106,23 +101,16 @@ async def probe_here(name: str, deployment: ChatDeployment) -> Probed:
 
 async def _explained(name: str, deployment: OpenAIConfig, backend: OpenAIBackend, error: ModelError) -> str:
     """Add to a server's refusal what mends it: its models, the key's variable, or its address."""
-    said = str(error)
-    if deployment.api_key_env is None:
-        said = said.replace(f"check the key in {_KEY}", f"set deployments.{name}.api_key_env to the key's variable")
-    said = said.replace(_KEY, str(deployment.api_key_env))
+    said = str(error).replace("deployments.*", f"deployments.{name}")
+    if not isinstance(error, TransientModelError):
+        return await backend.with_models(said)
     try:
-        there = await backend.models()
+        await backend.models()
     except TransientModelError as unreachable:
-        if isinstance(error, TransientModelError):
-            return f"{said}: start the server, or correct deployments.{name}.base_url ({unreachable})"
-        return said
-    except ModelError:  # a server without a list: its first refusal says enough
-        return said
-    if deployment.model in there:
-        return said
-    listed = ", ".join(there[:MAX_LISTED]) + (f" and {len(there) - MAX_LISTED} more" if len(there) > MAX_LISTED else "")
-    guess = did_you_mean(deployment.model, there)
-    return f"model {deployment.model!r} is not on the server, which has {listed or 'none'}{guess} ({said})"
+        return f"{said}: start the server, or correct deployments.{name}.base_url ({unreachable})"
+    except ModelError:  # it answers, without a list
+        pass
+    return said
 
 
 def _request(deployment: ChatDeployment, user: str, schema: dict[str, Any] | None) -> ChatRequest:

@@ -79,7 +79,7 @@ def test_bytes_are_read_and_a_failure_is_named(tree):
     assert read_bytes(f"{tree}/b.md") == read_bytes(f"file://{tree}/b.md") == b"Some text."
     with pytest.raises(DataError, match=r"gone\.md cannot be read: No such file or directory"):
         read_bytes(f"{tree}/gone.md")
-    with pytest.raises(DataError, match="cannot be read: Is a directory"):
+    with pytest.raises(DataError, match="is a directory and no file: name a file"):
         read_bytes(str(tree))
 
 

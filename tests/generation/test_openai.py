@@ -226,6 +226,7 @@ def test_overflow_is_told_apart_and_not_retried(failure):
         (error,) = ask(server, request())
     assert type(error) is ContextOverflowError
     assert f"fake at {server.base_url}/chat/completions refuses the prompt's length: HTTP" in str(error)
+    assert "lower deployments.*.window_tokens, now 131072, to what the server takes" in str(error)
     assert server.n_requests == 1
 
 
@@ -258,6 +259,26 @@ def test_a_refusal_is_final_and_named_without_the_key(status, way_out):
     assert way_out in message
     assert KEY not in message
     assert 200 < message.count("y") < 310
+
+
+def test_a_model_that_is_not_there_is_said_with_those_that_are():
+    missing = Action(404, error_body("The model `fake` does not exist", "model_not_found"))
+    with FakeOpenAI(lambda index, body: missing, models=["fake:7b", "large"]) as server:
+        (error,) = ask(server, request())
+    assert str(error).startswith(
+        "model 'fake' is not on the server, which has fake:7b, large, did you mean fake:7b? (fake at"
+    )
+    with FakeOpenAI(lambda index, body: missing, models=["fake"]) as server:
+        (error,) = ask(server, request())
+    assert "not on the server" not in str(error)
+
+
+def test_a_refused_key_names_its_variable():
+    refused = Action(401, error_body("no"))
+    for variable, way_out in (("MY_KEY", "check the key in MY_KEY"), (None, "set deployments.*.api_key_env to the")):
+        with FakeOpenAI(lambda index, body: refused) as server:
+            (error,) = ask(server, request(), key_variable=variable)
+        assert way_out in str(error)
 
 
 def test_a_dead_server_is_transient():
