@@ -23,6 +23,7 @@ from typing import TYPE_CHECKING
 import polars as pl
 
 from kohaku_ray.config import Config
+from kohaku_ray.config.tracking import TrackingConfig
 from kohaku_ray.digests import digest
 from kohaku_ray.ensemble.aggregate import FileVote, run_vote
 from kohaku_ray.ensemble.vote import VoteRule
@@ -31,10 +32,12 @@ from kohaku_ray.evaluation.metrics import DEFAULT_METRIC
 from kohaku_ray.evaluation.report import ScoreReport, run_score
 from kohaku_ray.runs.directory import RunDirectory, submission_of
 from kohaku_ray.runs.finished import finished_before
+from kohaku_ray.runs.results import scores_of
 from kohaku_ray.runs.scoring import score_run
 from kohaku_ray.runs.show import show_question
 from kohaku_ray.runs.sources import resolve, resolve_paths
 from kohaku_ray.runs.summary import AnswerSummary
+from kohaku_ray.runs.tracking import track
 
 if TYPE_CHECKING:
     from kohaku_ray.engine.actors.pool import ActorPool
@@ -92,6 +95,8 @@ class Run:
             from kohaku_ray.engine.jobs.answer import run_answer
 
             self.summary = run_answer(self.config, retry_errors=retry_errors, strict=strict, pool=self._pool)
+            if self.config.tracking.to is not None:
+                track(self.config, self.summary, scores_of(self.config, self.summary)[0])
         return self
 
     def ask(self, question: str, **columns: str) -> Run:
@@ -118,7 +123,8 @@ class Run:
         file = home / "question.jsonl"
         file.write_text(json.dumps(row, ensure_ascii=False) + "\n", encoding="utf-8")
         questions = self.config.questions.model_copy(update={"path": str(file), "limit": None})
-        asked = Run(self.config.model_copy(update={"run": str(home), "questions": questions}))
+        own = {"run": str(home), "questions": questions, "tracking": TrackingConfig()}
+        asked = Run(self.config.model_copy(update=own))
         asked._pool = self._pool
         return asked.answer()
 
