@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 import yaml
-from pages import DOCS, LINKED, PAGES, ROOT, Command, anchors, blocks, commands, links, yaml_files
+from doc_pages import DOCS, LINKED, PAGES, ROOT, Command, anchors, blocks, commands, links, yaml_files
 from run_files import answer, ballot, match, plan, usage, write_run, write_truth
 
 from kohaku_ray.cli import _parser, main
