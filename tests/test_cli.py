@@ -113,6 +113,11 @@ def test_score_prints_a_list_of_records(tmp_path, capsys):
         (["validate", "demo", "--set", "retrieval.topk=3"], 2, "did you mean kohaku.top_k?"),
         (["validate", "demo", "--set", "cluster.retriever.replicas=500"], 2, "CPUs but 500 retriever(s)"),
         (["validate", "demo", "--set", "questions.path=/none.csv"], 1, "/none.csv cannot be read"),
+        (
+            ["validate", "demo", "--set", "deployments.extractive.window_tokens=512"],
+            2,
+            "max_tokens is 1,024 but the window of extractive is 512 tokens, for prompt and reply together",
+        ),
         (["validate", "demo", "--set", "questions.path=sample:none.csv"], 2, "does not exist"),
         (["validate", "demo", "--set", "documents.paths=[/none]"], 1, "/none does not exist"),
         (["validate", "demo", "--set", "prompts=/none"], 2, "/none"),

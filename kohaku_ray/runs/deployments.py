@@ -11,6 +11,7 @@ from typing import Any
 
 from kohaku_ray.config.schema import (
     ChatDeployment,
+    Config,
     CrossEncoderConfig,
     Deployment,
     ExtractiveConfig,
@@ -187,6 +188,27 @@ def check_local(deployment: TransformersConfig, *, here: bool) -> None:
     if here:
         require_packages(deployment.load_in_4bit, deployment.gpus)
     window_of(deployment)
+
+
+def check_windows(config: Config) -> None:
+    """Check that every role's reply fits its model's window, with room for a prompt.
+
+    Raises:
+        ConfigError: One does not; the message names both numbers.
+    """
+    for name in config.uses.roles:
+        for model in dict.fromkeys(config.role(name, member).model for member in range(config.ensemble.members)):
+            deployment, wanted = config.deployments[model], config.role(name).max_tokens
+            if isinstance(deployment, CrossEncoderConfig):
+                continue
+            reasoning, window = deployment.reasoning_tokens, window_of(deployment)
+            if wanted + reasoning >= window:
+                more = f" and deployments.{model}.reasoning_tokens {reasoning:,}" if reasoning else ""
+                raise ConfigError(
+                    f"roles.{name}.max_tokens is {wanted:,}{more} but the window of {model} is {window:,} tokens, for "
+                    f"prompt and reply together: lower max_tokens, or raise deployments.{model}.window_tokens if the "
+                    "model takes more"
+                )
 
 
 def window_of(deployment: ChatDeployment) -> int:

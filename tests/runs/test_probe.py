@@ -140,7 +140,12 @@ def test_without_a_model_there_is_nothing_to_ask(probe):
 
 def test_a_local_model_is_loaded_here_and_asked(probe, tmp_path, capsys):
     model = tiny_llama.build(tmp_path / "tiny", ["The capital of France is Paris."], window=512)
-    code, out, err = probe(f"deployments.mine={{kind: transformers, model: {model}}}")
+    mine = f"deployments.mine={{kind: transformers, model: {model}}}"
+    code, _, err = probe(mine)
+    assert code == 2
+    assert "max_tokens is " in err
+    assert "but the window of mine is 512 tokens" in err
+    code, out, err = probe(mine, "roles.plan.max_tokens=64", "roles.answer.max_tokens=64")
     assert code == 0
     assert f"probe   mine: loads {model} in this process" in err
     assert "deployments.mine: transformers, window 512 tokens, JSON schema kept, " in out
