@@ -22,7 +22,7 @@ PYTEST := $(BIN)/python -m pytest
 # Ray tests share one cluster and so one process; all others run in parallel.
 PARALLEL := --numprocesses logical --maxprocesses 4 --dist worksteal
 
-.PHONY: help setup demo test checks checks-in-gaps test-slow lint types contracts unit unit-ray bench docs first-table format clean
+.PHONY: help setup demo test checks test-slow lint types contracts unit unit-ray bench docs first-table format clean
 help: ## Show this list.
 	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 12
 
@@ -39,11 +39,7 @@ demo: setup ## Index, answer, vote and score the sample collection.
 
 # Ray tests wait for processes to start, the others compute: side by side they take less time than one after the other.
 test: setup ## Style, types, contracts and the quick tests.
-	$(MAKE) --jobs 2 $(if $(filter output-sync,$(.FEATURES)),--output-sync=target) checks-in-gaps unit-ray
-
-# The tests on a cluster wait more than they compute: what they leave of the processors is for the others.
-checks-in-gaps: setup
-	nice -n 19 $(MAKE) checks
+	$(MAKE) --jobs 2 $(if $(filter output-sync,$(.FEATURES)),--output-sync=target) checks unit-ray
 
 checks: lint types contracts unit ## All that needs no cluster.
 
