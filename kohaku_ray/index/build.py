@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import secrets
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal
 
@@ -11,7 +11,7 @@ import numpy as np
 import pyarrow as pa
 
 import kohaku_ray
-from kohaku_ray.arrays import F32
+from kohaku_ray.arrays import F32, I64
 from kohaku_ray.digests import plain
 from kohaku_ray.errors import DataError
 from kohaku_ray.index.assemble import Encoded, Layout, ParagraphVectors, Weights, collect, lay_out, texts_to_encode
@@ -172,18 +172,27 @@ def views_with_old(path: str, settings: IndexSettings, views: Iterable[View]) ->
 def build_terms(tree: NodeTable, settings: IndexSettings, views: Iterable[View]) -> dict[str, pa.Table]:
     """Build the BM25 part of an index, which needs no vectors: its tables by file, for ``build_index``."""
     tables: dict[str, pa.Table] = {}
+    for key, rows, texts in lexical_texts(tree, views):
+        terms = TermIndex.build(texts, rows, settings.k1, settings.b, settings.language)
+        tables |= {
+            f"terms-{key}": term_table(terms.terms, terms.offsets),
+            f"postings-{key}": pa.table({"place": pa.array(terms.places), "weight": pa.array(terms.weights)}),
+            f"rows-{key}": pa.table({"row": pa.array(rows)}),
+        }
+    return tables
+
+
+def lexical_texts(tree: NodeTable, views: Iterable[View]) -> Iterator[tuple[str, I64, list[str]]]:
+    """Yield what BM25 is built from: of each lexical view its key, the rows of its nodes and their texts."""
     for view in views:
         if view.lexical:
             rows = rows_of(tree, view.kinds)
-            texts = tree.table["text"].take(pa.array(rows)).to_pylist()
-            terms = TermIndex.build(texts, rows, settings.k1, settings.b, settings.language)
-            ends = pa.array(terms.offsets[1:])
-            tables |= {
-                f"terms-{view.key}": pa.table({"term": pa.array(terms.terms, pa.string()), "end": ends}),
-                f"postings-{view.key}": pa.table({"place": pa.array(terms.places), "weight": pa.array(terms.weights)}),
-                f"rows-{view.key}": pa.table({"row": pa.array(rows)}),
-            }
-    return tables
+            yield view.key, rows, tree.table["text"].take(pa.array(rows)).to_pylist()
+
+
+def term_table(terms: Sequence[str], offsets: I64) -> pa.Table:
+    """List a vocabulary as an index holds it: each term, and one past the last of its postings."""
+    return pa.table({"term": pa.array(terms, pa.string()), "end": pa.array(offsets[1:])})
 
 
 class BuildFiles:

@@ -24,6 +24,13 @@ class _Part:
     places: I64
     matrix: F32
 
+    def find(self, keys: Keys) -> tuple[Mask, I64]:
+        """Tell which of ``k`` keys are here, shape ``(k,)``, and the rows of ``matrix`` of those."""
+        at = np.searchsorted(self.keys, keys)
+        there = at < len(self.keys)
+        there[there] = self.keys[at[there]] == keys[there]
+        return there, self.places[at[there]]
+
 
 class KnownVectors:
     """Vectors by the key of their text, in one matrix or in one per shard; memory-mapped when the index is local.
@@ -55,10 +62,8 @@ class KnownVectors:
         found, vectors = np.zeros(len(keys), bool), np.empty((len(keys), self.dim), np.float32)
         for part in self._parts:
             missing = np.flatnonzero(~found)
-            at = np.searchsorted(part.keys, keys[missing])
-            there = at < len(part.keys)
-            there[there] = part.keys[at[there]] == keys[missing[there]]
-            vectors[missing[there]] = part.matrix[part.places[at[there]]]
+            there, rows = part.find(keys[missing])
+            vectors[missing[there]] = part.matrix[rows]
             found[missing[there]] = True
         return found, vectors[found]
 
@@ -67,10 +72,7 @@ class KnownVectors:
         keys = as_keys(keys)
         found = np.zeros(len(keys), bool)
         for part in self._parts:
-            at = np.searchsorted(part.keys, keys)
-            there = at < len(part.keys)
-            there[there] = part.keys[at[there]] == keys[there]
-            found |= there
+            found |= part.find(keys)[0]
         return found
 
 

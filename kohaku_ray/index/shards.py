@@ -13,14 +13,22 @@ from kohaku_ray.arrays import F32
 from kohaku_ray.digests import digest
 from kohaku_ray.errors import DataError
 from kohaku_ray.index.assemble import collect
-from kohaku_ray.index.build import BuildFiles, IndexSettings, check_documents, manifest_of, write_documents
+from kohaku_ray.index.build import (
+    BuildFiles,
+    IndexSettings,
+    check_documents,
+    lexical_texts,
+    manifest_of,
+    term_table,
+    write_documents,
+)
 from kohaku_ray.index.files import Directory
 from kohaku_ray.index.identity import Keys
 from kohaku_ray.index.known import known_vectors
 from kohaku_ray.index.layout import LAYOUT_SCHEMA
 from kohaku_ray.index.postings import Postings, Statistics
 from kohaku_ray.index.store import SHARDED_FORMAT, fingerprint, publish, read_manifest
-from kohaku_ray.index.views import View, as_plain, rows_of, united
+from kohaku_ray.index.views import View, as_plain, united
 from kohaku_ray.tree.nodes import NodeTable
 
 Shard = Mapping[str, Any]
@@ -169,18 +177,13 @@ def _layout(directory: Directory, shards: Sequence[Shard]) -> pa.Table:
 def _counted_terms(tree: NodeTable, settings: IndexSettings, views: Iterable[View]) -> dict[str, pa.Table]:
     """Count the terms of a shard: its tables by file."""
     tables: dict[str, pa.Table] = {}
-    for view in views:
-        if view.lexical:
-            rows = rows_of(tree, view.kinds)
-            texts = tree.table["text"].take(pa.array(rows)).to_pylist()
-            found = Postings.build(texts, rows, settings.language)
-            tables |= {
-                f"terms-{view.key}": pa.table(
-                    {"term": pa.array(found.terms, pa.string()), "end": pa.array(found.offsets[1:])}
-                ),
-                f"postings-{view.key}": pa.table({"place": pa.array(found.places), "count": pa.array(found.counts)}),
-                f"rows-{view.key}": pa.table({"row": pa.array(rows), "n_terms": pa.array(found.lengths)}),
-            }
+    for key, rows, texts in lexical_texts(tree, views):
+        found = Postings.build(texts, rows, settings.language)
+        tables |= {
+            f"terms-{key}": term_table(found.terms, found.offsets),
+            f"postings-{key}": pa.table({"place": pa.array(found.places), "count": pa.array(found.counts)}),
+            f"rows-{key}": pa.table({"row": pa.array(rows), "n_terms": pa.array(found.lengths)}),
+        }
     return tables
 
 
