@@ -13,6 +13,18 @@ from kohaku_ray.errors import DataError
 from kohaku_ray.storage import asking, is_uri, open_filesystem
 
 
+def make_directory(path: str) -> None:
+    """Make a directory for outputs, with those above it.
+
+    Raises:
+        DataError: It cannot be made.
+    """
+    try:
+        os.makedirs(path, exist_ok=True)
+    except OSError as error:
+        raise DataError(f"{path}: cannot be made ({error.strerror}): choose another output") from error
+
+
 def publish(path: str, data: bytes, way_out: str = "free the disk or choose another output") -> None:
     """Write a file in one step.
 

@@ -9,11 +9,10 @@ from dataclasses import dataclass
 import jinja2
 from markupsafe import Markup
 
-from kohaku_ray.errors import DataError
 from kohaku_ray.evaluation.comparing import Comparison
 from kohaku_ray.evaluation.grid import Run, Sweep, TableCell
 from kohaku_ray.evaluation.metrics import Metric
-from kohaku_ray.files import publish
+from kohaku_ray.files import make_directory, publish
 from kohaku_ray.reporting.charts import Chart
 from kohaku_ray.reporting.packed import Packed
 from kohaku_ray.reporting.page import page_environment
@@ -142,10 +141,7 @@ def write_sweep(sweep: Sweep, directory: str, stats: Sequence[TableStats] | None
         DataError: A file cannot be written, or a score is not finite.
     """
     tables = os.path.join(directory, "tables")
-    try:
-        os.makedirs(tables, exist_ok=True)
-    except OSError as error:
-        raise DataError(f"{tables}: cannot be made ({error.strerror}): choose another output") from error
+    make_directory(tables)
     stats = compute_sweep_stats(sweep) if stats is None else stats
     files = {os.path.join(directory, "sweep.html"): page(sweep, stats)}
     for one in stats:

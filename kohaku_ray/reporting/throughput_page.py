@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import os
 
-from kohaku_ray.errors import DataError
-from kohaku_ray.files import publish
+from kohaku_ray.files import make_directory, publish
 from kohaku_ray.reporting.page import page_environment
 from kohaku_ray.reporting.throughput import COLUMNS, LEGEND, Throughput, absences, as_csv, as_json, table
 from kohaku_ray.reporting.throughput_charts import charts
@@ -33,10 +32,7 @@ def write_throughput(bench: Throughput, directory: str) -> list[str]:
     Raises:
         DataError: A file cannot be written.
     """
-    try:
-        os.makedirs(directory, exist_ok=True)
-    except OSError as error:
-        raise DataError(f"{directory}: cannot be made ({error.strerror}): choose another output") from error
+    make_directory(directory)
     paths = [os.path.join(directory, name) for name in FILES]
     for path, text in zip(paths, (page(bench), as_json(bench), as_csv(bench)), strict=True):
         publish(path, text.encode())

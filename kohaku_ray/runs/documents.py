@@ -18,7 +18,7 @@ from kohaku_ray.documents.novel import words_digest
 from kohaku_ray.documents.parse import read_bytes
 from kohaku_ray.documents.pdf_view import UNREADABLE, UNREADABLE_SHARE, PageView, PdfViewer
 from kohaku_ray.errors import DataError
-from kohaku_ray.files import publish
+from kohaku_ray.files import make_directory, publish
 from kohaku_ray.runs.indexes import document_format
 from kohaku_ray.runs.parsing import par_ids_of, parse_source, sort_out, with_metadata
 from kohaku_ray.runs.sources import find_sources, read_metadata, resolve_paths
@@ -247,10 +247,7 @@ def write_trees(views: Sequence[DocumentView], directory: str) -> list[str]:
     Raises:
         DataError: A file cannot be written.
     """
-    try:
-        os.makedirs(directory, exist_ok=True)
-    except OSError as error:
-        raise DataError(f"{directory}: cannot be made ({error.strerror}): choose another output") from error
+    make_directory(directory)
     paths = []
     for view in views:
         paths.append(os.path.join(directory, f"{view.document.doc_id}.json"))
