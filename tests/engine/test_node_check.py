@@ -29,9 +29,9 @@ ray.init(address=cluster.address, namespace="kohaku_ray", log_to_driver=False, l
 seen = [f"run={folder}/seen/run", f"ledger.path={folder}/seen/ledger", f"index.encoder.model={encoder}"]
 run_index(load_config("demo", [*seen, f"index.path={folder}/seen/index"]))
 shutil.copytree(f"{folder}/seen/index", f"{folder}/hidden/index")
-start = 'mount -t tmpfs none "$1" && exec ray start --address="$2" --num-cpus=1 --block'
+start = 'mount -t tmpfs none "$1" && exec "$3" -m ray.scripts.scripts start --address="$2" --num-cpus=1 --block'
 hidden = f"{folder}/hidden"
-hiding = ["setpriv", "--pdeathsig", "TERM", "unshare", "-m", "sh", "-c", start, "sh", hidden, cluster.address]
+hiding = ["setpriv", "--pdeathsig", "TERM", "unshare", "-m", "sh", "-c", start, "sh", hidden, cluster.address, sys.executable]
 node = subprocess.Popen(hiding, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
 try:
     until = time.monotonic() + 60

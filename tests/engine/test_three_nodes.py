@@ -28,7 +28,7 @@ def test_a_node_dies_at_five_moments_of_a_run_and_once_while_indexing(sample_ind
     assert done.returncode == 0, done.stderr[-4000:]
     found = json.loads(done.stdout.splitlines()[-1])
     assert found["killed"] == ["Member", "LedgerShard", "Retriever", "ServeReplica", "Member", "MapWorker"]
-    assert set(found["on_head"]) <= {"ServeController", "Voter"}, "a head without CPUs holds no work"
+    assert set(found["on_head"]) <= {"Applications", "ServeController", "Voter"}, "a head without CPUs holds no work"
     assert found["distinct"] == found["calls"] == 24 * 4
     assert found["asked"] - found["distinct"] <= 5 * 6, "at most the calls in flight and the unflushed are repeated"
     for name in COMPARED:

@@ -279,7 +279,7 @@ def test_a_run_whose_every_call_fails_stops_asking_and_says_why(sample_config, t
     done = capsys.readouterr()
     assert "6 answers in a row got no reply (fail_after is 6)" in done.err
     assert "6 × " in done.out
-    assert "check the key in the variable" in done.out
+    assert "set deployments.*.api_key_env to the key's variable" in done.out
     assert "15 × ModelError: not asked: 6 answers in a row had got no reply" in done.out  # 10 answers, 5 plans
     page = Path(config.run, "report.html").read_text(encoding="utf-8")
     assert "Stopped asking: 6 answers in a row" in page

@@ -98,8 +98,8 @@ def test_one_large_document_is_spread_over_the_encoders(cluster, tmp_path, capsy
     progress = [line for line in capsys.readouterr().err.splitlines() if line.startswith("encode")]
     total = sum(summary.texts_by_encoder)
     assert len(progress) > 2
-    assert progress[-1].split()[1] == f"{total}/{total}"
-    assert all(line.endswith("/s") for line in progress)
+    assert progress[-1].endswith(f" {total} of {total} texts")
+    assert all("/s  " in line for line in progress)
 
 
 def parsed_blocks(config, *file_lists):
@@ -336,7 +336,7 @@ def test_an_interrupted_job_repeats_no_finished_block(cluster, tmp_path):
     job = subprocess.Popen([*command, *flags], stderr=subprocess.PIPE, stdout=subprocess.DEVNULL, text=True)
     for line in job.stderr:
         if line.startswith("encode"):
-            n_done = int(line.split()[1].split("/")[0])
+            n_done = int(line.split(" of ")[0].split()[-1])
             break
     os.kill(job.pid, signal.SIGKILL)
     job.wait()

@@ -12,6 +12,7 @@ import pyarrow.parquet as pq
 import pytest
 import tiny_encoder
 from fake_openai import Action, FakeOpenAI, completion
+from pages import opened
 from stories import GARDEN, HEADER, PRISON, ROWS
 
 from kohaku_ray.config import load_config
@@ -108,7 +109,7 @@ def test_books_and_stories_become_labels_dossiers_and_results(home, answer):
     books = " ".join((PRISON + GARDEN).split())
     assert quoted
     assert all(" ".join(row["text"].split()) in books for row in quoted)
-    page = Path(write_report(config.run)).read_text(encoding="utf-8")
+    page = opened(Path(write_report(config.run)).read_text(encoding="utf-8"))
     assert "majority class" in page
     assert "travel_while_imprisoned" in page
 
