@@ -31,7 +31,8 @@ run_index(load_config("demo", [*seen, f"index.path={folder}/seen/index"]))
 shutil.copytree(f"{folder}/seen/index", f"{folder}/hidden/index")
 start = 'mount -t tmpfs none "$1" && exec "$3" -m ray.scripts.scripts start --address="$2" --num-cpus=1 --block'
 hidden = f"{folder}/hidden"
-hiding = ["setpriv", "--pdeathsig", "TERM", "unshare", "-m", "sh", "-c", start, "sh", hidden, cluster.address, sys.executable]
+alone = ["setpriv", "--pdeathsig", "TERM", "unshare", "-m"]
+hiding = [*alone, "sh", "-c", start, "sh", hidden, cluster.address, sys.executable]
 node = subprocess.Popen(hiding, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
 try:
     until = time.monotonic() + 60
