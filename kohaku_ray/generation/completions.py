@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Mapping
 from typing import Any, Literal
 
+from kohaku_ray.generation.images import data_uris
 from kohaku_ray.generation.request import ChatRequest
 from kohaku_ray.records import Reply
 from kohaku_ray.values import clean_text
@@ -26,20 +28,28 @@ _OVERFLOW_WORDS = (
 )
 
 
-def completion_body(
+async def completion_body(
     request: ChatRequest, model: str, schema_mode: SchemaMode, *, any_root: bool = False
 ) -> dict[str, Any]:
-    """Write a request as JSON values.
+    """Write a request as JSON values; its images are read and encoded in a thread.
 
     Args:
         request: The request.
         model: The model's name on the server.
         schema_mode: How the schema is sent.
         any_root: Also send schemas of arrays (a plan's); OpenAI's API accepts objects only.
+
+    Raises:
+        ModelError: An image cannot be read.
     """
+    messages: list[dict[str, Any]] = [{"role": role, "content": content} for role, content in request.messages]
+    if request.images:
+        uris = await asyncio.to_thread(data_uris, request.images)
+        shown = [{"type": "image_url", "image_url": {"url": uri}} for uri in uris]
+        messages[-1]["content"] = [*shown, {"type": "text", "text": messages[-1]["content"]}]
     body: dict[str, Any] = {
         "model": model,
-        "messages": [{"role": role, "content": content} for role, content in request.messages],
+        "messages": messages,
         "temperature": request.temperature,
         "top_p": request.top_p,
         "max_tokens": request.max_tokens,

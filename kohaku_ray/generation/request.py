@@ -6,6 +6,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
+from kohaku_ray.generation.images import PromptImage
+
 
 @dataclass(frozen=True, slots=True)
 class ChatRequest:
@@ -20,6 +22,7 @@ class ChatRequest:
         seed: Sampling seed.
         schema: JSON schema of the reply; None: free text.
         session_id: Requests with equal ids go to one replica; not part of the key.
+        images: Stand before the text of the last message; the key holds their hashes.
         variables: The prompt's variables and ``role``, for backends that do not read the prompt's text; not part of
             the key.
     """
@@ -32,6 +35,7 @@ class ChatRequest:
     seed: int
     schema: dict[str, Any] | None = None
     session_id: str = ""
+    images: tuple[PromptImage, ...] = ()
     variables: Mapping[str, Any] | None = None
 
     @property

@@ -41,4 +41,6 @@ def request_key(request: ChatRequest) -> str:
         "seed": request.seed,
         "schema": request.schema,
     }
+    if request.images:  # only then: the keys of recorded replies stay as they are
+        parts["images"] = [[image.digest, image.max_pixels] for image in request.images]
     return digest(parts, 16, "request")
