@@ -73,6 +73,8 @@ class DocumentsConfig(Section):
     format: DocumentFormat | None = None
     """By suffix (auto); all but PDF as plain text; .txt as novels in chapters; .csv as news, with one paragraph per row
     and many documents in a file; None: as the system reads them."""
+    images: FilePath | None = None
+    """Directory of the image files that placeholders of KohakuRAG JSON name; used where `index.images` is true."""
     sentence_split: Literal["punkt", "period", "sliding"] = "punkt"
     """Sentence splitting of news: Punkt with French abbreviations; at every full stop; or windows of three Punkt
     sentences, each of which begins one sentence after the last."""
@@ -141,6 +143,11 @@ class IndexConfig(Section):
     bm25: Bm25Config = Bm25Config()
     chunks: ChunksConfig | None = None
     """How documents are cut into chunks; None: the system's default, which may be none."""
+    images: bool = False
+    """Extract images: those of PDFs, HTML and Markdown, and of KohakuRAG JSON by `documents.images`."""
+    captions: Literal["printed", "model", "none"] = "printed"
+    """Text of an image paragraph: its printed caption; that, then a description by the model of role `caption`; or
+    none."""
     encoders: PositiveInt | None = None
     """Encoder actors; None: as many as fit the GPUs, or one per CPU without GPUs."""
     encoder_gpus: Annotated[float, Field(gt=0)] = 1.0

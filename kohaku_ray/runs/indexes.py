@@ -73,7 +73,13 @@ def index_settings(config: Config) -> IndexSettings:
         b=index.bm25.b,
         language=index.bm25.language,
         chunks=chunks_of(config),
+        images=image_settings(config),
     )
+
+
+def image_settings(config: Config) -> dict[str, Any] | None:
+    """Collect what decides the images of an index; None: it has none."""
+    return {"captions": config.index.captions} if config.index.images else None
 
 
 def chunks_of(config: Config) -> Chunks | None:

@@ -15,7 +15,7 @@ import time
 import uuid
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 import ray
@@ -31,6 +31,7 @@ from kohaku_ray.index.pending import PendingVectors
 from kohaku_ray.runs.collection import sources_of
 from kohaku_ray.runs.demand import index_demand, n_encoders
 from kohaku_ray.runs.indexes import index_settings
+from kohaku_ray.runs.parsing import describe_left_out
 from kohaku_ray.runs.sources import check_outlives_job, find_sources, read_metadata, resolve_paths
 from kohaku_ray.terminal import Progress
 
@@ -51,6 +52,7 @@ class IndexSummary:
         encode_s: Wall time of encoding, the encoders' start-up included.
         reduce_s: Wall time of propagation and index building.
         wall_s: Whole job, start-up included.
+        images_left_out: Number of images that carry no content, by reason.
     """
 
     path: str
@@ -64,6 +66,7 @@ class IndexSummary:
     encode_s: float
     reduce_s: float
     wall_s: float
+    images_left_out: Mapping[str, int] = field(default_factory=dict)
 
     def text(self) -> str:
         """Format the summary for a terminal."""
@@ -75,6 +78,8 @@ class IndexSummary:
             f"all {self.wall_s:.1f} s",
             f"index at {self.path}",
         ]
+        if "n_images" in counts:
+            lines.insert(1, ", ".join(filter(None, [f"{counts['n_images']} images", self._left_out])))
         if self.n_rejects:
             shown = "".join(f"\n  {file}: {reason}" for file, reason in self.rejects)
             more = self.n_rejects - len(self.rejects)
@@ -82,6 +87,10 @@ class IndexSummary:
             what = " and ".join(f"{n} {kind}" for kind, n in counted.items() if n)
             lines.append(f"{what} rejected:{shown}" + (f"\n  … and {more} more" if more else ""))
         return "\n".join(lines)
+
+    @property
+    def _left_out(self) -> str:
+        return describe_left_out(self.images_left_out)
 
 
 def run_index(config: Config) -> IndexSummary:
@@ -154,6 +163,7 @@ def run_index(config: Config) -> IndexSummary:
         encode_s=encode_s,
         reduce_s=reduce_s,
         wall_s=time.perf_counter() - began,
+        images_left_out=work.images_left_out,
     )
 
 
