@@ -12,6 +12,7 @@ from kohaku_ray.index.build import IndexSettings
 from kohaku_ray.index.encoder import SentenceEncoder
 from kohaku_ray.index.identity import encoder_identity
 from kohaku_ray.index.store import Index
+from kohaku_ray.runs.captions import caption_settings
 from kohaku_ray.storage import is_uri
 from kohaku_ray.systems.base import DocumentFormat
 from kohaku_ray.tree.chunks import Chunks
@@ -79,7 +80,10 @@ def index_settings(config: Config) -> IndexSettings:
 
 def image_settings(config: Config) -> dict[str, Any] | None:
     """Collect what decides the images of an index; None: it has none."""
-    return {"captions": config.index.captions} if config.index.images else None
+    index = config.index
+    if not index.images:
+        return None
+    return {"captions": index.captions, **({"caption": caption_settings(config)} if config.index_roles else {})}
 
 
 def chunks_of(config: Config) -> Chunks | None:

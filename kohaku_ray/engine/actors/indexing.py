@@ -19,6 +19,7 @@ import ray
 
 from kohaku_ray.arrays import I64
 from kohaku_ray.config import Config
+from kohaku_ray.documents.bounded import packed
 from kohaku_ray.documents.figures import images_of
 from kohaku_ray.documents.model import Document
 from kohaku_ray.documents.novel import words_digest
@@ -34,7 +35,6 @@ from kohaku_ray.index.tokens import token_counter
 from kohaku_ray.runs.indexes import chunks_of, document_format, encoder_settings, index_settings, make_encoder
 from kohaku_ray.runs.parsing import par_ids_of, parse_source, rejected_images, sort_out, with_metadata
 from kohaku_ray.runs.sources import read_metadata
-from kohaku_ray.tree.chunks import Chunks
 from kohaku_ray.tree.flatten import document_table, flatten
 from kohaku_ray.tree.nodes import CHUNK, SENTENCE, NodeTable
 
@@ -61,11 +61,10 @@ def parse(batch: pa.Table, config: Config, job: str) -> pa.Table:
         which part of it), doc_id, reason (null for a document), par_ids, digest (of document and nodes), and as Arrow
         streams document, nodes and texts: the texts new to the index, with columns key, n_tokens and text. Where
         images are extracted: images (``IMAGE_SCHEMA``) and left_out, a JSON object of those that carry no content.
+        Where a model describes them: tree, the document as ``bounded.packed`` writes it.
     """
     metadata = read_metadata(config.documents.metadata)
-    unknown = _unknown(config.model_dump_json(), job)
-    count = token_counter(config.index.encoder.model, config.index.encoder.revision)
-    chunks, rows = chunks_of(config), []
+    rows: list[dict[str, Any]] = []
     for file in batch["file"].to_pylist():
         parsed = parse_source(file, config)
         rejects = (*parsed.rejects, *rejected_images(file, parsed))
@@ -77,7 +76,7 @@ def parse(batch: pa.Table, config: Config, job: str) -> pa.Table:
                 document = with_metadata(found, metadata)
                 row |= {"doc_id": document.doc_id, "par_ids": par_ids_of(document)}
                 row |= {"words": words_digest(document) if document_format(config) == "novel" else None}
-                row |= tree_row(document, chunks, count, unknown, config)
+                row |= tree_row_of(document, config, job)
                 if config.index.images:
                     row |= image_row(document, config)
             except DataError as error:
@@ -86,14 +85,14 @@ def parse(batch: pa.Table, config: Config, job: str) -> pa.Table:
     return pa.Table.from_pylist(rows, schema=_PARSED_SCHEMA)
 
 
-def tree_row(
-    document: Document, chunks: Chunks | None, count: Any, unknown: _Unknown, config: Config
-) -> dict[str, Any]:
+def tree_row_of(document: Document, config: Config, job: str) -> dict[str, Any]:
     """Columns of ``parse`` that a document's texts decide."""
-    nodes = _counted(flatten(document, chunks, count), count)
-    packed = {"document": _packed(document_table([document])), "nodes": _packed(nodes)}
-    digest = hashlib.blake2b(b"".join(packed.values()), digest_size=16).hexdigest()
-    return packed | {"digest": digest, "texts": _packed(_new_texts(nodes, unknown, config))}
+    unknown = _unknown(config.model_dump_json(), job)
+    count = token_counter(config.index.encoder.model, config.index.encoder.revision)
+    nodes = _counted(flatten(document, chunks_of(config), count), count)
+    parts = {"document": as_packed(document_table([document])), "nodes": as_packed(nodes)}
+    digest = hashlib.blake2b(b"".join(parts.values()), digest_size=16).hexdigest()
+    return parts | {"digest": digest, "texts": as_packed(_new_texts(nodes, unknown, config))}
 
 
 def image_row(document: Document, config: Config) -> dict[str, Any]:
@@ -107,7 +106,8 @@ def image_row(document: Document, config: Config) -> dict[str, Any]:
         write_image(directory, image)
     found = image_table(document, config.index.captions)
     left_out = json.dumps(dict(document.images_left_out)) if document.images_left_out else None
-    return {"images": _packed(found), "left_out": left_out}
+    tree = packed(document) if config.index_roles else None
+    return {"images": as_packed(found), "left_out": left_out, "tree": tree}
 
 
 _PARSED_SCHEMA = pa.schema(
@@ -124,6 +124,7 @@ _PARSED_SCHEMA = pa.schema(
         ("texts", pa.large_binary()),
         ("images", pa.large_binary()),
         ("left_out", pa.string()),
+        ("tree", pa.large_string()),
     ]
 )
 
@@ -174,7 +175,7 @@ def sorted_texts(blocks: Sequence[Any], n_encoders: int) -> Iterator[Work | pa.T
     """
     rows = parsed_rows(blocks, "texts", "left_out")
     used, rejects = sort_out(rows)
-    texts = pa.concat_tables([_TEXTS.empty_table(), *(_unpacked(row["texts"]) for row in used)])
+    texts = pa.concat_tables([_TEXTS.empty_table(), *(as_table(row["texts"]) for row in used)])
     keys = column_keys(texts["key"]).view(f"S{KEY_BYTES}")
     texts = texts.take(pa.array(np.unique(keys, return_index=True)[1]))
     # Ties sort by key: the same texts make the same batches, so their vectors are identical to the bit.
@@ -288,7 +289,7 @@ def parsed_rows(blocks: Sequence[Any], *columns: str) -> list[dict[str, Any]]:
 
 def joined(rows: Sequence[Mapping[str, Any]], column: str) -> pa.Table:
     """Join the Arrow streams of a column."""
-    return pa.concat_tables(_unpacked(row[column]) for row in rows)
+    return pa.concat_tables(as_table(row[column]) for row in rows)
 
 
 class _Unknown:
@@ -330,7 +331,8 @@ def _counted(nodes: pa.Table, count: Any) -> pa.Table:
     return nodes.set_column(place, nodes.schema.field(place), pa.array(total, nodes.schema.field(place).type))
 
 
-def _packed(table: pa.Table) -> bytes:
+def as_packed(table: pa.Table) -> bytes:
+    """Write a table as an Arrow stream."""
     sink = pa.BufferOutputStream()
     with pa.ipc.new_stream(sink, table.schema, options=pa.ipc.IpcWriteOptions(compression="lz4")) as writer:
         writer.write_table(table)
@@ -338,5 +340,6 @@ def _packed(table: pa.Table) -> bytes:
     return packed
 
 
-def _unpacked(data: Any) -> pa.Table:
+def as_table(data: Any) -> pa.Table:
+    """Read an Arrow stream, bytes or a binary scalar."""
     return pa.ipc.open_stream(data.as_buffer() if isinstance(data, pa.Scalar) else data).read_all()

@@ -25,11 +25,14 @@ from kohaku_ray.engine.actors.index_shards import shard_reduced, shards_joined
 from kohaku_ray.engine.actors.indexing import Encode, Work, parse, reduced, sorted_texts
 from kohaku_ray.engine.cluster import check_cluster, connected, idle_cpus, say
 from kohaku_ray.engine.errors import ray_get, unwrapped
+from kohaku_ray.engine.jobs.captions import CaptionSummary, with_model_captions
+from kohaku_ray.engine.ledger.segments import SegmentStore
 from kohaku_ray.engine.nodes import check_nodes
 from kohaku_ray.errors import DataError
 from kohaku_ray.index.pending import PendingVectors
 from kohaku_ray.runs.collection import sources_of
 from kohaku_ray.runs.demand import index_demand, n_encoders
+from kohaku_ray.runs.deployments import check_deployment
 from kohaku_ray.runs.indexes import index_settings
 from kohaku_ray.runs.parsing import describe_left_out
 from kohaku_ray.runs.sources import check_outlives_job, find_sources, read_metadata, resolve_paths
@@ -53,6 +56,7 @@ class IndexSummary:
         reduce_s: Wall time of propagation and index building.
         wall_s: Whole job, start-up included.
         images_left_out: Number of images that carry no content, by reason.
+        captions: What became of the descriptions by a model; None: none were asked for.
     """
 
     path: str
@@ -67,6 +71,7 @@ class IndexSummary:
     reduce_s: float
     wall_s: float
     images_left_out: Mapping[str, int] = field(default_factory=dict)
+    captions: CaptionSummary | None = None
 
     def text(self) -> str:
         """Format the summary for a terminal."""
@@ -80,6 +85,8 @@ class IndexSummary:
         ]
         if "n_images" in counts:
             lines.insert(1, ", ".join(filter(None, [f"{counts['n_images']} images", self._left_out])))
+        if self.captions is not None:
+            lines.insert(2, self.captions.text())
         if self.n_rejects:
             shown = "".join(f"\n  {file}: {reason}" for file, reason in self.rejects)
             more = self.n_rejects - len(self.rejects)
@@ -108,6 +115,10 @@ def run_index(config: Config) -> IndexSummary:
     if not files:
         raise DataError(f"{', '.join(config.documents.paths)} holds metadata and questions but no document: add some")
     index_settings(config)  # a missing encoder is reported here, not in a worker
+    for role in config.index_roles:
+        name = config.role(role).model
+        check_deployment(name, config.deployments[name])
+        SegmentStore(config.ledger.path).check_writable()
     PendingVectors(config.index.path).check_writable()
     with connected(config.cluster):
         resources = ray.cluster_resources()
@@ -122,7 +133,10 @@ def run_index(config: Config) -> IndexSummary:
         job = uuid.uuid4().hex
         with unwrapped():
             parsed = _parse(config, files, job)
-        blocks = parsed.to_arrow_refs()
+        blocks, captions = parsed.to_arrow_refs(), None
+        if config.index_roles:
+            with unwrapped():
+                blocks, captions = with_model_captions(config, blocks, job)
         gather = ray.remote(sorted_texts).options(num_cpus=idle_cpus(), num_returns="streaming")
         first, *refs = gather.remote(blocks, encoders)
         work = ray_get(first)
@@ -164,6 +178,7 @@ def run_index(config: Config) -> IndexSummary:
         reduce_s=reduce_s,
         wall_s=time.perf_counter() - began,
         images_left_out=work.images_left_out,
+        captions=captions,
     )
 
 
