@@ -193,6 +193,7 @@ def _drawn(page: Any, box: Box) -> Image | None:
         pixels = page.get_pixmap(dpi=FIGURE_DPI, clip=pymupdf.Rect(*box), alpha=False, annots=False)
     except (RuntimeError, ValueError, pymupdf.mupdf.FzErrorBase) as error:
         raise BadImageError(f"cannot be drawn ({str(error)[:120]})") from None
-    if pixels.is_unicolor:
+    drawn = Pillow.frombuffer("RGB", (pixels.width, pixels.height), pixels.samples_mv, "raw", "RGB", pixels.stride, 1)
+    if all(low == high for low, high in drawn.getextrema()):
         return None
-    return as_image(Pillow.frombytes("RGB", (pixels.width, pixels.height), pixels.samples))
+    return as_image(drawn)
