@@ -52,7 +52,7 @@ _METADATA = {
 """Metadata key, and the names of the ``<meta>`` elements that may hold it; the first one found is used."""
 
 
-def parse_html(name: str, data: bytes) -> Document:
+def parse_html(name: str, data: bytes, images: bool = False) -> Document:
     """Parse a page as a browser does, malformed tags included.
 
     Navigation, footers, scripts, forms and hidden elements are left out. Headings make sections, titled with the
@@ -62,6 +62,7 @@ def parse_html(name: str, data: bytes) -> Document:
     Args:
         name: The file, for messages and the ``doc_id``.
         data: Its content; UTF-8 unless a byte order mark or ``<meta charset>`` says otherwise.
+        images: Whether images are read later: also those without a caption are kept, with their address.
 
     Returns:
         The document; description, author, date and canonical URL are its metadata.
@@ -77,7 +78,7 @@ def parse_html(name: str, data: bytes) -> Document:
     check_depth(name, source)
     check_attributes(name, source)
     tree = LexborHTMLParser(source)
-    reader = _Reader()
+    reader = _Reader(images)
     if tree.body is not None:
         reader.read(tree.body)
     doc_id = default_doc_id(name)
@@ -151,7 +152,9 @@ class _Table:
 class _Reader:
     """Walks the tree once, without recursion, and cuts what it sees into paragraphs."""
 
-    def __init__(self) -> None:
+    def __init__(self, images: bool = False) -> None:
+        self._all_images = images
+        self._waiting: list[Paragraph] = []  # images inside a list or table, which come after it
         self.drafts = [Draft(())]
         self._parts: list[str] = []
         self._lists: list[int | None] = []  # next number of every open list; None: bullets
@@ -271,6 +274,7 @@ class _Reader:
             self._table = None
             self._parts.clear()
             self._write_table(table)
+            self._add_waiting()
         else:
             self._parts.append(" ")
 
@@ -308,6 +312,12 @@ class _Reader:
             text = self._lines()
             if text:
                 self._add(Paragraph(text, split_sentences(text)))
+        self._add_waiting()
+
+    def _add_waiting(self) -> None:
+        if self._waiting and self._table is None and not self._lists:
+            self.drafts[-1].paragraphs += self._waiting
+            self._waiting.clear()
 
     def _preformatted(self) -> None:
         self._pre = max(0, self._pre - 1)
@@ -327,6 +337,9 @@ class _Reader:
     def _image(self, attributes: Mapping[str, str | None]) -> None:
         source = (attributes.get("src") or "").strip()
         caption = _plain(attributes.get("alt") or attributes.get("title") or "")
+        if self._all_images and source:
+            self._keep(source, caption)
+            return
         if self._table is not None or self._lists or not source or not (caption or self._figures):
             return  # icons and trackers; a search cannot find an image without text or figure
         pending = "".join(self._parts).strip()
@@ -334,6 +347,17 @@ class _Reader:
             self._flush()
         path = None if source.startswith("data:") else well_formed(source)
         self._add(Paragraph(caption, split_sentences(caption), attachment=Attachment("image", path, caption or None)))
+
+    def _keep(self, source: str, caption: str) -> None:
+        """Keep an image that is read later; inside a list or table, behind that."""
+        attachment = Attachment("image", well_formed(source), caption or None)
+        paragraph = Paragraph(caption, split_sentences(caption), attachment=attachment)
+        if self._table is not None or self._lists:
+            self._waiting.append(paragraph)
+            return
+        if "".join(self._parts).strip():
+            self._flush()
+        self._add(paragraph)
 
     def _caption(self) -> None:
         """Give a figure's caption to its image, else keep it as text."""

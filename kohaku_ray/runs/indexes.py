@@ -12,6 +12,8 @@ from kohaku_ray.index.build import IndexSettings
 from kohaku_ray.index.encoder import SentenceEncoder
 from kohaku_ray.index.identity import encoder_identity
 from kohaku_ray.index.store import Index
+from kohaku_ray.index.views import IMAGE, View
+from kohaku_ray.runs.captions import caption_settings
 from kohaku_ray.storage import is_uri
 from kohaku_ray.systems.base import DocumentFormat
 from kohaku_ray.tree.chunks import Chunks
@@ -73,7 +75,16 @@ def index_settings(config: Config) -> IndexSettings:
         b=index.bm25.b,
         language=index.bm25.language,
         chunks=chunks_of(config),
+        images=image_settings(config),
     )
+
+
+def image_settings(config: Config) -> dict[str, Any] | None:
+    """Collect what decides the images of an index; None: it has none."""
+    index = config.index
+    if not index.images:
+        return None
+    return {"captions": index.captions, **({"caption": caption_settings(config)} if config.index_roles else {})}
 
 
 def chunks_of(config: Config) -> Chunks | None:
@@ -106,5 +117,20 @@ def open_index(config: Config) -> Index:
         DataError: There is no index at that path.
     """
     index = Index.open(config.index.path, index_settings(config).as_mapping())
-    index.require(config.declaration.views.values())
+    index.require(views_of(config))
     return index
+
+
+def views_of(config: Config) -> list[View]:
+    """List the system's views that the configured index has: those of images only where it has images.
+
+    Raises:
+        ConfigError: The run searches images, and the index has none.
+    """
+    views = config.declaration.views
+    used = [name for name in config.uses.views if IMAGE in views[name].kinds]
+    if used and not config.index.images:
+        raise ConfigError(
+            f"the run searches images (view {used[0]}) but index.images is false: set it to true, and index again"
+        )
+    return [view for view in views.values() if config.index.images or IMAGE not in view.kinds]

@@ -35,6 +35,7 @@ def resolve_paths(config: Config) -> Config:
             update={
                 "paths": tuple(_absolute(path) for path in config.documents.paths),
                 "metadata": _absolute(config.documents.metadata),
+                "images": _absolute(config.documents.images),
             }
         ),
     }

@@ -37,6 +37,7 @@ SYSTEM = System(
     views={
         "nodes": View(kinds=("sentence", "paragraph"), dense=True),
         "paragraphs": View(kinds=("paragraph",), lexical=True),
+        "images": View(kinds=("image",), dense=True),
     },
     roles={
         "plan": Role(template="plan.j2", max_tokens=512, stage="prepare", examples=PLAN_EXAMPLES),
