@@ -154,7 +154,7 @@ def _png(picture: Any) -> bytes:
     packer = zlib.compressobj(1, zlib.DEFLATED, zlib.MAX_WBITS, zlib.DEF_MEM_LEVEL, zlib.Z_RLE)
     colours = 2 if pixels.ndim == 3 else 0
     head = struct.pack(">IIBBBBB", width, height, 8, colours, 0, 0, 0)
-    parts = (b"IHDR", head), (b"IDAT", packer.compress(filtered) + packer.flush()), (b"IEND", b"")
+    parts = (b"IHDR", head), (b"IDAT", packer.compress(filtered.data) + packer.flush()), (b"IEND", b"")
     return b"\x89PNG\r\n\x1a\n" + b"".join(_chunk(kind, data) for kind, data in parts)
 
 

@@ -7,10 +7,11 @@ import pytest
 from figure_pdfs import as_bytes, picture
 from PIL import Image
 
+from kohaku_ray.documents.attached import ImageSource
 from kohaku_ray.documents.figures import figures_named, images_of
 from kohaku_ray.documents.images import BadImageError, SmallImageError, read_image
 from kohaku_ray.documents.kohakurag import parse_kohakurag, write_kohakurag
-from kohaku_ray.documents.parse import ImageSource, parse_documents
+from kohaku_ray.documents.parse import parse_documents
 from kohaku_ray.errors import DataError
 
 
