@@ -96,6 +96,11 @@ class IndexSummary:
         return "\n".join(lines)
 
     @property
+    def n_caption_errors(self) -> int:
+        """Descriptions of images that failed."""
+        return 0 if self.captions is None else len(self.captions.errors)
+
+    @property
     def _left_out(self) -> str:
         return describe_left_out(self.images_left_out)
 
