@@ -168,6 +168,20 @@ def test_images_of_markdown_stay_inside_its_directory(tmp_path):
     assert {"Remote", "Outside", "Missing"} <= set(texts)  # a caption is text, whatever became of its image
 
 
+def test_images_of_html_inside_markdown(tmp_path):
+    text = """# Plant
+
+<p align="center"><img src="a%20chart.png" width=40 alt="A  chart"></p>
+
+A plant <img src='sub/icon.png'> uses energy. <!-- <img src="page.png"> -->
+"""
+    found = tree(tmp_path, "plant.md", text)
+    ((_, paragraph, chart),) = images_of(found)
+    assert paragraph.text == "A chart"
+    assert pixels(chart).tobytes() == picture(seed=1).tobytes()
+    assert (found.images_left_out, found.image_rejects) == ({"small": 1}, ())
+
+
 HTML = f"""<html><body><h1>Energy</h1><p>The plant uses energy.</p>
 <p>Text before <img src="a%20chart.png?v=2#top"> and after.</p>
 <ul><li>An item <img src="{URI}" alt="In a list"></li></ul>
