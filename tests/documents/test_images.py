@@ -267,6 +267,23 @@ def test_a_document_is_kept_when_its_images_take_too_long(tmp_path, monkeypatch)
     assert found.sections[0].paragraphs[0].text == "A text that is kept."
 
 
+def test_addresses_stay_inside_a_directory_on_an_object_store():
+    from kohaku_ray.documents.attached import attach_images
+    from kohaku_ray.documents.markdown import parse_markdown
+
+    asked = []
+
+    def read(path):
+        asked.append(path)
+        return as_bytes(picture())
+
+    text = b"A plant.\n\n![In](img/a%20b.png) ![Out](../x.png) ![Far](img/../../y.png)\n"
+    name = "s3://bucket/docs/x.md?region=eu"
+    found = attach_images(parse_markdown(name, text, images=True), name, read, ImageSource())
+    assert asked == ["s3://bucket/docs/img/a%20b.png?region=eu"]
+    assert [place for place, _ in found.image_rejects] == ["image ../x.png", "image img/../../y.png"]
+
+
 def test_a_file_that_is_no_document_is_still_a_reject():
     with pytest.raises(DataError, match="empty"):
         parse_documents("x.md", b"", images=ImageSource())
