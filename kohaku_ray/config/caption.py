@@ -8,7 +8,7 @@ from kohaku_ray.generation.captions import EXAMPLES, TEMPLATE
 from kohaku_ray.systems.base import Role
 
 if TYPE_CHECKING:
-    from kohaku_ray.config.schema import Config
+    from kohaku_ray.config.schema import Config, Deployment
 
 CAPTION = "caption"
 """Name of the role that describes images (`index.captions: model`)."""
@@ -35,3 +35,9 @@ def check_captions(config: Config) -> None:
                 f"index.captions is model but roles.{role}.model is {name!r}, which sees no images: name a "
                 "deployment of a vision model"
             )
+
+
+def caption_deployments(config: Config) -> dict[str, Deployment]:
+    """Deployments that the index job calls, by name."""
+    names = [config.role(role).model for role in config.index_roles]
+    return {name: config.deployments[name] for name in names}

@@ -4,6 +4,7 @@ from kohaku_ray.config import load_config
 from kohaku_ray.errors import ConfigError
 from kohaku_ray.index.build import IndexSettings
 from kohaku_ray.runs.indexes import index_settings
+from kohaku_ray.runs.validate import validate
 
 EYES = [
     "deployments.eyes.kind=openai",
@@ -45,3 +46,12 @@ def test_images_join_the_identity_of_an_index_only_when_they_are_on(tmp_path):
     )
     other = index_settings(load_config("demo", [*own, f"prompts={tmp_path}"])).as_mapping()["images"]
     assert other["caption"]["prompt"] != described["caption"]["prompt"]
+
+
+def test_validate_checks_what_captions_need(tmp_path):
+    own = [*EYES, *MODEL, "roles.caption.model=eyes", f"documents.images={tmp_path}/none"]
+    found = validate(load_config("demo", own))
+    problems = " ".join(map(str, found.problems))
+    assert "deployments.eyes: openai" in found.lines
+    assert "OPENAI_API_KEY" in problems
+    assert f"documents.images is {tmp_path}/none, where there is no directory" in problems
