@@ -9,7 +9,7 @@ from typing import Annotated, Any, Literal
 from pydantic import Field, PrivateAttr, SerializeAsAny, model_validator
 
 from kohaku_ray.config.anchor import with_index
-from kohaku_ray.config.caption import CAPTION, INDEX_ROLES
+from kohaku_ray.config.caption import CAPTION, INDEX_ROLES, check_captions
 from kohaku_ray.config.chunks import ChunksConfig
 from kohaku_ray.config.deployments import (
     BackendConfig,
@@ -315,7 +315,7 @@ class Config(Section):
                 f"ensemble.early_stop is {self.ensemble.early_stop} but ballots of system {self.declaration.name} have "
                 "weights, so that the remaining votes may change any result: set ensemble.early_stop to never"
             )
-        self._check_captions()
+        check_captions(self)
         if self.index.search_device == "cuda" and not self.cluster.retriever.gpus:
             raise ValueError(
                 "index.search_device is cuda but cluster.retriever.gpus is 0, so that no retriever gets a GPU: set it, "
@@ -324,20 +324,6 @@ class Config(Section):
         if self.declaration.check is not None:
             self.declaration.check(self)
         return self
-
-    def _check_captions(self) -> None:
-        if self.index.captions == "model" and not self.index.images:
-            raise ValueError(
-                "index.captions is model but index.images is false, so that there is nothing to describe: set "
-                "index.images to true, or index.captions to printed"
-            )
-        for role in self.index_roles:
-            name = self.role(role).model
-            if not getattr(self.deployments[name], "vision", False):
-                raise ValueError(
-                    f"index.captions is model but roles.{role}.model is {name!r}, which sees no images: name a vision "
-                    f"model, and set deployments.{name}.vision to true"
-                )
 
     def _check_deployed(self, key: str, name: str, ranks: bool) -> None:
         if name not in self.deployments:

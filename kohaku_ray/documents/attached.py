@@ -22,6 +22,17 @@ SHOWN_CHARS = 80
 _SCHEME = re.compile(r"(?:[a-z][a-z0-9+.-]+:|//)", re.IGNORECASE)
 
 
+@dataclass(frozen=True, slots=True)
+class ImageSource:
+    """How images are extracted.
+
+    Attributes:
+        directory: Directory of the files that KohakuRAG placeholders name; None: there are none.
+    """
+
+    directory: str | None = None
+
+
 @dataclass
 class _Reader:
     """Reads the images of one document, each once."""
@@ -100,7 +111,7 @@ def attach_images(
     document: Document,
     name: str,
     read: Callable[[str], bytes],
-    directory: str | None = None,
+    source: ImageSource,
     is_placeholder: bool = False,
 ) -> Document:
     """Give the images that a document names their pixels; nothing is fetched from the network.
@@ -109,14 +120,14 @@ def attach_images(
         document: Its image paragraphs have an address as their path.
         name: Path or URI of its file: addresses are relative to it, and must stay inside its directory.
         read: Reads a file.
-        directory: ``documents.images``: directory of the files that KohakuRAG placeholders name.
+        source: How images are extracted.
         is_placeholder: Whether the paths are those of placeholders.
 
     Returns:
         The document; an image that cannot be used is a row of ``image_rejects``, and its paragraph stays if it has a
         caption.
     """
-    reader = _Reader(name, document.doc_id, directory, read, is_placeholder)
+    reader = _Reader(name, document.doc_id, source.directory, read, is_placeholder)
     made = map_named(document, reader.attach)
     return replace(
         made,

@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-import codecs
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
 from kohaku_ray.documents.cells import looks_like_header, written_rows
-from kohaku_ray.documents.content import decode_text, well_formed
+from kohaku_ray.documents.content import well_formed
+from kohaku_ray.documents.html_charset import decode_html
 from kohaku_ray.documents.html_limits import check_attributes, check_depth, words
 from kohaku_ray.documents.ids import default_doc_id
 from kohaku_ray.documents.model import Attachment, Document, Paragraph
@@ -27,7 +27,6 @@ MAX_CELL_CHARS = 500
 MAX_SPAN = 100
 """Most columns or rows that a cell is taken to span."""
 
-_CHARSET = re.compile(rb"<meta[^>]{0,200}?charset\s*=\s*[\"']?\s*([\w.:-]+)", re.IGNORECASE)
 _INVISIBLE = re.compile(r"(?:display\s*:\s*none|visibility\s*:\s*hidden)", re.IGNORECASE)
 _SPACES = re.compile(r"\s+")
 _NOT_TEXT = re.compile("[\x00-\x08\x0b-\x1f\x7f\u00ad\u200b\ufeff]")
@@ -74,7 +73,7 @@ def parse_html(name: str, data: bytes, images: bool = False) -> Document:
         raise DataError(f"{name} has {len(data):,} bytes, at most {MAX_BYTES:,} are allowed: split it into files.")
     from selectolax.lexbor import LexborHTMLParser
 
-    source = _decode(name, data)
+    source = decode_html(name, data)
     check_depth(name, source)
     check_attributes(name, source)
     tree = LexborHTMLParser(source)
@@ -84,30 +83,6 @@ def parse_html(name: str, data: bytes, images: bool = False) -> Document:
     doc_id = default_doc_id(name)
     title = _title(tree, reader) or doc_id
     return Document(doc_id, title, finish(reader.drafts, title), _metadata(tree))
-
-
-def _decode(name: str, data: bytes) -> str:
-    """Decode a page by its byte order mark, by its declared charset or as UTF-8."""
-    declared = _CHARSET.search(data[:4096])
-    is_marked = data.startswith((codecs.BOM_UTF8, codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE))
-    if declared is None or is_marked:
-        return decode_text(name, data)
-    charset = declared[1].decode("ascii", "replace")
-    try:
-        # browsers read declared Latin-1 as Windows-1252, and as UTF-8 a declared UTF-16 whose tags are ASCII
-        codec = codecs.lookup({"iso-8859-1": "cp1252", "latin1": "cp1252"}.get(charset.lower(), charset))
-    except LookupError:
-        raise DataError(f"{name} says its charset is {charset!r}, which is unknown: save it as UTF-8.") from None
-    if codec.name.startswith(("utf", "ascii")) or not _is_text_codec(codec):
-        return decode_text(name, data)
-    if b"\0" in data:
-        return decode_text(name, data)  # names the byte
-    return data.decode(codec.name, "replace").replace("\r\n", "\n").replace("\r", "\n")
-
-
-def _is_text_codec(codec: codecs.CodecInfo) -> bool:
-    """Whether it decodes bytes to text: Python also has codecs called hex and zip."""
-    return bool(getattr(codec, "_is_text_encoding", True))
 
 
 def _title(tree: Any, reader: _Reader) -> str:

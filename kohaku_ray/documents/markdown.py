@@ -6,13 +6,14 @@ import html
 import re
 from collections.abc import Iterator, Mapping, Sequence
 from functools import cache
+from html.parser import HTMLParser
 
 import yaml
 from markdown_it import MarkdownIt
 from markdown_it.tree import SyntaxTreeNode
 
 from kohaku_ray.documents.cells import written_rows
-from kohaku_ray.documents.content import decode_text, flat_metadata
+from kohaku_ray.documents.content import decode_text, flat_metadata, well_formed
 from kohaku_ray.documents.ids import default_doc_id
 from kohaku_ray.documents.model import Attachment, Document, Paragraph, Section
 from kohaku_ray.documents.outline import Draft, finish, heading_path
@@ -41,7 +42,7 @@ def parse_markdown(name: str, data: bytes, images: bool = False) -> Document:
     Args:
         name: The file, for messages and the default ``doc_id``.
         data: Its content.
-        images: Whether images are read later: data URIs are kept.
+        images: Whether images are read later: data URIs, and ``<img>`` in HTML, are kept.
 
     Returns:
         The document; ``id`` or ``document_id`` of the front matter is its ``doc_id``, the rest its metadata.
@@ -121,14 +122,33 @@ def _paragraphs(node: SyntaxTreeNode, images: bool) -> Iterator[Paragraph]:
     yield from _images(node, images)
 
 
-def _images(node: SyntaxTreeNode, data_uris: bool) -> Iterator[Paragraph]:
+def _images(node: SyntaxTreeNode, all_images: bool) -> Iterator[Paragraph]:
     """Yield an attachment for every image in a block."""
     for image in node.walk():
         if image.type == "image":
             caption = _inline(image) or str(image.attrs.get("title", "")).strip()
             source = str(image.attrs.get("src", ""))
-            path = None if not source or (source.startswith("data:") and not data_uris) else source
+            path = None if not source or (source.startswith("data:") and not all_images) else source
             yield Paragraph(caption, split_sentences(caption), attachment=Attachment("image", path, caption or None))
+        elif all_images and image.type in ("html_block", "html_inline"):
+            yield from _tagged_images(image.content)
+
+
+def _tagged_images(source: str) -> Iterator[Paragraph]:
+    """Yield an attachment for every ``<img>`` in a piece of HTML."""
+    found: list[Mapping[str, str | None]] = []
+
+    class Tags(HTMLParser):
+        def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+            if tag == "img":
+                found.append(dict(attrs))
+
+    Tags().feed(_INVISIBLE_HTML.sub("", source))
+    for attributes in found:
+        if address := (attributes.get("src") or "").strip():
+            caption = " ".join((attributes.get("alt") or attributes.get("title") or "").split())
+            attachment = Attachment("image", well_formed(address), caption or None)
+            yield Paragraph(caption, split_sentences(caption), attachment=attachment)
 
 
 def _block_lines(node: SyntaxTreeNode) -> list[str]:

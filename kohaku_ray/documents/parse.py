@@ -16,7 +16,7 @@ from functools import partial
 from pathlib import PurePosixPath
 from typing import Any, Literal, TypeVar
 
-from kohaku_ray.documents.attached import attach_images
+from kohaku_ray.documents.attached import ImageSource, attach_images
 from kohaku_ray.documents.bounded import UnfinishedError, parse_in_child, parse_in_time
 from kohaku_ray.documents.figures import with_mentions
 from kohaku_ray.documents.french import SentenceSplit
@@ -144,17 +144,6 @@ def _searchable(name: str, documents: Sequence[Document], rejects: Sequence[tupl
     return Parsed(tuple(filter(_is_searchable, documents)), (*rejects, *more))
 
 
-@dataclass(frozen=True, slots=True)
-class ImageSource:
-    """How images are extracted.
-
-    Attributes:
-        directory: Directory of the files that KohakuRAG placeholders name; None: there are none.
-    """
-
-    directory: str | None = None
-
-
 def _with_images(name: str, data: bytes, timeout_s: float | None, file_format: Format, source: ImageSource) -> Document:
     """Parse one file and extract its images; where these take too long or crash, the document is kept without them."""
     try:
@@ -165,7 +154,7 @@ def _with_images(name: str, data: bytes, timeout_s: float | None, file_format: F
     if _suffix(name) == ".pdf":
         return with_mentions(document)
     is_placeholder = _suffix(name) == ".json"
-    attach = partial(attach_images, document, name, read_bytes, source.directory, is_placeholder)
+    attach = partial(attach_images, document, name, read_bytes, source, is_placeholder)
     try:
         in_time = timeout_s is not None and _in_main_thread()
         document = parse_in_time(attach, name, len(data), timeout_s or 0) if in_time else attach()

@@ -17,7 +17,8 @@ from kohaku_ray.documents.images import (
 )
 from kohaku_ray.documents.model import Box, Image
 from kohaku_ray.documents.pdf_drawings import drawn_figures
-from kohaku_ray.documents.pdf_page import Page, Picture
+from kohaku_ray.documents.pdf_page import Page
+from kohaku_ray.documents.pdf_pictures import Picture
 
 FIGURE_DPI = 150
 """Resolution of vector figures."""
@@ -194,7 +195,6 @@ def _drawn(page: Any, box: Box) -> Image | None:
     except (RuntimeError, ValueError, pymupdf.mupdf.FzErrorBase) as error:
         raise BadImageError(f"cannot be drawn ({str(error)[:120]})") from None
     drawn = Pillow.frombuffer("RGB", (pixels.width, pixels.height), pixels.samples_mv, "raw", "RGB", pixels.stride, 1)
-    bands: Any = drawn.getextrema()
-    if all(low == high for low, high in bands):
+    if drawn.getcolors(1):
         return None
     return as_image(drawn)

@@ -13,6 +13,7 @@ from typing import Any
 from kohaku_ray.documents.content import clean_print
 from kohaku_ray.documents.model import Box, Image
 from kohaku_ray.documents.pdf_grids import grids
+from kohaku_ray.documents.pdf_pictures import Picture, turned_box
 
 MIN_IMAGE_POINTS = 30.0
 """Shortest side of a picture that is kept; smaller ones are icons and bullets."""
@@ -67,26 +68,6 @@ class Line:
     def box(self) -> Box:
         """Left, top, right, bottom."""
         return self.x0, self.y0, self.x1, self.y1
-
-
-@dataclass(slots=True)
-class Picture:
-    """An embedded image where it is drawn.
-
-    Attributes:
-        image: A ``pymupdf.mupdf.FzImage``, not decoded.
-        axes: Its horizontal and its vertical axis on the page as it is read.
-    """
-
-    image: Any
-    axes: tuple[float, float, float, float]
-
-    @property
-    def axes_signs(self) -> tuple[bool, bool, bool]:
-        """Whether it lies on its side, and then whether it is mirrored left to right, and top to bottom."""
-        a, b, c, d = self.axes
-        across = abs(b) + abs(c) > abs(a) + abs(d)
-        return (True, c < 0, b < 0) if across else (False, a < 0, d < 0)
 
 
 @dataclass(slots=True)
@@ -185,7 +166,7 @@ def _keep_pictures(read: Page, blocks: Sequence[Mapping[str, Any]], textpage: An
         box, to_page = block.m_internal.bbox, block.i_transform()
         place, axes = (box.x0, box.y0, box.x1, box.y1), (to_page.a, to_page.b, to_page.c, to_page.d)
         if read.turn:
-            place = _turned_box(place, read)
+            place = turned_box(place, read.turn, read.width, read.height)
         for _ in range(turn):  # a quarter clockwise each
             axes = (-axes[1], axes[0], -axes[3], axes[2])
         found[place] = Picture(block.i_image(), axes)
@@ -195,14 +176,6 @@ def _keep_pictures(read: Page, blocks: Sequence[Mapping[str, Any]], textpage: An
     n_rest = len(found) - n_small - len(read.images)
     reason = "background" if read.images or n_rest <= MAX_IMAGES else "tile"
     read.left_out = +Counter({"small": n_small, reason: n_rest})
-
-
-def _turned_box(box: Box, page: Page) -> Box:
-    """A box of a page as it lies, on the page as it is read."""
-    x0, y0, x1, y1 = box
-    if page.turn == 1:
-        return page.width - y1, x0, page.width - y0, x1
-    return y0, page.height - x1, y1, page.height - x0
 
 
 def _blocks(textpage: Any) -> Sequence[Mapping[str, Any]]:

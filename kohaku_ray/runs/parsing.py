@@ -8,9 +8,10 @@ from dataclasses import replace
 from typing import Any
 
 from kohaku_ray.config import Config
+from kohaku_ray.documents.attached import ImageSource
 from kohaku_ray.documents.figures import map_images, recaptioned
 from kohaku_ray.documents.model import Document
-from kohaku_ray.documents.parse import ImageSource, Parsed, parse_documents, read_bytes
+from kohaku_ray.documents.parse import Parsed, parse_documents, read_bytes
 from kohaku_ray.errors import DataError
 from kohaku_ray.runs.indexes import document_format
 from kohaku_ray.runs.sources import resolve

@@ -7,10 +7,11 @@ import pytest
 from figure_pdfs import as_bytes, picture
 from PIL import Image
 
+from kohaku_ray.documents.attached import ImageSource
 from kohaku_ray.documents.figures import figures_named, images_of
 from kohaku_ray.documents.images import BadImageError, SmallImageError, read_image
 from kohaku_ray.documents.kohakurag import parse_kohakurag, write_kohakurag
-from kohaku_ray.documents.parse import ImageSource, parse_documents
+from kohaku_ray.documents.parse import parse_documents
 from kohaku_ray.errors import DataError
 
 
@@ -167,6 +168,20 @@ def test_images_of_markdown_stay_inside_its_directory(tmp_path):
     assert {"Remote", "Outside", "Missing"} <= set(texts)  # a caption is text, whatever became of its image
 
 
+def test_images_of_html_inside_markdown(tmp_path):
+    text = """# Plant
+
+<p align="center"><img src="a%20chart.png" width=40 alt="A  chart"></p>
+
+A plant <img src='sub/icon.png'> uses energy. <!-- <img src="page.png"> -->
+"""
+    found = tree(tmp_path, "plant.md", text)
+    ((_, paragraph, chart),) = images_of(found)
+    assert paragraph.text == "A chart"
+    assert pixels(chart).tobytes() == picture(seed=1).tobytes()
+    assert (found.images_left_out, found.image_rejects) == ({"small": 1}, ())
+
+
 HTML = f"""<html><body><h1>Energy</h1><p>The plant uses energy.</p>
 <p>Text before <img src="a%20chart.png?v=2#top"> and after.</p>
 <ul><li>An item <img src="{URI}" alt="In a list"></li></ul>
@@ -250,6 +265,23 @@ def test_a_document_is_kept_when_its_images_take_too_long(tmp_path, monkeypatch)
     assert place == "all images"
     assert "not parsed after 0.3 s" in reason
     assert found.sections[0].paragraphs[0].text == "A text that is kept."
+
+
+def test_addresses_stay_inside_a_directory_on_an_object_store():
+    from kohaku_ray.documents.attached import attach_images
+    from kohaku_ray.documents.markdown import parse_markdown
+
+    asked = []
+
+    def read(path):
+        asked.append(path)
+        return as_bytes(picture())
+
+    text = b"A plant.\n\n![In](img/a%20b.png) ![Out](../x.png) ![Far](img/../../y.png)\n"
+    name = "s3://bucket/docs/x.md?region=eu"
+    found = attach_images(parse_markdown(name, text, images=True), name, read, ImageSource())
+    assert asked == ["s3://bucket/docs/img/a%20b.png?region=eu"]
+    assert [place for place, _ in found.image_rejects] == ["image ../x.png", "image img/../../y.png"]
 
 
 def test_a_file_that_is_no_document_is_still_a_reject():

@@ -6,8 +6,9 @@ import pytest
 from figure_pdfs import as_bytes, chart, inline_image, one_page, paper, picture, raw_image, write
 from PIL import Image
 
+from kohaku_ray.documents.attached import ImageSource
 from kohaku_ray.documents.figures import images_of
-from kohaku_ray.documents.parse import ImageSource, parse_documents, parse_file
+from kohaku_ray.documents.parse import parse_documents, parse_file
 
 BOX = (100, 200, 260, 320)
 
@@ -170,16 +171,29 @@ def test_on_a_rotated_page_an_image_stands_as_it_is_seen(turn):
     assert near(pixels, (180, 80), (255, 255, 255))
 
 
-def test_an_image_that_is_drawn_mirrored_is_mirrored():
+@pytest.mark.parametrize("turn", [0, 90, 180, 270])
+@pytest.mark.parametrize("mirrored", [False, True])
+def test_an_image_stands_as_it_is_drawn(turn, mirrored):
     drawn = Image.new("RGB", (200, 100), "white")
-    drawn.paste((255, 0, 0), (0, 0, 100, 50))
+    for at, colour in (((0, 0), "red"), ((100, 0), "lime"), ((0, 50), "blue")):
+        drawn.paste(colour, (*at, at[0] + 100, at[1] + 50))
+    box = BOX if turn % 180 == 0 else (100, 200, 220, 360)
 
     def draw(file, page):
-        page.insert_image(pymupdf.Rect(*BOX), stream=as_bytes(drawn), rotate=180)
+        page.insert_image(pymupdf.Rect(*box), stream=as_bytes(drawn), rotate=turn, keep_proportion=False)
+        if mirrored:
+            page.clean_contents()
+            contents = page.get_contents()[0]
+            flip = f"q -1 0 0 1 {box[0] + box[2]} 0 cm ".encode()
+            file.update_stream(contents, flip + file.xref_stream(contents) + b" Q")
 
-    _, _, pixels = only(one_page(draw))
-    assert near(pixels, (180, 80), (255, 0, 0))
-    assert near(pixels, (20, 20), (255, 255, 255))
+    data = one_page(draw)
+    with pymupdf.open(stream=data) as file:  # what a viewer shows
+        shown = file[0].get_pixmap(clip=box)
+    _, image, pixels = only(data)
+    for x, y in ((0.25, 0.25), (0.75, 0.25), (0.25, 0.75), (0.75, 0.75)):
+        expected = shown.pixel(int(x * shown.width), int(y * shown.height))
+        assert near(pixels, (int(x * image.width), int(y * image.height)), expected), (x, y)
 
 
 def pages(n, draw):

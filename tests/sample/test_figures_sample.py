@@ -13,8 +13,9 @@ from PIL import Image
 from vision_server import VisionServer, charts, questions, read_label
 
 from kohaku_ray import sample
+from kohaku_ray.documents.attached import ImageSource
 from kohaku_ray.documents.figures import images_of
-from kohaku_ray.documents.parse import ImageSource, find_files, parse_documents, read_bytes
+from kohaku_ray.documents.parse import find_files, parse_documents, read_bytes
 
 FOLDER = Path(sample.path("figures"))
 

@@ -11,7 +11,7 @@ import pyarrow as pa
 import ray
 
 from kohaku_ray.config import Config
-from kohaku_ray.config.caption import CAPTION
+from kohaku_ray.config.caption import caption_deployments
 from kohaku_ray.documents.bounded import unpacked
 from kohaku_ray.engine.actors.indexing import as_packed, as_table, parsed_rows, tree_row_of
 from kohaku_ray.engine.cluster import idle_cpus, say
@@ -78,8 +78,8 @@ def with_model_captions(config: Config, blocks: Sequence[Any], job: str) -> tupl
         ConfigError: The deployment cannot be started.
         DataError: The ledger cannot be used.
     """
-    name = config.role(CAPTION).model
-    deployments = {name: config.deployments[name]}
+    deployments = caption_deployments(config)
+    (name,) = deployments
     calls, known = _calls(config, blocks), known_captions(config.index.path)
     captions = {key: Caption(known[key]) for key in calls if key in known}
     wanted = {key: call for key, call in calls.items() if key not in captions}
@@ -115,7 +115,7 @@ def _of_row(
 
 async def _ask_all(config: Config, ledger: Ledger, application: str, wanted: Mapping[str, _Call]) -> dict[str, Caption]:
     """Ask all calls, as many at once as the deployment takes."""
-    deployment = config.deployments[config.role(CAPTION).model]
+    (deployment,) = caption_deployments(config).values()
     slots = asyncio.Semaphore(getattr(deployment, "max_ongoing", 8) * deployment.replicas)
     n_failed = 0
 

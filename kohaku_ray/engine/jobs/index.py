@@ -21,6 +21,7 @@ from typing import Any
 import ray
 
 from kohaku_ray.config import Config
+from kohaku_ray.config.caption import caption_deployments
 from kohaku_ray.engine.actors.index_shards import shard_reduced, shards_joined
 from kohaku_ray.engine.actors.indexing import Encode, Work, parse, reduced, sorted_texts
 from kohaku_ray.engine.cluster import check_cluster, connected, idle_cpus, say
@@ -35,7 +36,7 @@ from kohaku_ray.runs.demand import index_demand, n_encoders
 from kohaku_ray.runs.deployments import check_deployment
 from kohaku_ray.runs.indexes import index_settings
 from kohaku_ray.runs.parsing import describe_left_out
-from kohaku_ray.runs.sources import check_outlives_job, find_sources, read_metadata, resolve_paths
+from kohaku_ray.runs.sources import check_images, check_outlives_job, find_sources, read_metadata, resolve_paths
 from kohaku_ray.terminal import Progress
 
 
@@ -96,6 +97,11 @@ class IndexSummary:
         return "\n".join(lines)
 
     @property
+    def n_caption_errors(self) -> int:
+        """Descriptions of images that failed."""
+        return 0 if self.captions is None else len(self.captions.errors)
+
+    @property
     def _left_out(self) -> str:
         return describe_left_out(self.images_left_out)
 
@@ -115,9 +121,9 @@ def run_index(config: Config) -> IndexSummary:
     if not files:
         raise DataError(f"{', '.join(config.documents.paths)} holds metadata and questions but no document: add some")
     index_settings(config)  # a missing encoder is reported here, not in a worker
-    for role in config.index_roles:
-        name = config.role(role).model
-        check_deployment(name, config.deployments[name])
+    check_images(config)
+    for name, deployment in caption_deployments(config).items():
+        check_deployment(name, deployment)
         SegmentStore(config.ledger.path).check_writable()
     PendingVectors(config.index.path).check_writable()
     with connected(config.cluster):
