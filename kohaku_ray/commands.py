@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import argparse
+import importlib
 import itertools
 import json
 import os
 import sys
+import threading
 import warnings
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -150,6 +152,8 @@ def answer(arguments: argparse.Namespace) -> Outcome:
         say("answer  starting")
         from kohaku_ray.engine.jobs.answer import run_answer
 
+        if not arguments.no_report:  # its drawing library is imported while Ray starts
+            threading.Thread(target=importlib.import_module, args=("kohaku_ray.reporting.report",), daemon=True).start()
         summary = run_answer(config, retry_errors=arguments.retry == "errors", strict=arguments.strict)
     scored, why_not = scores_of(config, summary)
     tell(describe_run(config, summary, (scored, why_not)))

@@ -63,6 +63,18 @@ assert tokenise("les énergies", "fr") == ["énerg"]
     assert "sklearn" in loaded_after(code + later)
 
 
+def test_an_encoder_loads_without_scikit_learn(tiny_encoder):
+    code = f"""
+import sys
+from kohaku_ray.index.encoder import SentenceEncoder
+assert SentenceEncoder({tiny_encoder!r}).encode_queries(["one text"]).shape[0] == 1
+assert not [name for name in sys.modules if name.startswith("sklearn")]
+import sklearn.metrics
+assert sklearn.metrics.pairwise_distances([[0.0], [3.0]])[0, 1] == 3
+"""
+    assert "sklearn" in loaded_after(code)
+
+
 @pytest.mark.parametrize("actor", ["members", "voter", "indexing"])
 def test_an_actor_that_calls_no_application_starts_without_serve(actor):
     check = f"import kohaku_ray.engine.actors.{actor}, sys; assert 'ray.serve' not in sys.modules"

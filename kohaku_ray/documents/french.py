@@ -14,7 +14,7 @@ from typing import Any, Literal
 from kohaku_ray.documents.model import Sentence
 from kohaku_ray.documents.sentences import _blocks, _bounded, _goes_on, _words
 from kohaku_ray.errors import ConfigError
-from kohaku_ray.nltk_modules import nltk_module
+from kohaku_ray.lean_imports import nltk_module
 
 SentenceSplit = Literal["punkt", "period", "sliding"]
 

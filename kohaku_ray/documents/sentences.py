@@ -16,7 +16,7 @@ from string import whitespace
 from typing import Any
 
 from kohaku_ray.documents.model import Sentence
-from kohaku_ray.nltk_modules import nltk_module
+from kohaku_ray.lean_imports import nltk_module
 
 MAX_CHARS = 2000
 """Longest sentence, in characters: a dump without punctuation is cut at line ends, then at spaces."""

@@ -14,6 +14,7 @@ from kohaku_ray.index import exported
 from kohaku_ray.index.identity import files_digest, locate_model, model_directory
 from kohaku_ray.index.onnx_model import OnnxModel, is_described
 from kohaku_ray.index.torch_model import GpuMemory, TorchModel
+from kohaku_ray.lean_imports import without_sklearn
 
 Backend = Literal["torch", "onnx", "openvino"]
 Precision = Literal["float32", "float16", "bfloat16", "int8"]
@@ -98,7 +99,9 @@ def _sentence_transformer(
     model: str, revision: str | None, device: Device, trust_remote_code: bool, kwargs: Mapping[str, str]
 ) -> Any:
     import torch
-    from sentence_transformers import SentenceTransformer
+
+    with without_sklearn():
+        from sentence_transformers import SentenceTransformer
     from transformers.utils import logging
 
     logging.disable_progress_bar()  # one bar per worker, for a tenth of a second

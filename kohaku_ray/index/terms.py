@@ -18,7 +18,7 @@ from kohaku_ray.arrays import F64, I64
 from kohaku_ray.errors import DataError
 from kohaku_ray.index.hits import Hits
 from kohaku_ray.index.vectors import Ranges, check_top_k, in_ranges, ranked
-from kohaku_ray.nltk_modules import nltk_module
+from kohaku_ray.lean_imports import nltk_module
 
 _EDGES = "'\"`‘’“”."
 """Stripped from both ends of a token: the tokenizer cuts a full stop only at the very end of a text."""

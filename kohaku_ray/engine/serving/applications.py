@@ -28,7 +28,7 @@ from kohaku_ray.config.schema import (
 from kohaku_ray.engine.cluster import NAMESPACE, idle_cpus, say
 from kohaku_ray.engine.errors import ray_get
 from kohaku_ray.engine.serving.meter import Meter
-from kohaku_ray.engine.serving.registry import BEAT_S, Applications, is_running
+from kohaku_ray.engine.serving.registry import BEAT_S, Applications, Claim, is_running
 from kohaku_ray.engine.serving.vllm import bind_vllm
 from kohaku_ray.errors import ConfigError, ModelError
 from kohaku_ray.generation.limits import TokenBucket
@@ -39,6 +39,9 @@ from kohaku_ray.runs.deployments import application_name, check_deployment, make
 
 SAY_EVERY_S = 15.0
 """Interval between progress lines of a job that waits for replicas."""
+
+LATE_S = 30.0
+"""Seconds until a job registers its applications on a cluster of its own, which nobody else may ever join."""
 
 SERVE_TRIES = 10
 """Tries, a second apart, to join a Serve that another job is starting."""
@@ -82,7 +85,8 @@ def serving(deployments: Mapping[str, Deployment], release: bool = True) -> Iter
 
     Args:
         deployments: By name.
-        release: End afterwards those that no other job uses; needless where the cluster ends next.
+        release: End afterwards those that no other job uses; needless on a cluster that this job started and will
+            end. There the registry is started late, for jobs that join: its process would delay the first answer.
 
     Yields:
         Application name by deployment name.
@@ -92,19 +96,8 @@ def serving(deployments: Mapping[str, Deployment], release: bool = True) -> Iter
     names = {name: application_name(name, deployment) for name, deployment in deployments.items()}
     user = uuid.uuid4().hex
     logging.getLogger("ray.serve").setLevel(logging.ERROR)
-    # Asked for first: its process starts while Serve does.
-    registry = (
-        ray.remote(Applications)
-        .options(
-            name="applications",
-            namespace=NAMESPACE,
-            lifetime="detached",
-            get_if_exists=True,
-            num_cpus=0,
-            max_restarts=-1,
-        )
-        .remote()
-    )
+    if release:
+        _registry()  # its process starts while Serve does
     _start_serve()
     for name, deployment in deployments.items():
         if deployment.application is not None and not is_running(deployment.application):
@@ -118,14 +111,17 @@ def serving(deployments: Mapping[str, Deployment], release: bool = True) -> Iter
     stop = threading.Event()
 
     def keep_beating() -> None:
-        while not stop.wait(BEAT_S):
-            registry.beat.remote(user, list(ours.values()))
+        pause_s = BEAT_S if release else LATE_S
+        while not stop.wait(pause_s):
+            pause_s = BEAT_S
+            _registry().beat.remote(user, list(ours.values()))
 
     beating = threading.Thread(target=keep_beating, daemon=True, name="beat")
     beating.start()
     try:
         for name, application in ours.items():
-            while (claim := ray_get(registry.claim.remote(user, application))) == "wait":
+            claim: Claim = "start"
+            while release and (claim := ray_get(_registry().claim.remote(user, application))) == "wait":
                 time.sleep(0.5)
             if claim == "start":
                 _start(application, name, deployments[name])
@@ -134,7 +130,13 @@ def serving(deployments: Mapping[str, Deployment], release: bool = True) -> Iter
         stop.set()
         beating.join()
         if release:
-            ray_get(registry.release.remote(user))
+            ray_get(_registry().release.remote(user))
+
+
+def _registry() -> Any:
+    """The cluster's registry of applications; started if it has none."""
+    settings = {"name": "applications", "namespace": NAMESPACE, "lifetime": "detached", "get_if_exists": True}
+    return ray.remote(Applications).options(num_cpus=0, max_restarts=-1, **settings).remote()
 
 
 def _start_serve() -> None:

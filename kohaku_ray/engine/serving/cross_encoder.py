@@ -8,6 +8,7 @@ from ray import serve
 from kohaku_ray.config.schema import CrossEncoderConfig
 from kohaku_ray.errors import ModelError
 from kohaku_ray.index.identity import model_directory
+from kohaku_ray.lean_imports import without_sklearn
 
 BATCH_WAIT_S = 0.005
 """Seconds to wait for further calls to share a batch."""
@@ -17,7 +18,8 @@ class PairReplica:
     """Hosts one cross-encoder of sentence-transformers."""
 
     def __init__(self, deployment: CrossEncoderConfig) -> None:
-        from sentence_transformers import CrossEncoder
+        with without_sklearn():
+            from sentence_transformers import CrossEncoder
 
         self._model = CrossEncoder(
             str(model_directory(deployment.model, deployment.revision)),

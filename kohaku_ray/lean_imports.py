@@ -1,6 +1,7 @@
-"""Import single modules of NLTK: the package's own ``__init__`` imports all of it, with scikit-learn and scipy.stats.
+"""Import libraries without what they import and do not use here: every worker pays for it in processor time.
 
-That takes 2.8 s of processor in every worker that splits a text; the tokenizers alone take 0.2 s.
+NLTK's own ``__init__`` imports all of it, with scikit-learn and scipy.stats: 2.8 s in a worker that splits a text,
+where the tokenizers alone take 0.2 s. sentence-transformers imports scikit-learn for one distance: 1.4 s per encoder.
 """
 
 from __future__ import annotations
@@ -8,13 +9,18 @@ from __future__ import annotations
 import importlib
 import sys
 import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
 from functools import cache
+from importlib.machinery import ModuleSpec
 from importlib.util import find_spec
 from types import ModuleType
 from typing import Any
 
 _LOCK = threading.Lock()
 _CORPORA = "nltk.corpus"  # readers of data that is not there; stemmers import them for their word lists
+
+_SKLEARN = ("sklearn", "sklearn.metrics")
 
 
 class _Absent(ModuleType):
@@ -45,3 +51,23 @@ def nltk_module(name: str) -> Any:
         finally:
             for loaded in [one for one in sys.modules if one.partition(".")[0] == "nltk"]:
                 del sys.modules[loaded]
+
+
+@contextmanager
+def without_sklearn() -> Iterator[None]:
+    """Import nothing of scikit-learn while the block imports a library that has no need of it here.
+
+    What that library took from it is None; a later ``import sklearn`` imports the real one.
+    """
+    with _LOCK:
+        if "sklearn" in sys.modules:
+            yield
+            return
+        for name in _SKLEARN:
+            sys.modules[name] = _Absent(name)
+            sys.modules[name].__spec__ = ModuleSpec(name, None)  # transformers looks for it
+        try:
+            yield
+        finally:
+            for name in _SKLEARN:
+                del sys.modules[name]
