@@ -24,7 +24,7 @@ CORES := $(shell $(PYTHON) -c 'import os; print(len(os.sched_getaffinity(0)))')
 PARALLEL := --numprocesses logical --maxprocesses 4 --dist worksteal
 BESIDE_RAY := --numprocesses $(shell expr $(CORES) / 2 '|' 1) --maxprocesses 4 --dist worksteal
 
-.PHONY: help setup demo test checks test-slow lint types contracts unit unit-ray bench docs first-table format clean
+.PHONY: help setup demo test checks test-slow lint types contracts unit unit-ray bench bench-gpu docs first-table format clean
 help: ## Show this list.
 	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 12
 
@@ -70,6 +70,9 @@ bench: setup ## Benchmarks, each against a peer or a limit of the same run.
 	$(BIN)/python benchmarks/retrieval.py
 	$(BIN)/python benchmarks/vote.py
 	$(BIN)/python benchmarks/decide.py
+
+bench-gpu: setup ## Every path that a GPU takes, each beside a peer: at most 8 minutes on a GPU machine.
+	$(BIN)/python benchmarks/gpu.py
 
 docs: setup ## Build docs/ as a site in runs/site; a dead link is an error.
 	NO_MKDOCS_2_WARNING=1 $(BIN)/python -m mkdocs build --strict --quiet

@@ -1,0 +1,158 @@
+"""The vLLM section of ``gpu.py``."""
+
+from __future__ import annotations
+
+import json
+import sys
+import tempfile
+from pathlib import Path
+from typing import Any
+from unittest.mock import patch
+
+from gpu_sheet import Sheet
+
+TESTS = Path(__file__).parents[1] / "tests"
+
+
+def vllm(sheet: Sheet, device: str, small: bool) -> None:
+    """Engine, ensemble and routing of a Qwen2.5-7B shape without trained weights (small: a tiny Llama)."""
+    from importlib.util import find_spec
+
+    if find_spec("vllm") is None:
+        sheet.skip("vLLM", "vllm is not installed: pip install 'kohaku-ray[vllm]'")
+        return
+    from kohaku_ray import sample
+    from kohaku_ray.config import load_config
+    from kohaku_ray.engine.jobs import bench
+    from kohaku_ray.engine.jobs.bench_grid import Grid
+
+    sys.path.insert(0, str(TESTS))
+    import tiny_llama
+
+    window, context = (1024, 500) if small else (10_240, 8_000)
+    with tempfile.TemporaryDirectory() as folder:
+        texts = [path.read_text(encoding="utf-8") for path in sorted(Path(sample.path("documents")).rglob("*.md"))]
+        model = Path(tiny_llama.build(Path(folder), texts, window=window))
+        (model / "model.safetensors").unlink()
+        if not small:
+            (model / "config.json").write_text(json.dumps(QWEN_7B))
+        deployment = {
+            "kind": "vllm",
+            "model": str(model),
+            "window_tokens": window,
+            "start_timeout_s": 600,
+            "engine_kwargs": {"load_format": "dummy"},
+            **({"cpus": 1} if device == "cpu" else {}),
+        }
+        overrides = [f"deployments.random={json.dumps(deployment)}", "roles.answer.model=random"]
+        if device == "cpu":
+            overrides.append("cluster.num_cpus=6")
+        config = load_config("demo", overrides)
+        sizes = {"questions": 4, "output_tokens": 8} if small else {"questions": 16, "output_tokens": 128}
+        grid = Grid(replicas=(1,), members=(1, 9), concurrency=(8,), context_tokens=context, **sizes)
+        energy, ask_all = Energy(), bench._ask_all
+        spent: dict[int, float] = {}
+
+        async def metered(handle: Any, asked: Any, n_in_flight: int) -> Any:
+            before = energy.joules()
+            replies = await ask_all(handle, asked, n_in_flight)
+            if before is not None and len(asked) == grid.questions:
+                spent[len(asked[0])] = (energy.joules() or before) - before
+            return replies
+
+        with patch.object(bench, "_ask_all", metered):
+            found = bench.run_bench(config, grid, f"{folder}/bench")
+        report_vllm(sheet, found, grid, spent, energy.reason)
+        routing(sheet, overrides, device, f"{folder}/routing", sizes, context)
+
+
+def report_vllm(sheet: Sheet, found: Any, grid: Any, spent: dict[int, float], reason: str) -> None:
+    plain = {one.members: one for one in found.plain}
+    cells = {cell.members: cell for cell in found.cells}
+    rates = {n: cell.measured.questions_per_s for n, cell in cells.items() if cell.measured is not None}
+    note = f"{grid.context_tokens} tokens of context, {grid.output_tokens} generated, {grid.questions} questions"
+    for n in grid.members:
+        if n not in rates or plain[n].measured is None:
+            sheet.skip(f"engine against LLM.generate, {n} member(s)", cells[n].reason or plain[n].reason)
+            continue
+        limit = plain[n].measured.questions_per_s
+        wanted = 0.9 if n == 1 and grid.context_tokens >= 8000 else None
+        name = f"engine, {n} member(s)"
+        sheet.add(name, rates[n], f"LLM.generate, n = {n}", limit, "questions/s", at_least=wanted, note=note)
+    if {1, 9} <= rates.keys():
+        limit = 2.0 if grid.context_tokens >= 8000 else None
+        sheet.add("ensemble of 9", 1 / rates[9], "one run", 1 / rates[1], "s/question", at_most=limit, note=note)
+    if {1, 9} <= spent.keys():
+        joules = {n: used / grid.questions for n, used in spent.items()}
+        sheet.add("energy, ensemble of 9", joules[9], "one run", joules[1], "J/question", note="of the whole GPU")
+    else:
+        sheet.skip("energy", reason or "no cell was measured")
+
+
+def routing(sheet: Sheet, overrides: list[str], device: str, path: str, sizes: dict[str, int], context: int) -> None:
+    """Nine members on two replicas, a question's calls to one of them or to any."""
+    import torch
+
+    from kohaku_ray.config import load_config
+    from kohaku_ray.engine.jobs.bench import run_bench
+    from kohaku_ray.engine.jobs.bench_grid import Grid
+
+    if device == "cuda" and torch.cuda.device_count() < 2:
+        sheet.skip("affinity on and off", "a choice needs two replicas of one GPU each, and this machine has one GPU")
+        return
+    grid = Grid(replicas=(2,), members=(9,), concurrency=(4,), context_tokens=context, **sizes)
+    rates, cached = {}, {}
+    for router in ("question", "power_of_two"):
+        config = load_config("demo", [*overrides, f"deployments.random.router={router}"])
+        [cell] = run_bench(config, grid, f"{path}/{router}").cells
+        if cell.measured is None:
+            sheet.skip(f"affinity, router {router}", cell.reason)
+            return
+        rates[router], cached[router] = cell.measured.questions_per_s, cell.measured.cached_share
+    note = f"cached share of prompt tokens {cached['question']:.3f} and {cached['power_of_two']:.3f}; 8/9 is the most"
+    one, other = rates["question"], rates["power_of_two"]
+    sheet.add("affinity on, 2 replicas, 9 members", one, "affinity off", other, "questions/s", note=note)
+
+
+class Energy:
+    """The GPU's energy counter.
+
+    Attributes:
+        reason: Why there is none; empty where there is.
+    """
+
+    def __init__(self) -> None:
+        self.reason = ""
+        try:
+            import pynvml
+
+            pynvml.nvmlInit()
+            self._read = lambda: pynvml.nvmlDeviceGetTotalEnergyConsumption(pynvml.nvmlDeviceGetHandleByIndex(0))
+            self._read()
+        except Exception as error:  # any of NVML's
+            self.reason = f"no energy counter: {type(error).__name__}: {error}"
+
+    def joules(self) -> float | None:
+        """Joules since some moment in the past; None without a counter."""
+        return None if self.reason else self._read() / 1000
+
+
+QWEN_7B = {
+    "architectures": ["Qwen2ForCausalLM"],
+    "model_type": "qwen2",
+    "hidden_size": 3584,
+    "intermediate_size": 18944,
+    "num_hidden_layers": 28,
+    "num_attention_heads": 28,
+    "num_key_value_heads": 4,
+    "vocab_size": 152064,
+    "max_position_embeddings": 32768,
+    "rms_norm_eps": 1e-6,
+    "rope_theta": 1000000.0,
+    "hidden_act": "silu",
+    "tie_word_embeddings": False,
+    "torch_dtype": "bfloat16",
+    "bos_token_id": 0,
+    "eos_token_id": 0,
+}
+"""Shape of Qwen2.5-7B; tokens beyond the small tokenizer's are never in a prompt, only among the replies."""
