@@ -21,7 +21,7 @@ from kohaku_ray.evaluation.truth import has_gold, read_truth, scored_rows
 from kohaku_ray.files import is_file, read_file
 from kohaku_ray.index.store import Index
 from kohaku_ray.runs.demand import cluster_address, deployment_demand, local_gpus
-from kohaku_ray.runs.deployments import check_deployment, model_identity, window_of
+from kohaku_ray.runs.deployments import check_deployment, check_vision, model_identity, window_of
 from kohaku_ray.runs.indexes import document_format, index_settings
 from kohaku_ray.runs.sources import find_sources, read_source, resolve, resolve_paths
 from kohaku_ray.runs.tables import SCHEMAS
@@ -264,6 +264,7 @@ class _Planner:
         try:
             for name, deployment in config.used_deployments.items():
                 self._once(("deployment", name, deployment), functools.partial(_check_here, config, name, deployment))
+            check_vision(config)
         except ConfigError as error:
             raise _MissingError(str(error)) from None
 

@@ -284,7 +284,16 @@ def test_every_sweep_of_the_package_can_be_planned_with_nothing_but_the_sample(m
         cells = [cell for table in plan.tables for cell in table.cells]
         left = [cell for cell in cells if not cell.reason]
         assert left, file.stem
-        if file.stem in ("llm", "embedding", "llm_embedding", "dimension"):
+        if file.stem in ("llm", "embedding", "llm_embedding", "dimension", "images"):
             assert len(left) < len(cells), file.stem
             said = describe_plan(plan, nothing)
             assert all(cell.reason in said for cell in cells)
+
+
+def test_cells_that_send_images_to_a_model_without_vision_are_skipped(monkeypatch, tmp_path):
+    from kohaku_ray.config.sweep import SWEEPS
+
+    monkeypatch.delenv("OPENROUTER_API_KEY", raising=False)
+    plan = plan_sweep(load_sweep(str(SWEEPS / "images.yaml"), ["demo"], [f"ledger.path={tmp_path}/ledger"]))
+    reasons = [cell.reason for cell in plan.tables[0].cells if "deployments.extractive.vision is false" in cell.reason]
+    assert len(reasons) == 3

@@ -1,0 +1,75 @@
+"""The sample's figures, end to end: questions that only its images answer, and a server that reads what it is sent."""
+
+from __future__ import annotations
+
+import os
+
+import polars as pl
+import pytest
+from vision_server import VisionServer
+
+from kohaku_ray.config import load_config
+from kohaku_ray.engine.jobs.answer import run_answer
+from kohaku_ray.engine.jobs.index import run_index
+from kohaku_ray.errors import ConfigError
+from kohaku_ray.index.images import Images
+from kohaku_ray.sample import path as sample_path
+
+pytestmark = [pytest.mark.ray, pytest.mark.slow]
+
+SENDS = ("kohaku.image_top_k=8", "kohaku.send_images=true", "kohaku.image_tokens=100")
+
+
+@pytest.fixture
+def config_of(tiny_encoder, tmp_path):
+    def make(server, run: str, *overrides: str):
+        own = [f"index.path={tmp_path}/index", f"ledger.path={tmp_path}/ledger", f"run={tmp_path}/{run}"]
+        own += ["index.encoders=1", f"index.encoder.model={tiny_encoder}", "kohaku.max_retries=0", "kohaku.queries=1"]
+        own += ["deployments.eyes.kind=openai", f"deployments.eyes.base_url={server.base_url}", "ensemble.members=1"]
+        own += ["deployments.eyes.model=eyes", "deployments.eyes.api_key_env=null", "deployments.eyes.vision=true"]
+        own += ["deployments.eyes.max_tries=1", "model=eyes"]
+        return load_config("demo_figures", [*own, *overrides])
+
+    return make
+
+
+def values(config) -> dict[str, str]:
+    table = pl.read_csv(f"{config.run}/submission.csv", infer_schema_length=0)
+    return dict(table.select("id", "answer_value").iter_rows())
+
+
+def test_images_answer_what_text_does_not(cluster, config_of):
+    """All with images, none without; an image that is gone is one answer's error."""
+    table = pl.read_csv(sample_path("figures/questions.csv"), infer_schema_length=0)
+    gold = dict(table.select("id", "answer_value").iter_rows())
+    with VisionServer() as server:
+        config = config_of(server, "with", *SENDS)
+        run_index(config)
+        run_answer(config)
+        assert values(config) == gold
+        sent = [request.images for request in server.log if request.images]
+        assert len(sent) == len(gold)
+        assert all(image.before_text for images in sent for image in images)
+        stored = {row["digest"] for row in Images.open(config.index.path).rows}
+        assert {image.digest for images in sent for image in images} <= stored
+
+        blind = config_of(server, "without")
+        run_answer(blind)
+        assert set(values(blind).values()) == {"is_blank"}
+
+        gone = Images.open(config.index.path).path(sent[0][0].digest)
+        os.remove(gone)
+        missing = config_of(server, "missing", *SENDS, "kohaku.image_top_k=1", f"ledger.path={config.run}/other")
+        run_answer(missing)
+        errors = pl.read_parquet(f"{missing.run}/answers.parquet")["error"].drop_nulls().to_list()
+        assert errors
+        assert all(gone in error and "index again" in error for error in errors)
+        assert len(errors) < len(gold)
+
+
+def test_a_model_without_vision_is_refused_before_anything_starts(config_of):
+    with VisionServer() as server:
+        config = config_of(server, "run", *SENDS, "deployments.eyes.vision=false")
+        with pytest.raises(ConfigError, match=r"role answer sends images but deployments\.eyes\.vision is false"):
+            run_answer(config)
+        assert not server.log
