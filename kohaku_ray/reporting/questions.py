@@ -10,6 +10,7 @@ from dataclasses import dataclass, field
 
 from kohaku_ray.ensemble.normalise import group_values
 from kohaku_ray.evaluation.metrics import Metric, QuestionScore
+from kohaku_ray.index.views import IMAGE
 from kohaku_ray.records import BLANK
 from kohaku_ray.reporting.citations import Citation, Documents
 from kohaku_ray.reporting.excerpts import Excerpt, Place, Places, excerpt
@@ -170,6 +171,12 @@ class QuestionView:
     def funnel(self) -> tuple[Step, ...]:
         """Steps that count what came in and what went on."""
         return tuple(step for step in self.steps if step.rows.pool is not None)
+
+    @property
+    def images(self) -> tuple[Row, ...]:
+        """The image items of all steps, each image paragraph once."""
+        rows = [item.row for step in self.steps for item in step.items if item.row["kind"] == IMAGE]
+        return tuple({row["node_id"]: row for row in reversed(rows)}.values())[::-1]
 
     @property
     def n_winners(self) -> int:

@@ -17,6 +17,7 @@ from kohaku_ray.reporting.inputs import Inputs, gather
 from kohaku_ray.reporting.limits import Limits
 from kohaku_ray.reporting.packed import Packed
 from kohaku_ray.reporting.page import page_environment
+from kohaku_ray.reporting.pictures import Pictures
 from kohaku_ray.reporting.questions import QuestionView, view_questions
 from kohaku_ray.runs.directory import own_truth
 from kohaku_ray.runs.files import RunFiles, read_run
@@ -89,10 +90,14 @@ def _render(inputs: Inputs, limits: Limits) -> bytes:
     run = inputs.run
     views = inputs.views(limits)
     environment, packed = _environment(limits), Packed()
+    index = inputs.index.directory.path if inputs.index is not None else None
+    pictures = Pictures(index, (row["node_id"] for view in views for row in view.images))
     body = environment.get_template("question.html.j2")
     listed = []
     for view in views:
-        listed.append((view, packed.add(body.render(view=view, report=inputs.report, shared=SHARED))))
+        listed.append(
+            (view, packed.add(body.render(view=view, report=inputs.report, shared=SHARED, pictures=pictures)))
+        )
         if packed.n_bytes > MAX_BYTES and limits != LIMITS[-1]:
             return b" " * packed.n_bytes
     every = _every(inputs, limits, views)
@@ -125,6 +130,7 @@ def _render(inputs: Inputs, limits: Limits) -> bytes:
         sorts=_SORTS if inputs.report is not None else _SORTS[1:],
         limits=limits,
         packed=packed,
+        pictures=pictures,
     )
     return page.encode()
 

@@ -121,7 +121,7 @@ def test_near_adds_the_images_in_the_sections_of_the_matches_those_without_a_cap
     assert set(sent(tools.calls[-1])) == {f"/index/images/{name}.png" for name in names}
     rows = {row.node_id: row for row in both.trace if row.step == "image"}
     walls = rows["sea:sec0:p3"]
-    assert (walls.note, walls.scores, walls.text) == ("near", {}, "")
+    assert (walls.note, walls.kind, walls.scores, walls.text) == ("near, sent", "image", {}, "")
     at = sent(tools.calls[-1]).index("/index/images/walls.png") + 1
     assert re.search(rf"^\[ref_id=sea\] Image {at}:$", tools.calls[-1].prompt.user, re.MULTILINE)
 

@@ -11,6 +11,7 @@ import numpy as np
 from kohaku_ray.errors import ContextOverflowError, CutReplyError, ModelError
 from kohaku_ray.generation.parse import parse_answer
 from kohaku_ray.generation.schema import answer_schema
+from kohaku_ray.index.views import IMAGE
 from kohaku_ray.records import Prediction, Question, Reply, TraceRow
 from kohaku_ray.retrieval.append import append_lexical
 from kohaku_ray.retrieval.context import Context, FoundImage, Match, Snippet, assemble
@@ -44,7 +45,7 @@ async def answer(evidence: Evidence, tools: Tools, settings: KohakuSettings) -> 
             break
     return Answer(
         prediction=prediction,
-        trace=_trace(evidence, asked.context, attempt),
+        trace=_trace(evidence, asked.context, attempt, settings.send_images),
         measures=_measures(asked),
         reply=asked.reply.text if asked.reply else None,
     )
@@ -226,8 +227,8 @@ def _read(question: Question, asked: _Asked, attempt: int) -> Prediction:
     return Prediction(answer_unit=question.answer_unit or "", explanation=explanation, attempt=attempt, error=error)
 
 
-def _trace(evidence: Evidence, context: Context, attempt: int) -> tuple[TraceRow, ...]:
-    """Return the rows of every match in the context, and of every snippet as shown."""
+def _trace(evidence: Evidence, context: Context, attempt: int, sends: bool) -> tuple[TraceRow, ...]:
+    """Return the rows of every match in the context, of every snippet as shown, and of every image."""
     nodes = evidence.nodes
     matches = [_match_row(match, nodes.text_of(nodes.row_of(match.node_id)), attempt) for match in context.matches]
     kinds = {match.node_id: match.kind for match in context.matches}
@@ -235,15 +236,14 @@ def _trace(evidence: Evidence, context: Context, attempt: int) -> tuple[TraceRow
         TraceRow("context", place, part.text, part.node_id, part.doc_id, kinds.get(part.node_id), attempt=attempt)
         for place, part in enumerate(context.snippets)
     ]
-    images = [_image_row(place, image, attempt) for place, image in enumerate(context.images)]
+    images = [_image_row(place, image, attempt, sends) for place, image in enumerate(context.images)]
     return (*matches, *snippets, *images)
 
 
-def _image_row(place: int, image: FoundImage, attempt: int) -> TraceRow:
+def _image_row(place: int, image: FoundImage, attempt: int, is_sent: bool) -> TraceRow:
     scores = {} if image.similarity is None else {"similarity": image.similarity}
-    return TraceRow(
-        "image", place, image.caption, image.node_id, image.doc_id, "paragraph", scores, image.source, attempt=attempt
-    )
+    note = f"{image.source}, sent" if is_sent else image.source
+    return TraceRow("image", place, image.caption, image.node_id, image.doc_id, IMAGE, scores, note, attempt=attempt)
 
 
 def _match_row(match: Match, text: str, attempt: int) -> TraceRow:

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import os
+from pathlib import Path
 
 import polars as pl
 import pytest
+from pages import opened
 from vision_server import VisionServer
 
 from kohaku_ray.config import load_config
@@ -13,6 +15,7 @@ from kohaku_ray.engine.jobs.answer import run_answer
 from kohaku_ray.engine.jobs.index import run_index
 from kohaku_ray.errors import ConfigError
 from kohaku_ray.index.images import Images
+from kohaku_ray.reporting.report import write_report
 from kohaku_ray.sample import path as sample_path
 
 pytestmark = [pytest.mark.ray, pytest.mark.slow]
@@ -53,13 +56,20 @@ def test_images_answer_what_text_does_not(cluster, config_of):
         stored = {row["digest"] for row in Images.open(config.index.path).rows}
         assert {image.digest for images in sent for image in images} <= stored
 
-        blind = config_of(server, "without")
+        page = Path(write_report(config.run)).read_text(encoding="utf-8")
+        n_pictures = len({image.digest for images in sent for image in images})
+        assert page.count("background-image:url(data:image/png;base64,") == n_pictures  # each once, however often sent
+        assert opened(page).count('class="pic pic-') >= len(gold)
+
+        blind = config_of(server, "without", "kohaku.send_images=false")
         run_answer(blind)
         assert set(values(blind).values()) == {"is_blank"}
 
         gone = Images.open(config.index.path).path(sent[0][0].digest)
         os.remove(gone)
-        missing = config_of(server, "missing", *SENDS, "kohaku.image_top_k=1", f"ledger.path={config.run}/other")
+        missing = config_of(
+            server, "missing", *SENDS, "kohaku.image_top_k=1", "kohaku.images=search", f"ledger.path={config.run}/other"
+        )
         run_answer(missing)
         errors = pl.read_parquet(f"{missing.run}/answers.parquet")["error"].drop_nulls().to_list()
         assert errors
