@@ -5,7 +5,7 @@ from __future__ import annotations
 import argparse
 import sys
 from collections.abc import Callable, Iterable, Sequence
-from typing import get_args, get_type_hints
+from typing import Any, get_args, get_type_hints
 
 from kohaku_ray import __version__, completion, file_commands
 from kohaku_ray import commands as run
@@ -193,11 +193,15 @@ def _parser() -> argparse.ArgumentParser:
     shell.add_argument("shell", choices=completion.SHELLS, help='bash: eval "$(kohaku-ray completion bash)"')
     shell.set_defaults(command=run.completion)
 
+    parser.add_argument("-q", "--quiet", action="store_true", help="print errors and one line of result")
+    parser.add_argument("--json", action="store_true", help="print one JSON object; the rest to stderr")
     for name, command in commands.choices.items():
         command.set_defaults(name=name)
-        command.add_argument("-q", "--quiet", action="store_true", help="print errors and one line of result")
+        # Before or after the command: without it here, what was said before it holds.
+        flag: dict[str, Any] = {"action": "store_true", "default": argparse.SUPPRESS}
+        command.add_argument("-q", "--quiet", help="print errors and one line of result", **flag)
         command.add_argument(
-            "--json", action="store_true", help=f"print one JSON object ({', '.join(SHAPES[name])}); the rest to stderr"
+            "--json", help=f"print one JSON object ({', '.join(SHAPES[name])}); the rest to stderr", **flag
         )
     return parser
 

@@ -51,6 +51,10 @@ def publish_with(path: str, write: Callable[[str], object], way_out: str) -> Non
     except BaseException as error:
         with suppress(OSError):
             os.unlink(temporary)
+        if isinstance(error, OSError) and os.path.isdir(path):
+            raise DataError(
+                f"{path}: is a directory: name a file in it, such as {os.path.join(path, 'voted.csv')}"
+            ) from None
         if isinstance(error, OSError):
             raise DataError(f"{path}: cannot be written ({error.strerror or error}): {way_out}.") from error
         raise

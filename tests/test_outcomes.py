@@ -137,3 +137,19 @@ except SystemExit: pass
 """
     heavy = ("numpy", "yaml", "pydantic", "importlib.metadata", "pyarrow", "tqdm", "argcomplete", "email")
     assert loaded_after(code, heavy) == set()
+
+
+@pytest.mark.parametrize("place", [0, 1])
+def test_flags_stand_before_the_command_or_after_it(place, capsys):
+    arguments = ["validate", "demo", "--set", "kohaku.topk=3"]
+    _, out, _ = run(capsys, *arguments[:place], "--json", *arguments[place:])
+    assert json.loads(out)["error"]["kind"] == "ConfigError"
+    code, out, err = run(capsys, *arguments[:place], "-q", *arguments[place:])
+    assert (code, out) == (2, "")
+    assert "kohaku.topk" in err
+
+
+def test_an_output_that_is_a_directory_is_said(capsys, one_off, tmp_path):
+    code, _, err = run(capsys, "vote", GOLD, one_off, "-o", str(tmp_path))
+    assert code == 1
+    assert f"{tmp_path}: is a directory: name a file in it" in err
