@@ -110,7 +110,8 @@ def measure(arguments: argparse.Namespace) -> tuple[float, Costs]:
             pool = ActorPool(config, arguments.members * workers_per_member(config))
             with serving(config.used_deployments):
                 first = config.questions.model_copy(update={"limit": WARM_UP})
-                answer.run_answer(config.model_copy(update={"questions": first, "run": f"{home}/first"}), pool=pool)
+                warm_up = {"questions": first, "run": f"{home}/first", "seed": config.seed + 1}
+                answer.run_answer(config.model_copy(update=warm_up), pool=pool)
                 shutil.rmtree(f"{home}/log")
                 Path(home, "log").mkdir()
                 before, load = cpu_by_process(), os.getloadavg()[0]
