@@ -41,6 +41,8 @@ from kohaku_ray.runs.models import models_of
 from kohaku_ray.runs.sources import questions_of, resolve, resolve_paths
 
 N_QUESTIONS, N_MEMBERS = 282, 5
+WANTED_MS = 12
+QUERY_PARTS = ("encode queries", "search", "BM25")
 PROCESSES = {
     "ray::Retriever": "retriever",
     "ray::Member": "member workers",
@@ -187,4 +189,6 @@ def replay() -> int:
     for name, seconds in parts.most_common():
         print(f"{name:<28}{1e3 * seconds / N_QUESTIONS:>8.2f} ms per question")
     print(f"{'outside the parts':<28}{1e3 * (whole - parts.total()) / N_QUESTIONS:>8.2f}")
-    return 0
+    beyond = 1e3 * (whole - sum(parts[name] for name in QUERY_PARTS)) / N_QUESTIONS
+    print(f"{'beyond encoding and search':<28}{beyond:>8.2f} of CPU (target ≤ {WANTED_MS})")
+    return 0 if beyond <= WANTED_MS else 1
