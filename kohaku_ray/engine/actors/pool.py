@@ -34,6 +34,9 @@ SAY_EVERY_S = 15.0
 VOTER_THREADS = 4
 """Blocks voted on at once; with one, a block that waits for its members would delay the next ones."""
 
+FILLS = 2
+"""How many times the questions in flight fill the replicas: with one, blocks on their way leave replicas idle."""
+
 
 class ActorPool:
     """Retrievers, which hold an index; processes in which members answer; a voter."""
@@ -178,14 +181,17 @@ def blocks_in_flight(config: Config, size: int) -> int:
     """Return how many blocks are in flight at once.
 
     Their questions are at least four per replica, so that no replica is idle, and otherwise as many as fill the
-    replicas' `max_ongoing` calls, so that no long queue forms; at least two blocks, so that one is prepared while
-    another is answered.
+    replicas' `max_ongoing` calls `FILLS` times, so that the next calls wait while a block is prepared, voted on or at
+    its last answers (`benchmarks/flow.py`), and no longer queue forms; once more if models are called to prepare, as
+    a question then makes few calls for part of its time. At least two blocks.
     """
     if config.cluster.blocks_in_flight is not None:
         return config.cluster.blocks_in_flight
     capacity = sum(one.max_ongoing * one.most_replicas for one in config.answering_deployments.values())
     n_calls = max(map(len, waves_of(config)))
-    n_questions = max(4 * n_replicas(config), capacity // n_calls)
+    roles = config.declaration.roles
+    fills = FILLS + any(roles[name].stage == "prepare" for name in config.uses.roles)
+    n_questions = max(4 * n_replicas(config), fills * capacity // n_calls)
     return max(-(-n_questions // size), 2)
 
 

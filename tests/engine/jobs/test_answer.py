@@ -392,15 +392,17 @@ def test_no_more_processes_answer_than_the_cluster_has_cpus(sample_config):
 
 
 def test_questions_in_flight_grow_with_the_replicas_up_to_what_they_take(sample_config):
-    def in_flight(replicas, max_ongoing, members, n_questions=100_000):
+    def in_flight(replicas, max_ongoing, members, n_questions=100_000, queries=1):
         deployment = f"{{kind: extractive, replicas: {replicas}, max_ongoing: {max_ongoing}}}"
-        config = sample_config(f"deployments.extractive={deployment}", f"ensemble.members={members}")
+        own = (f"deployments.extractive={deployment}", f"ensemble.members={members}", f"kohaku.queries={queries}")
+        config = sample_config(*own)
         size = block_size(config, n_questions)
         return size * blocks_in_flight(config, size)
 
-    assert in_flight(64, 32, 9) == 256  # 64 × 32 calls are fewer than 9 × 256: four per replica all the same
-    assert in_flight(64, 256, 9) >= 64 * 256 // 9
-    assert in_flight(64, 256, 9) <= 64 * 256 // 9 + 32
+    assert in_flight(64, 8, 9) == 256  # 2 × 64 × 8 calls are fewer than 9 × 256: four per replica all the same
+    assert 2 * 64 * 256 // 9 <= in_flight(64, 256, 9) <= 2 * 64 * 256 // 9 + 32
+    planned = in_flight(64, 256, 9, queries=4)  # a model plans: more questions are on their way
+    assert 3 * 64 * 256 // 9 <= planned <= 3 * 64 * 256 // 9 + 32
     assert in_flight(1, 4, 5, 8) == 2 * 2  # two blocks, so that one is prepared while another is answered
     fixed = sample_config("cluster.blocks_in_flight=7")
     assert blocks_in_flight(fixed, 32) == 7

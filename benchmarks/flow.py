@@ -1,0 +1,229 @@
+"""How full an answer job keeps its replicas, measured and simulated; the driver's memory over a long run.
+
+    python benchmarks/flow.py [--questions 400] [--members 5] [--call-s 4] [--queries 1] [--rounds 1]
+    python benchmarks/flow.py --simulate PREPARE,ANSWER,VOTE,DRIVE,RECORD    # milliseconds of CPU, as the above prints
+    python benchmarks/flow.py --driver 10000                                 # replayed questions
+
+Measured: a backend that only waits, 4 replicas of 32 calls at once, after a warm-up. Busy is the time in replicas
+(service_s of the run's usage.parquet) over the replicas' places between the first call's begin and the last one's end;
+the limit is 1. With the CPU seconds of each process in the same run, 1 to 64 replicas and 10,000 questions are
+simulated (flow_simulation.py). Driver: resident memory after each 1,000 questions, made and then replayed.
+"""
+
+from __future__ import annotations
+
+import argparse
+import csv
+import math
+import os
+import shutil
+import sys
+import tempfile
+import time
+from collections import Counter
+from pathlib import Path
+from unittest.mock import patch
+
+import psutil
+import pyarrow.parquet as pq
+import waiting
+from flow_simulation import Costs, Flow
+from replay_run import PROCESSES
+
+from kohaku_ray.config import Config, load_config
+from kohaku_ray.engine.actors.pool import ActorPool, workers_per_member
+from kohaku_ray.engine.cluster import connected
+from kohaku_ray.engine.jobs import answer
+from kohaku_ray.engine.jobs.index import run_index
+from kohaku_ray.engine.serving.applications import serving
+from kohaku_ray.runs.sources import resolve, resolve_paths
+
+WANTED, WANTED_SIMULATED = 0.92, 0.9
+REPLICAS, PLACES = 4, 32
+WARM_UP = 8
+CURVE = (1, 2, 4, 8, 16, 32, 64)
+SIMULATED_QUESTIONS = 10_000
+MOST_LOAD = 0.7
+"""Share of a retriever's or ledger shard's time that may be taken, where the simulation chooses how many there are."""
+DRIVER_STEP = 1000
+WANTED_GROWTH_MIB = 64
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--questions", type=int, default=400)
+    parser.add_argument("--members", type=int, default=5)
+    parser.add_argument("--call-s", type=float, default=4.0)
+    parser.add_argument("--queries", type=int, default=1, help="above 1 a call per question plans them first")
+    parser.add_argument("--rounds", type=int, default=1)
+    parser.add_argument("--simulate", help="only the simulation, with these costs in milliseconds")
+    parser.add_argument("--driver", type=int, help="only the driver's memory, over so many questions")
+    arguments = parser.parse_args()
+    if arguments.simulate:
+        return simulate(Costs(*(float(cost) / 1000 for cost in arguments.simulate.split(","))), arguments)
+    here = str(Path(__file__).parent)
+    os.environ["PYTHONPATH"] = os.pathsep.join([here, str(Path(here).parent), os.environ.get("PYTHONPATH", "")])
+    if arguments.driver:
+        return driver_memory(arguments.driver)
+    shares, costs = [], []
+    for _ in range(arguments.rounds):
+        share, cost = measure(arguments)
+        shares.append(share)
+        costs.append(cost)
+    print(
+        f"busy: best {max(shares):.3f} of 1 (target ≥ {WANTED}), all rounds {' '.join(f'{one:.3f}' for one in shares)}"
+    )
+    is_kept = simulate(costs[shares.index(max(shares))], arguments) == 0
+    return 0 if is_kept and max(shares) >= WANTED else 1
+
+
+def configured(home: str, n_questions: int, *settings: str) -> Config:
+    """The sample's questions under new ids, answered by the system that waits."""
+    with open(resolve("sample:questions.csv"), encoding="utf-8-sig", newline="") as file:
+        rows = list(csv.DictReader(file))
+    path = Path(home, "questions.csv")
+    with path.open("w", encoding="utf-8", newline="") as file:
+        writer = csv.DictWriter(file, rows[0])
+        writer.writeheader()
+        writer.writerows({**rows[at % len(rows)], "id": f"w{at:05d}"} for at in range(n_questions))
+    own = [f"questions.path={path}", f"index.path={home}/index", f"ledger.path={home}/ledger", f"run={home}/run"]
+    own += ["system=waiting:SYSTEM", f"deployments.waiting={{kind: extractive, max_ongoing: {PLACES}}}"]
+    own += ["roles.answer.model=waiting", "documents.paths=[sample:documents]", "cluster.num_cpus=8", *settings]
+    return resolve_paths(load_config("default", own))
+
+
+def measure(arguments: argparse.Namespace) -> tuple[float, Costs]:
+    """Run once: the busy share, and CPU seconds by hop."""
+    with tempfile.TemporaryDirectory() as home:
+        os.environ |= {waiting.SECONDS: str(arguments.call_s), waiting.LOG: f"{home}/log"}
+        Path(home, "log").mkdir()
+        config = configured(
+            home,
+            arguments.questions,
+            f"ensemble.members={arguments.members}",
+            f"waiting.queries={arguments.queries}",
+            "waiting.max_retries=0",
+            f"deployments.waiting.replicas={REPLICAS}",
+        )
+        with connected(config.cluster):
+            run_index(config)
+            pool = ActorPool(config, arguments.members * workers_per_member(config))
+            with serving(config.used_deployments):
+                first = config.questions.model_copy(update={"limit": WARM_UP})
+                warm_up = {"questions": first, "run": f"{home}/first", "seed": config.seed + 1}
+                answer.run_answer(config.model_copy(update=warm_up), pool=pool)
+                shutil.rmtree(f"{home}/log")
+                Path(home, "log").mkdir()
+                before, load = cpu_by_process(), os.getloadavg()[0]
+                answer.run_answer(config, pool=pool)
+                spent = cpu_by_process() - before
+        calls = sorted(tuple(map(float, line.split())) for file in Path(home, "log").iterdir() for line in file.open())
+        usage = pq.read_table(f"{config.run}/usage.parquet").to_pylist()
+    served_s = sum(row["service_s"] for row in usage if row["source"] == "made")
+    n_calls, span_s = len(usage), max(end for _, end in calls) - calls[0][0]
+    share = served_s / (REPLICAS * PLACES * span_s)
+    n = arguments.questions
+    least_s = arguments.call_s * math.ceil(n_calls / (REPLICAS * PLACES))
+    costs = Costs(
+        spent["retriever"] / n,
+        spent["member workers"] / n_calls,
+        spent["voter"] / n,
+        spent["driver"] / n,
+        spent["ledger shard"] / n_calls,
+    )
+    load = max(load, os.getloadavg()[0])
+    print(f"{n} questions × {arguments.members} members, {n_calls} calls of {arguments.call_s:g} s, load {load:.1f}")
+    print(f"first call to last: {span_s:.1f} s; {least_s:.1f} s if every replica were always full")
+    print(f"busy: {share:.3f} of 1 (target ≥ {WANTED})")
+    for name, seconds in spent.most_common():
+        print(f"{name:<20}{1e3 * seconds / n:>8.2f} ms of CPU per question")
+    figures = (costs.prepare, costs.answer, costs.vote, costs.drive, costs.record)
+    print(f"hops: --simulate {','.join(f'{1e3 * cost:.2f}' for cost in figures)}", flush=True)
+    return share, costs
+
+
+def cpu_by_process() -> Counter[str]:
+    """CPU seconds of this process and of the actors that it started."""
+    found: Counter[str] = Counter({"driver": time.process_time()})
+    for process in psutil.process_iter(["cmdline"]):
+        title = (process.info["cmdline"] or [""])[0]
+        name = next((name for prefix, name in PROCESSES.items() if title.startswith(prefix)), None)
+        if name is not None and is_ours(process):
+            times = process.cpu_times()
+            found[name] += times.user + times.system
+    return found
+
+
+def is_ours(process: psutil.Process) -> bool:
+    """Whether a process belongs to this run: other clusters may run beside it."""
+    try:
+        return process.environ().get(waiting.LOG) == os.environ[waiting.LOG]
+    except psutil.Error:
+        return False
+
+
+def simulate(costs: Costs, arguments: argparse.Namespace) -> int:
+    """Print the curve over replicas."""
+    plans = arguments.queries > 1
+    calls = arguments.members + plans
+    print(
+        f"\nsimulated: {SIMULATED_QUESTIONS:,} questions × {arguments.members} members, {PLACES} calls of each replica"
+    )
+    print(f"{'replicas':>9}{'questions/s':>13}{'retrievers':>12}{'shards':>8}{'busy':>8}{'of one each':>13}")
+    worst = 1.0
+    for n in CURVE:
+        rate = n * PLACES / (calls * arguments.call_s)
+        retrievers, shards = (
+            max(math.ceil(rate * cost / MOST_LOAD), 1) for cost in (costs.prepare, costs.record * calls)
+        )
+        busy, alone = (
+            Flow(simulated(n, arguments, one), costs, SIMULATED_QUESTIONS, arguments.call_s, many).busy()
+            for one, many in ((shards, retrievers), (1, 1))
+        )
+        worst = min(worst, busy)
+        print(f"{n:>9}{rate:>13.1f}{retrievers:>12}{shards:>8}{busy:>8.3f}{alone:>13.3f}  {'█' * round(40 * busy)}")
+    print(f"least: {worst:.3f} of 1 (target ≥ {WANTED_SIMULATED})")
+    return 0 if worst >= WANTED_SIMULATED else 1
+
+
+def simulated(n: int, arguments: argparse.Namespace, shards: int) -> Config:
+    own = ["system=waiting:SYSTEM", "roles.answer.model=waiting", f"ensemble.members={arguments.members}"]
+    own += [f"deployments.waiting={{kind: extractive, max_ongoing: {PLACES}, replicas: {n}}}"]
+    return load_config("default", [*own, f"waiting.queries={arguments.queries}", f"ledger.shards={shards}"])
+
+
+def driver_memory(n_questions: int) -> int:
+    """Answer with a model that replies at once, then replay; the driver's resident memory on the way."""
+    collect, seen = answer._collect, {}
+
+    def watched(pending: list, summary: answer.AnswerSummary, *others: object) -> list:
+        rest = collect(pending, summary, *others)
+        step = summary.n_questions // DRIVER_STEP * DRIVER_STEP
+        seen.setdefault(step, psutil.Process().memory_info().rss / 2**20)
+        return rest
+
+    with tempfile.TemporaryDirectory() as home:
+        os.environ |= {waiting.SECONDS: "0", waiting.LOG: f"{home}/log"}
+        Path(home, "log").mkdir()
+        settings = ("ensemble.members=1", "waiting.queries=1", "waiting.max_retries=0", "waiting.top_k=4")
+        config = configured(home, n_questions, *settings)
+        growth = 0.0
+        with connected(config.cluster), patch.object(answer, "_collect", watched):
+            run_index(config)
+            for name in ("made", "replayed"):
+                seen.clear()
+                began = time.perf_counter()
+                summary = answer.run_answer(config.model_copy(update={"run": f"{home}/{name}"}))
+                after, peak = psutil.Process().memory_info().rss / 2**20, max(seen.values())
+                wall_s = time.perf_counter() - began
+                print(f"{name}: {summary.n_questions:,} questions in {wall_s:.0f} s, calls {dict(summary.n_calls)}")
+                for step, mib in sorted(seen.items()):
+                    print(f"{step:>9,} questions{mib:>9.1f} MiB")
+                growth = peak - seen[min(step for step in seen if step >= min(DRIVER_STEP, max(seen)))]
+                print(f"     at the end{after:>12.1f} MiB; grown by {growth:.1f} MiB since {DRIVER_STEP:,}", flush=True)
+    print(f"grown by {growth:.1f} MiB in the replay (target ≤ {WANTED_GROWTH_MIB})")
+    return 0 if growth <= WANTED_GROWTH_MIB else 1
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,142 @@
+"""The answer job's flow, simulated: blocks of questions over retrievers, member workers, replicas, voter and driver.
+
+Every process works through what reaches it in order, one thing at a time; a replica takes `max_ongoing` calls of equal
+length at once, and a call goes to the less loaded of two replicas. Block size, blocks in flight and member processes
+are what the engine would choose for the configuration.
+"""
+
+from __future__ import annotations
+
+import heapq
+import itertools
+import random
+from collections import deque
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+from kohaku_ray.config import Config
+from kohaku_ray.engine.actors.pool import block_size, blocks_in_flight, n_replicas, workers_per_member
+
+
+@dataclass(frozen=True)
+class Costs:
+    """CPU seconds of each hop.
+
+    Attributes:
+        prepare: A retriever's, per question.
+        answer: A member worker's, per call.
+        vote: The voter's, per question.
+        drive: The driver's, per question.
+        record: A ledger shard's, per call.
+    """
+
+    prepare: float
+    answer: float
+    vote: float
+    drive: float
+    record: float
+
+
+class Flow:
+    """One simulated run."""
+
+    def __init__(self, config: Config, costs: Costs, n_questions: int, call_s: float, n_retrievers: int) -> None:
+        """Take what the engine would choose for this configuration."""
+        [deployment] = config.answering_deployments.values()
+        self._n, self._most, self._call_s, self._costs = n_replicas(config), deployment.max_ongoing, call_s, costs
+        self._members, self._plans = config.ensemble.members, config.settings.queries > 1
+        self._size = block_size(config, n_questions)
+        self._blocks = deque(min(self._size, n_questions - at) for at in range(0, n_questions, self._size))
+        self._in_flight = blocks_in_flight(config, self._size)
+        self._workers = workers_per_member(config)
+        self._free: dict[Any, float] = {}
+        self._shards, self._retrievers = config.ledger.shards, n_retrievers
+        self._running, self._waiting = [0] * self._n, [deque[Callable[[], None]]() for _ in range(self._n)]
+        self._events: list[tuple[float, int, Callable[[], None]]] = []
+        self._order, self._draw = itertools.count(), random.Random(0)
+        self._now, self._begin, self._end, self._n_calls, self._number = 0.0, float("inf"), 0.0, 0, 0
+
+    def busy(self) -> float:
+        """Run it: the share of all replicas' places taken between first and last call."""
+        for _ in range(min(self._in_flight, len(self._blocks))):
+            self._submit()
+        while self._events:
+            self._now, _, event = heapq.heappop(self._events)
+            event()
+        return self._n_calls * self._call_s / (self._n * self._most * (self._end - self._begin))
+
+    def _at(self, seconds: float, event: Callable[[], None]) -> None:
+        heapq.heappush(self._events, (seconds, next(self._order), event))
+
+    def _work(self, process: Any, cost: float, then: Callable[[], None]) -> None:
+        """Let a process, which does one thing at a time, spend this cost."""
+        self._free[process] = done = max(self._free.get(process, 0.0), self._now) + cost
+        self._at(done, then)
+
+    def _submit(self) -> None:
+        if not self._blocks:
+            return
+        size, number = self._blocks.popleft(), self._number
+        self._number += 1
+        left = [size]
+
+        def prepared() -> None:
+            left[0] -= 1
+            if not left[0]:
+                self._answer(size, number)
+
+        def prepare() -> None:
+            retriever, half = ("retriever", number % self._retrievers), self._costs.prepare / 2
+            for _ in range(size):
+                if self._plans:
+                    after = lambda: self._call(lambda: self._work(retriever, half, prepared))  # noqa: E731
+                    self._work(retriever, half, after)
+                else:
+                    self._work(retriever, 2 * half, prepared)
+
+        self._work("driver", self._costs.drive * size / 2, prepare)
+
+    def _answer(self, size: int, number: int) -> None:
+        left, half = [size * self._members], self._costs.answer / 2
+
+        def answered() -> None:
+            left[0] -= 1
+            if not left[0]:
+                voted = lambda: self._work("driver", self._costs.drive * size / 2, self._submit)  # noqa: E731
+                self._work("voter", self._costs.vote * size, voted)
+
+        for member in range(self._members):
+            worker = ("worker", member * self._workers + number % self._workers)
+
+            def back(worker: Any = worker) -> None:
+                self._work(worker, half, answered)
+
+            for _ in range(size):
+                self._work(worker, half, lambda back=back: self._call(back))  # type: ignore[misc]
+
+    def _call(self, then: Callable[[], None]) -> None:
+        shard = ("shard", self._draw.randrange(self._shards))
+        self._work(shard, self._costs.record, lambda: self._place(then))
+
+    def _place(self, then: Callable[[], None]) -> None:
+        two = self._draw.sample(range(self._n), min(2, self._n))
+        replica = min(two, key=lambda one: self._running[one] + len(self._waiting[one]))
+        if self._running[replica] < self._most:
+            self._begin_call(replica, then)
+        else:
+            self._waiting[replica].append(then)
+
+    def _begin_call(self, replica: int, then: Callable[[], None]) -> None:
+        self._running[replica] += 1
+        self._n_calls += 1
+        self._begin = min(self._begin, self._now)
+
+        def ended() -> None:
+            self._end = self._now
+            self._running[replica] -= 1
+            if self._waiting[replica]:
+                self._begin_call(replica, self._waiting[replica].popleft())
+            then()
+
+        self._at(self._now + self._call_s, ended)
