@@ -82,7 +82,7 @@ def index(arguments: argparse.Namespace) -> Outcome:
         "seconds": seconds,
     }
     line = f"{summary.counts['n_documents']} documents{rejects}: {summary.path}"
-    return Outcome("index", line, values, ROWS_IN_ERROR if summary.n_rejects else OK)
+    return Outcome("index", line, values, ROWS_IN_ERROR if summary.n_rejects or summary.n_caption_errors else OK)
 
 
 def documents(arguments: argparse.Namespace) -> Outcome:

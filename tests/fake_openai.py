@@ -3,13 +3,16 @@
     with FakeOpenAI(script) as server:
         OpenAIBackend(server.base_url, "fake", ...)
         server.log[0].body, server.log[0].arrived_s, server.n_requests
+    server.log[0].images                                  # each image that was sent, decoded and measured
 
 `script(index, body)` says what happens to the request that arrived as number `index`; None is the default reply.
 """
 
 from __future__ import annotations
 
+import base64
 import hashlib
+import io
 import json
 import re
 import socket
@@ -46,6 +49,27 @@ class Action:
 
 
 @dataclass(frozen=True)
+class SentImage:
+    """An image of a request.
+
+    Attributes:
+        width: In pixels.
+        height: In pixels.
+        format: As its bytes say: PNG, JPEG or WEBP.
+        digest: First 32 hexadecimal digits of the SHA-256 of its bytes.
+        data: Its bytes.
+        before_text: Whether it stands before all text of its message.
+    """
+
+    width: int
+    height: int
+    format: str
+    digest: str
+    data: bytes
+    before_text: bool
+
+
+@dataclass(frozen=True)
 class Received:
     """One request as it came in."""
 
@@ -54,6 +78,39 @@ class Received:
     path: str
     headers: dict[str, str]
     body: dict[str, Any]
+
+    @property
+    def images(self) -> list[SentImage]:
+        """The images of all messages, in order."""
+        return sent_images(self.body)
+
+
+def text_of(message: dict[str, Any]) -> str:
+    """The text of a message, whether its content is text or a list of parts."""
+    content = message["content"]
+    return content if isinstance(content, str) else "\n".join(part.get("text", "") for part in content)
+
+
+def sent_images(body: dict[str, Any]) -> list[SentImage]:
+    """Decode and measure every image of a request; one that is no image fails."""
+    found = []
+    for message in body["messages"]:
+        parts = [] if isinstance(message["content"], str) else message["content"]
+        first_text = next((at for at, part in enumerate(parts) if part["type"] == "text"), len(parts))
+        found += [_sent(part, at < first_text) for at, part in enumerate(parts) if part["type"] == "image_url"]
+    return found
+
+
+def _sent(part: dict[str, Any], before_text: bool) -> SentImage:
+    from PIL import Image
+
+    head, _, body = part["image_url"]["url"].partition(",")
+    assert re.fullmatch(r"data:image/\w+;base64", head), head
+    data = base64.b64decode(body, validate=True)
+    with Image.open(io.BytesIO(data)) as image:
+        image.load()
+        digest = hashlib.sha256(data).hexdigest()[:32]
+        return SentImage(image.width, image.height, str(image.format), digest, data, before_text)
 
 
 Script = Callable[[int, dict[str, Any]], Action | None]
@@ -70,13 +127,13 @@ def doc_ids_of(body: dict[str, Any]) -> list[str]:
     enum = schema.get("properties", {}).get("ref_id", {}).get("items", {}).get("enum")
     if enum is not None:
         return list(enum)
-    text = "\n".join(message["content"] for message in body["messages"])
+    text = "\n".join(map(text_of, body["messages"]))
     return list(dict.fromkeys(re.findall(r"^\[ref_id=([^\]\n]+)\]", text, re.MULTILINE)))
 
 
 def is_plan(body: dict[str, Any]) -> bool:
     """A plan is asked for without an answer's schema and with no word of ref_id."""
-    return "response_format" not in body and not any("ref_id" in message["content"] for message in body["messages"])
+    return "response_format" not in body and not any("ref_id" in text_of(message) for message in body["messages"])
 
 
 def default_text(body: dict[str, Any]) -> str:

@@ -9,6 +9,7 @@ from typing import Annotated, Any, Literal
 from pydantic import Field, PrivateAttr, SerializeAsAny, model_validator
 
 from kohaku_ray.config.anchor import with_index
+from kohaku_ray.config.caption import CAPTION, INDEX_ROLES, check_captions
 from kohaku_ray.config.chunks import ChunksConfig
 from kohaku_ray.config.deployments import (
     BackendConfig,
@@ -73,6 +74,8 @@ class DocumentsConfig(Section):
     format: DocumentFormat | None = None
     """By suffix (auto); all but PDF as plain text; .txt as novels in chapters; .csv as news, with one paragraph per row
     and many documents in a file; None: as the system reads them."""
+    images: FilePath | None = None
+    """Directory of the image files that placeholders of KohakuRAG JSON name; used where `index.images` is true."""
     sentence_split: Literal["punkt", "period", "sliding"] = "punkt"
     """Sentence splitting of news: Punkt with French abbreviations; at every full stop; or windows of three Punkt
     sentences, each of which begins one sentence after the last."""
@@ -141,6 +144,11 @@ class IndexConfig(Section):
     bm25: Bm25Config = Bm25Config()
     chunks: ChunksConfig | None = None
     """How documents are cut into chunks; None: the system's default, which may be none."""
+    images: bool = False
+    """Extract images: those of PDFs, HTML and Markdown, and of KohakuRAG JSON by `documents.images`."""
+    captions: Literal["printed", "model", "none"] = "printed"
+    """Text of an image paragraph: its printed caption; that, then a description by the model of role `caption`; or
+    none."""
     encoders: PositiveInt | None = None
     """Encoder actors; None: as many as fit the GPUs, or one per CPU without GPUs."""
     encoder_gpus: Annotated[float, Field(gt=0)] = 1.0
@@ -289,7 +297,7 @@ class Config(Section):
     def _models_are_deployed(self) -> Config:
         declared, ranks = self.declaration.roles, self.uses.cross_encoder
         for name in self.roles:
-            if name not in declared:
+            if name not in declared and name not in INDEX_ROLES:
                 raise ValueError(
                     f"roles has {name!r} but system {self.declaration.name} has the roles {', '.join(declared)}"
                     f"{did_you_mean(name, declared)}"
@@ -297,7 +305,7 @@ class Config(Section):
         chat = [(f"roles.{name}.model", role.model) for name, role in self.roles.items() if role.model is not None]
         chat += [] if self.model is None else [("model", self.model)]
         chat += [("ensemble.models", name) for name in self.ensemble.models]
-        chat += [(f"roles.{name}.model", self.role(name).model) for name in self.uses.roles]
+        chat += [(f"roles.{name}.model", self.role(name).model) for name in (*self.uses.roles, *self.index_roles)]
         for key, name in chat:
             self._check_deployed(key, name, ranks=False)
         if ranks is not None:
@@ -307,6 +315,7 @@ class Config(Section):
                 f"ensemble.early_stop is {self.ensemble.early_stop} but ballots of system {self.declaration.name} have "
                 "weights, so that the remaining votes may change any result: set ensemble.early_stop to never"
             )
+        check_captions(self)
         if self.index.search_device == "cuda" and not self.cluster.retriever.gpus:
             raise ValueError(
                 "index.search_device is cuda but cluster.retriever.gpus is 0, so that no retriever gets a GPU: set it, "
@@ -343,11 +352,12 @@ class Config(Section):
         """Return a member's model and sampling for a role.
 
         Args:
-            name: One of the system's roles.
+            name: One of the system's roles, or of the index job's.
             member: Ensemble member; members differ only by `ensemble.models`.
         """
         system, given = self.declaration, self.roles.get(name, RoleConfig())
-        declared, lead, leads = system.roles[name], self.roles.get(system.lead, RoleConfig()), system.roles[system.lead]
+        lead, leads = self.roles.get(system.lead, RoleConfig()), system.roles[system.lead]
+        declared = {**INDEX_ROLES, **system.roles}[name]
         models = self.ensemble.models if declared.stage == "answer" else ()
         model = (given.model if name != system.lead else None) or (models[member % len(models)] if models else None)
         return RoleSettings(
@@ -356,6 +366,11 @@ class Config(Section):
             top_p=_first(given.top_p, declared.top_p, lead.top_p, leads.top_p, 1.0),
             max_tokens=given.max_tokens or declared.max_tokens,
         )
+
+    @property
+    def index_roles(self) -> tuple[str, ...]:
+        """Roles that the index job asks."""
+        return (CAPTION,) if self.index.images and self.index.captions == "model" else ()
 
     @property
     def answering_deployments(self) -> dict[str, ChatDeployment]:

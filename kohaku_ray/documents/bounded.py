@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import contextlib
 import gc
+import io
 import json
 import os
 import signal
@@ -16,25 +17,30 @@ import struct
 import subprocess
 import sys
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import cache
 from itertools import islice
 from typing import IO, Any, NoReturn
 
-from kohaku_ray.documents.model import Attachment, Document, Paragraph, Section, Sentence
+from kohaku_ray.documents.figures import images_of
+from kohaku_ray.documents.model import Attachment, Document, Image, Paragraph, Section, Sentence
 from kohaku_ray.documents.sentences import split_sentences
 from kohaku_ray.errors import DataError
 
 _AGAIN_S = 0.05
 """Seconds between signals of the timer; it repeats, because an exception raised inside a destructor is lost."""
 
-_REQUEST = struct.Struct("<dII")
-"""Time limit in seconds, bytes of the file's name, bytes of its content."""
-_REPLY = struct.Struct("<BI")
-"""Kind of the reply, bytes of its text."""
+_REQUEST = struct.Struct("<dII?")
+"""Time limit in seconds, bytes of the file's name, bytes of its content, whether images are extracted."""
+_REPLY = struct.Struct("<BIQ")
+"""Kind of the reply, bytes of its text, bytes of its images."""
 _DOCUMENT, _MESSAGE, _ENDED = range(3)
 """Kinds of reply: a document as JSON, why there is none, how the parser's process ended."""
+
+
+class UnfinishedError(DataError):
+    """A parser took too long, or ended its process."""
 
 
 class _TimeUp(BaseException):
@@ -69,36 +75,37 @@ def parse_in_time(parse: Callable[[], Document], name: str, n_bytes: int, timeou
     return document
 
 
-def parse_in_child(name: str, data: bytes, timeout_s: float) -> Document:
+def parse_in_child(name: str, data: bytes, timeout_s: float, images: bool = False) -> Document:
     """Call `parse_file` in this process's child, which is started where there is none.
 
     Raises:
-        DataError: It took longer than ``timeout_s``, raised it, or ended the child.
+        UnfinishedError: It took longer than ``timeout_s``, or ended the child.
+        DataError: It raised it.
     """
     with _lock:
         child = _running()
         try:
-            kind, reply = child.ask(name, data, timeout_s)
+            kind, reply, pixels = child.ask(name, data, timeout_s, images)
         except (EOFError, BrokenPipeError):
-            kind, reply = _ENDED, str(child.process.wait())
+            kind, reply, pixels = _ENDED, str(child.process.wait()), b""
         except BaseException:  # interrupted between request and reply: the next file must not get this reply
             child.process.kill()
             child.process.wait()
             raise
     if kind == _DOCUMENT:
-        return _unpacked(reply)
+        return unpacked(reply, pixels)
     if kind == _MESSAGE:
         raise DataError(reply)
     if int(reply) == -signal.SIGALRM:
         raise _late(name, len(data), timeout_s)
-    raise DataError(
+    raise UnfinishedError(
         f"{name}: its {len(data):,} bytes ended the parser's process ({_ending(int(reply))}): "
         "export the document again, or leave it out."
     )
 
 
-def _late(name: str, n_bytes: int, timeout_s: float) -> DataError:
-    return DataError(
+def _late(name: str, n_bytes: int, timeout_s: float) -> UnfinishedError:
+    return UnfinishedError(
         f"{name}: its {n_bytes:,} bytes are not parsed after {timeout_s:g} s: split or simplify the file, "
         f"or set documents.timeout_s above {timeout_s:g}."
     )
@@ -120,17 +127,17 @@ class _Child:
     process: subprocess.Popen[bytes]
     owner: int
 
-    def ask(self, name: str, data: bytes, timeout_s: float) -> tuple[int, str]:
-        """Send a file; returns the kind of the reply, and its text."""
+    def ask(self, name: str, data: bytes, timeout_s: float, images: bool) -> tuple[int, str, bytes]:
+        """Send a file; returns the kind of the reply, its text and the bytes of its images."""
         stdin, stdout = self.process.stdin, self.process.stdout
         if stdin is None or stdout is None:
             raise EOFError
         shown = name.encode("utf-8", "surrogateescape")
-        stdin.write(_REQUEST.pack(timeout_s, len(shown), len(data)) + shown)
+        stdin.write(_REQUEST.pack(timeout_s, len(shown), len(data), images) + shown)
         stdin.write(data)
         stdin.flush()
-        kind, n_bytes = _REPLY.unpack(_exactly(stdout, _REPLY.size))
-        return kind, _exactly(stdout, n_bytes).decode("utf-8", "surrogateescape")
+        kind, n_bytes, n_pixels = _REPLY.unpack(_exactly(stdout, _REPLY.size))
+        return kind, _exactly(stdout, n_bytes).decode("utf-8", "surrogateescape"), _exactly(stdout, n_pixels)
 
 
 _lock = threading.Lock()
@@ -189,21 +196,24 @@ def _serve(answers: IO[bytes]) -> NoReturn:
     from kohaku_ray.documents.parse import parse_file
 
     while True:
-        timeout_s, n_name, n_bytes = _REQUEST.unpack(_exactly(sys.stdin.buffer, _REQUEST.size))
+        timeout_s, n_name, n_bytes, images = _REQUEST.unpack(_exactly(sys.stdin.buffer, _REQUEST.size))
         name = _exactly(sys.stdin.buffer, n_name).decode("utf-8", "surrogateescape")
         data = _exactly(sys.stdin.buffer, n_bytes)
         signal.setitimer(signal.ITIMER_REAL, timeout_s)
         try:
-            kind, reply = _DOCUMENT, _packed(parse_file(name, data))
+            document = parse_file(name, data, images=images)
+            kind, reply, pixels = _DOCUMENT, packed(document), pixels_of(document)
         except DataError as error:
-            kind, reply = _MESSAGE, str(error)
+            kind, reply, pixels = _MESSAGE, str(error), []
         signal.setitimer(signal.ITIMER_REAL, 0)
-        _reply(answers, kind, reply)
+        _reply(answers, kind, reply, pixels)
 
 
-def _reply(answers: IO[bytes], kind: int, text: str) -> None:
+def _reply(answers: IO[bytes], kind: int, text: str, pixels: Sequence[bytes] = ()) -> None:
     reply = text.encode("utf-8", "surrogateescape")
-    answers.write(_REPLY.pack(kind, len(reply)) + reply)
+    answers.write(_REPLY.pack(kind, len(reply), sum(map(len, pixels))) + reply)
+    for part in pixels:
+        answers.write(part)
     answers.flush()
 
 
@@ -227,38 +237,66 @@ def _exactly(stream: IO[bytes], n_bytes: int) -> bytes:
     return data
 
 
-def _packed(document: Document) -> str:
-    """A document as JSON of a few flat lists: one object per sentence would take as long to send as to parse."""
+def packed(document: Document) -> str:
+    """Write a document as JSON of a few flat lists: one object per sentence would take as long to send as to parse.
+
+    The pixels of its images are left out, see ``pixels_of``.
+    """
     sections = [(section.title, section.page, len(section.paragraphs)) for section in document.sections]
     paragraphs = [
         (
             paragraph.text,
             paragraph.page,
             paragraph.bbox,
-            paragraph.attachment
-            and (paragraph.attachment.kind, paragraph.attachment.path, paragraph.attachment.caption),
+            _packed_attachment(paragraph.attachment),
             dict(paragraph.attributes),
             [end for sentence in paragraph.sentences for end in (sentence.start, sentence.end)],
         )
         for section in document.sections
         for paragraph in section.paragraphs
     ]
-    return json.dumps((document.doc_id, document.title, dict(document.metadata), sections, paragraphs))
+    left_out = dict(document.images_left_out)
+    head = document.doc_id, document.title, dict(document.metadata), document.image_rejects, left_out
+    return json.dumps((*head, sections, paragraphs))
 
 
-def _unpacked(reply: str) -> Document:
-    doc_id, title, metadata, sections, paragraphs = json.loads(reply)
-    made = iter([_paragraph(*paragraph) for paragraph in paragraphs])
+def pixels_of(document: Document) -> list[bytes]:
+    """List the PNGs of a document's images, in reading order."""
+    return [image.data for _, _, image in images_of(document)]
+
+
+def _packed_attachment(attachment: Attachment | None) -> Any:
+    if attachment is None:
+        return None
+    image = attachment.image
+    pixels = image and (image.digest, len(image.data), image.width, image.height, image.caption, image.mentions)
+    return attachment.kind, attachment.path, attachment.caption, pixels
+
+
+def unpacked(reply: str, pixels: bytes = b"") -> Document:
+    """Read what ``packed`` wrote; without ``pixels`` the images have no data."""
+    doc_id, title, metadata, rejects, left_out, sections, paragraphs = json.loads(reply)
+    source = io.BytesIO(pixels)
+    made = iter([_paragraph(source, *paragraph) for paragraph in paragraphs])
     of_sections = tuple(Section(heading, tuple(islice(made, n)), page) for heading, page, n in sections)
-    return Document(doc_id, title, of_sections, metadata)
+    return Document(doc_id, title, of_sections, metadata, tuple(map(tuple, rejects)), left_out)
 
 
-def _paragraph(text: str, page: int | None, bbox: Any, attachment: Any, attributes: Any, ends: list[int]) -> Paragraph:
+def _paragraph(
+    pixels: IO[bytes], text: str, page: int | None, bbox: Any, attachment: Any, attributes: Any, ends: list[int]
+) -> Paragraph:
     return Paragraph(
         text,
         tuple(map(Sentence, ends[::2], ends[1::2])),
         page,
         None if bbox is None else tuple(bbox),
-        None if attachment is None else Attachment(*attachment),
+        None if attachment is None else _attachment(pixels, *attachment),
         attributes,
     )
+
+
+def _attachment(pixels: IO[bytes], kind: str, path: str | None, caption: str | None, image: Any) -> Attachment:
+    if image is None:
+        return Attachment(kind, path, caption)
+    digest, n_bytes, width, height, printed, mentions = image
+    return Attachment(kind, path, caption, Image(digest, pixels.read(n_bytes), width, height, printed, tuple(mentions)))

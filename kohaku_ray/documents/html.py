@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-import codecs
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
 from kohaku_ray.documents.cells import looks_like_header, written_rows
-from kohaku_ray.documents.content import decode_text, well_formed
+from kohaku_ray.documents.content import well_formed
+from kohaku_ray.documents.html_charset import decode_html
 from kohaku_ray.documents.html_limits import check_attributes, check_depth, words
 from kohaku_ray.documents.ids import default_doc_id
 from kohaku_ray.documents.model import Attachment, Document, Paragraph
@@ -27,7 +27,6 @@ MAX_CELL_CHARS = 500
 MAX_SPAN = 100
 """Most columns or rows that a cell is taken to span."""
 
-_CHARSET = re.compile(rb"<meta[^>]{0,200}?charset\s*=\s*[\"']?\s*([\w.:-]+)", re.IGNORECASE)
 _INVISIBLE = re.compile(r"(?:display\s*:\s*none|visibility\s*:\s*hidden)", re.IGNORECASE)
 _SPACES = re.compile(r"\s+")
 _NOT_TEXT = re.compile("[\x00-\x08\x0b-\x1f\x7f\u00ad\u200b\ufeff]")
@@ -52,7 +51,7 @@ _METADATA = {
 """Metadata key, and the names of the ``<meta>`` elements that may hold it; the first one found is used."""
 
 
-def parse_html(name: str, data: bytes) -> Document:
+def parse_html(name: str, data: bytes, images: bool = False) -> Document:
     """Parse a page as a browser does, malformed tags included.
 
     Navigation, footers, scripts, forms and hidden elements are left out. Headings make sections, titled with the
@@ -62,6 +61,7 @@ def parse_html(name: str, data: bytes) -> Document:
     Args:
         name: The file, for messages and the ``doc_id``.
         data: Its content; UTF-8 unless a byte order mark or ``<meta charset>`` says otherwise.
+        images: Whether images are read later: also those without a caption are kept, with their address.
 
     Returns:
         The document; description, author, date and canonical URL are its metadata.
@@ -73,40 +73,16 @@ def parse_html(name: str, data: bytes) -> Document:
         raise DataError(f"{name} has {len(data):,} bytes, at most {MAX_BYTES:,} are allowed: split it into files.")
     from selectolax.lexbor import LexborHTMLParser
 
-    source = _decode(name, data)
+    source = decode_html(name, data)
     check_depth(name, source)
     check_attributes(name, source)
     tree = LexborHTMLParser(source)
-    reader = _Reader()
+    reader = _Reader(images)
     if tree.body is not None:
         reader.read(tree.body)
     doc_id = default_doc_id(name)
     title = _title(tree, reader) or doc_id
     return Document(doc_id, title, finish(reader.drafts, title), _metadata(tree))
-
-
-def _decode(name: str, data: bytes) -> str:
-    """Decode a page by its byte order mark, by its declared charset or as UTF-8."""
-    declared = _CHARSET.search(data[:4096])
-    is_marked = data.startswith((codecs.BOM_UTF8, codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE))
-    if declared is None or is_marked:
-        return decode_text(name, data)
-    charset = declared[1].decode("ascii", "replace")
-    try:
-        # browsers read declared Latin-1 as Windows-1252, and as UTF-8 a declared UTF-16 whose tags are ASCII
-        codec = codecs.lookup({"iso-8859-1": "cp1252", "latin1": "cp1252"}.get(charset.lower(), charset))
-    except LookupError:
-        raise DataError(f"{name} says its charset is {charset!r}, which is unknown: save it as UTF-8.") from None
-    if codec.name.startswith(("utf", "ascii")) or not _is_text_codec(codec):
-        return decode_text(name, data)
-    if b"\0" in data:
-        return decode_text(name, data)  # names the byte
-    return data.decode(codec.name, "replace").replace("\r\n", "\n").replace("\r", "\n")
-
-
-def _is_text_codec(codec: codecs.CodecInfo) -> bool:
-    """Whether it decodes bytes to text: Python also has codecs called hex and zip."""
-    return bool(getattr(codec, "_is_text_encoding", True))
 
 
 def _title(tree: Any, reader: _Reader) -> str:
@@ -151,7 +127,9 @@ class _Table:
 class _Reader:
     """Walks the tree once, without recursion, and cuts what it sees into paragraphs."""
 
-    def __init__(self) -> None:
+    def __init__(self, images: bool = False) -> None:
+        self._all_images = images
+        self._waiting: list[Paragraph] = []  # images inside a list or table, which come after it
         self.drafts = [Draft(())]
         self._parts: list[str] = []
         self._lists: list[int | None] = []  # next number of every open list; None: bullets
@@ -271,6 +249,7 @@ class _Reader:
             self._table = None
             self._parts.clear()
             self._write_table(table)
+            self._add_waiting()
         else:
             self._parts.append(" ")
 
@@ -308,6 +287,12 @@ class _Reader:
             text = self._lines()
             if text:
                 self._add(Paragraph(text, split_sentences(text)))
+        self._add_waiting()
+
+    def _add_waiting(self) -> None:
+        if self._waiting and self._table is None and not self._lists:
+            self.drafts[-1].paragraphs += self._waiting
+            self._waiting.clear()
 
     def _preformatted(self) -> None:
         self._pre = max(0, self._pre - 1)
@@ -327,6 +312,9 @@ class _Reader:
     def _image(self, attributes: Mapping[str, str | None]) -> None:
         source = (attributes.get("src") or "").strip()
         caption = _plain(attributes.get("alt") or attributes.get("title") or "")
+        if self._all_images and source:
+            self._keep(source, caption)
+            return
         if self._table is not None or self._lists or not source or not (caption or self._figures):
             return  # icons and trackers; a search cannot find an image without text or figure
         pending = "".join(self._parts).strip()
@@ -334,6 +322,17 @@ class _Reader:
             self._flush()
         path = None if source.startswith("data:") else well_formed(source)
         self._add(Paragraph(caption, split_sentences(caption), attachment=Attachment("image", path, caption or None)))
+
+    def _keep(self, source: str, caption: str) -> None:
+        """Keep an image that is read later; inside a list or table, behind that."""
+        attachment = Attachment("image", well_formed(source), caption or None)
+        paragraph = Paragraph(caption, split_sentences(caption), attachment=attachment)
+        if self._table is not None or self._lists:
+            self._waiting.append(paragraph)
+            return
+        if "".join(self._parts).strip():
+            self._flush()
+        self._add(paragraph)
 
     def _caption(self) -> None:
         """Give a figure's caption to its image, else keep it as text."""

@@ -28,6 +28,7 @@ _PLACEHOLDER = re.compile(
     re.IGNORECASE,
 )
 """``[Image page=1 idx=1 name=Im0.jpg] Size: 9x9, Data: 9 bytes``; once captioned, ``[img:Fig1 9x9] A bar chart …``."""
+_NAME = re.compile(r"\s*\[image\s+page=\d+\s+idx=\d+\s+name=([^\]]+)\]", re.IGNORECASE)
 
 _KINDS = {
     dict: "an object",
@@ -39,7 +40,7 @@ _KINDS = {
 }
 
 
-def parse_kohakurag(name: str, data: bytes) -> Document:
+def parse_kohakurag(name: str, data: bytes, images: bool = False) -> Document:
     """Parse a KohakuRAG document.
 
     A null is an absent value. Sentences that the file gives are kept where their paragraph's text holds them, in
@@ -49,6 +50,7 @@ def parse_kohakurag(name: str, data: bytes) -> Document:
     Args:
         name: The file, for messages and the default ``doc_id``.
         data: Its content.
+        images: Whether images are read later: a placeholder without a path has its name as its path.
 
     Returns:
         The document.
@@ -67,7 +69,7 @@ def parse_kohakurag(name: str, data: bytes) -> Document:
         raise DataError(f"{name} is not valid JSON: {error}.") from None
     if not isinstance(root, dict):
         raise DataError(f"{name} is {_shown(root)}, expected an object with document_id, title and sections.")
-    return _Reader(name).document(root)
+    return _Reader(name, images).document(root)
 
 
 def write_kohakurag(document: Document) -> str:
@@ -98,7 +100,8 @@ def write_kohakurag(document: Document) -> str:
 
 
 def _written(paragraph: Paragraph, section_page: int | None) -> dict[str, Any]:
-    attachment = paragraph.attachment
+    attachment = paragraph.attachment and replace(paragraph.attachment, image=None)
+    paragraph = replace(paragraph, attachment=attachment)
     metadata = _present(
         {
             "page": paragraph.page,
@@ -127,8 +130,8 @@ def _present(values: Mapping[str, Any]) -> dict[str, Any]:
 class _Reader:
     """Walks the JSON, remembering the file's name for messages."""
 
-    def __init__(self, name: str) -> None:
-        self.name = name
+    def __init__(self, name: str, images: bool = False) -> None:
+        self.name, self.images = name, images
 
     def document(self, root: Mapping[str, Any]) -> Document:
         doc_id = self.string(root, "document_id", "") or default_doc_id(self.name)
@@ -206,6 +209,9 @@ class _Reader:
     def image(self, text: str, metadata: Mapping[str, Any], page: int | None, path: str) -> Paragraph:
         written = _PLACEHOLDER.sub("", text, count=1).strip()
         attachment = self.attachment("image", metadata, path, written or None)
+        named = _NAME.match(text) if self.images and attachment.path is None else None
+        if named:
+            attachment = replace(attachment, path=named[1].strip())
         caption = attachment.caption or ""
         return Paragraph(caption, split_sentences(caption), page=page, attachment=attachment)
 

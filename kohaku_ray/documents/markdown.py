@@ -6,13 +6,14 @@ import html
 import re
 from collections.abc import Iterator, Mapping, Sequence
 from functools import cache
+from html.parser import HTMLParser
 
 import yaml
 from markdown_it import MarkdownIt
 from markdown_it.tree import SyntaxTreeNode
 
 from kohaku_ray.documents.cells import written_rows
-from kohaku_ray.documents.content import decode_text, flat_metadata
+from kohaku_ray.documents.content import decode_text, flat_metadata, well_formed
 from kohaku_ray.documents.ids import default_doc_id
 from kohaku_ray.documents.model import Attachment, Document, Paragraph, Section
 from kohaku_ray.documents.outline import Draft, finish, heading_path
@@ -29,7 +30,7 @@ _BREAKING_TAG = re.compile(r"<(?:br|/p|/div|/tr|/li|/h[1-6])\b[^>]*>", re.IGNORE
 _TAG = re.compile(r"</?[A-Za-z][^>]*>")
 
 
-def parse_markdown(name: str, data: bytes) -> Document:
+def parse_markdown(name: str, data: bytes, images: bool = False) -> Document:
     """Parse a Markdown file (CommonMark with tables).
 
     The title is the front matter's, else the first level-one heading, else the file's stem. Every heading begins a
@@ -41,6 +42,7 @@ def parse_markdown(name: str, data: bytes) -> Document:
     Args:
         name: The file, for messages and the default ``doc_id``.
         data: Its content.
+        images: Whether images are read later: data URIs, and ``<img>`` in HTML, are kept.
 
     Returns:
         The document; ``id`` or ``document_id`` of the front matter is its ``doc_id``, the rest its metadata.
@@ -53,7 +55,7 @@ def parse_markdown(name: str, data: bytes) -> Document:
     headings = [_inline(node.children[0]) for node in tree.children if node.type == "heading" and node.tag == "h1"]
     doc_id = metadata.pop("document_id", "") or metadata.pop("id", "") or default_doc_id(name)
     title = metadata.pop("title", "") or next(filter(None, headings), "") or doc_id
-    return Document(doc_id, title, _sections(tree.children, title), metadata)
+    return Document(doc_id, title, _sections(tree.children, title, images), metadata)
 
 
 @cache
@@ -89,22 +91,22 @@ class _FrontMatter(yaml.SafeLoader):
             raise yaml.YAMLError(f"a mapping has {len(node.value):,} keys, at most {MAX_KEYS:,} are allowed")
 
 
-def _sections(nodes: Sequence[SyntaxTreeNode], title: str) -> tuple[Section, ...]:
+def _sections(nodes: Sequence[SyntaxTreeNode], title: str, images: bool) -> tuple[Section, ...]:
     drafts = [Draft(())]
     for node in nodes:
         if node.type == "heading":
             drafts.append(Draft(heading_path(drafts[-1].headings, int(node.tag[1]), _inline(node.children[0]))))
-            drafts[-1].paragraphs.extend(_images(node))
+            drafts[-1].paragraphs.extend(_images(node, images))
         else:
-            drafts[-1].paragraphs.extend(_paragraphs(node))
+            drafts[-1].paragraphs.extend(_paragraphs(node, images))
     return finish(drafts, title)
 
 
-def _paragraphs(node: SyntaxTreeNode) -> Iterator[Paragraph]:
+def _paragraphs(node: SyntaxTreeNode, images: bool) -> Iterator[Paragraph]:
     """Yield the paragraphs of one block, its images after its text."""
     if node.type == "blockquote":
         for child in node.children:
-            yield from _paragraphs(child)
+            yield from _paragraphs(child, images)
         return
     if node.type in ("fence", "code_block"):
         text = node.content.strip("\n")
@@ -117,17 +119,36 @@ def _paragraphs(node: SyntaxTreeNode) -> Iterator[Paragraph]:
         spans = split_sentences(text)
     if text.strip():
         yield Paragraph(text, spans)
-    yield from _images(node)
+    yield from _images(node, images)
 
 
-def _images(node: SyntaxTreeNode) -> Iterator[Paragraph]:
+def _images(node: SyntaxTreeNode, all_images: bool) -> Iterator[Paragraph]:
     """Yield an attachment for every image in a block."""
     for image in node.walk():
         if image.type == "image":
             caption = _inline(image) or str(image.attrs.get("title", "")).strip()
             source = str(image.attrs.get("src", ""))
-            path = None if source.startswith("data:") or not source else source
+            path = None if not source or (source.startswith("data:") and not all_images) else source
             yield Paragraph(caption, split_sentences(caption), attachment=Attachment("image", path, caption or None))
+        elif all_images and image.type in ("html_block", "html_inline"):
+            yield from _tagged_images(image.content)
+
+
+def _tagged_images(source: str) -> Iterator[Paragraph]:
+    """Yield an attachment for every ``<img>`` in a piece of HTML."""
+    found: list[Mapping[str, str | None]] = []
+
+    class Tags(HTMLParser):
+        def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+            if tag == "img":
+                found.append(dict(attrs))
+
+    Tags().feed(_INVISIBLE_HTML.sub("", source))
+    for attributes in found:
+        if address := (attributes.get("src") or "").strip():
+            caption = " ".join((attributes.get("alt") or attributes.get("title") or "").split())
+            attachment = Attachment("image", well_formed(address), caption or None)
+            yield Paragraph(caption, split_sentences(caption), attachment=attachment)
 
 
 def _block_lines(node: SyntaxTreeNode) -> list[str]:

@@ -23,6 +23,27 @@ class Sentence:
 
 
 @dataclass(frozen=True, slots=True)
+class Image:
+    """The pixels of an image paragraph.
+
+    Attributes:
+        digest: First 32 hexadecimal digits of the SHA-256 of ``data``.
+        data: PNG, RGB or grey, without transparency.
+        width: In pixels.
+        height: In pixels.
+        caption: Printed caption, or alternative text; None: it has none.
+        mentions: Sentences of the document that name its figure.
+    """
+
+    digest: str
+    data: bytes
+    width: int
+    height: int
+    caption: str | None = None
+    mentions: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
 class Attachment:
     """An image or table that came with a paragraph.
 
@@ -30,11 +51,13 @@ class Attachment:
         kind: ``image`` or ``table``.
         path: Its path, or its name inside the source file.
         caption: Its caption; without one the paragraph is not searchable.
+        image: Its pixels, where images are extracted; ``path`` is then ``images/DIGEST.png``.
     """
 
     kind: str
     path: str | None = None
     caption: str | None = None
+    image: Image | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,9 +99,13 @@ class Document:
         title: Shown to readers.
         sections: In reading order.
         metadata: Url, type, year and so on, as text.
+        image_rejects: Per image that cannot be used, its place in the document and the reason.
+        images_left_out: Number of images left out, by reason.
     """
 
     doc_id: str
     title: str
     sections: tuple[Section, ...]
     metadata: Mapping[str, str] = field(default_factory=dict)
+    image_rejects: tuple[tuple[str, str], ...] = ()
+    images_left_out: Mapping[str, int] = field(default_factory=dict)

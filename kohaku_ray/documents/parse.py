@@ -11,12 +11,14 @@ import os
 import stat
 import threading
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import PurePosixPath
 from typing import Any, Literal, TypeVar
 
-from kohaku_ray.documents.bounded import parse_in_child, parse_in_time
+from kohaku_ray.documents.attached import ImageSource, attach_images
+from kohaku_ray.documents.bounded import UnfinishedError, parse_in_child, parse_in_time
+from kohaku_ray.documents.figures import with_mentions
 from kohaku_ray.documents.french import SentenceSplit
 from kohaku_ray.documents.html import parse_html
 from kohaku_ray.documents.hub import check_hub, read_hub
@@ -34,7 +36,7 @@ from kohaku_ray.errors import DataError
 from kohaku_ray.row_files import HUB, suffix_of
 from kohaku_ray.storage import asking, below, open_filesystem
 
-Parser = Callable[[str, bytes], Document]
+Parser = Callable[..., Document]
 
 FORMATS: Mapping[str, Parser] = {
     ".json": parse_kohakurag,
@@ -58,6 +60,9 @@ _READERS: Mapping[Format, Mapping[str, Parser]] = {
     "news": {},
 }
 """Parsers by format, which replace those of `FORMATS`."""
+
+_WITH_IMAGES = {".json", ".md", ".markdown", ".pdf", ".html", ".htm"}
+"""Formats whose parser takes ``images``."""
 
 T = TypeVar("T")
 
@@ -88,6 +93,7 @@ def parse_documents(
     timeout_s: float | None = None,
     file_format: Format = "auto",
     sentence_split: SentenceSplit = "punkt",
+    images: ImageSource | None = None,
 ) -> Parsed:
     """Parse one file that may hold many documents.
 
@@ -97,6 +103,7 @@ def parse_documents(
         timeout_s: See `parse_file`.
         file_format: ``news`` reads a ``.csv`` as articles, a paragraph per row; for the others see `parse_file`.
         sentence_split: Splits news into sentences by Punkt, or at every full stop.
+        images: How images are extracted; None: they are not.
 
     Returns:
         At least one document or reject; one document of any file but a news CSV and those of `ROW_FORMATS`.
@@ -106,7 +113,9 @@ def parse_documents(
     """
     has_rows = _suffix(name) in ROW_FORMATS
     if not has_rows and (file_format != "news" or _suffix(name) != ".csv"):
-        return Parsed((parse_file(name, data, timeout_s, file_format),))
+        if images is None:
+            return Parsed((parse_file(name, data, timeout_s, file_format),))
+        return Parsed((_with_images(name, data, timeout_s, file_format, images),))
     _check_not_empty(name, data)
     read = partial(
         _guarded, name, lambda: _read_rows(name, data) if has_rows else _read_news(name, data, sentence_split)
@@ -135,7 +144,28 @@ def _searchable(name: str, documents: Sequence[Document], rejects: Sequence[tupl
     return Parsed(tuple(filter(_is_searchable, documents)), (*rejects, *more))
 
 
-def parse_file(name: str, data: bytes, timeout_s: float | None = None, file_format: Format = "auto") -> Document:
+def _with_images(name: str, data: bytes, timeout_s: float | None, file_format: Format, source: ImageSource) -> Document:
+    """Parse one file and extract its images; where these take too long or crash, the document is kept without them."""
+    try:
+        document = parse_file(name, data, timeout_s, file_format, images=True)
+    except UnfinishedError as error:
+        document = parse_file(name, data, timeout_s, file_format)
+        return replace(document, image_rejects=(("all images", f"not extracted: {error}"),))
+    if _suffix(name) == ".pdf":
+        return with_mentions(document)
+    is_placeholder = _suffix(name) == ".json"
+    attach = partial(attach_images, document, name, read_bytes, source, is_placeholder)
+    try:
+        in_time = timeout_s is not None and _in_main_thread()
+        document = parse_in_time(attach, name, len(data), timeout_s or 0) if in_time else attach()
+    except UnfinishedError as error:
+        return replace(document, image_rejects=(("all images", f"not read: {error}"),))
+    return with_mentions(document)
+
+
+def parse_file(
+    name: str, data: bytes, timeout_s: float | None = None, file_format: Format = "auto", images: bool = False
+) -> Document:
     """Parse one file that holds one document.
 
     Args:
@@ -143,6 +173,7 @@ def parse_file(name: str, data: bytes, timeout_s: float | None = None, file_form
         data: Its whole content.
         timeout_s: Time limit in seconds, above 0; None: no limit.
         file_format: ``text`` reads all but PDF as plain text; ``novel`` reads ``.txt`` as a novel in chapters.
+        images: Whether images are extracted, or kept with their address for ``attach_images``.
 
     Returns:
         The document, with a valid ``doc_id`` and at least one searchable sentence.
@@ -159,8 +190,10 @@ def parse_file(name: str, data: bytes, timeout_s: float | None = None, file_form
     # only the main thread can be interrupted by a timer
     in_child = asked is None and (len(data) >= CHILD_MIN_BYTES.get(suffix, len(data) + 1) or not _in_main_thread())
     if timeout_s is not None and in_child:
-        return parse_in_child(name, data, timeout_s)
+        return parse_in_child(name, data, timeout_s, images)
     reader = FORMATS[suffix] if asked is None else asked
+    if images and asked is None and suffix in _WITH_IMAGES:
+        reader = partial(reader, images=True)
     document: Document = _in_time(lambda: _parsed(reader, name, data), name, data, timeout_s)
     return document
 

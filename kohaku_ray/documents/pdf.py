@@ -6,12 +6,14 @@ import gc
 import re
 from collections.abc import Iterator
 from contextlib import contextmanager
+from dataclasses import replace
 from typing import Any
 
 from kohaku_ray.documents.content import well_formed
 from kohaku_ray.documents.ids import default_doc_id
 from kohaku_ray.documents.model import Document
 from kohaku_ray.documents.pdf_blocks import Block, blocks_of
+from kohaku_ray.documents.pdf_images import PdfImages
 from kohaku_ray.documents.pdf_page import Page, read_page
 from kohaku_ray.documents.pdf_running import RunningLines
 from kohaku_ray.documents.pdf_slides import is_deck, slide_sections
@@ -48,7 +50,7 @@ def _collector_paused() -> Iterator[None]:
 
 
 @_collector_paused()
-def parse_pdf(name: str, data: bytes) -> Document:
+def parse_pdf(name: str, data: bytes, images: bool = False) -> Document:
     """Parse a PDF.
 
     Text at least 1.2 times the median size is a heading, and so is a numbered line in bold or with a number of several
@@ -61,6 +63,7 @@ def parse_pdf(name: str, data: bytes) -> Document:
     Args:
         name: The file, for messages and the ``doc_id``.
         data: Its content.
+        images: Whether its images are extracted: embedded ones, and vector figures with a caption.
 
     Returns:
         The document, every paragraph with its page and place; author and date are its metadata.
@@ -74,7 +77,8 @@ def parse_pdf(name: str, data: bytes) -> Document:
     pymupdf.TOOLS.mupdf_display_warnings(False)
     with _open(name, data) as file:
         info = {key: well_formed(str(value or "")).strip() for key, value in (file.metadata or {}).items()}
-        blocks, sizes, n_chars = _read(name, file)
+        extractor = PdfImages(file) if images else None
+        blocks, sizes, n_chars = _read(name, file, extractor)
     if not sum(n_chars):
         raise DataError(
             f"{name} has {_pages(len(sizes))} but no text on any of them: it is a scan; run OCR on it "
@@ -91,7 +95,10 @@ def parse_pdf(name: str, data: bytes) -> Document:
         dropped = {id(block) for block in heads} if _is_same(shown, title) else set()
         rest = [block for block in blocks if id(block) not in dropped]
         sections = sections_of(rest, title, body)
-    return Document(default_doc_id(name), title, sections, _metadata(info))
+    document = Document(default_doc_id(name), title, sections, _metadata(info))
+    if extractor is None:
+        return document
+    return replace(document, image_rejects=tuple(extractor.rejects), images_left_out=dict(extractor.left_out))
 
 
 def _open(name: str, data: bytes) -> Any:
@@ -122,16 +129,20 @@ def _damaged(name: str, n_bytes: int, reason: str) -> DataError:
     )
 
 
-def _read(name: str, file: Any) -> tuple[list[Block], list[tuple[float, float]], list[int]]:
+def _read(
+    name: str, file: Any, extractor: PdfImages | None = None
+) -> tuple[list[Block], list[tuple[float, float]], list[int]]:
     """Every page's blocks, its width and height, and how many characters it has."""
     blocks: list[Block] = []
     sizes: list[tuple[float, float]] = []
     n_chars: list[int] = []
     running = RunningLines(file.page_count)
     gutter: float | None = None
-    for window in _windows(name, file):
+    for window in _windows(name, file, extractor is not None):
         n_chars.extend(sum(len(line.text) for line in page.lines) for page in window)
         running.drop(window)
+        if extractor is not None:
+            extractor.extract(window)
         for page in window:
             sizes.append((page.width, page.height))
             found, gutter = blocks_of(page, gutter)
@@ -139,11 +150,11 @@ def _read(name: str, file: Any) -> tuple[list[Block], list[tuple[float, float]],
     return blocks, sizes, n_chars
 
 
-def _windows(name: str, file: Any) -> Iterator[list[Page]]:
+def _windows(name: str, file: Any, images: bool) -> Iterator[list[Page]]:
     """Yield the pages in runs of `WINDOW_PAGES`."""
     window: list[Page] = []
     for number in range(file.page_count):
-        window.append(_page(name, file, number))
+        window.append(_page(name, file, number, images))
         if len(window) == WINDOW_PAGES:
             yield window
             window = []
@@ -151,11 +162,11 @@ def _windows(name: str, file: Any) -> Iterator[list[Page]]:
         yield window
 
 
-def _page(name: str, file: Any, number: int) -> Page:
+def _page(name: str, file: Any, number: int, images: bool) -> Page:
     import pymupdf
 
     try:
-        return read_page(file.load_page(number))
+        return read_page(file.load_page(number), images)
     except (RuntimeError, ValueError, pymupdf.mupdf.FzErrorBase) as error:
         raise DataError(
             f"{name}: page {number + 1} of {file.page_count} cannot be read ({error}): export the document again."

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 
-from kohaku_ray.documents.model import Box
+from kohaku_ray.documents.model import Box, Image
 from kohaku_ray.documents.pdf_columns import reading_order
 from kohaku_ray.documents.pdf_page import Line, Page
 from kohaku_ray.documents.pdf_tables import aligned_rows, rows_of, ruled_tables, write_table
@@ -40,6 +40,7 @@ class Block:
         bold: Whether it is printed in bold.
         caption: Lines of the caption of a picture or table.
         name: Name of a picture or table inside the file: ``p3-img1``.
+        image: Pixels of a picture, where images are extracted.
     """
 
     kind: str
@@ -50,6 +51,7 @@ class Block:
     bold: bool = False
     caption: list[str] | None = None
     name: str = ""
+    image: Image | None = None
 
     @property
     def text(self) -> str:
@@ -185,7 +187,8 @@ def _block(page: Page, members: Sequence[Line]) -> Block:
     size = members[lengths.index(max(lengths))].size
     bold = sum([n for n, line in zip(lengths, members, strict=True) if line.bold]) * 2 > sum(lengths)
     box = page.on_paper(first.box if len(members) == 1 else _around(members))
-    return Block(first.kind, page.number, box, lines, size, bold)
+    image = page.extracted.get(first.box) if first.kind == "image" else None
+    return Block(first.kind, page.number, box, lines, size, bold, image=image)
 
 
 def _name(blocks: Sequence[Block]) -> None:
@@ -202,16 +205,17 @@ def _with_captions(blocks: list[Block]) -> list[Block]:
         if match is None:
             continue
         kind = "table" if match["kind"].lower().startswith("t") else "image"
-        near = [b for b in blocks if b.kind == kind and b.caption is None and _distance(b.box, caption.box) is not None]
+        free = [block for block in blocks if block.kind == kind and block.caption is None]
+        near = [(gap, i) for i, block in enumerate(free) if (gap := caption_gap(block.box, caption.box)) is not None]
         if near:
-            owner = min(near, key=lambda block: _distance(block.box, caption.box) or 0.0)
+            owner = free[min(near)[1]]
             owner.caption = caption.lines
             blocks.remove(owner)
             blocks[blocks.index(caption)] = owner
     return blocks
 
 
-def _distance(box: Box, caption: Box) -> float | None:
+def caption_gap(box: Box, caption: Box) -> float | None:
     """Points between a box and a caption above or below it; None where it is neither."""
     if min(box[2], caption[2]) <= max(box[0], caption[0]):
         return None

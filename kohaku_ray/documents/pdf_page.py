@@ -11,8 +11,9 @@ from functools import lru_cache
 from typing import Any
 
 from kohaku_ray.documents.content import clean_print
-from kohaku_ray.documents.model import Box
+from kohaku_ray.documents.model import Box, Image
 from kohaku_ray.documents.pdf_grids import grids
+from kohaku_ray.documents.pdf_pictures import Picture, turned_box
 
 MIN_IMAGE_POINTS = 30.0
 """Shortest side of a picture that is kept; smaller ones are icons and bullets."""
@@ -29,7 +30,7 @@ _BOLD_NAME = re.compile(r"bold|black|heavy|cmbx|sfbx|-bd|\bmedi$", re.IGNORECASE
 _RIGHT_TO_LEFT = re.compile("[\u0590-\u08ff\ufb1d-\ufdff\ufe70-\ufefe]")
 
 _DIGITS = tuple("0123456789-−–")
-_TEXT, _VECTOR = 0, 3
+_TEXT, _IMAGE, _VECTOR = 0, 1, 3
 """MuPDF's kinds of block."""
 
 _SCALE = 2**15
@@ -82,6 +83,10 @@ class Page:
         rules: Horizontal rules as (left, right, height on the page).
         grids: Tables with a border round every cell: where they are, and their rows of cells.
         turn: 0; 1 where the text runs upwards, 3 where it runs downwards.
+        pictures: Embedded images by their place, where images are extracted.
+        strokes: Places of drawn lines and areas, where images are extracted.
+        extracted: Images by their place, as extracted.
+        left_out: Number of images that carry no content, by reason.
     """
 
     number: int
@@ -92,6 +97,10 @@ class Page:
     rules: list[tuple[float, float, float]] = field(default_factory=list)
     grids: list[tuple[Box, list[list[str]]]] = field(default_factory=list)
     turn: int = 0
+    pictures: dict[Box, Picture] = field(default_factory=dict)
+    strokes: list[Box] = field(default_factory=list)
+    extracted: dict[Box, Image] = field(default_factory=dict)
+    left_out: Counter[str] = field(default_factory=Counter)
 
     def on_paper(self, box: Box) -> Box:
         """A box on the page as it lies, rounded to a tenth of a point."""
@@ -103,11 +112,12 @@ class Page:
         return round(x0, 1), round(y0, 1), round(x1, 1), round(y1, 1)
 
 
-def read_page(page: Any) -> Page:
+def read_page(page: Any, images: bool = False) -> Page:
     """Read a `pymupdf.Page`.
 
     Args:
         page: The page; its images are located, never decoded.
+        images: Whether they are extracted later: also inline ones, and those of a page printed sideways, are located.
 
     Returns:
         Its lines with ligatures spelled out, its images, rules and grids.
@@ -116,7 +126,7 @@ def read_page(page: Any) -> Page:
 
     # without PRESERVE_LIGATURES and PRESERVE_WHITESPACE MuPDF itself writes "fi" and plain spaces
     flags = pymupdf.TEXT_MEDIABOX_CLIP | pymupdf.TEXT_COLLECT_VECTORS | pymupdf.TEXT_PRESERVE_SPANS
-    if page.get_images():
+    if images or page.get_images():
         flags |= pymupdf.TEXT_PRESERVE_IMAGES
     textpage = page.get_textpage(flags=flags)
     blocks = _blocks(textpage)
@@ -127,15 +137,45 @@ def read_page(page: Any) -> Page:
     if not _are_level(runs):
         turn, runs = _upright(textpage, runs, width, height)
     if turn:
-        # a page printed sideways: rules and images would have to be turned as well, and are rare there
-        return Page(page.number + 1, height, width, _lines(runs), turn=turn)
+        # a page printed sideways: rules would have to be turned as well, and are rare there
+        read = Page(page.number + 1, height, width, _lines(runs), turn=turn)
+        if images:
+            _keep_pictures(read, blocks, textpage, turn)
+        return read
     read = Page(page.number + 1, width, height, _lines(runs))
     if any(block["type"] == "vector" for block in blocks):
         strokes = [found[:4] for found in textpage.extractBLOCKS() if found[6] == _VECTOR]
         read.rules = _rules(strokes)
         read.grids = grids(page, strokes, sum(len(piece["text"]) for run in runs for piece in run))
-    read.images = _images([_box(block) for block in blocks if block["type"] == "image"], read)
+        read.strokes = strokes if images else []
+    if images:
+        _keep_pictures(read, blocks, textpage, 0 if read.lines else page.rotation // 90)
+    else:
+        read.images = _images([_box(block) for block in blocks if block["type"] == "image"], read)
     return read
+
+
+def _keep_pictures(read: Page, blocks: Sequence[Mapping[str, Any]], textpage: Any, turn: int) -> None:
+    """Note the pictures of a page with their pixels, and count those that carry no content."""
+    if not any(block["type"] == "image" for block in blocks):
+        return
+    found: dict[Box, Picture] = {}
+    for block in textpage.this:
+        if block.m_internal.type != _IMAGE:
+            continue
+        box, to_page = block.m_internal.bbox, block.i_transform()
+        place, axes = (box.x0, box.y0, box.x1, box.y1), (to_page.a, to_page.b, to_page.c, to_page.d)
+        if read.turn:
+            place = turned_box(place, read.turn, read.width, read.height)
+        for _ in range(turn):  # a quarter clockwise each
+            axes = (-axes[1], axes[0], -axes[3], axes[2])
+        found[place] = Picture(block.i_image(), axes)
+    read.images = _images(list(found), read)
+    read.pictures = {place: found[place] for place in read.images}
+    n_small = sum(min(x1 - x0, y1 - y0) < MIN_IMAGE_POINTS for x0, y0, x1, y1 in found)
+    n_rest = len(found) - n_small - len(read.images)
+    reason = "background" if read.images or n_rest <= MAX_IMAGES else "tile"
+    read.left_out = +Counter({"small": n_small, reason: n_rest})
 
 
 def _blocks(textpage: Any) -> Sequence[Mapping[str, Any]]:

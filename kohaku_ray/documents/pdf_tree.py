@@ -7,6 +7,7 @@ from collections import Counter
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass, field
 
+from kohaku_ray.documents.images import image_name
 from kohaku_ray.documents.model import Attachment, Paragraph, Section
 from kohaku_ray.documents.pdf_blocks import BULLETS, CAPTION, Block, begins_item, ends_sentence
 from kohaku_ray.documents.pdf_bold import bold_headings
@@ -134,7 +135,8 @@ def paragraph_of(block: Block, compounds: Collection[str]) -> Paragraph:
     if block.kind == "text":
         text = join_lines(block.lines, compounds)
         return Paragraph(text, split_sentences(text), block.page, block.box)
-    attachment = Attachment(block.kind, block.name, caption)
+    path = block.name if block.image is None else image_name(block.image.digest)
+    attachment = Attachment(block.kind, path, caption, block.image)
     if block.kind == "image":
         return Paragraph(caption or "", split_sentences(caption or ""), block.page, block.box, attachment)
     text = "\n".join([caption, *block.lines] if caption else block.lines)

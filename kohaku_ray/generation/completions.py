@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import base64
+from collections.abc import Mapping, Sequence
 from typing import Any, Literal
 
+from kohaku_ray.files import read_file
 from kohaku_ray.generation.request import ChatRequest
 from kohaku_ray.records import Reply
 from kohaku_ray.values import clean_text
@@ -39,7 +41,10 @@ def completion_body(
     """
     body: dict[str, Any] = {
         "model": model,
-        "messages": [{"role": role, "content": content} for role, content in request.messages],
+        "messages": [
+            {"role": role, "content": _with_images(content, request.images) if role == "user" else content}
+            for role, content in request.messages
+        ],
         "temperature": request.temperature,
         "top_p": request.top_p,
         "max_tokens": request.max_tokens,
@@ -48,6 +53,15 @@ def completion_body(
     if request.schema is not None and (any_root or request.schema.get("type") == "object"):
         body |= _response_format(schema_mode, request.schema)
     return body
+
+
+def _with_images(text: str, images: Sequence[str]) -> str | list[dict[str, Any]]:
+    """The content of a user's message: images in their order, then the text."""
+    if not images:
+        return text
+    urls = (f"data:image/png;base64,{base64.b64encode(read_file(path)).decode()}" for path in images)
+    parts: list[dict[str, Any]] = [{"type": "image_url", "image_url": {"url": url}} for url in urls]
+    return [*parts, {"type": "text", "text": text}]
 
 
 def read_completion(body: Any) -> Reply | None:

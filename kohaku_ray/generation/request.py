@@ -22,6 +22,8 @@ class ChatRequest:
         session_id: Requests with equal ids go to one replica; not part of the key.
         variables: The prompt's variables and ``role``, for backends that do not read the prompt's text; not part of
             the key.
+        images: Paths or URIs of PNGs named by their hash, which stand before the text of the user's message; the
+            hashes alone are part of the key.
     """
 
     model: str
@@ -33,6 +35,7 @@ class ChatRequest:
     schema: dict[str, Any] | None = None
     session_id: str = ""
     variables: Mapping[str, Any] | None = None
+    images: tuple[str, ...] = ()
 
     @property
     def n_chars(self) -> int:

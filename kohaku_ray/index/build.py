@@ -46,6 +46,7 @@ class IndexSettings:
         b: BM25's length normalisation.
         language: Language of BM25's terms.
         chunks: How documents are cut into chunks; None: they are not.
+        images: Settings of images; None: they are not extracted.
     """
 
     encoder: Mapping[str, Any]
@@ -56,12 +57,14 @@ class IndexSettings:
     b: float = 0.75
     language: Literal["en", "fr"] = "en"
     chunks: Chunks | None = None
+    images: Mapping[str, Any] | None = None
 
     def as_mapping(self) -> dict[str, Any]:
         """Return them as ``Index.open`` compares them, keys named as in the configuration."""
         chunks = {} if self.chunks is None else {"chunks": self.chunks.as_mapping()}
         return {
             **chunks,
+            **({} if self.images is None else {"images": dict(self.images)}),
             "encoder": dict(self.encoder),
             "weights": self.weights,
             "paragraph_vectors": self.paragraph_vectors,
@@ -82,6 +85,7 @@ def build_index(
     views: Iterable[View],
     terms: Mapping[str, pa.Table] | None = None,
     sources: pa.Table | None = None,
+    images: pa.Table | None = None,
     train_on_gpu: bool = False,
 ) -> dict[str, Any]:
     """Write the index of some documents over any old index; readers see the old one until all files are written.
@@ -97,11 +101,12 @@ def build_index(
         views: Its views (see ``views_with_old``).
         terms: Result of ``build_terms`` for the nodes, if already computed.
         sources: ``SOURCES_SCHEMA`` rows; None: not recorded.
+        images: ``IMAGE_SCHEMA`` rows; their PNGs are there. None: images are not extracted.
         train_on_gpu: See ``VectorIndex.build``.
 
     Returns:
         Counts: n_documents, n_sections, n_paragraphs, n_sentences, n_chunks, n_nodes, n_rejects, n_vectors (searched),
-        n_encoded and n_reused (distinct texts), n_terms, n_bytes.
+        n_encoded and n_reused (distinct texts), n_terms, n_bytes; n_images, where they are extracted.
 
     Raises:
         DataError: There is no text, a text has no vector, a vector is not finite, documents and nodes do not match, or
@@ -114,10 +119,10 @@ def build_index(
         tree, settings.paragraph_vectors, settings.encoder, (keys, vectors), known_vectors(path, settings.encoder)
     )
     files, views = BuildFiles(Directory(path)), united(views)
-    files.shared(rejects, sources)
+    files.shared(rejects, sources, images)
     terms = build_terms(tree, settings, views) if terms is None else terms
     counts, dim = write_documents(files, tree, documents, encoded, terms, settings, views, train_on_gpu)
-    counts = {**counts, "n_rejects": rejects.num_rows, "n_bytes": files.n_bytes}
+    counts = {**counts, **image_count(images), "n_rejects": rejects.num_rows, "n_bytes": files.n_bytes}
     publish(files.directory, manifest_of(files, settings, views, counts, dim))
     return counts
 
@@ -208,11 +213,13 @@ class BuildFiles:
         """Size of all files."""
         return sum(entry["bytes"] for entry in self.written.values())
 
-    def shared(self, rejects: pa.Table, sources: pa.Table | None) -> None:
-        """Write what belongs to no document."""
+    def shared(self, rejects: pa.Table, sources: pa.Table | None, images: pa.Table | None = None) -> None:
+        """Write what belongs to no shard."""
         self.parquet("rejects", rejects)
         if sources is not None:
             self.parquet("sources", sources)
+        if images is not None:
+            self.parquet("images", images)
 
     def parquet(self, role: str, table: pa.Table) -> None:
         """Write a Parquet file."""
@@ -234,6 +241,11 @@ class BuildFiles:
 
     def _note(self, role: str, name: str, n_rows: int) -> None:
         self.written[role] = {"name": name, "bytes": self.directory.size(name), "rows": n_rows}
+
+
+def image_count(images: pa.Table | None) -> dict[str, int]:
+    """Count the images of an index, where they are extracted."""
+    return {} if images is None else {"n_images": images.num_rows}
 
 
 def _write_vectors(files: BuildFiles, layout: Layout, keys: Keys) -> None:

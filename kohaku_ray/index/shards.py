@@ -17,6 +17,7 @@ from kohaku_ray.index.build import (
     BuildFiles,
     IndexSettings,
     check_documents,
+    image_count,
     lexical_texts,
     manifest_of,
     term_table,
@@ -123,6 +124,7 @@ def publish_shards(
     sources: pa.Table | None,
     settings: IndexSettings,
     views: Iterable[View],
+    images: pa.Table | None = None,
 ) -> dict[str, Any]:
     """Make shards the index: join their statistics and the places of their documents, and write the manifest.
 
@@ -134,6 +136,7 @@ def publish_shards(
         sources: ``SOURCES_SCHEMA`` rows; None: not recorded.
         settings: Settings of the index.
         views: Its views.
+        images: ``IMAGE_SCHEMA`` rows of the whole index; None: images are not extracted.
 
     Returns:
         Counts as of ``build_index``; a text in several shards counts in each.
@@ -150,7 +153,7 @@ def publish_shards(
     if not total["n_encoded"] + total["n_reused"]:
         raise DataError("no document has any text to search: index at least one with a sentence, a caption or a title")
     files = BuildFiles(directory)
-    files.shared(rejects, sources)
+    files.shared(rejects, sources, images)
     files.arrow("layout", "documents", _layout(directory, shards))
     means, n_terms = {}, 0
     for view in views:
@@ -161,6 +164,7 @@ def publish_shards(
             means[view.key], n_terms = statistics.mean_terms, max(n_terms, len(statistics.terms))
     counts = {name: total[name] for name in shards[0]["counts"]}
     counts |= {"n_rejects": rejects.num_rows, "n_terms": n_terms, "n_bytes": total["n_bytes"] + files.n_bytes}
+    counts |= image_count(images)
     manifest = manifest_of(files, settings, views, counts, max(shard["dim"] for shard in shards))
     publish(directory, {**manifest, "format": SHARDED_FORMAT, "mean_terms": means, "shards": list(shards)})
     return counts

@@ -13,6 +13,7 @@ import pyarrow as pa
 
 from kohaku_ray.arrays import F32, I64
 from kohaku_ray.digests import digest, plain
+from kohaku_ray.documents.images import image_name
 from kohaku_ray.errors import DataError, IndexMismatchError
 from kohaku_ray.index.files import REINDEX, Directory, column_matrix
 from kohaku_ray.index.layout import ShardLayout
@@ -31,7 +32,7 @@ SHARDED_FORMAT = 3
 
 MANIFEST = "manifest.json"
 
-PARTS = ("nodes", "documents", "rejects", "vectors", "faiss", "bm25", "sources")
+PARTS = ("nodes", "documents", "rejects", "vectors", "faiss", "bm25", "sources", "images")
 """Sub-directories of an index; nothing else in its directory is ever touched."""
 
 
@@ -254,10 +255,18 @@ def publish(directory: Directory, manifest: Mapping[str, Any]) -> None:
 def remove_unlisted(directory: Directory, manifest: Mapping[str, Any]) -> None:
     """Delete the files of earlier builds, finished or not; only files that an index writes are deleted."""
     listed = {entry["name"] for entry in all_files(manifest).values()}
+    listed |= image_files(directory, manifest)
     for name in directory.names():
         ours = name.split("/")[0] in PARTS if "/" in name else name.startswith(f"{MANIFEST}.")
         if ours and name not in listed:
             directory.remove(name)
+
+
+def image_files(directory: Directory, manifest: Mapping[str, Any]) -> set[str]:
+    """Names of the PNGs of an index."""
+    entry = manifest["files"].get("images")
+    table = None if entry is None else directory.read_parquet(entry["name"])
+    return set() if table is None else set(map(image_name, table["digest"].to_pylist()))
 
 
 def read_manifest(directory: Directory) -> dict[str, Any]:

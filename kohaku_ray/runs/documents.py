@@ -5,13 +5,15 @@ from __future__ import annotations
 import difflib
 import os
 from collections import Counter
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import closing
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from kohaku_ray.config import Config
+from kohaku_ray.documents.figures import images_of
 from kohaku_ray.documents.ids import file_name
+from kohaku_ray.documents.images import image_name
 from kohaku_ray.documents.kohakurag import write_kohakurag
 from kohaku_ray.documents.model import Document, Paragraph
 from kohaku_ray.documents.novel import words_digest
@@ -20,7 +22,15 @@ from kohaku_ray.documents.pdf_view import UNREADABLE, UNREADABLE_SHARE, PageView
 from kohaku_ray.errors import DataError
 from kohaku_ray.files import make_directory, publish
 from kohaku_ray.runs.indexes import document_format
-from kohaku_ray.runs.parsing import par_ids_of, parse_source, sort_out, with_metadata
+from kohaku_ray.runs.parsing import (
+    describe_left_out,
+    left_out_images,
+    par_ids_of,
+    parse_source,
+    rejected_images,
+    sort_out,
+    with_metadata,
+)
 from kohaku_ray.runs.sources import find_sources, read_metadata, resolve_paths
 from kohaku_ray.tree.flatten import flatten
 
@@ -75,11 +85,13 @@ class Collection:
         n_files: Files found.
         documents: Those that are used, sorted by id.
         rejects: Files, and parts of files, that cannot be used, with their reasons.
+        images_left_out: Number of images that carry no content, by reason.
     """
 
     n_files: int
     documents: tuple[DocumentView, ...]
     rejects: tuple[tuple[str, str], ...]
+    images_left_out: Mapping[str, int] = field(default_factory=dict)
 
     def only(self, doc_id: str) -> Collection:
         """Keep one document.
@@ -109,14 +121,16 @@ def parse_collection(config: Config, say: Callable[[str], object] = lambda text:
     files, metadata = find_sources(config), read_metadata(config.documents.metadata)
     is_novel = document_format(config) == "novel"
     rows: list[dict[str, Any]] = []
+    left_out = Counter[str]()
     for at, file in enumerate(files, 1):
         if at % (len(files) // 20 + 1) == 0:
             say(f"parse   {at}/{len(files)} files")
         parsed = parse_source(file, config)
         rows += [
             {"file": file, "where": where, "doc_id": None, "reason": reason, "par_ids": None, "words": None}
-            for where, reason in parsed.rejects
+            for where, reason in (*parsed.rejects, *rejected_images(file, parsed))
         ]
+        left_out += left_out_images(parsed)
         for found in parsed.documents:
             document = with_metadata(found, metadata)
             row: dict[str, Any] = {
@@ -130,7 +144,7 @@ def parse_collection(config: Config, say: Callable[[str], object] = lambda text:
             rows.append(row)
     used, rejects = sort_out(rows)
     views = tuple(DocumentView(row["file"], row["document"], (), _odd_texts(row["document"])) for row in used)
-    return Collection(len(files), views, rejects)
+    return Collection(len(files), views, rejects, left_out)
 
 
 def look_at_pages(collection: Collection, config: Config, n_pictures: int) -> Collection:
@@ -205,6 +219,8 @@ def describe_collection(collection: Collection) -> str:
         f"{total['paragraphs']} paragraphs, {total['sentences']} sentences; {len(collection.rejects)} rejected, "
         f"{n_odd} documents with something odd"
     )
+    if left_out := describe_left_out(collection.images_left_out):
+        lines.append(left_out)
     return "\n".join(lines)
 
 
@@ -252,4 +268,7 @@ def write_trees(views: Sequence[DocumentView], directory: str) -> list[str]:
     for view in views:
         paths.append(os.path.join(directory, f"{view.document.doc_id}.json"))
         publish(paths[-1], write_kohakurag(view.document).encode())
+        for _, _, image in images_of(view.document):
+            make_directory(os.path.join(directory, "images"))
+            publish(os.path.join(directory, image_name(image.digest)), image.data)
     return paths

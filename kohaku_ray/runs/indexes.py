@@ -12,6 +12,7 @@ from kohaku_ray.index.build import IndexSettings
 from kohaku_ray.index.encoder import SentenceEncoder
 from kohaku_ray.index.identity import encoder_identity
 from kohaku_ray.index.store import Index
+from kohaku_ray.runs.captions import caption_settings
 from kohaku_ray.storage import is_uri
 from kohaku_ray.systems.base import DocumentFormat
 from kohaku_ray.tree.chunks import Chunks
@@ -73,7 +74,16 @@ def index_settings(config: Config) -> IndexSettings:
         b=index.bm25.b,
         language=index.bm25.language,
         chunks=chunks_of(config),
+        images=image_settings(config),
     )
+
+
+def image_settings(config: Config) -> dict[str, Any] | None:
+    """Collect what decides the images of an index; None: it has none."""
+    index = config.index
+    if not index.images:
+        return None
+    return {"captions": index.captions, **({"caption": caption_settings(config)} if config.index_roles else {})}
 
 
 def chunks_of(config: Config) -> Chunks | None:

@@ -98,10 +98,11 @@ def models_of(config: Config, applications: Mapping[str, str], member: int) -> d
         applications: Serve application by deployment.
         member: Ensemble member.
     """
-    return {name: _model(config, applications, name, member) for name in config.uses.roles}
+    return {name: model_of(config, applications, name, member) for name in config.uses.roles}
 
 
-def _model(config: Config, applications: Mapping[str, str], role: str, member: int) -> Model:
+def model_of(config: Config, applications: Mapping[str, str], role: str, member: int) -> Model:
+    """Return a member's model of one role; arguments as of ``models_of``."""
     played = config.role(role, member)
     deployment: ChatDeployment = config.deployments[played.model]  # type: ignore[assignment]
     return Model(

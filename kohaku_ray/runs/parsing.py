@@ -2,25 +2,57 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
 from kohaku_ray.config import Config
+from kohaku_ray.documents.attached import ImageSource
+from kohaku_ray.documents.figures import map_images, recaptioned
 from kohaku_ray.documents.model import Document
 from kohaku_ray.documents.parse import Parsed, parse_documents, read_bytes
 from kohaku_ray.errors import DataError
 from kohaku_ray.runs.indexes import document_format
+from kohaku_ray.runs.sources import resolve
 
 
 def parse_source(file: str, config: Config) -> Parsed:
     """Parse a file; one that cannot be used is a reject."""
-    documents = config.documents
+    documents, form = config.documents, document_format(config)
+    images = ImageSource(None if documents.images is None else resolve(documents.images))
     try:
-        data = read_bytes(file)
-        return parse_documents(file, data, documents.timeout_s, document_format(config), documents.sentence_split)
+        parsed = parse_documents(
+            file,
+            read_bytes(file),
+            documents.timeout_s,
+            form,
+            documents.sentence_split,
+            images if config.index.images else None,
+        )
     except DataError as error:
         return Parsed((), ((file, str(error)),))
+    if config.index.captions != "none":
+        return parsed
+    bare = tuple(map_images(document, lambda one: recaptioned(one, None)) for document in parsed.documents)
+    return replace(parsed, documents=bare)
+
+
+def rejected_images(file: str, parsed: Parsed) -> list[tuple[str, str]]:
+    """List the images of a file that cannot be used: file and image, and the reason."""
+    return [(f"{file}: {place}", reason) for one in parsed.documents for place, reason in one.image_rejects]
+
+
+def left_out_images(parsed: Parsed) -> Counter[str]:
+    """Count the images of a file that carry no content, by reason."""
+    return sum((Counter(one.images_left_out) for one in parsed.documents), Counter[str]())
+
+
+def describe_left_out(left_out: Mapping[str, int]) -> str:
+    """Say how many images were left out, and why; empty without any."""
+    parts = [f"{n} {reason}" for reason, n in sorted(left_out.items()) if n]
+    n = sum(left_out.values())
+    return f"{n} image{'s' if n > 1 else ''} left out ({', '.join(parts)})" if parts else ""
 
 
 def with_metadata(document: Document, metadata: Mapping[str, Mapping[str, str]]) -> Document:

@@ -13,6 +13,7 @@ from kohaku_ray.config import Config
 from kohaku_ray.config.schema import CrossEncoderConfig, Deployment, OpenAIConfig, TransformersConfig, VllmConfig
 from kohaku_ray.documents.parse import find_files, read_bytes
 from kohaku_ray.errors import ConfigError, DataError
+from kohaku_ray.files import is_directory as is_folder
 from kohaku_ray.questions import read_questions
 from kohaku_ray.records import Question
 from kohaku_ray.row_files import ROW_SUFFIXES, cell_of, read_rows, suffix_of
@@ -35,6 +36,7 @@ def resolve_paths(config: Config) -> Config:
             update={
                 "paths": tuple(_absolute(path) for path in config.documents.paths),
                 "metadata": _absolute(config.documents.metadata),
+                "images": _absolute(config.documents.images),
             }
         ),
     }
@@ -56,6 +58,17 @@ def check_outlives_job(config: Config) -> None:
                 f"{key} is {path}, inside the copy of the working directory that Ray deletes after the job: give an "
                 f"absolute path on a disk that all nodes share, such as --set {key}=/shared/{key.split('.')[0]}"
             )
+
+
+def check_images(config: Config) -> None:
+    """Check the directory that ``documents.images`` names, where it is used.
+
+    Raises:
+        DataError: There is no such directory.
+    """
+    path = config.documents.images
+    if config.index.images and path is not None and not is_folder(resolve(path)):
+        raise DataError(f"documents.images is {path}, where there is no directory: name that of the image files")
 
 
 def _local(deployment: Deployment) -> Deployment:

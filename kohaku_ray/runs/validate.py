@@ -9,6 +9,7 @@ from dataclasses import dataclass, field
 from typing import TypeVar
 
 from kohaku_ray.config import Config
+from kohaku_ray.config.caption import caption_deployments
 from kohaku_ray.errors import DataError, IndexMismatchError, KohakuRayError
 from kohaku_ray.evaluation.metrics import find_metric
 from kohaku_ray.evaluation.truth import read_gold
@@ -17,7 +18,7 @@ from kohaku_ray.runs.collection import difference, first_of
 from kohaku_ray.runs.demand import Demand, answer_demand, check_demand, cluster_address, local_cpus
 from kohaku_ray.runs.deployments import check_deployment, check_windows
 from kohaku_ray.runs.indexes import open_index
-from kohaku_ray.runs.sources import find_sources, questions_of, read_metadata, resolve, resolve_paths
+from kohaku_ray.runs.sources import check_images, find_sources, questions_of, read_metadata, resolve, resolve_paths
 from kohaku_ray.runs.tracking import check_tracking
 
 T = TypeVar("T")
@@ -67,7 +68,8 @@ def validate(config: Config) -> Findings:
         found.lines.append(f"questions: {len(questions)} in {resolve(config.questions.path)}{gold or ''}")
     found.of(lambda: config.declaration.prompts(config.prompts))
     here = cluster_address(config.cluster) is None
-    for key, deployment in config.used_deployments.items():
+    found.of(lambda: check_images(config))
+    for key, deployment in {**config.used_deployments, **caption_deployments(config)}.items():
         found.of(lambda key=key, deployment=deployment: check_deployment(key, deployment, here=here))  # type: ignore[misc]
         found.lines.append(f"deployments.{key}: {deployment.kind}")
     found.of(lambda: check_windows(config))

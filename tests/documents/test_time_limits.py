@@ -15,7 +15,7 @@ from test_pdf_hostile import assembled, pdf
 
 from kohaku_ray import sample
 from kohaku_ray.documents import bounded, parse
-from kohaku_ray.documents.model import Attachment, Document, Paragraph, Section
+from kohaku_ray.documents.model import Attachment, Document, Image, Paragraph, Section
 from kohaku_ray.documents.parse import FORMATS, parse_file
 from kohaku_ray.errors import DataError
 
@@ -131,9 +131,11 @@ def test_a_document_comes_whole_out_of_the_child(monkeypatch):
     assert kinds == {type(None), tuple, Attachment}
 
 
-@pytest.mark.parametrize(("kind", "n_fields"), [(Document, 4), (Section, 3), (Paragraph, 6), (Attachment, 3)])
+@pytest.mark.parametrize(
+    ("kind", "n_fields"), [(Document, 6), (Section, 3), (Paragraph, 6), (Attachment, 4), (Image, 6)]
+)
 def test_the_child_sends_every_field_that_there_is(kind, n_fields):
-    assert len(fields(kind)) == n_fields, "bounded._packed has to send the new one"
+    assert len(fields(kind)) == n_fields, "bounded.packed has to send the new one"
 
 
 def test_a_crash_is_one_reject():

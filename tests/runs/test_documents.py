@@ -160,3 +160,31 @@ def test_the_command(tmp_path, capsys):
     assert main(["documents", "demo", "--document", "ferro2025"]) == 0
     assert "\nsec2  1 Introduction, page 1\n" in capsys.readouterr().out
     assert main(["documents", "demo", "--document", "ferro"]) == 1
+
+
+def test_images_are_shown_counted_and_written(tmp_path, capsys):
+    folder = tmp_path / "docs"
+    folder.mkdir()
+    for name, size in (("chart", (200, 200)), ("icon", (20, 20))):
+        Image.new("RGB", size, "red").save(folder / f"{name}.png")
+    (folder / "bad.png").write_bytes(b"<html>")
+    images = "![A chart](chart.png) ![](icon.png) ![Bad](bad.png)"
+    (folder / "plant.md").write_text(f"# Plant\n\nA plant uses energy.\n\n{images}\n")
+    found = parse_collection(config_of(str(folder), index__images="true"))
+    text = describe_collection(found)
+    assert f"rejected: {folder}/plant.md: image bad.png: the file is HTML or XML" in text
+    assert "1 documents of 1 files" in text
+    assert "1 rejected" in text
+    assert text.endswith("1 image left out (1 small)")
+    (view,) = found.documents
+    (path,) = write_trees(found.documents, str(tmp_path / "trees"))
+    (png,) = (tmp_path / "trees" / "images").iterdir()
+    assert f"images/{png.name}" in describe_tree(view)
+    with open(path, "rb") as file:
+        again = parse_file(path, file.read())
+    assert [p.text for s in again.sections for p in s.paragraphs] == [
+        p.text for s in view.document.sections for p in s.paragraphs
+    ]
+    without = parse_collection(config_of(str(folder)))
+    assert "left out" not in describe_collection(without)
+    assert not without.rejects

@@ -78,7 +78,8 @@ def shards_joined(config: Config, blocks: Sequence[Any], sources: pa.Table, *par
     Returns:
         See ``publish_shards``; and ``n_shards_kept``, the shards that were not built again.
     """
-    _, rejects = sort_out(parsed_rows(blocks))
+    images = config.index.images
+    used, rejects = sort_out(parsed_rows(blocks, *(["images"] if images else [])))
     settings = index_settings(config)
     there = [part for part in parts if part is not None]
     kept = [shard["number"] for shard, is_kept in there if is_kept]
@@ -90,6 +91,7 @@ def shards_joined(config: Config, blocks: Sequence[Any], sources: pa.Table, *par
         sources=sources,
         settings=settings,
         views=views_with_old(config.index.path, settings, config.declaration.views.values()),
+        images=joined(used, "images") if images else None,
     )
     PendingVectors(config.index.path).clear()
     return {**counts, "n_shards": len(there), "n_shards_kept": len(kept)}

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import functools
 import hashlib
+import json
 import os
 import socket
+from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
@@ -17,17 +19,21 @@ import ray
 
 from kohaku_ray.arrays import I64
 from kohaku_ray.config import Config
+from kohaku_ray.documents.bounded import packed
+from kohaku_ray.documents.figures import images_of
+from kohaku_ray.documents.model import Document
 from kohaku_ray.documents.novel import words_digest
 from kohaku_ray.errors import DataError
 from kohaku_ray.index.assemble import texts_to_encode
 from kohaku_ray.index.build import REJECT_SCHEMA, build_index, build_terms, views_with_old
-from kohaku_ray.index.files import column_keys
+from kohaku_ray.index.files import Directory, column_keys
 from kohaku_ray.index.identity import KEY_BYTES, vector_keys
+from kohaku_ray.index.images import image_table, write_image
 from kohaku_ray.index.known import known_vectors
 from kohaku_ray.index.pending import PendingVectors
 from kohaku_ray.index.tokens import token_counter
 from kohaku_ray.runs.indexes import chunks_of, document_format, encoder_settings, index_settings, make_encoder
-from kohaku_ray.runs.parsing import par_ids_of, parse_source, sort_out, with_metadata
+from kohaku_ray.runs.parsing import par_ids_of, parse_source, rejected_images, sort_out, with_metadata
 from kohaku_ray.runs.sources import read_metadata
 from kohaku_ray.tree.flatten import document_table, flatten
 from kohaku_ray.tree.nodes import CHUNK, SENTENCE, NodeTable
@@ -53,30 +59,55 @@ def parse(batch: pa.Table, config: Config, job: str) -> pa.Table:
     Returns:
         One row per document, and one per file or part of a file that cannot be used. Columns file, where (the file, or
         which part of it), doc_id, reason (null for a document), par_ids, digest (of document and nodes), and as Arrow
-        streams document, nodes and texts: the texts new to the index, with columns key, n_tokens and text.
+        streams document, nodes and texts: the texts new to the index, with columns key, n_tokens and text. Where
+        images are extracted: images (``IMAGE_SCHEMA``) and left_out, a JSON object of those that carry no content.
+        Where a model describes them: tree, the document as ``bounded.packed`` writes it.
     """
     metadata = read_metadata(config.documents.metadata)
-    unknown = _unknown(config.model_dump_json(), job)
-    count = token_counter(config.index.encoder.model, config.index.encoder.revision)
-    chunks, rows = chunks_of(config), []
+    rows: list[dict[str, Any]] = []
     for file in batch["file"].to_pylist():
         parsed = parse_source(file, config)
-        rows += [{"file": file, "where": where, "reason": reason} for where, reason in parsed.rejects]
+        rejects = (*parsed.rejects, *rejected_images(file, parsed))
+        rows += [{"file": file, "where": where, "reason": reason} for where, reason in rejects]
         for found in parsed.documents:
             is_whole = len(parsed.documents) == 1 and not parsed.rejects
             row = {"file": file, "where": file if is_whole else f"{file}: {found.doc_id}"}
             try:
                 document = with_metadata(found, metadata)
-                nodes = _counted(flatten(document, chunks, count), count)
                 row |= {"doc_id": document.doc_id, "par_ids": par_ids_of(document)}
                 row |= {"words": words_digest(document) if document_format(config) == "novel" else None}
-                packed = {"document": _packed(document_table([document])), "nodes": _packed(nodes)}
-                row |= packed | {"digest": hashlib.blake2b(b"".join(packed.values()), digest_size=16).hexdigest()}
-                row |= {"texts": _packed(_new_texts(nodes, unknown, config))}
+                row |= tree_row_of(document, config, job)
+                if config.index.images:
+                    row |= image_row(document, config)
             except DataError as error:
                 row["reason"] = str(error)
             rows.append(row)
     return pa.Table.from_pylist(rows, schema=_PARSED_SCHEMA)
+
+
+def tree_row_of(document: Document, config: Config, job: str) -> dict[str, Any]:
+    """Columns of ``parse`` that a document's texts decide."""
+    unknown = _unknown(config.model_dump_json(), job)
+    count = token_counter(config.index.encoder.model, config.index.encoder.revision)
+    nodes = _counted(flatten(document, chunks_of(config), count), count)
+    parts = {"document": as_packed(document_table([document])), "nodes": as_packed(nodes)}
+    digest = hashlib.blake2b(b"".join(parts.values()), digest_size=16).hexdigest()
+    return parts | {"digest": digest, "texts": as_packed(_new_texts(nodes, unknown, config))}
+
+
+def image_row(document: Document, config: Config) -> dict[str, Any]:
+    """Columns of ``parse`` that a document's images decide; their PNGs are written, each once.
+
+    Raises:
+        DataError: An image cannot be written.
+    """
+    directory = Directory(config.index.path)
+    for _, _, image in images_of(document):
+        write_image(directory, image)
+    found = image_table(document, config.index.captions)
+    left_out = json.dumps(dict(document.images_left_out)) if document.images_left_out else None
+    tree = packed(document) if config.index_roles else None
+    return {"images": as_packed(found), "left_out": left_out, "tree": tree}
 
 
 _PARSED_SCHEMA = pa.schema(
@@ -91,6 +122,9 @@ _PARSED_SCHEMA = pa.schema(
         ("document", pa.large_binary()),
         ("nodes", pa.large_binary()),
         ("texts", pa.large_binary()),
+        ("images", pa.large_binary()),
+        ("left_out", pa.string()),
+        ("tree", pa.large_string()),
     ]
 )
 
@@ -118,6 +152,7 @@ class Work:
         rejects: Files, or parts of files, that cannot be used, with their reasons.
         n_texts: Distinct texts without a vector in the used documents.
         n_tokens: Tokens of these texts, special tokens included.
+        images_left_out: Number of images that carry no content, by reason.
     """
 
     n_files: int
@@ -125,6 +160,7 @@ class Work:
     rejects: tuple[tuple[str, str], ...]
     n_texts: int
     n_tokens: int
+    images_left_out: Mapping[str, int]
 
 
 def sorted_texts(blocks: Sequence[Any], n_encoders: int) -> Iterator[Work | pa.Table]:
@@ -137,16 +173,17 @@ def sorted_texts(blocks: Sequence[Any], n_encoders: int) -> Iterator[Work | pa.T
     Yields:
         The work; then the distinct texts, longest first, in blocks of about equal cost.
     """
-    rows = parsed_rows(blocks, "texts")
+    rows = parsed_rows(blocks, "texts", "left_out")
     used, rejects = sort_out(rows)
-    texts = pa.concat_tables([_TEXTS.empty_table(), *(_unpacked(row["texts"]) for row in used)])
+    texts = pa.concat_tables([_TEXTS.empty_table(), *(as_table(row["texts"]) for row in used)])
     keys = column_keys(texts["key"]).view(f"S{KEY_BYTES}")
     texts = texts.take(pa.array(np.unique(keys, return_index=True)[1]))
     # Ties sort by key: the same texts make the same batches, so their vectors are identical to the bit.
     texts = texts.sort_by([("n_tokens", "descending"), ("key", "ascending")])
     n_tokens = texts["n_tokens"].to_numpy()
     n_files = len({row["file"] for row in rows})
-    yield Work(n_files, len(used), rejects, len(texts), int(n_tokens.sum()))
+    left_out = sum((Counter(json.loads(row["left_out"])) for row in used if row["left_out"]), Counter[str]())
+    yield Work(n_files, len(used), rejects, len(texts), int(n_tokens.sum()), left_out)
     for first, last in pairwise(_bounds(n_tokens, n_encoders)):
         yield texts.slice(first, last - first)
 
@@ -203,7 +240,7 @@ def reduced(config: Config, blocks: Sequence[Any], sources: pa.Table) -> Iterato
         until the first value is taken: take it when all vectors are written. If the job fails before that, Ray lets
         the reducer go on; it then misses vectors and leaves the index as it is.
     """
-    nodes, documents, rejects = _trees(blocks)
+    nodes, documents, rejects, images = _trees(blocks, config)
     settings = index_settings(config)
     views = views_with_old(config.index.path, settings, config.declaration.views.values())
     terms = build_terms(NodeTable(nodes), settings, views)
@@ -221,16 +258,18 @@ def reduced(config: Config, blocks: Sequence[Any], sources: pa.Table) -> Iterato
         views=views,
         terms=terms,
         sources=sources,
+        images=images,
         train_on_gpu=config.index.build_gpus > 0,
     )
     pending.clear()
     yield counts
 
 
-def _trees(blocks: Sequence[Any]) -> tuple[pa.Table, pa.Table, pa.Table]:
-    """Join nodes and rows of all used documents, and the rejects; the packed ones are freed."""
-    used, rejects = sort_out(parsed_rows(blocks, "nodes", "document"))
-    return joined(used, "nodes"), joined(used, "document"), reject_table(rejects)
+def _trees(blocks: Sequence[Any], config: Config) -> tuple[pa.Table, pa.Table, pa.Table, pa.Table | None]:
+    """Join nodes, rows and images of all used documents, and the rejects; the packed ones are freed."""
+    used, rejects = sort_out(parsed_rows(blocks, "nodes", "document", "images"))
+    images = joined(used, "images") if config.index.images else None
+    return joined(used, "nodes"), joined(used, "document"), reject_table(rejects), images
 
 
 def reject_table(rejects: Sequence[tuple[str, str]]) -> pa.Table:
@@ -250,7 +289,7 @@ def parsed_rows(blocks: Sequence[Any], *columns: str) -> list[dict[str, Any]]:
 
 def joined(rows: Sequence[Mapping[str, Any]], column: str) -> pa.Table:
     """Join the Arrow streams of a column."""
-    return pa.concat_tables(_unpacked(row[column]) for row in rows)
+    return pa.concat_tables(as_table(row[column]) for row in rows)
 
 
 class _Unknown:
@@ -292,7 +331,8 @@ def _counted(nodes: pa.Table, count: Any) -> pa.Table:
     return nodes.set_column(place, nodes.schema.field(place), pa.array(total, nodes.schema.field(place).type))
 
 
-def _packed(table: pa.Table) -> bytes:
+def as_packed(table: pa.Table) -> bytes:
+    """Write a table as an Arrow stream."""
     sink = pa.BufferOutputStream()
     with pa.ipc.new_stream(sink, table.schema, options=pa.ipc.IpcWriteOptions(compression="lz4")) as writer:
         writer.write_table(table)
@@ -300,5 +340,6 @@ def _packed(table: pa.Table) -> bytes:
     return packed
 
 
-def _unpacked(data: Any) -> pa.Table:
+def as_table(data: Any) -> pa.Table:
+    """Read an Arrow stream, bytes or a binary scalar."""
     return pa.ipc.open_stream(data.as_buffer() if isinstance(data, pa.Scalar) else data).read_all()

@@ -15,23 +15,28 @@ import time
 import uuid
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 import ray
 
 from kohaku_ray.config import Config
+from kohaku_ray.config.caption import caption_deployments
 from kohaku_ray.engine.actors.index_shards import shard_reduced, shards_joined
 from kohaku_ray.engine.actors.indexing import Encode, Work, parse, reduced, sorted_texts
 from kohaku_ray.engine.cluster import check_cluster, connected, idle_cpus, say
 from kohaku_ray.engine.errors import ray_get, unwrapped
+from kohaku_ray.engine.jobs.captions import CaptionSummary, with_model_captions
+from kohaku_ray.engine.ledger.segments import SegmentStore
 from kohaku_ray.engine.nodes import check_nodes
 from kohaku_ray.errors import DataError
 from kohaku_ray.index.pending import PendingVectors
 from kohaku_ray.runs.collection import sources_of
 from kohaku_ray.runs.demand import index_demand, n_encoders
+from kohaku_ray.runs.deployments import check_deployment
 from kohaku_ray.runs.indexes import index_settings
-from kohaku_ray.runs.sources import check_outlives_job, find_sources, read_metadata, resolve_paths
+from kohaku_ray.runs.parsing import describe_left_out
+from kohaku_ray.runs.sources import check_images, check_outlives_job, find_sources, read_metadata, resolve_paths
 from kohaku_ray.terminal import Progress
 
 
@@ -51,6 +56,8 @@ class IndexSummary:
         encode_s: Wall time of encoding, the encoders' start-up included.
         reduce_s: Wall time of propagation and index building.
         wall_s: Whole job, start-up included.
+        images_left_out: Number of images that carry no content, by reason.
+        captions: What became of the descriptions by a model; None: none were asked for.
     """
 
     path: str
@@ -64,6 +71,8 @@ class IndexSummary:
     encode_s: float
     reduce_s: float
     wall_s: float
+    images_left_out: Mapping[str, int] = field(default_factory=dict)
+    captions: CaptionSummary | None = None
 
     def text(self) -> str:
         """Format the summary for a terminal."""
@@ -75,6 +84,10 @@ class IndexSummary:
             f"all {self.wall_s:.1f} s",
             f"index at {self.path}",
         ]
+        if "n_images" in counts:
+            lines.insert(1, ", ".join(filter(None, [f"{counts['n_images']} images", self._left_out])))
+        if self.captions is not None:
+            lines.insert(2, self.captions.text())
         if self.n_rejects:
             shown = "".join(f"\n  {file}: {reason}" for file, reason in self.rejects)
             more = self.n_rejects - len(self.rejects)
@@ -82,6 +95,15 @@ class IndexSummary:
             what = " and ".join(f"{n} {kind}" for kind, n in counted.items() if n)
             lines.append(f"{what} rejected:{shown}" + (f"\n  … and {more} more" if more else ""))
         return "\n".join(lines)
+
+    @property
+    def n_caption_errors(self) -> int:
+        """Descriptions of images that failed."""
+        return 0 if self.captions is None else len(self.captions.errors)
+
+    @property
+    def _left_out(self) -> str:
+        return describe_left_out(self.images_left_out)
 
 
 def run_index(config: Config) -> IndexSummary:
@@ -99,6 +121,10 @@ def run_index(config: Config) -> IndexSummary:
     if not files:
         raise DataError(f"{', '.join(config.documents.paths)} holds metadata and questions but no document: add some")
     index_settings(config)  # a missing encoder is reported here, not in a worker
+    check_images(config)
+    for name, deployment in caption_deployments(config).items():
+        check_deployment(name, deployment)
+        SegmentStore(config.ledger.path).check_writable()
     PendingVectors(config.index.path).check_writable()
     with connected(config.cluster):
         resources = ray.cluster_resources()
@@ -113,7 +139,10 @@ def run_index(config: Config) -> IndexSummary:
         job = uuid.uuid4().hex
         with unwrapped():
             parsed = _parse(config, files, job)
-        blocks = parsed.to_arrow_refs()
+        blocks, captions = parsed.to_arrow_refs(), None
+        if config.index_roles:
+            with unwrapped():
+                blocks, captions = with_model_captions(config, blocks, job)
         gather = ray.remote(sorted_texts).options(num_cpus=idle_cpus(), num_returns="streaming")
         first, *refs = gather.remote(blocks, encoders)
         work = ray_get(first)
@@ -154,6 +183,8 @@ def run_index(config: Config) -> IndexSummary:
         encode_s=encode_s,
         reduce_s=reduce_s,
         wall_s=time.perf_counter() - began,
+        images_left_out=work.images_left_out,
+        captions=captions,
     )
 
 

@@ -1,0 +1,159 @@
+"""Captions of the index job: new images are described by a vision model, through the ledger."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import pyarrow as pa
+import ray
+
+from kohaku_ray.config import Config
+from kohaku_ray.config.caption import caption_deployments
+from kohaku_ray.documents.bounded import unpacked
+from kohaku_ray.engine.actors.indexing import as_packed, as_table, parsed_rows, tree_row_of
+from kohaku_ray.engine.cluster import idle_cpus, say
+from kohaku_ray.engine.ledger.client import Ledger, open_ledger
+from kohaku_ray.engine.serving.applications import serving
+from kohaku_ray.errors import ModelError
+from kohaku_ray.generation.captions import description_of, joined_caption
+from kohaku_ray.generation.request import ChatRequest
+from kohaku_ray.index.images import known_captions
+from kohaku_ray.runs.captions import Caption, CaptionRequests, with_captions
+from kohaku_ray.runs.parsing import sort_out
+from kohaku_ray.terminal import Progress
+
+ERRORS_SHOWN = 3
+"""Most reasons named in the summary."""
+
+
+@dataclass(slots=True)
+class _Call:
+    """A call, the printed caption of its image, and how many image paragraphs share it."""
+
+    request: ChatRequest
+    printed: str | None
+    n_images: int = 0
+
+
+@dataclass(slots=True)
+class CaptionSummary:
+    """What became of the images' descriptions.
+
+    Attributes:
+        n_images: Images of all documents; an image in two documents counts twice.
+        n_known: Calls whose description the index had.
+        n_asked: Calls that were made or found in the ledger.
+        errors: Per failed call, the reason.
+    """
+
+    n_images: int = 0
+    n_known: int = 0
+    n_asked: int = 0
+    errors: list[str] = field(default_factory=list)
+
+    def text(self) -> str:
+        """Format it for a terminal."""
+        line = f"{self.n_asked - len(self.errors)} captions asked, {self.n_known} known"
+        if self.errors:
+            shown = "".join(f"\n  {reason}" for reason in dict.fromkeys(self.errors[:ERRORS_SHOWN]))
+            line += f", {len(self.errors)} failed (the printed caption stays):{shown}"
+        return line
+
+
+def with_model_captions(config: Config, blocks: Sequence[Any], job: str) -> tuple[list[Any], CaptionSummary]:
+    """Describe the images of parsed documents, and put the descriptions into their trees.
+
+    Args:
+        config: The job's configuration.
+        blocks: Refs of what ``parse`` returns.
+        job: Unique name of this job.
+
+    Returns:
+        Refs of the changed blocks, and what became of the calls.
+
+    Raises:
+        ConfigError: The deployment cannot be started.
+        DataError: The ledger cannot be used.
+    """
+    deployments = caption_deployments(config)
+    (name,) = deployments
+    calls, known = _calls(config, blocks), known_captions(config.index.path)
+    captions = {key: Caption(known[key]) for key in calls if key in known}
+    wanted = {key: call for key, call in calls.items() if key not in captions}
+    summary = CaptionSummary(sum(call.n_images for call in calls.values()), len(captions), len(wanted))
+    if wanted:
+        say(f"caption {len(wanted)} images, {summary.n_known} known: waiting for {name}")
+        ledger = open_ledger(config.ledger)
+        with ledger.kept_alive(), serving(deployments) as applications:
+            captions |= asyncio.run(_ask_all(config, ledger, applications[name], wanted))
+    summary.errors = [captions[key].error or "" for key in wanted if captions[key].error]
+    change = ray.remote(_changed).options(num_cpus=idle_cpus())
+    shared = ray.put(captions)
+    return [change.remote(block, shared, config, job) for block in blocks], summary
+
+
+def _calls(config: Config, blocks: Sequence[Any]) -> dict[str, _Call]:
+    """The calls for the images of all used documents, by key."""
+    used, _ = sort_out(parsed_rows(blocks, "images", "document"))
+    requests, found = CaptionRequests(config), dict[str, _Call]()
+    for row in used:
+        for image, (key, request) in _of_row(requests, row):
+            found.setdefault(key, _Call(request, image["printed"])).n_images += 1
+    return found
+
+
+def _of_row(
+    requests: CaptionRequests, row: Mapping[str, Any]
+) -> list[tuple[Mapping[str, Any], tuple[str, ChatRequest]]]:
+    """A document's rows of images, each with its call."""
+    title = as_table(row["document"])["title"][0].as_py()
+    return [(image, requests.of(image, title)) for image in as_table(row["images"]).to_pylist()]
+
+
+async def _ask_all(config: Config, ledger: Ledger, application: str, wanted: Mapping[str, _Call]) -> dict[str, Caption]:
+    """Ask all calls, as many at once as the deployment takes."""
+    (deployment,) = caption_deployments(config).values()
+    slots = asyncio.Semaphore(getattr(deployment, "max_ongoing", 8) * deployment.replicas)
+    n_failed = 0
+
+    with Progress("caption", len(wanted), "images") as progress:
+        n_done = 0
+
+        async def one(key: str, call: _Call) -> tuple[str, Caption]:
+            nonlocal n_failed, n_done
+            async with slots:
+                if config.fail_after is not None and n_failed >= config.fail_after:
+                    return key, Caption(error=f"not asked: {n_failed} calls in a row had failed")
+                caption = await _asked(ledger, application, call)
+            n_failed = n_failed + 1 if caption.error else 0
+            n_done += 1
+            progress.show(n_done)
+            return key, caption
+
+        return dict(await asyncio.gather(*(one(key, call) for key, call in wanted.items())))
+
+
+async def _asked(ledger: Ledger, application: str, call: _Call) -> Caption:
+    try:
+        asked = await ledger.ask(call.request, application)
+        return Caption(joined_caption(call.printed, description_of(asked.entry.reply)))
+    except ModelError as error:
+        return Caption(error=" ".join(str(error).split())[:500])
+
+
+def _changed(block: pa.Table, captions: Mapping[str, Caption], config: Config, job: str) -> pa.Table:
+    """Put descriptions into the trees of a block (a task)."""
+    requests, rows = CaptionRequests(config), block.to_pylist()
+    for row in rows:
+        if row["reason"] is not None or not row["images"]:
+            continue
+        calls = _of_row(requests, row)
+        images, keys = [image for image, _ in calls], [key for _, (key, _) in calls]
+        if not all(key in captions for key in keys):  # of a document that is not used
+            continue
+        document, table = with_captions(unpacked(row["tree"]), images, keys, captions)
+        row |= {"images": as_packed(table), **tree_row_of(document, config, job)}
+    return pa.Table.from_pylist(rows, schema=block.schema)

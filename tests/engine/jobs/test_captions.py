@@ -1,0 +1,116 @@
+"""Captions by a vision model: asked once per new image, through the ledger; a failed one leaves the printed caption."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from fake_openai import Action, completion, error_body, text_of
+from figure_pdfs import as_bytes, picture
+from vision_server import VisionServer, label_of
+
+from kohaku_ray.config import load_config
+from kohaku_ray.engine.jobs.index import run_index
+from kohaku_ray.index.images import Images
+from kohaku_ray.index.store import Index
+from kohaku_ray.tree.nodes import KINDS
+
+pytestmark = [pytest.mark.ray, pytest.mark.slow]
+
+
+@pytest.fixture
+def config_of(tiny_encoder, tmp_path):
+    def make(server, *overrides: str):
+        own = [f"index.path={tmp_path}/index", f"ledger.path={tmp_path}/ledger", f"run={tmp_path}/run"]
+        own += ["index.encoders=1", f"index.encoder.model={tiny_encoder}", "index.captions=model"]
+        own += ["deployments.eyes.kind=openai", f"deployments.eyes.base_url={server.base_url}"]
+        own += ["deployments.eyes.model=eyes", "deployments.eyes.api_key_env=null", "deployments.eyes.timeout_s=2"]
+        own += ["deployments.eyes.max_tries=1", "roles.caption.model=eyes"]
+        return load_config("demo_figures", [*own, *overrides])
+
+    return make
+
+
+def rows(config):
+    return {row["node_id"]: row for row in Images.open(config.index.path).rows}
+
+
+def test_captions_are_the_text_of_image_paragraphs(cluster, config_of):
+    def misbehave(index, body):
+        """Refuse one figure, cut off another, return ten megabytes for a third, say nothing of a fourth."""
+        text = "\n".join(map(text_of, body["messages"]))
+        if "Figure 1: Cooling power" in text:
+            return Action(400, error_body("this image is not allowed"))
+        if "Figure 2: Water drawn" in text:
+            return Action(body=completion("a" * 10 * 2**20))
+        if "Latency of Quill" in text:
+            return Action(delay_s=5)
+        return Action(body=completion("I'm sorry, I can't help with that.")) if "Batteries" in text else None
+
+    with VisionServer(misbehave) as server:
+        config = config_of(server)
+        summary = run_index(config)
+    by_caption = {row["printed"]: row for row in rows(config).values()}
+    assert len(by_caption) == 8
+    good = by_caption["Figure 3: Share of heat that is reused, by customer of the heat network."]
+    assert good["caption_from"] == "model"
+    assert good["error"] is None
+    assert (
+        good["caption"]
+        == f"{good['printed']} A bar chart of Reused heat (%). Baths: 31, School: 14, Housing: 47, Nursery: 8."
+    )
+    index = Index.open(config.index.path)
+    at = index.nodes.row_of(good["node_id"])
+    assert index.nodes.text_of(at) == good["caption"]
+    leaves = [index.nodes.text_of(row) for row in index.nodes.children(at)]
+    assert " ".join(leaves) == good["caption"]
+    assert {KINDS[index.nodes.kind[row]] for row in index.nodes.children(at)} == {"sentence"}
+
+    failed = {row["printed"].partition(":")[2][:9]: row for row in by_caption.values() if row["error"]}
+    assert sorted(failed) == [" Batterie", " Cooling ", " Latency ", " Water dr"]
+    assert all(row["caption"] == row["printed"] and row["caption_from"] == "printed" for row in failed.values())
+    assert "not allowed" in failed[" Cooling "]["error"]
+    assert "10,485,760 characters, at most 8,000" in failed[" Water dr"]["error"]
+    assert "no reply within timeout_s of 2 s" in failed[" Latency "]["error"]
+    assert "the model refused: I'm sorry" in failed[" Batterie"]["error"]
+    assert summary.captions is not None
+    assert (summary.captions.n_asked, len(summary.captions.errors)) == (8, 4)
+    assert "4 captions asked, 0 known, 4 failed (the printed caption stays)" in summary.text()
+
+    request = next(one for one in server.log if "Share of heat" in text_of(one.body["messages"][-1]))
+    (sent,) = request.images
+    assert (sent.width, sent.height, sent.digest, sent.before_text) == (640, 440, good["digest"], True)
+    assert label_of(sent) == 58
+    assert "The document says: Who takes the heat is shown in Figure 3." in text_of(request.body["messages"][-1])
+    assert "Document: Cooling and Heat Reuse at the Voss Campus" in text_of(request.body["messages"][-1])
+
+
+def test_known_captions_are_not_asked_again(cluster, config_of, tmp_path):
+    folder = tmp_path / "docs"
+    folder.mkdir()
+
+    def add(name: str, seed: int) -> None:
+        (folder / f"{name}.png").write_bytes(as_bytes(picture(seed=seed)))
+        Path(folder / f"{name}.md").write_text(f"# Plant\n\nA plant.\n\n![Figure 1: Plant]({name}.png)\n")
+
+    add("one", 1)
+    add("two", 1)  # the same image, title and caption: one call
+    paths = [f"documents.paths=[{folder}]", "documents.metadata=null"]
+    with VisionServer() as server:
+        config = config_of(server, *paths)
+        first = run_index(config)
+        assert (first.captions.n_images, first.captions.n_asked, server.n_requests) == (2, 1, 1)
+        add("three", 3)
+        moved = config_of(server, *paths, f"ledger.path={tmp_path}/empty")  # the index itself knows the caption
+        second = run_index(moved)
+        assert (second.captions.n_known, second.captions.n_asked, server.n_requests) == (1, 1, 2)
+        assert {row["caption"] for row in rows(moved).values()} == {"Figure 1: Plant. A picture without a chart."}
+        elsewhere = config_of(server, *paths, f"index.path={tmp_path}/again")  # the ledger has what the index lacks
+        third = run_index(elsewhere)
+        assert (third.captions.n_asked, server.n_requests) == (2, 3)
+        fresh = config_of(
+            server, *paths, f"index.path={tmp_path}/again", "index.shards=2", "roles.caption.max_tokens=99"
+        )
+        fourth = run_index(fresh)
+        assert (fourth.captions.n_asked, server.n_requests) == (2, 5)
+        assert {row["caption_from"] for row in rows(fresh).values()} == {"model"}

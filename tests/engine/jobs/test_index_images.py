@@ -1,0 +1,141 @@
+"""The index job with images: files, table, what is left out, and what a second run writes again."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+import numpy as np
+import pytest
+from figure_pdfs import as_bytes, one_page, paper, picture, raw_image
+
+from kohaku_ray.config import load_config
+from kohaku_ray.documents.images import read_image
+from kohaku_ray.engine.jobs.index import run_index
+from kohaku_ray.errors import DataError, IndexMismatchError
+from kohaku_ray.index.images import Images
+from kohaku_ray.index.store import Index
+from kohaku_ray.runs.indexes import open_index
+
+pytestmark = pytest.mark.ray
+
+TEXT = "The plant uses energy, as Figure 1 shows.\n\n![Figure 1: Energy per year]({})\n"
+
+
+@pytest.fixture
+def config_of(tiny_encoder, tmp_path):
+    def make(*overrides: str):
+        own = [f"documents.paths=[{tmp_path}/docs]", "documents.metadata=null", f"index.path={tmp_path}/index"]
+        own += ["index.encoders=1", f"index.encoder.model={tiny_encoder}", "index.images=true"]
+        return load_config("demo", [*own, *overrides])
+
+    return make
+
+
+def documents(folder: Path) -> Path:
+    docs = folder / "docs"
+    docs.mkdir()
+    (docs / "paper.pdf").write_bytes(paper())
+    for name, seed in (("one", 11), ("two", 11), ("three", 12)):  # one and two show the same picture
+        (docs / f"{name}.png").write_bytes(as_bytes(picture(seed=seed)))
+        (docs / f"{name}.md").write_text(TEXT.format(f"{name}.png"))
+    header = "/Filter/FlateDecode/Width 300/Height 200/BitsPerComponent 8/ColorSpace/DeviceRGB"
+    broken = one_page(lambda file, page: raw_image(file, page, (100, 200, 260, 320), b"no stream", header))
+    (docs / "broken.pdf").write_bytes(broken)
+    (docs / "icon.md").write_text("A text about power.\n\n![](small.png)\n")
+    (docs / "small.png").write_bytes(as_bytes(picture((20, 20))))
+    return docs
+
+
+def stamps(path: Path) -> dict[str, int]:
+    return {file.name: file.stat().st_mtime_ns for file in path.iterdir() if file.suffix == ".png"}
+
+
+def test_images_are_kept_and_counted(cluster, config_of, tmp_path):
+    docs, path = documents(tmp_path), tmp_path / "index"
+    summary = run_index(config_of())
+    images = Images.open(str(path))
+    assert [row["doc_id"] for row in images.rows] == ["one", *["paper"] * 3, "three", "two"]
+    digests = [row["digest"] for row in images.rows]
+    assert digests[0] == digests[-1]
+    assert len(set(digests)) == 5
+    assert sorted(stamps(path / "images")) == sorted(f"{digest}.png" for digest in set(digests))
+    first = images.rows[0]
+    assert (
+        images.read(first["digest"])
+        == Path(images.path(first["digest"])).read_bytes()
+        == read_image(as_bytes(picture(seed=11))).data
+    )
+    assert first["printed"] == first["caption"] == "Figure 1: Energy per year"
+    assert (first["caption_from"], first["error"], first["width"], first["height"]) == ("printed", None, 320, 240)
+    assert first["mentions"] == ["The plant uses energy, as Figure 1 shows."]
+    nodes = Index.open(str(path)).nodes
+    row = nodes.row_of(first["node_id"])
+    assert nodes.text_of(row) == first["caption"]
+    assert nodes.column("attachment_path", np.array([row])) == [f"images/{first['digest']}.png"]
+    assert summary.images_left_out == {"small": 1}
+    assert "6 images, 1 image left out (1 small)" in summary.text()
+    (reject,) = summary.rejects
+    assert reject[0] == f"{docs}/broken.pdf: page 1, image 1"
+    assert summary.counts["n_documents"] == 6
+    assert "1 parts of files rejected" in summary.text()
+
+
+@pytest.mark.slow
+def test_known_images_are_not_written_again(cluster, config_of, tmp_path):
+    docs, path = documents(tmp_path), tmp_path / "index"
+    run_index(config_of())
+    images = Images.open(str(path))
+    digests = [row["digest"] for row in images.rows]
+    before = stamps(path / "images")
+    (docs / "three.md").unlink()
+    (docs / "four.png").write_bytes(as_bytes(picture(seed=14)))
+    (docs / "four.md").write_text(TEXT.format("four.png"))
+    again = run_index(config_of())
+    after = stamps(path / "images")
+    assert {name: stamp for name, stamp in after.items() if name in before} == {
+        name: stamp for name, stamp in before.items() if name != f"{digests[4]}.png"
+    }, "known images are not written again, and one that no document shows goes"
+    assert len(after) == 5
+    assert again.counts["n_images"] == 6
+
+    os.unlink(images.path(digests[0]))
+    with pytest.raises(DataError, match=rf"images/{digests[0]}\.png is missing: re-index"):
+        images.read(digests[0])
+    sharded = run_index(config_of("index.shards=3"))
+    assert sharded.counts["n_images"] == 6
+    whole = [{**row} for row in Images.open(str(path)).rows]
+    assert [row["doc_id"] for row in whole] == ["four", "one", *["paper"] * 3, "two"]
+    assert Images.open(str(path)).read(digests[0])
+    with pytest.raises(IndexMismatchError, match=r"images\.captions 'printed' but the configuration says 'none'"):
+        open_index(config_of("index.captions=none"))
+
+
+@pytest.mark.slow
+def test_an_index_without_images_is_as_ever(cluster, config_of, tmp_path):
+    docs = tmp_path / "docs"
+    docs.mkdir()
+    (docs / "one.png").write_bytes(as_bytes(picture()))
+    (docs / "one.md").write_text(TEXT.format("one.png"))
+    run_index(config_of())
+    assert (tmp_path / "index" / "images").is_dir()
+    run_index(config_of("index.images=false"))
+    assert not list((tmp_path / "index").glob("images/*"))
+    index = Index.open(str(tmp_path / "index"))
+    assert "images" not in {**index.manifest["files"], **index.manifest["settings"]}
+    assert "n_images" not in index.manifest["counts"]
+    with pytest.raises(DataError, match=r"was built without images: set index.images to true"):
+        Images.open(str(tmp_path / "index"))
+
+
+@pytest.mark.slow
+def test_captions_none_leave_image_paragraphs_without_text(cluster, config_of, tmp_path):
+    docs = tmp_path / "docs"
+    docs.mkdir()
+    (docs / "one.png").write_bytes(as_bytes(picture()))
+    (docs / "one.md").write_text(TEXT.format("one.png"))
+    run_index(config_of("index.captions=none"))
+    (row,) = Images.open(str(tmp_path / "index")).rows
+    assert (row["printed"], row["caption"], row["caption_from"]) == ("Figure 1: Energy per year", None, "none")
+    nodes = Index.open(str(tmp_path / "index")).nodes
+    assert nodes.text_of(nodes.row_of(row["node_id"])) == ""

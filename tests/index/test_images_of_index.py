@@ -1,0 +1,75 @@
+"""Images of an index, on a disk and on an object store."""
+
+import pytest
+from figure_pdfs import as_bytes, picture
+from small_index import IDENTITY, VIEWS, FakeEncoder
+
+from kohaku_ray.documents.attached import ImageSource
+from kohaku_ray.documents.figures import images_of
+from kohaku_ray.documents.parse import parse_documents
+from kohaku_ray.errors import DataError
+from kohaku_ray.files import read_file
+from kohaku_ray.index.assemble import texts_to_encode
+from kohaku_ray.index.build import REJECT_SCHEMA, IndexSettings, build_index
+from kohaku_ray.index.files import Directory
+from kohaku_ray.index.identity import vector_keys
+from kohaku_ray.index.images import Images, image_table, write_image
+from kohaku_ray.storage import below
+from kohaku_ray.tree.flatten import document_table, flatten
+from kohaku_ray.tree.nodes import NodeTable
+
+
+def document(folder, seed):
+    folder.mkdir(exist_ok=True)
+    (folder / "a.png").write_bytes(as_bytes(picture(seed=seed)))
+    text = b"A plant uses energy, see Figure 1.\n\n![Figure 1: Energy](a.png)\n"
+    (found,) = parse_documents(str(folder / "x.md"), text, images=ImageSource()).documents
+    return found
+
+
+def build(path, one):
+    for _, _, image in images_of(one):
+        write_image(Directory(path), image)
+    nodes = flatten(one)
+    _, texts = texts_to_encode(NodeTable(nodes), "averaged")
+    return build_index(
+        path,
+        nodes=nodes,
+        documents=document_table([one]),
+        rejects=REJECT_SCHEMA.empty_table(),
+        keys=vector_keys(IDENTITY, texts),
+        vectors=FakeEncoder().encode_passages(texts),
+        settings=IndexSettings(encoder=IDENTITY, images={"captions": "printed"}),
+        views=VIEWS,
+        images=image_table(one, "printed"),
+    )
+
+
+@pytest.mark.parametrize("where", ["disk", "s3"])
+def test_images_are_read_again(where, tmp_path, request):
+    path = str(tmp_path / "index") if where == "disk" else request.getfixturevalue("s3").uri("index/images")
+    first = document(tmp_path / "docs", 1)
+    assert build(path, first)["n_images"] == 1
+    ((_, _, image),) = images_of(first)
+    images = Images.open(path)
+    (row,) = images.rows
+    assert (row["digest"], row["doc_id"], row["caption"]) == (image.digest, "x", "Figure 1: Energy")
+    assert row["mentions"] == ["A plant uses energy, see Figure 1."]
+    assert images.read(image.digest) == image.data
+    assert images.path(image.digest) == below(path, f"images/{image.digest}.png")
+    assert read_file(images.path(image.digest)) == image.data
+    build(path, document(tmp_path / "docs", 2))
+    pngs = [name for name in Directory(path).names() if name.endswith(".png")]
+    assert pngs == [f"images/{Images.open(path).rows[0]['digest']}.png"] != [f"images/{image.digest}.png"]
+    with pytest.raises(DataError, match=rf"images/{image.digest}\.png is missing"):
+        Images.open(path).read(image.digest)
+
+
+def test_a_known_image_is_not_written_again(tmp_path):
+    ((_, _, image),) = images_of(document(tmp_path / "docs", 1))
+    directory = Directory(str(tmp_path / "index"))
+    write_image(directory, image)
+    before = (tmp_path / "index" / "images" / f"{image.digest}.png").stat()
+    write_image(directory, image)
+    after = (tmp_path / "index" / "images" / f"{image.digest}.png").stat()
+    assert (after.st_ino, after.st_mtime_ns) == (before.st_ino, before.st_mtime_ns)

@@ -1,0 +1,102 @@
+"""The sample's figures: their numbers stand in the pictures alone, and the stand-in can read every label."""
+
+import base64
+import csv
+import io
+import json
+import re
+from pathlib import Path
+
+import httpx
+import pytest
+from PIL import Image
+from vision_server import VisionServer, charts, questions, read_label
+
+from kohaku_ray import sample
+from kohaku_ray.documents.attached import ImageSource
+from kohaku_ray.documents.figures import images_of
+from kohaku_ray.documents.parse import find_files, parse_documents, read_bytes
+
+FOLDER = Path(sample.path("figures"))
+
+
+@pytest.fixture(scope="module")
+def documents():
+    files = find_files([str(FOLDER / "documents")])
+    found = [parse_documents(file, read_bytes(file), images=ImageSource()).documents[0] for file in files]
+    return {document.doc_id: document for document in found}
+
+
+def gold():
+    with (FOLDER / "questions.csv").open(encoding="utf-8", newline="") as file:
+        return list(csv.DictReader(file))
+
+
+def test_it_is_small():
+    assert sum(file.stat().st_size for file in FOLDER.rglob("*") if file.is_file()) < 300_000
+
+
+def test_every_figure_is_extracted_with_its_caption_and_its_mention(documents):
+    assert not [document.image_rejects for document in documents.values() if document.image_rejects]
+    shown = {doc_id: [image for _, _, image in images_of(document)] for doc_id, document in documents.items()}
+    assert {doc_id: len(images) for doc_id, images in shown.items()} == {"voss2025": 3, "quill2024": 3, "tarn2023": 2}
+    for images in shown.values():
+        for number, image in enumerate(images, 1):
+            assert image.caption.startswith(f"Figure {number}: ")
+            assert len(image.mentions) == 1
+            assert f"Figure {number}" in image.mentions[0]
+
+
+@pytest.mark.parametrize("width", [None, 512, 224])
+def test_labels_are_read_in_any_size(documents, width):
+    found = set()
+    for doc_id, document in documents.items():
+        for _, _, image in images_of(document):
+            picture = Image.open(io.BytesIO(image.data))
+            if width:
+                picture = picture.resize((width, round(width * picture.height / picture.width)))
+            out = io.BytesIO()
+            picture.save(out, "JPEG", quality=60)
+            label = read_label(Image.open(out))
+            assert charts()[label]["doc_id"] == doc_id
+            found.add(label)
+    assert found == set(charts())
+
+
+def test_a_picture_without_a_label_has_none():
+    assert read_label(Image.new("RGB", (300, 200), "white")) is None
+    assert read_label(Image.new("RGB", (300, 200), "black")) is None
+
+
+def test_no_answer_stands_in_any_text(documents):
+    texts = " ".join(
+        " ".join([document.title, *(p.text for s in document.sections for p in s.paragraphs)])
+        for document in documents.values()
+    )
+    for row in gold():
+        assert not re.search(rf"(?<![\d.]){re.escape(row['answer_value'])}(?![\d.]*\d)", texts), row["id"]
+        assert json.loads(row["ref_id"])[0] in documents
+
+
+def ask(server, text, *pictures):
+    parts = [{"type": "image_url", "image_url": {"url": f"data:image/png;base64,{one}"}} for one in pictures]
+    schema = {"json_schema": {"schema": {"properties": {"ref_id": {"items": {"enum": ["voss2025"]}}}}}}
+    body = {"messages": [{"role": "user", "content": [*parts, {"type": "text", "text": text}]}]}
+    body |= {"response_format": schema} if "?" in text else {}
+    reply = httpx.post(f"{server.base_url}/chat/completions", json=body).json()
+    return reply["choices"][0]["message"]["content"]
+
+
+def test_the_stand_in_answers_from_the_right_image_alone(documents):
+    first, second, _ = (base64.b64encode(image.data).decode() for _, _, image in images_of(documents["voss2025"]))
+    with VisionServer() as server:
+        right = json.loads(ask(server, questions()["f001"], second, first))
+        wrong = json.loads(ask(server, questions()["f001"], second))
+        none = json.loads(ask(server, questions()["f001"]))
+        said = ask(server, "Describe the image.", first)
+    assert (right["answer_value"], right["ref_id"], right["is_blank"]) == ("538", ["voss2025"], False)
+    assert (wrong["is_blank"], none["is_blank"]) == (True, True)
+    assert "West: 538" in said
+    assert server.labels_seen == [[29, 17], [29], [], [17]]
+    sent = server.log[0].images[0]
+    assert (sent.width, sent.height, sent.format, sent.before_text) == (640, 440, "PNG", True)
