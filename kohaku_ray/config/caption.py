@@ -30,10 +30,10 @@ def check_captions(config: Config) -> None:
         )
     for role in config.index_roles:
         name = config.role(role).model
-        if config.deployments[name].kind == "extractive":
+        if not getattr(config.deployments[name], "vision", False):
             raise ValueError(
-                f"index.captions is model but roles.{role}.model is {name!r}, which sees no images: name a "
-                "deployment of a vision model"
+                f"index.captions is model but roles.{role}.model is {name!r}, which sees no images: name a vision "
+                f"model, and set deployments.{name}.vision to true"
             )
 
 

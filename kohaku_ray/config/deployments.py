@@ -52,6 +52,8 @@ class ModelConfig(BackendConfig):
 
     reasoning_tokens: Annotated[int, Field(ge=0)] = 0
     """Tokens that the model's reasoning may take, in addition to a role's max_tokens."""
+    vision: bool = False
+    """Whether the model reads images."""
 
 
 class ExtractiveConfig(BackendConfig):
@@ -76,6 +78,11 @@ class ExtractiveConfig(BackendConfig):
     def reasoning_tokens(self) -> int:
         """0: it does not reason."""
         return 0
+
+    @property
+    def vision(self) -> bool:
+        """False: it reads no images."""
+        return False
 
     @property
     def revision(self) -> None:
@@ -149,6 +156,8 @@ class VllmConfig(ModelConfig):
     """Model's name in the ledger's keys, for a path that may change; None: the name or path itself."""
     max_replicas: PositiveInt | None = None
     """Most replicas when Serve scales with load; None: always `replicas`."""
+    max_images: PositiveInt = 16
+    """Most images per prompt, where `vision` is set."""
     max_ongoing: PositiveInt = 256
     """Requests in flight per replica."""
     tensor_parallel: PositiveInt = 1
@@ -238,6 +247,8 @@ class TransformersConfig(ModelConfig):
 
     @model_validator(mode="after")
     def _settings_agree(self) -> TransformersConfig:
+        if self.vision:
+            raise ValueError("vision is true but kind transformers sends no images: use kind vllm or openai")
         if self.gpus > 1 and self.gpus != int(self.gpus):
             raise ValueError(f"gpus is {self.gpus:g}: above 1 it must be a whole number")
         if self.reasoning_end and not self.reasoning_tokens:

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-import base64
-from collections.abc import Mapping, Sequence
+import asyncio
+from collections.abc import Mapping
 from typing import Any, Literal
 
-from kohaku_ray.files import read_file
+from kohaku_ray.generation.images import data_uris
 from kohaku_ray.generation.request import ChatRequest
 from kohaku_ray.records import Reply
 from kohaku_ray.values import clean_text
@@ -28,23 +28,28 @@ _OVERFLOW_WORDS = (
 )
 
 
-def completion_body(
+async def completion_body(
     request: ChatRequest, model: str, schema_mode: SchemaMode, *, any_root: bool = False
 ) -> dict[str, Any]:
-    """Write a request as JSON values.
+    """Write a request as JSON values; its images are read and encoded in a thread.
 
     Args:
         request: The request.
         model: The model's name on the server.
         schema_mode: How the schema is sent.
         any_root: Also send schemas of arrays (a plan's); OpenAI's API accepts objects only.
+
+    Raises:
+        ModelError: An image cannot be read.
     """
+    messages: list[dict[str, Any]] = [{"role": role, "content": content} for role, content in request.messages]
+    if request.images:
+        uris = await asyncio.to_thread(data_uris, request.images)
+        shown = [{"type": "image_url", "image_url": {"url": uri}} for uri in uris]
+        messages[-1]["content"] = [*shown, {"type": "text", "text": messages[-1]["content"]}]
     body: dict[str, Any] = {
         "model": model,
-        "messages": [
-            {"role": role, "content": _with_images(content, request.images) if role == "user" else content}
-            for role, content in request.messages
-        ],
+        "messages": messages,
         "temperature": request.temperature,
         "top_p": request.top_p,
         "max_tokens": request.max_tokens,
@@ -53,15 +58,6 @@ def completion_body(
     if request.schema is not None and (any_root or request.schema.get("type") == "object"):
         body |= _response_format(schema_mode, request.schema)
     return body
-
-
-def _with_images(text: str, images: Sequence[str]) -> str | list[dict[str, Any]]:
-    """The content of a user's message: images in their order, then the text."""
-    if not images:
-        return text
-    urls = (f"data:image/png;base64,{base64.b64encode(read_file(path)).decode()}" for path in images)
-    parts: list[dict[str, Any]] = [{"type": "image_url", "image_url": {"url": url}} for url in urls]
-    return [*parts, {"type": "text", "text": text}]
 
 
 def read_completion(body: Any) -> Reply | None:

@@ -98,7 +98,7 @@ class OpenAIBackend:
             ModelError: The server refuses the request.
         """
         self._require_fits(request)
-        body = json.dumps(self._body(request)).encode("ascii")
+        body = json.dumps(await self._body(request)).encode("ascii")
         failure = TransientModelError("never tried")
         for tries in range(1, self._max_tries + 1):
             await self._limiter.acquire()
@@ -153,8 +153,8 @@ class OpenAIBackend:
                 "deployments.*.window_tokens if the model takes more"
             )
 
-    def _body(self, request: ChatRequest) -> dict[str, Any]:
-        body = completion_body(request, self._model, self._schema_mode)
+    async def _body(self, request: ChatRequest) -> dict[str, Any]:
+        body = await completion_body(request, self._model, self._schema_mode)
         body |= self._extra_body
         return {name: value for name, value in body.items() if value is not None}
 

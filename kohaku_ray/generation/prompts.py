@@ -20,6 +20,7 @@ from jinja2.sandbox import SandboxedEnvironment
 
 from kohaku_ray.digests import digest
 from kohaku_ray.errors import ConfigError
+from kohaku_ray.generation.images import PromptImage
 from kohaku_ray.records import Question
 
 BLOCKS = ("system", "user")
@@ -43,11 +44,13 @@ class Prompt:
         system: The system message.
         user: The user message.
         variables: The template's variables and ``role``, with the documents' own line breaks.
+        images: Stand before the user message's text.
     """
 
     system: str
     user: str
     variables: Mapping[str, Any]
+    images: tuple[PromptImage, ...] = ()
 
     @property
     def messages(self) -> tuple[tuple[str, str], ...]:

@@ -6,6 +6,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
+from kohaku_ray.generation.images import PromptImage
+
 
 @dataclass(frozen=True, slots=True)
 class ChatRequest:
@@ -20,10 +22,9 @@ class ChatRequest:
         seed: Sampling seed.
         schema: JSON schema of the reply; None: free text.
         session_id: Requests with equal ids go to one replica; not part of the key.
+        images: Stand before the text of the last message; the key holds their hashes.
         variables: The prompt's variables and ``role``, for backends that do not read the prompt's text; not part of
             the key.
-        images: Paths or URIs of PNGs named by their hash, which stand before the text of the user's message; the
-            hashes alone are part of the key.
     """
 
     model: str
@@ -34,8 +35,8 @@ class ChatRequest:
     seed: int
     schema: dict[str, Any] | None = None
     session_id: str = ""
+    images: tuple[PromptImage, ...] = ()
     variables: Mapping[str, Any] | None = None
-    images: tuple[str, ...] = ()
 
     @property
     def n_chars(self) -> int:

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 from kohaku_ray.digests import digest
 from kohaku_ray.generation.request import ChatRequest
 
@@ -32,7 +30,7 @@ def request_key(request: ChatRequest) -> str:
     Raises:
         UnstableError: Something in the request has no stable form: a set, an object, NaN, a key that is not text.
     """
-    parts: dict[str, Any] = {
+    parts = {
         "model": request.model,
         "messages": [list(message) for message in request.messages],
         "sampling": {
@@ -43,6 +41,6 @@ def request_key(request: ChatRequest) -> str:
         "seed": request.seed,
         "schema": request.schema,
     }
-    if request.images:
-        parts["images"] = [image.partition("?")[0].rpartition("/")[2] for image in request.images]
+    if request.images:  # only then: the keys of recorded replies stay as they are
+        parts["images"] = [[image.digest, image.max_pixels] for image in request.images]
     return digest(parts, 16, "request")

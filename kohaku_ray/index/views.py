@@ -7,10 +7,14 @@ from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
+import pyarrow.compute as pc
 
 from kohaku_ray.arrays import I64, Mask
 from kohaku_ray.errors import ConfigError, IndexMismatchError
 from kohaku_ray.tree.nodes import KINDS, NodeTable
+
+IMAGE = "image"
+"""Kind of a view's nodes that are no level of the tree: the paragraphs of images."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -18,7 +22,8 @@ class View:
     """Node kinds that are searched together.
 
     Attributes:
-        kinds: Kinds of nodes (``sentence``, ``paragraph``, ``section``, ``document``, ``chunk``).
+        kinds: Kinds of nodes (``sentence``, ``paragraph``, ``section``, ``document``, ``chunk``); ``image``: paragraphs
+            of images, in an index with images.
         dense: Whether their vectors are searched.
         lexical: Whether their terms are searched (BM25).
     """
@@ -33,11 +38,11 @@ class View:
         Raises:
             ConfigError: One is not a kind of node, or neither vectors nor terms are searched.
         """
-        unknown = [kind for kind in self.kinds if kind not in KINDS]
+        unknown = [kind for kind in self.kinds if kind not in (*KINDS, IMAGE)]
         if unknown or not self.kinds or not (self.dense or self.lexical):
             raise ConfigError(
                 f"a view has the kinds {', '.join(self.kinds) or 'none'}, dense {self.dense}, lexical {self.lexical}: "
-                f"name kinds of {', '.join(KINDS)}, and search them by vectors, terms or both"
+                f"name kinds of {', '.join((*KINDS, IMAGE))}, and search them by vectors, terms or both"
             )
 
     @property
@@ -97,7 +102,10 @@ def rows_of(nodes: NodeTable, kinds: Iterable[str]) -> I64:
 
 def of_kinds(nodes: NodeTable, kinds: Iterable[str]) -> Mask:
     """Mark the nodes of some kinds: shape ``(n,)``."""
-    mask: Mask = np.isin(nodes.kind, [KINDS.index(kind) for kind in kinds])
+    wanted = set(kinds)
+    mask: Mask = np.isin(nodes.kind, [KINDS.index(kind) for kind in wanted - {IMAGE}])
+    if IMAGE in wanted:
+        mask |= pc.fill_null(pc.equal(nodes.table["attachment_kind"], IMAGE), False).to_numpy()
     return mask
 
 

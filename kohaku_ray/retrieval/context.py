@@ -73,6 +73,29 @@ class Match:
 
 
 @dataclass(frozen=True, slots=True)
+class FoundImage:
+    """An image that belongs to a context.
+
+    Attributes:
+        doc_id: Its document.
+        node_id: Its paragraph.
+        path: Its file, relative to the index.
+        caption: Its paragraph's text; may be empty.
+        n_tokens: Tokens of that text.
+        similarity: Largest similarity to a query; None: found beside a match alone.
+        source: Whether a query found it.
+    """
+
+    doc_id: str
+    node_id: str
+    path: str
+    caption: str
+    n_tokens: int
+    similarity: float | None
+    source: Literal["dense", "near"]
+
+
+@dataclass(frozen=True, slots=True)
 class Context:
     """The context that one attempt shows the model.
 
@@ -83,6 +106,7 @@ class Context:
         doc_ids: Documents that may be cited, by first appearance.
         n_tokens: Tokens of titles, snippets and captions, as counted in the node table.
         is_cut: The budget left matches or sentences out.
+        images: Best first.
     """
 
     snippets: tuple[Snippet, ...]
@@ -91,6 +115,7 @@ class Context:
     doc_ids: tuple[str, ...]
     n_tokens: int
     is_cut: bool
+    images: tuple[FoundImage, ...] = ()
 
     @property
     def n_chars(self) -> int:

@@ -26,6 +26,7 @@ class Evidence:
         lexical: BM25's hits, one ``Hits`` per query, or empty without BM25; rows of ``nodes``.
         nodes: The matches and the text around them.
         trace: Rows of trace.parquet.
+        images: Image paragraphs, one ``Hits`` per query, or empty; rows of ``nodes``.
     """
 
     question: Question
@@ -34,6 +35,7 @@ class Evidence:
     lexical: tuple[Hits, ...]
     nodes: NodeTable
     trace: tuple[TraceRow, ...] = ()
+    images: tuple[Hits, ...] = ()
 
 
 def rank(

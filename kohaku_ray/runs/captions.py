@@ -15,6 +15,7 @@ from kohaku_ray.documents.figures import images_of, map_images, recaptioned
 from kohaku_ray.documents.images import image_name
 from kohaku_ray.documents.model import Document
 from kohaku_ray.generation.captions import caption_variables
+from kohaku_ray.generation.images import PromptImage
 from kohaku_ray.generation.prompts import Prompts, read_templates
 from kohaku_ray.generation.request import ChatRequest
 from kohaku_ray.generation.seeds import request_key, seed_for
@@ -60,6 +61,10 @@ def caption_settings(config: Config) -> dict[str, Any]:
     }
 
 
+CAPTION_PIXELS = 1_048_576
+"""Most pixels of an image that is sent to be described."""
+
+
 class CaptionRequests:
     """Makes the model calls for images."""
 
@@ -84,9 +89,9 @@ class CaptionRequests:
             The call's key in the ledger, and the call.
         """
         prompt = self._prompts.render(CAPTION, caption_variables(title, row["printed"], row["mentions"]))
+        image = PromptImage(below(self._config.index.path, image_name(row["digest"])), CAPTION_PIXELS)
         seed = seed_for(self._config.seed, row["digest"], 0, 0, CAPTION)
-        request = chat_request(self.model, prompt, seed, None, session_id=row["digest"])
-        request = replace(request, images=(below(self._config.index.path, image_name(row["digest"])),))
+        request = chat_request(self.model, replace(prompt, images=(image,)), seed, None, session_id=row["digest"])
         return request_key(request), request
 
 

@@ -211,6 +211,21 @@ def check_windows(config: Config) -> None:
                 )
 
 
+def check_vision(config: Config) -> None:
+    """Check that models which are sent images read images.
+
+    Raises:
+        ConfigError: One does not.
+    """
+    for name in config.uses.images:
+        for model in dict.fromkeys(config.role(name, member).model for member in range(config.ensemble.members)):
+            if not getattr(config.deployments[model], "vision", False):
+                raise ConfigError(
+                    f"role {name} sends images but deployments.{model}.vision is false: set it to true if the model "
+                    "reads images, name another model, or send none"
+                )
+
+
 def window_of(deployment: ChatDeployment) -> int:
     """Return the longest prompt plus reply of a deployment, in tokens.
 

@@ -12,6 +12,7 @@ from kohaku_ray.index.build import IndexSettings
 from kohaku_ray.index.encoder import SentenceEncoder
 from kohaku_ray.index.identity import encoder_identity
 from kohaku_ray.index.store import Index
+from kohaku_ray.index.views import IMAGE, View
 from kohaku_ray.runs.captions import caption_settings
 from kohaku_ray.storage import is_uri
 from kohaku_ray.systems.base import DocumentFormat
@@ -116,5 +117,20 @@ def open_index(config: Config) -> Index:
         DataError: There is no index at that path.
     """
     index = Index.open(config.index.path, index_settings(config).as_mapping())
-    index.require(config.declaration.views.values())
+    index.require(views_of(config))
     return index
+
+
+def views_of(config: Config) -> list[View]:
+    """List the system's views that the configured index has: those of images only where it has images.
+
+    Raises:
+        ConfigError: The run searches images, and the index has none.
+    """
+    views = config.declaration.views
+    used = [name for name in config.uses.views if IMAGE in views[name].kinds]
+    if used and not config.index.images:
+        raise ConfigError(
+            f"the run searches images (view {used[0]}) but index.images is false: set it to true, and index again"
+        )
+    return [view for view in views.values() if config.index.images or IMAGE not in view.kinds]

@@ -147,6 +147,7 @@ def chat_request(
         seed=seed,
         schema=None if schema is None else dict(schema),
         session_id=session_id,
+        images=prompt.images,
         variables=None if model.reads_prose else prompt.variables,
     )
 

@@ -16,7 +16,7 @@ from kohaku_ray.evaluation.truth import read_gold
 from kohaku_ray.index.store import Index
 from kohaku_ray.runs.collection import difference, first_of
 from kohaku_ray.runs.demand import Demand, answer_demand, check_demand, cluster_address, local_cpus
-from kohaku_ray.runs.deployments import check_deployment, check_windows
+from kohaku_ray.runs.deployments import check_deployment, check_vision, check_windows
 from kohaku_ray.runs.indexes import open_index
 from kohaku_ray.runs.sources import check_images, find_sources, questions_of, read_metadata, resolve, resolve_paths
 from kohaku_ray.runs.tracking import check_tracking
@@ -73,6 +73,7 @@ def validate(config: Config) -> Findings:
         found.of(lambda key=key, deployment=deployment: check_deployment(key, deployment, here=here))  # type: ignore[misc]
         found.lines.append(f"deployments.{key}: {deployment.kind}")
     found.of(lambda: check_windows(config))
+    found.of(lambda: check_vision(config))
     found.of(lambda: check_tracking(config))
     demand = answer_demand(config)
     state = found.of(lambda: _cluster_state(config, demand))

@@ -84,7 +84,7 @@ class Uses:
         retry_settings: Settings that add attempts and do not change the first.
         context_tokens: Longest context of the first attempt, in tokens; None: the model's window.
         cross_encoder: Deployment that ranks pairs; None: no pairs are ranked.
-        images: Whether requests carry images.
+        images: Roles whose requests carry images.
     """
 
     roles: tuple[str, ...]
@@ -93,7 +93,7 @@ class Uses:
     retry_settings: tuple[str, ...] = ()
     context_tokens: int | None = None
     cross_encoder: str | None = None
-    images: bool = False
+    images: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)

@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from typing import Any, Protocol
 
 from kohaku_ray.arrays import F32, F64
+from kohaku_ray.generation.images import PromptImage
 from kohaku_ray.generation.prompts import Prompt, Prompts
 from kohaku_ray.index.hits import Hits
 from kohaku_ray.records import Reply
@@ -68,6 +69,15 @@ class Tools(Protocol):
 
     async def prompt_tokens(self, prompt: Prompt, role: str = "answer") -> int | None:
         """Count a prompt's tokens for the role's model, chat template included; None if it has no tokenizer."""
+        ...
+
+    def image(self, path: str, max_pixels: int) -> PromptImage:
+        """Make an image of a prompt.
+
+        Args:
+            path: The image's file, relative to the index.
+            max_pixels: Most pixels that are sent.
+        """
         ...
 
     async def embed(self, texts: Sequence[str]) -> F32:

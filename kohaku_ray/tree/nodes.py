@@ -194,6 +194,11 @@ class NodeTable:
         kind: str | None = self._read("attachment_kind", row)
         return kind
 
+    def attachment_path(self, row: int) -> str | None:
+        """Path of a paragraph's attachment, of a kept image relative to the index; None where there is none."""
+        path: str | None = self._read("attachment_path", row)
+        return path
+
     def neighbourhood(self, rows: Sequence[int] | I64, section_tokens: int) -> NodeTable:
         """Cut out what a context needs: each row, its ancestors, its whole paragraph and its section around it.
 

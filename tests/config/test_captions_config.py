@@ -10,6 +10,7 @@ EYES = [
     "deployments.eyes.kind=openai",
     "deployments.eyes.base_url=http://127.0.0.1:1/v1",
     "deployments.eyes.model=eyes",
+    "deployments.eyes.vision=true",
 ]
 MODEL = ["index.images=true", "index.captions=model"]
 

@@ -617,7 +617,7 @@ def test_a_cross_encoder_that_fails_is_a_blank_row_with_the_error():
 
 def test_uses_says_what_is_asked():
     uses = SYSTEM.uses(settings())
-    assert (uses.roles, uses.attempts, uses.cross_encoder, uses.images) == (("answer",), 3, None, False)
+    assert (uses.roles, uses.attempts, uses.cross_encoder, uses.images) == (("answer",), 3, None, ())
     assert dict(uses.views) == {"nodes": Depth(dense=9)}
     more = {"queries": 3, "bm25_top_k": 5, "cross_encoder": "pairs", "max_context_tokens": 700}
     uses = SYSTEM.uses(settings(more, max_retries=1))

@@ -18,7 +18,7 @@ from kohaku_ray.index.identity import vector_keys
 from kohaku_ray.index.layout import shard_number
 from kohaku_ray.index.pending import PendingVectors
 from kohaku_ray.index.shards import Shard, build_shard, content_of, publish_shards, unchanged_shard
-from kohaku_ray.runs.indexes import encoder_settings, index_settings
+from kohaku_ray.runs.indexes import encoder_settings, index_settings, views_of
 from kohaku_ray.runs.parsing import sort_out
 from kohaku_ray.tree.nodes import NodeTable
 
@@ -42,7 +42,7 @@ def shard_reduced(config: Config, blocks: Sequence[Any], number: int) -> Part | 
     if not own:
         return None
     path, settings = config.index.path, index_settings(config)
-    views = views_with_old(path, settings, config.declaration.views.values())
+    views = views_with_old(path, settings, views_of(config))
     content = content_of({row["doc_id"]: row["digest"] for row in own}, settings, views)
     if (there := unchanged_shard(path, number, content)) is not None:
         return there, True
@@ -90,7 +90,7 @@ def shards_joined(config: Config, blocks: Sequence[Any], sources: pa.Table, *par
         rejects=reject_table(rejects),
         sources=sources,
         settings=settings,
-        views=views_with_old(config.index.path, settings, config.declaration.views.values()),
+        views=views_with_old(config.index.path, settings, views_of(config)),
         images=joined(used, "images") if images else None,
     )
     PendingVectors(config.index.path).clear()

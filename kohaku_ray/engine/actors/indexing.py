@@ -32,7 +32,14 @@ from kohaku_ray.index.images import image_table, write_image
 from kohaku_ray.index.known import known_vectors
 from kohaku_ray.index.pending import PendingVectors
 from kohaku_ray.index.tokens import token_counter
-from kohaku_ray.runs.indexes import chunks_of, document_format, encoder_settings, index_settings, make_encoder
+from kohaku_ray.runs.indexes import (
+    chunks_of,
+    document_format,
+    encoder_settings,
+    index_settings,
+    make_encoder,
+    views_of,
+)
 from kohaku_ray.runs.parsing import par_ids_of, parse_source, rejected_images, sort_out, with_metadata
 from kohaku_ray.runs.sources import read_metadata
 from kohaku_ray.tree.flatten import document_table, flatten
@@ -242,7 +249,7 @@ def reduced(config: Config, blocks: Sequence[Any], sources: pa.Table) -> Iterato
     """
     nodes, documents, rejects, images = _trees(blocks, config)
     settings = index_settings(config)
-    views = views_with_old(config.index.path, settings, config.declaration.views.values())
+    views = views_with_old(config.index.path, settings, views_of(config))
     terms = build_terms(NodeTable(nodes), settings, views)
     yield None
     pending = PendingVectors(config.index.path)

@@ -18,12 +18,14 @@ from kohaku_ray.engine.ledger.client import Ledger
 from kohaku_ray.engine.ledger.refusing import RefusingLedger
 from kohaku_ray.engine.metrics import count_call, count_error
 from kohaku_ray.errors import ConfigError, ContextOverflowError, ModelError
+from kohaku_ray.generation.images import PromptImage
 from kohaku_ray.generation.prompts import Prompt, Prompts
 from kohaku_ray.index.hits import Hits
 from kohaku_ray.index.terms import similarities
 from kohaku_ray.index.tokens import prompt_counter
 from kohaku_ray.records import Reply
 from kohaku_ray.runs.models import Call, Model, chat_request, dollars, seed_of
+from kohaku_ray.storage import below
 from kohaku_ray.systems.tools import Limits
 from kohaku_ray.tree.nodes import NodeTable
 
@@ -149,6 +151,10 @@ class EngineTools:
             count = prompt_counter(model.tokenizer, model.revision)
             _PROMPT_TOKENS[key] = await asyncio.to_thread(count, prompt.system, prompt.user)
         return _PROMPT_TOKENS[key]
+
+    def image(self, path: str, max_pixels: int) -> PromptImage:
+        """See ``Tools``."""
+        return PromptImage(below(self.context.config.index.path, path), max_pixels)
 
     async def embed(self, texts: Sequence[str]) -> F32:
         """See ``Tools``."""

@@ -29,7 +29,7 @@ from kohaku_ray.records import Question
 from kohaku_ray.runs.block import BlockResult
 from kohaku_ray.runs.collection import difference
 from kohaku_ray.runs.demand import answer_demand, cluster_address
-from kohaku_ray.runs.deployments import check_deployment
+from kohaku_ray.runs.deployments import check_deployment, check_vision
 from kohaku_ray.runs.directory import RunDirectory
 from kohaku_ray.runs.finished import inputs_of
 from kohaku_ray.runs.indexes import open_index
@@ -70,6 +70,7 @@ def run_answer(
     deployments = config.used_deployments
     for key, deployment in deployments.items():
         check_deployment(key, deployment)
+    check_vision(config)
     read_metadata(config.documents.metadata)
     prompts = config.declaration.prompts(config.prompts)
     directory = RunDirectory(config.run)

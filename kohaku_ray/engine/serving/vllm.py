@@ -72,6 +72,8 @@ def engine_kwargs(deployment: VllmConfig) -> dict[str, Any]:
         # JSON without optional white space, which a weak model may repeat without end.
         "structured_outputs_config": {"backend": "xgrammar", "disable_any_whitespace": True},
     }
+    if deployment.vision:
+        kwargs["limit_mm_per_prompt"] = {"image": deployment.max_images}
     if deployment.revision is not None:
         kwargs["revision"] = deployment.revision
     if deployment.cpus is None:

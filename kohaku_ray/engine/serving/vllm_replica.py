@@ -57,7 +57,7 @@ class VllmReplica(LLMServer):
         return dataclasses.replace(reply, replica=self._replica, **dataclasses.asdict(spent))
 
     async def _complete(self, request: ChatRequest) -> Any:
-        body = completion_body(request, self._model_id, "json_schema", any_root=True)
+        body = await completion_body(request, self._model_id, "json_schema", any_root=True)
         if self._deployment.chat_template_kwargs:
             body["chat_template_kwargs"] = self._deployment.chat_template_kwargs
         if self._deployment.reasoning_effort is not None:

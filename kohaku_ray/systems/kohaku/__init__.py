@@ -18,6 +18,8 @@ def uses(settings: KohakuSettings) -> Uses:
     views = {"nodes": Depth(dense=settings.top_k * (settings.max_retries + 1))}
     if settings.bm25_top_k:
         views["paragraphs"] = Depth(lexical=settings.bm25_top_k)
+    if settings.image_top_k:
+        views["images"] = Depth(dense=settings.image_top_k * (settings.max_retries + 1))
     return Uses(
         roles=("answer",) if settings.queries == 1 else ("answer", "plan"),
         views=views,
@@ -25,6 +27,7 @@ def uses(settings: KohakuSettings) -> Uses:
         retry_settings=("max_retries",),
         context_tokens=settings.max_context_tokens,
         cross_encoder=settings.cross_encoder,
+        images=("answer",) if settings.send_images else (),
     )
 
 
@@ -34,6 +37,7 @@ SYSTEM = System(
     views={
         "nodes": View(kinds=("sentence", "paragraph"), dense=True),
         "paragraphs": View(kinds=("paragraph",), lexical=True),
+        "images": View(kinds=("image",), dense=True),
     },
     roles={
         "plan": Role(template="plan.j2", max_tokens=512, stage="prepare", examples=PLAN_EXAMPLES),

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
@@ -12,9 +13,10 @@ from kohaku_ray.generation.parse import parse_answer
 from kohaku_ray.generation.schema import answer_schema
 from kohaku_ray.records import Prediction, Question, Reply, TraceRow
 from kohaku_ray.retrieval.append import append_lexical
-from kohaku_ray.retrieval.context import Context, Match, Snippet, assemble
+from kohaku_ray.retrieval.context import Context, FoundImage, Match, Snippet, assemble
 from kohaku_ray.retrieval.evidence import Evidence, rank
 from kohaku_ray.retrieval.fusion import Ranked
+from kohaku_ray.retrieval.images import find_images, with_images, within
 from kohaku_ray.systems.base import Answer
 from kohaku_ray.systems.kohaku.prompts import answer_prompt
 from kohaku_ray.systems.kohaku.settings import KohakuSettings
@@ -56,11 +58,13 @@ class AttemptDepth:
         top_k: Matches per query.
         top_k_final: Dense matches kept; None: all.
         budget: Longest context, in tokens; None: bounded only by the model's window.
+        image_top_k: Most images; 0: none.
     """
 
     top_k: int
     top_k_final: int | None
     budget: int | None
+    image_top_k: int = 0
 
     @staticmethod
     def of(settings: KohakuSettings, attempt: int) -> AttemptDepth:
@@ -70,16 +74,18 @@ class AttemptDepth:
             top_k=settings.top_k * times,
             top_k_final=None if settings.top_k_final is None else settings.top_k_final * times,
             budget=None if settings.max_context_tokens is None else settings.max_context_tokens * times,
+            image_top_k=settings.image_top_k * times,
         )
 
     def shallower(self, refused: Context) -> AttemptDepth:
-        """Drop two matches per query, and the same share of the refused context.
+        """Drop two matches per query and an image, and the same share of the refused context.
 
         Fewer matches alone do not help if the budget had cut the context: the next matches would fill it again.
         """
         top_k = max(self.top_k - OVERFLOW_STEP, 1)
         final = None if self.top_k_final is None else max(self.top_k_final - OVERFLOW_STEP, 1)
-        return AttemptDepth(top_k, final, refused.n_tokens * top_k // max(self.top_k, OVERFLOW_STEP))
+        budget = refused.n_tokens * top_k // max(self.top_k, OVERFLOW_STEP)
+        return AttemptDepth(top_k, final, budget, max(len(refused.images) - 1, 0))
 
 
 NOTHING = Context((), (), (), (), 0, False)
@@ -120,7 +126,8 @@ async def _chat(
     """Ask for the answer; without a document to cite, no call is made."""
     if not context.doc_ids:
         return None
-    prompt = answer_prompt(tools.prompts, question, context, settings.prompt_order)
+    images = [tools.image(one.path, settings.image_pixels) for one in context.images if settings.send_images]
+    prompt = answer_prompt(tools.prompts, question, context, settings.prompt_order, images)
     schema = answer_schema(context.doc_ids, settings.constrain_refs)
     reply = await tools.chat(prompt, schema=schema, attempt=attempt)
     if reply.finish_reason != CUT:
@@ -143,16 +150,22 @@ async def _chat(
 async def _context(evidence: Evidence, depth: AttemptDepth, tools: Tools, settings: KohakuSettings) -> Context:
     """Rank the evidence at a depth and assemble what fits the budget and the model's window."""
     ranked = await _ranked(evidence, depth, tools, settings)
-    room = await _window_room(evidence, ranked, tools, settings)
-    return assemble(
-        evidence.nodes,
+    nodes, top_k, sends = evidence.nodes, depth.image_top_k, settings.send_images
+    images = find_images(nodes, evidence.images, ranked, top_k=top_k, near=settings.images == "near") if top_k else []
+    shown = [nodes.doc_id(row) for row in ranked.rows] + [image.doc_id for image in images]
+    room = await _window_room(evidence.question, shown, tools, settings)
+    budget = min((bound for bound in (depth.budget, room) if bound is not None), default=None)
+    images, taken = within(images, budget, settings.image_tokens if sends else 0)
+    context = assemble(
+        nodes,
         ranked,
-        budget=min((bound for bound in (depth.budget, room) if bound is not None), default=None),
+        budget=None if budget is None else budget - taken,
         once=settings.dedup != "none",
         paragraph_tokens=settings.longest_paragraph,
         siblings=settings.siblings,
         section_tokens=settings.section_tokens,
     )
+    return with_images(context, images, taken, numbered=sends) if images else context
 
 
 async def _ranked(evidence: Evidence, depth: AttemptDepth, tools: Tools, settings: KohakuSettings) -> Ranked:
@@ -177,14 +190,21 @@ async def _ranked(evidence: Evidence, depth: AttemptDepth, tools: Tools, setting
     return append_lexical(best, evidence.lexical, settings.bm25_top_k, settings.dedup, nodes.parent)
 
 
-async def _window_room(evidence: Evidence, ranked: Ranked, tools: Tools, settings: KohakuSettings) -> int | None:
-    """Return the tokens of the model's window left for the context after the reply and the rest of the prompt."""
+async def _window_room(question: Question, shown: Sequence[str], tools: Tools, settings: KohakuSettings) -> int | None:
+    """Return the tokens of the model's window left for the context after the reply and the rest of the prompt.
+
+    Args:
+        question: The question.
+        shown: The document of each reference that the context may show.
+        tools: Tells the window.
+        settings: The settings.
+    """
     limits = tools.limits()
     if limits.window_tokens is None:
         return None
-    marks = tuple(Snippet(evidence.nodes.doc_id(row), "", "") for row in ranked.rows)
+    marks = tuple(Snippet(doc_id, "", "") for doc_id in shown)
     empty = Context(marks, (), (), (), 0, False)
-    frame = answer_prompt(tools.prompts, evidence.question, empty, settings.prompt_order)
+    frame = answer_prompt(tools.prompts, question, empty, settings.prompt_order)
     n_tokens = await tools.prompt_tokens(frame)
     if n_tokens is None:
         n_tokens = math.ceil((len(frame.system) + len(frame.user)) / CHARS_PER_TOKEN)
@@ -215,7 +235,15 @@ def _trace(evidence: Evidence, context: Context, attempt: int) -> tuple[TraceRow
         TraceRow("context", place, part.text, part.node_id, part.doc_id, kinds.get(part.node_id), attempt=attempt)
         for place, part in enumerate(context.snippets)
     ]
-    return (*matches, *snippets)
+    images = [_image_row(place, image, attempt) for place, image in enumerate(context.images)]
+    return (*matches, *snippets, *images)
+
+
+def _image_row(place: int, image: FoundImage, attempt: int) -> TraceRow:
+    scores = {} if image.similarity is None else {"similarity": image.similarity}
+    return TraceRow(
+        "image", place, image.caption, image.node_id, image.doc_id, "paragraph", scores, image.source, attempt=attempt
+    )
 
 
 def _match_row(match: Match, text: str, attempt: int) -> TraceRow:
@@ -229,6 +257,7 @@ def _match_row(match: Match, text: str, attempt: int) -> TraceRow:
 
 def _measures(asked: _Asked) -> dict[str, float]:
     context = asked.context
+    images = {"images": float(len(context.images))} if context.images else {}
     return {
         "matches": float(len(context.matches)),
         "snippets": float(len(context.snippets)),
@@ -236,6 +265,7 @@ def _measures(asked: _Asked) -> dict[str, float]:
         "context_tokens": float(context.n_tokens),
         "cut": float(context.is_cut),
         "overflowed": float(asked.overflowed),
+        **images,
     }
 
 

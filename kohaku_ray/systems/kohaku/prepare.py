@@ -6,6 +6,7 @@ import asyncio
 
 from kohaku_ray.errors import ModelError
 from kohaku_ray.generation.parse import parse_plan
+from kohaku_ray.index.hits import Hits
 from kohaku_ray.records import Question, TraceRow
 from kohaku_ray.retrieval.evidence import Evidence, at_least, distinct_rows, localise
 from kohaku_ray.systems.kohaku.prompts import opening
@@ -25,13 +26,17 @@ async def prepare(question: Question, tools: Tools, settings: KohakuSettings) ->
     else:
         found, lexical = await tools.search("nodes", vectors, deepest), []
     dense = [at_least(hits, settings.retrieval_threshold) for hits in found]
-    nodes = await tools.nodes(distinct_rows([*dense, *lexical]), settings.section_tokens)
+    images: list[Hits] = []
+    if settings.image_top_k:
+        images = await tools.search("images", vectors, settings.image_top_k * (settings.max_retries + 1))
+    nodes = await tools.nodes(distinct_rows([*dense, *lexical, *images]), settings.section_tokens)
     return Evidence(
         question=question,
         queries=queries,
         dense=localise(dense, nodes),
         lexical=localise(lexical, nodes),
         nodes=nodes,
+        images=localise(images, nodes),
         trace=tuple(TraceRow("plan", rank, query, error=error) for rank, query in enumerate(queries)),
     )
 

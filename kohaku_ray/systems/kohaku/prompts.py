@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from dataclasses import replace
 from typing import Any
 
+from kohaku_ray.generation.images import PromptImage
 from kohaku_ray.generation.prompts import Prompt, Prompts, Snippet, asked
 from kohaku_ray.generation.schema import plan_schema
 from kohaku_ray.records import Question
@@ -25,7 +28,9 @@ def plan_prompt(prompts: Prompts, question: Question, n_queries: int) -> Prompt:
     return prompts.render("plan", {**asked(question), "n_queries": n_queries})
 
 
-def answer_prompt(prompts: Prompts, question: Question, context: Context, order: str) -> Prompt:
+def answer_prompt(
+    prompts: Prompts, question: Question, context: Context, order: str, images: Sequence[PromptImage] = ()
+) -> Prompt:
     """Ask for the answer: the documents and their captions before or after the question and its instructions."""
     variables = {
         **asked(question),
@@ -33,7 +38,7 @@ def answer_prompt(prompts: Prompts, question: Question, context: Context, order:
         "media": tuple(Snippet(part.doc_id, part.text) for part in context.captions),
         "order": order,
     }
-    return prompts.render("answer", variables)
+    return replace(prompts.render("answer", variables), images=tuple(images))
 
 
 def opening(question: Question, prompts: Prompts, settings: KohakuSettings) -> list[Ask]:

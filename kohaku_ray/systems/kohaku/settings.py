@@ -43,6 +43,16 @@ class KohakuSettings(Section):
     """Tokens of the surrounding section that a matched paragraph brings."""
     max_context_tokens: PositiveInt | None = 8000
     """Context budget of attempt 0, in tokens of the serving model; None: no budget."""
+    image_top_k: NonNegativeInt = 0
+    """Most images of attempt 0, whose captions join the context; 0: none are searched."""
+    images: Literal["search", "near"] = "search"
+    """Those nearest to the queries, or also those in the sections of the matches, fused by rank."""
+    send_images: bool = False
+    """Send these images to the model, which must read images (`deployments.*.vision`)."""
+    image_pixels: PositiveInt = 1_048_576
+    """Most pixels per image that is sent; a larger one is scaled down."""
+    image_tokens: PositiveInt = 1280
+    """Tokens that an image takes of the context budget and of the model's window."""
     prompt_order: Literal["context_first", "question_first"] = "context_first"
     """Whether the documents come before the question (C→Q) or after it (Q→C)."""
     constrain_refs: bool = True
@@ -56,6 +66,12 @@ class KohakuSettings(Section):
         if self.paragraph_tokens is not None:
             return self.paragraph_tokens
         return sys.maxsize if self.max_context_tokens is None else max(self.max_context_tokens // 8, 1)
+
+    @model_validator(mode="after")
+    def _images_agree(self) -> KohakuSettings:
+        if self.send_images and not self.image_top_k:
+            raise ValueError("send_images is true but image_top_k is 0: set how many images are sent at most")
+        return self
 
     @model_validator(mode="before")
     @classmethod

@@ -23,7 +23,11 @@ def config_of(tiny_encoder, tmp_path):
     def make(server, *overrides: str):
         own = [f"index.path={tmp_path}/index", f"ledger.path={tmp_path}/ledger", f"run={tmp_path}/run"]
         own += ["index.encoders=1", f"index.encoder.model={tiny_encoder}", "index.captions=model"]
-        own += ["deployments.eyes.kind=openai", f"deployments.eyes.base_url={server.base_url}"]
+        own += [
+            "deployments.eyes.kind=openai",
+            "deployments.eyes.vision=true",
+            f"deployments.eyes.base_url={server.base_url}",
+        ]
         own += ["deployments.eyes.model=eyes", "deployments.eyes.api_key_env=null", "deployments.eyes.timeout_s=2"]
         own += ["deployments.eyes.max_tries=1", "roles.caption.model=eyes"]
         return load_config("demo_figures", [*own, *overrides])

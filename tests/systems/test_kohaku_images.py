@@ -1,0 +1,178 @@
+"""kohaku with images: which are chosen, what the prompt shows, what they cost, what is recorded."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import re
+
+import numpy as np
+import pyarrow as pa
+import pytest
+from inprocess import InProcessTools, best, vector
+from pydantic import ValidationError
+
+from kohaku_ray.documents.model import Attachment, Document, Paragraph, Section, Sentence
+from kohaku_ray.errors import ContextOverflowError
+from kohaku_ray.generation.images import PromptImage
+from kohaku_ray.records import Question
+from kohaku_ray.systems.base import Depth
+from kohaku_ray.systems.kohaku import SYSTEM
+from kohaku_ray.systems.kohaku.settings import KohakuSettings
+from kohaku_ray.tree.flatten import flatten
+from kohaku_ray.tree.nodes import NodeTable
+
+QUESTION = Question("q1", "How high was the tide at the harbour in May?")
+ANSWER = {"explanation": "", "answer": "2 m", "answer_value": "2", "answer_unit": "m", "ref_id": [], "is_blank": False}
+
+
+def text(words):
+    return Paragraph(words, (Sentence(0, len(words)),))
+
+
+def image(name, caption=""):
+    spans = (Sentence(0, len(caption)),) if caption else ()
+    return Paragraph(caption, spans, page=2, attachment=Attachment("image", f"images/{name}.png", caption or None))
+
+
+def nodes():
+    harbour = Section(
+        "Harbour",
+        (
+            text("The harbour was rebuilt in May."),
+            image("crane", "Crane at work."),
+            text("Its walls are of granite."),
+            image("walls"),
+        ),
+    )
+    tide = image("tide", "Tide at the harbour, May.")
+    gauges = Section("Gauges", (text("Gauges stand at the pier."), tide, image("crane", "Crane at work.")))
+    sea = Document("sea", "Sea", (harbour, gauges))
+    rain = Document("rain", "Rain", (Section("Rain", (text("It rained."), image("rain", "Rain per month, in mm."))),))
+    table = NodeTable(pa.concat_tables([flatten(sea), flatten(rain)]))
+    return table.with_tokens(np.array([len(table.text_of(row).split()) for row in range(len(table))], np.int64))
+
+
+INDEX = nodes()
+IMAGES = np.array([row for row in range(len(INDEX)) if INDEX.attachment_kind(row) == "image"])
+
+
+class Tools(InProcessTools):
+    async def search(self, view, vectors, top_k, within=None):
+        if view != "images":
+            return await super().search(view, vectors, top_k, within)
+        self.asked.append(("search", view, len(vectors), top_k))
+        captioned = np.array([row for row in IMAGES if INDEX.text_of(row)])
+        known = np.stack([vector(INDEX.text_of(row)) for row in captioned])
+        return [best(captioned, known @ query, top_k) for query in vectors]
+
+    def image(self, path, max_pixels):
+        return PromptImage(f"/index/{path}", max_pixels)
+
+
+def answered(script=None, window_tokens=None, **changed):
+    """One answer; returns it and the tools."""
+    fields = {"queries": 1, "bm25_top_k": 0, "top_k": 2, "top_k_final": None, "max_retries": 0, "image_top_k": 2}
+    fields["image_tokens"] = 20
+    config = KohakuSettings(**{**fields, **changed})
+    tools = Tools(INDEX, script or (lambda call: json.dumps(ANSWER)), SYSTEM, window_tokens=window_tokens)
+
+    async def run():
+        return await SYSTEM.answer(await SYSTEM.prepare(QUESTION, tools, config), tools, config)
+
+    return asyncio.run(run()), tools
+
+
+def sent(call):
+    return [image.path for image in call.prompt.images]
+
+
+def test_images_nearest_to_the_queries_join_the_context_once_each():
+    found, tools = answered(image_top_k=3)
+    assert ("search", "images", 1, 3) in tools.asked
+    rows = [row for row in found.trace if row.step == "image"]
+    assert [row.text for row in rows] == ["Tide at the harbour, May.", "Crane at work."]  # the crane stands twice
+    assert [row.rank for row in rows] == [0, 1]
+    assert rows[0].scores["similarity"] > rows[1].scores["similarity"]
+    assert {row.note for row in rows} == {"dense"}
+    assert found.measures["images"] == 2
+    prompt = tools.calls[-1].prompt
+    assert "[ref_id=sea] Tide at the harbour, May." in prompt.user
+    assert prompt.images == ()
+
+
+def test_sent_images_stand_in_rank_order_and_each_line_says_which():
+    _, tools = answered(send_images=True, image_pixels=5000)
+    prompt = tools.calls[-1].prompt
+    assert prompt.images == (
+        PromptImage("/index/images/tide.png", 5000),
+        PromptImage("/index/images/crane.png", 5000),
+    )
+    assert "[ref_id=sea] Image 1: Tide at the harbour, May." in prompt.user
+    assert "[ref_id=sea] Image 2: Crane at work." in prompt.user
+    assert len(re.findall(r"^\[ref_id=sea\] .*Crane at work\.$", prompt.user, re.MULTILINE)) == 1
+
+
+def test_near_adds_the_images_in_the_sections_of_the_matches_those_without_a_caption_too():
+    alone, _ = answered(image_top_k=1, send_images=True)
+    both, tools = answered(top_k=6, image_top_k=4, images="near", send_images=True)
+    assert [row.text for row in alone.trace if row.step == "image"] == ["Tide at the harbour, May."]
+    names = ("tide", "crane", "walls", "rain")
+    assert set(sent(tools.calls[-1])) == {f"/index/images/{name}.png" for name in names}
+    rows = {row.node_id: row for row in both.trace if row.step == "image"}
+    walls = rows["sea:sec0:p3"]
+    assert (walls.note, walls.scores, walls.text) == ("near", {}, "")
+    at = sent(tools.calls[-1]).index("/index/images/walls.png") + 1
+    assert re.search(rf"^\[ref_id=sea\] Image {at}:$", tools.calls[-1].prompt.user, re.MULTILINE)
+
+
+def test_a_document_known_by_its_image_alone_may_be_cited():
+    _, tools = answered(top_k=1, image_top_k=4, send_images=True)
+    allowed = tools.calls[-1].schema["properties"]["ref_id"]["items"]["enum"]
+    assert set(allowed) == {"sea", "rain"}
+
+
+@pytest.mark.parametrize(("sends", "n_images", "text_tokens"), [(False, 2, 13), (True, 1, 15)])
+def test_images_take_their_tokens_of_the_budget_and_at_most_half_of_it(sends, n_images, text_tokens):
+    found, _ = answered(image_top_k=2, send_images=sends, image_tokens=10, max_context_tokens=30, top_k=9)
+    assert found.measures["images"] == n_images
+    assert found.measures["context_tokens"] <= 30
+    whole, _ = answered(image_top_k=2, send_images=sends, image_tokens=10, max_context_tokens=None, top_k=9)
+    assert whole.measures["context_tokens"] > 30
+
+
+def test_a_window_too_small_for_images_sends_none_and_still_answers():
+    found, tools = answered(image_top_k=2, send_images=True, image_tokens=100_000, window_tokens=3000)
+    assert sent(tools.calls[-1]) == []
+    assert "images" not in found.measures
+    assert not found.prediction.is_blank
+
+
+def test_a_refused_length_drops_an_image():
+    def script(call):
+        return ContextOverflowError("too long") if len(call.prompt.images) > 1 else json.dumps(ANSWER)
+
+    found, tools = answered(script, send_images=True, top_k=8, image_tokens=3)
+    assert [len(call.prompt.images) for call in tools.calls] == [2, 1]
+    assert found.measures["overflowed"] == 1
+
+
+def test_a_retry_sends_more_images():
+    blank = ANSWER | {"is_blank": True, "answer_value": "is_blank"}
+    _, tools = answered(lambda call: json.dumps(blank), send_images=True, image_top_k=1, max_retries=1)
+    assert [len(call.prompt.images) for call in tools.calls] == [1, 2]
+
+
+def test_members_share_the_prompt_up_to_the_seed():
+    calls = [answered(top_k=6, image_top_k=4, images="near", send_images=True)[1].calls[-1] for _ in range(3)]
+    assert calls[0].prompt == calls[1].prompt == calls[2].prompt
+    assert len(calls[0].prompt.images) == 4
+
+
+def test_the_declaration_says_what_images_need():
+    none, sends = SYSTEM.uses(KohakuSettings()), SYSTEM.uses(KohakuSettings(image_top_k=2, send_images=True))
+    assert (none.images, sends.images) == ((), ("answer",))
+    assert "images" not in none.views
+    assert sends.views["images"] == Depth(dense=6)
+    with pytest.raises(ValidationError, match="image_top_k is 0"):
+        KohakuSettings(send_images=True)
