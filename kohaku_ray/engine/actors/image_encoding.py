@@ -42,7 +42,7 @@ class EncodeImages:
     """Encodes blocks of images and writes their vectors to the index directory (an actor of Ray Data)."""
 
     def __init__(self, config: Config) -> None:
-        self._encoder = make_encoder(config, config.index.image_encoder).images()
+        self._encoder = make_encoder(config, config.index.image_encoder)
         self._directory = Directory(config.index.path)
         self._pending = PendingVectors(config.index.path)
         identity = index_settings(config).image_plan.identity
@@ -52,7 +52,9 @@ class EncodeImages:
     def __call__(self, batch: pa.Table) -> pa.Table:
         """Encode one block; returns one row, the number of its images."""
         digests: list[str] = batch["digest"].to_pylist()
-        self._pending.write(self._identity, batch["key"].to_pylist(), self._encoder.encode(digests, self._read))
+        # Not when the actor starts: there, Ray would try again, and lose the error's kind.
+        vectors = self._encoder.images().encode(digests, self._read)
+        self._pending.write(self._identity, batch["key"].to_pylist(), vectors)
         return pa.table({"n_images": [len(digests)]})
 
     def _read(self, digest: str) -> bytes:
