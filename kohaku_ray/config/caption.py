@@ -1,4 +1,4 @@
-"""The role of the index job's own model calls."""
+"""Images of the index: the role of the index job's own model calls, and checks."""
 
 from __future__ import annotations
 
@@ -35,6 +35,31 @@ def check_captions(config: Config) -> None:
                 f"index.captions is model but roles.{role}.model is {name!r}, which sees no images: name a vision "
                 f"model, and set deployments.{name}.vision to true"
             )
+
+
+def check_image_vectors(config: Config) -> None:
+    """Check that the vectors of images can be computed.
+
+    Raises:
+        ValueError: Images are not extracted, or an encoder of images computes none.
+    """
+    index = config.index
+    if index.image_vectors != "caption" and not index.images:
+        raise ValueError(
+            f"index.image_vectors is {index.image_vectors} but index.images is false, so that there are no images: set "
+            "index.images to true, or index.image_vectors to caption"
+        )
+    if index.image_encoder is not None and index.image_vectors not in ("image", "both"):
+        raise ValueError(
+            f"index.image_encoder is set but index.image_vectors is {index.image_vectors}, so that no image is "
+            "encoded: set index.image_vectors to image or both, or leave index.image_encoder out"
+        )
+    encoder, key = index.image_encoder or index.encoder, "image_encoder" if index.image_encoder else "encoder"
+    if index.image_vectors in ("image", "both") and encoder.backend != "torch":
+        raise ValueError(
+            f"index.image_vectors is {index.image_vectors} but index.{key}.backend is {encoder.backend}, which reads "
+            "text alone: set it to torch"
+        )
 
 
 def caption_deployments(config: Config) -> dict[str, Deployment]:

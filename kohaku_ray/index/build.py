@@ -17,11 +17,12 @@ from kohaku_ray.errors import DataError
 from kohaku_ray.index.assemble import Encoded, Layout, ParagraphVectors, Weights, collect, lay_out, texts_to_encode
 from kohaku_ray.index.files import Directory, matrix_column
 from kohaku_ray.index.identity import KEY_BYTES, Keys, passage_part
+from kohaku_ray.index.image_vectors import ROLE, ImagePlan, ImageVectors, known_image_vectors, no_vectors, placed
 from kohaku_ray.index.known import known_vectors
 from kohaku_ray.index.store import FORMAT, Index, fingerprint, publish
 from kohaku_ray.index.terms import TermIndex
 from kohaku_ray.index.vectors import VectorIndex
-from kohaku_ray.index.views import View, as_plain, of_kinds, rows_of, united
+from kohaku_ray.index.views import IMAGE, View, as_plain, of_kinds, rows_of, united
 from kohaku_ray.tree.chunks import Chunks
 from kohaku_ray.tree.nodes import DOCUMENT, KINDS, NodeTable
 
@@ -59,6 +60,11 @@ class IndexSettings:
     chunks: Chunks | None = None
     images: Mapping[str, Any] | None = None
 
+    @property
+    def image_plan(self) -> ImagePlan:
+        """How images get their vectors."""
+        return ImagePlan.of(self.encoder, self.images)
+
     def as_mapping(self) -> dict[str, Any]:
         """Return them as ``Index.open`` compares them, keys named as in the configuration."""
         chunks = {} if self.chunks is None else {"chunks": self.chunks.as_mapping()}
@@ -86,6 +92,7 @@ def build_index(
     terms: Mapping[str, pa.Table] | None = None,
     sources: pa.Table | None = None,
     images: pa.Table | None = None,
+    image_vectors: tuple[Keys, F32] | None = None,
     train_on_gpu: bool = False,
 ) -> dict[str, Any]:
     """Write the index of some documents over any old index; readers see the old one until all files are written.
@@ -102,6 +109,7 @@ def build_index(
         terms: Result of ``build_terms`` for the nodes, if already computed.
         sources: ``SOURCES_SCHEMA`` rows; None: not recorded.
         images: ``IMAGE_SCHEMA`` rows; their PNGs are there. None: images are not extracted.
+        image_vectors: Keys and vectors of the images encoded for this build; None: none were.
         train_on_gpu: See ``VectorIndex.build``.
 
     Returns:
@@ -115,13 +123,20 @@ def build_index(
     """
     tree = NodeTable(nodes)
     check_documents(tree, documents)
+    plan = settings.image_plan
     encoded = collect(
-        tree, settings.paragraph_vectors, settings.encoder, (keys, vectors), known_vectors(path, settings.encoder)
+        tree,
+        settings.paragraph_vectors,
+        settings.encoder,
+        (keys, vectors),
+        known_vectors(path, settings.encoder),
+        captions=plan.encodes_captions,
     )
+    seen = placed(tree, plan, image_vectors or no_vectors(), known_image_vectors(path))
     files, views = BuildFiles(Directory(path)), united(views)
     files.shared(rejects, sources, images)
     terms = build_terms(tree, settings, views) if terms is None else terms
-    counts, dim = write_documents(files, tree, documents, encoded, terms, settings, views, train_on_gpu)
+    counts, dim = write_documents(files, tree, documents, encoded, terms, settings, views, seen, train_on_gpu)
     counts = {**counts, **image_count(images), "n_rejects": rejects.num_rows, "n_bytes": files.n_bytes}
     publish(files.directory, manifest_of(files, settings, views, counts, dim))
     return counts
@@ -135,20 +150,30 @@ def write_documents(
     terms: Mapping[str, pa.Table],
     settings: IndexSettings,
     views: Iterable[View],
+    images: ImageVectors | None = None,
     train_on_gpu: bool = False,
 ) -> tuple[dict[str, int], int]:
     """Propagate the vectors of documents and write all their files; arguments as of ``build_index``.
 
+    ``images`` are the vectors of their images, where images are encoded.
+
     Returns:
         Counts, without those of rejects and bytes, and the length of a vector.
     """
-    layout = lay_out(tree, encoded, settings.weights, settings.paragraph_vectors)
+    plan = settings.image_plan
+    layout = lay_out(tree, encoded, settings.weights, settings.paragraph_vectors, plan, images)
     files.parquet("nodes", tree.table)
     files.parquet("documents", documents)
     _write_vectors(files, layout, encoded.keys)
-    n_searched = [
-        _write_view(files, tree, layout, view, settings.factory, train_on_gpu) for view in views if view.dense
-    ]
+    n_searched = []
+    for view in (view for view in views if view.dense):
+        if plan.own_space and images is not None and view.key == IMAGE:
+            own = VectorIndex.build(images.vectors, images.rows, settings.factory, train_on_gpu=train_on_gpu)
+            files.faiss(f"faiss-{view.key}", own)
+        else:
+            n_searched.append(_write_view(files, tree, layout, view, settings.factory, train_on_gpu))
+    if images is not None:
+        files.arrow(ROLE, "vectors", images.table())
     for name, table in terms.items():
         files.arrow(name, "bm25", table)
     counts = {
@@ -260,6 +285,7 @@ def _write_view(
 ) -> int:
     """Write the files of a dense view; returns its number of vectors."""
     wanted = of_kinds(tree, view.kinds)[layout.rows] & layout.matrix.any(axis=1)
+    wanted[len(wanted) - layout.n_kept :] = False
     places = np.flatnonzero(wanted).astype(np.int64)
     files.arrow(f"places-{view.key}", "vectors", pa.table({"place": pa.array(places)}))
     vectors, rows = layout.matrix[places], layout.rows[places]

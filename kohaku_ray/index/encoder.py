@@ -12,6 +12,7 @@ import numpy as np
 from kohaku_ray.arrays import F32, I64
 from kohaku_ray.errors import ConfigError, DataError
 from kohaku_ray.index.identity import encoder_identity
+from kohaku_ray.index.image_encoder import ImageEncoder
 from kohaku_ray.index.models import Backend, Device, Precision, load_model
 from kohaku_ray.tree.propagate import unit_rows
 
@@ -136,6 +137,14 @@ class SentenceEncoder:
             Shape ``(n, d)``, unit rows, in the order given.
         """
         return self._encode(texts, self._query, self._forward_in_fixed_shapes)
+
+    def images(self) -> ImageEncoder:
+        """Return the model's image side, whose vectors are cut to the same length.
+
+        Raises:
+            ConfigError: It reads no images.
+        """
+        return ImageEncoder(self._model, self._arguments["model"], self.dim, self._arguments["passage_task"])
 
     def count_tokens(self, texts: Sequence[str]) -> I64:
         """Count each text's tokens, without special ones: shape ``(n,)``."""

@@ -25,6 +25,7 @@ from kohaku_ray.index.build import (
 )
 from kohaku_ray.index.files import Directory
 from kohaku_ray.index.identity import Keys
+from kohaku_ray.index.image_vectors import known_image_vectors, no_vectors, placed
 from kohaku_ray.index.known import known_vectors
 from kohaku_ray.index.layout import LAYOUT_SCHEMA
 from kohaku_ray.index.postings import Postings, Statistics
@@ -72,6 +73,7 @@ def build_shard(
     vectors: F32,
     settings: IndexSettings,
     views: Iterable[View],
+    image_vectors: tuple[Keys, F32] | None = None,
     train_on_gpu: bool = False,
 ) -> Shard:
     """Write the files of one shard; no reader sees them before ``publish_shards``.
@@ -86,12 +88,13 @@ def build_shard(
         vectors: Shape ``(m, d)``; their unit vectors.
         settings: Settings of the index.
         views: Its views.
+        image_vectors: See ``build_index``.
         train_on_gpu: See ``VectorIndex.build``.
 
     Raises:
         DataError: A text has no vector, a vector is not finite, or the directory cannot be written.
     """
-    tree, views = NodeTable(nodes), united(views)
+    tree, views, plan = NodeTable(nodes), united(views), settings.image_plan
     check_documents(tree, documents)
     encoded = collect(
         tree,
@@ -100,9 +103,11 @@ def build_shard(
         (keys, vectors),
         known_vectors(path, settings.encoder),
         is_part=True,
+        captions=plan.encodes_captions,
     )
+    seen = placed(tree, plan, image_vectors or no_vectors(), known_image_vectors(path))
     files, terms = BuildFiles(Directory(path)), _counted_terms(tree, settings, views)
-    counts, dim = write_documents(files, tree, documents, encoded, terms, settings, views, train_on_gpu)
+    counts, dim = write_documents(files, tree, documents, encoded, terms, settings, views, seen, train_on_gpu)
     layout = {"doc_id": documents["doc_id"], "n_nodes": pa.array((tree.end - np.arange(len(tree)))[tree.parent < 0])}
     files.arrow("sizes", "documents", pa.table(layout))
     return {

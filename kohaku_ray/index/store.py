@@ -150,6 +150,9 @@ class Index:
         return self._vectors[name]
 
     def _open_vectors(self, name: str) -> VectorIndex:
+        if f"places-{name}" not in self.manifest["files"]:  # images in a space of their own
+            own = self.directory.read_arrow(self._name(f"{name}-vectors"))
+            return VectorIndex(column_matrix(own["vector"]), own["row"].to_numpy(), self._faiss(f"faiss-{name}"))
         table = self.directory.read_arrow(self._name("vectors"))
         places: I64 = self.directory.read_arrow(self._name(f"places-{name}"))["place"].to_numpy()
         matrix, rows = take_rows(column_matrix(table["vector"]), places), take_rows(table["row"].to_numpy(), places)

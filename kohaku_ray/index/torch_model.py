@@ -102,6 +102,23 @@ class TorchModel:
         features: dict[str, Any] = self.loaded.preprocess(texts, prompt=prompt, **task)
         return _padded(features, pad_to, self.loaded.tokenizer) if pad_to else features
 
+    @property
+    def reads_images(self) -> bool:
+        """Whether it turns images into vectors."""
+        # A module with code of its own need not say what it takes: Jina v4's has a processor, which takes images.
+        module = self.loaded[0]
+        says = hasattr(module, "modalities")
+        return bool(self.loaded.supports("image")) if says else hasattr(module, "processor")
+
+    def image_features(self, images: Sequence[Any], **task: Any) -> dict[str, Any]:
+        """Resize Pillow's RGB images, and turn them into what one forward pass takes."""
+        inputs = list(images)
+        # SentenceTransformer.preprocess refuses images where the module does not say that it takes them.
+        ready = self.loaded if self.loaded.supports("image") else self.loaded[0]
+        prepare = getattr(ready, "preprocess", None) or ready.tokenize
+        features: dict[str, Any] = prepare(inputs, **(task if ready is self.loaded else {}))
+        return features
+
     def embed(self, features: Mapping[str, Any], **task: Any) -> F32:
         """See ``Model``."""
         import torch

@@ -135,6 +135,8 @@ class VectorIndex:
             IndexMismatchError: The queries have another dimension.
         """
         check_top_k(top_k)
+        if not len(self):  # vectors of no length, such as a shard without images has
+            return [_NO_HITS] * len(queries)
         if queries.ndim != 2 or queries.shape[1] != self.vectors.shape[1]:
             raise IndexMismatchError(
                 f"queries of shape {queries.shape} but the index holds vectors of {self.vectors.shape[1]}: "

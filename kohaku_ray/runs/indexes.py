@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import Any
 
 from kohaku_ray.config import Config
+from kohaku_ray.config.schema import EncoderConfig
 from kohaku_ray.errors import ConfigError
 from kohaku_ray.index import gpu
 from kohaku_ray.index.build import IndexSettings
@@ -19,16 +20,23 @@ from kohaku_ray.systems.base import DocumentFormat
 from kohaku_ray.tree.chunks import Chunks
 
 
-def make_encoder(config: Config, **overrides: Any) -> SentenceEncoder:
-    """Load the configured encoder."""
+def make_encoder(config: Config, encoder: EncoderConfig | None = None, **overrides: Any) -> SentenceEncoder:
+    """Load an encoder. Default: that of texts."""
     exports = exports_directory(config)
     kept = {"cache_dir": None if exports is None else str(exports)}
-    return SentenceEncoder(**(config.index.encoder.model_dump() | kept | overrides))
+    return SentenceEncoder(**((encoder or config.index.encoder).model_dump() | kept | overrides))
 
 
-def make_query_encoder(config: Config) -> SentenceEncoder:
-    """Load the encoder for queries: on the retriever's GPU if it has one."""
-    return make_encoder(config, **({} if config.cluster.retriever.gpus else {"device": "cpu"}))
+def make_query_encoder(config: Config, encoder: EncoderConfig | None = None) -> SentenceEncoder:
+    """Load an encoder for queries: on the retriever's GPU if it has one. Default: that of texts."""
+    return make_encoder(config, encoder, **({} if config.cluster.retriever.gpus else {"device": "cpu"}))
+
+
+def make_image_query_encoder(config: Config) -> SentenceEncoder | None:
+    """Load the encoder for queries of images; None: they have none of their own, or the run searches none."""
+    own, views = config.index.image_encoder, config.declaration.views
+    searched = any(IMAGE in views[name].kinds for name in config.uses.views)
+    return make_query_encoder(config, own) if own is not None and searched else None
 
 
 def searches_on_gpu(config: Config) -> bool:
@@ -53,9 +61,9 @@ def exports_directory(config: Config) -> Path | None:
     return None if is_uri(path) else Path(path).parent / "encoders"
 
 
-def encoder_settings(config: Config) -> dict[str, Any]:
-    """Return the identity of the configured encoder without loading it."""
-    encoder = config.index.encoder
+def encoder_settings(config: Config, encoder: EncoderConfig | None = None) -> dict[str, Any]:
+    """Return the identity of an encoder without loading it. Default: that of texts."""
+    encoder = encoder or config.index.encoder
     return encoder_identity(**encoder.model_dump(exclude={"device", "batch_tokens", "trust_remote_code"}))
 
 
@@ -84,7 +92,14 @@ def image_settings(config: Config) -> dict[str, Any] | None:
     index = config.index
     if not index.images:
         return None
-    return {"captions": index.captions, **({"caption": caption_settings(config)} if config.index_roles else {})}
+    found: dict[str, Any] = {"captions": index.captions}
+    if config.index_roles:
+        found["caption"] = caption_settings(config)
+    if index.image_vectors != "caption":
+        found["vectors"] = index.image_vectors
+    if index.image_encoder is not None:
+        found["encoder"] = encoder_settings(config, index.image_encoder)
+    return found
 
 
 def chunks_of(config: Config) -> Chunks | None:

@@ -80,8 +80,13 @@ class Tools(Protocol):
         """
         ...
 
-    async def embed(self, texts: Sequence[str]) -> F32:
-        """Encode queries: shape ``(len(texts), d)``, unit rows, independent of the rest of the batch."""
+    async def embed(self, texts: Sequence[str], view: str | None = None) -> F32:
+        """Encode queries: shape ``(len(texts), d)``, unit rows, independent of the rest of the batch.
+
+        Args:
+            texts: The queries.
+            view: The view they will search: images may have an encoder of their own. Default: any view but those.
+        """
         ...
 
     async def search(self, view: str, vectors: F32, top_k: int, within: Sequence[str] | None = None) -> list[Hits]:

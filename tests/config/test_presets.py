@@ -165,7 +165,7 @@ def test_an_encoders_prompts_and_tasks_reach_the_model(monkeypatch, tiny_encoder
 
 def test_vectors_have_the_dimension_that_a_preset_names():
     dims = {name: load_config(["demo", name]).index.encoder.dim for name in ENCODERS}
-    assert {name: dim for name, dim in dims.items() if dim} == {"encoders/jina_v3": 768, "encoders/jina_v4": 1024}
+    assert {name: dim for name, dim in dims.items() if dim} == {"encoders/jina_v3": 768, "encoders/jina_v4": 512}
 
 
 def test_later_bases_win_and_the_file_wins_over_all(tmp_path):

@@ -144,7 +144,13 @@ FIXED = {
 }
 """What the paper's sweeps have in common."""
 
-VARIED = {"model": {"generator"}, "embedding": {"encoder"}, "encoder": {"encoder"}, "index.encoder.dim": {"encoder"}}
+VARIED = {
+    "images": {"generator", "encoder"},
+    "model": {"generator"},
+    "embedding": {"encoder"},
+    "encoder": {"encoder"},
+    "index.encoder.dim": {"encoder"},
+}
 """What an axis of a name of its own changes."""
 
 

@@ -72,8 +72,8 @@ class InProcessTools:
     async def prompt_tokens(self, prompt, role="answer") -> int | None:
         return None
 
-    async def embed(self, texts: Sequence[str]):
-        self.asked.append(("embed", tuple(texts)))
+    async def embed(self, texts: Sequence[str], view: str | None = None):
+        self.asked.append(("embed", tuple(texts), *([view] if view else [])))
         return np.stack([vector(text) for text in texts])
 
     async def search(self, view, vectors, top_k, within=None) -> list[Hits]:

@@ -11,6 +11,7 @@ import pyarrow as pa
 import ray
 
 from kohaku_ray.config import Config
+from kohaku_ray.engine.actors.image_encoding import image_vectors
 from kohaku_ray.engine.actors.indexing import joined, parsed_rows, reject_table
 from kohaku_ray.index.assemble import texts_to_encode
 from kohaku_ray.index.build import views_with_old
@@ -48,7 +49,9 @@ def shard_reduced(config: Config, blocks: Sequence[Any], number: int) -> Part | 
         return there, True
     rows = _fetched(blocks, own)
     nodes = joined(rows, "nodes")
-    _, texts = texts_to_encode(NodeTable(nodes), settings.paragraph_vectors)
+    _, texts = texts_to_encode(
+        NodeTable(nodes), settings.paragraph_vectors, captions=settings.image_plan.encodes_captions
+    )
     wanted = vector_keys(settings.encoder, list(dict.fromkeys(texts)))
     keys, vectors = PendingVectors(path).load(encoder_settings(config), wanted)
     shard = build_shard(
@@ -61,6 +64,7 @@ def shard_reduced(config: Config, blocks: Sequence[Any], number: int) -> Part | 
         vectors=vectors,
         settings=settings,
         views=views,
+        image_vectors=image_vectors(path, settings),
         train_on_gpu=config.index.build_gpus > 0,
     )
     return shard, False

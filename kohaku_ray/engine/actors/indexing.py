@@ -23,6 +23,7 @@ from kohaku_ray.documents.bounded import packed
 from kohaku_ray.documents.figures import images_of
 from kohaku_ray.documents.model import Document
 from kohaku_ray.documents.novel import words_digest
+from kohaku_ray.engine.actors.image_encoding import image_vectors
 from kohaku_ray.errors import DataError
 from kohaku_ray.index.assemble import texts_to_encode
 from kohaku_ray.index.build import REJECT_SCHEMA, build_index, build_terms, views_with_old
@@ -139,7 +140,8 @@ _PARSED_SCHEMA = pa.schema(
 def _new_texts(nodes: pa.Table, unknown: _Unknown, config: Config) -> pa.Table:
     """List the texts of a document to encode: those without a vector."""
     tree = NodeTable(nodes)
-    at, texts = texts_to_encode(tree, config.index.paragraph_vectors)
+    captions = config.index.image_vectors in ("caption", "both")
+    at, texts = texts_to_encode(tree, config.index.paragraph_vectors, captions=captions)
     n_tokens = dict(zip(texts, tree.tokens[at].tolist(), strict=True))
     new = unknown.of_texts(texts)
     columns = (new.values(), [n_tokens[text] + SPECIAL_TOKENS for text in new], new)
@@ -266,6 +268,7 @@ def reduced(config: Config, blocks: Sequence[Any], sources: pa.Table) -> Iterato
         terms=terms,
         sources=sources,
         images=images,
+        image_vectors=image_vectors(config.index.path, settings),
         train_on_gpu=config.index.build_gpus > 0,
     )
     pending.clear()

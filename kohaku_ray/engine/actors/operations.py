@@ -15,14 +15,14 @@ import numpy as np
 from kohaku_ray.arrays import F32, F64, I64
 from kohaku_ray.config import Config
 from kohaku_ray.engine.actors.spreading import BY_ROW, BY_ROWS, EVERY_SHARD, Spread
-from kohaku_ray.errors import DataError
+from kohaku_ray.errors import ConfigError, DataError
 from kohaku_ray.index.encoder import SentenceEncoder
 from kohaku_ray.index.hits import Hits
 from kohaku_ray.index.layout import ShardLayout
 from kohaku_ray.index.store import Index
 from kohaku_ray.index.tokens import token_counter
 from kohaku_ray.index.vectors import Ranges, VectorIndex
-from kohaku_ray.runs.indexes import make_query_encoder, open_index, searches_on_gpu
+from kohaku_ray.runs.indexes import make_image_query_encoder, make_query_encoder, open_index, searches_on_gpu
 from kohaku_ray.systems.base import Depth
 from kohaku_ray.tree.joined import renumbered
 from kohaku_ray.tree.nodes import KINDS, NodeTable
@@ -49,6 +49,7 @@ class OpenIndex:
         shard: Which of them this is.
         gpu: Whether FAISS searches on this process's GPU.
         float16: Whether it holds the vectors there as float16.
+        image_encoder: Encodes queries that search images, where they have an encoder of their own and are searched.
         tokens: Token counts of nodes, by tokenizers; -1 where not yet counted.
     """
 
@@ -59,6 +60,7 @@ class OpenIndex:
     shard: int = 0
     gpu: bool = False
     float16: bool = False
+    image_encoder: SentenceEncoder | None = None
     tokens: dict[tuple[Tokenizer, ...], I64] = field(default_factory=dict)
     _on_gpu: dict[tuple[str, ...], VectorIndex] = field(default_factory=dict)
 
@@ -76,7 +78,8 @@ class OpenIndex:
         here = index.shard(shard) if is_part else index
         layout = index.layout if is_part else None
         on_gpu, float16 = searches_on_gpu(config), config.index.search_float16
-        return OpenIndex(here, make_query_encoder(config), rank_pairs, layout, shard, on_gpu, float16)
+        encoder, of_images = make_query_encoder(config), make_image_query_encoder(config)
+        return OpenIndex(here, encoder, rank_pairs, layout, shard, on_gpu, float16, of_images)
 
     def ranges(self, within: tuple[str, ...] | None) -> Ranges | None:
         """Find the rows of documents to search within; of a shard, those of the documents that it holds.
@@ -136,8 +139,12 @@ class Operation:
     spread: Spread | None = None
 
 
-def _embed(here: OpenIndex, texts: list[str], _: Params) -> list[F32]:
-    return list(here.encoder.encode_queries(texts))
+def _embed(here: OpenIndex, texts: list[str], params: Params) -> list[F32]:
+    """Encode queries; with parameters, by the encoder that images have of their own."""
+    encoder = here.image_encoder if params else here.encoder
+    if encoder is None:
+        raise ConfigError("queries of images are encoded but index.image_encoder is null: name one")
+    return list(encoder.encode_queries(texts))
 
 
 def _search(here: OpenIndex, vectors: list[F32], params: Params) -> list[Hits]:

@@ -23,6 +23,7 @@ from kohaku_ray.generation.prompts import Prompt, Prompts
 from kohaku_ray.index.hits import Hits
 from kohaku_ray.index.terms import similarities
 from kohaku_ray.index.tokens import prompt_counter
+from kohaku_ray.index.views import IMAGE
 from kohaku_ray.records import Reply
 from kohaku_ray.runs.models import Call, Model, chat_request, dollars, seed_of
 from kohaku_ray.storage import below
@@ -156,9 +157,11 @@ class EngineTools:
         """See ``Tools``."""
         return PromptImage(below(self.context.config.index.path, path), max_pixels)
 
-    async def embed(self, texts: Sequence[str]) -> F32:
+    async def embed(self, texts: Sequence[str], view: str | None = None) -> F32:
         """See ``Tools``."""
-        return _stacked(await self.index.run("embed", texts))
+        has_own = self.context.config.index.image_encoder is not None
+        of_images = has_own and view is not None and IMAGE in self._kinds(view)
+        return _stacked(await self.index.run("embed", texts, (IMAGE,) if of_images else ()))
 
     async def search(self, view: str, vectors: F32, top_k: int, within: Sequence[str] | None = None) -> list[Hits]:
         """See ``Tools``."""

@@ -22,8 +22,9 @@ import ray
 
 from kohaku_ray.config import Config
 from kohaku_ray.config.caption import caption_deployments
+from kohaku_ray.engine.actors.image_encoding import IMAGES_PER_BLOCK, EncodeImages, images_to_encode
 from kohaku_ray.engine.actors.index_shards import shard_reduced, shards_joined
-from kohaku_ray.engine.actors.indexing import Encode, Work, parse, reduced, sorted_texts
+from kohaku_ray.engine.actors.indexing import Encode, Work, as_table, parse, parsed_rows, reduced, sorted_texts
 from kohaku_ray.engine.cluster import check_cluster, connected, idle_cpus, say
 from kohaku_ray.engine.errors import ray_get, unwrapped
 from kohaku_ray.engine.jobs.captions import CaptionSummary, with_model_captions
@@ -35,7 +36,7 @@ from kohaku_ray.runs.collection import sources_of
 from kohaku_ray.runs.demand import index_demand, n_encoders
 from kohaku_ray.runs.deployments import check_deployment
 from kohaku_ray.runs.indexes import index_settings
-from kohaku_ray.runs.parsing import describe_left_out
+from kohaku_ray.runs.parsing import describe_left_out, sort_out
 from kohaku_ray.runs.sources import check_images, check_outlives_job, find_sources, read_metadata, resolve_paths
 from kohaku_ray.terminal import Progress
 
@@ -58,6 +59,7 @@ class IndexSummary:
         wall_s: Whole job, start-up included.
         images_left_out: Number of images that carry no content, by reason.
         captions: What became of the descriptions by a model; None: none were asked for.
+        n_images_encoded: Images that were new to their encoder.
     """
 
     path: str
@@ -73,6 +75,7 @@ class IndexSummary:
     wall_s: float
     images_left_out: Mapping[str, int] = field(default_factory=dict)
     captions: CaptionSummary | None = None
+    n_images_encoded: int = 0
 
     def text(self) -> str:
         """Format the summary for a terminal."""
@@ -85,7 +88,7 @@ class IndexSummary:
             f"index at {self.path}",
         ]
         if "n_images" in counts:
-            lines.insert(1, ", ".join(filter(None, [f"{counts['n_images']} images", self._left_out])))
+            lines.insert(1, ", ".join(filter(None, [self._n_images, self._left_out])))
         if self.captions is not None:
             lines.insert(2, self.captions.text())
         if self.n_rejects:
@@ -100,6 +103,11 @@ class IndexSummary:
     def n_caption_errors(self) -> int:
         """Descriptions of images that failed."""
         return 0 if self.captions is None else len(self.captions.errors)
+
+    @property
+    def _n_images(self) -> str:
+        encoded = f" ({self.n_images_encoded} encoded)" if self.n_images_encoded else ""
+        return f"{self.counts['n_images']} images{encoded}"
 
     @property
     def _left_out(self) -> str:
@@ -157,6 +165,8 @@ def run_index(config: Config) -> IndexSummary:
         parse_s = time.perf_counter() - started
         started = time.perf_counter()
         with unwrapped():
+            # Images first: an encoder that reads none is found before hours of text.
+            n_images = _encode_images(config, blocks, encoders, gpu) if config.index.images else 0
             by_encoder = _encode(config, texts, work, encoders, gpu) if refs else ()
         encode_s = time.perf_counter() - started
         started = time.perf_counter()
@@ -185,6 +195,7 @@ def run_index(config: Config) -> IndexSummary:
         wall_s=time.perf_counter() - began,
         images_left_out=work.images_left_out,
         captions=captions,
+        n_images_encoded=n_images,
     )
 
 
@@ -251,3 +262,32 @@ def _encode(config: Config, texts: Any, work: Work, encoders: int, gpu: bool) ->
                 n_tokens += row["n_tokens"]
             progress.show(n_tokens, f"{by_encoder.total()} of {work.n_texts} texts")
     return tuple(sorted(by_encoder.values()))
+
+
+def _encode_images(config: Config, blocks: Sequence[Any], encoders: int, gpu: bool) -> int:
+    """Encode the images that are new to their encoder; returns their number."""
+    find = ray.remote(_new_images).options(num_cpus=idle_cpus())
+    new: list[dict[str, Any]] = ray_get(find.remote(blocks, config))
+    if not new:
+        return 0
+    n_blocks = -(-len(new) // IMAGES_PER_BLOCK)
+    encoded = ray.data.from_items(new, override_num_blocks=n_blocks).map_batches(
+        EncodeImages,
+        fn_constructor_args=(config,),
+        compute=ray.data.ActorPoolStrategy(size=min(encoders, n_blocks)),
+        batch_size=None,
+        batch_format="pyarrow",
+        resources=config.index.resources or None,
+        **({"num_gpus": config.index.encoder_gpus} if gpu else {"num_cpus": 1}),
+    )
+    n_done = 0
+    with Progress("encode", len(new), "images") as progress:
+        for batch in encoded.iter_batches(batch_size=None, batch_format="pyarrow", prefetch_batches=0):
+            n_done += sum(batch["n_images"].to_pylist())
+            progress.show(n_done)
+    return n_done
+
+
+def _new_images(blocks: Sequence[Any], config: Config) -> list[dict[str, Any]]:
+    used, _ = sort_out(parsed_rows(blocks, "images"))
+    return images_to_encode([as_table(row["images"]) for row in used], config)

@@ -28,7 +28,8 @@ async def prepare(question: Question, tools: Tools, settings: KohakuSettings) ->
     dense = [at_least(hits, settings.retrieval_threshold) for hits in found]
     images: list[Hits] = []
     if settings.image_top_k:
-        images = await tools.search("images", vectors, settings.image_top_k * (settings.max_retries + 1))
+        seen = await tools.embed(queries, "images")
+        images = await tools.search("images", seen, settings.image_top_k * (settings.max_retries + 1))
     nodes = await tools.nodes(distinct_rows([*dense, *lexical, *images]), settings.section_tokens)
     return Evidence(
         question=question,

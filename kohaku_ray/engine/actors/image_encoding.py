@@ -1,0 +1,70 @@
+"""The stage of the index job that encodes images: which are new, the encoders, and what the reducers read."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import pyarrow as pa
+
+from kohaku_ray.arrays import F32
+from kohaku_ray.config import Config
+from kohaku_ray.documents.images import image_name
+from kohaku_ray.errors import DataError
+from kohaku_ray.index.build import IndexSettings
+from kohaku_ray.index.files import REINDEX, Directory
+from kohaku_ray.index.identity import Keys
+from kohaku_ray.index.image_vectors import new_digests
+from kohaku_ray.index.pending import PendingVectors
+from kohaku_ray.runs.indexes import index_settings, make_encoder
+
+IMAGES_PER_BLOCK = 64
+"""Images that an encoder takes at a time: their vectors are written together."""
+
+
+def images_to_encode(tables: Sequence[pa.Table], config: Config) -> list[dict[str, Any]]:
+    """List the distinct images without a vector, as the encoders take them: columns digest and key.
+
+    Args:
+        tables: Images of the used documents (``IMAGE_SCHEMA``).
+        config: The job's configuration.
+    """
+    identity = index_settings(config).image_plan.identity
+    if identity is None:
+        return []
+    digests = [digest for table in tables for digest in table["digest"].to_pylist()]
+    left = PendingVectors(config.index.path).keys(identity)
+    new = new_digests(config.index.path, identity, digests, left)
+    return [{"digest": digest, "key": key} for digest, key in new.items()]
+
+
+class EncodeImages:
+    """Encodes blocks of images and writes their vectors to the index directory (an actor of Ray Data)."""
+
+    def __init__(self, config: Config) -> None:
+        self._encoder = make_encoder(config, config.index.image_encoder)
+        self._directory = Directory(config.index.path)
+        self._pending = PendingVectors(config.index.path)
+        identity = index_settings(config).image_plan.identity
+        assert identity is not None, "images are encoded"
+        self._identity = identity
+
+    def __call__(self, batch: pa.Table) -> pa.Table:
+        """Encode one block; returns one row, the number of its images."""
+        digests: list[str] = batch["digest"].to_pylist()
+        # Not when the actor starts: there, Ray would try again, and lose the error's kind.
+        vectors = self._encoder.images().encode(digests, self._read)
+        self._pending.write(self._identity, batch["key"].to_pylist(), vectors)
+        return pa.table({"n_images": [len(digests)]})
+
+    def _read(self, digest: str) -> bytes:
+        name = image_name(digest)
+        if self._directory.size(name) is None:
+            raise DataError(f"{self._directory.full(name)} is missing: {REINDEX}")
+        return bytes(self._directory.read(name).to_pybytes())
+
+
+def image_vectors(path: str, settings: IndexSettings) -> tuple[Keys, F32] | None:
+    """Read the vectors of images that this job, or an interrupted one, computed; None: images are not encoded."""
+    identity = settings.image_plan.identity
+    return None if identity is None else PendingVectors(path).load(identity)

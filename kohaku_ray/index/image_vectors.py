@@ -1,0 +1,207 @@
+"""Vectors of images: which rows of an index have one, and where it goes."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Literal
+
+import numpy as np
+import pyarrow as pa
+
+from kohaku_ray.arrays import F32, I64
+from kohaku_ray.errors import DataError, StorageError
+from kohaku_ray.index.files import Directory, column_keys, column_matrix, matrix_column
+from kohaku_ray.index.identity import KEY_BYTES, Keys, as_keys, no_keys, vector_keys
+from kohaku_ray.index.known import KnownVectors
+from kohaku_ray.index.store import all_files, read_manifest
+from kohaku_ray.tree.nodes import NodeTable
+from kohaku_ray.tree.propagate import unit_rows
+
+Kind = Literal["none", "caption", "image", "both"]
+"""Vector of an image paragraph: none, its caption's, its image's, or the mean of both."""
+
+ROLE = "image-vectors"
+"""File of an index, or of a shard: the node row of each image paragraph, the key and the vector of its image."""
+
+_FILE = re.compile(r"images/([0-9a-f]{32})\.png")
+
+
+@dataclass(frozen=True)
+class ImagePlan:
+    """How the images of an index get their vectors.
+
+    Attributes:
+        in_tree: Vector of an image paragraph in the tree.
+        identity: Of the encoder of images; None: no image is encoded.
+        own_space: Whether that encoder is not the texts': then the view of images holds its vectors, not the tree's.
+    """
+
+    in_tree: Kind
+    identity: Mapping[str, Any] | None
+    own_space: bool
+
+    @classmethod
+    def of(cls, encoder: Mapping[str, Any], images: Mapping[str, Any] | None) -> ImagePlan:
+        """Read the settings of an index: the identity of its encoder, and its images' settings."""
+        kind, own = (images or {}).get("vectors", "caption"), (images or {}).get("encoder")
+        if kind in ("none", "caption"):
+            return cls(kind, None, False)
+        if own is None:
+            return cls(kind, image_identity(encoder), False)
+        return cls("caption" if kind == "both" else "none", image_identity(own), True)
+
+    @property
+    def encodes_captions(self) -> bool:
+        """Whether the caption of an image that has a file is encoded as the paragraph's own text."""
+        return self.in_tree in ("caption", "both")
+
+
+@dataclass(frozen=True)
+class ImageVectors:
+    """The image paragraphs of some documents, in node order.
+
+    Attributes:
+        rows: Shape ``(k,)``; their nodes, increasing.
+        keys: Shape ``(k,)``; keys of their images' vectors.
+        vectors: Shape ``(k, d)``; unit rows.
+    """
+
+    rows: I64
+    keys: Keys
+    vectors: F32
+
+    def table(self) -> pa.Table:
+        """Write it as an index holds it."""
+        raw = pa.FixedSizeBinaryArray.from_buffers(
+            pa.binary(KEY_BYTES), len(self.keys), [None, pa.py_buffer(np.ascontiguousarray(self.keys))]
+        )
+        return pa.table({"row": pa.array(self.rows), "key": raw, "vector": matrix_column(self.vectors)})
+
+
+def image_identity(identity: Mapping[str, Any]) -> dict[str, Any]:
+    """Identity of an encoder as that of images: its prompts are for text alone."""
+    return {**identity, "passage_prompt": None, "modality": "image"}
+
+
+def image_rows(nodes: NodeTable) -> tuple[I64, list[str]]:
+    """List the paragraphs of images that have a file: their rows, shape ``(k,)``, and their ``k`` digests."""
+    attached = nodes.table.select(["attachment_kind", "attachment_path"])
+    rows = np.flatnonzero(attached["attachment_kind"].is_valid().to_numpy())
+    found = [
+        (row, match[1])
+        for row, one in zip(rows.tolist(), attached.take(pa.array(rows)).to_pylist(), strict=True)
+        if one["attachment_kind"] == "image" and (match := _FILE.fullmatch(one["attachment_path"] or ""))
+    ]
+    return np.array([row for row, _ in found], np.int64), [digest for _, digest in found]
+
+
+def placed(nodes: NodeTable, plan: ImagePlan, fresh: tuple[Keys, F32], known: KnownVectors) -> ImageVectors | None:
+    """Join every image paragraph with its image's vector; None: no image is encoded.
+
+    Args:
+        nodes: Whole documents.
+        plan: How the images get their vectors.
+        fresh: Keys and vectors encoded for this build, in any order.
+        known: Those of the previous index.
+
+    Raises:
+        DataError: An image has no vector, or one that is not finite.
+    """
+    if plan.identity is None:
+        return None
+    rows, digests = image_rows(nodes)
+    keys = vector_keys(plan.identity, digests)
+    fresh_keys, order = as_keys(fresh[0]), np.argsort(as_keys(fresh[0]), kind="stable")
+    parts = [KnownVectors([(fresh_keys[order], order, fresh[1])]), known]
+    dim = next((part.dim for part in parts if part.dim), 1)  # a shard may have no image
+    vectors, there = np.empty((len(keys), dim), np.float32), np.zeros(len(keys), bool)
+    for part in parts:
+        missing = np.flatnonzero(~there)
+        found, matrix = part.lookup(keys[missing])
+        if found.any():
+            vectors[missing[found]] = matrix
+        there[missing[found]] = True
+    bad = ~there | ~np.isfinite(np.where(there[:, None], vectors, 0)).all(axis=1)
+    if bad.any():
+        at = int(np.flatnonzero(bad)[0])
+        raise DataError(
+            f"{int(bad.sum()):,} images have no finite vector, the first is that of {nodes.node_id(int(rows[at]))} "
+            f"(images/{digests[at]}.png): index again, and encode with precision float32"
+        )
+    return ImageVectors(rows, keys, vectors)
+
+
+def no_vectors() -> tuple[Keys, F32]:
+    """Make no keys with no vectors."""
+    return no_keys(), np.empty((0, 0), np.float32)
+
+
+def put_into_tree(given: F32, nodes: NodeTable, plan: ImagePlan, images: ImageVectors | None) -> I64:
+    """Give image paragraphs their vectors in the tree.
+
+    Args:
+        given: Shape ``(n, d)``; vectors of the nodes' own texts, changed in place.
+        nodes: The nodes.
+        plan: How the images get their vectors.
+        images: Their vectors, where images are encoded.
+
+    Returns:
+        Rows that keep what ``given`` has; zeros count for nothing in their parents.
+
+    Raises:
+        DataError: Vectors of images and of texts differ in length.
+    """
+    if plan.in_tree == "caption":
+        return np.empty(0, np.int64)
+    rows = image_rows(nodes)[0] if images is None else images.rows
+    if plan.in_tree == "none" or images is None:
+        given[rows] = 0
+        return rows
+    if len(rows) and images.vectors.shape[1] != given.shape[1]:
+        raise DataError(
+            f"vectors of images have {images.vectors.shape[1]} dimensions but those of texts {given.shape[1]}: the "
+            "encoder has no common space, name another as index.image_encoder"
+        )
+    if len(rows):
+        given[rows] = images.vectors if plan.in_tree == "image" else unit_rows(given[rows] + images.vectors)
+    return rows
+
+
+def known_image_vectors(path: str) -> KnownVectors:
+    """Map the vectors of images that an index holds; none for a missing or damaged one.
+
+    Keys hold the encoder's identity: those of another encoder are not found.
+    """
+    directory = Directory(path)
+    try:
+        files = all_files(read_manifest(directory))
+        tables = [directory.read_arrow(entry["name"]) for role, entry in files.items() if role.split()[0] == ROLE]
+    except StorageError:
+        raise
+    except DataError:
+        return KnownVectors()
+    return KnownVectors([_sorted(table) for table in tables])
+
+
+def _sorted(table: pa.Table) -> tuple[Keys, I64, F32]:
+    keys = column_keys(table["key"])
+    order = np.argsort(keys, kind="stable")
+    return keys[order], order, column_matrix(table["vector"])
+
+
+def new_digests(path: str, identity: Mapping[str, Any], digests: Sequence[str], left: set[bytes]) -> dict[str, bytes]:
+    """Return the distinct images without a vector, with their keys.
+
+    Args:
+        path: Directory of the index.
+        identity: See ``ImagePlan``.
+        digests: Images, which may repeat.
+        left: Keys of the vectors that an interrupted job left.
+    """
+    distinct = sorted(set(digests))
+    keys = vector_keys(identity, distinct)
+    known = known_image_vectors(path).has(keys)
+    pairs = zip(distinct, keys.tolist(), known, strict=True)
+    return {digest: key for digest, key, is_known in pairs if not is_known and key not in left}

@@ -1,0 +1,94 @@
+"""Vectors of images: by the text encoder or one of their own, computed once, and searched by queries of theirs."""
+
+from __future__ import annotations
+
+import asyncio
+import io
+
+import numpy as np
+import pytest
+import tiny_clip
+from PIL import Image as Pillow
+
+from kohaku_ray import sample
+from kohaku_ray.config import load_config
+from kohaku_ray.engine.actors.index_access import LocalIndex
+from kohaku_ray.engine.jobs.index import run_index
+from kohaku_ray.errors import ConfigError
+from kohaku_ray.index.images import Images
+from kohaku_ray.index.store import Index
+
+pytestmark = [pytest.mark.ray, pytest.mark.slow]
+
+
+@pytest.fixture(scope="module")
+def clip(tmp_path_factory):
+    with open(f"{sample.path('figures')}/documents/quill2024.md", encoding="utf-8") as file:
+        return tiny_clip.build(tmp_path_factory.mktemp("clip"), [file.read()])
+
+
+@pytest.fixture
+def config_of(tiny_encoder, tmp_path):
+    def make(*overrides: str):
+        own = [f"index.path={tmp_path}/index", f"run={tmp_path}/run", f"ledger.path={tmp_path}/ledger"]
+        own += ["index.encoders=1", "kohaku.image_top_k=2", f"index.encoder.model={tiny_encoder}"]
+        return load_config("demo_figures", [*own, *overrides])
+
+    return make
+
+
+def encoded(clip: str, path: str) -> dict[str, np.ndarray]:
+    """The library's own vector of every image of an index, by its node."""
+    from sentence_transformers import SentenceTransformer
+
+    model, images = SentenceTransformer(clip, device="cpu"), Images.open(path)
+    pixels = [Pillow.open(io.BytesIO(images.read(row["digest"]))).convert("RGB") for row in images.rows]
+    found = model.encode(pixels, normalize_embeddings=True)
+    return dict(zip([row["node_id"] for row in images.rows], found, strict=True))
+
+
+def test_images_in_the_texts_space_are_encoded_once_and_join_the_tree(cluster, config_of, clip):
+    config = config_of(f"index.encoder.model={clip}", "index.image_vectors=image")
+    assert run_index(config).n_images_encoded == 8
+    index, wanted = Index.open(config.index.path), encoded(clip, config.index.path)
+    at = {node_id: index.nodes.row_of(node_id) for node_id in wanted}
+    rows = np.array(list(at.values()))
+    np.testing.assert_allclose(index.node_vectors(rows), np.stack(list(wanted.values())), atol=1e-6)
+    found = index.vectors(("image",)).search(np.stack(list(wanted.values())), 1)
+    np.testing.assert_allclose([hits.scores[0] for hits in found], 1, atol=1e-6)
+
+    both = config_of(f"index.encoder.model={clip}", "index.image_vectors=both")
+    assert run_index(both).n_images_encoded == 0, "they are known"
+    captions = config_of(f"index.encoder.model={clip}")
+    means = Index.open(config.index.path).node_vectors(rows)
+    run_index(captions)
+    from_captions = Index.open(config.index.path).node_vectors(rows)
+    expected = np.stack(list(wanted.values())) + from_captions
+    np.testing.assert_allclose(means, expected / np.linalg.norm(expected, axis=1, keepdims=True), atol=1e-5)
+
+
+@pytest.mark.parametrize("shards", [1, 3])
+def test_images_with_an_encoder_of_their_own_are_a_view_of_their_own(cluster, config_of, clip, shards):
+    config = config_of("index.image_vectors=both", f"index.image_encoder.model={clip}", f"index.shards={shards}")
+    assert run_index(config).n_images_encoded == 8
+    assert run_index(config).n_images_encoded == 0
+    index, wanted = Index.open(config.index.path), encoded(clip, config.index.path)
+    rows = {node_id: index.nodes.row_of(node_id) for node_id in wanted}
+    assert index.node_vectors(np.array(list(rows.values()))).shape == (8, 32), "the tree has the texts' vectors"
+    parts = [LocalIndex(config, shard=number) for number in range(index.n_shards)]
+    (query,) = asyncio.run(parts[0].run("embed", ["battery capacity"], ("image",)))
+    assert query.shape == (16,)
+    scores = {
+        int(row): score
+        for part in parts
+        for hits in asyncio.run(part.run("search", [query], (("image",), 8, None)))
+        for row, score in zip(hits.rows, hits.scores, strict=True)
+    }
+    assert scores.keys() == set(rows.values())
+    for node_id, vector in wanted.items():
+        assert scores[rows[node_id]] == pytest.approx(float(vector @ query), abs=1e-6)
+
+
+def test_an_encoder_that_reads_no_images_is_refused(cluster, config_of):
+    with pytest.raises(ConfigError, match=r"reads text alone: name a model that reads images as index\.image_encoder"):
+        run_index(config_of("index.image_vectors=image"))
