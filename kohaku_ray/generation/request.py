@@ -22,9 +22,9 @@ class ChatRequest:
         seed: Sampling seed.
         schema: JSON schema of the reply; None: free text.
         session_id: Requests with equal ids go to one replica; not part of the key.
-        images: Stand before the text of the last message; the key holds their hashes.
         variables: The prompt's variables and ``role``, for backends that do not read the prompt's text; not part of
             the key.
+        images: Stand before the text of the last message; the key holds their hashes.
     """
 
     model: str
@@ -35,8 +35,8 @@ class ChatRequest:
     seed: int
     schema: dict[str, Any] | None = None
     session_id: str = ""
-    images: tuple[PromptImage, ...] = ()
     variables: Mapping[str, Any] | None = None
+    images: tuple[PromptImage, ...] = ()
 
     @property
     def n_chars(self) -> int:

@@ -167,7 +167,12 @@ def test_every_setting_that_a_sweep_of_the_paper_does_not_vary_is_the_papers(nam
     for table in loaded.sweep.tables:
         varied = {key for axis in table.axes for key in VARIED.get(axis, {axis})} | set(table.set)
         for setting in table.settings():
-            config = loaded.config(table, setting, 0)
+            try:
+                config = loaded.config(table, setting, 0)
+            except ConflictError:  # a cell whose settings exclude each other is skipped
+                assert table.name == "images"
+                assert setting.at["kohaku.image_top_k"] == "0"
+                continue
             kohaku = config.settings.model_dump()
             found = {
                 "generator": getattr(config.deployments[config.role("answer").model], "model", "extractive"),
