@@ -52,9 +52,7 @@ def publish_with(path: str, write: Callable[[str], object], way_out: str) -> Non
         with suppress(OSError):
             os.unlink(temporary)
         if isinstance(error, OSError) and os.path.isdir(path):
-            raise DataError(
-                f"{path}: is a directory: name a file in it, such as {os.path.join(path, 'voted.csv')}"
-            ) from None
+            way_out = "name a file in it"
         if isinstance(error, OSError):
             raise DataError(f"{path}: cannot be written ({error.strerror or error}): {way_out}.") from error
         raise

@@ -152,4 +152,4 @@ def test_flags_stand_before_the_command_or_after_it(place, capsys):
 def test_an_output_that_is_a_directory_is_said(capsys, one_off, tmp_path):
     code, _, err = run(capsys, "vote", GOLD, one_off, "-o", str(tmp_path))
     assert code == 1
-    assert f"{tmp_path}: is a directory: name a file in it" in err
+    assert f"{tmp_path}: cannot be written (Is a directory): name a file in it." in err
