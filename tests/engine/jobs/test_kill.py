@@ -12,18 +12,23 @@ import threading
 import time
 from collections import Counter
 from collections.abc import Callable
+from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import pytest
-from fake_openai import Action, FakeOpenAI
+from fake_openai import Action, FakeOpenAI, Received, completion, default_text
 from ray_processes import our_processes
 from test_answer import COMPARED
 
 from kohaku_ray.config import Config, load_config
+from kohaku_ray.engine.ledger.segments import SegmentStore
 
 pytestmark = pytest.mark.ray
 
 N_CHAINS, KILLS_PER_CHAIN, FLUSH_S = 4, 5, 0.5
+SLOW_WRITE_S = 10.0
+"""Beyond the flush's interval: by then a reply is on disk on the slowest machine."""
 VICTIMS = (
     "driver",
     "driver",
@@ -36,16 +41,33 @@ VICTIMS = (
 )
 
 
+@dataclass(frozen=True)
+class Kill:
+    """A kill, with the number of requests that had arrived and the calls whose replies were on disk."""
+
+    victim: str
+    at: float
+    n_arrived: int
+    on_disk: frozenset[int]
+
+
 class Killer:
-    """Counts requests; at each chosen count kills its victim, once, as soon as there is one alive."""
+    """Counts requests; at each chosen count kills its victim, once, as soon as there is one alive.
+
+    A reply's prompt_tokens are the number of its call, so that a ledger on disk says which calls it holds.
+    """
+
+    server: FakeOpenAI
+    ledger: Path
 
     def __init__(self) -> None:
+        self.calls: dict[str, int] = {}
         self.lock = threading.Lock()
         self.n = 0
         self.plan: dict[int, str] = {}
         self.due: list[str] = []
         self.driver: subprocess.Popen | None = None
-        self.kills: list[tuple[float, str]] = []
+        self.kills: list[Kill] = []
         self.killed: set[int] = set()
 
     def script(self, index, body):
@@ -55,14 +77,23 @@ class Killer:
             self.n += 1
             # Calls in flight go on arriving while a driver or an actor comes back: then the next kill waits for it.
             if self.due and self.kill(self.due[0]):
-                self.kills.append((time.monotonic(), self.due.pop(0)))
-        return Action(delay_s=0.02)
+                self.due.pop(0)
+            call = self.number(body)
+        reply = completion(default_text(body))
+        reply["usage"]["prompt_tokens"] = call
+        return Action(delay_s=0.02, body=reply)
+
+    def number(self, body: dict[str, Any]) -> int:
+        return self.calls.setdefault(json.dumps([body["messages"], body["seed"]]), len(self.calls) + 1)
 
     def kill(self, victim: str) -> bool:
         pid = self.driver.pid if victim == "driver" else self.newest(victim)
         if pid is None or pid in self.killed:
             return False
+        recorded = SegmentStore(str(self.ledger)).load(lambda _: True).entries.values()
+        on_disk = frozenset(entry.reply.prompt_tokens for entry in recorded)
         os.kill(pid, signal.SIGKILL)
+        self.kills.append(Kill(victim, time.monotonic(), self.server.n_requests, on_disk))
         self.killed.add(pid)
         return True
 
@@ -87,6 +118,7 @@ class Chains:
 
     def __init__(self, cluster: str, home: Path, index: str, server: FakeOpenAI, killer: Killer, **settings: str):
         self.home, self.server, self.killer = home, server, killer
+        killer.server = server
         deployment = {"kind": "openai", "base_url": server.base_url, "model": "fake", "api_key_env": None}
         self.settings = {
             "cluster.address": cluster,
@@ -112,28 +144,40 @@ class Chains:
         return self.n_calls
 
     def kill(self, name: str, kills: dict[int, str]) -> str:
-        """Run it with a kill at each of these calls; its outputs are the whole run's, and little is asked twice."""
+        """Run it with a kill at each of these calls: the outputs are the whole run's, no recorded call is repeated."""
         killer = self.killer
         first, n_kills = self.server.n_requests, len(killer.kills)
         killer.plan = {killer.n + point: victim for point, victim in kills.items()}
+        killer.ledger = self.home / f"{name}-ledger"
         starts = run_until_done(killer, self.command(name))
         asked, done = self.server.log[first:], killer.kills[n_kills:]
         assert len(done) == len(kills)
         assert starts == 1 + list(kills.values()).count("driver")
-        counts = Counter(json.dumps([r.body["messages"], r.body["seed"]]) for r in asked)
-        repeated = sum(counts.values()) - len(counts)
-        # What may be repeated: calls in flight at a kill, and replies not yet flushed then.
-        exposed = sum(
-            sum(at - FLUSH_S - 1.0 <= r.arrived_s <= at + 1.0 for r in asked)
-            for at, victim in done
-            if victim in ("ray::LedgerShard", "ray::ServeReplica")
-        )
+        counts = Counter(killer.number(request.body) for request in asked)
         assert len(counts) == self.n_calls
+        lossy = [kill for kill in done if kill.victim in ("ray::LedgerShard", "ray::ServeReplica")]
+        for kill in done:
+            self.check_recorded(kill, asked)
+        for kill in [kill for kill in done if not lossy or kill.at <= lossy[0].at]:
+            self.check_recorded_soon(kill, asked)
+        # Made again: at most what no segment held when the ledger, or the process that asks the model, was killed.
+        exposed = sum(self.n_calls - len(kill.on_disk) for kill in lossy)
+        repeated = sum(counts.values()) - len(counts)
         assert repeated <= exposed
         for file in COMPARED:
             whole, resumed = (Path(self.home, run, file).read_bytes() for run in ("whole", name))
             assert whole == resumed, f"{file} differs after {done}"
         return f"{name}: killed {', '.join(kills.values())} at calls {list(kills)}: {repeated} calls repeated"
+
+    def check_recorded(self, kill: Kill, asked: list[Received]) -> None:
+        """Check that no call is made again whose reply was on disk at the kill."""
+        again = {self.killer.number(r.body) for r in asked if r.index >= kill.n_arrived} & kill.on_disk
+        assert not again, f"calls {sorted(again)} were on disk when {kill.victim} was killed"
+
+    def check_recorded_soon(self, kill: Kill, asked: list[Received]) -> None:
+        """Check that replies of some time before the kill were on disk; valid if none was lost before."""
+        old = {self.killer.number(r.body) for r in asked if r.arrived_s < kill.at - FLUSH_S - SLOW_WRITE_S}
+        assert old <= kill.on_disk, f"{len(old - kill.on_disk)} replies not on disk when {kill.victim} was killed"
 
 
 def test_a_driver_and_an_actor_of_each_kind_are_killed_and_repeated_it_is_the_same(
