@@ -73,7 +73,10 @@ def label_of(value: Any) -> str:
 
 def shown(value: Any, hide: Callable[[str], str] = str) -> str:
     """Format a value for a message, with ``hide`` applied, shortened to 200 characters."""
-    text = hide(repr(value))
+    try:
+        text = hide(repr(value))
+    except RecursionError:
+        text = f"a {type(value).__name__}, nested too deep to be shown"
     return text if len(text) <= 200 else f"{text[:200]}…"
 
 

@@ -20,9 +20,11 @@ DEFAULT_SYSTEM = "kohaku"
 _OURS = {name: f"kohaku_ray.systems.{name}:SYSTEM" for name in ("kohaku", "hybrid", "narrative")}
 
 
-def system_names() -> list[str]:
-    """List the names of all systems."""
-    return sorted({*_OURS, *(point.name for point in entry_points(group=GROUP))})
+@functools.cache
+def system_names() -> tuple[str, ...]:
+    """List the names of all systems, sorted; packages installed later are seen by the next process."""
+    # Reads the metadata of every installed package: about 20 ms.
+    return tuple(sorted({*_OURS, *(point.name for point in entry_points(group=GROUP))}))
 
 
 @functools.cache

@@ -194,6 +194,12 @@ def test_any_two_values_are_taken_or_refused(key, value, other, second):
     refusal(lambda: build(True, (key, value), (other, second)))
 
 
+def test_a_value_too_deep_to_be_shown_is_refused():
+    """Hypothesis found it, and could not show it either."""
+    places = (("index.encoder", deep), ("index.encoder.revision", "x"))
+    assert "a list, nested too deep to be shown, which has no keys" in refusal(lambda: build(True, *places))
+
+
 OVERRIDES = [
     *TEXTS,
     "[",

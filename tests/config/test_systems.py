@@ -14,7 +14,7 @@ from kohaku_ray.config.load import MOVED
 from kohaku_ray.config.schema import Config, ExtractiveConfig
 from kohaku_ray.config.sweep import load_sweep
 from kohaku_ray.errors import ConfigError
-from kohaku_ray.systems.registry import find_system
+from kohaku_ray.systems.registry import find_system, system_names
 
 OTHER = '''
 from kohaku_ray.settings import Section
@@ -36,6 +36,11 @@ SYSTEM = System(
 '''
 
 
+def forget_systems() -> None:
+    find_system.cache_clear()
+    system_names.cache_clear()
+
+
 @pytest.fixture
 def install(tmp_path, monkeypatch):
     """Install a package with a system, and with an entry point for it."""
@@ -53,11 +58,11 @@ def install(tmp_path, monkeypatch):
         info.mkdir()
         (info / "METADATA").write_text(f"Metadata-Version: 2.1\nName: {name}\nVersion: 1.0\n")
         (info / "entry_points.txt").write_text(f"[kohaku_ray.systems]\n{name} = {point or f'{module}:SYSTEM'}\n")
-        find_system.cache_clear()
+        forget_systems()
         return f"{module}:SYSTEM"
 
     yield _install
-    find_system.cache_clear()
+    forget_systems()
     for module in modules:
         sys.modules.pop(module, None)
 

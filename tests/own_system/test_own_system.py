@@ -16,7 +16,7 @@ from pages import opened
 from kohaku_ray.cli import main
 from kohaku_ray.config import load_config
 from kohaku_ray.errors import ConfigError
-from kohaku_ray.systems.registry import find_system
+from kohaku_ray.systems.registry import find_system, system_names
 
 HERE = Path(__file__).resolve().parent
 PACKAGE = HERE.parents[1] / "kohaku_ray"
@@ -51,6 +51,7 @@ def test_it_is_found_by_its_entry_point(tmp_path, monkeypatch):
     monkeypatch.chdir(HERE.parents[1])
     monkeypatch.syspath_prepend(str(HERE.parents[1]))
     find_system.cache_clear()
+    system_names.cache_clear()
     try:
         assert find_system("lookup").name == "lookup"
         config = load_config(None, ["system=lookup", "lookup.paragraphs=7", "kohaku.top_k=3"][:2])
@@ -61,6 +62,7 @@ def test_it_is_found_by_its_entry_point(tmp_path, monkeypatch):
             load_config(None, ["system=broken"])
     finally:
         find_system.cache_clear()
+        system_names.cache_clear()
 
 
 def test_a_module_beside_the_configuration_is_found_from_the_command_line(tmp_path):
