@@ -14,7 +14,7 @@ def vote(arguments: argparse.Namespace) -> Outcome:
     from kohaku_ray.ensemble.aggregate import run_vote
     from kohaku_ray.ensemble.rule import VoteRule
     from kohaku_ray.files import publish
-    from kohaku_ray.runs.answer_lines import answer_line, as_text, counted_verdict
+    from kohaku_ray.runs.answer_lines import answer_line, as_lines, counted_verdict
     from kohaku_ray.runs.directory import submission_of
     from kohaku_ray.runs.sources import read_metadata
     from kohaku_ray.submissions import write_submission
@@ -33,7 +33,9 @@ def vote(arguments: argparse.Namespace) -> Outcome:
     write_submission(arguments.output, result.rows)
     if arguments.jsonl:
         voted = zip(result.rows, result.verdicts, strict=True)
-        publish(arguments.jsonl, as_text(answer_line(row, counted_verdict(one)) for row, one in voted).encode())
+        publish(
+            arguments.jsonl, "".join(as_lines(answer_line(row, counted_verdict(one)) for row, one in voted)).encode()
+        )
     n_blank = sum(verdict.is_blank for verdict in result.verdicts)
     line = f"{len(result.rows)} questions, {len(arguments.files)} members, {n_blank} abstained: {arguments.output}"
     tell(line)
@@ -78,14 +80,14 @@ def _write_question_scores(truth: str, files: list[str], metrics: list[str], out
     from kohaku_ray.evaluation.metrics import find_metric
     from kohaku_ray.evaluation.truth import read_truth
     from kohaku_ray.files import publish
-    from kohaku_ray.runs.answer_lines import as_text, question_scores
+    from kohaku_ray.runs.answer_lines import as_lines, question_scores
     from kohaku_ray.submissions import read_submission
 
     found = [find_metric(name) for name in metrics]
     gold = read_truth(truth, found)
     scored = ((file, question_scores(gold, found, read_submission(file))) for file in files)
     lines = ({"file": file, "id": key, "score": score} for file, scores in scored for key, score in scores.items())
-    publish(output, as_text(lines).encode())
+    publish(output, "".join(as_lines(lines)).encode())
 
 
 def compare(arguments: argparse.Namespace) -> Outcome:

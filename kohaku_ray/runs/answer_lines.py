@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 from kohaku_ray.ensemble.vote import Verdict
@@ -75,7 +75,8 @@ def question_scores(truth: Submission, metrics: Sequence[Metric], given: Submiss
     return scores
 
 
-def as_text(lines: Iterable[Mapping[str, Any]]) -> str:
-    """Write lines as JSON lines."""
-    text = "".join(json.dumps(line, ensure_ascii=False) + "\n" for line in lines)
-    return text.encode("utf-8", "replace").decode()  # a model's reply may hold a lone surrogate
+def as_lines(lines: Iterable[Mapping[str, Any]]) -> Iterator[str]:
+    """Write lines as JSON lines, one by one."""
+    for line in lines:
+        text = json.dumps(line, ensure_ascii=False) + "\n"
+        yield text.encode("utf-8", "replace").decode()  # a model's reply may hold a lone surrogate

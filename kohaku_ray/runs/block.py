@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
+from itertools import islice
 from typing import Any, TypeVar
 
 import numpy as np
@@ -19,12 +20,12 @@ from kohaku_ray.ensemble.vote import VoteRule, vote
 from kohaku_ray.records import BLANK, Question, TraceRow
 from kohaku_ray.runs.failures import group_errors
 from kohaku_ray.runs.models import Call, seed_of
+from kohaku_ray.runs.parts import Parts, Tables
 from kohaku_ray.runs.tables import SCHEMAS, SHARED, SPENT
 from kohaku_ray.systems.base import Answer, System, Traced
 
 Row = TypeVar("Row")
 Rows = list[dict[str, Any]]
-Tables = dict[str, pa.Table]
 
 
 @dataclass(frozen=True, slots=True)
@@ -144,24 +145,27 @@ def settle_block(config: Config, questions: Sequence[Question], *answered: Seque
     return found
 
 
-def voted_again(config: Config, votes: pa.Table, answers: pa.Table) -> pa.Table:
-    """Vote again with members weighted by agreement, once all questions are answered."""
+def vote_again(config: Config, parts: Parts) -> None:
+    """Replace the votes by votes of members weighted by agreement, once all questions are answered."""
     n_members = config.ensemble.members
-    rows = answers.to_pylist()
-    by_question = [rows[start : start + n_members] for start in range(0, len(rows), n_members)]
-    asked = [
-        Question(row["question_id"], row["question"], row["asked_unit"])
-        for row in votes.select(["question_id", "question", "asked_unit"]).to_pylist()
-    ]
     groups = [
         group_values(["" if row["is_blank"] else row["answer_value"] for row in members], question.answer_unit)
-        for question, members in zip(asked, by_question, strict=True)
+        for tables in parts
+        for question, members in _by_question(tables, n_members)
     ]
     weights = agreement_weights(np.array(groups, np.int64).reshape(len(groups), n_members))
-    again = [
-        _vote_row(config, question, members, weights) for question, members in zip(asked, by_question, strict=True)
-    ]
-    return pa.Table.from_pylist(again, schema=SCHEMAS["votes"])
+    parts.replace_votes(
+        pa.Table.from_pylist(
+            [_vote_row(config, *asked, weights) for asked in _by_question(tables, n_members)], schema=SCHEMAS["votes"]
+        )
+        for tables in parts
+    )
+
+
+def _by_question(tables: Tables, n_members: int) -> Iterator[tuple[Question, Rows]]:
+    answers = iter(tables["answers"].to_pylist())
+    for row in tables["votes"].select(["question_id", "question", "asked_unit"]).to_pylist():
+        yield Question(row["question_id"], row["question"], row["asked_unit"]), list(islice(answers, n_members))
 
 
 def rule_of(config: VoteConfig) -> VoteRule:
@@ -191,7 +195,7 @@ def _failed_steps(trace: Rows) -> Rows:
 def _vote_row(config: Config, question: Question, answers: Rows, weights: F64 | None = None) -> dict[str, Any]:
     rule, unit = rule_of(config.ensemble.vote), question.answer_unit
     if weights is None:
-        # All members have equal weights until all questions are answered: see voted_again.
+        # All members have equal weights until all questions are answered: see vote_again.
         rule = replace(rule, weights="uniform")
     ballots = [config.declaration.ballot({**row, "measures": dict(row["measures"])}) for row in answers]
     verdict = vote(ballots, rule, unit, weights)

@@ -7,7 +7,7 @@ import json
 import os
 import platform
 import uuid
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import asdict
 from importlib.metadata import version
 from pathlib import Path
@@ -22,6 +22,7 @@ from kohaku_ray import __version__
 from kohaku_ray.errors import DataError
 from kohaku_ray.files import is_directory, is_file, publish, publish_with, read_file, remove
 from kohaku_ray.row_files import HUB
+from kohaku_ray.runs.parts import Parts, write_parquet
 from kohaku_ray.runs.tables import ANSWER_FILES, SCHEMAS
 from kohaku_ray.storage import below, is_uri
 
@@ -109,10 +110,20 @@ class RunDirectory:
         """Write a small file in one step."""
         self._publish(name, lambda temporary: Path(temporary).write_text(text, encoding="utf-8"))
 
-    def write_tables(self, tables: Mapping[str, pa.Table]) -> None:
+    def write_lines(self, name: str, lines: Iterable[str]) -> None:
+        """Write a text file in one step, line by line."""
+
+        def write(temporary: str) -> None:
+            with Path(temporary).open("w", encoding="utf-8") as file:
+                file.writelines(lines)
+
+        self._publish(name, write)
+
+    def write_tables(self, parts: Parts) -> None:
         """Write each table in one step, without anything that differs between repeats of a run."""
-        for name, table in tables.items():
-            self._publish(f"{name}.parquet", functools.partial(pq.write_table, table, compression="zstd"))
+        for name, schema in SCHEMAS.items():
+            tables = parts.table(name)
+            self._publish(f"{name}.parquet", functools.partial(write_parquet, schema=schema, parts=tables))
 
     def read_table(
         self, name: str, columns: Sequence[str] | None = None, filters: pc.Expression | None = None

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections import defaultdict
+from collections.abc import Iterable, Mapping
 from dataclasses import replace
 from typing import Any
 
@@ -13,9 +14,10 @@ from kohaku_ray.evaluation.metrics import find_metric
 from kohaku_ray.evaluation.truth import read_gold
 from kohaku_ray.index.store import Index
 from kohaku_ray.records import BLANK
-from kohaku_ray.runs.answer_lines import QuestionScores, answer_line, as_text, counted, question_scores
+from kohaku_ray.runs.answer_lines import QuestionScores, answer_line, as_lines, counted, question_scores
 from kohaku_ray.runs.block import best_quotes
 from kohaku_ray.runs.directory import RunDirectory
+from kohaku_ray.runs.parts import Parts, Tables
 from kohaku_ray.runs.sources import read_metadata, resolve
 from kohaku_ray.submissions import SubmissionRow, citing_row, read_submission, write_submission
 from kohaku_ray.systems.base import System
@@ -23,28 +25,32 @@ from kohaku_ray.systems.base import System
 Row = Mapping[str, Any]
 
 
-def write_outputs(config: Config, directory: RunDirectory, tables: Mapping[str, pa.Table]) -> None:
+def write_outputs(config: Config, directory: RunDirectory, parts: Parts) -> None:
     """Write submission.csv, answers.jsonl and the system's own outputs.
+
+    Holds the submission's rows; what a system declares as ``outputs`` takes the whole tables.
 
     Raises:
         DataError: The directory cannot be written.
     """
     documents, system = _documents(config), config.declaration
-    quotes = best_quotes(tables["trace"], system)
-    rows: Iterable[SubmissionRow] = list(_submission_rows(tables["votes"], quotes, documents))
-    lines = [*zip(rows, tables["votes"].select(_COUNTED).to_pylist(), strict=True)]
-    if system.outputs or system.extra_columns:
-        names = ("votes", "answers", "trace")
-        votes, answers, trace = (tables[name].to_pylist(maps_as_pydicts="strict") for name in names)
+    rows: list[SubmissionRow] = []
+    votes: list[dict[str, Any]] = []
+    for tables in parts:
+        rows += _submission_rows(tables, system, documents)
+        votes += tables["votes"].select(_COUNTED).to_pylist()
+    if system.outputs:
+        whole = [[row for table in parts.table(name) for row in _rows_of(table)] for name in _GIVEN]
         for name, write in system.outputs.items():
-            directory.write_text(name, write(votes, answers, trace))
-        rows = _with_extra(rows, system, votes, answers)
+            directory.write_text(name, write(*whole))
     write_submission(directory.file("submission.csv"), rows, tuple(system.extra_columns))
     scores = _question_scores(config, directory)
+    lines = zip(rows, votes, strict=True)
     said = (answer_line(row, _counted(vote), scores.get(row.question_id)) for row, vote in lines)
-    directory.write_text("answers.jsonl", as_text(said))
+    directory.write_lines("answers.jsonl", as_lines(said))
 
 
+_GIVEN = ("votes", "answers", "trace")
 _COUNTED = ["groups", "group_weights", "n_members", "n_blank"]
 
 
@@ -64,17 +70,6 @@ def _question_scores(config: Config, directory: RunDirectory) -> QuestionScores:
         return {}
 
 
-def _with_extra(
-    rows: Iterable[SubmissionRow], system: System, votes: Sequence[Row], answers: Sequence[Row]
-) -> Iterable[SubmissionRow]:
-    members: dict[str, list[Row]] = {}
-    for answer in answers:
-        members.setdefault(answer["question_id"], []).append(answer)
-    for row, vote in zip(rows, votes, strict=True):
-        mine = members.get(vote["question_id"], [])
-        yield replace(row, columns={name: write(vote, mine) for name, write in system.extra_columns.items()})
-
-
 def _documents(config: Config) -> dict[str, dict[str, Any]]:
     """Return each document's metadata; the metadata file wins over the index."""
     indexed = Index.open(config.index.path).documents.to_pylist()
@@ -85,11 +80,22 @@ def _documents(config: Config) -> dict[str, dict[str, Any]]:
 
 
 def _submission_rows(
-    votes: pa.Table, quotes: Mapping[tuple[str, str], str], documents: Mapping[str, Mapping[str, Any]]
+    tables: Tables, system: System, documents: Mapping[str, Mapping[str, Any]]
 ) -> Iterable[SubmissionRow]:
-    for row in votes.to_pylist():
+    """Build the rows of one block."""
+    quotes, members = best_quotes(tables["trace"], system), defaultdict[str, list[Row]](list)
+    for answer in _rows_of(tables["answers"]) if system.extra_columns else ():
+        members[answer["question_id"]].append(answer)
+    for row in _rows_of(tables["votes"]):
         refs = row["ref_ids"]
         materials = [quotes[row["question_id"], ref] for ref in refs if (row["question_id"], ref) in quotes]
         value = "" if row["is_blank"] else row["answer_value"]
         voted = (row["answer"], value, row["answer_unit"], row["explanation"])
-        yield citing_row(row["question_id"], row["question"], voted, refs, documents, " | ".join(materials))
+        cited = citing_row(row["question_id"], row["question"], voted, refs, documents, " | ".join(materials))
+        own = {name: write(row, members[row["question_id"]]) for name, write in system.extra_columns.items()}
+        yield replace(cited, columns=own) if own else cited
+
+
+def _rows_of(table: pa.Table) -> list[dict[str, Any]]:
+    rows: list[dict[str, Any]] = table.to_pylist(maps_as_pydicts="strict")
+    return rows

@@ -6,7 +6,7 @@ import json
 
 from kohaku_ray.evaluation.metrics import find_metric
 from kohaku_ray.evaluation.truth import read_truth
-from kohaku_ray.runs.answer_lines import COLUMNS, answer_line, as_text, counted, question_scores
+from kohaku_ray.runs.answer_lines import COLUMNS, answer_line, as_lines, counted, question_scores
 from kohaku_ray.submissions import SubmissionRow, read_submission
 
 VOTES = counted([("5", 2.0), (None, 1.0)], 3, 1)
@@ -38,6 +38,6 @@ def test_questions_with_gold_are_scored_alone_and_text_is_unicode(tmp_path):
     scores = question_scores(truth, [metric], given)
     assert scores.keys() == {"q1"}
     assert scores["q1"]["wattbot"] == {"score": 0.85, "value": 1.0, "ref": 0.0, "abstain": 1.0}
-    text = as_text([{"answer": "énergie \udc80"}])
+    (text,) = as_lines([{"answer": "énergie \udc80"}])
     assert json.loads(text)["answer"] == "énergie ?"
     assert "é" in text

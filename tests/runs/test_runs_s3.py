@@ -12,6 +12,7 @@ from kohaku_ray.config import load_config
 from kohaku_ray.errors import DataError
 from kohaku_ray.files import is_file, publish
 from kohaku_ray.runs.directory import RunDirectory, own_truth, submission_of
+from kohaku_ray.runs.parts import Parts
 from kohaku_ray.runs.sources import questions_of, read_metadata
 from kohaku_ray.runs.tables import SCHEMAS
 
@@ -25,7 +26,7 @@ def test_outputs_are_written_and_found_again(s3):
     directory.begin(config)
     with pytest.raises(DataError, match=r"holds no votes\.parquet: the run has not finished"):
         directory.read_table("votes")
-    directory.write_tables({"votes": SCHEMAS["votes"].empty_table()})
+    directory.write_tables(Parts([], dict))
     assert directory.read_table("votes").schema.equals(SCHEMAS["votes"])
     assert own_truth(path) is not None
     with pytest.raises(DataError, match=r"holds no submission\.csv: the run has not finished"):
@@ -38,7 +39,7 @@ def test_another_configuration_removes_what_the_last_one_wrote(s3):
     path = s3.uri("runs/two")
     directory = RunDirectory(path)
     directory.begin(load_config("demo", [f"run={path}"]))
-    directory.write_tables({"votes": SCHEMAS["votes"].empty_table()})
+    directory.write_tables(Parts([], dict))
     directory.begin(load_config("demo", [f"run={path}", "seed=7"]))
     assert not is_file(directory.file("votes.parquet"))
 

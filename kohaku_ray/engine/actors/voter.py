@@ -5,16 +5,15 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-import pyarrow as pa
 import ray
 
 from kohaku_ray.config import Config
 from kohaku_ray.engine.metrics import count_questions
 from kohaku_ray.records import Question
-from kohaku_ray.runs.block import Answered, BlockResult, Tables, settle_block, vote_block, voted_again
+from kohaku_ray.runs.block import Answered, BlockResult, settle_block, vote_again, vote_block
 from kohaku_ray.runs.directory import RunDirectory
 from kohaku_ray.runs.outputs import write_outputs
-from kohaku_ray.runs.tables import SCHEMAS
+from kohaku_ray.runs.parts import Parts, Tables
 
 
 class Voter:
@@ -34,7 +33,7 @@ class Voter:
         return settle_block(config, questions, *answered)
 
     def finish(self, config: Config, run: str, blocks: Sequence[Any]) -> None:
-        """Write the run's files from its blocks, in the questions' order.
+        """Write the run's files from its blocks, in the questions' order, one block at a time.
 
         Args:
             config: The run's configuration.
@@ -44,10 +43,9 @@ class Voter:
         Raises:
             DataError: The directory cannot be written.
         """
-        tables = ray.get(list(blocks))
-        whole = {name: pa.concat_tables(table[name] for table in tables) for name in SCHEMAS}
+        parts = Parts(blocks, ray.get)
         if config.ensemble.vote.weights == "agreement":
-            whole["votes"] = voted_again(config, whole["votes"], whole["answers"])
+            vote_again(config, parts)
         directory = RunDirectory(run)
-        directory.write_tables(whole)
-        write_outputs(config, directory, whole)
+        directory.write_tables(parts)
+        write_outputs(config, directory, parts)
