@@ -260,7 +260,17 @@ def _find(path: str, seen: tuple[str, ...]) -> Path:
             return candidate
     presets = preset_names()
     what = "a directory and no file" if os.path.isdir(path) else "no such file and no such preset"
-    raise ConfigError(f"{path[:200]}: {what}{_did_you_mean(path, presets)}; presets: {', '.join(presets)}")
+    raise ConfigError(f"{path[:200]}: {what}{_did_you_mean(path, presets)}; {_listed(path, presets)}")
+
+
+def _listed(path: str, presets: Sequence[str]) -> str:
+    """List the presets of the folder that a path names, and how many there are in the others."""
+    by_folder: dict[str, list[str]] = {}
+    for name in presets:
+        by_folder.setdefault(os.path.dirname(name), []).append(name)
+    wanted = by_folder.pop(os.path.dirname(path), None) or by_folder.pop("")
+    others = [f"{len(names)} {folder}/NAME" for folder, names in by_folder.items() if folder]
+    return "; ".join([f"presets: {', '.join(wanted)}", *others])
 
 
 def merge(below: Mapping[str, Any], above: Mapping[str, Any]) -> dict[str, Any]:

@@ -150,3 +150,17 @@ def test_every_key_has_a_description():
             nested = isinstance(field.annotation, type) and issubclass(field.annotation, Section)
             assert nested or name in told or field.description, f"{section.__name__}.{name}"
     assert {"kohaku.top_k", "index.encoder.dim", "ensemble.vote.strategy", "prompts"} <= set(keys_of())
+
+
+def test_presets_are_listed_by_folder():
+    with pytest.raises(ConfigError) as caught:
+        load_config("demoo")
+    said = str(caught.value)
+    assert "did you mean demo?" in said
+    assert "presets: balanced, default" in said
+    assert said.endswith("; 6 encoders/NAME")
+    assert "models/ollama" not in said
+    with pytest.raises(ConfigError, match=r"presets: encoders/bge_m3, encoders/jina_v3, .*; \d+ models/NAME$"):
+        load_config("encoders/nothing_like_it")
+    with pytest.raises(ConfigError, match="presets: balanced, default"):
+        load_config("not/there")
