@@ -14,6 +14,7 @@ from kohaku_ray.errors import ConfigError, DataError
 from kohaku_ray.index.identity import encoder_identity
 from kohaku_ray.index.image_encoder import ImageEncoder
 from kohaku_ray.index.models import Backend, Device, Precision, load_model
+from kohaku_ray.index.torch_model import input_ids
 from kohaku_ray.tree.propagate import unit_rows
 
 CPU_BATCH_TOKENS = 512
@@ -80,7 +81,8 @@ class SentenceEncoder:
                 f"encoder.query_task or passage_task is set but encoder.backend is {backend}, which knows no task "
                 "adapters: set backend to torch"
             )
-        self._model = load_model(model, revision, backend, precision, device, trust_remote_code, cache_dir)
+        task = passage_task or query_task
+        self._model = load_model(model, revision, backend, precision, device, trust_remote_code, cache_dir, task)
         own_dim = self._model.dim
         if dim is not None and not 1 <= dim <= own_dim:
             raise ConfigError(
@@ -260,7 +262,7 @@ class SentenceEncoder:
         except Exception as error:
             if self._memory is None or not self._memory.is_full(error):
                 raise
-            n_tokens = features["input_ids"].shape[0] * features["input_ids"].shape[1]
+            n_tokens = input_ids(features).numel()
             if len(rows) == 1:
                 raise DataError(
                     f"a text of {n_tokens:,} tokens does not fit the encoder's GPU beside what it holds: give the "

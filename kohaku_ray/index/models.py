@@ -64,6 +64,7 @@ def load_model(
     device: Device,
     trust_remote_code: bool,
     cache_dir: str | None = None,
+    task: str | None = None,
 ) -> Model:
     """Load a sentence-transformers model for inference.
 
@@ -73,7 +74,7 @@ def load_model(
     """
     _check_backend(backend, precision, device)
     if backend == "torch":
-        return TorchModel(_sentence_transformer(model, revision, device, trust_remote_code, {"dtype": precision}))
+        return TorchModel(_sentence_transformer(model, revision, device, trust_remote_code, {"dtype": precision}), task)
     # Plain matrix products, which every runtime can fuse.
     kwargs = {"dtype": "float32", "attn_implementation": "eager"}
     load = functools.partial(_sentence_transformer, model, revision, "cpu", trust_remote_code, kwargs)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import threading
 from collections.abc import Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -72,19 +73,31 @@ class TorchModel:
         memory: The memory of its GPU; None on the CPU.
     """
 
-    def __init__(self, loaded: Any) -> None:
-        """Read the properties that an encoder needs."""
+    def __init__(self, loaded: Any, task: str | None = None) -> None:
+        """Read the properties that an encoder needs.
+
+        Args:
+            loaded: The ``SentenceTransformer``.
+            task: A task that it takes: some models encode nothing without one.
+        """
         self.loaded = loaded
-        # The method was renamed in sentence-transformers 6.
-        renamed = getattr(loaded, "get_embedding_dimension", None)
-        self.dim = int((renamed or loaded.get_sentence_embedding_dimension)())
-        windows = (loaded.max_seq_length, getattr(loaded.tokenizer, "model_max_length", None))
+        # A module with code of its own may keep its tokenizer in a processor, as Jina v4's does.
+        self._tokenizer = getattr(loaded[0], "tokenizer", None) or loaded.processor.tokenizer
+        windows = (loaded.max_seq_length, getattr(self._tokenizer, "model_max_length", None))
         self.window = int(next((window for window in windows if window), 1 << 30))
         self.prompts: Mapping[str, str] = loaded.prompts or {}
         self.default_prompt_name: str | None = loaded.default_prompt_name
         self.takes_task = "task" in loaded.get_model_kwargs()
         self.on_cpu = loaded.device.type == "cpu"
+        # The method was renamed in sentence-transformers 6.
+        renamed = getattr(loaded, "get_embedding_dimension", None)
+        self.dim = int((renamed or loaded.get_sentence_embedding_dimension)() or self._measured_dim(task))
         self.memory = None if self.on_cpu else GpuMemory(loaded, self.dim)
+
+    def _measured_dim(self, task: str | None) -> int:
+        """Length of a vector of a model that does not say it."""
+        given = {} if task is None or not self.takes_task else {"task": task}
+        return int(self.embed(self.features(["length"], None, 0, **given), **given).shape[1])
 
     def pool(self) -> ThreadPoolExecutor | None:
         """See ``Model``."""
@@ -92,23 +105,26 @@ class TorchModel:
 
     def lengths(self, texts: Sequence[str], *, special: bool) -> list[int]:
         """See ``Model``."""
-        ids = self.loaded.tokenizer(
-            list(texts), add_special_tokens=special, truncation=False, padding=False, verbose=False
-        )["input_ids"]
+        ids = self._tokenizer(list(texts), add_special_tokens=special, truncation=False, padding=False, verbose=False)[
+            "input_ids"
+        ]
         return list(map(len, ids))
 
     def features(self, texts: Sequence[str], prompt: str | None, pad_to: int, **task: Any) -> dict[str, Any]:
         """See ``Model``."""
-        features: dict[str, Any] = self.loaded.preprocess(texts, prompt=prompt, **task)
-        return _padded(features, pad_to, self.loaded.tokenizer) if pad_to else features
+        inputs = list(map(_as_text, texts)) if self._guesses else texts
+        features: dict[str, Any] = self.loaded.preprocess(inputs, prompt=prompt, **task)
+        return _padded(features, pad_to, self._tokenizer) if pad_to else features
+
+    @property
+    def _guesses(self) -> bool:
+        """Whether its module has code of its own that does not say what it takes, but has a processor: Jina v4's."""
+        return not hasattr(self.loaded[0], "modalities") and hasattr(self.loaded[0], "processor")
 
     @property
     def reads_images(self) -> bool:
         """Whether it turns images into vectors."""
-        # A module with code of its own need not say what it takes: Jina v4's has a processor, which takes images.
-        module = self.loaded[0]
-        says = hasattr(module, "modalities")
-        return bool(self.loaded.supports("image")) if says else hasattr(module, "processor")
+        return self._guesses or bool(self.loaded.supports("image"))
 
     def image_features(self, images: Sequence[Any], **task: Any) -> dict[str, Any]:
         """Resize Pillow's RGB images, and turn them into what one forward pass takes."""
@@ -130,16 +146,29 @@ class TorchModel:
         return vectors
 
 
+def input_ids(features: Mapping[str, Any]) -> Any:
+    """Return the tensor of token ids, shape ``(rows, tokens)``; Jina v4 names its ``text_input_ids``."""
+    return next(value for key, value in features.items() if key.endswith("input_ids"))
+
+
+def _as_text(text: str) -> str:
+    """Put a space before a text that Jina v4's own code would take for an image's address or file."""
+    try:
+        is_file = os.path.isfile(text)
+    except ValueError:  # a zero byte
+        is_file = False
+    return f" {text}" if is_file or text.startswith("http") else text
+
+
 def _padded(features: dict[str, Any], length: int, tokenizer: Any) -> dict[str, Any]:
     """Pad every (rows, tokens) tensor on the tokenizer's side; attention masks and types with zeros."""
     import torch
     from torch.nn.functional import pad
 
-    width = features["input_ids"].shape[1]
+    width = input_ids(features).shape[1]
     side = (length - width, 0) if tokenizer.padding_side == "left" else (0, length - width)
-    fill = {"input_ids": tokenizer.pad_token_id or 0}
     return {
-        key: pad(value, side, value=fill.get(key, 0))
+        key: pad(value, side, value=(tokenizer.pad_token_id or 0) if key.endswith("input_ids") else 0)
         if torch.is_tensor(value) and value.ndim == 2 and value.shape[1] == width
         else value
         for key, value in features.items()
