@@ -130,6 +130,9 @@ class Recording:
     def __getattr__(self, name):
         return getattr(self._real, name)
 
+    def __getitem__(self, place: int):
+        return self._real[place]
+
     def get_model_kwargs(self) -> list[str]:
         return ["task"] if self._takes_task else []
 
