@@ -38,6 +38,15 @@ def images_to_encode(tables: Sequence[pa.Table], config: Config) -> list[dict[st
     return [{"digest": digest, "key": key} for digest, key in new.items()]
 
 
+def check_reads_images(config: Config) -> None:
+    """Load the encoder of images.
+
+    Raises:
+        ConfigError: It cannot be loaded, or reads text alone.
+    """
+    make_encoder(config, config.index.image_encoder).images()
+
+
 class EncodeImages:
     """Encodes blocks of images and writes their vectors to the index directory (an actor of Ray Data)."""
 

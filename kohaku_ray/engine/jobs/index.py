@@ -22,7 +22,7 @@ import ray
 
 from kohaku_ray.config import Config
 from kohaku_ray.config.caption import caption_deployments
-from kohaku_ray.engine.actors.image_encoding import IMAGES_PER_BLOCK, EncodeImages, images_to_encode
+from kohaku_ray.engine.actors.image_encoding import IMAGES_PER_BLOCK, EncodeImages, check_reads_images, images_to_encode
 from kohaku_ray.engine.actors.index_shards import shard_reduced, shards_joined
 from kohaku_ray.engine.actors.indexing import Encode, Work, as_table, parse, parsed_rows, reduced, sorted_texts
 from kohaku_ray.engine.cluster import check_cluster, connected, idle_cpus, say
@@ -128,7 +128,7 @@ def run_index(config: Config) -> IndexSummary:
     read_metadata(config.documents.metadata)
     if not files:
         raise DataError(f"{', '.join(config.documents.paths)} holds metadata and questions but no document: add some")
-    index_settings(config)  # a missing encoder is reported here, not in a worker
+    settings = index_settings(config)  # a missing encoder is reported here, not in a worker
     check_images(config)
     for name, deployment in caption_deployments(config).items():
         check_deployment(name, deployment)
@@ -142,6 +142,8 @@ def run_index(config: Config) -> IndexSummary:
         encoders = n_encoders(config, resources, gpu)
         check_cluster(index_demand(config, encoders, gpu), config.cluster)
         check_nodes({"documents.paths": files[0]}, {"index.path": config.index.path})
+        if settings.image_plan.identity is not None:
+            ray_get(ray.remote(check_reads_images).options(**_encoder_resources(config, gpu)).remote(config))
         _configure_data()
         started = time.perf_counter()
         job = uuid.uuid4().hex
@@ -165,7 +167,6 @@ def run_index(config: Config) -> IndexSummary:
         parse_s = time.perf_counter() - started
         started = time.perf_counter()
         with unwrapped():
-            # Images first: an encoder that reads none is found before hours of text.
             n_images = _encode_images(config, blocks, encoders, gpu) if config.index.images else 0
             by_encoder = _encode(config, texts, work, encoders, gpu) if refs else ()
         encode_s = time.perf_counter() - started
@@ -251,8 +252,7 @@ def _encode(config: Config, texts: Any, work: Work, encoders: int, gpu: bool) ->
         compute=ray.data.ActorPoolStrategy(size=min(encoders, texts.num_blocks())),
         batch_size=None,
         batch_format="pyarrow",
-        resources=config.index.resources or None,
-        **({"num_gpus": config.index.encoder_gpus} if gpu else {"num_cpus": 1}),
+        **_encoder_resources(config, gpu),
     )
     by_encoder, n_tokens = Counter[str](), 0
     with Progress("encode", work.n_tokens, "tokens") as progress:
@@ -262,6 +262,11 @@ def _encode(config: Config, texts: Any, work: Work, encoders: int, gpu: bool) ->
                 n_tokens += row["n_tokens"]
             progress.show(n_tokens, f"{by_encoder.total()} of {work.n_texts} texts")
     return tuple(sorted(by_encoder.values()))
+
+
+def _encoder_resources(config: Config, gpu: bool) -> dict[str, Any]:
+    share = {"num_gpus": config.index.encoder_gpus} if gpu else {"num_cpus": 1}
+    return {"resources": config.index.resources or None, **share}
 
 
 def _encode_images(config: Config, blocks: Sequence[Any], encoders: int, gpu: bool) -> int:
@@ -277,8 +282,7 @@ def _encode_images(config: Config, blocks: Sequence[Any], encoders: int, gpu: bo
         compute=ray.data.ActorPoolStrategy(size=min(encoders, n_blocks)),
         batch_size=None,
         batch_format="pyarrow",
-        resources=config.index.resources or None,
-        **({"num_gpus": config.index.encoder_gpus} if gpu else {"num_cpus": 1}),
+        **_encoder_resources(config, gpu),
     )
     n_done = 0
     with Progress("encode", len(new), "images") as progress:

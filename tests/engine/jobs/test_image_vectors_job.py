@@ -89,6 +89,7 @@ def test_images_with_an_encoder_of_their_own_are_a_view_of_their_own(cluster, co
         assert scores[rows[node_id]] == pytest.approx(float(vector @ query), abs=1e-6)
 
 
-def test_an_encoder_that_reads_no_images_is_refused(cluster, config_of):
+def test_an_encoder_that_reads_no_images_is_refused_before_documents_are_parsed(cluster, config_of, tmp_path):
     with pytest.raises(ConfigError, match=r"reads text alone: name a model that reads images as index\.image_encoder"):
         run_index(config_of("index.image_vectors=image"))
+    assert not (tmp_path / "index" / "images").exists(), "a parser writes the images it finds"
