@@ -86,7 +86,9 @@ def test_an_image_paragraph_takes_its_images_vector_its_captions_or_none(nodes):
 
 
 def test_images_and_texts_of_different_lengths_are_refused(nodes):
-    with pytest.raises(DataError, match=r"vectors of images have 4 dimensions but those of texts 3: .* as index\.image_encoder"):
+    with pytest.raises(
+        DataError, match=r"vectors of images have 4 dimensions but those of texts 3: .* as index\.image_encoder"
+    ):
         in_tree(nodes, {"vectors": "image"}, dim=3)
 
 
