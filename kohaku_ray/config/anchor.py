@@ -42,6 +42,16 @@ def preset_names() -> list[str]:
     ]
 
 
+def described_presets(path: str) -> str:
+    """List the presets of the folder that a path names, and how many there are in the others."""
+    by_folder: dict[str, list[str]] = {}
+    for name in preset_names():
+        by_folder.setdefault(os.path.dirname(name), []).append(name)
+    wanted = by_folder.pop(os.path.dirname(path), None) or by_folder.pop("")
+    others = [f"{len(names)} {folder}/NAME" for folder, names in by_folder.items() if folder]
+    return "; ".join([f"presets: {', '.join(wanted)}", *others])
+
+
 def anchored(values: Mapping[str, Any], directory: str) -> dict[str, Any]:
     """Make the relative paths of one file's values relative to the working directory.
 

@@ -13,7 +13,7 @@ import yaml
 from pydantic import BaseModel, ValidationError
 
 from kohaku_ray.config import kohakurag
-from kohaku_ray.config.anchor import PRESETS, anchored, directory_of, preset_names, with_index
+from kohaku_ray.config.anchor import PRESETS, anchored, described_presets, directory_of, preset_names, with_index
 from kohaku_ray.config.environment import Environment
 from kohaku_ray.config.environment import expand as expand
 from kohaku_ray.config.flat import import_env, import_flat
@@ -260,17 +260,7 @@ def _find(path: str, seen: tuple[str, ...]) -> Path:
             return candidate
     presets = preset_names()
     what = "a directory and no file" if os.path.isdir(path) else "no such file and no such preset"
-    raise ConfigError(f"{path[:200]}: {what}{_did_you_mean(path, presets)}; {_listed(path, presets)}")
-
-
-def _listed(path: str, presets: Sequence[str]) -> str:
-    """List the presets of the folder that a path names, and how many there are in the others."""
-    by_folder: dict[str, list[str]] = {}
-    for name in presets:
-        by_folder.setdefault(os.path.dirname(name), []).append(name)
-    wanted = by_folder.pop(os.path.dirname(path), None) or by_folder.pop("")
-    others = [f"{len(names)} {folder}/NAME" for folder, names in by_folder.items() if folder]
-    return "; ".join([f"presets: {', '.join(wanted)}", *others])
+    raise ConfigError(f"{path[:200]}: {what}{_did_you_mean(path, presets)}; {described_presets(path)}")
 
 
 def merge(below: Mapping[str, Any], above: Mapping[str, Any]) -> dict[str, Any]:
