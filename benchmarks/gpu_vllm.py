@@ -124,7 +124,7 @@ class Energy:
     def __init__(self) -> None:
         self.reason = ""
         try:
-            import pynvml
+            from vllm.third_party import pynvml
 
             pynvml.nvmlInit()
             self._read = lambda: pynvml.nvmlDeviceGetTotalEnergyConsumption(pynvml.nvmlDeviceGetHandleByIndex(0))

@@ -134,6 +134,17 @@ def test_the_autoscaler_turns_token_authentication_on_and_keeps_the_groups_apart
     assert "encoder_node" not in types["replicas"]["resources"]
 
 
+def test_the_autoscaler_has_spot_replicas_like_the_others():
+    types = read("autoscaler.yaml")["available_node_types"]
+    spot, others = types["replicas-spot"], types["replicas"]
+    assert spot["resources"] == others["resources"], "deployments ask for the same resource of both"
+    assert spot["node_config"].pop("InstanceMarketOptions") == {"MarketType": "spot"}
+    assert spot["node_config"] == others["node_config"]
+    assert not any(
+        "InstanceMarketOptions" in one["node_config"] for name, one in types.items() if name != "replicas-spot"
+    )
+
+
 def test_the_resources_the_files_name_are_settings():
     config = load_config(
         "demo",
