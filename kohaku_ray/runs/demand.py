@@ -9,6 +9,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 from kohaku_ray.config import Config
+from kohaku_ray.config.caption import caption_deployments
 from kohaku_ray.config.schema import (
     ClusterConfig,
     CrossEncoderConfig,
@@ -97,6 +98,19 @@ def index_demand(config: Config, n_encoders: int, gpu: bool) -> Demand:
     gpus = (n_encoders * index.encoder_gpus if gpu else 0) + index.build_gpus
     build = " and the builder" if index.build_gpus else ""
     return Demand(1 if gpu else n_encoders, gpus, f"{n_encoders} encoder(s){build}", custom)
+
+
+def caption_demand(config: Config) -> Demand | None:
+    """Sum the replicas that describe images, which are up while nothing is encoded; None: none are started."""
+    total, parts = Counter[str](), []
+    for name, deployment in caption_deployments(config).items():
+        if deployment.application is None:
+            parts.append(f"{deployment.replicas} replica(s) of {name}")
+            total.update(deployment_demand(deployment))
+    if not parts:
+        return None
+    cpus, gpus = total.pop("CPU"), total.pop("GPU")
+    return Demand(cpus, gpus, " and ".join(parts), total)
 
 
 def n_encoders(config: Config, resources: Mapping[str, float], gpu: bool) -> int:

@@ -7,7 +7,7 @@ from kohaku_ray.config import load_config
 from kohaku_ray.errors import ConfigError
 from kohaku_ray.index import gpu
 from kohaku_ray.runs import indexes
-from kohaku_ray.runs.demand import answer_demand, check_demand, index_demand, n_encoders
+from kohaku_ray.runs.demand import answer_demand, caption_demand, check_demand, index_demand, n_encoders
 
 
 def config(*overrides: str):
@@ -87,3 +87,14 @@ def test_queries_are_encoded_on_the_retrievers_gpu_if_it_has_one(monkeypatch):
 
 def test_this_faiss_is_the_one_for_cpus_or_sees_its_gpus():
     assert bool(gpu.missing()) == (not hasattr(faiss, "StandardGpuResources") or faiss.get_num_gpus() == 0)
+
+
+def test_replicas_that_describe_images_are_asked_for():
+    own = ("index.images=true", "index.captions=model", "roles.caption.model=eyes")
+    eyes = "deployments.eyes={kind: vllm, model: /models/eyes, vision: true, replicas: 2, tensor_parallel: 4}"
+    demand = caption_demand(config(*own, eyes))
+    assert (demand.cpus, demand.gpus, demand.reason) == (2, 8, "2 replica(s) of eyes")
+    with pytest.raises(ConfigError, match=r"the cluster has 4 GPUs but 2 replica\(s\) of eyes need 8"):
+        check_demand(demand, {"CPU": 8, "GPU": 4})
+    assert caption_demand(config(*own, eyes, "deployments.eyes.application=up")) is None, "it stands already"
+    assert caption_demand(config(eyes)) is None, "no image is described"

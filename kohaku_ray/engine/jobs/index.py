@@ -33,7 +33,7 @@ from kohaku_ray.engine.nodes import check_nodes
 from kohaku_ray.errors import DataError
 from kohaku_ray.index.pending import PendingVectors
 from kohaku_ray.runs.collection import sources_of
-from kohaku_ray.runs.demand import index_demand, n_encoders
+from kohaku_ray.runs.demand import caption_demand, index_demand, n_encoders
 from kohaku_ray.runs.deployments import check_deployment
 from kohaku_ray.runs.indexes import index_settings
 from kohaku_ray.runs.parsing import describe_left_out, sort_out
@@ -140,7 +140,9 @@ def run_index(config: Config) -> IndexSummary:
         device = config.index.encoder.device
         gpu = device == "cuda" or (device == "auto" and resources.get("GPU", 0) >= 1)
         encoders = n_encoders(config, resources, gpu)
-        check_cluster(index_demand(config, encoders, gpu), config.cluster)
+        for demand in (index_demand(config, encoders, gpu), caption_demand(config)):
+            if demand is not None:
+                check_cluster(demand, config.cluster)
         check_nodes({"documents.paths": files[0]}, {"index.path": config.index.path})
         if settings.image_plan.identity is not None:
             ray_get(ray.remote(check_reads_images).options(**_encoder_resources(config, gpu)).remote(config))
