@@ -114,7 +114,8 @@ def serving(deployments: Mapping[str, Deployment], release: bool = True) -> Iter
         pause_s = BEAT_S if release else LATE_S
         while not stop.wait(pause_s):
             pause_s = BEAT_S
-            _registry().beat.remote(user, list(ours.values()))
+            if ray.is_initialized():  # else Ray would start a cluster of its own
+                _registry().beat.remote(user, list(ours.values()))
 
     beating = threading.Thread(target=keep_beating, daemon=True, name="beat")
     beating.start()
