@@ -37,7 +37,7 @@ from kohaku_ray.runs.scoring import score_run
 from kohaku_ray.runs.show import show_question
 from kohaku_ray.runs.sources import resolve, resolve_paths
 from kohaku_ray.runs.summary import AnswerSummary
-from kohaku_ray.runs.tracking import track
+from kohaku_ray.runs.tracking import is_tracked, track
 
 if TYPE_CHECKING:
     from kohaku_ray.engine.actors.pool import ActorPool
@@ -91,12 +91,13 @@ class Run:
             DataError: Questions, index, ledger or the run directory cannot be used.
         """
         self.summary = None if again or retry_errors else finished_before(self.config)
+        is_done = self.summary is not None
         if self.summary is None:
             from kohaku_ray.engine.jobs.answer import run_answer
 
             self.summary = run_answer(self.config, retry_errors=retry_errors, strict=strict, pool=self._pool)
-            if self.config.tracking.to is not None:
-                track(self.config, self.summary, scores_of(self.config, self.summary)[0])
+        if self.config.tracking.to is not None and not (is_done and is_tracked(self.config)):
+            track(self.config, self.summary, scores_of(self.config, self.summary)[0])
         return self
 
     def ask(self, question: str, **columns: str) -> Run:

@@ -139,7 +139,7 @@ def answer(arguments: argparse.Namespace) -> Outcome:
     from kohaku_ray.files import is_file
     from kohaku_ray.runs.finished import finished_before
     from kohaku_ray.runs.results import describe_run, headline, outputs_of, scores_of
-    from kohaku_ray.runs.tracking import check_tracking, track
+    from kohaku_ray.runs.tracking import check_tracking, is_tracked, track
     from kohaku_ray.storage import below
 
     config = _load(arguments)
@@ -163,7 +163,7 @@ def answer(arguments: argparse.Namespace) -> Outcome:
         page = below(summary.run, "report.html")
         if not is_done or not is_file(page):
             tell(f"page: {write_report(summary.run)}")
-    tracked = None if is_done else track(config, summary, scored)
+    tracked = None if is_done and is_tracked(config) else track(config, summary, scored)
     if tracked is not None:
         tell(f"tracked: {tracked}")
     values = {
@@ -231,6 +231,7 @@ def sweep(arguments: argparse.Namespace) -> Outcome:
     from kohaku_ray.config.sweep import load_sweep
     from kohaku_ray.engine.jobs.sweep import dry_run, finish_sweep, run_sweep
     from kohaku_ray.runs.sweep_plan import plan_sweep
+    from kohaku_ray.runs.tracking import check_tracking, track_sweep
 
     with _warnings_told():
         loaded = load_sweep(arguments.sweep, arguments.base, arguments.overrides, arguments.output)
@@ -245,11 +246,25 @@ def sweep(arguments: argparse.Namespace) -> Outcome:
     if arguments.dry_run:
         described = dry_run(plan)
         tell(described)
-        none = {"n_made": 0, "n_errors": 0, "failed": {}, "skipped": {}, "page": None, "files": [], "seconds": 0.0}
+        none = {
+            "n_made": 0,
+            "n_errors": 0,
+            "failed": {},
+            "skipped": {},
+            "page": None,
+            "files": [],
+            "tracked": [],
+            "seconds": 0.0,
+        }
         return Outcome("sweep", f"{n_cells:,} cells, {len(plan.runs):,} runs", values | none | {"plan": described})
+    for config in plan.runs.values():
+        check_tracking(config)
     summary = run_sweep(plan)
     text, files = finish_sweep(plan, summary)
     tell(f"{text}\n\npage: {files[0]}")
+    tracked = track_sweep(plan, files, summary.figures())
+    if tracked:
+        tell(f"tracked: {len(tracked) - 1} runs and {tracked[-1]}")
     for run_id, reason in list(summary.failed.items())[:10]:
         complain(f"kohaku-ray: run {run_id}: {reason}")
     values |= {
@@ -259,6 +274,7 @@ def sweep(arguments: argparse.Namespace) -> Outcome:
         "skipped": summary.skipped,
         "page": files[0],
         "files": files,
+        "tracked": tracked,
         "seconds": summary.wall_s,
     }
     line = f"{summary.n_runs} runs, {summary.n_made} made now, {len(summary.failed)} failed: {files[0]}"

@@ -95,6 +95,13 @@ def is_directory(path: str) -> bool:
     return _kind(path) == "Directory" if is_uri(path) else os.path.isdir(path)
 
 
+def name_a_file(directory: str) -> DataError:
+    """Return the error of a directory where a file is needed; it names the first file in it."""
+    there = sorted(name for name in os.listdir(directory) if os.path.isfile(os.path.join(directory, name)))
+    such = f", such as {os.path.join(directory, there[0])}" if there else ""
+    return DataError(f"{directory} is a directory and no file: name a file{such}.")
+
+
 def remove(path: str) -> None:
     """Delete a file; a missing one is not an error."""
     if not is_uri(path):

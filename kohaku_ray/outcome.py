@@ -60,6 +60,7 @@ SHAPES: Mapping[str, Mapping[str, str]] = {
         "skipped": "why a run was not tried, by run",
         "page": "the page, or null",
         "files": "all files written",
+        "tracked": "where the runs that are new there and the sweep were exported to",
         "seconds": "wall time",
     },
     "vote": {

@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import TextIO
 
 from kohaku_ray.errors import DataError
-from kohaku_ray.files import publish_with, read_file
+from kohaku_ray.files import name_a_file, publish_with, read_file
 from kohaku_ray.records import BLANK, UNANSWERABLE
 from kohaku_ray.row_files import ROW_SUFFIXES, cell_of, read_rows, suffix_of
 from kohaku_ray.values import is_abstention, is_blank, split_items, split_list
@@ -163,7 +163,7 @@ def read_submission(
     try:
         data = read_file(name) if data is None else data
     except IsADirectoryError:
-        raise DataError(f"{name} is a directory and no file: name a file in it.") from None
+        raise name_a_file(name) from None
     except OSError as error:
         raise DataError(f"{name}: cannot be read ({error.strerror or error}): check the path.") from error
     if suffix_of(name) in ROW_SUFFIXES[1:]:

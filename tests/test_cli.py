@@ -150,7 +150,7 @@ def test_score_prints_a_list_of_records(tmp_path, capsys):
             2,
             "is a sweep (it has tables) and no run: give it to `kohaku-ray sweep`",
         ),
-        (["score", "--truth", "/etc", "/none.csv"], 1, "/etc is a directory and no file"),
+        (["score", "--truth", "/etc", "/none.csv"], 1, "/etc is a directory and no file: name a file, such as /etc/"),
         (["score", "--truth", "/none.csv", "/none.csv"], 1, "/none.csv: cannot be read"),
         (["show", "/none", "q1"], 1, "/none holds no answers.parquet"),
     ],

@@ -33,6 +33,7 @@ from kohaku_ray.documents.rows import ROW_FORMATS, parse_rows
 from kohaku_ray.documents.table_csv import parse_csv
 from kohaku_ray.documents.text import parse_text
 from kohaku_ray.errors import DataError
+from kohaku_ray.files import name_a_file
 from kohaku_ray.row_files import HUB, suffix_of
 from kohaku_ray.storage import asking, below, open_filesystem
 
@@ -277,9 +278,7 @@ def read_bytes(path: str) -> bytes:
         with asking(path, "cannot read"), filesystem.open_input_file(inner) as stream:
             return bytes(stream.read())
     except IsADirectoryError:
-        there = sorted(name for name in os.listdir(inner) if os.path.isfile(os.path.join(inner, name)))
-        such = f", such as {os.path.join(path, there[0])}" if there else ""
-        raise DataError(f"{path} is a directory and no file: name a file{such}.") from None
+        raise name_a_file(path if filesystem is None else inner) from None
     except OSError as error:
         raise DataError(f"{path} cannot be read: {error.strerror or error}.") from None
 

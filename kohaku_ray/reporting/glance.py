@@ -117,7 +117,7 @@ def cost_lines(run: RunFiles) -> list[str]:
         f"{len(usage):,} model calls: {sources['made']:,} made by this run, {sources['ledger']:,} from the ledger"
     ]
     if sources["joined"]:
-        lines[-1] += f", {sources['joined']:,} in flight: asked by another run or member"
+        lines[-1] += f", {sources['joined']:,} sharing the reply of an equal call under way"
     lines.append(_money(run))
     seconds = run.facts.get("wall_s")
     if isinstance(seconds, int | float):

@@ -52,14 +52,27 @@ def finished_before(config: Config) -> AnswerSummary | None:
     config = resolve_paths(config)
     if not is_finished(config.run):
         return None
-    facts: dict[str, Any] = json.loads(read_file(below(config.run, "run.json")))
+    facts = _facts(config.run)
     if read_file(below(config.run, "config.yaml")).decode() != as_yaml(config):
         return None
     index = open_index(config)
     if facts.get("inputs") != inputs_of(config, index, config.declaration.prompts(config.prompts)):
         return None
-    known = {one.name for one in fields(AnswerSummary)}
-    return None if difference(index, config) else AnswerSummary(**{key: facts[key] for key in known & facts.keys()})
+    return None if difference(index, config) else summary_of(config.run)
+
+
+def summary_of(run: str) -> AnswerSummary:
+    """Return the counts that a finished run has recorded.
+
+    Raises:
+        DataError: Its ``run.json`` cannot be read.
+    """
+    facts, known = _facts(run), {one.name for one in fields(AnswerSummary)}
+    return AnswerSummary(**{key: facts[key] for key in known & facts.keys()})
+
+
+def _facts(run: str) -> dict[str, Any]:
+    return dict(json.loads(read_file(below(run, "run.json"))))
 
 
 def _code(system: System) -> str:

@@ -47,7 +47,7 @@ def describe_run(config: Config, summary: AnswerSummary, scores: tuple[ScoredRun
     parts = [
         f"{summary.n_questions} questions × {config.ensemble.members} members in {summary.wall_s:.1f} s: "
         f"{n_calls} model calls ({calls['made']} made, {calls['ledger']} from the ledger, "
-        f"{calls['joined']} in flight: asked by another run or member)"
+        f"{calls['joined']} sharing the reply of an equal call under way)"
     ]
     if n_answers < n_full:
         saved = n_full - n_answers

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib.util
+import json
 import os
 import time
 from collections.abc import Callable, Mapping, Sequence
@@ -12,11 +13,19 @@ from kohaku_ray.config import Config
 from kohaku_ray.config.plain import leaves
 from kohaku_ray.config.tracking import TrackingConfig
 from kohaku_ray.errors import ConfigError, DataError
+from kohaku_ray.files import is_file, publish, read_file
+from kohaku_ray.runs.finished import summary_of
+from kohaku_ray.runs.results import scores_of
 from kohaku_ray.runs.scoring import ScoredRun
 from kohaku_ray.runs.summary import AnswerSummary
+from kohaku_ray.runs.sweep_plan import Plan
+from kohaku_ray.storage import below
 
 ARTIFACTS = ("report.html", "submission.csv", "answers.jsonl", "config.yaml")
 """Files of a run that are exported, where they are there."""
+
+MARK = "tracked.json"
+"""File of a run that was exported: the tracker's settings and where it is there."""
 
 _MLFLOW_PARAMS, _MLFLOW_CHARS = 100, 6000  # of one request, and of one value
 
@@ -30,12 +39,14 @@ class Exported:
         params: Every setting by its key.
         figures: Scores, counts, costs and seconds by name.
         files: Paths of artifacts.
+        group: Name of its sweep; empty: it belongs to none.
     """
 
     name: str
     params: Mapping[str, str]
     figures: Mapping[str, float]
     files: Sequence[str]
+    group: str = ""
 
 
 def check_tracking(config: Config) -> None:
@@ -52,8 +63,14 @@ def check_tracking(config: Config) -> None:
         )
 
 
-def track(config: Config, summary: AnswerSummary, scored: ScoredRun | None) -> str | None:
-    """Export a finished run to the configured tracker.
+def track(config: Config, summary: AnswerSummary, scored: ScoredRun | None, sweep: str = "") -> str | None:
+    """Export a finished run to the configured tracker, and mark the run as exported.
+
+    Args:
+        config: The run.
+        summary: Its counts.
+        scored: Its scores; None: it has none.
+        sweep: Name of its sweep: MLflow's tag ``sweep``, the group of Weights & Biases.
 
     Returns:
         Where it is now; None: no tracker is configured.
@@ -66,20 +83,67 @@ def track(config: Config, summary: AnswerSummary, scored: ScoredRun | None) -> s
         return None
     check_tracking(config)
     found = [os.path.join(summary.run, name) for name in ARTIFACTS]
-    exported = Exported(
-        name=os.path.basename(summary.run.rstrip("/")),
-        params=params_of(config),
-        figures=figures_of(summary, scored),
-        files=[file for file in found if os.path.isfile(file)],
-    )
+    files = [file for file in found if os.path.isfile(file)]
+    name = os.path.basename(summary.run.rstrip("/"))
+    where = _export(config, Exported(name, params_of(config), figures_of(summary, scored), files, sweep), summary.run)
+    mark = {**_settings(config.tracking), "where": where}
+    publish(below(summary.run, MARK), json.dumps(mark, indent=2).encode(), "check the run's directory")
+    return where
+
+
+def is_tracked(config: Config) -> bool:
+    """Tell whether a run was exported to the tracker that is configured now, or none is."""
+    if config.tracking.to is None:
+        return True
+    path = below(config.run, MARK)
+    if not is_file(path):
+        return False
+    mark = json.loads(read_file(path))
+    return {key: mark.get(key) for key in _settings(config.tracking)} == _settings(config.tracking)
+
+
+def track_sweep(plan: Plan, files: Sequence[str], figures: Mapping[str, float]) -> list[str]:
+    """Export the finished runs of a sweep that were not exported before; with them the sweep's tables and its page.
+
+    Args:
+        plan: The sweep.
+        files: Paths of its tables and its page.
+        figures: Its counts by name.
+
+    Returns:
+        Where they are now, the sweep last; empty: no tracker is configured, or there was nothing new.
+
+    Raises:
+        ConfigError: The tracker's package is missing.
+        DataError: The tracker refused; every run is whole, and the next start of the sweep exports what is left.
+    """
+    output = os.path.abspath(plan.loaded.sweep.output)
+    name, where = os.path.basename(output), []
+    left = [config for config in plan.finished.values() if not is_tracked(config)]
+    for config in left:
+        summary = summary_of(config.run)
+        where.append(track(config, summary, scores_of(config, summary)[0], name) or "")
+    if left:
+        own = {"sweep": plan.loaded.where, "runs": str(len(plan.runs))}
+        where.append(_export(left[0], Exported(name, own, figures, files, name), output))
+    return where
+
+
+def _export(config: Config, exported: Exported, place: str) -> str:
+    tracking = config.tracking
+    assert tracking.to is not None
     try:
-        return _TRACKERS[config.tracking.to](config.tracking, exported)
+        return _TRACKERS[tracking.to](tracking, exported)
     except Exception as error:  # trackers raise many types
         raise DataError(
-            f"the run is finished and in {summary.run}, but {config.tracking.to} did not take it "
+            f"the results are whole and in {place}, but {tracking.to} did not take them "
             f"({type(error).__name__}: {' '.join(config.hide(str(error)).split())[:300]}): check tracking.uri, then "
-            "repeat the command with --again, which asks no recorded call again"
+            "repeat the command, which asks no recorded call again"
         ) from error
+
+
+def _settings(tracking: TrackingConfig) -> dict[str, str | None]:
+    return {"to": tracking.to, "project": tracking.project, "uri": tracking.uri}
 
 
 def params_of(config: Config) -> dict[str, str]:
@@ -114,7 +178,8 @@ def _to_mlflow(settings: TrackingConfig, exported: Exported) -> str:
     client = mlflow.MlflowClient(tracking_uri=uri)
     known = client.get_experiment_by_name(settings.project)
     experiment = known.experiment_id if known is not None else client.create_experiment(settings.project)
-    run_id = client.create_run(experiment, run_name=exported.name).info.run_id
+    tags = {"sweep": exported.group} if exported.group else {}
+    run_id = client.create_run(experiment, run_name=exported.name, tags=tags).info.run_id
     now = int(time.time() * 1000)
     params = [Param(key, value[:_MLFLOW_CHARS]) for key, value in exported.params.items()]
     for start in range(0, len(params), _MLFLOW_PARAMS):
@@ -133,6 +198,7 @@ def _to_wandb(settings: TrackingConfig, exported: Exported) -> str:
     with wandb.init(
         project=settings.project,
         name=exported.name,
+        group=exported.group or None,
         config=dict(exported.params),
         reinit="create_new",
         settings=wandb.Settings(console="off", silent=True, **server),

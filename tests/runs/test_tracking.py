@@ -6,6 +6,7 @@ import importlib.util
 import json
 import os
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 from run_files import small_run
@@ -16,7 +17,7 @@ from kohaku_ray.errors import ConfigError, DataError
 from kohaku_ray.runs import tracking
 from kohaku_ray.runs.results import scores_of
 from kohaku_ray.runs.summary import AnswerSummary
-from kohaku_ray.runs.tracking import check_tracking, track
+from kohaku_ray.runs.tracking import check_tracking, is_tracked, track, track_sweep
 
 
 def run_of(tmp_path: Path, *settings: str) -> tuple[object, AnswerSummary]:
@@ -67,7 +68,7 @@ def test_a_tracker_that_refuses_loses_no_run(tmp_path, monkeypatch):
     monkeypatch.setitem(tracking._TRACKERS, "mlflow", refuse)
     config, summary = run_of(tmp_path, "tracking.to=mlflow")
     with pytest.raises(
-        DataError, match=r"the run is finished and in .*/run, but mlflow did not take it \(Runtime"
+        DataError, match=r"the results are whole and in .*/run, but mlflow did not take them \(Runtime"
     ) as found:
         track(config, summary, None)
     assert len(str(found.value)) < 800
@@ -100,6 +101,52 @@ def test_mlflow_has_settings_figures_and_files(tmp_path, monkeypatch):
         name for name in tracking.ARTIFACTS if os.path.isfile(f"{summary.run}/{name}")
     }
     assert "submission.csv" in {file.path for file in client.list_artifacts(run.info.run_id)}
+
+
+def test_mlflow_has_a_sweep_whose_runs_are_exported_once(tmp_path, monkeypatch):
+    mlflow = pytest.importorskip("mlflow")
+    monkeypatch.delenv("MLFLOW_ALLOW_FILE_STORE", raising=False)
+    store = str(tmp_path / "store")
+    runs = {}
+    for name in ("a", "b"):
+        (tmp_path / name).mkdir()
+        config, summary = run_of(tmp_path / name, "tracking.to=mlflow", "tracking.project=s", f"tracking.uri={store}")
+        Path(summary.run, "run.json").write_text(json.dumps({"run": summary.run, "n_questions": 4, "wall_s": 3.0}))
+        runs[name] = config
+    page = tmp_path / "top_k" / "index.html"
+    page.parent.mkdir()
+    page.write_text("<p>table</p>")
+    sweep = SimpleNamespace(where="top_k.yaml", sweep=SimpleNamespace(output=str(page.parent)))
+    plan = SimpleNamespace(runs=runs, finished=runs, loaded=sweep)
+    where = track_sweep(plan, [str(page)], {"n_runs": 2.0})
+    assert [line.startswith("mlflow experiment s, run ") for line in where] == [True] * 3
+    assert all(is_tracked(config) for config in runs.values())
+    assert track_sweep(plan, [str(page)], {"n_runs": 2.0}) == []
+    client = mlflow.MlflowClient(tracking_uri=store)
+    [experiment] = [one for one in client.search_experiments() if one.name == "s"]
+    found = client.search_runs([experiment.experiment_id], filter_string="tags.sweep = 'top_k'")
+    assert sorted(run.info.run_name for run in found) == ["run", "run", "top_k"]
+    [whole] = [run for run in found if run.info.run_name == "top_k"]
+    assert whole.data.metrics == {"n_runs": 2.0}
+    assert [file.path for file in client.list_artifacts(whole.info.run_id)] == ["index.html"]
+    [scored, _] = [run for run in found if run.info.run_name == "run"]
+    assert "wattbot.value" in scored.data.metrics
+
+
+def test_a_run_is_exported_anew_to_another_tracker(tmp_path, monkeypatch):
+    asked = []
+    monkeypatch.setattr(tracking, "check_tracking", lambda config: None)
+    for name in ("mlflow", "wandb"):
+        monkeypatch.setitem(tracking._TRACKERS, name, lambda settings, exported: asked.append(settings.to) or "there")
+    config, summary = run_of(tmp_path, "tracking.to=mlflow")
+    assert not is_tracked(config)
+    assert track(config, summary, None) == "there"
+    assert is_tracked(config)
+    assert is_tracked(load_config("default", [f"run={summary.run}"]))
+    other = load_config("default", [f"run={summary.run}", "tracking.to=wandb"])
+    assert not is_tracked(other)
+    track(other, summary, None)
+    assert asked == ["mlflow", "wandb"]
 
 
 def test_wandb_offline_has_settings_figures_and_files(tmp_path, monkeypatch):

@@ -222,5 +222,5 @@ def _shown(progress: Progress, summary: AnswerSummary) -> None:
         summary.n_questions,
         f"{n_calls} calls, {calls['made']} made",
         f"{n_calls} calls ({calls['made']} made, {calls['ledger']} from the ledger, "
-        f"{calls['joined']} in flight: asked by another run or member)",
+        f"{calls['joined']} sharing the reply of an equal call under way)",
     )

@@ -86,6 +86,12 @@ class SweepSummary:
         if outcome.n_unanswered:
             self.failed[run_id] = f"{outcome.n_unanswered} model calls got no reply: repeat the sweep"
 
+    def figures(self) -> dict[str, float]:
+        """Return counts and seconds by name."""
+        counts = {"n_runs": self.n_runs, "n_made": self.n_made, "n_failed": len(self.failed), "n_errors": self.n_errors}
+        calls = {f"calls.{source}": n for source, n in self.n_calls.items()}
+        return {name: float(figure) for name, figure in {**counts, **calls, "seconds": self.wall_s}.items()}
+
     def lines(self) -> list[str]:
         """Format runs, calls, searches and seconds, one line each."""
         asked = self.n_calls.total()
