@@ -86,16 +86,17 @@ class Progress:
     On a terminal and in a notebook it is one bar, drawn in place; elsewhere it is a line at most twice per second.
     """
 
-    def __init__(self, job: str, total: float, unit: str) -> None:
+    def __init__(self, job: str, total: float, unit: str, began: float | None = None) -> None:
         """Start the clock; the first ``show`` draws.
 
         Args:
             job: First word of every line.
             total: Its whole work.
             unit: What is counted, in the plural.
+            began: When the work began, by ``time.perf_counter``. Default: now.
         """
         self._job, self._total, self._unit = job, total, unit
-        self._began, self._said = time.perf_counter(), 0.0
+        self._began, self._said = time.perf_counter() if began is None else began, 0.0
         self._bar: Any = None
 
     def __enter__(self) -> Progress:

@@ -51,9 +51,10 @@ class Directory:
             info = self._filesystem.get_file_info(self.full(name))
         return int(info.size) if info.type == pafs.FileType.File else None
 
-    def names(self) -> list[str]:
-        """List every file, however deep."""
-        selector = pafs.FileSelector(self._root, recursive=True, allow_not_found=True)
+    def names(self, folder: str = "") -> list[str]:
+        """List every file of a folder, however deep; of all without one."""
+        root = self.full(folder) if folder else self._root
+        selector = pafs.FileSelector(root, recursive=True, allow_not_found=True)
         with self._asking("cannot list"):
             infos = self._filesystem.get_file_info(selector)
         found = (info for info in infos if info.type == pafs.FileType.File)

@@ -59,11 +59,18 @@ class EncodeImages:
         self._identity = identity
 
     def __call__(self, batch: pa.Table) -> pa.Table:
-        """Encode one block; returns one row, the number of its images."""
-        digests: list[str] = batch["digest"].to_pylist()
+        """Encode one block.
+
+        Args:
+            batch: One row, whose columns digest and key are lists, one item per image.
+
+        Returns:
+            One row, the number of its images.
+        """
+        digests, keys = (batch[name][0].as_py() for name in ("digest", "key"))
         # Not when the actor starts: there, Ray would try again, and lose the error's kind.
         vectors = self._encoder.images().encode(digests, self._read)
-        self._pending.write(self._identity, batch["key"].to_pylist(), vectors)
+        self._pending.write(self._identity, keys, vectors)
         return pa.table({"n_images": [len(digests)]})
 
     def _read(self, digest: str) -> bytes:

@@ -2,21 +2,18 @@
 
 from __future__ import annotations
 
-from collections import defaultdict
-from collections.abc import Sequence
 from typing import Any
 
-import numpy as np
 import pyarrow as pa
-import ray
 
 from kohaku_ray.config import Config
 from kohaku_ray.engine.actors.image_encoding import image_vectors
-from kohaku_ray.engine.actors.indexing import joined, parsed_rows, reject_table
+from kohaku_ray.engine.actors.indexing import reject_table
 from kohaku_ray.index.assemble import texts_to_encode
 from kohaku_ray.index.build import views_with_old
 from kohaku_ray.index.identity import vector_keys
 from kohaku_ray.index.layout import shard_number
+from kohaku_ray.index.parsed import ParsedParts
 from kohaku_ray.index.pending import PendingVectors
 from kohaku_ray.index.shards import Shard, build_shard, content_of, publish_shards, unchanged_shard
 from kohaku_ray.runs.indexes import encoder_settings, index_settings, views_of
@@ -27,18 +24,19 @@ Part = tuple[Shard, bool]
 """A shard, and whether it was there before."""
 
 
-def shard_reduced(config: Config, blocks: Sequence[Any], number: int) -> Part | None:
+def shard_reduced(config: Config, job: str, number: int) -> Part | None:
     """Build one shard, or find it unchanged (a task); it reads no other shard's documents.
 
     Args:
         config: The job's configuration.
-        blocks: Refs of what ``parse`` returns.
+        job: Unique name of this job.
         number: The shard's.
 
     Returns:
         None: no document belongs to it.
     """
-    used, _ = sort_out(parsed_rows(blocks))
+    parsed = ParsedParts(config.index.path, job)
+    used, _ = sort_out(parsed.rows())
     own = [row for row in used if shard_number(row["doc_id"], config.index.shards) == number]
     if not own:
         return None
@@ -47,8 +45,7 @@ def shard_reduced(config: Config, blocks: Sequence[Any], number: int) -> Part | 
     content = content_of({row["doc_id"]: row["digest"] for row in own}, settings, views)
     if (there := unchanged_shard(path, number, content)) is not None:
         return there, True
-    rows = _fetched(blocks, own)
-    nodes = joined(rows, "nodes")
+    nodes = parsed.table(own, "nodes")
     _, texts = texts_to_encode(
         NodeTable(nodes), settings.paragraph_vectors, captions=settings.image_plan.encodes_captions
     )
@@ -59,7 +56,7 @@ def shard_reduced(config: Config, blocks: Sequence[Any], number: int) -> Part | 
         number,
         content,
         nodes=nodes,
-        documents=joined(rows, "document"),
+        documents=parsed.table(own, "documents"),
         keys=keys,
         vectors=vectors,
         settings=settings,
@@ -70,20 +67,20 @@ def shard_reduced(config: Config, blocks: Sequence[Any], number: int) -> Part | 
     return shard, False
 
 
-def shards_joined(config: Config, blocks: Sequence[Any], sources: pa.Table, *parts: Part | None) -> dict[str, Any]:
+def shards_joined(config: Config, job: str, sources: pa.Table, *parts: Part | None) -> dict[str, Any]:
     """Make the shards the index (a task).
 
     Args:
         config: The job's configuration.
-        blocks: Refs of what ``parse`` returns.
+        job: Unique name of this job.
         sources: The files that were parsed (``SOURCES_SCHEMA``).
         parts: Every shard.
 
     Returns:
         See ``publish_shards``; and ``n_shards_kept``, the shards that were not built again.
     """
-    images = config.index.images
-    used, rejects = sort_out(parsed_rows(blocks, *(["images"] if images else [])))
+    parsed = ParsedParts(config.index.path, job)
+    used, rejects = sort_out(parsed.rows())
     settings = index_settings(config)
     there = [part for part in parts if part is not None]
     kept = [shard["number"] for shard, is_kept in there if is_kept]
@@ -95,21 +92,7 @@ def shards_joined(config: Config, blocks: Sequence[Any], sources: pa.Table, *par
         sources=sources,
         settings=settings,
         views=views_with_old(config.index.path, settings, views_of(config)),
-        images=joined(used, "images") if images else None,
+        images=parsed.table(used, "images") if config.index.images else None,
     )
     PendingVectors(config.index.path).clear()
     return {**counts, "n_shards": len(there), "n_shards_kept": len(kept)}
-
-
-def _fetched(blocks: Sequence[Any], rows: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
-    """Read trees of some rows, block by block, in the rows' order."""
-    places = defaultdict(list)
-    for at, row in enumerate(rows):
-        places[row["place"][0]].append((row["place"][1], at))
-    found: list[dict[str, Any]] = [{}] * len(rows)
-    for number, wanted in places.items():
-        block = ray.get(blocks[number]).select(["document", "nodes"])
-        taken = block.take(pa.array(np.array([inside for inside, _ in wanted])))
-        for (_, at), row in zip(wanted, taken.to_pylist(), strict=True):
-            found[at] = row
-    return found

@@ -1,4 +1,4 @@
-"""Stages of the index job, as Ray runs them: parse files, sort texts, encode blocks, reduce to an index."""
+"""Stages of the index job, as Ray runs them: parse files, sort windows of texts, encode blocks, reduce to an index."""
 
 from __future__ import annotations
 
@@ -10,12 +10,10 @@ import socket
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from itertools import pairwise
 from typing import Any
 
 import numpy as np
 import pyarrow as pa
-import ray
 
 from kohaku_ray.arrays import I64
 from kohaku_ray.config import Config
@@ -31,6 +29,7 @@ from kohaku_ray.index.files import Directory, column_keys
 from kohaku_ray.index.identity import KEY_BYTES, vector_keys
 from kohaku_ray.index.images import image_table, write_image
 from kohaku_ray.index.known import known_vectors
+from kohaku_ray.index.parsed import ParsedParts, part_name
 from kohaku_ray.index.pending import PendingVectors
 from kohaku_ray.index.tokens import token_counter
 from kohaku_ray.runs.indexes import (
@@ -54,22 +53,22 @@ MIN_BLOCK_TOKENS = 4096
 MAX_BLOCK_ROWS = 8192
 SPECIAL_TOKENS = 2
 """Special tokens that the encoder adds to each text."""
+WINDOW_TEXTS = 65_536
+"""Texts that are sorted by length together; encoding waits for no more than a window of them."""
+TEXT_SCHEMA = pa.schema([("key", pa.binary(KEY_BYTES)), ("n_tokens", pa.int64()), ("text", pa.large_string())])
+"""A text to encode: its vector's key, and its tokens with the special ones."""
 
 
 def parse(batch: pa.Table, config: Config, job: str) -> pa.Table:
-    """Parse files into trees (a Ray Data task).
+    """Parse files into trees and write them beside the index as a part (a Ray Data task).
 
     Args:
-        batch: Column ``file``.
+        batch: Columns file and at, its number among all files.
         config: The job's configuration.
         job: Unique name of this job.
 
     Returns:
-        One row per document, and one per file or part of a file that cannot be used. Columns file, where (the file, or
-        which part of it), doc_id, reason (null for a document), par_ids, digest (of document and nodes), and as Arrow
-        streams document, nodes and texts: the texts new to the index, with columns key, n_tokens and text. Where
-        images are extracted: images (``IMAGE_SCHEMA``) and left_out, a JSON object of those that carry no content.
-        Where a model describes them: tree, the document as ``bounded.packed`` writes it.
+        The texts of these files that are new to the index: ``TEXT_SCHEMA``.
     """
     metadata = read_metadata(config.documents.metadata)
     rows: list[dict[str, Any]] = []
@@ -82,29 +81,29 @@ def parse(batch: pa.Table, config: Config, job: str) -> pa.Table:
             row = {"file": file, "where": file if is_whole else f"{file}: {found.doc_id}"}
             try:
                 document = with_metadata(found, metadata)
-                row |= {"doc_id": document.doc_id, "par_ids": par_ids_of(document)}
-                row |= {"words": words_digest(document) if document_format(config) == "novel" else None}
-                row |= tree_row_of(document, config, job)
-                if config.index.images:
-                    row |= image_row(document, config)
+                images = image_tables(document, config) if config.index.images else {}
+                words = words_digest(document) if document_format(config) == "novel" else None
+                row |= {"doc_id": document.doc_id, "par_ids": par_ids_of(document), "words": words, **images}
+                row |= tables_of(document, config, job)
             except DataError as error:
-                row["reason"] = str(error)
+                row |= {"doc_id": found.doc_id, "reason": str(error)}
             rows.append(row)
-    return pa.Table.from_pylist(rows, schema=_PARSED_SCHEMA)
+    first = batch["at"][0].as_py() if len(batch) else 0
+    ParsedParts(config.index.path, job).write(part_name(first, len(batch)), rows)
+    return new_texts(rows)
 
 
-def tree_row_of(document: Document, config: Config, job: str) -> dict[str, Any]:
-    """Columns of ``parse`` that a document's texts decide."""
-    unknown = _unknown(config.model_dump_json(), job)
+def tables_of(document: Document, config: Config, job: str) -> dict[str, Any]:
+    """What a document's texts decide of its row: documents, nodes and texts, and the digest of the first two."""
     count = token_counter(config.index.encoder.model, config.index.encoder.revision)
     nodes = _counted(flatten(document, chunks_of(config), count), count)
-    parts = {"document": as_packed(document_table([document])), "nodes": as_packed(nodes)}
-    digest = hashlib.blake2b(b"".join(parts.values()), digest_size=16).hexdigest()
-    return parts | {"digest": digest, "texts": as_packed(_new_texts(nodes, unknown, config))}
+    documents = document_table([document])
+    digest = hashlib.blake2b(_packed(documents) + _packed(nodes), digest_size=16).hexdigest()
+    return {"documents": documents, "nodes": nodes, "digest": digest, "texts": texts_of(nodes, config, job)}
 
 
-def image_row(document: Document, config: Config) -> dict[str, Any]:
-    """Columns of ``parse`` that a document's images decide; their PNGs are written, each once.
+def image_tables(document: Document, config: Config) -> dict[str, Any]:
+    """What a document's images decide of its row; their PNGs are written, each once.
 
     Raises:
         DataError: An image cannot be written.
@@ -115,40 +114,25 @@ def image_row(document: Document, config: Config) -> dict[str, Any]:
     found = image_table(document, config.index.captions)
     left_out = json.dumps(dict(document.images_left_out)) if document.images_left_out else None
     tree = packed(document) if config.index_roles else None
-    return {"images": as_packed(found), "left_out": left_out, "tree": tree}
+    return {"images": found, "left_out": left_out, "tree": tree}
 
 
-_PARSED_SCHEMA = pa.schema(
-    [
-        ("file", pa.string()),
-        ("where", pa.string()),
-        ("doc_id", pa.string()),
-        ("reason", pa.string()),
-        ("par_ids", pa.list_(pa.string())),
-        ("words", pa.string()),
-        ("digest", pa.string()),
-        ("document", pa.large_binary()),
-        ("nodes", pa.large_binary()),
-        ("texts", pa.large_binary()),
-        ("images", pa.large_binary()),
-        ("left_out", pa.string()),
-        ("tree", pa.large_string()),
-    ]
-)
+def new_texts(rows: Sequence[Mapping[str, Any]]) -> pa.Table:
+    """Join the new texts of parsed documents."""
+    return pa.concat_tables([TEXT_SCHEMA.empty_table(), *(row["texts"] for row in rows if "texts" in row)])
 
 
-def _new_texts(nodes: pa.Table, unknown: _Unknown, config: Config) -> pa.Table:
-    """List the texts of a document to encode: those without a vector."""
+def texts_of(nodes: pa.Table, config: Config, job: str) -> pa.Table:
+    """List the texts of a document to encode, those without a vector: ``TEXT_SCHEMA``."""
     tree = NodeTable(nodes)
     captions = config.index.image_vectors in ("caption", "both")
     at, texts = texts_to_encode(tree, config.index.paragraph_vectors, captions=captions)
     n_tokens = dict(zip(texts, tree.tokens[at].tolist(), strict=True))
-    new = unknown.of_texts(texts)
+    new = _unknown(config.model_dump_json(), job).of_texts(texts)
     columns = (new.values(), [n_tokens[text] + SPECIAL_TOKENS for text in new], new)
-    return pa.table([pa.array(list(of), field.type) for of, field in zip(columns, _TEXTS, strict=True)], schema=_TEXTS)
-
-
-_TEXTS = pa.schema([("key", pa.binary(KEY_BYTES)), ("n_tokens", pa.int64()), ("text", pa.large_string())])
+    return pa.table(
+        [pa.array(list(of), field.type) for of, field in zip(columns, TEXT_SCHEMA, strict=True)], schema=TEXT_SCHEMA
+    )
 
 
 @dataclass(frozen=True, slots=True)
@@ -172,29 +156,42 @@ class Work:
     images_left_out: Mapping[str, int]
 
 
-def sorted_texts(blocks: Sequence[Any], n_encoders: int) -> Iterator[Work | pa.Table]:
-    """Sort the new texts of all documents by length, and divide them among the encoders (a generator task).
+def survey(config: Config, job: str) -> Work:
+    """Count what all parts of a job hold (a task)."""
+    parts = ParsedParts(config.index.path, job)
+    rows = parts.rows("left_out")
+    used, rejects = sort_out(rows)
+    texts = parts.table(used, "texts")
+    _, first = np.unique(_comparable(texts["key"]), return_index=True)
+    n_tokens = texts["n_tokens"].to_numpy()[first]
+    left_out = sum((Counter(json.loads(row["left_out"])) for row in used if row["left_out"]), Counter[str]())
+    n_files = len({row["file"] for row in rows})
+    return Work(n_files, len(used), rejects, len(n_tokens), int(n_tokens.sum()), left_out)
+
+
+def sorted_window(texts: pa.Table, n_encoders: int) -> pa.Table:
+    """Sort a window of new texts by length, and divide them among the encoders (a Ray Data task).
 
     Args:
-        blocks: Refs of what ``parse`` returns.
+        texts: ``TEXT_SCHEMA``; a text may stand there twice.
         n_encoders: Encoders that share the texts.
 
-    Yields:
-        The work; then the distinct texts, longest first, in blocks of about equal cost.
+    Returns:
+        The distinct texts, longest first, in blocks of about equal cost: a row per block, each column a list.
     """
-    rows = parsed_rows(blocks, "texts", "left_out")
-    used, rejects = sort_out(rows)
-    texts = pa.concat_tables([_TEXTS.empty_table(), *(as_table(row["texts"]) for row in used)])
-    keys = column_keys(texts["key"]).view(f"S{KEY_BYTES}")
-    texts = texts.take(pa.array(np.unique(keys, return_index=True)[1]))
+    texts = texts.take(pa.array(np.unique(_comparable(texts["key"]), return_index=True)[1]))
     # Ties sort by key: the same texts make the same batches, so their vectors are identical to the bit.
-    texts = texts.sort_by([("n_tokens", "descending"), ("key", "ascending")])
-    n_tokens = texts["n_tokens"].to_numpy()
-    n_files = len({row["file"] for row in rows})
-    left_out = sum((Counter(json.loads(row["left_out"])) for row in used if row["left_out"]), Counter[str]())
-    yield Work(n_files, len(used), rejects, len(texts), int(n_tokens.sum()), left_out)
-    for first, last in pairwise(_bounds(n_tokens, n_encoders)):
-        yield texts.slice(first, last - first)
+    texts = texts.sort_by([("n_tokens", "descending"), ("key", "ascending")]).combine_chunks()
+    bounds = pa.array(_bounds(texts["n_tokens"].to_numpy(), n_encoders), pa.int64())
+    columns = [
+        pa.LargeListArray.from_arrays(bounds, pa.concat_arrays([pa.array([], field.type), *texts[field.name].chunks]))
+        for field in TEXT_SCHEMA
+    ]
+    return pa.table(columns, names=TEXT_SCHEMA.names)
+
+
+def _comparable(keys: pa.ChunkedArray) -> Any:
+    return column_keys(keys).view(f"S{KEY_BYTES}")
 
 
 def _bounds(n_tokens: I64, n_encoders: int) -> list[int]:
@@ -225,23 +222,22 @@ class Encode:
         """Encode one block.
 
         Args:
-            batch: Columns key, n_tokens and text.
+            batch: One row of ``sorted_window``.
 
         Returns:
             One row: the counts of the block, and the encoder's name.
         """
-        vectors = self._encoder.encode_passages(batch["text"].to_pylist())
-        self._pending.write(self._identity, batch["key"].to_pylist(), vectors)
-        n_tokens = int(batch["n_tokens"].to_numpy().sum())
-        return pa.table({"n_texts": [len(batch)], "n_tokens": [n_tokens], "encoder": [self._name]})
+        keys, n_tokens, texts = (batch[name][0].as_py() for name in TEXT_SCHEMA.names)
+        self._pending.write(self._identity, keys, self._encoder.encode_passages(texts))
+        return pa.table({"n_texts": [len(texts)], "n_tokens": [sum(n_tokens)], "encoder": [self._name]})
 
 
-def reduced(config: Config, blocks: Sequence[Any], sources: pa.Table) -> Iterator[dict[str, Any] | None]:
+def reduced(config: Config, job: str, sources: pa.Table) -> Iterator[dict[str, Any] | None]:
     """Join all documents, propagate vectors and build the index (the reducer, a generator task).
 
     Args:
         config: The job's configuration.
-        blocks: Refs of what ``parse`` returns.
+        job: Unique name of this job.
         sources: The files that were parsed (``SOURCES_SCHEMA``).
 
     Yields:
@@ -249,7 +245,7 @@ def reduced(config: Config, blocks: Sequence[Any], sources: pa.Table) -> Iterato
         until the first value is taken: take it when all vectors are written. If the job fails before that, Ray lets
         the reducer go on; it then misses vectors and leaves the index as it is.
     """
-    nodes, documents, rejects, images = _trees(blocks, config)
+    nodes, documents, rejects, images = _trees(config, job)
     settings = index_settings(config)
     views = views_with_old(config.index.path, settings, views_of(config))
     terms = build_terms(NodeTable(nodes), settings, views)
@@ -275,31 +271,17 @@ def reduced(config: Config, blocks: Sequence[Any], sources: pa.Table) -> Iterato
     yield counts
 
 
-def _trees(blocks: Sequence[Any], config: Config) -> tuple[pa.Table, pa.Table, pa.Table, pa.Table | None]:
-    """Join nodes, rows and images of all used documents, and the rejects; the packed ones are freed."""
-    used, rejects = sort_out(parsed_rows(blocks, "nodes", "document", "images"))
-    images = joined(used, "images") if config.index.images else None
-    return joined(used, "nodes"), joined(used, "document"), reject_table(rejects), images
+def _trees(config: Config, job: str) -> tuple[pa.Table, pa.Table, pa.Table, pa.Table | None]:
+    """Join nodes, rows and images of all used documents, and the rejects."""
+    parts = ParsedParts(config.index.path, job)
+    used, rejects = sort_out(parts.rows())
+    images = parts.table(used, "images") if config.index.images else None
+    return parts.table(used, "nodes"), parts.table(used, "documents"), reject_table(rejects), images
 
 
 def reject_table(rejects: Sequence[tuple[str, str]]) -> pa.Table:
     """List rejects as an index holds them (``REJECT_SCHEMA``)."""
     return pa.Table.from_pylist([{"file": where, "reason": reason} for where, reason in rejects], REJECT_SCHEMA)
-
-
-def parsed_rows(blocks: Sequence[Any], *columns: str) -> list[dict[str, Any]]:
-    """Read what names the rows that ``parse`` returned, where each is (block and row), and some more columns."""
-    wanted = ["file", "where", "doc_id", "reason", "par_ids", "words", "digest", *columns]
-    return [
-        {**row, "place": (number, at)}
-        for number, block in enumerate(ray.get(list(blocks)))
-        for at, row in enumerate(block.select(wanted).to_pylist())
-    ]
-
-
-def joined(rows: Sequence[Mapping[str, Any]], column: str) -> pa.Table:
-    """Join the Arrow streams of a column."""
-    return pa.concat_tables(as_table(row[column]) for row in rows)
 
 
 class _Unknown:
@@ -341,15 +323,10 @@ def _counted(nodes: pa.Table, count: Any) -> pa.Table:
     return nodes.set_column(place, nodes.schema.field(place), pa.array(total, nodes.schema.field(place).type))
 
 
-def as_packed(table: pa.Table) -> bytes:
+def _packed(table: pa.Table) -> bytes:
     """Write a table as an Arrow stream."""
     sink = pa.BufferOutputStream()
     with pa.ipc.new_stream(sink, table.schema, options=pa.ipc.IpcWriteOptions(compression="lz4")) as writer:
         writer.write_table(table)
     packed: bytes = sink.getvalue().to_pybytes()
     return packed
-
-
-def as_table(data: Any) -> pa.Table:
-    """Read an Arrow stream, bytes or a binary scalar."""
-    return pa.ipc.open_stream(data.as_buffer() if isinstance(data, pa.Scalar) else data).read_all()

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -13,14 +13,15 @@ import ray
 from kohaku_ray.config import Config
 from kohaku_ray.config.caption import caption_deployments
 from kohaku_ray.documents.bounded import unpacked
-from kohaku_ray.engine.actors.indexing import as_packed, as_table, parsed_rows, tree_row_of
-from kohaku_ray.engine.cluster import idle_cpus, say
+from kohaku_ray.engine.actors.indexing import TEXT_SCHEMA, new_texts, tables_of, texts_of
+from kohaku_ray.engine.cluster import say
 from kohaku_ray.engine.ledger.client import Ledger, open_ledger
 from kohaku_ray.engine.serving.applications import serving
 from kohaku_ray.errors import ModelError
 from kohaku_ray.generation.captions import description_of, joined_caption
 from kohaku_ray.generation.request import ChatRequest
 from kohaku_ray.index.images import known_captions
+from kohaku_ray.index.parsed import ParsedParts
 from kohaku_ray.runs.captions import Caption, CaptionRequests, with_captions
 from kohaku_ray.runs.parsing import sort_out
 from kohaku_ray.terminal import Progress
@@ -63,16 +64,15 @@ class CaptionSummary:
         return line
 
 
-def with_model_captions(config: Config, blocks: Sequence[Any], job: str) -> tuple[list[Any], CaptionSummary]:
-    """Describe the images of parsed documents, and put the descriptions into their trees.
+def model_captions(config: Config, job: str) -> tuple[dict[str, Caption], CaptionSummary]:
+    """Describe the images of parsed documents.
 
     Args:
         config: The job's configuration.
-        blocks: Refs of what ``parse`` returns.
         job: Unique name of this job.
 
     Returns:
-        Refs of the changed blocks, and what became of the calls.
+        The descriptions by the call's key, and what became of the calls.
 
     Raises:
         ConfigError: The deployment cannot be started.
@@ -80,7 +80,7 @@ def with_model_captions(config: Config, blocks: Sequence[Any], job: str) -> tupl
     """
     deployments = caption_deployments(config)
     (name,) = deployments
-    calls, known = _calls(config, blocks), known_captions(config.index.path)
+    calls, known = _calls(config, job), known_captions(config.index.path)
     captions = {key: Caption(known[key]) for key in calls if key in known}
     wanted = {key: call for key, call in calls.items() if key not in captions}
     summary = CaptionSummary(sum(call.n_images for call in calls.values()), len(captions), len(wanted))
@@ -90,27 +90,60 @@ def with_model_captions(config: Config, blocks: Sequence[Any], job: str) -> tupl
         with ledger.kept_alive(), serving(deployments) as applications:
             captions |= asyncio.run(_ask_all(config, ledger, applications[name], wanted))
     summary.errors = [captions[key].error or "" for key in wanted if captions[key].error]
-    change = ray.remote(_changed).options(num_cpus=idle_cpus())
-    shared = ray.put(captions)
-    return [change.remote(block, shared, config, job) for block in blocks], summary
+    return captions, summary
 
 
-def _calls(config: Config, blocks: Sequence[Any]) -> dict[str, _Call]:
+def captioned(batch: pa.Table, captions: Any, config: Config, job: str) -> pa.Table:
+    """Put descriptions into the trees of parts (a Ray Data task).
+
+    Args:
+        batch: Column ``part``.
+        captions: Ref of the descriptions by the call's key.
+        config: The job's configuration.
+        job: Unique name of this job.
+
+    Returns:
+        The texts of these parts that are new to the index, as ``parse`` returns them.
+    """
+    found: Mapping[str, Caption] = ray.get(captions)
+    parsed, requests = ParsedParts(config.index.path, job), CaptionRequests(config)
+    texts: list[pa.Table] = []
+    for part in batch["part"].to_pylist():
+        rows = parsed.rows("left_out", "tree", parts=[part])
+        documents, nodes, images = (parsed.tables(rows, kind) for kind in ("documents", "nodes", "images"))
+        for number, row in enumerate(rows):
+            if row["reason"] is not None:
+                continue
+            calls = _of_row(requests, documents[number], images[number])
+            keys = [key for _, (key, _) in calls]
+            if keys and all(key in found for key in keys):  # else it is of a document that is not used
+                document, table = with_captions(unpacked(row["tree"]), [one for one, _ in calls], keys, found)
+                row |= {"images": table, **tables_of(document, config, job)}
+            else:
+                row |= {"documents": documents[number], "nodes": nodes[number], "images": images[number]}
+                row |= {"texts": texts_of(nodes[number], config, job)}
+        texts.append(new_texts(rows))
+        parsed.write(part, rows)
+    return pa.concat_tables([TEXT_SCHEMA.empty_table(), *texts])
+
+
+def _calls(config: Config, job: str) -> dict[str, _Call]:
     """The calls for the images of all used documents, by key."""
-    used, _ = sort_out(parsed_rows(blocks, "images", "document"))
+    parsed = ParsedParts(config.index.path, job)
+    used, _ = sort_out(parsed.rows())
     requests, found = CaptionRequests(config), dict[str, _Call]()
-    for row in used:
-        for image, (key, request) in _of_row(requests, row):
+    for documents, images in zip(parsed.tables(used, "documents"), parsed.tables(used, "images"), strict=True):
+        for image, (key, request) in _of_row(requests, documents, images):
             found.setdefault(key, _Call(request, image["printed"])).n_images += 1
     return found
 
 
 def _of_row(
-    requests: CaptionRequests, row: Mapping[str, Any]
+    requests: CaptionRequests, document: pa.Table, images: pa.Table
 ) -> list[tuple[Mapping[str, Any], tuple[str, ChatRequest]]]:
     """A document's rows of images, each with its call."""
-    title = as_table(row["document"])["title"][0].as_py()
-    return [(image, requests.of(image, title)) for image in as_table(row["images"]).to_pylist()]
+    title = document["title"][0].as_py()
+    return [(image, requests.of(image, title)) for image in images.to_pylist()]
 
 
 async def _ask_all(config: Config, ledger: Ledger, application: str, wanted: Mapping[str, _Call]) -> dict[str, Caption]:
@@ -142,18 +175,3 @@ async def _asked(ledger: Ledger, application: str, call: _Call) -> Caption:
         return Caption(joined_caption(call.printed, description_of(asked.entry.reply)))
     except ModelError as error:
         return Caption(error=" ".join(str(error).split())[:500])
-
-
-def _changed(block: pa.Table, captions: Mapping[str, Caption], config: Config, job: str) -> pa.Table:
-    """Put descriptions into the trees of a block (a task)."""
-    requests, rows = CaptionRequests(config), block.to_pylist()
-    for row in rows:
-        if row["reason"] is not None or not row["images"]:
-            continue
-        calls = _of_row(requests, row)
-        images, keys = [image for image, _ in calls], [key for _, (key, _) in calls]
-        if not all(key in captions for key in keys):  # of a document that is not used
-            continue
-        document, table = with_captions(unpacked(row["tree"]), images, keys, captions)
-        row |= {"images": as_packed(table), **tree_row_of(document, config, job)}
-    return pa.Table.from_pylist(rows, schema=block.schema)

@@ -15,15 +15,15 @@ from pathlib import Path
 import numpy as np
 import pyarrow as pa
 import pytest
-import ray
 from ray_processes import our_processes
 
 from kohaku_ray.cli import main
 from kohaku_ray.config import Config, load_config
 from kohaku_ray.engine.actors.index_access import LocalIndex
-from kohaku_ray.engine.actors.indexing import _bounds, parse, sorted_texts
+from kohaku_ray.engine.actors.indexing import _bounds, parse, sorted_window, survey
 from kohaku_ray.engine.jobs.index import run_index
 from kohaku_ray.errors import ConfigError, DataError, IndexMismatchError
+from kohaku_ray.index.parsed import ParsedParts
 from kohaku_ray.index.store import Index
 from kohaku_ray.runs.indexes import make_encoder
 from kohaku_ray.sample import path as sample_path
@@ -102,18 +102,21 @@ def test_one_large_document_is_spread_over_the_encoders(cluster, tmp_path, capsy
     assert all("/s  " in line for line in progress)
 
 
-def parsed_blocks(config, *file_lists):
-    """What ``parse`` makes of files, a block a list of them, in the object store."""
-    tables = [parse(pa.table({"file": [str(file) for file in files]}), config, "job") for files in file_lists]
-    return [ray.put(table) for table in tables]
+def gathered(config, *file_lists, n_encoders):
+    """What tasks that parse lists of files leave: the work, and blocks of texts in the order of the lists."""
+    firsts = np.cumsum([0, *map(len, file_lists)]).tolist()
+    batches = [
+        pa.table({"at": range(first, first + len(files)), "file": list(map(str, files))})
+        for first, files in zip(firsts, file_lists, strict=False)
+    ]
+    tables = [parse(batch, config, "j") for batch in batches]
+    work = survey(config, "j")
+    ParsedParts(config.index.path, "j").clear()
+    window = sorted_window(pa.concat_tables(tables), n_encoders)
+    return work, window.to_pylist()
 
 
-def gathered(blocks, n_encoders):
-    work, *texts = sorted_texts(blocks, n_encoders)
-    return work, texts
-
-
-def test_texts_come_once_the_longest_first_in_blocks_of_like_cost(cluster, tmp_path, config_of):
+def test_texts_come_once_the_longest_first_in_blocks_of_like_cost(tmp_path, config_of):
     stories = {
         f"story{part}__txt": " ".join(
             f"{'Very ' * (n % 23)}Long rack {n} of hall {part} drew {n * 7 % 997} kW." for n in range(part, 400)
@@ -124,29 +127,31 @@ def test_texts_come_once_the_longest_first_in_blocks_of_like_cost(cluster, tmp_p
     folder = write(tmp_path / "in", **stories)
     config = config_of(folder, tmp_path / "index")
     files = sorted(folder.iterdir())
-    work, texts = gathered(parsed_blocks(config, files[:1], files[1:]), n_encoders=2)
-    together = pa.concat_tables(texts).to_pylist()
+    work, texts = gathered(config, files[:1], files[1:], n_encoders=2)
+    together = [
+        {"key": key, "n_tokens": n, "text": text}
+        for block in texts
+        for key, n, text in zip(block["key"], block["n_tokens"], block["text"], strict=True)
+    ]
     assert work.n_texts == len(together) == len({row["text"] for row in together}) == 400 + 399 + 398 + 1
     assert together == sorted(together, key=lambda row: (-row["n_tokens"], row["key"]))
     encoder = make_encoder(config)
     assert [row["n_tokens"] for row in together] == (
         encoder.count_tokens([row["text"] for row in together]) + 2
     ).tolist()
-    costs = [sum(block["n_tokens"].to_pylist()) for block in texts]
+    costs = [sum(block["n_tokens"]) for block in texts]
     assert sum(costs) == work.n_tokens
     assert len(costs) > 4
     assert max(costs[:-1]) - min(costs[:-1]) <= together[0]["n_tokens"]
-    again = gathered(parsed_blocks(config, files[1:], files[:1]), n_encoders=2)
-    assert again[0] == work
-    assert all(one.equals(other) for one, other in zip(texts, again[1], strict=True))
+    assert gathered(config, files[1:], files[:1], n_encoders=2) == (work, texts)
 
 
-def test_texts_of_rejected_files_are_not_encoded(cluster, tmp_path, config_of):
+def test_texts_of_rejected_files_are_no_work(tmp_path, config_of):
     first = write(tmp_path / "a", same__txt="Taken from the first file of that name.", broken__pdf=b"%PDF-1.7 no")
     second = write(tmp_path / "b", same__txt="Never read.")
     config = config_of(first, tmp_path / "index")
-    work, texts = gathered(parsed_blocks(config, sorted(second.iterdir()), sorted(first.iterdir())), n_encoders=1)
-    assert [row["text"] for block in texts for row in block.to_pylist()] == ["Taken from the first file of that name."]
+    work, _ = gathered(config, sorted(second.iterdir()), sorted(first.iterdir()), n_encoders=1)
+    assert (work.n_texts, work.n_documents) == (1, 1)
     assert [Path(file).relative_to(tmp_path).as_posix() for file, _ in work.rejects] == ["a/broken.pdf", "b/same.txt"]
     assert "rename one of them" in work.rejects[1][1]
 
@@ -303,7 +308,7 @@ def test_a_job_that_fails_while_it_encodes_leaves_the_index_as_it_was(cluster, t
     def fail(*_):
         raise DataError("no encoder today")
 
-    monkeypatch.setattr("kohaku_ray.engine.jobs.index._encode", fail)
+    monkeypatch.setattr("kohaku_ray.engine.jobs.index_stream._encode", fail)
     with pytest.raises(DataError, match="no encoder today"):
         run_index(config)
     wait_for_the_reducer()
@@ -413,7 +418,7 @@ def test_news_files_become_documents_with_chunks_and_every_row_is_one_or_a_rejec
 
 
 def test_a_file_or_a_document_that_is_lost_on_the_way_is_an_error(cluster, tmp_path, monkeypatch, config_of):
-    from kohaku_ray.engine.jobs import index as job
+    from kohaku_ray.engine.jobs import index_stream as job
 
     config = config_of(write(tmp_path / "in", a__md="# A\n\nText.", b__md="# B\n\nMore."), tmp_path / "i")
 

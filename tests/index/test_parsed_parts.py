@@ -1,0 +1,88 @@
+"""Parts of parsed documents: typed tables that tasks write beside the index, and reducers read by rows."""
+
+from __future__ import annotations
+
+import pyarrow as pa
+import pytest
+
+from kohaku_ray.errors import DataError
+from kohaku_ray.index.parsed import NEW_TEXT_SCHEMA, ParsedParts, n_files_of, part_name
+from kohaku_ray.index.pending import PendingVectors
+from kohaku_ray.tree.flatten import NODE_SCHEMA, document_table, flatten
+
+
+def document_row(make_document, doc_id, *sentences):
+    document = make_document(doc_id, list(sentences))
+    texts = pa.table({"key": [bytes([n]) * 16 for n in range(len(sentences))], "n_tokens": [5] * len(sentences)})
+    return {
+        "file": f"{doc_id}.md",
+        "where": f"{doc_id}.md",
+        "doc_id": doc_id,
+        "par_ids": [],
+        "documents": document_table([document]),
+        "nodes": flatten(document),
+        "texts": texts.cast(NEW_TEXT_SCHEMA),
+    }
+
+
+@pytest.fixture
+def make_document():
+    from kohaku_ray.documents.markdown import parse_markdown
+
+    return lambda doc_id, sentences: parse_markdown(f"{doc_id}.md", f"# {doc_id}\n\n{' '.join(sentences)}".encode())
+
+
+REJECT = {"file": "bad.pdf", "where": "bad.pdf", "reason": "no text"}
+
+
+def test_a_documents_tables_come_back_whatever_stands_around_it(tmp_path, make_document):
+    parts = ParsedParts(str(tmp_path), "job")
+    rows = {name: document_row(make_document, name, f"The hall {name} draws 4 MW.", "It is cool.") for name in "abcd"}
+    parts.write(part_name(2, 2), [rows["c"], rows["d"]])
+    parts.write(part_name(0, 2), [rows["b"], REJECT, rows["a"]])
+    found = parts.rows()
+    assert [row["where"] for row in found] == ["b.md", "bad.pdf", "a.md", "c.md", "d.md"]
+    assert [row["reason"] for row in found] == [None, "no text", None, None, None]
+    used = sorted((row for row in found if row["reason"] is None), key=lambda row: row["doc_id"])
+    assert [table.to_pylist() for table in parts.tables(used, "nodes")] == [
+        rows[n]["nodes"].to_pylist() for n in "abcd"
+    ]
+    assert parts.table(used, "nodes").schema.equals(NODE_SCHEMA)
+    assert parts.table(used[1:3], "documents")["doc_id"].to_pylist() == ["b", "c"]
+    assert len(parts.table(used, "texts")) == 8
+    assert len(parts.table(used, "images")) == 0
+    assert parts.table([], "nodes").equals(NODE_SCHEMA.empty_table())
+    assert parts.rows("tree", parts=[part_name(2, 2)])[0]["tree"] is None
+    assert n_files_of(parts.names()) == 4
+
+
+def test_a_part_is_there_when_it_is_whole_and_a_repeated_task_replaces_it(tmp_path, make_document, monkeypatch):
+    parts = ParsedParts(str(tmp_path), "job")
+    row = document_row(make_document, "a", "One.")
+
+    def torn(self, name, table):
+        if ".images" in name:
+            raise DataError("the node died")
+        write(self, name, table)
+
+    write = ParsedParts._write
+    with monkeypatch.context() as patch:
+        patch.setattr(ParsedParts, "_write", torn)
+        with pytest.raises(DataError, match="the node died"):
+            parts.write(part_name(0, 1), [row])
+    assert parts.names() == []
+    for _ in range(2):
+        parts.write(part_name(0, 1), [row])
+    assert parts.names() == ["000000000-000001"]
+    assert len(parts.rows()) == 1
+
+
+def test_jobs_do_not_see_each_other_and_nothing_stays(tmp_path, make_document):
+    mine, other = ParsedParts(str(tmp_path), "mine"), ParsedParts(str(tmp_path), "other")
+    for parts in (mine, other):
+        parts.write(part_name(0, 1), [document_row(make_document, "a", "One.")])
+    mine.clear()
+    assert mine.names() == []
+    assert len(other.rows()) == 1
+    PendingVectors(str(tmp_path)).clear()  # the next job that ends, after one that was killed
+    assert not [path for path in tmp_path.rglob("*") if path.is_file()]
