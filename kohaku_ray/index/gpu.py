@@ -19,14 +19,14 @@ _ROOM = 1.1
 """Memory of an index on a GPU, relative to its vectors."""
 
 
-def missing() -> str:
-    """Say why FAISS cannot use a GPU in this process; empty: it can."""
+def missing(setting: str = "cluster.retriever.gpus") -> str:
+    """Say why FAISS cannot use a GPU in this process, and which setting gives it one; empty: it can."""
     import faiss
 
     if not hasattr(faiss, "StandardGpuResources"):
         return "the FAISS that is installed is the one for CPUs: pip install 'kohaku-ray[gpu]'"
     if faiss.get_num_gpus() == 0:
-        return "this process sees no GPU: set cluster.retriever.gpus, on a cluster with GPUs"
+        return f"this process sees no GPU: set {setting}, on a cluster with GPUs"
     return ""
 
 
@@ -80,8 +80,7 @@ def train(index: Any, vectors: F32) -> None:
     """
     import faiss
 
-    if reason := missing():
-        raise ConfigError(f"index.build_gpus is set, but {reason}; or set index.build_gpus to 0")
+    check_trains()
     lists: Any = faiss.try_extract_index_ivf(index)
     resources = faiss.StandardGpuResources()  # lives as long as what it holds
     if lists is not None:
@@ -92,6 +91,16 @@ def train(index: Any, vectors: F32) -> None:
     finally:
         if lists is not None:
             lists.clustering_index = None
+
+
+def check_trains() -> None:
+    """Check that FAISS can train an index on a GPU in this process.
+
+    Raises:
+        ConfigError: It cannot.
+    """
+    if reason := missing("index.build_gpus"):
+        raise ConfigError(f"index.build_gpus is set, but {reason}; or set index.build_gpus to 0")
 
 
 def _check_room(need: int, float16: bool) -> None:

@@ -22,6 +22,7 @@ from kohaku_ray.engine.jobs.index_stream import encoder_resources, index_all
 from kohaku_ray.engine.ledger.segments import SegmentStore
 from kohaku_ray.engine.nodes import check_nodes
 from kohaku_ray.errors import DataError
+from kohaku_ray.index.gpu import check_trains
 from kohaku_ray.index.pending import PendingVectors
 from kohaku_ray.runs.collection import sources_of
 from kohaku_ray.runs.demand import caption_demand, index_demand, n_encoders
@@ -134,6 +135,8 @@ def run_index(config: Config) -> IndexSummary:
             if demand is not None:
                 check_cluster(demand, config.cluster)
         check_nodes({"documents.paths": files[0]}, {"index.path": config.index.path})
+        if config.index.build_gpus:
+            ray_get(ray.remote(check_trains).options(num_gpus=config.index.build_gpus, num_cpus=0).remote())
         if settings.image_plan.identity is not None:
             ray_get(ray.remote(check_reads_images).options(**encoder_resources(config, gpu)).remote(config))
         done = index_all(config, files, sources, encoders, gpu)

@@ -1,4 +1,4 @@
-"""The index job on a cluster that has GPUs by name: encoders hold them, and encode while later files are parsed.
+"""Jobs on a cluster that has GPUs by name: encoders hold them, and encode while later files are parsed.
 
 Ray counts GPUs that nobody has, so everything but the computing itself is what a cluster of GPUs does.
 """
@@ -21,18 +21,28 @@ import json, sys
 import ray
 from kohaku_ray.config import load_config
 from kohaku_ray.engine.jobs import index_stream
+from kohaku_ray.engine.jobs.answer import run_answer
 from kohaku_ray.engine.jobs.index import run_index
+from kohaku_ray.errors import ConfigError
 
 folder, encoder, n_gpus = sys.argv[1], sys.argv[2], int(sys.argv[3])
 ray.init(num_cpus=2, num_gpus=n_gpus, namespace="kohaku_ray", include_dashboard=False, log_to_driver=False)
 index_stream.WINDOW_TEXTS = 64
 own = [f"documents.paths=[{folder}/in]", "documents.metadata=null", f"index.encoder.model={encoder}", "index.parsers=1"]
 own += [f"index.path={folder}/{n_gpus}", "index.encoder_gpus=0.5", "index.encoders=2"]
+refused = ""
+try:
+    run_index(load_config("demo", [*own, "index.build_gpus=0.5", "index.encoders=1"])) if n_gpus else None
+except ConfigError as error:
+    refused = str(error)
 summary = run_index(load_config("demo", own))
-print(json.dumps({"texts_by_encoder": summary.texts_by_encoder, "counts": summary.counts}))
+asked = [f"run={folder}/run{n_gpus}", f"ledger.path={folder}/ledger{n_gpus}", "questions.limit=4", "ensemble.members=2"]
+answered = run_answer(load_config("demo", [*own, *asked, f"cluster.retriever.gpus={0.5 * n_gpus}"]))
+print(json.dumps({"texts_by_encoder": summary.texts_by_encoder, "counts": summary.counts,
+                  "refused": refused, "n_answers": answered.n_answers, "n_errors": answered.n_member_errors}))
 ray.shutdown()
 """
-N_FILES = 32
+N_FILES = 24
 
 
 def indexed(folder: Path, encoder: str, n_gpus: int) -> tuple[dict[str, object], list[str]]:
@@ -55,10 +65,14 @@ def test_encoders_hold_gpus_and_encode_while_later_files_are_parsed(tmp_path, ti
     assert 0 < n_files < N_FILES
     assert n_texts >= 64
     assert len(with_gpus["texts_by_encoder"]) == 2  # two share the one GPU
+    assert with_gpus["refused"].startswith("index.build_gpus is set, but the FAISS that is installed")
+    assert (with_gpus["n_answers"], with_gpus["n_errors"]) == (8, 0)  # the retriever holds half of the GPU
     without, lines = indexed(tmp_path, tiny_encoder, 0)
     assert not [line for line in lines if line.endswith(" texts encoded")], "they hold the parser's CPUs"
     assert without["counts"] == with_gpus["counts"]
     one, other = (Index.open(str(tmp_path / str(n))) for n in (1, 0))
+    for kind in ("submission.csv", "answers.jsonl"):
+        assert (tmp_path / "run1" / kind).read_bytes() == (tmp_path / "run0" / kind).read_bytes()
     for name in ("nodes", "documents"):
         assert (tmp_path / "1" / one.manifest["files"][name]["name"]).read_bytes() == (
             tmp_path / "0" / other.manifest["files"][name]["name"]
