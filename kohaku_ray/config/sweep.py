@@ -68,6 +68,7 @@ class LoadedSweep:
         where: The file, for messages.
         compose: Builds the base with some of the preferred presets.
         presets: Plain values of the presets that tables and cells name, by name.
+        own: Keys that the sweep's own base and its ``set`` give.
     """
 
     sweep: SweepConfig
@@ -75,6 +76,7 @@ class LoadedSweep:
     where: str
     compose: Callable[[Sequence[str]], Values]
     presets: Mapping[str, Values] = field(default_factory=dict)
+    own: tuple[str, ...] = ()
 
     def preferring(self, names: Sequence[str]) -> LoadedSweep:
         """Copy the sweep with these of its preferred presets alone."""
@@ -135,7 +137,8 @@ def load_sweep(
 
     named = dict.fromkeys(name for table in sweep.tables for name in table.presets())
     presets = {name: read_values([name], beside=str(file)) for name in named}
-    loaded = LoadedSweep(sweep, compose(sweep.prefer), str(file), compose, presets)
+    own = (".".join(place) for place, _ in leaves(read_values(sweep.base, beside=str(file))))
+    loaded = LoadedSweep(sweep, compose(sweep.prefer), str(file), compose, presets, (*own, *sweep.set))
     for table in sweep.tables:
         _check_table(loaded, table)
     return loaded

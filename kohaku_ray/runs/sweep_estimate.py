@@ -14,6 +14,7 @@ from kohaku_ray.records import Question
 from kohaku_ray.runs.deployments import window_of
 from kohaku_ray.runs.models import chat_request, models_of, seed_of
 from kohaku_ray.runs.sources import questions_of
+from kohaku_ray.runs.sweep_fixed import fixed_lines
 from kohaku_ray.runs.sweep_plan import Plan, PlannedTable, is_there, model_parts
 
 Recorded = Callable[[str], AbstractSet[str]]
@@ -134,7 +135,8 @@ def describe_plan(plan: Plan, recorded: Recorded) -> str:
     Raises:
         DataError: Questions or ledger cannot be read.
     """
-    lines = [_described(table, plan.loaded.sweep.seeds) for table in plan.tables]
+    lines = [plan.loaded.sweep.title or "", *(_described(table, plan.loaded.sweep.seeds) for table in plan.tables), ""]
+    lines += [f"fixed     {line}" for line in fixed_lines(plan)]
     cells = [cell for table in plan.tables for cell in table.cells]
     n_finished, found = len(plan.finished), estimate(plan, recorded)
     n_there = sum(map(is_there, plan.indexes))
@@ -151,7 +153,7 @@ def describe_plan(plan: Plan, recorded: Recorded) -> str:
     ]
     if said := missing_lines(plan):
         lines += ["", *said]
-    return "\n".join(lines)
+    return "\n".join(lines).lstrip()
 
 
 def missing_lines(plan: Plan) -> list[str]:

@@ -21,6 +21,7 @@ from kohaku_ray.index.store import Index
 from kohaku_ray.records import BLANK
 from kohaku_ray.runs.directory import RunDirectory
 from kohaku_ray.runs.sources import resolve
+from kohaku_ray.runs.sweep_fixed import fixed_lines
 from kohaku_ray.runs.sweep_groups import group_scores
 from kohaku_ray.runs.sweep_measures import (
     RECALL,
@@ -94,7 +95,13 @@ def collect(
         questions=reader.asked(),
         runs=tuple(one.run for one in read.values()),
         metric=found,
-        notes=(*plan.notes, *reader.baselines(), *about, *_notes(plan, read)),
+        notes=(
+            *(f"Fixed in {line}." for line in fixed_lines(plan)),
+            *plan.notes,
+            *reader.baselines(),
+            *about,
+            *_notes(plan, read),
+        ),
         provenance=_provenance(plan),
         spending=dict(_named(line) for line in spending),
         groups=groups,
@@ -307,6 +314,10 @@ def _studied(planned: PlannedTable, plan: Plan, reader: _Reader, why: _Missing) 
         notes = (what, *members.notes)
     axes = tuple(Axis(name, labels) for name, labels in table.labels().items())
     return Table(table.name, table.title or table.name, axes, tuple(cells), repeats="subsamples", notes=notes)
+
+
+def _fixed(plan: Plan) -> list[str]:
+    return [f"Fixed in {line}." for line in fixed_lines(plan)]
 
 
 def _notes(plan: Plan, read: Mapping[str, _Read]) -> list[str]:

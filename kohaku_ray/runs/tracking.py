@@ -10,7 +10,6 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
 from kohaku_ray.config import Config
-from kohaku_ray.config.plain import leaves
 from kohaku_ray.config.tracking import TrackingConfig
 from kohaku_ray.errors import ConfigError, DataError
 from kohaku_ray.files import is_file, publish, read_file
@@ -18,6 +17,7 @@ from kohaku_ray.runs.finished import summary_of
 from kohaku_ray.runs.results import scores_of
 from kohaku_ray.runs.scoring import ScoredRun
 from kohaku_ray.runs.summary import AnswerSummary
+from kohaku_ray.runs.sweep_fixed import settings_of
 from kohaku_ray.runs.sweep_plan import Plan
 from kohaku_ray.storage import below
 
@@ -85,7 +85,7 @@ def track(config: Config, summary: AnswerSummary, scored: ScoredRun | None, swee
     found = [os.path.join(summary.run, name) for name in ARTIFACTS]
     files = [file for file in found if os.path.isfile(file)]
     name = os.path.basename(summary.run.rstrip("/"))
-    where = _export(config, Exported(name, params_of(config), figures_of(summary, scored), files, sweep), summary.run)
+    where = _export(config, Exported(name, settings_of(config), figures_of(summary, scored), files, sweep), summary.run)
     mark = {**_settings(config.tracking), "where": where}
     publish(below(summary.run, MARK), json.dumps(mark, indent=2).encode(), "check the run's directory")
     return where
@@ -144,14 +144,6 @@ def _export(config: Config, exported: Exported, place: str) -> str:
 
 def _settings(tracking: TrackingConfig) -> dict[str, str | None]:
     return {"to": tracking.to, "project": tracking.project, "uri": tracking.uri}
-
-
-def params_of(config: Config) -> dict[str, str]:
-    """Flatten a configuration: every setting by its dotted key, secrets hidden."""
-    values = config.model_dump(mode="json")
-    system = values.pop("settings")
-    values[config.declaration.name] = system
-    return {".".join(map(str, place)): config.hide(str(value)) for place, value in leaves(values)}
 
 
 def figures_of(summary: AnswerSummary, scored: ScoredRun | None) -> dict[str, float]:

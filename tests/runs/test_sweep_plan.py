@@ -13,6 +13,7 @@ from kohaku_ray.config.sweep import load_sweep
 from kohaku_ray.errors import ConfigError, DataError
 from kohaku_ray.runs import sweep_plan
 from kohaku_ray.runs.sweep_estimate import describe_plan, estimate
+from kohaku_ray.runs.sweep_fixed import fixed_lines
 from kohaku_ray.runs.sweep_plan import is_finished, plan_sweep
 from kohaku_ray.runs.tables import SCHEMAS
 
@@ -297,3 +298,23 @@ def test_cells_that_send_images_to_a_model_without_vision_are_skipped(monkeypatc
     plan = plan_sweep(load_sweep(str(SWEEPS / "images.yaml"), ["demo"], [f"ledger.path={tmp_path}/ledger"]))
     reasons = [cell.reason for cell in plan.tables[0].cells if "deployments.extractive.vision is false" in cell.reason]
     assert len(reasons) == 3
+
+
+def test_what_is_fixed_is_said_as_the_cells_have_it(make_plan):
+    plan = make_plan(
+        seeds=[0, 1],
+        set={"kohaku.alpha": 0.7},
+        tables=[
+            {"name": "a", "axes": {"kohaku.top_k": [8, 16]}},
+            {"name": "b", "set": {"kohaku.top_k": 4}, "axes": {"kohaku.rerank": ["none", "max"]}},
+        ],
+    )
+    a, b = fixed_lines(plan)
+    for text in ("a: answered by extractive, ", "kohaku.rerank combined", "kohaku.alpha 0.7", "2 seeds"):
+        assert text in a
+    assert "kohaku.max_context_tokens None" in a, "the paper has no budget"
+    assert "kohaku.top_k " not in a
+    assert "kohaku.top_k 4" in b
+    assert "kohaku.rerank" not in b
+    assert f"fixed     {a}" in describe_plan(plan, nothing)
+    assert "documents" not in a

@@ -17,6 +17,7 @@ from kohaku_ray.errors import ConfigError, DataError
 from kohaku_ray.runs import tracking
 from kohaku_ray.runs.results import scores_of
 from kohaku_ray.runs.summary import AnswerSummary
+from kohaku_ray.runs.sweep_fixed import settings_of
 from kohaku_ray.runs.tracking import check_tracking, is_tracked, track, track_sweep
 
 
@@ -166,6 +167,6 @@ def test_secrets_of_the_environment_are_references(tmp_path, monkeypatch):
     monkeypatch.setenv("KEY_OF_MINE", "hunter2secret")
     file = tmp_path / "own.yaml"
     file.write_text(f"base: default\nrun: '{tmp_path}/${{KEY_OF_MINE}}'\n")
-    params = tracking.params_of(load_config(str(file)))
+    params = settings_of(load_config(str(file)))
     assert params["run"] == f"{tmp_path}/${{KEY_OF_MINE}}"
     assert "hunter2secret" not in json.dumps(params)
