@@ -138,7 +138,11 @@ def _parser() -> argparse.ArgumentParser:
 
     score = commands.add_parser("score", help="score submission files against gold answers")
     score.add_argument("files", nargs="+", metavar="RUN", help="runs' directories or submission files")
-    score.add_argument("--truth", required=True, metavar="FILE", help="gold answers: CSV, JSON lines or Parquet")
+    score.add_argument(
+        "--truth",
+        metavar="FILE",
+        help="gold answers: CSV, JSON lines or Parquet (default: the first run's question file)",
+    )
     score.add_argument("--metric", action="append", metavar="METRIC", help=f"{_metrics()}; may be given twice")
     score.add_argument("--by", metavar="COLUMN", help="split by a column of the gold answers")
     score.add_argument("--errors", action="store_true", help="count the error classes")

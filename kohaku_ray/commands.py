@@ -301,8 +301,9 @@ def validate(arguments: argparse.Namespace) -> Outcome:
     tell(config.hide("\n".join(found.lines)))
     problems, probes = [str(problem) for problem in found.problems], []
     if not problems:
-        tell("valid")
         probes = _probed(config) if arguments.probe else []
+        if all(one.is_usable for one in probes):
+            tell("valid")
     for problem in (*problems, *(one.text for one in probes if not one.is_usable)):
         complain(f"kohaku-ray: {config.hide(problem)}")
     is_config = any(isinstance(one, ConfigError) for one in found.problems) or any(not one.is_usable for one in probes)

@@ -57,17 +57,18 @@ def score(arguments: argparse.Namespace) -> Outcome:
     from kohaku_ray.evaluation.metrics import find_metric
     from kohaku_ray.evaluation.report import render, run_score
     from kohaku_ray.evaluation.truth import read_gold
-    from kohaku_ray.runs.directory import submission_of
+    from kohaku_ray.runs.directory import submission_of, truth_of
 
+    truth = arguments.truth or truth_of(arguments.files)
     files, metrics, note = [submission_of(run) for run in arguments.files], arguments.metric, ""
     if not metrics:
-        _, found, note = read_gold(arguments.truth, [find_metric("wattbot")])
+        _, found, note = read_gold(truth, [find_metric("wattbot")])
         metrics = [metric.name for metric in found]
-    report = run_score(arguments.truth, files, metrics, arguments.by, arguments.errors)
+    report = run_score(truth, files, metrics, arguments.by, arguments.errors)
     tell("\n\n".join(part for part in (note, render(report)) if part))
     if arguments.jsonl:
-        _write_question_scores(arguments.truth, files, metrics, arguments.jsonl)
-    values = {"truth": arguments.truth, "metrics": metrics, "records": report.records, "note": note}
+        _write_question_scores(truth, files, metrics, arguments.jsonl)
+    values = {"truth": truth, "metrics": metrics, "records": report.records, "note": note}
     lines = [
         "  ".join(str(part) for part in (one["file"], one["metric"], one.get("label"), f"{one['score']:.4f}") if part)
         for one in report.records

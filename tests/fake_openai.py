@@ -174,7 +174,7 @@ def completion(text: str | None, *, finish_reason: str = "stop", cached_tokens: 
 class FakeOpenAI:
     """The server, as a context manager; requests are answered concurrently, connections kept alive."""
 
-    def __init__(self, script: Script | None = None, models: list[str] | None = None) -> None:
+    def __init__(self, script: Script | None = None, models: list[str] | dict[str, int] | None = None) -> None:
         self.models = models
         self._script = script or (lambda index, body: None)
         self._lock = threading.Lock()
@@ -254,7 +254,10 @@ class _Handler(BaseHTTPRequestHandler):
         if self.path != "/v1/models" or models is None:
             self._send(Action(404, error_body(f"no such path: {self.path}")))
         else:
-            self._send(Action(body={"object": "list", "data": [{"id": name, "object": "model"} for name in models]}))
+            windows = models if isinstance(models, dict) else {}
+            own = {name: {"max_model_len": window} for name, window in windows.items()}
+            listed = [{"id": name, "object": "model", **own.get(name, {})} for name in models]
+            self._send(Action(body={"object": "list", "data": listed}))
 
     def _reset(self) -> None:
         self.connection.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))

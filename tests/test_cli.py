@@ -8,6 +8,7 @@ import sys
 from pathlib import Path
 
 import pytest
+from run_files import small_run
 
 from kohaku_ray.cli import main
 from kohaku_ray.sample import path as sample_path
@@ -206,13 +207,17 @@ def test_validate_says_all_that_is_wrong_and_what_it_found(capsys, tmp_path):
     (tmp_path / "docs").mkdir()
     for name in ("a.md", "b.md", "c.txt"):
         (tmp_path / "docs" / name).write_text("text")
+    for name in ("rows.jsonl", "notes.docx", "figure.png", ".hidden.odt", "q.jsonl"):
+        (tmp_path / "docs" / name).write_text("text")
     (tmp_path / "meta.csv").write_text("id,title\na,A\nzebra,Z\n")
-    (tmp_path / "q.jsonl").write_text('{"id": "1", "question": "What?"}\n')
+    (tmp_path / "docs" / "q.jsonl").write_text('{"id": "1", "question": "What?"}\n')
     flags = [f"documents.paths=[{tmp_path}/docs]", f"documents.metadata={tmp_path}/meta.csv", "prompts=/none"]
-    flags += [f"questions.path={tmp_path}/q.jsonl", "cluster.retriever.replicas=500", f"run={tmp_path}/run"]
+    flags += [f"questions.path={tmp_path}/docs/q.jsonl", "cluster.retriever.replicas=500", f"run={tmp_path}/run"]
     assert main(["validate", "default", *(part for flag in flags for part in ("--set", flag))]) == 2
     said = capsys.readouterr()
     assert "documents: 3 files (2 .md, 1 .txt)" in said.out
+    left_out = f"2 files there are no document: {tmp_path}/docs/notes.docx, {tmp_path}/docs/rows.jsonl (name files of"
+    assert left_out in said.out
     assert "metadata: 2 rows, 1 of them for no document (zebra)" in said.out
     assert "not scored: has no gold answers: it has no column answer_value, ref_id; " in said.out
     assert "valid" not in said.out.splitlines()
@@ -221,6 +226,26 @@ def test_validate_says_all_that_is_wrong_and_what_it_found(capsys, tmp_path):
     assert len(errors) == 2
     assert any("/none" in line for line in errors)
     assert any("500 retriever(s)" in line for line in errors)
+
+
+def test_a_run_is_scored_against_its_own_questions(capsys, tmp_path):
+    run = small_run(tmp_path / "run")
+    truth = tmp_path / "t.csv"
+    truth.write_text("id,answer_value,ref_id\nq1,41,a2024\n")
+    (tmp_path / "run" / "config.yaml").write_text(f"questions: {{path: {truth}}}\n")
+    assert main(["score", str(run), "--json"]) == 0
+    own = json.loads(capsys.readouterr().out)
+    assert main(["score", str(run), "--truth", str(truth), "--json"]) == 0
+    assert json.loads(capsys.readouterr().out) == own
+    assert main(["score", str(tmp_path / "run" / "submission.csv")]) == 1
+    assert "give --truth" in capsys.readouterr().err
+
+
+def test_all_missing_documents_are_named_at_once(capsys):
+    assert main(["validate", "demo", "--set", "documents.paths=[/none/a, /none/b]"]) == 1
+    said = capsys.readouterr().err
+    assert "/none/a does not exist" in said
+    assert "/none/b does not exist" in said
 
 
 def test_a_runs_configuration_is_no_sweep(capsys, tmp_path):

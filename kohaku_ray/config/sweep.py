@@ -139,8 +139,16 @@ def load_sweep(
     presets = {name: read_values([name], beside=str(file)) for name in named}
     own = (".".join(place) for place, _ in leaves(read_values(sweep.base, beside=str(file))))
     loaded = LoadedSweep(sweep, compose(sweep.prefer), str(file), compose, presets, (*own, *sweep.set))
-    for table in sweep.tables:
-        _check_table(loaded, table)
+    try:
+        for table in sweep.tables:
+            _check_table(loaded, table)
+    except ConflictError:
+        raise
+    except ConfigError as error:
+        if not base or "settings of another system" not in str(error):
+            raise
+        own = ", ".join(map(str, sweep.base)) or "its own"
+        raise ConfigError(f"{error}; or leave out --base: this sweep stands on {own}") from None
     return loaded
 
 

@@ -35,7 +35,7 @@ from kohaku_ray.documents.text import parse_text
 from kohaku_ray.errors import DataError
 from kohaku_ray.files import name_a_file
 from kohaku_ray.row_files import HUB, suffix_of
-from kohaku_ray.storage import asking, below, open_filesystem
+from kohaku_ray.storage import asking, below, open_filesystem, refusal
 
 Parser = Callable[..., Document]
 
@@ -257,7 +257,26 @@ def find_files(paths: Sequence[str]) -> list[str]:
         ConfigError: A URI of the hub cannot be used here.
         DataError: A path does not exist or cannot be listed, or a directory holds no document.
     """
-    return sorted({found for path in paths for found in _expand(path)})
+    found, errors = set[str](), list[DataError]()
+    for path in paths:
+        try:
+            found |= set(_expand(path))
+        except DataError as error:
+            errors.append(error)
+    if errors:
+        raise errors[0] if len(errors) == 1 else DataError(" ".join(map(str, errors)))
+    return sorted(found)
+
+
+def passed_over(paths: Sequence[str]) -> list[str]:
+    """List the visible files of local directories that ``find_files`` leaves out: of no known suffix, or rows.
+
+    Args:
+        paths: As ``find_files`` takes them; URIs are not looked at.
+    """
+    inner = [os.path.normpath(os.path.expanduser(path)) for path in paths if "://" not in path]
+    names = (os.path.join(folder, name) for folder in inner if os.path.isdir(folder) for name in _walk(folder))
+    return sorted(name for name in names if _suffix(name) not in FORMATS)
 
 
 def read_bytes(path: str) -> bytes:
@@ -316,6 +335,8 @@ def _resolve(path: str) -> tuple[Any, str]:
     try:
         filesystem, inner = open_filesystem(path)
     except (OSError, pa.ArrowException) as error:
+        if isinstance(error, OSError) and not isinstance(error, pa.ArrowException):
+            raise refusal(path, "cannot open", error) from None
         raise DataError(f"{path} cannot be opened: {error}: write spaces as %20, or give a local path.") from None
     return (None, inner) if isinstance(filesystem, fs.LocalFileSystem) else (filesystem, inner)
 

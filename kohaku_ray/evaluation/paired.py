@@ -5,13 +5,15 @@ All random draws are seeded: the same scores give the same figures.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
 
 import numpy as np
 import numpy.typing as npt
 
 from kohaku_ray.arrays import F64
 from kohaku_ray.errors import DataError
+from kohaku_ray.evaluation.metrics import Metric, QuestionScore
 from kohaku_ray.evaluation.statistics import CONFIDENCE, NOISE, as_vector, sample_sd
 
 N_RESAMPLES = 9_999
@@ -72,6 +74,18 @@ def paired_differences(a: npt.ArrayLike, b: npt.ArrayLike) -> F64:
     difference = x - y
     scale = max(np.abs(x).max(initial=0.0), np.abs(y).max(initial=0.0))
     return np.where(np.abs(difference) <= NOISE * scale, 0.0, difference)
+
+
+def score_interval(metric: Metric, rows: Sequence[QuestionScore]) -> Interval:
+    """Estimate a confidence interval of a score by resampling questions, within the scores that the metric can give.
+
+    The part of unanswerable questions alone is resampled as a mean of shares, which can pass its ends.
+    """
+    found = paired_bootstrap(metric.shares_of(rows))
+    low, high = (metric.weigh(dict.fromkeys(metric.parts, end)) for end in (0.0, 1.0))
+    if found.low is None or found.high is None:
+        return found
+    return replace(found, low=max(found.low, low), high=min(found.high, high))
 
 
 def paired_bootstrap(

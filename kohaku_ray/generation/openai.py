@@ -116,21 +116,28 @@ class OpenAIBackend:
             failure.retry_after_s,
         )
 
-    async def models(self) -> list[str]:
-        """List the names of the server's models, sorted.
+    async def models(self, timeout_s: float | None = None) -> dict[str, int | None]:
+        """List the server's models by name, each with its window in tokens where the server says it, as vLLM does.
+
+        Args:
+            timeout_s: Longest wait. Default: that of a call.
 
         Raises:
             TransientModelError: The server does not answer.
-            ModelError: It has no such list.
+            ModelError: It refuses the key, or has no such list.
         """
         try:
-            async with asyncio.timeout(self._timeout_s):
+            async with asyncio.timeout(timeout_s or self._timeout_s):
                 response = await self._open_client().get("models")
         except (TimeoutError, httpx.HTTPError) as error:
             raise TransientModelError(f"{self._shown_url}: {type(error).__name__}") from error
+        if response.status_code in (401, 403):
+            status = response.status_code
+            raise ModelError(f"{self._shown_url}/models: HTTP {status}: {self._way_out(status)}")
         try:
-            return sorted(str(one["id"]) for one in response.json()["data"])
-        except (ValueError, RecursionError, LookupError, TypeError) as error:
+            found = {str(one["id"]): one.get("max_model_len") for one in response.json()["data"]}
+            return {name: window if isinstance(window, int) else None for name, window in sorted(found.items())}
+        except (AttributeError, ValueError, RecursionError, LookupError, TypeError) as error:
             raise ModelError(f"{self._shown_url}/models: HTTP {response.status_code}, no list of models") from error
 
     async def close(self) -> None:
@@ -182,7 +189,7 @@ class OpenAIBackend:
         """Add to a refusal which models the server has, unless ours is one of them; it is asked once."""
         if self._there is None:
             try:
-                self._there = await self.models()
+                self._there = list(await self.models())
             except ModelError:  # a server without a list: its refusal says enough
                 self._there = [self._model]
         if self._model in self._there or "is not on the server" in said:

@@ -13,7 +13,7 @@ from kohaku_ray.errors import ConfigError
 from kohaku_ray.evaluation.compare import Comparing, compare_files
 from kohaku_ray.evaluation.flips import pair_text
 from kohaku_ray.evaluation.metrics import Metric, QuestionScore, find_metric
-from kohaku_ray.evaluation.paired import Interval, paired_bootstrap
+from kohaku_ray.evaluation.paired import Interval, score_interval
 from kohaku_ray.evaluation.truth import read_truth, scored_rows
 from kohaku_ray.files import publish
 from kohaku_ray.reporting.glance import cost_lines, show
@@ -218,7 +218,7 @@ def _beside(at: int, key: str, truth: SubmissionRow, sides: Sequence[Side], metr
 
 
 def _interval(metric: Metric, side: Side) -> Interval:
-    return paired_bootstrap(metric.shares_of(side.scores))
+    return score_interval(metric, side.scores)
 
 
 def _selects(every: Sequence[Beside]) -> list[tuple[str, str, list[Option]]]:

@@ -7,7 +7,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from urllib.parse import urlencode
 
-from kohaku_ray.evaluation.paired import paired_bootstrap
+from kohaku_ray.evaluation.paired import score_interval
 from kohaku_ray.reporting.causes import IN_THE_REST, NO_ANSWER, READING, RETRIEVAL, VOTE, Cause
 from kohaku_ray.reporting.questions import ABSTAINED, Gold, QuestionView
 from kohaku_ray.runs.files import RunFiles
@@ -89,7 +89,7 @@ def score_lines(gold: Gold) -> list[ScoreLine]:
     lines = []
     for metric in gold.metrics:
         rows = list(gold.scores[metric.name].values())
-        interval = paired_bootstrap(metric.shares_of(rows))
+        interval = score_interval(metric, rows)
         ends = (None, None) if interval.reason else (interval.low, interval.high)
         lines.append(ScoreLine(metric.name, metric.aggregate(rows).score, *ends, len(rows)))
     return lines

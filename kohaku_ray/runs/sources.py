@@ -11,7 +11,8 @@ from typing import Any
 from kohaku_ray import sample
 from kohaku_ray.config import Config
 from kohaku_ray.config.schema import CrossEncoderConfig, Deployment, OpenAIConfig, TransformersConfig, VllmConfig
-from kohaku_ray.documents.parse import find_files, read_bytes
+from kohaku_ray.documents.parse import find_files, passed_over, read_bytes
+from kohaku_ray.documents.rows import ROW_FORMATS
 from kohaku_ray.errors import ConfigError, DataError
 from kohaku_ray.files import is_directory as is_folder
 from kohaku_ray.questions import read_questions
@@ -22,6 +23,10 @@ _RAY_COPY = "/runtime_resources/working_dir_files/"
 
 SAMPLE = "sample:"
 """Prefix of a path inside the package's own collection."""
+
+
+_IMAGES = frozenset({"png", "jpg", "jpeg", "gif", "webp", "bmp", "tif", "tiff", "svg", "jp2"})
+_MOST_NAMED = 3
 
 
 def resolve_paths(config: Config) -> Config:
@@ -121,6 +126,27 @@ def find_sources(config: Config) -> list[str]:
     """
     beside = {resolve(path) for path in (config.documents.metadata, config.questions.path) if path is not None}
     return [file for file in find_files([resolve(path) for path in config.documents.paths]) if file not in beside]
+
+
+def describe_passed_over(config: Config) -> str:
+    """Name the files of the configured directories that are no documents; empty without any.
+
+    Metadata, questions, rows that are named besides, and images, which other files show, are not counted.
+    """
+    paths = [resolve(path) for path in config.documents.paths]
+    known = {resolve(path) for path in (config.documents.metadata, config.questions.path) if path is not None}
+    left = [
+        file
+        for file in passed_over(paths)
+        if file not in known and file not in paths and suffix_of(file) not in _IMAGES
+    ]
+    if not left:
+        return ""
+    rows = any(f".{suffix_of(file)}" in ROW_FORMATS for file in left)
+    way_out = " (name files of JSON lines and Parquet themselves in documents.paths)" if rows else ""
+    is_one = len(left) == 1
+    named = ", ".join([*left[:_MOST_NAMED], *(["…"] if len(left) > _MOST_NAMED else [])])
+    return f"{len(left)} file{'' if is_one else 's'} there {'is' if is_one else 'are'} no document: {named}{way_out}"
 
 
 def read_metadata(path: str | None) -> dict[str, dict[str, str]]:

@@ -10,15 +10,26 @@ from typing import TypeVar
 
 from kohaku_ray.config import Config
 from kohaku_ray.config.caption import caption_deployments
+from kohaku_ray.config.schema import OpenAIConfig
 from kohaku_ray.errors import DataError, IndexMismatchError, KohakuRayError
 from kohaku_ray.evaluation.metrics import find_metric
 from kohaku_ray.evaluation.truth import read_gold
 from kohaku_ray.index.store import Index
+from kohaku_ray.row_files import HUB
 from kohaku_ray.runs.collection import difference, first_of
 from kohaku_ray.runs.demand import Demand, answer_demand, check_demand, cluster_address, local_cpus
 from kohaku_ray.runs.deployments import check_deployment, check_vision, check_windows
 from kohaku_ray.runs.indexes import open_index
-from kohaku_ray.runs.sources import check_images, find_sources, questions_of, read_metadata, resolve, resolve_paths
+from kohaku_ray.runs.probe import reach
+from kohaku_ray.runs.sources import (
+    check_images,
+    describe_passed_over,
+    find_sources,
+    questions_of,
+    read_metadata,
+    resolve,
+    resolve_paths,
+)
 from kohaku_ray.runs.tracking import check_tracking
 
 T = TypeVar("T")
@@ -54,10 +65,11 @@ def validate(config: Config) -> Findings:
     config = resolved
     files = found.of(lambda: find_sources(config))
     if files is not None:
-        kinds = Counter(os.path.splitext(file)[1].lower() or "without a suffix" for file in files)
+        kinds = Counter(_kind(file) for file in files)
         found.lines.append(
             f"documents: {len(files)} files ({', '.join(f'{n} {kind}' for kind, n in kinds.most_common())})"
         )
+        found.lines += filter(None, [found.of(lambda: describe_passed_over(config))])
     index = _index(config, found)
     metadata = found.of(lambda: read_metadata(config.documents.metadata))
     if metadata:
@@ -71,7 +83,10 @@ def validate(config: Config) -> Findings:
     found.of(lambda: check_images(config))
     for key, deployment in {**config.used_deployments, **caption_deployments(config)}.items():
         found.of(lambda key=key, deployment=deployment: check_deployment(key, deployment, here=here))  # type: ignore[misc]
-        found.lines.append(f"deployments.{key}: {deployment.kind}")
+        what = [deployment.kind, getattr(deployment, "model", None)]
+        if isinstance(deployment, OpenAIConfig):
+            what.append(found.of(lambda key=key, deployment=deployment: reach(key, deployment)))  # type: ignore[misc]
+        found.lines.append(f"deployments.{key}: {', '.join(one for one in what if one)}")
     found.of(lambda: check_windows(config))
     found.of(lambda: check_vision(config))
     found.of(lambda: check_tracking(config))
@@ -80,6 +95,12 @@ def validate(config: Config) -> Findings:
     if state is not None:
         found.lines.append(f"demand: {demand.cpus:g} CPUs and {demand.gpus:g} GPUs for {demand.reason}; {state}")
     return found
+
+
+def _kind(file: str) -> str:
+    if file.startswith(HUB):
+        return "on the hub, read when the job starts"
+    return os.path.splitext(file)[1].lower() or "without a suffix"
 
 
 def _index(config: Config, found: Findings) -> Index | None:

@@ -53,6 +53,6 @@ def test_validate_checks_what_captions_need(tmp_path):
     own = [*EYES, *MODEL, "roles.caption.model=eyes", f"documents.images={tmp_path}/none"]
     found = validate(load_config("demo", own))
     problems = " ".join(map(str, found.problems))
-    assert "deployments.eyes: openai" in found.lines
+    assert "deployments.eyes: openai, eyes" in found.lines
     assert "OPENAI_API_KEY" in problems
     assert f"documents.images is {tmp_path}/none, where there is no directory" in problems

@@ -14,6 +14,7 @@ from scipy import stats
 
 from kohaku_ray.errors import DataError
 from kohaku_ray.evaluation import paired
+from kohaku_ray.evaluation.metrics import QuestionScore, find_metric
 from kohaku_ray.evaluation.paired import (
     Permutation,
     mcnemar,
@@ -21,6 +22,7 @@ from kohaku_ray.evaluation.paired import (
     paired_differences,
     paired_effect,
     paired_permutation,
+    score_interval,
 )
 from kohaku_ray.evaluation.statistics import average_ranks, correlate, holm, mean_sd, ranks, stars, welch
 
@@ -364,3 +366,15 @@ def test_importing_loads_no_scipy():
         "import sys, kohaku_ray.evaluation.compare, kohaku_ray.evaluation.comparing; sys.exit('scipy' in sys.modules)"
     )
     assert subprocess.run([sys.executable, "-c", code]).returncode == 0
+
+
+def test_a_scores_interval_stays_within_what_the_metric_can_give():
+    kaggle = find_metric("kaggle")
+    right = [
+        QuestionScore(f"q{n}", {"value": 1.0, "ref": 1.0, "abstain": 1.0}, 1.0, unanswerable=n == 0) for n in range(4)
+    ]
+    free, kept = paired_bootstrap(kaggle.shares_of(right)), score_interval(kaggle, right)
+    assert free.high > 1, "the part of the unanswerable questions, as a mean of shares, passes its end"
+    assert kept.high == 1.0
+    assert (kept.low, kept.mean) == (free.low, free.mean)
+    assert score_interval(kaggle, right[:1]).low is None

@@ -19,13 +19,13 @@ def probe(tmp_path, monkeypatch, capsys):
     """Run the command on a configuration with this deployment; returns exit code, output and errors."""
     monkeypatch.setenv("MY_KEY", "sesame")
 
-    def probe(*overrides: str, **deployment) -> tuple[int, str, str]:
+    def probe(*overrides: str, ask: bool = True, **deployment) -> tuple[int, str, str]:
         deployment = {"kind": "openai", "model": "small", "api_key_env": "MY_KEY", **deployment}
         own = [f"run={tmp_path}/run", f"index.path={tmp_path}/index", f"deployments.mine={json.dumps(deployment)}"]
         settings = [part for one in (*own, "model=mine", *overrides) for part in ("--set", one)]
-        code = main(["validate", "demo", "--probe", *settings])
+        code = main(["validate", "demo", *(["--probe"] if ask else []), *settings])
         out, err = capsys.readouterr()
-        return code, out.partition("valid\n")[2], err
+        return code, out.partition(" has them\n")[2].removesuffix("valid\n") if ask else out, err
 
     return probe
 
@@ -107,10 +107,10 @@ def test_a_server_that_is_not_there_is_asked_once_and_named(probe):
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
         url = f"http://127.0.0.1:{free.getsockname()[1]}/v1"
-    code, _, err = probe(base_url=url)
-    assert code == 2
-    assert f"deployments.mine: small at {url}: gave up after 1 tries" in err
-    assert "start the server, or correct deployments.mine.base_url" in err
+    for ask in (True, False):
+        code, out, err = probe(ask=ask, base_url=url)
+        assert (code, "valid\n" in out) == (1, False)
+        assert f"deployments.mine cannot be reached ({url}: ConnectError): start the server, or correct" in err
 
 
 def test_a_model_that_only_reasons_is_told_to_have_more_room(probe):
@@ -153,4 +153,22 @@ def test_a_local_model_is_loaded_here_and_asked(probe, tmp_path, capsys):
 
 def test_models_are_those_the_server_lists():
     with FakeOpenAI(models=["b", "a"]) as server:
-        assert asyncio.run(OpenAIBackend(server.base_url, "a").models()) == ["a", "b"]
+        assert asyncio.run(OpenAIBackend(server.base_url, "a").models()) == {"a": None, "b": None}
+
+
+def test_without_a_probe_the_server_is_asked_for_its_list_alone(probe):
+    with FakeOpenAI(models=["small", "large"]) as server:
+        code, out, _ = probe(ask=False, base_url=server.base_url)
+        assert (code, server.n_requests) == (0, 0)
+        assert "deployments.mine: openai, small, it answers\n" in out
+        _, out, _ = probe(ask=False, base_url=server.base_url, model="smal")
+    assert "warning: not among the server's 2 models (large, small), did you mean small?" in out
+
+
+def test_a_window_beyond_the_servers_is_refused_with_both(probe):
+    with FakeOpenAI(models={"small": 4096}) as server:
+        code, out, err = probe(ask=False, base_url=server.base_url, window_tokens=8192)
+        assert (code, "valid\n" in out) == (1, False)
+        assert "window_tokens is 8,192 but the server takes 4,096 tokens of small" in err
+        assert "set window_tokens to 4096" in err
+        assert probe(ask=False, base_url=server.base_url, window_tokens=4096)[0] == 0

@@ -318,3 +318,8 @@ def test_what_is_fixed_is_said_as_the_cells_have_it(make_plan):
     assert "kohaku.rerank" not in b
     assert f"fixed     {a}" in describe_plan(plan, nothing)
     assert "documents" not in a
+
+
+def test_the_base_of_another_system_is_refused_with_the_way_out():
+    with pytest.raises(ConfigError, match=r"settings of another system.*leave out --base: this sweep stands on hybrid"):
+        load_sweep("hybrid_stages", ["demo"])

@@ -15,7 +15,7 @@ import ray
 from kohaku_ray.config import Config
 from kohaku_ray.config.caption import caption_deployments
 from kohaku_ray.engine.actors.image_encoding import check_reads_images
-from kohaku_ray.engine.cluster import check_cluster, connected
+from kohaku_ray.engine.cluster import check_cluster, connected, say
 from kohaku_ray.engine.errors import ray_get
 from kohaku_ray.engine.jobs.captions import CaptionSummary
 from kohaku_ray.engine.jobs.index_stream import encoder_resources, index_all
@@ -29,7 +29,14 @@ from kohaku_ray.runs.demand import caption_demand, index_demand, n_encoders
 from kohaku_ray.runs.deployments import check_deployment
 from kohaku_ray.runs.indexes import index_settings
 from kohaku_ray.runs.parsing import describe_left_out
-from kohaku_ray.runs.sources import check_images, check_outlives_job, find_sources, read_metadata, resolve_paths
+from kohaku_ray.runs.sources import (
+    check_images,
+    check_outlives_job,
+    describe_passed_over,
+    find_sources,
+    read_metadata,
+    resolve_paths,
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -119,6 +126,8 @@ def run_index(config: Config) -> IndexSummary:
     read_metadata(config.documents.metadata)
     if not files:
         raise DataError(f"{', '.join(config.documents.paths)} holds metadata and questions but no document: add some")
+    if passed_over := describe_passed_over(config):
+        say(f"index   {passed_over}")
     settings = index_settings(config)  # a missing encoder is reported here, not in a worker
     check_images(config)
     for name, deployment in caption_deployments(config).items():
