@@ -25,7 +25,9 @@ import numpy as np
 import pyarrow as pa
 
 from kohaku_ray.config import Config, load_config
-from kohaku_ray.documents.parse import find_files, parse_documents, read_bytes
+from kohaku_ray.documents.find import find_files
+from kohaku_ray.documents.parse import parse_documents
+from kohaku_ray.documents.read import read_bytes
 from kohaku_ray.engine.actors.index_access import LocalIndex
 from kohaku_ray.engine.actors.tools import EngineTools, RunContext
 from kohaku_ray.engine.ledger.protocol import Asked

@@ -36,7 +36,8 @@ import retrieval
 
 from kohaku_ray.config import Config, load_config
 from kohaku_ray.config.schema import EncoderConfig
-from kohaku_ray.documents.parse import parse_file, read_bytes
+from kohaku_ray.documents.parse import parse_file
+from kohaku_ray.documents.read import read_bytes
 from kohaku_ray.engine.actors.index_access import LocalIndex
 from kohaku_ray.index import exported
 from kohaku_ray.index.assemble import texts_to_encode

@@ -22,8 +22,9 @@ import pymupdf
 
 from kohaku_ray import sample
 from kohaku_ray.documents import pdf_tree
-from kohaku_ray.documents.parse import parse_file, read_bytes
+from kohaku_ray.documents.parse import parse_file
 from kohaku_ray.documents.pdf import parse_pdf
+from kohaku_ray.documents.read import read_bytes
 
 WANTED = 0.5
 WORDS = re.findall(

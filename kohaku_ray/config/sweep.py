@@ -147,8 +147,8 @@ def load_sweep(
     except ConfigError as error:
         if not base or "settings of another system" not in str(error):
             raise
-        own = ", ".join(map(str, sweep.base)) or "its own"
-        raise ConfigError(f"{error}; or leave out --base: this sweep stands on {own}") from None
+        stands_on = ", ".join(map(str, sweep.base)) or "its own"
+        raise ConfigError(f"{error}; or leave out --base: this sweep stands on {stands_on}") from None
     return loaded
 
 

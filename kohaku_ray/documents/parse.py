@@ -7,10 +7,8 @@ many documents.
 
 from __future__ import annotations
 
-import os
-import stat
 import threading
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import PurePosixPath
@@ -21,7 +19,6 @@ from kohaku_ray.documents.bounded import UnfinishedError, parse_in_child, parse_
 from kohaku_ray.documents.figures import with_mentions
 from kohaku_ray.documents.french import SentenceSplit
 from kohaku_ray.documents.html import parse_html
-from kohaku_ray.documents.hub import check_hub, read_hub
 from kohaku_ray.documents.ids import check_doc_id, file_name
 from kohaku_ray.documents.kohakurag import parse_kohakurag
 from kohaku_ray.documents.markdown import parse_markdown
@@ -29,13 +26,12 @@ from kohaku_ray.documents.model import Document
 from kohaku_ray.documents.news import parse_news
 from kohaku_ray.documents.novel import parse_novel
 from kohaku_ray.documents.pdf import parse_pdf
+from kohaku_ray.documents.read import read_bytes
 from kohaku_ray.documents.rows import ROW_FORMATS, parse_rows
 from kohaku_ray.documents.table_csv import parse_csv
 from kohaku_ray.documents.text import parse_text
 from kohaku_ray.errors import DataError
-from kohaku_ray.files import name_a_file
 from kohaku_ray.row_files import HUB, suffix_of
-from kohaku_ray.storage import asking, below, open_filesystem, refusal
 
 Parser = Callable[..., Document]
 
@@ -112,8 +108,8 @@ def parse_documents(
     Raises:
         DataError: The whole file cannot be used, see `parse_file`.
     """
-    has_rows = _suffix(name) in ROW_FORMATS
-    if not has_rows and (file_format != "news" or _suffix(name) != ".csv"):
+    has_rows = suffix(name) in ROW_FORMATS
+    if not has_rows and (file_format != "news" or suffix(name) != ".csv"):
         if images is None:
             return Parsed((parse_file(name, data, timeout_s, file_format),))
         return Parsed((_with_images(name, data, timeout_s, file_format, images),))
@@ -152,9 +148,9 @@ def _with_images(name: str, data: bytes, timeout_s: float | None, file_format: F
     except UnfinishedError as error:
         document = parse_file(name, data, timeout_s, file_format)
         return replace(document, image_rejects=(("all images", f"not extracted: {error}"),))
-    if _suffix(name) == ".pdf":
+    if suffix(name) == ".pdf":
         return with_mentions(document)
-    is_placeholder = _suffix(name) == ".json"
+    is_placeholder = suffix(name) == ".json"
     attach = partial(attach_images, document, name, read_bytes, source, is_placeholder)
     try:
         in_time = timeout_s is not None and _in_main_thread()
@@ -183,17 +179,19 @@ def parse_file(
         DataError: The suffix is unknown, the content cannot be read, the id is not allowed, nothing is searchable, or
             it takes longer than ``timeout_s``.
     """
-    suffix = _suffix(name)
-    if suffix not in FORMATS:
-        raise DataError(f"{name}: unknown suffix {suffix or '(none)'}, known: {_known()}: rename or convert the file.")
+    ending = suffix(name)
+    if ending not in FORMATS:
+        raise DataError(
+            f"{name}: unknown suffix {ending or '(none)'}, known: {known_suffixes()}: rename or convert the file."
+        )
     _check_not_empty(name, data)
-    asked = _READERS[file_format].get(suffix)
+    asked = _READERS[file_format].get(ending)
     # only the main thread can be interrupted by a timer
-    in_child = asked is None and (len(data) >= CHILD_MIN_BYTES.get(suffix, len(data) + 1) or not _in_main_thread())
+    in_child = asked is None and (len(data) >= CHILD_MIN_BYTES.get(ending, len(data) + 1) or not _in_main_thread())
     if timeout_s is not None and in_child:
         return parse_in_child(name, data, timeout_s, images)
-    reader = FORMATS[suffix] if asked is None else asked
-    if images and asked is None and suffix in _WITH_IMAGES:
+    reader = FORMATS[ending] if asked is None else asked
+    if images and asked is None and ending in _WITH_IMAGES:
         reader = partial(reader, images=True)
     document: Document = _in_time(lambda: _parsed(reader, name, data), name, data, timeout_s)
     return document
@@ -242,177 +240,11 @@ def _is_searchable(document: Document) -> bool:
     return any(paragraph.sentences for section in document.sections for paragraph in section.paragraphs)
 
 
-def find_files(paths: Sequence[str]) -> list[str]:
-    """List the files that paths stand for.
-
-    Args:
-        paths: Files, kept whatever their suffix, and directories, searched recursively for `FORMATS`; local
-            paths, URIs of any pyarrow filesystem (``s3://``, ``gs://``, ``file://``), or of the hub (``hf://``).
-
-    Returns:
-        Paths for `read_bytes`, which refuses a pipe, socket or device; sorted, each once. Inside a directory, names
-        that begin with a dot are left out.
-
-    Raises:
-        ConfigError: A URI of the hub cannot be used here.
-        DataError: A path does not exist or cannot be listed, or a directory holds no document.
-    """
-    found, errors = set[str](), list[DataError]()
-    for path in paths:
-        try:
-            found |= set(_expand(path))
-        except DataError as error:
-            errors.append(error)
-    if errors:
-        raise errors[0] if len(errors) == 1 else DataError(" ".join(map(str, errors)))
-    return sorted(found)
-
-
-def passed_over(paths: Sequence[str]) -> list[str]:
-    """List the visible files of local directories that ``find_files`` leaves out: of no known suffix, or rows.
-
-    Args:
-        paths: As ``find_files`` takes them; URIs are not looked at.
-    """
-    inner = [os.path.normpath(os.path.expanduser(path)) for path in paths if "://" not in path]
-    names = (os.path.join(folder, name) for folder in inner if os.path.isdir(folder) for name in _walk(folder))
-    return sorted(name for name in names if _suffix(name) not in FORMATS)
-
-
-def read_bytes(path: str) -> bytes:
-    """Read a whole file, local, on any pyarrow filesystem or on the hub.
-
-    Raises:
-        ConfigError: A URI of the hub cannot be used here.
-        DataError: It does not exist, is not a regular file, or cannot be read.
-    """
-    if path.startswith(HUB):
-        return read_hub(path)
-    filesystem, inner = _resolve(path)
-    try:
-        if filesystem is None:
-            _check_regular(path, os.stat(inner).st_mode)
-            with open(inner, "rb") as file:
-                return file.read()
-        with asking(path, "cannot read"), filesystem.open_input_file(inner) as stream:
-            return bytes(stream.read())
-    except IsADirectoryError:
-        raise name_a_file(path if filesystem is None else inner) from None
-    except OSError as error:
-        raise DataError(f"{path} cannot be read: {error.strerror or error}.") from None
-
-
-def _check_regular(path: str, mode: int) -> None:
-    """Reject pipes, sockets and devices, whose reading may never end; opening a directory fails by itself."""
-    if not (stat.S_ISREG(mode) or stat.S_ISDIR(mode)):
-        kind = next((name for is_kind, name in _KINDS if is_kind(mode)), "no regular file")
-        raise DataError(f"{path} is {kind}, and only regular files are read: copy its content to a file, or remove it.")
-
-
-_KINDS: Sequence[tuple[Callable[[int], bool], str]] = (
-    (stat.S_ISFIFO, "a named pipe"),
-    (stat.S_ISSOCK, "a socket"),
-    (stat.S_ISCHR, "a device"),
-    (stat.S_ISBLK, "a device"),
-)
-
-
-def _known() -> str:
-    return ", ".join(sorted(FORMATS))
-
-
-def _suffix(name: str) -> str:
+def suffix(name: str) -> str:
+    """Return a file's suffix with its point, in small letters."""
     return f".{suffix_of(name)}" if name.startswith(HUB) else PurePosixPath(file_name(name)).suffix.lower()
 
 
-def _resolve(path: str) -> tuple[Any, str]:
-    """The pyarrow filesystem of a URI and the path in it; None and the path for local files."""
-    if "://" not in path:
-        return None, os.path.expanduser(path)
-    import pyarrow as pa
-    from pyarrow import fs
-
-    try:
-        filesystem, inner = open_filesystem(path)
-    except (OSError, pa.ArrowException) as error:
-        if isinstance(error, OSError) and not isinstance(error, pa.ArrowException):
-            raise refusal(path, "cannot open", error) from None
-        raise DataError(f"{path} cannot be opened: {error}: write spaces as %20, or give a local path.") from None
-    return (None, inner) if isinstance(filesystem, fs.LocalFileSystem) else (filesystem, inner)
-
-
-def _expand(path: str) -> list[str]:
-    """Expand one of the user's paths into files."""
-    if path.startswith(HUB):
-        check_hub(path)
-        return [path]
-    filesystem, inner = _resolve(path)
-    if filesystem is None:
-        return _expand_local(path, os.path.normpath(inner) if inner else "")
-    return _expand_remote(path, filesystem, inner)
-
-
-def _expand_local(path: str, inner: str) -> list[str]:
-    if not os.path.exists(inner):
-        raise _missing(path)
-    if not os.path.isdir(inner):
-        return [inner]
-    return _some(path, (os.path.join(inner, relative) for relative in _walk(inner)))
-
-
-def _walk(directory: str) -> Iterator[str]:
-    """Yield the relative paths of the visible files below a directory; links are followed, each directory once."""
-    seen = {os.path.realpath(directory)}
-
-    def is_new(folder: str) -> bool:
-        n_seen = len(seen)
-        seen.add(os.path.realpath(folder))
-        return len(seen) > n_seen
-
-    def fail(error: OSError) -> None:
-        raise DataError(f"{error.filename} cannot be listed: {error.strerror}.")
-
-    for folder, folders, files in os.walk(directory, followlinks=True, onerror=fail):
-        folders[:] = [name for name in sorted(folders) if not _hidden(name) and is_new(os.path.join(folder, name))]
-        for name in files:
-            if not _hidden(name):
-                yield os.path.relpath(os.path.join(folder, name), directory)
-
-
-def _expand_remote(path: str, filesystem: Any, inner: str) -> list[str]:
-    from pyarrow import fs
-
-    try:
-        with asking(path, "cannot list"):
-            info = filesystem.get_file_info(inner)
-            if info.type == fs.FileType.File:
-                return [path]
-            if info.type == fs.FileType.NotFound:
-                raise _missing(path)
-            entries = filesystem.get_file_info(fs.FileSelector(inner, recursive=True))
-    except FileNotFoundError:
-        raise _missing(path) from None
-    relatives = (entry.path[len(inner) :].strip("/") for entry in entries if entry.type == fs.FileType.File)
-    return _some(path, (below(path, relative) for relative in relatives if not _hidden(relative)))
-
-
-def _hidden(relative: str) -> bool:
-    return any(part.startswith(".") for part in relative.split("/"))
-
-
-def _some(path: str, files: Iterable[str]) -> list[str]:
-    """Those files that have a known suffix; a directory without any is an error."""
-    known = [file for file in files if _suffix(file) in FORMATS]
-    if not known:
-        raise DataError(
-            f"{path} holds no documents: files with these suffixes are read: {_known()}; and, given by name, "
-            f"{', '.join(ROW_FORMATS)}."
-        )
-    return known
-
-
-def _missing(path: str) -> DataError:
-    return DataError(
-        f"{path or '(empty path)'} does not exist: give a directory, or a file with one of these suffixes: {_known()}, "
-        f"{', '.join(ROW_FORMATS)}."
-    )
+def known_suffixes() -> str:
+    """List the suffixes of `FORMATS`."""
+    return ", ".join(sorted(FORMATS))

@@ -11,7 +11,7 @@ import os
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
-from kohaku_ray.documents.parse import read_bytes
+from kohaku_ray.documents.read import read_bytes
 from kohaku_ray.errors import DataError
 from kohaku_ray.evaluation.metrics import METRICS, Metric, find_metric
 from kohaku_ray.records import BLANK

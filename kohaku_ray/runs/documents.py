@@ -17,8 +17,8 @@ from kohaku_ray.documents.images import image_name
 from kohaku_ray.documents.kohakurag import write_kohakurag
 from kohaku_ray.documents.model import Document, Paragraph
 from kohaku_ray.documents.novel import words_digest
-from kohaku_ray.documents.parse import read_bytes
 from kohaku_ray.documents.pdf_view import UNREADABLE, UNREADABLE_SHARE, PageView, PdfViewer
+from kohaku_ray.documents.read import read_bytes
 from kohaku_ray.errors import DataError
 from kohaku_ray.files import make_directory, publish
 from kohaku_ray.runs.indexes import document_format

@@ -11,7 +11,8 @@ from kohaku_ray.config import Config
 from kohaku_ray.documents.attached import ImageSource
 from kohaku_ray.documents.figures import map_images, recaptioned
 from kohaku_ray.documents.model import Document
-from kohaku_ray.documents.parse import Parsed, parse_documents, read_bytes
+from kohaku_ray.documents.parse import Parsed, parse_documents
+from kohaku_ray.documents.read import read_bytes
 from kohaku_ray.errors import DataError
 from kohaku_ray.runs.indexes import document_format
 from kohaku_ray.runs.sources import resolve

@@ -11,7 +11,8 @@ from typing import Any
 from kohaku_ray import sample
 from kohaku_ray.config import Config
 from kohaku_ray.config.schema import CrossEncoderConfig, Deployment, OpenAIConfig, TransformersConfig, VllmConfig
-from kohaku_ray.documents.parse import find_files, passed_over, read_bytes
+from kohaku_ray.documents.find import find_files, passed_over
+from kohaku_ray.documents.read import read_bytes
 from kohaku_ray.documents.rows import ROW_FORMATS
 from kohaku_ray.errors import ConfigError, DataError
 from kohaku_ray.files import is_directory as is_folder

@@ -13,7 +13,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from properties import scaled
 
-from kohaku_ray.documents.parse import FORMATS, Parsed, find_files, parse_documents, parse_file, read_bytes
+from kohaku_ray.documents.find import find_files
+from kohaku_ray.documents.parse import FORMATS, Parsed, parse_documents, parse_file
+from kohaku_ray.documents.read import read_bytes
 from kohaku_ray.errors import DataError
 
 KNOWN = ".csv, .htm, .html, .json, .markdown, .md, .pdf, .text, .txt"

@@ -11,8 +11,10 @@ import pytest
 
 from kohaku_ray.cli import main
 from kohaku_ray.config import load_config
+from kohaku_ray.documents.find import find_files
 from kohaku_ray.documents.hub import read_hub
-from kohaku_ray.documents.parse import find_files, parse_documents, read_bytes
+from kohaku_ray.documents.parse import parse_documents
+from kohaku_ray.documents.read import read_bytes
 from kohaku_ray.errors import ConfigError, DataError
 from kohaku_ray.evaluation.metrics import find_metric
 from kohaku_ray.evaluation.truth import read_gold

@@ -8,10 +8,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from kohaku_ray import sample
+from kohaku_ray.documents.find import find_files
 from kohaku_ray.documents.kohakurag import parse_kohakurag, write_kohakurag
 from kohaku_ray.documents.markdown import parse_markdown
 from kohaku_ray.documents.model import Attachment, Document, Paragraph, Section, Sentence
-from kohaku_ray.documents.parse import find_files, parse_documents, parse_file, read_bytes
+from kohaku_ray.documents.parse import parse_documents, parse_file
+from kohaku_ray.documents.read import read_bytes
 from kohaku_ray.errors import DataError
 
 SAMPLES = [Path(path) for path in find_files([sample.path("documents")])]

@@ -9,7 +9,8 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from kohaku_ray.documents.parse import find_files, parse_documents
+from kohaku_ray.documents.find import find_files
+from kohaku_ray.documents.parse import parse_documents
 from kohaku_ray.errors import DataError
 
 ROWS = [

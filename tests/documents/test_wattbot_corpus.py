@@ -3,7 +3,9 @@ from pathlib import Path
 
 import pytest
 
-from kohaku_ray.documents.parse import find_files, parse_file, read_bytes
+from kohaku_ray.documents.find import find_files
+from kohaku_ray.documents.parse import parse_file
+from kohaku_ray.documents.read import read_bytes
 from kohaku_ray.documents.sentences import MAX_CHARS, split_sentences
 
 DATA = Path(os.environ.get("KOHAKU_DATA") or Path(__file__).resolve().parents[3] / "shared" / "data")

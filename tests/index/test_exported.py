@@ -9,7 +9,8 @@ import torch
 from tiny_encoder import DIM
 
 from kohaku_ray import sample
-from kohaku_ray.documents.parse import parse_file, read_bytes
+from kohaku_ray.documents.parse import parse_file
+from kohaku_ray.documents.read import read_bytes
 from kohaku_ray.errors import ConfigError
 from kohaku_ray.index import exported
 from kohaku_ray.index.encoder import SentenceEncoder

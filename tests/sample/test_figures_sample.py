@@ -15,7 +15,9 @@ from vision_server import VisionServer, charts, questions, read_label
 from kohaku_ray import sample
 from kohaku_ray.documents.attached import ImageSource
 from kohaku_ray.documents.figures import images_of
-from kohaku_ray.documents.parse import find_files, parse_documents, read_bytes
+from kohaku_ray.documents.find import find_files
+from kohaku_ray.documents.parse import parse_documents
+from kohaku_ray.documents.read import read_bytes
 
 FOLDER = Path(sample.path("figures"))
 

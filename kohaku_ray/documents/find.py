@@ -1,0 +1,129 @@
+"""Find the files of documents, local, on an object store or on the hub."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterable, Iterator, Sequence
+from typing import Any
+
+from kohaku_ray.documents.hub import check_hub
+from kohaku_ray.documents.parse import FORMATS, known_suffixes, suffix
+from kohaku_ray.documents.read import filesystem_of
+from kohaku_ray.documents.rows import ROW_FORMATS
+from kohaku_ray.errors import DataError
+from kohaku_ray.row_files import HUB
+from kohaku_ray.storage import asking, below
+
+
+def find_files(paths: Sequence[str]) -> list[str]:
+    """List the files that paths stand for.
+
+    Args:
+        paths: Files, kept whatever their suffix, and directories, searched recursively for `FORMATS`; local
+            paths, URIs of any pyarrow filesystem (``s3://``, ``gs://``, ``file://``), or of the hub (``hf://``).
+
+    Returns:
+        Paths for `read_bytes`, which refuses a pipe, socket or device; sorted, each once. Inside a directory, names
+        that begin with a dot are left out.
+
+    Raises:
+        ConfigError: A URI of the hub cannot be used here.
+        DataError: A path does not exist or cannot be listed, or a directory holds no document.
+    """
+    found, errors = set[str](), list[DataError]()
+    for path in paths:
+        try:
+            found |= set(_expand(path))
+        except DataError as error:
+            errors.append(error)
+    if errors:
+        raise errors[0] if len(errors) == 1 else DataError(" ".join(map(str, errors)))
+    return sorted(found)
+
+
+def passed_over(paths: Sequence[str]) -> list[str]:
+    """List the visible files of local directories that ``find_files`` leaves out: of no known suffix, or rows.
+
+    Args:
+        paths: As ``find_files`` takes them; URIs are not looked at.
+    """
+    inner = [os.path.normpath(os.path.expanduser(path)) for path in paths if "://" not in path]
+    names = (os.path.join(folder, name) for folder in inner if os.path.isdir(folder) for name in _walk(folder))
+    return sorted(name for name in names if suffix(name) not in FORMATS)
+
+
+def _expand(path: str) -> list[str]:
+    """Expand one of the user's paths into files."""
+    if path.startswith(HUB):
+        check_hub(path)
+        return [path]
+    filesystem, inner = filesystem_of(path)
+    if filesystem is None:
+        return _expand_local(path, os.path.normpath(inner) if inner else "")
+    return _expand_remote(path, filesystem, inner)
+
+
+def _expand_local(path: str, inner: str) -> list[str]:
+    if not os.path.exists(inner):
+        raise _missing(path)
+    if not os.path.isdir(inner):
+        return [inner]
+    return _some(path, (os.path.join(inner, relative) for relative in _walk(inner)))
+
+
+def _walk(directory: str) -> Iterator[str]:
+    """Yield the relative paths of the visible files below a directory; links are followed, each directory once."""
+    seen = {os.path.realpath(directory)}
+
+    def is_new(folder: str) -> bool:
+        n_seen = len(seen)
+        seen.add(os.path.realpath(folder))
+        return len(seen) > n_seen
+
+    def fail(error: OSError) -> None:
+        raise DataError(f"{error.filename} cannot be listed: {error.strerror}.")
+
+    for folder, folders, files in os.walk(directory, followlinks=True, onerror=fail):
+        folders[:] = [name for name in sorted(folders) if not _hidden(name) and is_new(os.path.join(folder, name))]
+        for name in files:
+            if not _hidden(name):
+                yield os.path.relpath(os.path.join(folder, name), directory)
+
+
+def _expand_remote(path: str, filesystem: Any, inner: str) -> list[str]:
+    from pyarrow import fs
+
+    try:
+        with asking(path, "cannot list"):
+            info = filesystem.get_file_info(inner)
+            if info.type == fs.FileType.File:
+                return [path]
+            if info.type == fs.FileType.NotFound:
+                raise _missing(path)
+            entries = filesystem.get_file_info(fs.FileSelector(inner, recursive=True))
+    except FileNotFoundError:
+        raise _missing(path) from None
+    relatives = (entry.path[len(inner) :].strip("/") for entry in entries if entry.type == fs.FileType.File)
+    return _some(path, (below(path, relative) for relative in relatives if not _hidden(relative)))
+
+
+def _hidden(relative: str) -> bool:
+    return any(part.startswith(".") for part in relative.split("/"))
+
+
+def _some(path: str, files: Iterable[str]) -> list[str]:
+    """Those files that have a known suffix; a directory without any is an error."""
+    known = [file for file in files if suffix(file) in FORMATS]
+    if not known:
+        raise DataError(
+            f"{path} holds no documents: files with these suffixes are read: {known_suffixes()}; and, given by name, "
+            f"{', '.join(ROW_FORMATS)}."
+        )
+    return known
+
+
+def _missing(path: str) -> DataError:
+    return DataError(
+        f"{path or '(empty path)'} does not exist: give a directory, or a file with one of these suffixes: "
+        f"{known_suffixes()}, {', '.join(ROW_FORMATS)}."
+    )
