@@ -5,6 +5,7 @@ from __future__ import annotations
 import io
 import multiprocessing
 import re
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any
 
@@ -81,25 +82,52 @@ class PdfViewer:
             timeout_s: Longest time for one file.
         """
         self._timeout_s = timeout_s
-        self._pool = multiprocessing.get_context("spawn").Pool(1)
+        self._start()
 
     def look(self, name: str, data: bytes, n_pictures: int) -> tuple[PageView, ...]:
         """Look at all pages, and make pictures of the first ones.
 
         Raises:
-            DataError: The file cannot be shown, or takes too long.
+            DataError: The file cannot be shown, takes too long, or ends the process.
         """
+        said = f"its pages are not drawn after {self._timeout_s:g} s"
         try:
-            return self._pool.apply_async(view_pages, (name, data, n_pictures)).get(self._timeout_s)
-        except multiprocessing.TimeoutError:
-            self.close()
-            self._pool = multiprocessing.get_context("spawn").Pool(1)
-            raise DataError(f"{name}: its pages are not drawn after {self._timeout_s:g} s") from None
+            self._pipe.send((name, data, n_pictures))
+            if self._pipe.poll(self._timeout_s):
+                pages: tuple[PageView, ...] | str = self._pipe.recv()
+                if isinstance(pages, str):
+                    raise DataError(pages)
+                return pages
+        except (EOFError, OSError):
+            said = "drawing its pages ended the process"
+        self.close()
+        self._start()
+        raise DataError(f"{name}: {said}")
 
     def close(self) -> None:
         """End the process."""
-        self._pool.terminate()
-        self._pool.join()
+        self._process.kill()
+        self._process.join()
+        self._pipe.close()
+
+    def _start(self) -> None:
+        # No multiprocessing.Pool: it can wait for ever for a worker that it ends while that one starts.
+        context = multiprocessing.get_context("spawn")
+        self._pipe, end = context.Pipe()
+        self._process = context.Process(target=_serve, args=(end,), daemon=True)
+        self._process.start()
+        end.close()
+
+
+def _serve(pipe: Any) -> None:
+    with suppress(EOFError, KeyboardInterrupt):
+        while True:
+            name, data, n_pictures = pipe.recv()
+            try:
+                answer: tuple[PageView, ...] | str = view_pages(name, data, n_pictures)
+            except DataError as error:
+                answer = str(error)
+            pipe.send(answer)
 
 
 def view_pages(name: str, data: bytes, n_pictures: int) -> tuple[PageView, ...]:

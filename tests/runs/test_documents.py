@@ -146,6 +146,10 @@ def test_a_file_that_takes_too_long_is_odd_and_not_the_end():
         assert len(viewer.look("odd.pdf", odd_pdf(), 0)) == 6
         with pytest.raises(DataError, match=r"no.pdf: its pages cannot be drawn"):
             viewer.look("no.pdf", b"no PDF", 0)
+        viewer._process.kill()
+        with pytest.raises(DataError, match=r"crash.pdf: drawing its pages ended the process"):
+            viewer.look("crash.pdf", odd_pdf(), 0)
+        assert len(viewer.look("odd.pdf", odd_pdf(), 0)) == 6
     finally:
         viewer.close()
 
