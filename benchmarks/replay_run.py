@@ -140,10 +140,10 @@ def by_part(config: Config) -> tuple[Counter[str], float]:
     models = tuple(models_of(config, applications, member) for member in range(N_MEMBERS))
     context = RunContext(config, Recorded(config.ledger.path), models, system.prompts(config.prompts), applications)  # type: ignore[arg-type]
     questions, clock = questions_of(config), Clock()
+    index = LocalIndex(config)
+    index._here.encoder.encode_queries(["warm up"])  # loading the encoder is no question's cost
 
     async def answer_all() -> None:
-        index = LocalIndex(config)
-        index._here.encoder.encode_queries(["warm up"])
         for question in questions:
             tools = EngineTools(index, context, question.question_id, 0)
             evidence = await system.prepare(question, tools, config.settings)
