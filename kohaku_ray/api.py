@@ -17,7 +17,6 @@ from __future__ import annotations
 import json
 from collections.abc import Sequence
 from contextlib import ExitStack
-from pathlib import Path
 from typing import TYPE_CHECKING
 
 import polars as pl
@@ -38,6 +37,7 @@ from kohaku_ray.runs.show import show_question
 from kohaku_ray.runs.sources import resolve, resolve_paths
 from kohaku_ray.runs.summary import AnswerSummary
 from kohaku_ray.runs.tracking import is_tracked, track
+from kohaku_ray.storage import below
 
 if TYPE_CHECKING:
     from kohaku_ray.engine.actors.pool import ActorPool
@@ -45,6 +45,9 @@ if TYPE_CHECKING:
 
 ASKED = "asked"
 """Directory, in a run's own, of single questions."""
+
+QUESTION = "question.jsonl"
+"""File of a single question, in its run's directory."""
 
 
 class Run:
@@ -111,7 +114,7 @@ class Run:
             The run of that question alone, below ``asked`` in this run's directory.
 
         Raises:
-            DataError: The question is empty.
+            DataError: The question is empty, or the run's directory cannot be written.
         """
         if not question.strip():
             raise DataError("the question is empty: write one")
@@ -119,12 +122,11 @@ class Run:
         row = {names.question_id[0]: "", names.text[0]: question, **columns}
         question_id = f"q{digest(row, 4)}"
         row[names.question_id[0]] = question_id
-        home = Path(self.path, ASKED, question_id)
-        home.mkdir(parents=True, exist_ok=True)
-        file = home / "question.jsonl"
-        file.write_text(json.dumps(row, ensure_ascii=False) + "\n", encoding="utf-8")
-        questions = self.config.questions.model_copy(update={"path": str(file), "limit": None})
-        own = {"run": str(home), "questions": questions, "tracking": TrackingConfig()}
+        home = RunDirectory(below(self.path, f"{ASKED}/{question_id}"))
+        home.check_writable()
+        home.write_text(QUESTION, json.dumps(row, ensure_ascii=False) + "\n")
+        questions = self.config.questions.model_copy(update={"path": home.file(QUESTION), "limit": None})
+        own = {"run": home.path, "questions": questions, "tracking": TrackingConfig()}
         asked = Run(self.config.model_copy(update=own))
         asked._pool = self._pool
         return asked.answer()

@@ -208,9 +208,11 @@ def ask(arguments: argparse.Namespace) -> Iterator[Outcome]:
 
 
 def _asked(asked: Run, n_items: int) -> Outcome:
+    from kohaku_ray.files import read_file
+    from kohaku_ray.storage import below
+
     tell(f"{asked.show(n_items=n_items or None)}\n")
-    with open(f"{asked.path}/answers.jsonl", encoding="utf-8") as file:
-        line = json.loads(file.readline())
+    line = json.loads(read_file(below(asked.path, "answers.jsonl")).splitlines()[0])
     n_errors = asked.summary.n_member_errors if asked.summary else 0
     seconds = asked.summary.wall_s if asked.summary else 0.0
     values = {"run": asked.path, "answer": line, "n_errors": n_errors, "seconds": seconds}

@@ -67,6 +67,7 @@ def cluster() -> Iterator[str]:
     import ray
 
     ray.init(
+        address="local",  # not the cluster that another program has started on this machine
         num_cpus=6,  # declared, not there: actors that wait need no core
         object_store_memory=512 * 2**20,
         include_dashboard=False,

@@ -55,6 +55,7 @@ def connected(cluster: ClusterConfig) -> Iterator[bool]:
     settings: dict[str, object] = {"namespace": NAMESPACE, "log_to_driver": False, "logging_level": "ERROR"}
     if address is None:
         settings |= {
+            "address": "local",  # not a cluster that another program has started on this machine
             "num_cpus": local_cpus(cluster),
             "object_store_memory": int(cluster.object_store_gib * 2**30),
             "include_dashboard": False,

@@ -15,6 +15,8 @@ from kohaku_ray.errors import KohakuRayError, ModelError
 
 _OURS_IN_TEXT = re.compile(r"^kohaku_ray\.errors\.(\w+): (.*)\Z", re.MULTILINE | re.DOTALL)
 
+_NOTE_OF_RAY_DATA = re.compile(r"\nFailed to [^\n]* after \d+/\d+ attempts \(total backoff .*\Z", re.DOTALL)
+
 
 class ReplicaLostError(KohakuRayError):
     """A replica died during a call; another replica may answer it."""
@@ -52,6 +54,8 @@ def unwrapped() -> Iterator[None]:
         ours = _ours_among(error)
         if ours is None:
             raise
+        if ours.args and isinstance(ours.args[0], str):
+            ours.args = (_NOTE_OF_RAY_DATA.sub("", ours.args[0]), *ours.args[1:])
         raise ours from None
 
 
@@ -87,6 +91,9 @@ def root_cause(error: BaseException) -> BaseException:
 
 
 def message_of(error: BaseException) -> str:
-    """Return an error's message without the remote stack that Ray puts into the text."""
-    lines = str(root_cause(error)).strip().splitlines()
+    """Return an error's message, in one line, without the remote stack that Ray puts into the text."""
+    cause = root_cause(error)
+    if isinstance(cause, KohakuRayError):
+        return " ".join(str(cause).split())
+    lines = str(cause).strip().splitlines()
     return lines[-1] if lines else type(error).__name__

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+import json
 
 import polars as pl
 import pytest
@@ -11,7 +12,9 @@ from kohaku_ray import Run, load_config, score, vote
 from kohaku_ray.cli import main
 from kohaku_ray.config import as_yaml
 from kohaku_ray.errors import ConfigError, DataError
+from kohaku_ray.files import read_file
 from kohaku_ray.sample import path as sample_path
+from kohaku_ray.storage import below
 
 pytestmark = pytest.mark.ray
 
@@ -71,3 +74,21 @@ def test_questions_are_asked_one_by_one_of_actors_that_stay_up(run, monkeypatch,
     assert main(["ask", str(tmp_path / "run.yaml")]) == 2
     assert main(["ask", str(tmp_path / "run.yaml"), "x", "--column", "unit"]) == 2
     assert "expected NAME=TEXT" in capsys.readouterr().err
+
+
+def test_a_question_of_a_run_on_s3_is_answered_beside_it(run, s3, monkeypatch, tmp_path, capsys):
+    monkeypatch.chdir(tmp_path)
+    home = s3.uri("ask/run")
+    there = Run(run.config.model_copy(update={"run": home}))
+    there._pool = run._pool
+    asked = there.ask("How many employees does the institute have?", answer_unit="km2")
+    assert asked.path.startswith(s3.uri("ask/run/asked/q").partition("?")[0])
+    assert json.loads(read_file(below(asked.path, "question.jsonl")))["answer_unit"] == "km2"
+    assert asked.votes["asked_unit"].to_list() == ["km2"]
+    assert list(tmp_path.iterdir()) == [], "nothing is written here"
+    # From the command line the same question is known: nothing is started.
+    (tmp_path / "run.yaml").write_text(as_yaml(there.config))
+    question = ["How many employees does the institute have?", "--column", "answer_unit=km2"]
+    assert main(["ask", str(tmp_path / "run.yaml"), *question, "--json"]) == 0
+    assert json.loads(capsys.readouterr().out)["run"] == asked.path
+    assert [file.name for file in tmp_path.iterdir()] == ["run.yaml"]

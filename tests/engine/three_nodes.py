@@ -1,48 +1,80 @@
 """A Ray cluster of a head without CPUs and three nodes on this machine, whose nodes die on command (a program).
 
-    python three_nodes.py DIRECTORY SAMPLE_INDEX
+    python three_nodes.py DIRECTORY ENCODER [PART ...]
 
-Prints one JSON object: what was killed, what was asked, and where actors were.
+Prints one JSON object per line: ``{PART: what it found}``. The parts, all of them by default, share the cluster.
 """
 
 from __future__ import annotations
 
 import json
 import random
+import shutil
 import subprocess
 import sys
 import tempfile
 import threading
 import time
 from collections import Counter
+from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
+import numpy as np
 import ray
+import yaml
 from fake_openai import Action, FakeOpenAI
+from ray._private.internal_api import node_stats
 from ray.cluster_utils import Cluster
+from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
+
+from kohaku_ray.engine.ledger.segments import SegmentStore
 
 ANSWER_VICTIMS = ("Member", "LedgerShard", "Retriever", "ServeReplica", "Member")
-INDEX_VICTIMS = ("MapWorker",)
-NODE = {"num_cpus": 3, "object_store_memory": 150 * 2**20}
+SWEEP_VICTIMS = ("Retriever", "ServeReplica", "Member", "LedgerShard")
+INDEX_VICTIMS = ("MapWorker", "task:reduced", "task:reduced", "MapWorker")
+SEED = 20261123
+STORE = 150 * 2**20
+NODE = {"num_cpus": 3, "object_store_memory": STORE}
+LATE_S = 3.0
+"""A node of the index job dies at most so long after what it holds was first seen there."""
 
 
-def nodes_of(name: str) -> list[str]:
-    """Nodes that hold a living actor whose class has this in its name."""
-    found = []
+def nodes_of(name: str) -> set[str]:
+    """Nodes that hold a living actor whose class has this in its name, or that run the task of this name."""
+    if name.startswith("task:"):
+        return {node for node, of, states in tasks() if of == name.removeprefix("task:") and not states & {11, 12}}
+    found = set()
     for actor in ray._private.state.actors().values():
         if name in str(actor.get("ActorClassName", actor)) and actor["State"] == "ALIVE":
-            found.append(actor["Address"]["NodeID"])
+            found.add(actor["Address"]["NodeID"])
+    return found
+
+
+def tasks() -> list[tuple[str, str, set[int]]]:
+    """Node, name and states (11 finished, 12 failed) of every task of all jobs that a node has run."""
+    found = []
+    for event in ray._private.state.state._get_all_task_events():
+        states = set(event.state_updates.state_ts_ns)
+        if event.state_updates.node_id:
+            found.append((event.state_updates.node_id.hex(), event.task_info.func_or_class_name, states))
     return found
 
 
 class Killer:
     """Says at which model calls the node of an actor is to die, and kills it: from the main thread, as Ray asks."""
 
+    server: FakeOpenAI
+    ledger: str | None = None
+
     def __init__(self, cluster: Cluster) -> None:
         self.cluster, self.killed = cluster, []
         self.plan: dict[int, str] = {}
         self.due: list[str] = []
         self.n = 0
+        self.exposed = 0
+        self.added: list[str] = []
+        self.not_before = 0.0
         self.lock = threading.Lock()
 
     def script(self, index, body):
@@ -50,18 +82,38 @@ class Killer:
             if self.n in self.plan:
                 self.due.append(self.plan.pop(self.n))
             self.n += 1
-        return Action(delay_s=0.1)
+            # A node needs some seconds to die and another one to come: a run must not end meanwhile.
+            return Action(delay_s=1.5 if self.due else 0.1)
 
     def try_to_kill(self) -> None:
-        held = set(nodes_of(self.due[0])) if self.due else set()
+        held = nodes_of(self.due[0]) if self.due and time.monotonic() > self.not_before else set()
         chosen = [node for node in self.cluster.worker_nodes if node.node_id in held]
         if chosen:
-            self.cluster.add_node(**NODE)
+            on_disk = len(SegmentStore(self.ledger).load(lambda _: True).entries) if self.ledger else 0
+            self.added.append(self.cluster.add_node(**NODE).node_id)
             self.cluster.remove_node(chosen[0], allow_graceful=False)
+            self.exposed += len(self.asked()) - on_disk
             self.killed.append(self.due.pop(0))
 
+    def begin(self, ledger: str | None, victims: dict[int, str]) -> None:
+        """Forget what was killed before; plan whose nodes die at which of the coming calls."""
+        self.killed, self.exposed, self.ledger = [], 0, ledger
+        self.plan = {self.n + point: victim for point, victim in victims.items()}
+        self.first = self.server.n_requests
 
-def job(killer: Killer, *arguments: str, **settings: object) -> str:
+    def asked(self) -> Counter[str]:
+        """Count the calls since ``begin``."""
+        if self.ledger is None:
+            return Counter()
+        return Counter(json.dumps([r.body["messages"], r.body["seed"]]) for r in self.server.log[self.first :])
+
+    def found(self) -> dict[str, Any]:
+        asked = self.asked()
+        facts = {"distinct": len(asked), "repeated": sum(asked.values()) - len(asked), "exposed": self.exposed}
+        return facts | {"killed": self.killed}
+
+
+def job(killer: Killer, *arguments: str, meanwhile: Callable[[], None] | None = None, **settings: object) -> str:
     """Run a command of ours on the cluster, killing nodes as they are due; its output if it succeeded."""
     cluster = killer.cluster
     flags = [part for key, value in settings.items() for part in ("--set", f"{key}={value}")]
@@ -78,6 +130,8 @@ def job(killer: Killer, *arguments: str, **settings: object) -> str:
         with subprocess.Popen(command, stdout=output, stderr=subprocess.STDOUT) as process:
             while process.poll() is None:
                 killer.try_to_kill()
+                if meanwhile is not None:
+                    meanwhile()
                 time.sleep(0.05)
         output.seek(0)
         said = output.read()
@@ -86,44 +140,223 @@ def job(killer: Killer, *arguments: str, **settings: object) -> str:
     return said
 
 
-def main(home: Path, sample_index: str) -> None:
-    cluster = Cluster(initialize_head=True, head_node_args={"num_cpus": 0, "object_store_memory": 150 * 2**20})
-    for _ in range(3):
-        cluster.add_node(**NODE)
-    ray.init(address=cluster.address, namespace="kohaku_ray", logging_level="ERROR", log_to_driver=False)
-    killer, found = Killer(cluster), {}
-    with FakeOpenAI(killer.script) as server:
-        head = cluster.head_node.node_id
-        deployment = {"kind": "openai", "base_url": server.base_url, "model": "fake", "api_key_env": None}
-        common = {
-            "index.path": sample_index,
-            "deployments.fake": json.dumps(deployment),
-            "roles.answer.model": "fake",
-            "questions.limit": 24,
-            "ensemble.members": 3,
-            "cluster.block_size": 2,
-            "cluster.blocks_in_flight": 1,
+def moments(n_calls: int, victims: tuple[str, ...]) -> dict[int, str]:
+    """Draw the calls at which the victims' nodes die, from the fourth to the sixth last."""
+    points = sorted(random.Random(SEED).sample(range(3, n_calls - 6), len(victims)))
+    return dict(zip(points, victims, strict=True))
+
+
+LOCAL = """
+import ray
+from kohaku_ray.config.schema import ClusterConfig
+from kohaku_ray.engine.cluster import connected
+with connected(ClusterConfig(num_cpus=1, object_store_gib=0.1)):
+    print(ray.get_runtime_context().gcs_address)
+"""
+
+PARTS = ("index", "sweep_one", "sweep", "sweep_killed", "answer", "added", "index_killed", "spilled", "head", "local")
+
+
+class Parts:
+    """What is tried on the cluster, in this order."""
+
+    def __init__(self, killer: Killer, home: Path, encoder: str) -> None:
+        self.killer, self.cluster, self.home, self.encoder = killer, killer.cluster, home, encoder
+        deployment = {"kind": "openai", "base_url": killer.server.base_url, "model": "fake", "api_key_env": None}
+        self.fake = {"deployments.fake": json.dumps(deployment), "roles.answer.model": "fake"}
+        spread = {"cluster.retriever.replicas": 3, "cluster.retriever.cpus": 2}  # one per node of three
+        size = {"questions.limit": 24, "ensemble.members": 3, "cluster.block_size": 2, "cluster.blocks_in_flight": 1}
+        self.answering = {"index.path": home / "index", "index.encoder.model": encoder, **size, **spread, **self.fake}
+        self.spread = spread
+
+    def sweep_one(self) -> dict[str, Any]:
+        """A sweep on one node."""
+        self._one = self._sweep("one", ())
+        return {**self._one, "nodes": len(self.cluster.worker_nodes)}
+
+    def sweep(self) -> dict[str, Any]:
+        """The sweep on three nodes."""
+        self._on_three()
+        return {**self._sweep("three", ()), "nodes": len(self._nodes_at_work())}
+
+    def sweep_killed(self) -> dict[str, Any]:
+        """The sweep, while nodes die."""
+        self._on_three()
+        return self._sweep("killed", SWEEP_VICTIMS)
+
+    def answer(self) -> dict[str, Any]:
+        """A run, and one while nodes die."""
+        self._on_three()
+        self.killer.begin(str(self.home / "whole-ledger"), {})
+        self._answer("whole")
+        n_calls = self.killer.found()["distinct"]
+        self.killer.begin(str(self.home / "killed-ledger"), moments(n_calls, ANSWER_VICTIMS))
+        added = len(self.killer.added)
+        self._answer("killed")
+        at_work = {node for node, name, _ in tasks() if name.startswith(("Member", "Retriever"))}
+        return {
+            "calls": n_calls,
+            **self.killer.found(),
+            "added_at_work": len(at_work.intersection(self.killer.added[added:])),
         }
-        job(killer, "answer", "demo", **common, **{"run": home / "whole", "ledger.path": home / "whole-ledger"})
-        n_calls = server.n_requests
-        actors = ray._private.state.actors().values()
-        on_head = [actor["ActorClassName"] for actor in actors if actor["Address"]["NodeID"] == head]
-        found["on_head"] = sorted(set(on_head))
-        points = sorted(random.Random(20261123).sample(range(3, n_calls - 6), len(ANSWER_VICTIMS)))
-        killer.plan = {killer.n + point: victim for point, victim in zip(points, ANSWER_VICTIMS, strict=True)}
-        first = server.n_requests
+
+    def added(self) -> dict[str, Any]:
+        """A run that waits for a node as large as its retriever, and goes on when there is one."""
+        new: list[str] = []
         began = time.monotonic()
-        job(killer, "answer", "demo", **common, **{"run": home / "killed", "ledger.path": home / "killed-ledger"})
-        asked = Counter(json.dumps([r.body["messages"], r.body["seed"]]) for r in server.log[first:])
-        found |= {"calls": n_calls, "distinct": len(asked), "asked": sum(asked.values()), "killed": list(killer.killed)}
-        found["killed_run_s"] = round(time.monotonic() - began, 1)
-    killer.due = list(INDEX_VICTIMS)
-    found["index"] = job(killer, "index", "demo", **{"index.path": home / "index", "index.encoders": 2})
-    found["killed"] = list(killer.killed)
-    print(json.dumps(found))
+
+        def add() -> None:
+            waits = any(actor["State"] == "PENDING_CREATION" for actor in ray._private.state.actors().values())
+            if not new and waits and time.monotonic() - began > 5:
+                new.append(self.cluster.add_node(**NODE | {"num_cpus": 5}).node_id)
+
+        self.killer.begin(str(self.home / "added-ledger"), {})
+        large = {"cluster.retriever.replicas": 1, "cluster.retriever.cpus": 4, "cluster.autoscaling": "true"}
+        self._answer("added", meanwhile=add, **large)
+        at_work = {name for node, name, _ in tasks() if node in new}
+        return {**self.killer.found(), "at_work": sorted({name.partition(".")[0] for name in at_work})}
+
+    def index(self) -> dict[str, Any]:
+        """The index, on one node."""
+        self.killer.begin(None, {})
+        self._index("index")
+        return {}
+
+    def index_killed(self) -> dict[str, Any]:
+        """The index, once per victim while its node dies."""
+        self._on_three()
+        draw, killed = random.Random(SEED), []
+        for number, victim in enumerate(INDEX_VICTIMS):
+            self.killer.begin(None, {})
+            late_s = draw.uniform(0, LATE_S)
+            self._index(f"index{number}", meanwhile=self._when_seen(victim, late_s))
+            killed.append(self.killer.killed)
+        return {"killed": killed}
+
+    def spilled(self) -> dict[str, Any]:
+        """An index of many texts, on nodes with room in their object stores and on nodes with none."""
+        self._on_three()
+        documents = self.home / "documents"
+        documents.mkdir()
+        draw = random.Random(SEED)
+        words = [line.split() for line in (f"the plant of year {n} used {7 * n} MWh of power." for n in range(400))]
+        for number in range(60):
+            text = "\n\n".join(" ".join(" ".join(draw.choice(words)) for _ in range(6)) for _ in range(200))
+            (documents / f"d{number}.md").write_text(f"# Document {number}\n\n{text}\n")
+        self.killer.begin(None, {})
+        own = {"documents.paths": json.dumps([str(documents)]), "documents.metadata": "null"}
+        self._index("roomy", **own)
+        before = self._spilled()
+        fillers = [self._fill(node.node_id) for node in (*self.cluster.worker_nodes, self.cluster.head_node)]
+        try:
+            self._index("tight", **own)
+            return {"bytes": self._spilled() - before, "filled": [ray.get(filler.size.remote()) for filler in fillers]}
+        finally:
+            for filler in fillers:
+                ray.kill(filler)
+
+    def head(self) -> dict[str, Any]:
+        """What the head held of all parts, though it has no CPU."""
+        head = self.cluster.head_node.node_id
+        actors = [one for one in ray._private.state.actors().values() if one["Address"]["NodeID"] == head]
+        on_head = {name for node, name, _ in tasks() if node == head}
+        return {"actors": sorted({one["ActorClassName"] for one in actors}), "tasks": sorted(on_head)}
+
+    def local(self) -> dict[str, Any]:
+        """A job without an address starts a cluster of its own, though another one runs on this machine."""
+        command = [sys.executable, "-c", LOCAL]
+        done = subprocess.run(command, capture_output=True, text=True, timeout=120, check=True)
+        return {"address": done.stdout.split()[-1], "other": self.cluster.address}
+
+    def _on_three(self) -> None:
+        """Replace the one large node by three, once."""
+        if len(self.cluster.worker_nodes) == 1:
+            [large] = self.cluster.worker_nodes
+            for _ in range(3):
+                self.cluster.add_node(**NODE)
+            self.cluster.remove_node(large)
+
+    def _answer(self, name: str, meanwhile: Callable[[], None] | None = None, **own: object) -> None:
+        places = {"run": self.home / name, "ledger.path": self.home / f"{name}-ledger"}
+        job(self.killer, "answer", "demo", meanwhile=meanwhile, **self.answering | places | own)
+
+    def _index(self, name: str, meanwhile: Callable[[], None] | None = None, **own: object) -> None:
+        settings = {"index.path": self.home / name, "index.encoders": 2, "index.encoder.model": self.encoder}
+        job(self.killer, "index", "demo", meanwhile=meanwhile, **settings, **own)
+
+    def _when_seen(self, victim: str, late_s: float) -> Callable[[], None]:
+        """Make the victim due some time after it is first seen."""
+        seen: list[str] = []
+
+        def look() -> None:
+            if not seen and nodes_of(victim):
+                seen.append(victim)
+                self.killer.not_before = time.monotonic() + late_s
+                self.killer.due.append(victim)
+
+        return look
+
+    def _sweep(self, name: str, victims: tuple[str, ...]) -> dict[str, Any]:
+        """Make the sweep, under equal paths each time, and move its outputs away."""
+        home = self.home / "sweep"
+        home.mkdir()
+        places = {place: str(home / place) for place in ("output", "runs", "indexes")}
+        table = {"name": "depth", "axes": {"kohaku.top_k": [4, 16], "kohaku.bm25_top_k": [0, 2]}}
+        common = {"kohaku.top_k_final": None, "questions.limit": 8, "ensemble.members": 2}
+        sweep = {"base": ["demo"], **places, "seeds": [0], "concurrency": 2, "set": common, "tables": [table]}
+        (home / "sweep.yaml").write_text(yaml.safe_dump(sweep))
+        ledger = self.home / f"sweep-{name}-ledger"
+        self.killer.begin(str(ledger), moments(self._one["distinct"], victims) if victims else {})
+        own = {"index.encoder.model": self.encoder, "index.encoders": 2, "ledger.path": ledger}
+        job(self.killer, "sweep", str(home / "sweep.yaml"), **self.fake, **self.spread, **own)
+        shutil.move(home, self.home / f"sweep-{name}")
+        return self.killer.found()
+
+    def _nodes_at_work(self) -> set[str]:
+        """Return the living nodes on which retrievers have prepared evidence."""
+        alive = {node.node_id for node in self.cluster.worker_nodes}
+        return alive & {node for node, name, _ in tasks() if name == "Retriever.prepare"}
+
+    def _fill(self, node: str) -> Any:
+        """Take the room of a node's object store: what is read in place is neither moved nor spilled."""
+        here = NodeAffinitySchedulingStrategy(node, soft=False)
+        filler = ray.remote(Filler).options(num_cpus=0, scheduling_strategy=here).remote()
+        ray.get(filler.size.remote())
+        return filler
+
+    def _spilled(self) -> int:
+        """Sum the bytes that the living nodes have spilled."""
+        nodes = [node for node in ray.nodes() if node["Alive"]]
+        found = [node_stats(node["NodeManagerAddress"], node["NodeManagerPort"], False) for node in nodes]
+        return sum(one.store_stats.spilled_bytes_total for one in found)
+
+
+class Filler:
+    """Holds most of its node's object store."""
+
+    def __init__(self) -> None:
+        self.refs = [ray.put(np.ones((STORE - 3 * 2**20) // 8, np.float64))]
+        self.held = ray.get(self.refs)
+
+    def size(self) -> int:
+        return sum(one.nbytes for one in self.held)
+
+
+def main(home: Path, encoder: str, names: list[str]) -> None:
+    cluster = Cluster(initialize_head=True, head_node_args={"num_cpus": 0, "object_store_memory": STORE})
+    cluster.add_node(**NODE | {"num_cpus": 9})
+    ray.init(address=cluster.address, namespace="kohaku_ray", logging_level="ERROR", log_to_driver=False)
+    killer = Killer(cluster)
+    with FakeOpenAI(killer.script) as server:
+        killer.server = server
+        parts = Parts(killer, home, encoder)
+        for name in names or PARTS:
+            began = time.monotonic()
+            found = getattr(parts, name)()
+            print(json.dumps({name: {**found, "s": round(time.monotonic() - began, 1)}}), flush=True)
     ray.shutdown()
     cluster.shutdown()
 
 
 if __name__ == "__main__":
-    main(Path(sys.argv[1]), sys.argv[2])
+    main(Path(sys.argv[1]), sys.argv[2], sys.argv[3:])

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import time
 import uuid
 from collections.abc import Callable, Iterable
@@ -10,13 +9,12 @@ from dataclasses import asdict, dataclass
 
 import pyarrow as pa
 
-from kohaku_ray.engine.ledger.lease import Lease
+from kohaku_ray.engine.ledger.lease import LeaseFile
 from kohaku_ray.errors import DataError, StorageError
 from kohaku_ray.index.files import Directory
 from kohaku_ray.records import Reply
 
 FOLDER = "segments"
-LEASE = "lease.json"
 
 SEGMENT_SCHEMA = pa.schema(
     [
@@ -78,6 +76,7 @@ class SegmentStore:
     def __init__(self, path: str) -> None:
         self.path = path
         self._directory = Directory(path)
+        self._lease = LeaseFile(self._directory)
 
     def check_writable(self) -> None:
         """Write a file to an object store and delete it; a local path is checked by the shard that opens it.
@@ -134,34 +133,13 @@ class SegmentStore:
         """Take or renew the lease of this path; returns whether ``owner`` did not hold it before.
 
         Raises:
-            DataError: Another live owner holds it.
+            DataError: Another live owner holds it, or is about to take it.
         """
-        held = self._lease()
-        if held is not None and held.owner != owner and held.is_alive():
-            raise DataError(
-                f"ledger {self.path} belongs to process {held.pid} on {held.host}, of another cluster, seen "
-                f"{time.time() - held.renewed:.0f} s ago: run on that cluster, wait for it to end, or set ledger.path "
-                "to another directory"
-            )
-        lease = Lease.mine(owner)
-        temporary = f"{LEASE}.{uuid.uuid4().hex[:8]}.tmp"
-        self._directory.write(temporary, json.dumps(asdict(lease)).encode())
-        self._directory.rename(temporary, LEASE)
-        return held is None or held.owner != owner
+        return self._lease.acquire(owner)
 
     def release_lease(self, owner: str) -> None:
         """Release the lease if ``owner`` holds it."""
-        held = self._lease()
-        if held is not None and held.owner == owner:
-            self._directory.remove(LEASE)
-
-    def _lease(self) -> Lease | None:
-        try:
-            return Lease(**json.loads(self._directory.read(LEASE).to_pybytes()))
-        except StorageError:
-            raise  # it may belong to a live owner
-        except (DataError, ValueError, TypeError):
-            return None  # none, or torn by a crash
+        self._lease.release(owner)
 
     def _tables(self) -> dict[str, pa.Table | None]:
         """Return every segment by name, oldest first; None for a torn one.

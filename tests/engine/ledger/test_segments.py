@@ -4,13 +4,18 @@ from __future__ import annotations
 
 import json
 import os
+import random
 import socket
+import threading
 import time
-from dataclasses import replace
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import asdict, replace
 
 import pyarrow as pa
 import pytest
 
+from kohaku_ray.engine.ledger import lease
+from kohaku_ray.engine.ledger.lease import Lease
 from kohaku_ray.engine.ledger.segments import Entry, SegmentStore
 from kohaku_ray.errors import DataError
 from kohaku_ray.records import Reply
@@ -103,15 +108,67 @@ def test_one_owner_at_a_time(tmp_path):
 def test_a_dead_owners_path_is_free(tmp_path, change, free):
     store = SegmentStore(str(tmp_path))
     store.acquire_lease("other")
-    lease = tmp_path / "lease.json"
-    held = json.loads(lease.read_text())
+    file = tmp_path / "lease.json"
+    held = json.loads(file.read_text())
     assert (held["host"], held["pid"]) == (socket.gethostname(), os.getpid())
-    lease.write_text(json.dumps({**held, "renewed": time.time(), **change}))
+    file.write_text(json.dumps({**held, "renewed": time.time(), **change}))
     if free:
         store.acquire_lease("me")
     else:
         with pytest.raises(DataError):
             store.acquire_lease("me")
+
+
+class Pausing:
+    """A directory that pauses before it writes or renames, so that other threads come between."""
+
+    def __init__(self, directory) -> None:
+        self._directory = directory
+
+    def __getattr__(self, name):
+        if name in ("write", "rename"):
+            time.sleep(random.uniform(0, 0.05))
+        return getattr(self._directory, name)
+
+
+def takers(path: str, n: int) -> list[bool]:
+    """Let owners take one lease at the same moment; returns who got it."""
+    start = threading.Barrier(n)
+
+    def take(number: int) -> bool:
+        store = SegmentStore(path)
+        store._lease._directory = Pausing(store._lease._directory)
+        start.wait()
+        try:
+            return store.acquire_lease(f"owner {number}")
+        except DataError:
+            return False
+
+    with ThreadPoolExecutor(n) as threads:
+        return list(threads.map(take, range(n)))
+
+
+def test_of_owners_that_take_the_lease_at_the_same_moment_one_gets_it(tmp_path):
+    for number in range(5):
+        assert sum(takers(str(tmp_path / str(number)), 4)) == 1
+        assert not list((tmp_path / str(number) / "claims").iterdir())
+
+
+def test_a_dead_process_that_was_about_to_take_the_lease_keeps_nobody_out(tmp_path):
+    store = SegmentStore(str(tmp_path))
+    (tmp_path / "claims").mkdir()
+    dead = asdict(replace(Lease.mine("dead"), started=1.0))
+    (tmp_path / "claims" / "dead.json").write_text(json.dumps(dead))
+    assert store.acquire_lease("me")
+    assert not list((tmp_path / "claims").iterdir())
+
+
+def test_a_process_that_does_not_finish_taking_the_lease_is_named(tmp_path, monkeypatch):
+    monkeypatch.setattr(lease, "CLAIM_WAIT_S", 0.2)
+    (tmp_path / "claims").mkdir()
+    (tmp_path / "claims" / "slow.json").write_text(json.dumps(asdict(Lease.mine("slow"))))
+    with pytest.raises(DataError, match=rf"is being taken by process {os.getpid()} on .*: run on that cluster, wait"):
+        SegmentStore(str(tmp_path)).acquire_lease("me")
 
 
 def test_a_torn_lease_is_no_lease(tmp_path):

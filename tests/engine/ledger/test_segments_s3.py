@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import pytest
+from test_segments import takers
 
 from kohaku_ray import storage
 from kohaku_ray.engine.ledger.segments import Entry, SegmentStore
@@ -95,6 +96,10 @@ def test_a_lease_keeps_another_owner_out(s3):
         store.acquire_lease("two")
     store.release_lease("one")
     assert store.acquire_lease("two")
+
+
+def test_of_owners_that_take_the_lease_at_the_same_moment_one_gets_it(s3):
+    assert sum(takers(s3.uri("ledger/lease-race"), 3)) == 1
 
 
 @pytest.mark.usefixtures("impatient")
