@@ -22,7 +22,7 @@ import ray
 
 from kohaku_ray.config import Config
 from kohaku_ray.config.caption import caption_deployments
-from kohaku_ray.engine.actors.image_encoding import IMAGES_PER_BLOCK, EncodeImages, check_reads_images, images_to_encode
+from kohaku_ray.engine.actors.image_encoding import EncodeImages, check_reads_images, images_to_encode, n_image_blocks
 from kohaku_ray.engine.actors.index_shards import shard_reduced, shards_joined
 from kohaku_ray.engine.actors.indexing import Encode, Work, as_table, parse, parsed_rows, reduced, sorted_texts
 from kohaku_ray.engine.cluster import check_cluster, connected, idle_cpus, say
@@ -277,7 +277,7 @@ def _encode_images(config: Config, blocks: Sequence[Any], encoders: int, gpu: bo
     new: list[dict[str, Any]] = ray_get(find.remote(blocks, config))
     if not new:
         return 0
-    n_blocks = -(-len(new) // IMAGES_PER_BLOCK)
+    n_blocks = n_image_blocks(len(new), encoders)
     encoded = ray.data.from_items(new, override_num_blocks=n_blocks).map_batches(
         EncodeImages,
         fn_constructor_args=(config,),
