@@ -16,6 +16,7 @@ from kohaku_ray import sample
 from kohaku_ray.config import load_config
 from kohaku_ray.engine.actors.index_access import LocalIndex
 from kohaku_ray.engine.jobs.index import run_index
+from kohaku_ray.engine.ledger.segments import SegmentStore
 from kohaku_ray.index.images import Images
 from kohaku_ray.index.store import Index
 from kohaku_ray.tree.nodes import KINDS
@@ -85,6 +86,9 @@ def test_captions_are_the_text_of_image_paragraphs(cluster, config_of):
     assert summary.captions is not None
     assert (summary.captions.n_asked, len(summary.captions.errors)) == (8, 4)
     assert "4 captions asked, 0 known, 4 failed (the printed caption stays)" in summary.text()
+    kept = SegmentStore(config.ledger.path).load(lambda _: True).entries.values()
+    assert len(kept) == 5, "the four descriptions and the refusal, not the ten megabytes"
+    assert max(len(entry.reply.text) for entry in kept) < 8000
 
     request = next(one for one in server.log if "Share of heat" in text_of(one.body["messages"][-1]))
     (sent,) = request.images
