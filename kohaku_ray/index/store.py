@@ -339,6 +339,12 @@ def check_settings(path: str, built: Mapping[str, Any], expected: Mapping[str, A
     """
     have, want = _leaves(plain(built)), _leaves(plain(expected))
     for key, value in want.items():
+        section = key.partition(".")[0]
+        if section not in built and section != key:
+            raise IndexMismatchError(
+                f"the index at {path} was built without {section} but the configuration says {key} {value!r}: "
+                f"{REINDEX}, or change the configuration back"
+            )
         if key not in have or have[key] != value:
             raise IndexMismatchError(
                 f"the index at {path} was built with {key} {have.get(key)!r} but the configuration says {value!r}: "
