@@ -150,7 +150,10 @@ def _with_images(name: str, data: bytes, timeout_s: float | None, file_format: F
     try:
         document = parse_file(name, data, timeout_s, file_format, images=True)
     except UnfinishedError as error:
-        document = parse_file(name, data, timeout_s, file_format)
+        try:
+            document = parse_file(name, data, timeout_s, file_format)
+        except DataError:  # it has no text: nothing is left without its images
+            raise error from None
         return replace(document, image_rejects=(("all images", f"not extracted: {error}"),))
     if _suffix(name) == ".pdf":
         return with_mentions(document)
