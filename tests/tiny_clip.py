@@ -7,7 +7,15 @@ from pathlib import Path
 
 
 def build(
-    folder: Path, texts: Sequence[str], *, dim: int = 16, width: int = 32, layers: int = 1, side: int = 32
+    folder: Path,
+    texts: Sequence[str],
+    *,
+    dim: int = 16,
+    width: int = 32,
+    layers: int = 1,
+    side: int = 32,
+    patch: int = 8,
+    heads: int = 4,
 ) -> str:
     """Save one; returns its path.
 
@@ -15,9 +23,11 @@ def build(
         folder: Where.
         texts: Its vocabulary is that of these.
         dim: Length of its vectors.
-        width: Width of both transformers.
+        width: Width of both transformers; a multiple of ``heads``.
         layers: Layers of both.
         side: Pixels of a resized image's side.
+        patch: Pixels of a patch's side.
+        heads: Attention heads of both.
     """
     import torch
     from sentence_transformers import SentenceTransformer
@@ -42,7 +52,7 @@ def build(
         model_max_length=64,
     )
     sizes = {"hidden_size": width, "intermediate_size": 2 * width, "num_hidden_layers": layers}
-    sizes |= {"num_attention_heads": 4, "projection_dim": dim}
+    sizes |= {"num_attention_heads": heads, "projection_dim": dim}
     torch.manual_seed(0)
     config = CLIPConfig(
         text_config={
@@ -53,7 +63,7 @@ def build(
             "eos_token_id": 3,
             "pad_token_id": 0,
         },
-        vision_config={**sizes, "image_size": side, "patch_size": 8},
+        vision_config={**sizes, "image_size": side, "patch_size": patch},
         projection_dim=dim,
     )
     size = {"size": {"shortest_edge": side}, "crop_size": {"height": side, "width": side}}

@@ -16,7 +16,7 @@ from typing import Any, Literal, TypeVar
 
 from kohaku_ray.documents.attached import ImageSource, attach_images
 from kohaku_ray.documents.bounded import UnfinishedError, parse_in_child, parse_in_time
-from kohaku_ray.documents.figures import with_mentions
+from kohaku_ray.documents.figures import images_of, with_mentions
 from kohaku_ray.documents.french import SentenceSplit
 from kohaku_ray.documents.html import parse_html
 from kohaku_ray.documents.ids import check_doc_id, file_name
@@ -28,6 +28,7 @@ from kohaku_ray.documents.novel import parse_novel
 from kohaku_ray.documents.pdf import parse_pdf
 from kohaku_ray.documents.read import read_bytes
 from kohaku_ray.documents.rows import ROW_FORMATS, parse_rows
+from kohaku_ray.documents.searchable import has_sentences, names_images, no_image, no_text
 from kohaku_ray.documents.table_csv import parse_csv
 from kohaku_ray.documents.text import parse_text
 from kohaku_ray.errors import DataError
@@ -69,7 +70,7 @@ class Parsed:
     """The content of a file.
 
     Attributes:
-        documents: Each with a valid ``doc_id`` of its own and at least one searchable sentence.
+        documents: Each with a valid ``doc_id`` of its own and at least one searchable sentence or image.
         rejects: Per rejected part, its place and the reason.
     """
 
@@ -136,17 +137,20 @@ def _read_rows(name: str, data: bytes) -> Parsed:
 
 
 def _searchable(name: str, documents: Sequence[Document], rejects: Sequence[tuple[str, str]]) -> Parsed:
-    silent = [document for document in documents if not _is_searchable(document)]
+    silent = [document for document in documents if not has_sentences(document)]
     more = [(f"{name}: {document.doc_id}", "its paragraphs have no sentence to search") for document in silent]
-    return Parsed(tuple(filter(_is_searchable, documents)), (*rejects, *more))
+    return Parsed(tuple(filter(has_sentences, documents)), (*rejects, *more))
 
 
 def _with_images(name: str, data: bytes, timeout_s: float | None, file_format: Format, source: ImageSource) -> Document:
-    """Parse one file and extract its images; where these take too long or crash, the document is kept without them."""
+    """Parse one file and extract its images; where these take too long or crash, its text is kept without them."""
     try:
         document = parse_file(name, data, timeout_s, file_format, images=True)
     except UnfinishedError as error:
-        document = parse_file(name, data, timeout_s, file_format)
+        try:
+            document = parse_file(name, data, timeout_s, file_format)
+        except DataError:  # it has no text: nothing is left without its images
+            raise error from None
         return replace(document, image_rejects=(("all images", f"not extracted: {error}"),))
     if suffix(name) == ".pdf":
         return with_mentions(document)
@@ -156,7 +160,9 @@ def _with_images(name: str, data: bytes, timeout_s: float | None, file_format: F
         in_time = timeout_s is not None and _in_main_thread()
         document = parse_in_time(attach, name, len(data), timeout_s or 0) if in_time else attach()
     except UnfinishedError as error:
-        return replace(document, image_rejects=(("all images", f"not read: {error}"),))
+        document = replace(document, image_rejects=(("all images", f"not read: {error}"),))
+    if not (has_sentences(document) or images_of(document)):
+        raise no_image(name, document.image_rejects, document.images_left_out)
     return with_mentions(document)
 
 
@@ -173,7 +179,7 @@ def parse_file(
         images: Whether images are extracted, or kept with their address for ``attach_images``.
 
     Returns:
-        The document, with a valid ``doc_id`` and at least one searchable sentence.
+        The document, with a valid ``doc_id`` and at least one searchable sentence, or, with ``images``, one image.
 
     Raises:
         DataError: The suffix is unknown, the content cannot be read, the id is not allowed, nothing is searchable, or
@@ -193,7 +199,7 @@ def parse_file(
     reader = FORMATS[ending] if asked is None else asked
     if images and asked is None and ending in _WITH_IMAGES:
         reader = partial(reader, images=True)
-    document: Document = _in_time(lambda: _parsed(reader, name, data), name, data, timeout_s)
+    document: Document = _in_time(lambda: _parsed(reader, name, data, images), name, data, timeout_s)
     return document
 
 
@@ -215,11 +221,11 @@ def _in_main_thread() -> bool:
     return threading.current_thread() is threading.main_thread()
 
 
-def _parsed(reader: Parser, name: str, data: bytes) -> Document:
+def _parsed(reader: Parser, name: str, data: bytes, images: bool) -> Document:
     document = _guarded(name, lambda: reader(name, data))
     check_doc_id(document.doc_id, name)
-    if not _is_searchable(document):
-        raise DataError(f"{name} has no text: nothing in it can be searched (images count once they have a caption).")
+    if not has_sentences(document) and not (images and names_images(document)):
+        raise no_text(name, images)
     return document
 
 
@@ -234,10 +240,6 @@ def _guarded(name: str, read: Callable[[], T]) -> T:
         raise DataError(
             f"{name} cannot be parsed ({type(error).__name__}: {str(error)[:200]}): report it, and leave the file out."
         ) from error
-
-
-def _is_searchable(document: Document) -> bool:
-    return any(paragraph.sentences for section in document.sections for paragraph in section.paragraphs)
 
 
 def suffix(name: str) -> str:

@@ -19,6 +19,7 @@ from kohaku_ray.documents.pdf_running import RunningLines
 from kohaku_ray.documents.pdf_slides import is_deck, slide_sections
 from kohaku_ray.documents.pdf_text import join_lines
 from kohaku_ray.documents.pdf_tree import body_size, sections_of, title_blocks
+from kohaku_ray.documents.searchable import SET_IMAGES, no_image
 from kohaku_ray.errors import DataError
 
 WINDOW_PAGES = 64
@@ -69,7 +70,7 @@ def parse_pdf(name: str, data: bytes, images: bool = False) -> Document:
         The document, every paragraph with its page and place; author and date are its metadata.
 
     Raises:
-        DataError: It is not a PDF, damaged, encrypted, without pages or without text.
+        DataError: It is not a PDF, damaged, encrypted, without pages, or without text and extracted images.
     """
     import pymupdf
 
@@ -79,11 +80,8 @@ def parse_pdf(name: str, data: bytes, images: bool = False) -> Document:
         info = {key: well_formed(str(value or "")).strip() for key, value in (file.metadata or {}).items()}
         extractor = PdfImages(file) if images else None
         blocks, sizes, n_chars = _read(name, file, extractor)
-    if not sum(n_chars):
-        raise DataError(
-            f"{name} has {_pages(len(sizes))} but no text on any of them: it is a scan; run OCR on it "
-            "(such as ocrmypdf) and give the result."
-        )
+    if not sum(n_chars) and not any(block.image for block in blocks):
+        raise _scan(name, len(sizes), extractor)
     body = body_size(blocks)
     heads = title_blocks(blocks, body)
     shown = " ".join(join_lines(block.lines, ()).replace("\n", " ") for block in heads)
@@ -99,6 +97,16 @@ def parse_pdf(name: str, data: bytes, images: bool = False) -> Document:
     if extractor is None:
         return document
     return replace(document, image_rejects=tuple(extractor.rejects), images_left_out=dict(extractor.left_out))
+
+
+def _scan(name: str, n_pages: int, extractor: PdfImages | None) -> DataError:
+    if extractor is not None and (extractor.rejects or extractor.left_out):
+        return no_image(name, extractor.rejects, extractor.left_out)
+    images = "" if extractor else f", or {SET_IMAGES} to index its images"
+    return DataError(
+        f"{name} has {_pages(n_pages)} but no text on any of them: it is a scan; run OCR on it "
+        f"(such as ocrmypdf) and give the result{images}."
+    )
 
 
 def _open(name: str, data: bytes) -> Any:

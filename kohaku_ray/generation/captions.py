@@ -7,6 +7,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from kohaku_ray.errors import ModelError
+from kohaku_ray.generation.request import check_length
 from kohaku_ray.records import Reply
 
 MAX_CHARS = 8000
@@ -58,8 +59,7 @@ def description_of(reply: Reply) -> str:
     Raises:
         ModelError: The model refused, or the reply is empty or too long.
     """
-    if len(reply.text) > MAX_CHARS:
-        raise ModelError(f"the reply has {len(reply.text):,} characters, at most {MAX_CHARS:,} are taken")
+    check_length(reply, MAX_CHARS)
     text = " ".join(reply.text.rpartition("</think>")[2].split())
     if reply.finish_reason == "content_filter" or _REFUSAL.match(text):
         raise ModelError(f"the model refused: {text[:200] or reply.finish_reason}")

@@ -25,7 +25,8 @@ def seed_for(base: int, question_id: str, member: int, attempt: int, role: str) 
 def request_key(request: ChatRequest) -> str:
     """Hash everything that decides a model call's reply: 32 hexadecimal characters.
 
-    ``session_id`` and ``variables`` are left out: the first is routing, the second is already in the messages.
+    ``session_id``, ``variables`` and ``most_chars`` are left out: the first is routing, the second is already in the
+    messages, and a reply that the third refuses is not recorded.
 
     Raises:
         UnstableError: Something in the request has no stable form: a set, an object, NaN, a key that is not text.

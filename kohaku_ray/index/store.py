@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
-from kohaku_ray.arrays import F32, I64
+from kohaku_ray.arrays import F32, I64, Mask
 from kohaku_ray.digests import digest, plain
 from kohaku_ray.documents.images import image_name
 from kohaku_ray.errors import DataError, IndexMismatchError
@@ -216,16 +216,36 @@ class Index:
             for number in np.unique(owner):
                 found[owner == number] = self._shards[number].node_vectors(inside[owner == number])
             return found
-        matrix, place = self._every_vector
+        matrix, place, _ = self._every_vector
         return np.asarray(matrix[place[rows]])
 
+    def text_vectors(self, rows: I64) -> tuple[Mask, F32]:
+        """Vectors of nodes' own texts where the nodes have others: of paragraphs with ``both``, of some captions.
+
+        Returns:
+            Which of the nodes have one, shape ``(n,)``, and those vectors, shape ``(k, d)``.
+        """
+        if self._shards:
+            has, found = np.zeros(len(rows), bool), np.zeros((len(rows), self.manifest["dim"]), np.float32)
+            owner, inside = self.layout.shard_of(rows), self.layout.to_shard(rows)
+            for number in np.unique(owner):
+                places = np.flatnonzero(owner == number)
+                own, vectors = self._shards[number].text_vectors(inside[places])
+                has[places[own]], found[places[own]] = True, vectors
+            return has, found[has]
+        matrix, first, last = self._every_vector
+        has = first[rows] != last[rows]
+        return has, np.asarray(matrix[last[rows[has]]])
+
     @functools.cached_property
-    def _every_vector(self) -> tuple[F32, I64]:
+    def _every_vector(self) -> tuple[F32, I64, I64]:
         table = self.directory.read_arrow(self._name("vectors"))
         every: I64 = table["row"].to_numpy()
-        place = np.empty(self.manifest["counts"]["n_nodes"], dtype=np.int64)
-        place[every[::-1]] = np.arange(len(every))[::-1]  # a node's first vector is its own, a second one its text's
-        return column_matrix(table["vector"]), place
+        first = np.empty(self.manifest["counts"]["n_nodes"], dtype=np.int64)
+        last = np.empty_like(first)
+        last[every] = np.arange(len(every))
+        first[every[::-1]] = np.arange(len(every))[::-1]  # a node's first vector is its own, a second one its text's
+        return column_matrix(table["vector"]), first, last
 
     def _name(self, role: str) -> str:
         return str(self.manifest["files"][role]["name"])
@@ -319,6 +339,12 @@ def check_settings(path: str, built: Mapping[str, Any], expected: Mapping[str, A
     """
     have, want = _leaves(plain(built)), _leaves(plain(expected))
     for key, value in want.items():
+        section = key.partition(".")[0]
+        if section not in built and section != key:
+            raise IndexMismatchError(
+                f"the index at {path} was built without {section} but the configuration says {key} {value!r}: "
+                f"{REINDEX}, or change the configuration back"
+            )
         if key not in have or have[key] != value:
             raise IndexMismatchError(
                 f"the index at {path} was built with {key} {have.get(key)!r} but the configuration says {value!r}: "

@@ -1,4 +1,4 @@
-"""A map of the index: each node a point, coloured by document, shaped by kind."""
+"""A map of the index: each node a point, coloured by document, shaped by kind (KohakuRAG, Figure 6)."""
 
 from __future__ import annotations
 
@@ -9,15 +9,15 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
-import numpy.typing as npt
 
 from kohaku_ray.arrays import F64, I64
 from kohaku_ray.errors import DataError
 from kohaku_ray.files import publish
+from kohaku_ray.index.image_vectors import image_rows
 from kohaku_ray.index.store import Index
 from kohaku_ray.reporting.plots import INK, PALETTE, drawing, legend_name, new_figure
 from kohaku_ray.reporting.projection import find_umap, neighbours, principal, sample_rows
-from kohaku_ray.tree.nodes import CHUNK, KINDS, NodeTable
+from kohaku_ray.tree.nodes import CHUNK, KINDS, PARAGRAPH, NodeTable
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -37,10 +37,19 @@ _LABEL_CHARS = 28
 _MARKS = {
     "sentence": (".", 34),
     "paragraph": ("^", 24),
+    "full paragraph": ("v", 24),
+    "image": ("P", 42),
     "section": ("D", 30),
     "document": ("*", 190),
     "chunk": ("s", 30),
 }
+_SHOWN = (*KINDS, "full paragraph", "image")
+"""What a mark stands for; the first ones are the kinds of nodes.
+
+A full paragraph is the vector of a paragraph's own text. An image is the paragraph of an image that has a file.
+"""
+_FULL, _IMAGE = len(KINDS), len(KINDS) + 1
+
 _ROOMY = 250  # up to this many marks of a kind have full size; more are drawn smaller
 _RASTER_FROM = 3_000
 
@@ -70,10 +79,15 @@ def write_index_map(
     if suffix not in {".svg", ".png"}:
         raise DataError(f"{target}: the map is an .svg or a .png file, not {suffix or 'one without a suffix'}.")
     index = Index.open(index_path)
-    rows = sample_rows(index.nodes.kind.astype(np.int64), max_nodes)
-    vectors = index.node_vectors(rows)
+    shown = _shown(index)
+    rows = sample_rows(shown, max_nodes)
+    paragraphs = rows[shown[rows] == PARAGRAPH]
+    has_full, full = index.text_vectors(paragraphs)
+    full_rows, vectors = paragraphs[has_full], np.concatenate([index.node_vectors(rows), full])
+    rows, marks = np.concatenate([rows, full_rows]), np.concatenate([shown[rows], np.full(len(full_rows), _FULL)])
     has_vector = np.any(vectors != 0, axis=1)
-    rows, vectors = rows[has_vector], vectors[has_vector]
+    rows, vectors, marks = rows[has_vector], vectors[has_vector], marks[has_vector]
+    caption = _caption(shown, marks, max_nodes, is_whole=bool(has_vector.all()))
     if not len(rows):
         raise DataError(f"the index at {index_path} has no node vectors to draw: its documents hold no text")
     umap = find_umap() if 3 < len(rows) <= max_umap_nodes else None
@@ -82,8 +96,17 @@ def write_index_map(
     else:
         points, share = principal(vectors)
         method = f"PCA (two components hold {share:.1%} of the variance)"
-    publish(target, _draw(index.nodes, rows, points, method, suffix[1:], max_nodes))
+    publish(target, _draw(index.nodes, rows, marks, points, method, caption, suffix[1:]))
     return target
+
+
+def _shown(index: Index) -> I64:
+    """What each node is shown as: shape ``(n,)``, places in ``_SHOWN``."""
+    shown = index.nodes.kind.astype(np.int64)
+    if index.manifest["settings"]["paragraph_vectors"] == "full":
+        shown[shown == PARAGRAPH] = _FULL
+    shown[image_rows(index.nodes)[0]] = _IMAGE
+    return shown
 
 
 def _beside(index_path: str) -> str:
@@ -92,19 +115,18 @@ def _beside(index_path: str) -> str:
     return os.path.join(index_path, "map.svg")
 
 
-def _draw(nodes: NodeTable, rows: I64, points: F64, method: str, form: str, max_nodes: int) -> bytes:
+def _draw(nodes: NodeTable, rows: I64, marks: I64, points: F64, method: str, caption: str, form: str) -> bytes:
     ids = nodes.table["doc_id"].take(rows).to_pylist()
-    kinds = nodes.kind[rows]
     with drawing():
         figure, axes = new_figure(8.6, 6.2)
         colours = document_colours(ids)
-        _scatter(axes, points, kinds, [colours.get(doc_id, _GREY) for doc_id in ids])
+        _scatter(axes, points, marks, [colours.get(doc_id, _GREY) for doc_id in ids])
         axes.set_title(f"{len(rows):,} node vectors by {method}", fontsize=11)
         axes.set_xlabel("first axis (no unit)")
         axes.set_ylabel("second axis (no unit)")
         axes.set_aspect("equal", adjustable="datalim")
-        _legends(figure, colours, len(set(ids)), kinds)
-        figure.supxlabel(_caption(nodes, kinds, max_nodes), fontsize=8)
+        _legends(figure, colours, len(set(ids)), marks)
+        figure.supxlabel(caption, fontsize=8)
         return _bytes(figure, form)
 
 
@@ -118,10 +140,10 @@ def document_colours(doc_ids: Sequence[str]) -> dict[str, str]:
     return {doc_id: colour for (doc_id, _), colour in zip(sorted(largest), (*base, *darker), strict=False)}
 
 
-def _scatter(axes: Axes, points: F64, kinds: npt.NDArray[np.int8], colours: Sequence[str]) -> None:
+def _scatter(axes: Axes, points: F64, marks: I64, colours: Sequence[str]) -> None:
     """Many small points below, few large ones on top."""
     for kind, (mark, size) in _MARKS.items():
-        own = np.flatnonzero(kinds == KINDS.index(kind))
+        own = np.flatnonzero(marks == _SHOWN.index(kind))
         if len(own):
             axes.scatter(
                 points[own, 0],
@@ -136,13 +158,13 @@ def _scatter(axes: Axes, points: F64, kinds: npt.NDArray[np.int8], colours: Sequ
             )
 
 
-def _legends(figure: Figure, colours: dict[str, str], n_documents: int, kinds: npt.NDArray[np.int8]) -> None:
+def _legends(figure: Figure, colours: dict[str, str], n_documents: int, marks: I64) -> None:
     from matplotlib.lines import Line2D
 
     def entry(name: str, mark: str, colour: str, size: float) -> Line2D:
         return Line2D([], [], linestyle="none", marker=mark, color=colour, markersize=size, label=name)
 
-    there = [kind for kind in KINDS if np.any(kinds == KINDS.index(kind))]
+    there = [kind for kind in _SHOWN if np.any(marks == _SHOWN.index(kind))]
     shapes = [entry(kind, _MARKS[kind][0], INK, 11 if kind == "document" else 6) for kind in there]
     names = [entry(_short(doc_id), "s", colour, 7) for doc_id, colour in colours.items()]
     if n_documents > len(colours):
@@ -151,17 +173,17 @@ def _legends(figure: Figure, colours: dict[str, str], n_documents: int, kinds: n
     figure.legend(handles=heads, loc="outside right upper", fontsize=8, handletextpad=0.4)
 
 
-def _caption(nodes: NodeTable, kinds: npt.NDArray[np.int8], max_nodes: int) -> str:
+def _caption(shown: I64, marks: I64, max_nodes: int, *, is_whole: bool) -> str:
     parts = []
-    for code, kind in enumerate(KINDS):
-        shown, there = int(np.sum(kinds == code)), int(np.sum(nodes.kind == code))
-        if code == CHUNK and not there:
+    for code, kind in enumerate(_SHOWN):
+        drawn, there = int(np.sum(marks == code)), int(np.sum(shown == code))
+        if not max(drawn, there) and (code >= CHUNK or (code == PARAGRAPH and np.any(marks == _FULL))):
             continue  # most indexes have none
-        parts.append(f"{shown:,} of {there:,} {kind}s" if shown < there else f"{there:,} {kind}s")
+        parts.append(f"{drawn:,} of {there:,} {kind}s" if drawn < there else f"{drawn:,} {kind}s")
     notes = []
-    if len(nodes) > max_nodes:
+    if len(shown) > max_nodes:
         notes.append(f"A sample of at most {max_nodes:,}: evenly spaced nodes of each kind.")
-    if len(kinds) < min(len(nodes), max_nodes):
+    if not is_whole:
         notes.append("Nodes without text have no vector and are left out.")
     return "\n".join([", ".join(parts), *([" ".join(notes)] if notes else [])])
 

@@ -14,7 +14,7 @@ from kohaku_ray.config.caption import CAPTION, INDEX_ROLES
 from kohaku_ray.documents.figures import images_of, map_images, recaptioned
 from kohaku_ray.documents.images import image_name
 from kohaku_ray.documents.model import Document
-from kohaku_ray.generation.captions import caption_variables
+from kohaku_ray.generation.captions import MAX_CHARS, caption_variables
 from kohaku_ray.generation.images import PromptImage
 from kohaku_ray.generation.prompts import Prompts, read_templates
 from kohaku_ray.generation.request import ChatRequest
@@ -92,7 +92,7 @@ class CaptionRequests:
         image = PromptImage(below(self._config.index.path, image_name(row["digest"])), CAPTION_PIXELS)
         seed = seed_for(self._config.seed, row["digest"], 0, 0, CAPTION)
         request = chat_request(self.model, replace(prompt, images=(image,)), seed, None, session_id=row["digest"])
-        return request_key(request), request
+        return request_key(request), replace(request, most_chars=MAX_CHARS)
 
 
 def with_captions(

@@ -71,7 +71,8 @@ def index_settings(config: Config) -> IndexSettings:
     """Collect what an index's fingerprint is made of.
 
     Raises:
-        ConfigError: There is no such encoder, or the system searches chunks and nothing says how to cut them.
+        ConfigError: There is no such encoder, the system searches chunks and nothing says how to cut them, or the run
+            searches images and index.images is false.
     """
     index = config.index
     return IndexSettings(
@@ -88,9 +89,19 @@ def index_settings(config: Config) -> IndexSettings:
 
 
 def image_settings(config: Config) -> dict[str, Any] | None:
-    """Collect what decides the images of an index; None: it has none."""
-    index = config.index
+    """Collect what decides the images of an index; None: it has none.
+
+    Raises:
+        ConfigError: The run searches images, and the index has none.
+    """
+    index, views = config.index, config.declaration.views
+    searched = [name for name, view in views.items() if IMAGE in view.kinds and name in config.uses.views]
     if not index.images:
+        if searched:
+            raise ConfigError(
+                f"the run searches images (view {searched[0]}) but index.images is false: set it to true, and index "
+                "again"
+            )
         return None
     found: dict[str, Any] = {"captions": index.captions}
     if config.index_roles:
@@ -137,15 +148,6 @@ def open_index(config: Config) -> Index:
 
 
 def views_of(config: Config) -> list[View]:
-    """List the system's views that the configured index has: those of images only where it has images.
-
-    Raises:
-        ConfigError: The run searches images, and the index has none.
-    """
+    """List the system's views that the configured index has: those of images only where it has images."""
     views = config.declaration.views
-    used = [name for name in config.uses.views if IMAGE in views[name].kinds]
-    if used and not config.index.images:
-        raise ConfigError(
-            f"the run searches images (view {used[0]}) but index.images is false: set it to true, and index again"
-        )
     return [view for view in views.values() if config.index.images or IMAGE not in view.kinds]

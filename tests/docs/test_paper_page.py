@@ -47,6 +47,6 @@ def test_presets_that_the_page_names_are_there(monkeypatch):
     load_config(["wattbot", "models/vllm_gpt_oss_120b", "encoders/bge_m3"])
 
 
-@pytest.mark.parametrize("number", ["Table 3", "Figure 16", "Table 6", "Tables 10", "Figures 19"])
+@pytest.mark.parametrize("number", ["Table 3", "Figure 6", "Figure 16", "Table 6", "Tables 10", "Figures 19"])
 def test_what_the_paper_numbers_can_be_found(number):
     assert number in TEXT

@@ -58,6 +58,14 @@ def one_page(draw, text="A report on energy. It has one page and one figure, and
         return file.tobytes()
 
 
+def scan(*pictures: bytes, size=(595, 842)) -> bytes:
+    """A PDF whose pages are filled by one picture each."""
+    with pymupdf.open() as file:
+        for one in pictures:
+            file.new_page(width=size[0], height=size[1]).insert_image(pymupdf.Rect(0, 0, *size), stream=one)
+        return file.tobytes()
+
+
 def raw_image(file, page, box, stream: bytes, header: str, name="Raw") -> int:
     """Put an image XObject with its own header on a page; `stream` is stored as it is."""
     xref = file.get_new_xref()

@@ -6,11 +6,15 @@ import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from index.small_index import FakeEncoder, index_documents, paragraph
 from run_files import index
 
+from kohaku_ray.documents.model import Attachment, Document, Paragraph, Section
 from kohaku_ray.errors import DataError
+from kohaku_ray.index.store import Index
 from kohaku_ray.reporting.index_map import N_COLOURS, document_colours, write_index_map
 from kohaku_ray.reporting.projection import principal, sample_rows
+from kohaku_ray.tree.nodes import PARAGRAPH
 
 
 @pytest.fixture(autouse=True)
@@ -68,6 +72,42 @@ def test_the_map_says_how_it_was_made_and_is_the_same_every_time(there, tmp_path
         assert f">{name}<" in text
     again = write_index_map(there, str(tmp_path / "again.svg"))
     assert Path(again).read_text(encoding="utf-8") == text
+
+
+@pytest.mark.parametrize(
+    ("paragraph_vectors", "n_shards", "counted"),
+    [
+        ("averaged", 1, "4 paragraphs, 8 sentences, 2 images"),
+        ("full", 1, "8 sentences, 4 full paragraphs, 2 images"),
+        ("both", 1, "4 paragraphs, 8 sentences, 4 full paragraphs, 2 images"),
+        ("both", 2, "4 paragraphs, 8 sentences, 4 full paragraphs, 2 images"),
+    ],
+)
+def test_images_and_full_paragraphs_have_marks_of_their_own(tmp_path, paragraph_vectors, n_shards, counted):
+    """KohakuRAG's Figure 6: a paragraph's mean, its own text's vector, and an image are three things."""
+    plain, image = paragraph("It used 5 kWh.", "It rose."), Attachment("image", f"images/{'a' * 32}.png", "A chart")
+    documents = [
+        Document(name, f"Report {name}", (Section("Energy", (plain, plain, Paragraph("", attachment=image))),))
+        for name in ("one", "two")
+    ]
+    index_documents(tmp_path / "index", documents, paragraph_vectors=paragraph_vectors, n_shards=n_shards)
+    text = Path(write_index_map(str(tmp_path / "index"))).read_text(encoding="utf-8")
+    assert f"2 documents, 2 sections, {counted}<" in text
+    assert (">full paragraph<" in text) == (paragraph_vectors != "averaged")
+    assert ">image<" in text
+
+    index = Index.open(str(tmp_path / "index"))
+    rows = np.flatnonzero(index.nodes.kind == PARAGRAPH)
+    has, vectors = index.text_vectors(rows)
+    found = rows[has]
+    if paragraph_vectors != "both":
+        assert not len(found)
+        return
+    assert [index.nodes.node_id(row) for row in found] == [
+        f"{name}:sec0:p{at}" for name in ("one", "two") for at in (0, 1)
+    ]
+    np.testing.assert_allclose(vectors, FakeEncoder().encode_passages([plain.text] * 4), atol=1e-6)
+    assert (np.abs(index.node_vectors(found) - vectors).max(axis=1) > 0.01).all()
 
 
 def test_a_large_index_is_sampled_and_the_caption_says_so(there, tmp_path):

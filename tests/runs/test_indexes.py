@@ -1,15 +1,18 @@
 """What a configuration and its system say of chunks and formats."""
 
+import re
 from dataclasses import replace
 
 import pytest
 
 from kohaku_ray.config import Config, load_config
 from kohaku_ray.config.schema import IndexConfig
-from kohaku_ray.errors import ConfigError
+from kohaku_ray.errors import ConfigError, IndexMismatchError
 from kohaku_ray.index.build import IndexSettings
+from kohaku_ray.index.store import check_settings
 from kohaku_ray.index.views import View
 from kohaku_ray.runs.indexes import chunks_of, document_format, index_settings
+from kohaku_ray.runs.validate import validate
 from kohaku_ray.tree.chunks import Chunks
 
 
@@ -77,3 +80,24 @@ def test_chunks_travel_as_json():
         load_config("demo", ["index.chunks={size: 9, overlap: 1}"]).index.model_dump_json()
     )
     assert index.chunks.plain() == Chunks(size=9, overlap=1)
+
+
+def test_a_run_that_searches_images_of_no_index_is_refused_by_validate_and_before_documents_are_parsed(tmp_path):
+    own = [f"index.path={tmp_path}/index", "kohaku.image_top_k=2"]
+    said = r"searches images \(view images\) but index\.images is false: set it to true, and index again"
+    with pytest.raises(ConfigError, match=said):
+        index_settings(load_config("demo", own))
+    problems = [str(problem) for problem in validate(load_config("demo", own)).problems]
+    assert [problem for problem in problems if re.search(said, problem)]
+    assert index_settings(load_config("demo", [*own, "index.images=true"])).images == {"captions": "printed"}
+    assert index_settings(load_config("demo", own[:1])).images is None
+
+
+def test_an_index_built_without_images_says_so_when_images_are_asked_for():
+    built = index_settings(load_config("demo")).as_mapping()
+    asked = index_settings(load_config("demo", ["index.images=true", "kohaku.image_top_k=2"])).as_mapping()
+    with pytest.raises(
+        IndexMismatchError, match=r"at PATH was built without images but .* says images\.captions 'printed': re-index"
+    ):
+        check_settings("PATH", built, asked)
+    check_settings("PATH", asked, asked)

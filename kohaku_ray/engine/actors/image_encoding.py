@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from itertools import islice
 from typing import Any
 
+import numpy as np
 import pyarrow as pa
 
 from kohaku_ray.arrays import F32
@@ -14,12 +16,19 @@ from kohaku_ray.errors import DataError
 from kohaku_ray.index.build import IndexSettings
 from kohaku_ray.index.files import REINDEX, Directory
 from kohaku_ray.index.identity import Keys
+from kohaku_ray.index.image_encoder import BATCH
 from kohaku_ray.index.image_vectors import new_digests
 from kohaku_ray.index.pending import PendingVectors
 from kohaku_ray.runs.indexes import index_settings, make_encoder
 
-IMAGES_PER_BLOCK = 64
-"""Images that an encoder takes at a time: their vectors are written together."""
+IMAGES_PER_FILE = 64
+"""Images whose vectors are written together; a multiple of `BATCH`."""
+
+IMAGES_PER_BLOCK = 512
+"""Most images that an encoder takes at a time: its model waits for the first batch to be decoded."""
+
+BLOCKS_PER_ENCODER = 4
+"""Fewest blocks per encoder, unless a block would fall below ``IMAGES_PER_FILE``."""
 
 
 def images_to_encode(tables: Sequence[pa.Table], config: Config) -> list[dict[str, Any]]:
@@ -36,6 +45,12 @@ def images_to_encode(tables: Sequence[pa.Table], config: Config) -> list[dict[st
     left = PendingVectors(config.index.path).keys(identity)
     new = new_digests(config.index.path, identity, digests, left)
     return [{"digest": digest, "key": key} for digest, key in new.items()]
+
+
+def n_image_blocks(n_images: int, n_encoders: int) -> int:
+    """Count the blocks in which new images are divided among their encoders."""
+    size = min(max(n_images // (BLOCKS_PER_ENCODER * n_encoders), IMAGES_PER_FILE), IMAGES_PER_BLOCK)
+    return -(-n_images // size)
 
 
 def check_reads_images(config: Config) -> None:
@@ -58,20 +73,23 @@ class EncodeImages:
         assert identity is not None, "images are encoded"
         self._identity = identity
 
-    def __call__(self, batch: pa.Table) -> pa.Table:
+    def __call__(self, batch: pa.Table) -> Iterator[pa.Table]:
         """Encode one block.
 
         Args:
             batch: One row, whose columns digest and key are lists, one item per image.
 
-        Returns:
-            One row, the number of its images.
+        Yields:
+            A row per file of vectors, with the number of its images.
         """
         digests, keys = (batch[name][0].as_py() for name in ("digest", "key"))
         # Not when the actor starts: there, Ray would try again, and lose the error's kind.
-        vectors = self._encoder.images().encode(digests, self._read)
-        self._pending.write(self._identity, keys, vectors)
-        return pa.table({"n_images": [len(digests)]})
+        found = self._encoder.images().batches(digests, self._read)
+        for first in range(0, len(keys), IMAGES_PER_FILE):
+            own = keys[first : first + IMAGES_PER_FILE]
+            vectors = np.concatenate(list(islice(found, IMAGES_PER_FILE // BATCH)))
+            self._pending.write(self._identity, own, vectors)
+            yield pa.table({"n_images": [len(own)]})
 
     def _read(self, digest: str) -> bytes:
         name = image_name(digest)

@@ -23,7 +23,7 @@ import pyarrow as pa
 import ray
 
 from kohaku_ray.config import Config
-from kohaku_ray.engine.actors.image_encoding import IMAGES_PER_BLOCK, EncodeImages, images_to_encode
+from kohaku_ray.engine.actors.image_encoding import EncodeImages, images_to_encode, n_image_blocks
 from kohaku_ray.engine.actors.index_shards import shard_reduced, shards_joined
 from kohaku_ray.engine.actors.indexing import WINDOW_TEXTS, Encode, Work, parse, reduced, sorted_window, survey
 from kohaku_ray.engine.cluster import idle_cpus, say
@@ -273,7 +273,8 @@ def _encode_images(config: Config, job: str, encoders: int, gpu: bool) -> int:
     new: list[dict[str, Any]] = ray_get(find.remote(config, job))
     if not new:
         return 0
-    blocks = [new[first : first + IMAGES_PER_BLOCK] for first in range(0, len(new), IMAGES_PER_BLOCK)]
+    size = -(-len(new) // n_image_blocks(len(new), encoders))
+    blocks = [new[first : first + size] for first in range(0, len(new), size)]
     rows = [{name: [image[name] for image in block] for name in ("digest", "key")} for block in blocks]
     encoded = ray.data.from_items(rows, override_num_blocks=len(rows)).map_batches(
         EncodeImages,

@@ -24,7 +24,7 @@ from kohaku_ray.engine.metrics import show_in_flight
 from kohaku_ray.engine.serving.handles import Handles
 from kohaku_ray.engine.serving.placement import counts_of
 from kohaku_ray.errors import DataError, ModelError
-from kohaku_ray.generation.request import ChatRequest
+from kohaku_ray.generation.request import ChatRequest, check_length
 from kohaku_ray.records import Reply
 
 LEASE_RENEWAL_S = 5.0
@@ -165,6 +165,7 @@ class LedgerShard:
         try:
             began = time.perf_counter()
             reply = await self._call(request, application)
+            check_length(reply, request.most_chars)
             replaced = self._entries.get(key)
             generation = 0 if replaced is None else replaced.generation + 1
             entry = Entry(reply, request.model, time.perf_counter() - began, generation)

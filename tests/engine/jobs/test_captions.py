@@ -2,15 +2,21 @@
 
 from __future__ import annotations
 
+import asyncio
+import io
 from pathlib import Path
 
 import pytest
 from fake_openai import Action, completion, error_body, text_of
-from figure_pdfs import as_bytes, picture
-from vision_server import VisionServer, label_of
+from figure_pdfs import as_bytes, picture, scan
+from PIL import Image
+from vision_server import VisionServer, charts, label_of, read_label
 
+from kohaku_ray import sample
 from kohaku_ray.config import load_config
+from kohaku_ray.engine.actors.index_access import LocalIndex
 from kohaku_ray.engine.jobs.index import run_index
+from kohaku_ray.engine.ledger.segments import SegmentStore
 from kohaku_ray.index.images import Images
 from kohaku_ray.index.store import Index
 from kohaku_ray.tree.nodes import KINDS
@@ -80,6 +86,9 @@ def test_captions_are_the_text_of_image_paragraphs(cluster, config_of):
     assert summary.captions is not None
     assert (summary.captions.n_asked, len(summary.captions.errors)) == (8, 4)
     assert "4 captions asked, 0 known, 4 failed (the printed caption stays)" in summary.text()
+    kept = SegmentStore(config.ledger.path).load(lambda _: True).entries.values()
+    assert len(kept) == 5, "the four descriptions and the refusal, not the ten megabytes"
+    assert max(len(entry.reply.text) for entry in kept) < 8000
 
     request = next(one for one in server.log if "Share of heat" in text_of(one.body["messages"][-1]))
     (sent,) = request.images
@@ -118,3 +127,36 @@ def test_known_captions_are_not_asked_again(cluster, config_of, tmp_path):
         fourth = run_index(fresh)
         assert (fourth.captions.n_asked, server.n_requests) == (2, 5)
         assert {row["caption_from"] for row in rows(fresh).values()} == {"model"}
+
+
+def test_documents_of_images_alone_are_found_by_what_the_model_says(cluster, config_of, tmp_path):
+    folder = tmp_path / "docs"
+    folder.mkdir()
+    drawn = Path(sample.path("figures/documents/tarn2023-1.png")).read_bytes()
+    (folder / "scan.pdf").write_bytes(scan(drawn, drawn))  # one image, drawn twice
+    (folder / "page.html").write_text("<img src='plant.png'>")
+    (folder / "plant.png").write_bytes(as_bytes(picture(seed=1)))
+    paths = [f"documents.paths=[{folder}]", "documents.metadata=null"]
+    with VisionServer() as server:
+        bare = config_of(server, *paths, "index.captions=none")
+        counts = run_index(bare).counts
+        assert (counts["n_documents"], counts["n_images"], counts["n_sentences"], counts["n_vectors"]) == (2, 2, 0, 0)
+        assert searched(bare, "heat that is reused") == []
+        assert server.n_requests == 0
+
+        config = config_of(server, *paths)
+        summary = run_index(config)
+        assert (summary.captions.n_asked, summary.captions.errors, summary.n_rejects) == (2, [], 0)
+        texts = {row["doc_id"]: row["caption"] for row in rows(config).values()}
+        assert texts["page"] == "A picture without a chart."
+        assert texts["scan"] == charts()[read_label(Image.open(io.BytesIO(drawn)))]["description"]
+        assert searched(config, texts["page"])[:2] == ["page:sec0:p0", "page:sec0:p0:s0"]
+
+
+def searched(config, query: str) -> list[str]:
+    """What the default view finds: ids of nodes, the best first."""
+    index = LocalIndex(config)
+    (vector,) = asyncio.run(index.run("embed", [query], ()))
+    (hits,) = asyncio.run(index.run("search", [vector], (("sentence", "paragraph"), 3, None)))
+    nodes = Index.open(config.index.path).nodes
+    return [nodes.node_id(int(row)) for row in hits.rows]

@@ -6,6 +6,7 @@ import asyncio
 import json
 import threading
 import time
+from dataclasses import replace
 from types import SimpleNamespace
 
 import pytest
@@ -16,6 +17,7 @@ from kohaku_ray.engine.ledger.segments import SegmentStore
 from kohaku_ray.engine.ledger.shard import LedgerShard
 from kohaku_ray.errors import ContextOverflowError, DataError, ModelError
 from kohaku_ray.generation.request import ChatRequest
+from kohaku_ray.generation.seeds import request_key
 from kohaku_ray.records import Reply
 
 GOOD, BAD, OTHER = (digit * 32 for digit in "abc")
@@ -99,6 +101,23 @@ def test_a_reply_no_segment_can_hold_is_refused_and_holds_nobody_up(make, tmp_pa
     with pytest.raises(ModelError, match=r"model m: a reply cannot be recorded \(\w+: .*\): its server must send"):
         refused.raise_()
     assert recorded(tmp_path) == {GOOD: "good", OTHER: "other"}
+
+
+def test_a_reply_longer_than_its_request_allows_is_refused_and_not_recorded(make, tmp_path):
+    async def run():
+        shard = make(Reply("x" * 11), Reply("x" * 10), Reply("x" * 11))
+        bounded = replace(request(), most_chars=10)
+        answers = [await shard.ask(key, bounded, "app") for key in (BAD, GOOD)]
+        answers.append(await shard.ask(OTHER, request(), "app"))
+        assert await shard.flush() == 2
+        return answers
+
+    refused, *taken = asyncio.run(run())
+    with pytest.raises(ModelError, match=r"the reply has 11 characters, at most 10 are taken"):
+        refused.raise_()
+    assert [len(one.entry.reply.text) for one in taken] == [10, 11]
+    assert recorded(tmp_path) == {GOOD: "x" * 10, OTHER: "x" * 11}
+    assert request_key(request()) == request_key(replace(request(), most_chars=10))
 
 
 @pytest.mark.parametrize("error", [DataError("disk full"), RuntimeError("a driver's own"), MemoryError()])

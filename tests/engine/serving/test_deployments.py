@@ -71,6 +71,14 @@ def test_the_engine_hears_the_configurations_own_words_last():
     assert kwargs["trust_remote_code"] is False
 
 
+def test_a_deployment_that_sees_says_how_many_images_and_a_blind_one_says_nothing():
+    seeing = engine_kwargs(VllmConfig(model="m", vision=True, max_images=3))
+    assert seeing["limit_mm_per_prompt"] == {"image": 3}
+    assert "limit_mm_per_prompt" not in engine_kwargs(VllmConfig(model="m"))
+    own = VllmConfig(model="m", vision=True, engine_kwargs={"limit_mm_per_prompt": {"image": 3, "video": 0}})
+    assert engine_kwargs(own)["limit_mm_per_prompt"] == {"image": 3, "video": 0}
+
+
 def test_a_reasoning_parser_stands_where_the_engine_reads_it():
     deployment = load_config(["demo", "models/vllm_qwen3_thinking"]).deployments["qwen"]
     kwargs = engine_kwargs(deployment)
