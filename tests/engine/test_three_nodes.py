@@ -25,9 +25,12 @@ def done(tiny_encoder, tmp_path_factory):
     path = os.pathsep.join([str(HERE.parent), str(HERE), os.environ.get("PYTHONPATH", "")])
     command = [sys.executable, str(HERE / "three_nodes.py"), str(home), tiny_encoder]
     env = {key: value for key, value in os.environ.items() if key != "RAY_ADDRESS"} | {"PYTHONPATH": path}
-    ended = subprocess.run(command, capture_output=True, text=True, timeout=2400, check=False, env=env)
+    with (home / "found.jsonl").open("w") as output:
+        ended = subprocess.run(
+            command, stdout=output, stderr=subprocess.PIPE, text=True, timeout=2400, check=False, env=env
+        )
     found = {}
-    for line in ended.stdout.splitlines():
+    for line in (home / "found.jsonl").read_text().splitlines():
         if line.startswith('{"'):
             found |= json.loads(line)
     assert ended.returncode == 0, f"after {list(found)}: {ended.stderr[-4000:]}"
@@ -124,10 +127,12 @@ def test_an_index_whose_objects_are_spilled_is_the_same(done):
 
 def test_a_head_without_cpus_holds_no_work(done):
     found, _ = done
-    # The voter stands beside the driver, which Ray has put on the head here; the others are without a CPU of their own.
-    allowed = {"Applications", "ServeController", "Voter", "Filler"}
-    assert set(found["head"]["actors"]) <= allowed
-    assert {name.partition(".")[0] for name in found["head"]["tasks"]} <= allowed
+    # The voter stands beside the driver, which is on the head here; the others take no CPU. Filler is this test's own.
+    ours = {"Applications", "Voter", "Filler"}
+    of_ray = {"ServeController", "ActorLocationTracker", "_AutoscalingCoordinatorActor", "_StatsActor"}
+    assert set(found["head"]["actors"]) <= ours | of_ray
+    assert found["head"]["tasks"], "what runs where was recorded"
+    assert {name.partition(".")[0] for name in found["head"]["tasks"]} <= ours | of_ray
 
 
 def test_a_job_without_an_address_leaves_another_cluster_alone(done):
