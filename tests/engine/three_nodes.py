@@ -36,7 +36,7 @@ INDEX_VICTIMS = ("MapWorker", "task:reduced", "task:reduced", "MapWorker")
 SEED = 20261123
 STORE = 150 * 2**20
 NODE = {"num_cpus": 3, "object_store_memory": STORE}
-LATE_S = 3.0
+LATE_S = 0.4
 """A node of the index job dies at most so long after what it holds was first seen there."""
 
 
@@ -90,14 +90,14 @@ class Killer:
         chosen = [node for node in self.cluster.worker_nodes if node.node_id in held]
         if chosen:
             on_disk = len(SegmentStore(self.ledger).load(lambda _: True).entries) if self.ledger else 0
-            self.added.append(self.cluster.add_node(**NODE).node_id)
             self.cluster.remove_node(chosen[0], allow_graceful=False)
             self.exposed += len(self.asked()) - on_disk
             self.killed.append(self.due.pop(0))
+            self.added.append(self.cluster.add_node(**NODE).node_id)
 
     def begin(self, ledger: str | None, victims: dict[int, str]) -> None:
         """Forget what was killed before; plan whose nodes die at which of the coming calls."""
-        self.killed, self.exposed, self.ledger = [], 0, ledger
+        self.killed, self.due, self.exposed, self.ledger = [], [], 0, ledger
         self.plan = {self.n + point: victim for point, victim in victims.items()}
         self.first = self.server.n_requests
 
@@ -154,7 +154,18 @@ with connected(ClusterConfig(num_cpus=1, object_store_gib=0.1)):
     print(ray.get_runtime_context().gcs_address)
 """
 
-PARTS = ("index", "sweep_one", "sweep", "sweep_killed", "answer", "added", "index_killed", "spilled", "head", "local")
+PARTS = (
+    "index",
+    "sweep_one",
+    "sweep",
+    "sweep_killed",
+    "added",
+    "index_killed",
+    "answer",
+    "spilled",
+    "head",
+    "local",
+)
 
 
 class Parts:
@@ -202,6 +213,7 @@ class Parts:
 
     def added(self) -> dict[str, Any]:
         """A run that waits for a node as large as its retriever, and goes on when there is one."""
+        self._on_three()
         new: list[str] = []
         began = time.monotonic()
 
