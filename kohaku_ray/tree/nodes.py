@@ -15,6 +15,7 @@ import pyarrow.compute as pc
 from kohaku_ray.arrays import I64
 from kohaku_ray.errors import DataError, TreeError
 from kohaku_ray.tree.chunks import PARAGRAPH_BREAK
+from kohaku_ray.tree.columns import MOST_LISTED, Columns
 from kohaku_ray.tree.flatten import DOCUMENT_SCHEMA, NODE_SCHEMA, document_table, flatten
 
 __all__ = ["DOCUMENT_SCHEMA", "KINDS", "NODE_SCHEMA", "NodeTable", "document_table", "flatten"]
@@ -52,7 +53,7 @@ class NodeTable:
         if "attributes" not in table.column_names:  # an index of an earlier version
             table = table.append_column(NODE_SCHEMA.field("attributes"), pa.nulls(len(table), pa.string()))
         table = table.combine_chunks()  # one chunk per column, so that taking rows is cheap
-        self._columns = _Columns(table)
+        self._columns = Columns(table)
         self.kind = _kind_codes(table)
         level = _levels(table, self.kind)
         self.parent = _parents(level)
@@ -68,7 +69,7 @@ class NodeTable:
     def __getstate__(self) -> dict[str, Any]:
         """Copy the rows: only they are pickled, not the table they were cut from."""
         arrays = {name: self.__dict__[name] for name in ("parent", "kind", "end", "source_row", "tokens")}
-        return {**arrays, "_columns": _Columns(self.table), "_place": np.arange(len(self), dtype=np.int64)}
+        return {**arrays, "_columns": Columns(self.table), "_place": np.arange(len(self), dtype=np.int64)}
 
     @functools.cached_property
     def table(self) -> pa.Table:
@@ -86,7 +87,7 @@ class NodeTable:
 
     def hold(self, table: pa.Table) -> None:
         """Read the columns of these nodes from a table, row by row."""
-        self._columns, self._place = _Columns(table), np.arange(len(table), dtype=np.int64)
+        self._columns, self._place = Columns(table), np.arange(len(table), dtype=np.int64)
 
     def with_tokens(self, counts: I64) -> NodeTable:
         """Copy the table with other token counts, shape ``(n,)``, such as the serving model's."""
@@ -113,7 +114,10 @@ class NodeTable:
         Raises:
             DataError: The table has no such node.
         """
-        row = int(pc.index(self.table["node_id"], pa.scalar(node_id, pa.string())).as_py())
+        if len(self) <= MOST_LISTED:
+            row = self._rows.get(node_id, -1)
+        else:
+            row = int(pc.index(self.table["node_id"], pa.scalar(node_id, pa.string())).as_py())
         if row < 0:
             raise DataError(f"no node {node_id!r} among {len(self):,}: ids read doc:sec0:p2:s5, counted from zero")
         return row
@@ -264,21 +268,12 @@ class NodeTable:
         return str(self._read(column, row))
 
     def _read(self, column: str, row: int) -> Any:
-        return self._columns[column][int(self._place[row])].as_py()
+        return self._columns.value(column, int(self._place[row]))
 
-
-class _Columns:
-    """A table's columns, looked up once: Arrow wraps a column at every access, which takes longer than reading it."""
-
-    def __init__(self, table: pa.Table) -> None:
-        self.table = table
-        self._found: dict[str, pa.Array | pa.ChunkedArray] = {}
-
-    def __getitem__(self, name: str) -> pa.Array | pa.ChunkedArray:
-        if name not in self._found:
-            column = self.table[name]
-            self._found[name] = column.chunk(0) if column.num_chunks == 1 else column
-        return self._found[name]
+    @functools.cached_property
+    def _rows(self) -> dict[str, int]:
+        ids = self._columns["node_id"].take(pa.array(self._place)).to_pylist()
+        return {node_id: row for row, node_id in enumerate(ids)}
 
 
 def ancestors_of(row: int, parent: I64) -> list[int]:
