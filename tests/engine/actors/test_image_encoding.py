@@ -25,6 +25,11 @@ def test_every_encoder_has_several_blocks_and_no_block_is_small_or_huge(n_images
     assert n_image_blocks(n_images, n_encoders) == n_blocks
 
 
+def block_of(rows):
+    """Images as one row of lists: a block that an encoder takes."""
+    return pa.table({name: [[row[name] for row in rows]] for name in ("digest", "key")})
+
+
 def test_vectors_are_written_as_they_are_made_and_those_before_an_error_are_kept(tmp_path):
     clip = tiny_clip.build(tmp_path / "clip", ["a chart"])
     overrides = [f"index.path={tmp_path}/index", f"index.encoder.model={clip}", "index.image_vectors=image"]
@@ -39,7 +44,7 @@ def test_vectors_are_written_as_they_are_made_and_those_before_an_error_are_kept
     last = tmp_path / "index" / "images" / f"{new[-1]['digest']}.png"
     data = last.read_bytes()
     last.unlink()
-    rows = EncodeImages(config)(pa.Table.from_pylist(new))
+    rows = EncodeImages(config)(block_of(new))
     assert next(rows)["n_images"].to_pylist() == [64]
     with pytest.raises(DataError, match=rf"{last.name} is missing"):
         next(rows)
@@ -48,7 +53,7 @@ def test_vectors_are_written_as_they_are_made_and_those_before_an_error_are_kept
     assert rest == new[64:], "what was written is not encoded again"
 
     stage = EncodeImages(config)
-    assert [row["n_images"].to_pylist() for row in stage(pa.Table.from_pylist(rest))] == [[6]]
+    assert [row["n_images"].to_pylist() for row in stage(block_of(rest))] == [[6]]
     keys, vectors = image_vectors(config.index.path, settings)
     files = {row["digest"]: directory.read(f"images/{row['digest']}.png").to_pybytes() for row in new}
     wanted = stage._encoder.images().encode(list(files), files.__getitem__)
