@@ -7,6 +7,7 @@ Prints one JSON object per line: ``{PART: what it found}``. The parts, all of th
 
 from __future__ import annotations
 
+import contextlib
 import json
 import random
 import shutil
@@ -21,6 +22,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import psutil
 import ray
 import yaml
 from fake_openai import Action, FakeOpenAI
@@ -32,7 +34,7 @@ from kohaku_ray.engine.ledger.segments import SegmentStore
 
 ANSWER_VICTIMS = ("Member", "LedgerShard", "Retriever", "ServeReplica", "Member")
 SWEEP_VICTIMS = ("Retriever", "ServeReplica", "Member", "LedgerShard")
-INDEX_VICTIMS = ("MapWorker", "task:reduced", "task:reduced", "MapWorker")
+INDEX_VICTIMS = ("MapWorker", "reduced", "reduced", "MapWorker")
 SEED = 20261123
 STORE = 150 * 2**20
 NODE = {"num_cpus": 3, "object_store_memory": STORE}
@@ -41,9 +43,7 @@ LATE_S = 0.4
 
 
 def nodes_of(name: str) -> set[str]:
-    """Nodes that hold a living actor whose class has this in its name, or that run the task of this name."""
-    if name.startswith("task:"):
-        return {node for node, of, states in tasks() if of == name.removeprefix("task:") and not states & {11, 12}}
+    """Nodes that hold a living actor whose class has this in its name."""
     found = set()
     for actor in ray._private.state.actors().values():
         if name in str(actor.get("ActorClassName", actor)) and actor["State"] == "ALIVE":
@@ -51,14 +51,25 @@ def nodes_of(name: str) -> set[str]:
     return found
 
 
-def tasks() -> list[tuple[str, str, set[int]]]:
-    """Node, name and states (11 finished, 12 failed) of every task of all jobs that a node has run."""
-    found = []
-    for event in ray._private.state.state._get_all_task_events():
-        states = set(event.state_updates.state_ts_ns)
-        if event.state_updates.node_id:
-            found.append((event.state_updates.node_id.hex(), event.task_info.func_or_class_name, states))
+def nodes_at(cluster: Cluster, title: str) -> set[str]:
+    """Nodes one of whose workers runs this now: Ray names the process of a worker by its task or actor."""
+    found = set()
+    for node in cluster.worker_nodes:
+        raylet = node.all_processes["raylet"][0].process.pid
+        with contextlib.suppress(psutil.NoSuchProcess):
+            for process in psutil.Process(raylet).children(recursive=True):
+                if process.cmdline()[:1] and process.cmdline()[0].startswith(f"ray::{title}"):
+                    found.add(node.node_id)
     return found
+
+
+def tasks() -> list[tuple[str, str]]:
+    """Node and name of every task of all jobs that a node has run, from about a second ago on."""
+    return [
+        (event.state_updates.node_id.hex(), event.task_info.func_or_class_name)
+        for event in ray._private.state.state._get_all_task_events()
+        if event.state_updates.node_id
+    ]
 
 
 class Killer:
@@ -74,7 +85,7 @@ class Killer:
         self.n = 0
         self.exposed = 0
         self.added: list[str] = []
-        self.not_before = 0.0
+        self.held: set[str] = set()
         self.lock = threading.Lock()
 
     def script(self, index, body):
@@ -86,7 +97,7 @@ class Killer:
             return Action(delay_s=1.5 if self.due else 0.1)
 
     def try_to_kill(self) -> None:
-        held = nodes_of(self.due[0]) if self.due and time.monotonic() > self.not_before else set()
+        held = (self.held or nodes_of(self.due[0])) if self.due else set()
         chosen = [node for node in self.cluster.worker_nodes if node.node_id in held]
         if chosen:
             on_disk = len(SegmentStore(self.ledger).load(lambda _: True).entries) if self.ledger else 0
@@ -97,7 +108,7 @@ class Killer:
 
     def begin(self, ledger: str | None, victims: dict[int, str]) -> None:
         """Forget what was killed before; plan whose nodes die at which of the coming calls."""
-        self.killed, self.due, self.exposed, self.ledger = [], [], 0, ledger
+        self.killed, self.due, self.held, self.exposed, self.ledger = [], [], set(), 0, ledger
         self.plan = {self.n + point: victim for point, victim in victims.items()}
         self.first = self.server.n_requests
 
@@ -204,7 +215,7 @@ class Parts:
         self.killer.begin(str(self.home / "killed-ledger"), moments(n_calls, ANSWER_VICTIMS))
         added = len(self.killer.added)
         self._answer("killed")
-        at_work = {node for node, name, _ in tasks() if name.startswith(("Member", "Retriever"))}
+        at_work = {node for node, name in tasks() if name.startswith(("Member", "Retriever"))}
         return {
             "calls": n_calls,
             **self.killer.found(),
@@ -225,7 +236,7 @@ class Parts:
         self.killer.begin(str(self.home / "added-ledger"), {})
         large = {"cluster.retriever.replicas": 1, "cluster.retriever.cpus": 4, "cluster.autoscaling": "true"}
         self._answer("added", meanwhile=add, **large)
-        at_work = {name for node, name, _ in tasks() if node in new}
+        at_work = {name for node, name in tasks() if node in new}
         return {**self.killer.found(), "at_work": sorted({name.partition(".")[0] for name in at_work})}
 
     def index(self) -> dict[str, Any]:
@@ -271,7 +282,7 @@ class Parts:
         """What the head held of all parts, though it has no CPU."""
         head = self.cluster.head_node.node_id
         actors = [one for one in ray._private.state.actors().values() if one["Address"]["NodeID"] == head]
-        on_head = {name for node, name, _ in tasks() if node == head}
+        on_head = {name for node, name in tasks() if node == head}
         return {"actors": sorted({one["ActorClassName"] for one in actors}), "tasks": sorted(on_head)}
 
     def local(self) -> dict[str, Any]:
@@ -297,13 +308,14 @@ class Parts:
         job(self.killer, "index", "demo", meanwhile=meanwhile, **settings, **own)
 
     def _when_seen(self, victim: str, late_s: float) -> Callable[[], None]:
-        """Make the victim due some time after it is first seen."""
-        seen: list[str] = []
+        """Make the nodes where the victim is first seen due some time later, whether it has ended or not."""
+        seen: list[tuple[float, set[str]]] = []
 
         def look() -> None:
-            if not seen and nodes_of(victim):
-                seen.append(victim)
-                self.killer.not_before = time.monotonic() + late_s
+            if not seen and (nodes := nodes_at(self.cluster, victim)):
+                seen.append((time.monotonic() + late_s, nodes))
+            if seen and time.monotonic() > seen[0][0] and not self.killer.held:
+                self.killer.held = seen[0][1]
                 self.killer.due.append(victim)
 
         return look
@@ -327,7 +339,7 @@ class Parts:
     def _nodes_at_work(self) -> set[str]:
         """Return the living nodes on which retrievers have prepared evidence."""
         alive = {node.node_id for node in self.cluster.worker_nodes}
-        return alive & {node for node, name, _ in tasks() if name == "Retriever.prepare"}
+        return alive & {node for node, name in tasks() if name == "Retriever.prepare"}
 
     def _fill(self, node: str) -> Any:
         """Take the room of a node's object store: what is read in place is neither moved nor spilled."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from collections import Counter
 from pathlib import Path
 
 import polars as pl
@@ -65,16 +66,21 @@ def test_images_answer_what_text_does_not(cluster, config_of):
         run_answer(blind)
         assert set(values(blind).values()) == {"is_blank"}
 
-        gone = Images.open(config.index.path).path(sent[0][0].digest)
+        narrow = (*SENDS, "kohaku.image_top_k=1", "kohaku.images=search")
+        asked = len(server.log)
+        run_answer(config_of(server, "narrow", *narrow))
+        sent_to = Counter(image.digest for request in server.log[asked:] for image in request.images)
+        assert sent_to.total() == len(gold)
+        digest, n_requests = sent_to.most_common()[-1]
+        assert n_requests < len(gold)
+
+        gone = Images.open(config.index.path).path(digest)
         os.remove(gone)
-        missing = config_of(
-            server, "missing", *SENDS, "kohaku.image_top_k=1", "kohaku.images=search", f"ledger.path={config.run}/other"
-        )
+        missing = config_of(server, "missing", *narrow, f"ledger.path={config.run}/other")
         run_answer(missing)
         errors = pl.read_parquet(f"{missing.run}/answers.parquet")["error"].drop_nulls().to_list()
-        assert errors
+        assert len(errors) == n_requests
         assert all(gone in error and "index again" in error for error in errors)
-        assert len(errors) < len(gold)
 
 
 def test_a_model_without_vision_is_refused_before_anything_starts(config_of):

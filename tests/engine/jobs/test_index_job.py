@@ -97,7 +97,7 @@ def test_one_large_document_is_spread_over_the_encoders(cluster, tmp_path, capsy
     assert min(summary.texts_by_encoder) >= 256
     progress = [line for line in capsys.readouterr().err.splitlines() if line.startswith("encode")]
     total = sum(summary.texts_by_encoder)
-    assert len(progress) > 2
+    assert len(progress) > 1, "it says how far it is before all is done"
     assert progress[-1].endswith(f" {total} of {total} texts")
     assert all("/s  " in line for line in progress)
 
