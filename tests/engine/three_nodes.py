@@ -53,13 +53,12 @@ def nodes_of(name: str) -> set[str]:
 
 def nodes_at(cluster: Cluster, title: str) -> set[str]:
     """Nodes one of whose workers runs this now: Ray names the process of a worker by its task or actor."""
+    raylets = {node.all_processes["raylet"][0].process.pid: node.node_id for node in cluster.worker_nodes}
     found = set()
-    for node in cluster.worker_nodes:
-        raylet = node.all_processes["raylet"][0].process.pid
+    for process in psutil.process_iter():
         with contextlib.suppress(psutil.NoSuchProcess):
-            for process in psutil.Process(raylet).children(recursive=True):
-                if process.cmdline()[:1] and process.cmdline()[0].startswith(f"ray::{title}"):
-                    found.add(node.node_id)
+            if process.cmdline()[:1] and process.cmdline()[0].startswith(f"ray::{title}"):
+                found |= {raylets[parent.pid] for parent in process.parents() if parent.pid in raylets}
     return found
 
 
@@ -143,7 +142,7 @@ def job(killer: Killer, *arguments: str, meanwhile: Callable[[], None] | None = 
                 killer.try_to_kill()
                 if meanwhile is not None:
                     meanwhile()
-                time.sleep(0.05)
+                time.sleep(0.02)
         output.seek(0)
         said = output.read()
     if process.returncode:
