@@ -14,6 +14,7 @@ from __future__ import annotations
 
 import argparse
 import csv
+import itertools
 import math
 import os
 import shutil
@@ -24,6 +25,7 @@ from collections import Counter
 from pathlib import Path
 from unittest.mock import patch
 
+import numpy as np
 import psutil
 import pyarrow.parquet as pq
 import waiting
@@ -135,11 +137,22 @@ def measure(arguments: argparse.Namespace) -> tuple[float, Costs]:
     print(f"{n} questions × {arguments.members} members, {n_calls} calls of {arguments.call_s:g} s, load {load:.1f}")
     print(f"first call to last: {span_s:.1f} s; {least_s:.1f} s if every replica were always full")
     print(f"busy: {share:.3f} of 1 (target ≥ {WANTED})")
+    print(f"busy by tenths of that time: {' '.join(f'{one:.2f}' for one in tenths(calls))}")
     for name, seconds in spent.most_common():
         print(f"{name:<20}{1e3 * seconds / n:>8.2f} ms of CPU per question")
     figures = (costs.prepare, costs.answer, costs.vote, costs.drive, costs.record)
     print(f"hops: --simulate {','.join(f'{1e3 * cost:.2f}' for cost in figures)}", flush=True)
     return share, costs
+
+
+def tenths(calls: list[tuple[float, ...]]) -> list[float]:
+    """The share of places that calls hold in each tenth of the time from the first begin to the last end."""
+    edges = np.linspace(calls[0][0], max(end for _, end in calls), 11)
+    held = [
+        sum(max(min(end, till) - max(begin, since), 0.0) for begin, end in calls)
+        for since, till in itertools.pairwise(edges)
+    ]
+    return [seconds / (REPLICAS * PLACES * (edges[1] - edges[0])) for seconds in held]
 
 
 def cpu_by_process() -> Counter[str]:

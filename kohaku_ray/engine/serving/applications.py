@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import asyncio
 import logging
+import math
 import re
 import threading
 import time
@@ -46,6 +48,10 @@ LATE_S = 30.0
 SERVE_TRIES = 10
 """Tries, a second apart, to join a Serve that another job is starting."""
 
+QUEUED = 0.25
+"""Calls that wait inside a replica, as a share of those it answers at once: Serve offers calls that no replica took again
+after pauses of up to 0.5 s, in which a place would stay empty."""
+
 _COLOURS = re.compile(r"\x1b\[[0-9;]*m")
 _ERROR_LINE = re.compile(r"[\w.]+(?:Error|Exception)\b")
 
@@ -71,11 +77,13 @@ class ChatReplica:
     def __init__(self, deployment: Deployment, limiter: Any = None) -> None:
         self._backend = make_backend(deployment, SharedLimiter(limiter) if limiter is not None else None)
         self._meter = Meter(deployment.gpus if isinstance(deployment, TransformersConfig) else 0)
+        self._places = asyncio.Semaphore(deployment.max_ongoing)
 
     async def ask(self, request: ChatRequest) -> Reply:
-        """Answer one request."""
-        with self._meter.call() as spent:
-            reply: Reply = await self._backend.chat(request)
+        """Answer one request, when one of the deployment's ``max_ongoing`` places is free."""
+        async with self._places:
+            with self._meter.call() as spent:
+                reply: Reply = await self._backend.chat(request)
         return replace(reply, service_s=spent.service_s, gpu_s=spent.gpu_s)
 
 
@@ -246,15 +254,16 @@ def _bind(application: str, name: str, deployment: Deployment) -> serve.Applicat
         actor = {"num_cpus": deployment.cpus, "num_gpus": deployment.gpus}
     if deployment.resources:
         actor["resources"] = deployment.resources
-    return _deployed(ChatReplica, name, deployment, actor).bind(deployment, limiter)
+    n_queued = math.ceil(QUEUED * deployment.max_ongoing)
+    return _deployed(ChatReplica, name, deployment, actor, n_queued).bind(deployment, limiter)
 
 
-def _deployed(replica: type, name: str, deployment: Deployment, actor: Mapping[str, Any]) -> Any:
+def _deployed(replica: type, name: str, deployment: Deployment, actor: Mapping[str, Any], n_queued: int = 0) -> Any:
     return serve.deployment(
         replica,
         name=name,
         num_replicas=deployment.replicas,
-        max_ongoing_requests=deployment.max_ongoing,
+        max_ongoing_requests=deployment.max_ongoing + n_queued,
         max_constructor_retry_count=deployment.start_tries,
         health_check_timeout_s=120,
         graceful_shutdown_timeout_s=2,

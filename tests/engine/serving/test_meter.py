@@ -9,6 +9,7 @@ import time
 import pytest
 
 from kohaku_ray.engine.serving.meter import Meter, watch_power
+from kohaku_ray.errors import ModelError
 
 
 class Clock:
@@ -142,3 +143,38 @@ def test_a_replica_charges_its_share_of_a_gpu_to_the_calls_in_flight(monkeypatch
     shared = asyncio.run(ask(gpus=0.5))
     assert sum(reply.gpu_s for reply in shared) == pytest.approx(0.5 * shared[0].service_s, rel=0.2)
     assert [reply.gpu_s for reply in asyncio.run(ask())] == [0.0, 0.0]
+
+
+def test_calls_beyond_a_replicas_places_wait_inside_it_and_their_wait_is_no_service(monkeypatch):
+    from kohaku_ray.config.schema import ExtractiveConfig
+    from kohaku_ray.engine.serving import applications
+    from kohaku_ray.records import Reply
+
+    class Slow:
+        n_calls = most = 0
+
+        async def chat(self, request) -> Reply:
+            Slow.n_calls += 1
+            Slow.most = max(Slow.most, Slow.n_calls)
+            await asyncio.sleep(0.2)
+            Slow.n_calls -= 1
+            if request == "refused":
+                raise ModelError("refused")
+            return Reply("x")
+
+    monkeypatch.setattr(applications, "make_backend", lambda *arguments: Slow())
+    deployment = ExtractiveConfig(max_ongoing=4)
+
+    async def ask() -> list[Reply | BaseException]:
+        replica = applications.ChatReplica(deployment)
+        late = asyncio.create_task(replica.ask("refused"))
+        return await asyncio.gather(late, *(replica.ask(None) for _ in range(11)), return_exceptions=True)
+
+    began = time.perf_counter()
+    refused, *replies = asyncio.run(ask())
+    elapsed_s = time.perf_counter() - began  # three rounds
+    assert isinstance(refused, ModelError)  # and gave its place back
+    assert Slow.most == 4
+    assert len(replies) == 11
+    assert all(0.19 < reply.service_s < 0.75 * elapsed_s for reply in replies)
+    assert applications._bind("a", "m", deployment)._bound_deployment.max_ongoing_requests == 5
