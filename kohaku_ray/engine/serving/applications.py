@@ -49,8 +49,8 @@ SERVE_TRIES = 10
 """Tries, a second apart, to join a Serve that another job is starting."""
 
 QUEUED = 0.25
-"""Calls that wait inside a replica, as a share of those it answers at once: Serve offers calls that no replica took again
-after pauses of up to 0.5 s, in which a place would stay empty."""
+"""Calls that wait inside a replica, as a share of those it answers at once: Serve offers a call that no replica took
+again after up to 0.5 s, in which a place would stay empty."""
 
 _COLOURS = re.compile(r"\x1b\[[0-9;]*m")
 _ERROR_LINE = re.compile(r"[\w.]+(?:Error|Exception)\b")
