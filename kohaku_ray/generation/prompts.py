@@ -7,6 +7,7 @@ its own or pose as a reference line.
 
 from __future__ import annotations
 
+import functools
 import re
 import unicodedata
 from collections.abc import Mapping, Sequence
@@ -24,6 +25,9 @@ from kohaku_ray.generation.images import PromptImage
 from kohaku_ray.records import Question
 
 BLOCKS = ("system", "user")
+
+MOST_KEPT_CHARS = 8192
+"""Longest snippet whose cleaned text is kept for the next prompt."""
 
 _TEMPLATE_CODE = "<template>"  # the file name Jinja gives code compiled from a string
 _REF_MARK = re.compile(r"[\[［【]+(?=[\W_]*ref[\W_]*id)", re.IGNORECASE)
@@ -158,12 +162,20 @@ def _shown(value: Any) -> Any:
     if isinstance(value, str):
         return one_line(value)
     if isinstance(value, Snippet):
-        return Snippet(" ".join(value.ref_id.split()), one_line(value.text))
+        return _cleaned_once(value) if len(value.text) <= MOST_KEPT_CHARS else _cleaned(value)
     if isinstance(value, Mapping):
         return {key: _shown(item) for key, item in value.items()}
     if isinstance(value, (tuple, list)):
         return tuple(map(_shown, value))
     return value
+
+
+def _cleaned(snippet: Snippet) -> Snippet:
+    return Snippet(" ".join(snippet.ref_id.split()), one_line(snippet.text))
+
+
+_cleaned_once = functools.lru_cache(maxsize=2048)(_cleaned)
+"""Members of an ensemble, and questions about the same passages, show the same snippets."""
 
 
 def read_templates(
@@ -209,8 +221,18 @@ def _read_text(file: Path) -> str:
         raise ConfigError(f"{file}: cannot be read as UTF-8 text: {error}") from error
 
 
+class _Environment(SandboxedEnvironment):
+    """Jinja's sandbox, which asks six questions about each attribute: a snippet's two fields are always safe."""
+
+    def getattr(self, obj: Any, attribute: str) -> Any:
+        """Read an attribute as a template may."""
+        if type(obj) is Snippet and attribute in Snippet._fields:
+            return getattr(obj, attribute)
+        return super().getattr(obj, attribute)
+
+
 def _compiled(source: str, origin: str) -> jinja2.Template:
-    environment = SandboxedEnvironment(
+    environment = _Environment(
         undefined=jinja2.StrictUndefined,
         autoescape=False,  # a prompt is not HTML: escaping would change the evidence
         trim_blocks=True,

@@ -175,13 +175,15 @@ def assemble(
 
 def _without(group: Group, held: AbstractSet[int]) -> Group:
     """Leave out the rows that earlier groups have shown."""
-    left = group.only([leaf for leaf in group.leaves if leaf not in held])
+    is_new = group.leaves and not group.captions and held.isdisjoint(group.leaves)
+    left = group if is_new else group.only([leaf for leaf in group.leaves if leaf not in held])
     return replace(left, title=None) if left.title in held else left
 
 
 def _within(nodes: NodeTable, group: Group, room: int | None) -> tuple[Group, int]:
     """Keep the longest prefix of sentences that fits; returns its tokens too."""
-    tokens = nodes.tokens[group.leaves].tolist()
+    every = nodes.lists.tokens
+    tokens = [every[leaf] for leaf in group.leaves]
     costs = list(accumulate(tokens, initial=_title_tokens(nodes, group, sum(tokens))))[1:]
     n = len(costs) if room is None else bisect_right(costs, room)
     return group if n == len(costs) else group.only(group.leaves[:n]), costs[n - 1] if n else 0
@@ -191,7 +193,8 @@ def _title_tokens(nodes: NodeTable, group: Group, n_tokens: int) -> int:
     """Estimate a title's tokens by its length and the tokens per character of its text: only nodes are counted."""
     if group.title is None:
         return 0
-    return math.ceil(n_tokens * len(nodes.title_of(group.title)) / int(nodes.chars[group.leaves].sum()))
+    chars = nodes.lists.chars
+    return math.ceil(n_tokens * len(nodes.title_of(group.title)) / sum(chars[leaf] for leaf in group.leaves))
 
 
 def _snippets(nodes: NodeTable, group: Group) -> list[Snippet]:
@@ -206,6 +209,8 @@ def _snippets(nodes: NodeTable, group: Group) -> list[Snippet]:
 def _captions(nodes: NodeTable, group: Group) -> list[Caption]:
     """The captions around the match, one per paragraph."""
     found: dict[int, list[int]] = {}
+    if not group.captions:
+        return []
     for leaf in sorted(leaf for leaf in group.leaves if leaf in group.captions):
         found.setdefault(group.captions[leaf], []).append(leaf)
     return [

@@ -5,9 +5,7 @@ from __future__ import annotations
 from bisect import bisect_left
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from itertools import accumulate, chain
-
-import numpy as np
+from itertools import chain
 
 from kohaku_ray.tree.nodes import SENTENCE, NodeTable
 
@@ -55,34 +53,37 @@ def expand(nodes: NodeTable, row: int, *, paragraph_tokens: int, siblings: int, 
         siblings: Sentences either side of a match in a longer paragraph.
         section_tokens: Most tokens of the section around a paragraph, on top of its own.
     """
-    if nodes.kind[row] == SENTENCE:
+    if nodes.lists.kind[row] == SENTENCE:
         return _around_sentence(nodes, row, paragraph_tokens, siblings)
     return _around_paragraph(nodes, row, section_tokens)
 
 
 def sentences_under(nodes: NodeTable, row: int) -> list[int]:
     """Rows of the sentences in a node's subtree, in reading order."""
-    found: list[int] = (row + np.flatnonzero(nodes.kind[row : nodes.end[row]] == SENTENCE)).tolist()
-    return found
+    kind = nodes.lists.kind
+    return [below for below in range(row, nodes.lists.end[row]) if kind[below] == SENTENCE]
 
 
 def _around_sentence(nodes: NodeTable, row: int, paragraph_tokens: int, siblings: int) -> Group:
-    paragraph = int(nodes.parent[row])
-    run = range(paragraph + 1, int(nodes.end[paragraph]))
+    parent, _, end, tokens, _ = nodes.lists
+    run = range(parent[row] + 1, end[parent[row]])
     before, after = run[: row - run.start][::-1], run[row - run.start + 1 :]
-    if nodes.tokens[run.start : run.stop].sum() > paragraph_tokens:
+    if sum(tokens[run.start : run.stop]) > paragraph_tokens:
         before, after = before[:siblings], after[:siblings]
     return Group(row, [row, *_in_turns(after, before)], {}, None)
 
 
 def _around_paragraph(nodes: NodeTable, row: int, section_tokens: int) -> Group:
-    own = range(row + 1, int(nodes.end[row]))
-    section = int(nodes.parent[row])
+    parent, _, end, tokens, _ = nodes.lists
+    own, section = range(row + 1, end[row]), parent[row]
     run = sentences_under(nodes, section)
     start = bisect_left(run, row)
-    rest = _in_turns(run[start + len(own) :], run[:start][::-1])
-    used = accumulate(nodes.tokens[rest].tolist())
-    near = [leaf for leaf, tokens in zip(rest, used, strict=True) if tokens <= section_tokens]
+    near, used = [], 0
+    for leaf in _in_turns(run[start + len(own) :], run[:start][::-1]):
+        used += tokens[leaf]
+        if used > section_tokens:
+            break
+        near.append(leaf)
     return Group(row, [*own, *near], _captions(nodes, near), section)
 
 
@@ -94,6 +95,7 @@ def _in_turns(after: Sequence[int], before: Sequence[int]) -> list[int]:
 
 def _captions(nodes: NodeTable, leaves: Sequence[int]) -> dict[int, int]:
     """Map each caption among these sentences to its image's or table's paragraph."""
-    paragraphs = nodes.parent[leaves].tolist()
-    attached = {paragraph for paragraph in set(paragraphs) if nodes.attachment_kind(paragraph) is not None}
-    return {leaf: paragraph for leaf, paragraph in zip(leaves, paragraphs, strict=True) if paragraph in attached}
+    parent = nodes.lists.parent
+    paragraphs = {parent[leaf] for leaf in leaves}
+    attached = {paragraph for paragraph in paragraphs if nodes.attachment_kind(paragraph) is not None}
+    return {leaf: parent[leaf] for leaf in leaves if parent[leaf] in attached} if attached else {}

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, NamedTuple
 
 import pyarrow as pa
 
@@ -33,3 +33,13 @@ class Columns:
         if name not in self._lists:
             self._lists[name] = self[name].to_pylist()
         return self._lists[name][row]
+
+
+class Lists(NamedTuple):
+    """The arrays of a ``NodeTable`` as lists: to read a few rows at a time, they are several times faster."""
+
+    parent: list[int]
+    kind: list[int]
+    end: list[int]
+    tokens: list[int]
+    chars: list[int]

@@ -15,7 +15,7 @@ import pyarrow.compute as pc
 from kohaku_ray.arrays import I64
 from kohaku_ray.errors import DataError, TreeError
 from kohaku_ray.tree.chunks import PARAGRAPH_BREAK
-from kohaku_ray.tree.columns import MOST_LISTED, Columns
+from kohaku_ray.tree.columns import MOST_LISTED, Columns, Lists
 from kohaku_ray.tree.flatten import DOCUMENT_SCHEMA, NODE_SCHEMA, document_table, flatten
 
 __all__ = ["DOCUMENT_SCHEMA", "KINDS", "NODE_SCHEMA", "NodeTable", "document_table", "flatten"]
@@ -85,6 +85,11 @@ class NodeTable:
         lengths: I64 = self._columns["n_chars"].to_numpy()[self._place]
         return lengths
 
+    @functools.cached_property
+    def lists(self) -> Lists:
+        """The arrays as lists; for parts that are read row by row, not for whole indexes."""
+        return Lists(*(array.tolist() for array in (self.parent, self.kind, self.end, self.tokens, self.chars)))
+
     def hold(self, table: pa.Table) -> None:
         """Read the columns of these nodes from a table, row by row."""
         self._columns, self._place = Columns(table), np.arange(len(table), dtype=np.int64)
@@ -95,7 +100,7 @@ class NodeTable:
             raise TreeError(f"{len(counts)} token counts for {len(self)} nodes: give one per node")
         copy = NodeTable.__new__(NodeTable)
         copy.__dict__.update(self.__dict__)
-        for counted in ("table", "_paragraphs"):
+        for counted in ("table", "lists", "_paragraphs"):
             copy.__dict__.pop(counted, None)
         copy.tokens = counts.astype(np.int64)
         return copy

@@ -119,13 +119,18 @@ def test_relations(nodes):
 
 
 def test_with_tokens_leaves_the_first_table_alone(nodes):
-    assert nodes.tokens.sum() == 0  # what was read once must not stick to the copy
+    assert nodes.tokens.sum() == sum(nodes.lists.tokens) == 0  # what was read once must not stick to the copy
     counted = nodes.with_tokens(np.arange(len(nodes)))
-    assert counted.tokens.tolist() == list(range(28))
-    assert nodes.tokens.sum() == 0
+    assert counted.tokens.tolist() == counted.lists.tokens == list(range(28))
+    assert nodes.tokens.sum() == sum(nodes.lists.tokens) == 0
     assert counted.table.schema == NODE_SCHEMA
     with pytest.raises(TreeError, match="3 token counts for 28 nodes"):
         nodes.with_tokens(np.arange(3))
+
+
+def test_lists_hold_what_the_arrays_hold(nodes):
+    for part in (nodes, nodes.neighbourhood([25], 5), pickle.loads(pickle.dumps(nodes.neighbourhood([4], 0)))):
+        assert all(one == getattr(part, name).tolist() for name, one in part.lists._asdict().items())
 
 
 def test_pickling_keeps_everything(nodes):
