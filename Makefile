@@ -24,7 +24,7 @@ CORES := $(shell $(PYTHON) -c 'import os; print(len(os.sched_getaffinity(0)))')
 PARALLEL := --numprocesses logical --maxprocesses 4 --dist worksteal
 BESIDE_RAY := --numprocesses $(shell expr $(CORES) / 2 '|' 1) --maxprocesses 4 --dist worksteal
 
-.PHONY: help setup demo test checks test-slow lint types contracts unit unit-ray bench bench-gpu docs first-table format clean
+.PHONY: help setup demo test checks test-slow test-chaos lint types contracts unit unit-ray bench bench-gpu docs first-table format clean
 help: ## Show this list.
 	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 12
 
@@ -56,14 +56,17 @@ contracts: setup ## Import rules between packages.
 	$(BIN)/lint-imports
 
 unit: setup ## Quick tests without a cluster.
-	$(PYTEST) $(BESIDE_RAY) -m "not ray and not slow and not vllm"
+	$(PYTEST) $(BESIDE_RAY) -m "not ray and not slow and not vllm and not chaos"
 
 unit-ray: setup ## Quick tests on a Ray cluster.
-	$(PYTEST) -m "ray and not slow and not vllm"
+	$(PYTEST) -m "ray and not slow and not vllm and not chaos"
 
-test-slow: setup ## The other tests, and every property with eight times the examples.
+test-slow: setup ## Longer tests, vLLM among them, and every property with eight times the examples.
 	HYPOTHESIS_PROFILE=thorough $(PYTEST) $(PARALLEL) -m "(slow or hypothesis) and not ray and not vllm"
-	HYPOTHESIS_PROFILE=thorough $(PYTEST) -m "(slow and ray) or vllm"
+	$(PYTEST) -m "(slow and ray) or vllm"
+
+test-chaos: setup ## Jobs whose driver, actors, replicas and nodes are killed again and again.
+	$(PYTEST) -m chaos
 
 bench: setup ## Benchmarks, each against a peer or a limit of the same run.
 	$(BIN)/python benchmarks/index.py

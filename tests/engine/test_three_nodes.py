@@ -15,7 +15,7 @@ from three_nodes import ANSWER_VICTIMS, INDEX_VICTIMS, NODE, PARTS, SWEEP_VICTIM
 
 HERE = Path(__file__).parent
 
-pytestmark = [pytest.mark.ray, pytest.mark.slow, pytest.mark.timeout(2400)]
+pytestmark = [pytest.mark.chaos, pytest.mark.timeout(2400)]
 
 
 @pytest.fixture(scope="module")

@@ -192,7 +192,8 @@ def test_a_driver_and_an_actor_of_each_kind_are_killed_and_repeated_it_is_the_sa
         chains.kill("killed", {4: "ray::Member", 7: "ray::LedgerShard", 10: "driver", 13: "ray::Retriever"})
 
 
-@pytest.mark.slow
+@pytest.mark.chaos
+@pytest.mark.timeout(1800)
 def test_killed_at_twenty_points_and_repeated_it_is_the_same_to_the_byte(
     cluster, sample_index, run_answer, tmp_path, capsys
 ):
