@@ -14,6 +14,7 @@ from kohaku_ray.config.schema import (
     ClusterConfig,
     CrossEncoderConfig,
     Deployment,
+    EncoderConfig,
     ExtractiveConfig,
     TransformersConfig,
     VllmConfig,
@@ -91,13 +92,54 @@ def deployment_demand(deployment: Deployment) -> dict[str, float]:
     return {kind: amount * deployment.replicas for kind, amount in each.items()}
 
 
-def index_demand(config: Config, n_encoders: int, gpu: bool) -> Demand:
-    """Sum the resources of the index job: its encoders, one CPU for parsing, and the GPUs that build the index."""
-    index = config.index
-    custom = {kind: amount * n_encoders for kind, amount in index.resources.items()}
-    gpus = (n_encoders * index.encoder_gpus if gpu else 0) + index.build_gpus
+@dataclass(frozen=True, slots=True)
+class Encoders:
+    """The actors of an index job that encode texts, or images.
+
+    Attributes:
+        n: Their number.
+        gpu: Whether each holds ``index.encoder_gpus``; else a CPU.
+    """
+
+    n: int
+    gpu: bool
+
+
+def plan_encoders(config: Config, resources: Mapping[str, float]) -> tuple[Encoders, Encoders]:
+    """Decide where an index job encodes texts, and where images, and in how many actors: one after the other.
+
+    ``index.encoders`` is the number for texts; images that have an encoder of their own take no more actors than that,
+    and no more than fit.
+
+    Args:
+        config: The job's configuration.
+        resources: The cluster's resources. Only ``device: auto`` asks whether there is a GPU: a cluster that grows may
+            have none yet.
+    """
+    index, gpu = config.index, _on_gpu(config.index.encoder, resources)
+    fit = n_that_fit(config, resources, gpu)
+    of_texts = of_images = Encoders(index.encoders or fit, gpu)
+    if index.image_encoder is not None:
+        gpu = _on_gpu(index.image_encoder, resources)
+        fit = n_that_fit(config, resources, gpu)
+        of_images = Encoders(min(index.encoders or fit, fit), gpu)
+    return of_texts, of_images
+
+
+def _on_gpu(encoder: EncoderConfig, resources: Mapping[str, float]) -> bool:
+    """Return whether an encoder gets a GPU; other backends than torch compute on the CPU."""
+    if encoder.device == "auto":
+        return encoder.backend == "torch" and resources.get("GPU", 0) >= 1
+    return encoder.device == "cuda"
+
+
+def index_demand(config: Config, encoders: Encoders) -> Demand:
+    """Sum the resources of the index job: encoders, one CPU for parsing, and the GPUs that build the index."""
+    index, n = config.index, encoders.n
+    custom = {kind: amount * n for kind, amount in index.resources.items()}
+    gpus = (n * index.encoder_gpus if encoders.gpu else 0) + index.build_gpus
     build = " and the builder" if index.build_gpus else ""
-    return Demand(1 if gpu else n_encoders, gpus, f"{n_encoders} encoder(s){build}", custom)
+    return Demand(1 if encoders.gpu else n, gpus, f"{n} encoder(s){build}", custom)
 
 
 def caption_demand(config: Config) -> Demand | None:
@@ -113,8 +155,8 @@ def caption_demand(config: Config) -> Demand | None:
     return Demand(cpus, gpus, " and ".join(parts), total)
 
 
-def n_encoders(config: Config, resources: Mapping[str, float], gpu: bool) -> int:
-    """Return the encoders of an index job: as configured, else as many as fit the cluster; at least one.
+def n_that_fit(config: Config, resources: Mapping[str, float], gpu: bool) -> int:
+    """Return how many encoders fit the cluster; at least one.
 
     Args:
         config: The job's configuration.
@@ -122,8 +164,6 @@ def n_encoders(config: Config, resources: Mapping[str, float], gpu: bool) -> int
         gpu: Whether encoders run on GPUs.
     """
     index = config.index
-    if index.encoders is not None:
-        return index.encoders
     free = resources.get("GPU", 0) - index.build_gpus if gpu else resources.get("CPU", 0)
     each = index.encoder_gpus if gpu else 1.0
     # An actor never spans GPUs with a fraction of each: 3 of 0.4 do not fit one GPU.

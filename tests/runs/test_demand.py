@@ -7,7 +7,7 @@ from kohaku_ray.config import load_config
 from kohaku_ray.errors import ConfigError
 from kohaku_ray.index import gpu
 from kohaku_ray.runs import indexes
-from kohaku_ray.runs.demand import answer_demand, caption_demand, check_demand, index_demand, n_encoders
+from kohaku_ray.runs.demand import Encoders, answer_demand, caption_demand, check_demand, index_demand, plan_encoders
 
 
 def config(*overrides: str):
@@ -41,22 +41,48 @@ def test_retrievers_of_every_shard_are_asked_for(overrides, n_shards, cpus, gpus
         (("index.build_gpus=1",), 4, 3),
         (("index.build_gpus=0.5", "index.encoder_gpus=0.5"), 1, 1),
         (("index.encoders=7",), 4, 7),
-        ((), 0, 1),
+        (("index.encoder.device=cuda",), 0, 1),
     ],
 )
 def test_as_many_encoders_as_fit_the_gpus(overrides, gpus, expected):
     it = config(*overrides)
-    assert n_encoders(it, {"CPU": 16, "GPU": gpus}, gpu=True) == expected
-    demand = index_demand(it, expected, gpu=True)
+    encoders, of_images = plan_encoders(it, {"CPU": 16, "GPU": gpus})
+    assert encoders == of_images == Encoders(expected, gpu=True)
+    demand = index_demand(it, encoders)
     assert demand.gpus == pytest.approx(expected * it.index.encoder_gpus + it.index.build_gpus)
     if it.index.encoders is None and gpus:
         check_demand(demand, {"CPU": 16, "GPU": gpus})
 
 
 def test_without_gpus_there_is_an_encoder_per_cpu_and_the_builder_is_named_where_it_lacks_one():
-    assert n_encoders(config(), {"CPU": 3}, gpu=False) == 3
+    encoders, _ = plan_encoders(config(), {"CPU": 3})
+    assert encoders == Encoders(3, gpu=False)
     with pytest.raises(ConfigError, match=r"has 0 GPUs but 3 encoder\(s\) and the builder need 1"):
-        check_demand(index_demand(config("index.build_gpus=1"), 3, gpu=False), {"CPU": 3})
+        check_demand(index_demand(config("index.build_gpus=1"), encoders), {"CPU": 3})
+
+
+IMAGES = ("index.images=true", "index.image_vectors=image", "index.image_encoder.model=some/clip")
+
+
+@pytest.mark.parametrize(
+    ("overrides", "of_texts", "of_images"),
+    [
+        (IMAGES, Encoders(2, True), Encoders(2, True)),
+        ((*IMAGES, "index.encoder.backend=onnx"), Encoders(16, False), Encoders(2, True)),
+        ((*IMAGES, "index.encoder.device=cpu", "index.encoders=8"), Encoders(8, False), Encoders(2, True)),
+        ((*IMAGES, "index.image_encoder.device=cpu", "index.encoders=1"), Encoders(1, True), Encoders(1, False)),
+        (("index.encoder.backend=onnx",), Encoders(16, False), Encoders(16, False)),
+    ],
+)
+def test_each_encoder_gets_what_its_own_settings_ask_for(overrides, of_texts, of_images):
+    assert plan_encoders(config(*overrides), {"CPU": 16, "GPU": 2}) == (of_texts, of_images)
+
+
+def test_an_encoder_of_images_that_lacks_its_gpu_is_refused_though_texts_need_none():
+    it = config(*IMAGES, "index.encoder.backend=onnx", "index.image_encoder.device=cuda")
+    _, of_images = plan_encoders(it, {"CPU": 4})
+    with pytest.raises(ConfigError, match=r"has 0 GPUs but 1 encoder\(s\) need 1"):
+        check_demand(index_demand(it, of_images), {"CPU": 4})
 
 
 def test_faiss_searches_where_the_retriever_has_a_gpu(monkeypatch):

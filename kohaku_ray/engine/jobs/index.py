@@ -25,7 +25,7 @@ from kohaku_ray.errors import DataError
 from kohaku_ray.index.gpu import check_trains
 from kohaku_ray.index.pending import PendingVectors
 from kohaku_ray.runs.collection import sources_of
-from kohaku_ray.runs.demand import caption_demand, index_demand, n_encoders
+from kohaku_ray.runs.demand import caption_demand, index_demand, plan_encoders
 from kohaku_ray.runs.deployments import check_deployment
 from kohaku_ray.runs.indexes import index_settings
 from kohaku_ray.runs.parsing import describe_left_out
@@ -135,20 +135,16 @@ def run_index(config: Config) -> IndexSummary:
         SegmentStore(config.ledger.path).check_writable()
     PendingVectors(config.index.path).check_writable()
     with connected(config.cluster):
-        resources = ray.cluster_resources()
-        # With autoscaling, the configured device decides; otherwise the cluster's GPUs.
-        device = config.index.encoder.device
-        gpu = device == "cuda" or (device == "auto" and resources.get("GPU", 0) >= 1)
-        encoders = n_encoders(config, resources, gpu)
-        for demand in (index_demand(config, encoders, gpu), caption_demand(config)):
+        of_texts, of_images = plan_encoders(config, ray.cluster_resources())
+        for demand in (index_demand(config, of_texts), index_demand(config, of_images), caption_demand(config)):
             if demand is not None:
                 check_cluster(demand, config.cluster)
         check_nodes({"documents.paths": files[0]}, {"index.path": config.index.path})
         if config.index.build_gpus:
             ray_get(ray.remote(check_trains).options(num_gpus=config.index.build_gpus, num_cpus=0).remote())
         if settings.image_plan.identity is not None:
-            ray_get(ray.remote(check_reads_images).options(**encoder_resources(config, gpu)).remote(config))
-        done = index_all(config, files, sources, encoders, gpu)
+            ray_get(ray.remote(check_reads_images).options(**encoder_resources(config, of_images.gpu)).remote(config))
+        done = index_all(config, files, sources, of_texts, of_images)
     rejects = done.work.rejects
     return IndexSummary(
         path=config.index.path,

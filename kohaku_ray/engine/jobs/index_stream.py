@@ -31,6 +31,7 @@ from kohaku_ray.engine.errors import ray_get, unwrapped
 from kohaku_ray.engine.jobs.captions import CaptionSummary, captioned, model_captions
 from kohaku_ray.errors import DataError
 from kohaku_ray.index.parsed import ParsedParts, n_files_of
+from kohaku_ray.runs.demand import Encoders
 from kohaku_ray.runs.parsing import sort_out
 from kohaku_ray.terminal import Progress
 
@@ -65,15 +66,17 @@ class Indexed:
     reduce_s: float
 
 
-def index_all(config: Config, files: Sequence[str], sources: pa.Table, encoders: int, gpu: bool) -> Indexed:
+def index_all(
+    config: Config, files: Sequence[str], sources: pa.Table, of_texts: Encoders, of_images: Encoders
+) -> Indexed:
     """Parse, encode and reduce files to an index, on the connected cluster.
 
     Args:
         config: The job's configuration.
         files: Files to parse.
         sources: What the index records of them (``SOURCES_SCHEMA``).
-        encoders: Actors that encode.
-        gpu: Whether they hold GPUs.
+        of_texts: Actors that encode texts.
+        of_images: Actors that encode images, where images have vectors of their own.
 
     Raises:
         ConfigError: An encoder or a model that describes images cannot be loaded.
@@ -83,13 +86,13 @@ def index_all(config: Config, files: Sequence[str], sources: pa.Table, encoders:
     job = uuid.uuid4().hex
     parts = ParsedParts(config.index.path, job)
     try:
-        return _streamed(config, _Parsed(config, files, sources, job), encoders, gpu)
+        return _streamed(config, _Parsed(config, files, sources, job), of_texts, of_images)
     finally:
         parts.clear()
 
 
-def _streamed(config: Config, parsed: _Parsed, encoders: int, gpu: bool) -> Indexed:
-    began = time.perf_counter()
+def _streamed(config: Config, parsed: _Parsed, of_texts: Encoders, of_images: Encoders) -> Indexed:
+    began, encoders, gpu = time.perf_counter(), of_texts.n, of_texts.gpu
     with unwrapped():
         texts, captions = _parse(config, parsed.files, parsed.job), None
         if config.index_roles:
@@ -104,7 +107,7 @@ def _streamed(config: Config, parsed: _Parsed, encoders: int, gpu: bool) -> Inde
         by_encoder = _encode(config, blocks, parsed, n_busy, gpu) if n_busy else ()
     work = parsed.finish()
     with unwrapped():
-        n_images = _encode_images(config, parsed.job, encoders, gpu) if config.index.images else 0
+        n_images = _encode_images(config, parsed.job, of_images) if config.index.images else 0
     encoded = time.perf_counter()
     counts = parsed.reduce()
     if (counts["n_documents"], counts["n_rejects"]) != (work.n_documents, len(work.rejects)):
@@ -267,22 +270,22 @@ def encoder_resources(config: Config, gpu: bool) -> dict[str, Any]:
     return {"resources": config.index.resources or None, **share}
 
 
-def _encode_images(config: Config, job: str, encoders: int, gpu: bool) -> int:
+def _encode_images(config: Config, job: str, encoders: Encoders) -> int:
     """Encode the images that are new to their encoder; returns their number."""
     find = ray.remote(_new_images).options(num_cpus=idle_cpus())
     new: list[dict[str, Any]] = ray_get(find.remote(config, job))
     if not new:
         return 0
-    size = -(-len(new) // n_image_blocks(len(new), encoders))
+    size = -(-len(new) // n_image_blocks(len(new), encoders.n))
     blocks = [new[first : first + size] for first in range(0, len(new), size)]
     rows = [{name: [image[name] for image in block] for name in ("digest", "key")} for block in blocks]
     encoded = ray.data.from_items(rows, override_num_blocks=len(rows)).map_batches(
         EncodeImages,
         fn_constructor_args=(config,),
-        compute=ray.data.ActorPoolStrategy(size=min(encoders, len(rows))),
+        compute=ray.data.ActorPoolStrategy(size=min(encoders.n, len(rows))),
         batch_size=1,
         batch_format="pyarrow",
-        **encoder_resources(config, gpu),
+        **encoder_resources(config, encoders.gpu),
     )
     n_done = 0
     with Progress("encode", len(new), "images") as progress:

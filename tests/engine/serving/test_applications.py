@@ -8,7 +8,7 @@ import time
 
 import pytest
 
-from kohaku_ray.engine.serving import registry
+from kohaku_ray.engine.serving import applications, registry
 from kohaku_ray.engine.serving.registry import Applications
 
 
@@ -128,3 +128,27 @@ def test_a_watcher_that_ended_is_started_again(serve, monkeypatch):
         await until(lambda: not serve.running)
 
     asyncio.run(run())
+
+
+@pytest.mark.parametrize("is_up", [True, False])
+def test_a_job_says_that_it_is_alive_only_while_its_cluster_is_there(monkeypatch, is_up):
+    class Registry:
+        n_beats = 0
+
+        class beat:
+            @staticmethod
+            def remote(user, names):
+                Registry.n_beats += 1
+
+    asked = []
+    monkeypatch.setattr(applications, "BEAT_S", 0.01)
+    monkeypatch.setattr(applications, "LATE_S", 0.01)
+    monkeypatch.setattr(applications, "_start_serve", lambda: None)
+    monkeypatch.setattr(applications, "_registry", lambda: Registry)
+    monkeypatch.setattr(applications.ray, "is_initialized", lambda: asked.append(1) or is_up)
+    with applications.serving({}, release=False):
+        deadline = time.monotonic() + 10
+        while len(asked) < 3:
+            assert time.monotonic() < deadline
+            time.sleep(0.01)
+    assert (Registry.n_beats > 0) == is_up
