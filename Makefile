@@ -24,7 +24,7 @@ CORES := $(shell $(PYTHON) -c 'import os; print(len(os.sched_getaffinity(0)))')
 PARALLEL := --numprocesses logical --maxprocesses 4 --dist worksteal
 BESIDE_RAY := --numprocesses $(shell expr $(CORES) / 2 '|' 1) --maxprocesses 4 --dist worksteal
 
-.PHONY: help setup demo test checks test-slow test-chaos lint types contracts unit unit-ray bench bench-gpu docs first-table format clean
+.PHONY: help setup demo test checks test-slow test-chaos lint types contracts unit unit-ray bench bench-gpu docs first-table size format clean
 help: ## Show this list.
 	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 12
 
@@ -82,6 +82,9 @@ docs: setup ## Build docs/ as a site in runs/site; a dead link is an error.
 
 first-table: ## Time the way from git clone to the demo's table, step by step.
 	$(PYTHON) scripts/first_table.py
+
+size: ## Print the lines and files of every room.
+	@$(PYTHON) scripts/size.py
 
 format: setup ## Format the code.
 	$(BIN)/ruff check --fix .

@@ -25,7 +25,7 @@ from vote import ballots_of as counted_ballots_of
 from kohaku_ray.ensemble.decide import Stop, default_waves, settled
 from kohaku_ray.ensemble.subsamples import subsamples
 from kohaku_ray.ensemble.vote import Ballot, Verdict, VoteRule, vote
-from kohaku_ray.submissions import Submission, read_submission
+from kohaku_ray.evaluation.submissions import Submission, read_submission
 
 SIZES = (5, 9, 15)
 STOPS: tuple[Stop, ...] = ("value", "row")

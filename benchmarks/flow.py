@@ -38,7 +38,7 @@ from kohaku_ray.engine.cluster import connected
 from kohaku_ray.engine.jobs import answer
 from kohaku_ray.engine.jobs.index import run_index
 from kohaku_ray.engine.serving.applications import serving
-from kohaku_ray.runs.sources import resolve, resolve_paths
+from kohaku_ray.run.sources import resolve, resolve_paths
 
 WANTED, WANTED_SIMULATED = 0.92, 0.9
 REPLICAS, PLACES = 4, 32

@@ -19,7 +19,7 @@ from statistics import median
 import numpy as np
 import xgrammar
 
-from kohaku_ray.generation.schema import answer_schema
+from kohaku_ray.models.schema import answer_schema
 
 N_REPEATS = 5
 

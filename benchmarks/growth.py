@@ -30,8 +30,8 @@ import pyarrow as pa
 sys.path.insert(0, os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
 
 from kohaku_ray.index.build import REJECT_SCHEMA, IndexSettings
+from kohaku_ray.index.flatten import document_table, flatten
 from kohaku_ray.index.shards import build_shard, content_of, publish_shards
-from kohaku_ray.tree.flatten import document_table, flatten
 from tests.index import large_index
 
 WANTED_EXPONENT = 1.1

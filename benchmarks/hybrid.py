@@ -34,21 +34,21 @@ from kohaku_ray.engine.ledger.protocol import Asked
 from kohaku_ray.engine.ledger.segments import Entry
 from kohaku_ray.evaluation.citations import citation_scores, gold_refs
 from kohaku_ray.evaluation.retrieval_metrics import distinct_sources, recall_at_k, stage_recall
-from kohaku_ray.generation.request import ChatRequest
+from kohaku_ray.evaluation.submissions import SubmissionRow, mend_refs, read_refs
 from kohaku_ray.index.assemble import texts_to_encode
 from kohaku_ray.index.build import REJECT_SCHEMA, build_index
+from kohaku_ray.index.flatten import document_table, flatten
 from kohaku_ray.index.identity import vector_keys
-from kohaku_ray.questions import read_questions
+from kohaku_ray.index.nodes import NodeTable
+from kohaku_ray.models.request import ChatRequest
 from kohaku_ray.records import Question
-from kohaku_ray.runs.indexes import chunks_of, document_format, index_settings, make_encoder
-from kohaku_ray.runs.models import models_of
-from kohaku_ray.runs.sources import resolve
-from kohaku_ray.submissions import SubmissionRow, mend_refs, read_refs
+from kohaku_ray.run.indexes import chunks_of, document_format, index_settings, make_encoder
+from kohaku_ray.run.models import models_of
+from kohaku_ray.run.sources import resolve
 from kohaku_ray.systems.base import Answer
 from kohaku_ray.systems.hybrid.evidence import HybridEvidence
 from kohaku_ray.systems.hybrid.stages import STAGES
-from kohaku_ray.tree.flatten import document_table, flatten
-from kohaku_ray.tree.nodes import NodeTable
+from kohaku_ray.systems.questions import read_questions
 
 ALONE = ("bm25", "cosine")
 

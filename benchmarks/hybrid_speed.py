@@ -35,7 +35,6 @@ os.environ.setdefault("OMP_NUM_THREADS", "1")  # as in a Ray actor
 import numpy as np
 import pyarrow as pa
 
-from kohaku_ray.arrays import F32, F64, I64
 from kohaku_ray.config import Config, load_config
 from kohaku_ray.documents.model import Document, Paragraph, Section
 from kohaku_ray.documents.sentences import Sentence
@@ -45,18 +44,18 @@ from kohaku_ray.engine.actors.operations import OPERATIONS, OpenIndex
 from kohaku_ray.engine.actors.tools import EngineTools, RunContext
 from kohaku_ray.index.assemble import texts_to_encode
 from kohaku_ray.index.build import REJECT_SCHEMA, build_index
+from kohaku_ray.index.flatten import document_table, flatten
 from kohaku_ray.index.identity import vector_keys
+from kohaku_ray.index.nodes import PARAGRAPH, NodeTable
 from kohaku_ray.index.store import Index
 from kohaku_ray.index.terms import stop_words, tokenise
-from kohaku_ray.records import Question, Reply
+from kohaku_ray.records import F32, F64, I64, Question, Reply
 from kohaku_ray.retrieval.clusters import allot, shares
-from kohaku_ray.runs.indexes import chunks_of, index_settings
-from kohaku_ray.runs.models import models_of
+from kohaku_ray.run.indexes import chunks_of, index_settings
+from kohaku_ray.run.models import models_of
 from kohaku_ray.systems.hybrid.prepare import StageRun
 from kohaku_ray.systems.hybrid.settings import HybridSettings
 from kohaku_ray.systems.hybrid.stages import STAGES
-from kohaku_ray.tree.flatten import document_table, flatten
-from kohaku_ray.tree.nodes import PARAGRAPH, NodeTable
 
 DIM, LONGEST_MS, LEAST_RATIO = 64, 25.0, 3.0
 N_WORDS, SENTENCE_WORDS = 20_000, 20

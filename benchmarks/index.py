@@ -39,14 +39,14 @@ from kohaku_ray.config.schema import EncoderConfig
 from kohaku_ray.documents.parse import parse_file
 from kohaku_ray.documents.read import read_bytes
 from kohaku_ray.engine.actors.index_access import LocalIndex
+from kohaku_ray.evaluation.submissions import read_submission
 from kohaku_ray.index import exported
 from kohaku_ray.index.assemble import texts_to_encode
+from kohaku_ray.index.flatten import flatten
 from kohaku_ray.index.identity import files_digest, locate_model, model_directory
-from kohaku_ray.runs.indexes import exports_directory, make_encoder
-from kohaku_ray.runs.sources import find_sources, resolve, resolve_paths
-from kohaku_ray.submissions import read_submission
-from kohaku_ray.tree.flatten import flatten
-from kohaku_ray.tree.nodes import NodeTable
+from kohaku_ray.index.nodes import NodeTable
+from kohaku_ray.run.indexes import exports_directory, make_encoder
+from kohaku_ray.run.sources import find_sources, resolve, resolve_paths
 
 BATCH_SIZES = (8, 16, 32, 64)
 DEFAULT_BATCH = 32

@@ -23,9 +23,9 @@ from kohaku_ray.ensemble.vote import VoteRule
 from kohaku_ray.evaluation.metrics import find_metric
 from kohaku_ray.evaluation.paired import paired_bootstrap, paired_differences, paired_permutation
 from kohaku_ray.evaluation.statistics import holm
-from kohaku_ray.runs.sweep_study import ballots_of, marks_of
-from kohaku_ray.submissions import read_submission
-from kohaku_ray.values import is_blank
+from kohaku_ray.evaluation.submissions import read_submission
+from kohaku_ray.sweep.study import ballots_of, marks_of
+from kohaku_ray.values.read import is_blank
 
 SIZES = (5, 9, 15, 25)
 QUORUMS = (None, 0.4, 0.5, 0.6, 0.7, 0.8, 0.9)

@@ -26,12 +26,12 @@ from kohaku_ray.engine.actors.tools import EngineTools, RunContext
 from kohaku_ray.engine.cluster import connected
 from kohaku_ray.engine.ledger.client import Ledger, open_ledger
 from kohaku_ray.engine.ledger.segments import Entry, SegmentStore
-from kohaku_ray.generation.prompts import Prompt, Prompts
-from kohaku_ray.generation.schema import answer_schema
-from kohaku_ray.generation.seeds import request_key, seed_for
+from kohaku_ray.models.prompts import Prompt, Prompts
+from kohaku_ray.models.schema import answer_schema
+from kohaku_ray.models.seeds import request_key, seed_for
 from kohaku_ray.records import Question, Reply
 from kohaku_ray.retrieval.context import Context, Snippet
-from kohaku_ray.runs.models import chat_request, models_of
+from kohaku_ray.run.models import chat_request, models_of
 from kohaku_ray.systems.kohaku.prompts import answer_prompt
 
 WANTED_MS = 0.35

@@ -34,11 +34,11 @@ from kohaku_ray.engine.jobs.index import run_index
 from kohaku_ray.engine.ledger.protocol import Asked
 from kohaku_ray.engine.ledger.segments import SegmentStore
 from kohaku_ray.engine.serving.applications import serving
-from kohaku_ray.generation import seeds
-from kohaku_ray.runs import block
-from kohaku_ray.runs.block import Answered, Prepared
-from kohaku_ray.runs.models import models_of
-from kohaku_ray.runs.sources import questions_of, resolve, resolve_paths
+from kohaku_ray.models import seeds
+from kohaku_ray.run import block
+from kohaku_ray.run.block import Answered, Prepared
+from kohaku_ray.run.models import models_of
+from kohaku_ray.run.sources import questions_of, resolve, resolve_paths
 
 N_QUESTIONS, N_MEMBERS = 282, 5
 WANTED_MS = 12
@@ -55,11 +55,11 @@ PARTS = {
     "kohaku_ray.index.encoder.SentenceEncoder.encode_queries": "encode queries",
     "kohaku_ray.systems.kohaku.answer.rank": "rank",
     "kohaku_ray.systems.kohaku.answer.assemble": "assemble context",
-    "kohaku_ray.generation.prompts.Prompts.render": "render prompts",
+    "kohaku_ray.models.prompts.Prompts.render": "render prompts",
     "kohaku_ray.engine.actors.tools.chat_request": "build requests",
-    "kohaku_ray.generation.seeds.request_key": "hash",
+    "kohaku_ray.models.seeds.request_key": "hash",
     "kohaku_ray.systems.kohaku.answer.parse_answer": "parse",
-    "kohaku_ray.runs.block.vote_block": "vote and rows",
+    "kohaku_ray.run.block.vote_block": "vote and rows",
 }
 
 

@@ -20,14 +20,14 @@ import numpy as np
 
 from kohaku_ray.config import Config, load_config
 from kohaku_ray.engine.actors.index_access import LocalIndex
+from kohaku_ray.evaluation.submissions import SubmissionRow, read_submission
 from kohaku_ray.index.terms import stop_words
 from kohaku_ray.records import Question
 from kohaku_ray.retrieval.context import Context, assemble
 from kohaku_ray.retrieval.evidence import Evidence, distinct_rows, localise, rank
-from kohaku_ray.runs.sources import resolve
-from kohaku_ray.submissions import SubmissionRow, read_submission
+from kohaku_ray.run.sources import resolve
 from kohaku_ray.systems.kohaku import SYSTEM
-from kohaku_ray.values import is_abstention, parse_number, parse_pair
+from kohaku_ray.values.read import is_abstention, parse_number, parse_pair
 
 NUMBER = re.compile(r"\d[\d,]*(?:\.\d+)?|\.\d+")
 TOLERANCE = 1e-3

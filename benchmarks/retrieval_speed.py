@@ -26,12 +26,12 @@ from retrieval import Setting, context_of, variants
 
 from kohaku_ray.config import Config, load_config
 from kohaku_ray.engine.actors.index_access import LocalIndex
+from kohaku_ray.evaluation.submissions import SubmissionRow, read_submission
 from kohaku_ray.index.identity import locate_model
+from kohaku_ray.index.nodes import SENTENCE, NodeTable
 from kohaku_ray.index.store import Index
-from kohaku_ray.runs.sources import resolve
-from kohaku_ray.submissions import SubmissionRow, read_submission
+from kohaku_ray.run.sources import resolve
 from kohaku_ray.systems.kohaku import SYSTEM
-from kohaku_ray.tree.nodes import SENTENCE, NodeTable
 
 N_DERIVED = 241
 TOP_K = 16

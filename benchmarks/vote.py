@@ -21,14 +21,14 @@ from unittest.mock import patch
 import numpy as np
 
 from kohaku_ray.ensemble.count import Outcomes, vote_pool
-from kohaku_ray.ensemble.normalise import Value, normalise
 from kohaku_ray.ensemble.pool import Pool, pool_ballots
 from kohaku_ray.ensemble.study import MOST_SUBSAMPLES, Marks, Parts, expected_score
 from kohaku_ray.ensemble.subsamples import subsamples
 from kohaku_ray.ensemble.vote import Ballot, Verdict, VoteRule, vote
 from kohaku_ray.evaluation.metrics import find_metric
-from kohaku_ray.runs.sweep_study import ballots_of, marks_of
-from kohaku_ray.submissions import read_submission
+from kohaku_ray.evaluation.submissions import read_submission
+from kohaku_ray.sweep.study import ballots_of, marks_of
+from kohaku_ray.values.normalise import Value, normalise
 
 STRATEGIES = ("answer_priority", "independent", "ref_priority", "union", "intersection", "majority", "first_non_blank")
 RULES = [VoteRule(strategy, ignore_blank) for strategy in STRATEGIES for ignore_blank in (True, False)]
@@ -123,7 +123,7 @@ def run_loop(
     chosen = pairs[::step]
     casts = [[[row[member] for member in drawn[one]] for row in table] for _, one in chosen]
     clock = Clock()
-    with patch("kohaku_ray.ensemble.normalise.normalise", lambda value, unit: normal[value, unit]), clock:
+    with patch("kohaku_ray.values.normalise.normalise", lambda value, unit: normal[value, unit]), clock:
         verdicts = [
             [vote(cast, RULES[rule], unit) for cast, unit in zip(row, units, strict=True)]
             for (rule, _), row in zip(chosen, casts, strict=True)

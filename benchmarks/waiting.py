@@ -9,7 +9,7 @@ import time
 from dataclasses import replace
 from pathlib import Path
 
-from kohaku_ray.generation.request import ChatRequest
+from kohaku_ray.models.request import ChatRequest
 from kohaku_ray.records import Reply
 from kohaku_ray.systems.kohaku import SYSTEM as KOHAKU
 

@@ -23,20 +23,20 @@ import polars as pl
 
 from kohaku_ray.config import Config
 from kohaku_ray.config.tracking import TrackingConfig
-from kohaku_ray.digests import digest
-from kohaku_ray.ensemble.aggregate import FileVote, run_vote
 from kohaku_ray.ensemble.vote import VoteRule
 from kohaku_ray.errors import ConfigError, DataError
 from kohaku_ray.evaluation.metrics import DEFAULT_METRIC
 from kohaku_ray.evaluation.report import ScoreReport, run_score
-from kohaku_ray.runs.directory import RunDirectory, submission_of
-from kohaku_ray.runs.finished import finished_before
-from kohaku_ray.runs.results import scores_of
-from kohaku_ray.runs.scoring import score_run
-from kohaku_ray.runs.show import show_question
-from kohaku_ray.runs.sources import resolve, resolve_paths
-from kohaku_ray.runs.summary import AnswerSummary
-from kohaku_ray.runs.tracking import is_tracked, track
+from kohaku_ray.records import digest
+from kohaku_ray.run.directory import RunDirectory, submission_of
+from kohaku_ray.run.finished import finished_before
+from kohaku_ray.run.results import scores_of
+from kohaku_ray.run.scoring import score_run
+from kohaku_ray.run.show import show_question
+from kohaku_ray.run.sources import resolve, resolve_paths
+from kohaku_ray.run.summary import AnswerSummary
+from kohaku_ray.run.tracking import is_tracked, track
+from kohaku_ray.run.vote_files import FileVote, run_vote
 from kohaku_ray.storage import below
 
 if TYPE_CHECKING:

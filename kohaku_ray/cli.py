@@ -12,7 +12,7 @@ from kohaku_ray import commands as run
 from kohaku_ray.commands import MANY_CELLS
 from kohaku_ray.errors import ConfigError, KohakuRayError
 from kohaku_ray.outcome import BAD_CONFIG, FAILED, OK, SHAPES, Outcome, failure
-from kohaku_ray.terminal import complain, conclude, shown_as
+from kohaku_ray.pages.terminal import complain, conclude, shown_as
 
 
 def main(argv: Sequence[str] | None = None) -> int:

@@ -16,12 +16,12 @@ from typing import TYPE_CHECKING, Any
 
 from kohaku_ray.errors import ConfigError
 from kohaku_ray.outcome import BAD_CONFIG, FAILED, OK, ROWS_IN_ERROR, Outcome
-from kohaku_ray.terminal import complain, say, tell
+from kohaku_ray.pages.terminal import complain, say, tell
 
 if TYPE_CHECKING:
     from kohaku_ray.api import Run
     from kohaku_ray.config import Config
-    from kohaku_ray.runs.probe import Probed
+    from kohaku_ray.run.probe import Probed
 
 MANY_CELLS = 1000
 """Most cells of a sweep without a confirmation: a wrong axis costs days."""
@@ -48,7 +48,7 @@ def _warnings_told() -> Iterator[None]:
 
 def init(arguments: argparse.Namespace) -> Outcome:
     """Write a configuration and templates to start from."""
-    from kohaku_ray.starter import CONFIG, next_steps, write_starter
+    from kohaku_ray.run.starter import CONFIG, next_steps, write_starter
 
     written = write_starter(arguments.directory, with_gold=arguments.gold)
     tell(next_steps(arguments.directory, written))
@@ -87,7 +87,7 @@ def index(arguments: argparse.Namespace) -> Outcome:
 
 def documents(arguments: argparse.Namespace) -> Outcome:
     """Show what the parser makes of each file."""
-    from kohaku_ray.runs.documents import (
+    from kohaku_ray.run.documents import (
         describe_collection,
         describe_tree,
         look_at_pages,
@@ -108,7 +108,7 @@ def documents(arguments: argparse.Namespace) -> Outcome:
         tell(f"{len(write_trees(found.documents, arguments.trees))} trees in {arguments.trees}")
     page = None
     if arguments.page is not None:
-        from kohaku_ray.reporting.documents_page import describe_limits, write_documents_page
+        from kohaku_ray.pages.documents_page import describe_limits, write_documents_page
 
         page = write_documents_page(found, arguments.page)
         tell(f"page: {page}")
@@ -136,11 +136,10 @@ def documents(arguments: argparse.Namespace) -> Outcome:
 
 def answer(arguments: argparse.Namespace) -> Outcome:
     """Answer the questions, unless the run is finished."""
-    from kohaku_ray.files import is_file
-    from kohaku_ray.runs.finished import finished_before
-    from kohaku_ray.runs.results import describe_run, headline, outputs_of, scores_of
-    from kohaku_ray.runs.tracking import check_tracking, is_tracked, track
-    from kohaku_ray.storage import below
+    from kohaku_ray.run.finished import finished_before
+    from kohaku_ray.run.results import describe_run, headline, outputs_of, scores_of
+    from kohaku_ray.run.tracking import check_tracking, is_tracked, track
+    from kohaku_ray.storage import below, is_file
 
     config = _load(arguments)
     check_tracking(config)
@@ -153,12 +152,12 @@ def answer(arguments: argparse.Namespace) -> Outcome:
         from kohaku_ray.engine.jobs.answer import run_answer
 
         if not arguments.no_report:  # its drawing library is imported while Ray starts
-            threading.Thread(target=importlib.import_module, args=("kohaku_ray.reporting.report",), daemon=True).start()
+            threading.Thread(target=importlib.import_module, args=("kohaku_ray.pages.report",), daemon=True).start()
         summary = run_answer(config, retry_errors=arguments.retry == "errors", strict=arguments.strict)
     scored, why_not = scores_of(config, summary)
     tell(describe_run(config, summary, (scored, why_not)))
     if not arguments.no_report:
-        from kohaku_ray.reporting.report import write_report
+        from kohaku_ray.pages.report import write_report
 
         page = below(summary.run, "report.html")
         if not is_done or not is_file(page):
@@ -208,8 +207,7 @@ def ask(arguments: argparse.Namespace) -> Iterator[Outcome]:
 
 
 def _asked(asked: Run, n_items: int) -> Outcome:
-    from kohaku_ray.files import read_file
-    from kohaku_ray.storage import below
+    from kohaku_ray.storage import below, read_file
 
     tell(f"{asked.show(n_items=n_items or None)}\n")
     line = json.loads(read_file(below(asked.path, "answers.jsonl")).splitlines()[0])
@@ -230,10 +228,11 @@ def _column(text: str) -> tuple[str, str]:
 
 def sweep(arguments: argparse.Namespace) -> Outcome:
     """Run a sweep."""
-    from kohaku_ray.config.sweep import load_sweep
     from kohaku_ray.engine.jobs.sweep import dry_run, finish_sweep, run_sweep
-    from kohaku_ray.runs.sweep_plan import plan_sweep
-    from kohaku_ray.runs.tracking import check_tracking, track_sweep
+    from kohaku_ray.run.tracking import check_tracking
+    from kohaku_ray.sweep.load import load_sweep
+    from kohaku_ray.sweep.plan import plan_sweep
+    from kohaku_ray.sweep.tracking import track_sweep
 
     with _warnings_told():
         loaded = load_sweep(arguments.sweep, arguments.base, arguments.overrides, arguments.output)
@@ -294,7 +293,7 @@ def _confirmed(what: str) -> bool:
 def validate(arguments: argparse.Namespace) -> Outcome:
     """Check a configuration."""
     from kohaku_ray.config import as_yaml
-    from kohaku_ray.runs.validate import validate
+    from kohaku_ray.run.validate import validate
 
     config = _load(arguments)
     if arguments.settings:
@@ -335,8 +334,8 @@ def bench(arguments: argparse.Namespace) -> Outcome:
     """Measure throughput."""
     from kohaku_ray.engine.jobs.bench import run_bench
     from kohaku_ray.engine.jobs.bench_grid import Grid
-    from kohaku_ray.reporting.throughput import describe
-    from kohaku_ray.reporting.throughput_page import FILES
+    from kohaku_ray.pages.throughput import describe
+    from kohaku_ray.pages.throughput_page import FILES
 
     names = ("replicas", "members", "concurrency", "questions", "context_tokens", "output_tokens")
     grid = Grid(**{name: getattr(arguments, name) for name in names})

@@ -33,7 +33,7 @@ def presets(prefix: str, **_: Any) -> list[str]:
 
 def sweeps(prefix: str, **_: Any) -> list[str]:
     """Complete a sweep: those of ``configs/sweeps``, beside files."""
-    from kohaku_ray.config.sweep import SWEEPS
+    from kohaku_ray.sweep.load import SWEEPS
 
     return [*sorted(file.stem for file in SWEEPS.glob("*.yaml")), *_files(prefix)]
 

@@ -6,18 +6,18 @@ import argparse
 from dataclasses import asdict
 
 from kohaku_ray.outcome import Outcome
-from kohaku_ray.terminal import tell
+from kohaku_ray.pages.terminal import tell
 
 
 def vote(arguments: argparse.Namespace) -> Outcome:
     """Vote over submissions."""
-    from kohaku_ray.ensemble.aggregate import run_vote
     from kohaku_ray.ensemble.rule import VoteRule
-    from kohaku_ray.files import publish
-    from kohaku_ray.runs.answer_lines import answer_line, as_lines, counted_verdict
-    from kohaku_ray.runs.directory import submission_of
-    from kohaku_ray.runs.sources import read_metadata
-    from kohaku_ray.submissions import write_submission
+    from kohaku_ray.evaluation.submissions import write_submission
+    from kohaku_ray.run.answer_lines import answer_line, as_lines, counted_verdict
+    from kohaku_ray.run.directory import submission_of
+    from kohaku_ray.run.sources import read_metadata
+    from kohaku_ray.run.vote_files import run_vote
+    from kohaku_ray.storage import publish
 
     rule = VoteRule(
         strategy=arguments.strategy,
@@ -57,7 +57,7 @@ def score(arguments: argparse.Namespace) -> Outcome:
     from kohaku_ray.evaluation.metrics import find_metric
     from kohaku_ray.evaluation.report import render, run_score
     from kohaku_ray.evaluation.truth import read_gold
-    from kohaku_ray.runs.directory import submission_of, truth_of
+    from kohaku_ray.run.directory import submission_of, truth_of
 
     truth = arguments.truth or truth_of(arguments.files)
     files, metrics, note = [submission_of(run) for run in arguments.files], arguments.metric, ""
@@ -79,10 +79,10 @@ def score(arguments: argparse.Namespace) -> Outcome:
 def _write_question_scores(truth: str, files: list[str], metrics: list[str], output: str) -> None:
     """Write one JSON line per file and question."""
     from kohaku_ray.evaluation.metrics import find_metric
+    from kohaku_ray.evaluation.submissions import read_submission
     from kohaku_ray.evaluation.truth import read_truth
-    from kohaku_ray.files import publish
-    from kohaku_ray.runs.answer_lines import as_lines, question_scores
-    from kohaku_ray.submissions import read_submission
+    from kohaku_ray.run.answer_lines import as_lines, question_scores
+    from kohaku_ray.storage import publish
 
     found = [find_metric(name) for name in metrics]
     gold = read_truth(truth, found)
@@ -94,7 +94,7 @@ def _write_question_scores(truth: str, files: list[str], metrics: list[str], out
 def compare(arguments: argparse.Namespace) -> Outcome:
     """Compare runs question by question."""
     from kohaku_ray.evaluation.compare import compare_files, render
-    from kohaku_ray.runs.directory import submission_of, truth_of
+    from kohaku_ray.run.directory import submission_of, truth_of
 
     truth = arguments.truth or truth_of(arguments.runs)
     files = [submission_of(run) for run in arguments.runs]
@@ -102,7 +102,7 @@ def compare(arguments: argparse.Namespace) -> Outcome:
     tell(render(compared))
     page = None
     if arguments.page:
-        from kohaku_ray.reporting.compare_page import write_comparison
+        from kohaku_ray.pages.compare_page import write_comparison
 
         page = write_comparison(truth, arguments.runs, arguments.page, arguments.metric)
         tell(f"\npage: {page}")
@@ -136,7 +136,7 @@ def compare(arguments: argparse.Namespace) -> Outcome:
 
 def show(arguments: argparse.Namespace) -> Outcome:
     """Print how a question was answered."""
-    from kohaku_ray.runs.show import describe_question, describe_vote, question_rows
+    from kohaku_ray.run.show import describe_question, describe_vote, question_rows
 
     rows = question_rows(arguments.run, arguments.question_id)
     tell(describe_question(rows, arguments.items or None))
@@ -147,7 +147,7 @@ def show(arguments: argparse.Namespace) -> Outcome:
 
 def report(arguments: argparse.Namespace) -> Outcome:
     """Write a run's page."""
-    from kohaku_ray.reporting.report import write_report
+    from kohaku_ray.pages.report import write_report
 
     page = write_report(arguments.run, arguments.truth, arguments.output)
     tell(page)
@@ -156,7 +156,7 @@ def report(arguments: argparse.Namespace) -> Outcome:
 
 def index_map(arguments: argparse.Namespace) -> Outcome:
     """Plot an index's vectors."""
-    from kohaku_ray.reporting.index_map import write_index_map
+    from kohaku_ray.pages.index_map import write_index_map
 
     plot = write_index_map(arguments.index, arguments.output)
     tell(plot)

@@ -11,8 +11,8 @@ import pytest
 from run_files import small_run
 
 from kohaku_ray.cli import main
+from kohaku_ray.evaluation.submissions import read_submission
 from kohaku_ray.sample import path as sample_path
-from kohaku_ray.submissions import read_submission
 
 HEAVY = (
     "ray",
@@ -41,9 +41,9 @@ def loaded_after(code: str, modules: tuple[str, ...] = HEAVY) -> set[str]:
         "import kohaku_ray.cli\ntry: kohaku_ray.cli.main(['--help'])\nexcept SystemExit: pass",
         "from kohaku_ray.config import load_config; load_config('demo')",
         "import kohaku_ray.systems.kohaku",
-        "import kohaku_ray.evaluation.report, kohaku_ray.ensemble.aggregate",
-        "import kohaku_ray.runs.directory, kohaku_ray.evaluation.compare",
-        "from kohaku_ray.config.sweep import load_sweep; load_sweep('paper')",
+        "import kohaku_ray.evaluation.report, kohaku_ray.run.vote_files",
+        "import kohaku_ray.run.directory, kohaku_ray.evaluation.compare",
+        "from kohaku_ray.sweep.load import load_sweep; load_sweep('paper')",
     ],
     ids=["package", "help", "config", "systems", "files", "compare", "sweep"],
 )

@@ -8,8 +8,7 @@ import pytest
 
 from kohaku_ray import files, storage
 from kohaku_ray.errors import ConfigError, StorageError
-from kohaku_ray.files import is_directory, is_file, publish, read_file, remove
-from kohaku_ray.storage import below, without_options
+from kohaku_ray.storage import below, is_directory, is_file, publish, read_file, remove, without_options
 
 
 @pytest.mark.parametrize(

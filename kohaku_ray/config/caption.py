@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from kohaku_ray.generation.captions import EXAMPLES, TEMPLATE
+from kohaku_ray.models.captions import EXAMPLES, TEMPLATE
 from kohaku_ray.systems.base import Role
 
 if TYPE_CHECKING:

@@ -7,8 +7,8 @@ from typing import Annotated, Literal
 from pydantic import Field, model_validator
 
 from kohaku_ray.errors import ConfigError
+from kohaku_ray.index.chunks import Chunks
 from kohaku_ray.settings import PositiveInt, Section
-from kohaku_ray.tree.chunks import Chunks
 
 
 class ChunksConfig(Section):

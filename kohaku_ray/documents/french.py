@@ -11,10 +11,10 @@ from collections.abc import Callable, Sequence
 from functools import cache
 from typing import Any, Literal
 
+from kohaku_ray.documents.lean_imports import nltk_module
 from kohaku_ray.documents.model import Sentence
 from kohaku_ray.documents.sentences import _blocks, _bounded, _goes_on, _words
 from kohaku_ray.errors import ConfigError
-from kohaku_ray.lean_imports import nltk_module
 
 SentenceSplit = Literal["punkt", "period", "sliding"]
 

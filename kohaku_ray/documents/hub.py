@@ -13,8 +13,8 @@ from functools import lru_cache
 from typing import Any
 from urllib.parse import parse_qsl, unquote, urlsplit
 
+from kohaku_ray.documents.row_files import HUB
 from kohaku_ray.errors import ConfigError, DataError
-from kohaku_ray.row_files import HUB
 
 _OPTIONS = ("split", "name", "revision")
 _MEDIA = frozenset({"Image", "Audio", "Video", "Pdf"})

@@ -16,7 +16,7 @@ from kohaku_ray.documents.ids import check_doc_id
 from kohaku_ray.documents.model import Document, Paragraph, Section
 from kohaku_ray.documents.table_csv import MAX_CELL_CHARS
 from kohaku_ray.errors import DataError
-from kohaku_ray.values import is_blank, parse_number
+from kohaku_ray.values.read import is_blank, parse_number
 
 COLUMNS = (
     "par_id",

@@ -7,7 +7,6 @@ from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 
-from kohaku_ray.digests import digest_text
 from kohaku_ray.documents.content import decode_text
 from kohaku_ray.documents.ids import default_doc_id
 from kohaku_ray.documents.model import Document, Paragraph, Section
@@ -15,6 +14,7 @@ from kohaku_ray.documents.numerals import number_of
 from kohaku_ray.documents.sentences import split_sentences
 from kohaku_ray.documents.text import PATH
 from kohaku_ray.errors import DataError
+from kohaku_ray.records import digest_text
 
 MAX_TITLE_CHARS = 120
 """Longest line that is a heading."""

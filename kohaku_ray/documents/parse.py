@@ -27,12 +27,12 @@ from kohaku_ray.documents.news import parse_news
 from kohaku_ray.documents.novel import parse_novel
 from kohaku_ray.documents.pdf import parse_pdf
 from kohaku_ray.documents.read import read_bytes
+from kohaku_ray.documents.row_files import HUB, suffix_of
 from kohaku_ray.documents.rows import ROW_FORMATS, parse_rows
 from kohaku_ray.documents.searchable import has_sentences, names_images, no_image, no_text
 from kohaku_ray.documents.table_csv import parse_csv
 from kohaku_ray.documents.text import parse_text
 from kohaku_ray.errors import DataError
-from kohaku_ray.row_files import HUB, suffix_of
 
 Parser = Callable[..., Document]
 

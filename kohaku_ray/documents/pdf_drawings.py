@@ -10,7 +10,7 @@ from kohaku_ray.documents.pdf_blocks import CAPTION, caption_gap
 from kohaku_ray.documents.pdf_page import Line, Page
 
 if TYPE_CHECKING:
-    from kohaku_ray.arrays import I64, Mask
+    from kohaku_ray.records import I64, Mask
 
 CELL_POINTS = 8.0
 """Strokes in the same square of this side, or in adjacent ones, are one drawing."""

@@ -8,10 +8,9 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from kohaku_ray.documents.hub import read_hub
+from kohaku_ray.documents.row_files import HUB
 from kohaku_ray.errors import DataError
-from kohaku_ray.files import name_a_file
-from kohaku_ray.row_files import HUB
-from kohaku_ray.storage import asking, open_filesystem, refusal
+from kohaku_ray.storage import asking, name_a_file, open_filesystem, refusal
 
 
 def read_bytes(path: str) -> bytes:

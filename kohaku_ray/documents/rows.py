@@ -10,9 +10,9 @@ from kohaku_ray.documents.content import flat_metadata, well_formed
 from kohaku_ray.documents.ids import check_doc_id, default_doc_id
 from kohaku_ray.documents.kohakurag import parse_kohakurag
 from kohaku_ray.documents.model import Document
+from kohaku_ray.documents.row_files import cell_of, read_rows
 from kohaku_ray.documents.text import text_sections
 from kohaku_ray.errors import DataError
-from kohaku_ray.row_files import cell_of, read_rows
 
 ROW_FORMATS = (".jsonl", ".ndjson", ".parquet")
 """Suffixes of files with a document per row; they are read where they are named, not found in directories."""

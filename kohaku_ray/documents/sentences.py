@@ -15,8 +15,8 @@ from itertools import pairwise, zip_longest
 from string import whitespace
 from typing import Any
 
+from kohaku_ray.documents.lean_imports import nltk_module
 from kohaku_ray.documents.model import Sentence
-from kohaku_ray.lean_imports import nltk_module
 
 MAX_CHARS = 2000
 """Longest sentence, in characters: a dump without punctuation is cut at line ends, then at spaces."""

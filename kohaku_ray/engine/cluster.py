@@ -14,8 +14,8 @@ import ray
 
 from kohaku_ray.config.schema import ClusterConfig
 from kohaku_ray.errors import ConfigError
-from kohaku_ray.runs.demand import Demand, check_demand, cluster_address, local_cpus
-from kohaku_ray.terminal import say as say
+from kohaku_ray.pages.terminal import say as say
+from kohaku_ray.run.demand import Demand, check_demand, cluster_address, local_cpus
 
 NAMESPACE = "kohaku_ray"
 """Ray namespace of every named actor."""

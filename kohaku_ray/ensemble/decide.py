@@ -14,7 +14,7 @@ from typing import Literal, TypeVar
 
 from kohaku_ray.ensemble.vote import Ballot, VoteRule, vote
 from kohaku_ray.errors import ConfigError
-from kohaku_ray.values import is_blank
+from kohaku_ray.values.read import is_blank
 
 Stop = Literal["never", "value", "row"]
 

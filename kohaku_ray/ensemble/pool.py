@@ -9,11 +9,11 @@ from typing import TypeVar
 import numpy as np
 import numpy.typing as npt
 
-from kohaku_ray.arrays import F64, I64, Mask
-from kohaku_ray.ensemble.normalise import Value, normalise, same
 from kohaku_ray.ensemble.vote import Ballot, ballot_weight
 from kohaku_ray.errors import ConfigError
-from kohaku_ray.values import is_abstention, is_blank
+from kohaku_ray.records import F64, I64, Mask
+from kohaku_ray.values.normalise import Value, normalise, same
+from kohaku_ray.values.read import is_abstention, is_blank
 
 Words = npt.NDArray[np.uint64]
 """Sets of references as bits: the last axis holds ``n_words`` words of 64, bit r of word w is reference 64 w + r."""

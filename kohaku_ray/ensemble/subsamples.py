@@ -8,8 +8,8 @@ from itertools import combinations, product
 
 import numpy as np
 
-from kohaku_ray.arrays import I64
 from kohaku_ray.errors import ConfigError
+from kohaku_ray.records import I64
 
 Bounds = tuple[int, int]
 

@@ -13,8 +13,8 @@ import string
 from collections import Counter
 
 from kohaku_ray.evaluation.metrics import Metric, Part
-from kohaku_ray.submissions import SubmissionRow
-from kohaku_ray.values import is_abstention, is_blank_strict
+from kohaku_ray.evaluation.submissions import SubmissionRow
+from kohaku_ray.values.read import is_abstention, is_blank_strict
 
 _ARTICLES = re.compile(r"\b(a|an|the)\b")
 _PUNCTUATION = str.maketrans("", "", string.punctuation)

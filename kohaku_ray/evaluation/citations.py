@@ -5,7 +5,7 @@ from __future__ import annotations
 from functools import partial
 
 from kohaku_ray.evaluation.metrics import Metric, OutcomeMarks, Part
-from kohaku_ray.submissions import Submission, SubmissionRow, mend_refs, read_refs
+from kohaku_ray.evaluation.submissions import Submission, SubmissionRow, mend_refs, read_refs
 
 GOLD_COLUMNS = ("gold", "gold_ref_id")
 """Columns of a truth file that hold the gold references; without them, ref_id is read."""

@@ -12,8 +12,8 @@ from kohaku_ray.evaluation.grid import FEW_QUESTIONS
 from kohaku_ray.evaluation.metrics import DEFAULT_METRIC, Score, find_metric
 from kohaku_ray.evaluation.report import labels_of, table
 from kohaku_ray.evaluation.splits import Split, split_scores, split_tables
+from kohaku_ray.evaluation.submissions import Submission, read_submission
 from kohaku_ray.evaluation.truth import read_truth, scored_rows
-from kohaku_ray.submissions import Submission, read_submission
 
 
 @dataclass(frozen=True, slots=True)

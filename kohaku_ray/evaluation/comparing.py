@@ -7,7 +7,6 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from kohaku_ray.arrays import F64, I64
 from kohaku_ray.errors import DataError
 from kohaku_ray.evaluation.grid import Table, TableCell
 from kohaku_ray.evaluation.paired import (
@@ -19,6 +18,7 @@ from kohaku_ray.evaluation.paired import (
     paired_permutation,
 )
 from kohaku_ray.evaluation.statistics import Welch, average_ranks, holm, mean_sd, stars, welch
+from kohaku_ray.records import F64, I64
 
 _Tests = tuple[Welch, Interval, Permutation, float | None]
 

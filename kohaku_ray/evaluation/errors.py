@@ -6,8 +6,8 @@ import math
 from collections.abc import Sequence
 
 from kohaku_ray.evaluation.scores import close, wattbot_refs, wattbot_value
-from kohaku_ray.submissions import SubmissionRow
-from kohaku_ray.values import is_blank, parse_number, parse_pair
+from kohaku_ray.evaluation.submissions import SubmissionRow
+from kohaku_ray.values.read import is_blank, parse_number, parse_pair
 
 FALSE_POSITIVE = "false positive"
 FALSE_NEGATIVE = "false negative"

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from kohaku_ray.evaluation.metrics import Metric, OutcomeMarks, Part
 from kohaku_ray.evaluation.scores import close
-from kohaku_ray.submissions import Submission
-from kohaku_ray.values import fold, is_blank_strict, parse_number
+from kohaku_ray.evaluation.submissions import Submission
+from kohaku_ray.values.read import fold, is_blank_strict, parse_number
 
 
 def exact_value(truth: str, given: str) -> float:

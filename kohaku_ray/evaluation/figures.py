@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 
-from kohaku_ray.submissions import Submission
+from kohaku_ray.evaluation.submissions import Submission
 
 
 @dataclass(frozen=True, slots=True)

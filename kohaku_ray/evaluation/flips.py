@@ -18,7 +18,7 @@ from kohaku_ray.evaluation.paired import (
 )
 from kohaku_ray.evaluation.report import signed, table, write_effect, write_p
 from kohaku_ray.evaluation.statistics import CONFIDENCE, stars
-from kohaku_ray.submissions import Submission, SubmissionRow, read_refs
+from kohaku_ray.evaluation.submissions import Submission, SubmissionRow, read_refs
 
 FlipKind = Literal["right to wrong", "wrong to right", "other"]
 FLIPS: tuple[FlipKind, ...] = ("right to wrong", "wrong to right", "other")

@@ -10,7 +10,7 @@ from itertools import permutations
 
 from kohaku_ray.evaluation.figures import Figures, FigureTable, Number, Points
 from kohaku_ray.evaluation.metrics import Metric, OutcomeMarks, Part
-from kohaku_ray.submissions import Submission, SubmissionRow
+from kohaku_ray.evaluation.submissions import Submission, SubmissionRow
 
 CONSISTENT, CONTRADICT = LABELS = ("consistent", "contradict")
 

@@ -16,13 +16,13 @@ from typing import TypeVar
 import numpy as np
 import numpy.typing as npt
 
-from kohaku_ray.arrays import F64
 from kohaku_ray.errors import ConfigError, DataError
 from kohaku_ray.evaluation.builtin import DEFAULT_METRIC as DEFAULT_METRIC
 from kohaku_ray.evaluation.builtin import METRICS as METRICS
 from kohaku_ray.evaluation.figures import FiguresOf
-from kohaku_ray.registry import find_registered
-from kohaku_ray.submissions import Submission, SubmissionRow
+from kohaku_ray.evaluation.submissions import Submission, SubmissionRow
+from kohaku_ray.records import F64
+from kohaku_ray.settings import find_registered
 
 Number = TypeVar("Number", float, F64)
 

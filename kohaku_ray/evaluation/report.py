@@ -11,8 +11,8 @@ from typing import Any
 from kohaku_ray.errors import DataError
 from kohaku_ray.evaluation.figures import Figures, Number, split_figures
 from kohaku_ray.evaluation.metrics import DEFAULT_METRIC, Metric, Score, find_metric
+from kohaku_ray.evaluation.submissions import Submission, read_submission
 from kohaku_ray.evaluation.truth import read_truth, scored_rows
-from kohaku_ray.submissions import Submission, read_submission
 
 _EMPTY = "(empty)"
 

@@ -12,7 +12,7 @@ from typing import Any
 
 from kohaku_ray.evaluation.citations import cited_refs, gold_refs
 from kohaku_ray.evaluation.metrics import Metric, Part
-from kohaku_ray.submissions import SubmissionRow
+from kohaku_ray.evaluation.submissions import SubmissionRow
 
 K = 10
 """Ranks that the metric uses."""

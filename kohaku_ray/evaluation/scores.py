@@ -6,8 +6,8 @@ import math
 import re
 from collections.abc import Sequence
 
-from kohaku_ray.submissions import read_refs
-from kohaku_ray.values import fold, is_abstention, is_blank, parse_number, parse_pair, split_list
+from kohaku_ray.evaluation.submissions import read_refs
+from kohaku_ray.values.read import fold, is_abstention, is_blank, parse_number, parse_pair, split_list
 
 _KAGGLE_TOLERANCE = 1e-3
 _HEDGE = re.compile(

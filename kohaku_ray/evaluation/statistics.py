@@ -13,8 +13,8 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
-from kohaku_ray.arrays import F64
 from kohaku_ray.errors import DataError
+from kohaku_ray.records import F64
 
 CONFIDENCE = 0.95
 

@@ -14,8 +14,8 @@ from dataclasses import replace
 from kohaku_ray.documents.read import read_bytes
 from kohaku_ray.errors import DataError
 from kohaku_ray.evaluation.metrics import METRICS, Metric, find_metric
+from kohaku_ray.evaluation.submissions import Submission, SubmissionRow, read_submission, require_columns
 from kohaku_ray.records import BLANK
-from kohaku_ray.submissions import Submission, SubmissionRow, read_submission, require_columns
 
 GOLD_COLUMNS: Mapping[str, str] = {
     "id": "the question's id, or question_id; unique",

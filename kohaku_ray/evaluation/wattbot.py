@@ -9,9 +9,9 @@ from __future__ import annotations
 from kohaku_ray.evaluation.errors import CLASS_NOTES, ERROR_CLASSES, classify
 from kohaku_ray.evaluation.metrics import Metric, OutcomeMarks, Part
 from kohaku_ray.evaluation.scores import jaccard, kaggle_refs, kaggle_value, wattbot_refs, wattbot_value
+from kohaku_ray.evaluation.submissions import Submission, SubmissionRow
 from kohaku_ray.records import BLANK
-from kohaku_ray.submissions import Submission, SubmissionRow
-from kohaku_ray.values import is_abstention, is_blank
+from kohaku_ray.values.read import is_abstention, is_blank
 
 _VALUE, _REF = Part(0.75), Part(0.15, "references")
 

@@ -11,20 +11,19 @@ import numpy as np
 import pyarrow as pa
 
 import kohaku_ray
-from kohaku_ray.arrays import F32, I64
-from kohaku_ray.digests import plain
 from kohaku_ray.errors import DataError
 from kohaku_ray.index.assemble import Encoded, Layout, ParagraphVectors, Weights, collect, lay_out, texts_to_encode
+from kohaku_ray.index.chunks import Chunks
 from kohaku_ray.index.files import Directory, matrix_column
 from kohaku_ray.index.identity import KEY_BYTES, Keys, passage_part
 from kohaku_ray.index.image_vectors import ROLE, ImagePlan, ImageVectors, known_image_vectors, no_vectors, placed
 from kohaku_ray.index.known import known_vectors
+from kohaku_ray.index.nodes import DOCUMENT, KINDS, NodeTable
 from kohaku_ray.index.store import FORMAT, Index, fingerprint, publish
 from kohaku_ray.index.terms import TermIndex
 from kohaku_ray.index.vectors import VectorIndex
 from kohaku_ray.index.views import IMAGE, View, as_plain, of_kinds, rows_of, united
-from kohaku_ray.tree.chunks import Chunks
-from kohaku_ray.tree.nodes import DOCUMENT, KINDS, NodeTable
+from kohaku_ray.records import F32, I64, plain
 
 __all__ = ["REJECT_SCHEMA", "IndexSettings", "build_index", "build_terms", "texts_to_encode"]
 

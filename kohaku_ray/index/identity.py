@@ -11,8 +11,8 @@ from pathlib import Path
 import numpy as np
 import numpy.typing as npt
 
-from kohaku_ray.digests import canonical_json
 from kohaku_ray.errors import ConfigError
+from kohaku_ray.records import canonical_json
 
 KEY_BYTES = 16
 """Bytes of a vector key: with 128 bits, a collision among 10¹² texts has a probability of about 10⁻¹⁵."""

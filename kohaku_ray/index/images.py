@@ -13,10 +13,9 @@ from kohaku_ray.documents.figures import images_of
 from kohaku_ray.documents.images import image_name
 from kohaku_ray.documents.model import Document, Image
 from kohaku_ray.errors import DataError
-from kohaku_ray.files import make_directory, publish
 from kohaku_ray.index.files import REINDEX, Directory
 from kohaku_ray.index.store import read_manifest
-from kohaku_ray.storage import below
+from kohaku_ray.storage import below, make_directory, publish
 
 Captions = Literal["printed", "model", "none"]
 """Text of an image paragraph: the printed caption, that and a model's description, or none."""

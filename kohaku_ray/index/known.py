@@ -8,12 +8,11 @@ from typing import Any
 
 import numpy as np
 
-from kohaku_ray.arrays import F32, I64, Mask
-from kohaku_ray.digests import plain
 from kohaku_ray.errors import DataError, StorageError
 from kohaku_ray.index.files import column_keys, column_matrix
 from kohaku_ray.index.identity import Keys, as_keys, passage_part
 from kohaku_ray.index.store import Index
+from kohaku_ray.records import F32, I64, Mask, plain
 
 
 @dataclass(frozen=True)

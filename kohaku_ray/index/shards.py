@@ -9,8 +9,6 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
-from kohaku_ray.arrays import F32
-from kohaku_ray.digests import digest
 from kohaku_ray.errors import DataError
 from kohaku_ray.index.assemble import collect
 from kohaku_ray.index.build import (
@@ -28,10 +26,11 @@ from kohaku_ray.index.identity import Keys
 from kohaku_ray.index.image_vectors import known_image_vectors, no_vectors, placed
 from kohaku_ray.index.known import known_vectors
 from kohaku_ray.index.layout import LAYOUT_SCHEMA
+from kohaku_ray.index.nodes import NodeTable
 from kohaku_ray.index.postings import Postings, Statistics
 from kohaku_ray.index.store import SHARDED_FORMAT, fingerprint, publish, read_manifest
 from kohaku_ray.index.views import View, as_plain, united
-from kohaku_ray.tree.nodes import NodeTable
+from kohaku_ray.records import F32, digest
 
 Shard = Mapping[str, Any]
 """A shard as the manifest has it: number, content (digest of what it was built from), build, counts, dim and files."""

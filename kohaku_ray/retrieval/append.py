@@ -6,11 +6,11 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from kohaku_ray.arrays import I64
 from kohaku_ray.index.hits import Hits
+from kohaku_ray.index.nodes import ancestors_of
+from kohaku_ray.records import I64
 from kohaku_ray.retrieval.deduplicate import Dedup
 from kohaku_ray.retrieval.fusion import Ranked
-from kohaku_ray.tree.nodes import ancestors_of
 
 
 def append_lexical(dense: Ranked, lists: Sequence[Hits], top_k: int, dedup: Dedup, parent: I64) -> Ranked:

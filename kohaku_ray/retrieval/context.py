@@ -10,9 +10,9 @@ from dataclasses import dataclass, replace
 from itertools import accumulate, pairwise
 from typing import Literal
 
+from kohaku_ray.index.nodes import KINDS, SENTENCE, NodeTable
 from kohaku_ray.retrieval.expand import Group, expand
 from kohaku_ray.retrieval.fusion import Ranked
-from kohaku_ray.tree.nodes import KINDS, SENTENCE, NodeTable
 
 GAP = " … "
 """Marks sentences that are left out."""

@@ -8,11 +8,11 @@ from dataclasses import dataclass
 import numpy as np
 
 from kohaku_ray.index.hits import Hits
+from kohaku_ray.index.nodes import NodeTable
 from kohaku_ray.records import Question, TraceRow
 from kohaku_ray.retrieval.append import append_lexical
 from kohaku_ray.retrieval.deduplicate import Dedup, deduplicate
 from kohaku_ray.retrieval.fusion import Normalise, Ranked, Strategy, fuse
-from kohaku_ray.tree.nodes import NodeTable
 
 
 @dataclass(frozen=True, slots=True)

@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from itertools import chain
 
-from kohaku_ray.tree.nodes import SENTENCE, NodeTable
+from kohaku_ray.index.nodes import SENTENCE, NodeTable
 
 # Groups are small and many: lists of rows are several times faster here than arrays.
 

@@ -11,15 +11,15 @@ from typing import Any, Literal, Protocol
 
 from kohaku_ray.ensemble.vote import Ballot
 from kohaku_ray.errors import ConfigError
-from kohaku_ray.generation.backends import Backend
-from kohaku_ray.generation.prompts import Prompt, Prompts, read_templates
+from kohaku_ray.index.chunks import Chunks
+from kohaku_ray.index.nodes import NodeTable
 from kohaku_ray.index.views import View
-from kohaku_ray.questions import QuestionColumns
+from kohaku_ray.models.backends import Backend
+from kohaku_ray.models.prompts import Prompt, Prompts, read_templates
 from kohaku_ray.records import Prediction, Question, TraceRow
 from kohaku_ray.settings import Section
+from kohaku_ray.systems.questions import QuestionColumns
 from kohaku_ray.systems.tools import Tools
-from kohaku_ray.tree.chunks import Chunks
-from kohaku_ray.tree.nodes import NodeTable
 
 __all__ = [
     "Answer",

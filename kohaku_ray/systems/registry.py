@@ -6,7 +6,7 @@ import functools
 from importlib.metadata import entry_points
 from typing import TYPE_CHECKING
 
-from kohaku_ray.registry import find_registered
+from kohaku_ray.settings import find_registered
 
 if TYPE_CHECKING:
     from kohaku_ray.systems.base import System

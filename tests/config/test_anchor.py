@@ -6,7 +6,7 @@ import pytest
 import yaml
 
 from kohaku_ray.config import as_yaml, load_config
-from kohaku_ray.config.sweep import load_sweep
+from kohaku_ray.sweep.load import load_sweep
 
 
 @pytest.fixture

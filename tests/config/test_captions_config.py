@@ -3,8 +3,8 @@ import pytest
 from kohaku_ray.config import load_config
 from kohaku_ray.errors import ConfigError
 from kohaku_ray.index.build import IndexSettings
-from kohaku_ray.runs.indexes import index_settings
-from kohaku_ray.runs.validate import validate
+from kohaku_ray.run.indexes import index_settings
+from kohaku_ray.run.validate import validate
 
 EYES = [
     "deployments.eyes.kind=openai",

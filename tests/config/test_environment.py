@@ -12,10 +12,10 @@ import yaml
 from kohaku_ray.cli import main
 from kohaku_ray.config import as_yaml, build_config, load_config
 from kohaku_ray.config.environment import expand
-from kohaku_ray.config.sweep import load_sweep
 from kohaku_ray.errors import ConfigError
-from kohaku_ray.runs.directory import RunDirectory
-from kohaku_ray.runs.sources import resolve_paths
+from kohaku_ray.run.directory import RunDirectory
+from kohaku_ray.run.sources import resolve_paths
+from kohaku_ray.sweep.load import load_sweep
 
 SECRET = "tok'\"\\é-hunter2"
 """Quotes and a backslash: `repr` and YAML write them otherwise."""

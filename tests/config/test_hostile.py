@@ -20,10 +20,10 @@ from kohaku_ray.config import sweep as sweeps
 from kohaku_ray.config.load import put
 from kohaku_ray.config.plain import leaves, plain
 from kohaku_ray.config.schema import CrossEncoderConfig, ExtractiveConfig, OpenAIConfig, RoleConfig, VllmConfig
-from kohaku_ray.config.sweep import load_sweep
-from kohaku_ray.config.sweep_schema import PoolConfig, SweepConfig, TableConfig
 from kohaku_ray.errors import ConfigError, DataError
-from kohaku_ray.runs.sources import find_sources, questions_of, read_metadata, resolve_paths
+from kohaku_ray.run.sources import find_sources, questions_of, read_metadata, resolve_paths
+from kohaku_ray.sweep.load import load_sweep
+from kohaku_ray.sweep.schema import PoolConfig, SweepConfig, TableConfig
 
 BACKENDS = (ExtractiveConfig, OpenAIConfig, VllmConfig, CrossEncoderConfig)
 NEEDED = {"model": "m", "base_url": "http://h/v1"}

@@ -9,11 +9,11 @@ import yaml
 from kohaku_ray.config import as_yaml, build_config, load_config
 from kohaku_ray.config.anchor import preset_names
 from kohaku_ray.errors import ConfigError
-from kohaku_ray.generation.prompts import Prompt
 from kohaku_ray.index import models
-from kohaku_ray.runs.deployments import model_identity
-from kohaku_ray.runs.indexes import make_encoder
-from kohaku_ray.runs.models import chat_request, models_of
+from kohaku_ray.models.prompts import Prompt
+from kohaku_ray.run.deployments import model_identity
+from kohaku_ray.run.indexes import make_encoder
+from kohaku_ray.run.models import chat_request, models_of
 
 MODELS = [name for name in preset_names() if name.startswith("models/")]
 ENCODERS = [name for name in preset_names() if name.startswith("encoders/")]

@@ -12,8 +12,8 @@ from kohaku_ray.cli import main
 from kohaku_ray.config import as_yaml, build_config, keys_of, load_config
 from kohaku_ray.config.load import MOVED
 from kohaku_ray.config.schema import Config, ExtractiveConfig
-from kohaku_ray.config.sweep import load_sweep
 from kohaku_ray.errors import ConfigError
+from kohaku_ray.sweep.load import load_sweep
 from kohaku_ray.systems.registry import find_system, system_names
 
 OTHER = '''

@@ -16,12 +16,12 @@ from run_files import answer, ballot, match, plan, usage, write_run, write_truth
 
 from kohaku_ray.cli import _parser, main
 from kohaku_ray.config import load_config
-from kohaku_ray.config.sweep import load_sweep
+from kohaku_ray.evaluation.submissions import COLUMNS
 from kohaku_ray.evaluation.truth import GOLD_COLUMNS, gold_template
 from kohaku_ray.index.build import REJECT_SCHEMA
-from kohaku_ray.runs.tables import SCHEMAS
-from kohaku_ray.submissions import COLUMNS
-from kohaku_ray.tree.flatten import DOCUMENT_SCHEMA, NODE_SCHEMA
+from kohaku_ray.index.flatten import DOCUMENT_SCHEMA, NODE_SCHEMA
+from kohaku_ray.run.tables import SCHEMAS
+from kohaku_ray.sweep.load import load_sweep
 
 COMMANDS = [command for page in PAGES for command in commands(page)]
 OURS = [command for command in COMMANDS if command.words[0] == "kohaku-ray"]

@@ -11,7 +11,7 @@ import pytest
 from kohaku_ray.cli import _parser
 from kohaku_ray.config import load_config
 from kohaku_ray.config.anchor import preset_names
-from kohaku_ray.config.sweep import SWEEPS, load_sweep
+from kohaku_ray.sweep.load import SWEEPS, load_sweep
 
 PAGE = Path(__file__).parents[2] / "docs" / "paper.md"
 TEXT = PAGE.read_text(encoding="utf-8")

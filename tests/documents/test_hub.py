@@ -15,11 +15,11 @@ from kohaku_ray.documents.find import find_files
 from kohaku_ray.documents.hub import read_hub
 from kohaku_ray.documents.parse import parse_documents
 from kohaku_ray.documents.read import read_bytes
+from kohaku_ray.documents.row_files import suffix_of
 from kohaku_ray.errors import ConfigError, DataError
 from kohaku_ray.evaluation.metrics import find_metric
 from kohaku_ray.evaluation.truth import read_gold
-from kohaku_ray.row_files import suffix_of
-from kohaku_ray.runs.sources import questions_of, read_metadata
+from kohaku_ray.run.sources import questions_of, read_metadata
 
 ROWS = [{"id": "q1", "question": "How much?", "answer": "5 kWh"}, {"id": "q2", "question": "Who?", "answer": "Ada"}]
 

@@ -14,7 +14,7 @@ from kohaku_ray.documents.bounded import UnfinishedError
 from kohaku_ray.documents.figures import images_of
 from kohaku_ray.documents.parse import parse_documents, parse_file
 from kohaku_ray.errors import DataError
-from kohaku_ray.tree.flatten import flatten
+from kohaku_ray.index.flatten import flatten
 
 
 def read(folder, name, data, directory=None, timeout_s=None):

@@ -20,8 +20,8 @@ from kohaku_ray.config import load_config
 from kohaku_ray.errors import DataError
 from kohaku_ray.evaluation.metrics import find_metric
 from kohaku_ray.evaluation.truth import read_gold
-from kohaku_ray.runs.documents import parse_collection
-from kohaku_ray.runs.sources import questions_of, read_metadata
+from kohaku_ray.run.documents import parse_collection
+from kohaku_ray.run.sources import questions_of, read_metadata
 from kohaku_ray.sample import path as sample_path
 
 MOTO = os.environ.get("KOHAKU_MOTO", "")

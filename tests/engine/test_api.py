@@ -12,9 +12,8 @@ from kohaku_ray import Run, load_config, score, vote
 from kohaku_ray.cli import main
 from kohaku_ray.config import as_yaml
 from kohaku_ray.errors import ConfigError, DataError
-from kohaku_ray.files import read_file
 from kohaku_ray.sample import path as sample_path
-from kohaku_ray.storage import below
+from kohaku_ray.storage import below, read_file
 
 pytestmark = pytest.mark.ray
 

@@ -9,8 +9,8 @@ from pathlib import Path
 
 import pytest
 
-from kohaku_ray.digests import digest_text
 from kohaku_ray.engine.nodes import unseen
+from kohaku_ray.records import digest_text
 
 # A node in a mount namespace of its own, in which an empty file system hides one directory.
 SCRIPT = """

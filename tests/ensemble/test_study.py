@@ -11,18 +11,18 @@ from hypothesis import strategies as st
 from properties import scaled
 
 from kohaku_ray.ensemble import count
-from kohaku_ray.ensemble.aggregate import run_vote
 from kohaku_ray.ensemble.agreement import agreement_weights
 from kohaku_ray.ensemble.count import vote_pool
-from kohaku_ray.ensemble.normalise import group_values
 from kohaku_ray.ensemble.pool import pool_ballots
 from kohaku_ray.ensemble.study import Marks, expected_score
 from kohaku_ray.ensemble.subsamples import subsamples
 from kohaku_ray.ensemble.vote import Ballot, VoteRule, vote
 from kohaku_ray.errors import ConfigError
 from kohaku_ray.evaluation.metrics import find_metric
-from kohaku_ray.submissions import read_submission, write_submission
-from kohaku_ray.values import is_blank
+from kohaku_ray.evaluation.submissions import read_submission, write_submission
+from kohaku_ray.run.vote_files import run_vote
+from kohaku_ray.values.normalise import group_values
+from kohaku_ray.values.read import is_blank
 
 STRATEGIES = ("answer_priority", "independent", "ref_priority", "union", "intersection", "majority", "first_non_blank")
 RULES = [VoteRule(strategy, ignore_blank) for strategy in STRATEGIES for ignore_blank in (True, False)]

@@ -4,8 +4,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from kohaku_ray.ensemble.normalise import LONGEST_NUMBER, Value, group_values, normalise
-from kohaku_ray.units import find_unit
+from kohaku_ray.values.normalise import LONGEST_NUMBER, Value, group_values, normalise
+from kohaku_ray.values.units import find_unit
 
 ABSTAINED = "Unable to answer with confidence based on the provided documents."
 

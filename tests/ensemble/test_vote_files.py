@@ -8,10 +8,10 @@ from pathlib import Path
 
 import pytest
 
-from kohaku_ray.ensemble.aggregate import run_vote
 from kohaku_ray.ensemble.vote import VoteRule
 from kohaku_ray.errors import ConfigError, DataError
-from kohaku_ray.submissions import read_submission, write_submission
+from kohaku_ray.evaluation.submissions import read_submission, write_submission
+from kohaku_ray.run.vote_files import run_vote
 
 DATA = Path(__file__).resolve().parents[3] / "shared" / "data" / "wattbot"
 needs_data = pytest.mark.skipif(not DATA.exists(), reason="../shared/data is not there")

@@ -6,7 +6,7 @@ from hypothesis import strategies as st
 
 from kohaku_ray.evaluation.citations import citation_scores, cited_refs, gold_refs
 from kohaku_ray.evaluation.metrics import find_metric
-from kohaku_ray.submissions import SubmissionRow, read_submission
+from kohaku_ray.evaluation.submissions import SubmissionRow, read_submission
 
 CITATIONS = find_metric("citations")
 REFS = st.frozensets(st.sampled_from("abcdef"))

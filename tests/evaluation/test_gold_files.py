@@ -14,7 +14,7 @@ from kohaku_ray.cli import main
 from kohaku_ray.errors import DataError
 from kohaku_ray.evaluation.metrics import find_metric
 from kohaku_ray.evaluation.truth import GOLD_COLUMNS, gold_template, read_gold, read_truth
-from kohaku_ray.questions import read_questions
+from kohaku_ray.systems.questions import read_questions
 
 ROWS = [
     {"id": "q1", "question": "How much?", "answer_value": 4.5, "ref_id": ["a", "b"], "is_blank": False},

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from kohaku_ray.evaluation.label import CONSISTENT, CONTRADICT, LABEL, Guess, label_figures, read_label, wilson
 from kohaku_ray.evaluation.metrics import find_metric
 from kohaku_ray.evaluation.report import render, run_score
-from kohaku_ray.submissions import Submission, SubmissionRow
+from kohaku_ray.evaluation.submissions import Submission, SubmissionRow
 
 
 @pytest.mark.parametrize(

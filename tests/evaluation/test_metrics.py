@@ -17,8 +17,8 @@ from kohaku_ray.evaluation.exact import EXACT, exact_value
 from kohaku_ray.evaluation.metrics import METRICS, Metric, Part, QuestionScore, find_metric
 from kohaku_ray.evaluation.report import render as render_scores
 from kohaku_ray.evaluation.report import run_score
+from kohaku_ray.evaluation.submissions import SubmissionRow
 from kohaku_ray.evaluation.wattbot import KAGGLE, WATTBOT
-from kohaku_ray.submissions import SubmissionRow
 
 OWN = """
 from kohaku_ray.evaluation.metrics import Metric, Part

@@ -14,7 +14,7 @@ from kohaku_ray.evaluation.retrieval_metrics import (
     reciprocal_rank,
     stage_recall,
 )
-from kohaku_ray.submissions import SubmissionRow
+from kohaku_ray.evaluation.submissions import SubmissionRow
 
 ITEMS = st.sampled_from("abcdefgh")
 RANKED = st.lists(ITEMS, unique=True)

@@ -10,13 +10,13 @@ import pyarrow as pa
 from kohaku_ray.documents.model import Document, Paragraph, Section, Sentence
 from kohaku_ray.index.assemble import texts_to_encode
 from kohaku_ray.index.build import REJECT_SCHEMA, IndexSettings, build_index
+from kohaku_ray.index.flatten import document_table, flatten
 from kohaku_ray.index.identity import vector_keys
 from kohaku_ray.index.layout import shard_number
+from kohaku_ray.index.nodes import NodeTable
+from kohaku_ray.index.propagate import unit_rows
 from kohaku_ray.index.shards import build_shard, content_of, publish_shards
 from kohaku_ray.index.views import View
-from kohaku_ray.tree.flatten import document_table, flatten
-from kohaku_ray.tree.nodes import NodeTable
-from kohaku_ray.tree.propagate import unit_rows
 
 DIM = 384
 IDENTITY = {"model": "ready", "sha256": "0" * 64, "dim": None, "query_prompt": None, "passage_prompt": None}

@@ -7,14 +7,14 @@ import pyarrow as pa
 
 from kohaku_ray.documents.model import Attachment, Document, Paragraph, Section, Sentence
 from kohaku_ray.index.build import REJECT_SCHEMA, IndexSettings, build_index, texts_to_encode, views_with_old
+from kohaku_ray.index.flatten import document_table, flatten
 from kohaku_ray.index.identity import vector_keys
 from kohaku_ray.index.known import known_vectors
 from kohaku_ray.index.layout import shard_number
+from kohaku_ray.index.nodes import NodeTable
+from kohaku_ray.index.propagate import unit_rows
 from kohaku_ray.index.shards import build_shard, content_of, publish_shards, unchanged_shard
 from kohaku_ray.index.views import View
-from kohaku_ray.tree.flatten import document_table, flatten
-from kohaku_ray.tree.nodes import NodeTable
-from kohaku_ray.tree.propagate import unit_rows
 
 NODES = ("sentence", "paragraph")
 VIEWS = (View(NODES, dense=True), View(("paragraph",), lexical=True))

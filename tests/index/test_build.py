@@ -19,14 +19,14 @@ from kohaku_ray.index.build import (
     texts_to_encode,
     views_with_old,
 )
+from kohaku_ray.index.chunks import Chunks
+from kohaku_ray.index.flatten import document_table, flatten
 from kohaku_ray.index.identity import vector_keys
 from kohaku_ray.index.known import known_vectors
+from kohaku_ray.index.nodes import NodeTable
+from kohaku_ray.index.propagate import unit_rows
 from kohaku_ray.index.store import Index
 from kohaku_ray.index.views import View
-from kohaku_ray.tree.chunks import Chunks
-from kohaku_ray.tree.flatten import document_table, flatten
-from kohaku_ray.tree.nodes import NodeTable
-from kohaku_ray.tree.propagate import unit_rows
 
 NODES, PARAGRAPHS = ("sentence", "paragraph"), ("paragraph",)
 VIEWS = (View(NODES, dense=True), View(PARAGRAPHS, lexical=True))

@@ -14,8 +14,8 @@ from kohaku_ray.documents.read import read_bytes
 from kohaku_ray.errors import ConfigError
 from kohaku_ray.index import exported
 from kohaku_ray.index.encoder import SentenceEncoder
+from kohaku_ray.index.flatten import flatten
 from kohaku_ray.index.identity import files_digest, model_directory
-from kohaku_ray.tree.flatten import flatten
 
 pytest.importorskip("onnxruntime")
 pytest.importorskip("onnx")

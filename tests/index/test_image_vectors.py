@@ -15,11 +15,11 @@ from kohaku_ray.documents.attached import ImageSource
 from kohaku_ray.documents.parse import parse_documents
 from kohaku_ray.errors import ConfigError, DataError
 from kohaku_ray.index.encoder import SentenceEncoder
+from kohaku_ray.index.flatten import flatten
 from kohaku_ray.index.identity import vector_keys
 from kohaku_ray.index.image_vectors import ImagePlan, ImageVectors, image_rows, no_vectors, placed, put_into_tree
 from kohaku_ray.index.known import KnownVectors
-from kohaku_ray.tree.flatten import flatten
-from kohaku_ray.tree.nodes import NodeTable
+from kohaku_ray.index.nodes import NodeTable
 
 TEXTS, PICTURES = {"model": "texts"}, {"model": "pictures"}
 MARKDOWN = b"Two plants are shown.\n\n![Figure 1: Energy](a.png)\n\nMore text.\n\n![Figure 2: Water](b.png)\n"

@@ -6,9 +6,9 @@ import pyarrow as pa
 import pytest
 
 from kohaku_ray.errors import DataError
+from kohaku_ray.index.flatten import NODE_SCHEMA, document_table, flatten
 from kohaku_ray.index.parsed import NEW_TEXT_SCHEMA, ParsedParts, n_files_of, part_name
 from kohaku_ray.index.pending import PendingVectors
-from kohaku_ray.tree.flatten import NODE_SCHEMA, document_table, flatten
 
 
 def document_row(make_document, doc_id, *sentences):

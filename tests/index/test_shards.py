@@ -21,10 +21,10 @@ from kohaku_ray.engine.actors.index_access import LocalIndex, SpreadIndex
 from kohaku_ray.engine.actors.operations import OPERATIONS, OpenIndex
 from kohaku_ray.errors import DataError
 from kohaku_ray.index.layout import shard_number
+from kohaku_ray.index.nodes import NodeTable
 from kohaku_ray.index.postings import Postings, Statistics
 from kohaku_ray.index.store import Index
 from kohaku_ray.index.terms import similarities, tokenise
-from kohaku_ray.tree.nodes import NodeTable
 
 NODES, PARAGRAPHS = ("sentence", "paragraph"), ("paragraph",)
 IDS = [f"d{number:02}" for number in range(23)]

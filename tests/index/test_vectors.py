@@ -9,8 +9,8 @@ from properties import scaled
 
 from kohaku_ray.errors import ConfigError, DataError, IndexMismatchError
 from kohaku_ray.index.hits import Hits
+from kohaku_ray.index.propagate import unit_rows
 from kohaku_ray.index.vectors import VectorIndex, merge_hits
-from kohaku_ray.tree.propagate import unit_rows
 
 
 def random_units(n: int, d: int, seed: int = 0):

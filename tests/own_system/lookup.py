@@ -2,10 +2,10 @@
 
 from dataclasses import dataclass
 
-from kohaku_ray.generation.extractive import ExtractiveBackend
-from kohaku_ray.generation.parse import parse_answer
-from kohaku_ray.generation.prompts import Snippet, asked
-from kohaku_ray.generation.schema import answer_schema
+from kohaku_ray.models.extractive import ExtractiveBackend
+from kohaku_ray.models.parse import parse_answer
+from kohaku_ray.models.prompts import Snippet, asked
+from kohaku_ray.models.schema import answer_schema
 from kohaku_ray.records import Question, TraceRow
 from kohaku_ray.settings import PositiveInt, Section
 from kohaku_ray.systems.base import Answer, Depth, Role, System, Uses, View

@@ -7,8 +7,8 @@ import pyarrow as pa
 
 from kohaku_ray.documents.model import Attachment, Document, Paragraph, Section, Sentence
 from kohaku_ray.index.hits import Hits
+from kohaku_ray.index.nodes import NodeTable, flatten
 from kohaku_ray.retrieval.fusion import Ranked
-from kohaku_ray.tree.nodes import NodeTable, flatten
 
 
 def paragraph(text, attachment=None):

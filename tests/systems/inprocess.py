@@ -12,14 +12,14 @@ import numpy as np
 import pyarrow as pa
 
 from kohaku_ray.documents.model import Document, Paragraph, Section, Sentence
-from kohaku_ray.generation.prompts import Prompt
+from kohaku_ray.index.flatten import flatten
 from kohaku_ray.index.hits import Hits
+from kohaku_ray.index.nodes import NodeTable
 from kohaku_ray.index.views import View, rows_of
+from kohaku_ray.models.prompts import Prompt
 from kohaku_ray.records import Reply
 from kohaku_ray.systems.base import System
 from kohaku_ray.systems.tools import Limits
-from kohaku_ray.tree.flatten import flatten
-from kohaku_ray.tree.nodes import NodeTable
 
 DIM = 4096
 

@@ -14,13 +14,13 @@ from pydantic import ValidationError
 
 from kohaku_ray.documents.model import Attachment, Document, Paragraph, Section, Sentence
 from kohaku_ray.errors import ContextOverflowError
-from kohaku_ray.generation.images import PromptImage
+from kohaku_ray.index.flatten import flatten
+from kohaku_ray.index.nodes import NodeTable
+from kohaku_ray.models.images import PromptImage
 from kohaku_ray.records import Question
 from kohaku_ray.systems.base import Depth
 from kohaku_ray.systems.kohaku import SYSTEM
 from kohaku_ray.systems.kohaku.settings import KohakuSettings
-from kohaku_ray.tree.flatten import flatten
-from kohaku_ray.tree.nodes import NodeTable
 
 QUESTION = Question("q1", "How high was the tide at the harbour in May?")
 ANSWER = {"explanation": "", "answer": "2 m", "answer_value": "2", "answer_unit": "m", "ref_id": [], "is_blank": False}

@@ -9,7 +9,6 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
-from kohaku_ray.arrays import F32
 from kohaku_ray.config import Config
 from kohaku_ray.documents.images import image_name
 from kohaku_ray.errors import DataError
@@ -19,7 +18,8 @@ from kohaku_ray.index.identity import Keys
 from kohaku_ray.index.image_encoder import BATCH
 from kohaku_ray.index.image_vectors import new_digests
 from kohaku_ray.index.pending import PendingVectors
-from kohaku_ray.runs.indexes import index_settings, make_encoder
+from kohaku_ray.records import F32
+from kohaku_ray.run.indexes import index_settings, make_encoder
 
 IMAGES_PER_FILE = 64
 """Images whose vectors are written together; a multiple of `BATCH`."""

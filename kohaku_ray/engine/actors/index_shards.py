@@ -13,12 +13,12 @@ from kohaku_ray.index.assemble import texts_to_encode
 from kohaku_ray.index.build import views_with_old
 from kohaku_ray.index.identity import vector_keys
 from kohaku_ray.index.layout import shard_number
+from kohaku_ray.index.nodes import NodeTable
 from kohaku_ray.index.parsed import ParsedParts
 from kohaku_ray.index.pending import PendingVectors
 from kohaku_ray.index.shards import Shard, build_shard, content_of, publish_shards, unchanged_shard
-from kohaku_ray.runs.indexes import encoder_settings, index_settings, views_of
-from kohaku_ray.runs.parsing import sort_out
-from kohaku_ray.tree.nodes import NodeTable
+from kohaku_ray.run.indexes import encoder_settings, index_settings, views_of
+from kohaku_ray.run.parsing import sort_out
 
 Part = tuple[Shard, bool]
 """A shard, and whether it was there before."""

@@ -15,7 +15,6 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
-from kohaku_ray.arrays import I64
 from kohaku_ray.config import Config
 from kohaku_ray.documents.bounded import packed
 from kohaku_ray.documents.figures import images_of
@@ -26,13 +25,16 @@ from kohaku_ray.errors import DataError
 from kohaku_ray.index.assemble import texts_to_encode
 from kohaku_ray.index.build import REJECT_SCHEMA, build_index, build_terms, views_with_old
 from kohaku_ray.index.files import Directory, column_keys
+from kohaku_ray.index.flatten import document_table, flatten
 from kohaku_ray.index.identity import KEY_BYTES, vector_keys
 from kohaku_ray.index.images import image_table, write_image
 from kohaku_ray.index.known import known_vectors
+from kohaku_ray.index.nodes import CHUNK, SENTENCE, NodeTable
 from kohaku_ray.index.parsed import ParsedParts, part_name
 from kohaku_ray.index.pending import PendingVectors
 from kohaku_ray.index.tokens import token_counter
-from kohaku_ray.runs.indexes import (
+from kohaku_ray.records import I64
+from kohaku_ray.run.indexes import (
     chunks_of,
     document_format,
     encoder_settings,
@@ -40,10 +42,8 @@ from kohaku_ray.runs.indexes import (
     make_encoder,
     views_of,
 )
-from kohaku_ray.runs.parsing import par_ids_of, parse_source, rejected_images, sort_out, with_metadata
-from kohaku_ray.runs.sources import read_metadata
-from kohaku_ray.tree.flatten import document_table, flatten
-from kohaku_ray.tree.nodes import CHUNK, SENTENCE, NodeTable
+from kohaku_ray.run.parsing import par_ids_of, parse_source, rejected_images, sort_out, with_metadata
+from kohaku_ray.run.sources import read_metadata
 
 BLOCKS_PER_ENCODER = 32
 """Fewest blocks per encoder, unless a block would fall below ``MIN_BLOCK_TOKENS``."""

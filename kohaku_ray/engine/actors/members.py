@@ -15,8 +15,8 @@ from kohaku_ray.engine.actors.operations import Depths, Params
 from kohaku_ray.engine.actors.tools import EngineTools, RunContext
 from kohaku_ray.errors import ConfigError, DataError, KohakuRayError
 from kohaku_ray.records import Prediction, Question
-from kohaku_ray.runs.block import Answered, Prepared
-from kohaku_ray.runs.tables import SHARED
+from kohaku_ray.run.block import Answered, Prepared
+from kohaku_ray.run.tables import SHARED
 from kohaku_ray.systems.base import Answer
 
 In = TypeVar("In")

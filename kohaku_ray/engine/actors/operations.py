@@ -12,20 +12,20 @@ from typing import Any
 
 import numpy as np
 
-from kohaku_ray.arrays import F32, F64, I64
 from kohaku_ray.config import Config
 from kohaku_ray.engine.actors.spreading import BY_ROW, BY_ROWS, EVERY_SHARD, Spread
 from kohaku_ray.errors import ConfigError, DataError
 from kohaku_ray.index.encoder import SentenceEncoder
 from kohaku_ray.index.hits import Hits
+from kohaku_ray.index.joined import renumbered
 from kohaku_ray.index.layout import ShardLayout
+from kohaku_ray.index.nodes import KINDS, NodeTable
 from kohaku_ray.index.store import Index
 from kohaku_ray.index.tokens import token_counter
 from kohaku_ray.index.vectors import Ranges, VectorIndex
-from kohaku_ray.runs.indexes import make_image_query_encoder, make_query_encoder, open_index, searches_on_gpu
+from kohaku_ray.records import F32, F64, I64
+from kohaku_ray.run.indexes import make_image_query_encoder, make_query_encoder, open_index, searches_on_gpu
 from kohaku_ray.systems.base import Depth
-from kohaku_ray.tree.joined import renumbered
-from kohaku_ray.tree.nodes import KINDS, NodeTable
 
 QUERIES_AT_ONCE = 1024
 """Most queries per batch: a larger batch fills the encoder's fixed shapes better."""

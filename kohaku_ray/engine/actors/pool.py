@@ -23,7 +23,7 @@ from kohaku_ray.engine.ledger.refusing import RefusingLedger
 from kohaku_ray.ensemble.decide import default_waves
 from kohaku_ray.errors import ConfigError
 from kohaku_ray.records import Question
-from kohaku_ray.runs.indexes import open_index
+from kohaku_ray.run.indexes import open_index
 
 MAX_RESTARTS = 10
 """Most restarts per actor: an actor that its own input kills must not restart forever."""

@@ -9,10 +9,10 @@ from typing import Any
 import numpy as np
 
 from kohaku_ray.index.hits import Hits
+from kohaku_ray.index.joined import join_nodes
 from kohaku_ray.index.layout import ShardLayout
+from kohaku_ray.index.nodes import NodeTable
 from kohaku_ray.index.vectors import merge_hits
-from kohaku_ray.tree.joined import join_nodes
-from kohaku_ray.tree.nodes import NodeTable
 
 Items = Sequence[Any]
 

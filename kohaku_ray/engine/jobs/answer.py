@@ -23,22 +23,22 @@ from kohaku_ray.engine.ledger.segments import SegmentStore
 from kohaku_ray.engine.nodes import check_nodes
 from kohaku_ray.engine.serving.applications import serving
 from kohaku_ray.errors import IndexMismatchError, KohakuRayError
-from kohaku_ray.generation.prompts import Prompts
 from kohaku_ray.index.store import MANIFEST
+from kohaku_ray.models.prompts import Prompts
+from kohaku_ray.pages.terminal import Progress
 from kohaku_ray.records import Question
-from kohaku_ray.runs.block import BlockResult
-from kohaku_ray.runs.collection import difference
-from kohaku_ray.runs.demand import answer_demand, cluster_address
-from kohaku_ray.runs.deployments import check_deployment, check_vision
-from kohaku_ray.runs.directory import RunDirectory
-from kohaku_ray.runs.finished import inputs_of
-from kohaku_ray.runs.indexes import open_index
-from kohaku_ray.runs.models import models_of
-from kohaku_ray.runs.sources import check_outlives_job, questions_of, read_metadata, resolve_paths
-from kohaku_ray.runs.summary import AnswerSummary
-from kohaku_ray.runs.tracking import check_tracking
+from kohaku_ray.run.block import BlockResult
+from kohaku_ray.run.collection import difference
+from kohaku_ray.run.demand import answer_demand, cluster_address
+from kohaku_ray.run.deployments import check_deployment, check_vision
+from kohaku_ray.run.directory import RunDirectory
+from kohaku_ray.run.finished import inputs_of
+from kohaku_ray.run.indexes import open_index
+from kohaku_ray.run.models import models_of
+from kohaku_ray.run.sources import check_outlives_job, questions_of, read_metadata, resolve_paths
+from kohaku_ray.run.summary import AnswerSummary
+from kohaku_ray.run.tracking import check_tracking
 from kohaku_ray.storage import below
-from kohaku_ray.terminal import Progress
 
 
 def run_answer(

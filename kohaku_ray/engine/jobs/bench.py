@@ -26,15 +26,15 @@ from kohaku_ray.engine.jobs.bench_grid import Grid, Messages, Texts
 from kohaku_ray.engine.serving.applications import serving
 from kohaku_ray.engine.serving.vllm import engine_kwargs, environment
 from kohaku_ray.errors import ConfigError, KohakuRayError, ModelError
-from kohaku_ray.generation.request import ChatRequest
-from kohaku_ray.generation.seeds import seed_for
 from kohaku_ray.index.tokens import prompt_counter
+from kohaku_ray.models.request import ChatRequest
+from kohaku_ray.models.seeds import seed_for
+from kohaku_ray.pages.throughput import BenchCell, Measurement, Plain, Throughput
+from kohaku_ray.pages.throughput_page import write_throughput
 from kohaku_ray.records import Reply
-from kohaku_ray.reporting.throughput import BenchCell, Measurement, Plain, Throughput
-from kohaku_ray.reporting.throughput_page import write_throughput
-from kohaku_ray.runs.demand import deployment_demand, shortage
-from kohaku_ray.runs.deployments import check_deployment, vllm_identity
-from kohaku_ray.runs.sources import resolve_paths
+from kohaku_ray.run.demand import deployment_demand, shortage
+from kohaku_ray.run.deployments import check_deployment, vllm_identity
+from kohaku_ray.run.sources import resolve_paths
 
 IGNORE_EOS_ENGINE = "kohaku_ray.engine.serving.vllm_ignore_eos.IgnoreEosEngine"
 """Engine class of the replicas: every call generates the same number of tokens."""

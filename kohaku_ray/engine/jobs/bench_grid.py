@@ -13,7 +13,7 @@ import numpy as np
 from kohaku_ray import sample
 from kohaku_ray.config.schema import VllmConfig
 from kohaku_ray.index.tokens import token_counter
-from kohaku_ray.reporting.throughput import BenchCell
+from kohaku_ray.pages.throughput import BenchCell
 
 Messages = tuple[tuple[str, str], ...]
 

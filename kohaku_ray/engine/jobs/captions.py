@@ -18,13 +18,13 @@ from kohaku_ray.engine.cluster import say
 from kohaku_ray.engine.ledger.client import Ledger, open_ledger
 from kohaku_ray.engine.serving.applications import serving
 from kohaku_ray.errors import ModelError
-from kohaku_ray.generation.captions import description_of, joined_caption
-from kohaku_ray.generation.request import ChatRequest
 from kohaku_ray.index.images import known_captions
 from kohaku_ray.index.parsed import ParsedParts
-from kohaku_ray.runs.captions import Caption, CaptionRequests, with_captions
-from kohaku_ray.runs.parsing import sort_out
-from kohaku_ray.terminal import Progress
+from kohaku_ray.models.captions import description_of, joined_caption
+from kohaku_ray.models.request import ChatRequest
+from kohaku_ray.pages.terminal import Progress
+from kohaku_ray.run.captions import Caption, CaptionRequests, with_captions
+from kohaku_ray.run.parsing import sort_out
 
 ERRORS_SHOWN = 3
 """Most reasons named in the summary."""

@@ -24,12 +24,12 @@ from kohaku_ray.engine.nodes import check_nodes
 from kohaku_ray.errors import DataError
 from kohaku_ray.index.gpu import check_trains
 from kohaku_ray.index.pending import PendingVectors
-from kohaku_ray.runs.collection import sources_of
-from kohaku_ray.runs.demand import caption_demand, index_demand, plan_encoders
-from kohaku_ray.runs.deployments import check_deployment
-from kohaku_ray.runs.indexes import index_settings
-from kohaku_ray.runs.parsing import describe_left_out
-from kohaku_ray.runs.sources import (
+from kohaku_ray.run.collection import sources_of
+from kohaku_ray.run.demand import caption_demand, index_demand, plan_encoders
+from kohaku_ray.run.deployments import check_deployment
+from kohaku_ray.run.indexes import index_settings
+from kohaku_ray.run.parsing import describe_left_out
+from kohaku_ray.run.sources import (
     check_images,
     check_outlives_job,
     describe_passed_over,

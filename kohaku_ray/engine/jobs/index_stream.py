@@ -31,9 +31,9 @@ from kohaku_ray.engine.errors import ray_get, unwrapped
 from kohaku_ray.engine.jobs.captions import CaptionSummary, captioned, model_captions
 from kohaku_ray.errors import DataError
 from kohaku_ray.index.parsed import ParsedParts, n_files_of
-from kohaku_ray.runs.demand import Encoders
-from kohaku_ray.runs.parsing import sort_out
-from kohaku_ray.terminal import Progress
+from kohaku_ray.pages.terminal import Progress
+from kohaku_ray.run.demand import Encoders
+from kohaku_ray.run.parsing import sort_out
 
 FILES_PER_BLOCK = 256
 """Most files that one task parses."""

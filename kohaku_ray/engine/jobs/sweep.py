@@ -30,19 +30,20 @@ from kohaku_ray.engine.ledger.segments import SegmentStore
 from kohaku_ray.engine.serving.applications import serving
 from kohaku_ray.errors import ConfigError, DataError, KohakuRayError
 from kohaku_ray.index.reuse import can_reuse, reuse_vectors
-from kohaku_ray.reporting.sweep_page import write_sweep
-from kohaku_ray.reporting.sweep_stats import compute_sweep_stats
-from kohaku_ray.reporting.sweep_tables import describe_sweep
-from kohaku_ray.runs.demand import answer_demand
-from kohaku_ray.runs.deployments import application_name
-from kohaku_ray.runs.directory import RunDirectory
-from kohaku_ray.runs.indexes import index_settings
-from kohaku_ray.runs.sources import check_outlives_job, questions_of
-from kohaku_ray.runs.summary import AnswerSummary
-from kohaku_ray.runs.sweep_estimate import describe_plan, missing_lines
-from kohaku_ray.runs.sweep_plan import Plan, is_finished, is_there
-from kohaku_ray.runs.sweep_results import collect
-from kohaku_ray.terminal import Progress
+from kohaku_ray.pages.sweep_page import write_sweep
+from kohaku_ray.pages.sweep_stats import compute_sweep_stats
+from kohaku_ray.pages.sweep_tables import describe_sweep
+from kohaku_ray.pages.terminal import Progress
+from kohaku_ray.run.demand import answer_demand
+from kohaku_ray.run.deployments import application_name
+from kohaku_ray.run.directory import RunDirectory
+from kohaku_ray.run.finished import is_finished
+from kohaku_ray.run.indexes import index_settings
+from kohaku_ray.run.sources import check_outlives_job, questions_of
+from kohaku_ray.run.summary import AnswerSummary
+from kohaku_ray.sweep.estimate import describe_plan, missing_lines
+from kohaku_ray.sweep.plan import Plan, is_there
+from kohaku_ray.sweep.results import collect
 
 
 @dataclass(slots=True)

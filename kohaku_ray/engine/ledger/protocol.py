@@ -9,7 +9,7 @@ from typing import Literal
 from kohaku_ray.engine.errors import message_of
 from kohaku_ray.engine.ledger.segments import Entry
 from kohaku_ray.errors import ContextOverflowError, DataError, ModelError, TransientModelError
-from kohaku_ray.values import clean_text
+from kohaku_ray.values.read import clean_text
 
 IDLE_EXIT_S = 300.0
 """Seconds without a request after which a shard releases its path and exits."""

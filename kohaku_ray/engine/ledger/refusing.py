@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 from kohaku_ray.engine.ledger.protocol import Asked
 from kohaku_ray.errors import ModelError
-from kohaku_ray.generation.request import ChatRequest
+from kohaku_ray.models.request import ChatRequest
 
 
 @dataclass(frozen=True, slots=True)

@@ -24,7 +24,7 @@ from kohaku_ray.engine.metrics import show_in_flight
 from kohaku_ray.engine.serving.handles import Handles
 from kohaku_ray.engine.serving.placement import counts_of
 from kohaku_ray.errors import DataError, ModelError
-from kohaku_ray.generation.request import ChatRequest, check_length
+from kohaku_ray.models.request import ChatRequest, check_length
 from kohaku_ray.records import Reply
 
 LEASE_RENEWAL_S = 5.0

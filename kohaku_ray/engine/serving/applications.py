@@ -33,11 +33,11 @@ from kohaku_ray.engine.serving.meter import Meter
 from kohaku_ray.engine.serving.registry import BEAT_S, Applications, Claim, is_running
 from kohaku_ray.engine.serving.vllm import bind_vllm
 from kohaku_ray.errors import ConfigError, ModelError
-from kohaku_ray.generation.limits import TokenBucket
-from kohaku_ray.generation.request import ChatRequest
+from kohaku_ray.models.limits import TokenBucket
+from kohaku_ray.models.request import ChatRequest
 from kohaku_ray.records import Reply
-from kohaku_ray.runs.demand import deployment_demand, shortage
-from kohaku_ray.runs.deployments import application_name, check_deployment, make_backend
+from kohaku_ray.run.demand import deployment_demand, shortage
+from kohaku_ray.run.deployments import application_name, check_deployment, make_backend
 
 SAY_EVERY_S = 15.0
 """Interval between progress lines of a job that waits for replicas."""

@@ -6,9 +6,9 @@ import numpy as np
 from ray import serve
 
 from kohaku_ray.config.schema import CrossEncoderConfig
+from kohaku_ray.documents.lean_imports import without_sklearn
 from kohaku_ray.errors import ModelError
 from kohaku_ray.index.identity import model_directory
-from kohaku_ray.lean_imports import without_sklearn
 
 BATCH_WAIT_S = 0.005
 """Seconds to wait for further calls to share a batch."""

@@ -9,7 +9,6 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from kohaku_ray.questions import QuestionColumns
 from kohaku_ray.systems.base import Chunks, Depth, Importer, Role, System, Uses, View
 from kohaku_ray.systems.hybrid import importer
 from kohaku_ray.systems.hybrid.answer import answer
@@ -20,6 +19,7 @@ from kohaku_ray.systems.hybrid.reading import ballot
 from kohaku_ray.systems.hybrid.settings import COSINE, HybridSettings
 from kohaku_ray.systems.hybrid.stages import STAGES
 from kohaku_ray.systems.hybrid.steps import STAND_IN
+from kohaku_ray.systems.questions import QuestionColumns
 
 
 def uses(settings: HybridSettings) -> Uses:

@@ -6,7 +6,7 @@ import json
 from dataclasses import replace
 
 from kohaku_ray.errors import ContextOverflowError, ModelError
-from kohaku_ray.generation.schema import answer_schema
+from kohaku_ray.models.schema import answer_schema
 from kohaku_ray.records import Prediction, Reply, TraceRow
 from kohaku_ray.systems.base import Answer
 from kohaku_ray.systems.hybrid.evidence import HybridEvidence

@@ -17,9 +17,9 @@ from typing import Any
 
 from kohaku_ray.documents.french import split_french
 from kohaku_ray.errors import ContextOverflowError, ModelError
-from kohaku_ray.generation.backends import CHARS_PER_TOKEN
-from kohaku_ray.generation.request import ChatRequest
 from kohaku_ray.index.terms import tokenise
+from kohaku_ray.models.backends import CHARS_PER_TOKEN
+from kohaku_ray.models.request import ChatRequest
 from kohaku_ray.records import BLANK, Reply
 from kohaku_ray.systems.hybrid.numbers import numbers_of, read_numbers
 from kohaku_ray.systems.hybrid.reading import NO_INFORMATION, WORDS

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from kohaku_ray.generation.prompts import Prompt, Prompts, asked
+from kohaku_ray.models.prompts import Prompt, Prompts, asked
 from kohaku_ray.records import Question
 from kohaku_ray.systems.hybrid.texts import Text, plain
 

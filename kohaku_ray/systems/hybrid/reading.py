@@ -9,13 +9,13 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from kohaku_ray.ensemble.vote import Ballot
-from kohaku_ray.generation.parse import parse_answer
+from kohaku_ray.models.parse import parse_answer
 from kohaku_ray.records import Prediction, Question, Reply
 from kohaku_ray.systems.base import ballot_of
 from kohaku_ray.systems.hybrid.citations import check_citations, without_citations
 from kohaku_ray.systems.hybrid.numbers import bare_value, numbers_key
 from kohaku_ray.systems.hybrid.texts import Text
-from kohaku_ray.values import clean_text, fold
+from kohaku_ray.values.read import clean_text, fold
 
 NO_INFORMATION = "Le corpus ne contient aucune information sur cette question."
 """What is answered, without a model, where no text is relevant; and what a model may say itself."""

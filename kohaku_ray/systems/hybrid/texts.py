@@ -8,7 +8,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from kohaku_ray.tree.nodes import PARAGRAPH, SENTENCE, NodeTable
+from kohaku_ray.index.nodes import PARAGRAPH, SENTENCE, NodeTable
 
 _ROUND = str.maketrans("[];", "(),")
 """What marks a citation goes out of ids and texts: no text may pose as another's heading."""

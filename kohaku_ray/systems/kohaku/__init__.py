@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from kohaku_ray.generation.extractive import ExtractiveBackend
+from kohaku_ray.models.extractive import ExtractiveBackend
 from kohaku_ray.systems.base import Depth, Role, System, Uses, View
 from kohaku_ray.systems.kohaku.answer import answer
 from kohaku_ray.systems.kohaku.expanded import characters_with_parents, snippets_with_parents

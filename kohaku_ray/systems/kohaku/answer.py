@@ -9,9 +9,9 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from kohaku_ray.errors import ContextOverflowError, CutReplyError, ModelError
-from kohaku_ray.generation.parse import parse_answer
-from kohaku_ray.generation.schema import answer_schema
 from kohaku_ray.index.views import IMAGE
+from kohaku_ray.models.parse import parse_answer
+from kohaku_ray.models.schema import answer_schema
 from kohaku_ray.records import Prediction, Question, Reply, TraceRow
 from kohaku_ray.retrieval.append import append_lexical
 from kohaku_ray.retrieval.context import Context, FoundImage, Match, Snippet, assemble

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from kohaku_ray.arrays import I64
+from kohaku_ray.index.nodes import NodeTable
+from kohaku_ray.records import I64
 from kohaku_ray.retrieval.deduplicate import with_parents
 from kohaku_ray.systems.base import Rows
 from kohaku_ray.systems.kohaku.settings import KohakuSettings
-from kohaku_ray.tree.nodes import NodeTable
 
 
 def snippets_with_parents(trace: Rows, nodes: NodeTable, settings: KohakuSettings) -> float:

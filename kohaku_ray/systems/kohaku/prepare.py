@@ -5,8 +5,8 @@ from __future__ import annotations
 import asyncio
 
 from kohaku_ray.errors import ModelError
-from kohaku_ray.generation.parse import parse_plan
 from kohaku_ray.index.hits import Hits
+from kohaku_ray.models.parse import parse_plan
 from kohaku_ray.records import Question, TraceRow
 from kohaku_ray.retrieval.evidence import Evidence, at_least, distinct_rows, localise
 from kohaku_ray.systems.kohaku.prompts import opening

@@ -6,9 +6,9 @@ from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
 
-from kohaku_ray.generation.images import PromptImage
-from kohaku_ray.generation.prompts import Prompt, Prompts, Snippet, asked
-from kohaku_ray.generation.schema import plan_schema
+from kohaku_ray.models.images import PromptImage
+from kohaku_ray.models.prompts import Prompt, Prompts, Snippet, asked
+from kohaku_ray.models.schema import plan_schema
 from kohaku_ray.records import Question
 from kohaku_ray.retrieval.context import Context
 from kohaku_ray.systems.base import Ask

@@ -9,8 +9,8 @@ from dataclasses import dataclass, replace
 
 from kohaku_ray.errors import ContextOverflowError, KohakuRayError, ModelError
 from kohaku_ray.evaluation.label import CONSISTENT, CONTRADICT
-from kohaku_ray.generation.backends import CHARS_PER_TOKEN
-from kohaku_ray.generation.prompts import Prompt
+from kohaku_ray.models.backends import CHARS_PER_TOKEN
+from kohaku_ray.models.prompts import Prompt
 from kohaku_ray.records import Prediction, Reply, TraceRow
 from kohaku_ray.systems.base import Answer
 from kohaku_ray.systems.narrative.dossier import (

@@ -12,7 +12,7 @@ from typing import Any
 
 from kohaku_ray.ensemble.vote import Ballot
 from kohaku_ray.evaluation.label import CONSISTENT, LABELS, read_label
-from kohaku_ray.generation import parse
+from kohaku_ray.models import parse
 from kohaku_ray.records import Reply, TraceRow
 from kohaku_ray.systems.base import Rows, ballot_of
 from kohaku_ray.systems.narrative.prepare import Passage, StoryEvidence

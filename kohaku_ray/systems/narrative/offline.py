@@ -9,8 +9,8 @@ from typing import Any
 from kohaku_ray.documents.sentences import split_sentences
 from kohaku_ray.errors import ContextOverflowError, ModelError
 from kohaku_ray.evaluation.label import CONSISTENT, CONTRADICT
-from kohaku_ray.generation.backends import CHARS_PER_TOKEN
-from kohaku_ray.generation.request import ChatRequest
+from kohaku_ray.models.backends import CHARS_PER_TOKEN
+from kohaku_ray.models.request import ChatRequest
 from kohaku_ray.records import Reply
 from kohaku_ray.systems.narrative.reasoning.spelling import words_of
 

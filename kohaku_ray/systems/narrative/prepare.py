@@ -15,11 +15,12 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from kohaku_ray.digests import digest_text
 from kohaku_ray.errors import KohakuRayError
-from kohaku_ray.generation.backends import CHARS_PER_TOKEN
+from kohaku_ray.index.chunks import PARAGRAPH_BREAK
 from kohaku_ray.index.hits import Hits
-from kohaku_ray.records import Question, TraceRow
+from kohaku_ray.index.nodes import NodeTable
+from kohaku_ray.models.backends import CHARS_PER_TOKEN
+from kohaku_ray.records import Question, TraceRow, digest_text
 from kohaku_ray.retrieval.evidence import distinct_rows
 from kohaku_ray.retrieval.rrf import reciprocal_rank_fusion
 from kohaku_ray.systems.narrative.questions import Source, Story, story_of
@@ -29,8 +30,6 @@ from kohaku_ray.systems.narrative.reasoning.spelling import match_book
 from kohaku_ray.systems.narrative.reasoning.years import year_anchors
 from kohaku_ray.systems.narrative.settings import NarrativeSettings
 from kohaku_ray.systems.tools import Tools
-from kohaku_ray.tree.chunks import PARAGRAPH_BREAK
-from kohaku_ray.tree.nodes import NodeTable
 
 EVERY = 100_000
 """More books, chapters or chunks than are listed at once."""

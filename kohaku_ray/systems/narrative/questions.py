@@ -6,8 +6,8 @@ import re
 from dataclasses import dataclass
 from typing import Literal
 
-from kohaku_ray.questions import QuestionColumns
 from kohaku_ray.records import Question
+from kohaku_ray.systems.questions import QuestionColumns
 
 COLUMNS = QuestionColumns(
     question_id=("id",), text=("content",), gold=frozenset({"label"}), needed=("book_name", "char")

@@ -14,7 +14,7 @@ from kohaku_ray.engine.actors.image_encoding import EncodeImages, image_vectors,
 from kohaku_ray.errors import DataError
 from kohaku_ray.index.files import Directory
 from kohaku_ray.index.images import write_image
-from kohaku_ray.runs.indexes import index_settings
+from kohaku_ray.run.indexes import index_settings
 
 
 @pytest.mark.parametrize(

@@ -16,10 +16,10 @@ from kohaku_ray.engine.actors import operations
 from kohaku_ray.engine.actors.index_access import LocalIndex, united_depths
 from kohaku_ray.engine.actors.operations import OPERATIONS, OpenIndex
 from kohaku_ray.errors import DataError, IndexMismatchError, ModelError
+from kohaku_ray.index.nodes import NodeTable
 from kohaku_ray.index.store import Index
 from kohaku_ray.index.views import View
 from kohaku_ray.systems.base import Depth
-from kohaku_ray.tree.nodes import NodeTable
 
 NODES, PARAGRAPHS = ("sentence", "paragraph"), ("paragraph",)
 VIEWS = (View(NODES, dense=True), View(PARAGRAPHS, lexical=True))

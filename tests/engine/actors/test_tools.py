@@ -10,8 +10,8 @@ import pytest
 from kohaku_ray.config import Config
 from kohaku_ray.engine.actors.tools import EngineTools, RunContext
 from kohaku_ray.errors import ConfigError
-from kohaku_ray.generation.prompts import Prompt
-from kohaku_ray.runs.models import models_of
+from kohaku_ray.models.prompts import Prompt
+from kohaku_ray.run.models import models_of
 
 
 class Noting:

@@ -19,14 +19,14 @@ from kohaku_ray.engine.jobs.answer import run_answer as run_answer_alone
 from kohaku_ray.ensemble.vote import Ballot, vote
 from kohaku_ray.errors import ConfigError, DataError, IndexMismatchError
 from kohaku_ray.evaluation.report import run_score
-from kohaku_ray.generation.seeds import seed_for
-from kohaku_ray.runs.block import rule_of
-from kohaku_ray.runs.directory import RunDirectory
-from kohaku_ray.runs.finished import finished_before
-from kohaku_ray.runs.show import show_question
-from kohaku_ray.runs.tables import SCHEMAS, SHARED
+from kohaku_ray.evaluation.submissions import read_submission
+from kohaku_ray.models.seeds import seed_for
+from kohaku_ray.run.block import rule_of
+from kohaku_ray.run.directory import RunDirectory
+from kohaku_ray.run.finished import finished_before
+from kohaku_ray.run.show import show_question
+from kohaku_ray.run.tables import SCHEMAS, SHARED
 from kohaku_ray.sample import path as sample_path
-from kohaku_ray.submissions import read_submission
 
 pytestmark = pytest.mark.ray
 

@@ -16,7 +16,7 @@ from kohaku_ray.engine.jobs.answer import run_answer
 from kohaku_ray.engine.jobs.index import run_index
 from kohaku_ray.errors import ConfigError
 from kohaku_ray.index.images import Images
-from kohaku_ray.reporting.report import write_report
+from kohaku_ray.pages.report import write_report
 from kohaku_ray.sample import path as sample_path
 
 pytestmark = [pytest.mark.ray, pytest.mark.slow]

@@ -15,9 +15,9 @@ from kohaku_ray.config import as_yaml
 from kohaku_ray.engine.jobs import answer
 from kohaku_ray.engine.serving.applications import serving
 from kohaku_ray.errors import ConfigError, DataError
-from kohaku_ray.generation.seeds import seed_for
-from kohaku_ray.runs.show import show_question
-from kohaku_ray.runs.sweep_plan import is_finished
+from kohaku_ray.models.seeds import seed_for
+from kohaku_ray.run.finished import is_finished
+from kohaku_ray.run.show import show_question
 
 pytestmark = pytest.mark.ray
 

@@ -18,8 +18,8 @@ from kohaku_ray.engine.actors.index_access import LocalIndex
 from kohaku_ray.engine.jobs.index import run_index
 from kohaku_ray.engine.ledger.segments import SegmentStore
 from kohaku_ray.index.images import Images
+from kohaku_ray.index.nodes import KINDS
 from kohaku_ray.index.store import Index
-from kohaku_ray.tree.nodes import KINDS
 
 pytestmark = [pytest.mark.ray, pytest.mark.slow]
 

@@ -14,8 +14,8 @@ from test_answer import COMPARED, fake, rows_of
 from kohaku_ray.config import Config
 from kohaku_ray.engine.ledger.segments import SegmentStore
 from kohaku_ray.engine.serving.applications import serving
-from kohaku_ray.questions import QuestionColumns
 from kohaku_ray.sample import path as sample_path
+from kohaku_ray.systems.questions import QuestionColumns
 
 pytestmark = pytest.mark.ray
 

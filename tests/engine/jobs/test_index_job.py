@@ -23,12 +23,12 @@ from kohaku_ray.engine.actors.index_access import LocalIndex
 from kohaku_ray.engine.actors.indexing import _bounds, parse, sorted_window, survey
 from kohaku_ray.engine.jobs.index import run_index
 from kohaku_ray.errors import ConfigError, DataError, IndexMismatchError
+from kohaku_ray.index.chunks import character_windows
+from kohaku_ray.index.nodes import KINDS
 from kohaku_ray.index.parsed import ParsedParts
 from kohaku_ray.index.store import Index
-from kohaku_ray.runs.indexes import make_encoder
+from kohaku_ray.run.indexes import make_encoder
 from kohaku_ray.sample import path as sample_path
-from kohaku_ray.tree.chunks import character_windows
-from kohaku_ray.tree.nodes import KINDS
 
 pytestmark = pytest.mark.ray
 

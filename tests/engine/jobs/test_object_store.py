@@ -10,9 +10,8 @@ import pytest
 from kohaku_ray import sample
 from kohaku_ray.config import load_config
 from kohaku_ray.errors import StorageError
-from kohaku_ray.files import publish, read_file
-from kohaku_ray.runs.tables import SCHEMAS
-from kohaku_ray.storage import below
+from kohaku_ray.run.tables import SCHEMAS
+from kohaku_ray.storage import below, publish, read_file
 
 COMPARED = ("submission.csv", *(f"{name}.parquet" for name in SCHEMAS if name != "usage"))
 SMALL = ("questions.limit=12", "ensemble.members=2", "index.encoders=1")
@@ -42,7 +41,7 @@ def overrides(s3, tiny_encoder) -> list[str]:
 def test_a_run_with_everything_on_s3_equals_a_run_on_a_disk(s3, overrides, tiny_encoder, tmp_path):
     from kohaku_ray.api import Run
     from kohaku_ray.engine.jobs.index import run_index
-    from kohaku_ray.reporting.report import write_report
+    from kohaku_ray.pages.report import write_report
 
     local = [f"index.path={tmp_path}/index", f"ledger.path={tmp_path}/ledger", f"run={tmp_path}/run"]
     here = Run(load_config("demo", [*local, *SMALL, f"index.encoder.model={tiny_encoder}"]))

@@ -15,7 +15,7 @@ from ray import serve
 
 from kohaku_ray.engine.serving.applications import build
 from kohaku_ray.errors import ConfigError
-from kohaku_ray.submissions import read_submission
+from kohaku_ray.evaluation.submissions import read_submission
 
 pytestmark = pytest.mark.ray
 

@@ -20,17 +20,17 @@ from fake_openai import Action, FakeOpenAI, completion
 from test_answer import COMPARED, steps_of
 
 from kohaku_ray.cli import main
-from kohaku_ray.config.sweep import load_sweep
 from kohaku_ray.engine.jobs.answer import run_answer
 from kohaku_ray.engine.jobs.sweep import dry_run, finish_sweep, run_sweep
 from kohaku_ray.engine.ledger.segments import SegmentStore
 from kohaku_ray.evaluation.report import run_score
-from kohaku_ray.reporting.sweep_stats import compute_sweep_stats
-from kohaku_ray.runs.sweep_estimate import estimate
-from kohaku_ray.runs.sweep_plan import plan_sweep
-from kohaku_ray.runs.sweep_results import collect
+from kohaku_ray.evaluation.submissions import SubmissionRow, write_submission
+from kohaku_ray.pages.sweep_stats import compute_sweep_stats
 from kohaku_ray.sample import path as sample_path
-from kohaku_ray.submissions import SubmissionRow, write_submission
+from kohaku_ray.sweep.estimate import estimate
+from kohaku_ray.sweep.load import load_sweep
+from kohaku_ray.sweep.plan import plan_sweep
+from kohaku_ray.sweep.results import collect
 
 pytestmark = pytest.mark.ray
 

@@ -9,7 +9,7 @@ import pytest
 import yaml
 
 from kohaku_ray.cli import main
-from kohaku_ray.config.sweep import load_sweep
+from kohaku_ray.sweep.load import load_sweep
 
 
 @pytest.mark.ray

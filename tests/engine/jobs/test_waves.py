@@ -10,7 +10,7 @@ import pytest
 from kohaku_ray.config import load_config
 from kohaku_ray.engine.actors.pool import waves_of
 from kohaku_ray.records import Prediction, Question
-from kohaku_ray.runs.block import Answered, Prepared, settle_block, vote_block
+from kohaku_ray.run.block import Answered, Prepared, settle_block, vote_block
 from kohaku_ray.systems.base import Answer
 
 N = 10

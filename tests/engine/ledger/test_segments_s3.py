@@ -8,8 +8,8 @@ from test_segments import takers
 from kohaku_ray import storage
 from kohaku_ray.engine.ledger.segments import Entry, SegmentStore
 from kohaku_ray.errors import DataError, StorageError
-from kohaku_ray.files import publish
 from kohaku_ray.records import Reply
+from kohaku_ray.storage import publish
 
 ENTRY = Entry(Reply("an answer", 10, 0, 2, "stop"), "model", 0.5)
 

@@ -13,9 +13,9 @@ from kohaku_ray.engine.serving.applications import serving
 from kohaku_ray.engine.serving.vllm import engine_kwargs
 from kohaku_ray.errors import ConfigError, ModelError
 from kohaku_ray.records import Reply
-from kohaku_ray.runs.demand import answer_demand, deployment_demand
-from kohaku_ray.runs.deployments import check_deployment, model_identity
-from kohaku_ray.runs.models import dollars, models_of
+from kohaku_ray.run.demand import answer_demand, deployment_demand
+from kohaku_ray.run.deployments import check_deployment, model_identity
+from kohaku_ray.run.models import dollars, models_of
 
 
 def test_a_model_path_that_is_not_there_is_named(tmp_path):

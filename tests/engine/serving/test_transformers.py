@@ -15,9 +15,9 @@ import kohaku_ray.sample
 from kohaku_ray.config import Config
 from kohaku_ray.config.schema import TransformersConfig
 from kohaku_ray.errors import ContextOverflowError, ModelError
-from kohaku_ray.generation.request import ChatRequest
-from kohaku_ray.generation.schema import answer_schema
-from kohaku_ray.runs.demand import deployment_demand
+from kohaku_ray.models.request import ChatRequest
+from kohaku_ray.models.schema import answer_schema
+from kohaku_ray.run.demand import deployment_demand
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(900)]
 

@@ -20,8 +20,8 @@ import tiny_llama
 import kohaku_ray.sample
 from kohaku_ray.config import Config
 from kohaku_ray.errors import ContextOverflowError, ModelError
-from kohaku_ray.generation.request import ChatRequest
-from kohaku_ray.generation.schema import answer_schema
+from kohaku_ray.models.request import ChatRequest
+from kohaku_ray.models.schema import answer_schema
 
 pytest.importorskip("vllm", reason="vLLM is not installed: make setup with PIP_FIND_LINKS naming a CPU torch")
 pytestmark = [pytest.mark.ray, pytest.mark.vllm, pytest.mark.slow, pytest.mark.timeout(1200)]

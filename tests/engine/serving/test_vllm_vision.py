@@ -13,8 +13,8 @@ from PIL import Image
 
 from kohaku_ray.config.schema import VllmConfig
 from kohaku_ray.errors import ModelError
-from kohaku_ray.generation.images import PromptImage
-from kohaku_ray.generation.request import ChatRequest
+from kohaku_ray.models.images import PromptImage
+from kohaku_ray.models.request import ChatRequest
 
 pytest.importorskip("vllm", reason="vLLM is not installed: make setup with PIP_FIND_LINKS naming a CPU torch")
 pytestmark = [pytest.mark.ray, pytest.mark.vllm, pytest.mark.slow, pytest.mark.timeout(600)]

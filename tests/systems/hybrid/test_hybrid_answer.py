@@ -11,8 +11,8 @@ from press import QUESTION, settings, tools_for
 
 from kohaku_ray.ensemble.vote import VoteRule, vote
 from kohaku_ray.errors import ContextOverflowError, ModelError
+from kohaku_ray.evaluation.submissions import read_submission
 from kohaku_ray.records import Prediction, Question, Reply
-from kohaku_ray.submissions import read_submission
 from kohaku_ray.systems.hybrid import SYSTEM, answer
 from kohaku_ray.systems.hybrid.evidence import HybridEvidence
 from kohaku_ray.systems.hybrid.reading import NO_INFORMATION, WORDS, ballot, read_reply

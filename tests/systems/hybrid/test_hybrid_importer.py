@@ -5,7 +5,7 @@ from hypothesis import strategies as st
 
 from kohaku_ray.config import load_config
 from kohaku_ray.config.flat import read_env
-from kohaku_ray.config.sweep import load_sweep
+from kohaku_ray.sweep.load import load_sweep
 from kohaku_ray.systems.hybrid.importer import OLLAMA, translate
 from kohaku_ray.systems.hybrid.settings import HybridSettings
 from kohaku_ray.systems.hybrid.stages import STAGES

@@ -5,8 +5,8 @@ import pytest
 from press import INDEX, QUESTION, settings, shown, tools_for
 
 from kohaku_ray.errors import ContextOverflowError, ModelError
-from kohaku_ray.generation.parse import parse_plan
-from kohaku_ray.generation.request import ChatRequest
+from kohaku_ray.models.parse import parse_plan
+from kohaku_ray.models.request import ChatRequest
 from kohaku_ray.records import Question
 from kohaku_ray.systems.hybrid import SYSTEM, answer, prepare
 from kohaku_ray.systems.hybrid.offline import SAYS_SO, OfflineFrench, expand, rank, value_in

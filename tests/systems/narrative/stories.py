@@ -13,16 +13,16 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 from inprocess import InProcessTools, vector
 
 from kohaku_ray.documents.novel import parse_novel
-from kohaku_ray.generation.request import ChatRequest
-from kohaku_ray.questions import read_questions
+from kohaku_ray.index.chunks import Chunks
+from kohaku_ray.index.flatten import flatten
+from kohaku_ray.index.nodes import NodeTable
+from kohaku_ray.models.request import ChatRequest
 from kohaku_ray.systems.narrative import SYSTEM
 from kohaku_ray.systems.narrative.answer import answer
 from kohaku_ray.systems.narrative.offline import OfflineJudge
 from kohaku_ray.systems.narrative.prepare import prepare
 from kohaku_ray.systems.narrative.settings import NarrativeSettings
-from kohaku_ray.tree.chunks import Chunks
-from kohaku_ray.tree.flatten import flatten
-from kohaku_ray.tree.nodes import NodeTable
+from kohaku_ray.systems.questions import read_questions
 
 __all__ = ["InProcessTools", "vector"]
 

@@ -19,9 +19,9 @@ from kohaku_ray.config import load_config
 from kohaku_ray.engine.ledger.segments import SegmentStore
 from kohaku_ray.engine.serving.applications import serving
 from kohaku_ray.index.store import Index
-from kohaku_ray.reporting.report import write_report
-from kohaku_ray.runs.sources import resolve_paths
-from kohaku_ray.runs.tables import SCHEMAS
+from kohaku_ray.pages.report import write_report
+from kohaku_ray.run.sources import resolve_paths
+from kohaku_ray.run.tables import SCHEMAS
 
 pytestmark = [pytest.mark.ray, pytest.mark.slow]
 

@@ -13,7 +13,7 @@ from kohaku_ray.ensemble.vote import VoteRule, vote
 from kohaku_ray.errors import ConfigError, ConflictError, ContextOverflowError, ModelError, TransientModelError
 from kohaku_ray.evaluation.label import CONSISTENT, CONTRADICT
 from kohaku_ray.records import Prediction, Question, Reply
-from kohaku_ray.runs.models import seed_of
+from kohaku_ray.run.models import seed_of
 from kohaku_ray.systems.narrative import SYSTEM
 from kohaku_ray.systems.narrative.settings import refuse_identical_members
 

@@ -12,12 +12,12 @@ from kohaku_ray.engine.actors.operations import OpenIndex
 from kohaku_ray.errors import KohakuRayError
 from kohaku_ray.evaluation.label import CONTRADICT
 from kohaku_ray.index.build import REJECT_SCHEMA, IndexSettings, build_index, texts_to_encode
+from kohaku_ray.index.chunks import Chunks
+from kohaku_ray.index.flatten import document_table, flatten
 from kohaku_ray.index.identity import vector_keys
+from kohaku_ray.index.nodes import NodeTable
 from kohaku_ray.index.store import Index
 from kohaku_ray.systems.narrative import SYSTEM
-from kohaku_ray.tree.chunks import Chunks
-from kohaku_ray.tree.flatten import document_table, flatten
-from kohaku_ray.tree.nodes import NodeTable
 
 STORIES = stories()
 BOOK = "The Prisoner of the Rock"

@@ -10,14 +10,14 @@ from stories import INDEX, PRISON, ROWS, count, nodes, prepared, rows_of, storie
 
 from kohaku_ray.documents.model import Document, Paragraph, Section, Sentence
 from kohaku_ray.errors import DataError, KohakuRayError
-from kohaku_ray.questions import QuestionColumns, read_questions
+from kohaku_ray.index.chunks import Chunks
+from kohaku_ray.index.flatten import flatten
+from kohaku_ray.index.nodes import NodeTable
 from kohaku_ray.records import Question
 from kohaku_ray.systems.narrative import SYSTEM, uses
 from kohaku_ray.systems.narrative.questions import MOST_CLAUSES, Story, story_of
 from kohaku_ray.systems.narrative.settings import NarrativeSettings
-from kohaku_ray.tree.chunks import Chunks
-from kohaku_ray.tree.flatten import flatten
-from kohaku_ray.tree.nodes import NodeTable
+from kohaku_ray.systems.questions import QuestionColumns, read_questions
 
 STORIES = stories()
 BOOK = "The Prisoner of the Rock"

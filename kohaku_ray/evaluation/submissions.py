@@ -1,0 +1,298 @@
+"""Submission files, read as real runs wrote them and written as WattBot asks for them."""
+
+from __future__ import annotations
+
+import csv
+import io
+import json
+import os
+import re
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TextIO
+
+from kohaku_ray.documents.row_files import ROW_SUFFIXES, cell_of, read_rows, suffix_of
+from kohaku_ray.errors import DataError
+from kohaku_ray.records import BLANK, UNANSWERABLE
+from kohaku_ray.storage import name_a_file, publish_with, read_file
+from kohaku_ray.values.read import is_abstention, is_blank, split_items, split_list
+
+COLUMNS = (
+    "id",
+    "question",
+    "answer",
+    "answer_value",
+    "answer_unit",
+    "ref_id",
+    "ref_url",
+    "supporting_materials",
+    "explanation",
+)
+"""Columns of a submission, in the order they are written."""
+
+REQUIRED = ("id", "answer_value", "ref_id")
+"""Columns that a submission must have."""
+
+_MAX_FIELD = 2**31 - 1
+_REF_PREFIX = re.compile(r"^(?:ref_?id|doc_?id|ref|id)\s*[=:]\s*", re.IGNORECASE)
+
+
+@dataclass(frozen=True, slots=True)
+class SubmissionRow:
+    """One answered question.
+
+    Attributes:
+        question_id: Unique within its file.
+        question: The question's text.
+        answer: The answer as a sentence for a person.
+        answer_value: The bare value, as written.
+        answer_unit: The unit the value is in.
+        ref_ids: Cited document ids in the order cited, mended (see ``mend_refs``), without repeats and blanks.
+        ref_urls: Addresses of the cited documents.
+        supporting_materials: Text or titles that support the answer.
+        explanation: The reasons.
+        refs_raw: The ref_id cell as read, which is what is scored; empty in a row that was not read from a file.
+        columns: Every cell of the row as it was read, extra columns too.
+    """
+
+    question_id: str
+    question: str = ""
+    answer: str = ""
+    answer_value: str = ""
+    answer_unit: str = ""
+    ref_ids: tuple[str, ...] = ()
+    ref_urls: tuple[str, ...] = ()
+    supporting_materials: str = ""
+    explanation: str = ""
+    refs_raw: str = ""
+    columns: Mapping[str, str] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True)
+class Submission:
+    """A submission file.
+
+    Attributes:
+        path: Path of the file.
+        header: Its columns, in order.
+        rows: Rows by question id, in the file's order.
+        doubled: Ids that occur more than once; their first row is kept.
+        n_without_id: Rows that were left out because their id is empty.
+        ragged: Ids of rows with more or fewer cells than the header, the mark of an unquoted comma.
+    """
+
+    path: str
+    header: tuple[str, ...]
+    rows: Mapping[str, SubmissionRow]
+    doubled: tuple[str, ...] = ()
+    n_without_id: int = 0
+    ragged: tuple[str, ...] = ()
+
+
+def citing_row(
+    question_id: str,
+    question: str,
+    voted: tuple[str, str, str, str],
+    ref_ids: Sequence[str],
+    documents: Mapping[str, Mapping[str, str]],
+    supporting_materials: str,
+) -> SubmissionRow:
+    """Write a voted answer as a row, with the addresses of the documents it cites.
+
+    Args:
+        question_id: Unique within its file.
+        question: The question's text.
+        voted: Answer, value, unit and explanation.
+        ref_ids: Cited documents.
+        documents: Metadata by document id; ids are compared without case.
+        supporting_materials: Text that supports the answer; empty: the cited documents' titles.
+    """
+    answer, value, unit, explanation = voted
+    known = [documents.get(ref) or documents.get(ref.lower()) or {} for ref in ref_ids]
+    return SubmissionRow(
+        question_id=question_id,
+        question=question,
+        answer=answer,
+        answer_value=value,
+        answer_unit=unit,
+        ref_ids=tuple(ref_ids),
+        ref_urls=tuple(document["url"] for document in known if document.get("url")),
+        supporting_materials=supporting_materials or " | ".join(one["title"] for one in known if one.get("title")),
+        explanation=explanation,
+    )
+
+
+def read_refs(text: str | None) -> tuple[str, ...]:
+    """Split a ref_id cell into its tokens as written, ``is_blank`` tokens included, without repeats.
+
+    Reads JSON and Python lists, bare ids, comma lists and lists that lack a bracket. A list's item is one token even
+    when it holds a malformed list of its own: the competition scores it so (``mend_refs`` reads what was meant).
+    """
+    text = (text or "").strip()
+    items = split_list(text)
+    if items is None:
+        items = split_items(text.strip("[]"))
+    return tuple(dict.fromkeys(item.strip() for item in items if item.strip()))
+
+
+def mend_refs(tokens: Iterable[str]) -> tuple[str, ...]:
+    """Read the document ids that malformed tokens mean, in order, without blanks and repeats.
+
+    Real runs wrote ``[ref_id=a]``, ``["a"]`` and ``a, b`` inside one item of a list.
+    """
+    parts = (part for token in tokens for part in token.strip("[](){} ").split(","))
+    ids = (_REF_PREFIX.sub("", part.strip(" \t\r\n[]'\"")).strip(" '\"") for part in parts)
+    return tuple(dict.fromkeys(ref for ref in ids if not is_abstention(ref)))
+
+
+def read_submission(
+    path: str | os.PathLike[str], required: Sequence[str | tuple[str, ...]] = REQUIRED, data: bytes | None = None
+) -> Submission:
+    """Read a submission or truth file: CSV, JSON lines or Parquet, by its suffix.
+
+    Args:
+        path: Path of the file.
+        required: Columns it must have; of a tuple, any one.
+        data: Its content; None: it is read.
+
+    Raises:
+        DataError: The file cannot be read, is not UTF-8, or lacks a required column.
+    """
+    name = os.fspath(path)
+    try:
+        data = read_file(name) if data is None else data
+    except IsADirectoryError:
+        raise name_a_file(name) from None
+    except OSError as error:
+        raise DataError(f"{name}: cannot be read ({error.strerror or error}): check the path.") from error
+    if suffix_of(name) in ROW_SUFFIXES[1:]:
+        rows = read_rows(name, data)
+        header = tuple(dict.fromkeys(column for row in rows for column in row))
+        lines = [[cell_of(row.get(column)) for column in header] for row in rows]
+    else:
+        header, lines = _csv_lines(name, data)
+    require_columns(name, header, required)
+    return _submission(name, header, lines)
+
+
+def _csv_lines(name: str, data: bytes) -> tuple[tuple[str, ...], list[list[str]]]:
+    csv.field_size_limit(max(csv.field_size_limit(), _MAX_FIELD))
+    try:
+        lines = [line for line in csv.reader(io.StringIO(data.decode("utf-8-sig"), newline="")) if line]
+    except UnicodeDecodeError as error:
+        byte = error.object[error.start]
+        raise DataError(f"{name}: is not UTF-8 (byte 0x{byte:02x} at {error.start}): save it as UTF-8.") from error
+    except csv.Error as error:
+        raise DataError(f"{name}: is not a CSV file ({error}): export it again as CSV.") from error
+    header = tuple(cell.strip() for cell in lines[0]) if lines else ()
+    return header, lines[1:]
+
+
+def require_columns(name: str, header: Sequence[str], wanted: Sequence[str | tuple[str, ...]]) -> None:
+    """Check that a table has the columns it needs; of a tuple, any one.
+
+    Raises:
+        DataError: A column is missing; the text names both the missing ones and those there are.
+    """
+    alternatives = [(column,) if isinstance(column, str) else column for column in wanted]
+    lacking = [" or ".join(columns) for columns in alternatives if not set(columns) & set(header)]
+    if lacking:
+        raise DataError(
+            f"{name}: has no column {', '.join(lacking)}; its columns are {', '.join(header) or 'none'}: "
+            f"rename them or choose another file."
+        )
+
+
+def _submission(name: str, header: tuple[str, ...], lines: list[list[str]]) -> Submission:
+    rows: dict[str, SubmissionRow] = {}
+    doubled: list[str] = []
+    ragged: list[str] = []
+    n_without_id = 0
+    for line in lines:
+        cells = {column: cell for column, cell in zip(header, line, strict=False) if column}
+        question_id = (cells.get("id") or cells.get("question_id") or "").strip()
+        if not question_id:
+            n_without_id += 1
+        elif question_id in rows:
+            doubled.append(question_id)
+        else:
+            rows[question_id] = _row(question_id, cells)
+            if len(line) != len(header):
+                ragged.append(question_id)
+    return Submission(name, header, rows, tuple(doubled), n_without_id, tuple(ragged))
+
+
+def _row(question_id: str, cells: dict[str, str]) -> SubmissionRow:
+    refs_raw = cells.get("ref_id", "")
+    urls = cells.get("ref_url", "").strip()
+    url_items = split_list(urls) or ((urls,) if urls else ())
+    return SubmissionRow(
+        question_id=question_id,
+        question=cells.get("question", ""),
+        answer=cells.get("answer", ""),
+        answer_value=cells.get("answer_value", "").strip(),
+        answer_unit=cells.get("answer_unit", "").strip(),
+        ref_ids=mend_refs(read_refs(refs_raw)),
+        ref_urls=tuple(url for url in url_items if not is_blank(url)),
+        supporting_materials=cells.get("supporting_materials", ""),
+        explanation=cells.get("explanation", ""),
+        refs_raw=refs_raw,
+        columns=cells,
+    )
+
+
+def write_submission(path: str | os.PathLike[str], rows: Iterable[SubmissionRow], extra: Sequence[str] = ()) -> None:
+    """Write a submission in one step: a reader finds the old file or the whole new one.
+
+    Every cell is quoted, reference lists are JSON, and an empty cell says ``is_blank``. An abstention says so in
+    answer_value, ref_id, ref_url and supporting_materials, whatever else its row holds there.
+
+    Args:
+        path: Path of the file.
+        rows: Its rows.
+        extra: Further columns, from the rows' ``columns``.
+
+    Raises:
+        DataError: The file cannot be written (full disk, read-only directory).
+    """
+    publish_with(
+        os.fspath(path), lambda temporary: _write_file(temporary, rows, extra), "free the disk or change the path"
+    )
+
+
+def _write_file(path: str, rows: Iterable[SubmissionRow], extra: Sequence[str]) -> None:
+    # a model's reply may hold a lone surrogate: one bad character must not lose the file
+    with Path(path).open("x", encoding="utf-8", errors="replace", newline="") as handle:
+        _write(handle, rows, extra)
+        handle.flush()
+        os.fsync(handle.fileno())
+
+
+def _write(handle: TextIO, rows: Iterable[SubmissionRow], extra: Sequence[str]) -> None:
+    writer = csv.writer(handle, quoting=csv.QUOTE_ALL, lineterminator="\n")
+    writer.writerow([*COLUMNS, *extra])
+    for row in rows:
+        writer.writerow(
+            [row.question_id, row.question, *_cells(row), *(row.columns.get(name) or BLANK for name in extra)]
+        )
+
+
+def _cells(row: SubmissionRow) -> tuple[str, ...]:
+    unit, explanation = row.answer_unit or BLANK, row.explanation or BLANK
+    if is_abstention(row.answer_value):
+        answer = UNANSWERABLE if is_blank(row.answer) else row.answer
+        return (answer, BLANK, unit, BLANK, BLANK, BLANK, explanation)
+    return (
+        row.answer or row.answer_value,
+        row.answer_value,
+        unit,
+        _list_cell(row.ref_ids),
+        _list_cell(row.ref_urls),
+        row.supporting_materials or BLANK,
+        explanation,
+    )
+
+
+def _list_cell(items: tuple[str, ...]) -> str:
+    return json.dumps(items, ensure_ascii=False) if items else BLANK

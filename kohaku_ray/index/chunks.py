@@ -1,0 +1,221 @@
+"""Chunks: windows over a text, by characters or by tokens in whole paragraphs, each retrieved as one piece."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from itertools import pairwise
+from typing import Any, Literal
+
+import numpy as np
+
+from kohaku_ray.documents.model import Paragraph, Sentence
+from kohaku_ray.errors import ConfigError
+from kohaku_ray.records import F64, I64
+
+PARAGRAPH_BREAK = "\n\n"
+"""Separator of a section's title and its paragraphs when they are read as one text."""
+
+Counter = Callable[[Sequence[str]], I64]
+"""Counts the tokens of each text: shape ``(n,)``; ``token_counter`` makes one."""
+
+
+@dataclass(frozen=True, slots=True)
+class Chunks:
+    """How documents are cut into chunks.
+
+    Attributes:
+        unit: Windows of characters, or of the tokens of whole paragraphs.
+        size: Characters per window, or most tokens in one.
+        overlap: Characters that two neighbours share; ignored for windows of tokens.
+        min_size: Fewest tokens wanted in a window; ignored for windows of characters.
+        over: Which paragraphs are joined and cut together: those of a document, or of a section.
+    """
+
+    unit: Literal["chars", "tokens"] = "chars"
+    size: int = 500
+    overlap: int = 50
+    min_size: int = 200
+    over: Literal["document", "section"] = "document"
+
+    def __post_init__(self) -> None:
+        """Check the sizes.
+
+        Raises:
+            ConfigError: They do not fit; the message names both.
+        """
+        if self.unit == "chars" and not 0 <= self.overlap < self.size:
+            raise ConfigError(
+                f"chunks.overlap is {self.overlap} but chunks.size {self.size} characters: "
+                "set overlap to 0 or more, and below size"
+            )
+        if self.unit == "tokens" and not 0 < self.min_size <= self.size:
+            raise ConfigError(
+                f"chunks.min_size is {self.min_size} but chunks.size {self.size} tokens: "
+                "set min_size to 1 or more, and at most size"
+            )
+
+    def as_mapping(self) -> dict[str, Any]:
+        """Return the settings that decide the chunks, keys named as in the configuration."""
+        bound = {"overlap": self.overlap} if self.unit == "chars" else {"min_size": self.min_size}
+        return {"unit": self.unit, "size": self.size, "over": self.over, **bound}
+
+    def cut(self, paragraphs: Sequence[Paragraph], count: Counter | None) -> tuple[str, list[Chunk]]:
+        """Rejoin paragraphs and cut them.
+
+        Args:
+            paragraphs: Each with a text.
+            count: Counts the tokens per text; windows of characters need none.
+
+        Returns:
+            The rejoined text, and its windows.
+
+        Raises:
+            ValueError: Windows of tokens lack a count.
+        """
+        text, sentences = join_paragraphs(paragraphs)
+        if self.unit == "chars":
+            return text, character_windows(text, self.size, self.overlap)
+        if count is None:
+            raise ValueError("these chunks are measured in tokens: give a function that counts them")
+        return text, token_windows(text, sentences, count, self.min_size, self.size)
+
+
+@dataclass(frozen=True, slots=True)
+class Chunk:
+    """A window as a span of its text.
+
+    Attributes:
+        index: Its place among the text's windows, from 0.
+        start: First character.
+        end: One past the last character.
+        total: How many windows the text has.
+    """
+
+    index: int
+    start: int
+    end: int
+    total: int
+
+
+def character_windows(text: str, size: int = 500, overlap: int = 50) -> list[Chunk]:
+    """Cut a text every ``size - overlap`` characters into windows of ``size``.
+
+    Args:
+        text: Any text.
+        size: Characters per window; the last one may be shorter.
+        overlap: Characters that two neighbours share, below ``size``.
+
+    Returns:
+        Windows that cover the text, none within another; none for an empty text.
+
+    Raises:
+        ConfigError: ``overlap`` is negative or not below ``size``.
+    """
+    if not 0 <= overlap < size:
+        raise ConfigError(f"chunk size is {size} and overlap {overlap} characters: overlap must be 0 to {size - 1}.")
+    starts = range(0, max(len(text) - overlap, min(len(text), 1)), size - overlap)
+    return _chunks([(start, min(start + size, len(text))) for start in starts])
+
+
+def join_paragraphs(paragraphs: Sequence[Paragraph]) -> tuple[str, list[tuple[Sentence, ...]]]:
+    """Rejoin paragraphs to one text, as a section's text is joined.
+
+    Returns:
+        The text, and per paragraph the spans of its sentences in that text.
+    """
+    starts = np.cumsum([0, *(len(paragraph.text) + len(PARAGRAPH_BREAK) for paragraph in paragraphs)]).tolist()
+    spans = [
+        tuple(Sentence(start + sentence.start, start + sentence.end) for sentence in paragraph.sentences)
+        for start, paragraph in zip(starts, paragraphs, strict=False)
+    ]
+    return PARAGRAPH_BREAK.join(paragraph.text for paragraph in paragraphs), spans
+
+
+def token_windows(
+    text: str,
+    paragraphs: Sequence[Sequence[Sentence]],
+    count: Counter,
+    min_tokens: int = 200,
+    max_tokens: int = 600,
+) -> list[Chunk]:
+    """Group a text's paragraphs into windows of ``min_tokens`` to ``max_tokens``, without overlap.
+
+    A window ends between paragraphs where the bounds allow it, else between sentences, and inside a sentence only
+    where it is longer than ``max_tokens``. Only a text of fewer than ``min_tokens`` has a smaller window, as far as
+    its sentences allow.
+
+    Args:
+        text: The text of the spans.
+        paragraphs: Per paragraph the spans of its sentences, in reading order (``join_paragraphs``).
+        count: Counts the tokens per text; a window's tokens are the sum over its sentences.
+        min_tokens: Fewest tokens wanted in a window.
+        max_tokens: Most tokens in a window.
+
+    Raises:
+        ConfigError: ``min_tokens`` is below 1 or above ``max_tokens``.
+    """
+    if not 0 < min_tokens <= max_tokens:
+        raise ConfigError(f"chunk min_tokens is {min_tokens} and max_tokens {max_tokens}: min_tokens must be 1 to max.")
+    sentences = [sentence for paragraph in paragraphs for sentence in paragraph]
+    owner = np.repeat(np.arange(len(paragraphs)), [len(paragraph) for paragraph in paragraphs])
+    sizes = count([text[sentence.start : sentence.end] for sentence in sentences])
+    units: list[tuple[int, int, int, int]] = []  # start, end, tokens, paragraph
+    for sentence, size, paragraph in zip(sentences, sizes.tolist(), owner.tolist(), strict=True):
+        pieces = [(sentence.start, sentence.end, size)]
+        if size > max_tokens:
+            pieces = list(_word_runs(text, sentence, count, max_tokens))
+        units.extend((*piece, paragraph) for piece in pieces)
+    if not units:
+        return []
+    table = np.array(units, np.int64)
+    ends = _best_breaks(table[:, 2], table[:, 3], min_tokens, max_tokens)
+    return _chunks([(units[first][0], units[behind - 1][1]) for first, behind in pairwise([0, *ends])])
+
+
+def _chunks(spans: Sequence[tuple[int, int]]) -> list[Chunk]:
+    return [Chunk(index, start, end, len(spans)) for index, (start, end) in enumerate(spans)]
+
+
+def _word_runs(text: str, sentence: Sentence, count: Counter, max_tokens: int) -> Iterator[tuple[int, int, int]]:
+    """Cut an over-long sentence at spaces into runs of about half of ``max_tokens``: start, end, tokens."""
+    words = [match.span() for match in re.finditer(r"\S+", text[sentence.start : sentence.end])]
+    sizes = count([text[sentence.start + start : sentence.start + end] for start, end in words])
+    run = (np.cumsum(sizes) - sizes) // max(1, max_tokens // 2)
+    firsts = [0, *(np.flatnonzero(np.diff(run)) + 1).tolist(), len(words)]
+    for first, behind in pairwise(firsts):
+        yield sentence.start + words[first][0], sentence.start + words[behind - 1][1], int(sizes[first:behind].sum())
+
+
+def _best_breaks(n_tokens: I64, paragraph: I64, min_tokens: int, max_tokens: int) -> list[int]:
+    """Where each window ends, one past its last unit: the partition of least cost (dynamic programming).
+
+    A window costs its squared relative distance from the middle of the bounds (at most 1), 100 more where it ends
+    inside a paragraph, and 10,000 more per token below ``min_tokens``. Ties go to the longer window. A unit over
+    ``max_tokens`` is a window of its own.
+
+    Args:
+        n_tokens: Shape ``(n,)``; tokens per unit.
+        paragraph: Shape ``(n,)``; paragraph of each unit.
+        min_tokens: See ``token_windows``.
+        max_tokens: See ``token_windows``.
+    """
+    n = len(n_tokens)
+    behind = np.r_[0, np.cumsum(n_tokens)]
+    inside = np.r_[False, paragraph[1:] == paragraph[:-1], False]
+    middle = (min_tokens + max_tokens) / 2
+    cost: F64 = np.r_[0.0, np.full(n, np.inf)]
+    came_from = np.zeros(n + 1, np.int64)
+    earliest = np.minimum(np.searchsorted(behind, behind - max_tokens), np.maximum(np.arange(n + 1) - 1, 0))
+    for end in range(1, n + 1):
+        first = int(earliest[end])
+        size = behind[end] - behind[first:end]
+        total = cost[first:end] + ((size - middle) / middle) ** 2 + 1e2 * inside[end]
+        total += 1e4 * np.maximum(min_tokens - size, 0)
+        best = int(total.argmin())
+        cost[end], came_from[end] = total[best], first + best
+    ends = [n]
+    while came_from[ends[-1]]:
+        ends.append(int(came_from[ends[-1]]))
+    return ends[::-1]

@@ -1,0 +1,300 @@
+"""Client of servers with OpenAI's chat completions API, with tries, pauses and limits."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import random
+import re
+from collections.abc import Mapping
+from datetime import UTC, datetime
+from email.utils import parsedate_to_datetime
+from typing import Any
+
+import httpx
+
+from kohaku_ray.errors import ConfigError, ContextOverflowError, ModelError, TransientModelError, did_you_mean
+from kohaku_ray.models.completions import SchemaMode, completion_body, read_completion, refuses_length
+from kohaku_ray.models.limits import Limiter, TokenBucket
+from kohaku_ray.models.request import ChatRequest
+from kohaku_ray.records import Reply
+
+MAX_RETRY_AFTER_S = 300.0
+MAX_BACKOFF_S = 60.0
+
+_TRANSIENT_STATUS = frozenset({408, 409, 425, 429})
+_SURELY_CHARS_PER_TOKEN = 8  # no tokenizer packs prose so densely: a longer prompt is refused without a call
+_BODY_CHARS = 300
+
+KEY_VARIABLE = "the variable that deployments.*.api_key_env names"
+
+MAX_LISTED = 20
+"""Most models of a server that a message lists."""
+
+
+class OpenAIBackend:
+    """Sends each request as one POST, and retries temporary failures."""
+
+    def __init__(
+        self,
+        base_url: str,
+        model: str,
+        api_key: str | None = None,
+        *,
+        timeout_s: float = 120.0,
+        max_tries: int = 6,
+        backoff_s: float = 0.5,
+        schema_mode: SchemaMode = "json_schema",
+        extra_body: Mapping[str, Any] | None = None,
+        window_tokens: int = 131072,
+        limiter: Limiter | None = None,
+        key_variable: str | None = KEY_VARIABLE,
+    ) -> None:
+        """Check the arguments; nothing is sent and no connection opened before the first request.
+
+        Args:
+            base_url: URL up to and including the version, such as ``http://127.0.0.1:8000/v1``.
+            model: The model's name on the server.
+            api_key: Sent as a bearer token, never shown. Default: no key is sent.
+            timeout_s: Longest wait for one whole reply.
+            max_tries: Tries per request, including the first.
+            backoff_s: Bound of the first pause; it doubles up to a minute, and each pause is drawn below it.
+            schema_mode: How a schema is sent. A schema whose root is no object (a plan's) is never sent: the API
+                accepts objects only.
+            extra_body: Fields merged into every request; a field set to None is left out.
+            window_tokens: Longest prompt plus answer, in tokens.
+            limiter: Shared rate limit. Default: only Retry-After, for this backend's own requests.
+            key_variable: Environment variable of the key, for messages; None: no key is configured.
+
+        Raises:
+            ConfigError: The URL is not http(s), the key does not fit an HTTP header, or extra_body is no JSON.
+        """
+        self._base_url = _checked_url(base_url)
+        self._key = _checked_key(api_key)
+        self._model = model
+        self._timeout_s = timeout_s
+        self._max_tries = max_tries
+        self._backoff_s = backoff_s
+        self._schema_mode = schema_mode
+        self._extra_body = _checked_extra(extra_body or {})
+        self._window_tokens = window_tokens
+        self._limiter: Limiter = limiter or TokenBucket(None)
+        self._key_variable = key_variable
+        self._client: httpx.AsyncClient | None = None
+        self._there: list[str] | None = None
+
+    @property
+    def identity(self) -> str:
+        """The model and whatever else changes its requests; not the server, which may move."""
+        extra = json.dumps(self._extra_body, sort_keys=True, separators=(",", ":"))
+        return f"openai:{self._model} schema_mode={self._schema_mode} extra_body={extra}"
+
+    async def chat(self, request: ChatRequest) -> Reply:
+        """Ask the server, up to ``max_tries`` times.
+
+        Raises:
+            ContextOverflowError: The server refuses the prompt's length, or would for certain.
+            TransientModelError: Every try failed; the message has their number and the last reason.
+            ModelError: The server refuses the request.
+        """
+        self._require_fits(request)
+        body = json.dumps(await self._body(request)).encode("ascii")
+        failure = TransientModelError("never tried")
+        for tries in range(1, self._max_tries + 1):
+            await self._limiter.acquire()
+            try:
+                return await self._post(body)
+            except TransientModelError as error:
+                failure = error
+            if failure.retry_after_s is not None:
+                await self._limiter.penalise(failure.retry_after_s)
+            if tries < self._max_tries:
+                await asyncio.sleep(self._pause_s(tries, failure.retry_after_s))
+        raise TransientModelError(
+            f"{self._model} at {self._shown_url}: gave up after {self._max_tries} tries, the last one: "
+            f"{self._redacted(str(failure))}",
+            failure.retry_after_s,
+        )
+
+    async def models(self, timeout_s: float | None = None) -> dict[str, int | None]:
+        """List the server's models by name, each with its window in tokens where the server says it, as vLLM does.
+
+        Args:
+            timeout_s: Longest wait. Default: that of a call.
+
+        Raises:
+            TransientModelError: The server does not answer.
+            ModelError: It refuses the key, or has no such list.
+        """
+        try:
+            async with asyncio.timeout(timeout_s or self._timeout_s):
+                response = await self._open_client().get("models")
+        except (TimeoutError, httpx.HTTPError) as error:
+            raise TransientModelError(f"{self._shown_url}: {type(error).__name__}") from error
+        if response.status_code in (401, 403):
+            status = response.status_code
+            raise ModelError(f"{self._shown_url}/models: HTTP {status}: {self._way_out(status)}")
+        try:
+            found = {str(one["id"]): one.get("max_model_len") for one in response.json()["data"]}
+            return {name: window if isinstance(window, int) else None for name, window in sorted(found.items())}
+        except (AttributeError, ValueError, RecursionError, LookupError, TypeError) as error:
+            raise ModelError(f"{self._shown_url}/models: HTTP {response.status_code}, no list of models") from error
+
+    async def close(self) -> None:
+        """Close the connections; a later request opens new ones."""
+        client, self._client = self._client, None
+        if client is not None:
+            await client.aclose()
+
+    @property
+    def _shown_url(self) -> str:
+        """The URL without parts that may be secret."""
+        return str(self._base_url.copy_with(userinfo=b"", query=None, fragment=None))
+
+    def _require_fits(self, request: ChatRequest) -> None:
+        least_tokens = request.n_chars // _SURELY_CHARS_PER_TOKEN
+        if least_tokens > self._window_tokens:
+            raise ContextOverflowError(
+                f"the prompt has {request.n_chars} characters, at least {least_tokens} tokens, but the window of "
+                f"{self._model} is {self._window_tokens} tokens: let the system's settings give less context, or raise "
+                "deployments.*.window_tokens if the model takes more"
+            )
+
+    async def _body(self, request: ChatRequest) -> dict[str, Any]:
+        body = await completion_body(request, self._model, self._schema_mode)
+        body |= self._extra_body
+        return {name: value for name, value in body.items() if value is not None}
+
+    def _pause_s(self, tries: int, retry_after_s: float | None) -> float:
+        """Full jitter (Brooker 2015), also after Retry-After: otherwise all waiting requests return at once."""
+        bound_s = min(MAX_BACKOFF_S, self._backoff_s * 2 ** min(tries - 1, 30))
+        return (retry_after_s or 0.0) + random.uniform(0.0, bound_s)  # noqa: S311  # a pause is no secret
+
+    async def _post(self, body: bytes) -> Reply:
+        try:
+            async with asyncio.timeout(self._timeout_s):
+                response = await self._open_client().post("chat/completions", content=body)
+        except (TimeoutError, httpx.TimeoutException) as error:
+            raise TransientModelError(f"no reply within timeout_s of {self._timeout_s:g} s") from error
+        except (httpx.TransportError, httpx.DecodingError) as error:
+            raise TransientModelError(f"{type(error).__name__}: {error}") from error
+        if response.is_success:
+            return _read_reply(response)
+        refusal = self._refusal(response)
+        if response.status_code in (400, 404) and "model" in response.text.lower():
+            raise type(refusal)(await self.with_models(str(refusal))) from None
+        raise refusal
+
+    async def with_models(self, said: str) -> str:
+        """Add to a refusal which models the server has, unless ours is one of them; it is asked once."""
+        if self._there is None:
+            try:
+                self._there = list(await self.models())
+            except ModelError:  # a server without a list: its refusal says enough
+                self._there = [self._model]
+        if self._model in self._there or "is not on the server" in said:
+            return said
+        more = len(self._there) - MAX_LISTED
+        listed = ", ".join(self._there[:MAX_LISTED]) + (f" and {more} more" if more > 0 else "")
+        guess = did_you_mean(self._model, self._there)
+        return f"model {self._model!r} is not on the server, which has {listed or 'none'}{guess} ({said})"
+
+    def _open_client(self) -> httpx.AsyncClient:
+        """Open the client inside the event loop that will use it."""
+        if self._client is None:
+            self._client = httpx.AsyncClient(
+                base_url=self._base_url,
+                headers={"Content-Type": "application/json"}
+                | ({"Authorization": f"Bearer {self._key}"} if self._key else {}),
+                timeout=None,  # noqa: S113  # the time-out in _post covers the whole reply, not each read
+                limits=httpx.Limits(max_connections=None, max_keepalive_connections=64),
+            )
+        return self._client
+
+    def _refusal(self, response: httpx.Response) -> ModelError:
+        status, text = response.status_code, response.text
+        begin = self._redacted(" ".join(text.split()))[:_BODY_CHARS]
+        said = f"HTTP {status} {response.reason_phrase}: {begin}"
+        if status in _TRANSIENT_STATUS or status >= 500:
+            return TransientModelError(said, retry_after_s(response.headers.get("Retry-After")))
+        where = f"{self._model} at {self._shown_url}/chat/completions"
+        if refuses_length(status, text):
+            return ContextOverflowError(
+                f"{where} refuses the prompt's length: {said}: lower deployments.*.window_tokens, now "
+                f"{self._window_tokens}, to what the server takes"
+            )
+        return ModelError(f"{where}: {said}: {self._way_out(status)}")
+
+    def _way_out(self, status: int) -> str:
+        if status in (401, 403) and self._key_variable is None:
+            return "set deployments.*.api_key_env to the key's variable"
+        if status in (401, 403):
+            return f"check the key in {self._key_variable}"
+        if status == 404 or 300 <= status < 400:
+            return "check deployments.*.base_url (it ends with the version, such as /v1) and deployments.*.model"
+        return "the server does not take this request: check deployments.*.schema_mode and extra_body"
+
+    def _redacted(self, text: str) -> str:
+        return text.replace(self._key, "[key]") if self._key else text
+
+
+def retry_after_s(header: str | None, now: datetime | None = None) -> float | None:
+    """Read a Retry-After header: seconds or an HTTP date, at most ``MAX_RETRY_AFTER_S``; None if it is neither."""
+    if header is None:
+        return None
+    text = header.strip()
+    if re.fullmatch(r"\d{1,15}(\.\d{1,15})?", text, re.ASCII):
+        return min(float(text), MAX_RETRY_AFTER_S)
+    try:
+        moment = parsedate_to_datetime(text)
+        wait_s = (moment.replace(tzinfo=moment.tzinfo or UTC) - (now or datetime.now(UTC))).total_seconds()
+    except (ValueError, TypeError, OverflowError, IndexError):
+        return None
+    return min(max(wait_s, 0.0), MAX_RETRY_AFTER_S)
+
+
+def _checked_url(base_url: str) -> httpx.URL:
+    try:
+        url = httpx.URL(base_url.rstrip("/"))
+    except httpx.InvalidURL as error:
+        raise ConfigError(f"base_url is no URL ({error}): write one such as http://127.0.0.1:8000/v1") from error
+    if url.scheme not in ("http", "https") or not url.host:
+        raise ConfigError(f"base_url has the scheme {url.scheme!r} and the host {url.host!r}: write http(s)://HOST/v1")
+    return url
+
+
+def _checked_key(api_key: str | None) -> str:
+    key = (api_key or "").strip()
+    for position, char in enumerate(key):
+        if not "!" <= char <= "~":
+            raise ConfigError(
+                f"character {position} of the {len(key)} in the API key cannot stand in an HTTP header: "
+                "check the variable that deployments.*.api_key_env names"
+            )
+    return key
+
+
+def _checked_extra(extra_body: Mapping[str, Any]) -> dict[str, Any]:
+    try:
+        json.dumps(dict(extra_body), allow_nan=False)
+    except (TypeError, ValueError) as error:
+        raise ConfigError(
+            f"extra_body cannot be written as JSON ({error}): use text, numbers, lists, objects"
+        ) from error
+    return dict(extra_body)
+
+
+def _read_reply(response: httpx.Response) -> Reply:
+    """Read a successful response.
+
+    Raises:
+        TransientModelError: It is no chat completion, such as a truncated body or a proxy's page.
+    """
+    try:
+        body = response.json()
+    except (ValueError, RecursionError) as error:
+        raise TransientModelError(f"malformed JSON in a body of {len(response.content)} bytes") from error
+    reply = read_completion(body)
+    if reply is None:
+        raise TransientModelError(f"no choices in the reply: {' '.join(response.text.split())[:_BODY_CHARS]}")
+    return reply

@@ -1,0 +1,266 @@
+"""Prompts: Jinja templates in, system and user message out.
+
+A template is one file with the blocks ``system`` and ``user``. It runs in Jinja's sandbox, and an unknown variable is
+an error. Text from a document or a question file is data: ``one_line`` cleans it, so that no text can start a line of
+its own or pose as a reference line.
+"""
+
+from __future__ import annotations
+
+import functools
+import re
+import unicodedata
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from types import TracebackType
+from typing import Any, NamedTuple
+
+import jinja2
+from jinja2.sandbox import SandboxedEnvironment
+
+from kohaku_ray.errors import ConfigError
+from kohaku_ray.models.images import PromptImage
+from kohaku_ray.records import Question, digest
+
+BLOCKS = ("system", "user")
+
+MOST_KEPT_CHARS = 8192
+"""Longest snippet whose cleaned text is kept for the next prompt."""
+
+_TEMPLATE_CODE = "<template>"  # the file name Jinja gives code compiled from a string
+_REF_MARK = re.compile(r"[\[［【]+(?=[\W_]*ref[\W_]*id)", re.IGNORECASE)
+
+
+class Snippet(NamedTuple):
+    """A piece of a document, cited by its document's id."""
+
+    ref_id: str
+    text: str
+
+
+@dataclass(frozen=True, slots=True)
+class Prompt:
+    """A rendered prompt.
+
+    Attributes:
+        system: The system message.
+        user: The user message.
+        variables: The template's variables and ``role``, with the documents' own line breaks.
+        images: Stand before the user message's text.
+    """
+
+    system: str
+    user: str
+    variables: Mapping[str, Any]
+    images: tuple[PromptImage, ...] = ()
+
+    @property
+    def messages(self) -> tuple[tuple[str, str], ...]:
+        """The prompt as ``(role, content)`` pairs; an empty system message is left out."""
+        return tuple((role, text) for role, text in (("system", self.system), ("user", self.user)) if text)
+
+
+def one_line(text: str) -> str:
+    """Make a text fit for one line of a prompt, without a way to pose as another reference.
+
+    Control and invisible characters go, all whitespace becomes single spaces, and the bracket of anything that reads
+    like ``[ref_id=…]`` becomes a round one.
+    """
+    line = " ".join(text.split())
+    if not line.isprintable():
+        line = " ".join("".join(filter(_is_visible, line)).split())
+    return _REF_MARK.sub("(", line)
+
+
+def _is_visible(char: str) -> bool:
+    return unicodedata.category(char) not in ("Cc", "Cf", "Cs")
+
+
+class Template(NamedTuple):
+    """One role's template.
+
+    Attributes:
+        text: The Jinja source.
+        origin: Its file or role, for messages.
+        examples: Variables of a test rendering.
+    """
+
+    text: str
+    origin: str
+    examples: tuple[Mapping[str, Any], ...] = ()
+
+
+class Prompts:
+    """The templates of one run, by role."""
+
+    def __init__(self, templates: Mapping[str, Template]) -> None:
+        """Compile the templates and try each with its examples.
+
+        Args:
+            templates: By role.
+
+        Raises:
+            ConfigError: A template does not parse, lacks a block or names an unknown variable; with file and line.
+        """
+        self._compile(templates)
+        for role, template in templates.items():
+            for example in template.examples:
+                self.render(role, example)
+
+    def render(self, role: str, variables: Mapping[str, Any]) -> Prompt:
+        """Render a role's template.
+
+        Args:
+            role: Role of the template.
+            variables: Variables. Texts are cleaned by ``one_line``; the id of a ``Snippet`` keeps its spelling.
+
+        Raises:
+            ConfigError: The template cannot be rendered; with file and line.
+        """
+        template, variables = self._templates[role], {"role": role, **variables}
+        shown = {key: _shown(value) for key, value in variables.items()}
+        try:
+            system, user = ("".join(template.blocks[block](template.new_context(shown))).strip() for block in BLOCKS)
+        except Exception as error:  # a template may raise anything: it is the user's own program
+            line = _template_line(error.__traceback__, template)
+            raise ConfigError(f"{self._sources[role].origin}, line {line}: {error}: {_way_out(shown)}") from error
+        return Prompt(system, user, variables)
+
+    @property
+    def digest(self) -> str:
+        """Hash of the templates' text: 16 hexadecimal characters."""
+        return digest({role: template.text for role, template in self._sources.items()})
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        """Pickle the templates' text: another machine need not have the directory."""
+        return _from_sources, (self._sources,)
+
+    def _compile(self, sources: Mapping[str, Template]) -> None:
+        self._sources = dict(sources)
+        self._templates = {role: _compiled(source.text, source.origin) for role, source in sources.items()}
+
+
+def _from_sources(sources: Mapping[str, Template]) -> Prompts:
+    prompts = Prompts.__new__(Prompts)
+    prompts._compile(sources)
+    return prompts
+
+
+def asked(question: Question) -> dict[str, Any]:
+    """Return the variables of a question: its text, and its unit and type if the file has them."""
+    return {
+        "question": question.text,
+        "answer_unit": question.answer_unit or None,
+        "answer_type": question.answer_type or None,
+    }
+
+
+def _shown(value: Any) -> Any:
+    """Clean every text for a template; document ids keep their spelling, as the model copies them."""
+    if isinstance(value, str):
+        return one_line(value)
+    if isinstance(value, Snippet):
+        return _cleaned_once(value) if len(value.text) <= MOST_KEPT_CHARS else _cleaned(value)
+    if isinstance(value, Mapping):
+        return {key: _shown(item) for key, item in value.items()}
+    if isinstance(value, (tuple, list)):
+        return tuple(map(_shown, value))
+    return value
+
+
+def _cleaned(snippet: Snippet) -> Snippet:
+    return Snippet(" ".join(snippet.ref_id.split()), one_line(snippet.text))
+
+
+_cleaned_once = functools.lru_cache(maxsize=2048)(_cleaned)
+"""Members of an ensemble, and questions about the same passages, show the same snippets."""
+
+
+def read_templates(
+    roles: Mapping[str, tuple[str, tuple[Mapping[str, Any], ...]]], package: str | None, directory: str | None
+) -> dict[str, Template]:
+    """Read each role's template.
+
+    Args:
+        roles: By role, its template (a file below ``package``, or the text itself) and its examples.
+        package: The system's own directory of templates.
+        directory: The user's directory: its files replace those of the same name, and ``ROLE.j2`` replaces a template
+            that is no file.
+
+    Raises:
+        ConfigError: The directory, or all of its files, are missing, or a file is no UTF-8 text.
+    """
+    names = {role: f"{role}.j2" if "\n" in text else text for role, (text, _) in roles.items()}
+    own = _own_templates(directory, sorted(set(names.values())))
+    found = {}
+    for role, (text, examples) in roles.items():
+        file = own.get(names[role]) or (None if "\n" in text else Path(package or ".") / text)
+        source = text if file is None else _read_text(file)
+        found[role] = Template(source, str(file) if file else f"template of role {role}", examples)
+    return found
+
+
+def _own_templates(directory: str | None, names: Sequence[str]) -> dict[str, Path]:
+    if directory is None:
+        return {}
+    folder = Path(directory)
+    if not folder.is_dir():
+        raise ConfigError(f"the prompt directory {directory!r} does not exist: create it or leave prompts out")
+    own = {name: folder / name for name in names if (folder / name).exists()}
+    if not own:
+        raise ConfigError(f"the prompt directory {directory!r} holds neither {' nor '.join(names)}: add one of them")
+    return own
+
+
+def _read_text(file: Path) -> str:
+    try:
+        return file.read_text("utf-8")
+    except (OSError, UnicodeDecodeError) as error:
+        raise ConfigError(f"{file}: cannot be read as UTF-8 text: {error}") from error
+
+
+class _Environment(SandboxedEnvironment):
+    """Jinja's sandbox, which asks six questions about each attribute: a snippet's two fields are always safe."""
+
+    def getattr(self, obj: Any, attribute: str) -> Any:
+        """Read an attribute as a template may."""
+        if type(obj) is Snippet and attribute in Snippet._fields:
+            return getattr(obj, attribute)
+        return super().getattr(obj, attribute)
+
+
+def _compiled(source: str, origin: str) -> jinja2.Template:
+    environment = _Environment(
+        undefined=jinja2.StrictUndefined,
+        autoescape=False,  # a prompt is not HTML: escaping would change the evidence
+        trim_blocks=True,
+        lstrip_blocks=True,
+        keep_trailing_newline=False,
+    )
+    try:
+        template = environment.from_string(source)
+    except jinja2.TemplateSyntaxError as error:
+        raise ConfigError(f"{origin}, line {error.lineno}: {error.message}: correct the template") from error
+    missing = [block for block in BLOCKS if block not in template.blocks]
+    if missing:
+        last = source.count("\n") + 1
+        raise ConfigError(
+            f"{origin}, line {last}: the file ends without {' and '.join(missing)}: "
+            f"add {' and '.join(f'{{% block {block} %}}…{{% endblock %}}' for block in missing)}"
+        )
+    return template
+
+
+def _template_line(traceback: TracebackType | None, template: jinja2.Template) -> int:
+    """Find the template's line that failed: the innermost frame that runs the template's code."""
+    line = 1
+    while traceback is not None:
+        if traceback.tb_frame.f_code.co_filename == _TEMPLATE_CODE:
+            line = template.get_corresponding_lineno(traceback.tb_lineno)
+        traceback = traceback.tb_next
+    return line
+
+
+def _way_out(variables: Mapping[str, Any]) -> str:
+    return f"a template may use {', '.join(sorted(variables))}"

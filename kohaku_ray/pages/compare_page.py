@@ -1,0 +1,239 @@
+"""The page of two runs side by side: both answers to every question, and which of them is right."""
+
+from __future__ import annotations
+
+import os
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+import jinja2
+
+from kohaku_ray.errors import ConfigError
+from kohaku_ray.evaluation.compare import Comparing, compare_files
+from kohaku_ray.evaluation.flips import pair_text
+from kohaku_ray.evaluation.metrics import Metric, QuestionScore, find_metric
+from kohaku_ray.evaluation.paired import Interval, score_interval
+from kohaku_ray.evaluation.submissions import SubmissionRow, read_submission
+from kohaku_ray.evaluation.truth import read_truth, scored_rows
+from kohaku_ray.pages.glance import cost_lines, show
+from kohaku_ray.pages.inputs import Inputs, gather
+from kohaku_ray.pages.limits import Limits
+from kohaku_ray.pages.packed import Packed
+from kohaku_ray.pages.page import page_environment
+from kohaku_ray.pages.questions import QuestionView, anchor_of
+from kohaku_ray.pages.report import MAX_BYTES, Option
+from kohaku_ray.run.directory import submission_of
+from kohaku_ray.run.files import read_run
+from kohaku_ray.run.show import write_number
+from kohaku_ray.run.tables import SHARED
+from kohaku_ray.storage import publish
+
+LIMITS = (
+    Limits(questions=3000, items=10, match_chars=600, around_chars=150, text_chars=1000),
+    Limits(questions=3000, items=4, match_chars=200, around_chars=60, text_chars=200),
+    Limits(questions=1000, items=2, match_chars=100, around_chars=30, text_chars=100),
+)
+"""Limits, largest first; the next one is used when a page would be larger than ``MAX_BYTES``."""
+
+ONLY_A, ONLY_B, BOTH, NEITHER = "only A right", "only B right", "both right", "neither right"
+VERDICTS = (ONLY_A, ONLY_B, NEITHER, BOTH)
+
+_COLOURS = {ONLY_A: "part", ONLY_B: "part", BOTH: "right", NEITHER: "wrong"}
+_SORTS = (
+    ("change:-1", "B gains most first"),
+    ("change:1", "B loses most first"),
+    ("lowest:1", "lowest score first"),
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Side:
+    """One of the two runs.
+
+    Attributes:
+        letter: ``A`` or ``B``.
+        path: As given.
+        rows: Its submission.
+        scores: Score of each question compared.
+        inputs: Everything else about a run's directory; None for a submission file.
+        views: Its questions by id; empty for a submission file.
+    """
+
+    letter: str
+    path: str
+    rows: Mapping[str, SubmissionRow]
+    scores: Sequence[QuestionScore]
+    inputs: Inputs | None
+    views: Mapping[str, QuestionView]
+
+
+@dataclass(frozen=True, slots=True)
+class Answer:
+    """One run's answer to a question.
+
+    Attributes:
+        side: The run.
+        row: Its answer.
+        score: Its score.
+        error: Class of its error; empty where nothing is wrong.
+        view: How the run came to it; None for a submission file.
+    """
+
+    side: Side
+    row: SubmissionRow
+    score: QuestionScore
+    error: str
+    view: QuestionView | None
+
+
+@dataclass(frozen=True, slots=True)
+class Beside:
+    """Both answers to a question.
+
+    Attributes:
+        anchor: Its id on the page.
+        truth: The gold answer.
+        gold: The gold value.
+        answers: A's and B's.
+    """
+
+    anchor: str
+    truth: SubmissionRow
+    gold: str
+    answers: tuple[Answer, Answer]
+
+    @property
+    def verdict(self) -> str:
+        """Which is right: one of ``VERDICTS``."""
+        a, b = (answer.score.is_right for answer in self.answers)
+        return (BOTH if b else ONLY_A) if a else (ONLY_B if b else NEITHER)
+
+    @property
+    def colour(self) -> str:
+        """Class name of its colour."""
+        return _COLOURS[self.verdict]
+
+    @property
+    def change(self) -> float:
+        """B's score less A's."""
+        return self.answers[1].score.total - self.answers[0].score.total
+
+    @property
+    def question(self) -> str:
+        """Its text, from the truth or from a run."""
+        return self.truth.question or self.answers[0].row.question
+
+
+def write_comparison(truth: str, runs: Sequence[str], output: str, metric: str) -> str:
+    """Write the page of two runs: one HTML file that needs nothing beside it.
+
+    Args:
+        truth: A CSV with gold answers.
+        runs: Two runs' directories or submission files.
+        output: Path of the page.
+        metric: Name of the metric, see ``find_metric``.
+
+    Returns:
+        Path of the page.
+
+    Raises:
+        ConfigError: There are not two runs, or there is no such metric.
+        DataError: A file is damaged or missing, no question is in both, or the page cannot be written.
+    """
+    if len(runs) != 2:
+        raise ConfigError(f"--page sets two runs side by side, and got {len(runs)}: name two, or leave --page out.")
+    comparing = compare_files(truth, [submission_of(run) for run in runs], metric)
+    inputs = [gather(read_run(run), truth) if os.path.isdir(run) else None for run in runs]
+    page = b""
+    for limits in LIMITS:
+        page = _render(comparing, runs, inputs, find_metric(metric), limits)
+        if len(page) <= MAX_BYTES:
+            break
+    publish(output, page)
+    return output
+
+
+def _render(
+    comparing: Comparing, runs: Sequence[str], inputs: Sequence[Inputs | None], metric: Metric, limits: Limits
+) -> bytes:
+    truth = scored_rows(read_truth(comparing.truth, [metric]), [metric])
+    sides = [
+        _side(letter, path, own, truth.rows, comparing, metric, limits)
+        for letter, path, own in zip("AB", runs, inputs, strict=True)
+    ]
+    keys = comparing.question_ids[: limits.questions]
+    every = [_beside(at, key, truth.rows[key], sides, metric) for at, key in enumerate(comparing.question_ids)]
+    environment, packed = _environment(limits), Packed()
+    body = environment.get_template("beside.html.j2")
+    listed = [
+        (one, packed.add(body.render(one=one, metric=metric, shared=SHARED))) for one in every[: limits.questions]
+    ]
+    verdicts = Counter(one.verdict for one in every)
+    page = environment.get_template("compare.html.j2").render(
+        comparing=comparing,
+        metric=metric,
+        sides=[(side, score, _interval(metric, side)) for side, score in zip(sides, comparing.scores, strict=True)],
+        costs={side.letter: cost_lines(side.inputs.run) if side.inputs else [] for side in sides},
+        said=pair_text(comparing.files, comparing.pair).splitlines()[2:] if comparing.pair else [],
+        verdicts=[(name, verdicts[name], show(verdict=name)) for name in VERDICTS],
+        widest=sorted((one for one, _ in listed if one.change), key=lambda one: -abs(one.change))[:5],
+        listed=listed,
+        n_left_out=len(every) - len(keys),
+        selects=_selects(every),
+        sorts=_SORTS,
+        limits=limits,
+        packed=packed,
+    )
+    return page.encode()
+
+
+def _side(
+    letter: str,
+    path: str,
+    inputs: Inputs | None,
+    truth: Mapping[str, SubmissionRow],
+    comparing: Comparing,
+    metric: Metric,
+    limits: Limits,
+) -> Side:
+    rows = read_submission(submission_of(path)).rows
+    scores = [metric.score_question(truth[key], rows[key]) for key in comparing.question_ids]
+    views = inputs.views(limits) if inputs is not None else []
+    return Side(letter, path, rows, scores, inputs, {view.vote["question_id"]: view for view in views})
+
+
+def _beside(at: int, key: str, truth: SubmissionRow, sides: Sequence[Side], metric: Metric) -> Beside:
+    a, b = (
+        Answer(
+            side=side,
+            row=side.rows[key],
+            score=side.scores[at],
+            error=(metric.classify(truth, side.rows[key]) if metric.classify is not None else None) or "",
+            view=side.views.get(key),
+        )
+        for side in sides
+    )
+    return Beside(anchor_of(key, at + 1), truth, metric.gold(truth), (a, b))
+
+
+def _interval(metric: Metric, side: Side) -> Interval:
+    return score_interval(metric, side.scores)
+
+
+def _selects(every: Sequence[Beside]) -> list[tuple[str, str, list[Option]]]:
+    """What the list of questions is filtered by."""
+    verdicts = Counter(one.verdict for one in every)
+    found = [("verdict", "Show", [(name, name, verdicts[name]) for name in VERDICTS if verdicts[name]])]
+    for at, letter in enumerate("AB"):
+        errors = Counter(one.answers[at].error for one in every if one.answers[at].error)
+        if errors:
+            options = [(name, name, n) for name, n in sorted(errors.items())]
+            found.append((f"error{letter.lower()}", f"{letter}'s class of error", options))
+    return [(name, label, [("", "all", len(every)), *options]) for name, label, options in found]
+
+
+def _environment(limits: Limits) -> jinja2.Environment:
+    environment = page_environment(limits.text_chars)
+    environment.filters["number"] = write_number
+    return environment

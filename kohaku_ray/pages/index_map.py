@@ -1,0 +1,200 @@
+"""A map of the index: each node a point, coloured by document, shaped by kind (KohakuRAG, Figure 6)."""
+
+from __future__ import annotations
+
+import io
+import os
+from collections import Counter
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from kohaku_ray.errors import DataError
+from kohaku_ray.index.image_vectors import image_rows
+from kohaku_ray.index.nodes import CHUNK, KINDS, PARAGRAPH, NodeTable
+from kohaku_ray.index.store import Index
+from kohaku_ray.pages.plots import INK, PALETTE, drawing, legend_name, new_figure
+from kohaku_ray.pages.projection import find_umap, neighbours, principal, sample_rows
+from kohaku_ray.records import F64, I64
+from kohaku_ray.storage import publish
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+    from matplotlib.figure import Figure
+
+MAX_NODES = 20_000
+"""Most nodes drawn; a larger index is sampled."""
+
+MAX_UMAP_NODES = 10_000
+"""Most nodes for UMAP, which takes minutes for more; above that, principal components are used."""
+
+N_COLOURS = 2 * (len(PALETTE) - 1)
+"""Documents with a colour of their own, the largest first; all others are grey."""
+
+_GREY = "#999999"
+_LABEL_CHARS = 28
+_MARKS = {
+    "sentence": (".", 34),
+    "paragraph": ("^", 24),
+    "full paragraph": ("v", 24),
+    "image": ("P", 42),
+    "section": ("D", 30),
+    "document": ("*", 190),
+    "chunk": ("s", 30),
+}
+_SHOWN = (*KINDS, "full paragraph", "image")
+"""What a mark stands for; the first ones are the kinds of nodes.
+
+A full paragraph is the vector of a paragraph's own text. An image is the paragraph of an image that has a file.
+"""
+_FULL, _IMAGE = len(KINDS), len(KINDS) + 1
+
+_ROOMY = 250  # up to this many marks of a kind have full size; more are drawn smaller
+_RASTER_FROM = 3_000
+
+
+def write_index_map(
+    index_path: str, output: str | None = None, *, max_nodes: int = MAX_NODES, max_umap_nodes: int = MAX_UMAP_NODES
+) -> str:
+    """Draw an index's node vectors in two dimensions.
+
+    UMAP is used where it is installed and the nodes are not too many, principal components otherwise; the title says
+    which. The same index gives the same file, byte by byte.
+
+    Args:
+        index_path: The index's directory.
+        output: An .svg or .png file; None: ``map.svg`` in the index's directory.
+        max_nodes: Most nodes drawn, evenly spaced ones of each kind.
+        max_umap_nodes: Most nodes given to UMAP.
+
+    Returns:
+        Path of the file.
+
+    Raises:
+        DataError: There is no index, it has no vectors, or the file cannot be written.
+    """
+    target = output if output is not None else _beside(index_path)
+    suffix = os.path.splitext(target)[1].lower()
+    if suffix not in {".svg", ".png"}:
+        raise DataError(f"{target}: the map is an .svg or a .png file, not {suffix or 'one without a suffix'}.")
+    index = Index.open(index_path)
+    shown = _shown(index)
+    rows = sample_rows(shown, max_nodes)
+    paragraphs = rows[shown[rows] == PARAGRAPH]
+    has_full, full = index.text_vectors(paragraphs)
+    full_rows, vectors = paragraphs[has_full], np.concatenate([index.node_vectors(rows), full])
+    rows, marks = np.concatenate([rows, full_rows]), np.concatenate([shown[rows], np.full(len(full_rows), _FULL)])
+    has_vector = np.any(vectors != 0, axis=1)
+    rows, vectors, marks = rows[has_vector], vectors[has_vector], marks[has_vector]
+    caption = _caption(shown, marks, max_nodes, is_whole=bool(has_vector.all()))
+    if not len(rows):
+        raise DataError(f"the index at {index_path} has no node vectors to draw: its documents hold no text")
+    umap = find_umap() if 3 < len(rows) <= max_umap_nodes else None
+    if umap is not None:
+        points, method = neighbours(vectors, umap), "UMAP"
+    else:
+        points, share = principal(vectors)
+        method = f"PCA (two components hold {share:.1%} of the variance)"
+    publish(target, _draw(index.nodes, rows, marks, points, method, caption, suffix[1:]))
+    return target
+
+
+def _shown(index: Index) -> I64:
+    """What each node is shown as: shape ``(n,)``, places in ``_SHOWN``."""
+    shown = index.nodes.kind.astype(np.int64)
+    if index.manifest["settings"]["paragraph_vectors"] == "full":
+        shown[shown == PARAGRAPH] = _FULL
+    shown[image_rows(index.nodes)[0]] = _IMAGE
+    return shown
+
+
+def _beside(index_path: str) -> str:
+    if "://" in index_path:
+        raise DataError(f"the index is at {index_path}, no local directory: say where the map goes (output)")
+    return os.path.join(index_path, "map.svg")
+
+
+def _draw(nodes: NodeTable, rows: I64, marks: I64, points: F64, method: str, caption: str, form: str) -> bytes:
+    ids = nodes.table["doc_id"].take(rows).to_pylist()
+    with drawing():
+        figure, axes = new_figure(8.6, 6.2)
+        colours = document_colours(ids)
+        _scatter(axes, points, marks, [colours.get(doc_id, _GREY) for doc_id in ids])
+        axes.set_title(f"{len(rows):,} node vectors by {method}", fontsize=11)
+        axes.set_xlabel("first axis (no unit)")
+        axes.set_ylabel("second axis (no unit)")
+        axes.set_aspect("equal", adjustable="datalim")
+        _legends(figure, colours, len(set(ids)), marks)
+        figure.supxlabel(caption, fontsize=8)
+        return _bytes(figure, form)
+
+
+def document_colours(doc_ids: Sequence[str]) -> dict[str, str]:
+    """Give the ``N_COLOURS`` documents with most nodes a colour each: the palette, then its darker half."""
+    from matplotlib.colors import to_hex, to_rgb
+
+    base = PALETTE[:-1]
+    darker = [to_hex((0.55 * r, 0.55 * g, 0.55 * b)) for r, g, b in map(to_rgb, base)]
+    largest = sorted(Counter(doc_ids).items(), key=lambda item: (-item[1], item[0]))[:N_COLOURS]
+    return {doc_id: colour for (doc_id, _), colour in zip(sorted(largest), (*base, *darker), strict=False)}
+
+
+def _scatter(axes: Axes, points: F64, marks: I64, colours: Sequence[str]) -> None:
+    """Many small points below, few large ones on top."""
+    for kind, (mark, size) in _MARKS.items():
+        own = np.flatnonzero(marks == _SHOWN.index(kind))
+        if len(own):
+            axes.scatter(
+                points[own, 0],
+                points[own, 1],
+                s=size * float(np.clip(_ROOMY / len(own), 0.35, 1)),
+                marker=mark,
+                c=[colours[at] for at in own.tolist()],
+                alpha=0.55 if kind == "sentence" else 0.9,
+                linewidths=0 if kind == "sentence" else 0.5,
+                edgecolors="none" if kind == "sentence" else INK,
+                rasterized=len(own) > _RASTER_FROM,
+            )
+
+
+def _legends(figure: Figure, colours: dict[str, str], n_documents: int, marks: I64) -> None:
+    from matplotlib.lines import Line2D
+
+    def entry(name: str, mark: str, colour: str, size: float) -> Line2D:
+        return Line2D([], [], linestyle="none", marker=mark, color=colour, markersize=size, label=name)
+
+    there = [kind for kind in _SHOWN if np.any(marks == _SHOWN.index(kind))]
+    shapes = [entry(kind, _MARKS[kind][0], INK, 11 if kind == "document" else 6) for kind in there]
+    names = [entry(_short(doc_id), "s", colour, 7) for doc_id, colour in colours.items()]
+    if n_documents > len(colours):
+        names.append(entry(f"{n_documents - len(colours):,} smaller ones", "s", _GREY, 7))
+    heads = [entry("kind", "", INK, 0), *shapes, entry(" ", "", INK, 0), entry("document", "", INK, 0), *names]
+    figure.legend(handles=heads, loc="outside right upper", fontsize=8, handletextpad=0.4)
+
+
+def _caption(shown: I64, marks: I64, max_nodes: int, *, is_whole: bool) -> str:
+    parts = []
+    for code, kind in enumerate(_SHOWN):
+        drawn, there = int(np.sum(marks == code)), int(np.sum(shown == code))
+        if not max(drawn, there) and (code >= CHUNK or (code == PARAGRAPH and np.any(marks == _FULL))):
+            continue  # most indexes have none
+        parts.append(f"{drawn:,} of {there:,} {kind}s" if drawn < there else f"{drawn:,} {kind}s")
+    notes = []
+    if len(shown) > max_nodes:
+        notes.append(f"A sample of at most {max_nodes:,}: evenly spaced nodes of each kind.")
+    if not is_whole:
+        notes.append("Nodes without text have no vector and are left out.")
+    return "\n".join([", ".join(parts), *([" ".join(notes)] if notes else [])])
+
+
+def _short(doc_id: str) -> str:
+    text = legend_name(doc_id)
+    return text if len(text) <= _LABEL_CHARS else f"{text[: _LABEL_CHARS - 1]}…"
+
+
+def _bytes(figure: Figure, form: str) -> bytes:
+    buffer = io.BytesIO()
+    metadata: dict[str, Any] = {"Date": None, "Creator": None} if form == "svg" else {"Software": None}
+    figure.savefig(buffer, format=form, dpi=150, facecolor="white", metadata=metadata)
+    return buffer.getvalue()

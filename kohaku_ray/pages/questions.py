@@ -1,0 +1,384 @@
+"""The page's view of each question: steps, members, vote and truth."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+
+from kohaku_ray.evaluation.metrics import Metric, QuestionScore
+from kohaku_ray.evaluation.submissions import Submission, SubmissionRow
+from kohaku_ray.index.views import IMAGE
+from kohaku_ray.pages.citations import Citation, Documents
+from kohaku_ray.pages.excerpts import Excerpt, Place, Places, excerpt
+from kohaku_ray.pages.limits import Limits
+from kohaku_ray.records import BLANK
+from kohaku_ray.run.files import Row, RunFiles, StepRows, steps_of
+from kohaku_ray.values.normalise import group_values
+from kohaku_ray.values.read import is_blank
+
+RIGHT, IN_PART, WRONG, ABSTAINED, ANSWERED = "right", "right in part", "wrong", "blank", "answered"
+OUTCOMES = (RIGHT, IN_PART, WRONG, ABSTAINED, ANSWERED)
+"""Outcomes of a question. In part: its value is right, but not every part of the score; answered: no truth."""
+
+_ANCHOR = re.compile(r"[A-Za-z0-9_.-]{1,64}")
+
+
+@dataclass(frozen=True, slots=True)
+class Truth:
+    """The gold answer.
+
+    Attributes:
+        row: As the truth file has it.
+        citations: Its references.
+        metric: The headline metric.
+        scores: Scores of this question by metric.
+        error: Class of the error; None where nothing is wrong.
+    """
+
+    row: SubmissionRow
+    citations: tuple[Citation, ...]
+    metric: Metric
+    scores: Mapping[str, QuestionScore]
+    error: str | None
+
+    @property
+    def value(self) -> str:
+        """The gold value."""
+        return self.metric.gold(self.row)
+
+    @property
+    def headline(self) -> QuestionScore:
+        """Score by the first metric."""
+        return next(iter(self.scores.values()))
+
+
+@dataclass(frozen=True, slots=True)
+class StepItem:
+    """One item of a step.
+
+    Attributes:
+        row: As ``trace.parquet`` has it.
+        path: Titles and ordinals from the document down; empty where it is not a node.
+        page: Page of the source.
+        excerpt: Its text, in its paragraph where it is a node.
+        is_cited: The voted answer cites it or its document.
+        is_gold: The truth cites it or its document.
+    """
+
+    row: Row
+    path: tuple[str, ...]
+    page: int | None
+    excerpt: Excerpt
+    is_cited: bool
+    is_gold: bool
+
+
+@dataclass(frozen=True, slots=True)
+class Step:
+    """One step towards an answer.
+
+    Attributes:
+        rows: All items.
+        items: The items shown, in order.
+        n_gold: References of the truth that are among all its items.
+        share: How many items go on, as a share of the most that go on from any step; None: it does not count them.
+    """
+
+    rows: StepRows
+    items: tuple[StepItem, ...]
+    n_gold: int = 0
+    share: float | None = None
+
+    @property
+    def title(self) -> str:
+        """Its name as a heading."""
+        name = self.rows.name.replace("_", " ")
+        return name[:1].upper() + name[1:]
+
+    @property
+    def said(self) -> str:
+        """What its count says besides the numbers."""
+        note: str = self.rows.pool["note"] if self.rows.pool else ""
+        return note.partition("; ")[2]
+
+
+@dataclass(frozen=True, slots=True)
+class Member:
+    """One member's answer.
+
+    Attributes:
+        row: As ``answers.parquet`` has it.
+        group: Index of its group in the vote; None where it is not known.
+        outcome: One of ``OUTCOMES``.
+        prompt_tokens: Tokens of its prompts, all attempts.
+        completion_tokens: Tokens it generated, all attempts.
+    """
+
+    row: Row
+    group: int | None
+    outcome: str
+    prompt_tokens: int
+    completion_tokens: int
+
+
+@dataclass(frozen=True, slots=True)
+class Group:
+    """Members that gave the same answer.
+
+    Attributes:
+        value: Their spelling; empty for the blanks.
+        weight: Sum of their weights.
+        share: Weight as a share of all groups' weight.
+        members: The members; empty where they are not known.
+        is_winner: Its answer is the ensemble's.
+    """
+
+    value: str
+    weight: float
+    share: float
+    members: tuple[int, ...]
+    is_winner: bool
+
+
+@dataclass(frozen=True, slots=True)
+class QuestionView:
+    """One question as the page shows it.
+
+    Attributes:
+        anchor: Its id on the page.
+        vote: As ``votes.parquet`` has it.
+        outcome: One of ``OUTCOMES``.
+        truth: The gold answer; None where there is none.
+        citations: The vote's references.
+        steps: In order.
+        members: In member order.
+        groups: In the vote's order.
+    """
+
+    anchor: str
+    vote: Row
+    outcome: str
+    truth: Truth | None
+    citations: tuple[Citation, ...]
+    steps: tuple[Step, ...] = field(repr=False)
+    members: tuple[Member, ...] = field(repr=False)
+    groups: tuple[Group, ...] = field(repr=False)
+
+    @property
+    def funnel(self) -> tuple[Step, ...]:
+        """Steps that count what came in and what went on."""
+        return tuple(step for step in self.steps if step.rows.pool is not None)
+
+    @property
+    def images(self) -> tuple[Row, ...]:
+        """The image items of all steps, each image paragraph once."""
+        rows = [item.row for step in self.steps for item in step.items if item.row["kind"] == IMAGE]
+        return tuple({row["node_id"]: row for row in reversed(rows)}.values())[::-1]
+
+    @property
+    def n_winners(self) -> int:
+        """Size of the group whose answer was written."""
+        return sum(len(group.members) for group in self.groups if group.is_winner)
+
+    @property
+    def is_unanimous(self) -> bool:
+        """All members gave the written answer."""
+        return self.n_winners == len(self.members)
+
+    @property
+    def has_error(self) -> bool:
+        """A member carries an error."""
+        return any(member.row["error"] for member in self.members)
+
+    @property
+    def is_failed(self) -> bool:
+        """Every member carries an error."""
+        return bool(self.members) and all(member.row["error"] for member in self.members)
+
+    @property
+    def n_tokens(self) -> int:
+        """Tokens of all members' calls."""
+        return sum(member.prompt_tokens + member.completion_tokens for member in self.members)
+
+    @property
+    def marks(self) -> tuple[str, ...]:
+        """Outcomes that the page's list selects."""
+        value = self.truth.headline.is_right if self.truth else None
+        marks = {
+            "right": value == 1,
+            "wrong": value == 0,
+            "blank": self.outcome == ABSTAINED,
+            "part": self.outcome == IN_PART,
+            "error": self.has_error,
+        }
+        return tuple(name for name, holds in marks.items() if holds)
+
+    @property
+    def colour(self) -> str:
+        """Class name of the outcome's colour: an abstention is right where the truth is blank."""
+        if self.outcome == ABSTAINED and self.truth is not None:
+            return "good-blank" if self.truth.headline.is_right else "bad-blank"
+        return {RIGHT: "right", IN_PART: "part", WRONG: "wrong"}.get(self.outcome, "plain")
+
+
+@dataclass(frozen=True, slots=True)
+class Gold:
+    """A truth file with every question's scores.
+
+    Attributes:
+        truth: The file.
+        metrics: The headline first.
+        scores: Scores by metric and question id.
+    """
+
+    truth: Submission
+    metrics: tuple[Metric, ...]
+    scores: Mapping[str, Mapping[str, QuestionScore]]
+
+
+def shown_steps(trace: Sequence[Row], n: int) -> list[tuple[StepRows, list[Row]]]:
+    """Share ``n`` places of each step evenly among its lists (of members and attempts), at least one each.
+
+    Returns:
+        Each list with its items that are shown.
+    """
+    steps = steps_of(trace)
+    n_lists = Counter(step.name for step in steps)
+    return [(step, step.items[: max(n // n_lists[step.name], 1)]) for step in steps]
+
+
+def view_questions(
+    run: RunFiles, gold: Gold | None, documents: Documents, places: Places, limits: Limits
+) -> list[QuestionView]:
+    """Build the view of each question, in the run's order."""
+    tables = {name: run.by_question(name) for name in ("answers", "trace", "usage")}
+    views = []
+    for number, vote in enumerate(run.tables["votes"][: limits.questions], 1):
+        key = vote["question_id"]
+        truth = _truth(key, gold, run.submission, documents)
+        answers, usage = (tables[name].get(key, []) for name in ("answers", "usage"))
+        members, groups = _members(vote, answers, usage, truth, run.setting("ensemble", "vote", "compat"))
+        views.append(
+            QuestionView(
+                anchor=anchor_of(key, number),
+                vote=vote,
+                outcome=_outcome(vote["is_blank"], truth),
+                truth=truth,
+                citations=documents.cite(vote["ref_ids"]),
+                steps=_steps(vote, tables["trace"].get(key, []), truth, places, limits),
+                members=members,
+                groups=groups,
+            )
+        )
+    return views
+
+
+def anchor_of(question_id: str, number: int) -> str:
+    """Return a question's id on a page.
+
+    Args:
+        question_id: Its id in the files.
+        number: Its place, from 1: used where the id has other characters than an address may have.
+    """
+    return f"q-{question_id}" if _ANCHOR.fullmatch(question_id) else f"question-{number}"
+
+
+def _truth(question_id: str, gold: Gold | None, given: Submission, documents: Documents) -> Truth | None:
+    row = gold.truth.rows.get(question_id) if gold is not None else None
+    if gold is None or row is None or question_id not in given.rows:
+        return None
+    known = dict(zip(row.ref_ids, row.ref_urls, strict=False)) if len(row.ref_ids) == len(row.ref_urls) else {}
+    own = Documents(documents.titles, {**known, **documents.urls})
+    scores = {metric: rows[question_id] for metric, rows in gold.scores.items()}
+    classifier = next((metric for metric in gold.metrics if metric.classify is not None and metric.classes), None)
+    error = classifier.classify(row, given.rows[question_id]) if classifier and classifier.classify else None
+    return Truth(row, own.cite(row.ref_ids), gold.metrics[0], scores, error)
+
+
+def _outcome(abstains: bool, truth: Truth | None) -> str:
+    if abstains:
+        return ABSTAINED
+    if truth is None:
+        return ANSWERED
+    if not truth.headline.is_right:
+        return WRONG
+    is_whole = truth.error is None and min(truth.headline.parts.values()) == 1
+    return RIGHT if is_whole else IN_PART
+
+
+def _member_outcome(row: Row, truth: Truth | None) -> str:
+    if row["is_blank"]:
+        return ABSTAINED
+    if truth is None:
+        return ANSWERED
+    said = {name: row[name] for name in ("question_id", "answer", "answer_value", "answer_unit", "explanation")}
+    given = SubmissionRow(**said, ref_ids=tuple(row["ref_ids"]), refs_raw=json.dumps(row["ref_ids"]))
+    return RIGHT if truth.metric.score_question(truth.row, given).is_right else WRONG
+
+
+def _members(
+    vote: Row, answers: Sequence[Row], usage: Sequence[Row], truth: Truth | None, compat: str | None
+) -> tuple[tuple[Member, ...], tuple[Group, ...]]:
+    places = _group_places(vote, answers, is_exact=compat is not None)
+    members = []
+    for row, place in zip(answers, places, strict=True):
+        calls = [call for call in usage if call["member"] == row["member"]]
+        prompt, completion = (sum(call[f"{kind}_tokens"] for call in calls) for kind in ("prompt", "completion"))
+        members.append(Member(row, place, _member_outcome(row, truth), prompt, completion))
+    return tuple(members), _groups(vote, members)
+
+
+def _group_places(vote: Row, answers: Sequence[Row], is_exact: bool) -> list[int | None]:
+    """Group the members as the vote did, by value or, when it was the published vote, by spelling."""
+    values = ["" if row["is_blank"] else row["answer_value"] for row in answers]
+    spelled = [value.strip() for value in values]
+    keys: Sequence[str | int] = spelled if is_exact else group_values(values, vote["asked_unit"])
+    order = list(dict.fromkeys(keys))
+    if len(order) != len(vote["groups"]):
+        return [None] * len(answers)
+    return [order.index(key) for key in keys]
+
+
+def _groups(vote: Row, members: Sequence[Member]) -> tuple[Group, ...]:
+    total = sum(vote["group_weights"]) or 1.0
+    winner = next((member.group for member in members if member.row["member"] == vote["winner"]), None)
+    groups = []
+    for place, (value, weight) in enumerate(zip(vote["groups"], vote["group_weights"], strict=True)):
+        blank = is_blank(value)
+        who = tuple(member.row["member"] for member in members if member.group == place)
+        wins = place == winner and blank == vote["is_blank"]
+        groups.append(Group("" if blank else value, weight, weight / total, who, wins))
+    return tuple(groups)
+
+
+def _steps(vote: Row, rows: Sequence[Row], truth: Truth | None, places: Places, limits: Limits) -> tuple[Step, ...]:
+    cited = {ref.lower() for ref in vote["ref_ids"]}
+    gold = {ref.lower() for ref in truth.row.ref_ids} - {BLANK} if truth is not None else set()
+
+    def view(row: Row) -> StepItem:
+        if row["node_id"] is None:
+            return StepItem(row, (), None, excerpt(Place(()), row["text"], limits.match_chars, 0), False, False)
+        place = places.find(row["node_id"], row["text"])
+        shown = excerpt(place, row["text"], limits.match_chars, limits.around_chars)
+        names = _names(row)
+        return StepItem(row, place.path, place.page, shown, not names.isdisjoint(cited), not names.isdisjoint(gold))
+
+    lists = shown_steps(rows, limits.items)
+    most = max((step.pool["scores"]["out"] for step, _ in lists if step.pool), default=0.0) or 1.0
+    return tuple(
+        Step(
+            rows=step,
+            items=tuple(map(view, shown)),
+            n_gold=len(gold & {name for row in step.items if row["node_id"] for name in _names(row)}),
+            share=step.pool["scores"]["out"] / most if step.pool else None,
+        )
+        for step, shown in lists
+    )
+
+
+def _names(row: Row) -> set[str]:
+    """What a reference may call an item: its node, its document, or its note."""
+    return {row[name].lower() for name in ("node_id", "doc_id", "note") if row[name]}

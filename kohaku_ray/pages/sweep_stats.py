@@ -1,0 +1,309 @@
+"""A sweep's tables with their statistics: the text of every field, and the notes below a table."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from typing import Literal
+
+import numpy.typing as npt
+
+from kohaku_ray.evaluation.comparing import Comparison, average_rank, compare_column
+from kohaku_ray.evaluation.grid import FEW_QUESTIONS, FEW_SEEDS, Sweep, Table, TableCell
+from kohaku_ray.evaluation.statistics import STAR_LEVELS, mean_sd, ranks
+from kohaku_ray.pages.text import cut
+from kohaku_ray.values.read import parse_number
+
+THIN = "†"
+"""Marks a figure from few questions or seeds."""
+
+ONLY_COLUMN = "score"
+"""Head of the only column of a table with one axis: its labels become the rows, which are compared."""
+
+Row = tuple[str, ...]
+Place = tuple[Row, str]
+Mark = Literal["best", "second", ""]
+
+REASON_CHARS = 600
+"""Longest reason shown; longer ones are cut, but whole in the CSV."""
+
+
+@dataclass(frozen=True, slots=True)
+class Spread:
+    """A mean with its standard deviation.
+
+    Attributes:
+        mean: Over seeds or subsamples.
+        sd: NaN where there is only one.
+    """
+
+    mean: float
+    sd: float
+
+
+@dataclass(frozen=True, slots=True)
+class TableGrid:
+    """The layout of a table.
+
+    Attributes:
+        table: The table.
+        row_axes: Names of the axes of the rows.
+        column_axis: Name of the axis of the columns; empty where there is none.
+        rows: Labels of each row.
+        columns: Labels of the columns.
+        cells: By row and column.
+    """
+
+    table: Table
+    row_axes: Row
+    column_axis: str
+    rows: tuple[Row, ...]
+    columns: Row
+    cells: Mapping[Place, TableCell]
+
+    @property
+    def row_axis(self) -> str:
+        """Names of the row axes, in one line."""
+        return " · ".join(self.row_axes)
+
+    @property
+    def numbers(self) -> tuple[float, ...] | None:
+        """The columns as numbers, where all of them are."""
+        numbers = [parse_number(label) for label in self.columns]
+        found = tuple(number for number in numbers if number is not None)
+        return found if len(found) == len(numbers) else None
+
+    def row_name(self, row: Row) -> str:
+        """Name a row in one line."""
+        return " · ".join(row)
+
+    def turned(self) -> TableGrid:
+        """Exchange rows and columns."""
+        cells: dict[Place, TableCell] = {
+            ((column,), self.row_name(row)): cell for (row, column), cell in self.cells.items()
+        }
+        rows = tuple((column,) for column in self.columns)
+        columns = tuple(map(self.row_name, self.rows))
+        return TableGrid(self.table, (self.column_axis,), self.row_axis, rows, columns, cells)
+
+
+@dataclass(frozen=True, slots=True)
+class TableStats:
+    """A table with its statistics.
+
+    Attributes:
+        grid: Its layout.
+        comparisons: Of the scored cells, by place.
+        ranks: Rank of each of them in its column.
+        average: Average rank of the rows over the columns; empty with fewer than two of either, or if no column is
+            complete.
+        reasons: Why cells are not finished, each once; they are numbered from 1.
+        parts: Names of the score's parts, in order.
+    """
+
+    grid: TableGrid
+    comparisons: Mapping[Place, Comparison]
+    ranks: Mapping[Place, float]
+    average: Mapping[Row, float]
+    reasons: tuple[str, ...]
+    parts: tuple[str, ...]
+
+    @property
+    def table(self) -> Table:
+        """The table."""
+        return self.grid.table
+
+
+@dataclass(frozen=True, slots=True)
+class Shown:
+    """The content of a field of a score table.
+
+    Attributes:
+        text: Mean and deviation, or the state of a cell without scores.
+        stars: The paper's.
+        mark: Whether it is the column's best or second.
+        is_thin: It has few questions or seeds.
+        footnote: Number of its reason; 0 for none.
+        is_scored: The text is a figure.
+    """
+
+    text: str
+    stars: str = ""
+    mark: Mark = ""
+    is_thin: bool = False
+    footnote: int = 0
+    is_scored: bool = False
+
+
+def compute_stats(table: Table, parts: Iterable[str] = ()) -> TableStats:
+    """Lay a table out, and compare its cells.
+
+    Args:
+        table: The table of results.
+        parts: Names of the score's parts, in order; those of the cells are added.
+    """
+    grid = lay_out(table)
+    comparisons: dict[Place, Comparison] = {}
+    ranked: dict[Place, float] = {}
+    for column in grid.columns:
+        places = [(row, column) for row in grid.rows if (row, column) in grid.cells]
+        scored = [place for place in places if grid.cells[place].is_scored]
+        found = compare_column([grid.cells[place] for place in scored])
+        comparisons |= dict(zip(scored, found, strict=True))
+        if found:
+            ranked |= dict(zip(scored, ranks([one.mean for one in found]).tolist(), strict=True))
+    is_grid = len(grid.rows) > 1 and len(grid.columns) > 1
+    reasons = dict.fromkeys(_reason(cell) for cell in grid.cells.values() if _reason(cell))
+    names = dict.fromkeys([*parts, *(name for cell in table.cells for name in cell.parts)])
+    average = average_rank(table) if is_grid else {}
+    return TableStats(grid, comparisons, ranked, average, tuple(reasons), tuple(names))
+
+
+def compute_sweep_stats(sweep: Sweep) -> list[TableStats]:
+    """Compute the statistics of all tables of a sweep; slow for many questions."""
+    return [compute_stats(table, sweep.metric.parts) for table in sweep.tables]
+
+
+def lay_out(table: Table) -> TableGrid:
+    """Arrange a table's cells; the labels of a single axis become rows."""
+    if len(table.axes) == 1:
+        rows = tuple((label,) for label in table.columns)
+        cells: dict[Place, TableCell] = {((table.column_of(cell),), ONLY_COLUMN): cell for cell in table.cells}
+        return TableGrid(table, axis_names(table), "", rows, (ONLY_COLUMN,), cells)
+    places = {(table.row_of(cell), table.column_of(cell)): cell for cell in table.cells}
+    names = axis_names(table)
+    return TableGrid(table, names[:-1], names[-1], table.rows, table.columns, places)
+
+
+def name_cell(table: Table, cell: TableCell) -> str:
+    """Name a cell by its labels in one line."""
+    names = zip(axis_names(table), table.axes, strict=True)
+    return ", ".join(f"{name} = {cell.at[axis.name]}" for name, axis in names)
+
+
+def axis_names(table: Table) -> tuple[str, ...]:
+    """Name a table's axes by the fewest last parts of their keys that distinguish them."""
+    keys = [axis.name.split(".") for axis in table.axes]
+    for n_parts in range(1, max(map(len, keys), default=0) + 1):
+        names = tuple(".".join(key[-n_parts:]) for key in keys)
+        if len(set(names)) == len(names) and all(names):
+            return names
+    return tuple(axis.name for axis in table.axes)
+
+
+def score_of(cell: TableCell) -> Spread:
+    """Average a scored cell."""
+    return spread(cell.scores)
+
+
+def spread(values: npt.ArrayLike) -> Spread:
+    """Average at least one value."""
+    mean, sd = mean_sd(values)
+    return Spread(mean, math.nan if sd is None else sd)
+
+
+def figure(score: Spread, digits: int = 3) -> str:
+    """Write a mean with its deviation."""
+    mean = f"{score.mean:z,.{digits}f}"
+    return mean if math.isnan(score.sd) else f"{mean} ± {score.sd:,.{digits}f}"
+
+
+def shown(stats: TableStats, place: Place) -> Shown:
+    """Return the content of a field of the score table."""
+    cell = stats.grid.cells.get(place)
+    if cell is None:
+        return Shown("")
+    reason = _reason(cell)
+    footnote = 1 + stats.reasons.index(reason) if reason else 0
+    comparison = stats.comparisons.get(place)
+    if comparison is None:
+        return Shown("no scores" if cell.state == "finished" else cell.state, footnote=footnote)
+    is_alone = sum(column == place[1] for _, column in stats.comparisons) == 1
+    mark: Mark = "" if is_alone else "best" if comparison.is_best else "second" if comparison.is_second else ""
+    text = figure(score_of(cell))
+    return Shown(text, comparison.stars, mark, cell.is_thin, footnote, is_scored=True)
+
+
+def write_measure(stats: TableStats, name: str) -> dict[Place, str]:
+    """Write a measure of every cell that has it, with digits by its size."""
+    cells = stats.grid.cells.items()
+    found = {place: one for place, cell in cells if (one := measured(stats.table, cell, name)) is not None}
+    largest = max((abs(one.mean) for one in found.values()), default=0.0)
+    digits = 0 if largest >= 1000 else 1 if largest >= 100 else 2 if largest >= 1 else 3
+    return {place: figure(one, digits) for place, one in found.items()}
+
+
+def measured(table: Table, cell: TableCell, name: str) -> Spread | None:
+    """Average a measure of a cell, with the deviation that its table asks for; None where it has none."""
+    values = cell.question_measures.get(name) if table.spread == "questions" else None
+    values = cell.measures.get(name) if values is None else values
+    return spread(values) if values is not None and values.size else None
+
+
+def legend(stats: TableStats, marks: str = "Bold: the best of its column; underlined: the second.") -> list[str]:
+    """Explain the marks in a table.
+
+    Args:
+        stats: The table.
+        marks: Explains how the best are marked.
+    """
+    fields = [shown(stats, place) for place in stats.grid.cells]
+    repeats = stats.table.repeats
+    lines = []
+    if any(field.is_scored for field in fields):
+        lines.append(f"Mean ± standard deviation over {repeats}.")
+    if stats.table.show and stats.table.spread == "questions" and lines:
+        lines.append("Measures of the context: mean ± standard deviation over questions.")
+    if any(field.mark for field in fields):
+        lines[0] = f"{lines[0]} {marks}".rstrip()
+    if any(field.stars for field in fields):
+        levels = ", ".join(f"{'*' * n} p < {level:g}" for n, level in enumerate(STAR_LEVELS, 1))
+        lines.append(f"Stars: differs from the column's best by Welch's t over {repeats}, not corrected: {levels}.")
+        if repeats == "subsamples":
+            lines.append("Subsamples of one pool share members: these stars overstate significance.")
+    if any(field.is_thin for field in fields):
+        lines.append(f"{THIN} fewer than {FEW_QUESTIONS} questions or {FEW_SEEDS} {repeats}: says little.")
+    if stats.average:
+        lines.append("Average rank: over the columns in which every row has a score; 1 is best.")
+    n_asked = {one.n_questions for one in stats.comparisons.values()}
+    if len(n_asked) > 1:
+        lines.append(
+            f"Cells have {min(n_asked):,} to {max(n_asked):,} questions; each is compared with the best of its column "
+            "on those that both have."
+        )
+    return lines
+
+
+def footnotes(stats: TableStats) -> list[str]:
+    """List the reasons of unfinished cells, numbered."""
+    return [f"[{at}] {cut(reason, REASON_CHARS)}" for at, reason in enumerate(stats.reasons, 1)]
+
+
+def below(stats: TableStats, marks: str | None = None) -> list[str]:
+    """List all lines below a table."""
+    explained = legend(stats) if marks is None else legend(stats, marks)
+    return [*footnotes(stats), *explained, *stats.table.notes]
+
+
+def head(stats: TableStats, score: str = ONLY_COLUMN) -> list[str]:
+    """Name a table's columns.
+
+    Args:
+        stats: The table.
+        score: Name of the only column of a table with one axis.
+    """
+    grid = stats.grid
+    columns = [f"{grid.column_axis} = {label}" for label in grid.columns] if grid.column_axis else [score]
+    return [*grid.row_axes, *columns]
+
+
+def write_rank(rank: float | None) -> str:
+    """Write an average rank."""
+    return "" if rank is None else f"{rank:.2f}"
+
+
+def _reason(cell: TableCell) -> str:
+    if cell.state == "finished":
+        return ""
+    return f"{cell.state}: {cell.reason or 'no reason is known'}"

@@ -1,0 +1,252 @@
+"""A sweep's tables with their statistics, written as Markdown, CSV and LaTeX and for the terminal."""
+
+from __future__ import annotations
+
+import csv
+import io
+import math
+import re
+from collections.abc import Callable, Sequence
+
+from kohaku_ray.evaluation.grid import Sweep, TableCell
+from kohaku_ray.evaluation.report import table as aligned
+from kohaku_ray.pages.sweep_groups import describe_groups
+from kohaku_ray.pages.sweep_stats import (
+    THIN,
+    Place,
+    Shown,
+    TableStats,
+    below,
+    compute_sweep_stats,
+    head,
+    measured,
+    shown,
+    spread,
+    write_measure,
+    write_rank,
+)
+from kohaku_ray.pages.text import visible
+
+
+def describe_sweep(sweep: Sweep, stats: Sequence[TableStats] | None = None) -> str:
+    """Write a sweep for a terminal: the score tables first, then its notes.
+
+    Args:
+        sweep: The results.
+        stats: Its tables by ``compute_sweep_stats``, if already computed.
+    """
+    tables = compute_sweep_stats(sweep) if stats is None else stats
+    parts = [_line(f"{sweep.title} ({sweep.name})")]
+    for one in tables:
+        n_text = len(one.grid.row_axes)
+        suffix = max([len(_suffix(shown(one, place))) for place in one.grid.cells], default=0)
+        parts.append(f"{_line(one.table.title)}\n\n{aligned(*_scores(one, _line, _terminal(suffix)), n_text)}")
+        parts += [f"{_line(name)}\n\n{aligned(*_measures(one, name, _line), n_text)}" for name in one.table.show]
+        if lines := below(one, marks=""):
+            parts.append("\n".join(map(_line, lines)))
+    if sweep.groups is not None:
+        parts.append(describe_groups(sweep.groups))
+    spent = [f"{name}: {text}" for name, text in sweep.spending.items()]
+    return "\n\n".join(parts + ["\n".join(map(_line, lines)) for lines in (sweep.notes, spent) if lines])
+
+
+def as_markdown(stats: TableStats) -> str:
+    """Write the score table and its measures as Markdown."""
+    parts = [
+        f"# {_markdown(stats.table.title)}",
+        _markdown_table(stats, *_scores(stats, _markdown, _markdown_field)),
+    ]
+    for name in stats.table.show:
+        parts += [f"## {_markdown(name)}", _markdown_table(stats, *_measures(stats, name, _markdown))]
+    return "\n\n".join([*parts, *map(_markdown, below(stats))]) + "\n"
+
+
+def as_latex(stats: TableStats) -> str:
+    r"""Write the score table and its measures as LaTeX, for ``\input`` into a document that uses booktabs."""
+    parts = [
+        "% needs \\usepackage{booktabs}; letters beyond the Latin ones need LuaLaTeX or XeLaTeX",
+        f"% {_line(stats.table.title)}",
+        _latex_table(stats, *_scores(stats, _latex, _latex_field)),
+    ]
+    for name in stats.table.show:
+        heading = f"\\par\\medskip\\noindent {_latex(name)}\\par\\noindent"
+        parts += [heading, _latex_table(stats, *_measures(stats, name, _latex))]
+    return "\n".join([*parts, *(f"\\par\\noindent {_latex(line)}" for line in below(stats))]) + "\n"
+
+
+def as_csv(stats: TableStats) -> str:
+    """Write one line per cell with all its figures; an unknown figure is empty.
+
+    A part of the score, an axis or a measure with the name of a figure is written with ``part``, ``axis`` or
+    ``measure`` before its name.
+    """
+    cells = stats.grid.cells
+    parts = {name: _column("part", name, [*_STATE, *_STATISTICS]) for name in stats.parts}
+    figures = [*_STATE, *parts.values(), *_STATISTICS]
+    axes = {axis.name: _column("axis", axis.name, figures) for axis in stats.table.axes}
+    names = dict.fromkeys(name for cell in cells.values() for name in cell.measures)
+    measures = {name: _column("measure", name, [*figures, *axes.values()]) for name in names}
+    is_spread = stats.table.spread == "questions"
+    spreads = {name: f"{column} sd" for name, column in measures.items() if is_spread and name in stats.table.show}
+    buffer = io.StringIO()
+    columns = [*axes.values(), *figures, *measures.values(), *spreads.values()]
+    writer = csv.DictWriter(buffer, columns, restval="", lineterminator="\n")
+    writer.writeheader()
+    for place, cell in cells.items():
+        labels = {column: visible(cell.at[name]) for name, column in axes.items()}
+        means = {
+            column: _decimal(spread(cell.measures[name]).mean)
+            for name, column in measures.items()
+            if name in cell.measures and cell.measures[name].size
+        }
+        for name, column in spreads.items():
+            if (one := measured(stats.table, cell, name)) is not None:
+                means[column] = "" if math.isnan(one.sd) else _decimal(one.sd)
+        scored = {column: _decimal(float(cell.parts[name].mean())) for name, column in parts.items() if cell.is_scored}
+        writer.writerow(labels | _record(stats, place, cell) | scored | means)
+    return buffer.getvalue()
+
+
+_STATE = ("table", "cell_id", "state", "reason", "repeats", "n_seeds", "n_questions", "is_thin", "mean", "sd")
+_STATISTICS = (
+    *("rank", "is_best", "n_common", "difference", "ci_low", "ci_high"),
+    *("welch_p", "welch_p_holm", "stars", "permutation_p", "permutation_p_holm", "hedges_g", "d_z", "runs"),
+)
+
+
+def _record(stats: TableStats, place: Place, cell: TableCell) -> dict[str, str]:
+    record = {
+        "table": visible(stats.table.name),
+        "cell_id": visible(cell.cell_id),
+        "state": cell.state,
+        "reason": visible(cell.reason),
+        "repeats": stats.table.repeats,
+        "n_seeds": str(len(cell.seeds)),
+        "n_questions": str(len(cell.question_ids)),
+        "runs": " ".join(map(visible, cell.run_ids)),
+    }
+    one = stats.comparisons.get(place)
+    if one is None:
+        return record
+    return record | {
+        "is_thin": str(cell.is_thin).lower(),
+        "mean": _decimal(one.mean),
+        "sd": _decimal(one.sd),
+        "rank": f"{stats.ranks[place]:g}",
+        "is_best": str(one.is_best).lower(),
+        "n_common": str(one.n_common),
+        "difference": _decimal(one.interval.mean),
+        "ci_low": _decimal(one.interval.low),
+        "ci_high": _decimal(one.interval.high),
+        "welch_p": _decimal(one.welch.p),
+        "welch_p_holm": _decimal(one.welch_holm),
+        "stars": one.stars,
+        "permutation_p": _decimal(one.permutation.p),
+        "permutation_p_holm": _decimal(one.permutation_holm),
+        "hedges_g": _decimal(one.welch.g),
+        "d_z": _decimal(one.d_z),
+    }
+
+
+def _column(kind: str, name: str, taken: Sequence[str]) -> str:
+    name = visible(name)
+    return f"{kind} {name}" if name in taken else name
+
+
+def _decimal(number: float | None) -> str:
+    return "" if number is None or math.isnan(number) else f"{number:z.6f}"
+
+
+def _line(text: str) -> str:
+    """Make a text one line."""
+    return " ".join(visible(text).split())
+
+
+def _scores(
+    stats: TableStats, escape: Callable[[str], str], field: Callable[[Shown], str]
+) -> tuple[list[str], list[list[str]]]:
+    """Head and rows of the score table."""
+    grid = stats.grid
+    rows = [
+        [*map(escape, row), *(field(shown(stats, (row, column))) for column in grid.columns)]
+        + ([write_rank(stats.average.get(row))] if stats.average else [])
+        for row in grid.rows
+    ]
+    return [*map(escape, head(stats)), *(["average rank"] if stats.average else [])], rows
+
+
+def _measures(stats: TableStats, name: str, escape: Callable[[str], str]) -> tuple[list[str], list[list[str]]]:
+    """Head and rows of a table of a measure."""
+    grid, found = stats.grid, write_measure(stats, name)
+    rows = [
+        [*map(escape, row), *(escape(found.get((row, column), "")) for column in grid.columns)] for row in grid.rows
+    ]
+    return [*map(escape, head(stats, name))], rows
+
+
+def _suffix(field: Shown) -> str:
+    return f" {field.stars}{THIN if field.is_thin else ''}{f'[{field.footnote}]' if field.footnote else ''}".rstrip()
+
+
+def _terminal(width: int) -> Callable[[Shown], str]:
+    """Write fields with aligned figures."""
+    names = {"best": "best ", "second": "2nd ", "": ""}
+
+    def field(field: Shown) -> str:
+        return f"{names[field.mark]}{field.text}{_suffix(field):<{width}}"
+
+    return field
+
+
+def _markdown(text: str) -> str:
+    return re.sub(r"([\\`*_{}\[\]<>|~&$#])", r"\\\1", _line(text))
+
+
+def _markdown_field(field: Shown) -> str:
+    text = {"best": f"**{field.text}**", "second": f"<ins>{field.text}</ins>", "": field.text}[field.mark]
+    return text + _markdown(_suffix(field)).replace("\\[", " \\[")
+
+
+def _markdown_table(stats: TableStats, head: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
+    n_text = len(stats.grid.row_axes)
+    rule = ["---" if at < n_text else "---:" for at in range(len(head))]
+    return "\n".join(f"| {' | '.join(line)} |" for line in [head, rule, *rows])
+
+
+_LATEX = {
+    "\\": r"\textbackslash{}",
+    "~": r"\textasciitilde{}",
+    "^": r"\textasciicircum{}",
+    "<": r"\textless{}",
+    ">": r"\textgreater{}",
+    "|": r"\textbar{}",
+    "`": r"\textasciigrave{}",
+    "±": r"$\pm$",
+    "†": r"$\dagger$",
+    "·": r"$\cdot$",
+    "–": r"\textendash{}",
+    "…": r"\dots{}",
+    **{letter: f"\\{letter}" for letter in "&%$#_{}"},
+    **{letter: f"{{{letter}}}" for letter in '[]*"'},  # no optional argument, no starred command
+    **{chr(0x2400 + code): f"{{[}}U+{code:04X}{{]}}" for code in range(0x20)},  # symbols that few fonts have
+}
+
+
+def _latex(text: str) -> str:
+    escaped = "".join(_LATEX.get(letter, letter) for letter in _line(text))
+    return re.sub(r"([-',])(?=\1)", r"\1{}", escaped)  # no ligature
+
+
+def _latex_field(field: Shown) -> str:
+    command = {"best": r"\textbf", "second": r"\underline", "": ""}[field.mark]
+    text = f"{command}{{{_latex(field.text)}}}" if command else _latex(field.text)
+    raised = field.stars + (r"\dagger" if field.is_thin else "")
+    return text + (f"$^{{{raised}}}$" if raised else "") + (f" {{[}}{field.footnote}{{]}}" if field.footnote else "")
+
+
+def _latex_table(stats: TableStats, head: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
+    n_text = len(stats.grid.row_axes)
+    lines = [f"{' & '.join(line)} \\\\" for line in [head, *rows]]
+    columns = "l" * n_text + "r" * (len(head) - n_text)
+    body = ["\\toprule", lines[0], "\\midrule", *lines[1:], "\\bottomrule"]
+    return "\n".join([f"\\begin{{tabular}}{{{columns}}}", *body, "\\end{tabular}"])

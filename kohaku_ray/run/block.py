@@ -1,0 +1,279 @@
+"""The last step of a block of questions: members' answers become votes, and everything becomes table rows."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import asdict, dataclass, replace
+from itertools import islice
+from typing import Any, TypeVar
+
+import numpy as np
+import pyarrow as pa
+
+from kohaku_ray.config import Config
+from kohaku_ray.config.schema import VoteConfig
+from kohaku_ray.ensemble.agreement import agreement_weights
+from kohaku_ray.ensemble.decide import settled
+from kohaku_ray.ensemble.vote import VoteRule, vote
+from kohaku_ray.records import BLANK, F64, Question, TraceRow
+from kohaku_ray.run.failures import group_errors
+from kohaku_ray.run.models import Call, seed_of
+from kohaku_ray.run.parts import Parts, Tables
+from kohaku_ray.run.tables import SCHEMAS, SHARED, SPENT
+from kohaku_ray.systems.base import Answer, System, Traced
+from kohaku_ray.values.normalise import group_values
+
+Row = TypeVar("Row")
+Rows = list[dict[str, Any]]
+
+
+@dataclass(frozen=True, slots=True)
+class Prepared:
+    """One question's evidence, or the error in its place.
+
+    Attributes:
+        question: The question.
+        evidence: The system's own record; None when ``error`` is set.
+        error: Why there is no evidence.
+        calls: Model calls of ``prepare``.
+        n_no_reply: Model calls that got no reply: the next start makes them again.
+    """
+
+    question: Question
+    evidence: Traced | None
+    error: str | None
+    calls: tuple[Call, ...] = ()
+    n_no_reply: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class Answered:
+    """One member's answer to one question.
+
+    Attributes:
+        answer: The answer; if the system failed, a blank one with the error.
+        calls: Model calls of ``answer``.
+        n_no_reply: Model calls that got no reply: the next start makes them again.
+    """
+
+    answer: Answer
+    calls: tuple[Call, ...] = ()
+    n_no_reply: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class BlockResult:
+    """Counts of one finished block: all that the driver gets of it.
+
+    Attributes:
+        n_questions: Questions in the block.
+        n_member_errors: Member answers that carry an error.
+        n_unanswered: Model calls that got no reply: the next start makes them again.
+        n_questions_in_error: Questions all of whose members carry an error.
+        n_answers: Member answers asked for.
+        n_calls: Model calls by source.
+        spent: Sums over the calls made by this run: tokens, seconds, joules (if all are measured), dollars.
+        errors: Number of each error text, of answers and of preparing steps (see ``group_errors``).
+    """
+
+    n_questions: int
+    n_member_errors: int
+    n_unanswered: int
+    n_questions_in_error: int
+    n_answers: int
+    n_calls: dict[str, int]
+    spent: dict[str, float]
+    errors: dict[str, int]
+
+
+def vote_block(config: Config, n_prepared: int, *parts: Sequence[Any]) -> tuple[BlockResult, Tables]:
+    """Vote on one block.
+
+    Args:
+        config: The run's configuration.
+        n_prepared: Number of parts that are evidence: one shared, or one per member.
+        *parts: First the prepared blocks, then the members' answers in member order.
+
+    Returns:
+        Counts, and the block's rows of every output table.
+    """
+    prepared: Sequence[Sequence[Prepared | None]] = parts[:n_prepared]
+    answered: Sequence[Sequence[Answered | None]] = parts[n_prepared:]
+    shared = config.ensemble.scope == "answer"
+    rows: dict[str, Rows] = {name: [] for name in SCHEMAS}
+    n_unanswered = 0
+    for place, row in enumerate(prepared[0]):
+        assert row is not None  # the first member prepares every question
+        answers = _those_there(member[place] for member in answered)
+        sources = _those_there(block[place] for block in prepared)
+        given = _answer_rows(config, row.question, answers)
+        rows["answers"] += given
+        rows["votes"].append(_vote_row(config, row.question, given))
+        rows["trace"] += _trace_rows(row.question, sources, answers, shared)
+        rows["usage"] += _usage_rows(row.question, sources, answers, shared)
+        n_unanswered += sum(one.n_no_reply for one in sources) + sum(one.n_no_reply for one in answers)
+    calls = [row["source"] for row in rows["usage"]]
+    result = BlockResult(
+        n_questions=len(prepared[0]),
+        n_member_errors=sum(row["error"] is not None for row in rows["answers"]),
+        n_unanswered=n_unanswered,
+        n_questions_in_error=sum(row["n_errors"] == row["n_members"] for row in rows["votes"]),
+        n_answers=len(rows["answers"]),
+        n_calls={source: calls.count(source) for source in ("ledger", "joined", "made")},
+        spent=_spent(rows["usage"]),
+        errors=group_errors(row["error"] for row in (*rows["answers"], *_failed_steps(rows["trace"]))),
+    )
+    return result, {name: pa.Table.from_pylist(rows[name], schema=SCHEMAS[name]) for name in SCHEMAS}
+
+
+def settle_block(config: Config, questions: Sequence[Question], *answered: Sequence[Answered | None]) -> list[bool]:
+    """Return which questions of a block no remaining member could change (see ``settled``).
+
+    Args:
+        config: The run's configuration.
+        questions: The block.
+        *answered: The answers so far, in member order; None where a question was settled before.
+    """
+    rule, ensemble, ballot = rule_of(config.ensemble.vote), config.ensemble, config.declaration.ballot
+    found = []
+    for place, question in enumerate(questions):
+        there = _those_there(member[place] for member in answered)
+        ballots = [ballot({**asdict(row.answer.prediction), "measures": dict(row.answer.measures)}) for row in there]
+        ended = len(there) < len(answered)
+        found.append(ended or settled(ballots, ensemble.members, rule, ensemble.stops, question.answer_unit))
+    return found
+
+
+def vote_again(config: Config, parts: Parts) -> None:
+    """Replace the votes by votes of members weighted by agreement, once all questions are answered."""
+    n_members = config.ensemble.members
+    groups = [
+        group_values(["" if row["is_blank"] else row["answer_value"] for row in members], question.answer_unit)
+        for tables in parts
+        for question, members in _by_question(tables, n_members)
+    ]
+    weights = agreement_weights(np.array(groups, np.int64).reshape(len(groups), n_members))
+    parts.replace_votes(
+        pa.Table.from_pylist(
+            [_vote_row(config, *asked, weights) for asked in _by_question(tables, n_members)], schema=SCHEMAS["votes"]
+        )
+        for tables in parts
+    )
+
+
+def _by_question(tables: Tables, n_members: int) -> Iterator[tuple[Question, Rows]]:
+    answers = iter(tables["answers"].to_pylist())
+    for row in tables["votes"].select(["question_id", "question", "asked_unit"]).to_pylist():
+        yield Question(row["question_id"], row["question"], row["asked_unit"]), list(islice(answers, n_members))
+
+
+def rule_of(config: VoteConfig) -> VoteRule:
+    """Turn the vote's configuration into a ``VoteRule``."""
+    return VoteRule(**config.model_dump())
+
+
+def best_quotes(trace: pa.Table, system: System, n_chars: int = 400) -> dict[tuple[str, str], str]:
+    """Return the first text per question and document, from the step that supports citations."""
+    quotes: dict[tuple[str, str], str] = {}
+    for row in trace.select(["question_id", "doc_id", "step", "text"]).to_pylist():
+        if row["doc_id"] is not None and row["step"] == (system.quote_step or row["step"]):
+            quotes.setdefault((row["question_id"], row["doc_id"]), " ".join(row["text"].split())[:n_chars])
+    return quotes
+
+
+def _spent(usage: Rows) -> dict[str, float]:
+    made = [row for row in usage if row["source"] == "made"]
+    return {name: sum(row[name] for row in made) for name in SPENT if all(row[name] is not None for row in made)}
+
+
+def _failed_steps(trace: Rows) -> Rows:
+    """The steps of ``prepare`` that failed, such as a plan that cannot be read; answers carry their own errors."""
+    return [row for row in trace if row["error"] is not None and row["member"] == SHARED]
+
+
+def _vote_row(config: Config, question: Question, answers: Rows, weights: F64 | None = None) -> dict[str, Any]:
+    rule, unit = rule_of(config.ensemble.vote), question.answer_unit
+    if weights is None:
+        # All members have equal weights until all questions are answered: see vote_again.
+        rule = replace(rule, weights="uniform")
+    ballots = [config.declaration.ballot({**row, "measures": dict(row["measures"])}) for row in answers]
+    verdict = vote(ballots, rule, unit, weights)
+    return {
+        "question_id": question.question_id,
+        "question": question.text,
+        "asked_unit": unit,
+        "answer": verdict.answer,
+        "answer_value": verdict.answer_value,
+        "answer_unit": unit or verdict.answer_unit,
+        "ref_ids": list(verdict.ref_ids),
+        "explanation": verdict.explanation,
+        "is_blank": verdict.is_blank,
+        "winner": verdict.winner,
+        "groups": [BLANK if group.is_blank else group.answer_value for group in verdict.groups],
+        "group_weights": [group.weight for group in verdict.groups],
+        "n_members": len(answers),
+        "n_blank": sum(row["is_blank"] for row in answers),
+        "n_errors": sum(row["error"] is not None for row in answers),
+    }
+
+
+def _those_there(rows: Iterable[Row | None]) -> list[Row]:
+    return [row for row in rows if row is not None]
+
+
+def _answer_rows(config: Config, question: Question, answers: Sequence[Answered]) -> Rows:
+    lead = config.declaration.lead
+    return [
+        {
+            **asdict(answered.answer.prediction),
+            "question_id": question.question_id,
+            "member": member,
+            "seed": seed_of(config, question.question_id, member, answered.answer.prediction.attempt, lead),
+            "measures": _numbers(answered.answer.measures),
+            "reply": answered.answer.reply,
+            "details": answered.answer.details,
+        }
+        for member, answered in enumerate(answers)
+    ]
+
+
+def _trace_rows(question: Question, sources: Sequence[Prepared], answers: Sequence[Answered], shared: bool) -> Rows:
+    """Return the rows of every step; steps shared by all members appear once."""
+    rows: Rows = []
+    for member, source in enumerate(sources):
+        owner = SHARED if shared else member
+        steps = source.evidence.trace if source.evidence is not None else ()
+        error = () if source.error is None else (TraceRow("prepare", error=source.error),)
+        rows += [_trace_row(question, owner, row) for row in (*steps, *error)]
+    known: dict[tuple[int, str], list[list[TraceRow]]] = {}
+    for member, answered in enumerate(answers):
+        for key, step in _by_step(answered.answer.trace).items():
+            earlier = known.setdefault(key, [])
+            if shared and step in earlier:
+                continue
+            owner = SHARED if shared and not earlier else member
+            earlier.append(step)
+            rows += [_trace_row(question, owner, row) for row in step]
+    return rows
+
+
+def _by_step(trace: Iterable[TraceRow]) -> dict[tuple[int, str], list[TraceRow]]:
+    steps: dict[tuple[int, str], list[TraceRow]] = {}
+    for row in trace:
+        steps.setdefault((row.attempt, row.step), []).append(row)
+    return steps
+
+
+def _trace_row(question: Question, member: int, row: TraceRow) -> dict[str, Any]:
+    plain = {name: getattr(row, name) for name in TraceRow.__slots__}
+    return {**plain, "question_id": question.question_id, "member": member, "scores": _numbers(row.scores)}
+
+
+def _numbers(values: Mapping[str, float]) -> list[tuple[str, float]]:
+    return [(name, float(value)) for name, value in values.items()]
+
+
+def _usage_rows(question: Question, sources: Sequence[Prepared], answers: Sequence[Answered], shared: bool) -> Rows:
+    calls = [(SHARED if shared else member, call) for member, row in enumerate(sources) for call in row.calls]
+    calls += [(member, call) for member, answered in enumerate(answers) for call in answered.calls]
+    return [{"question_id": question.question_id, "member": member, **asdict(call)} for member, call in calls]

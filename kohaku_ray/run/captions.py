@@ -1,0 +1,120 @@
+"""Descriptions of an index's images by a vision model: what is asked, and what becomes of the answers."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+import pyarrow as pa
+
+from kohaku_ray.config import Config
+from kohaku_ray.config.caption import CAPTION, INDEX_ROLES
+from kohaku_ray.documents.figures import images_of, map_images, recaptioned
+from kohaku_ray.documents.images import image_name
+from kohaku_ray.documents.model import Document
+from kohaku_ray.index.images import IMAGE_SCHEMA
+from kohaku_ray.models.captions import MAX_CHARS, caption_variables
+from kohaku_ray.models.images import PromptImage
+from kohaku_ray.models.prompts import Prompts, read_templates
+from kohaku_ray.models.request import ChatRequest
+from kohaku_ray.models.seeds import request_key, seed_for
+from kohaku_ray.run.deployments import model_identity
+from kohaku_ray.run.models import chat_request, model_of
+from kohaku_ray.storage import below
+
+
+@dataclass(frozen=True, slots=True)
+class Caption:
+    """What became of one call.
+
+    Attributes:
+        text: The image paragraph's new text; None: the printed caption stays.
+        error: Why there is no description.
+    """
+
+    text: str | None = None
+    error: str | None = None
+
+
+def caption_prompts(config: Config) -> Prompts:
+    """Load the template: ``caption.j2`` of the configured prompts, else the default one.
+
+    Raises:
+        ConfigError: The user's template cannot be used.
+    """
+    own = config.prompts if config.prompts and os.path.exists(os.path.join(config.prompts, f"{CAPTION}.j2")) else None
+    roles = {name: (role.template, role.examples) for name, role in INDEX_ROLES.items()}
+    return Prompts(read_templates(roles, None, own))
+
+
+def caption_settings(config: Config) -> dict[str, Any]:
+    """Collect what decides the descriptions, for the index's identity."""
+    played = config.role(CAPTION)
+    return {
+        "model": model_identity(config.deployments[played.model]),
+        "prompt": caption_prompts(config).digest,
+        "temperature": played.temperature,
+        "top_p": played.top_p,
+        "max_tokens": played.max_tokens,
+    }
+
+
+CAPTION_PIXELS = 1_048_576
+"""Most pixels of an image that is sent to be described."""
+
+
+class CaptionRequests:
+    """Makes the model calls for images."""
+
+    def __init__(self, config: Config, application: str = "") -> None:
+        """Read the template and the role once.
+
+        Args:
+            config: The job's configuration.
+            application: Serve application that answers.
+        """
+        self._config, self._prompts = config, caption_prompts(config)
+        self.model = model_of(config, {config.role(CAPTION).model: application}, CAPTION, 0)
+
+    def of(self, row: Mapping[str, Any], title: str) -> tuple[str, ChatRequest]:
+        """Make the call that describes an image.
+
+        Args:
+            row: Its row of ``IMAGE_SCHEMA``.
+            title: Title of its document.
+
+        Returns:
+            The call's key in the ledger, and the call.
+        """
+        prompt = self._prompts.render(CAPTION, caption_variables(title, row["printed"], row["mentions"]))
+        image = PromptImage(below(self._config.index.path, image_name(row["digest"])), CAPTION_PIXELS)
+        seed = seed_for(self._config.seed, row["digest"], 0, 0, CAPTION)
+        request = chat_request(self.model, replace(prompt, images=(image,)), seed, None, session_id=row["digest"])
+        return request_key(request), replace(request, most_chars=MAX_CHARS)
+
+
+def with_captions(
+    document: Document, rows: Sequence[Mapping[str, Any]], keys: Sequence[str], captions: Mapping[str, Caption]
+) -> tuple[Document, pa.Table]:
+    """Give a document's images their descriptions.
+
+    Args:
+        document: The document; its images' data is not needed.
+        rows: Its rows of ``IMAGE_SCHEMA``.
+        keys: Key of the call per row.
+        captions: What became of the calls, by key.
+
+    Returns:
+        The document, and its new rows.
+    """
+    found = {row["node_id"]: captions[key] for row, key in zip(rows, keys, strict=True)}
+    texts = iter([found[node_id].text for node_id, _, _ in images_of(document)])
+    changed = map_images(document, lambda one: one if (text := next(texts)) is None else recaptioned(one, text))
+    new_rows = []
+    for row, key in zip(rows, keys, strict=True):
+        caption = found[row["node_id"]]
+        new = {} if caption.text is None else {"caption": caption.text, "caption_from": "model"}
+        new_rows.append({**row, **new, "caption_key": key, "error": caption.error})
+    return changed, pa.Table.from_pylist(new_rows, schema=IMAGE_SCHEMA)

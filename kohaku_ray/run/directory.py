@@ -1,0 +1,256 @@
+"""A run's directory: what an answer job writes, and how to read it."""
+
+from __future__ import annotations
+
+import functools
+import json
+import os
+import platform
+import uuid
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import asdict
+from importlib.metadata import version
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import pyarrow as pa
+import pyarrow.compute as pc
+import pyarrow.parquet as pq
+import yaml
+
+from kohaku_ray import __version__
+from kohaku_ray.documents.row_files import HUB
+from kohaku_ray.errors import DataError
+from kohaku_ray.run.parts import Parts, write_parquet
+from kohaku_ray.run.tables import ANSWER_FILES, SCHEMAS
+from kohaku_ray.storage import below, is_directory, is_file, is_uri, publish, publish_with, read_file, remove
+
+if TYPE_CHECKING:  # pages read runs without a configuration
+    from kohaku_ray.config import Config
+
+
+class RunDirectory:
+    """The outputs of one answer job."""
+
+    def __init__(self, path: str) -> None:
+        self.path = path if is_uri(path) else os.path.abspath(path)
+
+    def file(self, name: str) -> str:
+        """Path of one of its files."""
+        return below(self.path, name)
+
+    def check_writable(self) -> None:
+        """Make the directory and check that it takes files; nothing in it is touched.
+
+        Raises:
+            DataError: It cannot be written.
+        """
+        probe = self.file(f"{uuid.uuid4().hex[:8]}.tmp")
+        if is_uri(self.path):
+            publish(probe, b"probe")
+            remove(probe)
+            return
+        try:
+            os.makedirs(self.path, exist_ok=True)
+            Path(probe).touch()
+            os.unlink(probe)
+        except OSError as error:
+            raise self._unwritable(error) from None
+
+    def begin(self, config: Config) -> None:
+        """Record that a run has started: the last step before work, after every check has passed.
+
+        Raises:
+            DataError: The directory cannot be written.
+        """
+        from kohaku_ray.config import as_yaml
+
+        text = as_yaml(config)
+        if self._read("config.yaml") not in (None, text):
+            # Another configuration's outputs must not be taken for this run's.
+            tables = (f"{table}.parquet" for table in SCHEMAS)
+            for name in (*tables, *ANSWER_FILES, "report.html", *config.declaration.outputs, *self._own_outputs()):
+                remove(self.file(name))
+        self.write_text("config.yaml", text)
+        self.write_text("run.json", json.dumps({"status": "running", **facts_of(config)}, indent=2))
+
+    def finish(self, config: Config, summary: Any, inputs: str = "") -> None:
+        """Record that the run is finished: its counts, its system's facts and the versions it ran on.
+
+        Args:
+            config: The run.
+            summary: Its counts, a dataclass.
+            inputs: Digest of its inputs (``inputs_of``); empty: not known, so that the run counts as another one.
+        """
+        facts = {
+            "status": "finished",
+            **asdict(summary),
+            **facts_of(config),
+            "inputs": inputs,
+            "versions": {"kohaku_ray": __version__, "ray": version("ray"), "python": platform.python_version()},
+        }
+        self.write_text("run.json", json.dumps(facts, indent=2))
+
+    def _own_outputs(self) -> list[str]:
+        """Return the files that the previous run's system wrote, as listed in its ``run.json``."""
+        try:
+            names = json.loads(self._read("run.json") or "{}").get("outputs", [])
+            return [os.path.basename(name) for name in names if os.path.basename(name)]
+        except (AttributeError, TypeError, ValueError):
+            return []
+
+    def _read(self, name: str) -> str | None:
+        try:
+            return read_file(self.file(name)).decode()
+        except FileNotFoundError:
+            return None
+
+    def write_text(self, name: str, text: str) -> None:
+        """Write a small file in one step."""
+        self._publish(name, lambda temporary: Path(temporary).write_text(text, encoding="utf-8"))
+
+    def write_lines(self, name: str, lines: Iterable[str]) -> None:
+        """Write a text file in one step, line by line."""
+
+        def write(temporary: str) -> None:
+            with Path(temporary).open("w", encoding="utf-8") as file:
+                file.writelines(lines)
+
+        self._publish(name, write)
+
+    def write_tables(self, parts: Parts) -> None:
+        """Write each table in one step, without anything that differs between repeats of a run."""
+        for name, schema in SCHEMAS.items():
+            tables = parts.table(name)
+            self._publish(f"{name}.parquet", functools.partial(write_parquet, schema=schema, parts=tables))
+
+    def read_table(
+        self, name: str, columns: Sequence[str] | None = None, filters: pc.Expression | None = None
+    ) -> pa.Table:
+        """Read one of ``SCHEMAS``.
+
+        Args:
+            name: Name of the table.
+            columns: Columns to read. Default: all of its schema.
+            filters: Rows to read. Default: all.
+
+        Raises:
+            DataError: The run has none (yet), or it is damaged or of another version.
+        """
+        file, wanted = self.file(f"{name}.parquet"), SCHEMAS[name].names if columns is None else columns
+        try:
+            where = pa.BufferReader(read_file(file)) if is_uri(file) else file
+            have = pq.read_schema(where).names
+            lacking = [column for column in wanted if column not in have]
+            if lacking:
+                raise DataError(
+                    f"{file}: has no column {', '.join(lacking)}; its columns are {', '.join(have)}: it is of another "
+                    "version, repeat `kohaku-ray answer`"
+                )
+            return pq.read_table(where, columns=list(wanted), filters=filters)
+        except FileNotFoundError:
+            raise DataError(
+                f"{self.path} holds no {name}.parquet: the run has not finished or is of another version (repeat "
+                "`kohaku-ray answer`), or this is no run's directory"
+            ) from None
+        except (OSError, pa.ArrowException) as error:
+            raise DataError(f"{file} cannot be read ({error}): repeat `kohaku-ray answer`") from None
+
+    def rows_in_error(self) -> frozenset[tuple[str, int]]:
+        """Return (question_id, member or ``SHARED``) of answers and steps with an error; none of an unfinished run."""
+        found: set[tuple[str, int]] = set()
+        for name in ("answers", "trace"):
+            if is_file(self.file(f"{name}.parquet")):
+                rows = self.read_table(
+                    name, columns=["question_id", "member", "error"], filters=~pc.field("error").is_null()
+                )
+                found |= set(zip(rows["question_id"].to_pylist(), rows["member"].to_pylist(), strict=True))
+        return frozenset(found)
+
+    def _publish(self, name: str, write: Callable[[str], object]) -> None:
+        publish_with(self.file(name), write, _WAY_OUT)
+
+    def _unwritable(self, error: OSError) -> DataError:
+        return DataError(f"run is {self.path} and cannot be written ({error.strerror or error}): {_WAY_OUT}")
+
+
+_WAY_OUT = "free the disk or its rights, or set run to another directory; model replies are safe in the ledger"
+
+
+def facts_of(config: Config) -> dict[str, Any]:
+    """Collect the facts that pages show of a run, so that they need not import its system."""
+    members, roles = range(config.ensemble.members), config.uses.roles
+    asked = {role: dict.fromkeys(config.role(role, member).model for member in members) for role in roles}
+    models = {role: [f"{name} ({config.deployments[name].kind})" for name in names] for role, names in asked.items()}
+    answering = config.answering_deployments
+    return {
+        "system": config.declaration.name,
+        "metrics": list(config.declaration.metrics),
+        "models": models,
+        "lead": config.declaration.lead,
+        "n_answering": len(answering),
+        "baselines": [name for name, deployment in answering.items() if deployment.kind == "extractive"],
+        "limit": config.questions.limit,
+        "outputs": list(config.declaration.outputs),
+        "split_by": list(config.declaration.split_by),
+    }
+
+
+def baseline_note(facts: Mapping[str, Any]) -> str:
+    """Say that the extractive backend answered all or part of a run; empty if it did not.
+
+    Args:
+        facts: See ``facts_of``.
+    """
+    baselines = facts.get("baselines", [])
+    if not baselines:
+        return ""
+    if len(baselines) == facts.get("n_answering"):
+        return "Answered by the extractive backend: no language model, but a baseline to compare models with."
+    return f"Answered in part by the extractive backend ({', '.join(baselines)}): a baseline to compare models with."
+
+
+def submission_of(run: str) -> str:
+    """Find the submission in a run's directory; a file is returned as it is.
+
+    Raises:
+        DataError: The run has not finished, or there is no such run or file.
+    """
+    if not is_directory(run):
+        return run
+    file = below(run, "submission.csv")
+    if not is_file(file):
+        raise DataError(f"{run} holds no submission.csv: the run has not finished, or this is no run's directory")
+    return file
+
+
+def own_truth(run: str) -> str | None:
+    """Return the question file that a run answered, if it is there: it may hold gold answers."""
+    path = _questions_path(run)
+    return path if path is not None and (path.startswith(HUB) or is_file(path)) else None
+
+
+def truth_of(runs: Sequence[str]) -> str:
+    """Find gold answers: the first question file that a run's configuration names.
+
+    Raises:
+        DataError: No run names one.
+    """
+    for path in map(_questions_path, runs):
+        if path is not None:
+            return path
+    raise DataError(f"{', '.join(runs)}: no run's directory among them names its questions: give --truth CSV")
+
+
+def _questions_path(run: str) -> str | None:
+    """Return the question file that a run's configuration names; its system need not be installed."""
+    file = below(run, "config.yaml")
+    if not is_file(file):
+        return None
+    from kohaku_ray.config.load import expand, parse_file
+    from kohaku_ray.run.sources import resolve
+
+    config = yaml.safe_load(read_file(file)) if is_uri(file) else parse_file(Path(file))
+    questions = config.get("questions") if isinstance(config, Mapping) else None
+    path = questions.get("path") if isinstance(questions, Mapping) else None
+    return resolve(str(expand(path))) if path is not None else None

@@ -1,0 +1,274 @@
+"""What the parser makes of each file: documents, rejects and odd pages, as text and as KohakuRAG's JSON."""
+
+from __future__ import annotations
+
+import difflib
+import os
+from collections import Counter
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import closing
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+from kohaku_ray.config import Config
+from kohaku_ray.documents.figures import images_of
+from kohaku_ray.documents.ids import file_name
+from kohaku_ray.documents.images import image_name
+from kohaku_ray.documents.kohakurag import write_kohakurag
+from kohaku_ray.documents.model import Document, Paragraph
+from kohaku_ray.documents.novel import words_digest
+from kohaku_ray.documents.pdf_view import UNREADABLE, UNREADABLE_SHARE, PageView, PdfViewer
+from kohaku_ray.documents.read import read_bytes
+from kohaku_ray.errors import DataError
+from kohaku_ray.index.flatten import flatten
+from kohaku_ray.run.indexes import document_format
+from kohaku_ray.run.parsing import (
+    describe_left_out,
+    left_out_images,
+    par_ids_of,
+    parse_source,
+    rejected_images,
+    sort_out,
+    with_metadata,
+)
+from kohaku_ray.run.sources import find_sources, read_metadata, resolve_paths
+from kohaku_ray.storage import make_directory, publish
+
+LONG_SENTENCE_CHARS = 2000
+"""A longer sentence is odd: encoders read it in several windows."""
+
+MOST_ODD = 6
+"""Most odd places named in a document's line."""
+
+
+@dataclass(frozen=True, slots=True)
+class DocumentView:
+    """A document and what is odd about it.
+
+    Attributes:
+        file: Its file.
+        document: Its tree, with the metadata of its row of the metadata file.
+        pages: Pages of a PDF that was looked at.
+        odd: What is odd, each with its place.
+    """
+
+    file: str
+    document: Document
+    pages: tuple[PageView, ...] = ()
+    odd: tuple[str, ...] = ()
+
+    @property
+    def counts(self) -> Counter[str]:
+        """Numbers of sections, paragraphs, sentences, tables, images and pages."""
+        sections = self.document.sections
+        paragraphs = [paragraph for section in sections for paragraph in section.paragraphs]
+        found = Counter(f"{one.attachment.kind}s" for one in paragraphs if one.attachment is not None)
+        found["pages"] = len(self.pages) or max((one.page or 0 for one in paragraphs), default=0)
+        found["sections"], found["paragraphs"] = len(sections), len(paragraphs)
+        found["sentences"] = sum(len(one.sentences) for one in paragraphs)
+        return found
+
+    @property
+    def numbers(self) -> str:
+        """The counts in words, without those that are 0."""
+        counts, kinds = self.counts, ("pages", "sections", "paragraphs", "sentences", "tables", "images")
+        return ", ".join(
+            f"{counts[kind]:,} {kind if counts[kind] != 1 else kind[:-1]}" for kind in kinds if counts[kind]
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class Collection:
+    """All files of a configuration, parsed.
+
+    Attributes:
+        n_files: Files found.
+        documents: Those that are used, sorted by id.
+        rejects: Files, and parts of files, that cannot be used, with their reasons.
+        images_left_out: Number of images that carry no content, by reason.
+    """
+
+    n_files: int
+    documents: tuple[DocumentView, ...]
+    rejects: tuple[tuple[str, str], ...]
+    images_left_out: Mapping[str, int] = field(default_factory=dict)
+
+    def only(self, doc_id: str) -> Collection:
+        """Keep one document.
+
+        Raises:
+            DataError: There is no such document; the message names those that are like it.
+        """
+        found = tuple(view for view in self.documents if view.document.doc_id == doc_id)
+        if not found:
+            ids = [view.document.doc_id for view in self.documents]
+            near = difflib.get_close_matches(doc_id, ids, 3) or ids[:5]
+            raise DataError(f"there is no document {doc_id!r} among {len(ids)}: such as {', '.join(near) or 'none'}")
+        return replace(self, documents=found, rejects=())
+
+
+def parse_collection(config: Config, say: Callable[[str], object] = lambda text: None) -> Collection:
+    """Parse the configured files one after the other, as the index job does, without Ray.
+
+    Args:
+        config: Names the files, their format and their metadata.
+        say: Takes lines of progress, some twenty.
+
+    Raises:
+        DataError: A path does not exist, or the metadata file cannot be used.
+    """
+    config = resolve_paths(config)
+    files, metadata = find_sources(config), read_metadata(config.documents.metadata)
+    is_novel = document_format(config) == "novel"
+    rows: list[dict[str, Any]] = []
+    left_out = Counter[str]()
+    for at, file in enumerate(files, 1):
+        if at % (len(files) // 20 + 1) == 0:
+            say(f"parse   {at}/{len(files)} files")
+        parsed = parse_source(file, config)
+        rows += [
+            {"file": file, "where": where, "doc_id": None, "reason": reason, "par_ids": None, "words": None}
+            for where, reason in (*parsed.rejects, *rejected_images(file, parsed))
+        ]
+        left_out += left_out_images(parsed)
+        for found in parsed.documents:
+            document = with_metadata(found, metadata)
+            row: dict[str, Any] = {
+                "file": file,
+                "doc_id": document.doc_id,
+                "document": document,
+                "reason": _reason(document),
+            }
+            row |= {"where": file if len(parsed.documents) == 1 else f"{file}: {document.doc_id}"}
+            row |= {"par_ids": par_ids_of(document), "words": words_digest(document) if is_novel else None}
+            rows.append(row)
+    used, rejects = sort_out(rows)
+    views = tuple(DocumentView(row["file"], row["document"], (), _odd_texts(row["document"])) for row in used)
+    return Collection(len(files), views, rejects, left_out)
+
+
+def look_at_pages(collection: Collection, config: Config, n_pictures: int) -> Collection:
+    """Look at the pages of all PDFs: what is odd about them, and pictures of the first ones.
+
+    Args:
+        collection: Of ``parse_collection``.
+        config: Its ``documents.timeout_s`` limits the time per file.
+        n_pictures: Most pictures in all.
+    """
+    if not any(_is_pdf(view) for view in collection.documents):
+        return collection
+    seen = []
+    with closing(PdfViewer(config.documents.timeout_s)) as viewer:
+        for view in collection.documents:
+            shown = _looked_at(view, viewer, n_pictures) if _is_pdf(view) else view
+            n_pictures -= sum(1 for page in shown.pages if page.picture)
+            seen.append(shown)
+    return replace(collection, documents=tuple(seen))
+
+
+def _is_pdf(view: DocumentView) -> bool:
+    return file_name(view.file).lower().endswith(".pdf")
+
+
+def _looked_at(view: DocumentView, viewer: PdfViewer, n_pictures: int) -> DocumentView:
+    try:
+        pages = viewer.look(view.file, read_bytes(view.file), n_pictures)
+    except DataError as error:
+        return replace(view, odd=(*view.odd, str(error)))
+    paragraphs = [paragraph for section in view.document.sections for paragraph in section.paragraphs]
+    n_all = Counter(paragraph.page for paragraph in paragraphs)
+    n_tables = Counter(one.page for one in paragraphs if one.attachment is not None and one.attachment.kind == "table")
+    odd = [(page.number, page.odd(n_all[page.number], n_tables[page.number])) for page in pages]
+    found = [f"page {number}: {what}" for number, what in odd if what]
+    return replace(view, pages=pages, odd=(*found, *view.odd))
+
+
+def _reason(document: Document) -> str | None:
+    try:
+        flatten(document)
+    except DataError as error:
+        return str(error)
+    return None
+
+
+def _odd_texts(document: Document) -> tuple[str, ...]:
+    """Sentences that are too long, and texts without a meaning, each with its place."""
+    found = []
+    for at, section in enumerate(document.sections):
+        for inner, paragraph in enumerate(section.paragraphs):
+            longest = max((span.end - span.start for span in paragraph.sentences), default=0)
+            n_unreadable = len(UNREADABLE.findall(paragraph.text))
+            if longest > LONG_SENTENCE_CHARS:
+                found.append(f"sec{at}:p{inner}: a sentence of {longest:,} characters")
+            if n_unreadable > UNREADABLE_SHARE * len(paragraph.text):
+                found.append(f"sec{at}:p{inner}: unreadable characters ({n_unreadable} of {len(paragraph.text)})")
+    return tuple(found)
+
+
+def describe_collection(collection: Collection) -> str:
+    """Write one line per document, then the rejects."""
+    lines = [_line(view) for view in collection.documents]
+    lines += [
+        f"rejected: {reason}" if reason.startswith(file) else f"rejected: {file}: {reason}"
+        for file, reason in collection.rejects
+    ]
+    total = sum((view.counts for view in collection.documents), Counter[str]())
+    n_odd = sum(bool(view.odd) for view in collection.documents)
+    lines.append(
+        f"{len(collection.documents)} documents of {collection.n_files} files, {total['sections']} sections, "
+        f"{total['paragraphs']} paragraphs, {total['sentences']} sentences; {len(collection.rejects)} rejected, "
+        f"{n_odd} documents with something odd"
+    )
+    if left_out := describe_left_out(collection.images_left_out):
+        lines.append(left_out)
+    return "\n".join(lines)
+
+
+def _line(view: DocumentView) -> str:
+    line = f"{view.document.doc_id}  {file_name(view.file)}  {view.document.title!r}: {view.numbers}"
+    more = f"; and {len(view.odd) - MOST_ODD} more" if len(view.odd) > MOST_ODD else ""
+    return f"{line}\n  odd: {'; '.join(view.odd[:MOST_ODD])}{more}" if view.odd else line
+
+
+def describe_tree(view: DocumentView) -> str:
+    """Write a document's whole tree: sections, paragraphs, and each sentence on a line."""
+    document = view.document
+    lines = [_line(view), *(f"  {key}: {value}" for key, value in document.metadata.items())]
+    for at, section in enumerate(document.sections):
+        page = "" if section.page is None else f", page {section.page}"
+        lines.append(f"\nsec{at}  {section.title}{page}")
+        for inner, paragraph in enumerate(section.paragraphs):
+            lines += _paragraph_lines(f"sec{at}:p{inner}", paragraph)
+    return "\n".join(lines)
+
+
+def _paragraph_lines(node_id: str, paragraph: Paragraph) -> Iterator[str]:
+    attachment = paragraph.attachment
+    facts = [f"page {paragraph.page}"] if paragraph.page is not None else []
+    facts += [attachment.kind, attachment.path or ""] if attachment is not None else []
+    facts += [f"{key} {value}" for key, value in paragraph.attributes.items() if value is not None]
+    yield f"  {node_id}  {', '.join(filter(None, facts))}".rstrip()
+    for at, span in enumerate(paragraph.sentences):
+        yield f"    s{at}  {paragraph.text[span.start : span.end]}"
+    if not paragraph.sentences:
+        yield f"    {paragraph.text or '(no text: not searchable)'}"
+
+
+def write_trees(views: Sequence[DocumentView], directory: str) -> list[str]:
+    """Write each document as KohakuRAG JSON, ``DOC_ID.json``, from which it can be indexed again.
+
+    Returns:
+        Paths of the files.
+
+    Raises:
+        DataError: A file cannot be written.
+    """
+    make_directory(directory)
+    paths = []
+    for view in views:
+        paths.append(os.path.join(directory, f"{view.document.doc_id}.json"))
+        publish(paths[-1], write_kohakurag(view.document).encode())
+        for _, _, image in images_of(view.document):
+            make_directory(os.path.join(directory, "images"))
+            publish(os.path.join(directory, image_name(image.digest)), image.data)
+    return paths

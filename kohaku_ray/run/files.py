@@ -1,0 +1,130 @@
+"""Read a run's files."""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import pyarrow as pa
+import yaml
+
+from kohaku_ray.errors import DataError
+from kohaku_ray.evaluation.submissions import Submission, read_submission
+from kohaku_ray.run.directory import RunDirectory
+from kohaku_ray.run.tables import SCHEMAS
+from kohaku_ray.storage import below, read_file, without_options
+
+Row = dict[str, Any]
+
+
+@dataclass(frozen=True, slots=True)
+class RunFiles:
+    """A run's files in memory.
+
+    Attributes:
+        path: The directory.
+        facts: ``run.json``.
+        config: ``config.yaml`` as plain values.
+        tables: Rows of every table of ``SCHEMAS``, in file order.
+        submission: ``submission.csv``.
+    """
+
+    path: str
+    facts: Mapping[str, Any]
+    config: Mapping[str, Any]
+    tables: Mapping[str, list[Row]]
+    submission: Submission
+
+    @property
+    def name(self) -> str:
+        """The last part of the directory's path."""
+        return os.path.basename(without_options(self.path).rstrip("/"))
+
+    def setting(self, *keys: str) -> Any:
+        """Look up a key of the configuration; None if it is not set."""
+        value: Any = self.config
+        for key in keys:
+            value = value.get(key) if isinstance(value, Mapping) else None
+        return value
+
+    def fact(self, name: str, default: Any = None) -> Any:
+        """Look up a fact in ``run.json`` (see ``facts_of``)."""
+        return self.facts.get(name, default)
+
+    def by_question(self, table: str) -> dict[str, list[Row]]:
+        """Group a table's rows by question, in file order."""
+        rows: dict[str, list[Row]] = {}
+        for row in self.tables[table]:
+            rows.setdefault(row["question_id"], []).append(row)
+        return rows
+
+
+@dataclass(frozen=True, slots=True)
+class StepRows:
+    """One step of one member and attempt.
+
+    Attributes:
+        name: Name of the step.
+        member: Member; ``SHARED``: all members.
+        attempt: Attempt, from 0.
+        items: Its rows of trace.parquet, without rows that hold only an error, and without ``pool``.
+        errors: Its distinct errors.
+        pool: The first row, where it is no item but counts them by the scores ``in`` and ``out``; None: no row does.
+    """
+
+    name: str
+    member: int
+    attempt: int
+    items: list[Row]
+    errors: tuple[str, ...]
+    pool: Row | None = None
+
+
+def read_run(run: str) -> RunFiles:
+    """Read a run's directory.
+
+    Raises:
+        DataError: A file is missing or damaged; the text says which.
+    """
+    directory = RunDirectory(run)
+    tables = {name: rows_of(directory.read_table(name)) for name in SCHEMAS}
+    facts = _mapping(directory.path, "run.json", json.loads)
+    config = _mapping(directory.path, "config.yaml", yaml.safe_load)
+    return RunFiles(directory.path, facts, config, tables, read_submission(directory.file("submission.csv")))
+
+
+def rows_of(table: pa.Table) -> list[Row]:
+    """Turn a run's table into rows, maps into dicts; if a map has a name twice, the last value wins."""
+    rows: list[Row] = table.to_pylist(maps_as_pydicts="lossy")
+    return rows
+
+
+def steps_of(trace: Sequence[Row]) -> list[StepRows]:
+    """Group a question's rows of trace.parquet by step, member and attempt, in order of appearance."""
+    steps: dict[tuple[str, int, int], list[Row]] = {}
+    for row in trace:
+        steps.setdefault((row["step"], row["member"], row["attempt"]), []).append(row)
+    return [_step(key, rows) for key, rows in steps.items()]
+
+
+def _step(key: tuple[str, int, int], rows: list[Row]) -> StepRows:
+    items = [row for row in rows if row["text"] or row["node_id"] or row["note"] or row["scores"]]
+    counts = (
+        bool(items) and items[0]["node_id"] is None and not items[0]["text"] and {"in", "out"} <= {*items[0]["scores"]}
+    )
+    errors = tuple(dict.fromkeys(row["error"] for row in rows if row["error"]))
+    return StepRows(*key, items=items[counts:], errors=errors, pool=items[0] if counts else None)
+
+
+def _mapping(path: str, name: str, parse: Any) -> Mapping[str, Any]:
+    file = below(path, name)
+    try:
+        value = parse(read_file(file))
+    except (OSError, ValueError, yaml.YAMLError, RecursionError) as error:
+        raise DataError(f"{file} cannot be read ({error}): repeat `kohaku-ray answer`") from error
+    if not isinstance(value, dict):
+        raise DataError(f"{file} holds a {type(value).__name__}, not keys with values: repeat `kohaku-ray answer`")
+    return value

@@ -1,0 +1,153 @@
+"""The index that a configuration asks for: its settings, its encoder, its chunks."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+from kohaku_ray.config import Config
+from kohaku_ray.config.schema import EncoderConfig
+from kohaku_ray.errors import ConfigError
+from kohaku_ray.index import gpu
+from kohaku_ray.index.build import IndexSettings
+from kohaku_ray.index.chunks import Chunks
+from kohaku_ray.index.encoder import SentenceEncoder
+from kohaku_ray.index.identity import encoder_identity
+from kohaku_ray.index.store import Index
+from kohaku_ray.index.views import IMAGE, View
+from kohaku_ray.run.captions import caption_settings
+from kohaku_ray.storage import is_uri
+from kohaku_ray.systems.base import DocumentFormat
+
+
+def make_encoder(config: Config, encoder: EncoderConfig | None = None, **overrides: Any) -> SentenceEncoder:
+    """Load an encoder. Default: that of texts."""
+    exports = exports_directory(config)
+    kept = {"cache_dir": None if exports is None else str(exports)}
+    return SentenceEncoder(**((encoder or config.index.encoder).model_dump() | kept | overrides))
+
+
+def make_query_encoder(config: Config, encoder: EncoderConfig | None = None) -> SentenceEncoder:
+    """Load an encoder for queries: on the retriever's GPU if it has one. Default: that of texts."""
+    return make_encoder(config, encoder, **({} if config.cluster.retriever.gpus else {"device": "cpu"}))
+
+
+def make_image_query_encoder(config: Config) -> SentenceEncoder | None:
+    """Load the encoder for queries of images; None: they have none of their own, or the run searches none."""
+    own, views = config.index.image_encoder, config.declaration.views
+    searched = any(IMAGE in views[name].kinds for name in config.uses.views)
+    return make_query_encoder(config, own) if own is not None and searched else None
+
+
+def searches_on_gpu(config: Config) -> bool:
+    """Return whether FAISS searches on a GPU; this process must be a retriever.
+
+    Raises:
+        ConfigError: It should, but FAISS or the process has none.
+    """
+    device = config.index.search_device
+    if device == "cpu" or not config.cluster.retriever.gpus:
+        return False
+    if reason := gpu.missing():
+        if device == "cuda":
+            raise ConfigError(f"index.search_device is cuda, but {reason}; or set it to auto or cpu")
+        return False
+    return True
+
+
+def exports_directory(config: Config) -> Path | None:
+    """Return the directory of models exported for ``onnx`` and ``openvino``: beside an index on a disk."""
+    path = config.index.path
+    return None if is_uri(path) else Path(path).parent / "encoders"
+
+
+def encoder_settings(config: Config, encoder: EncoderConfig | None = None) -> dict[str, Any]:
+    """Return the identity of an encoder without loading it. Default: that of texts."""
+    encoder = encoder or config.index.encoder
+    return encoder_identity(**encoder.model_dump(exclude={"device", "batch_tokens", "trust_remote_code"}))
+
+
+def index_settings(config: Config) -> IndexSettings:
+    """Collect what an index's fingerprint is made of.
+
+    Raises:
+        ConfigError: There is no such encoder, the system searches chunks and nothing says how to cut them, or the run
+            searches images and index.images is false.
+    """
+    index = config.index
+    return IndexSettings(
+        encoder=encoder_settings(config),
+        weights=index.weights,
+        paragraph_vectors=index.paragraph_vectors,
+        factory=index.factory,
+        k1=index.bm25.k1,
+        b=index.bm25.b,
+        language=index.bm25.language,
+        chunks=chunks_of(config),
+        images=image_settings(config),
+    )
+
+
+def image_settings(config: Config) -> dict[str, Any] | None:
+    """Collect what decides the images of an index; None: it has none.
+
+    Raises:
+        ConfigError: The run searches images, and the index has none.
+    """
+    index, views = config.index, config.declaration.views
+    searched = [name for name, view in views.items() if IMAGE in view.kinds and name in config.uses.views]
+    if not index.images:
+        if searched:
+            raise ConfigError(
+                f"the run searches images (view {searched[0]}) but index.images is false: set it to true, and index "
+                "again"
+            )
+        return None
+    found: dict[str, Any] = {"captions": index.captions}
+    if config.index_roles:
+        found["caption"] = caption_settings(config)
+    if index.image_vectors != "caption":
+        found["vectors"] = index.image_vectors
+    if index.image_encoder is not None:
+        found["encoder"] = encoder_settings(config, index.image_encoder)
+    return found
+
+
+def chunks_of(config: Config) -> Chunks | None:
+    """How documents are cut into chunks: as configured, else as the system wants them; None: they are not.
+
+    Raises:
+        ConfigError: The system searches chunks, and neither says how to cut them.
+    """
+    system = config.declaration
+    chunks = system.chunks if config.index.chunks is None else config.index.chunks.plain()
+    searching = [name for name, view in system.views.items() if "chunk" in view.kinds]
+    if searching and chunks is None:
+        raise ConfigError(
+            f"system {system.name} searches chunks (view {searching[0]}) but index.chunks is null and so are its own: "
+            "set index.chunks, such as {unit: chars, size: 500, overlap: 50}, or chunks of the System"
+        )
+    return chunks
+
+
+def document_format(config: Config) -> DocumentFormat:
+    """How files are read: as configured, else as the system wants it."""
+    return config.documents.format or config.declaration.document_format
+
+
+def open_index(config: Config) -> Index:
+    """Open the configured index, and check that it can be searched as the system searches.
+
+    Raises:
+        IndexMismatchError: The index was built with other settings, or lacks a view.
+        DataError: There is no index at that path.
+    """
+    index = Index.open(config.index.path, index_settings(config).as_mapping())
+    index.require(views_of(config))
+    return index
+
+
+def views_of(config: Config) -> list[View]:
+    """List the system's views that the configured index has: those of images only where it has images."""
+    views = config.declaration.views
+    return [view for view in views.values() if config.index.images or IMAGE not in view.kinds]

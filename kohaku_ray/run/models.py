@@ -1,0 +1,159 @@
+"""The model of each role: where and how it is called, and what each call used."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any, Literal
+
+from kohaku_ray.config import Config
+from kohaku_ray.config.schema import ChatDeployment, PriceConfig
+from kohaku_ray.models.prompts import Prompt
+from kohaku_ray.models.request import ChatRequest
+from kohaku_ray.models.seeds import seed_for
+from kohaku_ray.records import Reply
+from kohaku_ray.run.deployments import model_identity, window_of
+
+Source = Literal["ledger", "joined", "made"]
+"""Source of a reply: recorded before; in flight: asked by another run or member; or a call of this run."""
+
+
+@dataclass(frozen=True, slots=True)
+class Model:
+    """The model of a role: where and how it is called.
+
+    Attributes:
+        application: Serve application.
+        identity: Its identity in the ledger's keys.
+        temperature: Sampling temperature.
+        top_p: Nucleus sampling.
+        max_tokens: Longest reply, in tokens.
+        reasoning_tokens: Tokens that the model may reason for before its reply.
+        window_tokens: Longest prompt plus reply, in tokens, reasoning left out.
+        reads_prose: Whether it reads the prompt's text; otherwise the request carries the prompt's variables too.
+        deployment: Key of its deployment.
+        tokenizer: Tokenizer that counts its prompts; None: they are not counted.
+        revision: Revision of the tokenizer on the hub.
+        price: Its prices.
+    """
+
+    application: str
+    identity: str
+    temperature: float
+    top_p: float
+    max_tokens: int
+    reasoning_tokens: int
+    window_tokens: int
+    reads_prose: bool
+    deployment: str
+    tokenizer: str | None
+    revision: str | None
+    price: PriceConfig
+
+
+@dataclass(frozen=True, slots=True)
+class Call:
+    """One model call as usage.parquet records it; never part of the outputs that are compared.
+
+    Attributes:
+        key: Key of the reply in the ledger: equal keys are one call.
+        role: Role of the model.
+        attempt: Attempt of the answer, from 0.
+        source: See ``Source``.
+        deployment: Deployment that was called.
+        replica: Its replica that answered.
+        prompt_tokens: Tokens of the prompt.
+        cached_tokens: Prompt tokens from the prefix cache.
+        completion_tokens: Generated tokens.
+        wait_s: Seconds this run waited for the reply.
+        queue_s: Seconds the call waited for a replica when it was made.
+        service_s: Seconds it spent in the replica.
+        gpu_s: GPU seconds it used there.
+        joules: Energy it used there; None if not measured.
+        dollars: Price of the call by the deployment's prices, whichever run made it.
+    """
+
+    key: str
+    role: str
+    attempt: int
+    source: Source
+    deployment: str
+    replica: str
+    prompt_tokens: int
+    cached_tokens: int
+    completion_tokens: int
+    wait_s: float
+    queue_s: float
+    service_s: float
+    gpu_s: float
+    joules: float | None
+    dollars: float
+
+
+def models_of(config: Config, applications: Mapping[str, str], member: int) -> dict[str, Model]:
+    """Return a member's model per role, with its sampling parameters; roles that the run never asks are left out.
+
+    Args:
+        config: The run's configuration.
+        applications: Serve application by deployment.
+        member: Ensemble member.
+    """
+    return {name: model_of(config, applications, name, member) for name in config.uses.roles}
+
+
+def model_of(config: Config, applications: Mapping[str, str], role: str, member: int) -> Model:
+    """Return a member's model of one role; arguments as of ``models_of``."""
+    played = config.role(role, member)
+    deployment: ChatDeployment = config.deployments[played.model]  # type: ignore[assignment]
+    return Model(
+        application=applications[played.model],
+        identity=model_identity(deployment),
+        temperature=played.temperature,
+        top_p=played.top_p,
+        max_tokens=played.max_tokens,
+        reasoning_tokens=deployment.reasoning_tokens,
+        window_tokens=window_of(deployment) - deployment.reasoning_tokens,
+        reads_prose=deployment.kind != "extractive",
+        deployment=played.model,
+        tokenizer=deployment.tokenizer,
+        revision=deployment.revision,
+        price=deployment.price,
+    )
+
+
+def seed_of(config: Config, question_id: str, member: int, attempt: int, role: str) -> int:
+    """Seed one call: the role's own seed where there is one member, else see ``seed_for``."""
+    own = config.declaration.roles[role].seed
+    if own is not None and config.ensemble.members == 1:
+        return own
+    return seed_for(config.seed, question_id, member, attempt, role)
+
+
+def chat_request(
+    model: Model,
+    prompt: Prompt,
+    seed: int,
+    schema: Mapping[str, Any] | None,
+    max_tokens: int | None = None,
+    session_id: str = "",
+) -> ChatRequest:
+    """Build a request; arguments as in ``ChatRequest``."""
+    return ChatRequest(
+        model=model.identity,
+        messages=(("system", prompt.system), ("user", prompt.user)),
+        temperature=model.temperature,
+        top_p=model.top_p,
+        max_tokens=(max_tokens or model.max_tokens) + model.reasoning_tokens,
+        seed=seed,
+        schema=None if schema is None else dict(schema),
+        session_id=session_id,
+        images=prompt.images,
+        variables=None if model.reads_prose else prompt.variables,
+    )
+
+
+def dollars(reply: Reply, price: PriceConfig) -> float:
+    """Price one reply."""
+    new_tokens = reply.prompt_tokens - reply.cached_tokens
+    tokens = new_tokens * price.prompt + reply.cached_tokens * price.cached + reply.completion_tokens * price.completion
+    return tokens / 1e6 + reply.gpu_s * price.gpu_hour / 3600

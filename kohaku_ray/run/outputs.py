@@ -1,0 +1,101 @@
+"""Files that a run writes besides its tables: the submission, the answers as JSON lines, those its system declares."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Iterable, Mapping
+from dataclasses import replace
+from typing import Any
+
+import pyarrow as pa
+
+from kohaku_ray.config import Config
+from kohaku_ray.evaluation.metrics import find_metric
+from kohaku_ray.evaluation.submissions import SubmissionRow, citing_row, read_submission, write_submission
+from kohaku_ray.evaluation.truth import read_gold
+from kohaku_ray.index.store import Index
+from kohaku_ray.records import BLANK
+from kohaku_ray.run.answer_lines import QuestionScores, answer_line, as_lines, counted, question_scores
+from kohaku_ray.run.block import best_quotes
+from kohaku_ray.run.directory import RunDirectory
+from kohaku_ray.run.parts import Parts, Tables
+from kohaku_ray.run.sources import read_metadata, resolve
+from kohaku_ray.systems.base import System
+
+Row = Mapping[str, Any]
+
+
+def write_outputs(config: Config, directory: RunDirectory, parts: Parts) -> None:
+    """Write submission.csv, answers.jsonl and the system's own outputs.
+
+    Holds the submission's rows; what a system declares as ``outputs`` takes the whole tables.
+
+    Raises:
+        DataError: The directory cannot be written.
+    """
+    documents, system = _documents(config), config.declaration
+    rows: list[SubmissionRow] = []
+    votes: list[dict[str, Any]] = []
+    for tables in parts:
+        rows += _submission_rows(tables, system, documents)
+        votes += tables["votes"].select(_COUNTED).to_pylist()
+    if system.outputs:
+        whole = [[row for table in parts.table(name) for row in _rows_of(table)] for name in _GIVEN]
+        for name, write in system.outputs.items():
+            directory.write_text(name, write(*whole))
+    write_submission(directory.file("submission.csv"), rows, tuple(system.extra_columns))
+    scores = _question_scores(config, directory)
+    lines = zip(rows, votes, strict=True)
+    said = (answer_line(row, _counted(vote), scores.get(row.question_id)) for row, vote in lines)
+    directory.write_lines("answers.jsonl", as_lines(said))
+
+
+_GIVEN = ("votes", "answers", "trace")
+_COUNTED = ["groups", "group_weights", "n_members", "n_blank"]
+
+
+def _counted(vote: Row) -> dict[str, Any]:
+    groups = [None if group == BLANK else group for group in vote["groups"]]
+    return counted(zip(groups, vote["group_weights"], strict=True), vote["n_members"], vote["n_blank"])
+
+
+def _question_scores(config: Config, directory: RunDirectory) -> QuestionScores:
+    """Score each question, where the question file has gold answers."""
+    try:
+        truth, metrics, _ = read_gold(
+            resolve(config.questions.path), [find_metric(name) for name in config.declaration.metrics]
+        )
+        return question_scores(truth, metrics, read_submission(directory.file("submission.csv")))
+    except Exception:  # your own metric may raise anything: the run is whole, and the command says why it has no score
+        return {}
+
+
+def _documents(config: Config) -> dict[str, dict[str, Any]]:
+    """Return each document's metadata; the metadata file wins over the index."""
+    indexed = Index.open(config.index.path).documents.to_pylist()
+    known = {row["doc_id"]: {key: value for key, value in row.items() if value} for row in indexed}
+    for doc_id, row in read_metadata(config.documents.metadata).items():
+        known[doc_id] = {**known.get(doc_id, {}), **row}
+    return known
+
+
+def _submission_rows(
+    tables: Tables, system: System, documents: Mapping[str, Mapping[str, Any]]
+) -> Iterable[SubmissionRow]:
+    """Build the rows of one block."""
+    quotes, members = best_quotes(tables["trace"], system), defaultdict[str, list[Row]](list)
+    for answer in _rows_of(tables["answers"]) if system.extra_columns else ():
+        members[answer["question_id"]].append(answer)
+    for row in _rows_of(tables["votes"]):
+        refs = row["ref_ids"]
+        materials = [quotes[row["question_id"], ref] for ref in refs if (row["question_id"], ref) in quotes]
+        value = "" if row["is_blank"] else row["answer_value"]
+        voted = (row["answer"], value, row["answer_unit"], row["explanation"])
+        cited = citing_row(row["question_id"], row["question"], voted, refs, documents, " | ".join(materials))
+        own = {name: write(row, members[row["question_id"]]) for name, write in system.extra_columns.items()}
+        yield replace(cited, columns=own) if own else cited
+
+
+def _rows_of(table: pa.Table) -> list[dict[str, Any]]:
+    rows: list[dict[str, Any]] = table.to_pylist(maps_as_pydicts="strict")
+    return rows

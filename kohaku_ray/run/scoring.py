@@ -1,0 +1,68 @@
+"""A run scored against gold answers, for its page and for the terminal."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from kohaku_ray.errors import ConfigError, DataError
+from kohaku_ray.evaluation.metrics import Metric, find_metric
+from kohaku_ray.evaluation.report import ScoreReport, run_score
+from kohaku_ray.evaluation.submissions import Submission, read_submission
+from kohaku_ray.evaluation.truth import NoGoldError, read_gold, scored_rows
+from kohaku_ray.storage import below, without_options
+
+
+@dataclass(frozen=True, slots=True)
+class ScoredRun:
+    """A run's scores.
+
+    Attributes:
+        truth: The gold answers.
+        metrics: Metrics, the headline first.
+        report: Scores and counts of error classes.
+        note: Which metrics were left out, or replaced, because the truth has no gold for them; empty: none.
+    """
+
+    truth: Submission
+    metrics: tuple[Metric, ...]
+    report: ScoreReport
+    note: str = ""
+
+
+def score_run(
+    run: str, truth: str, metrics: Sequence[str], limit: int | None, split_by: Sequence[str] = ()
+) -> tuple[ScoredRun | None, str]:
+    """Score a run's submission.
+
+    Args:
+        run: The run's directory.
+        truth: A file that may hold gold answers (see ``read_gold``).
+        metrics: Names of metrics, the headline first.
+        limit: The run's ``questions.limit``: it answered so many first questions of its file; None: all.
+        split_by: Columns of the truth by which figures of the whole run are split.
+
+    Returns:
+        The scores, or None with the reason.
+    """
+    name, predicted = os.path.basename(without_options(truth)), below(run, "submission.csv")
+    try:
+        asked = {find_metric(metric): metric for metric in metrics}
+        given, found, note = read_gold(truth, tuple(asked))
+    except (ConfigError, NoGoldError) as error:
+        return None, f"Nothing is scored: {error}"
+    except DataError as error:
+        return None, f"Nothing is scored, {name} is no truth file: {error}"
+    answered = read_submission(predicted).rows
+    if answered and not given.rows.keys() & answered.keys():
+        return None, (
+            f"Nothing is scored: none of the {len(given.rows)} ids of {name} is in the run: there it is "
+            f"{next(iter(given.rows), 'nothing')}, here {next(iter(answered))}: make the ids agree."
+        )
+    first = dict(list(given.rows.items())[:limit])
+    if first.keys() != answered.keys():
+        limit = None  # the first questions of another file are not those the run answered
+    names = [asked.get(metric, metric.name) for metric in found]
+    report = run_score(truth, [predicted], names, errors=True, limit=limit, split_by=split_by)
+    return ScoredRun(scored_rows(given, found, limit), found, report, note), ""

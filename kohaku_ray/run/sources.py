@@ -1,0 +1,197 @@
+"""Where inputs come from: paths, URIs, and the sample collection inside the package."""
+
+from __future__ import annotations
+
+import csv
+import io
+import os
+from collections.abc import Mapping
+from typing import Any
+
+from kohaku_ray import sample
+from kohaku_ray.config import Config
+from kohaku_ray.config.schema import CrossEncoderConfig, Deployment, OpenAIConfig, TransformersConfig, VllmConfig
+from kohaku_ray.documents.find import find_files, passed_over
+from kohaku_ray.documents.read import read_bytes
+from kohaku_ray.documents.row_files import ROW_SUFFIXES, cell_of, read_rows, suffix_of
+from kohaku_ray.documents.rows import ROW_FORMATS
+from kohaku_ray.errors import ConfigError, DataError
+from kohaku_ray.records import Question
+from kohaku_ray.storage import is_directory as is_folder
+from kohaku_ray.systems.questions import read_questions
+
+_RAY_COPY = "/runtime_resources/working_dir_files/"
+
+SAMPLE = "sample:"
+"""Prefix of a path inside the package's own collection."""
+
+
+_IMAGES = frozenset({"png", "jpg", "jpeg", "gif", "webp", "bmp", "tif", "tiff", "svg", "jp2"})
+_MOST_NAMED = 3
+
+
+def resolve_paths(config: Config) -> Config:
+    """Make every relative path of a configuration absolute: actors may run in another directory than the driver."""
+    update: dict[str, Any] = {
+        "run": _absolute(config.run),
+        "index": config.index.model_copy(update={"path": _absolute(config.index.path)}),
+        "ledger": config.ledger.model_copy(update={"path": _absolute(config.ledger.path)}),
+        "questions": config.questions.model_copy(update={"path": _absolute(config.questions.path)}),
+        "prompts": _absolute(config.prompts),
+        "documents": config.documents.model_copy(
+            update={
+                "paths": tuple(_absolute(path) for path in config.documents.paths),
+                "metadata": _absolute(config.documents.metadata),
+                "images": _absolute(config.documents.images),
+            }
+        ),
+    }
+    encoder = config.index.encoder.model_copy(update={"model": _local_model(config.index.encoder.model)})
+    update["index"] = update["index"].model_copy(update={"encoder": encoder})
+    update["deployments"] = {name: _local(deployment) for name, deployment in config.deployments.items()}
+    return config.model_copy(update=update)
+
+
+def check_outlives_job(config: Config) -> None:
+    """Refuse outputs inside the copy of a working directory that Ray makes for a job, and deletes after it.
+
+    Raises:
+        ConfigError: ``run``, ``index.path`` or ``ledger.path`` is inside such a copy.
+    """
+    for key, path in (("run", config.run), ("index.path", config.index.path), ("ledger.path", config.ledger.path)):
+        if _RAY_COPY in path:
+            raise ConfigError(
+                f"{key} is {path}, inside the copy of the working directory that Ray deletes after the job: give an "
+                f"absolute path on a disk that all nodes share, such as --set {key}=/shared/{key.split('.')[0]}"
+            )
+
+
+def check_images(config: Config) -> None:
+    """Check the directory that ``documents.images`` names, where it is used.
+
+    Raises:
+        DataError: There is no such directory.
+    """
+    path = config.documents.images
+    if config.index.images and path is not None and not is_folder(resolve(path)):
+        raise DataError(f"documents.images is {path}, where there is no directory: name that of the image files")
+
+
+def _local(deployment: Deployment) -> Deployment:
+    if isinstance(deployment, (VllmConfig, TransformersConfig, CrossEncoderConfig)):
+        return deployment.model_copy(update={"model": _local_model(deployment.model)})
+    if isinstance(deployment, OpenAIConfig) and deployment.tokenizer is not None:
+        return deployment.model_copy(update={"tokenizer": _local_model(deployment.tokenizer)})
+    return deployment
+
+
+def is_directory(model: str) -> bool:
+    """Return whether a model's name is a directory path, existing or not; otherwise it is a hub name."""
+    return model.startswith((".", "/", "~")) or os.path.isdir(model)
+
+
+def _local_model(name: str) -> str:
+    return os.path.abspath(os.path.expanduser(name)) if is_directory(name) else name
+
+
+def resolve(path: str) -> str:
+    """Turn ``sample:NAME`` into a path; leave every other path as it is."""
+    return sample.path(path.removeprefix(SAMPLE)) if path.startswith(SAMPLE) else path
+
+
+def read_source(path: str) -> tuple[str, bytes]:
+    """Read one input file; returns its name and its bytes.
+
+    Raises:
+        DataError: It does not exist or cannot be read.
+    """
+    where = resolve(path)
+    return where, read_bytes(where)
+
+
+def questions_of(config: Config) -> list[Question]:
+    """Read the questions a run answers.
+
+    Raises:
+        DataError: The file cannot be used.
+    """
+    name, data = read_source(config.questions.path)
+    return read_questions(name, data, config.questions.limit, config.declaration.columns)
+
+
+def find_sources(config: Config) -> list[str]:
+    """List the files of the configured documents, sorted, without metadata and question files among them.
+
+    Raises:
+        DataError: A path does not exist, or a directory holds no document.
+    """
+    beside = {resolve(path) for path in (config.documents.metadata, config.questions.path) if path is not None}
+    return [file for file in find_files([resolve(path) for path in config.documents.paths]) if file not in beside]
+
+
+def describe_passed_over(config: Config) -> str:
+    """Name the files of the configured directories that are no documents; empty without any.
+
+    Metadata, questions, rows that are named besides, and images, which other files show, are not counted.
+    """
+    paths = [resolve(path) for path in config.documents.paths]
+    known = {resolve(path) for path in (config.documents.metadata, config.questions.path) if path is not None}
+    left = [
+        file
+        for file in passed_over(paths)
+        if file not in known and file not in paths and suffix_of(file) not in _IMAGES
+    ]
+    if not left:
+        return ""
+    rows = any(f".{suffix_of(file)}" in ROW_FORMATS for file in left)
+    way_out = " (name files of JSON lines and Parquet themselves in documents.paths)" if rows else ""
+    is_one = len(left) == 1
+    named = ", ".join([*left[:_MOST_NAMED], *(["…"] if len(left) > _MOST_NAMED else [])])
+    return f"{len(left)} file{'' if is_one else 's'} there {'is' if is_one else 'are'} no document: {named}{way_out}"
+
+
+def read_metadata(path: str | None) -> dict[str, dict[str, str]]:
+    """Read title, url, year, type and citation of documents, by document id.
+
+    Args:
+        path: CSV, JSON lines or Parquet with a column ``id``; None: there is no metadata.
+
+    Raises:
+        DataError: The file cannot be read or has no ``id`` column.
+    """
+    if path is None:
+        return {}
+    name, data = read_source(path)
+    rows: list[Any]
+    if suffix_of(name) in ROW_SUFFIXES[1:]:
+        rows = [{key: cell_of(value) for key, value in row.items()} for row in read_rows(name, data, "metadata")]
+        columns = list(dict.fromkeys(column for row in rows for column in row))
+    else:
+        csv.field_size_limit(2**31 - 1)
+        reader = csv.DictReader(io.StringIO(_decoded(data), newline=""))
+        rows, columns = list(reader), list(reader.fieldnames or [])
+    if "id" not in columns:
+        raise DataError(f"{name}: no column id; it has {', '.join(columns) or 'nothing'}")
+    return {row["id"].strip(): _clean(row) for row in rows if row.get("id")}
+
+
+def _absolute(path: str | None) -> str | None:
+    if path is None or "://" in path or path.startswith(SAMPLE):
+        return path
+    return os.path.abspath(os.path.expanduser(path))
+
+
+def _decoded(data: bytes) -> str:
+    """Decode UTF-8, or cp1252 as spreadsheets on Windows write it (WattBot's metadata is such a file)."""
+    try:
+        return data.decode("utf-8-sig")
+    except UnicodeDecodeError:
+        return data.decode("cp1252", errors="replace")
+
+
+def _clean(row: Mapping[str | None, str | None]) -> dict[str, str]:
+    return {
+        key: value.strip()
+        for key, value in row.items()
+        if key and key != "id" and isinstance(value, str) and value.strip()
+    }

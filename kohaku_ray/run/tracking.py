@@ -1,0 +1,188 @@
+"""Export of a finished run to MLflow or Weights & Biases: its configuration, its figures, its files."""
+
+from __future__ import annotations
+
+import importlib.util
+import json
+import os
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+
+from kohaku_ray.config import Config
+from kohaku_ray.config.plain import leaves
+from kohaku_ray.config.tracking import TrackingConfig
+from kohaku_ray.errors import ConfigError, DataError
+from kohaku_ray.run.scoring import ScoredRun
+from kohaku_ray.run.summary import AnswerSummary
+from kohaku_ray.storage import below, is_file, publish, read_file
+
+ARTIFACTS = ("report.html", "submission.csv", "answers.jsonl", "config.yaml")
+"""Files of a run that are exported, where they are there."""
+
+MARK = "tracked.json"
+"""File of a run that was exported: the tracker's settings and where it is there."""
+
+_MLFLOW_PARAMS, _MLFLOW_CHARS = 100, 6000  # of one request, and of one value
+
+
+@dataclass(frozen=True, slots=True)
+class Exported:
+    """What a tracker gets.
+
+    Attributes:
+        name: Name of the run.
+        params: Every setting by its key.
+        figures: Scores, counts, costs and seconds by name.
+        files: Paths of artifacts.
+        group: Name of its sweep; empty: it belongs to none.
+    """
+
+    name: str
+    params: Mapping[str, str]
+    figures: Mapping[str, float]
+    files: Sequence[str]
+    group: str = ""
+
+
+def check_tracking(config: Config) -> None:
+    """Check that the configured tracker can be used, before anything starts.
+
+    Raises:
+        ConfigError: Its package is missing.
+    """
+    name = config.tracking.to
+    if name is not None and importlib.util.find_spec(name) is None:
+        raise ConfigError(
+            f"tracking.to is {name} but the package {name} is missing: pip install 'kohaku-ray[{name}]', or set "
+            "tracking.to to null"
+        )
+
+
+def track(config: Config, summary: AnswerSummary, scored: ScoredRun | None, sweep: str = "") -> str | None:
+    """Export a finished run to the configured tracker, and mark the run as exported.
+
+    Args:
+        config: The run.
+        summary: Its counts.
+        scored: Its scores; None: it has none.
+        sweep: Name of its sweep: MLflow's tag ``sweep``, the group of Weights & Biases.
+
+    Returns:
+        Where it is now; None: no tracker is configured.
+
+    Raises:
+        ConfigError: The tracker's package is missing.
+        DataError: The tracker refused; the run itself is whole.
+    """
+    if config.tracking.to is None:
+        return None
+    check_tracking(config)
+    found = [os.path.join(summary.run, name) for name in ARTIFACTS]
+    files = [file for file in found if os.path.isfile(file)]
+    name = os.path.basename(summary.run.rstrip("/"))
+    where = export(config, Exported(name, settings_of(config), figures_of(summary, scored), files, sweep), summary.run)
+    mark = {**_settings(config.tracking), "where": where}
+    publish(below(summary.run, MARK), json.dumps(mark, indent=2).encode(), "check the run's directory")
+    return where
+
+
+def is_tracked(config: Config) -> bool:
+    """Tell whether a run was exported to the tracker that is configured now, or none is."""
+    if config.tracking.to is None:
+        return True
+    path = below(config.run, MARK)
+    if not is_file(path):
+        return False
+    mark = json.loads(read_file(path))
+    return {key: mark.get(key) for key in _settings(config.tracking)} == _settings(config.tracking)
+
+
+def export(config: Config, exported: Exported, place: str) -> str:
+    """Hand a run or a sweep, whose results lie in ``place``, to the configured tracker; returns where it is there.
+
+    Raises:
+        DataError: The tracker refused.
+    """
+    tracking = config.tracking
+    assert tracking.to is not None
+    try:
+        return _TRACKERS[tracking.to](tracking, exported)
+    except Exception as error:  # trackers raise many types
+        raise DataError(
+            f"the results are whole and in {place}, but {tracking.to} did not take them "
+            f"({type(error).__name__}: {' '.join(config.hide(str(error)).split())[:300]}): check tracking.uri, then "
+            "repeat the command, which asks no recorded call again"
+        ) from error
+
+
+def _settings(tracking: TrackingConfig) -> dict[str, str | None]:
+    return {"to": tracking.to, "project": tracking.project, "uri": tracking.uri}
+
+
+def settings_of(config: Config) -> dict[str, str]:
+    """Flatten a configuration: every setting by its dotted key, secrets hidden."""
+    values = config.model_dump(mode="json")
+    system = values.pop("settings")
+    values[config.declaration.name] = system
+    return {".".join(map(str, place)): config.hide(str(value)) for place, value in leaves(values)}
+
+
+def figures_of(summary: AnswerSummary, scored: ScoredRun | None) -> dict[str, float]:
+    """Collect the figures of a run by name: scores and their parts, counts, what its calls used, seconds."""
+    figures: dict[str, float] = {}
+    for record in scored.report.records if scored is not None else ():
+        metric = next(one for one in scored.metrics if one.name == record["metric"]) if scored else None
+        figures[metric_name := str(record["metric"])] = float(record["score"])
+        figures |= {f"{metric_name}.{part}": float(record[part]) for part in (metric.parts if metric else ())}
+    counts = ("n_questions", "n_answers", "n_member_errors", "n_unanswered")
+    figures |= {name: float(getattr(summary, name)) for name in counts}
+    figures |= {f"calls.{source}": float(n) for source, n in summary.n_calls.items()}
+    figures |= {f"used.{name}": float(amount) for name, amount in summary.spent.items()}
+    return figures | {"seconds": summary.wall_s}
+
+
+def _to_mlflow(settings: TrackingConfig, exported: Exported) -> str:
+    uri = settings.uri
+    if uri is not None and ("://" not in uri or uri.startswith("file:")) and not uri.startswith("databricks"):
+        os.environ.setdefault("MLFLOW_ALLOW_FILE_STORE", "true")  # it was asked for by name
+    import mlflow
+    from mlflow.entities import Metric, Param
+
+    client = mlflow.MlflowClient(tracking_uri=uri)
+    known = client.get_experiment_by_name(settings.project)
+    experiment = known.experiment_id if known is not None else client.create_experiment(settings.project)
+    tags = {"sweep": exported.group} if exported.group else {}
+    run_id = client.create_run(experiment, run_name=exported.name, tags=tags).info.run_id
+    now = int(time.time() * 1000)
+    params = [Param(key, value[:_MLFLOW_CHARS]) for key, value in exported.params.items()]
+    for start in range(0, len(params), _MLFLOW_PARAMS):
+        client.log_batch(run_id, params=params[start : start + _MLFLOW_PARAMS])
+    client.log_batch(run_id, metrics=[Metric(key, value, now, 0) for key, value in exported.figures.items()])
+    for file in exported.files:
+        client.log_artifact(run_id, file)
+    client.set_terminated(run_id)
+    return f"mlflow experiment {settings.project}, run {run_id} ({uri or mlflow.get_tracking_uri()})"
+
+
+def _to_wandb(settings: TrackingConfig, exported: Exported) -> str:
+    import wandb
+
+    server = {} if settings.uri is None else {"base_url": settings.uri}
+    with wandb.init(
+        project=settings.project,
+        name=exported.name,
+        group=exported.group or None,
+        config=dict(exported.params),
+        reinit="create_new",
+        settings=wandb.Settings(console="off", silent=True, **server),
+    ) as run:
+        run.summary.update(dict(exported.figures))
+        artifact = wandb.Artifact(f"run-{run.id}", type="run")
+        for file in exported.files:
+            artifact.add_file(file)
+        run.log_artifact(artifact)
+        return f"wandb project {settings.project}, run {run.id} ({run.url or run.dir})"
+
+
+_TRACKERS: Mapping[str, Callable[[TrackingConfig, Exported], str]] = {"mlflow": _to_mlflow, "wandb": _to_wandb}

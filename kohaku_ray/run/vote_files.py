@@ -1,0 +1,116 @@
+"""Vote over submission files, question by question."""
+
+from __future__ import annotations
+
+import os
+from collections import Counter
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from kohaku_ray.ensemble.agreement import agreement_weights
+from kohaku_ray.ensemble.vote import Ballot, Verdict, VoteRule, vote
+from kohaku_ray.errors import ConfigError
+from kohaku_ray.evaluation.submissions import Submission, SubmissionRow, citing_row, read_refs, read_submission
+from kohaku_ray.records import F64
+from kohaku_ray.values.normalise import group_values
+from kohaku_ray.values.read import is_abstention, is_blank
+
+Metadata = Mapping[str, Mapping[str, str]]
+"""Properties of documents by document id: ``url`` and ``title`` are used."""
+
+
+@dataclass(frozen=True, slots=True)
+class FileVote:
+    """The result of a vote over files.
+
+    Attributes:
+        rows: One row per question, ready for ``write_submission``: the first file's questions in its order, then those
+            that only later files have.
+        verdicts: The verdict behind each row, in the same order.
+        missing: By file, the questions it lacks; each counts as a blank ballot.
+        weights: By file, its weight in the vote.
+    """
+
+    rows: tuple[SubmissionRow, ...]
+    verdicts: tuple[Verdict, ...]
+    missing: Mapping[str, tuple[str, ...]]
+    weights: Mapping[str, float]
+
+
+def run_vote(files: Sequence[str | os.PathLike[str]], rule: VoteRule, metadata: Metadata | None = None) -> FileVote:
+    """Vote over submission files, one member per file, in the order given.
+
+    A question's unit is the one that most files give. Addresses come from ``metadata``, else from the files' own rows.
+
+    Raises:
+        ConfigError: There are no files.
+        DataError: A file cannot be read.
+    """
+    if not files:
+        raise ConfigError("There are no submission files to vote over: name at least one.")
+    members = [read_submission(path) for path in files]
+    question_ids = list(dict.fromkeys(key for member in members for key in member.rows))
+    table = [[member.rows.get(key) for member in members] for key in question_ids]
+    weights = _member_weights(table, rule)
+    metadata = metadata if metadata is not None else _addresses(members)
+    decided = [_decide(key, rows, rule, weights, metadata) for key, rows in zip(question_ids, table, strict=True)]
+    return FileVote(
+        rows=tuple(row for row, _ in decided),
+        verdicts=tuple(verdict for _, verdict in decided),
+        missing={member.path: tuple(key for key in question_ids if key not in member.rows) for member in members},
+        weights={member.path: float(weight) for member, weight in zip(members, weights, strict=True)},
+    )
+
+
+def _decide(
+    question_id: str, rows: Sequence[SubmissionRow | None], rule: VoteRule, weights: F64, metadata: Metadata
+) -> tuple[SubmissionRow, Verdict]:
+    unit = _unit_of(rows)
+    voting = [index for index, row in enumerate(rows) if row is not None or rule.compat is None]
+    ballots = [_ballot(rows[index], rule) for index in voting]
+    verdict = vote(ballots, rule, unit, [float(weights[index]) for index in voting])
+    shown = rows[voting[verdict.winner]] if verdict.winner is not None else None
+    question = next((row.question for row in rows if row is not None and row.question), "")
+    materials = shown.supporting_materials if shown is not None and not is_blank(shown.supporting_materials) else ""
+    voted = (verdict.answer, verdict.answer_value, unit or verdict.answer_unit, verdict.explanation)
+    return citing_row(question_id, question, voted, verdict.ref_ids, metadata, materials), verdict
+
+
+def _ballot(row: SubmissionRow | None, rule: VoteRule) -> Ballot:
+    """Make a row a ballot: a missing one is blank; the published vote takes references as written."""
+    if row is None:
+        return Ballot(is_blank=True)
+    refs = row.ref_ids if rule.compat is None else _raw_refs(row)
+    return Ballot(row.answer_value, refs, False, row.answer, row.answer_unit, row.explanation)
+
+
+def _raw_refs(row: SubmissionRow) -> tuple[str, ...]:
+    return () if row.refs_raw == "is_blank" else read_refs(row.refs_raw)
+
+
+def _unit_of(rows: Iterable[SubmissionRow | None]) -> str:
+    """Find the unit that most files give, ties to the earliest; empty where no file gives one."""
+    units = Counter(row.answer_unit for row in rows if row is not None and not is_blank(row.answer_unit))
+    return units.most_common(1)[0][0] if units else ""
+
+
+def _member_weights(table: Sequence[Sequence[SubmissionRow | None]], rule: VoteRule) -> F64:
+    """Weigh the files: equally, or by agreement over all questions."""
+    n_members = len(table[0]) if table else 0
+    if rule.weights == "uniform":
+        return np.ones(n_members)
+    groups = [group_values([row.answer_value if row else "" for row in rows], _unit_of(rows)) for rows in table]
+    return agreement_weights(np.array(groups, dtype=np.int64).reshape(len(table), n_members))
+
+
+def _addresses(members: Iterable[Submission]) -> dict[str, dict[str, str]]:
+    """Collect URLs from rows with one per reference: models invent some, so the most common one is taken."""
+    given: dict[str, Counter[str]] = {}
+    for member in members:
+        for row in member.rows.values():
+            if len(row.ref_ids) == len(row.ref_urls) and not is_abstention(row.answer_value):
+                for ref, url in zip(row.ref_ids, row.ref_urls, strict=True):
+                    given.setdefault(ref.lower(), Counter())[url] += 1
+    return {ref: {"url": urls.most_common(1)[0][0]} for ref, urls in given.items()}

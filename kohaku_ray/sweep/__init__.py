@@ -1,0 +1,1 @@
+"""A grid of runs, without Ray: declare, plan, collect, compare."""

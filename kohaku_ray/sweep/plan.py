@@ -1,0 +1,329 @@
+"""A sweep's plan: its cells, their runs, the indexes these need, and which of them exist."""
+
+from __future__ import annotations
+
+import functools
+import os
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import asdict, dataclass, field
+from typing import Any
+
+from kohaku_ray import __version__
+from kohaku_ray.config import Config
+from kohaku_ray.config.schema import Deployment, OpenAIConfig
+from kohaku_ray.errors import ConfigError, ConflictError, DataError
+from kohaku_ray.evaluation.metrics import Metric, find_metric
+from kohaku_ray.evaluation.submissions import Submission
+from kohaku_ray.evaluation.truth import has_gold, read_truth, scored_rows
+from kohaku_ray.index.store import Index
+from kohaku_ray.records import digest, digest_text
+from kohaku_ray.run.demand import cluster_address, deployment_demand, local_gpus
+from kohaku_ray.run.deployments import check_deployment, check_vision, model_identity, window_of
+from kohaku_ray.run.finished import is_finished
+from kohaku_ray.run.indexes import document_format, index_settings
+from kohaku_ray.run.sources import find_sources, read_source, resolve, resolve_paths
+from kohaku_ray.storage import below, is_uri
+from kohaku_ray.sweep.load import LoadedSweep
+from kohaku_ray.sweep.schema import MEMBERS, PoolConfig, Setting, TableConfig
+
+
+@dataclass(frozen=True, slots=True)
+class PlannedCell:
+    """One cell of a table.
+
+    Attributes:
+        cell_id: Digest of its settings without the seed.
+        at: Label by axis.
+        runs: Runs by seed; none if the cell is skipped.
+        reason: Why it is skipped; empty if it is not.
+    """
+
+    cell_id: str
+    at: Mapping[str, str]
+    runs: Mapping[int, str] = field(default_factory=dict)
+    reason: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class PlannedTable:
+    """One table with its resolved cells.
+
+    Attributes:
+        table: Its configuration.
+        cells: Cells in order; in a study, one per setting, all on the pool's run.
+        configs: Configuration of each cell that is not skipped, by its id.
+    """
+
+    table: TableConfig
+    cells: tuple[PlannedCell, ...]
+    configs: Mapping[str, Config]
+
+
+@dataclass(frozen=True, slots=True)
+class Plan:
+    """A resolved sweep.
+
+    Attributes:
+        loaded: The sweep and its base.
+        tables: Tables in order.
+        runs: Every distinct run, by its id, with its own paths.
+        indexes: Every distinct index that they need, by path, with a configuration that builds it.
+        notes: Preferred presets that are left out, each with the reason.
+    """
+
+    loaded: LoadedSweep
+    tables: tuple[PlannedTable, ...]
+    runs: Mapping[str, Config]
+    indexes: Mapping[str, Config]
+    notes: tuple[str, ...] = ()
+
+    @property
+    def metric(self) -> str:
+        """The metric that compares the cells: the headline of the first run's system."""
+        configs = [*self.runs.values(), *(one for table in self.tables for one in table.configs.values())]
+        return configs[0].declaration.metrics[0]
+
+    @property
+    def finished(self) -> dict[str, Config]:
+        """Finished runs."""
+        return {run_id: config for run_id, config in self.runs.items() if is_finished(config.run)}
+
+    @property
+    def unfinished(self) -> dict[str, Config]:
+        """Runs to make, in order."""
+        return {run_id: config for run_id, config in self.runs.items() if not is_finished(config.run)}
+
+
+def plan_sweep(loaded: LoadedSweep) -> Plan:
+    """Resolve every cell; a cell that cannot be run keeps the reason.
+
+    Raises:
+        ConfigError: A value does not fit, or no cell can be run.
+        DataError: Questions, metadata or documents cannot be read.
+    """
+    loaded, notes = _settled(loaded)
+    planner = _Planner(loaded)
+    tables = tuple(planner.table(table) for table in loaded.sweep.tables)
+    for config in (*planner.runs.values(), *(one for table in tables for one in table.configs.values())):
+        planner.check_truth(config)
+    cells = [cell for table in tables for cell in table.cells]
+    if all(cell.reason for cell in cells):
+        reasons = "; ".join(dict.fromkeys(cell.reason for cell in cells))
+        raise ConfigError(f"{loaded.where}: none of {len(cells)} cells can be run: {reasons}")
+    return Plan(loaded, tables, planner.runs, planner.indexes, notes)
+
+
+def _settled(loaded: LoadedSweep) -> tuple[LoadedSweep, tuple[str, ...]]:
+    """Leave out the preferred presets whose encoder or model is not here, and say so."""
+    kept: list[str] = []
+    notes = []
+    if loaded.sweep.prefer and (reason := _missing(loaded.preferring(()))):
+        return loaded, (f"The base itself cannot be run, whatever is preferred: {reason}",)
+    for name in loaded.sweep.prefer:
+        reason = _missing(loaded.preferring([*kept, name]))
+        if reason:
+            notes.append(f"{name} is preferred but left out, and the base's own setting stands: {reason}")
+        else:
+            kept.append(name)
+    return loaded.preferring(kept), tuple(notes)
+
+
+def _missing(loaded: LoadedSweep) -> str:
+    """Say what the base needs that is not here; empty if nothing is missing."""
+    planner = _Planner(loaded)
+    try:
+        planner.check(resolve_paths(loaded.built({"seed": loaded.sweep.seeds[0]})))
+    except (ConfigError, _MissingError) as error:
+        return " ".join(str(error).removeprefix(f"{loaded.where}: ").split())
+    return ""
+
+
+def truth_of_sweep(config: Config, metric: Metric) -> Submission:
+    """Read the gold answers to a run's questions.
+
+    Raises:
+        DataError: There are none, or the file is no CSV with the columns that the metric needs.
+    """
+    path = resolve(config.questions.path)
+    truth = scored_rows(read_truth(path, [metric]), [metric], config.questions.limit)
+    if not has_gold(truth, [metric]):
+        column = metric.truth_columns[0]
+        where = column if isinstance(column, str) else " or ".join(column)
+        raise DataError(f"{path} has no gold answers in {where}: a sweep compares scores, so add them")
+    return truth
+
+
+def _absolute(path: str) -> str:
+    return path if is_uri(path) else os.path.abspath(path)
+
+
+class _MissingError(Exception):
+    """Something that a cell needs does not exist."""
+
+
+class _Planner:
+    """Resolves cells, and names their runs and indexes so that cells share them."""
+
+    def __init__(self, loaded: LoadedSweep) -> None:
+        self._loaded = loaded
+        self.runs: dict[str, Config] = {}
+        self.indexes: dict[str, Config] = {}
+        self._known: dict[str, Any] = {}
+
+    def table(self, table: TableConfig) -> PlannedTable:
+        """Resolve a table; one cell that cannot be run does not stop the others."""
+        cells: list[PlannedCell] = []
+        configs: dict[str, Config] = {}
+        for setting in table.settings():
+            try:
+                cell, config = self._cell(table, setting)
+            except (ConflictError, _MissingError) as error:
+                reason = str(error).removeprefix(f"{self._loaded.where}: ")
+                cells.append(PlannedCell(digest(dict(setting.at)), setting.at, reason=" ".join(reason.split())))
+            else:
+                cells.append(cell)
+                configs[cell.cell_id] = resolve_paths(config)
+        return PlannedTable(table, tuple(cells), configs)
+
+    def check_truth(self, config: Config) -> None:
+        """Check that there are gold answers before anything is run."""
+        questions = config.questions
+        metric = find_metric(config.declaration.metrics[0])
+        self._once(("truth", questions, metric.name), lambda: truth_of_sweep(config, metric))
+
+    def check(self, config: Config) -> None:
+        """Check that a configuration's encoder and models are here."""
+        self._index_settings(config)
+        self._check_models(config)
+
+    def _cell(self, table: TableConfig, setting: Setting) -> tuple[PlannedCell, Config]:
+        seeds = self._loaded.sweep.seeds
+        if table.pool is not None:
+            return self._studied(table, table.pool, setting, seeds[0])
+        runs, cell_id = {}, ""
+        for seed in seeds:
+            config = self._loaded.config(table, setting, seed)
+            cell_id, runs[seed] = self._add(config)
+        return PlannedCell(cell_id, setting.at, runs), config
+
+    def _studied(self, table: TableConfig, pool: PoolConfig, setting: Setting, seed: int) -> tuple[PlannedCell, Config]:
+        """Resolve a cell of a study: every size and rule uses the run of the whole pool."""
+        config = self._loaded.config(table, setting, seed)
+        cell_id = digest({"pool": pool.model_dump(mode="json"), "cell": config.model_dump(mode="json")})
+        if pool.members is None:
+            return PlannedCell(cell_id, setting.at), config
+        whole = Setting(
+            {}, {MEMBERS: pool.members, "ensemble.early_stop": "never", "ensemble.waves": None, "ensemble.vote": {}}
+        )
+        _, run_id = self._add(self._loaded.config(table, whole, seed))
+        return PlannedCell(cell_id, setting.at, {seed: run_id}), config
+
+    def _add(self, config: Config) -> tuple[str, str]:
+        """Name a run by everything that decides its outputs, and set its path and its index's."""
+        config = resolve_paths(config)
+        sweep = self._loaded.sweep
+        inputs = self._inputs(config)
+        read_as = [document_format(config), config.documents.sentence_split]
+        built_of = {"version": __version__, "settings": self._index_settings(config), "read_as": read_as}
+        index_id = digest({**built_of, "documents": inputs["documents"], "metadata": inputs["metadata"]})
+        decides = _what_decides({"index": index_id, **inputs}, config)
+        cell_id, run_id = digest(decides), digest({**decides, "seed": config.seed})
+        index = config.index.model_copy(update={"path": _absolute(below(sweep.indexes, index_id))})
+        run = _absolute(below(sweep.runs, run_id))
+        placed = config.model_copy(update={"run": run, "index": index})
+        if not is_finished(run):  # a finished run needs no model
+            self._check_models(config)
+        self.runs.setdefault(run_id, placed)
+        self.indexes.setdefault(index.path, placed)
+        return cell_id, run_id
+
+    def _index_settings(self, config: Config) -> dict[str, Any]:
+        """Return the index's settings with the encoder's files by hash instead of path."""
+        try:
+            key = ("index", config.system, config.index)
+            settings: dict[str, Any] = self._once(key, lambda: index_settings(config).as_mapping())
+        except ConfigError as error:
+            raise _MissingError(str(error)) from None
+        encoder = {key: value for key, value in settings["encoder"].items() if key != "model"}
+        return {**settings, "encoder": encoder}
+
+    def _check_models(self, config: Config) -> None:
+        try:
+            for name, deployment in config.used_deployments.items():
+                self._once(("deployment", name, deployment), functools.partial(_check_here, config, name, deployment))
+            check_vision(config)
+        except ConfigError as error:
+            raise _MissingError(str(error)) from None
+
+    def _inputs(self, config: Config) -> dict[str, str]:
+        """Return the digests of a run's input files."""
+        documents, questions, prompts = config.documents, config.questions.path, config.prompts
+        system = config.declaration
+        return {
+            "documents": self._once(("documents", documents, questions), lambda: _files(find_sources(config))),
+            "metadata": self._once(("file", documents.metadata), lambda: _file(documents.metadata)),
+            "questions": self._once(("file", questions), lambda: _file(questions)),
+            "prompts": self._once(("prompts", system.name, prompts), lambda: system.prompts(prompts).digest),
+        }
+
+    def _once(self, key: tuple[Any, ...], compute: Callable[[], Any]) -> Any:
+        """Compute once what many cells have in common."""
+        name = repr(key)
+        if name not in self._known:
+            self._known[name] = compute()
+        return self._known[name]
+
+
+def _check_here(config: Config, name: str, deployment: Deployment) -> None:
+    """Check that a deployment can be served, on this machine unless a cluster is named."""
+    is_local = cluster_address(config.cluster) is None
+    check_deployment(name, deployment, here=is_local)
+    n_gpus = deployment_demand(deployment)["GPU"]
+    if is_local and n_gpus > local_gpus():
+        raise ConfigError(f"deployments.{name}: its replicas need {n_gpus:g} GPUs and this machine has {local_gpus()}")
+
+
+def _what_decides(inputs: Mapping[str, Any], config: Config) -> dict[str, Any]:
+    """Return everything that decides a run's outputs except its seed: no paths, no devices."""
+    uses = config.uses
+    numbers = range(config.ensemble.members)
+    members = [{role: asdict(config.role(role, member)) for role in uses.roles} for member in numbers]
+    names = list(dict.fromkeys(played["model"] for member in members for played in member.values()))
+    for member in members:
+        for played in member.values():
+            played["model"] = names.index(played["model"])
+    return {
+        **inputs,
+        "version": __version__,
+        "system": config.declaration.name,
+        "limit": config.questions.limit,
+        "settings": config.settings.model_dump(mode="json", exclude={"cross_encoder"}),
+        "ensemble": config.ensemble.model_dump(mode="json", exclude={"models"}),
+        "models": [model_parts(config.deployments[name]) for name in names],
+        "members": members,
+        "cross_encoder": uses.cross_encoder and model_identity(config.deployments[uses.cross_encoder]),
+    }
+
+
+def model_parts(deployment: Deployment) -> list[Any]:
+    """Return everything that decides a deployment's prompts and replies."""
+    # The tokenizer decides what fits a prompt; a vLLM model's own belongs to its identity.
+    counts = [deployment.tokenizer, deployment.revision] if isinstance(deployment, OpenAIConfig) else []
+    return [model_identity(deployment), window_of(deployment), *counts]  # type: ignore[arg-type]
+
+
+def _files(paths: Sequence[str]) -> str:
+    return digest([[os.path.basename(path), _file(path)] for path in paths])
+
+
+def _file(path: str | None) -> str:
+    return "" if path is None else digest_text(read_source(path)[1])
+
+
+def is_there(path: str) -> bool:
+    """Return whether an index is complete; its path names its settings."""
+    try:
+        Index.open(path)
+    except DataError:
+        return False
+    return True

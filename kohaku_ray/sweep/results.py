@@ -1,0 +1,366 @@
+"""Read a sweep's results from its runs, without a cluster; missing runs carry their reasons."""
+
+from __future__ import annotations
+
+import platform
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from importlib.metadata import version
+from pathlib import Path
+
+import numpy as np
+import pyarrow as pa
+
+from kohaku_ray import __version__
+from kohaku_ray.config import Config
+from kohaku_ray.evaluation.grid import Axis, Run, State, Sweep, SweepAnswer, SweepQuestion, Table, TableCell
+from kohaku_ray.evaluation.metrics import DEFAULT_METRIC, Metric, QuestionScore, find_metric
+from kohaku_ray.evaluation.submissions import Submission, read_submission
+from kohaku_ray.index.nodes import NodeTable
+from kohaku_ray.index.store import Index
+from kohaku_ray.records import BLANK, F64, digest
+from kohaku_ray.run.directory import RunDirectory
+from kohaku_ray.run.finished import is_finished
+from kohaku_ray.run.sources import resolve
+from kohaku_ray.sweep.fixed import fixed_lines
+from kohaku_ray.sweep.groups import group_scores
+from kohaku_ray.sweep.measures import (
+    RECALL,
+    TRACE_COLUMNS,
+    answer_measures,
+    derived_measures,
+    part_measures,
+    question_measures,
+    recall_measures,
+    spent_measures,
+)
+from kohaku_ray.sweep.plan import Plan, PlannedCell, PlannedTable, is_there, truth_of_sweep
+from kohaku_ray.sweep.study import ensembles, pool_of
+
+
+@dataclass(frozen=True, slots=True)
+class _Read:
+    """The contents of one finished run.
+
+    Attributes:
+        run: The run as the page shows it.
+        scores: Scores by question, in the truth's order.
+        measures: Means over its answers, by name: the system's own, ``attempts`` and ``blanks``; and what the sweep's
+            tables show besides (``sweep_measures``).
+        by_question: The system's measures of each question, by question and name.
+        keys: Keys of all model calls it asked for.
+    """
+
+    run: Run
+    scores: tuple[QuestionScore, ...]
+    measures: Mapping[str, float]
+    by_question: Mapping[str, Mapping[str, float]]
+    keys: tuple[str, ...]
+
+
+def collect(
+    plan: Plan,
+    failed: Mapping[str, str],
+    skipped: Mapping[str, str] | None = None,
+    spending: Sequence[str] = (),
+    metric: str = DEFAULT_METRIC,
+) -> Sweep:
+    """Read every finished run of a sweep and build its tables.
+
+    Args:
+        plan: The sweep.
+        failed: Why runs are not finished, by run id.
+        skipped: Why runs were not tried, by run id.
+        spending: What the last start used, one line per item.
+        metric: Name of the metric of all scores.
+
+    Raises:
+        ConfigError: There is no such metric.
+        DataError: The questions have no gold answers, or a run's file is damaged.
+    """
+    found = find_metric(metric)
+    reader, why = _Reader(plan, found), _Missing(failed, skipped or {})
+    read = {run_id: reader.run(run_id, config) for run_id, config in plan.finished.items()}
+    tables = tuple(
+        _studied(planned, plan, reader, why) if planned.table.pool is not None else _table(planned, read, why, found)
+        for planned in plan.tables
+    )
+    sweep = plan.loaded.sweep
+    groups, about = group_scores(sweep.by, tables, reader.truths(), found) if sweep.by else (None, ())
+    return Sweep(
+        name=Path(sweep.output).name,
+        title=sweep.title or Path(sweep.output).name,
+        tables=tables,
+        questions=reader.asked(),
+        runs=tuple(one.run for one in read.values()),
+        metric=found,
+        notes=(
+            *(f"Fixed in {line}." for line in fixed_lines(plan)),
+            *plan.notes,
+            *reader.baselines(),
+            *about,
+            *_notes(plan, read),
+        ),
+        provenance=_provenance(plan),
+        spending=dict(_named(line) for line in spending),
+        groups=groups,
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class _Missing:
+    """Why runs are missing, by run id.
+
+    Attributes:
+        failed: Runs that were tried.
+        skipped: Runs that were not tried.
+    """
+
+    failed: Mapping[str, str]
+    skipped: Mapping[str, str]
+
+    @property
+    def runs(self) -> dict[str, str]:
+        """Both, by run id."""
+        return {**self.skipped, **self.failed}
+
+    def of(self, cell: PlannedCell) -> tuple[State, str]:
+        """Return the state of a cell without a finished run, and the reason."""
+        if cell.reason:
+            return "skipped", cell.reason
+        states: tuple[tuple[State, Mapping[str, str]], ...] = (("failed", self.failed), ("skipped", self.skipped))
+        for state, among in states:
+            reasons = dict.fromkeys(among[run_id] for run_id in cell.runs.values() if run_id in among)
+            if reasons:
+                return state, "; ".join(reasons)
+        return "unfinished", "not run yet"
+
+
+class _Reader:
+    """Reads runs and truths, each file once."""
+
+    def __init__(self, plan: Plan, metric: Metric) -> None:
+        self.metric = metric
+        self._shown = {name for table in plan.tables for name in table.table.show}
+        self._truths: dict[tuple[str, int | None], Submission] = {}
+        self._texts: dict[str, str] = {}
+        self._nodes: dict[str, NodeTable] = {}
+        configs = [*plan.runs.values(), *(one for table in plan.tables for one in table.configs.values())]
+        for config in configs:
+            self.truth(config)
+
+    def truth(self, config: Config) -> Submission:
+        """Return the gold answers to a run's questions."""
+        key = (config.questions.path, config.questions.limit)
+        if key not in self._truths:
+            self._truths[key] = truth_of_sweep(config, self.metric)
+        return self._truths[key]
+
+    def truths(self) -> tuple[Submission, ...]:
+        """Return the gold answers of all runs."""
+        return tuple(self._truths.values())
+
+    def asked(self) -> tuple[SweepQuestion, ...]:
+        """Return every question of every truth, in order; where a truth lacks its text, as the runs have it."""
+        rows = {key: row for truth in self._truths.values() for key, row in truth.rows.items()}
+        return tuple(
+            SweepQuestion(
+                key, row.question or self._texts.get(key, ""), self.metric.gold(row), row.answer_unit, row.refs_raw
+            )
+            for key, row in rows.items()
+        )
+
+    def baselines(self) -> list[str]:
+        """Describe what predictions that ignore the question score, once per truth."""
+        say = self.metric.baseline
+        return [sentence for truth in self._truths.values() if say is not None and (sentence := say(truth))]
+
+    def run(self, run_id: str, config: Config) -> _Read:
+        """Read a finished run."""
+        directory, truth = RunDirectory(config.run), self.truth(config)
+        submission = read_submission(directory.file("submission.csv"))
+        self._texts.update({key: row.question for key, row in submission.rows.items()})
+        answers = directory.read_table("answers", columns=["question_id", "attempt", "is_blank", "measures", "error"])
+        usage = directory.read_table("usage")
+        classify = self.metric.classify
+        predictions = {
+            key: SweepAnswer(
+                row.answer_value or BLANK, row.refs_raw, classify(truth.rows[key], row) if classify else None
+            )
+            for key, row in submission.rows.items()
+            if key in truth.rows
+        }
+        run = Run(
+            run_id=run_id,
+            path=directory.path,
+            seed=config.seed,
+            facts={"model": _models(config), **config.declaration.facts(config.settings)},
+            predictions=predictions,
+            n_calls=len(usage),
+            tokens=int(_sum(usage, "prompt_tokens") + _sum(usage, "completion_tokens")),
+            service_s=_sum(usage, "service_s"),
+            n_answers=len(answers),
+            n_errors=len(answers) - answers["error"].null_count,
+        )
+        scores = tuple(self.metric.score(truth, submission))
+        by_question, derived = question_measures(answers), self._derived_of(config, directory)
+        for question, found in derived.items():
+            by_question.setdefault(question, {}).update(found)
+        names = dict.fromkeys(name for found in derived.values() for name in found)
+        means = {name: float(np.mean([found[name] for found in derived.values()])) for name in names}
+        measures = answer_measures(answers) | means | self._shown_of(run, scores, directory, truth)
+        return _Read(run, scores, measures, by_question, tuple(usage["key"].to_pylist()))
+
+    def _derived_of(self, config: Config, directory: RunDirectory) -> dict[str, dict[str, float]]:
+        """Return the measures that some table shows and the system computes from a trace, by question."""
+        names = self._shown & config.declaration.derived.keys()
+        if not names or not is_there(config.index.path):
+            return {}
+        if config.index.path not in self._nodes:
+            self._nodes[config.index.path] = Index.open(config.index.path).nodes
+        trace = directory.read_table("trace", columns=["question_id", "member", "step", "node_id"])
+        return derived_measures(trace.to_pylist(), self._nodes[config.index.path], config, sorted(names))
+
+    def _shown_of(
+        self, run: Run, scores: Sequence[QuestionScore], directory: RunDirectory, truth: Submission
+    ) -> dict[str, float]:
+        """Return the measures that some table shows and no system gives."""
+        found = spent_measures(run.tokens, run.service_s, run.n_answers) | part_measures(scores, self.metric.parts)
+        if any(name.startswith(RECALL) for name in self._shown):
+            trace = directory.read_table("trace", columns=list(TRACE_COLUMNS))
+            found |= recall_measures(trace.to_pylist(), truth)
+        return {name: value for name, value in found.items() if name in self._shown}
+
+
+def _models(config: Config) -> str:
+    """Return the names of the models that answer; deployments of one name may hold different models."""
+    names = [getattr(deployment, "model", deployment.kind) for deployment in config.answering_deployments.values()]
+    return ", ".join(dict.fromkeys(str(name).rstrip("/").rsplit("/", 1)[-1] for name in names))
+
+
+def _sum(table: pa.Table, column: str) -> float:
+    return float(np.nansum(table[column].to_numpy())) if len(table) else 0.0
+
+
+def _table(planned: PlannedTable, read: Mapping[str, _Read], why: _Missing, metric: Metric) -> Table:
+    table = planned.table
+    cells = [_cell(cell, read, why, metric) for cell in planned.cells]
+    axes = tuple(Axis(name, labels) for name, labels in table.labels().items())
+    if table.combine != "grid":
+        # Settings that are not crossed make one axis, whatever keys they have.
+        name = " · ".join(axis.name for axis in axes)
+        cells = [replace(cell, at={name: " · ".join(cell.at.values())}) for cell in cells]
+        axes = (Axis(name, tuple(cell.at[name] for cell in cells)),)
+    return Table(table.name, table.title or table.name, axes, tuple(cells), show=tuple(table.show), spread=table.spread)
+
+
+def _cell(cell: PlannedCell, read: Mapping[str, _Read], why: _Missing, metric: Metric) -> TableCell:
+    there = {seed: read[run_id] for seed, run_id in cell.runs.items() if run_id in read}
+    if not there:
+        return TableCell(cell.cell_id, cell.at, *why.of(cell))
+    missing = [run_id for run_id in cell.runs.values() if run_id not in read]
+    runs = list(there.values())
+    scores = [{score.question_id: score for score in one.scores} for one in runs]
+    common = [key for key in scores[0] if all(key in some for some in scores)]
+    parts = {
+        name: np.array([[row[key].parts[name] for key in common] for row in scores], np.float64).reshape(len(runs), -1)
+        for name in metric.parts
+    }
+    unanswerable = [scores[0][key].unanswerable for key in common]
+    return TableCell(
+        cell_id=cell.cell_id,
+        at=cell.at,
+        state="partial" if missing else "finished",
+        reason="; ".join(dict.fromkeys(why.runs.get(run_id, "not run yet") for run_id in missing)),
+        seeds=tuple(there),
+        question_ids=tuple(common),
+        run_ids=tuple(one.run.run_id for one in runs),
+        measures={name: np.array([one.measures.get(name, np.nan) for one in runs]) for name in runs[0].measures},
+        question_measures=_by_question(runs, common),
+        parts=parts,
+        total=metric.shares(parts, unanswerable),
+    )
+
+
+def _by_question(runs: Sequence[_Read], questions: Sequence[str]) -> dict[str, F64]:
+    """Mean of each measure over runs, per question."""
+    names = dict.fromkeys(name for one in runs for found in one.by_question.values() for name in found)
+    return {
+        name: np.mean([[one.by_question.get(key, {}).get(name, np.nan) for key in questions] for one in runs], axis=0)
+        for name in names
+    }
+
+
+def _studied(planned: PlannedTable, plan: Plan, reader: _Reader, why: _Missing) -> Table:
+    """Score ensembles of recorded members: every size and rule at once, over the same subsamples."""
+    table, pool_config = planned.table, planned.table.pool
+    assert pool_config is not None
+    cells = [TableCell(cell.cell_id, cell.at, *why.of(cell)) for cell in planned.cells]
+    notes: tuple[str, ...] = ()
+    live = [place for place, cell in enumerate(planned.cells) if not cell.reason]
+    if reader.metric.marks is None:
+        reason = f"metric {reader.metric.name} has no marks, so it cannot score votes over recorded members"
+        cells, live = [replace(cell, state="skipped", reason=reason) for cell in cells], []
+    runs = {run_id for place in live for run_id in planned.cells[place].runs.values()}
+    if live and all(is_finished(plan.runs[run_id].run) for run_id in runs):
+        configs = {place: planned.configs[planned.cells[place].cell_id] for place in live}
+        truth = reader.truth(configs[live[0]])
+        members = pool_of(pool_config, [plan.runs[run_id] for run_id in runs], truth, reader.metric)
+        for place, scored in ensembles(configs, table.subsamples, members, reader.metric).items():
+            cells[place] = replace(scored, cell_id=cells[place].cell_id, at=cells[place].at)
+        drawn = "the exact expectation over all" if table.subsamples == "all" else f"up to {table.subsamples} drawn"
+        what = f"Ensembles of {members.pool.n_members} recorded members: {drawn} subsamples of each size, no new call."
+        notes = (what, *members.notes)
+    axes = tuple(Axis(name, labels) for name, labels in table.labels().items())
+    return Table(table.name, table.title or table.name, axes, tuple(cells), repeats="subsamples", notes=notes)
+
+
+def _fixed(plan: Plan) -> list[str]:
+    return [f"Fixed in {line}." for line in fixed_lines(plan)]
+
+
+def _notes(plan: Plan, read: Mapping[str, _Read]) -> list[str]:
+    keys = [key for one in read.values() for key in one.keys]
+    notes = []
+    if keys:
+        share = len(set(keys)) / len(keys)
+        notes.append(
+            f"{len(keys):,} model calls asked by {len(read)} runs, {len(set(keys)):,} of them distinct ({share:.0%})."
+        )
+    n_baseline = sum(_is_baseline(plan.runs[run_id]) for run_id in read)
+    if n_baseline:
+        which = "All" if n_baseline == len(read) else f"{n_baseline} of {len(read)}"
+        notes.append(
+            f"{which} runs are answered by the extractive backend: no model, but a baseline to compare models with."
+        )
+    n_answers, n_errors = (sum(getattr(one.run, name) for one in read.values()) for name in ("n_answers", "n_errors"))
+    if n_errors:
+        notes.append(f"{n_errors:,} of {n_answers:,} answers carry an error (column `error` of answers.parquet).")
+    return notes
+
+
+def _is_baseline(config: Config) -> bool:
+    return any(deployment.kind == "extractive" for deployment in config.answering_deployments.values())
+
+
+def _provenance(plan: Plan) -> dict[str, str]:
+    import pyarrow
+
+    sweep = plan.loaded.sweep
+    corpora = dict.fromkeys(", ".join(config.documents.paths) for config in plan.runs.values())
+    questions = dict.fromkeys(resolve(config.questions.path) for config in plan.runs.values())
+    return {
+        "sweep": f"{plan.loaded.where}, {digest(sweep.model_dump(mode='json'))}",
+        "base": f"{', '.join(sweep.base)}, {digest(plan.loaded.base)}",
+        "seeds": ", ".join(map(str, sweep.seeds)),
+        "documents": "; ".join(corpora),
+        "questions": "; ".join(questions),
+        "indexes": ", ".join(Path(path).name for path in plan.indexes),
+        "versions": f"kohaku_ray {__version__}, ray {version('ray')}, pyarrow {pyarrow.__version__}, "
+        f"python {platform.python_version()}",
+    }
+
+
+def _named(line: str) -> tuple[str, str]:
+    name, colon, rest = line.partition(": ")
+    return (name, rest) if colon else ("runs", line)

@@ -1,0 +1,149 @@
+"""Studies of recorded members: ensembles of every size and rule, scored without a new call."""
+
+from __future__ import annotations
+
+import glob
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from kohaku_ray.config import Config
+from kohaku_ray.ensemble.count import vote_pool
+from kohaku_ray.ensemble.pool import Pool, pool_ballots
+from kohaku_ray.ensemble.study import Marks, Parts, expected_score
+from kohaku_ray.ensemble.subsamples import subsamples
+from kohaku_ray.ensemble.vote import Ballot, VoteRule
+from kohaku_ray.errors import ConfigError, DataError
+from kohaku_ray.evaluation.grid import TableCell
+from kohaku_ray.evaluation.metrics import Metric
+from kohaku_ray.evaluation.submissions import Submission, read_submission
+from kohaku_ray.run.block import rule_of
+from kohaku_ray.run.directory import RunDirectory
+from kohaku_ray.sweep.schema import PoolConfig
+from kohaku_ray.values.read import is_blank
+
+
+@dataclass(frozen=True, slots=True)
+class Members:
+    """Recorded members, ready for votes.
+
+    Attributes:
+        pool: Their ballots.
+        marks: The score of each outcome.
+        truth: The questions with their gold answers.
+        strata: Stratum per member; None: all members are one stratum.
+        notes: Notes for the reader.
+    """
+
+    pool: Pool
+    marks: Marks
+    truth: Submission
+    strata: list[str] | None
+    notes: tuple[str, ...]
+
+
+def ensembles(configs: Mapping[int, Config], n: int | str, members: Members, metric: Metric) -> dict[int, TableCell]:
+    """Score cells of a table, by their places; all rules of one size together."""
+    found: dict[int, TableCell] = {}
+    rows = members.truth.rows
+    unanswerable = [metric.unanswerable(row) for row in rows.values()]
+    by_size: dict[int, list[int]] = {}
+    for place, config in configs.items():
+        if config.ensemble.vote.compat is None:
+            by_size.setdefault(config.ensemble.members, []).append(place)
+        else:
+            found[place] = TableCell("", {}, "skipped", "vote.compat counts string by string, which no study does")
+    for size, places in by_size.items():
+        rules = [rule_of(configs[place].ensemble.vote) for place in places]
+        try:
+            parts = _scored(size, rules, n, members)
+        except ConfigError as error:
+            reason = str(error)
+            if n == "all" and size <= members.pool.n_members:
+                reason = f"too many subsamples of {size} to count them all: give `subsamples` a number"
+            found |= {place: TableCell("", {}, "skipped", reason) for place in places}
+            continue
+        for at, place in enumerate(places):
+            marks = {name: parts[name][at].T for name in metric.parts}
+            total = metric.shares(marks, unanswerable)
+            seeds = tuple(range(len(total)))
+            found[place] = TableCell("", {}, "finished", "", seeds, tuple(rows), marks, total, is_exact=n == "all")
+    return found
+
+
+def _scored(size: int, rules: Sequence[VoteRule], n: int | str, members: Members) -> Parts:
+    """Return marks of shape ``(rules, questions, subsamples)``; the exact expectation has one subsample."""
+    if n == "all":
+        expected = expected_score(members.pool, size, rules, members.marks)
+        return {name: part[:, :, None] for name, part in expected.items()}
+    drawn = subsamples(members.pool.n_members, size, int(n), seed=size, strata=members.strata)
+    return members.marks.score(vote_pool(members.pool, drawn, rules))
+
+
+def pool_of(config: PoolConfig, runs: Sequence[Config], truth: Submission, metric: Metric) -> Members:
+    """Build the ballots of the recorded members, and score each outcome."""
+    notes = []
+    if config.members is not None:
+        names = [str(member) for member in range(config.members)]
+        table, units = _recorded(runs[0], list(truth.rows))
+        notes.append(f"They are one run's members, of seed {runs[0].seed}.")
+    else:
+        files = [read_submission(file) for file in _matching(config.files)]
+        names = [Path(file.path).stem for file in files]
+        table, units = ballots_of(files, list(truth.rows))
+        missing = {name: len(truth.rows.keys() - file.rows.keys()) for name, file in zip(names, files, strict=True)}
+        notes += [f"{name} lacks {n} of {len(truth.rows)} questions: blank there." for name, n in missing.items() if n]
+    pool = pool_ballots(table, units)
+    return Members(pool, marks_of(pool, truth, metric), truth, _strata(config, names), tuple(notes))
+
+
+def _recorded(config: Config, question_ids: Sequence[str]) -> tuple[list[list[Ballot]], list[str]]:
+    """Return every member's ballot on every question, as the run counted them."""
+    directory = RunDirectory(config.run)
+    rows = directory.read_table("answers").to_pylist(maps_as_pydicts="strict")
+    asked = directory.read_table("votes", columns=["question_id", "asked_unit"]).to_pylist()
+    units = {row["question_id"]: row["asked_unit"] or "" for row in asked}
+    ballots: dict[str, dict[int, Ballot]] = {}
+    for row in rows:
+        ballots.setdefault(row["question_id"], {})[row["member"]] = config.declaration.ballot(row)
+    return [[of[member] for member in sorted(of)] for of in map(ballots.__getitem__, question_ids)], [
+        units[key] for key in question_ids
+    ]
+
+
+def ballots_of(files: Sequence[Submission], question_ids: Sequence[str]) -> tuple[list[list[Ballot]], list[str]]:
+    """Return one ballot per question and file, blank if the file lacks it, and each question's most frequent unit."""
+    rows = [[file.rows.get(key) for file in files] for key in question_ids]
+    table = [[Ballot(one.answer_value, one.ref_ids) if one else Ballot(is_blank=True) for one in row] for row in rows]
+    given = [[one.answer_unit for one in row if one and not is_blank(one.answer_unit)] for row in rows]
+    return table, [max(names, key=names.count) if names else "" for names in given]
+
+
+def marks_of(pool: Pool, truth: Submission, metric: Metric) -> Marks:
+    """Score outcomes by a metric, question by question of the truth.
+
+    Raises:
+        ConfigError: The metric does not score votes over recorded members.
+    """
+    if metric.marks is None:
+        raise ConfigError(
+            f"metric {metric.name} has no marks, so it cannot score votes over recorded members: drop `pool` from the "
+            "sweep's tables or choose another metric."
+        )
+    marks = metric.marks(truth)
+    return Marks(pool, marks.by_value, marks.by_refs, marks.by_blank)
+
+
+def _matching(patterns: Sequence[str]) -> list[str]:
+    files = [file for pattern in patterns for file in sorted(glob.glob(pattern))]
+    if not files:
+        raise DataError(f"pool.files is {', '.join(patterns)} and no file is there: check the paths")
+    return files
+
+
+def _strata(config: PoolConfig, names: Sequence[str]) -> list[str] | None:
+    if config.strata is None:
+        return None
+    found = [re.search(config.strata, name) for name in names]
+    return [("" if match is None else match[1] if match.re.groups else match[0]) for match in found]

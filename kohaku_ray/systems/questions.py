@@ -1,0 +1,107 @@
+"""Read a question file."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from kohaku_ray.documents.row_files import read_rows
+from kohaku_ray.errors import DataError
+from kohaku_ray.records import Question
+from kohaku_ray.values.read import is_blank
+
+
+@dataclass(frozen=True, slots=True)
+class QuestionColumns:
+    """Which columns of a question file a system reads.
+
+    Attributes:
+        question_id: Possible names of the id column; the first one present is read.
+        text: Possible names of the question column, likewise.
+        gold: Columns of gold answers, in any case. They are never passed on, so they cannot leak into a prompt.
+        needed: Other columns that the file must have.
+    """
+
+    question_id: tuple[str, ...] = ("id", "question_id")
+    text: tuple[str, ...] = ("question", "text")
+    gold: frozenset[str] = frozenset(
+        {"answer", "answer_value", "ref_id", "ref_url", "supporting_materials", "explanation", "is_blank"}
+    )
+    needed: tuple[str, ...] = ()
+
+
+def read_questions(
+    name: str, data: bytes, limit: int | None = None, columns: QuestionColumns = QuestionColumns()
+) -> list[Question]:
+    """Read questions from CSV, JSON lines or Parquet.
+
+    Args:
+        name: File name; its suffix decides the format.
+        data: The file's bytes.
+        limit: How many questions are read, from the first; None: all.
+        columns: Which columns hold the question, and which the gold answers.
+
+    Returns:
+        Questions in the file's order. An empty text is kept: it becomes a row with an error, not a lost row.
+
+    Raises:
+        DataError: The file lacks a column, an id is missing or repeated, or it cannot be read.
+    """
+    rows = read_rows(name, data, "questions")
+    if not rows:
+        raise DataError(f"{name}: no questions")
+    there = list(rows[0])
+    id_column = _column(name, there, columns.question_id)
+    text_column = _column(name, there, columns.text)
+    for needed in columns.needed:
+        _column(name, there, (needed,))
+    _check_ids(name, [_text(row.get(id_column)) for row in rows], id_column)
+    gold = frozenset(column.casefold() for column in columns.gold)
+    return [_question(row, id_column, text_column, gold) for row in rows[:limit]]
+
+
+def _question(row: Mapping[str, Any], id_column: str, text_column: str, gold: frozenset[str]) -> Question:
+    texts = {column: _text(value) for column, value in row.items() if column is not None}
+    unit = texts.get("answer_unit", "")
+    return Question(
+        question_id=texts[id_column],
+        text=texts.get(text_column, ""),
+        answer_unit=None if is_blank(unit) else unit,
+        answer_type=texts.get("answer_type") or None,
+        columns={
+            column: text
+            for column, text in texts.items()
+            if column not in (id_column, text_column) and column.strip().casefold() not in gold
+        },
+    )
+
+
+def _column(name: str, columns: list[str], wanted: tuple[str, ...]) -> str:
+    for column in wanted:
+        if column in columns:
+            return column
+    raise DataError(
+        f"{name}: no column {' or '.join(wanted)}; it has {', '.join(map(str, columns))}: rename one of them"
+    )
+
+
+def _check_ids(name: str, ids: list[str], column: str) -> None:
+    missing = [row for row, question_id in enumerate(ids, 1) if not question_id]
+    if missing:
+        raise DataError(
+            f"{name}: {len(missing)} of {len(ids)} questions have no {column}, first at row {missing[0]}: give each one"
+        )
+    doubled = {question_id: n for question_id, n in Counter(ids).items() if n > 1}
+    if doubled:
+        first = next(iter(doubled))
+        places = [str(row) for row, question_id in enumerate(ids, 1) if question_id == first]
+        raise DataError(
+            f"{name}: {len(doubled)} ids are used more than once (first {first!r}, rows {', '.join(places)}): "
+            "make them unique"
+        )
+
+
+def _text(value: Any) -> str:
+    return "" if value is None else str(value).strip()

@@ -1,1 +1,0 @@
-"""The four-level node table: ids, ancestors, weights, upward propagation."""

@@ -1,0 +1,225 @@
+from __future__ import annotations
+
+import csv
+import errno
+import os
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from kohaku_ray.errors import DataError
+from kohaku_ray.evaluation.submissions import (
+    COLUMNS,
+    SubmissionRow,
+    mend_refs,
+    read_refs,
+    read_submission,
+    write_submission,
+)
+
+DATA = Path(__file__).resolve().parents[2] / "shared" / "data" / "wattbot"
+
+
+def write(path: Path, text: str, encoding: str = "utf-8") -> Path:
+    path.write_bytes(text.encode(encoding))
+    return path
+
+
+@pytest.mark.parametrize(
+    ("text", "tokens", "mended"),
+    [
+        ('["a2024", "b2025"]', ("a2024", "b2025"), ("a2024", "b2025")),
+        ("['wu2021b','patterson2021']", ("wu2021b", "patterson2021"), ("wu2021b", "patterson2021")),
+        ("luccioni2025b", ("luccioni2025b",), ("luccioni2025b",)),
+        ("a, b", ("a", "b"), ("a", "b")),
+        ("['a', 'b'", ("a", "b"), ("a", "b")),
+        ("[a, b]", ("a", "b"), ("a", "b")),
+        ('["a", "a", "b"]', ("a", "b"), ("a", "b")),
+        ('["[ref_id=erben2023]"]', ("[ref_id=erben2023]",), ("erben2023",)),
+        ('["[\\"li2025b\\"]"]', ('["li2025b"]',), ("li2025b",)),
+        ('[["a", "b"]]', ('["a", "b"]',), ("a", "b")),
+        ('["strubell2019, jegham2025"]', ("strubell2019, jegham2025",), ("strubell2019", "jegham2025")),
+        ('["is_blank"]', ("is_blank",), ()),
+        ('["is_blank", "a"]', ("is_blank", "a"), ("a",)),
+        ("is_blank", ("is_blank",), ()),
+        ("[null]", (), ()),
+        ("[None]", (), ()),
+        ("['None']", ("None",), ()),
+        ("null", (), ()),
+        ("[]", (), ()),
+        ("", (), ()),
+        (None, (), ()),
+    ],
+)
+def test_references_as_real_runs_wrote_them(text, tokens, mended):
+    assert read_refs(text) == tokens
+    assert mend_refs(tokens) == mended
+
+
+@given(st.text(alphabet=st.sampled_from("[]{}'\",\\ =ref_idabc019"), max_size=40))
+def test_hostile_reference_cells_never_raise_and_mended_ids_are_clean(text):
+    mended = mend_refs(read_refs(text))
+    assert all(ref.strip(" []'\"") and "," not in ref for ref in mended)
+    assert len(set(mended)) == len(mended)
+
+
+def test_reads_a_bom_extra_columns_doubled_ids_and_huge_cells(tmp_path):
+    long = "x" * 300_000
+    path = write(
+        tmp_path / "p.csv",
+        f'id,answer_value,ref_id,kind,explanation\nq1,4.3,"[""a""]",number,{long}\n\nq2,,,text,\nq1,9,b,number,\n,7,c,,\n',
+        "utf-8-sig",
+    )
+    submission = read_submission(path)
+    assert list(submission.rows) == ["q1", "q2"]
+    assert submission.doubled == ("q1",)
+    assert submission.n_without_id == 1
+    first = submission.rows["q1"]
+    assert (first.answer_value, first.ref_ids, first.columns["kind"]) == ("4.3", ("a",), "number")
+    assert first.explanation == long
+    assert submission.rows["q2"].answer_value == ""
+    assert submission.rows["q2"].ref_ids == ()
+
+
+def test_a_row_shifted_by_an_unquoted_comma_is_named(tmp_path):
+    path = write(tmp_path / "p.csv", "id,answer_value,ref_id\nq1,103,500,a\nq2,5,a\nq3,5\n")
+    assert read_submission(path).ragged == ("q1", "q3")
+
+
+def test_missing_columns_name_both(tmp_path):
+    path = write(tmp_path / "p.csv", "id,answer,refs\nq1,4,a\n")
+    with pytest.raises(
+        DataError, match=r"p\.csv: has no column answer_value, ref_id; its columns are id, answer, refs"
+    ):
+        read_submission(path)
+
+
+def test_an_empty_file_is_named(tmp_path):
+    with pytest.raises(DataError, match="its columns are none"):
+        read_submission(write(tmp_path / "p.csv", ""))
+
+
+def test_a_file_that_is_not_there_is_named(tmp_path):
+    with pytest.raises(DataError, match=r"nowhere\.csv: cannot be read \(No such file"):
+        read_submission(tmp_path / "nowhere.csv")
+
+
+def test_bytes_that_are_not_utf8_are_named(tmp_path):
+    path = tmp_path / "p.csv"
+    path.write_bytes(b"id,answer_value,ref_id\nq1,caf\xe9,a\n")
+    with pytest.raises(DataError, match=r"not UTF-8 \(byte 0xe9 at 29\)"):
+        read_submission(path)
+
+
+def test_written_rows_are_quoted_and_lists_are_json(tmp_path):
+    path = tmp_path / "out.csv"
+    row = SubmissionRow(
+        "q1", 'Say "how much"?', "4.3 tCO2e", "4.3", "tCO2e", ("a", "b"), ("https://x/1",), "Table 3", "Because."
+    )
+    write_submission(path, [row])
+    assert path.read_text() == (
+        ",".join(f'"{name}"' for name in COLUMNS)
+        + '\n"q1","Say ""how much""?","4.3 tCO2e","4.3","tCO2e","[""a"", ""b""]",'
+        '"[""https://x/1""]","Table 3","Because."\n'
+    )
+
+
+@pytest.mark.parametrize(
+    "value", ["", "is_blank", "None", "Unable to answer with confidence based on the provided documents."]
+)
+def test_an_abstention_says_so_in_four_columns(tmp_path, value):
+    path = tmp_path / "out.csv"
+    row = SubmissionRow("q1", "Q?", "", value, "MWh", ("a",), ("https://x",), "Table 1", "No evidence.")
+    write_submission(path, [row])
+    with path.open(newline="") as handle:
+        cells = next(csv.DictReader(handle))
+    blank = [name for name in COLUMNS if cells[name] == "is_blank"]
+    assert blank == ["answer_value", "ref_id", "ref_url", "supporting_materials"]
+    assert cells["answer"] == "Unable to answer with confidence based on the provided documents."
+    assert (cells["answer_unit"], cells["explanation"]) == ("MWh", "No evidence.")
+
+
+def test_null_is_never_the_text_none(tmp_path):
+    path = tmp_path / "out.csv"
+    write_submission(path, [SubmissionRow("q1", answer_value="5")])
+    text = path.read_text()
+    assert "None" not in text
+    assert "nan" not in text
+    assert text.splitlines()[1] == '"q1","","5","5","is_blank","is_blank","is_blank","is_blank","is_blank"'
+
+
+def test_half_a_surrogate_pair_does_not_cost_the_file(tmp_path):
+    path = tmp_path / "out.csv"
+    write_submission(path, [SubmissionRow("q1", answer="a\ud800b", answer_value="5")])
+    assert read_submission(path).rows["q1"].answer == "a?b"
+
+
+cells = st.text(st.characters(exclude_categories=["Cs", "Cc"]), max_size=12)
+refs = st.lists(st.from_regex(r"[a-z]{2,8}[0-9]{4}", fullmatch=True), unique=True, max_size=3).map(tuple)
+
+
+@given(value=st.sampled_from(["5", "[1,2]", "True", "a,b", 'say "x"']), ids=refs, answer=cells, why=cells)
+def test_what_is_written_is_read_again(tmp_path_factory, value, ids, answer, why):
+    path = tmp_path_factory.mktemp("round") / "p.csv"
+    urls = tuple(f"https://x/{ref}?a,b" for ref in ids)
+    write_submission(path, [SubmissionRow("q1", "Q?", answer or "A", value, "kg", ids, urls, "M", why or "W")])
+    row = read_submission(path).rows["q1"]
+    assert (row.answer, row.answer_value, row.ref_ids, row.ref_urls) == (answer or "A", value, ids, urls)
+    assert row.explanation == (why or "W")
+
+
+def test_a_failed_write_keeps_the_old_file_and_leaves_nothing_behind(tmp_path, monkeypatch):
+    path = write(tmp_path / "out.csv", "old")
+
+    def full(_descriptor: int) -> None:
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    monkeypatch.setattr(os, "fsync", full)
+    with pytest.raises(DataError, match=r"out\.csv: cannot be written \(No space left on device\)"):
+        write_submission(path, [SubmissionRow("q1", answer_value="5")])
+    assert path.read_text() == "old"
+    assert os.listdir(tmp_path) == ["out.csv"]
+
+
+def test_a_row_that_fails_half_way_leaves_nothing_behind(tmp_path):
+    def rows():
+        yield SubmissionRow("q1", answer_value="5")
+        raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        write_submission(tmp_path / "out.csv", rows())
+    assert os.listdir(tmp_path) == []
+
+
+def test_an_output_directory_that_is_not_there_is_named(tmp_path):
+    with pytest.raises(DataError, match=r"out\.csv: cannot be written \(No such file"):
+        write_submission(tmp_path / "no" / "out.csv", [])
+
+
+@pytest.mark.data
+@pytest.mark.skipif(not DATA.exists(), reason="../shared/data is not there")
+def test_every_real_run_is_read_whole():
+    truth = read_submission(DATA / "train_QA.csv")
+    assert len(truth.rows) == 41
+    assert truth.rows["q207"].ref_ids == ("luccioni2025b",)
+    known = {"so19"}  # the one id a model made up
+    with (DATA / "metadata.csv").open(encoding="latin-1", newline="") as handle:
+        known |= {row[0] for row in csv.reader(handle)}
+    paths = sorted((DATA / "predictions").glob("*.csv"))
+    assert len(paths) == 37
+    for path in paths:
+        submission = read_submission(path)
+        assert list(submission.rows) == list(truth.rows)
+        assert (submission.doubled, submission.ragged, submission.n_without_id) == ((), (), 0)
+        assert {ref for row in submission.rows.values() for ref in row.ref_ids} <= known
+
+
+def test_a_systems_own_columns_stand_after_the_usual_ones(tmp_path):
+    path = tmp_path / "p.csv"
+    rows = [SubmissionRow("q1", answer_value="5", columns={"confidence": "0.9"}), SubmissionRow("q2")]
+    write_submission(path, rows, ("confidence",))
+    read = read_submission(path)
+    assert read.header == (*COLUMNS, "confidence")
+    assert [row.columns["confidence"] for row in read.rows.values()] == ["0.9", "is_blank"]

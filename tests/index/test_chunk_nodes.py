@@ -1,0 +1,193 @@
+"""Chunks beside the tree, and attributes of nodes: nothing of the tree itself changes."""
+
+import pickle
+from dataclasses import replace
+
+import numpy as np
+import pyarrow as pa
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from test_nodes import documents, ids, make_document, paragraph, replaced
+
+from kohaku_ray.documents.model import Attachment, Document, Paragraph, Section
+from kohaku_ray.errors import ConfigError, TreeError
+from kohaku_ray.index.chunks import PARAGRAPH_BREAK, Chunks
+from kohaku_ray.index.nodes import NODE_SCHEMA, NodeTable, flatten
+
+SMALL = Chunks(size=16, overlap=4)
+BY_SECTION = Chunks(size=16, overlap=4, over="section")
+
+
+def n_words(texts):
+    return np.array([len(text.split()) for text in texts], np.int64)
+
+
+def chunk_rows(nodes: NodeTable) -> list[int]:
+    return [row for row in range(len(nodes)) if nodes.table["kind"][row].as_py() == "chunk"]
+
+
+def test_chunks_of_a_document_stand_behind_its_sections():
+    nodes = NodeTable(pa.concat_tables([flatten(make_document(name), SMALL) for name in "ab"]))
+    text = "It fell. By 3 %.\n\nIt rose.\n\nWater use. In litres. Per day."
+    windows = range(0, len(text) - 4, 12)
+    assert [name for name in ids(nodes) if name.startswith("a:c")] == [f"a:c{i}" for i in range(len(windows))]
+    assert ids(nodes)[13:15] == ["a:sec2:p0:s2", "a:c0"]
+    for place, row in enumerate(chunk_rows(nodes)[: len(windows)]):
+        start = windows[place]
+        found = nodes.table.slice(row, 1).to_pylist()[0]
+        assert (found["start"], found["end"]) == (start, min(start + 16, len(text)))
+        assert nodes.text_of(row) == text[start : start + 16]
+        assert found["n_chars"] == len(nodes.text_of(row))
+        assert (found["parent_id"], found["doc_id"], found["ordinal"], found["title"]) == ("a", "a", place, "")
+        assert nodes.attributes_of(row) == {"index": place, "total": len(windows)}
+        assert nodes.table["attributes"][row].as_py() == f'{{"index": {place}, "total": {len(windows)}}}'
+        assert nodes.node_id(nodes.parent[row]) == "a"
+        assert (nodes.section_of(row), nodes.paragraph_of(row), nodes.title_of(row)) == (-1, -1, "Report")
+        assert [nodes.node_id(up) for up in nodes.ancestors(row)] == ["a"]
+        assert nodes.children(row) == []
+        assert nodes.end[row] == row + 1
+    assert nodes.end[0] == nodes.row_of("b")
+
+
+def test_chunks_of_a_section_stand_behind_its_paragraphs():
+    nodes = NodeTable(flatten(make_document("a"), BY_SECTION))
+    assert ids(nodes)[6:11] == ["a:sec0:p1:s0", "a:sec0:c0", "a:sec0:c1", "a:sec1", "a:sec1:p0"]
+    assert [nodes.text_of(row) for row in chunk_rows(nodes)] == [
+        "It fell. By 3 %.",
+        " 3 %.\n\nIt rose."[1:],
+        "Water use. In li",
+        "n litres. Per da",
+        "r day.",
+    ]
+    row = nodes.row_of("a:sec0:c1")
+    assert [nodes.node_id(up) for up in nodes.ancestors(row)] == ["a:sec0", "a"]
+    assert (nodes.section_of(row), nodes.paragraph_of(row), nodes.title_of(row)) == (1, -1, "Carbon")
+    assert nodes.text_of(1) == "Carbon\n\nIt fell. By 3 %.\n\nIt rose."
+    assert [nodes.node_id(child) for child in nodes.children(1)] == ["a:sec0:p0", "a:sec0:p1"]
+    assert nodes.end[nodes.row_of("a:sec0:p1")] == nodes.row_of("a:sec0:c0")
+    assert nodes.end[1] == nodes.row_of("a:sec1")
+
+
+def test_chunks_of_tokens_are_whole_paragraphs():
+    parts = tuple(paragraph(*[f"Word {i}."] * 3) for i in range(4))
+    document = Document("d", "t", (Section("s", parts),))
+    nodes = NodeTable(flatten(document, Chunks("tokens", size=12, min_size=8), n_words))
+    assert [nodes.text_of(row) for row in chunk_rows(nodes)] == [
+        PARAGRAPH_BREAK.join(part.text for part in parts[:2]),
+        PARAGRAPH_BREAK.join(part.text for part in parts[2:]),
+    ]
+    with pytest.raises(ValueError, match="measured in tokens: give a function that counts them"):
+        flatten(document, Chunks("tokens"))
+
+
+def test_what_has_no_text_is_no_part_of_a_chunk():
+    """Neither an image without a caption nor its breaks; a caption and a paragraph without sentences are."""
+    mute = Paragraph("", attachment=Attachment("image", "a.jpg"))
+    shown = Paragraph("", attachment=Attachment("image", caption="A chart"))
+    document = Document("d", "t", (Section("s", (mute, paragraph("One."), mute, shown, Paragraph("Rest"))),))
+    for chunks in (Chunks(), Chunks("tokens", size=9, min_size=9), Chunks(over="section")):
+        nodes = NodeTable(flatten(document, chunks, n_words))
+        assert [nodes.text_of(row) for row in chunk_rows(nodes)] == ["One.\n\nA chart\n\nRest"]
+    assert chunk_rows(NodeTable(flatten(Document("d", "t", (Section("s", (mute,)),)), Chunks()))) == []
+
+
+def test_attributes_are_the_paragraphs_own_and_sorted():
+    part = replace(paragraph("Été."), attributes={"par_id": "7", "document_score": 0.5, "next_par_id": None, "n": 3})
+    nodes = NodeTable(flatten(Document("d", "t", (Section("s", (part, paragraph("None."))),))))
+    assert nodes.attributes_of(2) == {"par_id": "7", "document_score": 0.5, "next_par_id": None, "n": 3}
+    assert nodes.table["attributes"][2].as_py() == '{"document_score": 0.5, "n": 3, "next_par_id": null, "par_id": "7"}'
+    assert [nodes.attributes_of(row) for row in (0, 1, 3, 4, 5)] == [{}] * 5
+    part = pickle.loads(pickle.dumps(nodes.neighbourhood([3], 0)))
+    assert part.attributes_of(2)["par_id"] == "7"
+
+
+def test_an_index_of_an_earlier_version_has_no_attributes():
+    old = flatten(make_document("a")).drop_columns(["attributes"])
+    nodes = NodeTable(old)
+    assert nodes.attributes_of(2) == {}
+    assert nodes.table.schema == NODE_SCHEMA
+
+
+def test_a_neighbourhood_of_a_chunk_is_the_chunk_and_its_ancestors():
+    nodes = NodeTable(flatten(make_document("a"), BY_SECTION)).with_tokens(np.arange(19))
+    assert ids(nodes.neighbourhood([nodes.row_of("a:sec2:c1")], 99)) == ["a", "a:sec2", "a:sec2:c1"]
+    both = nodes.neighbourhood([nodes.row_of("a:sec0:p0"), nodes.row_of("a:sec0:c1")], 99)
+    assert ids(both) == [*ids(nodes)[:7], "a:sec0:c1"]
+    assert both.end.tolist() == [8, 8, 5, 4, 5, 7, 7, 8]
+    again = pickle.loads(pickle.dumps(both))
+    assert again.text_of(7) == "3 %.\n\nIt rose."
+    assert again.text_of(1) == "Carbon\n\nIt fell. By 3 %.\n\nIt rose."
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        (lambda t: replaced(t, "parent_id", 7, "a:sec0:p1"), "'a:sec0:c0' .* a chunk is under a document or a section"),
+        (lambda t: replaced(t, "parent_id", 7, "a:sec9"), "'a:sec0:c0' .* names the parent 'a:sec9', which is missing"),
+        (lambda t: replaced(t, "parent_id", 7, None), "'a:sec0:c0' .* has no parent"),
+        (lambda t: replaced(t, "parent_id", 10, "a:sec0:c0"), "'a:sec1:p0' .* has the parent 'a:sec0:c0', a chunk"),
+        (lambda t: t.take([0, 1, 7, 2, 3]), "chunk 'a:sec0:c0' is before 'a:sec0:p0': chunks come last"),
+        (lambda t: t.take([0, 1, 2, 7, 3]), "'a:sec0:p0:s0' .* is not in the subtree of its parent"),
+        (lambda t: t.take([0, 1, 9, 7]), "'a:sec0:c0' .* is not in the subtree of its parent 'a:sec0'"),
+    ],
+)
+def test_a_chunk_out_of_place_is_refused(change, message):
+    with pytest.raises(TreeError, match=message):
+        NodeTable(change(flatten(make_document("a"), BY_SECTION)))
+
+
+def test_a_documents_chunk_before_its_section_is_refused():
+    table = flatten(make_document("a"), SMALL)
+    with pytest.raises(TreeError, match="chunk 'a:c0' is before 'a:sec0'"):
+        NodeTable(table.take([0, 14, *range(1, 14)]))
+
+
+@given(documents(), st.sampled_from(["document", "section"]), st.integers(1, 30), st.data())
+def test_the_tree_is_the_same_with_and_without_chunks(parsed, over, size, data):
+    chunks = Chunks(size=size, overlap=data.draw(st.integers(0, size - 1)), over=over)
+    plain = NodeTable(pa.concat_tables([flatten(document) for document in parsed]))
+    nodes = NodeTable(pa.concat_tables([flatten(document, chunks) for document in parsed]))
+    there = {row: place for place, row in enumerate(nodes.row_of(name) for name in ids(plain))}
+    rows = list(there)
+    assert nodes.table.take(rows).equals(plain.table)
+    assert [there.get(int(nodes.parent[row]), -1) for row in rows] == plain.parent.tolist()
+    for row, place in there.items():
+        assert [there[child] for child in nodes.children(row)] == plain.children(place)
+        assert [there[up] for up in nodes.ancestors(row)] == plain.ancestors(place)
+        assert there.get(nodes.section_of(row), -1) == plain.section_of(place)
+        assert there.get(nodes.paragraph_of(row), -1) == plain.paragraph_of(place)
+        assert nodes.text_of(row) == plain.text_of(place)
+        assert nodes.title_of(row) == plain.title_of(place)
+        assert [there[at] for at in range(row, int(nodes.end[row])) if at in there] == list(
+            range(place, int(plain.end[place]))
+        )
+        assert ids(nodes.neighbourhood([row], 3)) == ids(plain.neighbourhood([place], 3))
+    for row in chunk_rows(nodes):
+        above = int(nodes.parent[row])
+        assert row < nodes.end[above]
+        below = [at for at in range(above, int(nodes.end[above])) if nodes.table["kind"][at].as_py() == "paragraph"]
+        joined = PARAGRAPH_BREAK.join(text for at in below if (text := nodes.text_of(at)))
+        span = slice(nodes.table["start"][row].as_py(), nodes.table["end"][row].as_py())
+        assert nodes.text_of(row) == joined[span]
+        assert not set(range(row + 1, int(nodes.end[above]))) & set(rows) or over == "section"
+
+
+@pytest.mark.parametrize(
+    ("sizes", "message"),
+    [
+        ({"size": 50}, r"chunks\.overlap is 50 but chunks\.size 50 characters: set overlap to 0 or more"),
+        ({"overlap": -1}, r"chunks\.overlap is -1 but chunks\.size 500 characters"),
+        ({"unit": "tokens", "size": 199}, r"chunks\.min_size is 200 but chunks\.size 199 tokens: set min_size to 1"),
+        ({"unit": "tokens", "min_size": 0}, r"chunks\.min_size is 0 but chunks\.size 500 tokens"),
+    ],
+)
+def test_sizes_that_do_not_fit_are_refused_with_both(sizes, message):
+    with pytest.raises(ConfigError, match=message):
+        Chunks(**sizes)
+
+
+def test_what_does_not_matter_to_a_unit_is_not_compared():
+    assert Chunks(size=30, overlap=3).as_mapping() == {"unit": "chars", "size": 30, "over": "document", "overlap": 3}
+    tokens = Chunks("tokens", size=600, overlap=900, over="section")
+    assert tokens.as_mapping() == {"unit": "tokens", "size": 600, "over": "section", "min_size": 200}

@@ -1,0 +1,129 @@
+import re
+from itertools import combinations, pairwise
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from kohaku_ray.documents.model import Paragraph
+from kohaku_ray.documents.sentences import split_sentences
+from kohaku_ray.errors import ConfigError
+from kohaku_ray.index.chunks import Chunk, _best_breaks, character_windows, join_paragraphs, token_windows
+
+
+def n_words(texts):
+    return np.array([len(text.split()) for text in texts], np.int64)
+
+
+def cut(*paragraphs, least=4, most=8):
+    """Windows over paragraphs of one-letter words; a full stop ends a sentence."""
+    text, spans = join_paragraphs([Paragraph(part, split_sentences(part)) for part in paragraphs])
+    return [text[chunk.start : chunk.end] for chunk in token_windows(text, spans, n_words, least, most)]
+
+
+def sentence(n, word="Mot"):
+    return " ".join([word] * n) + "."
+
+
+def test_characters_by_hand():
+    text = "".join(map(chr, range(48, 48 + 25)))
+    assert character_windows(text, 10, 3) == [
+        Chunk(0, 0, 10, 4),
+        Chunk(1, 7, 17, 4),
+        Chunk(2, 14, 24, 4),
+        Chunk(3, 21, 25, 4),
+    ]
+    assert character_windows("", 10, 3) == []
+    assert character_windows("ab", 10, 3) == [Chunk(0, 0, 2, 1)]
+    assert character_windows("x" * 10, 10, 3) == [Chunk(0, 0, 10, 1)]
+    assert [(c.start, c.end) for c in character_windows("x" * 951)] == [(0, 500), (450, 950), (900, 951)]
+
+
+@given(st.integers(0, 400), st.integers(1, 60), st.data())
+def test_character_windows_cover_a_text_and_none_lies_within_another(n, size, data):
+    overlap = data.draw(st.integers(0, size - 1))
+    windows = character_windows("x" * n, size, overlap)
+    assert [chunk.index for chunk in windows] == list(range(len(windows)))
+    assert all(chunk.total == len(windows) and chunk.end - chunk.start <= size for chunk in windows)
+    assert all(a.end - b.start == overlap and a.end < b.end for a, b in pairwise(windows))
+    assert (windows[0].start, windows[-1].end) == (0, n) if n else not windows
+
+
+@pytest.mark.parametrize(("size", "overlap"), [(10, 10), (10, -1), (0, 0)])
+def test_an_overlap_that_does_not_fit_is_refused(size, overlap):
+    with pytest.raises(ConfigError, match=re.escape(f"chunk size is {size} and overlap {overlap} characters")):
+        character_windows("abc", size, overlap)
+
+
+def test_token_bounds_that_do_not_fit_are_refused():
+    for least, most in ((9, 8), (0, 8)):
+        with pytest.raises(ConfigError, match=f"min_tokens is {least} and max_tokens {most}"):
+            cut("a", least=least, most=most)
+
+
+def test_paragraphs_are_rejoined_with_the_spans_of_their_sentences():
+    parts = [Paragraph(text, split_sentences(text)) for text in ("Un. Deux.", "", "Trois.")]
+    text, spans = join_paragraphs(parts)
+    assert text == "Un. Deux.\n\n\n\nTrois."
+    assert [[text[s.start : s.end] for s in group] for group in spans] == [["Un.", "Deux."], [], ["Trois."]]
+    assert join_paragraphs([]) == ("", [])
+
+
+def test_whole_paragraphs_where_they_fit():
+    a, b, c, d = sentence(3), sentence(3, "Bis"), sentence(5, "Ter"), sentence(2, "Fin")
+    assert cut(a, b, c, d) == [f"{a}\n\n{b}", f"{c}\n\n{d}"]
+
+
+def test_a_long_paragraph_is_cut_between_sentences():
+    parts = [sentence(5, word) for word in ("Un", "Deux", "Trois", "Quatre")]
+    assert cut(" ".join(parts)) == parts
+
+
+def test_a_long_sentence_is_cut_between_words_and_a_long_word_stays():
+    windows = cut(sentence(30))
+    assert all(4 <= len(window.split()) <= 8 for window in windows)
+    assert " ".join(windows) == sentence(30)
+    assert token_windows("x" * 900, [split_sentences("x" * 900)], lambda texts: np.array([*map(len, texts)]), 4, 8) == [
+        Chunk(0, 0, 900, 1)
+    ]
+
+
+def test_a_short_rest_is_shared_out_and_a_short_text_stays_short():
+    parts = [sentence(n, word) for n, word in ((4, "Un"), (4, "Deux"), (1, "Trois"))]
+    assert cut(*parts) == [parts[0], f"{parts[1]}\n\n{parts[2]}"]
+    assert cut("Un mot.") == ["Un mot."]
+    assert cut() == cut("") == []
+
+
+def naive_cost(sizes, paragraph, ends, least, most):
+    total = 0.0
+    for first, behind in pairwise([0, *ends]):
+        size = sum(sizes[first:behind])
+        if size > most and behind - first > 1:
+            return float("inf")
+        middle = (least + most) / 2
+        total += ((size - middle) / middle) ** 2 + 1e4 * max(least - size, 0)
+        total += 1e2 * (behind < len(sizes) and paragraph[behind] == paragraph[behind - 1])
+    return total
+
+
+@settings(deadline=None)
+@given(st.lists(st.tuples(st.integers(0, 9), st.booleans()), min_size=1, max_size=9))
+def test_no_other_breaks_are_cheaper(units):
+    sizes = [size for size, _ in units]
+    paragraph = np.cumsum([new for _, new in units])
+    found = _best_breaks(np.array(sizes), paragraph, 4, 8)
+    n = len(sizes)
+    every = ([*inner, n] for k in range(n) for inner in combinations(range(1, n), k))
+    best = min(naive_cost(sizes, paragraph, ends, 4, 8) for ends in every)
+    assert naive_cost(sizes, paragraph, found, 4, 8) == pytest.approx(best)
+
+
+@settings(deadline=None)
+@given(st.lists(st.lists(st.integers(1, 20), max_size=6), max_size=8))
+def test_token_windows_cover_a_text_in_order_within_the_bounds(shape):
+    paragraphs = [" ".join(map(sentence, sizes)) for sizes in shape]
+    windows = cut(*paragraphs)
+    assert " ".join(windows).split() == " ".join(paragraphs).split()
+    assert all(len(window.split()) <= 8 for window in windows)

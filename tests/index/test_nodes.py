@@ -1,0 +1,306 @@
+import pickle
+
+import numpy as np
+import pyarrow as pa
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from kohaku_ray.documents.model import Attachment, Document, Paragraph, Section, Sentence
+from kohaku_ray.errors import DataError, TreeError
+from kohaku_ray.index.nodes import DOCUMENT_SCHEMA, KINDS, NODE_SCHEMA, NodeTable, document_table, flatten
+
+
+def paragraph(*sentences: str, **more) -> Paragraph:
+    text, spans = "", []
+    for sentence in sentences:
+        text += " " if text else ""
+        spans.append(Sentence(len(text), len(text) + len(sentence)))
+        text += sentence
+    return Paragraph(text=text, sentences=tuple(spans), **more)
+
+
+def make_document(doc_id: str = "amazon2023", title: str = "Report") -> Document:
+    return Document(
+        doc_id=doc_id,
+        title=title,
+        sections=(
+            Section("Carbon", (paragraph("It fell.", "By 3 %.", page=4, bbox=(1, 2, 3, 4)), paragraph("It rose."))),
+            Section("Figures", (Paragraph("", page=9, attachment=Attachment("image", "Im0.jpg")),), page=9),
+            Section("", (paragraph("Water use.", "In litres.", "Per day."),)),
+        ),
+        metadata={"url": "https://www.example.org/a.pdf", "year": "2023", "pages": "82"},
+    )
+
+
+@pytest.fixture
+def nodes() -> NodeTable:
+    return NodeTable(pa.concat_tables([flatten(make_document("a")), flatten(make_document("b"))]))
+
+
+def test_flatten_lays_nodes_out_in_preorder_with_path_ids():
+    table = flatten(make_document())
+    assert table.schema == NODE_SCHEMA
+    assert table["node_id"].to_pylist() == [
+        "amazon2023",
+        "amazon2023:sec0",
+        "amazon2023:sec0:p0",
+        "amazon2023:sec0:p0:s0",
+        "amazon2023:sec0:p0:s1",
+        "amazon2023:sec0:p1",
+        "amazon2023:sec0:p1:s0",
+        "amazon2023:sec1",
+        "amazon2023:sec1:p0",
+        "amazon2023:sec2",
+        "amazon2023:sec2:p0",
+        "amazon2023:sec2:p0:s0",
+        "amazon2023:sec2:p0:s1",
+        "amazon2023:sec2:p0:s2",
+    ]
+    assert table["ordinal"].to_pylist() == [0, 0, 0, 0, 1, 1, 0, 1, 0, 2, 0, 0, 1, 2]
+    assert table["text"].to_pylist()[:5] == ["", "", "It fell. By 3 %.", "It fell.", "By 3 %."]
+    assert table["title"].to_pylist()[:3] == ["Report", "Carbon", ""]
+    assert table["page"].to_pylist()[2:5] == [4, 4, 4]
+    assert table["bbox"][2].as_py() == [1, 2, 3, 4]
+    assert (table["attachment_kind"][8].as_py(), table["attachment_path"][8].as_py()) == ("image", "Im0.jpg")
+    assert (table["start"][4].as_py(), table["end"][4].as_py()) == (9, 16)
+    assert set(table["n_tokens"].to_pylist()) == {0}
+
+
+def test_character_counts_are_those_of_the_texts(nodes):
+    assert nodes.table["n_chars"].to_pylist() == [len(nodes.text_of(row)) for row in range(len(nodes))]
+
+
+def test_a_sections_text_is_its_title_and_body(nodes):
+    assert nodes.text_of(1) == "Carbon\n\nIt fell. By 3 %.\n\nIt rose."
+    assert nodes.text_of(7) == "Figures"
+    assert nodes.text_of(9) == "Water use. In litres. Per day."
+    assert nodes.text_of(0) == "Report"
+
+
+def test_a_caption_is_the_text_of_its_image():
+    shown = Paragraph("", attachment=Attachment("image", caption="Energy by year"))
+    table = flatten(Document("d", "t", (Section("s", (shown,)),)))
+    assert table["text"].to_pylist() == ["", "", "Energy by year"]
+
+
+def test_a_span_outside_its_paragraph_is_named():
+    document = Document("d", "t", (Section("s", (Paragraph("short", (Sentence(2, 9),)),)),))
+    with pytest.raises(TreeError, match=r"d:sec0:p0:s0 spans characters 2 to 9 of a paragraph of 5"):
+        flatten(document)
+
+
+def test_document_table_keeps_metadata_and_reads_the_host():
+    table = document_table([make_document(), Document("x", "X", (), {"url": "http://[bad"})])
+    assert table.schema == DOCUMENT_SCHEMA
+    first, second = table.to_pylist()
+    assert (first["title"], first["netloc"], first["year"], first["type"]) == (
+        "Report",
+        "www.example.org",
+        "2023",
+        None,
+    )
+    assert '"pages": "82"' in first["metadata"]
+    assert second["netloc"] is None
+
+
+def test_relations(nodes):
+    row = nodes.row_of("b:sec2:p0:s1")
+    assert row == 26
+    assert [nodes.node_id(above) for above in nodes.ancestors(row)] == ["b:sec2:p0", "b:sec2", "b"]
+    assert nodes.doc_id(row) == "b"
+    assert nodes.children(14) == [15, 21, 23]
+    assert nodes.children(row) == []
+    assert (nodes.section_of(row), nodes.paragraph_of(row)) == (23, 24)
+    assert (nodes.section_of(14), nodes.paragraph_of(15), nodes.section_of(15)) == (-1, -1, 15)
+    assert nodes.title_of(nodes.row_of("b:sec0:p1:s0")) == "Carbon"
+    assert nodes.title_of(14) == "Report"
+    assert nodes.end[:3].tolist() == [14, 7, 5]
+
+
+def test_with_tokens_leaves_the_first_table_alone(nodes):
+    assert nodes.tokens.sum() == sum(nodes.lists.tokens) == 0  # what was read once must not stick to the copy
+    counted = nodes.with_tokens(np.arange(len(nodes)))
+    assert counted.tokens.tolist() == counted.lists.tokens == list(range(28))
+    assert nodes.tokens.sum() == sum(nodes.lists.tokens) == 0
+    assert counted.table.schema == NODE_SCHEMA
+    with pytest.raises(TreeError, match="3 token counts for 28 nodes"):
+        nodes.with_tokens(np.arange(3))
+
+
+def test_lists_hold_what_the_arrays_hold(nodes):
+    for part in (nodes, nodes.neighbourhood([25], 5), pickle.loads(pickle.dumps(nodes.neighbourhood([4], 0)))):
+        assert all(one == getattr(part, name).tolist() for name, one in part.lists._asdict().items())
+
+
+def test_pickling_keeps_everything(nodes):
+    part = pickle.loads(pickle.dumps(nodes.neighbourhood([25], 5)))
+    assert part.node_id(0) == "b"
+    assert part.source_row.tolist() == [14, 23, 24, 25, 26, 27]
+
+
+def test_only_the_rows_of_a_part_travel(nodes):
+    counted = nodes.with_tokens(np.arange(len(nodes)))
+    part = counted.neighbourhood([25], 5)
+    again = pickle.loads(pickle.dumps(part))
+    assert again.table.equals(part.table)
+    assert again.table.equals(counted.table.take(part.source_row))
+    assert again.tokens.tolist() == part.source_row.tolist()
+    assert len(pickle.dumps(part)) < len(pickle.dumps(nodes))
+    assert [again.text_of(row) for row in range(len(again))] == [part.text_of(row) for row in range(len(part))]
+    assert again.neighbourhood([4], 0).table.equals(part.table)
+
+
+def test_a_paragraph_says_what_it_stands_for(nodes):
+    assert nodes.attachment_kind(nodes.row_of("b:sec1:p0")) == "image"
+    assert nodes.attachment_kind(nodes.row_of("b:sec2:p0")) is None
+
+
+def test_text_between_two_sentences_is_the_paragraphs_own(nodes):
+    part = nodes.neighbourhood([25], 0)
+    assert part.text_between(4, 5) == "In litres. Per day."
+
+
+def test_an_unknown_node_is_named(nodes):
+    with pytest.raises(DataError, match="no node 'b:sec9' among 28"):
+        nodes.row_of("b:sec9")
+    with pytest.raises(DataError, match="row 3 of the index is not among the 6 nodes"):
+        nodes.neighbourhood([25], 0).local([25, 3])
+    with pytest.raises(DataError, match="row 99 of the index"):
+        nodes.neighbourhood([25], 0).local([99])
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        (lambda t: t.slice(1), "names the parent 'a', which is missing"),
+        (
+            lambda t: t.take([1, *range(2, 14), 0]),
+            r"'a:sec0' \(section, row 0\) is before its parent 'a' \(row 13\)",
+        ),
+        (lambda t: t.take([0, 1, 2, 5, 3, 4]), "'a:sec0:p0:s0' .* is not in the subtree of its parent"),
+        (lambda t: t.take([0, 1, 2, 3, 2, 3]), "node 'a:sec0:p0' occurs twice"),
+        (lambda t: replaced(t, "parent_id", 3, "a:sec0"), "'a:sec0:p0:s0' .* has the parent 'a:sec0', a section"),
+        (lambda t: replaced(t, "parent_id", 1, None), "'a:sec0' .* has no parent"),
+        (lambda t: replaced(t, "kind", 2, "chapter"), "'a:sec0:p0' is of kind 'chapter'"),
+    ],
+)
+def test_what_is_no_tree_is_refused(change, message):
+    with pytest.raises(TreeError, match=message):
+        NodeTable(change(flatten(make_document("a"))))
+
+
+def replaced(table: pa.Table, column: str, row: int, value: str | None) -> pa.Table:
+    values = table[column].to_pylist()
+    values[row] = value
+    return table.set_column(table.schema.get_field_index(column), table.schema.field(column), pa.array(values))
+
+
+def test_an_empty_table_is_a_tree():
+    assert len(NodeTable(NODE_SCHEMA.empty_table())) == 0
+    assert len(NodeTable(flatten(make_document())).neighbourhood([], 10)) == 0
+
+
+def ids(nodes: NodeTable) -> list[str]:
+    return nodes.table["node_id"].to_pylist()
+
+
+def test_neighbourhood_brings_the_paragraph_the_ancestors_and_the_section(nodes):
+    sentence = nodes.row_of("a:sec0:p0:s1")
+    assert ids(nodes.neighbourhood([sentence], 0)) == ["a", "a:sec0", "a:sec0:p0", "a:sec0:p0:s0", "a:sec0:p0:s1"]
+    whole = nodes.neighbourhood([sentence], 1)
+    assert ids(whole)[-2:] == ["a:sec0:p1", "a:sec0:p1:s0"]
+    assert whole.local([sentence]).tolist() == [4]
+    assert whole.neighbourhood([4], 0).source_row.tolist() == [0, 1, 2, 3, 4]
+    assert ids(nodes.neighbourhood([0], 99)) == ["a"]
+    assert ids(nodes.neighbourhood([nodes.row_of("a:sec0")], 1)) == ids(nodes)[:7]
+
+
+def test_neighbourhood_stops_where_the_tokens_are_full():
+    document = Document("d", "t", (Section("s", tuple(paragraph(f"Number {i}.") for i in range(9))),))
+    nodes = NodeTable(flatten(document))
+    nodes = nodes.with_tokens(np.full(len(nodes), 10))
+    for budget, reach in [(0, 0), (1, 1), (10, 1), (11, 2), (25, 3), (1000, 4)]:
+        part = nodes.neighbourhood([nodes.row_of("d:sec0:p4")], budget)
+        got = [part.node_id(row) for row in part.children(1)]
+        assert got == [f"d:sec0:p{i}" for i in range(4 - reach, 5 + reach)]
+
+
+@st.composite
+def documents(draw) -> list[Document]:
+    shape = draw(st.lists(st.lists(st.lists(st.integers(0, 3), max_size=3), max_size=3), min_size=1, max_size=3))
+    return [
+        Document(
+            f"d{d}",
+            "t",
+            tuple(Section("s", tuple(paragraph(*["Word."] * n) for n in section)) for section in sections),
+        )
+        for d, sections in enumerate(shape)
+    ]
+
+
+@given(documents())
+def test_the_shape_is_that_of_the_ids(parsed):
+    nodes = NodeTable(pa.concat_tables([flatten(document) for document in parsed]))
+    names = ids(nodes)
+    for row, name in enumerate(names):
+        above = name.rpartition(":")[0]
+        assert nodes.parent[row] == (names.index(above) if above else -1)
+        assert KINDS[nodes.kind[row]] == KINDS[name.count(":")]
+        below = [other for other in names if other == name or other.startswith(f"{name}:")]
+        assert nodes.end[row] - row == len(below)
+        assert nodes.children(row) == [at for at, other in enumerate(names) if other.rpartition(":")[0] == name]
+
+
+@given(documents(), st.data())
+def test_a_neighbourhood_is_a_tree_that_holds_what_was_asked(parsed, data):
+    nodes = NodeTable(pa.concat_tables([flatten(document) for document in parsed]))
+    rows = data.draw(st.lists(st.integers(0, len(nodes) - 1), max_size=4))
+    part = nodes.neighbourhood(rows, 1)
+    for row, here in zip(rows, part.local(rows).tolist(), strict=True):
+        assert part.node_id(here) == nodes.node_id(row)
+        assert [part.node_id(up) for up in part.ancestors(here)] == [nodes.node_id(up) for up in nodes.ancestors(row)]
+
+
+@given(documents(), st.data())
+def test_a_neighbourhood_holds_what_its_definition_says(parsed, data):
+    nodes = NodeTable(pa.concat_tables([flatten(document) for document in parsed]))
+    nodes.neighbourhood([0], 1)  # sums of other counts must not stick to the copy
+    nodes = nodes.with_tokens(
+        np.array(data.draw(st.lists(st.integers(0, 3), min_size=len(nodes), max_size=len(nodes))))
+    )
+    rows = data.draw(st.lists(st.integers(0, len(nodes) - 1), max_size=4))
+    budget = data.draw(st.integers(0, 6))
+    wanted = {row for start in rows for row in (start, *nodes.ancestors(start))}
+    for start in rows:
+        for paragraph in section_around(nodes, start, budget):
+            wanted.update(range(paragraph, nodes.end[paragraph]))
+    part = nodes.neighbourhood(rows, budget)
+    assert part.source_row.tolist() == sorted(wanted)
+    shape = NodeTable(part.table)
+    for name in ("kind", "parent", "end", "tokens"):
+        assert getattr(part, name).tolist() == getattr(shape, name).tolist()
+
+
+def section_around(nodes: NodeTable, row: int, budget: int) -> list[int]:
+    """Walk outward from a row's paragraph, either way, as long as the budget is not full."""
+    if nodes.section_of(row) < 0:
+        return []
+    paragraphs, anchor = nodes.children(nodes.section_of(row)), nodes.paragraph_of(row)
+    at = paragraphs.index(anchor) if anchor >= 0 else -1
+    found = [anchor] if anchor >= 0 else []
+    for way in (paragraphs[at + 1 :], paragraphs[: max(at, 0)][::-1]):
+        used = 0
+        for paragraph in way:
+            if used >= budget:
+                break
+            found.append(paragraph)
+            used += int(nodes.tokens[paragraph])
+    return found
+
+
+def test_a_column_is_read_at_rows_of_a_part(nodes):
+    part = nodes.neighbourhood([25], 5)
+    rows = np.array([len(part) - 1, -1, 0, 0])
+    assert part.column("node_id", rows) == [part.node_id(len(part) - 1), None, part.node_id(0), part.node_id(0)]
+    assert part.column("text", np.empty(0, np.int64)) == []

@@ -1,0 +1,106 @@
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from kohaku_ray.errors import TreeError
+from kohaku_ray.index import propagate as module
+from kohaku_ray.index.propagate import depths, propagate, unit_rows
+
+
+def naive(vectors, parent, weight, fixed):
+    """The definition, node by node."""
+    n = len(parent)
+    children = [[c for c in range(n) if parent[c] == i] for i in range(n)]
+
+    def vector(i):
+        if fixed[i]:
+            return vectors[i].astype(float)
+        found = [(weight[c], vector(c)) for c in children[i]]
+        found = [(w, v) for w, v in found if v is not None]
+        if not found:
+            return None
+        mean = sum(w * v for w, v in found) / sum(w for w, _ in found)
+        return mean / np.linalg.norm(mean)
+
+    return np.array([np.zeros(vectors.shape[1]) if (v := vector(i)) is None else v for i in range(n)])
+
+
+@st.composite
+def trees(draw):
+    n = draw(st.integers(1, 40))
+    parent = np.array([draw(st.integers(-1, i - 1)) for i in range(n)], dtype=np.int64)
+    leaf = np.ones(n, dtype=bool)
+    leaf[parent[parent >= 0]] = False
+    fixed = np.array([draw(st.integers(0, 9)) > (1 if leaf[i] else 7) for i in range(n)])
+    seed = draw(st.integers(0, 2**32 - 1))
+    rng = np.random.default_rng(seed)
+    vectors = unit_rows(rng.normal(size=(n, 5)))
+    weight = rng.integers(1, 400, n).astype(np.float32)
+    return vectors, parent, weight, fixed
+
+
+@given(trees())
+def test_equals_the_definition(tree):
+    got = propagate(*tree)
+    assert got.dtype == np.float32
+    np.testing.assert_allclose(got, naive(*tree), atol=1e-5)
+
+
+@given(trees())
+def test_blocks_do_not_matter(tree):
+    whole = propagate(*tree)
+    before = module._BLOCK_ROWS
+    module._BLOCK_ROWS = 2
+    try:
+        in_blocks = propagate(*tree)
+    finally:
+        module._BLOCK_ROWS = before
+    np.testing.assert_array_equal(whole, in_blocks)
+
+
+def test_leaves_stand_by_default_and_inner_rows_are_ignored():
+    vectors = np.array([[9, 9], [9, 9], [1, 0], [0, 1], [1, 0]], dtype=np.float32)
+    parent = np.array([-1, 0, 1, 1, 0])
+    got = propagate(vectors, parent, np.array([1, 3, 3, 1, 1]))
+    inner = np.array([3, 1]) / np.sqrt(10)
+    top = 3 * inner + [1, 0]
+    np.testing.assert_allclose(got, [top / np.linalg.norm(top), inner, [1, 0], [0, 1], [1, 0]], atol=1e-6)
+
+
+def test_nothing_below_gives_zeros_and_counts_for_nothing():
+    vectors = np.array([[0, 0], [0, 0], [0, 0], [0, 1]], dtype=np.float32)
+    fixed = np.array([False, False, False, True])
+    got = propagate(vectors, np.array([-1, 0, 1, 0]), np.array([1, 50, 50, 1]), fixed)
+    np.testing.assert_array_equal(got, [[0, 1], [0, 0], [0, 0], [0, 1]])
+
+
+def test_the_given_vectors_are_not_changed():
+    vectors = np.eye(3, dtype=np.float32)
+    propagate(vectors, np.array([-1, 0, 0]), np.ones(3))
+    np.testing.assert_array_equal(vectors, np.eye(3))
+
+
+def test_depths():
+    assert depths(np.array([-1, 0, 1, 2, 1, -1, 5])).tolist() == [0, 1, 2, 3, 2, 0, 1]
+    assert depths(np.empty(0, dtype=np.int64)).tolist() == []
+
+
+def test_an_empty_tree():
+    assert propagate(np.empty((0, 4), np.float32), np.empty(0, np.int64), np.empty(0)).shape == (0, 4)
+
+
+@pytest.mark.parametrize(
+    ("parent", "weight", "message"),
+    [
+        ([-1, 2, 0], [1, 1, 1], "node row 1 has its parent at row 2"),
+        ([0], [1], "node row 0 has its parent at row 0"),
+        ([-2], [1], "node row 0 has its parent at row -2"),
+        ([-1, 0, 0], [1, -3, 1], "node row 1 has the weight -3"),
+        ([-1, 0, 0], [1, np.nan, 1], "node row 1 has the weight nan"),
+        ([-1, 0, 1, 1], [1, 1, 0, 0], "weights of the children of node row 1 sum to zero"),
+    ],
+)
+def test_what_is_no_weighted_tree_is_refused(parent, weight, message):
+    with pytest.raises(TreeError, match=message):
+        propagate(np.ones((len(parent), 2), np.float32), np.array(parent), np.array(weight))

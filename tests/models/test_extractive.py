@@ -1,0 +1,323 @@
+"""The extractive backend: the floor must hold."""
+
+from __future__ import annotations
+
+import asyncio
+import csv
+import json
+import math
+import re
+import time
+from collections import Counter
+from importlib import resources
+
+import jsonschema
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from properties import scaled
+
+from kohaku_ray.documents.parse import parse_file
+from kohaku_ray.errors import ContextOverflowError, ModelError
+from kohaku_ray.models.extractive import ExtractiveBackend
+from kohaku_ray.models.extractive.terms import content_stems, split_passages, stem, words_of
+from kohaku_ray.models.parse import parse_answer, parse_plan
+from kohaku_ray.models.prompts import Prompt, Snippet, asked
+from kohaku_ray.models.request import ChatRequest
+from kohaku_ray.models.schema import answer_schema, plan_schema
+from kohaku_ray.records import Question
+from kohaku_ray.systems.registry import find_system
+
+PROMPTS = find_system("kohaku").prompts()
+SNIPPETS = [
+    (
+        "ores",
+        "The Ores-7B model has 7 billion parameters. Its training took 433 MWh over 25 days. "
+        "It ran on 384 A100-80GB chips.",
+    ),
+    ("ores", "Cooling used 5.4 million litres of water, i.e. about 1.2 L/kWh. The site emitted 24.5 tCO2e in 2022."),
+    (
+        "lume",
+        "Lume is a benchmark suite for inference energy. We call the harness LumeBench. "
+        "Operators say that inference takes 80–90% of compute.",
+    ),
+    (
+        "lume",
+        "The decree does not require providers to report the energy of inference. "
+        "Providers must report the energy of training.",
+    ),
+    (
+        "pact",
+        "Batching cut energy per request from 6.2 J to 0.71 J, a factor of 8.7. "
+        "Ores-7B needed 433 MWh to train, as its authors report.",
+    ),
+    (
+        "pact",
+        "The Kalpur campus had the highest water use, while the Velden campus had the lowest. "
+        "The bill was $2.51 million.",
+    ),
+]
+
+
+def answer_prompt(question: Question, snippets, media=()) -> Prompt:
+    texts = {"snippets": tuple(Snippet(*one) for one in snippets), "media": tuple(Snippet(*one) for one in media)}
+    return PROMPTS.render("answer", {**asked(question), **texts, "order": "context_first"})
+
+
+def ask(question, unit=None, kind=None, *, snippets=SNIPPETS, seed=0, temperature=0.0, backend=None):
+    prompt = answer_prompt(Question("q", question, unit, kind), snippets)
+    ids = [ref_id for ref_id, _ in snippets]
+    request = ChatRequest(
+        "extractive", prompt.messages, temperature, 1.0, 500, seed, answer_schema(ids), variables=prompt.variables
+    )
+    reply = asyncio.run((backend or ExtractiveBackend()).chat(request))
+    jsonschema.validate(json.loads(reply.text), request.schema)
+    prediction = parse_answer(reply, ids)
+    assert prediction.error is None
+    assert prediction.n_foreign_refs == 0
+    return prediction
+
+
+@pytest.mark.parametrize(
+    ("question", "unit", "kind", "value", "refs"),
+    [
+        ("How much energy did training Ores-7B take?", "MWh", None, "433", {"ores", "pact"}),
+        ("How much energy did training Ores-7B take, in kWh?", None, None, "433000", {"ores", "pact"}),
+        ("How many days did the training of Ores-7B take?", "days", "number", "25", {"ores"}),
+        ("How many litres of water did cooling use?", "liters", None, "5400000", {"ores"}),
+        ("How many million litres of water did cooling use?", "million liters", None, "5.4", {"ores"}),
+        ("How much carbon was emitted by the site in 2022?", "kgCO2e", "number", "24500", {"ores"}),
+        ("How many chips did the training run on?", None, None, "384", {"ores"}),
+        ("How many parameters does Ores-7B have?", "parameters", None, "7000000000", {"ores"}),
+        ("What share of compute does inference take according to operators?", "percent", "number", "[80,90]", {"lume"}),
+        ("By what factor did batching cut energy per request?", "multiplier", None, "8.7", {"pact"}),
+        ("From what to what did batching cut energy per request?", "J", "range", "[6.2,0.71]", {"pact"}),
+        ("How high was the bill?", "USD", None, "2510000", {"pact"}),
+        ("In which year were tCO2e emitted by the site?", None, None, "2022", {"ores"}),
+        ("What is the harness of Lume called?", None, "name", "LumeBench", {"lume"}),
+        ("Which campus had the highest water use?", None, "name", "Kalpur", {"pact"}),
+        ("Which campus had the lowest water use: Kalpur, Velden, or Orm?", None, None, "Velden", {"pact"}),
+        ("True or False: Providers must report the energy of training.", "is_blank", None, "1", {"lume"}),
+        ("True or False: The decree requires providers to report inference.", None, "boolean", "0", {"lume"}),
+        ("True or False: Training Ores-7B took more than 400 MWh.", None, None, "1", {"ores", "pact"}),
+        ("True or False: Training Ores-7B took more than 500 MWh.", None, None, "0", {"ores", "pact"}),
+    ],
+)  # fmt: skip
+def test_answers(question, unit, kind, value, refs):
+    prediction = ask(question, unit, kind)
+    assert prediction.answer_value == value
+    assert set(prediction.ref_ids) <= refs
+    assert prediction.ref_ids
+    assert prediction.explanation.strip("“”") in " ".join(text for _, text in SNIPPETS)
+
+
+@pytest.mark.parametrize(
+    ("question", "unit"),
+    [
+        ("How much does an elephant weigh?", "lbs"),
+        ("How much energy did training Mira-400B take?", "MWh"),
+        ("What is the diameter of the telescope mirror at Cerro Paranal?", "m"),
+        ("Who is the chief executive of Lume?", None),
+    ],
+)
+def test_what_the_context_does_not_tell_is_blank(question, unit):
+    prediction = ask(question, unit)
+    assert prediction.is_blank
+    assert prediction.ref_ids == ()
+
+
+def test_without_context_it_abstains():
+    assert ask("How much energy did training Ores-7B take?", "MWh", snippets=[]).is_blank
+
+
+def test_the_bound_of_abstention():
+    question = ("How much energy did training Ores-7B really consume on balance in the end?", "MWh")
+    assert not ask(*question, backend=ExtractiveBackend(abstain_below=0.0)).is_blank
+    assert ask(*question, backend=ExtractiveBackend(abstain_below=1.0)).is_blank
+
+
+def test_a_table_cell_is_found_by_row_and_column():
+    table = "| Model | Energy (MWh) | Days |\n|---|---|---|\n| Ores-7B | 433 | 25 |\n| Ores-40B | 1,900 | 61 |"
+    prediction = ask("How much energy did the training of Ores-40B take?", "MWh", snippets=[("t", table)])
+    assert prediction.answer_value == "1900"
+    assert split_passages(table)[0] == "Model Ores-7B, Energy: 433 MWh"
+
+
+def test_captions_are_read_too():
+    prompt = answer_prompt(
+        Question("q", "How much energy did training take?", "MWh"), [], [("m", "Training energy: 77 MWh.")]
+    )
+    request = ChatRequest("x", prompt.messages, 0.0, 1.0, 9, 0, variables=prompt.variables)
+    reply = asyncio.run(ExtractiveBackend().chat(request))
+    assert parse_answer(reply, ["m"]).ref_ids == ("m",)
+
+
+def test_the_seed_draws_among_the_near_best_and_only_above_zero():
+    snippets = [(f"d{i}", f"Training of the model took {i} MWh in all.") for i in range(3, 9)]
+    question = "How much energy did training of the model take?"
+    drawn = [ask(question, "MWh", snippets=snippets, seed=seed, temperature=0.7) for seed in range(40)]
+    assert len({prediction.answer_value for prediction in drawn}) > 3
+    assert drawn == [ask(question, "MWh", snippets=snippets, seed=seed, temperature=0.7) for seed in range(40)]
+    assert len({ask(question, "MWh", snippets=snippets, seed=seed).answer_value for seed in range(10)}) == 1
+
+
+def test_a_much_better_sentence_is_never_passed_over():
+    question = ("How many days did the training of Ores-7B take?", "days")
+    assert {ask(*question, seed=seed, temperature=2.0).answer_value for seed in range(30)} == {"25"}
+
+
+def chat(variables, *, temperature=0.7, seed=1, messages=(("user", "x"),), **options):
+    request = ChatRequest("extractive", messages, temperature, 1.0, 9, seed, variables=variables)
+    return asyncio.run(ExtractiveBackend(**options).chat(request))
+
+
+PLAN = {"role": "plan", "question": "How does the PUE of Fjord, in 2022, compare with other sites?", "n_queries": 6}
+
+
+def test_plans():
+    reply = chat(PLAN)
+    queries = json.loads(reply.text)
+    jsonschema.validate(queries, plan_schema(6))
+    assert queries[0] == PLAN["question"]
+    assert queries[1] == "PUE Fjord 2022 compare sites"
+    assert any("power usage effectiveness" in query for query in queries)
+    assert len(queries) == len({query.casefold() for query in queries}) == 6
+    assert parse_plan(reply, PLAN["question"], 6) == (tuple(queries), None)
+    assert reply == chat(PLAN)
+
+
+def test_the_seed_varies_the_tail_of_a_plan_above_zero():
+    plans = {tuple(json.loads(chat({**PLAN, "n_queries": 5}, seed=seed).text)) for seed in range(20)}
+    assert len(plans) > 1
+    assert len({plan[:4] for plan in plans}) == 1
+    assert len({chat(PLAN, temperature=0.0, seed=seed).text for seed in range(20)}) == 1
+
+
+def test_a_prompt_beyond_the_window_overflows():
+    with pytest.raises(
+        ContextOverflowError, match="about 101 tokens but window_tokens of the extractive backend is 100"
+    ):
+        chat(PLAN, messages=(("user", "x" * 404),), window_tokens=100)
+    assert chat(PLAN, messages=(("user", "x" * 400),), window_tokens=100).prompt_tokens == 100
+
+
+@pytest.mark.parametrize(
+    ("variables", "message"),
+    [
+        (None, "their role is None: send 'plan' or 'answer'"),
+        ({"role": "judge"}, "their role is 'judge'"),
+        ({"role": "plan", "question": "?"}, "needs n_queries among the request's variables"),
+        ({"role": "answer"}, "needs question, snippets among"),
+    ],
+)
+def test_requests_it_cannot_read(variables, message):
+    with pytest.raises(ModelError, match=message):
+        chat(variables)
+
+
+def test_the_settings_are_in_the_identity():
+    identities = {
+        ExtractiveBackend().identity,
+        ExtractiveBackend(0.5).identity,
+        ExtractiveBackend(window_tokens=9).identity,
+    }
+    assert len(identities) == 3
+
+
+@given(
+    st.text(max_size=80),
+    st.lists(st.text(max_size=80), max_size=3),
+    st.sampled_from([None, "", "MWh", "is_blank", "%"]),
+)
+@settings(max_examples=scaled(60))
+def test_any_text_gets_an_answer_and_a_plan(question, texts, unit):
+    variables = {"question": question, "answer_unit": unit, "n_queries": 3, "snippets": [("d", text) for text in texts]}
+    prediction = parse_answer(chat({**variables, "role": "answer"}), ["d"])
+    assert prediction.error is None
+    assert prediction.ref_ids in ((), ("d",))
+    assert len(json.loads(chat({**variables, "role": "plan"}).text)) <= 3
+
+
+@pytest.mark.parametrize(
+    ("question", "text"),
+    [
+        ("what " * 20_000, "A. A. A. " * 10_000),
+        ("how many x :" + " " * 100_000, "1 2 3 " * 16_000),
+        ("which of: " + "a, " * 33_000 + "or b?", "1.1.1." * 16_000),
+        (": a" * 33_000, "| a | b |\n" * 10_000),
+    ],
+)
+def test_hostile_text_costs_little_time(question, text):
+    begin = time.process_time()
+    chat({"role": "answer", "question": question, "snippets": [("d", text)]})
+    assert time.process_time() - begin < 5
+
+
+def test_sentences_are_not_split_at_decimals_and_abbreviations():
+    text = "Fig. 3 shows 0.18 L/kWh, e.g. in the U.S. market. Smith et al. (2020) agree. See Sec. 2! Done?"
+    assert split_passages(text) == [
+        "Fig. 3 shows 0.18 L/kWh, e.g. in the U.S. market.",
+        "Smith et al. (2020) agree.",
+        "See Sec. 2!",
+        "Done?",
+    ]
+    assert split_passages("Its foot-\nprint grew.\n\n- one item\n- another") == [
+        "Its footprint grew.",
+        "- one item",
+        "- another",
+    ]
+
+
+@pytest.mark.parametrize(
+    "forms",
+    [
+        ("train", "training", "trained", "trains"),
+        ("consumes", "consumed", "consumption"),
+        ("quantisation", "quantization", "quantized"),
+        ("litre", "liters"),
+        ("1,287", "1287"),
+        ("reduce", "reduction"),
+    ],
+)
+def test_forms_of_a_word_share_a_stem(forms):
+    assert len(set(map(stem, forms))) == 1
+
+
+def sample_context(question, paragraphs, n=12):
+    """The paragraphs that share the rarest terms with the question: a retriever by rule of thumb."""
+    counts = Counter(term for _, _, terms in paragraphs for term in terms)
+    wanted = set(content_stems(question))
+
+    def score(paragraph):
+        return sum(math.log(len(paragraphs) / counts[term]) for term in wanted & paragraph[2])
+
+    return [(doc_id, text) for doc_id, text, _ in sorted(paragraphs, key=score, reverse=True)[:n]]
+
+
+def sample_paragraphs():
+    for file in sorted((resources.files("kohaku_ray.sample") / "documents").iterdir(), key=lambda file: file.name):
+        doc_id, _, suffix = file.name.rpartition(".")
+        if suffix in ("pdf", "html"):
+            document = parse_file(file.name, file.read_bytes())
+            texts = [p.text for section in document.sections for p in section.paragraphs]
+        elif suffix == "json":
+            text = file.read_text("utf-8")
+            texts = [p["text"] for section in json.loads(text)["sections"] for p in section["paragraphs"]]
+        else:
+            texts = re.split(r"\n\s*\n", file.read_text("utf-8"))
+        for paragraph in filter(str.strip, texts):
+            yield doc_id, paragraph, frozenset(word.stem for word in words_of(paragraph))
+
+
+def test_it_answers_well_over_half_of_the_sample():
+    paragraphs = list(sample_paragraphs())
+    with (resources.files("kohaku_ray.sample") / "questions.csv").open(encoding="utf-8-sig") as file:
+        rows = list(csv.DictReader(file))
+    right = Counter()
+    for row in rows:
+        context = sample_context(row["question"], paragraphs)
+        value = ask(row["question"], row["answer_unit"], row["answer_type"], snippets=context).answer_value
+        right[row["answer_value"] == "is_blank"] += value.lower() == row["answer_value"].lower().replace("is_blank", "")
+    n_blank = sum(row["answer_value"] == "is_blank" for row in rows)
+    assert right[False] >= 0.6 * (len(rows) - n_blank)
+    assert right[True] >= 0.6 * n_blank

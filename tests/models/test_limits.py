@@ -1,0 +1,116 @@
+"""The token bucket on a clock of its own."""
+
+from __future__ import annotations
+
+import asyncio
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from kohaku_ray.models.limits import TokenBucket
+
+
+class Clock:
+    """Time that passes only while somebody sleeps."""
+
+    def __init__(self):
+        self.now_s = 100.0
+
+    def __call__(self):
+        return self.now_s
+
+    async def sleep(self, seconds):
+        self.now_s += seconds
+
+
+def departures(rate, n, burst=1.0, penalty=None):
+    clock = Clock()
+    bucket = TokenBucket(rate, burst, clock=clock, sleep=clock.sleep)
+
+    async def run():
+        times = []
+        for i in range(n):
+            if penalty and i == penalty[0]:
+                await bucket.penalise(penalty[1])
+            await bucket.acquire()
+            times.append(clock.now_s - 100.0)
+        return times
+
+    return asyncio.run(run())
+
+
+def test_an_even_rate():
+    assert departures(4.0, 5) == pytest.approx([0, 0.25, 0.5, 0.75, 1.0])
+
+
+def test_a_burst_then_the_rate():
+    assert departures(4.0, 5, burst=3) == pytest.approx([0, 0, 0, 0.25, 0.5])
+
+
+def test_no_rate_no_wait():
+    assert departures(None, 3) == [0, 0, 0]
+
+
+def test_a_penalty_closes_for_all_and_opens_without_a_burst():
+    assert departures(4.0, 4, burst=3, penalty=(1, 5.0)) == pytest.approx([0, 5.0, 5.25, 5.5])
+    assert departures(None, 3, penalty=(1, 5.0)) == pytest.approx([0, 5.0, 5.0])
+
+
+def test_a_shorter_penalty_does_not_open_early():
+    clock = Clock()
+    bucket = TokenBucket(None, clock=clock, sleep=clock.sleep)
+
+    async def run():
+        await bucket.penalise(10.0)
+        await bucket.penalise(1.0)
+        await bucket.acquire()
+
+    asyncio.run(run())
+    assert clock.now_s == pytest.approx(110.0)
+
+
+def test_a_penalty_given_while_waiting_counts():
+    clock = Clock()
+    penalties = [3.0]
+
+    async def sleep(seconds):
+        await clock.sleep(seconds)
+        if penalties:
+            await bucket.penalise(penalties.pop())
+
+    bucket = TokenBucket(1.0, clock=clock, sleep=sleep)
+
+    async def run():
+        await bucket.acquire()
+        await bucket.acquire()
+
+    asyncio.run(run())
+    assert clock.now_s == pytest.approx(104.0)
+
+
+def test_one_that_gives_up_costs_nobody_a_turn():
+    async def run():
+        bucket = TokenBucket(20.0)
+        await bucket.acquire()
+        quitters = [asyncio.create_task(bucket.acquire()) for _ in range(100)]
+        await asyncio.sleep(0)
+        for quitter in quitters:
+            quitter.cancel()
+        await asyncio.wait_for(bucket.acquire(), timeout=2.0)
+
+    asyncio.run(run())
+
+
+@given(rate=st.floats(0.1, 1000), burst=st.floats(1, 20), n=st.integers(1, 60))
+def test_never_more_than_rate_and_burst_allow(rate, burst, n):
+    times = departures(rate, n, burst)
+    for i, begin in enumerate(times):
+        for j in range(i, n):
+            assert j - i + 1 <= burst + rate * (times[j] - begin) + 1e-6
+
+
+@pytest.mark.parametrize(("arguments", "message"), [((0.0,), "requests_per_s is 0.0"), ((1.0, 0.5), "burst is 0.5")])
+def test_bad_settings(arguments, message):
+    with pytest.raises(ValueError, match=message):
+        TokenBucket(*arguments)

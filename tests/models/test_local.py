@@ -1,0 +1,266 @@
+"""A real tiny Llama in this process: batches, seeds, grammars, and what is refused."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from pathlib import Path
+
+import jsonschema
+import numpy as np
+import pytest
+import tiny_llama
+import torch
+
+import kohaku_ray.sample
+from kohaku_ray.config import load_config
+from kohaku_ray.config.schema import TransformersConfig
+from kohaku_ray.errors import ConfigError, ContextOverflowError, ModelError
+from kohaku_ray.models.local.backend import LocalBackend
+from kohaku_ray.models.local.decoding import sample
+from kohaku_ray.models.local.load import load_model
+from kohaku_ray.models.request import ChatRequest
+from kohaku_ray.models.schema import answer_schema, plan_schema
+from kohaku_ray.run.deployments import check_deployment, model_identity, window_of
+
+WINDOW = 2048
+SCHEMA = answer_schema(["alpha2024", "beta2023"])
+QUESTION = "How much energy does a data centre use? "
+
+
+@pytest.fixture(scope="module")
+def path(tmp_path_factory) -> str:
+    sample_path = Path(kohaku_ray.sample.__file__).parent
+    texts = [file.read_text(encoding="utf-8") for file in sorted(sample_path.rglob("*.md"))]
+    return tiny_llama.build(tmp_path_factory.mktemp("tiny"), texts, window=WINDOW)
+
+
+@pytest.fixture
+def make(path):
+    """Make a backend that records the size of every batch."""
+
+    def make(**settings) -> LocalBackend:
+        model, tokenizer = load_model(Path(path), n_gpus=0, n_cpus=1)
+        backend = LocalBackend(model, tokenizer, name="tiny", window_tokens=WINDOW, **settings)
+        generate, backend.sizes = model.generate, []
+
+        def recording(**kwargs):
+            backend.sizes.append(len(kwargs["input_ids"]))
+            return generate(**kwargs)
+
+        model.generate = recording
+        return backend
+
+    return make
+
+
+def request(seed: int = 0, user: str = QUESTION, *, schema=SCHEMA, max_tokens=150, temperature=0.7, top_p=1.0):
+    messages = (("system", "You answer from references."), ("user", user))
+    return ChatRequest("tiny", messages, temperature, top_p, max_tokens, seed, schema)
+
+
+def ask(backend: LocalBackend, *requests: ChatRequest, errors: bool = False) -> list:
+    async def run():
+        return await asyncio.gather(*map(backend.chat, requests), return_exceptions=errors)
+
+    return asyncio.run(run())
+
+
+def test_a_text_depends_on_its_own_request_and_not_on_its_company(make):
+    backend = make()
+    requests = [request(seed, QUESTION * (1 + 3 * seed), top_p=0.9 if seed % 2 else 1.0) for seed in range(6)]
+    requests[3] = request(3, "Why?", schema=None, max_tokens=40)
+    together = ask(backend, *requests)
+    assert backend.sizes == [6]
+    alone = [ask(backend, one)[0] for one in requests]
+    assert [one.text for one in together] == [one.text for one in alone]
+    assert [one.completion_tokens for one in together] == [one.completion_tokens for one in alone]
+    assert len({one.text for one in together}) == 6
+
+
+def test_a_seed_gives_the_same_text_and_another_seed_another(make):
+    first, again, other = ask(make(batch_size=1), *(request(seed, schema=None) for seed in (7, 7, 8)))
+    assert first == again
+    assert first.text != other.text
+
+
+def test_replies_fit_their_schema_whatever_the_model_prefers(make):
+    replies = ask(make(), *map(request, range(8)), request(1, schema=plan_schema(3), max_tokens=300))
+    whole = [reply for reply in replies if reply.finish_reason == "stop"]
+    assert len(whole) >= 7
+    for reply in whole[:-1]:
+        jsonschema.validate(json.loads(reply.text), SCHEMA)
+    jsonschema.validate(json.loads(replies[-1].text), plan_schema(3))
+
+
+def test_without_a_schema_greedy_text_is_the_librarys_own(make, path):
+    backend = make()
+    model, tokenizer = load_model(Path(path), n_gpus=0)
+    messages = [{"role": "user", "content": QUESTION}]
+    ids = tokenizer.apply_chat_template(messages, add_generation_prompt=True, return_tensors="pt", return_dict=True)
+    expected = model.generate(**ids, do_sample=False, max_new_tokens=60, pad_token_id=tokenizer.eos_token_id)[0]
+    n_prompt = ids["input_ids"].shape[1]
+    mine = ChatRequest("tiny", (("user", QUESTION),), 0.0, 1.0, 60, 5, None)
+    longer = ChatRequest("tiny", (("user", QUESTION * 4),), 0.0, 1.0, 60, 5, None)
+    reply, _ = ask(backend, mine, longer)
+    assert reply.text == tokenizer.decode(expected[n_prompt:], skip_special_tokens=True)
+    assert reply.prompt_tokens == n_prompt
+
+
+def test_the_models_own_sampling_defaults_are_not_used(path):
+    def text(**own) -> str:
+        model, tokenizer = load_model(Path(path), n_gpus=0)
+        for key, value in own.items():
+            setattr(model.generation_config, key, value)
+        backend = LocalBackend(model, tokenizer, name="tiny", window_tokens=WINDOW)
+        return ask(backend, request(2, schema=None, max_tokens=40))[0].text
+
+    assert text() == text(repetition_penalty=9.0, top_k=2, do_sample=True)
+
+
+def test_a_reply_ends_at_its_own_bound_and_says_so(make):
+    short, long = ask(make(), request(schema=None, max_tokens=5), request(schema=None, max_tokens=25))
+    assert (short.completion_tokens, short.finish_reason) == (5, "length")
+    assert long.completion_tokens == 25 or long.finish_reason == "stop"
+
+
+def test_requests_that_wait_share_a_batch_of_at_most_batch_size(make):
+    backend = make(batch_size=3)
+    ask(backend, *(request(seed, schema=None, max_tokens=4) for seed in range(7)))
+    assert backend.sizes == [3, 3, 1]
+
+
+def test_what_does_not_fit_the_window_is_refused_with_all_three_numbers(make):
+    with pytest.raises(ContextOverflowError, match=rf"prompt has \d+ tokens and .* 150, but window_tokens is {WINDOW}"):
+        ask(make(), request(user="word " * 3 * WINDOW))
+    with pytest.raises(ContextOverflowError):
+        ask(make(), request(max_tokens=WINDOW))
+
+
+def test_a_schema_that_does_not_compile_fails_alone(make):
+    broken = {"type": "object", "properties": {"a": {"$ref": "#/nowhere"}}}
+    error, reply = ask(make(), request(schema=broken), request(), errors=True)
+    assert isinstance(error, ModelError)
+    assert "the schema of the reply does not compile: Pointer '/nowhere' does not exist" in str(error)
+    assert reply.text
+
+
+def test_a_batch_too_large_for_memory_is_halved_and_a_request_that_does_not_fit_says_so(make):
+    backend = make()
+    generate = backend._model.generate
+
+    def small(**kwargs):
+        if kwargs["input_ids"].numel() > 200:
+            raise torch.OutOfMemoryError("CUDA out of memory")
+        return generate(**kwargs)
+
+    whole = ask(backend, *(request(seed, schema=None, max_tokens=6) for seed in range(4)))
+    backend._model.generate = small
+    assert ask(backend, *(request(seed, schema=None, max_tokens=6) for seed in range(4))) == whole
+    replies = ask(backend, request(user="word " * 400), request(schema=None, max_tokens=6), errors=True)
+    assert "does not fit the GPU's memory even alone" in str(replies[0])
+    assert replies[1] == whole[0]
+
+
+def test_reasoning_is_free_bounded_and_no_part_of_the_reply(make):
+    backend = make(reasoning_end="</think>", reasoning_tokens=20)
+    [reply] = ask(backend, request(max_tokens=220))
+    jsonschema.validate(json.loads(reply.text), SCHEMA)
+    [plain] = ask(make(), request(max_tokens=200))
+    n_end = len(backend._reasoning_end)
+    assert reply.completion_tokens > 20 + n_end + plain.completion_tokens // 2
+    [cut] = ask(backend, request(max_tokens=10))
+    assert (cut.text, cut.finish_reason) == ("", "length")
+
+
+def test_a_template_without_a_system_turn_gets_it_before_the_users(make):
+    backend = make()
+    backend._tokenizer.chat_template = (
+        "{% for message in messages %}{% if message.role == 'system' %}{{ raise_exception('no system') }}{% endif %}"
+        "<{{ message.role }}>{{ message.content }}{% endfor %}"
+    )
+    ids = backend._prompt(request(user="Why?").messages)
+    assert backend._tokenizer.decode(ids) == "<user>You answer from references.\n\nWhy?"
+    backend._tokenizer.chat_template = None
+    assert backend._tokenizer.decode(backend._prompt(request(user="Why?").messages)).endswith("references.\nWhy?")
+
+
+@pytest.mark.parametrize("top_p", [1.0, 0.6])
+def test_a_token_is_drawn_with_its_probability(top_p):
+    logits = torch.tensor([0.0, 2.0, -torch.inf, 1.0, 2.0])
+    shares = np.exp(np.array([0.0, 2.0, -np.inf, 1.0, 2.0]) / 0.5)
+    shares /= shares.sum()
+    if top_p < 1:
+        shares[[0, 3]] = 0.0  # the two likeliest hold more than top_p
+        shares /= shares.sum()
+    drawn = [sample(logits, 0.5, top_p, (at + 0.5) / 4000) for at in range(4000)]
+    np.testing.assert_allclose(np.bincount(drawn, minlength=5) / 4000, shares, atol=1e-3)
+    assert sample(logits, 0.0, top_p, 0.99) == 1
+    assert sample(logits, 0.5, top_p, 1 - 1e-16) in (1, 4)
+
+
+def test_logits_that_are_no_numbers_name_the_number_format():
+    with pytest.raises(ModelError, match="no numbers: set dtype to bfloat16 or float32"):
+        sample(torch.tensor([0.0, torch.nan]), 1.0, 1.0, 0.5)
+
+
+def test_a_missing_package_is_named_with_the_line_that_installs_it(path, monkeypatch):
+    monkeypatch.setattr("importlib.util.find_spec", lambda name: None)
+    with pytest.raises(ConfigError, match=r"deployments.t: kind is transformers .* pip install 'kohaku-ray\[transf"):
+        check_deployment("t", TransformersConfig(model=path))
+    monkeypatch.setattr("importlib.util.find_spec", lambda name: None if name == "bitsandbytes" else True)
+    with pytest.raises(ConfigError, match=r"load_in_4bit is true .* pip install 'kohaku-ray\[bitsandbytes\]'"):
+        check_deployment("t", TransformersConfig(model=path, load_in_4bit=True))
+    check_deployment("t", TransformersConfig(model=path, load_in_4bit=True), here=False)
+
+
+def test_the_window_is_the_models_own_unless_a_shorter_one_is_set(path, tmp_path):
+    assert window_of(TransformersConfig(model=path)) == WINDOW
+    assert window_of(TransformersConfig(model=path, window_tokens=512)) == 512
+    with pytest.raises(ConfigError, match=f"window_tokens is 9999 but the model takes {WINDOW} tokens"):
+        check_deployment("t", TransformersConfig(model=path, window_tokens=9999), here=False)
+    with pytest.raises(
+        ConfigError, match=r"window_tokens is not set .* is unknown \(its config.json cannot be read here\)"
+    ):
+        check_deployment("t", TransformersConfig(model=f"{tmp_path}/none"), here=False)
+    (tmp_path / "config.json").write_text("{}")
+    with pytest.raises(ConfigError, match=r"config.json does not say it"):
+        check_deployment("t", TransformersConfig(model=str(tmp_path)), here=False)
+
+
+def test_gpus_that_are_not_there_and_files_that_are_no_model_are_named(path, tmp_path):
+    if not torch.cuda.is_available():
+        with pytest.raises(ConfigError, match="gpus is 1 but torch sees no GPU"):
+            load_model(Path(path), n_gpus=1)
+    (tmp_path / "config.json").write_text("{}")
+    with pytest.raises(ConfigError, match="cannot be loaded as a causal language model"):
+        load_model(tmp_path, n_gpus=0)
+
+
+def test_identity_holds_what_changes_replies_and_nothing_else():
+    plain = TransformersConfig(model="m")
+    same = TransformersConfig(model="m", replicas=4, gpus=1, batch_size=1, window_tokens=100)
+    assert model_identity(plain) == model_identity(same)
+    others = [
+        TransformersConfig(model="n"),
+        TransformersConfig(model="m", revision="abc"),
+        TransformersConfig(model="m", dtype="bfloat16"),
+        TransformersConfig(model="m", load_in_4bit=True),
+        TransformersConfig(model="m", chat_template_kwargs={"enable_thinking": False}),
+        TransformersConfig(model="m", reasoning_end="</think>", reasoning_tokens=100),
+    ]
+    assert len({model_identity(one) for one in (plain, *others)}) == 7
+
+
+@pytest.mark.parametrize(
+    ("settings", "message"),
+    [
+        ("gpus: 1.5", "gpus is 1.5: above 1 it must be a whole number"),
+        ("reasoning_end: </think>", "reasoning_end is </think> but reasoning_tokens is 0"),
+        ("batch_size: 0", "deployments.t.batch_size is 0"),
+        ("dtype: int8", "deployments.t.dtype is 'int8'"),
+    ],
+)
+def test_settings_that_do_not_fit(settings, message):
+    with pytest.raises(ConfigError, match=message):
+        load_config(None, [f"deployments.t={{kind: transformers, model: m, {settings}}}"])

@@ -1,0 +1,416 @@
+"""The OpenAI backend against a server that misbehaves."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import logging
+import time
+from datetime import UTC, datetime, timedelta
+from email.utils import format_datetime
+
+import pytest
+from fake_openai import Action, FakeOpenAI, completion, error_body
+
+from kohaku_ray.errors import ConfigError, ContextOverflowError, ModelError, TransientModelError
+from kohaku_ray.models.limits import TokenBucket
+from kohaku_ray.models.openai import OpenAIBackend, retry_after_s
+from kohaku_ray.models.parse import parse_answer, parse_plan
+from kohaku_ray.models.request import ChatRequest
+from kohaku_ray.models.schema import answer_schema, plan_schema
+
+KEY = "sk-secret-0123456789"
+
+
+def request(seed=1, schema=None, user="[ref_id=a] text\nQuestion: ?", **changes):
+    fields = {
+        "model": "fake",
+        "messages": (("system", "Cite ref_id."), ("user", user)),
+        "temperature": 0.7,
+        "top_p": 0.9,
+        "max_tokens": 64,
+        "seed": seed,
+        "schema": schema,
+    }
+    return ChatRequest(**{**fields, **changes})
+
+
+def ask(server, *requests, **options):
+    """Send the requests at once; a failure comes back as its exception."""
+
+    async def run():
+        backend = OpenAIBackend(server.base_url, "fake", KEY, **{"backoff_s": 0.001, "timeout_s": 5.0, **options})
+        try:
+            return await asyncio.gather(*map(backend.chat, requests), return_exceptions=True)
+        finally:
+            await backend.close()
+
+    return asyncio.run(run())
+
+
+def scripted(*actions):
+    """The first requests go by the actions, later ones by the default."""
+    return lambda index, body: actions[index] if index < len(actions) else None
+
+
+def test_a_request_carries_everything_and_its_reply_is_read():
+    schema = answer_schema(["a", "b"])
+    with FakeOpenAI(lambda index, body: Action(body=completion('{"answer_value": 3}', cached_tokens=64))) as server:
+        (reply,) = ask(server, request(schema=schema), extra_body={"top_k": 5, "max_tokens": None})
+    sent = server.log[0]
+    assert sent.path == "/v1/chat/completions"
+    assert sent.headers["authorization"] == f"Bearer {KEY}"
+    assert sent.body == {
+        "model": "fake",
+        "messages": [
+            {"role": "system", "content": "Cite ref_id."},
+            {"role": "user", "content": "[ref_id=a] text\nQuestion: ?"},
+        ],
+        "temperature": 0.7,
+        "top_p": 0.9,
+        "seed": 1,
+        "top_k": 5,
+        "response_format": {
+            "type": "json_schema",
+            "json_schema": {"name": "answer", "schema": schema, "strict": True},
+        },
+    }
+    assert (reply.text, reply.prompt_tokens, reply.cached_tokens, reply.completion_tokens, reply.finish_reason) == (
+        '{"answer_value": 3}',
+        100,
+        64,
+        2,
+        "stop",
+    )
+
+
+def test_schema_modes():
+    with FakeOpenAI() as server:
+        ask(server, request(schema=answer_schema(["a"])), schema_mode="json_object")
+        ask(server, request(schema=answer_schema(["a"])), schema_mode="none")
+        ask(server, request(schema=plan_schema(4)))
+    formats = [received.body.get("response_format") for received in server.log]
+    assert formats == [{"type": "json_object"}, None, None]
+
+
+def test_the_default_replies_are_deterministic_and_parse():
+    schema = answer_schema(["a", "b"])
+    with FakeOpenAI() as server:
+        replies = ask(server, *[request(seed, schema) for seed in (1, 1, 2, 3, 4)])
+        (plan,) = ask(server, request(messages=(("user", "Plan searches."),)))
+    assert replies[0] == replies[1]
+    assert len({reply.text for reply in replies}) == 4
+    predictions = [parse_answer(reply, ["a", "b"]) for reply in replies]
+    assert all(
+        p.error is None and not p.is_blank and len(p.ref_ids) == 1 and p.n_foreign_refs == 0 for p in predictions
+    )
+    queries, error = parse_plan(plan, "q", 4)
+    assert len(queries) == 3
+    assert error is None
+
+
+def test_connections_are_kept_alive():
+    async def run(server):
+        backend = OpenAIBackend(server.base_url, "fake")
+        for seed in range(5):
+            await backend.chat(request(seed))
+        await backend.close()
+
+    with FakeOpenAI() as server:
+        asyncio.run(run(server))
+    assert (server.n_requests, server.n_connections) == (5, 1)
+    assert "authorization" not in server.log[0].headers
+
+
+def test_requests_run_concurrently():
+    with FakeOpenAI(lambda index, body: Action(delay_s=0.3)) as server:
+        begin = time.monotonic()
+        replies = ask(server, *map(request, range(120)))
+        elapsed = time.monotonic() - begin
+    assert not any(isinstance(reply, Exception) for reply in replies)
+    assert elapsed < 0.3 * 120 / 4
+
+
+@pytest.mark.parametrize(
+    "failure",
+    [
+        Action(500, "oops"),
+        Action(503, "<html>busy</html>"),
+        Action(408, error_body("slow")),
+        Action(409, error_body("conflict")),
+        Action(425, error_body("early")),
+        Action(429, error_body("slow down")),
+        Action(body="{not json"),
+        Action(body=b"\xff\xfe"),
+        Action(body="[1, 2]"),
+        Action(body={"choices": []}),
+        Action(body={"choices": [{"message": None}]}),
+        Action(body={"error": {"message": "upstream"}}),
+        Action(body='{"choices": [{"mess', cut=True),
+        Action(reset=True),
+    ],
+    ids=lambda action: f"{action.status}-{'reset' if action.reset else str(action.body)[:20]}",
+)
+def test_what_may_pass_is_tried_again(failure):
+    with FakeOpenAI(scripted(failure, failure)) as server:
+        (reply,) = ask(server, request(), max_tries=3)
+    assert server.n_requests == 3
+    assert json.loads(reply.text)["ref_id"] == ["a"]
+    assert server.log[0].body == server.log[2].body
+
+
+@pytest.mark.parametrize(
+    ("failure", "reason"),
+    [
+        (Action(500, f"oops {KEY}"), r"HTTP 500 Internal Server Error: oops \[key\]"),
+        (Action(body='"' + "x" * 40), "malformed JSON in a body of 41 bytes"),
+        (Action(body={"error": {"message": f"bad {KEY}"}}), r"no choices in the reply: .*bad \[key\]"),
+        (Action(reset=True), "ReadError"),
+        (Action(delay_s=0.6), "no reply within timeout_s of 0.2 s"),
+        (Action(drip_s=0.01), "no reply within timeout_s of 0.2 s"),
+    ],
+)
+def test_giving_up_says_how_often_and_why(failure, reason):
+    with FakeOpenAI(lambda index, body: failure) as server:
+        (error,) = ask(server, request(), max_tries=3, timeout_s=0.2)
+        assert type(error) is TransientModelError
+        with pytest.raises(TransientModelError, match=rf"fake at http://127.*/v1: gave up after 3 tries.*{reason}"):
+            raise error
+    assert server.n_requests == 3
+    assert KEY not in str(error)
+
+
+def test_retry_after_is_waited_for():
+    with FakeOpenAI(scripted(Action(429, error_body("slow"), {"Retry-After": "0.5"}))) as server:
+        ask(server, request())
+    assert server.log[1].arrived_s - server.log[0].arrived_s >= 0.5
+
+
+def test_retry_after_holds_back_every_request_of_the_limiter():
+    async def run(server):
+        limiter = TokenBucket(None)
+        one, other = (OpenAIBackend(server.base_url, "fake", backoff_s=0.001, limiter=limiter) for _ in range(2))
+        first = asyncio.create_task(one.chat(request(0)))
+        while server.n_requests == 0:
+            await asyncio.sleep(0.01)
+        await asyncio.sleep(0.1)
+        await asyncio.gather(first, *[backend.chat(request(seed)) for backend in (one, other) for seed in range(1, 4)])
+        await one.close()
+        await other.close()
+
+    with FakeOpenAI(scripted(Action(503, error_body("busy"), {"Retry-After": "0.6"}))) as server:
+        asyncio.run(run(server))
+    assert server.n_requests == 8
+    assert min(received.arrived_s for received in server.log[1:]) - server.log[0].arrived_s >= 0.6
+
+
+def test_the_rate_is_kept():
+    with FakeOpenAI() as server:
+        ask(server, *map(request, range(11)), limiter=TokenBucket(20.0))
+    arrivals = [received.arrived_s for received in server.log]
+    assert arrivals[-1] - arrivals[0] >= 0.35
+
+
+@pytest.mark.parametrize(
+    "failure",
+    [
+        Action(400, error_body("too many", "context_length_exceeded")),
+        Action(400, error_body("This model's maximum context length is 4096 tokens. However, you requested 5000.")),
+        Action(400, {"message": "Prompt is too long."}),
+        Action(422, "Please reduce the length of the messages."),
+        Action(413, "Payload Too Large"),
+    ],
+)
+def test_overflow_is_told_apart_and_not_retried(failure):
+    with FakeOpenAI(lambda index, body: failure) as server:
+        (error,) = ask(server, request())
+    assert type(error) is ContextOverflowError
+    assert f"fake at {server.base_url}/chat/completions refuses the prompt's length: HTTP" in str(error)
+    assert "lower deployments.*.window_tokens, now 131072, to what the server takes" in str(error)
+    assert server.n_requests == 1
+
+
+def test_a_prompt_far_beyond_the_window_is_not_sent():
+    with FakeOpenAI() as server:
+        (error,) = ask(server, request(user="x" * 8100), window_tokens=1000)
+    assert type(error) is ContextOverflowError
+    assert "8112 characters, at least 1014 tokens, but the window of fake is 1000 tokens" in str(error)
+    assert server.n_requests == 0
+
+
+@pytest.mark.parametrize(
+    ("status", "way_out"),
+    [
+        (400, "check deployments.*.schema_mode and extra_body"),
+        (401, "check the key in the variable that deployments.*.api_key_env names"),
+        (403, "check the key"),
+        (404, "check deployments.*.base_url"),
+        (301, "check deployments.*.base_url"),
+    ],
+)
+def test_a_refusal_is_final_and_named_without_the_key(status, way_out):
+    with FakeOpenAI(lambda index, body: Action(status, error_body(f"Incorrect key {KEY} " + "y" * 900))) as server:
+        (error,) = ask(server, request())
+    assert type(error) is ModelError
+    assert server.n_requests == 1
+    message = str(error)
+    assert f"fake at {server.base_url}/chat/completions: HTTP {status}" in message
+    assert "Incorrect key [key]" in message
+    assert way_out in message
+    assert KEY not in message
+    assert 200 < message.count("y") < 310
+
+
+def test_a_model_that_is_not_there_is_said_with_those_that_are():
+    missing = Action(404, error_body("The model `fake` does not exist", "model_not_found"))
+    with FakeOpenAI(lambda index, body: missing, models=["fake:7b", "large"]) as server:
+        (error,) = ask(server, request())
+    assert str(error).startswith(
+        "model 'fake' is not on the server, which has fake:7b, large, did you mean fake:7b? (fake at"
+    )
+    with FakeOpenAI(lambda index, body: missing, models=["fake"]) as server:
+        (error,) = ask(server, request())
+    assert "not on the server" not in str(error)
+
+
+def test_a_refused_key_names_its_variable():
+    refused = Action(401, error_body("no"))
+    for variable, way_out in (("MY_KEY", "check the key in MY_KEY"), (None, "set deployments.*.api_key_env to the")):
+        with FakeOpenAI(lambda index, body: refused) as server:
+            (error,) = ask(server, request(), key_variable=variable)
+        assert way_out in str(error)
+
+
+def test_a_dead_server_is_transient():
+    with FakeOpenAI() as server:
+        base_url = server.base_url
+
+    class Dead:
+        pass
+
+    Dead.base_url = base_url
+    (error,) = ask(Dead, request(), max_tries=2)
+    assert type(error) is TransientModelError
+    assert "gave up after 2 tries" in str(error)
+    assert "ConnectError" in str(error)
+
+
+def test_an_answer_that_was_only_thought_is_empty_not_an_error():
+    with FakeOpenAI(lambda index, body: Action(body=completion(None, finish_reason="length"))) as server:
+        (reply,) = ask(server, request())
+    assert (reply.text, reply.finish_reason, server.n_requests) == ("", "length", 1)
+
+
+def test_text_in_parts_is_joined():
+    parts = [{"type": "text", "text": "a"}, {"type": "other"}, {"type": "text", "text": "b"}]
+    body = {"choices": [{"message": {"content": parts}}], "usage": None}
+    with FakeOpenAI(lambda index, _: Action(body=body)) as server:
+        (reply,) = ask(server, request())
+    assert (reply.text, reply.prompt_tokens, reply.cached_tokens) == ("ab", 0, 0)
+
+
+def test_the_key_is_not_logged(caplog):
+    with caplog.at_level(logging.DEBUG), FakeOpenAI(scripted(Action(500, "x"))) as server:
+        ask(server, request())
+    assert KEY not in caplog.text
+
+
+def test_identity_follows_the_requests_not_the_server():
+    def identity(url="http://a/v1", **options):
+        return OpenAIBackend(url, "m", KEY, **options).identity
+
+    assert identity() == identity("http://b:8/v1", timeout_s=3, max_tries=1)
+    assert len({identity(), identity(schema_mode="none"), identity(extra_body={"top_k": 3})}) == 3
+    assert KEY not in identity()
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (("localhost:8000/v1", "m"), "scheme 'localhost' and the host ''"),
+        (("ftp://h/v1", "m"), "scheme 'ftp' and the host 'h': write http"),
+        (("http://h:port/v1", "m"), "base_url is no URL"),
+        (("http://h/v1", "m", "sk-1\n2"), "character 4 of the 6 in the API key cannot stand in an HTTP header"),
+    ],
+)
+def test_bad_settings_are_refused_at_once(arguments, message):
+    with pytest.raises(ConfigError, match=message.replace("(", r"\(")) as caught:
+        OpenAIBackend(*arguments)
+    assert "sk-1" not in str(caught.value)
+
+
+def test_an_extra_body_that_is_no_json_is_refused():
+    with pytest.raises(ConfigError, match="extra_body cannot be written as JSON"):
+        OpenAIBackend("http://h/v1", "m", extra_body={"since": datetime(2024, 1, 1, tzinfo=UTC)})
+
+
+def test_a_secret_in_the_url_is_not_shown():
+    async def run():
+        backend = OpenAIBackend("http://user:hidden@127.0.0.1:9/v1", "m", max_tries=1)
+        try:
+            await backend.chat(request())
+        finally:
+            await backend.close()
+
+    with pytest.raises(TransientModelError) as caught:
+        asyncio.run(run())
+    assert "hidden" not in str(caught.value)
+    assert "http://127.0.0.1:9/v1" in str(caught.value)
+
+
+NOW = datetime(2025, 6, 1, 12, tzinfo=UTC)
+
+
+@pytest.mark.parametrize(
+    ("header", "seconds"),
+    [
+        (None, None),
+        ("7", 7.0),
+        (" 1.5 ", 1.5),
+        ("0", 0.0),
+        ("86400", 300.0),
+        (format_datetime(NOW + timedelta(seconds=42), usegmt=True), 42.0),
+        (format_datetime(NOW - timedelta(seconds=42), usegmt=True), 0.0),
+        (format_datetime(NOW + timedelta(days=3), usegmt=True), 300.0),
+        ("-5", None),
+        ("nan", None),
+        ("soon", None),
+        ("", None),
+        ("٣", None),
+    ],
+)
+def test_retry_after_header(header, seconds):
+    assert retry_after_s(header, NOW) == seconds
+
+
+def reply_to(text="{}", finish_reason="stop", usage=None):
+    body = {"choices": [{"message": {"content": text}, "finish_reason": finish_reason}], "usage": usage}
+    with FakeOpenAI(lambda index, _: Action(body=body)) as server:
+        (reply,) = ask(server, request())
+    return reply
+
+
+def test_what_no_file_can_hold_is_dropped_from_text():
+    parts = [{"type": "text", "text": "a\ud800"}, {"type": "text", "text": "\x00b\udfff\tc\n"}]
+    reply = reply_to(parts, "st\ud800op")
+    assert (reply.text, reply.finish_reason) == ("ab\tc\n", "stop")
+    assert reply_to("\ud83d\ude00 é").text == "😀 é", "a whole pair is a character"
+
+
+@pytest.mark.parametrize(
+    "bad", [-1, 2**40 + 1, 2**63, 10**30, 7.0, 1e300, "7", None, True, [7], {"n": 7}], ids=lambda bad: repr(bad)[:12]
+)
+def test_what_is_no_sane_count_of_tokens_is_zero(bad):
+    details = {"cached_tokens": bad}
+    reply = reply_to(usage={"prompt_tokens": bad, "completion_tokens": bad, "prompt_tokens_details": details})
+    assert (reply.prompt_tokens, reply.cached_tokens, reply.completion_tokens) == (0, 0, 0)
+    assert all(type(n) is int for n in (reply.prompt_tokens, reply.cached_tokens, reply.completion_tokens))
+    reply = reply_to(usage={"prompt_tokens": 9, "completion_tokens": 3, "prompt_tokens_details": bad})
+    assert (reply.prompt_tokens, reply.cached_tokens, reply.completion_tokens) == (9, 0, 3)
+    assert reply_to(usage=bad).prompt_tokens == 0
+
+
+def test_the_largest_sane_count_is_kept_and_no_more_is_cached_than_asked():
+    details = {"cached_tokens": 2**40}
+    reply = reply_to(usage={"prompt_tokens": 12, "completion_tokens": 2**40, "prompt_tokens_details": details})
+    assert (reply.prompt_tokens, reply.cached_tokens, reply.completion_tokens) == (12, 12, 2**40)

@@ -1,0 +1,327 @@
+"""Replies of every kind, read without an exception."""
+
+from __future__ import annotations
+
+import json
+import time
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from kohaku_ray.models.parse import match_refs, parse_answer, parse_plan, value_text
+from kohaku_ray.records import Prediction, Reply
+from kohaku_ray.values.read import is_blank_lenient
+
+ANSWER = {
+    "explanation": "It says so.",
+    "answer": "It is 42 MWh.",
+    "answer_value": "42",
+    "answer_unit": "MWh",
+    "ref_id": ["a"],
+    "is_blank": False,
+}
+READ = Prediction("It is 42 MWh.", "42", "MWh", ("a",), "It says so.", False, 0, 1)
+ALLOWED = ["a", "b", "Li2025"]
+
+
+def parse(**changes):
+    return parse_answer(json.dumps({**ANSWER, **changes}), ALLOWED, 1)
+
+
+@pytest.mark.parametrize(
+    "template",
+    [
+        "{}",
+        " \n{}\n ",
+        "Here it is: {} I hope }} this helps }}",
+        "```json\n{}\n```",
+        "<think>{{'x': 1}} maybe {{\"x\": {{}}}} or {{ or }}</think>\n{}",
+        '<think>First {{"answer_value": "7"}}, no.</think>{}',
+        'I think {{so}} and [1] {{"a": 1}} {}',
+        "[{}]",
+        '{{"result": {}}}',
+        '"\\" {{ \\\\" {}',
+        '{} {{"answer_value": 43}}',
+    ],
+)
+def test_the_answer_is_found_whatever_stands_around_it(template):
+    assert parse_answer(template.format(json.dumps(ANSWER)), ALLOWED, 1) == READ
+
+
+def test_braces_quotes_and_line_breaks_inside_strings():
+    text = 'So: {"answer_value": "42", "explanation": "a } \\" { [ \n b", "ref_id": ["a"]} }'
+    prediction = parse_answer(text, ALLOWED)
+    assert (prediction.answer_value, prediction.explanation, prediction.ref_ids) == ("42", 'a } " { [ \n b', ("a",))
+
+
+def test_json_encoded_twice():
+    assert parse_answer(json.dumps(json.dumps(ANSWER)), ALLOWED, 1) == READ
+
+
+def test_a_thinking_block_that_never_ends_is_still_searched():
+    assert parse_answer("<think>" + json.dumps(ANSWER), ALLOWED, 1) == READ
+    inside = json.dumps({**ANSWER, "explanation": "It says </think>"})
+    assert parse_answer(inside + " ok", ALLOWED, 1).answer_value == "42"
+
+
+@pytest.mark.parametrize(
+    ("reply", "error"),
+    [
+        ("", "no JSON object of an answer: the reply is empty"),
+        ("I do not know.", "no JSON object of an answer in a reply of 14 characters that begins 'I do not know.'"),
+        ('{"x": 1}', "no JSON object of an answer in a reply of 8 characters"),
+        ('{"answer_value": "4', "no JSON object"),
+        (
+            Reply('{"answer_value": "4', completion_tokens=99, finish_reason="length"),
+            "no JSON object of an answer: the reply was cut at 99 tokens: raise max_tokens",
+        ),
+    ],
+)
+def test_what_cannot_be_read_is_blank_with_its_reason(reply, error):
+    prediction = parse_answer(reply, ALLOWED, 2, "kW")
+    assert prediction.error.startswith(error)
+    assert (prediction.is_blank, prediction.answer_value, prediction.ref_ids) == (True, "", ())
+    assert (prediction.answer_unit, prediction.attempt) == ("kW", 2)
+
+
+@pytest.mark.parametrize(
+    ("value", "text"),
+    [
+        ("1,287", "1,287"),
+        (" 42 ", "42"),
+        (42, "42"),
+        (42.0, "42"),
+        (0.18, "0.18"),
+        (1e300, "1e+300"),
+        (-3, "-3"),
+        (0, "0"),
+        (True, "1"),
+        (False, "0"),
+        ([80, 90], "[80,90]"),
+        ([0.02, 0.1], "[0.02,0.1]"),
+        (["80", "90"], "[80,90]"),
+        ([5], "5"),
+        ({"value": 5, "unit": "W"}, "5"),
+        ({"low": 1, "high": 2}, "[1,2]"),
+        ("A100-80GB", "A100-80GB"),
+        ("80-90", "80-90"),
+        ("No\ud800ne\u0000such", "Nonesuch"),
+    ],
+)
+def test_values_become_text(value, text):
+    prediction = parse(answer_value=value)
+    assert (prediction.answer_value, prediction.is_blank) == (text, False)
+
+
+@pytest.mark.parametrize(
+    "value",
+    [
+        None,
+        "",
+        "  ",
+        "is_blank",
+        "IS_BLANK",
+        '"is_blank"',
+        "[is_blank]",
+        "['is_blank']",
+        "n/a",
+        "N/A.",
+        "NA",
+        "null",
+        "None",
+        "nan",
+        float("nan"),
+        float("inf"),
+        [],
+        [None],
+        {},
+        "Unable to answer with confidence based on the provided documents.",
+        "is  blank",
+        "`not\nstated`",
+    ],
+)
+def test_every_spelling_of_blank(value):
+    prediction = parse(answer_value=value)
+    assert (prediction.is_blank, prediction.answer_value, prediction.ref_ids, prediction.error) == (True, "", (), None)
+    assert prediction.explanation == "It says so."
+
+
+@pytest.mark.parametrize("flag", [True, "true", "Yes", 1, "1"])
+def test_the_flag_makes_it_blank(flag):
+    assert parse(is_blank=flag).is_blank
+    assert parse(is_blank=flag).answer_value == ""
+
+
+@pytest.mark.parametrize("flag", [False, None, "false", 0, "no", [], "?"])
+def test_other_flags_do_not(flag):
+    assert parse(is_blank=flag) == READ
+
+
+def test_null_is_never_the_text_none():
+    prediction = parse_answer(json.dumps(dict.fromkeys(ANSWER)), ALLOWED)
+    assert prediction == Prediction(is_blank=True)
+
+
+def test_missing_fields():
+    assert parse_answer('{"answer": "Heron"}', ALLOWED).answer_value == "Heron"
+    assert parse_answer('{"explanation": "?"}', ALLOWED).is_blank
+    assert parse_answer('{"ANSWER_VALUE ": 3}', ALLOWED).answer_value == "3"
+
+
+def test_the_unit_asked_for_stands_in():
+    assert parse_answer('{"answer_value": 3}', ALLOWED, 0, "kW").answer_unit == "kW"
+    assert parse_answer('{"answer_value": 3, "answer_unit": "is_blank"}', ALLOWED, 0, "kW").answer_unit == "kW"
+    assert parse_answer('{"answer_value": 3, "answer_unit": "MW"}', ALLOWED, 0, "kW").answer_unit == "MW"
+
+
+@pytest.mark.parametrize(
+    ("refs", "matched", "n_foreign"),
+    [
+        (["a", "b", "a"], ("a", "b"), 0),
+        ("a", ("a",), 0),
+        ("a, b", ("a", "b"), 0),
+        ("a;b", ("a", "b"), 0),
+        ('["b", "a"]', ("b", "a"), 0),
+        ("['b', 'a']", ("b", "a"), 0),
+        ([["a"], ['["b"]']], ("a", "b"), 0),
+        ([{"ref_id": "a"}, {"id": "zz"}], ("a",), 1),
+        ({"1": "a"}, ("a",), 0),
+        ("[ref_id=a]", ("a",), 0),
+        ("[ref_id=a][ref_id=b]", ("a", "b"), 0),
+        (["ref_id: LI2025", "<b>"], ("Li2025", "b"), 0),
+        (["is_blank"], (), 0),
+        ("is_blank", (), 0),
+        ("['is_blank']", (), 0),
+        (["a", "zz", "ZZ", "yy"], ("a",), 2),
+        (["N/A", "", None, True], (), 0),
+        (None, (), 0),
+        (7, (), 1),
+    ],
+)
+def test_references(refs, matched, n_foreign):
+    prediction = parse(ref_id=refs)
+    assert (prediction.ref_ids, prediction.n_foreign_refs) == (matched, n_foreign)
+
+
+def test_ids_that_differ_by_case_match_exactly_only():
+    assert match_refs(["X1", "x1", "X1 "], ["x1", "X1"]) == (("X1", "x1"), 0)
+    assert match_refs(["y2"], ["Y2", "y2 b"]) == (("Y2",), 0)
+    assert match_refs(["AB"], ["Ab", "aB"]) == ((), 1)
+
+
+def test_ids_that_hold_separators_or_numbers():
+    assert match_refs(["Smith, J; 2020", 2024], ["Smith, J; 2020", "2024"]) == (("Smith, J; 2020", "2024"), 0)
+
+
+def test_a_blank_answer_cites_nothing_but_foreign_ids_are_counted():
+    prediction = parse(is_blank=True, ref_id=["a", "zz"])
+    assert (prediction.ref_ids, prediction.n_foreign_refs) == ((), 1)
+
+
+json_values = st.recursive(
+    st.none()
+    | st.booleans()
+    | st.integers()
+    | st.floats()
+    | st.text(max_size=12)
+    | st.sampled_from(["is_blank", "[", '["a"']),
+    lambda inner: st.lists(inner, max_size=4) | st.dictionaries(st.text(max_size=5), inner, max_size=4),
+    max_leaves=12,
+)
+
+
+def check_prediction(prediction):
+    assert isinstance(prediction.answer_value, str)
+    assert prediction.is_blank == (prediction.answer_value == "")
+    assert set(prediction.ref_ids) <= set(ALLOWED)
+    assert len(set(prediction.ref_ids)) == len(prediction.ref_ids)
+    assert prediction.n_foreign_refs >= 0
+    for text in (prediction.answer, prediction.answer_value, prediction.answer_unit, prediction.explanation):
+        text.encode()  # what a file can hold: no lone surrogate
+        assert "\x00" not in text
+
+
+@given(st.text() | st.text(alphabet='{}[]":,\\a0 \n'))
+def test_any_text_is_read(text):
+    check_prediction(parse_answer(text, ALLOWED))
+
+
+@given(st.fixed_dictionaries({}, optional=dict.fromkeys(ANSWER, json_values)), st.text(max_size=8), st.text(max_size=8))
+def test_any_object_is_read(fields, before, after):
+    check_prediction(parse_answer(json.dumps(fields), ALLOWED))
+    check_prediction(parse_answer(before + json.dumps(fields) + after, ALLOWED))
+
+
+@given(st.integers(0, 200), st.integers(0, 6), st.text(max_size=4))
+def test_mutated_json_is_read(position, n_cut, put):
+    text = json.dumps(ANSWER)
+    position %= len(text)
+    check_prediction(parse_answer(text[:position] + put + text[position + n_cut :], ALLOWED))
+
+
+@pytest.mark.parametrize("unit", ["[", "{", '{"a":', '{"a":[', "[{},", '{"answer":[', "1"])
+def test_depth_and_length_do_no_harm(unit):
+    begin = time.process_time()
+    check_prediction(parse_answer(unit * 50_000, ALLOWED))
+    assert parse_plan(unit * 50_000, "q", 4)[0] == ("q",)
+    assert time.process_time() - begin < 10
+
+
+def test_value_text_of_a_deep_list():
+    deep = "x"
+    for _ in range(500):
+        deep = [deep]
+    assert value_text(deep) == ""
+
+
+def test_blank_spellings():
+    assert is_blank_lenient("Unable to answer.")
+    assert not is_blank_lenient("0")
+    assert not is_blank_lenient("Nanjing")
+
+
+@pytest.mark.parametrize(
+    ("reply", "queries"),
+    [
+        ('["x", "y"]', ("q", "x", "y")),
+        ('{"queries": ["x", "y"]}', ("q", "x", "y")),
+        ('Sure [1]:\n```json\n["x", "y"]\n``` ]', ("q", "x", "y")),
+        ('<think>["draft"] {</think>["x"]', ("q", "x")),
+        ('[" x ", "X", "Q", "", "  ", 3, null, ["n"], "y  z"]', ("q", "x", "y z")),
+        ('["1", "2", "3", "4", "5"]', ("q", "1", "2", "3")),
+        ('{"plan": {"queries": ["x"]}}', ("q", "x")),
+    ],
+)
+def test_plans(reply, queries):
+    assert parse_plan(reply, "q", 4) == (queries, None)
+    assert parse_plan(Reply(reply), "q", 4) == (queries, None)
+
+
+@pytest.mark.parametrize("reply", ["", "x, y", "[]", "[1, 2]", '{"queries": "x"}', '["x", ', '{"queries": []}'])
+def test_a_plan_that_cannot_be_read_is_the_question_alone(reply):
+    queries, error = parse_plan(reply, "q", 4)
+    assert queries == ("q",)
+    assert error.startswith("no JSON array of queries")
+
+
+def test_the_question_is_kept_as_it_is_and_queries_are_cut():
+    question = "Q  u " * 100
+    queries, _ = parse_plan(json.dumps(["w" * 5000, question.upper()]), question, 4)
+    assert queries == (question, "w" * 1000)
+
+
+def test_one_query_is_the_question():
+    assert parse_plan('["x"]', "q", 1) == (("q",), None)
+    assert parse_plan("garbage", "q", 1) == (("q",), None)
+
+
+@given(st.text() | json_values.map(json.dumps), st.text(min_size=1, max_size=5), st.integers(1, 6))
+def test_any_plan_is_read(reply, question, n):
+    queries, error = parse_plan(reply, question, n)
+    assert queries[0] == question
+    assert 1 <= len(queries) <= n
+    assert len({" ".join(query.split()).casefold() for query in queries}) == len(queries)
+    assert error is None or queries == (question,)
+    for query in queries[1:]:
+        query.encode()

@@ -1,0 +1,125 @@
+"""Seeds and keys."""
+
+from __future__ import annotations
+
+import dataclasses
+import datetime
+import pickle
+import subprocess
+import sys
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from kohaku_ray.models.request import ChatRequest
+from kohaku_ray.models.schema import answer_schema
+from kohaku_ray.models.seeds import request_key, seed_for
+
+REQUEST = ChatRequest(
+    model="extractive/1",
+    messages=(("system", "s"), ("user", "ü")),
+    temperature=0.7,
+    top_p=1.0,
+    max_tokens=10,
+    seed=3,
+    schema=answer_schema(["a"]),
+    session_id="q1",
+    variables={"role": "answer", "question": "?"},
+)
+
+
+def test_a_seed_and_a_key_never_change():
+    """If this fails, every ledger on disk is worthless: think twice."""
+    assert seed_for(0, "q1", 2, 1, "answer") == 316456702
+    assert request_key(REQUEST) == "893f73648df005e32e879a6bb1128e1c"
+
+
+def test_they_are_the_same_in_another_process():
+    code = (
+        "from kohaku_ray.models.seeds import seed_for, request_key\n"
+        "from kohaku_ray.models.request import ChatRequest\n"
+        "request = ChatRequest('m', (('user', 'x'),), 1, 1, 5, 2, {'b': 1, 'a': 2})\n"
+        "print(seed_for(7, 'é', 1, 0, 'plan'), request_key(request))"
+    )
+    runs = {
+        subprocess.run(
+            [sys.executable, "-c", code], capture_output=True, text=True, check=True, env={"PYTHONHASHSEED": seed}
+        ).stdout
+        for seed in ("1", "2")
+    }
+    request = ChatRequest("m", (("user", "x"),), 1, 1, 5, 2, {"a": 2, "b": 1})
+    assert runs == {f"{seed_for(7, 'é', 1, 0, 'plan')} {request_key(request)}\n"}
+
+
+@given(st.integers(), st.text(), st.integers(0, 1000), st.integers(0, 10), st.sampled_from(["plan", "answer"]))
+def test_seeds_are_in_range(base, question_id, member, attempt, role):
+    assert 0 <= seed_for(base, question_id, member, attempt, role) < 2**31
+
+
+def test_everything_changes_the_seed():
+    seeds = [
+        seed_for(0, "q1", 1, 0, "plan"),
+        seed_for(1, "q1", 1, 0, "plan"),
+        seed_for(0, "q", 11, 0, "plan"),
+        seed_for(0, "q1", 11, 0, "plan"),
+        seed_for(0, "q1", 1, 1, "plan"),
+        seed_for(0, "q1", 1, 0, "answer"),
+    ]
+    assert len(set(seeds)) == len(seeds)
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        {"model": "m"},
+        {"messages": (("user", "ü"),)},
+        {"messages": (("system", "s"), ("user", "u"))},
+        {"messages": (("system", "sü"), ("user", ""))},
+        {"temperature": 0.8},
+        {"top_p": 0.9},
+        {"max_tokens": 11},
+        {"seed": 4},
+        {"schema": None},
+        {"schema": answer_schema(["b"])},
+    ],
+)
+def test_what_decides_the_reply_is_in_the_key(change):
+    assert request_key(dataclasses.replace(REQUEST, **change)) != request_key(REQUEST)
+
+
+def test_what_does_not_is_not():
+    same = dataclasses.replace(
+        REQUEST, session_id="q2", variables={"x": object()}, schema=dict(reversed(REQUEST.schema.items()))
+    )
+    assert request_key(same) == request_key(REQUEST)
+    whole, point = (dataclasses.replace(REQUEST, temperature=value) for value in (1, 1.0))
+    assert request_key(whole) == request_key(point)
+
+
+@pytest.mark.parametrize(
+    ("schema", "message"),
+    [
+        ({"enum": {"a", "b"}}, r"request\.schema\.enum is of type set, which has no stable form"),
+        ({"a": [1, object()]}, r"request\.schema\.a\[1\] is of type object"),
+        ({"a": float("nan")}, r"request\.schema\.a is nan"),
+        ({"a": {1: 2}}, r"request\.schema\.a is keyed by 1 of type int, which has no stable form: keys must be text"),
+        ({"a": datetime.date(2025, 1, 1)}, "type date"),
+        ({"a": np.int64(3)}, "type int64"),
+        ({"a": b"x"}, "type bytes"),
+    ],
+)
+def test_what_has_no_stable_form_is_refused(schema, message):
+    with pytest.raises(TypeError, match=message):
+        request_key(dataclasses.replace(REQUEST, schema=schema))
+
+
+def test_an_infinite_temperature_is_refused():
+    with pytest.raises(TypeError, match=r"request\.sampling\.temperature is inf"):
+        request_key(dataclasses.replace(REQUEST, temperature=float("inf")))
+
+
+def test_a_request_travels():
+    assert pickle.loads(pickle.dumps(REQUEST)) == REQUEST
+    assert REQUEST.n_chars == 2

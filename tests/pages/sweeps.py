@@ -1,0 +1,192 @@
+"""Made-up sweeps, scored as real ones are."""
+
+from dataclasses import replace
+from hashlib import sha256
+from itertools import product
+
+import numpy as np
+
+from kohaku_ray.evaluation.grid import Axis, Run, Sweep, SweepAnswer, SweepQuestion, Table, TableCell
+from kohaku_ray.evaluation.submissions import SubmissionRow
+from kohaku_ray.evaluation.wattbot import WATTBOT
+
+HOSTILE = "<script>alert(1)</script>\"' | \\textbf{x} $\\x$ 50 % a_b & #1 ~ ^ `c` *d* \u202e\x00{{ 7*7 }}</td></style>"
+REASON = "retriever.index.encoder names jinaai/jina-embeddings-v4 | which is not on this machine: 50 % & <b>"
+SEEDS = (0, 1, 2)
+
+
+def asked(n):
+    """Questions: numbers, texts, ranges, and every tenth without an answer."""
+    made = []
+    for at in range(n):
+        value = ("is_blank", f"{10 + 7 * at}", "[1,5]", f"model {at}", f"{0.5 + at}")[0 if at % 10 == 9 else 1 + at % 4]
+        text = f"How many kWh did hall {at} draw in 2024, by its own report?" if at else f"Is this {HOSTILE} so?"
+        unit = "is_blank" if value == "is_blank" else "kWh"
+        made.append(SweepQuestion(f"q{at:03d}", text, value, unit, f"['doc{at % 7}']"))
+    return tuple(made)
+
+
+def row(question, value, refs):
+    ids = () if refs == "is_blank" else tuple(refs.strip("[]'").split("', '"))
+    return SubmissionRow(question.question_id, "", "", value, "", ids, refs_raw=refs)
+
+
+def answered(question, skill, rng):
+    """One made-up answer and its score: right by ``skill``, otherwise wrong in some way."""
+    truth = row(question, question.answer_value, "is_blank" if question.answer_value == "is_blank" else question.refs)
+    value, refs = truth.answer_value, truth.refs_raw
+    if rng.random() > skill:
+        value = ("is_blank", "41", "4100", "words", "[2,9]", value)[rng.integers(6)]
+        refs = "is_blank" if value == "is_blank" else "['doc1', 'doc2']"
+    given = row(question, value, refs)
+    score = WATTBOT.score_question(truth, given)
+    return SweepAnswer(value, refs, WATTBOT.classify(truth, given)), tuple(score.parts.values())
+
+
+class Maker:
+    """Makes cells and the runs they stand on; equal settings are one cell and share their runs."""
+
+    def __init__(self, n_questions):
+        self.questions = asked(n_questions)
+        self.runs = {}
+
+    def cell(self, at, skill, seeds=SEEDS, **more):
+        name = str(sorted(at.items()))
+        parts, run_ids = [], []
+        for seed in seeds:
+            rng = np.random.default_rng(int.from_bytes(sha256(f"{name} {seed}".encode()).digest()[:8]))
+            pairs = [answered(question, skill, rng) for question in self.questions]
+            parts.append(np.array([score for _, score in pairs]).T)
+            run_id = sha256(f"{name} {seed} run".encode()).hexdigest()[:16]
+            run_ids.append(run_id)
+            k = int(at.get("k", 16))
+            predictions = {question.question_id: pair[0] for question, pair in zip(self.questions, pairs, strict=True)}
+            self.runs[run_id] = Run(
+                run_id,
+                f"runs/sweep/{run_id}",
+                seed,
+                {"model": at.get("roles.answer.model", "extractive"), "k": str(k)},
+                predictions,
+                2 * len(self.questions),
+                int(len(self.questions) * 230 * k * (1 + skill)),
+                round(0.4 * k * len(self.questions) * (0.5 + skill), 3),
+            )
+        scored = {name: np.array([part[at] for part in parts]) for at, name in enumerate(WATTBOT.parts)}
+        return TableCell(
+            sha256(name.encode()).hexdigest()[:16],
+            at,
+            "finished",
+            seeds=tuple(seeds),
+            question_ids=tuple(question.question_id for question in self.questions),
+            parts=scored,
+            total=WATTBOT.weigh(scored),
+            run_ids=tuple(run_ids),
+            measures={
+                "matches": np.array([3.0 + skill] * len(seeds)),
+                "characters": np.linspace(9000, 9900, len(seeds)),
+            },
+            **more,
+        )
+
+    def table(self, name, title, axes, base=0.5, **more):
+        """A whole grid; what stands further back on an axis is somewhat better."""
+        axes = tuple(Axis(key, tuple(labels)) for key, labels in axes.items())
+        cells = []
+        for labels in product(*(axis.labels for axis in axes)):
+            steps = [axis.labels.index(label) / len(axis.labels) for axis, label in zip(axes, labels, strict=True)]
+            at = {axis.name: label for axis, label in zip(axes, labels, strict=True)}
+            cells.append(self.cell(at, base + 0.4 * float(np.mean(steps))))
+        return Table(name, title, axes, tuple(cells), **more)
+
+
+def subsampled(maker, name="ensemble_size"):
+    """Ensemble sizes under two voting strategies: 32 subsamples a cell, and no runs of its own."""
+    sizes, rules = ("1", "3", "5", "9", "15"), ("majority", "answer_priority", "union")
+    cells = []
+    for rule, size in product(rules, sizes):
+        rng = np.random.default_rng([rules.index(rule), int(size)])
+        value = (
+            rng.random((32, len(maker.questions))) < 0.6 + 0.02 * int(size) ** 0.8 + 0.03 * rules.index(rule)
+        ) * 1.0
+        parts = {"value": value, "ref": value, "abstain": np.ones_like(value)}
+        cells.append(
+            TableCell(
+                sha256(f"{rule} {size}".encode()).hexdigest()[:16],
+                {"vote.strategy": rule, "size": size},
+                "finished",
+                seeds=tuple(range(32)),
+                question_ids=tuple(question.question_id for question in maker.questions),
+                parts=parts,
+                total=WATTBOT.weigh(parts),
+            )
+        )
+    axes = (Axis("vote.strategy", rules), Axis("size", sizes))
+    return Table(name, "Ensemble size and voting strategy", axes, tuple(cells), repeats="subsamples")
+
+
+def small_sweep(n_questions=24):
+    """Six tables: a plain grid with every state, one axis, three axes, subsamples, thin cells, nothing at all."""
+    maker = Maker(n_questions)
+    k = ("4", "8", "16")
+    grid = maker.table(
+        "model_k",
+        "Models and depth of retrieval",
+        {"roles.answer.model": ("extractive", "qwen3-8b", "gpt-oss_20b & co", "llama-3.3"), "k": k},
+        notes=("Skipped: gpt-5, which asks for a key.",),
+    )
+    cells = list(grid.cells)
+    cells[8] = replace(maker.cell(cells[8].at, 0.7, seeds=(0, 1)), state="partial", reason="seed 2: no reply in 600 s")
+    for place, state, reason in (
+        (9, "skipped", REASON),
+        (10, "failed", f"the backend said {HOSTILE}"),
+        (11, "unfinished", "0 of 3 seeds so far"),
+    ):
+        cells[place] = TableCell(cells[place].cell_id, cells[place].at, state, reason)
+    thin = Maker(5)
+    return Sweep(
+        "small",
+        "A small sweep",
+        (
+            replace(grid, cells=tuple(cells)),
+            maker.table("queries", "Planner queries", {"planner.queries": ("2", "4", "6")}),
+            maker.table(
+                "dedup",
+                "Deduplication and BM25",
+                {"kohaku.dedup": ("none", "node", "tree"), "retrieval.bm25": ("0", "4"), "k": k},
+                show=("matches", "characters"),
+            ),
+            subsampled(maker),
+            thin.table("thin", "Few & hostile", {"roles.answer.model": ("extractive", HOSTILE), "only_k": ("all",)}),
+            Table(
+                "nothing",
+                "Encoders",
+                (Axis("index.encoder.model", ("jina-v4",)), Axis("k", k)),
+                tuple(TableCell(f"none{n}", {"index.encoder.model": "jina-v4", "k": n}, "skipped", REASON) for n in k),
+                notes=("Nothing was run.",),
+            ),
+        ),
+        maker.questions,
+        tuple(maker.runs.values()) + tuple(run for key, run in thin.runs.items() if key not in maker.runs),
+        WATTBOT,
+        ("One cell failed.",),
+        {"kohaku-ray": "0.1.0", "questions": "sample/questions.csv, sha256 0123abcd"},
+        {"Calls asked": "12,345", "Calls made": "4,321 (35 %)", "Seconds": "98.7"},
+    )
+
+
+def big_sweep(n_tables=40, n_cells=300, n_questions=2000):
+    """As large as they come."""
+    maker = Maker(n_questions)
+    rows = [n_cells * at // (3 * n_tables) for at in range(n_tables + 1)]
+    tables = [
+        maker.table(
+            f"table_{at:02d}",
+            f"Study {at}",
+            {
+                f"retrieval.setting_{at}": [f"value {row}" for row in range(rows[at + 1] - rows[at])],
+                "k": ("4", "8", "16"),
+            },
+        )
+        for at in range(n_tables)
+    ]
+    return Sweep("big", "A big sweep", tuple(tables), maker.questions, tuple(maker.runs.values()), WATTBOT)

@@ -1,0 +1,103 @@
+"""The page of two runs side by side."""
+
+import re
+
+import pytest
+from pages import Tags, check_harmless, opened, plain
+from run_files import answer, ballot, index, match, small_run, small_truth, write_run, write_truth
+from test_report_hostile import BAD, SHOWN, hostile_run
+
+from kohaku_ray.cli import main
+from kohaku_ray.errors import ConfigError
+from kohaku_ray.evaluation.metrics import find_metric
+from kohaku_ray.evaluation.submissions import read_submission
+from kohaku_ray.evaluation.truth import read_truth
+from kohaku_ray.pages.compare_page import write_comparison
+
+
+def other_run(path):
+    """The same questions: q1 lost, q2 won, q3 and q4 as before."""
+    values = {"q1": "7", "q2": "52", "q3": "3", "q4": ""}
+    given = {key: [answer(key, member, value, ("b2025",)) for member in range(3)] for key, value in values.items()}
+    return write_run(path, [(ballot(key, "?", rows), rows) for key, rows in given.items()], trace=[match("q2")])
+
+
+@pytest.fixture(scope="module")
+def pair(tmp_path_factory):
+    home = tmp_path_factory.mktemp("pair")
+    runs = (small_run(home / "a"), other_run(home / "b"))
+    index(runs[0] / "index", "a2024", "b2025")
+    return runs, small_truth(home / "truth.csv")
+
+
+def written(runs, truth, path):
+    return opened(open(write_comparison(str(truth), [*map(str, runs)], str(path), "wattbot"), encoding="utf-8").read())
+
+
+@pytest.fixture(scope="module")
+def page(pair, tmp_path_factory):
+    return written(*pair, tmp_path_factory.mktemp("page") / "page.html")
+
+
+def test_each_question_has_both_answers_and_says_who_is_right(page):
+    check_harmless(page)
+    cards = [attributes for _, attributes in Tags(page).tags if "q" in attributes.get("class", "").split()]
+    assert [card["data-verdict"] for card in cards] == ["only A right", "only B right", "both right", "both right"]
+    text = plain(page)
+    assert "q1 only A right -0.90 ? A 41 MW right B 7 MW wrong truth 41 MW" in text
+    assert "only A right 1 only B right 1 neither right 0 both right 2" in text
+    assert "B: wrong, value selection, score 0.100 7 MW It is 7. References: b2025" in text
+    assert "2 of 3 members gave it: 7 × 2, 52 × 1" in text
+
+
+def test_changes_are_the_scores_of_the_metric(pair, page):
+    runs, truth_path = pair
+    metric = find_metric("wattbot")
+    truth = read_truth(truth_path, [metric])
+    a, b = (metric.score(truth, read_submission(run / "submission.csv")) for run in runs)
+    cards = [attributes for _, attributes in Tags(page).tags if "q" in attributes.get("class", "").split()]
+    assert [float(card["data-change"]) for card in cards] == pytest.approx(
+        [y.total - x.total for x, y in zip(a, b, strict=True)], abs=5e-5
+    )
+
+
+def test_what_led_to_both_answers_opens_below_them(page):
+    assert page.count("How A came to it: vote, members and steps") == 4
+    assert page.count("How B came to it: vote, members and steps") == 4
+    assert "Servers hum. <mark>The hall drew 41 MW in May.</mark> Fans spin faster in June." in page
+
+
+def test_links_lead_to_questions_and_to_selections_of_them(page):
+    links = [attributes["href"] for tag, attributes in Tags(page).tags if tag == "a" and "href" in attributes]
+    ids = set(re.findall(r'id="([^"]+)"', page))
+    assert {"#show:verdict=only+A+right", "#show:verdict=only+B+right", "#q-q1", "#q-q2"} <= set(links)
+    assert {link[1:] for link in links if link.startswith("#q-")} <= ids
+
+
+def test_files_stand_beside_runs(pair, tmp_path):
+    runs, truth = pair
+    page = written((runs[0], runs[1] / "submission.csv"), truth, tmp_path / "page.html")
+    assert page.count("How A came to it") == 4
+    assert "How B came to it" not in page
+    assert "only B right 1" in plain(page)
+
+
+def test_hostile_text_is_shown_and_does_nothing(tmp_path):
+    truth = write_truth(tmp_path / "truth.csv", (BAD.strip(), BAD, [BAD]))
+    runs = (hostile_run(tmp_path / "a", BAD), hostile_run(tmp_path / "b", BAD))
+    page = written(runs, truth, tmp_path / "page.html")
+    check_harmless(page)
+    assert Tags(page).text.count(SHOWN) >= 12
+    assert "\u202e" not in page
+
+
+def test_the_command_writes_it_and_takes_two_runs(pair, tmp_path, capsys):
+    (a, b), truth = pair
+    target = tmp_path / "two.html"
+    assert main(["compare", str(a), str(b), "--truth", str(truth), "--page", str(target)]) == 0
+    assert f"page: {target}" in capsys.readouterr().out
+    assert "Two runs side by side" in target.read_text()
+    assert main(["compare", str(a), str(b), str(a), "--truth", str(truth), "--page", str(target)]) == 2
+    assert "--page sets two runs side by side, and got 3" in capsys.readouterr().err
+    with pytest.raises(ConfigError, match="got 1"):
+        write_comparison(str(truth), [str(a)], str(target), "wattbot")

@@ -1,0 +1,169 @@
+import sys
+import types
+from pathlib import Path
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from index.small_index import FakeEncoder, index_documents, paragraph
+from run_files import index
+
+from kohaku_ray.documents.model import Attachment, Document, Paragraph, Section
+from kohaku_ray.errors import DataError
+from kohaku_ray.index.nodes import PARAGRAPH
+from kohaku_ray.index.store import Index
+from kohaku_ray.pages.index_map import N_COLOURS, document_colours, write_index_map
+from kohaku_ray.pages.projection import principal, sample_rows
+
+
+@pytest.fixture(autouse=True)
+def _no_umap(monkeypatch):
+    monkeypatch.setitem(sys.modules, "umap", None)  # importing it fails, whatever is installed
+
+
+@pytest.fixture(scope="module")
+def there(tmp_path_factory):
+    return str(index(tmp_path_factory.mktemp("map") / "index", "a2024", "_b", "c$x$"))
+
+
+def test_principal_components_find_the_plane_the_points_lie_in():
+    rng = np.random.default_rng(0)
+    plane = rng.normal(size=(200, 2)) * (3, 1)
+    basis = np.linalg.qr(rng.normal(size=(8, 2)))[0]
+    points, share = principal((plane @ basis.T + 5).astype(np.float32))
+    assert share == pytest.approx(1, abs=1e-6)
+    assert np.var(points[:, 0]) > np.var(points[:, 1])
+    apart = np.linalg.norm(plane[:, None] - plane[None], axis=-1)
+    np.testing.assert_allclose(np.linalg.norm(points[:, None] - points[None], axis=-1), apart, atol=1e-4)
+
+
+@pytest.mark.parametrize("vectors", [np.ones((1, 5)), np.ones((4, 5)), np.arange(3).reshape(3, 1)])
+def test_degenerate_vectors_are_drawn_all_the_same(vectors):
+    points, share = principal(vectors.astype(np.float32))
+    assert points.shape == (len(vectors), 2)
+    assert np.isfinite(points).all()
+    assert share == pytest.approx(1)
+
+
+@given(st.lists(st.integers(0, 3), max_size=200), st.integers(1, 250))
+def test_a_sample_is_no_larger_than_asked_and_whole_where_it_fits(kinds, limit):
+    kinds = np.array(kinds, np.int64)
+    rows = sample_rows(kinds, limit)
+    assert len(rows) == min(len(kinds), limit)
+    assert (np.diff(rows) > 0).all()
+    if len(kinds) and limit >= 4 * len(np.unique(kinds)):
+        assert set(kinds[rows]) == set(kinds)
+
+
+def test_scarce_kinds_come_whole():
+    kinds = np.array([0] * 3 + [3] * 1000)
+    assert np.bincount(kinds[sample_rows(kinds, 100)]).tolist() == [3, 0, 0, 97]
+
+
+def test_the_map_says_how_it_was_made_and_is_the_same_every_time(there, tmp_path):
+    first = write_index_map(there)
+    assert first == f"{there}/map.svg"
+    text = Path(first).read_text(encoding="utf-8")
+    assert "node vectors by PCA (two components hold " in text
+    assert "3 documents, 3 of 6 sections, 6 of 9 paragraphs, 9 sentences" in text
+    assert "Nodes without text have no vector and are left out." in text
+    for name in ("a2024", " _b", "c$x$", "sentence", "first axis (no unit)"):
+        assert f">{name}<" in text
+    again = write_index_map(there, str(tmp_path / "again.svg"))
+    assert Path(again).read_text(encoding="utf-8") == text
+
+
+@pytest.mark.parametrize(
+    ("paragraph_vectors", "n_shards", "counted"),
+    [
+        ("averaged", 1, "4 paragraphs, 8 sentences, 2 images"),
+        ("full", 1, "8 sentences, 4 full paragraphs, 2 images"),
+        ("both", 1, "4 paragraphs, 8 sentences, 4 full paragraphs, 2 images"),
+        ("both", 2, "4 paragraphs, 8 sentences, 4 full paragraphs, 2 images"),
+    ],
+)
+def test_images_and_full_paragraphs_have_marks_of_their_own(tmp_path, paragraph_vectors, n_shards, counted):
+    """KohakuRAG's Figure 6: a paragraph's mean, its own text's vector, and an image are three things."""
+    plain, image = paragraph("It used 5 kWh.", "It rose."), Attachment("image", f"images/{'a' * 32}.png", "A chart")
+    documents = [
+        Document(name, f"Report {name}", (Section("Energy", (plain, plain, Paragraph("", attachment=image))),))
+        for name in ("one", "two")
+    ]
+    index_documents(tmp_path / "index", documents, paragraph_vectors=paragraph_vectors, n_shards=n_shards)
+    text = Path(write_index_map(str(tmp_path / "index"))).read_text(encoding="utf-8")
+    assert f"2 documents, 2 sections, {counted}<" in text
+    assert (">full paragraph<" in text) == (paragraph_vectors != "averaged")
+    assert ">image<" in text
+
+    index = Index.open(str(tmp_path / "index"))
+    rows = np.flatnonzero(index.nodes.kind == PARAGRAPH)
+    has, vectors = index.text_vectors(rows)
+    found = rows[has]
+    if paragraph_vectors != "both":
+        assert not len(found)
+        return
+    assert [index.nodes.node_id(row) for row in found] == [
+        f"{name}:sec0:p{at}" for name in ("one", "two") for at in (0, 1)
+    ]
+    np.testing.assert_allclose(vectors, FakeEncoder().encode_passages([plain.text] * 4), atol=1e-6)
+    assert (np.abs(index.node_vectors(found) - vectors).max(axis=1) > 0.01).all()
+
+
+def test_a_large_index_is_sampled_and_the_caption_says_so(there, tmp_path):
+    text = Path(write_index_map(there, str(tmp_path / "few.svg"), max_nodes=12)).read_text(encoding="utf-8")
+    assert "A sample of at most 12: evenly spaced nodes of each kind." in text
+
+
+def test_a_picture_file(there, tmp_path):
+    first = Path(write_index_map(there, str(tmp_path / "map.png"))).read_bytes()
+    assert first.startswith(b"\x89PNG")
+    assert Path(write_index_map(there, str(tmp_path / "map.png"))).read_bytes() == first
+
+
+def test_umap_is_used_where_it_is_installed_and_the_nodes_are_few(there, tmp_path, monkeypatch):
+    asked = []
+
+    class Umap:
+        def __init__(self, **settings):
+            asked.append(settings)
+
+        def fit_transform(self, vectors):
+            return vectors[:, :2]
+
+    monkeypatch.setitem(sys.modules, "umap", types.SimpleNamespace(UMAP=Umap))
+    text = Path(write_index_map(there, str(tmp_path / "u.svg"))).read_text(encoding="utf-8")
+    assert "node vectors by UMAP" in text
+    assert asked[0]["random_state"] == 0
+    text = Path(write_index_map(there, str(tmp_path / "p.svg"), max_umap_nodes=5)).read_text(encoding="utf-8")
+    assert "node vectors by PCA" in text
+    assert len(asked) == 1
+
+
+def test_the_largest_documents_have_colours_of_their_own():
+    ids = [f"d{at:02}" for at in range(30) for _ in range(1 + (at >= 20) * 5)]
+    colours = document_colours(ids)
+    assert len(set(colours.values())) == len(colours) == N_COLOURS
+    assert {f"d{at}" for at in range(20, 30)} <= set(colours)
+
+
+def test_another_suffix_is_refused(there):
+    with pytest.raises(DataError, match=r"map\.gif: the map is an \.svg or a \.png file, not \.gif"):
+        write_index_map(there, "map.gif")
+
+
+def test_no_index(tmp_path):
+    with pytest.raises(DataError, match="there is no index at"):
+        write_index_map(str(tmp_path))
+
+
+def test_a_place_that_cannot_be_written(there, tmp_path):
+    with pytest.raises(DataError, match=r"map\.svg: cannot be written \(No such file or directory\)"):
+        write_index_map(there, str(tmp_path / "nowhere" / "map.svg"))
+
+
+def test_an_index_elsewhere_needs_an_output():
+    with pytest.raises(
+        DataError, match="the index is at s3://bucket/index, no local directory: say where the map goes"
+    ):
+        write_index_map("s3://bucket/index")

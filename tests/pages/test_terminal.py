@@ -1,0 +1,103 @@
+"""Progress on a terminal, in a notebook and in a log; what the flags leave of it."""
+
+from __future__ import annotations
+
+import io
+import sys
+from types import SimpleNamespace
+
+import pytest
+
+from kohaku_ray import terminal
+from kohaku_ray.pages.terminal import Progress, complain, conclude, draws_bars, say, shown_as, tell
+
+
+class Terminal(io.StringIO):
+    def isatty(self) -> bool:
+        return True
+
+
+class Clock:
+    """A clock that a test sets."""
+
+    def __init__(self) -> None:
+        self.now = 0.0
+
+    def perf_counter(self) -> float:
+        return self.now
+
+
+@pytest.fixture
+def clock(monkeypatch) -> Clock:
+    made = Clock()
+    monkeypatch.setattr(terminal, "time", made)
+    return made
+
+
+def test_a_log_gets_plain_lines_at_most_twice_a_second(capsys, clock):
+    with Progress("answer", 40, "questions") as progress:
+        for done in range(1, 41):
+            clock.now += 0.1
+            progress.show(done, "short", f"{done} calls")
+    lines = capsys.readouterr().err.splitlines()
+    assert lines[0] == "answer  5/40 questions  10.0/s  5 calls"
+    assert lines[-1] == "answer  40/40 questions  10.0/s  40 calls"
+    assert len(lines) == 8
+    assert not any("\r" in line for line in lines)
+
+
+def test_a_terminal_gets_one_bar_with_the_time_that_is_left(monkeypatch, clock):
+    screen = Terminal()
+    monkeypatch.setattr(sys, "stderr", screen)
+    monkeypatch.setenv("TERM", "xterm")
+    with Progress("answer", 4, "questions") as progress:
+        progress.show(1, "3 calls", "at length")
+        say("a line above it")
+        progress.show(4, "12 calls")
+    shown = screen.getvalue()
+    assert "\r" in shown
+    assert "1/4 questions |" in shown
+    assert "3 calls" in shown
+    assert "at length" not in shown
+    last = shown.rstrip("\n").split("\r")[-1]
+    assert "4/4 questions" in last
+    assert "100%, 00:00 left, 12 calls" in last
+    # the bar is drawn in place: no line but the one said, and its own at the end
+    assert shown.count("\n") == 2
+    assert "a line above it\n" in shown
+    assert terminal._mode.n_bars == 0
+
+
+def test_a_notebook_draws_in_place_and_a_dumb_terminal_does_not(monkeypatch):
+    cell = type("OutStream", (), {"__module__": "ipykernel.iostream"})()
+    assert not draws_bars(cell)
+    monkeypatch.setitem(sys.modules, "ipykernel", SimpleNamespace())
+    assert draws_bars(cell)
+    monkeypatch.setenv("TERM", "xterm")
+    assert draws_bars(Terminal())
+    monkeypatch.setenv("TERM", "dumb")
+    assert not draws_bars(Terminal())
+    assert not draws_bars(io.StringIO())
+
+
+def test_quiet_leaves_errors_and_the_line(capsys):
+    with shown_as(quiet=True):
+        say("progress")
+        tell("a table")
+        with Progress("answer", 1, "questions") as progress:
+            progress.show(1)
+        complain("an error")
+        conclude("the line", {"a": 1})
+    assert capsys.readouterr() == ("the line\n", "an error\n")
+
+
+def test_json_alone_is_on_stdout_even_beside_a_library_that_prints(capsys):
+    with shown_as(as_json=True):
+        print("a library's greeting")
+        tell("a table")
+        conclude("the line", {"text": "\x1b[2J é"})
+    printed = capsys.readouterr()
+    assert printed.out == '{"text": "\\u001b[2J \\u00e9"}\n'
+    assert printed.err == "a library's greeting\na table\n"
+    tell("as before\x1b")
+    assert capsys.readouterr().out == "as before\ufffd\n"

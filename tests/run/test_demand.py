@@ -1,0 +1,126 @@
+"""What a job asks of a cluster: retrievers per shard, encoders per GPU, the builder."""
+
+import faiss
+import pytest
+
+from kohaku_ray.config import load_config
+from kohaku_ray.errors import ConfigError
+from kohaku_ray.index import gpu
+from kohaku_ray.run import indexes
+from kohaku_ray.run.demand import Encoders, answer_demand, caption_demand, check_demand, index_demand, plan_encoders
+
+
+def config(*overrides: str):
+    return load_config("demo", list(overrides))
+
+
+@pytest.mark.parametrize(
+    ("overrides", "n_shards", "cpus", "gpus", "who"),
+    [
+        ((), None, 2, 0, "1 retriever(s)"),
+        (("cluster.retriever={replicas: 3, cpus: 2, gpus: 0.5}",), None, 7, 1.5, "3 retriever(s)"),
+        (("index.shards=4", "cluster.retriever.cpus=0.5"), None, 3, 0, "4 retriever(s)"),
+        (("cluster.retriever.gpus=1",), 3, 4, 3, "3 retriever(s)"),
+    ],
+)
+def test_retrievers_of_every_shard_are_asked_for(overrides, n_shards, cpus, gpus, who):
+    demand = answer_demand(config(*overrides), n_shards)
+    assert (demand.cpus, demand.gpus) == (cpus, gpus)
+    assert demand.reason.startswith(who)
+
+
+@pytest.mark.parametrize(
+    ("overrides", "gpus", "expected"),
+    [
+        ((), 4, 4),
+        (("index.encoder_gpus=0.5",), 4, 8),
+        (("index.encoder_gpus=0.4",), 1, 2),
+        (("index.encoder_gpus=0.4",), 3, 6),
+        (("index.encoder_gpus=0.1",), 1, 10),
+        (("index.encoder_gpus=2",), 5, 2),
+        (("index.build_gpus=1",), 4, 3),
+        (("index.build_gpus=0.5", "index.encoder_gpus=0.5"), 1, 1),
+        (("index.encoders=7",), 4, 7),
+        (("index.encoder.device=cuda",), 0, 1),
+    ],
+)
+def test_as_many_encoders_as_fit_the_gpus(overrides, gpus, expected):
+    it = config(*overrides)
+    encoders, of_images = plan_encoders(it, {"CPU": 16, "GPU": gpus})
+    assert encoders == of_images == Encoders(expected, gpu=True)
+    demand = index_demand(it, encoders)
+    assert demand.gpus == pytest.approx(expected * it.index.encoder_gpus + it.index.build_gpus)
+    if it.index.encoders is None and gpus:
+        check_demand(demand, {"CPU": 16, "GPU": gpus})
+
+
+def test_without_gpus_there_is_an_encoder_per_cpu_and_the_builder_is_named_where_it_lacks_one():
+    encoders, _ = plan_encoders(config(), {"CPU": 3})
+    assert encoders == Encoders(3, gpu=False)
+    with pytest.raises(ConfigError, match=r"has 0 GPUs but 3 encoder\(s\) and the builder need 1"):
+        check_demand(index_demand(config("index.build_gpus=1"), encoders), {"CPU": 3})
+
+
+IMAGES = ("index.images=true", "index.image_vectors=image", "index.image_encoder.model=some/clip")
+
+
+@pytest.mark.parametrize(
+    ("overrides", "of_texts", "of_images"),
+    [
+        (IMAGES, Encoders(2, True), Encoders(2, True)),
+        ((*IMAGES, "index.encoder.backend=onnx"), Encoders(16, False), Encoders(2, True)),
+        ((*IMAGES, "index.encoder.device=cpu", "index.encoders=8"), Encoders(8, False), Encoders(2, True)),
+        ((*IMAGES, "index.image_encoder.device=cpu", "index.encoders=1"), Encoders(1, True), Encoders(1, False)),
+        (("index.encoder.backend=onnx",), Encoders(16, False), Encoders(16, False)),
+    ],
+)
+def test_each_encoder_gets_what_its_own_settings_ask_for(overrides, of_texts, of_images):
+    assert plan_encoders(config(*overrides), {"CPU": 16, "GPU": 2}) == (of_texts, of_images)
+
+
+def test_an_encoder_of_images_that_lacks_its_gpu_is_refused_though_texts_need_none():
+    it = config(*IMAGES, "index.encoder.backend=onnx", "index.image_encoder.device=cuda")
+    _, of_images = plan_encoders(it, {"CPU": 4})
+    with pytest.raises(ConfigError, match=r"has 0 GPUs but 1 encoder\(s\) need 1"):
+        check_demand(index_demand(it, of_images), {"CPU": 4})
+
+
+def test_faiss_searches_where_the_retriever_has_a_gpu(monkeypatch):
+    without, with_gpu = config(), config("cluster.retriever.gpus=0.5")
+    monkeypatch.setattr(gpu, "missing", lambda: "")
+    assert not indexes.searches_on_gpu(without)
+    assert indexes.searches_on_gpu(with_gpu)
+    assert not indexes.searches_on_gpu(config("cluster.retriever.gpus=0.5", "index.search_device=cpu"))
+    monkeypatch.setattr(gpu, "missing", lambda: "this process sees no GPU")
+    assert not indexes.searches_on_gpu(with_gpu), "auto falls back to the CPU"
+    asked = config("cluster.retriever.gpus=0.5", "index.search_device=cuda")
+    with pytest.raises(ConfigError, match=r"search_device is cuda, but this process sees no GPU; or set it to auto"):
+        indexes.searches_on_gpu(asked)
+
+
+def test_a_search_on_a_gpu_that_no_retriever_gets_is_refused_before_anything_starts():
+    with pytest.raises(ConfigError, match=r"search_device is cuda but cluster\.retriever\.gpus is 0"):
+        config("index.search_device=cuda")
+
+
+def test_queries_are_encoded_on_the_retrievers_gpu_if_it_has_one(monkeypatch):
+    made = []
+    monkeypatch.setattr(indexes, "SentenceEncoder", lambda **given: made.append(given["device"]))
+    indexes.make_query_encoder(config())
+    indexes.make_query_encoder(config("cluster.retriever.gpus=0.25"))
+    assert made == ["cpu", "auto"]
+
+
+def test_this_faiss_is_the_one_for_cpus_or_sees_its_gpus():
+    assert bool(gpu.missing()) == (not hasattr(faiss, "StandardGpuResources") or faiss.get_num_gpus() == 0)
+
+
+def test_replicas_that_describe_images_are_asked_for():
+    own = ("index.images=true", "index.captions=model", "roles.caption.model=eyes")
+    eyes = "deployments.eyes={kind: vllm, model: /models/eyes, vision: true, replicas: 2, tensor_parallel: 4}"
+    demand = caption_demand(config(*own, eyes))
+    assert (demand.cpus, demand.gpus, demand.reason) == (2, 8, "2 replica(s) of eyes")
+    with pytest.raises(ConfigError, match=r"the cluster has 4 GPUs but 2 replica\(s\) of eyes need 8"):
+        check_demand(demand, {"CPU": 8, "GPU": 4})
+    assert caption_demand(config(*own, eyes, "deployments.eyes.application=up")) is None, "it stands already"
+    assert caption_demand(config(eyes)) is None, "no image is described"

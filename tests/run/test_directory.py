@@ -1,0 +1,291 @@
+"""A run's directory: what survives a run that is refused, what a new configuration takes away, what is noted."""
+
+import contextlib
+import csv
+import json
+import re
+import sys
+from dataclasses import replace
+from types import SimpleNamespace
+
+import pytest
+from run_files import CONFIG, FACTS, item, plan, small_run, small_truth
+
+from kohaku_ray.config import load_config
+from kohaku_ray.errors import ConfigError, DataError
+from kohaku_ray.evaluation.report import render
+from kohaku_ray.pages.report import write_report
+from kohaku_ray.run.directory import RunDirectory, baseline_note, facts_of, own_truth, truth_of
+from kohaku_ray.run.results import describe_run
+from kohaku_ray.run.scoring import score_run
+from kohaku_ray.run.summary import AnswerSummary
+from kohaku_ray.systems.registry import find_system
+
+
+def contents(path):
+    return {file.relative_to(path): (file.read_bytes(), file.stat().st_mtime_ns) for file in path.rglob("*")}
+
+
+def config_of(run, *overrides):
+    return load_config("demo", [f"run={run}", f"index.path={run}/index", f"ledger.path={run}/ledger", *overrides])
+
+
+def test_the_check_touches_nothing_that_is_there(tmp_path):
+    run = small_run(tmp_path / "run")
+    before = contents(run)
+    RunDirectory(str(run)).check_writable()
+    assert contents(run) == before
+
+
+def test_the_check_makes_the_directory_and_leaves_nothing_in_it(tmp_path):
+    RunDirectory(str(tmp_path / "new" / "run")).check_writable()
+    assert list((tmp_path / "new" / "run").iterdir()) == []
+
+
+def test_a_file_in_the_way_is_named(tmp_path):
+    (tmp_path / "run").write_text("here")
+    with pytest.raises(DataError, match=r"run is .*/run and cannot be written \(File exists\): free the disk"):
+        RunDirectory(str(tmp_path / "run")).check_writable()
+
+
+REFUSED = {
+    "no such questions": (["questions.path=/none.csv"], DataError),
+    "no such metadata": (["documents.metadata=/none.csv"], DataError),
+    "no such templates": (["prompts=/none"], ConfigError),
+    "more than the cluster has": (["ensemble.members=3", "deployments.extractive.replicas=500"], ConfigError),
+    "no index": (["ensemble.members=2"], DataError),
+}
+
+
+@pytest.mark.parametrize("why", REFUSED)
+def test_a_run_that_is_refused_leaves_the_old_outputs(tmp_path, monkeypatch, why):
+    from kohaku_ray.engine.jobs import answer as job
+
+    monkeypatch.setattr(job, "connected", lambda _: contextlib.nullcontext())
+    monkeypatch.setattr(job.ray, "cluster_resources", lambda: {"CPU": 2.0})
+    monkeypatch.setattr(job.ray, "nodes", lambda: [{"Alive": True, "Resources": {"CPU": 2.0}}])
+    monkeypatch.setattr(job, "open_ledger", lambda _: None)
+
+    def no_actors(config, *_):
+        raise DataError(f"there is no index at {config.index.path}")
+
+    monkeypatch.setattr(job, "ActorPool", no_actors)
+    if why != "no index":
+        for name, found in (("open_index", SimpleNamespace(n_shards=1)), ("inputs_of", ""), ("difference", "")):
+            monkeypatch.setattr(job, name, lambda *_, found=found: found)
+    run = small_run(tmp_path / "run")
+    before = contents(run)
+    overrides, error = REFUSED[why]
+    with pytest.raises(error):
+        job.run_answer(config_of(run, *overrides))
+    assert contents(run) == before
+
+
+def test_a_run_under_way_notes_what_it_is(tmp_path):
+    run = tmp_path / "run"
+    directory = RunDirectory(str(run))
+    directory.check_writable()
+    config = config_of(run, "questions.limit=3")
+    directory.begin(config)
+    facts = json.loads((run / "run.json").read_text())
+    assert facts == {"status": "running", **facts_of(config)}
+    assert (facts["system"], facts["limit"], facts["metrics"]) == ("kohaku", 3, ["wattbot", "kaggle"])
+    directory.finish(config, AnswerSummary(str(run), n_questions=3))
+    facts = json.loads((run / "run.json").read_text())
+    assert (facts["status"], facts["n_questions"], facts["limit"]) == ("finished", 3, 3)
+
+
+def test_the_same_configuration_keeps_the_outputs_and_another_takes_them_away(tmp_path):
+    run = small_run(tmp_path / "run", facts=FACTS | {"outputs": ["dossier.md"]})
+    for name in ("dossier.md", "mine.txt", "report.html"):
+        (run / name).write_text("x")
+    config = config_of(run)
+    (run / "config.yaml").unlink()
+    directory = RunDirectory(str(run))
+    directory.begin(config)  # no configuration before: nothing to tell apart
+    assert (run / "answers.parquet").exists()
+    (run / "run.json").write_text(json.dumps(FACTS | {"outputs": ["dossier.md"]}))
+    directory.begin(config)
+    assert (run / "dossier.md").exists()
+    (run / "run.json").write_text(json.dumps(FACTS | {"outputs": ["dossier.md", "../mine.txt", "/", 7]}))
+    (tmp_path / "mine.txt").write_text("outside")
+    directory.begin(config_of(run, "seed=1"))
+    assert sorted(file.name for file in run.iterdir()) == ["config.yaml", "dossier.md", "mine.txt", "run.json"]
+    (run / "run.json").write_text(json.dumps(FACTS | {"outputs": ["dossier.md", "../mine.txt", "/"]}))
+    directory.begin(config_of(run, "seed=2"))
+    assert sorted(file.name for file in run.iterdir()) == ["config.yaml", "run.json"]
+    assert (tmp_path / "mine.txt").read_text() == "outside"
+
+
+@pytest.mark.parametrize("text", ["{", "[]", '{"outputs": 3}', ""])
+def test_a_damaged_run_json_stops_no_new_run(tmp_path, text):
+    run = small_run(tmp_path / "run")
+    (run / "run.json").write_text(text)
+    RunDirectory(str(run)).begin(config_of(run))
+    assert json.loads((run / "run.json").read_text())["status"] == "running"
+    assert not (run / "answers.parquet").exists()
+
+
+def test_rows_in_error_are_those_of_answers_and_steps(tmp_path):
+    trace = [
+        *plan("q1", "fine"),
+        *plan("q2", "two", "three", error="bad plan"),
+        item("q3", "argue", member=1, error="x"),
+    ]
+    run = small_run(tmp_path / "run", trace=trace)
+    assert RunDirectory(str(run)).rows_in_error() == {("q2", -1), ("q3", 1), ("q4", 2)}
+    (run / "trace.parquet").unlink()
+    assert RunDirectory(str(run)).rows_in_error() == {("q4", 2)}
+    assert RunDirectory(str(tmp_path / "none")).rows_in_error() == frozenset()
+
+
+def test_a_column_or_a_row_alone_may_be_read(tmp_path):
+    table = RunDirectory(str(small_run(tmp_path / "run"))).read_table("answers", columns=["member", "question_id"])
+    assert (table.column_names, len(table)) == (["member", "question_id"], 12)
+
+
+@pytest.mark.parametrize(
+    ("baselines", "n", "said"),
+    [
+        ([], 1, ""),
+        (
+            ["extractive"],
+            1,
+            "Answered by the extractive backend: no language model, but a baseline to compare models with.",
+        ),
+        (["own"], 2, "Answered in part by the extractive backend (own): a baseline to compare models with."),
+    ],
+)
+def test_the_baseline_is_named_for_what_it_answered(baselines, n, said):
+    assert baseline_note({"baselines": baselines, "n_answering": n}) == said
+
+
+def test_which_deployments_answer_is_noted(tmp_path):
+    mixed = [
+        "deployments.big={kind: openai, base_url: 'http://localhost/v1', model: m}",
+        "ensemble.members=2",
+        "ensemble.models=[big, extractive]",
+    ]
+    facts = facts_of(config_of(tmp_path, *mixed))
+    assert (facts["baselines"], facts["n_answering"]) == (["extractive"], 2)
+    assert facts["models"]["answer"] == ["big (openai)", "extractive (extractive)"]
+    assert "no language model" not in baseline_note(facts)
+    assert "(extractive)" in baseline_note(facts)
+
+
+@pytest.mark.parametrize("system", ["kohaku", "nowhere.to_be_found:SYSTEM"])
+def test_a_runs_own_questions_are_its_truth_whatever_answered_them(tmp_path, monkeypatch, system):
+    truth = small_truth(tmp_path / "truth.csv")
+    monkeypatch.setenv("QUESTIONS", str(tmp_path))
+    monkeypatch.delenv("KEY", raising=False)
+    config = (
+        f"system: {system}\nquestions: {{path: '${{QUESTIONS}}/truth.csv'}}\ndeployments: {{a: {{key: '${{KEY}}'}}}}\n"
+    )
+    run = small_run(tmp_path / "run", config=config)
+    assert own_truth(str(run)) == truth_of([str(tmp_path), str(run)]) == str(truth)
+    truth.unlink()
+    assert own_truth(str(run)) is None
+
+
+@pytest.mark.parametrize("config", ["system: kohaku\n", "questions: 3\n", "questions: {path: a.jsonl}\n", ""])
+def test_questions_that_are_no_csv_are_no_truth(tmp_path, config):
+    assert own_truth(str(small_run(tmp_path / "run", config=config))) is None
+
+
+def test_without_a_configuration_there_is_no_truth(tmp_path):
+    assert own_truth(str(tmp_path)) is None
+    with pytest.raises(DataError, match=r"no run's directory among them names its questions: give --truth CSV"):
+        truth_of([str(tmp_path)])
+
+
+def limited_run(tmp_path, limit):
+    """A run of the first questions of a larger truth file, and its configuration."""
+    truth = small_truth(tmp_path / "truth.csv")
+    rows = list(csv.reader(truth.read_text().splitlines()))
+    more = [[f"x{at}", *rows[1][1:]] for at in range(3)]
+    with truth.open("a", newline="") as handle:
+        csv.writer(handle).writerows(more)
+    config = config_of(tmp_path / "run", f"questions.path={truth}", *([f"questions.limit={limit}"] if limit else []))
+    return small_run(
+        tmp_path / "run", facts=FACTS | {"limit": limit}, config=CONFIG + f"questions: {{path: {truth}}}"
+    ), config
+
+
+@pytest.mark.parametrize(("limit", "n", "missing"), [(4, 4, 0), (None, 7, 3)])
+def test_page_and_terminal_score_the_same_questions(tmp_path, limit, n, missing):
+    run, config = limited_run(tmp_path, limit)
+    said = describe_run(config, AnswerSummary(str(run), n_questions=4, n_answers=12))
+    scored, _ = score_run(str(run), config.questions.path, ["wattbot", "kaggle"], limit)
+    assert [(record["n"], record["missing"]) for record in scored.report.records] == [(n, missing)] * 2
+    for record in scored.report.records:
+        assert f"{record['score']:.4f}" in said
+    with open(write_report(str(run)), encoding="utf-8") as handle:
+        page = handle.read()
+    for record in scored.report.records:
+        assert f"<b>{record['score']:.4f}</b>" in page
+        assert f'<td class="n">{n}</td></tr>' in page
+    assert ("questions of the truth are not in the run and score 0" in page) == (missing > 0)
+    assert render(scored.report).splitlines()[2].split()[-1] == str(missing)
+
+
+def test_a_limit_is_not_that_of_another_truth_file(tmp_path):
+    run, _ = limited_run(tmp_path, 4)
+    truth = tmp_path / "truth.csv"
+    head, *rows = truth.read_text().splitlines()
+    truth.write_text("\n".join([head, *reversed(rows)]) + "\n")
+    scored, _ = score_run(str(run), str(truth), ["exact"], 4)
+    assert (len(scored.truth.rows), scored.report.records[0]["n"]) == (7, 7)
+
+
+@pytest.mark.parametrize(
+    ("text", "metric", "said"),
+    [
+        ("id,answer_value,ref_id\nq1,,\n", "exact", "Nothing is scored: t.csv has no gold answers."),
+        ("id\nq1\n", "exact", "Nothing is scored: t.csv has no gold answers: it has no column answer_value"),
+        (
+            "id,answer_value,ref_id\nz9,1,a\n",
+            "exact",
+            "Nothing is scored: none of the 1 ids of t.csv is in the run: there it is z9, here q1: make the ids agree.",
+        ),
+        ("id,answer_value,ref_id\nq1,1,a\n", "nowhere.at_all:M", "Nothing is scored: metric nowhere.at_all:M"),
+    ],
+)
+def test_what_cannot_be_scored_says_why_on_the_terminal_too(tmp_path, text, metric, said):
+    truth = tmp_path / "t.csv"
+    truth.write_text(text)
+    run = small_run(tmp_path / "run")
+    scored, why_not = score_run(str(run), str(truth), [metric], None)
+    assert scored is None
+    assert why_not.startswith(said)
+    if metric == "exact":
+        config = config_of(run, f"questions.path={truth}")
+        assert said in describe_run(config, AnswerSummary(str(run), n_questions=4, n_answers=12))
+
+
+@pytest.mark.parametrize("suffix", ["csv", "jsonl"])
+def test_answers_as_text_are_scored_on_the_terminal_and_on_the_page(tmp_path, suffix):
+    truth = tmp_path / f"t.{suffix}"
+    truth.write_text("id,answer\nq1,five\n" if suffix == "csv" else '{"id": "q1", "answer": "five"}\n')
+    run = small_run(tmp_path / "run", config=CONFIG + f"questions: {{path: {truth}}}")
+    said = describe_run(config_of(run, f"questions.path={truth}"), AnswerSummary(str(run), n_questions=4, n_answers=12))
+    note = f"Not scored by wattbot, kaggle: t.{suffix} has no column answer_value, ref_id."
+    with open(write_report(str(run)), encoding="utf-8") as handle:
+        page = handle.read()
+    for text in (said, page):
+        assert note in text
+    assert re.search(r"submission.csv +answer +0\.0000 +0\.0000 +0\.0000 +0\.0000 +1 +0", said)
+
+
+def test_the_terminal_names_every_output_the_systems_own_too(tmp_path, monkeypatch):
+    own = replace(find_system("kohaku"), outputs={"dossier.md": lambda votes, answers, trace: ""})
+    monkeypatch.setitem(sys.modules, "own_outputs", SimpleNamespace(SYSTEM=own))
+    run = small_run(tmp_path / "run")
+    config = config_of(run, "system=own_outputs:SYSTEM")
+    said = describe_run(config, AnswerSummary(str(run), n_questions=4, n_answers=12))
+    tables = "submission.csv, answers.jsonl, answers.parquet, votes.parquet, trace.parquet, usage.parquet"
+    assert f"outputs in {run}: {tables}, dossier.md\n" in said
+    assert "Answered by the extractive backend: no language model" in said
+    (run / "dossier.md").write_text("of an earlier run")
+    RunDirectory(str(run)).begin(config)
+    assert not (run / "dossier.md").exists()
+    assert json.loads((run / "run.json").read_text())["outputs"] == ["dossier.md"]

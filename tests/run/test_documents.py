@@ -1,0 +1,194 @@
+"""What the parser made of each file: lines, trees, odd pages, and files that are read back."""
+
+from __future__ import annotations
+
+import io
+import json
+
+import pymupdf
+import pytest
+from PIL import Image
+
+from kohaku_ray.cli import main
+from kohaku_ray.config import load_config
+from kohaku_ray.documents.parse import parse_file
+from kohaku_ray.documents.pdf_view import PdfViewer, view_pages
+from kohaku_ray.errors import DataError
+from kohaku_ray.pages.documents_page import write_documents_page
+from kohaku_ray.run.documents import describe_collection, describe_tree, look_at_pages, parse_collection, write_trees
+from kohaku_ray.sample import path as sample_path
+
+PROSE = "The meters were read every hour, and what they said was kept in a plain table."
+
+
+def config_of(*paths, **keys):
+    keys = {"documents.metadata": "null"} | {key.replace("__", "."): value for key, value in keys.items()}
+    return load_config("demo", [f"documents.paths=[{', '.join(paths)}]", *(f"{k}={v}" for k, v in keys.items())])
+
+
+def grey():
+    pixels = pymupdf.Pixmap(pymupdf.csRGB, pymupdf.IRect(0, 0, 200, 200))
+    pixels.set_rect(pixels.irect, (120, 120, 120))
+    return pixels
+
+
+def odd_pdf():
+    """Pages: prose; a scan; a few words; a table; prose on a page that is turned; nothing."""
+    file = pymupdf.open()
+    for _ in range(6):
+        file.new_page(width=595, height=842)
+    pages = list(file)
+    for page in (pages[0], pages[4]):
+        for i in range(6):
+            page.insert_text((72, 100 + 40 * i), f"{i} {PROSE}", fontsize=10)
+    pages[1].insert_image(pymupdf.Rect(72, 72, 500, 700), pixmap=grey())
+    pages[2].insert_text((72, 100), "Left blank on purpose.", fontsize=10)
+    for row, cells in enumerate(
+        [("System", "Power", "Energy"), ("Alpha", "480 W", "1,220 MWh"), ("Beta", "600 W", "9")]
+    ):
+        for column, cell in enumerate(cells):
+            pages[3].insert_text((76 + 100 * column, 154 + 20 * row), cell, fontsize=10)
+    for i in range(4):
+        pages[3].draw_line((72, 140 + 20 * i), (372, 140 + 20 * i), width=0.6)
+        pages[3].draw_line((72 + 100 * i, 140), (72 + 100 * i, 200), width=0.6)
+    pages[4].set_rotation(90)
+    return file.tobytes()
+
+
+@pytest.fixture(scope="module")
+def collection(tmp_path_factory):
+    home = tmp_path_factory.mktemp("docs")
+    (home / "odd.pdf").write_bytes(odd_pdf())
+    (home / "broken.json").write_text("{")
+    long = "word " * 500 + "end."
+    paragraphs = [{"text": "One. Two."}, {"text": long, "sentences": [{"text": long}]}]
+    section = {"title": "<script>alert(1)</script>", "paragraphs": paragraphs}
+    (home / "a.json").write_text(json.dumps({"title": "A", "sections": [section]}))
+    (home / "z.json").write_text('{"document_id": "a", "text": "The same id."}')
+    config = config_of(str(home))
+    return look_at_pages(parse_collection(config), config, 2)
+
+
+def test_odd_pages_rejects_and_doubled_ids_are_named(collection):
+    lines = describe_collection(collection).splitlines()
+    assert [line.split("  ")[0] for line in lines if not line.startswith("  ")][:2] == ["a", "odd"]
+    assert lines[1] == "  odd: sec0:p1: a sentence of 2,504 characters"
+    assert lines[3] == (
+        "  odd: page 2: no text, but a picture: a scan without OCR; page 3: little text (22 characters); "
+        "page 4: all tables; page 5: rotated; page 6: blank"
+    )
+    assert lines[4].startswith("rejected: /")
+    assert lines[4].endswith("/broken.json is not valid JSON: Expecting property name enclosed in double quotes at "
+                             "line 1, column 2.")  # fmt: skip
+    assert "doc_id 'a' is already that of" in lines[5]
+    assert lines[6].startswith("2 documents of 4 files, ")
+    assert lines[6].endswith("2 rejected, 2 documents with something odd")
+
+
+def test_characters_of_a_font_without_meaning_are_odd():
+    file = pymupdf.open()
+    file.new_page().insert_htmlbox(pymupdf.Rect(72, 72, 500, 200), f"<p>{PROSE} {chr(0xE001) * 30}</p>")
+    (page,) = view_pages("x.pdf", file.tobytes(), 0)
+    assert page.odd(1, 0) == f"unreadable characters (30 of {page.n_chars})"
+
+
+def test_a_tree_is_written_sentence_by_sentence(collection):
+    text = describe_tree(collection.only("a").documents[0])
+    assert "\nsec0  <script>alert(1)</script>\n  sec0:p0\n    s0  One.\n    s1  Two.\n" in text
+    with pytest.raises(DataError, match="there is no document 'od' among 2: such as odd"):
+        collection.only("od")
+
+
+def test_trees_are_indexed_again_as_they_were(tmp_path):
+    config = config_of(sample_path("documents"))
+    views = parse_collection(config).documents
+    paths = write_trees(views, str(tmp_path / "trees"))
+    assert len(paths) == 13
+    for view, path in zip(views, paths, strict=True):
+        with open(path, "rb") as file:
+            assert parse_file(path, file.read()) == view.document
+    again = parse_collection(config_of(str(tmp_path / "trees"))).documents
+    assert [one.document for one in again] == [one.document for one in views]
+
+
+def test_the_page_shows_pictures_up_to_a_limit_and_runs_no_script(collection, tmp_path):
+    page = (tmp_path / "page.html").as_posix()
+    write_documents_page(collection, page)
+    with open(page, encoding="utf-8") as file:
+        html = file.read()
+    assert html.count('loading="lazy" decoding="async"') == html.count("data:image/webp;base64,") == 2
+    assert "4 of 6 pages are shown without their picture" in html
+    assert "<script" not in html
+    assert "&lt;script&gt;alert(1)" in html
+    assert html.count("<rect ") == sum(len(s.paragraphs) for s in collection.only("odd").documents[0].document.sections)
+
+
+def test_boxes_lie_on_the_text_of_a_turned_page():
+    """The picture shows the page as it lies: its dark rows are where the boxes of the paragraphs are."""
+    view = view_pages("odd.pdf", odd_pdf(), 5)[4]
+    document = parse_file("odd.pdf", odd_pdf())
+    boxes = [p.bbox for s in document.sections for p in s.paragraphs if p.page == 5]
+    picture = Image.open(io.BytesIO(view.picture)).convert("L")
+    scale = picture.height / view.height
+    assert view.is_turned
+    assert picture.width < picture.height
+    assert boxes
+    for left, top, right, bottom in boxes:
+        assert picture.crop((left * scale, top * scale, right * scale, bottom * scale)).getextrema()[0] < 120
+
+
+def test_a_file_that_takes_too_long_is_odd_and_not_the_end():
+    viewer = PdfViewer(0.0001)
+    try:
+        with pytest.raises(DataError, match=r"slow.pdf: its pages are not drawn after 0.0001 s"):
+            viewer.look("slow.pdf", odd_pdf(), 6)
+        viewer._timeout_s = 60
+        assert len(viewer.look("odd.pdf", odd_pdf(), 0)) == 6
+        with pytest.raises(DataError, match=r"no.pdf: its pages cannot be drawn"):
+            viewer.look("no.pdf", b"no PDF", 0)
+        viewer._process.kill()
+        with pytest.raises(DataError, match=r"crash.pdf: drawing its pages ended the process"):
+            viewer.look("crash.pdf", odd_pdf(), 0)
+        assert len(viewer.look("odd.pdf", odd_pdf(), 0)) == 6
+    finally:
+        viewer.close()
+
+
+def test_the_command(tmp_path, capsys):
+    flags = ["--trees", str(tmp_path / "trees"), "--page", str(tmp_path / "page.html"), "--pictures", "1"]
+    assert main(["documents", "demo", *flags]) == 0
+    out = capsys.readouterr().out
+    assert "13 documents of 13 files, 118 sections" in out
+    assert f"13 trees in {tmp_path}/trees\npage: {tmp_path}/page.html\n" in out
+    assert "9 of 10 pages are shown without a picture" in out
+    assert main(["documents", "demo", "--document", "ferro2025"]) == 0
+    assert "\nsec2  1 Introduction, page 1\n" in capsys.readouterr().out
+    assert main(["documents", "demo", "--document", "ferro"]) == 1
+
+
+def test_images_are_shown_counted_and_written(tmp_path, capsys):
+    folder = tmp_path / "docs"
+    folder.mkdir()
+    for name, size in (("chart", (200, 200)), ("icon", (20, 20))):
+        Image.new("RGB", size, "red").save(folder / f"{name}.png")
+    (folder / "bad.png").write_bytes(b"<html>")
+    images = "![A chart](chart.png) ![](icon.png) ![Bad](bad.png)"
+    (folder / "plant.md").write_text(f"# Plant\n\nA plant uses energy.\n\n{images}\n")
+    found = parse_collection(config_of(str(folder), index__images="true"))
+    text = describe_collection(found)
+    assert f"rejected: {folder}/plant.md: image bad.png: the file is HTML or XML" in text
+    assert "1 documents of 1 files" in text
+    assert "1 rejected" in text
+    assert text.endswith("1 image left out (1 small)")
+    (view,) = found.documents
+    (path,) = write_trees(found.documents, str(tmp_path / "trees"))
+    (png,) = (tmp_path / "trees" / "images").iterdir()
+    assert f"images/{png.name}" in describe_tree(view)
+    with open(path, "rb") as file:
+        again = parse_file(path, file.read())
+    assert [p.text for s in again.sections for p in s.paragraphs] == [
+        p.text for s in view.document.sections for p in s.paragraphs
+    ]
+    without = parse_collection(config_of(str(folder)))
+    assert "left out" not in describe_collection(without)
+    assert not without.rejects

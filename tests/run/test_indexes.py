@@ -1,0 +1,103 @@
+"""What a configuration and its system say of chunks and formats."""
+
+import re
+from dataclasses import replace
+
+import pytest
+
+from kohaku_ray.config import Config, load_config
+from kohaku_ray.config.schema import IndexConfig
+from kohaku_ray.errors import ConfigError, IndexMismatchError
+from kohaku_ray.index.build import IndexSettings
+from kohaku_ray.index.chunks import Chunks
+from kohaku_ray.index.store import check_settings
+from kohaku_ray.index.views import View
+from kohaku_ray.run.indexes import chunks_of, document_format, index_settings
+from kohaku_ray.run.validate import validate
+
+
+@pytest.fixture
+def system(monkeypatch):
+    """Give the demo's system other fields."""
+    own = load_config("demo").declaration
+    return lambda **fields: monkeypatch.setattr(Config, "declaration", replace(own, **fields))
+
+
+def test_without_chunks_the_settings_of_an_index_are_what_they_were():
+    assert set(IndexSettings(encoder={}).as_mapping()) == {"encoder", "weights", "paragraph_vectors", "factory", "bm25"}
+    assert "chunks" not in index_settings(load_config("demo")).as_mapping()
+
+
+def test_the_configuration_comes_before_the_system(system):
+    system(chunks=Chunks("tokens", size=600, over="section"))
+    assert chunks_of(load_config("demo")) == Chunks("tokens", size=600, over="section")
+    config = load_config("demo", ["index.chunks={size: 300}"])
+    assert chunks_of(config) == Chunks(size=300)
+    assert index_settings(config).as_mapping()["chunks"] == {
+        "unit": "chars",
+        "size": 300,
+        "overlap": 50,
+        "over": "document",
+    }
+
+
+def test_a_system_that_searches_chunks_needs_some(system):
+    views = {"nodes": View(("sentence",), dense=True), "pieces": View(("chunk",), lexical=True)}
+    system(views=views)
+    with pytest.raises(
+        ConfigError, match=r"searches chunks \(view pieces\) but index\.chunks is null .* set index\.ch"
+    ):
+        index_settings(load_config("demo"))
+    assert chunks_of(load_config("demo", ["index.chunks={}"])) == Chunks()
+    system(views=views, chunks=Chunks())
+    assert index_settings(load_config("demo")).chunks == Chunks()
+
+
+def test_the_format_is_the_systems_unless_configured(system):
+    assert document_format(load_config("demo")) == "auto"
+    system(document_format="news")
+    assert document_format(load_config("demo")) == "news"
+    assert document_format(load_config("demo", ["documents.format=auto"])) == "auto"
+
+
+@pytest.mark.parametrize(
+    ("override", "message"),
+    [
+        ("index.chunks={overlap: 500}", r"index\.chunks\.overlap is 500 but chunks\.size 500 characters"),
+        ("index.chunks={unit: tokens, size: 100}", r"index\.chunks\.min_size is 200 but chunks\.size 100 tokens"),
+        ("index.chunks={unit: words}", r"index\.chunks\.unit"),
+        ("index.chunks={sise: 100}", r"index\.chunks\.sise.*did you mean index\.chunks\.size"),
+        ("documents.format=pdf", r"documents\.format"),
+    ],
+)
+def test_what_does_not_fit_is_refused_by_its_key(override, message):
+    with pytest.raises(ConfigError, match=message):
+        load_config("demo", [override])
+
+
+def test_chunks_travel_as_json():
+    index = IndexConfig.model_validate_json(
+        load_config("demo", ["index.chunks={size: 9, overlap: 1}"]).index.model_dump_json()
+    )
+    assert index.chunks.plain() == Chunks(size=9, overlap=1)
+
+
+def test_a_run_that_searches_images_of_no_index_is_refused_by_validate_and_before_documents_are_parsed(tmp_path):
+    own = [f"index.path={tmp_path}/index", "kohaku.image_top_k=2"]
+    said = r"searches images \(view images\) but index\.images is false: set it to true, and index again"
+    with pytest.raises(ConfigError, match=said):
+        index_settings(load_config("demo", own))
+    problems = [str(problem) for problem in validate(load_config("demo", own)).problems]
+    assert [problem for problem in problems if re.search(said, problem)]
+    assert index_settings(load_config("demo", [*own, "index.images=true"])).images == {"captions": "printed"}
+    assert index_settings(load_config("demo", own[:1])).images is None
+
+
+def test_an_index_built_without_images_says_so_when_images_are_asked_for():
+    built = index_settings(load_config("demo")).as_mapping()
+    asked = index_settings(load_config("demo", ["index.images=true", "kohaku.image_top_k=2"])).as_mapping()
+    with pytest.raises(
+        IndexMismatchError, match=r"at PATH was built without images but .* says images\.captions 'printed': re-index"
+    ):
+        check_settings("PATH", built, asked)
+    check_settings("PATH", asked, asked)

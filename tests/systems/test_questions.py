@@ -1,0 +1,94 @@
+"""Question files: every format, and every way they can be wrong."""
+
+from __future__ import annotations
+
+import io
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+
+from kohaku_ray.errors import DataError
+from kohaku_ray.systems.questions import read_questions
+
+CSV = (
+    "id,question,answer_value,answer_unit,answer_type,topic\nq1,How much?,5,kWh,number,energy\nq2,Who?,Ada,is_blank,,\n"
+)
+
+
+COLUMNS = ("id", "question", "answer_unit", "answer_type", "topic")
+
+
+def parquet(rows) -> bytes:
+    sink = io.BytesIO()
+    pq.write_table(pa.Table.from_pylist(rows), sink)
+    return sink.getvalue()
+
+
+@pytest.mark.parametrize(
+    ("name", "data"),
+    [
+        ("q.csv", CSV.encode()),
+        ("q.csv", CSV.encode("utf-8-sig")),
+        ("q.csv", CSV.replace("\n", "\r\n").encode()),
+        (
+            "q.jsonl",
+            b'{"id":"q1","question":"How much?","answer_unit":"kWh","answer_type":"number","topic":"energy"}\n\n'
+            b'{"id":"q2","question":"Who?","answer_unit":null}\n',
+        ),
+        (
+            "q.parquet",
+            parquet(
+                [
+                    dict(zip(COLUMNS, ("q1", "How much?", "kWh", "number", "energy"), strict=True)),
+                    dict(zip(COLUMNS, ("q2", "Who?", None, None, None), strict=True)),
+                ]
+            ),
+        ),
+    ],
+    ids=["csv", "bom", "crlf", "jsonl", "parquet"],
+)
+def test_every_format_gives_the_same_questions(name, data):
+    first, second = read_questions(name, data)
+    assert (first.question_id, first.text, first.answer_unit, first.answer_type) == ("q1", "How much?", "kWh", "number")
+    assert first.columns["topic"] == "energy"
+    assert (second.question_id, second.text, second.answer_unit, second.answer_type) == ("q2", "Who?", None, None)
+
+
+def test_gold_answers_are_never_handed_on():
+    first, _ = read_questions("q.csv", CSV.encode())
+    assert "answer_value" not in first.columns
+    assert "5" not in first.columns.values()
+
+
+def test_order_and_limit():
+    data = "id,question\n" + "".join(f"q{n},ask {n}\n" for n in range(9, 0, -1))
+    assert [one.question_id for one in read_questions("q.csv", data.encode(), limit=3)] == ["q9", "q8", "q7"]
+
+
+def test_an_empty_text_and_an_endless_one_are_kept():
+    data = f"id,question\nq1,\nq2,{'x' * 100_000}\n"
+    first, second = read_questions("q.csv", data.encode())
+    assert first.text == ""
+    assert len(second.text) == 100_000
+
+
+@pytest.mark.parametrize(
+    ("name", "data", "message"),
+    [
+        ("q.csv", b"id,question\n", "q.csv: no questions"),
+        ("q.csv", b"", "q.csv: no questions"),
+        ("q.csv", b"key,question\n1,a\n", "no column id or question_id; it has key, question"),
+        ("q.csv", b"id,ask\n1,a\n", "no column question or text; it has id, ask"),
+        ("q.csv", b"id,question\n,a\nx,b\n,c\n", "2 of 3 questions have no id, first at row 1"),
+        ("q.csv", b"id,question\nx,a\ny,b\nx,c\n", "1 ids are used more than once .first 'x', rows 1, 3.: make"),
+        ("q.csv", b"id,question\nx,\xff\n", "not UTF-8 at byte 14"),
+        ("q.jsonl", b'{"id": 1}\nnot json\n', "line 2: not JSON"),
+        ("q.jsonl", b"[1]\n", "line 1: a list, expected an object"),
+        ("q.parquet", b"PAR?", "is not Parquet"),
+        ("q.xlsx", b"x", r"read from \.csv, \.jsonl or \.parquet, not \.xlsx"),
+    ],
+)
+def test_what_is_wrong_is_said(name, data, message):
+    with pytest.raises(DataError, match=message):
+        read_questions(name, data)
