@@ -42,6 +42,7 @@ from kohaku_ray.engine.actors import index_access
 from kohaku_ray.engine.actors.index_access import LocalIndex
 from kohaku_ray.engine.actors.operations import OPERATIONS, OpenIndex
 from kohaku_ray.engine.actors.tools import EngineTools, RunContext
+from kohaku_ray.index.arrays import F32, F64, I64
 from kohaku_ray.index.assemble import texts_to_encode
 from kohaku_ray.index.build import REJECT_SCHEMA, build_index
 from kohaku_ray.index.flatten import document_table, flatten
@@ -49,7 +50,7 @@ from kohaku_ray.index.identity import vector_keys
 from kohaku_ray.index.nodes import PARAGRAPH, NodeTable
 from kohaku_ray.index.store import Index
 from kohaku_ray.index.terms import stop_words, tokenise
-from kohaku_ray.records import F32, F64, I64, Question, Reply
+from kohaku_ray.records import Question, Reply
 from kohaku_ray.retrieval.clusters import allot, shares
 from kohaku_ray.run.indexes import chunks_of, index_settings
 from kohaku_ray.run.models import models_of

@@ -1,4 +1,4 @@
-"""Records and arrays that rooms pass to each other, and digests of plain values."""
+"""Records that rooms pass to each other, and digests of plain values."""
 
 from __future__ import annotations
 
@@ -9,15 +9,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-import numpy as np
-import numpy.typing as npt
-
 from kohaku_ray.errors import ConfigError
-
-F32 = npt.NDArray[np.float32]
-F64 = npt.NDArray[np.float64]
-I64 = npt.NDArray[np.int64]
-Mask = npt.NDArray[np.bool_]
 
 
 class UnstableError(ConfigError, TypeError):

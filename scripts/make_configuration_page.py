@@ -16,9 +16,10 @@ from typing import Any
 
 import yaml
 
-from kohaku_ray.config import deployments, schema, sweep_schema
+from kohaku_ray.config import deployments, schema
 from kohaku_ray.config.chunks import ChunksConfig
 from kohaku_ray.settings import Section
+from kohaku_ray.sweep import schema as sweep_schema
 from kohaku_ray.systems.registry import find_system, system_names
 
 ROOT = Path(__file__).resolve().parents[1]

@@ -6,7 +6,7 @@ import time
 
 import pytest
 
-from kohaku_ray import files, storage
+from kohaku_ray import storage
 from kohaku_ray.errors import ConfigError, StorageError
 from kohaku_ray.storage import below, is_directory, is_file, publish, read_file, remove, without_options
 
@@ -114,6 +114,6 @@ def test_a_bucket_that_is_not_there_is_named(s3):
 
 def test_credentials_in_a_uri_are_refused_without_being_repeated():
     with pytest.raises(ConfigError, match=r"s3://…@bucket/x holds credentials") as raised:
-        files.read_file("s3://AKIA:geheim@bucket/x")
+        storage.read_file("s3://AKIA:geheim@bucket/x")
     assert "geheim" not in str(raised.value)
     assert "AKIA" not in str(raised.value)

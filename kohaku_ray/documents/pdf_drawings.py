@@ -10,7 +10,11 @@ from kohaku_ray.documents.pdf_blocks import CAPTION, caption_gap
 from kohaku_ray.documents.pdf_page import Line, Page
 
 if TYPE_CHECKING:
-    from kohaku_ray.records import I64, Mask
+    import numpy as np
+    import numpy.typing as npt
+
+    I64 = npt.NDArray[np.int64]
+    Mask = npt.NDArray[np.bool_]
 
 CELL_POINTS = 8.0
 """Strokes in the same square of this side, or in adjacent ones, are one drawing."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from kohaku_ray.records import F64, I64, Mask
+from kohaku_ray.index.arrays import F64, I64, Mask
 
 
 def agreement_weights(groups: I64) -> F64:

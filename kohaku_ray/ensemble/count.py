@@ -18,7 +18,7 @@ from kohaku_ray.ensemble.agreement import agreement_weights
 from kohaku_ray.ensemble.pool import WORD, Pool, Words
 from kohaku_ray.ensemble.vote import VoteRule
 from kohaku_ray.errors import ConfigError
-from kohaku_ray.records import F64, I64, Mask
+from kohaku_ray.index.arrays import F64, I64, Mask
 
 _EPSILON = 1e-9  # as in vote: weights that differ by less are a tie
 _MOST_PAIRS = 2**18  # pairs of members compared at once: they should fit the processor's cache

@@ -11,7 +11,7 @@ import numpy.typing as npt
 
 from kohaku_ray.ensemble.vote import Ballot, ballot_weight
 from kohaku_ray.errors import ConfigError
-from kohaku_ray.records import F64, I64, Mask
+from kohaku_ray.index.arrays import F64, I64, Mask
 from kohaku_ray.values.normalise import Value, normalise, same
 from kohaku_ray.values.read import is_abstention, is_blank
 

@@ -23,7 +23,7 @@ from kohaku_ray.ensemble.count import Outcomes, vote_pool
 from kohaku_ray.ensemble.pool import Pool, Words
 from kohaku_ray.ensemble.vote import VoteRule
 from kohaku_ray.errors import ConfigError
-from kohaku_ray.records import F64, I64
+from kohaku_ray.index.arrays import F64, I64
 
 MOST_SUBSAMPLES = 20_000
 """Most subsamples that ``expected_score`` counts by default."""

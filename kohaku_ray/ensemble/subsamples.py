@@ -9,7 +9,7 @@ from itertools import combinations, product
 import numpy as np
 
 from kohaku_ray.errors import ConfigError
-from kohaku_ray.records import I64
+from kohaku_ray.index.arrays import I64
 
 Bounds = tuple[int, int]
 

@@ -14,7 +14,7 @@ from typing import TypeVar
 from kohaku_ray.ensemble.rule import Strategy as Strategy
 from kohaku_ray.ensemble.rule import VoteRule as VoteRule
 from kohaku_ray.errors import ConfigError
-from kohaku_ray.records import F64
+from kohaku_ray.index.arrays import F64
 from kohaku_ray.values.normalise import group_values
 from kohaku_ray.values.read import is_abstention, is_blank
 

@@ -18,7 +18,7 @@ from kohaku_ray.evaluation.paired import (
     paired_permutation,
 )
 from kohaku_ray.evaluation.statistics import Welch, average_ranks, holm, mean_sd, stars, welch
-from kohaku_ray.records import F64, I64
+from kohaku_ray.index.arrays import F64, I64
 
 _Tests = tuple[Welch, Interval, Permutation, float | None]
 

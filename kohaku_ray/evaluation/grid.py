@@ -10,7 +10,7 @@ import numpy as np
 
 from kohaku_ray.evaluation.metrics import Metric
 from kohaku_ray.evaluation.splits import Split
-from kohaku_ray.records import F64
+from kohaku_ray.index.arrays import F64
 
 FEW_QUESTIONS, FEW_SEEDS = 20, 3
 """A cell over fewer questions or seeds says little, and is marked."""

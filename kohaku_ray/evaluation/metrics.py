@@ -21,7 +21,7 @@ from kohaku_ray.evaluation.builtin import DEFAULT_METRIC as DEFAULT_METRIC
 from kohaku_ray.evaluation.builtin import METRICS as METRICS
 from kohaku_ray.evaluation.figures import FiguresOf
 from kohaku_ray.evaluation.submissions import Submission, SubmissionRow
-from kohaku_ray.records import F64
+from kohaku_ray.index.arrays import F64
 from kohaku_ray.settings import find_registered
 
 Number = TypeVar("Number", float, F64)

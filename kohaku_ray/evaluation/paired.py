@@ -14,7 +14,7 @@ import numpy.typing as npt
 from kohaku_ray.errors import DataError
 from kohaku_ray.evaluation.metrics import Metric, QuestionScore
 from kohaku_ray.evaluation.statistics import CONFIDENCE, NOISE, as_vector, sample_sd
-from kohaku_ray.records import F64
+from kohaku_ray.index.arrays import F64
 
 N_RESAMPLES = 9_999
 EXACT_DIFFERENCES = 32

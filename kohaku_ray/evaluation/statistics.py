@@ -14,7 +14,7 @@ import numpy as np
 import numpy.typing as npt
 
 from kohaku_ray.errors import DataError
-from kohaku_ray.records import F64
+from kohaku_ray.index.arrays import F64
 
 CONFIDENCE = 0.95
 

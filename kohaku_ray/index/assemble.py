@@ -11,12 +11,12 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from kohaku_ray.errors import DataError
+from kohaku_ray.index.arrays import F32, F64, I64, Mask
 from kohaku_ray.index.identity import Keys, as_keys, vector_keys
 from kohaku_ray.index.image_vectors import ImagePlan, ImageVectors, image_rows, put_into_tree
 from kohaku_ray.index.known import KnownVectors
 from kohaku_ray.index.nodes import CHUNK, PARAGRAPH, SECTION, SENTENCE, NodeTable
 from kohaku_ray.index.propagate import propagate
-from kohaku_ray.records import F32, F64, I64, Mask
 
 Weights = Literal["chars", "tokens", "uniform"]
 ParagraphVectors = Literal["averaged", "full", "both"]

@@ -12,6 +12,7 @@ import pyarrow as pa
 
 import kohaku_ray
 from kohaku_ray.errors import DataError
+from kohaku_ray.index.arrays import F32, I64
 from kohaku_ray.index.assemble import Encoded, Layout, ParagraphVectors, Weights, collect, lay_out, texts_to_encode
 from kohaku_ray.index.chunks import Chunks
 from kohaku_ray.index.files import Directory, matrix_column
@@ -23,7 +24,7 @@ from kohaku_ray.index.store import FORMAT, Index, fingerprint, publish
 from kohaku_ray.index.terms import TermIndex
 from kohaku_ray.index.vectors import VectorIndex
 from kohaku_ray.index.views import IMAGE, View, as_plain, of_kinds, rows_of, united
-from kohaku_ray.records import F32, I64, plain
+from kohaku_ray.records import plain
 
 __all__ = ["REJECT_SCHEMA", "IndexSettings", "build_index", "build_terms", "texts_to_encode"]
 

@@ -12,7 +12,7 @@ import numpy as np
 
 from kohaku_ray.documents.model import Paragraph, Sentence
 from kohaku_ray.errors import ConfigError
-from kohaku_ray.records import F64, I64
+from kohaku_ray.index.arrays import F64, I64
 
 PARAGRAPH_BREAK = "\n\n"
 """Separator of a section's title and its paragraphs when they are read as one text."""

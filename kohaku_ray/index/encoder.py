@@ -10,12 +10,12 @@ from typing import Any
 import numpy as np
 
 from kohaku_ray.errors import ConfigError, DataError
+from kohaku_ray.index.arrays import F32, I64
 from kohaku_ray.index.identity import encoder_identity
 from kohaku_ray.index.image_encoder import ImageEncoder
 from kohaku_ray.index.models import Backend, Device, Precision, load_model
 from kohaku_ray.index.propagate import unit_rows
 from kohaku_ray.index.torch_model import input_ids
-from kohaku_ray.records import F32, I64
 
 CPU_BATCH_TOKENS = 512
 """Padded tokens of a forward pass over passages on a CPU."""

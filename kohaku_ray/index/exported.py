@@ -22,9 +22,9 @@ from typing import Any, Literal
 import numpy as np
 
 from kohaku_ray.errors import ConfigError
+from kohaku_ray.index.arrays import F32, I64
 from kohaku_ray.index.onnx_model import Compute, describe
 from kohaku_ray.index.torch_model import TorchModel
-from kohaku_ray.records import F32, I64
 
 Backend = Literal["onnx", "openvino"]
 Precision = Literal["float32", "int8"]

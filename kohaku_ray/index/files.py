@@ -13,8 +13,8 @@ import pyarrow.fs as pafs
 import pyarrow.parquet as pq
 
 from kohaku_ray.errors import ConfigError, DataError, StorageError
+from kohaku_ray.index.arrays import F32
 from kohaku_ray.index.identity import KEY_BYTES, Keys, no_keys
-from kohaku_ray.records import F32
 from kohaku_ray.storage import asking, below, open_filesystem, refusal
 
 REINDEX = "re-index with `kohaku-ray index`"

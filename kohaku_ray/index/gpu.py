@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 
 from kohaku_ray.errors import ConfigError
-from kohaku_ray.records import F32, I64
+from kohaku_ray.index.arrays import F32, I64
 
 MOST_NEIGHBOURS = 2048
 """Most neighbours that FAISS finds on a GPU."""

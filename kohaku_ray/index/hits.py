@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from kohaku_ray.records import F64, I64
+from kohaku_ray.index.arrays import F64, I64
 
 
 @dataclass(frozen=True, slots=True)

@@ -13,9 +13,9 @@ import numpy as np
 from PIL import Image as Pillow
 
 from kohaku_ray.errors import ConfigError, DataError
+from kohaku_ray.index.arrays import F32
 from kohaku_ray.index.propagate import unit_rows
 from kohaku_ray.index.torch_model import TorchModel
-from kohaku_ray.records import F32
 
 BATCH = 16
 """Images of a forward pass."""

@@ -7,8 +7,8 @@ from collections.abc import Sequence
 import numpy as np
 import pyarrow as pa
 
+from kohaku_ray.index.arrays import I64
 from kohaku_ray.index.nodes import NodeTable
-from kohaku_ray.records import I64
 
 
 def renumbered(nodes: NodeTable, source_row: I64) -> NodeTable:

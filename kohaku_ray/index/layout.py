@@ -11,7 +11,7 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-from kohaku_ray.records import I64
+from kohaku_ray.index.arrays import I64
 
 LAYOUT_SCHEMA = pa.schema([("doc_id", pa.string()), ("shard", pa.int32()), ("n_nodes", pa.int64())])
 """One row per document, by id: the place of its shard among the shards, and its number of nodes."""

@@ -11,10 +11,10 @@ from typing import Any, Literal, Protocol
 from kohaku_ray.documents.lean_imports import without_sklearn
 from kohaku_ray.errors import ConfigError
 from kohaku_ray.index import exported
+from kohaku_ray.index.arrays import F32
 from kohaku_ray.index.identity import files_digest, locate_model, model_directory
 from kohaku_ray.index.onnx_model import OnnxModel, is_described
 from kohaku_ray.index.torch_model import GpuMemory, TorchModel
-from kohaku_ray.records import F32
 
 Backend = Literal["torch", "onnx", "openvino"]
 Precision = Literal["float32", "float16", "bfloat16", "int8"]

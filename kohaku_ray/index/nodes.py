@@ -13,10 +13,10 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from kohaku_ray.errors import DataError, TreeError
+from kohaku_ray.index.arrays import I64
 from kohaku_ray.index.chunks import PARAGRAPH_BREAK
 from kohaku_ray.index.columns import MOST_LISTED, Columns, Lists
 from kohaku_ray.index.flatten import DOCUMENT_SCHEMA, NODE_SCHEMA, document_table, flatten
-from kohaku_ray.records import I64
 
 __all__ = ["DOCUMENT_SCHEMA", "KINDS", "NODE_SCHEMA", "NodeTable", "document_table", "flatten"]
 

@@ -16,10 +16,10 @@ from typing import Any
 
 import numpy as np
 
+from kohaku_ray.index.arrays import F32, I64
 from kohaku_ray.index.propagate import unit_rows
 from kohaku_ray.index.tokens import token_ids
 from kohaku_ray.index.torch_model import GpuMemory, TorchModel
-from kohaku_ray.records import F32, I64
 
 Compute = Callable[[Mapping[str, I64]], F32]
 """Named inputs of shape ``(rows, tokens)`` in, token vectors of shape ``(rows, tokens, d)`` out."""

@@ -9,8 +9,8 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
+from kohaku_ray.index.arrays import F64, I64
 from kohaku_ray.index.terms import Language, TermIndex, saturation, tokenise
-from kohaku_ray.records import F64, I64
 
 EPSILON = 0.25
 """Share of the mean idf that terms in more than half of the paragraphs get (``BM25Okapi``)."""

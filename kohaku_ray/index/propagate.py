@@ -6,7 +6,7 @@ import numpy as np
 import numpy.typing as npt
 
 from kohaku_ray.errors import TreeError
-from kohaku_ray.records import F32, F64, I64, Mask
+from kohaku_ray.index.arrays import F32, F64, I64, Mask
 
 _BLOCK_ROWS = 16384
 """Children summed at once: bounds the float64 copy, whatever the size of the tree."""

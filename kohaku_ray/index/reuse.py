@@ -7,12 +7,12 @@ from typing import Any
 
 import numpy as np
 
+from kohaku_ray.index.arrays import F32
 from kohaku_ray.index.assemble import ParagraphVectors, texts_to_encode
 from kohaku_ray.index.identity import passage_part, vector_keys
 from kohaku_ray.index.known import known_vectors
 from kohaku_ray.index.pending import PendingVectors
 from kohaku_ray.index.store import Index
-from kohaku_ray.records import F32
 
 SHORT_TOKENS = 96
 """Most tokens of a text that fits every encoder's window. Longer texts may have been encoded in windows, which are cut

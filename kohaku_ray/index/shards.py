@@ -10,6 +10,7 @@ import numpy as np
 import pyarrow as pa
 
 from kohaku_ray.errors import DataError
+from kohaku_ray.index.arrays import F32
 from kohaku_ray.index.assemble import collect
 from kohaku_ray.index.build import (
     BuildFiles,
@@ -30,7 +31,7 @@ from kohaku_ray.index.nodes import NodeTable
 from kohaku_ray.index.postings import Postings, Statistics
 from kohaku_ray.index.store import SHARDED_FORMAT, fingerprint, publish, read_manifest
 from kohaku_ray.index.views import View, as_plain, united
-from kohaku_ray.records import F32, digest
+from kohaku_ray.records import digest
 
 Shard = Mapping[str, Any]
 """A shard as the manifest has it: number, content (digest of what it was built from), build, counts, dim and files."""

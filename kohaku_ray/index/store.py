@@ -13,6 +13,7 @@ import pyarrow as pa
 
 from kohaku_ray.documents.images import image_name
 from kohaku_ray.errors import DataError, IndexMismatchError
+from kohaku_ray.index.arrays import F32, I64, Mask
 from kohaku_ray.index.files import REINDEX, Directory, column_matrix
 from kohaku_ray.index.joined import join_nodes, renumbered
 from kohaku_ray.index.layout import ShardLayout
@@ -21,7 +22,7 @@ from kohaku_ray.index.postings import Postings, Statistics
 from kohaku_ray.index.terms import TermIndex
 from kohaku_ray.index.vectors import Ranges, VectorIndex, take_rows
 from kohaku_ray.index.views import View, check_views, kinds_key, views_of
-from kohaku_ray.records import F32, I64, Mask, digest, plain
+from kohaku_ray.records import digest, plain
 
 FORMAT = 2
 """Version of the directory's layout; an index of another version is re-indexed."""

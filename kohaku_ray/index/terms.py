@@ -16,9 +16,9 @@ import numpy.typing as npt
 
 from kohaku_ray.documents.lean_imports import nltk_module
 from kohaku_ray.errors import DataError
+from kohaku_ray.index.arrays import F64, I64
 from kohaku_ray.index.hits import Hits
 from kohaku_ray.index.vectors import Ranges, check_top_k, in_ranges, ranked
-from kohaku_ray.records import F64, I64
 
 _EDGES = "'\"`‘’“”."
 """Stripped from both ends of a token: the tokenizer cuts a full stop only at the very end of a text."""

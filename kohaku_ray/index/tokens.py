@@ -9,8 +9,8 @@ from typing import Any
 import numpy as np
 
 from kohaku_ray.errors import ConfigError
+from kohaku_ray.index.arrays import I64
 from kohaku_ray.index.identity import model_directory
-from kohaku_ray.records import I64
 
 Counter = Callable[[Sequence[str]], I64]
 

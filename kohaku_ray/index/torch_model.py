@@ -8,7 +8,7 @@ from collections.abc import Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
-from kohaku_ray.records import F32
+from kohaku_ray.index.arrays import F32
 
 MOST_BATCH_TOKENS = 1 << 18
 """Most padded tokens of a forward pass on a GPU: more are no faster."""

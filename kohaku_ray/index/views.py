@@ -10,8 +10,8 @@ import numpy as np
 import pyarrow.compute as pc
 
 from kohaku_ray.errors import ConfigError, IndexMismatchError
+from kohaku_ray.index.arrays import I64, Mask
 from kohaku_ray.index.nodes import KINDS, NodeTable
-from kohaku_ray.records import I64, Mask
 
 IMAGE = "image"
 """Kind of a view's nodes that are no level of the tree: the paragraphs of images."""

@@ -11,12 +11,12 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from kohaku_ray.errors import DataError
+from kohaku_ray.index.arrays import F64, I64
 from kohaku_ray.index.image_vectors import image_rows
 from kohaku_ray.index.nodes import CHUNK, KINDS, PARAGRAPH, NodeTable
 from kohaku_ray.index.store import Index
 from kohaku_ray.pages.plots import INK, PALETTE, drawing, legend_name, new_figure
 from kohaku_ray.pages.projection import find_umap, neighbours, principal, sample_rows
-from kohaku_ray.records import F64, I64
 from kohaku_ray.storage import publish
 
 if TYPE_CHECKING:

@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from kohaku_ray.records import F32, F64, I64
+from kohaku_ray.index.arrays import F32, F64, I64
 
 
 def principal(vectors: F32) -> tuple[F64, float]:

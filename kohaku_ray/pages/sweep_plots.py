@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from kohaku_ray.index.arrays import F64
 from kohaku_ray.pages.plots import (
     HEIGHT_IN,
     INK,
@@ -22,7 +23,6 @@ from kohaku_ray.pages.plots import (
     shorten,
     svg_text,
 )
-from kohaku_ray.records import F64
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes

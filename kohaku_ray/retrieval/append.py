@@ -6,9 +6,9 @@ from collections.abc import Sequence
 
 import numpy as np
 
+from kohaku_ray.index.arrays import I64
 from kohaku_ray.index.hits import Hits
 from kohaku_ray.index.nodes import ancestors_of
-from kohaku_ray.records import I64
 from kohaku_ray.retrieval.deduplicate import Dedup
 from kohaku_ray.retrieval.fusion import Ranked
 

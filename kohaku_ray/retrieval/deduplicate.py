@@ -6,7 +6,7 @@ from typing import Literal
 
 import numpy as np
 
-from kohaku_ray.records import I64
+from kohaku_ray.index.arrays import I64
 from kohaku_ray.retrieval.fusion import Ranked
 
 Dedup = Literal["none", "node", "tree"]

@@ -7,7 +7,7 @@ from collections.abc import Hashable, Iterable, Sequence
 
 import numpy as np
 
-from kohaku_ray.records import I64
+from kohaku_ray.index.arrays import I64
 
 
 def distinct_texts(texts: Sequence[str], top_k: int | None = None) -> I64:

@@ -9,8 +9,8 @@ from typing import Literal
 import numpy as np
 import numpy.typing as npt
 
+from kohaku_ray.index.arrays import F64, I64
 from kohaku_ray.index.hits import Hits
-from kohaku_ray.records import F64, I64
 
 Strategy = Literal["none", "frequency", "score", "max", "combined"]
 Normalise = Literal["max", "minmax"]

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from kohaku_ray.records import F32, F64, I64
+from kohaku_ray.index.arrays import F32, F64, I64
 
 
 def mmr(relevance: F64, redundancy: F64, top_k: int, weight: float = 0.9) -> tuple[I64, F64]:

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from kohaku_ray.records import F64, I64
+from kohaku_ray.index.arrays import F64, I64
 
 Pair = tuple[str, str]
 """A query and a text."""

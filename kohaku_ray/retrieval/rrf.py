@@ -6,8 +6,8 @@ from collections.abc import Sequence
 
 import numpy as np
 
+from kohaku_ray.index.arrays import I64
 from kohaku_ray.index.hits import Hits
-from kohaku_ray.records import I64
 
 
 def reciprocal_rank_fusion(rankings: Sequence[I64], k: int = 60) -> Hits:

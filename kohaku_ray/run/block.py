@@ -15,7 +15,8 @@ from kohaku_ray.config.schema import VoteConfig
 from kohaku_ray.ensemble.agreement import agreement_weights
 from kohaku_ray.ensemble.decide import settled
 from kohaku_ray.ensemble.vote import VoteRule, vote
-from kohaku_ray.records import BLANK, F64, Question, TraceRow
+from kohaku_ray.index.arrays import F64
+from kohaku_ray.records import BLANK, Question, TraceRow
 from kohaku_ray.run.failures import group_errors
 from kohaku_ray.run.models import Call, seed_of
 from kohaku_ray.run.parts import Parts, Tables

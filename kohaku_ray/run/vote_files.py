@@ -13,7 +13,7 @@ from kohaku_ray.ensemble.agreement import agreement_weights
 from kohaku_ray.ensemble.vote import Ballot, Verdict, VoteRule, vote
 from kohaku_ray.errors import ConfigError
 from kohaku_ray.evaluation.submissions import Submission, SubmissionRow, citing_row, read_refs, read_submission
-from kohaku_ray.records import F64
+from kohaku_ray.index.arrays import F64
 from kohaku_ray.values.normalise import group_values
 from kohaku_ray.values.read import is_abstention, is_blank
 

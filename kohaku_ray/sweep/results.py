@@ -16,9 +16,10 @@ from kohaku_ray.config import Config
 from kohaku_ray.evaluation.grid import Axis, Run, State, Sweep, SweepAnswer, SweepQuestion, Table, TableCell
 from kohaku_ray.evaluation.metrics import DEFAULT_METRIC, Metric, QuestionScore, find_metric
 from kohaku_ray.evaluation.submissions import Submission, read_submission
+from kohaku_ray.index.arrays import F64
 from kohaku_ray.index.nodes import NodeTable
 from kohaku_ray.index.store import Index
-from kohaku_ray.records import BLANK, F64, digest
+from kohaku_ray.records import BLANK, digest
 from kohaku_ray.run.directory import RunDirectory
 from kohaku_ray.run.finished import is_finished
 from kohaku_ray.run.sources import resolve

@@ -10,11 +10,12 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol
 
+from kohaku_ray.index.arrays import F32, F64
 from kohaku_ray.index.hits import Hits
 from kohaku_ray.index.nodes import NodeTable
 from kohaku_ray.models.images import PromptImage
 from kohaku_ray.models.prompts import Prompt, Prompts
-from kohaku_ray.records import F32, F64, Reply
+from kohaku_ray.records import Reply
 
 
 @dataclass(frozen=True, slots=True)

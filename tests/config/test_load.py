@@ -5,10 +5,11 @@ from __future__ import annotations
 import pytest
 import yaml
 
-from kohaku_ray.config import as_yaml, build_config, keys_of, load_config, schema, sweep
+from kohaku_ray.config import as_yaml, build_config, keys_of, load_config, schema
 from kohaku_ray.config.anchor import preset_names
 from kohaku_ray.errors import ConfigError
 from kohaku_ray.settings import Section
+from kohaku_ray.sweep import load as sweep
 from kohaku_ray.systems.registry import find_system, system_names
 
 

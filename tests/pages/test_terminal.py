@@ -8,7 +8,7 @@ from types import SimpleNamespace
 
 import pytest
 
-from kohaku_ray import terminal
+from kohaku_ray.pages import terminal
 from kohaku_ray.pages.terminal import Progress, complain, conclude, draws_bars, say, shown_as, tell
 
 

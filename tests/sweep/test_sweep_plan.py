@@ -10,9 +10,9 @@ import yaml
 
 from kohaku_ray.cli import main
 from kohaku_ray.errors import ConfigError, DataError
-from kohaku_ray.run import sweep_plan
 from kohaku_ray.run.finished import is_finished
 from kohaku_ray.run.tables import SCHEMAS
+from kohaku_ray.sweep import plan as sweep_plan
 from kohaku_ray.sweep.estimate import describe_plan, estimate
 from kohaku_ray.sweep.fixed import fixed_lines
 from kohaku_ray.sweep.load import load_sweep

@@ -22,6 +22,7 @@ from kohaku_ray.documents.model import Document
 from kohaku_ray.documents.novel import words_digest
 from kohaku_ray.engine.actors.image_encoding import image_vectors
 from kohaku_ray.errors import DataError
+from kohaku_ray.index.arrays import I64
 from kohaku_ray.index.assemble import texts_to_encode
 from kohaku_ray.index.build import REJECT_SCHEMA, build_index, build_terms, views_with_old
 from kohaku_ray.index.files import Directory, column_keys
@@ -33,7 +34,6 @@ from kohaku_ray.index.nodes import CHUNK, SENTENCE, NodeTable
 from kohaku_ray.index.parsed import ParsedParts, part_name
 from kohaku_ray.index.pending import PendingVectors
 from kohaku_ray.index.tokens import token_counter
-from kohaku_ray.records import I64
 from kohaku_ray.run.indexes import (
     chunks_of,
     document_format,

@@ -15,6 +15,7 @@ import numpy as np
 from kohaku_ray.config import Config
 from kohaku_ray.engine.actors.spreading import BY_ROW, BY_ROWS, EVERY_SHARD, Spread
 from kohaku_ray.errors import ConfigError, DataError
+from kohaku_ray.index.arrays import F32, F64, I64
 from kohaku_ray.index.encoder import SentenceEncoder
 from kohaku_ray.index.hits import Hits
 from kohaku_ray.index.joined import renumbered
@@ -23,7 +24,6 @@ from kohaku_ray.index.nodes import KINDS, NodeTable
 from kohaku_ray.index.store import Index
 from kohaku_ray.index.tokens import token_counter
 from kohaku_ray.index.vectors import Ranges, VectorIndex
-from kohaku_ray.records import F32, F64, I64
 from kohaku_ray.run.indexes import make_image_query_encoder, make_query_encoder, open_index, searches_on_gpu
 from kohaku_ray.systems.base import Depth
 

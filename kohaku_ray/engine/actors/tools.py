@@ -17,6 +17,7 @@ from kohaku_ray.engine.ledger.client import Ledger
 from kohaku_ray.engine.ledger.refusing import RefusingLedger
 from kohaku_ray.engine.metrics import count_call, count_error
 from kohaku_ray.errors import ConfigError, ContextOverflowError, ModelError
+from kohaku_ray.index.arrays import F32, F64
 from kohaku_ray.index.hits import Hits
 from kohaku_ray.index.nodes import NodeTable
 from kohaku_ray.index.terms import similarities
@@ -24,7 +25,7 @@ from kohaku_ray.index.tokens import prompt_counter
 from kohaku_ray.index.views import IMAGE
 from kohaku_ray.models.images import PromptImage
 from kohaku_ray.models.prompts import Prompt, Prompts
-from kohaku_ray.records import F32, F64, Reply
+from kohaku_ray.records import Reply
 from kohaku_ray.run.models import Call, Model, chat_request, dollars, seed_of
 from kohaku_ray.storage import below
 from kohaku_ray.systems.tools import Limits

@@ -8,11 +8,12 @@ from collections.abc import Sequence
 import numpy as np
 
 from kohaku_ray.errors import ModelError
+from kohaku_ray.index.arrays import F64, I64
 from kohaku_ray.index.hits import Hits
 from kohaku_ray.index.nodes import NodeTable
 from kohaku_ray.models.parse import parse_plan
 from kohaku_ray.models.schema import plan_schema
-from kohaku_ray.records import F64, I64, Question
+from kohaku_ray.records import Question
 from kohaku_ray.retrieval.evidence import distinct_rows
 from kohaku_ray.retrieval.pairs import best_first
 from kohaku_ray.retrieval.rrf import reciprocal_rank_fusion

@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 
 import numpy as np
 
-from kohaku_ray.records import F32, F64, I64
+from kohaku_ray.index.arrays import F32, F64, I64
 from kohaku_ray.systems.tools import Tools
 
 

@@ -9,8 +9,8 @@ from collections.abc import Mapping, Sequence
 
 import numpy as np
 
+from kohaku_ray.index.arrays import F32, F64, I64
 from kohaku_ray.index.hits import Hits
-from kohaku_ray.records import F32, F64, I64
 from kohaku_ray.retrieval.clusters import kmeans, sample_clusters
 from kohaku_ray.retrieval.diversify import cap_per_key, distinct_texts
 from kohaku_ray.retrieval.mmr import mmr, redundancy

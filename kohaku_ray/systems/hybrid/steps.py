@@ -6,8 +6,9 @@ from collections.abc import Mapping, Sequence
 
 import numpy as np
 
+from kohaku_ray.index.arrays import F64
 from kohaku_ray.index.hits import Hits
-from kohaku_ray.records import F64, TraceRow
+from kohaku_ray.records import TraceRow
 from kohaku_ray.systems.hybrid.settings import COSINE
 from kohaku_ray.systems.hybrid.stages import STAGES
 from kohaku_ray.systems.hybrid.texts import Text

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
+from kohaku_ray.index.arrays import I64
 from kohaku_ray.index.nodes import NodeTable
-from kohaku_ray.records import I64
 from kohaku_ray.retrieval.deduplicate import with_parents
 from kohaku_ray.systems.base import Rows
 from kohaku_ray.systems.kohaku.settings import KohakuSettings
