@@ -54,7 +54,14 @@ def _parser() -> argparse.ArgumentParser:
 
     init = commands.add_parser("init", help="write a commented my.yaml and templates to start from")
     init.add_argument("directory", nargs="?", default=".", metavar="DIR", help="where (default: here)")
-    init.add_argument("--gold", action="store_true", help="questions with gold answers, so that a run is scored")
+    of = init.add_mutually_exclusive_group()
+    of.add_argument("--gold", action="store_true", help="questions with gold answers, so that a run is scored")
+    of.add_argument(
+        "--from",
+        dest="source",
+        metavar="FILE",
+        help="my.yaml from a configuration of KohakuRAG (.py) or of the hybrid pipeline (.env, YAML), which is not run",
+    )
     init.set_defaults(command=run.init)
 
     index = commands.add_parser("index", help="parse and encode documents, build the index")

@@ -9,9 +9,7 @@ import json
 import os
 import sys
 import threading
-import warnings
 from collections.abc import Iterator
-from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
 from kohaku_ray.errors import ConfigError
@@ -30,27 +28,21 @@ MANY_CELLS = 1000
 def _load(arguments: argparse.Namespace) -> Config:
     from kohaku_ray.config import load_config
 
-    with _warnings_told():
-        config = load_config([arguments.config, *arguments.others], arguments.overrides)
+    config = load_config([arguments.config, *arguments.others], arguments.overrides)
     arguments.hide = config.hide  # for messages of later errors
     return config
 
 
-@contextmanager
-def _warnings_told() -> Iterator[None]:
-    """Print warnings as lines of this command."""
-    with warnings.catch_warnings(record=True) as caught:
-        warnings.simplefilter("always")
-        yield
-    for warning in caught:
-        say(f"kohaku-ray: warning: {warning.message}")
-
-
 def init(arguments: argparse.Namespace) -> Outcome:
     """Write a configuration and templates to start from."""
-    from kohaku_ray.run.starter import CONFIG, next_steps, write_starter
+    from kohaku_ray.run.starter import CONFIG, next_steps, write_converted, write_starter
 
-    written = write_starter(arguments.directory, with_gold=arguments.gold)
+    if arguments.source is None:
+        written = write_starter(arguments.directory, with_gold=arguments.gold)
+    else:
+        written, left_out = write_converted(arguments.source, arguments.directory)
+        for name, reason in left_out.items():
+            say(f"kohaku-ray: not taken over as written: {name} ({reason})")
     tell(next_steps(arguments.directory, written))
     line = os.path.join(arguments.directory, CONFIG)
     return Outcome("init", line, {"directory": arguments.directory, "files": written})
@@ -234,8 +226,7 @@ def sweep(arguments: argparse.Namespace) -> Outcome:
     from kohaku_ray.sweep.plan import plan_sweep
     from kohaku_ray.sweep.tracking import track_sweep
 
-    with _warnings_told():
-        loaded = load_sweep(arguments.sweep, arguments.base, arguments.overrides, arguments.output)
+    loaded = load_sweep(arguments.sweep, arguments.base, arguments.overrides, arguments.output)
     n_cells, n_seeds = loaded.sweep.n_cells, len(loaded.sweep.seeds)
     if n_cells > MANY_CELLS and not (arguments.yes or _confirmed(f"{n_cells:,} cells × {n_seeds} seeds")):
         raise ConfigError(

@@ -41,4 +41,4 @@ def sweeps(prefix: str, **_: Any) -> list[str]:
 def _files(prefix: str) -> list[str]:
     from argcomplete.completers import FilesCompleter
 
-    return list(FilesCompleter(("yaml", "yml", "json", "toml", "env", "py"))(prefix))
+    return list(FilesCompleter(("yaml", "yml", "json", "toml"))(prefix))

@@ -123,7 +123,7 @@ def test_score_prints_a_list_of_records(tmp_path, capsys):
 @pytest.mark.parametrize(
     ("arguments", "code", "message"),
     [
-        (["validate", "demo", "--set", "retrieval.topk=3"], 2, "did you mean kohaku.top_k?"),
+        (["validate", "demo", "--set", "kohaku.topk=3"], 2, "did you mean kohaku.top_k?"),
         (["validate", "demo", "--set", "cluster.retriever.replicas=500"], 2, "CPUs but 500 retriever(s)"),
         (["validate", "demo", "--set", "questions.path=/none.csv"], 1, "/none.csv cannot be read"),
         (

@@ -12,11 +12,9 @@ from typing import Any, TypeVar, get_args, get_origin
 import yaml
 from pydantic import BaseModel, ValidationError
 
-from kohaku_ray.config import kohakurag
 from kohaku_ray.config.anchor import PRESETS, anchored, described_presets, directory_of, preset_names, with_index
 from kohaku_ray.config.environment import Environment
 from kohaku_ray.config.environment import expand as expand
-from kohaku_ray.config.flat import import_env, import_flat
 from kohaku_ray.config.plain import Place, leaves, misread, plain, shown, value_at
 from kohaku_ray.config.schema import Config
 from kohaku_ray.errors import ConfigError, ConflictError, did_you_mean
@@ -24,18 +22,6 @@ from kohaku_ray.systems.base import System
 from kohaku_ray.systems.registry import DEFAULT_SYSTEM, find_system, system_names
 
 M = TypeVar("M", bound=BaseModel)
-
-MOVED = {
-    "generation.model": "roles.answer.model",
-    "generation.temperature": "roles.answer.temperature",
-    "generation.top_p": "roles.answer.top_p",
-    "generation.max_tokens": "roles.answer.max_tokens",
-    "generation.prompts": "prompts",
-    "ensemble.stop": "ensemble.early_stop",
-    "cluster.lanes": "cluster.workers_per_member",
-    "cluster.retrievers": "cluster.retriever.replicas",
-}
-"""Keys of earlier versions with their new keys; each system has its own too."""
 
 _FORMATS: Mapping[str, tuple[str, Callable[[str], Any]]] = {
     ".json": ("JSON", json.loads),
@@ -49,13 +35,11 @@ def load_config(path: str | Sequence[str] | None = None, overrides: Sequence[str
     A file may name a ``base``, a file in its directory or a preset of ``configs/``, whose values it changes; a list of
     them is merged first, later ones winning: ``base: [demo, models/ollama]``. Relative paths in a file are relative to
     that file, those of presets and overrides to the working directory.
-    ``${NAME}`` and ``${NAME:-default}`` in a value are environment variables. KohakuRAG's own configurations, ``.py``
-    files and flat ones, are translated (``config/kohakurag.py``), and so are ``.env`` and flat files that a system's
-    importer knows (``config/flat.py``).
+    ``${NAME}`` and ``${NAME:-default}`` in a value are environment variables.
 
     Args:
-        path: YAML, JSON, TOML, ``.env`` or KohakuRAG ``.py`` file, or the name of a preset; of several, later ones win.
-            Default: the package's defaults.
+        path: YAML, JSON or TOML file, or the name of a preset; of several, later ones win. Default: the package's
+            defaults.
         overrides: Overrides ``a.b=c`` with ``c`` in YAML.
 
     Raises:
@@ -88,7 +72,7 @@ def build_config(values: Mapping[str, Any], where: str) -> Config:
     """Build a frozen configuration from plain values.
 
     Raises:
-        ConfigError: A key is unknown or has moved, or a value does not fit; all of them are named.
+        ConfigError: A key is unknown, or a value does not fit; all of them are named.
         ConflictError: Each value fits, but not together.
     """
     values, environment = with_index(plain(values, where), Config.model_fields["run"].default), Environment()
@@ -203,19 +187,15 @@ def _read(path: str, seen: tuple[str, ...]) -> dict[str, Any]:
     file = _find(path, seen)
     if str(file) in seen:
         raise ConfigError(f"{file} is its own base, by way of {' → '.join(seen)}: remove one `base`")
-    if file.suffix == ".py":
-        return kohakurag.translate(kohakurag.read_python(file), str(file))
-    if file.name.endswith(".env"):
-        return import_env(_text_of(file), str(file))
+    if file.suffix == ".py" or file.name.endswith(".env"):
+        raise ConfigError(
+            f"{file} is another program's configuration: `kohaku-ray init --from {file}` makes a YAML file of it"
+        )
     values = parse_file(file)
     if values is None:
         values = {}
     if not isinstance(values, dict):
         raise ConfigError(f"{file} holds a {type(values).__name__} at its top, expected keys such as `system:`")
-    if kohakurag.is_flat(values):
-        return kohakurag.translate(values, str(file))
-    if (imported := import_flat(values, str(file))) is not None:
-        return imported
     below: dict[str, Any] = {}
     for base in _bases(values.pop("base", None), file):
         below = merge(below, _read(base, (*seen, str(file))))
@@ -337,7 +317,7 @@ def _unknown_keys(values: Any, system: System, model: type[BaseModel] = Config, 
             yield from _unknown_keys(value, system, system.settings, f"{system.name}.")
             continue
         if key not in model.model_fields:
-            yield _unknown(f"{prefix}{key}", value, system, [prefix + name for name in model.model_fields])
+            yield _unknown(f"{prefix}{key}", system, [prefix + name for name in model.model_fields])
             continue
         inner = list(_models_in(model.model_fields[key].annotation))
         named = get_origin(model.model_fields[key].annotation) is dict
@@ -352,24 +332,11 @@ def _unknown_keys(values: Any, system: System, model: type[BaseModel] = Config, 
                     yield from _unknown_keys(entry, system, of, f"{prefix}{key}.{name}.")
 
 
-def _unknown(key: str, value: Any, system: System, beside: Sequence[str]) -> str:
-    """Say what an unknown key may have meant: a moved key, another system's section, or a misspelled key."""
-    moved = {**MOVED, **system.moved}
-    known = [*beside, *keys_of(system=system)]
-    inside = [f"{key}.{name}" for name in value] if isinstance(value, Mapping) and value else [key]
-    if key in moved or any(old.startswith(f"{key}.") for old in moved):
-        return "; ".join(_moved(old, moved, known) for old in inside)
+def _unknown(key: str, system: System, beside: Sequence[str]) -> str:
+    """Say what an unknown key may have meant: another system's section, or a misspelled key."""
     if key in system_names():
         return f"{key} are settings of another system, and system is {system.name}: set system to {key}, or drop them"
-    return f"no key {key}{_did_you_mean(key, known)}"
-
-
-def _moved(key: str, moved: Mapping[str, str], known: Sequence[str]) -> str:
-    if key in moved:
-        return f"{key} has moved to {moved[key]}"
-    hint = did_you_mean(key, moved)
-    closest = (f", did you mean {new}?" for old, new in moved.items() if hint == f", did you mean {old}?")
-    return f"no key {key}{next(closest, _did_you_mean(key, known))}"
+    return f"no key {key}{_did_you_mean(key, [*beside, *keys_of(system=system)])}"
 
 
 def _did_you_mean(word: str, known: Sequence[str]) -> str:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import shlex
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from kohaku_ray.errors import DataError
@@ -50,6 +50,30 @@ def write_starter(directory: str, *, with_gold: bool = False) -> list[str]:
         DataError: One of them is there already, or cannot be written.
     """
     texts = {CONFIG: _SETTINGS, QUESTIONS: _gold() if with_gold else _QUESTIONS, METADATA: _METADATA}
+    return _write(directory, texts, [DOCUMENTS])
+
+
+def write_converted(source: str, directory: str) -> tuple[list[str], dict[str, str]]:
+    """Write another program's configuration as ours; nothing is overwritten.
+
+    Args:
+        source: See ``convert``.
+        directory: As of ``write_starter``.
+
+    Returns:
+        Names of the files written, and why a name of the source is not taken over as written, by name.
+
+    Raises:
+        ConfigError: The source cannot be read, or a value does not fit.
+        DataError: There is a configuration already, or none can be written.
+    """
+    from kohaku_ray.run.convert import convert
+
+    converted = convert(source)
+    return _write(directory, {CONFIG: converted.text(source, directory)}), converted.left_out
+
+
+def _write(directory: str, texts: Mapping[str, str], folders: Sequence[str] = ()) -> list[str]:
     home = Path(directory)
     there = [name for name in texts if os.path.lexists(home / name)]
     if there:
@@ -58,7 +82,8 @@ def write_starter(directory: str, *, with_gold: bool = False) -> list[str]:
             "remove them"
         )
     try:
-        (home / DOCUMENTS).mkdir(parents=True, exist_ok=True)
+        for folder in ("", *folders):
+            (home / folder).mkdir(parents=True, exist_ok=True)
         for name, text in texts.items():
             with (home / name).open("x", encoding="utf-8") as file:
                 file.write(text)
@@ -66,21 +91,20 @@ def write_starter(directory: str, *, with_gold: bool = False) -> list[str]:
         raise DataError(
             f"{error.filename or directory} cannot be written ({error.strerror or error}): name another directory"
         ) from None
-    return [*texts, f"{DOCUMENTS}/"]
+    return [*texts, *(f"{folder}/" for folder in folders)]
 
 
 def next_steps(directory: str, written: Sequence[str]) -> str:
     """Say what was written and what to do next."""
     config = shlex.quote(os.path.join(directory, CONFIG))
-    return "\n".join(
-        (
-            f"{directory}: {', '.join(written)}",
-            f"1. put your documents into {os.path.join(directory, DOCUMENTS)}, and their titles into {METADATA}: the "
-            "id is the file's name without its suffix",
-            f"2. replace the questions in {QUESTIONS}",
-            f"3. kohaku-ray validate {config} && kohaku-ray index {config} && kohaku-ray answer {config}",
-        )
+    templates = (
+        f"put your documents into {os.path.join(directory, DOCUMENTS)}, and their titles into {METADATA}: the id is "
+        "the file's name without its suffix",
+        f"replace the questions in {QUESTIONS}",
     )
+    steps = [*(templates if QUESTIONS in written else ("read its first lines: they say what was left out",))]
+    steps.append(f"kohaku-ray validate {config} && kohaku-ray index {config} && kohaku-ray answer {config}")
+    return "\n".join([f"{directory}: {', '.join(written)}", *(f"{n}. {step}" for n, step in enumerate(steps, 1))])
 
 
 def _gold() -> str:

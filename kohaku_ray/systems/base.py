@@ -27,7 +27,6 @@ __all__ = [
     "Chunks",
     "Depth",
     "DocumentFormat",
-    "Importer",
     "Role",
     "System",
     "Traced",
@@ -94,20 +93,6 @@ class Uses:
     context_tokens: int | None = None
     cross_encoder: str | None = None
     images: tuple[str, ...] = ()
-
-
-@dataclass(frozen=True, slots=True)
-class Importer:
-    """Reads the flat configuration that a system's users bring along: a ``.env`` file, or a mapping without sections.
-
-    Attributes:
-        names: Names that it knows, in lower case.
-        translate: Turns values by name, in any case, into values by our dotted keys, ``system`` among them; and tells
-            by name what is left out, with the reason. A ``.env`` file's values are text.
-    """
-
-    names: frozenset[str]
-    translate: Callable[[Mapping[str, Any]], tuple[dict[str, Any], dict[str, str]]]
 
 
 @dataclass(frozen=True, slots=True)
@@ -200,10 +185,8 @@ class System:
         derived: Further measures of an answer, which a sweep computes when it shows them: ``(rows of its trace, nodes
             of its index, settings) -> number`` by name.
         facts: Settings that distinguish runs on a sweep's page, by label.
-        moved: Keys of earlier versions with their new keys.
         chunks: Default chunking of documents; None: no chunks.
         document_format: Default of ``documents.format``.
-        importer: Reads configurations of another program; None: there are none.
     """
 
     name: str
@@ -228,10 +211,8 @@ class System:
     offline: Callable[[float, int], Backend] | None = None
     derived: Mapping[str, Callable[[Rows, NodeTable, Any], float]] = field(default_factory=dict)
     facts: Callable[[Any], Mapping[str, str]] = lambda _: {}
-    moved: Mapping[str, str] = field(default_factory=dict)
     chunks: Chunks | None = None
     document_format: DocumentFormat = "auto"
-    importer: Importer | None = None
 
     def __post_init__(self) -> None:
         """Check the parts that the engine relies on.

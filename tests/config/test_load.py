@@ -76,7 +76,7 @@ def test_configuration_is_frozen():
 @pytest.mark.parametrize(
     ("override", "message"),
     [
-        ("retrieval.topk=3", r"no key retrieval\.topk, did you mean kohaku\.top_k\?"),
+        ("kohaku.topk=3", r"no key kohaku\.topk, did you mean kohaku\.top_k\?"),
         ("top_k=3", r"no key top_k, did you mean kohaku\.top_k\?"),
         ("kohaku.top_k=0", r"kohaku\.top_k is 0: input should be greater than or equal to 1"),
         ("ensemble.members=0", r"ensemble\.members is 0: input should be greater"),

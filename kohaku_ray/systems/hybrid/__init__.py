@@ -9,8 +9,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from kohaku_ray.systems.base import Chunks, Depth, Importer, Role, System, Uses, View
-from kohaku_ray.systems.hybrid import importer
+from kohaku_ray.systems.base import Chunks, Depth, Role, System, Uses, View
 from kohaku_ray.systems.hybrid.answer import answer
 from kohaku_ray.systems.hybrid.offline import OfflineFrench
 from kohaku_ray.systems.hybrid.prepare import prepare
@@ -89,5 +88,4 @@ SYSTEM = System(
     outputs={"retrieved.csv": retrieved},
     offline=OfflineFrench,
     facts=facts,
-    importer=Importer(importer.NAMES, importer.translate),
 )

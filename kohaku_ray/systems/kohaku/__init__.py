@@ -56,10 +56,4 @@ SYSTEM = System(
         "characters with parents": characters_with_parents,
     },
     facts=lambda settings: {"k": str(settings.top_k)},
-    moved={
-        **{f"retrieval.{name}": f"kohaku.{name}" for name in KohakuSettings.model_fields if name != "cross_encoder"},
-        **{f"generation.{name}": f"kohaku.{name}" for name in ("prompt_order", "constrain_refs", "max_retries")},
-        "generation.planner_model": "roles.plan.model",
-        "generation.planner_max_tokens": "roles.plan.max_tokens",
-    },
 )

@@ -1,0 +1,421 @@
+"""Turn a configuration of KohakuRAG or of the hybrid pipeline into one of ours, once: ``kohaku-ray init --from FILE``.
+
+KohakuRAG's ``.py`` files are parsed, never run: they may hold assignments of literals, docstrings, plain imports and
+the ``def config_gen(): return Config.from_globals()`` that KohakuEngine asks for. ``.env``, YAML, JSON and TOML files
+hold the same names, or those of the hybrid pipeline. A key that the file lacks gets its program's own default, except
+models: a file that names none gets the package's encoder and the extractive backend, which need neither a network nor
+a key. Whatever is not taken over as written is named with its reason; values are not, for they may be secrets.
+
+Sources: github.com/KohakuBlueleaf/KohakuRAG (scripts/wattbot_answer.py, src/kohakurag/pipeline.py),
+github.com/qualiaMachine/KohakuRAG_UI (hf_local, retrieval_threshold, no_overlap, bm25_top_k), and the hybrid pipeline's
+``config.py`` and ``defaults.py``.
+"""
+
+from __future__ import annotations
+
+import ast
+import os
+import posixpath
+import re
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+from kohaku_ray.config import build_config
+from kohaku_ray.config.load import parse_file, put
+from kohaku_ray.errors import ConfigError, did_you_mean
+from kohaku_ray.storage import is_uri
+from kohaku_ray.systems.registry import find_system
+
+Values = dict[str, Any]
+
+_SECRET = re.compile(r"key|token$|secret|password", re.IGNORECASE)
+_NO_SECRETS = "a key stands in the environment variable that deployments.*.api_key_env names, never in a file"
+_OWN_CODE = "runs code of its own, which only you can allow: index.encoder.trust_remote_code=true"
+_ENV_LINE = re.compile(r"(?:export\s+)?([A-Za-z_]\w*)\s*=\s*(.*)")
+_FROM_GLOBALS = ["return Config.from_globals()"]
+_PATHS = ("documents.paths", "documents.metadata", "questions.path", "index.path", "run")
+
+
+@dataclass(frozen=True, slots=True)
+class Converted:
+    """A configuration of ours, made from another program's.
+
+    Attributes:
+        program: That program.
+        values: Values by our dotted keys.
+        left_out: Why a name of the file is not taken over as written, by name.
+    """
+
+    program: str
+    values: Values
+    left_out: dict[str, str]
+
+    def text(self, source: str, directory: str) -> str:
+        """Write it as YAML whose relative paths, so far relative to the working directory, are relative to one.
+
+        Raises:
+            ConfigError: A value does not fit.
+        """
+        nested: Values = {}
+        for key, value in self.values.items():
+            put(nested, key, value, source)
+        build_config(nested, source)
+        for key in _PATHS:
+            if (value := self.values.get(key)) is not None:
+                moved = [_relative(one, directory) for one in (value if isinstance(value, list) else [value])]
+                put(nested, key, moved if isinstance(value, list) else moved[0], source)
+        head = [f"Made from {os.path.basename(source)}, a configuration of {self.program}."]
+        head += [f"Not taken over as written: {name} ({reason})" for name, reason in self.left_out.items()]
+        comment = "".join(f"# {' '.join(line.split())}\n" for line in head)
+        return comment + yaml.safe_dump(nested, sort_keys=False, allow_unicode=True)
+
+
+def convert(file: str) -> Converted:
+    """Read another program's configuration.
+
+    Args:
+        file: ``.py``, ``.env``, YAML, JSON or TOML.
+
+    Raises:
+        ConfigError: It cannot be read, would have to be run, holds no name that is known, or a value of another kind.
+    """
+    path = Path(file)
+    read = _read_python if path.suffix == ".py" else _read_env if path.name.endswith(".env") else parse_file
+    values = read(path)
+    names = {str(name).lower(): value for name, value in values.items()} if isinstance(values, Mapping) else {}
+    programs = _programs()
+    name, program = max(programs.items(), key=lambda item: len(names.keys() & item[1].names))
+    if program.names.isdisjoint(names):
+        raise ConfigError(
+            f"{file} holds no name of a configuration of KohakuRAG, such as top_k, or of the hybrid pipeline, such as "
+            "mmr_top_k: name such a file"
+        )
+    given = _Given(file, names, program)
+    return Converted(name, program.translate(given), given.left_out())
+
+
+def _relative(path: str, directory: str) -> str:
+    elsewhere = is_uri(path) or os.path.isabs(path) or path.startswith(("~", "sample:"))
+    return path if elsewhere else os.path.relpath(path, directory)
+
+
+def _text(file: Path) -> str:
+    try:
+        return file.read_text(encoding="utf-8-sig")
+    except (OSError, UnicodeDecodeError) as error:
+        raise ConfigError(f"{file} cannot be read: {error}") from None
+
+
+def _read_env(file: Path) -> Values:
+    """Read ``NAME=value`` per line; a bad line is named by its number alone, for it may hold a secret."""
+    values = {}
+    for number, line in enumerate(map(str.strip, _text(file).splitlines()), 1):
+        if not line or line.startswith("#"):
+            continue
+        if (found := _ENV_LINE.fullmatch(line)) is None:
+            raise ConfigError(f"{file}: line {number} is no NAME=value: correct it, or begin it with #")
+        name, raw = found[1], found[2]
+        quoted = re.match(r"""(['"])(.*?)\1""", raw)
+        bare = quoted[2] if quoted else re.split(r"(?:^|\s)#", raw, maxsplit=1)[0].strip()
+        scalar = re.fullmatch(r"(?i)true|false|null|-?\d{1,15}(\.\d+)?", bare)
+        values[name] = yaml.safe_load(bare) if scalar else bare
+    return values
+
+
+def _read_python(file: Path) -> Values:
+    """Read the literals that a file assigns, without running it."""
+    text = _text(file)
+    try:
+        body = ast.parse(text).body
+    except (SyntaxError, ValueError, RecursionError, MemoryError) as error:
+        raise ConfigError(f"{file} is no Python that can be read: {error or 'nested too deeply'}") from None
+    values: Values = {}
+    for statement in body:
+        match statement:
+            case (
+                ast.Assign(targets=[ast.Name(id=name)], value=value)
+                | ast.AnnAssign(target=ast.Name(id=name), value=ast.expr() as value)
+            ):
+                try:
+                    values[name] = ast.literal_eval(value)
+                except (ValueError, TypeError, MemoryError, RecursionError):
+                    raise _computed(file, text, statement) from None
+            case ast.AnnAssign(value=None) | ast.Pass() | ast.Expr(value=ast.Constant()) | ast.Import():
+                pass
+            case ast.ImportFrom(names=names) if not {one.asname or one.name for one in names} & {"*", *_RENAMED}:
+                pass
+            case ast.FunctionDef(name="config_gen", body=inner, decorator_list=[]) if [
+                ast.unparse(one) for one in inner if not isinstance(one, ast.Expr)
+            ] == _FROM_GLOBALS:
+                pass
+            case _:
+                raise _computed(file, text, statement)
+    return values
+
+
+def _computed(file: Path, text: str, statement: ast.stmt) -> ConfigError:
+    line = " ".join((ast.get_source_segment(text, statement) or "").split())
+    return ConfigError(
+        f"{file}:{statement.lineno}: `{line if len(line) <= 60 else line[:60] + '…'}` would have to be run, but a "
+        "configuration is read and never run: write plain values such as top_k = 16"
+    )
+
+
+class _Given:
+    """The values of one file; what is never taken is left out."""
+
+    def __init__(self, file: str, values: Mapping[str, Any], program: _Program) -> None:
+        self._file, self._values, self._program = file, values, program
+        self._taken: set[str] = set()
+        self._reasons: dict[str, str] = {}
+
+    def take(self, name: str, kind: Any = str, default: Any = None) -> Any:
+        """Return a value, or the default where there is none.
+
+        Raises:
+            ConfigError: It is of another kind.
+        """
+        value = self._values.get(name)
+        if value is None:
+            return default
+        if not isinstance(value, kind) or (isinstance(value, bool) and kind in (int, _NUMBER)):
+            expected = {bool: "true or false", int: "a whole number", str: "a text"}.get(kind, "a number")
+            raise ConfigError(f"{self._file}: {name} is of type {type(value).__name__}, expected {expected}")
+        self._taken.add(name)
+        return value
+
+    def leave(self, name: str, reason: str) -> None:
+        """Say why a value is not taken over as written."""
+        self._reasons[name] = reason
+
+    def left_out(self) -> dict[str, str]:
+        """Return the reason of each name that is not taken over; what asks for nothing is not named."""
+        for name, value in self._values.items():
+            if value and name not in self._taken:
+                self._reasons.setdefault(name, self._why_not(name))
+        return self._reasons
+
+    def _why_not(self, name: str) -> str:
+        if name in self._program.without:
+            return self._program.without[name]
+        if _SECRET.search(name) and name not in self._program.names:
+            return _NO_SECRETS
+        if name in self._program.names:
+            return "nothing else in the file uses it"
+        return f"no such name{did_you_mean(name, self._program.names)}"
+
+
+@dataclass(frozen=True, slots=True)
+class _Program:
+    """Another program: its names, why some have no meaning here, and how its values become ours."""
+
+    names: frozenset[str]
+    without: Mapping[str, str]
+    translate: Callable[[_Given], Values]
+
+
+_NUMBER = (int, float)
+
+# KohakuRAG: its name, kind and default, our key, and how the value changes.
+_RENAMED: Mapping[str, tuple[Any, Any, str, Callable[[Any], Any]]] = {
+    "top_k": (int, 5, "kohaku.top_k", int),
+    "planner_max_queries": (int, 3, "kohaku.queries", lambda n: max(n, 1)),
+    "bm25_top_k": (int, 0, "kohaku.bm25_top_k", lambda n: max(n, 0)),
+    "max_retries": (int, 3, "kohaku.max_retries", lambda n: max(n, 0)),
+    "retrieval_threshold": (_NUMBER, None, "kohaku.retrieval_threshold", float),
+    "use_reordered_prompt": (bool, False, "kohaku.prompt_order", ["question_first", "context_first"].__getitem__),
+    "rerank_strategy": (str, "none", "kohaku.rerank", str.lower),
+    "docs_dir": (str, None, "documents.paths", lambda path: [path]),
+    "metadata": (str, None, "documents.metadata", str),
+    "questions": (str, None, "questions.path", str),
+    "output": (str, None, "run", lambda path: posixpath.splitext(path)[0]),
+    "paragraph_search_mode": (str, None, "index.paragraph_vectors", str),
+}
+_READ_TOGETHER = """deduplicate_retrieval tree_dedup no_overlap top_k_final with_images top_k_images send_images_to_llm
+llm_provider model planner_model base_url max_concurrent hf_model_id hf_dtype hf_max_new_tokens hf_temperature
+embedding_model embedding_model_id embedding_dim embedding_task paragraph_embedding_mode db table_prefix"""
+_KOHAKURAG_WITHOUT = {
+    **dict.fromkeys(("single_run_debug", "question_id"), "`kohaku-ray show RUN QUESTION_ID` explains one question"),
+    **dict.fromkeys(("site_url", "app_name"), "no such headers are sent"),
+    **dict.fromkeys(("openrouter_api_key", "openai_api_key", "api_key"), _NO_SECRETS),
+    **dict.fromkeys(("bedrock_model", "bedrock_profile", "bedrock_region"), "no Bedrock backend"),
+    **dict.fromkeys(("use_citations", "pdf_dir"), "documents.paths names what is read, and nothing is downloaded"),
+    **dict.fromkeys(("inputs", "ref_mode", "tiebreak"), "`kohaku-ray vote` votes over files"),
+}
+_SERVERS = {
+    "openrouter": ("https://openrouter.ai/api/v1", "OPENROUTER_API_KEY", "openai/gpt-5-nano"),
+    "openai": ("${OPENAI_BASE_URL:-https://api.openai.com/v1}", "OPENAI_API_KEY", "gpt-4o-mini"),
+}
+_DTYPES: Mapping[str, Values] = {
+    "bf16": {"dtype": "bfloat16"},
+    "fp16": {"dtype": "float16"},
+    "auto": {"dtype": "auto"},
+    "4bit": {"load_in_4bit": True},
+}
+_JINA = {"jina": "jinaai/jina-embeddings-v3", "jinav4": "jinaai/jina-embeddings-v4"}
+
+
+def _kohakurag(given: _Given) -> Values:
+    # One file is one run there, without a budget for the context.
+    values: Values = {"system": "kohaku", "kohaku.max_context_tokens": None, "ensemble.members": 1}
+    for name, (kind, default, key, change) in _RENAMED.items():
+        if (value := given.take(name, kind, default)) is not None:
+            values[key] = change(value)
+    is_tree, drops = given.take("tree_dedup", bool, False), given.take("deduplicate_retrieval", bool, False)
+    drops = given.take("no_overlap", bool, False) or drops  # node, at least, shows a text once
+    values["kohaku.dedup"] = "tree" if is_tree else "node" if drops else "none"
+    found, final = values["kohaku.top_k"] * values["kohaku.queries"], given.take("top_k_final", int)
+    values["kohaku.top_k_final"] = final if final is not None and 1 <= final <= found else None
+    if final is not None and final > found:
+        given.leave("top_k_final", f"it cuts nothing: top_k × planner_max_queries is {found}")
+    if stored := given.take("paragraph_embedding_mode"):
+        # One kind is searched at a time there, whatever is stored.
+        values.setdefault("index.paragraph_vectors", "averaged" if stored == "both" else stored)
+    root, prefix = given.take("db"), given.take("table_prefix")
+    if root or prefix:
+        values["index.path"] = "/".join(filter(None, ((root or "runs/index").removesuffix(".db"), prefix)))
+    return values | _kohakurag_model(given) | _kohakurag_images(given) | _kohakurag_encoder(given)
+
+
+def _kohakurag_model(given: _Given) -> Values:
+    provider, model = given.take("llm_provider"), given.take("model")
+    if provider is None and model is not None:
+        provider = "openrouter" if "/" in model else "openai"  # OpenRouter's names have a slash, OpenAI's have none
+    if provider is None:
+        return {}
+    entry: Values
+    values: Values = {}
+    if provider in _SERVERS:
+        address, key, usual = _SERVERS[provider]
+        entry = {"kind": "openai", "base_url": given.take("base_url", default=address), "api_key_env": key}
+        entry["model"] = model or usual
+    elif provider == "hf_local":
+        entry = {"kind": "transformers", "model": given.take("hf_model_id", default="Qwen/Qwen2.5-7B-Instruct")}
+        entry |= _DTYPES.get(dtype := given.take("hf_dtype", default="auto"), {})
+        if dtype not in _DTYPES:
+            given.leave("hf_dtype", f"none of {', '.join(_DTYPES)}")
+        for name, kind in (("hf_max_new_tokens", int), ("hf_temperature", _NUMBER)):
+            if (value := given.take(name, kind)) is not None:
+                values[f"roles.answer.{'max_tokens' if kind is int else 'temperature'}"] = value
+        if model is not None:
+            given.leave("model", "hf_model_id names the model of hf_local")
+    else:
+        given.leave("llm_provider", "no such backend here: add one to deployments and name it in roles.answer.model")
+        return {}
+    if (most := given.take("max_concurrent", int, 10)) > 0:
+        entry["max_ongoing"] = most
+    else:
+        given.leave("max_concurrent", "requests in flight are always bounded, by deployments.*.max_ongoing")
+    if given.take("with_images", bool) and given.take("send_images_to_llm", bool):
+        entry["vision"] = True
+    values |= {"roles.answer.model": provider, f"deployments.{provider}": entry}
+    planner = given.take("planner_model")
+    if planner is not None and planner != entry["model"]:
+        values |= {"roles.plan.model": "planner", "deployments.planner": entry | {"model": planner}}
+    return values
+
+
+def _kohakurag_images(given: _Given) -> Values:
+    if not given.take("with_images", bool):
+        return {}
+    n_images, sends = given.take("top_k_images", int, 0), given.take("send_images_to_llm", bool, False)
+    values: Values = {"index.images": True, "kohaku.images": "near", "kohaku.image_top_k": max(n_images, 0)}
+    if sends and n_images < 1:
+        given.leave("send_images_to_llm", "top_k_images is 0: set kohaku.image_top_k to how many are sent at most")
+    return values | ({"kohaku.send_images": True} if sends and n_images > 0 else {})
+
+
+def _kohakurag_encoder(given: _Given) -> Values:
+    name = given.take("embedding_model")
+    if name is None:
+        return {}
+    if name == "hf_local":
+        return {"index.encoder.model": given.take("embedding_model_id", default="BAAI/bge-base-en-v1.5")}
+    if name not in _JINA and "/" not in name:
+        given.leave("embedding_model", "no such encoder here: name a sentence-transformers model")
+        return {}
+    values: Values = {"index.encoder.model": _JINA.get(name, name)}
+    if name in _JINA:
+        given.leave("embedding_model", f"{_JINA[name]} {_OWN_CODE}")
+    if name == "jinav4":
+        # There, passages are encoded with the query prompt too; the model was trained with one for each.
+        values |= {"index.encoder.query_prompt": "query", "index.encoder.passage_prompt": "passage"}
+        values["index.encoder.dim"] = given.take("embedding_dim", int, 1024)
+        task = given.take("embedding_task", default="retrieval")
+        values |= dict.fromkeys(("index.encoder.query_task", "index.encoder.passage_task"), task)
+    return values
+
+
+# The hybrid pipeline: its name, kind, and our key; beside these it reads names of our own settings of hybrid.
+_HYBRID_RENAMED: Mapping[str, tuple[Any, str]] = {
+    "temperature": (_NUMBER, "roles.answer.temperature"),
+    "max_tokens": (int, "roles.answer.max_tokens"),
+    "top_p": (_NUMBER, "roles.answer.top_p"),
+    "question_expansion_temperature": (_NUMBER, "roles.expand.temperature"),
+    "question_expansion_max_tokens": (int, "roles.expand.max_tokens"),
+    "question_expansion_top_p": (_NUMBER, "roles.expand.top_p"),
+    "question_expansion_tries": (int, "hybrid.expansion_tries"),
+    "cluster_laplace_smoothing": (_NUMBER, "hybrid.smoothing"),
+}
+_HYBRID_MODELS = """generation_model question_expansion_model ollama_base_url ollama_timeout cross_encoder_model
+embedding_model data_filepath"""
+_HYBRID_WITHOUT = {
+    "chroma_persist": "the index is built anew: kohaku-ray index",
+    "hdbscan_min_cluster_size": "clusters are those of k-means",
+    "rrf_k": "the fusion's constant is always 60",
+    "top_k": "replies are sampled by temperature and top_p",
+    **dict.fromkeys(("verbose", "model", "list_models", "ollama_connection_timeout"), "it changes no result"),
+}
+_OLLAMA_ENCODERS = {
+    "nomic-embed-text": "nomic-ai/nomic-embed-text-v1.5",
+    "snowflake-arctic-embed2": "Snowflake/snowflake-arctic-embed-l-v2.0",
+}
+
+
+def _hybrid(given: _Given) -> Values:
+    values: Values = {"system": "hybrid", "index.bm25.language": "fr", "ensemble.members": 1}
+    for name in find_system("hybrid").settings.model_fields:
+        if (value := given.take(name, object)) is not None:
+            values[f"hybrid.{name}"] = value
+    for name, (kind, key) in _HYBRID_RENAMED.items():
+        if (value := given.take(name, kind)) is not None:
+            values[key] = value
+    if path := given.take("data_filepath"):
+        values["documents.paths"] = [path]
+    if ranker := given.take("cross_encoder_model"):
+        values |= {"hybrid.cross_encoder": "ranker", "deployments.ranker": {"kind": "cross_encoder", "model": ranker}}
+    if model := given.take("generation_model"):
+        address = given.take("ollama_base_url", default="http://127.0.0.1:11434").rstrip("/").removesuffix("/v1")
+        entry = {"kind": "openai", "base_url": f"{address}/v1", "model": model, "api_key_env": None}
+        if timeout := given.take("ollama_timeout", _NUMBER):
+            entry["timeout_s"] = timeout
+        values |= {"roles.answer.model": "llm", "deployments.llm": entry}
+        if (expander := given.take("question_expansion_model")) and expander != model:
+            values |= {"roles.expand.model": "expander", "deployments.expander": entry | {"model": expander}}
+    if encoder := given.take("embedding_model"):
+        known = _OLLAMA_ENCODERS.get(encoder.partition(":")[0], encoder if "/" in encoder else None)
+        if known is None:
+            given.leave("embedding_model", "a model of Ollama: name a sentence-transformers model")
+            return values
+        values["index.encoder.model"] = known
+        if "nomic" in known:
+            values |= {f"index.encoder.{one}_prompt": f"search_{text}: " for one, text in _NOMIC.items()}
+            given.leave("embedding_model", f"{known} {_OWN_CODE}")
+    return values
+
+
+_NOMIC = {"query": "query", "passage": "document"}
+
+
+def _programs() -> dict[str, _Program]:
+    names = {*_RENAMED, *_READ_TOGETHER.split(), *_KOHAKURAG_WITHOUT}
+    own = find_system("hybrid").settings.model_fields
+    hybrid = {*_HYBRID_RENAMED, *_HYBRID_MODELS.split(), *_HYBRID_WITHOUT, *own}
+    return {
+        "KohakuRAG": _Program(frozenset(names), _KOHAKURAG_WITHOUT, _kohakurag),
+        "the hybrid pipeline": _Program(frozenset(hybrid), _HYBRID_WITHOUT, _hybrid),
+    }

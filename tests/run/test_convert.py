@@ -1,0 +1,346 @@
+"""Configurations of KohakuRAG and of the hybrid pipeline, made ours: every key's place, what is named, nothing run."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+import yaml
+from hypothesis import given
+from hypothesis import strategies as st
+
+from kohaku_ray.cli import main
+from kohaku_ray.config import load_config
+from kohaku_ray.config.load import PRESETS
+from kohaku_ray.errors import ConfigError
+from kohaku_ray.run.convert import convert
+
+TEXT_ONLY = '''"""Config for wattbot_answer.py (text-only path)"""
+
+from kohakuengine import Config
+
+db = "artifacts/wattbot_text_only.db"
+table_prefix = "wattbot_text"
+questions = "data/test_Q.csv"
+output = "artifacts/text_only_answers.csv"
+metadata = "data/metadata.csv"
+llm_provider = "openrouter"  # Options: "openai", "openrouter"
+model = "openai/gpt-oss-120b"
+planner_model = None  # Falls back to model
+openrouter_api_key = None  # From env: OPENROUTER_API_KEY
+site_url = "https://example.org/rag"
+app_name = "KohakuRAG"
+top_k = 16
+planner_max_queries = 3
+deduplicate_retrieval = True
+rerank_strategy = "frequency"  # Options: None, "frequency", "score", "combined"
+top_k_final = (
+    None  # Truncate to this many results (None = no truncation)
+)
+embedding_model = "jina"
+embedding_dim = None
+embedding_task = "retrieval"
+paragraph_search_mode = "averaged"
+with_images = False
+top_k_images = 0
+send_images_to_llm = False
+max_retries = 3
+max_concurrent = -1
+single_run_debug = False
+use_reordered_prompt = False
+
+
+def config_gen():
+    return Config.from_globals()
+'''
+
+LOCAL = """
+llm_provider = "hf_local"
+hf_model_id = "Qwen/Qwen2.5-7B-Instruct"
+hf_dtype = "bf16"
+hf_max_new_tokens = 512
+hf_temperature = 0.2
+embedding_model = "jinav4"
+embedding_dim = 512
+embedding_task = "retrieval"
+top_k = 8
+planner_max_queries = 4
+use_reordered_prompt = True
+retrieval_threshold = 0.25
+max_concurrent = 2
+"""
+
+ENV = """# theirs
+GENERATION_MODEL='qwen3:8b'
+OLLAMA_BASE_URL=http://box:11434/
+TEMPERATURE=0.3
+MAX_TOKENS=5000
+export TOP_P="0.9"
+QUESTION_EXPANSION_TEMPERATURE=0.9
+QUESTION_EXPANSION_MAX_TOKENS=500  # fewer
+CLUSTER_LAPLACE_SMOOTHING=0.4
+MMR_TOP_K=40
+CROSS_ENCODER_MODEL=cross-encoder/ms-marco-MiniLM-L6-v2
+EMBEDDING_MODEL=nomic-embed-text:v1.5
+NETLOC_CAP=false
+DATA_FILEPATH=data/corpus.csv
+CHROMA_PERSIST=./db#1
+OPENAI_API_KEY=sk-123
+MMR_TOPK=50
+"""
+RECOMMENDED = {
+    "recall": (16, 3, True, None, None),
+    "balanced": (16, 3, True, "frequency", 20),
+    "precision": (8, 3, True, "combined", 10),
+    "fast": (5, 1, False, None, None),
+}
+"""docs/dedup_rerank.md, "Recommended Configurations"."""
+
+
+@pytest.fixture
+def made(tmp_path, monkeypatch):
+    """Convert a text by the command; returns the configuration and what was left out, with the reasons."""
+    monkeypatch.chdir(tmp_path)
+
+    def _made(text, name="answer.py"):
+        Path(name).write_text(text, encoding="utf-8")
+        Path("my.yaml").unlink(missing_ok=True)
+        converted = convert(name)
+        Path("my.yaml").write_text(converted.text(name, "."))
+        return load_config("my.yaml"), converted.left_out
+
+    return _made
+
+
+@pytest.mark.parametrize("preset", RECOMMENDED)
+def test_presets_are_the_published_recommendations(made, preset):
+    keys = ("top_k", "planner_max_queries", "deduplicate_retrieval", "rerank_strategy", "top_k_final")
+    text = "".join(f"{key} = {value!r}\n" for key, value in zip(keys, RECOMMENDED[preset], strict=True))
+    published, left_out = made(text)
+    # The context budget is ours: KohakuRAG has none, and of the presets only recall does without. The recommendations
+    # are for retrieval: prompt order and retries stay this package's.
+    ours = {"max_context_tokens": None if preset == "recall" else 8000}
+    ours |= {key: getattr(load_config().settings, key) for key in ("prompt_order", "max_retries")}
+    assert load_config(preset).settings == published.settings.model_copy(update=ours)
+    assert (PRESETS / f"{preset}.yaml").read_text().startswith("# KohakuRAG's recommendation for ")
+    assert left_out == {}
+
+
+def test_a_published_answer_config(made):
+    config, left_out = made(TEXT_ONLY)
+    r = config.settings
+    assert (r.top_k, r.queries, r.dedup, r.rerank, r.top_k_final) == (16, 3, "node", "frequency", None)
+    assert (r.bm25_top_k, r.max_context_tokens, r.prompt_order, r.max_retries) == (0, None, "question_first", 3)
+    assert (config.role("answer").model, config.role("plan").model) == ("openrouter", "openrouter")
+    assert config.deployments["openrouter"].model_dump(exclude_defaults=True) == {
+        "base_url": "https://openrouter.ai/api/v1",
+        "model": "openai/gpt-oss-120b",
+        "api_key_env": "OPENROUTER_API_KEY",
+    }
+    assert (config.index.encoder.model, config.index.paragraph_vectors) == ("jinaai/jina-embeddings-v3", "averaged")
+    assert (config.index.path, config.run) == (
+        "artifacts/wattbot_text_only/wattbot_text",
+        "artifacts/text_only_answers",
+    )
+    assert (config.questions.path, config.documents.metadata) == ("data/test_Q.csv", "data/metadata.csv")
+    assert config.ensemble.members == 1
+    assert left_out.keys() == {"max_concurrent", "embedding_model", "embedding_task", "site_url", "app_name"}
+    assert "only you can allow: index.encoder.trust_remote_code" in left_out["embedding_model"]
+
+
+def test_a_local_config(made):
+    config, left_out = made(LOCAL)
+    local = {"model": "Qwen/Qwen2.5-7B-Instruct", "max_ongoing": 2, "dtype": "bfloat16"}
+    assert config.deployments["hf_local"].model_dump(exclude_defaults=True) == local
+    assert config.deployments["hf_local"].kind == "transformers"
+    answer = config.role("answer")
+    assert (answer.model, answer.max_tokens, answer.temperature) == ("hf_local", 512, 0.2)
+    tasks = dict.fromkeys(("query_task", "passage_task"), "retrieval")
+    prompts = {"query_prompt": "query", "passage_prompt": "passage"}
+    encoder = {"model": "jinaai/jina-embeddings-v4", "dim": 512, **tasks, **prompts}
+    assert config.index.encoder.model_dump(exclude_defaults=True) == encoder
+    assert (config.settings.prompt_order, config.settings.retrieval_threshold) == ("context_first", 0.25)
+    assert left_out.keys() == {"embedding_model"}
+
+
+def test_a_hybrid_env_file(made):
+    config, left_out = made(ENV, "theirs.env")
+    assert config.system == "hybrid"
+    assert (config.settings.mmr_top_k, config.settings.smoothing, config.settings.netloc_cap) == (40, 0.4, False)
+    llm = {"base_url": "http://box:11434/v1", "model": "qwen3:8b", "api_key_env": None}
+    assert config.deployments["llm"].model_dump(exclude_defaults=True) == llm
+    answer, expand = config.role("answer"), config.role("expand")
+    assert (answer.model, answer.temperature, answer.top_p, answer.max_tokens) == ("llm", 0.3, 0.9, 5000)
+    assert (expand.model, expand.temperature, expand.max_tokens) == ("llm", 0.9, 500)
+    assert config.uses.cross_encoder == "ranker"
+    assert config.index.encoder.model == "nomic-ai/nomic-embed-text-v1.5"
+    assert (config.index.bm25.language, config.documents.paths) == ("fr", ("data/corpus.csv",))
+    assert left_out.keys() == {"chroma_persist", "openai_api_key", "mmr_topk", "embedding_model"}
+    assert left_out["mmr_topk"] == "no such name, did you mean mmr_top_k?"
+    assert "sk-123" not in Path("my.yaml").read_text() + str(left_out)
+
+
+@pytest.mark.parametrize(
+    ("name", "text"),
+    [
+        ("flat.yaml", yaml.safe_dump({"top_k": 8, "rerank_strategy": "combined", "questions": "q.csv"})),
+        ("flat.json", json.dumps({"top_k": 8, "rerank_strategy": "combined", "questions": "q.csv"})),
+        ("flat.toml", "top_k = 8\nrerank_strategy = 'combined'\nquestions = 'q.csv'\n"),
+        ("flat.py", "top_k = 8\nrerank_strategy = 'combined'\nquestions = 'q.csv'\n"),
+    ],
+)
+def test_files_of_every_format_say_the_same(made, name, text):
+    config, left_out = made(text, name)
+    assert (config.settings.top_k, config.settings.rerank, config.questions.path) == (8, "combined", "q.csv")
+    assert left_out == {}
+
+
+def test_what_a_file_leaves_out_is_kohakurags_default(made):
+    config, _ = made("top_k = 16\n")
+    r = config.settings
+    assert (r.queries, r.dedup, r.rerank, r.top_k_final, r.bm25_top_k) == (3, "none", "none", None, 0)
+    assert (config.role("answer").model, config.index.encoder) == ("extractive", load_config().index.encoder)
+    assert made("max_retries = None\nplanner_max_queries = 3")[0].settings.top_k == 5
+
+
+@pytest.mark.parametrize(
+    ("text", "ours", "value"),
+    [
+        ("top_k: int = 7", "settings.top_k", 7),
+        ("top_k = 3\ntop_k = 7", "settings.top_k", 7),
+        ("planner_max_queries = 0", "settings.queries", 1),
+        ("tree_dedup = True", "settings.dedup", "tree"),
+        ("deduplicate_retrieval = True\ntree_dedup = False", "settings.dedup", "node"),
+        ("no_overlap = True", "settings.dedup", "node"),
+        ("rerank_strategy = 'Combined'", "settings.rerank", "combined"),
+        ("top_k_final = 9", "settings.top_k_final", 9),
+        ("top_k_final = 0", "settings.top_k_final", None),
+        ("bm25_top_k = 4", "settings.bm25_top_k", 4),
+        ("bm25_top_k = -1", "settings.bm25_top_k", 0),
+        ("retrieval_threshold = -0.5", "settings.retrieval_threshold", -0.5),
+        ("max_retries = -1", "settings.max_retries", 0),
+        ("with_images = True\ntop_k_images = 4", "settings.image_top_k", 4),
+        ("with_images = True\ntop_k_images = 4", "index.images", True),
+        ("with_images = True\ntop_k_images = 4\nsend_images_to_llm = True", "settings.send_images", True),
+        ("with_images=True\ntop_k_images=4\nsend_images_to_llm=True\nmodel='m'", "deployments.openai.vision", True),
+        ("model = 'openai/gpt-4o'", "deployments.openrouter.model", "openai/gpt-4o"),
+        ("model = 'gpt-4o-mini'", "deployments.openai.base_url", "https://api.openai.com/v1"),
+        ("model = 'gpt-4o-mini'", "deployments.openai.api_key_env", "OPENAI_API_KEY"),
+        ("model = 'gpt-4o-mini'", "deployments.openai.max_ongoing", 10),
+        ("llm_provider = 'openai'\nmodel = 'a/b'", "deployments.openai.model", "a/b"),
+        ("llm_provider = 'openai'", "deployments.openai.model", "gpt-4o-mini"),
+        ("llm_provider = 'openrouter'", "deployments.openrouter.model", "openai/gpt-5-nano"),
+        ("model = 'm'\nbase_url = 'http://h:1/v1'", "deployments.openai.base_url", "http://h:1/v1"),
+        ("model = 'm'\nplanner_model = 'p'", "roles.plan.model", "planner"),
+        ("model = 'm'\nplanner_model = 'p'\nmax_concurrent = 3", "deployments.planner.max_ongoing", 3),
+        ("model = 'm'\nplanner_model = 'm'", "roles.plan", None),
+        ("llm_provider = 'hf_local'\nhf_dtype = '4bit'", "deployments.hf_local.load_in_4bit", True),
+        ("llm_provider = 'hf_local'\nhf_temperature = 0", "roles.answer.temperature", 0),
+        ("embedding_model = 'hf_local'", "index.encoder.model", "BAAI/bge-base-en-v1.5"),
+        ("embedding_model = 'hf_local'\nembedding_model_id = 'o/e5'", "index.encoder.model", "o/e5"),
+        ("embedding_model = 'org/encoder'", "index.encoder.model", "org/encoder"),
+        ("paragraph_search_mode = 'full'", "index.paragraph_vectors", "full"),
+        ("paragraph_embedding_mode = 'both'", "index.paragraph_vectors", "averaged"),
+        ("docs_dir = 'artifacts/docs'", "documents.paths", ("artifacts/docs",)),
+        ("output = 'outputs/run.1/answers.csv'", "run", "outputs/run.1/answers"),
+        ("output = 's3://bucket/answers'", "run", "s3://bucket/answers"),
+        ("table_prefix = 'wattbot'", "index.path", "runs/index/wattbot"),
+        ("db = 'artifacts/w.db'\ntable_prefix = 'p'", "index.path", "artifacts/w/p"),
+    ],
+)
+def test_every_key_goes_where_it_belongs(made, monkeypatch, text, ours, value):
+    monkeypatch.delenv("OPENAI_BASE_URL", raising=False)
+    found, left_out = made(text)
+    for part in ours.split("."):
+        found = found.get(part) if isinstance(found, dict) else getattr(found, part)
+    assert found == value
+    assert left_out == {}
+
+
+@pytest.mark.parametrize(
+    ("text", "name", "reason"),
+    [
+        ("topk = 4", "topk", "no such name, did you mean top_k?"),
+        ("top_k_final = 99", "top_k_final", "it cuts nothing: top_k × planner_max_queries is 27"),
+        ("question_id = 'q054'", "question_id", "explains one question"),
+        ("max_concurrent = 5", "max_concurrent", "nothing else in the file uses it"),
+        ("max_concurrent = 0\nmodel = 'm'", "max_concurrent", "always bounded"),
+        ("llm_provider = 'bedrock'", "llm_provider", "no such backend here: add one to deployments"),
+        ("hf_dtype = 'bf16'\nmodel = 'm'", "hf_dtype", "nothing else in the file uses it"),
+        ("llm_provider = 'hf_local'\nhf_dtype = '3bit'", "hf_dtype", "none of bf16, fp16, auto, 4bit"),
+        ("embedding_model = 'bedrock'", "embedding_model", "name a sentence-transformers model"),
+        ("embedding_dim = 512", "embedding_dim", "nothing else in the file uses it"),
+        ("with_images = True\nsend_images_to_llm = True", "send_images_to_llm", "set kohaku.image_top_k"),
+        ("openrouter_api_key = 'sk-or-v1-secret'", "openrouter_api_key", "a key stands in the environment variable"),
+    ],
+)
+def test_what_is_not_taken_over_is_named(made, text, name, reason):
+    _, left_out = made(f"top_k = 9\n{text}")
+    assert reason in left_out[name]
+    written = Path("my.yaml").read_text()
+    assert f"# Not taken over as written: {name} (" in written
+    assert "secret" not in written.replace("_key", "")
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("top_k = '16'", r"answer\.py: top_k is of type str, expected a whole number"),
+        ("top_k = True", r"top_k is of type bool, expected a whole number"),
+        ("deduplicate_retrieval = 'yes'", r"deduplicate_retrieval is of type str, expected true or false"),
+        ("rerank_strategy = 'combind'", r"kohaku\.rerank is 'combind'"),
+        ("top_k = 0", r"answer\.py: kohaku\.top_k is 0: input should be greater than or equal to 1"),
+        ("MODELS = ['a']", r"answer\.py holds no name of a configuration of KohakuRAG"),
+        ("top_k = 16\nmodel = MODEL", r"answer\.py:2: `model = MODEL` would have to be run"),
+        ("output = __import__('os').system('touch RAN')", r":1: `output = __import__.* would have to be run"),
+        ("import os\nos.system('touch RAN')", r":2: `os\.system\('touch RAN'\)` would have to be run"),
+        ("top_k = [open('RAN', 'w') for _ in range(3)]", r"would have to be run"),
+        ("top_k = 3\ntop_k += 1", r":2: `top_k \+= 1` would have"),
+        ("top_k, max_retries = 3, 4", r"would have to be run"),
+        ("if True:\n    top_k = 3", r"would have to be run"),
+        ("from base import *", r"would have to be run"),
+        ("from base import K as top_k", r"would have to be run"),
+        ("def config_gen():\n    for m in MODELS:\n        yield Config(m)", r"would have to be run"),
+        ("@print\ndef config_gen():\n    return Config.from_globals()", r"would have to be run"),
+        ("def config_gen():\n    print()\n    return Config.from_globals(top_k=3)", r"would have to be run"),
+        ("top_k = \n", r"answer\.py is no Python that can be read: invalid syntax"),
+        ("top_k = " + "-" * 100_000 + "1", r"no Python that can be read|would have to be run"),
+    ],
+)
+def test_what_cannot_be_read_is_refused_and_nothing_is_run(made, text, message):
+    with pytest.raises(ConfigError, match=message) as caught:
+        made(text)
+    assert len(str(caught.value)) < 500
+    assert not Path("RAN").exists()
+
+
+def test_a_bad_line_is_named_by_its_number_alone(made):
+    with pytest.raises(ConfigError, match=r"^a\.env: line 2 is no NAME=value") as caught:
+        made("A=1\nsecret value\n", "a.env")
+    assert "secret" not in str(caught.value)
+
+
+@given(st.text(max_size=200))
+def test_any_text_is_read_or_refused(tmp_path_factory, text):
+    file = tmp_path_factory.getbasetemp() / "any.py"
+    file.write_bytes(b"top_k = 3\n" + text.encode("utf-8", "surrogatepass"))
+    try:
+        assert convert(str(file)).values["kohaku.top_k"] == 3
+    except ConfigError:
+        return  # any other exception is a failure
+
+
+def test_the_command_writes_it_once_relative_to_its_directory(tmp_path, monkeypatch, capsys):
+    monkeypatch.chdir(tmp_path)
+    Path("answer.py").write_text(TEXT_ONLY)
+    assert main(["validate", "answer.py"]) == 2
+    assert "`kohaku-ray init --from answer.py` makes a YAML file of it" in capsys.readouterr().err
+    assert main(["init", "new", "--from", "answer.py", "--json"]) == 0
+    out, err = capsys.readouterr()
+    assert json.loads(out)["files"] == ["my.yaml"]
+    assert "not taken over as written: site_url (no such headers are sent)" in err
+    config = load_config("new/my.yaml")
+    assert (config.questions.path, config.run) == ("data/test_Q.csv", "artifacts/text_only_answers")
+    assert main(["init", "new", "--from", "answer.py"]) == 1
+    assert "new has my.yaml already" in capsys.readouterr().err
