@@ -1,13 +1,11 @@
 """The index job against `SentenceTransformer.encode`: the same unique sentences, the same machine, the same run.
 
-    python benchmarks/index.py [--backends torch,onnx] [--precision float32|int8] [--rounds N] [--steady]
-        [--config configs/wattbot.yaml] [--set KEY=VALUE]
+    python benchmarks/index.py [--rounds N] [--steady] [--config configs/wattbot.yaml] [--set KEY=VALUE]
 
 The job is a whole process: start-up, parsing, encoding, propagation, FAISS, BM25 and writing. The peer is one process
 that loads the model and calls `encode` with its default batch size; its start-up counts too. The gain of its best batch
-size is measured on a sample. Before the measurement, models are exported and both run on a few texts, so that neither
-reads its libraries from a cold disk. Job and peer take turns, round by round; the median counts. With int8, retrieval
-quality is compared with that of the configured index.
+size is measured on a sample. Before the measurement both run on a few texts, so that neither reads its libraries from
+a cold disk. Job and peer take turns, round by round; the median counts.
 
 `--steady` measures the encoder alone: two processes of one thread each, ours (texts in, vectors out) and the bare model
 (the same token batches, forward only) in turns.
@@ -27,31 +25,27 @@ import sys
 import tempfile
 import threading
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 import psutil
-import retrieval
 
 from kohaku_ray.config import Config, load_config
 from kohaku_ray.config.schema import EncoderConfig
 from kohaku_ray.documents.parse import parse_file
 from kohaku_ray.documents.read import read_bytes
-from kohaku_ray.engine.actors.index_access import LocalIndex
-from kohaku_ray.evaluation.submissions import read_submission
-from kohaku_ray.index import exported
 from kohaku_ray.index.assemble import texts_to_encode
 from kohaku_ray.index.flatten import flatten
-from kohaku_ray.index.identity import files_digest, locate_model, model_directory
+from kohaku_ray.index.identity import locate_model
 from kohaku_ray.index.nodes import NodeTable
-from kohaku_ray.run.indexes import exports_directory, make_encoder
-from kohaku_ray.run.sources import find_sources, resolve, resolve_paths
+from kohaku_ray.run.indexes import make_encoder
+from kohaku_ray.run.sources import find_sources, resolve_paths
 
 BATCH_SIZES = (8, 16, 32, 64)
 DEFAULT_BATCH = 32
 LIMIT_GIB = 2.5
-WANTED_RATIO = {("torch", "float32"): 1.3, ("onnx", "float32"): 1.8}
+WANTED_RATIO = 1.3
 WANTED_OF_BARE = 0.90
 N_STEADY = 2000
 LONGEST_STEADY = 250
@@ -78,81 +72,52 @@ def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--config", default="configs/wattbot.yaml")
     parser.add_argument("--set", dest="overrides", action="append", default=[])
-    parser.add_argument("--backends", default="torch", help="one or more of torch, onnx, openvino")
-    parser.add_argument("--precision", choices=("float32", "int8"), default="float32")
     parser.add_argument("--rounds", type=int, default=1)
     parser.add_argument("--steady", action="store_true", help="only the encoder")
     arguments = parser.parse_args()
     with tempfile.TemporaryDirectory() as scratch:
-        jobs = {
-            backend: [
-                *arguments.overrides,
-                f"index.encoder.backend={backend}",
-                f"index.encoder.precision={arguments.precision}",
-                f"index.path={scratch}/{backend}/index",
-            ]
-            for backend in arguments.backends.split(",")
-        }
-        configs = {backend: load_config(arguments.config, overrides) for backend, overrides in jobs.items()}
-        encoders = {backend: make_encoder(config) for backend, config in configs.items()}  # exports what is to be
-        first = next(iter(configs))
-        texts = unique_texts(configs[first])
+        overrides = [*arguments.overrides, f"index.path={scratch}/index"]
+        config = load_config(arguments.config, overrides)
+        texts = unique_texts(config)
         if arguments.steady:
-            lengths = encoders[first].count_tokens(texts)
+            lengths = make_encoder(config).count_tokens(texts)
             fitting = [text for text, n in zip(texts, lengths, strict=True) if n < LONGEST_STEADY]
-            return steady(configs[first], fitting[:: max(len(fitting) // N_STEADY, 1)][:N_STEADY])
-        del encoders
-        is_kept = whole_jobs(arguments.config, jobs, configs, texts, Path(scratch), arguments.rounds)
-        if arguments.precision == "int8":
-            named = {"float32": (arguments.config, arguments.overrides), "int8": (arguments.config, jobs[first])}
-            print_quality(named)
+            return steady(config, fitting[:: max(len(fitting) // N_STEADY, 1)][:N_STEADY])
+        is_kept = whole_jobs(arguments.config, overrides, config, texts, Path(scratch), arguments.rounds)
     return 0 if is_kept else 1
 
 
 def whole_jobs(
-    config_path: str,
-    jobs: Mapping[str, Sequence[str]],
-    configs: Mapping[str, Config],
-    texts: Sequence[str],
-    scratch: Path,
-    n_rounds: int,
+    config_path: str, overrides: Sequence[str], config: Config, texts: Sequence[str], scratch: Path, n_rounds: int
 ) -> bool:
-    model = next(iter(configs.values())).index.encoder.model
+    model = config.index.encoder.model
     file, sample = scratch / "texts.json", scratch / "sample.json"
     file.write_text(json.dumps(texts))
     sample.write_text(json.dumps(texts[:: max(len(texts) // 512, 1)]))
     tried = {size: run_peer(sample, model, size)["encode_s"] for size in BATCH_SIZES}
     best = min(tried, key=lambda size: tried[size])
-    for backend, overrides in jobs.items():
-        least = min(find_sources(resolve_paths(configs[backend])), key=os.path.getsize)
-        run_job(config_path, [*overrides, f"documents.paths=[{least}]", f"index.path={scratch}/{backend}/little"])
-    peers, done = [], {backend: [] for backend in jobs}
+    least = min(find_sources(resolve_paths(config)), key=os.path.getsize)
+    run_job(config_path, [*overrides, f"documents.paths=[{least}]", f"index.path={scratch}/little"])
+    peers, runs = [], []
     for _ in range(n_rounds):
-        for backend, overrides in jobs.items():
-            shutil.rmtree(configs[backend].index.path, ignore_errors=True)
-            done[backend].append(run_job(config_path, overrides))
+        shutil.rmtree(config.index.path, ignore_errors=True)
+        runs.append(run_job(config_path, overrides))
         peers.append(run_peer(file, model, DEFAULT_BATCH))
     print(f"{len(texts)} unique texts, {os.cpu_count()} cores, {model}, median of {n_rounds} round(s)")
     print(f"{'':<44}{'wall s':>8}{'CPU s':>8}{'texts/s':>9}{'peak GiB':>10}{'ratio':>7}{'target':>8}  of each round")
     print_row(f"SentenceTransformer.encode, batch {DEFAULT_BATCH}", peers, len(texts), "")
-    is_kept = True
-    for backend, runs in done.items():
-        ratios = [peer["wall_s"] / run["wall_s"] for peer, run in zip(peers, runs, strict=True)]
-        precision = configs[backend].index.encoder.precision
-        ratio, wanted = statistics.median(ratios), WANTED_RATIO.get((backend, precision))
-        bounds = f"{ratio:>7.2f}{wanted or '':>8}  " + " ".join(f"{each:.2f}" for each in ratios)
-        print_row(f"kohaku-ray index, {backend} {precision}", runs, len(texts), bounds)
-        is_kept &= wanted is None or ratio >= wanted
-        is_kept &= peak_gib(runs) <= LIMIT_GIB
+    ratios = [peer["wall_s"] / run["wall_s"] for peer, run in zip(peers, runs, strict=True)]
+    ratio = statistics.median(ratios)
+    bounds = f"{ratio:>7.2f}{WANTED_RATIO:>8}  " + " ".join(f"{each:.2f}" for each in ratios)
+    print_row("kohaku-ray index", runs, len(texts), bounds)
     gain = tried[DEFAULT_BATCH] / tried[best]
     print(f"on a sample, encode is {gain:.2f} × as fast with its best batch size, {best}, as with the default")
-    for backend, runs in done.items():
-        job = runs[-1]
-        print(f"processes of the last {backend} job, those with a second of CPU: peak GiB, CPU s")
-        for name, peak in sorted(job["peaks_gib"].items(), key=lambda item: -job["cpu_by_process"][item[0]]):
-            if job["cpu_by_process"][name] >= 1:
-                print(f"{peak:7.2f}{job['cpu_by_process'][name]:8.1f}  {name}")
-    return is_kept
+    print("processes of the last job, those with a second of CPU: peak GiB, CPU s")
+    job = runs[-1]
+    for name, peak in sorted(job["peaks_gib"].items(), key=lambda item: -job["cpu_by_process"][item[0]]):
+        if job["cpu_by_process"][name] >= 1:
+            print(f"{peak:7.2f}{job['cpu_by_process'][name]:8.1f}  {name}")
+    return ratio >= WANTED_RATIO and peak_gib(runs) <= LIMIT_GIB
 
 
 def print_row(name: str, runs: Sequence[Mapping[str, Any]], n_texts: int, bounds: str) -> None:
@@ -163,20 +128,6 @@ def print_row(name: str, runs: Sequence[Mapping[str, Any]], n_texts: int, bounds
 def peak_gib(runs: Sequence[Mapping[str, Any]]) -> float:
     """Memory of the largest process of all runs."""
     return max(peak for run in runs for peak in run["peaks_gib"].values())
-
-
-def print_quality(indexes: Mapping[str, tuple[str, Sequence[str]]]) -> None:
-    """Print document recall and value share per index, as measured by benchmarks/retrieval.py."""
-    print(f"{'document recall · value share':<44}" + "".join(f"{name:>16}" for name in indexes))
-    columns = []
-    for path, overrides in indexes.values():
-        config = load_config(path, [*overrides, "kohaku.bm25_top_k=0"])
-        truth = list(read_submission(resolve(config.questions.path)).rows.values())
-        index = LocalIndex(config)
-        columns.append([retrieval.measure(config, index, truth, setting) for setting in retrieval.SETTINGS])
-    for row in zip(*columns, strict=True):
-        figures = "".join(f"{cell['recall']:>8.3f} · {cell['value']:.3f}" for cell in row)
-        print(f"{row[0]['setting']:<44}{figures}")
 
 
 def steady(config: Config, texts: Sequence[str]) -> int:
@@ -194,7 +145,7 @@ def steady(config: Config, texts: Sequence[str]) -> int:
     for worker in workers:
         worker.join()
     encoder = config.index.encoder
-    print(f"{len(texts)} texts, {N_PROCESSES} processes of one thread, {encoder.backend} {encoder.precision}")
+    print(f"{len(texts)} texts, {N_PROCESSES} processes of one thread, {encoder.precision}")
     print(f"{'':<28}{'wall s':>9}{'CPU s':>9}{'texts/s':>9}")
     totals = {}
     for name in ("bare model", "SentenceEncoder"):
@@ -209,9 +160,11 @@ def steady(config: Config, texts: Sequence[str]) -> int:
 
 def work(config_json: str, texts: Sequence[str], barrier: Any, results: Any) -> None:
     """One process of ``steady``: wall and CPU seconds of both, for each slice."""
+    import torch
+
     config = Config.model_validate_json(config_json)
     encoder, model = make_encoder(config, device="cpu"), plain_model(config.index.encoder)
-    bare = bare_forward(config, model)
+    bare = torch.inference_mode()(lambda batch: model[0].auto_model(**batch))
     slices = []
     for place in range(-1, N_SLICES):  # the first one warms up
         part = texts[max(place, 0) :: N_SLICES]
@@ -237,30 +190,17 @@ def plain_model(encoder: EncoderConfig) -> Any:
 
 
 def token_batches(encoder: EncoderConfig, model: Any, texts: Sequence[str]) -> list[dict[str, Any]]:
-    """The encoder's token batches: longest text first, as many rows as fit; with int8 one text at a time."""
+    """The encoder's token batches: longest text first, as many rows as fit."""
     distinct = list(dict.fromkeys(texts))
     lengths = [len(ids) for ids in model.tokenizer(distinct)["input_ids"]]
     queue = sorted(range(len(distinct)), key=lambda row: -lengths[row])
     batches = []
     while queue:
-        n_rows = 1 if encoder.precision == "int8" else max(1, encoder.batch_tokens // lengths[queue[0]])
+        n_rows = max(1, encoder.batch_tokens // lengths[queue[0]])
         features = model.preprocess([distinct[row] for row in queue[:n_rows]])
         batches.append({name: value for name, value in features.items() if hasattr(value, "numpy")})
         queue = queue[n_rows:]
     return batches
-
-
-def bare_forward(config: Config, model: Any) -> Callable[[dict[str, Any]], Any]:
-    """The transformer's forward pass, by the configured library."""
-    import torch
-
-    encoder = config.index.encoder
-    if encoder.backend == "torch":
-        return torch.inference_mode()(lambda batch: model[0].auto_model(**batch))
-    digest = files_digest(model_directory(encoder.model, encoder.revision))
-    path = exported.kept_at(exports_directory(config), digest, encoder.precision) / exported.MODEL
-    compute = exported.by_onnxruntime(path) if encoder.backend == "onnx" else exported.by_openvino(path)
-    return lambda batch: compute({name: value.numpy() for name, value in batch.items()})
 
 
 def unique_texts(config: Config) -> list[str]:

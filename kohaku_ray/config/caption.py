@@ -54,12 +54,6 @@ def check_image_vectors(config: Config) -> None:
             f"index.image_encoder is set but index.image_vectors is {index.image_vectors}, so that no image is "
             "encoded: set index.image_vectors to image or both, or leave index.image_encoder out"
         )
-    encoder, key = index.image_encoder or index.encoder, "image_encoder" if index.image_encoder else "encoder"
-    if index.image_vectors in ("image", "both") and encoder.backend != "torch":
-        raise ValueError(
-            f"index.image_vectors is {index.image_vectors} but index.{key}.backend is {encoder.backend}, which reads "
-            "text alone: set it to torch"
-        )
 
 
 def caption_deployments(config: Config) -> dict[str, Deployment]:

@@ -27,9 +27,7 @@ class EncoderConfig(Section):
     """Task adapter for indexed text."""
     dim: PositiveInt | None = None
     """Matryoshka dimension: vectors are cut to it and renormalised; None: the model's own."""
-    backend: Literal["torch", "onnx", "openvino"] = "torch"
-    """Library that runs the model."""
-    precision: Literal["float32", "float16", "bfloat16", "int8"] = "float32"
+    precision: Literal["float32", "float16", "bfloat16"] = "float32"
     """Number format of the model's weights."""
     device: Literal["auto", "cpu", "cuda"] = "auto"
     """Device; auto: a GPU if Ray assigns one."""

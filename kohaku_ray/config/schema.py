@@ -128,7 +128,7 @@ class IndexConfig(Section):
     vectors beyond the view of images; None: the text encoder, which must read images for image and both."""
     encoders: PositiveInt | None = None
     """Actors that encode texts, and the most that encode images; None: as many as fit the GPUs, or one per CPU without
-    GPUs. An ONNX or OpenVINO encoder takes no GPU."""
+    GPUs."""
     encoder_gpus: Annotated[float, Field(gt=0)] = 1.0
     """GPUs per encoder, where there are any; 0.5: two encoders share one."""
     build_gpus: Annotated[float, Field(ge=0)] = 0.0

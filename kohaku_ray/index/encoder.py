@@ -13,9 +13,8 @@ from kohaku_ray.errors import ConfigError, DataError
 from kohaku_ray.index.arrays import F32, I64
 from kohaku_ray.index.identity import encoder_identity
 from kohaku_ray.index.image_encoder import ImageEncoder
-from kohaku_ray.index.models import Backend, Device, Precision, load_model
 from kohaku_ray.index.propagate import unit_rows
-from kohaku_ray.index.torch_model import input_ids
+from kohaku_ray.index.torch_model import Device, Precision, input_ids, load_model
 
 CPU_BATCH_TOKENS = 512
 """Padded tokens of a forward pass over passages on a CPU."""
@@ -47,12 +46,10 @@ class SentenceEncoder:
         query_task: str | None = None,
         passage_task: str | None = None,
         dim: int | None = None,
-        backend: Backend = "torch",
         precision: Precision = "float32",
         device: Device = "auto",
         batch_tokens: int | None = None,
         trust_remote_code: bool = False,
-        cache_dir: str | None = None,
     ) -> None:
         """Load the model.
 
@@ -64,25 +61,16 @@ class SentenceEncoder:
             query_task: Task adapter for queries (Jina v3/v4).
             passage_task: Task adapter for indexed text.
             dim: Matryoshka dimension: vectors are cut to it and renormalised; None: the model's own.
-            backend: Library that computes the model; ``onnx`` and ``openvino`` are separate packages, for the CPU.
-            precision: Number format of the weights; ``int8`` (onnx) quantises them by channel, and activations per
-                text.
+            precision: Number format of the weights.
             device: Device it runs on; ``auto``: a GPU when one is visible.
             batch_tokens: Padded tokens in one forward pass over passages; None: ``CPU_BATCH_TOKENS`` on a CPU, on a
                 GPU what its free memory holds. Where that proves too many, a pass is repeated in halves.
             trust_remote_code: Whether the model's own Python code may run.
-            cache_dir: Directory of models exported for ``onnx`` and ``openvino``; None: the user's cache directory.
 
         Raises:
-            ConfigError: A setting does not fit the model, or a library is missing.
+            ConfigError: A setting does not fit the model, or it cannot be loaded.
         """
-        if backend != "torch" and (query_task or passage_task):
-            raise ConfigError(
-                f"encoder.query_task or passage_task is set but encoder.backend is {backend}, which knows no task "
-                "adapters: set backend to torch"
-            )
-        task = passage_task or query_task
-        self._model = load_model(model, revision, backend, precision, device, trust_remote_code, cache_dir, task)
+        self._model = load_model(model, revision, precision, device, trust_remote_code, passage_task or query_task)
         own_dim = self._model.dim
         if dim is not None and not 1 <= dim <= own_dim:
             raise ConfigError(
@@ -96,8 +84,6 @@ class SentenceEncoder:
         self._query_tokens, self._query_bucket = (
             (QUERY_TOKENS, QUERY_BUCKET) if self._model.on_cpu else (GPU_QUERY_TOKENS, GPU_QUERY_BUCKET)
         )
-        # quantised kernels scale activations by the whole batch: one text per batch makes vectors independent
-        self._one_by_one = precision == "int8"
         self._pool = self._model.pool()
         self._arguments: dict[str, Any] = {
             "model": model,
@@ -107,7 +93,6 @@ class SentenceEncoder:
             "query_task": query_task,
             "passage_task": passage_task,
             "dim": dim,
-            "backend": backend,
             "precision": precision,
         }
 
@@ -219,15 +204,13 @@ class SentenceEncoder:
             n_tokens = self._batch_tokens or (
                 self._memory.tokens_that_fit(longest) if self._memory else CPU_BATCH_TOKENS
             )
-            n_rows = 1 if self._one_by_one else max(1, n_tokens // max(longest, 1))
+            n_rows = max(1, n_tokens // max(longest, 1))
             batches.append(_Batch(order[first : first + n_rows].tolist()))
             first += n_rows
         return self._forward(texts, batches, role)
 
     def _forward_in_fixed_shapes(self, texts: list[str], lengths: I64, role: _Role) -> F32:
         """Encode in batches of one shape per length bucket, so that no row's arithmetic depends on the others."""
-        if self._one_by_one:
-            return self._forward(texts, [_Batch([row]) for row in range(len(texts))], role)
         batches = []
         buckets = -(-lengths.clip(1) // self._query_bucket) * self._query_bucket
         for bucket in np.unique(buckets)[::-1].tolist():

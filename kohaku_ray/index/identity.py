@@ -25,7 +25,7 @@ PACKAGE = "package:"
 _NOT_OF_PASSAGES = ("model", "query_prompt", "query_task")
 """Parts of an encoder's identity that do not change a passage's vector; the model's files are hashed, not its name."""
 
-_MODEL_SUFFIXES = {".safetensors", ".bin", ".pt", ".onnx", ".xml", ".json", ".txt", ".model", ".py"}
+_MODEL_SUFFIXES = {".safetensors", ".bin", ".pt", ".json", ".txt", ".model", ".py"}
 
 
 def locate_model(model: str) -> str:
@@ -74,7 +74,6 @@ def encoder_identity(
     query_task: str | None = None,
     passage_task: str | None = None,
     dim: int | None = None,
-    backend: str = "torch",
     precision: str = "float32",
 ) -> dict[str, object]:
     """Return everything that decides an encoder's vectors, without loading it; arguments as of ``SentenceEncoder``.
@@ -88,7 +87,6 @@ def encoder_identity(
         "model": model,
         "revision": revision,
         "sha256": files_digest(model_directory(model, revision)),
-        "backend": backend,
         "precision": precision,
         "dim": dim,
         "query_prompt": query_prompt,

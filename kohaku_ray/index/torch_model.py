@@ -6,9 +6,15 @@ import os
 import threading
 from collections.abc import Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from typing import Any
+from typing import Any, Literal
 
+from kohaku_ray.documents.lean_imports import without_sklearn
+from kohaku_ray.errors import ConfigError
 from kohaku_ray.index.arrays import F32
+from kohaku_ray.index.identity import locate_model
+
+Precision = Literal["float32", "float16", "bfloat16"]
+Device = Literal["auto", "cpu", "cuda"]
 
 MOST_BATCH_TOKENS = 1 << 18
 """Most padded tokens of a forward pass on a GPU: more are no faster."""
@@ -60,7 +66,7 @@ class GpuMemory:
 
 
 class TorchModel:
-    """A ``Model`` around a ``SentenceTransformer``.
+    """A ``SentenceTransformer``, as an encoder uses it.
 
     Attributes:
         loaded: The ``SentenceTransformer``.
@@ -100,18 +106,25 @@ class TorchModel:
         return int(self.embed(self.features(["length"], None, 0, **given), **given).shape[1])
 
     def pool(self) -> ThreadPoolExecutor | None:
-        """See ``Model``."""
+        """Make threads that run ``embed`` in parallel; None where one thread is enough."""
         return _one_thread_each() if self.on_cpu else None
 
     def lengths(self, texts: Sequence[str], *, special: bool) -> list[int]:
-        """See ``Model``."""
+        """Count each text's tokens, with or without special ones, however long it is."""
         ids = self._tokenizer(list(texts), add_special_tokens=special, truncation=False, padding=False, verbose=False)[
             "input_ids"
         ]
         return list(map(len, ids))
 
     def features(self, texts: Sequence[str], prompt: str | None, pad_to: int, **task: Any) -> dict[str, Any]:
-        """See ``Model``."""
+        """Tokenise texts, cut at the window, for one forward pass.
+
+        Args:
+            texts: At least one.
+            prompt: Put before each.
+            pad_to: Tokens of each row; 0: the longest text's.
+            task: At most ``task``, for a model that takes one.
+        """
         inputs = list(map(_as_text, texts)) if self._guesses else texts
         features: dict[str, Any] = self.loaded.preprocess(inputs, prompt=prompt, **task)
         return _padded(features, pad_to, self._tokenizer) if pad_to else features
@@ -136,7 +149,7 @@ class TorchModel:
         return features
 
     def embed(self, features: Mapping[str, Any], **task: Any) -> F32:
-        """See ``Model``."""
+        """Run a forward pass: shape ``(rows, dim)``."""
         import torch
 
         device = self.loaded.device
@@ -144,6 +157,38 @@ class TorchModel:
         with torch.inference_mode():
             vectors: F32 = self.loaded(moved, **task)["sentence_embedding"].float().cpu().numpy()
         return vectors
+
+
+def load_model(
+    model: str, revision: str | None, precision: Precision, device: Device, trust_remote_code: bool, task: str | None
+) -> TorchModel:
+    """Load a sentence-transformers model for inference.
+
+    Raises:
+        ConfigError: There is no GPU, or the model cannot be loaded.
+    """
+    import torch
+
+    with without_sklearn():
+        from sentence_transformers import SentenceTransformer
+    from transformers.utils import logging
+
+    logging.disable_progress_bar()  # one bar per worker, for a tenth of a second
+    located = locate_model(model)
+    has_gpu = torch.cuda.is_available()
+    if device == "cuda" and not has_gpu:
+        raise ConfigError("encoder.device is 'cuda' but this process sees no GPU: set it to auto or cpu")
+    try:
+        loaded = SentenceTransformer(
+            located,
+            revision=revision,
+            device="cuda" if has_gpu and device != "cpu" else "cpu",
+            trust_remote_code=trust_remote_code,
+            model_kwargs={"dtype": getattr(torch, precision)},
+        ).eval()
+    except (OSError, ValueError, ImportError) as error:
+        raise ConfigError(f"encoder.model {model!r} cannot be loaded: {error}") from error
+    return TorchModel(loaded, task)
 
 
 def input_ids(features: Mapping[str, Any]) -> Any:

@@ -127,9 +127,9 @@ def plan_encoders(config: Config, resources: Mapping[str, float]) -> tuple[Encod
 
 
 def _on_gpu(encoder: EncoderConfig, resources: Mapping[str, float]) -> bool:
-    """Return whether an encoder gets a GPU; other backends than torch compute on the CPU."""
+    """Return whether an encoder gets a GPU."""
     if encoder.device == "auto":
-        return encoder.backend == "torch" and resources.get("GPU", 0) >= 1
+        return resources.get("GPU", 0) >= 1
     return encoder.device == "cuda"
 
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from pathlib import Path
 from typing import Any
 
 from kohaku_ray.config import Config
@@ -16,15 +15,12 @@ from kohaku_ray.index.identity import encoder_identity
 from kohaku_ray.index.store import Index
 from kohaku_ray.index.views import IMAGE, View
 from kohaku_ray.run.captions import caption_settings
-from kohaku_ray.storage import is_uri
 from kohaku_ray.systems.base import DocumentFormat
 
 
 def make_encoder(config: Config, encoder: EncoderConfig | None = None, **overrides: Any) -> SentenceEncoder:
     """Load an encoder. Default: that of texts."""
-    exports = exports_directory(config)
-    kept = {"cache_dir": None if exports is None else str(exports)}
-    return SentenceEncoder(**((encoder or config.index.encoder).model_dump() | kept | overrides))
+    return SentenceEncoder(**((encoder or config.index.encoder).model_dump() | overrides))
 
 
 def make_query_encoder(config: Config, encoder: EncoderConfig | None = None) -> SentenceEncoder:
@@ -53,12 +49,6 @@ def searches_on_gpu(config: Config) -> bool:
             raise ConfigError(f"index.search_device is cuda, but {reason}; or set it to auto or cpu")
         return False
     return True
-
-
-def exports_directory(config: Config) -> Path | None:
-    """Return the directory of models exported for ``onnx`` and ``openvino``: beside an index on a disk."""
-    path = config.index.path
-    return None if is_uri(path) else Path(path).parent / "encoders"
 
 
 def encoder_settings(config: Config, encoder: EncoderConfig | None = None) -> dict[str, Any]:

@@ -9,7 +9,8 @@ import yaml
 from kohaku_ray.config import as_yaml, build_config, load_config
 from kohaku_ray.config.anchor import preset_names
 from kohaku_ray.errors import ConfigError
-from kohaku_ray.index import models
+from kohaku_ray.index import encoder as encoder_module
+from kohaku_ray.index.torch_model import TorchModel
 from kohaku_ray.models.prompts import Prompt
 from kohaku_ray.run.deployments import model_identity
 from kohaku_ray.run.indexes import make_encoder
@@ -153,7 +154,7 @@ def test_an_encoders_prompts_and_tasks_reach_the_model(monkeypatch, tiny_encoder
     takes_task = config.index.encoder.query_task is not None
     assert config.index.encoder.trust_remote_code == takes_task, "only Jina's models need their own code"
     recording = Recording(SentenceTransformer(tiny_encoder, device="cpu"), PROMPTS.get(preset, {}), takes_task)
-    monkeypatch.setattr(models, "_sentence_transformer", lambda *arguments: recording)
+    monkeypatch.setattr(encoder_module, "load_model", lambda *arguments: TorchModel(recording, arguments[-1]))
     short = {} if config.index.encoder.dim is None else {"dim": 16}
     encoder = make_encoder(config, precision="float32", **short)
     seen = []

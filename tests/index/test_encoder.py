@@ -178,8 +178,6 @@ def test_bad_settings_are_refused_with_the_way_out(tmp_path, monkeypatch):
         SentenceEncoder(MODEL, query_task="retrieval")
     with pytest.raises(ConfigError, match=r"encoder\.passage_prompt takes 302 tokens but the model's window is 256"):
         SentenceEncoder(MODEL, passage_prompt="word " * 300)
-    with pytest.raises(ConfigError, match=r"precision is int8 but encoder.backend is torch: set backend"):
-        SentenceEncoder(MODEL, precision="int8")
     with pytest.raises(ConfigError, match=r"'package:nosuchpackage' .*: pip install nosuchpackage"):
         SentenceEncoder("package:nosuchpackage")
     with pytest.raises(ConfigError, match="'package:json' but the package has no get_model_path"):
@@ -189,29 +187,6 @@ def test_bad_settings_are_refused_with_the_way_out(tmp_path, monkeypatch):
     monkeypatch.setattr("torch.cuda.is_available", lambda: False)
     with pytest.raises(ConfigError, match="device is 'cuda' but this process sees no GPU"):
         SentenceEncoder(MODEL, device="cuda")
-
-
-@pytest.mark.parametrize(
-    ("backend", "module", "package"),
-    [("onnx", "onnxruntime", "onnxruntime"), ("onnx", "onnx", "onnx"), ("openvino", "openvino", "openvino")],
-)
-def test_a_missing_backend_names_what_to_install(monkeypatch, backend, module, package):
-    monkeypatch.setattr("importlib.util.find_spec", lambda name: None if name == module else object())
-    message = rf"backend is {backend} but the package {package} is missing: pip install 'kohaku-ray\[{backend}\]'"
-    with pytest.raises(ConfigError, match=message):
-        SentenceEncoder(MODEL, backend=backend)
-
-
-def test_what_a_backend_cannot_do_is_refused(monkeypatch):
-    monkeypatch.setattr("importlib.util.find_spec", lambda name: object())
-    with pytest.raises(ConfigError, match=r"precision is float16 but encoder.backend is onnx: use float32 or int8"):
-        SentenceEncoder(MODEL, backend="onnx", precision="float16")
-    with pytest.raises(ConfigError, match=r"precision is int8 but encoder.backend is openvino: use float32"):
-        SentenceEncoder(MODEL, backend="openvino", precision="int8")
-    with pytest.raises(ConfigError, match=r"device is 'cuda' but encoder.backend is onnx, which computes on the CPU"):
-        SentenceEncoder(MODEL, backend="onnx", device="cuda")
-    with pytest.raises(ConfigError, match=r"query_task or passage_task is set but encoder.backend is onnx"):
-        SentenceEncoder(MODEL, backend="onnx", query_task="retrieval.query")
 
 
 def test_the_identity_is_known_without_loading_and_decides_the_keys(encoder):

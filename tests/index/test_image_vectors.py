@@ -112,11 +112,6 @@ def test_an_image_without_a_finite_vector_is_named(nodes):
         (["index.images=false", "index.image_vectors=image"], "index.images is false, so that there are no images"),
         (["index.image_encoder.model=clip"], "index.image_encoder is set but index.image_vectors is caption"),
         (["index.image_vectors=none", "index.image_encoder.model=clip"], "set index.image_vectors to image or both"),
-        (["index.image_vectors=both", "index.encoder.backend=onnx"], r"index\.encoder\.backend is onnx"),
-        (
-            ["index.image_vectors=image", "index.image_encoder={model: clip, backend: openvino}"],
-            r"index\.image_encoder\.backend is openvino",
-        ),
     ],
 )
 def test_settings_that_contradict_each_other_are_refused(overrides, said):

@@ -68,10 +68,10 @@ IMAGES = ("index.images=true", "index.image_vectors=image", "index.image_encoder
     ("overrides", "of_texts", "of_images"),
     [
         (IMAGES, Encoders(2, True), Encoders(2, True)),
-        ((*IMAGES, "index.encoder.backend=onnx"), Encoders(16, False), Encoders(2, True)),
+        ((*IMAGES, "index.encoder.device=cpu"), Encoders(16, False), Encoders(2, True)),
         ((*IMAGES, "index.encoder.device=cpu", "index.encoders=8"), Encoders(8, False), Encoders(2, True)),
         ((*IMAGES, "index.image_encoder.device=cpu", "index.encoders=1"), Encoders(1, True), Encoders(1, False)),
-        (("index.encoder.backend=onnx",), Encoders(16, False), Encoders(16, False)),
+        (("index.encoder.device=cpu",), Encoders(16, False), Encoders(16, False)),
     ],
 )
 def test_each_encoder_gets_what_its_own_settings_ask_for(overrides, of_texts, of_images):
@@ -79,7 +79,7 @@ def test_each_encoder_gets_what_its_own_settings_ask_for(overrides, of_texts, of
 
 
 def test_an_encoder_of_images_that_lacks_its_gpu_is_refused_though_texts_need_none():
-    it = config(*IMAGES, "index.encoder.backend=onnx", "index.image_encoder.device=cuda")
+    it = config(*IMAGES, "index.encoder.device=cpu", "index.image_encoder.device=cuda")
     _, of_images = plan_encoders(it, {"CPU": 4})
     with pytest.raises(ConfigError, match=r"has 0 GPUs but 1 encoder\(s\) need 1"):
         check_demand(index_demand(it, of_images), {"CPU": 4})

@@ -26,7 +26,6 @@ def test_shards_are_built_and_searched_each_on_its_own_and_answer_alike(cluster,
     documents = tmp_path / "documents"
     shutil.copytree(sample_path("documents"), documents)
     own = [f"documents.paths=[{documents}]", "index.encoders=1", f"index.encoder.model={tiny_encoder}"]
-    own += ["index.encoder.backend=onnx"]  # ten retrievers start without torch
     own += [f"ledger.path={tmp_path}/ledger", "questions.limit=8", "ensemble.members=2", "cluster.retriever.cpus=0.2"]
 
     def config(n_shards: int, name: str):

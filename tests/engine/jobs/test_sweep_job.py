@@ -66,7 +66,6 @@ def write_sweep(home: Path, tables: list[dict], name: str = "mine", **more) -> s
     path = home / f"{name}.yaml"
     places = {"output": str(home / f"out-{name}"), "runs": str(home / "runs"), "indexes": str(home / "indexes")}
     common = {"kohaku.top_k_final": None, "questions.limit": LIMIT, "ledger.path": str(home / "ledger")}
-    common |= {"index.encoder.backend": "onnx"}  # each process starts without torch
     values = {"base": ["paper"], **places, "seeds": [0, 1], "tables": tables, **more}
     values["set"] = common | more.get("set", {})
     path.write_text(yaml.safe_dump(values, sort_keys=False))
