@@ -15,8 +15,8 @@ from kohaku_ray.evaluation.label import CONSISTENT, LABELS, read_label
 from kohaku_ray.models import parse
 from kohaku_ray.records import Reply, TraceRow
 from kohaku_ray.systems.base import Rows, ballot_of
+from kohaku_ray.systems.narrative.names import unaccent
 from kohaku_ray.systems.narrative.prepare import Passage, StoryEvidence
-from kohaku_ray.systems.narrative.reasoning.spelling import unaccent
 
 MOST_CITED = 8
 """Excerpts that a judgement may cite."""

@@ -12,13 +12,13 @@ from kohaku_ray.evaluation.label import CONSISTENT, CONTRADICT
 from kohaku_ray.models.backends import CHARS_PER_TOKEN
 from kohaku_ray.models.request import ChatRequest
 from kohaku_ray.records import Reply
-from kohaku_ray.systems.narrative.reasoning.spelling import words_of
+from kohaku_ray.systems.narrative.names import words_of
 
 VERSION = 1
 """Counts up when the same request would get another reply: it is part of the ledger's keys."""
 
-CONFIDENCE = {"high": 0.95, "medium": 0.75}
-"""Of a contradiction, by the severity of the surest finding."""
+CONFIDENCE = 0.95
+"""Of a contradiction that a rule found."""
 
 _SAYS = "Offline judge, no language model: "
 _SHOWN = 4  # claims whose nearest excerpt is cited where no rule found anything
@@ -74,13 +74,13 @@ class OfflineJudge:
 
     def _found(self, variables: Mapping[str, Any]) -> dict[str, Any]:
         """Take the rules' word."""
-        findings = sorted(variables["findings"], key=lambda one: -CONFIDENCE[one["severity"]])
+        findings = variables["findings"]
         reasons = "; ".join(f"{one['rule']}: {one['reason']}" for one in findings)
         return {
             "excerpts": [_cited(one["ref_id"], one["excerpt"], one["claim"], one["reason"]) for one in findings],
             "rationale": f"{_SAYS}the rules found a contradiction: {reasons}.",
             "label": CONTRADICT,
-            "confidence": CONFIDENCE[findings[0]["severity"]],
+            "confidence": CONFIDENCE,
         }
 
     def _unfound(self, variables: Mapping[str, Any]) -> dict[str, Any]:

@@ -23,12 +23,11 @@ from kohaku_ray.models.backends import CHARS_PER_TOKEN
 from kohaku_ray.records import Question, TraceRow, digest_text
 from kohaku_ray.retrieval.evidence import distinct_rows
 from kohaku_ray.retrieval.rrf import reciprocal_rank_fusion
+from kohaku_ray.systems.narrative.names import BookNames, match_book, read_names
 from kohaku_ray.systems.narrative.questions import Source, Story, story_of
-from kohaku_ray.systems.narrative.reasoning.entities import BookNames, read_names
-from kohaku_ray.systems.narrative.reasoning.findings import Excerpt, Finding, find_contradictions
-from kohaku_ray.systems.narrative.reasoning.spelling import match_book
-from kohaku_ray.systems.narrative.reasoning.years import year_anchors
+from kohaku_ray.systems.narrative.rules import Excerpt, Finding, find_contradictions
 from kohaku_ray.systems.narrative.settings import NarrativeSettings
+from kohaku_ray.systems.narrative.years import year_anchors
 from kohaku_ray.systems.tools import Tools
 
 EVERY = 100_000
@@ -122,7 +121,7 @@ class Book:
     """What is read once of a book.
 
     Attributes:
-        names: Its people and places.
+        names: Its names.
         places: By section, and for the whole book: where each paragraph starts in the rejoined text, and its place.
     """
 
@@ -138,8 +137,8 @@ class Book:
 BOOKS_KEPT = 16
 """Books whose names a process keeps: reading them takes seconds."""
 
-_BOOKS: OrderedDict[tuple[str, str | None], Book] = OrderedDict()
-"""By what they were read from, and the spaCy pipeline; the last one used comes last."""
+_BOOKS: OrderedDict[str, Book] = OrderedDict()
+"""By what they were read from; the last one used comes last."""
 
 
 async def prepare(question: Question, tools: Tools, settings: NarrativeSettings) -> StoryEvidence:
@@ -151,7 +150,7 @@ async def prepare(question: Question, tools: Tools, settings: NarrativeSettings)
     story = story_of(question)
     doc_id, title = await _find_book(question.question_id, story, tools)
     nodes = await _chapters(doc_id, story, tools)
-    book = _read_book(doc_id, nodes, settings.model)
+    book = _read_book(doc_id, nodes)
     knows_character = book.names.person(story.character).n_mentions > 0 or _is_named(story, nodes)
     queries, k, within = story.queries(knows_character), settings.excerpts(story.content), [doc_id]
     texts = [text for text, _ in queries]
@@ -206,11 +205,11 @@ def _is_named(story: Story, nodes: NodeTable) -> bool:
     return named is not None and any(named.search(nodes.text_of(row)) for row in range(len(nodes)))
 
 
-def _read_book(doc_id: str, nodes: NodeTable, model: str | None) -> Book:
+def _read_book(doc_id: str, nodes: NodeTable) -> Book:
     """Read a book's people, places and years, once per process."""
-    key = _content(nodes), model
+    key = _content(nodes)
     if key not in _BOOKS:
-        _BOOKS[key] = _book(doc_id, nodes, model)
+        _BOOKS[key] = _book(doc_id, nodes)
         if len(_BOOKS) > BOOKS_KEPT:
             _BOOKS.popitem(last=False)
     _BOOKS.move_to_end(key)
@@ -226,7 +225,7 @@ def _content(nodes: NodeTable) -> str:
     return digest_text(sink.getvalue().to_pybytes(), 16)
 
 
-def _book(doc_id: str, nodes: NodeTable, model: str | None) -> Book:
+def _book(doc_id: str, nodes: NodeTable) -> Book:
     paragraphs = np.flatnonzero(pc.equal(nodes.table["kind"], "paragraph").to_numpy()).tolist()
     texts = [(nodes.title_of(row), nodes.text_of(row)) for row in paragraphs]
     places: dict[str, tuple[list[int], list[Place]]] = defaultdict(lambda: ([], []))
@@ -239,7 +238,7 @@ def _book(doc_id: str, nodes: NodeTable, model: str | None) -> Book:
             starts.append(ends[parent_id])
             there.append(place)
             ends[parent_id] += len(text) + len(PARAGRAPH_BREAK)
-    return Book(read_names([text for _, text in texts], model=model), dict(places))
+    return Book(read_names([text for _, text in texts]), dict(places))
 
 
 def _passages(hits: Hits, similarities: Mapping[int, float], nodes: NodeTable, book: Book) -> tuple[Passage, ...]:
@@ -284,5 +283,4 @@ def _passage_row(rank: int, part: Passage) -> TraceRow:
 
 
 def _finding_row(rank: int, found: Finding, doc_id: str) -> TraceRow:
-    note = f"{found.rule}, {found.severity}"
-    return TraceRow("findings", rank, found.reason, found.node_id, doc_id, "chunk", note=note)
+    return TraceRow("findings", rank, found.reason, found.node_id, doc_id, "chunk", note=found.rule)

@@ -10,7 +10,7 @@ from kohaku_ray.records import Question
 from kohaku_ray.systems.narrative.dossier import Judgement, place_text
 from kohaku_ray.systems.narrative.prepare import Claim, Passage, StoryEvidence
 from kohaku_ray.systems.narrative.questions import Story
-from kohaku_ray.systems.narrative.reasoning.findings import Finding
+from kohaku_ray.systems.narrative.rules import Finding
 
 
 def search_prompt(prompts: Prompts, evidence: StoryEvidence, passages: Sequence[Passage]) -> Prompt:
@@ -51,7 +51,6 @@ def _variables(evidence: StoryEvidence, passages: Sequence[Passage]) -> dict[str
         "findings": tuple(
             {
                 "rule": one.rule,
-                "severity": one.severity,
                 "ref_id": one.node_id,
                 "claim": one.claim,
                 "excerpt": one.excerpt,
@@ -66,7 +65,7 @@ def _variables(evidence: StoryEvidence, passages: Sequence[Passage]) -> dict[str
 def _examples() -> tuple[dict[str, Any], dict[str, Any]]:
     """Variables that the templates are tried with."""
     passage = Passage("d:sec0:c0", "d", "I", 50.0, "t", 1)
-    finding = Finding("died_twice", "high", "c", "t", "I", "d:sec0:c0", "r")
+    finding = Finding("died_twice", "c", "t", "I", "d:sec0:c0", "r")
     story, claims = Story("c", "n", "b", "h"), (Claim("c", 0.5, "d:sec0:c0"),)
     evidence = StoryEvidence(Question("q", "c"), story, "d", "b", True, claims, (passage,), (finding,), (), ())
     cited = {"ref_id": "d:sec0:c0", "quote": "t", "analysis": "a"}

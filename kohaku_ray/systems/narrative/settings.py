@@ -8,7 +8,7 @@ from pydantic import field_validator
 
 from kohaku_ray.errors import ConflictError, did_you_mean
 from kohaku_ray.settings import PositiveInt, Section, Share
-from kohaku_ray.systems.narrative.reasoning.findings import DEFAULT_RULES, RULES
+from kohaku_ray.systems.narrative.rules import RULES
 
 FEWEST, WORDS_PER_EXCERPT, MOST = 10, 20, 30
 """``k: adaptive`` is min(MOST, FEWEST + words // WORDS_PER_EXCERPT)."""
@@ -25,10 +25,8 @@ class NarrativeSettings(Section):
     """Tokens of the book per window with `evidence: book`; None: three quarters of what the model's window leaves."""
     reasoning: bool = True
     """Check the excerpts by rules, and show the models what they find."""
-    rules: tuple[str, ...] = tuple(sorted(DEFAULT_RULES))
+    rules: tuple[str, ...] = tuple(sorted(RULES))
     """Rules that are on."""
-    model: str | None = None
-    """spaCy pipeline that finds names, by name or path; None: the largest English one installed, or a blank one."""
     stages: Literal[1, 2] = 2
     """Stage 1 looks for a contradiction; stage 2, asked only where stage 1 claims one, confirms or rejects it."""
     verify_bar: Share = 0.9

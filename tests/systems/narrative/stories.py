@@ -66,7 +66,7 @@ for love of Clara Holt he left them.
 HEADER = "id,book_name,char,caption,content,label\n"
 ROWS = (
     '46,The Prisoner of the Rock,Anton Varga,,"Anton Varga was born in Lisbon, and his father mended nets.",consistent',
-    '137,"the prisoner, of the ROCK",Anton Varga,Prison,"Anton Varga travelled to Vienna in 1820.",contradict',
+    '137,"the prisoner, of the ROCK",Anton Varga,Prison,"Anton Varga died in Vienna in 1810.",contradict',
     "007,Prisoner of the Rock,Zeno Quill,,A stranger mended the nets of the harbour.,consistent",
     "9,The Garden,Clara Holt,,Clara Holt loved roses.,consistent",
     "10,The Kitchen,Clara Holt,,Clara Holt loved roses.,consistent",

@@ -100,7 +100,7 @@ def test_books_and_stories_become_labels_dossiers_and_results(home, answer):
         "46": "1", "137": "0", "007": "1", "9": "1", "10": "", "11": "1",
     }  # fmt: skip
     assert results["137"]["Confidence"] == "0.9500"
-    assert "travel_while_imprisoned" in results["137"]["Rationale"]
+    assert "act_after_death" in results["137"]["Rationale"]
     assert "'The Kitchen', but the index has" in results["10"]["Rationale"]
     assert "'The Garden'" in results["10"]["Rationale"]
     trace = rows_of(config, "trace")
@@ -111,7 +111,7 @@ def test_books_and_stories_become_labels_dossiers_and_results(home, answer):
     assert all(" ".join(row["text"].split()) in books for row in quoted)
     page = opened(Path(write_report(config.run)).read_text(encoding="utf-8"))
     assert "majority class" in page
-    assert "travel_while_imprisoned" in page
+    assert "act_after_death" in page
 
 
 def test_a_second_run_makes_no_call_and_flipped_labels_change_no_byte(home, answer):

@@ -93,11 +93,11 @@ def test_excerpts_show_chapter_and_progress_and_findings_are_in_the_context():
     judged(STORIES["137"], tools)
     for call in tools.calls:
         assert f"[ref_id={ROCK}] (CHAPTER II. THE ROCK, 50 % of the book) Anton Varga was arrested" in call.prompt.user
-        assert "travel_while_imprisoned (high): Anton Varga travelled in 1820" in call.prompt.user
+        assert "act_after_death: Anton Varga died in 1810 in the story" in call.prompt.user
         assert "Its heading: Prison" in call.prompt.user
     tools = tools_for(scripted(verdict(CONSISTENT)))
     judged(STORIES["137"], tools, reasoning=False)
-    assert "travel_while_imprisoned" not in tools.calls[0].prompt.user
+    assert "act_after_death" not in tools.calls[0].prompt.user
 
 
 def test_a_name_the_book_lacks_is_said_to_the_model():

@@ -1,4 +1,4 @@
-"""Years, stated and counted, and ages."""
+"""Years, stated and counted."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from kohaku_ray.systems.narrative.reasoning.years import find_ages, find_years, year_anchors
+from kohaku_ray.systems.narrative.years import find_years, year_anchors
 
 
 @pytest.mark.parametrize(
@@ -54,12 +54,12 @@ def test_relative_years_count_from_the_last(text: str, years: list[int]) -> None
     assert [mention.year for mention in find_years(text, 1815)] == years
 
 
-def test_mentions_are_spans_and_say_whether_they_are_stated() -> None:
+def test_mentions_are_spans() -> None:
     text = "In 1815 he left; ten years\nlater he died."
     found = find_years(text)
-    assert [(text[m.start : m.end], m.year, m.stated) for m in found] == [
-        ("1815", 1815, True),
-        ("ten years\nlater", 1825, False),
+    assert [(text[m.start : m.end], m.year) for m in found] == [
+        ("1815", 1815),
+        ("ten years\nlater", 1825),
     ]
 
 
@@ -74,26 +74,6 @@ def test_anchors_are_those_of_the_chapter() -> None:
         ("II", "The end."),
     ]
     assert year_anchors(paragraphs) == [None, 1815, 1815, 1825, None, None, 1838]
-
-
-@pytest.mark.parametrize(
-    ("text", "ages"),
-    [
-        ("aged nineteen", [19]),
-        ("at the age of 19", [19]),
-        ("At nineteen, he left", [19]),
-        ("at nineteen he left", [19]),
-        ("a young man of twenty-four", [24]),
-        ("he was twelve years old", [12]),
-        ("sixty years of age", [60]),
-        ("when he was ten", [10]),
-        ("at two o’clock, at ten miles, at five francs", []),
-        ("a man of twenty francs", []),
-        ("aged two hundred", []),
-    ],
-)
-def test_ages(text: str, ages: list[int]) -> None:
-    assert [mention.age for mention in find_ages(text)] == ages
 
 
 @given(st.text(alphabet="1 89507ten yearslatragoIn.,’“”\n", max_size=80), st.none() | st.integers(1700, 1999))

@@ -1,4 +1,4 @@
-"""Years in prose, stated or counted from the last one in the chapter, and ages."""
+"""Years in prose, stated or counted from the last one in the chapter."""
 
 from __future__ import annotations
 
@@ -31,13 +31,6 @@ _RELATIVE = re.compile(
     r"\b(?P<last>the\s+(?:previous|preceding)\s+year|the\s+year\s+before)\b|\b(?P<same>(?:that|the)\s+same\s+year|that\s+year)\b",
     re.IGNORECASE,
 )
-_AGE = re.compile(
-    rf"\b(?:aged|at\s+the\s+age\s+of|(?:was|is)\s+(?:then\s+|only\s+|just\s+|about\s+)?(?={CARDINAL}\s+years\s+old)|"
-    r"(?:young\s+)?(?:man|woman|girl|boy|lad|youth|sailor)\s+of|when\s+(?:he|she)\s+was|(?P<at>at))\s+"
-    rf"(?P<age>\d{{1,2}}|{CARDINAL})(?(at)(?=\s*[,;]|\s+(?:he|she)\b)|\b)(?!\s+(?:francs|o.clock|miles|men|hours))|"
-    rf"\b(?P<old>\d{{1,2}}|{CARDINAL})(?:\s+years\s+old|\s+years\s+of\s+age)\b",
-    re.IGNORECASE,
-)
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,22 +41,11 @@ class YearMention:
         start: First character.
         end: One past the last character.
         year: From `FIRST_YEAR` to `LAST_YEAR`.
-        stated: Whether the text gives the year itself, not its distance from another.
     """
 
     start: int
     end: int
     year: int
-    stated: bool
-
-
-@dataclass(frozen=True, slots=True)
-class AgeMention:
-    """An age as a span of a text, in years."""
-
-    start: int
-    end: int
-    age: int
 
 
 def find_years(text: str, anchor: int | None = None) -> tuple[YearMention, ...]:
@@ -88,7 +70,7 @@ def find_years(text: str, anchor: int | None = None) -> tuple[YearMention, ...]:
     for match, stated in found:
         year = _counted(match, anchor) if stated is None else stated
         if year is not None and FIRST_YEAR <= year <= LAST_YEAR:
-            mentions.append(YearMention(match.start(), match.end(), year, stated is not None))
+            mentions.append(YearMention(match.start(), match.end(), year))
             anchor = year
     return tuple(mentions)
 
@@ -111,16 +93,6 @@ def year_anchors(paragraphs: Iterable[tuple[str, str]]) -> list[int | None]:
         years = find_years(text, anchor)
         anchor = years[-1].year if years else anchor
     return anchors
-
-
-def find_ages(text: str) -> tuple[AgeMention, ...]:
-    """Find ages (``aged nineteen``, ``at the age of 19``, ``nineteen years old``), in reading order."""
-    found = []
-    for match in _AGE.finditer(text):
-        age = number_of(match["age"] or match["old"])
-        if age is not None and 0 < age < 120:
-            found.append(AgeMention(match.start(), match.end(), age))
-    return tuple(found)
 
 
 def _stated(match: re.Match[str]) -> int | None:

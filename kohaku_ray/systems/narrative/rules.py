@@ -1,0 +1,223 @@
+"""Where a story contradicts excerpts of its book by the years of a life; without a model.
+
+Only what is certain is read: a sentence that opens with a person, or a year and a person, and goes on with a verb.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Literal
+
+from kohaku_ray.documents.sentences import split_sentences
+from kohaku_ray.systems.narrative.names import MALE_TITLES, BookNames, Person, unaccent
+from kohaku_ray.systems.narrative.years import find_years
+
+Kind = Literal["born", "died", "acted"]
+
+_QUOTED = re.compile(r"“[^”]*(?:”|\Z)|\"[^\"]*(?:\"|\Z)|«[^»]*(?:»|\Z)")
+_UNSAID = re.compile(
+    r"(?<!')\b(?:if|unless|whether|would|could|might|may|should|suppos\w+|dream\w*|nightmare\w*|vision\w*|fancied|imagin\w+|"
+    r"deliri\w+|said|says?|told|heard|believ\w+|thought|claim\w*|rumou?r\w*|report\w*|alleg\w+|pretend\w*|according|"
+    r"presum\w+|perhaps|possibly|probably|doubt\w*|declar\w+|insist\w*|legends?|gossip|lied|false(?:ly)?|feign\w*|"
+    r"suppos\w*|apparently|seemingly|ostensibly|as\s+it\s+seemed|almost|nearly)\b|\?",
+    re.IGNORECASE,
+)
+_PARAGRAPH = re.compile(r"\S(?:.|\n(?!\s*\n))*")
+_TIME = re.compile(
+    r"(?:(?:in|on|at|by|during|about|the|that|of|and|year|early|late|spring|summer|autumn|winter|end|beginning|day|then|"
+    r"\d+\w*|january|february|march|april|may|june|july|august|september|october|november|december)[\s,]+)*",
+    re.IGNORECASE,
+)
+_LEAD = re.compile(rf"(?:the\s+)?(?:(?:young|poor|good|{'|'.join(sorted(MALE_TITLES))})\.?\s+)*", re.IGNORECASE)
+_NAME = re.compile(r"\b[A-Z][a-z]\w*")
+_IN = re.compile(r"\b(?:in|near)\s+(?:the\s+)?\Z")
+_PRONOUN = re.compile(r"(?:he|she)\b", re.IGNORECASE)
+_ADVERBS = r"(?:\w+ly\s+|(?:then|also|soon|thus|again|once|first|later|now|there|finally|at\s+last|at\s+length)\s+)*"
+_VERB = re.compile(
+    rf"\s+{_ADVERBS}(?:(?P<be>(?:had\s+been|has\s+been|was|is|got)\s+)|(?:had|has)\s+)?{_ADVERBS}"
+    r"(?:(?P<born>born|came\s+into\s+the\s+world)|"
+    r"(?P<died>died|dies|perished|expired|passed\s+away|drowned|breathed\s+(?:his|her)\s+last|(?(be)(?:killed|murdered|"
+    r"executed|guillotined|hanged|shot\s+dead|slain|beheaded|assassinated|dead)|(?!)))|"
+    r"(?P<acted>married|wedded|escaped|arrested|imprisoned|freed|released|(?(be)(?:jailed|pardoned|captured)|(?:travell?ed|"
+    r"sailed|journeyed|emigrated|embarked|fled|returned|went|came|moved|left|arrived|landed|lived|dwelt|settled|stayed|"
+    r"worked|served|studied|taught|visited|reached|wrote|took|met|saw))))\b",
+    re.IGNORECASE,
+)
+_BREAK = re.compile(
+    r"[;:—]|\s(?:and|but|then|when|while|until|where|who|whose|that|which|before|after|since)\s|['’]s\s", re.IGNORECASE
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Excerpt:
+    """A part of the book.
+
+    Attributes:
+        node_id: Of the chunk.
+        chapter: Its title.
+        text: Verbatim.
+        anchor: The last year that the chapter names before it (`years.year_anchors`).
+    """
+
+    node_id: str
+    chapter: str
+    text: str
+    anchor: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Event:
+    """What a sentence, ``text``, asserts that the story's character did, or that befell it, in a year."""
+
+    kind: Kind
+    year: int
+    text: str
+
+
+@dataclass(frozen=True, slots=True)
+class Finding:
+    """A contradiction.
+
+    Attributes:
+        rule: A name in `RULES`.
+        claim: The story's sentence.
+        excerpt: The book's sentence, verbatim.
+        chapter: Where it stands.
+        node_id: Of the excerpt.
+        reason: In words, with both values.
+    """
+
+    rule: str
+    claim: str
+    excerpt: str
+    chapter: str
+    node_id: str
+    reason: str
+
+
+def born_twice(claim: Event, fact: Event) -> str | None:
+    """Exclude births in two years."""
+    return _twice("born", claim, fact)
+
+
+def died_twice(claim: Event, fact: Event) -> str | None:
+    """Exclude deaths in two years."""
+    return _twice("died", claim, fact)
+
+
+def act_after_death(claim: Event, fact: Event) -> str | None:
+    """Exclude deeds in a year after the death that the other side gives."""
+    for death, deed in ((claim, fact), (fact, claim)):
+        if (death.kind, deed.kind) == ("died", "acted") and deed.year > death.year:
+            sides = ("story", "book") if death is claim else ("book", "story")
+            return f"died in {death.year} in the {sides[0]}, but is alive in {deed.year} in the {sides[1]}"
+    return None
+
+
+RULES: Mapping[str, Callable[[Event, Event], str | None]] = {
+    "act_after_death": act_after_death,
+    "born_twice": born_twice,
+    "died_twice": died_twice,
+}
+"""Every rule by name: a story's event and the book's in, why they exclude each other out."""
+
+
+def _twice(kind: Kind, claim: Event, fact: Event) -> str | None:
+    if claim.kind == fact.kind == kind and claim.year != fact.year:
+        return f"{kind} in {claim.year} in the story, in {fact.year} in the book"
+    return None
+
+
+def find_contradictions(
+    story: str, character: str, excerpts: Sequence[Excerpt], names: BookNames, rules: Iterable[str] = tuple(RULES)
+) -> tuple[Finding, ...]:
+    """Check a story against excerpts of its book.
+
+    Args:
+        story: What it claims of the character.
+        character: Its name; disguises behind a slash.
+        excerpts: In rank order.
+        names: The book's (`names.read_names`).
+        rules: Names in `RULES`.
+
+    Returns:
+        One finding per rule, claim and sentence of the book, in the order of excerpts.
+    """
+    person = names.person(character)
+    claims = find_events(story, names, person, is_story=True)
+    found = [
+        Finding(rule, claim.text, fact.text, excerpt.chapter, excerpt.node_id, f"{character} {reason}")
+        for excerpt in (excerpts if claims else ())
+        for fact in find_events(excerpt.text, names, person, excerpt.anchor)
+        for rule in sorted(rules)
+        for claim in claims
+        if (reason := RULES[rule](claim, fact)) is not None
+    ]
+    return tuple(dict.fromkeys(found))
+
+
+def find_events(
+    text: str, names: BookNames, person: Person, anchor: int | None = None, *, is_story: bool = False
+) -> tuple[Event, ...]:
+    """Find what a text asserts of a person, in reading order.
+
+    Quoted, reported, dreamt, supposed and denied events are left out, and those whose subject is not certain.
+
+    Args:
+        text: A story or an excerpt; in an excerpt a blank line ends what a pronoun may refer to.
+        names: The book's.
+        person: The story's character.
+        anchor: The last year that the chapter names before the text.
+        is_story: Whether a pronoun means the person before anybody is named.
+    """
+    plain = _QUOTED.sub(lambda match: " " * len(match[0]), unaccent(text))
+    years = find_years(plain, anchor)
+    events: list[Event] = []
+    is_topic = is_story
+    for paragraph in _PARAGRAPH.finditer(plain):
+        is_topic = is_topic if is_story else False
+        for span in split_sentences(paragraph[0]):
+            start, end = paragraph.start() + span.start, paragraph.start() + span.end
+            inside = [year for year in years if start <= year.start and year.end <= end]
+            sentence = plain[start:end]
+            subject = _after_time(plain, start, inside[0].start, inside[0].end) if inside else start
+            who = _subject(plain, subject, person, is_topic)
+            verb = _VERB.match(plain, who, end) if who is not None else None
+            if verb and len(inside) == 1 and not _UNSAID.search(sentence):
+                (year,) = inside
+                if year.end <= subject or not _BREAK.search(plain, verb.end(), year.start):
+                    events.append(Event(_kind(verb), year.year, text[start:end]))
+            is_topic = _goes_on(sentence, names, person, is_topic)
+    return tuple(events)
+
+
+def _after_time(plain: str, start: int, first: int, last: int) -> int:
+    """Where the subject may stand: behind a year that opens the sentence, else at its start."""
+    if not _TIME.fullmatch(plain, start, first):
+        return start
+    return last + len(plain[last:]) - len(plain[last:].lstrip(" ,\n"))
+
+
+def _subject(plain: str, start: int, person: Person, is_topic: bool) -> int | None:
+    """Where the person's name, or a pronoun for it, ends that stands there; None: somebody else's."""
+    lead = _LEAD.match(plain, start)
+    name = person.pattern.match(plain, start) or person.pattern.match(plain, lead.end() if lead else start)
+    pronoun = _PRONOUN.match(plain, start) if is_topic else None
+    match = name or pronoun
+    return match.end() if match else None
+
+
+def _kind(verb: re.Match[str]) -> Kind:
+    kinds: tuple[Kind, ...] = ("born", "died", "acted")
+    return next(kind for kind in kinds if verb[kind])
+
+
+def _goes_on(sentence: str, names: BookNames, person: Person, is_topic: bool) -> bool:
+    """Whether a pronoun in the next sentence means the person: nobody else is named, and it is named or was meant."""
+    rest, n_named = person.pattern.subn(" ", sentence)
+    others = (match for match in _NAME.finditer(rest) if not _IN.search(rest[: match.start()]))
+    if any(names.is_name(match[0], is_initial=not rest[: match.start()].strip()) for match in others):
+        return False
+    return is_topic or n_named > 0
