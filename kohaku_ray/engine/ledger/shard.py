@@ -60,12 +60,12 @@ class LedgerShard:
     async def ready(self) -> dict[str, Any]:
         """Return the shard's state: its failure, if any, the number of shards, and the counts of loaded segments.
 
-        A failed operation is retried first, so that the state is current.
+        A failed operation is retried first and a write under way is waited for, so that the state is current.
         """
         self._touch()
         if self._lease_failure is not None:
             await self._keep_hold()
-        if self._write_failure is not None:
+        if self._write_failure is not None or self._flushing.locked():
             with suppress(DataError):
                 await self.flush()
         return {

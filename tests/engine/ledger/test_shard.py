@@ -360,3 +360,27 @@ def test_a_sibling_that_ended_is_done_without(make, monkeypatch):
     asked, siblings = asyncio.run(run())
     assert asked.text == "one"
     assert len(siblings) == 1
+
+
+def test_a_shard_is_ready_only_when_a_write_under_way_has_ended(make, monkeypatch):
+    async def go():
+        shard, is_writing, may_fail = make(Reply("kept")), threading.Event(), threading.Event()
+        await shard.ask(GOOD, request(), "app")
+
+        def fail_late(entries):
+            is_writing.set()
+            may_fail.wait(10)
+            raise OSError("no room")
+
+        monkeypatch.setattr(shard._store, "write", fail_late)
+        writing = asyncio.create_task(shard.flush())
+        await asyncio.to_thread(is_writing.wait, 10)
+        state = asyncio.create_task(shard.ready())
+        await asyncio.sleep(0.05)
+        assert not state.done()
+        may_fail.set()
+        with pytest.raises(DataError, match="no room"):
+            await writing
+        assert "no room" in (await state)["failure"]
+
+    asyncio.run(go())
