@@ -29,7 +29,7 @@ from kohaku_ray.evaluation.metrics import DEFAULT_METRIC
 from kohaku_ray.evaluation.report import ScoreReport, run_score
 from kohaku_ray.records import digest
 from kohaku_ray.run.directory import RunDirectory, submission_of
-from kohaku_ray.run.finished import finished_before
+from kohaku_ray.run.identity import finished_before
 from kohaku_ray.run.results import scores_of
 from kohaku_ray.run.scoring import score_run
 from kohaku_ray.run.show import show_question

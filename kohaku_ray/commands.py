@@ -128,7 +128,7 @@ def documents(arguments: argparse.Namespace) -> Outcome:
 
 def answer(arguments: argparse.Namespace) -> Outcome:
     """Answer the questions, unless the run is finished."""
-    from kohaku_ray.run.finished import finished_before
+    from kohaku_ray.run.identity import finished_before
     from kohaku_ray.run.results import describe_run, headline, outputs_of, scores_of
     from kohaku_ray.run.tracking import check_tracking, is_tracked, track
     from kohaku_ray.storage import below, is_file

@@ -74,19 +74,19 @@ class RunDirectory:
         self.write_text("config.yaml", text)
         self.write_text("run.json", json.dumps({"status": "running", **facts_of(config)}, indent=2))
 
-    def finish(self, config: Config, summary: Any, inputs: str = "") -> None:
+    def finish(self, config: Config, summary: Any, identity: str) -> None:
         """Record that the run is finished: its counts, its system's facts and the versions it ran on.
 
         Args:
             config: The run.
             summary: Its counts, a dataclass.
-            inputs: Digest of its inputs (``inputs_of``); empty: not known, so that the run counts as another one.
+            identity: Digest of all that decides its outputs (``identity_of``).
         """
         facts = {
             "status": "finished",
             **asdict(summary),
             **facts_of(config),
-            "inputs": inputs,
+            "identity": identity,
             "versions": {"kohaku_ray": __version__, "ray": version("ray"), "python": platform.python_version()},
         }
         self.write_text("run.json", json.dumps(facts, indent=2))

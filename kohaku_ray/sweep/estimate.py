@@ -11,10 +11,11 @@ from kohaku_ray.config import Config
 from kohaku_ray.models.seeds import request_key
 from kohaku_ray.records import Question, digest
 from kohaku_ray.run.deployments import window_of
+from kohaku_ray.run.identity import model_parts
 from kohaku_ray.run.models import chat_request, models_of, seed_of
 from kohaku_ray.run.sources import questions_of
 from kohaku_ray.sweep.fixed import fixed_lines
-from kohaku_ray.sweep.plan import Plan, PlannedTable, is_there, model_parts
+from kohaku_ray.sweep.plan import Plan, PlannedTable, is_there
 
 Recorded = Callable[[str], AbstractSet[str]]
 """Reads the keys of the ledger at a path."""

@@ -4,24 +4,24 @@ from __future__ import annotations
 
 import functools
 import os
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import asdict, dataclass, field
+from collections.abc import Callable, Hashable, Mapping, Sequence
+from dataclasses import dataclass, field
 from typing import Any
 
 from kohaku_ray import __version__
 from kohaku_ray.config import Config
-from kohaku_ray.config.schema import Deployment, OpenAIConfig
+from kohaku_ray.config.schema import Deployment
 from kohaku_ray.errors import ConfigError, ConflictError, DataError
 from kohaku_ray.evaluation.metrics import Metric, find_metric
 from kohaku_ray.evaluation.submissions import Submission
 from kohaku_ray.evaluation.truth import has_gold, read_truth, scored_rows
 from kohaku_ray.index.store import Index
-from kohaku_ray.records import digest, digest_text
+from kohaku_ray.records import digest
 from kohaku_ray.run.demand import cluster_address, deployment_demand, local_gpus
-from kohaku_ray.run.deployments import check_deployment, check_vision, model_identity, window_of
-from kohaku_ray.run.finished import is_finished
+from kohaku_ray.run.deployments import check_deployment, check_vision
+from kohaku_ray.run.identity import file_digest, is_finished, run_identity, what_decides
 from kohaku_ray.run.indexes import document_format, index_settings
-from kohaku_ray.run.sources import find_sources, read_source, resolve, resolve_paths
+from kohaku_ray.run.sources import find_sources, resolve, resolve_paths
 from kohaku_ray.storage import below, is_uri
 from kohaku_ray.sweep.load import LoadedSweep
 from kohaku_ray.sweep.schema import MEMBERS, PoolConfig, Setting, TableConfig
@@ -222,12 +222,19 @@ class _Planner:
         """Name a run by everything that decides its outputs, and set its path and its index's."""
         config = resolve_paths(config)
         sweep = self._loaded.sweep
-        inputs = self._inputs(config)
-        read_as = [document_format(config), config.documents.sentence_split]
-        built_of = {"version": __version__, "settings": self._index_settings(config), "read_as": read_as}
-        index_id = digest({**built_of, "documents": inputs["documents"], "metadata": inputs["metadata"]})
-        decides = _what_decides({"index": index_id, **inputs}, config)
-        cell_id, run_id = digest(decides), digest({**decides, "seed": config.seed})
+        documents, metadata = config.documents, config.documents.metadata
+        built_of = {
+            "version": __version__,
+            "settings": self._index_settings(config),
+            "read_as": [document_format(config), documents.sentence_split],
+            "documents": self._once(
+                ("documents", documents, config.questions.path), lambda: _files(find_sources(config))
+            ),
+            "metadata": self._once(("file", metadata), lambda: file_digest(metadata)),
+        }
+        index_id = digest(built_of)
+        decides = what_decides(config, index_id, self._once)
+        cell_id, run_id = digest(decides), run_identity(decides, config.seed)
         index = config.index.model_copy(update={"path": _absolute(below(sweep.indexes, index_id))})
         run = _absolute(below(sweep.runs, run_id))
         placed = config.model_copy(update={"run": run, "index": index})
@@ -255,18 +262,7 @@ class _Planner:
         except ConfigError as error:
             raise _MissingError(str(error)) from None
 
-    def _inputs(self, config: Config) -> dict[str, str]:
-        """Return the digests of a run's input files."""
-        documents, questions, prompts = config.documents, config.questions.path, config.prompts
-        system = config.declaration
-        return {
-            "documents": self._once(("documents", documents, questions), lambda: _files(find_sources(config))),
-            "metadata": self._once(("file", documents.metadata), lambda: _file(documents.metadata)),
-            "questions": self._once(("file", questions), lambda: _file(questions)),
-            "prompts": self._once(("prompts", system.name, prompts), lambda: system.prompts(prompts).digest),
-        }
-
-    def _once(self, key: tuple[Any, ...], compute: Callable[[], Any]) -> Any:
+    def _once(self, key: Hashable, compute: Callable[[], Any]) -> Any:
         """Compute once what many cells have in common."""
         name = repr(key)
         if name not in self._known:
@@ -283,41 +279,8 @@ def _check_here(config: Config, name: str, deployment: Deployment) -> None:
         raise ConfigError(f"deployments.{name}: its replicas need {n_gpus:g} GPUs and this machine has {local_gpus()}")
 
 
-def _what_decides(inputs: Mapping[str, Any], config: Config) -> dict[str, Any]:
-    """Return everything that decides a run's outputs except its seed: no paths, no devices."""
-    uses = config.uses
-    numbers = range(config.ensemble.members)
-    members = [{role: asdict(config.role(role, member)) for role in uses.roles} for member in numbers]
-    names = list(dict.fromkeys(played["model"] for member in members for played in member.values()))
-    for member in members:
-        for played in member.values():
-            played["model"] = names.index(played["model"])
-    return {
-        **inputs,
-        "version": __version__,
-        "system": config.declaration.name,
-        "limit": config.questions.limit,
-        "settings": config.settings.model_dump(mode="json", exclude={"cross_encoder"}),
-        "ensemble": config.ensemble.model_dump(mode="json", exclude={"models"}),
-        "models": [model_parts(config.deployments[name]) for name in names],
-        "members": members,
-        "cross_encoder": uses.cross_encoder and model_identity(config.deployments[uses.cross_encoder]),
-    }
-
-
-def model_parts(deployment: Deployment) -> list[Any]:
-    """Return everything that decides a deployment's prompts and replies."""
-    # The tokenizer decides what fits a prompt; a vLLM model's own belongs to its identity.
-    counts = [deployment.tokenizer, deployment.revision] if isinstance(deployment, OpenAIConfig) else []
-    return [model_identity(deployment), window_of(deployment), *counts]  # type: ignore[arg-type]
-
-
 def _files(paths: Sequence[str]) -> str:
-    return digest([[os.path.basename(path), _file(path)] for path in paths])
-
-
-def _file(path: str | None) -> str:
-    return "" if path is None else digest_text(read_source(path)[1])
+    return digest([[os.path.basename(path), file_digest(path)] for path in paths])
 
 
 def is_there(path: str) -> bool:

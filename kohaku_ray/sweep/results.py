@@ -21,7 +21,7 @@ from kohaku_ray.index.nodes import NodeTable
 from kohaku_ray.index.store import Index
 from kohaku_ray.records import BLANK, digest
 from kohaku_ray.run.directory import RunDirectory
-from kohaku_ray.run.finished import is_finished
+from kohaku_ray.run.identity import is_finished
 from kohaku_ray.run.sources import resolve
 from kohaku_ray.sweep.fixed import fixed_lines
 from kohaku_ray.sweep.groups import group_scores

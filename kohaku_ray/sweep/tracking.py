@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 from collections.abc import Mapping, Sequence
 
-from kohaku_ray.run.finished import summary_of
+from kohaku_ray.run.identity import summary_of
 from kohaku_ray.run.results import scores_of
 from kohaku_ray.run.tracking import Exported, export, is_tracked, track
 from kohaku_ray.sweep.plan import Plan

@@ -71,7 +71,7 @@ def test_a_run_that_is_refused_leaves_the_old_outputs(tmp_path, monkeypatch, why
 
     monkeypatch.setattr(job, "ActorPool", no_actors)
     if why != "no index":
-        for name, found in (("open_index", SimpleNamespace(n_shards=1)), ("inputs_of", ""), ("difference", "")):
+        for name, found in (("open_index", SimpleNamespace(n_shards=1)), ("identity_of", ""), ("difference", "")):
             monkeypatch.setattr(job, name, lambda *_, found=found: found)
     run = small_run(tmp_path / "run")
     before = contents(run)
@@ -90,7 +90,7 @@ def test_a_run_under_way_notes_what_it_is(tmp_path):
     facts = json.loads((run / "run.json").read_text())
     assert facts == {"status": "running", **facts_of(config)}
     assert (facts["system"], facts["limit"], facts["metrics"]) == ("kohaku", 3, ["wattbot", "kaggle"])
-    directory.finish(config, AnswerSummary(str(run), n_questions=3))
+    directory.finish(config, AnswerSummary(str(run), n_questions=3), "")
     facts = json.loads((run / "run.json").read_text())
     assert (facts["status"], facts["n_questions"], facts["limit"]) == ("finished", 3, 3)
 

@@ -10,7 +10,7 @@ import yaml
 
 from kohaku_ray.cli import main
 from kohaku_ray.errors import ConfigError, DataError
-from kohaku_ray.run.finished import is_finished
+from kohaku_ray.run.identity import is_finished
 from kohaku_ray.run.tables import SCHEMAS
 from kohaku_ray.sweep import plan as sweep_plan
 from kohaku_ray.sweep.estimate import describe_plan, estimate
@@ -76,6 +76,28 @@ def test_a_run_is_named_by_what_decides_its_outputs_alone(make_plan, tmp_path):
     first = set(make_plan(f"questions.path={questions}", tables=table).runs)
     questions.write_text("id,question,answer_value,ref_id\na,Why not?,1,x\n")
     assert not set(make_plan(f"questions.path={questions}", tables=table).runs) & first
+
+
+def test_an_edited_system_makes_other_runs(make_plan, tmp_path, monkeypatch):
+    code = tmp_path / "edited_system.py"
+    code.write_bytes((Path(__file__).parents[1] / "own_system" / "lookup.py").read_bytes())
+    monkeypatch.syspath_prepend(str(tmp_path))
+    table = [{"name": "a", "axes": {"lookup.paragraphs": [2, 4]}}]
+    base = {"base": ["default"], "set": {"questions.path": "sample:questions.csv"}, "tables": table}
+    before = plan_edited(tmp_path, base)
+    assert plan_edited(tmp_path, base).runs.keys() == before.runs.keys()
+    code.write_text(code.read_text() + "# edited")
+    after = plan_edited(tmp_path, base)
+    assert not after.runs.keys() & before.runs.keys(), "runs of the old code are no runs of the new one"
+    assert after.indexes.keys() == before.indexes.keys(), "the index does not depend on it"
+
+
+def plan_edited(tmp_path, values):
+    path = tmp_path / "edited.yaml"
+    places = {name: str(tmp_path / name) for name in ("output", "runs", "indexes")}
+    path.write_text(yaml.safe_dump({**values, **places}))
+    own = ["system=edited_system:SYSTEM", "documents.paths=[sample:documents]", f"ledger.path={tmp_path}/ledger"]
+    return plan_sweep(load_sweep(str(path), [], own))
 
 
 def test_what_is_not_there_is_skipped_with_the_reason(make_plan, monkeypatch):

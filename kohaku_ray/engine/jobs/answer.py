@@ -32,7 +32,7 @@ from kohaku_ray.run.collection import difference
 from kohaku_ray.run.demand import answer_demand, cluster_address
 from kohaku_ray.run.deployments import check_deployment, check_vision
 from kohaku_ray.run.directory import RunDirectory
-from kohaku_ray.run.finished import inputs_of
+from kohaku_ray.run.identity import identity_of
 from kohaku_ray.run.indexes import open_index
 from kohaku_ray.run.models import models_of
 from kohaku_ray.run.sources import check_outlives_job, questions_of, read_metadata, resolve_paths
@@ -78,7 +78,7 @@ def run_answer(
     SegmentStore(config.ledger.path).check_writable()
     again = directory.rows_in_error() if retry_errors else frozenset()
     index = open_index(config)
-    inputs, warning = inputs_of(config, index, prompts), difference(index, config)
+    identity, warning = identity_of(config, index), difference(index, config)
     if warning and strict:
         raise IndexMismatchError(warning)
     if warning:
@@ -103,7 +103,7 @@ def run_answer(
                 counts = zip(ledger.placed(application), before[name], strict=True)
                 summary.n_placed[name], summary.n_moved[name] = (now - then for now, then in counts)
     summary.wall_s = time.perf_counter() - began
-    directory.finish(config, summary, inputs)
+    directory.finish(config, summary, identity)
     return summary
 
 

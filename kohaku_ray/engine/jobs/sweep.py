@@ -37,8 +37,8 @@ from kohaku_ray.pages.terminal import Progress
 from kohaku_ray.run.demand import answer_demand
 from kohaku_ray.run.deployments import application_name
 from kohaku_ray.run.directory import RunDirectory
-from kohaku_ray.run.finished import is_finished
-from kohaku_ray.run.indexes import index_settings
+from kohaku_ray.run.identity import identity_of, is_finished
+from kohaku_ray.run.indexes import index_settings, open_index
 from kohaku_ray.run.sources import check_outlives_job, questions_of
 from kohaku_ray.run.summary import AnswerSummary
 from kohaku_ray.sweep.estimate import describe_plan, missing_lines
@@ -318,7 +318,7 @@ def _make_one(config: Config, pool: ActorPool, ledger: Ledger, stop: threading.E
     summary = answer_all(work, questions_of(config), directory, go_on)
     summary.wall_s = time.perf_counter() - began
     ledger.flush()
-    directory.finish(config, summary)
+    directory.finish(config, summary, identity_of(config, open_index(config)))
     return summary
 
 

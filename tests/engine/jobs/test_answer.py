@@ -23,7 +23,7 @@ from kohaku_ray.evaluation.submissions import read_submission
 from kohaku_ray.models.seeds import seed_for
 from kohaku_ray.run.block import rule_of
 from kohaku_ray.run.directory import RunDirectory
-from kohaku_ray.run.finished import finished_before
+from kohaku_ray.run.identity import finished_before
 from kohaku_ray.run.show import show_question
 from kohaku_ray.run.tables import SCHEMAS, SHARED
 from kohaku_ray.sample import path as sample_path

@@ -26,6 +26,7 @@ from kohaku_ray.engine.ledger.segments import SegmentStore
 from kohaku_ray.evaluation.report import run_score
 from kohaku_ray.evaluation.submissions import SubmissionRow, write_submission
 from kohaku_ray.pages.sweep_stats import compute_sweep_stats
+from kohaku_ray.run.identity import finished_before
 from kohaku_ray.sample import path as sample_path
 from kohaku_ray.sweep.estimate import estimate
 from kohaku_ray.sweep.load import load_sweep
@@ -223,6 +224,7 @@ def test_finished_runs_are_not_made_again_and_the_page_is_the_same(swept, tmp_pa
     again = run_sweep(plan)
     assert (again.n_made, len(again.failed)) == (0, 2)
     assert again.n_calls.total() == 0
+    assert all(finished_before(config) for config in plan.finished.values()), "answer takes them for finished too"
     for run, stamp in stamps.items():
         assert Path(run, "submission.csv").stat().st_mtime_ns == stamp
     _, pages = finish_sweep(plan, again)

@@ -1,0 +1,145 @@
+"""What a run is: everything that decides its outputs; and whether it is finished already.
+
+``answer`` does a finished run again if its identity has changed, and a sweep names its runs by the same settings and
+digests: equal ones are made once.
+"""
+
+from __future__ import annotations
+
+import inspect
+import json
+from collections.abc import Callable, Hashable, Mapping
+from dataclasses import asdict, fields
+from pathlib import Path
+from typing import Any
+
+from kohaku_ray import __version__
+from kohaku_ray.config import Config, as_yaml
+from kohaku_ray.config.schema import Deployment, OpenAIConfig
+from kohaku_ray.index.store import Index
+from kohaku_ray.records import digest, digest_text
+from kohaku_ray.run.collection import difference
+from kohaku_ray.run.deployments import model_identity, window_of
+from kohaku_ray.run.indexes import open_index
+from kohaku_ray.run.sources import read_source, resolve_paths
+from kohaku_ray.run.summary import AnswerSummary
+from kohaku_ray.run.tables import SCHEMAS
+from kohaku_ray.storage import below, is_file, read_file
+from kohaku_ray.systems.base import System
+
+Once = Callable[[Hashable, Callable[[], str]], str]
+"""Computes a digest, or takes it from an earlier call with the same key."""
+
+
+def what_decides(config: Config, index: str, once: Once = lambda _, compute: compute()) -> dict[str, Any]:
+    """Collect everything that decides a run's outputs, except its seed: no paths, no devices.
+
+    Args:
+        config: The run, its paths resolved.
+        index: Names what the index holds.
+        once: Shares the digests of files, templates and code among many runs.
+
+    Raises:
+        ConfigError: A template cannot be used.
+        DataError: A file cannot be read.
+    """
+    uses, system = config.uses, config.declaration
+    questions, metadata, prompts = config.questions.path, config.documents.metadata, config.prompts
+    members = [
+        {role: asdict(config.role(role, member)) for role in uses.roles} for member in range(config.ensemble.members)
+    ]
+    names = list(dict.fromkeys(played["model"] for member in members for played in member.values()))
+    for member in members:
+        for played in member.values():
+            played["model"] = names.index(played["model"])
+    return {
+        "version": __version__,
+        "index": index,
+        "questions": once(("file", questions), lambda: file_digest(questions)),
+        "metadata": once(("file", metadata), lambda: file_digest(metadata)),
+        "prompts": once(("prompts", system.name, repr(prompts)), lambda: system.prompts(prompts).digest),
+        "code": once(("code", system.name), lambda: _code(system)),
+        "system": system.name,
+        "limit": config.questions.limit,
+        "settings": config.settings.model_dump(mode="json", exclude={"cross_encoder"}),
+        "ensemble": config.ensemble.model_dump(mode="json", exclude={"models"}),
+        "models": [model_parts(config.deployments[name]) for name in names],
+        "members": members,
+        "cross_encoder": uses.cross_encoder and model_identity(config.deployments[uses.cross_encoder]),
+    }
+
+
+def run_identity(decides: Mapping[str, Any], seed: int) -> str:
+    """Digest what decides a run's outputs, its seed included."""
+    return digest({**decides, "seed": seed})
+
+
+def identity_of(config: Config, index: Index) -> str:
+    """Digest everything that decides the outputs of a run on an index that is there; see ``what_decides``."""
+    return run_identity(what_decides(config, str(index.manifest["build"])), config.seed)
+
+
+def model_parts(deployment: Deployment) -> list[Any]:
+    """Return everything that decides a deployment's prompts and replies."""
+    # The tokenizer decides what fits a prompt; a vLLM model's own belongs to its identity.
+    counts = [deployment.tokenizer, deployment.revision] if isinstance(deployment, OpenAIConfig) else []
+    return [model_identity(deployment), window_of(deployment), *counts]  # type: ignore[arg-type]
+
+
+def file_digest(path: str | None) -> str:
+    """Digest the content of a source; empty for None."""
+    return "" if path is None else digest_text(read_source(path)[1])
+
+
+def is_finished(run: str) -> bool:
+    """Return whether a run is complete: all files, and a reply to every call (recorded errors count as replies)."""
+    try:
+        facts = _facts(run)
+    except (OSError, ValueError):
+        return False
+    files = ("config.yaml", "submission.csv", *(f"{name}.parquet" for name in SCHEMAS))
+    whole = all(is_file(below(run, name)) for name in files)
+    return whole and facts.get("status") == "finished" and not facts.get("n_unanswered")
+
+
+def finished_before(config: Config) -> AnswerSummary | None:
+    """Return the counts of this run if it is finished, with this configuration and identity; else None.
+
+    None too where its documents have changed since they were indexed, which the job warns of.
+
+    Raises:
+        ConfigError: A template cannot be used.
+        DataError: Its index or its questions cannot be used.
+    """
+    config = resolve_paths(config)
+    if not is_finished(config.run) or read_file(below(config.run, "config.yaml")).decode() != as_yaml(config):
+        return None
+    index = open_index(config)
+    if _facts(config.run).get("identity") != identity_of(config, index) or difference(index, config):
+        return None
+    return summary_of(config.run)
+
+
+def summary_of(run: str) -> AnswerSummary:
+    """Return the counts that a finished run has recorded.
+
+    Raises:
+        DataError: Its ``run.json`` cannot be read.
+    """
+    facts, known = _facts(run), {one.name for one in fields(AnswerSummary)}
+    return AnswerSummary(**{key: facts[key] for key in known & facts.keys()})
+
+
+def _facts(run: str) -> dict[str, Any]:
+    return dict(json.loads(read_file(below(run, "run.json"))))
+
+
+def _code(system: System) -> str:
+    """Digest the source of a system: its package's modules and templates, or its one file."""
+    try:
+        file = Path(inspect.getsourcefile(system.prepare) or "")
+        is_package = (file.parent / "__init__.py").is_file()
+        files = sorted(one for one in file.parent.rglob("*") if one.suffix in (".py", ".j2")) if is_package else [file]
+        return digest([digest_text(one.read_bytes()) for one in files])
+    except (OSError, TypeError):
+        return ""
