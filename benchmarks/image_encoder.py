@@ -29,10 +29,10 @@ from images import chart, photograph
 from kohaku_ray.config import load_config
 from kohaku_ray.documents.images import as_image
 from kohaku_ray.engine.actors.image_encoding import EncodeImages, images_to_encode
-from kohaku_ray.index.files import Directory
 from kohaku_ray.index.image_encoder import BATCH, decoded
 from kohaku_ray.index.images import write_image
 from kohaku_ray.index.torch_model import TorchModel
+from kohaku_ray.storage import Directory
 
 sys.path.insert(0, str(Path(__file__).parents[1] / "tests"))
 import tiny_clip

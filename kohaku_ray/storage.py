@@ -9,12 +9,15 @@ import re
 import tempfile
 import uuid
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager, suppress
+from contextlib import AbstractContextManager, contextmanager, suppress
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 from urllib.parse import quote, urlsplit
 
 from kohaku_ray.errors import ConfigError, DataError, StorageError
+
+if TYPE_CHECKING:
+    import pyarrow as pa
 
 ATTEMPTS = 8
 """Requests per operation on S3, the first one included: they wait longer each time, some 6 s in all."""
@@ -142,6 +145,163 @@ def refusal(path: str, what: str, error: object) -> StorageError:
             "network, then repeat the command, which goes on where it stopped"
         )
     return StorageError(f"{what} {where}: {way_out} ({said})")
+
+
+class Directory:
+    """A directory on a local disk or an object store; names are relative to it."""
+
+    def __init__(self, path: str, way_out: str = "") -> None:
+        """Find the filesystem of a path or URI; ``way_out`` says what to do about a damaged file.
+
+        Raises:
+            ConfigError: pyarrow knows no such filesystem.
+        """
+        self.path, self._way_out = path, way_out
+        try:
+            self._filesystem, self._root = open_filesystem(path)
+        except (ValueError, OSError) as error:
+            raise ConfigError(f"{path!r} is on no filesystem pyarrow can open: {error}") from error
+
+    @property
+    def is_local(self) -> bool:
+        """Whether files can be memory-mapped."""
+        return bool(self._filesystem.type_name == "local")
+
+    def full(self, name: str) -> str:
+        """Path of a file as its filesystem takes it."""
+        return f"{self._root.rstrip('/')}/{name}"
+
+    def size(self, name: str) -> int | None:
+        """Size in bytes; None when there is no such file."""
+        with self._asking("cannot look at", name):
+            info = self._filesystem.get_file_info(self.full(name))
+        return int(info.size) if info.is_file else None
+
+    def names(self, folder: str = "") -> list[str]:
+        """List every file of a folder, however deep; of all without one."""
+        import pyarrow.fs as fs
+
+        root = self.full(folder) if folder else self._root
+        selector = fs.FileSelector(root, recursive=True, allow_not_found=True)
+        with self._asking("cannot list"):
+            infos = self._filesystem.get_file_info(selector)
+        found = (info for info in infos if info.is_file)
+        return sorted(info.path[len(self._root.rstrip("/")) + 1 :] for info in found)
+
+    def read(self, name: str) -> pa.Buffer:
+        """Read a whole file; a local one is memory-mapped.
+
+        Raises:
+            DataError: There is no such file.
+            StorageError: It cannot be read.
+        """
+        import pyarrow as pa
+
+        try:
+            with self._asking("cannot read", name):
+                if self.is_local:
+                    return pa.memory_map(self.full(name)).read_buffer()
+                with self._filesystem.open_input_file(self.full(name)) as file:
+                    return file.read_buffer()
+        except FileNotFoundError as error:
+            raise DataError(f"cannot read {self.full(name)}: {error}") from error
+        except OSError as error:
+            raise StorageError(f"cannot read {self.full(name)}: {error}") from error
+
+    def write(self, name: str, data: Any) -> None:
+        """Write bytes, or anything with a buffer.
+
+        Raises:
+            DataError: It cannot be written; the old file, if any, is unchanged.
+        """
+        with self._writing(name) as file:
+            file.write(data)
+
+    def write_parquet(self, name: str, table: pa.Table) -> None:
+        """Write a table as Parquet with zstd; the same rows give the same bytes."""
+        import pyarrow.parquet as pq
+
+        with self._writing(name) as file:
+            pq.write_table(table.combine_chunks(), file, compression="zstd")
+
+    def write_arrow(self, name: str, table: pa.Table) -> None:
+        """Write a table as one uncompressed Arrow batch, so that a reader maps it without a copy."""
+        import pyarrow as pa
+
+        with self._writing(name) as file, pa.ipc.new_file(file, table.schema) as writer:
+            for batch in table.combine_chunks().to_batches():
+                writer.write_batch(batch)
+
+    def read_parquet(self, name: str) -> pa.Table:
+        """Read a table that ``write_parquet`` wrote.
+
+        Raises:
+            DataError: It is truncated or not Parquet.
+        """
+        import pyarrow as pa
+        import pyarrow.parquet as pq
+
+        try:
+            return pq.read_table(pa.BufferReader(self.read(name)))
+        except (pa.ArrowException, OSError) as error:
+            raise self.damaged(name, error) from error
+
+    def read_arrow(self, name: str) -> pa.Table:
+        """Map a table that ``write_arrow`` wrote.
+
+        Raises:
+            DataError: It is truncated or not an Arrow file.
+        """
+        import pyarrow as pa
+
+        try:
+            return pa.ipc.open_file(pa.BufferReader(self.read(name))).read_all()
+        except (pa.ArrowException, OSError) as error:
+            raise self.damaged(name, error) from error
+
+    def damaged(self, name: str, reason: object) -> DataError:
+        """Make the error for a file that exists but cannot be used."""
+        return DataError(f"{self.full(name)} is damaged ({reason}){self._way_out and f': {self._way_out}'}")
+
+    def rename(self, name: str, to: str) -> None:
+        """Rename a finished file, over any file of that name.
+
+        Raises:
+            DataError: The filesystem refuses.
+        """
+        try:
+            with self._asking("cannot rename", name):
+                self._filesystem.move(self.full(name), self.full(to))
+        except OSError as error:
+            raise DataError(f"cannot rename {self.full(name)} to {to}: {error}") from error
+
+    def remove(self, name: str) -> None:
+        """Delete a file; a missing one is not an error."""
+        if self.size(name) is not None:
+            with self._asking("cannot delete", name):
+                self._filesystem.delete_file(self.full(name))
+
+    def open_output(self, name: str) -> Any:
+        """Open a file for writing, creating its parent directories where files need them (not on S3)."""
+        if self._filesystem.type_name != "s3":
+            self._filesystem.create_dir(os.path.dirname(self.full(name)), recursive=True)
+        return self._filesystem.open_output_stream(self.full(name))
+
+    @contextmanager
+    def _writing(self, name: str) -> Iterator[Any]:
+        """Open a file for writing; an error of the filesystem names the file and the way out."""
+        try:
+            with self.open_output(name) as file:
+                yield file
+        except OSError as error:
+            if not self.is_local:
+                raise refusal(below(self.path, name), "cannot write", error) from error
+            raise DataError(
+                f"cannot write {self.full(name)}: {error}: free space or choose a directory that can be written"
+            ) from error
+
+    def _asking(self, what: str, name: str = "") -> AbstractContextManager[None]:
+        return asking(below(self.path, name) if name else self.path, what)
 
 
 def make_directory(path: str) -> None:

@@ -12,9 +12,8 @@ from ray.exceptions import RayError
 from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
 from kohaku_ray.errors import ConfigError, KohakuRayError
-from kohaku_ray.index.files import Directory
 from kohaku_ray.records import digest_text
-from kohaku_ray.storage import below, read_file, without_options
+from kohaku_ray.storage import Directory, below, read_file, without_options
 
 ANSWER_S = 60.0
 """Longest time in which a node reads a few files: it starts a process for it."""

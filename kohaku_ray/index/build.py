@@ -15,16 +15,17 @@ from kohaku_ray.errors import DataError
 from kohaku_ray.index.arrays import F32, I64
 from kohaku_ray.index.assemble import Encoded, Layout, ParagraphVectors, Weights, collect, lay_out, texts_to_encode
 from kohaku_ray.index.chunks import Chunks
-from kohaku_ray.index.files import Directory, matrix_column
+from kohaku_ray.index.columns import matrix_column
 from kohaku_ray.index.identity import KEY_BYTES, Keys, passage_part
 from kohaku_ray.index.image_vectors import ROLE, ImagePlan, ImageVectors, known_image_vectors, no_vectors, placed
 from kohaku_ray.index.known import known_vectors
 from kohaku_ray.index.nodes import DOCUMENT, KINDS, NodeTable
-from kohaku_ray.index.store import FORMAT, Index, fingerprint, publish
+from kohaku_ray.index.store import FORMAT, REINDEX, Index, fingerprint, publish
 from kohaku_ray.index.terms import TermIndex
 from kohaku_ray.index.vectors import VectorIndex
 from kohaku_ray.index.views import IMAGE, View, as_plain, of_kinds, rows_of, united
 from kohaku_ray.records import plain
+from kohaku_ray.storage import Directory
 
 __all__ = ["REJECT_SCHEMA", "IndexSettings", "build_index", "build_terms", "texts_to_encode"]
 
@@ -133,7 +134,7 @@ def build_index(
         captions=plan.encodes_captions,
     )
     seen = placed(tree, plan, image_vectors or no_vectors(), known_image_vectors(path))
-    files, views = BuildFiles(Directory(path)), united(views)
+    files, views = BuildFiles(Directory(path, REINDEX)), united(views)
     files.shared(rejects, sources, images)
     terms = build_terms(tree, settings, views) if terms is None else terms
     counts, dim = write_documents(files, tree, documents, encoded, terms, settings, views, seen, train_on_gpu)

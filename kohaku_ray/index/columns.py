@@ -1,10 +1,15 @@
-"""Columns of a node table, read value by value."""
+"""Columns of tables: read value by value, or as matrices and keys without a copy."""
 
 from __future__ import annotations
 
 from typing import Any, NamedTuple
 
+import numpy as np
+import numpy.typing as npt
 import pyarrow as pa
+
+from kohaku_ray.index.arrays import F32
+from kohaku_ray.index.identity import KEY_BYTES, Keys, no_keys
 
 MOST_LISTED = 8192
 """Most rows of a table whose columns are read as lists: those of a question's evidence, not those of an index."""
@@ -43,3 +48,29 @@ class Lists(NamedTuple):
     end: list[int]
     tokens: list[int]
     chars: list[int]
+
+
+def matrix_column(vectors: npt.NDArray[np.float32]) -> pa.FixedSizeListArray:
+    """Wrap a float32 matrix as an Arrow column of fixed-size lists, without a copy."""
+    flat = np.ascontiguousarray(vectors, dtype=np.float32).reshape(-1)
+    return pa.FixedSizeListArray.from_arrays(pa.array(flat), vectors.shape[1])
+
+
+def column_matrix(column: pa.ChunkedArray) -> F32:
+    """View a column of fixed-size lists as a float32 matrix; one chunk is not copied."""
+    d = column.type.list_size
+    parts = [chunk.flatten().to_numpy(zero_copy_only=True).reshape(-1, d) for chunk in column.chunks]
+    if len(parts) == 1:
+        only: F32 = parts[0]
+        return only
+    return np.concatenate([np.empty((0, d), dtype=np.float32), *parts])
+
+
+def column_keys(column: pa.ChunkedArray) -> Keys:
+    """Copy a column of 16-byte strings as vector keys."""
+    parts = [
+        np.frombuffer(chunk.buffers()[1], f"V{KEY_BYTES}")[chunk.offset :][: len(chunk)]
+        for chunk in column.chunks
+        if len(chunk)
+    ]
+    return np.concatenate([no_keys(), *parts])

@@ -12,12 +12,13 @@ import pyarrow as pa
 
 from kohaku_ray.errors import DataError, StorageError
 from kohaku_ray.index.arrays import F32, I64
-from kohaku_ray.index.files import Directory, column_keys, column_matrix, matrix_column
+from kohaku_ray.index.columns import column_keys, column_matrix, matrix_column
 from kohaku_ray.index.identity import KEY_BYTES, Keys, as_keys, no_keys, vector_keys
 from kohaku_ray.index.known import KnownVectors
 from kohaku_ray.index.nodes import NodeTable
 from kohaku_ray.index.propagate import unit_rows
 from kohaku_ray.index.store import all_files, read_manifest
+from kohaku_ray.storage import Directory
 
 Kind = Literal["none", "caption", "image", "both"]
 """Vector of an image paragraph: none, its caption's, its image's, or the mean of both."""

@@ -13,9 +13,8 @@ from kohaku_ray.documents.figures import images_of
 from kohaku_ray.documents.images import image_name
 from kohaku_ray.documents.model import Document, Image
 from kohaku_ray.errors import DataError
-from kohaku_ray.index.files import REINDEX, Directory
-from kohaku_ray.index.store import read_manifest
-from kohaku_ray.storage import below, make_directory, publish
+from kohaku_ray.index.store import REINDEX, read_manifest
+from kohaku_ray.storage import Directory, below, make_directory, publish
 
 Captions = Literal["printed", "model", "none"]
 """Text of an image paragraph: the printed caption, that and a model's description, or none."""
@@ -66,7 +65,7 @@ class Images:
         Raises:
             DataError: There is no index, or it was built without images.
         """
-        directory = Directory(path)
+        directory = Directory(path, REINDEX)
         entry = read_manifest(directory)["files"].get("images")
         if entry is None:
             raise DataError(f"the index at {path} was built without images: set index.images to true, and {REINDEX}")

@@ -10,7 +10,7 @@ import numpy as np
 
 from kohaku_ray.errors import DataError, StorageError
 from kohaku_ray.index.arrays import F32, I64, Mask
-from kohaku_ray.index.files import column_keys, column_matrix
+from kohaku_ray.index.columns import column_keys, column_matrix
 from kohaku_ray.index.identity import Keys, as_keys, passage_part
 from kohaku_ray.index.store import Index
 from kohaku_ray.records import plain

@@ -13,11 +13,11 @@ from typing import Any, Literal
 import numpy as np
 import pyarrow as pa
 
-from kohaku_ray.index.files import Directory
 from kohaku_ray.index.flatten import DOCUMENT_SCHEMA, NODE_SCHEMA
 from kohaku_ray.index.identity import KEY_BYTES
 from kohaku_ray.index.images import IMAGE_SCHEMA
 from kohaku_ray.index.pending import FOLDER
+from kohaku_ray.storage import Directory
 
 Kind = Literal["documents", "nodes", "images", "texts"]
 

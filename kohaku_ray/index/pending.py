@@ -12,9 +12,10 @@ import pyarrow as pa
 
 from kohaku_ray.errors import DataError, StorageError
 from kohaku_ray.index.arrays import F32
-from kohaku_ray.index.files import Directory, column_keys, column_matrix, matrix_column
+from kohaku_ray.index.columns import column_keys, column_matrix, matrix_column
 from kohaku_ray.index.identity import KEY_BYTES, Keys, no_keys, passage_part
 from kohaku_ray.index.store import fingerprint
+from kohaku_ray.storage import Directory
 
 FOLDER = "pending"
 

@@ -22,16 +22,16 @@ from kohaku_ray.index.build import (
     term_table,
     write_documents,
 )
-from kohaku_ray.index.files import Directory
 from kohaku_ray.index.identity import Keys
 from kohaku_ray.index.image_vectors import known_image_vectors, no_vectors, placed
 from kohaku_ray.index.known import known_vectors
 from kohaku_ray.index.layout import LAYOUT_SCHEMA
 from kohaku_ray.index.nodes import NodeTable
 from kohaku_ray.index.postings import Postings, Statistics
-from kohaku_ray.index.store import SHARDED_FORMAT, fingerprint, publish, read_manifest
+from kohaku_ray.index.store import REINDEX, SHARDED_FORMAT, fingerprint, publish, read_manifest
 from kohaku_ray.index.views import View, as_plain, united
 from kohaku_ray.records import digest
+from kohaku_ray.storage import Directory
 
 Shard = Mapping[str, Any]
 """A shard as the manifest has it: number, content (digest of what it was built from), build, counts, dim and files."""
@@ -50,7 +50,7 @@ def content_of(documents: Mapping[str, str], settings: IndexSettings, views: Ite
 
 def unchanged_shard(path: str, number: int, content: str) -> Shard | None:
     """Find a shard of the index that is there, if it was built from the same; None: it must be built."""
-    directory = Directory(path)
+    directory = Directory(path, REINDEX)
     try:
         shards = read_manifest(directory).get("shards", ())
     except DataError:
@@ -106,7 +106,7 @@ def build_shard(
         captions=plan.encodes_captions,
     )
     seen = placed(tree, plan, image_vectors or no_vectors(), known_image_vectors(path))
-    files, terms = BuildFiles(Directory(path)), _counted_terms(tree, settings, views)
+    files, terms = BuildFiles(Directory(path, REINDEX)), _counted_terms(tree, settings, views)
     counts, dim = write_documents(files, tree, documents, encoded, terms, settings, views, seen, train_on_gpu)
     layout = {"doc_id": documents["doc_id"], "n_nodes": pa.array((tree.end - np.arange(len(tree)))[tree.parent < 0])}
     files.arrow("sizes", "documents", pa.table(layout))
@@ -149,7 +149,7 @@ def publish_shards(
     Raises:
         DataError: There is no text, or the directory cannot be written.
     """
-    directory, views = Directory(path), united(views)
+    directory, views = Directory(path, REINDEX), united(views)
     total = Counter[str]()
     for shard in shards:
         total.update(shard["counts"])

@@ -14,7 +14,7 @@ import pyarrow as pa
 from kohaku_ray.documents.images import image_name
 from kohaku_ray.errors import DataError, IndexMismatchError
 from kohaku_ray.index.arrays import F32, I64, Mask
-from kohaku_ray.index.files import REINDEX, Directory, column_matrix
+from kohaku_ray.index.columns import column_matrix
 from kohaku_ray.index.joined import join_nodes, renumbered
 from kohaku_ray.index.layout import ShardLayout
 from kohaku_ray.index.nodes import DOCUMENT, NodeTable
@@ -23,6 +23,10 @@ from kohaku_ray.index.terms import TermIndex
 from kohaku_ray.index.vectors import Ranges, VectorIndex, take_rows
 from kohaku_ray.index.views import View, check_views, kinds_key, views_of
 from kohaku_ray.records import digest, plain
+from kohaku_ray.storage import Directory
+
+REINDEX = "re-index with `kohaku-ray index`"
+"""The way out of most errors of an index."""
 
 FORMAT = 2
 """Version of the directory's layout; an index of another version is re-indexed."""
@@ -66,7 +70,7 @@ class Index:
             DataError: There is none, or one of its files is missing or truncated.
             IndexMismatchError: It was built with other settings.
         """
-        directory = Directory(path)
+        directory = Directory(path, REINDEX)
         index = cls(directory, read_manifest(directory))
         check_files(directory, all_files(index.manifest))
         if expected is not None:

@@ -10,12 +10,11 @@ from kohaku_ray.documents.parse import parse_documents
 from kohaku_ray.errors import DataError
 from kohaku_ray.index.assemble import texts_to_encode
 from kohaku_ray.index.build import REJECT_SCHEMA, IndexSettings, build_index
-from kohaku_ray.index.files import Directory
 from kohaku_ray.index.flatten import document_table, flatten
 from kohaku_ray.index.identity import vector_keys
 from kohaku_ray.index.images import Images, image_table, write_image
 from kohaku_ray.index.nodes import NodeTable
-from kohaku_ray.storage import below, read_file
+from kohaku_ray.storage import Directory, below, read_file
 
 
 def document(folder, seed):

@@ -8,10 +8,10 @@ from small_index import IDENTITY, FakeEncoder
 
 from kohaku_ray import storage
 from kohaku_ray.errors import DataError, StorageError
-from kohaku_ray.index.files import Directory
 from kohaku_ray.index.known import known_vectors
 from kohaku_ray.index.pending import PendingVectors
 from kohaku_ray.index.store import Index
+from kohaku_ray.storage import Directory
 
 NODES = ("sentence", "paragraph")
 

@@ -10,9 +10,9 @@ import numpy as np
 import pytest
 
 from kohaku_ray.errors import ConfigError, DataError, IndexMismatchError
-from kohaku_ray.index import files as files_module
 from kohaku_ray.index.build import IndexSettings
 from kohaku_ray.index.store import Index, fingerprint
+from kohaku_ray.storage import Directory
 
 NODES = ("sentence", "paragraph")
 
@@ -150,7 +150,7 @@ def test_a_full_disk_leaves_the_old_index(tmp_path, build, documents, monkeypatc
     build(tmp_path, documents("a"))
     before = on_disk(tmp_path)
     n_opened = 0
-    open_output = files_module.Directory.open_output
+    open_output = Directory.open_output
 
     def fail_later(self, name):
         nonlocal n_opened
@@ -159,7 +159,7 @@ def test_a_full_disk_leaves_the_old_index(tmp_path, build, documents, monkeypatc
             raise OSError(errno.ENOSPC, "No space left on device")
         return open_output(self, name)
 
-    monkeypatch.setattr(files_module.Directory, "open_output", fail_later)
+    monkeypatch.setattr(Directory, "open_output", fail_later)
     with pytest.raises(DataError, match=r"cannot write .*No space left on device: free space or choose"):
         build(tmp_path, documents("a", "b"))
     monkeypatch.undo()
@@ -173,7 +173,7 @@ def test_a_full_disk_leaves_the_old_index(tmp_path, build, documents, monkeypatc
 def test_a_disk_that_fills_while_writing_is_named(tmp_path):
     (tmp_path / "full").symlink_to("/dev/full")
     with pytest.raises(DataError, match=r"cannot write .*/full: "):
-        files_module.Directory(str(tmp_path)).write("full", b"x" * 10_000_000)
+        Directory(str(tmp_path)).write("full", b"x" * 10_000_000)
 
 
 def test_a_place_that_cannot_be_written_is_named(tmp_path, build, documents):

@@ -14,12 +14,13 @@ from kohaku_ray.documents.images import image_name
 from kohaku_ray.errors import DataError
 from kohaku_ray.index.arrays import F32
 from kohaku_ray.index.build import IndexSettings
-from kohaku_ray.index.files import REINDEX, Directory
 from kohaku_ray.index.identity import Keys
 from kohaku_ray.index.image_encoder import BATCH
 from kohaku_ray.index.image_vectors import new_digests
 from kohaku_ray.index.pending import PendingVectors
+from kohaku_ray.index.store import REINDEX
 from kohaku_ray.run.indexes import index_settings, make_encoder
+from kohaku_ray.storage import Directory
 
 IMAGES_PER_FILE = 64
 """Images whose vectors are written together; a multiple of `BATCH`."""

@@ -25,7 +25,7 @@ from kohaku_ray.errors import DataError
 from kohaku_ray.index.arrays import I64
 from kohaku_ray.index.assemble import texts_to_encode
 from kohaku_ray.index.build import REJECT_SCHEMA, build_index, build_terms, views_with_old
-from kohaku_ray.index.files import Directory, column_keys
+from kohaku_ray.index.columns import column_keys
 from kohaku_ray.index.flatten import document_table, flatten
 from kohaku_ray.index.identity import KEY_BYTES, vector_keys
 from kohaku_ray.index.images import image_table, write_image
@@ -44,6 +44,7 @@ from kohaku_ray.run.indexes import (
 )
 from kohaku_ray.run.parsing import par_ids_of, parse_source, rejected_images, sort_out, with_metadata
 from kohaku_ray.run.sources import read_metadata
+from kohaku_ray.storage import Directory
 
 BLOCKS_PER_ENCODER = 32
 """Fewest blocks per encoder, unless a block would fall below ``MIN_BLOCK_TOKENS``."""

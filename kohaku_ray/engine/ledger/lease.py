@@ -15,7 +15,7 @@ from dataclasses import asdict, dataclass
 import psutil
 
 from kohaku_ray.errors import DataError, StorageError
-from kohaku_ray.index.files import Directory
+from kohaku_ray.storage import Directory
 
 LEASE = "lease.json"
 

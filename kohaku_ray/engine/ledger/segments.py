@@ -11,8 +11,8 @@ import pyarrow as pa
 
 from kohaku_ray.engine.ledger.lease import LeaseFile
 from kohaku_ray.errors import DataError, StorageError
-from kohaku_ray.index.files import Directory
 from kohaku_ray.records import Reply
+from kohaku_ray.storage import Directory
 
 FOLDER = "segments"
 

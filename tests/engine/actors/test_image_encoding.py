@@ -12,9 +12,9 @@ from kohaku_ray.config import load_config
 from kohaku_ray.documents.images import read_image
 from kohaku_ray.engine.actors.image_encoding import EncodeImages, image_vectors, images_to_encode, n_image_blocks
 from kohaku_ray.errors import DataError
-from kohaku_ray.index.files import Directory
 from kohaku_ray.index.images import write_image
 from kohaku_ray.run.indexes import index_settings
+from kohaku_ray.storage import Directory
 
 
 @pytest.mark.parametrize(
