@@ -27,12 +27,12 @@ from kohaku_ray.engine.cluster import connected
 from kohaku_ray.engine.ledger.client import Ledger, open_ledger
 from kohaku_ray.engine.ledger.segments import Entry, SegmentStore
 from kohaku_ray.models.prompts import Prompt, Prompts
+from kohaku_ray.models.request import request_key, seed_for
 from kohaku_ray.models.schema import answer_schema
-from kohaku_ray.models.seeds import request_key, seed_for
 from kohaku_ray.records import Question, Reply
 from kohaku_ray.retrieval.context import Context, Snippet
 from kohaku_ray.run.models import chat_request, models_of
-from kohaku_ray.systems.kohaku.prompts import answer_prompt
+from kohaku_ray.systems.kohaku.prepare import answer_prompt
 
 WANTED_MS = 0.35
 BLOCK = 32

@@ -6,18 +6,174 @@ import asyncio
 import json
 import random
 import re
-from collections.abc import Mapping
+import time
+from collections.abc import Awaitable, Callable, Mapping
 from datetime import UTC, datetime
 from email.utils import parsedate_to_datetime
-from typing import Any
+from typing import Any, Literal, Protocol
 
 import httpx
 
 from kohaku_ray.errors import ConfigError, ContextOverflowError, ModelError, TransientModelError, did_you_mean
-from kohaku_ray.models.completions import SchemaMode, completion_body, read_completion, refuses_length
-from kohaku_ray.models.limits import Limiter, TokenBucket
+from kohaku_ray.models.images import data_uris
 from kohaku_ray.models.request import ChatRequest
 from kohaku_ray.records import Reply
+from kohaku_ray.values.read import clean_text
+
+MOST_TOKENS = 2**40
+"""Largest token count accepted; a larger one is an error of the server."""
+
+SchemaMode = Literal["json_schema", "json_object", "none"]
+
+_OVERFLOW_STATUS = frozenset({400, 413, 422})
+_OVERFLOW_WORDS = (
+    "context_length_exceeded",
+    "maximum context length",
+    "context window",
+    "context size",
+    "too long",
+    "reduce the length",
+    "longer than the maximum model length",
+)
+
+
+async def completion_body(
+    request: ChatRequest, model: str, schema_mode: SchemaMode, *, any_root: bool = False
+) -> dict[str, Any]:
+    """Write a request as JSON values; its images are read and encoded in a thread.
+
+    Args:
+        request: The request.
+        model: The model's name on the server.
+        schema_mode: How the schema is sent.
+        any_root: Also send schemas of arrays (a plan's); OpenAI's API accepts objects only.
+
+    Raises:
+        ModelError: An image cannot be read.
+    """
+    messages: list[dict[str, Any]] = [{"role": role, "content": content} for role, content in request.messages]
+    if request.images:
+        uris = await asyncio.to_thread(data_uris, request.images)
+        shown = [{"type": "image_url", "image_url": {"url": uri}} for uri in uris]
+        messages[-1]["content"] = [*shown, {"type": "text", "text": messages[-1]["content"]}]
+    body: dict[str, Any] = {
+        "model": model,
+        "messages": messages,
+        "temperature": request.temperature,
+        "top_p": request.top_p,
+        "max_tokens": request.max_tokens,
+        "seed": request.seed,
+    }
+    if request.schema is not None and (any_root or request.schema.get("type") == "object"):
+        body |= _response_format(schema_mode, request.schema)
+    return body
+
+
+def read_completion(body: Any) -> Reply | None:
+    """Read a response of JSON values; None if it is no chat completion.
+
+    Characters that no file can hold are removed, and invalid token counts become 0: servers send both.
+    """
+    choices = body.get("choices") if isinstance(body, dict) else None
+    choice = choices[0] if isinstance(choices, list) and choices else None
+    message = choice.get("message") if isinstance(choice, dict) else None
+    if choice is None or not isinstance(message, dict):
+        return None
+    usage = _object(body.get("usage"))
+    prompt_tokens = _count(usage.get("prompt_tokens"))
+    return Reply(
+        text=_content_text(message.get("content")) or _content_text(message.get("refusal")),
+        prompt_tokens=prompt_tokens,
+        cached_tokens=min(_count(_object(usage.get("prompt_tokens_details")).get("cached_tokens")), prompt_tokens),
+        completion_tokens=_count(usage.get("completion_tokens")),
+        finish_reason=clean_text(str(choice.get("finish_reason") or "stop")),
+    )
+
+
+def refuses_length(status: int, text: str) -> bool:
+    """Return whether a server refused a request for the prompt's length."""
+    return status == 413 or (status in _OVERFLOW_STATUS and any(word in text.lower() for word in _OVERFLOW_WORDS))
+
+
+def _response_format(mode: SchemaMode, schema: Mapping[str, Any]) -> dict[str, Any]:
+    if mode == "json_schema":
+        named = {"name": "answer", "schema": schema, "strict": True}
+        return {"response_format": {"type": "json_schema", "json_schema": named}}
+    if mode == "json_object":
+        return {"response_format": {"type": "json_object"}}
+    return {}
+
+
+def _content_text(content: Any) -> str:
+    """Join the text of a message: a string, or a list of parts; null if the model only reasoned."""
+    parts = [_object(part).get("text") for part in content] if isinstance(content, list) else [content]
+    return clean_text("".join(part for part in parts if isinstance(part, str)))
+
+
+def _object(value: Any) -> dict[str, Any]:
+    return value if isinstance(value, dict) else {}
+
+
+def _count(value: Any) -> int:
+    return value if type(value) is int and 0 <= value <= MOST_TOKENS else 0
+
+
+class Limiter(Protocol):
+    """Decides when the next request may be sent. It may run in another process: pauses are durations, not instants."""
+
+    async def acquire(self) -> None:
+        """Wait for one request's turn."""
+        ...
+
+    async def penalise(self, pause_s: float) -> None:
+        """Send no request for ``pause_s`` seconds from now: the server sent Retry-After."""
+        ...
+
+
+class TokenBucket:
+    """Sends ``requests_per_s`` on average, up to ``burst`` at once, in order of arrival.
+
+    The generic cell rate algorithm: a token bucket whose only state is the time at which the next request is due.
+    """
+
+    def __init__(
+        self,
+        requests_per_s: float | None,
+        burst: float = 1.0,
+        *,
+        clock: Callable[[], float] = time.monotonic,
+        sleep: Callable[[float], Awaitable[None]] = asyncio.sleep,
+    ) -> None:
+        """Start with a full bucket.
+
+        Args:
+            requests_per_s: Long-run rate; None: no limit, only penalties.
+            burst: Requests that may be sent at once after idle time, at least 1.
+            clock: Returns monotonic seconds.
+            sleep: Waits for a number of seconds.
+        """
+        if requests_per_s is not None and requests_per_s <= 0:
+            raise ValueError(f"requests_per_s is {requests_per_s}: give a positive rate, or None for no limit")
+        if burst < 1:
+            raise ValueError(f"burst is {burst}, with which no request could ever leave: give at least 1")
+        self._interval_s = 0.0 if requests_per_s is None else 1.0 / requests_per_s
+        self._slack_s = (burst - 1.0) * self._interval_s
+        self._clock = clock
+        self._sleep = sleep
+        self._due_s = clock()  # when the next request is due at the even rate; it may be sent `slack` earlier
+        self._line = asyncio.Lock()  # first come, first served; a cancelled wait does not use up a turn
+
+    async def acquire(self) -> None:
+        """Wait for one request's turn, and for any penalty given meanwhile."""
+        async with self._line:
+            while (wait_s := self._due_s - self._slack_s - self._clock()) > 0:
+                await self._sleep(wait_s)
+            self._due_s = max(self._due_s, self._clock()) + self._interval_s
+
+    async def penalise(self, pause_s: float) -> None:
+        """Send nothing for ``pause_s`` seconds, then go on without a burst; a longer pause in progress stays."""
+        self._due_s = max(self._due_s, self._clock() + pause_s + self._slack_s)
+
 
 MAX_RETRY_AFTER_S = 300.0
 MAX_BACKOFF_S = 60.0

@@ -4,11 +4,79 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Protocol
 
 from kohaku_ray.errors import ModelError
 from kohaku_ray.models.images import PromptImage
-from kohaku_ray.records import Reply
+from kohaku_ray.records import Reply, digest
+
+
+def seed_for(base: int, question_id: str, member: int, attempt: int, role: str) -> int:
+    """Derive the seed of one model call.
+
+    Args:
+        base: The run's seed.
+        question_id: The question asked.
+        member: Ensemble member, from 0.
+        attempt: Attempt, from 0.
+        role: Role of the model.
+
+    Returns:
+        An integer in ``[0, 2**31)``, which every backend accepts.
+    """
+    return int(digest([base, question_id, member, attempt, role], 8), 16) % 2**31
+
+
+def request_key(request: ChatRequest) -> str:
+    """Hash everything that decides a model call's reply: 32 hexadecimal characters.
+
+    ``session_id``, ``variables`` and ``most_chars`` are left out: the first is routing, the second is already in the
+    messages, and a reply that the third refuses is not recorded.
+
+    Raises:
+        UnstableError: Something in the request has no stable form: a set, an object, NaN, a key that is not text.
+    """
+    parts = {
+        "model": request.model,
+        "messages": [list(message) for message in request.messages],
+        "sampling": {
+            "temperature": float(request.temperature),
+            "top_p": float(request.top_p),
+            "max_tokens": request.max_tokens,
+        },
+        "seed": request.seed,
+        "schema": request.schema,
+    }
+    if request.images:  # only then: the keys of recorded replies stay as they are
+        parts["images"] = [[image.digest, image.max_pixels] for image in request.images]
+    return digest(parts, 16, "request")
+
+
+CHARS_PER_TOKEN = 4
+"""Estimate for English text without a tokenizer."""
+
+
+class Backend(Protocol):
+    """A model; many requests may be in flight at once."""
+
+    @property
+    def identity(self) -> str:
+        """Everything but the request that decides the replies, for ``ChatRequest.model``."""
+        ...
+
+    async def chat(self, request: ChatRequest) -> Reply:
+        """Answer one request.
+
+        Raises:
+            ContextOverflowError: The prompt is longer than the model takes.
+            TransientModelError: It failed temporarily, after the backend's own tries.
+            ModelError: It failed for good.
+        """
+        ...
+
+    async def close(self) -> None:
+        """Close connections."""
+        ...
 
 
 @dataclass(frozen=True, slots=True)

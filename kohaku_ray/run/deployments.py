@@ -21,8 +21,8 @@ from kohaku_ray.config.schema import (
 )
 from kohaku_ray.errors import ConfigError
 from kohaku_ray.index.identity import model_directory
-from kohaku_ray.models.local.load import load_model, require_packages
 from kohaku_ray.models.openai import OpenAIBackend
+from kohaku_ray.models.weights import load_model, require_packages
 from kohaku_ray.records import canonical_json, digest
 from kohaku_ray.run.sources import is_directory
 from kohaku_ray.systems.registry import find_system
@@ -264,7 +264,7 @@ def _config_file(model: str, revision: str | None) -> Path | None:
 
 
 def _local_backend(deployment: TransformersConfig) -> Any:
-    from kohaku_ray.models.local.backend import LocalBackend
+    from kohaku_ray.models.local import LocalBackend
 
     check_local(deployment, here=True)
     model, tokenizer = load_model(

@@ -9,8 +9,7 @@ from typing import Any, Literal
 from kohaku_ray.config import Config
 from kohaku_ray.config.schema import ChatDeployment, PriceConfig
 from kohaku_ray.models.prompts import Prompt
-from kohaku_ray.models.request import ChatRequest
-from kohaku_ray.models.seeds import seed_for
+from kohaku_ray.models.request import ChatRequest, seed_for
 from kohaku_ray.records import Reply
 from kohaku_ray.run.deployments import model_identity, window_of
 

@@ -8,7 +8,7 @@ from dataclasses import asdict, dataclass
 from typing import Any
 
 from kohaku_ray.config import Config
-from kohaku_ray.models.seeds import request_key
+from kohaku_ray.models.request import request_key
 from kohaku_ray.records import Question, digest
 from kohaku_ray.run.deployments import window_of
 from kohaku_ray.run.identity import model_parts

@@ -14,8 +14,8 @@ from kohaku_ray.errors import ConfigError
 from kohaku_ray.index.chunks import Chunks
 from kohaku_ray.index.nodes import NodeTable
 from kohaku_ray.index.views import View
-from kohaku_ray.models.backends import Backend
 from kohaku_ray.models.prompts import Prompt, Prompts, read_templates
+from kohaku_ray.models.request import Backend
 from kohaku_ray.records import Prediction, Question, TraceRow
 from kohaku_ray.settings import Section
 from kohaku_ray.systems.questions import QuestionColumns

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from kohaku_ray.models.limits import TokenBucket
+from kohaku_ray.models.openai import TokenBucket
 
 
 class Clock:

@@ -16,11 +16,11 @@ import kohaku_ray.sample
 from kohaku_ray.config import load_config
 from kohaku_ray.config.schema import TransformersConfig
 from kohaku_ray.errors import ConfigError, ContextOverflowError, ModelError
-from kohaku_ray.models.local.backend import LocalBackend
-from kohaku_ray.models.local.decoding import sample
-from kohaku_ray.models.local.load import load_model
+from kohaku_ray.models.decoding import sample
+from kohaku_ray.models.local import LocalBackend
 from kohaku_ray.models.request import ChatRequest
 from kohaku_ray.models.schema import answer_schema, plan_schema
+from kohaku_ray.models.weights import load_model
 from kohaku_ray.run.deployments import check_deployment, model_identity, window_of
 
 WINDOW = 2048

@@ -13,8 +13,7 @@ import pytest
 from fake_openai import Action, FakeOpenAI, completion, error_body
 
 from kohaku_ray.errors import ConfigError, ContextOverflowError, ModelError, TransientModelError
-from kohaku_ray.models.limits import TokenBucket
-from kohaku_ray.models.openai import OpenAIBackend, retry_after_s
+from kohaku_ray.models.openai import OpenAIBackend, TokenBucket, retry_after_s
 from kohaku_ray.models.parse import parse_answer, parse_plan
 from kohaku_ray.models.request import ChatRequest
 from kohaku_ray.models.schema import answer_schema, plan_schema

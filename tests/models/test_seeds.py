@@ -13,9 +13,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from kohaku_ray.models.request import ChatRequest
+from kohaku_ray.models.request import ChatRequest, request_key, seed_for
 from kohaku_ray.models.schema import answer_schema
-from kohaku_ray.models.seeds import request_key, seed_for
 
 REQUEST = ChatRequest(
     model="extractive/1",
@@ -38,7 +37,7 @@ def test_a_seed_and_a_key_never_change():
 
 def test_they_are_the_same_in_another_process():
     code = (
-        "from kohaku_ray.models.seeds import seed_for, request_key\n"
+        "from kohaku_ray.models.request import seed_for, request_key\n"
         "from kohaku_ray.models.request import ChatRequest\n"
         "request = ChatRequest('m', (('user', 'x'),), 1, 1, 5, 2, {'b': 1, 'a': 2})\n"
         "print(seed_for(7, 'é', 1, 0, 'plan'), request_key(request))"

@@ -14,7 +14,7 @@ from kohaku_ray.retrieval.context import Context
 from kohaku_ray.retrieval.evidence import rank
 from kohaku_ray.systems.base import Depth
 from kohaku_ray.systems.kohaku import SYSTEM, answer, prepare
-from kohaku_ray.systems.kohaku.prompts import answer_prompt
+from kohaku_ray.systems.kohaku.prepare import answer_prompt
 from kohaku_ray.systems.kohaku.settings import KohakuSettings
 
 QUESTION = Question("q1", "How much power does training draw?", answer_unit="MW", answer_type="number")

@@ -19,8 +19,7 @@ from kohaku_ray.engine.ledger.protocol import IDLE_EXIT_S, Asked, Refused, shard
 from kohaku_ray.engine.ledger.segments import Entry, SegmentStore
 from kohaku_ray.engine.ledger.shard import LedgerShard
 from kohaku_ray.errors import DataError
-from kohaku_ray.models.request import ChatRequest
-from kohaku_ray.models.seeds import request_key
+from kohaku_ray.models.request import ChatRequest, request_key
 
 
 class Ledger:

@@ -33,7 +33,7 @@ from kohaku_ray.engine.serving.meter import Meter
 from kohaku_ray.engine.serving.registry import BEAT_S, Applications, Claim, is_running
 from kohaku_ray.engine.serving.vllm import bind_vllm
 from kohaku_ray.errors import ConfigError, ModelError
-from kohaku_ray.models.limits import TokenBucket
+from kohaku_ray.models.openai import TokenBucket
 from kohaku_ray.models.request import ChatRequest
 from kohaku_ray.records import Reply
 from kohaku_ray.run.demand import deployment_demand, shortage

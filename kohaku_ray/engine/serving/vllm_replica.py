@@ -16,7 +16,7 @@ from kohaku_ray.config.schema import VllmConfig
 from kohaku_ray.engine.errors import ReplicaLostError
 from kohaku_ray.engine.serving.meter import Meter, watch_power
 from kohaku_ray.errors import ContextOverflowError, ModelError
-from kohaku_ray.models.completions import completion_body, read_completion, refuses_length
+from kohaku_ray.models.openai import completion_body, read_completion, refuses_length
 from kohaku_ray.models.request import ChatRequest
 from kohaku_ray.records import Reply
 

@@ -11,7 +11,6 @@ from dataclasses import dataclass
 from typing import Any
 
 from kohaku_ray.errors import ContextOverflowError, ModelError
-from kohaku_ray.models.backends import CHARS_PER_TOKEN
 from kohaku_ray.models.extractive.terms import (
     STOP_WORDS,
     Passage,
@@ -23,7 +22,7 @@ from kohaku_ray.models.extractive.terms import (
     words_of,
 )
 from kohaku_ray.models.extractive.values import Asked, Candidate, candidates, read_question
-from kohaku_ray.models.request import ChatRequest
+from kohaku_ray.models.request import CHARS_PER_TOKEN, ChatRequest
 from kohaku_ray.records import BLANK, UNANSWERABLE, Reply
 from kohaku_ray.values.read import is_blank_strict
 

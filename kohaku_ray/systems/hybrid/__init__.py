@@ -13,11 +13,10 @@ from kohaku_ray.systems.base import Chunks, Depth, Role, System, Uses, View
 from kohaku_ray.systems.hybrid.answer import answer
 from kohaku_ray.systems.hybrid.offline import OfflineFrench
 from kohaku_ray.systems.hybrid.prepare import prepare
-from kohaku_ray.systems.hybrid.prompts import ANSWER_EXAMPLES, EXPAND_EXAMPLES
 from kohaku_ray.systems.hybrid.reading import ballot
 from kohaku_ray.systems.hybrid.settings import COSINE, HybridSettings
-from kohaku_ray.systems.hybrid.stages import STAGES
-from kohaku_ray.systems.hybrid.steps import STAND_IN
+from kohaku_ray.systems.hybrid.stages import STAGES, STAND_IN
+from kohaku_ray.systems.hybrid.texts import ANSWER_EXAMPLES, EXPAND_EXAMPLES
 from kohaku_ray.systems.questions import QuestionColumns
 
 

@@ -9,11 +9,10 @@ from kohaku_ray.errors import ContextOverflowError, ModelError
 from kohaku_ray.models.schema import answer_schema
 from kohaku_ray.records import Prediction, Reply, TraceRow
 from kohaku_ray.systems.base import Answer
-from kohaku_ray.systems.hybrid.evidence import HybridEvidence
-from kohaku_ray.systems.hybrid.prompts import answer_prompt
 from kohaku_ray.systems.hybrid.reading import NO_INFORMATION, Read, read_reply
 from kohaku_ray.systems.hybrid.settings import COSINE, HybridSettings
-from kohaku_ray.systems.hybrid.steps import STAND_IN
+from kohaku_ray.systems.hybrid.stages import STAND_IN
+from kohaku_ray.systems.hybrid.texts import HybridEvidence, answer_prompt
 from kohaku_ray.systems.tools import Tools
 
 

@@ -18,11 +18,9 @@ from typing import Any
 from kohaku_ray.documents.french import split_french
 from kohaku_ray.errors import ContextOverflowError, ModelError
 from kohaku_ray.index.terms import tokenise
-from kohaku_ray.models.backends import CHARS_PER_TOKEN
-from kohaku_ray.models.request import ChatRequest
+from kohaku_ray.models.request import CHARS_PER_TOKEN, ChatRequest
 from kohaku_ray.records import BLANK, Reply
-from kohaku_ray.systems.hybrid.numbers import numbers_of, read_numbers
-from kohaku_ray.systems.hybrid.reading import NO_INFORMATION, WORDS
+from kohaku_ray.systems.hybrid.reading import NO_INFORMATION, WORDS, numbers_of, read_numbers
 
 VERSION = 1
 """Counts up when the same request would get another reply: it is part of the ledger's keys."""

@@ -18,12 +18,9 @@ from kohaku_ray.retrieval.evidence import distinct_rows
 from kohaku_ray.retrieval.pairs import best_first
 from kohaku_ray.retrieval.rrf import reciprocal_rank_fusion
 from kohaku_ray.systems.hybrid import stages
-from kohaku_ray.systems.hybrid.evidence import HybridEvidence
-from kohaku_ray.systems.hybrid.prompts import expand_prompt
-from kohaku_ray.systems.hybrid.relevance import Relevance
 from kohaku_ray.systems.hybrid.settings import HybridSettings
-from kohaku_ray.systems.hybrid.steps import STAND_IN, Steps, by_row
-from kohaku_ray.systems.hybrid.texts import Texts, with_neighbours
+from kohaku_ray.systems.hybrid.stages import STAND_IN, Relevance, Steps, by_row
+from kohaku_ray.systems.hybrid.texts import HybridEvidence, Texts, expand_prompt, with_neighbours
 from kohaku_ray.systems.tools import Tools
 
 FEW = 3

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import json
+import math
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -12,10 +13,149 @@ from kohaku_ray.ensemble.vote import Ballot
 from kohaku_ray.models.parse import parse_answer
 from kohaku_ray.records import Prediction, Question, Reply
 from kohaku_ray.systems.base import ballot_of
-from kohaku_ray.systems.hybrid.citations import check_citations, without_citations
-from kohaku_ray.systems.hybrid.numbers import bare_value, numbers_key
-from kohaku_ray.systems.hybrid.texts import Text
+from kohaku_ray.systems.hybrid.texts import Text, plain
 from kohaku_ray.values.read import clean_text, fold
+
+_COUNT = (
+    r"[0-9]{1,3}(?:[ \u00a0\u2009\u202f][0-9]{3})+(?![0-9])(?:,[0-9]+)?"  # 1 234,5
+    r"|[0-9]{1,3}(?:\.[0-9]{3})+,[0-9]+"  # 1.234,5
+    r"|[0-9]{1,3}(?:\.[0-9]{3}){2,}(?![0-9])"  # 1.234.567
+    r"|[0-9]{1,40}(?:[.,][0-9]{1,40})?"
+)
+_NUMBER = re.compile(
+    rf"(?<![\w.,])(?P<sign>[-−](?=[0-9]))?(?P<count>{_COUNT})(?!\w)(?:[ \u00a0\u202f](?P<scale>mille|millions?|milliards?)\b)?",  # noqa: E501
+    re.IGNORECASE,
+)
+_SCALE = re.compile(r"\b(mille|million|milliard)s?\b", re.IGNORECASE)
+_SCALES = {"mille": 1e3, "million": 1e6, "milliard": 1e9}
+
+
+@dataclass(frozen=True, slots=True)
+class Number:
+    """A number in a text.
+
+    Attributes:
+        value: What it is.
+        text: How it is written, "millions" and the like with it.
+        end: One past its last character.
+    """
+
+    value: float
+    text: str
+    end: int
+
+
+def read_numbers(text: str) -> list[Number]:
+    """Read every number of a text, in reading order.
+
+    Args:
+        text: French prose; a comma is a decimal one, spaces (or dots, before a decimal comma) separate thousands.
+    """
+    found = (Number(_value(match), match[0], match.end()) for match in _NUMBER.finditer(text))
+    return [number for number in found if math.isfinite(number.value)]
+
+
+def numbers_of(text: str) -> tuple[float, ...]:
+    """The values of a text's numbers, ascending, as often as they stand there: a multiset."""
+    return tuple(sorted(number.value for number in read_numbers(text)))
+
+
+def write_number(number: float) -> str:
+    """Write a number with a decimal point and no separators; at most 12 digits count."""
+    return str(int(number)) if number.is_integer() and abs(number) < 1e15 else f"{number:.12g}"
+
+
+def bare_value(value: str, unit: str | None) -> str:
+    """Write a value that is one number without separators and unit, in the unit asked for; leave any other as it is.
+
+    Args:
+        value: As a model wrote it: ``1 150 emplois``, ``9,6 millions d'euros``.
+        unit: The unit asked for; ``millions d'euros`` makes the latter 9.6.
+    """
+    found = numbers_of(value)
+    if len(found) != 1 or not _NUMBER.match(value.strip()):
+        return value
+    asked = _SCALE.search(unit or "")
+    scale = _SCALES[asked[1].lower()] if asked and _SCALE.search(value) else 1.0
+    return write_number(found[0] / scale)
+
+
+def numbers_key(text: str) -> str:
+    """Name a text by its multiset of numbers; empty where it has none."""
+    return "; ".join(map(write_number, numbers_of(text)))
+
+
+def _value(match: re.Match[str]) -> float:
+    count = re.sub(r"\s", "", match["count"])
+    if "," in count or count.count(".") > 1:
+        count = count.replace(".", "").replace(",", ".")
+    scale = _SCALES[match["scale"].lower().removesuffix("s")] if match["scale"] else 1.0
+    return (-1 if match["sign"] else 1) * float(count) * scale
+
+
+_BRACKET = re.compile(r"([ \t\u00a0\u202f]{0,4})\[([^\[\]]{1,2000})\]")
+_BETWEEN = re.compile(r"\s*[;|]\s*")
+_SLASH = re.compile(r"\s/\s|/")
+_LABEL = re.compile(r"^(?:id|ref_id)\s*[=:]\s*", re.IGNORECASE)
+
+
+@dataclass(frozen=True, slots=True)
+class Cited:
+    """Prose whose citations all stand in the context.
+
+    Attributes:
+        text: The prose; citations have the form of the texts' headings.
+        ref_ids: What is cited, in order of first citation.
+        cut: Citations that were cut out, as they were written.
+    """
+
+    text: str
+    ref_ids: tuple[str, ...]
+    cut: tuple[str, ...]
+
+
+def check_citations(prose: str, texts: Iterable[Text]) -> Cited:
+    """Read the citations of a prose.
+
+    A bracket is a citation when it holds a slash, or nothing but the id of a text; several may share a bracket,
+    separated by semicolons. The id counts, whatever is said of site and date. Other brackets stay.
+
+    Args:
+        prose: What a model wrote.
+        texts: What it was shown.
+    """
+    known = {plain(text.ref_id).casefold(): text for text in texts}
+    cited: dict[str, None] = {}
+    cut: list[str] = []
+
+    def checked(bracket: re.Match[str]) -> str:
+        marks, is_citation = [], False
+        for part in _BETWEEN.split(bracket[2].strip()):
+            text = _named(part, known)
+            if text is not None:
+                marks.append(text.mark)
+                cited.setdefault(text.ref_id)
+            elif "/" in part:
+                cut.append(f"[{part}]")
+            is_citation = is_citation or text is not None or "/" in part
+        if not is_citation:
+            return bracket[0]
+        return f"{bracket[1]}{' '.join(dict.fromkeys(marks))}" if marks else ""
+
+    return Cited(_BRACKET.sub(checked, prose).strip(), tuple(cited), tuple(cut))
+
+
+def without_citations(prose: str) -> str:
+    """Drop every bracket that holds a slash, such as a citation: its id and date are no numbers of the answer."""
+    return _BRACKET.sub(lambda bracket: " " if "/" in bracket[2] else bracket[0], prose)
+
+
+def _named(part: str, known: dict[str, Text]) -> Text | None:
+    """Find the text that a part of a bracket names: an id may hold slashes itself."""
+    bare = _LABEL.sub("", " ".join(part.split())).casefold()
+    ends = [slash.start() for slash in _SLASH.finditer(bare)][:16]
+    return next((known[name] for end in (*ends, len(bare)) if (name := bare[:end].strip(" '\"")) in known), None)
+
 
 NO_INFORMATION = "Le corpus ne contient aucune information sur cette question."
 """What is answered, without a model, where no text is relevant; and what a model may say itself."""

@@ -3,12 +3,62 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
-from typing import NamedTuple
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, NamedTuple
 
 import numpy as np
 
 from kohaku_ray.index.nodes import PARAGRAPH, SENTENCE, NodeTable
+from kohaku_ray.models.prompts import Prompt, Prompts, asked
+from kohaku_ray.records import Question, TraceRow
+
+_SAMPLE = Question("q", "?", answer_unit="u", answer_type="t")
+_TEXT = {"ref_id": "1", "mark": "[1 / s / d]", "title": "t", "text": "t"}
+
+EXPAND_EXAMPLES: tuple[dict[str, Any], ...] = tuple(
+    {**asked(_SAMPLE), "context": context, "n_queries": 2} for context in ((), ("t",))
+)
+ANSWER_EXAMPLES: tuple[dict[str, Any], ...] = ({**asked(_SAMPLE), "texts": (_TEXT,)},)
+
+
+def expand_prompt(prompts: Prompts, question: Question, context: Sequence[Text], n_queries: int) -> Prompt:
+    """Ask for ``n_queries`` keyword-like sub-queries in the corpus's own words."""
+    variables = {**asked(question), "context": tuple(text.text for text in context), "n_queries": n_queries}
+    return prompts.render("expand", variables)
+
+
+def answer_prompt(prompts: Prompts, question: Question, texts: Sequence[Text]) -> Prompt:
+    """Ask for the answer; a text holds no brackets, so that it cannot pose as another's heading."""
+    shown = tuple(
+        {"ref_id": text.ref_id, "mark": text.mark, "title": plain(text.title), "text": plain(text.text)}
+        for text in texts
+    )
+    return prompts.render("answer", {**asked(question), "texts": shown})
+
+
+@dataclass(frozen=True, slots=True)
+class HybridEvidence:
+    """Texts of the corpus on one question.
+
+    Attributes:
+        question: The question.
+        queries: The sub-queries, the question first.
+        texts: What is shown to the model, best first; none: the corpus holds no information on the question.
+        why_nothing: Why there is none.
+        measures: Named numbers: items after each stage, distinct sites and documents of the texts.
+        warning: What a reader should know of the texts; empty: nothing.
+        trace: The nine stages.
+    """
+
+    question: Question
+    queries: tuple[str, ...]
+    texts: tuple[Text, ...]
+    why_nothing: str = ""
+    measures: Mapping[str, float] = field(default_factory=dict)
+    warning: str = ""
+    trace: tuple[TraceRow, ...] = ()
+
 
 _ROUND = str.maketrans("[];", "(),")
 """What marks a citation goes out of ids and texts: no text may pose as another's heading."""

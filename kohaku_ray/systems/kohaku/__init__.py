@@ -7,9 +7,14 @@ from pathlib import Path
 from kohaku_ray.models.extractive import ExtractiveBackend
 from kohaku_ray.systems.base import Depth, Role, System, Uses, View
 from kohaku_ray.systems.kohaku.answer import answer
-from kohaku_ray.systems.kohaku.expanded import characters_with_parents, snippets_with_parents
-from kohaku_ray.systems.kohaku.prepare import prepare
-from kohaku_ray.systems.kohaku.prompts import ANSWER_EXAMPLES, PLAN_EXAMPLES, opening
+from kohaku_ray.systems.kohaku.prepare import (
+    ANSWER_EXAMPLES,
+    PLAN_EXAMPLES,
+    characters_with_parents,
+    opening,
+    prepare,
+    snippets_with_parents,
+)
 from kohaku_ray.systems.kohaku.settings import KohakuSettings
 
 

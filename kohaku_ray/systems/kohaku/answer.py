@@ -19,7 +19,7 @@ from kohaku_ray.retrieval.evidence import Evidence, rank
 from kohaku_ray.retrieval.fusion import Ranked
 from kohaku_ray.retrieval.images import find_images, with_images, within
 from kohaku_ray.systems.base import Answer
-from kohaku_ray.systems.kohaku.prompts import answer_prompt
+from kohaku_ray.systems.kohaku.prepare import answer_prompt
 from kohaku_ray.systems.kohaku.settings import KohakuSettings
 from kohaku_ray.systems.tools import Tools
 

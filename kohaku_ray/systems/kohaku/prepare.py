@@ -3,15 +3,72 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Sequence
+from dataclasses import replace
+from typing import Any
 
 from kohaku_ray.errors import ModelError
+from kohaku_ray.index.arrays import I64
 from kohaku_ray.index.hits import Hits
+from kohaku_ray.index.nodes import NodeTable
+from kohaku_ray.models.images import PromptImage
 from kohaku_ray.models.parse import parse_plan
+from kohaku_ray.models.prompts import Prompt, Prompts, Snippet, asked
+from kohaku_ray.models.schema import plan_schema
 from kohaku_ray.records import Question, TraceRow
+from kohaku_ray.retrieval.context import Context
+from kohaku_ray.retrieval.deduplicate import with_parents
 from kohaku_ray.retrieval.evidence import Evidence, at_least, distinct_rows, localise
-from kohaku_ray.systems.kohaku.prompts import opening
+from kohaku_ray.systems.base import Ask, Rows
 from kohaku_ray.systems.kohaku.settings import KohakuSettings
 from kohaku_ray.systems.tools import Tools
+
+_SAMPLE = Question("q", "?", answer_unit="u", answer_type="t")
+
+PLAN_EXAMPLES: tuple[dict[str, Any], ...] = ({**asked(_SAMPLE), "n_queries": 2},)
+ANSWER_EXAMPLES: tuple[dict[str, Any], ...] = tuple(
+    {**asked(_SAMPLE), "snippets": (Snippet("d", "t"),), "media": (Snippet("d", "c"),), "order": order}
+    for order in ("context_first", "question_first")
+)
+
+
+def plan_prompt(prompts: Prompts, question: Question, n_queries: int) -> Prompt:
+    """Ask for ``n_queries`` search queries."""
+    return prompts.render("plan", {**asked(question), "n_queries": n_queries})
+
+
+def answer_prompt(
+    prompts: Prompts, question: Question, context: Context, order: str, images: Sequence[PromptImage] = ()
+) -> Prompt:
+    """Ask for the answer: the documents and their captions before or after the question and its instructions."""
+    variables = {
+        **asked(question),
+        "snippets": tuple(Snippet(part.doc_id, part.text) for part in context.snippets),
+        "media": tuple(Snippet(part.doc_id, part.text) for part in context.captions),
+        "order": order,
+    }
+    return replace(prompts.render("answer", variables), images=tuple(images))
+
+
+def opening(question: Question, prompts: Prompts, settings: KohakuSettings) -> list[Ask]:
+    """Return the calls before any search: the plan, unless the question is the only query."""
+    n = settings.queries
+    return [] if n == 1 else [Ask("plan", plan_prompt(prompts, question, n), plan_schema(n))]
+
+
+def snippets_with_parents(trace: Rows, nodes: NodeTable, settings: KohakuSettings) -> float:
+    """Count the matches and their parents that ``dedup`` leaves."""
+    return float(len(_expanded(trace, nodes, settings)))
+
+
+def characters_with_parents(trace: Rows, nodes: NodeTable, settings: KohakuSettings) -> float:
+    """Sum the characters of the matches and their parents that ``dedup`` leaves."""
+    return float(nodes.chars[_expanded(trace, nodes, settings)].sum())
+
+
+def _expanded(trace: Rows, nodes: NodeTable, settings: KohakuSettings) -> I64:
+    matches = nodes.rows_of([row["node_id"] for row in trace if row["step"] == "evidence"])
+    return with_parents(matches, nodes.parent, settings.dedup)
 
 
 async def prepare(question: Question, tools: Tools, settings: KohakuSettings) -> Evidence:

@@ -9,8 +9,7 @@ from typing import Any
 from kohaku_ray.documents.sentences import split_sentences
 from kohaku_ray.errors import ContextOverflowError, ModelError
 from kohaku_ray.evaluation.label import CONSISTENT, CONTRADICT
-from kohaku_ray.models.backends import CHARS_PER_TOKEN
-from kohaku_ray.models.request import ChatRequest
+from kohaku_ray.models.request import CHARS_PER_TOKEN, ChatRequest
 from kohaku_ray.records import Reply
 from kohaku_ray.systems.narrative.names import words_of
 

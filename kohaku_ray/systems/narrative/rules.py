@@ -10,9 +10,117 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Literal
 
+from kohaku_ray.documents.numerals import CARDINAL, number_of
 from kohaku_ray.documents.sentences import split_sentences
 from kohaku_ray.systems.narrative.names import MALE_TITLES, BookNames, Person, unaccent
-from kohaku_ray.systems.narrative.years import find_years
+
+FIRST_YEAR, LAST_YEAR = 1700, 1999
+
+_NO_YEAR_BEFORE = r"(?<![\d.,/£$#°])(?<!No\. )(?<!number )(?<!page )"
+_NO_YEAR_AFTER = (
+    r"(?!\d|s\b|[’']s\b|[.,]\d|°|\s*(?:francs?|piastres?|livres?|crowns?|louis|pounds?|dollars?|ducats?|men|miles?|feet|"
+    r"foot|leagues?|tons?|toises?|fathoms?|paces|kilometers?|square|houses|inhabitants|souls|guns|steps|years))"
+)
+_STATED = re.compile(rf"{_NO_YEAR_BEFORE}(?P<year>1[789]\d\d)\b{_NO_YEAR_AFTER}")
+_CENTURIES = {"seventeen": 1700, "eighteen": 1800, "nineteen": 1900}
+_SPELLED = re.compile(
+    rf"\b(?P<century>seventeen|eighteen|nineteen)[\s-](?:hundred(?:\s+and)?[\s-](?P<rest>{CARDINAL})|(?P<tens>"
+    r"(?:twenty|thirty|forty|fifty|sixty|seventy|eighty|ninety)(?:[\s-](?:one|two|three|four|five|six|seven|eight|nine))?|"
+    r"(?:ten|eleven|twelve|thirteen|fourteen|fifteen|sixteen)))\b(?!\s+(?:francs|men|years|miles))",
+    re.IGNORECASE,
+)
+_ANY_YEAR = re.compile(r"1[789]\d\d|[Yy]ear|[Dd]ecade|teen")
+_COUNT = rf"(?P<count>\d{{1,2}}|{CARDINAL}|an?)"
+_RELATIVE = re.compile(
+    rf"\b{_COUNT}\s+(?P<unit>years?|decades?)\s+(?P<way>later|afterwards?|after(?=\s*[,.;:)])|earlier|previously|"
+    r"before(?=\s*[,.;:)]))\b|\b(?P<next>the\s+(?:following|next)\s+year|the\s+year\s+after|next\s+year)\b|"
+    r"\b(?P<last>the\s+(?:previous|preceding)\s+year|the\s+year\s+before)\b|\b(?P<same>(?:that|the)\s+same\s+year|that\s+year)\b",
+    re.IGNORECASE,
+)
+
+
+@dataclass(frozen=True, slots=True)
+class YearMention:
+    """A year as a span of a text.
+
+    Attributes:
+        start: First character.
+        end: One past the last character.
+        year: From `FIRST_YEAR` to `LAST_YEAR`.
+    """
+
+    start: int
+    end: int
+    year: int
+
+
+def find_years(text: str, anchor: int | None = None) -> tuple[YearMention, ...]:
+    """Find the years of a text, in reading order.
+
+    Args:
+        text: A paragraph or several of one chapter.
+        anchor: The last year that the chapter names before this text. Relative times (``ten years later``, ``the
+            following year``) count from the last year before them; without any they are left out.
+
+    Returns:
+        Stated years, in digits or words, and relative ones; no sums of money, numbers of houses or decades (1790s).
+    """
+    if not _ANY_YEAR.search(text):
+        return ()
+    found = sorted(
+        [(match, _stated(match)) for match in (*_STATED.finditer(text), *_SPELLED.finditer(text))]
+        + [(match, None) for match in _RELATIVE.finditer(text)],
+        key=lambda pair: pair[0].start(),
+    )
+    mentions: list[YearMention] = []
+    for match, stated in found:
+        year = _counted(match, anchor) if stated is None else stated
+        if year is not None and FIRST_YEAR <= year <= LAST_YEAR:
+            mentions.append(YearMention(match.start(), match.end(), year))
+            anchor = year
+    return tuple(mentions)
+
+
+def year_anchors(paragraphs: Iterable[tuple[str, str]]) -> list[int | None]:
+    """The year that relative times of each paragraph count from.
+
+    Args:
+        paragraphs: Each with its chapter, in reading order.
+
+    Returns:
+        For each paragraph the last year that its chapter names before it, None without one.
+    """
+    anchors: list[int | None] = []
+    chapter, anchor = "", None
+    for name, text in paragraphs:
+        if name != chapter:
+            chapter, anchor = name, None
+        anchors.append(anchor)
+        years = find_years(text, anchor)
+        anchor = years[-1].year if years else anchor
+    return anchors
+
+
+def _stated(match: re.Match[str]) -> int | None:
+    parts = match.groupdict()
+    if "century" not in parts:
+        return int(parts["year"])
+    rest = number_of(parts["rest"] or parts["tens"])
+    return None if rest is None or rest > 99 else _CENTURIES[parts["century"].lower()] + rest
+
+
+def _counted(match: re.Match[str], anchor: int | None) -> int | None:
+    """The year of a relative time."""
+    if anchor is None or match.re is not _RELATIVE:
+        return None
+    if match["same"]:
+        return anchor
+    if match["next"] or match["last"]:
+        return anchor + (1 if match["next"] else -1)
+    count = 1 if match["count"].lower() in ("a", "an") else number_of(match["count"]) or 0
+    years = count * (10 if match["unit"].lower().startswith("decade") else 1)
+    return anchor + (years if match["way"].lower().startswith(("later", "after")) else -years)
+
 
 Kind = Literal["born", "died", "acted"]
 

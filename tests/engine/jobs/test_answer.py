@@ -20,7 +20,7 @@ from kohaku_ray.ensemble.vote import Ballot, vote
 from kohaku_ray.errors import ConfigError, DataError, IndexMismatchError
 from kohaku_ray.evaluation.report import run_score
 from kohaku_ray.evaluation.submissions import read_submission
-from kohaku_ray.models.seeds import seed_for
+from kohaku_ray.models.request import seed_for
 from kohaku_ray.run.block import rule_of
 from kohaku_ray.run.directory import RunDirectory
 from kohaku_ray.run.identity import finished_before

@@ -23,8 +23,7 @@ from kohaku_ray.engine.ledger.segments import SegmentStore
 from kohaku_ray.engine.serving.applications import application_name, serving
 from kohaku_ray.engine.serving.vllm import QUESTION_ROUTER
 from kohaku_ray.errors import ConfigError, ContextOverflowError, DataError, ModelError
-from kohaku_ray.models.request import ChatRequest
-from kohaku_ray.models.seeds import request_key
+from kohaku_ray.models.request import ChatRequest, request_key
 from kohaku_ray.records import Reply
 
 pytestmark = pytest.mark.ray

@@ -16,8 +16,7 @@ from kohaku_ray.engine.ledger.protocol import Asked, Refused
 from kohaku_ray.engine.ledger.segments import SegmentStore
 from kohaku_ray.engine.ledger.shard import LedgerShard
 from kohaku_ray.errors import ContextOverflowError, DataError, ModelError
-from kohaku_ray.models.request import ChatRequest
-from kohaku_ray.models.seeds import request_key
+from kohaku_ray.models.request import ChatRequest, request_key
 from kohaku_ray.records import Reply
 
 GOOD, BAD, OTHER = (digit * 32 for digit in "abc")

@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from kohaku_ray.systems.hybrid.citations import check_citations, without_citations
+from kohaku_ray.systems.hybrid.reading import check_citations, without_citations
 from kohaku_ray.systems.hybrid.texts import Text
 
 

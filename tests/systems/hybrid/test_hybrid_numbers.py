@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from kohaku_ray.systems.hybrid.numbers import bare_value, numbers_key, numbers_of, read_numbers, write_number
+from kohaku_ray.systems.hybrid.reading import bare_value, numbers_key, numbers_of, read_numbers, write_number
 
 
 @pytest.mark.parametrize(

@@ -4,7 +4,7 @@ from press import settings
 
 from kohaku_ray.index.hits import Hits
 from kohaku_ray.systems.hybrid import stages
-from kohaku_ray.systems.hybrid.steps import SHOWN_CHARS, TRACED, Steps, by_row
+from kohaku_ray.systems.hybrid.stages import SHOWN_CHARS, TRACED, Steps, by_row
 from kohaku_ray.systems.hybrid.texts import Text
 
 

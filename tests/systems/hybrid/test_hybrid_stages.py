@@ -13,8 +13,7 @@ from kohaku_ray.errors import ConfigError, ModelError
 from kohaku_ray.records import Question
 from kohaku_ray.systems.base import Depth
 from kohaku_ray.systems.hybrid import SYSTEM, prepare
-from kohaku_ray.systems.hybrid.stages import STAGES
-from kohaku_ray.systems.hybrid.steps import STAND_IN
+from kohaku_ray.systems.hybrid.stages import STAGES, STAND_IN
 
 SUBS = json.dumps(["digue rompue habitants", "digue 1962 fragile", "coût des travaux"])
 

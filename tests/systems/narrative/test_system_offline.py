@@ -16,8 +16,7 @@ from stories import INDEX, ROWS, judged, offline, prepared, stories, tools_for
 
 from kohaku_ray.errors import ContextOverflowError, KohakuRayError, ModelError
 from kohaku_ray.evaluation.label import CONSISTENT, CONTRADICT
-from kohaku_ray.models.request import ChatRequest
-from kohaku_ray.models.seeds import request_key
+from kohaku_ray.models.request import ChatRequest, request_key
 from kohaku_ray.records import Prediction, Reply
 from kohaku_ray.systems.base import Answer
 from kohaku_ray.systems.narrative import SYSTEM

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from kohaku_ray.systems.narrative.years import find_years, year_anchors
+from kohaku_ray.systems.narrative.rules import find_years, year_anchors
 
 
 @pytest.mark.parametrize(

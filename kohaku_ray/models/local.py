@@ -9,7 +9,7 @@ from typing import Any
 import torch
 
 from kohaku_ray.errors import ContextOverflowError, ModelError
-from kohaku_ray.models.local.decoding import Grammars, Row, RowSampler, RowsFinished, Sampling
+from kohaku_ray.models.decoding import Grammars, Row, RowSampler, RowsFinished, Sampling
 from kohaku_ray.models.request import ChatRequest
 from kohaku_ray.records import Reply
 from kohaku_ray.values.read import clean_text
