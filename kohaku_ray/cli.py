@@ -76,10 +76,6 @@ def _parser() -> argparse.ArgumentParser:
     documents.add_argument(
         "--trees", metavar="DIR", help="write each tree as KohakuRAG JSON, which is read back the same"
     )
-    documents.add_argument("--page", metavar="HTML", help="write a page: each PDF page beside what was made of it")
-    documents.add_argument(
-        "--pictures", type=_count, default=200, metavar="N", help="most pages shown as pictures (default 200)"
-    )
     documents.set_defaults(command=run.documents)
 
     answer = commands.add_parser("answer", help="answer questions in an ensemble, vote, and score against gold answers")

@@ -82,7 +82,6 @@ def documents(arguments: argparse.Namespace) -> Outcome:
     from kohaku_ray.run.documents import (
         describe_collection,
         describe_tree,
-        look_at_pages,
         parse_collection,
         write_trees,
     )
@@ -91,21 +90,12 @@ def documents(arguments: argparse.Namespace) -> Outcome:
     found = parse_collection(config, say)
     if arguments.document is not None:
         found = found.only(arguments.document)
-    found = look_at_pages(found, config, arguments.pictures if arguments.page else 0)
     if arguments.document is not None:
         tell("\n\n".join(map(describe_tree, found.documents)))
     else:
         tell(describe_collection(found))
     if arguments.trees is not None:
         tell(f"{len(write_trees(found.documents, arguments.trees))} trees in {arguments.trees}")
-    page = None
-    if arguments.page is not None:
-        from kohaku_ray.pages.documents_page import describe_limits, write_documents_page
-
-        page = write_documents_page(found, arguments.page)
-        tell(f"page: {page}")
-        if limits := describe_limits(found.documents):
-            tell(limits)
     values = {
         "n_files": found.n_files,
         "documents": [
@@ -120,7 +110,6 @@ def documents(arguments: argparse.Namespace) -> Outcome:
         ],
         "rejects": [{"file": file, "reason": reason} for file, reason in found.rejects],
         "trees": arguments.trees,
-        "page": page,
     }
     line = f"{len(found.documents)} documents of {found.n_files} files, {len(found.rejects)} rejected"
     return Outcome("documents", line, values, ROWS_IN_ERROR if found.rejects else OK)

@@ -24,7 +24,6 @@ SHAPES: Mapping[str, Mapping[str, str]] = {
         "documents": "{doc_id, title, file, counts, odd} of each",
         "rejects": "{file, reason} of each",
         "trees": "directory of the trees, or null",
-        "page": "the page, or null",
     },
     "answer": {
         "run": "directory of the outputs",

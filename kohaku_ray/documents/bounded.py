@@ -256,8 +256,8 @@ def packed(document: Document) -> str:
         for paragraph in section.paragraphs
     ]
     left_out = dict(document.images_left_out)
-    head = document.doc_id, document.title, dict(document.metadata), document.image_rejects, left_out
-    return json.dumps((*head, sections, paragraphs))
+    head = document.doc_id, document.title, dict(document.metadata), document.image_rejects, left_out, document.odd
+    return json.dumps((*head, document.n_pages, sections, paragraphs))
 
 
 def pixels_of(document: Document) -> list[bytes]:
@@ -275,11 +275,11 @@ def _packed_attachment(attachment: Attachment | None) -> Any:
 
 def unpacked(reply: str, pixels: bytes = b"") -> Document:
     """Read what ``packed`` wrote; without ``pixels`` the images have no data."""
-    doc_id, title, metadata, rejects, left_out, sections, paragraphs = json.loads(reply)
+    doc_id, title, metadata, rejects, left_out, odd, n_pages, sections, paragraphs = json.loads(reply)
     source = io.BytesIO(pixels)
     made = iter([_paragraph(source, *paragraph) for paragraph in paragraphs])
     of_sections = tuple(Section(heading, tuple(islice(made, n)), page) for heading, page, n in sections)
-    return Document(doc_id, title, of_sections, metadata, tuple(map(tuple, rejects)), left_out)
+    return Document(doc_id, title, of_sections, metadata, tuple(map(tuple, rejects)), left_out, tuple(odd), n_pages)
 
 
 def _paragraph(

@@ -101,6 +101,8 @@ class Document:
         metadata: Url, type, year and so on, as text.
         image_rejects: Per image that cannot be used, its place in the document and the reason.
         images_left_out: Number of images left out, by reason.
+        odd: What is odd about its pages, such as a scan without OCR, each with its place.
+        n_pages: Pages of its file; 0: its format has none.
     """
 
     doc_id: str
@@ -109,3 +111,5 @@ class Document:
     metadata: Mapping[str, str] = field(default_factory=dict)
     image_rejects: tuple[tuple[str, str], ...] = ()
     images_left_out: Mapping[str, int] = field(default_factory=dict)
+    odd: tuple[str, ...] = field(default=(), compare=False)
+    n_pages: int = field(default=0, compare=False)

@@ -4,14 +4,15 @@ from __future__ import annotations
 
 import gc
 import re
-from collections.abc import Iterator
+from collections import Counter
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from typing import Any
 
 from kohaku_ray.documents.content import well_formed
 from kohaku_ray.documents.ids import default_doc_id
-from kohaku_ray.documents.model import Document
+from kohaku_ray.documents.model import Document, Section
 from kohaku_ray.documents.pdf_blocks import Block, blocks_of
 from kohaku_ray.documents.pdf_images import PdfImages
 from kohaku_ray.documents.pdf_page import Page, read_page
@@ -21,6 +22,15 @@ from kohaku_ray.documents.pdf_text import join_lines
 from kohaku_ray.documents.pdf_tree import body_size, sections_of, title_blocks
 from kohaku_ray.documents.searchable import SET_IMAGES, no_image
 from kohaku_ray.errors import DataError
+
+LITTLE_TEXT_CHARS = 40
+"""A page with less text is odd."""
+
+UNREADABLE_SHARE = 0.05
+"""Largest share of characters without a meaning in a text that is not odd."""
+
+UNREADABLE = re.compile("[\ufffd\ue000-\uf8ff\U000f0000-\U0010ffff\x00-\x08\x0e-\x1f]")
+"""Characters without a meaning: a font that does not say which letters its shapes are."""
 
 WINDOW_PAGES = 64
 """Pages held in memory at a time; running heads are found by these and the pages before."""
@@ -79,7 +89,8 @@ def parse_pdf(name: str, data: bytes, images: bool = False) -> Document:
     with _open(name, data) as file:
         info = {key: well_formed(str(value or "")).strip() for key, value in (file.metadata or {}).items()}
         extractor = PdfImages(file) if images else None
-        blocks, sizes, n_chars = _read(name, file, extractor)
+        blocks, seen = _read(name, file, extractor)
+    sizes, n_chars = [page.size for page in seen], [page.n_chars for page in seen]
     if not sum(n_chars) and not any(block.image for block in blocks):
         raise _scan(name, len(sizes), extractor)
     body = body_size(blocks)
@@ -93,7 +104,9 @@ def parse_pdf(name: str, data: bytes, images: bool = False) -> Document:
         dropped = {id(block) for block in heads} if _is_same(shown, title) else set()
         rest = [block for block in blocks if id(block) not in dropped]
         sections = sections_of(rest, title, body)
-    document = Document(default_doc_id(name), title, sections, _metadata(info))
+    document = Document(
+        default_doc_id(name), title, sections, _metadata(info), odd=_odd(seen, sections), n_pages=len(seen)
+    )
     if extractor is None:
         return document
     return replace(document, image_rejects=tuple(extractor.rejects), images_left_out=dict(extractor.left_out))
@@ -137,25 +150,62 @@ def _damaged(name: str, n_bytes: int, reason: str) -> DataError:
     )
 
 
-def _read(
-    name: str, file: Any, extractor: PdfImages | None = None
-) -> tuple[list[Block], list[tuple[float, float]], list[int]]:
-    """Every page's blocks, its width and height, and how many characters it has."""
+@dataclass(frozen=True, slots=True)
+class _Seen:
+    """What is known of a page before running heads are dropped from it."""
+
+    size: tuple[float, float]
+    n_chars: int
+    n_unreadable: int
+    is_turned: bool
+    is_pictured: bool
+
+    @classmethod
+    def of(cls, page: Page) -> _Seen:
+        texts = [line.text for line in page.lines]
+        n_unreadable = sum(len(UNREADABLE.findall(text)) for text in texts)
+        size = page.width, page.height
+        return cls(size, sum(map(len, texts)), n_unreadable, page.is_turned, page.is_pictured)
+
+    def odd(self, n_paragraphs: int, n_tables: int) -> str:
+        """Say what is odd about the page, of which so many paragraphs were made; empty where nothing is."""
+        found = []
+        if not self.n_chars:
+            found.append("no text, but a picture: a scan without OCR" if self.is_pictured else "blank")
+        elif self.n_chars < LITTLE_TEXT_CHARS:
+            found.append(f"little text ({self.n_chars} characters)")
+        elif n_paragraphs and n_tables == n_paragraphs:
+            found.append("all tables")
+        if self.is_turned:
+            found.append("rotated")
+        if self.n_unreadable > UNREADABLE_SHARE * self.n_chars:
+            found.append(f"unreadable characters ({self.n_unreadable} of {self.n_chars})")
+        return ", ".join(found)
+
+
+def _odd(pages: Sequence[_Seen], sections: Sequence[Section]) -> tuple[str, ...]:
+    paragraphs = [paragraph for section in sections for paragraph in section.paragraphs]
+    n_all = Counter(paragraph.page for paragraph in paragraphs)
+    n_tables = Counter(one.page for one in paragraphs if one.attachment is not None and one.attachment.kind == "table")
+    said = [(number, page.odd(n_all[number], n_tables[number])) for number, page in enumerate(pages, 1)]
+    return tuple(f"page {number}: {what}" for number, what in said if what)
+
+
+def _read(name: str, file: Any, extractor: PdfImages | None = None) -> tuple[list[Block], list[_Seen]]:
+    """Read every page's blocks, and what else is known of it."""
     blocks: list[Block] = []
-    sizes: list[tuple[float, float]] = []
-    n_chars: list[int] = []
+    seen: list[_Seen] = []
     running = RunningLines(file.page_count)
     gutter: float | None = None
     for window in _windows(name, file, extractor is not None):
-        n_chars.extend(sum(len(line.text) for line in page.lines) for page in window)
+        seen.extend(map(_Seen.of, window))
         running.drop(window)
         if extractor is not None:
             extractor.extract(window)
         for page in window:
-            sizes.append((page.width, page.height))
             found, gutter = blocks_of(page, gutter)
             blocks.extend(found)
-    return blocks, sizes, n_chars
+    return blocks, seen
 
 
 def _windows(name: str, file: Any, images: bool) -> Iterator[list[Page]]:

@@ -87,6 +87,8 @@ class Page:
         strokes: Places of drawn lines and areas, where images are extracted.
         extracted: Images by their place, as extracted.
         left_out: Number of images that carry no content, by reason.
+        is_turned: Its text runs upwards or downwards, or a viewer turns the page.
+        is_pictured: It has no text, but a picture.
     """
 
     number: int
@@ -101,6 +103,8 @@ class Page:
     strokes: list[Box] = field(default_factory=list)
     extracted: dict[Box, Image] = field(default_factory=dict)
     left_out: Counter[str] = field(default_factory=Counter)
+    is_turned: bool = False
+    is_pictured: bool = False
 
     def on_paper(self, box: Box) -> Box:
         """A box on the page as it lies, rounded to a tenth of a point."""
@@ -126,7 +130,8 @@ def read_page(page: Any, images: bool = False) -> Page:
 
     # without PRESERVE_LIGATURES and PRESERVE_WHITESPACE MuPDF itself writes "fi" and plain spaces
     flags = pymupdf.TEXT_MEDIABOX_CLIP | pymupdf.TEXT_COLLECT_VECTORS | pymupdf.TEXT_PRESERVE_SPANS
-    if images or page.get_images():
+    has_pictures = bool(page.get_images())
+    if images or has_pictures:
         flags |= pymupdf.TEXT_PRESERVE_IMAGES
     textpage = page.get_textpage(flags=flags)
     blocks = _blocks(textpage)
@@ -138,11 +143,12 @@ def read_page(page: Any, images: bool = False) -> Page:
         turn, runs = _upright(textpage, runs, width, height)
     if turn:
         # a page printed sideways: rules would have to be turned as well, and are rare there
-        read = Page(page.number + 1, height, width, _lines(runs), turn=turn)
+        read = Page(page.number + 1, height, width, _lines(runs), turn=turn, is_turned=True)
         if images:
             _keep_pictures(read, blocks, textpage, turn)
         return read
-    read = Page(page.number + 1, width, height, _lines(runs))
+    read = Page(page.number + 1, width, height, _lines(runs), is_turned=bool(page.rotation))
+    read.is_pictured = has_pictures and not read.lines
     if any(block["type"] == "vector" for block in blocks):
         strokes = [found[:4] for found in textpage.extractBLOCKS() if found[6] == _VECTOR]
         read.rules = _rules(strokes)

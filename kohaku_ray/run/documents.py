@@ -6,7 +6,6 @@ import difflib
 import os
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import closing
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -17,8 +16,7 @@ from kohaku_ray.documents.images import image_name
 from kohaku_ray.documents.kohakurag import write_kohakurag
 from kohaku_ray.documents.model import Document, Paragraph
 from kohaku_ray.documents.novel import words_digest
-from kohaku_ray.documents.pdf_view import UNREADABLE, UNREADABLE_SHARE, PageView, PdfViewer
-from kohaku_ray.documents.read import read_bytes
+from kohaku_ray.documents.pdf import UNREADABLE, UNREADABLE_SHARE
 from kohaku_ray.errors import DataError
 from kohaku_ray.index.flatten import flatten
 from kohaku_ray.run.indexes import document_format
@@ -48,13 +46,11 @@ class DocumentView:
     Attributes:
         file: Its file.
         document: Its tree, with the metadata of its row of the metadata file.
-        pages: Pages of a PDF that was looked at.
         odd: What is odd, each with its place.
     """
 
     file: str
     document: Document
-    pages: tuple[PageView, ...] = ()
     odd: tuple[str, ...] = ()
 
     @property
@@ -63,7 +59,7 @@ class DocumentView:
         sections = self.document.sections
         paragraphs = [paragraph for section in sections for paragraph in section.paragraphs]
         found = Counter(f"{one.attachment.kind}s" for one in paragraphs if one.attachment is not None)
-        found["pages"] = len(self.pages) or max((one.page or 0 for one in paragraphs), default=0)
+        found["pages"] = self.document.n_pages or max((one.page or 0 for one in paragraphs), default=0)
         found["sections"], found["paragraphs"] = len(sections), len(paragraphs)
         found["sentences"] = sum(len(one.sentences) for one in paragraphs)
         return found
@@ -143,44 +139,10 @@ def parse_collection(config: Config, say: Callable[[str], object] = lambda text:
             row |= {"par_ids": par_ids_of(document), "words": words_digest(document) if is_novel else None}
             rows.append(row)
     used, rejects = sort_out(rows)
-    views = tuple(DocumentView(row["file"], row["document"], (), _odd_texts(row["document"])) for row in used)
+    views = tuple(
+        DocumentView(row["file"], row["document"], (*row["document"].odd, *_odd_texts(row["document"]))) for row in used
+    )
     return Collection(len(files), views, rejects, left_out)
-
-
-def look_at_pages(collection: Collection, config: Config, n_pictures: int) -> Collection:
-    """Look at the pages of all PDFs: what is odd about them, and pictures of the first ones.
-
-    Args:
-        collection: Of ``parse_collection``.
-        config: Its ``documents.timeout_s`` limits the time per file.
-        n_pictures: Most pictures in all.
-    """
-    if not any(_is_pdf(view) for view in collection.documents):
-        return collection
-    seen = []
-    with closing(PdfViewer(config.documents.timeout_s)) as viewer:
-        for view in collection.documents:
-            shown = _looked_at(view, viewer, n_pictures) if _is_pdf(view) else view
-            n_pictures -= sum(1 for page in shown.pages if page.picture)
-            seen.append(shown)
-    return replace(collection, documents=tuple(seen))
-
-
-def _is_pdf(view: DocumentView) -> bool:
-    return file_name(view.file).lower().endswith(".pdf")
-
-
-def _looked_at(view: DocumentView, viewer: PdfViewer, n_pictures: int) -> DocumentView:
-    try:
-        pages = viewer.look(view.file, read_bytes(view.file), n_pictures)
-    except DataError as error:
-        return replace(view, odd=(*view.odd, str(error)))
-    paragraphs = [paragraph for section in view.document.sections for paragraph in section.paragraphs]
-    n_all = Counter(paragraph.page for paragraph in paragraphs)
-    n_tables = Counter(one.page for one in paragraphs if one.attachment is not None and one.attachment.kind == "table")
-    odd = [(page.number, page.odd(n_all[page.number], n_tables[page.number])) for page in pages]
-    found = [f"page {number}: {what}" for number, what in odd if what]
-    return replace(view, pages=pages, odd=(*found, *view.odd))
 
 
 def _reason(document: Document) -> str | None:

@@ -132,7 +132,7 @@ def test_a_document_comes_whole_out_of_the_child(monkeypatch):
 
 
 @pytest.mark.parametrize(
-    ("kind", "n_fields"), [(Document, 6), (Section, 3), (Paragraph, 6), (Attachment, 4), (Image, 6)]
+    ("kind", "n_fields"), [(Document, 8), (Section, 3), (Paragraph, 6), (Attachment, 4), (Image, 6)]
 )
 def test_the_child_sends_every_field_that_there_is(kind, n_fields):
     assert len(fields(kind)) == n_fields, "bounded.packed has to send the new one"

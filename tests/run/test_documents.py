@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import io
 import json
 
 import pymupdf
@@ -12,10 +11,8 @@ from PIL import Image
 from kohaku_ray.cli import main
 from kohaku_ray.config import load_config
 from kohaku_ray.documents.parse import parse_file
-from kohaku_ray.documents.pdf_view import PdfViewer, view_pages
 from kohaku_ray.errors import DataError
-from kohaku_ray.pages.documents_page import write_documents_page
-from kohaku_ray.run.documents import describe_collection, describe_tree, look_at_pages, parse_collection, write_trees
+from kohaku_ray.run.documents import describe_collection, describe_tree, parse_collection, write_trees
 from kohaku_ray.sample import path as sample_path
 
 PROSE = "The meters were read every hour, and what they said was kept in a plain table."
@@ -66,7 +63,7 @@ def collection(tmp_path_factory):
     (home / "a.json").write_text(json.dumps({"title": "A", "sections": [section]}))
     (home / "z.json").write_text('{"document_id": "a", "text": "The same id."}')
     config = config_of(str(home))
-    return look_at_pages(parse_collection(config), config, 2)
+    return parse_collection(config)
 
 
 def test_odd_pages_rejects_and_doubled_ids_are_named(collection):
@@ -88,8 +85,7 @@ def test_odd_pages_rejects_and_doubled_ids_are_named(collection):
 def test_characters_of_a_font_without_meaning_are_odd():
     file = pymupdf.open()
     file.new_page().insert_htmlbox(pymupdf.Rect(72, 72, 500, 200), f"<p>{PROSE} {chr(0xE001) * 30}</p>")
-    (page,) = view_pages("x.pdf", file.tobytes(), 0)
-    assert page.odd(1, 0) == f"unreadable characters (30 of {page.n_chars})"
+    assert parse_file("x.pdf", file.tobytes()).odd == (f"page 1: unreadable characters (30 of {len(PROSE) + 30})",)
 
 
 def test_a_tree_is_written_sentence_by_sentence(collection):
@@ -111,56 +107,11 @@ def test_trees_are_indexed_again_as_they_were(tmp_path):
     assert [one.document for one in again] == [one.document for one in views]
 
 
-def test_the_page_shows_pictures_up_to_a_limit_and_runs_no_script(collection, tmp_path):
-    page = (tmp_path / "page.html").as_posix()
-    write_documents_page(collection, page)
-    with open(page, encoding="utf-8") as file:
-        html = file.read()
-    assert html.count('loading="lazy" decoding="async"') == html.count("data:image/webp;base64,") == 2
-    assert "4 of 6 pages are shown without their picture" in html
-    assert "<script" not in html
-    assert "&lt;script&gt;alert(1)" in html
-    assert html.count("<rect ") == sum(len(s.paragraphs) for s in collection.only("odd").documents[0].document.sections)
-
-
-def test_boxes_lie_on_the_text_of_a_turned_page():
-    """The picture shows the page as it lies: its dark rows are where the boxes of the paragraphs are."""
-    view = view_pages("odd.pdf", odd_pdf(), 5)[4]
-    document = parse_file("odd.pdf", odd_pdf())
-    boxes = [p.bbox for s in document.sections for p in s.paragraphs if p.page == 5]
-    picture = Image.open(io.BytesIO(view.picture)).convert("L")
-    scale = picture.height / view.height
-    assert view.is_turned
-    assert picture.width < picture.height
-    assert boxes
-    for left, top, right, bottom in boxes:
-        assert picture.crop((left * scale, top * scale, right * scale, bottom * scale)).getextrema()[0] < 120
-
-
-def test_a_file_that_takes_too_long_is_odd_and_not_the_end():
-    viewer = PdfViewer(0.0001)
-    try:
-        with pytest.raises(DataError, match=r"slow.pdf: its pages are not drawn after 0.0001 s"):
-            viewer.look("slow.pdf", odd_pdf(), 6)
-        viewer._timeout_s = 60
-        assert len(viewer.look("odd.pdf", odd_pdf(), 0)) == 6
-        with pytest.raises(DataError, match=r"no.pdf: its pages cannot be drawn"):
-            viewer.look("no.pdf", b"no PDF", 0)
-        viewer._process.kill()
-        with pytest.raises(DataError, match=r"crash.pdf: drawing its pages ended the process"):
-            viewer.look("crash.pdf", odd_pdf(), 0)
-        assert len(viewer.look("odd.pdf", odd_pdf(), 0)) == 6
-    finally:
-        viewer.close()
-
-
 def test_the_command(tmp_path, capsys):
-    flags = ["--trees", str(tmp_path / "trees"), "--page", str(tmp_path / "page.html"), "--pictures", "1"]
-    assert main(["documents", "demo", *flags]) == 0
+    assert main(["documents", "demo", "--trees", str(tmp_path / "trees")]) == 0
     out = capsys.readouterr().out
     assert "13 documents of 13 files, 118 sections" in out
-    assert f"13 trees in {tmp_path}/trees\npage: {tmp_path}/page.html\n" in out
-    assert "9 of 10 pages are shown without a picture" in out
+    assert f"13 trees in {tmp_path}/trees\n" in out
     assert main(["documents", "demo", "--document", "ferro2025"]) == 0
     assert "\nsec2  1 Introduction, page 1\n" in capsys.readouterr().out
     assert main(["documents", "demo", "--document", "ferro"]) == 1
