@@ -7,7 +7,7 @@ from typing import Literal
 import numpy as np
 
 from kohaku_ray.index.arrays import F32, F64, I64
-from kohaku_ray.retrieval.pairs import best_first
+from kohaku_ray.retrieval.fusion import best_first
 
 Shares = Literal["smoothed", "normalised"]
 

@@ -10,9 +10,7 @@ import numpy as np
 from kohaku_ray.index.hits import Hits
 from kohaku_ray.index.nodes import NodeTable
 from kohaku_ray.records import Question, TraceRow
-from kohaku_ray.retrieval.append import append_lexical
-from kohaku_ray.retrieval.deduplicate import Dedup, deduplicate
-from kohaku_ray.retrieval.fusion import Normalise, Ranked, Strategy, fuse
+from kohaku_ray.retrieval.fusion import Dedup, Normalise, Ranked, Strategy, append_lexical, deduplicate, fuse
 
 
 @dataclass(frozen=True, slots=True)

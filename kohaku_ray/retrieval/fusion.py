@@ -1,4 +1,4 @@
-"""Fuse several queries' results into one order: by frequency, sum or maximum (KohakuRAG, section 3.3)."""
+"""Combine rankings: by frequency and score over queries, by reciprocal rank; drop repeats; append BM25's paragraphs."""
 
 from __future__ import annotations
 
@@ -11,6 +11,7 @@ import numpy.typing as npt
 
 from kohaku_ray.index.arrays import F64, I64
 from kohaku_ray.index.hits import Hits
+from kohaku_ray.index.nodes import ancestors_of
 
 Strategy = Literal["none", "frequency", "score", "max", "combined"]
 Normalise = Literal["max", "minmax"]
@@ -121,3 +122,157 @@ def _count(rows: I64, similarity: F64, query: npt.NDArray[np.intp]) -> tuple[I64
     highest = np.full(len(first), -np.inf)
     np.maximum.at(highest, group, similarity)
     return first.astype(np.int64), group.astype(np.int64), frequency, total, highest
+
+
+def reciprocal_rank_fusion(rankings: Sequence[I64], k: int = 60) -> Hits:
+    """Score every row by Σ 1 / (k + rank) over the rankings that hold it (Cormack, Clarke & Büttcher, SIGIR 2009).
+
+    Args:
+        rankings: Node-table rows best first, shape ``(n_i,)`` each; a row counts once per ranking, at its best rank.
+        k: Reduces the weight of the first ranks; ranks count from 1.
+
+    Returns:
+        Every row once, best score first; ties go to the better of their best ranks, then to the earlier row.
+    """
+    lengths = list(map(len, rankings))
+    rows = np.concatenate([np.empty(0, np.int64), *rankings])
+    ranking = np.repeat(np.arange(len(lengths)), lengths)
+    rank = np.arange(1, len(rows) + 1) - np.repeat(np.cumsum([0, *lengths])[:-1], lengths)
+    by_row = np.lexsort((rank, ranking, rows))
+    rows, ranking, rank = rows[by_row], ranking[by_row], rank[by_row]
+    again = np.zeros(len(rows), bool)
+    again[1:] = (rows[1:] == rows[:-1]) & (ranking[1:] == ranking[:-1])
+    rows, rank = rows[~again], rank[~again]
+    best_first = np.lexsort((rank, rows))  # one order of addition, so that equal ranks have equal sums
+    rows, rank = rows[best_first], rank[best_first]
+    is_new = np.ones(len(rows), bool)
+    is_new[1:] = rows[1:] != rows[:-1]
+    found, best = rows[is_new], rank[is_new]
+    scores = np.bincount(np.cumsum(is_new) - 1, 1 / (k + rank), len(found))
+    order = np.lexsort((found, best, -scores))
+    return Hits(found[order], scores[order])
+
+
+def best_first(scores: F64, top_k: int | None = None) -> I64:
+    """Order candidates by score, best first; ties keep the given order.
+
+    Args:
+        scores: Shape ``(n,)``; of the candidates in their earlier rank order.
+        top_k: Most candidates kept; None: all.
+
+    Returns:
+        Positions of the candidates, shape ``(min(n, top_k),)``.
+    """
+    return np.argsort(-scores, kind="stable")[:top_k].astype(np.int64)
+
+
+Dedup = Literal["none", "node", "tree"]
+
+
+def deduplicate(ranked: Ranked, mode: Dedup, parent: I64) -> Ranked:
+    """Drop repeats; call it before truncation, so that freed slots are refilled.
+
+    Args:
+        ranked: Matches, best first.
+        mode: ``none`` keeps all; ``node`` keeps a node's first place; ``tree`` also drops the matches below another
+            match, which keeps its own numbers and takes the best rank among them.
+        parent: Shape ``(n_nodes,)``; row of each node's parent, ``-1`` for a document.
+
+    Returns:
+        The matches kept, best first.
+    """
+    if mode == "none" or not len(ranked):
+        return ranked
+    _, first = np.unique(ranked.rows, return_index=True)
+    unique = ranked.take(np.sort(first))
+    if mode == "node":
+        return unique
+    keeper = swallowed_by(unique.rows, parent)
+    _, best_rank = np.unique(keeper, return_index=True)
+    position = {int(row): place for place, row in enumerate(unique.rows)}
+    return unique.take(np.array([position[int(row)] for row in keeper[np.sort(best_rank)]], np.int64))
+
+
+def with_parents(rows: I64, parent: I64, mode: Dedup) -> I64:
+    """Add every match's parent, then drop repeats: how KohakuRAG's code counts the snippets of a context.
+
+    Args:
+        rows: Shape ``(n,)``; the matches.
+        parent: Shape ``(n_nodes,)``; ``-1`` marks a document.
+        mode: ``none`` keeps all; ``node`` each node once; ``tree`` only those that no other one contains.
+
+    Returns:
+        Rows of the snippets, in no particular order.
+    """
+    above = parent[rows]
+    expanded: I64 = np.concatenate([rows, above[above >= 0]])
+    if mode == "none":
+        return expanded
+    unique: I64 = np.unique(expanded)
+    return unique if mode == "node" else np.unique(swallowed_by(unique, parent))
+
+
+def swallowed_by(rows: I64, parent: I64) -> I64:
+    """Find each node's topmost ancestor among the rows; the node itself where it has none there.
+
+    Args:
+        rows: Shape ``(n,)``; without repeats.
+        parent: Shape ``(n_nodes,)``; ``-1`` marks a document.
+    """
+    present = np.zeros(len(parent), bool)
+    present[rows] = True
+    keeper, above = rows.copy(), parent[rows]
+    while (above >= 0).any():
+        known = above >= 0
+        keeper = np.where(known & present[above], above, keeper)
+        above = np.where(known, parent[above], -1)
+    return keeper
+
+
+def append_lexical(dense: Ranked, lists: Sequence[Hits], top_k: int, dedup: Dedup, parent: I64) -> Ranked:
+    """Append the paragraphs that BM25 found and vector search did not.
+
+    Every query's best comes first, then every query's second, and so on. Under ``tree`` a paragraph is new only when
+    no ancestor or descendant of it is a match already: a matched sentence adds its paragraph to the context, so the
+    slot goes to text that the context lacks.
+
+    Args:
+        dense: Dense matches after truncation, best first.
+        lists: One ``Hits`` per query, best first; the same queries.
+        top_k: Most paragraphs taken per query, and appended in all.
+        dedup: ``tree`` compares ancestors and descendants, the others nodes.
+        parent: Shape ``(n_nodes,)``; row of each node's parent, ``-1`` for a document.
+
+    Returns:
+        The dense matches, followed by at most ``top_k`` lexical ones.
+    """
+    if not lists or not top_k:
+        return dense
+    held = {int(row) for row in dense.rows}
+    barred = held | {up for row in held for up in ancestors_of(row, parent)} if dedup == "tree" else set(held)
+    taken: dict[int, float] = {}
+    for row, score in _interleaved([hits.prefix(top_k) for hits in lists]):
+        if len(taken) == top_k:
+            break
+        if row in barred or row in taken or (dedup == "tree" and not held.isdisjoint(ancestors_of(row, parent))):
+            continue
+        taken[row] = score
+    return Ranked(
+        rows=np.concatenate([dense.rows, np.fromiter(taken.keys(), np.int64, len(taken))]),
+        score=np.concatenate([dense.score, np.fromiter(taken.values(), np.float64, len(taken))]),
+        frequency=np.concatenate([dense.frequency, np.zeros(len(taken), np.int64)]),
+        total=np.concatenate([dense.total, np.zeros(len(taken), np.float64)]),
+        highest=np.concatenate([dense.highest, np.zeros(len(taken), np.float64)]),
+        n_dense=len(dense),
+    )
+
+
+def _interleaved(lists: Sequence[Hits]) -> list[tuple[int, float]]:
+    """Interleave the lists: every list's first, then every list's second, and so on."""
+    deepest = max((len(hits) for hits in lists), default=0)
+    return [
+        (int(hits.rows[rank]), float(hits.scores[rank]))
+        for rank in range(deepest)
+        for hits in lists
+        if rank < len(hits)
+    ]

@@ -10,8 +10,7 @@ import numpy as np
 from kohaku_ray.index.hits import Hits
 from kohaku_ray.index.nodes import PARAGRAPH, NodeTable
 from kohaku_ray.retrieval.context import Caption, Context, FoundImage
-from kohaku_ray.retrieval.fusion import Ranked, fuse
-from kohaku_ray.retrieval.rrf import reciprocal_rank_fusion
+from kohaku_ray.retrieval.fusion import Ranked, fuse, reciprocal_rank_fusion
 
 
 def find_images(

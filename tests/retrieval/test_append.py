@@ -1,7 +1,7 @@
 import pytest
 from small_tree import hits, ranked, tree
 
-from kohaku_ray.retrieval.append import append_lexical
+from kohaku_ray.retrieval.fusion import append_lexical
 
 NODES = tree(
     a=[("One", ["A b. C d.", "E f.", "G h.", "I j.", "K l.", "M n."])],

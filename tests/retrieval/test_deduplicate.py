@@ -4,8 +4,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from small_tree import ranked, tree
 
-from kohaku_ray.retrieval.deduplicate import deduplicate, with_parents
-from kohaku_ray.retrieval.fusion import Ranked
+from kohaku_ray.retrieval.fusion import Ranked, deduplicate, with_parents
 
 NODES = tree(a=[("One", ["A b. C d.", "E f. G h."]), ("Two", ["I j. K l."])], b=[("Page 3", ["M n. O p."])])
 

@@ -1,6 +1,6 @@
 from small_tree import image, tree
 
-from kohaku_ray.retrieval.expand import expand
+from kohaku_ray.retrieval.context import expand
 
 NODES = tree(
     a=[

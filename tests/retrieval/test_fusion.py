@@ -4,8 +4,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from small_tree import hits
 
-from kohaku_ray.retrieval.deduplicate import deduplicate
-from kohaku_ray.retrieval.fusion import combined, fuse, scaled
+from kohaku_ray.retrieval.fusion import combined, deduplicate, fuse, scaled
 
 # Row 7 is found by three queries, 3 and 5 by two, 1 and 9 by one.
 LISTS = [

@@ -4,7 +4,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from kohaku_ray.index.terms import TermIndex, similarities
-from kohaku_ray.retrieval.mmr import mmr, redundancy
+from kohaku_ray.retrieval.diversify import mmr, redundancy
 
 
 def naive(relevance, likeness, top_k, weight):

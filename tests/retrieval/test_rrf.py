@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from kohaku_ray.retrieval.rrf import reciprocal_rank_fusion
+from kohaku_ray.retrieval.fusion import reciprocal_rank_fusion
 
 RANKINGS = st.lists(st.lists(st.integers(0, 12), max_size=8), max_size=5)
 

@@ -15,8 +15,7 @@ from kohaku_ray.models.parse import parse_plan
 from kohaku_ray.models.schema import plan_schema
 from kohaku_ray.records import Question
 from kohaku_ray.retrieval.evidence import distinct_rows
-from kohaku_ray.retrieval.pairs import best_first
-from kohaku_ray.retrieval.rrf import reciprocal_rank_fusion
+from kohaku_ray.retrieval.fusion import best_first, reciprocal_rank_fusion
 from kohaku_ray.systems.hybrid import stages
 from kohaku_ray.systems.hybrid.settings import HybridSettings
 from kohaku_ray.systems.hybrid.stages import STAND_IN, Relevance, Steps, by_row

@@ -13,10 +13,8 @@ from kohaku_ray.index.arrays import F32, F64, I64
 from kohaku_ray.index.hits import Hits
 from kohaku_ray.records import TraceRow
 from kohaku_ray.retrieval.clusters import kmeans, sample_clusters
-from kohaku_ray.retrieval.diversify import cap_per_key, distinct_texts
-from kohaku_ray.retrieval.mmr import mmr, redundancy
-from kohaku_ray.retrieval.pairs import best_first
-from kohaku_ray.retrieval.rrf import reciprocal_rank_fusion
+from kohaku_ray.retrieval.diversify import cap_per_key, distinct_texts, mmr, redundancy
+from kohaku_ray.retrieval.fusion import best_first, reciprocal_rank_fusion
 from kohaku_ray.systems.hybrid.settings import COSINE, HybridSettings
 from kohaku_ray.systems.hybrid.texts import Text
 from kohaku_ray.systems.tools import Tools

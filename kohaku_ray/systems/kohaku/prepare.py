@@ -17,8 +17,8 @@ from kohaku_ray.models.prompts import Prompt, Prompts, Snippet, asked
 from kohaku_ray.models.schema import plan_schema
 from kohaku_ray.records import Question, TraceRow
 from kohaku_ray.retrieval.context import Context
-from kohaku_ray.retrieval.deduplicate import with_parents
 from kohaku_ray.retrieval.evidence import Evidence, at_least, distinct_rows, localise
+from kohaku_ray.retrieval.fusion import with_parents
 from kohaku_ray.systems.base import Ask, Rows
 from kohaku_ray.systems.kohaku.settings import KohakuSettings
 from kohaku_ray.systems.tools import Tools

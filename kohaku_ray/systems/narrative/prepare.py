@@ -22,7 +22,7 @@ from kohaku_ray.index.nodes import NodeTable
 from kohaku_ray.models.request import CHARS_PER_TOKEN
 from kohaku_ray.records import Question, TraceRow, digest_text
 from kohaku_ray.retrieval.evidence import distinct_rows
-from kohaku_ray.retrieval.rrf import reciprocal_rank_fusion
+from kohaku_ray.retrieval.fusion import reciprocal_rank_fusion
 from kohaku_ray.systems.narrative.names import BookNames, match_book, read_names
 from kohaku_ray.systems.narrative.questions import Source, Story, story_of
 from kohaku_ray.systems.narrative.rules import Excerpt, Finding, find_contradictions, year_anchors
