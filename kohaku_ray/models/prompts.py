@@ -178,7 +178,7 @@ _cleaned_once = functools.lru_cache(maxsize=2048)(_cleaned)
 
 
 def read_templates(
-    roles: Mapping[str, tuple[str, tuple[Mapping[str, Any], ...]]], package: str | None, directory: str | None
+    roles: Mapping[str, tuple[str, tuple[Mapping[str, Any], ...]]], package: Path | None, directory: str | None
 ) -> dict[str, Template]:
     """Read each role's template.
 
@@ -195,7 +195,7 @@ def read_templates(
     own = _own_templates(directory, sorted(set(names.values())))
     found = {}
     for role, (text, examples) in roles.items():
-        file = own.get(names[role]) or (None if "\n" in text else Path(package or ".") / text)
+        file = own.get(names[role]) or (None if "\n" in text else (package or Path()) / text)
         source = text if file is None else _read_text(file)
         found[role] = Template(source, str(file) if file else f"template of role {role}", examples)
     return found

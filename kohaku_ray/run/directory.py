@@ -192,7 +192,7 @@ def facts_of(config: Config) -> dict[str, Any]:
         "baselines": [name for name, deployment in answering.items() if deployment.kind == "extractive"],
         "limit": config.questions.limit,
         "outputs": list(config.declaration.outputs),
-        "split_by": list(config.declaration.split_by),
+        "split_by": list(config.declaration.columns.split_by),
     }
 
 

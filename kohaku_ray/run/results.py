@@ -22,7 +22,7 @@ def outputs_of(config: Config) -> tuple[str, ...]:
 def scores_of(config: Config, summary: AnswerSummary) -> tuple[ScoredRun | None, str]:
     """Score a finished run against its own question file; see ``score_run``."""
     system, questions = config.declaration, config.questions
-    return score_run(summary.run, resolve(questions.path), system.metrics, questions.limit, system.split_by)
+    return score_run(summary.run, resolve(questions.path), system.metrics, questions.limit, system.columns.split_by)
 
 
 def headline(scored: ScoredRun | None, why_not: str, summary: AnswerSummary) -> str:

@@ -5,8 +5,10 @@ The engine, the pages, the sweeps and the checks read the declaration and nothin
 
 from __future__ import annotations
 
+import inspect
 from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any, Literal, Protocol
 
 from kohaku_ray.ensemble.vote import Ballot
@@ -46,7 +48,7 @@ class Role:
     """A model call that a system makes.
 
     Attributes:
-        template: Jinja file below the system's ``templates`` directory, or the template's own text.
+        template: Jinja file in the directory ``templates`` beside the system's ``answer``, or the template's own text.
         max_tokens: Longest reply, in tokens, unless the configuration says otherwise.
         temperature: Sampling temperature; None: that of the lead role.
         top_p: Nucleus sampling; None: that of the lead role.
@@ -169,14 +171,11 @@ class System:
         answer: ``(evidence, tools, settings)``: answer from the evidence, once per member; a model's failure becomes a
             blank prediction with the error.
         metrics: Names in evaluation's registry; the first one is the headline.
-        lead: Role whose model is the default of the other roles, and that ``ensemble.models`` sets.
-        templates: Directory of the roles' templates; None: each role holds its template's text.
         opening: ``(question, prompts, settings)``: model calls that ``prepare`` makes before any reply; a dry run looks
             them up in the ledger.
         ballot: Turns a row of answers.parquet, its ``measures`` as a mapping, into a ballot.
         weighs: ``ballot`` gives weights other than 1, so that votes cannot be settled early.
         extra_columns: Further columns of submission.csv: ``(vote, its members' answers) -> text`` by name.
-        split_by: Columns of the question file by which scores are also shown.
         columns: Which columns of a question file make the question, and which are gold.
         quote_step: Step of the trace whose texts support a citation; empty: the first step that has the document.
         outputs: Files written beside the tables: ``(votes, answers, trace) -> text`` by file name.
@@ -197,13 +196,10 @@ class System:
     prepare: Callable[[Question, Tools, Any], Awaitable[Any]]
     answer: Callable[[Any, Tools, Any], Awaitable[Answer]]
     metrics: tuple[str, ...]
-    lead: str = "answer"
-    templates: str | None = None
     opening: Callable[[Question, Prompts, Any], Iterable[Ask]] | None = None
     ballot: Callable[[Mapping[str, Any]], Ballot] = ballot_of
     weighs: bool = False
     extra_columns: Mapping[str, Callable[[Mapping[str, Any], Rows], str]] = field(default_factory=dict)
-    split_by: tuple[str, ...] = ()
     columns: QuestionColumns = field(default_factory=QuestionColumns)
     quote_step: str = ""
     outputs: Mapping[str, Callable[[Rows, Rows, Rows], str]] = field(default_factory=dict)
@@ -223,11 +219,15 @@ class System:
         for part in ("prepare", "answer", "uses"):
             if not callable(getattr(self, part)):
                 raise ConfigError(f"system {self.name} has no function {part}: give its System one")
-        if self.lead not in self.roles:
-            roles = ", ".join(self.roles) or "none"
-            raise ConfigError(f"system {self.name} leads with role {self.lead!r} but declares {roles}: set lead")
+        if all(role.stage != "answer" for role in self.roles.values()):
+            raise ConfigError(f"system {self.name} has no role of the stage answer: declare the one that answers first")
         if not (isinstance(self.settings, type) and issubclass(self.settings, Section)):
             raise ConfigError(f"system {self.name}: settings is {self.settings!r}, expected a Section's subclass")
+
+    @property
+    def lead(self) -> str:
+        """The first role that answers: its model is the default of the others, and ``ensemble.models`` sets it."""
+        return next(name for name, role in self.roles.items() if role.stage == "answer")
 
     def prompts(self, directory: str | None = None) -> Prompts:
         """Load the templates of all roles and try each once.
@@ -239,4 +239,5 @@ class System:
             ConfigError: A template is missing, does not parse, lacks a block or names an unknown variable.
         """
         roles = {name: (role.template, role.examples) for name, role in self.roles.items()}
-        return Prompts(read_templates(roles, self.templates, directory))
+        module = inspect.getsourcefile(self.answer) or "."
+        return Prompts(read_templates(roles, Path(module).parent / "templates", directory))

@@ -30,7 +30,7 @@ async def answer(evidence, tools, settings): ...
 
 SYSTEM = System(
     name="{name}", settings=Settings, views={{}}, roles={{"judge": Role(template="a\\nb", max_tokens=5)}},
-    uses=lambda settings: Uses(roles=("judge",)), prepare=prepare, {answer} metrics=("wattbot",), lead="judge",
+    uses=lambda settings: Uses(roles=("judge",)), prepare=prepare, {answer} metrics=("wattbot",),
 )
 '''
 

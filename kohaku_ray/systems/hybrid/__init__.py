@@ -6,7 +6,6 @@ import csv
 import io
 import json
 from collections.abc import Mapping, Sequence
-from pathlib import Path
 from typing import Any
 
 from kohaku_ray.systems.base import Chunks, Depth, Role, System, Uses, View
@@ -78,7 +77,6 @@ SYSTEM = System(
     prepare=prepare,
     answer=answer,
     metrics=("citations",),
-    templates=str(Path(__file__).parent / "templates"),
     ballot=ballot,
     columns=QuestionColumns(gold=QuestionColumns().gold | {"gold", "kind"}),
     quote_step=STAGES[-1],

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from pathlib import Path
-
 from kohaku_ray.models.extractive import ExtractiveBackend
 from kohaku_ray.systems.base import Depth, Role, System, Uses, View
 from kohaku_ray.systems.kohaku.answer import answer
@@ -52,7 +50,6 @@ SYSTEM = System(
     prepare=prepare,
     answer=answer,
     metrics=("wattbot", "kaggle"),
-    templates=str(Path(__file__).parent / "templates"),
     opening=opening,
     quote_step="evidence",
     offline=ExtractiveBackend,

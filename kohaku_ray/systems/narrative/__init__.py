@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from pathlib import Path
-
 from kohaku_ray.index.chunks import Chunks
 from kohaku_ray.systems.base import Depth, Role, System, Uses, View
 from kohaku_ray.systems.narrative.answer import SEARCH_EXAMPLE, VERIFY_EXAMPLE, answer
@@ -44,13 +42,10 @@ SYSTEM = System(
     prepare=prepare,
     answer=answer,
     metrics=("label",),
-    lead="search",
-    templates=str(Path(__file__).parent / "templates"),
     ballot=weighted_ballot,
     weighs=True,
     columns=COLUMNS,
     extra_columns={"confidence": vote_confidence},
-    split_by=("book_name",),
     quote_step="dossier",
     outputs={"results.csv": results_csv},
     offline=OfflineJudge,

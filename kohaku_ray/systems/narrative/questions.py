@@ -10,7 +10,11 @@ from kohaku_ray.records import Question
 from kohaku_ray.systems.questions import QuestionColumns
 
 COLUMNS = QuestionColumns(
-    question_id=("id",), text=("content",), gold=frozenset({"label"}), needed=("book_name", "char")
+    question_id=("id",),
+    text=("content",),
+    gold=frozenset({"label"}),
+    needed=("book_name", "char"),
+    split_by=("book_name",),
 )
 """Columns of a story; ``caption`` may be missing."""
 
