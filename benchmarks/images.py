@@ -24,8 +24,7 @@ import pymupdf
 from PIL import Image
 
 from kohaku_ray.config import load_config
-from kohaku_ray.documents.attached import ImageSource
-from kohaku_ray.documents.figures import images_of
+from kohaku_ray.documents.figures import ImageSource, images_of
 from kohaku_ray.documents.parse import parse_documents, parse_file
 from kohaku_ray.engine.actors.indexing import parse
 

@@ -1,14 +1,20 @@
-"""The figures of a document: each image's printed caption, and the sentences that mention it."""
+"""What a document holds: text to search, images with their files, captions and the sentences that name them."""
 
 from __future__ import annotations
 
+import os
+import posixpath
 import re
-from collections import defaultdict
-from collections.abc import Callable, Iterator, Sequence
-from dataclasses import replace
+from collections import Counter, defaultdict
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from urllib.parse import unquote
 
+from kohaku_ray.documents.images import BadImageError, SmallImageError, data_uri, image_name, read_image
 from kohaku_ray.documents.model import Document, Image, Paragraph
 from kohaku_ray.documents.sentences import split_sentences
+from kohaku_ray.errors import DataError
+from kohaku_ray.storage import below, is_uri
 
 MAX_MENTIONS = 6
 """Most sentences kept that mention one figure."""
@@ -113,3 +119,199 @@ def _label(paragraph: Paragraph) -> str | None:
         return None
     found = _LABEL.match(paragraph.attachment.caption or "")
     return found[1].upper() if found else None
+
+
+SET_IMAGES = "set index.images to true"
+"""How images are turned on."""
+
+IMAGES_SHOWN = 3
+"""Most images named in the message about a document without any that can be used."""
+
+
+def has_sentences(document: Document) -> bool:
+    """Whether a paragraph has a sentence."""
+    return any(paragraph.sentences for section in document.sections for paragraph in section.paragraphs)
+
+
+def names_images(document: Document) -> bool:
+    """Whether a paragraph stands for an image, read or not."""
+    return any(
+        paragraph.attachment is not None and paragraph.attachment.kind == "image"
+        for section in document.sections
+        for paragraph in section.paragraphs
+    )
+
+
+def no_text(name: str, images: bool) -> DataError:
+    """Refuse a file in which there is nothing to search.
+
+    Args:
+        name: The file.
+        images: Whether images are extracted.
+    """
+    way_out = "" if images else f" (if it holds images, {SET_IMAGES} to index them)"
+    return DataError(f"{name} has no text: nothing in it can be searched{way_out}.")
+
+
+def no_image(name: str, rejects: Sequence[tuple[str, str]], left_out: Mapping[str, int]) -> DataError:
+    """Refuse a file that names images alone, none of which can be used.
+
+    Args:
+        name: The file.
+        rejects: Place and reason per image that cannot be used.
+        left_out: Number of images left out, by reason.
+    """
+    shown = [f"{place}: {reason}" for place, reason in rejects[:IMAGES_SHOWN]]
+    shown += [f"{len(rejects) - IMAGES_SHOWN} more"] if len(rejects) > IMAGES_SHOWN else []
+    shown += [f"{n} left out: {reason}" for reason, n in sorted(left_out.items()) if n]
+    way_out = (
+        "name the directory of its images as documents.images" if left_out.get("without a file") else "repair them"
+    )
+    return DataError(
+        f"{name} has no text and no image that can be used ({'; '.join(shown)}): {way_out}, or leave the file out."
+    )
+
+
+SHOWN_CHARS = 80
+"""Longest address of an image in a message."""
+
+_SCHEME = re.compile(r"(?:[a-z][a-z0-9+.-]+:|//)", re.IGNORECASE)
+
+
+@dataclass(frozen=True, slots=True)
+class ImageSource:
+    """How images are extracted.
+
+    Attributes:
+        directory: Directory of the files that KohakuRAG placeholders name; None: there are none.
+    """
+
+    directory: str | None = None
+
+
+@dataclass
+class _Reader:
+    """Reads the images of one document, each once."""
+
+    name: str
+    doc_id: str
+    directory: str | None
+    read: Callable[[str], bytes]
+    is_placeholder: bool
+    rejects: list[tuple[str, str]] = field(default_factory=list)
+    left_out: Counter[str] = field(default_factory=Counter)
+    images: dict[str, Image | None] = field(default_factory=dict)
+    seen: set[str] = field(default_factory=set)
+
+    def attach(self, paragraph: Paragraph) -> Paragraph | None:
+        """Give an image paragraph its pixels; None: it is left out."""
+        attachment = paragraph.attachment
+        if attachment is None or attachment.kind != "image" or attachment.image is not None:
+            return paragraph
+        source = attachment.path or ""
+        plain = replace(attachment, path=None) if source.startswith("data:") else attachment
+        if source not in self.images:
+            self.images[source] = self._image(source)
+        image = self.images[source]
+        if image is None or image.digest in self.seen:
+            self.left_out["repeated"] += image is not None
+            return replace(paragraph, attachment=plain) if paragraph.sentences else None
+        self.seen.add(image.digest)
+        return replace(paragraph, attachment=replace(plain, path=image_name(image.digest), image=image))
+
+    def _image(self, source: str) -> Image | None:
+        try:
+            data = data_uri(source)
+            if data is None:
+                data = self._file(source)
+            return None if data is None else read_image(data)
+        except SmallImageError:
+            self.left_out["small"] += 1
+        except BadImageError as error:
+            self._reject(source, str(error))
+        except DataError as error:
+            self._reject(source, f"cannot be read: {error}")
+        return None
+
+    def _reject(self, source: str, reason: str) -> None:
+        shown = source if len(source) <= SHOWN_CHARS else f"{source[:SHOWN_CHARS]}…"
+        self.rejects.append((f"image {shown or '(no address)'}", reason))
+
+    def _file(self, source: str) -> bytes | None:
+        """Read the file of an address; None: it is left out, and counted."""
+        if self.is_placeholder:
+            return self._placeholder(source)
+        if _SCHEME.match(source):
+            self.left_out["remote"] += 1  # nothing is fetched
+            return None
+        path = unquote(source.partition("#")[0].partition("?")[0])
+        return self.read(_inside(_parent(self.name), path))
+
+    def _placeholder(self, source: str) -> bytes | None:
+        if self.directory is None or not source:
+            self.left_out["without a file"] += 1
+            return None
+        last = posixpath.basename(source.replace("\\", "/"))
+        tried = list(dict.fromkeys([source, f"{self.doc_id}/{last}", last]))
+        for path in tried:
+            try:
+                return self.read(_inside(self.directory, path))
+            except BadImageError:
+                continue  # outside the directory
+            except DataError:
+                continue
+        raise BadImageError(f"no file {' or '.join(tried)} in documents.images, {self.directory}")
+
+
+def attach_images(
+    document: Document,
+    name: str,
+    read: Callable[[str], bytes],
+    source: ImageSource,
+    is_placeholder: bool = False,
+) -> Document:
+    """Give the images that a document names their pixels; nothing is fetched from the network.
+
+    Args:
+        document: Its image paragraphs have an address as their path.
+        name: Path or URI of its file: addresses are relative to it, and must stay inside its directory.
+        read: Reads a file.
+        source: How images are extracted.
+        is_placeholder: Whether the paths are those of placeholders.
+
+    Returns:
+        The document; an image that cannot be used is a row of ``image_rejects``, and its paragraph stays if it has a
+        caption.
+    """
+    reader = _Reader(name, document.doc_id, source.directory, read, is_placeholder)
+    made = map_named(document, reader.attach)
+    return replace(
+        made,
+        image_rejects=(*document.image_rejects, *reader.rejects),
+        images_left_out=dict(Counter(document.images_left_out) + +reader.left_out),
+    )
+
+
+def _parent(name: str) -> str:
+    """Directory of a file; of a URI with its options."""
+    if not is_uri(name):
+        return os.path.dirname(os.path.abspath(os.path.expanduser(name)))
+    path, mark, options = name.partition("?")
+    return f"{path.rpartition('/')[0]}{mark}{options}"
+
+
+def _inside(directory: str, path: str) -> str:
+    """Join a relative path to a directory.
+
+    Raises:
+        BadImageError: It leads out of it, links included.
+    """
+    relative = posixpath.normpath(path.replace("\\", "/"))
+    if relative.startswith(("/", "..")) or "\0" in relative or os.path.isabs(path):
+        raise BadImageError("its address leads out of the document's directory: put the file below that")
+    if is_uri(directory):
+        return below(directory, relative)
+    whole, root = os.path.realpath(os.path.join(directory, relative)), os.path.realpath(directory)
+    if os.path.commonpath([whole, root]) != root:
+        raise BadImageError("it is a link that leads out of the document's directory: copy the file there")
+    return whole

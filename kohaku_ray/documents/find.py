@@ -6,11 +6,9 @@ import os
 from collections.abc import Iterable, Iterator, Sequence
 from typing import Any
 
-from kohaku_ray.documents.hub import check_hub
 from kohaku_ray.documents.parse import FORMATS, known_suffixes, suffix
-from kohaku_ray.documents.read import filesystem_of
-from kohaku_ray.documents.row_files import HUB
-from kohaku_ray.documents.rows import ROW_FORMATS
+from kohaku_ray.documents.read import check_hub, filesystem_of
+from kohaku_ray.documents.rows import HUB, ROW_FORMATS
 from kohaku_ray.errors import DataError
 from kohaku_ray.storage import asking, below
 

@@ -2,21 +2,116 @@
 
 from __future__ import annotations
 
+import codecs
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from kohaku_ray.documents.cells import looks_like_header, written_rows
-from kohaku_ray.documents.content import well_formed
-from kohaku_ray.documents.html_charset import decode_html
-from kohaku_ray.documents.html_limits import check_attributes, check_depth, words
-from kohaku_ray.documents.ids import default_doc_id
+from kohaku_ray.documents.content import decode_text, default_doc_id, well_formed
 from kohaku_ray.documents.model import Attachment, Document, Paragraph
-from kohaku_ray.documents.outline import Draft, finish, heading_path
+from kohaku_ray.documents.outline import Draft, finish, heading_path, looks_like_header, spread, written_rows
 from kohaku_ray.documents.sentences import split_lines, split_sentences, whole_text
-from kohaku_ray.documents.spans import spread
 from kohaku_ray.errors import DataError
+
+_CHARSET = re.compile(rb"<meta[^>]{0,200}?charset\s*=\s*[\"']?\s*([\w.:-]+)", re.IGNORECASE)
+
+
+def decode_html(name: str, data: bytes) -> str:
+    """Decode a page by its byte order mark, by its declared charset or as UTF-8.
+
+    Raises:
+        DataError: The charset is unknown, or the bytes are not text in it.
+    """
+    declared = _CHARSET.search(data[:4096])
+    is_marked = data.startswith((codecs.BOM_UTF8, codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE))
+    if declared is None or is_marked:
+        return decode_text(name, data)
+    charset = declared[1].decode("ascii", "replace")
+    try:
+        # browsers read declared Latin-1 as Windows-1252, and as UTF-8 a declared UTF-16 whose tags are ASCII
+        codec = codecs.lookup({"iso-8859-1": "cp1252", "latin1": "cp1252"}.get(charset.lower(), charset))
+    except LookupError:
+        raise DataError(f"{name} says its charset is {charset!r}, which is unknown: save it as UTF-8.") from None
+    if codec.name.startswith(("utf", "ascii")) or not _is_text_codec(codec):
+        return decode_text(name, data)
+    if b"\0" in data:
+        return decode_text(name, data)  # names the byte
+    return data.decode(codec.name, "replace").replace("\r\n", "\n").replace("\r", "\n")
+
+
+def _is_text_codec(codec: codecs.CodecInfo) -> bool:
+    """Whether it decodes bytes to text: Python also has codecs called hex and zip."""
+    return bool(getattr(codec, "_is_text_encoding", True))
+
+
+def words(text: str) -> frozenset[str]:
+    """Split a text into the set of its words."""
+    return frozenset(text.split())
+
+
+MAX_DEPTH = 2000
+"""Most tags open at a time: the HTML standard's algorithm takes time quadratic in them."""
+
+MAX_REOPENED = 1_000_000
+"""Most elements made by reopening formatting tags: each block reopens all that were left open."""
+
+MAX_ATTRIBUTES = 5000
+"""Most attributes of one tag: the standard has each compared with all before it."""
+
+_TAG = re.compile(r"<(/?)([a-zA-Z][a-zA-Z0-9-]*)")
+_ATTRIBUTE = re.compile(r"""[\s/]*[^\s/>][^\s/>=]*(?:\s*=\s*(?:"[^"]*"|'[^']*'|[^\s>"'][^\s>]*)?)?""")
+_FORMATTING = words("a b big code em font i nobr s small strike strong tt u")
+_OPTIONAL_END = words(
+    """p li dd dt tr td th thead tbody tfoot option optgroup colgroup caption rp rt html head body
+    area base br col embed hr img input link meta source track wbr param path"""
+)
+
+
+def check_depth(name: str, source: str) -> None:
+    """Reject a page whose tags are nested, or left open, beyond what the parser reads in bounded time."""
+    if source.count("<") <= MAX_DEPTH // 2:
+        return
+    depth = n_open = n_reopened = 0
+    for closing, name_of_tag in _TAG.findall(source):
+        tag = name_of_tag.lower()
+        if tag in _FORMATTING:
+            n_open = max(0, n_open - 1) if closing else n_open + 1
+        elif not closing:
+            n_reopened += n_open
+            if n_reopened > MAX_REOPENED:
+                raise DataError(
+                    f"{name} leaves tags like <b> and <font> open: they are reopened more than {MAX_REOPENED:,} times "
+                    f"(<{tag}> is the last): close them (HTML Tidy does so)."
+                )
+        if tag in _OPTIONAL_END:
+            continue
+        depth = max(0, depth - 1) if closing else depth + 1
+        if depth > MAX_DEPTH:
+            raise DataError(
+                f"{name} is nested too deep: more than {MAX_DEPTH:,} tags are open at a time (<{name_of_tag}> is "
+                "the last): close them (HTML Tidy does so)."
+            )
+
+
+def check_attributes(name: str, source: str) -> None:
+    """Reject a page with a tag of more than `MAX_ATTRIBUTES`."""
+    end = at = 0
+    for tag in _TAG.finditer(source):
+        if tag.start() < at:
+            continue  # part of the tag before
+        if end <= tag.end():
+            end = source.find(">", tag.end()) + 1 or len(source)
+        if end - tag.end() <= 2 * MAX_ATTRIBUTES:
+            continue
+        n, at = 0, tag.end()
+        while (attribute := _ATTRIBUTE.match(source, at)) is not None:
+            n, at = n + 1, attribute.end()
+            if n > MAX_ATTRIBUTES:
+                raise DataError(
+                    f"{name}: a tag <{tag[2]}> has more than {MAX_ATTRIBUTES:,} attributes: remove the unused ones."
+                )
+
 
 MAX_BYTES = 64 * 2**20
 """Largest page, in bytes; its tree takes about ten times as much memory."""

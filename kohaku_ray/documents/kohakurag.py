@@ -13,8 +13,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
-from kohaku_ray.documents.content import decode_text, flat_metadata, well_formed
-from kohaku_ray.documents.ids import default_doc_id
+from kohaku_ray.documents.content import decode_text, default_doc_id, flat_metadata, well_formed
 from kohaku_ray.documents.model import Attachment, Document, Paragraph, Section, Sentence
 from kohaku_ray.documents.sentences import split_sentences
 from kohaku_ray.documents.text import text_sections

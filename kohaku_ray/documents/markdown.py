@@ -12,11 +12,9 @@ import yaml
 from markdown_it import MarkdownIt
 from markdown_it.tree import SyntaxTreeNode
 
-from kohaku_ray.documents.cells import written_rows
-from kohaku_ray.documents.content import decode_text, flat_metadata, well_formed
-from kohaku_ray.documents.ids import default_doc_id
+from kohaku_ray.documents.content import decode_text, default_doc_id, flat_metadata, well_formed
 from kohaku_ray.documents.model import Attachment, Document, Paragraph, Section
-from kohaku_ray.documents.outline import Draft, finish, heading_path
+from kohaku_ray.documents.outline import Draft, finish, heading_path, written_rows
 from kohaku_ray.documents.sentences import split_lines, split_sentences, whole_text
 from kohaku_ray.errors import DataError
 

@@ -10,11 +10,10 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 
-from kohaku_ray.documents.content import decode_text
+from kohaku_ray.documents.content import check_doc_id, decode_text
 from kohaku_ray.documents.french import SPLITTERS, SentenceSplit
-from kohaku_ray.documents.ids import check_doc_id
 from kohaku_ray.documents.model import Document, Paragraph, Section
-from kohaku_ray.documents.table_csv import MAX_CELL_CHARS
+from kohaku_ray.documents.rows import MAX_CELL_CHARS
 from kohaku_ray.errors import DataError
 from kohaku_ray.values.read import is_blank, parse_number
 

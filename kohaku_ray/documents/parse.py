@@ -14,12 +14,20 @@ from functools import partial
 from pathlib import PurePosixPath
 from typing import Any, Literal, TypeVar
 
-from kohaku_ray.documents.attached import ImageSource, attach_images
 from kohaku_ray.documents.bounded import UnfinishedError, parse_in_child, parse_in_time
-from kohaku_ray.documents.figures import images_of, with_mentions
+from kohaku_ray.documents.content import check_doc_id, file_name
+from kohaku_ray.documents.figures import (
+    ImageSource,
+    attach_images,
+    has_sentences,
+    images_of,
+    names_images,
+    no_image,
+    no_text,
+    with_mentions,
+)
 from kohaku_ray.documents.french import SentenceSplit
 from kohaku_ray.documents.html import parse_html
-from kohaku_ray.documents.ids import check_doc_id, file_name
 from kohaku_ray.documents.kohakurag import parse_kohakurag
 from kohaku_ray.documents.markdown import parse_markdown
 from kohaku_ray.documents.model import Document
@@ -27,10 +35,7 @@ from kohaku_ray.documents.news import parse_news
 from kohaku_ray.documents.novel import parse_novel
 from kohaku_ray.documents.pdf import parse_pdf
 from kohaku_ray.documents.read import read_bytes
-from kohaku_ray.documents.row_files import HUB, suffix_of
-from kohaku_ray.documents.rows import ROW_FORMATS, parse_rows
-from kohaku_ray.documents.searchable import has_sentences, names_images, no_image, no_text
-from kohaku_ray.documents.table_csv import parse_csv
+from kohaku_ray.documents.rows import HUB, ROW_FORMATS, parse_csv, parse_rows, suffix_of
 from kohaku_ray.documents.text import parse_text
 from kohaku_ray.errors import DataError
 

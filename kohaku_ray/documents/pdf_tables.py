@@ -6,8 +6,8 @@ from collections.abc import Sequence
 from itertools import pairwise
 from statistics import median
 
-from kohaku_ray.documents.cells import looks_like_header, written_rows
 from kohaku_ray.documents.model import Box
+from kohaku_ray.documents.outline import looks_like_header, written_rows
 from kohaku_ray.documents.pdf_page import Line, Page
 
 MAX_CELL_CHARS = 40

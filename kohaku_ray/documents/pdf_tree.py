@@ -1,20 +1,75 @@
-"""From blocks to sections: which are headings, which heading contains which, which paragraphs continue."""
+"""From blocks to sections: which are headings, which heading contains which, which paragraphs continue; slides."""
 
 from __future__ import annotations
 
 import re
 from collections import Counter
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass, field
+from itertools import groupby
+from statistics import median
 
 from kohaku_ray.documents.images import image_name
 from kohaku_ray.documents.model import Attachment, Paragraph, Section
 from kohaku_ray.documents.pdf_blocks import BULLETS, CAPTION, Block, begins_item, ends_sentence
-from kohaku_ray.documents.pdf_bold import bold_headings
-from kohaku_ray.documents.pdf_contents import LEADERS, contents_entries
-from kohaku_ray.documents.pdf_text import compounds_in, join_lines
+from kohaku_ray.documents.pdf_headings import LEADERS, bold_headings, contents_entries
 from kohaku_ray.documents.sentences import split_lines, split_sentences
 from kohaku_ray.documents.text import MAX_HEADINGS, PATH
+
+SOFT_HYPHEN = "\u00ad"
+
+_HYPHENS = f"-‐‑{SOFT_HYPHEN}"
+_COMPOUND = re.compile(r"[^\W\d_]+(?:[-‐‑][^\W\d_]+)+")
+_LAST_PART = re.compile(r"([^\W\d_]+)[-‐‑\u00ad]$")
+_FIRST_PART = re.compile(r"[^\W\d_]+")
+
+
+def compounds_in(lines: Iterable[str]) -> set[str]:
+    """Words written with a hyphen inside a line, in lower case: ``energy-efficient``."""
+    return {word.lower() for line in lines if "-" in line or "‐" in line for word in _COMPOUND.findall(line)}
+
+
+def join_lines(lines: Sequence[str], compounds: Collection[str]) -> str:
+    """Write lines as running text.
+
+    Args:
+        lines: Lines of one paragraph.
+        compounds: Words that the document writes with a hyphen elsewhere.
+
+    Returns:
+        The text. A word divided before a small letter loses its hyphen, unless it is one of the compounds. An item of
+        a list stays on a line of its own.
+    """
+    done: list[str] = []
+    text = lines[0]
+    for line in lines[1:]:
+        if text[-1].isalpha() and line[:2].isalpha():  # most lines: no hyphen, no item
+            done.extend((text, " "))
+        else:
+            done.extend(_join(text, line, compounds))
+        text = line
+    return "".join([*done, text]).replace(SOFT_HYPHEN, "")
+
+
+def _join(text: str, line: str, compounds: Collection[str]) -> tuple[str, str]:
+    """A line, without its hyphen where that is dropped, and the separator before the next."""
+    if begins_item(line) and (ends_sentence(text) or begins_item(text) or line[0] in BULLETS):
+        return text, "\n"
+    last = _LAST_PART.search(text[-40:]) if text[-1] in _HYPHENS else None
+    if last is None:
+        return text, "" if _is_divided_number(text, line) else " "
+    if text.endswith(SOFT_HYPHEN):
+        return text[:-1], ""
+    first = _FIRST_PART.match(line)
+    if first is None or not first[0][0].islower() or f"{last[1]}-{first[0]}".lower() in compounds:
+        return text, ""
+    return text[:-1], ""
+
+
+def _is_divided_number(text: str, line: str) -> bool:
+    """Whether "20–" and "25 %", or "3/" and "4", stand on two lines."""
+    return text[-1] in "-–/" and text[-2:-1].isalnum() and line[:1].isalnum()
+
 
 HEADING_RATIO = 1.2
 """Text set larger than the document's median by this factor is a heading."""
@@ -201,3 +256,58 @@ def _add(blocks: list[Block], block: Block) -> None:
 def _is_aside(before: Block, block: Block) -> bool:
     """Whether a block may interrupt a paragraph: a picture, a table, a footnote in a smaller font."""
     return before.kind != "text" or before.size < 0.93 * block.size or CAPTION.match(before.lines[0]) is not None
+
+
+MIN_LANDSCAPE_SHARE = 0.8
+"""Least share of a deck's pages that are wider than high."""
+
+MIN_ASPECT = 1.2
+"""Least width over height of a landscape page."""
+
+MIN_PRINT = 0.024
+"""Least median font size over page height of a deck: 13 points on a slide of 540, 6.5 on one of 272."""
+
+MAX_CHARS = 900
+"""Largest median of characters per page of a deck."""
+
+
+def is_deck(sizes: Sequence[tuple[float, float]], n_chars: Sequence[int], body: float) -> bool:
+    """Whether a document is a slide deck.
+
+    Args:
+        sizes: Each page's width and height.
+        n_chars: Characters of text on each page.
+        body: Median font size.
+    """
+    n_landscape = sum(width > MIN_ASPECT * height for width, height in sizes)
+    if n_landscape < MIN_LANDSCAPE_SHARE * len(sizes):
+        return False
+    height = median(height for _, height in sizes)
+    return body >= MIN_PRINT * height and median(n_chars) <= MAX_CHARS
+
+
+def slide_sections(blocks: Sequence[Block]) -> tuple[Section, ...]:
+    """Make every slide a section titled by its largest text.
+
+    Args:
+        blocks: In reading order.
+
+    Returns:
+        One section per slide that is not empty. The only text of a slide is both its title and its paragraph.
+    """
+    compounds = compounds_in(line for block in blocks for line in block.lines)
+    sections = []
+    for page, members in groupby(blocks, key=lambda block: block.page):
+        slide = list(members)
+        heading = _slide_heading(slide)
+        rest = [block for block in slide if block is not heading]
+        body = rest if any(block.kind == "text" or block.caption for block in rest) or heading is None else slide
+        title = join_lines(heading.lines, compounds).replace("\n", " ") if heading else f"Slide {page}"
+        sections.append(Section(title, tuple(paragraph_of(block, compounds) for block in body), page))
+    return tuple(sections)
+
+
+def _slide_heading(slide: Sequence[Block]) -> Block | None:
+    """The first of the largest texts on a slide."""
+    texts = [block for block in slide if block.kind == "text" and len(block.text) <= MAX_HEADING_CHARS]
+    return max(texts, key=lambda block: (round(block.size), -block.box[1]), default=None)

@@ -1,18 +1,104 @@
-"""Documents in the rows of JSON lines or Parquet: one per row."""
+"""Files of rows: CSV, JSON lines and Parquet, read alike; documents per row, and paragraphs per row."""
 
 from __future__ import annotations
 
+import csv
+import io
 import json
-from collections.abc import Mapping
+from collections import Counter
+from collections.abc import Iterator, Mapping, Sequence
+from itertools import groupby
 from typing import Any
+from urllib.parse import unquote
 
-from kohaku_ray.documents.content import flat_metadata, well_formed
-from kohaku_ray.documents.ids import check_doc_id, default_doc_id
-from kohaku_ray.documents.kohakurag import parse_kohakurag
-from kohaku_ray.documents.model import Document
-from kohaku_ray.documents.row_files import cell_of, read_rows
+from kohaku_ray.documents.content import check_doc_id, decode_text, default_doc_id, flat_metadata, well_formed
+from kohaku_ray.documents.kohakurag import MAX_PAGE, parse_kohakurag
+from kohaku_ray.documents.model import Document, Paragraph, Section
+from kohaku_ray.documents.sentences import split_sentences
 from kohaku_ray.documents.text import text_sections
 from kohaku_ray.errors import DataError
+
+HUB = "hf://"
+"""Prefix of a data set on the Hugging Face hub, whose rows are read as JSON lines."""
+
+JSON_LINES = ("jsonl", "ndjson")
+
+ROW_SUFFIXES = ("csv", *JSON_LINES, "parquet")
+"""Suffixes of files of rows."""
+
+
+def suffix_of(name: str) -> str:
+    """Suffix of a path or URI in lower case, without its dot; ``jsonl`` for a whole data set on the hub."""
+    if "://" in name:
+        name = unquote(name.split("?")[0])
+    last = name.rpartition("/")[2]
+    suffix = last.rpartition(".")[2].lower() if "." in last else ""
+    return "jsonl" if name.startswith(HUB) and suffix not in ROW_SUFFIXES else suffix
+
+
+def read_rows(name: str, data: bytes, what: str = "rows") -> list[Mapping[str, Any]]:
+    """Read the rows of a file.
+
+    Args:
+        name: File name; its suffix decides the format.
+        data: The file's bytes.
+        what: What the rows are, for a message.
+
+    Returns:
+        Rows by column, in order; values of CSV are texts.
+
+    Raises:
+        DataError: It cannot be read in its format, or has another suffix.
+    """
+    suffix = suffix_of(name)
+    if suffix == "parquet":
+        import pyarrow as pa
+        import pyarrow.parquet as pq
+
+        try:
+            rows: list[Mapping[str, Any]] = pq.read_table(io.BytesIO(data)).to_pylist()
+        except (pa.ArrowException, OSError) as error:
+            raise DataError(f"{name} is not Parquet: {error}") from None
+        return rows
+    try:
+        text = data.decode("utf-8-sig")
+    except UnicodeDecodeError as error:
+        raise DataError(f"{name} is not UTF-8 at byte {error.start}: save it as UTF-8") from None
+    if suffix in JSON_LINES:
+        return list(_json_lines(name, text))
+    if suffix == "csv":
+        csv.field_size_limit(2**31 - 1)
+        return list(csv.DictReader(io.StringIO(text, newline="")))
+    raise DataError(f"{name}: {what} are read from .csv, .jsonl or .parquet, not .{suffix}")
+
+
+def cell_of(value: Any) -> str:
+    """Write a value as the cell of a CSV that means the same: lists as JSON, null as nothing."""
+    if value is None:
+        return ""
+    if isinstance(value, str):
+        return value
+    return (
+        json.dumps(value, ensure_ascii=False, default=str)
+        if isinstance(value, bool | float | list | dict)
+        else str(value)
+    )
+
+
+def _json_lines(name: str, text: str) -> Iterator[Mapping[str, Any]]:
+    # a line ends at \n alone: str.splitlines would cut at characters that a JSON text may hold
+    for number, line in enumerate(text.split("\n"), 1):
+        if not line.strip():
+            continue
+        try:
+            row = json.loads(line)
+        except (json.JSONDecodeError, RecursionError) as error:
+            reason = error.msg if isinstance(error, json.JSONDecodeError) else "nested too deep"
+            raise DataError(f"{name}, line {number}: not JSON ({reason})") from None
+        if not isinstance(row, dict):
+            raise DataError(f"{name}, line {number}: a {type(row).__name__}, expected an object")
+        yield row
+
 
 ROW_FORMATS = (".jsonl", ".ndjson", ".parquet")
 """Suffixes of files with a document per row; they are read where they are named, not found in directories."""
@@ -75,3 +161,116 @@ def _document(default: str, row: Mapping[str, Any]) -> Document:
 def _first(row: Mapping[str, Any], columns: tuple[str, ...]) -> str:
     found = next((row[column] for column in columns if row.get(column) is not None), None)
     return well_formed(cell_of(found)).strip()
+
+
+COLUMNS = ("text", "doc_id", "section", "page", "title")
+"""Columns read; other columns are metadata where all rows hold one value."""
+
+MAX_CELL_CHARS = 10_000_000
+"""Longest cell, in characters."""
+
+
+def parse_csv(name: str, data: bytes) -> Document:
+    """Parse a CSV of one paragraph per row.
+
+    The column ``text`` is required. ``section`` titles a run of rows, ``page`` counts from 1, ``title`` and ``doc_id``
+    are the document's and the same in every row that has them. Rows without a text are left out.
+
+    Args:
+        name: The file, for messages and the default ``doc_id``.
+        data: Its content.
+
+    Returns:
+        The document; any other column that holds a single value is its metadata.
+
+    Raises:
+        DataError: A row has more or fewer cells than the header, a page is not a number, the file holds several
+            documents, or has no column ``text``.
+    """
+    rows = _rows(name, decode_text(name, data))
+    doc_id = _only(name, rows, "doc_id") or default_doc_id(name)
+    title = _only(name, rows, "title") or doc_id
+    sections = []
+    texts = [(line, row) for line, row in rows if row["text"]]
+    for section, members in groupby(texts, key=lambda item: item[1].get("section", "")):
+        paragraphs = tuple(
+            Paragraph(row["text"], split_sentences(row["text"]), _page(name, line, row.get("page", "")))
+            for line, row in members
+        )
+        sections.append(Section(section or title, paragraphs, paragraphs[0].page))
+    return Document(doc_id, title, tuple(sections), _metadata(rows))
+
+
+def _rows(name: str, text: str) -> list[tuple[int, dict[str, str]]]:
+    """Rows with the line they begin on, cells trimmed, column names in lower case."""
+    reader = csv.reader(io.StringIO(text, newline=""), strict=True)
+    limit = csv.field_size_limit(MAX_CELL_CHARS)
+    rows: list[tuple[int, dict[str, str]]] = []
+    header: list[str] | None = None
+    try:
+        line = 1
+        for cells in reader:
+            if any(cell.strip() for cell in cells):
+                if header is None:
+                    header = _header(name, cells)
+                else:
+                    rows.append((line, _row(name, line, header, cells)))
+            line = reader.line_num + 1
+    except csv.Error as error:
+        raise DataError(
+            f"{name} is not CSV: {error} at line {reader.line_num}: quote texts and double quotes in them."
+        ) from None
+    finally:
+        csv.field_size_limit(limit)
+    return rows
+
+
+def _header(name: str, cells: Sequence[str]) -> list[str]:
+    header = [cell.strip().lower() for cell in cells]
+    if "text" not in header:
+        raise DataError(
+            f"{name} has no column text, its columns are {', '.join(map(repr, header[:10]))}: "
+            f"rename the column of the paragraphs to text (also read: {', '.join(COLUMNS[1:])})."
+        )
+    repeated = next((column for column, n in Counter(header).items() if column and n > 1), None)
+    if repeated:
+        raise DataError(f"{name} has two columns called {repeated!r}: rename or remove one.")
+    return header
+
+
+def _row(name: str, line: int, header: Sequence[str], cells: Sequence[str]) -> dict[str, str]:
+    if len(cells) != len(header):
+        raise DataError(
+            f"{name}: line {line} has {len(cells)} cells, the header has {len(header)}: "
+            "put texts with commas or line breaks in double quotes."
+        )
+    return {column: cell.strip() for column, cell in zip(header, cells, strict=True)}
+
+
+def _only(name: str, rows: Sequence[tuple[int, Mapping[str, str]]], column: str) -> str:
+    """The one value of a column; empty where it has none."""
+    first = ""
+    for line, row in rows:
+        value = row.get(column, "")
+        if first and value and value != first:
+            raise DataError(
+                f"{name} holds several documents: {column} is {first!r}, then {value!r} at line {line}: "
+                "write one file per document."
+            )
+        first = first or value
+    return first
+
+
+def _page(name: str, line: int, page: str) -> int | None:
+    if not page:
+        return None
+    if not (page.isascii() and page.isdigit() and len(page) <= 10 and int(page) <= MAX_PAGE):
+        raise DataError(f"{name}: line {line}: page is {page[:40]!r}, expected a whole number from 0 to {MAX_PAGE}.")
+    return int(page)
+
+
+def _metadata(rows: Sequence[tuple[int, Mapping[str, str]]]) -> dict[str, str]:
+    """Columns beside `COLUMNS` in which all rows hold one value."""
+    others = [column for column in (rows[0][1] if rows else {}) if column and column not in COLUMNS]
+    values = {column: {row[column] for _, row in rows} - {""} for column in others}
+    return {column: next(iter(found)) for column, found in values.items() if len(found) == 1}

@@ -5,8 +5,7 @@ from __future__ import annotations
 import re
 from dataclasses import dataclass, field
 
-from kohaku_ray.documents.content import decode_text
-from kohaku_ray.documents.ids import default_doc_id
+from kohaku_ray.documents.content import decode_text, default_doc_id
 from kohaku_ray.documents.model import Document, Paragraph, Section
 from kohaku_ray.documents.sentences import split_sentences
 

@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TextIO
 
-from kohaku_ray.documents.row_files import ROW_SUFFIXES, cell_of, read_rows, suffix_of
+from kohaku_ray.documents.rows import ROW_SUFFIXES, cell_of, read_rows, suffix_of
 from kohaku_ray.errors import DataError
 from kohaku_ray.records import BLANK, UNANSWERABLE
 from kohaku_ray.storage import name_a_file, publish_with, read_file

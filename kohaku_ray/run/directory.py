@@ -19,7 +19,7 @@ import pyarrow.parquet as pq
 import yaml
 
 from kohaku_ray import __version__
-from kohaku_ray.documents.row_files import HUB
+from kohaku_ray.documents.rows import HUB
 from kohaku_ray.errors import DataError
 from kohaku_ray.run.parts import Parts, write_parquet
 from kohaku_ray.run.tables import ANSWER_FILES, SCHEMAS

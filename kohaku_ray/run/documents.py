@@ -10,8 +10,8 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 from kohaku_ray.config import Config
+from kohaku_ray.documents.content import file_name
 from kohaku_ray.documents.figures import images_of
-from kohaku_ray.documents.ids import file_name
 from kohaku_ray.documents.images import image_name
 from kohaku_ray.documents.kohakurag import write_kohakurag
 from kohaku_ray.documents.model import Document, Paragraph

@@ -8,8 +8,7 @@ from dataclasses import replace
 from typing import Any
 
 from kohaku_ray.config import Config
-from kohaku_ray.documents.attached import ImageSource
-from kohaku_ray.documents.figures import map_images, recaptioned
+from kohaku_ray.documents.figures import ImageSource, map_images, recaptioned
 from kohaku_ray.documents.model import Document
 from kohaku_ray.documents.parse import Parsed, parse_documents
 from kohaku_ray.documents.read import read_bytes

@@ -13,8 +13,7 @@ from kohaku_ray.config import Config
 from kohaku_ray.config.schema import CrossEncoderConfig, Deployment, OpenAIConfig, TransformersConfig, VllmConfig
 from kohaku_ray.documents.find import find_files, passed_over
 from kohaku_ray.documents.read import read_bytes
-from kohaku_ray.documents.row_files import ROW_SUFFIXES, cell_of, read_rows, suffix_of
-from kohaku_ray.documents.rows import ROW_FORMATS
+from kohaku_ray.documents.rows import ROW_FORMATS, ROW_SUFFIXES, cell_of, read_rows, suffix_of
 from kohaku_ray.errors import ConfigError, DataError
 from kohaku_ray.records import Question
 from kohaku_ray.storage import is_directory as is_folder

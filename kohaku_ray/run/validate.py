@@ -11,7 +11,7 @@ from typing import TypeVar
 from kohaku_ray.config import Config
 from kohaku_ray.config.caption import caption_deployments
 from kohaku_ray.config.schema import OpenAIConfig
-from kohaku_ray.documents.row_files import HUB
+from kohaku_ray.documents.rows import HUB
 from kohaku_ray.errors import DataError, IndexMismatchError, KohakuRayError
 from kohaku_ray.evaluation.metrics import find_metric
 from kohaku_ray.evaluation.truth import read_gold

@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from kohaku_ray.documents.row_files import read_rows
+from kohaku_ray.documents.rows import read_rows
 from kohaku_ray.errors import DataError
 from kohaku_ray.records import Question
 from kohaku_ray.values.read import is_blank

@@ -2,7 +2,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from kohaku_ray.documents.ids import check_doc_id, default_doc_id
+from kohaku_ray.documents.content import check_doc_id, default_doc_id
 from kohaku_ray.errors import DataError
 
 

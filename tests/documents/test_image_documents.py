@@ -9,9 +9,8 @@ import pytest
 from figure_pdfs import as_bytes, picture, scan
 
 from kohaku_ray.documents import parse
-from kohaku_ray.documents.attached import ImageSource
 from kohaku_ray.documents.bounded import UnfinishedError
-from kohaku_ray.documents.figures import images_of
+from kohaku_ray.documents.figures import ImageSource, images_of
 from kohaku_ray.documents.parse import parse_documents, parse_file
 from kohaku_ray.errors import DataError
 from kohaku_ray.index.flatten import flatten

@@ -7,8 +7,7 @@ import pytest
 from figure_pdfs import as_bytes, picture
 from PIL import Image
 
-from kohaku_ray.documents.attached import ImageSource
-from kohaku_ray.documents.figures import figures_named, images_of
+from kohaku_ray.documents.figures import ImageSource, figures_named, images_of
 from kohaku_ray.documents.images import BadImageError, SmallImageError, read_image
 from kohaku_ray.documents.kohakurag import parse_kohakurag, write_kohakurag
 from kohaku_ray.documents.parse import parse_documents
@@ -249,7 +248,7 @@ def test_a_tree_with_images_is_written_and_read_again(tmp_path):
 
 
 def test_a_document_is_kept_when_its_images_take_too_long(tmp_path, monkeypatch):
-    from kohaku_ray.documents import attached
+    from kohaku_ray.documents import figures as attached
 
     def spin(data):
         while True:
@@ -268,7 +267,7 @@ def test_a_document_is_kept_when_its_images_take_too_long(tmp_path, monkeypatch)
 
 
 def test_addresses_stay_inside_a_directory_on_an_object_store():
-    from kohaku_ray.documents.attached import attach_images
+    from kohaku_ray.documents.figures import attach_images
     from kohaku_ray.documents.markdown import parse_markdown
 
     asked = []

@@ -6,7 +6,7 @@ import re
 
 import pytest
 
-from kohaku_ray.documents.numerals import CARDINAL, number_of, roman
+from kohaku_ray.documents.novel import CARDINAL, number_of, roman
 
 
 @pytest.mark.parametrize(

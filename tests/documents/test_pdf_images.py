@@ -6,8 +6,7 @@ import pytest
 from figure_pdfs import as_bytes, chart, inline_image, one_page, paper, picture, raw_image, write
 from PIL import Image
 
-from kohaku_ray.documents.attached import ImageSource
-from kohaku_ray.documents.figures import images_of
+from kohaku_ray.documents.figures import ImageSource, images_of
 from kohaku_ray.documents.parse import parse_documents, parse_file
 
 BOX = (100, 200, 260, 320)

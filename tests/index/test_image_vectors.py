@@ -11,7 +11,7 @@ from figure_pdfs import as_bytes, picture
 from PIL import Image as Pillow
 
 from kohaku_ray.config import load_config
-from kohaku_ray.documents.attached import ImageSource
+from kohaku_ray.documents.figures import ImageSource
 from kohaku_ray.documents.parse import parse_documents
 from kohaku_ray.errors import ConfigError, DataError
 from kohaku_ray.index.encoder import SentenceEncoder

@@ -4,8 +4,7 @@ import pytest
 from figure_pdfs import as_bytes, picture
 from small_index import IDENTITY, VIEWS, FakeEncoder
 
-from kohaku_ray.documents.attached import ImageSource
-from kohaku_ray.documents.figures import images_of
+from kohaku_ray.documents.figures import ImageSource, images_of
 from kohaku_ray.documents.parse import parse_documents
 from kohaku_ray.errors import DataError
 from kohaku_ray.index.assemble import texts_to_encode

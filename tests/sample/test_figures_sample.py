@@ -13,8 +13,7 @@ from PIL import Image
 from vision_server import VisionServer, charts, questions, read_label
 
 from kohaku_ray import sample
-from kohaku_ray.documents.attached import ImageSource
-from kohaku_ray.documents.figures import images_of
+from kohaku_ray.documents.figures import ImageSource, images_of
 from kohaku_ray.documents.find import find_files
 from kohaku_ray.documents.parse import parse_documents
 from kohaku_ray.documents.read import read_bytes

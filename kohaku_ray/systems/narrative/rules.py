@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Literal
 
-from kohaku_ray.documents.numerals import CARDINAL, number_of
+from kohaku_ray.documents.novel import CARDINAL, number_of
 from kohaku_ray.documents.sentences import split_sentences
 from kohaku_ray.systems.narrative.names import MALE_TITLES, BookNames, Person, unaccent
 
