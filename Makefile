@@ -61,12 +61,13 @@ unit: setup ## Quick tests without a cluster.
 unit-ray: setup ## Quick tests on a Ray cluster.
 	$(PYTEST) -m "ray and not slow and not vllm and not chaos"
 
-test-slow: setup ## Longer tests, vLLM among them, and every property with eight times the examples.
-	HYPOTHESIS_PROFILE=thorough $(PYTEST) $(PARALLEL) -m "(slow or hypothesis) and not ray and not vllm"
+test-slow: setup ## Longer tests, vLLM among them.
+	$(PYTEST) $(PARALLEL) -m "slow and not ray and not vllm"
 	$(PYTEST) -m "(slow and ray) or vllm"
 
-test-chaos: setup ## Jobs whose driver, actors, replicas and nodes are killed again and again.
+test-chaos: setup ## Jobs whose driver, actors, replicas and nodes are killed again and again; properties, eight times the examples.
 	$(PYTEST) -m chaos
+	HYPOTHESIS_PROFILE=thorough $(PYTEST) $(PARALLEL) -m "hypothesis and not ray and not vllm"
 
 bench: setup ## Benchmarks, each against a peer or a limit of the same run.
 	$(BIN)/python benchmarks/index.py

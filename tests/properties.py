@@ -1,4 +1,4 @@
-"""How many examples a property test tries: few in ``make test``, many in ``make test-slow``."""
+"""How many examples a property test tries: few in ``make test``, many in ``make test-chaos``."""
 
 from __future__ import annotations
 
