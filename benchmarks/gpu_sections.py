@@ -225,7 +225,7 @@ def cross_encoder(sheet: Sheet, device: str, small: bool) -> None:
     from kohaku_ray.config.schema import CrossEncoderConfig
     from kohaku_ray.engine.cluster import connected
     from kohaku_ray.engine.serving.applications import serving
-    from kohaku_ray.engine.serving.pairs import rank_pairs
+    from kohaku_ray.engine.serving.handles import rank_pairs
     from kohaku_ray.index.identity import locate_model
 
     with tempfile.TemporaryDirectory() as path:

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from kohaku_ray.engine.nodes import unseen
+from kohaku_ray.engine.cluster import unseen
 from kohaku_ray.records import digest_text
 
 # A node in a mount namespace of its own, in which an empty file system hides one directory.
@@ -20,7 +20,7 @@ from ray.cluster_utils import Cluster
 from kohaku_ray.config import load_config
 from kohaku_ray.engine.jobs.answer import run_answer
 from kohaku_ray.engine.jobs.index import run_index
-from kohaku_ray.engine.nodes import check_nodes
+from kohaku_ray.engine.cluster import check_nodes
 from kohaku_ray.errors import ConfigError
 
 folder, encoder = sys.argv[1:]

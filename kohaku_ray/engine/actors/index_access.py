@@ -13,7 +13,7 @@ from kohaku_ray.config import Config
 from kohaku_ray.engine.actors.batching import Batcher
 from kohaku_ray.engine.actors.cache import Cache
 from kohaku_ray.engine.actors.operations import OPERATIONS, Depths, OpenIndex, Operation, Params
-from kohaku_ray.engine.serving.pairs import rank_pairs
+from kohaku_ray.engine.serving.handles import rank_pairs
 from kohaku_ray.index.layout import ShardLayout
 from kohaku_ray.systems.base import Depth
 

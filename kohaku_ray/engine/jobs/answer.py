@@ -16,11 +16,10 @@ import ray
 from kohaku_ray.config import Config
 from kohaku_ray.engine.actors.pool import ActorPool, RunWork, block_size, blocks_in_flight, member_processes
 from kohaku_ray.engine.actors.tools import RunContext
-from kohaku_ray.engine.cluster import check_cluster, connected, say
+from kohaku_ray.engine.cluster import check_cluster, check_nodes, connected, say
 from kohaku_ray.engine.errors import ray_get
 from kohaku_ray.engine.ledger.client import Ledger, open_ledger
 from kohaku_ray.engine.ledger.segments import SegmentStore
-from kohaku_ray.engine.nodes import check_nodes
 from kohaku_ray.engine.serving.applications import serving
 from kohaku_ray.errors import IndexMismatchError, KohakuRayError
 from kohaku_ray.index.store import MANIFEST

@@ -21,8 +21,7 @@ from kohaku_ray.config import Config
 from kohaku_ray.config.schema import VllmConfig
 from kohaku_ray.engine.cluster import connected, say
 from kohaku_ray.engine.errors import message_of, ray_get
-from kohaku_ray.engine.jobs.bench_facts import cpu_seconds, facts, replica_processes
-from kohaku_ray.engine.jobs.bench_grid import Grid, Messages, Texts
+from kohaku_ray.engine.jobs.bench_grid import Grid, Messages, Texts, cpu_seconds, facts, replica_processes
 from kohaku_ray.engine.serving.applications import serving
 from kohaku_ray.engine.serving.vllm import engine_kwargs, environment
 from kohaku_ray.errors import ConfigError, KohakuRayError, ModelError

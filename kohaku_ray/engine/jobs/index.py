@@ -15,12 +15,11 @@ import ray
 from kohaku_ray.config import Config
 from kohaku_ray.config.caption import caption_deployments
 from kohaku_ray.engine.actors.image_encoding import check_reads_images
-from kohaku_ray.engine.cluster import check_cluster, connected, say
+from kohaku_ray.engine.cluster import check_cluster, check_nodes, connected, say
 from kohaku_ray.engine.errors import ray_get
 from kohaku_ray.engine.jobs.captions import CaptionSummary
 from kohaku_ray.engine.jobs.index_stream import encoder_resources, index_all
 from kohaku_ray.engine.ledger.segments import SegmentStore
-from kohaku_ray.engine.nodes import check_nodes
 from kohaku_ray.errors import DataError
 from kohaku_ray.index.gpu import check_trains
 from kohaku_ray.index.pending import PendingVectors

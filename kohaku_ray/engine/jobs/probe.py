@@ -9,8 +9,7 @@ from kohaku_ray.config import Config
 from kohaku_ray.config.schema import CrossEncoderConfig, Deployment, OpenAIConfig, VllmConfig
 from kohaku_ray.engine.cluster import check_cluster, connected, say
 from kohaku_ray.engine.serving.applications import serving
-from kohaku_ray.engine.serving.handles import Handles
-from kohaku_ray.engine.serving.pairs import rank_pairs
+from kohaku_ray.engine.serving.handles import Handles, rank_pairs
 from kohaku_ray.errors import ConfigError, ModelError
 from kohaku_ray.models.request import ChatRequest
 from kohaku_ray.records import Reply

@@ -1,4 +1,4 @@
-"""Messages between the ledger's clients and shards, and how keys map to shards."""
+"""Messages between the ledger's clients and shards, how keys map to shards, and a ledger that asks nothing."""
 
 from __future__ import annotations
 
@@ -9,6 +9,7 @@ from typing import Literal
 from kohaku_ray.engine.errors import message_of
 from kohaku_ray.engine.ledger.segments import Entry
 from kohaku_ray.errors import ContextOverflowError, DataError, ModelError, TransientModelError
+from kohaku_ray.models.request import ChatRequest
 from kohaku_ray.values.read import clean_text
 
 IDLE_EXIT_S = 300.0
@@ -69,3 +70,18 @@ def shard_name(path: str, shard: int, n_shards: int) -> str:
     """Return a shard's actor name: shard 0 has the same name for every ``n_shards``, the others do not."""
     stem = f"ledger-{hashlib.blake2b(path.encode(), digest_size=8).hexdigest()}-{shard}"
     return stem if shard == 0 else f"{stem}-of-{n_shards}"
+
+
+@dataclass(frozen=True, slots=True)
+class RefusingLedger:
+    """Refuses every call.
+
+    Attributes:
+        reason: Text of the error.
+    """
+
+    reason: str
+
+    async def ask(self, request: ChatRequest, application: str, again: bool = False) -> Asked:
+        """Raise ``ModelError``; nothing is recorded, so that the next start asks."""
+        raise ModelError(self.reason)

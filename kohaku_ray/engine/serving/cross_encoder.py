@@ -1,4 +1,4 @@
-"""The replica that hosts a cross-encoder; its clients are in ``pairs``, which imports no Serve."""
+"""The replica that hosts a cross-encoder; its clients are in ``handles``, which imports no Serve."""
 
 from __future__ import annotations
 

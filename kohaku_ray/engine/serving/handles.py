@@ -1,9 +1,9 @@
-"""Call Serve applications by handle; a call during which a replica died is repeated."""
+"""Call Serve applications by handle, chat or cross-encoder; a call during which a replica died is repeated."""
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Sequence
 from typing import Any
 
 from ray.exceptions import RayError, RayTaskError
@@ -58,3 +58,28 @@ class Handles:
                 await asyncio.sleep(min(0.5 * 2**attempt, 8.0))
         assert last is not None
         raise TransientModelError(f"{who}: no replica answered in {REPLICA_TRIES} tries; the last: {message_of(last)}")
+
+
+PAIRS_PER_CALL = 256
+"""Most pairs per call to a replica: more pairs go in several calls, to several replicas."""
+
+_HANDLES = Handles()
+
+
+async def rank_pairs(application: str, pairs: Sequence[tuple[str, str]]) -> list[float]:
+    """Score pairs by an application.
+
+    Args:
+        application: Serve application of a cross-encoder.
+        pairs: (query, text) pairs.
+
+    Raises:
+        ModelError: The cross-encoder failed, or no replica answered.
+    """
+
+    async def rank(part: list[tuple[str, str]]) -> list[float]:
+        scores: list[float] = await _HANDLES.call(application, lambda handle: handle.rank.remote(part), application)
+        return scores
+
+    parts = [list(pairs[at : at + PAIRS_PER_CALL]) for at in range(0, len(pairs), PAIRS_PER_CALL)]
+    return [score for scores in await asyncio.gather(*map(rank, parts)) for score in scores]

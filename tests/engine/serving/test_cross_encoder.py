@@ -18,7 +18,7 @@ from kohaku_ray.config.schema import CrossEncoderConfig
 from kohaku_ray.engine.actors.index_access import LocalIndex
 from kohaku_ray.engine.serving.applications import serving
 from kohaku_ray.engine.serving.cross_encoder import PairReplica
-from kohaku_ray.engine.serving.pairs import PAIRS_PER_CALL, rank_pairs
+from kohaku_ray.engine.serving.handles import PAIRS_PER_CALL, rank_pairs
 from kohaku_ray.errors import ConfigError, ModelError
 from kohaku_ray.index.store import Index
 
