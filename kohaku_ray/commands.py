@@ -314,8 +314,7 @@ def bench(arguments: argparse.Namespace) -> Outcome:
     """Measure throughput."""
     from kohaku_ray.engine.jobs.bench import run_bench
     from kohaku_ray.engine.jobs.bench_grid import Grid
-    from kohaku_ray.pages.throughput import describe
-    from kohaku_ray.pages.throughput_page import FILES
+    from kohaku_ray.pages.throughput import FILES, describe
 
     names = ("replicas", "members", "concurrency", "questions", "context_tokens", "output_tokens")
     grid = Grid(**{name: getattr(arguments, name) for name in names})

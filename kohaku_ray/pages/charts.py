@@ -27,20 +27,14 @@ OUTCOME_COLOURS = {
 
 @dataclass(frozen=True, slots=True)
 class Chart:
-    """A plot with its title and note.
-
-    Attributes:
-        title: Subject of the plot.
-        note: How to read it.
-        svg: The plot.
-    """
+    """A plot with its title, and a note on how to read it."""
 
     title: str
     note: str
     svg: Markup
 
 
-def charts(run: RunFiles, report: ScoreReport | None, views: Sequence[QuestionView]) -> list[Chart]:
+def run_charts(run: RunFiles, report: ScoreReport | None, views: Sequence[QuestionView]) -> list[Chart]:
     """Draw a run: score parts where it was scored, agreement, tokens and retrieval depth where it answered at all."""
     drawn = [score_parts(report), *figure_plots(report)] if report is not None else []
     if views:
@@ -63,13 +57,13 @@ def score_parts(report: ScoreReport) -> Chart:
         y_label="mean over questions (0 to 1)",
         label=f"Score parts. {said}",
     )
-    return _chart("Score parts", formulas(report.metrics), svg)
+    return Chart("Score parts", formulas(report.metrics), svg)
 
 
 def figure_plots(report: ScoreReport) -> list[Chart]:
     """Draw the points of the metrics' figures."""
     return [
-        _chart(plot.title, plot.note, share_points(plot.points, x_label=plot.x_label, y_label=plot.y_label))
+        Chart(plot.title, plot.note, share_points(plot.points, x_label=plot.x_label, y_label=plot.y_label))
         for figures in report.files[0].figures.values()
         for plot in figures.plots
     ]
@@ -96,7 +90,7 @@ def agreement(views: Sequence[QuestionView]) -> Chart:
         y_label="questions",
         label=f"Answer agreement: {sum(view.n_winners == m for view in views)} of {len(views)} questions unanimous",
     )
-    return _chart("Answer agreement", "Size of the winning group of each question.", svg)
+    return Chart("Answer agreement", "Size of the winning group of each question.", svg)
 
 
 def tokens(views: Sequence[QuestionView]) -> Chart:
@@ -112,7 +106,7 @@ def tokens(views: Sequence[QuestionView]) -> Chart:
     medians = ", ".join(f"{name} {np.median(values):,.0f}" for name, values in series.items())
     svg = ranges(series, x_label="tokens per member answer (log scale)", label=f"Median tokens per answer: {medians}")
     note = "Line: 5th to 95th percentile; box: the middle half; bar: the median."
-    return _chart("Tokens per answer", note, svg)
+    return Chart("Tokens per answer", note, svg)
 
 
 def attempts_used(views: Sequence[QuestionView]) -> Chart:
@@ -130,11 +124,7 @@ def attempts_used(views: Sequence[QuestionView]) -> Chart:
         "answers came at the first attempt",
     )
     note = "The attempt that gave each member's answer: a system may retry, such as after a blank reply."
-    return _chart("Attempts used", note, svg)
-
-
-def _chart(title: str, note: str, svg: str) -> Chart:
-    return Chart(title, note, Markup(svg))  # noqa: S704 - drawn by our plots, which escape every name
+    return Chart("Attempts used", note, svg)
 
 
 def _by_outcome(pairs: Iterable[tuple[int, str]]) -> dict[str, Counter[int]]:

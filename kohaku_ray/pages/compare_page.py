@@ -7,25 +7,20 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-import jinja2
-
 from kohaku_ray.errors import ConfigError
 from kohaku_ray.evaluation.compare import Comparing, compare_files
 from kohaku_ray.evaluation.flips import pair_text
 from kohaku_ray.evaluation.metrics import Metric, QuestionScore, find_metric
-from kohaku_ray.evaluation.paired import Interval, score_interval
+from kohaku_ray.evaluation.paired import score_interval
 from kohaku_ray.evaluation.submissions import SubmissionRow, read_submission
 from kohaku_ray.evaluation.truth import read_truth, scored_rows
-from kohaku_ray.pages.glance import cost_lines, show
-from kohaku_ray.pages.inputs import Inputs, gather
-from kohaku_ray.pages.limits import Limits
-from kohaku_ray.pages.packed import Packed
-from kohaku_ray.pages.page import page_environment
-from kohaku_ray.pages.questions import QuestionView, anchor_of
-from kohaku_ray.pages.report import MAX_BYTES, Option
+from kohaku_ray.pages.glance import cost_lines
+from kohaku_ray.pages.page import MAX_BYTES, Packed, page_environment
+from kohaku_ray.pages.questions import Limits, QuestionView, anchor_of
+from kohaku_ray.pages.report import Inputs, Select, gather, selects
+from kohaku_ray.pages.text import list_link
 from kohaku_ray.run.directory import submission_of
 from kohaku_ray.run.files import read_run
-from kohaku_ray.run.show import write_number
 from kohaku_ray.run.tables import SHARED
 from kohaku_ray.storage import publish
 
@@ -49,56 +44,32 @@ _SORTS = (
 
 @dataclass(frozen=True, slots=True)
 class Side:
-    """One of the two runs.
+    """One of the two runs."""
 
-    Attributes:
-        letter: ``A`` or ``B``.
-        path: As given.
-        rows: Its submission.
-        scores: Score of each question compared.
-        inputs: Everything else about a run's directory; None for a submission file.
-        views: Its questions by id; empty for a submission file.
-    """
-
-    letter: str
-    path: str
+    letter: str  # A or B
+    path: str  # as given
     rows: Mapping[str, SubmissionRow]
-    scores: Sequence[QuestionScore]
-    inputs: Inputs | None
-    views: Mapping[str, QuestionView]
+    scores: Sequence[QuestionScore]  # of each question compared
+    inputs: Inputs | None  # None for a submission file
+    views: Mapping[str, QuestionView]  # by id; empty for a submission file
 
 
 @dataclass(frozen=True, slots=True)
 class Answer:
-    """One run's answer to a question.
-
-    Attributes:
-        side: The run.
-        row: Its answer.
-        score: Its score.
-        error: Class of its error; empty where nothing is wrong.
-        view: How the run came to it; None for a submission file.
-    """
+    """One run's answer to a question."""
 
     side: Side
     row: SubmissionRow
     score: QuestionScore
-    error: str
-    view: QuestionView | None
+    error: str  # class of its error; empty where nothing is wrong
+    view: QuestionView | None  # how the run came to it; None for a submission file
 
 
 @dataclass(frozen=True, slots=True)
 class Beside:
-    """Both answers to a question.
+    """Both answers to a question."""
 
-    Attributes:
-        anchor: Its id on the page.
-        truth: The gold answer.
-        gold: The gold value.
-        answers: A's and B's.
-    """
-
-    anchor: str
+    anchor: str  # its id on the page
     truth: SubmissionRow
     gold: str
     answers: tuple[Answer, Answer]
@@ -162,9 +133,8 @@ def _render(
         _side(letter, path, own, truth.rows, comparing, metric, limits)
         for letter, path, own in zip("AB", runs, inputs, strict=True)
     ]
-    keys = comparing.question_ids[: limits.questions]
     every = [_beside(at, key, truth.rows[key], sides, metric) for at, key in enumerate(comparing.question_ids)]
-    environment, packed = _environment(limits), Packed()
+    environment, packed = page_environment(limits.text_chars), Packed()
     body = environment.get_template("beside.html.j2")
     listed = [
         (one, packed.add(body.render(one=one, metric=metric, shared=SHARED))) for one in every[: limits.questions]
@@ -173,13 +143,16 @@ def _render(
     page = environment.get_template("compare.html.j2").render(
         comparing=comparing,
         metric=metric,
-        sides=[(side, score, _interval(metric, side)) for side, score in zip(sides, comparing.scores, strict=True)],
+        sides=[
+            (side, score, score_interval(metric, side.scores))
+            for side, score in zip(sides, comparing.scores, strict=True)
+        ],
         costs={side.letter: cost_lines(side.inputs.run) if side.inputs else [] for side in sides},
         said=pair_text(comparing.files, comparing.pair).splitlines()[2:] if comparing.pair else [],
-        verdicts=[(name, verdicts[name], show(verdict=name)) for name in VERDICTS],
+        verdicts=[(name, verdicts[name], list_link(verdict=name)) for name in VERDICTS],
         widest=sorted((one for one, _ in listed if one.change), key=lambda one: -abs(one.change))[:5],
         listed=listed,
-        n_left_out=len(every) - len(keys),
+        n_left_out=len(every) - len(listed),
         selects=_selects(every),
         sorts=_SORTS,
         limits=limits,
@@ -217,23 +190,13 @@ def _beside(at: int, key: str, truth: SubmissionRow, sides: Sequence[Side], metr
     return Beside(anchor_of(key, at + 1), truth, metric.gold(truth), (a, b))
 
 
-def _interval(metric: Metric, side: Side) -> Interval:
-    return score_interval(metric, side.scores)
-
-
-def _selects(every: Sequence[Beside]) -> list[tuple[str, str, list[Option]]]:
+def _selects(every: Sequence[Beside]) -> list[Select]:
     """What the list of questions is filtered by."""
     verdicts = Counter(one.verdict for one in every)
-    found = [("verdict", "Show", [(name, name, verdicts[name]) for name in VERDICTS if verdicts[name]])]
+    choices: list[Select] = [("verdict", "Show", [(name, name, verdicts[name]) for name in VERDICTS])]
     for at, letter in enumerate("AB"):
-        errors = Counter(one.answers[at].error for one in every if one.answers[at].error)
-        if errors:
-            options = [(name, name, n) for name, n in sorted(errors.items())]
-            found.append((f"error{letter.lower()}", f"{letter}'s class of error", options))
-    return [(name, label, [("", "all", len(every)), *options]) for name, label, options in found]
-
-
-def _environment(limits: Limits) -> jinja2.Environment:
-    environment = page_environment(limits.text_chars)
-    environment.filters["number"] = write_number
-    return environment
+        errors = sorted(Counter(one.answers[at].error for one in every if one.answers[at].error).items())
+        choices.append(
+            (f"error{letter.lower()}", f"{letter}'s class of error", [(name, name, n) for name, n in errors])
+        )
+    return selects(len(every), *choices)

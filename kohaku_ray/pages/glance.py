@@ -1,20 +1,38 @@
-"""A run at a glance: score, cost, coverage, and what to look at first."""
+"""A run at a glance: score, cost, coverage, why answers lose points, and what to look at first."""
 
 from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from urllib.parse import urlencode
 
 from kohaku_ray.evaluation.paired import score_interval
-from kohaku_ray.pages.causes import IN_THE_REST, NO_ANSWER, READING, RETRIEVAL, VOTE, Cause
-from kohaku_ray.pages.questions import ABSTAINED, Gold, QuestionView
+from kohaku_ray.pages.questions import (
+    ABSTAINED,
+    CAUSES,
+    FAILED,
+    IN_THE_REST,
+    NO_ANSWER,
+    READING,
+    RETRIEVAL,
+    VOTE,
+    Gold,
+    QuestionView,
+)
+from kohaku_ray.pages.text import list_link
 from kohaku_ray.run.files import RunFiles
 
 N_WORST = 3
 """Questions that are named as the worst."""
 
+_NOTES = {
+    FAILED: "every member ended in an error, so nothing was answered",
+    NO_ANSWER: "an answer was given where the truth says that there is none",
+    VOTE: "a member had the right value, and lost the vote",
+    RETRIEVAL: "no document of the truth is in any step before the answer",
+    READING: "no member read the right value, though a document of the truth was found or cannot be traced",
+    IN_THE_REST: "the value is right, another part of the score is not",
+}
 _LOST = {
     NO_ANSWER: "answered, though the truth has no answer",
     RETRIEVAL: "lost in retrieval: no document of the truth was found",
@@ -22,21 +40,26 @@ _LOST = {
     VOTE: "lost in the vote: a member had the right value",
     IN_THE_REST: "with the right value, but other references or parts",
 }
-
 _NOT_MADE = "Nothing was paid in this run: every reply came from the ledger. These are the figures of the first calls."
 
 
 @dataclass(frozen=True, slots=True)
-class ScoreLine:
-    """The score of one metric.
+class Cause:
+    """Questions that lose points at one step."""
 
-    Attributes:
-        metric: Its name.
-        score: Over all questions of the truth.
-        low: Lower end of its 95 % interval; None where it has none.
-        high: Upper end.
-        n: Number of questions.
-    """
+    name: str  # one of ``CAUSES``
+    note: str
+    classes: tuple[tuple[str, str, tuple[QuestionView, ...]], ...]  # of errors: name, meaning, questions; most first
+
+    @property
+    def n(self) -> int:
+        """How many questions."""
+        return sum(len(views) for _, _, views in self.classes)
+
+
+@dataclass(frozen=True, slots=True)
+class ScoreLine:
+    """The score of one metric over all questions of the truth, with its 95 % interval where it has one."""
 
     metric: str
     score: float
@@ -47,19 +70,12 @@ class ScoreLine:
 
 @dataclass(frozen=True, slots=True)
 class Coverage:
-    """What became of the questions.
-
-    Attributes:
-        answered: Questions with an answer.
-        abstained: Questions left blank without an error.
-        rightly: Those of them whose truth has no answer; None without a truth.
-        failed: Questions all of whose members carry an error.
-    """
+    """What became of the questions."""
 
     answered: int
-    abstained: int
-    rightly: int | None
-    failed: int
+    abstained: int  # left blank without an error
+    rightly: int | None  # of those: the truth has no answer; None without a truth
+    failed: int  # all members carry an error
 
     @property
     def n(self) -> int:
@@ -69,19 +85,32 @@ class Coverage:
 
 @dataclass(frozen=True, slots=True)
 class Lead:
-    """Something to look at.
+    """Something to look at."""
 
-    Attributes:
-        n: Number of questions.
-        text: What they have in common.
-        href: Shows them in the list, or is the question itself.
-        name: Text of the link.
+    n: int  # questions
+    text: str  # what they have in common
+    href: str  # shows them in the list, or is the question itself
+    name: str  # text of the link
+
+
+def causes_of(views: Sequence[QuestionView], class_notes: Mapping[str, str]) -> list[Cause]:
+    """Group the questions that lose points by cause, and within it by class of error.
+
+    Args:
+        views: All questions.
+        class_notes: What the classes mean.
     """
-
-    n: int
-    text: str
-    href: str
-    name: str
+    groups: dict[str, dict[str, list[QuestionView]]] = {name: {} for name in CAUSES}
+    for view in views:
+        if view.cause and view.truth is not None:
+            groups[view.cause].setdefault(view.truth.error or view.outcome, []).append(view)
+    found = []
+    for name, classes in groups.items():
+        order = sorted(classes, key=lambda each: -len(classes[each]))
+        if order:
+            listed = tuple((each, class_notes.get(each, ""), tuple(classes[each])) for each in order)
+            found.append(Cause(name, _NOTES[name], listed))
+    return found
 
 
 def score_lines(gold: Gold) -> list[ScoreLine]:
@@ -99,26 +128,29 @@ def coverage(views: Sequence[QuestionView]) -> Coverage:
     """Count the questions that were answered, left blank, and lost to errors."""
     failed = sum(view.is_failed for view in views)
     blank = [view for view in views if view.outcome == ABSTAINED and not view.is_failed]
-    known = [view for view in blank if view.truth is not None]
-    rightly = sum(view.truth is not None and view.truth.headline.unanswerable for view in known)
+    rightly = sum(view.truth is not None and view.truth.headline.unanswerable for view in blank)
     is_scored = any(view.truth is not None for view in views)
     return Coverage(len(views) - len(blank) - failed, len(blank), rightly if is_scored else None, failed)
+
+
+def tokens_of(run: RunFiles) -> tuple[int, int]:
+    """Sum the tokens of all prompts, and the generated ones."""
+    usage = run.tables["usage"]
+    return sum(row["prompt_tokens"] for row in usage), sum(row["completion_tokens"] for row in usage)
 
 
 def cost_lines(run: RunFiles) -> list[str]:
     """Say what the answers cost, the sum of all tokens first."""
     usage = run.tables["usage"]
-    prompt, completion = (sum(row[f"{kind}_tokens"] for row in usage) for kind in ("prompt", "completion"))
+    prompt, completion = tokens_of(run)
     sources = Counter(row["source"] for row in usage)
     lines = [f"{prompt + completion:,} tokens", f"{prompt:,} in prompts, {completion:,} generated"]
     if usage and not prompt + completion:
         lines.append("0 tokens: these models report no counts.")
-    lines += [
-        f"{len(usage):,} model calls: {sources['made']:,} made by this run, {sources['ledger']:,} from the ledger"
-    ]
+    calls = f"{len(usage):,} model calls: {sources['made']:,} made by this run, {sources['ledger']:,} from the ledger"
     if sources["joined"]:
-        lines[-1] += f", {sources['joined']:,} sharing the reply of an equal call under way"
-    lines.append(_money(run))
+        calls += f", {sources['joined']:,} sharing the reply of an equal call under way"
+    lines += [calls, _money(run)]
     seconds = run.facts.get("wall_s")
     if isinstance(seconds, int | float):
         lines.append(f"{seconds:,.1f} s for the whole job")
@@ -158,7 +190,7 @@ def leads(views: Sequence[QuestionView], causes: Sequence[Cause], n_shown: int) 
 
 
 def _lead(n: int, text: str, **values: str) -> Lead:
-    return Lead(n, text, show(**values), f"{n:,} question{'s' if n != 1 else ''}")
+    return Lead(n, text, list_link(**values), f"{n:,} question{'s' if n != 1 else ''}")
 
 
 def _worst(views: Sequence[QuestionView]) -> Iterator[Lead]:
@@ -167,8 +199,3 @@ def _worst(views: Sequence[QuestionView]) -> Iterator[Lead]:
     for score, view in sorted(wrong, key=lambda pair: (pair[0], -pair[1].n_winners))[:N_WORST]:
         said = f"among the worst, score {score:.2f}: {view.vote['question']}"
         yield Lead(1, said, f"#{view.anchor}", view.vote["question_id"])
-
-
-def show(**values: str) -> str:
-    """Write the address that sets the list of questions to these values."""
-    return f"#show:{urlencode(values)}"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib
 import io
 import os
 from collections import Counter
@@ -11,12 +12,11 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from kohaku_ray.errors import DataError
-from kohaku_ray.index.arrays import F64, I64
+from kohaku_ray.index.arrays import F32, F64, I64
 from kohaku_ray.index.image_vectors import image_rows
-from kohaku_ray.index.nodes import CHUNK, KINDS, PARAGRAPH, NodeTable
+from kohaku_ray.index.nodes import CHUNK, KINDS, PARAGRAPH
 from kohaku_ray.index.store import Index
 from kohaku_ray.pages.plots import INK, PALETTE, drawing, legend_name, new_figure
-from kohaku_ray.pages.projection import find_umap, neighbours, principal, sample_rows
 from kohaku_ray.storage import publish
 
 if TYPE_CHECKING:
@@ -74,7 +74,9 @@ def write_index_map(
     Raises:
         DataError: There is no index, it has no vectors, or the file cannot be written.
     """
-    target = output if output is not None else _beside(index_path)
+    if output is None and "://" in index_path:
+        raise DataError(f"the index is at {index_path}, no local directory: say where the map goes (output)")
+    target = output if output is not None else os.path.join(index_path, "map.svg")
     suffix = os.path.splitext(target)[1].lower()
     if suffix not in {".svg", ".png"}:
         raise DataError(f"{target}: the map is an .svg or a .png file, not {suffix or 'one without a suffix'}.")
@@ -83,20 +85,17 @@ def write_index_map(
     rows = sample_rows(shown, max_nodes)
     paragraphs = rows[shown[rows] == PARAGRAPH]
     has_full, full = index.text_vectors(paragraphs)
-    full_rows, vectors = paragraphs[has_full], np.concatenate([index.node_vectors(rows), full])
-    rows, marks = np.concatenate([rows, full_rows]), np.concatenate([shown[rows], np.full(len(full_rows), _FULL)])
+    vectors = np.concatenate([index.node_vectors(rows), full])
+    marks = np.concatenate([shown[rows], np.full(len(full), _FULL)])
+    rows = np.concatenate([rows, paragraphs[has_full]])
     has_vector = np.any(vectors != 0, axis=1)
     rows, vectors, marks = rows[has_vector], vectors[has_vector], marks[has_vector]
-    caption = _caption(shown, marks, max_nodes, is_whole=bool(has_vector.all()))
     if not len(rows):
         raise DataError(f"the index at {index_path} has no node vectors to draw: its documents hold no text")
-    umap = find_umap() if 3 < len(rows) <= max_umap_nodes else None
-    if umap is not None:
-        points, method = neighbours(vectors, umap), "UMAP"
-    else:
-        points, share = principal(vectors)
-        method = f"PCA (two components hold {share:.1%} of the variance)"
-    publish(target, _draw(index.nodes, rows, marks, points, method, caption, suffix[1:]))
+    points, method = _project(vectors, max_umap_nodes)
+    caption = _caption(shown, marks, max_nodes, is_whole=bool(has_vector.all()))
+    doc_ids = index.nodes.table["doc_id"].take(rows).to_pylist()
+    publish(target, _draw(doc_ids, marks, points, f"{len(rows):,} node vectors by {method}", caption, suffix[1:]))
     return target
 
 
@@ -109,25 +108,71 @@ def _shown(index: Index) -> I64:
     return shown
 
 
-def _beside(index_path: str) -> str:
-    if "://" in index_path:
-        raise DataError(f"the index is at {index_path}, no local directory: say where the map goes (output)")
-    return os.path.join(index_path, "map.svg")
+def sample_rows(kind: I64, limit: int) -> I64:
+    """Choose at most ``limit`` rows, ascending, evenly spaced within each kind (shape ``(n,)``, one code per row).
+
+    Rare kinds are kept whole: each kind, from the rarest, takes up to an even share of the remaining rows.
+    """
+    places = sorted((np.flatnonzero(kind == code) for code in np.unique(kind)), key=len)
+    chosen, left = [np.empty(0, np.int64)], limit
+    for at, rows in enumerate(places):
+        n = min(len(rows), left // (len(places) - at))
+        chosen.append(rows[np.linspace(0, len(rows) - 1, n).astype(np.int64)] if n else rows[:0])
+        left -= n
+    return np.sort(np.concatenate(chosen)).astype(np.int64)
 
 
-def _draw(nodes: NodeTable, rows: I64, marks: I64, points: F64, method: str, caption: str, form: str) -> bytes:
-    ids = nodes.table["doc_id"].take(rows).to_pylist()
+def _project(vectors: F32, max_umap_nodes: int) -> tuple[F64, str]:
+    """Project on two axes: shape ``(n, 2)``, and the name of the method."""
+    umap: Any = None
+    if 3 < len(vectors) <= max_umap_nodes:
+        try:
+            umap = importlib.import_module("umap")
+        except ImportError:
+            umap = None
+    if umap is None:
+        points, share = principal(vectors)
+        return points, f"PCA (two components hold {share:.1%} of the variance)"
+    n_neighbors = min(15, len(vectors) - 1)
+    model = umap.UMAP(n_components=2, metric="cosine", n_neighbors=n_neighbors, random_state=0, n_jobs=1)
+    return np.asarray(model.fit_transform(vectors), np.float64), "UMAP"
+
+
+def principal(vectors: F32) -> tuple[F64, float]:
+    """Project on the two directions of largest variance; each sign makes its direction's largest component positive.
+
+    Args:
+        vectors: Shape ``(n, d)``, n at least 1.
+
+    Returns:
+        Shape ``(n, 2)``, and the share of the variance that the two explain (1.0 where there is none).
+    """
+    centred = vectors.astype(np.float64)
+    centred -= centred.mean(axis=0)
+    values, directions = np.linalg.eigh(centred.T @ centred)
+    top = directions[:, ::-1][:, :2]
+    top = top * np.where(top[np.abs(top).argmax(axis=0), np.arange(top.shape[1])] < 0, -1.0, 1.0)
+    points = np.zeros((len(vectors), 2))
+    points[:, : top.shape[1]] = centred @ top
+    total = float(values.clip(0).sum())
+    return points, float(values[::-1][:2].clip(0).sum()) / total if total > 0 else 1.0
+
+
+def _draw(doc_ids: Sequence[str], marks: I64, points: F64, title: str, caption: str, form: str) -> bytes:
     with drawing():
         figure, axes = new_figure(8.6, 6.2)
-        colours = document_colours(ids)
-        _scatter(axes, points, marks, [colours.get(doc_id, _GREY) for doc_id in ids])
-        axes.set_title(f"{len(rows):,} node vectors by {method}", fontsize=11)
+        colours = document_colours(doc_ids)
+        _scatter(axes, points, marks, [colours.get(doc_id, _GREY) for doc_id in doc_ids])
+        axes.set_title(title, fontsize=11)
         axes.set_xlabel("first axis (no unit)")
         axes.set_ylabel("second axis (no unit)")
         axes.set_aspect("equal", adjustable="datalim")
-        _legends(figure, colours, len(set(ids)), marks)
+        _legends(figure, colours, len(set(doc_ids)), marks)
         figure.supxlabel(caption, fontsize=8)
-        return _bytes(figure, form)
+        buffer = io.BytesIO()
+        metadata: dict[str, Any] = {"Date": None, "Creator": None} if form == "svg" else {"Software": None}
+        figure.savefig(buffer, format=form, dpi=150, facecolor="white", metadata=metadata)
+        return buffer.getvalue()
 
 
 def document_colours(doc_ids: Sequence[str]) -> dict[str, str]:
@@ -191,10 +236,3 @@ def _caption(shown: I64, marks: I64, max_nodes: int, *, is_whole: bool) -> str:
 def _short(doc_id: str) -> str:
     text = legend_name(doc_id)
     return text if len(text) <= _LABEL_CHARS else f"{text[: _LABEL_CHARS - 1]}…"
-
-
-def _bytes(figure: Figure, form: str) -> bytes:
-    buffer = io.BytesIO()
-    metadata: dict[str, Any] = {"Date": None, "Creator": None} if form == "svg" else {"Software": None}
-    figure.savefig(buffer, format=form, dpi=150, facecolor="white", metadata=metadata)
-    return buffer.getvalue()

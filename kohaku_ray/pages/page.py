@@ -1,20 +1,33 @@
-"""The template environment of all pages: every text on a page is made safe, and only our own script runs."""
+"""What all pages share: the templates, and parts that stay compressed until a reader opens them."""
 
 from __future__ import annotations
 
 import base64
 import hashlib
+import zlib
+from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import jinja2
 from markupsafe import Markup
 
-from kohaku_ray.pages.text import cut, visible
+from kohaku_ray.pages.text import cut, list_link, visible, write_number
+
+MAX_BYTES = 28_000_000
+"""A browser opens a page of this size in less than two seconds: see benchmarks/page.py."""
+
+CHUNK_CHARS = 400_000
+"""Characters of HTML per packed chunk: a browser unpacks it in some milliseconds; longer ones are hardly smaller."""
 
 _TEMPLATES = Path(__file__).parent / "templates"
-
 _POLICY = "default-src 'none'; style-src 'unsafe-inline'; img-src data:; base-uri 'none'; form-action 'none'"
+_BETWEEN = "\0"  # in no part: ``visible`` removes it from every text
+
+
+def render(template: str, values: Mapping[str, Any], n_chars: int = 200) -> str:
+    """Fill a template: see ``page_environment``."""
+    return page_environment(n_chars).get_template(template).render(values)
 
 
 def page_environment(n_chars: int = 200) -> jinja2.Environment:
@@ -36,17 +49,56 @@ def page_environment(n_chars: int = 200) -> jinja2.Environment:
     )
     environment.filters["count"] = lambda n: f"{n:,}"
     environment.filters["cut"] = lambda text, n=n_chars: cut(text, n)
+    environment.filters["number"] = write_number
+    environment.globals["list_link"] = list_link
     script = (_TEMPLATES / "page.js").read_text(encoding="utf-8")
     environment.globals["script"] = Markup(script)  # noqa: S704 - ours
-    environment.globals["policy"] = f"{_POLICY}; script-src '{digest_of(script)}'"
+    digest = base64.b64encode(hashlib.sha256(script.encode()).digest()).decode("ascii")
+    environment.globals["policy"] = f"{_POLICY}; script-src 'sha256-{digest}'"
     return environment
 
 
-def digest_of(script: str) -> str:
-    """Return a script's digest as a content policy names it."""
-    return f"sha256-{base64.b64encode(hashlib.sha256(script.encode()).digest()).decode()}"
-
-
 def _finalize(value: Any) -> Any:
-    """Make a text safe before it is put on the page; jinja escapes the result."""
     return visible(value) if isinstance(value, str) and not isinstance(value, Markup) else value
+
+
+class Part(NamedTuple):
+    """Where a packed part is: the number of its chunk, and its place in it."""
+
+    chunk: int
+    at: int
+
+
+class Packed:
+    """Collects parts of a page's HTML; ``page.js`` unpacks one when it is opened.
+
+    A chunk is deflated and written in base64, so it is plain letters inside its ``<script type="text/plain">``: nothing
+    in it can end the element, and no browser runs it. ``n_bytes`` counts the finished chunks.
+    """
+
+    def __init__(self) -> None:
+        self._chunks: list[str] = []
+        self._parts: list[str] = []
+        self._n_chars = self.n_bytes = 0
+
+    def add(self, html: str) -> Part:
+        """Add a part: HTML whose texts are escaped, without a NUL, which no text on a page has."""
+        part = Part(len(self._chunks), len(self._parts))
+        self._parts.append(html)
+        self._n_chars += len(html)
+        if self._n_chars >= CHUNK_CHARS:
+            self._finish()
+        return part
+
+    def elements(self) -> Markup:
+        """Write all chunks as elements of the page; they stand before its script."""
+        if self._parts:
+            self._finish()
+        lines = (f'<script type="text/plain" id="chunk-{at}">{text}</script>\n' for at, text in enumerate(self._chunks))
+        return Markup("".join(lines))  # noqa: S704 - base64
+
+    def _finish(self) -> None:
+        raw = _BETWEEN.join(self._parts).encode()
+        self._chunks.append(base64.b64encode(zlib.compress(raw, 6)).decode())
+        self.n_bytes += len(self._chunks[-1])
+        self._parts, self._n_chars = [], 0

@@ -1,7 +1,8 @@
-"""Plots as SVG text: the same numbers give the same bytes.
+"""Plots as SVG elements for a page: the same numbers give the same bytes.
 
-Text and axes are ``currentColor``, so that a plot inside a page is readable on light and on dark. Colours are Okabe and
-Ito's, which colour-blind readers can distinguish; every bar also carries its number.
+Text and axes are ``currentColor``, so that a plot is readable on light and on dark. Colours are Okabe and Ito's, which
+colour-blind readers can distinguish; every bar also carries its number. All plots take ``x_label`` and ``y_label``, the
+quantities with their units, and ``label``, the plot in words for readers who cannot see it.
 """
 
 from __future__ import annotations
@@ -11,19 +12,23 @@ import re
 import warnings
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from dataclasses import dataclass
+from itertools import cycle, product
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import numpy.typing as npt
+from markupsafe import Markup, escape
 
-from kohaku_ray.pages.text import visible
+from kohaku_ray.index.arrays import F64
+from kohaku_ray.pages.text import one_line, visible
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
 
 PALETTE = ("#0072b2", "#e69f00", "#009e73", "#cc79a7", "#56b4e9", "#d55e00", "#f0e442", "#999999")
-"""Okabe and Ito's colours."""
+"""Okabe and Ito's colours; the last is grey."""
 
 INK = "#0a0b0c"
 """Colour of text and axes; in SVG text it becomes ``currentColor``."""
@@ -38,18 +43,20 @@ LEAST_LABELLED = 0.07
 """Share of the highest bar; a thinner layer has no room for its number."""
 
 MOST_TICKS = 14
+MOST_BANDS = 4
+"""Most lines with bands in one panel: more bands hide each other."""
 
+SCALE_STEPS = 32
+"""Steps of a scale's colours: of 50 and more, matplotlib draws an image, which pages do not load."""
+
+_DASHES = ("-", "--", ":", "-.")
 _STYLE: dict[str, Any] = {
     "svg.hashsalt": "kohaku_ray",
     "svg.fonttype": "none",
     "text.parse_math": False,
     "font.family": "sans-serif",
     "font.size": 9,
-    "text.color": INK,
-    "axes.labelcolor": INK,
-    "axes.edgecolor": INK,
-    "xtick.color": INK,
-    "ytick.color": INK,
+    **dict.fromkeys(("text.color", "axes.labelcolor", "axes.edgecolor", "xtick.color", "ytick.color"), INK),
     "axes.spines.top": False,
     "axes.spines.right": False,
     "axes.axisbelow": True,
@@ -57,6 +64,25 @@ _STYLE: dict[str, Any] = {
     "figure.constrained_layout.use": True,
 }
 _NO_METADATA = dict.fromkeys(("Date", "Creator", "Format", "Type"))
+
+
+@dataclass(frozen=True, slots=True)
+class Band:
+    """A line with its band of uncertainty."""
+
+    name: str
+    x: Sequence[float]  # ascending
+    mean: Sequence[float]
+    sd: Sequence[float]  # half the band's height; NaN where it is not known
+
+
+@dataclass(frozen=True, slots=True)
+class Line:
+    """A line through points."""
+
+    name: str
+    points: Sequence[tuple[float, float]]
+    is_limit: bool = False  # drawn dashed and grey
 
 
 @contextmanager
@@ -77,15 +103,8 @@ def new_figure(width_in: float = WIDTH_IN, height_in: float = HEIGHT_IN) -> tupl
     return figure, figure.subplots()
 
 
-def svg_text(figure: Figure, label: str) -> str:
-    """Write a figure as an ``<svg>`` element for a page, scalable and with a text label.
-
-    Args:
-        figure: Drawn under ``drawing``.
-        label: Description for readers who cannot see it.
-    """
-    from markupsafe import escape
-
+def svg_text(figure: Figure, label: str) -> Markup:
+    """Write a figure, drawn under ``drawing``, as a scalable ``<svg>`` element with a text label."""
     buffer = io.StringIO()
     figure.savefig(buffer, format="svg", transparent=True, metadata=_NO_METADATA)
     text = buffer.getvalue()
@@ -97,12 +116,12 @@ def svg_text(figure: Figure, label: str) -> str:
     body = f"{head}{box[0] if box else ''}>{text[text.index('>', text.index('<svg ')) + 1 :]}"
     body = re.sub(r'<g id="[^"]*"', "<g", body)  # ids repeat from plot to plot, and nothing refers to groups
     body = re.sub(r"\s*<metadata>.*?</metadata>|\s*<style [^>]*>.*?</style>", "", body, flags=re.DOTALL)
-    return body.replace(INK, "currentColor").strip()
+    return Markup(body.replace(INK, "currentColor").strip())  # noqa: S704 - matplotlib escapes every name
 
 
 def shorten(text: str, n_chars: int) -> str:
     """Shorten a name to fit beside a plot: its middle is cut, both ends stay."""
-    text = " ".join(visible(text).split())
+    text = one_line(text)
     n_end = n_chars // 2
     return text if len(text) <= n_chars else f"{text[: n_chars - n_end - 1].rstrip()}…{text[-n_end:].lstrip()}"
 
@@ -115,16 +134,8 @@ def legend_name(text: str) -> str:
 
 def grouped_bars(
     labels: Sequence[str], series: Mapping[str, Sequence[float]], *, x_label: str, y_label: str, label: str
-) -> str:
-    """Draw shares between 0 and 1 side by side, each with its number.
-
-    Args:
-        labels: Names of the groups.
-        series: One value per group, by name.
-        x_label: What the groups are.
-        y_label: What is measured, with its unit.
-        label: The plot in words.
-    """
+) -> Markup:
+    """Draw shares between 0 and 1 side by side, each with its number: a bar per series in each group of ``labels``."""
     with drawing():
         figure, axes = new_figure()
         width = 0.8 / max(len(series), 1)
@@ -135,7 +146,9 @@ def grouped_bars(
             axes.bar_label(bars, fmt="%.2f", padding=1, fontsize=7 if len(series) > 3 else 8)
         axes.set_xticks(np.arange(len(labels)), [visible(text) for text in labels])
         axes.set_ylim(0, 1.1)
-        _finish(figure, axes, x_label, y_label, len(series))
+        _name_axes(axes, x_label, y_label)
+        if len(series) > 1:
+            _legend(figure, min(len(series), 4), fontsize=9)
         return svg_text(figure, label)
 
 
@@ -147,17 +160,8 @@ def stacked_bars(
     x_label: str,
     y_label: str,
     label: str,
-) -> str:
-    """Draw counts on top of each other.
-
-    Args:
-        labels: Names of the bars.
-        series: One count per bar, by name; series of zeros are left out.
-        colours: Colour by name.
-        x_label: What the bars are.
-        y_label: What is counted.
-        label: The plot in words.
-    """
+) -> Markup:
+    """Draw counts on top of each other, a bar per label; series of zeros are left out."""
     from matplotlib.ticker import MaxNLocator
 
     with drawing():
@@ -173,18 +177,36 @@ def stacked_bars(
         every = -(-len(labels) // MOST_TICKS)
         axes.set_xticks(np.arange(len(labels))[::every], [visible(text) for text in labels[::every]])
         axes.yaxis.set_major_locator(MaxNLocator(integer=True))
-        _finish(figure, axes, x_label, y_label, len(drawn))
+        _name_axes(axes, x_label, y_label)
+        if len(drawn) > 1:
+            _legend(figure, min(len(drawn), 4), fontsize=9)
         return svg_text(figure, label)
 
 
-def share_points(points: Sequence[tuple[float, float, int]], *, x_label: str, y_label: str) -> str:
-    """Draw shares against shares, each with its number of cases, and the line where both are equal.
+def share_bars(
+    names: Sequence[str], series: Mapping[str, Sequence[float]], colours: Mapping[str, str], *, x_label: str, label: str
+) -> Markup:
+    """Draw shares of 1 one after another, one bar per name, from the top; series of zeros are left out."""
+    drawn = {name: np.asarray(shares, np.float64) for name, shares in series.items() if np.any(shares)}
+    longest = max([float(np.sum(shares)) for shares in zip(*drawn.values(), strict=True)], default=1.0)
+    with drawing():
+        figure, axes = new_figure(WIDTH_IN, 0.75 + 0.17 * -(-len(drawn) // 2) + 0.27 * max(len(names), 2))
+        base = np.zeros(len(names))
+        for name, shares in drawn.items():
+            bars = axes.barh(np.arange(len(names)), shares, 0.75, base, label=legend_name(name), color=colours[name])
+            shown = [f"{100 * share:.0f}" if share >= LEAST_LABELLED * longest else "" for share in shares]
+            axes.bar_label(bars, shown, label_type="center", fontsize=8, color="black")
+            base += shares
+        axes.xaxis.set_major_formatter(lambda number, _: f"{100 * number:.0f} %")
+        _name_rows(axes, names)
+        axes.set_xlabel(x_label)
+        if drawn:
+            _legend(figure, 2)
+        return svg_text(figure, label)
 
-    Args:
-        points: Both shares, between 0 and 1, and the number of cases.
-        x_label: Name of the first share.
-        y_label: Name of the second one.
-    """
+
+def share_points(points: Sequence[tuple[float, float, int]], *, x_label: str, y_label: str) -> Markup:
+    """Draw shares against shares, each with its number of cases, and the line where both are equal."""
     with drawing():
         figure, axes = new_figure()
         axes.plot([0, 1], [0, 1], color=PALETTE[7], linestyle="--", linewidth=1)
@@ -194,18 +216,15 @@ def share_points(points: Sequence[tuple[float, float, int]], *, x_label: str, y_
             axes.annotate(f"{n:,}", (x, y), xytext=(0, 9), textcoords="offset points", ha="center", fontsize=8)
         axes.set_xlim(0, 1.02)
         axes.set_ylim(0, 1.08)
-        _finish(figure, axes, x_label, y_label, 1)
+        _name_axes(axes, x_label, y_label)
         said = "; ".join(f"{x:.2f}: {y:.2f} of {n}" for x, y, n in points)
         return svg_text(figure, f"{y_label} by {x_label}. {said}")
 
 
-def ranges(series: Mapping[str, npt.ArrayLike], *, x_label: str, label: str) -> str:
-    """Draw the spread of counts: a line from the 5th to the 95th percentile, a box over the middle half, the median.
+def ranges(series: Mapping[str, npt.ArrayLike], *, x_label: str, label: str) -> Markup:
+    """Draw the spread of non-negative numbers, at least one per name; the axis is logarithmic above 1.
 
-    Args:
-        series: Non-negative numbers by name, at least one of each.
-        x_label: Quantity and unit; the axis is logarithmic above 1.
-        label: The plot in words.
+    A line from the 5th to the 95th percentile, a box over the middle half, the median.
     """
     from matplotlib.ticker import NullLocator
 
@@ -237,9 +256,256 @@ def _log_window(series: Any) -> tuple[float, float]:
     return float(low), float(10.0 ** np.ceil(np.log10(max(every.max(), 1) * 1.01)))
 
 
-def _finish(figure: Figure, axes: Axes, x_label: str, y_label: str, n_series: int) -> None:
+def heat_map(
+    rows: Sequence[str],
+    columns: Sequence[str],
+    values: F64,
+    texts: Sequence[Sequence[str]],
+    *,
+    x_label: str,
+    y_label: str,
+    label: str,
+) -> Markup:
+    """Draw a grid of numbers as colours, each with its text; the rows from the top.
+
+    Args:
+        rows: Names of the rows.
+        columns: Names of the columns.
+        values: Shape ``(rows, columns)``; NaN where there is none, and at least one number.
+        texts: Text in each field.
+        x_label: What the columns are.
+        y_label: What the rows are.
+        label: The plot in words.
+    """
+    import matplotlib as mpl
+
+    names = [shorten(name, 30) for name in rows]
+    width_in = max(1.6 + 0.062 * max(map(len, names)) + 0.6 * len(columns), WIDTH_IN)
+    low, high = float(np.nanmin(values)), float(np.nanmax(values))
+    with drawing():
+        figure, axes = new_figure(width_in, 0.75 + 0.25 * max(len(rows), 3))
+        colours = mpl.colormaps["cividis"]
+        level = (values - low) / (high - low) if high > low else np.where(np.isnan(values), np.nan, 0.5)
+        axes.pcolormesh(level, cmap=colours, vmin=0, vmax=1, edgecolors="none")
+        for row, column in product(range(len(rows)), range(len(columns))):
+            ink = INK if np.isnan(level[row, column]) else "black" if level[row, column] > 0.5 else "white"
+            axes.text(column + 0.5, row + 0.5, texts[row][column], ha="center", va="center", color=ink, fontsize=8)
+        heads = [shorten(name, 24) for name in columns]
+        axes.set_xticks(np.arange(len(columns)) + 0.5, heads)
+        axes.set_yticks(np.arange(len(rows)) + 0.5, names)
+        if max(map(len, heads)) > 9:
+            axes.tick_params(axis="x", labelrotation=30)
+            for tick in axes.get_xticklabels():
+                tick.set_horizontalalignment("right")
+        axes.tick_params(length=0)
+        axes.invert_yaxis()
+        axes.spines[:].set_visible(False)
+        axes.set_xlabel(shorten(x_label, 60))
+        axes.set_ylabel(shorten(y_label, max(4 * len(rows), 10)))
+        if high > low:
+            _scale(figure, axes, low, high)
+        return svg_text(figure, label)
+
+
+def _scale(figure: Figure, axes: Axes, low: float, high: float) -> None:
+    """Draw what the colours mean: a bar from the lowest to the highest number."""
+    import matplotlib as mpl
+    from matplotlib.cm import ScalarMappable
+    from matplotlib.colors import Normalize
+
+    steps = ScalarMappable(Normalize(low, high), mpl.colormaps["cividis"].resampled(SCALE_STEPS))
+    bar = figure.colorbar(steps, ax=axes, fraction=0.05, pad=0.02)
+    bar.set_ticks([low, (low + high) / 2, high], labels=[f"{at:.3f}" for at in (low, (low + high) / 2, high)])
+    bar.ax.tick_params(labelsize=8, length=0)
+    bar.outline.set_visible(False)
+
+
+def lines(every: Sequence[Line], *, x_label: str, y_label: str, label: str) -> Markup:
+    """Draw lines from 0 up, with a mark at every point."""
+    with drawing():
+        figure, axes = new_figure()
+        colours, dashes = cycle(PALETTE), cycle(("--", ":", "-."))
+        for line in every:
+            xs, ys = zip(*line.points, strict=True)
+            dash, colour = (next(dashes), PALETTE[7]) if line.is_limit else ("-", next(colours))
+            axes.plot(xs, ys, dash, marker="o", markersize=4, color=colour, label=legend_name(line.name))
+        axes.set_xticks(sorted({x for line in every for x, _ in line.points}))
+        axes.xaxis.set_major_formatter(lambda number, _: f"{number:g}")
+        axes.set_ylim(bottom=0)
+        _name_axes(axes, x_label, y_label)
+        _legend(figure, 2, handlelength=1.6)
+        return svg_text(figure, label)
+
+
+def banded_lines(lines: Sequence[Band], *, x_label: str, y_label: str, label: str) -> Markup:
+    """Draw at least one line with its band; the x axis is logarithmic where it spans more than a factor of 50.
+
+    More than ``MOST_BANDS`` lines are drawn one per panel, with equal axes, the others behind it in grey.
+    """
+    if len(lines) > MOST_BANDS:
+        return _small_multiples(lines, x_label=x_label, y_label=y_label, label=label)
+    columns = 1 if len(lines) == 1 or max(len(line.name) for line in lines) > 26 else 2
+    with drawing():
+        figure, axes = new_figure(WIDTH_IN, HEIGHT_IN + 0.17 * (len(lines) // columns if len(lines) > 1 else 0))
+        looks = zip(cycle(PALETTE), (dash for dash in cycle(_DASHES) for _ in PALETTE), strict=False)
+        for line, (colour, dash) in zip(lines, looks, strict=False):
+            name = legend_name(shorten(line.name, 54 // columns))
+            axes.plot(line.x, line.mean, dash, marker="o", markersize=3.5, color=colour, label=name)
+            _fill_band(axes, line, colour, 0.2 if len(lines) <= 3 else 0.1)
+        _number_places(axes, lines, MOST_TICKS)
+        _name_axes(axes, shorten(x_label, 60), y_label)
+        if len(lines) > 1:
+            _legend(figure, columns, handlelength=1.6)
+        return svg_text(figure, label)
+
+
+def _small_multiples(lines: Sequence[Band], *, x_label: str, y_label: str, label: str) -> Markup:
+    """Draw each line in a panel of its own, two side by side."""
+    from matplotlib.figure import Figure
+
+    n_rows = -(-len(lines) // 2)
+    with drawing():
+        figure = Figure(figsize=(WIDTH_IN, 0.5 + 1.25 * n_rows))
+        panels = figure.subplots(n_rows, 2, sharex=True, sharey=True, squeeze=False).ravel()
+        for line, axes in zip(lines, panels, strict=False):
+            for other in lines:
+                axes.plot(other.x, other.mean, color=PALETTE[7], alpha=0.45, linewidth=0.7)
+            axes.plot(line.x, line.mean, marker="o", markersize=3, color=PALETTE[0])
+            _fill_band(axes, line, PALETTE[0], 0.25)
+            axes.set_title(shorten(line.name, 28), fontsize=8)
+            _number_places(axes, lines, MOST_TICKS // 2)
+            axes.tick_params(labelsize=8)
+            axes.yaxis.grid(True, alpha=0.25)
+        for axes in panels[len(lines) :]:
+            axes.set_visible(False)
+        figure.supxlabel(shorten(x_label, 60), fontsize=9)
+        figure.supylabel(y_label, fontsize=9)
+        return svg_text(figure, label)
+
+
+def _fill_band(axes: Axes, line: Band, colour: str, alpha: float) -> None:
+    mean, sd = np.asarray(line.mean, np.float64), np.nan_to_num(np.asarray(line.sd, np.float64))
+    axes.fill_between(line.x, mean - sd, mean + sd, color=colour, alpha=alpha, linewidth=0)
+
+
+def _number_places(axes: Axes, lines: Sequence[Band], most: int) -> None:
+    """Number the places of the measurements."""
+    from matplotlib.ticker import NullLocator
+
+    places = sorted({x for line in lines for x in line.x})
+    if places[0] > 0 and places[-1] / places[0] > 50:
+        axes.set_xscale("log")
+        axes.xaxis.set_minor_locator(NullLocator())
+    axes.set_xticks(places[:: -(-len(places) // most)])
+    axes.xaxis.set_major_formatter(lambda number, _: f"{number:g}")
+
+
+def error_bars(
+    names: Sequence[str], mean: Sequence[float], sd: Sequence[float], *, x_label: str, y_label: str, label: str
+) -> Markup:
+    """Draw one point per name, from the top, with its spread; its deviation is NaN where it is not known."""
+    from matplotlib.ticker import MaxNLocator
+
+    with drawing():
+        figure, axes = new_figure(WIDTH_IN, 0.75 + 0.24 * max(len(names), 2))
+        axes.xaxis.set_major_locator(MaxNLocator(5))
+        spread = np.nan_to_num(np.asarray(sd, np.float64))
+        places = np.arange(len(names))
+        axes.errorbar(mean, places, xerr=spread, fmt="o", color=PALETTE[0], markersize=5, capsize=3, elinewidth=1.4)
+        _name_rows(axes, names)
+        axes.set_xlabel(x_label)
+        axes.set_ylabel(shorten(y_label, max(4 * len(names), 10)))
+        return svg_text(figure, label)
+
+
+def frontier(
+    points: Mapping[str, Sequence[tuple[float, float]]],
+    best: Sequence[tuple[float, float, str]],
+    *,
+    x_label: str,
+    y_label: str,
+    label: str,
+) -> Markup:
+    """Draw gain against cost, and the Pareto frontier as a stair.
+
+    Args:
+        points: Cost and gain, by name of their group; costs are positive, and the axis is logarithmic.
+        best: Cost, gain and mark of the stair's points, by ascending cost.
+        x_label: Cost, with its unit.
+        y_label: Gain, with its unit.
+        label: The plot in words.
+    """
+    from matplotlib.ticker import LogLocator, NullFormatter
+
+    with drawing():
+        figure, axes = new_figure(WIDTH_IN, HEIGHT_IN + 0.17 * (len(points) // 2 if len(points) > 1 else 0))
+        for (name, group), colour in zip(points.items(), cycle(PALETTE), strict=False):
+            costs, gains = zip(*group, strict=True)
+            named = legend_name(shorten(name, 27))
+            axes.scatter(costs, gains, s=16, color=colour, alpha=0.8, linewidths=0, label=named)
+        axes.step([x for x, _, _ in best], [y for _, y, _ in best], where="post", color=INK, linewidth=1, zorder=0)
+        for x, y, mark in best:
+            axes.annotate(mark, (x, y), (0, 4), textcoords="offset points", ha="center", fontsize=8)
+        axes.set_xscale("log")
+        axes.xaxis.set_major_locator(LogLocator(10, subs=(1.0, 2.0, 5.0), numticks=8))
+        axes.xaxis.set_major_formatter(lambda number, _: f"{number:,.0f}" if number >= 10 else f"{number:g}")
+        axes.xaxis.set_minor_formatter(NullFormatter())
+        axes.margins(0.08, 0.1)
+        _name_axes(axes, x_label, y_label, grid="both")
+        if len(points) > 1:
+            _legend(figure, 2)
+        return svg_text(figure, label)
+
+
+def scatter(x: Sequence[float], y: Sequence[float], *, x_label: str, y_label: str, label: str) -> Markup:
+    """Draw at least one point, and the line on which both places are equal."""
+    low, high = min(*x, *y), max(*x, *y)
+    room = 0.05 * (high - low) or 0.05
+    with drawing():
+        figure, axes = new_figure(WIDTH_IN, WIDTH_IN)
+        axes.plot([low - room, high + room], [low - room, high + room], "--", color=INK, linewidth=0.8, alpha=0.6)
+        axes.scatter(x, y, s=18, color=PALETTE[0], alpha=0.7, linewidths=0)
+        axes.set_aspect("equal")
+        _name_axes(axes, shorten(x_label, 50), shorten(y_label, 50), grid="both")
+        return svg_text(figure, label)
+
+
+def slopes(
+    names: Sequence[str], left: Sequence[float], right: Sequence[float], *, heads: tuple[str, str], label: str
+) -> Markup:
+    """Draw a line per name from its left rank to its right one; rank 1 is at the top, ``heads`` name the sides."""
+    with drawing():
+        figure, axes = new_figure(WIDTH_IN, 0.9 + 0.2 * max(len(names), 4))
+        ends: dict[float, list[str]] = {}
+        for name, before, after in zip(names, left, right, strict=True):
+            colour = PALETTE[2] if after < before else PALETTE[1] if after > before else PALETTE[7]
+            axes.plot([0, 1], [before, after], marker="o", markersize=3.5, linewidth=1.2, color=colour)
+            ends.setdefault(after, []).append(name)
+        for after, tied in ends.items():
+            text = shorten(tied[0], 34) if len(tied) == 1 else f"{shorten(tied[0], 28)} + {len(tied) - 1}"
+            axes.annotate(text, (1, after), (6, 0), textcoords="offset points", va="center", fontsize=7)
+        axes.set_xticks([0, 1], [shorten(head, 20) for head in heads])
+        axes.set_xlim(-0.1, 2.2)
+        axes.set_ylim(len(names) + 0.5, 0.5)
+        axes.set_ylabel("rank")
+        axes.spines["bottom"].set_visible(False)
+        return svg_text(figure, label)
+
+
+def _name_axes(axes: Axes, x_label: str, y_label: str, grid: Any = "y") -> None:
     axes.set_xlabel(x_label)
     axes.set_ylabel(y_label)
-    axes.yaxis.grid(True, alpha=0.25)
-    if n_series > 1:
-        figure.legend(loc="outside upper center", ncols=min(n_series, 4), handlelength=1, columnspacing=1.2)
+    axes.grid(True, axis=grid, alpha=0.25)
+
+
+def _name_rows(axes: Axes, names: Sequence[str]) -> None:
+    """Name the rows of a plot that lies on its side, the first at the top."""
+    axes.set_yticks(np.arange(len(names)), [shorten(name, 30) for name in names])
+    axes.set_ylim(len(names) - 0.5, -0.5)
+    axes.xaxis.grid(True, alpha=0.25)
+
+
+def _legend(figure: Figure, columns: int, *, handlelength: float = 1, fontsize: int = 8) -> None:
+    figure.legend(
+        loc="outside upper center", ncols=columns, handlelength=handlelength, columnspacing=1.2, fontsize=fontsize
+    )

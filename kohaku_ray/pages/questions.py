@@ -1,4 +1,4 @@
-"""The page's view of each question: steps, members, vote and truth."""
+"""Each question as a page shows it: steps, members, vote, truth, and where the right answer was lost."""
 
 from __future__ import annotations
 
@@ -7,42 +7,49 @@ import re
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import cached_property
 
 from kohaku_ray.evaluation.metrics import Metric, QuestionScore
 from kohaku_ray.evaluation.submissions import Submission, SubmissionRow
 from kohaku_ray.index.views import IMAGE
-from kohaku_ray.pages.citations import Citation, Documents
-from kohaku_ray.pages.excerpts import Excerpt, Place, Places, excerpt
-from kohaku_ray.pages.limits import Limits
+from kohaku_ray.pages.evidence import Citation, Documents, Excerpt, Place, Places, excerpt
 from kohaku_ray.records import BLANK
 from kohaku_ray.run.files import Row, RunFiles, StepRows, steps_of
 from kohaku_ray.values.normalise import group_values
 from kohaku_ray.values.read import is_blank
 
-RIGHT, IN_PART, WRONG, ABSTAINED, ANSWERED = "right", "right in part", "wrong", "blank", "answered"
-OUTCOMES = (RIGHT, IN_PART, WRONG, ABSTAINED, ANSWERED)
+RIGHT, IN_PART, WRONG, ABSTAINED, ANSWERED = OUTCOMES = ("right", "right in part", "wrong", "blank", "answered")
 """Outcomes of a question. In part: its value is right, but not every part of the score; answered: no truth."""
+
+FAILED, NO_ANSWER, VOTE, RETRIEVAL, READING, IN_THE_REST = CAUSES = (
+    *("model error", "no answer exists", "vote", "retrieval", "reading"),
+    "references or other parts",
+)
+"""Where points are lost, in the order in which they are looked for."""
 
 _ANCHOR = re.compile(r"[A-Za-z0-9_.-]{1,64}")
 
 
 @dataclass(frozen=True, slots=True)
-class Truth:
-    """The gold answer.
+class Limits:
+    """How much of a run its page shows."""
 
-    Attributes:
-        row: As the truth file has it.
-        citations: Its references.
-        metric: The headline metric.
-        scores: Scores of this question by metric.
-        error: Class of the error; None where nothing is wrong.
-    """
+    questions: int
+    items: int  # per step of a question; lists of several attempts or members share it evenly
+    match_chars: int
+    around_chars: int  # of a match's paragraph, on either side
+    text_chars: int  # of any other text
+
+
+@dataclass(frozen=True, slots=True)
+class Truth:
+    """The gold answer."""
 
     row: SubmissionRow
     citations: tuple[Citation, ...]
-    metric: Metric
-    scores: Mapping[str, QuestionScore]
-    error: str | None
+    metric: Metric  # the headline's
+    scores: Mapping[str, QuestionScore]  # by metric, the headline first
+    error: str | None  # class of the error; None where nothing is wrong
 
     @property
     def value(self) -> str:
@@ -57,40 +64,24 @@ class Truth:
 
 @dataclass(frozen=True, slots=True)
 class StepItem:
-    """One item of a step.
+    """One item of a step."""
 
-    Attributes:
-        row: As ``trace.parquet`` has it.
-        path: Titles and ordinals from the document down; empty where it is not a node.
-        page: Page of the source.
-        excerpt: Its text, in its paragraph where it is a node.
-        is_cited: The voted answer cites it or its document.
-        is_gold: The truth cites it or its document.
-    """
-
-    row: Row
-    path: tuple[str, ...]
+    row: Row  # of trace.parquet
+    path: tuple[str, ...]  # titles and ordinals from the document down; empty where it is not a node
     page: int | None
     excerpt: Excerpt
-    is_cited: bool
-    is_gold: bool
+    is_cited: bool  # by the voted answer: it or its document
+    is_gold: bool  # the truth cites it or its document
 
 
 @dataclass(frozen=True, slots=True)
 class Step:
-    """One step towards an answer.
-
-    Attributes:
-        rows: All items.
-        items: The items shown, in order.
-        n_gold: References of the truth that are among all its items.
-        share: How many items go on, as a share of the most that go on from any step; None: it does not count them.
-    """
+    """One step towards an answer."""
 
     rows: StepRows
-    items: tuple[StepItem, ...]
-    n_gold: int = 0
-    share: float | None = None
+    items: tuple[StepItem, ...]  # those shown, in order
+    n_gold: int = 0  # references of the truth among all its items
+    share: float | None = None  # items that go on, over the most of any step; None: it does not count them
 
     @property
     def title(self) -> str:
@@ -107,18 +98,10 @@ class Step:
 
 @dataclass(frozen=True, slots=True)
 class Member:
-    """One member's answer.
+    """One member's answer; its tokens are those of all attempts."""
 
-    Attributes:
-        row: As ``answers.parquet`` has it.
-        group: Index of its group in the vote; None where it is not known.
-        outcome: One of ``OUTCOMES``.
-        prompt_tokens: Tokens of its prompts, all attempts.
-        completion_tokens: Tokens it generated, all attempts.
-    """
-
-    row: Row
-    group: int | None
+    row: Row  # of answers.parquet
+    group: int | None  # of the vote; None where it is not known
     outcome: str
     prompt_tokens: int
     completion_tokens: int
@@ -126,40 +109,21 @@ class Member:
 
 @dataclass(frozen=True, slots=True)
 class Group:
-    """Members that gave the same answer.
+    """Members that gave the same answer."""
 
-    Attributes:
-        value: Their spelling; empty for the blanks.
-        weight: Sum of their weights.
-        share: Weight as a share of all groups' weight.
-        members: The members; empty where they are not known.
-        is_winner: Its answer is the ensemble's.
-    """
-
-    value: str
+    value: str  # empty for the blanks
     weight: float
-    share: float
-    members: tuple[int, ...]
+    share: float  # of all groups' weight
+    members: tuple[int, ...]  # empty where they are not known
     is_winner: bool
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class QuestionView:
-    """One question as the page shows it.
+    """One question as the page shows it."""
 
-    Attributes:
-        anchor: Its id on the page.
-        vote: As ``votes.parquet`` has it.
-        outcome: One of ``OUTCOMES``.
-        truth: The gold answer; None where there is none.
-        citations: The vote's references.
-        steps: In order.
-        members: In member order.
-        groups: In the vote's order.
-    """
-
-    anchor: str
-    vote: Row
+    anchor: str  # its id on the page
+    vote: Row  # of votes.parquet
     outcome: str
     truth: Truth | None
     citations: tuple[Citation, ...]
@@ -216,6 +180,24 @@ class QuestionView:
         }
         return tuple(name for name, holds in marks.items() if holds)
 
+    @cached_property
+    def cause(self) -> str:
+        """Where the right answer was lost, one of ``CAUSES``; empty where no point is lost or there is no truth."""
+        if self.truth is None or self.outcome == RIGHT:
+            return ""
+        if self.truth.headline.is_right:
+            return IN_THE_REST if self.outcome == IN_PART or self.truth.error else ""
+        if self.is_failed:
+            return FAILED
+        if self.truth.headline.unanswerable:
+            return NO_ANSWER
+        if any(member.outcome == RIGHT for member in self.members):
+            return VOTE
+        is_traced = any(row["node_id"] for step in self.steps for row in step.rows.items)
+        has_gold = any(ref.lower() != BLANK for ref in self.truth.row.ref_ids)
+        is_found = any(step.n_gold for step in self.steps)
+        return RETRIEVAL if is_traced and has_gold and not is_found else READING
+
     @property
     def colour(self) -> str:
         """Class name of the outcome's colour: an abstention is right where the truth is blank."""
@@ -226,13 +208,7 @@ class QuestionView:
 
 @dataclass(frozen=True, slots=True)
 class Gold:
-    """A truth file with every question's scores.
-
-    Attributes:
-        truth: The file.
-        metrics: The headline first.
-        scores: Scores by metric and question id.
-    """
+    """A truth file with every question's scores, by metric (the headline first) and question id."""
 
     truth: Submission
     metrics: tuple[Metric, ...]
@@ -240,11 +216,7 @@ class Gold:
 
 
 def shown_steps(trace: Sequence[Row], n: int) -> list[tuple[StepRows, list[Row]]]:
-    """Share ``n`` places of each step evenly among its lists (of members and attempts), at least one each.
-
-    Returns:
-        Each list with its items that are shown.
-    """
+    """Share ``n`` places of each step evenly among its lists (of members and attempts): each with its items shown."""
     steps = steps_of(trace)
     n_lists = Counter(step.name for step in steps)
     return [(step, step.items[: max(n // n_lists[step.name], 1)]) for step in steps]
@@ -277,12 +249,7 @@ def view_questions(
 
 
 def anchor_of(question_id: str, number: int) -> str:
-    """Return a question's id on a page.
-
-    Args:
-        question_id: Its id in the files.
-        number: Its place, from 1: used where the id has other characters than an address may have.
-    """
+    """Return a question's id on a page: by its place, from 1, where its own has characters no address may have."""
     return f"q-{question_id}" if _ANCHOR.fullmatch(question_id) else f"question-{number}"
 
 

@@ -3,27 +3,37 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
 
-import jinja2
-
+from kohaku_ray.documents.rows import HUB
+from kohaku_ray.errors import DataError
+from kohaku_ray.evaluation.metrics import DEFAULT_METRIC
 from kohaku_ray.evaluation.report import ScoreReport
-from kohaku_ray.pages.causes import Cause, cause_of, causes_of
-from kohaku_ray.pages.charts import charts, formulas
-from kohaku_ray.pages.excerpts import Places
-from kohaku_ray.pages.glance import cost_lines, coverage, leads, score_lines, show
-from kohaku_ray.pages.inputs import Inputs, gather
-from kohaku_ray.pages.limits import Limits
-from kohaku_ray.pages.packed import Packed
-from kohaku_ray.pages.page import page_environment
-from kohaku_ray.pages.pictures import Pictures
-from kohaku_ray.pages.questions import QuestionView, view_questions
-from kohaku_ray.run.directory import own_truth
+from kohaku_ray.index.store import Index
+from kohaku_ray.pages.charts import Chart, formulas, run_charts
+from kohaku_ray.pages.evidence import Documents, Pictures, Places, open_index
+from kohaku_ray.pages.glance import (
+    Cause,
+    Coverage,
+    Lead,
+    ScoreLine,
+    causes_of,
+    cost_lines,
+    coverage,
+    leads,
+    score_lines,
+    tokens_of,
+)
+from kohaku_ray.pages.page import MAX_BYTES, Packed, page_environment
+from kohaku_ray.pages.questions import Gold, Limits, QuestionView, shown_steps, view_questions
+from kohaku_ray.run.directory import baseline_note, own_truth
+from kohaku_ray.run.failures import describe_errors
 from kohaku_ray.run.files import RunFiles, read_run
-from kohaku_ray.run.show import write_number
-from kohaku_ray.run.spending import spent
+from kohaku_ray.run.scoring import score_run
+from kohaku_ray.run.spending import Spent, spent
 from kohaku_ray.run.tables import SHARED
-from kohaku_ray.storage import below, publish
+from kohaku_ray.storage import below, is_file, publish
 
 LIMITS = (
     Limits(questions=3000, items=20, match_chars=900, around_chars=300, text_chars=1500),
@@ -33,26 +43,64 @@ LIMITS = (
 )
 """Limits, largest first; the next one is used when a page would be larger than ``MAX_BYTES``."""
 
-MAX_BYTES = 28_000_000
-"""A browser opens a page of this size in less than two seconds: see benchmarks/page.py."""
-
-_MARKS = (
-    ("right", "right"),
-    ("part", "right in part"),
-    ("wrong", "wrong"),
-    ("blank", "blank"),
-    ("error", "with errors"),
-)
-
-_SORTS = [
+_MARKS = {"right": "right", "part": "right in part", "wrong": "wrong", "blank": "blank", "error": "with errors"}
+_AGREEMENT = {"all": "all members agree", "split": "members disagree"}
+_SORTS = (
     ("score:1", "lowest score first"),
     ("agreement:1", "least agreement first"),
     ("agreement:-1", "most agreement first"),
     ("tokens:-1", "most tokens first"),
-]
+)
 
 Option = tuple[str, str, int]
 """Value, label and number of questions of a choice."""
+
+Select = tuple[str, str, list[Option]]
+"""Name, label and options of a filter of the list of questions."""
+
+
+@dataclass(frozen=True, slots=True)
+class Inputs:
+    """All data of a page, without its limits."""
+
+    run: RunFiles
+    gold: Gold | None
+    report: ScoreReport | None
+    documents: Documents
+    index: Index | None  # the one that the run used, where it can be read
+    notes: Sequence[str]  # what the reader must know first
+    why_unscored: str  # why there are no scores, or what is odd about them; else empty
+
+    def views(self, limits: Limits) -> list[QuestionView]:
+        """View the first questions, each with as much evidence as the limits allow."""
+        nodes = self.index.nodes if self.index else None
+        places = Places(nodes, _shown_nodes(self.run, limits), self.documents.titles)
+        return view_questions(self.run, self.gold, self.documents, places, limits)
+
+
+@dataclass(frozen=True, slots=True)
+class RunView:
+    """What the page says of a run as a whole."""
+
+    run: RunFiles
+    report: ScoreReport | None
+    notes: Sequence[str]
+    why_unscored: str
+    scores: list[ScoreLine]
+    costs: list[str]
+    covered: Coverage
+    leads: list[Lead]
+    parts: dict[str, str]  # label of every part of a score
+    formulas: str
+    missing: list[str]  # what the scores could not match
+    causes: list[Cause]
+    none_of: list[str]  # classes of errors without a question
+    charts: list[Chart]
+    selects: list[Select]
+    sorts: Sequence[tuple[str, str]]
+    header: list[tuple[str, str]]  # name and value of the run's facts
+    calls: list[tuple[str, dict[str, int]]]  # by role, and by where the reply came from
+    spending: list[Spent]
 
 
 def write_report(run: str, truth: str | None = None, output: str | None = None) -> str:
@@ -84,49 +132,95 @@ def write_report(run: str, truth: str | None = None, output: str | None = None) 
     return target
 
 
+def gather(run: RunFiles, truth: str | None) -> Inputs:
+    """Score a run, and open its index.
+
+    Args:
+        run: The run's files.
+        truth: A CSV with gold answers; None: none.
+
+    Raises:
+        DataError: The truth is damaged or missing.
+    """
+    gold, report, why_unscored = _scores(run, truth)
+    index, why_no_index = open_index(_index_paths(run))
+    odd = why_unscored if report is not None else ""
+    notes = [note for note in (*_failures(run), _unfinished(run), baseline_note(run.facts), odd) if note]
+    if index is None:
+        notes.append(f"The index cannot be read, so matches are shown without their paragraphs: {why_no_index}")
+    return Inputs(run, gold, report, _documents(run, index), index, notes, why_unscored)
+
+
+def _scores(run: RunFiles, truth: str | None) -> tuple[Gold | None, ScoreReport | None, str]:
+    """Score the run; without gold answers, return the reason."""
+    if truth is None:
+        return None, None, "No truth was given, so nothing is scored."
+    if not truth.startswith(HUB) and not is_file(truth):
+        raise DataError(f"{truth}: there is no such truth file: check the path.")
+    metrics, limit, split_by = run.fact("metrics", [DEFAULT_METRIC]), run.fact("limit"), run.fact("split_by", [])
+    scored, why_not = score_run(run.path, truth, metrics, limit, split_by)
+    if scored is None:
+        return None, None, why_not
+    rows = {metric.name: metric.score(scored.truth, run.submission) for metric in scored.metrics}
+    scores = {name: {row.question_id: row for row in own} for name, own in rows.items()}
+    return Gold(scored.truth, scored.metrics, scores), scored.report, scored.note
+
+
+def _index_paths(run: RunFiles) -> list[str]:
+    """Where the index is: as configured, or beside the run's files when the run was moved."""
+    configured = run.setting("index", "path")
+    return [*([configured] if isinstance(configured, str) else []), below(run.path, "index")]
+
+
+def _unfinished(run: RunFiles) -> str:
+    status = run.facts.get("status", "unknown")
+    return "" if status == "finished" else f"The run's status is {status}: counts and seconds may be missing."
+
+
+def _failures(run: RunFiles) -> list[str]:
+    """Say what failed, and how often."""
+    stopped, errors = run.fact("stopped", ""), run.fact("errors", {})
+    return [f"Stopped asking: {stopped}" if stopped else "", *(f"Errors: {line}" for line in describe_errors(errors))]
+
+
+def _documents(run: RunFiles, index: Index | None) -> Documents:
+    """Titles from the index; addresses from the submission, which knows the metadata file, before the index's."""
+    rows = index.documents.select(["doc_id", "title", "url"]).to_pylist() if index is not None else []
+    urls = {row["doc_id"]: row["url"] for row in rows if row["url"]}
+    for row in run.submission.rows.values():
+        if len(row.ref_ids) == len(row.ref_urls):
+            urls.update(zip(row.ref_ids, row.ref_urls, strict=True))
+    return Documents({row["doc_id"]: row["title"] for row in rows if row["title"]}, urls)
+
+
+def _shown_nodes(run: RunFiles, limits: Limits) -> list[str]:
+    return [
+        row["node_id"]
+        for rows in run.by_question("trace").values()
+        for _, shown in shown_steps(rows, limits.items)
+        for row in shown
+        if row["node_id"] is not None
+    ]
+
+
 def _render(inputs: Inputs, limits: Limits) -> bytes:
     """Render the page; stop where it exceeds ``MAX_BYTES``, unless these are the smallest limits."""
-    run = inputs.run
     views = inputs.views(limits)
-    environment, packed = _environment(limits), Packed()
+    environment, packed = page_environment(limits.text_chars), Packed()
     index = inputs.index.directory.path if inputs.index is not None else None
     pictures = Pictures(index, (row["node_id"] for view in views for row in view.images))
     body = environment.get_template("question.html.j2")
     listed = []
     for view in views:
-        listed.append(
-            (view, packed.add(body.render(view=view, report=inputs.report, shared=SHARED, pictures=pictures)))
-        )
+        html = body.render(view=view, report=inputs.report, shared=SHARED, pictures=pictures)
+        listed.append((view, packed.add(html)))
         if packed.n_bytes > MAX_BYTES and limits != LIMITS[-1]:
             return b" " * packed.n_bytes
-    every = _every(inputs, limits, views)
-    notes = _class_notes(inputs.report)
-    causes = causes_of(every, notes)
-    named = {name for cause in causes for name, _, _ in cause.classes}
+    whole = view_run(inputs, limits, views)
     page = environment.get_template("report.html.j2").render(
-        run=run,
-        header=_header(run),
-        calls=_calls(run),
-        spending=spent(run.tables["usage"]),
-        notes=inputs.notes,
-        why_unscored=inputs.why_unscored,
-        scores=score_lines(inputs.gold) if inputs.gold is not None else [],
-        costs=cost_lines(run),
-        covered=coverage(every),
-        leads=leads(every, causes, n_shown=len(views)),
-        report=inputs.report,
-        parts=_parts(inputs.report),
-        formulas=formulas(inputs.report.metrics) if inputs.report else "",
-        missing=_missing(inputs.report),
-        causes=causes,
-        cause_of=cause_of,
-        show=show,
-        none_of=[name for name in (inputs.report.classes if inputs.report else ()) if name not in named],
-        charts=charts(run, inputs.report, every),
+        {name: getattr(whole, name) for name in RunView.__slots__},
         views=listed,
         shown={view.anchor for view in views},
-        selects=_selects(views, causes, inputs.report),
-        sorts=_SORTS if inputs.report is not None else _SORTS[1:],
         limits=limits,
         packed=packed,
         pictures=pictures,
@@ -134,19 +228,39 @@ def _render(inputs: Inputs, limits: Limits) -> bytes:
     return page.encode()
 
 
-def _every(inputs: Inputs, limits: Limits, views: list[QuestionView]) -> list[QuestionView]:
-    """View all questions, also those that the page leaves out: for counts and plots."""
-    n = len(inputs.run.tables["votes"])
-    if len(views) == n:
-        return views
-    whole = Limits(n, 1, 1, 0, limits.text_chars)
-    return view_questions(inputs.run, inputs.gold, inputs.documents, Places(None, (), {}), whole)
-
-
-def _environment(limits: Limits) -> jinja2.Environment:
-    environment = page_environment(limits.text_chars)
-    environment.filters["number"] = write_number
-    return environment
+def view_run(inputs: Inputs, limits: Limits, views: Sequence[QuestionView]) -> RunView:
+    """View a run as a whole: counts, causes and plots are those of all questions, also of those not among ``views``."""
+    run, report = inputs.run, inputs.report
+    n = len(run.tables["votes"])
+    every = views
+    if len(views) < n:
+        whole = Limits(n, 1, 1, 0, limits.text_chars)
+        every = view_questions(run, inputs.gold, inputs.documents, Places(None, (), {}), whole)
+    metrics = report.metrics if report is not None else ()
+    classes = report.classes if report is not None else ()
+    causes = causes_of(every, next((metric.class_notes for metric in metrics if metric.classes), {}))
+    named = {name for cause in causes for name, _, _ in cause.classes}
+    return RunView(
+        run=run,
+        report=report,
+        notes=inputs.notes,
+        why_unscored=inputs.why_unscored,
+        scores=score_lines(inputs.gold) if inputs.gold is not None else [],
+        costs=cost_lines(run),
+        covered=coverage(every),
+        leads=leads(every, causes, n_shown=len(views)),
+        parts={name: metric.label(name) for metric in metrics for name in metric.parts},
+        formulas=formulas(metrics) if metrics else "",
+        missing=_missing(report),
+        causes=causes,
+        none_of=[name for name in classes if name not in named],
+        charts=run_charts(run, report, every),
+        selects=_selects(views, causes, classes),
+        sorts=_SORTS if report is not None else _SORTS[1:],
+        header=_header(run),
+        calls=_calls(run),
+        spending=spent(run.tables["usage"]),
+    )
 
 
 def _header(run: RunFiles) -> list[tuple[str, str]]:
@@ -156,9 +270,9 @@ def _header(run: RunFiles) -> list[tuple[str, str]]:
     named = ", ".join(models.get(lead, ["not known"]))
     others = "".join(f"; {role} {', '.join(own)}" for role, own in models.items() if own != models.get(lead))
     stop = run.setting("ensemble", "early_stop")
-    answers, usage = run.tables["answers"], run.tables["usage"]
+    answers = run.tables["answers"]
     n_errors = sum(row["error"] is not None for row in answers)
-    prompt, completion = (sum(row[f"{kind}_tokens"] for row in usage) for kind in ("prompt", "completion"))
+    prompt, completion = tokens_of(run)
     strategy, ignores = (run.setting("ensemble", "vote", key) for key in ("strategy", "ignore_blank"))
     seconds = run.facts.get("wall_s")
     versions = run.facts.get("versions")
@@ -185,12 +299,6 @@ def _calls(run: RunFiles) -> list[tuple[str, dict[str, int]]]:
     return [(role, {source: counts[role, source] for source in ("made", "ledger", "joined")}) for role in roles]
 
 
-def _parts(report: ScoreReport | None) -> dict[str, str]:
-    """Every part of a score by name, in words."""
-    metrics = report.metrics if report is not None else ()
-    return {name: metric.label(name) for metric in metrics for name in metric.parts}
-
-
 def _missing(report: ScoreReport | None) -> list[str]:
     """Counts of questions and rows that the scores could not match."""
     if report is None:
@@ -208,32 +316,22 @@ def _missing(report: ScoreReport | None) -> list[str]:
     ]
 
 
-def _class_notes(report: ScoreReport | None) -> Mapping[str, str]:
-    """What the classes of errors mean, as the first metric that has any says."""
-    metrics = report.metrics if report is not None else ()
-    return next((metric.class_notes for metric in metrics if metric.classes), {})
-
-
-def _selects(
-    views: Sequence[QuestionView], causes: Sequence[Cause], report: ScoreReport | None
-) -> list[tuple[str, str, list[Option]]]:
-    """Name, label and options of what the list of questions is filtered by; what selects nothing is left out."""
+def _selects(views: Sequence[QuestionView], causes: Sequence[Cause], classes: Iterable[str]) -> list[Select]:
+    """What the list of questions is filtered by, without what selects nothing."""
     marks = Counter(mark for view in views for mark in view.marks)
     agree = Counter("all" if view.is_unanimous else "split" for view in views)
     errors = Counter(view.truth.error for view in views if view.truth is not None and view.truth.error)
-    shown = Counter(cause_of(view) for view in views)
-    choices = {
-        ("mark", "Show"): [(mark, label, marks[mark]) for mark, label in _MARKS],
-        ("agree", "Agreement"): [
-            ("all", "all members agree", agree["all"]),
-            ("split", "members disagree", agree["split"]),
-        ],
-        ("cause", "Lost in"): [(cause.name, cause.name, shown[cause.name]) for cause in causes],
-        ("error", "Class of error"): [(name, name, errors[name]) for name in (report.classes if report else ())],
-    }
-    found = []
-    for (name, label), options in choices.items():
-        some = [option for option in options if option[2]]
-        if some:
-            found.append((name, label, [("", "all", len(views)), *some]))
-    return found
+    shown = Counter(view.cause for view in views)
+    return selects(
+        len(views),
+        ("mark", "Show", [(mark, label, marks[mark]) for mark, label in _MARKS.items()]),
+        ("agree", "Agreement", [(name, label, agree[name]) for name, label in _AGREEMENT.items()]),
+        ("cause", "Lost in", [(cause.name, cause.name, shown[cause.name]) for cause in causes]),
+        ("error", "Class of error", [(name, name, errors[name]) for name in classes]),
+    )
+
+
+def selects(n: int, *choices: Select) -> list[Select]:
+    """Leave out what selects nothing, and offer all ``n`` questions first."""
+    some = [(name, label, [option for option in options if option[2]]) for name, label, options in choices]
+    return [(name, label, [("", "all", n), *options]) for name, label, options in some if options]

@@ -1,55 +1,77 @@
-"""A sweep's plots: of its tables, its errors and its costs, with their titles and notes."""
+"""A sweep's plots: of its tables, its errors, its costs and its groups, with their titles and notes."""
 
 from __future__ import annotations
 
+import math
 from collections import Counter
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import cycle
 
 import numpy as np
-from markupsafe import Markup
 
 from kohaku_ray.evaluation.comparing import Comparison
-from kohaku_ray.evaluation.grid import Run, Sweep, TableCell
+from kohaku_ray.evaluation.grid import Run, Sweep, SweepGroups, TableCell
+from kohaku_ray.evaluation.splits import rank_bands
 from kohaku_ray.pages.charts import Chart
-from kohaku_ray.pages.plots import PALETTE
-from kohaku_ray.pages.sweep_errors import ErrorCounts
-from kohaku_ray.pages.sweep_plots import MOST_BANDS, Band, banded_lines, error_bars, frontier, heat_map, share_bars
-from kohaku_ray.pages.sweep_stats import Place, TableGrid, name_cell, score_of
+from kohaku_ray.pages.plots import (
+    MOST_BANDS,
+    PALETTE,
+    Band,
+    banded_lines,
+    error_bars,
+    frontier,
+    heat_map,
+    scatter,
+    share_bars,
+    slopes,
+)
+from kohaku_ray.pages.sweep_stats import Place, TableGrid, name_cell, row_name, score_of
+from kohaku_ray.pages.sweep_tables import order_of
 from kohaku_ray.pages.text import cut
-
-ERROR_COLOURS = ("#d55e00", "#999999", "#e69f00", "#f0e442", "#0072b2", "#cc79a7", "#009e73", "#56b4e9")
-"""Okabe and Ito's colours, in the order of the error classes."""
 
 MOST_LINES = 8
 """Most lines in a plot; of more, the best are drawn."""
+
+MOST_DRAWN = 30
+"""Most settings or labels in a plot with a line each: the best on the first group."""
 
 LIKE_BEST = "≈"
 """Marks a cell that is not told apart from the best of its column."""
 
 _SCORE = "score (0 to 1)"
+_ERROR_COLOURS = tuple(PALETTE[at] for at in (5, 7, 1, 6, 0, 3, 2, 4))
 _SAID_CHARS = 1500
 _OTHERS = "others"
 
 
 @dataclass(frozen=True, slots=True)
-class Paid:
-    """A setting with its cost per question and its score.
+class ErrorCounts:
+    """Predictions of the runs that share a label: how many, and how many in each class of errors."""
 
-    Attributes:
-        cell: The setting.
-        name: Its table and labels.
-        group: Colours its point.
-        cost: Mean over its runs, per question.
-        score: Mean over its seeds.
-    """
+    label: str
+    n: int
+    counts: Counter[str]
+
+    @property
+    def n_right(self) -> int:
+        """Number of predictions without an error."""
+        return self.n - self.counts.total()
+
+    def share(self, name: str) -> float:
+        """Share of a class in all predictions."""
+        return self.counts[name] / self.n if self.n else 0.0
+
+
+@dataclass(frozen=True, slots=True)
+class Paid:
+    """A setting with its cost per question and its score."""
 
     cell: TableCell
-    name: str
-    group: str
-    cost: float
-    score: float
+    name: str  # its table and labels
+    group: str  # colours its point
+    cost: float  # mean over its runs
+    score: float  # mean over its seeds
 
 
 def table_charts(grid: TableGrid, comparisons: Mapping[Place, Comparison] | None = None) -> list[Chart]:
@@ -71,17 +93,96 @@ def table_charts(grid: TableGrid, comparisons: Mapping[Place, Comparison] | None
     return drawn
 
 
+def _heat(grid: TableGrid, comparisons: Mapping[Place, Comparison]) -> Chart:
+    scores = {place: score_of(cell).mean for place, cell in grid.cells.items() if cell.is_scored}
+    noisy = {place for place, one in comparisons.items() if is_noise(one)}
+
+    def text(place: Place) -> str:
+        return f"{scores[place]:.3f}{f' {LIKE_BEST}' if place in noisy else ''}" if place in scores else "–"
+
+    svg = heat_map(
+        list(map(row_name, grid.rows)),
+        grid.columns,
+        np.array([[scores.get((row, column), np.nan) for column in grid.columns] for row in grid.rows]),
+        [[text((row, column)) for column in grid.columns] for row in grid.rows],
+        x_label=grid.column_axis,
+        y_label=grid.row_axis,
+        label=_said(grid),
+    )
+    return Chart("Heat map", f"Mean score; the brighter, the better, as the scale says.{_noise(comparisons)}", svg)
+
+
+def is_noise(one: Comparison) -> bool:
+    """Whether a cell is not told apart from the best of its column: the interval of their difference holds 0."""
+    low, high = one.interval.low, one.interval.high
+    return not one.is_best and low is not None and high is not None and low <= 0 <= high
+
+
+def _noise(comparisons: Mapping[Place, Comparison]) -> str:
+    tested = [one for one in comparisons.values() if not one.is_best and one.interval.low is not None]
+    n = sum(map(is_noise, tested))
+    if not n:
+        return ""
+    what = "the difference from the best of its column is within noise (its 95 % interval, paired by question, holds 0)"
+    if n == len(tested):
+        return f" {LIKE_BEST}: {what}. This holds for every cell: the colours alone tell nothing apart."
+    return f" {LIKE_BEST}: {what}, {n:,} of {len(tested):,}."
+
+
+def _lines(grid: TableGrid, numbers: Sequence[float]) -> Chart:
+    columns = sorted(zip(numbers, grid.columns, strict=True), key=lambda pair: pair[0])
+    bands = []
+    for row in grid.rows:
+        cells = [(x, grid.cells.get((row, column))) for x, column in columns]
+        points = [(x, score_of(cell)) for x, cell in cells if cell is not None and cell.is_scored]
+        if points:
+            xs, scores = zip(*points, strict=True)
+            bands.append(Band(row_name(row), xs, [one.mean for one in scores], [one.sd for one in scores]))
+    best = sorted(range(len(bands)), key=lambda at: (-float(np.mean(bands[at].mean)), at))[:MOST_LINES]
+    drawn = [bands[at] for at in sorted(best)]
+    svg = banded_lines(drawn, x_label=grid.column_axis, y_label=_SCORE, label=_said(grid))
+    title = "Ensemble-size curves" if grid.table.repeats == "subsamples" else "Score along the axis"
+    note = f"Line: mean; band: ± one standard deviation over {grid.table.repeats}."
+    if len(drawn) > MOST_BANDS:
+        note += " Grey: the other rows."
+    if len(drawn) < len(bands):
+        note += f" The {len(drawn)} best of {len(bands)} rows."
+    return Chart(title, note, svg)
+
+
+def _bars(grid: TableGrid) -> Chart:
+    scored = [(row_name(row), score_of(cell)) for (row, _), cell in grid.cells.items() if cell.is_scored]
+    svg = error_bars(
+        [name for name, _ in scored],
+        [score.mean for _, score in scored],
+        [score.sd for _, score in scored],
+        x_label=_SCORE,
+        y_label=grid.row_axis,
+        label=_said(grid),
+    )
+    return Chart("Scores", f"Point: mean; bar: ± one standard deviation over {grid.table.repeats}.", svg)
+
+
+def _said(grid: TableGrid) -> str:
+    """Describe a table's scores in words."""
+    scores = (
+        f"{name_cell(grid.table, cell)}: {score_of(cell).mean:.3f}" for cell in grid.cells.values() if cell.is_scored
+    )
+    return cut(f"{grid.table.title}. {'; '.join(scores)}", _SAID_CHARS)
+
+
 def error_chart(counts: Sequence[ErrorCounts], fact: str, classes: Sequence[str]) -> Chart:
-    """Draw the distribution of errors."""
+    """Draw the distribution of errors over the labels of a fact."""
+    counts = counts[:MOST_DRAWN]
     said = "; ".join(f"{one.label}: {1 - one.n_right / one.n:.1%} of {one.n:,}" for one in counts if one.n)
     svg = share_bars(
         [one.label for one in counts],
         {name: [one.share(name) for one in counts] for name in classes},
-        dict(zip(classes, cycle(ERROR_COLOURS), strict=False)),
+        dict(zip(classes, cycle(_ERROR_COLOURS), strict=False)),
         x_label="share of all predictions",
         label=cut(f"Errors by {fact}: {said}", _SAID_CHARS),
     )
-    return _chart(f"Errors by {fact}", "Numbers in the bars: per cent of all predictions.", svg)
+    return Chart(f"Errors by {fact}", "Numbers in the bars: per cent of all predictions.", svg)
 
 
 def paid(sweep: Sweep, cost: Callable[[Run], float]) -> list[Paid]:
@@ -123,8 +224,7 @@ def cost_chart(points: Sequence[Paid], unit: str) -> Chart:
     usual = [name for name, _ in Counter(point.group for point in points).most_common(len(PALETTE) - 1)]
     groups: dict[str, list[tuple[float, float]]] = {}
     for point in points:
-        name = point.group if point.group in usual else _OTHERS
-        groups.setdefault(name, []).append((point.cost, point.score))
+        groups.setdefault(point.group if point.group in usual else _OTHERS, []).append((point.cost, point.score))
     steps = stair(points)
     said = "; ".join(f"{step.name} {step.score:.3f} at {step.cost:,.4g}" for step in steps)
     svg = frontier(
@@ -135,96 +235,51 @@ def cost_chart(points: Sequence[Paid], unit: str) -> Chart:
         label=cut(f"Score against {unit} per question. Pareto frontier: {said}", _SAID_CHARS),
     )
     note = "One point per setting, mean over its runs; the line joins those that score more than all that cost no more."
-    return _chart(f"Score against {unit}", note, svg)
+    return Chart(f"Score against {unit}", note, svg)
 
 
-def _heat(grid: TableGrid, comparisons: Mapping[Place, Comparison]) -> Chart:
-    scores = {place: score_of(cell).mean for place, cell in grid.cells.items() if cell.is_scored}
-    values = np.array([[scores.get((row, column), np.nan) for column in grid.columns] for row in grid.rows])
-    noisy = {place for place, one in comparisons.items() if is_noise(one)}
-    texts = [
-        [
-            "–" if np.isnan(value) else f"{value:.3f}{f' {LIKE_BEST}' if (row, column) in noisy else ''}"
-            for column, value in zip(grid.columns, line, strict=True)
-        ]
-        for row, line in zip(grid.rows, values, strict=True)
-    ]
-    svg = heat_map(
-        [grid.row_name(row) for row in grid.rows],
-        grid.columns,
-        values,
-        texts,
-        x_label=grid.column_axis,
-        y_label=grid.row_axis,
-        label=_said(grid),
+def group_charts(groups: SweepGroups) -> Iterator[Chart]:
+    """Draw the first two groups: scores against each other, differences, ranks and rank bands."""
+    split, order = groups.split, order_of(groups)
+    first, second = split.labels[:2]
+    a, b = ([score.score for score in split.scores[label]] for label in (first, second))
+    drawn = order[:MOST_DRAWN]
+    names = [groups.names[at] for at in drawn]
+    left_out = f" The {len(drawn)} best of {len(order)} settings." if len(drawn) < len(order) else ""
+    said = cut("; ".join(f"{groups.names[at]}: {a[at]:.3f}, {b[at]:.3f}" for at in order), _SAID_CHARS)
+    yield Chart(
+        f"Score on {second} against {first}",
+        "One point per setting; above the dashed line it scores more on the second group.",
+        scatter(a, b, x_label=f"score, {first}", y_label=f"score, {second}", label=f"{first}, {second}: {said}"),
     )
-    return _chart("Heat map", f"Mean score; the brighter, the better, as the scale says.{_noise(comparisons)}", svg)
-
-
-def is_noise(one: Comparison) -> bool:
-    """Whether a cell is not told apart from the best of its column: the interval of their difference holds 0."""
-    low, high = one.interval.low, one.interval.high
-    return not one.is_best and low is not None and high is not None and low <= 0 <= high
-
-
-def _noise(comparisons: Mapping[Place, Comparison]) -> str:
-    tested = [one for one in comparisons.values() if not one.is_best and one.interval.low is not None]
-    n = sum(map(is_noise, tested))
-    if not tested or not n:
-        return ""
-    what = "the difference from the best of its column is within noise (its 95 % interval, paired by question, holds 0)"
-    if n == len(tested):
-        return f" {LIKE_BEST}: {what}. This holds for every cell: the colours alone tell nothing apart."
-    return f" {LIKE_BEST}: {what}, {n:,} of {len(tested):,}."
-
-
-def _lines(grid: TableGrid, numbers: Sequence[float]) -> Chart:
-    order = np.argsort(numbers, kind="stable")
-    bands = []
-    for row in grid.rows:
-        points = []
-        for at in order:
-            cell = grid.cells.get((row, grid.columns[at]))
-            if cell is not None and cell.is_scored:
-                points.append((numbers[at], score_of(cell)))
-        if points:
-            xs, scores = [x for x, _ in points], [score for _, score in points]
-            bands.append(Band(grid.row_name(row), xs, [one.mean for one in scores], [one.sd for one in scores]))
-    drawn = bands
-    if len(bands) > MOST_LINES:
-        best = sorted(range(len(bands)), key=lambda at: (-float(np.mean(bands[at].mean)), at))[:MOST_LINES]
-        drawn = [bands[at] for at in sorted(best)]
-    svg = banded_lines(drawn, x_label=grid.column_axis, y_label=_SCORE, label=_said(grid))
-    is_pool = grid.table.repeats == "subsamples"
-    title = "Ensemble-size curves" if is_pool else "Score along the axis"
-    behind = " Grey: the other rows." if len(drawn) > MOST_BANDS else ""
-    left_out = f" The {len(drawn)} best of {len(bands)} rows." if len(drawn) < len(bands) else ""
-    return _chart(
-        title, f"Line: mean; band: ± one standard deviation over {grid.table.repeats}.{behind}{left_out}", svg
+    yield Chart(
+        f"Difference, {second} less {first}",
+        f"Settings by their rank on {first}.{left_out}",
+        error_bars(
+            names,
+            [split.differences[second][at] for at in drawn],
+            [math.nan] * len(drawn),
+            x_label=f"{second} less {first}",
+            y_label="setting",
+            label=f"Differences of {first}, {second}: {said}",
+        ),
     )
-
-
-def _bars(grid: TableGrid) -> Chart:
-    scored = [(row, cell) for (row, _), cell in grid.cells.items() if cell.is_scored]
-    scores = [score_of(cell) for _, cell in scored]
-    svg = error_bars(
-        [grid.row_name(row) for row, _ in scored],
-        [score.mean for score in scores],
-        [score.sd for score in scores],
-        x_label=_SCORE,
-        y_label=grid.row_axis,
-        label=_said(grid),
+    ranks = [[split.ranks[label][at] for at in drawn] for label in (first, second)]
+    yield Chart(
+        f"Ranks, {first} to {second}",
+        f"Green climbs, orange falls, grey stays; rank 1 is best.{left_out}",
+        slopes(names, ranks[0], ranks[1], heads=(first, second), label=f"Ranks by {first}, {second}: {said}"),
     )
-    return _chart("Scores", f"Point: mean; bar: ± one standard deviation over {grid.table.repeats}.", svg)
-
-
-def _said(grid: TableGrid) -> str:
-    """Describe a table's scores in words."""
-    scores = (
-        f"{name_cell(grid.table, cell)}: {score_of(cell).mean:.3f}" for cell in grid.cells.values() if cell.is_scored
+    bands = rank_bands(split, second)
+    yield Chart(
+        f"Difference by rank on {first}",
+        "Point: mean over the settings of a band; bar: ± one standard deviation.",
+        error_bars(
+            [f"{band.name} (n = {band.n})" for band in bands],
+            [band.difference for band in bands],
+            [math.nan if band.sd is None else band.sd for band in bands],
+            x_label=f"{second} less {first}",
+            y_label=f"rank on {first}",
+            label="; ".join(f"ranks {band.name}: {band.difference:+.3f}" for band in bands),
+        ),
     )
-    return cut(f"{grid.table.title}. {'; '.join(scores)}", _SAID_CHARS)
-
-
-def _chart(title: str, note: str, svg: str) -> Chart:
-    return Chart(title, note, Markup(svg))  # noqa: S704 - drawn by our plots, which escape every name

@@ -3,28 +3,34 @@
 from __future__ import annotations
 
 import os
+from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
-import jinja2
 from markupsafe import Markup
 
 from kohaku_ray.evaluation.comparing import Comparison
-from kohaku_ray.evaluation.grid import Run, Sweep, TableCell
+from kohaku_ray.evaluation.grid import Run, Sweep, SweepAnswer, SweepGroups, SweepQuestion, TableCell
 from kohaku_ray.evaluation.metrics import Metric
+from kohaku_ray.evaluation.report import write_effect
+from kohaku_ray.evaluation.splits import BANDS, band_table, group_table
 from kohaku_ray.pages.charts import Chart
-from kohaku_ray.pages.packed import Packed
-from kohaku_ray.pages.page import page_environment
-from kohaku_ray.pages.sweep_charts import cost_chart, error_chart, paid, stair, table_charts
-from kohaku_ray.pages.sweep_errors import ErrorCounts, count_all, count_by, examples, facts_of
-from kohaku_ray.pages.sweep_groups import group_block, groups_csv
+from kohaku_ray.pages.page import MAX_BYTES, Packed, page_environment
+from kohaku_ray.pages.sweep_charts import (
+    ErrorCounts,
+    cost_chart,
+    error_chart,
+    group_charts,
+    paid,
+    stair,
+    table_charts,
+)
 from kohaku_ray.pages.sweep_questions import Behind, behind_figures, write_questions
 from kohaku_ray.pages.sweep_stats import (
-    THIN,
     Place,
+    Row,
     TableStats,
     compute_sweep_stats,
-    figure,
     footnotes,
     head,
     legend,
@@ -34,62 +40,39 @@ from kohaku_ray.pages.sweep_stats import (
     write_measure,
     write_rank,
 )
-from kohaku_ray.pages.sweep_tables import as_csv, as_latex, as_markdown
+from kohaku_ray.pages.sweep_tables import as_csv, as_latex, as_markdown, groups_csv, order_of
 from kohaku_ray.storage import make_directory, publish
-from kohaku_ray.values.read import is_blank
+from kohaku_ray.values.read import is_blank, parse_number
 
-MAX_BYTES = 28_000_000
-"""A browser opens a page of this size in less than two seconds: see benchmarks/page.py."""
+N_EXAMPLES = 3
+"""Most examples per class of errors, each of another question."""
 
-_NAME_CHARS = 200
 _PLACE = "\0"  # replaced by the questions; visible removes it from every text
-
-MOST_BARS = 30
-"""Most labels that are drawn."""
 
 
 @dataclass(frozen=True, slots=True)
 class Field:
-    """A field of a table on the page.
-
-    Attributes:
-        text: The text shown.
-        mark: ``best``, ``second`` or empty.
-        raised: Stars, dagger and number of the footnote, in superscript.
-        anchor: Id of its questions on the page; empty for none.
-    """
+    """A field of a table on the page."""
 
     text: str
-    mark: str = ""
-    raised: str = ""
-    anchor: str = ""
+    mark: str = ""  # best, second, state or empty
+    raised: str = ""  # stars, dagger and number of the footnote, in superscript
+    anchor: str = ""  # id of its questions on the page; empty for none
 
 
 @dataclass(frozen=True, slots=True)
 class TableBlock:
-    """A table on the page.
-
-    Attributes:
-        stats: The table.
-        anchor: Its own.
-        head: Names of the columns.
-        rows: Labels, fields and average rank of each row.
-        measures: Name and rows of each further table.
-        footnotes: Reasons and notes.
-        legend: Meaning of the marks.
-        charts: Its plots.
-        details: Name of each column, and all statistics of its cells.
-    """
+    """A table on the page."""
 
     stats: TableStats
     anchor: str
     head: list[str]
-    rows: list[tuple[tuple[str, ...], list[Field], str]]
-    measures: list[tuple[str, list[str], list[tuple[tuple[str, ...], list[str]]]]]
+    rows: list[tuple[Row, list[Field], str]]  # labels, fields and average rank
+    measures: list[tuple[str, list[str], list[tuple[Row, list[str]]]]]  # name, head and rows of each further table
     footnotes: list[str]
     legend: list[str]
     charts: list[Chart]
-    details: list[tuple[str, list[tuple[tuple[str, ...], list[str], str]]]]
+    details: list[tuple[str, list[tuple[Row, list[str], str]]]]  # per column: labels, statistics, remark
 
     @property
     def best(self) -> str:
@@ -98,7 +81,7 @@ class TableBlock:
         if not scored:
             return "no scores"
         cell = max(scored, key=lambda cell: round(float(cell.scores.mean()), 12))
-        return f"{figure(score_of(cell))} at {name_cell(self.stats.table, cell)}"
+        return f"{score_of(cell).write()} at {name_cell(self.stats.table, cell)}"
 
     @property
     def n_finished(self) -> int:
@@ -107,20 +90,32 @@ class TableBlock:
 
 
 @dataclass(frozen=True, slots=True)
-class Costs:
-    """Costs of scores.
+class GroupBlock:
+    """Scores by groups of the questions."""
 
-    Attributes:
-        unit: Unit of the costs.
-        chart: Scores against costs.
-        steps: Number, name, anchor, cost and score of the settings on the Pareto frontier.
-        n_left_out: Settings that cannot be compared.
-    """
+    by: str  # the column that makes the groups
+    n: dict[str, int]  # questions of each group
+    tables: list[tuple[str, list[str], list[list[str]]]]  # title, head and rows
+    charts: list[Chart]
+
+
+@dataclass(frozen=True, slots=True)
+class Costs:
+    """Costs of scores."""
 
     unit: str
     chart: Chart
-    steps: list[tuple[int, str, str, str, str]]
-    n_left_out: int
+    steps: list[tuple[int, str, str, str, str]]  # number, name, anchor, cost and score of the Pareto frontier
+    n_left_out: int  # settings that cannot be compared
+
+
+@dataclass(frozen=True, slots=True)
+class Example:
+    """A wrong prediction, and the run that gave it."""
+
+    question: SweepQuestion
+    given: SweepAnswer
+    run: Run
 
 
 def write_sweep(sweep: Sweep, directory: str, stats: Sequence[TableStats] | None = None) -> list[str]:
@@ -155,44 +150,43 @@ def write_sweep(sweep: Sweep, directory: str, stats: Sequence[TableStats] | None
 
 
 def page(sweep: Sweep, stats: Sequence[TableStats]) -> str:
-    """Render the page; while it is too large, fewer questions are shown, the same number for each cell.
-
-    Args:
-        sweep: The results.
-        stats: Its tables.
-    """
+    """Render the page; while it is too large, fewer questions are shown, the same number for each cell."""
     behind = behind_figures(sweep)
     anchors = {one.cell.cell_id: one.anchor for one in behind}
-    text = (
-        _environment()
-        .get_template("sweep.html.j2")
-        .render(
-            sweep=sweep,
-            blocks=[_block(one, at, anchors) for at, one in enumerate(stats, 1)],
-            groups=None if sweep.groups is None else group_block(sweep.groups),
-            statistics=_statistics_head(sweep.metric),
-            tokens=_costs(sweep, behind, "tokens", lambda run: run.tokens),
-            seconds=_costs(sweep, behind, "seconds", lambda run: run.service_s),
-            errors=_errors(sweep),
-            classes=sweep.metric.classes,
-            examples=examples(sweep),
-            questions=Markup(_PLACE),  # noqa: S704 - no text can hold this character, see visible
-            packed=Packed(),  # the questions bring their own
-        )
+    environment = page_environment()
+    environment.filters["is_blank"] = is_blank
+    text = environment.get_template("sweep.html.j2").render(
+        sweep=sweep,
+        blocks=[view_table(one, at, anchors) for at, one in enumerate(stats, 1)],
+        groups=None if sweep.groups is None else _group_block(sweep.groups),
+        statistics=_statistics_head(sweep.metric),
+        tokens=_costs(sweep, behind, "tokens", lambda run: run.tokens),
+        seconds=_costs(sweep, behind, "seconds", lambda run: run.service_s),
+        errors=_errors(sweep),
+        classes=sweep.metric.classes,
+        examples=examples(sweep),
+        questions=Markup(_PLACE),  # noqa: S704 - no text can hold this character, see visible
+        packed=Packed(),  # the questions bring their own
     )
     before, after = text.split(_PLACE)
     return before + write_questions(sweep.questions, behind, MAX_BYTES - len(text.encode())) + after
 
 
-def _block(stats: TableStats, at: int, anchors: Mapping[str, str]) -> TableBlock:
+def view_table(stats: TableStats, at: int, anchors: Mapping[str, str]) -> TableBlock:
+    """Lay a table out for the page.
+
+    Args:
+        stats: The table.
+        at: Its number, from 1.
+        anchors: Id of the questions behind a cell, by ``cell_id``.
+    """
     grid = stats.grid
     places = {row: [(row, column) for column in grid.columns] for row in grid.rows}
     measures = []
     for name in stats.table.show:
         found = write_measure(stats, name)
-        measures.append(
-            (name, head(stats, name), [(row, [found.get(place, "") for place in places[row]]) for row in grid.rows])
-        )
+        rows = [(row, [found.get(place, "") for place in places[row]]) for row in grid.rows]
+        measures.append((name, head(stats, name), rows))
     return TableBlock(
         stats=stats,
         anchor=f"table-{at}",
@@ -210,23 +204,22 @@ def _block(stats: TableStats, at: int, anchors: Mapping[str, str]) -> TableBlock
 
 
 def _field(stats: TableStats, place: Place, anchors: Mapping[str, str]) -> Field:
-    field = shown(stats, place)
-    cell = stats.grid.cells.get(place)
-    raised = field.stars + (THIN if field.is_thin else "") + (f"[{field.footnote}]" if field.footnote else "")
+    field, cell = shown(stats, place), stats.grid.cells.get(place)
     anchor = anchors.get(cell.cell_id, "") if cell is not None and field.is_scored else ""
-    return Field(field.text, field.mark if field.is_scored else "state", raised, anchor)
+    return Field(field.text, field.mark if field.is_scored else "state", field.raised, anchor)
 
 
-def _statistics(stats: TableStats, column: str) -> Iterator[tuple[tuple[str, ...], list[str], str]]:
+def _statistics(stats: TableStats, column: str) -> Iterator[tuple[Row, list[str], str]]:
     """Labels, figures and remarks of each scored cell of a column."""
     for row in stats.grid.rows:
         one = stats.comparisons.get((row, column))
         if one is not None:
-            yield row, _figures(one, stats.grid.cells[row, column], stats.ranks[row, column]), _remark(one)
+            reasons = (one.welch.reason, one.interval.reason, one.permutation.reason)
+            remark = "the best" if one.is_best else "; ".join(dict.fromkeys(filter(None, reasons)))
+            yield row, _figures(one, stats.grid.cells[row, column], stats.ranks[row, column]), remark
 
 
 def _statistics_head(metric: Metric) -> tuple[str, ...]:
-    """Name the columns of the tables with all statistics."""
     return (
         *("score", "seeds", "questions", *map(metric.label, metric.parts), "rank", "common", "difference"),
         *("95 % interval", "Welch p", "Holm", "permutation p", "Holm", "g", "d_z"),
@@ -234,9 +227,10 @@ def _statistics_head(metric: Metric) -> tuple[str, ...]:
 
 
 def _figures(one: Comparison, cell: TableCell, rank: float) -> list[str]:
+    """Write the columns that ``_statistics_head`` names."""
     low, high = one.interval.low, one.interval.high
     return [
-        figure(score_of(cell)),
+        score_of(cell).write(),
         f"{one.n_seeds:,}",
         f"{one.n_questions:,}",
         *(f"{part.mean():.3f}" for part in cell.parts.values()),
@@ -250,19 +244,29 @@ def _figures(one: Comparison, cell: TableCell, rank: float) -> list[str]:
     ]
 
 
-def _remark(one: Comparison) -> str:
-    if one.is_best:
-        return "the best"
-    reasons = (one.welch.reason, one.interval.reason, one.permutation.reason)
-    return "; ".join(dict.fromkeys(reason for reason in reasons if reason))
-
-
 def _signed(number: float | None, digits: int = 3) -> str:
     return "" if number is None else f"{number:+z.{digits}f}"
 
 
 def _p(p: float | None) -> str:
     return "" if p is None else "< 0.0001" if p < 0.0001 else f"{p:.4f}"
+
+
+def _group_block(groups: SweepGroups) -> GroupBlock:
+    split, order = groups.split, order_of(groups)
+    later = split.labels[1:]
+    tables = [("Scores and ranks", *group_table(groups.names, order, split))]
+    if len(groups.names) > BANDS[0]:
+        tables += [(f"Rank bands, {split.labels[0]} to {label}", *band_table(split, label)) for label in later]
+    if split.correlations:
+        rows = [
+            [f"{a} and {b}", *(write_effect(one) for one in (found.pearson, found.spearman, found.kendall))]
+            for (a, b), found in split.correlations.items()
+        ]
+        heads = [f"{len(groups.names)} settings", "Pearson", "Spearman", "Kendall"]
+        tables.append(("Correlation of the scores", heads, rows))
+    n = {label: split.scores[label][0].n for label in split.labels}
+    return GroupBlock(split.by, n, tables, list(group_charts(groups)) if later else [])
 
 
 def _costs(sweep: Sweep, behind: Sequence[Behind], unit: str, cost: Callable[[Run], float]) -> Costs | None:
@@ -280,19 +284,45 @@ def _costs(sweep: Sweep, behind: Sequence[Behind], unit: str, cost: Callable[[Ru
 
 
 def _errors(sweep: Sweep) -> list[tuple[str, list[ErrorCounts], Chart | None]]:
-    """Count errors by each fact, and all of them."""
-    if not sweep.metric.classes or not any(run.predictions for run in sweep.runs):
+    """Count errors by each fact in which the runs differ, and all of them."""
+    classes = sweep.metric.classes
+    if not classes or not any(run.predictions for run in sweep.runs):
         return []
     found: list[tuple[str, list[ErrorCounts], Chart | None]] = []
-    for fact in facts_of(sweep.runs):
-        counts = count_by(sweep, fact)
-        found.append(
-            (fact, counts, error_chart(counts[:MOST_BARS], fact, sweep.metric.classes) if len(counts) > 1 else None)
-        )
-    return [*found, ("", [count_all(sweep)], None)]
+    for fact in dict.fromkeys(fact for run in sweep.runs for fact in run.facts):
+        counts = count_errors(sweep, fact)
+        found.append((fact, counts, error_chart(counts, fact, classes) if len(counts) > 1 else None))
+    return [*found, ("", count_errors(sweep), None)]
 
 
-def _environment() -> jinja2.Environment:
-    environment = page_environment(_NAME_CHARS)
-    environment.filters["is_blank"] = is_blank
-    return environment
+def count_errors(sweep: Sweep, fact: str | None = None) -> list[ErrorCounts]:
+    """Count the classes by a fact of the runs, or over all runs; numbers ascend, other labels keep their order."""
+    groups: dict[str, list[Run]] = {}
+    for run in sweep.runs:
+        if fact is None or fact in run.facts:
+            groups.setdefault("all runs" if fact is None else run.facts[fact], []).append(run)
+    numbers = {label: parse_number(label) for label in groups}
+    found = []
+    for label in sorted(groups, key=lambda label: (numbers[label] is None, numbers[label] or 0.0)):
+        counts = Counter(given.error for run in groups[label] for given in run.predictions.values())
+        of_class = Counter({name: counts[name] for name in sweep.metric.classes})
+        found.append(ErrorCounts(label, counts.total(), of_class))
+    return found
+
+
+def examples(sweep: Sweep) -> dict[str, list[Example]]:
+    """Pick up to ``N_EXAMPLES`` of each class, each of another question, and of other runs where possible."""
+    asked = {question.question_id: question for question in sweep.questions}
+    found: dict[str, dict[str, Example]] = {name: {} for name in sweep.metric.classes}
+    spare: dict[str, dict[str, Example]] = {name: {} for name in sweep.metric.classes}
+    for run in sweep.runs:
+        had = set()
+        for question_id, given in run.predictions.items():
+            name = given.error
+            if name not in found or question_id not in asked or question_id in found[name]:
+                continue
+            into = spare[name] if name in had else found[name]
+            if len(into) < N_EXAMPLES:
+                into.setdefault(question_id, Example(asked[question_id], given, run))
+                had.add(name)
+    return {name: list((of_class | spare[name] | of_class).values())[:N_EXAMPLES] for name, of_class in found.items()}

@@ -11,8 +11,8 @@ from dataclasses import dataclass
 from markupsafe import escape
 
 from kohaku_ray.evaluation.grid import Run, Sweep, SweepQuestion, TableCell
-from kohaku_ray.pages.packed import Packed
-from kohaku_ray.pages.sweep_stats import figure, name_cell, score_of
+from kohaku_ray.pages.page import Packed
+from kohaku_ray.pages.sweep_stats import name_cell, score_of
 from kohaku_ray.pages.text import cut, visible
 from kohaku_ray.values.read import is_blank
 
@@ -28,19 +28,12 @@ _BLANK = '<span class="dim">blank</span>'
 
 @dataclass(frozen=True, slots=True)
 class Behind:
-    """The questions behind a figure.
+    """The questions behind a figure."""
 
-    Attributes:
-        anchor: Its id on the page.
-        names: Table and labels, for every table that has it.
-        cell: The cell.
-        runs: Row of the cell's arrays, and its run.
-    """
-
-    anchor: str
-    names: list[str]
+    anchor: str  # its id on the page
+    names: list[str]  # table and labels, for every table that has it
     cell: TableCell
-    runs: list[tuple[int, Run]]
+    runs: list[tuple[int, Run]]  # row of the cell's arrays, and its run
 
 
 def behind_figures(sweep: Sweep) -> list[Behind]:
@@ -63,10 +56,7 @@ def behind_figures(sweep: Sweep) -> list[Behind]:
 def write_questions(questions: Sequence[SweepQuestion], behind: Sequence[Behind], room: int) -> str:
     """Write the questions behind every figure as HTML: an entry each, and what they show when opened, packed.
 
-    Args:
-        questions: All questions.
-        behind: The figures.
-        room: Most bytes; exceeded where the cells' names alone need more.
+    The whole has at most ``room`` bytes, unless the cells' names alone need more.
     """
     asked = {one.question_id: _asked(one) for one in questions}
     most = max((len(one.cell.question_ids) for one in behind), default=0)
@@ -90,7 +80,7 @@ def safe(text: str, n_chars: int) -> str:
 
 
 def _entry(one: Behind, asked: Mapping[str, str], limit: int, packed: Packed) -> str:
-    n, score = min(limit, len(one.cell.question_ids)), figure(score_of(one.cell))
+    n, score = min(limit, len(one.cell.question_ids)), score_of(one.cell).write()
     left_out = _left_out(one, n) if n < len(one.cell.question_ids) else ()
     part = packed.add("".join([*_facts(one), *left_out, *(_rows(one, asked, n) if n else ())]))
     return (

@@ -31,33 +31,30 @@ REASON_CHARS = 600
 
 @dataclass(frozen=True, slots=True)
 class Spread:
-    """A mean with its standard deviation.
-
-    Attributes:
-        mean: Over seeds or subsamples.
-        sd: NaN where there is only one.
-    """
+    """A mean over seeds or subsamples with its standard deviation, which is NaN where there is only one."""
 
     mean: float
     sd: float
 
+    @classmethod
+    def of(cls, values: npt.ArrayLike) -> Spread:
+        """Average at least one value."""
+        mean, sd = mean_sd(values)
+        return cls(mean, math.nan if sd is None else sd)
+
+    def write(self, digits: int = 3) -> str:
+        """Write the mean with its deviation."""
+        mean = f"{self.mean:z,.{digits}f}"
+        return mean if math.isnan(self.sd) else f"{mean} ± {self.sd:,.{digits}f}"
+
 
 @dataclass(frozen=True, slots=True)
 class TableGrid:
-    """The layout of a table.
-
-    Attributes:
-        table: The table.
-        row_axes: Names of the axes of the rows.
-        column_axis: Name of the axis of the columns; empty where there is none.
-        rows: Labels of each row.
-        columns: Labels of the columns.
-        cells: By row and column.
-    """
+    """The layout of a table."""
 
     table: Table
     row_axes: Row
-    column_axis: str
+    column_axis: str  # empty where there is none
     rows: tuple[Row, ...]
     columns: Row
     cells: Mapping[Place, TableCell]
@@ -65,7 +62,7 @@ class TableGrid:
     @property
     def row_axis(self) -> str:
         """Names of the row axes, in one line."""
-        return " · ".join(self.row_axes)
+        return row_name(self.row_axes)
 
     @property
     def numbers(self) -> tuple[float, ...] | None:
@@ -74,40 +71,24 @@ class TableGrid:
         found = tuple(number for number in numbers if number is not None)
         return found if len(found) == len(numbers) else None
 
-    def row_name(self, row: Row) -> str:
-        """Name a row in one line."""
-        return " · ".join(row)
-
     def turned(self) -> TableGrid:
         """Exchange rows and columns."""
-        cells: dict[Place, TableCell] = {
-            ((column,), self.row_name(row)): cell for (row, column), cell in self.cells.items()
-        }
+        cells: dict[Place, TableCell] = {((column,), row_name(row)): cell for (row, column), cell in self.cells.items()}
         rows = tuple((column,) for column in self.columns)
-        columns = tuple(map(self.row_name, self.rows))
+        columns = tuple(map(row_name, self.rows))
         return TableGrid(self.table, (self.column_axis,), self.row_axis, rows, columns, cells)
 
 
 @dataclass(frozen=True, slots=True)
 class TableStats:
-    """A table with its statistics.
-
-    Attributes:
-        grid: Its layout.
-        comparisons: Of the scored cells, by place.
-        ranks: Rank of each of them in its column.
-        average: Average rank of the rows over the columns; empty with fewer than two of either, or if no column is
-            complete.
-        reasons: Why cells are not finished, each once; they are numbered from 1.
-        parts: Names of the score's parts, in order.
-    """
+    """A table with its statistics."""
 
     grid: TableGrid
-    comparisons: Mapping[Place, Comparison]
-    ranks: Mapping[Place, float]
-    average: Mapping[Row, float]
-    reasons: tuple[str, ...]
-    parts: tuple[str, ...]
+    comparisons: Mapping[Place, Comparison]  # of the scored cells
+    ranks: Mapping[Place, float]  # of each of them in its column
+    average: Mapping[Row, float]  # rank of a row over the columns; empty without two of either or a complete column
+    reasons: tuple[str, ...]  # why cells are not finished, each once; numbered from 1
+    parts: tuple[str, ...]  # names of the score's parts
 
     @property
     def table(self) -> Table:
@@ -117,32 +98,23 @@ class TableStats:
 
 @dataclass(frozen=True, slots=True)
 class Shown:
-    """The content of a field of a score table.
+    """The content of a field of a score table."""
 
-    Attributes:
-        text: Mean and deviation, or the state of a cell without scores.
-        stars: The paper's.
-        mark: Whether it is the column's best or second.
-        is_thin: It has few questions or seeds.
-        footnote: Number of its reason; 0 for none.
-        is_scored: The text is a figure.
-    """
-
-    text: str
+    text: str  # mean and deviation, or the state of a cell without scores
     stars: str = ""
-    mark: Mark = ""
+    mark: Mark = ""  # whether it is the column's best or second
     is_thin: bool = False
-    footnote: int = 0
+    footnote: int = 0  # number of its reason
     is_scored: bool = False
+
+    @property
+    def raised(self) -> str:
+        """Its marks beside the figure."""
+        return self.stars + (THIN if self.is_thin else "") + (f"[{self.footnote}]" if self.footnote else "")
 
 
 def compute_stats(table: Table, parts: Iterable[str] = ()) -> TableStats:
-    """Lay a table out, and compare its cells.
-
-    Args:
-        table: The table of results.
-        parts: Names of the score's parts, in order; those of the cells are added.
-    """
+    """Lay a table out, and compare its cells; ``parts`` of the score come before those of the cells."""
     grid = lay_out(table)
     comparisons: dict[Place, Comparison] = {}
     ranked: dict[Place, float] = {}
@@ -167,12 +139,12 @@ def compute_sweep_stats(sweep: Sweep) -> list[TableStats]:
 
 def lay_out(table: Table) -> TableGrid:
     """Arrange a table's cells; the labels of a single axis become rows."""
-    if len(table.axes) == 1:
+    names = axis_names(table)
+    if len(names) == 1:
         rows = tuple((label,) for label in table.columns)
         cells: dict[Place, TableCell] = {((table.column_of(cell),), ONLY_COLUMN): cell for cell in table.cells}
-        return TableGrid(table, axis_names(table), "", rows, (ONLY_COLUMN,), cells)
+        return TableGrid(table, names, "", rows, (ONLY_COLUMN,), cells)
     places = {(table.row_of(cell), table.column_of(cell)): cell for cell in table.cells}
-    names = axis_names(table)
     return TableGrid(table, names[:-1], names[-1], table.rows, table.columns, places)
 
 
@@ -180,6 +152,11 @@ def name_cell(table: Table, cell: TableCell) -> str:
     """Name a cell by its labels in one line."""
     names = zip(axis_names(table), table.axes, strict=True)
     return ", ".join(f"{name} = {cell.at[axis.name]}" for name, axis in names)
+
+
+def row_name(row: Row) -> str:
+    """Name a row in one line."""
+    return " · ".join(row)
 
 
 def axis_names(table: Table) -> tuple[str, ...]:
@@ -194,19 +171,7 @@ def axis_names(table: Table) -> tuple[str, ...]:
 
 def score_of(cell: TableCell) -> Spread:
     """Average a scored cell."""
-    return spread(cell.scores)
-
-
-def spread(values: npt.ArrayLike) -> Spread:
-    """Average at least one value."""
-    mean, sd = mean_sd(values)
-    return Spread(mean, math.nan if sd is None else sd)
-
-
-def figure(score: Spread, digits: int = 3) -> str:
-    """Write a mean with its deviation."""
-    mean = f"{score.mean:z,.{digits}f}"
-    return mean if math.isnan(score.sd) else f"{mean} ± {score.sd:,.{digits}f}"
+    return Spread.of(cell.scores)
 
 
 def shown(stats: TableStats, place: Place) -> Shown:
@@ -221,7 +186,7 @@ def shown(stats: TableStats, place: Place) -> Shown:
         return Shown("no scores" if cell.state == "finished" else cell.state, footnote=footnote)
     is_alone = sum(column == place[1] for _, column in stats.comparisons) == 1
     mark: Mark = "" if is_alone else "best" if comparison.is_best else "second" if comparison.is_second else ""
-    text = figure(score_of(cell))
+    text = score_of(cell).write()
     return Shown(text, comparison.stars, mark, cell.is_thin, footnote, is_scored=True)
 
 
@@ -231,23 +196,18 @@ def write_measure(stats: TableStats, name: str) -> dict[Place, str]:
     found = {place: one for place, cell in cells if (one := measured(stats.table, cell, name)) is not None}
     largest = max((abs(one.mean) for one in found.values()), default=0.0)
     digits = 0 if largest >= 1000 else 1 if largest >= 100 else 2 if largest >= 1 else 3
-    return {place: figure(one, digits) for place, one in found.items()}
+    return {place: one.write(digits) for place, one in found.items()}
 
 
 def measured(table: Table, cell: TableCell, name: str) -> Spread | None:
     """Average a measure of a cell, with the deviation that its table asks for; None where it has none."""
     values = cell.question_measures.get(name) if table.spread == "questions" else None
     values = cell.measures.get(name) if values is None else values
-    return spread(values) if values is not None and values.size else None
+    return Spread.of(values) if values is not None and values.size else None
 
 
 def legend(stats: TableStats, marks: str = "Bold: the best of its column; underlined: the second.") -> list[str]:
-    """Explain the marks in a table.
-
-    Args:
-        stats: The table.
-        marks: Explains how the best are marked.
-    """
+    """Explain the marks in a table; ``marks`` says how the best are marked."""
     fields = [shown(stats, place) for place in stats.grid.cells]
     repeats = stats.table.repeats
     lines = []
@@ -280,19 +240,8 @@ def footnotes(stats: TableStats) -> list[str]:
     return [f"[{at}] {cut(reason, REASON_CHARS)}" for at, reason in enumerate(stats.reasons, 1)]
 
 
-def below(stats: TableStats, marks: str | None = None) -> list[str]:
-    """List all lines below a table."""
-    explained = legend(stats) if marks is None else legend(stats, marks)
-    return [*footnotes(stats), *explained, *stats.table.notes]
-
-
 def head(stats: TableStats, score: str = ONLY_COLUMN) -> list[str]:
-    """Name a table's columns.
-
-    Args:
-        stats: The table.
-        score: Name of the only column of a table with one axis.
-    """
+    """Name a table's columns; ``score`` is the only one of a table with one axis."""
     grid = stats.grid
     columns = [f"{grid.column_axis} = {label}" for label in grid.columns] if grid.column_axis else [score]
     return [*grid.row_axes, *columns]

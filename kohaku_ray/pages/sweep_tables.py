@@ -8,24 +8,33 @@ import math
 import re
 from collections.abc import Callable, Sequence
 
-from kohaku_ray.evaluation.grid import Sweep, TableCell
+from kohaku_ray.evaluation.grid import Sweep, SweepGroups, TableCell
 from kohaku_ray.evaluation.report import table as aligned
-from kohaku_ray.pages.sweep_groups import describe_groups
+from kohaku_ray.evaluation.splits import split_tables
 from kohaku_ray.pages.sweep_stats import (
-    THIN,
     Place,
     Shown,
+    Spread,
     TableStats,
-    below,
     compute_sweep_stats,
+    footnotes,
     head,
+    legend,
     measured,
     shown,
-    spread,
     write_measure,
     write_rank,
 )
-from kohaku_ray.pages.text import visible
+from kohaku_ray.pages.text import one_line, visible
+
+_STATE = ("table", "cell_id", "state", "reason", "repeats", "n_seeds", "n_questions", "is_thin", "mean", "sd")
+_STATISTICS = (
+    *("rank", "is_best", "n_common", "difference", "ci_low", "ci_high"),
+    *("welch_p", "welch_p_holm", "stars", "permutation_p", "permutation_p_holm", "hedges_g", "d_z", "runs"),
+)
+
+Lines = list[list[str]]
+"""A table as texts; its head comes first."""
 
 
 def describe_sweep(sweep: Sweep, stats: Sequence[TableStats] | None = None) -> str:
@@ -36,42 +45,65 @@ def describe_sweep(sweep: Sweep, stats: Sequence[TableStats] | None = None) -> s
         stats: Its tables by ``compute_sweep_stats``, if already computed.
     """
     tables = compute_sweep_stats(sweep) if stats is None else stats
-    parts = [_line(f"{sweep.title} ({sweep.name})")]
+    parts = [one_line(f"{sweep.title} ({sweep.name})")]
     for one in tables:
         n_text = len(one.grid.row_axes)
         suffix = max([len(_suffix(shown(one, place))) for place in one.grid.cells], default=0)
-        parts.append(f"{_line(one.table.title)}\n\n{aligned(*_scores(one, _line, _terminal(suffix)), n_text)}")
-        parts += [f"{_line(name)}\n\n{aligned(*_measures(one, name, _line), n_text)}" for name in one.table.show]
-        if lines := below(one, marks=""):
-            parts.append("\n".join(map(_line, lines)))
+        head, *rows = _scores(one, one_line, _terminal(suffix))
+        parts.append(f"{one_line(one.table.title)}\n\n{aligned(head, rows, n_text)}")
+        for name in one.table.show:
+            head, *rows = _measures(one, name, one_line)
+            parts.append(f"{one_line(name)}\n\n{aligned(head, rows, n_text)}")
+        if lines := _below(one, legend(one, marks="")):
+            parts.append("\n".join(map(one_line, lines)))
     if sweep.groups is not None:
-        parts.append(describe_groups(sweep.groups))
+        names = [one_line(name) for name in sweep.groups.names]
+        parts.append("\n\n".join(split_tables(names, order_of(sweep.groups), sweep.groups.split)))
     spent = [f"{name}: {text}" for name, text in sweep.spending.items()]
-    return "\n\n".join(parts + ["\n".join(map(_line, lines)) for lines in (sweep.notes, spent) if lines])
+    return "\n\n".join(parts + ["\n".join(map(one_line, lines)) for lines in (sweep.notes, spent) if lines])
+
+
+def order_of(groups: SweepGroups) -> list[int]:
+    """Order the settings by their rank on the first group."""
+    ranks = groups.split.ranks[groups.split.labels[0]]
+    return sorted(range(len(ranks)), key=lambda at: (ranks[at], at))
+
+
+def groups_csv(groups: SweepGroups) -> str:
+    """Write one line per setting: its score on every group, and its ranks."""
+    split = groups.split
+    buffer = io.StringIO()
+    writer = csv.writer(buffer, lineterminator="\n")
+    writer.writerow(["setting", *split.labels, *(f"rank {label}" for label in split.labels)])
+    for at in order_of(groups):
+        scores = [f"{split.scores[label][at].score:.6f}" for label in split.labels]
+        ranks = [f"{split.ranks[label][at]:g}" for label in split.labels]
+        writer.writerow([visible(groups.names[at]), *scores, *ranks])
+    return buffer.getvalue()
 
 
 def as_markdown(stats: TableStats) -> str:
     """Write the score table and its measures as Markdown."""
     parts = [
         f"# {_markdown(stats.table.title)}",
-        _markdown_table(stats, *_scores(stats, _markdown, _markdown_field)),
+        _markdown_table(stats, _scores(stats, _markdown, _markdown_field)),
     ]
     for name in stats.table.show:
-        parts += [f"## {_markdown(name)}", _markdown_table(stats, *_measures(stats, name, _markdown))]
-    return "\n\n".join([*parts, *map(_markdown, below(stats))]) + "\n"
+        parts += [f"## {_markdown(name)}", _markdown_table(stats, _measures(stats, name, _markdown))]
+    return "\n\n".join([*parts, *map(_markdown, _below(stats, legend(stats)))]) + "\n"
 
 
 def as_latex(stats: TableStats) -> str:
     r"""Write the score table and its measures as LaTeX, for ``\input`` into a document that uses booktabs."""
     parts = [
         "% needs \\usepackage{booktabs}; letters beyond the Latin ones need LuaLaTeX or XeLaTeX",
-        f"% {_line(stats.table.title)}",
-        _latex_table(stats, *_scores(stats, _latex, _latex_field)),
+        f"% {one_line(stats.table.title)}",
+        _latex_table(stats, _scores(stats, _latex, _latex_field)),
     ]
     for name in stats.table.show:
         heading = f"\\par\\medskip\\noindent {_latex(name)}\\par\\noindent"
-        parts += [heading, _latex_table(stats, *_measures(stats, name, _latex))]
-    return "\n".join([*parts, *(f"\\par\\noindent {_latex(line)}" for line in below(stats))]) + "\n"
+        parts += [heading, _latex_table(stats, _measures(stats, name, _latex))]
+    return "\n".join([*parts, *(f"\\par\\noindent {_latex(line)}" for line in _below(stats, legend(stats)))]) + "\n"
 
 
 def as_csv(stats: TableStats) -> str:
@@ -95,7 +127,7 @@ def as_csv(stats: TableStats) -> str:
     for place, cell in cells.items():
         labels = {column: visible(cell.at[name]) for name, column in axes.items()}
         means = {
-            column: _decimal(spread(cell.measures[name]).mean)
+            column: _decimal(Spread.of(cell.measures[name]).mean)
             for name, column in measures.items()
             if name in cell.measures and cell.measures[name].size
         }
@@ -105,13 +137,6 @@ def as_csv(stats: TableStats) -> str:
         scored = {column: _decimal(float(cell.parts[name].mean())) for name, column in parts.items() if cell.is_scored}
         writer.writerow(labels | _record(stats, place, cell) | scored | means)
     return buffer.getvalue()
-
-
-_STATE = ("table", "cell_id", "state", "reason", "repeats", "n_seeds", "n_questions", "is_thin", "mean", "sd")
-_STATISTICS = (
-    *("rank", "is_best", "n_common", "difference", "ci_low", "ci_high"),
-    *("welch_p", "welch_p_holm", "stars", "permutation_p", "permutation_p_holm", "hedges_g", "d_z", "runs"),
-)
 
 
 def _record(stats: TableStats, place: Place, cell: TableCell) -> dict[str, str]:
@@ -157,35 +182,31 @@ def _decimal(number: float | None) -> str:
     return "" if number is None or math.isnan(number) else f"{number:z.6f}"
 
 
-def _line(text: str) -> str:
-    """Make a text one line."""
-    return " ".join(visible(text).split())
+def _below(stats: TableStats, explained: Sequence[str]) -> list[str]:
+    return [*footnotes(stats), *explained, *stats.table.notes]
 
 
-def _scores(
-    stats: TableStats, escape: Callable[[str], str], field: Callable[[Shown], str]
-) -> tuple[list[str], list[list[str]]]:
-    """Head and rows of the score table."""
+def _scores(stats: TableStats, escape: Callable[[str], str], field: Callable[[Shown], str]) -> Lines:
     grid = stats.grid
+    first = [*map(escape, head(stats)), *(["average rank"] if stats.average else [])]
     rows = [
         [*map(escape, row), *(field(shown(stats, (row, column))) for column in grid.columns)]
         + ([write_rank(stats.average.get(row))] if stats.average else [])
         for row in grid.rows
     ]
-    return [*map(escape, head(stats)), *(["average rank"] if stats.average else [])], rows
+    return [first, *rows]
 
 
-def _measures(stats: TableStats, name: str, escape: Callable[[str], str]) -> tuple[list[str], list[list[str]]]:
-    """Head and rows of a table of a measure."""
+def _measures(stats: TableStats, name: str, escape: Callable[[str], str]) -> Lines:
     grid, found = stats.grid, write_measure(stats, name)
     rows = [
         [*map(escape, row), *(escape(found.get((row, column), "")) for column in grid.columns)] for row in grid.rows
     ]
-    return [*map(escape, head(stats, name))], rows
+    return [[*map(escape, head(stats, name))], *rows]
 
 
 def _suffix(field: Shown) -> str:
-    return f" {field.stars}{THIN if field.is_thin else ''}{f'[{field.footnote}]' if field.footnote else ''}".rstrip()
+    return f" {field.raised}".rstrip()
 
 
 def _terminal(width: int) -> Callable[[Shown], str]:
@@ -199,7 +220,7 @@ def _terminal(width: int) -> Callable[[Shown], str]:
 
 
 def _markdown(text: str) -> str:
-    return re.sub(r"([\\`*_{}\[\]<>|~&$#])", r"\\\1", _line(text))
+    return re.sub(r"([\\`*_{}\[\]<>|~&$#])", r"\\\1", one_line(text))
 
 
 def _markdown_field(field: Shown) -> str:
@@ -207,10 +228,10 @@ def _markdown_field(field: Shown) -> str:
     return text + _markdown(_suffix(field)).replace("\\[", " \\[")
 
 
-def _markdown_table(stats: TableStats, head: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
+def _markdown_table(stats: TableStats, lines: Lines) -> str:
     n_text = len(stats.grid.row_axes)
-    rule = ["---" if at < n_text else "---:" for at in range(len(head))]
-    return "\n".join(f"| {' | '.join(line)} |" for line in [head, rule, *rows])
+    rule = ["---" if at < n_text else "---:" for at in range(len(lines[0]))]
+    return "\n".join(f"| {' | '.join(line)} |" for line in [lines[0], rule, *lines[1:]])
 
 
 _LATEX = {
@@ -233,7 +254,7 @@ _LATEX = {
 
 
 def _latex(text: str) -> str:
-    escaped = "".join(_LATEX.get(letter, letter) for letter in _line(text))
+    escaped = "".join(_LATEX.get(letter, letter) for letter in one_line(text))
     return re.sub(r"([-',])(?=\1)", r"\1{}", escaped)  # no ligature
 
 
@@ -244,9 +265,9 @@ def _latex_field(field: Shown) -> str:
     return text + (f"$^{{{raised}}}$" if raised else "") + (f" {{[}}{field.footnote}{{]}}" if field.footnote else "")
 
 
-def _latex_table(stats: TableStats, head: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
+def _latex_table(stats: TableStats, lines: Lines) -> str:
     n_text = len(stats.grid.row_axes)
-    lines = [f"{' & '.join(line)} \\\\" for line in [head, *rows]]
-    columns = "l" * n_text + "r" * (len(head) - n_text)
-    body = ["\\toprule", lines[0], "\\midrule", *lines[1:], "\\bottomrule"]
+    first, *rows = (f"{' & '.join(line)} \\\\" for line in lines)
+    columns = "l" * n_text + "r" * (len(lines[0]) - n_text)
+    body = ["\\toprule", first, "\\midrule", *rows, "\\bottomrule"]
     return "\n".join([f"\\begin{{tabular}}{{{columns}}}", *body, "\\end{tabular}"])

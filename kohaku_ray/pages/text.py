@@ -1,9 +1,9 @@
-"""Make untrusted text safe to show: invisible characters named, long text cut, only plain http links."""
+"""Texts that a reader sees: untrusted ones made safe to show, long ones cut, numbers written."""
 
 from __future__ import annotations
 
 import re
-from urllib.parse import urlsplit
+from urllib.parse import urlencode, urlsplit
 
 _HIDDEN = re.compile(
     "[\x00-\x08\x0b\x0c\x0e-\x1f\x7f-\x9f\u2028-\u202e\u2066-\u2069\ud800-\udfff\ufeff\ufffe\uffff\U000e0000-\U000e007f]"
@@ -29,6 +29,11 @@ def _name(match: re.Match[str]) -> str:
     return "\ufffd" if 0xD800 <= code <= 0xDFFF else f"[U+{code:04X}]"
 
 
+def one_line(text: str) -> str:
+    """Make a text visible, on one line."""
+    return " ".join(visible(text).split())
+
+
 def cut(text: str, n_chars: int) -> str:
     """Keep the first ``n_chars`` characters, and say how many more there were."""
     if len(text) <= n_chars:
@@ -46,3 +51,13 @@ def web_link(url: str) -> str:
     except ValueError:
         return ""
     return url if parts.scheme in {"http", "https"} and parts.hostname else ""
+
+
+def write_number(value: float) -> str:
+    """Format a score or a measure: whole numbers in full, others with four digits."""
+    return f"{value:,.0f}" if value.is_integer() and abs(value) < 1e15 else f"{value:.4g}"
+
+
+def list_link(**values: str) -> str:
+    """Write the address that sets the list of questions to these values."""
+    return f"#show:{urlencode(values)}"

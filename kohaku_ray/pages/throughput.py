@@ -1,13 +1,21 @@
-"""Results of a throughput benchmark: figures, table, JSON and CSV."""
+"""Results of a throughput benchmark: one record per measurement, which text, page, JSON and CSV read."""
 
 from __future__ import annotations
 
 import csv
 import io
 import json
-from collections.abc import Mapping, Sequence
+import os
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any
+
+from kohaku_ray.pages.charts import Chart
+from kohaku_ray.pages.plots import Line, grouped_bars, lines
+from kohaku_ray.storage import make_directory, publish
+
+FILES = ("throughput.html", "throughput.json", "throughput.csv")
+"""Names of the files, the page first."""
 
 COLUMNS = (
     *("replicas", "members", "in flight", "questions/s", "generated/s", "prompt/s", "cached", "bound"),
@@ -26,31 +34,22 @@ LEGEND = (
 )
 """Meaning of the heads."""
 
+_DIGITS = {"cached_share": 3, "cached_bound": 3, "cost_ratio": 2, "scaling": 2, "of_plain": 2, "cpu_ms": 1}
 
-_NONE = "-"
+Record = dict[str, Any]
 
 
 @dataclass(frozen=True, slots=True)
 class Measurement:
-    """Counts and times of a number of calls.
-
-    Attributes:
-        n_questions: Questions asked.
-        n_calls: Calls, one per member and question.
-        wall_s: Seconds from the first call to the last reply.
-        prompt_tokens: Tokens of all prompts.
-        completion_tokens: Generated tokens.
-        cached_tokens: Prompt tokens from the prefix cache; None where they are not counted.
-        cpu_s: CPU seconds spent outside the engine's own process; None where it could not be measured.
-    """
+    """Counts and times of a number of calls."""
 
     n_questions: int
-    n_calls: int
-    wall_s: float
+    n_calls: int  # one per member and question
+    wall_s: float  # from the first call to the last reply
     prompt_tokens: int
     completion_tokens: int
-    cached_tokens: int | None = None
-    cpu_s: float | None = None
+    cached_tokens: int | None = None  # prompt tokens from the prefix cache; None where they are not counted
+    cpu_s: float | None = None  # CPU seconds outside the engine's own process; None where it could not be measured
 
     @property
     def questions_per_s(self) -> float:
@@ -58,174 +57,170 @@ class Measurement:
         return self.n_questions / self.wall_s
 
     @property
-    def cached_share(self) -> float | None:
-        """Share of the prompt tokens that came from the prefix cache."""
-        return None if self.cached_tokens is None else self.cached_tokens / self.prompt_tokens
-
-    @property
-    def cpu_ms(self) -> float | None:
-        """CPU milliseconds per call outside the engine."""
-        return None if self.cpu_s is None else 1000 * self.cpu_s / self.n_calls
+    def rates(self) -> Record:
+        """What follows from the counts; None is a figure that is not known."""
+        return {
+            "questions_per_s": self.questions_per_s,
+            "generated_per_s": self.completion_tokens / self.wall_s,
+            "prompt_per_s": self.prompt_tokens / self.wall_s,
+            "cached_share": None if self.cached_tokens is None else self.cached_tokens / self.prompt_tokens,
+            "cpu_ms": None if self.cpu_s is None else 1000 * self.cpu_s / self.n_calls,
+        }
 
 
 @dataclass(frozen=True, slots=True)
 class BenchCell:
-    """One combination of the swept settings.
-
-    Attributes:
-        replicas: Replicas that answered.
-        members: Calls per question.
-        concurrency: Questions in flight per replica.
-        measured: The measurement; None where there is none.
-        reason: Why there is none.
-        is_skipped: The cluster cannot hold this many replicas, which is not an error.
-    """
+    """One combination of the swept settings."""
 
     replicas: int
-    members: int
-    concurrency: int
+    members: int  # calls per question
+    concurrency: int  # questions in flight per replica
     measured: Measurement | None = None
-    reason: str = ""
-    is_skipped: bool = False
+    reason: str = ""  # why there is no measurement
+    is_skipped: bool = False  # the cluster cannot hold this many replicas, which is not an error
 
 
 @dataclass(frozen=True, slots=True)
 class Plain:
-    """Plain vLLM on one replica's resources: the limit.
+    """Plain vLLM on one replica's resources: the limit."""
 
-    Attributes:
-        members: Samples per prompt.
-        measured: The measurement; None where there is none.
-        reason: Why there is none.
-    """
-
-    members: int
+    members: int  # samples per prompt
     measured: Measurement | None = None
     reason: str = ""
 
 
 @dataclass(frozen=True, slots=True)
 class Throughput:
-    """A benchmark so far.
+    """A benchmark so far."""
 
-    Attributes:
-        facts: Configuration and hardware of the benchmark.
-        plain: The limit by number of members.
-        cells: The measured combinations, in the order of the sweep.
-    """
-
-    facts: Mapping[str, str | int]
+    facts: Mapping[str, str | int]  # configuration and hardware
     plain: Sequence[Plain] = ()
-    cells: Sequence[BenchCell] = ()
+    cells: Sequence[BenchCell] = ()  # in the order of the sweep
 
     @property
     def n_failed(self) -> int:
         """Count the failed measurements."""
-        missing = [cell for cell in self.cells if cell.measured is None and not cell.is_skipped]
-        return len(missing) + sum(one.measured is None for one in self.plain)
-
-    def cost_ratio(self, cell: BenchCell) -> float | None:
-        """Time of a cell's members over that of one, at the same replicas and concurrency."""
-        return _over(self._rate(cell.replicas, 1, cell.concurrency), cell.measured)
-
-    def plain_cost_ratio(self, plain: Plain) -> float | None:
-        """The same for plain sampling."""
-        return _over(self._plain_rate(1), plain.measured)
-
-    def scaling(self, cell: BenchCell) -> float | None:
-        """Questions per second over replicas times those of one replica."""
-        one = self._rate(1, cell.members, cell.concurrency)
-        return None if one is None or cell.measured is None else cell.measured.questions_per_s / (cell.replicas * one)
-
-    def of_plain(self, cell: BenchCell) -> float | None:
-        """Questions per second over replicas times those of plain sampling with as many members."""
-        limit = self._plain_rate(cell.members)
-        if limit is None or cell.measured is None:
-            return None
-        return cell.measured.questions_per_s / (cell.replicas * limit)
-
-    def _rate(self, *key: int) -> float | None:
-        found = (cell for cell in self.cells if (cell.replicas, cell.members, cell.concurrency) == key)
-        return next((cell.measured.questions_per_s for cell in found if cell.measured is not None), None)
-
-    def _plain_rate(self, members: int) -> float | None:
-        found = (one.measured for one in self.plain if one.members == members)
-        return next((measured.questions_per_s for measured in found if measured is not None), None)
+        return sum(record["status"] == "failed" for record in records(self))
 
 
-def cached_bound(members: int) -> float:
-    """Largest share of prompt tokens that a prefix cache can give: all but the first member's."""
-    return (members - 1) / members
+def records(bench: Throughput) -> list[Record]:
+    """List every measurement with all its figures, plain vLLM first; None is a figure that is not known.
+
+    ``cost_ratio`` is the time of a cell's members over that of one, at the same replicas and concurrency; ``scaling``
+    its questions per second over replicas times those of one; ``of_plain`` the same over those of plain sampling.
+    ``cached_bound`` is the largest share that a prefix cache can give: all but the first member's.
+    """
+    rate = {
+        (one.replicas, one.members, one.concurrency): one.measured.questions_per_s
+        for one in bench.cells
+        if one.measured
+    }
+    limit = {one.members: one.measured.questions_per_s for one in bench.plain if one.measured}
+    rows = []
+    for plain in bench.plain:
+        own = limit.get(plain.members)
+        row = _record("plain", 1, plain.members, None, plain.measured, plain.reason)
+        rows.append(row | {"cost_ratio": _over(limit.get(1), own)})
+    for cell in bench.cells:
+        n, m, c = cell.replicas, cell.members, cell.concurrency
+        own = rate.get((n, m, c))
+        row = _record("serve", n, m, c, cell.measured, cell.reason, is_skipped=cell.is_skipped)
+        row |= {"cached_bound": (m - 1) / m, "cost_ratio": _over(rate.get((n, 1, c)), own)}
+        rows.append(row | {"scaling": _over(own, rate.get((1, m, c)), n), "of_plain": _over(own, limit.get(m), n)})
+    return rows
 
 
-def describe(bench: Throughput) -> str:
-    """Lay a benchmark out for a terminal."""
-    rows = [COLUMNS, *table(bench)]
-    widths = [max(len(row[at]) for row in rows) for at in range(len(COLUMNS))]
-    lines = ["  ".join(text.rjust(width) for text, width in zip(row, widths, strict=True)) for row in rows]
-    facts = [f"{name}: {value}" for name, value in bench.facts.items()]
-    return "\n".join([*facts, "", *lines, *([""] if (notes := absences(bench)) else []), *notes, "", *LEGEND])
+def _record(
+    kind: str,
+    replicas: int,
+    members: int,
+    concurrency: int | None,
+    measured: Measurement | None,
+    reason: str,
+    *,
+    is_skipped: bool = False,
+) -> Record:
+    status = "measured" if measured else "skipped" if is_skipped else "failed"
+    row: Record = {"kind": kind, "replicas": replicas, "members": members, "concurrency": concurrency}
+    row |= {"status": status, "reason": reason, **dict.fromkeys(Measurement.__slots__)}
+    row |= dict.fromkeys(("questions_per_s", "generated_per_s", "prompt_per_s", "cached_share", "cached_bound"))
+    row |= dict.fromkeys(("cost_ratio", "scaling", "of_plain", "cpu_ms"))
+    return row | (asdict(measured) | measured.rates if measured else {})
+
+
+def _over(rate: float | None, other: float | None, n: int = 1) -> float | None:
+    return None if rate is None or other is None else rate / (n * other)
 
 
 def table(bench: Throughput) -> list[tuple[str, ...]]:
     """Lay the measured rows out, plain vLLM first, one text per column."""
-    rows = [
-        _row("plain", plain.members, "all", plain.measured, cost=bench.plain_cost_ratio(plain))
-        for plain in bench.plain
-        if plain.measured is not None
-    ]
-    return rows + [
-        _row(
-            f"{cell.replicas}",
-            cell.members,
-            f"{cell.concurrency}",
-            cell.measured,
-            bound=cached_bound(cell.members),
-            cost=bench.cost_ratio(cell),
-            scaling=bench.scaling(cell),
-            of_plain=bench.of_plain(cell),
+    return [
+        (
+            "plain" if row["kind"] == "plain" else f"{row['replicas']}",
+            f"{row['members']}",
+            "all" if row["kind"] == "plain" else f"{row['concurrency']}",
+            f"{row['questions_per_s']:,.2f}",
+            f"{row['generated_per_s']:,.0f}",
+            f"{row['prompt_per_s']:,.0f}",
+            *("-" if row[name] is None else f"{row[name]:.{digits}f}" for name, digits in _DIGITS.items()),
         )
-        for cell in bench.cells
-        if cell.measured is not None
+        for row in records(bench)
+        if row["status"] == "measured"
     ]
 
 
 def absences(bench: Throughput) -> list[str]:
     """List what was not measured and why, one line per reason."""
     lines: dict[str, None] = {}
-    for plain in bench.plain:
-        if plain.measured is None:
-            lines[f"plain, n = {plain.members}: not measured: {plain.reason}"] = None
-    for cell in bench.cells:
-        if cell.is_skipped:
-            lines[f"{replicas_text(cell.replicas)}: skipped: {cell.reason}"] = None
-        elif cell.measured is None:
-            where = f"{replicas_text(cell.replicas)}, members {cell.members}, {cell.concurrency} in flight"
-            lines[f"{where}: failed: {cell.reason}"] = None
+    for row in records(bench):
+        if row["kind"] == "plain" and row["status"] == "failed":
+            lines[f"plain, n = {row['members']}: not measured: {row['reason']}"] = None
+        elif row["status"] == "skipped":
+            lines[f"{_replicas(row)}: skipped: {row['reason']}"] = None
+        elif row["status"] == "failed":
+            where = f"{_replicas(row)}, members {row['members']}, {row['concurrency']} in flight"
+            lines[f"{where}: failed: {row['reason']}"] = None
     return list(lines)
 
 
-def records(bench: Throughput) -> list[dict[str, Any]]:
-    """List every row with all its figures, for other programs; None is a figure that is not known."""
-    rows: list[dict[str, Any]] = []
-    for plain in bench.plain:
-        status = "measured" if plain.measured else "failed"
-        rows.append(
-            _record("plain", 1, plain.members, None, status, plain.reason, plain.measured)
-            | {"cost_ratio": bench.plain_cost_ratio(plain)}
+def describe(bench: Throughput) -> str:
+    """Lay a benchmark out for a terminal."""
+    rows = [COLUMNS, *table(bench)]
+    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
+    lines = ["  ".join(text.rjust(width) for text, width in zip(row, widths, strict=True)) for row in rows]
+    facts = [f"{name}: {value}" for name, value in bench.facts.items()]
+    return "\n".join([*facts, "", *lines, *([""] if (notes := absences(bench)) else []), *notes, "", *LEGEND])
+
+
+def write_throughput(bench: Throughput, directory: str) -> list[str]:
+    """Write page, JSON and CSV, each atomically; returns their paths.
+
+    Raises:
+        DataError: A file cannot be written.
+    """
+    make_directory(directory)
+    paths = [os.path.join(directory, name) for name in FILES]
+    for path, text in zip(paths, (page(bench), as_json(bench), as_csv(bench)), strict=True):
+        publish(path, text.encode())
+    return paths
+
+
+def page(bench: Throughput) -> str:
+    """Render the page: one HTML file that needs nothing beside it and runs no script."""
+    from kohaku_ray.pages.page import page_environment
+
+    return (
+        page_environment()
+        .get_template("throughput.html.j2")
+        .render(
+            facts=bench.facts,
+            columns=COLUMNS,
+            rows=table(bench),
+            absences=absences(bench),
+            legend=LEGEND,
+            charts=charts(bench),
         )
-    for cell in bench.cells:
-        status = "measured" if cell.measured else "skipped" if cell.is_skipped else "failed"
-        rows.append(
-            _record("serve", cell.replicas, cell.members, cell.concurrency, status, cell.reason, cell.measured)
-            | {
-                "cached_bound": cached_bound(cell.members),
-                "cost_ratio": bench.cost_ratio(cell),
-                "scaling": bench.scaling(cell),
-                "of_plain": bench.of_plain(cell),
-            }
-        )
-    return rows
+    )
 
 
 def as_json(bench: Throughput) -> str:
@@ -236,75 +231,92 @@ def as_json(bench: Throughput) -> str:
 def as_csv(bench: Throughput) -> str:
     """Write the records as CSV; an empty cell is a figure that is not known."""
     buffer = io.StringIO()
-    writer = csv.DictWriter(buffer, list(_record("", 0, 0, None, "", "", None)), lineterminator="\n")
+    writer = csv.DictWriter(buffer, list(_record("", 0, 0, None, None, "")), lineterminator="\n")
     writer.writeheader()
     writer.writerows(records(bench))
     return buffer.getvalue()
 
 
-def _over(rate: float | None, measured: Measurement | None) -> float | None:
-    return None if rate is None or measured is None else rate / measured.questions_per_s
+def charts(bench: Throughput) -> list[Chart]:
+    """Draw the plots of a benchmark that have data: rates, costs, caching and CPU."""
+    rows = records(bench)
+    served, plain = ([row for row in rows if row["kind"] == kind] for kind in ("serve", "plain"))
+    drawn = (_rates(served, plain), _costs(served, plain), _caching(served), _cpu(served, plain))
+    return [chart for chart in drawn if chart is not None]
 
 
-def _row(
-    replicas: str,
-    members: int,
-    in_flight: str,
-    measured: Measurement,
-    *,
-    bound: float | None = None,
-    cost: float | None = None,
-    scaling: float | None = None,
-    of_plain: float | None = None,
-) -> tuple[str, ...]:
-    return (
-        replicas,
-        f"{members}",
-        in_flight,
-        f"{measured.questions_per_s:,.2f}",
-        f"{measured.completion_tokens / measured.wall_s:,.0f}",
-        f"{measured.prompt_tokens / measured.wall_s:,.0f}",
-        *(
-            _NONE if value is None else f"{value:.{digits}f}"
-            for value, digits in (
-                *((measured.cached_share, 3), (bound, 3), (cost, 2), (scaling, 2), (of_plain, 2)),
-                (measured.cpu_ms, 1),
-            )
-        ),
+def _rates(served: Sequence[Record], plain: Sequence[Record]) -> Chart | None:
+    rates = _lines(
+        served, lambda row: f"m = {row['members']}, {row['concurrency']} in flight", "replicas", "generated_per_s"
+    )
+    counts = sorted({row["replicas"] for row in served if row["status"] == "measured"})
+    for row in plain:
+        if row["status"] == "measured":
+            points = [(n, n * row["generated_per_s"]) for n in counts]
+            rates.append(Line(f"plain, n = {row['members']}", points, is_limit=True))
+    note = "Dashed lines: plain LLM.generate on one replica's resources, times the number of replicas."
+    return _chart("Generated tokens per second", note, rates, "replicas", "generated tokens per second")
+
+
+def _costs(served: Sequence[Record], plain: Sequence[Record]) -> Chart | None:
+    costs = _by_members(served, plain, "cost_ratio", "plain sampling")
+    note = "Time of m members over the time of one. It is m where prefill takes all the time and no prefix is shared."
+    return _chart("Cost of an ensemble", note, costs, "members", "time over that of one member")
+
+
+def _cpu(served: Sequence[Record], plain: Sequence[Record]) -> Chart | None:
+    spent = _by_members(served, plain, "cpu_ms", "plain")
+    note = "Driver and replica, without vLLM's engine process; plain: the process that calls generate."
+    return _chart("CPU time outside the engine", note, spent, "members", "CPU milliseconds per call")
+
+
+def _caching(served: Iterable[Record]) -> Chart | None:
+    shares: dict[int, list[float]] = {}
+    for row in served:
+        if row["cached_share"] is not None:
+            shares.setdefault(row["members"], []).append(row["cached_share"])
+    if not shares:
+        return None
+    members = sorted(shares)
+    least = [min(shares[m]) for m in members]
+    svg = grouped_bars(
+        [f"{m}" for m in members],
+        {"least of all cells": least, "bound (m - 1) / m": [(m - 1) / m for m in members]},
+        x_label="members",
+        y_label="share of prompt tokens",
+        label=f"Prompt tokens from the prefix cache, by members: {_said(zip(members, least, strict=True))}",
+    )
+    return Chart(
+        "Prompt tokens from the prefix cache", "The first member of a question fills the cache for the others.", svg
     )
 
 
-def _record(
-    kind: str,
-    replicas: int,
-    members: int,
-    concurrency: int | None,
-    status: str,
-    reason: str,
-    measured: Measurement | None,
-) -> dict[str, Any]:
-    nothing = dict.fromkeys(Measurement.__slots__)
-    wall_s = measured.wall_s if measured is not None else None
-    return {
-        "kind": kind,
-        "replicas": replicas,
-        "members": members,
-        "concurrency": concurrency,
-        "status": status,
-        "reason": reason,
-        **(asdict(measured) if measured is not None else nothing),
-        "questions_per_s": measured.questions_per_s if measured is not None else None,
-        "generated_per_s": measured.completion_tokens / wall_s if measured is not None and wall_s else None,
-        "prompt_per_s": measured.prompt_tokens / wall_s if measured is not None and wall_s else None,
-        "cached_share": measured.cached_share if measured is not None else None,
-        "cached_bound": None,
-        "cost_ratio": None,
-        "scaling": None,
-        "of_plain": None,
-        "cpu_ms": measured.cpu_ms if measured is not None else None,
-    }
+def _lines(rows: Iterable[Record], name: Callable[[Record], str], x: str, y: str) -> list[Line]:
+    """Collect known figures into lines by name, in the order of the sweep."""
+    points: dict[str, list[tuple[float, float]]] = {}
+    for row in rows:
+        if row[y] is not None:
+            points.setdefault(name(row), []).append((row[x], row[y]))
+    return [Line(name, sorted(of_name)) for name, of_name in points.items()]
 
 
-def replicas_text(n: int) -> str:
-    """Count replicas in words."""
-    return f"{n} replica" if n == 1 else f"{n} replicas"
+def _by_members(served: Iterable[Record], plain: Iterable[Record], y: str, limit: str) -> list[Line]:
+    found = _lines(served, lambda row: f"{_replicas(row)}, {row['concurrency']} in flight", "members", y)
+    return found + [Line(limit, line.points, is_limit=True) for line in _lines(plain, lambda _: limit, "members", y)]
+
+
+def _chart(title: str, note: str, every: Sequence[Line], x_label: str, y_label: str) -> Chart | None:
+    """Draw lines; None where there are none besides limits."""
+    drawn = [line for line in every if line.points]
+    if all(line.is_limit for line in drawn):
+        return None
+    label = f"{title}. " + "; ".join(f"{line.name}: {_said(line.points)}" for line in drawn)
+    return Chart(title, note, lines(drawn, x_label=x_label, y_label=y_label, label=label))
+
+
+def _said(points: Iterable[tuple[float, float]]) -> str:
+    return ", ".join(f"{y:.3g} at {x:g}" for x, y in points)
+
+
+def _replicas(row: Record) -> str:
+    return f"{row['replicas']} replica" + ("" if row["replicas"] == 1 else "s")

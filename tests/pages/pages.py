@@ -3,10 +3,10 @@
 import base64
 import hashlib
 import re
+import zlib
 from html.parser import HTMLParser
 from pathlib import Path
 
-from kohaku_ray.pages.packed import unpack
 from kohaku_ray.pages.report import write_report
 
 PAGE_TAGS = set(
@@ -49,7 +49,7 @@ def page_of(run, truth=None, **more):
 def opened(html):
     """Put every packed part where the page's script puts it."""
     found = re.findall(r'<script type="text/plain" id="chunk-(\d+)">([A-Za-z0-9+/=]*)</script>\n', html)
-    chunks = {number: unpack(text) for number, text in found}
+    chunks = {number: zlib.decompress(base64.b64decode(text)).decode().split("\0") for number, text in found}
     html = re.sub(r'<script type="text/plain" id="chunk-\d+">[A-Za-z0-9+/=]*</script>\n', "", html)
     return re.sub(
         r'( id="[^"]*") data-chunk="(\d+)" data-part="(\d+)">', lambda m: f"{m[1]}>{chunks[m[2]][int(m[3])]}", html

@@ -13,8 +13,7 @@ from kohaku_ray.documents.model import Attachment, Document, Paragraph, Section
 from kohaku_ray.errors import DataError
 from kohaku_ray.index.nodes import PARAGRAPH
 from kohaku_ray.index.store import Index
-from kohaku_ray.pages.index_map import N_COLOURS, document_colours, write_index_map
-from kohaku_ray.pages.projection import principal, sample_rows
+from kohaku_ray.pages.index_map import N_COLOURS, document_colours, principal, sample_rows, write_index_map
 
 
 @pytest.fixture(autouse=True)

@@ -11,8 +11,8 @@ import pytest
 from PIL import Image
 
 from kohaku_ray.errors import DataError
-from kohaku_ray.pages import pictures
-from kohaku_ray.pages.pictures import SIDES, Pictures
+from kohaku_ray.pages import evidence
+from kohaku_ray.pages.evidence import PICTURE_SIDES, Pictures
 
 
 def png(width, height, colour):
@@ -43,7 +43,7 @@ def images(monkeypatch):
             raise DataError(f"there is no index at {path}")
         return SimpleNamespace(rows=[{"node_id": node, "digest": digest} for node, digest in ROWS], read=read)
 
-    monkeypatch.setattr(pictures.Images, "open", opened)
+    monkeypatch.setattr(evidence.Images, "open", opened)
 
 
 def test_an_image_in_two_places_stands_once_and_fits():
@@ -62,8 +62,8 @@ def test_an_image_in_two_places_stands_once_and_fits():
     for _, width, height, data in rules:
         with Image.open(io.BytesIO(base64.b64decode(data))) as shown:
             assert shown.size == (int(width), int(height))
-            assert shown.width <= SIDES[0]
-            assert shown.height <= SIDES[1]
+            assert shown.width <= PICTURE_SIDES[0]
+            assert shown.height <= PICTURE_SIDES[1]
     with Image.open(io.BytesIO(base64.b64decode(rules[1][3]))) as shown:
         assert shown.convert("RGB").getpixel((40, 30)) == (0, 0, 255)
 
@@ -76,7 +76,7 @@ def test_what_cannot_be_drawn_has_no_picture_and_hinders_no_other(node_id):
 
 
 def test_pictures_end_where_the_page_would_grow_too_large(monkeypatch):
-    monkeypatch.setattr(pictures, "MAX_BYTES", 10)
+    monkeypatch.setattr(evidence, "PICTURE_BYTES", 10)
     found = Pictures("index", ["a:sec0:p1", "a:sec0:p2", "b:sec0:p4"])
     assert (found.of("a:sec0:p2"), found.of("b:sec0:p4")) == (None, "pic pic-0")
 

@@ -4,8 +4,20 @@ from xml.etree import ElementTree as ET
 import numpy as np
 import pytest
 
-from kohaku_ray.pages.plots import INK, PALETTE, grouped_bars, ranges, shorten, stacked_bars
-from kohaku_ray.pages.sweep_plots import Band, banded_lines, error_bars, frontier, heat_map, share_bars
+from kohaku_ray.pages.plots import (
+    INK,
+    PALETTE,
+    Band,
+    banded_lines,
+    error_bars,
+    frontier,
+    grouped_bars,
+    heat_map,
+    ranges,
+    share_bars,
+    shorten,
+    stacked_bars,
+)
 
 HOSTILE = "_<script>alert(1)</script>\"'&\x00\u202e $\\frac{x$ \\1"
 

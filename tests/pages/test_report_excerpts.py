@@ -1,7 +1,7 @@
 import pytest
 from run_files import TABLE, TEXT, index
 
-from kohaku_ray.pages.excerpts import Excerpt, Place, Places, excerpt, open_index
+from kohaku_ray.pages.evidence import Excerpt, Place, Places, excerpt, open_index
 
 
 @pytest.fixture(scope="module")

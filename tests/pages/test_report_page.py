@@ -28,7 +28,7 @@ from run_files import (
 from kohaku_ray.errors import DataError
 from kohaku_ray.evaluation.paired import paired_bootstrap
 from kohaku_ray.pages import report as report_module
-from kohaku_ray.pages.limits import Limits
+from kohaku_ray.pages.questions import Limits
 from kohaku_ray.pages.report import MAX_BYTES, write_report
 
 

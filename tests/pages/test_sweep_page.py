@@ -19,8 +19,7 @@ from kohaku_ray.evaluation.splits import split_of
 from kohaku_ray.evaluation.wattbot import WATTBOT
 from kohaku_ray.pages import sweep_page, sweep_questions
 from kohaku_ray.pages.sweep_charts import is_noise, paid, stair, table_charts
-from kohaku_ray.pages.sweep_errors import count_all, count_by, examples
-from kohaku_ray.pages.sweep_page import page, write_sweep
+from kohaku_ray.pages.sweep_page import count_errors, examples, page, write_sweep
 from kohaku_ray.pages.sweep_questions import behind_figures, write_questions
 from kohaku_ray.pages.sweep_stats import compute_sweep_stats, lay_out
 from kohaku_ray.pages.sweep_tables import as_csv, as_latex, as_markdown
@@ -206,17 +205,17 @@ def test_costs_are_a_question_and_need_no_runs(sweep):
 
 
 def test_errors_are_counted_by_each_fact_and_add_up(sweep, html):
-    whole = count_all(sweep)
+    (whole,) = count_errors(sweep)
     assert whole.n == sum(len(run.predictions) for run in sweep.runs)
     assert whole.counts.total() == sum(
         given.error is not None for run in sweep.runs for given in run.predictions.values()
     )
     for fact in ("model", "k"):
-        parts = count_by(sweep, fact)
+        parts = count_errors(sweep, fact)
         assert sum(part.n for part in parts) == whole.n
         for name in ERROR_CLASSES:
             assert sum(part.counts[name] for part in parts) == whole.counts[name]
-    assert [part.label for part in count_by(sweep, "k")] == ["4", "8", "16"]
+    assert [part.label for part in count_errors(sweep, "k")] == ["4", "8", "16"]
     text = section_text(html, "What went wrong")
     counts = " ".join(f"{whole.counts[name]:,}" for name in ERROR_CLASSES)
     assert f"all runs {whole.n:,} {whole.n_right:,} {counts}" in text

@@ -13,13 +13,12 @@ from sweeps import HOSTILE, REASON, Maker, small_sweep
 from kohaku_ray.evaluation.comparing import average_rank, compare_column
 from kohaku_ray.evaluation.grid import Axis, Table, TableCell
 from kohaku_ray.pages.sweep_stats import (
+    Spread,
     axis_names,
     compute_stats,
     compute_sweep_stats,
-    figure,
     legend,
     shown,
-    spread,
     write_measure,
 )
 from kohaku_ray.pages.sweep_tables import as_csv, as_latex, as_markdown, describe_sweep
@@ -230,8 +229,8 @@ def test_measures_have_the_digits_their_size_asks_for(stats):
 
 
 def test_one_seed_has_no_deviation():
-    assert figure(spread([0.5])) == "0.500"
-    assert figure(spread([-1e-9, -1e-9])) == "0.000 ± 0.000"
+    assert Spread.of([0.5]).write() == "0.500"
+    assert Spread.of([-1e-9, -1e-9]).write() == "0.000 ± 0.000"
     made = Maker(24)
     table = Table("t", "T", (Axis("m", ("a",)),), (made.cell({"m": "a"}, 0.5, seeds=(7,)),))
     (line,) = records(compute_stats(table))

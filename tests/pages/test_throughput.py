@@ -11,6 +11,7 @@ import pytest
 from kohaku_ray.errors import DataError
 from kohaku_ray.pages.throughput import (
     COLUMNS,
+    FILES,
     BenchCell,
     Measurement,
     Plain,
@@ -18,13 +19,13 @@ from kohaku_ray.pages.throughput import (
     absences,
     as_csv,
     as_json,
-    cached_bound,
+    charts,
     describe,
+    page,
     records,
     table,
+    write_throughput,
 )
-from kohaku_ray.pages.throughput_charts import charts
-from kohaku_ray.pages.throughput_page import FILES, page, write_throughput
 
 HOSTILE = "<script>alert(1)</script>\u202e"
 
@@ -111,7 +112,8 @@ def test_nothing_measured_is_a_page_without_charts():
 
 @pytest.mark.parametrize(("members", "bound"), [(1, 0.0), (2, 0.5), (9, 8 / 9)])
 def test_a_cache_serves_all_members_but_the_first(members, bound):
-    assert cached_bound(members) == pytest.approx(bound)
+    (row,) = records(Throughput({}, (), (BenchCell(1, members, 8),)))
+    assert row["cached_bound"] == pytest.approx(bound)
 
 
 def test_the_terminals_table_is_aligned_and_explained():

@@ -27,8 +27,7 @@ from kohaku_ray.engine.serving.vllm import engine_kwargs, environment
 from kohaku_ray.errors import ConfigError, KohakuRayError, ModelError
 from kohaku_ray.index.tokens import prompt_counter
 from kohaku_ray.models.request import ChatRequest, seed_for
-from kohaku_ray.pages.throughput import BenchCell, Measurement, Plain, Throughput
-from kohaku_ray.pages.throughput_page import write_throughput
+from kohaku_ray.pages.throughput import BenchCell, Measurement, Plain, Throughput, write_throughput
 from kohaku_ray.records import Reply
 from kohaku_ray.run.demand import deployment_demand, shortage
 from kohaku_ray.run.deployments import check_deployment, vllm_identity

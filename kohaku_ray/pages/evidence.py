@@ -1,0 +1,224 @@
+"""Evidence as a page shows it: a match in its paragraph, its path in the tree, its document's title, its picture."""
+
+from __future__ import annotations
+
+import base64
+import io
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from itertools import groupby
+
+import pyarrow as pa
+import pyarrow.compute as pc
+from markupsafe import Markup
+
+from kohaku_ray.errors import DataError, KohakuRayError
+from kohaku_ray.index.images import Images
+from kohaku_ray.index.nodes import KINDS, NodeTable
+from kohaku_ray.index.store import Index
+from kohaku_ray.pages.text import cut, web_link
+
+PICTURE_SIDES, PICTURE_COLOURS = (240, 180), 64
+"""Largest width and height of a picture in pixels, and its colours: charts need few."""
+
+PICTURE_BYTES = 4_000_000
+"""Largest size of all pictures of a page; further images are shown by their captions alone."""
+
+
+@dataclass(frozen=True, slots=True)
+class Citation:
+    """A cited document."""
+
+    doc_id: str
+    title: str  # empty: not known
+    link: str  # its address, when that is a plain http or https one
+    address: str  # its address as text, when it is not
+
+
+@dataclass(frozen=True, slots=True)
+class Documents:
+    """Titles and addresses by document id."""
+
+    titles: Mapping[str, str]
+    urls: Mapping[str, str]
+
+    def cite(self, doc_ids: Sequence[str]) -> tuple[Citation, ...]:
+        """Look up titles and addresses of cited documents."""
+        found = ((doc_id, self.urls.get(doc_id, "")) for doc_id in doc_ids)
+        return tuple(
+            Citation(doc_id, self.titles.get(doc_id, ""), link := web_link(url), "" if link else url)
+            for doc_id, url in found
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class Excerpt:
+    """A match in its context."""
+
+    before: str
+    match: str
+    after: str
+    is_whole: bool  # only the match is shown: a paragraph, or a match whose context is not known
+    has_rows: bool = False  # its line breaks are rows of a table, not wrapped lines
+
+
+@dataclass(frozen=True, slots=True)
+class Place:
+    """The place of a node."""
+
+    path: tuple[str, ...]  # titles and ordinals from the document down
+    page: int | None = None
+    paragraph: str | None = None  # text of its paragraph; None where it is not known
+    start: int = 0  # offsets of the node in the paragraph
+    end: int = 0
+    is_table: bool = False
+
+
+class Places:
+    """Looks nodes up in the index that a run used; without an index, a node's id gives its place."""
+
+    def __init__(self, nodes: NodeTable | None, node_ids: Iterable[str], titles: Mapping[str, str]) -> None:
+        """Find all nodes at once.
+
+        Args:
+            nodes: The index's nodes; None: there is no index.
+            node_ids: Every node that will be looked up.
+            titles: Title by document, where the index has none.
+        """
+        self._nodes, self._titles = nodes, titles
+        self._rows: dict[str, int] = {}
+        if nodes is not None:
+            wanted = list(dict.fromkeys(node_ids))
+            found = pc.index_in(pa.array(wanted, pa.string()), value_set=nodes.table["node_id"].combine_chunks())
+            self._rows = {key: row for key, row in zip(wanted, found.to_pylist(), strict=True) if row is not None}
+
+    def find(self, node_id: str, text: str) -> Place:
+        """Return a node's place; an index where its text does not begin with ``text`` has changed and is not used."""
+        row = self._rows.get(node_id)
+        if self._nodes is None or row is None or not _begins(self._nodes.text_of(row), text):
+            doc_id, *below = node_id.split(":")
+            return Place((self._titles.get(doc_id) or doc_id, *below))
+        return self._place(self._nodes, row)
+
+    def _place(self, nodes: NodeTable, row: int) -> Place:
+        line = [*reversed(nodes.ancestors(row)), row]
+        # A section may be named as its document: said once.
+        path = tuple(label for label, _ in groupby(self._label(nodes, at) for at in line))
+        page = nodes.table["page"][row].as_py()
+        paragraph = nodes.paragraph_of(row)
+        if paragraph < 0:
+            return Place(path, page)
+        text = nodes.text_of(paragraph)
+        is_table = nodes.table["attachment_kind"][paragraph].as_py() == "table"
+        start, end = (
+            (nodes.table[name][row].as_py() for name in ("start", "end")) if paragraph != row else (0, len(text))
+        )
+        return Place(path, page, text, start, end, is_table)
+
+    def _label(self, nodes: NodeTable, row: int) -> str:
+        kind = KINDS[nodes.kind[row]]
+        if kind == "document":
+            doc_id = nodes.doc_id(row)
+            return nodes.title_of(row) or self._titles.get(doc_id) or doc_id
+        ordinal = f"{kind} {nodes.table['ordinal'][row].as_py()}"
+        return (nodes.title_of(row) if kind == "section" else "") or ordinal
+
+
+def _begins(whole: str, text: str) -> bool:
+    return whole.startswith(text) if text else not whole
+
+
+def open_index(paths: Iterable[str]) -> tuple[Index | None, str]:
+    """Open the first of these indexes that can be read; else return the reason."""
+    reason = "the configuration names no index"
+    for path in paths:
+        try:
+            index = Index.open(path)
+            len(index.nodes), len(index.documents)  # read now: a damaged table is as bad as none
+        except (KohakuRayError, OSError, pa.ArrowException) as error:
+            reason = str(error)
+        else:
+            return index, ""
+    return None, reason
+
+
+def excerpt(place: Place, text: str, match_chars: int, around_chars: int) -> Excerpt:
+    """Mark a match in its paragraph; long texts are cut.
+
+    Args:
+        place: Its place.
+        text: The match's own text, or the beginning of it.
+        match_chars: Characters of the match shown.
+        around_chars: Characters shown on either side.
+    """
+    paragraph = place.paragraph
+    if paragraph is None or not _begins(paragraph[place.start : place.end], text):
+        return Excerpt("", cut(text, match_chars), "", True, place.is_table)
+    match = cut(paragraph[place.start : place.end], match_chars)
+    before, after = paragraph[: place.start], paragraph[place.end :]
+    if len(before) > around_chars:
+        before = f"… {before[len(before) - around_chars :].lstrip()}"
+    if len(after) > around_chars:
+        after = f"{after[:around_chars].rstrip()} …"
+    return Excerpt(before, match, after, place.start == 0 and place.end == len(paragraph), place.is_table)
+
+
+class Pictures:
+    """Small pictures of a run's images; each stands once on the page, in a style rule, however often it is shown."""
+
+    def __init__(self, index: str | None, node_ids: Iterable[str]) -> None:
+        """Read and scale the images.
+
+        Args:
+            index: Directory of the index; None: there is none, and no picture.
+            node_ids: Paragraphs of images, those that matter most first.
+        """
+        self._class_of: dict[str, str] = {}
+        self._rules: list[str] = []
+        wanted = list(dict.fromkeys(node_ids))
+        if index is None or not wanted:
+            return
+        try:
+            images = Images.open(index)
+        except DataError:
+            return
+        self._draw(images, wanted)
+
+    def of(self, node_id: str) -> str | None:
+        """Return the classes of an element that shows a node's image; None: it is not to be had."""
+        return self._class_of.get(node_id)
+
+    @property
+    def css(self) -> Markup:
+        """The rules that hold the pictures."""
+        return Markup("\n".join(self._rules))  # noqa: S704 - numbers and base64
+
+    def _draw(self, images: Images, wanted: Iterable[str]) -> None:
+        digests = {row["node_id"]: row["digest"] for row in images.rows}
+        drawn: dict[str, str] = {}
+        n_bytes = 0
+        for node_id in wanted:
+            digest = digests.get(node_id)
+            if digest is not None and digest not in drawn and n_bytes <= PICTURE_BYTES:
+                try:
+                    data, (width, height) = _small(images.read(digest))
+                except (DataError, OSError, ValueError):
+                    continue
+                name = f"pic-{len(drawn)}"
+                drawn[digest] = f"pic {name}"
+                look = f"width:{width}px;height:{height}px;background-image:url(data:image/png;base64,{data})"
+                self._rules.append(f".{name}{{{look}}}")
+                n_bytes += len(self._rules[-1])
+            if digest in drawn:
+                self._class_of[node_id] = drawn[str(digest)]
+
+
+def _small(data: bytes) -> tuple[str, tuple[int, int]]:
+    from PIL import Image
+
+    with Image.open(io.BytesIO(data)) as opened:
+        small = opened.convert("RGB")
+        small.thumbnail(PICTURE_SIDES, Image.Resampling.LANCZOS)
+        written = io.BytesIO()
+        small.quantize(PICTURE_COLOURS).save(written, "PNG", optimize=True)
+    return base64.b64encode(written.getvalue()).decode("ascii"), small.size
