@@ -16,6 +16,7 @@ from run_files import answer, ballot, match, plan, usage, write_run, write_truth
 
 from kohaku_ray.cli import _parser, main
 from kohaku_ray.config import load_config
+from kohaku_ray.evaluation.metrics import METRICS, find_metric
 from kohaku_ray.evaluation.submissions import COLUMNS
 from kohaku_ray.evaluation.truth import GOLD_COLUMNS, gold_template
 from kohaku_ray.index.build import REJECT_SCHEMA
@@ -203,6 +204,15 @@ def test_the_gold_format_is_the_codes():
     for name, meaning in GOLD_COLUMNS.items():
         assert f"| `{name}` | {meaning} |" in text
     assert blocks(DOCS / "documents.md", "csv") == [gold_template()]
+
+
+@pytest.mark.parametrize("name", METRICS)
+def test_every_metric_is_defined(name):
+    [row] = [line for line in (DOCS / "metrics.md").read_text().splitlines() if line.startswith(f"| `{name}` |")]
+    metric = find_metric(name)
+    columns = [column for one in metric.truth_columns for column in ([one] if isinstance(one, str) else one)]
+    assert all(f"`{column}`" in row for column in columns)
+    assert all(f"{part.weight:.2f} " in row for part in metric.parts.values() if 0 < part.weight < 1)
 
 
 def test_every_page_is_in_the_navigation():
