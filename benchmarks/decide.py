@@ -23,7 +23,7 @@ from vote import N_SUBSAMPLES, RULES
 from vote import ballots_of as counted_ballots_of
 
 from kohaku_ray.ensemble.decide import Stop, default_waves, settled
-from kohaku_ray.ensemble.subsamples import subsamples
+from kohaku_ray.ensemble.study import subsamples
 from kohaku_ray.ensemble.vote import Ballot, Verdict, VoteRule, vote
 from kohaku_ray.evaluation.submissions import Submission, read_submission
 

@@ -32,8 +32,7 @@ from kohaku_ray.engine.actors.index_access import LocalIndex
 from kohaku_ray.engine.actors.tools import EngineTools, RunContext
 from kohaku_ray.engine.ledger.protocol import Asked
 from kohaku_ray.engine.ledger.segments import Entry
-from kohaku_ray.evaluation.citations import citation_scores, gold_refs
-from kohaku_ray.evaluation.retrieval_metrics import distinct_sources, recall_at_k, stage_recall
+from kohaku_ray.evaluation.references import citation_scores, gold_refs, recall_at_k, stage_recall
 from kohaku_ray.evaluation.submissions import SubmissionRow, mend_refs, read_refs
 from kohaku_ray.index.assemble import texts_to_encode
 from kohaku_ray.index.build import REJECT_SCHEMA, build_index
@@ -173,7 +172,7 @@ async def alone(
             [nodes] = await index.run("nodes", [tuple(hits.rows.tolist())], (0, ()))
             known = [nodes.attributes_of(row) for row in nodes.local(hits.rows).tolist()]
             if gold:
-                netlocs.append(distinct_sources([one.get("document_netloc") for one in known]))
+                netlocs.append(len({one["document_netloc"] for one in known if one.get("document_netloc") is not None}))
                 recalls.append(recall_at_k([str(one.get("par_id")) for one in known], gold, k))
         measured[name] = float(np.mean(recalls)), float(np.mean(netlocs))
     return measured

@@ -16,10 +16,9 @@ from pathlib import Path
 
 import numpy as np
 
-from kohaku_ray.ensemble.count import vote_pool
 from kohaku_ray.ensemble.pool import pool_ballots
-from kohaku_ray.ensemble.subsamples import subsamples
-from kohaku_ray.ensemble.vote import VoteRule
+from kohaku_ray.ensemble.study import subsamples
+from kohaku_ray.ensemble.vote import VoteRule, vote_pool
 from kohaku_ray.evaluation.metrics import find_metric
 from kohaku_ray.evaluation.paired import paired_bootstrap, paired_differences, paired_permutation
 from kohaku_ray.evaluation.statistics import holm

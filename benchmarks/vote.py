@@ -20,11 +20,9 @@ from unittest.mock import patch
 
 import numpy as np
 
-from kohaku_ray.ensemble.count import Outcomes, vote_pool
 from kohaku_ray.ensemble.pool import Pool, pool_ballots
-from kohaku_ray.ensemble.study import MOST_SUBSAMPLES, Marks, Parts, expected_score
-from kohaku_ray.ensemble.subsamples import subsamples
-from kohaku_ray.ensemble.vote import Ballot, Verdict, VoteRule, vote
+from kohaku_ray.ensemble.study import MOST_SUBSAMPLES, Marks, Parts, expected_score, subsamples
+from kohaku_ray.ensemble.vote import Ballot, Outcomes, Verdict, VoteRule, vote, vote_pool
 from kohaku_ray.evaluation.metrics import find_metric
 from kohaku_ray.evaluation.submissions import read_submission
 from kohaku_ray.sweep.study import ballots_of, marks_of

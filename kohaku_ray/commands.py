@@ -117,8 +117,10 @@ def documents(arguments: argparse.Namespace) -> Outcome:
 
 def answer(arguments: argparse.Namespace) -> Outcome:
     """Answer the questions, unless the run is finished."""
+    from kohaku_ray.pages.score_text import describe_run
+    from kohaku_ray.run.directory import facts_of
     from kohaku_ray.run.identity import finished_before
-    from kohaku_ray.run.results import describe_run, headline, outputs_of, scores_of
+    from kohaku_ray.run.results import headline, outputs_of, scores_of
     from kohaku_ray.run.tracking import check_tracking, is_tracked, track
     from kohaku_ray.storage import below, is_file
 
@@ -136,7 +138,7 @@ def answer(arguments: argparse.Namespace) -> Outcome:
             threading.Thread(target=importlib.import_module, args=("kohaku_ray.pages.report",), daemon=True).start()
         summary = run_answer(config, retry_errors=arguments.retry == "errors", strict=arguments.strict)
     scored, why_not = scores_of(config, summary)
-    tell(describe_run(config, summary, (scored, why_not)))
+    tell(describe_run(summary, facts_of(config), config.ensemble.members, scored, why_not))
     if not arguments.no_report:
         from kohaku_ray.pages.report import write_report
 
@@ -211,9 +213,9 @@ def sweep(arguments: argparse.Namespace) -> Outcome:
     """Run a sweep."""
     from kohaku_ray.engine.jobs.sweep import dry_run, finish_sweep, run_sweep
     from kohaku_ray.run.tracking import check_tracking
+    from kohaku_ray.sweep.collect import track_sweep
     from kohaku_ray.sweep.load import load_sweep
     from kohaku_ray.sweep.plan import plan_sweep
-    from kohaku_ray.sweep.tracking import track_sweep
 
     loaded = load_sweep(arguments.sweep, arguments.base, arguments.overrides, arguments.output)
     n_cells, n_seeds = loaded.sweep.n_cells, len(loaded.sweep.seeds)

@@ -55,8 +55,9 @@ def vote(arguments: argparse.Namespace) -> Outcome:
 def score(arguments: argparse.Namespace) -> Outcome:
     """Score submissions."""
     from kohaku_ray.evaluation.metrics import find_metric
-    from kohaku_ray.evaluation.report import render, run_score
+    from kohaku_ray.evaluation.report import run_score
     from kohaku_ray.evaluation.truth import read_gold
+    from kohaku_ray.pages.score_text import describe_scores
     from kohaku_ray.run.directory import submission_of, truth_of
 
     truth = arguments.truth or truth_of(arguments.files)
@@ -65,7 +66,7 @@ def score(arguments: argparse.Namespace) -> Outcome:
         _, found, note = read_gold(truth, [find_metric("wattbot")])
         metrics = [metric.name for metric in found]
     report = run_score(truth, files, metrics, arguments.by, arguments.errors)
-    tell("\n\n".join(part for part in (note, render(report)) if part))
+    tell("\n\n".join(part for part in (note, describe_scores(report)) if part))
     if arguments.jsonl:
         _write_question_scores(truth, files, metrics, arguments.jsonl)
     values = {"truth": truth, "metrics": metrics, "records": report.records, "note": note}
@@ -93,13 +94,14 @@ def _write_question_scores(truth: str, files: list[str], metrics: list[str], out
 
 def compare(arguments: argparse.Namespace) -> Outcome:
     """Compare runs question by question."""
-    from kohaku_ray.evaluation.compare import compare_files, render
+    from kohaku_ray.evaluation.compare import compare_files
+    from kohaku_ray.pages.score_text import describe_comparison
     from kohaku_ray.run.directory import submission_of, truth_of
 
     truth = arguments.truth or truth_of(arguments.runs)
     files = [submission_of(run) for run in arguments.runs]
     compared = compare_files(truth, files, arguments.metric, arguments.by)
-    tell(render(compared))
+    tell(describe_comparison(compared))
     page = None
     if arguments.page:
         from kohaku_ray.pages.compare_page import write_comparison

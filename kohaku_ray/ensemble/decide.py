@@ -12,7 +12,7 @@ from collections import Counter
 from collections.abc import Hashable, Iterable, Mapping, Sequence
 from typing import Literal, TypeVar
 
-from kohaku_ray.ensemble.vote import Ballot, VoteRule, vote
+from kohaku_ray.ensemble.vote import Ballot, Verdict, VoteRule, vote_all
 from kohaku_ray.errors import ConfigError
 from kohaku_ray.values.read import is_blank
 
@@ -25,7 +25,14 @@ _EPSILON = 1e-9  # as in vote: a share of blanks within this of the quorum reach
 
 
 def settled(ballots: Sequence[Ballot], n_members: int, rule: VoteRule, stop: Stop, unit: str | None = None) -> bool:
-    """Tell whether no ballots of the remaining members could change the outcome.
+    """Tell of one question whether no ballots of the remaining members could change its outcome: ``settle_all``."""
+    return settle_all([ballots], n_members, rule, stop, [unit])[0]
+
+
+def settle_all(
+    table: Sequence[Sequence[Ballot]], n_members: int, rule: VoteRule, stop: Stop, units: Sequence[str | None]
+) -> list[bool]:
+    """Tell of each question whether no ballots of the remaining members could change its outcome.
 
     Exact for every strategy, blank rule, tie rule and ``compat``: it is true as soon as all possible remaining ballots
     give the outcome of ``vote(ballots)``, and false while some give another. Two cases never settle early:
@@ -33,33 +40,34 @@ def settled(ballots: Sequence[Ballot], n_members: int, rule: VoteRule, stop: Sto
     since each remaining member may add a reference (their abstentions do settle).
 
     Args:
-        ballots: Of the first members, in member order; empty while no member has answered.
+        table: By question, the ballots of the first members, in member order; none while no member has answered.
         n_members: Number of members in all.
         rule: The rule they are counted by.
         stop: What must be final: ``value``, the winning group of equal answers or the abstention, but not its spelling;
             ``row``, the whole row to the byte: spelling, references and their order, and the member shown;
             ``never``, which waits for all.
-        unit: The question's answer unit.
+        units: By question, its answer unit.
 
     Raises:
         ConfigError: There are more ballots than members, or ballots differ in weight: votes are counted here.
     """
-    n_left = n_members - len(ballots)
-    if n_left < 0:
-        raise ConfigError(
-            f"There are {len(ballots)} ballots but only {n_members} members: give each member's ballot once."
-        )
-    if n_left == 0:
-        return True
+    most = max(map(len, table), default=0)
+    if most > n_members:
+        raise ConfigError(f"There are {most} ballots but only {n_members} members: give each member's ballot once.")
+    found = [len(ballots) == n_members for ballots in table]
     if stop == "never" or rule.weights == "agreement":
-        return False
-    odd = next((ballot for ballot in ballots if ballot.weight != 1.0), None)
+        return found
+    undecided = [place for place, ended in enumerate(found) if not ended]
+    odd = next((ballot for place in undecided for ballot in table[place] if ballot.weight != 1.0), None)
     if odd is not None:
         raise ConfigError(
             f"early_stop is {stop} but a ballot for {odd.answer_value!r} weighs {odd.weight:g}: which votes decide is "
             "counted for ballots of weight 1, so set ensemble.early_stop to never."
         )
-    return _Standing(ballots, n_left, rule, unit).stands(stop)
+    verdicts = vote_all([table[place] for place in undecided], rule, [units[place] for place in undecided])
+    for place, verdict in zip(undecided, verdicts, strict=True):
+        found[place] = _Standing(table[place], n_members - len(table[place]), rule, verdict).stands(stop)
+    return found
 
 
 def default_waves(n_members: int) -> tuple[int, ...]:
@@ -77,9 +85,8 @@ def default_waves(n_members: int) -> tuple[int, ...]:
 class _Standing:
     """The verdict of the members so far, and whether the remaining ones could change it."""
 
-    def __init__(self, ballots: Sequence[Ballot], n_left: int, rule: VoteRule, unit: str | None) -> None:
-        self.ballots, self.n_left, self.rule = ballots, n_left, rule
-        self.verdict = vote(ballots, rule, unit)
+    def __init__(self, ballots: Sequence[Ballot], n_left: int, rule: VoteRule, verdict: Verdict) -> None:
+        self.ballots, self.n_left, self.rule, self.verdict = ballots, n_left, rule, verdict
         # remaining members join these groups or open new ones: membership depends only on a group's first member
         self.answers = [_BLANK] * len(ballots)
         for number, group in enumerate(self.verdict.groups):

@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Hashable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import TypeVar
+from typing import Literal, TypeVar
 
 import numpy as np
 import numpy.typing as npt
 
-from kohaku_ray.ensemble.vote import Ballot, ballot_weight
+from kohaku_ray.ensemble.rule import Ballot
 from kohaku_ray.errors import ConfigError
 from kohaku_ray.index.arrays import F64, I64, Mask
 from kohaku_ray.values.normalise import Value, normalise, same
@@ -36,6 +37,7 @@ class Pool:
         spellings: By question, the values as written.
         refs: By question, the cited references, lower-cased.
         weight: Shape ``(Q, M)``; how much each ballot counts.
+        compat: ``VoteRule.compat`` of the rules that may count them.
         chains: By question where equality within 0.1 % is not transitive (5 is 5.004, 5.004 is 5.008, 5 is not 5.008):
             shape ``(n, n)``, whether value j joins a group that value i opened. Groups then depend on who is drawn.
     """
@@ -47,6 +49,7 @@ class Pool:
     spellings: tuple[tuple[str, ...], ...]
     refs: tuple[tuple[str, ...], ...]
     weight: F64
+    compat: Literal["kohakurag"] | None
     chains: Mapping[int, Mask]
 
     @property
@@ -81,12 +84,17 @@ class Pool:
         return label
 
 
-def pool_ballots(ballots: Sequence[Sequence[Ballot]], units: Sequence[str | None] | None = None) -> Pool:
+def pool_ballots(
+    ballots: Sequence[Sequence[Ballot]],
+    units: Sequence[str | None] | None = None,
+    compat: Literal["kohakurag"] | None = None,
+) -> Pool:
     """Normalise, group and number recorded ballots.
 
     Args:
         ballots: By question, one ballot per member, members in the same order throughout.
         units: By question, its answer unit; None: no question has one.
+        compat: See ``VoteRule``: values and references are compared as written.
 
     Raises:
         ConfigError: There are no ballots, questions differ in their number of ballots or from the number of units, or a
@@ -94,14 +102,19 @@ def pool_ballots(ballots: Sequence[Sequence[Ballot]], units: Sequence[str | None
     """
     units = units if units is not None else [None] * len(ballots)
     _check(ballots, units)
-    blank = [[ballot.is_blank or is_abstention(ballot.answer_value) for ballot in row] for row in ballots]
     values, spellings, refs, sets = [], [], [], []
-    for row, silent, unit in zip(ballots, blank, units, strict=True):
-        answered = [not one for one in silent]
-        values.append(_number([normalise(ballot.answer_value, unit) for ballot in row], answered))
-        spellings.append(_number([ballot.answer_value.strip() for ballot in row], answered))
-        cited = [() if one else _cited(ballot) for ballot, one in zip(row, silent, strict=True)]
-        refs.append(tuple(dict.fromkeys(ref for refs_of_one in cited for ref in refs_of_one)))
+    for row, unit in zip(ballots, units, strict=True):
+        answered = [not _abstains(ballot, compat) for ballot in row]
+        written = [ballot.answer_value.strip() for ballot in row]
+        keys = (
+            [Value("text", text=text) for text in written]
+            if compat
+            else [normalise(one.answer_value, unit) for one in row]
+        )
+        values.append(_number(keys, answered))
+        spellings.append(_number(written, answered))
+        cited = [_cited(one, compat) if votes else () for one, votes in zip(row, answered, strict=True)]
+        refs.append(tuple(dict.fromkeys(ref for of_one in cited for ref in of_one)))
         sets.append(_number([frozenset(one) for one in cited], [True] * len(row)))
     groups, chains = _groups([keys for _, keys in values])
     return Pool(
@@ -113,9 +126,30 @@ def pool_ballots(ballots: Sequence[Sequence[Ballot]], units: Sequence[str | None
         words=_bits([keys for _, keys in sets], refs),
         spellings=tuple(keys for _, keys in spellings),
         refs=tuple(refs),
-        weight=np.array([[ballot_weight(ballot) for ballot in row] for row in ballots], dtype=np.float64),
+        weight=np.array([[_weight(ballot) for ballot in row] for row in ballots], dtype=np.float64),
+        compat=compat,
         chains=chains,
     )
+
+
+def _cited(ballot: Ballot, compat: str | None) -> tuple[str, ...]:
+    return ballot.ref_ids if compat else tuple(ref.strip().lower() for ref in ballot.ref_ids if not is_blank(ref))
+
+
+def _abstains(ballot: Ballot, compat: str | None) -> bool:
+    """Tell whether a member abstains; the published script knows only two spellings of an abstention."""
+    if ballot.is_blank:
+        return True
+    return ballot.answer_value.strip() in {"", "is_blank"} if compat else is_abstention(ballot.answer_value)
+
+
+def _weight(ballot: Ballot) -> float:
+    if not 0 < ballot.weight < math.inf:
+        raise ConfigError(
+            f"A ballot for {ballot.answer_value!r} weighs {ballot.weight}: let the system's `ballot` give a weight "
+            "above 0."
+        )
+    return ballot.weight
 
 
 def _check(ballots: Sequence[Sequence[Ballot]], units: Sequence[str | None]) -> None:
@@ -129,10 +163,6 @@ def _check(ballots: Sequence[Sequence[Ballot]], units: Sequence[str | None]) -> 
         )
     if len(units) != len(ballots):
         raise ConfigError(f"There are {len(units)} units but {len(ballots)} questions: give one per question, or none.")
-
-
-def _cited(ballot: Ballot) -> tuple[str, ...]:
-    return tuple(ref.strip().lower() for ref in ballot.ref_ids if not is_blank(ref))
 
 
 def _number(keys: Sequence[K], counted: Sequence[bool]) -> tuple[list[int], tuple[K, ...]]:

@@ -1,4 +1,4 @@
-"""The rule of a vote, without its arithmetic: the command line reads its choices and loads no numpy for them."""
+"""Ballots and the rule they are counted by, without arithmetic: the command line loads no numpy for the choices."""
 
 from __future__ import annotations
 
@@ -44,3 +44,26 @@ class VoteRule:
     weights: Literal["uniform", "agreement"] = "uniform"
     tiebreak: Literal["first", "blank"] = "first"
     compat: Literal["kohakurag"] | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Ballot:
+    """One member's answer to one question.
+
+    Attributes:
+        answer_value: The bare value, as written; a blank spelling abstains whatever ``is_blank`` says.
+        ref_ids: Cited document ids, in the order cited.
+        is_blank: The member abstains; its value and references are ignored.
+        answer: The answer as a sentence.
+        answer_unit: The unit the member gave.
+        explanation: The reasons.
+        weight: How much it counts in the vote, times its member's weight; positive.
+    """
+
+    answer_value: str = ""
+    ref_ids: tuple[str, ...] = ()
+    is_blank: bool = False
+    answer: str = ""
+    answer_unit: str = ""
+    explanation: str = ""
+    weight: float = 1.0

@@ -1,49 +1,31 @@
-"""Vote over the members' answers to one question (DESIGN §5).
+"""Vote over members' answers to questions (DESIGN §5), many subsamples of many questions at once.
 
 A vote has three steps: who votes (the blank rules), which answer wins (members grouped by normalised value), and which
-references are cited with it (the strategy).
+references are cited with it (the strategy). They are array operations over cells: a cell is one question in one
+subsample of the members. Keys (answers, reference sets, spellings) are compared pairwise among a cell's m members, so
+that counting is one product of an m × m matrix with the weights of those that count, and the first member of a
+heaviest key is simply the first of them with the most votes. ``vote_all`` counts each question in one cell and words
+its verdict.
 """
 
 from __future__ import annotations
 
-import math
-from collections.abc import Hashable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
-from typing import TypeVar
+from functools import cached_property
 
+import numpy as np
+
+from kohaku_ray.ensemble.agreement import agreement_weights
+from kohaku_ray.ensemble.pool import WORD, Pool, Words, pool_ballots
+from kohaku_ray.ensemble.rule import Ballot as Ballot
 from kohaku_ray.ensemble.rule import Strategy as Strategy
 from kohaku_ray.ensemble.rule import VoteRule as VoteRule
 from kohaku_ray.errors import ConfigError
-from kohaku_ray.index.arrays import F64
-from kohaku_ray.values.normalise import group_values
-from kohaku_ray.values.read import is_abstention, is_blank
-
-K = TypeVar("K", bound=Hashable)
+from kohaku_ray.index.arrays import F64, I64, Mask
 
 _EPSILON = 1e-9  # weights that differ by less are a tie
-
-
-@dataclass(frozen=True, slots=True)
-class Ballot:
-    """One member's answer to one question.
-
-    Attributes:
-        answer_value: The bare value, as written; a blank spelling abstains whatever ``is_blank`` says.
-        ref_ids: Cited document ids, in the order cited.
-        is_blank: The member abstains; its value and references are ignored.
-        answer: The answer as a sentence.
-        answer_unit: The unit the member gave.
-        explanation: The reasons.
-        weight: How much it counts in the vote, times its member's weight; positive.
-    """
-
-    answer_value: str = ""
-    ref_ids: tuple[str, ...] = ()
-    is_blank: bool = False
-    answer: str = ""
-    answer_unit: str = ""
-    explanation: str = ""
-    weight: float = 1.0
+_MOST_PAIRS = 2**18  # pairs of members compared at once: they should fit the processor's cache
 
 
 @dataclass(frozen=True, slots=True)
@@ -81,15 +63,37 @@ class Verdict:
         n_votes: Number of members that voted.
     """
 
-    answer_value: str
-    is_blank: bool
-    ref_ids: tuple[str, ...]
-    winner: int | None
-    answer: str
-    answer_unit: str
-    explanation: str
-    groups: tuple[Group, ...]
-    n_votes: int
+    answer_value: str = ""
+    is_blank: bool = True
+    ref_ids: tuple[str, ...] = ()
+    winner: int | None = None
+    answer: str = ""
+    answer_unit: str = ""
+    explanation: str = ""
+    groups: tuple[Group, ...] = ()
+    n_votes: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class Outcomes:
+    """The decision of each rule on each question in each subsample.
+
+    Attributes:
+        leader: Shape ``(rules, Q, S)``; the winning group's first member, as an index into the pool; -1 where the
+            ensemble abstains.
+        spelling: Shape ``(rules, Q, S)``; the written value, as an index into the question's ``spellings``; -1 where
+            the ensemble abstains.
+        words: Shape ``(rules, Q, S, n_words)``; the cited references (``Pool.refs_of`` reads them).
+    """
+
+    leader: I64
+    spelling: I64
+    words: Words
+
+    @property
+    def is_blank(self) -> Mask:
+        """Where the ensemble abstains: shape ``(rules, Q, S)``."""
+        return self.leader < 0
 
 
 def vote(
@@ -98,223 +102,334 @@ def vote(
     unit: str | None = None,
     member_weights: Sequence[float] | F64 | None = None,
 ) -> Verdict:
-    """Count one question's ballots, in member order.
+    """Count one question's ballots, in member order; arguments and errors as of ``vote_all``."""
+    return vote_all([ballots], rule, [unit], member_weights)[0]
+
+
+def vote_all(
+    table: Sequence[Sequence[Ballot]],
+    rule: VoteRule,
+    units: Sequence[str | None],
+    member_weights: Sequence[float] | F64 | None = None,
+) -> list[Verdict]:
+    """Count the ballots of many questions.
 
     Args:
-        ballots: One per member; an empty sequence is an abstention.
+        table: By question, one ballot per member; a question without any is an abstention.
         rule: How to count.
-        unit: The question's answer unit.
+        units: By question, its answer unit; None where it has none.
         member_weights: One positive weight per member; None: all the same.
 
     Raises:
         ConfigError: The rule asks for agreement weights and there are none, their number differs from the ballots', or
             a ballot's weight is not positive and finite.
     """
-    of_members = _weights(len(ballots), rule, member_weights)
-    weights = tuple(weight * ballot_weight(ballot) for weight, ballot in zip(of_members, ballots, strict=True))
-    return _Count(ballots, rule, unit, weights).verdict()
+    verdicts = [Verdict()] * len(table)
+    for size in sorted({len(row) for row in table} - {0}):
+        places = [place for place, row in enumerate(table) if len(row) == size]
+        weights = _weights(size, rule, member_weights)
+        pool = pool_ballots([table[place] for place in places], [units[place] for place in places], rule.compat)
+        questions = np.arange(len(places))
+        cells = _Cells(pool, questions, np.broadcast_to(np.arange(size), (len(places), size)))
+        counted = _Count(cells, _voters(cells.blank, rule), weights * cells.weight)
+        for at, verdict in enumerate(_worded([table[place] for place in places], rule, counted)):
+            verdicts[places[at]] = verdict
+    return verdicts
 
 
-def ballot_weight(ballot: Ballot) -> float:
-    """Return a ballot's weight.
-
-    Raises:
-        ConfigError: It is not positive and finite.
-    """
-    if not 0 < ballot.weight < math.inf:
-        raise ConfigError(
-            f"A ballot for {ballot.answer_value!r} weighs {ballot.weight}: let the system's `ballot` give a weight "
-            "above 0."
-        )
-    return ballot.weight
-
-
-def _weights(n_members: int, rule: VoteRule, given: Sequence[float] | F64 | None) -> tuple[float, ...]:
+def _weights(n_members: int, rule: VoteRule, given: Sequence[float] | F64 | None) -> F64:
     if given is None:
         if rule.weights == "agreement":
             raise ConfigError(
                 "vote.weights is agreement but no member weights were given: "
                 "compute them over all questions (agreement_weights) or set vote.weights to uniform."
             )
-        return (1.0,) * n_members
+        return np.ones(n_members)
     if len(given) != n_members:
         raise ConfigError(f"There are {len(given)} member weights but {n_members} ballots: give one weight per member.")
-    return tuple(float(weight) for weight in given)
+    return np.asarray(given, dtype=np.float64)
 
 
-class _Count:
-    """One question's ballots, cleaned and grouped."""
-
-    def __init__(self, ballots: Sequence[Ballot], rule: VoteRule, unit: str | None, weights: tuple[float, ...]) -> None:
-        self.ballots, self.rule, self.weights = ballots, rule, weights
-        self.compat = rule.compat == "kohakurag"
-        self.blank = [_abstains(ballot, self.compat) for ballot in ballots]
-        self.refs = [() if blank else self._refs_of(ballot) for ballot, blank in zip(ballots, self.blank, strict=True)]
-        self.group_of = self._grouped(unit)
-        self.groups = self._groups()
-
-    def _refs_of(self, ballot: Ballot) -> tuple[str, ...]:
-        """Drop blanks and repeats; in compat mode a reference is kept as written."""
-        if self.compat:
-            return tuple(sorted(set(ballot.ref_ids)))
-        seen: dict[str, str] = {}
-        for ref in ballot.ref_ids:
-            if not is_blank(ref):
-                seen.setdefault(ref.strip().lower(), ref.strip())
-        return tuple(seen.values())
-
-    def _grouped(self, unit: str | None) -> list[int]:
-        """Number the groups in order of their first members; the blanks are -1."""
-        values = ["" if blank else ballot.answer_value for ballot, blank in zip(self.ballots, self.blank, strict=True)]
-        if not self.compat:
-            return group_values(values, unit)
-        first: dict[str, int] = {}
-        return [-1 if not value else first.setdefault(value.strip(), len(first)) for value in values]
-
-    def _groups(self) -> tuple[Group, ...]:
-        members: dict[int, list[int]] = {}
-        for member, group in enumerate(self.group_of):
-            members.setdefault(group, []).append(member)
-        return tuple(
-            Group("" if group < 0 else self._spelling(of), tuple(of), self._weigh(of), group < 0)
-            for group, of in members.items()
-        )
-
-    def _weigh(self, members: Iterable[int]) -> float:
-        return sum(self.weights[member] for member in members)
-
-    def _tally(self, votes: Iterable[tuple[K, int]]) -> dict[K, float]:
-        """Sum the weights per key, in order of the first votes."""
-        tally: dict[K, float] = {}
-        for key, member in votes:
-            tally[key] = tally.get(key, 0.0) + self.weights[member]
-        return tally
-
-    def _written(self, member: int) -> str:
-        return self.ballots[member].answer_value.strip()
-
-    def _spelling(self, members: Iterable[int]) -> str:
-        return _heaviest(self._tally((self._written(member), member) for member in members))[0]
-
-    def verdict(self) -> Verdict:
-        """Choose the answer by the members that may vote, then its references."""
-        voters = self._voters()
-        if not voters:
-            return self._abstention(0)
-        if self.rule.strategy == "first_non_blank":
-            return self._first(voters)
-        pool = voters
-        if self.rule.strategy == "ref_priority":
-            chosen = self._common_set(voters)
-            pool = [member for member in voters if self._ref_key(member) == chosen]
-        group = self._winning_group(pool)
-        if group < 0:
-            return self._abstention(len(voters))
-        runs = [member for member in pool if self.group_of[member] == group]
-        return self._answer(runs, self._references(runs, voters), len(voters))
-
-    def _voters(self) -> list[int]:
-        """Apply the blank rules; nobody votes when the quorum of blanks is reached or all are blank."""
-        everyone = range(len(self.ballots))
-        answered = [member for member in everyone if not self.blank[member]]
-        n_blank = len(self.ballots) - len(answered)
-        quorum = self.rule.blank_quorum
-        if quorum is not None:
-            return [] if n_blank >= quorum * len(self.ballots) - _EPSILON else answered
-        return answered if self.rule.ignore_blank else list(everyone)
-
-    def _winning_group(self, pool: Sequence[int]) -> int:
-        """Find the heaviest group among some members; -1 where the blanks win or a tie is a blank."""
-        votes = self._tally((self.group_of[member], member) for member in pool)
-        group, tied = _heaviest(votes)
-        if self.compat:
-            tied = len(votes) == len(pool) > 1
-        return -1 if tied and self.rule.tiebreak == "blank" else group
-
-    def _ref_key(self, member: int) -> frozenset[str]:
-        refs = self.refs[member]
-        return frozenset(refs) if self.compat else frozenset(ref.lower() for ref in refs)
-
-    def _common_set(self, members: Iterable[int]) -> frozenset[str]:
-        return _heaviest(self._tally((self._ref_key(member), member) for member in members))[0]
-
-    def _references(self, runs: Sequence[int], voters: Sequence[int]) -> tuple[str, ...]:
-        """Choose the references by the strategy, in the order of first citation."""
-        strategy = self.rule.strategy
-        if strategy == "union":
-            return self._cite(runs)
-        if strategy == "majority":
-            return self._cite(range(len(self.ballots)))
-        if strategy == "intersection":
-            return self._cite(runs, frozenset.intersection(*map(self._ref_key, runs)))
-        if strategy == "ref_priority":
-            return self._cite(runs[:1])
-        pool = voters if strategy == "independent" else runs
-        if self.rule.refs == "share":
-            return self._cite(pool, self._cited_by_half(pool))
-        chosen = self._common_set(pool)
-        return self._cite([member for member in pool if self._ref_key(member) == chosen])
-
-    def _cited_by_half(self, members: Sequence[int]) -> frozenset[str]:
-        votes = self._tally((ref, member) for member in members for ref in self._ref_key(member))
-        half = self._weigh(members) / 2 - _EPSILON
-        return frozenset(key for key, weight in votes.items() if weight >= half)
-
-    def _cite(self, members: Iterable[int], among: frozenset[str] | None = None) -> tuple[str, ...]:
-        """List references in the order in which members first cite them, each in its first spelling."""
-        seen: dict[str, str] = {}
-        for member in members:
-            for ref in self.refs[member]:
-                seen.setdefault(ref if self.compat else ref.lower(), ref)
-        refs = [ref for key, ref in seen.items() if among is None or key in among]
-        return tuple(sorted(refs) if self.compat else refs)
-
-    def _answer(self, runs: Sequence[int], refs: tuple[str, ...], n_votes: int) -> Verdict:
-        spelling = self._written(runs[0]) if self.compat else self._spelling(runs)
-        cited = frozenset(refs) if self.compat else frozenset(ref.lower() for ref in refs)
-        spelled = [member for member in runs if self._written(member) == spelling]
-        winner = next((member for member in spelled if self._ref_key(member) == cited), spelled[0])
-        return self._verdict(winner, n_votes, spelling, refs)
-
-    def _first(self, voters: Sequence[int]) -> Verdict:
-        answered = [member for member in voters if not self.blank[member]]
-        if not answered:
-            return self._abstention(len(voters))
-        return self._answer(answered[:1], self._cite(answered[:1]), len(voters))
-
-    def _abstention(self, n_votes: int) -> Verdict:
-        blanks = [member for member, blank in enumerate(self.blank) if blank]
-        silent = blanks[0] if blanks else None
-        winner = next((member for member in blanks if self.ballots[member].explanation.strip()), silent)
-        return self._verdict(winner, n_votes)
-
-    def _verdict(
-        self, winner: int | None, n_votes: int, answer_value: str | None = None, refs: tuple[str, ...] = ()
-    ) -> Verdict:
-        """Show a member's answer; without a value the ensemble abstains."""
-        shown = Ballot() if winner is None else self.ballots[winner]
-        return Verdict(
-            answer_value=answer_value or "",
-            is_blank=answer_value is None,
+def _worded(table: Sequence[Sequence[Ballot]], rule: VoteRule, count: _Count) -> Iterator[Verdict]:
+    """Word the verdict on each question, each counted in one cell of all its members."""
+    cells, (leader, spelling, words) = count.cells, count.outcome(rule)
+    cites_all = (cells.words == words[:, None, :]).all(axis=2)
+    walked = _walked(rule, count, cites_all).tolist()
+    runs, labels, weights, same, n_votes = (
+        array.tolist()
+        for array in (count.choice(rule).runs, cells.label, count.weights, cites_all, count.voting.sum(axis=1))
+    )
+    for at, ballots in enumerate(table):
+        written = [ballot.answer_value.strip() for ballot in ballots]
+        if leader[at] < 0:
+            blanks = [member for member, label in enumerate(labels[at]) if label < 0]
+            winner = next(
+                (member for member in blanks if ballots[member].explanation.strip()), next(iter(blanks), None)
+            )
+            value, refs = "", tuple[str, ...]()
+        else:
+            value = cells.pool.spellings[at][spelling[at]]
+            spelled = [member for member, is_run in enumerate(runs[at]) if is_run and written[member] == value]
+            winner = next((member for member in spelled if same[at][member]), spelled[0])
+            citing = [
+                one for one, walks, label in zip(ballots, walked[at], labels[at], strict=True) if walks and label >= 0
+            ]
+            refs = _cite(citing, cells.pool.refs_of(at, words[at]), rule.compat)
+        shown = Ballot() if winner is None else ballots[winner]
+        yield Verdict(
+            answer_value=value,
+            is_blank=bool(leader[at] < 0),
             ref_ids=refs,
             winner=winner,
             answer=shown.answer,
             answer_unit=shown.answer_unit,
             explanation=shown.explanation,
-            groups=self.groups,
-            n_votes=n_votes,
+            groups=_groups(labels[at], written, weights[at]),
+            n_votes=n_votes[at],
         )
 
 
-def _abstains(ballot: Ballot, compat: bool) -> bool:
-    """Tell whether a member abstains; the published script knows only two spellings of an abstention."""
-    if ballot.is_blank:
-        return True
-    return ballot.answer_value.strip() in {"", "is_blank"} if compat else is_abstention(ballot.answer_value)
+def _walked(rule: VoteRule, count: _Count, cites_all: Mask) -> Mask:
+    """Find the members in whose order references are listed: shape ``(cells, m)``."""
+    if rule.strategy == "majority":
+        return np.ones_like(count.voting)
+    members = count.voting if rule.strategy == "independent" else count.choice(rule).runs
+    is_set = rule.strategy in ("answer_priority", "independent") and rule.refs == "set"
+    return members & cites_all if is_set else members
 
 
-def _heaviest(votes: Mapping[K, float]) -> tuple[K, bool]:
-    """Find the key with most votes, ties to the earliest; returns too whether there was a tie."""
-    best = max(votes.values()) - _EPSILON
-    top = [key for key, weight in votes.items() if weight >= best]
-    return top[0], len(top) > 1
+def _cite(ballots: Iterable[Ballot], among: frozenset[str], compat: str | None) -> tuple[str, ...]:
+    """List references in the order in which ballots first cite them, each in its first spelling; in compat sorted."""
+    first: dict[str, str] = {}
+    for ballot in ballots:
+        for ref in ballot.ref_ids:
+            key, written = (ref, ref) if compat else (ref.strip().lower(), ref.strip())
+            if key in among:
+                first.setdefault(key, written)
+    return tuple(sorted(first.values()) if compat else first.values())
+
+
+def _groups(labels: Sequence[int], written: Sequence[str], weights: Sequence[float]) -> tuple[Group, ...]:
+    members: dict[int, list[int]] = {}
+    for member, label in enumerate(labels):
+        members.setdefault(label, []).append(member)
+    groups = []
+    for label, of in members.items():
+        tally: dict[str, float] = {}
+        for member in of:
+            tally[written[member]] = tally.get(written[member], 0.0) + weights[member]
+        most = max(tally.values()) - _EPSILON
+        value = next(text for text, weight in tally.items() if weight >= most) if label >= 0 else ""
+        groups.append(Group(value, tuple(of), sum(weights[member] for member in of), label < 0))
+    return tuple(groups)
+
+
+def vote_pool(pool: Pool, subsamples: I64, rules: Sequence[VoteRule]) -> Outcomes:
+    """Count every question's ballots in every subsample by every rule.
+
+    Rules share intermediate results, so give all of them at once.
+
+    Args:
+        pool: The recorded ballots.
+        subsamples: Shape ``(S, m)``; members in voting order; one may occur twice.
+        rules: How to count; ``agreement`` weighs each subsample's members by their agreement with one another.
+
+    Raises:
+        ConfigError: A subsample is empty or names a member that the pool does not have, or a rule's ``compat`` is not
+            the one that the pool was grouped by.
+    """
+    subsamples = np.asarray(subsamples, dtype=np.int64)
+    _check(pool, subsamples, rules)
+    n_subsamples, size = subsamples.shape
+    shape = (len(rules), pool.n_questions * n_subsamples)
+    leader, spelling = np.full(shape, -1, dtype=np.int64), np.full(shape, -1, dtype=np.int64)
+    words = np.zeros((*shape, pool.words.shape[2]), dtype=np.uint64)
+    weights = {"uniform": np.ones(subsamples.shape)}
+    if any(rule.weights == "agreement" for rule in rules):
+        weights["agreement"] = _agreement(pool, subsamples)
+    step = max(1, _MOST_PAIRS // size**2)
+    for start in range(0, shape[1], step):
+        part = slice(start, min(start + step, shape[1]))
+        question, subsample = np.divmod(np.arange(part.start, part.stop), n_subsamples)
+        cells = _Cells(pool, question, subsamples[subsample])
+        counts: dict[tuple[bool, float | None, str], _Count] = {}
+        for index, rule in enumerate(rules):
+            key = (rule.ignore_blank, rule.blank_quorum, rule.weights)
+            if key not in counts:
+                counts[key] = _Count(cells, _voters(cells.blank, rule), weights[rule.weights][subsample] * cells.weight)
+            leader[index, part], spelling[index, part], words[index, part] = counts[key].outcome(rule)
+    whole = (len(rules), pool.n_questions, n_subsamples)
+    return Outcomes(leader.reshape(whole), spelling.reshape(whole), words.reshape(*whole, -1))
+
+
+def _check(pool: Pool, subsamples: I64, rules: Sequence[VoteRule]) -> None:
+    if subsamples.ndim != 2 or not subsamples.shape[1]:
+        raise ConfigError(
+            f"Subsamples have the shape {subsamples.shape}: give one row per subsample, with at least one member each."
+        )
+    odd = subsamples[(subsamples < 0) | (subsamples >= pool.n_members)]
+    if odd.size:
+        raise ConfigError(
+            f"A subsample names member {odd[0]} but the pool has {pool.n_members}: draw from 0 to {pool.n_members - 1}."
+        )
+    if any(rule.compat != pool.compat for rule in rules):
+        raise ConfigError(
+            f"vote.compat of a rule is not {pool.compat}, by which the ballots were grouped: group them by it."
+        )
+
+
+def _agreement(pool: Pool, subsamples: I64) -> F64:
+    """Weigh each subsample's members by their agreement with one another: shape ``(S, m)``."""
+    weights = np.empty(subsamples.shape)
+    questions = np.arange(pool.n_questions)
+    for row, members in enumerate(subsamples):
+        label = pool.labels(questions, np.broadcast_to(members, (pool.n_questions, len(members))))
+        # the consensus takes the lowest of tied groups: they must be numbered by their first members
+        first = (label[:, :, None] == label[:, None, :]).argmax(axis=2)
+        weights[row] = agreement_weights(np.where(label < 0, -1, first))
+    return weights
+
+
+def _voters(blank: Mask, rule: VoteRule) -> Mask:
+    """Apply the blank rules: shape ``(cells, m)``; nobody votes when the quorum is reached or all are blank."""
+    silent = blank if rule.ignore_blank else np.zeros_like(blank)
+    if rule.blank_quorum is not None:
+        reached = blank.sum(axis=1) >= rule.blank_quorum * blank.shape[1] - _EPSILON
+        silent = blank | reached[:, None]
+    return np.logical_not(silent)
+
+
+class _Cells:
+    """Some cells' ballots side by side; every array is ``(cells, m)`` or ``(cells, m, …)``."""
+
+    def __init__(self, pool: Pool, question: I64, drawn: I64) -> None:
+        column = question[:, None]
+        self.pool, self.drawn = pool, drawn
+        self.label = pool.labels(question, drawn)
+        self.index = np.arange(len(question))
+        self.blank = self.label < 0
+        self.weight = pool.weight[column, drawn]
+        self.spelling = pool.spelling[column, drawn]
+        self.refset = pool.refset[column, drawn]
+        self.words = pool.words[column, self.refset]
+        self.same_answer = _pairs(self.label)
+        self.same_refs = _pairs(self.refset)
+        self.same_spelling = _pairs(self.spelling)
+        self.n_refs = max(map(len, pool.refs))
+
+
+def _pairs(keys: I64) -> F64:
+    pairs: F64 = (keys[:, :, None] == keys[:, None, :]).astype(np.float64)
+    return pairs
+
+
+@dataclass(frozen=True, slots=True)
+class _Choice:
+    """The winning answer: its first run and whether another had as many votes, its runs, the run that spells it."""
+
+    first: I64
+    tied: Mask
+    runs: Mask
+    speller: I64
+
+
+class _Count:
+    """The votes of some cells under one blank rule and one weighting."""
+
+    def __init__(self, cells: _Cells, voting: Mask, weights: F64) -> None:
+        self.cells, self.voting, self.weights = cells, voting, weights
+
+    def outcome(self, rule: VoteRule) -> tuple[I64, I64, Words]:
+        """Decide: leader and spelling of shape ``(cells,)``, references of shape ``(cells, n_words)``."""
+        cells, choice = self.cells, self.choice(rule)
+        blank = cells.blank[cells.index, choice.first] | ~self.voting.any(axis=1)
+        if rule.tiebreak == "blank":
+            blank |= choice.tied
+        leader = cells.same_answer[cells.index, choice.first].argmax(axis=1)
+        return (
+            np.where(blank, -1, cells.drawn[cells.index, leader]),
+            np.where(blank, -1, cells.spelling[cells.index, choice.speller]),
+            np.where(blank[:, None], np.uint64(0), self._references(rule, choice)),
+        )
+
+    def choice(self, rule: VoteRule) -> _Choice:
+        """Choose the answer by a rule."""
+        if rule.strategy == "first_non_blank":
+            return self._first_answer
+        return self._by_refs if rule.strategy == "ref_priority" else self._by_answer
+
+    @cached_property
+    def _first_answer(self) -> _Choice:
+        answered = self.voting & ~self.cells.blank
+        first = answered.argmax(axis=1)
+        runs = np.zeros_like(answered)
+        runs[self.cells.index, first] = True
+        return _Choice(first, np.zeros(len(first), dtype=bool), runs, first)
+
+    @cached_property
+    def _by_answer(self) -> _Choice:
+        return self._choose(self.voting)
+
+    @cached_property
+    def _by_refs(self) -> _Choice:
+        chosen = self.cells.same_refs[self.cells.index, self._common_set] > 0
+        return self._choose(self.voting & chosen)
+
+    @cached_property
+    def _common_set(self) -> I64:
+        return self._heaviest(self.cells.same_refs, self.voting)[0]
+
+    def _choose(self, members: Mask) -> _Choice:
+        first, tied = self._heaviest(self.cells.same_answer, members)
+        if self.cells.pool.compat:  # the published script knows one tie: no two members gave the same string
+            alike = (self.cells.same_answer * members[:, :, None] * members[:, None, :]).sum(axis=(1, 2))
+            n_members = members.sum(axis=1)
+            tied = (alike == n_members) & (n_members > 1)
+        runs = members & (self.cells.same_answer[self.cells.index, first] > 0)
+        speller, _ = self._heaviest(self.cells.same_spelling, runs)
+        return _Choice(first, tied, runs, speller)
+
+    def _heaviest(self, pairs: F64, members: Mask) -> tuple[I64, Mask]:
+        """Find the first of some members whose key weighs most, and tell whether another key weighs as much."""
+        votes = np.matmul(pairs, (self.weights * members)[:, :, None])[:, :, 0]
+        votes[~members] = -1.0
+        top = votes >= votes.max(axis=1, keepdims=True) - _EPSILON
+        first = top.argmax(axis=1)
+        return first, (top & (pairs[self.cells.index, first] == 0)).any(axis=1)
+
+    def _references(self, rule: VoteRule, choice: _Choice) -> Words:
+        words = self.cells.words
+        if rule.strategy in ("first_non_blank", "ref_priority"):
+            return self._set_of(choice.first)
+        if rule.strategy == "majority":
+            return _union(words)
+        if rule.strategy == "union":
+            return _union(np.where(choice.runs[:, :, None], words, np.uint64(0)))
+        if rule.strategy == "intersection":
+            cited = np.where(choice.runs[:, :, None], words, ~np.uint64(0))
+            shared: Words = np.bitwise_and.reduce(cited, axis=1)
+            return shared
+        independent = rule.strategy == "independent"
+        if rule.refs == "share":
+            return self._cited_by_half(self.voting if independent else choice.runs)
+        return self._set_of(self._common_set if independent else self._heaviest(self.cells.same_refs, choice.runs)[0])
+
+    def _set_of(self, position: I64) -> Words:
+        words: Words = self.cells.words[self.cells.index, position]
+        return words
+
+    def _cited_by_half(self, members: Mask) -> Words:
+        weights = self.weights * members
+        half = weights.sum(axis=1) / 2 - _EPSILON
+        words = np.zeros_like(self.cells.words[:, 0])
+        for ref in range(self.cells.n_refs):
+            word, bit = divmod(ref, WORD)
+            cites = (self.cells.words[:, :, word] >> np.uint64(bit)) & np.uint64(1)
+            votes = (weights * cites).sum(axis=1)
+            words[:, word] |= (votes >= half).astype(np.uint64) << np.uint64(bit)
+        return words
+
+
+def _union(words: Words) -> Words:
+    united: Words = np.bitwise_or.reduce(words, axis=1)
+    return united

@@ -7,11 +7,11 @@ from collections.abc import Mapping
 METRICS: Mapping[str, str] = {
     "wattbot": "kohaku_ray.evaluation.wattbot:WATTBOT",
     "kaggle": "kohaku_ray.evaluation.wattbot:KAGGLE",
-    "exact": "kohaku_ray.evaluation.exact:EXACT",
-    "answer": "kohaku_ray.evaluation.answer_text:ANSWER",
+    "exact": "kohaku_ray.evaluation.answers:EXACT",
+    "answer": "kohaku_ray.evaluation.answers:ANSWER",
     "label": "kohaku_ray.evaluation.label:LABEL",
-    "citations": "kohaku_ray.evaluation.citations:CITATIONS",
-    "retrieval": "kohaku_ray.evaluation.retrieval_metrics:RETRIEVAL",
+    "citations": "kohaku_ray.evaluation.references:CITATIONS",
+    "retrieval": "kohaku_ray.evaluation.references:RETRIEVAL",
 }
 """Built-in metrics by name."""
 

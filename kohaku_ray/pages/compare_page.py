@@ -9,7 +9,6 @@ from dataclasses import dataclass
 
 from kohaku_ray.errors import ConfigError
 from kohaku_ray.evaluation.compare import Comparing, compare_files
-from kohaku_ray.evaluation.flips import pair_text
 from kohaku_ray.evaluation.metrics import Metric, QuestionScore, find_metric
 from kohaku_ray.evaluation.paired import score_interval
 from kohaku_ray.evaluation.submissions import SubmissionRow, read_submission
@@ -18,6 +17,7 @@ from kohaku_ray.pages.glance import cost_lines
 from kohaku_ray.pages.page import MAX_BYTES, Packed, page_environment
 from kohaku_ray.pages.questions import Limits, QuestionView, anchor_of
 from kohaku_ray.pages.report import Inputs, Select, gather, selects
+from kohaku_ray.pages.score_text import pair_text
 from kohaku_ray.pages.text import list_link
 from kohaku_ray.run.directory import submission_of
 from kohaku_ray.run.files import read_run

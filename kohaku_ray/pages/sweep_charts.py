@@ -10,9 +10,7 @@ from itertools import cycle
 
 import numpy as np
 
-from kohaku_ray.evaluation.comparing import Comparison
-from kohaku_ray.evaluation.grid import Run, Sweep, SweepGroups, TableCell
-from kohaku_ray.evaluation.splits import rank_bands
+from kohaku_ray.evaluation.compare import rank_bands
 from kohaku_ray.pages.charts import Chart
 from kohaku_ray.pages.plots import (
     MOST_BANDS,
@@ -29,6 +27,7 @@ from kohaku_ray.pages.plots import (
 from kohaku_ray.pages.sweep_stats import Place, TableGrid, name_cell, row_name, score_of
 from kohaku_ray.pages.sweep_tables import order_of
 from kohaku_ray.pages.text import cut
+from kohaku_ray.sweep.compare import Comparison, Run, Sweep, SweepGroups, TableCell
 
 MOST_LINES = 8
 """Most lines in a plot; of more, the best are drawn."""

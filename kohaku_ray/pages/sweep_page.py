@@ -9,13 +9,11 @@ from dataclasses import dataclass
 
 from markupsafe import Markup
 
-from kohaku_ray.evaluation.comparing import Comparison
-from kohaku_ray.evaluation.grid import Run, Sweep, SweepAnswer, SweepGroups, SweepQuestion, TableCell
+from kohaku_ray.evaluation.compare import BANDS
 from kohaku_ray.evaluation.metrics import Metric
-from kohaku_ray.evaluation.report import write_effect
-from kohaku_ray.evaluation.splits import BANDS, band_table, group_table
 from kohaku_ray.pages.charts import Chart
 from kohaku_ray.pages.page import MAX_BYTES, Packed, page_environment
+from kohaku_ray.pages.score_text import band_table, group_table, write_effect
 from kohaku_ray.pages.sweep_charts import (
     ErrorCounts,
     cost_chart,
@@ -42,6 +40,7 @@ from kohaku_ray.pages.sweep_stats import (
 )
 from kohaku_ray.pages.sweep_tables import as_csv, as_latex, as_markdown, groups_csv, order_of
 from kohaku_ray.storage import make_directory, publish
+from kohaku_ray.sweep.compare import Comparison, Run, Sweep, SweepAnswer, SweepGroups, SweepQuestion, TableCell
 from kohaku_ray.values.read import is_blank, parse_number
 
 N_EXAMPLES = 3

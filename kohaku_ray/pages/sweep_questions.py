@@ -10,10 +10,10 @@ from dataclasses import dataclass
 
 from markupsafe import escape
 
-from kohaku_ray.evaluation.grid import Run, Sweep, SweepQuestion, TableCell
 from kohaku_ray.pages.page import Packed
 from kohaku_ray.pages.sweep_stats import name_cell, score_of
 from kohaku_ray.pages.text import cut, visible
+from kohaku_ray.sweep.compare import Run, Sweep, SweepQuestion, TableCell
 from kohaku_ray.values.read import is_blank
 
 QUESTIONS_SHOWN = (2000, 1000, 500, 200, 100, 50, 20, 0)

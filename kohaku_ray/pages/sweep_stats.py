@@ -9,10 +9,18 @@ from typing import Literal
 
 import numpy.typing as npt
 
-from kohaku_ray.evaluation.comparing import Comparison, average_rank, compare_column
-from kohaku_ray.evaluation.grid import FEW_QUESTIONS, FEW_SEEDS, Sweep, Table, TableCell
 from kohaku_ray.evaluation.statistics import STAR_LEVELS, mean_sd, ranks
 from kohaku_ray.pages.text import cut
+from kohaku_ray.sweep.compare import (
+    FEW_QUESTIONS,
+    FEW_SEEDS,
+    Comparison,
+    Sweep,
+    Table,
+    TableCell,
+    average_rank,
+    compare_column,
+)
 from kohaku_ray.values.read import parse_number
 
 THIN = "†"

@@ -8,9 +8,8 @@ import math
 import re
 from collections.abc import Callable, Sequence
 
-from kohaku_ray.evaluation.grid import Sweep, SweepGroups, TableCell
-from kohaku_ray.evaluation.report import table as aligned
-from kohaku_ray.evaluation.splits import split_tables
+from kohaku_ray.pages.score_text import split_tables
+from kohaku_ray.pages.score_text import table as aligned
 from kohaku_ray.pages.sweep_stats import (
     Place,
     Shown,
@@ -26,6 +25,7 @@ from kohaku_ray.pages.sweep_stats import (
     write_rank,
 )
 from kohaku_ray.pages.text import one_line, visible
+from kohaku_ray.sweep.compare import Sweep, SweepGroups, TableCell
 
 _STATE = ("table", "cell_id", "state", "reason", "repeats", "n_seeds", "n_questions", "is_thin", "mean", "sd")
 _STATISTICS = (

@@ -13,8 +13,8 @@ import pyarrow as pa
 from kohaku_ray.config import Config
 from kohaku_ray.config.schema import VoteConfig
 from kohaku_ray.ensemble.agreement import agreement_weights
-from kohaku_ray.ensemble.decide import settled
-from kohaku_ray.ensemble.vote import VoteRule, vote
+from kohaku_ray.ensemble.decide import settle_all
+from kohaku_ray.ensemble.vote import Verdict, VoteRule, vote_all
 from kohaku_ray.index.arrays import F64
 from kohaku_ray.records import BLANK, Question, TraceRow
 from kohaku_ray.run.failures import group_errors
@@ -102,6 +102,7 @@ def vote_block(config: Config, n_prepared: int, *parts: Sequence[Any]) -> tuple[
     answered: Sequence[Sequence[Answered | None]] = parts[n_prepared:]
     shared = config.ensemble.scope == "answer"
     rows: dict[str, Rows] = {name: [] for name in SCHEMAS}
+    asked: list[tuple[Question, Rows]] = []
     n_unanswered = 0
     for place, row in enumerate(prepared[0]):
         assert row is not None  # the first member prepares every question
@@ -109,10 +110,11 @@ def vote_block(config: Config, n_prepared: int, *parts: Sequence[Any]) -> tuple[
         sources = _those_there(block[place] for block in prepared)
         given = _answer_rows(config, row.question, answers)
         rows["answers"] += given
-        rows["votes"].append(_vote_row(config, row.question, given))
+        asked.append((row.question, given))
         rows["trace"] += _trace_rows(row.question, sources, answers, shared)
         rows["usage"] += _usage_rows(row.question, sources, answers, shared)
         n_unanswered += sum(one.n_no_reply for one in sources) + sum(one.n_no_reply for one in answers)
+    rows["votes"] = _vote_rows(config, asked)
     calls = [row["source"] for row in rows["usage"]]
     result = BlockResult(
         n_questions=len(prepared[0]),
@@ -136,13 +138,13 @@ def settle_block(config: Config, questions: Sequence[Question], *answered: Seque
         *answered: The answers so far, in member order; None where a question was settled before.
     """
     rule, ensemble, ballot = rule_of(config.ensemble.vote), config.ensemble, config.declaration.ballot
-    found = []
-    for place, question in enumerate(questions):
-        there = _those_there(member[place] for member in answered)
-        ballots = [ballot({**asdict(row.answer.prediction), "measures": dict(row.answer.measures)}) for row in there]
-        ended = len(there) < len(answered)
-        found.append(ended or settled(ballots, ensemble.members, rule, ensemble.stops, question.answer_unit))
-    return found
+    there = [_those_there(member[place] for member in answered) for place in range(len(questions))]
+    table = [
+        [ballot({**asdict(row.answer.prediction), "measures": dict(row.answer.measures)}) for row in rows]
+        for rows in there
+    ]
+    found = settle_all(table, ensemble.members, rule, ensemble.stops, [one.answer_unit for one in questions])
+    return [len(rows) < len(answered) or is_settled for rows, is_settled in zip(there, found, strict=True)]
 
 
 def vote_again(config: Config, parts: Parts) -> None:
@@ -156,7 +158,7 @@ def vote_again(config: Config, parts: Parts) -> None:
     weights = agreement_weights(np.array(groups, np.int64).reshape(len(groups), n_members))
     parts.replace_votes(
         pa.Table.from_pylist(
-            [_vote_row(config, *asked, weights) for asked in _by_question(tables, n_members)], schema=SCHEMAS["votes"]
+            _vote_rows(config, list(_by_question(tables, n_members)), weights), schema=SCHEMAS["votes"]
         )
         for tables in parts
     )
@@ -192,13 +194,20 @@ def _failed_steps(trace: Rows) -> Rows:
     return [row for row in trace if row["error"] is not None and row["member"] == SHARED]
 
 
-def _vote_row(config: Config, question: Question, answers: Rows, weights: F64 | None = None) -> dict[str, Any]:
-    rule, unit = rule_of(config.ensemble.vote), question.answer_unit
+def _vote_rows(config: Config, asked: Sequence[tuple[Question, Rows]], weights: F64 | None = None) -> Rows:
+    rule = rule_of(config.ensemble.vote)
     if weights is None:
         # All members have equal weights until all questions are answered: see vote_again.
         rule = replace(rule, weights="uniform")
-    ballots = [config.declaration.ballot({**row, "measures": dict(row["measures"])}) for row in answers]
-    verdict = vote(ballots, rule, unit, weights)
+    table = [
+        [config.declaration.ballot({**row, "measures": dict(row["measures"])}) for row in rows] for _, rows in asked
+    ]
+    verdicts = vote_all(table, rule, [question.answer_unit for question, _ in asked], weights)
+    return [_vote_row(*one, verdict) for one, verdict in zip(asked, verdicts, strict=True)]
+
+
+def _vote_row(question: Question, answers: Rows, verdict: Verdict) -> dict[str, Any]:
+    unit = question.answer_unit
     return {
         "question_id": question.question_id,
         "question": question.text,

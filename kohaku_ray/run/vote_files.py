@@ -5,12 +5,12 @@ from __future__ import annotations
 import os
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 
 from kohaku_ray.ensemble.agreement import agreement_weights
-from kohaku_ray.ensemble.vote import Ballot, Verdict, VoteRule, vote
+from kohaku_ray.ensemble.vote import Ballot, Verdict, VoteRule, vote_all
 from kohaku_ray.errors import ConfigError
 from kohaku_ray.evaluation.submissions import Submission, SubmissionRow, citing_row, read_refs, read_submission
 from kohaku_ray.index.arrays import F64
@@ -55,35 +55,43 @@ def run_vote(files: Sequence[str | os.PathLike[str]], rule: VoteRule, metadata: 
     table = [[member.rows.get(key) for member in members] for key in question_ids]
     weights = _member_weights(table, rule)
     metadata = metadata if metadata is not None else _addresses(members)
-    decided = [_decide(key, rows, rule, weights, metadata) for key, rows in zip(question_ids, table, strict=True)]
+    voting = [  # the published vote takes a missing row for none, ours for a blank one
+        [(row, weight) for row, weight in zip(rows, weights, strict=True) if row is not None or rule.compat is None]
+        for rows in table
+    ]
+    ballots = [[_ballot(row, float(weight), rule) for row, weight in rows] for rows in voting]
+    verdicts = vote_all(ballots, replace(rule, weights="uniform"), [_unit_of(rows) for rows in table])
+    rows = [
+        _voted_row(key, of, None if verdict.winner is None else there[verdict.winner][0], verdict, metadata)
+        for key, of, there, verdict in zip(question_ids, table, voting, verdicts, strict=True)
+    ]
     return FileVote(
-        rows=tuple(row for row, _ in decided),
-        verdicts=tuple(verdict for _, verdict in decided),
+        rows=tuple(rows),
+        verdicts=tuple(verdicts),
         missing={member.path: tuple(key for key in question_ids if key not in member.rows) for member in members},
         weights={member.path: float(weight) for member, weight in zip(members, weights, strict=True)},
     )
 
 
-def _decide(
-    question_id: str, rows: Sequence[SubmissionRow | None], rule: VoteRule, weights: F64, metadata: Metadata
-) -> tuple[SubmissionRow, Verdict]:
-    unit = _unit_of(rows)
-    voting = [index for index, row in enumerate(rows) if row is not None or rule.compat is None]
-    ballots = [_ballot(rows[index], rule) for index in voting]
-    verdict = vote(ballots, rule, unit, [float(weights[index]) for index in voting])
-    shown = rows[voting[verdict.winner]] if verdict.winner is not None else None
+def _voted_row(
+    question_id: str,
+    rows: Sequence[SubmissionRow | None],
+    shown: SubmissionRow | None,
+    verdict: Verdict,
+    metadata: Metadata,
+) -> SubmissionRow:
     question = next((row.question for row in rows if row is not None and row.question), "")
     materials = shown.supporting_materials if shown is not None and not is_blank(shown.supporting_materials) else ""
-    voted = (verdict.answer, verdict.answer_value, unit or verdict.answer_unit, verdict.explanation)
-    return citing_row(question_id, question, voted, verdict.ref_ids, metadata, materials), verdict
+    voted = (verdict.answer, verdict.answer_value, _unit_of(rows) or verdict.answer_unit, verdict.explanation)
+    return citing_row(question_id, question, voted, verdict.ref_ids, metadata, materials)
 
 
-def _ballot(row: SubmissionRow | None, rule: VoteRule) -> Ballot:
+def _ballot(row: SubmissionRow | None, weight: float, rule: VoteRule) -> Ballot:
     """Make a row a ballot: a missing one is blank; the published vote takes references as written."""
     if row is None:
-        return Ballot(is_blank=True)
+        return Ballot(is_blank=True, weight=weight)
     refs = row.ref_ids if rule.compat is None else _raw_refs(row)
-    return Ballot(row.answer_value, refs, False, row.answer, row.answer_unit, row.explanation)
+    return Ballot(row.answer_value, refs, False, row.answer, row.answer_unit, row.explanation, weight)
 
 
 def _raw_refs(row: SubmissionRow) -> tuple[str, ...]:

@@ -9,17 +9,15 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from kohaku_ray.config import Config
-from kohaku_ray.ensemble.count import vote_pool
 from kohaku_ray.ensemble.pool import Pool, pool_ballots
-from kohaku_ray.ensemble.study import Marks, Parts, expected_score
-from kohaku_ray.ensemble.subsamples import subsamples
-from kohaku_ray.ensemble.vote import Ballot, VoteRule
+from kohaku_ray.ensemble.study import Marks, Parts, expected_score, subsamples
+from kohaku_ray.ensemble.vote import Ballot, VoteRule, vote_pool
 from kohaku_ray.errors import ConfigError, DataError
-from kohaku_ray.evaluation.grid import TableCell
 from kohaku_ray.evaluation.metrics import Metric
 from kohaku_ray.evaluation.submissions import Submission, read_submission
 from kohaku_ray.run.block import rule_of
 from kohaku_ray.run.directory import RunDirectory
+from kohaku_ray.sweep.compare import TableCell
 from kohaku_ray.sweep.schema import PoolConfig
 from kohaku_ray.values.read import is_blank
 

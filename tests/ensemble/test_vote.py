@@ -1,10 +1,12 @@
 from __future__ import annotations
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
+from kit.plain_vote import plain_vote
+from properties import scaled
 
-from kohaku_ray.ensemble.vote import Ballot, Verdict, VoteRule, vote
+from kohaku_ray.ensemble.vote import Ballot, Verdict, VoteRule, vote, vote_all
 from kohaku_ray.errors import ConfigError
 
 STRATEGIES = ("answer_priority", "independent", "ref_priority", "union", "intersection", "majority", "first_non_blank")
@@ -189,6 +191,25 @@ rules = st.builds(
     tiebreak=st.sampled_from(["first", "blank"]),
     compat=st.sampled_from([None, "kohakurag"]),
 )
+
+
+@settings(max_examples=scaled(400))
+@given(st.data(), rules)
+def test_a_verdict_is_what_counting_member_by_member_gives(data, rule):
+    ballot = st.builds(
+        Ballot,
+        answer_value=values | st.sampled_from(["N/A", "5.004", "5.008"]),
+        ref_ids=st.lists(st.sampled_from(["a", "A ", "b", "c", "is_blank"]), max_size=3).map(tuple),
+        is_blank=st.sampled_from([False] * 5 + [True]),
+        answer=st.sampled_from("xyz"),
+        explanation=st.sampled_from(["why", "", " "]),
+        weight=st.sampled_from([1.0, 1.0, 0.5, 3.0]),
+    )
+    weights = data.draw(st.lists(st.sampled_from([1.0, 1.0, 0.9, 2.0]), min_size=1, max_size=7))
+    row = st.lists(ballot, min_size=len(weights), max_size=len(weights))
+    table = [*data.draw(st.lists(row, min_size=1, max_size=3)), []]
+    member = [plain_vote(cast, rule, None, weights[: len(cast)]) for cast in table]
+    assert vote_all(table, rule, [None] * len(table), weights) == member
 
 
 @given(casts, rules)

@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from kohaku_ray.evaluation.answer_text import ANSWER, exact_match, normalise, overlap
+from kohaku_ray.evaluation.answers import ANSWER, exact_match, normalise, overlap
 from kohaku_ray.evaluation.submissions import SubmissionRow
 
 WORDS = st.lists(st.sampled_from(["the", "A", "cat", "cat.", "Cat's", "an", "42", "4,2", "—", "é"]), max_size=6).map(

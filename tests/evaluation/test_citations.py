@@ -4,8 +4,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from kohaku_ray.evaluation.citations import citation_scores, cited_refs, gold_refs
 from kohaku_ray.evaluation.metrics import find_metric
+from kohaku_ray.evaluation.references import citation_scores, cited_refs, gold_refs
 from kohaku_ray.evaluation.submissions import SubmissionRow, read_submission
 
 CITATIONS = find_metric("citations")

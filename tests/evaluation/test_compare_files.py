@@ -8,10 +8,11 @@ import pytest
 from scipy import stats
 
 from kohaku_ray.errors import ConfigError, DataError
-from kohaku_ray.evaluation.compare import compare_files, render
+from kohaku_ray.evaluation.compare import compare_files
 from kohaku_ray.evaluation.metrics import find_metric
 from kohaku_ray.evaluation.report import run_score
 from kohaku_ray.evaluation.submissions import read_submission
+from kohaku_ray.pages.score_text import describe_comparison as render
 
 WATTBOTS = ("wattbot", "kaggle")
 TRUTH = """id,question,answer_value,ref_id,split

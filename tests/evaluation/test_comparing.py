@@ -7,11 +7,10 @@ import pytest
 from scipy import stats
 
 from kohaku_ray.errors import DataError
-from kohaku_ray.evaluation.comparing import average_rank, compare_column
-from kohaku_ray.evaluation.grid import Axis, Table, TableCell
 from kohaku_ray.evaluation.paired import Permutation, paired_bootstrap, paired_permutation
 from kohaku_ray.evaluation.statistics import Welch, holm
 from kohaku_ray.evaluation.wattbot import WATTBOT
+from kohaku_ray.sweep.compare import Axis, Table, TableCell, average_rank, compare_column
 
 RNG = np.random.default_rng(0)
 QUESTIONS = tuple(f"q{i}" for i in range(41))

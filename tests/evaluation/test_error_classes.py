@@ -7,9 +7,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from kohaku_ray.evaluation.errors import ERROR_CLASSES, classify, is_rounding, is_unit_conversion
 from kohaku_ray.evaluation.submissions import Submission, SubmissionRow, read_submission
-from kohaku_ray.evaluation.wattbot import WATTBOT
+from kohaku_ray.evaluation.wattbot import ERROR_CLASSES, WATTBOT, classify, is_rounding, is_unit_conversion
 
 DATA = Path(__file__).resolve().parents[3] / "shared" / "data" / "wattbot"
 

@@ -8,8 +8,9 @@ from hypothesis import strategies as st
 
 from kohaku_ray.evaluation.label import CONSISTENT, CONTRADICT, LABEL, Guess, label_figures, read_label, wilson
 from kohaku_ray.evaluation.metrics import find_metric
-from kohaku_ray.evaluation.report import render, run_score
+from kohaku_ray.evaluation.report import run_score
 from kohaku_ray.evaluation.submissions import Submission, SubmissionRow
+from kohaku_ray.pages.score_text import describe_scores as render
 
 
 @pytest.mark.parametrize(

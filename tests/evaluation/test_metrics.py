@@ -12,13 +12,14 @@ from hypothesis import strategies as st
 
 from kohaku_ray.cli import main
 from kohaku_ray.errors import ConfigError
-from kohaku_ray.evaluation.compare import compare_files, render
-from kohaku_ray.evaluation.exact import EXACT, exact_value
+from kohaku_ray.evaluation.answers import EXACT, exact_value
+from kohaku_ray.evaluation.compare import compare_files
 from kohaku_ray.evaluation.metrics import METRICS, Metric, Part, QuestionScore, find_metric
-from kohaku_ray.evaluation.report import render as render_scores
 from kohaku_ray.evaluation.report import run_score
 from kohaku_ray.evaluation.submissions import SubmissionRow
 from kohaku_ray.evaluation.wattbot import KAGGLE, WATTBOT
+from kohaku_ray.pages.score_text import describe_comparison as render
+from kohaku_ray.pages.score_text import describe_scores as render_scores
 
 OWN = """
 from kohaku_ray.evaluation.metrics import Metric, Part

@@ -7,8 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from kohaku_ray.evaluation.metrics import find_metric
-from kohaku_ray.evaluation.retrieval_metrics import (
-    distinct_sources,
+from kohaku_ray.evaluation.references import (
     ndcg_at_k,
     recall_at_k,
     reciprocal_rank,
@@ -48,11 +47,6 @@ def test_measures_are_shares_and_the_ideal_order_is_best(ranked, gold, k):
     for measure in (recall_at_k, ndcg_at_k):
         assert 0 <= measure(ranked, gold, k) <= measure(ideal, gold, k) <= 1 + 1e-12
     assert recall_at_k(ranked, gold, k) <= recall_at_k(ranked, gold, k + 1)
-
-
-def test_sources_count_once_and_unknown_ones_not_at_all():
-    assert distinct_sources(["a", "b", "a", None]) == 2
-    assert distinct_sources(["a", "b", "a", None], 1) == 1
 
 
 def item(step, rank, node_id, note="", doc_id="d"):

@@ -5,7 +5,9 @@ import json
 import pytest
 
 from kohaku_ray.errors import DataError
-from kohaku_ray.evaluation.report import render, run_score, table
+from kohaku_ray.evaluation.report import run_score
+from kohaku_ray.pages.score_text import describe_scores as render
+from kohaku_ray.pages.score_text import table
 
 TRUTH = """id,question,answer_value,ref_id,split
 q1,How much?,1000,['a'],public

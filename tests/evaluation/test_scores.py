@@ -9,8 +9,8 @@ from hypothesis import strategies as st
 
 from kohaku_ray.errors import DataError
 from kohaku_ray.evaluation.metrics import find_metric
-from kohaku_ray.evaluation.scores import jaccard, kaggle_normal, kaggle_value, wattbot_value
 from kohaku_ray.evaluation.submissions import Submission, SubmissionRow, read_submission
+from kohaku_ray.evaluation.wattbot import jaccard, kaggle_normal, kaggle_value, wattbot_value
 
 DATA = Path(__file__).resolve().parents[3] / "shared" / "data" / "wattbot"
 WATTBOTS = ("wattbot", "kaggle")

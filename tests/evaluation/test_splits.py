@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import pytest
 
+from kohaku_ray.evaluation.compare import rank_bands, split_of
 from kohaku_ray.evaluation.metrics import Score
-from kohaku_ray.evaluation.splits import rank_bands, split_of, split_tables
+from kohaku_ray.pages.score_text import split_tables
 
 
 def scored(*values: float) -> tuple[Score, ...]:

@@ -6,9 +6,9 @@ from itertools import product
 
 import numpy as np
 
-from kohaku_ray.evaluation.grid import Axis, Run, Sweep, SweepAnswer, SweepQuestion, Table, TableCell
 from kohaku_ray.evaluation.submissions import SubmissionRow
 from kohaku_ray.evaluation.wattbot import WATTBOT
+from kohaku_ray.sweep.compare import Axis, Run, Sweep, SweepAnswer, SweepQuestion, Table, TableCell
 
 HOSTILE = "<script>alert(1)</script>\"' | \\textbf{x} $\\x$ 50 % a_b & #1 ~ ^ `c` *d* \u202e\x00{{ 7*7 }}</td></style>"
 REASON = "retriever.index.encoder names jinaai/jina-embeddings-v4 | which is not on this machine: 50 % & <b>"

@@ -12,17 +12,16 @@ from pages import Tags, check_harmless, opened, plain
 from sweeps import HOSTILE, Maker, big_sweep, small_sweep
 
 from kohaku_ray.errors import DataError
-from kohaku_ray.evaluation.errors import ERROR_CLASSES
-from kohaku_ray.evaluation.grid import Axis, Sweep, SweepGroups, Table, TableCell
+from kohaku_ray.evaluation.compare import split_of
 from kohaku_ray.evaluation.metrics import Score
-from kohaku_ray.evaluation.splits import split_of
-from kohaku_ray.evaluation.wattbot import WATTBOT
+from kohaku_ray.evaluation.wattbot import ERROR_CLASSES, WATTBOT
 from kohaku_ray.pages import sweep_page, sweep_questions
 from kohaku_ray.pages.sweep_charts import is_noise, paid, stair, table_charts
 from kohaku_ray.pages.sweep_page import count_errors, examples, page, write_sweep
 from kohaku_ray.pages.sweep_questions import behind_figures, write_questions
 from kohaku_ray.pages.sweep_stats import compute_sweep_stats, lay_out
 from kohaku_ray.pages.sweep_tables import as_csv, as_latex, as_markdown
+from kohaku_ray.sweep.compare import Axis, Sweep, SweepGroups, Table, TableCell
 
 SHOWN = HOSTILE.replace("\u202e", "[U+202E]").replace("\0", "␀")
 

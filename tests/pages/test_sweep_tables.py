@@ -10,8 +10,6 @@ import pymupdf
 import pytest
 from sweeps import HOSTILE, REASON, Maker, small_sweep
 
-from kohaku_ray.evaluation.comparing import average_rank, compare_column
-from kohaku_ray.evaluation.grid import Axis, Table, TableCell
 from kohaku_ray.pages.sweep_stats import (
     Spread,
     axis_names,
@@ -22,6 +20,7 @@ from kohaku_ray.pages.sweep_stats import (
     write_measure,
 )
 from kohaku_ray.pages.sweep_tables import as_csv, as_latex, as_markdown, describe_sweep
+from kohaku_ray.sweep.compare import Axis, Table, TableCell, average_rank, compare_column
 
 FIGURE = re.compile(r"(\d\.\d{3}) (?:±|\$\\pm\$) (\d\.\d{3})")
 

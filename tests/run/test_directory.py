@@ -13,10 +13,11 @@ from run_files import CONFIG, FACTS, item, plan, small_run, small_truth
 
 from kohaku_ray.config import load_config
 from kohaku_ray.errors import ConfigError, DataError
-from kohaku_ray.evaluation.report import render
 from kohaku_ray.pages.report import write_report
+from kohaku_ray.pages.score_text import describe_run
+from kohaku_ray.pages.score_text import describe_scores as render
 from kohaku_ray.run.directory import RunDirectory, baseline_note, facts_of, own_truth, truth_of
-from kohaku_ray.run.results import describe_run
+from kohaku_ray.run.results import scores_of
 from kohaku_ray.run.scoring import score_run
 from kohaku_ray.run.summary import AnswerSummary
 from kohaku_ray.systems.registry import find_system
@@ -198,6 +199,10 @@ def test_without_a_configuration_there_is_no_truth(tmp_path):
         truth_of([str(tmp_path)])
 
 
+def said_of(config, summary):
+    return describe_run(summary, facts_of(config), config.ensemble.members, *scores_of(config, summary))
+
+
 def limited_run(tmp_path, limit):
     """A run of the first questions of a larger truth file, and its configuration."""
     truth = small_truth(tmp_path / "truth.csv")
@@ -214,7 +219,7 @@ def limited_run(tmp_path, limit):
 @pytest.mark.parametrize(("limit", "n", "missing"), [(4, 4, 0), (None, 7, 3)])
 def test_page_and_terminal_score_the_same_questions(tmp_path, limit, n, missing):
     run, config = limited_run(tmp_path, limit)
-    said = describe_run(config, AnswerSummary(str(run), n_questions=4, n_answers=12))
+    said = said_of(config, AnswerSummary(str(run), n_questions=4, n_answers=12))
     scored, _ = score_run(str(run), config.questions.path, ["wattbot", "kaggle"], limit)
     assert [(record["n"], record["missing"]) for record in scored.report.records] == [(n, missing)] * 2
     for record in scored.report.records:
@@ -259,7 +264,7 @@ def test_what_cannot_be_scored_says_why_on_the_terminal_too(tmp_path, text, metr
     assert why_not.startswith(said)
     if metric == "exact":
         config = config_of(run, f"questions.path={truth}")
-        assert said in describe_run(config, AnswerSummary(str(run), n_questions=4, n_answers=12))
+        assert said in said_of(config, AnswerSummary(str(run), n_questions=4, n_answers=12))
 
 
 @pytest.mark.parametrize("suffix", ["csv", "jsonl"])
@@ -267,7 +272,7 @@ def test_answers_as_text_are_scored_on_the_terminal_and_on_the_page(tmp_path, su
     truth = tmp_path / f"t.{suffix}"
     truth.write_text("id,answer\nq1,five\n" if suffix == "csv" else '{"id": "q1", "answer": "five"}\n')
     run = small_run(tmp_path / "run", config=CONFIG + f"questions: {{path: {truth}}}")
-    said = describe_run(config_of(run, f"questions.path={truth}"), AnswerSummary(str(run), n_questions=4, n_answers=12))
+    said = said_of(config_of(run, f"questions.path={truth}"), AnswerSummary(str(run), n_questions=4, n_answers=12))
     note = f"Not scored by wattbot, kaggle: t.{suffix} has no column answer_value, ref_id."
     with open(write_report(str(run)), encoding="utf-8") as handle:
         page = handle.read()
@@ -281,7 +286,7 @@ def test_the_terminal_names_every_output_the_systems_own_too(tmp_path, monkeypat
     monkeypatch.setitem(sys.modules, "own_outputs", SimpleNamespace(SYSTEM=own))
     run = small_run(tmp_path / "run")
     config = config_of(run, "system=own_outputs:SYSTEM")
-    said = describe_run(config, AnswerSummary(str(run), n_questions=4, n_answers=12))
+    said = said_of(config, AnswerSummary(str(run), n_questions=4, n_answers=12))
     tables = "submission.csv, answers.jsonl, answers.parquet, votes.parquet, trace.parquet, usage.parquet"
     assert f"outputs in {run}: {tables}, dossier.md\n" in said
     assert "Answered by the extractive backend: no language model" in said

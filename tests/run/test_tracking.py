@@ -18,7 +18,7 @@ from kohaku_ray.run import tracking
 from kohaku_ray.run.results import scores_of
 from kohaku_ray.run.summary import AnswerSummary
 from kohaku_ray.run.tracking import check_tracking, is_tracked, settings_of, track
-from kohaku_ray.sweep.tracking import track_sweep
+from kohaku_ray.sweep.collect import track_sweep
 
 
 def run_of(tmp_path: Path, *settings: str) -> tuple[object, AnswerSummary]:

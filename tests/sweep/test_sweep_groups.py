@@ -7,10 +7,9 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from kohaku_ray.evaluation.grid import Axis, Table, TableCell
 from kohaku_ray.evaluation.submissions import Submission, SubmissionRow
 from kohaku_ray.evaluation.wattbot import KAGGLE, WATTBOT
-from kohaku_ray.sweep.groups import group_scores
+from kohaku_ray.sweep.compare import Axis, Table, TableCell, group_scores
 
 VALUES = {"q1": ("1", "public"), "q2": ("2", "private"), "q3": ("is_blank", "public"), "q4": ("4", "private")}
 TRUTH = Submission(

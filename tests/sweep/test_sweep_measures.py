@@ -10,7 +10,7 @@ from kohaku_ray.documents.model import Document, Paragraph, Section, Sentence
 from kohaku_ray.evaluation.metrics import QuestionScore
 from kohaku_ray.evaluation.submissions import Submission, SubmissionRow
 from kohaku_ray.index.nodes import NodeTable, flatten
-from kohaku_ray.sweep.measures import (
+from kohaku_ray.sweep.collect import (
     derived_measures,
     part_measures,
     question_measures,

@@ -13,8 +13,7 @@ from kohaku_ray.errors import ConfigError, DataError
 from kohaku_ray.run.identity import is_finished
 from kohaku_ray.run.tables import SCHEMAS
 from kohaku_ray.sweep import plan as sweep_plan
-from kohaku_ray.sweep.estimate import describe_plan, estimate
-from kohaku_ray.sweep.fixed import fixed_lines
+from kohaku_ray.sweep.estimate import describe_plan, estimate, fixed_lines
 from kohaku_ray.sweep.load import load_sweep
 from kohaku_ray.sweep.plan import plan_sweep
 

@@ -41,9 +41,9 @@ from kohaku_ray.run.identity import identity_of, is_finished
 from kohaku_ray.run.indexes import index_settings, open_index
 from kohaku_ray.run.sources import check_outlives_job, questions_of
 from kohaku_ray.run.summary import AnswerSummary
+from kohaku_ray.sweep.collect import collect
 from kohaku_ray.sweep.estimate import describe_plan, missing_lines
 from kohaku_ray.sweep.plan import Plan, is_there
-from kohaku_ray.sweep.results import collect
 
 
 @dataclass(slots=True)

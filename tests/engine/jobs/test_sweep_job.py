@@ -28,10 +28,10 @@ from kohaku_ray.evaluation.submissions import SubmissionRow, write_submission
 from kohaku_ray.pages.sweep_stats import compute_sweep_stats
 from kohaku_ray.run.identity import finished_before
 from kohaku_ray.sample import path as sample_path
+from kohaku_ray.sweep.collect import collect
 from kohaku_ray.sweep.estimate import estimate
 from kohaku_ray.sweep.load import load_sweep
 from kohaku_ray.sweep.plan import plan_sweep
-from kohaku_ray.sweep.results import collect
 
 pytestmark = pytest.mark.ray
 

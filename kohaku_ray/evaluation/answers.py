@@ -1,4 +1,4 @@
-"""``answer``: answers as text, by exact match, token F1 and recall, for truths with an ``answer`` column alone.
+"""Metrics of the answer alone: ``exact`` compares values, ``answer`` texts, by exact match, token F1 and recall.
 
 Texts are normalised and compared as by SQuAD's evaluation script: P. Rajpurkar, J. Zhang, K. Lopyrev and P. Liang,
 *SQuAD: 100,000+ Questions for Machine Comprehension of Text*, EMNLP 2016; questions without an answer as in SQuAD 2.0,
@@ -12,9 +12,40 @@ import re
 import string
 from collections import Counter
 
-from kohaku_ray.evaluation.metrics import Metric, Part
-from kohaku_ray.evaluation.submissions import SubmissionRow
-from kohaku_ray.values.read import is_abstention, is_blank_strict
+from kohaku_ray.evaluation.metrics import Metric, OutcomeMarks, Part
+from kohaku_ray.evaluation.submissions import Submission, SubmissionRow
+from kohaku_ray.evaluation.wattbot import close
+from kohaku_ray.values.read import fold, is_abstention, is_blank_strict, parse_number
+
+
+def exact_value(truth: str, given: str) -> float:
+    """Score a value: 1.0 when the texts are equal folded, or both are numbers within 0.1 %; 0.0 otherwise.
+
+    Only an empty cell and ``is_blank`` are no answer: ``NA`` or ``none`` may be one.
+    """
+    if is_blank_strict(truth) or is_blank_strict(given):
+        return float(is_blank_strict(truth) and is_blank_strict(given))
+    true_number, number = parse_number(truth), parse_number(given)
+    if true_number is not None and number is not None:
+        return float(close(true_number, number))
+    return float(fold(truth) == fold(given))
+
+
+def _mark_values(truth: Submission) -> OutcomeMarks:
+    rows = list(truth.rows.values())
+    return OutcomeMarks(by_value={"value": lambda at, text: exact_value(rows[at].answer_value, text)})
+
+
+EXACT = Metric(
+    name="exact",
+    title="Share of values that are the true ones",
+    parts={"value": Part()},
+    rate=lambda truth, given: {"value": exact_value(truth.answer_value, given.answer_value)},
+    unanswerable=lambda truth: is_blank_strict(truth.answer_value),
+    marks=_mark_values,
+    truth_columns=("answer_value",),
+)
+
 
 _ARTICLES = re.compile(r"\b(a|an|the)\b")
 _PUNCTUATION = str.maketrans("", "", string.punctuation)
@@ -62,7 +93,7 @@ def _given_texts(given: SubmissionRow) -> tuple[str, ...]:
     return tuple(dict.fromkeys(form for form in forms if form))
 
 
-def _rate(truth: SubmissionRow, given: SubmissionRow) -> dict[str, float]:
+def _rate_text(truth: SubmissionRow, given: SubmissionRow) -> dict[str, float]:
     """Rate the best form of the answer against the best of the acceptable answers, in each part."""
     abstains = is_abstention(given.answer_value) and is_abstention(given.answer)
     if is_abstention(truth.answer) or abstains:
@@ -80,7 +111,7 @@ ANSWER = Metric(
     name="answer",
     title="Token F1 of answers, with exact match and recall (SQuAD)",
     parts={"exact": Part(0.0, "exact match"), "f1": Part(1.0, "F1"), "recall": Part(0.0)},
-    rate=_rate,
+    rate=_rate_text,
     unanswerable=lambda truth: is_abstention(truth.answer),
     truth_columns=("answer",),
     gold=lambda truth: truth.answer,

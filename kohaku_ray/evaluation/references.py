@@ -1,18 +1,69 @@
-"""Metrics of a ranking against gold items: recall@k, reciprocal rank, nDCG, distinct sources.
+"""Metrics of cited references: ``citations``, a set, and ``retrieval``, a ranking (recall@k, reciprocal rank, nDCG).
 
-The metric ``retrieval`` scores a submission whose ref_id is a ranking, best first, such as the ``retrieved.csv`` of a
-hybrid run. ``stage_recall`` scores the steps of a trace.
+``retrieval`` scores a submission whose ref_id is a ranking, best first, such as the ``retrieved.csv`` of a hybrid run.
+``stage_recall`` scores the steps of a trace.
 """
 
 from __future__ import annotations
 
 import math
 from collections.abc import Collection, Hashable, Iterable, Mapping, Sequence
+from functools import partial
 from typing import Any
 
-from kohaku_ray.evaluation.citations import cited_refs, gold_refs
-from kohaku_ray.evaluation.metrics import Metric, Part
-from kohaku_ray.evaluation.submissions import SubmissionRow
+from kohaku_ray.evaluation.metrics import Metric, OutcomeMarks, Part
+from kohaku_ray.evaluation.submissions import Submission, SubmissionRow, mend_refs, read_refs
+
+GOLD_COLUMNS = ("gold", "gold_ref_id")
+"""Columns of a truth file that hold the gold references; without them, ref_id is read."""
+
+
+def gold_refs(truth: SubmissionRow) -> frozenset[str]:
+    """The references that a question's answer should cite, lower-cased; none where it has no answer."""
+    column = next((name for name in GOLD_COLUMNS if name in truth.columns), None)
+    refs = truth.ref_ids if column is None else mend_refs(read_refs(truth.columns[column]))
+    return frozenset(ref.lower() for ref in refs)
+
+
+def cited_refs(given: SubmissionRow) -> dict[str, None]:
+    """The references that a prediction cites, lower-cased, in the order cited."""
+    return dict.fromkeys(ref.lower() for ref in given.ref_ids)
+
+
+def citation_scores(cited: frozenset[str], gold: frozenset[str]) -> dict[str, float]:
+    """Score one question's citations.
+
+    Args:
+        cited: Cited references.
+        gold: Gold references.
+
+    Returns:
+        ``f1``, ``precision`` and ``recall``; all 1 where both are empty, all 0 where one of them is.
+    """
+    if not cited or not gold:
+        return dict.fromkeys(("f1", "precision", "recall"), float(cited == gold))
+    hits = len(cited & gold)
+    return {"f1": 2 * hits / (len(cited) + len(gold)), "precision": hits / len(cited), "recall": hits / len(gold)}
+
+
+def _mark_citations(truth: Submission) -> OutcomeMarks:
+    gold = [gold_refs(row) for row in truth.rows.values()]
+
+    def part(name: str, at: int, refs: frozenset[str]) -> float:
+        return citation_scores(refs, gold[at])[name]
+
+    return OutcomeMarks(by_refs={name: partial(part, name) for name in CITATIONS.parts})
+
+
+CITATIONS = Metric(
+    name="citations",
+    title="F1 of the references cited against the gold ones",
+    parts={"f1": Part(1.0, "citation F1"), "precision": Part(0.0), "recall": Part(0.0)},
+    rate=lambda truth, given: citation_scores(frozenset(cited_refs(given)), gold_refs(truth)),
+    unanswerable=lambda truth: not gold_refs(truth),
+    marks=_mark_citations,
+)
+
 
 K = 10
 """Ranks that the metric uses."""
@@ -56,11 +107,6 @@ def ndcg_at_k(ranked: Sequence[Hashable], gold: Collection[Hashable], k: int | N
     return gains / sum(map(_discount, range(1, n_ideal + 1)))
 
 
-def distinct_sources(sources: Sequence[Hashable | None], k: int | None = None) -> int:
-    """Count the distinct sources (such as sites) of the first ``k`` items, without None."""
-    return len({source for source in sources[:k] if source is not None})
-
-
 def stage_recall(trace: Iterable[Mapping[str, Any]], gold: Collection[str], k: int | None = None) -> dict[str, float]:
     """Compute the recall of the gold items after each step of one question's trace.
 
@@ -89,7 +135,7 @@ def _discount(rank: int) -> float:
     return 1 / math.log2(rank + 1)
 
 
-def _rate(truth: SubmissionRow, given: SubmissionRow) -> dict[str, float]:
+def _rate_ranking(truth: SubmissionRow, given: SubmissionRow) -> dict[str, float]:
     ranked, gold = list(cited_refs(given)), gold_refs(truth)
     if not gold:
         return dict.fromkeys(RETRIEVAL.parts, 1.0)
@@ -104,6 +150,6 @@ RETRIEVAL = Metric(
     name="retrieval",
     title=f"Recall of the gold references among the first {K}; questions without any are 1",
     parts={"recall": Part(1.0, f"recall@{K}"), "mrr": Part(0.0, "reciprocal rank"), "ndcg": Part(0.0, f"nDCG@{K}")},
-    rate=_rate,
+    rate=_rate_ranking,
     unanswerable=lambda truth: not gold_refs(truth),
 )

@@ -2,41 +2,37 @@
 
 from __future__ import annotations
 
+import os
 import platform
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 from importlib.metadata import version
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pyarrow as pa
 
 from kohaku_ray import __version__
 from kohaku_ray.config import Config
-from kohaku_ray.evaluation.grid import Axis, Run, State, Sweep, SweepAnswer, SweepQuestion, Table, TableCell
 from kohaku_ray.evaluation.metrics import DEFAULT_METRIC, Metric, QuestionScore, find_metric
+from kohaku_ray.evaluation.references import K, gold_refs, stage_recall
 from kohaku_ray.evaluation.submissions import Submission, read_submission
 from kohaku_ray.index.arrays import F64
 from kohaku_ray.index.nodes import NodeTable
 from kohaku_ray.index.store import Index
 from kohaku_ray.records import BLANK, digest
 from kohaku_ray.run.directory import RunDirectory
-from kohaku_ray.run.identity import is_finished
+from kohaku_ray.run.identity import is_finished, summary_of
+from kohaku_ray.run.results import scores_of
 from kohaku_ray.run.sources import resolve
-from kohaku_ray.sweep.fixed import fixed_lines
-from kohaku_ray.sweep.groups import group_scores
-from kohaku_ray.sweep.measures import (
-    RECALL,
-    TRACE_COLUMNS,
-    answer_measures,
-    derived_measures,
-    part_measures,
-    question_measures,
-    recall_measures,
-    spent_measures,
-)
+from kohaku_ray.run.tables import SHARED
+from kohaku_ray.run.tracking import Exported, export, is_tracked, track
+from kohaku_ray.sweep.compare import Axis, Run, State, Sweep, SweepAnswer, SweepQuestion, Table, TableCell, group_scores
+from kohaku_ray.sweep.estimate import fixed_lines
 from kohaku_ray.sweep.plan import Plan, PlannedCell, PlannedTable, is_there, truth_of_sweep
 from kohaku_ray.sweep.study import ensembles, pool_of
+from kohaku_ray.systems.base import Rows
 
 
 @dataclass(frozen=True, slots=True)
@@ -316,10 +312,6 @@ def _studied(planned: PlannedTable, plan: Plan, reader: _Reader, why: _Missing) 
     return Table(table.name, table.title or table.name, axes, tuple(cells), repeats="subsamples", notes=notes)
 
 
-def _fixed(plan: Plan) -> list[str]:
-    return [f"Fixed in {line}." for line in fixed_lines(plan)]
-
-
 def _notes(plan: Plan, read: Mapping[str, _Read]) -> list[str]:
     keys = [key for one in read.values() for key in one.keys]
     notes = []
@@ -365,3 +357,114 @@ def _provenance(plan: Plan) -> dict[str, str]:
 def _named(line: str) -> tuple[str, str]:
     name, colon, rest = line.partition(": ")
     return (name, rest) if colon else ("runs", line)
+
+
+RECALL = f"recall@{K} "
+"""How a measure begins that is the recall of the gold references after a step of the trace; the step's name follows."""
+
+TRACE_COLUMNS = ("question_id", "member", "step", "rank", "node_id", "doc_id", "note")
+"""Columns of trace.parquet that the recall is read from."""
+
+
+def question_measures(answers: pa.Table) -> dict[str, dict[str, float]]:
+    """The system's own measures by question: means over its answers."""
+    found: dict[str, dict[str, list[float]]] = {}
+    measures = answers["measures"].to_pylist(maps_as_pydicts="strict")
+    for question, row in zip(answers["question_id"].to_pylist(), measures, strict=True):
+        for name, value in row.items():
+            found.setdefault(question, {}).setdefault(name, []).append(value)
+    return _means(found)
+
+
+def derived_measures(
+    trace: Rows, nodes: NodeTable, config: Config, names: Collection[str]
+) -> dict[str, dict[str, float]]:
+    """Measures that the system computes from an answer's trace, by question: means over its answers."""
+    members: dict[str, dict[int, list[Mapping[str, Any]]]] = {}
+    for row in trace:
+        members.setdefault(row["question_id"], {}).setdefault(row["member"], []).append(row)
+    found: dict[str, dict[str, list[float]]] = {}
+    for question, of in members.items():
+        shared = of.pop(SHARED, [])
+        for rows in [[*shared, *own] for own in of.values()] or [shared]:
+            for name in names:
+                value = config.declaration.derived[name](rows, nodes, config.settings)
+                found.setdefault(question, {}).setdefault(name, []).append(value)
+    return _means(found)
+
+
+def _means(found: Mapping[str, Mapping[str, Sequence[float]]]) -> dict[str, dict[str, float]]:
+    return {question: {name: float(np.mean(one)) for name, one in of.items()} for question, of in found.items()}
+
+
+def answer_measures(answers: pa.Table) -> dict[str, float]:
+    """Means over answers: the system's own measures, ``attempts`` and ``blanks``."""
+    rows = answers["measures"].to_pylist(maps_as_pydicts="strict")
+    names = dict.fromkeys(name for row in rows for name in row)
+    return {
+        **{name: float(np.mean([row.get(name, 0.0) for row in rows])) for name in names},
+        "attempts": float(answers["attempt"].to_numpy().mean()) + 1,
+        "blanks": float(answers["is_blank"].to_numpy(zero_copy_only=False).mean()),
+    }
+
+
+def spent_measures(tokens: float, service_s: float, n_answers: int) -> dict[str, float]:
+    """Tokens and seconds in the models per answer."""
+    return {"tokens": tokens / max(n_answers, 1), "seconds": service_s / max(n_answers, 1)}
+
+
+def part_measures(scores: Sequence[QuestionScore], parts: Collection[str]) -> dict[str, float]:
+    """Mean over questions of each part of the score, by the part's name."""
+    return {name: float(np.mean([one.parts[name] for one in scores])) for name in parts if scores}
+
+
+def recall_measures(trace: Sequence[Mapping[str, Any]], truth: Submission) -> dict[str, float]:
+    """Mean recall of the gold references among the best items of each step, over the questions that have any.
+
+    A question of which a step keeps nothing counts 0; a step that keeps nothing of any question, such as one that is
+    switched off, has no recall.
+
+    Args:
+        trace: Rows of trace.parquet, with ``TRACE_COLUMNS``.
+        truth: The questions with their gold answers.
+    """
+    gold = {key: refs for key, row in truth.rows.items() if (refs := gold_refs(row))}
+    own: dict[tuple[str, int], list[Mapping[str, Any]]] = {}
+    for row in trace:
+        if row["question_id"] in gold:
+            own.setdefault((row["question_id"], row["member"]), []).append(row)
+    found = [
+        (stage_recall(rows, gold[question], K), {row["step"] for row in rows}) for (question, _), rows in own.items()
+    ]
+    steps = dict.fromkeys(step for recalls, _ in found for step in recalls)
+    return {
+        f"{RECALL}{step}": float(np.mean([recalls.get(step, 0.0) for recalls, there in found if step in there]))
+        for step in steps
+    }
+
+
+def track_sweep(plan: Plan, files: Sequence[str], figures: Mapping[str, float]) -> list[str]:
+    """Export the finished runs of a sweep that were not exported before; with them the sweep's tables and its page.
+
+    Args:
+        plan: The sweep.
+        files: Paths of its tables and its page.
+        figures: Its counts by name.
+
+    Returns:
+        Where they are now, the sweep last; empty: no tracker is configured, or there was nothing new.
+
+    Raises:
+        ConfigError: The tracker's package is missing.
+        DataError: The tracker refused; every run is whole, and the next start of the sweep exports what is left.
+    """
+    output = os.path.abspath(plan.loaded.sweep.output)
+    name, where = os.path.basename(output), []
+    left = [config for config in plan.finished.values() if not is_tracked(config)]
+    for config in left:
+        summary = summary_of(config.run)
+        where.append(track(config, summary, scores_of(config, summary)[0], name) or "")
+    if left:
+        own = {"sweep": plan.loaded.where, "runs": str(len(plan.runs))}
+        where.append(export(left[0], Exported(name, own, figures, files, name), output))
+    return where

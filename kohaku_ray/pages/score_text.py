@@ -1,0 +1,321 @@
+"""Scores and comparisons as plain text for a terminal: aligned tables, differences, p values."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
+from typing import Any
+
+from kohaku_ray.evaluation.compare import BANDS, FLIPS, Comparing, Flip, Pair, Split, rank_bands
+from kohaku_ray.evaluation.report import FileReport, ScoreReport
+from kohaku_ray.evaluation.statistics import CONFIDENCE, stars
+from kohaku_ray.evaluation.submissions import read_refs
+from kohaku_ray.run.directory import baseline_note
+from kohaku_ray.run.failures import describe_errors
+from kohaku_ray.run.scoring import ScoredRun
+from kohaku_ray.run.summary import AnswerSummary
+from kohaku_ray.run.tables import ANSWER_FILES, SCHEMAS
+
+_WIDTH = 32  # most characters of a cell with a model's text
+
+
+def describe_scores(report: ScoreReport) -> str:
+    """Lay a report out as plain text: the score table, the error table when requested, and oddities of the files."""
+    numbers = ["score", *dict.fromkeys(part for metric in report.metrics for part in metric.parts)]
+    head = ["file", "metric", *([report.by] if report.by else []), *numbers, "n", "missing"]
+    body = [
+        [
+            str(record["file"]),
+            str(record["metric"]),
+            *([str(record["label"])] if report.by else []),
+            *(f"{record[key]:.4f}" if key in record else "" for key in numbers),
+            str(record["n"]),
+            str(record["missing"]),
+        ]
+        for record in report.records
+    ]
+    parts = [table(head, body, n_text=3 if report.by else 2), *_figure_tables(report)]
+    if report.errors and report.classes:
+        counts = [[file.file, *(str(file.errors[name]) for name in report.classes)] for file in report.files]
+        parts.append(table(["errors", *report.classes], counts, n_text=1))
+    elif report.errors:
+        parts.append(f"errors have no classes under {', '.join(metric.name for metric in report.metrics)}")
+    notes = [note for file in (report.truth, *report.files) for note in _notes(file)]
+    return "\n\n".join([*parts, *(["\n".join(notes)] if notes else [])])
+
+
+def _figure_tables(report: ScoreReport) -> Iterator[str]:
+    """Lay out the figures of whole sets: all numbers, and the tables of files that are not split."""
+    for metric in report.metrics:
+        records = [record for record in report.records if record["metric"] == metric.name and "figures" in record]
+        if report.by and records:
+            names = list(dict.fromkeys(name for record in records for name in record["figures"]))
+            lines = [
+                [str(record["file"]), str(record["label"]), *_written(record["figures"], names)] for record in records
+            ]
+            yield table(["file", report.by, *names], lines, n_text=2)
+    for file in report.files if not report.by else ():
+        for name, figures in file.figures.items():
+            numbers = [[one.name, one.text, one.note] for one in figures.numbers]
+            yield f"{file.file}, {name}\n{table(['figure', 'value', ''], numbers, n_text=3)}"
+            yield from (f"{one.title}\n{table(one.head, one.rows, n_text=1)}" for one in figures.tables)
+
+
+def _written(figures: Mapping[str, float], names: Sequence[str]) -> list[str]:
+    return [f"{figures[name]:.4f}" if name in figures else "" for name in names]
+
+
+def _notes(file: FileReport) -> Iterator[str]:
+    for ids, what in (
+        (file.missing, "missing, scored 0"),
+        (file.extra, "not in the truth, not scored"),
+        (file.doubled, "doubled, the first row counts"),
+        (file.ragged, "with more or fewer cells than the header (an unquoted comma?)"),
+    ):
+        if ids:
+            yield f"{file.file}: {len(ids)} {what}: {', '.join(ids)}"
+    if file.n_without_id:
+        yield f"{file.file}: {file.n_without_id} rows without an id, left out"
+
+
+def describe_comparison(comparing: Comparing) -> str:
+    """Lay a comparison out as plain text: scores, the two files question by question, the groups, and what is odd."""
+    parts = [_score_table(comparing)]
+    if comparing.pair is not None:
+        parts += [pair_text(comparing.files, comparing.pair), *flip_tables(comparing.pair)]
+    if comparing.split is not None:
+        parts += split_tables(comparing.files, _order(comparing), comparing.split)
+    return "\n\n".join([*parts, *(["\n".join(comparing.notes)] if comparing.notes else [])])
+
+
+def _order(comparing: Comparing) -> list[int]:
+    """Order of the files: two as given, more by score, the best first."""
+    places = list(range(len(comparing.files)))
+    return places if comparing.pair is not None else sorted(places, key=lambda i: -comparing.scores[i].score)
+
+
+def _score_table(comparing: Comparing) -> str:
+    body = []
+    for i in _order(comparing):
+        score = comparing.scores[i]
+        figures = (score.score, *score.parts.values())
+        body.append([comparing.files[i], *(f"{figure:.4f}" for figure in figures), str(score.n)])
+    return table([comparing.metric, "score", *comparing.scores[0].parts, "n"], body, n_text=1)
+
+
+def pair_text(files: Sequence[str], pair: Pair) -> str:
+    """Say in words how the second of two files differs from the first."""
+    interval, permutation = pair.interval, pair.permutation
+    lines = [f"A = {files[0]}", f"B = {files[1]}", f"B − A: {signed(interval.mean)}"]
+    if interval.low is not None and interval.high is not None:
+        ends = f"{signed(interval.low)} … {signed(interval.high)}"
+        lines[-1] += f", {CONFIDENCE:.0%} interval {ends} (BCa bootstrap over questions)"
+    if interval.reason:
+        lines.append(f"       {interval.reason}")
+    how = "exact" if permutation.is_exact else "drawn"
+    mark = stars(permutation.p)
+    lines += [
+        f"paired permutation test: p = {write_p(permutation.p)}{' ' + mark if mark else ''} ({how}, "
+        f"{permutation.n_nonzero} questions differ); effect size d_z = {write_effect(pair.d_z)}",
+        f"values: {pair.n_lost} right to wrong, {pair.n_won} wrong to right; "
+        f"McNemar exact p = {write_p(pair.mcnemar_p)}",
+    ]
+    return "\n".join(lines)
+
+
+def flip_tables(pair: Pair) -> Iterator[str]:
+    """Lay out a table per kind of flip."""
+    for kind in FLIPS:
+        flips = [flip for flip in pair.flips if flip.kind == kind]
+        if flips:
+            head = [kind, "truth", "A", "B", "truth refs", "A refs", "B refs", "score A", "score B"]
+            yield table(head, [_flip_line(flip) for flip in flips], n_text=7)
+
+
+def _flip_line(flip: Flip) -> list[str]:
+    refs = [", ".join(read_refs(text)) for text in (flip.truth_refs, *flip.refs)]
+    texts = [_clip(text) for text in (flip.question_id, flip.truth_value, *flip.values, *refs)]
+    return [*texts, *(f"{score:.4f}" for score in flip.scores)]
+
+
+def _clip(text: str) -> str:
+    """Make a cell one short printable line: it is a model's text."""
+    line = " ".join("".join(char if char.isprintable() else " " for char in text).split())
+    return line if len(line) <= _WIDTH else f"{line[: _WIDTH - 1]}…"
+
+
+def band_table(split: Split, label: str) -> tuple[list[str], list[list[str]]]:
+    """Lay out the rank bands: head and rows."""
+    first = split.labels[0]
+    head = [f"rank {first}", "n", first, label, f"{label} − {first}", "ranks moved"]
+    return head, [
+        [
+            band.name,
+            str(band.n),
+            f"{band.first:.4f}",
+            f"{band.second:.4f}",
+            signed(band.difference) + ("" if band.sd is None else f" ± {band.sd:.4f}"),
+            f"{band.moved:.1f}",
+        ]
+        for band in rank_bands(split, label)
+    ]
+
+
+def group_table(files: Sequence[str], order: Sequence[int], split: Split) -> tuple[list[str], list[list[str]]]:
+    """Lay out scores, differences, ranks and moves: head and rows; arguments as in ``split_tables``."""
+    labels, later = split.labels, split.labels[1:]
+    head = [
+        split.by,
+        *labels,
+        *(f"{name} − {labels[0]}" for name in later),
+        *(f"rank {name}" for name in labels),
+        *(f"move to {name}" for name in later),
+    ]
+    body = [
+        [
+            files[i],
+            *(f"{split.scores[name][i].score:.4f}" for name in labels),
+            *(signed(split.differences[name][i]) for name in later),
+            *(f"{split.ranks[name][i]:g}" for name in labels),
+            *(_move(split.moves[name][i]) for name in later),
+        ]
+        for i in order
+    ]
+    return head, body
+
+
+def split_tables(files: Sequence[str], order: Sequence[int], split: Split) -> Iterator[str]:
+    """Lay out the scores on each group, and the correlations of the groups.
+
+    Args:
+        files: Paths.
+        order: Indices of the files, in the order shown.
+        split: Their scores.
+    """
+    labels, later = split.labels, split.labels[1:]
+    head, body = group_table(files, order, split)
+    counts = ["n", *(str(split.scores[name][0].n) for name in labels)]
+    yield table(head, [*body, [*counts, *[""] * (len(head) - len(counts))]], n_text=1)
+    if len(files) > BANDS[0]:
+        yield from (table(*band_table(split, label), n_text=1) for label in later)
+    if len(labels) == 1:
+        yield f"every question has {split.by} {labels[0]}: there is nothing to compare it with"
+    elif files[2:]:
+        yield table(
+            [f"{len(files)} files", "Pearson", "Spearman", "Kendall"],
+            [
+                [f"{a} ~ {b}", *(write_effect(figure) for figure in (found.pearson, found.spearman, found.kendall))]
+                for (a, b), found in split.correlations.items()
+            ],
+            n_text=1,
+        )
+        yield from sorted({found.reason for found in split.correlations.values() if found.reason})
+    else:
+        yield next(found.reason for found in split.correlations.values())
+
+
+def _move(move: float) -> str:
+    return f"{move:+g}" if move else "0"
+
+
+def table(head: Sequence[str], body: Sequence[Sequence[str]], n_text: int) -> str:
+    """Align columns: the first ``n_text`` to the left, the others to the right."""
+    widths = [max(len(line[column]) for line in [head, *body]) for column in range(len(head))]
+
+    def lay(line: Sequence[str]) -> str:
+        cells = [
+            cell.ljust(width) if column < n_text else cell.rjust(width)
+            for column, (cell, width) in enumerate(zip(line, widths, strict=True))
+        ]
+        return "  ".join(cells).rstrip()
+
+    return "\n".join([lay(head), lay(["-" * width for width in widths]), *map(lay, body)])
+
+
+def signed(difference: float | None) -> str:
+    """Write a difference with its sign."""
+    return "n/a" if difference is None else f"{round(difference, 4) + 0.0:+.4f}"  # + 0.0: no negative zero
+
+
+def write_p(p: float | None) -> str:
+    """Write a p value."""
+    if p is None:
+        return "n/a"
+    return f"{p:.4f}" if p >= 0.0001 else f"{p:.1e}"
+
+
+def write_effect(figure: float | None) -> str:
+    """Write an effect size or a correlation."""
+    return "n/a" if figure is None else f"{figure:+.3f}"
+
+
+def describe_run(
+    summary: AnswerSummary, facts: Mapping[str, Any], n_members: int, scored: ScoredRun | None, why_not: str
+) -> str:
+    """Write what a run did: its counts, its scores if the question file holds gold answers, the paths of its outputs.
+
+    Args:
+        summary: Its counts.
+        facts: See ``facts_of``.
+        n_members: Members of its ensemble.
+        scored: Its scores; None: there are none, and ``why_not`` says why.
+        why_not: See ``score_run``.
+    """
+    calls = summary.n_calls
+    n_calls = sum(calls.values())
+    n_answers, n_full = summary.n_answers, summary.n_questions * n_members
+    parts = [
+        f"{summary.n_questions} questions × {n_members} members in {summary.wall_s:.1f} s: "
+        f"{n_calls} model calls ({calls['made']} made, {calls['ledger']} from the ledger, "
+        f"{calls['joined']} sharing the reply of an equal call under way)"
+    ]
+    if n_answers < n_full:
+        saved = n_full - n_answers
+        parts.append(f"votes settled early: {saved} of {n_full} answers not asked ({saved / n_full:.0%})")
+    if summary.spent.get("prompt_tokens"):
+        parts.append(_spending(summary))
+    if note := baseline_note(facts):
+        parts.append(note)
+    if summary.n_member_errors:
+        parts.append(
+            f"{summary.n_member_errors} of {n_answers} answers carry an error (column `error` of answers.parquet); "
+            f"{summary.n_questions_in_error} questions have no answer without an error"
+        )
+    parts += describe_errors(summary.errors)
+    if summary.stopped:
+        parts.append(f"stopped asking: {summary.stopped}")
+    if summary.n_unanswered:
+        parts.append(f"{summary.n_unanswered} model calls got no reply: repeat the command to make them again")
+    elif summary.n_member_errors:
+        parts.append("those replies are recorded: `kohaku-ray answer CONFIG --retry errors` asks for them again")
+    if scored is None:
+        parts.append(why_not)
+    else:
+        parts += [*([scored.note] if scored.note else []), describe_scores(replace(scored.report, errors=False))]
+    outputs = (*ANSWER_FILES, *(f"{name}.parquet" for name in SCHEMAS), *facts["outputs"])
+    parts.append(
+        f"outputs in {summary.run}: {', '.join(outputs)}\n"
+        f"`kohaku-ray show {summary.run} QUESTION_ID` shows how one was answered"
+    )
+    return "\n\n".join(parts)
+
+
+def _spending(summary: AnswerSummary) -> str:
+    spent = summary.spent
+    share = spent["cached_tokens"] / spent["prompt_tokens"]
+    parts = [
+        f"{spent['prompt_tokens']:,.0f} prompt tokens ({share:.0%} from the prefix cache)",
+        f"{spent['completion_tokens']:,.0f} generated",
+        f"{spent['queue_s']:.1f} s of waiting for a replica and {spent['service_s']:.1f} s in replicas, summed over "
+        "the calls",
+    ]
+    if spent["gpu_s"]:
+        parts.append(f"{spent['gpu_s']:.1f} GPU s")
+    if spent.get("joules"):
+        parts.append(f"{spent['joules'] / 1000:.1f} kJ")
+    if spent["dollars"]:
+        parts.append(f"${spent['dollars']:.4f}")
+    n_placed, n_moved = sum(summary.n_placed.values()), sum(summary.n_moved.values())
+    if n_placed:
+        parts.append(f"{n_placed} questions placed on replicas, {n_moved} of them moved off an overloaded one")
+    return "used by the calls made: " + ", ".join(parts)
