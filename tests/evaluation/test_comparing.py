@@ -8,7 +8,7 @@ from scipy import stats
 
 from kohaku_ray.errors import DataError
 from kohaku_ray.evaluation.paired import Permutation, paired_bootstrap, paired_permutation
-from kohaku_ray.evaluation.statistics import Welch, holm
+from kohaku_ray.evaluation.statistics import Welch, holm, stars
 from kohaku_ray.evaluation.wattbot import WATTBOT
 from kohaku_ray.sweep.compare import Axis, Table, TableCell, average_rank, compare_column
 
@@ -72,14 +72,14 @@ def test_stars_are_of_welch_and_of_the_corrected_paired_test():
     good[:, :30], poor[:, :6] = 1.0, 1.0
     good[0, 30], poor[1, 6] = 1.0, 1.0
     first, second = compare_column([cell("good", good), cell("poor", poor)])
-    assert (first.stars, first.paired_stars) == ("", "")
+    assert (first.stars, stars(first.permutation_holm)) == ("", "")
     assert second.welch.p < 0.001
     assert second.permutation_holm < 0.001
-    assert (second.stars, second.paired_stars) == ("****", "****")
+    assert (second.stars, stars(second.permutation_holm)) == ("****", "****")
     doubtful = replace(
         second, welch=Welch(0.1, p=0.03), welch_holm=0.2, permutation=Permutation(0.03), permutation_holm=0.06
     )
-    assert (doubtful.stars, doubtful.paired_stars) == ("**", "*")
+    assert (doubtful.stars, stars(doubtful.permutation_holm)) == ("**", "*")
 
 
 def test_ties_go_to_the_first_and_rounding_is_a_tie():
@@ -112,7 +112,7 @@ def test_nothing_in_common_is_said_and_not_counted():
     _, apart, close = compare_column([best, other, near])
     assert apart.n_common == 0
     assert apart.welch.reason == apart.interval.reason == apart.permutation.reason == "no question that both have"
-    assert (apart.permutation_holm, apart.d_z, apart.paired_stars) == (None, None, "")
+    assert (apart.permutation_holm, apart.d_z, stars(apart.permutation_holm)) == (None, None, "")
     assert close.permutation_holm == close.permutation.p == 1.0
 
 
