@@ -29,7 +29,7 @@ from images import chart, photograph
 from kohaku_ray.config import load_config
 from kohaku_ray.documents.images import as_image
 from kohaku_ray.engine.actors.image_encoding import EncodeImages, images_to_encode
-from kohaku_ray.index.image_encoder import BATCH, decoded
+from kohaku_ray.index.encoder import IMAGE_BATCH, decoded
 from kohaku_ray.index.images import write_image
 from kohaku_ray.index.torch_model import TorchModel
 from kohaku_ray.storage import Directory
@@ -70,13 +70,13 @@ def report(arguments: argparse.Namespace, folder: Path) -> int:
     encoder = stage._encoder
     model = encoder._model
     files = {digest: Path(config.index.path, "images", f"{digest}.png").read_bytes() for digest in digests}
-    blocks = [digests[first : first + BATCH] for first in range(0, len(digests), BATCH)]
+    blocks = [digests[first : first + IMAGE_BATCH] for first in range(0, len(digests), IMAGE_BATCH)]
     pixels = [[decoded(digest, files[digest]) for digest in block] for block in blocks]
     features = [model.image_features(block) for block in pixels]
     batch = pa.Table.from_pylist(images_to_encode([pa.table({"digest": digests})], config))
     if arguments.model_ms is not None:
         wait_instead(model, arguments.model_ms / 1000)
-    pool = model.pool() if arguments.model_ms is None else None
+    pool = encoder._pool if arguments.model_ms is None else None
     ways: dict[str, Callable[[], object]] = {
         "bare model": lambda: [model.embed(one) for one in features],
         "decode alone": lambda: [[decoded(digest, files[digest]) for digest in block] for block in blocks],
@@ -108,7 +108,7 @@ def report(arguments: argparse.Namespace, folder: Path) -> int:
 
 def wait_instead(model: TorchModel, seconds: float) -> None:
     """Let a wait per image stand for a model's forward pass."""
-    vectors = np.ones((BATCH, model.dim), np.float32)
+    vectors = np.ones((IMAGE_BATCH, model.dim), np.float32)
 
     def forward(features: dict[str, Any]) -> dict[str, Any]:
         n = len(features["pixel_values"])
@@ -123,7 +123,7 @@ def library(loaded: Any, index: str, digests: list[str]) -> np.ndarray:
     from PIL import Image
 
     images = [Image.open(Path(index, "images", f"{digest}.png")).convert("RGB") for digest in digests]
-    return loaded.encode(images, batch_size=BATCH, normalize_embeddings=True, show_progress_bar=False)
+    return loaded.encode(images, batch_size=IMAGE_BATCH, normalize_embeddings=True, show_progress_bar=False)
 
 
 def measured(ways: dict[str, Callable[[], object]], rounds: int) -> dict[str, tuple[float, float]]:

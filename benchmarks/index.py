@@ -39,6 +39,7 @@ from kohaku_ray.index.assemble import texts_to_encode
 from kohaku_ray.index.flatten import flatten
 from kohaku_ray.index.identity import locate_model
 from kohaku_ray.index.nodes import NodeTable
+from kohaku_ray.index.tokens import token_counter
 from kohaku_ray.run.indexes import make_encoder
 from kohaku_ray.run.sources import find_sources, resolve_paths
 
@@ -80,7 +81,7 @@ def main() -> int:
         config = load_config(arguments.config, overrides)
         texts = unique_texts(config)
         if arguments.steady:
-            lengths = make_encoder(config).count_tokens(texts)
+            lengths = token_counter(config.index.encoder.model, config.index.encoder.revision)(texts)
             fitting = [text for text, n in zip(texts, lengths, strict=True) if n < LONGEST_STEADY]
             return steady(config, fitting[:: max(len(fitting) // N_STEADY, 1)][:N_STEADY])
         is_kept = whole_jobs(arguments.config, overrides, config, texts, Path(scratch), arguments.rounds)

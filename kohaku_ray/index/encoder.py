@@ -1,40 +1,56 @@
-"""Encode texts to unit vectors by sentence-transformers models: fast for passages, bit-stable for queries."""
+"""Encode texts and images to unit vectors: fast for passages, bit-stable for queries."""
 
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable, Iterator, Sequence
+import io
+import os
+import threading
+from collections import deque
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
+from PIL import Image as Pillow
 
 from kohaku_ray.errors import ConfigError, DataError
 from kohaku_ray.index.arrays import F32, I64
-from kohaku_ray.index.identity import encoder_identity
-from kohaku_ray.index.image_encoder import ImageEncoder
 from kohaku_ray.index.propagate import unit_rows
-from kohaku_ray.index.torch_model import Device, Precision, input_ids, load_model
+from kohaku_ray.index.torch_model import Device, Precision, TorchModel, input_ids, load_model
 
 CPU_BATCH_TOKENS = 512
 """Padded tokens of a forward pass over passages on a CPU."""
 
-QUERY_TOKENS = 256
+QUERY_TOKENS, GPU_QUERY_TOKENS = 256, 512
 """Padded tokens of every forward pass over queries, filled with repeats: a kernel's arithmetic depends on its shape.
 
 On one core, fewer make batches slower, and more make a single question slower for little gain.
 """
 
-QUERY_BUCKET = 4
+QUERY_BUCKET, GPU_QUERY_BUCKET = 4, 16
 """Queries are padded to a multiple of this many tokens."""
 
-GPU_QUERY_TOKENS = 512
-GPU_QUERY_BUCKET = 16
-"""The same on a GPU, which needs larger batches."""
+IMAGE_BATCH = 16
+"""Images of a forward pass."""
+
+IMAGES_AHEAD = 2
+"""Batches of images decoded and resized while the model computes one, each on a thread of its own."""
+
+MOST_IMAGES_AHEAD = 8
+"""The most of them, for a model on a GPU: a thread decodes and resizes 80 images of half a megapixel per second."""
+
+Read = Callable[[str], bytes]
+"""Reads an image's file by its digest."""
 
 
 class SentenceEncoder:
-    """A sentence-transformers model."""
+    """The text side of a sentence-transformers model.
+
+    Attributes:
+        dim: Length of a vector.
+    """
 
     def __init__(
         self,
@@ -51,60 +67,28 @@ class SentenceEncoder:
         batch_tokens: int | None = None,
         trust_remote_code: bool = False,
     ) -> None:
-        """Load the model.
-
-        Args:
-            model: Name or path of a sentence-transformers model, or ``package:NAME``.
-            revision: Revision on the hub.
-            query_prompt: Text, or name of one of the model's own prompts, put before every query.
-            passage_prompt: The same for indexed text.
-            query_task: Task adapter for queries (Jina v3/v4).
-            passage_task: Task adapter for indexed text.
-            dim: Matryoshka dimension: vectors are cut to it and renormalised; None: the model's own.
-            precision: Number format of the weights.
-            device: Device it runs on; ``auto``: a GPU when one is visible.
-            batch_tokens: Padded tokens in one forward pass over passages; None: ``CPU_BATCH_TOKENS`` on a CPU, on a
-                GPU what its free memory holds. Where that proves too many, a pass is repeated in halves.
-            trust_remote_code: Whether the model's own Python code may run.
+        """Load the model; every argument is a setting of ``index.encoder``.
 
         Raises:
             ConfigError: A setting does not fit the model, or it cannot be loaded.
         """
+        self._name, self._passage_task = model, passage_task
         self._model = load_model(model, revision, precision, device, trust_remote_code, passage_task or query_task)
         own_dim = self._model.dim
         if dim is not None and not 1 <= dim <= own_dim:
             raise ConfigError(
                 f"encoder.dim is {dim} but {model} gives {own_dim}: choose 1 to {own_dim}, or leave it out"
             )
-        self._dim = dim or own_dim
+        self.dim = dim or own_dim
         self._memory = self._model.memory
         self._batch_tokens = batch_tokens or (None if self._memory else CPU_BATCH_TOKENS)
         self._query = self._role("query", query_prompt, query_task)
         self._passage = self._role("passage", passage_prompt, passage_task)
+        on_cpu = self._model.on_cpu
         self._query_tokens, self._query_bucket = (
-            (QUERY_TOKENS, QUERY_BUCKET) if self._model.on_cpu else (GPU_QUERY_TOKENS, GPU_QUERY_BUCKET)
+            (QUERY_TOKENS, QUERY_BUCKET) if on_cpu else (GPU_QUERY_TOKENS, GPU_QUERY_BUCKET)
         )
-        self._pool = self._model.pool()
-        self._arguments: dict[str, Any] = {
-            "model": model,
-            "revision": revision,
-            "query_prompt": query_prompt,
-            "passage_prompt": passage_prompt,
-            "query_task": query_task,
-            "passage_task": passage_task,
-            "dim": dim,
-            "precision": precision,
-        }
-
-    @property
-    def dim(self) -> int:
-        """Length of a vector."""
-        return self._dim
-
-    @functools.cached_property
-    def identity(self) -> dict[str, Any]:
-        """Everything that decides a vector of this encoder, as JSON values (see ``encoder_identity``)."""
-        return encoder_identity(**self._arguments)
+        self._pool = _one_thread_each() if on_cpu else None
 
     def encode_passages(self, texts: Sequence[str]) -> F32:
         """Encode indexed texts: each distinct one once, long ones in windows averaged by length.
@@ -131,11 +115,12 @@ class SentenceEncoder:
         Raises:
             ConfigError: It reads no images.
         """
-        return ImageEncoder(self._model, self._arguments["model"], self.dim, self._arguments["passage_task"])
-
-    def count_tokens(self, texts: Sequence[str]) -> I64:
-        """Count each text's tokens, without special ones: shape ``(n,)``."""
-        return self._lengths(texts, special=False)
+        if not self._model.reads_images:
+            raise ConfigError(
+                f"index.image_vectors asks for vectors of images but {self._name} reads text alone: name a model that "
+                "reads images as index.image_encoder or index.encoder, or set index.image_vectors to caption"
+            )
+        return ImageEncoder(self._model, self.dim, _task(self._passage_task))
 
     def _role(self, role: str, prompt: str | None, task: str | None) -> _Role:
         name = self._model.default_prompt_name if prompt is None else prompt
@@ -143,21 +128,19 @@ class SentenceEncoder:
         if task is not None and not self._model.takes_task:
             raise ConfigError(f"encoder.{role}_task is {task!r} but the model takes no task: leave it out")
         longest = self._model.window
-        overhead = int(self._lengths([resolved or ""], special=True)[0])
+        [overhead] = self._model.lengths([resolved or ""])
         if overhead >= longest:
             raise ConfigError(
                 f"encoder.{role}_prompt takes {overhead} tokens but the model's window is {longest}: shorten the prompt"
             )
-        return _Role(resolved, task, longest, overhead)
+        return _Role(resolved, _task(task), longest, overhead)
 
-    def _lengths(self, texts: Sequence[str], *, special: bool) -> I64:
-        lengths: list[int] = []
+    def _lengths(self, texts: Sequence[str], role: _Role) -> I64:
+        """Tokens of each text with its prompt and special tokens."""
+        prompt, lengths = role.prompt or "", []
         for block in _blocks(texts, 4096):
-            lengths += self._model.lengths(block, special=special)
+            lengths += self._model.lengths([prompt + text for text in block])
         return np.array(lengths, dtype=np.int64)
-
-    def _full_lengths(self, texts: Sequence[str], role: _Role) -> I64:
-        return self._lengths([(role.prompt or "") + text for text in texts], special=True)
 
     def _encode(self, texts: Sequence[str], role: _Role, forward: Callable[..., F32]) -> F32:
         """Encode each distinct text once."""
@@ -168,7 +151,7 @@ class SentenceEncoder:
         """Encode texts of any length: those longer than the window in pieces, averaged by length."""
         if not texts:
             return np.empty((0, self.dim), dtype=np.float32)
-        lengths = self._full_lengths(texts, role)
+        lengths = self._lengths(texts, role)
         pieces = list(texts)
         parts: dict[int, list[int]] = {}
         for row in np.flatnonzero(lengths > role.window).tolist():
@@ -177,7 +160,7 @@ class SentenceEncoder:
             pieces[row] = cut[0]  # keeps its place in the batch; its vector is overwritten below
             pieces += cut
         if parts:
-            lengths = self._full_lengths(pieces, role)
+            lengths = self._lengths(pieces, role)
         vectors = forward(pieces, lengths, role)
         for row, of in parts.items():
             share = (lengths[of] - role.overhead).clip(1).astype(np.float64)
@@ -186,7 +169,7 @@ class SentenceEncoder:
 
     def _cut(self, text: str, role: _Role) -> list[str]:
         """Cut a text into pieces that fit the window with its prompt, between words where there are any."""
-        length = int(self._full_lengths([text], role)[0])
+        length = int(self._lengths([text], role)[0])
         if length <= role.window or len(text) < 2:
             return [text]
         n_pieces = -(-(length - role.overhead) // (role.window - role.overhead))
@@ -220,7 +203,6 @@ class SentenceEncoder:
         return self._forward(texts, batches, role)
 
     def _forward(self, texts: list[str], batches: list[_Batch], role: _Role) -> F32:
-        """Run the batches, on a CPU several in parallel, each on its own thread."""
         if self._pool is None:
             results: Iterator[F32] = (self._forward_halved(texts, batch, role) for batch in batches)
         else:
@@ -258,10 +240,72 @@ class SentenceEncoder:
         return np.concatenate([self._forward_halved(texts, part, role) for part in halves])
 
     def _features(self, texts: list[str], role: _Role, pad_to: int) -> dict[str, Any]:
-        return self._model.features(texts, role.prompt, pad_to, **role.kwargs)
+        return self._model.features(texts, role.prompt, pad_to, **role.task)
 
     def _forward_batch(self, features: dict[str, Any], role: _Role) -> F32:
-        return unit_rows(self._model.embed(features, **role.kwargs)[:, : self.dim])
+        return unit_rows(self._model.embed(features, **role.task)[:, : self.dim])
+
+
+class ImageEncoder:
+    """The image side of a sentence-transformers model: images are decoded and resized on threads beside the model's."""
+
+    def __init__(self, model: TorchModel, dim: int, task: Mapping[str, str]) -> None:
+        """Wrap a loaded model that reads images; its vectors are cut to ``dim``."""
+        self._model, self._dim, self._task = model, dim, task
+        n_cores = len(os.sched_getaffinity(0))
+        self._ahead = IMAGES_AHEAD if model.on_cpu else max(IMAGES_AHEAD, min(MOST_IMAGES_AHEAD, n_cores))
+
+    def batches(self, digests: Sequence[str], read: Read) -> Iterator[F32]:
+        """Encode images.
+
+        Args:
+            digests: Their digests.
+            read: Reads a PNG by its digest.
+
+        Yields:
+            The vectors of every ``IMAGE_BATCH`` of them, in the order given: shape ``(n, dim)``, unit rows.
+
+        Raises:
+            DataError: A file is missing or is no image; the message names it.
+        """
+        running: deque[Future[dict[str, Any]]] = deque()
+        with ThreadPoolExecutor(self._ahead, "decode") as threads:
+            for block in _blocks(digests, IMAGE_BATCH):
+                running.append(threads.submit(self._features, block, read))
+                if len(running) > self._ahead:
+                    yield self._embed(running.popleft().result())
+            while running:
+                yield self._embed(running.popleft().result())
+
+    def _embed(self, features: dict[str, Any]) -> F32:
+        return unit_rows(self._model.embed(features, **self._task)[:, : self._dim])
+
+    def _features(self, digests: Sequence[str], read: Read) -> dict[str, Any]:
+        return self._model.image_features([decoded(digest, read(digest)) for digest in digests], **self._task)
+
+
+def decoded(digest: str, data: bytes) -> Pillow.Image:
+    """Decode an image of an index to RGB.
+
+    Raises:
+        DataError: It is none; the message names its file.
+    """
+    try:
+        with Pillow.open(io.BytesIO(data)) as image:
+            image.load()
+            return image if image.mode == "RGB" else image.convert("RGB")  # which copies in any case
+    except (OSError, ValueError, SyntaxError) as error:
+        raise DataError(f"images/{digest}.png cannot be decoded ({error}): delete it, and index again") from error
+
+
+@dataclass(frozen=True, slots=True)
+class _Role:
+    """How one side, queries or passages, is encoded; overhead: tokens of the prompt and the special ones."""
+
+    prompt: str | None
+    task: Mapping[str, str]
+    window: int
+    overhead: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -283,14 +327,32 @@ class _Batch:
         return (self.rows * self.n_rows)[: self.n_rows] or self.rows
 
 
-class _Role:
-    """How one side, queries or passages, is encoded."""
-
-    def __init__(self, prompt: str | None, task: str | None, window: int, overhead: int) -> None:
-        self.prompt, self.window, self.overhead = prompt, window, overhead
-        self.kwargs = {} if task is None else {"task": task}
+def _task(name: str | None) -> Mapping[str, str]:
+    return {} if name is None else {"task": name}
 
 
 def _blocks(values: Sequence[Any], size: int) -> Iterator[list[Any]]:
     for first in range(0, len(values), size):
         yield list(values[first : first + size])
+
+
+def _one_thread_each() -> ThreadPoolExecutor | None:
+    """Make as many threads as torch would use, each with one torch thread; None where that is one.
+
+    Parallel passes use the cores better than threads within a pass, and a vector is the same to the bit for any
+    number of threads.
+    """
+    import torch
+
+    n_threads = torch.get_num_threads()
+    return ThreadPoolExecutor(n_threads, "encode", _compute_alone, (n_threads,)) if n_threads > 1 else None
+
+
+def _compute_alone(n_threads: int) -> None:
+    import torch
+
+    torch.set_num_threads(1)
+    # That also set the default of later threads: another thread, which ends at once, restores it.
+    other = threading.Thread(target=torch.set_num_threads, args=(n_threads,))
+    other.start()
+    other.join()

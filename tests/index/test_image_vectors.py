@@ -130,12 +130,12 @@ def test_forty_images_have_the_models_own_vectors_in_order_and_one_that_is_damag
         png = io.BytesIO()
         Pillow.new("RGB", (20 + number, 30), (number * 6, 0, 255 - number)).save(png, "PNG")
         files[f"{number:032x}"] = png.getvalue()
-    whole = clip.encode(list(files), files.__getitem__)
-    assert whole.shape == (40, 16)
-    one_by_one = np.concatenate([clip.encode([digest], files.__getitem__) for digest in files])
-    np.testing.assert_allclose(whole, one_by_one, atol=1e-5)
-    assert clip.encode([], files.__getitem__).shape == (0, 16)
+    whole = list(clip.batches(list(files), files.__getitem__))
+    assert [len(batch) for batch in whole] == [16, 16, 8]
+    one_by_one = [next(clip.batches([digest], files.__getitem__)) for digest in files]
+    np.testing.assert_allclose(np.concatenate(whole), np.concatenate(one_by_one), atol=1e-5)
+    assert list(clip.batches([], files.__getitem__)) == []
     bad = f"{33:032x}"
     for data in (b"<html>", files[bad][:40], b""):
         with pytest.raises(DataError, match=rf"images/{bad}\.png cannot be decoded .* delete it, and index again"):
-            clip.encode(list(files), (files | {bad: data}).__getitem__)
+            list(clip.batches(list(files), (files | {bad: data}).__getitem__))

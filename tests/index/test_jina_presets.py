@@ -101,7 +101,7 @@ def test_images_take_the_passages_task_and_length(encoder, version):
         Image.new("RGB", size).save(png, "PNG")
         files[f"{size[0]}"] = png.getvalue()
     encoder._model.loaded[0].calls.clear()
-    vectors = encoder.images().encode(list(files), files.__getitem__)
+    [vectors] = encoder.images().batches(list(files), files.__getitem__)
     assert vectors.shape == (2, 512)
     assert calls_of(encoder, "forward") == ["retrieval"]
     [given] = calls_of(encoder, "tokenize")

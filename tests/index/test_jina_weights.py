@@ -70,7 +70,7 @@ def test_an_image_is_nearer_to_its_description(encoder, version):
         png = io.BytesIO()
         Image.new("RGB", (224, 224), colour).save(png, "PNG")
         files[colour] = png.getvalue()
-    images = encoder.images().encode(list(files), files.__getitem__)
+    [images] = encoder.images().batches(list(files), files.__getitem__)
     texts = encoder.encode_queries(["a plain red square", "a plain blue square"])
     scores = texts @ images.T
     assert scores[0, 0] > scores[0, 1]

