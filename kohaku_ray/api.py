@@ -31,11 +31,11 @@ from kohaku_ray.records import digest
 from kohaku_ray.run.directory import RunDirectory, submission_of
 from kohaku_ray.run.identity import finished_before
 from kohaku_ray.run.results import scores_of
-from kohaku_ray.run.scoring import score_run
+from kohaku_ray.run.scoring import ScoredRun, score_run
 from kohaku_ray.run.show import show_question
 from kohaku_ray.run.sources import resolve, resolve_paths
 from kohaku_ray.run.summary import AnswerSummary
-from kohaku_ray.run.tracking import is_tracked, track
+from kohaku_ray.run.tracking import check_tracking, is_tracked, track
 from kohaku_ray.run.vote_files import FileVote, run_vote
 from kohaku_ray.storage import below
 
@@ -67,6 +67,7 @@ class Run:
         self.config = resolve_paths(config)
         self.path = self.config.run
         self.summary: AnswerSummary | None = None
+        self._was_finished = False
         self._warm: ExitStack | None = None
         self._pool: ActorPool | None = None
 
@@ -93,15 +94,55 @@ class Run:
             ConfigError: The configuration or the cluster does not fit; nothing was started.
             DataError: Questions, index, ledger or the run directory cannot be used.
         """
-        self.summary = None if again or retry_errors else finished_before(self.config)
-        is_done = self.summary is not None
-        if self.summary is None:
-            from kohaku_ray.engine.jobs.answer import run_answer
-
-            self.summary = run_answer(self.config, retry_errors=retry_errors, strict=strict, pool=self._pool)
-        if self.config.tracking.to is not None and not (is_done and is_tracked(self.config)):
-            track(self.config, self.summary, scores_of(self.config, self.summary)[0])
+        check_tracking(self.config)
+        if again or retry_errors or not self.find():
+            self.make(retry_errors=retry_errors, strict=strict)
+        self.export()
         return self
+
+    def find(self) -> bool:
+        """Return whether the run is finished, with the same inputs and a reply to every call.
+
+        Raises:
+            DataError: Its index or its questions cannot be used.
+        """
+        self.summary = finished_before(self.config)
+        self._was_finished = self.summary is not None
+        return self._was_finished
+
+    def make(self, *, retry_errors: bool = False, strict: bool = False) -> None:
+        """Make the run, whether it is finished or not; see ``answer``."""
+        from kohaku_ray.engine.jobs.answer import run_answer
+
+        self._was_finished = False
+        self.summary = run_answer(self.config, retry_errors=retry_errors, strict=strict, pool=self._pool)
+
+    def export(self, scored: ScoredRun | None = None) -> str | None:
+        """Export the run to the configured tracker.
+
+        Args:
+            scored: Its scores. Default: it is scored here.
+
+        Returns:
+            Where it is there; None: there is no tracker, or it was exported before.
+
+        Raises:
+            DataError: The tracker refused; the run itself is whole.
+        """
+        if self.config.tracking.to is None or (self._was_finished and is_tracked(self.config)):
+            return None
+        return track(self.config, self.made, scored or scores_of(self.config, self.made)[0])
+
+    @property
+    def made(self) -> AnswerSummary:
+        """Counts of ``answer``.
+
+        Raises:
+            DataError: It has not been called.
+        """
+        if self.summary is None:
+            raise DataError(f"{self.path} has not been answered yet: call answer()")
+        return self.summary
 
     def ask(self, question: str, **columns: str) -> Run:
         """Answer one question; a question that was asked before is not asked again.

@@ -93,14 +93,47 @@ def run_answer(
         # Actors open the index while Serve starts the replicas.
         with ledger.kept_alive(), serving(deployments, release=not is_ours) as applications:
             pool.wait_until_ready()
-            directory.begin(config)
-            before = {name: ledger.placed(application) for name, application in applications.items()}
-            work = RunWork(pool, context_of(config, ledger, applications, prompts, again))
+            context = context_of(config, ledger, applications, prompts, again)
             with Progress("answer", len(questions), "questions") as progress:
-                summary = answer_all(work, questions, directory, functools.partial(_shown, progress))
-            for name, application in applications.items():
-                counts = zip(ledger.placed(application), before[name], strict=True)
-                summary.n_placed[name], summary.n_moved[name] = (now - then for now, then in counts)
+                show = functools.partial(_shown, progress)
+                return make_run(pool, context, ledger, questions, identity, show, began, is_alone=True)
+
+
+def make_run(
+    pool: ActorPool,
+    context: RunContext,
+    ledger: Ledger,
+    questions: Sequence[Question],
+    identity: str,
+    show: Callable[[AnswerSummary], None],
+    began: float,
+    *,
+    is_alone: bool = False,
+) -> AnswerSummary:
+    """Make a run on running actors and replicas, from the first mark in its directory to the last.
+
+    Args:
+        pool: The actors.
+        context: What they need to know of the run.
+        ledger: Its ledger.
+        questions: Its questions.
+        identity: See ``identity_of``.
+        show: Called after each block.
+        began: When it began, by ``time.perf_counter``.
+        is_alone: No other run uses its replicas now, so that what their router counts is this run's.
+
+    Raises:
+        DataError: Index, ledger or the run directory cannot be used.
+    """
+    config, directory = context.config, RunDirectory(context.config.run)
+    applications = context.applications if is_alone else {}
+    directory.begin(config)
+    before = {name: ledger.placed(application) for name, application in applications.items()}
+    summary = answer_all(RunWork(pool, context), questions, directory, show)
+    for name, application in applications.items():
+        counts = zip(ledger.placed(application), before[name], strict=True)
+        summary.n_placed[name], summary.n_moved[name] = (now - then for now, then in counts)
+    ledger.flush()
     summary.wall_s = time.perf_counter() - began
     directory.finish(config, summary, identity)
     return summary

@@ -20,10 +20,10 @@ import ray
 
 from kohaku_ray.config import Config
 from kohaku_ray.engine.actors.index_access import united_depths
-from kohaku_ray.engine.actors.pool import ActorPool, RunWork, workers_per_member
+from kohaku_ray.engine.actors.pool import ActorPool, workers_per_member
 from kohaku_ray.engine.cluster import check_cluster, connected, say
 from kohaku_ray.engine.errors import message_of
-from kohaku_ray.engine.jobs.answer import answer_all, context_of
+from kohaku_ray.engine.jobs.answer import context_of, make_run
 from kohaku_ray.engine.jobs.index import run_index
 from kohaku_ray.engine.ledger.client import Ledger, open_ledger
 from kohaku_ray.engine.ledger.segments import SegmentStore
@@ -305,21 +305,16 @@ def _make_one(config: Config, pool: ActorPool, ledger: Ledger, stop: threading.E
     began = time.perf_counter()
     if is_finished(config.run):
         return AnswerSummary(config.run)
-    directory = RunDirectory(config.run)
-    directory.check_writable()
-    directory.begin(config)
+    RunDirectory(config.run).check_writable()
     names = {name: application_name(name, deployment) for name, deployment in config.used_deployments.items()}
-    work = RunWork(pool, context_of(config, ledger, names, config.declaration.prompts(config.prompts)))
 
     def go_on(_: AnswerSummary) -> None:
         if stop.is_set():
             raise KohakuRayError("the sweep was interrupted")
 
-    summary = answer_all(work, questions_of(config), directory, go_on)
-    summary.wall_s = time.perf_counter() - began
-    ledger.flush()
-    directory.finish(config, summary, identity_of(config, open_index(config)))
-    return summary
+    context = context_of(config, ledger, names, config.declaration.prompts(config.prompts))
+    identity = identity_of(config, open_index(config))
+    return make_run(pool, context, ledger, questions_of(config), identity, go_on, began)
 
 
 def dry_run(plan: Plan) -> str:
