@@ -746,7 +746,7 @@ def _counts(text: str) -> tuple[int, ...]:
 
 def _presets(prefix: str, **_: Any) -> list[str]:
     """Complete a configuration: presets, beside files."""
-    from kohaku_ray.config.anchor import preset_names
+    from kohaku_ray.config.paths import preset_names
 
     return [*preset_names(), *_files(prefix)]
 

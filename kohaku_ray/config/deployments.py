@@ -7,7 +7,7 @@ from typing import Annotated, Any, Literal
 
 from pydantic import Field, model_validator
 
-from kohaku_ray.config.paths import FilePath
+from kohaku_ray.config.paths import ModelPath
 from kohaku_ray.settings import PositiveInt, Section, Share
 from kohaku_ray.systems.registry import DEFAULT_SYSTEM
 
@@ -94,7 +94,7 @@ class CrossEncoderConfig(BackendConfig):
     """A model of sentence-transformers that scores (query, text) pairs."""
 
     kind: Literal["cross_encoder"] = "cross_encoder"
-    model: FilePath
+    model: ModelPath
     """Name or path of the model."""
     revision: str | None = None
     """Revision on the hub; None: the default branch."""
@@ -136,7 +136,7 @@ class OpenAIConfig(ModelConfig):
     """Longest prompt plus answer, in tokens."""
     schema_mode: Literal["json_schema", "json_object", "none"] = "json_schema"
     """How the schema of the reply is sent."""
-    tokenizer: FilePath | None = None
+    tokenizer: ModelPath | None = None
     """Tokenizer name or path for counting prompts; None: the index's own counts."""
     revision: str | None = None
     """Revision of the tokenizer on the hub; None: the default branch."""
@@ -148,7 +148,7 @@ class VllmConfig(ModelConfig):
     """vLLM behind `ray.serve.llm`."""
 
     kind: Literal["vllm"] = "vllm"
-    model: FilePath
+    model: ModelPath
     """Name or path of the model."""
     revision: str | None = None
     """Revision on the hub; None: the default branch."""
@@ -213,7 +213,7 @@ class TransformersConfig(ModelConfig):
     """A causal language model of Hugging Face transformers, where vLLM is not."""
 
     kind: Literal["transformers"] = "transformers"
-    model: FilePath
+    model: ModelPath
     """Name or path of the model."""
     revision: str | None = None
     """Revision on the hub; None: the default branch."""

@@ -8,6 +8,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
+from kohaku_ray.config.paths import Placed
 from kohaku_ray.config.plain import Place, value_at
 from kohaku_ray.errors import ConfigError
 
@@ -48,9 +49,10 @@ class Environment:
         text = _VARIABLE.sub(lambda match: found.get(match[1], _default(match, value)), value)
         if found:
             self.variables |= found
-            self.references[path] = _VARIABLE.sub(lambda m: m[0] if m[1] in found else _default(m, value), value)
+            reference = _VARIABLE.sub(lambda m: m[0] if m[1] in found else _default(m, value), value)
+            self.references[path] = value.like(reference) if isinstance(value, Placed) else reference
             self.texts[path] = text
-        return text
+        return value.like(text) if isinstance(value, Placed) else text
 
     def hide(self, text: str) -> str:
         """Replace the values of environment variables, plain or as ``repr`` writes them, by their references."""
@@ -82,6 +84,8 @@ class Environment:
 
     def _restored(self, now: Any, path: Place, reference: str) -> Any:
         made = self.made.get(path)
+        if isinstance(reference, Placed):  # a path was joined to its file's directory
+            reference = os.path.join(reference.directory, reference) if made != self.texts[path] else str(reference)
         if now == made:
             return reference
         if not isinstance(now, str) or not isinstance(made, str):

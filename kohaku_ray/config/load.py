@@ -7,14 +7,14 @@ import os.path
 import tomllib
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Any, TypeVar, get_args, get_origin
+from typing import Any, TypeVar, get_args
 
 import yaml
 from pydantic import BaseModel, ValidationError
 
-from kohaku_ray.config.anchor import PRESETS, anchored, described_presets, directory_of, preset_names, with_index
 from kohaku_ray.config.environment import Environment
 from kohaku_ray.config.environment import expand as expand
+from kohaku_ray.config.paths import PRESETS, described_presets, directory_of, preset_names, with_index
 from kohaku_ray.config.plain import Place, leaves, misread, plain, shown, value_at
 from kohaku_ray.config.schema import Config
 from kohaku_ray.errors import ConfigError, ConflictError, did_you_mean
@@ -83,15 +83,15 @@ def build_config(values: Mapping[str, Any], where: str) -> Config:
         raise ConfigError(f"{where}: {environment.hide(str(error))}") from None
     if key := next((key for key in ("axes", "tables") if key in expanded), None):
         raise ConfigError(f"{where} is a sweep (it has {key}) and no run: give it to `kohaku-ray sweep`")
-    if unknown := unknown_keys(expanded, system):
-        raise ConfigError(f"{where}: " + "; ".join(unknown))
+    if "settings" in expanded:
+        raise ConfigError(f"{where}: no key settings: the settings of system {system.name} stand under {system.name}")
     errors: list[Any] = []
     config = _validated_of(system, expanded, errors)
     made = _ordered(config) if config is not None else {}
     faults = [fault for place, given in leaves(expanded) if (fault := misread(given, value_at(made, place), place))]
     if config is None or errors or faults:
         together = not faults and all(entry["type"] == "value_error" for entry in errors)
-        texts = [explain(one, values, environment.hide) for one in errors] + faults
+        texts = [explain(one, system, values, environment.hide) for one in errors] + faults
         raise (ConflictError if together else ConfigError)(f"{where}: " + "; ".join(texts))
     environment.made = {place: value_at(made, place) for place in environment.references}
     config._environment = environment
@@ -112,14 +112,13 @@ def validated(model: type[M], values: Any, errors: list[Any], at: Place = ()) ->
     try:
         return model.model_validate(values)
     except ValidationError as error:
-        errors += [{**one, "loc": _place((*at, *one["loc"]))} for one in error.errors()]
+        errors += [{**one, "loc": tuple(map(str, (*at, *one["loc"])))} for one in error.errors()]
     return None
 
 
-def _place(loc: tuple[int | str, ...]) -> Place:
+def _place(loc: Place) -> Place:
     """Return a value's place in the file: pydantic puts a deployment's kind after its name."""
-    place = tuple(map(str, loc))
-    return place[:2] + place[3:] if place[:1] == ("deployments",) else place
+    return loc[:2] + loc[3:] if loc[:1] == ("deployments",) else loc
 
 
 def system_of(values: Mapping[str, Any]) -> System:
@@ -191,7 +190,7 @@ def _read(path: str, seen: tuple[str, ...]) -> dict[str, Any]:
         raise ConfigError(
             f"{file} is another program's configuration: `kohaku-ray init --from {file}` makes a YAML file of it"
         )
-    values = parse_file(file)
+    values = parse_file(file, directory_of(file))
     if values is None:
         values = {}
     if not isinstance(values, dict):
@@ -199,7 +198,7 @@ def _read(path: str, seen: tuple[str, ...]) -> dict[str, Any]:
     below: dict[str, Any] = {}
     for base in _bases(values.pop("base", None), file):
         below = merge(below, _read(base, (*seen, str(file))))
-    return merge(below, anchored(values, directory_of(file)))
+    return merge(below, values)
 
 
 def _bases(base: Any, file: Path) -> list[str]:
@@ -211,8 +210,12 @@ def _bases(base: Any, file: Path) -> list[str]:
     )
 
 
-def parse_file(file: Path) -> Any:
+def parse_file(file: Path, directory: str = "") -> Any:
     """Read a YAML, JSON or TOML file as plain values.
+
+    Args:
+        file: The file.
+        directory: What its paths are relative to; empty: the working directory.
 
     Raises:
         ConfigError: It cannot be read.
@@ -223,7 +226,7 @@ def parse_file(file: Path) -> Any:
         values = parse(text)
     except Exception as error:  # PyYAML may raise anything if a tag does not fit its text
         raise ConfigError(f"{file} is not {name}: {' '.join(str(error).split())}") from None
-    return plain(values, str(file))
+    return plain(values, str(file), directory=directory)
 
 
 def _text_of(file: Path) -> str:
@@ -240,7 +243,7 @@ def _find(path: str, seen: tuple[str, ...]) -> Path:
             return candidate
     presets = preset_names()
     what = "a directory and no file" if os.path.isdir(path) else "no such file and no such preset"
-    raise ConfigError(f"{path[:200]}: {what}{_did_you_mean(path, presets)}; {described_presets(path)}")
+    raise ConfigError(f"{path[:200]}: {what}{did_you_mean(path, presets)}; {described_presets(path)}")
 
 
 def merge(below: Mapping[str, Any], above: Mapping[str, Any]) -> dict[str, Any]:
@@ -290,16 +293,28 @@ def put(values: dict[str, Any], key: str, value: Any, where: str) -> None:
     here[last] = value
 
 
-def unknown_keys(values: Mapping[str, Any], system: System) -> list[str]:
-    """Return a message per unknown key, with the key it may have meant."""
-    own = {name: value for name, value in values.items() if name == system.name}
-    found = list(_unknown_keys({"settings": own[system.name]}, system)) if own else []
-    for name, value in values.items():
-        if name == "settings":
-            found.append(f"no key settings: the settings of system {system.name} stand under {system.name}")
-        elif name not in own:
-            found += _unknown_keys({name: value}, system)
-    return found
+def _unknown(loc: tuple[str, ...], system: System) -> str:
+    """Say what an unknown key may have meant: another system's section, or a misspelled key."""
+    key, *parents = ".".join(_place(loc)), *loc[:-1]
+    if key in system_names():
+        return f"{key} are settings of another system, and system is {system.name}: set system to {key}, or drop them"
+    keys = [one.split(".") for one in keys_of(system=system)]
+    known = list(dict.fromkeys(".".join(one[:n]) for one in keys for n in range(1, len(one) + 1)))
+    known += [f"{key.rpartition('.')[0]}.{name}" for name in _section_at(parents).model_fields]
+    last = loc[-1]
+    elsewhere = next((f", did you mean {one}?" for one in known if one.rpartition(".")[2] == last), "")
+    return f"no key {key}{did_you_mean(key, known) or elsewhere}"
+
+
+def _section_at(parents: Sequence[str]) -> type[BaseModel]:
+    """Return the section at a place; of several kinds, the one that pydantic's location names."""
+    found: list[type[BaseModel]] = [Config]
+    for parent in parents:
+        if parent in found[0].model_fields:
+            found = list(_models_in(found[0].model_fields[parent].annotation)) or found
+        else:  # the name of an entry, or its kind
+            found = [one for one in found if "kind" in (f := one.model_fields) and f["kind"].default == parent] or found
+    return found[0]
 
 
 def _models_in(annotation: Any) -> Iterator[type[BaseModel]]:
@@ -309,57 +324,24 @@ def _models_in(annotation: Any) -> Iterator[type[BaseModel]]:
         yield from _models_in(inner)
 
 
-def _unknown_keys(values: Any, system: System, model: type[BaseModel] = Config, prefix: str = "") -> Iterator[str]:
-    if not isinstance(values, Mapping):
-        return
-    for key, value in values.items():
-        if model is Config and key == "settings":
-            yield from _unknown_keys(value, system, system.settings, f"{system.name}.")
-            continue
-        if key not in model.model_fields:
-            yield _unknown(f"{prefix}{key}", system, [prefix + name for name in model.model_fields])
-            continue
-        inner = list(_models_in(model.model_fields[key].annotation))
-        named = get_origin(model.model_fields[key].annotation) is dict
-        if len(inner) == 1 and not named:
-            yield from _unknown_keys(value, system, inner[0], f"{prefix}{key}.")
-        elif inner and isinstance(value, Mapping):
-            by_kind = {one.model_fields["kind"].default: one for one in inner if "kind" in one.model_fields}
-            for name, entry in value.items():
-                kind = entry.get("kind") if isinstance(entry, Mapping) else None
-                of = inner[0] if len(inner) == 1 else by_kind.get(kind) if isinstance(kind, str) else None
-                if of is not None:
-                    yield from _unknown_keys(entry, system, of, f"{prefix}{key}.{name}.")
-
-
-def _unknown(key: str, system: System, beside: Sequence[str]) -> str:
-    """Say what an unknown key may have meant: another system's section, or a misspelled key."""
-    if key in system_names():
-        return f"{key} are settings of another system, and system is {system.name}: set system to {key}, or drop them"
-    return f"no key {key}{_did_you_mean(key, [*beside, *keys_of(system=system)])}"
-
-
-def _did_you_mean(word: str, known: Sequence[str]) -> str:
-    last = word.rsplit(".", 1)[-1]
-    elsewhere = [key for key in known if key.rsplit(".", 1)[-1] == last]
-    return did_you_mean(word, known) or (f", did you mean {elsewhere[0]}?" if elsewhere else "")
-
-
-def explain(entry: Any, given: Any = None, hide: Callable[[str], str] = str) -> str:
+def explain(entry: Any, system: System | None = None, given: Any = None, hide: Callable[[str], str] = str) -> str:
     """Describe a pydantic error in one line.
 
     Args:
         entry: The error.
+        system: The configuration's system, whose keys an unknown one may have meant.
         given: All values as written: environment variables are shown as references.
         hide: Replaces the values of environment variables in a text.
     """
-    key = ".".join(map(str, entry["loc"]))
+    if system is not None and entry["type"] == "extra_forbidden":
+        return _unknown(entry["loc"], system)
+    key = ".".join(_place(entry["loc"]))
     message = hide(str(entry["msg"]).removeprefix("Value error, "))
     if entry["type"] == "value_error":
         return message
     if entry["type"] == "union_tag_not_found":
         kinds = "extractive, openai, vllm, transformers, cross_encoder"
         return f"{key} has no kind: name one, such as kind: openai (kinds: {kinds})"
-    got = shown(value_at(given, entry["loc"], entry.get("input")), hide)
+    got = shown(value_at(given, _place(entry["loc"]), entry.get("input")), hide)
     text = "" if entry["type"] == "missing" else f" is {got}:"
     return f"{key}{text} {message[:1].lower()}{message[1:]}"

@@ -6,6 +6,7 @@ import math
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
+from kohaku_ray.config.paths import Placed
 from kohaku_ray.errors import ConfigError
 
 MAX_DEPTH = 32
@@ -21,19 +22,20 @@ Place = tuple[str, ...]
 """Keys and positions that lead to a value."""
 
 
-def plain(value: Any, where: str, place: Place = ()) -> Any:
+def plain(value: Any, where: str, place: Place = (), directory: str = "") -> Any:
     """Copy values, so that no two places share one (as YAML's aliases do), and reject invalid ones.
 
     Args:
         value: Value from a file, an override or a program.
         where: Its origin, for messages.
         place: Its key.
+        directory: What its paths are relative to; empty: the working directory.
 
     Raises:
         ConfigError: A key is no text, a number is not finite or too large, a text is no Unicode, a value is of another
             type (a date, bytes, a set), or there are too many or too deep ones.
     """
-    return _copied(value, place, where, [0])
+    return _copied(value, place, where, [0], directory)
 
 
 def leaves(value: Any, path: Place = ()) -> Iterator[tuple[Place, Any]]:
@@ -80,7 +82,7 @@ def shown(value: Any, hide: Callable[[str], str] = str) -> str:
     return text if len(text) <= 200 else f"{text[:200]}…"
 
 
-def _copied(value: Any, path: Place, where: str, count: list[int]) -> Any:
+def _copied(value: Any, path: Place, where: str, count: list[int], directory: str) -> Any:
     count[0] += 1
     place = ".".join(path) or "the value"
     if len(path) > MAX_DEPTH:
@@ -96,12 +98,12 @@ def _copied(value: Any, path: Place, where: str, count: list[int]) -> Any:
             if len(key) > MAX_KEY_CHARS or (fault := _fault_of_text(key)):
                 fault = f"has {len(key):,} characters" if len(key) > MAX_KEY_CHARS else fault
                 raise ConfigError(f"{where}: a key of {place} {fault}: {shown(key[:40])}; write a shorter, plain one")
-        return {key: _copied(inner, (*path, key), where, count) for key, inner in value.items()}
+        return {key: _copied(inner, (*path, key), where, count, directory) for key, inner in value.items()}
     if isinstance(value, (list, tuple)):
-        return [_copied(inner, (*path, str(at)), where, count) for at, inner in enumerate(value)]
+        return [_copied(inner, (*path, str(at)), where, count, directory) for at, inner in enumerate(value)]
     if fault := _fault(value):
         raise ConfigError(f"{where}: {place} {fault}")
-    return value
+    return Placed(value, directory) if directory and isinstance(value, str) else value
 
 
 def _fault(value: Any) -> str:

@@ -10,7 +10,7 @@ from typing import Any
 import pyarrow as pa
 
 from kohaku_ray.config import Config
-from kohaku_ray.config.caption import CAPTION, INDEX_ROLES
+from kohaku_ray.config.schema import CAPTION, INDEX_ROLES
 from kohaku_ray.documents.figures import images_of, map_images, recaptioned
 from kohaku_ray.documents.images import image_name
 from kohaku_ray.documents.model import Document

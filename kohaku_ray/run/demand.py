@@ -9,7 +9,6 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 from kohaku_ray.config import Config
-from kohaku_ray.config.caption import caption_deployments
 from kohaku_ray.config.schema import (
     ClusterConfig,
     CrossEncoderConfig,
@@ -145,7 +144,7 @@ def index_demand(config: Config, encoders: Encoders) -> Demand:
 def caption_demand(config: Config) -> Demand | None:
     """Sum the replicas that describe images, which are up while nothing is encoded; None: none are started."""
     total, parts = Counter[str](), []
-    for name, deployment in caption_deployments(config).items():
+    for name, deployment in config.caption_deployments.items():
         if deployment.application is None:
             parts.append(f"{deployment.replicas} replica(s) of {name}")
             total.update(deployment_demand(deployment))

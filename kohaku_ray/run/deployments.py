@@ -9,6 +9,7 @@ import os
 from pathlib import Path
 from typing import Any
 
+from kohaku_ray.config.paths import is_directory
 from kohaku_ray.config.schema import (
     ChatDeployment,
     Config,
@@ -24,7 +25,6 @@ from kohaku_ray.index.identity import model_directory
 from kohaku_ray.models.openai import OpenAIBackend
 from kohaku_ray.models.weights import load_model, require_packages
 from kohaku_ray.records import canonical_json, digest
-from kohaku_ray.run.sources import is_directory
 from kohaku_ray.systems.registry import find_system
 
 

@@ -4,26 +4,21 @@ from __future__ import annotations
 
 import csv
 import io
-import os
 from collections.abc import Mapping
 from typing import Any
 
 from kohaku_ray import sample
 from kohaku_ray.config import Config
-from kohaku_ray.config.schema import CrossEncoderConfig, Deployment, OpenAIConfig, TransformersConfig, VllmConfig
+from kohaku_ray.config.paths import SAMPLE, resolved
 from kohaku_ray.documents.find import find_files, passed_over
 from kohaku_ray.documents.read import read_bytes
 from kohaku_ray.documents.rows import ROW_FORMATS, ROW_SUFFIXES, cell_of, read_rows, suffix_of
 from kohaku_ray.errors import ConfigError, DataError
 from kohaku_ray.records import Question
-from kohaku_ray.storage import is_directory as is_folder
+from kohaku_ray.storage import is_directory
 from kohaku_ray.systems.questions import read_questions
 
 _RAY_COPY = "/runtime_resources/working_dir_files/"
-
-SAMPLE = "sample:"
-"""Prefix of a path inside the package's own collection."""
-
 
 _IMAGES = frozenset({"png", "jpg", "jpeg", "gif", "webp", "bmp", "tif", "tiff", "svg", "jp2"})
 _MOST_NAMED = 3
@@ -31,24 +26,7 @@ _MOST_NAMED = 3
 
 def resolve_paths(config: Config) -> Config:
     """Make every relative path of a configuration absolute: actors may run in another directory than the driver."""
-    update: dict[str, Any] = {
-        "run": _absolute(config.run),
-        "index": config.index.model_copy(update={"path": _absolute(config.index.path)}),
-        "ledger": config.ledger.model_copy(update={"path": _absolute(config.ledger.path)}),
-        "questions": config.questions.model_copy(update={"path": _absolute(config.questions.path)}),
-        "prompts": _absolute(config.prompts),
-        "documents": config.documents.model_copy(
-            update={
-                "paths": tuple(_absolute(path) for path in config.documents.paths),
-                "metadata": _absolute(config.documents.metadata),
-                "images": _absolute(config.documents.images),
-            }
-        ),
-    }
-    encoder = config.index.encoder.model_copy(update={"model": _local_model(config.index.encoder.model)})
-    update["index"] = update["index"].model_copy(update={"encoder": encoder})
-    update["deployments"] = {name: _local(deployment) for name, deployment in config.deployments.items()}
-    return config.model_copy(update=update)
+    return resolved(config)
 
 
 def check_outlives_job(config: Config) -> None:
@@ -72,25 +50,8 @@ def check_images(config: Config) -> None:
         DataError: There is no such directory.
     """
     path = config.documents.images
-    if config.index.images and path is not None and not is_folder(resolve(path)):
+    if config.index.images and path is not None and not is_directory(resolve(path)):
         raise DataError(f"documents.images is {path}, where there is no directory: name that of the image files")
-
-
-def _local(deployment: Deployment) -> Deployment:
-    if isinstance(deployment, (VllmConfig, TransformersConfig, CrossEncoderConfig)):
-        return deployment.model_copy(update={"model": _local_model(deployment.model)})
-    if isinstance(deployment, OpenAIConfig) and deployment.tokenizer is not None:
-        return deployment.model_copy(update={"tokenizer": _local_model(deployment.tokenizer)})
-    return deployment
-
-
-def is_directory(model: str) -> bool:
-    """Return whether a model's name is a directory path, existing or not; otherwise it is a hub name."""
-    return model.startswith((".", "/", "~")) or os.path.isdir(model)
-
-
-def _local_model(name: str) -> str:
-    return os.path.abspath(os.path.expanduser(name)) if is_directory(name) else name
 
 
 def resolve(path: str) -> str:
@@ -172,12 +133,6 @@ def read_metadata(path: str | None) -> dict[str, dict[str, str]]:
     if "id" not in columns:
         raise DataError(f"{name}: no column id; it has {', '.join(columns) or 'nothing'}")
     return {row["id"].strip(): _clean(row) for row in rows if row.get("id")}
-
-
-def _absolute(path: str | None) -> str | None:
-    if path is None or "://" in path or path.startswith(SAMPLE):
-        return path
-    return os.path.abspath(os.path.expanduser(path))
 
 
 def _decoded(data: bytes) -> str:

@@ -9,7 +9,6 @@ from dataclasses import dataclass, field
 from typing import TypeVar
 
 from kohaku_ray.config import Config
-from kohaku_ray.config.caption import caption_deployments
 from kohaku_ray.config.schema import OpenAIConfig
 from kohaku_ray.documents.rows import HUB
 from kohaku_ray.errors import DataError, IndexMismatchError, KohakuRayError
@@ -81,7 +80,7 @@ def validate(config: Config) -> Findings:
     found.of(lambda: config.declaration.prompts(config.prompts))
     here = cluster_address(config.cluster) is None
     found.of(lambda: check_images(config))
-    for key, deployment in {**config.used_deployments, **caption_deployments(config)}.items():
+    for key, deployment in {**config.used_deployments, **config.caption_deployments}.items():
         found.of(lambda key=key, deployment=deployment: check_deployment(key, deployment, here=here))  # type: ignore[misc]
         what = [deployment.kind, getattr(deployment, "model", None)]
         if isinstance(deployment, OpenAIConfig):

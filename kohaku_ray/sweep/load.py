@@ -9,7 +9,6 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
-from kohaku_ray.config.anchor import PRESETS, anchored_sweep, directory_of
 from kohaku_ray.config.load import (
     build_config,
     explain,
@@ -20,6 +19,7 @@ from kohaku_ray.config.load import (
     read_values,
     validated,
 )
+from kohaku_ray.config.paths import PRESETS, directory_of
 from kohaku_ray.config.plain import leaves, misread, shown, value_at
 from kohaku_ray.config.schema import Config
 from kohaku_ray.errors import ConfigError, ConflictError, did_you_mean
@@ -192,10 +192,10 @@ def _of_one_table(values: Values, file: Path) -> Values:
 
 
 def _read(file: Path) -> Values:
-    values = parse_file(file)
+    values = parse_file(file, directory_of(file))
     if not isinstance(values, dict):
         raise ConfigError(f"{file} holds a {type(values).__name__} at its top, expected keys such as `axes:`")
-    return anchored_sweep(values, directory_of(file))
+    return values
 
 
 def _validated(values: Values, where: str) -> SweepConfig:

@@ -12,6 +12,7 @@ from typing import Annotated, Any, Literal
 from pydantic import Field, field_validator, model_validator
 
 from kohaku_ray.config.environment import expand
+from kohaku_ray.config.paths import FilePath
 from kohaku_ray.config.plain import label_of, shown
 from kohaku_ray.settings import PositiveInt, Section
 
@@ -29,16 +30,16 @@ class PoolConfig(Section):
 
     members: PositiveInt | None = None
     """Members of the base that answer once; instead of `files`."""
-    files: tuple[str, ...] = ()
+    files: tuple[FilePath, ...] = ()
     """Submission CSVs, one per member; `*` and `?` are wildcards as in a shell."""
     strata: str | None = None
     """Regular expression on a file's name without its suffix: members with an equal first group (or match) are a
     stratum, and every subsample has its share of each. None: all members are one stratum."""
 
-    @field_validator("files")
+    @field_validator("files", mode="before")
     @classmethod
-    def _of_this_machine(cls, files: tuple[str, ...]) -> tuple[str, ...]:
-        return tuple(expand(file) for file in files)
+    def _of_this_machine(cls, files: Any) -> Any:
+        return expand(files)
 
     @model_validator(mode="after")
     def _one_source(self) -> PoolConfig:
@@ -186,11 +187,11 @@ class SweepConfig(Section):
     """Dotted keys set in every cell."""
     seeds: Annotated[tuple[int, ...], Field(min_length=1)] = (0, 1, 2)
     """Base seeds: every cell is run once per seed."""
-    output: str = ""
+    output: FilePath = ""
     """Directory of the page and the tables. Default: `runs/sweeps/NAME`."""
-    runs: str = "runs/sweeps/runs"
+    runs: FilePath = "runs/sweeps/runs"
     """Directory of the cells' runs, shared by all sweeps: a finished run is never repeated."""
-    indexes: str = "runs/sweeps/indexes"
+    indexes: FilePath = "runs/sweeps/indexes"
     """Directory of the cells' indexes, shared by all sweeps."""
     by: str | None = None
     """Column of the gold answers that groups the questions, such as public and private ones: scores, ranks and their

@@ -390,7 +390,7 @@ def load_with(tmp_path, key: str, value: Any) -> None:
     file = tmp_path / "s.yaml"
     file.touch()
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(sweeps, "parse_file", lambda _: plain(whole, str(file)))
+        patch.setattr(sweeps, "parse_file", lambda *_: plain(whole, str(file)))
         loaded = load_sweep(str(file))
     for table in loaded.sweep.tables:
         assert table.n_cells >= 1

@@ -6,7 +6,7 @@ import pytest
 import yaml
 
 from kohaku_ray.config import as_yaml, build_config, keys_of, load_config, schema
-from kohaku_ray.config.anchor import preset_names
+from kohaku_ray.config.paths import preset_names
 from kohaku_ray.errors import ConfigError
 from kohaku_ray.settings import Section
 from kohaku_ray.sweep import load as sweep

@@ -7,7 +7,7 @@ import pytest
 import yaml
 
 from kohaku_ray.config import as_yaml, build_config, load_config
-from kohaku_ray.config.anchor import preset_names
+from kohaku_ray.config.paths import preset_names
 from kohaku_ray.errors import ConfigError
 from kohaku_ray.index import encoder as encoder_module
 from kohaku_ray.index.torch_model import TorchModel

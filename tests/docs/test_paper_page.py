@@ -10,7 +10,7 @@ import pytest
 
 from kohaku_ray.cli import _parser
 from kohaku_ray.config import load_config
-from kohaku_ray.config.anchor import preset_names
+from kohaku_ray.config.paths import preset_names
 from kohaku_ray.sweep.load import SWEEPS, load_sweep
 
 PAGE = Path(__file__).parents[2] / "docs" / "paper.md"

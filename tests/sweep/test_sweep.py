@@ -234,8 +234,8 @@ def test_files_of_a_pool_may_name_the_environment(write, tmp_path, monkeypatch):
 
 BAD = {
     "an axis that is no key": (
-        {"axes": {"retrieval.topk": [4]}},
-        "table mine: no key retrieval.topk, did you mean kohaku.top_k?",
+        {"axes": {"kohaku.topk": [4]}},
+        "table mine: no key kohaku.topk, did you mean kohaku.top_k?",
     ),
     "a value of the wrong type": (
         {"axes": {"kohaku.top_k": [4, "many"]}},

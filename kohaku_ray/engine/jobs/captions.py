@@ -11,7 +11,6 @@ import pyarrow as pa
 import ray
 
 from kohaku_ray.config import Config
-from kohaku_ray.config.caption import caption_deployments
 from kohaku_ray.documents.bounded import unpacked
 from kohaku_ray.engine.actors.indexing import TEXT_SCHEMA, new_texts, tables_of, texts_of
 from kohaku_ray.engine.cluster import say
@@ -78,7 +77,7 @@ def model_captions(config: Config, job: str) -> tuple[dict[str, Caption], Captio
         ConfigError: The deployment cannot be started.
         DataError: The ledger cannot be used.
     """
-    deployments = caption_deployments(config)
+    deployments = config.caption_deployments
     (name,) = deployments
     calls, known = _calls(config, job), known_captions(config.index.path)
     captions = {key: Caption(known[key]) for key in calls if key in known}
@@ -148,7 +147,7 @@ def _of_row(
 
 async def _ask_all(config: Config, ledger: Ledger, application: str, wanted: Mapping[str, _Call]) -> dict[str, Caption]:
     """Ask all calls, as many at once as the deployment takes."""
-    (deployment,) = caption_deployments(config).values()
+    (deployment,) = config.caption_deployments.values()
     slots = asyncio.Semaphore(getattr(deployment, "max_ongoing", 8) * deployment.replicas)
     n_failed = 0
 

