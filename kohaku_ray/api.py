@@ -30,8 +30,7 @@ from kohaku_ray.evaluation.report import ScoreReport, run_score
 from kohaku_ray.records import digest
 from kohaku_ray.run.directory import RunDirectory, submission_of
 from kohaku_ray.run.identity import finished_before
-from kohaku_ray.run.results import scores_of
-from kohaku_ray.run.scoring import ScoredRun, score_run
+from kohaku_ray.run.scoring import ScoredRun, score_run, scores_of
 from kohaku_ray.run.show import show_question
 from kohaku_ray.run.sources import resolve, resolve_paths
 from kohaku_ray.run.summary import AnswerSummary

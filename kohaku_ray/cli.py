@@ -183,7 +183,7 @@ def _answer(arguments: argparse.Namespace) -> Outcome:
     from kohaku_ray.api import Run
     from kohaku_ray.pages.score_text import describe_run
     from kohaku_ray.run.directory import facts_of
-    from kohaku_ray.run.results import headline, outputs_of, scores_of
+    from kohaku_ray.run.scoring import headline, outputs_of, scores_of
     from kohaku_ray.run.tracking import check_tracking
     from kohaku_ray.storage import below, is_file
 

@@ -28,10 +28,9 @@ from kohaku_ray.pages.glance import (
 from kohaku_ray.pages.page import MAX_BYTES, Packed, page_environment
 from kohaku_ray.pages.questions import Gold, Limits, QuestionView, shown_steps, view_questions
 from kohaku_ray.run.directory import baseline_note, own_truth
-from kohaku_ray.run.failures import describe_errors
 from kohaku_ray.run.files import RunFiles, read_run
 from kohaku_ray.run.scoring import score_run
-from kohaku_ray.run.spending import Spent, spent
+from kohaku_ray.run.summary import Spent, describe_errors, spent
 from kohaku_ray.run.tables import SHARED
 from kohaku_ray.storage import below, is_file, publish
 

@@ -11,9 +11,8 @@ from kohaku_ray.evaluation.report import FileReport, ScoreReport
 from kohaku_ray.evaluation.statistics import CONFIDENCE, stars
 from kohaku_ray.evaluation.submissions import read_refs
 from kohaku_ray.run.directory import baseline_note
-from kohaku_ray.run.failures import describe_errors
 from kohaku_ray.run.scoring import ScoredRun
-from kohaku_ray.run.summary import AnswerSummary
+from kohaku_ray.run.summary import AnswerSummary, describe_errors
 from kohaku_ray.run.tables import ANSWER_FILES, SCHEMAS
 
 _WIDTH = 32  # most characters of a cell with a model's text

@@ -17,10 +17,9 @@ from kohaku_ray.ensemble.decide import settle_all
 from kohaku_ray.ensemble.vote import Verdict, VoteRule, vote_all
 from kohaku_ray.index.arrays import F64
 from kohaku_ray.records import BLANK, Question, TraceRow
-from kohaku_ray.run.failures import group_errors
 from kohaku_ray.run.models import Call, seed_of
-from kohaku_ray.run.parts import Parts, Tables
-from kohaku_ray.run.tables import SCHEMAS, SHARED, SPENT
+from kohaku_ray.run.summary import BlockResult, group_errors
+from kohaku_ray.run.tables import SCHEMAS, SHARED, SPENT, Parts, Tables
 from kohaku_ray.systems.base import Answer, System, Traced
 from kohaku_ray.values.normalise import group_values
 
@@ -60,31 +59,6 @@ class Answered:
     answer: Answer
     calls: tuple[Call, ...] = ()
     n_no_reply: int = 0
-
-
-@dataclass(frozen=True, slots=True)
-class BlockResult:
-    """Counts of one finished block: all that the driver gets of it.
-
-    Attributes:
-        n_questions: Questions in the block.
-        n_member_errors: Member answers that carry an error.
-        n_unanswered: Model calls that got no reply: the next start makes them again.
-        n_questions_in_error: Questions all of whose members carry an error.
-        n_answers: Member answers asked for.
-        n_calls: Model calls by source.
-        spent: Sums over the calls made by this run: tokens, seconds, joules (if all are measured), dollars.
-        errors: Number of each error text, of answers and of preparing steps (see ``group_errors``).
-    """
-
-    n_questions: int
-    n_member_errors: int
-    n_unanswered: int
-    n_questions_in_error: int
-    n_answers: int
-    n_calls: dict[str, int]
-    spent: dict[str, float]
-    errors: dict[str, int]
 
 
 def vote_block(config: Config, n_prepared: int, *parts: Sequence[Any]) -> tuple[BlockResult, Tables]:

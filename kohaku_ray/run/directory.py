@@ -21,8 +21,7 @@ import yaml
 from kohaku_ray import __version__
 from kohaku_ray.documents.rows import HUB
 from kohaku_ray.errors import DataError
-from kohaku_ray.run.parts import Parts, write_parquet
-from kohaku_ray.run.tables import ANSWER_FILES, SCHEMAS
+from kohaku_ray.run.tables import ANSWER_FILES, SCHEMAS, Parts, write_parquet
 from kohaku_ray.storage import below, is_directory, is_file, is_uri, publish, publish_with, read_file, remove
 
 if TYPE_CHECKING:  # pages read runs without a configuration

@@ -18,9 +18,8 @@ from kohaku_ray.config import Config, as_yaml
 from kohaku_ray.config.schema import Deployment, OpenAIConfig
 from kohaku_ray.index.store import Index
 from kohaku_ray.records import digest, digest_text
-from kohaku_ray.run.collection import difference
 from kohaku_ray.run.deployments import model_identity, window_of
-from kohaku_ray.run.indexes import open_index
+from kohaku_ray.run.indexes import difference, open_index
 from kohaku_ray.run.sources import read_source, resolve_paths
 from kohaku_ray.run.summary import AnswerSummary
 from kohaku_ray.run.tables import SCHEMAS

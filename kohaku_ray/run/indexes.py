@@ -1,20 +1,26 @@
-"""The index that a configuration asks for: its settings, its encoder, its chunks."""
+"""The index that a configuration asks for: its settings, encoder and chunks, and the files that it was made from."""
 
 from __future__ import annotations
 
+import os
+from collections.abc import Sequence
 from typing import Any
+
+import pyarrow as pa
 
 from kohaku_ray.config import Config
 from kohaku_ray.config.schema import EncoderConfig
-from kohaku_ray.errors import ConfigError
+from kohaku_ray.errors import ConfigError, DataError
 from kohaku_ray.index import gpu
 from kohaku_ray.index.build import IndexSettings
 from kohaku_ray.index.chunks import Chunks
 from kohaku_ray.index.encoder import SentenceEncoder
 from kohaku_ray.index.identity import encoder_identity
-from kohaku_ray.index.store import Index
+from kohaku_ray.index.store import SOURCES_SCHEMA, Index
 from kohaku_ray.index.views import IMAGE, View
 from kohaku_ray.run.captions import caption_settings
+from kohaku_ray.run.sources import find_sources, resolve
+from kohaku_ray.storage import without_options
 from kohaku_ray.systems.base import DocumentFormat
 
 
@@ -141,3 +147,60 @@ def views_of(config: Config) -> list[View]:
     """List the system's views that the configured index has: those of images only where it has images."""
     views = config.declaration.views
     return [view for view in views.values() if config.index.images or IMAGE not in view.kinds]
+
+
+MOST_NAMED = 3
+"""Most items named in a line."""
+
+
+def sources_of(config: Config, files: Sequence[str]) -> pa.Table:
+    """Describe the files that ``find_sources`` lists (``SOURCES_SCHEMA``), sorted by name.
+
+    Names are relative to the configured directory: a collection that has moved is still the same.
+    """
+    roots = [without_options(resolve(path)).rstrip("/") for path in config.documents.paths]
+    rows = []
+    for file in map(without_options, files):
+        root = next((one for one in roots if file.startswith(f"{one}/")), os.path.dirname(file))
+        size = os.path.getsize(file) if os.path.exists(file) else None  # None: on an object store
+        rows.append({"name": file.removeprefix(f"{root}/"), "bytes": size})
+    return pa.Table.from_pylist(sorted(rows, key=lambda row: str(row["name"])), schema=SOURCES_SCHEMA)
+
+
+def difference(index: Index, config: Config) -> str:
+    """Say how the configured documents differ from those an index was made from; empty where they do not.
+
+    Empty too where they cannot be compared: an index may be used without its documents.
+    """
+    if index.sources is None:
+        return ""
+    try:
+        now = dict(zip(*sources_of(config, find_sources(config)).to_pydict().values(), strict=True))
+    except DataError:
+        return ""
+    then = dict(zip(*index.sources.to_pydict().values(), strict=True))
+    common = now.keys() & then.keys()
+    parts = [
+        _named(sorted(now.keys() - common), "of the configured files are not in it"),
+        _named(sorted(then.keys() - common), "of its files are not there now"),
+        _named(
+            sorted(name for name in common if None not in (now[name], then[name]) and now[name] != then[name]),
+            "have changed since",
+        ),
+    ]
+    if not any(parts):
+        return ""
+    said = ", ".join(filter(None, parts))
+    return (
+        f"the index at {config.index.path} was made from other documents than {', '.join(config.documents.paths)}: "
+        f"{said}; run `kohaku-ray index` with this configuration, or set index.path"
+    )
+
+
+def _named(names: list[str], what: str) -> str:
+    return f"{len(names)} {what} ({first_of(names)})" if names else ""
+
+
+def first_of(names: Sequence[str]) -> str:
+    """Name the first items of a list, and say when there are more."""
+    return ", ".join([*names[:MOST_NAMED], *(["…"] if len(names) > MOST_NAMED else [])])

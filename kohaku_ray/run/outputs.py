@@ -18,8 +18,8 @@ from kohaku_ray.records import BLANK
 from kohaku_ray.run.answer_lines import QuestionScores, answer_line, as_lines, counted, question_scores
 from kohaku_ray.run.block import best_quotes
 from kohaku_ray.run.directory import RunDirectory
-from kohaku_ray.run.parts import Parts, Tables
 from kohaku_ray.run.sources import read_metadata, resolve
+from kohaku_ray.run.tables import Parts, Tables
 from kohaku_ray.systems.base import System
 
 Row = Mapping[str, Any]

@@ -1,4 +1,4 @@
-"""A run scored against gold answers, for its page and for the terminal."""
+"""A run scored against gold answers, for its page and for the terminal, and its files for readers."""
 
 from __future__ import annotations
 
@@ -6,11 +6,15 @@ import os
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from kohaku_ray.config import Config
 from kohaku_ray.errors import ConfigError, DataError
 from kohaku_ray.evaluation.metrics import Metric, find_metric
 from kohaku_ray.evaluation.report import ScoreReport, run_score
 from kohaku_ray.evaluation.submissions import Submission, read_submission
 from kohaku_ray.evaluation.truth import NoGoldError, read_gold, scored_rows
+from kohaku_ray.run.sources import resolve
+from kohaku_ray.run.summary import AnswerSummary
+from kohaku_ray.run.tables import ANSWER_FILES, SCHEMAS
 from kohaku_ray.storage import below, without_options
 
 
@@ -66,3 +70,21 @@ def score_run(
     names = [asked.get(metric, metric.name) for metric in found]
     report = run_score(truth, [predicted], names, errors=True, limit=limit, split_by=split_by)
     return ScoredRun(scored_rows(given, found, limit), found, report, note), ""
+
+
+def outputs_of(config: Config) -> tuple[str, ...]:
+    """List the files that a run writes for its readers."""
+    return (*ANSWER_FILES, *(f"{name}.parquet" for name in SCHEMAS), *config.declaration.outputs)
+
+
+def scores_of(config: Config, summary: AnswerSummary) -> tuple[ScoredRun | None, str]:
+    """Score a finished run against its own question file; see ``score_run``."""
+    system, questions = config.declaration, config.questions
+    return score_run(summary.run, resolve(questions.path), system.metrics, questions.limit, system.columns.split_by)
+
+
+def headline(scored: ScoredRun | None, why_not: str, summary: AnswerSummary) -> str:
+    """Say in one line how a run ended: its scores, its errors, its directory."""
+    scores = ", ".join(f"{one['metric']} {one['score']:.4f}" for one in scored.report.records) if scored else why_not
+    errors = f", {summary.n_member_errors} answers with an error" if summary.n_member_errors else ""
+    return f"{scores.rstrip('.')}; {summary.n_questions} questions{errors}: {summary.run}"

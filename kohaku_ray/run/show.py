@@ -11,7 +11,7 @@ from kohaku_ray.errors import DataError, did_you_mean
 from kohaku_ray.records import BLANK
 from kohaku_ray.run.directory import RunDirectory
 from kohaku_ray.run.files import Row, rows_of, steps_of
-from kohaku_ray.run.spending import spent
+from kohaku_ray.run.summary import spent
 from kohaku_ray.run.tables import SCHEMAS, SHARED
 
 WIDTH = 110

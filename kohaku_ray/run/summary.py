@@ -1,10 +1,39 @@
-"""The counts of an answer job."""
+"""What a job counts: blocks, answers, errors by their texts, and what its model calls used per deployment."""
 
 from __future__ import annotations
 
+import re
+from collections import Counter
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
+from typing import Any
 
-from kohaku_ray.run.block import BlockResult
+Row = Mapping[str, Any]
+
+
+@dataclass(frozen=True, slots=True)
+class BlockResult:
+    """Counts of one finished block: all that the driver gets of it.
+
+    Attributes:
+        n_questions: Questions in the block.
+        n_member_errors: Member answers that carry an error.
+        n_unanswered: Model calls that got no reply: the next start makes them again.
+        n_questions_in_error: Questions all of whose members carry an error.
+        n_answers: Member answers asked for.
+        n_calls: Model calls by source.
+        spent: Sums over the calls made by this run: tokens, seconds, joules (if all are measured), dollars.
+        errors: Number of each error text, of answers and of preparing steps (see ``group_errors``).
+    """
+
+    n_questions: int
+    n_member_errors: int
+    n_unanswered: int
+    n_questions_in_error: int
+    n_answers: int
+    n_calls: dict[str, int]
+    spent: dict[str, float]
+    errors: dict[str, int]
 
 
 @dataclass(slots=True)
@@ -55,3 +84,79 @@ class AnswerSummary:
             self.errors[text] = self.errors.get(text, 0) + n
         for name, amount in result.spent.items():
             self.spent[name] = self.spent.get(name, 0) + amount
+
+
+MOST_KINDS = 5
+"""Most kinds of errors that are printed."""
+
+_CHARS = 300
+_ID = re.compile(r"\b(?=[\w-]*\d)[\w-]{8,}\b")
+
+
+def group_errors(texts: Iterable[str | None]) -> dict[str, int]:
+    """Count error texts that differ only in ids (of requests, say) as one; the most frequent first."""
+    counts = Counter(_ID.sub("…", " ".join(text.split()))[:_CHARS] for text in texts if text)
+    return dict(counts.most_common())
+
+
+def describe_errors(errors: Mapping[str, int]) -> list[str]:
+    """Format counts of error texts, one line per kind."""
+    most = sorted(errors.items(), key=lambda item: -item[1])
+    lines = [f"{count} × {text}" for text, count in most[:MOST_KINDS]]
+    return lines + ([f"and {len(most) - MOST_KINDS} more kinds of errors"] if len(most) > MOST_KINDS else [])
+
+
+@dataclass(frozen=True, slots=True)
+class Spent:
+    """What the calls of one deployment used, whichever run made them.
+
+    Attributes:
+        deployment: Deployment that was called.
+        n_calls: Replies used; one reply used twice counts twice.
+        prompt_tokens: Tokens of prompts.
+        cached_share: Share of prompt tokens from the prefix cache; None without prompts.
+        completion_tokens: Generated tokens.
+        queue_s: Seconds spent waiting for a replica.
+        service_s: Seconds in replicas.
+        gpu_s: GPU seconds.
+        joules: Energy; None if not measured.
+        dollars: Price by the deployment's prices.
+    """
+
+    deployment: str
+    n_calls: int
+    prompt_tokens: int
+    cached_share: float | None
+    completion_tokens: int
+    queue_s: float
+    service_s: float
+    gpu_s: float
+    joules: float | None
+    dollars: float
+
+
+def spent(usage: Sequence[Row]) -> list[Spent]:
+    """Sum usage.parquet's rows by deployment; calls that share one reply each count it."""
+    by_deployment: dict[str, list[Row]] = {}
+    for row in usage:
+        by_deployment.setdefault(row["deployment"], []).append(row)
+    return [_spent_by(name, rows) for name, rows in sorted(by_deployment.items())]
+
+
+def _spent_by(deployment: str, rows: Sequence[Row]) -> Spent:
+    def total(name: str) -> Any:
+        return sum(row[name] for row in rows)
+
+    prompt = total("prompt_tokens")
+    return Spent(
+        deployment=deployment,
+        n_calls=len(rows),
+        prompt_tokens=prompt,
+        cached_share=total("cached_tokens") / prompt if prompt else None,
+        completion_tokens=total("completion_tokens"),
+        queue_s=total("queue_s"),
+        service_s=total("service_s"),
+        gpu_s=total("gpu_s"),
+        joules=None if any(row["joules"] is None for row in rows) else total("joules"),
+        dollars=total("dollars"),
+    )

@@ -15,10 +15,9 @@ from kohaku_ray.errors import DataError, IndexMismatchError, KohakuRayError
 from kohaku_ray.evaluation.metrics import find_metric
 from kohaku_ray.evaluation.truth import read_gold
 from kohaku_ray.index.store import Index
-from kohaku_ray.run.collection import difference, first_of
 from kohaku_ray.run.demand import Demand, answer_demand, check_demand, cluster_address, local_cpus
 from kohaku_ray.run.deployments import check_deployment, check_vision, check_windows
-from kohaku_ray.run.indexes import open_index
+from kohaku_ray.run.indexes import difference, first_of, open_index
 from kohaku_ray.run.probe import reach
 from kohaku_ray.run.sources import (
     check_images,

@@ -24,7 +24,7 @@ from kohaku_ray.index.store import Index
 from kohaku_ray.records import BLANK, digest
 from kohaku_ray.run.directory import RunDirectory
 from kohaku_ray.run.identity import is_finished, summary_of
-from kohaku_ray.run.results import scores_of
+from kohaku_ray.run.scoring import scores_of
 from kohaku_ray.run.sources import resolve
 from kohaku_ray.run.tables import SHARED
 from kohaku_ray.run.tracking import Exported, export, is_tracked, track

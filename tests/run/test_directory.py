@@ -17,8 +17,7 @@ from kohaku_ray.pages.report import write_report
 from kohaku_ray.pages.score_text import describe_run
 from kohaku_ray.pages.score_text import describe_scores as render
 from kohaku_ray.run.directory import RunDirectory, baseline_note, facts_of, own_truth, truth_of
-from kohaku_ray.run.results import scores_of
-from kohaku_ray.run.scoring import score_run
+from kohaku_ray.run.scoring import score_run, scores_of
 from kohaku_ray.run.summary import AnswerSummary
 from kohaku_ray.systems.registry import find_system
 

@@ -15,7 +15,7 @@ from kohaku_ray.cli import main
 from kohaku_ray.config import load_config
 from kohaku_ray.errors import ConfigError, DataError
 from kohaku_ray.run import tracking
-from kohaku_ray.run.results import scores_of
+from kohaku_ray.run.scoring import scores_of
 from kohaku_ray.run.summary import AnswerSummary
 from kohaku_ray.run.tracking import check_tracking, is_tracked, settings_of, track
 from kohaku_ray.sweep.collect import track_sweep

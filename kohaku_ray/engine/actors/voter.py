@@ -10,10 +10,11 @@ import ray
 from kohaku_ray.config import Config
 from kohaku_ray.engine.metrics import count_questions
 from kohaku_ray.records import Question
-from kohaku_ray.run.block import Answered, BlockResult, settle_block, vote_again, vote_block
+from kohaku_ray.run.block import Answered, settle_block, vote_again, vote_block
 from kohaku_ray.run.directory import RunDirectory
 from kohaku_ray.run.outputs import write_outputs
-from kohaku_ray.run.parts import Parts, Tables
+from kohaku_ray.run.summary import BlockResult
+from kohaku_ray.run.tables import Parts, Tables
 
 
 class Voter:

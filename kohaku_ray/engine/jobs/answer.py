@@ -26,16 +26,14 @@ from kohaku_ray.index.store import MANIFEST
 from kohaku_ray.models.prompts import Prompts
 from kohaku_ray.pages.terminal import Progress
 from kohaku_ray.records import Question
-from kohaku_ray.run.block import BlockResult
-from kohaku_ray.run.collection import difference
 from kohaku_ray.run.demand import answer_demand, cluster_address
 from kohaku_ray.run.deployments import check_deployment, check_vision
 from kohaku_ray.run.directory import RunDirectory
 from kohaku_ray.run.identity import identity_of
-from kohaku_ray.run.indexes import open_index
+from kohaku_ray.run.indexes import difference, open_index
 from kohaku_ray.run.models import models_of
 from kohaku_ray.run.sources import check_outlives_job, questions_of, read_metadata, resolve_paths
-from kohaku_ray.run.summary import AnswerSummary
+from kohaku_ray.run.summary import AnswerSummary, BlockResult
 from kohaku_ray.run.tracking import check_tracking
 from kohaku_ray.storage import below
 

@@ -22,10 +22,9 @@ from kohaku_ray.engine.ledger.segments import SegmentStore
 from kohaku_ray.errors import DataError
 from kohaku_ray.index.gpu import check_trains
 from kohaku_ray.index.pending import PendingVectors
-from kohaku_ray.run.collection import sources_of
 from kohaku_ray.run.demand import caption_demand, index_demand, plan_encoders
 from kohaku_ray.run.deployments import check_deployment
-from kohaku_ray.run.indexes import index_settings
+from kohaku_ray.run.indexes import index_settings, sources_of
 from kohaku_ray.run.parsing import describe_left_out
 from kohaku_ray.run.sources import (
     check_images,

@@ -12,12 +12,11 @@ import pytest
 
 from kohaku_ray.config import load_config
 from kohaku_ray.ensemble.agreement import agreement_weights
-from kohaku_ray.run import parts as parts_module
+from kohaku_ray.run import tables as tables_module
 from kohaku_ray.run.block import vote_again
 from kohaku_ray.run.directory import RunDirectory
 from kohaku_ray.run.outputs import write_outputs
-from kohaku_ray.run.parts import Parts, Tables, write_parquet
-from kohaku_ray.run.tables import SCHEMAS
+from kohaku_ray.run.tables import SCHEMAS, Parts, Tables, write_parquet
 from kohaku_ray.systems.registry import find_system
 
 SYSTEM = find_system("kohaku")
@@ -90,7 +89,7 @@ def test_a_small_run_has_the_bytes_of_one_table(tmp_path, blocks):
 
 
 def test_a_large_run_is_written_in_row_groups_and_holds_few_blocks(tmp_path, monkeypatch, blocks, one_by_one):
-    monkeypatch.setattr(parts_module, "ROW_GROUP_BYTES", 2 * blocks[0]["trace"].nbytes)
+    monkeypatch.setattr(tables_module, "ROW_GROUP_BYTES", 2 * blocks[0]["trace"].nbytes)
     directory = RunDirectory(str(tmp_path))
     directory.write_tables(one_by_one)
     assert pq.ParquetFile(directory.file("trace.parquet")).num_row_groups == N_BLOCKS / 2
