@@ -12,23 +12,7 @@ import numpy as np
 import torch
 
 from kohaku_ray.errors import ModelError
-
-
-@dataclass(frozen=True, slots=True)
-class Sampling:
-    """How one row is sampled.
-
-    Attributes:
-        temperature: 0 is greedy.
-        top_p: Nucleus sampling; 1 keeps every token.
-        max_tokens: Most tokens that are generated.
-        seed: Seed of the row's random numbers.
-    """
-
-    temperature: float
-    top_p: float
-    max_tokens: int
-    seed: int
+from kohaku_ray.models.request import ChatRequest
 
 
 @dataclass(slots=True)
@@ -37,7 +21,7 @@ class Row:
 
     Attributes:
         prompt: Token ids of the prompt.
-        sampling: How it is sampled.
+        request: What is asked: temperature, top_p, max_tokens, seed.
         end_ids: Tokens that end the reply.
         grammar: Grammar of the reply (an ``LLMatcher``); None: free text.
         reasoning_end: Tokens that end the model's reasoning, after which the grammar holds; empty: no reasoning.
@@ -48,7 +32,7 @@ class Row:
     """
 
     prompt: list[int]
-    sampling: Sampling
+    request: ChatRequest
     end_ids: frozenset[int]
     grammar: Any = None
     reasoning_end: tuple[int, ...] = ()
@@ -63,7 +47,7 @@ class Row:
 
     def reset(self) -> None:
         """Start again: the same row gives the same tokens."""
-        self._draw = random.Random(self.sampling.seed)  # noqa: S311  # a draw, not a secret
+        self._draw = random.Random(self.request.seed)  # noqa: S311  # a draw, not a secret
         self.generated, self.finish_reason = [], None
         self.reply_at = None if self.reasoning_end else 0
         if self.grammar is not None:
@@ -93,7 +77,7 @@ class Row:
         constrained = self.grammar is not None and self.reply_at is not None
         if constrained:
             logits = logits.masked_fill(~self._allowed(len(logits)).to(logits.device), -torch.inf)
-        token = sample(logits, self.sampling.temperature, self.sampling.top_p, self._draw.random())
+        token = sample(logits, self.request.temperature, self.request.top_p, self._draw.random())
         if constrained and not self.grammar.consume_token(token):
             raise ModelError(f"the grammar of the reply broke: {self.grammar.get_error()}")
         return token
@@ -116,7 +100,7 @@ class Row:
                 self.reply_at = len(self.generated)
         elif self.grammar is not None and self.grammar.is_stopped():
             self.finish_reason = "stop"
-        if self.finish_reason is None and len(self.generated) >= self.sampling.max_tokens:
+        if self.finish_reason is None and len(self.generated) >= self.request.max_tokens:
             self.finish_reason = "length"
 
 

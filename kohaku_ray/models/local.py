@@ -9,7 +9,7 @@ from typing import Any
 import torch
 
 from kohaku_ray.errors import ContextOverflowError, ModelError
-from kohaku_ray.models.decoding import Grammars, Row, RowSampler, RowsFinished, Sampling
+from kohaku_ray.models.decoding import Grammars, Row, RowSampler, RowsFinished
 from kohaku_ray.models.request import ChatRequest
 from kohaku_ray.records import Reply
 from kohaku_ray.values.read import clean_text
@@ -99,7 +99,7 @@ class LocalBackend:
             )
         return Row(
             prompt,
-            Sampling(request.temperature, request.top_p, request.max_tokens, request.seed),
+            request,
             self._end_ids,
             None if request.schema is None else self._grammars.compile(request.schema),
             self._reasoning_end,
@@ -170,7 +170,7 @@ class LocalBackend:
                 self._model.generate(
                     input_ids=ids.to(device),
                     attention_mask=mask.to(device),
-                    max_new_tokens=max(row.sampling.max_tokens for row in rows),
+                    max_new_tokens=max(row.request.max_tokens for row in rows),
                     do_sample=False,
                     logits_processor=[RowSampler(rows)],
                     stopping_criteria=[RowsFinished(rows)],

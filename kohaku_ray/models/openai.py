@@ -131,48 +131,31 @@ class Limiter(Protocol):
 
 
 class TokenBucket:
-    """Sends ``requests_per_s`` on average, up to ``burst`` at once, in order of arrival.
-
-    The generic cell rate algorithm: a token bucket whose only state is the time at which the next request is due.
-    """
+    """Sends ``requests_per_s`` at an even rate, in order of arrival; None: no limit, only penalties."""
 
     def __init__(
         self,
         requests_per_s: float | None,
-        burst: float = 1.0,
         *,
         clock: Callable[[], float] = time.monotonic,
         sleep: Callable[[float], Awaitable[None]] = asyncio.sleep,
     ) -> None:
-        """Start with a full bucket.
-
-        Args:
-            requests_per_s: Long-run rate; None: no limit, only penalties.
-            burst: Requests that may be sent at once after idle time, at least 1.
-            clock: Returns monotonic seconds.
-            sleep: Waits for a number of seconds.
-        """
-        if requests_per_s is not None and requests_per_s <= 0:
-            raise ValueError(f"requests_per_s is {requests_per_s}: give a positive rate, or None for no limit")
-        if burst < 1:
-            raise ValueError(f"burst is {burst}, with which no request could ever leave: give at least 1")
+        """Let the first request go at once; ``clock`` returns and ``sleep`` waits for seconds."""
         self._interval_s = 0.0 if requests_per_s is None else 1.0 / requests_per_s
-        self._slack_s = (burst - 1.0) * self._interval_s
-        self._clock = clock
-        self._sleep = sleep
-        self._due_s = clock()  # when the next request is due at the even rate; it may be sent `slack` earlier
+        self._clock, self._sleep = clock, sleep
+        self._due_s = clock()  # when the next request may be sent
         self._line = asyncio.Lock()  # first come, first served; a cancelled wait does not use up a turn
 
     async def acquire(self) -> None:
         """Wait for one request's turn, and for any penalty given meanwhile."""
         async with self._line:
-            while (wait_s := self._due_s - self._slack_s - self._clock()) > 0:
+            while (wait_s := self._due_s - self._clock()) > 0:
                 await self._sleep(wait_s)
             self._due_s = max(self._due_s, self._clock()) + self._interval_s
 
     async def penalise(self, pause_s: float) -> None:
-        """Send nothing for ``pause_s`` seconds, then go on without a burst; a longer pause in progress stays."""
-        self._due_s = max(self._due_s, self._clock() + pause_s + self._slack_s)
+        """Send nothing for ``pause_s`` seconds from now; a longer pause in progress stays."""
+        self._due_s = max(self._due_s, self._clock() + pause_s)
 
 
 MAX_RETRY_AFTER_S = 300.0
@@ -206,20 +189,19 @@ class OpenAIBackend:
         limiter: Limiter | None = None,
         key_variable: str | None = KEY_VARIABLE,
     ) -> None:
-        """Check the arguments; nothing is sent and no connection opened before the first request.
+        """Check the arguments; no connection is opened before the first request.
 
         Args:
             base_url: URL up to and including the version, such as ``http://127.0.0.1:8000/v1``.
             model: The model's name on the server.
-            api_key: Sent as a bearer token, never shown. Default: no key is sent.
+            api_key: Sent as a bearer token, never shown.
             timeout_s: Longest wait for one whole reply.
             max_tries: Tries per request, including the first.
             backoff_s: Bound of the first pause; it doubles up to a minute, and each pause is drawn below it.
-            schema_mode: How a schema is sent. A schema whose root is no object (a plan's) is never sent: the API
-                accepts objects only.
+            schema_mode: How a schema of an object is sent; the API accepts no other root (a plan's).
             extra_body: Fields merged into every request; a field set to None is left out.
             window_tokens: Longest prompt plus answer, in tokens.
-            limiter: Shared rate limit. Default: only Retry-After, for this backend's own requests.
+            limiter: Shared rate limit; None: only Retry-After, for this backend's own requests.
             key_variable: Environment variable of the key, for messages; None: no key is configured.
 
         Raises:
@@ -274,9 +256,6 @@ class OpenAIBackend:
 
     async def models(self, timeout_s: float | None = None) -> dict[str, int | None]:
         """List the server's models by name, each with its window in tokens where the server says it, as vLLM does.
-
-        Args:
-            timeout_s: Longest wait. Default: that of a call.
 
         Raises:
             TransientModelError: The server does not answer.
@@ -434,9 +413,7 @@ def _checked_extra(extra_body: Mapping[str, Any]) -> dict[str, Any]:
     try:
         json.dumps(dict(extra_body), allow_nan=False)
     except (TypeError, ValueError) as error:
-        raise ConfigError(
-            f"extra_body cannot be written as JSON ({error}): use text, numbers, lists, objects"
-        ) from error
+        raise ConfigError(f"extra_body is no JSON ({error}): use text, numbers, lists, objects") from error
     return dict(extra_body)
 
 

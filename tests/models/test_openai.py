@@ -171,11 +171,12 @@ def test_what_may_pass_is_tried_again(failure):
 )
 def test_giving_up_says_how_often_and_why(failure, reason):
     with FakeOpenAI(lambda index, body: failure) as server:
-        (error,) = ask(server, request(), max_tries=3, timeout_s=0.2)
+        times_out = reason.startswith("no reply")  # on a busy machine even before the server sees the request
+        (error,) = ask(server, request(), max_tries=3, timeout_s=0.2 if times_out else 30.0)
         assert type(error) is TransientModelError
         with pytest.raises(TransientModelError, match=rf"fake at http://127.*/v1: gave up after 3 tries.*{reason}"):
             raise error
-    assert server.n_requests == 3
+    assert times_out or server.n_requests == 3
     assert KEY not in str(error)
 
 
@@ -339,7 +340,7 @@ def test_bad_settings_are_refused_at_once(arguments, message):
 
 
 def test_an_extra_body_that_is_no_json_is_refused():
-    with pytest.raises(ConfigError, match="extra_body cannot be written as JSON"):
+    with pytest.raises(ConfigError, match="extra_body is no JSON"):
         OpenAIBackend("http://h/v1", "m", extra_body={"since": datetime(2024, 1, 1, tzinfo=UTC)})
 
 

@@ -6,7 +6,6 @@ import numpy as np
 import pytest
 from inprocess import InProcessTools, library, words
 
-from kohaku_ray.config.schema import Config
 from kohaku_ray.errors import ContextOverflowError, ModelError, TransientModelError
 from kohaku_ray.index.hits import Hits
 from kohaku_ray.records import Question, Reply, TraceRow
@@ -142,12 +141,6 @@ def test_everything_is_searched_once_at_the_deepest():
     assert [call for call in tools.asked if call[0] == "lexical"] == [lexical]
     assert [call[0] for call in tools.asked].count("nodes") == 1
     assert len(answer_calls(tools)) == 3
-
-
-def test_without_bm25_nothing_lexical_is_asked():
-    tools = tools_for()
-    assert prepared(tools, settings()).lexical == ()
-    assert "lexical" not in [call[0] for call in tools.asked]
 
 
 def test_every_hit_of_the_search_is_used():
@@ -539,11 +532,6 @@ def test_members_share_evidence_without_changing_it():
     assert len(answers) == 4
 
 
-def test_an_answer_crosses_processes():
-    found = answered(tools_for(reply()), settings())
-    assert pickle.loads(pickle.dumps(found)) == found
-
-
 # ---- cross-encoder
 
 
@@ -633,9 +621,3 @@ def test_the_opening_calls_are_those_that_prepare_makes(queries):
     opening = [(ask.role, ask.prompt, ask.schema) for ask in SYSTEM.opening(QUESTION, tools.prompts, config)]
     assert [(call.role, call.prompt, call.schema) for call in tools.calls] == opening
     assert len(opening) == (queries > 1)
-
-
-def test_the_system_works_on_the_section_of_a_configuration():
-    config = Config.model_validate({"settings": {"queries": 1, "top_k": 3, "top_k_final": 3}})
-    assert config.declaration is SYSTEM
-    assert not answered(tools_for(reply()), config.settings).prediction.is_blank

@@ -392,11 +392,6 @@ def test_both_roles_have_temperature_0_and_verify_follows_search():
     assert warm.role("verify").temperature == 0.4
 
 
-def test_a_configuration_of_identical_members_is_refused_as_it_is_loaded():
-    with pytest.raises(ConflictError, match="both ask fake, at temperature 0"):
-        load_config("narrative", ["ensemble.members=2", *FAKE])
-
-
 def test_a_lone_member_asks_with_the_documents_own_seed():
     lone, two = (
         load_config("narrative"),
