@@ -27,11 +27,11 @@ from kohaku_ray.ensemble.vote import VoteRule
 from kohaku_ray.errors import ConfigError, DataError
 from kohaku_ray.evaluation.metrics import DEFAULT_METRIC
 from kohaku_ray.evaluation.report import ScoreReport, run_score
+from kohaku_ray.pages.run_text import show_question
 from kohaku_ray.records import digest
 from kohaku_ray.run.directory import RunDirectory, submission_of
 from kohaku_ray.run.identity import finished_before
 from kohaku_ray.run.scoring import ScoredRun, score_run, scores_of
-from kohaku_ray.run.show import show_question
 from kohaku_ray.run.sources import resolve, resolve_paths
 from kohaku_ray.run.summary import AnswerSummary
 from kohaku_ray.run.tracking import check_tracking, is_tracked, track

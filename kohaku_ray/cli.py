@@ -149,12 +149,8 @@ def _index(arguments: argparse.Namespace) -> Outcome:
 
 
 def _documents(arguments: argparse.Namespace) -> Outcome:
-    from kohaku_ray.run.documents import (
-        describe_collection,
-        describe_tree,
-        parse_collection,
-        write_trees,
-    )
+    from kohaku_ray.pages.run_text import describe_collection, describe_tree
+    from kohaku_ray.run.documents import parse_collection, write_trees
 
     config = _load(arguments)
     found = parse_collection(config, say)
@@ -459,7 +455,8 @@ def _validate(arguments: argparse.Namespace) -> Outcome:
 
 
 def _show(arguments: argparse.Namespace) -> Outcome:
-    from kohaku_ray.run.show import describe_question, describe_vote, question_rows
+    from kohaku_ray.pages.run_text import describe_question, describe_vote
+    from kohaku_ray.run.files import question_rows
 
     rows = question_rows(arguments.run, arguments.question_id)
     tell(describe_question(rows, arguments.items or None))

@@ -1,27 +1,25 @@
-"""What the parser makes of each file: documents, rejects and odd pages, as text and as KohakuRAG's JSON."""
+"""What the parser makes of each file: documents, rejects and what is odd; trees as KohakuRAG's JSON."""
 
 from __future__ import annotations
 
 import difflib
 import os
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
 from kohaku_ray.config import Config
-from kohaku_ray.documents.content import file_name
 from kohaku_ray.documents.figures import images_of
 from kohaku_ray.documents.images import image_name
 from kohaku_ray.documents.kohakurag import write_kohakurag
-from kohaku_ray.documents.model import Document, Paragraph
+from kohaku_ray.documents.model import Document
 from kohaku_ray.documents.novel import words_digest
 from kohaku_ray.documents.pdf import UNREADABLE, UNREADABLE_SHARE
 from kohaku_ray.errors import DataError
 from kohaku_ray.index.flatten import flatten
 from kohaku_ray.run.indexes import document_format
 from kohaku_ray.run.parsing import (
-    describe_left_out,
     left_out_images,
     par_ids_of,
     parse_source,
@@ -34,9 +32,6 @@ from kohaku_ray.storage import make_directory, publish
 
 LONG_SENTENCE_CHARS = 2000
 """A longer sentence is odd: encoders read it in several windows."""
-
-MOST_ODD = 6
-"""Most odd places named in a document's line."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -165,55 +160,6 @@ def _odd_texts(document: Document) -> tuple[str, ...]:
             if n_unreadable > UNREADABLE_SHARE * len(paragraph.text):
                 found.append(f"sec{at}:p{inner}: unreadable characters ({n_unreadable} of {len(paragraph.text)})")
     return tuple(found)
-
-
-def describe_collection(collection: Collection) -> str:
-    """Write one line per document, then the rejects."""
-    lines = [_line(view) for view in collection.documents]
-    lines += [
-        f"rejected: {reason}" if reason.startswith(file) else f"rejected: {file}: {reason}"
-        for file, reason in collection.rejects
-    ]
-    total = sum((view.counts for view in collection.documents), Counter[str]())
-    n_odd = sum(bool(view.odd) for view in collection.documents)
-    lines.append(
-        f"{len(collection.documents)} documents of {collection.n_files} files, {total['sections']} sections, "
-        f"{total['paragraphs']} paragraphs, {total['sentences']} sentences; {len(collection.rejects)} rejected, "
-        f"{n_odd} documents with something odd"
-    )
-    if left_out := describe_left_out(collection.images_left_out):
-        lines.append(left_out)
-    return "\n".join(lines)
-
-
-def _line(view: DocumentView) -> str:
-    line = f"{view.document.doc_id}  {file_name(view.file)}  {view.document.title!r}: {view.numbers}"
-    more = f"; and {len(view.odd) - MOST_ODD} more" if len(view.odd) > MOST_ODD else ""
-    return f"{line}\n  odd: {'; '.join(view.odd[:MOST_ODD])}{more}" if view.odd else line
-
-
-def describe_tree(view: DocumentView) -> str:
-    """Write a document's whole tree: sections, paragraphs, and each sentence on a line."""
-    document = view.document
-    lines = [_line(view), *(f"  {key}: {value}" for key, value in document.metadata.items())]
-    for at, section in enumerate(document.sections):
-        page = "" if section.page is None else f", page {section.page}"
-        lines.append(f"\nsec{at}  {section.title}{page}")
-        for inner, paragraph in enumerate(section.paragraphs):
-            lines += _paragraph_lines(f"sec{at}:p{inner}", paragraph)
-    return "\n".join(lines)
-
-
-def _paragraph_lines(node_id: str, paragraph: Paragraph) -> Iterator[str]:
-    attachment = paragraph.attachment
-    facts = [f"page {paragraph.page}"] if paragraph.page is not None else []
-    facts += [attachment.kind, attachment.path or ""] if attachment is not None else []
-    facts += [f"{key} {value}" for key, value in paragraph.attributes.items() if value is not None]
-    yield f"  {node_id}  {', '.join(filter(None, facts))}".rstrip()
-    for at, span in enumerate(paragraph.sentences):
-        yield f"    s{at}  {paragraph.text[span.start : span.end]}"
-    if not paragraph.sentences:
-        yield f"    {paragraph.text or '(no text: not searchable)'}"
 
 
 def write_trees(views: Sequence[DocumentView], directory: str) -> list[str]:

@@ -9,9 +9,10 @@ from dataclasses import dataclass
 from typing import Any
 
 import pyarrow as pa
+import pyarrow.compute as pc
 import yaml
 
-from kohaku_ray.errors import DataError
+from kohaku_ray.errors import DataError, did_you_mean
 from kohaku_ray.evaluation.submissions import Submission, read_submission
 from kohaku_ray.run.directory import RunDirectory
 from kohaku_ray.run.tables import SCHEMAS
@@ -94,6 +95,22 @@ def read_run(run: str) -> RunFiles:
     facts = _mapping(directory.path, "run.json", json.loads)
     config = _mapping(directory.path, "config.yaml", yaml.safe_load)
     return RunFiles(directory.path, facts, config, tables, read_submission(directory.file("submission.csv")))
+
+
+def question_rows(run: str, question_id: str) -> dict[str, list[Row]]:
+    """Read the rows of one question from every table of a run.
+
+    Raises:
+        DataError: The run has not finished, or has no such question.
+    """
+    directory = RunDirectory(run)
+    mine = pc.field("question_id") == question_id
+    rows = {name: rows_of(directory.read_table(name, filters=mine)) for name in SCHEMAS}
+    if not rows["votes"]:
+        known = directory.read_table("votes", columns=["question_id"])["question_id"].to_pylist()
+        hint = did_you_mean(question_id, known) or f"; it has {len(known)} questions, from {known[0]} on"
+        raise DataError(f"{directory.path} has no question {question_id}{hint}")
+    return rows
 
 
 def rows_of(table: pa.Table) -> list[Row]:

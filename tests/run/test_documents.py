@@ -12,7 +12,8 @@ from kohaku_ray.cli import main
 from kohaku_ray.config import load_config
 from kohaku_ray.documents.parse import parse_file
 from kohaku_ray.errors import DataError
-from kohaku_ray.run.documents import describe_collection, describe_tree, parse_collection, write_trees
+from kohaku_ray.pages.run_text import describe_collection, describe_tree
+from kohaku_ray.run.documents import parse_collection, write_trees
 from kohaku_ray.sample import path as sample_path
 
 PROSE = "The meters were read every hour, and what they said was kept in a plain table."

@@ -21,10 +21,10 @@ from kohaku_ray.errors import ConfigError, DataError, IndexMismatchError
 from kohaku_ray.evaluation.report import run_score
 from kohaku_ray.evaluation.submissions import read_submission
 from kohaku_ray.models.request import seed_for
+from kohaku_ray.pages.run_text import show_question
 from kohaku_ray.run.block import rule_of
 from kohaku_ray.run.directory import RunDirectory
 from kohaku_ray.run.identity import finished_before
-from kohaku_ray.run.show import show_question
 from kohaku_ray.run.tables import SCHEMAS, SHARED
 from kohaku_ray.sample import path as sample_path
 

@@ -5,8 +5,9 @@ import pytest
 from run_files import FACTS, answer, ballot, item, match, plan, small_run, write_run
 
 from kohaku_ray.errors import DataError
+from kohaku_ray.pages.run_text import show_question
+from kohaku_ray.pages.text import write_number
 from kohaku_ray.run.files import steps_of
-from kohaku_ray.run.show import show_question, write_number
 
 
 def test_steps_members_and_vote_are_laid_out(tmp_path):

@@ -1,20 +1,27 @@
-"""Print how one question was answered: its steps, members and vote."""
+"""A question of a run, and parsed documents, as plain text for a terminal."""
 
 from __future__ import annotations
 
 import textwrap
+from collections import Counter
 from collections.abc import Iterator, Mapping
+from typing import TYPE_CHECKING
 
-import pyarrow.compute as pc
-
-from kohaku_ray.errors import DataError, did_you_mean
+from kohaku_ray.documents.content import file_name
+from kohaku_ray.pages.text import write_number
 from kohaku_ray.records import BLANK
-from kohaku_ray.run.directory import RunDirectory
-from kohaku_ray.run.files import Row, rows_of, steps_of
+from kohaku_ray.run.files import Row, question_rows, steps_of
 from kohaku_ray.run.summary import spent
-from kohaku_ray.run.tables import SCHEMAS, SHARED
+from kohaku_ray.run.tables import SHARED
+
+if TYPE_CHECKING:
+    from kohaku_ray.documents.model import Paragraph
+    from kohaku_ray.run.documents import Collection, DocumentView
 
 WIDTH = 110
+
+MOST_ODD = 6
+"""Most odd places named in a document's line."""
 
 
 def show_question(run: str, question_id: str, n_items: int | None) -> str:
@@ -29,22 +36,6 @@ def show_question(run: str, question_id: str, n_items: int | None) -> str:
         DataError: The run has not finished, or has no such question.
     """
     return describe_question(question_rows(run, question_id), n_items)
-
-
-def question_rows(run: str, question_id: str) -> dict[str, list[Row]]:
-    """Read the rows of one question from every table of a run.
-
-    Raises:
-        DataError: The run has not finished, or has no such question.
-    """
-    directory = RunDirectory(run)
-    mine = pc.field("question_id") == question_id
-    rows = {name: rows_of(directory.read_table(name, filters=mine)) for name in SCHEMAS}
-    if not rows["votes"]:
-        known = directory.read_table("votes", columns=["question_id"])["question_id"].to_pylist()
-        hint = did_you_mean(question_id, known) or f"; it has {len(known)} questions, from {known[0]} on"
-        raise DataError(f"{directory.path} has no question {question_id}{hint}")
-    return rows
 
 
 def describe_question(rows: Mapping[str, list[Row]], n_items: int | None) -> str:
@@ -89,11 +80,6 @@ def _numbers(values: Mapping[str, float]) -> str:
     return "  ".join(f"{name} {write_number(value)}" for name, value in values.items())
 
 
-def write_number(value: float) -> str:
-    """Format a score or a measure: whole numbers in full, others with four digits."""
-    return f"{value:,.0f}" if value.is_integer() and abs(value) < 1e15 else f"{value:.4g}"
-
-
 def _members(answers: list[Row], usage: list[Row]) -> Iterator[str]:
     for row in answers:
         calls = [call for call in usage if call["member"] == row["member"]]
@@ -125,3 +111,54 @@ def _vote(vote: Row) -> Iterator[str]:
     groups = zip(vote["groups"], vote["group_weights"], strict=True)
     counted = ", ".join(f"{group or BLANK} × {weight:g}" for group, weight in groups)
     yield f"  {vote['n_members']} members, {vote['n_blank']} blank, {vote['n_errors']} in error; {counted}"
+
+
+def describe_collection(collection: Collection) -> str:
+    """Write one line per document, then the rejects."""
+    from kohaku_ray.run.parsing import describe_left_out
+
+    lines = [_line(view) for view in collection.documents]
+    lines += [
+        f"rejected: {reason}" if reason.startswith(file) else f"rejected: {file}: {reason}"
+        for file, reason in collection.rejects
+    ]
+    total = sum((view.counts for view in collection.documents), Counter[str]())
+    n_odd = sum(bool(view.odd) for view in collection.documents)
+    lines.append(
+        f"{len(collection.documents)} documents of {collection.n_files} files, {total['sections']} sections, "
+        f"{total['paragraphs']} paragraphs, {total['sentences']} sentences; {len(collection.rejects)} rejected, "
+        f"{n_odd} documents with something odd"
+    )
+    if left_out := describe_left_out(collection.images_left_out):
+        lines.append(left_out)
+    return "\n".join(lines)
+
+
+def _line(view: DocumentView) -> str:
+    line = f"{view.document.doc_id}  {file_name(view.file)}  {view.document.title!r}: {view.numbers}"
+    more = f"; and {len(view.odd) - MOST_ODD} more" if len(view.odd) > MOST_ODD else ""
+    return f"{line}\n  odd: {'; '.join(view.odd[:MOST_ODD])}{more}" if view.odd else line
+
+
+def describe_tree(view: DocumentView) -> str:
+    """Write a document's whole tree: sections, paragraphs, and each sentence on a line."""
+    document = view.document
+    lines = [_line(view), *(f"  {key}: {value}" for key, value in document.metadata.items())]
+    for at, section in enumerate(document.sections):
+        page = "" if section.page is None else f", page {section.page}"
+        lines.append(f"\nsec{at}  {section.title}{page}")
+        for inner, paragraph in enumerate(section.paragraphs):
+            lines += _paragraph_lines(f"sec{at}:p{inner}", paragraph)
+    return "\n".join(lines)
+
+
+def _paragraph_lines(node_id: str, paragraph: Paragraph) -> Iterator[str]:
+    attachment = paragraph.attachment
+    facts = [f"page {paragraph.page}"] if paragraph.page is not None else []
+    facts += [attachment.kind, attachment.path or ""] if attachment is not None else []
+    facts += [f"{key} {value}" for key, value in paragraph.attributes.items() if value is not None]
+    yield f"  {node_id}  {', '.join(filter(None, facts))}".rstrip()
+    for at, span in enumerate(paragraph.sentences):
+        yield f"    s{at}  {paragraph.text[span.start : span.end]}"
+    if not paragraph.sentences:
+        yield f"    {paragraph.text or '(no text: not searchable)'}"
