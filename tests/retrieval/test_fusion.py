@@ -1,10 +1,13 @@
+from collections import defaultdict
+from fractions import Fraction
+
 import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from small_tree import hits
 
-from kohaku_ray.retrieval.fusion import combined, deduplicate, fuse, scaled
+from kohaku_ray.retrieval.fusion import best_first, combined, deduplicate, fuse, reciprocal_rank_fusion, scaled
 
 # Row 7 is found by three queries, 3 and 5 by two, 1 and 9 by one.
 LISTS = [
@@ -159,3 +162,66 @@ def test_a_depth_is_a_prefix_of_each_list(lists, k):
         shallow = fuse([found.prefix(k) for found in lists], strategy)
         assert shallow.rows.tolist() == fuse(cut, strategy).rows.tolist()
         assert set(shallow.rows.tolist()) <= set(fuse(lists, strategy).rows.tolist())
+
+
+@given(st.lists(st.sampled_from([-1.0, 0.0, 0.5, 2.0]), max_size=12), st.none() | st.integers(0, 5))
+def test_best_first_keeps_the_order_of_ties(scores, top_k):
+    expected = sorted(range(len(scores)), key=lambda place: -scores[place])[:top_k]
+    assert best_first(np.array(scores), top_k).tolist() == expected
+
+
+RANKINGS = st.lists(st.lists(st.integers(0, 12), max_size=8), max_size=5)
+
+
+def rrf(*rankings, **more):
+    return reciprocal_rank_fusion([np.array(ranking, np.int64) for ranking in rankings], **more)
+
+
+def naive_rrf(rankings, k=60):
+    """Exact sums; ties by best rank, then row."""
+    score, best = defaultdict(Fraction), {}
+    for ranking in rankings:
+        for row in set(ranking):
+            rank = ranking.index(row) + 1
+            score[row] += Fraction(1, k + rank)
+            best[row] = min(rank, best.get(row, rank))
+    return [(row, float(score[row])) for row in sorted(score, key=lambda row: (-score[row], best[row], row))]
+
+
+def test_rrf_by_hand():
+    found = rrf([7, 3, 5], [3, 9], k=60)
+    assert found.rows.tolist() == [3, 7, 9, 5]
+    assert found.scores == pytest.approx([1 / 62 + 1 / 61, 1 / 61, 1 / 62, 1 / 63])
+
+
+def test_ties_go_to_the_better_best_rank_then_to_the_earlier_row():
+    assert rrf([9, 4], [2, 1]).rows.tolist() == [2, 9, 1, 4]
+
+
+def test_the_order_in_which_ranks_are_added_does_not_part_rows_that_tie():
+    assert (1 / 61 + 1 / 62) + 1 / 67 > (1 / 67 + 1 / 61) + 1 / 62
+    found = rrf([8, 20, 21, 22, 23, 30, 1], [1, 8], [31, 1, 20, 21, 22, 23, 8])
+    assert found.rows[:2].tolist() == [1, 8]
+    assert found.scores[0] == found.scores[1]
+
+
+def test_a_row_counts_once_per_ranking_and_nothing_is_nothing():
+    assert rrf([4, 4, 2]).scores == pytest.approx([1 / 61, 1 / 63])
+    assert len(rrf()) == len(rrf([], [])) == 0
+
+
+@given(RANKINGS, st.sampled_from([1, 60]))
+def test_rrf_equals_a_plain_loop(rankings, k):
+    found, expected = rrf(*rankings, k=k), naive_rrf(rankings, k)
+    assert found.scores == pytest.approx([score for _, score in expected])
+    assert sorted(found.rows.tolist()) == sorted(row for row, _ in expected)
+    if k == 60:  # distinct sums are far apart
+        assert found.rows.tolist() == [row for row, _ in expected]
+
+
+@given(RANKINGS, st.randoms())
+def test_the_rankings_may_come_in_any_order(rankings, random):
+    shuffled = random.sample(rankings, len(rankings))
+    one, other = rrf(*rankings), rrf(*shuffled)
+    assert one.rows.tolist() == other.rows.tolist()
+    assert one.scores.tobytes() == other.scores.tobytes()

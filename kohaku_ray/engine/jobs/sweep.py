@@ -29,7 +29,7 @@ from kohaku_ray.engine.ledger.client import Ledger, open_ledger
 from kohaku_ray.engine.ledger.segments import SegmentStore
 from kohaku_ray.engine.serving.applications import serving
 from kohaku_ray.errors import ConfigError, DataError, KohakuRayError
-from kohaku_ray.index.reuse import can_reuse, reuse_vectors
+from kohaku_ray.index.pending import can_reuse, reuse_vectors
 from kohaku_ray.pages.sweep_page import write_sweep
 from kohaku_ray.pages.sweep_stats import compute_sweep_stats
 from kohaku_ray.pages.sweep_tables import describe_sweep
