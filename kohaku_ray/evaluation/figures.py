@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
-from dataclasses import dataclass, replace
+from collections.abc import Callable
+from dataclasses import dataclass
 
 from kohaku_ray.evaluation.submissions import Submission
 
@@ -84,32 +84,3 @@ class Figures:
 
 FiguresOf = Callable[[Submission, Submission], Figures | None]
 """Computes the figures of a submission from a truth and the submission; None: there is nothing to count."""
-
-
-def split_figures(compute: FiguresOf, truth: Submission, given: Submission, by: str) -> FigureTable | None:
-    """Compute the same numbers for the questions of each value of a column.
-
-    Args:
-        compute: Computes them.
-        truth: The truth.
-        given: The predictions.
-        by: A column of the truth.
-
-    Returns:
-        A row per value; None when the truth has no such column.
-    """
-    found = {value: figures for value, part in _parts(truth, by) if (figures := compute(part, given)) is not None}
-    if by not in truth.header or not found:
-        return None
-    names = tuple(dict.fromkeys(number.name for figures in found.values() for number in figures.numbers))
-    rows = []
-    for value, figures in found.items():
-        texts = {number.name: number.text for number in figures.numbers}
-        rows.append((value, str(figures.n), *(texts.get(name, "–") for name in names)))
-    return FigureTable(f"By {by}", (by, "n", *names), tuple(rows))
-
-
-def _parts(truth: Submission, by: str) -> Iterator[tuple[str, Submission]]:
-    values = {key: row.columns.get(by, "").strip() or "(empty)" for key, row in truth.rows.items()}
-    for value in dict.fromkeys(values.values()):
-        yield value, replace(truth, rows={key: row for key, row in truth.rows.items() if values[key] == value})

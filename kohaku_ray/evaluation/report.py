@@ -1,17 +1,17 @@
-"""Score files against a truth, and write the report."""
+"""Score files against a truth."""
 
 from __future__ import annotations
 
 import difflib
 import os
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
 from kohaku_ray.errors import DataError
-from kohaku_ray.evaluation.figures import Figures, Number, split_figures
-from kohaku_ray.evaluation.metrics import DEFAULT_METRIC, Metric, Score, find_metric
-from kohaku_ray.evaluation.submissions import Submission, read_submission
+from kohaku_ray.evaluation.figures import Figures, FiguresOf, FigureTable
+from kohaku_ray.evaluation.metrics import DEFAULT_METRIC, Metric, find_metric
+from kohaku_ray.evaluation.submissions import Submission, SubmissionRow, read_submission
 from kohaku_ray.evaluation.truth import read_truth, scored_rows
 
 _EMPTY = "(empty)"
@@ -94,7 +94,7 @@ def run_score(
     found = tuple(map(find_metric, metrics))
     classifier = next((metric for metric in found if metric.classes), None)
     truth = scored_rows(read_truth(truth_path, found), found, limit)
-    labels = labels_of(truth, by) if by is not None else None
+    parts = parts_of(truth, by) if by is not None else {"": truth}
     submissions = [read_submission(path) for path in files]
     reports = tuple(
         replace(_file_report(truth, each, classifier), figures=_figures(truth, each, found, split_by))
@@ -103,20 +103,14 @@ def run_score(
     records = []
     for submission, report in zip(submissions, reports, strict=True):
         for metric in found:
-            for label, score in _scores(truth, submission, metric, labels):
-                record: dict[str, Any] = {
-                    "file": submission.path,
-                    "metric": metric.name,
-                    "score": score.score,
-                    **score.parts,
-                    "n": score.n,
-                    "missing": score.missing,
-                }
+            for label, part in parts.items():
+                score = metric.aggregate(metric.score(part, submission))
+                record: dict[str, Any] = {"file": submission.path, "metric": metric.name, "score": score.score}
+                record |= {**score.parts, "n": score.n, "missing": score.missing}
                 if by is not None:
-                    record["by"], record["label"] = by, label
-                numbers = _numbers(truth, submission, metric, labels, label)
-                if numbers:
-                    record["figures"] = {number.name: number.value for number in numbers}
+                    record |= {"by": by, "label": label}
+                if metric.figures is not None and (whole := metric.figures(part, submission)) is not None:
+                    record["figures"] = {number.name: number.value for number in whole.numbers}
                 if errors:
                     record["errors"] = dict(report.errors)
                 records.append(record)
@@ -124,37 +118,39 @@ def run_score(
     return ScoreReport(records, reports, _file_report(truth, truth, classifier), found, classes, by, errors)
 
 
-def _scores(
-    truth: Submission, submission: Submission, metric: Metric, labels: Sequence[str] | None
-) -> Iterator[tuple[str, Score]]:
-    rows = metric.score(truth, submission)
-    if labels is None:
-        yield "", metric.aggregate(rows)
-    else:
-        yield from metric.aggregate_by(rows, labels).items()
-
-
-def _numbers(
-    truth: Submission, given: Submission, metric: Metric, labels: Sequence[str] | None, label: str
-) -> tuple[Number, ...]:
-    """Compute the numbers of a whole file, or of the questions with one label."""
-    if labels is not None:
-        rows = {key: row for (key, row), one in zip(truth.rows.items(), labels, strict=True) if one == label}
-        truth = replace(truth, rows=rows)
-    found = metric.figures(truth, given) if metric.figures is not None else None
-    return found.numbers if found is not None else ()
-
-
 def _figures(
     truth: Submission, given: Submission, metrics: Sequence[Metric], split_by: Sequence[str]
 ) -> dict[str, Figures]:
+    """Compute the figures of a whole file by metric, with a table of their numbers per column of ``split_by``."""
     found = {}
     for metric in metrics:
-        whole = metric.figures(truth, given) if metric.figures is not None else None
-        if metric.figures is not None and whole is not None:
-            splits = [split_figures(metric.figures, truth, given, by) for by in split_by]
+        compute = metric.figures
+        if compute is not None and (whole := compute(truth, given)) is not None:
+            splits = [_by_label(compute, truth, given, by) for by in split_by if by in truth.header]
             found[metric.name] = replace(whole, tables=(*whole.tables, *(table for table in splits if table)))
     return found
+
+
+def _by_label(compute: FiguresOf, truth: Submission, given: Submission, by: str) -> FigureTable | None:
+    found = {label: one for label, part in parts_of(truth, by).items() if (one := compute(part, given)) is not None}
+    names = tuple(dict.fromkeys(number.name for figures in found.values() for number in figures.numbers))
+    rows = []
+    for label, figures in found.items():
+        texts = {number.name: number.text for number in figures.numbers}
+        rows.append((label, str(figures.n), *(texts.get(name, "–") for name in names)))
+    return FigureTable(f"By {by}", (by, "n", *names), tuple(rows)) if rows else None
+
+
+def parts_of(truth: Submission, by: str) -> dict[str, Submission]:
+    """Split a truth by the label of each question in a column; labels in order of appearance.
+
+    Raises:
+        DataError: There is no such column.
+    """
+    parts: dict[str, dict[str, SubmissionRow]] = {}
+    for label, (key, row) in zip(labels_of(truth, by), truth.rows.items(), strict=True):
+        parts.setdefault(label, {})[key] = row
+    return {label: replace(truth, rows=rows) for label, rows in parts.items()}
 
 
 def labels_of(truth: Submission, by: str) -> list[str]:
