@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Hashable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import lru_cache
 from typing import Literal, TypeVar
 
 import numpy as np
@@ -13,8 +14,8 @@ import numpy.typing as npt
 from kohaku_ray.ensemble.rule import Ballot
 from kohaku_ray.errors import ConfigError
 from kohaku_ray.index.arrays import F64, I64, Mask
-from kohaku_ray.values.normalise import Value, normalise, same
-from kohaku_ray.values.read import is_abstention, is_blank
+from kohaku_ray.values.normalise import BLANK_VALUE, Value, normalise, same
+from kohaku_ray.values.read import is_blank
 
 Words = npt.NDArray[np.uint64]
 """Sets of references as bits: the last axis holds ``n_words`` words of 64, bit r of word w is reference 64 w + r."""
@@ -104,13 +105,9 @@ def pool_ballots(
     _check(ballots, units)
     values, spellings, refs, sets = [], [], [], []
     for row, unit in zip(ballots, units, strict=True):
-        answered = [not _abstains(ballot, compat) for ballot in row]
         written = [ballot.answer_value.strip() for ballot in row]
-        keys = (
-            [Value("text", text=text) for text in written]
-            if compat
-            else [normalise(one.answer_value, unit) for one in row]
-        )
+        keys = [_as_written(text) if compat else normalise(text, unit) for text in written]
+        answered = [key.kind != "blank" and not ballot.is_blank for key, ballot in zip(keys, row, strict=True)]
         values.append(_number(keys, answered))
         spellings.append(_number(written, answered))
         cited = [_cited(one, compat) if votes else () for one, votes in zip(row, answered, strict=True)]
@@ -133,14 +130,18 @@ def pool_ballots(
 
 
 def _cited(ballot: Ballot, compat: str | None) -> tuple[str, ...]:
-    return ballot.ref_ids if compat else tuple(ref.strip().lower() for ref in ballot.ref_ids if not is_blank(ref))
+    return ballot.ref_ids if compat else tuple(key for key in map(_ref_key, ballot.ref_ids) if key)
 
 
-def _abstains(ballot: Ballot, compat: str | None) -> bool:
-    """Tell whether a member abstains; the published script knows only two spellings of an abstention."""
-    if ballot.is_blank:
-        return True
-    return ballot.answer_value.strip() in {"", "is_blank"} if compat else is_abstention(ballot.answer_value)
+@lru_cache(maxsize=65536)
+def _ref_key(ref: str) -> str:
+    """Bring a reference to the form that is compared; empty for a blank."""
+    return "" if is_blank(ref) else ref.strip().lower()
+
+
+def _as_written(text: str) -> Value:
+    """Take a value as the published script does, which knows only two spellings of an abstention."""
+    return BLANK_VALUE if text in {"", "is_blank"} else Value("text", text=text)
 
 
 def _weight(ballot: Ballot) -> float:
@@ -174,21 +175,20 @@ def _number(keys: Sequence[K], counted: Sequence[bool]) -> tuple[list[int], tupl
 
 def _groups(values: Sequence[tuple[Value, ...]]) -> tuple[list[list[int]], dict[int, Mask]]:
     """Group each question's distinct values: one group per value where that fits any subsample, else the relation."""
-    groups, chains = [], {}
+    groups: list[list[int]] = []
+    chains = {}
     for question, distinct in enumerate(values):
-        joins = np.array([[_joins(one, other) for other in distinct] for one in distinct], dtype=bool)
-        joins = joins.reshape(len(distinct), len(distinct))
+        near = [
+            [j for j, other in enumerate(distinct) if other is one or (one.kind != "text" and same(one, other))]
+            for one in distinct
+        ]
         # a reflexive relation is an equivalence if related values have the same relations
-        if all(np.array_equal(joins[i], joins[j]) for i, j in np.argwhere(joins)):
-            groups.append(joins.argmax(axis=1).tolist() if len(distinct) else [])
+        if all(near[j] == joined for joined in near for j in joined):
+            groups.append([joined[0] for joined in near])
         else:
             groups.append(list(range(len(distinct))))
-            chains[question] = joins
+            chains[question] = np.array([[j in joined for j in range(len(distinct))] for joined in near])
     return groups, chains
-
-
-def _joins(first: Value, other: Value) -> bool:
-    return first == other or (first.kind == other.kind != "text" and same(first, other))
 
 
 def _leaders(values: I64, joins: Mask) -> I64:

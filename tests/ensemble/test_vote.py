@@ -212,36 +212,6 @@ def test_a_verdict_is_what_counting_member_by_member_gives(data, rule):
     assert vote_all(table, rule, [None] * len(table), weights) == member
 
 
-@given(casts, rules)
-def test_a_verdict_holds_together(cast, rule):
-    verdict = vote(cast, rule)
-    assert verdict == vote(cast, rule)
-    assert sorted(member for group in verdict.groups for member in group.members) == list(range(len(cast)))
-    cited = {ref for ballot in cast if ballot.answer_value not in ("", "is_blank") for ref in ballot.ref_ids}
-    assert set(verdict.ref_ids) <= cited
-    assert len(set(verdict.ref_ids)) == len(verdict.ref_ids)
-    if verdict.is_blank:
-        assert (verdict.answer_value, verdict.ref_ids) == ("", ())
-    else:
-        assert verdict.winner is not None
-        assert cast[verdict.winner].answer_value == verdict.answer_value
-
-
-@given(casts, rules)
-def test_the_blank_rules(cast, rule):
-    n_blank = sum(ballot.answer_value in ("", "is_blank") for ballot in cast)
-    verdict = vote(cast, rule)
-    if n_blank == len(cast):
-        assert verdict.is_blank
-    elif rule.blank_quorum is not None:
-        if n_blank / len(cast) >= rule.blank_quorum:
-            assert verdict.is_blank
-        elif rule.tiebreak == "first":
-            assert not verdict.is_blank
-    elif rule.ignore_blank and rule.tiebreak == "first":
-        assert not verdict.is_blank
-
-
 @given(st.builds(Ballot, answer_value=values, ref_ids=references), st.integers(1, 9), rules)
 def test_identical_ballots_return_that_ballot(ballot, m, rule):
     verdict = vote([ballot] * m, rule)
