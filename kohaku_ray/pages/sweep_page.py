@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 
 from markupsafe import Markup
@@ -25,8 +25,8 @@ from kohaku_ray.pages.sweep_charts import (
 )
 from kohaku_ray.pages.sweep_questions import Behind, behind_figures, write_questions
 from kohaku_ray.pages.sweep_stats import (
-    Place,
     Row,
+    Shown,
     TableStats,
     compute_sweep_stats,
     footnotes,
@@ -50,23 +50,13 @@ _PLACE = "\0"  # replaced by the questions; visible removes it from every text
 
 
 @dataclass(frozen=True, slots=True)
-class Field:
-    """A field of a table on the page."""
-
-    text: str
-    mark: str = ""  # best, second, state or empty
-    raised: str = ""  # stars, dagger and number of the footnote, in superscript
-    anchor: str = ""  # id of its questions on the page; empty for none
-
-
-@dataclass(frozen=True, slots=True)
 class TableBlock:
     """A table on the page."""
 
     stats: TableStats
     anchor: str
     head: list[str]
-    rows: list[tuple[Row, list[Field], str]]  # labels, fields and average rank
+    rows: list[tuple[Row, list[Shown], str]]  # labels, fields and average rank
     measures: list[tuple[str, list[str], list[tuple[Row, list[str]]]]]  # name, head and rows of each further table
     footnotes: list[str]
     legend: list[str]
@@ -151,12 +141,12 @@ def write_sweep(sweep: Sweep, directory: str, stats: Sequence[TableStats] | None
 def page(sweep: Sweep, stats: Sequence[TableStats]) -> str:
     """Render the page; while it is too large, fewer questions are shown, the same number for each cell."""
     behind = behind_figures(sweep)
-    anchors = {one.cell.cell_id: one.anchor for one in behind}
     environment = page_environment()
     environment.filters["is_blank"] = is_blank
     text = environment.get_template("sweep.html.j2").render(
         sweep=sweep,
-        blocks=[view_table(one, at, anchors) for at, one in enumerate(stats, 1)],
+        anchors={one.cell.cell_id: one.anchor for one in behind},
+        blocks=[view_table(one, at) for at, one in enumerate(stats, 1)],
         groups=None if sweep.groups is None else _group_block(sweep.groups),
         statistics=_statistics_head(sweep.metric),
         tokens=_costs(sweep, behind, "tokens", lambda run: run.tokens),
@@ -171,14 +161,8 @@ def page(sweep: Sweep, stats: Sequence[TableStats]) -> str:
     return before + write_questions(sweep.questions, behind, MAX_BYTES - len(text.encode())) + after
 
 
-def view_table(stats: TableStats, at: int, anchors: Mapping[str, str]) -> TableBlock:
-    """Lay a table out for the page.
-
-    Args:
-        stats: The table.
-        at: Its number, from 1.
-        anchors: Id of the questions behind a cell, by ``cell_id``.
-    """
+def view_table(stats: TableStats, at: int) -> TableBlock:
+    """Lay a table, the ``at``-th from 1, out for the page."""
     grid = stats.grid
     places = {row: [(row, column) for column in grid.columns] for row in grid.rows}
     measures = []
@@ -191,7 +175,7 @@ def view_table(stats: TableStats, at: int, anchors: Mapping[str, str]) -> TableB
         anchor=f"table-{at}",
         head=head(stats),
         rows=[
-            (row, [_field(stats, place, anchors) for place in places[row]], write_rank(stats.average.get(row)))
+            (row, [shown(stats, place) for place in places[row]], write_rank(stats.average.get(row)))
             for row in grid.rows
         ],
         measures=measures,
@@ -200,12 +184,6 @@ def view_table(stats: TableStats, at: int, anchors: Mapping[str, str]) -> TableB
         charts=table_charts(grid, stats.comparisons),
         details=[(column, lines) for column in grid.columns if (lines := list(_statistics(stats, column)))],
     )
-
-
-def _field(stats: TableStats, place: Place, anchors: Mapping[str, str]) -> Field:
-    field, cell = shown(stats, place), stats.grid.cells.get(place)
-    anchor = anchors.get(cell.cell_id, "") if cell is not None and field.is_scored else ""
-    return Field(field.text, field.mark if field.is_scored else "state", field.raised, anchor)
 
 
 def _statistics(stats: TableStats, column: str) -> Iterator[tuple[Row, list[str], str]]:

@@ -113,7 +113,8 @@ class Shown:
     mark: Mark = ""  # whether it is the column's best or second
     is_thin: bool = False
     footnote: int = 0  # number of its reason
-    is_scored: bool = False
+    is_scored: bool = False  # the text is a figure
+    cell_id: str = ""
 
     @property
     def raised(self) -> str:
@@ -195,7 +196,7 @@ def shown(stats: TableStats, place: Place) -> Shown:
     is_alone = sum(column == place[1] for _, column in stats.comparisons) == 1
     mark: Mark = "" if is_alone else "best" if comparison.is_best else "second" if comparison.is_second else ""
     text = score_of(cell).write()
-    return Shown(text, comparison.stars, mark, cell.is_thin, footnote, is_scored=True)
+    return Shown(text, comparison.stars, mark, cell.is_thin, footnote, True, cell.cell_id)
 
 
 def write_measure(stats: TableStats, name: str) -> dict[Place, str]:

@@ -77,29 +77,28 @@ def test_every_link_leads_somewhere_and_every_anchor_is_one(html):
 
 
 def test_the_views_of_a_table_have_the_figures_marks_and_reasons_of_its_statistics(html, stats):
-    anchors = {one.cell.cell_id: one.anchor for one in behind_figures(small_sweep())}
     for one in stats:
-        fields = [field for _, row, _ in view_table(one, 1, anchors).rows for field in row]
-        figures = [field.text for field in fields if field.anchor]
+        fields = [field for _, row, _ in view_table(one, 1).rows for field in row]
+        figures = [field.text for field in fields if field.is_scored]
         places = [(row, column) for row in one.grid.rows for column in one.grid.columns]
         made = [one.comparisons[place] for place in places if place in one.comparisons]
         assert figures == [f"{each.mean:.3f} ± {each.sd:.3f}" for each in made]
         shown = re.findall(r'<a class="[a-z]*" href="#cell-\d+">([^<]*)</a>', section(html, escape(one.table.title)))
         assert shown == figures
-    block, one = view_table(stats[0], 1, anchors), stats[0]
+    block, one = view_table(stats[0], 1), stats[0]
     made = [one.comparisons[row, column] for row in one.grid.rows[:3] for column in one.grid.columns]
     fields = [field for _, row, _ in block.rows for field in row]
     marks = ["best" if each.is_best else "second" if each.is_second else "" for each in made]
-    assert [field.mark for field in fields] == [*marks, "state", "state", "state"]
+    assert [field.mark for field in fields] == [*marks, "", "", ""]
     states = [(field.text, field.raised) for field in fields[9:]]
     assert states == [("skipped", "[2]"), ("failed", "[3]"), ("unfinished", "[4]")]
     assert fields[8].raised.endswith("†[1]")
     notes = [note.split(":")[0] for note in block.footnotes]
     assert notes == ["[1] partial", "[2] skipped", "[3] failed", "[4] unfinished", "Skipped"]
     assert [rank for _, _, rank in block.rows if rank] == [f"{rank:.2f}" for rank in one.average.values()]
-    assert (block.n_finished, view_table(stats[5], 6, anchors).best) == (8, "no scores")
+    assert (block.n_finished, view_table(stats[5], 6).best) == (8, "no scores")
     best = max(stats[1].comparisons.values(), key=lambda each: each.mean)
-    found = view_table(stats[1], 2, anchors).best
+    found = view_table(stats[1], 2).best
     assert found == f"{best.mean:.3f} ± {best.sd:.3f} at queries = {best.at['planner.queries']}"
 
 
@@ -113,7 +112,7 @@ def test_all_statistics_are_folded_below_the_table(html, stats):
         *(f"{made.interval.low:+.3f} … {made.interval.high:+.3f}", f"{made.welch.p:.4f}", f"{made.welch_holm:.4f}"),
         *(f"{made.permutation.p:.4f}", f"{made.permutation_holm:.4f}", f"{made.welch.g:+.2f}", f"{made.d_z:+.2f}"),
     ]
-    details = dict(view_table(one, 1, {}).details)["16"]
+    details = dict(view_table(one, 1).details)["16"]
     assert [figures for labels, figures, _ in details if labels == (row,)] == [wanted]
     assert [remark for _, _, remark in details].count("the best") == 1
     assert f"{row} {' '.join(wanted)}" in plain(section(html, "Models and depth of retrieval"))
