@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, Literal
 
@@ -190,19 +190,3 @@ def _sorted(table: pa.Table) -> tuple[Keys, I64, F32]:
     keys = column_keys(table["key"])
     order = np.argsort(keys, kind="stable")
     return keys[order], order, column_matrix(table["vector"])
-
-
-def new_digests(path: str, identity: Mapping[str, Any], digests: Sequence[str], left: set[bytes]) -> dict[str, bytes]:
-    """Return the distinct images without a vector, with their keys.
-
-    Args:
-        path: Directory of the index.
-        identity: See ``ImagePlan``.
-        digests: Images, which may repeat.
-        left: Keys of the vectors that an interrupted job left.
-    """
-    distinct = sorted(set(digests))
-    keys = vector_keys(identity, distinct)
-    known = known_image_vectors(path).has(keys)
-    pairs = zip(distinct, keys.tolist(), known, strict=True)
-    return {digest: key for digest, key, is_known in pairs if not is_known and key not in left}

@@ -57,10 +57,7 @@ class Images:
 
     @classmethod
     def open(cls, path: str) -> Images:
-        """Open the images of an index.
-
-        Args:
-            path: The index's directory, on any pyarrow filesystem.
+        """Open the images of the index in a directory, on any pyarrow filesystem.
 
         Raises:
             DataError: There is no index, or it was built without images.
@@ -87,10 +84,15 @@ class Images:
         Raises:
             DataError: The file is missing or cannot be read; the message names it.
         """
-        name = image_name(digest)
-        if self.directory.size(name) is None:
-            raise DataError(f"{self.directory.full(name)} is missing: {REINDEX}")
-        return bytes(self.directory.read(name).to_pybytes())
+        return read_png(self.directory, digest)
+
+
+def read_png(directory: Directory, digest: str) -> bytes:
+    """Read the PNG of an image of an index; see ``Images.read``."""
+    name = image_name(digest)
+    if directory.size(name) is None:
+        raise DataError(f"{directory.full(name)} is missing: {REINDEX}")
+    return bytes(directory.read(name).to_pybytes())
 
 
 def write_image(directory: Directory, image: Image) -> None:

@@ -17,11 +17,7 @@ Counter = Callable[[Sequence[str]], I64]
 
 @functools.lru_cache(maxsize=4)
 def token_counter(model: str, revision: str | None = None) -> Counter:
-    """Make a function that counts each text's tokens, special ones left out.
-
-    Args:
-        model: Name or path of a model, or ``package:NAME``.
-        revision: Revision on the hub.
+    """Make a function that counts each text's tokens, special ones left out, for a model as ``locate_model`` takes it.
 
     Raises:
         ConfigError: There is no such model, or it has no tokenizer.
@@ -34,8 +30,11 @@ def token_counter(model: str, revision: str | None = None) -> Counter:
         tokenizer = Tokenizer.from_file(str(fast))
         tokenizer.no_truncation()
         tokenizer.no_padding()
-        return lambda texts: _lengths(list(map(len, token_ids(tokenizer, texts, special=False))))
-    return _slow_counter(model, revision)
+        # Without offsets, which nobody reads.
+        encode = functools.partial(tokenizer.encode_batch_fast, add_special_tokens=False)
+        return lambda texts: np.array([len(found.ids) for found in encode(list(texts))], np.int64)
+    slow = functools.partial(_tokenizer(model, revision), add_special_tokens=False, truncation=False)
+    return lambda texts: np.array([len(slow(text)["input_ids"]) for text in texts], np.int64)
 
 
 @functools.lru_cache(maxsize=4)
@@ -57,24 +56,6 @@ def prompt_counter(model: str, revision: str | None = None) -> Callable[[str, st
     return count
 
 
-def token_ids(tokenizer: Any, texts: Sequence[str], *, special: bool = True) -> list[list[int]]:
-    """Tokenise texts with a tokenizer of ``tokenizers``, without offsets.
-
-    Args:
-        tokenizer: Truncates and pads by its own settings.
-        texts: The texts.
-        special: Whether special tokens are added.
-    """
-    return [encoding.ids for encoding in tokenizer.encode_batch_fast(list(texts), add_special_tokens=special)]
-
-
-def _slow_counter(model: str, revision: str | None) -> Counter:
-    tokenizer = _tokenizer(model, revision)
-    return lambda texts: _lengths(
-        [len(tokenizer(text, add_special_tokens=False, truncation=False)["input_ids"]) for text in texts]
-    )
-
-
 def _tokenizer(model: str, revision: str | None) -> Any:
     from transformers import AutoTokenizer
 
@@ -82,7 +63,3 @@ def _tokenizer(model: str, revision: str | None) -> Any:
         return AutoTokenizer.from_pretrained(model_directory(model, revision))
     except (OSError, ValueError) as error:
         raise ConfigError(f"{model!r} has no tokenizer that can be loaded ({error}): name a model with one") from error
-
-
-def _lengths(lengths: list[int]) -> I64:
-    return np.array(lengths, np.int64)

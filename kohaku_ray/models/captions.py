@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping, Sequence
-from typing import Any
 
 from kohaku_ray.errors import ModelError
 from kohaku_ray.models.request import check_length
@@ -46,11 +44,6 @@ _REFUSAL = re.compile(
     r"(?:i['’]?m |i am )?(?:sorry\b|unable to|not able to)|i (?:cannot|can['’]?t|won['’]?t|will not)\b|as an ai\b",
     re.IGNORECASE,
 )
-
-
-def caption_variables(title: str, printed: str | None, mentions: Sequence[str]) -> Mapping[str, Any]:
-    """Variables of the template."""
-    return {"title": title, "printed": printed, "mentions": tuple(mentions)}
 
 
 def description_of(reply: Reply) -> str:

@@ -15,7 +15,7 @@ from kohaku_ray.documents.figures import images_of, map_images, recaptioned
 from kohaku_ray.documents.images import image_name
 from kohaku_ray.documents.model import Document
 from kohaku_ray.index.images import IMAGE_SCHEMA
-from kohaku_ray.models.captions import MAX_CHARS, caption_variables
+from kohaku_ray.models.captions import MAX_CHARS
 from kohaku_ray.models.images import PromptImage
 from kohaku_ray.models.prompts import Prompts, read_templates
 from kohaku_ray.models.request import ChatRequest, request_key, seed_for
@@ -68,26 +68,18 @@ class CaptionRequests:
     """Makes the model calls for images."""
 
     def __init__(self, config: Config, application: str = "") -> None:
-        """Read the template and the role once.
-
-        Args:
-            config: The job's configuration.
-            application: Serve application that answers.
-        """
+        """Read the template and the role once; ``application`` of Serve answers."""
         self._config, self._prompts = config, caption_prompts(config)
         self.model = model_of(config, {config.role(CAPTION).model: application}, CAPTION, 0)
 
     def of(self, row: Mapping[str, Any], title: str) -> tuple[str, ChatRequest]:
-        """Make the call that describes an image.
-
-        Args:
-            row: Its row of ``IMAGE_SCHEMA``.
-            title: Title of its document.
+        """Make the call that describes an image, a row of ``IMAGE_SCHEMA``, of a document with that title.
 
         Returns:
             The call's key in the ledger, and the call.
         """
-        prompt = self._prompts.render(CAPTION, caption_variables(title, row["printed"], row["mentions"]))
+        shown = {"title": title, "printed": row["printed"], "mentions": tuple(row["mentions"])}
+        prompt = self._prompts.render(CAPTION, shown)
         image = PromptImage(below(self._config.index.path, image_name(row["digest"])), CAPTION_PIXELS)
         seed = seed_for(self._config.seed, row["digest"], 0, 0, CAPTION)
         request = chat_request(self.model, replace(prompt, images=(image,)), seed, None, session_id=row["digest"])
@@ -97,13 +89,7 @@ class CaptionRequests:
 def with_captions(
     document: Document, rows: Sequence[Mapping[str, Any]], keys: Sequence[str], captions: Mapping[str, Caption]
 ) -> tuple[Document, pa.Table]:
-    """Give a document's images their descriptions.
-
-    Args:
-        document: The document; its images' data is not needed.
-        rows: Its rows of ``IMAGE_SCHEMA``.
-        keys: Key of the call per row.
-        captions: What became of the calls, by key.
+    """Give a document's images, its rows of ``IMAGE_SCHEMA``, what became of the call with each row's key.
 
     Returns:
         The document, and its new rows.

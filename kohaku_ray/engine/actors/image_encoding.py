@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Iterator, Sequence
 from itertools import islice
 from typing import Any
@@ -10,15 +11,13 @@ import numpy as np
 import pyarrow as pa
 
 from kohaku_ray.config import Config
-from kohaku_ray.documents.images import image_name
-from kohaku_ray.errors import DataError
 from kohaku_ray.index.arrays import F32
 from kohaku_ray.index.build import IndexSettings
 from kohaku_ray.index.encoder import IMAGE_BATCH
-from kohaku_ray.index.identity import Keys
-from kohaku_ray.index.image_vectors import new_digests
+from kohaku_ray.index.identity import Keys, vector_keys
+from kohaku_ray.index.image_vectors import known_image_vectors
+from kohaku_ray.index.images import read_png
 from kohaku_ray.index.pending import PendingVectors
-from kohaku_ray.index.store import REINDEX
 from kohaku_ray.run.indexes import index_settings, make_encoder
 from kohaku_ray.storage import Directory
 
@@ -33,19 +32,15 @@ BLOCKS_PER_ENCODER = 4
 
 
 def images_to_encode(tables: Sequence[pa.Table], config: Config) -> list[dict[str, Any]]:
-    """List the distinct images without a vector, as the encoders take them: columns digest and key.
-
-    Args:
-        tables: Images of the used documents (``IMAGE_SCHEMA``).
-        config: The job's configuration.
-    """
+    """List the distinct images (``IMAGE_SCHEMA``) without a vector, as encoders take them: columns digest and key."""
     identity = index_settings(config).image_plan.identity
     if identity is None:
         return []
-    digests = [digest for table in tables for digest in table["digest"].to_pylist()]
-    left = PendingVectors(config.index.path).keys(identity)
-    new = new_digests(config.index.path, identity, digests, left)
-    return [{"digest": digest, "key": key} for digest, key in new.items()]
+    distinct = sorted({digest for table in tables for digest in table["digest"].to_pylist()})
+    keys = vector_keys(identity, distinct)
+    known, left = known_image_vectors(config.index.path).has(keys), PendingVectors(config.index.path).keys(identity)
+    found = zip(distinct, keys.tolist(), known, strict=True)
+    return [{"digest": digest, "key": key} for digest, key, is_known in found if not is_known and key not in left]
 
 
 def n_image_blocks(n_images: int, n_encoders: int) -> int:
@@ -85,18 +80,13 @@ class EncodeImages:
         """
         digests, keys = (batch[name][0].as_py() for name in ("digest", "key"))
         # Not when the actor starts: there, Ray would try again, and lose the error's kind.
-        found = self._encoder.images().batches(digests, self._read)
+        read = functools.partial(read_png, self._directory)
+        found = self._encoder.images().batches(digests, read)
         for first in range(0, len(keys), IMAGES_PER_FILE):
             own = keys[first : first + IMAGES_PER_FILE]
             vectors = np.concatenate(list(islice(found, IMAGES_PER_FILE // IMAGE_BATCH)))
             self._pending.write(self._identity, own, vectors)
             yield pa.table({"n_images": [len(own)]})
-
-    def _read(self, digest: str) -> bytes:
-        name = image_name(digest)
-        if self._directory.size(name) is None:
-            raise DataError(f"{self._directory.full(name)} is missing: {REINDEX}")
-        return bytes(self._directory.read(name).to_pybytes())
 
 
 def image_vectors(path: str, settings: IndexSettings) -> tuple[Keys, F32] | None:

@@ -31,11 +31,9 @@ ERRORS_SHOWN = 3
 
 @dataclass(slots=True)
 class _Call:
-    """A call, the printed caption of its image, and how many image paragraphs share it."""
-
     request: ChatRequest
     printed: str | None
-    n_images: int = 0
+    n_images: int = 0  # image paragraphs that share it
 
 
 @dataclass(slots=True)
@@ -64,11 +62,7 @@ class CaptionSummary:
 
 
 def model_captions(config: Config, job: str) -> tuple[dict[str, Caption], CaptionSummary]:
-    """Describe the images of parsed documents.
-
-    Args:
-        config: The job's configuration.
-        job: Unique name of this job.
+    """Describe the images of a job's parsed documents.
 
     Returns:
         The descriptions by the call's key, and what became of the calls.

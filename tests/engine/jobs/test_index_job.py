@@ -258,26 +258,19 @@ def test_nothing_usable_is_an_error(cluster, tmp_path, config_of):
         run_index(config_of(tmp_path / "void", tmp_path / "index"))
 
 
-def test_a_place_that_cannot_be_written_is_found_before_any_encoding(cluster, tmp_path, config_of):
+@pytest.mark.parametrize(
+    ("overrides", "kind", "said"),
+    [
+        (["index.path={}/file/index"], DataError, r"cannot write .*file/index"),
+        (["index.encoders=64"], ConfigError, r"the cluster has 6 CPUs but 64 encoder\(s\) need 64"),
+        (["index.encoder.model=package:no_such_encoder"], ConfigError, r"package:no_such_encoder"),
+    ],
+)
+def test_what_cannot_work_is_found_before_any_encoding(cluster, tmp_path, config_of, overrides, kind, said):
     (tmp_path / "file").write_text("in the way")
-    with pytest.raises(DataError, match=r"cannot write .*file/index"):
-        run_index(config_of(write(tmp_path / "in", a__md="# A\n\nText."), tmp_path / "file" / "index"))
-
-
-def test_a_cluster_too_small_is_refused_with_both_numbers(cluster, tmp_path, config_of):
-    with pytest.raises(ConfigError, match=r"the cluster has 6 CPUs but 64 encoder\(s\) need 64"):
-        run_index(config_of(write(tmp_path / "in", a__md="# A\n\nText."), tmp_path / "index", "index.encoders=64"))
-
-
-def test_an_encoder_that_is_not_there_is_one_line(cluster, tmp_path, config_of):
-    with pytest.raises(ConfigError, match=r"package:no_such_encoder"):
-        run_index(
-            config_of(
-                write(tmp_path / "in", a__md="# A\n\nText."),
-                tmp_path / "i",
-                "index.encoder.model=package:no_such_encoder",
-            )
-        )
+    folder = write(tmp_path / "in", a__md="# A\n\nText.")
+    with pytest.raises(kind, match=said):
+        run_index(config_of(folder, tmp_path / "i", *(override.format(tmp_path) for override in overrides)))
 
 
 def test_an_error_in_a_stage_comes_back_as_itself(cluster, tmp_path, config_of):
