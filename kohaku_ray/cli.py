@@ -321,8 +321,8 @@ def _confirmed(what: str) -> bool:
 def _vote(arguments: argparse.Namespace) -> Outcome:
     from kohaku_ray.ensemble.rule import VoteRule
     from kohaku_ray.evaluation.submissions import write_submission
-    from kohaku_ray.run.answer_lines import answer_line, as_lines, counted_verdict
     from kohaku_ray.run.directory import submission_of
+    from kohaku_ray.run.outputs import answer_line, as_lines, counted_verdict
     from kohaku_ray.run.sources import read_metadata
     from kohaku_ray.run.vote_files import run_vote
     from kohaku_ray.storage import publish
@@ -357,8 +357,8 @@ def _score(arguments: argparse.Namespace) -> Outcome:
     from kohaku_ray.evaluation.submissions import read_submission
     from kohaku_ray.evaluation.truth import read_gold, read_truth
     from kohaku_ray.pages.score_text import describe_scores
-    from kohaku_ray.run.answer_lines import as_lines, question_scores
     from kohaku_ray.run.directory import submission_of, truth_of
+    from kohaku_ray.run.outputs import as_lines, question_scores
     from kohaku_ray.storage import publish
 
     truth = arguments.truth or truth_of(arguments.files)
