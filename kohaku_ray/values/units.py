@@ -3,7 +3,7 @@
 A CO2 or CO2e mass is a mass (kgCO2e, tCO2e, "lbs CO2"): within one question both spell the same quantity. Symbols are
 case-sensitive first, since mW is not MW; a spelling all in small or all in capital letters is accepted where it fits
 only one unit (kwh, gb). "ton" and "MT" are left out (several masses have those names), and so are bits, months and
-years. Prose is read with more units and by other rules of case: see ``generation/extractive/quantities``.
+years.
 """
 
 from __future__ import annotations
@@ -21,12 +21,10 @@ class Unit:
     Attributes:
         dimension: ``mass``, ``energy`` and so on; ``volume/energy`` for a rate; None for a bare number or count.
         factor: SI base units (percent, multiples, bytes, FLOP and US dollars count as base units) in one of it.
-        nouns: Stems of the things counted; empty where there is a dimension.
     """
 
     dimension: str | None
     factor: float = 1.0
-    nouns: tuple[str, ...] = ()
 
     def per(self, below: Unit) -> Unit:
         """Divide by another unit: a rate, such as ``volume/energy``."""
@@ -85,15 +83,12 @@ PLAIN: tuple[PlainRow, ...] = (
 _CO2 = re.compile(r"(?<=[a-zA-Z])\s*[- ]?(?:of\s+)?co2(?:[- ]?eq?\.?|[- ]?equivalents?)?$", re.IGNORECASE)
 
 
-def spell_out(
-    prefixed: Iterable[PrefixedRow], plain: Iterable[PlainRow], prefixes: str | None = None
-) -> tuple[Units, Units]:
+def _spell_out(prefixed: Iterable[PrefixedRow], plain: Iterable[PlainRow]) -> tuple[Units, Units]:
     """List the spellings of every unit with its prefixes.
 
     Args:
         prefixed: Units that take prefixes.
         plain: Units that take none.
-        prefixes: Symbols of the prefixes that every unit takes; None: each row's own.
 
     Returns:
         Prefixed symbols, and names in singular and plural together with the plain spellings.
@@ -101,7 +96,7 @@ def spell_out(
     symbols: Units = {}
     names: Units = {}
     for dimension, factor, bare, own, singular in prefixed:
-        for prefix in ("", *(own if prefixes is None else prefixes)):
+        for prefix in ("", *own):
             name, scale = _PREFIXES[prefix]
             unit = Unit(dimension, factor * scale)
             symbols.update(dict.fromkeys((prefix + symbol for symbol in bare), unit))
@@ -120,7 +115,7 @@ def _any_case(units: Units) -> Units:
     return {name: next(iter(found)) for name, found in clear.items()}
 
 
-_SYMBOLS, _NAMES = spell_out(PREFIXED, PLAIN)
+_SYMBOLS, _NAMES = _spell_out(PREFIXED, PLAIN)
 _UNITS = _SYMBOLS | _NAMES
 _ANY_CASE = _any_case(_UNITS)
 

@@ -2,19 +2,13 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping
-from typing import Any
+from typing import Any, ClassVar
 
 from kohaku_ray.documents.sentences import split_sentences
-from kohaku_ray.errors import ContextOverflowError, ModelError
 from kohaku_ray.evaluation.label import CONSISTENT, CONTRADICT
-from kohaku_ray.models.request import CHARS_PER_TOKEN, ChatRequest
-from kohaku_ray.records import Reply
+from kohaku_ray.models.baseline import Baseline, Draw
 from kohaku_ray.systems.narrative.names import words_of
-
-VERSION = 1
-"""Counts up when the same request would get another reply: it is part of the ledger's keys."""
 
 CONFIDENCE = 0.95
 """Of a contradiction that a rule found."""
@@ -23,53 +17,20 @@ _SAYS = "Offline judge, no language model: "
 _SHOWN = 4  # claims whose nearest excerpt is cited where no rule found anything
 
 
-class OfflineJudge:
+class OfflineJudge(Baseline):
     """Decides from the findings, and without any from the similarity of each claim's nearest excerpt.
 
-    Stage 1 claims a contradiction where a rule found one, or where a claim has no excerpt near it. Stage 2 confirms
-    what a rule found alone: silence is no contradiction. No number here was chosen by labels.
+    Stage 1 claims a contradiction where a rule found one, or where a claim has no excerpt as near as
+    ``abstain_below``. Stage 2 confirms what a rule found alone: silence is no contradiction.
     """
 
-    def __init__(self, abstain_below: float = 0.35, window_tokens: int = 131072) -> None:
-        """Set its two bounds.
+    name, version = "narrative-offline", 1
+    needs: ClassVar = dict.fromkeys(("search", "verify"), ("findings", "claims", "passages"))
 
-        Args:
-            abstain_below: Cosine similarity below which an excerpt is not near a claim.
-            window_tokens: Longest prompt, at four characters per token.
-        """
-        self._near = abstain_below
-        self._window_tokens = window_tokens
-
-    @property
-    def identity(self) -> str:
-        """Name the rules and their settings."""
-        return f"narrative-offline/{VERSION} near={self._near:g} window_tokens={self._window_tokens}"
-
-    async def chat(self, request: ChatRequest) -> Reply:
-        """Judge by ``variables``.
-
-        Raises:
-            ContextOverflowError: The prompt is longer than the window.
-            ModelError: The variables are not those of a stage.
-        """
-        n_tokens = request.n_chars // CHARS_PER_TOKEN
-        if n_tokens > self._window_tokens:
-            raise ContextOverflowError(
-                f"the prompt has about {n_tokens} tokens but window_tokens of the offline judge is "
-                f"{self._window_tokens}: lower narrative.k or raise window_tokens"
-            )
-        variables = request.variables or {}
-        if variables.get("role") not in ("search", "verify"):
-            raise ModelError(
-                f"the offline judge plays the roles search and verify, not {variables.get('role')!r}: "
-                "name another deployment for that role"
-            )
-        judgement = self._found(variables) if variables["findings"] else self._unfound(variables)
-        text = json.dumps(judgement, ensure_ascii=False)
-        return Reply(text, prompt_tokens=n_tokens, completion_tokens=len(text) // CHARS_PER_TOKEN)
-
-    async def close(self) -> None:
-        """Nothing is open."""
+    def reply(self, variables: Mapping[str, Any], draw: Draw) -> Any:
+        """Judge; nothing is drawn."""
+        del draw
+        return self._found(variables) if variables["findings"] else self._unfound(variables)
 
     def _found(self, variables: Mapping[str, Any]) -> dict[str, Any]:
         """Take the rules' word."""
@@ -86,9 +47,9 @@ class OfflineJudge:
         """Go by the claim that the book is least near to: in stage 1 only, for being far is no contradiction."""
         claims = sorted(variables["claims"], key=lambda claim: float(claim["similarity"]))
         least = float(claims[0]["similarity"]) if claims else 0.0
-        is_near = least >= self._near
+        is_near = least >= self.abstain_below
         is_far = not is_near and variables["role"] == "search"
-        bar = f"{'at least' if is_near else 'below'} {self._near:g}"
+        bar = f"{'at least' if is_near else 'below'} {self.abstain_below:g}"
         means = "" if is_near or is_far else " Silence is no contradiction."
         return {
             "excerpts": self._nearest(claims, variables["passages"]),

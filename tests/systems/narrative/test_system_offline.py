@@ -79,7 +79,9 @@ def test_its_bar_is_part_of_its_identity():
 
 
 def test_it_refuses_what_it_cannot_read():
-    with pytest.raises(ContextOverflowError, match="has about 100 tokens but window_tokens of the offline judge is 50"):
+    with pytest.raises(
+        ContextOverflowError, match="has about 100 tokens but window_tokens of the narrative-offline backend is 50"
+    ):
         asked(window_tokens=50, n_chars=400)
     with pytest.raises(ModelError, match="plays the roles search and verify, not 'answer'"):
         asked("answer")
