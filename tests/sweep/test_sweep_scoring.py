@@ -4,7 +4,7 @@ import pytest
 
 from kohaku_ray.evaluation.metrics import Metric, Part, find_metric
 from kohaku_ray.evaluation.submissions import read_submission
-from kohaku_ray.sweep import results as sweep_results
+from kohaku_ray.sweep import collect as sweep_results
 from kohaku_ray.sweep.load import load_sweep
 from kohaku_ray.sweep.plan import plan_sweep
 
