@@ -31,24 +31,29 @@ def test_a_sentence_becomes_its_paragraph_verbatim():
     assert not context.is_cut
 
 
-def test_a_section_named_page_3_never_stands_in_for_its_text():
-    """The published code kept the section's title and dropped the paragraph."""
-    context = shown("a:sec1:p0")
-    assert texts(context) == ["Page 3\nThe draw is 12 MW. It rose by half."]
-    assert texts(shown("a:sec1:p0:s0")) == ["The draw is 12 MW. It rose by half."]
+PAGE = "The draw is 12 MW. It rose by half."
 
 
-def test_the_title_stands_once_a_section():
-    context = shown("a:sec1:p0", "a:sec1:p1")
-    assert texts(context) == ["Page 3\nThe draw is 12 MW. It rose by half.", "Q one. Q two."]
-
-
-def test_a_section_without_a_title_adds_no_line():
-    assert texts(shown("b:sec0:p0")) == ["X one. Y two."]
-
-
-def test_paragraphs_around_are_joined_in_reading_order():
-    assert texts(shown("a:sec1:p1", section_tokens=9)) == ["Page 3\nThe draw is 12 MW. It rose by half.\nQ one. Q two."]
+@pytest.mark.parametrize(
+    ("matches", "settings", "expected"),
+    [
+        # The published code kept the section's title and dropped the paragraph.
+        (["a:sec1:p0"], {}, [f"Page 3\n{PAGE}"]),
+        (["a:sec1:p0:s0"], {}, [PAGE]),
+        (["a:sec1:p0", "a:sec1:p1"], {}, [f"Page 3\n{PAGE}", "Q one. Q two."]),  # the title stands once a section
+        (["b:sec0:p0"], {}, ["X one. Y two."]),  # a section without a title adds no line
+        (["a:sec1:p1"], {"section_tokens": 9}, [f"Page 3\n{PAGE}\nQ one. Q two."]),  # in reading order
+        (["a:sec0:p0:s1", "a:sec0:p0:s1", "a:sec0:p0"], {"once": False}, [LONG, LONG, f"Power use\n{LONG}"]),
+        (  # left-out sentences show as a gap
+            ["a:sec0:p0:s2", "a:sec0:p0"],
+            {"paragraph_tokens": 3, "siblings": 0},
+            ["C three.", f"Power use\nA one.  B two.{GAP}D four. E five."],
+        ),
+        (["a:sec0:p0:s2"], {"budget": 4}, ["C three. D four."]),  # an oversize first group still yields its match
+    ],
+)
+def test_what_is_shown_of_matches(matches, settings, expected):
+    assert texts(shown(*matches, **settings)) == expected
 
 
 def test_a_text_enters_once_itself_or_inside_what_came_before():
@@ -56,15 +61,6 @@ def test_a_text_enters_once_itself_or_inside_what_came_before():
     assert texts(context) == [LONG, "Power use\nP one."]
     assert [match.n_tokens for match in context.matches] == [10, 0, 0, 2 + 3]
     assert [match.rank for match in context.matches] == [0, 1, 2, 3]
-
-
-def test_once_can_be_turned_off():
-    assert texts(shown("a:sec0:p0:s1", "a:sec0:p0:s1", "a:sec0:p0", once=False)) == [LONG, LONG, f"Power use\n{LONG}"]
-
-
-def test_left_out_sentences_show_as_a_gap():
-    first = shown("a:sec0:p0:s2", "a:sec0:p0", paragraph_tokens=3, siblings=0)
-    assert texts(first) == ["C three.", f"Power use\nA one.  B two.{GAP}D four. E five."]
 
 
 def test_a_neighbourhood_that_skips_paragraphs_shows_the_gap():
@@ -142,10 +138,6 @@ def test_filling_stops_at_the_first_cut():
     assert texts(context) == ["A one."]
 
 
-def test_an_oversize_first_group_still_yields_its_match():
-    assert texts(shown("a:sec0:p0:s2", budget=4)) == ["C three. D four."]
-
-
 def test_the_titles_tokens_count_too():
     assert shown("a:sec0:p1", budget=5).n_tokens == 5  # 9 characters of title at 2 words in 6 characters are 3
     assert shown("a:sec0:p1", budget=4).snippets == ()
@@ -220,15 +212,17 @@ def test_a_sentence_brings_its_paragraph_itself_first_then_outward():
     assert group.title is None
 
 
-def test_a_paragraph_just_short_enough_comes_whole():
-    assert len(leaves("a:sec0:p0:s2", paragraph_tokens=14)[0]) == 7
-    assert len(leaves("a:sec0:p0:s2", paragraph_tokens=13)[0]) == 3
-
-
-def test_of_a_longer_paragraph_only_the_siblings_come():
-    assert leaves("a:sec0:p0:s3", paragraph_tokens=5)[0] == ["D four.", "E five.", "C three."]
-    assert leaves("a:sec0:p0:s0", paragraph_tokens=5, siblings=2)[0] == ["A one.", "B two.", "C three."]
-    assert leaves("a:sec0:p0:s0", paragraph_tokens=5, siblings=0)[0] == ["A one."]
+@pytest.mark.parametrize(
+    ("match", "limits", "expected"),
+    [
+        ("a:sec0:p0:s2", {"paragraph_tokens": 14}, ["C", "D", "B", "E", "A", "F", "G"]),  # just short enough: whole
+        ("a:sec0:p0:s2", {"paragraph_tokens": 13}, ["C", "D", "B"]),  # of a longer one only the siblings
+        ("a:sec0:p0:s0", {"paragraph_tokens": 5, "siblings": 2}, ["A", "B", "C"]),
+        ("a:sec0:p0:s0", {"paragraph_tokens": 5, "siblings": 0}, ["A"]),
+    ],
+)
+def test_a_sentence_brings_its_paragraph_or_its_siblings(match, limits, expected):
+    assert [text.split()[0] for text in leaves(match, **limits)[0]] == expected
 
 
 def test_a_paragraph_comes_in_reading_order_with_its_title_and_the_section_around():
