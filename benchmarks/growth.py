@@ -29,9 +29,8 @@ import pyarrow as pa
 
 sys.path.insert(0, os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
 
-from kohaku_ray.index.build import REJECT_SCHEMA, IndexSettings
+from kohaku_ray.index.build import REJECT_SCHEMA, IndexSettings, build_shard, content_of, publish_shards
 from kohaku_ray.index.flatten import document_table, flatten
-from kohaku_ray.index.shards import build_shard, content_of, publish_shards
 from tests.index import large_index
 
 WANTED_EXPONENT = 1.1
@@ -73,7 +72,7 @@ def build(path: str, size: int, n_shards: int) -> dict[str, Any]:
     publishing = time.perf_counter()
     rejects = pa.Table.from_pylist([], REJECT_SCHEMA)
     infos = [one["info"] for one in done]
-    publish_shards(path, infos, (), rejects=rejects, sources=None, settings=SETTINGS, views=large_index.VIEWS)
+    publish_shards(path, infos, rejects=rejects, settings=SETTINGS, views=large_index.VIEWS)
     publish_s = time.perf_counter() - publishing
     per_shard = [one["seconds"] for one in done]
     seconds, peak = sum(per_shard) + publish_s, max(one["peak_gib"] for one in done)

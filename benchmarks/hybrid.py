@@ -35,7 +35,7 @@ from kohaku_ray.engine.ledger.segments import Entry
 from kohaku_ray.evaluation.references import citation_scores, gold_refs, recall_at_k, stage_recall
 from kohaku_ray.evaluation.submissions import SubmissionRow, mend_refs, read_refs
 from kohaku_ray.index.assemble import texts_to_encode
-from kohaku_ray.index.build import REJECT_SCHEMA, build_index
+from kohaku_ray.index.build import REJECT_SCHEMA, build_shard, publish_shards
 from kohaku_ray.index.flatten import document_table, flatten
 from kohaku_ray.index.identity import vector_keys
 from kohaku_ray.index.nodes import NodeTable
@@ -118,16 +118,11 @@ def index_here(config: Config) -> None:
     nodes = pa.concat_tables([flatten(document, chunks) for document in documents])
     _, texts = texts_to_encode(NodeTable(nodes), settings.paragraph_vectors)
     texts = list(dict.fromkeys(texts))
-    build_index(
-        config.index.path,
-        nodes=nodes,
-        documents=document_table(documents),
-        rejects=pa.Table.from_pylist([], schema=REJECT_SCHEMA),
-        keys=vector_keys(settings.encoder, texts),
-        vectors=encoder.encode_passages(texts),
-        settings=settings,
-        views=config.declaration.views.values(),
-    )
+    own = {"settings": settings, "views": tuple(config.declaration.views.values())}
+    parts = {"nodes": nodes, "documents": document_table(documents), "keys": vector_keys(settings.encoder, texts)}
+    shard = build_shard(config.index.path, 0, "", vectors=encoder.encode_passages(texts), **parts, **own)
+    rejects = pa.Table.from_pylist([], schema=REJECT_SCHEMA)
+    publish_shards(config.index.path, [shard], rejects=rejects, **own)
     print(f"{len(documents)} documents, {len(nodes)} nodes, {len(texts)} texts encoded")
 
 

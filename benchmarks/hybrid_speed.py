@@ -44,7 +44,7 @@ from kohaku_ray.engine.actors.operations import OPERATIONS, OpenIndex
 from kohaku_ray.engine.actors.tools import EngineTools, RunContext
 from kohaku_ray.index.arrays import F32, F64, I64
 from kohaku_ray.index.assemble import texts_to_encode
-from kohaku_ray.index.build import REJECT_SCHEMA, build_index
+from kohaku_ray.index.build import REJECT_SCHEMA, build_shard, publish_shards
 from kohaku_ray.index.flatten import document_table, flatten
 from kohaku_ray.index.identity import vector_keys
 from kohaku_ray.index.nodes import PARAGRAPH, NodeTable
@@ -167,16 +167,11 @@ def index_synthetic(config: Config, documents: Sequence[Document], encoder: Hash
     nodes = pa.concat_tables([flatten(document, chunks) for document in documents])
     texts = list(dict.fromkeys(texts_to_encode(NodeTable(nodes), settings.paragraph_vectors)[1]))
     vectors = np.concatenate([encoder.encode_passages(texts[at : at + 8192]) for at in range(0, len(texts), 8192)])
-    build_index(
-        config.index.path,
-        nodes=nodes,
-        documents=document_table(documents),
-        rejects=pa.Table.from_pylist([], schema=REJECT_SCHEMA),
-        keys=vector_keys(settings.encoder, texts),
-        vectors=vectors,
-        settings=settings,
-        views=config.declaration.views.values(),
-    )
+    own = {"settings": settings, "views": tuple(config.declaration.views.values())}
+    parts = {"nodes": nodes, "documents": document_table(documents), "keys": vector_keys(settings.encoder, texts)}
+    shard = build_shard(config.index.path, 0, "", vectors=vectors, **parts, **own)
+    rejects = pa.Table.from_pylist([], schema=REJECT_SCHEMA)
+    publish_shards(config.index.path, [shard], rejects=rejects, **own)
 
 
 def tools_of(config: Config, index: LocalIndex) -> Any:

@@ -99,26 +99,22 @@ def collect(
     fresh: tuple[Keys, F32],
     known: KnownVectors,
     *,
-    is_part: bool = False,
     captions: bool = True,
 ) -> Encoded:
     """Join every text with its vector: encoded for this build, or reused from the previous index.
 
     Args:
-        nodes: The whole index's nodes.
+        nodes: Nodes of whole documents, which may have no text.
         paragraph_vectors: ``averaged``, ``full`` or ``both``.
         identity: ``SentenceEncoder.identity``.
         fresh: Keys, shape ``(m,)``, and vectors, shape ``(m, d)``, in any order.
         known: Vectors of the previous index.
-        is_part: The nodes are a shard's, which may have no text.
         captions: See ``texts_to_encode``.
 
     Raises:
-        DataError: There is no text, a text has no vector, or a vector has another dimension or is not finite.
+        DataError: A text has no vector, or a vector has another dimension or is not finite.
     """
     rows, texts = texts_to_encode(nodes, paragraph_vectors, captions=captions)
-    if not texts and not is_part:
-        raise DataError("no document has any text to search: index at least one with a sentence, a caption or a title")
     keys, first, which = np.unique(vector_keys(identity, texts), return_index=True, return_inverse=True)
     fresh_keys, fresh_vectors = as_keys(fresh[0]), fresh[1]
     d = _common_dim(fresh_keys, fresh_vectors, known)

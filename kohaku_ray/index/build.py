@@ -1,9 +1,10 @@
-"""The reducer: write an index directory from node rows and sentence vectors."""
+"""The reducers: each writes the files of one shard from node rows and vectors of texts, and one joins the shards."""
 
 from __future__ import annotations
 
 import secrets
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections import Counter
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal
 
@@ -13,21 +14,29 @@ import pyarrow as pa
 import kohaku_ray
 from kohaku_ray.errors import DataError
 from kohaku_ray.index.arrays import F32, I64
-from kohaku_ray.index.assemble import Encoded, Layout, ParagraphVectors, Weights, collect, lay_out, texts_to_encode
+from kohaku_ray.index.assemble import Layout, ParagraphVectors, Weights, collect, lay_out
 from kohaku_ray.index.chunks import Chunks
 from kohaku_ray.index.columns import matrix_column
 from kohaku_ray.index.identity import KEY_BYTES, Keys, passage_part
-from kohaku_ray.index.image_vectors import ROLE, ImagePlan, ImageVectors, known_image_vectors, no_vectors, placed
+from kohaku_ray.index.image_vectors import ROLE, ImagePlan, known_image_vectors, no_vectors, placed
 from kohaku_ray.index.known import known_vectors
+from kohaku_ray.index.layout import LAYOUT_SCHEMA, ShardLayout
 from kohaku_ray.index.nodes import DOCUMENT, KINDS, NodeTable
-from kohaku_ray.index.store import FORMAT, REINDEX, Index, fingerprint, publish
-from kohaku_ray.index.terms import TermIndex
+from kohaku_ray.index.store import (
+    FORMAT,
+    REINDEX,
+    Index,
+    check_content,
+    check_files,
+    fingerprint,
+    publish,
+    read_manifest,
+)
+from kohaku_ray.index.terms import Statistics, TermCounts
 from kohaku_ray.index.vectors import VectorIndex
 from kohaku_ray.index.views import IMAGE, View, as_plain, of_kinds, rows_of, united
-from kohaku_ray.records import plain
+from kohaku_ray.records import digest, plain
 from kohaku_ray.storage import Directory
-
-__all__ = ["REJECT_SCHEMA", "IndexSettings", "build_index", "build_terms", "texts_to_encode"]
 
 REJECT_SCHEMA = pa.schema(
     [pa.field("file", pa.string(), nullable=False), pa.field("reason", pa.string(), nullable=False)]
@@ -80,114 +89,6 @@ class IndexSettings:
         }
 
 
-def build_index(
-    path: str,
-    *,
-    nodes: pa.Table,
-    documents: pa.Table,
-    rejects: pa.Table,
-    keys: Keys,
-    vectors: F32,
-    settings: IndexSettings,
-    views: Iterable[View],
-    terms: Mapping[str, pa.Table] | None = None,
-    sources: pa.Table | None = None,
-    images: pa.Table | None = None,
-    image_vectors: tuple[Keys, F32] | None = None,
-    train_on_gpu: bool = False,
-) -> dict[str, Any]:
-    """Write the index of some documents over any old index; readers see the old one until all files are written.
-
-    Args:
-        path: Directory on any pyarrow filesystem.
-        nodes: Every document's rows (``NODE_SCHEMA``), documents sorted by id, token counts filled in.
-        documents: Their ``DOCUMENT_SCHEMA`` rows, in the same order.
-        rejects: ``REJECT_SCHEMA`` rows.
-        keys: Shape ``(m,)``; ``vector_keys`` of the texts encoded for this build, in any order.
-        vectors: Shape ``(m, d)``; their unit vectors. Texts of the old index need not be among them.
-        settings: Settings of the index.
-        views: Its views (see ``views_with_old``).
-        terms: Result of ``build_terms`` for the nodes, if already computed.
-        sources: ``SOURCES_SCHEMA`` rows; None: not recorded.
-        images: ``IMAGE_SCHEMA`` rows; their PNGs are there. None: images are not extracted.
-        image_vectors: Keys and vectors of the images encoded for this build; None: none were.
-        train_on_gpu: See ``VectorIndex.build``.
-
-    Returns:
-        Counts: n_documents, n_sections, n_paragraphs, n_sentences, n_chunks, n_nodes, n_rejects, n_vectors (searched),
-        n_encoded and n_reused (distinct texts), n_terms, n_bytes; n_images, where they are extracted.
-
-    Raises:
-        DataError: There is no text, a text has no vector, a vector is not finite, documents and nodes do not match, or
-            the directory cannot be written.
-        TreeError: The nodes do not form a tree.
-    """
-    tree = NodeTable(nodes)
-    check_documents(tree, documents)
-    plan = settings.image_plan
-    encoded = collect(
-        tree,
-        settings.paragraph_vectors,
-        settings.encoder,
-        (keys, vectors),
-        known_vectors(path, settings.encoder),
-        captions=plan.encodes_captions,
-    )
-    seen = placed(tree, plan, image_vectors or no_vectors(), known_image_vectors(path))
-    files, views = BuildFiles(Directory(path, REINDEX)), united(views)
-    files.shared(rejects, sources, images)
-    terms = build_terms(tree, settings, views) if terms is None else terms
-    counts, dim = write_documents(files, tree, documents, encoded, terms, settings, views, seen, train_on_gpu)
-    counts = {**counts, **image_count(images), "n_rejects": rejects.num_rows, "n_bytes": files.n_bytes}
-    publish(files.directory, manifest_of(files, settings, views, counts, dim))
-    return counts
-
-
-def write_documents(
-    files: BuildFiles,
-    tree: NodeTable,
-    documents: pa.Table,
-    encoded: Encoded,
-    terms: Mapping[str, pa.Table],
-    settings: IndexSettings,
-    views: Iterable[View],
-    images: ImageVectors | None = None,
-    train_on_gpu: bool = False,
-) -> tuple[dict[str, int], int]:
-    """Propagate the vectors of documents and write all their files; arguments as of ``build_index``.
-
-    ``images`` are the vectors of their images, where images are encoded.
-
-    Returns:
-        Counts, without those of rejects and bytes, and the length of a vector.
-    """
-    plan = settings.image_plan
-    layout = lay_out(tree, encoded, settings.weights, settings.paragraph_vectors, plan, images)
-    files.parquet("nodes", tree.table)
-    files.parquet("documents", documents)
-    _write_vectors(files, layout, encoded.keys)
-    n_searched = []
-    for view in (view for view in views if view.dense):
-        if plan.own_space and images is not None and view.key == IMAGE:
-            own = VectorIndex.build(images.vectors, images.rows, settings.factory, train_on_gpu=train_on_gpu)
-            files.faiss(f"faiss-{view.key}", own)
-        else:
-            n_searched.append(_write_view(files, tree, layout, view, settings.factory, train_on_gpu))
-    if images is not None:
-        files.arrow(ROLE, "vectors", images.table())
-    for name, table in terms.items():
-        files.arrow(name, "bm25", table)
-    counts = {
-        **{f"n_{kind}s": int((tree.kind == code).sum()) for code, kind in enumerate(KINDS)},
-        "n_nodes": len(tree),
-        "n_vectors": max(n_searched, default=0),
-        "n_encoded": len(encoded.keys) - encoded.n_reused,
-        "n_reused": encoded.n_reused,
-        "n_terms": max((table.num_rows for name, table in terms.items() if name.startswith("terms-")), default=0),
-    }
-    return counts, layout.matrix.shape[1]
-
-
 def views_with_old(path: str, settings: IndexSettings, views: Iterable[View]) -> tuple[View, ...]:
     """Join the views asked for with those of the index that is there, if it was built with the same settings.
 
@@ -200,30 +101,208 @@ def views_with_old(path: str, settings: IndexSettings, views: Iterable[View]) ->
     return united(views, (view for view in old if settings.chunks is not None or "chunk" not in view.kinds))
 
 
+Shard = Mapping[str, Any]
+"""A shard as the manifest has it: number, content (digest of what it was built from), build, counts, dim and files."""
+
+
+def content_of(documents: Mapping[str, str], settings: IndexSettings, views: Iterable[View]) -> str:
+    """Digest what a shard is built from.
+
+    Args:
+        documents: Digest of each document, by id.
+        settings: Settings of the index.
+        views: Its views.
+    """
+    made = [fingerprint(settings.as_mapping()), as_plain(views), kohaku_ray.__version__]
+    return digest([sorted(documents.items()), *made], 32, "")
+
+
+def unchanged_shard(path: str, number: int, content: str) -> Shard | None:
+    """Find a shard of the index that is there, if it was built from the same; None: it must be built."""
+    directory = Directory(path)
+    try:
+        for shard in read_manifest(directory)["shards"]:
+            if (shard["number"], shard["content"]) == (number, content):
+                check_files(directory, shard["files"])
+                for entry in shard["files"].values():
+                    check_content(directory, entry["name"])
+                return dict(shard)
+    except DataError:
+        pass  # damaged files are written again
+    return None
+
+
 def build_terms(tree: NodeTable, settings: IndexSettings, views: Iterable[View]) -> dict[str, pa.Table]:
-    """Build the BM25 part of an index, which needs no vectors: its tables by file, for ``build_index``."""
+    """Count the terms of a shard, which needs no vectors: its tables by file, for ``build_shard``."""
     tables: dict[str, pa.Table] = {}
-    for key, rows, texts in lexical_texts(tree, views):
-        terms = TermIndex.build(texts, rows, settings.k1, settings.b, settings.language)
-        tables |= {
-            f"terms-{key}": term_table(terms.terms, terms.offsets),
-            f"postings-{key}": pa.table({"place": pa.array(terms.places), "weight": pa.array(terms.weights)}),
-            f"rows-{key}": pa.table({"row": pa.array(rows)}),
-        }
+    for view in united(views):
+        if view.lexical:
+            rows = rows_of(tree, view.kinds)
+            texts = tree.table["text"].take(pa.array(rows)).to_pylist()
+            found = TermCounts.build(texts, settings.language).tables(rows)
+            tables |= {f"{role}-{view.key}": table for role, table in found.items()}
     return tables
 
 
-def lexical_texts(tree: NodeTable, views: Iterable[View]) -> Iterator[tuple[str, I64, list[str]]]:
-    """Yield what BM25 is built from: of each lexical view its key, the rows of its nodes and their texts."""
+def build_shard(
+    path: str,
+    number: int,
+    content: str,
+    *,
+    nodes: pa.Table,
+    documents: pa.Table,
+    keys: Keys,
+    vectors: F32,
+    settings: IndexSettings,
+    views: Iterable[View],
+    terms: Mapping[str, pa.Table] | None = None,
+    image_vectors: tuple[Keys, F32] | None = None,
+    train_on_gpu: bool = False,
+) -> Shard:
+    """Propagate the vectors of a shard's documents and write its files; no reader sees them before ``publish_shards``.
+
+    Args:
+        path: Directory of the index, on any pyarrow filesystem.
+        number: The shard's.
+        content: See ``content_of``.
+        nodes: Rows of its documents (``NODE_SCHEMA``), sorted by id, token counts filled in.
+        documents: Their ``DOCUMENT_SCHEMA`` rows, in the same order.
+        keys: Shape ``(m,)``; ``vector_keys`` of texts encoded for this build, in any order. Texts of the old index
+            need not be among them.
+        vectors: Shape ``(m, d)``; their unit vectors.
+        settings: Settings of the index.
+        views: Its views (see ``views_with_old``).
+        terms: Result of ``build_terms`` for the nodes, if already computed.
+        image_vectors: Keys and vectors of the images encoded for this build; None: none were.
+        train_on_gpu: See ``VectorIndex.build``.
+
+    Raises:
+        DataError: A text has no vector, a vector is not finite, documents and nodes do not match, or the directory
+            cannot be written.
+        TreeError: The nodes do not form a tree.
+    """
+    tree, views, plan = NodeTable(nodes), united(views), settings.image_plan
+    _check_documents(tree, documents)
+    encoded = collect(
+        tree,
+        settings.paragraph_vectors,
+        settings.encoder,
+        (keys, vectors),
+        known_vectors(path, settings.encoder),
+        captions=plan.encodes_captions,
+    )
+    images = placed(tree, plan, image_vectors or no_vectors(), known_image_vectors(path))
+    layout = lay_out(tree, encoded, settings.weights, settings.paragraph_vectors, plan, images)
+    files = BuildFiles(Directory(path, REINDEX))
+    files.parquet("nodes", tree.table)
+    files.parquet("documents", documents)
+    n_nodes = (tree.end - np.arange(len(tree)))[tree.parent < 0]
+    files.arrow("sizes", "documents", pa.table({"doc_id": documents["doc_id"], "n_nodes": pa.array(n_nodes)}))
+    _write_vectors(files, layout, encoded.keys)
+    n_searched = []
+    for view in (view for view in views if view.dense):
+        if plan.own_space and images is not None and view.key == IMAGE:
+            own = VectorIndex.build(images.vectors, images.rows, settings.factory, train_on_gpu=train_on_gpu)
+            files.faiss(f"faiss-{view.key}", own)
+        else:
+            n_searched.append(_write_view(files, tree, layout, view, settings.factory, train_on_gpu))
+    if images is not None:
+        files.arrow(ROLE, "vectors", images.table())
+    for name, table in (build_terms(tree, settings, views) if terms is None else terms).items():
+        files.arrow(name, "bm25", table)
+    counts = {
+        **{f"n_{kind}s": int((tree.kind == code).sum()) for code, kind in enumerate(KINDS)},
+        "n_nodes": len(tree),
+        "n_vectors": max(n_searched, default=0),
+        "n_encoded": len(encoded.keys) - encoded.n_reused,
+        "n_reused": encoded.n_reused,
+        "n_bytes": files.n_bytes,
+    }
+    return {
+        "number": number,
+        "content": content,
+        "build": files.build,
+        "counts": counts,
+        "dim": layout.matrix.shape[1],
+        "files": files.written,
+    }
+
+
+def publish_shards(
+    path: str,
+    shards: Sequence[Shard],
+    kept: Sequence[int] = (),
+    *,
+    rejects: pa.Table,
+    settings: IndexSettings,
+    views: Iterable[View],
+    sources: pa.Table | None = None,
+    images: pa.Table | None = None,
+) -> dict[str, Any]:
+    """Make shards the index, over any old one: join their statistics and the places of their documents.
+
+    Readers see the old index until all files are written.
+
+    Args:
+        path: Directory of the index.
+        shards: All of them, at least one.
+        kept: Numbers of those that were there before.
+        rejects: ``REJECT_SCHEMA`` rows.
+        settings: Settings of the index.
+        views: Its views.
+        sources: ``SOURCES_SCHEMA`` rows; None: not recorded.
+        images: ``IMAGE_SCHEMA`` rows; their PNGs are there. None: images are not extracted.
+
+    Returns:
+        Counts: n_documents, n_sections, n_paragraphs, n_sentences, n_chunks, n_nodes, n_rejects, n_vectors (searched),
+        n_encoded and n_reused (distinct texts per shard), n_terms, n_bytes; n_images, where they are extracted.
+
+    Raises:
+        DataError: There is no text, or the directory cannot be written.
+    """
+    directory, views = Directory(path, REINDEX), united(views)
+    total = Counter[str]()
+    for shard in shards:
+        total.update(shard["counts"])
+        if shard["number"] in kept:
+            total.update(n_reused=shard["counts"]["n_encoded"], n_encoded=-shard["counts"]["n_encoded"])
+    if not total["n_encoded"] + total["n_reused"]:
+        raise DataError("no document has any text to search: index at least one with a sentence, a caption or a title")
+    files = BuildFiles(directory)
+    files.parquet("rejects", rejects)
+    for role, table in (("sources", sources), ("images", images)):
+        if table is not None:
+            files.parquet(role, table)
+    places = _layout(directory, shards)
+    files.arrow("layout", "documents", places)
+    layout, means, n_terms = ShardLayout.of(places), {}, 0
     for view in views:
         if view.lexical:
-            rows = rows_of(tree, view.kinds)
-            yield view.key, rows, tree.table["text"].take(pa.array(rows)).to_pylist()
+            counted = [_counted(directory, shard, view.key) for shard in shards]
+            whole = [(found, layout.to_whole(at, rows)) for at, (found, rows) in enumerate(counted)]
+            statistics = Statistics.of(whole)
+            columns = {"term": pa.array(statistics.terms, pa.string()), "idf": pa.array(statistics.idf)}
+            files.arrow(f"statistics-{view.key}", "bm25", pa.table(columns))
+            means[view.key], n_terms = statistics.mean_terms, max(n_terms, len(statistics.terms))
+    counts = {name: total[name] for name in shards[0]["counts"]}
+    counts |= {"n_rejects": rejects.num_rows, "n_terms": n_terms, "n_bytes": total["n_bytes"] + files.n_bytes}
+    counts |= {} if images is None else {"n_images": images.num_rows}
+    publish(directory, _manifest(files, settings, views, counts, shards) | {"mean_terms": means})
+    return counts
 
 
-def term_table(terms: Sequence[str], offsets: I64) -> pa.Table:
-    """List a vocabulary as an index holds it: each term, and one past the last of its postings."""
-    return pa.table({"term": pa.array(terms, pa.string()), "end": pa.array(offsets[1:])})
+def _layout(directory: Directory, shards: Sequence[Shard]) -> pa.Table:
+    sizes = [directory.read_arrow(shard["files"]["sizes"]["name"]) for shard in shards]
+    owner = [np.full(len(table), place, np.int32) for place, table in enumerate(sizes)]
+    joined = pa.concat_tables(sizes)
+    columns = [joined["doc_id"], pa.array(np.concatenate(owner)), joined["n_nodes"]]
+    return pa.table(columns, names=LAYOUT_SCHEMA.names).cast(LAYOUT_SCHEMA).sort_by("doc_id")
+
+
+def _counted(directory: Directory, shard: Shard, view: str) -> tuple[TermCounts, I64]:
+    """Read the terms of a shard, without its postings, and its paragraphs' rows."""
+    terms, rows = (directory.read_arrow(shard["files"][f"{role}-{view}"]["name"]) for role in ("terms", "rows"))
+    return TermCounts.of(terms, rows), rows["row"].to_numpy()
 
 
 class BuildFiles:
@@ -238,14 +317,6 @@ class BuildFiles:
     def n_bytes(self) -> int:
         """Size of all files."""
         return sum(entry["bytes"] for entry in self.written.values())
-
-    def shared(self, rejects: pa.Table, sources: pa.Table | None, images: pa.Table | None = None) -> None:
-        """Write what belongs to no shard."""
-        self.parquet("rejects", rejects)
-        if sources is not None:
-            self.parquet("sources", sources)
-        if images is not None:
-            self.parquet("images", images)
 
     def parquet(self, role: str, table: pa.Table) -> None:
         """Write a Parquet file."""
@@ -269,11 +340,6 @@ class BuildFiles:
         self.written[role] = {"name": name, "bytes": self.directory.size(name), "rows": n_rows}
 
 
-def image_count(images: pa.Table | None) -> dict[str, int]:
-    """Count the images of an index, where they are extracted."""
-    return {} if images is None else {"n_images": images.num_rows}
-
-
 def _write_vectors(files: BuildFiles, layout: Layout, keys: Keys) -> None:
     columns = {"row": pa.array(layout.rows), "vector": matrix_column(layout.matrix)}
     files.arrow("vectors", "vectors", pa.table(columns))
@@ -294,10 +360,13 @@ def _write_view(
     return len(places)
 
 
-def manifest_of(
-    files: BuildFiles, settings: IndexSettings, views: Iterable[View], counts: Mapping[str, int], dim: int
+def _manifest(
+    files: BuildFiles,
+    settings: IndexSettings,
+    views: Iterable[View],
+    counts: Mapping[str, int],
+    shards: Sequence[Shard],
 ) -> dict[str, Any]:
-    """Describe a finished build, as ``publish`` takes it."""
     import faiss
 
     described = plain(settings.as_mapping())
@@ -308,7 +377,7 @@ def manifest_of(
         "settings": described,
         "views": as_plain(views),
         "passage_identity": plain(passage_part(settings.encoder)),
-        "dim": dim,
+        "dim": max(shard["dim"] for shard in shards),
         "counts": dict(counts),
         "versions": {
             "kohaku_ray": kohaku_ray.__version__,
@@ -317,10 +386,11 @@ def manifest_of(
             "pyarrow": pa.__version__,
         },
         "files": files.written,
+        "shards": list(shards),
     }
 
 
-def check_documents(tree: NodeTable, documents: pa.Table) -> None:
+def _check_documents(tree: NodeTable, documents: pa.Table) -> None:
     """Check that the nodes are those of the documents, sorted by id.
 
     Raises:

@@ -81,9 +81,7 @@ def known_vectors(path: str, identity: Mapping[str, Any]) -> KnownVectors:
     try:
         index = Index.open(path)
         if index.manifest["passage_identity"] == plain(passage_part(identity)):
-            return KnownVectors(
-                [_part(index, entry["files"]) for entry in index.manifest.get("shards", [index.manifest])]
-            )
+            return KnownVectors([_part(index, shard["files"]) for shard in index.manifest["shards"]])
     except StorageError:
         raise  # not to be taken for an index without vectors
     except DataError:

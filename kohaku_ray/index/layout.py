@@ -12,6 +12,7 @@ import numpy.typing as npt
 import pyarrow as pa
 
 from kohaku_ray.index.arrays import I64
+from kohaku_ray.index.vectors import Ranges
 
 LAYOUT_SCHEMA = pa.schema([("doc_id", pa.string()), ("shard", pa.int32()), ("n_nodes", pa.int64())])
 """One row per document, by id: the place of its shard among the shards, and its number of nodes."""
@@ -54,34 +55,37 @@ class ShardLayout:
         """All shards."""
         return [int(shard) for shard in np.unique(self.shard)]
 
+    @functools.cached_property
+    def place(self) -> dict[str, int]:
+        """Place of each document among all."""
+        return {doc_id: at for at, doc_id in enumerate(self.doc_ids)}
+
+    def ranges(self, doc_ids: Iterable[str], shard: int | None = None) -> Ranges:
+        """List the rows of documents in the whole index; with ``shard``, of those that it holds, its own rows."""
+        found = (self.place[doc_id] for doc_id in doc_ids)
+        at = np.array([one for one in found if shard is None or self.shard[one] == shard], np.int64)
+        first = (self.first if shard is None else self.first_in_shard)[at]
+        last = first + self.first[at + 1] - self.first[at]
+        return tuple(zip(first.tolist(), last.tolist(), strict=True))
+
     def shard_of(self, rows: I64) -> npt.NDArray[np.int32]:
         """Find the shard of rows of the whole index: shape ``(k,)``."""
         return self.shard[self._document(rows)]
 
     def to_shard(self, rows: I64) -> I64:
         """Turn rows of the whole index into rows of their shard: shape ``(k,)``."""
+        if len(self.shards) == 1:
+            return rows
         at = self._document(rows)
         return rows - self.first[at] + self.first_in_shard[at]
 
     def to_whole(self, shard: int, rows: I64) -> I64:
         """Turn rows of a shard into rows of the whole index: shape ``(k,)``; their order stays."""
+        if len(self.shards) == 1:
+            return rows
         own = self._documents_of[shard]
         at = own[np.searchsorted(self.first_in_shard[own], rows, side="right") - 1]
         return rows - self.first_in_shard[at] + self.first[at]
-
-    def unknown(self, doc_ids: Iterable[str]) -> list[str]:
-        """List those of these documents that the index does not have."""
-        return [doc_id for doc_id in dict.fromkeys(doc_ids) if self.place(doc_id) is None]
-
-    def place(self, doc_id: str) -> int | None:
-        """Find a document's place among all of them; None: there is none."""
-        at = int(np.searchsorted(self.doc_ids, doc_id)) if len(self.doc_ids) else 0
-        return at if at < len(self.doc_ids) and self.doc_ids[at] == doc_id else None
-
-    def shard_of_document(self, doc_id: str) -> int | None:
-        """Find the shard of a document; None: the index does not have it."""
-        at = self.place(doc_id)
-        return None if at is None else int(self.shard[at])
 
     def _document(self, rows: I64) -> I64:
         return np.searchsorted(self.first, rows, side="right") - 1

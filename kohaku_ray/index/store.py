@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import functools
 import json
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -15,11 +15,9 @@ from kohaku_ray.documents.images import image_name
 from kohaku_ray.errors import DataError, IndexMismatchError
 from kohaku_ray.index.arrays import F32, I64, Mask
 from kohaku_ray.index.columns import column_matrix
-from kohaku_ray.index.joined import join_nodes, renumbered
 from kohaku_ray.index.layout import ShardLayout
-from kohaku_ray.index.nodes import DOCUMENT, NodeTable
-from kohaku_ray.index.postings import Postings, Statistics
-from kohaku_ray.index.terms import TermIndex
+from kohaku_ray.index.nodes import NodeTable, join_nodes, renumbered
+from kohaku_ray.index.terms import Statistics, TermCounts, TermIndex
 from kohaku_ray.index.vectors import Ranges, VectorIndex, take_rows
 from kohaku_ray.index.views import View, check_views, kinds_key, views_of
 from kohaku_ray.records import digest, plain
@@ -28,11 +26,8 @@ from kohaku_ray.storage import Directory
 REINDEX = "re-index with `kohaku-ray index`"
 """The way out of most errors of an index."""
 
-FORMAT = 2
+FORMAT = 4
 """Version of the directory's layout; an index of another version is re-indexed."""
-
-SHARDED_FORMAT = 3
-"""The same of an index in several shards."""
 
 MANIFEST = "manifest.json"
 
@@ -46,7 +41,7 @@ SOURCES_SCHEMA = pa.schema([pa.field("name", pa.string(), nullable=False), pa.fi
 
 @dataclass(frozen=True)
 class Index:
-    """An index on disk; each part is read when it is first used.
+    """An index on disk: one shard or several; each part is read when it is first used.
 
     Attributes:
         directory: Its directory.
@@ -55,8 +50,6 @@ class Index:
 
     directory: Directory
     manifest: Mapping[str, Any] = field(repr=False)
-    _vectors: dict[str, VectorIndex] = field(default_factory=dict, repr=False, compare=False)
-    _terms: dict[str, TermIndex] = field(default_factory=dict, repr=False, compare=False)
 
     @classmethod
     def open(cls, path: str, expected: Mapping[str, Any] | None = None) -> Index:
@@ -79,52 +72,45 @@ class Index:
 
     @property
     def n_shards(self) -> int:
-        """Number of parts that can be opened each on its own; 1: it is whole."""
-        return len(self.manifest.get("shards", (None,)))
+        """Number of parts that can be opened each on its own."""
+        return len(self.manifest["shards"])
 
     @functools.cached_property
     def layout(self) -> ShardLayout:
         """Where each document's rows are among the shards."""
-        return ShardLayout.of(self.directory.read_arrow(self._name("layout")))
-
-    def shard(self, number: int) -> Index:
-        """Open one of the shards: an index of its documents, with row numbers of its own and the whole's statistics."""
-        own, shared = self.manifest["shards"][number], self.manifest
-        common = {role: entry for role, entry in shared["files"].items() if role.startswith("statistics-")}
-        kept = {key: value for key, value in shared.items() if key != "shards"}
-        return Index(self.directory, {**kept, "files": {**common, **own["files"]}, "counts": own["counts"]})
+        return ShardLayout.of(self.directory.read_arrow(self.manifest["files"]["layout"]["name"]))
 
     @functools.cached_property
-    def _shards(self) -> tuple[Index, ...]:
-        return tuple(self.shard(number) for number in range(self.n_shards)) if "shards" in self.manifest else ()
+    def shards(self) -> tuple[Shard, ...]:
+        """Its parts, each of other documents."""
+        return tuple(Shard(self, number) for number in range(self.n_shards))
 
     @functools.cached_property
     def nodes(self) -> NodeTable:
         """Every node of every document."""
-        if not self._shards:
-            return NodeTable(self.directory.read_parquet(self._name("nodes")))
-        parts = [
-            renumbered(shard.nodes, self.layout.to_whole(number, np.arange(len(shard.nodes))))
-            for number, shard in enumerate(self._shards)
-        ]
-        return join_nodes(parts)
+        if self.n_shards == 1:
+            return self.shards[0].nodes
+        tables = (shard.nodes for shard in self.shards)
+        return join_nodes(
+            [renumbered(table, self.layout.to_whole(at, np.arange(len(table)))) for at, table in enumerate(tables)]
+        )
 
     @functools.cached_property
     def documents(self) -> pa.Table:
         """One row per document (``DOCUMENT_SCHEMA``), in the order of the nodes."""
-        if not self._shards:
-            return self.directory.read_parquet(self._name("documents"))
-        return pa.concat_tables([shard.documents for shard in self._shards]).sort_by("doc_id")
+        tables = [self.directory.read_parquet(shard.name("documents")) for shard in self.shards]
+        return tables[0] if len(tables) == 1 else pa.concat_tables(tables).sort_by("doc_id")
 
     @functools.cached_property
     def rejects(self) -> pa.Table:
         """Files that could not be read, each with its reason."""
-        return self.directory.read_parquet(self._name("rejects"))
+        return self.directory.read_parquet(self.manifest["files"]["rejects"]["name"])
 
     @functools.cached_property
     def sources(self) -> pa.Table | None:
         """The files it was made from (``SOURCES_SCHEMA``); None: not recorded."""
-        return self.directory.read_parquet(self._name("sources")) if "sources" in self.manifest["files"] else None
+        entry = self.manifest["files"].get("sources")
+        return None if entry is None else self.directory.read_parquet(entry["name"])
 
     @property
     def views(self) -> tuple[View, ...]:
@@ -140,88 +126,36 @@ class Index:
         check_views(self.directory.path, self.views, views)
 
     def vectors(self, kinds: Sequence[str]) -> VectorIndex:
-        """Vectors of the nodes of some kinds; local ones are memory-mapped where they are contiguous.
-
-        Raises:
-            IndexMismatchError: The index has no such dense view.
-            DataError: It has several shards: each has its own.
-        """
-        self._check_whole()
-        check_views(self.directory.path, self.views, [View(tuple(kinds), dense=True)])
-        name = kinds_key(kinds)
-        if name not in self._vectors:
-            self._vectors[name] = self._open_vectors(name)
-        return self._vectors[name]
-
-    def _open_vectors(self, name: str) -> VectorIndex:
-        if f"places-{name}" not in self.manifest["files"]:  # images in a space of their own
-            own = self.directory.read_arrow(self._name(f"{name}-vectors"))
-            return VectorIndex(column_matrix(own["vector"]), own["row"].to_numpy(), self._faiss(f"faiss-{name}"))
-        table = self.directory.read_arrow(self._name("vectors"))
-        places: I64 = self.directory.read_arrow(self._name(f"places-{name}"))["place"].to_numpy()
-        matrix, rows = take_rows(column_matrix(table["vector"]), places), take_rows(table["row"].to_numpy(), places)
-        return VectorIndex(matrix, rows, self._faiss(f"faiss-{name}"))
+        """The vectors of its one shard; see ``Shard.vectors``."""
+        return self._only.vectors(kinds)
 
     def terms(self, kinds: Sequence[str]) -> TermIndex:
-        """BM25 over the nodes of some kinds.
+        """The terms of its one shard; see ``Shard.terms``."""
+        return self._only.terms(kinds)
 
-        Raises:
-            IndexMismatchError: The index has no such lexical view.
-            DataError: It has several shards: each has its own.
-        """
-        self._check_whole()
-        check_views(self.directory.path, self.views, [View(tuple(kinds), lexical=True)])
-        name = kinds_key(kinds)
-        if name not in self._terms:
-            self._terms[name] = self._open_terms(name)
-        return self._terms[name]
-
-    def _open_terms(self, name: str) -> TermIndex:
-        terms, postings = (self.directory.read_arrow(self._name(f"{role}-{name}")) for role in ("terms", "postings"))
-        kept = self.directory.read_arrow(self._name(f"rows-{name}"))
-        rows, places = kept["row"].to_numpy(), postings["place"].to_numpy()
-        offsets = np.r_[np.int64(0), terms["end"].to_numpy()]
-        names, bm25 = terms["term"].to_pylist(), self.manifest["settings"]["bm25"]
-        if "weight" in postings.column_names:
-            return TermIndex(names, offsets, places, postings["weight"].to_numpy(), rows, bm25["language"])
-        shared = self.directory.read_arrow(self._name(f"statistics-{name}"))
-        counts = Postings(names, offsets, places, postings["count"].to_numpy(), rows, kept["n_terms"].to_numpy())
-        statistics = Statistics(
-            shared["term"].to_pylist(), shared["idf"].to_numpy(), self.manifest["mean_terms"].get(name, 1.0)
-        )
-        return counts.weighted(statistics, bm25["k1"], bm25["b"], bm25["language"])
-
-    def _check_whole(self) -> None:
-        if self._shards:
+    @property
+    def _only(self) -> Shard:
+        if self.n_shards > 1:
             raise DataError(f"the index at {self.directory.path} has {self.n_shards} shards: search each of them")
+        return self.shards[0]
 
-    def ranges(self, doc_ids: Iterable[str]) -> Ranges:
-        """Find documents: the first node row of each and one past its last.
+    def ranges(self, doc_ids: Iterable[str], shard: int | None = None) -> Ranges:
+        """Find documents: the first node row of each and one past its last; in a shard, of those that it holds.
 
         Raises:
             DataError: The index has no such document.
         """
-        starts, wanted = self._document_rows, dict.fromkeys(doc_ids)
-        unknown = [doc_id for doc_id in wanted if doc_id not in starts]
-        if unknown:
+        wanted = dict.fromkeys(doc_ids)
+        if unknown := [doc_id for doc_id in wanted if doc_id not in self.layout.place]:
             raise DataError(f"the index at {self.directory.path} has no document {', '.join(unknown)}")
-        return tuple((starts[doc_id], int(self.nodes.end[starts[doc_id]])) for doc_id in wanted)
-
-    @functools.cached_property
-    def _document_rows(self) -> dict[str, int]:
-        rows = np.flatnonzero(self.nodes.kind == DOCUMENT)
-        return dict(zip(self.documents["doc_id"].to_pylist(), rows.tolist(), strict=True))
+        return self.layout.ranges(wanted, shard)
 
     def node_vectors(self, rows: I64) -> F32:
         """Vectors of nodes of any kind, sections and documents too: shape ``(k, d)``; zeros where it has none."""
-        if self._shards:
-            found = np.zeros((len(rows), self.manifest["dim"]), np.float32)
-            owner, inside = self.layout.shard_of(rows), self.layout.to_shard(rows)
-            for number in np.unique(owner):
-                found[owner == number] = self._shards[number].node_vectors(inside[owner == number])
-            return found
-        matrix, place, _ = self._every_vector
-        return np.asarray(matrix[place[rows]])
+        found = np.zeros((len(rows), self.manifest["dim"]), np.float32)
+        for shard, places, inside in self._by_shard(rows):
+            found[places] = shard.node_vectors(inside)
+        return found
 
     def text_vectors(self, rows: I64) -> tuple[Mask, F32]:
         """Vectors of nodes' own texts where the nodes have others: of paragraphs with ``both``, of some captions.
@@ -229,41 +163,128 @@ class Index:
         Returns:
             Which of the nodes have one, shape ``(n,)``, and those vectors, shape ``(k, d)``.
         """
-        if self._shards:
-            has, found = np.zeros(len(rows), bool), np.zeros((len(rows), self.manifest["dim"]), np.float32)
-            owner, inside = self.layout.shard_of(rows), self.layout.to_shard(rows)
-            for number in np.unique(owner):
-                places = np.flatnonzero(owner == number)
-                own, vectors = self._shards[number].text_vectors(inside[places])
-                has[places[own]], found[places[own]] = True, vectors
-            return has, found[has]
+        has, found = np.zeros(len(rows), bool), np.zeros((len(rows), self.manifest["dim"]), np.float32)
+        for shard, places, inside in self._by_shard(rows):
+            own, vectors = shard.text_vectors(inside)
+            has[places[own]], found[places[own]] = True, vectors
+        return has, found[has]
+
+    def _by_shard(self, rows: I64) -> Iterator[tuple[Shard, I64, I64]]:
+        """Yield each shard with the places of its rows among these, and the rows in the shard."""
+        owner, inside = self.layout.shard_of(rows), self.layout.to_shard(rows)
+        for number in np.unique(owner).tolist():
+            places = np.flatnonzero(owner == number)
+            yield self.shards[number], places, inside[places]
+
+
+@dataclass(frozen=True)
+class Shard:
+    """A part of an index: some of its documents, with row numbers of its own and the whole index's statistics.
+
+    Attributes:
+        index: The whole index.
+        number: Its place among the shards.
+    """
+
+    index: Index
+    number: int
+    _vectors: dict[str, VectorIndex] = field(default_factory=dict, repr=False, compare=False)
+    _terms: dict[str, TermIndex] = field(default_factory=dict, repr=False, compare=False)
+
+    @functools.cached_property
+    def nodes(self) -> NodeTable:
+        """Every node of its documents."""
+        return NodeTable(self.index.directory.read_parquet(self.name("nodes")))
+
+    def vectors(self, kinds: Sequence[str]) -> VectorIndex:
+        """Vectors of the nodes of some kinds; local ones are memory-mapped where they are contiguous.
+
+        Raises:
+            IndexMismatchError: The index has no such dense view.
+        """
+        self.index.require([View(tuple(kinds), dense=True)])
+        name = kinds_key(kinds)
+        if name not in self._vectors:
+            self._vectors[name] = self._open_vectors(name)
+        return self._vectors[name]
+
+    def terms(self, kinds: Sequence[str]) -> TermIndex:
+        """BM25 over the nodes of some kinds.
+
+        Raises:
+            IndexMismatchError: The index has no such lexical view.
+        """
+        self.index.require([View(tuple(kinds), lexical=True)])
+        name = kinds_key(kinds)
+        if name not in self._terms:
+            self._terms[name] = self._open_terms(name)
+        return self._terms[name]
+
+    def node_vectors(self, rows: I64) -> F32:
+        """See ``Index.node_vectors``; rows of the shard."""
+        matrix, place, _ = self._every_vector
+        return np.asarray(matrix[place[rows]])
+
+    def text_vectors(self, rows: I64) -> tuple[Mask, F32]:
+        """See ``Index.text_vectors``; rows of the shard."""
         matrix, first, last = self._every_vector
         has = first[rows] != last[rows]
         return has, np.asarray(matrix[last[rows[has]]])
 
+    def name(self, role: str) -> str:
+        """Name a file by its role."""
+        return str(self.index.manifest["shards"][self.number]["files"][role]["name"])
+
+    def _open_vectors(self, name: str) -> VectorIndex:
+        files = self.index.manifest["shards"][self.number]["files"]
+        if f"places-{name}" not in files:  # images in a space of their own
+            own = self._arrow(f"{name}-vectors")
+            return VectorIndex(column_matrix(own["vector"]), own["row"].to_numpy(), self._faiss(f"faiss-{name}"))
+        table = self._arrow("vectors")
+        places: I64 = self._arrow(f"places-{name}")["place"].to_numpy()
+        matrix, rows = take_rows(column_matrix(table["vector"]), places), take_rows(table["row"].to_numpy(), places)
+        return VectorIndex(matrix, rows, self._faiss(f"faiss-{name}"))
+
+    def _open_terms(self, name: str) -> TermIndex:
+        manifest = self.index.manifest
+        shared = self.index.directory.read_arrow(manifest["files"][f"statistics-{name}"]["name"])
+        mean_terms, bm25 = manifest["mean_terms"][name], manifest["settings"]["bm25"]
+        statistics = Statistics(shared["term"].to_pylist(), shared["idf"].to_numpy(), mean_terms)
+        rows, postings = self._arrow(f"rows-{name}"), self._arrow(f"postings-{name}")
+        counts = TermCounts.of(self._arrow(f"terms-{name}"), rows, postings)
+        return counts.weighted(statistics, rows["row"].to_numpy(), bm25["k1"], bm25["b"], bm25["language"])
+
     @functools.cached_property
     def _every_vector(self) -> tuple[F32, I64, I64]:
-        table = self.directory.read_arrow(self._name("vectors"))
+        table = self._arrow("vectors")
         every: I64 = table["row"].to_numpy()
-        first = np.empty(self.manifest["counts"]["n_nodes"], dtype=np.int64)
+        first = np.empty(self.index.manifest["shards"][self.number]["counts"]["n_nodes"], dtype=np.int64)
         last = np.empty_like(first)
         last[every] = np.arange(len(every))
         first[every[::-1]] = np.arange(len(every))[::-1]  # a node's first vector is its own, a second one its text's
         return column_matrix(table["vector"]), first, last
 
-    def _name(self, role: str) -> str:
-        return str(self.manifest["files"][role]["name"])
+    def _arrow(self, role: str) -> pa.Table:
+        return self.index.directory.read_arrow(self.name(role))
 
     def _faiss(self, role: str) -> Any:
-        import faiss
+        return read_faiss(self.index.directory, self.name(role))
 
-        name = self._name(role)
-        try:
-            if self.directory.is_local:
-                return faiss.read_index(self.directory.full(name), faiss.IO_FLAG_MMAP_IFC)
-            return faiss.deserialize_index(np.frombuffer(self.directory.read(name), dtype=np.uint8))
-        except RuntimeError as error:
-            raise DataError(f"{self.directory.full(name)} is damaged: {REINDEX}") from error
+
+def read_faiss(directory: Directory, name: str) -> Any:
+    """Open a FAISS index; a local one is memory-mapped.
+
+    Raises:
+        DataError: It is damaged.
+    """
+    import faiss
+
+    try:
+        if directory.is_local:
+            return faiss.read_index(directory.full(name), faiss.IO_FLAG_MMAP_IFC)
+        return faiss.deserialize_index(np.frombuffer(directory.read(name), dtype=np.uint8))
+    except RuntimeError as error:
+        raise directory.damaged(name, "no FAISS index") from error
 
 
 def publish(directory: Directory, manifest: Mapping[str, Any]) -> None:
@@ -309,7 +330,7 @@ def read_manifest(directory: Directory) -> dict[str, Any]:
         layout = manifest["format"]
     except (ValueError, KeyError, TypeError) as error:
         raise directory.damaged(MANIFEST, error) from error
-    if layout not in (FORMAT, SHARDED_FORMAT):
+    if layout != FORMAT:
         raise DataError(f"{directory.path} has index layout {layout} but this version reads {FORMAT}: {REINDEX}")
     return dict(manifest)
 
@@ -317,7 +338,7 @@ def read_manifest(directory: Directory) -> dict[str, Any]:
 def all_files(manifest: Mapping[str, Any]) -> dict[str, Mapping[str, Any]]:
     """List every file of an index with all its shards, by role."""
     files = dict(manifest["files"])
-    for number, shard in enumerate(manifest.get("shards", ())):
+    for number, shard in enumerate(manifest["shards"]):
         files |= {f"{role} of shard {number}": entry for role, entry in shard["files"].items()}
     return files
 
@@ -333,6 +354,18 @@ def check_files(directory: Directory, files: Mapping[str, Mapping[str, Any]]) ->
         if size != entry["bytes"]:
             state = "is missing" if size is None else f"has {size:,} bytes but the manifest says {entry['bytes']:,}"
             raise DataError(f"{directory.full(entry['name'])} {state}: {REINDEX}")
+
+
+def check_content(directory: Directory, name: str) -> None:
+    """Check that a file can be read, as far as its format tells.
+
+    Raises:
+        DataError: It is damaged.
+    """
+    if name.endswith(".index"):
+        read_faiss(directory, name)
+    else:
+        (directory.read_parquet if name.endswith(".parquet") else directory.read_arrow)(name)
 
 
 def check_settings(path: str, built: Mapping[str, Any], expected: Mapping[str, Any]) -> None:

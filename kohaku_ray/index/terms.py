@@ -1,18 +1,24 @@
-"""BM25 over paragraphs: the scores of ``rank_bm25.BM25Okapi``, for a whole batch of queries at once."""
+"""BM25 over paragraphs: the scores of ``rank_bm25.BM25Okapi``, for a whole batch of queries at once.
+
+Each shard counts its terms, all share the statistics, and the weights are computed when a shard is opened.
+"""
 
 from __future__ import annotations
 
 import functools
+import math
 import re
 import unicodedata
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from importlib import resources
 from itertools import pairwise
 from typing import Any, Literal
 
 import numpy as np
 import numpy.typing as npt
+import pyarrow as pa
 
 from kohaku_ray.documents.lean_imports import nltk_module
 from kohaku_ray.errors import DataError
@@ -20,9 +26,14 @@ from kohaku_ray.index.arrays import F64, I64
 from kohaku_ray.index.hits import Hits
 from kohaku_ray.index.vectors import Ranges, check_top_k, in_ranges, ranked
 
+EPSILON = 0.25
+"""Share of the mean idf that terms in more than half of the paragraphs get (``BM25Okapi``)."""
+
 _EDGES = "'\"`‘’“”."
 """Stripped from both ends of a token: the tokenizer cuts a full stop only at the very end of a text."""
 
+
+_POSTING = ("place", "count")
 
 Language = Literal["en", "fr"]
 """Language of a text, which decides how it is split into terms."""
@@ -103,6 +114,125 @@ def _word_tokenizer() -> Any:
     return nltk_module("nltk.tokenize.destructive").NLTKWordTokenizer()
 
 
+@dataclass(frozen=True)
+class Statistics:
+    """What BM25 knows of all paragraphs.
+
+    Attributes:
+        terms: The vocabulary, sorted.
+        idf: Shape ``(n_terms,)``; inverse paragraph frequency of each.
+        mean_terms: Mean number of terms per paragraph.
+    """
+
+    terms: Sequence[str]
+    idf: F64
+    mean_terms: float
+
+    @classmethod
+    def of(cls, parts: Sequence[tuple[TermCounts, I64]]) -> Statistics:
+        """Sum the counts of all shards, to the idf of ``BM25Okapi``.
+
+        Args:
+            parts: Counts of each shard, and the rows of its paragraphs in the whole index.
+        """
+        frequency, n, total = Counter[str](), 0, 0
+        for part, _ in parts:
+            frequency.update(dict(zip(part.terms, np.diff(part.offsets).tolist(), strict=True)))
+            n, total = n + len(part.lengths), total + int(part.lengths.sum())
+        terms = sorted(frequency)
+        of_count = {count: math.log(n - count + 0.5) - math.log(count + 0.5) for count in set(frequency.values())}
+        idf = np.array([of_count[frequency[term]] for term in terms])
+        if len(idf) and idf.min() < 0:
+            # Summed in the order in which BM25Okapi meets the terms, so that the mean is the same to the last bit.
+            met: dict[str, tuple[int, int]] = {}
+            for part, rows in parts:
+                at = zip(rows[part.first].tolist(), part.rank.tolist(), strict=True)
+                for term, place in zip(part.terms, at, strict=True):
+                    met[term] = min(met.get(term, place), place)
+            order = sorted(range(len(terms)), key=lambda at: met[terms[at]])
+            idf = np.where(idf < 0, EPSILON * (np.cumsum(idf[order])[-1] / len(idf)), idf)
+        return cls(terms, idf, total / n if n and total else 1.0)
+
+
+@dataclass(frozen=True)
+class TermCounts:
+    """A shard's term × paragraph matrix of counts.
+
+    Attributes:
+        terms: The shard's vocabulary, sorted.
+        offsets: Shape ``(n_terms + 1,)``; where each term's run of postings starts and ends.
+        places: Shape ``(n_postings,)``; paragraph of each posting, increasing within a term.
+        counts: Shape ``(n_postings,)``; occurrences of the term in it.
+        lengths: Shape ``(n_paragraphs,)``; terms of each.
+        first: Shape ``(n_terms,)``; the first paragraph with each term.
+        rank: Shape ``(n_terms,)``; place of each term among all in the order in which they first occur.
+    """
+
+    terms: Sequence[str]
+    offsets: I64
+    places: npt.NDArray[np.int32]
+    counts: npt.NDArray[np.int32]
+    lengths: I64
+    first: I64
+    rank: I64
+
+    @classmethod
+    def build(cls, texts: Iterable[str], language: Language = "en") -> TermCounts:
+        """Count every term of every paragraph."""
+        number: dict[str, int] = {}
+        term, place, count, lengths = [], [], [], []
+        for at, text in enumerate(texts):
+            found = Counter(tokenise(text, language))
+            lengths.append(found.total())
+            for word, n in found.items():
+                term.append(number.setdefault(word, len(number)))
+                place.append(at)
+                count.append(n)
+        terms = sorted(number)
+        rank = np.array([number[word] for word in terms], np.int64)
+        sorted_place = np.argsort(rank)[np.array(term, np.int64)]  # of each posting's term in the sorted vocabulary
+        order = np.argsort(sorted_place, kind="stable")
+        offsets = np.r_[0, np.cumsum(np.bincount(sorted_place, minlength=len(terms)))].astype(np.int64)
+        places, counts = np.array(place, np.int32)[order], np.array(count, np.int32)[order]
+        return cls(terms, offsets, places, counts, np.array(lengths, np.int64), places[offsets[:-1]], rank)
+
+    @classmethod
+    def of(cls, terms: pa.Table, rows: pa.Table, postings: pa.Table | None = None) -> TermCounts:
+        """Read them from the tables that ``tables`` made; without ``postings``, all but the counts themselves."""
+        places, counts = (np.empty(0, np.int32) if postings is None else postings[name].to_numpy() for name in _POSTING)
+        end, first, rank = (terms[name].to_numpy() for name in ("end", "first", "rank"))
+        offsets = np.r_[np.int64(0), end]
+        return cls(terms["term"].to_pylist(), offsets, places, counts, rows["n_terms"].to_numpy(), first, rank)
+
+    def tables(self, rows: I64) -> dict[str, pa.Table]:
+        """Write them as an index holds them: its terms, postings and rows; arguments as of ``weighted``."""
+        terms = {"term": pa.array(self.terms, pa.string()), "end": self.offsets[1:]}
+        return {
+            "terms": pa.table({**terms, "first": self.first, "rank": self.rank}),
+            "postings": pa.table(dict(zip(_POSTING, (self.places, self.counts), strict=True))),
+            "rows": pa.table({"row": rows, "n_terms": self.lengths}),
+        }
+
+    def weighted(self, of_all: Statistics, rows: I64, k1: float, b: float, language: Language = "en") -> TermIndex:
+        """Weigh the counts by the statistics of all shards.
+
+        Args:
+            of_all: The statistics.
+            rows: Shape ``(n_paragraphs,)``; node-table row of each paragraph.
+            k1: Term-frequency saturation.
+            b: Length normalisation.
+            language: Language of queries.
+        """
+        numbers = np.arange(len(self.terms))
+        if len(of_all.terms) > len(self.terms):
+            place = {term: at for at, term in enumerate(of_all.terms)}
+            numbers = np.array([place[term] for term in self.terms], np.int64)
+        idf = np.repeat(of_all.idf[numbers], np.diff(self.offsets))
+        relative_length = self.lengths[self.places] / of_all.mean_terms
+        weights = idf * saturation(self.counts.astype(np.float64), relative_length, k1, b)
+        return TermIndex(self.terms, self.offsets, self.places, weights, rows, language, numbers)
+
+
 class TermIndex:
     """A sparse term × paragraph matrix of finished BM25 weights.
 
@@ -123,49 +253,24 @@ class TermIndex:
         places: npt.NDArray[np.int32],
         weights: F64,
         rows: I64,
-        language: Language = "en",
-        numbers: I64 | None = None,
+        language: Language,
+        numbers: I64,
     ) -> None:
-        """Combine the parts, made by ``build`` or read from a directory; ``numbers``: None without shards."""
+        """Combine the parts."""
         if len(offsets) != len(terms) + 1 or not len(places) == len(weights) == int(offsets[-1]):
             raise DataError(f"{len(terms)} terms and {len(places)} postings do not belong together: re-index")
         self.terms, self.offsets, self.places, self.weights, self.rows = terms, offsets, places, weights, rows
         self.language: Language = language
-        self.numbers = np.arange(len(terms)) if numbers is None else numbers
+        self.numbers = numbers
         self._number: Mapping[str, int] = {term: at for at, term in enumerate(terms)}
 
     @classmethod
     def build(
         cls, texts: Iterable[str], rows: I64, k1: float = 1.5, b: float = 0.75, language: Language = "en"
     ) -> TermIndex:
-        """Weigh every term of every paragraph by the statistics of ``BM25Okapi``.
-
-        Args:
-            texts: The paragraphs.
-            rows: Shape ``(n,)``; node-table row of each.
-            k1: Term-frequency saturation.
-            b: Length normalisation.
-            language: See ``tokenise``.
-        """
-        from rank_bm25 import BM25Okapi
-
-        corpus = [tokenise(text, language) for text in texts]
-        if not any(corpus):  # BM25Okapi divides by the mean length
-            return cls([], np.zeros(1, np.int64), np.empty(0, np.int32), np.empty(0, np.float64), rows, language)
-        okapi = BM25Okapi(corpus, k1=k1, b=b)
-        terms = sorted(okapi.idf)
-        number = {term: at for at, term in enumerate(terms)}
-        lengths = np.fromiter(map(len, okapi.doc_freqs), np.int64, len(corpus))
-        n = int(lengths.sum())
-        places = np.repeat(np.arange(len(corpus), dtype=np.int32), lengths)
-        term = np.fromiter((number[word] for freqs in okapi.doc_freqs for word in freqs), np.int64, n)
-        frequency = np.fromiter((count for freqs in okapi.doc_freqs for count in freqs.values()), np.float64, n)
-        idf = np.array([okapi.idf[word] for word in terms])
-        relative_length = np.array(okapi.doc_len)[places] / okapi.avgdl
-        weights = idf[term] * saturation(frequency, relative_length, k1, b)
-        order = np.argsort(term, kind="stable")
-        offsets = np.r_[0, np.cumsum(np.bincount(term, minlength=len(terms)))].astype(np.int64)
-        return cls(terms, offsets, places[order], weights[order], rows, language)
+        """Weigh every term of every paragraph, of all there are; ``rows`` are their node-table rows."""
+        counts = TermCounts.build(texts, language)
+        return counts.weighted(Statistics.of([(counts, rows)]), rows, k1, b, language)
 
     def search(self, queries: Sequence[str], top_k: int, within: Ranges | None = None) -> list[Hits]:
         """Find each query's best paragraphs; those with score 0 are left out, ties go to the earlier row.

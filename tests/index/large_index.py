@@ -9,13 +9,12 @@ import pyarrow as pa
 
 from kohaku_ray.documents.model import Document, Paragraph, Section, Sentence
 from kohaku_ray.index.assemble import texts_to_encode
-from kohaku_ray.index.build import REJECT_SCHEMA, IndexSettings, build_index
+from kohaku_ray.index.build import REJECT_SCHEMA, IndexSettings, build_shard, content_of, publish_shards
 from kohaku_ray.index.flatten import document_table, flatten
 from kohaku_ray.index.identity import vector_keys
 from kohaku_ray.index.layout import shard_number
 from kohaku_ray.index.nodes import NodeTable
 from kohaku_ray.index.propagate import unit_rows
-from kohaku_ray.index.shards import build_shard, content_of, publish_shards
 from kohaku_ray.index.views import View
 
 DIM = 384
@@ -58,8 +57,6 @@ def build(path: str, n_sentences: int, n_shards: int) -> dict:
         nodes, documents = (pa.concat_tables(part) for part in zip(*tables, strict=True))
         del tables
         parts = {"nodes": nodes, "documents": documents, "settings": settings, "views": VIEWS, **ready(nodes)}
-        if n_shards == 1:
-            return build_index(path, rejects=rejects, **parts)
         content = content_of(dict.fromkeys(documents["doc_id"].to_pylist(), "-"), settings, VIEWS)
         shards.append(build_shard(path, shard, content, **parts))
-    return publish_shards(path, shards, (), rejects=rejects, sources=None, settings=settings, views=VIEWS)
+    return publish_shards(path, shards, rejects=rejects, settings=settings, views=VIEWS)

@@ -1,19 +1,30 @@
 """Small documents, an encoder out of hashes, and the index job in a few lines."""
 
 import hashlib
+import json
+from pathlib import Path
 
 import numpy as np
 import pyarrow as pa
 
 from kohaku_ray.documents.model import Attachment, Document, Paragraph, Section, Sentence
-from kohaku_ray.index.build import REJECT_SCHEMA, IndexSettings, build_index, texts_to_encode, views_with_old
+from kohaku_ray.index.assemble import texts_to_encode
+from kohaku_ray.index.build import (
+    REJECT_SCHEMA,
+    IndexSettings,
+    build_shard,
+    content_of,
+    publish_shards,
+    unchanged_shard,
+    views_with_old,
+)
 from kohaku_ray.index.flatten import document_table, flatten
 from kohaku_ray.index.identity import vector_keys
 from kohaku_ray.index.known import known_vectors
 from kohaku_ray.index.layout import shard_number
 from kohaku_ray.index.nodes import NodeTable
 from kohaku_ray.index.propagate import unit_rows
-from kohaku_ray.index.shards import build_shard, content_of, publish_shards, unchanged_shard
+from kohaku_ray.index.store import all_files
 from kohaku_ray.index.views import View
 
 NODES = ("sentence", "paragraph")
@@ -62,6 +73,15 @@ class FakeEncoder:
         return self.encode_passages(texts)
 
 
+def build_whole(path, *, settings, views, rejects=(), sources=None, images=None, **parts):
+    """An index of one shard; arguments as of ``build_shard`` and ``publish_shards``."""
+    shard = build_shard(str(path), 0, "", settings=settings, views=views, **parts)
+    listed = pa.Table.from_pylist([{"file": f, "reason": r} for f, r in rejects], schema=REJECT_SCHEMA)
+    return publish_shards(
+        str(path), [shard], rejects=listed, settings=settings, views=views, sources=sources, images=images
+    )
+
+
 def index_documents(path, documents, encoder=None, rejects=(), views=VIEWS, n_shards=1, **more):
     """What the engine's index job does, in a few lines."""
     encoder, path = encoder or FakeEncoder(), str(path)
@@ -70,17 +90,6 @@ def index_documents(path, documents, encoder=None, rejects=(), views=VIEWS, n_sh
     keys, vectors = _encoded(path, documents, encoder, settings)
     listed = pa.Table.from_pylist([{"file": f, "reason": r} for f, r in rejects], schema=REJECT_SCHEMA)
     views = views_with_old(path, settings, views)
-    if n_shards == 1:
-        return build_index(
-            path,
-            nodes=pa.concat_tables([flatten(document) for document in documents]),
-            documents=document_table(documents),
-            rejects=listed,
-            keys=keys,
-            vectors=vectors,
-            settings=settings,
-            views=views,
-        )
     shards, kept = [], []
     for number in range(n_shards):
         own = [document for document in documents if shard_number(document.doc_id, n_shards) == number]
@@ -92,8 +101,14 @@ def index_documents(path, documents, encoder=None, rejects=(), views=VIEWS, n_sh
             parts = {"nodes": pa.concat_tables([flatten(one) for one in own]), "documents": document_table(own)}
             more = {"keys": keys, "vectors": vectors, "settings": settings, "views": views}
             shards.append(build_shard(path, number, content, **parts, **more))
-    counts = publish_shards(path, shards, kept, rejects=listed, sources=None, settings=settings, views=views)
-    return {**counts, "n_shards_kept": len(kept)}
+    counts = publish_shards(path, shards, kept, rejects=listed, settings=settings, views=views)
+    return counts if n_shards == 1 else {**counts, "n_shards_kept": len(kept)}
+
+
+def files_of(path) -> dict[str, dict]:
+    """The files that a manifest lists, by role."""
+    listed = all_files(json.loads((Path(path) / "manifest.json").read_text()))
+    return {role.removesuffix(" of shard 0"): entry for role, entry in listed.items()}
 
 
 def _encoded(path, documents, encoder, settings):

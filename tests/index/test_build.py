@@ -1,24 +1,15 @@
-import json
-
 import numpy as np
 import pyarrow as pa
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from properties import scaled
-from small_index import FakeEncoder, make_documents, paragraph
+from small_index import FakeEncoder, build_whole, files_of, make_documents, paragraph
 
 from kohaku_ray.documents.model import Document, Paragraph, Section
 from kohaku_ray.errors import DataError, TreeError
-from kohaku_ray.index.assemble import collect, lay_out
-from kohaku_ray.index.build import (
-    REJECT_SCHEMA,
-    IndexSettings,
-    build_index,
-    build_terms,
-    texts_to_encode,
-    views_with_old,
-)
+from kohaku_ray.index.assemble import collect, lay_out, texts_to_encode
+from kohaku_ray.index.build import IndexSettings, build_terms, views_with_old
 from kohaku_ray.index.chunks import Chunks
 from kohaku_ray.index.flatten import document_table, flatten
 from kohaku_ray.index.identity import vector_keys
@@ -34,8 +25,7 @@ VIEWS = (View(NODES, dense=True), View(PARAGRAPHS, lexical=True))
 
 def contents(path) -> dict[str, bytes]:
     """Files of an index by role, whatever the build is called."""
-    files = json.loads((path / "manifest.json").read_text())["files"]
-    return {role: (path / entry["name"]).read_bytes() for role, entry in files.items()}
+    return {role: (path / entry["name"]).read_bytes() for role, entry in files_of(path).items()}
 
 
 def test_texts_to_encode(documents):
@@ -201,13 +191,12 @@ def call(tmp_path, parsed, encoder, **changes):
     arguments = {
         "nodes": nodes,
         "documents": document_table(parsed),
-        "rejects": REJECT_SCHEMA.empty_table(),
         "keys": vector_keys(encoder.identity, texts),
         "vectors": encoder.encode_passages(texts),
         "settings": IndexSettings(encoder=encoder.identity),
         "views": VIEWS,
     }
-    return build_index(str(tmp_path), **(arguments | changes))
+    return build_whole(tmp_path, **(arguments | changes))
 
 
 def test_terms_built_beforehand_give_the_same_index(tmp_path, documents, fake_encoder):

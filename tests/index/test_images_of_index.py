@@ -2,13 +2,13 @@
 
 import pytest
 from figure_pdfs import as_bytes, picture
-from small_index import IDENTITY, VIEWS, FakeEncoder
+from small_index import IDENTITY, VIEWS, FakeEncoder, build_whole
 
 from kohaku_ray.documents.figures import ImageSource, images_of
 from kohaku_ray.documents.parse import parse_documents
 from kohaku_ray.errors import DataError
 from kohaku_ray.index.assemble import texts_to_encode
-from kohaku_ray.index.build import REJECT_SCHEMA, IndexSettings, build_index
+from kohaku_ray.index.build import IndexSettings
 from kohaku_ray.index.flatten import document_table, flatten
 from kohaku_ray.index.identity import vector_keys
 from kohaku_ray.index.images import Images, image_table, write_image
@@ -29,11 +29,10 @@ def build(path, one):
         write_image(Directory(path), image)
     nodes = flatten(one)
     _, texts = texts_to_encode(NodeTable(nodes), "averaged")
-    return build_index(
+    return build_whole(
         path,
         nodes=nodes,
         documents=document_table([one]),
-        rejects=REJECT_SCHEMA.empty_table(),
         keys=vector_keys(IDENTITY, texts),
         vectors=FakeEncoder().encode_passages(texts),
         settings=IndexSettings(encoder=IDENTITY, images={"captions": "printed"}),

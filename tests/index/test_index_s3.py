@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import re
+
 import numpy as np
 import pytest
 from small_index import IDENTITY, FakeEncoder
@@ -10,7 +12,7 @@ from kohaku_ray import storage
 from kohaku_ray.errors import DataError, StorageError
 from kohaku_ray.index.known import known_vectors
 from kohaku_ray.index.pending import PendingVectors
-from kohaku_ray.index.store import Index
+from kohaku_ray.index.store import Index, all_files
 from kohaku_ray.storage import Directory
 
 NODES = ("sentence", "paragraph")
@@ -26,9 +28,10 @@ def impatient(monkeypatch):
 
 def stems(path: str) -> dict[str, bytes]:
     """Contents of an index's files by name, without the name of the build."""
-    directory, build = Directory(path), Index.open(path).manifest["build"]
+    directory, manifest = Directory(path), Index.open(path).manifest
+    builds = "|".join([manifest["build"], *(shard["build"] for shard in manifest["shards"])])
     read = {name: directory.read(name).to_pybytes() for name in directory.names()}
-    return {name.replace(build, "BUILD"): data.replace(build.encode(), b"BUILD") for name, data in read.items()}
+    return {re.sub(builds, "BUILD", name): re.sub(builds.encode(), b"BUILD", data) for name, data in read.items()}
 
 
 def test_an_index_on_s3_has_the_bytes_of_one_on_a_disk(s3, tmp_path, build, documents):
@@ -50,7 +53,7 @@ def test_indexing_again_encodes_new_texts_alone(s3, build, documents):
     build(path, documents("a", "b"), encoder)
     assert encoder.asked, "document b is new"
     assert not any(text.startswith("a used") for text in encoder.asked)
-    listed = {entry["name"] for entry in Index.open(path).manifest["files"].values()}
+    listed = {entry["name"] for entry in all_files(Index.open(path).manifest).values()}
     assert set(Directory(path).names()) == {"manifest.json"} | listed, "the first build's files are gone"
 
 

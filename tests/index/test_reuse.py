@@ -5,9 +5,10 @@ from __future__ import annotations
 import numpy as np
 import pyarrow as pa
 import pytest
+from small_index import build_whole
 
 from kohaku_ray.documents.parse import parse_file
-from kohaku_ray.index.build import REJECT_SCHEMA, IndexSettings, build_index
+from kohaku_ray.index.build import IndexSettings
 from kohaku_ray.index.encoder import SentenceEncoder
 from kohaku_ray.index.flatten import document_table, flatten
 from kohaku_ray.index.identity import encoder_identity, vector_keys
@@ -37,11 +38,10 @@ def source(whole, tmp_path_factory) -> tuple[str, list[str]]:
     place = nodes.schema.get_field_index("n_tokens")
     nodes = nodes.set_column(place, nodes.schema.field(place), pa.array(counts, nodes.schema.field(place).type))
     texts = list(dict.fromkeys(text for text, leaf in zip(nodes["text"].to_pylist(), is_sentence, strict=True) if leaf))
-    build_index(
+    build_whole(
         path,
         nodes=nodes,
         documents=document_table([document]),
-        rejects=REJECT_SCHEMA.empty_table(),
         keys=vector_keys(WHOLE, texts),
         vectors=whole.encode_passages(texts),
         settings=IndexSettings(WHOLE),

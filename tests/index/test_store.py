@@ -8,6 +8,7 @@ import sys
 
 import numpy as np
 import pytest
+from small_index import files_of
 
 from kohaku_ray.errors import ConfigError, DataError, IndexMismatchError
 from kohaku_ray.index.build import IndexSettings
@@ -17,10 +18,6 @@ from kohaku_ray.storage import Directory
 NODES = ("sentence", "paragraph")
 
 
-def listed(path) -> dict[str, dict]:
-    return json.loads((path / "manifest.json").read_text())["files"]
-
-
 def on_disk(path) -> set[str]:
     return {file.relative_to(path).as_posix() for file in path.rglob("*") if file.is_file()}
 
@@ -28,7 +25,7 @@ def on_disk(path) -> set[str]:
 def test_the_directory_holds_what_the_manifest_lists_and_no_pickle(tmp_path, build, documents):
     for _ in range(2):
         build(tmp_path, documents("a"))
-    entries = listed(tmp_path)
+    entries = files_of(tmp_path)
     assert on_disk(tmp_path) == {"manifest.json"} | {entry["name"] for entry in entries.values()}
     for entry in entries.values():
         data = (tmp_path / entry["name"]).read_bytes()
@@ -69,19 +66,20 @@ def test_a_missing_index_names_the_path_and_the_command(tmp_path):
 
 ROLES = [
     *("nodes", "documents", "rejects", "vectors", "keys", "places-paragraph+sentence", "faiss-paragraph+sentence"),
+    *("sizes", "layout", "statistics-paragraph"),
     *("terms-paragraph", "postings-paragraph", "rows-paragraph"),
 ]
 
 
 def test_every_file_is_named_by_its_role(tmp_path, build, documents):
     build(tmp_path, documents("a"))
-    assert sorted(listed(tmp_path)) == sorted(ROLES)
+    assert sorted(files_of(tmp_path)) == sorted(ROLES)
 
 
 @pytest.mark.parametrize("role", ROLES)
 def test_torn_and_missing_files_are_named(tmp_path, build, documents, role):
     build(tmp_path, documents("a"))
-    entry = listed(tmp_path)[role]
+    entry = files_of(tmp_path)[role]
     file = tmp_path / entry["name"]
     file.write_bytes(file.read_bytes()[:-7])
     with pytest.raises(DataError, match=rf"{re.escape(entry['name'])} has .* bytes but the manifest says .*: re-index"):
@@ -105,7 +103,7 @@ def test_torn_and_missing_files_are_named(tmp_path, build, documents, role):
 )
 def test_damage_of_the_right_size_is_named(tmp_path, build, documents, role, part):
     build(tmp_path, documents("a"))
-    entry = listed(tmp_path)[role]
+    entry = files_of(tmp_path)[role]
     (tmp_path / entry["name"]).write_bytes(b"\x07" * entry["bytes"])
     index = Index.open(str(tmp_path))
     with pytest.raises(DataError, match=rf"{re.escape(entry['name'])} is damaged"):
@@ -115,13 +113,13 @@ def test_damage_of_the_right_size_is_named(tmp_path, build, documents, role, par
 @pytest.mark.parametrize("text", ["", "{", "[]", "{}", '{"format": 99}', "\x00"])
 def test_a_damaged_manifest_is_named(tmp_path, text):
     (tmp_path / "manifest.json").write_text(text)
-    with pytest.raises(DataError, match=r"damaged|has index layout 99 but this version reads 2"):
+    with pytest.raises(DataError, match=r"damaged|has index layout 99 but this version reads 4"):
         Index.open(str(tmp_path))
 
 
 def test_a_damaged_index_is_built_anew(tmp_path, build, documents):
     build(tmp_path, documents("a"))
-    (tmp_path / listed(tmp_path)["keys"]["name"]).unlink()
+    (tmp_path / files_of(tmp_path)["keys"]["name"]).unlink()
     assert build(tmp_path, documents("a"))["n_encoded"] == 5
     Index.open(str(tmp_path))
 
@@ -166,7 +164,7 @@ def test_a_full_disk_leaves_the_old_index(tmp_path, build, documents, monkeypatc
     assert len(Index.open(str(tmp_path)).documents) == 1
     assert before <= on_disk(tmp_path)
     build(tmp_path, documents("a", "b"))
-    assert on_disk(tmp_path) == {"manifest.json"} | {entry["name"] for entry in listed(tmp_path).values()}
+    assert on_disk(tmp_path) == {"manifest.json"} | {entry["name"] for entry in files_of(tmp_path).values()}
 
 
 @pytest.mark.skipif(not os.path.exists("/dev/full"), reason="needs /dev/full")
@@ -199,7 +197,7 @@ def test_a_build_that_dies_is_seen_wholly_or_not_at_all(tmp_path, build, documen
     assert subprocess.run([sys.executable, "-c", script], check=False).returncode == 9
     assert len(Index.open(str(tmp_path)).documents) == n_documents
     build(tmp_path, documents("a", "b", "c"))
-    assert on_disk(tmp_path) == {"manifest.json"} | {entry["name"] for entry in listed(tmp_path).values()}
+    assert on_disk(tmp_path) == {"manifest.json"} | {entry["name"] for entry in files_of(tmp_path).values()}
 
 
 def test_fingerprints_are_stable_and_refuse_what_is_not():

@@ -2,6 +2,7 @@ import json
 
 import numpy as np
 import pytest
+from small_index import files_of
 
 from kohaku_ray.errors import ConfigError, IndexMismatchError
 from kohaku_ray.index.build import IndexSettings, views_with_old
@@ -12,10 +13,6 @@ NODES = View(("sentence", "paragraph"), dense=True)
 PARAGRAPHS = View(("paragraph",), lexical=True)
 SECTIONS = View(("section",), dense=True, lexical=True)
 FRENCH = "La réunion des énergies."
-
-
-def files_of(path) -> dict[str, str]:
-    return {role: entry["name"] for role, entry in json.loads((path / "manifest.json").read_text())["files"].items()}
 
 
 def views(path) -> tuple[View, ...]:
@@ -116,15 +113,15 @@ def test_the_vectors_of_a_view_are_those_of_its_nodes(tmp_path, build, documents
 
 def test_a_view_is_added_without_encoding_anything(tmp_path, build, documents, fake_encoder):
     first = build(tmp_path, documents("a", "b"))
-    before = {role: (tmp_path / name).read_bytes() for role, name in files_of(tmp_path).items()}
+    before = {role: (tmp_path / entry["name"]).read_bytes() for role, entry in files_of(tmp_path).items()}
     encoder = fake_encoder()
     summary = build(tmp_path, documents("a", "b"), encoder, views=[SECTIONS])
     assert encoder.asked == []
     assert (summary["n_encoded"], summary["n_reused"]) == (0, first["n_encoded"])
     assert views(tmp_path) == united([NODES, PARAGRAPHS, SECTIONS])
-    after = {role: (tmp_path / name).read_bytes() for role, name in files_of(tmp_path).items()}
+    after = {role: (tmp_path / entry["name"]).read_bytes() for role, entry in files_of(tmp_path).items()}
     assert {role: after[role] for role in before} == before, "the old views are what they were"
-    added = [f"{part}-section" for part in ("faiss", "places", "postings", "rows", "terms")]
+    added = [f"{part}-section" for part in ("faiss", "places", "postings", "rows", "statistics", "terms")]
     assert sorted(after.keys() - before.keys()) == added
 
 
@@ -148,7 +145,7 @@ def test_views_of_other_settings_are_not_kept(tmp_path, build, documents, fake_e
     assert views_with_old(str(tmp_path), IndexSettings(settings.encoder, k1=0.9), [SECTIONS]) == (SECTIONS,)
     build(tmp_path, documents("a"), views=[SECTIONS], k1=0.9)
     assert views(tmp_path) == (SECTIONS,)
-    (tmp_path / files_of(tmp_path)["nodes"]).unlink()
+    (tmp_path / files_of(tmp_path)["nodes"]["name"]).unlink()
     assert views_with_old(str(tmp_path), IndexSettings(settings.encoder, k1=0.9), [NODES]) == united([NODES])
 
 

@@ -6,11 +6,13 @@ import json
 import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
+from index.small_index import build_whole
 
 from kohaku_ray.documents.model import Attachment, Document, Paragraph, Section
 from kohaku_ray.documents.sentences import split_sentences
 from kohaku_ray.evaluation.submissions import SubmissionRow, write_submission
-from kohaku_ray.index.build import REJECT_SCHEMA, IndexSettings, build_index, texts_to_encode
+from kohaku_ray.index.assemble import texts_to_encode
+from kohaku_ray.index.build import IndexSettings
 from kohaku_ray.index.flatten import document_table, flatten
 from kohaku_ray.index.identity import vector_keys
 from kohaku_ray.index.nodes import NodeTable
@@ -35,11 +37,10 @@ def index(path, *doc_ids, title="Report", text=TEXT):
     texts = list(dict.fromkeys(texts_to_encode(NodeTable(nodes), settings.paragraph_vectors)[1]))
     seeds = [int.from_bytes(hashlib.sha256(one.encode()).digest()[:8]) for one in texts]
     vectors = unit_rows(np.array([np.random.default_rng(seed).normal(size=12) for seed in seeds]))
-    build_index(
+    build_whole(
         str(path),
         nodes=nodes,
         documents=document_table(documents),
-        rejects=pa.Table.from_pylist([], schema=REJECT_SCHEMA),
         keys=vector_keys(settings.encoder, texts),
         vectors=vectors,
         settings=settings,

@@ -47,7 +47,7 @@ class LocalIndex:
             config: Names the index and its encoder.
             depths: Depths of all runs that share the index: every search is as deep as the deepest, results are cached.
             here: An open index. Default: open the configured one.
-            shard: Which of its shards, if it has several.
+            shard: Which of its shards.
 
         Raises:
             DataError: There is no usable index.
@@ -60,8 +60,8 @@ class LocalIndex:
         self._counted: Counter[tuple[str, str]] = Counter()
 
     @property
-    def layout(self) -> ShardLayout | None:
-        """Where documents are among the index's shards; None: it is whole."""
+    def layout(self) -> ShardLayout:
+        """Where documents are among the index's shards."""
         return self._here.layout
 
     async def run(self, name: str, items: Sequence[Any], params: Params = ()) -> list[Any]:

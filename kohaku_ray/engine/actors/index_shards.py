@@ -1,22 +1,30 @@
-"""The reducers of an index in shards: one task per shard, and one that joins them."""
+"""The reducers of an index: one task per shard, and one that joins them."""
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from typing import Any
 
 import pyarrow as pa
 
 from kohaku_ray.config import Config
 from kohaku_ray.engine.actors.image_encoding import image_vectors
-from kohaku_ray.engine.actors.indexing import reject_table
 from kohaku_ray.index.assemble import texts_to_encode
-from kohaku_ray.index.build import views_with_old
+from kohaku_ray.index.build import (
+    REJECT_SCHEMA,
+    Shard,
+    build_shard,
+    build_terms,
+    content_of,
+    publish_shards,
+    unchanged_shard,
+    views_with_old,
+)
 from kohaku_ray.index.identity import vector_keys
 from kohaku_ray.index.layout import shard_number
 from kohaku_ray.index.nodes import NodeTable
 from kohaku_ray.index.parsed import ParsedParts
 from kohaku_ray.index.pending import PendingVectors
-from kohaku_ray.index.shards import Shard, build_shard, content_of, publish_shards, unchanged_shard
 from kohaku_ray.run.indexes import encoder_settings, index_settings, views_of
 from kohaku_ray.run.parsing import sort_out
 
@@ -24,32 +32,37 @@ Part = tuple[Shard, bool]
 """A shard, and whether it was there before."""
 
 
-def shard_reduced(config: Config, job: str, number: int) -> Part | None:
-    """Build one shard, or find it unchanged (a task); it reads no other shard's documents.
+def shard_reduced(config: Config, job: str, number: int) -> Iterator[Part | None]:
+    """Build one shard, or find it unchanged (a generator task); it reads no other shard's documents.
 
     Args:
         config: The job's configuration.
         job: Unique name of this job.
         number: The shard's.
 
-    Returns:
-        None: no document belongs to it.
+    Yields:
+        None when everything that needs no vectors is done; then the shard, or None: no document belongs to it. If Ray
+        holds the task back until the first value is taken, it can start before all vectors are written. If the job
+        fails before that, Ray lets the task go on; it then misses vectors and leaves the index as it is.
     """
     parsed = ParsedParts(config.index.path, job)
     used, _ = sort_out(parsed.rows())
     own = [row for row in used if shard_number(row["doc_id"], config.index.shards) == number]
-    if not own:
-        return None
     path, settings = config.index.path, index_settings(config)
     views = views_with_old(path, settings, views_of(config))
     content = content_of({row["doc_id"]: row["digest"] for row in own}, settings, views)
-    if (there := unchanged_shard(path, number, content)) is not None:
-        return there, True
+    there = unchanged_shard(path, number, content) if own else None
+    if not own or there is not None:
+        yield None
+        yield None if there is None else (there, True)
+        return
     nodes = parsed.table(own, "nodes")
-    _, texts = texts_to_encode(
-        NodeTable(nodes), settings.paragraph_vectors, captions=settings.image_plan.encodes_captions
-    )
+    tree = NodeTable(nodes)
+    terms = build_terms(tree, settings, views)
+    _, texts = texts_to_encode(tree, settings.paragraph_vectors, captions=settings.image_plan.encodes_captions)
     wanted = vector_keys(settings.encoder, list(dict.fromkeys(texts)))
+    del tree, texts
+    yield None
     keys, vectors = PendingVectors(path).load(encoder_settings(config), wanted)
     shard = build_shard(
         path,
@@ -61,10 +74,17 @@ def shard_reduced(config: Config, job: str, number: int) -> Part | None:
         vectors=vectors,
         settings=settings,
         views=views,
+        terms=terms,
         image_vectors=image_vectors(path, settings),
         train_on_gpu=config.index.build_gpus > 0,
     )
-    return shard, False
+    yield shard, False
+
+
+def shard_built(config: Config, job: str, number: int) -> Part | None:
+    """Do all of ``shard_reduced`` (a task): all vectors are written."""
+    *_, part = shard_reduced(config, job, number)
+    return part
 
 
 def shards_joined(config: Config, job: str, sources: pa.Table, *parts: Part | None) -> dict[str, Any]:
@@ -77,7 +97,7 @@ def shards_joined(config: Config, job: str, sources: pa.Table, *parts: Part | No
         parts: Every shard.
 
     Returns:
-        See ``publish_shards``; and ``n_shards_kept``, the shards that were not built again.
+        See ``publish_shards``; with several shards also ``n_shards``, and ``n_shards_kept``: those not built again.
     """
     parsed = ParsedParts(config.index.path, job)
     used, rejects = sort_out(parsed.rows())
@@ -88,11 +108,13 @@ def shards_joined(config: Config, job: str, sources: pa.Table, *parts: Part | No
         config.index.path,
         [shard for shard, _ in there],
         kept,
-        rejects=reject_table(rejects),
+        rejects=pa.Table.from_pylist([{"file": where, "reason": reason} for where, reason in rejects], REJECT_SCHEMA),
         sources=sources,
         settings=settings,
         views=views_with_old(config.index.path, settings, views_of(config)),
         images=parsed.table(used, "images") if config.index.images else None,
     )
     PendingVectors(config.index.path).clear()
-    return {**counts, "n_shards": len(there), "n_shards_kept": len(kept)}
+    if config.index.shards > 1:
+        counts |= {"n_shards": len(there), "n_shards_kept": len(kept)}
+    return counts

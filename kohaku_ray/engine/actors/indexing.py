@@ -8,7 +8,7 @@ import json
 import os
 import socket
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -20,11 +20,9 @@ from kohaku_ray.documents.bounded import packed
 from kohaku_ray.documents.figures import images_of
 from kohaku_ray.documents.model import Document
 from kohaku_ray.documents.novel import words_digest
-from kohaku_ray.engine.actors.image_encoding import image_vectors
 from kohaku_ray.errors import DataError
 from kohaku_ray.index.arrays import I64
 from kohaku_ray.index.assemble import texts_to_encode
-from kohaku_ray.index.build import REJECT_SCHEMA, build_index, build_terms, views_with_old
 from kohaku_ray.index.columns import column_keys
 from kohaku_ray.index.flatten import document_table, flatten
 from kohaku_ray.index.identity import KEY_BYTES, vector_keys
@@ -38,9 +36,7 @@ from kohaku_ray.run.indexes import (
     chunks_of,
     document_format,
     encoder_settings,
-    index_settings,
     make_encoder,
-    views_of,
 )
 from kohaku_ray.run.parsing import par_ids_of, parse_source, rejected_images, sort_out, with_metadata
 from kohaku_ray.run.sources import read_metadata
@@ -231,58 +227,6 @@ class Encode:
         keys, n_tokens, texts = (batch[name][0].as_py() for name in TEXT_SCHEMA.names)
         self._pending.write(self._identity, keys, self._encoder.encode_passages(texts))
         return pa.table({"n_texts": [len(texts)], "n_tokens": [sum(n_tokens)], "encoder": [self._name]})
-
-
-def reduced(config: Config, job: str, sources: pa.Table) -> Iterator[dict[str, Any] | None]:
-    """Join all documents, propagate vectors and build the index (the reducer, a generator task).
-
-    Args:
-        config: The job's configuration.
-        job: Unique name of this job.
-        sources: The files that were parsed (``SOURCES_SCHEMA``).
-
-    Yields:
-        None when everything that needs no vectors is done; then the counts of ``build_index``. The reducer waits
-        until the first value is taken: take it when all vectors are written. If the job fails before that, Ray lets
-        the reducer go on; it then misses vectors and leaves the index as it is.
-    """
-    nodes, documents, rejects, images = _trees(config, job)
-    settings = index_settings(config)
-    views = views_with_old(config.index.path, settings, views_of(config))
-    terms = build_terms(NodeTable(nodes), settings, views)
-    yield None
-    pending = PendingVectors(config.index.path)
-    keys, vectors = pending.load(encoder_settings(config))
-    counts = build_index(
-        config.index.path,
-        nodes=nodes,
-        documents=documents,
-        rejects=rejects,
-        keys=keys,
-        vectors=vectors,
-        settings=settings,
-        views=views,
-        terms=terms,
-        sources=sources,
-        images=images,
-        image_vectors=image_vectors(config.index.path, settings),
-        train_on_gpu=config.index.build_gpus > 0,
-    )
-    pending.clear()
-    yield counts
-
-
-def _trees(config: Config, job: str) -> tuple[pa.Table, pa.Table, pa.Table, pa.Table | None]:
-    """Join nodes, rows and images of all used documents, and the rejects."""
-    parts = ParsedParts(config.index.path, job)
-    used, rejects = sort_out(parts.rows())
-    images = parts.table(used, "images") if config.index.images else None
-    return parts.table(used, "nodes"), parts.table(used, "documents"), reject_table(rejects), images
-
-
-def reject_table(rejects: Sequence[tuple[str, str]]) -> pa.Table:
-    """List rejects as an index holds them (``REJECT_SCHEMA``)."""
-    return pa.Table.from_pylist([{"file": where, "reason": reason} for where, reason in rejects], REJECT_SCHEMA)
 
 
 class _Unknown:

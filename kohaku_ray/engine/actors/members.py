@@ -35,8 +35,8 @@ class Retriever:
         Args:
             config: Names the index and its encoder.
             depths: Depths of all runs that share the index (see ``LocalIndex``).
-            shard: Which of the index's shards it holds, if there are several.
-            peers: Name of a retriever per shard, among them this one; none: the index is whole.
+            shard: Which of the index's shards it holds.
+            peers: Name of a retriever per shard, among them this one.
         """
         self._config, self._depths, self._shard, self._peers = config, depths, shard, peers
         self._index: LocalIndex | None = None
@@ -77,7 +77,7 @@ class Retriever:
     def _whole(self) -> IndexAccess:
         """The index with all its shards."""
         here = self._open()
-        if here.layout is None:
+        if len(here.layout.shards) == 1:
             return here
         if self._spread is None:
             self._spread = SpreadIndex(here.layout, here, self._peer)

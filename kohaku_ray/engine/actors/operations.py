@@ -14,14 +14,13 @@ import numpy as np
 
 from kohaku_ray.config import Config
 from kohaku_ray.engine.actors.spreading import BY_ROW, BY_ROWS, EVERY_SHARD, Spread
-from kohaku_ray.errors import ConfigError, DataError
+from kohaku_ray.errors import ConfigError
 from kohaku_ray.index.arrays import F32, F64, I64
 from kohaku_ray.index.encoder import SentenceEncoder
 from kohaku_ray.index.hits import Hits
-from kohaku_ray.index.joined import renumbered
 from kohaku_ray.index.layout import ShardLayout
-from kohaku_ray.index.nodes import KINDS, NodeTable
-from kohaku_ray.index.store import Index
+from kohaku_ray.index.nodes import KINDS, NodeTable, renumbered
+from kohaku_ray.index.store import Shard
 from kohaku_ray.index.tokens import token_counter
 from kohaku_ray.index.vectors import Ranges, VectorIndex
 from kohaku_ray.run.indexes import make_image_query_encoder, make_query_encoder, open_index, searches_on_gpu
@@ -39,25 +38,21 @@ Params = tuple[Any, ...]
 
 @dataclass(slots=True)
 class OpenIndex:
-    """An open index, its query encoder and its token counts.
+    """An open shard of an index, its query encoder and its token counts.
 
     Attributes:
-        index: The index.
+        shard: The shard.
         encoder: Encodes queries.
         rank_pairs: Scores (query, text) pairs by the cross-encoder of an application.
-        layout: Where the index's documents are among its shards; None: it is whole.
-        shard: Which of them this is.
         gpu: Whether FAISS searches on this process's GPU.
         float16: Whether it holds the vectors there as float16.
         image_encoder: Encodes queries that search images, where they have an encoder of their own and are searched.
         tokens: Token counts of nodes, by tokenizers; -1 where not yet counted.
     """
 
-    index: Index
+    shard: Shard
     encoder: SentenceEncoder
     rank_pairs: Callable[[str, Sequence[tuple[str, str]]], Awaitable[Sequence[float]]]
-    layout: ShardLayout | None = None
-    shard: int = 0
     gpu: bool = False
     float16: bool = False
     image_encoder: SentenceEncoder | None = None
@@ -66,48 +61,45 @@ class OpenIndex:
 
     @staticmethod
     def of(config: Config, rank_pairs: Callable[..., Awaitable[Sequence[float]]], shard: int = 0) -> OpenIndex:
-        """Open the configured index, or one of its shards, and its encoder.
+        """Open a shard of the configured index, and its encoder.
 
         Raises:
             IndexMismatchError: The index was built with other settings, or lacks a view.
             DataError: There is no index at that path.
         """
         # The index first: a mismatch is reported before the encoder takes seconds to load.
-        index = open_index(config)
-        is_part = "shards" in index.manifest
-        here = index.shard(shard) if is_part else index
-        layout = index.layout if is_part else None
+        here = open_index(config).shards[shard]
         on_gpu, float16 = searches_on_gpu(config), config.index.search_float16
         encoder, of_images = make_query_encoder(config), make_image_query_encoder(config)
-        return OpenIndex(here, encoder, rank_pairs, layout, shard, on_gpu, float16, of_images)
+        return OpenIndex(here, encoder, rank_pairs, on_gpu, float16, of_images)
+
+    @property
+    def layout(self) -> ShardLayout:
+        """Where the index's documents are among its shards."""
+        return self.shard.index.layout
 
     def ranges(self, within: tuple[str, ...] | None) -> Ranges | None:
-        """Find the rows of documents to search within; of a shard, those of the documents that it holds.
+        """Find the rows of those documents to search within that the shard holds.
 
         Raises:
             DataError: The whole index has no such document.
         """
-        if within is None or self.layout is None:
-            return None if within is None else self.index.ranges(within)
-        if unknown := self.layout.unknown(within):
-            raise DataError(f"the index at {self.index.directory.path} has no document {', '.join(unknown)}")
-        return self.index.ranges(one for one in within if self.layout.shard_of_document(one) == self.shard)
+        return None if within is None else self.shard.index.ranges(within, self.shard.number)
 
     def to_whole(self, rows: I64) -> I64:
         """Turn rows of this shard into rows of the whole index."""
-        return rows if self.layout is None else self.layout.to_whole(self.shard, rows)
+        return self.layout.to_whole(self.shard.number, rows)
 
     def to_shard(self, rows: Sequence[int]) -> I64:
         """Turn rows of the whole index, of documents of this shard, into its own."""
-        whole = np.asarray(rows, np.int64)
-        return whole if self.layout is None else self.layout.to_shard(whole)
+        return self.layout.to_shard(np.asarray(rows, np.int64))
 
     def vectors(self, kinds: tuple[str, ...]) -> VectorIndex:
         """Vectors of the nodes of some kinds, on the GPU if that is where FAISS searches."""
         if not self.gpu:
-            return self.index.vectors(kinds)
+            return self.shard.vectors(kinds)
         if kinds not in self._on_gpu:
-            self._on_gpu[kinds] = self.index.vectors(kinds).on_gpu(self.float16)
+            self._on_gpu[kinds] = self.shard.vectors(kinds).on_gpu(self.float16)
         return self._on_gpu[kinds]
 
 
@@ -155,16 +147,16 @@ def _search(here: OpenIndex, vectors: list[F32], params: Params) -> list[Hits]:
 
 def _lexical(here: OpenIndex, queries: list[str], params: Params) -> list[Hits]:
     kinds, top_k, within = params
-    found = here.index.terms(kinds).search(queries, top_k, here.ranges(within))
+    found = here.shard.terms(kinds).search(queries, top_k, here.ranges(within))
     return [Hits(here.to_whole(hits.rows), hits.scores) for hits in found]
 
 
 def _term_weights(here: OpenIndex, rows: list[int], params: Params) -> list[tuple[I64, F64]]:
-    return here.index.terms(params[0]).weights_of(here.to_shard(rows))
+    return here.shard.terms(params[0]).weights_of(here.to_shard(rows))
 
 
 def _vectors(here: OpenIndex, rows: list[int], _: Params) -> list[F32]:
-    return list(here.index.node_vectors(here.to_shard(rows)))
+    return list(here.shard.node_vectors(here.to_shard(rows)))
 
 
 async def _rank_pairs(here: OpenIndex, pairs: list[tuple[str, str]], params: Params) -> Sequence[float]:
@@ -173,17 +165,15 @@ async def _rank_pairs(here: OpenIndex, pairs: list[tuple[str, str]], params: Par
 
 def _nodes(here: OpenIndex, asked: list[tuple[int, ...]], params: Params) -> list[NodeTable]:
     section_tokens, tokenizers = params
-    around = [here.index.nodes.neighbourhood(here.to_shard(rows), section_tokens) for rows in asked]
+    around = [here.shard.nodes.neighbourhood(here.to_shard(rows), section_tokens) for rows in asked]
     if tokenizers:
         around = [nodes.with_tokens(_count_nodes(here, nodes, tokenizers)) for nodes in around]
-    if here.layout is None:
-        return around
     return [renumbered(nodes, here.to_whole(nodes.source_row)) for nodes in around]
 
 
 def _count_nodes(here: OpenIndex, nodes: NodeTable, tokenizers: tuple[Tokenizer, ...]) -> I64:
     """Count sentences as the largest count over these tokenizers; a node's text is counted once."""
-    known = here.tokens.setdefault(tokenizers, np.full(len(here.index.nodes), -1, np.int64))
+    known = here.tokens.setdefault(tokenizers, np.full(len(here.shard.nodes), -1, np.int64))
     sentence = nodes.kind == KINDS.index("sentence")
     missing = np.flatnonzero(sentence & (known[nodes.source_row] < 0))
     if len(missing):
@@ -201,7 +191,7 @@ OPERATIONS: Mapping[str, Operation] = {
         counted="queries searched",
         key=lambda vector: vector.tobytes(),
         depth="dense",
-        is_prefix=lambda here, params: here.index.vectors(params[0]).exact or params[2] is not None,
+        is_prefix=lambda here, params: here.shard.vectors(params[0]).exact or params[2] is not None,
         spread=EVERY_SHARD,
     ),
     "lexical": Operation(_lexical, n_kept=20_000, counted="queries by BM25", depth="lexical", spread=EVERY_SHARD),

@@ -9,9 +9,8 @@ from typing import Any
 import numpy as np
 
 from kohaku_ray.index.hits import Hits
-from kohaku_ray.index.joined import join_nodes
 from kohaku_ray.index.layout import ShardLayout
-from kohaku_ray.index.nodes import NodeTable
+from kohaku_ray.index.nodes import NodeTable, join_nodes
 from kohaku_ray.index.vectors import merge_hits
 
 Items = Sequence[Any]

@@ -42,7 +42,7 @@ class IndexSummary:
 
     Attributes:
         path: Directory of the index.
-        counts: See ``build_index``.
+        counts: See ``publish_shards``.
         n_files: Files found.
         n_rejects: Files, and parts of files, that could not be used, listed with their reasons in the index.
         n_rejected_files: Whole files among them.

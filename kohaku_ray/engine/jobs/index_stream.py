@@ -24,8 +24,8 @@ import ray
 
 from kohaku_ray.config import Config
 from kohaku_ray.engine.actors.image_encoding import EncodeImages, images_to_encode, n_image_blocks
-from kohaku_ray.engine.actors.index_shards import shard_reduced, shards_joined
-from kohaku_ray.engine.actors.indexing import WINDOW_TEXTS, Encode, Work, parse, reduced, sorted_window, survey
+from kohaku_ray.engine.actors.index_shards import shard_built, shard_reduced, shards_joined
+from kohaku_ray.engine.actors.indexing import WINDOW_TEXTS, Encode, Work, parse, sorted_window, survey
 from kohaku_ray.engine.cluster import idle_cpus, say
 from kohaku_ray.engine.errors import ray_get, unwrapped
 from kohaku_ray.engine.jobs.captions import CaptionSummary, captioned, model_captions
@@ -47,7 +47,7 @@ class Indexed:
 
     Attributes:
         work: What the parsed files left to do.
-        counts: See ``build_index``.
+        counts: See ``publish_shards``.
         texts_by_encoder: Number of texts per encoder actor.
         n_images_encoded: Images that were new to their encoder.
         captions: What became of the descriptions by a model; None: none were asked for.
@@ -155,41 +155,41 @@ class _Parsed:
         if not work.n_documents:
             raise DataError(f"none of {n_files} files can be used; the first: {rejects[0][0]}: {rejects[0][1]}")
         if self.config.index.shards == 1:
-            self._reducing = _reducing(self.config, self.job, self._sources)
+            self._reducing = _reducing(self.config, self.job)
         self.work, self.ended = work, time.perf_counter()
         return work
 
     def reduce(self) -> Mapping[str, Any]:
         """Build the index: all is encoded."""
         if self._reducing is None:
-            return _reduced_by_shard(self.config, self.job, self._sources)
-        ray_get(next(self._reducing))
-        counts: Mapping[str, Any] = ray_get(next(self._reducing))
+            parts = _reduced_by_shard(self.config, self.job)
+        else:
+            ray_get(next(self._reducing))
+            parts = [next(self._reducing)]
+        join = ray.remote(shards_joined).options(num_cpus=1)
+        counts: Mapping[str, Any] = ray_get(join.remote(self.config, self.job, self._sources, *parts))
+        if "n_shards" in counts:
+            say(f"reduce  {counts['n_shards']} shards, {counts['n_shards_kept']} of them unchanged")
         return counts
 
 
-def _reducing(config: Config, job: str, sources: pa.Table) -> Any:
-    """Start the reducer: it builds BM25 now, the rest when its first value is taken."""
+def _reducing(config: Config, job: str) -> Any:
+    """Start the reducer of the only shard: it builds BM25 now, the rest when its first value is taken."""
     # Holds no CPU: it must not wait for the encoders, which hold them all for longer.
-    reducer = ray.remote(reduced).options(
+    reducer = ray.remote(shard_reduced).options(
         num_cpus=idle_cpus(),
         num_gpus=config.index.build_gpus,
         max_retries=1,
         num_returns="streaming",
         _generator_backpressure_num_objects=1,
     )
-    return reducer.remote(config, job, sources)
+    return reducer.remote(config, job, 0)
 
 
-def _reduced_by_shard(config: Config, job: str, sources: pa.Table) -> dict[str, Any]:
-    """Build every shard in a task of its own, as many at once as there are CPUs, and join them."""
-    spread = {"scheduling_strategy": "SPREAD", "num_gpus": config.index.build_gpus}
-    build = ray.remote(shard_reduced).options(num_cpus=1, **spread)
-    parts = [build.remote(config, job, number) for number in range(config.index.shards)]
-    join = ray.remote(shards_joined).options(num_cpus=1)
-    counts: dict[str, Any] = ray_get(join.remote(config, job, sources, *parts))
-    say(f"reduce  {counts['n_shards']} shards, {counts['n_shards_kept']} of them unchanged")
-    return counts
+def _reduced_by_shard(config: Config, job: str) -> list[Any]:
+    """Build every shard in a task of its own, as many at once as there are CPUs."""
+    build = ray.remote(shard_built).options(num_cpus=1, num_gpus=config.index.build_gpus, scheduling_strategy="SPREAD")
+    return [build.remote(config, job, number) for number in range(config.index.shards)]
 
 
 def _configure_data() -> None:

@@ -39,7 +39,7 @@ def paths(tmp_path_factory) -> dict[str, str]:
 
 @pytest.fixture(params=["Flat", "IVF2,Flat"])
 def here(request, paths) -> OpenIndex:
-    return OpenIndex(Index.open(paths[request.param]), FakeEncoder(), Pairs())
+    return OpenIndex(Index.open(paths[request.param]).shards[0], FakeEncoder(), Pairs())
 
 
 @pytest.fixture(params=[None, DEPTHS], ids=["alone", "kept"])
@@ -133,7 +133,7 @@ def test_results_are_those_of_the_index(local, here):
     async def ask():
         return {name: await local.run(name, items, params) for name, (items, params) in ASKED.items()}
 
-    found, index = asyncio.run(ask()), here.index
+    found, index = asyncio.run(ask()), here.shard
     assert plain(found["embed"]) == plain(queries())
     assert plain(found["search"]) == plain(index.vectors(NODES).search(np.stack(queries()), 5))
     assert plain(found["lexical"]) == plain(index.terms(PARAGRAPHS).search(TEXTS, 3))
@@ -149,16 +149,16 @@ def test_results_are_those_of_the_index(local, here):
 def test_a_search_is_held_to_documents(local, here, name, within):
     items, (kinds, top_k, _) = ASKED[name]
     found = asyncio.run(local.run(name, items, (kinds, top_k, within)))
-    view = here.index.vectors(kinds) if name == "search" else here.index.terms(kinds)
+    view = here.shard.vectors(kinds) if name == "search" else here.shard.terms(kinds)
     asked = np.stack(items) if name == "search" else items
-    assert plain(found) == plain(view.search(asked, top_k, here.index.ranges(within)))
-    assert {here.index.nodes.doc_id(int(row)) for hits in found for row in hits.rows} <= set(within)
+    assert plain(found) == plain(view.search(asked, top_k, here.shard.index.ranges(within)))
+    assert {here.shard.nodes.doc_id(int(row)) for hits in found for row in hits.rows} <= set(within)
     assert any(map(len, found)) == bool(within)
 
 
 @pytest.mark.parametrize(("name", "deepest"), [("search", 9), ("lexical", 4)])
 def test_a_shorter_search_is_the_beginning_of_the_deepest(paths, ran, name, deepest):
-    local = LocalIndex(None, DEPTHS, OpenIndex(Index.open(paths["Flat"]), FakeEncoder(), Pairs()))
+    local = LocalIndex(None, DEPTHS, OpenIndex(Index.open(paths["Flat"]).shards[0], FakeEncoder(), Pairs()))
     items, (kinds, _, _) = ASKED[name]
 
     async def ask():
@@ -175,7 +175,7 @@ def test_a_shorter_search_is_the_beginning_of_the_deepest(paths, ran, name, deep
 
 
 def test_of_an_approximate_index_only_the_same_depth_is_shared(paths, ran):
-    here = OpenIndex(Index.open(paths["IVF2,Flat"]), FakeEncoder(), Pairs())
+    here = OpenIndex(Index.open(paths["IVF2,Flat"]).shards[0], FakeEncoder(), Pairs())
     local = LocalIndex(None, DEPTHS, here)
     items = queries()
 
@@ -183,13 +183,13 @@ def test_of_an_approximate_index_only_the_same_depth_is_shared(paths, ran):
         return [await local.run("search", items, (NODES, k, None)) for k in (4, 8, 4)]
 
     first, deep, again = asyncio.run(ask())
-    assert plain(first) == plain(again) == plain(here.index.vectors(NODES).search(np.stack(items), 4))
-    assert plain(deep) == plain(here.index.vectors(NODES).search(np.stack(items), 8))
+    assert plain(first) == plain(again) == plain(here.shard.vectors(NODES).search(np.stack(items), 4))
+    assert plain(deep) == plain(here.shard.vectors(NODES).search(np.stack(items), 8))
     assert ran["search"] == 2 * len(items)
 
 
 def test_within_documents_an_approximate_index_is_exact_and_shares_depths(paths, ran):
-    here = OpenIndex(Index.open(paths["IVF2,Flat"]), FakeEncoder(), Pairs())
+    here = OpenIndex(Index.open(paths["IVF2,Flat"]).shards[0], FakeEncoder(), Pairs())
     local = LocalIndex(None, DEPTHS, here)
 
     async def ask():

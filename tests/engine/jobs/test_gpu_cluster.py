@@ -75,6 +75,6 @@ def test_encoders_hold_gpus_and_encode_while_later_files_are_parsed(tmp_path, ti
     for kind in ("submission.csv", "answers.jsonl"):
         assert (tmp_path / "run1" / kind).read_bytes() == (tmp_path / "run0" / kind).read_bytes()
     for name in ("nodes", "documents"):
-        assert (tmp_path / "1" / one.manifest["files"][name]["name"]).read_bytes() == (
-            tmp_path / "0" / other.manifest["files"][name]["name"]
+        assert (tmp_path / "1" / one.shards[0].name(name)).read_bytes() == (
+            tmp_path / "0" / other.shards[0].name(name)
         ).read_bytes()

@@ -26,7 +26,7 @@ from kohaku_ray.errors import ConfigError, DataError, IndexMismatchError
 from kohaku_ray.index.chunks import character_windows
 from kohaku_ray.index.nodes import KINDS
 from kohaku_ray.index.parsed import ParsedParts
-from kohaku_ray.index.store import Index
+from kohaku_ray.index.store import Index, all_files
 from kohaku_ray.index.tokens import Counter, token_counter
 from kohaku_ray.run.indexes import make_encoder
 from kohaku_ray.sample import path as sample_path
@@ -201,7 +201,7 @@ def test_indexing_again_encodes_only_what_is_new_and_leaves_nothing_stale(cluste
     assert index.documents["doc_id"].to_pylist() == ["three", "two"]
     assert not [text for text in texts if "first" in text or "5 MW" in text]
     kept = {name.name for name in (tmp_path / "index").rglob("*") if name.is_file()}
-    assert kept == {"manifest.json", *(os.path.basename(entry["name"]) for entry in index.manifest["files"].values())}
+    assert kept == {"manifest.json", *(os.path.basename(entry["name"]) for entry in all_files(index.manifest).values())}
 
 
 def test_every_bad_file_is_a_reject_with_its_reason(cluster, tmp_path, capsys):

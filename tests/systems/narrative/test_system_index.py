@@ -3,7 +3,7 @@
 import numpy as np
 import pyarrow as pa
 import pytest
-from index.small_index import IDENTITY, FakeEncoder
+from index.small_index import IDENTITY, FakeEncoder, build_whole
 from stories import GARDEN, INDEX, PRISON, InProcessTools, count, judged, offline, prepared, stories, vector
 
 from kohaku_ray.documents.novel import parse_novel
@@ -11,7 +11,8 @@ from kohaku_ray.engine.actors.index_access import LocalIndex
 from kohaku_ray.engine.actors.operations import OpenIndex
 from kohaku_ray.errors import KohakuRayError
 from kohaku_ray.evaluation.label import CONTRADICT
-from kohaku_ray.index.build import REJECT_SCHEMA, IndexSettings, build_index, texts_to_encode
+from kohaku_ray.index.assemble import texts_to_encode
+from kohaku_ray.index.build import IndexSettings
 from kohaku_ray.index.chunks import Chunks
 from kohaku_ray.index.flatten import document_table, flatten
 from kohaku_ray.index.identity import vector_keys
@@ -59,11 +60,10 @@ def path(tmp_path_factory):
     nodes = pa.concat_tables([flatten(document, chunks, count) for document in documents])
     settings = IndexSettings(encoder=IDENTITY, chunks=chunks)
     texts = list(dict.fromkeys(texts_to_encode(NodeTable(nodes), settings.paragraph_vectors)[1]))
-    build_index(
+    build_whole(
         path,
         nodes=nodes,
         documents=document_table(documents),
-        rejects=pa.Table.from_pylist([], schema=REJECT_SCHEMA),
         keys=vector_keys(settings.encoder, texts),
         vectors=WordEncoder().encode_passages(texts),
         settings=settings,
@@ -74,7 +74,7 @@ def path(tmp_path_factory):
 
 @pytest.fixture
 def tools(path):
-    return IndexTools(LocalIndex(None, None, OpenIndex(Index.open(path), WordEncoder(), None)))
+    return IndexTools(LocalIndex(None, None, OpenIndex(Index.open(path).shards[0], WordEncoder(), None)))
 
 
 @pytest.mark.parametrize("key", ["46", "137", "007", "9"])
