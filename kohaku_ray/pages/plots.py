@@ -268,14 +268,7 @@ def heat_map(
 ) -> Markup:
     """Draw a grid of numbers as colours, each with its text; the rows from the top.
 
-    Args:
-        rows: Names of the rows.
-        columns: Names of the columns.
-        values: Shape ``(rows, columns)``; NaN where there is none, and at least one number.
-        texts: Text in each field.
-        x_label: What the columns are.
-        y_label: What the rows are.
-        label: The plot in words.
+    ``values`` have the shape ``(rows, columns)``, NaN where there is none, and at least one number.
     """
     import matplotlib as mpl
 
@@ -428,12 +421,8 @@ def frontier(
 ) -> Markup:
     """Draw gain against cost, and the Pareto frontier as a stair.
 
-    Args:
-        points: Cost and gain, by name of their group; costs are positive, and the axis is logarithmic.
-        best: Cost, gain and mark of the stair's points, by ascending cost.
-        x_label: Cost, with its unit.
-        y_label: Gain, with its unit.
-        label: The plot in words.
+    ``points`` are cost and gain by name of their group, on a logarithmic axis of positive costs; ``best`` are cost,
+    gain and mark of the stair's points, by ascending cost.
     """
     from matplotlib.ticker import LogLocator, NullFormatter
 

@@ -109,17 +109,6 @@ def test_images_and_full_paragraphs_have_marks_of_their_own(tmp_path, paragraph_
     assert (np.abs(index.node_vectors(found) - vectors).max(axis=1) > 0.01).all()
 
 
-def test_a_large_index_is_sampled_and_the_caption_says_so(there, tmp_path):
-    text = Path(write_index_map(there, str(tmp_path / "few.svg"), max_nodes=12)).read_text(encoding="utf-8")
-    assert "A sample of at most 12: evenly spaced nodes of each kind." in text
-
-
-def test_a_picture_file(there, tmp_path):
-    first = Path(write_index_map(there, str(tmp_path / "map.png"))).read_bytes()
-    assert first.startswith(b"\x89PNG")
-    assert Path(write_index_map(there, str(tmp_path / "map.png"))).read_bytes() == first
-
-
 def test_umap_is_used_where_it_is_installed_and_the_nodes_are_few(there, tmp_path, monkeypatch):
     asked = []
 
@@ -146,23 +135,24 @@ def test_the_largest_documents_have_colours_of_their_own():
     assert {f"d{at}" for at in range(20, 30)} <= set(colours)
 
 
-def test_another_suffix_is_refused(there):
-    with pytest.raises(DataError, match=r"map\.gif: the map is an \.svg or a \.png file, not \.gif"):
-        write_index_map(there, "map.gif")
+def test_a_large_index_is_sampled_and_a_picture_is_the_same_every_time(there, tmp_path):
+    text = Path(write_index_map(there, str(tmp_path / "few.svg"), max_nodes=12)).read_text(encoding="utf-8")
+    assert "A sample of at most 12: evenly spaced nodes of each kind." in text
+    first, again = (Path(write_index_map(there, str(tmp_path / "map.png"))).read_bytes() for _ in range(2))
+    assert first.startswith(b"\x89PNG")
+    assert first == again
 
 
-def test_no_index(tmp_path):
-    with pytest.raises(DataError, match="there is no index at"):
-        write_index_map(str(tmp_path))
-
-
-def test_a_place_that_cannot_be_written(there, tmp_path):
-    with pytest.raises(DataError, match=r"map\.svg: cannot be written \(No such file or directory\)"):
-        write_index_map(there, str(tmp_path / "nowhere" / "map.svg"))
-
-
-def test_an_index_elsewhere_needs_an_output():
-    with pytest.raises(
-        DataError, match="the index is at s3://bucket/index, no local directory: say where the map goes"
-    ):
-        write_index_map("s3://bucket/index")
+@pytest.mark.parametrize(
+    ("index", "output", "said"),
+    [
+        ("there", "map.gif", r"map\.gif: the map is an \.svg or a \.png file, not \.gif"),
+        ("there", "nowhere/map.svg", r"map\.svg: cannot be written \(No such file or directory\)"),
+        ("nothing", None, "there is no index at"),
+        ("s3://bucket/index", None, "the index is at s3://bucket/index, no local directory: say where the map goes"),
+    ],
+)
+def test_what_cannot_be_drawn_is_refused(there, tmp_path, index, output, said):
+    path = {"there": there, "nothing": str(tmp_path)}.get(index, index)
+    with pytest.raises(DataError, match=said):
+        write_index_map(path, output and str(tmp_path / output))
