@@ -5,17 +5,19 @@ from __future__ import annotations
 import os
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
-from kohaku_ray.config import Config
 from kohaku_ray.errors import ConfigError, DataError
 from kohaku_ray.evaluation.metrics import Metric, find_metric
 from kohaku_ray.evaluation.report import ScoreReport, run_score
 from kohaku_ray.evaluation.submissions import Submission, read_submission
 from kohaku_ray.evaluation.truth import NoGoldError, read_gold, scored_rows
-from kohaku_ray.run.sources import resolve
 from kohaku_ray.run.summary import AnswerSummary
 from kohaku_ray.run.tables import ANSWER_FILES, SCHEMAS
 from kohaku_ray.storage import below, without_options
+
+if TYPE_CHECKING:
+    from kohaku_ray.config import Config
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,6 +81,8 @@ def outputs_of(config: Config) -> tuple[str, ...]:
 
 def scores_of(config: Config, summary: AnswerSummary) -> tuple[ScoredRun | None, str]:
     """Score a finished run against its own question file; see ``score_run``."""
+    from kohaku_ray.run.sources import resolve  # pages import this module, and no configuration
+
     system, questions = config.declaration, config.questions
     return score_run(summary.run, resolve(questions.path), system.metrics, questions.limit, system.columns.split_by)
 
