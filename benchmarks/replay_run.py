@@ -34,7 +34,7 @@ from kohaku_ray.engine.jobs.index import run_index
 from kohaku_ray.engine.ledger.protocol import Asked
 from kohaku_ray.engine.ledger.segments import SegmentStore
 from kohaku_ray.engine.serving.applications import serving
-from kohaku_ray.models import seeds
+from kohaku_ray.models.request import request_key
 from kohaku_ray.run import block
 from kohaku_ray.run.block import Answered, Prepared
 from kohaku_ray.run.models import models_of
@@ -129,7 +129,7 @@ class Recorded:
 
     async def ask(self, request: Any, application: str, again: bool = False) -> Asked:
         """See ``Ledger``."""
-        key = seeds.request_key(request)
+        key = request_key(request)
         return Asked(self._entries[key], "ledger", key)
 
 
