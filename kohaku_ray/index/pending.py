@@ -18,7 +18,7 @@ from kohaku_ray.index.arrays import F32
 from kohaku_ray.index.assemble import ParagraphVectors, texts_to_encode
 from kohaku_ray.index.columns import column_keys, column_matrix, matrix_column
 from kohaku_ray.index.identity import KEY_BYTES, Keys, no_keys, passage_part, vector_keys
-from kohaku_ray.index.known import known_vectors
+from kohaku_ray.index.known import KnownVectors, known_vectors
 from kohaku_ray.index.store import Index, fingerprint
 from kohaku_ray.storage import Directory
 
@@ -94,6 +94,16 @@ class PendingVectors:
                     raise
                 except DataError:
                     continue  # truncated by a crash: its texts are encoded again
+
+
+def without_vectors(
+    texts: Sequence[str], identity: Mapping[str, Any], known: KnownVectors, left: set[bytes]
+) -> dict[str, bytes]:
+    """Return the distinct texts, or digests of images, whose vectors are neither known nor left, with their keys."""
+    distinct = list(dict.fromkeys(texts))
+    keys = vector_keys(identity, distinct)
+    found = zip(distinct, keys.tolist(), known.has(keys), strict=True)
+    return {text: key for text, key, is_known in found if not is_known and key not in left}
 
 
 def can_reuse(source: Mapping[str, Any], target: Mapping[str, Any]) -> bool:

@@ -14,10 +14,10 @@ from kohaku_ray.config import Config
 from kohaku_ray.index.arrays import F32
 from kohaku_ray.index.build import IndexSettings
 from kohaku_ray.index.encoder import IMAGE_BATCH
-from kohaku_ray.index.identity import Keys, vector_keys
+from kohaku_ray.index.identity import Keys
 from kohaku_ray.index.image_vectors import known_image_vectors
 from kohaku_ray.index.images import read_png
-from kohaku_ray.index.pending import PendingVectors
+from kohaku_ray.index.pending import PendingVectors, without_vectors
 from kohaku_ray.run.indexes import index_settings, make_encoder
 from kohaku_ray.storage import Directory
 
@@ -37,10 +37,9 @@ def images_to_encode(tables: Sequence[pa.Table], config: Config) -> list[dict[st
     if identity is None:
         return []
     distinct = sorted({digest for table in tables for digest in table["digest"].to_pylist()})
-    keys = vector_keys(identity, distinct)
-    known, left = known_image_vectors(config.index.path).has(keys), PendingVectors(config.index.path).keys(identity)
-    found = zip(distinct, keys.tolist(), known, strict=True)
-    return [{"digest": digest, "key": key} for digest, key, is_known in found if not is_known and key not in left]
+    known, left = known_image_vectors(config.index.path), PendingVectors(config.index.path).keys(identity)
+    new = without_vectors(distinct, identity, known, left)
+    return [{"digest": digest, "key": key} for digest, key in new.items()]
 
 
 def n_image_blocks(n_images: int, n_encoders: int) -> int:

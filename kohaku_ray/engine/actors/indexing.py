@@ -25,12 +25,12 @@ from kohaku_ray.index.arrays import I64
 from kohaku_ray.index.assemble import texts_to_encode
 from kohaku_ray.index.columns import column_keys
 from kohaku_ray.index.flatten import document_table, flatten
-from kohaku_ray.index.identity import KEY_BYTES, vector_keys
+from kohaku_ray.index.identity import KEY_BYTES
 from kohaku_ray.index.images import image_table, write_image
-from kohaku_ray.index.known import known_vectors
+from kohaku_ray.index.known import KnownVectors, known_vectors
 from kohaku_ray.index.nodes import CHUNK, SENTENCE, NodeTable
 from kohaku_ray.index.parsed import ParsedParts, part_name
-from kohaku_ray.index.pending import PendingVectors
+from kohaku_ray.index.pending import PendingVectors, without_vectors
 from kohaku_ray.index.tokens import token_counter
 from kohaku_ray.run.indexes import (
     chunks_of,
@@ -125,7 +125,7 @@ def texts_of(nodes: pa.Table, config: Config, job: str) -> pa.Table:
     captions = config.index.image_vectors in ("caption", "both")
     at, texts = texts_to_encode(tree, config.index.paragraph_vectors, captions=captions)
     n_tokens = dict(zip(texts, tree.tokens[at].tolist(), strict=True))
-    new = _unknown(config.model_dump_json(), job).of_texts(texts)
+    new = without_vectors(texts, *_held(config.model_dump_json(), job))
     columns = (new.values(), [n_tokens[text] + SPECIAL_TOKENS for text in new], new)
     return pa.table(
         [pa.array(list(of), field.type) for of, field in zip(columns, TEXT_SCHEMA, strict=True)], schema=TEXT_SCHEMA
@@ -229,30 +229,12 @@ class Encode:
         return pa.table({"n_texts": [len(texts)], "n_tokens": [sum(n_tokens)], "encoder": [self._name]})
 
 
-class _Unknown:
-    """Finds the texts that have no vector, neither in an index nor left by an interrupted job."""
-
-    def __init__(self, config: Config) -> None:
-        self._identity = encoder_settings(config)
-        self._known = known_vectors(config.index.path, self._identity)
-        self._left = PendingVectors(config.index.path).keys(self._identity)
-
-    def of_texts(self, texts: Sequence[str]) -> dict[str, bytes]:
-        """Return the distinct texts without a vector, with their keys."""
-        distinct = list(dict.fromkeys(texts))
-        keys = vector_keys(self._identity, distinct)
-        found = self._known.has(keys)
-        return {
-            text: key
-            for text, key, known in zip(distinct, keys.tolist(), found, strict=True)
-            if not known and key not in self._left
-        }
-
-
 @functools.lru_cache(maxsize=1)
-def _unknown(config_json: str, job: str) -> _Unknown:
-    """One per worker and job: the keys of a large index are read once, and never an earlier job's."""
-    return _Unknown(Config.model_validate_json(config_json))
+def _held(config_json: str, job: str) -> tuple[dict[str, Any], KnownVectors, set[bytes]]:
+    """The encoder's identity, and its vectors there are: read once per worker and job, and never an earlier job's."""
+    config = Config.model_validate_json(config_json)
+    identity = encoder_settings(config)
+    return identity, known_vectors(config.index.path, identity), PendingVectors(config.index.path).keys(identity)
 
 
 def _counted(nodes: pa.Table, count: Any) -> pa.Table:
