@@ -86,7 +86,7 @@ def position(text: str) -> int:
 
 def tiny(directory: Path) -> list[str]:
     sys.path.insert(0, str(Path(__file__).parents[1] / "tests"))
-    import tiny_llama
+    from kit import tiny_llama
 
     texts = [path.read_text(encoding="utf-8") for path in sorted(Path(sample.path("documents")).rglob("*.md"))]
     model = tiny_llama.build(directory / "tiny", texts)

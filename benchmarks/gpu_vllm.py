@@ -27,7 +27,7 @@ def vllm(sheet: Sheet, device: str, small: bool) -> None:
     from kohaku_ray.engine.jobs.bench_grid import Grid
 
     sys.path.insert(0, str(TESTS))
-    import tiny_llama
+    from kit import tiny_llama
 
     window, context = (1024, 500) if small else (10_240, 8_000)
     with tempfile.TemporaryDirectory() as folder:

@@ -35,7 +35,7 @@ from kohaku_ray.index.torch_model import TorchModel
 from kohaku_ray.storage import Directory
 
 sys.path.insert(0, str(Path(__file__).parents[1] / "tests"))
-import tiny_clip
+from kit import tiny_clip
 
 LEAST = 0.9
 """Least share of the bare model's images per second."""

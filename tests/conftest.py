@@ -6,10 +6,10 @@ import os
 from collections.abc import Iterator
 from pathlib import Path
 
-import properties  # noqa: F401  loads the hypothesis profile
+import kit.properties  # noqa: F401  loads the hypothesis profile
 import pytest
-import s3_server as s3_server_process
-from s3_server import FaultyS3
+from kit import s3_server as s3_server_process
+from kit.s3_server import FaultyS3
 
 os.environ.setdefault("HF_HUB_OFFLINE", "1")
 os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
@@ -35,7 +35,7 @@ def data_path() -> Path:
 @pytest.fixture(scope="session")
 def tiny_encoder(tmp_path_factory: pytest.TempPathFactory) -> str:
     """Path of a random encoder that knows the sample's words: for tests to which the vectors' quality is nothing."""
-    import tiny_encoder
+    from kit import tiny_encoder
 
     from kohaku_ray import sample
 

@@ -3,7 +3,7 @@ from pathlib import Path
 
 import pytest
 from hypothesis import settings
-from properties import scaled
+from kit.properties import scaled
 
 pytest_plugins = ["pytester"]
 
@@ -33,7 +33,7 @@ def test_every_number_of_examples_follows_the_profile():
         for found in re.findall(r"max_examples=\d+", path.read_text(encoding="utf-8"))
         if path.name != "properties.py"
     ]
-    assert not fixed, "write max_examples=scaled(N), with scaled from properties"
+    assert not fixed, "write max_examples=scaled(N), with scaled from kit.properties"
 
 
 def test_a_test_of_the_cluster_is_a_ray_test(pytester):

@@ -11,7 +11,7 @@ import pyarrow.fs
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from properties import scaled
+from kit.properties import scaled
 
 from kohaku_ray.documents.find import find_files
 from kohaku_ray.documents.parse import FORMATS, Parsed, parse_documents, parse_file

@@ -3,8 +3,8 @@ import re
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from kit.properties import scaled
 from nltk.tokenize.punkt import PunktParameters, PunktSentenceTokenizer
-from properties import scaled
 
 from kohaku_ray.documents import sentences as module
 from kohaku_ray.documents.sentences import MAX_CHARS, split_lines, split_sentences, whole_text

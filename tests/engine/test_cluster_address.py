@@ -7,7 +7,7 @@ import time
 from concurrent import futures
 
 import pytest
-from fake_openai import FakeOpenAI
+from kit.fake_openai import FakeOpenAI
 
 from kohaku_ray.engine import cluster
 from kohaku_ray.errors import ConfigError

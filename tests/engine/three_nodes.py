@@ -25,7 +25,7 @@ import numpy as np
 import psutil
 import ray
 import yaml
-from fake_openai import Action, FakeOpenAI
+from kit.fake_openai import Action, FakeOpenAI
 from ray._private.internal_api import node_stats
 from ray.cluster_utils import Cluster
 from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy

@@ -15,7 +15,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from kit.plain_vote import plain_vote as vote
-from properties import scaled
+from kit.properties import scaled
 
 from kohaku_ray.ensemble.decide import default_waves, settled
 from kohaku_ray.ensemble.vote import Ballot, Verdict, VoteRule

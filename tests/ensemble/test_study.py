@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from kit.plain_vote import plain_vote
-from properties import scaled
+from kit.properties import scaled
 
 from kohaku_ray.ensemble import vote as count
 from kohaku_ray.ensemble.agreement import agreement_weights

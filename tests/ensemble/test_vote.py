@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from kit.plain_vote import plain_vote
-from properties import scaled
+from kit.properties import scaled
 
 from kohaku_ray.ensemble.vote import Ballot, Verdict, VoteRule, vote, vote_all
 from kohaku_ray.errors import ConfigError

@@ -3,7 +3,7 @@ import pyarrow as pa
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from properties import scaled
+from kit.properties import scaled
 from small_index import FakeEncoder, build_whole, files_of, make_documents, paragraph
 
 from kohaku_ray.documents.model import Document, Paragraph, Section

@@ -6,8 +6,8 @@ import io
 
 import numpy as np
 import pytest
-import tiny_clip
 from figure_pdfs import as_bytes, picture
+from kit import tiny_clip
 from PIL import Image as Pillow
 
 from kohaku_ray.config import load_config

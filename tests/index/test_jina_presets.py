@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import io
 
-import jina_stand_ins
 import numpy as np
 import pytest
+from kit import jina_stand_ins
 from PIL import Image
 
 from kohaku_ray.config import load_config

@@ -14,7 +14,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from index.small_index import FakeEncoder, index_documents, make_documents
-from properties import scaled
+from kit.properties import scaled
 from rank_bm25 import BM25Okapi
 
 from kohaku_ray.engine.actors.index_access import LocalIndex, SpreadIndex

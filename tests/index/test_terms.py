@@ -2,7 +2,7 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from properties import scaled
+from kit.properties import scaled
 from rank_bm25 import BM25Okapi
 
 from kohaku_ray.errors import ConfigError, DataError

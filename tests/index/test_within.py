@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
-from properties import scaled
+from kit.properties import scaled
 from small_index import FakeEncoder, index_documents, make_documents, paragraph
 
 from kohaku_ray.documents.model import Document, Section

@@ -10,7 +10,7 @@ import jsonschema
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from properties import scaled
+from kit.properties import scaled
 
 from kohaku_ray.errors import ContextOverflowError, ModelError
 from kohaku_ray.models.baseline import passages_of, stem

@@ -9,8 +9,8 @@ from pathlib import Path
 import jsonschema
 import numpy as np
 import pytest
-import tiny_llama
 import torch
+from kit import tiny_llama
 
 import kohaku_ray.sample
 from kohaku_ray.config import load_config

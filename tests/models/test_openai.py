@@ -10,7 +10,7 @@ from datetime import UTC, datetime, timedelta
 from email.utils import format_datetime
 
 import pytest
-from fake_openai import Action, FakeOpenAI, completion, error_body
+from kit.fake_openai import Action, FakeOpenAI, completion, error_body
 
 from kohaku_ray.errors import ConfigError, ContextOverflowError, ModelError, TransientModelError
 from kohaku_ray.models.openai import OpenAIBackend, TokenBucket, retry_after_s

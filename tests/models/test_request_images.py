@@ -7,9 +7,9 @@ import hashlib
 import io
 
 import pytest
-from fake_openai import FakeOpenAI
 from hypothesis import given
 from hypothesis import strategies as st
+from kit.fake_openai import FakeOpenAI
 from PIL import Image
 from test_openai import ask, request
 

@@ -3,8 +3,8 @@
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
+from kit.properties import scaled
 from pages import Tags, check_harmless, page_of, plain
-from properties import scaled
 from run_files import FACTS, answer, ballot, index, item, match, small_run, usage, write_run, write_truth
 
 BAD = "<script>alert(1)</script>\"' onerror=x \u202e\x00{{ 7*7 }}</td></style>"

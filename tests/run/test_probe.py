@@ -7,8 +7,8 @@ import json
 import socket
 
 import pytest
-import tiny_llama
-from fake_openai import Action, FakeOpenAI, completion, error_body
+from kit import tiny_llama
+from kit.fake_openai import Action, FakeOpenAI, completion, error_body
 
 from kohaku_ray.cli import main
 from kohaku_ray.models.openai import MAX_LISTED, OpenAIBackend

@@ -9,8 +9,8 @@ from pathlib import Path
 
 import httpx
 import pytest
+from kit.vision_server import VisionServer, charts, questions, read_label
 from PIL import Image
-from vision_server import VisionServer, charts, questions, read_label
 
 from kohaku_ray import sample
 from kohaku_ray.documents.figures import ImageSource, images_of

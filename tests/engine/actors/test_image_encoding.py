@@ -5,8 +5,8 @@ from __future__ import annotations
 import numpy as np
 import pyarrow as pa
 import pytest
-import tiny_clip
 from figure_pdfs import as_bytes, picture
+from kit import tiny_clip
 
 from kohaku_ray.config import load_config
 from kohaku_ray.documents.images import read_image

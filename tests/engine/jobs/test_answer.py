@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pyarrow.parquet as pq
 import pytest
-from fake_openai import Action, FakeOpenAI, completion, doc_ids_of
+from kit.fake_openai import Action, FakeOpenAI, completion, doc_ids_of
 
 from kohaku_ray.cli import main
 from kohaku_ray.config import as_yaml

@@ -8,8 +8,8 @@ from pathlib import Path
 
 import polars as pl
 import pytest
+from kit.vision_server import VisionServer
 from pages import opened
-from vision_server import VisionServer
 
 from kohaku_ray.config import load_config
 from kohaku_ray.engine.jobs.answer import run_answer

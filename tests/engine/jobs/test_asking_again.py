@@ -7,7 +7,7 @@ from contextlib import ExitStack
 from pathlib import Path
 
 import pytest
-from fake_openai import Action, FakeOpenAI, completion, is_plan
+from kit.fake_openai import Action, FakeOpenAI, completion, is_plan
 from test_answer import fake, rows_of, steps_of
 
 from kohaku_ray.cli import main

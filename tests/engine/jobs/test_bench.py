@@ -11,7 +11,7 @@ from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
-import tiny_llama
+from kit import tiny_llama
 
 import kohaku_ray.sample
 from kohaku_ray.cli import main

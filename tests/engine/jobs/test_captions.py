@@ -7,10 +7,10 @@ import io
 from pathlib import Path
 
 import pytest
-from fake_openai import Action, completion, error_body, text_of
 from figure_pdfs import as_bytes, picture, scan
+from kit.fake_openai import Action, completion, error_body, text_of
+from kit.vision_server import VisionServer, charts, label_of, read_label
 from PIL import Image
-from vision_server import VisionServer, charts, label_of, read_label
 
 from kohaku_ray import sample
 from kohaku_ray.config import load_config

@@ -8,7 +8,7 @@ from contextlib import ExitStack
 from pathlib import Path
 
 import pytest
-from fake_openai import FakeOpenAI
+from kit.fake_openai import FakeOpenAI
 from test_answer import COMPARED, fake, rows_of
 
 from kohaku_ray.config import Config

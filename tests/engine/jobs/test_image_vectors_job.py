@@ -7,7 +7,7 @@ import io
 
 import numpy as np
 import pytest
-import tiny_clip
+from kit import tiny_clip
 from PIL import Image as Pillow
 
 from kohaku_ray import sample

@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from fake_openai import Action, FakeOpenAI, Received, completion, default_text
+from kit.fake_openai import Action, FakeOpenAI, Received, completion, default_text
 from ray_processes import our_processes
 from test_answer import COMPARED
 

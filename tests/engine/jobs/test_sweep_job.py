@@ -16,7 +16,7 @@ import numpy as np
 import pyarrow.parquet as pq
 import pytest
 import yaml
-from fake_openai import Action, FakeOpenAI, completion
+from kit.fake_openai import Action, FakeOpenAI, completion
 from test_answer import COMPARED, steps_of
 
 from kohaku_ray.cli import main

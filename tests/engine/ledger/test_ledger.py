@@ -13,7 +13,7 @@ from dataclasses import replace
 import psutil
 import pytest
 import ray
-from fake_openai import Action, FakeOpenAI, completion
+from kit.fake_openai import Action, FakeOpenAI, completion
 from ray import serve
 
 from kohaku_ray.config.schema import LedgerConfig, OpenAIConfig

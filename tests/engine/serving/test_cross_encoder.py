@@ -10,7 +10,7 @@ from pathlib import Path
 import numpy as np
 import pyarrow.parquet as pq
 import pytest
-import tiny_cross_encoder
+from kit import tiny_cross_encoder
 from ray import serve
 from ray_processes import our_processes
 

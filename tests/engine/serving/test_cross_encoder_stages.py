@@ -8,7 +8,7 @@ from collections import defaultdict
 import numpy as np
 import pyarrow.parquet as pq
 import pytest
-import tiny_cross_encoder
+from kit import tiny_cross_encoder
 
 from kohaku_ray.config import load_config
 from kohaku_ray.engine.actors.pool import ActorPool

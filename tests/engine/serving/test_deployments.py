@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 
 import pytest
-import tiny_llama
+from kit import tiny_llama
 
 from kohaku_ray.config import load_config
 from kohaku_ray.config.schema import PriceConfig, VllmConfig

@@ -9,7 +9,7 @@ from pathlib import Path
 import jsonschema
 import pyarrow.parquet as pq
 import pytest
-import tiny_llama
+from kit import tiny_llama
 
 import kohaku_ray.sample
 from kohaku_ray.config import Config

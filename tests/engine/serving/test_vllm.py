@@ -15,7 +15,7 @@ import jsonschema
 import psutil
 import pyarrow.parquet as pq
 import pytest
-import tiny_llama
+from kit import tiny_llama
 
 import kohaku_ray.sample
 from kohaku_ray.config import Config

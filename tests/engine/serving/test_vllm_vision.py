@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-import tiny_idefics
+from kit import tiny_idefics
 from PIL import Image
 
 from kohaku_ray.config.schema import VllmConfig

@@ -10,8 +10,8 @@ from pathlib import Path
 
 import pyarrow.parquet as pq
 import pytest
-import tiny_encoder
-from fake_openai import Action, FakeOpenAI, completion
+from kit import tiny_encoder
+from kit.fake_openai import Action, FakeOpenAI, completion
 from pages import opened
 from stories import GARDEN, HEADER, PRISON, ROWS
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from pathlib import Path
 
-import tiny_llama
+from kit import tiny_llama
 
 SIDE, PATCH, SCALE = 64, 16, 2
 IMAGE_TOKENS = (SIDE // PATCH // SCALE) ** 2

@@ -17,9 +17,9 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
-from fake_openai import Action, FakeOpenAI, Script, SentImage, completion, doc_ids_of, is_plan, sent_images, text_of
 from PIL import Image
 
+from kit.fake_openai import Action, FakeOpenAI, Script, SentImage, completion, doc_ids_of, is_plan, sent_images, text_of
 from kohaku_ray import sample
 
 BLOCKS = 16

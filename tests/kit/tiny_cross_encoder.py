@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from tiny_encoder import DIM, WINDOW
+from kit.tiny_encoder import DIM, WINDOW
 
 
 def build(path: Path, tokenizer: str) -> str:
