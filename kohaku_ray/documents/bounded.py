@@ -33,8 +33,7 @@ _AGAIN_S = 0.05
 
 _REQUEST = struct.Struct("<dII?")
 """Time limit in seconds, bytes of the file's name, bytes of its content, whether images are extracted."""
-_REPLY = struct.Struct("<BIQ")
-"""Kind of the reply, bytes of its text, bytes of its images."""
+_REPLY = struct.Struct("<BIQ")  # kind of the reply, bytes of its text, bytes of its images
 _DOCUMENT, _MESSAGE, _ENDED = range(3)
 """Kinds of reply: a document as JSON, why there is none, how the parser's process ended."""
 
@@ -76,12 +75,7 @@ def parse_in_time(parse: Callable[[], Document], name: str, n_bytes: int, timeou
 
 
 def parse_in_child(name: str, data: bytes, timeout_s: float, images: bool = False) -> Document:
-    """Call `parse_file` in this process's child, which is started where there is none.
-
-    Raises:
-        UnfinishedError: It took longer than ``timeout_s``, or ended the child.
-        DataError: It raised it.
-    """
+    """Call `parse_file` in this process's child, which is started where there is none; see `parse_in_time`."""
     with _lock:
         child = _running()
         try:
@@ -117,12 +111,7 @@ def _ending(code: int) -> str:
 
 @dataclass(frozen=True)
 class _Child:
-    """A process that runs `serve`.
-
-    Attributes:
-        process: Its standard input and output are pipes.
-        owner: Id of the process that started it.
-    """
+    """A process that runs `serve`, and the id of the process that started it."""
 
     process: subprocess.Popen[bytes]
     owner: int

@@ -25,14 +25,7 @@ _BYTE_ORDER_MARKS = (
 
 
 def decode_text(name: str, data: bytes) -> str:
-    r"""Decode a file's bytes: by its byte order mark (UTF-8, UTF-16), else as UTF-8.
-
-    Args:
-        name: The file, for messages.
-        data: Its content.
-
-    Returns:
-        The text with every line end as ``\n``.
+    r"""Decode a file's bytes by its byte order mark (UTF-8, UTF-16), else as UTF-8; every line end becomes ``\n``.
 
     Raises:
         DataError: The bytes hold a NUL or are not valid in that encoding; the message gives the byte's offset.
@@ -75,12 +68,8 @@ def clean_print(text: str) -> str:
 def flat_metadata(values: Mapping[Any, Any]) -> dict[str, str]:
     """Write a document's metadata as text.
 
-    Args:
-        values: As JSON or YAML gave them.
-
-    Returns:
-        Scalars as text (``true`` and ``false`` for booleans) and lists of scalars joined by commas. Nulls and nested
-        structures are left out: a citation cannot print them.
+    Scalars become text (``true`` and ``false`` for booleans), lists of scalars are joined by commas. Nulls and nested
+    structures are left out: a citation cannot print them.
     """
     flat = {}
     for key, value in values.items():
@@ -97,9 +86,7 @@ def _scalar(value: Any) -> str:
     return well_formed(str(value)).strip()
 
 
-MAX_ID_CHARS = 200
-"""Longest ``doc_id``, in characters."""
-
+MAX_ID_CHARS = 200  # longest ``doc_id``, in characters
 _UNSAFE = {":": "a colon", "/": "a slash", "\\": "a backslash"}
 _UNSAFE_CATEGORIES = {
     "Cc": "a control character",
@@ -122,14 +109,7 @@ def default_doc_id(name: str) -> str:
 
 
 def check_doc_id(doc_id: str, name: str) -> str:
-    """Reject an id that cannot be part of a node id (``doc:sec0:p2``) or a citation.
-
-    Args:
-        doc_id: The id a document would get.
-        name: Its file, for the message.
-
-    Returns:
-        The id unchanged.
+    """Return an id that may be part of a node id (``doc:sec0:p2``) and of a citation.
 
     Raises:
         DataError: The id is blank, longer than `MAX_ID_CHARS`, begins or ends with white space, or holds a colon,

@@ -16,12 +16,8 @@ from kohaku_ray.documents.sentences import split_sentences
 from kohaku_ray.errors import DataError
 from kohaku_ray.storage import below, is_uri
 
-MAX_MENTIONS = 6
-"""Most sentences kept that mention one figure."""
-
-MAX_RANGE = 20
-"""Most figures that ``Figures 2–5`` may name."""
-
+MAX_MENTIONS = 6  # most sentences kept that mention one figure
+MAX_RANGE = 20  # most figures that ``Figures 2–5`` may name
 _NUMBER = r"(?:[A-Z]\.?)?\d{1,3}(?:\.\d{1,3})?"
 _LABEL = re.compile(rf"fig(?:ure|\.)?\s*({_NUMBER})", re.IGNORECASE)
 _MENTION = re.compile(
@@ -121,11 +117,8 @@ def _label(paragraph: Paragraph) -> str | None:
     return found[1].upper() if found else None
 
 
-SET_IMAGES = "set index.images to true"
-"""How images are turned on."""
-
-IMAGES_SHOWN = 3
-"""Most images named in the message about a document without any that can be used."""
+SET_IMAGES = "set index.images to true"  # how images are turned on
+IMAGES_SHOWN = 3  # most images named in the message about a document without any that can be used
 
 
 def has_sentences(document: Document) -> bool:
@@ -143,24 +136,13 @@ def names_images(document: Document) -> bool:
 
 
 def no_text(name: str, images: bool) -> DataError:
-    """Refuse a file in which there is nothing to search.
-
-    Args:
-        name: The file.
-        images: Whether images are extracted.
-    """
+    """Refuse a file in which there is nothing to search; ``images``: whether they are extracted."""
     way_out = "" if images else f" (if it holds images, {SET_IMAGES} to index them)"
     return DataError(f"{name} has no text: nothing in it can be searched{way_out}.")
 
 
 def no_image(name: str, rejects: Sequence[tuple[str, str]], left_out: Mapping[str, int]) -> DataError:
-    """Refuse a file that names images alone, none of which can be used.
-
-    Args:
-        name: The file.
-        rejects: Place and reason per image that cannot be used.
-        left_out: Number of images left out, by reason.
-    """
+    """Refuse a file that names images alone, none of which can be used: rejects by place, others counted by reason."""
     shown = [f"{place}: {reason}" for place, reason in rejects[:IMAGES_SHOWN]]
     shown += [f"{len(rejects) - IMAGES_SHOWN} more"] if len(rejects) > IMAGES_SHOWN else []
     shown += [f"{n} left out: {reason}" for reason, n in sorted(left_out.items()) if n]
@@ -172,9 +154,7 @@ def no_image(name: str, rejects: Sequence[tuple[str, str]], left_out: Mapping[st
     )
 
 
-SHOWN_CHARS = 80
-"""Longest address of an image in a message."""
-
+SHOWN_CHARS = 80  # longest address of an image in a message
 _SCHEME = re.compile(r"(?:[a-z][a-z0-9+.-]+:|//)", re.IGNORECASE)
 
 
@@ -272,16 +252,9 @@ def attach_images(
 ) -> Document:
     """Give the images that a document names their pixels; nothing is fetched from the network.
 
-    Args:
-        document: Its image paragraphs have an address as their path.
-        name: Path or URI of its file: addresses are relative to it, and must stay inside its directory.
-        read: Reads a file.
-        source: How images are extracted.
-        is_placeholder: Whether the paths are those of placeholders.
-
-    Returns:
-        The document; an image that cannot be used is a row of ``image_rejects``, and its paragraph stays if it has a
-        caption.
+    Addresses are relative to the file and must stay inside its directory; those of placeholders are below
+    ``source.directory``. An image that cannot be used is a row of ``image_rejects``, and its paragraph stays if it has
+    a caption.
     """
     reader = _Reader(name, document.doc_id, source.directory, read, is_placeholder)
     made = map_named(document, reader.attach)

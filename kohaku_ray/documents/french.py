@@ -23,9 +23,7 @@ _MID_SENTENCE = _words(
 )
 """Abbreviations that never end a sentence; Punkt itself never ends one after a single letter ("M. Le Pen")."""
 
-_TITLES = _words("MM Me")
-"""Abbreviations only in capitals: "12 mm." is a length."""
-
+_TITLES = _words("MM Me")  # abbreviations only in capitals: "12 mm." is a length
 _BEFORE_NAME = _words("al col gén adj cap cdt lt sgt cie ets sté éd coll trad dir prés sén dép préf coord ex s.a")
 """Abbreviations that end a sentence when a word follows that commonly begins one."""
 
@@ -55,14 +53,7 @@ _QUOTE_GOES_ON = re.compile(r"[\"']\s*[,;:)]")
 
 
 def split_french(text: str) -> tuple[Sentence, ...]:
-    """Find the sentences of a French text.
-
-    Args:
-        text: Any text; blank lines and list items end the sentence before them.
-
-    Returns:
-        Spans as ``split_sentences`` gives them: in reading order, trimmed, bounded, every visible character once.
-    """
+    """Find the sentences of a French text: spans as ``split_sentences`` gives them."""
     plain = text.translate(_PLAIN)
     return tuple(
         piece
@@ -84,13 +75,7 @@ def split_periods(text: str) -> tuple[Sentence, ...]:
 def sliding_sentences(sentences: Sequence[Sentence], size: int = 3, overlap: int = 2) -> tuple[Sentence, ...]:
     """Join every ``size`` neighbouring sentences into one span, ``size - overlap`` sentences apart.
 
-    Args:
-        sentences: In reading order, of one paragraph.
-        size: Sentences per window, at least 1; fewer sentences make one window.
-        overlap: Sentences that two neighbouring windows share, below ``size``.
-
-    Returns:
-        Spans of the same text; the last one ends where the last sentence ends.
+    ``size`` is at least 1; fewer sentences make one window. The last window ends where the last sentence ends.
 
     Raises:
         ConfigError: ``overlap`` is negative or not below ``size``.

@@ -10,8 +10,8 @@ from typing import Any
 
 from kohaku_ray.documents.content import decode_text, default_doc_id, well_formed
 from kohaku_ray.documents.model import Attachment, Document, Paragraph
-from kohaku_ray.documents.outline import Draft, finish, heading_path, looks_like_header, spread, written_rows
 from kohaku_ray.documents.sentences import split_lines, split_sentences, whole_text
+from kohaku_ray.documents.text import Draft, finish, heading_path, looks_like_header, spread, written_rows
 from kohaku_ray.errors import DataError
 
 _CHARSET = re.compile(rb"<meta[^>]{0,200}?charset\s*=\s*[\"']?\s*([\w.:-]+)", re.IGNORECASE)
@@ -50,15 +50,9 @@ def words(text: str) -> frozenset[str]:
     return frozenset(text.split())
 
 
-MAX_DEPTH = 2000
-"""Most tags open at a time: the HTML standard's algorithm takes time quadratic in them."""
-
-MAX_REOPENED = 1_000_000
-"""Most elements made by reopening formatting tags: each block reopens all that were left open."""
-
-MAX_ATTRIBUTES = 5000
-"""Most attributes of one tag: the standard has each compared with all before it."""
-
+MAX_DEPTH = 2000  # most tags open at a time: the HTML standard's algorithm takes time quadratic in them
+MAX_REOPENED = 1_000_000  # most elements made by reopening formatting tags: each block reopens all that were left open
+MAX_ATTRIBUTES = 5000  # most attributes of one tag: the standard has each compared with all before it
 _TAG = re.compile(r"<(/?)([a-zA-Z][a-zA-Z0-9-]*)")
 _ATTRIBUTE = re.compile(r"""[\s/]*[^\s/>][^\s/>=]*(?:\s*=\s*(?:"[^"]*"|'[^']*'|[^\s>"'][^\s>]*)?)?""")
 _FORMATTING = words("a b big code em font i nobr s small strike strong tt u")
@@ -113,15 +107,9 @@ def check_attributes(name: str, source: str) -> None:
                 )
 
 
-MAX_BYTES = 64 * 2**20
-"""Largest page, in bytes; its tree takes about ten times as much memory."""
-
-MAX_CELL_CHARS = 500
-"""A table with a longer cell is page layout: its cells become paragraphs."""
-
-MAX_SPAN = 100
-"""Most columns or rows that a cell is taken to span."""
-
+MAX_BYTES = 64 * 2**20  # largest page, in bytes; its tree takes about ten times as much memory
+MAX_CELL_CHARS = 500  # a table with a longer cell is page layout: its cells become paragraphs
+MAX_SPAN = 100  # most columns or rows that a cell is taken to span
 _INVISIBLE = re.compile(r"(?:display\s*:\s*none|visibility\s*:\s*hidden)", re.IGNORECASE)
 _SPACES = re.compile(r"\s+")
 _NOT_TEXT = re.compile("[\x00-\x08\x0b-\x1f\x7f\u00ad\u200b\ufeff]")
@@ -150,16 +138,10 @@ def parse_html(name: str, data: bytes, images: bool = False) -> Document:
     """Parse a page as a browser does, malformed tags included.
 
     Navigation, footers, scripts, forms and hidden elements are left out. Headings make sections, titled with the
-    headings above them; a list, a table and preformatted text are one paragraph each; a table's row reads
-    ``column: value; …``. An image is an attachment with its figure's caption, else its alternative text.
-
-    Args:
-        name: The file, for messages and the ``doc_id``.
-        data: Its content; UTF-8 unless a byte order mark or ``<meta charset>`` says otherwise.
-        images: Whether images are read later: also those without a caption are kept, with their address.
-
-    Returns:
-        The document; description, author, date and canonical URL are its metadata.
+    headings above them; a list, a table and preformatted text are one paragraph each; a table's row reads ``column:
+    value; …``. An image is an attachment with its figure's caption, else its alternative text. Description, author,
+    date and canonical URL are the metadata. With ``images`` also images without a caption are kept, with their address,
+    to be read later.
 
     Raises:
         DataError: It is too large, its tags are nested too deep, or it is not text.

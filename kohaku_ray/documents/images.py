@@ -16,25 +16,14 @@ from urllib.parse import unquote_to_bytes
 from kohaku_ray.documents.model import Image
 from kohaku_ray.errors import DataError
 
-MIN_PIXELS = 64
-"""Shortest side of an image that is kept; smaller ones are icons, bullets and rules."""
-
-MAX_PIXELS = 100_000_000
-"""Most pixels of an image that is decoded."""
-
-MAX_BYTES = 64 * 2**20
-"""Largest image file, in bytes."""
-
-DIGEST_DIGITS = 32
-"""Hexadecimal digits of an image's name."""
-
-FORMATS = ("PNG", "JPEG", "GIF", "WEBP", "BMP", "TIFF", "JPEG2000", "PPM")
-"""Formats that Pillow may read."""
-
+MIN_PIXELS = 64  # shortest side of an image that is kept; smaller ones are icons, bullets and rules
+MAX_PIXELS = 100_000_000  # most pixels of an image that is decoded
+MAX_BYTES = 64 * 2**20  # largest image file, in bytes
+DIGEST_DIGITS = 32  # hexadecimal digits of an image's name
+FORMATS = ("PNG", "JPEG", "GIF", "WEBP", "BMP", "TIFF", "JPEG2000", "PPM")  # formats that Pillow may read
 _MARKUP = re.compile(rb"\s*(?:\xef\xbb\xbf)?\s*<(?P<tag>\??!?[A-Za-z]+)")
 _DATA_URI = re.compile(r"data:(?P<type>[^,;]*)(?P<options>[^,]*),(?P<body>.*)", re.IGNORECASE | re.DOTALL)
-_UP = 2
-"""PNG's filter that stores a row as its difference to the row above."""
+_UP = 2  # PNG's filter that stores a row as its difference to the row above
 
 
 class BadImageError(DataError):
@@ -48,11 +37,8 @@ class SmallImageError(BadImageError):
 def read_image(data: bytes) -> Image:
     """Decode an image file.
 
-    Transparency becomes white, CMYK and indexed colours become RGB, and a photograph is turned as its EXIF
-    orientation says. Colour profiles are not applied. Of an animation the first picture is read.
-
-    Args:
-        data: The file's content, in one of `FORMATS`.
+    Transparency becomes white, CMYK and indexed colours become RGB, and a photograph is turned as its EXIF orientation
+    says. Colour profiles are not applied. Of an animation the first picture is read.
 
     Raises:
         SmallImageError: A side is shorter than `MIN_PIXELS`.

@@ -19,9 +19,7 @@ from kohaku_ray.documents.sentences import split_sentences
 from kohaku_ray.documents.text import text_sections
 from kohaku_ray.errors import DataError
 
-MAX_PAGE = 2**31 - 1
-"""Largest page number the node table can hold."""
-
+MAX_PAGE = 2**31 - 1  # largest page number the node table can hold
 _PLACEHOLDER = re.compile(
     r"\s*\[(?:image\s+page=\d+\s+idx=\d+\s+name=[^\]]*|img:[^\]]*)\](?:\s*size:\s*\d+x\d+,?\s*data:\s*\d+\s*bytes)?",
     re.IGNORECASE,
@@ -42,17 +40,10 @@ _KINDS = {
 def parse_kohakurag(name: str, data: bytes, images: bool = False) -> Document:
     """Parse a KohakuRAG document.
 
-    A null is an absent value. Sentences that the file gives are kept where their paragraph's text holds them, in
-    order; otherwise the paragraph is split here. An image paragraph becomes an attachment whose only text is its
-    caption. A file with a text but no sections is read as plain text.
-
-    Args:
-        name: The file, for messages and the default ``doc_id``.
-        data: Its content.
-        images: Whether images are read later: a placeholder without a path has its name as its path.
-
-    Returns:
-        The document.
+    A null is an absent value. Sentences that the file gives are kept where their paragraph's text holds them, in order;
+    otherwise the paragraph is split here. An image paragraph becomes an attachment whose only text is its caption. A
+    file with a text but no sections is read as plain text. With ``images`` a placeholder without a path has its name as
+    its path.
 
     Raises:
         DataError: It is not JSON, or a value has the wrong type; the message names the JSON path.
@@ -72,14 +63,7 @@ def parse_kohakurag(name: str, data: bytes, images: bool = False) -> Document:
 
 
 def write_kohakurag(document: Document) -> str:
-    """Write a document as KohakuRAG JSON, which `parse_kohakurag` reads to the same tree.
-
-    Args:
-        document: As a parser made it.
-
-    Returns:
-        One JSON object, with a last line end.
-    """
+    """Write a document as KohakuRAG JSON, which `parse_kohakurag` reads to the same tree."""
     texts = [paragraph.text for section in document.sections for paragraph in section.paragraphs]
     root = {
         "document_id": document.doc_id,

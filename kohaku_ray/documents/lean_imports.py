@@ -19,7 +19,6 @@ from typing import Any
 
 _LOCK = threading.Lock()
 _CORPORA = "nltk.corpus"  # readers of data that is not there; stemmers import them for their word lists
-
 _SKLEARN = ("sklearn", "sklearn.metrics")
 
 

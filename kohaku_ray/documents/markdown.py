@@ -14,13 +14,11 @@ from markdown_it.tree import SyntaxTreeNode
 
 from kohaku_ray.documents.content import decode_text, default_doc_id, flat_metadata, well_formed
 from kohaku_ray.documents.model import Attachment, Document, Paragraph, Section
-from kohaku_ray.documents.outline import Draft, finish, heading_path, written_rows
 from kohaku_ray.documents.sentences import split_lines, split_sentences, whole_text
+from kohaku_ray.documents.text import Draft, finish, heading_path, written_rows
 from kohaku_ray.errors import DataError
 
-MAX_KEYS = 2000
-"""Most keys of a mapping in the front matter, merged keys included."""
-
+MAX_KEYS = 2000  # most keys of a mapping in the front matter, merged keys included
 _FRONT_MATTER = re.compile(r"---[^\S\n]*\n(.*?)^(?:---|\.\.\.)[^\S\n]*(?:\n|\Z)", re.DOTALL | re.MULTILINE)
 _INVISIBLE_HTML = re.compile(r"<!--.*?(?:-->|\Z)|<(script|style)\b.*?(?:</\1\s*>|\Z)", re.DOTALL | re.IGNORECASE)
 _SPACES = re.compile(r"[^\S\n]+")
@@ -33,17 +31,10 @@ def parse_markdown(name: str, data: bytes, images: bool = False) -> Document:
 
     The title is the front matter's, else the first level-one heading, else the file's stem. Every heading begins a
     section, titled with the headings above it and its own: ``Results › Energy``. The heading that is the document's
-    title is not repeated there; text under it, or before any heading, is in a section titled like the document.
-    A list, a table and a block of code are one paragraph each; a table's row reads ``column: value; …``. An image is an
-    attachment captioned with its alternative text.
-
-    Args:
-        name: The file, for messages and the default ``doc_id``.
-        data: Its content.
-        images: Whether images are read later: data URIs, and ``<img>`` in HTML, are kept.
-
-    Returns:
-        The document; ``id`` or ``document_id`` of the front matter is its ``doc_id``, the rest its metadata.
+    title is not repeated there; text under it, or before any heading, is in a section titled like the document. A list,
+    a table and a block of code are one paragraph each; a table's row reads ``column: value; …``. An image is an
+    attachment captioned with its alternative text. ``id`` or ``document_id`` of the front matter is the ``doc_id``, the
+    rest the metadata. With ``images``, data URIs and ``<img>`` in HTML are kept, to be read later.
 
     Raises:
         DataError: The content is not text, or the front matter is not YAML.

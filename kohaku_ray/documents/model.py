@@ -5,8 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
-Box = tuple[float, float, float, float]
-"""Left, top, right, bottom in points, as seen on the page."""
+Box = tuple[float, float, float, float]  # left, top, right, bottom in points, as seen on the page
 
 
 @dataclass(frozen=True, slots=True)

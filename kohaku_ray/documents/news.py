@@ -63,11 +63,6 @@ class _Row:
 def parse_news(name: str, data: bytes, sentence_split: SentenceSplit = "punkt") -> News:
     """Parse a CSV of news paragraphs into articles.
 
-    Args:
-        name: The file, for messages.
-        data: Its content; decoded by its byte order mark, else as UTF-8.
-        sentence_split: Splits sentences by Punkt, or at every full stop.
-
     Returns:
         The articles and the rejected rows. Paragraphs are sorted by ``paragraph_order`` (ties: file order). A
         paragraph's attributes are its row's columns except ``doc_id`` and ``paragraph_text``; ``prev_par_id`` and

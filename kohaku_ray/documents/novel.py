@@ -32,14 +32,7 @@ CARDINAL = rf"(?:(?:a|one|two|three) hundred\b(?:(?: and)? {_BELOW})?|{_BELOW})"
 
 
 def number_of(text: str) -> int | None:
-    """Read a number.
-
-    Args:
-        text: Digits, a roman numeral, or a cardinal or ordinal below 400 in words, in any case.
-
-    Returns:
-        Its value, or None when the text is no such number.
-    """
+    """Read digits, a roman numeral, or a cardinal or ordinal below 400 in words, in any case; None: it is none."""
     text = text.strip()
     if text.isdecimal():
         return int(text)
@@ -77,12 +70,8 @@ def _ordinal(word: str) -> str:
     return {"twelve": "twelfth"}.get(word) or (word[:-1] + "ieth" if word.endswith("y") else word + "th")
 
 
-MAX_TITLE_CHARS = 120
-"""Longest line that is a heading."""
-
-PREAMBLE = "Preamble"
-"""Title of the section before the first chapter."""
-
+MAX_TITLE_CHARS = 120  # longest line that is a heading
+PREAMBLE = "Preamble"  # title of the section before the first chapter
 _CONTROL = re.compile(rb"[\x00-\x08\x0b\x0e-\x1f\x7f]")
 _START = re.compile(r"^\*{3}\s*START OF TH.*?\*{3}[ \t]*$|^\*END\*?THE SMALL PRINT.*$", re.MULTILINE | re.IGNORECASE)
 _END = re.compile(
@@ -127,11 +116,8 @@ def parse_novel(name: str, data: bytes) -> Document:
     Chapters begin at CHAPTER, PART, BOOK or VOLUME with a roman, arabic or spelled-out number at the start of a
     paragraph; a division above chapters comes first in their titles (``PART ONE › CHAPTER II THE STORM``). A table of
     contents is dropped. Text before the first chapter is kept when it has prose. Without chapters the whole book is one
-    section. Lines stay as they are wrapped.
-
-    Args:
-        name: The file, for messages and the ``doc_id``.
-        data: UTF-8, or UTF-16 with its mark; other bytes are read as Windows-1252, a superset of Latin-1.
+    section. Lines stay as they are wrapped. Bytes that are not UTF-8, nor UTF-16 with its mark, are read as
+    Windows-1252, a superset of Latin-1.
 
     Returns:
         The book. Each paragraph's attributes are ``book``, ``chapter`` (the section's title), ``chapter_number``
@@ -152,15 +138,7 @@ def parse_novel(name: str, data: bytes) -> Document:
 
 
 def novel_sections(text: str, book: str) -> tuple[Section, ...]:
-    """Cut a novel's text into chapters; see `parse_novel`.
-
-    Args:
-        text: The book without an e-text's header and footer.
-        book: Its title, for the attributes, and for the section of a book without chapters.
-
-    Returns:
-        Sections with at least one paragraph each; none for a text without words.
-    """
+    """Cut a novel's text, without an e-text's header and footer, into chapters; see `parse_novel`."""
     front, headings = _read(text)
     headings, extra = _without_contents(headings)
     front += extra
@@ -287,9 +265,6 @@ def _take_title(heading: _Heading) -> None:
 
 def _without_contents(headings: Sequence[_Heading]) -> tuple[list[_Heading], list[str]]:
     """Drop tables of contents: two or more headings of one kind without text, most of which occur again later.
-
-    Args:
-        headings: All headings of the book.
 
     Returns:
         The headings of divisions, and the text under the last line of a table before them, which belongs to none (a

@@ -64,9 +64,7 @@ _READERS: Mapping[Format, Mapping[str, Parser]] = {
 }
 """Parsers by format, which replace those of `FORMATS`."""
 
-_WITH_IMAGES = {".json", ".md", ".markdown", ".pdf", ".html", ".htm"}
-"""Formats whose parser takes ``images``."""
-
+_WITH_IMAGES = {".json", ".md", ".markdown", ".pdf", ".html", ".htm"}  # formats whose parser takes ``images``
 T = TypeVar("T")
 
 

@@ -20,15 +20,9 @@ from kohaku_ray.documents.pdf_page import Line, Page, read_page
 from kohaku_ray.documents.pdf_tree import body_size, is_deck, join_lines, sections_of, slide_sections, title_blocks
 from kohaku_ray.errors import DataError
 
-MARGIN_SHARE = 0.12
-"""Share of a page's height, at the top and at the bottom, in which running lines are looked for."""
-
-MIN_PAGES = 3
-"""Fewest pages that repeat a running line; two in a short document, or beside a page number."""
-
-MAX_NUMBER_SHARE = 0.03
-"""Largest font size of a page number, as a share of the page's height."""
-
+MARGIN_SHARE = 0.12  # share of a page's height, at the top and at the bottom, in which running lines are looked for
+MIN_PAGES = 3  # fewest pages that repeat a running line; two in a short document, or beside a page number
+MAX_NUMBER_SHARE = 0.03  # largest font size of a page number, as a share of the page's height
 _BUCKET = 6.0
 _OUTERMOST = 2
 _DIGITS = re.compile(r"\d+")
@@ -113,18 +107,12 @@ def _keys(line: Line, text: str, page: Page) -> tuple[tuple[str, int], tuple[str
     return (text, 2 * floor(steps)), (text, 2 * round(steps) + 1)
 
 
-LITTLE_TEXT_CHARS = 40
-"""A page with less text is odd."""
-
-UNREADABLE_SHARE = 0.05
-"""Largest share of characters without a meaning in a text that is not odd."""
-
+LITTLE_TEXT_CHARS = 40  # a page with less text is odd
+UNREADABLE_SHARE = 0.05  # largest share of characters without a meaning in a text that is not odd
 UNREADABLE = re.compile("[\ufffd\ue000-\uf8ff\U000f0000-\U0010ffff\x00-\x08\x0e-\x1f]")
 """Characters without a meaning: a font that does not say which letters its shapes are."""
 
-WINDOW_PAGES = 64
-"""Pages held in memory at a time; running heads are found by these and the pages before."""
-
+WINDOW_PAGES = 64  # pages held in memory at a time; running heads are found by these and the pages before
 _DATE = re.compile(r"(?:D:)?(\d{4})(\d{2})?(\d{2})?")
 _NO_TITLE = re.compile(
     r"untitled.*|microsoft (?:word|powerpoint)\b.*|(?:power ?point )?presentation\d*|document\d*|slide \d+|title|"
@@ -159,12 +147,8 @@ def parse_pdf(name: str, data: bytes, images: bool = False) -> Document:
     the headings that lead to them: ``2 Results › 2.1 Energy``. Columns are read one after the other between full-width
     lines. Running heads and page numbers are dropped, words divided at line ends joined, paragraphs joined across
     columns and pages. A table is one paragraph, each row a sentence. A picture is an attachment with the caption next
-    to it. In a slide deck every slide is a section. Scripts and embedded files are not touched.
-
-    Args:
-        name: The file, for messages and the ``doc_id``.
-        data: Its content.
-        images: Whether its images are extracted: embedded ones, and vector figures with a caption.
+    to it. In a slide deck every slide is a section. Scripts and embedded files are not touched. With ``images``
+    embedded images are extracted, and vector figures with a caption.
 
     Returns:
         The document, every paragraph with its page and place; author and date are its metadata.

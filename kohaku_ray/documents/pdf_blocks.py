@@ -16,12 +16,8 @@ from kohaku_ray.documents.pdf_tables import aligned_rows, rows_of, ruled_tables,
 MIN_COLUMN_LINES = 3
 """Fewest lines side by side that are columns, unless the document's other pages have a gutter there."""
 
-MIN_COLUMN_CHARS = 18
-"""Shortest mean line, in characters, of a column of prose; shorter ones are a table's cells."""
-
-MAX_LINES = 5000
-"""Most pieces on a page that is searched for columns; one with more is read from top to bottom."""
-
+MIN_COLUMN_CHARS = 18  # shortest mean line, in characters, of a column of prose; shorter ones are a table's cells
+MAX_LINES = 5000  # most pieces on a page that is searched for columns; one with more is read from top to bottom
 _N_BINS = 200
 _MARGIN_BINS = 24
 _MAX_DEPTH = 4
@@ -33,13 +29,8 @@ def reading_order(
 ) -> tuple[list[list[Line]], float | None]:
     """Cut a page into regions with one column each.
 
-    Args:
-        lines: Lines, images and tables of a page, in any order.
-        gutter: Middle of the previous page's gutter, in points; None: it had none.
-        depth: How many gutters have been found around these lines.
-
-    Returns:
-        Regions in reading order, each from top to bottom, and the middle of this page's gutter, or None.
+    ``gutter`` is the middle of the previous page's gutter, in points; returns the regions in reading order, each from
+    top to bottom, and the middle of this page's gutter, or None.
     """
     ordered = lines if depth else sorted(lines, key=_DOWNWARDS)  # inside a column they are in order already
     found = _gutter(ordered, gutter) if len(ordered) <= MAX_LINES and depth < _MAX_DEPTH else None
@@ -160,12 +151,8 @@ CAPTION = re.compile(
 )
 """How a caption begins."""
 
-MAX_CAPTION_GAP = 40.0
-"""Largest distance of a caption from its picture or table, in points."""
-
-BULLETS = "•‣◦▪●■□➢➤✓∙"
-"""Characters that only ever begin a list item."""
-
+MAX_CAPTION_GAP = 40.0  # largest distance of a caption from its picture or table, in points
+BULLETS = "•‣◦▪●■□➢➤✓∙"  # characters that only ever begin a list item
 _BULLET = re.compile(rf"[{BULLETS}·–—*-]\s+\S|[\[(]?(?:\d{{1,2}}|[a-z])[.)\]]\s+\S")
 _SENTENCE_END = re.compile(r"[.!?:;][\"'”’)\]]*(?:\[\d+(?:[,–-] ?\d+)*\])?$")
 
@@ -213,15 +200,7 @@ def begins_item(line: str) -> bool:
 
 
 def blocks_of(page: Page, gutter: float | None = None) -> tuple[list[Block], float | None]:
-    """Cut a page into blocks.
-
-    Args:
-        page: Its lines, without running heads.
-        gutter: Middle of the previous page's gutter, in points; None: it had none.
-
-    Returns:
-        Blocks in reading order, and the middle of this page's gutter, or None.
-    """
+    """Cut a page without running heads into blocks; gutters as in `reading_order`."""
     lines = ruled_tables(page)
     images = [Line(*box, "", kind="image") for box in page.images]
     regions, gutter = reading_order([*lines, *images], gutter)

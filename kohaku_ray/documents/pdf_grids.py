@@ -9,33 +9,22 @@ from typing import Any
 from kohaku_ray.documents.content import clean_print
 from kohaku_ray.documents.model import Box
 
-Edge = tuple[float, float, float]
-"""A straight stroke: its position across, its start and its end."""
+Edge = tuple[float, float, float]  # a straight stroke: its position across, its start and its end
 
 MAX_STROKES = 1500
 """Most strokes on a page that is searched for grids; one with more is a drawing and would take seconds."""
 
-MAX_COMPARISONS = 40_000_000
-"""Most comparisons of the search for grids on one page: about three seconds."""
-
-MAX_GRIDS = 50
-"""Grids read on one page; more are the boxes of a form or drawing, whose text is read as lines."""
-
+MAX_COMPARISONS = 40_000_000  # most comparisons of the search for grids on one page: about three seconds
+MAX_GRIDS = 50  # grids read on one page; more are the boxes of a form or drawing, whose text is read as lines
 _THICKNESS = 3.0
-_SNAP = 3.0
-"""PyMuPDF joins strokes up to this far apart, in points."""
+_SNAP = 3.0  # PyMuPDF joins strokes up to this far apart, in points
 
 
 def grids(page: Any, strokes: Sequence[Box], n_chars: int) -> list[tuple[Box, list[list[str]]]]:
-    """Find the grids on a page: at least two rows and two columns, most cells filled, which a chart's frame has not.
+    """Find the grids on a `pymupdf.Page`: where each is, and its rows of cells.
 
-    Args:
-        page: A `pymupdf.Page`.
-        strokes: Boxes of what is drawn on it.
-        n_chars: Characters of text on it.
-
-    Returns:
-        Where each grid is, and its rows of cells. Nothing where the search would take more than `MAX_COMPARISONS`.
+    A grid has at least two rows and two columns, most cells filled, which a chart's frame has not. Nothing is found
+    where the search would take more than `MAX_COMPARISONS`.
     """
     if not _may_hold_grid(strokes) or _n_comparisons(page.get_cdrawings(), n_chars) > MAX_COMPARISONS:
         return []

@@ -26,39 +26,19 @@ if TYPE_CHECKING:
     I64 = npt.NDArray[np.int64]
     Mask = npt.NDArray[np.bool_]
 
-CELL_POINTS = 8.0
-"""Strokes in the same square of this side, or in adjacent ones, are one drawing."""
-
-MIN_STROKES = 3
-"""Fewest strokes of a figure; fewer are a frame or a rule."""
-
-MIN_POINTS = 40.0
-"""Shortest side of a figure."""
-
-MAX_SHARE = 0.8
-"""Largest share of a page that a stroke or a figure covers; a larger one is the background."""
-
+CELL_POINTS = 8.0  # strokes in the same square of this side, or in adjacent ones, are one drawing
+MIN_STROKES = 3  # fewest strokes of a figure; fewer are a frame or a rule
+MIN_POINTS = 40.0  # shortest side of a figure
+MAX_SHARE = 0.8  # largest share of a page that a stroke or a figure covers; a larger one is the background
 RASTER_SHARE = 0.6
 """An embedded image that covers a larger share of a drawing is the figure itself, and the strokes are its frame."""
 
-LABEL_POINTS = 16.0
-"""Largest distance of an axis label from its drawing."""
-
-LABEL_CHARS = 60
-"""Longest axis label."""
+LABEL_POINTS = 16.0  # largest distance of an axis label from its drawing
+LABEL_CHARS = 60  # longest axis label
 
 
 def drawn_figures(page: Page) -> list[Box]:
-    """Find the vector figures of a page that is not turned.
-
-    An embedded image inside such a figure is a part of it: it is removed from ``page.images``.
-
-    Args:
-        page: Its lines, strokes, grids, and the images that are kept.
-
-    Returns:
-        Their places, axis labels included, from top to bottom.
-    """
+    """Find the vector figures of a page that is not turned: places, axis labels included, from top to bottom."""
     captions = [line for line in page.lines if _is_figure(line)]
     free = [line for line in captions if not any(caption_gap(box, line.box) is not None for box in page.images)]
     inside = [line for line in captions if line not in free]
@@ -165,15 +145,9 @@ def _share(box: Box, other: Box) -> float:
     return _area(common) / max(_area(box), 1e-9)
 
 
-FIGURE_DPI = 150
-"""Resolution of vector figures."""
-
-MIN_LOGO_PAGES = 3
-"""Fewest pages of a logo."""
-
-LOGO_SHARE = 0.5
-"""An image on a larger share of the pages is a logo."""
-
+FIGURE_DPI = 150  # resolution of vector figures
+MIN_LOGO_PAGES = 3  # fewest pages of a logo
+LOGO_SHARE = 0.5  # an image on a larger share of the pages is a logo
 _BROKEN = ("truncated", "ignoring zlib error", "decode error", "premature end", "corrupt", "cannot decode")
 """What MuPDF warns of when it fills the rest of a broken image."""
 

@@ -36,43 +36,27 @@ class Picture:
 
 
 def turned_box(box: Box, turn: int, width: float, height: float) -> Box:
-    """A box of a page as it lies, on the page as it is read.
-
-    Args:
-        box: Left, top, right, bottom.
-        turn: 1 where the text runs upwards, 3 where it runs downwards.
-        width: Of the page as it is read.
-        height: Likewise.
-    """
+    """A box of a page as it lies, on the page as it is read, of that width and height; see `Page.turn`."""
     x0, y0, x1, y1 = box
     if turn == 1:
         return width - y1, x0, width - y0, x1
     return y0, height - x1, y1, height - x0
 
 
-MIN_IMAGE_POINTS = 30.0
-"""Shortest side of a picture that is kept; smaller ones are icons and bullets."""
-
-MAX_IMAGE_SHARE = 0.9
-"""Largest share of a page with text that a picture may cover; a larger one is the background."""
-
-MAX_IMAGES = 50
-"""Most pictures kept of a page; more are the tiles of one picture and are all left out."""
-
+MIN_IMAGE_POINTS = 30.0  # shortest side of a picture that is kept; smaller ones are icons and bullets
+MAX_IMAGE_SHARE = 0.9  # largest share of a page with text that a picture may cover; a larger one is the background
+MAX_IMAGES = 50  # most pictures kept of a page; more are the tiles of one picture and are all left out
 _RULE_THICKNESS = 3.0
 _MIN_RULE = 20.0
 _BOLD_NAME = re.compile(r"bold|black|heavy|cmbx|sfbx|-bd|\bmedi$", re.IGNORECASE)
 _RIGHT_TO_LEFT = re.compile("[\u0590-\u08ff\ufb1d-\ufdff\ufe70-\ufefe]")
 
 _DIGITS = tuple("0123456789-−–")
-_TEXT, _IMAGE, _VECTOR = 0, 1, 3
-"""MuPDF's kinds of block."""
+_TEXT, _IMAGE, _VECTOR = 0, 1, 3  # muPDF's kinds of block
 
-_SCALE = 2**15
-"""Units per point: four decimals stay exact, and a page may be 23 m high within MuPDF's 32 bits."""
+_SCALE = 2**15  # units per point: four decimals stay exact, and a page may be 23 m high within MuPDF's 32 bits
 
-Piece = Mapping[str, Any]
-"""Text in one font as MuPDF prints it: where it begins (x, y), its bbox, font and text."""
+Piece = Mapping[str, Any]  # text in one font as MuPDF prints it: where it begins (x, y), its bbox, font and text
 
 
 @dataclass(slots=True)
@@ -157,9 +141,6 @@ def read_page(page: Any, images: bool = False) -> Page:
     Args:
         page: The page; its images are located, never decoded.
         images: Whether they are extracted later: also inline ones, and those of a page printed sideways, are located.
-
-    Returns:
-        Its lines with ligatures spelled out, its images, rules and grids.
     """
     import pymupdf
 

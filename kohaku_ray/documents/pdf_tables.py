@@ -7,31 +7,17 @@ from itertools import pairwise
 from statistics import median
 
 from kohaku_ray.documents.model import Box
-from kohaku_ray.documents.outline import looks_like_header, written_rows
 from kohaku_ray.documents.pdf_page import Line, Page
+from kohaku_ray.documents.text import looks_like_header, written_rows
 
-MAX_CELL_CHARS = 40
-"""Longest median cell of a table; longer ones are columns of prose."""
-
-MAX_RULES = 400
-"""Most rules on a page with tables; one with more is a drawing or ruled paper."""
-
-MAX_LINES = 3000
-"""Most lines on a page that is searched for tables between rules."""
-
-MIN_ALIGNED_ROWS = 3
-"""Fewest aligned rows that are a table without rules."""
+MAX_CELL_CHARS = 40  # longest median cell of a table; longer ones are columns of prose
+MAX_RULES = 400  # most rules on a page with tables; one with more is a drawing or ruled paper
+MAX_LINES = 3000  # most lines on a page that is searched for tables between rules
+MIN_ALIGNED_ROWS = 3  # fewest aligned rows that are a table without rules
 
 
 def ruled_tables(page: Page) -> list[Line]:
-    """Replace the lines of grids, and those between rules, by one line per table.
-
-    Args:
-        page: Its lines, rules and grids.
-
-    Returns:
-        The page's lines, those of a table replaced by one of kind ``table``.
-    """
+    """Replace the lines of grids, and those between rules, by one line of kind ``table`` per table."""
     lines = page.lines
     for box, cells in page.grids:
         rest = [line for line in lines if not _is_inside(line, box)]
@@ -45,13 +31,7 @@ def ruled_tables(page: Page) -> list[Line]:
 
 
 def write_table(cells: Sequence[Sequence[str]], box: Box, ruled: bool = True) -> Line:
-    """Make one line of kind ``table`` of a table's cells.
-
-    Args:
-        cells: Rows, empty cells included.
-        box: Its place on the page.
-        ruled: Whether it has rules or a grid.
-    """
+    """Make one line of kind ``table`` of a table's cells, empty ones included; ``ruled``: with rules or a grid."""
     rows = written_rows(cells, looks_like_header(cells, ruled))
     return Line(*box, "\n".join(rows), kind="table")
 

@@ -18,13 +18,10 @@ from kohaku_ray.documents.sentences import split_sentences
 from kohaku_ray.documents.text import text_sections
 from kohaku_ray.errors import DataError
 
-HUB = "hf://"
-"""Prefix of a data set on the Hugging Face hub, whose rows are read as JSON lines."""
-
+HUB = "hf://"  # prefix of a data set on the Hugging Face hub, whose rows are read as JSON lines
 JSON_LINES = ("jsonl", "ndjson")
 
-ROW_SUFFIXES = ("csv", *JSON_LINES, "parquet")
-"""Suffixes of files of rows."""
+ROW_SUFFIXES = ("csv", *JSON_LINES, "parquet")  # suffixes of files of rows
 
 
 def suffix_of(name: str) -> str:
@@ -37,15 +34,7 @@ def suffix_of(name: str) -> str:
 
 
 def read_rows(name: str, data: bytes, what: str = "rows") -> list[Mapping[str, Any]]:
-    """Read the rows of a file.
-
-    Args:
-        name: File name; its suffix decides the format.
-        data: The file's bytes.
-        what: What the rows are, for a message.
-
-    Returns:
-        Rows by column, in order; values of CSV are texts.
+    """Read the rows of a file by its suffix, each by column; values of CSV are texts, ``what`` names them in messages.
 
     Raises:
         DataError: It cannot be read in its format, or has another suffix.
@@ -106,8 +95,7 @@ ROW_FORMATS = (".jsonl", ".ndjson", ".parquet")
 IDS = ("document_id", "doc_id", "id")
 """Columns of a document's id; the first one present is read. Default: the file's name and the row's number."""
 
-TEXTS = ("text", "content", "body")
-"""Columns of its text, likewise."""
+TEXTS = ("text", "content", "body")  # columns of its text, likewise
 
 
 def parse_rows(name: str, data: bytes) -> tuple[list[Document], list[tuple[str, str]]]:
@@ -115,13 +103,6 @@ def parse_rows(name: str, data: bytes) -> tuple[list[Document], list[tuple[str, 
 
     A row has a text, and may have an id, a title and metadata in all other columns; or it is a KohakuRAG document, with
     ``sections``.
-
-    Args:
-        name: The file, for messages and default ids.
-        data: Its content.
-
-    Returns:
-        The documents, and rows that cannot be used, each with its place and the reason.
 
     Raises:
         DataError: The file cannot be read, or has no column of texts.
@@ -166,22 +147,15 @@ def _first(row: Mapping[str, Any], columns: tuple[str, ...]) -> str:
 COLUMNS = ("text", "doc_id", "section", "page", "title")
 """Columns read; other columns are metadata where all rows hold one value."""
 
-MAX_CELL_CHARS = 10_000_000
-"""Longest cell, in characters."""
+MAX_CELL_CHARS = 10_000_000  # longest cell, in characters
 
 
 def parse_csv(name: str, data: bytes) -> Document:
     """Parse a CSV of one paragraph per row.
 
     The column ``text`` is required. ``section`` titles a run of rows, ``page`` counts from 1, ``title`` and ``doc_id``
-    are the document's and the same in every row that has them. Rows without a text are left out.
-
-    Args:
-        name: The file, for messages and the default ``doc_id``.
-        data: Its content.
-
-    Returns:
-        The document; any other column that holds a single value is its metadata.
+    are the document's and the same in every row that has them. Rows without a text are left out. Any other column that
+    holds a single value is metadata.
 
     Raises:
         DataError: A row has more or fewer cells than the header, a page is not a number, the file holds several

@@ -18,8 +18,7 @@ from typing import Any
 from kohaku_ray.documents.lean_imports import nltk_module
 from kohaku_ray.documents.model import Sentence
 
-MAX_CHARS = 2000
-"""Longest sentence, in characters: a dump without punctuation is cut at line ends, then at spaces."""
+MAX_CHARS = 2000  # longest sentence, in characters: a dump without punctuation is cut at line ends, then at spaces
 
 
 def _words(text: str) -> frozenset[str]:
@@ -99,10 +98,7 @@ _LINE_ENDS_SENTENCE = re.compile(r"[.:;!?][\"')\]]*$")
 
 
 def split_sentences(text: str) -> tuple[Sentence, ...]:
-    """Find the sentences of a text.
-
-    Args:
-        text: Any text; blank lines and list items end the sentence before them.
+    """Find the sentences of any text; blank lines and list items end the sentence before them.
 
     Returns:
         Spans in reading order, without overlap, trimmed, never empty, at most `MAX_CHARS` long. Together they hold
