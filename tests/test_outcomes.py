@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 from test_cli import loaded_after
 
-from kohaku_ray.cli import _parser, main
+from kohaku_ray.cli import main, make_parser
 from kohaku_ray.run.outcomes import plain
 from kohaku_ray.sample import path as sample_path
 
@@ -16,7 +16,7 @@ GOLD = sample_path("questions.csv")
 
 
 def commands() -> dict[str, object]:
-    return next(action.choices for action in _parser()._actions if hasattr(action, "choices") and action.choices)
+    return next(action.choices for action in make_parser()._actions if hasattr(action, "choices") and action.choices)
 
 
 def shape_of(command: str) -> list[str]:

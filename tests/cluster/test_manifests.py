@@ -260,12 +260,12 @@ def test_a_spot_worker_is_drained_with_flags_that_ray_knows(name):
 
 @pytest.mark.parametrize("name", [name for name in KUBERAY if name.startswith("rayjob")])
 def test_a_job_starts_a_command_that_there_is(name):
-    from kohaku_ray.cli import _parser
+    from kohaku_ray.cli import make_parser
 
     program, script, *arguments = shlex.split(read(name)["spec"]["entrypoint"])
     assert program == "python"
     assert (ROOT / script).is_file()
-    _parser().parse_args([Path(script).stem, *arguments])
+    make_parser().parse_args([Path(script).stem, *arguments])
 
 
 def test_the_image_runs_the_ray_that_is_pinned():

@@ -14,7 +14,7 @@ import yaml
 from doc_pages import DOCS, LINKED, PAGES, ROOT, Command, anchors, blocks, commands, links, yaml_files
 from run_files import answer, ballot, match, plan, usage, write_run, write_truth
 
-from kohaku_ray.cli import _parser, main
+from kohaku_ray.cli import main, make_parser
 from kohaku_ray.config import load_config
 from kohaku_ray.evaluation.metrics import METRICS, find_metric
 from kohaku_ray.evaluation.submissions import COLUMNS
@@ -80,7 +80,7 @@ def test_there_are_commands():
 def test_a_command_parses_and_its_configuration_loads(command, project):
     if command.words[1] == "--help":
         return
-    arguments = _parser().parse_args(command.words[1:])
+    arguments = make_parser().parse_args(command.words[1:])
     if "sweep" in arguments:
         assert load_sweep(arguments.sweep, arguments.base).sweep.n_cells > 1
     elif "config" in arguments and "narrative" not in command.line:
@@ -128,11 +128,11 @@ def test_another_programs_command_names_files_and_targets_that_are_there(command
     if program == "make":
         assert re.search(rf"^{words[0]}:.*##", (ROOT / "Makefile").read_text(), re.MULTILINE), words[0]
     if "kohaku-ray" in words:
-        assert _parser().parse_args(words[words.index("kohaku-ray") + 1 :]).command
+        assert make_parser().parse_args(words[words.index("kohaku-ray") + 1 :]).command
 
 
 def test_commands_in_the_text_name_commands_that_are_there():
-    [action] = [one for one in _parser()._actions if isinstance(one, argparse._SubParsersAction)]
+    [action] = [one for one in make_parser()._actions if isinstance(one, argparse._SubParsersAction)]
     text = "\n".join(page.read_text() for page in PAGES)
     named = set(re.findall(r"`kohaku-ray (\w+)", text))
     assert named <= set(action.choices)

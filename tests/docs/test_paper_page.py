@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from kohaku_ray.cli import _parser
+from kohaku_ray.cli import make_parser
 from kohaku_ray.config import load_config
 from kohaku_ray.config.paths import preset_names
 from kohaku_ray.sweep.load import SWEEPS, load_sweep
@@ -28,7 +28,7 @@ def test_there_are_commands():
 def test_a_command_parses_and_its_sweep_loads_on_its_base(command):
     name, *words = shlex.split(command)
     assert name == "kohaku-ray"
-    arguments = _parser().parse_args(words)
+    arguments = make_parser().parse_args(words)
     if words[0] == "sweep":
         loaded = load_sweep(arguments.sweep, arguments.base)
         assert loaded.sweep.n_cells > 1

@@ -1,4 +1,4 @@
-"""kohaku-ray: init, index, documents, answer, ask, sweep, vote, score, compare, validate, show, report, map, bench."""
+"""The commands: each takes the parsed arguments and returns its outcome."""
 
 from __future__ import annotations
 
@@ -9,13 +9,12 @@ import json
 import os
 import sys
 import threading
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Iterator
 from dataclasses import fields
-from typing import TYPE_CHECKING, Any, get_args, get_type_hints
+from typing import TYPE_CHECKING
 
-from kohaku_ray import __version__
-from kohaku_ray.errors import ConfigError, KohakuRayError
-from kohaku_ray.pages.terminal import complain, conclude, say, shown_as, tell
+from kohaku_ray.errors import ConfigError
+from kohaku_ray.pages.terminal import complain, say, tell
 from kohaku_ray.run.outcomes import (
     BAD_CONFIG,
     FAILED,
@@ -37,66 +36,17 @@ from kohaku_ray.run.outcomes import (
     Swept,
     Validated,
     Voted,
-    failure,
 )
 
 if TYPE_CHECKING:
     from kohaku_ray.api import Run
     from kohaku_ray.config import Config
 
+
 MANY_CELLS = 1000
 """Most cells of a sweep without a confirmation: a wrong axis costs days."""
 
 SHELLS = ("bash", "zsh", "fish")
-
-
-def main(argv: Sequence[str] | None = None) -> int:
-    """Run one command; returns its exit code.
-
-    0: all done; 3: finished with some rows in error; 2: configuration; 1: anything else.
-    """
-    parser = _parser()
-    if "_ARGCOMPLETE" in os.environ:  # a shell asks for completions
-        import argcomplete
-
-        argcomplete.autocomplete(parser)
-    arguments = parser.parse_args(argv)
-    with shown_as(quiet=arguments.quiet, as_json=arguments.json):
-        try:
-            return _concluded(arguments)
-        except KohakuRayError as error:
-            return _complain(arguments, error, BAD_CONFIG if isinstance(error, ConfigError) else FAILED)
-        except KeyboardInterrupt:
-            complain("interrupted: repeat the same command to go on")
-            return FAILED
-        except BrokenPipeError:
-            return OK
-
-
-def _concluded(arguments: argparse.Namespace) -> int:
-    """Run a command and print its results as the flags ask; ``ask --watch`` has many."""
-    command: Callable[[argparse.Namespace], Outcome | Iterable[Outcome]] = arguments.command
-    returned, code = command(arguments), OK
-    for outcome in [returned] if isinstance(returned, Outcome) else returned:
-        conclude(outcome.line, outcome.as_json(arguments.name, _hider(arguments)))
-        code = max(code, outcome.code)
-    return code
-
-
-def _complain(arguments: argparse.Namespace, error: Exception, code: int) -> int:
-    """Print an error, with values of environment variables replaced by references."""
-    hide = _hider(arguments)
-    complain(f"kohaku-ray: {hide(str(error))}")
-    conclude("", failure(arguments.name, error, code, hide)) if arguments.json else None
-    return code
-
-
-def _hider(arguments: argparse.Namespace) -> Callable[[str], str]:
-    hide: Callable[[str], str] = getattr(arguments, "hide", str)
-    return hide
-
-
-# The commands: each takes the parsed arguments and returns its outcome.
 
 
 def _load(arguments: argparse.Namespace) -> Config:
@@ -107,7 +57,8 @@ def _load(arguments: argparse.Namespace) -> Config:
     return config
 
 
-def _init(arguments: argparse.Namespace) -> Outcome:
+def init(arguments: argparse.Namespace) -> Outcome:
+    """Write a configuration and templates to start from."""
     from kohaku_ray.run.starter import CONFIG, next_steps, write_converted, write_starter
 
     if arguments.source is None:
@@ -121,7 +72,8 @@ def _init(arguments: argparse.Namespace) -> Outcome:
     return Initialised(line=line, directory=arguments.directory, files=written)
 
 
-def _completion(arguments: argparse.Namespace) -> Outcome:
+def completion(arguments: argparse.Namespace) -> Outcome:
+    """Print a shell's completion script."""
     from argcomplete.shell_integration import shellcode
 
     script = str(shellcode(["kohaku-ray"], shell=arguments.shell)).strip()
@@ -129,7 +81,8 @@ def _completion(arguments: argparse.Namespace) -> Outcome:
     return Completion(line=script, shell=arguments.shell, script=script)
 
 
-def _index(arguments: argparse.Namespace) -> Outcome:
+def index(arguments: argparse.Namespace) -> Outcome:
+    """Index the documents."""
     from kohaku_ray.engine.jobs.index import run_index
 
     summary = run_index(_load(arguments))
@@ -148,7 +101,8 @@ def _index(arguments: argparse.Namespace) -> Outcome:
     )
 
 
-def _documents(arguments: argparse.Namespace) -> Outcome:
+def documents(arguments: argparse.Namespace) -> Outcome:
+    """Show what the parser makes of each file."""
     from kohaku_ray.pages.run_text import describe_collection, describe_tree
     from kohaku_ray.run.documents import parse_collection, write_trees
 
@@ -175,7 +129,8 @@ def _documents(arguments: argparse.Namespace) -> Outcome:
     )
 
 
-def _answer(arguments: argparse.Namespace) -> Outcome:
+def answer(arguments: argparse.Namespace) -> Outcome:
+    """Answer the questions, unless the run is finished."""
     from kohaku_ray.api import Run
     from kohaku_ray.pages.score_text import describe_run
     from kohaku_ray.run.directory import facts_of
@@ -224,7 +179,8 @@ def _answer(arguments: argparse.Namespace) -> Outcome:
     )
 
 
-def _ask(arguments: argparse.Namespace) -> Iterator[Outcome]:
+def ask(arguments: argparse.Namespace) -> Iterator[Outcome]:
+    """Answer single questions."""
     columns = dict(_column(text) for text in arguments.column)
     if arguments.question is None and not arguments.watch:
         raise ConfigError("ask has no question: give its text, or --watch to read questions line by line")
@@ -265,7 +221,8 @@ def _column(text: str) -> tuple[str, str]:
     return name.strip(), value
 
 
-def _sweep(arguments: argparse.Namespace) -> Outcome:
+def sweep(arguments: argparse.Namespace) -> Outcome:
+    """Run a grid of configurations and compare its cells."""
     from kohaku_ray.engine.jobs.sweep import dry_run, finish_sweep, run_sweep
     from kohaku_ray.run.tracking import check_tracking
     from kohaku_ray.sweep.collect import track_sweep
@@ -318,7 +275,8 @@ def _confirmed(what: str) -> bool:
     return input().strip().lower() in {"y", "yes"}
 
 
-def _vote(arguments: argparse.Namespace) -> Outcome:
+def vote(arguments: argparse.Namespace) -> Outcome:
+    """Vote over submissions."""
     from kohaku_ray.ensemble.rule import VoteRule
     from kohaku_ray.evaluation.submissions import write_submission
     from kohaku_ray.run.directory import submission_of
@@ -351,7 +309,8 @@ def _vote(arguments: argparse.Namespace) -> Outcome:
     )
 
 
-def _score(arguments: argparse.Namespace) -> Outcome:
+def score(arguments: argparse.Namespace) -> Outcome:
+    """Score submissions against gold answers."""
     from kohaku_ray.evaluation.metrics import find_metric
     from kohaku_ray.evaluation.report import run_score
     from kohaku_ray.evaluation.submissions import read_submission
@@ -381,7 +340,8 @@ def _score(arguments: argparse.Namespace) -> Outcome:
     return Scored(line="\n".join(lines), truth=truth, metrics=metrics, records=report.records, note=note)
 
 
-def _compare(arguments: argparse.Namespace) -> Outcome:
+def compare(arguments: argparse.Namespace) -> Outcome:
+    """List the questions that flipped between runs."""
     from kohaku_ray.evaluation.compare import compare_files
     from kohaku_ray.pages.score_text import describe_comparison
     from kohaku_ray.run.directory import submission_of, truth_of
@@ -421,7 +381,8 @@ def _compare(arguments: argparse.Namespace) -> Outcome:
     )
 
 
-def _validate(arguments: argparse.Namespace) -> Outcome:
+def validate(arguments: argparse.Namespace) -> Outcome:
+    """Check a configuration; start nothing."""
     from kohaku_ray.config import as_yaml
     from kohaku_ray.run.validate import validate
 
@@ -454,7 +415,8 @@ def _validate(arguments: argparse.Namespace) -> Outcome:
     )
 
 
-def _show(arguments: argparse.Namespace) -> Outcome:
+def show(arguments: argparse.Namespace) -> Outcome:
+    """Print how one question was answered."""
     from kohaku_ray.pages.run_text import describe_question, describe_vote
     from kohaku_ray.run.files import question_rows
 
@@ -471,7 +433,8 @@ def _show(arguments: argparse.Namespace) -> Outcome:
     )
 
 
-def _report(arguments: argparse.Namespace) -> Outcome:
+def report(arguments: argparse.Namespace) -> Outcome:
+    """Write a run's page."""
     from kohaku_ray.pages.report import write_report
 
     page = write_report(arguments.run, arguments.truth, arguments.output)
@@ -479,7 +442,8 @@ def _report(arguments: argparse.Namespace) -> Outcome:
     return Reported(line=page, page=page)
 
 
-def _index_map(arguments: argparse.Namespace) -> Outcome:
+def index_map(arguments: argparse.Namespace) -> Outcome:
+    """Plot an index's vectors."""
     from kohaku_ray.pages.index_map import write_index_map
 
     plot = write_index_map(arguments.index, arguments.output)
@@ -487,7 +451,8 @@ def _index_map(arguments: argparse.Namespace) -> Outcome:
     return Mapped(line=plot, plot=plot)
 
 
-def _bench(arguments: argparse.Namespace) -> Outcome:
+def bench(arguments: argparse.Namespace) -> Outcome:
+    """Measure replicas against plain vLLM."""
     from kohaku_ray.engine.jobs.bench import run_bench
     from kohaku_ray.engine.jobs.bench_grid import Grid
     from kohaku_ray.pages.throughput import FILES, describe
@@ -511,255 +476,3 @@ def _bench(arguments: argparse.Namespace) -> Outcome:
 
 
 # The parser.
-
-
-def _parser() -> argparse.ArgumentParser:
-    parser = argparse.ArgumentParser(
-        prog="kohaku-ray", description="Citation-precise, ensemble question answering in batch, on Ray."
-    )
-    parser.add_argument("--version", action="version", version=f"kohaku-ray {__version__}")
-    commands = parser.add_subparsers(required=True, metavar="COMMAND")
-
-    init = commands.add_parser("init", help="write a commented my.yaml and templates to start from")
-    init.add_argument("directory", nargs="?", default=".", metavar="DIR", help="where (default: here)")
-    of = init.add_mutually_exclusive_group()
-    of.add_argument("--gold", action="store_true", help="questions with gold answers, so that a run is scored")
-    of.add_argument(
-        "--from",
-        dest="source",
-        metavar="FILE",
-        help="my.yaml from a configuration of KohakuRAG (.py) or of the hybrid pipeline (.env, YAML), which is not run",
-    )
-    init.set_defaults(command=_init, outcome=Initialised)
-
-    index = commands.add_parser("index", help="parse and encode documents, build the index")
-    _add_config(index)
-    index.set_defaults(command=_index, outcome=Indexed)
-
-    documents = commands.add_parser(
-        "documents", help="show what the parser makes of each file: trees, rejects, odd pages"
-    )
-    _add_config(documents)
-    documents.add_argument("--document", metavar="ID", help="one document, with its whole tree")
-    documents.add_argument(
-        "--trees", metavar="DIR", help="write each tree as KohakuRAG JSON, which is read back the same"
-    )
-    documents.set_defaults(command=_documents, outcome=Parsed)
-
-    answer = commands.add_parser("answer", help="answer questions in an ensemble, vote, and score against gold answers")
-    _add_config(answer)
-    answer.add_argument(
-        "--retry", choices=["errors"], help="repeat calls whose recorded reply could not be used (rows with an error)"
-    )
-    answer.add_argument(
-        "--again", action="store_true", help="repeat a finished run; recorded replies are not asked for"
-    )
-    answer.add_argument(
-        "--strict", action="store_true", help="refuse an index that was made from other documents than the configured"
-    )
-    answer.add_argument("--no-report", action="store_true", help="write no report.html")
-    answer.set_defaults(command=_answer, outcome=Answered)
-
-    ask = commands.add_parser("ask", help="answer one question and print its evidence")
-    _add_config(ask)
-    ask.add_argument("question", nargs="?", metavar="QUESTION", help="its text; with --watch the first one")
-    ask.add_argument(
-        "--column", action="append", default=[], metavar="NAME=TEXT", help="a further column, such as answer_unit=kWh"
-    )
-    ask.add_argument("--items", type=int, default=5, metavar="N", help="items per step (default 5, 0: all)")
-    ask.add_argument(
-        "--watch", action="store_true", help="keep actors and replicas up; read further questions, one per line"
-    )
-    ask.set_defaults(command=_ask, outcome=Asked)
-
-    sweep = commands.add_parser(
-        "sweep", help="run a grid of configurations, compare the cells, write tables and a page"
-    )
-    _completed(
-        sweep.add_argument("sweep", metavar="SWEEP", help="a YAML file, or the name of a sweep of configs/sweeps"),
-        _sweeps,
-    )
-    sweep.add_argument(
-        "--base", action="append", default=[], metavar="CONFIG", help="wins over the sweep's base: your documents"
-    )
-    _add_overrides(sweep)
-    sweep.add_argument("-o", "--output", metavar="DIR", help="directory of the page (default runs/sweeps/NAME)")
-    sweep.add_argument("--dry-run", action="store_true", help="print cells, indexes and calls; start nothing")
-    sweep.add_argument("--yes", action="store_true", help=f"do not ask before more than {MANY_CELLS:,} cells")
-    sweep.set_defaults(command=_sweep, outcome=Swept)
-
-    vote = commands.add_parser("vote", help="vote over submission files")
-    vote.add_argument("files", nargs="+", metavar="RUN", help="runs' directories or submission files, in member order")
-    vote.add_argument("-o", "--output", required=True, metavar="CSV", help="the voted submission")
-    vote.add_argument("--strategy", default="answer_priority", choices=_choices("strategy"))
-    vote.add_argument(
-        "--ignore-blank",
-        action=argparse.BooleanOptionalAction,
-        default=True,
-        help="blanks do not vote if any run answers, as in `answer` (default: on)",
-    )
-    vote.add_argument("--blank-quorum", type=_share, metavar="SHARE", help="abstain if at least this share is blank")
-    vote.add_argument("--refs", default="set", choices=_choices("refs"), help="how references are chosen")
-    vote.add_argument("--weights", default="uniform", choices=_choices("weights"), help="weights of members")
-    vote.add_argument("--tiebreak", default="first", choices=_choices("tiebreak"))
-    vote.add_argument("--compat", choices=["kohakurag"], help="reproduce the published string-for-string vote")
-    vote.add_argument("--jsonl", metavar="FILE", help="write the voted answers as JSON lines too (see answers.jsonl)")
-    vote.add_argument("--metadata", metavar="CSV", help="id and url of each document, for ref_url")
-    vote.set_defaults(command=_vote, outcome=Voted)
-
-    score = commands.add_parser("score", help="score submission files against gold answers")
-    score.add_argument("files", nargs="+", metavar="RUN", help="runs' directories or submission files")
-    score.add_argument(
-        "--truth",
-        metavar="FILE",
-        help="gold answers: CSV, JSON lines or Parquet (default: the first run's question file)",
-    )
-    score.add_argument("--metric", action="append", metavar="METRIC", help=f"{_metrics()}; may be given twice")
-    score.add_argument("--by", metavar="COLUMN", help="split by a column of the gold answers")
-    score.add_argument("--errors", action="store_true", help="count the error classes")
-    score.add_argument("--jsonl", metavar="FILE", help="write the score of every file and question as JSON lines")
-    score.set_defaults(command=_score, outcome=Scored)
-
-    compare = commands.add_parser("compare", help="list the questions that flipped between runs, with the paired test")
-    compare.add_argument("runs", nargs="+", metavar="RUN", help="runs' directories or submission files")
-    compare.add_argument("--truth", metavar="CSV", help="gold answers (default: the first run's question file)")
-    compare.add_argument("--metric", default="wattbot", metavar="METRIC", help=_metrics())
-    compare.add_argument("--by", metavar="COLUMN", help="split by a column of the gold answers")
-    compare.add_argument("--page", metavar="HTML", help="also write a page: two runs' answers side by side")
-    compare.set_defaults(command=_compare, outcome=Compared)
-
-    report = commands.add_parser("report", help="write a run's page, report.html")
-    report.add_argument("run", metavar="RUN", help="a run's directory")
-    report.add_argument("--truth", metavar="CSV", help="gold answers (default: the run's question file if it has them)")
-    report.add_argument("-o", "--output", metavar="HTML", help="the page (default RUN/report.html)")
-    report.set_defaults(command=_report, outcome=Reported)
-
-    index_map = commands.add_parser("map", help="plot an index's node vectors in two dimensions")
-    index_map.add_argument("index", metavar="INDEX", help="an index's directory")
-    index_map.add_argument("-o", "--output", metavar="FILE", help=".svg or .png (default INDEX/map.svg)")
-    index_map.set_defaults(command=_index_map, outcome=Mapped)
-
-    bench = commands.add_parser("bench", help="measure vLLM replicas against plain vLLM")
-    _add_config(bench)
-    bench.add_argument("--replicas", type=_counts, default=(1, 2), metavar="N,N", help="default 1,2")
-    bench.add_argument("--members", type=_counts, default=(1, 9), metavar="N,N", help="default 1,9")
-    bench.add_argument(
-        "--concurrency", type=_counts, default=(8, 32), metavar="N,N", help="questions in flight per replica: 8,32"
-    )
-    bench.add_argument("--questions", type=_count, default=16, metavar="N", help="per replica and cell (default 16)")
-    bench.add_argument("--context-tokens", type=_count, default=2000, metavar="N", help="default 2000")
-    bench.add_argument("--output-tokens", type=_count, default=128, metavar="N", help="default 128")
-    bench.add_argument("-o", "--output", default="runs/bench", metavar="DIR", help="default runs/bench")
-    bench.set_defaults(command=_bench, outcome=Benched)
-
-    validate = commands.add_parser("validate", help="check configuration, files and cluster demand; start nothing")
-    _add_config(validate)
-    validate.add_argument("--probe", action="store_true", help="ask each deployment one short question")
-    validate.add_argument("--settings", action="store_true", help="print every setting first, defaults included")
-    validate.set_defaults(command=_validate, outcome=Validated)
-
-    show = commands.add_parser("show", help="print how one question was answered")
-    show.add_argument("run", metavar="RUN", help="a run's directory")
-    show.add_argument("question_id", metavar="QUESTION_ID")
-    show.add_argument("--items", type=int, default=10, metavar="N", help="items per step (default 10, 0: all)")
-    show.set_defaults(command=_show, outcome=Shown)
-
-    shell = commands.add_parser("completion", help="print a shell's completion script")
-    shell.add_argument("shell", choices=SHELLS, help='bash: eval "$(kohaku-ray completion bash)"')
-    shell.set_defaults(command=_completion, outcome=Completion)
-
-    parser.add_argument("-q", "--quiet", action="store_true", help="print errors and one line of result")
-    parser.add_argument("--json", action="store_true", help="print one JSON object; the rest to stderr")
-    for name, command in commands.choices.items():
-        command.set_defaults(name=name)
-        # Before or after the command: without it here, what was said before it holds.
-        flag: dict[str, Any] = {"action": "store_true", "default": argparse.SUPPRESS}
-        command.add_argument("-q", "--quiet", help="print errors and one line of result", **flag)
-        shape = ", ".join(command.get_default("outcome").shape())
-        command.add_argument("--json", help=f"print one JSON object ({shape}); the rest to stderr", **flag)
-    return parser
-
-
-def _add_config(parser: argparse.ArgumentParser) -> None:
-    _completed(parser.add_argument("config", metavar="CONFIG", help="a YAML file, or the name of a preset"), _presets)
-    others = parser.add_argument(
-        "--with",
-        dest="others",
-        action="append",
-        default=[],
-        metavar="CONFIG",
-        help="merged over CONFIG, such as models/ollama or encoders/bge_m3; may be given twice",
-    )
-    _completed(others, _presets)
-    _add_overrides(parser)
-
-
-def _completed(argument: argparse.Action, completer: Callable[..., list[str]]) -> None:
-    """Say what a shell offers for an argument."""
-    argument.completer = completer  # type: ignore[attr-defined]  # argcomplete's name
-
-
-def _add_overrides(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument(
-        "--set",
-        dest="overrides",
-        action="append",
-        default=[],
-        metavar="KEY=VALUE",
-        help="any key, such as kohaku.top_k=8",
-    )
-
-
-def _choices(field: str) -> list[str]:
-    """Return the values of a vote setting, as the configuration lists them."""
-    from kohaku_ray.ensemble.rule import VoteRule
-
-    return [str(value) for value in get_args(get_type_hints(VoteRule)[field])]
-
-
-def _metrics() -> str:
-    """Return the names of all metrics, as the registry lists them."""
-    from kohaku_ray.evaluation.builtin import METRICS
-
-    return f"{', '.join(METRICS)}, or your own as module:NAME"
-
-
-def _share(text: str) -> float:
-    value = float(text)
-    if not 0 < value <= 1:
-        raise argparse.ArgumentTypeError(f"{text} is not a share: above 0, at most 1")
-    return value
-
-
-def _count(text: str) -> int:
-    if not text.strip().isdecimal() or int(text) < 1:
-        raise argparse.ArgumentTypeError(f"{text} is not a whole number from 1 on")
-    return int(text)
-
-
-def _counts(text: str) -> tuple[int, ...]:
-    return tuple(sorted({_count(part) for part in text.split(",")}))
-
-
-def _presets(prefix: str, **_: Any) -> list[str]:
-    """Complete a configuration: presets, beside files."""
-    from kohaku_ray.config.paths import preset_names
-
-    return [*preset_names(), *_files(prefix)]
-
-
-def _sweeps(prefix: str, **_: Any) -> list[str]:
-    """Complete a sweep: those of ``configs/sweeps``, beside files."""
-    from kohaku_ray.sweep.load import SWEEPS
-
-    return [*sorted(file.stem for file in SWEEPS.glob("*.yaml")), *_files(prefix)]
-
-
-def _files(prefix: str) -> list[str]:
-    from argcomplete.completers import FilesCompleter
-
-    return list(FilesCompleter(("yaml", "yml", "json", "toml"))(prefix))
-
-
-if __name__ == "__main__":
-    sys.exit(main())

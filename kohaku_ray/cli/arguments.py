@@ -1,0 +1,277 @@
+"""The arguments of every command."""
+
+from __future__ import annotations
+
+import argparse
+from collections.abc import Callable
+from typing import Any, get_args, get_type_hints
+
+from kohaku_ray import __version__
+from kohaku_ray.cli import commands as run
+from kohaku_ray.cli.commands import MANY_CELLS, SHELLS
+from kohaku_ray.run.outcomes import (
+    Answered,
+    Asked,
+    Benched,
+    Compared,
+    Completion,
+    Indexed,
+    Initialised,
+    Mapped,
+    Parsed,
+    Reported,
+    Scored,
+    Shown,
+    Swept,
+    Validated,
+    Voted,
+)
+
+
+def make_parser() -> argparse.ArgumentParser:
+    """Make the parser of all commands; ``arguments.command`` is the one to call."""
+    parser = argparse.ArgumentParser(
+        prog="kohaku-ray", description="Citation-precise, ensemble question answering in batch, on Ray."
+    )
+    parser.add_argument("--version", action="version", version=f"kohaku-ray {__version__}")
+    commands = parser.add_subparsers(required=True, metavar="COMMAND")
+
+    init = commands.add_parser("init", help="write a commented my.yaml and templates to start from")
+    init.add_argument("directory", nargs="?", default=".", metavar="DIR", help="where (default: here)")
+    of = init.add_mutually_exclusive_group()
+    of.add_argument("--gold", action="store_true", help="questions with gold answers, so that a run is scored")
+    of.add_argument(
+        "--from",
+        dest="source",
+        metavar="FILE",
+        help="my.yaml from a configuration of KohakuRAG (.py) or of the hybrid pipeline (.env, YAML), which is not run",
+    )
+    init.set_defaults(command=run.init, outcome=Initialised)
+
+    index = commands.add_parser("index", help="parse and encode documents, build the index")
+    _add_config(index)
+    index.set_defaults(command=run.index, outcome=Indexed)
+
+    documents = commands.add_parser(
+        "documents", help="show what the parser makes of each file: trees, rejects, odd pages"
+    )
+    _add_config(documents)
+    documents.add_argument("--document", metavar="ID", help="one document, with its whole tree")
+    documents.add_argument(
+        "--trees", metavar="DIR", help="write each tree as KohakuRAG JSON, which is read back the same"
+    )
+    documents.set_defaults(command=run.documents, outcome=Parsed)
+
+    answer = commands.add_parser("answer", help="answer questions in an ensemble, vote, and score against gold answers")
+    _add_config(answer)
+    answer.add_argument(
+        "--retry", choices=["errors"], help="repeat calls whose recorded reply could not be used (rows with an error)"
+    )
+    answer.add_argument(
+        "--again", action="store_true", help="repeat a finished run; recorded replies are not asked for"
+    )
+    answer.add_argument(
+        "--strict", action="store_true", help="refuse an index that was made from other documents than the configured"
+    )
+    answer.add_argument("--no-report", action="store_true", help="write no report.html")
+    answer.set_defaults(command=run.answer, outcome=Answered)
+
+    ask = commands.add_parser("ask", help="answer one question and print its evidence")
+    _add_config(ask)
+    ask.add_argument("question", nargs="?", metavar="QUESTION", help="its text; with --watch the first one")
+    ask.add_argument(
+        "--column", action="append", default=[], metavar="NAME=TEXT", help="a further column, such as answer_unit=kWh"
+    )
+    ask.add_argument("--items", type=int, default=5, metavar="N", help="items per step (default 5, 0: all)")
+    ask.add_argument(
+        "--watch", action="store_true", help="keep actors and replicas up; read further questions, one per line"
+    )
+    ask.set_defaults(command=run.ask, outcome=Asked)
+
+    sweep = commands.add_parser(
+        "sweep", help="run a grid of configurations, compare the cells, write tables and a page"
+    )
+    _completed(
+        sweep.add_argument("sweep", metavar="SWEEP", help="a YAML file, or the name of a sweep of configs/sweeps"),
+        _sweeps,
+    )
+    sweep.add_argument(
+        "--base", action="append", default=[], metavar="CONFIG", help="wins over the sweep's base: your documents"
+    )
+    _add_overrides(sweep)
+    sweep.add_argument("-o", "--output", metavar="DIR", help="directory of the page (default runs/sweeps/NAME)")
+    sweep.add_argument("--dry-run", action="store_true", help="print cells, indexes and calls; start nothing")
+    sweep.add_argument("--yes", action="store_true", help=f"do not ask before more than {MANY_CELLS:,} cells")
+    sweep.set_defaults(command=run.sweep, outcome=Swept)
+
+    vote = commands.add_parser("vote", help="vote over submission files")
+    vote.add_argument("files", nargs="+", metavar="RUN", help="runs' directories or submission files, in member order")
+    vote.add_argument("-o", "--output", required=True, metavar="CSV", help="the voted submission")
+    vote.add_argument("--strategy", default="answer_priority", choices=_choices("strategy"))
+    vote.add_argument(
+        "--ignore-blank",
+        action=argparse.BooleanOptionalAction,
+        default=True,
+        help="blanks do not vote if any run answers, as in `answer` (default: on)",
+    )
+    vote.add_argument("--blank-quorum", type=_share, metavar="SHARE", help="abstain if at least this share is blank")
+    vote.add_argument("--refs", default="set", choices=_choices("refs"), help="how references are chosen")
+    vote.add_argument("--weights", default="uniform", choices=_choices("weights"), help="weights of members")
+    vote.add_argument("--tiebreak", default="first", choices=_choices("tiebreak"))
+    vote.add_argument("--compat", choices=["kohakurag"], help="reproduce the published string-for-string vote")
+    vote.add_argument("--jsonl", metavar="FILE", help="write the voted answers as JSON lines too (see answers.jsonl)")
+    vote.add_argument("--metadata", metavar="CSV", help="id and url of each document, for ref_url")
+    vote.set_defaults(command=run.vote, outcome=Voted)
+
+    score = commands.add_parser("score", help="score submission files against gold answers")
+    score.add_argument("files", nargs="+", metavar="RUN", help="runs' directories or submission files")
+    score.add_argument(
+        "--truth",
+        metavar="FILE",
+        help="gold answers: CSV, JSON lines or Parquet (default: the first run's question file)",
+    )
+    score.add_argument("--metric", action="append", metavar="METRIC", help=f"{_metrics()}; may be given twice")
+    score.add_argument("--by", metavar="COLUMN", help="split by a column of the gold answers")
+    score.add_argument("--errors", action="store_true", help="count the error classes")
+    score.add_argument("--jsonl", metavar="FILE", help="write the score of every file and question as JSON lines")
+    score.set_defaults(command=run.score, outcome=Scored)
+
+    compare = commands.add_parser("compare", help="list the questions that flipped between runs, with the paired test")
+    compare.add_argument("runs", nargs="+", metavar="RUN", help="runs' directories or submission files")
+    compare.add_argument("--truth", metavar="CSV", help="gold answers (default: the first run's question file)")
+    compare.add_argument("--metric", default="wattbot", metavar="METRIC", help=_metrics())
+    compare.add_argument("--by", metavar="COLUMN", help="split by a column of the gold answers")
+    compare.add_argument("--page", metavar="HTML", help="also write a page: two runs' answers side by side")
+    compare.set_defaults(command=run.compare, outcome=Compared)
+
+    report = commands.add_parser("report", help="write a run's page, report.html")
+    report.add_argument("run", metavar="RUN", help="a run's directory")
+    report.add_argument("--truth", metavar="CSV", help="gold answers (default: the run's question file if it has them)")
+    report.add_argument("-o", "--output", metavar="HTML", help="the page (default RUN/report.html)")
+    report.set_defaults(command=run.report, outcome=Reported)
+
+    index_map = commands.add_parser("map", help="plot an index's node vectors in two dimensions")
+    index_map.add_argument("index", metavar="INDEX", help="an index's directory")
+    index_map.add_argument("-o", "--output", metavar="FILE", help=".svg or .png (default INDEX/map.svg)")
+    index_map.set_defaults(command=run.index_map, outcome=Mapped)
+
+    bench = commands.add_parser("bench", help="measure vLLM replicas against plain vLLM")
+    _add_config(bench)
+    bench.add_argument("--replicas", type=_counts, default=(1, 2), metavar="N,N", help="default 1,2")
+    bench.add_argument("--members", type=_counts, default=(1, 9), metavar="N,N", help="default 1,9")
+    bench.add_argument(
+        "--concurrency", type=_counts, default=(8, 32), metavar="N,N", help="questions in flight per replica: 8,32"
+    )
+    bench.add_argument("--questions", type=_count, default=16, metavar="N", help="per replica and cell (default 16)")
+    bench.add_argument("--context-tokens", type=_count, default=2000, metavar="N", help="default 2000")
+    bench.add_argument("--output-tokens", type=_count, default=128, metavar="N", help="default 128")
+    bench.add_argument("-o", "--output", default="runs/bench", metavar="DIR", help="default runs/bench")
+    bench.set_defaults(command=run.bench, outcome=Benched)
+
+    validate = commands.add_parser("validate", help="check configuration, files and cluster demand; start nothing")
+    _add_config(validate)
+    validate.add_argument("--probe", action="store_true", help="ask each deployment one short question")
+    validate.add_argument("--settings", action="store_true", help="print every setting first, defaults included")
+    validate.set_defaults(command=run.validate, outcome=Validated)
+
+    show = commands.add_parser("show", help="print how one question was answered")
+    show.add_argument("run", metavar="RUN", help="a run's directory")
+    show.add_argument("question_id", metavar="QUESTION_ID")
+    show.add_argument("--items", type=int, default=10, metavar="N", help="items per step (default 10, 0: all)")
+    show.set_defaults(command=run.show, outcome=Shown)
+
+    shell = commands.add_parser("completion", help="print a shell's completion script")
+    shell.add_argument("shell", choices=SHELLS, help='bash: eval "$(kohaku-ray completion bash)"')
+    shell.set_defaults(command=run.completion, outcome=Completion)
+
+    parser.add_argument("-q", "--quiet", action="store_true", help="print errors and one line of result")
+    parser.add_argument("--json", action="store_true", help="print one JSON object; the rest to stderr")
+    for name, command in commands.choices.items():
+        command.set_defaults(name=name)
+        # Before or after the command: without it here, what was said before it holds.
+        flag: dict[str, Any] = {"action": "store_true", "default": argparse.SUPPRESS}
+        command.add_argument("-q", "--quiet", help="print errors and one line of result", **flag)
+        shape = ", ".join(command.get_default("outcome").shape())
+        command.add_argument("--json", help=f"print one JSON object ({shape}); the rest to stderr", **flag)
+    return parser
+
+
+def _add_config(parser: argparse.ArgumentParser) -> None:
+    _completed(parser.add_argument("config", metavar="CONFIG", help="a YAML file, or the name of a preset"), _presets)
+    others = parser.add_argument(
+        "--with",
+        dest="others",
+        action="append",
+        default=[],
+        metavar="CONFIG",
+        help="merged over CONFIG, such as models/ollama or encoders/bge_m3; may be given twice",
+    )
+    _completed(others, _presets)
+    _add_overrides(parser)
+
+
+def _completed(argument: argparse.Action, completer: Callable[..., list[str]]) -> None:
+    """Say what a shell offers for an argument."""
+    argument.completer = completer  # type: ignore[attr-defined]  # argcomplete's name
+
+
+def _add_overrides(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument(
+        "--set",
+        dest="overrides",
+        action="append",
+        default=[],
+        metavar="KEY=VALUE",
+        help="any key, such as kohaku.top_k=8",
+    )
+
+
+def _choices(field: str) -> list[str]:
+    """Return the values of a vote setting, as the configuration lists them."""
+    from kohaku_ray.ensemble.rule import VoteRule
+
+    return [str(value) for value in get_args(get_type_hints(VoteRule)[field])]
+
+
+def _metrics() -> str:
+    """Return the names of all metrics, as the registry lists them."""
+    from kohaku_ray.evaluation.builtin import METRICS
+
+    return f"{', '.join(METRICS)}, or your own as module:NAME"
+
+
+def _share(text: str) -> float:
+    value = float(text)
+    if not 0 < value <= 1:
+        raise argparse.ArgumentTypeError(f"{text} is not a share: above 0, at most 1")
+    return value
+
+
+def _count(text: str) -> int:
+    if not text.strip().isdecimal() or int(text) < 1:
+        raise argparse.ArgumentTypeError(f"{text} is not a whole number from 1 on")
+    return int(text)
+
+
+def _counts(text: str) -> tuple[int, ...]:
+    return tuple(sorted({_count(part) for part in text.split(",")}))
+
+
+def _presets(prefix: str, **_: Any) -> list[str]:
+    """Complete a configuration: presets, beside files."""
+    from kohaku_ray.config.paths import preset_names
+
+    return [*preset_names(), *_files(prefix)]
+
+
+def _sweeps(prefix: str, **_: Any) -> list[str]:
+    """Complete a sweep: those of ``configs/sweeps``, beside files."""
+    from kohaku_ray.sweep.load import SWEEPS
+
+    return [*sorted(file.stem for file in SWEEPS.glob("*.yaml")), *_files(prefix)]
+
+
+def _files(prefix: str) -> list[str]:
+    from argcomplete.completers import FilesCompleter
+
+    return list(FilesCompleter(("yaml", "yml", "json", "toml"))(prefix))
