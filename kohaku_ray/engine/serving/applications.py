@@ -57,7 +57,7 @@ _ERROR_LINE = re.compile(r"[\w.]+(?:Error|Exception)\b")
 
 
 class SharedLimiter:
-    """One rate limit over all replicas, held by an actor (see ``Limiter`` in generation.openai)."""
+    """One rate limit over all replicas, held by an actor (see ``Limiter`` in models.openai)."""
 
     def __init__(self, actor: Any) -> None:
         self._actor = actor
