@@ -108,7 +108,7 @@ def routing(sheet: Sheet, overrides: list[str], device: str, path: str, sizes: d
         if cell.measured is None:
             sheet.skip(f"affinity, router {router}", cell.reason)
             return
-        rates[router], cached[router] = cell.measured.questions_per_s, cell.measured.cached_share
+        rates[router], cached[router] = cell.measured.questions_per_s, cell.measured.rates["cached_share"]
     note = f"cached share of prompt tokens {cached['question']:.3f} and {cached['power_of_two']:.3f}; 8/9 is the most"
     one, other = rates["question"], rates["power_of_two"]
     sheet.add("affinity on, 2 replicas, 9 members", one, "affinity off", other, "questions/s", note=note)
