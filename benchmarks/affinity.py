@@ -21,8 +21,7 @@ from statistics import mean
 
 from kohaku_ray import sample
 from kohaku_ray.config import load_config
-from kohaku_ray.engine.jobs.bench import run_bench
-from kohaku_ray.engine.jobs.bench_grid import Grid
+from kohaku_ray.engine.jobs.bench import Grid, run_bench
 from kohaku_ray.engine.serving.placement import BOUND, Placement
 
 N_QUESTIONS = 10_000

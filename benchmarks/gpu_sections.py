@@ -37,7 +37,7 @@ def best_of(rounds: int, **ways: Callable[[], Any]) -> dict[str, float]:
 
 def sentences(n: int) -> list[str]:
     """Distinct texts of 5 to 120 words of the sample collection, most of them short."""
-    from kohaku_ray.engine.jobs.bench_grid import _words
+    from kohaku_ray.engine.jobs.bench import _words
 
     rng, words = np.random.default_rng(0), np.array(_words())
     lengths = np.clip(rng.lognormal(3.0, 0.6, n), 5, 120).astype(int)

@@ -24,7 +24,7 @@ def vllm(sheet: Sheet, device: str, small: bool) -> None:
     from kohaku_ray import sample
     from kohaku_ray.config import load_config
     from kohaku_ray.engine.jobs import bench
-    from kohaku_ray.engine.jobs.bench_grid import Grid
+    from kohaku_ray.engine.jobs.bench import Grid
 
     sys.path.insert(0, str(TESTS))
     from kit import tiny_llama
@@ -94,8 +94,7 @@ def routing(sheet: Sheet, overrides: list[str], device: str, path: str, sizes: d
     import torch
 
     from kohaku_ray.config import load_config
-    from kohaku_ray.engine.jobs.bench import run_bench
-    from kohaku_ray.engine.jobs.bench_grid import Grid
+    from kohaku_ray.engine.jobs.bench import Grid, run_bench
 
     if device == "cuda" and torch.cuda.device_count() < 2:
         sheet.skip("affinity on and off", "a choice needs two replicas of one GPU each, and this machine has one GPU")

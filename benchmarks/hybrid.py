@@ -30,8 +30,8 @@ from kohaku_ray.documents.parse import parse_documents
 from kohaku_ray.documents.read import read_bytes
 from kohaku_ray.engine.actors.index_access import LocalIndex
 from kohaku_ray.engine.actors.tools import EngineTools, RunContext
-from kohaku_ray.engine.ledger.protocol import Asked
 from kohaku_ray.engine.ledger.segments import Entry
+from kohaku_ray.engine.ledger.shard import Asked
 from kohaku_ray.evaluation.references import citation_scores, gold_refs, recall_at_k, stage_recall
 from kohaku_ray.evaluation.submissions import SubmissionRow, mend_refs, read_refs
 from kohaku_ray.index.assemble import texts_to_encode

@@ -125,8 +125,8 @@ class Scripted:
 
     async def ask(self, request: Any, application: str, again: bool = False) -> Any:
         """Expand a question."""
-        from kohaku_ray.engine.ledger.protocol import Asked
         from kohaku_ray.engine.ledger.segments import Entry
+        from kohaku_ray.engine.ledger.shard import Asked
 
         question = request.messages[-1][1].split("Question : ")[1].split("\n")[0]
         return Asked(Entry(Reply(json.dumps(sub_queries(question))), request.model, 0.0), "made", "")

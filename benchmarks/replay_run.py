@@ -31,8 +31,8 @@ from kohaku_ray.engine.actors.tools import EngineTools, RunContext
 from kohaku_ray.engine.cluster import connected
 from kohaku_ray.engine.jobs.answer import run_answer
 from kohaku_ray.engine.jobs.index import run_index
-from kohaku_ray.engine.ledger.protocol import Asked
 from kohaku_ray.engine.ledger.segments import SegmentStore
+from kohaku_ray.engine.ledger.shard import Asked
 from kohaku_ray.engine.serving.applications import serving
 from kohaku_ray.models.request import request_key
 from kohaku_ray.run import block

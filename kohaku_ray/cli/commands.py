@@ -453,8 +453,7 @@ def index_map(arguments: argparse.Namespace) -> Outcome:
 
 def bench(arguments: argparse.Namespace) -> Outcome:
     """Measure replicas against plain vLLM."""
-    from kohaku_ray.engine.jobs.bench import run_bench
-    from kohaku_ray.engine.jobs.bench_grid import Grid
+    from kohaku_ray.engine.jobs.bench import Grid, run_bench
     from kohaku_ray.pages.throughput import FILES, describe
 
     names = ("replicas", "members", "concurrency", "questions", "context_tokens", "output_tokens")

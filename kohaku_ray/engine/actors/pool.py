@@ -19,7 +19,7 @@ from kohaku_ray.engine.actors.tools import RunContext
 from kohaku_ray.engine.actors.voter import Voter
 from kohaku_ray.engine.cluster import idle_cpus, say
 from kohaku_ray.engine.errors import ray_get
-from kohaku_ray.engine.ledger.protocol import RefusingLedger
+from kohaku_ray.engine.ledger.client import RefusingLedger
 from kohaku_ray.ensemble.decide import default_waves
 from kohaku_ray.errors import ConfigError
 from kohaku_ray.records import Question

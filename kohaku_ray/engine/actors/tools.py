@@ -13,8 +13,7 @@ import numpy as np
 from kohaku_ray.config import Config
 from kohaku_ray.engine.actors.index_access import IndexAccess
 from kohaku_ray.engine.actors.operations import Tokenizer
-from kohaku_ray.engine.ledger.client import Ledger
-from kohaku_ray.engine.ledger.protocol import RefusingLedger
+from kohaku_ray.engine.ledger.client import Ledger, RefusingLedger
 from kohaku_ray.engine.metrics import count_call, count_error
 from kohaku_ray.errors import ConfigError, ContextOverflowError, ModelError
 from kohaku_ray.index.arrays import F32, F64

@@ -8,6 +8,7 @@ import threading
 import uuid
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
+from dataclasses import dataclass
 from typing import Any
 
 import ray
@@ -15,10 +16,9 @@ import ray
 from kohaku_ray.config.schema import LedgerConfig
 from kohaku_ray.engine.cluster import NAMESPACE, idle_cpus, say
 from kohaku_ray.engine.errors import ray_get
-from kohaku_ray.engine.ledger.protocol import IDLE_EXIT_S, Asked, Refused, shard_name, shard_of
 from kohaku_ray.engine.ledger.segments import Entry, SegmentStore
-from kohaku_ray.engine.ledger.shard import LedgerShard
-from kohaku_ray.errors import DataError
+from kohaku_ray.engine.ledger.shard import IDLE_EXIT_S, Asked, LedgerShard, Refused, shard_name, shard_of
+from kohaku_ray.errors import DataError, ModelError
 from kohaku_ray.models.request import ChatRequest, request_key
 
 
@@ -118,6 +118,21 @@ class Ledger:
         for (_, future), entry in zip(waiting, entries, strict=True):
             if not future.done():
                 future.set_result(entry)
+
+
+@dataclass(frozen=True, slots=True)
+class RefusingLedger:
+    """Refuses every call.
+
+    Attributes:
+        reason: Text of the error.
+    """
+
+    reason: str
+
+    async def ask(self, request: ChatRequest, application: str, again: bool = False) -> Asked:
+        """Raise ``ModelError``; nothing is recorded, so that the next start asks."""
+        raise ModelError(self.reason)
 
 
 def open_ledger(config: LedgerConfig) -> Ledger:

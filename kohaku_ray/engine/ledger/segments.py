@@ -61,12 +61,10 @@ class Loaded:
 
     Attributes:
         entries: Replies by key: the latest generation, and within a generation the first recorded.
-        n_segments: Readable segments.
         n_torn: Segments that could not be read and were ignored.
     """
 
     entries: dict[str, Entry]
-    n_segments: int
     n_torn: int
 
 
@@ -101,7 +99,7 @@ class SegmentStore:
                 if mine(row["key"]) and (held is None or held.generation < row["generation"]):
                     entries[row["key"]] = _entry(row)
         n_torn = sum(table is None for table in tables.values())
-        return Loaded(entries, len(tables) - n_torn, n_torn)
+        return Loaded(entries, n_torn)
 
     def write(self, entries: Iterable[tuple[str, Entry]]) -> str:
         """Write one segment and return its name.

@@ -9,10 +9,10 @@ import re
 import threading
 import time
 import uuid
-from collections.abc import Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import replace
-from typing import Any
+from typing import Any, Literal
 
 import ray
 from ray import serve
@@ -30,7 +30,6 @@ from kohaku_ray.config.schema import (
 from kohaku_ray.engine.cluster import NAMESPACE, idle_cpus, say
 from kohaku_ray.engine.errors import ray_get
 from kohaku_ray.engine.serving.meter import Meter
-from kohaku_ray.engine.serving.registry import BEAT_S, Applications, Claim, is_running
 from kohaku_ray.engine.serving.vllm import bind_vllm
 from kohaku_ray.errors import ConfigError, ModelError
 from kohaku_ray.models.openai import TokenBucket
@@ -45,6 +44,12 @@ SAY_EVERY_S = 15.0
 LATE_S = 30.0
 """Seconds until a job registers its applications on a cluster of its own, which nobody else may ever join."""
 
+BEAT_S = 5.0
+"""Seconds between a job's heartbeats for its applications."""
+
+LOST_AFTER_S = 60.0
+"""Seconds without a heartbeat after which a job counts as dead and its applications end."""
+
 SERVE_TRIES = 10
 """Tries, a second apart, to join a Serve that another job is starting."""
 
@@ -54,6 +59,9 @@ again after up to 0.5 s, in which a place would stay empty."""
 
 _COLOURS = re.compile(r"\x1b\[[0-9;]*m")
 _ERROR_LINE = re.compile(r"[\w.]+(?:Error|Exception)\b")
+_LOG = logging.getLogger(__name__)
+
+Claim = Literal["ready", "start", "wait"]
 
 
 class SharedLimiter:
@@ -140,6 +148,67 @@ def serving(deployments: Mapping[str, Deployment], release: bool = True) -> Iter
         beating.join()
         if release:
             ray_get(_registry().release.remote(user))
+
+
+class Applications:
+    """Records which job uses which Serve application: one job starts it, the last to leave ends it."""
+
+    def __init__(self) -> None:
+        self._seen: dict[str, dict[str, float]] = {}
+        self._starting: dict[str, str] = {}
+        self._lock = asyncio.Lock()
+        self._watch: asyncio.Task[None] | None = None
+
+    async def beat(self, user: str, names: list[str]) -> None:
+        """Record a user's heartbeat for these applications."""
+        if self._watch is None or self._watch.done():
+            self._watch = asyncio.create_task(self._end_lost())
+        for name in names:
+            self._seen.setdefault(name, {})[user] = time.monotonic()
+
+    async def claim(self, user: str, name: str) -> Claim:
+        """Return what a user must do for an application: nothing, start it, or wait until another has started it."""
+        async with self._lock:
+            await self.beat(user, [name])
+            if await asyncio.to_thread(is_running, name):
+                self._starting.pop(name, None)
+                return "ready"
+            if self._starting.get(name, user) not in self._seen[name]:
+                del self._starting[name]  # the user that was starting it is dead
+            return "start" if self._starting.setdefault(name, user) == user else "wait"
+
+    async def release(self, user: str) -> None:
+        """Remove a user, and end the applications that nobody else uses."""
+        await self._forget([user])
+
+    async def _forget(self, lost: Collection[str]) -> None:
+        # Under the lock: whoever claims an application meanwhile finds it ended, not ending.
+        async with self._lock:
+            for users in self._seen.values():
+                for user in lost:
+                    users.pop(user, None)
+            for name in [name for name, users in self._seen.items() if not users]:
+                self._starting.pop(name, None)
+                try:
+                    await asyncio.to_thread(serve.delete, name)
+                except Exception as error:  # Serve's controller may raise anything
+                    _LOG.warning("application %s could not be ended, next try in %g s: %s", name, BEAT_S, error)
+                else:
+                    del self._seen[name]
+
+    async def _end_lost(self) -> None:
+        """End the applications of lost users, and those that could not be ended before."""
+        while True:
+            await asyncio.sleep(BEAT_S)
+            now = time.monotonic()
+            users = [user for users in self._seen.values() for user in users.items()]
+            await self._forget({user for user, seen in users if now - seen > LOST_AFTER_S})
+
+
+def is_running(name: str) -> bool:
+    """Return whether every replica of an application is up."""
+    there = serve.status().applications.get(name)
+    return there is not None and there.status == ApplicationStatus.RUNNING
 
 
 def _registry() -> Any:

@@ -77,7 +77,7 @@ def engine_kwargs(deployment: VllmConfig) -> dict[str, Any]:
     if deployment.revision is not None:
         kwargs["revision"] = deployment.revision
     if deployment.cpus is None:
-        kwargs["worker_extension_cls"] = "kohaku_ray.engine.serving.vllm_worker.EnergyProbe"
+        kwargs["worker_extension_cls"] = "kohaku_ray.engine.serving.meter.EnergyProbe"
     else:
         # Whole prompts in one pass, since they cannot be prefilled in chunks.
         kwargs |= CPU_DEFAULTS | {"max_num_batched_tokens": max(deployment.window_tokens, 2048)}

@@ -18,8 +18,7 @@ from kohaku_ray.cli import main
 from kohaku_ray.config import Config, load_config
 from kohaku_ray.config.schema import VllmConfig
 from kohaku_ray.engine.jobs import bench as benching
-from kohaku_ray.engine.jobs.bench import run_bench
-from kohaku_ray.engine.jobs.bench_grid import Grid, Texts
+from kohaku_ray.engine.jobs.bench import Grid, Texts, run_bench
 from kohaku_ray.errors import ConfigError, ModelError
 from kohaku_ray.index.tokens import token_counter
 from kohaku_ray.pages.throughput import records

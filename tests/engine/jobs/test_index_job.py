@@ -15,7 +15,7 @@ from pathlib import Path
 import numpy as np
 import pyarrow as pa
 import pytest
-from ray_processes import our_processes
+from kit.ray_processes import our_processes
 
 from kohaku_ray.cli import main
 from kohaku_ray.config import Config, load_config

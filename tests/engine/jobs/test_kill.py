@@ -18,7 +18,7 @@ from typing import Any
 
 import pytest
 from kit.fake_openai import Action, FakeOpenAI, Received, completion, default_text
-from ray_processes import our_processes
+from kit.ray_processes import our_processes
 from test_answer import COMPARED
 
 from kohaku_ray.config import Config, load_config

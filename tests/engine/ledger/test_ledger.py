@@ -18,8 +18,8 @@ from ray import serve
 
 from kohaku_ray.config.schema import LedgerConfig, OpenAIConfig
 from kohaku_ray.engine.ledger.client import Ledger, open_ledger
-from kohaku_ray.engine.ledger.protocol import shard_of
 from kohaku_ray.engine.ledger.segments import SegmentStore
+from kohaku_ray.engine.ledger.shard import shard_of
 from kohaku_ray.engine.serving.applications import application_name, serving
 from kohaku_ray.engine.serving.vllm import QUESTION_ROUTER
 from kohaku_ray.errors import ConfigError, ContextOverflowError, DataError, ModelError

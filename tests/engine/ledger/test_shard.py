@@ -12,9 +12,8 @@ from types import SimpleNamespace
 import pytest
 
 from kohaku_ray.engine.ledger import shard as shards
-from kohaku_ray.engine.ledger.protocol import Asked, Refused
 from kohaku_ray.engine.ledger.segments import SegmentStore
-from kohaku_ray.engine.ledger.shard import LedgerShard
+from kohaku_ray.engine.ledger.shard import Asked, LedgerShard, Refused
 from kohaku_ray.errors import ContextOverflowError, DataError, ModelError
 from kohaku_ray.models.request import ChatRequest, request_key
 from kohaku_ray.records import Reply

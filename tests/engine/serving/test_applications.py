@@ -8,8 +8,8 @@ import time
 
 import pytest
 
-from kohaku_ray.engine.serving import applications, registry
-from kohaku_ray.engine.serving.registry import Applications
+from kohaku_ray.engine.serving import applications
+from kohaku_ray.engine.serving.applications import Applications
 
 
 class FakeServe:
@@ -29,9 +29,9 @@ class FakeServe:
 @pytest.fixture
 def serve(monkeypatch):
     fake = FakeServe()
-    monkeypatch.setattr(registry, "serve", fake)
-    monkeypatch.setattr(registry, "is_running", lambda name: name in fake.running)
-    monkeypatch.setattr(registry, "BEAT_S", 0.01)
+    monkeypatch.setattr(applications, "serve", fake)
+    monkeypatch.setattr(applications, "is_running", lambda name: name in fake.running)
+    monkeypatch.setattr(applications, "BEAT_S", 0.01)
     return fake
 
 
@@ -85,7 +85,7 @@ def test_a_deletion_that_fails_is_said_and_tried_again_with_the_next_beat(serve,
 
 
 def test_the_watcher_outlives_a_deletion_that_fails(serve, monkeypatch):
-    monkeypatch.setattr(registry, "LOST_AFTER_S", 0.05)
+    monkeypatch.setattr(applications, "LOST_AFTER_S", 0.05)
 
     async def run():
         applications = Applications()
@@ -116,7 +116,7 @@ def test_who_claims_what_could_not_be_ended_finds_it_ready(serve):
 
 
 def test_a_watcher_that_ended_is_started_again(serve, monkeypatch):
-    monkeypatch.setattr(registry, "LOST_AFTER_S", 0.05)
+    monkeypatch.setattr(applications, "LOST_AFTER_S", 0.05)
 
     async def run():
         applications = Applications()

@@ -11,8 +11,8 @@ import numpy as np
 import pyarrow.parquet as pq
 import pytest
 from kit import tiny_cross_encoder
+from kit.ray_processes import our_processes
 from ray import serve
-from ray_processes import our_processes
 
 from kohaku_ray.config.schema import CrossEncoderConfig
 from kohaku_ray.engine.actors.index_access import LocalIndex
