@@ -86,7 +86,7 @@ def main() -> int:
         overrides = [*arguments.overrides, f"index.path={directory}/index"]
         config = load_config(arguments.config, overrides)
         index_here(config)
-        index = LocalIndex(config)
+        index = LocalIndex.open(config)
         asked = read_gold(config)
         results = asyncio.run(answered(config, index, asked))
         print_stages(results, arguments.k)
@@ -155,16 +155,16 @@ async def alone(
 ) -> dict[str, tuple[float, float]]:
     """Recall@k and distinct sites of BM25 alone and of vectors alone, by the question itself."""
     kinds, texts = config.declaration.views["paragraphs"].kinds, [question.text for question, _ in asked]
-    vectors = await index.run("embed", texts)
+    vectors = await index.embed(texts, False)
     found = {
-        "bm25": await index.run("lexical", texts, (kinds, k, None)),
-        "cosine": await index.run("search", vectors, (kinds, k, None)),
+        "bm25": await index.lexical(texts, kinds, k, None),
+        "cosine": await index.search(vectors, kinds, k, None),
     }
     measured = {}
     for name, lists in found.items():
         recalls, netlocs = [], []
         for hits, (_, gold) in zip(lists, asked, strict=True):
-            [nodes] = await index.run("nodes", [tuple(hits.rows.tolist())], (0, ()))
+            [nodes] = await index.nodes([tuple(hits.rows.tolist())], 0, ())
             known = [nodes.attributes_of(row) for row in nodes.local(hits.rows).tolist()]
             if gold:
                 netlocs.append(len({one["document_netloc"] for one in known if one.get("document_netloc") is not None}))

@@ -15,6 +15,7 @@ from __future__ import annotations
 
 import argparse
 import asyncio
+import functools
 import gc
 import json
 import os
@@ -25,8 +26,9 @@ import time
 import zlib
 from collections import defaultdict
 from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from statistics import median
 from typing import Any
 
@@ -38,9 +40,7 @@ import pyarrow as pa
 from kohaku_ray.config import Config, load_config
 from kohaku_ray.documents.model import Document, Paragraph, Section
 from kohaku_ray.documents.sentences import Sentence
-from kohaku_ray.engine.actors import index_access
 from kohaku_ray.engine.actors.index_access import LocalIndex
-from kohaku_ray.engine.actors.operations import OPERATIONS, OpenIndex
 from kohaku_ray.engine.actors.tools import EngineTools, RunContext
 from kohaku_ray.index.arrays import F32, F64, I64
 from kohaku_ray.index.assemble import texts_to_encode
@@ -174,6 +174,30 @@ def index_synthetic(config: Config, documents: Sequence[Document], encoder: Hash
     publish_shards(config.index.path, [shard], rejects=rejects, **own)
 
 
+class TimedThread(ThreadPoolExecutor):
+    """The thread of an operation, whose time is taken."""
+
+    def __init__(self, clock: Clock, name: str) -> None:
+        super().__init__(1)
+        self._timed = functools.partial(clock.timed, name)
+
+    def submit(self, run: Callable[..., Any], /, *arguments: Any, **named: Any) -> Any:
+        """Run something, and take its time."""
+        return super().submit(self._timed(run), *arguments, **named)
+
+
+class Timed(LocalIndex):
+    """An index whose operations are timed; those on the event loop are part of a stage already."""
+
+    def __init__(self, clock: Clock, *arguments: Any, **named: Any) -> None:
+        super().__init__(*arguments, **named)
+        self._clock = clock
+
+    def thread(self, method: str) -> ThreadPoolExecutor:
+        """See ``Calls``."""
+        return TimedThread(self._clock, method)
+
+
 def tools_of(config: Config, index: LocalIndex) -> Any:
     """Make the tools of a question."""
     models = (models_of(config, defaultdict(str), 0),)
@@ -297,7 +321,6 @@ def main() -> int:
     parser.add_argument("--rounds", type=int, default=3, help="turns of batch and plain loop")
     arguments = parser.parse_args()
     rng, clock = np.random.default_rng(7), Clock()
-    timed = {name: replace(one, run=clock.timed(name, one.run)) for name, one in OPERATIONS.items()}
     score = clock.timed("rank_pairs", hashed)
 
     async def rank_pairs(_: str, pairs: Sequence[tuple[str, str]]) -> list[float]:
@@ -310,8 +333,7 @@ def main() -> int:
         encoder = HashedWords(index_settings(config).encoder)  # type: ignore[arg-type]
         index_synthetic(config, synthetic(arguments.paragraphs, rng, arguments.exponent), encoder)
         opened = Index.open(config.index.path)
-        index_access.OPERATIONS = {**timed, "rank_pairs": OPERATIONS["rank_pairs"]}
-        here = LocalIndex(config, here=OpenIndex(opened, encoder, rank_pairs))  # type: ignore[arg-type]
+        here = Timed(clock, opened.shards[0], encoder, score=rank_pairs)  # type: ignore[arg-type]
         asked = synthetic_questions(opened, arguments.questions * arguments.rounds + 18, rng)
         print(f"{arguments.paragraphs:,} paragraphs, {len(opened.nodes):,} nodes; {arguments.questions} questions")
         asyncio.run(batch(config, here, asked[:2]))  # what is loaded once is loaded

@@ -16,7 +16,6 @@ import time
 from collections import Counter
 from collections.abc import Callable
 from contextlib import ExitStack
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 from unittest.mock import patch
@@ -25,7 +24,6 @@ import psutil
 
 from kohaku_ray.config import Config, load_config
 from kohaku_ray.engine.actors.index_access import LocalIndex
-from kohaku_ray.engine.actors.operations import OPERATIONS
 from kohaku_ray.engine.actors.pool import ActorPool
 from kohaku_ray.engine.actors.tools import EngineTools, RunContext
 from kohaku_ray.engine.cluster import connected
@@ -57,6 +55,7 @@ PARTS = {
     "kohaku_ray.systems.kohaku.answer.assemble": "assemble context",
     "kohaku_ray.models.prompts.Prompts.render": "render prompts",
     "kohaku_ray.engine.actors.tools.chat_request": "build requests",
+    "kohaku_ray.engine.actors.index_access.LocalIndex.neighbourhoods": "fetch nodes",
     "kohaku_ray.models.request.request_key": "hash",
     "kohaku_ray.systems.kohaku.answer.parse_answer": "parse",
     "kohaku_ray.run.block.vote_block": "vote and rows",
@@ -140,8 +139,8 @@ def by_part(config: Config) -> tuple[Counter[str], float]:
     models = tuple(models_of(config, applications, member) for member in range(N_MEMBERS))
     context = RunContext(config, Recorded(config.ledger.path), models, system.prompts(config.prompts), applications)  # type: ignore[arg-type]
     questions, clock = questions_of(config), Clock()
-    index = LocalIndex(config)
-    index._here.encoder.encode_queries(["warm up"])  # loading the encoder is no question's cost
+    index = LocalIndex.open(config)
+    index.encoder.encode_queries(["warm up"])  # loading the encoder is no question's cost
 
     async def answer_all() -> None:
         for question in questions:
@@ -157,8 +156,6 @@ def by_part(config: Config) -> tuple[Counter[str], float]:
         for target, name in PARTS.items():
             module, _, attribute = target.rpartition(".")
             patches.enter_context(patch(target, clock.timed(name, _found(module, attribute))))
-        nodes = replace(OPERATIONS["nodes"], run=clock.timed("fetch nodes", OPERATIONS["nodes"].run))
-        patches.enter_context(patch.dict(OPERATIONS, nodes=nodes))  # type: ignore[arg-type]
         began = time.process_time()
         asyncio.run(answer_all())
         return clock.own, time.process_time() - began

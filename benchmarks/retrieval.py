@@ -66,7 +66,7 @@ def main() -> int:
     arguments = parser.parse_args()
     config = load_config(arguments.config, [*arguments.overrides, "kohaku.bm25_top_k=0"])
     truth = list(read_submission(resolve(config.questions.path)).rows.values())
-    index = LocalIndex(config)
+    index = LocalIndex.open(config)
     rows = [measure(config, index, truth, setting) for setting in SETTINGS]
     if arguments.json:
         print(json.dumps(rows, indent=2))
@@ -105,9 +105,9 @@ def measure(config: Config, index: LocalIndex, truth: Sequence[SubmissionRow], s
 async def context_of(config: Config, index: LocalIndex, row: SubmissionRow, setting: Setting) -> tuple[Context, str]:
     kohaku = config.settings.model_copy(update={"max_context_tokens": setting.max_context_tokens})
     queries = variants(row.question)[: setting.queries]
-    vectors = await index.run("embed", queries)
-    dense = await index.run("search", vectors, (SYSTEM.views["nodes"].kinds, 16, None))
-    [nodes] = await index.run("nodes", [tuple(distinct_rows(dense))], (kohaku.section_tokens, ()))
+    vectors = await index.embed(queries, False)
+    dense = await index.search(vectors, SYSTEM.views["nodes"].kinds, 16, None)
+    [nodes] = await index.nodes([tuple(distinct_rows(dense))], kohaku.section_tokens, ())
     question = Question(row.question_id, row.question)
     evidence = Evidence(question, tuple(queries), localise(dense, nodes), (), nodes)
     ranked = rank(

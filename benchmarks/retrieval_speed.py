@@ -51,7 +51,7 @@ def main() -> int:
     parser.add_argument("--rounds", type=int, default=3)
     arguments = parser.parse_args()
     config = load_config(arguments.config, [*arguments.overrides, "kohaku.bm25_top_k=0"])
-    index, there, model = LocalIndex(config), Index.open(config.index.path), bare_model(config)
+    index, there, model = LocalIndex.open(config), Index.open(config.index.path), bare_model(config)
     questions = [*read_submission(resolve(config.questions.path)).rows.values(), *derived(there.nodes, N_DERIVED)]
     queries = [query for row in questions for query in variants(row.question)]
     peer = there.vectors(SYSTEM.views["nodes"].kinds).faiss_index

@@ -1,168 +1,313 @@
-"""Access to an index: in this process, where concurrent calls share batches, or in a retriever actor."""
+"""What can be asked of an index: each operation is one method of ``LocalIndex``, and runs in whatever process has it.
+
+A new operation is written here and nowhere else: batching over concurrent questions, caching, division among shards and
+the trip from a member's process come with it.
+"""
 
 from __future__ import annotations
 
-import asyncio
-from collections import Counter, OrderedDict
-from collections.abc import Callable, Sequence
-from concurrent.futures import ThreadPoolExecutor
+import functools
+from collections.abc import Awaitable, Callable, Coroutine, Mapping, Sequence
 from dataclasses import replace
-from typing import Any, Protocol
+from typing import Any, cast
+
+import numpy as np
 
 from kohaku_ray.config import Config
-from kohaku_ray.engine.actors.batching import Batcher
-from kohaku_ray.engine.actors.cache import Cache
-from kohaku_ray.engine.actors.operations import OPERATIONS, Depths, OpenIndex, Operation, Params
-from kohaku_ray.engine.serving.handles import rank_pairs
+from kohaku_ray.engine.actors.calls import Calls, Shares, batched, cached, spread
+from kohaku_ray.engine.serving import handles
+from kohaku_ray.errors import ConfigError
+from kohaku_ray.index.arrays import F32, F64, I64
+from kohaku_ray.index.encoder import SentenceEncoder
+from kohaku_ray.index.hits import Hits
 from kohaku_ray.index.layout import ShardLayout
+from kohaku_ray.index.nodes import KINDS, NodeTable, join_nodes, renumbered
+from kohaku_ray.index.store import Shard
+from kohaku_ray.index.tokens import token_counter
+from kohaku_ray.index.vectors import Ranges, VectorIndex, merge_hits
+from kohaku_ray.run.indexes import make_image_query_encoder, make_query_encoder, open_index, searches_on_gpu
 from kohaku_ray.systems.base import Depth
 
-PARAMS_KEPT = 64
-"""Most parameter sets (such as documents to search within) whose batchers and caches are kept."""
+QUERIES_AT_ONCE = 1024
+"""Most queries per batch: a larger batch fills the encoder's fixed shapes better."""
+
+Tokenizer = tuple[str, str | None]
+"""Name and revision of a tokenizer."""
+
+Kinds = tuple[str, ...]
+"""Node kinds of a view."""
+
+Within = tuple[str, ...] | None
+"""Documents to search; None: all."""
+
+Depths = Mapping[Kinds, Depth]
+"""How deep the runs that share an index search it, by the kinds of a view."""
+
+Search = Callable[["LocalIndex", Sequence[Any], Kinds, int, Within], Coroutine[Any, Any, list[Hits]]]
 
 
-class IndexAccess(Protocol):
-    """Runs operations of ``OPERATIONS`` on an index."""
-
-    async def run(self, name: str, items: Sequence[Any], params: Params = ()) -> list[Any]:
-        """Run an operation: one result per item, in their order.
-
-        Args:
-            name: Key of ``OPERATIONS``.
-            items: Its inputs.
-            params: Its other arguments; calls with equal ``params`` share a batch.
-        """
-        ...
+def _to_all(layout: ShardLayout, items: Sequence[Any]) -> Shares:
+    return {shard: (list(items), list(range(len(items)))) for shard in layout.shards}
 
 
-class LocalIndex:
-    """The index in this process: concurrent calls run in batches, and cached results are not computed again."""
+def _to_owner(layout: ShardLayout, rows: Sequence[int]) -> Shares:
+    """Divide node rows."""
+    owner = layout.shard_of(np.asarray(rows, np.int64))
+    places = {int(shard): np.flatnonzero(owner == shard).tolist() for shard in np.unique(owner)}
+    return {shard: ([rows[at] for at in own], own) for shard, own in places.items()}
+
+
+def _to_owners(layout: ShardLayout, items: Sequence[tuple[int, ...]]) -> Shares:
+    """Divide items that are tuples of node rows; one without rows goes to the first shard."""
+    shares: dict[int, tuple[list[Any], list[int]]] = {}
+    for at, rows in enumerate(items):
+        owner = layout.shard_of(np.asarray(rows, np.int64))
+        for shard in np.unique(owner).tolist() or [0]:
+            asked, places = shares.setdefault(shard, ([], []))
+            asked.append(tuple(row for row, one in zip(rows, owner, strict=True) if one == shard))
+            places.append(at)
+    return shares
+
+
+def _best(found: list[Hits], _: Kinds, top_k: int, __: Within) -> Hits:
+    return merge_hits([[hits] for hits in found], top_k)[0]
+
+
+def _only(found: list[Any], *_: Any) -> Any:
+    return found[0]
+
+
+def _joined(found: list[NodeTable], *_: Any) -> NodeTable:
+    return join_nodes(found)
+
+
+def _deepest(depth: str) -> Callable[[Search], Search]:
+    """Search as deep as the deepest of the runs that share the index, if a shorter search is the beginning of it."""
+
+    def decorate(method: Search) -> Search:
+        @functools.wraps(method)
+        async def search(
+            self: LocalIndex, queries: Sequence[Any], kinds: Kinds, top_k: int, within: Within
+        ) -> list[Hits]:
+            most = top_k
+            if self.depths is not None and (depth == "lexical" or within is not None or self.is_exact(kinds)):
+                most = max(top_k, getattr(self.depths.get(kinds, Depth()), depth))
+            found = await method(self, queries, kinds, most, within)
+            return found if most == top_k else [hits.prefix(top_k) for hits in found]
+
+        return search
+
+    return decorate
+
+
+class LocalIndex(Calls):
+    """An index, or one of its shards, open in this process.
+
+    Attributes:
+        shard: The shard.
+        encoder: Encodes queries.
+        depths: Depths of all runs that share the index: every search is as deep as the deepest, and results are kept.
+    """
 
     def __init__(
-        self, config: Config, depths: Depths | None = None, here: OpenIndex | None = None, shard: int = 0
+        self,
+        shard: Shard,
+        encoder: SentenceEncoder,
+        *,
+        score: Callable[[str, Sequence[tuple[str, str]]], Awaitable[Sequence[float]]] = handles.rank_pairs,
+        depths: Depths | None = None,
+        gpu: bool = False,
+        float16: bool = False,
+        image_encoder: SentenceEncoder | None = None,
+        peer: Callable[[int], LocalIndex] | None = None,
     ) -> None:
-        """Open the configured index.
+        """Answer from an open shard.
 
         Args:
-            config: Names the index and its encoder.
-            depths: Depths of all runs that share the index: every search is as deep as the deepest, results are cached.
-            here: An open index. Default: open the configured one.
-            shard: Which of its shards.
+            shard: The shard.
+            encoder: Encodes queries.
+            score: Scores (query, text) pairs by the cross-encoder of an application.
+            depths: See the class.
+            gpu: Whether FAISS searches on this process's GPU.
+            float16: Whether it holds the vectors there as float16.
+            image_encoder: Encodes queries that search images, where they have an encoder of their own.
+            peer: Returns the index that holds another shard.
+        """
+        super().__init__(keeps=depths is not None)
+        self.shard, self.encoder, self.depths = shard, encoder, depths
+        self._score, self._gpu, self._float16, self._image_encoder = score, gpu, float16, image_encoder
+        self._peer = peer
+        self._on_gpu: dict[Kinds, VectorIndex] = {}
+        # Token counts of nodes, by tokenizers; -1 where not yet counted.
+        self._tokens: dict[tuple[Tokenizer, ...], I64] = {}
+
+    @classmethod
+    def open(
+        cls,
+        config: Config,
+        depths: Depths | None = None,
+        number: int = 0,
+        peer: Callable[[int], LocalIndex] | None = None,
+    ) -> LocalIndex:
+        """Open a shard of the configured index, and its encoder.
 
         Raises:
-            DataError: There is no usable index.
+            IndexMismatchError: The index was built with other settings, or lacks a view.
+            DataError: There is no index at that path.
         """
-        self._here = OpenIndex.of(config, rank_pairs, shard) if here is None else here
-        self._depths = depths
-        self._batchers: OrderedDict[tuple[str, Params], Batcher[Any, Any]] = OrderedDict()
-        self._threads: dict[str, ThreadPoolExecutor] = {}
-        self._caches: OrderedDict[tuple[str, Params], Cache[Any, Any]] = OrderedDict()
-        self._counted: Counter[tuple[str, str]] = Counter()
+        # The index first: a mismatch is reported before the encoder takes seconds to load.
+        shard, gpu = open_index(config).shards[number], searches_on_gpu(config)
+        return cls(
+            shard,
+            make_query_encoder(config),
+            depths=depths,
+            gpu=gpu,
+            float16=config.index.search_float16,
+            image_encoder=make_image_query_encoder(config),
+            peer=peer,
+        )
+
+    @cached(20_000, counted="queries encoded")
+    @batched(QUERIES_AT_ONCE)
+    def embed(self, texts: list[str], of_images: bool) -> list[F32]:
+        """Encode queries; those of images by the encoder that images have of their own."""
+        encoder = self._image_encoder if of_images else self.encoder
+        if encoder is None:
+            raise ConfigError("queries of images are encoded but index.image_encoder is null: name one")
+        return list(encoder.encode_queries(texts))
+
+    @spread(_to_all, _best)
+    @_deepest("dense")
+    @cached(20_000, counted="queries searched", key=lambda vector: vector.tobytes())
+    @batched()
+    def search(self, vectors: list[F32], kinds: Kinds, top_k: int, within: Within) -> list[Hits]:
+        """Find each vector's nearest nodes."""
+        found = self._vectors_of(kinds).search(np.stack(vectors), top_k, self._ranges(within))
+        return self._of_whole(found)
+
+    @spread(_to_all, _best)
+    @_deepest("lexical")
+    @cached(20_000, counted="queries by BM25")
+    @batched()
+    def lexical(self, queries: list[str], kinds: Kinds, top_k: int, within: Within) -> list[Hits]:
+        """Find each query's best nodes by BM25."""
+        return self._of_whole(self.shard.terms(kinds).search(queries, top_k, self._ranges(within)))
+
+    @spread(_to_owner, _only)
+    @batched()
+    def term_weights(self, rows: list[int], kinds: Kinds) -> list[tuple[I64, F64]]:
+        """Fetch nodes' terms and their BM25 weights."""
+        return self.shard.terms(kinds).weights_of(self._to_shard(rows))
+
+    @spread(_to_owner, _only)
+    @batched()
+    def vectors(self, rows: list[int]) -> list[F32]:
+        """Fetch nodes' own vectors; zeros for a node without one."""
+        return list(self.shard.node_vectors(self._to_shard(rows)))
+
+    @cached(200_000, counted="pairs ranked", always=True)
+    async def rank_pairs(self, pairs: Sequence[tuple[str, str]], application: str) -> list[float]:
+        """Score (query, text) pairs by the cross-encoder of an application."""
+        return list(await self._score(application, list(pairs)))
+
+    @spread(_to_owners, _joined)
+    @cached(2_000)
+    async def nodes(
+        self, asked: Sequence[tuple[int, ...]], section_tokens: int, tokenizers: tuple[Tokenizer, ...]
+    ) -> list[NodeTable]:
+        """Cut out nodes with the text around them, one table per tuple of rows; see ``NodeTable.neighbourhood``."""
+        return self.neighbourhoods(asked, section_tokens, tokenizers)
+
+    def neighbourhoods(
+        self, asked: Sequence[tuple[int, ...]], section_tokens: int, tokenizers: tuple[Tokenizer, ...]
+    ) -> list[NodeTable]:
+        """See ``nodes``; of this shard."""
+        around = [self.shard.nodes.neighbourhood(self._to_shard(rows), section_tokens) for rows in asked]
+        if tokenizers:
+            around = [nodes.with_tokens(self._count_nodes(nodes, tokenizers)) for nodes in around]
+        return [renumbered(nodes, self.layout.to_whole(self.number, nodes.source_row)) for nodes in around]
 
     @property
     def layout(self) -> ShardLayout:
-        """Where documents are among the index's shards."""
-        return self._here.layout
+        """Where the index's documents are among its shards."""
+        return self.shard.index.layout
 
-    async def run(self, name: str, items: Sequence[Any], params: Params = ()) -> list[Any]:
-        """See ``IndexAccess``."""
-        operation = OPERATIONS[name]
-        if not operation.n_kept or (self._depths is None and not operation.is_kept_locally):
-            return await self._compute(name, operation, items, params)
-        deep = self._deepest(operation, params)
-        key = (name, deep)
-        if key not in self._caches:
-            self._caches[key] = Cache(lambda some: self._compute(name, operation, some, deep), operation.n_kept)
-            if len(self._caches) > PARAMS_KEPT:
-                self._count(*self._caches.popitem(last=False), self._counted)
-        self._caches.move_to_end(key)
-        names = items if operation.key is None else [operation.key(item) for item in items]
-        found = await self._caches[key](items, names)
-        return [hits.prefix(params[1]) for hits in found] if operation.depth else found
+    @property
+    def number(self) -> int:
+        """The shard's."""
+        return self.shard.number
 
-    def counts(self) -> Counter[tuple[str, str]]:
-        """Count the items asked for and computed, by ``(Operation.counted, "asked" | "computed")``."""
-        total = Counter(self._counted)
-        for key, cache in self._caches.items():
-            self._count(key, cache, total)
-        return total
+    def is_exact(self, kinds: Kinds) -> bool:
+        """Whether a shorter search of a dense view is the beginning of a longer one."""
+        return self.shard.vectors(kinds).exact
 
-    def _count(self, key: tuple[str, Params], cache: Cache[Any, Any], total: Counter[tuple[str, str]]) -> None:
-        if counted := OPERATIONS[key[0]].counted:
-            total.update({(counted, "asked"): cache.n_asked, (counted, "computed"): cache.n_computed})
+    async def on_shard(self, method: str, items: Sequence[Any], params: tuple[Any, ...]) -> list[Any]:
+        """Run a method on this shard alone."""
+        found: list[Any] = await getattr(type(self), method).on_shard(self, items, *params)
+        return found
 
-    def _deepest(self, operation: Operation, params: Params) -> Params:
-        """Raise ``top_k`` to the deepest run's, if a shorter search is a prefix of a longer one."""
-        if not operation.depth or self._depths is None or not operation.is_prefix(self._here, params):
-            return params
-        kinds, top_k, within = params
-        most = getattr(self._depths.get(kinds, Depth()), operation.depth)
-        return (kinds, max(top_k, most), within)
+    def ask(self, number: int, method: str, items: Sequence[Any], params: tuple[Any, ...]) -> Awaitable[list[Any]]:
+        """Run a method on another shard alone."""
+        assert self._peer is not None, "an index of several shards has peers"
+        return self._peer(number).on_shard(method, items, params)
 
-    async def _compute(self, name: str, operation: Operation, items: Sequence[Any], params: Params) -> list[Any]:
-        if not operation.batch:
-            result = operation.run(self._here, list(items), params)
-            return list(await result if hasattr(result, "__await__") else result)
-        key = (name, params)
-        if key not in self._batchers:
-            thread = self._threads.setdefault(name, ThreadPoolExecutor(1))
-            self._batchers[key] = Batcher(
-                lambda batch: operation.run(self._here, batch, params), operation.batch, thread
-            )
-            if len(self._batchers) > PARAMS_KEPT:
-                self._batchers.popitem(last=False)  # calls in flight keep their own reference
-        self._batchers.move_to_end(key)
-        return await self._batchers[key](items)
+    def _ranges(self, within: Within) -> Ranges | None:
+        """Find the rows of those documents to search within that the shard holds.
 
-
-class SpreadIndex:
-    """An index of several shards: calls are divided among them."""
-
-    def __init__(self, layout: ShardLayout, here: IndexAccess, of_shard: Callable[[int], IndexAccess]) -> None:
-        """Combine shards.
-
-        Args:
-            layout: Where documents are among the shards.
-            here: Any of them.
-            of_shard: Returns one of them.
+        Raises:
+            DataError: The whole index has no such document.
         """
-        self._layout, self._here, self._of_shard = layout, here, of_shard
+        return None if within is None else self.shard.index.ranges(within, self.number)
 
-    async def run(self, name: str, items: Sequence[Any], params: Params = ()) -> list[Any]:
-        """See ``IndexAccess``."""
-        spread = OPERATIONS[name].spread
-        if spread is None:
-            return await self._here.run(name, items, params)
-        shares = spread.divide(self._layout, items)
-        asked = (self._of_shard(shard).run(name, some, params) for shard, (some, _) in shares.items())
-        found: list[list[Any]] = [[] for _ in items]
-        for (_, places), results in zip(shares.values(), await asyncio.gather(*asked), strict=True):
-            for at, result in zip(places, results, strict=True):
-                found[at].append(result)
-        return [spread.join(parts, params) for parts in found]
+    def _of_whole(self, found: Sequence[Hits]) -> list[Hits]:
+        """Turn rows of this shard into rows of the whole index."""
+        return [Hits(self.layout.to_whole(self.number, hits.rows), hits.scores) for hits in found]
+
+    def _to_shard(self, rows: Sequence[int]) -> I64:
+        """Turn rows of the whole index, of documents of this shard, into its own."""
+        return self.layout.to_shard(np.asarray(rows, np.int64))
+
+    def _vectors_of(self, kinds: Kinds) -> VectorIndex:
+        """Vectors of the nodes of some kinds, on the GPU if that is where FAISS searches."""
+        if not self._gpu:
+            return self.shard.vectors(kinds)
+        if kinds not in self._on_gpu:
+            self._on_gpu[kinds] = self.shard.vectors(kinds).on_gpu(self._float16)
+        return self._on_gpu[kinds]
+
+    def _count_nodes(self, nodes: NodeTable, tokenizers: tuple[Tokenizer, ...]) -> I64:
+        """Count sentences as the largest count over these tokenizers; a node's text is counted once."""
+        known = self._tokens.setdefault(tokenizers, np.full(len(self.shard.nodes), -1, np.int64))
+        sentence = nodes.kind == KINDS.index("sentence")
+        missing = np.flatnonzero(sentence & (known[nodes.source_row] < 0))
+        if len(missing):
+            texts = [nodes.text_of(int(row)) for row in missing]
+            counts = [token_counter(name, revision)(texts) for name, revision in tokenizers]
+            known[nodes.source_row[missing]] = np.max(counts, axis=0)
+        return np.where(sentence, known[nodes.source_row], nodes.tokens)
 
 
-class RemoteIndex:
-    """The index that a retriever actor holds."""
+class _Remote:
+    """The methods of an index that a retriever actor holds."""
 
-    def __init__(self, retriever: Any, *, alone: bool = False) -> None:
-        """Name a retriever.
+    def __init__(self, retriever: Any) -> None:
+        self._retriever = retriever
 
-        Args:
-            retriever: Handle of the actor.
-            alone: Ask its own shard only.
-        """
-        self._run = retriever.run_here if alone else retriever.run
+    def on_shard(self, method: str, items: Sequence[Any], params: tuple[Any, ...]) -> Any:
+        return self._retriever.run_on_shard.remote(method, list(items), params)
 
-    async def run(self, name: str, items: Sequence[Any], params: Params = ()) -> list[Any]:
-        """See ``IndexAccess``."""
-        results: list[Any] = await self._run.remote(name, list(items), params)
-        return results
+    def __getattr__(self, method: str) -> Callable[..., Any]:
+        return lambda items, *params: self._retriever.run.remote(method, list(items), params)
+
+
+def remote(retriever: Any) -> LocalIndex:
+    """Return the index that a retriever actor holds: its methods, each called in the actor."""
+    return cast(LocalIndex, _Remote(retriever))
 
 
 def united_depths(many: Sequence[Config]) -> Depths:
     """Return the greatest search depth per view over these runs."""
-    found: dict[tuple[str, ...], Depth] = {}
+    found: dict[Kinds, Depth] = {}
     for config in many:
         for name, depth in config.uses.views.items():
             kinds = config.declaration.views[name].kinds

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import functools
 from collections import Counter
 from collections.abc import Awaitable, Callable, Sequence
 from typing import Any, TypeVar
@@ -10,8 +11,7 @@ from typing import Any, TypeVar
 import ray
 
 from kohaku_ray.config import Config
-from kohaku_ray.engine.actors.index_access import IndexAccess, LocalIndex, RemoteIndex, SpreadIndex
-from kohaku_ray.engine.actors.operations import Depths, Params
+from kohaku_ray.engine.actors.index_access import Depths, LocalIndex, remote
 from kohaku_ray.engine.actors.tools import EngineTools, RunContext
 from kohaku_ray.errors import ConfigError, DataError, KohakuRayError
 from kohaku_ray.records import Prediction, Question
@@ -38,10 +38,8 @@ class Retriever:
             shard: Which of the index's shards it holds.
             peers: Name of a retriever per shard, among them this one.
         """
-        self._config, self._depths, self._shard, self._peers = config, depths, shard, peers
-        self._index: LocalIndex | None = None
-        self._spread: SpreadIndex | None = None
-        self._found: dict[int, IndexAccess] = {}
+        self._config, self._depths, self._shard = config, depths, shard
+        self._peer = functools.cache(lambda other: remote(ray.get_actor(peers[other])))
 
     def ready(self) -> None:
         """Open the index now.
@@ -49,11 +47,16 @@ class Retriever:
         Raises:
             DataError: There is no usable index.
         """
-        self._open()
+        _ = self._index
 
-    async def run_here(self, name: str, items: list[Any], params: Params) -> list[Any]:
-        """Run an operation on this retriever's shard alone: see ``IndexAccess``."""
-        return await self._open().run(name, items, params)
+    async def run(self, method: str, items: list[Any], params: tuple[Any, ...]) -> list[Any]:
+        """Run a method of ``LocalIndex``."""
+        found: list[Any] = await getattr(self._index, method)(items, *params)
+        return found
+
+    async def run_on_shard(self, method: str, items: list[Any], params: tuple[Any, ...]) -> list[Any]:
+        """Run it on this retriever's shard alone."""
+        return await self._index.on_shard(method, items, params)
 
     async def prepare(
         self, context: RunContext, questions: Sequence[Question], member: int, settled: Sequence[bool] | None = None
@@ -61,42 +64,20 @@ class Retriever:
         """Prepare a block, all its questions at once; rows in their order, None for those that are settled."""
         return await _each(questions, settled, lambda question: self._prepare(context, question, member))
 
-    async def run(self, name: str, items: list[Any], params: Params) -> list[Any]:
-        """See ``IndexAccess``."""
-        return await self._whole().run(name, items, params)
-
     def counts(self) -> Counter[tuple[str, str]]:
-        """See ``LocalIndex.counts``."""
-        return self._index.counts() if self._index is not None else Counter()
+        """Count the items that the runs asked for and those that were computed: see ``Calls.counted``."""
+        return self._index.counted
 
-    def _open(self) -> LocalIndex:
-        if self._index is None:
-            self._index = LocalIndex(self._config, self._depths, shard=self._shard)
-        return self._index
-
-    def _whole(self) -> IndexAccess:
-        """The index with all its shards."""
-        here = self._open()
-        if len(here.layout.shards) == 1:
-            return here
-        if self._spread is None:
-            self._spread = SpreadIndex(here.layout, here, self._peer)
-        return self._spread
-
-    def _peer(self, shard: int) -> IndexAccess:
-        """The retriever that holds a shard."""
-        if shard == self._shard:
-            return self._open()
-        if shard not in self._found:
-            self._found[shard] = RemoteIndex(ray.get_actor(self._peers[shard]), alone=True)
-        return self._found[shard]
+    @functools.cached_property
+    def _index(self) -> LocalIndex:
+        return LocalIndex.open(self._config, self._depths, self._shard, self._peer)
 
     async def _prepare(self, context: RunContext, question: Question, member: int) -> Prepared:
         if not question.text.strip():
             return Prepared(question, None, "the question is empty")
         owner = SHARED if context.config.ensemble.scope == "answer" else member
         again = (question.question_id, owner) in context.again
-        tools = EngineTools(self._whole(), context, question.question_id, member, again)
+        tools = EngineTools(self._index, context, question.question_id, member, again)
         evidence, error = None, None
         try:
             evidence = await context.config.declaration.prepare(question, tools, context.config.settings)
@@ -120,10 +101,10 @@ class Member:
         settled: Sequence[bool] | None = None,
     ) -> list[Answered | None]:
         """Answer a block, all its questions at once; rows in their order, None for those that are settled."""
-        index = RemoteIndex(retriever)
+        index = remote(retriever)
         return await _each(prepared, settled, lambda row: self._answer(context, member, index, row))
 
-    async def _answer(self, context: RunContext, member: int, index: IndexAccess, row: Prepared) -> Answered:
+    async def _answer(self, context: RunContext, member: int, index: LocalIndex, row: Prepared) -> Answered:
         if row.error is not None:
             return Answered(Answer(Prediction(error=row.error)))
         question_id = row.question.question_id

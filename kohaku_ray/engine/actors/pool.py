@@ -13,8 +13,8 @@ import ray
 from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
 from kohaku_ray.config import Config
+from kohaku_ray.engine.actors.index_access import Depths
 from kohaku_ray.engine.actors.members import Member, Retriever
-from kohaku_ray.engine.actors.operations import Depths
 from kohaku_ray.engine.actors.tools import RunContext
 from kohaku_ray.engine.actors.voter import Voter
 from kohaku_ray.engine.cluster import idle_cpus, say
@@ -99,7 +99,7 @@ class ActorPool:
             ray.kill(actor)
 
     def counts(self) -> Counter[tuple[str, str]]:
-        """Sum ``LocalIndex.counts`` over all retrievers."""
+        """Sum ``Retriever.counts`` over all retrievers."""
         total: Counter[tuple[str, str]] = Counter()
         for counts in ray_get([retriever.counts.remote() for retriever in self.retrievers]):
             total.update(counts)

@@ -11,8 +11,7 @@ from typing import Any
 import numpy as np
 
 from kohaku_ray.config import Config
-from kohaku_ray.engine.actors.index_access import IndexAccess
-from kohaku_ray.engine.actors.operations import Tokenizer
+from kohaku_ray.engine.actors.index_access import LocalIndex, Tokenizer
 from kohaku_ray.engine.ledger.client import Ledger, RefusingLedger
 from kohaku_ray.engine.metrics import count_call, count_error
 from kohaku_ray.errors import ConfigError, ContextOverflowError, ModelError
@@ -67,7 +66,7 @@ class EngineTools:
     """``Tools`` of one question and one member: binds the seeds and records the calls.
 
     Attributes:
-        index: Reads the index.
+        index: The index, in this process or another.
         context: The run.
         question_id: The question.
         member: The ensemble member.
@@ -76,7 +75,7 @@ class EngineTools:
         n_no_reply: Model calls that got no reply; the next start makes them again.
     """
 
-    index: IndexAccess
+    index: LocalIndex
     context: RunContext
     question_id: str
     member: int
@@ -160,25 +159,25 @@ class EngineTools:
         """See ``Tools``."""
         has_own = self.context.config.index.image_encoder is not None
         of_images = has_own and view is not None and IMAGE in self._kinds(view)
-        return _stacked(await self.index.run("embed", texts, (IMAGE,) if of_images else ()))
+        return _stacked(await self.index.embed(texts, of_images))
 
     async def search(self, view: str, vectors: F32, top_k: int, within: Sequence[str] | None = None) -> list[Hits]:
         """See ``Tools``."""
-        return await self.index.run("search", list(vectors), (self._kinds(view), top_k, _as_key(within)))
+        return await self.index.search(list(vectors), self._kinds(view), top_k, _as_key(within))
 
     async def lexical(
         self, view: str, queries: Sequence[str], top_k: int, within: Sequence[str] | None = None
     ) -> list[Hits]:
         """See ``Tools``."""
-        return await self.index.run("lexical", queries, (self._kinds(view), top_k, _as_key(within)))
+        return await self.index.lexical(queries, self._kinds(view), top_k, _as_key(within))
 
     async def term_similarity(self, view: str, rows: Sequence[int]) -> F64:
         """See ``Tools``."""
-        return similarities(await self.index.run("term_weights", list(map(int, rows)), (self._kinds(view),)))
+        return similarities(await self.index.term_weights(list(map(int, rows)), self._kinds(view)))
 
     async def vectors(self, rows: Sequence[int]) -> F32:
         """See ``Tools``."""
-        return _stacked(await self.index.run("vectors", list(map(int, rows))))
+        return _stacked(await self.index.vectors(list(map(int, rows))))
 
     async def rank_pairs(self, pairs: Sequence[tuple[str, str]]) -> F64:
         """See ``Tools``."""
@@ -187,13 +186,12 @@ class EngineTools:
             raise ConfigError(
                 f"system {self.context.config.declaration.name} ranks pairs but its settings name no cross-encoder"
             )
-        return np.array(await self.index.run("rank_pairs", pairs, (self.context.applications[name],)), np.float64)
+        return np.array(await self.index.rank_pairs(pairs, self.context.applications[name]), np.float64)
 
     async def nodes(self, rows: Sequence[int], section_tokens: int = 0) -> NodeTable:
         """See ``Tools``."""
-        asked, params = tuple(map(int, rows)), (section_tokens, self.context.tokenizers)
-        found: NodeTable = (await self.index.run("nodes", [asked], params))[0]
-        return found
+        found = await self.index.nodes([tuple(map(int, rows))], section_tokens, self.context.tokenizers)
+        return found[0]
 
     def _model(self, role: str) -> Model:
         models = self.context.models[self.member]

@@ -59,7 +59,7 @@ class SweepSummary:
         failed: Why a run is not finished, by run id.
         skipped: Why a run was not tried, by run id.
         n_calls: Model calls that this start's runs asked for, by source.
-        shared: Items asked of the indexes and items computed (see ``LocalIndex.counts``).
+        shared: Items asked of the indexes and items computed (see ``Retriever.counts``).
         n_indexes: Indexes built.
         wall_s: Wall time of this start.
     """

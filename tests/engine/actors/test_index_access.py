@@ -5,19 +5,18 @@ from __future__ import annotations
 import asyncio
 import threading
 from collections import Counter
-from dataclasses import replace
+from concurrent.futures import ThreadPoolExecutor
 
 import numpy as np
 import pytest
 from index.small_index import FakeEncoder, index_documents, make_documents
 
 from kohaku_ray.config import load_config
-from kohaku_ray.engine.actors import operations
+from kohaku_ray.engine.actors import index_access
 from kohaku_ray.engine.actors.index_access import LocalIndex, united_depths
-from kohaku_ray.engine.actors.operations import OPERATIONS, OpenIndex
 from kohaku_ray.errors import DataError, IndexMismatchError, ModelError
 from kohaku_ray.index.nodes import NodeTable
-from kohaku_ray.index.store import Index
+from kohaku_ray.index.store import Index, Shard
 from kohaku_ray.index.views import View
 from kohaku_ray.systems.base import Depth
 
@@ -38,13 +37,21 @@ def paths(tmp_path_factory) -> dict[str, str]:
 
 
 @pytest.fixture(params=["Flat", "IVF2,Flat"])
-def here(request, paths) -> OpenIndex:
-    return OpenIndex(Index.open(paths[request.param]).shards[0], FakeEncoder(), Pairs())
+def shard(request, paths) -> Shard:
+    return Index.open(paths[request.param]).shards[0]
 
 
 @pytest.fixture(params=[None, DEPTHS], ids=["alone", "kept"])
-def local(request, here) -> LocalIndex:
-    return LocalIndex(None, request.param, here)
+def local(request, shard) -> LocalIndex:
+    return opened(shard, request.param)
+
+
+def opened(shard: Shard, depths=None) -> LocalIndex:
+    return LocalIndex(shard, FakeEncoder(), score=Pairs(), depths=depths)
+
+
+def run(local: LocalIndex, name: str, items, params):
+    return getattr(local, name)(items, *params)
 
 
 class Pairs:
@@ -66,15 +73,25 @@ def ran(monkeypatch) -> Counter:
     """How many items each operation computed."""
     n_items: Counter = Counter()
 
-    def counting(name, operation):
-        def run(here, items, params):
-            n_items[name] += len(items)
-            return operation.run(here, items, params)
+    class Counting(ThreadPoolExecutor):
+        def __init__(self, name: str) -> None:
+            super().__init__(1)
+            self.name = name
 
-        return replace(operation, run=run)
+        def submit(self, batch, items):
+            n_items[self.name] += len(items)
+            return super().submit(batch, items)
 
-    counted = {name: counting(name, operation) for name, operation in OPERATIONS.items()}
-    monkeypatch.setattr("kohaku_ray.engine.actors.index_access.OPERATIONS", counted)
+    def counted(name, run, n_of):
+        def call(self, *args):
+            n_items[name] += n_of(*args)
+            return run(self, *args)
+
+        return call
+
+    monkeypatch.setattr(LocalIndex, "thread", lambda _, name: Counting(name))
+    monkeypatch.setattr(NodeTable, "neighbourhood", counted("nodes", NodeTable.neighbourhood, lambda *_: 1))
+    monkeypatch.setattr(Pairs, "__call__", counted("rank_pairs", Pairs.__call__, lambda _, pairs: len(pairs)))
     return n_items
 
 
@@ -98,7 +115,7 @@ def plain_of(result):
 
 
 ASKED = {
-    "embed": (TEXTS, ()),
+    "embed": (TEXTS, (False,)),
     "search": (queries(), (NODES, 5, None)),
     "lexical": (TEXTS, (PARAGRAPHS, 3, None)),
     "term_weights": ([2, 14, 5, 14], (PARAGRAPHS,)),
@@ -109,18 +126,19 @@ ASKED = {
 
 
 def test_every_operation_is_tested():
-    assert set(ASKED) == set(OPERATIONS)
+    public = {name for name in vars(LocalIndex) if not name.startswith("_")}
+    assert set(ASKED) == public - {"open", "layout", "number", "is_exact", "on_shard", "ask", "neighbourhoods"}
 
 
 @pytest.mark.parametrize("name", ASKED)
-def test_results_are_one_per_item_whoever_asks_beside(local, here, name):
+def test_results_are_one_per_item_whoever_asks_beside(local, shard, name):
     items, params = ASKED[name]
 
     async def ask():
-        alone = [(await local.run(name, [item], params))[0] for item in items]
-        whole = await local.run(name, items, params)
-        turned = await asyncio.gather(*(local.run(name, [item], params) for item in reversed(items)))
-        nothing = await local.run(name, [], params)
+        alone = [(await run(local, name, [item], params))[0] for item in items]
+        whole = await run(local, name, items, params)
+        turned = await asyncio.gather(*(run(local, name, [item], params) for item in reversed(items)))
+        nothing = await run(local, name, [], params)
         return alone, whole, [one[0] for one in reversed(turned)], nothing
 
     alone, whole, turned, nothing = asyncio.run(ask())
@@ -129,11 +147,11 @@ def test_results_are_one_per_item_whoever_asks_beside(local, here, name):
     assert nothing == []
 
 
-def test_results_are_those_of_the_index(local, here):
+def test_results_are_those_of_the_index(local, shard):
     async def ask():
-        return {name: await local.run(name, items, params) for name, (items, params) in ASKED.items()}
+        return {name: await run(local, name, items, params) for name, (items, params) in ASKED.items()}
 
-    found, index = asyncio.run(ask()), here.shard
+    found, index = asyncio.run(ask()), shard
     assert plain(found["embed"]) == plain(queries())
     assert plain(found["search"]) == plain(index.vectors(NODES).search(np.stack(queries()), 5))
     assert plain(found["lexical"]) == plain(index.terms(PARAGRAPHS).search(TEXTS, 3))
@@ -146,124 +164,133 @@ def test_results_are_those_of_the_index(local, here):
 
 @pytest.mark.parametrize("within", [("b",), ("e", "a"), ()])
 @pytest.mark.parametrize("name", ["search", "lexical"])
-def test_a_search_is_held_to_documents(local, here, name, within):
+def test_a_search_is_held_to_documents(local, shard, name, within):
     items, (kinds, top_k, _) = ASKED[name]
-    found = asyncio.run(local.run(name, items, (kinds, top_k, within)))
-    view = here.shard.vectors(kinds) if name == "search" else here.shard.terms(kinds)
+    found = asyncio.run(run(local, name, items, (kinds, top_k, within)))
+    view = shard.vectors(kinds) if name == "search" else shard.terms(kinds)
     asked = np.stack(items) if name == "search" else items
-    assert plain(found) == plain(view.search(asked, top_k, here.shard.index.ranges(within)))
-    assert {here.shard.nodes.doc_id(int(row)) for hits in found for row in hits.rows} <= set(within)
+    assert plain(found) == plain(view.search(asked, top_k, shard.index.ranges(within)))
+    assert {shard.nodes.doc_id(int(row)) for hits in found for row in hits.rows} <= set(within)
     assert any(map(len, found)) == bool(within)
 
 
 @pytest.mark.parametrize(("name", "deepest"), [("search", 9), ("lexical", 4)])
 def test_a_shorter_search_is_the_beginning_of_the_deepest(paths, ran, name, deepest):
-    local = LocalIndex(None, DEPTHS, OpenIndex(Index.open(paths["Flat"]).shards[0], FakeEncoder(), Pairs()))
+    local = opened(Index.open(paths["Flat"]).shards[0], DEPTHS)
     items, (kinds, _, _) = ASKED[name]
 
     async def ask():
-        return [await local.run(name, items, (kinds, k, None)) for k in (2, deepest, 3)]
+        return [await run(local, name, items, (kinds, k, None)) for k in (2, deepest, 3)]
 
     short, deep, middle = asyncio.run(ask())
     assert plain(short) == plain(hits.prefix(2) for hits in deep)
     assert plain(middle) == plain(hits.prefix(3) for hits in deep)
     assert max(map(len, deep)) > 3
     assert ran[name] == len(items), "searched once, at the deepest"
-    deeper = asyncio.run(local.run(name, items, (kinds, deepest + 2, None)))
+    deeper = asyncio.run(run(local, name, items, (kinds, deepest + 2, None)))
     assert ran[name] == 2 * len(items)
     assert plain(hits.prefix(deepest) for hits in deeper) == plain(deep)
 
 
 def test_of_an_approximate_index_only_the_same_depth_is_shared(paths, ran):
-    here = OpenIndex(Index.open(paths["IVF2,Flat"]).shards[0], FakeEncoder(), Pairs())
-    local = LocalIndex(None, DEPTHS, here)
+    shard = Index.open(paths["IVF2,Flat"]).shards[0]
+    local = opened(shard, DEPTHS)
     items = queries()
 
     async def ask():
-        return [await local.run("search", items, (NODES, k, None)) for k in (4, 8, 4)]
+        return [await run(local, "search", items, (NODES, k, None)) for k in (4, 8, 4)]
 
     first, deep, again = asyncio.run(ask())
-    assert plain(first) == plain(again) == plain(here.shard.vectors(NODES).search(np.stack(items), 4))
-    assert plain(deep) == plain(here.shard.vectors(NODES).search(np.stack(items), 8))
+    assert plain(first) == plain(again) == plain(shard.vectors(NODES).search(np.stack(items), 4))
+    assert plain(deep) == plain(shard.vectors(NODES).search(np.stack(items), 8))
     assert ran["search"] == 2 * len(items)
 
 
 def test_within_documents_an_approximate_index_is_exact_and_shares_depths(paths, ran):
-    here = OpenIndex(Index.open(paths["IVF2,Flat"]).shards[0], FakeEncoder(), Pairs())
-    local = LocalIndex(None, DEPTHS, here)
+    shard = Index.open(paths["IVF2,Flat"]).shards[0]
+    local = opened(shard, DEPTHS)
 
     async def ask():
-        return [await local.run("search", queries(), (NODES, k, ("b", "c"))) for k in (2, 9)]
+        return [await run(local, "search", queries(), (NODES, k, ("b", "c"))) for k in (2, 9)]
 
     short, deep = asyncio.run(ask())
     assert plain(short) == plain(hits.prefix(2) for hits in deep)
     assert ran["search"] == len(TEXTS)
 
 
-@pytest.mark.parametrize("name", ["embed", "search", "lexical", "rank_pairs", "nodes"])
-def test_what_is_kept_is_computed_once_also_for_concurrent_callers(here, ran, name):
-    local = LocalIndex(None, DEPTHS, here)
+COUNTED = {
+    "embed": "queries encoded",
+    "search": "queries searched",
+    "lexical": "queries by BM25",
+    "rank_pairs": "pairs ranked",
+    "nodes": "",
+}
+
+
+@pytest.mark.parametrize("name", COUNTED)
+def test_what_is_kept_is_computed_once_also_for_concurrent_callers(shard, ran, name):
+    local = opened(shard, DEPTHS)
     items, params = ASKED[name]
 
     async def ask():
-        many = await asyncio.gather(*(local.run(name, items[at:], params) for at in (0, 1, 0, 2)))
-        return [*many, await local.run(name, [*items, *items], params)]
+        many = await asyncio.gather(*(run(local, name, items[at:], params) for at in (0, 1, 0, 2)))
+        return [*many, await run(local, name, [*items, *items], params)]
 
     *_, last = asyncio.run(ask())
     assert ran[name] == len(items)
     assert plain(last[: len(items)]) == plain(last[len(items) :])
-    counted = OPERATIONS[name].counted
+    counted = COUNTED[name]
     n_asked = sum(len(items[at:]) for at in (0, 1, 0, 2)) + 2 * len(items)
     expected = {(counted, "asked"): n_asked, (counted, "computed"): len(items)} if counted else {}
-    assert dict(local.counts()) == expected
+    assert dict(local.counted) == expected
 
 
-def test_a_run_alone_keeps_nothing_but_ranked_pairs(here, ran):
-    local = LocalIndex(None, None, here)
+def test_a_run_alone_keeps_nothing_but_ranked_pairs(shard, ran):
+    local = opened(shard, None)
 
     async def ask():
         for _ in range(2):
             for name, (items, params) in ASKED.items():
-                await local.run(name, items, params)
+                await run(local, name, items, params)
 
     asyncio.run(ask())
     assert ran == {name: len(items) * (1 if name == "rank_pairs" else 2) for name, (items, _) in ASKED.items()}
     n_pairs = len(ASKED["rank_pairs"][0])
-    assert local.counts() == {("pairs ranked", "asked"): 2 * n_pairs, ("pairs ranked", "computed"): n_pairs}
+    assert local.counted == {("pairs ranked", "asked"): 2 * n_pairs, ("pairs ranked", "computed"): n_pairs}
 
 
-def test_calls_that_differ_in_what_they_are_told_share_no_result(here):
-    local = LocalIndex(None, DEPTHS, here)
+def test_calls_that_differ_in_what_they_are_told_share_no_result(shard):
+    pairs = Pairs()
+    local = LocalIndex(shard, FakeEncoder(), score=pairs, depths=DEPTHS)
 
     async def ask():
-        one = await local.run("rank_pairs", [("a b", "b c")], ("one",))
-        other = await local.run("rank_pairs", [("a b", "b c")], ("other",))
-        wide, narrow = [(await local.run("nodes", [(20,)], (tokens, ())))[0] for tokens in (512, 0)]
+        one = await local.rank_pairs([("a b", "b c")], "one")
+        other = await local.rank_pairs([("a b", "b c")], "other")
+        wide, narrow = [(await local.nodes([(20,)], tokens, ()))[0] for tokens in (512, 0)]
         return one, other, wide, narrow
 
     one, other, wide, narrow = asyncio.run(ask())
     assert one == other == [1.0]
-    assert here.rank_pairs.asked == [("one", (("a b", "b c"),)), ("other", (("a b", "b c"),))]
+    assert pairs.asked == [("one", (("a b", "b c"),)), ("other", (("a b", "b c"),))]
     assert len(wide) > len(narrow)
 
 
-def test_concurrent_calls_share_a_batch(here, monkeypatch):
+def test_concurrent_calls_share_a_batch(shard):
     batches, began, gate = [], threading.Event(), threading.Event()
-    embed = OPERATIONS["embed"]
 
-    def slow(open_index, texts, params):
-        batches.append(list(texts))
-        began.set()
-        gate.wait(5)
-        return embed.run(open_index, texts, params)
+    class Slow(FakeEncoder):
+        def encode_queries(self, texts):
+            batches.append(list(texts))
+            began.set()
+            gate.wait(5)
+            return super().encode_queries(texts)
 
-    monkeypatch.setitem(operations.OPERATIONS, "embed", replace(embed, run=slow))
-    local = LocalIndex(None, None, here)
+    local = LocalIndex(shard, Slow())
 
     async def ask():
-        first = asyncio.create_task(local.run("embed", TEXTS[:1]))
+        first = asyncio.create_task(local.embed(TEXTS[:1], False))
         await asyncio.to_thread(began.wait, 5)
-        rest = [asyncio.create_task(local.run("embed", [text])) for text in TEXTS[1:]]
+        rest = [asyncio.create_task(local.embed([text], False)) for text in TEXTS[1:]]
         await asyncio.sleep(0.01)
         gate.set()
         return await asyncio.gather(first, *rest)
@@ -280,8 +307,8 @@ def test_an_unknown_document_fails_its_caller_alone_and_is_not_kept(local, name)
         found = []
         for _ in range(2):
             found += await asyncio.gather(
-                local.run(name, items, (kinds, top_k, ("a", "mars"))),
-                local.run(name, items, (kinds, top_k, ("a",))),
+                run(local, name, items, (kinds, top_k, ("a", "mars"))),
+                run(local, name, items, (kinds, top_k, ("a",))),
                 return_exceptions=True,
             )
         return found
@@ -293,13 +320,17 @@ def test_an_unknown_document_fails_its_caller_alone_and_is_not_kept(local, name)
     assert plain(good) == plain(good_again)
 
 
-def test_a_cross_encoder_that_fails_is_asked_again(local, here):
+@pytest.mark.parametrize("depths", [None, DEPTHS])
+def test_a_cross_encoder_that_fails_is_asked_again(shard, depths):
+    pairs = Pairs()
+    local = LocalIndex(shard, FakeEncoder(), score=pairs, depths=depths)
+
     async def ask():
         errors = []
         for _ in range(2):
             results = await asyncio.gather(
-                local.run("rank_pairs", [("a", "a")], ("broken",)),
-                local.run("rank_pairs", [("a", "a")], ("whole",)),
+                run(local, "rank_pairs", [("a", "a")], ("broken",)),
+                run(local, "rank_pairs", [("a", "a")], ("whole",)),
                 return_exceptions=True,
             )
             assert results[1] == [1.0]
@@ -307,14 +338,14 @@ def test_a_cross_encoder_that_fails_is_asked_again(local, here):
         return errors
 
     assert asyncio.run(ask()) == ["out of memory"] * 2
-    assert Counter(application for application, _ in here.rank_pairs.asked) == {"broken": 2, "whole": 1}
+    assert Counter(application for application, _ in pairs.asked) == {"broken": 2, "whole": 1}
 
 
-def test_items_that_fail_do_not_fail_those_they_are_batched_with(here):
-    local = LocalIndex(None, None, here)
+def test_items_that_fail_do_not_fail_those_they_are_batched_with(shard):
+    local = opened(shard, None)
 
     async def ask():
-        return await asyncio.gather(local.run("vectors", [10**9]), local.run("vectors", [0]), return_exceptions=True)
+        return await asyncio.gather(local.vectors([10**9]), local.vectors([0]), return_exceptions=True)
 
     bad, good = asyncio.run(ask())
     assert isinstance(bad, IndexError)
@@ -324,12 +355,12 @@ def test_items_that_fail_do_not_fail_those_they_are_batched_with(here):
 
 def test_a_search_of_what_the_index_has_no_view_of_says_so(local):
     with pytest.raises(IndexMismatchError, match="no dense view of section"):
-        asyncio.run(local.run("search", queries(), (("section",), 3, None)))
+        asyncio.run(run(local, "search", queries(), (("section",), 3, None)))
     with pytest.raises(IndexMismatchError, match="no lexical view of sentence"):
-        asyncio.run(local.run("lexical", TEXTS, (("sentence",), 3, None)))
+        asyncio.run(run(local, "lexical", TEXTS, (("sentence",), 3, None)))
 
 
-def test_tokens_of_sentences_are_the_largest_count_over_the_tokenizers(here, monkeypatch):
+def test_tokens_of_sentences_are_the_largest_count_over_the_tokenizers(shard, monkeypatch):
     asked = []
 
     def pages(text):
@@ -342,12 +373,12 @@ def test_tokens_of_sentences_are_the_largest_count_over_the_tokenizers(here, mon
 
         return count
 
-    monkeypatch.setattr(operations, "token_counter", counter)
-    local = LocalIndex(None, None, here)
+    monkeypatch.setattr(index_access, "token_counter", counter)
+    local = opened(shard, None)
     both = (WORDS, ("pages", "main"))
 
     async def ask():
-        return [(await local.run("nodes", [(3,)], (512, tokenizers)))[0] for tokenizers in (both, both, (WORDS,), ())]
+        return [(await run(local, "nodes", [(3,)], (512, tokenizers)))[0] for tokenizers in (both, both, (WORDS,), ())]
 
     nodes, again, words, none = asyncio.run(ask())
     sentences = [row for row in range(len(nodes)) if nodes.kind[row] == 3]

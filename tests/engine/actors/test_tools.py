@@ -20,9 +20,12 @@ class Noting:
     def __init__(self) -> None:
         self.asked: list[tuple] = []
 
-    async def run(self, name, items, params=()):
-        self.asked.append((name, list(items), params))
-        return [np.full(3, at, np.float32) if name in ("embed", "vectors") else at for at, _ in enumerate(items)]
+    def __getattr__(self, name):
+        async def call(items, *params):
+            self.asked.append((name, list(items), params))
+            return [np.full(3, at, np.float32) if name in ("embed", "vectors") else at for at, _ in enumerate(items)]
+
+        return call
 
 
 def tools_of(settings=None, **more) -> tuple[EngineTools, Noting]:

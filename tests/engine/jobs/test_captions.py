@@ -155,8 +155,8 @@ def test_documents_of_images_alone_are_found_by_what_the_model_says(cluster, con
 
 def searched(config, query: str) -> list[str]:
     """What the default view finds: ids of nodes, the best first."""
-    index = LocalIndex(config)
-    (vector,) = asyncio.run(index.run("embed", [query], ()))
-    (hits,) = asyncio.run(index.run("search", [vector], (("sentence", "paragraph"), 3, None)))
+    index = LocalIndex.open(config)
+    (vector,) = asyncio.run(index.embed([query], False))
+    (hits,) = asyncio.run(index.search([vector], ("sentence", "paragraph"), 3, None))
     nodes = Index.open(config.index.path).nodes
     return [nodes.node_id(int(row)) for row in hits.rows]

@@ -75,13 +75,13 @@ def test_images_with_an_encoder_of_their_own_are_a_view_of_their_own(cluster, co
     index, wanted = Index.open(config.index.path), encoded(clip, config.index.path)
     rows = {node_id: index.nodes.row_of(node_id) for node_id in wanted}
     assert index.node_vectors(np.array(list(rows.values()))).shape == (8, 32), "the tree has the texts' vectors"
-    parts = [LocalIndex(config, shard=number) for number in range(index.n_shards)]
-    (query,) = asyncio.run(parts[0].run("embed", ["battery capacity"], ("image",)))
+    parts = [LocalIndex.open(config, number=number) for number in range(index.n_shards)]
+    (query,) = asyncio.run(parts[0].embed(["battery capacity"], True))
     assert query.shape == (16,)
     scores = {
         int(row): score
         for part in parts
-        for hits in asyncio.run(part.run("search", [query], (("image",), 8, None)))
+        for hits in asyncio.run(part.on_shard("search", [query], (("image",), 8, None)))
         for row, score in zip(hits.rows, hits.scores, strict=True)
     }
     assert scores.keys() == set(rows.values())

@@ -323,7 +323,7 @@ def test_a_job_that_fails_while_it_encodes_leaves_the_index_as_it_was(cluster, t
 )
 def test_an_index_of_other_settings_is_refused_with_both_values(sample_index, override, message):
     with pytest.raises(IndexMismatchError, match=message):
-        LocalIndex(load_config("demo", [f"index.path={sample_index[0]}", override]))
+        LocalIndex.open(load_config("demo", [f"index.path={sample_index[0]}", override]))
 
 
 @pytest.mark.slow

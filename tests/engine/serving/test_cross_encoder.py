@@ -123,14 +123,14 @@ def test_a_call_whose_replica_dies_is_made_again(slow, pairs, expected):
 
 
 def test_each_distinct_pair_is_scored_once_per_retriever(application, sample_config, pairs, expected):
-    index = LocalIndex(sample_config())
+    index = LocalIndex.open(sample_config())
 
     async def ask():
         callers = [pairs[:40], pairs[20:60], [*pairs[:10], *pairs[:10]]]
-        return await asyncio.gather(*(index.run("rank_pairs", some, (application,)) for some in callers))
+        return await asyncio.gather(*(index.rank_pairs(some, application) for some in callers))
 
     first, second, doubled = asyncio.run(ask())
-    assert index.counts() == {(COUNTED, "asked"): 100, (COUNTED, "computed"): 60}
+    assert index.counted == {(COUNTED, "asked"): 100, (COUNTED, "computed"): 60}
     np.testing.assert_allclose(first, expected[:40], atol=1e-5)
     np.testing.assert_allclose(second, expected[20:60], atol=1e-5)
     assert doubled == [*first[:10], *first[:10]]

@@ -8,7 +8,6 @@ from stories import GARDEN, INDEX, PRISON, InProcessTools, count, judged, offlin
 
 from kohaku_ray.documents.novel import parse_novel
 from kohaku_ray.engine.actors.index_access import LocalIndex
-from kohaku_ray.engine.actors.operations import OpenIndex
 from kohaku_ray.errors import KohakuRayError
 from kohaku_ray.evaluation.label import CONTRADICT
 from kohaku_ray.index.assemble import texts_to_encode
@@ -40,16 +39,16 @@ class IndexTools(InProcessTools):
         return SYSTEM.views[view].kinds
 
     async def embed(self, texts):
-        return np.stack(await self.local.run("embed", list(texts)))
+        return np.stack(await self.local.embed(list(texts), False))
 
     async def search(self, view, vectors, top_k, within=None):
-        return await self.local.run("search", list(vectors), (self._kinds(view), top_k, within and tuple(within)))
+        return await self.local.search(list(vectors), self._kinds(view), top_k, within and tuple(within))
 
     async def lexical(self, view, queries, top_k, within=None):
-        return await self.local.run("lexical", list(queries), (self._kinds(view), top_k, within and tuple(within)))
+        return await self.local.lexical(list(queries), self._kinds(view), top_k, within and tuple(within))
 
     async def nodes(self, rows, section_tokens=0):
-        return (await self.local.run("nodes", [tuple(map(int, rows))], (section_tokens, ())))[0]
+        return (await self.local.nodes([tuple(map(int, rows))], section_tokens, ()))[0]
 
 
 @pytest.fixture(scope="module")
@@ -74,7 +73,7 @@ def path(tmp_path_factory):
 
 @pytest.fixture
 def tools(path):
-    return IndexTools(LocalIndex(None, None, OpenIndex(Index.open(path).shards[0], WordEncoder(), None)))
+    return IndexTools(LocalIndex(Index.open(path).shards[0], WordEncoder()))
 
 
 @pytest.mark.parametrize("key", ["46", "137", "007", "9"])

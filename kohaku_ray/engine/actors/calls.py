@@ -1,0 +1,281 @@
+"""How the methods of an index run: on its shards, from a cache, in batches.
+
+Such a method takes items, and its other arguments by position after them, and gives one result per item in their order.
+Calls whose other arguments are equal share batches and results: these arguments are hashable.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import functools
+from collections import Counter, OrderedDict
+from collections.abc import Awaitable, Callable, Coroutine, Hashable, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any, Generic, TypeVar, TypeVarTuple
+
+from kohaku_ray.index.layout import ShardLayout
+
+Item = TypeVar("Item")
+Result = TypeVar("Result")
+Made = TypeVar("Made")
+Params = TypeVarTuple("Params")
+Method = Callable[[Any, Sequence[Item], *Params], Coroutine[Any, Any, list[Result]]]
+
+MADE_KEPT = 128
+"""Most batchers and caches that an object keeps: other arguments, such as documents to search within, may be many."""
+
+Shares = Mapping[int, tuple[list[Any], list[int]]]
+"""By shard: the items that it is asked for, and the place of each among the items of the call."""
+
+
+class Calls:
+    """An object whose methods are ``batched`` and ``cached``.
+
+    Attributes:
+        keeps: Whether results are kept, also those that are not costly.
+        counted: Items of cached methods, by ``(counted, "asked" | "computed")``.
+    """
+
+    def __init__(self, *, keeps: bool) -> None:
+        self.keeps = keeps
+        self.counted: Counter[tuple[str, str]] = Counter()
+        self._made: OrderedDict[Hashable, Any] = OrderedDict()
+        self._threads: dict[str, ThreadPoolExecutor] = {}
+
+    def count(self, name: str, what: str, n: int) -> None:
+        """Count items of a cached method, if they have a name."""
+        if name:
+            self.counted[name, what] += n
+
+    def thread(self, method: str) -> ThreadPoolExecutor:
+        """Return the thread in which the batches of a method run, one after the other."""
+        return self._threads.setdefault(method, ThreadPoolExecutor(1))
+
+    def made(self, key: Hashable, make: Callable[[], Made]) -> Made:
+        """Return what was made under this key; what was not used for the longest time goes."""
+        if key not in self._made:
+            self._made[key] = make()
+            if len(self._made) > MADE_KEPT:
+                self._made.popitem(last=False)  # calls in flight keep their own reference
+        self._made.move_to_end(key)
+        found: Made = self._made[key]
+        return found
+
+
+def batched(
+    max_items: int = 256,
+) -> Callable[[Callable[[Any, list[Item], *Params], Sequence[Result]]], Method[Item, *Params, Result]]:
+    """Run concurrent calls of a method together (see ``Batcher``); its results do not depend on its batch."""
+
+    def decorate(run: Callable[[Any, list[Item], *Params], Sequence[Result]]) -> Method[Item, *Params, Result]:
+        @functools.wraps(run)
+        async def call(self: Calls, items: Sequence[Item], *params: *Params) -> list[Result]:
+            def make() -> Batcher[Item, Result]:
+                return Batcher(lambda batch: run(self, batch, *params), max_items, self.thread(run.__name__))
+
+            return await self.made((batched, run, params), make)(items)
+
+        return call
+
+    return decorate
+
+
+def cached(
+    n_kept: int, *, counted: str = "", key: Callable[[Any], Hashable] | None = None, always: bool = False
+) -> Callable[[Method[Item, *Params, Result]], Method[Item, *Params, Result]]:
+    """Keep the results of a method (see ``Cache``).
+
+    Args:
+        n_kept: Most results kept, for each set of other arguments.
+        counted: Name of the items where a sweep reports how many were asked for and computed. Default: not counted.
+        key: Cache key of an item. Default: the item itself.
+        always: Keep them even if the object ``keeps`` none.
+    """
+
+    def decorate(method: Method[Item, *Params, Result]) -> Method[Item, *Params, Result]:
+        @functools.wraps(method)
+        async def call(self: Calls, items: Sequence[Item], *params: *Params) -> list[Result]:
+            if not (always or self.keeps):
+                return await method(self, items, *params)
+
+            async def compute(some: Sequence[Item]) -> list[Result]:
+                found = await method(self, some, *params)
+                self.count(counted, "computed", len(some))
+                return found
+
+            self.count(counted, "asked", len(items))
+            names = items if key is None else [key(item) for item in items]
+            return await self.made((cached, method, params), lambda: Cache(compute, n_kept))(items, names)
+
+        return call
+
+    return decorate
+
+
+def spread(
+    divide: Callable[[ShardLayout, Sequence[Any]], Shares], join: Callable[..., Any]
+) -> Callable[[Method[Item, *Params, Result]], Method[Item, *Params, Result]]:
+    """Run a method on every shard that has what is asked for; ``on_shard`` of the result runs it on its own alone.
+
+    Its object has a ``layout``, the ``number`` of its own shard, and ``ask(number, method, items, params)`` for others.
+
+    Args:
+        divide: ``(layout, items)``: what each shard is asked.
+        join: ``(what the shards found for one item, *other arguments)``: its result.
+    """
+
+    def decorate(method: Method[Item, *Params, Result]) -> Method[Item, *Params, Result]:
+        @functools.wraps(method)
+        async def call(self: Any, items: Sequence[Item], *params: *Params) -> list[Result]:
+            if len(self.layout.shards) == 1:
+                return await method(self, items, *params)
+            shares = divide(self.layout, items)
+            asked: list[Awaitable[list[Any]]] = [
+                method(self, some, *params) if shard == self.number else self.ask(shard, method.__name__, some, params)
+                for shard, (some, _) in shares.items()
+            ]
+            found: list[list[Any]] = [[] for _ in items]
+            for (_, places), results in zip(shares.values(), await asyncio.gather(*asked), strict=True):
+                for at, result in zip(places, results, strict=True):
+                    found[at].append(result)
+            return [join(parts, *params) for parts in found]
+
+        call.on_shard = method  # type: ignore[attr-defined]
+        return call
+
+    return decorate
+
+
+class Batcher(Generic[Item, Result]):
+    """Gathers the items of concurrent calls and runs them together, one batch at a time, off the event loop.
+
+    There is no timer: while a batch runs, the next one fills. A single call starts at once.
+    """
+
+    def __init__(
+        self,
+        run: Callable[[list[Item]], Sequence[Result]],
+        max_items: int = 256,
+        thread: ThreadPoolExecutor | None = None,
+    ) -> None:
+        """Batch calls of ``run``.
+
+        Args:
+            run: Takes items, returns one result per item in their order; must not depend on how items are batched.
+            max_items: Most items per batch, unless a single call brings more.
+            thread: Runs the batches, one after the other. Default: a thread of its own.
+        """
+        self._run, self._max_items = run, max_items
+        self._waiting: list[tuple[list[Item], asyncio.Future[list[Result]]]] = []
+        self._running: asyncio.Task[None] | None = None
+        self._thread = ThreadPoolExecutor(1) if thread is None else thread
+
+    async def __call__(self, items: Sequence[Item]) -> list[Result]:
+        """Run these items with whatever else is waiting; results in their order."""
+        if not items:
+            return []
+        future: asyncio.Future[list[Result]] = asyncio.get_running_loop().create_future()
+        self._waiting.append((list(items), future))
+        if self._running is None or self._running.done():
+            self._running = asyncio.create_task(self._drain())
+        return await future
+
+    async def _drain(self) -> None:
+        # One turn of the event loop lets every ready question add its items.
+        await asyncio.sleep(0)
+        while self._waiting:
+            batch = self._next()
+            if not await self._run_together(batch):
+                # One call's item must not fail the others: each call now runs alone.
+                for call in batch:
+                    await self._run_together([call])
+
+    async def _run_together(self, batch: list[tuple[list[Item], asyncio.Future[list[Result]]]]) -> bool:
+        """Run a batch; returns False if it failed and holds several calls, any of which may be at fault."""
+        items = [item for part, _ in batch for item in part]
+        try:
+            results = list(await asyncio.get_running_loop().run_in_executor(self._thread, self._run, items))
+        except Exception as error:
+            if len(batch) > 1:
+                return False
+            for _, future in batch:
+                if not future.done():
+                    future.set_exception(error)
+            return True
+        place = 0
+        for part, future in batch:
+            if not future.done():
+                future.set_result(results[place : place + len(part)])
+            place += len(part)
+        return True
+
+    def _next(self) -> list[tuple[list[Item], asyncio.Future[list[Result]]]]:
+        n_items = n_calls = 0
+        for part, _ in self._waiting:
+            if n_calls and n_items + len(part) > self._max_items:
+                break
+            n_items += len(part)
+            n_calls += 1
+        batch, self._waiting = self._waiting[:n_calls], self._waiting[n_calls:]
+        return batch
+
+
+class Cache(Generic[Item, Result]):
+    """Caches the results of an asynchronous function; the least recently used are dropped first."""
+
+    def __init__(self, compute: Callable[[Sequence[Item]], Awaitable[Sequence[Result]]], n_kept: int) -> None:
+        """Cache ``compute``.
+
+        Args:
+            compute: Takes items, returns one result per item in their order.
+            n_kept: Most results kept.
+        """
+        self._compute, self._n_kept = compute, n_kept
+        # A result, as a tuple of one, or the future of the results of the call that computes it, by key.
+        self._known: OrderedDict[Hashable, tuple[Result] | asyncio.Future[dict[Hashable, Result]]] = OrderedDict()
+        self._running: set[asyncio.Task[None]] = set()
+
+    async def __call__(self, items: Sequence[Item], keys: Sequence[Hashable]) -> list[Result]:
+        """Look items up by their keys; those not yet known are computed together."""
+        new: dict[Hashable, Item] = {}
+        coming: asyncio.Future[dict[Hashable, Result]] = asyncio.get_running_loop().create_future()
+        waiting: list[tuple[Result] | asyncio.Future[dict[Hashable, Result]]] = []
+        in_flight: dict[asyncio.Future[dict[Hashable, Result]], None] = {}
+        for item, key in zip(items, keys, strict=True):
+            there = self._known.get(key)
+            if there is None:
+                new[key] = item
+                there = self._known[key] = coming
+            else:
+                self._known.move_to_end(key)
+            waiting.append(there)
+            if not isinstance(there, tuple):
+                in_flight[there] = None
+        if new:
+            # Shielded: a cancelled caller does not cancel what other callers wait for.
+            task = asyncio.create_task(self._fill(new, coming))
+            self._running.add(task)
+            task.add_done_callback(self._running.discard)
+            await asyncio.shield(task)
+        while len(self._known) > self._n_kept:
+            self._known.popitem(last=False)
+        computed = {one: await asyncio.shield(one) for one in in_flight}
+        return [
+            one[0] if isinstance(one, tuple) else computed[one][key] for one, key in zip(waiting, keys, strict=True)
+        ]
+
+    async def _fill(self, new: dict[Hashable, Item], coming: asyncio.Future[dict[Hashable, Result]]) -> None:
+        try:
+            found = dict(zip(new, await self._compute(list(new.values())), strict=True))
+        except BaseException as error:
+            # A failure is not cached: the next call tries again.
+            for key in new:
+                if self._known.get(key) is coming:
+                    del self._known[key]
+            coming.set_exception(error)
+            coming.exception()  # marks it as retrieved, though nobody may wait for it
+            raise
+        for key, result in found.items():
+            if self._known.get(key) is coming:
+                self._known[key] = (result,)
+        coming.set_result(found)
