@@ -222,7 +222,7 @@ def cross_encoder(sheet: Sheet, device: str, small: bool) -> None:
     from transformers import AutoTokenizer, BertConfig, BertForSequenceClassification
 
     from kohaku_ray.config import load_config
-    from kohaku_ray.config.schema import CrossEncoderConfig
+    from kohaku_ray.config.deployments import CrossEncoderConfig
     from kohaku_ray.engine.cluster import connected
     from kohaku_ray.engine.serving.applications import serving
     from kohaku_ray.engine.serving.handles import rank_pairs

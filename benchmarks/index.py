@@ -32,7 +32,7 @@ from typing import Any
 import psutil
 
 from kohaku_ray.config import Config, load_config
-from kohaku_ray.config.schema import EncoderConfig
+from kohaku_ray.config.sections import EncoderConfig
 from kohaku_ray.documents.parse import parse_file
 from kohaku_ray.documents.read import read_bytes
 from kohaku_ray.index.assemble import texts_to_encode

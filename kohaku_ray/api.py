@@ -22,7 +22,7 @@ from typing import TYPE_CHECKING
 import polars as pl
 
 from kohaku_ray.config import Config
-from kohaku_ray.config.schema import TrackingConfig
+from kohaku_ray.config.sections import TrackingConfig
 from kohaku_ray.ensemble.vote import VoteRule
 from kohaku_ray.errors import ConfigError, DataError
 from kohaku_ray.evaluation.metrics import DEFAULT_METRIC

@@ -17,7 +17,7 @@ from typing import Any
 import yaml
 
 from kohaku_ray.config import deployments, schema
-from kohaku_ray.config.schema import ChunksConfig
+from kohaku_ray.config.sections import ChunksConfig
 from kohaku_ray.settings import Section
 from kohaku_ray.sweep import schema as sweep_schema
 from kohaku_ray.systems.registry import find_system, system_names

@@ -56,6 +56,3 @@ def _complain(arguments: argparse.Namespace, error: Exception, code: int) -> int
 def _hider(arguments: argparse.Namespace) -> Callable[[str], str]:
     hide: Callable[[str], str] = getattr(arguments, "hide", str)
     return hide
-
-
-# The commands: each takes the parsed arguments and returns its outcome.

@@ -9,23 +9,7 @@ from typing import Any, get_args, get_type_hints
 from kohaku_ray import __version__
 from kohaku_ray.cli import commands as run
 from kohaku_ray.cli.commands import MANY_CELLS, SHELLS
-from kohaku_ray.run.outcomes import (
-    Answered,
-    Asked,
-    Benched,
-    Compared,
-    Completion,
-    Indexed,
-    Initialised,
-    Mapped,
-    Parsed,
-    Reported,
-    Scored,
-    Shown,
-    Swept,
-    Validated,
-    Voted,
-)
+from kohaku_ray.run.outcomes import Outcome
 
 
 def make_parser() -> argparse.ArgumentParser:
@@ -36,7 +20,7 @@ def make_parser() -> argparse.ArgumentParser:
     parser.add_argument("--version", action="version", version=f"kohaku-ray {__version__}")
     commands = parser.add_subparsers(required=True, metavar="COMMAND")
 
-    init = commands.add_parser("init", help="write a commented my.yaml and templates to start from")
+    init = _add(commands, run.init)
     init.add_argument("directory", nargs="?", default=".", metavar="DIR", help="where (default: here)")
     of = init.add_mutually_exclusive_group()
     of.add_argument("--gold", action="store_true", help="questions with gold answers, so that a run is scored")
@@ -46,23 +30,18 @@ def make_parser() -> argparse.ArgumentParser:
         metavar="FILE",
         help="my.yaml from a configuration of KohakuRAG (.py) or of the hybrid pipeline (.env, YAML), which is not run",
     )
-    init.set_defaults(command=run.init, outcome=Initialised)
 
-    index = commands.add_parser("index", help="parse and encode documents, build the index")
+    index = _add(commands, run.index)
     _add_config(index)
-    index.set_defaults(command=run.index, outcome=Indexed)
 
-    documents = commands.add_parser(
-        "documents", help="show what the parser makes of each file: trees, rejects, odd pages"
-    )
+    documents = _add(commands, run.documents)
     _add_config(documents)
     documents.add_argument("--document", metavar="ID", help="one document, with its whole tree")
     documents.add_argument(
         "--trees", metavar="DIR", help="write each tree as KohakuRAG JSON, which is read back the same"
     )
-    documents.set_defaults(command=run.documents, outcome=Parsed)
 
-    answer = commands.add_parser("answer", help="answer questions in an ensemble, vote, and score against gold answers")
+    answer = _add(commands, run.answer)
     _add_config(answer)
     answer.add_argument(
         "--retry", choices=["errors"], help="repeat calls whose recorded reply could not be used (rows with an error)"
@@ -74,9 +53,8 @@ def make_parser() -> argparse.ArgumentParser:
         "--strict", action="store_true", help="refuse an index that was made from other documents than the configured"
     )
     answer.add_argument("--no-report", action="store_true", help="write no report.html")
-    answer.set_defaults(command=run.answer, outcome=Answered)
 
-    ask = commands.add_parser("ask", help="answer one question and print its evidence")
+    ask = _add(commands, run.ask)
     _add_config(ask)
     ask.add_argument("question", nargs="?", metavar="QUESTION", help="its text; with --watch the first one")
     ask.add_argument(
@@ -86,11 +64,8 @@ def make_parser() -> argparse.ArgumentParser:
     ask.add_argument(
         "--watch", action="store_true", help="keep actors and replicas up; read further questions, one per line"
     )
-    ask.set_defaults(command=run.ask, outcome=Asked)
 
-    sweep = commands.add_parser(
-        "sweep", help="run a grid of configurations, compare the cells, write tables and a page"
-    )
+    sweep = _add(commands, run.sweep)
     _completed(
         sweep.add_argument("sweep", metavar="SWEEP", help="a YAML file, or the name of a sweep of configs/sweeps"),
         _sweeps,
@@ -102,9 +77,8 @@ def make_parser() -> argparse.ArgumentParser:
     sweep.add_argument("-o", "--output", metavar="DIR", help="directory of the page (default runs/sweeps/NAME)")
     sweep.add_argument("--dry-run", action="store_true", help="print cells, indexes and calls; start nothing")
     sweep.add_argument("--yes", action="store_true", help=f"do not ask before more than {MANY_CELLS:,} cells")
-    sweep.set_defaults(command=run.sweep, outcome=Swept)
 
-    vote = commands.add_parser("vote", help="vote over submission files")
+    vote = _add(commands, run.vote)
     vote.add_argument("files", nargs="+", metavar="RUN", help="runs' directories or submission files, in member order")
     vote.add_argument("-o", "--output", required=True, metavar="CSV", help="the voted submission")
     vote.add_argument("--strategy", default="answer_priority", choices=_choices("strategy"))
@@ -121,9 +95,8 @@ def make_parser() -> argparse.ArgumentParser:
     vote.add_argument("--compat", choices=["kohakurag"], help="reproduce the published string-for-string vote")
     vote.add_argument("--jsonl", metavar="FILE", help="write the voted answers as JSON lines too (see answers.jsonl)")
     vote.add_argument("--metadata", metavar="CSV", help="id and url of each document, for ref_url")
-    vote.set_defaults(command=run.vote, outcome=Voted)
 
-    score = commands.add_parser("score", help="score submission files against gold answers")
+    score = _add(commands, run.score)
     score.add_argument("files", nargs="+", metavar="RUN", help="runs' directories or submission files")
     score.add_argument(
         "--truth",
@@ -134,28 +107,24 @@ def make_parser() -> argparse.ArgumentParser:
     score.add_argument("--by", metavar="COLUMN", help="split by a column of the gold answers")
     score.add_argument("--errors", action="store_true", help="count the error classes")
     score.add_argument("--jsonl", metavar="FILE", help="write the score of every file and question as JSON lines")
-    score.set_defaults(command=run.score, outcome=Scored)
 
-    compare = commands.add_parser("compare", help="list the questions that flipped between runs, with the paired test")
+    compare = _add(commands, run.compare)
     compare.add_argument("runs", nargs="+", metavar="RUN", help="runs' directories or submission files")
     compare.add_argument("--truth", metavar="CSV", help="gold answers (default: the first run's question file)")
     compare.add_argument("--metric", default="wattbot", metavar="METRIC", help=_metrics())
     compare.add_argument("--by", metavar="COLUMN", help="split by a column of the gold answers")
     compare.add_argument("--page", metavar="HTML", help="also write a page: two runs' answers side by side")
-    compare.set_defaults(command=run.compare, outcome=Compared)
 
-    report = commands.add_parser("report", help="write a run's page, report.html")
+    report = _add(commands, run.report)
     report.add_argument("run", metavar="RUN", help="a run's directory")
     report.add_argument("--truth", metavar="CSV", help="gold answers (default: the run's question file if it has them)")
     report.add_argument("-o", "--output", metavar="HTML", help="the page (default RUN/report.html)")
-    report.set_defaults(command=run.report, outcome=Reported)
 
-    index_map = commands.add_parser("map", help="plot an index's node vectors in two dimensions")
+    index_map = _add(commands, run.index_map, "map")
     index_map.add_argument("index", metavar="INDEX", help="an index's directory")
     index_map.add_argument("-o", "--output", metavar="FILE", help=".svg or .png (default INDEX/map.svg)")
-    index_map.set_defaults(command=run.index_map, outcome=Mapped)
 
-    bench = commands.add_parser("bench", help="measure vLLM replicas against plain vLLM")
+    bench = _add(commands, run.bench)
     _add_config(bench)
     bench.add_argument("--replicas", type=_counts, default=(1, 2), metavar="N,N", help="default 1,2")
     bench.add_argument("--members", type=_counts, default=(1, 9), metavar="N,N", help="default 1,9")
@@ -166,23 +135,19 @@ def make_parser() -> argparse.ArgumentParser:
     bench.add_argument("--context-tokens", type=_count, default=2000, metavar="N", help="default 2000")
     bench.add_argument("--output-tokens", type=_count, default=128, metavar="N", help="default 128")
     bench.add_argument("-o", "--output", default="runs/bench", metavar="DIR", help="default runs/bench")
-    bench.set_defaults(command=run.bench, outcome=Benched)
 
-    validate = commands.add_parser("validate", help="check configuration, files and cluster demand; start nothing")
+    validate = _add(commands, run.validate)
     _add_config(validate)
     validate.add_argument("--probe", action="store_true", help="ask each deployment one short question")
     validate.add_argument("--settings", action="store_true", help="print every setting first, defaults included")
-    validate.set_defaults(command=run.validate, outcome=Validated)
 
-    show = commands.add_parser("show", help="print how one question was answered")
+    show = _add(commands, run.show)
     show.add_argument("run", metavar="RUN", help="a run's directory")
     show.add_argument("question_id", metavar="QUESTION_ID")
     show.add_argument("--items", type=int, default=10, metavar="N", help="items per step (default 10, 0: all)")
-    show.set_defaults(command=run.show, outcome=Shown)
 
-    shell = commands.add_parser("completion", help="print a shell's completion script")
+    shell = _add(commands, run.completion)
     shell.add_argument("shell", choices=SHELLS, help='bash: eval "$(kohaku-ray completion bash)"')
-    shell.set_defaults(command=run.completion, outcome=Completion)
 
     parser.add_argument("-q", "--quiet", action="store_true", help="print errors and one line of result")
     parser.add_argument("--json", action="store_true", help="print one JSON object; the rest to stderr")
@@ -191,9 +156,25 @@ def make_parser() -> argparse.ArgumentParser:
         # Before or after the command: without it here, what was said before it holds.
         flag: dict[str, Any] = {"action": "store_true", "default": argparse.SUPPRESS}
         command.add_argument("-q", "--quiet", help="print errors and one line of result", **flag)
-        shape = ", ".join(command.get_default("outcome").shape())
+        shape = ", ".join(_outcome_of(command.get_default("command")).shape())
         command.add_argument("--json", help=f"print one JSON object ({shape}); the rest to stderr", **flag)
     return parser
+
+
+def _add(commands: Any, function: Callable[..., Any], name: str = "") -> argparse.ArgumentParser:
+    """Add a command: its name is the function's, its help the first line of the function's docstring."""
+    summary = (function.__doc__ or "").partition("\n")[0].rstrip(".")
+    parser: argparse.ArgumentParser = commands.add_parser(
+        name or function.__name__, help=summary[:1].lower() + summary[1:]
+    )
+    parser.set_defaults(command=function)
+    return parser
+
+
+def _outcome_of(function: Callable[..., Any]) -> type[Outcome]:
+    returned = get_type_hints(function)["return"]  # one outcome, or an iterator of them
+    outcome: type[Outcome] = next(iter(get_args(returned)), returned)
+    return outcome
 
 
 def _add_config(parser: argparse.ArgumentParser) -> None:
@@ -211,7 +192,6 @@ def _add_config(parser: argparse.ArgumentParser) -> None:
 
 
 def _completed(argument: argparse.Action, completer: Callable[..., list[str]]) -> None:
-    """Say what a shell offers for an argument."""
     argument.completer = completer  # type: ignore[attr-defined]  # argcomplete's name
 
 
@@ -227,14 +207,12 @@ def _add_overrides(parser: argparse.ArgumentParser) -> None:
 
 
 def _choices(field: str) -> list[str]:
-    """Return the values of a vote setting, as the configuration lists them."""
     from kohaku_ray.ensemble.rule import VoteRule
 
     return [str(value) for value in get_args(get_type_hints(VoteRule)[field])]
 
 
 def _metrics() -> str:
-    """Return the names of all metrics, as the registry lists them."""
     from kohaku_ray.evaluation.builtin import METRICS
 
     return f"{', '.join(METRICS)}, or your own as module:NAME"
@@ -258,14 +236,12 @@ def _counts(text: str) -> tuple[int, ...]:
 
 
 def _presets(prefix: str, **_: Any) -> list[str]:
-    """Complete a configuration: presets, beside files."""
     from kohaku_ray.config.paths import preset_names
 
     return [*preset_names(), *_files(prefix)]
 
 
 def _sweeps(prefix: str, **_: Any) -> list[str]:
-    """Complete a sweep: those of ``configs/sweeps``, beside files."""
     from kohaku_ray.sweep.load import SWEEPS
 
     return [*sorted(file.stem for file in SWEEPS.glob("*.yaml")), *_files(prefix)]

@@ -28,7 +28,6 @@ from kohaku_ray.run.outcomes import (
     Indexed,
     Initialised,
     Mapped,
-    Outcome,
     Parsed,
     Reported,
     Scored,
@@ -57,8 +56,8 @@ def _load(arguments: argparse.Namespace) -> Config:
     return config
 
 
-def init(arguments: argparse.Namespace) -> Outcome:
-    """Write a configuration and templates to start from."""
+def init(arguments: argparse.Namespace) -> Initialised:
+    """Write a commented my.yaml and templates to start from."""
     from kohaku_ray.run.starter import CONFIG, next_steps, write_converted, write_starter
 
     if arguments.source is None:
@@ -72,7 +71,7 @@ def init(arguments: argparse.Namespace) -> Outcome:
     return Initialised(line=line, directory=arguments.directory, files=written)
 
 
-def completion(arguments: argparse.Namespace) -> Outcome:
+def completion(arguments: argparse.Namespace) -> Completion:
     """Print a shell's completion script."""
     from argcomplete.shell_integration import shellcode
 
@@ -81,8 +80,8 @@ def completion(arguments: argparse.Namespace) -> Outcome:
     return Completion(line=script, shell=arguments.shell, script=script)
 
 
-def index(arguments: argparse.Namespace) -> Outcome:
-    """Index the documents."""
+def index(arguments: argparse.Namespace) -> Indexed:
+    """Parse and encode documents, build the index."""
     from kohaku_ray.engine.jobs.index import run_index
 
     summary = run_index(_load(arguments))
@@ -101,8 +100,8 @@ def index(arguments: argparse.Namespace) -> Outcome:
     )
 
 
-def documents(arguments: argparse.Namespace) -> Outcome:
-    """Show what the parser makes of each file."""
+def documents(arguments: argparse.Namespace) -> Parsed:
+    """Show what the parser makes of each file: trees, rejects, odd pages."""
     from kohaku_ray.pages.run_text import describe_collection, describe_tree
     from kohaku_ray.run.documents import parse_collection, write_trees
 
@@ -129,8 +128,8 @@ def documents(arguments: argparse.Namespace) -> Outcome:
     )
 
 
-def answer(arguments: argparse.Namespace) -> Outcome:
-    """Answer the questions, unless the run is finished."""
+def answer(arguments: argparse.Namespace) -> Answered:
+    """Answer questions in an ensemble, vote, and score against gold answers."""
     from kohaku_ray.api import Run
     from kohaku_ray.pages.score_text import describe_run
     from kohaku_ray.run.directory import facts_of
@@ -179,8 +178,8 @@ def answer(arguments: argparse.Namespace) -> Outcome:
     )
 
 
-def ask(arguments: argparse.Namespace) -> Iterator[Outcome]:
-    """Answer single questions."""
+def ask(arguments: argparse.Namespace) -> Iterator[Asked]:
+    """Answer one question and print its evidence."""
     columns = dict(_column(text) for text in arguments.column)
     if arguments.question is None and not arguments.watch:
         raise ConfigError("ask has no question: give its text, or --watch to read questions line by line")
@@ -198,7 +197,7 @@ def ask(arguments: argparse.Namespace) -> Iterator[Outcome]:
                 yield _asked(run.ask(question.strip(), **columns), arguments.items)
 
 
-def _asked(asked: Run, n_items: int) -> Outcome:
+def _asked(asked: Run, n_items: int) -> Asked:
     from kohaku_ray.storage import below, read_file
 
     tell(f"{asked.show(n_items=n_items or None)}\n")
@@ -221,8 +220,8 @@ def _column(text: str) -> tuple[str, str]:
     return name.strip(), value
 
 
-def sweep(arguments: argparse.Namespace) -> Outcome:
-    """Run a grid of configurations and compare its cells."""
+def sweep(arguments: argparse.Namespace) -> Swept:
+    """Run a grid of configurations, compare the cells, write tables and a page."""
     from kohaku_ray.engine.jobs.sweep import dry_run, finish_sweep, run_sweep
     from kohaku_ray.run.tracking import check_tracking
     from kohaku_ray.sweep.collect import track_sweep
@@ -268,15 +267,14 @@ def sweep(arguments: argparse.Namespace) -> Outcome:
 
 
 def _confirmed(what: str) -> bool:
-    """Ask for a confirmation if the input is a terminal."""
     if not sys.stdin.isatty():
         return False
     say(f"{what}: go on? [y/N]")
     return input().strip().lower() in {"y", "yes"}
 
 
-def vote(arguments: argparse.Namespace) -> Outcome:
-    """Vote over submissions."""
+def vote(arguments: argparse.Namespace) -> Voted:
+    """Vote over submission files."""
     from kohaku_ray.ensemble.rule import VoteRule
     from kohaku_ray.evaluation.submissions import write_submission
     from kohaku_ray.run.directory import submission_of
@@ -309,8 +307,8 @@ def vote(arguments: argparse.Namespace) -> Outcome:
     )
 
 
-def score(arguments: argparse.Namespace) -> Outcome:
-    """Score submissions against gold answers."""
+def score(arguments: argparse.Namespace) -> Scored:
+    """Score submission files against gold answers."""
     from kohaku_ray.evaluation.metrics import find_metric
     from kohaku_ray.evaluation.report import run_score
     from kohaku_ray.evaluation.submissions import read_submission
@@ -340,8 +338,8 @@ def score(arguments: argparse.Namespace) -> Outcome:
     return Scored(line="\n".join(lines), truth=truth, metrics=metrics, records=report.records, note=note)
 
 
-def compare(arguments: argparse.Namespace) -> Outcome:
-    """List the questions that flipped between runs."""
+def compare(arguments: argparse.Namespace) -> Compared:
+    """List the questions that flipped between runs, with the paired test."""
     from kohaku_ray.evaluation.compare import compare_files
     from kohaku_ray.pages.score_text import describe_comparison
     from kohaku_ray.run.directory import submission_of, truth_of
@@ -381,8 +379,8 @@ def compare(arguments: argparse.Namespace) -> Outcome:
     )
 
 
-def validate(arguments: argparse.Namespace) -> Outcome:
-    """Check a configuration; start nothing."""
+def validate(arguments: argparse.Namespace) -> Validated:
+    """Check configuration, files and cluster demand; start nothing."""
     from kohaku_ray.config import as_yaml
     from kohaku_ray.run.validate import validate
 
@@ -415,7 +413,7 @@ def validate(arguments: argparse.Namespace) -> Outcome:
     )
 
 
-def show(arguments: argparse.Namespace) -> Outcome:
+def show(arguments: argparse.Namespace) -> Shown:
     """Print how one question was answered."""
     from kohaku_ray.pages.run_text import describe_question, describe_vote
     from kohaku_ray.run.files import question_rows
@@ -433,8 +431,8 @@ def show(arguments: argparse.Namespace) -> Outcome:
     )
 
 
-def report(arguments: argparse.Namespace) -> Outcome:
-    """Write a run's page."""
+def report(arguments: argparse.Namespace) -> Reported:
+    """Write a run's page, report.html."""
     from kohaku_ray.pages.report import write_report
 
     page = write_report(arguments.run, arguments.truth, arguments.output)
@@ -442,8 +440,8 @@ def report(arguments: argparse.Namespace) -> Outcome:
     return Reported(line=page, page=page)
 
 
-def index_map(arguments: argparse.Namespace) -> Outcome:
-    """Plot an index's vectors."""
+def index_map(arguments: argparse.Namespace) -> Mapped:
+    """Plot an index's node vectors in two dimensions."""
     from kohaku_ray.pages.index_map import write_index_map
 
     plot = write_index_map(arguments.index, arguments.output)
@@ -451,8 +449,8 @@ def index_map(arguments: argparse.Namespace) -> Outcome:
     return Mapped(line=plot, plot=plot)
 
 
-def bench(arguments: argparse.Namespace) -> Outcome:
-    """Measure replicas against plain vLLM."""
+def bench(arguments: argparse.Namespace) -> Benched:
+    """Measure vLLM replicas against plain vLLM."""
     from kohaku_ray.engine.jobs.bench import Grid, run_bench
     from kohaku_ray.pages.throughput import FILES, describe
 
@@ -472,6 +470,3 @@ def bench(arguments: argparse.Namespace) -> Outcome:
         n_cells=len(bench.cells),
         n_failed=bench.n_failed,
     )
-
-
-# The parser.

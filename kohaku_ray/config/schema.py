@@ -9,68 +9,28 @@ from typing import Any
 from pydantic import Field, PrivateAttr, SerializeAsAny, model_validator
 
 from kohaku_ray.config.deployments import (
-    BackendConfig,
     ChatDeployment,
-    CrossEncoderConfig,
     Deployment,
-    ExtractiveConfig,
-    OpenAIConfig,
-    PriceConfig,
-    TransformersConfig,
-    VllmConfig,
     stand_in,
 )
 from kohaku_ray.config.environment import Environment
 from kohaku_ray.config.paths import FilePath, with_index
 from kohaku_ray.config.plain import shown
 from kohaku_ray.config.sections import (
-    Bm25Config,
-    ChunksConfig,
     ClusterConfig,
     DocumentsConfig,
-    EncoderConfig,
     EnsembleConfig,
     IndexConfig,
     LedgerConfig,
     QuestionsConfig,
-    RetrieverConfig,
     RoleConfig,
     TrackingConfig,
-    VoteConfig,
 )
 from kohaku_ray.errors import did_you_mean
 from kohaku_ray.models.captions import EXAMPLES, TEMPLATE
 from kohaku_ray.settings import PositiveInt, Section
 from kohaku_ray.systems.base import Role, System, Uses
 from kohaku_ray.systems.registry import DEFAULT_SYSTEM, find_system
-
-__all__ = [
-    "BackendConfig",
-    "Bm25Config",
-    "ChatDeployment",
-    "ChunksConfig",
-    "ClusterConfig",
-    "Config",
-    "CrossEncoderConfig",
-    "Deployment",
-    "DocumentsConfig",
-    "EncoderConfig",
-    "EnsembleConfig",
-    "ExtractiveConfig",
-    "IndexConfig",
-    "LedgerConfig",
-    "OpenAIConfig",
-    "PriceConfig",
-    "QuestionsConfig",
-    "RetrieverConfig",
-    "RoleConfig",
-    "RoleSettings",
-    "TrackingConfig",
-    "TransformersConfig",
-    "VllmConfig",
-    "VoteConfig",
-]
-
 
 CAPTION = "caption"
 """Name of the role that describes images (`index.captions: model`)."""

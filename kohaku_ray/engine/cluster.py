@@ -16,7 +16,7 @@ import ray
 from ray.exceptions import RayError
 from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
-from kohaku_ray.config.schema import ClusterConfig
+from kohaku_ray.config.sections import ClusterConfig
 from kohaku_ray.errors import ConfigError, KohakuRayError
 from kohaku_ray.pages.terminal import say as say
 from kohaku_ray.records import digest_text

@@ -11,7 +11,7 @@ import numpy as np
 import pyarrow as pa
 
 from kohaku_ray.config import Config
-from kohaku_ray.config.schema import VoteConfig
+from kohaku_ray.config.sections import VoteConfig
 from kohaku_ray.ensemble.agreement import agreement_weights
 from kohaku_ray.ensemble.decide import settle_all
 from kohaku_ray.ensemble.vote import Verdict, VoteRule, vote_all

@@ -9,15 +9,14 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 from kohaku_ray.config import Config
-from kohaku_ray.config.schema import (
-    ClusterConfig,
+from kohaku_ray.config.deployments import (
     CrossEncoderConfig,
     Deployment,
-    EncoderConfig,
     ExtractiveConfig,
     TransformersConfig,
     VllmConfig,
 )
+from kohaku_ray.config.sections import ClusterConfig, EncoderConfig
 from kohaku_ray.errors import ConfigError
 
 

@@ -9,10 +9,8 @@ import os
 from pathlib import Path
 from typing import Any
 
-from kohaku_ray.config.paths import is_directory
-from kohaku_ray.config.schema import (
+from kohaku_ray.config.deployments import (
     ChatDeployment,
-    Config,
     CrossEncoderConfig,
     Deployment,
     ExtractiveConfig,
@@ -20,6 +18,8 @@ from kohaku_ray.config.schema import (
     TransformersConfig,
     VllmConfig,
 )
+from kohaku_ray.config.paths import is_directory
+from kohaku_ray.config.schema import Config
 from kohaku_ray.errors import ConfigError
 from kohaku_ray.index.identity import model_directory
 from kohaku_ray.models.openai import OpenAIBackend

@@ -15,7 +15,7 @@ from typing import Any
 
 from kohaku_ray import __version__
 from kohaku_ray.config import Config, as_yaml
-from kohaku_ray.config.schema import Deployment, OpenAIConfig
+from kohaku_ray.config.deployments import Deployment, OpenAIConfig
 from kohaku_ray.index.store import Index
 from kohaku_ray.records import digest, digest_text
 from kohaku_ray.run.deployments import model_identity, window_of

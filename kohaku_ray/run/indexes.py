@@ -9,7 +9,7 @@ from typing import Any
 import pyarrow as pa
 
 from kohaku_ray.config import Config
-from kohaku_ray.config.schema import EncoderConfig
+from kohaku_ray.config.sections import EncoderConfig
 from kohaku_ray.errors import ConfigError, DataError
 from kohaku_ray.index import gpu
 from kohaku_ray.index.build import IndexSettings

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Any, Literal
 
 from kohaku_ray.config import Config
-from kohaku_ray.config.schema import ChatDeployment, PriceConfig
+from kohaku_ray.config.deployments import ChatDeployment, PriceConfig
 from kohaku_ray.models.prompts import Prompt
 from kohaku_ray.models.request import ChatRequest, seed_for
 from kohaku_ray.records import Reply

@@ -12,7 +12,7 @@ from typing import Any
 
 import jsonschema
 
-from kohaku_ray.config.schema import ChatDeployment, ExtractiveConfig, OpenAIConfig
+from kohaku_ray.config.deployments import ChatDeployment, ExtractiveConfig, OpenAIConfig
 from kohaku_ray.errors import DataError, ModelError, TransientModelError, did_you_mean
 from kohaku_ray.models.openai import OpenAIBackend
 from kohaku_ray.models.request import ChatRequest

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 
 from kohaku_ray.config import Config
 from kohaku_ray.config.plain import leaves
-from kohaku_ray.config.schema import TrackingConfig
+from kohaku_ray.config.sections import TrackingConfig
 from kohaku_ray.errors import ConfigError, DataError
 from kohaku_ray.run.scoring import ScoredRun
 from kohaku_ray.run.summary import AnswerSummary

@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from typing import TypeVar
 
 from kohaku_ray.config import Config
-from kohaku_ray.config.schema import OpenAIConfig
+from kohaku_ray.config.deployments import OpenAIConfig
 from kohaku_ray.documents.rows import HUB
 from kohaku_ray.errors import DataError, IndexMismatchError, KohakuRayError
 from kohaku_ray.evaluation.metrics import find_metric

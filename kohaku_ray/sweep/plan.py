@@ -10,7 +10,7 @@ from typing import Any
 
 from kohaku_ray import __version__
 from kohaku_ray.config import Config
-from kohaku_ray.config.schema import Deployment
+from kohaku_ray.config.deployments import Deployment
 from kohaku_ray.errors import ConfigError, ConflictError, DataError
 from kohaku_ray.evaluation.metrics import Metric, find_metric
 from kohaku_ray.evaluation.submissions import Submission

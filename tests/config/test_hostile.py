@@ -16,9 +16,10 @@ from hypothesis import strategies as st
 from pydantic import BaseModel
 
 from kohaku_ray.config import as_yaml, build_config, keys_of, load_config
+from kohaku_ray.config.deployments import CrossEncoderConfig, ExtractiveConfig, OpenAIConfig, VllmConfig
 from kohaku_ray.config.load import put
 from kohaku_ray.config.plain import leaves, plain
-from kohaku_ray.config.schema import CrossEncoderConfig, ExtractiveConfig, OpenAIConfig, RoleConfig, VllmConfig
+from kohaku_ray.config.sections import RoleConfig
 from kohaku_ray.errors import ConfigError, DataError
 from kohaku_ray.run.sources import find_sources, questions_of, read_metadata, resolve_paths
 from kohaku_ray.sweep import load as sweeps

@@ -10,7 +10,8 @@ import yaml
 
 from kohaku_ray.cli import main
 from kohaku_ray.config import as_yaml, build_config, load_config
-from kohaku_ray.config.schema import Config, ExtractiveConfig
+from kohaku_ray.config.deployments import ExtractiveConfig
+from kohaku_ray.config.schema import Config
 from kohaku_ray.errors import ConfigError
 from kohaku_ray.sweep.load import load_sweep
 from kohaku_ray.systems.registry import find_system, system_names

@@ -158,7 +158,7 @@ def moments(n_calls: int, victims: tuple[str, ...]) -> dict[int, str]:
 
 LOCAL = """
 import ray
-from kohaku_ray.config.schema import ClusterConfig
+from kohaku_ray.config.sections import ClusterConfig
 from kohaku_ray.engine.cluster import connected
 with connected(ClusterConfig(num_cpus=1, object_store_gib=0.1)):
     print(ray.get_runtime_context().gcs_address)

@@ -14,7 +14,7 @@ from kit import tiny_llama
 
 import kohaku_ray.sample
 from kohaku_ray.config import load_config
-from kohaku_ray.config.schema import TransformersConfig
+from kohaku_ray.config.deployments import TransformersConfig
 from kohaku_ray.errors import ConfigError, ContextOverflowError, ModelError
 from kohaku_ray.models.decoding import sample
 from kohaku_ray.models.local import LocalBackend

@@ -8,7 +8,7 @@ import pyarrow as pa
 import pytest
 
 from kohaku_ray.config import Config, load_config
-from kohaku_ray.config.schema import IndexConfig
+from kohaku_ray.config.sections import IndexConfig
 from kohaku_ray.errors import ConfigError, IndexMismatchError
 from kohaku_ray.index.build import IndexSettings
 from kohaku_ray.index.chunks import Chunks

@@ -25,7 +25,7 @@ from ray.exceptions import RayError
 
 from kohaku_ray import sample
 from kohaku_ray.config import Config
-from kohaku_ray.config.schema import VllmConfig
+from kohaku_ray.config.deployments import VllmConfig
 from kohaku_ray.engine.cluster import connected, say
 from kohaku_ray.engine.errors import message_of, ray_get
 from kohaku_ray.engine.serving.applications import serving

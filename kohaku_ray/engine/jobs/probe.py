@@ -6,7 +6,7 @@ import asyncio
 from collections.abc import Mapping
 
 from kohaku_ray.config import Config
-from kohaku_ray.config.schema import CrossEncoderConfig, Deployment, OpenAIConfig, VllmConfig
+from kohaku_ray.config.deployments import CrossEncoderConfig, Deployment, OpenAIConfig, VllmConfig
 from kohaku_ray.engine.cluster import check_cluster, connected, say
 from kohaku_ray.engine.serving.applications import serving
 from kohaku_ray.engine.serving.handles import Handles, rank_pairs

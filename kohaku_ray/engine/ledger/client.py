@@ -13,7 +13,7 @@ from typing import Any
 
 import ray
 
-from kohaku_ray.config.schema import LedgerConfig
+from kohaku_ray.config.sections import LedgerConfig
 from kohaku_ray.engine.cluster import NAMESPACE, idle_cpus, say
 from kohaku_ray.engine.errors import ray_get
 from kohaku_ray.engine.ledger.segments import Entry, SegmentStore

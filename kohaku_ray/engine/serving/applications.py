@@ -19,7 +19,7 @@ from ray import serve
 from ray.serve.schema import ApplicationStatus
 
 from kohaku_ray.config import load_config
-from kohaku_ray.config.schema import (
+from kohaku_ray.config.deployments import (
     CrossEncoderConfig,
     Deployment,
     ExtractiveConfig,

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 from ray import serve
 
-from kohaku_ray.config.schema import CrossEncoderConfig
+from kohaku_ray.config.deployments import CrossEncoderConfig
 from kohaku_ray.documents.lean_imports import without_sklearn
 from kohaku_ray.errors import ModelError
 from kohaku_ray.index.identity import model_directory

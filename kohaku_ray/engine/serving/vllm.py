@@ -6,7 +6,7 @@ import logging
 import os
 from typing import Any
 
-from kohaku_ray.config.schema import VllmConfig
+from kohaku_ray.config.deployments import VllmConfig
 
 QUESTION_ROUTER = "kohaku_ray.engine.serving.routing.QuestionRouter"
 CPU_DEFAULTS: dict[str, Any] = {

@@ -12,7 +12,7 @@ from ray.serve.llm import LLMConfig
 from ray.serve.llm.deployment import LLMServer
 from ray.serve.llm.openai_api_models import ChatCompletionRequest
 
-from kohaku_ray.config.schema import VllmConfig
+from kohaku_ray.config.deployments import VllmConfig
 from kohaku_ray.engine.errors import ReplicaLostError
 from kohaku_ray.engine.serving.meter import Meter, watch_power
 from kohaku_ray.errors import ContextOverflowError, ModelError

@@ -16,7 +16,7 @@ from kit import tiny_llama
 import kohaku_ray.sample
 from kohaku_ray.cli import main
 from kohaku_ray.config import Config, load_config
-from kohaku_ray.config.schema import VllmConfig
+from kohaku_ray.config.deployments import VllmConfig
 from kohaku_ray.engine.jobs import bench as benching
 from kohaku_ray.engine.jobs.bench import Grid, Texts, run_bench
 from kohaku_ray.errors import ConfigError, ModelError

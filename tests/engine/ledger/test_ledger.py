@@ -16,7 +16,8 @@ import ray
 from kit.fake_openai import Action, FakeOpenAI, completion
 from ray import serve
 
-from kohaku_ray.config.schema import LedgerConfig, OpenAIConfig
+from kohaku_ray.config.deployments import OpenAIConfig
+from kohaku_ray.config.sections import LedgerConfig
 from kohaku_ray.engine.ledger.client import Ledger, open_ledger
 from kohaku_ray.engine.ledger.segments import SegmentStore
 from kohaku_ray.engine.ledger.shard import shard_of

@@ -14,7 +14,7 @@ from kit import tiny_cross_encoder
 from kit.ray_processes import our_processes
 from ray import serve
 
-from kohaku_ray.config.schema import CrossEncoderConfig
+from kohaku_ray.config.deployments import CrossEncoderConfig
 from kohaku_ray.engine.actors.index_access import LocalIndex
 from kohaku_ray.engine.serving.applications import serving
 from kohaku_ray.engine.serving.cross_encoder import PairReplica

@@ -8,7 +8,7 @@ import pytest
 from kit import tiny_llama
 
 from kohaku_ray.config import load_config
-from kohaku_ray.config.schema import PriceConfig, VllmConfig
+from kohaku_ray.config.deployments import PriceConfig, VllmConfig
 from kohaku_ray.engine.serving.applications import serving
 from kohaku_ray.engine.serving.vllm import engine_kwargs
 from kohaku_ray.errors import ConfigError, ModelError

@@ -125,7 +125,7 @@ def test_counters_that_fail_are_tried_again_at_a_slow_pace():
 
 
 def test_a_replica_charges_its_share_of_a_gpu_to_the_calls_in_flight(monkeypatch):
-    from kohaku_ray.config.schema import TransformersConfig
+    from kohaku_ray.config.deployments import TransformersConfig
     from kohaku_ray.engine.serving import applications
     from kohaku_ray.records import Reply
 
@@ -146,7 +146,7 @@ def test_a_replica_charges_its_share_of_a_gpu_to_the_calls_in_flight(monkeypatch
 
 
 def test_calls_beyond_a_replicas_places_wait_inside_it_and_their_wait_is_no_service(monkeypatch):
-    from kohaku_ray.config.schema import ExtractiveConfig
+    from kohaku_ray.config.deployments import ExtractiveConfig
     from kohaku_ray.engine.serving import applications
     from kohaku_ray.records import Reply
 

@@ -13,7 +13,7 @@ from kit import tiny_llama
 
 import kohaku_ray.sample
 from kohaku_ray.config import Config
-from kohaku_ray.config.schema import TransformersConfig
+from kohaku_ray.config.deployments import TransformersConfig
 from kohaku_ray.errors import ContextOverflowError, ModelError
 from kohaku_ray.models.request import ChatRequest
 from kohaku_ray.models.schema import answer_schema

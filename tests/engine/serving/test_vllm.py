@@ -45,7 +45,7 @@ def deployment(tiny) -> dict:
 @pytest.fixture(scope="module")
 def application(cluster, deployment) -> Iterator[str]:
     """Name of the running application: it stays up between the jobs of this file."""
-    from kohaku_ray.config.schema import VllmConfig
+    from kohaku_ray.config.deployments import VllmConfig
     from kohaku_ray.engine.serving.applications import serving
 
     with serving({"tiny": VllmConfig(**deployment)}) as names:

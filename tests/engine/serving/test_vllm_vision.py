@@ -11,7 +11,7 @@ import pytest
 from kit import tiny_idefics
 from PIL import Image
 
-from kohaku_ray.config.schema import VllmConfig
+from kohaku_ray.config.deployments import VllmConfig
 from kohaku_ray.errors import ModelError
 from kohaku_ray.models.images import PromptImage
 from kohaku_ray.models.request import ChatRequest
