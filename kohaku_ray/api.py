@@ -62,7 +62,6 @@ class Run:
     """
 
     def __init__(self, config: Config) -> None:
-        """Name the run; nothing is started or read."""
         self.config = resolve_paths(config)
         self.path = self.config.run
         self.summary: AnswerSummary | None = None
@@ -214,7 +213,6 @@ class Run:
         return pl.DataFrame(scored.report.records)
 
     def __enter__(self) -> Run:
-        """Start, or join, the cluster, the actors and the model replicas."""
         from kohaku_ray.engine.jobs.answer import standing
 
         if self._warm is not None:
@@ -224,7 +222,6 @@ class Run:
         return self
 
     def __exit__(self, *exc: object) -> None:
-        """End them; a cluster that was joined goes on."""
         if self._warm is not None:
             self._warm.close()
         self._warm = self._pool = None

@@ -9,6 +9,7 @@ import pytest
 from test_cli import loaded_after
 
 from kohaku_ray.cli import main, make_parser
+from kohaku_ray.cli.arguments import outcome_of
 from kohaku_ray.run.outcomes import plain
 from kohaku_ray.sample import path as sample_path
 
@@ -20,7 +21,7 @@ def commands() -> dict[str, object]:
 
 
 def shape_of(command: str) -> list[str]:
-    return commands()[command].get_default("outcome").shape()
+    return outcome_of(commands()[command].get_default("command")).shape()
 
 
 def test_every_command_has_both_flags_and_says_its_shape():

@@ -36,7 +36,6 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 
 def _concluded(arguments: argparse.Namespace) -> int:
-    """Run a command and print its results as the flags ask; ``ask --watch`` has many."""
     command: Callable[[argparse.Namespace], Outcome | Iterable[Outcome]] = arguments.command
     returned, code = command(arguments), OK
     for outcome in [returned] if isinstance(returned, Outcome) else returned:
@@ -46,7 +45,6 @@ def _concluded(arguments: argparse.Namespace) -> int:
 
 
 def _complain(arguments: argparse.Namespace, error: Exception, code: int) -> int:
-    """Print an error, with values of environment variables replaced by references."""
     hide = _hider(arguments)
     complain(f"kohaku-ray: {hide(str(error))}")
     conclude("", failure(arguments.name, error, code, hide)) if arguments.json else None

@@ -156,7 +156,7 @@ def make_parser() -> argparse.ArgumentParser:
         # Before or after the command: without it here, what was said before it holds.
         flag: dict[str, Any] = {"action": "store_true", "default": argparse.SUPPRESS}
         command.add_argument("-q", "--quiet", help="print errors and one line of result", **flag)
-        shape = ", ".join(_outcome_of(command.get_default("command")).shape())
+        shape = ", ".join(outcome_of(command.get_default("command")).shape())
         command.add_argument("--json", help=f"print one JSON object ({shape}); the rest to stderr", **flag)
     return parser
 
@@ -171,7 +171,8 @@ def _add(commands: Any, function: Callable[..., Any], name: str = "") -> argpars
     return parser
 
 
-def _outcome_of(function: Callable[..., Any]) -> type[Outcome]:
+def outcome_of(function: Callable[..., Any]) -> type[Outcome]:
+    """Return the class of outcome that a command's annotation names."""
     returned = get_type_hints(function)["return"]  # one outcome, or an iterator of them
     outcome: type[Outcome] = next(iter(get_args(returned)), returned)
     return outcome

@@ -30,8 +30,7 @@ class Placed(str):
 
     directory: str
 
-    def __new__(cls, text: str, directory: str = "") -> Placed:
-        """Keep the directory beside the text."""
+    def __new__(cls, text: str, directory: str = "") -> Placed:  # noqa: D102
         placed = super().__new__(cls, text)
         placed.directory = directory
         return placed
@@ -56,7 +55,6 @@ def _joined_model(text: Any) -> Any:
 
 
 def _short_enough(path: str) -> str:
-    """Refuse a path that no file system takes."""
     names = () if "://" in path else path.split("/")
     n_path, n_name = len(path.encode()), max((len(name.encode()) for name in names), default=0)
     if n_path > MAX_PATH_BYTES or n_name > MAX_NAME_BYTES:

@@ -105,7 +105,6 @@ def _copied(value: Any, path: Place, where: str, count: list[int], directory: st
 
 
 def _fault(value: Any) -> str:
-    """Say why a configuration cannot hold a value; empty if it can."""
     if isinstance(value, str):
         return _fault_of_text(value)
     if isinstance(value, int):

@@ -191,7 +191,6 @@ def _beside(at: int, key: str, truth: SubmissionRow, sides: Sequence[Side], metr
 
 
 def _selects(every: Sequence[Beside]) -> list[Select]:
-    """What the list of questions is filtered by."""
     verdicts = Counter(one.verdict for one in every)
     choices: list[Select] = [("verdict", "Show", [(name, name, verdicts[name]) for name in VERDICTS])]
     for at, letter in enumerate("AB"):

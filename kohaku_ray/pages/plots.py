@@ -382,7 +382,6 @@ def _fill_band(axes: Axes, line: Band, colour: str, alpha: float) -> None:
 
 
 def _number_places(axes: Axes, lines: Sequence[Band], most: int) -> None:
-    """Number the places of the measurements."""
     from matplotlib.ticker import NullLocator
 
     places = sorted({x for line in lines for x in line.x})

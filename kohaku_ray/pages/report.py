@@ -151,7 +151,6 @@ def gather(run: RunFiles, truth: str | None) -> Inputs:
 
 
 def _scores(run: RunFiles, truth: str | None) -> tuple[Gold | None, ScoreReport | None, str]:
-    """Score the run; without gold answers, return the reason."""
     if truth is None:
         return None, None, "No truth was given, so nothing is scored."
     if not truth.startswith(HUB) and not is_file(truth):
@@ -177,7 +176,6 @@ def _unfinished(run: RunFiles) -> str:
 
 
 def _failures(run: RunFiles) -> list[str]:
-    """Say what failed, and how often."""
     stopped, errors = run.fact("stopped", ""), run.fact("errors", {})
     return [f"Stopped asking: {stopped}" if stopped else "", *(f"Errors: {line}" for line in describe_errors(errors))]
 
@@ -263,7 +261,6 @@ def view_run(inputs: Inputs, limits: Limits, views: Sequence[QuestionView]) -> R
 
 
 def _header(run: RunFiles) -> list[tuple[str, str]]:
-    """The facts at the top of the page."""
     models: Mapping[str, list[str]] = run.fact("models", {})
     lead = run.fact("lead", "answer")
     named = ", ".join(models.get(lead, ["not known"]))
@@ -292,14 +289,12 @@ def _header(run: RunFiles) -> list[tuple[str, str]]:
 
 
 def _calls(run: RunFiles) -> list[tuple[str, dict[str, int]]]:
-    """Model calls by role and by where the reply came from."""
     counts = Counter((row["role"], row["source"]) for row in run.tables["usage"])
     roles = dict.fromkeys(row["role"] for row in run.tables["usage"])
     return [(role, {source: counts[role, source] for source in ("made", "ledger", "joined")}) for role in roles]
 
 
 def _missing(report: ScoreReport | None) -> list[str]:
-    """Counts of questions and rows that the scores could not match."""
     if report is None:
         return []
     file, truth = report.files[0], report.truth
@@ -316,7 +311,6 @@ def _missing(report: ScoreReport | None) -> list[str]:
 
 
 def _selects(views: Sequence[QuestionView], causes: Sequence[Cause], classes: Iterable[str]) -> list[Select]:
-    """What the list of questions is filtered by, without what selects nothing."""
     marks = Counter(mark for view in views for mark in view.marks)
     agree = Counter("all" if view.is_unanimous else "split" for view in views)
     errors = Counter(view.truth.error for view in views if view.truth is not None and view.truth.error)

@@ -163,7 +163,6 @@ def _bars(grid: TableGrid) -> Chart:
 
 
 def _said(grid: TableGrid) -> str:
-    """Describe a table's scores in words."""
     scores = (
         f"{name_cell(grid.table, cell)}: {score_of(cell).mean:.3f}" for cell in grid.cells.values() if cell.is_scored
     )

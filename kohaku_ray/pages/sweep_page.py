@@ -204,7 +204,6 @@ def _statistics_head(metric: Metric) -> tuple[str, ...]:
 
 
 def _figures(one: Comparison, cell: TableCell, rank: float) -> list[str]:
-    """Write the columns that ``_statistics_head`` names."""
     low, high = one.interval.low, one.interval.high
     return [
         score_of(cell).write(),
@@ -247,7 +246,6 @@ def _group_block(groups: SweepGroups) -> GroupBlock:
 
 
 def _costs(sweep: Sweep, behind: Sequence[Behind], unit: str, cost: Callable[[Run], float]) -> Costs | None:
-    """Draw scores against costs; None where no cost is known."""
     points = paid(sweep, cost)
     if not points:
         return None
@@ -261,7 +259,6 @@ def _costs(sweep: Sweep, behind: Sequence[Behind], unit: str, cost: Callable[[Ru
 
 
 def _errors(sweep: Sweep) -> list[tuple[str, list[ErrorCounts], Chart | None]]:
-    """Count errors by each fact in which the runs differ, and all of them."""
     classes = sweep.metric.classes
     if not classes or not any(run.predictions for run in sweep.runs):
         return []

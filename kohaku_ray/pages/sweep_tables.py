@@ -210,7 +210,6 @@ def _suffix(field: Shown) -> str:
 
 
 def _terminal(width: int) -> Callable[[Shown], str]:
-    """Write fields with aligned figures."""
     names = {"best": "best ", "second": "2nd ", "": ""}
 
     def field(field: Shown) -> str:

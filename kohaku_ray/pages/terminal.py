@@ -100,11 +100,9 @@ class Progress:
         self._bar: Any = None
 
     def __enter__(self) -> Progress:
-        """Return itself."""
         return self
 
     def __exit__(self, *exc: object) -> None:
-        """Leave the bar as it is, and end its line."""
         if self._bar is not None:
             _mode.n_bars -= 1
             self._bar.close()

@@ -292,7 +292,6 @@ def _caching(served: Iterable[Record]) -> Chart | None:
 
 
 def _lines(rows: Iterable[Record], name: Callable[[Record], str], x: str, y: str) -> list[Line]:
-    """Collect known figures into lines by name, in the order of the sweep."""
     points: dict[str, list[tuple[float, float]]] = {}
     for row in rows:
         if row[y] is not None:
@@ -306,7 +305,6 @@ def _by_members(served: Iterable[Record], plain: Iterable[Record], y: str, limit
 
 
 def _chart(title: str, note: str, every: Sequence[Line], x_label: str, y_label: str) -> Chart | None:
-    """Draw lines; None where there are none besides limits."""
     drawn = [line for line in every if line.points]
     if all(line.is_limit for line in drawn):
         return None

@@ -68,7 +68,6 @@ class CaptionRequests:
     """Makes the model calls for images."""
 
     def __init__(self, config: Config, application: str = "") -> None:
-        """Read the template and the role once; ``application`` of Serve answers."""
         self._config, self._prompts = config, caption_prompts(config)
         self.model = model_of(config, {config.role(CAPTION).model: application}, CAPTION, 0)
 

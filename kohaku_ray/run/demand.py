@@ -125,7 +125,6 @@ def plan_encoders(config: Config, resources: Mapping[str, float]) -> tuple[Encod
 
 
 def _on_gpu(encoder: EncoderConfig, resources: Mapping[str, float]) -> bool:
-    """Return whether an encoder gets a GPU."""
     if encoder.device == "auto":
         return resources.get("GPU", 0) >= 1
     return encoder.device == "cuda"

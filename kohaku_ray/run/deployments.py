@@ -288,7 +288,6 @@ def _local_backend(deployment: TransformersConfig) -> Any:
 
 
 def _downloaded(model: str, revision: str | None) -> Path:
-    """Return the directory of a model's files, downloaded if need be."""
     try:
         return model_directory(model, revision)
     except ConfigError:

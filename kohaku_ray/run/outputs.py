@@ -133,7 +133,6 @@ def _counted(vote: Row) -> dict[str, Any]:
 
 
 def _question_scores(config: Config, directory: RunDirectory) -> QuestionScores:
-    """Score each question, where the question file has gold answers."""
     try:
         truth, metrics, _ = read_gold(
             resolve(config.questions.path), [find_metric(name) for name in config.declaration.metrics]
@@ -144,7 +143,6 @@ def _question_scores(config: Config, directory: RunDirectory) -> QuestionScores:
 
 
 def _documents(config: Config) -> dict[str, dict[str, Any]]:
-    """Return each document's metadata; the metadata file wins over the index."""
     indexed = Index.open(config.index.path).documents.to_pylist()
     known = {row["doc_id"]: {key: value for key, value in row.items() if value} for row in indexed}
     for doc_id, row in read_metadata(config.documents.metadata).items():
@@ -155,7 +153,6 @@ def _documents(config: Config) -> dict[str, dict[str, Any]]:
 def _submission_rows(
     tables: Tables, system: System, documents: Mapping[str, Mapping[str, Any]]
 ) -> Iterable[SubmissionRow]:
-    """Build the rows of one block."""
     quotes, members = best_quotes(tables["trace"], system), defaultdict[str, list[Row]](list)
     for answer in _rows_of(tables["answers"]) if system.extra_columns else ():
         members[answer["question_id"]].append(answer)

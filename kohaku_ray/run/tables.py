@@ -121,7 +121,6 @@ class Parts:
         self._votes: Sequence[pa.Table] | None = None
 
     def __iter__(self) -> Iterator[Tables]:
-        """Fetch the tables of each block in turn."""
         for number, block in enumerate(self._blocks):
             tables = self._get(block)
             yield tables if self._votes is None else {**tables, "votes": self._votes[number]}

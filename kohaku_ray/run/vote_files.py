@@ -105,7 +105,6 @@ def _unit_of(rows: Iterable[SubmissionRow | None]) -> str:
 
 
 def _member_weights(table: Sequence[Sequence[SubmissionRow | None]], rule: VoteRule) -> F64:
-    """Weigh the files: equally, or by agreement over all questions."""
     n_members = len(table[0]) if table else 0
     if rule.weights == "uniform":
         return np.ones(n_members)

@@ -280,7 +280,6 @@ def _cell(cell: PlannedCell, read: Mapping[str, _Read], why: _Missing, metric: M
 
 
 def _by_question(runs: Sequence[_Read], questions: Sequence[str]) -> dict[str, F64]:
-    """Mean of each measure over runs, per question."""
     names = dict.fromkeys(name for one in runs for found in one.by_question.values() for name in found)
     return {
         name: np.mean([[one.by_question.get(key, {}).get(name, np.nan) for key in questions] for one in runs], axis=0)

@@ -465,7 +465,6 @@ def group_scores(
 
 
 def _score(cell: TableCell, at: Sequence[int], blank: np.ndarray, metric: Metric) -> Score:
-    """Score a cell on some of its questions, mean over its seeds."""
     parts: Mapping[str, np.ndarray] = {name: part[:, at] for name, part in cell.parts.items()}
     total = metric.shares(parts, blank[at])
     return Score(float(total.mean()), {name: float(part.mean()) for name, part in parts.items()}, len(at), 0)

@@ -23,8 +23,7 @@ from kohaku_ray.run.identity import file_digest, is_finished, run_identity, what
 from kohaku_ray.run.indexes import document_format, index_settings
 from kohaku_ray.run.sources import find_sources, resolve, resolve_paths
 from kohaku_ray.storage import below, is_uri
-from kohaku_ray.sweep.load import LoadedSweep
-from kohaku_ray.sweep.schema import MEMBERS, PoolConfig, Setting, TableConfig
+from kohaku_ray.sweep.load import MEMBERS, LoadedSweep, PoolConfig, Setting, TableConfig
 
 
 @dataclass(frozen=True, slots=True)
@@ -129,7 +128,6 @@ def _settled(loaded: LoadedSweep) -> tuple[LoadedSweep, tuple[str, ...]]:
 
 
 def _missing(loaded: LoadedSweep) -> str:
-    """Say what the base needs that is not here; empty if nothing is missing."""
     planner = _Planner(loaded)
     try:
         planner.check(resolve_paths(loaded.built({"seed": loaded.sweep.seeds[0]})))
@@ -263,7 +261,6 @@ class _Planner:
             raise _MissingError(str(error)) from None
 
     def _once(self, key: Hashable, compute: Callable[[], Any]) -> Any:
-        """Compute once what many cells have in common."""
         name = repr(key)
         if name not in self._known:
             self._known[name] = compute()
@@ -271,7 +268,6 @@ class _Planner:
 
 
 def _check_here(config: Config, name: str, deployment: Deployment) -> None:
-    """Check that a deployment can be served, on this machine unless a cluster is named."""
     is_local = cluster_address(config.cluster) is None
     check_deployment(name, deployment, here=is_local)
     n_gpus = deployment_demand(deployment)["GPU"]

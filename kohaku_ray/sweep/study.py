@@ -18,7 +18,7 @@ from kohaku_ray.evaluation.submissions import Submission, read_submission
 from kohaku_ray.run.block import rule_of
 from kohaku_ray.run.directory import RunDirectory
 from kohaku_ray.sweep.compare import TableCell
-from kohaku_ray.sweep.schema import PoolConfig
+from kohaku_ray.sweep.load import PoolConfig
 from kohaku_ray.values.read import is_blank
 
 

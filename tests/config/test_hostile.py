@@ -23,8 +23,7 @@ from kohaku_ray.config.sections import RoleConfig
 from kohaku_ray.errors import ConfigError, DataError
 from kohaku_ray.run.sources import find_sources, questions_of, read_metadata, resolve_paths
 from kohaku_ray.sweep import load as sweeps
-from kohaku_ray.sweep.load import load_sweep
-from kohaku_ray.sweep.schema import PoolConfig, SweepConfig, TableConfig
+from kohaku_ray.sweep.load import PoolConfig, SweepConfig, TableConfig, load_sweep
 
 BACKENDS = (ExtractiveConfig, OpenAIConfig, VllmConfig, CrossEncoderConfig)
 NEEDED = {"model": "m", "base_url": "http://h/v1"}

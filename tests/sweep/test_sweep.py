@@ -9,8 +9,7 @@ import yaml
 
 from kohaku_ray.config.plain import label_of
 from kohaku_ray.errors import ConfigError, ConflictError
-from kohaku_ray.sweep.load import SWEEPS, load_sweep
-from kohaku_ray.sweep.schema import TableConfig
+from kohaku_ray.sweep.load import SWEEPS, TableConfig, load_sweep
 
 
 @pytest.fixture

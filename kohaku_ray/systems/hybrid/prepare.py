@@ -40,7 +40,6 @@ class StageRun:
     """
 
     def __init__(self, question: Question, tools: Tools, settings: HybridSettings) -> None:
-        """Begin with nothing known."""
         self.question, self.tools, self.settings = question, tools, settings
         self.steps = Steps()
         self.relevance = Relevance(tools, settings.has_cross_encoder)
@@ -230,7 +229,6 @@ class StageRun:
         return scores
 
     async def _read(self, rows: I64) -> None:
-        """Read the texts that are not known yet."""
         if missing := [row for row in rows.tolist() if row not in self.texts.said]:
             self.texts.read(await self._nodes(missing), missing)
 

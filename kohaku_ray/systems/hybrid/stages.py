@@ -36,7 +36,6 @@ class Steps:
     """The trace of one question, as it grows."""
 
     def __init__(self) -> None:
-        """Start empty."""
         self.rows: list[TraceRow] = []
         self.pools: dict[str, float] = {}
 
@@ -159,7 +158,6 @@ class Relevance:
         return [known[query][at] for query, at in zip(queries, places, strict=True)]
 
     async def _score(self, missing: Mapping[str, I64], rows: Sequence[I64]) -> F64:
-        """Score each query's texts, one query after the other."""
         said = list(self._texts)
         pairs = [(query, said[at]) for query, places in missing.items() for at in places.tolist()]
         if not pairs:

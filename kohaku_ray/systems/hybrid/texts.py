@@ -111,7 +111,6 @@ class Texts(dict[int, Text]):
     """
 
     def __init__(self) -> None:
-        """Start with nothing read."""
         super().__init__()
         self.said: dict[int, str] = {}
         self._cells: dict[int, tuple[str, str, str, str, str | None]] = {}
@@ -127,7 +126,6 @@ class Texts(dict[int, Text]):
         self.said.update(zip(source_rows, columns[-1], strict=True))
 
     def __missing__(self, row: int) -> Text:
-        """Put a row's cells together."""
         node_id, doc_id, kind, text, attributes = self._cells[row]
         known = json.loads(attributes) if attributes else {}
         ref_id, netloc, date, url, title = [str(known.get(name) or "") for name in _ATTRIBUTES]

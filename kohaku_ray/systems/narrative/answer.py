@@ -79,7 +79,6 @@ def _variables(evidence: StoryEvidence, passages: Sequence[Passage]) -> dict[str
 
 
 def _examples() -> tuple[dict[str, Any], dict[str, Any]]:
-    """Variables that the templates are tried with."""
     passage = Passage("d:sec0:c0", "d", "I", 50.0, "t", 1)
     finding = Finding("died_twice", "c", "t", "I", "d:sec0:c0", "r")
     story, claims = Story("c", "n", "b", "h"), (Claim("c", 0.5, "d:sec0:c0"),)
@@ -108,7 +107,6 @@ class NoJudgementError(KohakuRayError):
     """
 
     def __init__(self, message: str, reply: str | None = None) -> None:
-        """Keep the reply."""
         super().__init__(message)
         self.reply = reply
 

@@ -33,7 +33,6 @@ class OfflineJudge(Baseline):
         return self._found(variables) if variables["findings"] else self._unfound(variables)
 
     def _found(self, variables: Mapping[str, Any]) -> dict[str, Any]:
-        """Take the rules' word."""
         findings = variables["findings"]
         reasons = "; ".join(f"{one['rule']}: {one['reason']}" for one in findings)
         return {

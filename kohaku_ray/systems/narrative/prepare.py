@@ -179,7 +179,6 @@ async def prepare(question: Question, tools: Tools, settings: NarrativeSettings)
 
 
 async def _find_book(question_id: str, story: Story, tools: Tools) -> tuple[str, str]:
-    """The id and title of the book that a story names."""
     (hits,) = await tools.search("books", await tools.embed([story.book_name]), EVERY)
     nodes = await tools.nodes(distinct_rows([hits]))
     known = {nodes.doc_id(row): nodes.title_of(row) for row in range(len(nodes))}
@@ -241,7 +240,6 @@ def _book(doc_id: str, nodes: NodeTable) -> Book:
 
 
 def _passages(hits: Hits, similarities: Mapping[int, float], nodes: NodeTable, book: Book) -> tuple[Passage, ...]:
-    """The chunks of some rows of the index, in their order."""
     spans = nodes.table.select(["parent_id", "start"]).to_pylist()
     passages = []
     for source, row, score in zip(hits.rows.tolist(), nodes.local(hits.rows).tolist(), hits.scores, strict=True):
