@@ -16,10 +16,10 @@ from typing import Any
 
 import yaml
 
-from kohaku_ray.config import deployments, schema
+from kohaku_ray.config import deployments, schema, sections
 from kohaku_ray.config.sections import ChunksConfig
 from kohaku_ray.settings import Section
-from kohaku_ray.sweep import schema as sweep_schema
+from kohaku_ray.sweep import load as sweep_schema
 from kohaku_ray.systems.registry import find_system, system_names
 
 ROOT = Path(__file__).resolve().parents[1]
@@ -37,11 +37,11 @@ Generated from the schema by `python scripts/make_configuration_page.py`; a test
 - `kohaku-ray validate CONFIG --settings` prints every setting of a configuration, defaults included.
 """
 KINDS = {
-    "extractive": schema.ExtractiveConfig,
-    "openai": schema.OpenAIConfig,
-    "vllm": schema.VllmConfig,
-    "transformers": schema.TransformersConfig,
-    "cross_encoder": schema.CrossEncoderConfig,
+    "extractive": deployments.ExtractiveConfig,
+    "openai": deployments.OpenAIConfig,
+    "vllm": deployments.VllmConfig,
+    "transformers": deployments.TransformersConfig,
+    "cross_encoder": deployments.CrossEncoderConfig,
 }
 TEXTS = {
     "address": "auto",
@@ -101,7 +101,7 @@ def main() -> int:
 def page() -> str:
     """Return the page's text."""
     parts = [HEAD]
-    for title, prefix, section in sections():
+    for title, prefix, section in every_section():
         rows = [_row(prefix, *entry) for entry in keys(section)]
         if rows:
             head = ["| key | type | default | meaning | example |", "|---|---|---|---|---|"]
@@ -109,29 +109,29 @@ def page() -> str:
     return "\n".join(parts)
 
 
-def sections() -> Iterator[tuple[str, str, type[Section]]]:
+def every_section() -> Iterator[tuple[str, str, type[Section]]]:
     """Yield every section's title, its place in a file and its class, in the order of the page."""
     yield "Top level", "", schema.Config
     for title, section in {
-        "documents": schema.DocumentsConfig,
-        "questions": schema.QuestionsConfig,
-        "index": schema.IndexConfig,
-        "index.encoder": schema.EncoderConfig,
-        "index.bm25": schema.Bm25Config,
+        "documents": sections.DocumentsConfig,
+        "questions": sections.QuestionsConfig,
+        "index": sections.IndexConfig,
+        "index.encoder": sections.EncoderConfig,
+        "index.bm25": sections.Bm25Config,
         "index.chunks": ChunksConfig,
     }.items():
         yield title, f"{title}.", section
     for name in system_names():
         yield f"{name}", f"{name}.", find_system(name).settings
-    yield "roles.NAME", "roles.answer.", schema.RoleConfig
-    yield "ensemble", "ensemble.", schema.EnsembleConfig
-    yield "ensemble.vote", "ensemble.vote.", schema.VoteConfig
+    yield "roles.NAME", "roles.answer.", sections.RoleConfig
+    yield "ensemble", "ensemble.", sections.EnsembleConfig
+    yield "ensemble.vote", "ensemble.vote.", sections.VoteConfig
     for kind, section in KINDS.items():
         yield f"deployments.NAME, kind {kind}", "deployments.big.", section
     yield "deployments.NAME.price", "deployments.big.price.", deployments.PriceConfig
-    yield "ledger", "ledger.", schema.LedgerConfig
-    yield "cluster", "cluster.", schema.ClusterConfig
-    yield "cluster.retriever", "cluster.retriever.", schema.RetrieverConfig
+    yield "ledger", "ledger.", sections.LedgerConfig
+    yield "cluster", "cluster.", sections.ClusterConfig
+    yield "cluster.retriever", "cluster.retriever.", sections.RetrieverConfig
     yield "A sweep's file", "", sweep_schema.SweepConfig
     yield "A sweep's tables", "tables.", sweep_schema.TableConfig
     yield "A table's pool", "pool.", sweep_schema.PoolConfig
