@@ -244,7 +244,7 @@ def test_examples_of_the_configuration_page_are_valid(monkeypatch):
     from pydantic import TypeAdapter
 
     n_keys = 0
-    for _, prefix, section in made.sections():
+    for _, prefix, section in made.every_section():
         for name, entry, _, _ in made.keys(section):
             example = made.example(prefix + name, entry, section)
             given = yaml.safe_load(made._flow(example))
