@@ -1,13 +1,15 @@
-"""Remove repeats from a ranking: equal texts, items beyond a limit per key, redundant texts (MMR)."""
+"""Fewer and more different texts of a ranking: repeats go, redundant texts (MMR), all but a few of each cluster."""
 
 from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Hashable, Iterable, Sequence
+from typing import Literal
 
 import numpy as np
 
 from kohaku_ray.index.arrays import F32, F64, I64
+from kohaku_ray.retrieval.fusion import best_first
 
 
 def distinct_texts(texts: Sequence[str], top_k: int | None = None) -> I64:
@@ -93,3 +95,122 @@ def redundancy(vectors: F32, bm25: F64) -> F64:
     exact = vectors.astype(np.float64)
     larger: F64 = np.maximum(np.clip(scaled, 0, 1), exact @ exact.T)
     return larger
+
+
+Shares = Literal["smoothed", "normalised"]
+
+
+def kmeans(vectors: F32 | F64, n_clusters: int, seed: int = 0, max_rounds: int = 100) -> I64:
+    """Cluster vectors by Lloyd's algorithm, seeded as k-means++ (Arthur & Vassilvitskii, SODA 2007).
+
+    Args:
+        vectors: Shape ``(n, d)``.
+        n_clusters: Clusters wanted; fewer where there are fewer distinct vectors.
+        seed: Seed of the first centres; the same input and seed give the same clusters.
+        max_rounds: Most rounds of reassignment.
+
+    Returns:
+        Shape ``(n,)``; cluster of each vector, numbered from 0 by first occurrence, none empty.
+    """
+    points = np.asarray(vectors, np.float64)
+    labels = np.zeros(len(points), np.int64)
+    if not len(points):
+        return labels
+    centres = _first_centres(points, n_clusters, np.random.default_rng(seed))
+    for _ in range(max_rounds):
+        before, labels = labels, _assign(points, centres)
+        if np.array_equal(before, labels):
+            break
+        members = labels == np.arange(len(centres))[:, None]
+        centres = members @ points / members.sum(axis=1, keepdims=True)
+    _, first, label = np.unique(labels, return_index=True, return_inverse=True)
+    return np.argsort(np.argsort(first))[label].astype(np.int64)
+
+
+def shares(sizes: I64, smoothing: float = 0.3, mode: Shares = "smoothed") -> F64:
+    """Compute the share of a sample that each cluster gets; the shares sum to 1.
+
+    Args:
+        sizes: Shape ``(n,)``; texts per cluster, each at least 1.
+        smoothing: ``s``, at least 0; the larger, the more alike the shares.
+        mode: ``smoothed`` counts: ``(size + s) / (total + n·s)``; ``normalised`` adds to the proportions:
+            ``(size / total + s) / (1 + n·s)``, far closer to equal shares for the same ``s``.
+    """
+    scale = sizes.sum() if mode == "normalised" else 1
+    smoothed: F64 = sizes / scale + smoothing
+    share: F64 = smoothed / smoothed.sum()
+    return share
+
+
+def allot(sizes: I64, share: F64, sample_size: int) -> I64:
+    """Turn shares into whole numbers of texts, at most each cluster's size.
+
+    Every cluster gets at least one text and no more than it has; what a small one lacks goes to the others in
+    proportion to their shares. Fractions are rounded by largest remainder (Hamilton), ties to the earlier cluster.
+
+    Args:
+        sizes: Shape ``(n,)``; texts per cluster, each at least 1.
+        share: Shape ``(n,)``; positive.
+        sample_size: Texts wanted in all; where they are fewer than clusters, those of the largest shares get one.
+
+    Returns:
+        Shape ``(n,)``; sums to the smaller of ``sample_size`` and all texts.
+    """
+    wanted = min(sample_size, int(sizes.sum()))
+    counts = np.zeros(len(sizes), np.int64)
+    if wanted <= len(sizes):
+        counts[best_first(share, wanted)] = 1
+        return counts
+    # The sum over clusters of clip(scale · share, 1, size) is piecewise linear in scale: solve it for ``sample_size``.
+    scale = np.sort(np.r_[1 / share, sizes / share])
+    totals = np.clip(scale[:, None] * share, 1, sizes).sum(axis=1)
+    quota = np.clip(np.interp(wanted, totals, scale) * share, 1, sizes).round(9)
+    counts += np.floor(quota).astype(np.int64)
+    counts[best_first(quota - counts, wanted - int(counts.sum()))] += 1
+    return counts
+
+
+def sample_clusters(
+    labels: I64, scores: F64, sample_size: int, smoothing: float = 0.3, mode: Shares = "smoothed"
+) -> I64:
+    """Keep the best texts of every cluster, as many as its smoothed share of the sample.
+
+    Args:
+        labels: Shape ``(n,)``; cluster of each text, numbered from 0 without gaps.
+        scores: Shape ``(n,)``; sorts the texts inside a cluster, higher is better; ties keep the order.
+        sample_size: Texts kept in all, see ``allot``.
+        smoothing: See ``shares``.
+        mode: See ``shares``.
+
+    Returns:
+        Positions of the texts kept, best score first.
+    """
+    order = best_first(scores)
+    if not len(order):
+        return order
+    sizes = np.bincount(labels)
+    counts = allot(sizes, shares(sizes, smoothing, mode), sample_size)
+    by_cluster = np.argsort(labels[order], kind="stable")
+    place = np.empty_like(order)
+    place[by_cluster] = np.arange(len(order)) - np.repeat(np.cumsum(sizes) - sizes, sizes)
+    return order[place < counts[labels[order]]]
+
+
+def _first_centres(points: F64, n_clusters: int, rng: np.random.Generator) -> F64:
+    """Draw distinct points, each with a probability in proportion to its squared distance from those drawn before."""
+    chosen = [int(rng.integers(len(points)))]
+    nearest = np.square(points - points[chosen[0]]).sum(axis=1)  # exactly 0 for equal points: none is drawn twice
+    while len(chosen) < n_clusters and nearest.any():
+        chosen.append(int(rng.choice(len(points), p=nearest / nearest.sum())))
+        nearest = np.minimum(nearest, np.square(points - points[chosen[-1]]).sum(axis=1))
+    return points[chosen]
+
+
+def _assign(points: F64, centres: F64) -> I64:
+    """Assign every point to its nearest centre; an empty cluster takes the farthest point of the shared ones."""
+    labels: I64 = (np.square(centres).sum(axis=1) - 2 * points @ centres.T).argmin(axis=1).astype(np.int64)
+    for cluster in np.flatnonzero(np.bincount(labels, minlength=len(centres)) == 0):
+        is_sharing = np.bincount(labels)[labels] > 1
+        distance = np.square(points - centres[labels]).sum(axis=1)
+        labels[np.where(is_sharing, distance, -1).argmax()] = cluster
+    return labels

@@ -1,16 +1,26 @@
-"""The evidence of one question: searched once, deep enough for every retry."""
+"""The evidence of one question, searched once, deep enough for every retry, and the images beside its texts."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 
 from kohaku_ray.index.hits import Hits
-from kohaku_ray.index.nodes import NodeTable
+from kohaku_ray.index.nodes import PARAGRAPH, NodeTable
 from kohaku_ray.records import Question, TraceRow
-from kohaku_ray.retrieval.fusion import Dedup, Normalise, Ranked, Strategy, append_lexical, deduplicate, fuse
+from kohaku_ray.retrieval.context import Caption, Context, FoundImage
+from kohaku_ray.retrieval.fusion import (
+    Dedup,
+    Normalise,
+    Ranked,
+    Strategy,
+    append_lexical,
+    deduplicate,
+    fuse,
+    reciprocal_rank_fusion,
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -90,3 +100,90 @@ def localise(lists: Sequence[Hits], nodes: NodeTable) -> tuple[Hits, ...]:
         DataError: A hit's row is not in the neighbourhood.
     """
     return tuple(Hits(nodes.local(hits.rows), hits.scores) for hits in lists)
+
+
+def find_images(
+    nodes: NodeTable, hits: Sequence[Hits], ranked: Ranked, *, top_k: int, near: bool = False
+) -> list[FoundImage]:
+    """Rank the images of the evidence; an image that stands in several places counts once.
+
+    Args:
+        nodes: The matches and the text around them, image paragraphs among them.
+        hits: Image paragraphs, one ``Hits`` per query; rows of ``nodes``.
+        ranked: The text matches, best first.
+        top_k: Most images, and most per query.
+        near: Also take the images in the sections of the matches, those nearest to the best match first; both rankings
+            are fused by reciprocal rank.
+    """
+    best = fuse([one.prefix(top_k) for one in hits], "max")
+    similarity = dict(zip(best.rows.tolist(), best.score.tolist(), strict=True))
+    order = best.rows
+    if near:
+        beside = np.array(_beside(nodes, ranked), np.int64)
+        order = reciprocal_rank_fusion([best.rows, beside]).rows
+    found: dict[str, FoundImage] = {}
+    for row in order.tolist():
+        path = nodes.attachment_path(row)
+        if path is None or path in found:
+            continue
+        found[path] = FoundImage(
+            doc_id=nodes.doc_id(row),
+            node_id=nodes.node_id(row),
+            path=path,
+            caption=nodes.text_of(row),
+            n_tokens=int(nodes.tokens[row]),
+            similarity=similarity.get(row),
+            source="dense" if row in similarity else "near",
+        )
+    return list(found.values())[:top_k]
+
+
+def within(images: Sequence[FoundImage], budget: int | None, tokens_each: int) -> tuple[list[FoundImage], int]:
+    """Keep the first images whose captions and pixels take at most half of the budget; returns their tokens too.
+
+    Args:
+        images: Best first.
+        budget: Tokens of the whole context; None: no limit.
+        tokens_each: Tokens of an image itself; 0 where it is not sent.
+    """
+    costs = np.cumsum([image.n_tokens + tokens_each for image in images], dtype=np.int64)
+    n = len(costs) if budget is None else int(np.searchsorted(costs, budget // 2, side="right"))
+    return list(images[:n]), int(costs[n - 1]) if n else 0
+
+
+def with_images(context: Context, images: Sequence[FoundImage], n_tokens: int, *, numbered: bool) -> Context:
+    """Put images before a context's captions; captions of the same paragraphs, or of the same words, go.
+
+    Args:
+        context: The text.
+        images: Best first.
+        n_tokens: Tokens they take.
+        numbered: Whether the model sees them: then each text says which one it belongs to, and an image without a
+            caption is named too.
+    """
+    shown = [
+        Caption(image.doc_id, image.node_id, "image", f"Image {place}: {image.caption}" if numbered else image.caption)
+        for place, image in enumerate(images, 1)
+        if numbered or image.caption
+    ]
+    own = {image.node_id for image in images} | {(image.doc_id, image.caption) for image in images}
+    others = [one for one in context.captions if not own & {one.node_id, (one.doc_id, one.text)}]
+    captions = (*shown, *others)
+    doc_ids = tuple(dict.fromkeys([*context.doc_ids, *(caption.doc_id for caption in shown)]))
+    n_tokens += context.n_tokens
+    return replace(context, captions=captions, doc_ids=doc_ids, n_tokens=n_tokens, images=tuple(images))
+
+
+def _beside(nodes: NodeTable, ranked: Ranked) -> list[int]:
+    """Rows of the images in the matches' sections, as far as the nodes hold these: match by match, nearest first."""
+    pictures = np.array(
+        [row for row in np.flatnonzero(nodes.kind == PARAGRAPH).tolist() if nodes.attachment_kind(row) == "image"],
+        np.int64,
+    )
+    section = np.array([nodes.section_of(row) for row in pictures.tolist()], np.int64)
+    found: dict[int, None] = {}
+    for row in ranked.rows.tolist():
+        here = pictures[section == nodes.section_of(row)]
+        for near in here[np.argsort(np.abs(here - row), kind="stable")].tolist():
+            found.setdefault(near)
+    return list(found)

@@ -1,10 +1,21 @@
+import itertools
+
 import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from kohaku_ray.index.terms import TermIndex, similarities
-from kohaku_ray.retrieval.diversify import cap_per_key, distinct_texts, mmr, redundancy
+from kohaku_ray.retrieval.diversify import (
+    allot,
+    cap_per_key,
+    distinct_texts,
+    kmeans,
+    mmr,
+    redundancy,
+    sample_clusters,
+    shares,
+)
 
 
 def test_equal_texts_are_one_and_the_first_stays():
@@ -94,3 +105,125 @@ def test_a_near_duplicate_is_passed_over_for_something_new():
     assert likeness[1, 0] > 0.7
     assert likeness[2, 0] == 0
     assert mmr(relevance, likeness, 3, weight=0.7)[0].tolist() == [0, 2, 1]
+
+
+SIZES = st.lists(st.integers(1, 20), min_size=1, max_size=5).map(np.array)
+
+
+def blobs(*sizes, d=8, seed=0):
+    rng = np.random.default_rng(seed)
+    centres = rng.normal(size=(len(sizes), d)) * 10
+    return np.concatenate([centre + rng.normal(size=(n, d)) for centre, n in zip(centres, sizes, strict=True)])
+
+
+def test_clear_groups_are_found_and_numbered_by_first_occurrence():
+    labels = kmeans(blobs(5, 9, 3).astype(np.float32), 3)
+    assert labels.tolist() == [0] * 5 + [1] * 9 + [2] * 3
+
+
+def test_the_same_seed_gives_the_same_clusters():
+    vectors = np.random.default_rng(1).normal(size=(60, 5)).astype(np.float32)
+    one = kmeans(vectors, 4, seed=3)
+    assert one.tobytes() == kmeans(vectors, 4, seed=3).tobytes()
+    assert any(one.tobytes() != kmeans(vectors, 4, seed=seed).tobytes() for seed in range(8))
+
+
+@pytest.mark.parametrize(("n", "n_clusters", "found"), [(2, 3, 2), (1, 3, 1), (0, 3, 0), (4, 1, 1), (3, 3, 3)])
+def test_fewer_texts_than_clusters(n, n_clusters, found):
+    assert len(set(kmeans(np.eye(4)[:n], n_clusters).tolist())) == found
+
+
+def test_equal_texts_make_one_cluster():
+    assert kmeans(np.ones((5, 3)), 3).tolist() == [0] * 5
+    assert kmeans(np.array([[1.0, 0], [0, 1], [1, 0], [0, 1]]), 3).tolist() == [0, 1, 0, 1]
+
+
+@given(st.lists(st.tuples(st.integers(-3, 3), st.integers(-3, 3)), min_size=1, max_size=25), st.integers(1, 6))
+def test_clusters_are_a_fixed_point_of_plain_reassignment(points, n_clusters):
+    vectors = np.array(points, float)
+    labels = kmeans(vectors, n_clusters)
+    n_found = min(n_clusters, len(set(points)))
+    assert sorted(set(labels.tolist())) == list(range(n_found))
+    assert labels[np.sort(np.unique(labels, return_index=True)[1])].tolist() == list(range(n_found))
+    centres = [vectors[labels == cluster].mean(axis=0) for cluster in range(n_found)]
+    for point, label in zip(vectors, labels, strict=True):
+        distances = [float(((point - centre) ** 2).sum()) for centre in centres]
+        assert distances[label] == pytest.approx(min(distances))
+
+
+def test_shares_as_the_documents_and_as_the_published_code_have_them():
+    sizes = np.array([70, 20, 10])
+    s, n = 0.3, 3
+    assert shares(sizes) == pytest.approx([(size + s) / (100 + n * s) for size in sizes])
+    assert shares(sizes, mode="normalised") == pytest.approx([(size / 100 + s) / (1 + n * s) for size in sizes])
+    assert shares(sizes, 0.0) == pytest.approx([0.7, 0.2, 0.1])
+    assert allot(sizes, shares(sizes), 50).tolist() == [35, 10, 5]
+    assert allot(sizes, shares(sizes, mode="normalised"), 50).tolist() == [27, 13, 10]  # not 10.53 of 10
+
+
+@given(SIZES, st.floats(0, 5), st.sampled_from(["smoothed", "normalised"]))
+def test_shares_sum_to_one_and_keep_the_order_of_sizes(sizes, smoothing, mode):
+    share = shares(sizes, smoothing, mode)
+    assert share.sum() == pytest.approx(1)
+    assert (np.diff(share[np.argsort(sizes)]) >= -1e-12).all()
+
+
+@pytest.mark.parametrize(
+    ("sizes", "share", "sample_size", "counts"),
+    [
+        ([50, 30, 20], [0.5, 0.3, 0.2], 10, [5, 3, 2]),
+        ([97, 2, 1], [0.97, 0.02, 0.01], 10, [8, 1, 1]),  # at least one each
+        ([90, 5, 5], [1 / 3, 1 / 3, 1 / 3], 30, [20, 5, 5]),  # what the small ones cannot fill
+        ([40, 40, 2], [0.5, 0.3, 0.2], 21, [12, 7, 2]),
+        ([3, 3], [0.5, 0.5], 3, [2, 1]),  # equal remainders: the earlier cluster
+        ([3, 3, 3], [0.2, 0.5, 0.3], 2, [0, 1, 1]),  # fewer than clusters
+        ([3, 2], [0.5, 0.5], 100, [3, 2]),
+        ([1], [1.0], 1, [1]),
+        ([4], [1.0], 0, [0]),
+    ],
+)
+def test_allotment_by_hand(sizes, share, sample_size, counts):
+    assert allot(np.array(sizes), np.array(share), sample_size).tolist() == counts
+
+
+def naive_quota(sizes, share, wanted):
+    """Search the scale by bisection."""
+    low, high = 0.0, 1e6
+    for _ in range(200):
+        scale = (low + high) / 2
+        total = sum(min(max(scale * weight, 1), size) for size, weight in zip(sizes, share, strict=True))
+        low, high = (scale, high) if total < wanted else (low, scale)
+    return [min(max(high * weight, 1), size) for size, weight in zip(sizes, share, strict=True)]
+
+
+@given(SIZES, st.floats(0, 3), st.integers(0, 60))
+def test_allotment_meets_quota_bounds_and_sum(sizes, smoothing, sample_size):
+    share = shares(sizes, smoothing)
+    counts = allot(sizes, share, sample_size)
+    wanted = min(sample_size, int(sizes.sum()))
+    assert counts.sum() == wanted
+    assert (counts <= sizes).all()
+    if wanted >= len(sizes):
+        assert (counts >= 1).all()
+        assert np.abs(counts - naive_quota(sizes, share, wanted)).max() < 1 + 1e-6
+
+
+@given(st.lists(st.tuples(st.integers(0, 3), st.sampled_from([0.0, 0.5, 1.0, 2.0])), max_size=25), st.integers(1, 12))
+def test_a_sample_holds_the_best_of_each_cluster_in_score_order(texts, sample_size):
+    names = {cluster: number for number, cluster in enumerate(dict.fromkeys(cluster for cluster, _ in texts))}
+    labels = np.array([names[cluster] for cluster, _ in texts], np.int64)
+    scores = np.array([score for _, score in texts])
+    kept = sample_clusters(labels, scores, sample_size).tolist()
+    order = sorted(range(len(texts)), key=lambda place: -scores[place])
+    if texts:
+        counts = allot(np.bincount(labels), shares(np.bincount(labels)), sample_size).tolist()
+        best = [list(itertools.islice((p for p in order if labels[p] == c), n)) for c, n in enumerate(counts)]
+        assert kept == sorted(itertools.chain(*best), key=order.index)
+    else:
+        assert kept == []
+
+
+def test_one_large_topic_does_not_take_all_places():
+    labels, scores = kmeans(blobs(30, 4), 2), np.r_[np.linspace(1, 0.7, 30), np.linspace(0.4, 0.1, 4)]
+    assert sample_clusters(labels, scores, 10).tolist() == [*range(9), 30]
+    assert sample_clusters(labels, scores, 10, mode="normalised").tolist() == [*range(7), 30, 31, 32]

@@ -24,8 +24,17 @@ import ray
 
 from kohaku_ray.config import Config
 from kohaku_ray.engine.actors.image_encoding import EncodeImages, images_to_encode, n_image_blocks
-from kohaku_ray.engine.actors.index_shards import shard_built, shard_reduced, shards_joined
-from kohaku_ray.engine.actors.indexing import WINDOW_TEXTS, Encode, Work, parse, sorted_window, survey
+from kohaku_ray.engine.actors.indexing import (
+    WINDOW_TEXTS,
+    Encode,
+    Work,
+    parse,
+    shard_built,
+    shard_reduced,
+    shards_joined,
+    sorted_window,
+    survey,
+)
 from kohaku_ray.engine.cluster import idle_cpus, say
 from kohaku_ray.engine.errors import ray_get, unwrapped
 from kohaku_ray.engine.jobs.captions import CaptionSummary, captioned, model_captions

@@ -12,8 +12,7 @@ import numpy as np
 from kohaku_ray.index.arrays import F32, F64, I64
 from kohaku_ray.index.hits import Hits
 from kohaku_ray.records import TraceRow
-from kohaku_ray.retrieval.clusters import kmeans, sample_clusters
-from kohaku_ray.retrieval.diversify import cap_per_key, distinct_texts, mmr, redundancy
+from kohaku_ray.retrieval.diversify import cap_per_key, distinct_texts, kmeans, mmr, redundancy, sample_clusters
 from kohaku_ray.retrieval.fusion import best_first, reciprocal_rank_fusion
 from kohaku_ray.systems.hybrid.settings import COSINE, HybridSettings
 from kohaku_ray.systems.hybrid.texts import Text

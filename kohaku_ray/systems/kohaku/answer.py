@@ -14,9 +14,8 @@ from kohaku_ray.models.parse import parse_answer
 from kohaku_ray.models.schema import answer_schema
 from kohaku_ray.records import Prediction, Question, Reply, TraceRow
 from kohaku_ray.retrieval.context import Context, FoundImage, Match, Snippet, assemble
-from kohaku_ray.retrieval.evidence import Evidence, rank
+from kohaku_ray.retrieval.evidence import Evidence, find_images, rank, with_images, within
 from kohaku_ray.retrieval.fusion import Ranked, append_lexical
-from kohaku_ray.retrieval.images import find_images, with_images, within
 from kohaku_ray.systems.base import Answer
 from kohaku_ray.systems.kohaku.prepare import answer_prompt
 from kohaku_ray.systems.kohaku.settings import KohakuSettings
