@@ -153,7 +153,8 @@ def test_score_prints_a_list_of_records(tmp_path, capsys):
         ),
         (["score", "--truth", "/etc", "/none.csv"], 1, "/etc is a directory and no file: name a file, such as /etc/"),
         (["score", "--truth", "/none.csv", "/none.csv"], 1, "/none.csv: cannot be read"),
-        (["show", "/none", "q1"], 1, "/none holds no answers.parquet"),
+        (["show", "/none", "q1"], 1, "/none: there is no such directory: give that of a run"),
+        (["show", "/none"], 1, "/none: there is no such directory"),
     ],
 )
 def test_what_is_wrong_is_one_line_and_an_exit_code(arguments, code, message, capsys, monkeypatch):
@@ -186,6 +187,9 @@ def test_compare_takes_the_truth_from_a_runs_own_questions(tmp_path, capsys):
     (run / "submission.csv").write_bytes(Path(gold).read_bytes())
     assert main(["compare", str(run), gold]) == 0
     assert "1.0000" in capsys.readouterr().out
+    assert main(["compare", gold, gold, "--truth", "sample:questions.csv"]) == 0
+    assert main(["score", gold, "--truth", "sample:questions.csv"]) == 0
+    capsys.readouterr()
     assert main(["compare", gold, gold]) == 1
     assert "give --truth CSV" in capsys.readouterr().err
     assert main(["compare", str(tmp_path), gold, "--truth", gold]) == 1

@@ -143,7 +143,8 @@ def make_parser() -> argparse.ArgumentParser:
 
     show = _add(commands, run.show)
     show.add_argument("run", metavar="RUN", help="a run's directory")
-    show.add_argument("question_id", metavar="QUESTION_ID")
+    show.add_argument("question_id", nargs="?", metavar="QUESTION_ID", help="without it, the questions are listed")
+    show.add_argument("--prompt", action="store_true", help="print its prompts, as they were sent")
     show.add_argument("--items", type=int, default=10, metavar="N", help="items per step (default 10, 0: all)")
 
     shell = _add(commands, run.completion)

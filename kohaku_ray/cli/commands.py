@@ -40,6 +40,7 @@ from kohaku_ray.run.outcomes import (
 if TYPE_CHECKING:
     from kohaku_ray.api import Run
     from kohaku_ray.config import Config
+    from kohaku_ray.run.files import SentPrompt
 
 
 MANY_CELLS = 1000
@@ -316,9 +317,10 @@ def score(arguments: argparse.Namespace) -> Scored:
     from kohaku_ray.pages.score_text import describe_scores
     from kohaku_ray.run.directory import submission_of, truth_of
     from kohaku_ray.run.outputs import as_lines, question_scores
+    from kohaku_ray.run.sources import resolve
     from kohaku_ray.storage import publish
 
-    truth = arguments.truth or truth_of(arguments.files)
+    truth = resolve(arguments.truth or truth_of(arguments.files))
     files, metrics, note = [submission_of(run) for run in arguments.files], arguments.metric, ""
     if not metrics:
         _, found, note = read_gold(truth, [find_metric("wattbot")])
@@ -343,8 +345,9 @@ def compare(arguments: argparse.Namespace) -> Compared:
     from kohaku_ray.evaluation.compare import compare_files
     from kohaku_ray.pages.score_text import describe_comparison
     from kohaku_ray.run.directory import submission_of, truth_of
+    from kohaku_ray.run.sources import resolve
 
-    truth = arguments.truth or truth_of(arguments.runs)
+    truth = resolve(arguments.truth or truth_of(arguments.runs))
     files = [submission_of(run) for run in arguments.runs]
     compared = compare_files(truth, files, arguments.metric, arguments.by)
     tell(describe_comparison(compared))
@@ -414,13 +417,28 @@ def validate(arguments: argparse.Namespace) -> Validated:
 
 
 def show(arguments: argparse.Namespace) -> Shown:
-    """Print how one question was answered."""
-    from kohaku_ray.pages.run_text import describe_question, describe_vote
-    from kohaku_ray.run.files import question_rows
+    """Print how one question was answered, or list a run's questions."""
+    from kohaku_ray.pages.run_text import describe_prompts, describe_question, describe_questions, describe_vote
+    from kohaku_ray.run.files import question_rows, voted_questions
 
+    if arguments.question_id is None:
+        votes = voted_questions(arguments.run)
+        tell(describe_questions(votes))
+        return Shown(
+            line=f"{len(votes)} questions: {arguments.run}",
+            run=arguments.run,
+            questions=[{"question_id": vote["question_id"], "question": vote["question"]} for vote in votes],
+        )
+    prompts: list[SentPrompt] = []
     rows = question_rows(arguments.run, arguments.question_id)
-    tell(describe_question(rows, arguments.items or None))
     [vote] = rows["votes"]
+    if arguments.prompt:
+        from kohaku_ray.engine.jobs.prompts import sent_prompts
+
+        prompts = sent_prompts(arguments.run, arguments.question_id)
+        tell(describe_prompts(prompts))
+    else:
+        tell(describe_question(rows, arguments.items or None))
     return Shown(
         line=describe_vote(vote),
         run=arguments.run,
@@ -428,14 +446,16 @@ def show(arguments: argparse.Namespace) -> Shown:
         answers=rows["answers"],
         trace=rows["trace"],
         usage=rows["usage"],
+        prompts=prompts,
     )
 
 
 def report(arguments: argparse.Namespace) -> Reported:
     """Write a run's page, report.html."""
     from kohaku_ray.pages.report import write_report
+    from kohaku_ray.run.sources import resolve
 
-    page = write_report(arguments.run, arguments.truth, arguments.output)
+    page = write_report(arguments.run, arguments.truth and resolve(arguments.truth), arguments.output)
     tell(page)
     return Reported(line=page, page=page)
 

@@ -61,11 +61,11 @@ class Baseline(ABC):
         """Write a reply's JSON value for ``variables["role"]``."""
 
     async def chat(self, request: ChatRequest) -> Reply:
-        """Reply by ``variables["role"]``.
+        """Reply by ``variables["role"]``; in a role that it does not know, with the least value that the schema allows.
 
         Raises:
             ContextOverflowError: The prompt is longer than the window.
-            ModelError: The request has no variables, or those of another role.
+            ModelError: The request lacks variables that a known role needs.
         """
         n_tokens = request.n_chars // CHARS_PER_TOKEN
         if n_tokens > self._window_tokens:
@@ -75,18 +75,52 @@ class Baseline(ABC):
             )
         variables = request.variables or {}
         role = str(variables.get("role"))
-        if role not in self.needs:
-            raise ModelError(
-                f"the {self.name} backend plays the roles {' and '.join(self.needs)}, not {role!r}: name another "
-                "deployment for that role"
-            )
-        if missing := [name for name in self.needs[role] if name not in variables]:
+        if missing := [name for name in self.needs.get(role, ()) if name not in variables]:
             raise ModelError(f"the {self.name} backend needs {', '.join(missing)} among the request's variables")
-        text = json.dumps(self.reply(variables, Draw(request.seed, request.temperature)), ensure_ascii=False)
+        if role in self.needs:
+            value = self.reply(variables, Draw(request.seed, request.temperature))
+        else:
+            value = least_value(request.schema or {"type": "string"})
+        text = json.dumps(value, ensure_ascii=False)
         return Reply(text, prompt_tokens=n_tokens, completion_tokens=len(text) // CHARS_PER_TOKEN)
 
     async def close(self) -> None:  # noqa: B027  # no stand-in has anything open
         """Nothing is open."""
+
+
+class Dummy(Baseline):
+    """Stands in for the models of a system that declares nothing offline: every role gets the schema's least value."""
+
+    name, version, needs = "dummy", 1, {}
+
+    def reply(self, variables: Mapping[str, Any], draw: Draw) -> Any:
+        """Never asked: it knows no role."""
+        raise NotImplementedError
+
+
+def least_value(schema: Mapping[str, Any], defs: Mapping[str, Any] | None = None) -> Any:
+    """Make a small value that a JSON schema allows; texts say "dummy" (patterns and ``allOf`` are not followed)."""
+    defs = schema.get("$defs", {}) if defs is None else defs
+    if "$ref" in schema:
+        return least_value(defs[schema["$ref"].rpartition("/")[2]], defs)
+    for choices in ("enum", "anyOf", "oneOf"):
+        if schema.get(choices):
+            first = schema[choices][0]
+            return first if choices == "enum" else least_value({**schema, choices: None, **first}, defs)
+    if "const" in schema:
+        return schema["const"]
+    kind = schema.get("type", "object" if "properties" in schema else "string")
+    kind = kind[0] if isinstance(kind, list) else kind
+    if kind == "object":
+        return {name: least_value(one, defs) for name, one in schema.get("properties", {}).items()}
+    if kind == "array":
+        return [least_value(schema.get("items", {}), defs) for _ in range(schema.get("minItems", 0))]
+    if kind in ("number", "integer"):
+        low = schema.get("minimum", schema.get("exclusiveMinimum", -1) + 1)
+        return min(low, schema.get("maximum", low))
+    if kind == "string":
+        return "dummy".ljust(schema.get("minLength", 0), ".")[: schema.get("maxLength")]
+    return False if kind == "boolean" else None
 
 
 class Draw:

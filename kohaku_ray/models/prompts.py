@@ -183,7 +183,7 @@ def read_templates(
     """Read each role's template.
 
     Args:
-        roles: By role, its template (a file below ``package``, or the text itself) and its examples.
+        roles: By role, its template (a file below ``package``, or the text itself, which has a ``{``) and its examples.
         package: The system's own directory of templates.
         directory: The user's directory: its files replace those of the same name, and ``ROLE.j2`` replaces a template
             that is no file.
@@ -191,11 +191,11 @@ def read_templates(
     Raises:
         ConfigError: The directory, or all of its files, are missing, or a file is no UTF-8 text.
     """
-    names = {role: f"{role}.j2" if "\n" in text else text for role, (text, _) in roles.items()}
+    names = {role: f"{role}.j2" if "{" in text else text for role, (text, _) in roles.items()}
     own = _own_templates(directory, sorted(set(names.values())))
     found = {}
     for role, (text, examples) in roles.items():
-        file = own.get(names[role]) or (None if "\n" in text else (package or Path()) / text)
+        file = own.get(names[role]) or (None if "{" in text else (package or Path()) / text)
         source = text if file is None else _read_text(file)
         found[role] = Template(source, str(file) if file else f"template of role {role}", examples)
     return found

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import textwrap
 from collections import Counter
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING
 
 from kohaku_ray.documents.content import file_name
+from kohaku_ray.pages.score_text import table as aligned
 from kohaku_ray.pages.text import write_number
 from kohaku_ray.records import BLANK
-from kohaku_ray.run.files import Row, question_rows, steps_of
+from kohaku_ray.run.files import Row, SentPrompt, question_rows, steps_of
 from kohaku_ray.run.summary import spent
 from kohaku_ray.run.tables import SHARED
 
@@ -44,6 +45,26 @@ def describe_question(rows: Mapping[str, list[Row]], n_items: int | None) -> str
     parts = [f"{vote['question_id']}  {vote['question']}", *_steps(rows["trace"], n_items), ""]
     parts += ["members", *_members(rows["answers"], rows["usage"]), "", "vote", *_vote(vote), "", *_took(rows["usage"])]
     return "\n".join(parts)
+
+
+def describe_questions(votes: Sequence[Row]) -> str:
+    """List a run's questions: id, what the ensemble answers, and the question's text."""
+    lines = [[vote["question_id"], _short(describe_vote(vote)), _short(vote["question"])] for vote in votes]
+    return aligned(["question_id", "answer", "question"], lines, n_text=3)
+
+
+def describe_prompts(prompts: Sequence[SentPrompt]) -> str:
+    """Write prompts as they were sent, each under the calls that sent it."""
+    parts = []
+    for one in prompts:
+        whose = ", ".join("all members" if member == SHARED else str(member) for member in one.members)
+        again = f", attempt {one.attempt}" if one.attempt else ""
+        images = f", after {one.n_images} images" if one.n_images else ""
+        parts.append(f"--- {one.role} of member {whose}{again}{images}".replace("member all", "all"))
+        if one.messages is None:
+            parts.append("not known any more: the index, the templates or the question have changed since the run")
+        parts += [f"[{role}]\n{text}" for role, text in one.messages or ()]
+    return "\n\n".join(parts)
 
 
 def describe_vote(vote: Row) -> str:

@@ -22,6 +22,7 @@ from kohaku_ray.config.paths import is_directory
 from kohaku_ray.config.schema import Config
 from kohaku_ray.errors import ConfigError
 from kohaku_ray.index.identity import model_directory
+from kohaku_ray.models.baseline import Dummy
 from kohaku_ray.models.openai import OpenAIBackend
 from kohaku_ray.models.weights import load_model, require_packages
 from kohaku_ray.records import canonical_json, digest
@@ -40,12 +41,7 @@ def make_backend(deployment: Deployment, limiter: Any = None, *, with_key: bool 
         ConfigError: Its API key is not in the environment, a package or model is missing.
     """
     if isinstance(deployment, ExtractiveConfig):
-        offline = find_system(deployment.system).offline
-        if offline is None:
-            raise ConfigError(
-                f"kind is extractive but system {deployment.system} has no stand-in for a model: name a deployment of "
-                "another kind in roles"
-            )
+        offline = find_system(deployment.system).offline or Dummy
         return offline(deployment.abstain_below, deployment.window_tokens)
     if isinstance(deployment, OpenAIConfig):
         return OpenAIBackend(

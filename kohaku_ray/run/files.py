@@ -16,7 +16,7 @@ from kohaku_ray.errors import DataError, did_you_mean
 from kohaku_ray.evaluation.submissions import Submission, read_submission
 from kohaku_ray.run.directory import RunDirectory
 from kohaku_ray.run.tables import SCHEMAS
-from kohaku_ray.storage import below, read_file, without_options
+from kohaku_ray.storage import below, is_directory, read_file, without_options
 
 Row = dict[str, Any]
 
@@ -84,13 +84,32 @@ class StepRows:
     pool: Row | None = None
 
 
+@dataclass(frozen=True, slots=True)
+class SentPrompt:
+    """A prompt of one or more calls.
+
+    Attributes:
+        role: Role of the model.
+        attempt: Attempt, from 0.
+        members: Members that sent it; -1: the preparation that all members share.
+        messages: ``(role, text)`` pairs; None: it is not what the run sent any more.
+        n_images: Images that stood before the text.
+    """
+
+    role: str
+    attempt: int
+    members: tuple[int, ...]
+    messages: tuple[tuple[str, str], ...] | None
+    n_images: int = 0
+
+
 def read_run(run: str) -> RunFiles:
     """Read a run's directory.
 
     Raises:
         DataError: A file is missing or damaged; the text says which.
     """
-    directory = RunDirectory(run)
+    directory = _existing(run)
     tables = {name: rows_of(directory.read_table(name)) for name in SCHEMAS}
     facts = _mapping(directory.path, "run.json", json.loads)
     config = _mapping(directory.path, "config.yaml", yaml.safe_load)
@@ -103,7 +122,7 @@ def question_rows(run: str, question_id: str) -> dict[str, list[Row]]:
     Raises:
         DataError: The run has not finished, or has no such question.
     """
-    directory = RunDirectory(run)
+    directory = _existing(run)
     mine = pc.field("question_id") == question_id
     rows = {name: rows_of(directory.read_table(name, filters=mine)) for name in SCHEMAS}
     if not rows["votes"]:
@@ -111,6 +130,21 @@ def question_rows(run: str, question_id: str) -> dict[str, list[Row]]:
         hint = did_you_mean(question_id, known) or f"; it has {len(known)} questions, from {known[0]} on"
         raise DataError(f"{directory.path} has no question {question_id}{hint}")
     return rows
+
+
+def voted_questions(run: str) -> list[Row]:
+    """Read the vote on every question of a run, in order.
+
+    Raises:
+        DataError: There is no such directory, or the run has not finished.
+    """
+    return rows_of(_existing(run).read_table("votes"))
+
+
+def _existing(run: str) -> RunDirectory:
+    if not is_directory(run):
+        raise DataError(f"{run}: there is no such directory: give that of a run, such as runs/demo")
+    return RunDirectory(run)
 
 
 def rows_of(table: pa.Table) -> list[Row]:

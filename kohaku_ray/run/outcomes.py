@@ -236,13 +236,15 @@ class Validated(Outcome):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Shown(Outcome):
-    """``show``: directory of the run, and one question's rows of its tables."""
+    """``show``: directory of the run, and one question's rows of its tables and prompts; else the ids of all."""
 
     run: str
-    vote: Mapping[str, Any]
-    answers: Rows
-    trace: Rows
-    usage: Rows
+    vote: Mapping[str, Any] | None = None
+    answers: Rows = ()
+    trace: Rows = ()
+    usage: Rows = ()
+    prompts: Sequence[Any] = ()
+    questions: Rows = ()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -48,7 +48,8 @@ class Role:
     """A model call that a system makes.
 
     Attributes:
-        template: Jinja file in the directory ``templates`` beside the system's ``answer``, or the template's own text.
+        template: Jinja file in the directory ``templates`` beside the system's ``answer``, or the template's own text,
+            which has a ``{``.
         max_tokens: Longest reply, in tokens, unless the configuration says otherwise.
         temperature: Sampling temperature; None: that of the lead role.
         top_p: Nucleus sampling; None: that of the lead role.

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from kit.properties import scaled
 
 from kohaku_ray.errors import ContextOverflowError, ModelError
-from kohaku_ray.models.baseline import passages_of, stem
+from kohaku_ray.models.baseline import Dummy, passages_of, stem
 from kohaku_ray.models.extractive import ExtractiveBackend
 from kohaku_ray.models.parse import parse_answer, parse_plan
 from kohaku_ray.models.prompts import Prompt, Snippet, asked
@@ -157,8 +157,8 @@ def test_a_much_better_sentence_is_never_passed_over():
     assert {ask(*question, seed=seed, temperature=2.0).answer_value for seed in range(30)} == {"25"}
 
 
-def chat(variables, *, temperature=0.7, seed=1, messages=(("user", "x"),), **options):
-    request = ChatRequest("extractive", messages, temperature, 1.0, 9, seed, variables=variables)
+def chat(variables, *, temperature=0.7, seed=1, messages=(("user", "x"),), schema=None, **options):
+    request = ChatRequest("extractive", messages, temperature, 1.0, 9, seed, schema=schema, variables=variables)
     return asyncio.run(ExtractiveBackend(**options).chat(request))
 
 
@@ -194,8 +194,6 @@ def test_a_prompt_beyond_the_window_overflows():
 @pytest.mark.parametrize(
     ("variables", "message"),
     [
-        (None, "plays the roles plan and answer, not 'None'"),
-        ({"role": "judge"}, "plays the roles plan and answer, not 'judge'"),
         ({"role": "plan", "question": "?"}, "needs n_queries among the request's variables"),
         ({"role": "answer"}, "needs question, snippets among"),
     ],
@@ -203,6 +201,31 @@ def test_a_prompt_beyond_the_window_overflows():
 def test_requests_it_cannot_read(variables, message):
     with pytest.raises(ModelError, match=message):
         chat(variables)
+
+
+@pytest.mark.parametrize(
+    "schema",
+    [
+        answer_schema(["a", "b"]),
+        plan_schema(3),
+        {
+            "type": "object",
+            "properties": {"n": {"$ref": "#/$defs/n"}},
+            "$defs": {"n": {"minimum": 2, "type": "integer"}},
+        },
+        {"anyOf": [{"type": "array", "items": {"enum": ["x"]}, "minItems": 2}, {"type": "null"}]},
+        {"type": ["string", "null"], "minLength": 9, "maxLength": 9},
+        {"type": "number", "exclusiveMinimum": 0},
+        {"type": "boolean"},
+    ],
+)
+def test_a_role_of_ones_own_gets_a_reply_that_is_true_to_its_schema(schema):
+    """A system of one's own runs offline, whatever roles it has."""
+    variables = {"role": "judge", "anything": 1}
+    jsonschema.validate(json.loads(chat(variables, schema=schema).text), schema)
+    request = ChatRequest("dummy", (("user", "x"),), 0.7, 1.0, 9, 1, schema=schema, variables=variables)
+    jsonschema.validate(json.loads(asyncio.run(Dummy().chat(request)).text), schema)
+    assert json.loads(chat(variables).text) == "dummy"
 
 
 def test_the_settings_are_in_the_identity():

@@ -275,7 +275,8 @@ def test_a_template_without_its_blocks_is_refused(source, lacks):
 
 
 def test_a_template_in_the_code_is_replaced_by_the_file_of_its_role(tmp_path):
-    roles = {"judge": (own("code"), ({},))}
+    one_line = own("code").replace("\n", "")  # no file's name either
+    roles = {"judge": (one_line, ({},))}
     assert Prompts(read_templates(roles, None, None)).render("judge", {}).user == "code"
     (tmp_path / "judge.j2").write_text(own("file"))
     assert Prompts(read_templates(roles, None, str(tmp_path))).render("judge", {}).user == "file"

@@ -1,9 +1,12 @@
 """How one question was answered, on a terminal."""
 
+import json
+
 import pyarrow.parquet as pq
 import pytest
 from run_files import FACTS, answer, ballot, item, match, plan, small_run, write_run
 
+from kohaku_ray.cli import main
 from kohaku_ray.errors import DataError
 from kohaku_ray.pages.run_text import show_question
 from kohaku_ray.pages.text import write_number
@@ -34,6 +37,16 @@ def test_steps_members_and_vote_are_laid_out(tmp_path):
     start = lines.index("vote")
     assert lines[start + 1 : start + 3] == ["  41 MW  [a2024]", "  3 members, 0 blank, 0 in error; 41 × 3"]
     assert lines[-1].startswith("took    extractive: 5 calls, 2700 prompt tokens (19% cached), 200 generated")
+
+
+def test_without_an_id_the_questions_are_listed(tmp_path, capsys):
+    run = str(small_run(tmp_path / "run"))
+    assert main(["show", run]) == 0
+    lines = capsys.readouterr().out.splitlines()
+    assert [line.split()[0] for line in lines[2:]] == ["q1", "q2", "q3", "q4"]
+    assert "How many MW did the hall draw?" in lines[2]
+    assert main(["--json", "show", run]) == 0
+    assert [one["question_id"] for one in json.loads(capsys.readouterr().out)["questions"]] == ["q1", "q2", "q3", "q4"]
 
 
 def test_members_that_abstain_or_fail_say_so(tmp_path):

@@ -197,6 +197,18 @@ def test_show_prints_plan_evidence_members_and_vote(sample_run, capsys):
     assert "has no question s03, did you mean s03" in capsys.readouterr().err
 
 
+def test_show_prints_the_prompts_as_sent(sample_run, capsys):
+    _, summary = sample_run
+    assert main(["--json", "show", summary.run, "s003", "--prompt"]) == 0
+    shown = json.loads(capsys.readouterr().out)
+    usage = [row for row in rows_of(summary.run, "usage") if row["question_id"] == "s003"]
+    assert sum(len(one["members"]) for one in shown["prompts"]) == len(usage)
+    answers = [one for one in shown["prompts"] if one["role"] == "answer"]
+    context = [row["text"] for row in steps_of(summary.run, "context") if row["question_id"] == "s003"]
+    [[_, user]] = [message for message in answers[0]["messages"] if message[0] == "user"]
+    assert all(" ".join(text.split()) in user for text in context[:3])
+
+
 def test_scope_question_prepares_for_each_member(sample_config, run_answer):
     config = sample_config("ensemble.scope=question", "ensemble.members=3", "questions.limit=4")
     summary = run_answer(config)

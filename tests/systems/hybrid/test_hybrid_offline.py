@@ -4,7 +4,7 @@ import json
 import pytest
 from press import INDEX, QUESTION, settings, shown, tools_for
 
-from kohaku_ray.errors import ContextOverflowError, ModelError
+from kohaku_ray.errors import ContextOverflowError
 from kohaku_ray.models.parse import parse_plan
 from kohaku_ray.models.request import ChatRequest
 from kohaku_ray.records import Question
@@ -100,8 +100,6 @@ def test_the_seed_varies_the_choice_and_repeats():
 
 
 def test_what_it_cannot_do_is_said():
-    with pytest.raises(ModelError, match="plays the roles expand and answer, not 'plan'"):
-        ask({"role": "plan", "question": "?"})
     with pytest.raises(ContextOverflowError, match="window_tokens of the extractive-fr backend is 4000"):
         ask({"role": "answer", "question": "?", "texts": ()}, prompt="x" * 20_000)
     assert OfflineFrench().identity != BACKEND.identity
