@@ -13,14 +13,14 @@ import io
 import json
 import os
 import signal
-import struct
 import subprocess
 import sys
 import threading
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass
 from functools import cache
 from itertools import islice
+from multiprocessing.connection import Connection, Pipe
 from typing import IO, Any, NoReturn
 
 from kohaku_ray.documents.figures import images_of
@@ -30,12 +30,6 @@ from kohaku_ray.errors import DataError
 
 _AGAIN_S = 0.05
 """Seconds between signals of the timer; it repeats, because an exception raised inside a destructor is lost."""
-
-_REQUEST = struct.Struct("<dII?")
-"""Time limit in seconds, bytes of the file's name, bytes of its content, whether images are extracted."""
-_REPLY = struct.Struct("<BIQ")  # kind of the reply, bytes of its text, bytes of its images
-_DOCUMENT, _MESSAGE, _ENDED = range(3)
-"""Kinds of reply: a document as JSON, why there is none, how the parser's process ended."""
 
 
 class UnfinishedError(DataError):
@@ -79,21 +73,22 @@ def parse_in_child(name: str, data: bytes, timeout_s: float, images: bool = Fals
     with _lock:
         child = _running()
         try:
-            kind, reply, pixels = child.ask(name, data, timeout_s, images)
-        except (EOFError, BrokenPipeError):
-            kind, reply, pixels = _ENDED, str(child.process.wait()), b""
+            child.connection.send((name, data, timeout_s, images))
+            reply = child.connection.recv()
+        except (EOFError, OSError):
+            reply = child.process.wait()
         except BaseException:  # interrupted between request and reply: the next file must not get this reply
             child.process.kill()
             child.process.wait()
             raise
-    if kind == _DOCUMENT:
-        return unpacked(reply, pixels)
-    if kind == _MESSAGE:
+    if isinstance(reply, str):
         raise DataError(reply)
-    if int(reply) == -signal.SIGALRM:
+    if isinstance(reply, tuple):
+        return unpacked(*reply)
+    if reply == -signal.SIGALRM:
         raise _late(name, len(data), timeout_s)
     raise UnfinishedError(
-        f"{name}: its {len(data):,} bytes ended the parser's process ({_ending(int(reply))}): "
+        f"{name}: its {len(data):,} bytes ended the parser's process ({_ending(reply)}): "
         "export the document again, or leave it out."
     )
 
@@ -114,19 +109,8 @@ class _Child:
     """A process that runs `serve`, and the id of the process that started it."""
 
     process: subprocess.Popen[bytes]
+    connection: Connection
     owner: int
-
-    def ask(self, name: str, data: bytes, timeout_s: float, images: bool) -> tuple[int, str, bytes]:
-        """Send a file; returns the kind of the reply, its text and the bytes of its images."""
-        stdin, stdout = self.process.stdin, self.process.stdout
-        if stdin is None or stdout is None:
-            raise EOFError
-        shown = name.encode("utf-8", "surrogateescape")
-        stdin.write(_REQUEST.pack(timeout_s, len(shown), len(data), images) + shown)
-        stdin.write(data)
-        stdin.flush()
-        kind, n_bytes, n_pixels = _REPLY.unpack(_exactly(stdout, _REPLY.size))
-        return kind, _exactly(stdout, n_bytes).decode("utf-8", "surrogateescape"), _exactly(stdout, n_pixels)
 
 
 _lock = threading.Lock()
@@ -137,73 +121,61 @@ def _running() -> _Child:
     """Return this process's child; one inherited through a fork answers the parent."""
     global _child
     if _child is None or _child.owner != os.getpid() or _child.process.poll() is not None:
-        path = os.pathsep.join(os.path.abspath(entry) for entry in sys.path)
-        process = subprocess.Popen(  # noqa: S603
-            [sys.executable, "-P", "-c", f"from {__name__} import serve; serve()"],
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-            env={**os.environ, "PYTHONPATH": path},
-        )
-        _child = _Child(process, os.getpid())
+        ours, its = Pipe()
+        with its:
+            process = subprocess.Popen(  # noqa: S603
+                [sys.executable, "-P", "-c", f"from {__name__} import serve; serve({its.fileno()})"],
+                stdin=subprocess.DEVNULL,
+                stdout=2,  # what a library prints is no answer of the program's
+                pass_fds=[its.fileno()],
+                env={**os.environ, "PYTHONPATH": os.pathsep.join(map(os.path.abspath, sys.path))},
+            )
+        _child = _Child(process, ours, os.getpid())
     return _child
 
 
-def serve() -> None:
-    """Parse the files that arrive on standard input until it closes (the child's main loop).
+def serve(handle: int) -> None:
+    """Parse the files that arrive on a connection until it closes (the child's main loop).
 
     When a parser ends its process, another is forked with all imports done, since imports take seconds.
     """
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # the parent handles Ctrl-C
     signal.signal(signal.SIGALRM, signal.SIG_DFL)
     signal.pthread_sigmask(signal.SIG_UNBLOCK, [signal.SIGALRM])
-    answers = os.fdopen(os.dup(1), "wb")
-    os.dup2(2, 1)  # what a library prints must not mix with the replies
+    connection = Connection(handle)
     _load()
     gc.freeze()  # the collector looks at a file's objects only
-    with contextlib.suppress(EOFError, BrokenPipeError):
+    with contextlib.suppress(EOFError, OSError):
         while True:
             worker = os.fork()
             if not worker:
-                _serve_forked(answers)
+                _serve_forked(connection)
             code = os.waitstatus_to_exitcode(os.waitpid(worker, 0)[1])
             if not code:
                 return
-            _reply(answers, _ENDED, str(code))
+            connection.send(code)
 
 
-def _serve_forked(answers: IO[bytes]) -> NoReturn:
+def _serve_forked(connection: Connection) -> NoReturn:
+    from kohaku_ray.documents.parse import parse_file
+
     code = 1
     try:
-        _serve(answers)
-    except (EOFError, BrokenPipeError):
+        while True:
+            name, data, timeout_s, images = connection.recv()
+            signal.setitimer(signal.ITIMER_REAL, timeout_s)
+            reply: str | tuple[str, bytes]
+            try:
+                document = parse_file(name, data, images=images)
+                reply = packed(document), b"".join(pixels_of(document))
+            except DataError as error:
+                reply = str(error)
+            signal.setitimer(signal.ITIMER_REAL, 0)
+            connection.send(reply)
+    except (EOFError, OSError):
         code = 0
     finally:
         os._exit(code)  # the usual exit waits for threads that a fork does not copy
-
-
-def _serve(answers: IO[bytes]) -> NoReturn:
-    from kohaku_ray.documents.parse import parse_file
-
-    while True:
-        timeout_s, n_name, n_bytes, images = _REQUEST.unpack(_exactly(sys.stdin.buffer, _REQUEST.size))
-        name = _exactly(sys.stdin.buffer, n_name).decode("utf-8", "surrogateescape")
-        data = _exactly(sys.stdin.buffer, n_bytes)
-        signal.setitimer(signal.ITIMER_REAL, timeout_s)
-        try:
-            document = parse_file(name, data, images=images)
-            kind, reply, pixels = _DOCUMENT, packed(document), pixels_of(document)
-        except DataError as error:
-            kind, reply, pixels = _MESSAGE, str(error), []
-        signal.setitimer(signal.ITIMER_REAL, 0)
-        _reply(answers, kind, reply, pixels)
-
-
-def _reply(answers: IO[bytes], kind: int, text: str, pixels: Sequence[bytes] = ()) -> None:
-    reply = text.encode("utf-8", "surrogateescape")
-    answers.write(_REPLY.pack(kind, len(reply), sum(map(len, pixels))) + reply)
-    for part in pixels:
-        answers.write(part)
-    answers.flush()
 
 
 def _load() -> None:
@@ -217,13 +189,6 @@ def _load() -> None:
 @cache
 def _load_sentences() -> None:
     split_sentences("One. Two.")
-
-
-def _exactly(stream: IO[bytes], n_bytes: int) -> bytes:
-    data = stream.read(n_bytes)
-    if len(data) < n_bytes:
-        raise EOFError
-    return data
 
 
 def packed(document: Document) -> str:

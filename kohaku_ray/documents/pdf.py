@@ -54,7 +54,7 @@ class RunningLines:
                 page.lines = [line for line in page.lines if id(line) not in gone]
 
     def _is_running(self, line: Line, text: str, page: Page, numbers: Sequence[Line]) -> bool:
-        if any(line is number for number in numbers):
+        if _is_page_number(line, text, page):
             return True
         if not any(map(str.isalpha, line.text)):
             return False  # a row of figures at the same height of several pages belongs to a table
@@ -64,33 +64,28 @@ class RunningLines:
 
 
 def _is_page_number(line: Line, text: str, page: Page) -> bool:
-    """Whether a line is a number of a page number's font size, not of a slide's message."""
     return line.size <= MAX_NUMBER_SHARE * page.height and _PAGE_NUMBER.fullmatch(text) is not None
 
 
 def _marginal(page: Page) -> list[Line]:
     """The outermost lines at the top and the bottom of a page."""
     top, bottom = page.height * MARGIN_SHARE, page.height * (1 - MARGIN_SHARE)
-    above = [line for line in page.lines if line.y1 <= top]
-    below = [line for line in page.lines if line.y0 >= bottom]
-    above.sort(key=lambda line: line.y0)
-    below.sort(key=lambda line: -line.y1)
+    above = sorted((line for line in page.lines if line.y1 <= top), key=lambda line: line.y0)
+    below = sorted((line for line in page.lines if line.y0 >= bottom), key=lambda line: -line.y1)
     return [*_first_rows(above), *_first_rows(below)]
 
 
 def _first_rows(lines: Sequence[Line]) -> list[Line]:
     """Lines of the first rows, the sorted lines given from the edge inwards."""
-    taken: list[Line] = []
-    n_rows = 0
-    row = 0.0
+    rows: list[list[Line]] = []
     for line in lines:
-        if not taken or abs(line.y0 - row) > 0.5 * line.size:
-            n_rows += 1
-            row = line.y0
-        if n_rows > _OUTERMOST:
+        if rows and abs(line.y0 - rows[-1][0].y0) <= 0.5 * line.size:
+            rows[-1].append(line)
+        elif len(rows) < _OUTERMOST:
+            rows.append([line])
+        else:
             break
-        taken.append(line)
-    return taken
+    return [line for row in rows for line in row]
 
 
 def _without_digits(line: Line) -> str:
@@ -191,7 +186,7 @@ def _scan(name: str, n_pages: int, extractor: PdfImages | None) -> DataError:
         return no_image(name, extractor.rejects, extractor.left_out)
     images = "" if extractor else f", or {SET_IMAGES} to index its images"
     return DataError(
-        f"{name} has {_pages(n_pages)} but no text on any of them: it is a scan; run OCR on it "
+        f"{name} has {n_pages:,} page{'s' * (n_pages > 1)} but no text on any of them: it is a scan; run OCR on it "
         f"(such as ocrmypdf) and give the result{images}."
     )
 
@@ -271,7 +266,9 @@ def _read(name: str, file: Any, extractor: PdfImages | None = None) -> tuple[lis
     seen: list[_Seen] = []
     running = RunningLines(file.page_count)
     gutter: float | None = None
-    for window in _windows(name, file, extractor is not None):
+    for first in range(0, file.page_count, WINDOW_PAGES):
+        numbers = range(first, min(first + WINDOW_PAGES, file.page_count))
+        window = [_page(name, file, number, extractor is not None) for number in numbers]
         seen.extend(map(_Seen.of, window))
         running.drop(window)
         if extractor is not None:
@@ -280,18 +277,6 @@ def _read(name: str, file: Any, extractor: PdfImages | None = None) -> tuple[lis
             found, gutter = blocks_of(page, gutter)
             blocks.extend(found)
     return blocks, seen
-
-
-def _windows(name: str, file: Any, images: bool) -> Iterator[list[Page]]:
-    """Yield the pages in runs of `WINDOW_PAGES`."""
-    window: list[Page] = []
-    for number in range(file.page_count):
-        window.append(_page(name, file, number, images))
-        if len(window) == WINDOW_PAGES:
-            yield window
-            window = []
-    if window:
-        yield window
 
 
 def _page(name: str, file: Any, number: int, images: bool) -> Page:
@@ -303,10 +288,6 @@ def _page(name: str, file: Any, number: int, images: bool) -> Page:
         raise DataError(
             f"{name}: page {number + 1} of {file.page_count} cannot be read ({error}): export the document again."
         ) from None
-
-
-def _pages(n: int) -> str:
-    return "1 page" if n == 1 else f"{n:,} pages"
 
 
 def _sane_title(title: str) -> str:
@@ -323,7 +304,6 @@ def _is_same(shown: str, title: str) -> bool:
 
 
 def _metadata(info: dict[str, str]) -> dict[str, str]:
-    """Author and date, where they are plausible."""
     found = {}
     author = " ".join(info.get("author", "").split())
     if author and not _NO_AUTHOR.fullmatch(author):

@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 from collections import Counter
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from kohaku_ray.documents.images import (
     MIN_PIXELS,
@@ -18,13 +18,6 @@ from kohaku_ray.documents.images import (
 from kohaku_ray.documents.model import Box, Image
 from kohaku_ray.documents.pdf_blocks import CAPTION, caption_gap
 from kohaku_ray.documents.pdf_page import Line, Page, Picture
-
-if TYPE_CHECKING:
-    import numpy as np
-    import numpy.typing as npt
-
-    I64 = npt.NDArray[np.int64]
-    Mask = npt.NDArray[np.bool_]
 
 CELL_POINTS = 8.0  # strokes in the same square of this side, or in adjacent ones, are one drawing
 MIN_STROKES = 3  # fewest strokes of a figure; fewer are a frame or a rule
@@ -72,6 +65,7 @@ def _is_figure(line: Line) -> bool:
 def _clusters(page: Page) -> list[Box]:
     """Boxes round strokes that touch, of a figure's size."""
     import numpy as np
+    from scipy.ndimage import label
 
     area = page.width * page.height
     shown = [
@@ -87,38 +81,17 @@ def _clusters(page: Page) -> list[Box]:
     covered = np.zeros((n_y, n_x), bool)
     for left, top, right, bottom in np.unique(cells, axis=0).tolist():
         covered[top : bottom + 1, left : right + 1] = True
-    labels = _labels(covered)
+    labels, _ = label(covered, np.ones((3, 3)))  # corners connect as well
     own = labels[cells[:, 1], cells[:, 0]]
     found = []
-    for label in np.unique(own).tolist():
-        members = strokes[own == label]
+    for number in np.unique(own).tolist():
+        members = strokes[own == number]
         x0, y0 = members[:, :2].min(axis=0).tolist()
         x1, y1 = members[:, 2:].max(axis=0).tolist()
         is_large = min(x1 - x0, y1 - y0) >= MIN_POINTS
         if len(members) >= MIN_STROKES and is_large and (x1 - x0) * (y1 - y0) <= MAX_SHARE * area:
             found.append((x0, y0, x1, y1))
     return found
-
-
-def _labels(covered: Mask) -> I64:
-    """Number the connected regions of a grid, corners included."""
-    import numpy as np
-
-    labels = np.full(covered.shape, -1, np.int64)
-    n_y, n_x = covered.shape
-    for start, seed in enumerate(np.argwhere(covered).tolist()):
-        if labels[tuple(seed)] >= 0:
-            continue
-        waiting = [tuple(seed)]
-        labels[waiting[0]] = start
-        while waiting:
-            y, x = waiting.pop()
-            for ny in range(max(y - 1, 0), min(y + 2, n_y)):
-                for nx in range(max(x - 1, 0), min(x + 2, n_x)):
-                    if covered[ny, nx] and labels[ny, nx] < 0:
-                        labels[ny, nx] = start
-                        waiting.append((ny, nx))
-    return labels
 
 
 def _with_labels(box: Box, lines: Sequence[Line]) -> Box:

@@ -6,7 +6,8 @@ import re
 from collections import Counter
 from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass, field
-from itertools import groupby
+from functools import partial
+from itertools import groupby, takewhile
 from statistics import median
 
 from kohaku_ray.documents.images import image_name
@@ -24,7 +25,7 @@ MAX_HANGING = 12.0
 """Largest indent of a hanging paragraph, in font sizes; what is farther to the right is another column."""
 
 _BEGINS = re.compile(r"(?:\d{1,2}[.)]?\s+)?[^\W\d_]")
-_WORD = re.compile(r"[^\W\d_]{2}")
+_HAS_WORD = re.compile(r"[^\W\d_]{2}")
 
 
 def bold_headings(blocks: Sequence[Block], body: float) -> set[int]:
@@ -68,15 +69,11 @@ def _is_candidate(block: Block, before: Block | None, body: float) -> bool:
     text = block.text
     if len(text) > MAX_BOLD_CHARS or text[-1] in ".,;:!?" or text[0] in BULLETS or CAPTION.match(text):
         return False
-    if not _BEGINS.match(text) or not _WORD.search(text) or _first_letter(text).islower():
+    if not _BEGINS.match(text) or not _HAS_WORD.search(text) or next(filter(str.isalpha, text)).islower():
         return False
     if before is None or before.page != block.page or before.box[1] >= block.box[3]:
         return True  # the first of its page or column
     return block.box[1] - before.box[3] > (MIN_GAP if not before.bold else 0.0) * block.size
-
-
-def _first_letter(text: str) -> str:
-    return next(char for char in text if char.isalpha())
 
 
 def _is_set_out(block: Block, below: Block, margins: Sequence[float]) -> bool:
@@ -111,21 +108,11 @@ def contents_entries(blocks: Sequence[Block]) -> set[int]:
         goes_on = n_lines >= (1 if goes_on else MIN_ENTRIES)
         if goes_on:
             edge = max(page[i].box[2] for i in led)
-            found.update(id(block) for block in page[_first(page, led[0], edge) : _last(page, led[-1], edge)])
-    return {key for key in found if key not in {id(block) for block in blocks if _TITLE.fullmatch(block.text)}}
-
-
-def _first(page: Sequence[Block], first: int, edge: float) -> int:
-    while first and _is_unled(page[first - 1], edge):
-        first -= 1
-    return first
-
-
-def _last(page: Sequence[Block], last: int, edge: float) -> int:
-    """One past the last entry."""
-    while last + 1 < len(page) and _is_unled(page[last + 1], edge):
-        last += 1
-    return last + 1
+            is_unled = partial(_is_unled, edge=edge)
+            found.update(map(id, takewhile(is_unled, reversed(page[: led[0]]))))
+            found.update(map(id, page[led[0] : led[-1] + 1]))
+            found.update(map(id, takewhile(is_unled, page[led[-1] + 1 :])))
+    return found - {id(block) for block in blocks if _TITLE.fullmatch(block.text)}
 
 
 def _is_unled(block: Block, edge: float) -> bool:
@@ -195,7 +182,6 @@ _KNOWN = re.compile(
     r"appendix(?: [A-Z])?|contents|executive summary|limitations",
     re.IGNORECASE,
 )
-_HAS_WORD = re.compile(r"[^\W\d_]{2}")
 
 
 @dataclass

@@ -1,6 +1,7 @@
 """Files that took minutes: what a reader compares in pairs has a limit, and the rest grows with the file."""
 
 import time
+from types import SimpleNamespace
 
 import pymupdf
 import pytest
@@ -83,10 +84,9 @@ def test_many_small_grids_are_read_up_to_a_limit(monkeypatch):
 
 def test_words_of_a_cell_stand_in_reading_order():
     words = [(30, 1, 34, 5, "late"), (4, 1, 8, 5, "b"), (1, 6, 3, 9, "c"), (1, 1, 3, 5, "a"), (12, 1, 14, 5, "next")]
-    found = pdf_grids._Words(words)
-    assert [found.inside(cell) for cell in [(0, 0, 10, 10), (10, 0, 20, 10), (0, 5, 10, 10), (0, 20, 9, 30), None]] == [
-        *("b c a", "next", "c", "", "")
-    ]
+    cells = [(0, 0, 10, 10), (10, 0, 20, 10), (0, 5, 10, 10), (0, 20, 9, 30), None]
+    row = SimpleNamespace(bbox=(0, 0, 40, 30), cells=cells)
+    assert pdf_grids._cells(row, words) == ["b c a", "next", "c", "", ""]
 
 
 def test_a_page_whose_grids_pymupdf_gives_up_on(monkeypatch):

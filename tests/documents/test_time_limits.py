@@ -161,12 +161,12 @@ def test_an_interrupted_question_leaves_no_answer_for_the_next(monkeypatch):
     class Stop(BaseException):
         pass
 
-    def interrupted(stream, n_bytes):
+    def interrupted(connection):
         raise Stop
 
     parse_file("x.pdf", pdf("A page."), timeout_s=60)
     with monkeypatch.context() as patched:
-        patched.setattr(bounded, "_exactly", interrupted)
+        patched.setattr(bounded.Connection, "recv", interrupted)
         with pytest.raises(Stop):
             parse_file("x.pdf", pdf("The first."), timeout_s=60)
     (section,) = parse_file("x.pdf", pdf("The second."), timeout_s=60).sections
