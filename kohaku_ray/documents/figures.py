@@ -6,7 +6,8 @@ import os
 import posixpath
 import re
 from collections import Counter, defaultdict
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from urllib.parse import unquote
 
@@ -29,7 +30,7 @@ _NAMED = re.compile(rf"({_NUMBER})[a-z]?(?:\s*(?:–|-|to)\s*({_NUMBER}))?", re.
 
 def with_mentions(document: Document) -> Document:
     """Give each image its caption, and the sentences of the document that name its figure."""
-    labels = {_label(paragraph) for paragraph in _images(document)} - {None}
+    labels = {_label(paragraph) for _, paragraph, _ in images_of(document)} - {None}
     sentences: dict[str, list[str]] = defaultdict(list)
     if labels:
         for section in document.sections:
@@ -64,10 +65,15 @@ def figures_named(text: str) -> list[str]:
 
 def with_image(paragraph: Paragraph, change: Callable[[Image], Image]) -> Paragraph:
     """Copy an image paragraph with its image changed."""
-    attachment = paragraph.attachment
-    if attachment is None or attachment.image is None:
+    attachment, image = paragraph.attachment, image_of(paragraph)
+    if attachment is None or image is None:
         return paragraph
-    return replace(paragraph, attachment=replace(attachment, image=change(attachment.image)))
+    return replace(paragraph, attachment=replace(attachment, image=change(image)))
+
+
+def image_of(paragraph: Paragraph) -> Image | None:
+    """Return the pixels of a paragraph that stands for an image, where they are known."""
+    return paragraph.attachment and paragraph.attachment.image
 
 
 def recaptioned(paragraph: Paragraph, caption: str | None) -> Paragraph:
@@ -79,7 +85,7 @@ def recaptioned(paragraph: Paragraph, caption: str | None) -> Paragraph:
 
 def map_images(document: Document, change: Callable[[Paragraph], Paragraph]) -> Document:
     """Copy a document with its image paragraphs changed, those whose pixels are known."""
-    return map_named(document, lambda paragraph: change(paragraph) if _has_image(paragraph) else paragraph)
+    return map_named(document, lambda paragraph: paragraph if image_of(paragraph) is None else change(paragraph))
 
 
 def map_named(document: Document, change: Callable[[Paragraph], Paragraph | None]) -> Document:
@@ -94,26 +100,17 @@ def map_named(document: Document, change: Callable[[Paragraph], Paragraph | None
 def images_of(document: Document) -> Sequence[tuple[str, Paragraph, Image]]:
     """List the images of a document: the id of each one's node, its paragraph and its pixels."""
     return [
-        (f"{document.doc_id}:sec{at}:p{inner}", paragraph, paragraph.attachment.image)
+        (f"{document.doc_id}:sec{at}:p{inner}", paragraph, image)
         for at, section in enumerate(document.sections)
         for inner, paragraph in enumerate(section.paragraphs)
-        if paragraph.attachment is not None and paragraph.attachment.image is not None
+        if (image := image_of(paragraph)) is not None
     ]
-
-
-def _images(document: Document) -> Iterator[Paragraph]:
-    return (paragraph for _, paragraph, _ in images_of(document))
-
-
-def _has_image(paragraph: Paragraph) -> bool:
-    return paragraph.attachment is not None and paragraph.attachment.image is not None
 
 
 def _label(paragraph: Paragraph) -> str | None:
     """Number of an image's figure, as its caption gives it."""
-    if not _has_image(paragraph) or paragraph.attachment is None:
-        return None
-    found = _LABEL.match(paragraph.attachment.caption or "")
+    attachment = paragraph.attachment
+    found = _LABEL.match(attachment.caption or "") if attachment and attachment.image else None
     return found[1].upper() if found else None
 
 
@@ -234,12 +231,8 @@ class _Reader:
         last = posixpath.basename(source.replace("\\", "/"))
         tried = list(dict.fromkeys([source, f"{self.doc_id}/{last}", last]))
         for path in tried:
-            try:
+            with suppress(DataError):  # there is none, or it lies outside the directory
                 return self.read(_inside(self.directory, path))
-            except BadImageError:
-                continue  # outside the directory
-            except DataError:
-                continue
         raise BadImageError(f"no file {' or '.join(tried)} in documents.images, {self.directory}")
 
 

@@ -10,7 +10,7 @@ from itertools import pairwise
 from operator import attrgetter
 
 from kohaku_ray.documents.model import Box, Image
-from kohaku_ray.documents.pdf_page import Line, Page
+from kohaku_ray.documents.pdf_page import Line, Page, around
 from kohaku_ray.documents.pdf_tables import aligned_rows, rows_of, ruled_tables, write_table
 
 MIN_COLUMN_LINES = 3
@@ -201,11 +201,12 @@ def begins_item(line: str) -> bool:
 
 def blocks_of(page: Page, gutter: float | None = None) -> tuple[list[Block], float | None]:
     """Cut a page without running heads into blocks; gutters as in `reading_order`."""
-    lines = ruled_tables(page)
     images = [Line(*box, "", kind="image") for box in page.images]
-    regions, gutter = reading_order([*lines, *images], gutter)
+    regions, gutter = reading_order([*ruled_tables(page), *images], gutter)
     blocks = [block for region in regions for block in _group(page, region)]
-    _name(blocks)
+    for kind, short in (("image", "img"), ("table", "table")):
+        for i, block in enumerate((block for block in blocks if block.kind == kind), 1):
+            block.name = f"p{block.page}-{short}{i}"
     return _with_captions(blocks), gutter
 
 
@@ -230,7 +231,7 @@ def _group(page: Page, region: Sequence[Line]) -> list[Block]:
         if n_table:
             close()
             table = rows[i : i + n_table]
-            box = _around([line for row in table for line in row])
+            box = around([line.box for row in table for line in row])
             blocks.append(_block(page, [write_table([[cell.text for cell in row] for row in table], box, ruled=False)]))
             i += n_table
             continue
@@ -246,16 +247,7 @@ def _group(page: Page, region: Sequence[Line]) -> list[Block]:
 def _one_line(row: Sequence[Line]) -> Line:
     """Pieces of one row as one line."""
     longest = max(row, key=lambda line: len(line.text))
-    return Line(*_around(row), " ".join(line.text for line in row), longest.size, longest.bold)
-
-
-def _around(lines: Sequence[Line]) -> Box:
-    return (
-        min([line.x0 for line in lines]),
-        min([line.y0 for line in lines]),
-        max([line.x1 for line in lines]),
-        max([line.y1 for line in lines]),
-    )
+    return Line(*around([line.box for line in row]), " ".join(line.text for line in row), longest.size, longest.bold)
 
 
 def _leading(lines: Sequence[Line]) -> float:
@@ -308,16 +300,9 @@ def _block(page: Page, members: Sequence[Line]) -> Block:
     lengths = [len(line.text) for line in members]
     size = members[lengths.index(max(lengths))].size
     bold = sum([n for n, line in zip(lengths, members, strict=True) if line.bold]) * 2 > sum(lengths)
-    box = page.on_paper(first.box if len(members) == 1 else _around(members))
+    box = page.on_paper(around([line.box for line in members]))
     image = page.extracted.get(first.box) if first.kind == "image" else None
     return Block(first.kind, page.number, box, lines, size, bold, image=image)
-
-
-def _name(blocks: Sequence[Block]) -> None:
-    """Number a page's pictures and tables in reading order."""
-    for kind, short in (("image", "img"), ("table", "table")):
-        for i, block in enumerate((block for block in blocks if block.kind == kind), 1):
-            block.name = f"p{block.page}-{short}{i}"
 
 
 def _with_captions(blocks: list[Block]) -> list[Block]:

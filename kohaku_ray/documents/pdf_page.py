@@ -250,7 +250,7 @@ def _lines(runs: Sequence[Sequence[Piece]]) -> list[Line]:
                 box = _box(pieces[0])
                 text, size, bold = _one_font(pieces[0])
             else:
-                box = _around(list(map(_box, pieces)))
+                box = around(list(map(_box, pieces)))
                 text, size, bold = _several_fonts(pieces)
             if not (text.isascii() and text.isprintable()):
                 text = clean_print(text)
@@ -327,7 +327,8 @@ def _several_fonts(pieces: Sequence[Piece]) -> tuple[str, float, bool]:
     return "".join(texts), max(sizes, key=sizes.__getitem__), 2 * n_bold > n_all
 
 
-def _around(boxes: Sequence[Box]) -> Box:
+def around(boxes: Sequence[Box]) -> Box:
+    """Return the smallest box that holds all the others."""
     left, top, right, bottom = zip(*boxes, strict=True)
     return min(left), min(top), max(right), max(bottom)
 
