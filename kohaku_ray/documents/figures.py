@@ -73,7 +73,7 @@ def with_image(paragraph: Paragraph, change: Callable[[Image], Image]) -> Paragr
 
 def image_of(paragraph: Paragraph) -> Image | None:
     """Return the pixels of a paragraph that stands for an image, where they are known."""
-    return paragraph.attachment and paragraph.attachment.image
+    return None if paragraph.attachment is None else paragraph.attachment.image
 
 
 def recaptioned(paragraph: Paragraph, caption: str | None) -> Paragraph:

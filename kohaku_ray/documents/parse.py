@@ -7,7 +7,9 @@ many documents.
 
 from __future__ import annotations
 
+import re
 import threading
+from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
@@ -21,6 +23,7 @@ from kohaku_ray.documents.figures import (
     attach_images,
     has_sentences,
     images_of,
+    map_named,
     names_images,
     no_image,
     no_text,
@@ -30,7 +33,7 @@ from kohaku_ray.documents.french import SentenceSplit
 from kohaku_ray.documents.html import parse_html
 from kohaku_ray.documents.kohakurag import parse_kohakurag
 from kohaku_ray.documents.markdown import parse_markdown
-from kohaku_ray.documents.model import Document
+from kohaku_ray.documents.model import Document, Paragraph
 from kohaku_ray.documents.news import parse_news
 from kohaku_ray.documents.novel import parse_novel
 from kohaku_ray.documents.pdf import parse_pdf
@@ -65,6 +68,7 @@ _READERS: Mapping[Format, Mapping[str, Parser]] = {
 """Parsers by format, which replace those of `FORMATS`."""
 
 _WITH_IMAGES = {".json", ".md", ".markdown", ".pdf", ".html", ".htm"}  # formats whose parser takes ``images``
+_SAYS_SOMETHING = re.compile(r"[^\W_]")
 T = TypeVar("T")
 
 
@@ -140,6 +144,7 @@ def _read_rows(name: str, data: bytes) -> Parsed:
 
 
 def _searchable(name: str, documents: Sequence[Document], rejects: Sequence[tuple[str, str]]) -> Parsed:
+    documents = list(map(without_noise, documents))
     silent = [document for document in documents if not has_sentences(document)]
     more = [(f"{name}: {document.doc_id}", "its paragraphs have no sentence to search") for document in silent]
     return Parsed(tuple(filter(has_sentences, documents)), (*rejects, *more))
@@ -206,6 +211,41 @@ def parse_file(
     return document
 
 
+MIN_REPETITIONS, REPEATED_SHARE = 50, 0.05
+"""A sentence that occurs so often, and makes so large a share of its document's, is kept once."""
+
+
+def without_noise(document: Document) -> Document:
+    """Drop the sentences that say nothing: those without a letter or digit, and all but one of many equal ones."""
+    paragraphs = [paragraph for section in document.sections for paragraph in section.paragraphs]
+    counts = Counter(one.text[span.start : span.end] for one in paragraphs for span in one.sentences)
+    least = max(MIN_REPETITIONS, REPEATED_SHARE * counts.total())
+    dropped = {text: n for text, n in counts.items() if not _SAYS_SOMETHING.search(text)}
+    repeated = {text: n for text, n in counts.items() if n >= least and text not in dropped}
+    if not dropped and not repeated:
+        return document
+    seen = set(dropped)
+
+    def is_kept(text: str) -> bool:
+        is_new = text not in seen
+        if text in repeated:
+            seen.add(text)
+        return is_new
+
+    def kept(paragraph: Paragraph) -> Paragraph:
+        text = paragraph.text
+        spans = tuple(span for span in paragraph.sentences if is_kept(text[span.start : span.end]))
+        return paragraph if len(spans) == len(paragraph.sentences) else replace(paragraph, sentences=spans)
+
+    odd = [f"{n - 1:,} repetitions of {text[:40]!r} are not indexed" for text, n in repeated.items()]
+    if dropped:
+        first = next(iter(dropped))
+        odd.append(
+            f"{sum(dropped.values()):,} sentences without a letter or digit, such as {first[:20]!r}, are not indexed"
+        )
+    return replace(map_named(document, kept), odd=(*document.odd, *odd))
+
+
 def _check_not_empty(name: str, data: bytes) -> None:
     if not data.strip():
         raise DataError(f"{name} has no text: the file is empty.")
@@ -225,7 +265,7 @@ def _in_main_thread() -> bool:
 
 
 def _parsed(reader: Parser, name: str, data: bytes, images: bool) -> Document:
-    document = _guarded(name, lambda: reader(name, data))
+    document = without_noise(_guarded(name, lambda: reader(name, data)))
     check_doc_id(document.doc_id, name)
     if not has_sentences(document) and not (images and names_images(document)):
         raise no_text(name, images)

@@ -13,7 +13,7 @@ from statistics import median
 from kohaku_ray.documents.images import image_name
 from kohaku_ray.documents.model import Attachment, Paragraph, Section
 from kohaku_ray.documents.pdf_blocks import BULLETS, CAPTION, Block, begins_item, ends_sentence
-from kohaku_ray.documents.sentences import split_lines, split_sentences
+from kohaku_ray.documents.sentences import LEADERS, ends_entry, split_lines, split_sentences
 from kohaku_ray.documents.text import MAX_HEADINGS, PATH
 
 MAX_BOLD_CHARS = 70  # longest such heading
@@ -86,7 +86,6 @@ def _is_set_out(block: Block, below: Block, margins: Sequence[float]) -> bool:
     return is_at_margin and not is_hanging
 
 
-LEADERS = re.compile(r"(?:[.…·․‥⋅_]\s?){4,}")  # dots that lead from an entry to its page number
 MIN_ENTRIES = 3  # fewest lines with leaders on the first page of a table of contents
 _TITLE = re.compile(r"(?:table of )?contents|list of (?:figures|tables|listings|abbreviations)", re.IGNORECASE)
 _PAGE_NUMBER = re.compile(r"\s(?:\d{1,4}|[ivxl]{1,7}|[A-Z]-\d{1,3})$")
@@ -136,12 +135,14 @@ def join_lines(lines: Sequence[str], compounds: Collection[str]) -> str:
     """Write the lines of a paragraph as running text.
 
     A word divided before a small letter loses its hyphen, unless it is one of the compounds, which the document writes
-    with a hyphen elsewhere. An item of a list stays on a line of its own.
+    with a hyphen elsewhere. An item of a list and an entry of a contents page stay on lines of their own, and dots that
+    lead to a page number become an ellipsis.
     """
     done: list[str] = []
+    lines = list(map(_without_leaders, lines))
     text = lines[0]
     for line in lines[1:]:
-        if text[-1].isalpha() and line[:2].isalpha():  # most lines: no hyphen, no item
+        if text[-1].isalpha() and line[:2].isalpha() and "…" not in text:  # most lines: no hyphen, no item, no entry
             done.extend((text, " "))
         else:
             done.extend(_join(text, line, compounds))
@@ -149,8 +150,14 @@ def join_lines(lines: Sequence[str], compounds: Collection[str]) -> str:
     return "".join([*done, text]).replace(SOFT_HYPHEN, "")
 
 
+def _without_leaders(line: str) -> str:
+    return " … ".join(map(str.strip, LEADERS.split(line))).strip() if LEADERS.search(line) else line
+
+
 def _join(text: str, line: str, compounds: Collection[str]) -> tuple[str, str]:
     """A line, without its hyphen where that is dropped, and the separator before the next."""
+    if ends_entry(text):
+        return text, "\n"
     if begins_item(line) and (ends_sentence(text) or begins_item(text) or line[0] in BULLETS):
         return text, "\n"
     last = _LAST_PART.search(text[-40:]) if text[-1] in _HYPHENS else None
@@ -274,7 +281,8 @@ def paragraph_of(block: Block, compounds: Collection[str]) -> Paragraph:
     attachment = Attachment(block.kind, path, caption, block.image)
     if block.kind == "image":
         return Paragraph(caption or "", split_sentences(caption or ""), block.page, block.box, attachment)
-    text = "\n".join([caption, *block.lines] if caption else block.lines)
+    rows = list(map(_without_leaders, block.lines))
+    text = "\n".join([caption, *rows] if caption else rows)
     return Paragraph(text, split_lines(text), block.page, block.box, attachment)
 
 

@@ -93,12 +93,16 @@ _TIME_OR_LENGTH = re.compile(r"\d\s?(?:min|mins|hr|hrs|sec|secs|ft|lbs?|deg)\.$"
 _BULLET = re.compile(r"\s*[•‣◦▪●■□➢➤✓∙]")
 _DASH = re.compile(r"\s*([-*+–—])\s+\S")
 _NUMBERED = re.compile(r"\s*([\[(]?)(\d{1,3}|[a-z](?=\)))([.)\]])\s+\S")
+LEADERS = re.compile(r"(?:[.…·․‥⋅_][ \t]?){4,}")  # dots that lead from an entry of a contents page to its page
+_LEADER = re.compile(r"[.…․‥⋅_]")
+_PAGE_NUMBER = re.compile(r"[ \t]*(?:\d{1,4}|[ivxl]{1,7}|[A-Z]-\d{1,3})[ \t]*$", re.MULTILINE)
+_ENTRY_END = re.compile(rf"[·…]{_PAGE_NUMBER.pattern}")
 _LAST_WORD = re.compile(r"([\w.]+)\.$")
 _LINE_ENDS_SENTENCE = re.compile(r"[.:;!?][\"')\]]*$")
 
 
 def split_sentences(text: str) -> tuple[Sentence, ...]:
-    """Find the sentences of any text; blank lines and list items end the sentence before them.
+    """Find the sentences of any text; blank lines, list items and entries of a contents page stand alone.
 
     Returns:
         Spans in reading order, without overlap, trimmed, never empty, at most `MAX_CHARS` long. Together they hold
@@ -108,12 +112,20 @@ def split_sentences(text: str) -> tuple[Sentence, ...]:
     if not text.isascii():
         for quote, straight in _PLAIN_QUOTES:  # str.translate takes thirty times as long
             plain = plain.replace(quote, straight)
+    if "...." in text or ". ." in text:
+        plain = LEADERS.sub(_marked, plain)
     return tuple(
         piece
         for block_start, block_end in _blocks(plain)
         for start, end in _block_sentences(plain, block_start, block_end)
         for piece in _bounded(text, start, end)
     )
+
+
+def _marked(leaders: re.Match[str]) -> str:
+    """Leaders as dots that end no sentence, where a page number follows."""
+    follows = _PAGE_NUMBER.match(leaders.string, leaders.end())
+    return _LEADER.sub("·", leaders[0]) if follows else leaders[0]
 
 
 def split_lines(text: str) -> tuple[Sentence, ...]:
@@ -211,7 +223,7 @@ def _blocks(text: str) -> Iterator[tuple[int, int]]:
 
 
 def _item_lines(lines: list[str]) -> set[int]:
-    """Find the lines that begin a list item.
+    """Find the lines that begin a list item, or stand below an entry of a contents page.
 
     A wrapped line may begin with "3. " or "- " by chance, so these count only after a line that ends a sentence or
     introduces a list, or beside another dash or the number before or after.
@@ -221,12 +233,18 @@ def _item_lines(lines: list[str]) -> set[int]:
     n_dashes = Counter(dashes.values())
     numbers_seen = {(opening, _rank(label), closing) for opening, label, closing in numbers.values()}
     accepted = {i for i, line in enumerate(lines) if _BULLET.match(line)}
+    accepted |= {i for i, line in enumerate(lines[:-1], 1) if ends_entry(line)}
     accepted |= {i for i, kind in dashes.items() if n_dashes[kind] > 1 or _follows_sentence(lines, i)}
     for i, (opening, label, closing) in numbers.items():
         neighbours = {(opening, _rank(label) + step, closing) for step in (-1, 1)}
         if neighbours & numbers_seen or _follows_sentence(lines, i):
             accepted.add(i)
     return accepted
+
+
+def ends_entry(line: str) -> bool:
+    """Whether a line ends as an entry of a contents page does: with dots and a page number."""
+    return ("·" in line or "…" in line) and _ENTRY_END.search(line[-16:]) is not None
 
 
 def _rank(label: str) -> int:

@@ -1,0 +1,71 @@
+"""Sentences that say nothing are not indexed, and counted as odd: leaders of contents pages, ornaments, repetitions."""
+
+import pymupdf
+import pytest
+
+from kohaku_ray.documents.parse import parse_documents, parse_file
+from kohaku_ray.documents.sentences import split_sentences
+
+ENTRIES = [f"{i // 4 + 1}.{i % 4 + 1} Section about subject {i} " for i in range(24)]
+
+
+def contents_page(leader):
+    file = pymupdf.open()
+    page = file.new_page()
+    page.insert_text((72, 60), "Contents", fontsize=18)
+    for i, entry in enumerate(ENTRIES):
+        page.insert_text((72, 90 + 14 * i), f"{entry}{leader * 20} {i + 3}", fontsize=10)
+    file.new_page().insert_textbox((72, 72, 500, 700), "The plant used 5 kWh. It ran for two days.", fontsize=10)
+    return file.tobytes()
+
+
+def sentences(document):
+    paragraphs = [paragraph for section in document.sections for paragraph in section.paragraphs]
+    return [paragraph.text[span.start : span.end] for paragraph in paragraphs for span in paragraph.sentences]
+
+
+@pytest.mark.parametrize("leader", [". ", ".", " .", "_ "])
+def test_an_entry_of_a_contents_page_is_one_sentence_without_its_leaders(leader):
+    found = sentences(parse_file("manual.pdf", contents_page(leader)))
+    assert found == [
+        *(f"{entry}… {i + 3}" for i, entry in enumerate(ENTRIES)),
+        *("The plant used 5 kWh.", "It ran for two days."),
+    ]
+
+
+def test_an_entry_of_contents_in_plain_text_is_one_sentence():
+    text = (
+        "1 Introduction . . . . . . . . 1\n2 A title that runs over\nits line . . . . . . . iv\n3 Results ........ 12"
+    )
+    assert [text[span.start : span.end] for span in split_sentences(text)] == [
+        "1 Introduction . . . . . . . . 1",
+        "2 A title that runs over\nits line . . . . . . . iv",
+        "3 Results ........ 12",
+    ]
+
+
+def test_what_has_neither_letter_nor_digit_is_no_sentence_and_is_counted():
+    document = parse_file("x.txt", "A line of text. . . . . And more.\n\n* * *\n\n—\n\nThe end.".encode())
+    assert all(any(map(str.isalnum, one)) for one in sentences(document))
+    assert sentences(document)[-1] == "The end."
+    assert any("without a letter or digit" in what and "not indexed" in what for what in document.odd)
+
+
+def test_a_sentence_repeated_many_times_is_kept_once_and_counted():
+    text = "\n\n".join(["This page is left blank."] * 60 + [f"Page {i} has a text of its own." for i in range(40)])
+    document = parse_file("x.md", text.encode())
+    assert sentences(document).count("This page is left blank.") == 1
+    assert len(sentences(document)) == 41
+    assert any("59 repetitions of 'This page is left blank.'" in what for what in document.odd)
+
+
+def test_a_file_that_says_nothing_is_rejected_and_a_row_alone():
+    with pytest.raises(Exception, match="no text"):
+        parse_file("x.txt", b"* * *\n\n. . . . .")
+    parsed = parse_documents("x.jsonl", b'{"id": "a", "text": "Some text."}\n{"id": "b", "text": ". . ."}\n')
+    assert [one.doc_id for one in parsed.documents] == ["a"]
+    assert [where for where, _ in parsed.rejects] == ["x.jsonl: b"]
+
+
+def test_an_ordinary_text_has_nothing_odd():
+    assert parse_file("x.txt", b"It used 5 kWh... The rest is known. Yes. Yes.").odd == ()
