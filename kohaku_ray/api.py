@@ -30,7 +30,7 @@ from kohaku_ray.evaluation.report import ScoreReport, run_score
 from kohaku_ray.pages.run_text import show_question
 from kohaku_ray.records import digest
 from kohaku_ray.run.directory import RunDirectory, submission_of
-from kohaku_ray.run.identity import finished_before
+from kohaku_ray.run.identity import check_replaces, finished_before
 from kohaku_ray.run.scoring import ScoredRun, score_run, scores_of
 from kohaku_ray.run.sources import resolve, resolve_paths
 from kohaku_ray.run.summary import AnswerSummary
@@ -84,7 +84,8 @@ class Run:
         """Answer every question, vote and write the run's directory; returns itself.
 
         Args:
-            again: Repeat a run that is finished; recorded replies are not asked for.
+            again: Repeat a run that is finished, or replace that of another configuration; recorded replies are not
+                asked for.
             retry_errors: Repeat the model calls whose recorded replies could not be used.
             strict: Refuse an index that was made from other documents than the configured ones.
 
@@ -102,10 +103,13 @@ class Run:
         """Return whether the run is finished, with the same inputs and a reply to every call.
 
         Raises:
+            ConfigError: Its directory holds the finished run of another configuration.
             DataError: Its index or its questions cannot be used.
         """
         self.summary = finished_before(self.config)
         self._was_finished = self.summary is not None
+        if self.summary is None:
+            check_replaces(self.config)
         return self._was_finished
 
     def make(self, *, retry_errors: bool = False, strict: bool = False) -> None:
@@ -168,7 +172,7 @@ class Run:
         own = {"run": home.path, "questions": questions, "tracking": TrackingConfig()}
         asked = Run(self.config.model_copy(update=own))
         asked._pool = self._pool
-        return asked.answer()
+        return asked.answer(again=finished_before(asked.config) is None)
 
     def show(self, question_id: str | None = None, n_items: int | None = 10) -> str:
         """Format how a question was answered: steps, members and vote.

@@ -125,14 +125,14 @@ def test_score_prints_a_list_of_records(tmp_path, capsys):
     [
         (["validate", "demo", "--set", "kohaku.topk=3"], 2, "did you mean kohaku.top_k?"),
         (["validate", "demo", "--set", "cluster.retriever.replicas=500"], 2, "CPUs but 500 retriever(s)"),
-        (["validate", "demo", "--set", "questions.path=/none.csv"], 1, "/none.csv cannot be read"),
+        (["validate", "demo", "--set", "questions.path=/none.csv"], 2, "/none.csv cannot be read"),
         (
             ["validate", "demo", "--set", "deployments.extractive.window_tokens=512"],
             2,
             "max_tokens is 1,024 but the window of extractive is 512 tokens, for prompt and reply together",
         ),
         (["validate", "demo", "--set", "questions.path=sample:none.csv"], 2, "does not exist"),
-        (["validate", "demo", "--set", "documents.paths=[/none]"], 1, "/none does not exist"),
+        (["validate", "demo", "--set", "documents.paths=[/none]"], 2, "/none does not exist"),
         (["validate", "demo", "--set", "prompts=/none"], 2, "/none"),
         (
             ["validate", "demo", "--set", "deployments.big={kind: vllm, model: m}", "--set", "roles.answer.model=big"],
@@ -141,10 +141,10 @@ def test_score_prints_a_list_of_records(tmp_path, capsys):
         ),
         (
             ["validate", "demo", "--set", "questions.path=/etc"],
-            1,
+            2,
             "/etc is a directory and no file: name a file, such as",
         ),
-        (["validate", "demo", "--set", "documents.metadata=/etc"], 1, "/etc is a directory and no file: name a file"),
+        (["validate", "demo", "--set", "documents.metadata=/etc"], 2, "/etc is a directory and no file: name a file"),
         (["validate", "/etc"], 2, "/etc: a directory and no file"),
         (
             ["answer", "configs/sweeps/paper.yaml"],
@@ -246,7 +246,7 @@ def test_a_run_is_scored_against_its_own_questions(capsys, tmp_path):
 
 
 def test_all_missing_documents_are_named_at_once(capsys):
-    assert main(["validate", "demo", "--set", "documents.paths=[/none/a, /none/b]"]) == 1
+    assert main(["validate", "demo", "--set", "documents.paths=[/none/a, /none/b]"]) == 2
     said = capsys.readouterr().err
     assert "/none/a does not exist" in said
     assert "/none/b does not exist" in said
@@ -267,7 +267,7 @@ def test_a_runs_configuration_is_no_sweep_whichever_key_it_has(capsys, tmp_path,
 
 def test_questions_without_their_column_say_which_there_are(capsys, tmp_path):
     (tmp_path / "q.csv").write_text("id,text_of\nq1,a\n")
-    assert main(["validate", "demo", "--set", f"questions.path={tmp_path}/q.csv"]) == 1
+    assert main(["validate", "demo", "--set", f"questions.path={tmp_path}/q.csv"]) == 2
     assert "no column question or text; it has id, text_of: rename one of them" in capsys.readouterr().err
 
 
@@ -324,7 +324,33 @@ def test_what_the_environment_gave_is_in_no_message(tmp_path, monkeypatch, capsy
     assert "there is no index at" in printed.out
     assert "hunter2secret" not in printed.out + printed.err
     (tmp_path / "own.yaml").write_text(f"base: demo\nquestions: {{path: '{tmp_path}/${{HIDDEN}}.csv'}}\n")
-    assert main(["validate", str(tmp_path / "own.yaml")]) == 1
+    assert main(["validate", str(tmp_path / "own.yaml")]) == 2
     printed = capsys.readouterr()
     assert "${HIDDEN}.csv" in printed.err
     assert "hunter2secret" not in printed.out + printed.err
+
+
+def test_validate_names_all_faults_of_the_questions_at_once(capsys, tmp_path):
+    (tmp_path / "docs").mkdir()
+    (tmp_path / "docs" / "a.txt").write_text("text")
+    rows = "id,question,answer_value,ref_id\nq1,What?,4,[a]\nq1,Which?,5,[zebra]\nq2,Who?,,\n,Why?,7,[a]\n"
+    (tmp_path / "q.csv").write_text(rows)
+    flags = [f"documents.paths=[{tmp_path}/docs]", f"questions.path={tmp_path}/q.csv", f"run={tmp_path}/run"]
+    given = [part for flag in flags for part in ("--set", flag)]
+    assert main(["validate", "default", *given]) == 2
+    said = capsys.readouterr().err
+    assert "1 of 4 questions have no id, first at row 4" in said
+    assert "1 ids are used more than once (first 'q1', rows 1, 2)" in said
+    assert "1 of 2 questions have no gold answer (q2)" in said
+    (tmp_path / "q.csv").write_text(rows.replace("q1,Which", "q3,Which").replace("\n,Why", "\nq4,Why"))
+    assert main(["validate", "default", *given]) == 2
+    assert "the gold answers cite 1 documents that are not there (zebra): correct ref_id" in capsys.readouterr().err
+    (tmp_path / "docs" / "b.md").write_text("---\nid: zebra\n---\ntext")  # a file that names its document itself
+    (tmp_path / "q.csv").write_text("id,question,answer_value,ref_id\nq1,What?,4,[a]\nq3,Which?,5,[zebra]\n")
+    assert main(["validate", "default", *given]) == 0
+    assert "warning: the gold answers cite 1 documents" in capsys.readouterr().out
+
+
+def test_more_members_than_any_ensemble_has_are_refused(capsys):
+    assert main(["validate", "demo", "--set", "ensemble.members=100000000"]) == 2
+    assert "ensemble.members is 100000000: input should be less than or equal to 10000" in capsys.readouterr().err

@@ -47,7 +47,9 @@ def make_parser() -> argparse.ArgumentParser:
         "--retry", choices=["errors"], help="repeat calls whose recorded reply could not be used (rows with an error)"
     )
     answer.add_argument(
-        "--again", action="store_true", help="repeat a finished run; recorded replies are not asked for"
+        "--again",
+        action="store_true",
+        help="repeat a finished run, or replace that of another configuration; recorded replies are not asked for",
     )
     answer.add_argument(
         "--strict", action="store_true", help="refuse an index that was made from other documents than the configured"

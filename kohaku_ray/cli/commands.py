@@ -17,7 +17,6 @@ from kohaku_ray.errors import ConfigError
 from kohaku_ray.pages.terminal import complain, say, tell
 from kohaku_ray.run.outcomes import (
     BAD_CONFIG,
-    FAILED,
     OK,
     ROWS_IN_ERROR,
     Answered,
@@ -405,10 +404,9 @@ def validate(arguments: argparse.Namespace) -> Validated:
         tell("valid")
     for problem in (*problems, *unusable):
         complain(f"kohaku-ray: {config.hide(problem)}")
-    is_config = unusable or any(isinstance(one, ConfigError) for one in found.problems)
     return Validated(
         line="not valid" if problems else "valid, not usable" if unusable else "valid",
-        code=BAD_CONFIG if is_config else FAILED if problems else OK,
+        code=BAD_CONFIG if problems or unusable else OK,
         valid=not problems,
         findings=found.lines,
         problems=problems,

@@ -252,7 +252,7 @@ class VoteConfig(Section):
 class EnsembleConfig(Section):
     """How many members answer, and how they vote."""
 
-    members: PositiveInt = 5
+    members: Annotated[int, Field(ge=1, le=10_000)] = 5
     """Members of the ensemble."""
     models: tuple[str, ...] = ()
     """Deployments (keys of `deployments`) assigned to the members in turn; none: all call the lead role's model."""

@@ -13,9 +13,13 @@ from dataclasses import asdict, fields
 from pathlib import Path
 from typing import Any
 
+import yaml
+
 from kohaku_ray import __version__
 from kohaku_ray.config import Config, as_yaml
 from kohaku_ray.config.deployments import Deployment, OpenAIConfig
+from kohaku_ray.config.plain import leaves, shown
+from kohaku_ray.errors import ConfigError
 from kohaku_ray.index.store import Index
 from kohaku_ray.records import digest, digest_text
 from kohaku_ray.run.deployments import model_identity, window_of
@@ -117,6 +121,31 @@ def finished_before(config: Config) -> AnswerSummary | None:
     if _facts(config.run).get("identity") != identity_of(config, index) or difference(index, config):
         return None
     return summary_of(config.run)
+
+
+def check_replaces(config: Config) -> None:
+    """Refuse to replace the outputs of another configuration.
+
+    Raises:
+        ConfigError: The run's directory holds them; the message names the keys that differ.
+        DataError: The index or the questions cannot be used.
+    """
+    config = resolve_paths(config)
+    written = below(config.run, "config.yaml")
+    if not is_finished(config.run) or (there := read_file(written).decode()) == (here := as_yaml(config)):
+        return
+    if _facts(config.run).get("identity") == identity_of(config, open_index(config)):
+        return  # settings of devices and paths: the outputs are the same
+    before, after = ({".".join(place): value for place, value in leaves(yaml.safe_load(one))} for one in (there, here))
+    keys = [key for key in {**before, **after} if before.get(key) != after.get(key)]
+    changes = ", ".join(f"{key} is {shown(before.get(key))} there, {shown(after.get(key))} here" for key in keys[:3])
+    more = f", and {len(keys) - 3} keys more" if len(keys) > 3 else ""
+    raise ConfigError(
+        config.hide(
+            f"{config.run} holds the finished run of another configuration ({changes}{more}): give --again to replace "
+            "it, or --set run=DIR for a directory of its own"
+        )
+    )
 
 
 def summary_of(run: str) -> AnswerSummary:

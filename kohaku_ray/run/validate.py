@@ -4,16 +4,17 @@ from __future__ import annotations
 
 import os
 from collections import Counter
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import TypeVar
 
 from kohaku_ray.config import Config
 from kohaku_ray.config.deployments import OpenAIConfig
-from kohaku_ray.documents.rows import HUB
+from kohaku_ray.documents.content import default_doc_id
+from kohaku_ray.documents.rows import HUB, ROW_FORMATS, suffix_of
 from kohaku_ray.errors import DataError, IndexMismatchError, KohakuRayError
 from kohaku_ray.evaluation.metrics import find_metric
-from kohaku_ray.evaluation.truth import read_gold
+from kohaku_ray.evaluation.truth import read_gold, scored_rows
 from kohaku_ray.index.store import Index
 from kohaku_ray.run.demand import Demand, answer_demand, check_demand, cluster_address, local_cpus
 from kohaku_ray.run.deployments import check_deployment, check_vision, check_windows
@@ -29,8 +30,12 @@ from kohaku_ray.run.sources import (
     resolve_paths,
 )
 from kohaku_ray.run.tracking import check_tracking
+from kohaku_ray.values.read import is_blank
 
 T = TypeVar("T")
+
+_NAMED_INSIDE = {"json", "html", "htm", "md", *(name.removeprefix(".") for name in ROW_FORMATS)}
+"""Suffixes of files that may name their documents themselves."""
 
 
 @dataclass(slots=True)
@@ -69,12 +74,16 @@ def validate(config: Config) -> Findings:
         )
         found.lines += filter(None, [found.of(lambda: describe_passed_over(config))])
     index = _index(config, found)
+    known = set(index.documents["doc_id"].to_pylist() if index is not None else map(default_doc_id, files or []))
     metadata = found.of(lambda: read_metadata(config.documents.metadata))
     if metadata:
-        found.lines.append(f"metadata: {len(metadata)} rows{_unmatched(metadata, files or [], index)}")
+        lacking = [name for name in metadata if name not in known]
+        said = f", {len(lacking)} of them for no document ({first_of(lacking)})" if lacking else ""
+        found.lines.append(f"metadata: {len(metadata)} rows{said}")
     questions = found.of(lambda: questions_of(config))
+    surely = index is not None or not any(one.startswith(HUB) or suffix_of(one) in _NAMED_INSIDE for one in files or [])
+    gold = found.of(lambda: _gold(config, known, surely, found))
     if questions is not None:
-        gold = found.of(lambda: _gold(config))
         found.lines.append(f"questions: {len(questions)} in {resolve(config.questions.path)}{gold or ''}")
     found.of(lambda: config.declaration.prompts(config.prompts))
     here = cluster_address(config.cluster) is None
@@ -124,27 +133,43 @@ def _index(config: Config, found: Findings) -> Index | None:
     return index
 
 
-def _unmatched(metadata: Collection[str], files: Sequence[str], index: Index | None) -> str:
-    """Say which rows of the metadata describe no document: of the index, or without one, of the files by name."""
-    if index is not None:
-        known = set(index.documents["doc_id"].to_pylist())
-    else:
-        known = {os.path.splitext(os.path.basename(file))[0] for file in files}
-    lacking = [name for name in metadata if name not in known]
-    if not lacking:
-        return ""
-    return f", {len(lacking)} of them for no document ({first_of(lacking)})"
+def _gold(config: Config, known: set[str], surely: bool, found: Findings) -> str:
+    """Say whether the question file has gold answers, so that the run is scored; add what is wrong with them.
 
-
-def _gold(config: Config) -> str:
-    """Say whether the question file has gold answers, so that the run is scored."""
+    Args:
+        config: The run.
+        known: Ids of the documents.
+        surely: Whether no document can have another id.
+        found: Is added to.
+    """
     metrics = [find_metric(name) for name in config.declaration.metrics]
     path = resolve(config.questions.path)
     try:
-        _, found, note = read_gold(path, metrics)
+        truth, fitting, note = read_gold(path, metrics)
     except DataError as error:
         return f", not scored: {str(error).removeprefix(f'{path}: ').removeprefix(f'{os.path.basename(path)} ')}"
-    return f", scored by {', '.join(metric.name for metric in found)}{f'; {note}' if note else ''}"
+    rows = scored_rows(truth, fitting, config.questions.limit).rows
+    empty = [key for key, row in rows.items() if not fitting[0].gold(row)]
+    if empty:
+        found.problems.append(
+            DataError(
+                f"{path}: {len(empty)} of {len(rows)} questions have no gold answer ({first_of(empty)}): give each "
+                "one, or is_blank where the documents do not answer"
+            )
+        )
+    cited = {ref: None for row in rows.values() for ref in row.ref_ids if not is_blank(ref)}
+    folded = {name.lower() for name in known}
+    lacking = [ref for ref in cited if folded and ref.lower() not in folded]
+    if lacking:
+        said = (
+            f"the gold answers cite {len(lacking)} documents that are not there ({first_of(lacking)}): correct ref_id, "
+            "or add them to documents.paths"
+        )
+        if surely:
+            found.problems.append(DataError(f"{path}: {said}"))
+        else:
+            found.lines.append(f"warning: {said}, unless files name their documents themselves")
+    return f", scored by {', '.join(metric.name for metric in fitting)}{f'; {note}' if note else ''}"
 
 
 def _cluster_state(config: Config, demand: Demand) -> str:

@@ -262,7 +262,7 @@ Values = dict[str, Any]
 class PoolConfig(Section):
     """Recorded members whose ensembles are studied without new calls."""
 
-    members: PositiveInt | None = None
+    members: Annotated[int, Field(ge=1, le=10_000)] | None = None
     """Members of the base that answer once; instead of `files`."""
     files: tuple[FilePath, ...] = ()
     """Submission CSVs, one per member; `*` and `?` are wildcards as in a shell."""
@@ -426,7 +426,7 @@ class SweepConfig(Section):
     runs: FilePath = "runs/sweeps/runs"
     """Directory of the cells' runs, shared by all sweeps: a finished run is never repeated."""
     indexes: FilePath = "runs/sweeps/indexes"
-    """Directory of the cells' indexes, shared by all sweeps."""
+    """Directory of the cells' indexes, shared by all sweeps; the base's own index is used by cells that it fits."""
     by: str | None = None
     """Column of the gold answers that groups the questions, such as public and private ones: scores, ranks and their
     correlation are then also shown by group."""

@@ -20,7 +20,7 @@ from kohaku_ray.records import digest
 from kohaku_ray.run.demand import cluster_address, deployment_demand, local_gpus
 from kohaku_ray.run.deployments import check_deployment, check_vision
 from kohaku_ray.run.identity import file_digest, is_finished, run_identity, what_decides
-from kohaku_ray.run.indexes import document_format, index_settings
+from kohaku_ray.run.indexes import difference, document_format, index_settings, open_index
 from kohaku_ray.run.sources import find_sources, resolve, resolve_paths
 from kohaku_ray.storage import below, is_uri
 from kohaku_ray.sweep.load import MEMBERS, LoadedSweep, PoolConfig, Setting, TableConfig
@@ -233,7 +233,9 @@ class _Planner:
         index_id = digest(built_of)
         decides = what_decides(config, index_id, self._once)
         cell_id, run_id = digest(decides), run_identity(decides, config.seed)
-        index = config.index.model_copy(update={"path": _absolute(below(sweep.indexes, index_id))})
+        own = self._once(("index of the base", config.system, config.index, documents), lambda: _is_usable(config))
+        path = config.index.path if own else below(sweep.indexes, index_id)
+        index = config.index.model_copy(update={"path": _absolute(path)})
         run = _absolute(below(sweep.runs, run_id))
         placed = config.model_copy(update={"run": run, "index": index})
         if not is_finished(run):  # a finished run needs no model
@@ -279,8 +281,16 @@ def _files(paths: Sequence[str]) -> str:
     return digest([[os.path.basename(path), file_digest(path)] for path in paths])
 
 
+def _is_usable(config: Config) -> bool:
+    """Return whether the configured index is there, of these settings and of these documents."""
+    try:
+        return not difference(open_index(config), config)
+    except (ConfigError, DataError):
+        return False
+
+
 def is_there(path: str) -> bool:
-    """Return whether an index is complete; its path names its settings."""
+    """Return whether an index is complete; its path names its settings, or it is the base's, which fits."""
     try:
         Index.open(path)
     except DataError:

@@ -90,19 +90,21 @@ def _column(name: str, columns: list[str], wanted: tuple[str, ...]) -> str:
 
 
 def _check_ids(name: str, ids: list[str], column: str) -> None:
+    faults = []
     missing = [row for row, question_id in enumerate(ids, 1) if not question_id]
     if missing:
-        raise DataError(
-            f"{name}: {len(missing)} of {len(ids)} questions have no {column}, first at row {missing[0]}: give each one"
+        faults.append(
+            f"{len(missing)} of {len(ids)} questions have no {column}, first at row {missing[0]}: give each one"
         )
-    doubled = {question_id: n for question_id, n in Counter(ids).items() if n > 1}
+    doubled = {question_id: n for question_id, n in Counter(filter(None, ids)).items() if n > 1}
     if doubled:
         first = next(iter(doubled))
         places = [str(row) for row, question_id in enumerate(ids, 1) if question_id == first]
-        raise DataError(
-            f"{name}: {len(doubled)} ids are used more than once (first {first!r}, rows {', '.join(places)}): "
-            "make them unique"
+        faults.append(
+            f"{len(doubled)} ids are used more than once (first {first!r}, rows {', '.join(places)}): make them unique"
         )
+    if faults:
+        raise DataError(f"{name}: {'; '.join(faults)}")
 
 
 def _text(value: Any) -> str:

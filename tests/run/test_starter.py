@@ -26,7 +26,7 @@ def test_init_then_a_document_then_valid(tmp_path, capsys, monkeypatch, gold):
     config = Path("new/my.yaml")
     assert len(settings_of(config.read_text())) <= 10
     assert str(config) in capsys.readouterr().out
-    assert main(["validate", str(config)]) == 1
+    assert main(["validate", str(config)]) == 2
     assert "new/documents holds no documents" in capsys.readouterr().err
     Path("new/documents/water_report.md").write_text(PAGE)
     assert main(["validate", str(config)]) == 0

@@ -13,9 +13,12 @@ import pytest
 import yaml
 
 from kohaku_ray import sample
+from kohaku_ray.config import load_config
 from kohaku_ray.documents.parse import parse_file
 from kohaku_ray.errors import ConfigError
 from kohaku_ray.records import BLANK, UNANSWERABLE
+from kohaku_ray.run.sources import find_sources, questions_of, resolve
+from kohaku_ray.systems.narrative.questions import story_of
 
 CONVERTED = {  # question id → (number as the document has it, factor to the asked unit)
     "s011": (1220.4, 1e3),  # MWh → kWh
@@ -253,3 +256,16 @@ def test_made_documents_are_small_and_their_script_makes_the_same_bytes(tmp_path
     for file in made:
         assert file.read_bytes() == Path(sample.path(f"documents/{file.name}")).read_bytes()
         assert file.stat().st_size < 60_000
+
+
+def test_the_narrative_sample_has_every_column_that_the_documentation_names():
+    """A newcomer's stories need the columns that ``narrative`` reads; the package shows them."""
+    config = load_config("demo_narrative")
+    stories = [story_of(one) for one in questions_of(config)]
+    [book] = find_sources(config)
+    assert "Title: The Keeper of Skarn" in Path(book).read_text()
+    assert {one.book_name for one in stories} == {"The Keeper of Skarn"}
+    assert all(one.character and one.content for one in stories)
+    columns = Path(resolve(config.questions.path)).read_text().splitlines()[0].split(",")
+    page = (Path(__file__).parents[2] / "docs" / "systems.md").read_text()
+    assert all(f"| `{column}` |" in page for column in columns)

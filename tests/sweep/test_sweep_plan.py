@@ -9,7 +9,7 @@ import pytest
 import yaml
 
 from kohaku_ray.cli import main
-from kohaku_ray.errors import ConfigError, DataError
+from kohaku_ray.errors import ConfigError, DataError, IndexMismatchError
 from kohaku_ray.run.identity import is_finished
 from kohaku_ray.run.tables import SCHEMAS
 from kohaku_ray.sweep import plan as sweep_plan
@@ -26,7 +26,8 @@ def make_plan(tmp_path: Path):
         path = tmp_path / "mine.yaml"
         places = {name: str(tmp_path / name) for name in ("output", "runs", "indexes")}
         path.write_text(yaml.safe_dump({"base": ["paper"], **places, **values}, sort_keys=False))
-        return plan_sweep(load_sweep(str(path), ["demo"], [f"ledger.path={tmp_path}/ledger", *overrides]))
+        own = [f"ledger.path={tmp_path}/ledger", f"index.path={tmp_path}/index"]
+        return plan_sweep(load_sweep(str(path), ["demo"], [*own, *overrides]))
 
     return make
 
@@ -55,6 +56,21 @@ def test_equal_settings_are_one_run_in_whatever_table(make_plan):
     assert len({config.run for config in plan.runs.values()}) == 6
     assert len(plan.indexes) == 1
     assert [sorted(cell.runs) for cell in a.cells] == [[0, 1], [0, 1]]
+
+
+def test_cells_use_the_index_of_the_base_where_it_fits(make_plan, tmp_path, monkeypatch):
+    def opened(config):
+        if config.index.encoder.dim == 64:
+            raise IndexMismatchError("the index has all dimensions")
+
+    monkeypatch.setattr(sweep_plan, "open_index", opened)
+    monkeypatch.setattr(sweep_plan, "difference", lambda index, config: "")
+    plan = make_plan(axes={"index.encoder.dim": [64, None]}, seeds=[0])
+    own = str(tmp_path / "index")
+    assert [path == own for path in plan.indexes] == [False, True]
+    assert [config.index.path == own for config in plan.runs.values()] == [False, True]
+    monkeypatch.setattr(sweep_plan, "difference", lambda index, config: "made from other documents")
+    assert own not in make_plan(axes={"index.encoder.dim": [64, None]}, seeds=[0]).indexes
 
 
 def test_a_run_is_named_by_what_decides_its_outputs_alone(make_plan, tmp_path):

@@ -12,6 +12,7 @@ import pyarrow.parquet as pq
 import pytest
 from kit.fake_openai import Action, FakeOpenAI, completion, doc_ids_of
 
+from kohaku_ray.api import Run
 from kohaku_ray.cli import main
 from kohaku_ray.config import as_yaml
 from kohaku_ray.engine.actors.pool import block_size, blocks_in_flight, member_processes, workers_per_member
@@ -159,6 +160,18 @@ def test_a_finished_run_is_not_repeated_unless_something_it_depends_on_has_chang
     (tmp_path / "run.yaml").write_text(as_yaml(config))
     assert main(["answer", str(tmp_path / "run.yaml")]) == 0
     assert "finished before, with the same inputs: nothing to do" in capsys.readouterr().out
+
+
+def test_the_run_of_another_configuration_is_replaced_only_if_asked(sample_run):
+    config, summary = sample_run
+    before = Path(summary.run, "submission.csv").read_bytes()
+    other = config.model_copy(update={"seed": config.seed + 1})
+    said = f"seed is {config.seed} there, {config.seed + 1} here\\): give --again to replace it, or --set run=DIR"
+    with pytest.raises(ConfigError, match=said):
+        Run(other).answer()
+    assert Path(summary.run, "submission.csv").read_bytes() == before
+    cluster = config.cluster.model_copy(update={"block_size": 3})  # changes no output
+    assert not Run(config.model_copy(update={"cluster": cluster})).find()
 
 
 def test_an_index_of_other_documents_is_warned_of_and_refused_if_strict(sample_config, tmp_path, run_answer, capsys):
