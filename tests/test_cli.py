@@ -340,15 +340,15 @@ def test_validate_names_all_faults_of_the_questions_at_once(capsys, tmp_path):
     assert main(["validate", "default", *given]) == 2
     said = capsys.readouterr().err
     assert "1 of 4 questions have no id, first at row 4" in said
-    assert "1 ids are used more than once (first 'q1', rows 1, 2)" in said
+    assert "1 id is used more than once (first 'q1', rows 1, 2)" in said
     assert "1 of 2 questions have no gold answer (q2)" in said
     (tmp_path / "q.csv").write_text(rows.replace("q1,Which", "q3,Which").replace("\n,Why", "\nq4,Why"))
     assert main(["validate", "default", *given]) == 2
-    assert "the gold answers cite 1 documents that are not there (zebra): correct ref_id" in capsys.readouterr().err
+    assert "the gold answers cite 1 document not there (zebra): correct ref_id" in capsys.readouterr().err
     (tmp_path / "docs" / "b.md").write_text("---\nid: zebra\n---\ntext")  # a file that names its document itself
     (tmp_path / "q.csv").write_text("id,question,answer_value,ref_id\nq1,What?,4,[a]\nq3,Which?,5,[zebra]\n")
     assert main(["validate", "default", *given]) == 0
-    assert "warning: the gold answers cite 1 documents" in capsys.readouterr().out
+    assert "warning: the gold answers cite 1 document" in capsys.readouterr().out
 
 
 def test_more_members_than_any_ensemble_has_are_refused(capsys):

@@ -223,23 +223,24 @@ def _column(text: str) -> tuple[str, str]:
 def sweep(arguments: argparse.Namespace) -> Swept:
     """Run a grid of configurations, compare the cells, write tables and a page."""
     from kohaku_ray.engine.jobs.sweep import dry_run, finish_sweep, run_sweep
+    from kohaku_ray.run.summary import counted
     from kohaku_ray.run.tracking import check_tracking
     from kohaku_ray.sweep.collect import track_sweep
     from kohaku_ray.sweep.load import load_sweep
     from kohaku_ray.sweep.plan import plan_sweep
 
     loaded = load_sweep(arguments.sweep, arguments.base, arguments.overrides, arguments.output)
-    n_cells, n_seeds = loaded.sweep.n_cells, len(loaded.sweep.seeds)
-    if n_cells > MANY_CELLS and not (arguments.yes or _confirmed(f"{n_cells:,} cells × {n_seeds} seeds")):
-        raise ConfigError(
-            f"{arguments.sweep} has {n_cells:,} cells × {n_seeds} seeds and nobody confirmed them: narrow its axes, or "
-            "give --yes"
-        )
+    n_cells = loaded.sweep.n_cells
+    grid = f"{counted(n_cells, 'cell')} × {counted(len(loaded.sweep.seeds), 'seed')}"
+    if n_cells > MANY_CELLS and not (arguments.yes or _confirmed(grid)):
+        raise ConfigError(f"{arguments.sweep} has {grid} and nobody confirmed them: narrow its axes, or give --yes")
     plan = plan_sweep(loaded)
     if arguments.dry_run:
         described, n_runs = dry_run(plan), len(plan.runs)
         tell(described)
-        return Swept(line=f"{n_cells:,} cells, {n_runs:,} runs", plan=described, n_cells=n_cells, n_runs=n_runs)
+        return Swept(
+            line=f"{counted(n_cells, 'cell')}, {counted(n_runs, 'run')}", plan=described, n_cells=n_cells, n_runs=n_runs
+        )
     for config in plan.runs.values():
         check_tracking(config)
     summary = run_sweep(plan)
@@ -251,7 +252,7 @@ def sweep(arguments: argparse.Namespace) -> Swept:
     for run_id, reason in list(summary.failed.items())[:10]:
         complain(f"kohaku-ray: run {run_id}: {reason}")
     return Swept(
-        line=f"{summary.n_runs} runs, {summary.n_made} made now, {len(summary.failed)} failed: {files[0]}",
+        line=f"{counted(summary.n_runs, 'run')}, {summary.n_made} made now, {len(summary.failed)} failed: {files[0]}",
         code=ROWS_IN_ERROR if summary.failed or summary.n_errors else OK,
         n_cells=n_cells,
         n_runs=len(plan.runs),
@@ -418,12 +419,13 @@ def show(arguments: argparse.Namespace) -> Shown:
     """Print how one question was answered, or list a run's questions."""
     from kohaku_ray.pages.run_text import describe_prompts, describe_question, describe_questions, describe_vote
     from kohaku_ray.run.files import question_rows, voted_questions
+    from kohaku_ray.run.summary import counted
 
     if arguments.question_id is None:
         votes = voted_questions(arguments.run)
         tell(describe_questions(votes))
         return Shown(
-            line=f"{len(votes)} questions: {arguments.run}",
+            line=f"{counted(len(votes), 'question')}: {arguments.run}",
             run=arguments.run,
             questions=[{"question_id": vote["question_id"], "question": vote["question"]} for vote in votes],
         )

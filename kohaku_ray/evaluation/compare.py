@@ -126,7 +126,7 @@ def _notes(
     groups = {f"{split.by} {name}": split.scores[name][0].n for name in split.labels} if split else {}
     for name, n in {"the comparison": len(keys), **groups}.items():
         if n < FEW_QUESTIONS:
-            yield f"{name} has only {n} questions: fewer than {FEW_QUESTIONS} say little"
+            yield f"{name} has only {n} questions: with fewer than {FEW_QUESTIONS}, a difference may be chance"
 
 
 def _oddities(truth: Submission, submissions: Sequence[Submission]) -> dict[str, list[str]]:

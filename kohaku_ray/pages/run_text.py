@@ -12,7 +12,7 @@ from kohaku_ray.pages.score_text import table as aligned
 from kohaku_ray.pages.text import write_number
 from kohaku_ray.records import BLANK
 from kohaku_ray.run.files import Row, SentPrompt, question_rows, steps_of
-from kohaku_ray.run.summary import spent
+from kohaku_ray.run.summary import counted, spent
 from kohaku_ray.run.tables import SHARED
 
 if TYPE_CHECKING:
@@ -108,7 +108,7 @@ def _members(answers: list[Row], usage: list[Row]) -> Iterator[str]:
         value = BLANK if row["is_blank"] else f"{row['answer_value']} {row['answer_unit']}".rstrip()
         yield (
             f"  {row['member']:>2}  seed {row['seed']:>10}  attempt {row['attempt']}  {value}  "
-            f"[{', '.join(row['ref_ids'])}]  {len(calls)} calls, {tokens} tokens"
+            f"[{', '.join(row['ref_ids'])}]  {counted(len(calls), 'call')}, {tokens:,} tokens"
         )
         labelled = {"details": row["details"] and _short(row["details"]), "error": row["error"]}
         said = (f"{label}: {text}" for label, text in labelled.items() if text)
@@ -120,8 +120,8 @@ def _took(usage: list[Row]) -> Iterator[str]:
         share = "" if row.cached_share is None else f" ({row.cached_share:.0%} cached)"
         energy = "" if row.joules is None else f", {row.joules:.0f} J"
         yield (
-            f"took    {row.deployment}: {row.n_calls} calls, {row.prompt_tokens} prompt tokens{share}, "
-            f"{row.completion_tokens} generated, summed over the calls "
+            f"took    {row.deployment}: {counted(row.n_calls, 'call')}, {row.prompt_tokens:,} prompt tokens{share}, "
+            f"{row.completion_tokens:,} generated, summed over the calls "
             f"{row.queue_s:.2f} s of waiting for a replica, {row.service_s:.2f} s in replicas, "
             f"{row.gpu_s:.2f} GPU s{energy}, ${row.dollars:.4f}"
         )
@@ -130,8 +130,8 @@ def _took(usage: list[Row]) -> Iterator[str]:
 def _vote(vote: Row) -> Iterator[str]:
     yield f"  {describe_vote(vote)}"
     groups = zip(vote["groups"], vote["group_weights"], strict=True)
-    counted = ", ".join(f"{group or BLANK} × {weight:g}" for group, weight in groups)
-    yield f"  {vote['n_members']} members, {vote['n_blank']} blank, {vote['n_errors']} in error; {counted}"
+    said = ", ".join(f"{group or BLANK} × {weight:g}" for group, weight in groups)
+    yield f"  {counted(vote['n_members'], 'member')}, {vote['n_blank']} blank, {vote['n_errors']} in error; {said}"
 
 
 def describe_collection(collection: Collection) -> str:
@@ -146,9 +146,10 @@ def describe_collection(collection: Collection) -> str:
     total = sum((view.counts for view in collection.documents), Counter[str]())
     n_odd = sum(bool(view.odd) for view in collection.documents)
     lines.append(
-        f"{len(collection.documents)} documents of {collection.n_files} files, {total['sections']} sections, "
-        f"{total['paragraphs']} paragraphs, {total['sentences']} sentences; {len(collection.rejects)} rejected, "
-        f"{n_odd} documents with something odd"
+        f"{counted(len(collection.documents), 'document')} of {counted(collection.n_files, 'file')}, "
+        f"{counted(total['sections'], 'section')}, {counted(total['paragraphs'], 'paragraph')}, "
+        f"{counted(total['sentences'], 'sentence')}; {len(collection.rejects)} rejected, "
+        f"{counted(n_odd, 'document')} with something odd"
     )
     if left_out := describe_left_out(collection.images_left_out):
         lines.append(left_out)

@@ -12,7 +12,7 @@ from kohaku_ray.evaluation.statistics import CONFIDENCE, stars
 from kohaku_ray.evaluation.submissions import read_refs
 from kohaku_ray.run.directory import baseline_note
 from kohaku_ray.run.scoring import ScoredRun
-from kohaku_ray.run.summary import AnswerSummary, describe_errors
+from kohaku_ray.run.summary import AnswerSummary, counted, describe_errors
 from kohaku_ray.run.tables import ANSWER_FILES, SCHEMAS
 
 _WIDTH = 32  # most characters of a cell with a model's text
@@ -264,8 +264,8 @@ def describe_run(
     n_calls = sum(calls.values())
     n_answers, n_full = summary.n_answers, summary.n_questions * n_members
     parts = [
-        f"{summary.n_questions} questions × {n_members} members in {summary.wall_s:.1f} s: "
-        f"{n_calls} model calls ({calls['made']} made, {calls['ledger']} from the ledger, "
+        f"{counted(summary.n_questions, 'question')} × {counted(n_members, 'member')} in {summary.wall_s:.1f} s: "
+        f"{counted(n_calls, 'model call')} ({calls['made']} made, {calls['ledger']} from the ledger, "
         f"{calls['joined']} sharing the reply of an equal call under way)"
     ]
     if n_answers < n_full:

@@ -26,7 +26,7 @@ from kohaku_ray.pages.plots import (
 )
 from kohaku_ray.pages.sweep_stats import Place, TableGrid, name_cell, row_name, score_of
 from kohaku_ray.pages.sweep_tables import order_of
-from kohaku_ray.pages.text import cut
+from kohaku_ray.pages.text import cut, write_number
 from kohaku_ray.sweep.compare import Comparison, Run, Sweep, SweepGroups, TableCell
 
 MOST_LINES = 8
@@ -224,7 +224,7 @@ def cost_chart(points: Sequence[Paid], unit: str) -> Chart:
     for point in points:
         groups.setdefault(point.group if point.group in usual else _OTHERS, []).append((point.cost, point.score))
     steps = stair(points)
-    said = "; ".join(f"{step.name} {step.score:.3f} at {step.cost:,.4g}" for step in steps)
+    said = "; ".join(f"{step.name} {step.score:.3f} at {write_number(step.cost)}" for step in steps)
     svg = frontier(
         groups,
         [(step.cost, step.score, str(at)) for at, step in enumerate(steps, 1)],

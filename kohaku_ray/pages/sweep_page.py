@@ -39,6 +39,7 @@ from kohaku_ray.pages.sweep_stats import (
     write_rank,
 )
 from kohaku_ray.pages.sweep_tables import as_csv, as_latex, as_markdown, groups_csv, order_of
+from kohaku_ray.pages.text import write_number
 from kohaku_ray.storage import make_directory, publish
 from kohaku_ray.sweep.compare import Comparison, Run, Sweep, SweepAnswer, SweepGroups, SweepQuestion, TableCell
 from kohaku_ray.values.read import is_blank, parse_number
@@ -251,7 +252,7 @@ def _costs(sweep: Sweep, behind: Sequence[Behind], unit: str, cost: Callable[[Ru
         return None
     anchors = {one.cell.cell_id: one.anchor for one in behind}
     steps = [
-        (at, step.name, anchors[step.cell.cell_id], f"{step.cost:,.4g}", f"{step.score:.3f}")
+        (at, step.name, anchors[step.cell.cell_id], write_number(step.cost), f"{step.score:.3f}")
         for at, step in enumerate(stair(points), 1)
     ]
     n_left_out = sum(bool(one.cell.run_ids) for one in behind) - len(points)

@@ -232,7 +232,9 @@ def legend(stats: TableStats, marks: str = "Bold: the best of its column; underl
         if repeats == "subsamples":
             lines.append("Subsamples of one pool share members: these stars overstate significance.")
     if any(field.is_thin for field in fields):
-        lines.append(f"{THIN} fewer than {FEW_QUESTIONS} questions or {FEW_SEEDS} {repeats}: says little.")
+        lines.append(
+            f"{THIN} from fewer than {FEW_QUESTIONS} questions or {FEW_SEEDS} {repeats}: a difference may be chance."
+        )
     if stats.average:
         lines.append("Average rank: over the columns in which every row has a score; 1 is best.")
     n_asked = {one.n_questions for one in stats.comparisons.values()}

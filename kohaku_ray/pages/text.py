@@ -54,8 +54,9 @@ def web_link(url: str) -> str:
 
 
 def write_number(value: float) -> str:
-    """Format a score or a measure: whole numbers in full, others with four digits."""
-    return f"{value:,.0f}" if value.is_integer() and abs(value) < 1e15 else f"{value:.4g}"
+    """Format a score or a measure: whole numbers and those from 1,000 on in full, others with four digits."""
+    is_whole = value.is_integer() or abs(value) >= 1000
+    return f"{value:,.0f}" if is_whole and abs(value) < 1e15 else f"{value:.4g}"
 
 
 def list_link(**values: str) -> str:

@@ -12,7 +12,7 @@ from kohaku_ray.evaluation.metrics import Metric, find_metric
 from kohaku_ray.evaluation.report import ScoreReport, run_score
 from kohaku_ray.evaluation.submissions import Submission, read_submission
 from kohaku_ray.evaluation.truth import NoGoldError, read_gold, scored_rows
-from kohaku_ray.run.summary import AnswerSummary
+from kohaku_ray.run.summary import AnswerSummary, counted
 from kohaku_ray.run.tables import ANSWER_FILES, SCHEMAS
 from kohaku_ray.storage import below, without_options
 
@@ -90,5 +90,5 @@ def scores_of(config: Config, summary: AnswerSummary) -> tuple[ScoredRun | None,
 def headline(scored: ScoredRun | None, why_not: str, summary: AnswerSummary) -> str:
     """Say in one line how a run ended: its scores, its errors, its directory."""
     scores = ", ".join(f"{one['metric']} {one['score']:.4f}" for one in scored.report.records) if scored else why_not
-    errors = f", {summary.n_member_errors} answers with an error" if summary.n_member_errors else ""
-    return f"{scores.rstrip('.')}; {summary.n_questions} questions{errors}: {summary.run}"
+    errors = f", {counted(summary.n_member_errors, 'answer')} with an error" if summary.n_member_errors else ""
+    return f"{scores.rstrip('.')}; {counted(summary.n_questions, 'question')}{errors}: {summary.run}"

@@ -86,6 +86,11 @@ class AnswerSummary:
             self.spent[name] = self.spent.get(name, 0) + amount
 
 
+def counted(n: int, noun: str) -> str:
+    """Write a count with its noun, in the plural unless it is one."""
+    return f"{n:,} {noun}{'' if n == 1 else 's'}"
+
+
 MOST_KINDS = 5
 """Most kinds of errors that are printed."""
 

@@ -29,6 +29,7 @@ from kohaku_ray.run.sources import (
     resolve,
     resolve_paths,
 )
+from kohaku_ray.run.summary import counted
 from kohaku_ray.run.tracking import check_tracking
 from kohaku_ray.values.read import is_blank
 
@@ -70,7 +71,7 @@ def validate(config: Config) -> Findings:
     if files is not None:
         kinds = Counter(_kind(file) for file in files)
         found.lines.append(
-            f"documents: {len(files)} files ({', '.join(f'{n} {kind}' for kind, n in kinds.most_common())})"
+            f"documents: {counted(len(files), 'file')} ({', '.join(f'{n} {kind}' for kind, n in kinds.most_common())})"
         )
         found.lines += filter(None, [found.of(lambda: describe_passed_over(config))])
     index = _index(config, found)
@@ -79,7 +80,7 @@ def validate(config: Config) -> Findings:
     if metadata:
         lacking = [name for name in metadata if name not in known]
         said = f", {len(lacking)} of them for no document ({first_of(lacking)})" if lacking else ""
-        found.lines.append(f"metadata: {len(metadata)} rows{said}")
+        found.lines.append(f"metadata: {counted(len(metadata), 'row')}{said}")
     questions = found.of(lambda: questions_of(config))
     surely = index is not None or not any(one.startswith(HUB) or suffix_of(one) in _NAMED_INSIDE for one in files or [])
     gold = found.of(lambda: _gold(config, known, surely, found))
@@ -162,8 +163,8 @@ def _gold(config: Config, known: set[str], surely: bool, found: Findings) -> str
     lacking = [ref for ref in cited if folded and ref.lower() not in folded]
     if lacking:
         said = (
-            f"the gold answers cite {len(lacking)} documents that are not there ({first_of(lacking)}): correct ref_id, "
-            "or add them to documents.paths"
+            f"the gold answers cite {counted(len(lacking), 'document')} not there ({first_of(lacking)}): correct "
+            "ref_id, or add them to documents.paths"
         )
         if surely:
             found.problems.append(DataError(f"{path}: {said}"))

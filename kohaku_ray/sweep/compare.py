@@ -30,7 +30,7 @@ from kohaku_ray.evaluation.submissions import Submission
 from kohaku_ray.index.arrays import F64, I64
 
 FEW_SEEDS = 3
-"""A cell over fewer seeds, or than `FEW_QUESTIONS`, says little, and is marked."""
+"""A cell over fewer seeds, or than `FEW_QUESTIONS`, is marked: its differences may be chance."""
 
 State = Literal["finished", "partial", "failed", "skipped", "unfinished"]
 """State of a cell: all of its seeds finished, some of them, none because of an error, none because something is

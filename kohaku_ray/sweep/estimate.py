@@ -15,6 +15,7 @@ from kohaku_ray.run.deployments import window_of
 from kohaku_ray.run.identity import model_parts
 from kohaku_ray.run.models import chat_request, models_of, seed_of
 from kohaku_ray.run.sources import questions_of
+from kohaku_ray.run.summary import counted
 from kohaku_ray.run.tracking import settings_of
 from kohaku_ray.sweep.plan import Plan, PlannedTable, is_there
 
@@ -40,7 +41,7 @@ def _line(plan: Plan, table: PlannedTable) -> str:
     keys = (_ANSWERS, *_SHOWN, *(key for key in plan.loaded.own if key.split(".")[0] not in _SILENT), *table.table.set)
     found = {key: {config[key] for config in configs if key in config} for key in dict.fromkeys(keys)}
     fixed = [f"{key} {values.pop()}" for key, values in found.items() if len(values) == 1]
-    seeds = [] if table.table.pool is not None else [f"{len(plan.loaded.sweep.seeds)} seeds"]
+    seeds = [] if table.table.pool is not None else [counted(len(plan.loaded.sweep.seeds), "seed")]
     return f"{table.table.name}: {', '.join([*fixed, *seeds])}"
 
 
@@ -176,7 +177,7 @@ def describe_plan(plan: Plan, recorded: Recorded) -> str:
     lines += [
         "",
         f"cells     {len(cells)}, {sum(bool(cell.reason) for cell in cells)} skipped; "
-        f"{len(plan.runs)} distinct runs, {n_finished} finished",
+        f"{counted(len(plan.runs), 'distinct run')}, {n_finished} finished",
         f"indexes   {len(plan.indexes)}: {n_there} there, {len(plan.indexes) - n_there} to build",
         f"opening   {found.n_opening:,} distinct calls before any search, {found.n_opening_recorded:,} in the ledger",
         f"answers   {found.n_answers:,} distinct calls, up to {found.n_answers_most:,} with every retry",
@@ -204,5 +205,5 @@ def _described(planned: PlannedTable, seeds: Sequence[int]) -> str:
     axes = " × ".join(f"{name} ({', '.join(labels)})" for name, labels in table.labels().items())
     n_skipped = sum(bool(cell.reason) for cell in planned.cells)
     skipped = f", {n_skipped} skipped" if n_skipped else ""
-    repeats = f"{len(seeds)} seeds" if table.pool is None else f"{table.subsamples} subsamples, no new calls"
-    return f"{table.name:<20}{len(planned.cells):>5} cells, {repeats}{skipped}: {axes}"
+    repeats = counted(len(seeds), "seed") if table.pool is None else f"{table.subsamples} subsamples, no new calls"
+    return f"{table.name:<20}{counted(len(planned.cells), 'cell'):>11}, {repeats}{skipped}: {axes}"

@@ -101,7 +101,8 @@ def _check_ids(name: str, ids: list[str], column: str) -> None:
         first = next(iter(doubled))
         places = [str(row) for row, question_id in enumerate(ids, 1) if question_id == first]
         faults.append(
-            f"{len(doubled)} ids are used more than once (first {first!r}, rows {', '.join(places)}): make them unique"
+            f"{len(doubled)} id{'s are' if len(doubled) > 1 else ' is'} used more than once "
+            f"(first {first!r}, rows {', '.join(places)}): make them unique"
         )
     if faults:
         raise DataError(f"{name}: {'; '.join(faults)}")

@@ -75,7 +75,7 @@ def test_two_files_as_text(files):
     assert [line.split()[0] for line in lost.splitlines()[2:]] == ["q1", "q3"]
     assert won.splitlines()[2].split() == ["q2", "GPT-3", "gpt-4", "gpt-3", *["a,", "b"] * 3, "0.2500", "1.0000"]
     assert other.splitlines()[2].split()[-2:] == ["1.0000", "0.9250"]
-    assert notes == "the comparison has only 5 questions: fewer than 20 say little"
+    assert notes == "the comparison has only 5 questions: with fewer than 20, a difference may be chance"
 
 
 def test_swapping_the_files_turns_every_sign(files):
@@ -107,7 +107,7 @@ def test_other_question_sets_are_compared_on_the_intersection_and_it_is_said(fil
         f"{c}: 1 not in the truth, not compared: q9",
         f"{c}: 1 doubled, the first row counts: q1",
         f"{c}: 1 rows without an id, left out",
-        "the comparison has only 3 questions: fewer than 20 say little",
+        "the comparison has only 3 questions: with fewer than 20, a difference may be chance",
     )
     assert render(found).endswith("\n".join(found.notes))
 
@@ -133,7 +133,7 @@ def test_parts_of_the_truth(files):
     assert (correlation.pearson, correlation.spearman, correlation.kendall) == pytest.approx((-1.0, -1.0, -1.0))
     assert split.correlations["public", "(empty)"].reason == "all scores are the same on one side"
     assert found.pair is None
-    assert "split (empty) has only 1 questions: fewer than 20 say little" in found.notes
+    assert "split (empty) has only 1 questions: with fewer than 20, a difference may be chance" in found.notes
 
 
 def test_parts_as_text(files):

@@ -30,13 +30,13 @@ def test_steps_members_and_vote_are_laid_out(tmp_path):
     ]
     start = lines.index("members")
     assert lines[start + 1 : start + 4] == [
-        "   0  seed       1000  attempt 0  41 MW  [a2024]  2 calls, 1280 tokens",
+        "   0  seed       1000  attempt 0  41 MW  [a2024]  2 calls, 1,280 tokens",
         "      Member 0 read it.",
         "      context_tokens 400",
     ]
     start = lines.index("vote")
     assert lines[start + 1 : start + 3] == ["  41 MW  [a2024]", "  3 members, 0 blank, 0 in error; 41 × 3"]
-    assert lines[-1].startswith("took    extractive: 5 calls, 2700 prompt tokens (19% cached), 200 generated")
+    assert lines[-1].startswith("took    extractive: 5 calls, 2,700 prompt tokens (19% cached), 200 generated")
 
 
 def test_without_an_id_the_questions_are_listed(tmp_path, capsys):
@@ -51,7 +51,7 @@ def test_without_an_id_the_questions_are_listed(tmp_path, capsys):
 
 def test_members_that_abstain_or_fail_say_so(tmp_path):
     text = show_question(str(small_run(tmp_path / "run")), "q4", None)
-    assert "   2  seed       1002  attempt 0  is_blank  []  1 calls, 540 tokens" in text
+    assert "   2  seed       1002  attempt 0  is_blank  []  1 call, 540 tokens" in text
     assert "      error: no JSON" in text
     assert "  is_blank  []\n  3 members, 3 blank, 1 in error; is_blank × 3" in text
 

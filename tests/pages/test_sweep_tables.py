@@ -20,6 +20,8 @@ from kohaku_ray.pages.sweep_stats import (
     write_measure,
 )
 from kohaku_ray.pages.sweep_tables import as_csv, as_latex, as_markdown, describe_sweep
+from kohaku_ray.pages.text import write_number
+from kohaku_ray.run.summary import counted
 from kohaku_ray.sweep.compare import Axis, Table, TableCell, average_rank, compare_column
 
 FIGURE = re.compile(r"(\d\.\d{3}) (?:±|\$\\pm\$) (\d\.\d{3})")
@@ -152,7 +154,7 @@ def test_axes_are_named_by_what_tells_them_apart():
 
 
 def test_thin_cells_and_subsamples_are_explained(stats):
-    assert any(line.startswith("† fewer than 20 questions or 3 seeds") for line in legend(stats["thin"]))
+    assert any(line.startswith("† from fewer than 20 questions or 3 seeds") for line in legend(stats["thin"]))
     assert any("share members" in line for line in legend(stats["ensemble_size"]))
     assert not any("†" in line or "share members" in line for line in legend(stats["dedup"]))
     assert all(shown(stats["thin"], place).is_thin for place in stats["thin"].grid.cells)
@@ -258,3 +260,9 @@ def test_the_terminal_shows_tables_before_notes(sweep, stats):
     start = text.index("dedup  ")
     lines = text[start : text.index("\n\n", start)].splitlines()
     assert len({line.rstrip().rfind(".") for line in lines[2:]}) == 1
+
+
+@pytest.mark.parametrize(("n", "said"), [(1, "1 seed"), (2, "2 seeds"), (0, "0 seeds"), (20_560, "20,560 seeds")])
+def test_counts_are_written_in_full_and_one_is_singular(n, said):
+    assert counted(n, "seed") == said
+    assert write_number(20_560.4) == "20,560"

@@ -129,7 +129,7 @@ def test_images_are_shown_counted_and_written(tmp_path, capsys):
     found = parse_collection(config_of(str(folder), index__images="true"))
     text = describe_collection(found)
     assert f"rejected: {folder}/plant.md: image bad.png: the file is HTML or XML" in text
-    assert "1 documents of 1 files" in text
+    assert "1 document of 1 file" in text
     assert "1 rejected" in text
     assert text.endswith("1 image left out (1 small)")
     (view,) = found.documents

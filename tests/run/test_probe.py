@@ -109,7 +109,7 @@ def test_a_server_that_is_not_there_is_asked_once_and_named(probe):
         url = f"http://127.0.0.1:{free.getsockname()[1]}/v1"
     for ask in (True, False):
         code, out, err = probe(ask=ask, base_url=url)
-        assert (code, "valid\n" in out) == (1, False)
+        assert (code, "valid\n" in out) == (2, False)
         assert f"deployments.mine cannot be reached ({url}: ConnectError): start the server, or correct" in err
 
 
@@ -168,7 +168,7 @@ def test_without_a_probe_the_server_is_asked_for_its_list_alone(probe):
 def test_a_window_beyond_the_servers_is_refused_with_both(probe):
     with FakeOpenAI(models={"small": 4096}) as server:
         code, out, err = probe(ask=False, base_url=server.base_url, window_tokens=8192)
-        assert (code, "valid\n" in out) == (1, False)
+        assert (code, "valid\n" in out) == (2, False)
         assert "window_tokens is 8,192 but the server takes 4,096 tokens of small" in err
         assert "set window_tokens to 4096" in err
         assert probe(ask=False, base_url=server.base_url, window_tokens=4096)[0] == 0

@@ -31,8 +31,8 @@ def test_init_then_a_document_then_valid(tmp_path, capsys, monkeypatch, gold):
     Path("new/documents/water_report.md").write_text(PAGE)
     assert main(["validate", str(config)]) == 0
     out = capsys.readouterr().out
-    assert "documents: 1 files (1 .md)" in out
-    assert "metadata: 1 rows\n" in out
+    assert "documents: 1 file (1 .md)" in out
+    assert "metadata: 1 row\n" in out
     assert ("scored by wattbot, kaggle" in out) == gold
     assert ("init DIR --gold` writes a template" in out) == (not gold)
 

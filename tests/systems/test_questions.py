@@ -81,7 +81,7 @@ def test_an_empty_text_and_an_endless_one_are_kept():
         ("q.csv", b"key,question\n1,a\n", "no column id or question_id; it has key, question"),
         ("q.csv", b"id,ask\n1,a\n", "no column question or text; it has id, ask"),
         ("q.csv", b"id,question\n,a\nx,b\n,c\n", "2 of 3 questions have no id, first at row 1"),
-        ("q.csv", b"id,question\nx,a\ny,b\nx,c\n", "1 ids are used more than once .first 'x', rows 1, 3.: make"),
+        ("q.csv", b"id,question\nx,a\ny,b\nx,c\n", "1 id is used more than once .first 'x', rows 1, 3.: make"),
         ("q.csv", b"id,question\nx,\xff\n", "not UTF-8 at byte 14"),
         ("q.jsonl", b'{"id": 1}\nnot json\n', "line 2: not JSON"),
         ("q.jsonl", b"[1]\n", "line 1: a list, expected an object"),

@@ -33,7 +33,7 @@ from kohaku_ray.run.identity import identity_of
 from kohaku_ray.run.indexes import difference, open_index
 from kohaku_ray.run.models import models_of
 from kohaku_ray.run.sources import check_outlives_job, questions_of, read_metadata, resolve_paths
-from kohaku_ray.run.summary import AnswerSummary, BlockResult
+from kohaku_ray.run.summary import AnswerSummary, BlockResult, counted
 from kohaku_ray.run.tracking import check_tracking
 from kohaku_ray.storage import below
 
@@ -80,7 +80,8 @@ def run_answer(
         raise IndexMismatchError(warning)
     if warning:
         say(f"answer  warning: {warning}")
-    say(f"answer  {len(questions)} questions × {config.ensemble.members} members: {_waiting_for(config)}")
+    asked = f"{counted(len(questions), 'question')} × {counted(config.ensemble.members, 'member')}"
+    say(f"answer  {asked}: {_waiting_for(config)}")
     with connected(config.cluster) as is_ours:
         check_cluster(answer_demand(config, index.n_shards), config.cluster)
         check_nodes({"index.path": below(config.index.path, MANIFEST)}, {"ledger.path": config.ledger.path})

@@ -40,7 +40,7 @@ from kohaku_ray.run.directory import RunDirectory
 from kohaku_ray.run.identity import identity_of, is_finished
 from kohaku_ray.run.indexes import index_settings, open_index
 from kohaku_ray.run.sources import check_outlives_job, questions_of
-from kohaku_ray.run.summary import AnswerSummary
+from kohaku_ray.run.summary import AnswerSummary, counted
 from kohaku_ray.sweep.collect import collect
 from kohaku_ray.sweep.estimate import describe_plan, missing_lines
 from kohaku_ray.sweep.plan import Plan, is_there
@@ -96,7 +96,8 @@ class SweepSummary:
     def lines(self) -> list[str]:
         """Format runs, calls, searches and seconds, one line each."""
         asked = self.n_calls.total()
-        lines = [f"{self.n_runs} runs, {self.n_made} of them made now, {len(self.failed)} failed; {self.wall_s:.1f} s"]
+        how = f"{self.n_made} of them made now, {len(self.failed)} failed; {self.wall_s:.1f} s"
+        lines = [f"{counted(self.n_runs, 'run')}, {how}"]
         if asked:
             made = self.n_calls["made"]
             lines.append(f"model calls: {asked:,} asked, {made:,} made ({made / asked:.0%})")
@@ -220,7 +221,7 @@ def _make_runs(plan: Plan, waiting: Mapping[str, Config], summary: SweepSummary,
     left = {run_id: config for run_id, config in waiting.items() if run_id not in summary.failed}
     for group in _grouped(left, _models_key):
         deployments = next(iter(group.values())).used_deployments
-        say(f"sweep   {len(group)} runs on {', '.join(deployments)}")
+        say(f"sweep   {counted(len(group), 'run')} on {', '.join(deployments)}")
         try:
             with serving(deployments):
                 for part in _grouped(group, _index_key):

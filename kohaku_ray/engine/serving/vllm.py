@@ -29,6 +29,8 @@ def bind_vllm(application: str, name: str, deployment: VllmConfig) -> Any:
         name: The deployment's key in the configuration.
         deployment: What to serve.
     """
+    # vLLM says on import that it does without Triton: the driver runs no kernel.
+    os.environ.setdefault("VLLM_LOGGING_LEVEL", "ERROR")
     from ray.serve.llm import LLMConfig, build_llm_deployment
 
     from kohaku_ray.engine.serving.vllm_replica import VllmReplica
