@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import codecs
+import hashlib
 import json
 import re
 import unicodedata
@@ -87,13 +88,7 @@ def _scalar(value: Any) -> str:
 
 
 MAX_ID_CHARS = 200  # longest ``doc_id``, in characters
-_UNSAFE = {":": "a colon", "/": "a slash", "\\": "a backslash"}
-_UNSAFE_CATEGORIES = {
-    "Cc": "a control character",
-    "Zl": "a line separator",
-    "Zp": "a paragraph separator",
-    "Cs": "a byte that is not Unicode",
-}
+ID_DIGEST_CHARS = 8  # hexadecimal digits at the end of an id that is not written as given
 
 
 def file_name(name: str) -> str:
@@ -108,31 +103,27 @@ def default_doc_id(name: str) -> str:
     return PurePosixPath(file_name(name)).stem
 
 
-def check_doc_id(doc_id: str, name: str) -> str:
-    """Return an id that may be part of a node id (``doc:sec0:p2``) and of a citation.
+def valid_doc_id(doc_id: str, name: str) -> str:
+    """Return an id that may be part of a node id (``doc:sec0:p2``) and of a citation (``[ref_id=doc]``).
+
+    Letters, digits, ``.``, ``_``, ``-`` and single spaces between them are kept. Every run of other characters becomes
+    a hyphen, and a digest of the whole id follows, so that two ids stay two.
 
     Raises:
-        DataError: The id is blank, longer than `MAX_ID_CHARS`, begins or ends with white space, or holds a colon,
-            slash, backslash or control character.
+        DataError: The id is blank or longer than `MAX_ID_CHARS`.
     """
-    fault = _fault(doc_id)
-    if fault is not None:
+    fault = "is empty" if not doc_id.strip() else ""
+    if len(doc_id) > MAX_ID_CHARS:
+        fault = f"has {len(doc_id)} characters, at most {MAX_ID_CHARS} are allowed"
+    if fault:
         shown = doc_id if len(doc_id) <= MAX_ID_CHARS else doc_id[:40] + "…"
         raise DataError(
             f"{name}: doc_id {shown!r} {fault}: rename the file, or give the document an id of its own "
             "(document_id in JSON, id in the front matter of Markdown)."
         )
-    return doc_id
-
-
-def _fault(doc_id: str) -> str | None:
-    """What is wrong with an id, or None."""
-    if not doc_id.strip():
-        return "is empty"
-    if len(doc_id) > MAX_ID_CHARS:
-        return f"has {len(doc_id)} characters, at most {MAX_ID_CHARS} are allowed"
-    for char in doc_id:
-        unsafe = _UNSAFE.get(char) or _UNSAFE_CATEGORIES.get(unicodedata.category(char))
-        if unsafe:
-            return f"holds {unsafe}"
-    return "begins or ends with a space" if doc_id != doc_id.strip() else None
+    kept = "".join(char if char in "._- " or unicodedata.category(char)[0] in "LMN" else "\0" for char in doc_id)
+    shown = re.sub("\0+| {2,}", "-", kept.strip(" \0"))
+    if shown == doc_id:
+        return doc_id
+    digest = hashlib.sha256(doc_id.encode("utf-8", "surrogatepass")).hexdigest()[:ID_DIGEST_CHARS]
+    return f"{shown[: MAX_ID_CHARS - ID_DIGEST_CHARS - 1]}-{digest}".lstrip("-")

@@ -10,7 +10,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 
-from kohaku_ray.documents.content import check_doc_id, decode_text
+from kohaku_ray.documents.content import decode_text, valid_doc_id
 from kohaku_ray.documents.french import SPLITTERS, SentenceSplit
 from kohaku_ray.documents.model import Document, Paragraph, Section
 from kohaku_ray.documents.rows import MAX_CELL_CHARS
@@ -135,7 +135,7 @@ def _row(row: Mapping[str, str]) -> _Row:
     }
     attributes |= {column: _number(column, row[column]) for column in _NUMBERS}
     attributes |= {"paragraph_order": int(order[1]), "prev_par_id": None, "next_par_id": None}
-    return _Row(check_doc_id(row["doc_id"], "news row"), row["paragraph_text"], int(order[1]), attributes)
+    return _Row(valid_doc_id(row["doc_id"], "news row"), row["paragraph_text"], int(order[1]), attributes)
 
 
 def _number(column: str, cell: str) -> float | None:

@@ -17,7 +17,7 @@ from pathlib import PurePosixPath
 from typing import Any, Literal, TypeVar
 
 from kohaku_ray.documents.bounded import UnfinishedError, parse_in_child, parse_in_time
-from kohaku_ray.documents.content import check_doc_id, file_name
+from kohaku_ray.documents.content import file_name, valid_doc_id
 from kohaku_ray.documents.figures import (
     ImageSource,
     attach_images,
@@ -266,7 +266,10 @@ def _in_main_thread() -> bool:
 
 def _parsed(reader: Parser, name: str, data: bytes, images: bool) -> Document:
     document = without_noise(_guarded(name, lambda: reader(name, data)))
-    check_doc_id(document.doc_id, name)
+    doc_id = valid_doc_id(document.doc_id, name)
+    if doc_id != document.doc_id:
+        odd = f"the id {document.doc_id[:80]!r} is written {doc_id}"
+        document = replace(document, doc_id=doc_id, odd=(*document.odd, odd))
     if not has_sentences(document) and not (images and names_images(document)):
         raise no_text(name, images)
     return document

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import codecs
 import csv
 import io
 import json
@@ -11,7 +12,7 @@ from itertools import groupby
 from typing import Any
 from urllib.parse import unquote
 
-from kohaku_ray.documents.content import check_doc_id, decode_text, default_doc_id, flat_metadata, well_formed
+from kohaku_ray.documents.content import decode_text, default_doc_id, flat_metadata, valid_doc_id, well_formed
 from kohaku_ray.documents.kohakurag import MAX_PAGE, parse_kohakurag
 from kohaku_ray.documents.model import Document, Paragraph, Section
 from kohaku_ray.documents.sentences import split_sentences
@@ -33,8 +34,16 @@ def suffix_of(name: str) -> str:
     return "jsonl" if name.startswith(HUB) and suffix not in ROW_SUFFIXES else suffix
 
 
-def read_rows(name: str, data: bytes, what: str = "rows") -> list[Mapping[str, Any]]:
-    """Read the rows of a file by its suffix, each by column; values of CSV are texts, ``what`` names them in messages.
+def read_rows(
+    name: str, data: bytes, what: str = "rows", rejects: list[tuple[str, str]] | None = None
+) -> list[Mapping[str, Any]]:
+    """Read the rows of a file by its suffix, each by column; values of CSV are texts.
+
+    Args:
+        name: File name.
+        data: Its bytes.
+        what: What rows are called in messages.
+        rejects: Takes the place and reason of every bad JSON line; None: the first one is an error.
 
     Raises:
         DataError: It cannot be read in its format, or has another suffix.
@@ -49,13 +58,13 @@ def read_rows(name: str, data: bytes, what: str = "rows") -> list[Mapping[str, A
         except (pa.ArrowException, OSError) as error:
             raise DataError(f"{name} is not Parquet: {error}") from None
         return rows
-    try:
-        text = data.decode("utf-8-sig")
-    except UnicodeDecodeError as error:
-        raise DataError(f"{name} is not UTF-8 at byte {error.start}: save it as UTF-8") from None
     if suffix in JSON_LINES:
-        return list(_json_lines(name, text))
+        return list(_json_lines(name, data, rejects))
     if suffix == "csv":
+        try:
+            text = data.decode("utf-8-sig")
+        except UnicodeDecodeError as error:
+            raise DataError(f"{name} is not UTF-8 at byte {error.start}: save it as UTF-8") from None
         csv.field_size_limit(2**31 - 1)
         return list(csv.DictReader(io.StringIO(text, newline="")))
     raise DataError(f"{name}: {what} are read from .csv, .jsonl or .parquet, not .{suffix}")
@@ -74,19 +83,26 @@ def cell_of(value: Any) -> str:
     )
 
 
-def _json_lines(name: str, text: str) -> Iterator[Mapping[str, Any]]:
+def _json_lines(name: str, data: bytes, rejects: list[tuple[str, str]] | None) -> Iterator[Mapping[str, Any]]:
     # a line ends at \n alone: str.splitlines would cut at characters that a JSON text may hold
-    for number, line in enumerate(text.split("\n"), 1):
+    for number, line in enumerate(data.removeprefix(codecs.BOM_UTF8).split(b"\n"), 1):
         if not line.strip():
             continue
         try:
-            row = json.loads(line)
-        except (json.JSONDecodeError, RecursionError) as error:
-            reason = error.msg if isinstance(error, json.JSONDecodeError) else "nested too deep"
-            raise DataError(f"{name}, line {number}: not JSON ({reason})") from None
-        if not isinstance(row, dict):
-            raise DataError(f"{name}, line {number}: a {type(row).__name__}, expected an object")
-        yield row
+            row = json.loads(line.decode())
+            if isinstance(row, dict):
+                yield row
+                continue
+            reason = f"a {type(row).__name__}, expected an object"
+        except UnicodeDecodeError as error:
+            reason = f"not UTF-8 at byte {error.start}: save it as UTF-8"
+        except RecursionError:
+            reason = "not JSON (nested too deep)"
+        except ValueError as error:  # also an integer of thousands of digits
+            reason = f"not JSON ({getattr(error, 'msg', error)})"
+        if rejects is None:
+            raise DataError(f"{name}, line {number}: {reason}")
+        rejects.append((f"{name}: line {number}", reason))
 
 
 ROW_FORMATS = (".jsonl", ".ndjson", ".parquet")
@@ -107,13 +123,13 @@ def parse_rows(name: str, data: bytes) -> tuple[list[Document], list[tuple[str, 
     Raises:
         DataError: The file cannot be read, or has no column of texts.
     """
-    rows = read_rows(name, data, "documents")
+    rejects: list[tuple[str, str]] = []
+    rows = read_rows(name, data, "documents", rejects)
     columns = dict.fromkeys(column for row in rows for column in row)
-    if not {*TEXTS, "sections"} & columns.keys():
+    if rows and not {*TEXTS, "sections"} & columns.keys():
         shown = ", ".join(list(columns)[:12]) or "none"
         raise DataError(f"{name} has no column {' or '.join(TEXTS)}; its columns are {shown}: rename that of the text.")
     documents: list[Document] = []
-    rejects: list[tuple[str, str]] = []
     for number, row in enumerate(rows):
         try:
             documents.append(_document(f"{default_doc_id(name)}-{number}", row))
@@ -123,7 +139,7 @@ def parse_rows(name: str, data: bytes) -> tuple[list[Document], list[tuple[str, 
 
 
 def _document(default: str, row: Mapping[str, Any]) -> Document:
-    doc_id = check_doc_id(_first(row, IDS) or default, "row")
+    doc_id = valid_doc_id(_first(row, IDS) or default, "row")
     if row.get("sections"):
         root = {**row, "document_id": doc_id}
         return parse_kohakurag(default, json.dumps(root, default=str).encode())

@@ -28,8 +28,10 @@ BLOCKS = ("system", "user")
 MOST_KEPT_CHARS = 8192
 """Longest snippet whose cleaned text is kept for the next prompt."""
 
+MOST_MARK_CHARS = 200  # longest mark that could be read as one of a reference
 _TEMPLATE_CODE = "<template>"  # the file name Jinja gives code compiled from a string
-_REF_MARK = re.compile(r"[\[［【]+(?=[\W_]*ref[\W_]*id)", re.IGNORECASE)
+_OPENING = re.compile("[[［【〔〖〘〚⟦⟬⁅❲⦋⦍⦏⦗⸢⌈⌊「『﹝︹︻﹇]+")  # square brackets, and what looks like one
+_LOOK_ALIKE = str.maketrans("еєɇгɍғƒіıɨӏԁđ", "eeerrffiiiidd")  # letters that NFKD leaves as they are
 
 
 class Snippet(NamedTuple):
@@ -65,12 +67,25 @@ def one_line(text: str) -> str:
     """Make a text fit for one line of a prompt, without a way to pose as another reference.
 
     Control and invisible characters go, all whitespace becomes single spaces, and the bracket of anything that reads
-    like ``[ref_id=…]`` becomes a round one.
+    like ``[ref_id=…]`` becomes a round one: whatever its width, accents, alphabet, and signs between the letters.
     """
     line = " ".join(text.split())
     if not line.isprintable():
         line = " ".join("".join(filter(_is_visible, line)).split())
-    return _REF_MARK.sub("(", line)
+    return _OPENING.sub(_round, line)
+
+
+def _round(opening: re.Match[str]) -> str:
+    """A round bracket where the next letters are those of ``ref_id``, else the bracket as it is."""
+    letters = ""
+    for char in opening.string[opening.end() : opening.end() + MOST_MARK_CHARS]:
+        folded = unicodedata.normalize("NFKD", char).casefold().translate(_LOOK_ALIKE)
+        letters += "".join(filter(str.isalnum, folded))
+        if letters[:5] == "refid":
+            return "("
+        if not "refid".startswith(letters):
+            break
+    return opening[0]
 
 
 def _is_visible(char: str) -> bool:

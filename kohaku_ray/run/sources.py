@@ -10,6 +10,7 @@ from typing import Any
 from kohaku_ray import sample
 from kohaku_ray.config import Config
 from kohaku_ray.config.paths import SAMPLE, resolved
+from kohaku_ray.documents.content import valid_doc_id
 from kohaku_ray.documents.find import find_files, passed_over
 from kohaku_ray.documents.read import read_bytes
 from kohaku_ray.documents.rows import ROW_FORMATS, ROW_SUFFIXES, cell_of, read_rows, suffix_of
@@ -132,7 +133,7 @@ def read_metadata(path: str | None) -> dict[str, dict[str, str]]:
         rows, columns = list(reader), list(reader.fieldnames or [])
     if "id" not in columns:
         raise DataError(f"{name}: no column id; it has {', '.join(columns) or 'nothing'}")
-    return {row["id"].strip(): _clean(row) for row in rows if row.get("id")}
+    return {valid_doc_id(row["id"].strip(), name): _clean(row) for row in rows if (row.get("id") or "").strip()}
 
 
 def _decoded(data: bytes) -> str:

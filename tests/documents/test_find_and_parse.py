@@ -166,11 +166,12 @@ class TestEveryTextFormat:
         with pytest.raises(DataError, match=rf"^x\{suffix} has no text: the file is empty"):
             parse_file(f"x{suffix}", data)
 
-    def test_a_bad_id_from_the_file_name(self, suffix):
+    def test_a_name_that_is_no_id_becomes_one(self, suffix):
         contents = {".json": b'{"text": "Some text."}', ".csv": b"text\nSome text.\n"}
         content = contents.get(suffix, b"Some text.")
-        with pytest.raises(DataError, match=rf"^d/a:b\{suffix}: doc_id 'a:b' holds a colon: rename the file"):
-            parse_file(f"d/a:b{suffix}", content)
+        assert parse_file(f"d/a:b{suffix}", content).doc_id == "a-b-6783a31e"
+        with pytest.raises(DataError, match=rf"\{suffix}: doc_id 'x+…' has 300 characters, at most 200 are allowed"):
+            parse_file(f"d/{'x' * 300}{suffix}", content)
 
     @settings(max_examples=scaled(40))
     @given(
@@ -263,17 +264,18 @@ paragraph_score,document_score
 1,one,,2024-01-02,a.example,One,M. Roux dit non. Il part.,0,,
 2,two,,,b.example,Two,Le vent se calme.,0,,
 1,two,,,b.example,Two,Une ligne en double.,1,,
-4,a:b,,,b.example,Bad,Un mauvais nom.,0,,
+4,"",,,b.example,Bad,Un mauvais nom.,0,,
 5,two,,,b.example,Two,,2,,
+6,a:b,,,b.example,Odd,Un autre nom.,0,,
 """
 NOVEL = b"CHAPTER I\n\nIt was a dark night in the old town.\n\nCHAPTER II\n\nThe rain fell on and on."
 
 
 def test_a_news_file_holds_many_documents_and_rejects_by_line():
     found = parse_documents("d/x.csv", NEWS, file_format="news")
-    assert [document.doc_id for document in found.documents] == ["one", "two"]
+    assert [document.doc_id for document in found.documents] == ["one", "two", "a-b-6783a31e"]
     assert [where for where, _ in found.rejects] == [f"d/x.csv: line {line}" for line in (4, 5, 6)]
-    assert ["par_id '1'" in found.rejects[0][1], "colon" in found.rejects[1][1]] == [True, True]
+    assert ["par_id '1'" in found.rejects[0][1], "doc_id is empty" in found.rejects[1][1]] == [True, True]
     assert len(found.documents[0].sections[0].paragraphs[0].sentences) == 2
     assert found == parse_documents("d/x.csv", NEWS, timeout_s=60, file_format="news")
 

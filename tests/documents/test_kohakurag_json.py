@@ -179,8 +179,3 @@ def test_malformed_json_is_named_by_its_place():
         parse_file("x.json", b'{"title": "a"\n"text": "b"}')
     with pytest.raises(DataError, match=r"^x\.json is not valid JSON: Exceeds the limit"):
         parse_file("x.json", b'{"year": ' + b"9" * 5000 + b"}")
-
-
-def test_a_colon_in_the_document_id_is_refused():
-    with pytest.raises(DataError, match=r"docs/file1\.json: doc_id 'arxiv:2405\.1' holds a colon"):
-        parse({"document_id": "arxiv:2405.1", **one_section({"text": "Text."})})

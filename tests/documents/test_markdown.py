@@ -80,11 +80,6 @@ def test_bad_front_matter_is_named(front, problem):
     assert str(caught.value).endswith("quote values with colons.")
 
 
-def test_a_bad_id_in_the_front_matter_is_refused():
-    with pytest.raises(DataError, match=r"docs/notes\.md: doc_id 'a:b' holds a colon"):
-        parse("---\nid: 'a:b'\n---\nText.")
-
-
 def test_inline_markup_becomes_readable_text():
     text = only(
         "A **bold** *word*, `x_y`, [a link](http://a.b), ~~old~~, H<sub>2</sub>O &amp; \\*more\\*.\n"

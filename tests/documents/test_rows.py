@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 import json
+import re
 
 import pyarrow as pa
 import pyarrow.parquet as pq
@@ -16,7 +17,7 @@ from kohaku_ray.errors import DataError
 ROWS = [
     {"id": "alpha", "text": "One. Two.\n\nThree.", "title": "First", "year": 2024, "tags": ["a", "b"], "none": None},
     {"id": None, "text": "Without an id.", "title": None, "year": None, "tags": None, "none": None},
-    {"id": "a:b", "text": "A bad id.", "title": None, "year": None, "tags": None, "none": None},
+    {"id": "x" * 300, "text": "A bad id.", "title": None, "year": None, "tags": None, "none": None},
     {"id": "empty", "text": " ", "title": None, "year": None, "tags": None, "none": None},
     {"id": "dots", "text": "***", "title": None, "year": None, "tags": None, "none": None},
 ]
@@ -39,8 +40,27 @@ def test_a_row_is_a_document_and_a_bad_row_is_a_reject(suffix):
     assert (second.doc_id, second.title, second.metadata) == ("some-1", "some-1", {})
     assert len(parsed.documents) + len(parsed.rejects) == len(ROWS)
     reasons = dict(parsed.rejects)
-    assert "holds a colon" in reasons[f"docs/some.{suffix}: row 2"]
+    assert "has 300 characters" in reasons[f"docs/some.{suffix}: row 2"]
     assert reasons[f"docs/some.{suffix}: row 3"] == "text is empty: fill in or remove it"
+
+
+@pytest.mark.parametrize(
+    ("line", "reason"),
+    [
+        (b"{broken", r"not JSON \(Expecting property name enclosed in double quotes\)"),
+        (b"[1, 2]", "a list, expected an object"),
+        (b"[" * 200_000, r"not JSON \(nested too deep\)"),
+        (b'{"text": "\xff"}', "not UTF-8 at byte 10"),
+        (b'{"text": "no end"', "not JSON"),
+    ],
+)
+def test_a_bad_line_is_one_reject_with_its_number(line, reason):
+    good = [json.dumps({"id": name, "text": "Some text."}).encode() for name in ("a", "b")]
+    parsed = parse_documents("d/x.jsonl", b"\n".join([good[0], b"", line, good[1]]), 60)
+    assert [document.doc_id for document in parsed.documents] == ["a", "b"]
+    ((where, why),) = parsed.rejects
+    assert where == "d/x.jsonl: line 3"
+    assert re.match(reason, why)
 
 
 def test_a_row_may_be_a_whole_kohakurag_document():
@@ -53,7 +73,6 @@ def test_a_row_may_be_a_whole_kohakurag_document():
     ("data", "message"),
     [
         (b'{"id": 1}\n', r"x.jsonl has no column text or content or body; its columns are id: rename"),
-        (b'{"id": 1}\n{"a\n', r"x.jsonl, line 2: not JSON"),
         (b"\n\n", r"x.jsonl has no text: the file is empty"),
     ],
 )

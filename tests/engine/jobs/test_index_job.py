@@ -212,7 +212,7 @@ def test_every_bad_file_is_a_reject_with_its_reason(cluster, tmp_path, capsys):
         latin__txt="caf\xe9 au lait".encode("latin-1"),
         broken__json='{"document_id": "x", "sections": [',
         wrong__json=json.dumps({"document_id": "w", "sections": [{"title": "t", "paragraphs": [{"text": 17}]}]}),
-        colon__json=json.dumps({"document_id": "a:b", "title": "t", "text": "Some text.", "sections": []}),
+        colon__json=json.dumps({"document_id": "x" * 300, "title": "t", "text": "Some text.", "sections": []}),
         twin__txt="Another text that is fine.",
         empty__md="",
     )
@@ -227,7 +227,7 @@ def test_every_bad_file_is_a_reject_with_its_reason(cluster, tmp_path, capsys):
     assert "NUL byte" in rejects["junk.md"]
     assert "UTF-8" in rejects["latin.txt"]
     assert "sections[0].paragraphs[0].text" in rejects["wrong.json"]
-    assert "a:b" in rejects["colon.json"]
+    assert "has 300 characters" in rejects["colon.json"]
     assert rejects["twin.txt"].startswith("doc_id 'twin' is already that of")
     [kept] = [file for file in (f"{folder}/deep/twin.txt", f"{folder}/twin.txt") if file in rejects["twin.txt"]]
     [rejected] = [row["file"] for row in index.rejects.to_pylist() if row["file"].endswith("twin.txt")]
