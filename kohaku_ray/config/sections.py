@@ -22,7 +22,9 @@ class DocumentsConfig(Section):
     metadata: FilePath | None = None
     """CSV, JSON lines or Parquet with id, title, url, year, type and citation per document."""
     timeout_s: Annotated[float, Field(gt=0)] = 60.0
-    """Longest time to parse one file; a file that takes longer becomes a reject."""
+    """Longest time to read, and again to parse, one file; a file that takes longer becomes a reject."""
+    follow_links: bool = False
+    """Whether links that lead out of a directory of `paths` are followed."""
     format: DocumentFormat | None = None
     """By suffix (auto); all but PDF as plain text; .txt as novels in chapters; .csv as news, with one paragraph per row
     and many documents in a file; None: as the system reads them."""

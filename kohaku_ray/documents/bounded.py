@@ -12,6 +12,7 @@ import gc
 import io
 import json
 import os
+import resource
 import signal
 import subprocess
 import sys
@@ -21,7 +22,8 @@ from dataclasses import dataclass
 from functools import cache
 from itertools import islice
 from multiprocessing.connection import Connection, Pipe
-from typing import IO, Any, NoReturn
+from pathlib import Path
+from typing import IO, Any, NoReturn, TypeVar
 
 from kohaku_ray.documents.figures import images_of
 from kohaku_ray.documents.model import Attachment, Document, Image, Paragraph, Section, Sentence
@@ -32,6 +34,11 @@ _AGAIN_S = 0.05
 """Seconds between signals of the timer; it repeats, because an exception raised inside a destructor is lost."""
 
 
+MEMORY_GIB = 1.5  # most memory that parsing a file may take in the child, beyond the child's own and the file
+
+T = TypeVar("T")
+
+
 class UnfinishedError(DataError):
     """A parser took too long, or ended its process."""
 
@@ -40,11 +47,11 @@ class _TimeUp(BaseException):
     """Raised by the timer; no parser catches it."""
 
 
-def parse_in_time(parse: Callable[[], Document], name: str, n_bytes: int, timeout_s: float) -> Document:
-    """Call a parser written in pure Python under a time limit; in the main thread only.
+def in_time(call: Callable[[], T], timeout_s: float, late: DataError) -> T:
+    """Call what may take long, in Python or in the kernel, under a time limit; in the main thread only.
 
     Raises:
-        DataError: It took longer than ``timeout_s``, or the parser raised it.
+        DataError: ``late``, where it took longer than ``timeout_s``, or what the call raised.
     """
     over = False
 
@@ -56,20 +63,20 @@ def parse_in_time(parse: Callable[[], Document], name: str, n_bytes: int, timeou
     before = signal.signal(signal.SIGALRM, stop)
     try:
         signal.setitimer(signal.ITIMER_REAL, timeout_s, _AGAIN_S)
-        document = parse()
+        result = call()
         over = True
     except _TimeUp:
         over = True
-        raise _late(name, n_bytes, timeout_s) from None
+        raise late from None
     finally:
         over = True
         signal.setitimer(signal.ITIMER_REAL, 0)
         signal.signal(signal.SIGALRM, before)
-    return document
+    return result
 
 
 def parse_in_child(name: str, data: bytes, timeout_s: float, images: bool = False) -> Document:
-    """Call `parse_file` in this process's child, which is started where there is none; see `parse_in_time`."""
+    """Call `parse_file` in this process's child, which is started where there is none; see `in_time`."""
     with _lock:
         child = _running()
         try:
@@ -86,17 +93,25 @@ def parse_in_child(name: str, data: bytes, timeout_s: float, images: bool = Fals
     if isinstance(reply, tuple):
         return unpacked(*reply)
     if reply == -signal.SIGALRM:
-        raise _late(name, len(data), timeout_s)
+        raise late(name, len(data), timeout_s)
     raise UnfinishedError(
         f"{name}: its {len(data):,} bytes ended the parser's process ({_ending(reply)}): "
         "export the document again, or leave it out."
     )
 
 
-def _late(name: str, n_bytes: int, timeout_s: float) -> UnfinishedError:
+def late(name: str, n_bytes: int, timeout_s: float) -> UnfinishedError:
+    """Make the error of a file that takes too long to parse."""
     return UnfinishedError(
         f"{name}: its {n_bytes:,} bytes are not parsed after {timeout_s:g} s: split or simplify the file, "
         f"or set documents.timeout_s above {timeout_s:g}."
+    )
+
+
+def out_of_memory(what: str) -> DataError:
+    """Make the error of a file that takes too much memory."""
+    return DataError(
+        f"{what} takes more than {MEMORY_GIB:g} GiB of memory: split or simplify the file, or leave it out."
     )
 
 
@@ -163,6 +178,9 @@ def _serve_forked(connection: Connection) -> NoReturn:
     try:
         while True:
             name, data, timeout_s, images = connection.recv()
+            n_pages = int(Path("/proc/self/statm").read_text().split()[0])
+            most = n_pages * resource.getpagesize() + int(MEMORY_GIB * 2**30)
+            resource.setrlimit(resource.RLIMIT_AS, (most, resource.RLIM_INFINITY))
             signal.setitimer(signal.ITIMER_REAL, timeout_s)
             reply: str | tuple[str, bytes]
             try:

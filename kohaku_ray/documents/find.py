@@ -13,12 +13,13 @@ from kohaku_ray.errors import DataError
 from kohaku_ray.storage import asking, below
 
 
-def find_files(paths: Sequence[str]) -> list[str]:
+def find_files(paths: Sequence[str], follow_links: bool = False) -> list[str]:
     """List the files that paths stand for.
 
     Args:
         paths: Files, kept whatever their suffix, and directories, searched recursively for `FORMATS`; local
             paths, URIs of any pyarrow filesystem (``s3://``, ``gs://``, ``file://``), or of the hub (``hf://``).
+        follow_links: Whether links that lead out of a directory are followed.
 
     Returns:
         Paths for `read_bytes`, which refuses a pipe, socket or device; sorted, each once. Inside a directory, names
@@ -31,7 +32,7 @@ def find_files(paths: Sequence[str]) -> list[str]:
     found, errors = set[str](), list[DataError]()
     for path in paths:
         try:
-            found |= set(_expand(path))
+            found |= set(_expand(path, follow_links))
         except DataError as error:
             errors.append(error)
     if errors:
@@ -45,47 +46,77 @@ def passed_over(paths: Sequence[str]) -> list[str]:
     Args:
         paths: As ``find_files`` takes them; URIs are not looked at.
     """
-    inner = [os.path.normpath(os.path.expanduser(path)) for path in paths if "://" not in path]
-    names = (os.path.join(folder, name) for folder in inner if os.path.isdir(folder) for name in _walk(folder))
+    names = (os.path.join(folder, name) for folder in _local(paths) for name in _walk(folder))
     return sorted(name for name in names if suffix(name) not in FORMATS)
 
 
-def _expand(path: str) -> list[str]:
+def links_out(paths: Sequence[str]) -> list[str]:
+    """List the links in local directories that lead out of them, which ``find_files`` does not follow unasked."""
+    found: list[str] = []
+    for folder in _local(paths):
+        list(_walk(folder, found))
+    return sorted(found)
+
+
+def _local(paths: Sequence[str]) -> list[str]:
+    """The local directories among paths."""
+    folders = [os.path.normpath(os.path.expanduser(path)) for path in paths if "://" not in path]
+    return [folder for folder in folders if os.path.isdir(folder)]
+
+
+def _expand(path: str, follow_links: bool) -> list[str]:
     """Expand one of the user's paths into files."""
     if path.startswith(HUB):
         check_hub(path)
         return [path]
     filesystem, inner = filesystem_of(path)
     if filesystem is None:
-        return _expand_local(path, os.path.normpath(inner) if inner else "")
+        return _expand_local(path, os.path.normpath(inner) if inner else "", follow_links)
     return _expand_remote(path, filesystem, inner)
 
 
-def _expand_local(path: str, inner: str) -> list[str]:
+def _expand_local(path: str, inner: str, follow_links: bool) -> list[str]:
     if not os.path.exists(inner):
         raise _missing(path)
     if not os.path.isdir(inner):
         return [inner]
-    return _some(path, (os.path.join(inner, relative) for relative in _walk(inner)))
+    links: list[str] = []
+    relatives = _walk(inner, None if follow_links else links)
+    return _some(path, (os.path.join(inner, relative) for relative in relatives), links)
 
 
-def _walk(directory: str) -> Iterator[str]:
-    """Yield the relative paths of the visible files below a directory; links are followed, each directory once."""
-    seen = {os.path.realpath(directory)}
+def _walk(directory: str, links: list[str] | None = None) -> Iterator[str]:
+    """Yield the relative paths of the visible files below a directory; links are followed, each directory once.
+
+    Args:
+        directory: Its path.
+        links: Takes the links that lead out of it, which are not followed then; None: they are.
+    """
+    root = os.path.realpath(directory)
+    seen = {root}
 
     def is_new(folder: str) -> bool:
         n_seen = len(seen)
         seen.add(os.path.realpath(folder))
         return len(seen) > n_seen
 
+    def leads_out(path: str) -> bool:
+        if links is None or not os.path.islink(path):
+            return False
+        is_out = os.path.commonpath([root, os.path.realpath(path)]) != root
+        links.extend([path] if is_out else [])
+        return is_out
+
     def fail(error: OSError) -> None:
         raise DataError(f"{error.filename} cannot be listed: {error.strerror}.")
 
     for folder, folders, files in os.walk(directory, followlinks=True, onerror=fail):
-        folders[:] = [name for name in sorted(folders) if not _hidden(name) and is_new(os.path.join(folder, name))]
+        visible = {name: os.path.join(folder, name) for name in sorted(folders) if not _hidden(name)}
+        folders[:] = [name for name, path in visible.items() if not leads_out(path) and is_new(path)]
         for name in files:
-            if not _hidden(name):
-                yield os.path.relpath(os.path.join(folder, name), directory)
+            path = os.path.join(folder, name)
+            if not _hidden(name) and not leads_out(path):
+                yield os.path.relpath(path, directory)
 
 
 def _expand_remote(path: str, filesystem: Any, inner: str) -> list[str]:
@@ -109,13 +140,16 @@ def _hidden(relative: str) -> bool:
     return any(part.startswith(".") for part in relative.split("/"))
 
 
-def _some(path: str, files: Iterable[str]) -> list[str]:
+def _some(path: str, files: Iterable[str], links: Sequence[str] = ()) -> list[str]:
     """Those files that have a known suffix; a directory without any is an error."""
     known = [file for file in files if suffix(file) in FORMATS]
     if not known:
+        left = (
+            f" {len(links)} links lead out of it: set documents.follow_links to true to follow them." if links else ""
+        )
         raise DataError(
             f"{path} holds no documents: files with these suffixes are read: {known_suffixes()}; and, given by name, "
-            f"{', '.join(ROW_FORMATS)}."
+            f"{', '.join(ROW_FORMATS)}.{left}"
         )
     return known
 

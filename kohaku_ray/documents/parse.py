@@ -16,7 +16,7 @@ from functools import partial
 from pathlib import PurePosixPath
 from typing import Any, Literal, TypeVar
 
-from kohaku_ray.documents.bounded import UnfinishedError, parse_in_child, parse_in_time
+from kohaku_ray.documents.bounded import UnfinishedError, in_time, late, out_of_memory, parse_in_child
 from kohaku_ray.documents.content import file_name, valid_doc_id
 from kohaku_ray.documents.figures import (
     ImageSource,
@@ -165,8 +165,7 @@ def _with_images(name: str, data: bytes, timeout_s: float | None, file_format: F
     is_placeholder = suffix(name) == ".json"
     attach = partial(attach_images, document, name, read_bytes, source, is_placeholder)
     try:
-        in_time = timeout_s is not None and _in_main_thread()
-        document = parse_in_time(attach, name, len(data), timeout_s or 0) if in_time else attach()
+        document = attach() if timeout_s is None or not _in_main_thread() else _in_time(attach, name, data, timeout_s)
     except UnfinishedError as error:
         document = replace(document, image_rejects=(("all images", f"not read: {error}"),))
     if not (has_sentences(document) or images_of(document)):
@@ -257,7 +256,14 @@ def _in_time(read: Callable[[], Any], name: str, data: bytes, timeout_s: float |
         return read()
     if not _in_main_thread():  # the child has only the readers of `FORMATS`
         raise DataError(f"{name}: a time limit on this format needs the main thread: call it there, or set no limit.")
-    return parse_in_time(read, name, len(data), timeout_s)
+    return in_time(read, timeout_s, late(name, len(data), timeout_s))
+
+
+def read_in_time(name: str, timeout_s: float) -> bytes:
+    """Read a file; a local one under a time limit, where this is the main thread. See ``read_bytes``."""
+    too_late = DataError(f"{name} is not read after {timeout_s:g} s: copy it to a local disk, or leave it out.")
+    is_limited = _in_main_thread() and "://" not in name  # storage and hub have limits of their own
+    return in_time(lambda: read_bytes(name), timeout_s, too_late) if is_limited else read_bytes(name)
 
 
 def _in_main_thread() -> bool:
@@ -280,6 +286,8 @@ def _guarded(name: str, read: Callable[[], T]) -> T:
         return read()
     except RecursionError:
         raise DataError(f"{name} is nested too deep to be read: flatten it.") from None
+    except MemoryError:
+        raise out_of_memory(name) from None
     except DataError:
         raise
     except Exception as error:  # a defect of ours or of a library: one bad file is one reject

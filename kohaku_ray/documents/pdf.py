@@ -11,6 +11,7 @@ from dataclasses import dataclass, replace
 from math import floor
 from typing import Any
 
+from kohaku_ray.documents.bounded import out_of_memory
 from kohaku_ray.documents.content import default_doc_id, well_formed
 from kohaku_ray.documents.figures import SET_IMAGES, no_image
 from kohaku_ray.documents.model import Document, Section
@@ -285,6 +286,8 @@ def _page(name: str, file: Any, number: int, images: bool) -> Page:
     try:
         return read_page(file.load_page(number), images)
     except (RuntimeError, ValueError, pymupdf.mupdf.FzErrorBase) as error:
+        if "alloc (" in str(error):  # MuPDF's malloc or calloc
+            raise out_of_memory(f"{name}: page {number + 1} of {file.page_count}") from None
         raise DataError(
             f"{name}: page {number + 1} of {file.page_count} cannot be read ({error}): export the document again."
         ) from None

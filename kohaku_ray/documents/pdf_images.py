@@ -231,7 +231,7 @@ def _decoded(picture: Picture) -> Image:
         if mask is not None and mask.m_internal:
             check_pixels(max(mask.w(), MIN_PIXELS), max(mask.h(), MIN_PIXELS))
             pixels = on_white(pixels, _pixels(mask, is_mask=True))
-    except (RuntimeError, ValueError, pymupdf.mupdf.FzErrorBase) as error:
+    except (RuntimeError, ValueError, MemoryError, pymupdf.mupdf.FzErrorBase) as error:
         raise BadImageError(f"broken ({str(error)[:120]})") from None
     warned = pymupdf.TOOLS.mupdf_warnings()
     if any(said in warned for said in _BROKEN):

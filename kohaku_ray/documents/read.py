@@ -33,9 +33,11 @@ def read_bytes(path: str) -> bytes:
     filesystem, inner = filesystem_of(path)
     try:
         if filesystem is None:
-            _check_regular(path, os.stat(inner).st_mode)
+            status = os.stat(inner)
+            _check_regular(path, status.st_mode)
             with open(inner, "rb") as file:
-                return file.read()
+                # a file of the kernel has no size, and reading it may never end
+                return file.read() if status.st_size else b""
         with asking(path, "cannot read"), filesystem.open_input_file(inner) as stream:
             return bytes(stream.read())
     except IsADirectoryError:

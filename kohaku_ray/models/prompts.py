@@ -30,7 +30,7 @@ MOST_KEPT_CHARS = 8192
 
 MOST_MARK_CHARS = 200  # longest mark that could be read as one of a reference
 _TEMPLATE_CODE = "<template>"  # the file name Jinja gives code compiled from a string
-_OPENING = re.compile("[[［【〔〖〘〚⟦⟬⁅❲⦋⦍⦏⦗⸢⌈⌊「『﹝︹︻﹇]+")  # square brackets, and what looks like one
+_OPENING = re.compile(r"[\[［【〔〖〘〚⟦⟬⁅❲⦋⦍⦏⦗⸢⌈⌊「『﹝︹︻﹇]+")  # square brackets, and what looks like one
 _LOOK_ALIKE = str.maketrans("еєɇгɍғƒіıɨӏԁđ", "eeerrffiiiidd")  # letters that NFKD leaves as they are
 
 

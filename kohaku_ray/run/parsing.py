@@ -10,8 +10,7 @@ from typing import Any
 from kohaku_ray.config import Config
 from kohaku_ray.documents.figures import ImageSource, map_images, recaptioned
 from kohaku_ray.documents.model import Document
-from kohaku_ray.documents.parse import Parsed, parse_documents
-from kohaku_ray.documents.read import read_bytes
+from kohaku_ray.documents.parse import Parsed, parse_documents, read_in_time
 from kohaku_ray.errors import DataError
 from kohaku_ray.run.indexes import document_format
 from kohaku_ray.run.sources import resolve
@@ -24,7 +23,7 @@ def parse_source(file: str, config: Config) -> Parsed:
     try:
         parsed = parse_documents(
             file,
-            read_bytes(file),
+            read_in_time(file, documents.timeout_s),
             documents.timeout_s,
             form,
             documents.sentence_split,

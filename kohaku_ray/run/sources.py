@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import csv
 import io
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from kohaku_ray import sample
 from kohaku_ray.config import Config
 from kohaku_ray.config.paths import SAMPLE, resolved
 from kohaku_ray.documents.content import valid_doc_id
-from kohaku_ray.documents.find import find_files, passed_over
+from kohaku_ray.documents.find import find_files, links_out, passed_over
 from kohaku_ray.documents.read import read_bytes
 from kohaku_ray.documents.rows import ROW_FORMATS, ROW_SUFFIXES, cell_of, read_rows, suffix_of
 from kohaku_ray.errors import ConfigError, DataError
@@ -87,11 +87,12 @@ def find_sources(config: Config) -> list[str]:
         DataError: A path does not exist, or a directory holds no document.
     """
     beside = {resolve(path) for path in (config.documents.metadata, config.questions.path) if path is not None}
-    return [file for file in find_files([resolve(path) for path in config.documents.paths]) if file not in beside]
+    files = find_files([resolve(path) for path in config.documents.paths], config.documents.follow_links)
+    return [file for file in files if file not in beside]
 
 
 def describe_passed_over(config: Config) -> str:
-    """Name the files of the configured directories that are no documents; empty without any.
+    """Name the files of the configured directories that are no documents, and links out of them; empty without any.
 
     Metadata, questions, rows that are named besides, and images, which other files show, are not counted.
     """
@@ -102,13 +103,19 @@ def describe_passed_over(config: Config) -> str:
         for file in passed_over(paths)
         if file not in known and file not in paths and suffix_of(file) not in _IMAGES
     ]
-    if not left:
-        return ""
+    links = [] if config.documents.follow_links else links_out(paths)
     rows = any(f".{suffix_of(file)}" in ROW_FORMATS for file in left)
     way_out = " (name files of JSON lines and Parquet themselves in documents.paths)" if rows else ""
-    is_one = len(left) == 1
-    named = ", ".join([*left[:_MOST_NAMED], *(["…"] if len(left) > _MOST_NAMED else [])])
-    return f"{len(left)} file{'' if is_one else 's'} there {'is' if is_one else 'are'} no document: {named}{way_out}"
+    said = [f"{_files(left, 'is no document', 'are no document')}{way_out}"] if left else []
+    if links:
+        what = _files(links, "is a link out of its directory", "are links out of their directory")
+        said.append(f"{what} (documents.follow_links: true follows links)")
+    return "; ".join(said)
+
+
+def _files(files: Sequence[str], is_one: str, are_many: str) -> str:
+    named = ", ".join([*files[:_MOST_NAMED], *(["…"] if len(files) > _MOST_NAMED else [])])
+    return f"{len(files)} {f'file there {is_one}' if len(files) == 1 else f'files there {are_many}'}: {named}"
 
 
 def read_metadata(path: str | None) -> dict[str, dict[str, str]]:

@@ -12,6 +12,8 @@ from kohaku_ray.errors import DataError
 from kohaku_ray.records import Question
 from kohaku_ray.values.read import is_blank
 
+MAX_QUESTION_CHARS = 200_000  # longest question; encoders, planners and models read it whole
+
 
 @dataclass(frozen=True, slots=True)
 class QuestionColumns:
@@ -49,7 +51,8 @@ def read_questions(
         Questions in the file's order. An empty text is kept: it becomes a row with an error, not a lost row.
 
     Raises:
-        DataError: The file lacks a column, an id is missing or repeated, or it cannot be read.
+        DataError: The file lacks a column, an id is missing or repeated, a question is longer than
+            `MAX_QUESTION_CHARS`, or it cannot be read.
     """
     rows = read_rows(name, data, "questions")
     if not rows:
@@ -61,7 +64,14 @@ def read_questions(
         _column(name, there, (needed,))
     _check_ids(name, [_text(row.get(id_column)) for row in rows], id_column)
     gold = frozenset(column.casefold() for column in columns.gold)
-    return [_question(row, id_column, text_column, gold) for row in rows[:limit]]
+    questions = [_question(row, id_column, text_column, gold) for row in rows[:limit]]
+    for question in questions:
+        if len(question.text) > MAX_QUESTION_CHARS:
+            raise DataError(
+                f"{name}: question {question.question_id!r} has {len(question.text):,} characters, at most "
+                f"{MAX_QUESTION_CHARS:,} are read: shorten it"
+            )
+    return questions
 
 
 def _question(row: Mapping[str, Any], id_column: str, text_column: str, gold: frozenset[str]) -> Question:

