@@ -236,12 +236,10 @@ def without_noise(document: Document) -> Document:
         spans = tuple(span for span in paragraph.sentences if is_kept(text[span.start : span.end]))
         return paragraph if len(spans) == len(paragraph.sentences) else replace(paragraph, sentences=spans)
 
-    odd = [f"{n - 1:,} repetitions of {text[:40]!r} are not indexed" for text, n in repeated.items()]
+    odd = [f"{n - 1:,} repetitions of {text[:40]!r}, not indexed" for text, n in repeated.items()]
     if dropped:
-        first = next(iter(dropped))
-        odd.append(
-            f"{sum(dropped.values()):,} sentences without a letter or digit, such as {first[:20]!r}, are not indexed"
-        )
+        n, first = sum(dropped.values()), next(iter(dropped))
+        odd.append(f"{n:,} sentence{'s' * (n > 1)} without a letter or digit, such as {first[:20]!r}, not indexed")
     return replace(map_named(document, kept), odd=(*document.odd, *odd))
 
 
