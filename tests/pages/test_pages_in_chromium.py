@@ -117,6 +117,7 @@ def test_questions_are_filtered_found_and_sorted(tab, pages):
 def test_the_leads_of_the_first_screen_set_the_list(tab, pages):
     open_page(tab, pages["run"])
     tab.locator(".look a", has_text="1 question").nth(1).click()
+    tab.wait_for_function("document.querySelector('select[name=cause]').value === 'vote'")
     assert shown(tab) == ["q2"]
     assert tab.input_value("select[name=cause]") == "vote"
 
@@ -197,6 +198,11 @@ def test_nothing_is_wider_than_the_screen(tab, pages, name, width):
       !one.closest('figure') && one.getBoundingClientRect().right > document.documentElement.clientWidth + 1)
       .map(one => one.outerHTML.slice(0, 80))"""
     assert tab.evaluate(beyond) == []
+    said = """() => [...document.querySelectorAll('.scroll')].map(one =>
+      [one.scrollWidth > one.clientWidth, one.previousElementSibling?.className === 'wide'])"""
+    boxes = tab.evaluate(said)
+    assert all(is_wide == is_said for is_wide, is_said in boxes)
+    assert any(is_wide for is_wide, _ in boxes) or width > 400 or name == "compare"
 
 
 @pytest.mark.parametrize("name", ["run", "compare", pytest.param("sweep", marks=pytest.mark.slow)])

@@ -33,6 +33,8 @@
       box.tabIndex = 0; // scrolled by the arrow keys
       box.setAttribute("role", "group");
       box.setAttribute("aria-label", "Wide table: scrolls sideways");
+      if (box.previousElementSibling?.className === "wide") continue;
+      box.insertAdjacentHTML("beforebegin", '<p class="wide" aria-hidden="true">Wide table: scroll sideways →</p>');
     }
   }
 
