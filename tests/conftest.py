@@ -15,6 +15,7 @@ os.environ.setdefault("HF_HUB_OFFLINE", "1")
 os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
 os.environ.setdefault("RAY_ENABLE_UV_RUN_RUNTIME_ENV", "0")
 os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
+os.environ.setdefault("RAY_enable_metrics_collection", "1")  # test_prometheus reads them
 # A key for the local S3 server, set before Ray's workers start; no test reaches another one.
 os.environ |= {"AWS_ACCESS_KEY_ID": "test", "AWS_SECRET_ACCESS_KEY": "test", "AWS_EC2_METADATA_DISABLED": "true"}
 
@@ -66,17 +67,12 @@ def cluster() -> Iterator[str]:
     """One local Ray cluster for the whole test run; yields the address other drivers join it by."""
     import ray
 
-    ray.init(
-        address="local",  # not the cluster that another program has started on this machine
-        num_cpus=6,  # declared, not there: actors that wait need no core
-        object_store_memory=512 * 2**20,
-        include_dashboard=False,
-        namespace="kohaku_ray",
-        log_to_driver=False,
-        logging_level="ERROR",
-    )
-    yield ray.get_runtime_context().gcs_address
-    ray.shutdown()
+    from kohaku_ray.config.schema import ClusterConfig
+    from kohaku_ray.engine.cluster import connected
+
+    # Declared, not there: actors that wait need no core.
+    with connected(ClusterConfig(num_cpus=6, object_store_gib=0.5)):
+        yield ray.get_runtime_context().gcs_address
 
 
 @pytest.hookimpl(tryfirst=True)

@@ -13,6 +13,7 @@ from dataclasses import replace
 from typing import Any
 
 import ray
+from ray._private import ray_constants
 from ray.exceptions import RayError
 from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
@@ -59,25 +60,49 @@ def connected(cluster: ClusterConfig) -> Iterator[bool]:
             "`ray job submit -- python jobs/answer.py CONFIG`, or give the address of the cluster itself"
         )
     settings: dict[str, object] = {"namespace": NAMESPACE, "log_to_driver": False, "logging_level": "ERROR"}
-    if address is None:
-        settings |= {
-            "address": "local",  # not a cluster that another program has started on this machine
-            "num_cpus": local_cpus(cluster),
-            "object_store_memory": int(cluster.object_store_gib * 2**30),
-            "include_dashboard": False,
-        }
-    else:
-        _check_answers(address)
-        settings["address"] = address
-    try:
-        with _without_log_level_line():
-            ray.init(**settings)
-    except ConnectionError as error:
-        raise _no_cluster(str(address), str(error)) from None
-    try:
+    with ExitStack() as until_end:
+        if address is None:
+            until_end.enter_context(_on_loopback())
+            settings |= {
+                "address": "local",  # not a cluster that another program has started on this machine
+                "num_cpus": local_cpus(cluster),
+                "object_store_memory": int(cluster.object_store_gib * 2**30),
+                "include_dashboard": False,
+            }
+        else:
+            _check_answers(address)
+            settings["address"] = address
+        try:
+            with _without_log_level_line():
+                ray.init(**settings)
+        except ConnectionError as error:
+            raise _no_cluster(str(address), str(error)) from None
+        except Exception as error:
+            if address is not None:
+                raise
+            raise KohakuRayError(
+                f"Ray did not start on this machine ({type(error).__name__}: {error}): see its logs in "
+                f"{tempfile.gettempdir()}/ray/session_latest/logs; a busy machine may need a second try"
+            ) from error
+        until_end.callback(ray.shutdown)
         yield address is None
+
+
+@contextmanager
+def _on_loopback() -> Iterator[None]:
+    """Let a Ray that starts in the block listen on 127.0.0.1 alone, without a port for metrics.
+
+    Ray does so by itself on Windows and macOS, by the same setting. RAY_enable_metrics_collection=1 keeps the metrics.
+    """
+    usual = ray_constants.ENABLE_RAY_CLUSTER
+    ray_constants.ENABLE_RAY_CLUSTER = False  # what this process read at import
+    os.environ[ray_constants.ENABLE_RAY_CLUSTERS_ENV_VAR] = "0"  # for the processes that it starts
+    os.environ.setdefault("RAY_enable_metrics_collection", "0")
+    try:
+        yield
     finally:
-        ray.shutdown()
+        ray_constants.ENABLE_RAY_CLUSTER = usual
+        del os.environ[ray_constants.ENABLE_RAY_CLUSTERS_ENV_VAR]
 
 
 def _check_answers(address: str) -> None:

@@ -39,7 +39,7 @@ class Demand:
 
 def cluster_address(cluster: ClusterConfig) -> str | None:
     """Return the address of the cluster to join; None: a local one is started."""
-    return cluster.address or os.environ.get("RAY_ADDRESS")
+    return cluster.address or os.environ.get("RAY_ADDRESS") or None
 
 
 def local_cpus(cluster: ClusterConfig) -> int:

@@ -1,0 +1,47 @@
+"""A cluster that a job starts on this machine is not reached from another one."""
+
+from __future__ import annotations
+
+import ipaddress
+import subprocess
+import sys
+
+import pytest
+
+from kohaku_ray.config.schema import ClusterConfig
+from kohaku_ray.engine import cluster
+from kohaku_ray.errors import KohakuRayError
+
+LISTEN = """
+import psutil, ray
+from kohaku_ray.config.schema import ClusterConfig
+from kohaku_ray.engine.cluster import connected
+with connected(ClusterConfig(num_cpus=2, object_store_gib=0.1)):
+    ray.get(ray.remote(lambda: None).remote())
+    for process in [psutil.Process(), *psutil.Process().children(recursive=True)]:
+        for one in process.net_connections(kind="inet"):
+            if one.status == psutil.CONN_LISTEN:
+                print(process.name().split()[0], one.laddr.ip)
+"""
+
+
+@pytest.mark.ray
+def test_every_process_listens_on_loopback_alone():
+    ran = subprocess.run([sys.executable, "-c", LISTEN], capture_output=True, text=True, timeout=300)
+    assert ran.returncode == 0, ran.stderr
+    found = [line.split() for line in ran.stdout.splitlines()]
+    assert {"gcs_server", "raylet"} <= {process for process, _ in found}
+    assert [one for one in found if not ipaddress.ip_address(one[1].removeprefix("::ffff:")).is_loopback] == []
+
+
+def test_a_ray_that_does_not_start_is_said_in_words(monkeypatch):
+    def init(**settings: object) -> None:
+        raise RuntimeError("Timed out waiting for file metrics_agent_port")
+
+    monkeypatch.setattr(cluster.ray, "init", init)
+    monkeypatch.setattr(cluster.ray, "is_initialized", lambda: False)
+    with (
+        pytest.raises(KohakuRayError, match=r"Ray did not start on this machine .*metrics_agent_port.*logs"),
+        cluster.connected(ClusterConfig()),
+    ):
+        raise AssertionError("not reached")
