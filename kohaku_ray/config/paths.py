@@ -126,6 +126,30 @@ def with_index(values: Mapping[str, Any], run: str) -> dict[str, Any]:
     return dict(values)
 
 
+def in_shared(values: Mapping[str, Any], run: str, ledger: str) -> dict[str, Any]:
+    """Put relative paths of outputs into the directory ``shared``, if the configuration names one.
+
+    Args:
+        values: Plain values of a configuration.
+        run: The run's default directory.
+        ledger: The ledger's.
+    """
+    shared = joined(values.get("shared"))
+    if not isinstance(shared, str) or not shared:
+        return dict(values)
+
+    def moved(path: Any) -> Any:
+        is_relative = isinstance(path, str) and path and not path.startswith(("/", "~")) and "://" not in path
+        return below(shared, os.path.normpath(path)) if is_relative else path
+
+    moves = {**values, "run": moved(values.get("run", run))}
+    for name, default in (("index", ""), ("ledger", ledger)):
+        section = values.get(name, {})
+        if isinstance(section, Mapping):
+            moves[name] = {**section, "path": moved(section.get("path", default))}
+    return moves
+
+
 def directory_of(file: Path) -> str:
     """Return the directory that a file's paths are relative to: its own; empty, the working directory, for presets."""
     return "" if file.resolve().is_relative_to(PRESETS.resolve()) else os.path.dirname(file)

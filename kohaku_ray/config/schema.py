@@ -14,7 +14,7 @@ from kohaku_ray.config.deployments import (
     stand_in,
 )
 from kohaku_ray.config.environment import Environment
-from kohaku_ray.config.paths import FilePath, with_index
+from kohaku_ray.config.paths import FilePath, in_shared, with_index
 from kohaku_ray.config.plain import shown
 from kohaku_ray.config.sections import (
     ClusterConfig,
@@ -65,6 +65,8 @@ class Config(Section):
     """Base of every seed."""
     run: FilePath = "runs/demo"
     """Directory of this run's outputs, or a URI as for `index.path`."""
+    shared: FilePath | None = None
+    """Directory or URI that every node reaches; relative `run`, `index.path` and `ledger.path` lie in it, not beside the file."""
     documents: DocumentsConfig = DocumentsConfig()
     index: IndexConfig = IndexConfig()
     questions: QuestionsConfig = QuestionsConfig()
@@ -94,6 +96,7 @@ class Config(Section):
         if not isinstance(values, dict):
             return values
         values = with_index(values, cls.model_fields["run"].default)
+        values = in_shared(values, cls.model_fields["run"].default, LedgerConfig().path)
         name, settings = values.get("system", DEFAULT_SYSTEM), values.get("settings", {})
         if not isinstance(name, str):
             return values

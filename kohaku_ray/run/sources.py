@@ -36,12 +36,13 @@ def check_outlives_job(config: Config) -> None:
     Raises:
         ConfigError: ``run``, ``index.path`` or ``ledger.path`` is inside such a copy.
     """
-    for key, path in (("run", config.run), ("index.path", config.index.path), ("ledger.path", config.ledger.path)):
-        if _RAY_COPY in path:
-            raise ConfigError(
-                f"{key} is {path}, inside the copy of the working directory that Ray deletes after the job: give an "
-                f"absolute path on a disk that all nodes share, such as --set {key}=/shared/{key.split('.')[0]}"
-            )
+    places = {"run": config.run, "index.path": config.index.path, "ledger.path": config.ledger.path}
+    lost = [f"{key} is {path}" for key, path in places.items() if _RAY_COPY in path]
+    if lost:
+        raise ConfigError(
+            f"{', '.join(lost)}: inside the copy of the working directory that Ray deletes after the job. Give a directory "
+            "that all nodes share: --set shared=/path puts relative ones of these three into it"
+        )
 
 
 def check_images(config: Config) -> None:

@@ -12,6 +12,8 @@ from kohaku_ray.errors import DataError
 CONFIG, QUESTIONS, METADATA, DOCUMENTS = "my.yaml", "questions.csv", "metadata.csv", "documents"
 """Names in the directory."""
 
+_NOT_SENT = {".rayignore": "# What `ray job submit --working-dir .` does not send to the cluster.\nruns/\n.venv/\n"}
+
 _SETTINGS = f"""\
 # Relative paths are relative to this file. `kohaku-ray validate {CONFIG}` says what a run would use.
 base: default                  # [default, models/ollama] answers with a model: see configs/models
@@ -49,7 +51,7 @@ def write_starter(directory: str, *, with_gold: bool = False) -> list[str]:
     Raises:
         DataError: One of them is there already, or cannot be written.
     """
-    texts = {CONFIG: _SETTINGS, QUESTIONS: _gold() if with_gold else _QUESTIONS, METADATA: _METADATA}
+    texts = {CONFIG: _SETTINGS, QUESTIONS: _gold() if with_gold else _QUESTIONS, METADATA: _METADATA, **_NOT_SENT}
     return _write(directory, texts, [DOCUMENTS])
 
 

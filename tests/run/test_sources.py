@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import time
 
 import pytest
@@ -41,16 +42,17 @@ def test_relative_paths_are_anchored_where_the_command_was_given(monkeypatch, tm
     assert config.prompts is None
 
 
-@pytest.mark.parametrize("key", ["run", "index.path", "ledger.path"])
-def test_outputs_that_ray_would_delete_after_the_job_are_refused(monkeypatch, tmp_path, key):
+def test_outputs_that_ray_would_delete_after_the_job_are_refused_at_once(monkeypatch, tmp_path):
     copy = tmp_path / "session/runtime_resources/working_dir_files/_ray_pkg_0"
     copy.mkdir(parents=True)
     monkeypatch.chdir(copy)
-    kept = {"run": "/shared/run", "index.path": "/shared/index", "ledger.path": "/shared/ledger"}
-    check_outlives_job(resolve_paths(load_config("demo", [f"{name}={path}" for name, path in kept.items()])))
-    flags = [f"{name}={'out' if name == key else path}" for name, path in kept.items()]
-    with pytest.raises(ConfigError, match=rf"{key} is .*/_ray_pkg_0/out, .*--set {key}=/shared/"):
-        check_outlives_job(resolve_paths(load_config("demo", flags)))
+    (copy / "my.yaml").write_text("base: demo\nrun: out\n")
+    check_outlives_job(resolve_paths(load_config("my.yaml", ["shared=/elsewhere"])))
+    with pytest.raises(ConfigError) as found:
+        check_outlives_job(resolve_paths(load_config("my.yaml", ["index.path=/elsewhere/index"])))
+    said = str(found.value)
+    assert re.search(r"run is \S+/_ray_pkg_0/out, ledger.path is \S+/_ray_pkg_0/runs/demo/ledger: inside the copy", said)
+    assert "--set shared=/path" in said
 
 
 @pytest.mark.parametrize("encoding", ["utf-8", "utf-8-sig", "cp1252"])

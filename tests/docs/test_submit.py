@@ -1,0 +1,77 @@
+"""The lines of docs/cluster.md that submit a job to a cluster, run as they stand."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import shutil
+import signal
+import socket
+import subprocess
+import sys
+import tempfile
+from pathlib import Path
+
+import pytest
+from doc_pages import DOCS
+
+from kohaku_ray import sample
+
+LINES = (DOCS / "cluster.md").read_text().split("```bash\n", 1)[1].split("```", 1)[0]
+
+
+def free_ports(n: int) -> list[int]:
+    held = [socket.create_server(("127.0.0.1", 0)) for _ in range(n)]
+    ports = [one.getsockname()[1] for one in held]
+    for one in held:
+        one.close()
+    return ports
+
+
+def own_project(directory: Path) -> None:
+    """What a newcomer has: the files of `init`, documents and questions."""
+    subprocess.run(["kohaku-ray", "init", directory], check=True, capture_output=True)
+    for file in Path(sample.path("documents")).glob("*.md"):
+        (directory / "documents" / file.name).write_bytes(file.read_bytes())
+    questions = Path(sample.path("questions.csv")).read_text().splitlines(keepends=True)
+    (directory / "questions.csv").write_text("".join(questions[:4]))
+    (directory / "runs").mkdir()
+    (directory / "runs/large").write_bytes(b"\0" * 101 * 2**20)  # Ray refuses to send more than 100 MB
+
+
+@pytest.mark.slow
+@pytest.mark.ray
+def test_a_job_is_submitted_to_a_cluster_as_the_page_says(tmp_path, monkeypatch):
+    monkeypatch.setenv("PATH", f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}")
+    own_project(tmp_path / "project")
+    session = tempfile.mkdtemp(dir="/tmp")  # sockets' paths have at most 107 bytes
+    gcs, dashboard, agent, client = free_ports(4)
+    started = (
+        f"ray start --head --block --num-cpus=8 --temp-dir={session} --port={gcs} --dashboard-port={dashboard} "
+        f"--dashboard-agent-listen-port={agent} --ray-client-server-port={client} >{tmp_path}/ray.log 2>&1 &\n"
+        f"until (exec 3<>/dev/tcp/127.0.0.1/{agent}) 2>/dev/null; do sleep 1; done; sleep 3"  # the head's job agent
+    )
+    assert LINES.count("ray start --head\n") == 1
+    lines = LINES.replace("ray start --head\n", f"{started}\n").replace("8265", str(dashboard))
+    lines = lines.replace("/shared", f"{tmp_path}/shared")
+    environment = {name: value for name, value in os.environ.items() if not name.startswith("RAY_")}
+    environment |= {"HOME": str(tmp_path), "RAY_USAGE_STATS_ENABLED": "0"}
+    shell = subprocess.Popen(
+        ["bash", "-e", "-c", lines],
+        cwd=tmp_path / "project",
+        env=environment,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+        start_new_session=True,
+    )
+    try:
+        said, _ = shell.communicate(timeout=600)
+    finally:
+        with contextlib.suppress(ProcessLookupError):
+            os.killpg(shell.pid, signal.SIGTERM)
+        shutil.rmtree(session, ignore_errors=True)
+    assert shell.returncode == 0, said[-4000:] + (tmp_path / "ray.log").read_text()[-2000:]
+    assert said.count("succeeded") == 2, said
+    assert {"submission.csv", "report.html"} <= set(os.listdir(tmp_path / "shared/runs/my"))
+    assert os.listdir(tmp_path / "project/runs") == ["large"]
