@@ -66,7 +66,7 @@ class Config(Section):
     run: FilePath = "runs/demo"
     """Directory of this run's outputs, or a URI as for `index.path`."""
     shared: FilePath | None = None
-    """Directory or URI that every node reaches; relative `run`, `index.path` and `ledger.path` lie in it, not beside the file."""
+    """Directory or URI of all nodes; relative `run`, `index.path` and `ledger.path` lie in it, not beside the file."""
     documents: DocumentsConfig = DocumentsConfig()
     index: IndexConfig = IndexConfig()
     questions: QuestionsConfig = QuestionsConfig()

@@ -40,8 +40,8 @@ def check_outlives_job(config: Config) -> None:
     lost = [f"{key} is {path}" for key, path in places.items() if _RAY_COPY in path]
     if lost:
         raise ConfigError(
-            f"{', '.join(lost)}: inside the copy of the working directory that Ray deletes after the job. Give a directory "
-            "that all nodes share: --set shared=/path puts relative ones of these three into it"
+            f"{', '.join(lost)}: inside the copy of the working directory that Ray deletes after the job. Give a "
+            "directory that all nodes share: --set shared=/path puts relative ones of these three into it"
         )
 
 

@@ -92,6 +92,20 @@ def test_the_index_is_in_the_runs_directory_unless_it_has_a_path(project):
     assert load_config("default", ["run=runs/c", "index.path=i"]).index.path == "i"
 
 
+@pytest.mark.parametrize(("shared", "after"), [("/s", ""), ("s3://b/p?region=r", "?region=r")])
+def test_relative_outputs_lie_in_the_shared_directory(project, shared, after):
+    def outputs(*overrides: str) -> tuple[str, str, str]:
+        config = load_config(
+            project("a.yaml", run="runs/a", documents={"paths": ["docs"]}), [f"shared={shared}", *overrides]
+        )
+        assert config.documents.paths == ("../project/docs",), "inputs are not moved"
+        return config.run, config.index.path, config.ledger.path
+
+    home = shared.removesuffix(after)
+    assert outputs() == (f"{home}/runs/a{after}", f"{home}/runs/a/index{after}", f"{home}/runs/ledger{after}")
+    assert outputs("index.path=i", "ledger.path=/l", "run=~/r") == ("~/r", f"{home}/i{after}", "/l")
+
+
 def test_a_sweeps_paths_are_relative_to_it(project):
     project("configs/mine.yaml", base="demo", documents={"paths": ["docs"]})
     path = project(

@@ -39,11 +39,18 @@ def done(tiny_encoder, tmp_path_factory):
 
 
 def files_of(home: Path) -> dict[str, bytes]:
-    """Read a directory's files; in an index's, its build is named BUILD."""
+    """Read a directory's files; in an index's, its build and those of its shards are named by their place."""
     manifest = home / "manifest.json"
-    build = json.loads(manifest.read_text())["build"] if manifest.exists() else "no build"
+    text = manifest.read_text() if manifest.exists() else ""
+    builds = list(dict.fromkeys(re.findall(r'[-"]([0-9a-f]{12})[".]', text)))
+
+    def plain(name: bytes) -> bytes:
+        for place, build in enumerate(builds):
+            name = name.replace(build.encode(), b"BUILD%d" % place)
+        return name
+
     return {
-        str(file.relative_to(home)).replace(build, "BUILD"): file.read_bytes().replace(build.encode(), b"BUILD")
+        plain(str(file.relative_to(home)).encode()).decode(): plain(file.read_bytes())
         for file in home.rglob("*")
         if file.is_file()
     }

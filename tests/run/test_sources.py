@@ -51,7 +51,9 @@ def test_outputs_that_ray_would_delete_after_the_job_are_refused_at_once(monkeyp
     with pytest.raises(ConfigError) as found:
         check_outlives_job(resolve_paths(load_config("my.yaml", ["index.path=/elsewhere/index"])))
     said = str(found.value)
-    assert re.search(r"run is \S+/_ray_pkg_0/out, ledger.path is \S+/_ray_pkg_0/runs/demo/ledger: inside the copy", said)
+    assert re.search(
+        r"run is \S+/_ray_pkg_0/out, ledger.path is \S+/_ray_pkg_0/runs/demo/ledger: inside the copy", said
+    )
     assert "--set shared=/path" in said
 
 
