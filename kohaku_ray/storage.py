@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import hashlib
 import json
 import os
 import re
@@ -147,6 +148,29 @@ def refusal(path: str, what: str, error: object) -> StorageError:
     return StorageError(f"{what} {where}: {way_out} ({said})")
 
 
+def checksum(data: Any) -> str:
+    """Digest a file's content, bytes or anything with a buffer: BLAKE2b, 32 hexadecimal characters."""
+    return hashlib.blake2b(data, digest_size=16).hexdigest()
+
+
+class _Summed:
+    """A file whose checksum is made as it is written."""
+
+    def __init__(self, file: Any) -> None:
+        self._file, self._digest = file, hashlib.blake2b(digest_size=16)
+
+    def write(self, data: Any) -> int:
+        self._digest.update(data)
+        written: int = self._file.write(data)
+        return written
+
+    def checksum(self) -> str:
+        return self._digest.hexdigest()
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._file, name)
+
+
 class Directory:
     """A directory on a local disk or an object store; names are relative to it."""
 
@@ -188,13 +212,23 @@ class Directory:
         found = (info for info in infos if info.is_file)
         return sorted(info.path[len(self._root.rstrip("/")) + 1 :] for info in found)
 
-    def read(self, name: str) -> pa.Buffer:
+    def read(self, name: str, expected: str | None = None) -> pa.Buffer:
         """Read a whole file; a local one is memory-mapped.
 
+        Args:
+            name: The file.
+            expected: Its checksum. Default: not compared.
+
         Raises:
-            DataError: There is no such file.
+            DataError: There is no such file, or it has another checksum.
             StorageError: It cannot be read.
         """
+        data = self._read(name)
+        if expected is not None and checksum(data) != expected:
+            raise self.damaged(name, "its checksum is not the one it was written with")
+        return data
+
+    def _read(self, name: str) -> pa.Buffer:
         import pyarrow as pa
 
         try:
@@ -208,54 +242,57 @@ class Directory:
         except OSError as error:
             raise StorageError(f"cannot read {self.full(name)}: {error}") from error
 
-    def write(self, name: str, data: Any) -> None:
-        """Write bytes, or anything with a buffer.
+    def write(self, name: str, data: Any) -> str:
+        """Write bytes, or anything with a buffer; returns the file's checksum.
 
         Raises:
             DataError: It cannot be written; the old file, if any, is unchanged.
         """
         with self._writing(name) as file:
             file.write(data)
+        return file.checksum()
 
-    def write_parquet(self, name: str, table: pa.Table) -> None:
-        """Write a table as Parquet with zstd; the same rows give the same bytes."""
+    def write_parquet(self, name: str, table: pa.Table) -> str:
+        """Write a table as Parquet with zstd; the same rows give the same bytes. Returns the file's checksum."""
         import pyarrow.parquet as pq
 
         with self._writing(name) as file:
             pq.write_table(table.combine_chunks(), file, compression="zstd")
+        return file.checksum()
 
-    def write_arrow(self, name: str, table: pa.Table) -> None:
-        """Write a table as one uncompressed Arrow batch, so that a reader maps it without a copy."""
+    def write_arrow(self, name: str, table: pa.Table) -> str:
+        """Write a table as one uncompressed Arrow batch, which a reader maps; returns the file's checksum."""
         import pyarrow as pa
 
         with self._writing(name) as file, pa.ipc.new_file(file, table.schema) as writer:
             for batch in table.combine_chunks().to_batches():
                 writer.write_batch(batch)
+        return file.checksum()
 
-    def read_parquet(self, name: str) -> pa.Table:
-        """Read a table that ``write_parquet`` wrote.
+    def read_parquet(self, name: str, expected: str | None = None) -> pa.Table:
+        """Read a table that ``write_parquet`` wrote; ``expected`` as of ``read``.
 
         Raises:
-            DataError: It is truncated or not Parquet.
+            DataError: It is truncated, not Parquet, or has another checksum.
         """
         import pyarrow as pa
         import pyarrow.parquet as pq
 
         try:
-            return pq.read_table(pa.BufferReader(self.read(name)))
+            return pq.read_table(pa.BufferReader(self.read(name, expected)))
         except (pa.ArrowException, OSError) as error:
             raise self.damaged(name, error) from error
 
-    def read_arrow(self, name: str) -> pa.Table:
-        """Map a table that ``write_arrow`` wrote.
+    def read_arrow(self, name: str, expected: str | None = None) -> pa.Table:
+        """Map a table that ``write_arrow`` wrote; ``expected`` as of ``read``.
 
         Raises:
-            DataError: It is truncated or not an Arrow file.
+            DataError: It is truncated, not an Arrow file, or has another checksum.
         """
         import pyarrow as pa
 
         try:
-            return pa.ipc.open_file(pa.BufferReader(self.read(name))).read_all()
+            return pa.ipc.open_file(pa.BufferReader(self.read(name, expected))).read_all()
         except (pa.ArrowException, OSError) as error:
             raise self.damaged(name, error) from error
 
@@ -288,11 +325,11 @@ class Directory:
         return self._filesystem.open_output_stream(self.full(name))
 
     @contextmanager
-    def _writing(self, name: str) -> Iterator[Any]:
+    def _writing(self, name: str) -> Iterator[_Summed]:
         """Open a file for writing; an error of the filesystem names the file and the way out."""
         try:
             with self.open_output(name) as file:
-                yield file
+                yield _Summed(file)
         except OSError as error:
             if not self.is_local:
                 raise refusal(below(self.path, name), "cannot write", error) from error
@@ -374,6 +411,18 @@ def read_file(path: str) -> bytes:
         filesystem, inner = open_filesystem(path)
         with filesystem.open_input_file(inner) as stream:
             return bytes(stream.read())
+
+
+def checksum_of(path: str) -> str:
+    """Return the ``checksum`` of a file, read in pieces; errors as of ``read_file``."""
+    begin = functools.partial(hashlib.blake2b, digest_size=16)
+    if not is_uri(path):
+        with open(path, "rb") as file:
+            return hashlib.file_digest(file, begin).hexdigest()
+    with asking(path, "cannot read"):
+        filesystem, inner = open_filesystem(path)
+        with filesystem.open_input_file(inner) as stream:
+            return hashlib.file_digest(stream, begin).hexdigest()
 
 
 def is_file(path: str) -> bool:

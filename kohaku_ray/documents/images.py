@@ -120,7 +120,7 @@ def as_image(picture: Any) -> Image:
     """
     check_pixels(*picture.size)
     data = _png(picture)
-    return Image(hashlib.sha256(data).hexdigest()[:DIGEST_DIGITS], data, *picture.size)
+    return Image(image_digest(data), data, *picture.size)
 
 
 def _png(picture: Any) -> bytes:
@@ -146,6 +146,11 @@ def _png(picture: Any) -> bytes:
 
 def _chunk(kind: bytes, data: bytes) -> bytes:
     return struct.pack(">I", len(data)) + kind + data + struct.pack(">I", zlib.crc32(data, zlib.crc32(kind)))
+
+
+def image_digest(data: Any) -> str:
+    """Digest an image's PNG, bytes or anything with a buffer: the name of its file."""
+    return hashlib.sha256(data).hexdigest()[:DIGEST_DIGITS]
 
 
 def image_name(digest: str) -> str:

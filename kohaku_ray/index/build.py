@@ -12,7 +12,7 @@ import numpy as np
 import pyarrow as pa
 
 import kohaku_ray
-from kohaku_ray.errors import DataError
+from kohaku_ray.errors import DataError, StorageError
 from kohaku_ray.index.arrays import F32, I64
 from kohaku_ray.index.assemble import Layout, ParagraphVectors, Weights, collect, lay_out
 from kohaku_ray.index.chunks import Chunks
@@ -26,11 +26,14 @@ from kohaku_ray.index.store import (
     FORMAT,
     REINDEX,
     Index,
+    all_files,
     check_content,
     check_files,
+    damage_of,
     fingerprint,
     publish,
     read_manifest,
+    read_table,
 )
 from kohaku_ray.index.terms import Statistics, TermCounts
 from kohaku_ray.index.vectors import VectorIndex
@@ -125,11 +128,33 @@ def unchanged_shard(path: str, number: int, content: str) -> Shard | None:
             if (shard["number"], shard["content"]) == (number, content):
                 check_files(directory, shard["files"])
                 for entry in shard["files"].values():
-                    check_content(directory, entry["name"])
+                    check_content(directory, entry)
                 return dict(shard)
     except DataError:
         pass  # damaged files are written again
     return None
+
+
+def forget_damaged(path: str) -> list[str]:
+    """Delete the old vectors that are not what was written: a new build would take them for good.
+
+    The old index cannot be opened then, and all texts are encoded again.
+
+    Returns:
+        The files.
+    """
+    directory = Directory(path)
+    try:
+        files = all_files(read_manifest(directory))
+    except StorageError:
+        raise
+    except DataError:
+        return []
+    reused = [entry for role, entry in files.items() if role.split()[0] in ("keys", "vectors", ROLE)]
+    wrong = [entry["name"] for entry in reused if directory.size(entry["name"]) and damage_of(directory, entry)]
+    for name in wrong:
+        directory.remove(name)
+    return [directory.full(name) for name in wrong]
 
 
 def build_terms(tree: NodeTable, settings: IndexSettings, views: Iterable[View]) -> dict[str, pa.Table]:
@@ -292,7 +317,7 @@ def publish_shards(
 
 
 def _layout(directory: Directory, shards: Sequence[Shard]) -> pa.Table:
-    sizes = [directory.read_arrow(shard["files"]["sizes"]["name"]) for shard in shards]
+    sizes = [read_table(directory, shard["files"]["sizes"]) for shard in shards]
     owner = [np.full(len(table), place, np.int32) for place, table in enumerate(sizes)]
     joined = pa.concat_tables(sizes)
     columns = [joined["doc_id"], pa.array(np.concatenate(owner)), joined["n_nodes"]]
@@ -301,7 +326,7 @@ def _layout(directory: Directory, shards: Sequence[Shard]) -> pa.Table:
 
 def _counted(directory: Directory, shard: Shard, view: str) -> tuple[TermCounts, I64]:
     """Read the terms of a shard, without its postings, and its paragraphs' rows."""
-    terms, rows = (directory.read_arrow(shard["files"][f"{role}-{view}"]["name"]) for role in ("terms", "rows"))
+    terms, rows = (read_table(directory, shard["files"][f"{role}-{view}"]) for role in ("terms", "rows"))
     return TermCounts.of(terms, rows), rows["row"].to_numpy()
 
 
@@ -321,23 +346,21 @@ class BuildFiles:
     def parquet(self, role: str, table: pa.Table) -> None:
         """Write a Parquet file."""
         name = f"{role}/{role}-{self.build}.parquet"
-        self.directory.write_parquet(name, table)
-        self._note(role, name, table.num_rows)
+        self._note(role, name, table.num_rows, self.directory.write_parquet(name, table))
 
     def arrow(self, role: str, place: str, table: pa.Table) -> None:
         """Write an Arrow file."""
         name = f"{place}/{role}-{self.build}.arrow"
-        self.directory.write_arrow(name, table)
-        self._note(role, name, table.num_rows)
+        self._note(role, name, table.num_rows, self.directory.write_arrow(name, table))
 
     def faiss(self, role: str, index: VectorIndex) -> None:
         """Write a FAISS index."""
         name = f"faiss/{role}-{self.build}.index"
-        self.directory.write(name, index.to_bytes())
-        self._note(role, name, len(index))
+        self._note(role, name, len(index), self.directory.write(name, index.to_bytes()))
 
-    def _note(self, role: str, name: str, n_rows: int) -> None:
-        self.written[role] = {"name": name, "bytes": self.directory.size(name), "rows": n_rows}
+    def _note(self, role: str, name: str, n_rows: int, checksum: str) -> None:
+        entry = {"name": name, "bytes": self.directory.size(name), "rows": n_rows, "checksum": checksum}
+        self.written[role] = entry
 
 
 def _write_vectors(files: BuildFiles, layout: Layout, keys: Keys) -> None:

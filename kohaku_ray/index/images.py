@@ -10,10 +10,10 @@ from typing import Any, Literal
 import pyarrow as pa
 
 from kohaku_ray.documents.figures import images_of
-from kohaku_ray.documents.images import image_name
+from kohaku_ray.documents.images import image_digest, image_name
 from kohaku_ray.documents.model import Document, Image
 from kohaku_ray.errors import DataError
-from kohaku_ray.index.store import REINDEX, read_manifest
+from kohaku_ray.index.store import REINDEX, read_manifest, read_table
 from kohaku_ray.storage import Directory, below, make_directory, publish
 
 Captions = Literal["printed", "model", "none"]
@@ -66,7 +66,7 @@ class Images:
         entry = read_manifest(directory)["files"].get("images")
         if entry is None:
             raise DataError(f"the index at {path} was built without images: set index.images to true, and {REINDEX}")
-        return cls(directory, directory.read_parquet(entry["name"]))
+        return cls(directory, read_table(directory, entry))
 
     @functools.cached_property
     def rows(self) -> list[dict[str, Any]]:
@@ -102,7 +102,7 @@ def write_image(directory: Directory, image: Image) -> None:
         DataError: It cannot be written.
     """
     name = image_name(image.digest)
-    if directory.size(name) == len(image.data):
+    if directory.size(name) == len(image.data) and image_digest(directory.read(name)) == image.digest:
         return
     if directory.is_local:
         make_directory(directory.full("images"))

@@ -12,7 +12,7 @@ from kohaku_ray.errors import DataError, StorageError
 from kohaku_ray.index.arrays import F32, I64, Mask
 from kohaku_ray.index.columns import column_keys, column_matrix
 from kohaku_ray.index.identity import Keys, as_keys, passage_part
-from kohaku_ray.index.store import Index
+from kohaku_ray.index.store import Index, read_table
 from kohaku_ray.records import plain
 
 
@@ -90,6 +90,7 @@ def known_vectors(path: str, identity: Mapping[str, Any]) -> KnownVectors:
 
 
 def _part(index: Index, files: Mapping[str, Mapping[str, Any]]) -> tuple[Keys, I64, F32]:
-    table = index.directory.read_arrow(files["keys"]["name"])
-    matrix = column_matrix(index.directory.read_arrow(files["vectors"]["name"])["vector"])
+    # Large and mapped: a job compares their checksums once, before it starts.
+    table = read_table(index.directory, files["keys"], mapped=True)
+    matrix = column_matrix(read_table(index.directory, files["vectors"], mapped=True)["vector"])
     return column_keys(table["key"]), table["place"].to_numpy(), matrix

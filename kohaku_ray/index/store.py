@@ -11,8 +11,8 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
-from kohaku_ray.documents.images import image_name
-from kohaku_ray.errors import DataError, IndexMismatchError
+from kohaku_ray.documents.images import image_digest, image_name
+from kohaku_ray.errors import DataError, IndexMismatchError, StorageError
 from kohaku_ray.index.arrays import F32, I64, Mask
 from kohaku_ray.index.columns import column_matrix
 from kohaku_ray.index.layout import ShardLayout
@@ -26,7 +26,7 @@ from kohaku_ray.storage import Directory
 REINDEX = "re-index with `kohaku-ray index`"
 """The way out of most errors of an index."""
 
-FORMAT = 4
+FORMAT = 5
 """Version of the directory's layout; an index of another version is re-indexed."""
 
 MANIFEST = "manifest.json"
@@ -78,7 +78,7 @@ class Index:
     @functools.cached_property
     def layout(self) -> ShardLayout:
         """Where each document's rows are among the shards."""
-        return ShardLayout.of(self.directory.read_arrow(self.manifest["files"]["layout"]["name"]))
+        return ShardLayout.of(read_table(self.directory, self.manifest["files"]["layout"]))
 
     @functools.cached_property
     def shards(self) -> tuple[Shard, ...]:
@@ -98,19 +98,26 @@ class Index:
     @functools.cached_property
     def documents(self) -> pa.Table:
         """One row per document (``DOCUMENT_SCHEMA``), in the order of the nodes."""
-        tables = [self.directory.read_parquet(shard.name("documents")) for shard in self.shards]
+        tables = [shard.table("documents") for shard in self.shards]
         return tables[0] if len(tables) == 1 else pa.concat_tables(tables).sort_by("doc_id")
 
     @functools.cached_property
     def rejects(self) -> pa.Table:
         """Files that could not be read, each with its reason."""
-        return self.directory.read_parquet(self.manifest["files"]["rejects"]["name"])
+        return read_table(self.directory, self.manifest["files"]["rejects"])
 
     @functools.cached_property
     def sources(self) -> pa.Table | None:
         """The files it was made from (``SOURCES_SCHEMA``); None: not recorded."""
         entry = self.manifest["files"].get("sources")
-        return None if entry is None else self.directory.read_parquet(entry["name"])
+        return None if entry is None else read_table(self.directory, entry)
+
+    def damage(self) -> list[DataError]:
+        """Compare every file with the checksum it was written with: an error per file that is missing or another."""
+        found = [damage_of(self.directory, entry) for entry in all_files(self.manifest).values()]
+        if not any(found):
+            found += [damage_of(self.directory, {"name": name}) for name in image_files(self.directory, self.manifest)]
+        return [error for error in found if error is not None]
 
     @property
     def views(self) -> tuple[View, ...]:
@@ -194,7 +201,7 @@ class Shard:
     @functools.cached_property
     def nodes(self) -> NodeTable:
         """Every node of its documents."""
-        return NodeTable(self.index.directory.read_parquet(self.name("nodes")))
+        return NodeTable(self.table("nodes"))
 
     def vectors(self, kinds: Sequence[str]) -> VectorIndex:
         """Vectors of the nodes of some kinds; local ones are memory-mapped where they are contiguous.
@@ -231,32 +238,37 @@ class Shard:
         has = first[rows] != last[rows]
         return has, np.asarray(matrix[last[rows[has]]])
 
-    def name(self, role: str) -> str:
-        """Name a file by its role."""
-        return str(self.index.manifest["shards"][self.number]["files"][role]["name"])
+    @property
+    def files(self) -> Mapping[str, Mapping[str, Any]]:
+        """Entries of its files in the manifest, by role."""
+        files: Mapping[str, Mapping[str, Any]] = self.index.manifest["shards"][self.number]["files"]
+        return files
+
+    def table(self, role: str, *, mapped: bool = False) -> pa.Table:
+        """Read a table by its role; see ``read_table``."""
+        return read_table(self.index.directory, self.files[role], mapped=mapped)
 
     def _open_vectors(self, name: str) -> VectorIndex:
-        files = self.index.manifest["shards"][self.number]["files"]
-        if f"places-{name}" not in files:  # images in a space of their own
-            own = self._arrow(f"{name}-vectors")
+        if f"places-{name}" not in self.files:  # images in a space of their own
+            own = self.table(f"{name}-vectors", mapped=True)
             return VectorIndex(column_matrix(own["vector"]), own["row"].to_numpy(), self._faiss(f"faiss-{name}"))
-        table = self._arrow("vectors")
-        places: I64 = self._arrow(f"places-{name}")["place"].to_numpy()
+        table = self.table("vectors", mapped=True)
+        places: I64 = self.table(f"places-{name}")["place"].to_numpy()
         matrix, rows = take_rows(column_matrix(table["vector"]), places), take_rows(table["row"].to_numpy(), places)
         return VectorIndex(matrix, rows, self._faiss(f"faiss-{name}"))
 
     def _open_terms(self, name: str) -> TermIndex:
         manifest = self.index.manifest
-        shared = self.index.directory.read_arrow(manifest["files"][f"statistics-{name}"]["name"])
+        shared = read_table(self.index.directory, manifest["files"][f"statistics-{name}"])
         mean_terms, bm25 = manifest["mean_terms"][name], manifest["settings"]["bm25"]
         statistics = Statistics(shared["term"].to_pylist(), shared["idf"].to_numpy(), mean_terms)
-        rows, postings = self._arrow(f"rows-{name}"), self._arrow(f"postings-{name}")
-        counts = TermCounts.of(self._arrow(f"terms-{name}"), rows, postings)
+        rows, postings = self.table(f"rows-{name}"), self.table(f"postings-{name}", mapped=True)
+        counts = TermCounts.of(self.table(f"terms-{name}"), rows, postings)
         return counts.weighted(statistics, rows["row"].to_numpy(), bm25["k1"], bm25["b"], bm25["language"])
 
     @functools.cached_property
     def _every_vector(self) -> tuple[F32, I64, I64]:
-        table = self._arrow("vectors")
+        table = self.table("vectors", mapped=True)
         every: I64 = table["row"].to_numpy()
         first = np.empty(self.index.manifest["shards"][self.number]["counts"]["n_nodes"], dtype=np.int64)
         last = np.empty_like(first)
@@ -264,11 +276,23 @@ class Shard:
         first[every[::-1]] = np.arange(len(every))[::-1]  # a node's first vector is its own, a second one its text's
         return column_matrix(table["vector"]), first, last
 
-    def _arrow(self, role: str) -> pa.Table:
-        return self.index.directory.read_arrow(self.name(role))
-
     def _faiss(self, role: str) -> Any:
-        return read_faiss(self.index.directory, self.name(role))
+        return read_faiss(self.index.directory, self.files[role]["name"])
+
+
+def read_table(directory: Directory, entry: Mapping[str, Any], *, mapped: bool = False) -> pa.Table:
+    """Read a table of an index.
+
+    Args:
+        directory: The index's directory.
+        entry: Its file, as the manifest lists it.
+        mapped: Whether it is large and read in parts: then its checksum is not compared (see ``Index.damage``).
+
+    Raises:
+        DataError: It is damaged.
+    """
+    read = directory.read_parquet if entry["name"].endswith(".parquet") else directory.read_arrow
+    return read(entry["name"], None if mapped else entry["checksum"])
 
 
 def read_faiss(directory: Directory, name: str) -> Any:
@@ -295,7 +319,8 @@ def publish(directory: Directory, manifest: Mapping[str, Any]) -> None:
     """
     check_files(directory, all_files(manifest))
     temporary = f"{MANIFEST}.{manifest['build']}.tmp"
-    directory.write(temporary, json.dumps(manifest, indent=1, sort_keys=True, ensure_ascii=False).encode())
+    summed = {**manifest, "checksum": _checksum_of(manifest)}
+    directory.write(temporary, json.dumps(summed, indent=1, sort_keys=True, ensure_ascii=False).encode())
     directory.rename(temporary, MANIFEST)
     remove_unlisted(directory, manifest)
 
@@ -313,7 +338,7 @@ def remove_unlisted(directory: Directory, manifest: Mapping[str, Any]) -> None:
 def image_files(directory: Directory, manifest: Mapping[str, Any]) -> set[str]:
     """Names of the PNGs of an index."""
     entry = manifest["files"].get("images")
-    table = None if entry is None else directory.read_parquet(entry["name"])
+    table = None if entry is None else read_table(directory, entry)
     return set() if table is None else set(map(image_name, table["digest"].to_pylist()))
 
 
@@ -332,7 +357,13 @@ def read_manifest(directory: Directory) -> dict[str, Any]:
         raise directory.damaged(MANIFEST, error) from error
     if layout != FORMAT:
         raise DataError(f"{directory.path} has index layout {layout} but this version reads {FORMAT}: {REINDEX}")
+    if manifest.pop("checksum", None) != _checksum_of(manifest):
+        raise directory.damaged(MANIFEST, "its checksum is not the one it was written with")
     return dict(manifest)
+
+
+def _checksum_of(manifest: Mapping[str, Any]) -> str:
+    return digest(manifest, 16, MANIFEST)
 
 
 def all_files(manifest: Mapping[str, Any]) -> dict[str, Mapping[str, Any]]:
@@ -356,16 +387,26 @@ def check_files(directory: Directory, files: Mapping[str, Mapping[str, Any]]) ->
             raise DataError(f"{directory.full(entry['name'])} {state}: {REINDEX}")
 
 
-def check_content(directory: Directory, name: str) -> None:
-    """Check that a file can be read, as far as its format tells.
+def check_content(directory: Directory, entry: Mapping[str, Any]) -> None:
+    """Compare a file with its checksum, or an image with its name.
 
     Raises:
-        DataError: It is damaged.
+        DataError: It is missing or damaged.
     """
-    if name.endswith(".index"):
-        read_faiss(directory, name)
-    else:
-        (directory.read_parquet if name.endswith(".parquet") else directory.read_arrow)(name)
+    data = directory.read(entry["name"], entry.get("checksum"))
+    if "checksum" not in entry and entry["name"] != image_name(image_digest(data)):
+        raise directory.damaged(entry["name"], "an image is named by its content, and this one is not")
+
+
+def damage_of(directory: Directory, entry: Mapping[str, Any]) -> DataError | None:
+    """Return the error of a file that is missing or not what was written; see ``check_content``."""
+    try:
+        check_content(directory, entry)
+    except StorageError:
+        raise
+    except DataError as error:
+        return error
+    return None
 
 
 def check_settings(path: str, built: Mapping[str, Any], expected: Mapping[str, Any]) -> None:

@@ -15,9 +15,10 @@ from kohaku_ray.documents.rows import HUB, ROW_FORMATS, suffix_of
 from kohaku_ray.errors import DataError, IndexMismatchError, KohakuRayError
 from kohaku_ray.evaluation.metrics import find_metric
 from kohaku_ray.evaluation.truth import read_gold, scored_rows
-from kohaku_ray.index.store import Index
+from kohaku_ray.index.store import MANIFEST, Index
 from kohaku_ray.run.demand import Demand, answer_demand, check_demand, cluster_address, local_cpus
 from kohaku_ray.run.deployments import check_deployment, check_vision, check_windows
+from kohaku_ray.run.directory import RunDirectory
 from kohaku_ray.run.indexes import difference, first_of, open_index
 from kohaku_ray.run.probe import reach
 from kohaku_ray.run.sources import (
@@ -31,6 +32,7 @@ from kohaku_ray.run.sources import (
 )
 from kohaku_ray.run.summary import counted
 from kohaku_ray.run.tracking import check_tracking
+from kohaku_ray.storage import below, is_file
 from kohaku_ray.values.read import is_blank
 
 T = TypeVar("T")
@@ -60,8 +62,13 @@ class Findings:
             return None
 
 
-def validate(config: Config) -> Findings:
-    """Check everything that can be checked in seconds, also after a check has failed."""
+def validate(config: Config, *, deep: bool = False) -> Findings:
+    """Check everything that can be checked in seconds, also after a check has failed.
+
+    Args:
+        config: The configuration.
+        deep: Also read every file of the index and of a finished run, and compare it with its checksum.
+    """
     found = Findings()
     resolved = found.of(lambda: resolve_paths(config))
     if resolved is None:
@@ -74,8 +81,14 @@ def validate(config: Config) -> Findings:
             f"documents: {counted(len(files), 'file')} ({', '.join(f'{n} {kind}' for kind, n in kinds.most_common())})"
         )
         found.lines += filter(None, [found.of(lambda: describe_passed_over(config))])
-    index = _index(config, found)
-    known = set(index.documents["doc_id"].to_pylist() if index is not None else map(default_doc_id, files or []))
+    index = _index(config, found, deep)
+    if deep:
+        wrong = [] if index is None else found.of(index.damage) or []
+        wrong += found.of(RunDirectory(config.run).damage) or []
+        found.problems += wrong
+        found.lines += [] if wrong else ["files: index and finished run, where there are any, are as they were written"]
+    documents = None if index is None else found.of(lambda: index.documents["doc_id"].to_pylist())
+    known = set(map(default_doc_id, files or []) if documents is None else documents)
     metadata = found.of(lambda: read_metadata(config.documents.metadata))
     if metadata:
         lacking = [name for name in metadata if name not in known]
@@ -111,14 +124,17 @@ def _kind(file: str) -> str:
     return os.path.splitext(file)[1].lower() or "without a suffix"
 
 
-def _index(config: Config, found: Findings) -> Index | None:
+def _index(config: Config, found: Findings, deep: bool) -> Index | None:
     try:
         index = open_index(config)
     except IndexMismatchError as error:
         found.problems.append(error)
         return None
     except DataError as error:
-        found.lines.append(f"index: {error}")
+        if deep and is_file(below(config.index.path, MANIFEST)):
+            found.problems.append(error)
+        else:
+            found.lines.append(f"index: {error}")
         return None
     except KohakuRayError as error:  # such as an encoder that is not there
         found.problems.append(error)

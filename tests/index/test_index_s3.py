@@ -12,7 +12,7 @@ from kohaku_ray import storage
 from kohaku_ray.errors import DataError, StorageError
 from kohaku_ray.index.known import known_vectors
 from kohaku_ray.index.pending import PendingVectors
-from kohaku_ray.index.store import Index, all_files
+from kohaku_ray.index.store import MANIFEST, Index, all_files
 from kohaku_ray.storage import Directory
 
 NODES = ("sentence", "paragraph")
@@ -27,10 +27,11 @@ def impatient(monkeypatch):
 
 
 def stems(path: str) -> dict[str, bytes]:
-    """Contents of an index's files by name, without the name of the build."""
+    """Contents of an index's files by name, without the name of the build and the manifest's checksum of it."""
     directory, manifest = Directory(path), Index.open(path).manifest
     builds = "|".join([manifest["build"], *(shard["build"] for shard in manifest["shards"])])
     read = {name: directory.read(name).to_pybytes() for name in directory.names()}
+    read[MANIFEST] = re.sub(rb'(?m)^ "checksum": .*\n', b"", read[MANIFEST])
     return {re.sub(builds, "BUILD", name): re.sub(builds.encode(), b"BUILD", data) for name, data in read.items()}
 
 

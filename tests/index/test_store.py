@@ -113,7 +113,7 @@ def test_damage_of_the_right_size_is_named(tmp_path, build, documents, role, par
 @pytest.mark.parametrize("text", ["", "{", "[]", "{}", '{"format": 99}', "\x00"])
 def test_a_damaged_manifest_is_named(tmp_path, text):
     (tmp_path / "manifest.json").write_text(text)
-    with pytest.raises(DataError, match=r"damaged|has index layout 99 but this version reads 4"):
+    with pytest.raises(DataError, match=r"damaged|has index layout 99 but this version reads 5"):
         Index.open(str(tmp_path))
 
 

@@ -20,6 +20,7 @@ from kohaku_ray.engine.jobs.captions import CaptionSummary
 from kohaku_ray.engine.jobs.index_stream import encoder_resources, index_all
 from kohaku_ray.engine.ledger.segments import SegmentStore
 from kohaku_ray.errors import DataError
+from kohaku_ray.index.build import forget_damaged
 from kohaku_ray.index.gpu import check_trains
 from kohaku_ray.index.pending import PendingVectors
 from kohaku_ray.run.demand import caption_demand, index_demand, plan_encoders
@@ -131,6 +132,8 @@ def run_index(config: Config) -> IndexSummary:
         check_deployment(name, deployment)
         SegmentStore(config.ledger.path).check_writable()
     PendingVectors(config.index.path).check_writable()
+    for name in forget_damaged(config.index.path):
+        say(f"index   {name} is damaged and deleted: its index is built again from the documents")
     with connected(config.cluster):
         of_texts, of_images = plan_encoders(config, ray.cluster_resources())
         for demand in (index_demand(config, of_texts), index_demand(config, of_images), caption_demand(config)):
