@@ -133,12 +133,16 @@ def test_validate_deep_names_every_damaged_file_of_an_index(home, tmp_path, monk
     shutil.copytree(home, tmp_path / "index")
     config = load_config("demo", [f"index.path={tmp_path}/index", f"run={tmp_path}/run"])
     monkeypatch.setattr("kohaku_ray.run.validate.open_index", lambda config: Index.open(config.index.path))
-    assert not validate(config, deep=True).problems
+
+    def problems(**how) -> list[str]:
+        return [said for said in map(str, validate(config, **how).problems) if str(tmp_path) in said]
+
+    assert not problems(deep=True)
     for name in (chosen := names(home, mapped=True)[::3]):
         flip(tmp_path / "index" / name)
-    assert not validate(config).problems
-    said = "\n".join(map(str, validate(config, deep=True).problems))
-    assert sorted(re.findall(r"(\S+) is damaged", said)) == [str(tmp_path / "index" / name) for name in sorted(chosen)]
+    assert not problems()
+    said = [one.partition(" is damaged")[0] for one in problems(deep=True)]
+    assert sorted(said) == [str(tmp_path / "index" / name) for name in sorted(chosen)]
     (tmp_path / "index" / chosen[0]).unlink()
-    (problem,) = validate(config, deep=True).problems
-    assert f"{chosen[0]} is missing" in str(problem)
+    (said,) = problems(deep=True)
+    assert f"{chosen[0]} is missing" in said

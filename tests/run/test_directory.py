@@ -334,7 +334,7 @@ def test_validate_deep_names_every_damaged_file(finished, capsys):
     assert "files: index and finished run, where there are any, are as they were written" in capsys.readouterr().out
     for name in ("answers.jsonl", "votes.parquet"):
         (run / name).write_bytes((run / name).read_bytes()[:-1] + b"?")
-    assert main(asked) == 1
+    assert main(asked) == 2
     said = capsys.readouterr().err
     assert f"{run}/answers.jsonl is not what the run wrote: repeat `kohaku-ray answer --again`" in said
     assert f"{run}/votes.parquet is not what the run wrote" in said
