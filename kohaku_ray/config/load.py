@@ -12,10 +12,9 @@ from typing import Any, TypeVar, get_args
 import yaml
 from pydantic import BaseModel, ValidationError
 
-from kohaku_ray.config.environment import Environment
-from kohaku_ray.config.environment import expand as expand
 from kohaku_ray.config.paths import PRESETS, described_presets, directory_of, preset_names, with_index
-from kohaku_ray.config.plain import Place, leaves, misread, plain, shown, value_at
+from kohaku_ray.config.plain import Environment, Place, leaves, misread, plain, shown, value_at
+from kohaku_ray.config.plain import expand as expand
 from kohaku_ray.config.schema import Config
 from kohaku_ray.errors import ConfigError, ConflictError, did_you_mean
 from kohaku_ray.systems.base import System

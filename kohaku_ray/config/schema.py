@@ -13,9 +13,8 @@ from kohaku_ray.config.deployments import (
     Deployment,
     stand_in,
 )
-from kohaku_ray.config.environment import Environment
 from kohaku_ray.config.paths import FilePath, in_shared, with_index
-from kohaku_ray.config.plain import shown
+from kohaku_ray.config.plain import Environment, shown
 from kohaku_ray.config.sections import (
     ClusterConfig,
     DocumentsConfig,

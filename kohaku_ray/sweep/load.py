@@ -16,7 +16,6 @@ from typing import Annotated, Any, Literal
 
 from pydantic import Field, field_validator, model_validator
 
-from kohaku_ray.config.environment import expand
 from kohaku_ray.config.load import (
     build_config,
     explain,
@@ -28,7 +27,7 @@ from kohaku_ray.config.load import (
     validated,
 )
 from kohaku_ray.config.paths import PRESETS, FilePath, directory_of
-from kohaku_ray.config.plain import label_of, leaves, misread, shown, value_at
+from kohaku_ray.config.plain import expand, label_of, leaves, misread, shown, value_at
 from kohaku_ray.config.schema import Config
 from kohaku_ray.errors import ConfigError, ConflictError, did_you_mean
 from kohaku_ray.settings import PositiveInt, Section

@@ -11,7 +11,7 @@ import yaml
 
 from kohaku_ray.cli import main
 from kohaku_ray.config import as_yaml, build_config, load_config
-from kohaku_ray.config.environment import expand
+from kohaku_ray.config.plain import expand
 from kohaku_ray.errors import ConfigError
 from kohaku_ray.run.directory import RunDirectory
 from kohaku_ray.run.sources import resolve_paths
