@@ -11,7 +11,6 @@
     │   └── StorageError         a filesystem that refuses or does not answer, whatever the file holds
     └── ModelError               a model backend
         ├── ContextOverflowError the prompt is longer than the model takes
-        ├── CutReplyError        the reply is longer than it may be
         └── TransientModelError  may pass by itself: the only one that is retried
 
 A message says what, where, both values and the way out.
@@ -57,10 +56,6 @@ class ModelError(KohakuRayError):
 
 class ContextOverflowError(ModelError):
     """The rendered prompt is longer than the model's window."""
-
-
-class CutReplyError(ModelError):
-    """The model was cut off before its reply was whole."""
 
 
 class TransientModelError(ModelError):

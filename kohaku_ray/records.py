@@ -133,6 +133,15 @@ class Reply:
     joules: float | None = None
 
 
+FLAGS = {
+    "uncited": "cite no document of their context",
+    "mistyped": "have no value of the kind that the question asks for",
+    "contradictory": "say is_blank beside a value and a reference (the value is kept)",
+    "cut": "were cut off (what was complete is kept)",
+}
+"""What can be wrong with a reply that could be read, and how it is said of several answers."""
+
+
 @dataclass(frozen=True, slots=True)
 class Prediction:
     """One member's answer to one question.
@@ -147,6 +156,7 @@ class Prediction:
         n_foreign_refs: How many cited ids were dropped because the context does not hold them.
         attempt: Which attempt gave it, from 0.
         error: Why the reply could not be used; None when it could.
+        flags: What was wrong with the reply, of ``FLAGS``.
     """
 
     answer: str = ""
@@ -158,6 +168,7 @@ class Prediction:
     n_foreign_refs: int = 0
     attempt: int = 0
     error: str | None = None
+    flags: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)

@@ -14,7 +14,7 @@ from collections.abc import Sequence
 from kohaku_ray.evaluation.metrics import Metric, OutcomeMarks, Part
 from kohaku_ray.evaluation.submissions import Submission, SubmissionRow, read_refs
 from kohaku_ray.records import BLANK
-from kohaku_ray.values.read import fold, is_abstention, is_blank, parse_number, parse_pair, split_list
+from kohaku_ray.values.read import BOOLEANS, fold, is_abstention, is_blank, parse_number, parse_pair, split_list
 
 _KAGGLE_TOLERANCE = 1e-3
 _HEDGE = re.compile(
@@ -24,7 +24,6 @@ _HEDGE = re.compile(
 _SUFFIX = re.compile(r"(-?[0-9]+(?:\.[0-9]+)?)\s*([kmbt])")
 _MAGNITUDES = {"k": 1e3, "m": 1e6, "b": 1e9, "t": 1e12}
 _RANGE = re.compile(r"(?:from\s+)?(-?[0-9.]+)\s*(?:[-–—]|to)\s*(-?[0-9.]+)")
-_BOOLEANS = {"true": "1", "yes": "1", "false": "0", "no": "0"}
 
 
 def close(truth: float, given: float) -> bool:
@@ -88,8 +87,8 @@ def kaggle_value(truth: str, given: str) -> float:
 def kaggle_normal(given: str) -> str:
     """Convert a submitted value to the competition's form: lower-case, no hedge, no separators, ``[low,high]``."""
     text = given.strip().lower()
-    if text in _BOOLEANS:
-        return _BOOLEANS[text]
+    if text in BOOLEANS:
+        return BOOLEANS[text]
     text = _without_separators(text)
     hedge = _HEDGE.match(text)
     if hedge:

@@ -21,7 +21,7 @@ from kohaku_ray.documents.sentences import split_sentences
 from kohaku_ray.errors import ContextOverflowError, ModelError
 from kohaku_ray.index.terms import stop_words
 from kohaku_ray.models.request import CHARS_PER_TOKEN, ChatRequest
-from kohaku_ray.records import BLANK, Reply
+from kohaku_ray.records import Reply
 
 _NEAR_BEST = 0.12  # how far below the best score a choice may be and still be drawn
 _SOFTNESS = 0.08  # score difference that is a factor of e in odds at temperature 1
@@ -277,5 +277,4 @@ def quoted(explanation: str, answer: str, value: str, unit: str, refs: Iterable[
         "answer_value": value,
         "answer_unit": unit,
         "ref_id": list(refs),
-        "is_blank": value == BLANK,
     }

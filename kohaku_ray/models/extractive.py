@@ -23,6 +23,7 @@ from kohaku_ray.models.baseline import (
     words_of,
 )
 from kohaku_ray.records import BLANK, UNANSWERABLE
+from kohaku_ray.values import kinds
 from kohaku_ray.values.read import is_blank_strict
 from kohaku_ray.values.units import Unit, find_unit
 
@@ -32,18 +33,9 @@ _FITS = 0.35  # score of a number in the unit asked for
 
 Kind = Literal["number", "year", "boolean", "name"]
 
-_KINDS: Mapping[str, Kind] = {
-    **dict.fromkeys(("number", "numeric", "integer", "float", "count", "percentage", "range", "interval"), "number"),
-    **dict.fromkeys(("boolean", "bool", "true/false", "yes/no"), "boolean"),
-    **dict.fromkeys(("name", "text", "string", "term", "entity", "categorical"), "name"),
-}
-_STATEMENT = re.compile(r"^\s*(?:true or false|true/false|yes or no)\s*[:?,.–-]?\s*", re.IGNORECASE)
+_QUOTED: Mapping[kinds.Kind, Kind] = {"number": "number", "range": "number", "boolean": "boolean", "text": "name"}
 _YES_NO = re.compile(r"^\s*(?:is|are|was|were|do|does|did|has|have|had|can|could|will|would|should)\b", re.IGNORECASE)
 _YEAR = re.compile(r"\b(?:what|which) year\b|^\s*when\b", re.IGNORECASE)
-_NUMERIC = re.compile(
-    r"\bhow (?:many|much|large|big|long|far|high|low|fast|old|heavy|deep)\b|\bpercent|\bfactor\b|\bnumber of\b",
-    re.IGNORECASE,
-)
 _RANGE = re.compile(r"\brange\b|\bbetween\b|\bfrom what\b", re.IGNORECASE)
 _MAGNITUDES = {"thousand": 1e3, "million": 1e6, "billion": 1e9, "trillion": 1e12}
 _DIGITS = r"(?:\d{1,3}(?:,\d{3})+(?!\d)|\d{1,40})(?:\.\d{1,40})?(?:[eE][+-]?\d{1,2}(?!\w))?"
@@ -103,13 +95,14 @@ class Choice:
 def read_question(question: str, answer_unit: str | None, answer_type: str | None) -> Asked:
     """Read what a question asks for from its text, and from its unit and type if the file has them."""
     unit = "" if is_blank_strict(answer_unit) else answer_unit or ""
-    text = " ".join(_STATEMENT.sub("", normalise(question)).split())
-    kind = _KINDS.get((answer_type or "").strip().lower())
+    text = " ".join(kinds.STATEMENT.sub("", normalise(question)).split())
+    stated = kinds.KINDS.get((answer_type or "").strip().lower())
+    kind = None if stated is None else _QUOTED[stated]
     if _YEAR.search(text) and not unit and kind in (None, "number"):
         kind = "year"
     elif kind is None:
-        is_statement = _STATEMENT.match(question) or _YES_NO.match(question)
-        kind = "boolean" if is_statement else "number" if unit or _NUMERIC.search(text) else "name"
+        is_statement = kinds.STATEMENT.match(question) or _YES_NO.match(question)
+        kind = "boolean" if is_statement else "number" if unit or kinds.NUMERIC.search(text) else "name"
     in_text = re.search(r"\bin ([^\s,;()?]+)(?=[?,;])|%|percent", text)
     known = parse_unit(unit or (in_text[1] or "%" if in_text else ""))
     counted = re.search(r"\bhow many ((?:[\w-]+ ?){1,3})", text, re.IGNORECASE)
@@ -229,13 +222,13 @@ def _written(number: str, scale: float) -> str:
 class ExtractiveBackend(Baseline):
     """Plans and answers; the seed draws among the best passages when the temperature is above 0."""
 
-    name, version = "extractive", 2
+    name, version = "extractive", 3
     needs: ClassVar = {"plan": ("question", "n_queries"), "answer": ("question", "snippets")}
 
     def reply(self, variables: Mapping[str, Any], draw: Draw) -> Any:
         """Write queries, or quote an answer."""
         if variables["role"] == "plan":
-            return plan(variables["question"], variables["n_queries"], draw)
+            return {"queries": plan(variables["question"], variables["n_queries"], draw)}
         asked = read_question(variables["question"], variables.get("answer_unit"), variables.get("answer_type"))
         snippets = [*variables["snippets"], *variables.get("media", ())]
         passages = [passage for ref_id, text in snippets for passage in passages_of(ref_id, text)]

@@ -1,55 +1,74 @@
 """Parse a model's reply into a prediction or a plan: tolerant, never an exception.
 
-A reply is read in this order: the whole text as JSON; the first balanced object with a field of the schema, after the
-last ``</think>`` if there is one, then anywhere; nothing: a blank prediction with the reason in ``error``.
+What can be scored is kept, whatever another field of the reply says; `Prediction.flags` says what was wrong with it.
 """
 
 from __future__ import annotations
 
-import json
 import math
 import re
-from collections.abc import Callable, Collection, Iterator, Mapping
-from itertools import islice
-from typing import Any
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
+from typing import Any, NamedTuple
 
-from kohaku_ray.models.schema import ANSWER_FIELDS
+from kohaku_ray.index.terms import stop_words
+from kohaku_ray.models.json_text import find, find_cut, loads, loops
+from kohaku_ray.models.schema import ANSWER_FIELDS, MOST_QUERY_CHARS
 from kohaku_ray.records import Prediction, Reply
+from kohaku_ray.values.kinds import STATEMENT, Kind, read_as
 from kohaku_ray.values.read import WRAPPING, clean_text, is_blank_lenient
 
-MAX_QUERY_CHARS = 1000
+CUT = "length"
+"""Finish reason of a reply that max_tokens cut off."""
 
 _TRUE_WORDS = frozenset({"true", "yes", "1", "is_blank"})
 _MAX_DEPTH = 6  # nesting inside one field: deeper is noise
-_MAX_STARTS = 2000  # brackets tried: bounds the time for a hostile reply
 _REF_PREFIX = re.compile(r"^(?:ref|doc|document)?[_ ]?ids?\s*[=:]\s*", re.IGNORECASE)
 _REF_SPLIT = re.compile(r"[,;|\n]|\]\s*\[")
 _REF_KEYS = ("ref_id", "ref_ids", "doc_id", "id")
-_STRICT = json.JSONDecoder()
-_LENIENT = json.JSONDecoder(strict=False)  # takes a raw line break inside a string
+_LISTS = frozenset({*_REF_KEYS, "queries"})
+_WORD = re.compile(r"[\u3040-\u30ff\u3400-\u9fff\uac00-\ud7af]|[^\W\d_]\w*")  # a CJK character is a word
+_LEAST_WORDS = 3  # of a query that shares none with the question, as one that spells out an abbreviation
+_STEM_CHARS = 5
 
 
-def parse_answer(reply: Reply | str, allowed: Collection[str], attempt: int = 0, unit: str | None = None) -> Prediction:
+def parse_answer(
+    reply: Reply | str,
+    allowed: Collection[str],
+    attempt: int = 0,
+    unit: str | None = None,
+    kind: Kind | None = None,
+) -> Prediction:
     """Read an answer.
+
+    ``is_blank: true`` beside a value of the kind asked for and a reference of the context is not believed.
 
     Args:
         reply: The model's reply.
         allowed: Ids of the documents in the context: any other citation is dropped and counted.
         attempt: Attempt, from 0.
         unit: The unit asked for, used if the model names none.
+        kind: The kind of value asked for; None: any.
 
     Returns:
         A prediction; blank if the model abstained, and blank with ``error`` if nothing could be read.
     """
-    found = _find(_text_of_reply(reply), _answer_fields)
+    text = _text_of_reply(reply)
+    found, is_cut = find(text, _answer_fields), False
     if found is None:
-        return Prediction(
-            answer_unit=unit or "", attempt=attempt, error=_why_nothing(reply, "JSON object of an answer")
-        )
-    value = value_text(found["answer_value"] if "answer_value" in found else found.get("answer"))
-    is_blank = is_blank_lenient(value) or _is_true(found.get("is_blank"))
-    refs, n_foreign = match_refs(found.get("ref_id"), allowed)
+        found, is_cut = find_cut(text, _cut_fields, _LISTS), True
+    if found is None:
+        return Prediction(answer_unit=unit or "", attempt=attempt, error=why_nothing(reply, "JSON object of an answer"))
     own_unit = value_text(found.get("answer_unit"))
+    refs, n_foreign = match_refs(found.get("ref_id"), allowed)
+    value, is_typed, stands_in = _value_of(found, kind, unit)
+    says_blank = _is_true(found.get("is_blank"))
+    is_blank = is_blank_lenient(value) or (says_blank and not (refs and is_typed))
+    flags = {
+        "contradictory": says_blank and not is_blank,
+        "uncited": not is_blank and not refs,
+        "mistyped": not is_blank and (stands_in or not is_typed),
+        "cut": is_cut,
+    }
     return Prediction(
         answer=_prose(found.get("answer")),
         answer_value="" if is_blank else value,
@@ -59,31 +78,68 @@ def parse_answer(reply: Reply | str, allowed: Collection[str], attempt: int = 0,
         is_blank=is_blank,
         n_foreign_refs=n_foreign,
         attempt=attempt,
+        flags=tuple(flag for flag, holds in flags.items() if holds),
     )
 
 
-def parse_plan(reply: Reply | str, question_text: str, n: int) -> tuple[tuple[str, ...], str | None]:
-    """Read a plan: a JSON array of queries, or an object with an array under ``queries``.
+class Plan(NamedTuple):
+    """A plan as it was read.
+
+    Attributes:
+        queries: Distinct queries, the question first.
+        dropped: What is not searched, and why.
+        error: Why the question is the only query; None where it is not.
+    """
+
+    queries: tuple[str, ...]
+    dropped: tuple[tuple[str, str], ...] = ()
+    error: str | None = None
+
+
+def parse_plan(reply: Reply | str, question_text: str, n: int, shown: Iterable[str] = ()) -> Plan:
+    """Read a plan: an object with queries, or an array of them; of one that is cut off, the complete queries.
 
     Args:
         reply: The model's reply.
         question_text: The question, always the first query, unchanged.
         n: Most queries kept.
-
-    Returns:
-        At most ``n`` distinct queries, and the reason if the question is the only one (else None).
+        shown: Texts that the model was shown: their words count as the question's.
     """
     if n <= 1:
-        return (question_text,), None
-    found = _find(_text_of_reply(reply), _query_list)
+        return Plan((question_text,))
+    text = _text_of_reply(reply)
+    found = find(text, _query_list) or find_cut(text, _query_list, _LISTS)
     if found is None:
-        return (question_text,), _why_nothing(reply, "JSON array of queries")
+        return Plan((question_text,), error=why_nothing(reply, "JSON object with queries"))
+    asked = _words(" ".join((STATEMENT.sub("", question_text), *shown)))
     distinct = {_fold(question_text): question_text}
-    for query in found:
-        text = " ".join(query.split())[:MAX_QUERY_CHARS].rstrip()
-        if text:
-            distinct.setdefault(_fold(text), text)
-    return tuple(distinct.values())[:n], None
+    dropped = {}
+    for query in (" ".join(query.split()) for query in found):
+        reason = _why_no_query(query, asked, max(MOST_QUERY_CHARS, 2 * len(question_text)))
+        if reason:
+            dropped.setdefault(query[:MOST_QUERY_CHARS], reason)
+        else:
+            distinct.setdefault(_fold(query), query)
+    error = f"none of the {len(found)} queries can be searched" if len(dropped) == len(found) else None
+    return Plan(tuple(distinct.values())[:n], tuple(dropped.items()), error)
+
+
+def _why_no_query(query: str, asked: Collection[str], most_chars: int) -> str:
+    """Return why a query is not searched; empty where it is."""
+    if len(query) > most_chars:
+        return f"it has {len(query)} characters"
+    words = _words(query)
+    if not words:
+        return "it has no words"
+    if len(words) < _LEAST_WORDS and words.isdisjoint(asked):
+        return "it shares no word with the question"
+    return ""
+
+
+def _words(text: str) -> set[str]:
+    """The beginnings of a text's words, stop words left out."""
+    words = {word.lower() for word in _WORD.findall(text)}
+    return {word[:_STEM_CHARS] for word in words - stop_words()}
 
 
 def value_text(value: Any) -> str:
@@ -141,7 +197,7 @@ def _cited(value: Any, is_known: Callable[[str], bool], depth: int) -> Iterator[
 
 
 def _cited_in_text(text: str, is_known: Callable[[str], bool], depth: int) -> Iterator[str]:
-    inner = _loads(text, _LENIENT) if text[:1] in ("[", "{", '"') else None
+    inner = loads(text) if text[:1] in ("[", "{", '"') else None
     if inner is not None:
         yield from _cited(inner, is_known, depth + 1)
         return
@@ -161,46 +217,31 @@ def _bare_ref(text: str) -> str:
     return _REF_PREFIX.sub("", text.strip(WRAPPING)).strip(WRAPPING)
 
 
-def _find(text: str, accept: Callable[[Any], Any | None]) -> Any | None:
-    """Return ``accept``'s result for the first JSON value in the text that it accepts."""
-    accepted = accept(_loads(text, _STRICT))
-    if accepted is not None:
-        return accepted
-    _, _, after_thinking = text.rpartition("</think>")
-    for part in dict.fromkeys((after_thinking, text)):
-        for value in _json_values(part):
-            accepted = accept(value)
-            if accepted is not None:
-                return accepted
-    return None
-
-
-def _json_values(text: str) -> Iterator[Any]:
-    """Yield every balanced object or array in order of its start, whatever surrounds it."""
-    for bracket in islice(re.finditer(r"[{\[]", text), _MAX_STARTS):
-        try:
-            value, _ = _LENIENT.raw_decode(text, bracket.start())
-        except (ValueError, RecursionError):
-            continue
-        yield value
-
-
-def _loads(text: str, decoder: json.JSONDecoder) -> Any | None:
-    try:
-        return decoder.decode(text)
-    except (ValueError, RecursionError):
-        return None
+def _value_of(found: Mapping[str, Any], kind: Kind | None, unit: str | None) -> tuple[str, bool, bool]:
+    """Return the value, whether it is of the kind asked for, and whether ``answer`` had to stand in for it."""
+    said = value_text(found["answer_value"] if "answer_value" in found else found.get("answer"))
+    value, is_typed = read_as(said, kind, unit)
+    if is_typed or kind == "text" or is_blank_lenient(said):
+        return value, is_typed, False
+    answer, fits = read_as(value_text(found.get("answer")), kind, unit)
+    return (answer, True, True) if fits and not is_blank_lenient(answer) else (value, False, False)
 
 
 def _answer_fields(value: Any) -> dict[str, Any] | None:
     if isinstance(value, str):  # JSON encoded twice
-        value = _loads(value, _LENIENT)
+        value = loads(value)
     if not isinstance(value, dict):
         return None
     fields: dict[str, Any] = {}
     for name, item in value.items():
         fields.setdefault(name.strip().casefold(), item)
     return fields if any(name in fields for name in ANSWER_FIELDS) else None
+
+
+def _cut_fields(value: Any) -> dict[str, Any] | None:
+    """The fields of an answer that is cut off: without its value nothing counts."""
+    fields = _answer_fields(value)
+    return fields if fields and "answer_value" in fields else None
 
 
 def _query_list(value: Any) -> list[str] | None:
@@ -216,10 +257,12 @@ def _text_of_reply(reply: Reply | str) -> str:
     return reply if isinstance(reply, str) else reply.text
 
 
-def _why_nothing(reply: Reply | str, wanted: str) -> str:
+def why_nothing(reply: Reply | str, wanted: str) -> str:
+    """Return why a reply does not hold what is wanted: cut off, in a loop, empty, or something else."""
     text = _text_of_reply(reply)
-    if not isinstance(reply, str) and reply.finish_reason == "length":
-        return f"no {wanted}: the reply was cut at {reply.completion_tokens} tokens: raise max_tokens"
+    if not isinstance(reply, str) and reply.finish_reason == CUT:
+        cause = "it repeats itself" if loops(text) else "raise max_tokens, or serve the model with a longer window"
+        return f"no {wanted}: the reply was cut at {reply.completion_tokens} tokens: {cause}"
     if not text.strip():
         return f"no {wanted}: the reply is empty"
     begin = clean_text(" ".join(text[:400].split()))[:120]

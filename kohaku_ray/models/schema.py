@@ -1,6 +1,8 @@
-"""JSON schemas of replies, in the subset that all grammar engines support.
+"""JSON schemas of replies, in the subset that xgrammar, llguidance and llama.cpp support.
 
-No schema has ``uniqueItems``: xgrammar and OpenAI's strict mode reject it, and the parser drops repeats.
+The root is an object, since OpenAI's API takes no other. ``uniqueItems`` is left out (xgrammar and OpenAI's strict mode
+reject it; the parser drops repeats), and no string has both a pattern and a bound (xgrammar then ignores one of them).
+xgrammar compiles each distinct bound once for a tokenizer, in seconds: few bounds are used.
 """
 
 from __future__ import annotations
@@ -8,44 +10,54 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-ANSWER_FIELDS = ("explanation", "answer", "answer_value", "answer_unit", "ref_id", "is_blank")
+from kohaku_ray.records import BLANK
+from kohaku_ray.values.kinds import LONGEST_TEXT, Kind
+
+ANSWER_FIELDS = ("explanation", "answer", "answer_value", "answer_unit", "ref_id")
 """Fields of an answer in the order they are generated: the reasoning comes before the value it leads to."""
 
+MOST_QUERY_CHARS = 200
+"""Longest query of a plan, in characters."""
 
-def answer_schema(doc_ids: Sequence[str], constrain: bool = True) -> dict[str, Any]:
-    """Return the schema of an answer.
+_NUMBER = r"-?[0-9]{1,18}(\.[0-9]{1,12})?([eE][+-]?[0-9]{1,3})?"
+_RANGE = rf"\[{_NUMBER},{_NUMBER}\]"
+_SHORT = {"type": "string", "maxLength": LONGEST_TEXT}
+_VALUES: dict[Kind | None, dict[str, Any]] = {
+    "range": {"type": "string", "pattern": f"^({BLANK}|{_RANGE})$"},
+    "number": {"type": "string", "pattern": f"^({BLANK}|{_NUMBER}|{_RANGE})$"},
+    "boolean": {"type": "string", "enum": ["1", "0", BLANK]},
+    "text": _SHORT,
+    None: _SHORT,
+}
+
+
+def answer_schema(
+    doc_ids: Sequence[str], constrain: bool = True, kind: Kind | None = None, most_chars: int | None = None
+) -> dict[str, Any]:
+    """Return the schema of an answer. It is blank where its value says so: no other field can contradict it.
 
     Args:
         doc_ids: Documents of the context; may repeat.
         constrain: List them as the only values of ``ref_id``, so that no other can be generated.
+        kind: Kind of value asked for; None: any text.
+        most_chars: Longest explanation and longest answer, in characters; None: unbounded.
 
     Returns:
         A JSON schema; without documents it allows an empty ``ref_id`` only.
     """
-    string = {"type": "string"}
-    return {
-        "type": "object",
-        "properties": {
-            "explanation": string,
-            "answer": string,
-            "answer_value": string,
-            "answer_unit": string,
-            "ref_id": _refs(tuple(dict.fromkeys(doc_ids)), constrain),
-            "is_blank": {"type": "boolean"},
-        },
-        "required": list(ANSWER_FIELDS),
-        "additionalProperties": False,
-    }
+    prose = {"type": "string"} if most_chars is None else {"type": "string", "maxLength": most_chars}
+    known = list(dict.fromkeys(doc_ids))
+    cited = {"type": "string", "enum": known} if known and constrain else _SHORT
+    fields = (prose, prose, _VALUES[kind], _SHORT, {"type": "array", "items": cited, "maxItems": len(known)})
+    return _object(dict(zip(ANSWER_FIELDS, fields, strict=True)))
 
 
-def plan_schema(n: int) -> dict[str, Any]:
-    """Return the schema of a plan: an array of one to ``n`` queries."""
-    return {"type": "array", "items": {"type": "string"}, "minItems": 1, "maxItems": n}
+def plan_schema(most: int, least: int | None = None) -> dict[str, Any]:
+    """Return the schema of a plan: ``least`` to ``most`` queries; by default exactly ``most``."""
+    query = {"type": "string", "maxLength": MOST_QUERY_CHARS}
+    least = most if least is None else least
+    return _object({"queries": {"type": "array", "items": query, "minItems": least, "maxItems": most}})
 
 
-def _refs(doc_ids: tuple[str, ...], constrain: bool) -> dict[str, Any]:
-    if not doc_ids:
-        return {"type": "array", "items": {"type": "string"}, "maxItems": 0}
-    if not constrain:
-        return {"type": "array", "items": {"type": "string"}}
-    return {"type": "array", "items": {"type": "string", "enum": list(doc_ids)}}
+def _object(properties: dict[str, Any]) -> dict[str, Any]:
+    return {"type": "object", "properties": properties, "required": list(properties), "additionalProperties": False}

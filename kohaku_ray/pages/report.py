@@ -30,7 +30,7 @@ from kohaku_ray.pages.questions import Gold, Limits, QuestionView, shown_steps, 
 from kohaku_ray.run.directory import baseline_note, own_truth
 from kohaku_ray.run.files import RunFiles, read_run
 from kohaku_ray.run.scoring import score_run
-from kohaku_ray.run.summary import Spent, describe_errors, spent
+from kohaku_ray.run.summary import Spent, describe_errors, describe_flags, spent
 from kohaku_ray.run.tables import SHARED
 from kohaku_ray.storage import below, is_file, publish
 
@@ -177,7 +177,13 @@ def _unfinished(run: RunFiles) -> str:
 
 def _failures(run: RunFiles) -> list[str]:
     stopped, errors = run.fact("stopped", ""), run.fact("errors", {})
-    return [f"Stopped asking: {stopped}" if stopped else "", *(f"Errors: {line}" for line in describe_errors(errors))]
+    answers = run.tables["answers"]
+    flags = Counter(flag for row in answers for flag in row.get("flags") or ())
+    return [
+        f"Stopped asking: {stopped}" if stopped else "",
+        *(f"Errors: {line}" for line in describe_errors(errors)),
+        *describe_flags(flags, len(answers)),
+    ]
 
 
 def _documents(run: RunFiles, index: Index | None) -> Documents:

@@ -110,7 +110,12 @@ def _members(answers: list[Row], usage: list[Row]) -> Iterator[str]:
             f"  {row['member']:>2}  seed {row['seed']:>10}  attempt {row['attempt']}  {value}  "
             f"[{', '.join(row['ref_ids'])}]  {counted(len(calls), 'call')}, {tokens:,} tokens"
         )
-        labelled = {"details": row["details"] and _short(row["details"]), "error": row["error"]}
+        labelled = {
+            "details": row["details"] and _short(row["details"]),
+            "reply": row["reply"] and _short(row["reply"]),
+            "flags": ", ".join(row.get("flags") or ()),
+            "error": row["error"],
+        }
         said = (f"{label}: {text}" for label, text in labelled.items() if text)
         yield from (f"      {text}" for text in (_short(row["explanation"]), _numbers(row["measures"]), *said) if text)
 

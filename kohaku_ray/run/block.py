@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from itertools import islice
@@ -99,6 +100,7 @@ def vote_block(config: Config, n_prepared: int, *parts: Sequence[Any]) -> tuple[
         n_calls={source: calls.count(source) for source in ("ledger", "joined", "made")},
         spent=_spent(rows["usage"]),
         errors=group_errors(row["error"] for row in (*rows["answers"], *_failed_steps(rows["trace"]))),
+        flags=dict(Counter(flag for row in rows["answers"] for flag in row["flags"])),
     )
     return result, {name: pa.Table.from_pylist(rows[name], schema=SCHEMAS[name]) for name in SCHEMAS}
 
@@ -238,6 +240,7 @@ def _trace_rows(question: Question, sources: Sequence[Prepared], answers: Sequen
             owner = SHARED if shared and not earlier else member
             earlier.append(step)
             rows += [_trace_row(question, owner, row) for row in step]
+        rows += [_trace_row(question, member, row) for row in answered.answer.other_replies]
     return rows
 
 

@@ -8,6 +8,8 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
+from kohaku_ray.records import FLAGS
+
 Row = Mapping[str, Any]
 
 
@@ -24,6 +26,7 @@ class BlockResult:
         n_calls: Model calls by source.
         spent: Sums over the calls made by this run: tokens, seconds, joules (if all are measured), dollars.
         errors: Number of each error text, of answers and of preparing steps (see ``group_errors``).
+        flags: Number of answers with each of ``records.FLAGS``.
     """
 
     n_questions: int
@@ -34,6 +37,7 @@ class BlockResult:
     n_calls: dict[str, int]
     spent: dict[str, float]
     errors: dict[str, int]
+    flags: dict[str, int] = field(default_factory=dict)
 
 
 @dataclass(slots=True)
@@ -50,6 +54,7 @@ class AnswerSummary:
         n_calls: Model calls asked for, by source: ``ledger``, ``made``, or ``joined`` (in flight: asked by another run
             or member).
         errors: Number of each error text (see ``group_errors``).
+        flags: Number of answers with each of ``records.FLAGS``.
         stopped: Why no more calls were made after a while; empty: none was left out.
         spent: What the calls made by this run used (see ``BlockResult``).
         n_placed: Questions that the question router placed on replicas during this run, by deployment.
@@ -65,6 +70,7 @@ class AnswerSummary:
     n_answers: int = 0
     n_calls: dict[str, int] = field(default_factory=lambda: {"ledger": 0, "joined": 0, "made": 0})
     errors: dict[str, int] = field(default_factory=dict)
+    flags: dict[str, int] = field(default_factory=dict)
     stopped: str = ""
     spent: dict[str, float] = field(default_factory=dict)
     n_placed: dict[str, int] = field(default_factory=dict)
@@ -82,6 +88,8 @@ class AnswerSummary:
             self.n_calls[source] += n
         for text, n in result.errors.items():
             self.errors[text] = self.errors.get(text, 0) + n
+        for flag, n in result.flags.items():
+            self.flags[flag] = self.flags.get(flag, 0) + n
         for name, amount in result.spent.items():
             self.spent[name] = self.spent.get(name, 0) + amount
 
@@ -109,6 +117,11 @@ def describe_errors(errors: Mapping[str, int]) -> list[str]:
     most = sorted(errors.items(), key=lambda item: -item[1])
     lines = [f"{count} × {text}" for text, count in most[:MOST_KINDS]]
     return lines + ([f"and {len(most) - MOST_KINDS} more kinds of errors"] if len(most) > MOST_KINDS else [])
+
+
+def describe_flags(flags: Mapping[str, int], n_answers: int) -> list[str]:
+    """Format how many answers' replies had something wrong, one line per flag."""
+    return [f"{flags[flag]:,} of {n_answers:,} answers {text}" for flag, text in FLAGS.items() if flags.get(flag)]
 
 
 @dataclass(frozen=True, slots=True)

@@ -25,6 +25,7 @@ SCHEMAS: dict[str, pa.Schema] = {
             ("explanation", pa.string()),
             ("is_blank", pa.bool_()),
             ("n_foreign_refs", pa.int32()),
+            ("flags", _STRINGS),
             ("measures", _NUMBERS),
             ("reply", pa.string()),
             ("details", pa.string()),

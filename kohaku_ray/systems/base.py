@@ -130,7 +130,8 @@ class Answer:
         prediction: The answer that is voted on.
         trace: The steps of ``answer``.
         measures: Named numbers, such as the tokens of the context.
-        reply: The last reply's text; None if the model was not asked or failed.
+        reply: Text of the reply that the prediction is from; None if there is none.
+        other_replies: The member's further attempts: one row per reply, with its text and why it was not used.
         details: The system's own JSON.
     """
 
@@ -139,6 +140,7 @@ class Answer:
     measures: Mapping[str, float] = field(default_factory=dict)
     reply: str | None = None
     details: str | None = None
+    other_replies: tuple[TraceRow, ...] = ()
 
 
 def ballot_of(row: Mapping[str, Any]) -> Ballot:

@@ -25,6 +25,8 @@ NUMBER = r"[+-]?(?:[0-9]+(?:\.[0-9]*)?|\.[0-9]+)(?:[eE][+-]?[0-9]+)?"
 WRAPPING = " \t\r\n\"'`[](){}<>"
 """Characters that models put around a value or an id."""
 
+BOOLEANS = {"true": "1", "yes": "1", "false": "0", "no": "0"}
+
 _NUMBER = re.compile(NUMBER)
 _PAIR = re.compile(rf"\[\s*({NUMBER})\s*,\s*({NUMBER})\s*\]")
 _BARE_NULLS = frozenset({"", "nan", "none", "null"})

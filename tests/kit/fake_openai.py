@@ -132,8 +132,10 @@ def doc_ids_of(body: dict[str, Any]) -> list[str]:
 
 
 def is_plan(body: dict[str, Any]) -> bool:
-    """A plan is asked for without an answer's schema and with no word of ref_id."""
-    return "response_format" not in body and not any("ref_id" in text_of(message) for message in body["messages"])
+    """A plan is asked for by its schema, or without one and with no word of ref_id."""
+    if "response_format" in body:
+        return "queries" in json.dumps(body["response_format"])
+    return not any("ref_id" in text_of(message) for message in body["messages"])
 
 
 def default_text(body: dict[str, Any]) -> str:
@@ -141,7 +143,8 @@ def default_text(body: dict[str, Any]) -> str:
     canonical = json.dumps([body.get("seed"), body["messages"]], sort_keys=True)
     number = int.from_bytes(hashlib.blake2b(canonical.encode(), digest_size=4).digest(), "big")
     if is_plan(body):
-        return json.dumps([f"energy use {number % 97}", f"power of data centers {number % 89}"])
+        queries = [f"energy use of servers {number % 97}", f"power of data centers {number % 89}"]
+        return json.dumps({"queries": queries})
     doc_ids = doc_ids_of(body)
     answer = {
         "explanation": f"hash {number}",
@@ -149,7 +152,6 @@ def default_text(body: dict[str, Any]) -> str:
         "answer_value": str(number % 7),
         "answer_unit": "",
         "ref_id": [doc_ids[number % len(doc_ids)]] if doc_ids else [],
-        "is_blank": False,
     }
     return json.dumps(answer)
 

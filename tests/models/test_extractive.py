@@ -15,12 +15,13 @@ from kit.properties import scaled
 from kohaku_ray.errors import ContextOverflowError, ModelError
 from kohaku_ray.models.baseline import Dummy, passages_of, stem
 from kohaku_ray.models.extractive import ExtractiveBackend
-from kohaku_ray.models.parse import parse_answer, parse_plan
+from kohaku_ray.models.parse import Plan, parse_answer, parse_plan
 from kohaku_ray.models.prompts import Prompt, Snippet, asked
 from kohaku_ray.models.request import ChatRequest
 from kohaku_ray.models.schema import answer_schema, plan_schema
 from kohaku_ray.records import Question
 from kohaku_ray.systems.registry import find_system
+from kohaku_ray.values.kinds import kind_of
 
 PROMPTS = find_system("kohaku").prompts()
 SNIPPETS = [
@@ -62,7 +63,14 @@ def ask(question, unit=None, kind=None, *, snippets=SNIPPETS, seed=0, temperatur
     prompt = answer_prompt(Question("q", question, unit, kind), snippets)
     ids = [ref_id for ref_id, _ in snippets]
     request = ChatRequest(
-        "extractive", prompt.messages, temperature, 1.0, 500, seed, answer_schema(ids), variables=prompt.variables
+        "extractive",
+        prompt.messages,
+        temperature,
+        1.0,
+        500,
+        seed,
+        answer_schema(ids, kind=kind_of(question, unit, kind)),
+        variables=prompt.variables,
     )
     reply = asyncio.run((backend or ExtractiveBackend()).chat(request))
     jsonschema.validate(json.loads(reply.text), request.schema)
@@ -167,17 +175,17 @@ PLAN = {"role": "plan", "question": "How does the PUE of Fjord, in 2022, compare
 
 def test_plans():
     reply = chat(PLAN)
-    queries = json.loads(reply.text)
-    jsonschema.validate(queries, plan_schema(6))
+    jsonschema.validate(json.loads(reply.text), plan_schema(6))
+    queries = json.loads(reply.text)["queries"]
     assert queries[0] == PLAN["question"]
     assert queries[1] == "PUE Fjord 2022 compare sites"
     assert len(queries) == len({query.casefold() for query in queries}) == 6
-    assert parse_plan(reply, PLAN["question"], 6) == (tuple(queries), None)
+    assert parse_plan(reply, PLAN["question"], 6) == Plan(tuple(queries))
     assert reply == chat(PLAN)
 
 
 def test_the_seed_varies_the_tail_of_a_plan_above_zero():
-    plans = {tuple(json.loads(chat({**PLAN, "n_queries": 5}, seed=seed).text)) for seed in range(20)}
+    plans = {tuple(json.loads(chat({**PLAN, "n_queries": 5}, seed=seed).text)["queries"]) for seed in range(20)}
     assert len(plans) > 1
     assert len({plan[:3] for plan in plans}) == 1
     assert len({chat(PLAN, temperature=0.0, seed=seed).text for seed in range(20)}) == 1
@@ -248,7 +256,7 @@ def test_any_text_gets_an_answer_and_a_plan(question, texts, unit):
     prediction = parse_answer(chat({**variables, "role": "answer"}), ["d"])
     assert prediction.error is None
     assert prediction.ref_ids in ((), ("d",))
-    assert len(json.loads(chat({**variables, "role": "plan"}).text)) <= 3
+    assert len(json.loads(chat({**variables, "role": "plan"}).text)["queries"]) <= 3
 
 
 @pytest.mark.parametrize(

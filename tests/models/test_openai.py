@@ -89,7 +89,8 @@ def test_schema_modes():
         ask(server, request(schema=answer_schema(["a"])), schema_mode="none")
         ask(server, request(schema=plan_schema(4)))
     formats = [received.body.get("response_format") for received in server.log]
-    assert formats == [{"type": "json_object"}, None, None]
+    assert formats[:2] == [{"type": "json_object"}, None]
+    assert formats[2]["json_schema"]["schema"] == plan_schema(4)
 
 
 def test_the_default_replies_are_deterministic_and_parse():
@@ -103,9 +104,8 @@ def test_the_default_replies_are_deterministic_and_parse():
     assert all(
         p.error is None and not p.is_blank and len(p.ref_ids) == 1 and p.n_foreign_refs == 0 for p in predictions
     )
-    queries, error = parse_plan(plan, "q", 4)
-    assert len(queries) == 3
-    assert error is None
+    plan = parse_plan(plan, "q", 4)
+    assert (len(plan.queries), plan.dropped, plan.error) == (3, (), None)
 
 
 def test_connections_are_kept_alive():

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import json
 import time
+from dataclasses import replace
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from kohaku_ray.models.parse import match_refs, parse_answer, parse_plan, value_text
+from kohaku_ray.models.parse import Plan, match_refs, parse_answer, parse_plan, value_text
 from kohaku_ray.records import Prediction, Reply
 from kohaku_ray.values.read import is_blank_lenient
 
@@ -72,10 +73,6 @@ def test_a_thinking_block_that_never_ends_is_still_searched():
         ("I do not know.", "no JSON object of an answer in a reply of 14 characters that begins 'I do not know.'"),
         ('{"x": 1}', "no JSON object of an answer in a reply of 8 characters"),
         ('{"answer_value": "4', "no JSON object"),
-        (
-            Reply('{"answer_value": "4', completion_tokens=99, finish_reason="length"),
-            "no JSON object of an answer: the reply was cut at 99 tokens: raise max_tokens",
-        ),
     ],
 )
 def test_what_cannot_be_read_is_blank_with_its_reason(reply, error):
@@ -148,9 +145,74 @@ def test_every_spelling_of_blank(value):
 
 
 @pytest.mark.parametrize("flag", [True, "true", "Yes", 1, "1"])
-def test_the_flag_makes_it_blank(flag):
-    assert parse(is_blank=flag).is_blank
-    assert parse(is_blank=flag).answer_value == ""
+def test_the_flag_is_believed_unless_a_value_and_a_reference_contradict_it(flag):
+    kept = parse(is_blank=flag)
+    assert kept == replace(READ, flags=("contradictory",))
+    for changes in ({"ref_id": []}, {"ref_id": ["zz"]}, {"answer_value": "is_blank"}):
+        blank = parse(is_blank=flag, **changes)
+        assert (blank.is_blank, blank.answer_value, blank.ref_ids, blank.flags) == (True, "", (), ())
+    sentence = parse_answer(
+        json.dumps({**ANSWER, "answer_value": "much", "answer": "?", "is_blank": flag}), ALLOWED, kind="number"
+    )
+    assert sentence.is_blank
+
+
+@pytest.mark.parametrize(
+    ("fields", "kind", "value", "flags"),
+    [
+        ({"answer_value": "Yes"}, "boolean", "1", ()),
+        ({"answer_value": False}, "boolean", "0", ()),
+        ({"answer_value": "True."}, "boolean", "1", ()),
+        ({"answer_value": "Yes"}, None, "Yes", ()),
+        ({"answer_value": "0.2", "answer": "false"}, "boolean", "0", ("mistyped",)),
+        ({"answer_value": "0.2", "answer": "It is."}, "boolean", "0.2", ("mistyped",)),
+        ({"answer_value": "1,383.9 MWh"}, "number", "1,383.9 MWh", ()),
+        ({"answer_value": "value", "answer": "1383.9 MWh"}, "number", "1383.9 MWh", ("mistyped",)),
+        ({"answer_value": "It took 3 of them"}, "number", "It took 3 of them", ("mistyped",)),
+        ({"answer_value": [3, 6]}, "range", "[3,6]", ()),
+        ({"answer_value": "3"}, "range", "3", ("mistyped",)),
+        ({"answer_value": "w" * 300}, "text", "w" * 300, ("mistyped",)),
+        ({"answer_value": "42", "ref_id": []}, "number", "42", ("uncited",)),
+        ({"answer_value": "?", "ref_id": ["zz"]}, "number", "?", ("uncited", "mistyped")),
+    ],
+)
+def test_a_value_is_read_as_the_kind_that_is_asked_for(fields, kind, value, flags):
+    prediction = parse_answer(json.dumps(ANSWER | fields), ALLOWED, unit="MWh", kind=kind)
+    assert (prediction.answer_value, prediction.flags, prediction.is_blank) == (value, flags, False)
+
+
+WHOLE = '{"explanation": "e", "answer": "a", "answer_value": "80", "answer_unit": "W", "ref_id": ["a", "b"]}'
+
+
+@pytest.mark.parametrize("n_cut", range(1, len(WHOLE)))
+def test_of_a_cut_reply_what_is_complete_counts_and_never_half_a_value(n_cut):
+    text = WHOLE[:-n_cut]
+    prediction = parse_answer(Reply(text, finish_reason="length", completion_tokens=9), ALLOWED)
+    if '"80"' not in text:
+        assert prediction.error == (
+            "no JSON object of an answer: the reply was cut at 9 tokens: raise max_tokens, or serve the model with a "
+            "longer window"
+        )
+    else:
+        assert (prediction.answer_value, prediction.error) == ("80", None)
+        assert prediction.ref_ids == tuple(ref for ref in ("a", "b") if f'"{ref}"' in text.partition("ref_id")[2])
+        assert "cut" in prediction.flags
+    half = parse_answer(WHOLE.replace('"80"', "[80, 90]")[: -n_cut - 20], ALLOWED)
+    assert half.answer_value in ("", "[80,90]")
+
+
+@pytest.mark.parametrize(
+    "tail",
+    [
+        "The energy is returned to the facility. " * 30,
+        "".join(f"the run took {n}.{n} MWh of energy and " for n in range(40)),
+        "3.1, 2.2, 2.1, " * 40,
+        "\n" * 500,
+    ],
+)
+def test_a_loop_is_told_from_a_limit_too_low(tail):
+    cut = Reply('{"explanation": "' + tail, finish_reason="length", completion_tokens=400)
+    assert parse_answer(cut, ALLOWED).error.endswith("the reply was cut at 400 tokens: it repeats itself")
 
 
 @pytest.mark.parametrize("flag", [False, None, "false", 0, "no", [], "?"])
@@ -215,7 +277,7 @@ def test_ids_that_hold_separators_or_numbers():
 
 
 def test_a_blank_answer_cites_nothing_but_foreign_ids_are_counted():
-    prediction = parse(is_blank=True, ref_id=["a", "zz"])
+    prediction = parse(answer_value="is_blank", ref_id=["a", "zz"])
     assert (prediction.ref_ids, prediction.n_foreign_refs) == ((), 1)
 
 
@@ -281,47 +343,85 @@ def test_blank_spellings():
     assert not is_blank_lenient("Nanjing")
 
 
+ASKED = "How much power do chips draw?"
+
+
 @pytest.mark.parametrize(
-    ("reply", "queries"),
+    ("reply", "queries", "dropped"),
     [
-        ('["x", "y"]', ("q", "x", "y")),
-        ('{"queries": ["x", "y"]}', ("q", "x", "y")),
-        ('Sure [1]:\n```json\n["x", "y"]\n``` ]', ("q", "x", "y")),
-        ('<think>["draft"] {</think>["x"]', ("q", "x")),
-        ('[" x ", "X", "Q", "", "  ", 3, null, ["n"], "y  z"]', ("q", "x", "y z")),
-        ('["1", "2", "3", "4", "5"]', ("q", "1", "2", "3")),
-        ('{"plan": {"queries": ["x"]}}', ("q", "x")),
+        ('["chip power", "power draw"]', ("chip power", "power draw"), 0),
+        ('{"queries": ["chip power"]}', ("chip power",), 0),
+        ('Sure [1]:\n```json\n["chip power"]\n``` ]', ("chip power",), 0),
+        ('<think>["draft"] {</think>["chip power"]', ("chip power",), 0),
+        ('[" chip  power ", "CHIP power", "How much power do chips draw?", "", 3, null, ["n"]]', ("chip power",), 0),
+        ('["power 1", "power 2", "power 3", "power 4"]', ("power 1", "power 2", "power 3"), 0),
+        ('{"plan": {"queries": ["chip power"]}}', ("chip power",), 0),
+        (
+            '["chip power", "TDP of accelerators in watts", "5.9KM", ",", "True"]',
+            ("chip power", "TDP of accelerators in watts"),
+            3,
+        ),
+        (json.dumps(["chip power", "power " * 200]), ("chip power",), 1),
+        ('{"queries": ["chip power", "power draw", "acc', ("chip power", "power draw"), 0),
+        ('```json\n["chip power", "power draw",', ("chip power", "power draw"), 0),
+        ('["chip power"', ("chip power",), 0),
     ],
 )
-def test_plans(reply, queries):
-    assert parse_plan(reply, "q", 4) == (queries, None)
-    assert parse_plan(Reply(reply), "q", 4) == (queries, None)
+def test_plans(reply, queries, dropped):
+    for given_reply in (reply, Reply(reply), Reply(reply, finish_reason="length")):
+        plan = parse_plan(given_reply, ASKED, 4)
+        assert (plan.queries, len(plan.dropped), plan.error) == ((ASKED, *queries), dropped, None)
 
 
-@pytest.mark.parametrize("reply", ["", "x, y", "[]", "[1, 2]", '{"queries": "x"}', '["x", ', '{"queries": []}'])
+@pytest.mark.parametrize(
+    ("query", "reason"),
+    [
+        ("...", "it has no words"),
+        ("5.9KM", "it shares no word with the question"),
+        ("w " * 200, "it has 399 characters"),
+    ],
+)
+def test_a_query_that_is_not_searched_is_kept_with_its_reason(query, reason):
+    plan = parse_plan(json.dumps({"queries": [query]}), ASKED, 4)
+    assert plan == Plan((ASKED,), ((query.strip()[:200], reason),), "none of the 1 queries can be searched")
+
+
+@pytest.mark.parametrize(
+    ("question", "query", "is_kept"),
+    [
+        ("True or False: The decree exempts hospitals.", "True", False),
+        ("True or False: The decree exempts hospitals.", "hospital decree", True),
+        ("北京有多少人?", "北京", True),
+        ("北京有多少人?", "上", False),
+    ],
+)
+def test_a_short_query_shares_a_word_with_the_question(question, query, is_kept):
+    assert (query in parse_plan(json.dumps([query]), question, 4).queries) == is_kept
+    assert query in parse_plan(json.dumps([query]), question, 4, [query]).queries
+
+
+@pytest.mark.parametrize("reply", ["", "x, y", "[]", "[1, 2]", '{"queries": "x"}', '{"queries": []}'])
 def test_a_plan_that_cannot_be_read_is_the_question_alone(reply):
-    queries, error = parse_plan(reply, "q", 4)
-    assert queries == ("q",)
-    assert error.startswith("no JSON array of queries")
+    plan = parse_plan(reply, "q", 4)
+    assert (plan.queries, plan.dropped) == (("q",), ())
+    assert plan.error.startswith("no JSON object with queries")
 
 
-def test_the_question_is_kept_as_it_is_and_queries_are_cut():
+def test_the_question_is_kept_as_it_is():
     question = "Q  u " * 100
-    queries, _ = parse_plan(json.dumps(["w" * 5000, question.upper()]), question, 4)
-    assert queries == (question, "w" * 1000)
+    assert parse_plan(json.dumps([question.upper()]), question, 4).queries == (question,)
 
 
 def test_one_query_is_the_question():
-    assert parse_plan('["x"]', "q", 1) == (("q",), None)
-    assert parse_plan("garbage", "q", 1) == (("q",), None)
+    assert parse_plan('["x"]', "q", 1) == parse_plan("garbage", "q", 1) == Plan(("q",))
 
 
 @given(st.text() | json_values.map(json.dumps), st.text(min_size=1, max_size=5), st.integers(1, 6))
 def test_any_plan_is_read(reply, question, n):
-    queries, error = parse_plan(reply, question, n)
+    queries, dropped, error = parse_plan(reply, question, n)
     assert queries[0] == question
     assert 1 <= len(queries) <= n
     assert len({" ".join(query.split()).casefold() for query in queries}) == len(queries)
     assert error is None or queries == (question,)
-    for query in queries[1:]:
+    for query in (*queries[1:], *(query for query, _ in dropped)):
         query.encode()

@@ -21,6 +21,7 @@ from kohaku_ray.models.prompts import (
     one_line,
     read_templates,
 )
+from kohaku_ray.models.schema import ANSWER_FIELDS
 from kohaku_ray.records import Question
 from kohaku_ray.systems.registry import find_system
 
@@ -49,7 +50,7 @@ def prompts():
 
 def test_the_planner_is_told_what_to_do(prompts):
     prompt = plan(prompts, QUESTION, 4)
-    for word in ("rephrase", "expand abbreviations", "keywords", "decompose", "JSON array of 4 strings"):
+    for word in ("rephrase", "expand abbreviations", "keywords", "decompose", '{"queries": [4 strings]}'):
         assert word in prompt.user
     assert "Question: How much energy did GPT-3 use?\nUnit of the answer: MWh\nKind of answer: number\n" in prompt.user
     assert prompt.variables == {
@@ -63,7 +64,7 @@ def test_the_planner_is_told_what_to_do(prompts):
 
 def test_the_answerer_is_told_what_to_do(prompts):
     prompt = answer(prompts, QUESTION, SNIPPETS, MEDIA)
-    for field in ("explanation", "answer", "answer_value", "answer_unit", "ref_id", "is_blank"):
+    for field in ANSWER_FIELDS:
         assert f'"{field}"' in prompt.user
     for rule in (
         "references alone",
@@ -101,7 +102,7 @@ def test_the_order_of_the_parts(prompts, order, expected):
 def test_without_unit_type_and_snippets(prompts):
     question = Question("q", "Who?")
     assert "Unit of the answer" not in plan(prompts, question, 1).user
-    assert "JSON array of 1 string and" in plan(prompts, question, 1).user
+    assert '{"queries": [1 string]}' in plan(prompts, question, 1).user
     user = answer(prompts, question, []).user
     assert "Kind of answer" not in user
     assert "(no reference was found)" in user

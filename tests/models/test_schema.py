@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import json
+
 import jsonschema
 import pytest
 
@@ -13,7 +15,6 @@ ANSWER = {
     "answer_value": "1",
     "answer_unit": "",
     "ref_id": ["a"],
-    "is_blank": False,
 }
 
 
@@ -48,14 +49,48 @@ def test_the_reasoning_comes_before_the_value():
     assert list(answer_schema(["a"])["properties"]) == list(ANSWER)
 
 
-def test_no_keyword_that_grammar_engines_lack():
-    assert "uniqueItems" not in repr(answer_schema(["a"]))
+@pytest.mark.parametrize(
+    ("kind", "good", "bad"),
+    [
+        ("number", ["1383.9", "-3", "1.62e24", "[3,6]", "0"], ["", "1,383.9", "3 MWh", "about 3", "[3,6", "9" * 30]),
+        ("range", ["[3,6]", "[0.02,0.1]"], ["3", "[3]", "3-6", "[3, 6]"]),
+        ("boolean", ["1", "0"], ["True", "yes", "2", ""]),
+        ("text", ["Solana Mesa", "12 MW"], ["w" * 201]),
+        (None, ["Solana Mesa", "12 MW"], ["w" * 201]),
+    ],
+)
+def test_a_value_is_of_the_kind_asked_for_or_blank(kind, good, bad):
+    schema = answer_schema(["a"], kind=kind)
+    assert all(is_valid({**ANSWER, "answer_value": value}, schema) for value in (*good, "is_blank"))
+    assert not any(is_valid({**ANSWER, "answer_value": value}, schema) for value in bad)
 
 
-def test_a_plan_has_one_to_n_queries():
-    schema = plan_schema(2)
-    assert is_valid(["a"], schema)
-    assert is_valid(["a", "b"], schema)
-    assert not is_valid([], schema)
-    assert not is_valid(["a", "b", "c"], schema)
-    assert not is_valid([1], schema)
+def test_every_string_and_list_has_a_bound():
+    schema = answer_schema(["a", "b", "a"], constrain=False, most_chars=50)
+    for field in ("explanation", "answer"):
+        assert not is_valid({**ANSWER, field: "w" * 51}, schema)
+    assert not is_valid({**ANSWER, "ref_id": ["a"] * 3}, schema)
+    assert not is_valid({**ANSWER, "ref_id": ["w" * 201]}, schema)
+    assert not is_valid({"queries": ["w" * 201, "a"]}, plan_schema(2))
+
+
+@pytest.mark.parametrize("kind", ["number", "range", "boolean", "text", None])
+def test_no_keyword_that_grammar_engines_lack(kind):
+    schema = answer_schema(["a"], kind=kind, most_chars=50)
+    assert "uniqueItems" not in repr(schema)
+    assert not {"pattern", "maxLength"} <= set(schema["properties"]["answer_value"])
+
+
+@pytest.mark.parametrize("kind", ["number", "range", "boolean", "text", None])
+def test_xgrammar_takes_the_schema(kind):
+    xgrammar = pytest.importorskip("xgrammar")
+    schema = answer_schema(["a", "b"], kind=kind, most_chars=50)
+    for one in (schema, plan_schema(3)):
+        assert xgrammar.Grammar.from_json_schema(json.dumps(one), any_whitespace=False)
+
+
+def test_a_plan_has_n_queries_or_fewer_where_told():
+    assert is_valid({"queries": ["a", "b"]}, plan_schema(2))
+    for queries in ([], ["a"], ["a", "b", "c"], [1, 2]):
+        assert not is_valid({"queries": queries}, plan_schema(2))
+    assert is_valid({"queries": ["a"]}, plan_schema(2, 1))

@@ -16,6 +16,10 @@ from hypothesis import strategies as st
 from kohaku_ray.models.request import ChatRequest, request_key, seed_for
 from kohaku_ray.models.schema import answer_schema
 
+TEXT = {"type": "string"}
+FIELDS = dict.fromkeys(("explanation", "answer", "answer_value", "answer_unit"), TEXT)
+FIELDS |= {"ref_id": {"type": "array", "items": {"type": "string", "enum": ["a"]}}, "is_blank": {"type": "boolean"}}
+SCHEMA = {"type": "object", "properties": FIELDS, "required": list(FIELDS), "additionalProperties": False}
 REQUEST = ChatRequest(
     model="extractive/1",
     messages=(("system", "s"), ("user", "ü")),
@@ -23,7 +27,7 @@ REQUEST = ChatRequest(
     top_p=1.0,
     max_tokens=10,
     seed=3,
-    schema=answer_schema(["a"]),
+    schema=SCHEMA,
     session_id="q1",
     variables={"role": "answer", "question": "?"},
 )

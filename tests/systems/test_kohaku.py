@@ -1,6 +1,7 @@
 import asyncio
 import json
 import pickle
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -17,7 +18,8 @@ from kohaku_ray.systems.kohaku.prepare import answer_prompt
 from kohaku_ray.systems.kohaku.settings import KohakuSettings
 
 QUESTION = Question("q1", "How much power does training draw?", answer_unit="MW", answer_type="number")
-PLAN = json.dumps(["training power draw in megawatts", "electric load of model training"])
+QUERIES = ["training power draw in megawatts", "electric load of model training"]
+PLAN = json.dumps({"queries": QUERIES})
 INDEX = library(
     energy=[
         ("Page 1", ["Training draws 12 MW of power. Cooling draws more.", "Chips draw power. Training is long."]),
@@ -38,10 +40,12 @@ def settings(retrieval=None, **generation):
 
 def reply(value="12", refs=("energy",), **fields):
     body = {"explanation": "It says so.", "answer": f"It is {value}.", "answer_value": value, "answer_unit": "MW"}
-    return json.dumps(body | {"ref_id": list(refs), "is_blank": False} | fields)
+    return json.dumps(body | {"ref_id": list(refs)} | fields)
 
 
-BLANK = reply("is_blank", (), is_blank=True)
+BLANK = reply("is_blank", ())
+UNREADABLE = "no idea"
+LOOP = Reply('{"explanation": "' + "It draws power. " * 60, finish_reason="length", completion_tokens=1024)
 
 
 def scripted(answers, plan=PLAN):
@@ -100,18 +104,18 @@ def test_one_query_asks_no_planner():
 def test_the_plan_adds_queries_to_the_question():
     tools = tools_for()
     evidence = prepared(tools, settings({"queries": 3}))
-    assert evidence.queries == (QUESTION.text, *json.loads(PLAN))
+    assert evidence.queries == (QUESTION.text, *QUERIES)
     assert evidence.trace == tuple(TraceRow("plan", at, query) for at, query in enumerate(evidence.queries))
     (call,) = tools.calls
-    assert (call.role, call.attempt, call.schema["maxItems"]) == ("plan", 0, 3)
+    assert (call.role, call.attempt, call.schema["properties"]["queries"]["maxItems"]) == ("plan", 0, 3)
 
 
 @pytest.mark.parametrize(
     ("plan", "message"),
     [
-        ("I cannot plan.", "JSON array"),
+        ("I cannot plan.", "JSON object with queries"),
         ("", "empty"),
-        ('{"queries": "power"}', "JSON array"),
+        ('{"queries": "power"}', "JSON object with queries"),
         (ModelError("the server said 400"), "ModelError: the server said 400"),
         (TransientModelError("6 tries timed out"), "TransientModelError: 6 tries timed out"),
         (ContextOverflowError("32,000 tokens but the window is 8,192"), "ContextOverflowError: 32,000 tokens"),
@@ -134,10 +138,10 @@ def test_everything_is_searched_once_at_the_deepest():
     tools = tools_for(BLANK, BLANK, reply())
     answered(tools, settings({"queries": 3, "bm25_top_k": 2}, max_retries=2))
     assert [call for call in tools.asked if call[0] in ("embed", "search")] == [
-        ("embed", (QUESTION.text, *json.loads(PLAN))),
+        ("embed", (QUESTION.text, *QUERIES)),
         ("search", "nodes", 3, 9),
     ]
-    lexical = ("lexical", "paragraphs", (QUESTION.text, *json.loads(PLAN)), 2)
+    lexical = ("lexical", "paragraphs", (QUESTION.text, *QUERIES), 2)
     assert [call for call in tools.asked if call[0] == "lexical"] == [lexical]
     assert [call[0] for call in tools.asked].count("nodes") == 1
     assert len(answer_calls(tools)) == 3
@@ -359,7 +363,7 @@ def test_dedup_none_repeats_texts():
         "",
         "no idea",
         "{",
-        '{"answer_value": "12"',
+        '{"answer_value": "12',
         "[]",
         "null",
         "12",
@@ -379,32 +383,99 @@ def test_an_unreadable_reply_is_asked_again_and_then_blank_with_the_reason(bad):
     assert (mended.answer_value, mended.error, mended.attempt) == ("12", None, 1)
 
 
-def test_a_reply_cut_off_is_asked_once_more_with_more_room_and_then_an_error():
-    cut = Reply('{"explanation": "the dr', finish_reason="length", prompt_tokens=100, completion_tokens=1024)
-    tools = tools_for(cut, reply())
-    assert answered(tools, settings(max_retries=1)).prediction.answer_value == "12"
-    assert [call.max_tokens for call in tools.calls] == [None, 2048]
-    assert [call.attempt for call in tools.calls] == [0, 0]
+CUT = Reply('{"explanation": "the dr', finish_reason="length", prompt_tokens=100, completion_tokens=1024)
 
-    tools = tools_for(cut, cut)
-    prediction = answered(tools, settings(max_retries=1)).prediction
-    assert prediction.is_blank
-    assert "cut off at 1024 tokens (roles.answer.max_tokens is 1024)" in prediction.error
-    assert prediction.ref_ids == ()
-    assert len(tools.calls) == 2
+
+def test_a_reply_cut_off_is_asked_once_more_with_more_room_and_then_an_error():
+    tools = tools_for(CUT, reply())
+    found = answered(tools, settings(max_retries=1))
+    assert (found.prediction.answer_value, found.reply) == ("12", reply())
+    assert [(row.text, row.attempt) for row in found.other_replies] == [(CUT.text, 0)]
+    assert [(call.attempt, call.max_tokens) for call in tools.calls] == [(0, None), (0, 2048)]
+
+    tools = tools_for(CUT, CUT)
+    found = answered(tools, settings(max_retries=1))
+    assert found.prediction.is_blank
+    assert "cut at 1024 tokens: raise max_tokens" in found.prediction.error
+    assert (found.prediction.ref_ids, found.reply, len(tools.calls)) == ((), CUT.text, 2)
 
 
 def test_a_reply_cut_off_by_the_window_itself_is_not_asked_again():
-    cut = Reply('{"explanation": "the dr', finish_reason="length", prompt_tokens=3000, completion_tokens=1024)
-    tools = tools_for(cut)
+    tools = tools_for(replace(CUT, prompt_tokens=3000))
     tools.window_tokens = 4000
-    assert "cut off" in answered(tools, settings(max_retries=1)).prediction.error
+    assert "was cut" in answered(tools, settings(max_retries=1)).prediction.error
     assert len(tools.calls) == 1
+
+
+def test_a_loop_is_asked_again_deeper_and_never_longer():
+    tools = tools_for(LOOP, reply())
+    assert answered(tools, settings(max_retries=1)).prediction.answer_value == "12"
+    assert [(call.attempt, call.max_tokens) for call in tools.calls] == [(0, None), (1, None)]
+    assert answered(tools_for(LOOP, LOOP), settings(max_retries=1)).prediction.error.endswith("it repeats itself")
+
+
+@pytest.mark.parametrize(
+    ("replies", "value", "error", "n_other"),
+    [
+        ([BLANK, UNREADABLE], "", None, 1),
+        ([BLANK, LOOP], "", None, 1),
+        ([UNREADABLE, BLANK], "", None, 1),
+        ([UNREADABLE, LOOP], "", "it repeats itself", 1),
+        ([BLANK, CUT, CUT], "", None, 2),
+        ([replace(CUT, text=reply()[:-2]), UNREADABLE], "12", None, 1),
+        ([replace(CUT, text=reply()[:-2]), CUT], "12", None, 1),
+        ([replace(CUT, text=reply()[:-2]), ModelError("HTTP 500")], "12", None, 1),
+        ([BLANK, ModelError("HTTP 500")], "", "HTTP 500", 1),
+        ([reply(refs=()), BLANK], "", None, 1),
+    ],
+)
+def test_the_best_try_counts_and_every_other_is_kept(replies, value, error, n_other):
+    found = answered(tools_for(*replies), settings(max_retries=1))
+    assert (found.prediction.answer_value, found.prediction.is_blank) == (value, not value)
+    assert found.prediction.error is None if error is None else error in found.prediction.error
+    assert len(found.other_replies) == n_other
+    said = [found.reply, *(row.text for row in found.other_replies)]
+    texts = [one if isinstance(one, str) else getattr(one, "text", "") for one in replies]
+    assert sorted(text or "" for text in said) == sorted(texts)
+
+
+def test_an_answer_that_cites_nothing_is_blank_where_references_are_required():
+    found = answered(tools_for(reply(refs=()), reply(refs=("mars",))), settings(max_retries=1))
+    assert (found.prediction.is_blank, found.prediction.answer_value) == (True, "")
+    assert found.prediction.flags == ("uncited",)
+    assert [row.note for row in found.other_replies] == ["uncited, blank"]
+    free = answered(tools_for(reply(refs=())), settings(max_retries=1, require_refs=False)).prediction
+    assert (free.answer_value, free.is_blank, free.flags) == ("12", False, ("uncited",))
+
+
+def test_a_contradictory_reply_keeps_its_value():
+    found = answered(tools_for(reply(is_blank=True)), settings(max_retries=2))
+    assert (found.prediction.answer_value, found.prediction.ref_ids) == ("12", ("energy",))
+    assert found.prediction.flags == ("contradictory",)
+
+
+def test_the_schema_types_the_value_and_bounds_every_string():
+    tools = tools_for(reply(), max_tokens=300)
+    answered(tools, settings())
+    (call,) = answer_calls(tools)
+    fields = call.schema["properties"]
+    assert "pattern" in fields["answer_value"]
+    assert fields["explanation"] == fields["answer"] == {"type": "string", "maxLength": 300}
+    assert "is_blank" not in fields
+
+
+def test_what_a_plan_drops_stands_in_the_trace():
+    plan = json.dumps({"queries": ["training power", "5.9KM"]})
+    evidence = prepared(tools_for(plan=plan), settings({"queries": 3}))
+    assert evidence.queries == (QUESTION.text, "training power")
+    rows = [(row.rank, row.text, row.note) for row in evidence.trace]
+    assert rows[2:] == [(2, "5.9KM", "not searched: it shares no word with the question")]
 
 
 @pytest.mark.parametrize("refs", [[], None, "energy", [None, 3], {"x": 1}, ["is_blank"]])
 def test_odd_references_are_no_error(refs):
-    prediction = answered(tools_for(json.dumps(json.loads(reply()) | {"ref_id": refs})), settings()).prediction
+    config = settings(require_refs=False)
+    prediction = answered(tools_for(json.dumps(json.loads(reply()) | {"ref_id": refs})), config).prediction
     assert prediction.answer_value == "12"
     assert set(prediction.ref_ids) <= {"energy"}
 
@@ -484,7 +555,7 @@ def test_after_an_overflow_the_next_attempt_is_deep_again():
 
 def test_questions_and_members_at_once_do_not_touch_each_other():
     """The published code changed shared settings while other questions were under way."""
-    config = settings({"queries": 2, "top_k": 1, "top_k_final": 1, "dedup": "node"}, max_retries=3)
+    config = settings({"queries": 2, "top_k": 1, "top_k_final": 1, "dedup": "node"}, max_retries=3, require_refs=False)
     questions = [
         Question(f"q{n}", text) for n, text in enumerate(["power draw", "water cools", "owls hunt", "old grid"])
     ]
@@ -493,7 +564,7 @@ def test_questions_and_members_at_once_do_not_touch_each_other():
     def script_for(n_blanks, overflows):
         def script(call):
             if call.role == "plan":
-                return json.dumps(["training"])
+                return json.dumps(["long training runs now"])
             if overflows and call.attempt == 1:
                 return overflows.pop()
             return BLANK if call.attempt < n_blanks else reply(str(n_blanks), ())

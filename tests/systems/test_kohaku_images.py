@@ -142,7 +142,9 @@ def test_images_take_their_tokens_of_the_budget_and_at_most_half_of_it(sends, n_
 
 
 def test_a_window_too_small_for_images_sends_none_and_still_answers():
-    found, tools = answered(image_top_k=2, send_images=True, image_tokens=100_000, window_tokens=3000)
+    found, tools = answered(
+        image_top_k=2, send_images=True, image_tokens=100_000, window_tokens=3000, require_refs=False
+    )
     assert sent(tools.calls[-1]) == []
     assert "images" not in found.measures
     assert not found.prediction.is_blank

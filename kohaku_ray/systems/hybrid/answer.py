@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Sequence
 from dataclasses import replace
 
 from kohaku_ray.errors import ContextOverflowError, ModelError
@@ -27,18 +28,19 @@ async def answer(evidence: HybridEvidence, tools: Tools, settings: HybridSetting
             answer=NO_INFORMATION, answer_unit=evidence.question.answer_unit or "", explanation=evidence.why_nothing
         )
         return _answer(evidence, Read(prediction), settings)
-    reply: Reply | None = None
+    unreadable: list[TraceRow] = []
     for attempt in range(settings.answer_tries):
         try:
             evidence, reply = await _ask(evidence, tools, attempt)
         except ModelError as error:
             unit = evidence.question.answer_unit or ""
             failed = Prediction(answer_unit=unit, attempt=attempt, error=f"{type(error).__name__}: {error}")
-            return _answer(evidence, Read(failed), settings)
+            return _answer(evidence, Read(failed), settings, None, unreadable)
         read = read_reply(reply, evidence.question, evidence.texts, attempt)
-        if read.prediction.error is None:
+        if read.prediction.error is None or attempt + 1 == settings.answer_tries:
             break
-    return _answer(evidence, read, settings, reply)
+        unreadable.append(TraceRow("reply", attempt, reply.text, error=read.prediction.error, attempt=attempt))
+    return _answer(evidence, read, settings, reply, unreadable)
 
 
 async def _ask(evidence: HybridEvidence, tools: Tools, attempt: int) -> tuple[HybridEvidence, Reply]:
@@ -54,7 +56,13 @@ async def _ask(evidence: HybridEvidence, tools: Tools, attempt: int) -> tuple[Hy
             evidence = replace(evidence, texts=evidence.texts[: len(evidence.texts) // 2])
 
 
-def _answer(evidence: HybridEvidence, read: Read, settings: HybridSettings, reply: Reply | None = None) -> Answer:
+def _answer(
+    evidence: HybridEvidence,
+    read: Read,
+    settings: HybridSettings,
+    reply: Reply | None = None,
+    unreadable: Sequence[TraceRow] = (),
+) -> Answer:
     """Put beside the prediction what was shown, cited and cut."""
     prediction = read.prediction
     cited = [text for text in evidence.texts if text.ref_id in prediction.ref_ids]
@@ -85,4 +93,5 @@ def _answer(evidence: HybridEvidence, read: Read, settings: HybridSettings, repl
         measures=measures,
         reply=reply.text if reply else None,
         details=json.dumps({key: value for key, value in details.items() if value}, ensure_ascii=False),
+        other_replies=tuple(unreadable),
     )

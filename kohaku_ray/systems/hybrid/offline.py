@@ -37,14 +37,14 @@ Quoted = tuple[float, str, Mapping[str, str]]
 class OfflineFrench(Baseline):
     """Expands and answers; the seed draws among the best sentences when the temperature is above 0."""
 
-    name, version = "extractive-fr", 2
+    name, version = "extractive-fr", 3
     needs: ClassVar = {"expand": ("question", "context", "n_queries"), "answer": ("question", "texts")}
 
     def reply(self, variables: Mapping[str, Any], draw: Draw) -> Any:
         """Write sub-queries, or quote an answer."""
         question, unit = variables["question"], variables.get("answer_unit") or ""
         if variables["role"] == "expand":
-            return expand(question, variables["context"], variables["n_queries"])
+            return {"queries": expand(question, variables["context"], variables["n_queries"])}
         ranked = rank(question, variables["texts"])
         lead = draw.pick(ranked, [share for share, *_ in ranked]) if ranked else (0.0, "", {})
         if not ranked or lead[0] < self.abstain_below:

@@ -86,11 +86,11 @@ class StageRun:
         error: str | None = None
         for attempt in range(settings.expansion_tries):
             try:
-                reply = await self.tools.chat(prompt, role="expand", schema=plan_schema(n), attempt=attempt)
+                reply = await self.tools.chat(prompt, role="expand", schema=plan_schema(n, 1), attempt=attempt)
             except ModelError as failure:
                 error = f"{type(failure).__name__}: {failure}"
                 break
-            queries, error = parse_plan(reply, self.question.text, n)
+            queries, _, error = parse_plan(reply, self.question.text, n, [one.text for one in context])
             if error is None:
                 break
         self.steps.queries("expansion", len(opening), queries, error)

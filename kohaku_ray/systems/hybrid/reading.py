@@ -200,12 +200,14 @@ def read_reply(reply: Reply, question: Question, texts: Sequence[Text], attempt:
     cut = (*answer.cut, *analysis.cut)
     value = without_citations(found.answer_value).strip()
     is_blank = found.is_blank or not answer.text or fold(value) in _NO_VALUE
+    ref_ids = () if is_blank else tuple(dict.fromkeys((*answer.ref_ids, *found.ref_ids)))
     prediction = replace(
         found,
         answer=answer.text,
         explanation=analysis.text,
         answer_value="" if is_blank else bare_value(value, question.answer_unit) or WORDS,
-        ref_ids=() if is_blank else tuple(dict.fromkeys((*answer.ref_ids, *found.ref_ids))),
+        ref_ids=ref_ids,
+        flags=tuple(flag for flag in found.flags if flag != "uncited" or not ref_ids),
         is_blank=is_blank,
         n_foreign_refs=found.n_foreign_refs + len(cut),
     )
@@ -221,12 +223,12 @@ def ballot(row: Mapping[str, Any]) -> Ballot:
 
 
 def _with_value(reply: Reply) -> Reply:
-    """Let an empty value of an answer that is not blank say that the answer is in words."""
+    """Let an empty value beside an answer say that the answer is in words."""
     try:
         fields = json.loads(reply.text)
     except (ValueError, RecursionError):
         return reply
-    if not isinstance(fields, dict) or fields.get("is_blank") is not False or fields.get("answer_value"):
+    if not isinstance(fields, dict) or fields.get("is_blank") or not fields.get("answer") or fields.get("answer_value"):
         return reply
     return replace(reply, text=json.dumps({**fields, "answer_value": WORDS}))
 

@@ -8,9 +8,10 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from kohaku_ray.errors import ContextOverflowError, CutReplyError, ModelError
+from kohaku_ray.errors import ContextOverflowError, ModelError
 from kohaku_ray.index.views import IMAGE
-from kohaku_ray.models.parse import parse_answer
+from kohaku_ray.models.json_text import loops
+from kohaku_ray.models.parse import CUT, parse_answer
 from kohaku_ray.models.schema import answer_schema
 from kohaku_ray.records import Prediction, Question, Reply, TraceRow
 from kohaku_ray.retrieval.context import Context, FoundImage, Match, Snippet, assemble
@@ -20,12 +21,10 @@ from kohaku_ray.systems.base import Answer
 from kohaku_ray.systems.kohaku.prepare import answer_prompt
 from kohaku_ray.systems.kohaku.settings import KohakuSettings
 from kohaku_ray.systems.tools import Tools
+from kohaku_ray.values.kinds import Kind, kind_of
 
 CHARS_PER_TOKEN = 3
 """Fewer characters per token than English has: an estimate for uncounted texts must not be too low."""
-
-CUT = "length"
-"""Finish reason of a reply that max_tokens cut off."""
 
 OVERFLOW_STEP = 2
 """Matches dropped per query if the model refuses the prompt's length."""
@@ -34,19 +33,56 @@ OVERFLOW_STEP = 2
 async def answer(evidence: Evidence, tools: Tools, settings: KohakuSettings) -> Answer:
     """Call the model, and again with deeper evidence while the answer is blank and retries are left.
 
-    If the model fails, the attempts end with a blank prediction that carries the error; nothing is raised.
+    The best try counts: a later one that is blank, cut off or unreadable does not hide an earlier answer. If the model
+    fails, the attempts end with a blank prediction that carries the error; nothing is raised.
     """
+    tries: list[Try] = []
     for attempt in range(settings.max_retries + 1):
-        asked = await _ask(evidence, tools, settings, attempt)
-        prediction = _read(evidence.question, asked, attempt)
-        if asked.error or not prediction.is_blank:
+        tries += await _attempt(evidence, tools, settings, attempt)
+        if any(one.ends for one in tries):
             break
+    best = max(reversed(tries), key=lambda one: one.worth)
     return Answer(
-        prediction=prediction,
-        trace=_trace(evidence, asked.context, attempt, settings.send_images),
-        measures=_measures(asked),
-        reply=asked.reply.text if asked.reply else None,
+        prediction=best.prediction,
+        trace=_trace(evidence, best.context, best.prediction.attempt, settings.send_images),
+        measures=_measures(best),
+        reply=best.reply.text if best.reply else None,
+        other_replies=_others(tries, best),
     )
+
+
+@dataclass(frozen=True, slots=True)
+class Try:
+    """One reply as it was read, or why there is none.
+
+    Attributes:
+        prediction: What was read; blank without a reply.
+        context: What the model was shown.
+        reply: The reply; None if the model failed, or had nothing to be shown.
+        overflowed: The model had refused the prompt's length, and was shown less.
+        failed: No further attempt is worth its tokens: the model failed, or needs more tokens than it may generate.
+    """
+
+    prediction: Prediction
+    context: Context
+    reply: Reply | None = None
+    overflowed: bool = False
+    failed: bool = False
+
+    @property
+    def ends(self) -> bool:
+        """No further attempt follows."""
+        return self.failed or not self.prediction.is_blank
+
+    @property
+    def worth(self) -> int:
+        """Rank: an answer, a failure of the model, an answer without its references, a blank, an unreadable reply."""
+        read = self.prediction
+        if not read.is_blank:
+            return 4
+        if read.error:
+            return 3 if self.failed and self.reply is None else 0
+        return 2 if read.flags else 1
 
 
 @dataclass(frozen=True, slots=True)
@@ -91,59 +127,50 @@ NOTHING = Context((), (), (), (), 0, False)
 """An empty context."""
 
 
-@dataclass(frozen=True, slots=True)
-class _Asked:
-    """A context and its outcome: a reply, an error, or neither if the context is empty."""
-
-    context: Context
-    overflowed: bool
-    reply: Reply | None = None
-    error: str | None = None
-
-
-async def _ask(evidence: Evidence, tools: Tools, settings: KohakuSettings, attempt: int) -> _Asked:
+async def _attempt(evidence: Evidence, tools: Tools, settings: KohakuSettings, attempt: int) -> list[Try]:
     """Ask with one depth of the evidence; if the model refuses the length, once more with less."""
-    depth, context = AttemptDepth.of(settings, attempt), NOTHING
+    depth, context, overflowed = AttemptDepth.of(settings, attempt), NOTHING, False
+    replies: list[Reply] = []
+    error = None
     try:
-        context = await _context(evidence, depth, tools, settings)
-        return _Asked(context, False, await _chat(evidence.question, context, tools, settings, attempt))
-    except ContextOverflowError as error:
-        context = await _context(evidence, depth.shallower(context), tools, settings)
-        if not context.doc_ids:
-            return _Asked(context, True, error=_named(error))
-    except ModelError as error:
-        return _Asked(context, False, error=_named(error))
-    try:
-        return _Asked(context, True, await _chat(evidence.question, context, tools, settings, attempt))
-    except ModelError as error:
-        return _Asked(context, True, error=_named(error))
+        try:
+            context = await _context(evidence, depth, tools, settings)
+            await _chat(evidence.question, context, tools, settings, attempt, replies)
+        except ContextOverflowError:
+            context, overflowed = await _context(evidence, depth.shallower(context), tools, settings), True
+            if not context.doc_ids:
+                raise
+            await _chat(evidence.question, context, tools, settings, attempt, replies)
+    except ModelError as failed:
+        error = f"{type(failed).__name__}: {failed}"
+    tries = [_read(evidence.question, context, reply, settings, attempt, overflowed) for reply in replies]
+    if error or not replies:
+        tries.append(_unasked(evidence.question, context, attempt, overflowed, error))
+    return tries
 
 
 async def _chat(
-    question: Question, context: Context, tools: Tools, settings: KohakuSettings, attempt: int
-) -> Reply | None:
-    """Ask for the answer; without a document to cite, no call is made."""
+    question: Question, context: Context, tools: Tools, settings: KohakuSettings, attempt: int, replies: list[Reply]
+) -> None:
+    """Ask for the answer, and add the replies; without a document to cite, no call is made.
+
+    A reply that is cut off is asked for once more with up to twice the length, as the window allows, unless it loops.
+    """
     if not context.doc_ids:
-        return None
+        return
     images = [tools.image(one.path, settings.image_pixels) for one in context.images if settings.send_images]
     prompt = answer_prompt(tools.prompts, question, context, settings.prompt_order, images)
-    schema = answer_schema(context.doc_ids, settings.constrain_refs)
-    reply = await tools.chat(prompt, schema=schema, attempt=attempt)
-    if reply.finish_reason != CUT:
-        return reply
-    # Once more with up to twice the length, as the window allows: a truncated answer cannot be read.
     limits = tools.limits()
+    schema = answer_schema(context.doc_ids, settings.constrain_refs, kind_of_question(question), limits.max_tokens)
+    reply = await tools.chat(prompt, schema=schema, attempt=attempt)
+    replies.append(reply)
+    if reply.finish_reason != CUT or loops(reply.text):
+        return
     room = 2 * limits.max_tokens
     if limits.window_tokens is not None:
         room = min(room, limits.window_tokens - reply.prompt_tokens)
     if room > limits.max_tokens:
-        reply = await tools.chat(prompt, schema=schema, attempt=attempt, max_tokens=room)
-    if reply.finish_reason == CUT:
-        raise CutReplyError(
-            f"the reply was cut off at {reply.completion_tokens} tokens (roles.answer.max_tokens is "
-            f"{limits.max_tokens}): raise it, or serve the model with a longer window"
-        )
-    return reply
+        replies.append(await tools.chat(prompt, schema=schema, attempt=attempt, max_tokens=room))
 
 
 async def _context(evidence: Evidence, depth: AttemptDepth, tools: Tools, settings: KohakuSettings) -> Context:
@@ -211,18 +238,46 @@ async def _window_room(question: Question, shown: Sequence[str], tools: Tools, s
     return limits.window_tokens - limits.max_tokens - n_tokens - len(marks)
 
 
-def _read(question: Question, asked: _Asked, attempt: int) -> Prediction:
-    """Parse the reply into a prediction; blank without a reply."""
-    if asked.reply is not None:
-        return parse_answer(asked.reply, allowed=asked.context.doc_ids, attempt=attempt, unit=question.answer_unit)
-    error = asked.error
-    if error is None and asked.context.is_cut:
+def kind_of_question(question: Question) -> Kind | None:
+    """Return the kind of value that a question asks for; None where it does not say."""
+    return kind_of(question.text, question.answer_unit, question.answer_type)
+
+
+def _read(
+    question: Question, context: Context, reply: Reply, settings: KohakuSettings, attempt: int, overflowed: bool
+) -> Try:
+    unit = question.answer_unit
+    read = parse_answer(reply, context.doc_ids, attempt, unit, kind_of_question(question))
+    if settings.require_refs and "uncited" in read.flags:
+        read = replace(read, is_blank=True, answer_value="")
+    needs_more = reply.finish_reason == CUT and read.is_blank and not loops(reply.text)
+    return Try(read, context, reply, overflowed, failed=needs_more)
+
+
+def _unasked(question: Question, context: Context, attempt: int, overflowed: bool, error: str | None) -> Try:
+    """Say why there is no reply."""
+    failed = error is not None
+    if error is None and context.is_cut:
         error = (
             "not one sentence of the evidence fits the context: raise kohaku.max_context_tokens, lower "
             "roles.answer.max_tokens or serve the model with a longer window"
         )
     explanation = "" if error else "No evidence was found."
-    return Prediction(answer_unit=question.answer_unit or "", explanation=explanation, attempt=attempt, error=error)
+    unit = question.answer_unit or ""
+    read = Prediction(answer_unit=unit, explanation=explanation, attempt=attempt, error=error)
+    return Try(read, context, None, overflowed, failed)
+
+
+def _others(tries: Sequence[Try], best: Try) -> tuple[TraceRow, ...]:
+    """Return the tries that were not used, each with its reply and what was wrong with it."""
+    rows = []
+    for place, one in enumerate(tries):
+        read = one.prediction
+        if one is not best and (one.reply is not None or read.error):
+            note = ", ".join((*read.flags, *(["blank"] if read.is_blank and not read.error else [])))
+            text = one.reply.text if one.reply else ""
+            rows.append(TraceRow("reply", place, text, note=note, error=read.error, attempt=read.attempt))
+    return tuple(rows)
 
 
 def _trace(evidence: Evidence, context: Context, attempt: int, sends: bool) -> tuple[TraceRow, ...]:
@@ -253,7 +308,7 @@ def _match_row(match: Match, text: str, attempt: int) -> TraceRow:
     )
 
 
-def _measures(asked: _Asked) -> dict[str, float]:
+def _measures(asked: Try) -> dict[str, float]:
     context = asked.context
     images = {"images": float(len(context.images))} if context.images else {}
     return {
@@ -265,7 +320,3 @@ def _measures(asked: _Asked) -> dict[str, float]:
         "overflowed": float(asked.overflowed),
         **images,
     }
-
-
-def _named(error: ModelError) -> str:
-    return f"{type(error).__name__}: {error}"

@@ -12,7 +12,7 @@ from kohaku_ray.index.arrays import I64
 from kohaku_ray.index.hits import Hits
 from kohaku_ray.index.nodes import NodeTable
 from kohaku_ray.models.images import PromptImage
-from kohaku_ray.models.parse import parse_plan
+from kohaku_ray.models.parse import Plan, parse_plan
 from kohaku_ray.models.prompts import Prompt, Prompts, Snippet, asked
 from kohaku_ray.models.schema import plan_schema
 from kohaku_ray.records import Question, TraceRow
@@ -73,7 +73,8 @@ def _expanded(trace: Rows, nodes: NodeTable, settings: KohakuSettings) -> I64:
 
 async def prepare(question: Question, tools: Tools, settings: KohakuSettings) -> Evidence:
     """Plan, then search every query once, to the depth of the last retry."""
-    queries, error = await _plan(question, tools, settings)
+    plan = await _plan(question, tools, settings)
+    queries = plan.queries
     vectors = await tools.embed(queries)
     deepest = settings.top_k * (settings.max_retries + 1)
     if settings.bm25_top_k:
@@ -95,16 +96,27 @@ async def prepare(question: Question, tools: Tools, settings: KohakuSettings) ->
         lexical=localise(lexical, nodes),
         nodes=nodes,
         images=localise(images, nodes),
-        trace=tuple(TraceRow("plan", rank, query, error=error) for rank, query in enumerate(queries)),
+        trace=_plan_rows(plan),
     )
 
 
-async def _plan(question: Question, tools: Tools, settings: KohakuSettings) -> tuple[tuple[str, ...], str | None]:
+async def _plan(question: Question, tools: Tools, settings: KohakuSettings) -> Plan:
     """Return the queries, the question always among them, and the reason if there is no plan."""
     for ask in opening(question, tools.prompts, settings):
         try:
             reply = await tools.chat(ask.prompt, role=ask.role, schema=ask.schema)
         except ModelError as error:
-            return (question.text,), f"{type(error).__name__}: {error}"
+            return Plan((question.text,), error=f"{type(error).__name__}: {error}")
         return parse_plan(reply, question.text, settings.queries)
-    return (question.text,), None
+    return Plan((question.text,))
+
+
+def _plan_rows(plan: Plan) -> tuple[TraceRow, ...]:
+    """Return a row per query, then per query that the model wrote and that is not searched."""
+    n = len(plan.queries)
+    searched = (TraceRow("plan", rank, query, error=plan.error) for rank, query in enumerate(plan.queries))
+    dropped = (
+        TraceRow("plan", n + at, query, note=f"not searched: {reason}")
+        for at, (query, reason) in enumerate(plan.dropped)
+    )
+    return (*searched, *dropped)

@@ -57,6 +57,8 @@ class KohakuSettings(Section):
     """Whether the documents come before the question (C→Q) or after it (Q→C)."""
     constrain_refs: bool = True
     """List the context's document ids in the schema as the only values of ref_id."""
+    require_refs: bool = True
+    """An answer that cites no document of its context is blank."""
     max_retries: NonNegativeInt = 2
     """Further attempts while the answer is blank, each with deeper retrieval."""
 

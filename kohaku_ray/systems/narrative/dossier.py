@@ -12,7 +12,8 @@ from typing import Any
 
 from kohaku_ray.ensemble.vote import Ballot
 from kohaku_ray.evaluation.label import CONSISTENT, LABELS, read_label
-from kohaku_ray.models import parse
+from kohaku_ray.models.json_text import find
+from kohaku_ray.models.parse import value_text, why_nothing
 from kohaku_ray.records import Reply, TraceRow
 from kohaku_ray.systems.base import Rows, ballot_of
 from kohaku_ray.systems.narrative.names import unaccent
@@ -113,16 +114,16 @@ def read_judgement(reply: Reply, passages: Sequence[Passage]) -> Judgement | str
         reply: What the model sent.
         passages: What it was shown.
     """
-    found = parse._find(reply.text, _judgement)
+    found = find(reply.text, _judgement)
     if found is None:
-        return parse._why_nothing(reply, "JSON object with a label and a confidence")
+        return why_nothing(reply, "JSON object with a label and a confidence")
     cited = [item for item in _list(found.get("excerpts")) if isinstance(item, dict)][:MOST_CITED]
     shown = {part.node_id: part for part in passages}
     known = [(shown[node_id], item) for item in cited if (node_id := str(item.get("node_id", "")).strip()) in shown]
     return Judgement(
         label=found["label"],
         confidence=found["confidence"],
-        rationale=parse.value_text(found.get("rationale")),
+        rationale=value_text(found.get("rationale")),
         cited=tuple(_cited(part, item) for part, item in known),
         n_foreign=len(cited) - len(known),
     )
@@ -130,10 +131,10 @@ def read_judgement(reply: Reply, passages: Sequence[Passage]) -> Judgement | str
 
 def _judgement(value: Any) -> dict[str, Any] | None:
     """Take an object with a readable label; a missing or unreadable confidence is an even one, percent are shares."""
-    label = read_label(parse.value_text(value.get("label"))) if isinstance(value, dict) else None
+    label = read_label(value_text(value.get("label"))) if isinstance(value, dict) else None
     if label is None:
         return None
-    confidence = parse.value_text(value.get("confidence"))
+    confidence = value_text(value.get("confidence"))
     try:
         share = float(confidence.rstrip("% "))
     except ValueError:
@@ -147,8 +148,8 @@ def _list(value: Any) -> list[Any]:
 
 
 def _cited(part: Passage, item: Mapping[str, Any]) -> Cited:
-    quote = find_quote(parse.value_text(item.get("quote")), part.text)
-    claim, analysis = parse.value_text(item.get("claim")), parse.value_text(item.get("analysis"))
+    quote = find_quote(value_text(item.get("quote")), part.text)
+    claim, analysis = value_text(item.get("claim")), value_text(item.get("analysis"))
     return Cited(part.node_id, part.chapter, part.progress_pct, quote or part.text, quote is not None, claim, analysis)
 
 

@@ -96,7 +96,13 @@ def test_an_answer_in_words_is_no_blank():
 
 
 @pytest.mark.parametrize(
-    "text", [reply("x", "is_blank", ()), reply(is_blank=True), reply("", "412"), reply("x [1002]", "Non précisé")]
+    "text",
+    [
+        reply("x", "is_blank", ()),
+        reply("", "412", (), is_blank=True),
+        reply("", "412"),
+        reply("x [1002]", "Non précisé"),
+    ],
 )
 def test_a_model_may_abstain(text):
     prediction = read(text).prediction

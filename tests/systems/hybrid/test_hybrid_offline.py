@@ -45,14 +45,14 @@ def test_from_question_to_a_cited_answer_without_a_model():
 
 
 def test_it_says_what_it_is():
-    assert BACKEND.identity == "extractive-fr/2 abstain_below=0.35 window_tokens=4000"
+    assert BACKEND.identity == "extractive-fr/3 abstain_below=0.35 window_tokens=4000"
     body = json.loads(ask({"role": "answer", "question": "Pad thaï ?", "texts": TEXTS}).text)
     assert body["explanation"].startswith(SAYS_SO)
-    assert (body["answer"], body["is_blank"], body["ref_id"]) == (NO_INFORMATION, True, [])
+    assert (body["answer"], body["answer_value"], body["ref_id"]) == (NO_INFORMATION, "is_blank", [])
 
 
 def test_no_texts_at_all_is_blank():
-    assert json.loads(ask({"role": "answer", "question": "Digue ?", "texts": ()}).text)["is_blank"]
+    assert json.loads(ask({"role": "answer", "question": "Digue ?", "texts": ()}).text)["answer_value"] == "is_blank"
 
 
 def test_sub_queries_are_keywords_and_names_of_the_corpus():
@@ -61,10 +61,9 @@ def test_sub_queries_are_keywords_and_names_of_the_corpus():
     assert "digue Port-Vaillant cédé Irma-Lise" in queries
     assert len(expand("Pourquoi la digue a-t-elle cédé ?", [], 2)) == 2
     assert expand("Et ?", [], 3) == ["Et ?"]
-    found, error = parse_plan(
-        ask({"role": "expand", "question": "Pourquoi la digue céda ?", "context": (), "n_queries": 4}), "Q", 4
-    )
-    assert (found[:2], error) == (("Q", "digue céda"), None)
+    asked = "Pourquoi la digue céda ?"
+    plan = parse_plan(ask({"role": "expand", "question": asked, "context": (), "n_queries": 4}), asked, 4)
+    assert (plan.queries[:2], plan.error) == ((asked, "digue céda"), None)
 
 
 def test_the_sentence_that_covers_the_question_comes_first():

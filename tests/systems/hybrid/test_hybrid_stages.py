@@ -104,7 +104,7 @@ def test_without_initial_context_the_expansion_sees_no_text():
 
 
 def test_the_question_is_the_first_sub_query_within_the_ten():
-    tools = tools_for(lambda call: json.dumps([f"requête {i}" for i in range(30)]))
+    tools = tools_for(lambda call: json.dumps([f"requête sur digue {i}" for i in range(30)]))
     evidence = prepared(tools=tools)
     assert evidence.queries[0] == QUESTION.text
     assert len(evidence.queries) == 10
@@ -118,7 +118,7 @@ def test_prose_is_asked_again_three_times_then_the_question_stands_alone():
     assert [call.attempt for call in tools.calls] == [0, 1, 2]
     assert evidence.queries == (QUESTION.text,)
     head, items = steps(evidence.trace, "expansion")
-    assert "no JSON array of queries" in head.error
+    assert "no JSON object with queries" in head.error
     assert [item.text for item in items] == [QUESTION.text]
 
 
