@@ -57,7 +57,7 @@ def rows_of(question_id: str, n_members: int, write: Callable[[int], str], rng: 
             "answer": f"It is {value}.",
         }
         | {"answer_value": value, "answer_unit": "MW", "ref_ids": ["doc1"], "explanation": write(EXPLANATION_WORDS)}
-        | {"is_blank": False, "n_foreign_refs": 0, "measures": {"context_tokens": 4e3, "snippets": 9.0}}
+        | {"is_blank": False, "n_foreign_refs": 0, "flags": [], "measures": {"context_tokens": 4e3, "snippets": 9.0}}
         | {"reply": write(EXPLANATION_WORDS), "details": None, "error": None}
         for member, value in enumerate(given)
     ]

@@ -113,7 +113,7 @@ def parse_plan(reply: Reply | str, question_text: str, n: int, shown: Iterable[s
         return Plan((question_text,), error=why_nothing(reply, "JSON object with queries"))
     asked = _words(" ".join((STATEMENT.sub("", question_text), *shown)))
     distinct = {_fold(question_text): question_text}
-    dropped = {}
+    dropped: dict[str, str] = {}
     for query in (" ".join(query.split()) for query in found):
         reason = _why_no_query(query, asked, max(MOST_QUERY_CHARS, 2 * len(question_text)))
         if reason:

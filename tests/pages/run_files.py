@@ -62,6 +62,7 @@ def answer(question_id, member, value, refs=("a2024",), **more):
         "explanation": f"Member {member} read it.",
         "is_blank": not value,
         "n_foreign_refs": 0,
+        "flags": [],
         "measures": {"context_tokens": 400.0},
         "reply": "{}",
         "details": None,
