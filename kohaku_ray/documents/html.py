@@ -6,12 +6,21 @@ import codecs
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from itertools import groupby
 from typing import Any
 
 from kohaku_ray.documents.content import decode_text, default_doc_id, well_formed
 from kohaku_ray.documents.model import Attachment, Document, Paragraph
 from kohaku_ray.documents.sentences import split_lines, split_sentences, whole_text
-from kohaku_ray.documents.text import Draft, finish, heading_path, looks_like_header, spread, written_rows
+from kohaku_ray.documents.text import (
+    Draft,
+    finish,
+    heading_path,
+    list_paragraphs,
+    looks_like_header,
+    spread,
+    written_rows,
+)
 from kohaku_ray.errors import DataError
 
 _CHARSET = re.compile(rb"<meta[^>]{0,200}?charset\s*=\s*[\"']?\s*([\w.:-]+)", re.IGNORECASE)
@@ -124,6 +133,11 @@ _BLOCKS = words(
     """address article aside blockquote body center dd details div dl dt fieldset figcaption figure form h1 h2 h3 h4 h5
     h6 header hgroup hr li main ol p pre section summary table tbody td tfoot th thead tr ul caption"""
 )
+MIN_MENU_LINKS = 5  # fewest links of a menu
+MENU_SHARE = 0.8  # least share of a menu's text that is in links
+MAX_MENU_CHARS = 40  # longest mean text of a menu's links, in characters
+_SAYS_SOMETHING = re.compile(r"[^\W_]")
+_TRACKED = words("a main article")
 _HEADINGS = {f"h{level}": level for level in range(1, 7)}
 _METADATA = {
     "description": ("description", "og:description", "dc.description"),
@@ -137,11 +151,12 @@ _METADATA = {
 def parse_html(name: str, data: bytes, images: bool = False) -> Document:
     """Parse a page as a browser does, malformed tags included.
 
-    Navigation, footers, scripts, forms and hidden elements are left out. Headings make sections, titled with the
-    headings above them; a list, a table and preformatted text are one paragraph each; a table's row reads ``column:
-    value; …``. An image is an attachment with its figure's caption, else its alternative text. Description, author,
-    date and canonical URL are the metadata. With ``images`` also images without a caption are kept, with their address,
-    to be read later.
+    Navigation, footers, scripts, forms and hidden elements are left out, and what frames an article: asides, headers
+    without a heading, and runs of short links. All of it stays where nothing else is there. Headings make sections,
+    titled with the headings above them; a list (in parts, where it is long), a table and preformatted text are one
+    paragraph each; a table's row reads ``column: value; …``. An image is an attachment with its figure's caption, else
+    its alternative text. Description, author, date and canonical URL are the metadata. With ``images`` also images
+    without a caption are kept, with their address, to be read later.
 
     Raises:
         DataError: It is too large, its tags are nested too deep, or it is not text.
@@ -157,6 +172,10 @@ def parse_html(name: str, data: bytes, images: bool = False) -> Document:
     reader = _Reader(images)
     if tree.body is not None:
         reader.read(tree.body)
+        reader.drop_menus()
+        if not any(draft.paragraphs for draft in reader.drafts):
+            reader = _Reader(images, has_frame=False)
+            reader.read(tree.body)
     doc_id = default_doc_id(name)
     title = _title(tree, reader) or doc_id
     return Document(doc_id, title, finish(reader.drafts, title), _metadata(tree))
@@ -204,8 +223,12 @@ class _Table:
 class _Reader:
     """Walks the tree once, without recursion, and cuts what it sees into paragraphs."""
 
-    def __init__(self, images: bool = False) -> None:
-        self._all_images = images
+    def __init__(self, images: bool = False, has_frame: bool = True) -> None:
+        self._all_images, self._has_frame = images, has_frame
+        self._articles = 0  # how many <main> and <article> are open
+        self._in_link = False
+        self._n_links = self._link_chars = self._all_chars = 0  # since the last paragraph
+        self._linked: dict[int, tuple[int, int]] = {}  # links and their characters of paragraphs that are links alone
         self._waiting: list[Paragraph] = []  # images inside a list or table, which come after it
         self.drafts = [Draft(())]
         self._parts: list[str] = []
@@ -223,7 +246,9 @@ class _Reader:
                 self._text(node.text_content or "")
             elif node.is_element_node:
                 tag, attributes = node.tag, node.attributes
-                if not _is_left_out(tag, attributes):
+                if not (_is_left_out(tag, attributes) or self._is_frame(node, tag, attributes)):
+                    if tag in _TRACKED or attributes:
+                        self._track(tag, attributes, 1)
                     self._open(tag, attributes)
                     below = node.first_child
                     if below is None:
@@ -239,7 +264,37 @@ class _Reader:
                 self._close(node.tag, node.attributes)
             node = node.next
 
+    def drop_menus(self) -> None:
+        """Remove the runs of paragraphs outside an article that are short links alone."""
+        for draft in self.drafts:
+            kept: list[Paragraph] = []
+            for is_linked, run in groupby(draft.paragraphs, key=lambda paragraph: id(paragraph) in self._linked):
+                paragraphs = list(run)
+                links = [self._linked[id(one)] for one in paragraphs if is_linked]
+                n_links, n_chars = sum(n for n, _ in links), sum(n for _, n in links)
+                if n_links < MIN_MENU_LINKS or n_chars > MAX_MENU_CHARS * n_links:
+                    kept += paragraphs
+            draft.paragraphs = kept
+
+    def _is_frame(self, node: Any, tag: str, attributes: Mapping[str, str | None]) -> bool:
+        """Whether an element stands beside the article: an aside, or a header without a heading."""
+        if not (attributes or tag in ("header", "aside")) or self._articles or not self._has_frame:
+            return False
+        if tag == "header":
+            return node.css_first(", ".join(_HEADINGS)) is None
+        return tag == "aside" or attributes.get("role") == "complementary"
+
+    def _track(self, tag: str, attributes: Mapping[str, str | None], step: int) -> None:
+        if tag == "a":
+            self._in_link = step > 0
+            self._n_links += self._in_link
+        elif tag in _TRACKED or attributes.get("role") == "main":
+            self._articles += step
+
     def _text(self, text: str) -> None:
+        if _SAYS_SOMETHING.search(text):
+            self._all_chars += len(text)
+            self._link_chars += len(text) if self._in_link else 0
         if self._pre:
             self._parts.append(text)
             return
@@ -277,6 +332,8 @@ class _Reader:
                 self._figures.append((self.drafts[-1].paragraphs, len(self.drafts[-1].paragraphs)))
 
     def _close(self, tag: str, attributes: Mapping[str, str | None]) -> None:
+        if tag in _TRACKED or attributes:
+            self._track(tag, attributes, -1)
         if tag not in _BLOCKS:
             return
         if self._table is not None:
@@ -363,7 +420,7 @@ class _Reader:
         if self._parts:
             text = self._lines()
             if text:
-                self._add(Paragraph(text, split_sentences(text)))
+                self._add(*(Paragraph(part, split_sentences(part)) for part in list_paragraphs(text)))
         self._add_waiting()
 
     def _add_waiting(self) -> None:
@@ -380,11 +437,16 @@ class _Reader:
 
     def _heading(self, level: int) -> None:
         heading = self._taken()
+        self._n_links = self._link_chars = self._all_chars = 0
         if heading:
             self.drafts.append(Draft(heading_path(self.drafts[-1].headings, level, heading)))
 
-    def _add(self, paragraph: Paragraph) -> None:
-        self.drafts[-1].paragraphs.append(paragraph)
+    def _add(self, *paragraphs: Paragraph) -> None:
+        self.drafts[-1].paragraphs += paragraphs
+        if not self._articles and 0 < MENU_SHARE * self._all_chars <= self._link_chars:
+            of_first = self._n_links, self._link_chars
+            self._linked |= {id(one): (0, 0) if i else of_first for i, one in enumerate(paragraphs)}
+        self._n_links = self._link_chars = self._all_chars = 0
 
     def _image(self, attributes: Mapping[str, str | None]) -> None:
         source = (attributes.get("src") or "").strip()

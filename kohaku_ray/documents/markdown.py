@@ -15,7 +15,7 @@ from markdown_it.tree import SyntaxTreeNode
 from kohaku_ray.documents.content import decode_text, default_doc_id, flat_metadata, well_formed
 from kohaku_ray.documents.model import Attachment, Document, Paragraph, Section
 from kohaku_ray.documents.sentences import split_lines, split_sentences, whole_text
-from kohaku_ray.documents.text import Draft, finish, heading_path, written_rows
+from kohaku_ray.documents.text import Draft, finish, heading_path, list_paragraphs, written_rows
 from kohaku_ray.errors import DataError
 
 MAX_KEYS = 2000  # most keys of a mapping in the front matter, merged keys included
@@ -104,7 +104,8 @@ def _paragraphs(node: SyntaxTreeNode, images: bool) -> Iterator[Paragraph]:
         text = "\n".join(_rows(node))
         spans = split_lines(text)
     else:
-        text = "\n".join(_block_lines(node))
+        *firsts, text = list_paragraphs("\n".join(_block_lines(node)))
+        yield from (Paragraph(first, split_sentences(first)) for first in firsts)
         spans = split_sentences(text)
     if text.strip():
         yield Paragraph(text, spans)

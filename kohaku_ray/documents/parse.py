@@ -217,10 +217,12 @@ MIN_REPETITIONS, REPEATED_SHARE = 50, 0.05
 def without_noise(document: Document) -> Document:
     """Drop the sentences that say nothing: those without a letter or digit, and all but one of many equal ones."""
     paragraphs = [paragraph for section in document.sections for paragraph in section.paragraphs]
-    counts = Counter(one.text[span.start : span.end] for one in paragraphs for span in one.sentences)
-    least = max(MIN_REPETITIONS, REPEATED_SHARE * counts.total())
-    dropped = {text: n for text, n in counts.items() if not _SAYS_SOMETHING.search(text)}
-    repeated = {text: n for text, n in counts.items() if n >= least and text not in dropped}
+    sentences = [one.text[span.start : span.end] for one in paragraphs for span in one.sentences]
+    least = max(MIN_REPETITIONS, REPEATED_SHARE * len(sentences))
+    dropped = Counter(text for text in sentences if not (text[:1].isalnum() or _SAYS_SOMETHING.search(text)))
+    repeated: dict[str, int] = {}
+    if len(sentences) - len(set(sentences)) >= least - 1:
+        repeated = {text: n for text, n in Counter(sentences).items() if n >= least and text not in dropped}
     if not dropped and not repeated:
         return document
     seen = set(dropped)
@@ -238,7 +240,7 @@ def without_noise(document: Document) -> Document:
 
     odd = [f"{n - 1:,} repetitions of {text[:40]!r}, not indexed" for text, n in repeated.items()]
     if dropped:
-        n, first = sum(dropped.values()), next(iter(dropped))
+        n, first = dropped.total(), next(iter(dropped))
         odd.append(f"{n:,} sentence{'s' * (n > 1)} without a letter or digit, such as {first[:20]!r}, not indexed")
     return replace(map_named(document, kept), odd=(*document.odd, *odd))
 

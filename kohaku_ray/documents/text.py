@@ -192,6 +192,27 @@ def _is_named_later(headings: Sequence[str], after: Sequence[str], title: str) -
     return _section_title(headings, title) == title or tuple(after[: len(headings)]) == tuple(headings)
 
 
+MAX_LIST_CHARS = 2000  # longest list, in characters, that is one paragraph
+_ITEM = re.compile(r"(?:-|\d+\.) ")
+
+
+def list_paragraphs(text: str) -> list[str]:
+    """Cut a long list into paragraphs of whole items; any other text, and an item, stays whole."""
+    if len(text) <= MAX_LIST_CHARS:
+        return [text]
+    found: list[list[str]] = []
+    n_chars = 0
+    for line in text.split("\n"):
+        if _ITEM.match(line) and (not found or n_chars + len(line) >= MAX_LIST_CHARS):
+            found.append([])
+            n_chars = 0
+        elif not found:
+            found.append([])
+        found[-1].append(line)
+        n_chars += len(line) + 1
+    return ["\n".join(lines) for lines in found]
+
+
 _NUMERIC = re.compile(r"[\s\d.,:%±+×~≈<>=()^/−–-]*\d[\s\d.,:%±+×~≈<>=()^/−–-]*[^\W\d]{0,4}%?")
 
 

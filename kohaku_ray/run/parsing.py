@@ -11,6 +11,7 @@ from kohaku_ray.config import Config
 from kohaku_ray.documents.figures import ImageSource, map_images, recaptioned
 from kohaku_ray.documents.model import Document
 from kohaku_ray.documents.parse import Parsed, parse_documents, read_in_time
+from kohaku_ray.documents.site import without_repeated
 from kohaku_ray.errors import DataError
 from kohaku_ray.run.indexes import document_format
 from kohaku_ray.run.sources import resolve
@@ -29,6 +30,8 @@ def parse_source(file: str, config: Config) -> Parsed:
             documents.sentence_split,
             images if config.index.images else None,
         )
+        kept = tuple(without_repeated(one, file, documents.timeout_s) for one in parsed.documents)
+        parsed = replace(parsed, documents=kept)
     except DataError as error:
         return Parsed((), ((file, str(error)),))
     if config.index.captions != "none":

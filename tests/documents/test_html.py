@@ -75,6 +75,13 @@ def test_the_title(source, title):
         "<p aria-hidden=true>NO</p>",
         "<div style='color: red; display : none'><p>NO</p></div>",
         "<ul role=navigation><li>NO</ul>",
+        "<header><a href=/>NO</a><p>NO</header>",
+        "<aside><h2>NO</h2><p>NO</aside>",
+        "<div role=complementary>NO</div>",
+        f"<ul>{'<li><a href=x>NO</a>' * 5}</ul>",
+        f"<p>{'<a href=x>NO</a> | ' * 5}",
+        "<div><a href=x>NO</a></div>" * 5,
+        f"<table><tr><td>{'<td><a href=x>NO</a>' * 6}</table>",
         "<button>NO</button>",
         "<!-- NO -->",
         "<svg><text>NO</text></svg>",
@@ -82,6 +89,29 @@ def test_the_title(source, title):
 )
 def test_what_a_reader_does_not_see_is_dropped(hidden):
     assert body(f"<p>One.</p>{hidden}<p>Two.</p>") == ["One.", "Two."]
+
+
+def test_what_belongs_to_an_article_or_is_all_there_is_stays():
+    links = "".join(f"<li><a href=x>Country {i}</a>" for i in range(6))
+    listed = "\n".join(f"- Country {i}" for i in range(6))
+    article = f"<article><header><h1>Title</h1><p>By A.</header><p>Text.<aside>Note.</aside><ul>{links}</ul></article>"
+    assert body(f"<ul>{links}</ul>{article}") == ["By A.", "Text.", "Note.", listed]
+    assert body(f"<ul>{links}</ul>") == [listed]
+    assert body("<aside>All there is.</aside>") == ["All there is."]
+    assert body("<header><h1>Title</h1><p>A lead.</header><p>Text.") == ["A lead.", "Text."]
+    few = "<p>See <a href=x>this</a>, <a href=y>that</a> and what <a href=z>others</a> have said of it.</p>"
+    assert body(few) == ["See this, that and what others have said of it."]
+    long = "".join(f"<li><a href=x>A title of a paper of more than some words, number {i}</a>" for i in range(6))
+    assert len(body(f"<p>Papers:<ul>{long}</ul>")) == 2
+
+
+def test_a_long_list_is_paragraphs_of_whole_items():
+    items = [f"Step {i}: {'do what has to be done ' * 12}" for i in range(1, 41)]
+    found = body(f"<ol>{''.join(f'<li>{item}' for item in items)}</ol>")
+    assert "\n".join(found) == "\n".join(f"{i}. {item.strip()}" for i, item in enumerate(items, 1))
+    assert 1500 < len(found[0]) <= 2000
+    assert max(map(len, found)) <= 2000
+    assert len(body(f"<ul><li>{'x ' * 3000}<li>b</ul>")) == 2
 
 
 def test_lists_are_one_paragraph_with_markers_and_indent():
