@@ -14,13 +14,20 @@ from typing import Any
 import ray
 
 from kohaku_ray.config import Config
-from kohaku_ray.engine.actors.pool import ActorPool, RunWork, block_size, blocks_in_flight, member_processes
+from kohaku_ray.engine.actors.pool import (
+    SAY_EVERY_S,
+    ActorPool,
+    RunWork,
+    block_size,
+    blocks_in_flight,
+    member_processes,
+)
 from kohaku_ray.engine.actors.tools import RunContext
 from kohaku_ray.engine.cluster import check_cluster, check_nodes, connected, say
 from kohaku_ray.engine.errors import ray_get
 from kohaku_ray.engine.ledger.client import Ledger, open_ledger
 from kohaku_ray.engine.ledger.segments import SegmentStore
-from kohaku_ray.engine.serving.applications import serving
+from kohaku_ray.engine.serving.applications import replicas_up, serving
 from kohaku_ray.errors import IndexMismatchError, KohakuRayError
 from kohaku_ray.index.store import MANIFEST
 from kohaku_ray.models.prompts import Prompts
@@ -92,6 +99,8 @@ def run_answer(
         # Actors open the index while Serve starts the replicas.
         with ledger.kept_alive(), serving(deployments, release=not is_ours) as applications:
             pool.wait_until_ready()
+            up = counted(replicas_up(applications.values()), "replica")
+            say(f"answer  {up} up after {time.perf_counter() - began:.0f} s: asking")
             context = context_of(config, ledger, applications, prompts, again)
             with Progress("answer", len(questions), "questions") as progress:
                 show = functools.partial(_shown, progress)
@@ -128,7 +137,8 @@ def make_run(
     applications = context.applications if is_alone else {}
     directory.begin(config)
     before = {name: ledger.placed(application) for name, application in applications.items()}
-    summary = answer_all(RunWork(pool, context), questions, directory, show)
+    waits = functools.partial(_say_state, ledger, tuple(applications.values()), ledger.progress()) if is_alone else None
+    summary = answer_all(RunWork(pool, context), questions, directory, show, waits)
     for name, application in applications.items():
         counts = zip(ledger.placed(application), before[name], strict=True)
         summary.n_placed[name], summary.n_moved[name] = (now - then for now, then in counts)
@@ -184,8 +194,11 @@ def answer_all(
     questions: Sequence[Question],
     directory: RunDirectory,
     show: Callable[[AnswerSummary], None] = lambda _: None,
+    waits: Callable[[float], None] | None = None,
 ) -> AnswerSummary:
     """Answer a run's questions block by block and write its files.
+
+    ``waits`` is called with the seconds since a block was done, whenever none was for ``SAY_EVERY_S``.
 
     Raises:
         DataError: Index, ledger or the run directory cannot be used.
@@ -202,9 +215,9 @@ def answer_all(
         pending.append(result)
         tables.append(table)
         while len(pending) >= most:
-            pending = _collect(pending, summary, failures, show)
+            pending = _collect(pending, summary, failures, show, waits)
     while pending:
-        pending = _collect(pending, summary, failures, show)
+        pending = _collect(pending, summary, failures, show, waits)
     if summary.n_questions != len(questions):
         raise KohakuRayError(f"{len(questions)} questions went in and {summary.n_questions} came out: this is a bug")
     work.finish(directory.path, tables)
@@ -231,9 +244,17 @@ class _Failures:
 
 
 def _collect(
-    pending: list[Any], summary: AnswerSummary, failures: _Failures, show: Callable[[AnswerSummary], None]
+    pending: list[Any],
+    summary: AnswerSummary,
+    failures: _Failures,
+    show: Callable[[AnswerSummary], None],
+    waits: Callable[[float], None] | None,
 ) -> list[Any]:
-    done, rest = ray.wait(pending, num_returns=1)
+    began = time.perf_counter()
+    done, rest = ray.wait(pending, num_returns=1, timeout=None if waits is None else SAY_EVERY_S)
+    while waits is not None and not done:
+        waits(time.perf_counter() - began)
+        done, rest = ray.wait(pending, num_returns=1, timeout=SAY_EVERY_S)
     for result in ray_get(done):
         summary.add(result)
         failures.add(result)
@@ -244,6 +265,17 @@ def _collect(
 def _blocks(questions: Sequence[Question], size: int) -> Iterator[Sequence[Question]]:
     for start in range(0, len(questions), size):
         yield questions[start : start + size]
+
+
+def _say_state(ledger: Ledger, applications: Sequence[str], before: tuple[int, int, int], since_s: float) -> None:
+    """Say what a job does whose questions take long."""
+    in_flight, made, tokens = ledger.progress()
+    said = [
+        f"{counted(replicas_up(applications), 'replica')} up",
+        f"{counted(in_flight, 'model call')} in flight",
+        f"{made - before[1]:,} answered so far, {counted(tokens - before[2], 'token')} generated",
+    ]
+    say(f"answer  no question finished for {since_s:.0f} s: {', '.join(said)}")
 
 
 def _shown(progress: Progress, summary: AnswerSummary) -> None:

@@ -96,6 +96,12 @@ class Ledger:
         counts = ray_get([shard.placed.remote(application) for shard in self._shards])
         return sum(n_placed for n_placed, _ in counts), sum(n_moved for _, n_moved in counts)
 
+    def progress(self) -> tuple[int, int, int]:
+        """Sum ``LedgerShard.progress`` over all shards: calls in flight, calls made, tokens generated."""
+        counts = ray_get([shard.progress.remote() for shard in self._shards])
+        in_flight, made, tokens = (sum(each) for each in zip(*counts, strict=True))
+        return in_flight, made, tokens
+
     async def _lookup(self, shard: int, key: str) -> Entry | None:
         """Look one key up; all lookups of one turn of the event loop travel together."""
         loop = asyncio.get_running_loop()

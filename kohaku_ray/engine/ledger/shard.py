@@ -111,6 +111,7 @@ class LedgerShard:
         self._lease_failure: str | None = None
         self._write_failure: str | None = None
         self._n_torn = 0
+        self._n_made = self._n_tokens = 0
         self._hold()
 
     @property
@@ -138,6 +139,10 @@ class LedgerShard:
     async def placed(self, application: str) -> tuple[int, int]:
         """Count the questions this shard sent to an application's replicas, and those moved off an overloaded one."""
         return counts_of(application)
+
+    async def progress(self) -> tuple[int, int, int]:
+        """Count the calls in flight, those made since this shard started, and the tokens that these generated."""
+        return len(self._in_flight), self._n_made, self._n_tokens
 
     async def lookup(self, keys: Sequence[str]) -> list[Entry | None]:
         """Return the recorded reply per key, or None."""
@@ -232,6 +237,7 @@ class LedgerShard:
             segment_table([(key, entry)])  # a reply that no segment can hold must not stop the flush of others
             self._entries[key] = entry
             self._unflushed.append((key, entry))
+            self._n_made, self._n_tokens = self._n_made + 1, self._n_tokens + reply.completion_tokens
             return Asked(entry, "made", key)
         except DataError as error:
             return Refused("ModelError", f"{request.model}: {error}")

@@ -9,7 +9,7 @@ import re
 import threading
 import time
 import uuid
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import replace
 from typing import Any, Literal
@@ -273,7 +273,7 @@ def _wait_until_running(application: str, name: str, deployment: Deployment) -> 
         if there.status == ApplicationStatus.DEPLOY_FAILED:
             raise ModelError(_reason(there))
         now = time.monotonic()
-        n_up = sum(status.replica_states.get("RUNNING", 0) for status in there.deployments.values())
+        n_up = _n_up(there)
         if now - began > limit_s:
             short = shortage("they", deployment_demand(deployment), ray.cluster_resources(), ray.available_resources())
             raise ModelError(
@@ -284,6 +284,16 @@ def _wait_until_running(application: str, name: str, deployment: Deployment) -> 
             say(f"serve   {name}: {n_up}/{deployment.replicas} replicas up after {now - began:.0f} s")
             said = now
         time.sleep(0.2)
+
+
+def replicas_up(applications: Iterable[str]) -> int:
+    """Count the running replicas of applications."""
+    there = serve.status().applications
+    return sum(_n_up(there[name]) for name in set(applications) if name in there)
+
+
+def _n_up(status: Any) -> int:
+    return sum(one.replica_states.get("RUNNING", 0) for one in status.deployments.values())
 
 
 def _reason(status: Any) -> str:

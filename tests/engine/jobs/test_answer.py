@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 import json
+import re
 import shutil
 from collections import Counter
 from pathlib import Path
@@ -16,6 +17,7 @@ from kohaku_ray.api import Run
 from kohaku_ray.cli import main
 from kohaku_ray.config import as_yaml
 from kohaku_ray.engine.actors.pool import block_size, blocks_in_flight, member_processes, workers_per_member
+from kohaku_ray.engine.jobs import answer as answer_job
 from kohaku_ray.engine.jobs.answer import run_answer as run_answer_alone
 from kohaku_ray.ensemble.vote import Ballot, vote
 from kohaku_ray.errors import ConfigError, DataError, IndexMismatchError
@@ -220,6 +222,18 @@ def test_show_prints_the_prompts_as_sent(sample_run, capsys):
     context = [row["text"] for row in steps_of(summary.run, "context") if row["question_id"] == "s003"]
     [[_, user]] = [message for message in answers[0]["messages"] if message[0] == "user"]
     assert all(" ".join(text.split()) in user for text in context[:3])
+
+
+def test_a_job_whose_questions_take_long_says_what_it_does(sample_config, run_answer, monkeypatch, capsys):
+    monkeypatch.setattr(answer_job, "SAY_EVERY_S", 0.5)
+    with FakeOpenAI(lambda index, body: Action(delay_s=1.5)) as server:
+        run_answer(sample_config(*fake(server), "questions.limit=1", "ensemble.members=2", "kohaku.queries=1"))
+    said = capsys.readouterr().err
+    assert re.search(r"answer  1 replica up after \d+ s: asking\n", said)
+    waits = (
+        r"answer  no question finished for \d+ s: 1 replica up, 2 model calls in flight, 0 answered so far, 0 tokens"
+    )
+    assert re.search(waits, said), said
 
 
 def test_scope_question_prepares_for_each_member(sample_config, run_answer):
