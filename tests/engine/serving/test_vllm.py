@@ -6,6 +6,8 @@ import dataclasses
 import json
 import os
 import signal
+import subprocess
+import sys
 import threading
 import time
 from collections.abc import Iterator
@@ -97,6 +99,16 @@ def ask(handle, one: ChatRequest):
 
 def table(config: Config, name: str) -> list[dict]:
     return pq.read_table(f"{config.run}/{name}.parquet").to_pylist(maps_as_pydicts="strict")
+
+
+def test_the_driver_says_nothing_of_triton(tiny):
+    code = (
+        "from kohaku_ray.config.deployments import VllmConfig\n"
+        "from kohaku_ray.engine.serving.vllm import bind_vllm\n"
+        f"bind_vllm('a', 'tiny', VllmConfig(kind='vllm', model={tiny!r}, cpus=1))"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=300)
+    assert (done.returncode, "Triton" in done.stdout + done.stderr) == (0, False), done.stderr
 
 
 def test_a_whole_job_cites_nothing_but_its_context_and_shares_its_prefixes(config, run_answer):
