@@ -227,9 +227,11 @@ class TermCounts:
         if len(of_all.terms) > len(self.terms):
             place = {term: at for at, term in enumerate(of_all.terms)}
             numbers = np.array([place[term] for term in self.terms], np.int64)
-        idf = np.repeat(of_all.idf[numbers], np.diff(self.offsets))
-        relative_length = self.lengths[self.places] / of_all.mean_terms
-        weights = idf * saturation(self.counts.astype(np.float64), relative_length, k1, b)
+        # Term frequency, weighed by paragraph length (BM25, Robertson et al. 1994, as in BM25Okapi), times idf.
+        damping = k1 * (1 - b + b * (self.lengths / of_all.mean_terms))
+        frequency = self.counts.astype(np.float64)
+        weights = frequency * (k1 + 1) / (frequency + damping[self.places])
+        weights *= np.repeat(of_all.idf[numbers], np.diff(self.offsets))
         return TermIndex(self.terms, self.offsets, self.places, weights, rows, language, numbers)
 
 
@@ -375,8 +377,3 @@ def _candidates(rows: I64, scores: F64, top_k: int) -> tuple[I64, F64]:
         return rows, scores
     good = scores >= np.partition(scores, -top_k)[-top_k]
     return rows[good], scores[good]
-
-
-def saturation(frequency: F64, relative_length: F64, k1: float, b: float) -> F64:
-    """Weigh term frequency by paragraph length (BM25, Robertson et al. 1994, as in ``BM25Okapi``)."""
-    return frequency * (k1 + 1) / (frequency + k1 * (1 - b + b * relative_length))
