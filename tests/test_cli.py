@@ -347,6 +347,12 @@ def test_validate_names_all_faults_of_the_questions_at_once(capsys, tmp_path):
     assert "warning: the gold answers cite 1 document" in capsys.readouterr().out
 
 
+@pytest.mark.parametrize("preset", ["demo", "demo_narrative", "hybrid"])
+def test_the_packages_own_collections_are_valid(preset, capsys, tmp_path):
+    assert main(["validate", preset, "--set", f"index.path={tmp_path}/index", "--set", f"run={tmp_path}/run"]) == 0
+    assert "warning" not in capsys.readouterr().out
+
+
 def test_more_members_than_any_ensemble_has_are_refused(capsys):
     assert main(["validate", "demo", "--set", "ensemble.members=100000000"]) == 2
     assert "ensemble.members is 100000000: input should be less than or equal to 10000" in capsys.readouterr().err

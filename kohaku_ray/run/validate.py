@@ -17,7 +17,7 @@ import jsonschema
 from kohaku_ray.config import Config
 from kohaku_ray.config.deployments import ChatDeployment, ExtractiveConfig, OpenAIConfig
 from kohaku_ray.documents.content import default_doc_id
-from kohaku_ray.documents.rows import HUB, ROW_FORMATS, suffix_of
+from kohaku_ray.documents.rows import HUB, ROW_SUFFIXES, suffix_of
 from kohaku_ray.errors import (
     DataError,
     IndexMismatchError,
@@ -52,7 +52,7 @@ from kohaku_ray.values.read import is_blank
 
 T = TypeVar("T")
 
-_NAMED_INSIDE = {"json", "html", "htm", "md", *(name.removeprefix(".") for name in ROW_FORMATS)}
+_NAMED_INSIDE = {"json", "html", "htm", "md"}
 """Suffixes of files that may name their documents themselves."""
 
 
@@ -110,7 +110,9 @@ def validate(config: Config, *, deep: bool = False) -> Findings:
         said = f", {len(lacking)} of them for no document ({first_of(lacking)})" if lacking else ""
         found.lines.append(f"metadata: {counted(len(metadata), 'row')}{said}")
     questions = found.of(lambda: questions_of(config))
-    surely = index is not None or not any(one.startswith(HUB) or suffix_of(one) in _NAMED_INSIDE for one in files or [])
+    surely = index is not None or not any(suffix_of(one) in _NAMED_INSIDE for one in files or [])
+    if index is None and any(one.startswith(HUB) or suffix_of(one) in ROW_SUFFIXES for one in files or []):
+        known = set()  # rows are documents: only parsing would tell
     gold = found.of(lambda: _gold(config, known, surely, found))
     if questions is not None:
         found.lines.append(f"questions: {len(questions)} in {resolve(config.questions.path)}{gold or ''}")
@@ -170,7 +172,7 @@ def _gold(config: Config, known: set[str], surely: bool, found: Findings) -> str
 
     Args:
         config: The run.
-        known: Ids of the documents.
+        known: Ids of the documents; empty: not known.
         surely: Whether no document can have another id.
         found: Is added to.
     """
@@ -182,7 +184,7 @@ def _gold(config: Config, known: set[str], surely: bool, found: Findings) -> str
         return f", not scored: {str(error).removeprefix(f'{path}: ').removeprefix(f'{os.path.basename(path)} ')}"
     rows = scored_rows(truth, fitting, config.questions.limit).rows
     empty = [key for key, row in rows.items() if not fitting[0].gold(row)]
-    if empty:
+    if empty and "value" in fitting[0].parts:  # elsewhere a gold answer may be references alone
         found.problems.append(
             DataError(
                 f"{path}: {len(empty)} of {len(rows)} questions have no gold answer ({first_of(empty)}): give each "
