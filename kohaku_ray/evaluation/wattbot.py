@@ -158,7 +158,7 @@ CLASS_NOTES = {
     FALSE_NEGATIVE: "abstained, but the truth has an answer",
     UNIT_CONVERSION: "off by a power of ten, within 5 %",
     ROUNDING: "at most 10 % off the true number",
-    VALUE_SELECTION: "another number, farther off than rounding",
+    VALUE_SELECTION: "another number, farther off than rounding, or another year",
     TYPE_MISMATCH: "a number where the truth is a range or text, or the other way round",
     CATEGORICAL_MISMATCH: "another text than the truth",
     REFERENCE_MISMATCH: "the right value, but other references than the truth",
@@ -172,7 +172,7 @@ def classify(truth: SubmissionRow, given: SubmissionRow) -> str | None:
     """Name the class of a wrong prediction; None where nothing is wrong.
 
     Wrong means less than the full ``wattbot`` score. References are checked only where the value is right. A range
-    is a unit conversion or a rounding error when each of its wrong ends is one.
+    is a unit conversion or a rounding error when each of its wrong ends is one; a year for another year is neither.
     """
     if is_blank(truth.answer_value) and not is_blank(given.answer_value):
         return FALSE_POSITIVE
@@ -185,6 +185,8 @@ def classify(truth: SubmissionRow, given: SubmissionRow) -> str | None:
         return TYPE_MISMATCH
     if not numbers:
         return CATEGORICAL_MISMATCH
+    if _are_years(truth, true_numbers, numbers):
+        return VALUE_SELECTION
     return _numeric_class([pair for pair in zip(true_numbers, numbers, strict=True) if not close(*pair)])
 
 
@@ -200,6 +202,11 @@ def is_unit_conversion(truth: float, given: float) -> bool:
 def is_rounding(truth: float, given: float) -> bool:
     """Tell whether a number misses the true one by at most 10 %."""
     return abs(given - truth) <= 0.1 * abs(truth)
+
+
+def _are_years(truth: SubmissionRow, true_numbers: Sequence[float], numbers: Sequence[float]) -> bool:
+    has_no_unit = is_blank(truth.answer_unit) or fold(truth.answer_unit).startswith("year")
+    return has_no_unit and all(one.is_integer() and 1500 <= one < 2100 for one in (*true_numbers, *numbers))
 
 
 def _numbers(text: str) -> tuple[float, ...]:

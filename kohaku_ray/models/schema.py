@@ -22,6 +22,7 @@ MOST_QUERY_CHARS = 200
 _NUMBER = r"-?[0-9]{1,18}(\.[0-9]{1,12})?([eE][+-]?[0-9]{1,3})?"
 _RANGE = rf"\[{_NUMBER},{_NUMBER}\]"
 _SHORT = {"type": "string", "maxLength": LONGEST_TEXT}
+_UNIT = {"type": "string", "maxLength": 40}
 _VALUES: dict[Kind | None, dict[str, Any]] = {
     "range": {"type": "string", "pattern": f"^({BLANK}|{_RANGE})$"},
     "number": {"type": "string", "pattern": f"^({BLANK}|{_NUMBER}|{_RANGE})$"},
@@ -48,7 +49,7 @@ def answer_schema(
     prose = {"type": "string"} if most_chars is None else {"type": "string", "maxLength": most_chars}
     known = list(dict.fromkeys(doc_ids))
     cited = {"type": "string", "enum": known} if known and constrain else _SHORT
-    fields = (prose, prose, _VALUES[kind], _SHORT, {"type": "array", "items": cited, "maxItems": len(known)})
+    fields = (prose, prose, _VALUES[kind], _UNIT, {"type": "array", "items": cited, "maxItems": len(known)})
     return _object(dict(zip(ANSWER_FIELDS, fields, strict=True)))
 
 

@@ -278,13 +278,13 @@ class Comparison:
     Attributes:
         cell_id: The cell.
         at: Its labels by axis.
-        best_id: The best cell of the column; the cell itself where ``is_best``.
+        best_id: The best cell of the column, the first on a tie: it is compared with itself by no test.
         mean: Mean of its score over seeds, on all its own questions.
         sd: Standard deviation of its score over seeds; None with one seed.
         n_questions: Number of questions in its mean.
         n_seeds: Number of seeds in its mean.
-        is_best: It has the highest mean, the first on a tie: bold in tables.
-        is_second: It has the highest mean of the rest: underlined.
+        is_best: It has the highest mean, alone or on a tie: bold in tables.
+        is_second: It has the highest mean below that, alone or on a tie: underlined.
         n_common: Questions that it and the best both have: all fields below use only these.
         welch: This cell less the best over seeds: below 0 where the cell is worse.
         welch_holm: Its p, corrected for the number of comparisons in the column; None where there is none.
@@ -336,9 +336,12 @@ def compare_column(cells: Sequence[TableCell]) -> list[Comparison]:
     if not scored:
         return []
     means = [float(np.round(cell.scores.mean(), 12)) for cell in scored]
-    order = sorted(range(len(scored)), key=lambda place: -means[place])
-    best, second = order[0], order[1] if len(order) > 1 else None
-    found = [_compare(cell, scored[best], is_second=place == second) for place, cell in enumerate(scored)]
+    best = scored[means.index(max(means))]
+    highest = [*sorted(set(means), reverse=True), None]
+    found = [
+        replace(_compare(cell, best), is_best=mean == highest[0], is_second=mean == highest[1])
+        for cell, mean in zip(scored, means, strict=True)
+    ]
     welch_holm = holm([comparison.welch.p for comparison in found])
     permutation_holm = holm([comparison.permutation.p for comparison in found])
     return [
@@ -368,11 +371,10 @@ def average_rank(table: Table) -> dict[tuple[str, ...], float]:
     return dict(zip(rows, average_ranks(blocks).tolist(), strict=True)) if rows and blocks else {}
 
 
-def _compare(cell: TableCell, best: TableCell, is_second: bool) -> Comparison:
-    is_best = cell is best
+def _compare(cell: TableCell, best: TableCell) -> Comparison:
     mean, sd = mean_sd(cell.scores)
     mine, theirs = _common(cell, best)
-    tests = _undefined(0.0, _ITSELF) if is_best else _tests(cell.total[:, mine], best.total[:, theirs])
+    tests = _undefined(0.0, _ITSELF) if cell is best else _tests(cell.total[:, mine], best.total[:, theirs])
     return Comparison(
         cell_id=cell.cell_id,
         at=cell.at,
@@ -381,8 +383,8 @@ def _compare(cell: TableCell, best: TableCell, is_second: bool) -> Comparison:
         sd=sd,
         n_questions=len(cell.question_ids),
         n_seeds=len(cell.seeds),
-        is_best=is_best,
-        is_second=is_second,
+        is_best=False,
+        is_second=False,
         n_common=mine.size,
         welch=tests[0],
         interval=tests[1],

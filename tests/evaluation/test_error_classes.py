@@ -47,11 +47,21 @@ def row(value: str, refs: str = "['a']") -> SubmissionRow:
         ("GPT-3", "[3,4]", "type mismatch"),
         ("GPT-3", "GPT-4", "categorical mismatch"),
         ("1", "True", "type mismatch"),
+        ("1997", "2016", "value selection"),
+        ("1997", "2016.5", "rounding"),
+        ("[1997,1999]", "[1997,2016]", "value selection"),
+        ("199", "201", "rounding"),
     ],
 )
 def test_each_branch_of_the_tree(truth, value, name):
     assert classify(row(truth), row(value, "['other']")) == name
     assert name in ERROR_CLASSES
+
+
+@pytest.mark.parametrize(("unit", "name"), [("MWh", "rounding"), ("", "value selection"), ("years", "value selection")])
+def test_a_number_in_a_unit_is_no_year(unit, name):
+    truth = SubmissionRow("q", answer_value="1997", answer_unit=unit, refs_raw="['a']")
+    assert classify(truth, row("2016")) == name
 
 
 def test_references_are_looked_at_only_where_the_value_is_right():

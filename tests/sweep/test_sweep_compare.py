@@ -82,11 +82,11 @@ def test_stars_are_of_welch_and_of_the_corrected_paired_test():
     assert (doubtful.stars, stars(doubtful.permutation_holm)) == ("**", "*")
 
 
-def test_ties_go_to_the_first_and_rounding_is_a_tie():
+def test_cells_of_an_exact_tie_are_all_the_best_and_rounding_is_a_tie():
     one, other = np.zeros((3, 4)), np.zeros((3, 4))
     one[0, 0] = one[1, 1] = other[2, 3] = other[2, 2] = 1.0
     found = compare_column([cell("low", np.zeros((3, 4))), cell("x", one), cell("y", other)])
-    assert [(each.is_best, each.is_second) for each in found] == [(False, False), (True, False), (False, True)]
+    assert [(each.is_best, each.is_second) for each in found] == [(False, True), (True, False), (True, False)]
     assert found[2].interval.mean == pytest.approx(0.0)
     exact, rounded = cell("exact", [[0.3]]), cell("rounded", [[0.1 + 0.2 + 1e-16]])
     assert rounded.scores.mean() > exact.scores.mean()
