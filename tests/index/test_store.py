@@ -92,16 +92,13 @@ def test_torn_and_missing_files_are_named(tmp_path, build, documents, role):
 @pytest.mark.parametrize(
     ("role", "part"),
     [
-        ("nodes", lambda index: index.nodes),
         ("vectors", lambda index: index.vectors(NODES)),
         ("vectors", lambda index: index.node_vectors(np.array([0]))),
-        ("places-paragraph+sentence", lambda index: index.vectors(NODES)),
         ("faiss-paragraph+sentence", lambda index: index.vectors(NODES)),
         ("postings-paragraph", lambda index: index.terms(["paragraph"])),
-        ("rows-paragraph", lambda index: index.terms(["paragraph"])),
     ],
 )
-def test_damage_of_the_right_size_is_named(tmp_path, build, documents, role, part):
+def test_damage_of_the_right_size_is_named_where_files_are_mapped(tmp_path, build, documents, role, part):
     build(tmp_path, documents("a"))
     entry = files_of(tmp_path)[role]
     (tmp_path / entry["name"]).write_bytes(b"\x07" * entry["bytes"])

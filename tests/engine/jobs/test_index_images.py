@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shutil
 from pathlib import Path
 
 import numpy as np
@@ -22,14 +23,22 @@ pytestmark = pytest.mark.ray
 TEXT = "The plant uses energy, as Figure 1 shows.\n\n![Figure 1: Energy per year]({})\n"
 
 
-@pytest.fixture
-def config_of(tiny_encoder, tmp_path):
-    def make(*overrides: str):
-        own = [f"documents.paths=[{tmp_path}/docs]", "documents.metadata=null", f"index.path={tmp_path}/index"]
+@pytest.fixture(scope="module")
+def config_of(tiny_encoder):
+    def make(home: Path, *overrides: str):
+        own = [f"documents.paths=[{home}/docs]", "documents.metadata=null", f"index.path={home}/index"]
         own += ["index.encoders=1", f"index.encoder.model={tiny_encoder}", "index.images=true"]
         return load_config("demo", [*own, *overrides])
 
     return make
+
+
+@pytest.fixture(scope="module")
+def built(cluster, config_of, tmp_path_factory):
+    """Documents and their index, and what the job said."""
+    home = tmp_path_factory.mktemp("images")
+    documents(home)
+    return home, run_index(config_of(home))
 
 
 def documents(folder: Path) -> Path:
@@ -51,9 +60,9 @@ def stamps(path: Path) -> dict[str, int]:
     return {file.name: file.stat().st_mtime_ns for file in path.iterdir() if file.suffix == ".png"}
 
 
-def test_images_are_kept_and_counted(cluster, config_of, tmp_path):
-    docs, path = documents(tmp_path), tmp_path / "index"
-    summary = run_index(config_of())
+def test_images_are_kept_and_counted(built):
+    home, summary = built
+    docs, path = home / "docs", home / "index"
     images = Images.open(str(path))
     assert [row["doc_id"] for row in images.rows] == ["one", *["paper"] * 3, "three", "two"]
     digests = [row["digest"] for row in images.rows]
@@ -82,16 +91,15 @@ def test_images_are_kept_and_counted(cluster, config_of, tmp_path):
 
 
 @pytest.mark.slow
-def test_known_images_are_not_written_again(cluster, config_of, tmp_path):
-    docs, path = documents(tmp_path), tmp_path / "index"
-    run_index(config_of())
-    images = Images.open(str(path))
-    digests = [row["digest"] for row in images.rows]
+def test_known_images_are_not_written_again_and_settings_decide_what_is_kept(built, config_of, tmp_path):
+    shutil.copytree(built[0], tmp_path, dirs_exist_ok=True)
+    docs, path = tmp_path / "docs", tmp_path / "index"
+    digests = [row["digest"] for row in Images.open(str(path)).rows]
     before = stamps(path / "images")
     (docs / "three.md").unlink()
     (docs / "four.png").write_bytes(as_bytes(picture(seed=14)))
     (docs / "four.md").write_text(TEXT.format("four.png"))
-    again = run_index(config_of())
+    again = run_index(config_of(tmp_path))
     after = stamps(path / "images")
     assert {name: stamp for name, stamp in after.items() if name in before} == {
         name: stamp for name, stamp in before.items() if name != f"{digests[4]}.png"
@@ -99,43 +107,29 @@ def test_known_images_are_not_written_again(cluster, config_of, tmp_path):
     assert len(after) == 5
     assert again.counts["n_images"] == 6
 
+    images = Images.open(str(path))
     os.unlink(images.path(digests[0]))
     with pytest.raises(DataError, match=rf"images/{digests[0]}\.png is missing: re-index"):
         images.read(digests[0])
-    sharded = run_index(config_of("index.shards=3"))
+    sharded = run_index(config_of(tmp_path, "index.shards=3"))
     assert sharded.counts["n_images"] == 6
-    whole = [{**row} for row in Images.open(str(path)).rows]
-    assert [row["doc_id"] for row in whole] == ["four", "one", *["paper"] * 3, "two"]
-    assert Images.open(str(path)).read(digests[0])
+    images = Images.open(str(path))
+    assert [row["doc_id"] for row in images.rows] == ["four", "one", *["paper"] * 3, "two"]
+    assert images.read(digests[0])
+
+    without = config_of(tmp_path, "index.captions=none")
     with pytest.raises(IndexMismatchError, match=r"images\.captions 'printed' but the configuration says 'none'"):
-        open_index(config_of("index.captions=none"))
+        open_index(without)
+    run_index(without)
+    row = Images.open(str(path)).rows[1]
+    assert (row["printed"], row["caption"], row["caption_from"]) == ("Figure 1: Energy per year", None, "none")
+    nodes = Index.open(str(path)).nodes
+    assert nodes.text_of(nodes.row_of(row["node_id"])) == ""
 
-
-@pytest.mark.slow
-def test_an_index_without_images_is_as_ever(cluster, config_of, tmp_path):
-    docs = tmp_path / "docs"
-    docs.mkdir()
-    (docs / "one.png").write_bytes(as_bytes(picture()))
-    (docs / "one.md").write_text(TEXT.format("one.png"))
-    run_index(config_of())
-    assert (tmp_path / "index" / "images").is_dir()
-    run_index(config_of("index.images=false"))
-    assert not list((tmp_path / "index").glob("images/*"))
-    index = Index.open(str(tmp_path / "index"))
+    run_index(config_of(tmp_path, "index.images=false"))
+    assert not list(path.glob("images/*"))
+    index = Index.open(str(path))
     assert "images" not in {**index.manifest["files"], **index.manifest["settings"]}
     assert "n_images" not in index.manifest["counts"]
     with pytest.raises(DataError, match=r"was built without images: set index.images to true"):
-        Images.open(str(tmp_path / "index"))
-
-
-@pytest.mark.slow
-def test_captions_none_leave_image_paragraphs_without_text(cluster, config_of, tmp_path):
-    docs = tmp_path / "docs"
-    docs.mkdir()
-    (docs / "one.png").write_bytes(as_bytes(picture()))
-    (docs / "one.md").write_text(TEXT.format("one.png"))
-    run_index(config_of("index.captions=none"))
-    (row,) = Images.open(str(tmp_path / "index")).rows
-    assert (row["printed"], row["caption"], row["caption_from"]) == ("Figure 1: Energy per year", None, "none")
-    nodes = Index.open(str(tmp_path / "index")).nodes
-    assert nodes.text_of(nodes.row_of(row["node_id"])) == ""
+        Images.open(str(path))
