@@ -149,6 +149,11 @@ _VARIABLE = re.compile(r"\$\{(\w+)(?::-([^}]*))?\}")
 _SHORT_CHARS = 4
 
 
+def _is_shown(path: Place) -> bool:
+    """Return whether the value at a place is shown: a reader must see which model ran."""
+    return path[:1] == ("deployments",) and path[-1:] == ("model",)
+
+
 @dataclass(slots=True)
 class Environment:
     """The environment variables in one configuration.
@@ -157,7 +162,7 @@ class Environment:
         references: Text as written, with its ``${NAME}``, by place.
         texts: Text after expansion, by place.
         made: Value after validation, by place.
-        variables: Values of the variables, by name.
+        variables: Values of the variables that are hidden, by name.
     """
 
     references: dict[Place, str] = field(default_factory=dict)
@@ -181,7 +186,7 @@ class Environment:
         found = {match[1]: os.environ[match[1]] for match in _VARIABLE.finditer(value) if match[1] in os.environ}
         text = _VARIABLE.sub(lambda match: found.get(match[1], _default(match, value)), value)
         if found:
-            self.variables |= found
+            self.variables |= {} if _is_shown(path) else found
             reference = _VARIABLE.sub(lambda m: m[0] if m[1] in found else _default(m, value), value)
             self.references[path] = value.like(reference) if isinstance(value, Placed) else reference
             self.texts[path] = text
@@ -190,7 +195,7 @@ class Environment:
     def hide(self, text: str) -> str:
         """Replace the values of environment variables, plain or as ``repr`` writes them, by their references."""
         known = {value: f"${{{name}}}" for name, value in self.variables.items()}
-        known |= {whole: self.references[path] for path, whole in self.texts.items()}
+        known |= {whole: self.references[path] for path, whole in self.texts.items() if not _is_shown(path)}
         for value, reference in [*known.items()]:
             known.setdefault(repr(value)[1:-1], reference)
         longest_first = sorted(filter(str.strip, known), key=len, reverse=True)

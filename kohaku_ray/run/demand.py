@@ -178,7 +178,11 @@ def check_demand(demand: Demand, resources: Mapping[str, float], *, autoscaling:
         return
     needed = {"CPU": demand.cpus, "GPU": demand.gpus, **demand.custom}
     if short := shortage(demand.reason, needed, resources):
-        raise ConfigError(f"{short}: lower cluster.retriever, index.encoders or deployments.*.replicas, or add nodes")
+        declared = ", or declare more CPUs than there are cores by cluster.num_cpus" if "CPUs" in short else ""
+        raise ConfigError(
+            f"{short}: lower cluster.retriever (its cpus may be 0), index.encoders or deployments.*.replicas, add nodes"
+            f"{declared}"
+        )
 
 
 def shortage(

@@ -134,6 +134,19 @@ def test_a_number_from_the_environment_stays_a_reference(monkeypatch, key, value
     assert value not in yaml.safe_dump(yaml.safe_load(as_yaml(config))[section])
 
 
+def test_a_models_name_is_shown_and_written_as_a_reference(monkeypatch):
+    monkeypatch.setenv("KOHAKU_MODEL", "/models/small")
+    monkeypatch.setenv("KEY", "/models/small/secret")
+    config = load_config(
+        "default", ["deployments.a={kind: openai, base_url: 'http://h/${KEY}', model: '${KOHAKU_MODEL}'}"]
+    )
+    assert (
+        config.hide("loads /models/small from http://h/models/small/secret")
+        == "loads /models/small from http://h${KEY}"
+    )
+    assert "model: ${KOHAKU_MODEL}" in as_yaml(config)
+
+
 def test_a_value_with_references_in_it_is_taken_as_it_is(monkeypatch):
     monkeypatch.setenv("ODD", "${SECRET}/${NOT_THERE}")
     config = load_config(None, ["run=/r/${ODD}"])
