@@ -39,7 +39,7 @@ def done(tiny_encoder, tmp_path_factory):
 
 
 def files_of(home: Path) -> dict[str, bytes]:
-    """Read a directory's files; in an index's, its build and those of its shards are named by their place."""
+    """Read a directory's files; in an index's, builds are named by place, the checksum over their names is left out."""
     manifest = home / "manifest.json"
     text = manifest.read_text() if manifest.exists() else ""
     builds = list(dict.fromkeys(re.findall(r'[-"]([0-9a-f]{12})[".]', text)))
@@ -47,7 +47,7 @@ def files_of(home: Path) -> dict[str, bytes]:
     def plain(name: bytes) -> bytes:
         for place, build in enumerate(builds):
             name = name.replace(build.encode(), b"BUILD%d" % place)
-        return name
+        return re.sub(rb'^ "checksum": "\w+",$', b"", name, flags=re.MULTILINE)
 
     return {
         plain(str(file.relative_to(home)).encode()).decode(): plain(file.read_bytes())
