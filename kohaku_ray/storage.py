@@ -15,13 +15,16 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 from urllib.parse import quote, urlsplit
 
-from kohaku_ray.errors import ConfigError, DataError, StorageError
+from kohaku_ray.errors import ConfigError, DataError, KohakuRayError, StorageError
 
 if TYPE_CHECKING:
     import pyarrow as pa
 
 ATTEMPTS = 8
 """Requests per operation on S3, the first one included: they wait longer each time, some 6 s in all."""
+
+TEMPORARY = ".tmp"
+"""Suffix of a file that is being written; one that stays is of a process that was killed."""
 
 CONNECT_S, REQUEST_S = 5.0, 30.0
 """Seconds without a connection, and without a byte of an answer, after which a request to S3 has failed."""
@@ -251,6 +254,21 @@ class Directory:
         with self._writing(name) as file:
             file.write(data)
         return file.checksum()
+
+    def replace(self, name: str, data: Any) -> None:
+        """Write a file in one step, under a temporary name first; a failure leaves the old file and no other.
+
+        Raises:
+            DataError: It cannot be written.
+        """
+        temporary = f"{name}.{uuid.uuid4().hex[:8]}{TEMPORARY}"
+        try:
+            self.write(temporary, data)
+            self.rename(temporary, name)
+        except BaseException:
+            with suppress(KohakuRayError, OSError):
+                self.remove(temporary)
+            raise
 
     def write_parquet(self, name: str, table: pa.Table) -> str:
         """Write a table as Parquet with zstd; the same rows give the same bytes. Returns the file's checksum."""

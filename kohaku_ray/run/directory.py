@@ -7,7 +7,8 @@ import json
 import os
 import platform
 import uuid
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import asdict
 from importlib.metadata import version
 from pathlib import Path
@@ -21,8 +22,10 @@ import yaml
 from kohaku_ray import __version__
 from kohaku_ray.documents.rows import HUB
 from kohaku_ray.errors import DataError
+from kohaku_ray.run.lease import LeaseFile
 from kohaku_ray.run.tables import ANSWER_FILES, SCHEMAS, Parts, write_parquet
 from kohaku_ray.storage import (
+    Directory,
     below,
     checksum,
     checksum_of,
@@ -53,19 +56,33 @@ class RunDirectory:
         """Make the directory and check that it takes files; nothing in it is touched.
 
         Raises:
-            DataError: It cannot be written.
+            DataError: It cannot be written, or a live job writes it.
         """
         probe = self.file(f"{uuid.uuid4().hex[:8]}.tmp")
         if is_uri(self.path):
             publish(probe, b"probe")
             remove(probe)
-            return
-        try:
-            os.makedirs(self.path, exist_ok=True)
-            Path(probe).touch()
-            os.unlink(probe)
-        except OSError as error:
-            raise self._unwritable(error) from None
+        else:
+            try:
+                os.makedirs(self.path, exist_ok=True)
+                Path(probe).touch()
+                os.unlink(probe)
+            except OSError as error:
+                raise self._unwritable(error) from None
+        self._lease().check_free()
+
+    @contextmanager
+    def owned(self) -> Iterator[None]:
+        """Keep other jobs from writing the directory while the block runs.
+
+        Raises:
+            DataError: A live job writes it.
+        """
+        with self._lease().held():
+            yield
+
+    def _lease(self) -> LeaseFile:
+        return LeaseFile(Directory(self.path), "run", "wait for it to end, or set run to another directory")
 
     def begin(self, config: Config) -> None:
         """Record that a run has started: the last step before work, after every check has passed.

@@ -131,10 +131,11 @@ def make_run(
         is_alone: No other run uses its replicas now, so that what their router counts is this run's.
 
     Raises:
-        DataError: Index, ledger or the run directory cannot be used.
+        DataError: Index, ledger or the run directory cannot be used, or another job writes it.
     """
     config, directory = context.config, RunDirectory(context.config.run)
     applications = context.applications if is_alone else {}
+<<<<<<< HEAD
     directory.begin(config)
     before = {name: ledger.placed(application) for name, application in applications.items()}
     waits = functools.partial(_say_state, ledger, tuple(applications.values()), ledger.progress()) if is_alone else None
@@ -146,6 +147,19 @@ def make_run(
     summary.wall_s = time.perf_counter() - began
     directory.finish(config, summary, identity)
     return summary
+=======
+    with directory.owned():
+        directory.begin(config)
+        before = {name: ledger.placed(application) for name, application in applications.items()}
+        summary = answer_all(RunWork(pool, context), questions, directory, show)
+        for name, application in applications.items():
+            counts = zip(ledger.placed(application), before[name], strict=True)
+            summary.n_placed[name], summary.n_moved[name] = (now - then for now, then in counts)
+        ledger.flush()
+        summary.wall_s = time.perf_counter() - began
+        directory.finish(config, summary, identity)
+        return summary
+>>>>>>> fdc70fa (wip2)
 
 
 @contextmanager

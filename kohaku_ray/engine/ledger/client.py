@@ -21,6 +21,9 @@ from kohaku_ray.engine.ledger.shard import IDLE_EXIT_S, Asked, LedgerShard, Refu
 from kohaku_ray.errors import DataError, ModelError
 from kohaku_ray.models.request import ChatRequest, request_key
 
+MOST_NAMED = 5
+"""Most damaged segments whose names are said."""
+
 
 class Ledger:
     """The client: one object per process, cheap to pickle; copies belong to the same run."""
@@ -157,8 +160,11 @@ def open_ledger(config: LedgerConfig) -> Ledger:
     n_shards = int(state["n_shards"])
     others = [_shard_actor(path, shard, n_shards, config) for shard in range(1, n_shards)]
     _opened(others)
-    if state["n_torn"]:
-        say(f"ledger  {state['n_torn']} torn segments of {path} ignored: their replies are asked again")
+    if damaged := state["damaged"]:
+        say(
+            f"ledger  {len(damaged)} damaged segments of {path} left aside, their replies are asked again: "
+            f"{', '.join(damaged[:MOST_NAMED])}{', …' if len(damaged) > MOST_NAMED else ''}"
+        )
     return Ledger([first, *others])
 
 

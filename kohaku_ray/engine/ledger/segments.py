@@ -1,20 +1,27 @@
-"""The ledger on disk: immutable Arrow segments, written under a temporary name and renamed."""
+"""The ledger on disk: immutable Arrow segments whose names hold the digests of their bytes."""
 
 from __future__ import annotations
 
+import json
 import time
 import uuid
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager
 from dataclasses import asdict, dataclass
 
 import pyarrow as pa
 
-from kohaku_ray.engine.ledger.lease import LeaseFile
 from kohaku_ray.errors import DataError, StorageError
 from kohaku_ray.records import Reply
-from kohaku_ray.storage import Directory
+from kohaku_ray.run.lease import LeaseFile
+from kohaku_ray.storage import TEMPORARY, Directory, checksum
 
 FOLDER = "segments"
+
+MOST_STARTS = 3
+"""Starts of one shard in a row that its process does not survive, after which it refuses to read the segments."""
+
+_WAY_OUT = "run on that cluster, wait for it to end, or set ledger.path to another directory"
 
 SEGMENT_SCHEMA = pa.schema(
     [
@@ -33,9 +40,6 @@ SEGMENT_SCHEMA = pa.schema(
         ("generation", pa.int64()),
     ]
 )
-
-
-_EMPTY = SEGMENT_SCHEMA.empty_table()
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,11 +65,11 @@ class Loaded:
 
     Attributes:
         entries: Replies by key: the latest generation, and within a generation the first recorded.
-        n_torn: Segments that could not be read and were ignored.
+        damaged: Names of segments whose bytes are not those that were written; they were left aside.
     """
 
     entries: dict[str, Entry]
-    n_torn: int
+    damaged: tuple[str, ...]
 
 
 class SegmentStore:
@@ -74,7 +78,7 @@ class SegmentStore:
     def __init__(self, path: str) -> None:
         self.path = path
         self._directory = Directory(path)
-        self._lease = LeaseFile(self._directory)
+        self._lease = LeaseFile(self._directory, "ledger", _WAY_OUT)
 
     def check_writable(self) -> None:
         """Write a file to an object store and delete it; a local path is checked by the shard that opens it.
@@ -94,12 +98,11 @@ class SegmentStore:
         while any(table is None and self._directory.size(name) is None for name, table in tables.items()):
             tables = self._tables()  # merged by another process during reading
         for table in tables.values():
-            for row in (table or _EMPTY).to_pylist():
+            for row in [] if table is None else table.to_pylist():
                 held = entries.get(row["key"])
                 if mine(row["key"]) and (held is None or held.generation < row["generation"]):
                     entries[row["key"]] = _entry(row)
-        n_torn = sum(table is None for table in tables.values())
-        return Loaded(entries, n_torn)
+        return Loaded(entries, tuple(name for name, table in tables.items() if table is None))
 
     def write(self, entries: Iterable[tuple[str, Entry]]) -> str:
         """Write one segment and return its name.
@@ -107,18 +110,25 @@ class SegmentStore:
         Raises:
             DataError: The disk is full or the directory cannot be written, or as ``segment_table``.
         """
-        table = segment_table(entries)
-        # Time first, so that names sort by age; a random part, so that two writers never choose one name.
-        name = f"{FOLDER}/{time.time_ns():020d}-{uuid.uuid4().hex[:8]}.arrow"
-        self._directory.write_arrow(f"{name}.tmp", table)
-        self._directory.rename(f"{name}.tmp", name)
+        table = segment_table(entries).combine_chunks()
+        sink = pa.BufferOutputStream()
+        with pa.ipc.new_file(sink, table.schema) as writer:
+            writer.write_table(table)
+        data = sink.getvalue()
+        # Time first, so that names sort by age.
+        name = f"{FOLDER}/{time.time_ns():020d}-{checksum(data)}.arrow"
+        self._directory.replace(name, data)
         return name
 
     def compact(self, more_than: int = 64) -> int:
         """Merge all readable segments into one when there are many; returns how many were merged.
 
         The merged segment is written before the old ones go: a crash in between leaves repeats, which loading ignores.
+        Files that a killed process had not finished go too: the caller holds the lease, so nobody else writes.
         """
+        for name in self._directory.names(FOLDER):
+            if name.endswith(TEMPORARY):
+                self._directory.remove(name)
         tables = {name: table for name, table in self._tables().items() if table is not None}
         if len(tables) <= more_than:
             return 0
@@ -126,6 +136,42 @@ class SegmentStore:
         for name in tables:
             self._directory.remove(name)
         return len(tables)
+
+    @contextmanager
+    def starting(self, shard: str, owner: str) -> Iterator[None]:
+        """Record that a shard starts while the block runs, so that a process that the block kills is counted.
+
+        Args:
+            shard: Name of the shard in this ledger.
+            owner: Name of its actor: Ray starts it again and again, whatever kills it.
+
+        Raises:
+            DataError: The same actor's processes died ``MOST_STARTS`` times in a row in this block.
+        """
+        name = f"starting-{shard}.json"
+        n_died = self._n_died(name, owner)
+        if n_died >= MOST_STARTS:
+            raise DataError(
+                f"shard {shard} of ledger {self.path} died {n_died} times in a row while it read {FOLDER}/: Ray's logs "
+                "say why (out of memory is the usual reason); give its node more memory, or set ledger.path to another "
+                "directory"
+            )
+        self._directory.replace(name, json.dumps({"owner": owner, "n_died": n_died + 1}).encode())
+        try:
+            yield
+        except Exception:
+            self._directory.remove(name)
+            raise
+        self._directory.remove(name)
+
+    def _n_died(self, name: str, owner: str) -> int:
+        try:
+            before = json.loads(self._directory.read(name).to_pybytes())
+            return int(before["n_died"]) if before["owner"] == owner else 0
+        except StorageError:
+            raise
+        except (DataError, ValueError, TypeError, LookupError):
+            return 0  # none
 
     def acquire_lease(self, owner: str) -> bool:
         """Take or renew the lease of this path; returns whether ``owner`` did not hold it before.
@@ -140,19 +186,19 @@ class SegmentStore:
         self._lease.release(owner)
 
     def _tables(self) -> dict[str, pa.Table | None]:
-        """Return every segment by name, oldest first; None for a torn one.
+        """Return every segment by name, oldest first; None for a damaged one.
 
         Raises:
             StorageError: A segment cannot be read: its replies are not to be asked again.
         """
         found: dict[str, pa.Table | None] = {}
-        for name in self._directory.names():
-            if name.startswith(f"{FOLDER}/") and name.endswith(".arrow"):
+        for name in self._directory.names(FOLDER):
+            if name.endswith(".arrow"):
                 try:
-                    found[name] = _completed(self._directory.read_arrow(name))
+                    found[name] = _table(name, self._directory.read(name))
                 except StorageError:
                     raise
-                except (DataError, KeyError):
+                except (DataError, pa.ArrowException, OSError):
                     found[name] = None
         return found
 
@@ -172,11 +218,12 @@ def segment_table(entries: Iterable[tuple[str, Entry]]) -> pa.Table:
         ) from error
 
 
-def _completed(table: pa.Table) -> pa.Table:
-    """Add ``generation`` to a segment of a version that had no such column."""
-    if "generation" not in table.column_names:
-        table = table.append_column("generation", pa.repeat(pa.scalar(0, pa.int64()), len(table)))
-    return table.select(SEGMENT_SCHEMA.names)
+def _table(name: str, data: pa.Buffer) -> pa.Table | None:
+    """Read a segment, if its name has the digest of its bytes: Arrow's reader trusts them, and dies of wrong ones."""
+    if checksum(data) != name.removesuffix(".arrow").rpartition("-")[2]:
+        return None
+    table = pa.ipc.open_file(pa.BufferReader(data)).read_all()
+    return table if table.schema == SEGMENT_SCHEMA else None  # of another version
 
 
 def _row(key: str, entry: Entry) -> dict[str, object]:

@@ -26,10 +26,8 @@ from kohaku_ray.engine.serving.placement import counts_of
 from kohaku_ray.errors import ContextOverflowError, DataError, ModelError, TransientModelError
 from kohaku_ray.models.request import ChatRequest, check_length
 from kohaku_ray.records import Reply
+from kohaku_ray.run.lease import RENEWAL_S
 from kohaku_ray.values.read import clean_text
-
-LEASE_RENEWAL_S = 5.0
-"""Seconds between renewals of the lease and checks for idleness."""
 
 IDLE_EXIT_S = 300.0
 """Seconds without a request after which a shard releases its path and exits."""
@@ -110,8 +108,12 @@ class LedgerShard:
         self._is_open = False
         self._lease_failure: str | None = None
         self._write_failure: str | None = None
+<<<<<<< HEAD
         self._n_torn = 0
         self._n_made = self._n_tokens = 0
+=======
+        self._damaged: tuple[str, ...] = ()
+>>>>>>> fdc70fa (wip2)
         self._hold()
 
     @property
@@ -119,7 +121,7 @@ class LedgerShard:
         return self._lease_failure or self._write_failure
 
     async def ready(self) -> dict[str, Any]:
-        """Return the shard's state: its failure, if any, the number of shards, and the counts of loaded segments.
+        """Return the shard's state: its failure, if any, the number of shards, and the names of damaged segments.
 
         A failed operation is retried first and a write under way is waited for, so that the state is current.
         """
@@ -133,7 +135,7 @@ class LedgerShard:
             "failure": self._failure,
             "n_shards": self._n_shards,
             "n_entries": len(self._entries),
-            "n_torn": self._n_torn,
+            "damaged": self._damaged,
         }
 
     async def placed(self, application: str) -> tuple[int, int]:
@@ -215,11 +217,12 @@ class LedgerShard:
                     self._store.release_lease(self._owner)
 
     def _open(self) -> None:
-        if self._shard == 0 and self._store.acquire_lease(self._owner):
-            # Only on taking the lease: a restarted shard must not merge segments that its siblings are reading.
-            self._store.compact()
-        loaded = self._store.load(lambda key: shard_of(key, self._n_shards) == self._shard)
-        self._entries, self._n_torn, self._is_open = loaded.entries, loaded.n_torn, True
+        is_new = self._shard == 0 and self._store.acquire_lease(self._owner)
+        with self._store.starting(f"{self._shard}-of-{self._n_shards}", self._owner):
+            if is_new:  # a restarted shard must not merge segments that its siblings are reading
+                self._store.compact()
+            loaded = self._store.load(lambda key: shard_of(key, self._n_shards) == self._shard)
+        self._entries, self._damaged, self._is_open = loaded.entries, loaded.damaged, True
 
     def _said(self, verb: str, error: Exception) -> str:
         if isinstance(error, DataError):
@@ -296,7 +299,7 @@ class LedgerShard:
     async def _keep_holding(self) -> None:
         """Renew the lease, also if flushes fail, and exit when idle with everything on disk."""
         while True:
-            await asyncio.sleep(LEASE_RENEWAL_S)
+            await asyncio.sleep(RENEWAL_S)
             if self._is_open:  # only a request opens the path
                 await self._keep_hold()
             is_idle = time.monotonic() - self._last_used > IDLE_EXIT_S

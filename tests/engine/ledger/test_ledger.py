@@ -18,8 +18,9 @@ from ray import serve
 
 from kohaku_ray.config.deployments import OpenAIConfig
 from kohaku_ray.config.sections import LedgerConfig
+from kohaku_ray.engine.ledger import client
 from kohaku_ray.engine.ledger.client import Ledger, open_ledger
-from kohaku_ray.engine.ledger.segments import SegmentStore
+from kohaku_ray.engine.ledger.segments import Entry, SegmentStore
 from kohaku_ray.engine.ledger.shard import shard_of
 from kohaku_ray.engine.serving.applications import application_name, serving
 from kohaku_ray.engine.serving.vllm import QUESTION_ROUTER
@@ -144,6 +145,28 @@ def test_two_jobs_of_different_shard_counts_agree(application, tmp_path):
     assert len({shard_of(request_key(one), 3) for one in requests}) > 1
 
 
+def test_a_shard_that_dies_of_its_segments_again_and_again_ends_the_job(cluster, tmp_path, monkeypatch):
+    class Dying(client.LedgerShard):  # in here, so that it travels by value
+        def _open(self):
+            self._store.load = lambda _: os._exit(1)
+            super()._open()
+
+    monkeypatch.setattr(client, "LedgerShard", Dying)
+    with pytest.raises(DataError, match=r"shard 0-of-1 of ledger .* died 3 times in a row while it read segments/"):
+        open_ledger(LedgerConfig(path=str(tmp_path)))
+
+
+def test_damaged_segments_are_named_and_their_replies_asked_again(application, server, tmp_path, capsys):
+    store, one = SegmentStore(str(tmp_path)), request("lost")
+    name = store.write([(request_key(one), Entry(Reply("old"), "fake", 1.0))])
+    (tmp_path / name).write_bytes((tmp_path / name).read_bytes().replace(b"old", b"odd"))
+    ledger = open_ledger(LedgerConfig(path=str(tmp_path)))
+    assert f"1 damaged segments of {tmp_path} left aside, their replies are asked again: {name}" in " ".join(
+        capsys.readouterr().err.split()
+    )
+    assert ask(ledger, application, one)[0].source == "made"
+
+
 def test_a_path_another_cluster_owns_is_refused(cluster, tmp_path):
     # A live process that is not of this cluster holds the lease.
     holder = subprocess.Popen(
@@ -158,7 +181,7 @@ def test_a_path_another_cluster_owns_is_refused(cluster, tmp_path):
     )
     try:
         assert holder.stdout.readline().strip() == b"held"
-        with pytest.raises(DataError, match=rf"belongs to process {holder.pid} on .*another cluster.*ledger\.path"):
+        with pytest.raises(DataError, match=rf"belongs to process {holder.pid} on .*: run on that cluster"):
             open_ledger(LedgerConfig(path=str(tmp_path)))
     finally:
         holder.kill()

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import pytest
-from test_segments import takers
+from kit.lease_race import takers
 
 from kohaku_ray import storage
 from kohaku_ray.engine.ledger.segments import Entry, SegmentStore
@@ -32,7 +32,7 @@ def test_segments_are_written_read_and_merged(s3):
     for number in range(3):
         store.write([(f"key{number}", ENTRY)])
     loaded = store.load(everything)
-    assert (sorted(loaded.entries), loaded.n_torn) == (["key0", "key1", "key2"], 0)
+    assert (sorted(loaded.entries), loaded.damaged) == (["key0", "key1", "key2"], ())
     assert loaded.entries["key1"] == ENTRY
     assert store.compact(more_than=2) == 3
     assert store.load(everything).entries == loaded.entries
@@ -46,7 +46,7 @@ def test_a_torn_segment_is_counted_and_the_others_are_read(s3):
     data = store._directory.read(name).to_pybytes()
     publish(s3.uri(f"ledger/torn/{name}"), data[: len(data) // 2])
     loaded = store.load(everything)
-    assert (list(loaded.entries), loaded.n_torn) == (["whole"], 1)
+    assert (list(loaded.entries), loaded.damaged) == (["whole"], (name,))
 
 
 @pytest.mark.usefixtures("impatient")
@@ -60,7 +60,7 @@ def test_an_upload_that_breaks_off_leaves_no_half_segment_and_can_be_repeated(s3
     with pytest.raises(StorageError, match=rf"s3://kohaku/{where}/segments/.*did not answer.*repeat the command"):
         store.write([("key", ENTRY)])
     s3.faults.clear()
-    assert store.load(everything).n_torn == 0
+    assert not store.load(everything).damaged
     store.write([("key", ENTRY)])
     assert store.load(everything).entries == {"key": ENTRY}
 

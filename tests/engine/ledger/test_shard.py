@@ -176,7 +176,7 @@ def renewed(path) -> float:
 
 
 def test_the_lease_is_renewed_while_flushes_fail_and_hang(make, tmp_path, monkeypatch):
-    monkeypatch.setattr(shards, "LEASE_RENEWAL_S", 0.01)
+    monkeypatch.setattr(shards, "RENEWAL_S", 0.01)
     hang = threading.Event()
 
     def fails(entries):
@@ -201,7 +201,7 @@ def test_the_lease_is_renewed_while_flushes_fail_and_hang(make, tmp_path, monkey
 
 
 def test_the_lease_is_renewed_more_often_than_flushes_come(make, tmp_path, monkeypatch):
-    monkeypatch.setattr(shards, "LEASE_RENEWAL_S", 0.01)
+    monkeypatch.setattr(shards, "RENEWAL_S", 0.01)
 
     async def run():
         shard = make(flush_s=3600)
@@ -213,7 +213,7 @@ def test_the_lease_is_renewed_more_often_than_flushes_come(make, tmp_path, monke
 
 
 def test_an_idle_shard_ends_once_everything_is_on_disk(make, actor, tmp_path, monkeypatch):
-    monkeypatch.setattr(shards, "LEASE_RENEWAL_S", 0.01)
+    monkeypatch.setattr(shards, "RENEWAL_S", 0.01)
     monkeypatch.setattr(shards, "IDLE_EXIT_S", 0.0)
 
     async def run():
@@ -232,7 +232,7 @@ def test_an_idle_shard_ends_once_everything_is_on_disk(make, actor, tmp_path, mo
 
 
 def test_a_shard_that_could_not_open_does_so_for_the_next_who_comes(make, tmp_path, monkeypatch):
-    monkeypatch.setattr(shards, "LEASE_RENEWAL_S", 0.01)
+    monkeypatch.setattr(shards, "RENEWAL_S", 0.01)
     store = SegmentStore(str(tmp_path))
     store.acquire_lease("another cluster")
 

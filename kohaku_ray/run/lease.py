@@ -1,4 +1,4 @@
-"""The lease of a ledger path: one process owns it as long as it lives."""
+"""The lease of a directory: one live process owns a ledger or a run while it is written."""
 
 from __future__ import annotations
 
@@ -6,21 +6,23 @@ import json
 import os
 import random
 import socket
+import threading
 import time
 import uuid
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import asdict, dataclass
+from pathlib import Path
 
-import psutil
+from pydantic import TypeAdapter, ValidationError
 
-from kohaku_ray.errors import DataError, StorageError
+from kohaku_ray.errors import DataError, KohakuRayError, StorageError
 from kohaku_ray.storage import Directory
 
 LEASE = "lease.json"
 
-CLAIMS = "claims"
-"""Folder of the claims of processes that are about to take the lease."""
+CLAIM = "claim-"
+"""First characters of the names of claims: files of processes that are about to take the lease."""
 
 CLAIM_WAIT_S = 15.0
 """Longest wait for another process that is about to take the lease."""
@@ -28,45 +30,108 @@ CLAIM_WAIT_S = 15.0
 STALE_LEASE_S = 20.0
 """Seconds without renewal after which another owner may take the lease."""
 
+RENEWAL_S = 5.0
+"""Seconds between renewals of the lease."""
+
 
 @dataclass(frozen=True, slots=True)
 class Lease:
-    """The owner of a ledger path.
+    """The owner of a directory.
 
     Attributes:
         owner: Unique name.
         host: Machine it runs on.
         pid: Its process there.
-        started: When that process started, to tell it from a later one with the same pid.
+        started: See ``start_of``.
         renewed: When the lease was last renewed.
     """
 
     owner: str
     host: str
     pid: int
-    started: float
+    started: str
     renewed: float
 
     @staticmethod
     def mine(owner: str) -> Lease:
         """Create this process's lease."""
-        return Lease(owner, socket.gethostname(), os.getpid(), psutil.Process().create_time(), time.time())
+        return Lease(owner, socket.gethostname(), os.getpid(), start_of(os.getpid()) or "", time.time())
 
     def is_alive(self) -> bool:
         """Return whether the owner lives: exact on this machine, by the lease's age on another."""
         if self.host != socket.gethostname():
             return time.time() - self.renewed < STALE_LEASE_S
+        return start_of(self.pid) == self.started
+
+
+_LEASE = TypeAdapter(Lease)
+
+
+def start_of(pid: int) -> str | None:
+    """Return what tells a process from a later one with its number; None if there is no such process.
+
+    On Linux the boot's id and the process's start in ticks of it: neither changes when somebody sets the clock.
+    """
+    if os.path.exists("/proc/self/stat"):
         try:
-            return bool(abs(psutil.Process(self.pid).create_time() - self.started) < 1.0)
-        except psutil.NoSuchProcess:
-            return False
+            stat = Path(f"/proc/{pid}/stat").read_text(errors="replace")
+            boot = Path("/proc/sys/kernel/random/boot_id").read_text().strip()
+        except OSError:
+            return None
+        return f"{boot} {stat.rpartition(')')[2].split()[19]}"
+    import psutil
+
+    try:
+        return str(psutil.Process(pid).create_time())
+    except (psutil.Error, ValueError, OverflowError):
+        return None
 
 
 class LeaseFile:
     """The lease in a directory, on any pyarrow filesystem."""
 
-    def __init__(self, directory: Directory) -> None:
-        self._directory = directory
+    def __init__(self, directory: Directory, what: str, way_out: str) -> None:
+        """Take nothing yet.
+
+        Args:
+            directory: Whose lease.
+            what: What the directory is, for messages.
+            way_out: What one who does not get it can do, for messages.
+        """
+        self._directory, self._what, self._way_out = directory, what, way_out
+
+    @contextmanager
+    def held(self) -> Iterator[None]:
+        """Own the directory while the block runs.
+
+        Raises:
+            DataError: Another live owner holds it, or is about to take it.
+        """
+        owner, stop = uuid.uuid4().hex, threading.Event()
+        self.acquire(owner)
+
+        def renew() -> None:
+            while not stop.wait(RENEWAL_S):
+                with suppress(KohakuRayError, OSError):  # tried again
+                    self.acquire(owner)
+
+        thread = threading.Thread(target=renew, daemon=True, name="lease")
+        thread.start()
+        try:
+            yield
+        finally:
+            stop.set()
+            thread.join()
+            with suppress(KohakuRayError, OSError):  # a dead owner's lease can be taken too
+                self.release(owner)
+
+    def check_free(self) -> None:
+        """Check that no live process holds the lease.
+
+        Raises:
+            DataError: One does.
+        """
+        self._held_by("")
 
     def acquire(self, owner: str) -> bool:
         """Take or renew the lease; returns whether ``owner`` did not hold it before.
@@ -99,7 +164,7 @@ class LeaseFile:
         """
         until, pause_s = time.monotonic() + CLAIM_WAIT_S, 0.1
         while True:
-            mine = f"{CLAIMS}/{uuid.uuid4().hex}.json"
+            mine = f"{CLAIM}{uuid.uuid4().hex}.json"
             try:
                 self._write(mine, owner)
                 other = self._other_claim(mine)
@@ -117,7 +182,7 @@ class LeaseFile:
     def _other_claim(self, mine: str) -> Lease | None:
         """Find a live claim of another process; those of dead ones are deleted."""
         for name in self._directory.names():
-            if name.startswith(f"{CLAIMS}/") and name.endswith(".json") and name != mine:
+            if name.startswith(CLAIM) and name.endswith(".json") and name != mine:
                 claim = self._read(name)
                 if claim is not None and claim.is_alive():
                     return claim
@@ -140,20 +205,30 @@ class LeaseFile:
 
     def _refusal(self, held: Lease, how: str) -> DataError:
         return DataError(
-            f"ledger {self._directory.path} {how} process {held.pid} on {held.host}, of another cluster, seen "
-            f"{time.time() - held.renewed:.0f} s ago: run on that cluster, wait for it to end, or set ledger.path "
-            "to another directory"
+            f"{self._what} {self._directory.path} {how} process {held.pid} on {held.host}, seen "
+            f"{time.time() - held.renewed:.0f} s ago: {self._way_out}"
         )
 
     def _write(self, name: str, owner: str) -> None:
-        temporary = f"{name}.{uuid.uuid4().hex[:8]}.tmp"
-        self._directory.write(temporary, json.dumps(asdict(Lease.mine(owner))).encode())
-        self._directory.rename(temporary, name)
+        self._directory.replace(name, json.dumps(asdict(Lease.mine(owner))).encode())
 
     def _read(self, name: str) -> Lease | None:
+        """Read a lease or a claim; None if there is none.
+
+        Raises:
+            DataError: The file is none. Leases are written in one step, so no crash of ours left it.
+            StorageError: It cannot be read: it may belong to a live owner.
+        """
         try:
-            return Lease(**json.loads(self._directory.read(name).to_pybytes()))
+            data = self._directory.read(name).to_pybytes()
         except StorageError:
-            raise  # it may belong to a live owner
-        except (DataError, ValueError, TypeError):
-            return None  # none, or torn by a crash
+            raise
+        except DataError:
+            return None
+        try:
+            return _LEASE.validate_json(data, strict=True)
+        except ValidationError:
+            raise DataError(
+                f"{self._directory.full(name)} says who writes this {self._what} and cannot be read: no job of this "
+                "version wrote it; delete the file if no job is running there"
+            ) from None

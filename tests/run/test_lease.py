@@ -1,0 +1,144 @@
+"""The lease of a directory: one live process owns it, whatever clocks and files say."""
+
+from __future__ import annotations
+
+import json
+import os
+import socket
+import time
+from dataclasses import asdict, replace
+from types import SimpleNamespace
+
+import psutil
+import pytest
+from kit.lease_race import takers
+
+from kohaku_ray.config import load_config
+from kohaku_ray.engine.jobs import answer
+from kohaku_ray.errors import DataError
+from kohaku_ray.run import lease
+from kohaku_ray.run.directory import RunDirectory
+from kohaku_ray.run.lease import Lease, LeaseFile
+from kohaku_ray.run.summary import AnswerSummary
+from kohaku_ray.storage import Directory
+
+
+def lease_of(path) -> LeaseFile:
+    return LeaseFile(Directory(str(path)), "ledger", "wait")
+
+
+def test_one_owner_at_a_time(tmp_path):
+    first, second = lease_of(tmp_path), lease_of(tmp_path)
+    first.acquire("first")
+    first.acquire("first")
+    with pytest.raises(DataError, match=rf"belongs to process {os.getpid()} on"):
+        second.acquire("second")
+    second.release("second")
+    with pytest.raises(DataError):
+        second.acquire("second")
+    first.release("first")
+    second.acquire("second")
+
+
+@pytest.mark.parametrize(
+    ("change", "free"),
+    [
+        ({"pid": 2**22 + 1}, True),
+        ({"started": "earlier"}, True),
+        ({"host": "elsewhere"}, False),
+        ({"host": "elsewhere", "renewed": 1.0}, True),
+        ({}, False),
+    ],
+    ids=["dead process", "number used again", "other host, fresh", "other host, stale", "alive"],
+)
+def test_a_dead_owners_path_is_free(tmp_path, change, free):
+    held_lease = lease_of(tmp_path)
+    held_lease.acquire("other")
+    file = tmp_path / "lease.json"
+    held = json.loads(file.read_text())
+    assert (held["host"], held["pid"]) == (socket.gethostname(), os.getpid())
+    file.write_text(json.dumps({**held, "renewed": time.time(), **change}))
+    if free:
+        held_lease.acquire("me")
+    else:
+        with pytest.raises(DataError):
+            held_lease.acquire("me")
+
+
+def test_of_owners_that_take_the_lease_at_the_same_moment_one_gets_it(tmp_path):
+    for number in range(5):
+        assert sum(takers(str(tmp_path / str(number)), 4)) == 1
+        assert not list((tmp_path / str(number)).glob("claim-*"))
+
+
+def test_a_dead_process_that_was_about_to_take_the_lease_keeps_nobody_out(tmp_path):
+    held_lease = lease_of(tmp_path)
+    dead = asdict(replace(Lease.mine("dead"), started="earlier"))
+    (tmp_path / "claim-dead.json").write_text(json.dumps(dead))
+    assert held_lease.acquire("me")
+    assert not list(tmp_path.glob("claim-*"))
+
+
+def test_a_process_that_does_not_finish_taking_the_lease_is_named(tmp_path, monkeypatch):
+    monkeypatch.setattr(lease, "CLAIM_WAIT_S", 0.2)
+    (tmp_path / "claim-slow.json").write_text(json.dumps(asdict(Lease.mine("slow"))))
+    with pytest.raises(DataError, match=rf"is being taken by process {os.getpid()} on .*: wait"):
+        lease_of(tmp_path).acquire("me")
+
+
+@pytest.mark.parametrize("name", ["lease.json", "claim-other.json"])
+@pytest.mark.parametrize(
+    "garbage", ["", '{"owner": "x"', "[]", "null", "\xff", '{"owner": 1, "host": [], "pid": "x", "started": 0}']
+)
+def test_a_lease_that_cannot_be_read_is_refused_in_words(tmp_path, name, garbage):
+    (tmp_path / name).write_bytes(garbage.encode("latin-1"))
+    with pytest.raises(DataError, match=rf"{name} says who writes this ledger and cannot be read: .*delete the file"):
+        lease_of(tmp_path).acquire("me")
+
+
+def test_a_step_of_the_clock_frees_no_lease_of_a_live_process(tmp_path, monkeypatch):
+    """Linux tells a process's start as ticks since boot; whoever adds the clock's time of boot sees it move."""
+    lease_of(tmp_path).acquire("other")
+    now, create_time = time.time, psutil.Process.create_time
+    monkeypatch.setattr(time, "time", lambda: now() + 3600)
+    monkeypatch.setattr(psutil.Process, "create_time", lambda self: create_time(self) + 3600)
+    with pytest.raises(DataError, match="belongs to process"):
+        lease_of(tmp_path).acquire("me")
+
+
+def test_a_lease_is_held_while_a_block_runs(tmp_path, monkeypatch):
+    monkeypatch.setattr(lease, "RENEWAL_S", 0.01)
+    first = lease_of(tmp_path)
+    with first.held():
+        before = (tmp_path / "lease.json").read_text()
+        deadline = time.monotonic() + 10
+        while (tmp_path / "lease.json").read_text() == before:
+            assert time.monotonic() < deadline
+            time.sleep(0.01)
+        with pytest.raises(DataError, match="belongs to process"):
+            lease_of(tmp_path).check_free()
+    lease_of(tmp_path).check_free()
+    assert not list(tmp_path.iterdir())
+
+
+def test_of_two_jobs_with_one_run_directory_one_is_refused(tmp_path, monkeypatch):
+    """Their ledgers are two: nothing else would tell them of each other, and the outputs would be of both."""
+    config = load_config("demo", [f"run={tmp_path}/run", f"ledger.path={tmp_path}/one"])
+    second = config.model_copy(update={"ledger": config.ledger.model_copy(update={"path": f"{tmp_path}/two"})})
+    summary = AnswerSummary(f"{tmp_path}/run")
+
+    def job(of, answered):
+        monkeypatch.setattr(answer, "answer_all", lambda *_: answered())
+        context = SimpleNamespace(config=of, applications={})
+        return answer.make_run(None, context, SimpleNamespace(flush=lambda: None), [], "id", None, 0.0)
+
+    def meanwhile():
+        for start in (RunDirectory(second.run).check_writable, lambda: job(second, lambda: summary)):
+            with pytest.raises(DataError, match=rf"run .*/run belongs to process {os.getpid()} .*: wait for it to end"):
+                start()
+        return summary
+
+    assert job(config, meanwhile) is summary
+    RunDirectory(second.run).check_writable()
+    assert job(second, lambda: summary) is summary
+    assert sorted(file.name for file in (tmp_path / "run").iterdir()) == ["config.yaml", "run.json"]
