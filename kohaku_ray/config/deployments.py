@@ -128,6 +128,8 @@ class OpenAIConfig(ModelConfig):
     """Rate limit over all replicas; None: no limit."""
     timeout_s: Annotated[float, Field(gt=0)] = 120.0
     """Longest wait for one reply."""
+    max_reply_mib: Annotated[float, Field(gt=0)] = 4.0
+    """Largest body of a response, decompressed, in MiB."""
     max_tries: PositiveInt = 6
     """Tries per request before its row carries the error."""
     backoff_s: Annotated[float, Field(gt=0)] = 0.5

@@ -4,13 +4,17 @@ from __future__ import annotations
 
 import asyncio
 import json
+import logging
 import random
 import re
 import time
-from collections.abc import Awaitable, Callable, Mapping
+import zlib
+from collections.abc import AsyncIterable, Awaitable, Callable, Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from email.utils import parsedate_to_datetime
-from typing import Any, Literal, Protocol
+from typing import Any, Literal, Protocol, TypeVar
 
 import httpx
 
@@ -165,10 +169,40 @@ _TRANSIENT_STATUS = frozenset({408, 409, 425, 429})
 _SURELY_CHARS_PER_TOKEN = 8  # no tokenizer packs prose so densely: a longer prompt is refused without a call
 _BODY_CHARS = 300
 
+MOST_BODY_MIB = 4.0
+"""Largest body of a response, decompressed; a chat completion has some kilobytes."""
+
+_INLINE_BYTES = 2**16
+"""Longest body that is parsed in the event loop, in half a millisecond; longer ones are, one by one, in a thread."""
+
+_SECRET_CHARS = 8
+"""Shortest key that is a secret; a shorter one, such as EMPTY or ollama, is a word that texts may hold."""
+
 KEY_VARIABLE = "the variable that deployments.*.api_key_env names"
 
 MAX_LISTED = 20
 """Most models of a server that a message lists."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Response:
+    """What a server sent.
+
+    Attributes:
+        status: The status.
+        reason: The reason phrase, without the key.
+        retry_after_s: The header Retry-After, see the function.
+        data: The body, decompressed; the key may be in it.
+        text: The body's begin in one line, without the key.
+        unread: Why the body was not read to its end; empty if it was.
+    """
+
+    status: int
+    reason: str
+    retry_after_s: float | None
+    data: bytearray
+    text: str
+    unread: str
 
 
 class OpenAIBackend:
@@ -188,6 +222,7 @@ class OpenAIBackend:
         window_tokens: int = 131072,
         limiter: Limiter | None = None,
         key_variable: str | None = KEY_VARIABLE,
+        most_body_mib: float = MOST_BODY_MIB,
     ) -> None:
         """Check the arguments; no connection is opened before the first request.
 
@@ -203,6 +238,7 @@ class OpenAIBackend:
             window_tokens: Longest prompt plus answer, in tokens.
             limiter: Shared rate limit; None: only Retry-After, for this backend's own requests.
             key_variable: Environment variable of the key, for messages; None: no key is configured.
+            most_body_mib: Largest body of a response, decompressed, in MiB.
 
         Raises:
             ConfigError: The URL is not http(s), the key does not fit an HTTP header, or extra_body is no JSON.
@@ -218,6 +254,8 @@ class OpenAIBackend:
         self._window_tokens = window_tokens
         self._limiter: Limiter = limiter or TokenBucket(None)
         self._key_variable = key_variable
+        self._most_body = int(most_body_mib * 2**20)
+        self._parsing = asyncio.Lock()
         self._client: httpx.AsyncClient | None = None
         self._there: list[str] | None = None
 
@@ -235,6 +273,11 @@ class OpenAIBackend:
             TransientModelError: Every try failed; the message has their number and the last reason.
             ModelError: The server refuses the request.
         """
+        with self._without_key():
+            reply = await self._tried(request)
+        return replace(reply, text=self._redacted(reply.text), finish_reason=self._redacted(reply.finish_reason))
+
+    async def _tried(self, request: ChatRequest) -> Reply:
         self._require_fits(request)
         body = json.dumps(await self._body(request)).encode("ascii")
         failure = TransientModelError("never tried")
@@ -243,14 +286,13 @@ class OpenAIBackend:
             try:
                 return await self._post(body)
             except TransientModelError as error:
-                failure = error
+                failure = _bare(error)
             if failure.retry_after_s is not None:
                 await self._limiter.penalise(failure.retry_after_s)
             if tries < self._max_tries:
                 await asyncio.sleep(self._pause_s(tries, failure.retry_after_s))
         raise TransientModelError(
-            f"{self._model} at {self._shown_url}: gave up after {self._max_tries} tries, the last one: "
-            f"{self._redacted(str(failure))}",
+            f"{self._model} at {self._shown_url}: gave up after {self._max_tries} tries, the last one: {failure}",
             failure.retry_after_s,
         )
 
@@ -261,19 +303,22 @@ class OpenAIBackend:
             TransientModelError: The server does not answer.
             ModelError: It refuses the key, or has no such list.
         """
+        with self._without_key():
+            return await self._models(timeout_s or self._timeout_s)
+
+    async def _models(self, timeout_s: float) -> dict[str, int | None]:
         try:
-            async with asyncio.timeout(timeout_s or self._timeout_s):
-                response = await self._open_client().get("models")
-        except (TimeoutError, httpx.HTTPError) as error:
-            raise TransientModelError(f"{self._shown_url}: {type(error).__name__}") from error
-        if response.status_code in (401, 403):
-            status = response.status_code
+            response = await self._fetch("GET", "models", timeout_s)
+        except TransientModelError as error:
+            raise TransientModelError(f"{self._shown_url}: {error}") from None
+        status = response.status
+        if status in (401, 403):
             raise ModelError(f"{self._shown_url}/models: HTTP {status}: {self._way_out(status)}")
         try:
-            found = {str(one["id"]): one.get("max_model_len") for one in response.json()["data"]}
+            found = {str(one["id"]): one.get("max_model_len") for one in json.loads(response.data)["data"]}
             return {name: window if isinstance(window, int) else None for name, window in sorted(found.items())}
         except (AttributeError, ValueError, RecursionError, LookupError, TypeError) as error:
-            raise ModelError(f"{self._shown_url}/models: HTTP {response.status_code}, no list of models") from error
+            raise ModelError(f"{self._shown_url}/models: HTTP {status}, no list of models") from error
 
     async def close(self) -> None:
         """Close the connections; a later request opens new ones."""
@@ -306,19 +351,42 @@ class OpenAIBackend:
         return (retry_after_s or 0.0) + random.uniform(0.0, bound_s)  # noqa: S311  # a pause is no secret
 
     async def _post(self, body: bytes) -> Reply:
-        try:
-            async with asyncio.timeout(self._timeout_s):
-                response = await self._open_client().post("chat/completions", content=body)
-        except (TimeoutError, httpx.TimeoutException) as error:
-            raise TransientModelError(f"no reply within timeout_s of {self._timeout_s:g} s") from error
-        except (httpx.TransportError, httpx.DecodingError) as error:
-            raise TransientModelError(f"{type(error).__name__}: {error}") from error
-        if response.is_success:
-            return _read_reply(response)
+        response = await self._fetch("POST", "chat/completions", self._timeout_s, body)
+        if 200 <= response.status < 300:
+            if response.unread:
+                raise ModelError(f"{self._model} at {self._shown_url}: {response.unread}")
+            if len(response.data) <= _INLINE_BYTES:
+                return _read_reply(response)
+            async with self._parsing:  # its objects may take a hundred times its bytes
+                return await asyncio.to_thread(_read_reply, response)
         refusal = self._refusal(response)
-        if response.status_code in (400, 404) and "model" in response.text.lower():
+        if response.status in (400, 404) and "model" in response.text.lower():
             raise type(refusal)(await self.with_models(str(refusal))) from None
         raise refusal
+
+    async def _fetch(self, method: str, path: str, timeout_s: float, content: bytes | None = None) -> _Response:
+        """Send one request and read the response, its body up to the bound.
+
+        Raises:
+            TransientModelError: There is no response within ``timeout_s``.
+        """
+        try:
+            async with (
+                asyncio.timeout(timeout_s),
+                self._open_client().stream(method, path, content=content) as response,
+            ):
+                encoding = response.headers.get("Content-Encoding", "")
+                data, unread = await _read_body(response.aiter_raw(), encoding, self._most_body)
+        except (TimeoutError, httpx.TimeoutException) as error:
+            raise TransientModelError(f"no reply within timeout_s of {timeout_s:g} s") from error
+        except httpx.HTTPError as error:
+            raise TransientModelError(f"{type(error).__name__}: {error}") from error
+        text = self._redacted(clean_text(" ".join(data[:_INLINE_BYTES].decode("utf-8", "replace").split())))
+        if len(data) > _INLINE_BYTES:  # its end may be the begin of the key
+            text = text[: -len(self._key) or None]
+        reason = self._redacted(clean_text(response.reason_phrase))
+        retry_s = retry_after_s(response.headers.get("Retry-After"))
+        return _Response(response.status_code, reason, retry_s, data, text, unread)
 
     async def with_models(self, said: str) -> str:
         """Add to a refusal which models the server has, unless ours is one of them; it is asked once."""
@@ -337,21 +405,22 @@ class OpenAIBackend:
     def _open_client(self) -> httpx.AsyncClient:
         """Open the client inside the event loop that will use it."""
         if self._client is None:
+            for name in ("httpx", "httpcore"):  # they log what the server says, which may be the key
+                logging.getLogger(name).setLevel(logging.WARNING)
             self._client = httpx.AsyncClient(
                 base_url=self._base_url,
-                headers={"Content-Type": "application/json"}
+                headers={"Content-Type": "application/json", "Accept-Encoding": "gzip, deflate"}
                 | ({"Authorization": f"Bearer {self._key}"} if self._key else {}),
                 timeout=None,  # noqa: S113  # the time-out in _post covers the whole reply, not each read
                 limits=httpx.Limits(max_connections=None, max_keepalive_connections=64),
             )
         return self._client
 
-    def _refusal(self, response: httpx.Response) -> ModelError:
-        status, text = response.status_code, response.text
-        begin = self._redacted(" ".join(text.split()))[:_BODY_CHARS]
-        said = f"HTTP {status} {response.reason_phrase}: {begin}"
+    def _refusal(self, response: _Response) -> ModelError:
+        status, text = response.status, response.text
+        said = f"HTTP {status} {response.reason}: {response.unread or text[:_BODY_CHARS]}"
         if status in _TRANSIENT_STATUS or status >= 500:
-            return TransientModelError(said, retry_after_s(response.headers.get("Retry-After")))
+            return TransientModelError(said, response.retry_after_s)
         where = f"{self._model} at {self._shown_url}/chat/completions"
         if refuses_length(status, text):
             return ContextOverflowError(
@@ -369,8 +438,28 @@ class OpenAIBackend:
             return "check deployments.*.base_url (it ends with the version, such as /v1) and deployments.*.model"
         return "the server does not take this request: check deployments.*.schema_mode and extra_body"
 
+    @contextmanager
+    def _without_key(self) -> Iterator[None]:
+        """Take the key out of the errors of a block: they, and what caused them, are logged and written to files."""
+        try:
+            yield
+            return
+        except ModelError as error:
+            failure = _bare(error)
+        failure.args = (self._redacted(str(failure)), *failure.args[1:])
+        raise failure
+
     def _redacted(self, text: str) -> str:
-        return text.replace(self._key, "[key]") if self._key else text
+        return text.replace(self._key, "[key]") if len(self._key) >= _SECRET_CHARS else text
+
+
+E = TypeVar("E", bound=ModelError)
+
+
+def _bare(error: E) -> E:
+    """Take from an error what caused it and its stack: they hold the response, a reader's copy of it and the key."""
+    error.__cause__ = error.__context__ = None
+    return error.with_traceback(None)
 
 
 def retry_after_s(header: str | None, now: datetime | None = None) -> float | None:
@@ -417,17 +506,41 @@ def _checked_extra(extra_body: Mapping[str, Any]) -> dict[str, Any]:
     return dict(extra_body)
 
 
-def _read_reply(response: httpx.Response) -> Reply:
+async def _read_body(parts: AsyncIterable[bytes], encoding: str, most: int) -> tuple[bytearray, str]:
+    """Read and decompress a body of at most ``most`` bytes; returns also why it was not read to its end, or nothing."""
+    body, coding = bytearray(), encoding.strip().lower()
+    if coding not in ("", "identity", "gzip", "x-gzip", "deflate"):
+        return body, "the body has a Content-Encoding other than gzip and deflate, which alone are accepted"
+    unzip = None if coding in ("", "identity") else zlib.decompressobj(zlib.MAX_WBITS | 32)
+    try:
+        async for part in parts:
+            if unzip is not None and unzip.eof:
+                continue  # what follows is not the body's: read, so that the connection can serve again
+            room = most + 1 - len(body)
+            body += part[:room] if unzip is None else unzip.decompress(part, room)
+            if len(body) > most:
+                return body[:_INLINE_BYTES], (
+                    f"the body has more than {most / 2**20:g} MiB{' decompressed' if unzip else ''}: is this a chat "
+                    "completion? then raise deployments.*.max_reply_mib"
+                )
+    except zlib.error:
+        return body, "the body is not compressed as its Content-Encoding says"
+    return body, ""
+
+
+def _read_reply(response: _Response) -> Reply:
     """Read a successful response.
 
     Raises:
         TransientModelError: It is no chat completion, such as a truncated body or a proxy's page.
     """
     try:
-        body = response.json()
-    except (ValueError, RecursionError) as error:
-        raise TransientModelError(f"malformed JSON in a body of {len(response.content)} bytes") from error
+        body = json.loads(response.data)
+    except UnicodeDecodeError:
+        raise TransientModelError(f"a body of {len(response.data)} bytes is not UTF-8, as JSON must be") from None
+    except (ValueError, RecursionError):
+        raise TransientModelError(f"malformed JSON in a body of {len(response.data)} bytes") from None
     reply = read_completion(body)
     if reply is None:
-        raise TransientModelError(f"no choices in the reply: {' '.join(response.text.split())[:_BODY_CHARS]}")
+        raise TransientModelError(f"no choices in the reply: {response.text[:_BODY_CHARS]}")
     return reply

@@ -37,6 +37,7 @@ class Action:
         drip_s: Send the body a byte at a time, with this pause.
         reset: Close the connection with a TCP reset instead of a reply.
         cut: Promise more bytes than are sent, then close.
+        reason: Reason phrase. Default: the status's own.
     """
 
     status: int = 200
@@ -46,6 +47,7 @@ class Action:
     drip_s: float = 0.0
     reset: bool = False
     cut: bool = False
+    reason: str | None = None
 
 
 @dataclass(frozen=True)
@@ -271,8 +273,9 @@ class _Handler(BaseHTTPRequestHandler):
         data = (
             body if isinstance(body, bytes) else body.encode() if isinstance(body, str) else json.dumps(body).encode()
         )
-        self.send_response(action.status)
-        self.send_header("Content-Type", "application/json")
+        self.send_response(action.status, action.reason)
+        if "Content-Type" not in action.headers:
+            self.send_header("Content-Type", "application/json")
         self.send_header("Content-Length", str(len(data) + (100 if action.cut else 0)))
         for name, value in action.headers.items():
             self.send_header(name, value)

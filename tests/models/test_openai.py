@@ -3,9 +3,14 @@
 from __future__ import annotations
 
 import asyncio
+import gzip
 import json
 import logging
+import resource
 import time
+import traceback
+import zlib
+from collections.abc import Callable
 from datetime import UTC, datetime, timedelta
 from email.utils import format_datetime
 
@@ -414,3 +419,146 @@ def test_the_largest_sane_count_is_kept_and_no_more_is_cached_than_asked():
     details = {"cached_tokens": 2**40}
     reply = reply_to(usage={"prompt_tokens": 12, "completion_tokens": 2**40, "prompt_tokens_details": details})
     assert (reply.prompt_tokens, reply.cached_tokens, reply.completion_tokens) == (12, 12, 2**40)
+
+
+MIB = 2**20
+
+
+def bomb(level: int = 1, fill: bytes = b" ", size: int = 512 * MIB) -> bytes:
+    """Some kilobytes that decompress to half a gibibyte; packed again ``level`` times."""
+    packed = zlib.compressobj(9, zlib.DEFLATED, 31)
+    data = b"".join(packed.compress(fill * MIB) for _ in range(size // MIB)) + packed.flush()
+    for _ in range(level - 1):
+        data = gzip.compress(data)
+    return data
+
+
+def zipped(text: str, **headers: str) -> Action:
+    return Action(body=gzip.compress(text.encode()), headers={"Content-Encoding": "gzip", **headers})
+
+
+WHOLE = json.dumps(completion("good"))
+TOO_LARGE = r"the body has more than 4 MiB{}: is this a chat completion\? then raise deployments\.\*\.max_reply_mib$"
+ENCODING = r"the body has a Content-Encoding other than gzip and deflate"
+HOSTILE: list[tuple[str, Callable[[], Action], str]] = [
+    ("gzip bomb", lambda: Action(body=bomb(), headers={"Content-Encoding": "gzip"}), TOO_LARGE.format(" decompressed")),
+    ("x-gzip bomb", lambda: Action(body=bomb(), headers={"Content-Encoding": "X-GZIP"}), TOO_LARGE.format(" decomp.*")),
+    (
+        "deflate bomb",
+        lambda: Action(body=zlib.compress(bytes(64 * MIB)), headers={"Content-Encoding": "deflate"}),
+        TOO_LARGE.format(" decompressed"),
+    ),
+    (
+        "bomb in a bomb",
+        lambda: Action(body=bomb(2), headers={"Content-Encoding": "gzip, gzip"}),
+        ENCODING,
+    ),
+    ("brotli", lambda: Action(body=b"\x0b", headers={"Content-Encoding": "br"}), ENCODING),
+    (
+        "zstd",
+        lambda: Action(body=b"(\xb5", headers={"Content-Encoding": "zstd"}),
+        ENCODING,
+    ),
+    ("no gzip", lambda: Action(body=WHOLE, headers={"Content-Encoding": "gzip"}), r"the body is not compressed as its"),
+    ("plain", lambda: Action(body=b" " * (64 * MIB)), TOO_LARGE.format("")),
+    (
+        "bomb with 500",
+        lambda: Action(500, bomb(), {"Content-Encoding": "gzip"}),
+        r"the last one: HTTP 500 .*4 MiB",
+    ),
+    ("bomb with 401", lambda: Action(401, bomb(), {"Content-Encoding": "gzip"}), r"HTTP 401 .*4 MiB.*: check the key"),
+    ("lists", lambda: Action(body=b"[" + b"[]," * (MIB - 9) + b"[]]"), r"no choices in the reply: \[\[\],"),
+    ("nested", lambda: Action(body=b"[" * (3 * MIB)), r"malformed JSON in a body of 3145728 bytes$"),
+    ("long number", lambda: Action(body=b"9" * MIB), r"malformed JSON in a body of 1048576 bytes$"),
+    (
+        "latin-1",
+        lambda: Action(
+            body=json.dumps(completion("é"), ensure_ascii=False).encode("latin-1"),
+            headers={"Content-Type": "application/json; charset=latin-1"},
+        ),
+        r"is not UTF-8, as JSON must be$",
+    ),
+    (
+        "cut gzip",
+        lambda: Action(body=gzip.compress(WHOLE.encode())[:60], headers={"Content-Encoding": "gzip"}),
+        r"malformed JSON in a body of \d+ bytes$",
+    ),
+]
+
+
+@pytest.mark.parametrize(("action", "message"), [one[1:] for one in HOSTILE], ids=[one[0] for one in HOSTILE])
+def test_a_hostile_body_is_its_own_rows_reason(action, message):
+    hostile, before = action(), resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+
+    def script(index, body):
+        return hostile if body["seed"] == 0 else Action(body=completion("good"))
+
+    with FakeOpenAI(script) as server:
+        bad, *good = ask(server, *map(request, range(5)), max_tries=2, timeout_s=60)
+    with pytest.raises(ModelError, match=message):
+        raise bad
+    assert [reply.text for reply in good] == ["good"] * 4
+    assert resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before < 300 * 1024
+
+
+@pytest.mark.parametrize("charset", ["utf-16", "zlib_codec", "rot13", "idna", "no-such", "'", "utf-8; charset=utf-7"])
+def test_an_odd_charset_changes_nothing_in_a_body_of_utf_8(charset):
+    headers = {"Content-Type": f"application/json; charset={charset}"}
+    with FakeOpenAI(lambda index, _: Action(500 if index == 0 else 200, WHOLE, headers)) as server:
+        [reply] = ask(server, request())
+    assert reply.text == "good"
+
+
+def test_a_reply_is_decompressed_and_its_connection_serves_again():
+    async def run(server):
+        backend = OpenAIBackend(server.base_url, "fake")
+        texts = [(await backend.chat(request(seed))).text for seed in range(3)]
+        await backend.close()
+        return texts
+
+    text = "long " * 300_000  # parsed in a thread
+    with FakeOpenAI(lambda index, _: zipped(json.dumps(completion(text)))) as server:
+        assert asyncio.run(run(server)) == [text] * 3
+    assert server.n_connections == 1
+
+
+def test_the_bound_of_a_body_can_be_set():
+    text = "x" * 5 * MIB
+    with FakeOpenAI(lambda index, _: Action(body=completion(text))) as server:
+        refused, taken = ask(server, request())[0], ask(server, request(), most_body_mib=6)[0]
+    assert "more than 4 MiB" in str(refused)
+    assert len(taken.text) == len(text)
+
+
+@pytest.mark.parametrize(
+    "action",
+    [
+        Action(401, {"error": KEY}, reason=f"no {KEY}"),
+        Action(401, "x" * 290 + KEY, {"WWW-Authenticate": KEY}),
+        Action(500, f"<p>{KEY[:9]}\x00{KEY[9:]}</p>", {"Retry-After": KEY}, reason=KEY),
+        Action(400, f"the model {KEY} maximum context length"),
+        Action(404, f"no model {KEY}"),
+        Action(200, {"key": KEY}),
+        Action(200, completion(f"it is {KEY[:9]}\x07{KEY[9:]}", finish_reason=KEY)),
+        Action(200, WHOLE, {"Content-Encoding": KEY}),
+        Action(200, b"\xff", {"Content-Type": KEY}),
+        Action(302, "", {"Location": f"http://127.0.0.1:9/{KEY}"}),
+    ],
+)
+def test_the_key_is_in_no_reply_no_error_and_no_log(action, caplog):
+    with caplog.at_level(logging.DEBUG), FakeOpenAI(lambda *_: action, models=[KEY]) as server:
+        [got] = ask(server, request(), max_tries=2)
+    said = "".join(traceback.format_exception(got)) if isinstance(got, Exception) else repr(got)
+    assert KEY not in said + repr(vars(got) if isinstance(got, Exception) else "") + caplog.text
+    assert not isinstance(got, Exception) or (got.__cause__, got.__context__) == (None, None)
+
+
+def test_a_key_that_is_a_word_is_left_in_replies():
+    async def run(server):
+        backend = OpenAIBackend(server.base_url, "fake", "EMPTY")
+        reply = await backend.chat(request())
+        await backend.close()
+        return reply.text
+
+    with FakeOpenAI(lambda *_: Action(body=completion("EMPTY is a word"))) as server:
+        assert asyncio.run(run(server)) == "EMPTY is a word"
