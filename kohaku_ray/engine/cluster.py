@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import os
+import signal
 import socket
 import sys
 import tempfile
+import threading
 import uuid
 from collections.abc import Iterator, Mapping
 from contextlib import ExitStack, contextmanager
@@ -85,6 +87,7 @@ def connected(cluster: ClusterConfig) -> Iterator[bool]:
                 f"{tempfile.gettempdir()}/ray/session_latest/logs; a busy machine may need a second try"
             ) from error
         until_end.callback(ray.shutdown)
+        until_end.enter_context(_sigterm_interrupts())
         yield address is None
 
 
@@ -103,6 +106,19 @@ def _on_loopback() -> Iterator[None]:
     finally:
         ray_constants.ENABLE_RAY_CLUSTER = usual
         del os.environ[ray_constants.ENABLE_RAY_CLUSTERS_ENV_VAR]
+
+
+@contextmanager
+def _sigterm_interrupts() -> Iterator[None]:
+    """Let SIGTERM, which ``ray job stop`` sends, end the block as Ctrl-C does: Ray's own handler makes Ray abort."""
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
+    before = signal.signal(signal.SIGTERM, signal.default_int_handler)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGTERM, before)
 
 
 def _check_answers(address: str) -> None:

@@ -135,23 +135,12 @@ def make_run(
     """
     config, directory = context.config, RunDirectory(context.config.run)
     applications = context.applications if is_alone else {}
-<<<<<<< HEAD
-    directory.begin(config)
-    before = {name: ledger.placed(application) for name, application in applications.items()}
-    waits = functools.partial(_say_state, ledger, tuple(applications.values()), ledger.progress()) if is_alone else None
-    summary = answer_all(RunWork(pool, context), questions, directory, show, waits)
-    for name, application in applications.items():
-        counts = zip(ledger.placed(application), before[name], strict=True)
-        summary.n_placed[name], summary.n_moved[name] = (now - then for now, then in counts)
-    ledger.flush()
-    summary.wall_s = time.perf_counter() - began
-    directory.finish(config, summary, identity)
-    return summary
-=======
     with directory.owned():
         directory.begin(config)
         before = {name: ledger.placed(application) for name, application in applications.items()}
-        summary = answer_all(RunWork(pool, context), questions, directory, show)
+        state = functools.partial(_say_state, ledger, tuple(applications.values()))
+        waits = functools.partial(state, ledger.progress()) if is_alone else None
+        summary = answer_all(RunWork(pool, context), questions, directory, show, waits)
         for name, application in applications.items():
             counts = zip(ledger.placed(application), before[name], strict=True)
             summary.n_placed[name], summary.n_moved[name] = (now - then for now, then in counts)
@@ -159,7 +148,6 @@ def make_run(
         summary.wall_s = time.perf_counter() - began
         directory.finish(config, summary, identity)
         return summary
->>>>>>> fdc70fa (wip2)
 
 
 @contextmanager

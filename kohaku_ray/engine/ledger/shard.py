@@ -108,12 +108,8 @@ class LedgerShard:
         self._is_open = False
         self._lease_failure: str | None = None
         self._write_failure: str | None = None
-<<<<<<< HEAD
-        self._n_torn = 0
-        self._n_made = self._n_tokens = 0
-=======
         self._damaged: tuple[str, ...] = ()
->>>>>>> fdc70fa (wip2)
+        self._n_made = self._n_tokens = 0
         self._hold()
 
     @property

@@ -1,0 +1,87 @@
+"""The command in a process of its own, with a cluster of its own: SIGTERM ends it in words, its key is in no file."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import tempfile
+import threading
+from pathlib import Path
+
+import pyarrow.parquet as pq
+import pytest
+from kit.fake_openai import Action, FakeOpenAI, completion
+
+pytestmark = pytest.mark.ray
+
+KEY = "sk-Secret-0123456789abcdef"
+
+
+def driver(server: FakeOpenAI, home: Path, index: str, ray_home: str, *overrides: str) -> subprocess.Popen[str]:
+    deployment = {"kind": "openai", "base_url": server.base_url, "model": "fake", "api_key_env": "OUR_KEY"}
+    settings = [
+        f"index.path={index}",
+        f"deployments.fake={json.dumps(deployment | {'max_tries': 1})}",
+        "roles.answer.model=fake",
+        "questions.limit=4",
+        "ensemble.members=1",
+        f"run={home}/run",
+        f"ledger.path={home}/ledger",
+        *overrides,
+    ]
+    flags = [part for setting in settings for part in ("--set", setting)]
+    own = {"OUR_KEY": KEY, "RAY_TMPDIR": ray_home}
+    return subprocess.Popen(
+        [sys.executable, "-m", "kohaku_ray.cli", "answer", "demo", *flags],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+        env={**{name: value for name, value in os.environ.items() if name != "RAY_ADDRESS"}, **own},
+    )
+
+
+@pytest.fixture
+def ray_home():
+    with tempfile.TemporaryDirectory(dir="/tmp", ignore_cleanup_errors=True) as home:  # sockets have short paths
+        yield home
+
+
+def test_sigterm_ends_a_run_in_one_line_and_its_key_is_in_no_file(sample_index, tmp_path, ray_home):
+    """Every way in which a server may give the key back, and one call that is not answered when the signal comes."""
+    arrived, signalled = threading.Event(), threading.Event()
+    echoes = [
+        Action(401, {"error": {"message": f"no {KEY}"}}, {"X-Key": KEY}, reason=f"Bad key {KEY}"),
+        Action(500, "x" * 280 + KEY, reason=KEY),
+        Action(200, completion(f"it is {KEY}", finish_reason=KEY)),
+    ]
+
+    def script(index, body):
+        if index < len(echoes):
+            return echoes[index]
+        arrived.set()
+        signalled.wait(60)
+        return None
+
+    with FakeOpenAI(script) as server:
+        first = driver(server, tmp_path, sample_index[0], ray_home)
+        assert arrived.wait(240)
+        first.send_signal(signal.SIGTERM)
+        output, _ = first.communicate(timeout=60)
+        signalled.set()
+        assert first.returncode == 1, output
+        assert output.strip().splitlines()[-1] == "interrupted: repeat the same command to go on"
+        assert not any(word in output for word in ("SIG", "Traceback", "***", "terminate called")), output
+        again = driver(server, tmp_path, sample_index[0], ray_home)
+        output_again, _ = again.communicate(timeout=240)
+        assert again.returncode in (0, 3), output_again
+    key = KEY.encode()
+    files = [file for home in (tmp_path, Path(ray_home)) for file in home.rglob("*") if file.is_file()]
+    assert any(file.suffix == ".log" for file in files)
+    assert [file for file in files if key in file.read_bytes()] == []
+    for file in files:
+        if file.suffix == ".parquet":
+            assert KEY not in json.dumps(pq.read_table(file).to_pylist(), default=str), file
+    assert KEY not in output + output_again
