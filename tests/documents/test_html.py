@@ -1,6 +1,7 @@
 import time
 
 import pytest
+from kit.trees import outline, sentences, texts
 
 from kohaku_ray.documents.html import MAX_BYTES
 from kohaku_ray.documents.model import Attachment
@@ -12,16 +13,8 @@ def parse(text):
     return parse_file("site/page.html", text if isinstance(text, bytes) else text.encode())
 
 
-def tree(document):
-    return [(section.title, [paragraph.text for paragraph in section.paragraphs]) for section in document.sections]
-
-
 def body(text):
-    return [text for _, texts in tree(parse(text)) for text in texts]
-
-
-def sentences(paragraph):
-    return [paragraph.text[span.start : span.end] for span in paragraph.sentences]
+    return texts(parse(text))
 
 
 def test_headings_make_sections_and_the_head_makes_metadata():
@@ -41,7 +34,7 @@ def test_headings_make_sections_and_the_head_makes_metadata():
         "date": "2024-05-01",
         "url": "https://x.org/r",
     }
-    assert tree(document) == [
+    assert outline(document) == [
         ("Energy Report", ["First.", "Second & last."]),
         ("Results › Power", ["Much — very much."]),
         ("Results › Water", ["Some."]),

@@ -1,6 +1,7 @@
 import json
 
 import pytest
+from kit.trees import sentences
 
 from kohaku_ray.documents.model import Attachment
 from kohaku_ray.documents.parse import parse_file
@@ -15,10 +16,6 @@ def parse(root):
 
 def one_section(*paragraphs, **section):
     return {"sections": [{"title": "Page 1", "paragraphs": list(paragraphs), **section}]}
-
-
-def sentences(paragraph):
-    return [paragraph.text[span.start : span.end] for span in paragraph.sentences]
 
 
 def test_everything_that_is_there_is_read():

@@ -1,4 +1,5 @@
 import pytest
+from kit.trees import outline, sentences
 
 from kohaku_ray.documents.model import Attachment
 from kohaku_ray.documents.parse import parse_file
@@ -9,17 +10,9 @@ def parse(text):
     return parse_file("docs/notes.md", text.encode())
 
 
-def outline(document):
-    return [(section.title, [paragraph.text for paragraph in section.paragraphs]) for section in document.sections]
-
-
 def only(text):
     ((paragraph,),) = [section.paragraphs for section in parse(text).sections]
     return paragraph
-
-
-def sentences(paragraph):
-    return [paragraph.text[span.start : span.end] for span in paragraph.sentences]
 
 
 def test_headings_make_sections_titled_with_their_path():

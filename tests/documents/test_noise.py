@@ -2,6 +2,7 @@
 
 import pymupdf
 import pytest
+from kit.trees import sentences as sentences_of
 
 from kohaku_ray.documents.parse import parse_documents, parse_file
 from kohaku_ray.documents.sentences import split_sentences
@@ -20,8 +21,7 @@ def contents_page(leader):
 
 
 def sentences(document):
-    paragraphs = [paragraph for section in document.sections for paragraph in section.paragraphs]
-    return [paragraph.text[span.start : span.end] for paragraph in paragraphs for span in paragraph.sentences]
+    return [text for section in document.sections for one in section.paragraphs for text in sentences_of(one)]
 
 
 @pytest.mark.parametrize("leader", [". ", ".", " .", "_ "])

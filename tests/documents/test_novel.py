@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import time
 from pathlib import Path
 
@@ -10,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from kohaku_ray.documents.model import Document
-from kohaku_ray.documents.novel import novel_sections, parse_novel, words_digest
+from kohaku_ray.documents.novel import CARDINAL, novel_sections, number_of, parse_novel, roman, words_digest
 from kohaku_ray.errors import DataError
 
 PREFACE = "This story was told to me by an old sailor in the harbour."
@@ -274,3 +275,47 @@ def test_the_chapters_of_real_novels(data_path: Path, name: str, n_chapters: int
     assert chapters[1].endswith(first)
     assert chapters[n_chapters].endswith(last)
     assert not any("Gutenberg" in part.text for section in book.sections for part in section.paragraphs)
+
+
+@pytest.mark.parametrize(
+    ("text", "value"),
+    [
+        ("7", 7),
+        ("XIV", 14),
+        ("xlix", 49),
+        ("VIIII", 9),
+        ("MDCCCXV", 1815),
+        ("twelve", 12),
+        ("Twelfth", 12),
+        ("FORTY-TWO", 42),
+        ("ninety\nninth", 99),
+        ("twentieth", 20),
+        ("One Hundred and Seventeen", 117),
+        ("a hundred", 100),
+        ("three hundred and ninety-nine", 399),
+    ],
+)
+def test_numbers_are_read(text, value):
+    assert number_of(text) == value
+
+
+@pytest.mark.parametrize("text", ["", "IC", "IVI", "of", "twenty-eleven", "the", "M" * 4])
+def test_what_is_no_number_is_none(text):
+    assert number_of(text) is None
+
+
+def test_every_roman_numeral_is_read_back():
+    sizes = {"C": 100, "XC": 90, "L": 50, "XL": 40, "X": 10, "IX": 9, "V": 5, "IV": 4, "I": 1}
+    for value in range(1, 400):
+        written, rest = "", value
+        for numeral, size in sizes.items():
+            written += numeral * (rest // size)
+            rest %= size
+        assert roman(written) == value
+
+
+@pytest.mark.parametrize("text", ["fourteen", "twenty-four", "a hundred and five", "one hundred", "thirty\nsix"])
+def test_the_pattern_takes_a_whole_cardinal(text):
+    match = re.match(CARDINAL, text + " years", re.IGNORECASE)
+    assert match is not None
+    assert match[0] == text

@@ -6,6 +6,7 @@ import time
 
 import pymupdf
 import pytest
+from kit.trees import texts
 
 from kohaku_ray.documents.parse import parse_file
 from kohaku_ray.errors import DataError
@@ -29,10 +30,6 @@ def assembled(objects):
     table = b"".join(b"%010d 00000 n \n" % place for place in places)
     trailer = b"trailer<</Root 1 0 R/Size %d>>\nstartxref\n%d\n%%%%EOF" % (len(objects) + 1, len(body))
     return bytes(body) + b"xref\n0 %d\n0000000000 65535 f \n" % (len(objects) + 1) + table + trailer
-
-
-def texts(document):
-    return [paragraph.text for section in document.sections for paragraph in section.paragraphs]
 
 
 def test_an_empty_file():

@@ -2,6 +2,7 @@
 
 import pymupdf
 import pytest
+from kit.trees import outline, sentences
 
 from kohaku_ray.documents.model import Attachment
 from kohaku_ray.documents.parse import parse_file
@@ -41,14 +42,6 @@ class Sheet:
         return parse_file("docs/made.pdf", self.file.tobytes())
 
 
-def tree(document):
-    return [(section.title, [paragraph.text for paragraph in section.paragraphs]) for section in document.sections]
-
-
-def sentences(paragraph):
-    return [paragraph.text[span.start : span.end] for span in paragraph.sentences]
-
-
 def test_one_column_with_numbered_headings():
     sheet = Sheet()
     sheet.put(72, 90, "Energy of a Small Plant", size=20, font=BOLD)
@@ -65,7 +58,7 @@ def test_one_column_with_numbered_headings():
     sheet.put(72, y + 8, "None were used.")
     document = sheet.parse()
     assert (document.title, document.doc_id) == ("Energy of a Small Plant", "made")
-    assert tree(document) == [
+    assert outline(document) == [
         ("Energy of a Small Plant", ["A. Author and B. Author"]),
         ("1 Introduction", [f"{LOREM[0]} {LOREM[1]}", LOREM[2]]),
         (
@@ -104,7 +97,7 @@ def test_two_columns_with_full_width_title_figure_and_footnote():
     def prose(word, n=5):
         return " ".join(f"{word} line {i} of a column of prose here." for i in range(1, n + 1))
 
-    assert tree(sheet.parse()) == [
+    assert outline(sheet.parse()) == [
         (
             "A Title that is Wider than One of the Columns",
             [
@@ -160,7 +153,7 @@ def test_a_slide_is_a_section():
     sheet.put(300, 280, "312 MWh in 74 days", size=60, font="hebo")
     document = sheet.parse()
     assert document.title == "A Year on Sunlight"
-    assert tree(document) == [
+    assert outline(document) == [
         ("A Year on Sunlight", ["B. Orlo, May 2025"]),
         ("The plant", ["· An array of 24 MW.\n· A battery of 61 MWh."]),
         ("The model", ["· Nine billion parameters.\n· It was paused 147 times."]),
@@ -200,7 +193,7 @@ def test_a_page_with_a_table(draw):
     draw(sheet, 140)
     sheet.put(72, 260, "After the table the prose goes on.")
     document = sheet.parse()
-    assert tree(document) == [
+    assert outline(document) == [
         (
             "made",
             [
@@ -245,7 +238,7 @@ def test_hyphens_and_ligatures():
         pymupdf.Rect(72, 200, 520, 300),
         "<p style='font-size:10px'>The ﬁrst eﬀect of oﬃce ﬂoors: 10<sup>6</sup> baﬄes, a soft&shy;ware.</p>",
     )
-    assert tree(sheet.parse()) == [
+    assert outline(sheet.parse()) == [
         (
             "made",
             [
@@ -272,7 +265,7 @@ def test_running_heads_and_page_numbers_are_dropped():
     for number in range(1, 5):
         expected.append(f"Page {number} begins with this sentence. It goes on with another one.")
         expected.append(f"The last line of page {number} is text.")
-    assert tree(document) == [("made", expected)]
+    assert outline(document) == [("made", expected)]
 
 
 def test_a_chapters_head_beside_page_numbers_is_dropped_after_two_pages():
@@ -283,7 +276,7 @@ def test_a_chapters_head_beside_page_numbers_is_dropped_after_two_pages():
         sheet.put(72, 40, f"Chapter {number // 2}: " + ("Power", "Water", "Land")[number // 2], size=9)
         sheet.put(500, 40, str(number + 1), size=9)
         sheet.put(72, 300, f"Text of page {number}.")
-    assert tree(sheet.parse()) == [("made", [f"Text of page {number}." for number in range(6)])]
+    assert outline(sheet.parse()) == [("made", [f"Text of page {number}." for number in range(6)])]
 
 
 def test_text_at_the_same_place_of_two_pages_of_six_is_kept():
@@ -293,7 +286,7 @@ def test_text_at_the_same_place_of_two_pages_of_six_is_kept():
             sheet.add_page()
         sheet.put(72, 40, "Results" if number < 2 else "abcdef"[number] * 9)
         sheet.put(72, 300, "A page of text.")
-    texts = [text for _, paragraphs in tree(sheet.parse()) for text in paragraphs]
+    texts = [text for _, paragraphs in outline(sheet.parse()) for text in paragraphs]
     assert texts.count("Results") == 2
 
 
@@ -332,7 +325,7 @@ def test_title_author_and_date_come_from_the_file_when_sane():
     document = sheet.parse(title="A Proper Title", author="A. Author", creationDate="D:20240317120000Z")
     assert document.title == "A Proper Title"
     assert document.metadata == {"author": "A. Author", "date": "2024-03-17"}
-    assert tree(document) == [("Only a Small Heading", [" ".join(LOREM)])]
+    assert outline(document) == [("Only a Small Heading", [" ".join(LOREM)])]
 
 
 @pytest.mark.parametrize("made_up", ["Microsoft Word - draft_3.docx", "untitled", "paper.tex", "D_17", "Slide 1", "42"])
@@ -343,7 +336,7 @@ def test_a_made_up_title_gives_way_to_the_largest_text(made_up):
     document = sheet.parse(title=made_up, author="Unknown")
     assert document.title == "What the First Page Says"
     assert document.metadata.get("author") is None
-    assert tree(document) == [("What the First Page Says", [" ".join(LOREM)])]
+    assert outline(document) == [("What the First Page Says", [" ".join(LOREM)])]
 
 
 def test_paragraphs_told_by_their_indent_alone():
@@ -351,7 +344,7 @@ def test_paragraphs_told_by_their_indent_alone():
     y = sheet.put(72, 100, LOREM[0], LOREM[1])
     y = sheet.put(86, y, "An indent begins a paragraph where the one before has ended.")
     sheet.put(72, y, LOREM[2])
-    assert tree(sheet.parse())[0][1] == [
+    assert outline(sheet.parse())[0][1] == [
         f"{LOREM[0]} {LOREM[1]}",
         f"An indent begins a paragraph where the one before has ended. {LOREM[2]}",
     ]

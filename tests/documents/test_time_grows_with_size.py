@@ -5,7 +5,8 @@ from types import SimpleNamespace
 
 import pymupdf
 import pytest
-from test_pdf_hostile import assembled, texts
+from kit.trees import texts
+from test_pdf_hostile import assembled
 
 from kohaku_ray.documents import pdf_grids
 from kohaku_ray.documents.parse import parse_file
