@@ -102,6 +102,7 @@ class LedgerShard:
         self._handles = Handles()
         self._siblings: dict[int, Any] = {}
         self._renewed: set[tuple[str, str]] = set()
+        self._renewing: dict[str, set[str]] = {}  # per call in flight, the runs that asked again
         self._background: dict[str, asyncio.Task[None]] = {}
         self._last_used = time.monotonic()
         self._flushing, self._holding = asyncio.Lock(), asyncio.Lock()
@@ -169,13 +170,14 @@ class LedgerShard:
         is_joined = call is not None
         if call is None:
             call = self._in_flight[key] = asyncio.create_task(self._make(key, request, application))
+            self._renewing[key] = set()
             show_in_flight(self._shard, len(self._in_flight))
+        if again_for is not None:
+            self._renewing[key].add(again_for)
         # Shielded: a caller that dies does not cancel the call.
         asked = await asyncio.shield(call)
         if isinstance(asked, Refused):
             return asked
-        if again_for is not None:
-            self._renewed.add((again_for, key))
         return replace(asked, source="joined") if is_joined else asked
 
     async def flush(self) -> int:
@@ -236,6 +238,8 @@ class LedgerShard:
             segment_table([(key, entry)])  # a reply that no segment can hold must not stop the flush of others
             self._entries[key] = entry
             self._unflushed.append((key, entry))
+            # Now and not by who waits: an ask that comes before they wake must not make the call again.
+            self._renewed |= {(run, key) for run in self._renewing[key]}
             self._n_made, self._n_tokens = self._n_made + 1, self._n_tokens + reply.completion_tokens
             return Asked(entry, "made", key)
         except DataError as error:
@@ -243,7 +247,7 @@ class LedgerShard:
         except ModelError as error:
             return Refused.of(error)
         finally:
-            del self._in_flight[key]
+            del self._in_flight[key], self._renewing[key]
             show_in_flight(self._shard, len(self._in_flight))
 
     async def call(self, request: ChatRequest, application: str) -> Reply | Refused:

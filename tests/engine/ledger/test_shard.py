@@ -308,6 +308,20 @@ def test_all_of_a_run_who_ask_again_at_once_wait_for_one_call(make):
     assert [one.source for one in after] == ["ledger"] * 2
 
 
+def test_who_asks_again_in_the_moment_in_which_the_call_ends_gets_its_reply(make):
+    async def run():
+        shard = make(Reply("one"), Reply("two"), Reply("three"))
+        await shard.ask(GOOD, request(), "app")
+        first = asyncio.create_task(shard.ask(GOOD, request(), "app", "run"))
+        await asyncio.sleep(0)
+        while shard._in_flight:  # ended, and nobody who waits has woken
+            await asyncio.sleep(0)
+        return await shard.ask(GOOD, request(), "app", "run"), await first
+
+    second, first = asyncio.run(run())
+    assert (second.source, second.entry) == ("ledger", first.entry)
+
+
 @pytest.mark.parametrize("failure", [ModelError("down"), Reply("\ud800")])
 def test_asking_again_in_vain_leaves_the_old_reply_and_may_be_tried_once_more(make, failure):
     async def run():
