@@ -17,7 +17,7 @@ from kohaku_ray.models.openai import MAX_LISTED, OpenAIBackend
 @pytest.fixture
 def probe(tmp_path, monkeypatch, capsys):
     """Run the command on a configuration with this deployment; returns exit code, output and errors."""
-    monkeypatch.setenv("MY_KEY", "sesame")
+    monkeypatch.setenv("MY_KEY", "open-sesame")
 
     def probe(*overrides: str, ask: bool = True, **deployment) -> tuple[int, str, str]:
         deployment = {"kind": "openai", "model": "small", "api_key_env": "MY_KEY", **deployment}
@@ -45,7 +45,7 @@ def test_a_server_that_keeps_the_schema_is_described_in_one_line(probe):
     [line] = out.splitlines()
     assert line.startswith("deployments.mine: openai, window 9,000 tokens, JSON schema kept, ")
     assert "tokens/s alone (3 in " in line
-    assert [one.headers["authorization"] for one in server.log] == ["Bearer sesame"] * 2
+    assert [one.headers["authorization"] for one in server.log] == ["Bearer open-sesame"] * 2
     assert server.log[1].body["response_format"]["json_schema"]["schema"]["required"] == ["capital"]
 
 
@@ -71,12 +71,12 @@ def test_a_refused_schema_names_the_setting(probe):
 
 
 def test_a_refused_key_names_its_variable_and_not_its_value(probe):
-    with FakeOpenAI(lambda index, body: Action(401, error_body("Incorrect API key provided: sesame"))) as server:
+    with FakeOpenAI(lambda index, body: Action(401, error_body("Incorrect API key provided: open-sesame"))) as server:
         code, out, err = probe(base_url=server.base_url)
         assert (code, out) == (2, "")
         assert err.startswith(f"kohaku-ray: deployments.mine: small at {server.base_url}/chat/completions: HTTP 401")
         assert err.endswith(": check the key in MY_KEY\n")
-        assert "sesame" not in err
+        assert "open-sesame" not in err
         _, _, err = probe(base_url=server.base_url, api_key_env=None)
     assert err.endswith(": set deployments.mine.api_key_env to the key's variable\n")
 
@@ -110,7 +110,7 @@ def test_a_server_that_is_not_there_is_asked_once_and_named(probe):
     for ask in (True, False):
         code, out, err = probe(ask=ask, base_url=url)
         assert (code, "valid\n" in out) == (2, False)
-        assert f"deployments.mine cannot be reached ({url}: ConnectError): start the server, or correct" in err
+        assert f"deployments.mine cannot be reached ({url}: ConnectError: All connection attempts failed): start the server, or correct" in err
 
 
 def test_a_model_that_only_reasons_is_told_to_have_more_room(probe):
