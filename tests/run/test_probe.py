@@ -110,7 +110,8 @@ def test_a_server_that_is_not_there_is_asked_once_and_named(probe):
     for ask in (True, False):
         code, out, err = probe(ask=ask, base_url=url)
         assert (code, "valid\n" in out) == (2, False)
-        assert f"deployments.mine cannot be reached ({url}: ConnectError: All connection attempts failed): start the server, or correct" in err
+        assert f"deployments.mine cannot be reached ({url}: ConnectError: All connection attempts failed)" in err
+        assert "start the server, or correct deployments.mine.base_url" in err
 
 
 def test_a_model_that_only_reasons_is_told_to_have_more_room(probe):
