@@ -14,7 +14,8 @@ from kohaku_ray.records import digest_text
 
 # A node in a mount namespace of its own, in which an empty file system hides one directory.
 SCRIPT = """
-import shutil, subprocess, sys, time
+import os, shutil, subprocess, sys, time
+os.environ.pop("RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER", None)  # of the test run's own cluster, which is one node
 import ray
 from ray.cluster_utils import Cluster
 from kohaku_ray.config import load_config

@@ -24,7 +24,7 @@ def done(tiny_encoder, tmp_path_factory):
     home = tmp_path_factory.mktemp("nodes")
     path = os.pathsep.join([str(HERE.parent), str(HERE), os.environ.get("PYTHONPATH", "")])
     command = [sys.executable, str(HERE / "three_nodes.py"), str(home), tiny_encoder]
-    env = {key: value for key, value in os.environ.items() if key != "RAY_ADDRESS"} | {"PYTHONPATH": path}
+    env = {key: value for key, value in os.environ.items() if key not in ALONE} | {"PYTHONPATH": path}
     with (home / "found.jsonl").open("w") as output:
         ended = subprocess.run(
             command, stdout=output, stderr=subprocess.PIPE, text=True, timeout=2400, check=False, env=env
@@ -36,6 +36,10 @@ def done(tiny_encoder, tmp_path_factory):
     assert ended.returncode == 0, f"after {list(found)}: {ended.stderr[-4000:]}"
     assert set(found) == set(PARTS)
     return found, home
+
+
+ALONE = ("RAY_ADDRESS", "RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER")
+"""Variables of a test run's own cluster, which is one node."""
 
 
 def files_of(home: Path) -> dict[str, bytes]:

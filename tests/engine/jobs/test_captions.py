@@ -52,7 +52,7 @@ def test_captions_are_the_text_of_image_paragraphs(cluster, config_of):
         if "Figure 1: Cooling power" in text:
             return Action(400, error_body("this image is not allowed"))
         if "Figure 2: Water drawn" in text:
-            return Action(body=completion("a" * 10 * 2**20))
+            return Action(body=completion("a" * 2**20))
         if "Latency of Quill" in text:
             return Action(delay_s=5)
         return Action(body=completion("I'm sorry, I can't help with that.")) if "Batteries" in text else None
@@ -80,7 +80,7 @@ def test_captions_are_the_text_of_image_paragraphs(cluster, config_of):
     assert sorted(failed) == [" Batterie", " Cooling ", " Latency ", " Water dr"]
     assert all(row["caption"] == row["printed"] and row["caption_from"] == "printed" for row in failed.values())
     assert "not allowed" in failed[" Cooling "]["error"]
-    assert "10,485,760 characters, at most 8,000" in failed[" Water dr"]["error"]
+    assert "1,048,576 characters, at most 8,000" in failed[" Water dr"]["error"]
     assert "no reply within timeout_s of 2 s" in failed[" Latency "]["error"]
     assert "the model refused: I'm sorry" in failed[" Batterie"]["error"]
     assert summary.captions is not None
