@@ -58,7 +58,7 @@ def test_encoders_hold_gpus_and_encode_while_later_files_are_parsed(tmp_path, ti
     (tmp_path / "in").mkdir()
     for number in range(N_FILES):  # long to parse and quick to encode: a sentence that repeats has one vector
         own = " ".join(f"Rack {n} of hall {number} drew {n * 7 % 97} kW." for n in range(24))
-        (tmp_path / "in" / f"hall{number:02}.txt").write_text(own + " And so it went on. " * 12_000)
+        (tmp_path / "in" / f"hall{number:02}.txt").write_text(own + " And so it went on. " * 36_000)
     with_gpus, lines = indexed(tmp_path, tiny_encoder, 1)
     while_parsing = [line for line in lines if line.startswith("parse") and line.endswith(" texts encoded")]
     assert while_parsing, lines
