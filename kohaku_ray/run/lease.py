@@ -9,7 +9,7 @@ import socket
 import threading
 import time
 import uuid
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -87,6 +87,33 @@ def start_of(pid: int) -> str | None:
         return None
 
 
+@contextmanager
+def repeated(call: Callable[[], object], every_s: float, name: str, first_s: float | None = None) -> Iterator[None]:
+    """Call something again and again in a thread while the block runs; it has ended when the block has.
+
+    Args:
+        call: What is called; it must not raise.
+        every_s: Seconds between calls.
+        name: Name of the thread.
+        first_s: Seconds until the first call. Default: ``every_s``.
+    """
+    stop = threading.Event()
+
+    def run() -> None:
+        pause_s = every_s if first_s is None else first_s
+        while not stop.wait(pause_s):
+            pause_s = every_s
+            call()
+
+    thread = threading.Thread(target=run, daemon=True, name=name)
+    thread.start()
+    try:
+        yield
+    finally:
+        stop.set()
+        thread.join()
+
+
 class LeaseFile:
     """The lease in a directory, on any pyarrow filesystem."""
 
@@ -107,21 +134,17 @@ class LeaseFile:
         Raises:
             DataError: Another live owner holds it, or is about to take it.
         """
-        owner, stop = uuid.uuid4().hex, threading.Event()
+        owner = uuid.uuid4().hex
         self.acquire(owner)
 
         def renew() -> None:
-            while not stop.wait(RENEWAL_S):
-                with suppress(KohakuRayError, OSError):  # tried again
-                    self.acquire(owner)
+            with suppress(KohakuRayError, OSError):  # tried again
+                self.acquire(owner)
 
-        thread = threading.Thread(target=renew, daemon=True, name="lease")
-        thread.start()
         try:
-            yield
+            with repeated(renew, RENEWAL_S, "lease"):
+                yield
         finally:
-            stop.set()
-            thread.join()
             with suppress(KohakuRayError, OSError):  # a dead owner's lease can be taken too
                 self.release(owner)
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import os
-import threading
 import uuid
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
@@ -20,6 +19,7 @@ from kohaku_ray.engine.ledger.segments import Entry, SegmentStore
 from kohaku_ray.engine.ledger.shard import IDLE_EXIT_S, Asked, LedgerShard, Refused, shard_name, shard_of
 from kohaku_ray.errors import DataError, ModelError
 from kohaku_ray.models.request import ChatRequest, request_key
+from kohaku_ray.run.lease import repeated
 
 MOST_NAMED = 5
 """Most damaged segments whose names are said."""
@@ -70,20 +70,15 @@ class Ledger:
     @contextmanager
     def kept_alive(self) -> Iterator[None]:
         """Keep idle shards from exiting while the block runs, and flush them at its end."""
-        stop = threading.Event()
 
         def ping() -> None:
-            while not stop.wait(IDLE_EXIT_S / 10):
-                for shard in self._shards:
-                    shard.ready.remote()
+            for shard in self._shards:
+                shard.ready.remote()
 
-        thread = threading.Thread(target=ping, daemon=True, name="ledger")
-        thread.start()
         try:
-            yield
+            with repeated(ping, IDLE_EXIT_S / 10, "ledger"):
+                yield
         finally:
-            stop.set()
-            thread.join()
             self.flush()
 
     def flush(self) -> None:

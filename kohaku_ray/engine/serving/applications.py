@@ -6,7 +6,6 @@ import asyncio
 import logging
 import math
 import re
-import threading
 import time
 import uuid
 from collections.abc import Collection, Iterable, Iterator, Mapping
@@ -37,6 +36,7 @@ from kohaku_ray.models.request import ChatRequest
 from kohaku_ray.records import Reply
 from kohaku_ray.run.demand import deployment_demand, shortage
 from kohaku_ray.run.deployments import application_name, check_deployment, make_backend
+from kohaku_ray.run.lease import repeated
 
 SAY_EVERY_S = 15.0
 """Interval between progress lines of a job that waits for replicas."""
@@ -124,28 +124,21 @@ def serving(deployments: Mapping[str, Deployment], release: bool = True) -> Iter
             )
     # This job does not end applications that others started.
     ours = {name: names[name] for name, deployment in deployments.items() if deployment.application is None}
-    stop = threading.Event()
 
-    def keep_beating() -> None:
-        pause_s = BEAT_S if release else LATE_S
-        while not stop.wait(pause_s):
-            pause_s = BEAT_S
-            if ray.is_initialized():  # else Ray would start a cluster of its own
-                _registry().beat.remote(user, list(ours.values()))
+    def beat() -> None:
+        if ray.is_initialized():  # else Ray would start a cluster of its own
+            _registry().beat.remote(user, list(ours.values()))
 
-    beating = threading.Thread(target=keep_beating, daemon=True, name="beat")
-    beating.start()
     try:
-        for name, application in ours.items():
-            claim: Claim = "start"
-            while release and (claim := ray_get(_registry().claim.remote(user, application))) == "wait":
-                time.sleep(0.5)
-            if claim == "start":
-                _start(application, name, deployments[name])
-        yield names
+        with repeated(beat, BEAT_S, "beat", first_s=BEAT_S if release else LATE_S):
+            for name, application in ours.items():
+                claim: Claim = "start"
+                while release and (claim := ray_get(_registry().claim.remote(user, application))) == "wait":
+                    time.sleep(0.5)
+                if claim == "start":
+                    _start(application, name, deployments[name])
+            yield names
     finally:
-        stop.set()
-        beating.join()
         if release:
             ray_get(_registry().release.remote(user))
 
