@@ -94,7 +94,7 @@ class Run:
             DataError: Questions, index, ledger or the run directory cannot be used.
         """
         check_tracking(self.config)
-        if again or retry_errors or not self.find():
+        if again or not self.find() or retry_errors:
             self.make(retry_errors=retry_errors, strict=strict)
         self.export()
         return self

@@ -139,7 +139,7 @@ def answer(arguments: argparse.Namespace) -> Answered:
 
     run = Run(_load(arguments))
     check_tracking(run.config)
-    if found := not arguments.again and not arguments.retry and run.find():
+    if found := not arguments.again and run.find() and not arguments.retry:
         tell("finished before, with the same inputs: nothing to do (--again repeats it)\n")
     else:
         say("answer  starting")

@@ -8,6 +8,7 @@ from typing import Annotated, Any, Literal
 from pydantic import Field, model_validator
 
 from kohaku_ray.config.paths import ModelPath
+from kohaku_ray.models.request import MAX_REPLY_MIB
 from kohaku_ray.settings import PositiveInt, Section, Share
 from kohaku_ray.systems.registry import DEFAULT_SYSTEM
 
@@ -128,7 +129,7 @@ class OpenAIConfig(ModelConfig):
     """Rate limit over all replicas; None: no limit."""
     timeout_s: Annotated[float, Field(gt=0)] = 120.0
     """Longest wait for one reply."""
-    max_reply_mib: Annotated[float, Field(gt=0)] = 4.0
+    max_reply_mib: Annotated[float, Field(gt=0)] = MAX_REPLY_MIB
     """Largest body of a response, decompressed, in MiB."""
     max_tries: PositiveInt = 6
     """Tries per request before its row carries the error."""

@@ -136,6 +136,8 @@ _BLOCKS = words(
 MIN_MENU_LINKS = 5  # fewest links of a menu
 MENU_SHARE = 0.8  # least share of a menu's text that is in links
 MAX_MENU_CHARS = 40  # longest mean text of a menu's links, in characters
+MAX_LABEL_CHARS = 16  # longest mean text outside the links of a line that turns pages, per link: ", Previous: "
+_TURNS = words("next prev previous up top first last contents index")  # rel of links between a document's pages
 _SAYS_SOMETHING = re.compile(r"[^\W_]")
 _TRACKED = words("a main article")
 _HEADINGS = {f"h{level}": level for level in range(1, 7)}
@@ -152,11 +154,11 @@ def parse_html(name: str, data: bytes, images: bool = False) -> Document:
     """Parse a page as a browser does, malformed tags included.
 
     Navigation, footers, scripts, forms and hidden elements are left out, and what frames an article: asides, headers
-    without a heading, and runs of short links. All of it stays where nothing else is there. Headings make sections,
-    titled with the headings above them; a list (in parts, where it is long), a table and preformatted text are one
-    paragraph each; a table's row reads ``column: value; …``. An image is an attachment with its figure's caption, else
-    its alternative text. Description, author, date and canonical URL are the metadata. With ``images`` also images
-    without a caption are kept, with their address, to be read later.
+    without a heading, runs of short links, links to the next page. All of it stays where nothing else is there.
+    Headings make sections, titled with the headings above them; a list (in parts, where it is long), a table and
+    preformatted text are one paragraph each; a table's row reads ``column: value; …``. An image is an attachment with
+    its figure's caption, else its alternative text. Description, author, date and canonical URL are the metadata. With
+    ``images`` also images without a caption are kept, with their address, to be read later.
 
     Raises:
         DataError: It is too large, its tags are nested too deep, or it is not text.
@@ -227,7 +229,7 @@ class _Reader:
         self._all_images, self._has_frame = images, has_frame
         self._articles = 0  # how many <main> and <article> are open
         self._in_link = False
-        self._n_links = self._link_chars = self._all_chars = 0  # since the last paragraph
+        self._n_links = self._n_turns = self._link_chars = self._all_chars = 0  # since the last paragraph
         self._linked: dict[int, tuple[int, int]] = {}  # links and their characters of paragraphs that are links alone
         self._waiting: list[Paragraph] = []  # images inside a list or table, which come after it
         self.drafts = [Draft(())]
@@ -288,6 +290,7 @@ class _Reader:
         if tag == "a":
             self._in_link = step > 0
             self._n_links += self._in_link
+            self._n_turns += self._in_link and not _TURNS.isdisjoint((attributes.get("rel") or "").lower().split())
         elif tag in _TRACKED or attributes.get("role") == "main":
             self._articles += step
 
@@ -437,16 +440,23 @@ class _Reader:
 
     def _heading(self, level: int) -> None:
         heading = self._taken()
-        self._n_links = self._link_chars = self._all_chars = 0
+        self._n_links = self._n_turns = self._link_chars = self._all_chars = 0
         if heading:
             self.drafts.append(Draft(heading_path(self.drafts[-1].headings, level, heading)))
 
     def _add(self, *paragraphs: Paragraph) -> None:
-        self.drafts[-1].paragraphs += paragraphs
+        if not self._turns_pages():
+            self.drafts[-1].paragraphs += paragraphs
         if not self._articles and 0 < MENU_SHARE * self._all_chars <= self._link_chars:
             of_first = self._n_links, self._link_chars
             self._linked |= {id(one): (0, 0) if i else of_first for i, one in enumerate(paragraphs)}
-        self._n_links = self._link_chars = self._all_chars = 0
+        self._n_links = self._n_turns = self._link_chars = self._all_chars = 0
+
+    def _turns_pages(self) -> bool:
+        """Whether what was read is links to a document's other pages and their labels, as in Texinfo's manuals."""
+        if not self._has_frame or self._n_links != self._n_turns or not self._link_chars:
+            return False
+        return self._all_chars - self._link_chars <= MAX_LABEL_CHARS * self._n_links
 
     def _image(self, attributes: Mapping[str, str | None]) -> None:
         source = (attributes.get("src") or "").strip()

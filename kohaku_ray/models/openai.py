@@ -20,7 +20,7 @@ import httpx
 
 from kohaku_ray.errors import ConfigError, ContextOverflowError, ModelError, TransientModelError, did_you_mean
 from kohaku_ray.models.images import data_uris
-from kohaku_ray.models.request import ChatRequest
+from kohaku_ray.models.request import MAX_REPLY_MIB, ChatRequest
 from kohaku_ray.records import Reply
 from kohaku_ray.values.read import clean_text
 
@@ -169,9 +169,6 @@ _TRANSIENT_STATUS = frozenset({408, 409, 425, 429})
 _SURELY_CHARS_PER_TOKEN = 8  # no tokenizer packs prose so densely: a longer prompt is refused without a call
 _BODY_CHARS = 300
 
-MOST_BODY_MIB = 4.0
-"""Largest body of a response, decompressed; a chat completion has some kilobytes."""
-
 _INLINE_BYTES = 2**16
 """Longest body that is parsed in the event loop, in half a millisecond; longer ones are, one by one, in a thread."""
 
@@ -222,7 +219,7 @@ class OpenAIBackend:
         window_tokens: int = 131072,
         limiter: Limiter | None = None,
         key_variable: str | None = KEY_VARIABLE,
-        most_body_mib: float = MOST_BODY_MIB,
+        most_body_mib: float = MAX_REPLY_MIB,
     ) -> None:
         """Check the arguments; no connection is opened before the first request.
 

@@ -216,7 +216,13 @@ def check_vision(config: Config) -> None:
     """
     for name in config.uses.images:
         for model in dict.fromkeys(config.role(name, member).model for member in range(config.ensemble.members)):
-            if not getattr(config.deployments[model], "vision", False):
+            deployment = config.deployments[model]
+            if isinstance(deployment, ExtractiveConfig):
+                raise ConfigError(
+                    f"role {name} sends images but deployments.{model}, which is no model, reads none: name a model "
+                    "that reads images, such as by --with models/openrouter_vision, or send none"
+                )
+            if not getattr(deployment, "vision", False):
                 raise ConfigError(
                     f"role {name} sends images but deployments.{model}.vision is false: set it to true if the model "
                     "reads images, name another model, or send none"

@@ -12,7 +12,7 @@ from kohaku_ray.errors import ConfigError
 from kohaku_ray.index import encoder as encoder_module
 from kohaku_ray.index.torch_model import TorchModel
 from kohaku_ray.models.prompts import Prompt
-from kohaku_ray.run.deployments import model_identity
+from kohaku_ray.run.deployments import check_vision, model_identity
 from kohaku_ray.run.indexes import make_encoder
 from kohaku_ray.run.models import chat_request, models_of
 
@@ -96,6 +96,14 @@ def test_a_gateways_model_is_the_users_to_name(monkeypatch, tmp_path):
     own.write_text("base: [demo, models/openai]\ndeployments: {gateway: {model: mine, price: {prompt: 2}}}\n")
     gateway = load_config(str(own)).deployments["gateway"]
     assert (gateway.model, gateway.price.prompt, gateway.api_key_env) == ("mine", 2, "OPENAI_API_KEY")
+
+
+def test_the_figures_of_the_sample_say_which_model_they_need():
+    with pytest.raises(ConfigError, match="--with models/openrouter_vision, or send none"):
+        check_vision(load_config("demo_figures"))
+    check_vision(load_config(["demo_figures", "models/openrouter_vision"]))
+    check_vision(load_config(["demo_figures", "models/openai"], ["deployments.gateway.vision=true"]))
+    check_vision(load_config("demo_figures", ["kohaku.send_images=false"]))
 
 
 def test_reasoning_has_room_beside_the_answer_and_none_in_the_context():

@@ -55,6 +55,13 @@ def test_the_title(source, title):
     assert parse(source).title == title
 
 
+TURNS = (
+    "Next: <a href=x accesskey=n rel=next>NO and NO</a>, Previous: <a href=x rel=prev>NO</a>, "
+    "Up: <a href=x rel=up>NO</a> &nbsp; [<a href=x rel=contents>NO</a>][<a href=x rel=index>NO</a>]"
+)
+"""Links to a manual's other pages, as Texinfo writes them."""
+
+
 @pytest.mark.parametrize(
     "hidden",
     [
@@ -75,6 +82,8 @@ def test_the_title(source, title):
         f"<p>{'<a href=x>NO</a> | ' * 5}",
         "<div><a href=x>NO</a></div>" * 5,
         f"<table><tr><td>{'<td><a href=x>NO</a>' * 6}</table>",
+        f"<div class=header><p>\n{TURNS}</p></div>",
+        "<div class=nav-panel><p>\nPrevious: <a href=x accesskey=p rel=prev>NO</a> &nbsp; </p></div>",
         "<button>NO</button>",
         "<!-- NO -->",
         "<svg><text>NO</text></svg>",
@@ -94,6 +103,9 @@ def test_what_belongs_to_an_article_or_is_all_there_is_stays():
     assert body("<header><h1>Title</h1><p>A lead.</header><p>Text.") == ["A lead.", "Text."]
     few = "<p>See <a href=x>this</a>, <a href=y>that</a> and what <a href=z>others</a> have said of it.</p>"
     assert body(few) == ["See this, that and what others have said of it."]
+    turn = "<p>How they are written is <a href=x rel=next>the next chapter</a>, with examples.</p>"
+    assert body(turn) == ["How they are written is the next chapter, with examples."]
+    assert body("<p>Next: <a href=x rel=next>All there is</a></p>") == ["Next: All there is"]
     long = "".join(f"<li><a href=x>A title of a paper of more than some words, number {i}</a>" for i in range(6))
     assert len(body(f"<p>Papers:<ul>{long}</ul>")) == 2
 

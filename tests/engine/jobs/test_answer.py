@@ -164,13 +164,17 @@ def test_a_finished_run_is_not_repeated_unless_something_it_depends_on_has_chang
     assert "finished before, with the same inputs: nothing to do" in capsys.readouterr().out
 
 
-def test_the_run_of_another_configuration_is_replaced_only_if_asked(sample_run):
+def test_the_run_of_another_configuration_is_replaced_only_if_asked(sample_run, tmp_path, capsys):
     config, summary = sample_run
     before = Path(summary.run, "submission.csv").read_bytes()
     other = config.model_copy(update={"seed": config.seed + 1})
     said = f"seed is {config.seed} there, {config.seed + 1} here\\): give --again to replace it, or --set run=DIR"
-    with pytest.raises(ConfigError, match=said):
-        Run(other).answer()
+    for retry_errors in (False, True):
+        with pytest.raises(ConfigError, match=said):
+            Run(other).answer(retry_errors=retry_errors)
+    (tmp_path / "run.yaml").write_text(as_yaml(other))
+    assert main(["answer", str(tmp_path / "run.yaml"), "--retry", "errors"]) == 2
+    assert "give --again to replace it" in capsys.readouterr().err
     assert Path(summary.run, "submission.csv").read_bytes() == before
     cluster = config.cluster.model_copy(update={"block_size": 3})  # changes no output
     assert not Run(config.model_copy(update={"cluster": cluster})).find()
