@@ -119,7 +119,7 @@ class IndexConfig(Section):
     search_device: Literal["auto", "cpu", "cuda"] = "auto"
     """Where FAISS searches; auto: the retriever's GPU if it has one (`cluster.retriever.gpus`)."""
     search_float16: bool = False
-    """Hold vectors as float16 on the GPU, in half the memory; hits are scored again, so they stay the same."""
+    """Hold a flat index's vectors as float16 on the GPU, in half the memory; hits stay the same."""
     bm25: Bm25Config = Bm25Config()
     chunks: ChunksConfig | None = None
     """How documents are cut into chunks; None: the system's default, which may be none."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from typing import Any
 
 import numpy as np
@@ -14,9 +15,6 @@ MOST_NEIGHBOURS = 2048
 
 FLOAT16_ERROR = 2.0**-9
 """Bound of the error of a product of two unit vectors, both rounded to float16: twice 2⁻¹¹, doubled for the sum."""
-
-_ROOM = 1.1
-"""Memory of an index on a GPU, relative to its vectors."""
 
 
 def missing(setting: str = "cluster.retriever.gpus") -> str:
@@ -42,7 +40,7 @@ class Clone:
 
         Args:
             index: A FAISS index on the CPU; it is kept for searches of more than ``MOST_NEIGHBOURS``.
-            float16: Store vectors in half the memory, as float16.
+            float16: Store the vectors of a flat index in half the memory, as float16.
 
         Raises:
             ConfigError: There is no GPU, it is too small, or FAISS has no such index for GPUs.
@@ -52,13 +50,10 @@ class Clone:
         if reason := missing():
             raise ConfigError(f"index.search_device needs a GPU, but {reason}; or set it to cpu")
         self.ntotal, self._on_cpu = index.ntotal, index
-        self._resources = faiss.StandardGpuResources()
-        options = faiss.GpuClonerOptions()
-        options.useFloat16 = float16
-        need = int(index.ntotal * index.d * (2 if float16 else 4) * _ROOM)
-        _check_room(need, float16)
+        is_flat = isinstance(index, faiss.IndexFlat)
         try:
-            self._on_gpu = faiss.index_cpu_to_gpu(self._resources, 0, index, options)
+            _check_room(bytes_on_gpu(index, float16), is_flat and not float16)
+            self._on_gpu = _flat(index, float16) if is_flat else faiss.index_cpu_to_gpu(_resources(), 0, index)
         except RuntimeError as error:
             reason = str(error).strip().splitlines()[-1].strip()
             raise ConfigError(
@@ -82,9 +77,8 @@ def train(index: Any, vectors: F32) -> None:
 
     check_trains()
     lists: Any = faiss.try_extract_index_ivf(index)
-    resources = faiss.StandardGpuResources()  # lives as long as what it holds
     if lists is not None:
-        centroids = faiss.index_cpu_to_gpu(resources, 0, faiss.IndexFlat(lists.d, lists.metric_type))
+        centroids = faiss.index_cpu_to_gpu(_resources(), 0, faiss.IndexFlat(lists.d, lists.metric_type))
         lists.clustering_index = centroids
     try:
         index.train(np.ascontiguousarray(vectors))
@@ -103,19 +97,75 @@ def check_trains() -> None:
         raise ConfigError(f"index.build_gpus is set, but {reason}; or set index.build_gpus to 0")
 
 
-def _check_room(need: int, float16: bool) -> None:
-    free = _free_bytes()
-    if free is not None and need > free:
-        halve = "" if float16 else "set index.search_float16 (half of it), "
+def bytes_on_gpu(index: Any, float16: bool = False) -> int:
+    """Compute what an index takes of a GPU, beside FAISS's temporary memory.
+
+    A flat index keeps its vectors and their norms, the old ones beside the new while it grows (faiss/gpu/impl/
+    FlatIndex). A list keeps its codes, in blocks of 32 except PQ's, and ids of 8 bytes (IVFBase, IVFFlat), each rounded
+    up to 256 bytes (StandardGpuResources).
+
+    Args:
+        index: A FAISS index on the CPU.
+        float16: Whether a flat index is stored as float16.
+    """
+    import faiss
+
+    lists: Any = faiss.try_extract_index_ivf(index)
+    if lists is None:
+        each = index.d * 2 if float16 and isinstance(index, faiss.IndexFlat) else index.sa_code_size()
+        return int(index.ntotal * (each + 8))
+    lists = faiss.downcast_index(lists)
+    sizes = np.array([lists.invlists.list_size(at) for at in range(lists.nlist)])
+    block = 1 if isinstance(lists, faiss.IndexIVFPQ) else 32
+    codes, ids = -(-sizes // block) * block * lists.code_size, sizes * 8
+    centroids = lists.nlist * (lists.d * 4 + 8)
+    return int((-(-codes // 256) * 256 + -(-ids // 256) * 256).sum() + centroids)
+
+
+def temporary_bytes(total: int) -> int:
+    """Return the temporary memory that FAISS takes of a GPU of ``total`` bytes (StandardGpuResources)."""
+    return 512 << 20 if total <= 4 << 30 else 1 << 30 if total <= 8 << 30 else 1536 << 20
+
+
+@functools.cache
+def _resources() -> Any:
+    """Return this process's only resources: each takes its own temporary memory."""
+    import faiss
+
+    return faiss.StandardGpuResources()
+
+
+def _flat(index: Any, float16: bool) -> Any:
+    """Copy a flat index by pages: its clone as float16 would put all its float32 vectors on the GPU first."""
+    import faiss
+
+    options = faiss.GpuIndexFlatConfig()
+    options.useFloat16 = float16
+    on_gpu = faiss.GpuIndexFlat(_resources(), index.d, index.metric_type, options)
+    if index.ntotal:
+        # All in one call: it reserves their memory once, then copies pages; each further call would copy the others.
+        on_gpu.add(faiss.rev_swig_ptr(index.get_xb(), index.ntotal * index.d).reshape(index.ntotal, index.d))
+    return on_gpu
+
+
+def _check_room(need: int, can_halve: bool) -> None:
+    memory = _memory()
+    if memory is None:
+        return
+    free, total = memory
+    temporary = 0 if _resources.cache_info().currsize else temporary_bytes(total)
+    if need + temporary > free:
+        halve = "set index.search_float16 (half of it), " if can_halve else ""
+        also = f" beside {temporary / 2**30:,.1f} GiB of temporary memory" if temporary else ""
         raise ConfigError(
-            f"the vectors need {need / 2**30:,.1f} GiB but the GPU has {free / 2**30:,.1f} GiB free: {halve}"
+            f"the vectors need {need / 2**30:,.1f} GiB{also} but the GPU has {free / 2**30:,.1f} GiB free: {halve}"
             "raise index.shards so that each retriever holds a part, give the retriever a larger share "
             "(cluster.retriever.gpus), or set index.search_device to cpu"
         )
 
 
-def _free_bytes() -> int | None:
-    """Free memory of the first visible GPU; None: unknown."""
+def _memory() -> tuple[int, int] | None:
+    """Free and total bytes of the first visible GPU; None: unknown."""
     import torch
 
-    return int(torch.cuda.mem_get_info(0)[0]) if torch.cuda.is_available() else None
+    return torch.cuda.mem_get_info(0) if torch.cuda.is_available() else None

@@ -1,5 +1,8 @@
 """FAISS and the encoder on a GPU: on a real one where there is one, else on stand-ins with a GPU's limits."""
 
+import os
+import subprocess
+import sys
 from types import SimpleNamespace
 
 import faiss
@@ -15,11 +18,18 @@ from tests.index.test_encoder import MODEL
 
 
 class LimitedIndex:
-    """A FAISS index with a GPU's limits: 2,048 neighbours, sums in another order, perhaps rounded vectors."""
+    """A flat FAISS index with a GPU's limits: 2,048 neighbours, sums in another order, perhaps rounded vectors."""
 
-    def __init__(self, index, float16):
-        self.vectors = index.reconstruct_n(0, index.ntotal)
-        self.float16, self.asked = float16, []
+    made = []
+
+    def __init__(self, resources, d, metric, options):
+        assert metric == faiss.METRIC_INNER_PRODUCT
+        self.vectors, self.resources, self.float16, self.asked = None, resources, options.useFloat16, []
+        self.made.append(self)
+
+    def add(self, vectors):
+        assert self.vectors is None, "memory is reserved by the first call alone"
+        self.vectors = vectors.copy()
 
     def search(self, queries, n):
         if n > 2048:
@@ -34,21 +44,25 @@ class LimitedIndex:
 
 @pytest.fixture(params=["stand-in", pytest.param("real", marks=pytest.mark.gpu)])
 def a_gpu(request, monkeypatch):
-    made = []
+    gpu._resources.cache_clear()
+    monkeypatch.setattr(LimitedIndex, "made", [])
     if request.param == "stand-in":
 
-        def clone(resources, device, index, options=None):
-            made.append(LimitedIndex(index, options is not None and options.useFloat16))
-            return made[-1] if options is not None else index
+        def clone(resources, device, index):
+            if type(index).__name__.startswith("IndexHNSW"):
+                raise RuntimeError("Error in clone_Index:\nThis index type is not implemented on GPU.")
+            return index
 
         monkeypatch.setattr(faiss, "StandardGpuResources", SimpleNamespace, raising=False)
-        monkeypatch.setattr(faiss, "GpuClonerOptions", SimpleNamespace, raising=False)
+        monkeypatch.setattr(faiss, "GpuIndexFlatConfig", SimpleNamespace, raising=False)
+        monkeypatch.setattr(faiss, "GpuIndexFlat", LimitedIndex, raising=False)
         monkeypatch.setattr(faiss, "get_num_gpus", lambda: 1)
         monkeypatch.setattr(faiss, "index_cpu_to_gpu", clone, raising=False)
-        monkeypatch.setattr(gpu, "_free_bytes", lambda: 1 << 30)
+        monkeypatch.setattr(gpu, "_memory", lambda: (8 << 30, 16 << 30))
     elif gpu.missing():
         pytest.skip(gpu.missing())
-    return made
+    yield LimitedIndex.made
+    gpu._resources.cache_clear()
 
 
 def units(n, dim, seed=0):
@@ -85,12 +99,93 @@ def test_inverted_lists_are_trained_on_a_gpu(a_gpu):
 
 
 def test_a_gpu_too_small_is_refused_with_both_sizes(a_gpu, monkeypatch):
-    monkeypatch.setattr(gpu, "_free_bytes", lambda: 1000)
-    index = VectorIndex.build(units(300_000, 4), np.arange(300_000))
-    with pytest.raises(ConfigError, match=r"need 0\.0 GiB but the GPU has 0\.0 GiB free: set index\.search_float16"):
+    index = VectorIndex.build(units(30_000, 4), np.arange(30_000))
+    need = 30_000 * (4 * 4 + 8)
+    monkeypatch.setattr(gpu, "_memory", lambda: ((1536 << 20) + need - 1, 16 << 30))
+    said = r"need 0\.0 GiB beside 1\.5 GiB of temporary memory but the GPU has 1\.5 GiB free: set index\.search_float16"
+    with pytest.raises(ConfigError, match=said):
         index.on_gpu()
+    assert not a_gpu, "nothing is copied first"
+    index.on_gpu(float16=True)  # two bytes a value less
+    monkeypatch.setattr(gpu, "_memory", lambda: (need - 1, 16 << 30))
+    with pytest.raises(ConfigError, match=r"need 0\.0 GiB but the GPU"):  # the temporary memory is there by now
+        index.on_gpu()
+    monkeypatch.setattr(gpu, "_memory", lambda: (1000, 16 << 30))
     with pytest.raises(ConfigError, match=r"GiB free: raise index\.shards .*search_device to cpu"):
         index.on_gpu(float16=True)
+    lists = VectorIndex.build(units(3000, 4), np.arange(3000), "IVF16,Flat")
+    with pytest.raises(ConfigError, match=r"GiB free: raise index\.shards"):  # float16 changes nothing about them
+        lists.on_gpu()
+
+
+def test_indexes_of_a_process_share_the_temporary_memory(a_gpu):
+    several = [VectorIndex.build(units(10, 4, seed), np.arange(10)).on_gpu() for seed in range(2)]
+    if a_gpu:
+        assert a_gpu[0].resources is a_gpu[1].resources
+    assert len(several) == 2
+
+
+def test_an_index_that_no_gpu_holds_is_refused(a_gpu):
+    with pytest.raises(ConfigError, match=r"cannot put this index of 50 vectors on the GPU \(.*factory to Flat"):
+        VectorIndex.build(units(50, 4), np.arange(50), "HNSW8").on_gpu()
+
+
+@pytest.mark.parametrize(
+    ("factory", "float16", "bytes_each"),
+    [("Flat", False, 384 * 4 + 8), ("Flat", True, 384 * 2 + 8), ("SQfp16", False, 384 * 2 + 8)],
+)
+def test_a_flat_index_takes_its_codes_and_norms(factory, float16, bytes_each):
+    index = faiss.index_factory(384, factory, faiss.METRIC_INNER_PRODUCT)
+    vectors = units(100, 384)
+    index.train(vectors)
+    index.add(vectors)
+    assert gpu.bytes_on_gpu(index, float16) == 100 * bytes_each
+
+
+def rounded(n):
+    return -(-n // 256) * 256
+
+
+@pytest.mark.parametrize(
+    ("factory", "each", "block", "d"),
+    [
+        ("IVF16,Flat", 64, 32, 16),
+        ("IVF16,SQ8", 16, 32, 16),
+        ("IVF16,PQ4x4", 2, 1, 16),
+        ("PCA8,IVF16,Flat", 32, 32, 8),
+    ],
+)
+def test_inverted_lists_take_codes_and_ids_by_blocks(factory, each, block, d):
+    vectors = units(4000, 16)
+    index = faiss.index_factory(16, factory, faiss.METRIC_INNER_PRODUCT)
+    index.train(vectors)
+    index.add(vectors)
+    lists = faiss.extract_index_ivf(index).invlists
+    sizes = [lists.list_size(at) for at in range(16)]
+    expected = sum(rounded(-(-size // block) * block * each) + rounded(size * 8) for size in sizes)
+    assert gpu.bytes_on_gpu(index) == expected + 16 * (d * 4 + 8)
+    assert gpu.bytes_on_gpu(index, float16=True) == gpu.bytes_on_gpu(index), "only a flat index has halves"
+    assert gpu.bytes_on_gpu(index) >= 4000 * (each + 8)
+
+
+@pytest.mark.parametrize(("total_gib", "mib"), [(4, 512), (8, 1024), (16, 1536), (80, 1536)])
+def test_faiss_takes_temporary_memory_by_the_size_of_the_gpu(total_gib, mib):
+    assert gpu.temporary_bytes(total_gib << 30) == mib << 20
+
+
+@pytest.mark.slow
+def test_faiss_for_gpus_takes_these_calls():
+    """KOHAKU_FAISS_GPU: a directory with the wheels of faiss-gpu and its three nvidia libraries, unpacked."""
+    if not (there := os.environ.get("KOHAKU_FAISS_GPU")):
+        pytest.skip("KOHAKU_FAISS_GPU names no FAISS for GPUs")
+    program = (
+        "import faiss, numpy as np; from kohaku_ray.index import gpu; faiss.get_num_gpus = lambda: 1\n"
+        "index = faiss.IndexFlatIP(8); index.add(np.ones((5, 8), 'f4')); gpu.Clone(index, True)"
+    )
+    environment = {**os.environ, "PYTHONPATH": os.pathsep.join([there, os.environ.get("PYTHONPATH", "")])}
+    done = subprocess.run([sys.executable, "-c", program], env=environment, capture_output=True, text=True, check=False)
+    if "Invalid GPU device 0" not in done.stderr:  # so far every call had the arguments it takes
+        assert done.returncode == 0, done.stderr
 
 
 def test_faiss_without_a_gpu_says_what_to_do(monkeypatch):
