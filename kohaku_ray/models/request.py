@@ -33,26 +33,28 @@ def seed_for(base: int, question_id: str, member: int, attempt: int, role: str) 
 def request_key(request: ChatRequest) -> str:
     """Hash everything that decides a model call's reply: 32 hexadecimal characters.
 
-    ``session_id``, ``variables`` and ``most_chars`` are left out: the first is routing, the second is already in the
-    messages, and a reply that the third refuses is not recorded.
+    The first eight are those of the messages and images alone, so that calls with one prompt, as the members of a
+    question make them, meet in one shard of the ledger (``shard_of``). ``session_id``, ``variables`` and ``most_chars``
+    are left out: the first is routing, the second is already in the messages, and a reply that the third refuses is not
+    recorded.
 
     Raises:
         UnstableError: Something in the request has no stable form: a set, an object, NaN, a key that is not text.
     """
-    parts = {
-        "model": request.model,
-        "messages": [list(message) for message in request.messages],
-        "sampling": {
-            "temperature": float(request.temperature),
-            "top_p": float(request.top_p),
-            "max_tokens": request.max_tokens,
-        },
-        "seed": request.seed,
-        "schema": request.schema,
+    images = [[image.digest, image.max_pixels] for image in request.images]
+    prompt = digest([[list(message) for message in request.messages], images], 16, "request.messages")
+    sampling = {
+        "temperature": float(request.temperature),
+        "top_p": float(request.top_p),
+        "max_tokens": request.max_tokens,
     }
-    if request.images:  # only then: the keys of recorded replies stay as they are
-        parts["images"] = [[image.digest, image.max_pixels] for image in request.images]
-    return digest(parts, 16, "request")
+    rest = {"model": request.model, "sampling": sampling, "seed": request.seed, "schema": request.schema}
+    return prompt[:8] + digest({"prompt": prompt, **rest}, 12, "request")
+
+
+def shard_of(key: str, n_shards: int) -> int:
+    """Return the shard of the ledger that owns a key."""
+    return int(key[:8], 16) % n_shards
 
 
 CHARS_PER_TOKEN = 4

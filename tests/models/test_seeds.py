@@ -13,7 +13,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from kohaku_ray.models.request import ChatRequest, request_key, seed_for
+from kohaku_ray.models.request import ChatRequest, request_key, seed_for, shard_of
 from kohaku_ray.models.schema import answer_schema
 
 TEXT = {"type": "string"}
@@ -36,7 +36,7 @@ REQUEST = ChatRequest(
 def test_a_seed_and_a_key_never_change():
     """If this fails, every ledger on disk is worthless: think twice."""
     assert seed_for(0, "q1", 2, 1, "answer") == 316456702
-    assert request_key(REQUEST) == "893f73648df005e32e879a6bb1128e1c"
+    assert request_key(REQUEST) == "8d1198133e4d1be30d8d55e06025f4aa"
 
 
 def test_they_are_the_same_in_another_process():
@@ -90,6 +90,13 @@ def test_everything_changes_the_seed():
 )
 def test_what_decides_the_reply_is_in_the_key(change):
     assert request_key(dataclasses.replace(REQUEST, **change)) != request_key(REQUEST)
+
+
+def test_one_prompt_has_one_shard_whoever_asks():
+    members = [dataclasses.replace(REQUEST, seed=seed, model=f"m{seed % 2}", temperature=seed / 9) for seed in range(9)]
+    assert len({shard_of(request_key(one), 1000) for one in members}) == 1
+    prompts = [dataclasses.replace(REQUEST, messages=(("user", f"{n}?"),)) for n in range(200)]
+    assert len({shard_of(request_key(one), 10) for one in prompts}) == 10
 
 
 def test_what_does_not_is_not():

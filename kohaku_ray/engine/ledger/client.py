@@ -16,9 +16,9 @@ from kohaku_ray.config.sections import LedgerConfig
 from kohaku_ray.engine.cluster import NAMESPACE, idle_cpus, say
 from kohaku_ray.engine.errors import ray_get
 from kohaku_ray.engine.ledger.segments import Entry, SegmentStore
-from kohaku_ray.engine.ledger.shard import IDLE_EXIT_S, Asked, LedgerShard, Refused, shard_name, shard_of
+from kohaku_ray.engine.ledger.shard import IDLE_EXIT_S, Asked, LedgerShard, Refused, shard_name
 from kohaku_ray.errors import DataError, ModelError
-from kohaku_ray.models.request import ChatRequest, request_key
+from kohaku_ray.models.request import ChatRequest, request_key, shard_of
 from kohaku_ray.run.lease import repeated
 
 MOST_NAMED = 5

@@ -210,7 +210,8 @@ def segment_table(entries: Iterable[tuple[str, Entry]]) -> pa.Table:
         DataError: A table cannot hold an entry, such as a text with a lone surrogate or a count beyond int64.
     """
     try:
-        return pa.Table.from_pylist([_row(key, entry) for key, entry in entries], schema=SEGMENT_SCHEMA)
+        rows = pa.array([_row(key, entry) for key, entry in entries], pa.struct(list(SEGMENT_SCHEMA)))
+        return pa.Table.from_struct_array(rows)
     except (pa.ArrowException, ValueError, TypeError, OverflowError) as error:
         raise DataError(
             f"a reply cannot be recorded ({type(error).__name__}: {error}): its server must send text that UTF-8 can "

@@ -1,7 +1,8 @@
 """A shard of the ledger: makes every model call once, keeps its reply, shares calls in flight among a cluster's jobs.
 
 Keys are sharded over restartable named actors. A shard makes the call itself, so that two members, two tasks that Ray
-retries or two jobs that ask the same thing at the same time wait for one call.
+retries or two jobs that ask the same thing at the same time wait for one call. All calls with one prompt leave from one
+shard, whose router keeps them on one replica.
 """
 
 from __future__ import annotations
@@ -15,16 +16,14 @@ from dataclasses import dataclass, replace
 from typing import Any, Literal
 
 import ray
-from ray.exceptions import RayActorError
 
-from kohaku_ray.engine.cluster import NAMESPACE
 from kohaku_ray.engine.errors import message_of
 from kohaku_ray.engine.ledger.segments import Entry, SegmentStore, segment_table
 from kohaku_ray.engine.metrics import show_in_flight
 from kohaku_ray.engine.serving.handles import Handles
 from kohaku_ray.engine.serving.placement import counts_of
 from kohaku_ray.errors import ContextOverflowError, DataError, ModelError, TransientModelError
-from kohaku_ray.models.request import ChatRequest, check_length
+from kohaku_ray.models.request import ChatRequest, check_length, shard_of
 from kohaku_ray.records import Reply
 from kohaku_ray.run.lease import RENEWAL_S
 from kohaku_ray.values.read import clean_text
@@ -78,11 +77,6 @@ class Refused:
         return cls(kind, clean_text(message_of(error)))
 
 
-def shard_of(key: str, n_shards: int) -> int:
-    """Return the shard that owns a key."""
-    return int(key[:8], 16) % n_shards
-
-
 def shard_name(path: str, shard: int, n_shards: int) -> str:
     """Return a shard's actor name: shard 0 has the same name for every ``n_shards``, the others do not."""
     stem = f"ledger-{hashlib.blake2b(path.encode(), digest_size=8).hexdigest()}-{shard}"
@@ -100,7 +94,6 @@ class LedgerShard:
         self._unflushed: list[tuple[str, Entry]] = []
         self._in_flight: dict[str, asyncio.Task[Asked | Refused]] = {}
         self._handles = Handles()
-        self._siblings: dict[int, Any] = {}
         self._renewed: set[tuple[str, str]] = set()
         self._renewing: dict[str, set[str]] = {}  # per call in flight, the runs that asked again
         self._background: dict[str, asyncio.Task[None]] = {}
@@ -230,7 +223,7 @@ class LedgerShard:
     async def _make(self, key: str, request: ChatRequest, application: str) -> Asked | Refused:
         try:
             began = time.perf_counter()
-            reply = await self._call(request, application)
+            reply = await self._call_replica(request, application)
             check_length(reply, request.most_chars)
             replaced = self._entries.get(key)
             generation = 0 if replaced is None else replaced.generation + 1
@@ -249,31 +242,6 @@ class LedgerShard:
         finally:
             del self._in_flight[key], self._renewing[key]
             show_in_flight(self._shard, len(self._in_flight))
-
-    async def call(self, request: ChatRequest, application: str) -> Reply | Refused:
-        """Make a call for another shard: all calls of a question leave from one, whose router keeps them together."""
-        self._touch()
-        try:
-            return await self._call_replica(request, application)
-        except ModelError as error:
-            return Refused.of(error)
-
-    async def _call(self, request: ChatRequest, application: str) -> Reply:
-        owner = shard_of(hashlib.blake2b(request.session_id.encode(), digest_size=4).hexdigest(), self._n_shards)
-        if owner == self._shard or not request.session_id:
-            return await self._call_replica(request, application)
-        if owner not in self._siblings:
-            self._siblings[owner] = ray.get_actor(shard_name(self._store.path, owner, self._n_shards), NAMESPACE)
-        try:
-            reply: Reply | Refused = await self._siblings[owner].call.remote(request, application)
-        except RayActorError:
-            # It exited when idle: the next call finds the shard that took its name.
-            del self._siblings[owner]
-            return await self._call_replica(request, application)
-        if isinstance(reply, Refused):
-            reply.raise_()
-        assert isinstance(reply, Reply)
-        return reply
 
     async def _call_replica(self, request: ChatRequest, application: str) -> Reply:
         reply: Reply = await self._handles.call(

@@ -21,11 +21,10 @@ from kohaku_ray.config.sections import LedgerConfig
 from kohaku_ray.engine.ledger import client
 from kohaku_ray.engine.ledger.client import Ledger, open_ledger
 from kohaku_ray.engine.ledger.segments import Entry, SegmentStore
-from kohaku_ray.engine.ledger.shard import shard_of
 from kohaku_ray.engine.serving.applications import application_name, serving
 from kohaku_ray.engine.serving.vllm import QUESTION_ROUTER
 from kohaku_ray.errors import ConfigError, ContextOverflowError, DataError, ModelError
-from kohaku_ray.models.request import ChatRequest, request_key
+from kohaku_ray.models.request import ChatRequest, request_key, shard_of
 from kohaku_ray.records import Reply
 
 pytestmark = pytest.mark.ray
@@ -336,7 +335,7 @@ def three_replicas(cluster):
 
 def test_all_calls_of_a_question_leave_by_one_shard_for_one_replica(three_replicas, tmp_path):
     ledger = open_ledger(LedgerConfig(path=str(tmp_path), shards=3))
-    requests = [replace(request("?", seed), session_id=f"question {n}") for n in range(24) for seed in range(5)]
+    requests = [replace(request(f"{n}?"), session_id=f"question {n}") for n in range(24) for _ in range(5)]
     requests = [replace(one, seed=seed) for seed, one in enumerate(requests)]
     homes: dict[str, set[str]] = {}
     for one, asked in zip(requests, ask(ledger, three_replicas, *requests), strict=True):

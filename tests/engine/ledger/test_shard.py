@@ -356,24 +356,6 @@ def test_a_path_that_cannot_be_read_is_not_kept_from_others(make, tmp_path, monk
     SegmentStore(str(tmp_path)).acquire_lease("another cluster")
 
 
-def test_a_sibling_that_ended_is_done_without(make, monkeypatch):
-    class Gone:
-        async def remote(self, *arguments):
-            raise shards.RayActorError
-
-    async def run():
-        shard = make(Reply("one"))
-        shard._n_shards = 2
-        shard._siblings = {0: SimpleNamespace(call=Gone()), 1: SimpleNamespace(call=Gone())}
-        shard._shard = 2  # whatever the session's owner is, it is another
-        asked = await shard._call(ChatRequest("m", (), 0.7, 1.0, 64, 0, session_id="q1"), "app")
-        return asked, shard._siblings
-
-    asked, siblings = asyncio.run(run())
-    assert asked.text == "one"
-    assert len(siblings) == 1
-
-
 def test_a_shard_is_ready_only_when_a_write_under_way_has_ended(make, monkeypatch):
     async def go():
         shard, is_writing, may_fail = make(Reply("kept")), threading.Event(), threading.Event()
