@@ -29,10 +29,11 @@ help: ## Show this list.
 	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 12
 
 setup: .venv/installed ## Create .venv with all dependencies.
-.venv/installed: pyproject.toml constraints.txt
+.venv/installed: pyproject.toml constraints.txt overrides.txt
 	test -x $(BIN)/python || $(PYTHON) -m venv .venv
 	$(BIN)/python -m pip install --quiet uv
-	$(BIN)/uv pip install --python $(BIN)/python --constraint constraints.txt --editable '.[$(EXTRAS)]'
+	$(BIN)/uv pip install --python $(BIN)/python --constraint constraints.txt --override overrides.txt \
+		--editable '.[$(EXTRAS)]'
 	touch $@
 
 demo: setup ## Index, answer, vote and score the sample collection.

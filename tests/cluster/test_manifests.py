@@ -4,8 +4,11 @@ from __future__ import annotations
 
 import importlib
 import json
+import os
 import re
 import shlex
+import subprocess
+import sys
 import tomllib
 from pathlib import Path
 from typing import Any
@@ -215,6 +218,37 @@ def test_the_image_installs_an_extra_that_there_is():
     base = re.search(r"rayproject/ray:([\d.]+)-", (CLUSTER / "Containerfile").read_text())
     assert base is not None
     assert pins == [f"ray[llm]=={base[1]}"], "the base image's Ray is not replaced by another"
+
+
+def resolved(line: str, tmp_path: Path) -> set[str]:
+    """Names of the packages that a line ``uv pip install …`` would bring into an empty environment."""
+    uv, venv = Path(sys.executable).with_name("uv"), str(tmp_path / "venv")
+    subprocess.run([uv, "venv", "--quiet", "--clear", "--python", sys.executable, venv], check=True)
+    words = [word for word in shlex.split(line)[3:] if word not in ("--system", "--no-cache")]
+    if "--python" in words:
+        del words[(at := words.index("--python")) : at + 2]
+    command = [uv, "pip", "install", "--dry-run", "--python", venv, *words]
+    env = {"UV_FIND_LINKS": os.environ.get("PIP_FIND_LINKS", ""), **os.environ}  # as in the Makefile
+    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False, env=env)
+    if "error sending request" in done.stderr:
+        pytest.skip("no package index can be reached")
+    assert done.returncode == 0, done.stderr
+    return set(re.findall(r"^ \+ ([\w.-]+)", done.stderr, re.MULTILINE))
+
+
+@pytest.mark.slow
+def test_the_image_gets_one_faiss_and_torchvision_and_the_environment_for_cpus_neither_of_a_gpus(tmp_path):
+    [line] = [step for step in instructions() if "uv pip install" in step]
+    image = resolved(line[line.index("uv pip install") :], tmp_path)
+    assert {"faiss-gpu", "vllm", "torchvision"} <= image
+    assert "faiss-cpu" not in image
+    steps = subprocess.run(
+        ["make", "--dry-run", "--always-make", "setup"], cwd=ROOT, capture_output=True, text=True, check=True
+    ).stdout.replace("\\\n", " ")
+    [line] = [step.strip() for step in steps.splitlines() if "uv pip install" in step]
+    here = resolved(line, tmp_path)
+    assert {"faiss-cpu", "ray"} <= here
+    assert not {"faiss-gpu", "torchvision", "torchaudio", "torchcodec"} & here
 
 
 @pytest.mark.parametrize("name", KUBERAY)
