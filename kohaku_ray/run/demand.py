@@ -5,7 +5,7 @@ from __future__ import annotations
 import glob
 import os
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
 from kohaku_ray.config import Config
@@ -29,12 +29,14 @@ class Demand:
         gpus: GPUs of these.
         reason: What holds them, for the error message.
         custom: Custom Ray resources of these.
+        on_a_node: What must lie on one node, by who needs it.
     """
 
     cpus: float
     gpus: float
     reason: str
     custom: Mapping[str, float] = field(default_factory=dict)
+    on_a_node: Mapping[str, Mapping[str, float]] = field(default_factory=dict)
 
 
 def cluster_address(cluster: ClusterConfig) -> str | None:
@@ -60,19 +62,41 @@ def answer_demand(config: Config, n_shards: int | None = None) -> Demand:
         n_shards: Shards of its index; None: as many as it is configured to have.
     """
     retriever = config.cluster.retriever
-    n_retrievers, total = retriever.replicas * (n_shards or config.index.shards), Counter[str]()
-    total.update({"CPU": n_retrievers * retriever.cpus, "GPU": n_retrievers * retriever.gpus})
-    parts = [f"{n_retrievers} retriever(s)"]
-    for name, deployment in config.used_deployments.items():
+    n, models = retriever.replicas * (n_shards or config.index.shards), replicas_demand(config.used_deployments)
+    return Demand(
+        n * retriever.cpus + models.cpus,
+        n * retriever.gpus + models.gpus,
+        " and ".join(part for part in (f"{n} retriever(s)", models.reason) if part),
+        models.custom,
+        {"a retriever": {"CPU": retriever.cpus, "GPU": retriever.gpus}, **models.on_a_node},
+    )
+
+
+def replicas_demand(deployments: Mapping[str, Deployment]) -> Demand:
+    """Sum the replicas of deployments, without those of applications that run already."""
+    total, parts, on_a_node = Counter[str](CPU=0, GPU=0), [], {}
+    for name, deployment in deployments.items():
         if deployment.application is None:
             parts.append(f"{deployment.replicas} replica(s) of {name}")
             total.update(deployment_demand(deployment))
+            on_a_node[f"a replica of {name}"] = _on_a_node(deployment)
     cpus, gpus = total.pop("CPU"), total.pop("GPU")
-    return Demand(cpus, gpus, " and ".join(parts), total)
+    return Demand(cpus, gpus, " and ".join(parts), total, on_a_node)
 
 
 def deployment_demand(deployment: Deployment) -> dict[str, float]:
     """Sum the resources of a deployment's replicas, by kind of resource."""
+    return {kind: amount * deployment.n_engines for kind, amount in _engine_demand(deployment).items()}
+
+
+def _on_a_node(deployment: Deployment) -> dict[str, float]:
+    """Return what one node must have: an engine, or one of the groups of layers that vLLM spreads over nodes."""
+    if isinstance(deployment, VllmConfig):
+        deployment = deployment.model_copy(update={"pipeline_parallel": 1})
+    return _engine_demand(deployment)
+
+
+def _engine_demand(deployment: Deployment) -> dict[str, float]:
     each: dict[str, float] = {"CPU": 0, "GPU": 0}
     if isinstance(deployment, ExtractiveConfig):
         each["CPU"] = 1
@@ -83,11 +107,10 @@ def deployment_demand(deployment: Deployment) -> dict[str, float]:
     elif isinstance(deployment, VllmConfig):
         # Serve's own actor takes a CPU in addition to the engine's.
         each["CPU"] = 1 + (deployment.cpus or 0)
-        each["GPU"] = 0 if deployment.cpus else deployment.tensor_parallel
+        each["GPU"] = deployment.gpus_per_engine
         if deployment.accelerator:
-            each[f"accelerator_type:{deployment.accelerator}"] = 0.001 * deployment.tensor_parallel
-    each |= deployment.resources
-    return {kind: amount * deployment.replicas for kind, amount in each.items()}
+            each[f"accelerator_type:{deployment.accelerator}"] = 0.001 * deployment.gpus_per_engine
+    return each | deployment.resources
 
 
 @dataclass(frozen=True, slots=True)
@@ -141,15 +164,8 @@ def index_demand(config: Config, encoders: Encoders) -> Demand:
 
 def caption_demand(config: Config) -> Demand | None:
     """Sum the replicas that describe images, which are up while nothing is encoded; None: none are started."""
-    total, parts = Counter[str](), []
-    for name, deployment in config.caption_deployments.items():
-        if deployment.application is None:
-            parts.append(f"{deployment.replicas} replica(s) of {name}")
-            total.update(deployment_demand(deployment))
-    if not parts:
-        return None
-    cpus, gpus = total.pop("CPU"), total.pop("GPU")
-    return Demand(cpus, gpus, " and ".join(parts), total)
+    demand = replicas_demand(config.caption_deployments)
+    return demand if demand.reason else None
 
 
 def n_that_fit(config: Config, resources: Mapping[str, float], gpu: bool) -> int:
@@ -168,11 +184,23 @@ def n_that_fit(config: Config, resources: Mapping[str, float], gpu: bool) -> int
     return max(fits, 1)
 
 
-def check_demand(demand: Demand, resources: Mapping[str, float], *, autoscaling: bool = False) -> None:
+def check_demand(
+    demand: Demand,
+    resources: Mapping[str, float],
+    *,
+    nodes: Sequence[Mapping[str, float]] | None = None,
+    autoscaling: bool = False,
+) -> None:
     """Compare demand and cluster.
 
+    Args:
+        demand: What a job needs.
+        resources: The cluster's resources.
+        nodes: Those of each node; None: there is one node.
+        autoscaling: Whether nodes may come: nothing is compared.
+
     Raises:
-        ConfigError: The cluster is too small; the message names both numbers.
+        ConfigError: The cluster or every node of it is too small; the message names both numbers.
     """
     if autoscaling:
         return
@@ -183,6 +211,29 @@ def check_demand(demand: Demand, resources: Mapping[str, float], *, autoscaling:
             f"{short}: lower cluster.retriever (its cpus may be 0), index.encoders or deployments.*.replicas, add nodes"
             f"{declared}"
         )
+    if large := too_large(demand.on_a_node, [resources] if nodes is None else nodes):
+        raise ConfigError(
+            f"{large}: lower it (deployments.*.pipeline_parallel spreads a model over nodes), or add larger nodes"
+        )
+
+
+def too_large(on_a_node: Mapping[str, Mapping[str, float]], nodes: Sequence[Mapping[str, float]]) -> str:
+    """Describe what fits no node of a cluster; empty if all does.
+
+    Args:
+        on_a_node: Amount by kind of resource, by who needs it on one node.
+        nodes: The resources of each node.
+    """
+    for who, needed in on_a_node.items():
+        if any(all(amount <= node.get(kind, 0.0) for kind, amount in needed.items()) for node in nodes):
+            continue
+        largest = {kind: max((node.get(kind, 0.0) for node in nodes), default=0.0) for kind in needed}
+        short = {kind: amount for kind, amount in needed.items() if amount > largest[kind]}
+        for kind, amount in short.items():
+            return f"{who} needs {amount:g} {kind}s on one node but the largest node has {largest[kind]:g}"
+        kinds = " and ".join(f"{amount:g} {kind}s" for kind, amount in needed.items() if amount)
+        return f"{who} needs {kinds} on one node but no node has them together"
+    return ""
 
 
 def shortage(

@@ -312,10 +312,8 @@ _NOT_OF_REPLIES = frozenset(
         "max_num_batched_tokens",
         "enable_prefix_caching",
         "enforce_eager",
-        "swap_space",
         "cpu_offload_gb",
         "disable_log_stats",
-        "distributed_executor_backend",
     }
 )
 

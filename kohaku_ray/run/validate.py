@@ -32,7 +32,7 @@ from kohaku_ray.index.store import MANIFEST, Index
 from kohaku_ray.models.openai import OpenAIBackend
 from kohaku_ray.models.request import ChatRequest
 from kohaku_ray.records import Reply
-from kohaku_ray.run.demand import Demand, answer_demand, check_demand, cluster_address, local_cpus
+from kohaku_ray.run.demand import Demand, answer_demand, check_demand, cluster_address, local_cpus, local_gpus
 from kohaku_ray.run.deployments import check_deployment, check_vision, check_windows, make_backend, window_of
 from kohaku_ray.run.directory import RunDirectory
 from kohaku_ray.run.indexes import difference, first_of, open_index
@@ -210,8 +210,9 @@ def _cluster_state(config: Config, demand: Demand) -> str:
     address = cluster_address(config.cluster)
     if address is not None:
         return f"checked when the job joins {address}"
-    check_demand(demand, {"CPU": local_cpus(config.cluster)})
-    return f"a local cluster of {local_cpus(config.cluster)} CPUs has them"
+    cpus, gpus = local_cpus(config.cluster), local_gpus()
+    check_demand(demand, {"CPU": cpus, "GPU": gpus})
+    return f"a local cluster of {cpus} CPUs{f' and {gpus} GPUs' if gpus else ''} has them"
 
 
 REACH_S = 5.0

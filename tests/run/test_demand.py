@@ -6,7 +6,7 @@ import pytest
 from kohaku_ray.config import load_config
 from kohaku_ray.errors import ConfigError
 from kohaku_ray.index import gpu
-from kohaku_ray.run import indexes
+from kohaku_ray.run import indexes, validate
 from kohaku_ray.run.demand import Encoders, answer_demand, caption_demand, check_demand, index_demand, plan_encoders
 
 
@@ -109,6 +109,15 @@ def test_queries_are_encoded_on_the_retrievers_gpu_if_it_has_one(monkeypatch):
     indexes.make_query_encoder(config())
     indexes.make_query_encoder(config("cluster.retriever.gpus=0.25"))
     assert made == ["cpu", "auto"]
+
+
+def test_a_gpu_of_this_machine_counts_before_a_job_starts(monkeypatch):
+    big = load_config(None, ["deployments.big={kind: vllm, model: m}", "roles.answer.model=big"])
+    monkeypatch.setattr(validate, "local_gpus", lambda: 1)
+    assert validate._cluster_state(big, answer_demand(big)).endswith("CPUs and 1 GPUs has them")
+    monkeypatch.setattr(validate, "local_gpus", lambda: 0)
+    with pytest.raises(ConfigError, match="has 0 GPUs but"):
+        validate._cluster_state(big, answer_demand(big))
 
 
 def test_this_faiss_is_the_one_for_cpus_or_sees_its_gpus():

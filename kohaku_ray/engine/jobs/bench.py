@@ -26,7 +26,7 @@ from ray.exceptions import RayError
 from kohaku_ray import sample
 from kohaku_ray.config import Config
 from kohaku_ray.config.deployments import VllmConfig
-from kohaku_ray.engine.cluster import connected, say
+from kohaku_ray.engine.cluster import connected, node_resources, say
 from kohaku_ray.engine.errors import message_of, ray_get
 from kohaku_ray.engine.serving.applications import serving
 from kohaku_ray.engine.serving.vllm import engine_kwargs, environment
@@ -35,7 +35,7 @@ from kohaku_ray.index.tokens import prompt_counter, token_counter
 from kohaku_ray.models.request import ChatRequest, seed_for
 from kohaku_ray.pages.throughput import BenchCell, Measurement, Plain, Throughput, write_throughput
 from kohaku_ray.records import Reply
-from kohaku_ray.run.demand import deployment_demand, shortage
+from kohaku_ray.run.demand import deployment_demand, replicas_demand, shortage, too_large
 from kohaku_ray.run.deployments import check_deployment, vllm_identity
 from kohaku_ray.run.sources import resolve_paths
 
@@ -155,13 +155,14 @@ class _Bench:
     def measure_plain(self) -> None:
         """Measure plain vLLM: one engine for all numbers of members, on one replica's resources."""
         members = sorted({1, *self._grid.members})
-        why_not = self._shortage(1)
+        needed = deployment_demand(_of(self._deployment, 1))
         try:
-            if why_not:
+            # It is one process: its GPUs lie on one node.
+            if why_not := self._shortage(1) or too_large({"plain vLLM": needed}, node_resources()):
                 raise ModelError(why_not)
             say(f"bench   plain vLLM, n = {', '.join(map(str, members))}: starting")
             job = self._plain_job(members)
-            results = _run_apart(job, environment(self._deployment), deployment_demand(_of(self._deployment, 1)))
+            results = _run_apart(job, environment(self._deployment), needed)
             for n, result in zip(members, results, strict=True):
                 self._check_length(result["completion_tokens"], result["n_calls"])
                 self._plain.append(Plain(n, Measurement(**result)))
@@ -193,9 +194,10 @@ class _Bench:
         try:
             handle = serve.get_app_handle(application)
             questions = [self._requests(number, at, m) for at in range(n * self._grid.questions)]
-            asyncio.run(self._warm_up(handle, n))
+            n_engines = _of(self._deployment, n).n_engines
+            asyncio.run(self._warm_up(handle, n_engines))
             processes = replica_processes(application)
-            seen = [psutil.Process(), *processes] if len(processes) == n else []
+            seen = [psutil.Process(), *processes] if len(processes) == n_engines else []
             before, began = cpu_seconds(seen), time.perf_counter()
             replies = asyncio.run(_ask_all(handle, questions, n * c))
             wall_s, cpu_s = time.perf_counter() - began, cpu_seconds(seen) - before
@@ -281,7 +283,9 @@ class _Bench:
         """Say what the replicas need and the cluster lacks; empty if nothing."""
         if self._config.cluster.autoscaling:
             return ""
-        return shortage("they", deployment_demand(_of(self._deployment, replicas)), self._resources)
+        they = _of(self._deployment, replicas)
+        large = too_large(replicas_demand({self._name: they}).on_a_node, node_resources())
+        return shortage("they", deployment_demand(they), self._resources) or large
 
     def _without(self, cells: Iterable[BenchCell], reason: str, *, is_skipped: bool) -> None:
         self._cells += [
@@ -453,7 +457,8 @@ def _device(deployment: VllmConfig, resources: Mapping[str, float]) -> str:
     if deployment.cpus is not None:
         return f"{deployment.cpus} CPU(s) per replica, {os.cpu_count()} on this machine ({_cpu_model()})"
     kinds = [kind.partition(":")[2] for kind in resources if kind.startswith("accelerator_type:")]
-    return f"{deployment.tensor_parallel} GPU(s) per replica ({', '.join(sorted(kinds)) or 'of unknown type'})"
+    n_gpus = deployment.gpus_per_engine * deployment.data_parallel
+    return f"{n_gpus} GPU(s) per replica ({', '.join(sorted(kinds)) or 'of unknown type'})"
 
 
 def _cpu_model() -> str:

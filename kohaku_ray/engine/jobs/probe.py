@@ -13,7 +13,7 @@ from kohaku_ray.engine.serving.handles import Handles, rank_pairs
 from kohaku_ray.errors import ConfigError, ModelError
 from kohaku_ray.models.request import ChatRequest
 from kohaku_ray.records import Reply
-from kohaku_ray.run.demand import Demand, cluster_address, deployment_demand
+from kohaku_ray.run.demand import cluster_address, replicas_demand
 from kohaku_ray.run.sources import resolve_paths
 from kohaku_ray.run.validate import Probed, probe_chat, probe_here
 
@@ -43,9 +43,7 @@ def _probe(name: str, deployment: Deployment, config: Config) -> Probed:
     with connected(config.cluster):
         if one.application is None:
             say(f"probe   {name}: starts one replica by Ray Serve")
-            needed = deployment_demand(one)
-            demand = Demand(needed.pop("CPU"), needed.pop("GPU"), f"a replica of {name}", needed)
-            check_cluster(demand, config.cluster)
+            check_cluster(replicas_demand({name: one}), config.cluster)
         with serving({name: one}) as names:
             return asyncio.run(_probe_served(name, one, names))
 

@@ -270,11 +270,11 @@ def _wait_until_running(application: str, name: str, deployment: Deployment) -> 
         if now - began > limit_s:
             short = shortage("they", deployment_demand(deployment), ray.cluster_resources(), ray.available_resources())
             raise ModelError(
-                f"{n_up} of {deployment.replicas} replicas were up after start_timeout_s of {limit_s:g} s "
+                f"{n_up} of {deployment.n_engines} replicas were up after start_timeout_s of {limit_s:g} s "
                 f"({short}): {_reason(there)}"
             )
         if now - said > SAY_EVERY_S:
-            say(f"serve   {name}: {n_up}/{deployment.replicas} replicas up after {now - began:.0f} s")
+            say(f"serve   {name}: {n_up}/{deployment.n_engines} replicas up after {now - began:.0f} s")
             said = now
         time.sleep(0.2)
 

@@ -7,6 +7,7 @@ import os
 from typing import Any
 
 from kohaku_ray.config.deployments import VllmConfig
+from kohaku_ray.errors import ConfigError
 
 QUESTION_ROUTER = "kohaku_ray.engine.serving.routing.QuestionRouter"
 CPU_DEFAULTS: dict[str, Any] = {
@@ -14,8 +15,6 @@ CPU_DEFAULTS: dict[str, Any] = {
     "enforce_eager": True,
     # A seeded request in a chunked prefill kills vLLM's CPU engine (0.29).
     "enable_chunked_prefill": False,
-    # One process per engine instead of two: half the start-up time.
-    "distributed_executor_backend": "uni",
     # Only whole blocks are cached: of the default of 128 tokens, a context's last block is often half empty.
     "block_size": 32,
 }
@@ -28,12 +27,15 @@ def bind_vllm(application: str, name: str, deployment: VllmConfig) -> Any:
         application: Its name in Serve.
         name: The deployment's key in the configuration.
         deployment: What to serve.
+
+    Raises:
+        ConfigError: vLLM or ``ray.serve.llm`` knows no such argument or accelerator.
     """
     # vLLM says on import that it does without Triton: the driver runs no kernel.
     os.environ.setdefault("VLLM_LOGGING_LEVEL", "ERROR")
     from ray.serve.llm import LLMConfig, build_llm_deployment
 
-    from kohaku_ray.engine.serving.vllm_replica import VllmReplica
+    from kohaku_ray.engine.serving.vllm_replica import GangReplica, VllmReplica
 
     logging.getLogger("ray.serve.llm").setLevel(logging.ERROR)
     options: dict[str, Any] = {
@@ -47,20 +49,37 @@ def bind_vllm(application: str, name: str, deployment: VllmConfig) -> Any:
         **_routing(deployment),
         **_scale(deployment),
     }
-    if deployment.resources:
-        options["ray_actor_options"] = {"resources": deployment.resources}
-    config = LLMConfig(
-        model_loading_config={"model_id": name, "model_source": deployment.model},
-        accelerator_type=deployment.accelerator,
-        placement_group_config=None if deployment.cpus is None else {"bundles": [{"CPU": deployment.cpus}]},
-        deployment_config=options,
-        engine_kwargs=engine_kwargs(deployment),
-        runtime_env={"env_vars": environment(deployment)},
-        log_engine_metrics=False,
-    )
-    return build_llm_deployment(
-        config, name_prefix="", bind_kwargs={"deployment": deployment}, deployment_cls=VllmReplica
-    )
+    try:
+        config = LLMConfig(
+            model_loading_config={"model_id": name, "model_source": deployment.model},
+            accelerator_type=deployment.accelerator,
+            placement_group_config=placement(deployment),
+            deployment_config=options,
+            engine_kwargs=engine_kwargs(deployment),
+            runtime_env={"env_vars": environment(deployment)},
+            log_engine_metrics=False,
+        )
+        return build_llm_deployment(
+            config,
+            name_prefix="",
+            bind_kwargs={"deployment": deployment},
+            deployment_cls=GangReplica if deployment.data_parallel > 1 else VllmReplica,
+        )
+    except ValueError as error:
+        raise ConfigError(f"deployments.{name}: {error}") from error
+
+
+def placement(deployment: VllmConfig) -> dict[str, Any]:
+    """Return what each worker of an engine holds, and whether all must lie on one node.
+
+    Every worker asks for its part of the custom resources, so that none lies outside their worker group.
+    """
+    if deployment.cpus is not None:
+        return {"bundles": [{"CPU": deployment.cpus, **deployment.resources}]}
+    n = deployment.gpus_per_engine
+    part = {kind: max(round(amount / n, 4), 0.0001) for kind, amount in deployment.resources.items()}
+    strategy = "PACK" if deployment.pipeline_parallel > 1 else "STRICT_PACK"
+    return {"bundle_per_worker": {"GPU": 1, **part}, "strategy": strategy}
 
 
 def engine_kwargs(deployment: VllmConfig) -> dict[str, Any]:
@@ -68,6 +87,8 @@ def engine_kwargs(deployment: VllmConfig) -> dict[str, Any]:
     kwargs: dict[str, Any] = {
         "max_model_len": deployment.window_tokens,
         "tensor_parallel_size": deployment.tensor_parallel,
+        "pipeline_parallel_size": deployment.pipeline_parallel,
+        "data_parallel_size": deployment.data_parallel,
         "trust_remote_code": deployment.trust_remote_code,
         "enable_prefix_caching": True,
         "enable_prompt_tokens_details": True,

@@ -9,7 +9,7 @@ from typing import Any
 
 from ray import serve
 from ray.serve.llm import LLMConfig
-from ray.serve.llm.deployment import LLMServer
+from ray.serve.llm.deployment import DPServer, LLMServer
 from ray.serve.llm.openai_api_models import ChatCompletionRequest
 
 from kohaku_ray.config.deployments import VllmConfig
@@ -35,7 +35,7 @@ class VllmReplica(LLMServer):
         self._deployment = deployment
         self._model_id = llm_config.model_id
         self._replica = serve.get_replica_context().replica_id.unique_id
-        n_gpus = 0 if deployment.cpus is not None else deployment.tensor_parallel
+        n_gpus = deployment.gpus_per_engine
         self._meter = Meter(n_gpus)
         self._power = asyncio.create_task(watch_power(self._meter, self._counters)) if n_gpus else None
 
@@ -88,3 +88,7 @@ class VllmReplica(LLMServer):
     async def _counters(self) -> list[float | None]:
         joules: list[float | None] = await self.collective_rpc("joules", timeout=COUNTERS_TIMEOUT_S)
         return joules
+
+
+class GangReplica(VllmReplica, DPServer):
+    """One engine of a data-parallel group; Serve starts and ends the group as one."""

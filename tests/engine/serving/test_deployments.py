@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import json
+import subprocess
+import sys
+from pathlib import Path
 
 import pytest
 from kit import tiny_llama
@@ -10,10 +13,10 @@ from kit import tiny_llama
 from kohaku_ray.config import load_config
 from kohaku_ray.config.deployments import PriceConfig, VllmConfig
 from kohaku_ray.engine.serving.applications import serving
-from kohaku_ray.engine.serving.vllm import engine_kwargs
+from kohaku_ray.engine.serving.vllm import engine_kwargs, placement
 from kohaku_ray.errors import ConfigError, ModelError
 from kohaku_ray.records import Reply
-from kohaku_ray.run.demand import answer_demand, deployment_demand
+from kohaku_ray.run.demand import answer_demand, check_demand, deployment_demand
 from kohaku_ray.run.deployments import check_deployment, model_identity
 from kohaku_ray.run.models import dollars, models_of
 
@@ -44,9 +47,16 @@ def test_vllm_that_is_not_installed_is_named_with_its_extra(monkeypatch):
     ("settings", "message"),
     [
         ("{cpus: 2, tensor_parallel: 2}", "cpus is 2 but tensor_parallel is 2"),
+        ("{cpus: 2, pipeline_parallel: 2}", "cpus is 2 but pipeline_parallel is 2"),
+        ("{cpus: 2, data_parallel: 2}", "cpus is 2 but data_parallel is 2"),
         ("{cpus: 2, accelerator: H100}", "cpus is 2 but accelerator is H100"),
         ("{replicas: 4, max_replicas: 2}", "max_replicas is 2 but replicas is 4"),
-        ("{engine_kwargs: {max_model_len: 5}}", "engine_kwargs has max_model_len: set model, revision, window_tokens"),
+        ("{engine_kwargs: {max_model_len: 5}}", "engine_kwargs has max_model_len: set window_tokens of the deployment"),
+        (
+            "{engine_kwargs: {pipeline_parallel_size: 2, data_parallel_size: 2}}",
+            "engine_kwargs has data_parallel_size, pipeline_parallel_size: set data_parallel, pipeline_parallel of",
+        ),
+        ("{engine_kwargs: {distributed_executor_backend: uni}}", "distributed_executor_backend, which Ray Serve sets"),
         ("{load_bound: 0.5}", "greater than or equal to 1"),
     ],
 )
@@ -154,6 +164,76 @@ def test_a_call_is_priced_by_new_cached_and_generated_tokens_and_gpu_hours():
     price = PriceConfig(prompt=1.0, cached=0.1, completion=4.0, gpu_hour=3.6)
     reply = Reply("", prompt_tokens=1_000_000, cached_tokens=800_000, completion_tokens=50_000, gpu_s=100.0)
     assert dollars(reply, price) == pytest.approx(0.2 + 0.08 + 0.2 + 0.1)
+
+
+def test_every_gpu_of_pipelines_and_data_parallel_groups_is_counted():
+    spread = VllmConfig(model="m", tensor_parallel=4, pipeline_parallel=2, data_parallel=3, replicas=2, max_replicas=5)
+    assert deployment_demand(spread) == {"CPU": 6, "GPU": 48}
+    assert (spread.n_engines, spread.most_replicas, spread.gpus_per_engine) == (6, 15, 8)
+    kwargs = engine_kwargs(spread)
+    assert [kwargs[f"{kind}_parallel_size"] for kind in ("tensor", "pipeline", "data")] == [4, 2, 3]
+
+
+@pytest.mark.parametrize(
+    ("settings", "bundle", "strategy"),
+    [
+        ({}, {"GPU": 1}, "STRICT_PACK"),
+        ({"tensor_parallel": 4, "resources": {"node": 1}}, {"GPU": 1, "node": 0.25}, "STRICT_PACK"),
+        ({"tensor_parallel": 8, "resources": {"node": 0.001}}, {"GPU": 1, "node": 0.0001}, "STRICT_PACK"),
+        ({"tensor_parallel": 8, "pipeline_parallel": 2}, {"GPU": 1}, "PACK"),
+    ],
+)
+def test_a_replicas_gpus_share_a_node_and_its_resources(settings, bundle, strategy):
+    assert placement(VllmConfig(model="m", **settings)) == {"bundle_per_worker": bundle, "strategy": strategy}
+
+
+def test_a_model_larger_than_any_node_is_refused_with_both_sizes():
+    big = "deployments.big={kind: vllm, model: m, tensor_parallel: 16, resources: {replica_node: 0.001}}"
+    demand = answer_demand(load_config(None, [big, "roles.answer.model=big"]))
+    node = {"CPU": 96.0, "GPU": 8.0, "replica_node": 1.0}
+    two = {"CPU": 192.0, "GPU": 16.0, "replica_node": 2.0}
+    with pytest.raises(
+        ConfigError,
+        match=r"a replica of big needs 16 GPUs on one node but the largest node has 8: .*pipeline_parallel",
+    ):
+        check_demand(demand, two, nodes=[node, node])
+    check_demand(demand, two, nodes=[two, node])
+    spread = big.replace("16", "8, pipeline_parallel: 2")
+    check_demand(answer_demand(load_config(None, [spread, "roles.answer.model=big"])), two, nodes=[node, node])
+    apart = [{"CPU": 96.0, "GPU": 16.0}, node]
+    with pytest.raises(
+        ConfigError, match=r"replica of big needs .*16 GPUs and 0\.001 replica_nodes on one node but no"
+    ):
+        check_demand(demand, {"CPU": 192.0, "GPU": 24.0, "replica_node": 1.0}, nodes=apart)
+    check_demand(demand, {}, nodes=[], autoscaling=True)
+
+
+@pytest.mark.vllm
+@pytest.mark.slow
+@pytest.mark.ray
+def test_serve_asks_a_cluster_of_gpus_for_whole_nodes(tmp_path):
+    """Ray counts GPUs that nobody has: the placement groups are those of a real cluster, only engines are missing."""
+    pytest.importorskip("vllm")
+    script = Path(__file__).parents[1] / "gpu_nodes.py"
+    done = subprocess.run(
+        [sys.executable, str(script)], capture_output=True, text=True, timeout=500, check=False, cwd=tmp_path
+    )
+    assert done.returncode == 0, done.stderr[-4000:]
+    found = json.loads(done.stdout.splitlines()[-1])
+    one = found["tensor"]
+    assert one["strategy"] == "STRICT_PACK"
+    assert one["nodes"] in (["replicas a"], ["replicas b"])
+    assert [bundle["GPU"] for bundle in one["bundles"]] == [1] * 4
+    assert all(bundle["replica_node"] > 0 for bundle in one["bundles"])
+    both = found["pipeline"]
+    assert (both["strategy"], both["nodes"]) == ("PACK", ["replicas a", "replicas b"])
+    assert len(both["bundles"]) == 8
+    group = found["data"]
+    assert [bundle["GPU"] for bundle in group["bundles"]] == [1] * 4, "two engines of two GPUs"
+    assert set(group["nodes"]) <= {"replicas a", "replicas b"}
+    assert group["n_up"] == 2
+    assert "swap_space" in found["unknown"]
+    assert found["refused"].startswith("a replica of big needs 6 GPUs on one node but the largest node has 4")
 
 
 @pytest.mark.ray

@@ -1,0 +1,90 @@
+"""What Serve asks of a cluster with GPUs that nobody has, for replicas of vLLM (a program; prints one JSON object).
+
+Everything is as in a job but the engine: a replica that would start one is up at once.
+"""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import ray
+from ray import serve
+from ray.cluster_utils import Cluster
+from ray.util.placement_group import placement_group_table
+
+from kohaku_ray.config.deployments import VllmConfig
+from kohaku_ray.config.sections import ClusterConfig
+from kohaku_ray.engine.cluster import check_cluster
+from kohaku_ray.engine.serving import applications, vllm_replica
+from kohaku_ray.errors import ConfigError
+from kohaku_ray.run.demand import replicas_demand
+
+STORE = 100 * 2**20
+ON_REPLICAS = {"replica_node": 0.001}
+
+
+class Idle:
+    """A replica without an engine."""
+
+    async def __init__(self, llm_config: Any, deployment: Any) -> None:
+        self.llm_config = llm_config
+
+    async def check_health(self) -> None:
+        return
+
+    async def __del__(self) -> None:
+        return
+
+
+class IdleReplica(Idle, vllm_replica.VllmReplica):
+    pass
+
+
+class IdleGang(Idle, vllm_replica.GangReplica):
+    pass
+
+
+def asked(name: str, nodes: dict[str, str], **settings: Any) -> dict[str, Any]:
+    """Start a deployment: the placement group that Serve made for it."""
+    deployment = VllmConfig(model="/models/none", resources=ON_REPLICAS, start_timeout_s=120, **settings)
+    check_cluster(replicas_demand({name: deployment}), ClusterConfig())
+    applications._start(name, name, deployment)
+    [group] = [one for one in placement_group_table().values() if one["state"] == "CREATED"]
+    found = {
+        "strategy": group["strategy"],
+        "bundles": [group["bundles"][at] for at in sorted(group["bundles"])],
+        "nodes": sorted({nodes[node] for node in group["bundles_to_node_id"].values()}),
+        "n_up": applications.replicas_up([name]),
+    }
+    serve.delete(name)
+    return found
+
+
+def main() -> None:
+    cluster = Cluster(initialize_head=True, head_node_args={"num_cpus": 1, "object_store_memory": STORE})
+    names = {cluster.head_node.node_id: "head"}
+    for name, own in (("encoders", {}), ("replicas a", {"replica_node": 1}), ("replicas b", {"replica_node": 1})):
+        node = cluster.add_node(num_cpus=3, num_gpus=4, resources=own, object_store_memory=STORE)
+        names[node.node_id] = name
+    ray.init(address=cluster.address, namespace="kohaku_ray", log_to_driver=False)
+    vllm_replica.VllmReplica, vllm_replica.GangReplica = IdleReplica, IdleGang  # type: ignore[misc]
+    applications._start_serve()
+    found: dict[str, Any] = {
+        "tensor": asked("tensor", names, tensor_parallel=4),
+        "pipeline": asked("pipeline", names, tensor_parallel=4, pipeline_parallel=2),
+        "data": asked("data", names, tensor_parallel=2, data_parallel=2),
+    }
+    for key, settings in (("unknown", {"engine_kwargs": {"swap_space": 4}}), ("refused", {"tensor_parallel": 6})):
+        try:
+            asked("big", names, **settings)
+        except ConfigError as error:
+            found[key] = str(error)
+    serve.shutdown()
+    ray.shutdown()
+    cluster.shutdown()
+    print(json.dumps(found))
+
+
+if __name__ == "__main__":
+    main()
