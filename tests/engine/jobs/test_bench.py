@@ -154,6 +154,7 @@ def bench(config, tmp_path, monkeypatch):
         monkeypatch.setattr(benching, "serving", nothing_started)
         monkeypatch.setattr(benching, "_run_apart", no_engine)
         monkeypatch.setattr("ray.cluster_resources", lambda: {"CPU": 4.0})
+        monkeypatch.setattr(benching, "node_resources", lambda: [{"CPU": 4.0}])
         monkeypatch.setattr("ray.serve.get_app_handle", lambda _: application)
         grid = {"replicas": (2,), "members": (1, 3), "concurrency": (2,), "questions": 5, "context_tokens": 50}
         return run_bench(config(), Grid(**grid | changes), str(tmp_path))
