@@ -40,6 +40,7 @@ from kohaku_ray.storage import below
 
 if TYPE_CHECKING:
     from kohaku_ray.engine.actors.pool import ActorPool
+    from kohaku_ray.engine.jobs.bundle import Bundled, ReplayedRun
     from kohaku_ray.engine.jobs.index import IndexSummary
 
 ASKED = "asked"
@@ -244,3 +245,17 @@ def vote(files: Sequence[str], rule: VoteRule | None = None) -> FileVote:
 def score(truth: str, files: Sequence[str], metrics: Sequence[str] = (DEFAULT_METRIC,)) -> ScoreReport:
     """Score submission files or runs' directories against gold answers."""
     return run_score(truth, [submission_of(file) for file in files], metrics)
+
+
+def bundle(run: str, path: str, *, with_index: bool = False) -> Bundled:
+    """Pack a finished run, or a sweep's finished runs, into one zip that re-derives the tables; see ``make_bundle``."""
+    from kohaku_ray.engine.jobs.bundle import make_bundle, runs_of
+
+    return make_bundle(runs_of(run), path, with_index=with_index)
+
+
+def replay(path: str, index: str | None = None) -> list[ReplayedRun]:
+    """Make a bundle's runs again from its replies and compare every table; see ``replay_bundle``."""
+    from kohaku_ray.engine.jobs.bundle import replay_bundle
+
+    return replay_bundle(path, index)

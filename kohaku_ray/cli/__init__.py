@@ -1,4 +1,4 @@
-"""kohaku-ray: init, index, documents, answer, ask, sweep, vote, score, compare, validate, show, report, map, bench."""
+"""kohaku-ray: its commands, from a shell."""
 
 from __future__ import annotations
 

@@ -117,6 +117,24 @@ def make_parser() -> argparse.ArgumentParser:
     compare.add_argument("--by", metavar="COLUMN", help="split by a column of the gold answers")
     compare.add_argument("--page", metavar="HTML", help="also write a page: two runs' answers side by side")
 
+    bundle = _add(commands, run.bundle)
+    _completed(
+        bundle.add_argument("source", metavar="RUN_OR_SWEEP", help="a run's directory, or a sweep as `sweep` takes it"),
+        _sweeps,
+    )
+    bundle.add_argument("output", metavar="ZIP", help="the bundle")
+    bundle.add_argument(
+        "--with-index",
+        action="store_true",
+        help="put the index in, with the documents' text; without it the bundle has none but what replies quote",
+    )
+    bundle.add_argument("--base", action="append", default=[], metavar="CONFIG", help="of a sweep: as given to `sweep`")
+    _add_overrides(bundle)
+
+    replay = _add(commands, run.replay)
+    replay.add_argument("bundles", nargs="+", metavar="ZIP", help="bundles")
+    replay.add_argument("--index", metavar="DIR", help="the index, where a bundle has none (default: the run's own)")
+
     report = _add(commands, run.report)
     report.add_argument("run", metavar="RUN", help="a run's directory")
     report.add_argument("--truth", metavar="CSV", help="gold answers (default: the run's question file if it has them)")

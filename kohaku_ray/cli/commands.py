@@ -17,23 +17,27 @@ from kohaku_ray.errors import ConfigError
 from kohaku_ray.pages.terminal import complain, say, tell
 from kohaku_ray.run.outcomes import (
     BAD_CONFIG,
+    FAILED,
     OK,
     ROWS_IN_ERROR,
     Answered,
     Asked,
     Benched,
+    Bundled,
     Compared,
     Completion,
     Indexed,
     Initialised,
     Mapped,
     Parsed,
+    Replayed,
     Reported,
     Scored,
     Shown,
     Swept,
     Validated,
     Voted,
+    plain,
 )
 
 if TYPE_CHECKING:
@@ -447,6 +451,38 @@ def show(arguments: argparse.Namespace) -> Shown:
         trace=rows["trace"],
         usage=rows["usage"],
         prompts=prompts,
+    )
+
+
+def bundle(arguments: argparse.Namespace) -> Bundled:
+    """Pack a finished run or sweep into one zip that re-derives its tables."""
+    from kohaku_ray.engine.jobs.bundle import make_bundle, runs_of
+    from kohaku_ray.run.summary import counted
+
+    runs = runs_of(arguments.source, arguments.base, arguments.overrides)
+    made = make_bundle(runs, arguments.output, with_index=arguments.with_index)
+    line = f"{counted(len(made.runs), 'run')}, {made.n_replies:,} replies, {made.n_bytes:,} bytes: {arguments.output}"
+    tell(line)
+    return Bundled(line=line, bundle=arguments.output, runs=made.runs, n_replies=made.n_replies, n_bytes=made.n_bytes)
+
+
+def replay(arguments: argparse.Namespace) -> Replayed:
+    """Make a bundle's runs again from its replies, without model, key or network, and compare every table."""
+    from kohaku_ray.engine.jobs.bundle import replay_bundle
+    from kohaku_ray.pages.run_text import describe_replays
+
+    runs = [
+        {"bundle": bundle, **plain(run)}
+        for bundle in arguments.bundles
+        for run in replay_bundle(bundle, arguments.index)
+    ]
+    tell(describe_replays(runs))
+    n_other = sum(bool(run["differences"]) for run in runs)
+    return Replayed(
+        line=f"{n_other} of {len(runs)} runs differ" if n_other else f"the same: {len(runs)} of {len(runs)} runs",
+        code=FAILED if n_other else OK,
+        same=not n_other,
+        runs=runs,
     )
 
 

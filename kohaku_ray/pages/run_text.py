@@ -53,6 +53,41 @@ def describe_questions(votes: Sequence[Row]) -> str:
     return aligned(["question_id", "answer", "question"], lines, n_text=3)
 
 
+def describe_replays(runs: Sequence[Row]) -> str:
+    """Lay out the runs of bundles: scores and costs, whether their replay is the same, and what differs."""
+    head = [
+        "run",
+        "model",
+        "metric",
+        "score",
+        "95 % interval",
+        "questions",
+        "members",
+        "tokens in",
+        "cached",
+        "out",
+        "s",
+    ]
+    body, notes = [], []
+    for run in runs:
+        used, scores = run["used"], run["scores"] or [{"metric": "none", "score": None}]
+        cached = f"{used['cached_tokens'] / used['prompt_tokens']:.0%}" if used["prompt_tokens"] else ""
+        spent_on = [used["prompt_tokens"], cached, used["completion_tokens"], round(used["service_s"])]
+        for number, one in enumerate(scores):
+            ends = f"{one['low']:.3f} … {one['high']:.3f}" if one.get("low") is not None else ""
+            score = "" if one["score"] is None else f"{one['score']:.4f}"
+            rest = [run["n_questions"], run["n_members"], *spent_on] if number == 0 else [""] * 6
+            who = [run["name"], run["model"].split()[0]] if number == 0 else ["", ""]
+            cells = [*who, one["metric"], score, ends, *rest]
+            body.append([f"{cell:,}" if isinstance(cell, int) else str(cell) for cell in cells])
+        verdict = "differs from the bundle" if run["differences"] else "made again, every table the same"
+        notes.append(f"{run['name']}: {verdict}")
+        notes += [f"  {line}" for line in run["differences"]]
+        if run["n_rounded"]:
+            notes.append(f"  {run['n_rounded']:,} rows differ by the rounding of numbers alone")
+    return "\n".join([aligned(head, body, n_text=3), "", *notes])
+
+
 def describe_prompts(prompts: Sequence[SentPrompt]) -> str:
     """Write prompts as they were sent, each under the calls that sent it."""
     parts = []

@@ -248,6 +248,24 @@ class Shown(Outcome):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Bundled(Outcome):
+    """``bundle``: the zip, the names of its runs, replies of its calls, its size."""
+
+    bundle: str
+    runs: Sequence[str]
+    n_replies: int
+    n_bytes: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Replayed(Outcome):
+    """``replay``: whether every table is the same, and ``{bundle, name, differences, scores, used, …}`` of each run."""
+
+    same: bool
+    runs: Rows
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Reported(Outcome):
     """``report``: the page."""
 

@@ -17,7 +17,7 @@ from kohaku_ray.evaluation.submissions import Submission, SubmissionRow, citing_
 from kohaku_ray.evaluation.truth import read_gold
 from kohaku_ray.index.store import Index
 from kohaku_ray.records import BLANK
-from kohaku_ray.run.block import best_quotes
+from kohaku_ray.run.block import best_quotes, vote_again
 from kohaku_ray.run.directory import RunDirectory
 from kohaku_ray.run.sources import read_metadata, resolve
 from kohaku_ray.run.tables import Parts, Tables
@@ -96,6 +96,18 @@ def as_lines(lines: Iterable[Mapping[str, Any]]) -> Iterator[str]:
 
 
 Row = Mapping[str, Any]
+
+
+def write_run(config: Config, directory: RunDirectory, parts: Parts) -> None:
+    """Write a run's tables and all other files of its answers.
+
+    Raises:
+        DataError: The directory cannot be written.
+    """
+    if config.ensemble.vote.weights == "agreement":
+        vote_again(config, parts)
+    directory.write_tables(parts)
+    write_outputs(config, directory, parts)
 
 
 def write_outputs(config: Config, directory: RunDirectory, parts: Parts) -> None:

@@ -23,7 +23,7 @@ from kohaku_ray.index.hits import Hits
 from kohaku_ray.index.layout import ShardLayout
 from kohaku_ray.index.nodes import KINDS, NodeTable, join_nodes, renumbered
 from kohaku_ray.index.store import Shard
-from kohaku_ray.index.tokens import token_counter
+from kohaku_ray.index.tokens import Counter, token_counter
 from kohaku_ray.index.vectors import Ranges, VectorIndex, merge_hits
 from kohaku_ray.run.indexes import make_image_query_encoder, make_query_encoder, open_index, searches_on_gpu
 from kohaku_ray.systems.base import Depth
@@ -120,6 +120,7 @@ class LocalIndex(Calls):
         float16: bool = False,
         image_encoder: SentenceEncoder | None = None,
         peer: Callable[[int], LocalIndex] | None = None,
+        count: Callable[[str, str | None], Counter] = token_counter,
     ) -> None:
         """Answer from an open shard.
 
@@ -132,11 +133,12 @@ class LocalIndex(Calls):
             float16: Whether it holds the vectors there as float16.
             image_encoder: Encodes queries that search images, where they have an encoder of their own.
             peer: Returns the index that holds another shard.
+            count: Makes a function that counts the tokens of texts, for a tokenizer's name and revision.
         """
         super().__init__(keeps=depths is not None)
         self.shard, self.encoder, self.depths = shard, encoder, depths
         self._score, self._gpu, self._float16, self._image_encoder = score, gpu, float16, image_encoder
-        self._peer = peer
+        self._peer, self._count = peer, count
         self._on_gpu: dict[Kinds, VectorIndex] = {}
         # Token counts of nodes, by tokenizers; -1 where not yet counted.
         self._tokens: dict[tuple[Tokenizer, ...], I64] = {}
@@ -282,7 +284,7 @@ class LocalIndex(Calls):
         missing = np.flatnonzero(sentence & (known[nodes.source_row] < 0))
         if len(missing):
             texts = [nodes.text_of(int(row)) for row in missing]
-            counts = [token_counter(name, revision)(texts) for name, revision in tokenizers]
+            counts = [self._count(name, revision)(texts) for name, revision in tokenizers]
             known[nodes.source_row[missing]] = np.max(counts, axis=0)
         return np.where(sentence, known[nodes.source_row], nodes.tokens)
 

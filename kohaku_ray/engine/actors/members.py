@@ -62,7 +62,7 @@ class Retriever:
         self, context: RunContext, questions: Sequence[Question], member: int, settled: Sequence[bool] | None = None
     ) -> list[Prepared | None]:
         """Prepare a block, all its questions at once; rows in their order, None for those that are settled."""
-        return await _each(questions, settled, lambda question: self._prepare(context, question, member))
+        return await each(questions, settled, lambda question: prepare_one(self._index, context, question, member))
 
     def counts(self) -> Counter[tuple[str, str]]:
         """Count the items that the runs asked for and those that were computed: see ``Calls.counted``."""
@@ -71,22 +71,6 @@ class Retriever:
     @functools.cached_property
     def _index(self) -> LocalIndex:
         return LocalIndex.open(self._config, self._depths, self._shard, self._peer)
-
-    async def _prepare(self, context: RunContext, question: Question, member: int) -> Prepared:
-        if not question.text.strip():
-            return Prepared(question, None, "the question is empty")
-        owner = SHARED if context.config.ensemble.scope == "answer" else member
-        again = (question.question_id, owner) in context.again
-        tools = EngineTools(self._index, context, question.question_id, member, again)
-        evidence, error = None, None
-        try:
-            evidence = await context.config.declaration.prepare(question, tools, context.config.settings)
-        except (DataError, ConfigError):
-            # The ledger, the index or the system is broken, not one question: the run must stop.
-            raise
-        except KohakuRayError as failure:
-            error = str(failure)
-        return Prepared(question, evidence, error, tuple(tools.calls), tools.n_no_reply)
 
 
 class Member:
@@ -102,23 +86,43 @@ class Member:
     ) -> list[Answered | None]:
         """Answer a block, all its questions at once; rows in their order, None for those that are settled."""
         index = remote(retriever)
-        return await _each(prepared, settled, lambda row: self._answer(context, member, index, row))
-
-    async def _answer(self, context: RunContext, member: int, index: LocalIndex, row: Prepared) -> Answered:
-        if row.error is not None:
-            return Answered(Answer(Prediction(error=row.error)))
-        question_id = row.question.question_id
-        tools = EngineTools(index, context, question_id, member, (question_id, member) in context.again)
-        try:
-            answer = await context.config.declaration.answer(row.evidence, tools, context.config.settings)
-        except (DataError, ConfigError):
-            raise
-        except KohakuRayError as error:
-            answer = Answer(Prediction(error=str(error)))
-        return Answered(answer, tuple(tools.calls), tools.n_no_reply)
+        return await each(prepared, settled, lambda row: answer_one(context, member, index, row))
 
 
-async def _each(
+async def prepare_one(index: LocalIndex, context: RunContext, question: Question, member: int) -> Prepared:
+    """Prepare one question for a member, or for all that share its evidence."""
+    if not question.text.strip():
+        return Prepared(question, None, "the question is empty")
+    owner = SHARED if context.config.ensemble.scope == "answer" else member
+    again = (question.question_id, owner) in context.again
+    tools = EngineTools(index, context, question.question_id, member, again)
+    evidence, error = None, None
+    try:
+        evidence = await context.config.declaration.prepare(question, tools, context.config.settings)
+    except (DataError, ConfigError):
+        # The ledger, the index or the system is broken, not one question: the run must stop.
+        raise
+    except KohakuRayError as failure:
+        error = str(failure)
+    return Prepared(question, evidence, error, tuple(tools.calls), tools.n_no_reply)
+
+
+async def answer_one(context: RunContext, member: int, index: LocalIndex, row: Prepared) -> Answered:
+    """Answer one prepared question as a member."""
+    if row.error is not None:
+        return Answered(Answer(Prediction(error=row.error)))
+    question_id = row.question.question_id
+    tools = EngineTools(index, context, question_id, member, (question_id, member) in context.again)
+    try:
+        answer = await context.config.declaration.answer(row.evidence, tools, context.config.settings)
+    except (DataError, ConfigError):
+        raise
+    except KohakuRayError as error:
+        answer = Answer(Prediction(error=str(error)))
+    return Answered(answer, tuple(tools.calls), tools.n_no_reply)
+
+
+async def each(
     rows: Sequence[In | None], settled: Sequence[bool] | None, work: Callable[[In], Awaitable[Out]]
 ) -> list[Out | None]:
     """Process all rows at once, except those that are settled or empty."""

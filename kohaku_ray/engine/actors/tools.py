@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -12,7 +12,7 @@ import numpy as np
 
 from kohaku_ray.config import Config
 from kohaku_ray.engine.actors.index_access import LocalIndex, Tokenizer
-from kohaku_ray.engine.ledger.client import Ledger, RefusingLedger
+from kohaku_ray.engine.ledger.client import Asking
 from kohaku_ray.engine.metrics import count_call, count_error
 from kohaku_ray.errors import ConfigError, ContextOverflowError, ModelError
 from kohaku_ray.index.arrays import F32, F64
@@ -45,14 +45,16 @@ class RunContext:
         prompts: Templates of the run.
         applications: Serve application by deployment.
         again: (question_id, member) whose recorded replies are asked again; member -1: the shared preparation.
+        prompt_counter: Makes a function that counts a prompt's tokens, for a tokenizer's name and revision.
     """
 
     config: Config
-    ledger: Ledger | RefusingLedger
+    ledger: Asking
     models: tuple[Mapping[str, Model], ...]
     prompts: Prompts
     applications: Mapping[str, str] = field(default_factory=dict)
     again: frozenset[tuple[str, int]] = frozenset()
+    prompt_counter: Callable[[str, str | None], Callable[[str, str], int]] = prompt_counter
 
     @property
     def tokenizers(self) -> tuple[Tokenizer, ...]:
@@ -143,11 +145,12 @@ class EngineTools:
         model = self._model(role)
         if model.tokenizer is None:
             return None
-        key = hash((model.tokenizer, model.revision, prompt.system, prompt.user))
+        counter = self.context.prompt_counter
+        key = hash((counter, model.tokenizer, model.revision, prompt.system, prompt.user))
         if key not in _PROMPT_TOKENS:
             if len(_PROMPT_TOKENS) >= PROMPTS_KEPT:
                 _PROMPT_TOKENS.pop(next(iter(_PROMPT_TOKENS)))
-            count = prompt_counter(model.tokenizer, model.revision)
+            count = counter(model.tokenizer, model.revision)
             _PROMPT_TOKENS[key] = await asyncio.to_thread(count, prompt.system, prompt.user)
         return _PROMPT_TOKENS[key]
 

@@ -10,9 +10,9 @@ import ray
 from kohaku_ray.config import Config
 from kohaku_ray.engine.metrics import count_questions
 from kohaku_ray.records import Question
-from kohaku_ray.run.block import Answered, settle_block, vote_again, vote_block
+from kohaku_ray.run.block import Answered, settle_block, vote_block
 from kohaku_ray.run.directory import RunDirectory
-from kohaku_ray.run.outputs import write_outputs
+from kohaku_ray.run.outputs import write_run
 from kohaku_ray.run.summary import BlockResult
 from kohaku_ray.run.tables import Parts, Tables
 
@@ -44,9 +44,4 @@ class Voter:
         Raises:
             DataError: The directory cannot be written.
         """
-        parts = Parts(blocks, ray.get)
-        if config.ensemble.vote.weights == "agreement":
-            vote_again(config, parts)
-        directory = RunDirectory(run)
-        directory.write_tables(parts)
-        write_outputs(config, directory, parts)
+        write_run(config, RunDirectory(run), Parts(blocks, ray.get))

@@ -77,7 +77,7 @@ async def _ask_all(config: Config, replies: _RecordedReplies, question: Question
         models_of(config, {name: name for name in config.deployments}, member)
         for member in range(config.ensemble.members)
     )
-    context = RunContext(config, replies, models, config.declaration.prompts(config.prompts))  # type: ignore[arg-type]
+    context = RunContext(config, replies, models, config.declaration.prompts(config.prompts))
     system, evidence = config.declaration, None
     for member in range(config.ensemble.members):
         tools = EngineTools(index(0), context, question.question_id, member)

@@ -8,7 +8,7 @@ import uuid
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Protocol
 
 import ray
 
@@ -122,6 +122,14 @@ class Ledger:
         for (_, future), entry in zip(waiting, entries, strict=True):
             if not future.done():
                 future.set_result(entry)
+
+
+class Asking(Protocol):
+    """Whatever answers requests: the ledger, one that refuses, or recorded replies alone."""
+
+    async def ask(self, request: ChatRequest, application: str, again: bool = False) -> Asked:
+        """See ``Ledger.ask``."""
+        ...
 
 
 @dataclass(frozen=True, slots=True)

@@ -12,7 +12,6 @@ import pytest
 from index.small_index import FakeEncoder, index_documents, make_documents
 
 from kohaku_ray.config import load_config
-from kohaku_ray.engine.actors import index_access
 from kohaku_ray.engine.actors.index_access import LocalIndex, united_depths
 from kohaku_ray.errors import DataError, IndexMismatchError, ModelError
 from kohaku_ray.index.nodes import NodeTable
@@ -46,8 +45,8 @@ def local(request, shard) -> LocalIndex:
     return opened(shard, request.param)
 
 
-def opened(shard: Shard, depths=None) -> LocalIndex:
-    return LocalIndex(shard, FakeEncoder(), score=Pairs(), depths=depths)
+def opened(shard: Shard, depths=None, **more) -> LocalIndex:
+    return LocalIndex(shard, FakeEncoder(), score=Pairs(), depths=depths, **more)
 
 
 def run(local: LocalIndex, name: str, items, params):
@@ -360,7 +359,7 @@ def test_a_search_of_what_the_index_has_no_view_of_says_so(local):
         asyncio.run(run(local, "lexical", TEXTS, (("sentence",), 3, None)))
 
 
-def test_tokens_of_sentences_are_the_largest_count_over_the_tokenizers(shard, monkeypatch):
+def test_tokens_of_sentences_are_the_largest_count_over_the_tokenizers(shard):
     asked = []
 
     def pages(text):
@@ -373,8 +372,7 @@ def test_tokens_of_sentences_are_the_largest_count_over_the_tokenizers(shard, mo
 
         return count
 
-    monkeypatch.setattr(index_access, "token_counter", counter)
-    local = opened(shard, None)
+    local = opened(shard, None, count=counter)
     both = (WORDS, ("pages", "main"))
 
     async def ask():

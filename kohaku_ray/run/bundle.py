@@ -1,0 +1,359 @@
+"""A bundle: runs with all that re-derives them, in one zip whose bytes depend on its content alone.
+
+It holds each run's configuration, tables and scores, the replies of its calls (a segment of the ledger), its questions,
+metadata and own templates, what encoder and tokenizers said, and the index or its identity; all by checksum.
+"""
+
+from __future__ import annotations
+
+import csv
+import io
+import json
+import math
+import os
+import zipfile
+import zlib
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path, PurePosixPath
+from typing import Annotated, Any
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+from pydantic import Field, ValidationError
+
+from kohaku_ray import __version__
+from kohaku_ray.config import Config
+from kohaku_ray.documents.rows import read_rows
+from kohaku_ray.errors import ConfigError
+from kohaku_ray.evaluation.metrics import find_metric
+from kohaku_ray.evaluation.submissions import COLUMNS
+from kohaku_ray.index.store import Index
+from kohaku_ray.records import digest, digest_text
+from kohaku_ray.run.directory import RunDirectory
+from kohaku_ray.run.models import Model
+from kohaku_ray.run.sources import read_source
+from kohaku_ray.run.tables import ANSWER_FILES, SCHEMAS
+from kohaku_ray.settings import Section
+from kohaku_ray.storage import checksum, publish_with, read_file
+
+FORMAT = 1
+"""Version of the layout."""
+
+MANIFEST = "bundle.json"
+MOST_FILES, MOST_BYTES, MOST_MANIFEST_BYTES = 100_000, 4 * 2**30, 64 * 2**20
+"""Most files of a bundle, and most bytes of them, and of its manifest, unpacked."""
+
+TEXTS: Mapping[str, tuple[str, ...]] = {"answers": ("details",), "trace": ("text",)}
+"""Columns that hold documents' text: without the index their cells are digests, and are compared as such."""
+
+_MATERIALS = "supporting_materials"
+_GOLD_TEXTS = (_MATERIALS, "explanation")
+_SUFFIX = ".checksum"
+_PIECE = 2**20
+_NAMED = 3
+
+
+class Listed(Section):
+    """A file of a bundle."""
+
+    size: Annotated[int, Field(ge=0)]
+    checksum: str
+
+
+class IndexIdentity(Section):
+    """What an index was made of: its settings and its documents."""
+
+    settings: str
+    documents: str
+
+    @classmethod
+    def of(cls, index: Index) -> IndexIdentity:
+        """Digest the settings of an index, its encoder by content alone, and the texts of its nodes."""
+        settings = dict(index.manifest["settings"])
+        settings["encoder"] = {key: value for key, value in settings["encoder"].items() if key != "model"}
+        texts = index.nodes.table.select(["node_id", "title", "text"]).to_pydict()
+        return cls(settings=digest(settings), documents=digest(texts))
+
+    @property
+    def key(self) -> str:
+        """Its name in the bundle."""
+        return digest([self.settings, self.documents], 6)
+
+
+class BundledRun(Section):
+    """A run: what its replay takes from elsewhere in the bundle, and its scores."""
+
+    index: str
+    models: tuple[dict[str, Model], ...]
+    questions: str
+    metadata: str | None
+    prompts: str | None
+    refused: tuple[str, ...]
+    scores: tuple[dict[str, Any], ...]
+
+
+class Manifest(Section):
+    """The manifest of a bundle."""
+
+    format: int = FORMAT
+    version: str = __version__
+    with_text: bool
+    indexes: dict[str, IndexIdentity]
+    runs: dict[str, BundledRun]
+    files: dict[str, Listed] = Field(default_factory=dict)
+
+
+def write_bundle(path: str, manifest: Manifest, files: Mapping[str, Any]) -> int:
+    """Write a bundle in one step; returns its size in bytes.
+
+    Args:
+        path: The zip, on a local disk.
+        manifest: Its manifest, without files.
+        files: Bytes, or anything with a buffer, by name.
+
+    Raises:
+        DataError: It cannot be written.
+    """
+    there = {name: memoryview(data) for name, data in sorted(files.items())}
+    listed = {name: Listed(size=data.nbytes, checksum=checksum(data)) for name, data in there.items()}
+    values = manifest.model_copy(update={"files": listed}).model_dump(mode="json")
+
+    def write(temporary: str) -> None:
+        with zipfile.ZipFile(temporary, "w") as archive:
+            for name, data in ((MANIFEST, json.dumps(values, indent=1, sort_keys=True).encode()), *there.items()):
+                entry = zipfile.ZipInfo(name)  # of 1980
+                entry.create_system, entry.external_attr = 3, 0o644 << 16
+                archive.writestr(entry, data, zipfile.ZIP_DEFLATED, 9)  # type: ignore[arg-type]  # any buffer
+
+    publish_with(path, write, "free the disk or choose another output")
+    return os.path.getsize(path)
+
+
+def unpack(path: str, directory: str) -> Manifest:
+    """Unpack a bundle, every file compared with its size and checksum as it is written.
+
+    Raises:
+        ConfigError: It is no bundle, of another version, torn, changed, too large, or one of its names leaves it.
+    """
+    try:
+        with zipfile.ZipFile(path) as archive:
+            _check_bounds(path, archive.infolist())
+            manifest = _manifest_of(path, archive)
+            names = {entry.filename for entry in archive.infolist()} - {MANIFEST}
+            if odd := sorted(names ^ manifest.files.keys()):
+                raise ConfigError(f"{path}: {odd[0][:200]!r} is in the zip or in its manifest, not in both: {_AGAIN}")
+            for name, listed in manifest.files.items():
+                _unpack_one(path, archive, name, listed, directory)
+            return manifest
+    except FileNotFoundError:
+        raise ConfigError(f"{path}: no such file: name a bundle that `kohaku-ray bundle` wrote") from None
+    except (zipfile.BadZipFile, zlib.error, EOFError, RuntimeError, NotImplementedError, OSError, ValueError) as error:
+        raise ConfigError(f"{path} is no bundle, or a torn one ({error}): {_AGAIN}") from None
+
+
+_AGAIN = "copy it again, or make it again by `kohaku-ray bundle`"
+
+
+def _check_bounds(path: str, entries: Sequence[zipfile.ZipInfo]) -> None:
+    """Check names and declared sizes before anything is unpacked."""
+    n_bytes = sum(entry.file_size for entry in entries)
+    if len(entries) > MOST_FILES or n_bytes > MOST_BYTES:
+        raise ConfigError(
+            f"{path} unpacks to {len(entries):,} files of {n_bytes:,} bytes, at most {MOST_FILES:,} files of "
+            f"{MOST_BYTES:,} bytes are read: bundle fewer runs, or leave the index out"
+        )
+    seen: set[str] = set()
+    for entry in entries:
+        name = entry.filename
+        if PurePosixPath(name).as_posix() != name or {"..", "/"} & {*PurePosixPath(name).parts} or set(name) & {*"\\:"}:
+            raise ConfigError(f"{path}: the name {name[:200]!r} leads out of the bundle: nothing was unpacked")
+        if name in seen or entry.compress_type not in (zipfile.ZIP_STORED, zipfile.ZIP_DEFLATED):
+            raise ConfigError(f"{path}: {name[:200]!r} stands there twice, or is packed otherwise: {_AGAIN}")
+        seen.add(name)
+
+
+def _manifest_of(path: str, archive: zipfile.ZipFile) -> Manifest:
+    if MANIFEST not in archive.namelist() or archive.getinfo(MANIFEST).file_size > MOST_MANIFEST_BYTES:
+        raise ConfigError(f"{path} is a zip without a usable {MANIFEST}, so no bundle: name one of `kohaku-ray bundle`")
+    values = json.loads(archive.read(MANIFEST))
+    if not isinstance(values, dict) or values.get("format") != FORMAT:
+        found, by = (values.get("format"), values.get("version")) if isinstance(values, dict) else (None, None)
+        raise ConfigError(
+            f"{path} has bundle format {str(found)[:40]} (written by kohaku_ray {str(by)[:40]}), and this version, "
+            f"{__version__}, reads {FORMAT}: replay it with the version that wrote it"
+        )
+    try:
+        return Manifest.model_validate(values)
+    except ValidationError as error:
+        [first, *_] = error.errors()
+        where = ".".join(map(str, first["loc"]))
+        raise ConfigError(f"{path}: {MANIFEST} is damaged ({where}: {first['msg']}): {_AGAIN}") from None
+
+
+def _unpack_one(path: str, archive: zipfile.ZipFile, name: str, listed: Listed, directory: str) -> None:
+    to = Path(directory, name)
+    to.parent.mkdir(parents=True, exist_ok=True)
+    n_bytes = 0
+    with archive.open(name) as packed, to.open("xb") as file:
+        while n_bytes <= listed.size and (piece := packed.read(_PIECE)):
+            n_bytes += file.write(piece)
+    if n_bytes != listed.size or checksum(to.read_bytes()) != listed.checksum:
+        raise ConfigError(f"{path}: {name[:200]} is not what was bundled, its checksum is another: {_AGAIN}")
+
+
+def questions_file(config: Config, with_text: bool) -> tuple[str, bytes]:
+    """Return a run's questions as a file: its name and bytes.
+
+    Without text, columns of gold that hold documents' text and that no metric of the system reads are left out.
+    """
+    name, data = read_source(config.questions.path)
+    read = {column for metric in config.declaration.metrics for column in _flat(find_metric(metric).truth_columns)}
+    left_out = () if with_text else [column for column in _GOLD_TEXTS if column not in read]
+    rows = read_rows(name, data, "questions")
+    is_whole = not any(column.strip().casefold() in left_out for row in rows for column in row if column)
+    if is_whole and Path(name).suffix in (".csv", ".jsonl", ".parquet"):
+        return f"questions{Path(name).suffix}", data
+    kept = ({key: value for key, value in row.items() if key.strip().casefold() not in left_out} for row in rows)
+    return "questions.jsonl", "".join(f"{json.dumps(row, ensure_ascii=False)}\n" for row in kept).encode()
+
+
+def _flat(columns: Sequence[str | tuple[str, ...]]) -> Iterator[str]:
+    for column in columns:
+        yield from (column,) if isinstance(column, str) else column
+
+
+def outputs_in(directory: RunDirectory, config: Config, with_text: bool) -> dict[str, Any]:
+    """Read a run's outputs as a bundle holds them, by name; without text, cells and files that hold some are digests.
+
+    Raises:
+        DataError: A table cannot be read.
+    """
+    found: dict[str, Any] = {}
+    for name in SCHEMAS:
+        table = directory.read_table(name)
+        for column in () if with_text else TEXTS.get(name, ()):
+            cells = [text and digest_text(text, 16) for text in table[column].to_pylist()]
+            table = table.set_column(table.schema.get_field_index(column), column, pa.array(cells, pa.string()))
+        sink = pa.BufferOutputStream()
+        pq.write_table(table.combine_chunks(), sink, compression="zstd")
+        found[f"{name}.parquet"] = sink.getvalue()
+    for name in (*ANSWER_FILES, *config.declaration.outputs):
+        data = read_file(directory.file(name))
+        if with_text or name == "answers.jsonl":
+            found[name] = data
+        elif name == "submission.csv":
+            found[name] = _without_materials(data)
+        else:
+            found[f"{name}{_SUFFIX}"] = checksum(data).encode()
+    return found
+
+
+def _without_materials(data: bytes) -> bytes:
+    """Put digests into the quotations of a submission, and into columns of the system's own."""
+    csv.field_size_limit(2**31 - 1)
+    head, *lines = csv.reader(io.StringIO(data.decode(), newline=""))
+    hidden = [column not in COLUMNS or column == _MATERIALS for column in head]
+    written = io.StringIO()
+    writer = csv.writer(written, quoting=csv.QUOTE_ALL, lineterminator="\n")
+    writer.writerow(head)
+    for line in lines:
+        writer.writerow([digest_text(cell, 16) if hide else cell for cell, hide in zip(line, hidden, strict=True)])
+    return written.getvalue().encode()
+
+
+@dataclass(slots=True)
+class Compared:
+    """What a replay gave otherwise.
+
+    Attributes:
+        differences: A line per table or file.
+        n_rounded: Rows whose numbers differ by rounding alone, as on another processor.
+    """
+
+    differences: list[str]
+    n_rounded: int = 0
+
+
+_BY_KEY: Mapping[str, tuple[str, ...]] = {
+    "usage": ("question_id", "member", "role", "attempt", "key"),
+    "trace": ("question_id", "member", "attempt", "step", "rank"),
+    "answers": ("question_id", "member"),
+    "votes": ("question_id",),
+}
+_MEANING = {
+    "usage": "prompts: {n} of {of} calls are not those of the run ({rows}): a template, the retrieval or the reading "
+    "of an earlier reply has changed",
+    "trace": "steps: {n} of {of} rows of trace.parquet differ ({rows})",
+    "answers": "replies as read: {n} of {of} rows of answers.parquet differ ({rows})",
+    "votes": "votes: {n} of {of} rows of votes.parquet differ ({rows})",
+}
+
+
+def compare_outputs(was: Mapping[str, Any], now: Mapping[str, Any]) -> Compared:
+    """Compare the outputs of a run with those of its replay; see ``outputs_in``."""
+    found, tables = Compared([]), {f"{name}.parquet": name for name in _MEANING}
+    for name in (*tables, *sorted((was.keys() | now.keys()) - tables.keys())):
+        if name not in was or name not in now:
+            found.differences.append(f"{name.removesuffix(_SUFFIX)}: {'new' if name in now else 'not there any more'}")
+        elif name in tables:
+            _compare_tables(tables[name], was[name], now[name], found)
+        elif line := _difference(was[name], now[name]):
+            found.differences.append(f"{name.removesuffix(_SUFFIX)}: {line}")
+    return found
+
+
+def _compare_tables(name: str, was: Any, now: Any, found: Compared) -> None:
+    by = _BY_KEY[name]
+    tables = [pq.read_table(pa.BufferReader(data)) for data in (was, now)]
+    columns = by if name == "usage" else tables[1].column_names  # of the calls, only what was asked is the same again
+    then, there = (_rows_by(table.select(columns).to_pylist(), by) for table in tables)
+    differing = []
+    for key in dict.fromkeys([*then, *there]):
+        pair = then.get(key, []), there.get(key, [])
+        if same(*pair):
+            found.n_rounded += pair[0] != pair[1]
+            continue
+        both = zip(*pair, strict=False)
+        odd = dict.fromkeys(column for a, b in both for column in columns if not same(a[column], b[column]))
+        differing.append((key[:4], ", ".join(odd) or ("not there any more" if pair[0] else "new")))
+    if differing:
+        rows = "; ".join(f"{_named(by, key)}: {what}" for key, what in differing[:_NAMED])
+        more = "; …" if len(differing) > _NAMED else ""
+        line = _MEANING[name].format(n=len(differing), of=len(then), rows=rows + more)
+        found.differences.append(line)
+
+
+def _rows_by(rows: Sequence[dict[str, Any]], by: Sequence[str]) -> dict[tuple[Any, ...], list[dict[str, Any]]]:
+    found: dict[tuple[Any, ...], list[dict[str, Any]]] = {}
+    for row in rows:
+        found.setdefault(tuple(row[column] for column in by), []).append(row)
+    return found
+
+
+def _named(by: Sequence[str], key: Sequence[Any]) -> str:
+    question, *rest = key
+    said = [f"{name} {value}" for name, value in zip(by[1:], rest, strict=False) if (name, value) != ("member", -1)]
+    return " ".join([str(question), *said])
+
+
+def same(a: Any, b: Any) -> bool:
+    """Return whether two values are equal, numbers up to the rounding of another processor."""
+    if isinstance(a, float) and isinstance(b, float):
+        return math.isclose(a, b, rel_tol=1e-5, abs_tol=1e-5) or (a != a and b != b)
+    if isinstance(a, (list, tuple)) and isinstance(b, (list, tuple)):
+        return len(a) == len(b) and all(map(same, a, b))
+    if isinstance(a, dict) and isinstance(b, dict):
+        return a.keys() == b.keys() and all(same(value, b[key]) for key, value in a.items())
+    return bool(a == b)
+
+
+def _difference(was: Any, now: Any) -> str:
+    """Name the first line in which two files differ; empty where none does."""
+    lines = [bytes(data).decode(errors="replace").splitlines() for data in (was, now)]
+    if lines[0] == lines[1]:
+        return ""
+    longest = max(map(len, lines))
+    padded = [one + [""] * (longest - len(one)) for one in lines]
+    odd = [number for number, (a, b) in enumerate(zip(*padded, strict=True), 1) if a != b]
+    return f"{len(odd)} of {longest} lines differ, the first is line {odd[0]}"

@@ -1,0 +1,73 @@
+"""Index and run in this process, without Ray: what the jobs leave on disk, in a second or two."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import time
+from collections.abc import Awaitable, Callable
+
+from index.small_index import index_documents
+
+from kohaku_ray.config import Config
+from kohaku_ray.engine.jobs import bundle
+from kohaku_ray.engine.ledger.segments import Entry, SegmentStore
+from kohaku_ray.engine.ledger.shard import Asked
+from kohaku_ray.models.request import ChatRequest, request_key
+from kohaku_ray.records import Reply
+from kohaku_ray.run.bundle import IndexIdentity
+from kohaku_ray.run.deployments import make_backend
+from kohaku_ray.run.directory import RunDirectory
+from kohaku_ray.run.documents import parse_collection
+from kohaku_ray.run.identity import identity_of
+from kohaku_ray.run.indexes import index_settings, make_query_encoder, open_index, views_of
+from kohaku_ray.run.models import models_of
+from kohaku_ray.run.sources import resolve_paths
+from kohaku_ray.run.summary import AnswerSummary
+
+Chat = Callable[[ChatRequest], Awaitable[Reply]]
+
+
+def index_here(config: Config) -> None:
+    documents = [view.document for view in parse_collection(config).documents]
+    encoder = make_query_encoder(config)
+    encoder.identity = index_settings(config).encoder
+    index_documents(config.index.path, documents, encoder, views=views_of(config))
+
+
+class _Calling:
+    """A ledger that calls a model for what it lacks, up to ``at_once`` calls at a time, and keeps each reply."""
+
+    def __init__(self, path: str, chats: dict[str, Chat], at_once: int) -> None:
+        self.path, self.chats, self.places = path, chats, asyncio.Semaphore(at_once)
+        self.entries = dict(SegmentStore(path).load(lambda _: True).entries)
+
+    async def ask(self, request: ChatRequest, application: str, again: bool = False) -> Asked:
+        key = request_key(request)
+        if key not in self.entries:
+            async with self.places:
+                began = time.perf_counter()
+                reply = await self.chats[application](request)
+            self.entries[key] = Entry(reply, request.model, time.perf_counter() - began)
+            SegmentStore(self.path).write([(key, self.entries[key])])
+        return Asked(self.entries[key], "made", key)
+
+
+def run_here(config: Config, chat: Chat | None = None, at_once: int = 64) -> str:
+    """Make a run; ``chat`` stands for all models. Returns its directory."""
+    config = resolve_paths(config)
+    index, directory = open_index(config), RunDirectory(config.run)
+    os.makedirs(config.run, exist_ok=True)
+    chats = {name: chat or make_backend(one).chat for name, one in config.used_deployments.items()}
+    ledger = _Calling(config.ledger.path, chats, at_once)
+    models = tuple(
+        models_of(config, {name: name for name in config.deployments}, member)
+        for member in range(config.ensemble.members)
+    )
+    began = time.perf_counter()
+    directory.begin(config)
+    bundle._make_again(config, models, ledger, bundle._Recorded(), index, IndexIdentity.of(index).key)
+    votes = directory.read_table("votes")
+    summary = AnswerSummary(config.run, n_questions=len(votes), wall_s=time.perf_counter() - began)
+    directory.finish(config, summary, identity_of(config, index))
+    return config.run

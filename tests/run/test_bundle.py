@@ -1,0 +1,469 @@
+"""Bundles: the same bytes for the same run, replayed without a model, and refused when they are not whole."""
+
+from __future__ import annotations
+
+import csv
+import json
+import re
+import shutil
+import struct
+import zipfile
+from pathlib import Path
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+from kit.runs_here import index_here, run_here
+
+from kohaku_ray.cli import main
+from kohaku_ray.config import load_config
+from kohaku_ray.engine.jobs import bundle as job
+from kohaku_ray.engine.jobs.bundle import make_bundle, replay_bundle, runs_of
+from kohaku_ray.engine.ledger.segments import SEGMENT_SCHEMA, Loaded, SegmentStore
+from kohaku_ray.errors import ContextOverflowError, DataError
+from kohaku_ray.index.store import Index
+from kohaku_ray.models.prompts import Prompts
+from kohaku_ray.records import Reply, digest
+from kohaku_ray.run.bundle import MANIFEST, MOST_BYTES, compare_outputs
+from kohaku_ray.run.sources import questions_of
+from kohaku_ray.sample import path as sample_path
+from kohaku_ray.storage import checksum
+
+DOCUMENTS = sorted(map(str, Path(sample_path("documents")).glob("*.md")))
+REPLY = json.dumps(
+    {"explanation": "It is said there.", "answer": "It is 12.", "answer_value": 12, "answer_unit": "kWh", "ref_id": []}
+)
+
+
+def settings(home: Path, encoder: str, *more: str) -> list[str]:
+    own = [f"index.path={home}/index", f"ledger.path={home}/ledger", f"index.encoder.model={encoder}"]
+    return [*own, f"documents.paths={DOCUMENTS}", "questions.limit=3", "ensemble.members=2", *more]
+
+
+async def says(request) -> Reply:
+    plans = "queries" in str(request.schema)
+    return Reply(
+        '{"queries": ["energy of a data centre"]}' if plans else REPLY, prompt_tokens=100, completion_tokens=20
+    )
+
+
+@pytest.fixture(scope="module")
+def home(tmp_path_factory, tiny_encoder) -> Path:
+    """A directory with an index and a finished run of the baseline."""
+    home = tmp_path_factory.mktemp("bundles")
+    config = load_config("demo", settings(home, tiny_encoder, f"run={home}/run"))
+    index_here(config)
+    run_here(config)
+    return home
+
+
+@pytest.fixture(scope="module")
+def bundled(home) -> str:
+    make_bundle({"run": f"{home}/run"}, f"{home}/run.zip")
+    return f"{home}/run.zip"
+
+
+@pytest.fixture
+def make(home, tmp_path, tiny_encoder):
+    """Make a run on the same index, with a ledger of its own; returns its directory."""
+
+    def make(*overrides: str, presets: tuple[str, ...] = (), chat=None) -> str:
+        own = settings(home, tiny_encoder, f"run={tmp_path}/own", f"ledger.path={tmp_path}/ledger", *overrides)
+        return run_here(load_config(["demo", *presets], own), chat)
+
+    return make
+
+
+def files_in(path: str) -> dict[str, bytes]:
+    with zipfile.ZipFile(path) as archive:
+        return {name: archive.read(name) for name in archive.namelist()}
+
+
+def zipped(files: dict[str, bytes], to: Path, *, fixed: bool = True) -> str:
+    """Zip files again; ``fixed``: with a manifest that has their checksums."""
+    manifest = json.loads(files[MANIFEST])
+    if fixed:
+        manifest["files"] = {
+            name: {"size": len(data), "checksum": checksum(data)} for name, data in files.items() if name != MANIFEST
+        }
+        files = {**files, MANIFEST: json.dumps(manifest).encode()}
+    with zipfile.ZipFile(to, "w", zipfile.ZIP_DEFLATED) as archive:
+        for name, data in files.items():
+            archive.writestr(name, data)
+    return str(to)
+
+
+def with_rows(data: bytes, change) -> bytes:
+    """Change rows of a Parquet table."""
+    table = pq.read_table(pa.BufferReader(data))
+    rows = table.to_pylist()
+    change(rows)
+    sink = pa.BufferOutputStream()
+    pq.write_table(pa.Table.from_pylist(rows, schema=table.schema), sink)
+    return sink.getvalue().to_pybytes()
+
+
+def with_replies(files: dict[str, bytes], change) -> dict[str, bytes]:
+    """Change the replies of the ledger's segment, whose name has its checksum."""
+    [name] = [name for name in files if name.startswith("ledger/")]
+    rows = pa.ipc.open_file(pa.BufferReader(files[name])).read_all().to_pylist()
+    change(rows)
+    sink = pa.BufferOutputStream()
+    with pa.ipc.new_file(sink, SEGMENT_SCHEMA) as writer:
+        writer.write_table(pa.Table.from_pylist(rows, schema=SEGMENT_SCHEMA))
+    data = sink.getvalue().to_pybytes()
+    rest = {one: content for one, content in files.items() if one != name}
+    return {**rest, f"ledger/segments/{0:020d}-{checksum(data)}.arrow": data}
+
+
+def texts_in(files: dict[str, bytes]) -> dict[str, str]:
+    """All that can be read in a bundle, by file."""
+    found = {}
+    for name, data in files.items():
+        if name.endswith(".parquet"):
+            found[name] = json.dumps(pq.read_table(pa.BufferReader(data)).to_pylist(), ensure_ascii=False, default=str)
+        elif name.endswith(".arrow"):
+            found[name] = json.dumps(pa.ipc.open_file(pa.BufferReader(data)).read_all().to_pylist(), ensure_ascii=False)
+        else:
+            found[name] = data.decode()
+    return found
+
+
+def test_the_same_run_gives_the_same_bytes(home, bundled):
+    make_bundle({"run": f"{home}/run"}, f"{home}/again.zip")
+    assert Path(f"{home}/again.zip").read_bytes() == Path(bundled).read_bytes()
+
+
+@pytest.mark.parametrize("with_index", [False, True])
+def test_a_replay_gives_every_table_again(home, tmp_path, with_index, monkeypatch):
+    path = str(tmp_path / "one.zip")
+    made = make_bundle(runs_of(f"{home}/run"), path, with_index=with_index)
+    assert made.n_replies > 6
+    monkeypatch.setattr(job, "make_query_encoder", None)  # no encoder is loaded
+    monkeypatch.setenv("OPENAI_API_KEY", "")
+    if with_index:
+        files = {name for name in files_in(path) if name.startswith("indexes/")}
+        assert len(files) == sum(file.is_file() for file in Path(f"{home}/index").rglob("*"))
+    [run] = replay_bundle(path)
+    assert run.differences == ()
+    assert run.n_rounded == 0
+    assert run.scores[0]["metric"] == "wattbot"
+    assert run.n_questions == 3
+
+
+def test_what_a_model_needs_is_recorded(make, tmp_path, tiny_encoder, monkeypatch):
+    """A key and an address from the environment, and a tokenizer: gone when the bundle is replayed."""
+    monkeypatch.setenv("OPENAI_API_KEY", "sk-very-secret")
+    monkeypatch.setenv("OPENAI_BASE_URL", "http://secret-host.example/v1")
+    monkeypatch.setenv("KOHAKU_MODEL", "small-model")
+    shutil.copytree(tiny_encoder, tmp_path / "tokenizer")
+    own = [f"deployments.gateway.tokenizer={tmp_path}/tokenizer", "kohaku.max_context_tokens=300"]
+    run = make(*own, presets=("models/openai",), chat=says)
+    make_bundle({"run": run}, f"{tmp_path}/one.zip")
+    for name in ("OPENAI_API_KEY", "OPENAI_BASE_URL", "KOHAKU_MODEL"):
+        monkeypatch.delenv(name)
+    shutil.rmtree(tmp_path / "tokenizer")
+    said = texts_in(files_in(f"{tmp_path}/one.zip"))
+    assert not [name for name, text in said.items() if "secret" in text]
+    [replayed] = replay_bundle(f"{tmp_path}/one.zip")
+    assert replayed.differences == ()
+    assert replayed.model.startswith("openai:small-model")
+
+
+def test_a_call_that_was_too_long_is_too_long_again(make, tmp_path, monkeypatch):
+    monkeypatch.setenv("OPENAI_API_KEY", "none")
+    monkeypatch.setenv("KOHAKU_MODEL", "small-model")
+
+    async def small(request) -> Reply:
+        if request.n_chars > 6000:
+            raise ContextOverflowError("the prompt was longer than the model takes")
+        return await says(request)
+
+    make_bundle({"run": make(presets=("models/openai",), chat=small)}, f"{tmp_path}/one.zip")
+    manifest = json.loads(files_in(f"{tmp_path}/one.zip")[MANIFEST])
+    assert manifest["runs"]["run"]["refused"]
+    assert replay_bundle(f"{tmp_path}/one.zip")[0].differences == ()
+
+
+def test_a_changed_template_is_named_as_other_prompts(bundled, monkeypatch, capsys):
+    render = Prompts.render
+
+    def otherwise(self, role, variables):
+        prompt = render(self, role, variables)
+        return prompt if role != "answer" else type(prompt)(prompt.system, f"{prompt.user} Be brief.", prompt.variables)
+
+    monkeypatch.setattr(Prompts, "render", otherwise)
+    assert main(["replay", bundled]) == 1
+    assert "run: differs from the bundle\n  prompts: " in capsys.readouterr().out
+
+
+def test_a_changed_reply_is_named_by_question_and_member(home, bundled, tmp_path):
+    answers = pq.read_table(f"{home}/run/answers.parquet").to_pylist()
+    [usage] = [
+        row
+        for row in pq.read_table(f"{home}/run/usage.parquet").to_pylist()
+        if (row["question_id"], row["member"]) == (answers[3]["question_id"], answers[3]["member"])
+    ][:1]
+
+    def change(rows):
+        [row] = [row for row in rows if row["key"] == usage["key"]]
+        row["text"] = REPLY
+
+    files = with_replies(files_in(bundled), change)
+    [run] = replay_bundle(zipped(files, tmp_path / "fixed.zip"))
+    named = next(line for line in run.differences if line.startswith("replies as read: "))
+    assert f"{answers[3]['question_id']} member {answers[3]['member']}: " in named
+    assert "answer_value" in named or "reply" in named
+
+
+@pytest.mark.parametrize(
+    ("file", "change", "said"),
+    [
+        ("votes.parquet", lambda rows: rows[1].update(answer_value="9"), "votes: 1 of 3 rows of votes.parquet differ"),
+        ("votes.parquet", lambda rows: rows.pop(), "votes: 1 of 2 rows of votes.parquet differ"),
+        ("trace.parquet", lambda rows: rows[2].update(text="x"), "steps: 1 of "),
+        ("usage.parquet", lambda rows: rows[0].update(key="0" * 32), "prompts: 2 of "),
+        ("usage.parquet", lambda rows: rows[0].update(wait_s=9.0), None),
+    ],
+)
+def test_a_changed_table_is_named(bundled, tmp_path, file, change, said):
+    files = files_in(bundled)
+    name = f"runs/run/{file}"
+    [run] = replay_bundle(zipped({**files, name: with_rows(files[name], change)}, tmp_path / "fixed.zip"))
+    assert [line for line in run.differences if line.startswith(said or "")] == list(run.differences)
+    assert bool(run.differences) == bool(said)
+
+
+def test_changed_text_and_scores_are_named(bundled, tmp_path):
+    files = files_in(bundled)
+    files["runs/run/answers.jsonl"] = files["runs/run/answers.jsonl"].replace(b'"refs"', b'"ref"', 1)
+    manifest = json.loads(files[MANIFEST])
+    manifest["runs"]["run"]["scores"][0]["score"] = 0.99
+    files[MANIFEST] = json.dumps(manifest).encode()
+    [run] = replay_bundle(zipped(files, tmp_path / "fixed.zip"))
+    first, second = run.differences
+    assert first == "answers.jsonl: 1 of 3 lines differ, the first is line 1"
+    assert second.startswith("scores: wattbot 0.9900")
+
+
+def test_numbers_that_another_processor_rounds_are_no_difference(bundled):
+    files = {name.removeprefix("runs/run/"): data for name, data in files_in(bundled).items()}
+    tables = {name: data for name, data in files.items() if name.endswith(".parquet") and name != job.RECORDED}
+
+    def move(by):
+        def change(rows):
+            row = next(row for row in rows if row["scores"])
+            row["scores"] = [(name, value + by) for name, value in row["scores"]]
+
+        return {**tables, "trace.parquet": with_rows(tables["trace.parquet"], change)}
+
+    assert compare_outputs(tables, move(1e-7)).differences == []
+    assert compare_outputs(tables, move(1e-7)).n_rounded == 1
+    assert compare_outputs(tables, move(1e-2)).differences
+
+
+def test_without_the_index_replies_alone_quote_documents(home, bundled, make, tmp_path, monkeypatch):
+    sentences = {
+        " ".join(row["text"].split())
+        for row in Index.open(f"{home}/index").nodes.table.to_pylist()
+        if row["kind"] in ("sentence", "paragraph") and len(row["text"] or "") > 40
+    }
+    assert len(sentences) > 100
+    replies = " ".join(row["reply"] or "" for row in pq.read_table(f"{home}/run/answers.parquet").to_pylist())
+    replies += " ".join(texts_in({n: d for n, d in files_in(bundled).items() if n.startswith("ledger/")}).values())
+    quoted = {one for one in sentences if one in replies or json.dumps(one, ensure_ascii=False)[1:-1] in replies}
+    there = {name: " ".join(text.split()) for name, text in texts_in(files_in(bundled)).items()}
+    assert quoted
+    assert not [(name, one) for one in sentences - quoted for name, text in there.items() if one in text]
+    # With a model that quotes nothing, none at all; and with the index, the trace has its texts.
+    monkeypatch.setenv("OPENAI_API_KEY", "none")
+    monkeypatch.setenv("KOHAKU_MODEL", "small-model")
+    run = make(presets=("models/openai",), chat=says)
+    make_bundle({"run": run}, f"{tmp_path}/without.zip")
+    make_bundle({"run": run}, f"{tmp_path}/with.zip", with_index=True)
+    without, whole = (files_in(f"{tmp_path}/{name}.zip") for name in ("without", "with"))
+    there = " ".join(" ".join(texts_in(without).values()).split())
+    assert not [one for one in sentences if one in there]
+    assert [one for one in sentences if one in str(texts_in({"t.parquet": whole["runs/run/trace.parquet"]}))]
+
+
+def test_gold_materials_stay_out_and_the_score_is_the_same(make, home, tmp_path):
+    rows = list(csv.DictReader(Path(sample_path("questions.csv")).read_text(encoding="utf-8").splitlines()))
+    with (tmp_path / "q.csv").open("w", encoding="utf-8", newline="") as file:
+        writer = csv.DictWriter(file, [*rows[0], "supporting_materials"])
+        writer.writeheader()
+        writer.writerows({**row, "supporting_materials": "A sentence of the document."} for row in rows)
+    make_bundle({"run": make(f"questions.path={tmp_path}/q.csv")}, f"{tmp_path}/one.zip")
+    assert "A sentence of the document." not in str(texts_in(files_in(f"{tmp_path}/one.zip")))
+    (tmp_path / "q.csv").unlink()
+    assert replay_bundle(f"{tmp_path}/one.zip")[0].differences == ()
+
+
+def test_own_templates_and_a_planner_per_member_are_replayed(make, home, tmp_path):
+    templates = Path(job.__file__).parents[2] / "systems" / "kohaku" / "templates"
+    shutil.copytree(templates, tmp_path / "mine")
+    run = make(f"prompts={tmp_path}/mine", "ensemble.scope=question", "ensemble.members=3", "ensemble.early_stop=value")
+    make_bundle({"a": run, "b": f"{home}/run"}, f"{tmp_path}/two.zip")
+    shutil.rmtree(tmp_path / "mine")
+    assert [(run.name, run.differences) for run in replay_bundle(f"{tmp_path}/two.zip")] == [("a", ()), ("b", ())]
+
+
+def test_the_index_must_be_the_same(home, bundled, tmp_path, tiny_encoder):
+    shutil.copytree(f"{home}/index", tmp_path / "moved")
+    assert replay_bundle(bundled, f"{tmp_path}/moved")[0].differences == ()
+    with pytest.raises(DataError, match=r"holds no index, and there is no index at .*none.*--index DIR"):
+        replay_bundle(bundled, f"{tmp_path}/none")
+    own = settings(tmp_path, tiny_encoder, f"run={tmp_path}/run", f"documents.paths={DOCUMENTS[:1]}")
+    index_here(load_config("demo", own))
+    with pytest.raises(DataError, match=r"is not that of .* made from other documents .*--index DIR"):
+        replay_bundle(bundled, f"{tmp_path}/index")
+    manifest = json.loads((tmp_path / "moved" / "manifest.json").read_text())
+    del manifest["checksum"]
+    manifest["settings"]["weights"] = "uniform"
+    whole = {**manifest, "checksum": digest(manifest, 16, "")}
+    (tmp_path / "moved" / "manifest.json").write_text(json.dumps(whole))
+    with pytest.raises(DataError, match="made with other settings"):
+        replay_bundle(bundled, f"{tmp_path}/moved")
+
+
+def test_what_cannot_be_replayed_is_not_bundled(home, tmp_path, monkeypatch):
+    out = f"{tmp_path}/one.zip"
+    with pytest.raises(DataError, match="is no finished run: "):
+        make_bundle({"run": f"{home}/index"}, out)
+    shutil.copytree(f"{home}/run", tmp_path / "run")
+    (tmp_path / "run" / "votes.parquet").write_bytes(b"x")
+    with pytest.raises(DataError, match=r"votes.parquet is not what the run wrote"):
+        make_bundle({"run": f"{tmp_path}/run"}, out)
+    monkeypatch.setattr(job, "questions_of", lambda config: questions_of(config)[:2])
+    with pytest.raises(DataError, match=r"is not the same when it is made again .*votes: 1 of 3 rows"):
+        make_bundle({"run": f"{home}/run"}, out)
+    monkeypatch.setattr(SegmentStore, "load", lambda self, mine: Loaded({}, ()))
+    with pytest.raises(DataError, match=r"lacks (\d+) of \1 replies"):
+        make_bundle({"run": f"{home}/run"}, out)
+    assert not Path(out).exists()
+
+
+def test_a_missing_run_is_said_as_a_sweep_is(capsys):
+    assert main(["bundle", "runs/none", "out.zip"]) == 2
+    assert "no such file and no such sweep" in capsys.readouterr().err
+
+
+# Bad input: one plain line each, exit 2.
+
+
+def bad(bundled: str, tmp_path: Path, how: str) -> str:
+    """Make a bundle that is not whole."""
+    path, data, files = tmp_path / "bad.zip", Path(bundled).read_bytes(), files_in(bundled)
+    if how == "missing":
+        return str(path)
+    if how == "a directory":
+        return str(tmp_path)
+    if how == "empty":
+        path.write_bytes(b"")
+    elif how == "no zip":
+        path.write_bytes(b"id,answer\n1,2\n" * 1000)
+    elif how == "torn":
+        path.write_bytes(data[: len(data) // 2])
+    elif how == "byte":
+        at = zipfile.ZipFile(bundled).getinfo("runs/run/answers.parquet").header_offset + 200
+        path.write_bytes(data[:at] + bytes([data[at] ^ 1]) + data[at + 1 :])
+    elif how == "reply":
+        zipped(with_replies(files, lambda rows: rows[0].update(text="x")), path, fixed=False)
+    elif how == "same size":
+        name = "runs/run/config.yaml"
+        zipped({**files, name: files[name].replace(b"seed: 0", b"seed: 1")}, path, fixed=False)
+    elif how == "segment":
+        [name] = [name for name in files if name.startswith("ledger/")]
+        changed = files[name].replace(b"explanation", b"explanatiom", 1)
+        assert changed != files[name]
+        zipped({**files, name: changed}, path)
+    elif how == "version":
+        files[MANIFEST] = json.dumps({**json.loads(files[MANIFEST]), "format": 2, "version": "9.9"}).encode()
+        zipped(files, path, fixed=False)
+    elif how == "plain zip":
+        zipped({"a.txt": b"x", MANIFEST: b"{}"}, path, fixed=False)
+    elif how == "manifest":
+        files[MANIFEST] = json.dumps({**json.loads(files[MANIFEST]), "runs": {"run": {"index": 3}}}).encode()
+        zipped(files, path, fixed=False)
+    elif how in ("../out", "/etc/out", "a/../../out", "C:/out", "a\\..\\out"):
+        zipped({**files, how: b"out"}, path)
+    elif how == "link":  # a link's content is its target: it becomes a plain file
+        zipped(files, path)
+        with zipfile.ZipFile(path, "a") as archive:
+            entry = zipfile.ZipInfo("runs/link")
+            entry.external_attr = 0o120777 << 16
+            archive.writestr(entry, "/etc/passwd")
+    elif how == "twice":
+        zipped(files, path)
+        with zipfile.ZipFile(path, "a") as archive, pytest.warns(UserWarning, match="Duplicate"):
+            archive.writestr("recorded.parquet", b"x")
+    elif how == "lzma":
+        with zipfile.ZipFile(path, "w", zipfile.ZIP_LZMA) as archive:
+            archive.writestr(MANIFEST, files[MANIFEST])
+    elif how == "10 GB":
+        path.write_bytes(declared(data, "recorded.parquet", 10**10))
+    elif how == "bomb":  # declares little, unpacks to much
+        zipped({**files, "bomb": b"0" * 50_000_000}, path)
+        path.write_bytes(declared(path.read_bytes(), "bomb", 1000))
+    return str(path)
+
+
+def declared(data: bytes, name: str, size: int) -> bytes:
+    """Let a zip's directory declare another size of a file; sizes beyond 4 GB stand in an extra field."""
+    at = data.rindex(b"PK\x01\x02", 0, data.rindex(name.encode()))
+    n_name, n_extra = struct.unpack("<HH", data[at + 28 : at + 32])
+    if size < 2**32:
+        return data[: at + 24] + struct.pack("<L", size) + data[at + 28 :]
+    extra = struct.pack("<HHQ", 1, 8, size)
+    end = at + 46 + n_name
+    head = data[at : at + 24] + b"\xff" * 4 + struct.pack("<HH", n_name, n_extra + len(extra)) + data[at + 32 : end]
+    rest = data[end:]
+    tail = rest.rindex(b"PK\x05\x06")
+    n_bytes = struct.unpack("<L", rest[tail + 12 : tail + 16])[0] + len(extra)
+    return data[:at] + head + extra + rest[: tail + 12] + struct.pack("<L", n_bytes) + rest[tail + 16 :]
+
+
+@pytest.mark.parametrize(
+    ("how", "said"),
+    [
+        ("missing", "no such file"),
+        ("a directory", "is no bundle"),
+        ("empty", "is no bundle, or a torn one"),
+        ("no zip", "is no bundle, or a torn one"),
+        ("torn", "is no bundle, or a torn one"),
+        ("byte", "torn one|is not what was bundled"),
+        ("reply", "in the zip or in its manifest, not in both"),
+        ("same size", "is not what was bundled, its checksum is another"),
+        ("segment", "is not what its name says"),
+        ("version", r"has bundle format 2 \(written by kohaku_ray 9.9\), and this version, .*, reads 1"),
+        ("plain zip", "has bundle format None"),
+        ("manifest", r"bundle.json is damaged \(runs.run.index"),
+        ("../out", "leads out of the bundle"),
+        ("/etc/out", "leads out of the bundle"),
+        ("a/../../out", "leads out of the bundle"),
+        ("C:/out", "leads out of the bundle"),
+        ("a\\..\\out", "leads out of the bundle"),
+        ("link", "not in both"),
+        ("twice", "stands there twice"),
+        ("lzma", "is packed otherwise"),
+        ("10 GB", f"unpacks to .* files of 10,.* at most .* files of {MOST_BYTES:,} bytes"),
+        ("bomb", "torn one|is not what was bundled"),
+    ],
+)
+def test_a_bundle_that_is_not_whole_is_refused_in_one_line(bundled, tmp_path, capsys, how, said):
+    path = bad(bundled, tmp_path, how)
+    before = set(tmp_path.rglob("*"))
+    assert main(["replay", path]) == 2
+    error = capsys.readouterr().err
+    assert re.search(said, error), error
+    assert len(error.strip().splitlines()) == 1
+    assert set(tmp_path.rglob("*")) == before
+
+
+def test_a_table_that_cannot_be_read_is_said(bundled, tmp_path, capsys):
+    files = {**files_in(bundled), "runs/run/votes.parquet": b"PAR1"}
+    assert main(["replay", zipped(files, tmp_path / "bad.zip")]) == 2
+    assert "a table of run cannot be read" in capsys.readouterr().err
+    files.pop("runs/run/votes.parquet")
+    assert main(["replay", zipped(files, tmp_path / "bad.zip")]) == 1
+    assert "votes.parquet: new" in capsys.readouterr().out
