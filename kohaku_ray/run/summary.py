@@ -9,6 +9,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from kohaku_ray.records import FLAGS
+from kohaku_ray.run.tables import SPENT
 
 Row = Mapping[str, Any]
 
@@ -155,26 +156,16 @@ class Spent:
 
 def spent(usage: Sequence[Row]) -> list[Spent]:
     """Sum usage.parquet's rows by deployment; calls that share one reply each count it."""
-    by_deployment: dict[str, list[Row]] = {}
-    for row in usage:
-        by_deployment.setdefault(row["deployment"], []).append(row)
-    return [_spent_by(name, rows) for name, rows in sorted(by_deployment.items())]
+    import polars as pl
 
-
-def _spent_by(deployment: str, rows: Sequence[Row]) -> Spent:
-    def total(name: str) -> Any:
-        return sum(row[name] for row in rows)
-
-    prompt = total("prompt_tokens")
-    return Spent(
-        deployment=deployment,
-        n_calls=len(rows),
-        prompt_tokens=prompt,
-        cached_share=total("cached_tokens") / prompt if prompt else None,
-        completion_tokens=total("completion_tokens"),
-        queue_s=total("queue_s"),
-        service_s=total("service_s"),
-        gpu_s=total("gpu_s"),
-        joules=None if any(row["joules"] is None for row in rows) else total("joules"),
-        dollars=total("dollars"),
-    )
+    if not usage:
+        return []
+    total = {name: pl.col(name).sum() for name in SPENT}
+    sums = {
+        **total,
+        "n_calls": pl.len(),
+        "cached_share": pl.when(total["prompt_tokens"] > 0).then(total["cached_tokens"] / total["prompt_tokens"]),
+        "joules": pl.when(pl.col("joules").null_count() == 0).then(total["joules"]),
+    }
+    by_deployment = pl.DataFrame(usage, infer_schema_length=None).group_by("deployment").agg(**sums).sort("deployment")
+    return [Spent(**row) for row in by_deployment.drop("cached_tokens").iter_rows(named=True)]

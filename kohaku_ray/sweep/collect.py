@@ -8,9 +8,9 @@ from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 from importlib.metadata import version
 from pathlib import Path
-from typing import Any
 
 import numpy as np
+import polars as pl
 import pyarrow as pa
 
 from kohaku_ray import __version__
@@ -32,7 +32,6 @@ from kohaku_ray.sweep.compare import Axis, Run, State, Sweep, SweepAnswer, Sweep
 from kohaku_ray.sweep.estimate import fixed_lines
 from kohaku_ray.sweep.plan import Plan, PlannedCell, PlannedTable, is_there, truth_of_sweep
 from kohaku_ray.sweep.study import ensembles, pool_of
-from kohaku_ray.systems.base import Rows
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,14 +43,14 @@ class _Read:
         scores: Scores by question, in the truth's order.
         measures: Means over its answers, by name: the system's own, ``attempts`` and ``blanks``; and what the sweep's
             tables show besides (``sweep_measures``).
-        by_question: The system's measures of each question, by question and name.
+        by_question: The system's measures: one row per question, with its ``question_id``.
         keys: Keys of all model calls it asked for.
     """
 
     run: Run
     scores: tuple[QuestionScore, ...]
     measures: Mapping[str, float]
-    by_question: Mapping[str, Mapping[str, float]]
+    by_question: pl.DataFrame
     keys: tuple[str, ...]
 
 
@@ -178,7 +177,8 @@ class _Reader:
         submission = read_submission(directory.file("submission.csv"))
         self._texts.update({key: row.question for key, row in submission.rows.items()})
         answers = directory.read_table("answers", columns=["question_id", "attempt", "is_blank", "measures", "error"])
-        usage = directory.read_table("usage")
+        usage = pl.DataFrame(directory.read_table("usage"))
+        sums = usage.select(pl.sum("prompt_tokens", "completion_tokens", "service_s")).row(0, named=True)
         classify = self.metric.classify
         predictions = {
             key: SweepAnswer(
@@ -194,29 +194,32 @@ class _Reader:
             facts={"model": _models(config), **config.declaration.facts(config.settings)},
             predictions=predictions,
             n_calls=len(usage),
-            tokens=int(_sum(usage, "prompt_tokens") + _sum(usage, "completion_tokens")),
-            service_s=_sum(usage, "service_s"),
+            tokens=sums["prompt_tokens"] + sums["completion_tokens"],
+            service_s=sums["service_s"],
             n_answers=len(answers),
             n_errors=len(answers) - answers["error"].null_count,
         )
         scores = tuple(self.metric.score(truth, submission))
-        by_question, derived = question_measures(answers), self._derived_of(config, directory)
-        for question, found in derived.items():
-            by_question.setdefault(question, {}).update(found)
-        names = dict.fromkeys(name for found in derived.values() for name in found)
-        means = {name: float(np.mean([found[name] for found in derived.values()])) for name in names}
-        measures = answer_measures(answers) | means | self._shown_of(run, scores, directory, truth)
-        return _Read(run, scores, measures, by_question, tuple(usage["key"].to_pylist()))
+        own, derived = own_measures(answers), _by_question(self._derived_of(config, directory))
+        measures = {
+            **_means(own.fill_null(0.0)),
+            "attempts": float(answers["attempt"].to_numpy().mean()) + 1,
+            "blanks": float(answers["is_blank"].to_numpy(zero_copy_only=False).mean()),
+            **_means(derived),
+            **self._shown_of(run, scores, directory, truth),
+        }
+        by_question = _by_question(own).join(derived, on="question_id", how="full", coalesce=True)
+        return _Read(run, scores, measures, by_question, tuple(usage["key"]))
 
-    def _derived_of(self, config: Config, directory: RunDirectory) -> dict[str, dict[str, float]]:
-        """Return the measures that some table shows and the system computes from a trace, by question."""
+    def _derived_of(self, config: Config, directory: RunDirectory) -> pl.DataFrame:
+        """Return the measures that some table shows and the system computes from a trace."""
         names = self._shown & config.declaration.derived.keys()
         if not names or not is_there(config.index.path):
-            return {}
+            return _NO_MEASURES
         if config.index.path not in self._nodes:
             self._nodes[config.index.path] = Index.open(config.index.path).nodes
-        trace = directory.read_table("trace", columns=["question_id", "member", "step", "node_id"])
-        return derived_measures(trace.to_pylist(), self._nodes[config.index.path], config, sorted(names))
+        trace = pl.DataFrame(directory.read_table("trace", columns=["question_id", "member", "step", "node_id"]))
+        return derived_measures(trace, self._nodes[config.index.path], config, sorted(names))
 
     def _shown_of(
         self, run: Run, scores: Sequence[QuestionScore], directory: RunDirectory, truth: Submission
@@ -224,8 +227,7 @@ class _Reader:
         """Return the measures that some table shows and no system gives."""
         found = spent_measures(run.tokens, run.service_s, run.n_answers) | part_measures(scores, self.metric.parts)
         if any(name.startswith(RECALL) for name in self._shown):
-            trace = directory.read_table("trace", columns=list(TRACE_COLUMNS))
-            found |= recall_measures(trace.to_pylist(), truth)
+            found |= recall_measures(pl.DataFrame(directory.read_table("trace", columns=TRACE_COLUMNS)), truth)
         return {name: value for name, value in found.items() if name in self._shown}
 
 
@@ -233,10 +235,6 @@ def _models(config: Config) -> str:
     """Return the names of the models that answer; deployments of one name may hold different models."""
     names = [getattr(deployment, "model", deployment.kind) for deployment in config.answering_deployments.values()]
     return ", ".join(dict.fromkeys(str(name).rstrip("/").rsplit("/", 1)[-1] for name in names))
-
-
-def _sum(table: pa.Table, column: str) -> float:
-    return float(np.nansum(table[column].to_numpy())) if len(table) else 0.0
 
 
 def _table(planned: PlannedTable, read: Mapping[str, _Read], why: _Missing, metric: Metric) -> Table:
@@ -273,18 +271,17 @@ def _cell(cell: PlannedCell, read: Mapping[str, _Read], why: _Missing, metric: M
         question_ids=tuple(common),
         run_ids=tuple(one.run.run_id for one in runs),
         measures={name: np.array([one.measures.get(name, np.nan) for one in runs]) for name in runs[0].measures},
-        question_measures=_by_question(runs, common),
+        question_measures=_question_measures(runs, common),
         parts=parts,
         total=metric.shares(parts, unanswerable),
     )
 
 
-def _by_question(runs: Sequence[_Read], questions: Sequence[str]) -> dict[str, F64]:
-    names = dict.fromkeys(name for one in runs for found in one.by_question.values() for name in found)
-    return {
-        name: np.mean([[one.by_question.get(key, {}).get(name, np.nan) for key in questions] for one in runs], axis=0)
-        for name in names
-    }
+def _question_measures(runs: Sequence[_Read], questions: Sequence[str]) -> dict[str, F64]:
+    asked = pl.DataFrame({"question_id": questions}, schema={"question_id": pl.String})
+    each = [asked.join(one.by_question, on="question_id", how="left", maintain_order="left") for one in runs]
+    means = _by_question(pl.concat(each, how="diagonal").fill_null(np.nan)).drop("question_id")
+    return {name: means[name].to_numpy() for name in means.columns}
 
 
 def _studied(planned: PlannedTable, plan: Plan, reader: _Reader, why: _Missing) -> Table:
@@ -364,47 +361,34 @@ RECALL = f"recall@{K} "
 TRACE_COLUMNS = ("question_id", "member", "step", "rank", "node_id", "doc_id", "note")
 """Columns of trace.parquet that the recall is read from."""
 
-
-def question_measures(answers: pa.Table) -> dict[str, dict[str, float]]:
-    """The system's own measures by question: means over its answers."""
-    found: dict[str, dict[str, list[float]]] = {}
-    measures = answers["measures"].to_pylist(maps_as_pydicts="strict")
-    for question, row in zip(answers["question_id"].to_pylist(), measures, strict=True):
-        for name, value in row.items():
-            found.setdefault(question, {}).setdefault(name, []).append(value)
-    return _means(found)
+_NO_MEASURES = pl.DataFrame(schema={"question_id": pl.String})
 
 
-def derived_measures(
-    trace: Rows, nodes: NodeTable, config: Config, names: Collection[str]
-) -> dict[str, dict[str, float]]:
-    """Measures that the system computes from an answer's trace, by question: means over its answers."""
-    members: dict[str, dict[int, list[Mapping[str, Any]]]] = {}
-    for row in trace:
-        members.setdefault(row["question_id"], {}).setdefault(row["member"], []).append(row)
-    found: dict[str, dict[str, list[float]]] = {}
-    for question, of in members.items():
-        shared = of.pop(SHARED, [])
-        for rows in [[*shared, *own] for own in of.values()] or [shared]:
-            for name in names:
-                value = config.declaration.derived[name](rows, nodes, config.settings)
-                found.setdefault(question, {}).setdefault(name, []).append(value)
-    return _means(found)
+def own_measures(answers: pa.Table) -> pl.DataFrame:
+    """The system's own measures: one row per answer, with its ``question_id``; null where it has none of that name."""
+    rows = zip(answers["question_id"].to_pylist(), answers["measures"].to_pylist(maps_as_pydicts="strict"), strict=True)
+    return pl.DataFrame([{"question_id": question, **own} for question, own in rows], infer_schema_length=None)
 
 
-def _means(found: Mapping[str, Mapping[str, Sequence[float]]]) -> dict[str, dict[str, float]]:
-    return {question: {name: float(np.mean(one)) for name, one in of.items()} for question, of in found.items()}
+def derived_measures(trace: pl.DataFrame, nodes: NodeTable, config: Config, names: Collection[str]) -> pl.DataFrame:
+    """Measures that the system computes from an answer's trace: one row per answer, with its ``question_id``."""
+    found, derived = [], config.declaration.derived
+    for steps in trace.partition_by("question_id", maintain_order=True):
+        of = steps.partition_by("member", maintain_order=True, as_dict=True)
+        shared = of.pop((SHARED,), steps.clear())
+        for own in of.values() or [steps.clear()]:
+            rows = [*shared.iter_rows(named=True), *own.iter_rows(named=True)]
+            values = {name: derived[name](rows, nodes, config.settings) for name in names}
+            found.append({"question_id": steps["question_id"][0], **values})
+    return pl.DataFrame(found) if found else _NO_MEASURES
 
 
-def answer_measures(answers: pa.Table) -> dict[str, float]:
-    """Means over answers: the system's own measures, ``attempts`` and ``blanks``."""
-    rows = answers["measures"].to_pylist(maps_as_pydicts="strict")
-    names = dict.fromkeys(name for row in rows for name in row)
-    return {
-        **{name: float(np.mean([row.get(name, 0.0) for row in rows])) for name in names},
-        "attempts": float(answers["attempt"].to_numpy().mean()) + 1,
-        "blanks": float(answers["is_blank"].to_numpy(zero_copy_only=False).mean()),
-    }
+def _by_question(measures: pl.DataFrame) -> pl.DataFrame:
+    return measures.group_by("question_id", maintain_order=True).mean()
+
+
+def _means(measures: pl.DataFrame) -> dict[str, float]:
+    return {name: float(measures[name].to_numpy().mean()) for name in measures.columns if name != "question_id"}
 
 
 def spent_measures(tokens: float, service_s: float, n_answers: int) -> dict[str, float]:
@@ -417,7 +401,7 @@ def part_measures(scores: Sequence[QuestionScore], parts: Collection[str]) -> di
     return {name: float(np.mean([one.parts[name] for one in scores])) for name in parts if scores}
 
 
-def recall_measures(trace: Sequence[Mapping[str, Any]], truth: Submission) -> dict[str, float]:
+def recall_measures(trace: pl.DataFrame, truth: Submission) -> dict[str, float]:
     """Mean recall of the gold references among the best items of each step, over the questions that have any.
 
     A question of which a step keeps nothing counts 0; a step that keeps nothing of any question, such as one that is
@@ -428,18 +412,14 @@ def recall_measures(trace: Sequence[Mapping[str, Any]], truth: Submission) -> di
         truth: The questions with their gold answers.
     """
     gold = {key: refs for key, row in truth.rows.items() if (refs := gold_refs(row))}
-    own: dict[tuple[str, int], list[Mapping[str, Any]]] = {}
-    for row in trace:
-        if row["question_id"] in gold:
-            own.setdefault((row["question_id"], row["member"]), []).append(row)
+    asked = trace.filter(pl.col("question_id").is_in(list(gold)))
     found = [
-        (stage_recall(rows, gold[question], K), {row["step"] for row in rows}) for (question, _), rows in own.items()
+        (stage_recall(rows.iter_rows(named=True), gold[str(question)], K), dict.fromkeys(rows["step"], 0.0))
+        for (question, _), rows in asked.group_by("question_id", "member", maintain_order=True)
     ]
-    steps = dict.fromkeys(step for recalls, _ in found for step in recalls)
-    return {
-        f"{RECALL}{step}": float(np.mean([recalls.get(step, 0.0) for recalls, there in found if step in there]))
-        for step in steps
-    }
+    kept = dict.fromkeys(step for recalls, _ in found for step in recalls)
+    means = pl.DataFrame([{**nothing, **recalls} for recalls, nothing in found], infer_schema_length=None).mean()
+    return {f"{RECALL}{step}": means[step][0] for step in kept}
 
 
 def track_sweep(plan: Plan, files: Sequence[str], figures: Mapping[str, float]) -> list[str]:

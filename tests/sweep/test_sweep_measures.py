@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import polars as pl
 import pyarrow as pa
 import pytest
 
@@ -12,8 +13,8 @@ from kohaku_ray.evaluation.submissions import Submission, SubmissionRow
 from kohaku_ray.index.nodes import NodeTable, flatten
 from kohaku_ray.sweep.collect import (
     derived_measures,
+    own_measures,
     part_measures,
-    question_measures,
     recall_measures,
     spent_measures,
 )
@@ -39,31 +40,41 @@ def row(question, step, rank, note=None, member=-1):
     }
 
 
+def recall(trace):
+    return recall_measures(pl.DataFrame(trace, infer_schema_length=None), TRUTH)
+
+
+def by_question(measures):
+    means = measures.group_by("question_id").mean()
+    return {row.pop("question_id"): row for row in means.iter_rows(named=True)}
+
+
 def test_recall_is_a_mean_over_questions_with_gold_references():
     trace = [
         *(row("q1", "search", 0), row("q1", "search", 1, "p1"), row("q1", "search", 2, "p9")),
         *(row("q2", "search", 0), row("q2", "search", 1, "p3")),
         row("q3", "search", 1, "p1"),
     ]
-    assert recall_measures(trace, TRUTH) == {"recall@10 search": pytest.approx((0.5 + 1) / 2)}
+    assert recall(trace) == {"recall@10 search": pytest.approx((0.5 + 1) / 2)}
 
 
 def test_a_question_of_which_a_step_keeps_nothing_counts_nothing_found():
     trace = [row("q1", "final", 1, "p1"), row("q1", "final", 2, "p2"), row("q2", "final", 0)]
-    assert recall_measures(trace, TRUTH) == {"recall@10 final": 0.5}
+    assert recall(trace) == {"recall@10 final": 0.5}
 
 
 def test_a_step_without_items_of_any_question_has_no_recall():
     trace = [row("q1", "search", 1, "p1"), row("q1", "mmr", 0), row("q2", "mmr", 0)]
-    assert recall_measures(trace, TRUTH) == {"recall@10 search": 0.5}
+    assert recall(trace) == {"recall@10 search": 0.5}
 
 
 def test_ten_items_count_by_rank_and_members_by_themselves():
     far = [row("q2", "search", rank, f"x{rank}") for rank in range(1, 11)]
-    assert recall_measures([row("q2", "search", 11, "p3"), *far], TRUTH) == {"recall@10 search": 0}
-    assert recall_measures([row("q2", "search", 10, "p3"), *far[:9]], TRUTH) == {"recall@10 search": 1}
+    assert recall([row("q4", "search", 1, "p1")]) == {}
+    assert recall([row("q2", "search", 11, "p3"), *far]) == {"recall@10 search": 0}
+    assert recall([row("q2", "search", 10, "p3"), *far[:9]]) == {"recall@10 search": 1}
     two = [row("q2", "search", 1, "p3", member=0), row("q2", "search", 1, "x", member=1)]
-    assert recall_measures(two, TRUTH) == {"recall@10 search": 0.5}
+    assert recall(two) == {"recall@10 search": 0.5}
 
 
 def test_parts_of_the_score_and_what_was_spent():
@@ -83,7 +94,10 @@ def test_measures_by_question_are_means_over_its_answers():
             "measures": pa.array([list(found.items()) for _, found in rows], kind),
         }
     )
-    assert question_measures(answers) == {"q1": {"matches": 3.0}, "q2": {"matches": 5.0, "cut": 1.0}}
+    assert by_question(own_measures(answers)) == {
+        "q1": {"matches": 3.0, "cut": None},
+        "q2": {"matches": 5.0, "cut": 1.0},
+    }
 
 
 def test_a_systems_measure_of_a_trace_sees_the_shared_steps_with_each_members_own():
@@ -99,9 +113,10 @@ def test_a_systems_measure_of_a_trace_sees_the_shared_steps_with_each_members_ow
         {**step("q2", 1, None), "step": "plan"},
     ]
     name = "snippets with parents"
-    found = derived_measures(trace, NODES, config, [name])
-    assert found == {"q1": {name: 6.0}, "q2": {name: (4 + 6) / 2}}
+    found = derived_measures(pl.DataFrame(trace), NODES, config, [name])
+    assert by_question(found) == {"q1": {name: 6.0}, "q2": {name: (4 + 6) / 2}}
     merged = load_config(None, ["kohaku.dedup=tree"])
     chars = "characters with parents"
     section = len(f"Head\n\n{TEXT}")
-    assert derived_measures(trace[:3], NODES, merged, [name, chars]) == {"q1": {name: 1.0, chars: section}}
+    whole = derived_measures(pl.DataFrame(trace[:3]), NODES, merged, [name, chars])
+    assert by_question(whole) == {"q1": {name: 1.0, chars: section}}
