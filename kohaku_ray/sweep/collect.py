@@ -418,8 +418,8 @@ def recall_measures(trace: pl.DataFrame, truth: Submission) -> dict[str, float]:
         for (question, _), rows in asked.group_by("question_id", "member", maintain_order=True)
     ]
     kept = dict.fromkeys(step for recalls, _ in found for step in recalls)
-    means = pl.DataFrame([{**nothing, **recalls} for recalls, nothing in found], infer_schema_length=None).mean()
-    return {f"{RECALL}{step}": means[step][0] for step in kept}
+    by_step = pl.DataFrame([{**nothing, **recalls} for recalls, nothing in found], infer_schema_length=None)
+    return {f"{RECALL}{step}": float(by_step[step].drop_nulls().to_numpy().mean()) for step in kept}
 
 
 def track_sweep(plan: Plan, files: Sequence[str], figures: Mapping[str, float]) -> list[str]:
