@@ -7,6 +7,7 @@ import json
 import os
 import re
 import shlex
+import shutil
 import subprocess
 import sys
 import tomllib
@@ -18,7 +19,8 @@ import kubernetes_validate
 import pytest
 import yaml
 
-from kohaku_ray.config import load_config
+from kohaku_ray.config import Config, load_config
+from kohaku_ray.run.demand import Encoders, answer_demand, check_demand, index_demand, plan_encoders
 
 CLUSTER = Path(__file__).parents[2] / "cluster"
 KUBERAY = ("rayjob.yaml", "rayjob-index.yaml", "rayjob-sweep.yaml", "rayservice.yaml")
@@ -292,14 +294,142 @@ def test_a_spot_worker_is_drained_with_flags_that_ray_knows(name):
     assert given["deadline_remaining_seconds"] < spec["terminationGracePeriodSeconds"] < 120
 
 
-@pytest.mark.parametrize("name", [name for name in KUBERAY if name.startswith("rayjob")])
-def test_a_job_starts_a_command_that_there_is(name):
-    from kohaku_ray.cli import make_parser
+@pytest.fixture
+def job(monkeypatch):
+    """The configuration of the job of a file, as its command names it."""
+    monkeypatch.delenv("KOHAKU_MODEL", raising=False)
 
-    program, script, *arguments = shlex.split(read(name)["spec"]["entrypoint"])
-    assert program == "python"
-    assert (ROOT / script).is_file()
-    make_parser().parse_args([Path(script).stem, *arguments])
+    def load(name: str) -> tuple[str, Config]:
+        from kohaku_ray.cli import make_parser
+
+        program, *arguments = shlex.split(read(name)["spec"]["entrypoint"])
+        assert program == "kohaku-ray"
+        given = make_parser().parse_args(arguments)
+        [file] = given.base if arguments[0] == "sweep" else [given.config]
+        return arguments[0], load_config(str(in_checkout(file)))
+
+    return load
+
+
+def nodes_offered(group: dict[str, Any]) -> list[dict[str, float]]:
+    """The resources of each node that a worker group may have, by the names Ray gives them."""
+    [container] = containers(group)
+    limits = container["resources"]["limits"]
+    own = json.loads(json.loads(group["rayStartParams"].get("resources", '"{}"')))
+    node = {"CPU": float(limits["cpu"]), "GPU": float(limits.get("nvidia.com/gpu", 0)), **own}
+    return [node] * group["maxReplicas"]
+
+
+def of_autoscaler() -> tuple[list[dict[str, float]], list[dict[str, float]]]:
+    """The nodes that the AWS cluster has at its start, and those it may have."""
+    types = read("autoscaler.yaml")["available_node_types"].values()
+    return [one["resources"] for one in types for _ in range(one["min_workers"])], [
+        one["resources"] for one in types for _ in range(one["max_workers"])
+    ]
+
+
+def of_kuberay(name: str) -> tuple[list[dict[str, float]], list[dict[str, float]]]:
+    _, *workers = groups_of(name)
+    first = [node for group in workers for node in nodes_offered(group)[: group["replicas"]]]
+    return first, [node for group in workers for node in nodes_offered(group)]
+
+
+def total(nodes: list[dict[str, float]]) -> dict[str, float]:
+    kinds = {kind for node in nodes for kind in node}
+    return {kind: sum(node.get(kind, 0.0) for node in nodes) for kind in kinds}
+
+
+@pytest.mark.parametrize(
+    ("name", "command"),
+    [
+        ("rayjob.yaml", "answer"),
+        ("rayjob-index.yaml", "index"),
+        ("rayjob-sweep.yaml", "sweep"),
+        ("rayservice.yaml", "answer"),
+        ("autoscaler.yaml", "answer"),
+        ("autoscaler.yaml", "index"),
+    ],
+)
+def test_the_job_of_a_file_fits_its_cluster_from_the_first_node_on(name, command, job):
+    first, most = of_autoscaler() if name == "autoscaler.yaml" else of_kuberay(name)
+    if name.startswith("rayjob"):
+        asked, config = job(name)
+        assert asked == command
+    else:
+        config = load_config(str(CLUSTER / "job.yaml"))
+    if command == "index":
+        encoders, _ = plan_encoders(config, total(first))
+        assert encoders == Encoders(4, gpu=True), "on GPUs, though no node has one yet"
+        demand = index_demand(config, encoders)
+        assert demand.custom["encoder_node"] > 0
+    else:
+        demand = answer_demand(config)
+        assert demand.custom["replica_node"] > 0
+    assert demand.gpus > total(first).get("GPU", 0) or name == "rayservice.yaml"
+    check_demand(demand, total(first), nodes=first, autoscaling=config.cluster.autoscaling)
+    check_demand(demand, total(most), nodes=most)
+
+
+def test_every_output_of_the_jobs_lies_on_the_shared_volume(job):
+    for name in ("rayjob.yaml", "rayjob-index.yaml", "rayjob-sweep.yaml"):
+        _, config = job(name)
+        assert {one.split("/")[1] for one in (config.run, config.index.path, config.ledger.path)} == {"mnt"}
+        mounts = [mount for group in groups_of(name) for mount in containers(group)[0]["volumeMounts"]]
+        assert {mount["mountPath"] for mount in mounts} == {config.shared} == {"/mnt/shared"}
+
+
+def test_the_sweep_of_the_file_has_cells_of_its_base(tmp_path):
+    from kohaku_ray.sweep.load import load_sweep
+
+    _, preset, *_ = shlex.split(read("rayjob-sweep.yaml")["spec"]["entrypoint"])[1:]
+    loaded = load_sweep(preset, [str(CLUSTER / "job.yaml")], [], str(tmp_path))
+    assert loaded.base["cluster"]["autoscaling"] is True
+
+
+def test_models_lie_where_pods_without_the_hub_look_for_them(monkeypatch):
+    monkeypatch.delenv("KOHAKU_MODEL", raising=False)
+    claim, download = yaml.safe_load_all((CLUSTER / "shared.yaml").read_text())
+    for one in (claim, download):
+        kubernetes_validate.validate(one, "1.30", strict=True)
+    name, spec = claim["metadata"]["name"], download["spec"]["template"]["spec"]
+    assert claim["spec"]["accessModes"] == ["ReadWriteMany"]
+    used = [group["template"]["spec"]["volumes"] for file in KUBERAY for group in groups_of(file)]
+    claims = {one["persistentVolumeClaim"]["claimName"] for volumes in [*used, spec["volumes"]] for one in volumes}
+    assert claims == {name}
+    [container] = spec["containers"]
+    program, verb, *models = container["command"]
+    assert (program, verb) == ("hf", "download")
+    assert shutil.which(program, path=str(Path(sys.executable).parent))
+    served = load_config(str(CLUSTER / "models.yaml")).deployments.values()
+    assert models == [one.model for one in served if one.kind == "vllm"]
+    assert {one["name"]: one["value"] for one in container["env"]} == {"HF_HUB_OFFLINE": "0"}
+    [set_here] = [line for line in instructions() if line.startswith("ENV ")]
+    image = dict(one.split("=") for one in set_here.split()[1:])
+    assert image["HF_HUB_OFFLINE"] == "1"
+    assert image["HF_HOME"].startswith(container["volumeMounts"][0]["mountPath"] + "/")
+
+
+def test_nodes_on_aws_have_an_image_a_driver_and_the_shared_files():
+    cluster = read("autoscaler.yaml")
+    for one in cluster["available_node_types"].values():
+        own = one["node_config"]
+        assert own["ImageId"].startswith("ami-"), "Ray's own default has a driver of 2023"
+        assert own["BlockDeviceMappings"][0]["Ebs"]["VolumeSize"] >= 100, "the container image alone takes 30 GB"
+        assert own["IamInstanceProfile"]["Name"], "to pull the image"
+    registry, _, image = cluster["docker"]["image"].partition("/")
+    assert re.fullmatch(r"kohaku-ray:\d+\.\d+\.\d+", image)
+    commands = cluster["initialization_commands"]
+    assert any(command.startswith("aws ecr") and command.endswith(registry) for command in commands)
+    [mount] = [command for command in commands if "mount -t nfs4" in command]
+    shared = mount.split()[-1]
+    assert f"-v {shared}:{shared}" in cluster["docker"]["run_options"]
+    assert load_config(str(CLUSTER / "job.yaml")).shared == shared
+
+
+def test_the_service_runs_the_proxies_that_kuberay_waits_for():
+    service = yaml.safe_load(read("rayservice.yaml")["spec"]["serveConfigV2"])
+    assert service["proxy_location"] != "Disabled"
+    assert all(one["route_prefix"] is None for one in service["applications"]), "no route is open"
 
 
 def test_the_image_runs_the_ray_that_is_pinned():
