@@ -209,11 +209,6 @@ def test_no_common_questions(files, tmp_path):
         compare_files(files["truth"], [files["a"], files["b"]])
 
 
-def test_an_unknown_column_is_named_with_the_nearest(files):
-    with pytest.raises(DataError, match=r"no column splt; its columns are id, question, .*Did you mean split\?"):
-        compare_files(files["truth"], [files["a"], files["b"]], by="splt")
-
-
 @pytest.fixture(scope="module")
 def recorded(data_path, tmp_path_factory):
     """The recorded runs, and their truth with a column of halves."""

@@ -88,29 +88,20 @@ def test_a_row_shifted_by_an_unquoted_comma_is_named(tmp_path):
     assert read_submission(path).ragged == ("q1", "q3")
 
 
-def test_missing_columns_name_both(tmp_path):
-    path = write(tmp_path / "p.csv", "id,answer,refs\nq1,4,a\n")
-    with pytest.raises(
-        DataError, match=r"p\.csv: has no column answer_value, ref_id; its columns are id, answer, refs"
-    ):
-        read_submission(path)
-
-
-def test_an_empty_file_is_named(tmp_path):
-    with pytest.raises(DataError, match="its columns are none"):
-        read_submission(write(tmp_path / "p.csv", ""))
-
-
-def test_a_file_that_is_not_there_is_named(tmp_path):
-    with pytest.raises(DataError, match=r"nowhere\.csv: cannot be read \(No such file"):
-        read_submission(tmp_path / "nowhere.csv")
-
-
-def test_bytes_that_are_not_utf8_are_named(tmp_path):
-    path = tmp_path / "p.csv"
-    path.write_bytes(b"id,answer_value,ref_id\nq1,caf\xe9,a\n")
-    with pytest.raises(DataError, match=r"not UTF-8 \(byte 0xe9 at 29\)"):
-        read_submission(path)
+@pytest.mark.parametrize(
+    ("data", "message"),
+    [
+        (b"id,answer,refs\nq1,4,a\n", r"p\.csv: has no column answer_value, ref_id; its columns are id, answer, refs"),
+        (b"", "its columns are none"),
+        (None, r"p\.csv: cannot be read \(No such file"),
+        (b"id,answer_value,ref_id\nq1,caf\xe9,a\n", r"not UTF-8 \(byte 0xe9 at 29\)"),
+    ],
+)
+def test_what_cannot_be_read_is_named(tmp_path, data, message):
+    if data is not None:
+        (tmp_path / "p.csv").write_bytes(data)
+    with pytest.raises(DataError, match=message):
+        read_submission(tmp_path / "p.csv")
 
 
 def test_written_rows_are_quoted_and_lists_are_json(tmp_path):
@@ -150,10 +141,14 @@ def test_null_is_never_the_text_none(tmp_path):
     assert text.splitlines()[1] == '"q1","","5","5","is_blank","is_blank","is_blank","is_blank","is_blank"'
 
 
-def test_half_a_surrogate_pair_does_not_cost_the_file(tmp_path):
-    path = tmp_path / "out.csv"
-    write_submission(path, [SubmissionRow("q1", answer="a\ud800b", answer_value="5")])
-    assert read_submission(path).rows["q1"].answer == "a?b"
+def test_a_systems_own_columns_stand_last_and_half_a_surrogate_pair_does_not_cost_the_file(tmp_path):
+    path, own = tmp_path / "out.csv", {"confidence": "0.9"}
+    row = SubmissionRow("q1", answer="a\ud800b", answer_value="5", columns=own)
+    write_submission(path, [row, SubmissionRow("q2")], ("confidence",))
+    read = read_submission(path)
+    assert read.header == (*COLUMNS, "confidence")
+    assert [row.columns["confidence"] for row in read.rows.values()] == ["0.9", "is_blank"]
+    assert read.rows["q1"].answer == "a?b"
 
 
 cells = st.text(st.characters(exclude_categories=["Cs", "Cc"]), max_size=12)
@@ -190,12 +185,9 @@ def test_a_row_that_fails_half_way_leaves_nothing_behind(tmp_path):
 
     with pytest.raises(KeyboardInterrupt):
         write_submission(tmp_path / "out.csv", rows())
-    assert os.listdir(tmp_path) == []
-
-
-def test_an_output_directory_that_is_not_there_is_named(tmp_path):
     with pytest.raises(DataError, match=r"out\.csv: cannot be written \(No such file"):
         write_submission(tmp_path / "no" / "out.csv", [])
+    assert os.listdir(tmp_path) == []
 
 
 @pytest.mark.data
@@ -214,12 +206,3 @@ def test_every_real_run_is_read_whole():
         assert list(submission.rows) == list(truth.rows)
         assert (submission.doubled, submission.ragged, submission.n_without_id) == ((), (), 0)
         assert {ref for row in submission.rows.values() for ref in row.ref_ids} <= known
-
-
-def test_a_systems_own_columns_stand_after_the_usual_ones(tmp_path):
-    path = tmp_path / "p.csv"
-    rows = [SubmissionRow("q1", answer_value="5", columns={"confidence": "0.9"}), SubmissionRow("q2")]
-    write_submission(path, rows, ("confidence",))
-    read = read_submission(path)
-    assert read.header == (*COLUMNS, "confidence")
-    assert [row.columns["confidence"] for row in read.rows.values()] == ["0.9", "is_blank"]

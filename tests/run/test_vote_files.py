@@ -87,12 +87,9 @@ def test_agreement_weighs_files_over_all_questions(tmp_path):
     assert sum(result.weights.values()) == pytest.approx(5)
 
 
-def test_no_files_are_named():
+def test_no_files_and_one_that_is_not_there_are_named(tmp_path):
     with pytest.raises(ConfigError, match="no submission files"):
         run_vote([], VoteRule())
-
-
-def test_an_unreadable_file_is_named(tmp_path):
     with pytest.raises(DataError, match=r"gone\.csv: cannot be read"):
         run_vote([tmp_path / "gone.csv"], VoteRule())
 

@@ -231,6 +231,8 @@ def test_files_of_a_pool_may_name_the_environment(write, tmp_path, monkeypatch):
     assert table.pool.files == ("/data/*.csv", f"{tmp_path}/here/a.csv")
 
 
+ONE = {"axes": {"kohaku.top_k": [4]}}
+SIZE = {"axes": {"ensemble.members": [1]}}
 BAD = {
     "an axis that is no key": (
         {"axes": {"kohaku.topk": [4]}},
@@ -252,36 +254,27 @@ BAD = {
         "cells differ in their keys",
     ),
     "the seed as an axis": ({"axes": {"seed": [1, 2]}}, "seed is no axis"),
-    "the same seed twice": ({"seeds": [1, 1], "axes": {"kohaku.top_k": [4]}}, "the same seed twice"),
-    "no seed": ({"seeds": [], "axes": {"kohaku.top_k": [4]}}, "seeds"),
-    "an unknown key of the sweep": (
-        {"sedes": [1], "axes": {"kohaku.top_k": [4]}},
-        "no key sedes, did you mean seeds?",
-    ),
+    "the same seed twice": ({"seeds": [1, 1], **ONE}, "the same seed twice"),
+    "no seed": ({"seeds": [], **ONE}, "seeds"),
+    "an unknown key of the sweep": ({"sedes": [1], **ONE}, "no key sedes, did you mean seeds?"),
     "a study of what needs calls": (
         {"pool": {"members": 5}, "axes": {"kohaku.top_k": [4], "ensemble.members": [1]}},
         "kohaku.top_k is an axis of a study of recorded members",
     ),
     "a pool of both kinds": (
-        {"pool": {"members": 5, "files": ["a.csv"]}, "axes": {"ensemble.members": [1]}},
+        {"pool": {"members": 5, "files": ["a.csv"]}, **SIZE},
         "pool needs members or files, and not both",
     ),
     "a broken expression": (
-        {"pool": {"files": ["a.csv"], "strata": "("}, "axes": {"ensemble.members": [1]}},
+        {"pool": {"files": ["a.csv"], "strata": "("}, **SIZE},
         "pool.strata is '(', no regular expression",
     ),
-    "a name that is no file's": (
-        {"tables": [{"name": "a/b", "axes": {"kohaku.top_k": [4]}}]},
-        "name is 'a/b'",
-    ),
-    "an unknown base": ({"base": "papr", "axes": {"kohaku.top_k": [4]}}, "did you mean paper?"),
-    "tables of the same name": (
-        {"tables": [{"name": "x", "axes": {"kohaku.top_k": [4]}}] * 2},
-        "two tables are named 'x'",
-    ),
+    "a name that is no file's": ({"tables": [{"name": "a/b", **ONE}]}, "name is 'a/b'"),
+    "an unknown base": ({"base": "papr", **ONE}, "did you mean paper?"),
+    "tables of the same name": ({"tables": [{"name": "x", **ONE}] * 2}, "two tables are named 'x'"),
     "no table": ({"tables": []}, "tables is []"),
     "a table's key misspelt": (
-        {"tables": [{"name": "x", "axs": {"kohaku.top_k": [4]}, "axes": {"kohaku.top_k": [4]}}]},
+        {"tables": [{"name": "x", "axs": {"kohaku.top_k": [4]}, **ONE}]},
         "no key tables.0.axs, did you mean axes?",
     ),
     "a value alone": ({"axes": {"kohaku.top_k": 16}}, "axis kohaku.top_k is 16: write its values as a list"),
@@ -292,11 +285,11 @@ BAD = {
         "cluster.retriever.replicas changes no output",
     ),
     "a seed set": (
-        {"set": {"seed": 7}, "tables": [{"name": "x", "axes": {"kohaku.top_k": [4]}}]},
+        {"set": {"seed": 7}, "tables": [{"name": "x", **ONE}]},
         "seed is set, but every cell is run with each of the sweep's seeds",
     ),
     "shares of all": (
-        {"pool": {"members": 5, "strata": "x"}, "subsamples": "all", "axes": {"ensemble.members": [1]}},
+        {"pool": {"members": 5, "strata": "x"}, "subsamples": "all", **SIZE},
         "subsamples is all but pool.strata is set",
     ),
     "tables that are none": ({"tables": "rerank"}, "tables is 'rerank', expected a list"),
