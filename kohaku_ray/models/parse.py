@@ -15,7 +15,7 @@ from kohaku_ray.models.json_text import find, find_cut, loads, loops
 from kohaku_ray.models.schema import ANSWER_FIELDS, MOST_QUERY_CHARS
 from kohaku_ray.records import Prediction, Reply
 from kohaku_ray.values.kinds import STATEMENT, Kind, read_as
-from kohaku_ray.values.read import WRAPPING, clean_text, is_blank_lenient
+from kohaku_ray.values.read import BOOLEANS, WRAPPING, clean_text, is_blank_lenient
 
 CUT = "length"
 """Finish reason of a reply that max_tokens cut off."""
@@ -60,13 +60,13 @@ def parse_answer(
         return Prediction(answer_unit=unit or "", attempt=attempt, error=why_nothing(reply, "JSON object of an answer"))
     own_unit = value_text(found.get("answer_unit"))
     refs, n_foreign = match_refs(found.get("ref_id"), allowed)
-    value, is_typed, stands_in = _value_of(found, kind, unit)
+    value, is_typed, odd = _value_of(found, kind, unit)
     says_blank = _is_true(found.get("is_blank"))
     is_blank = is_blank_lenient(value) or (says_blank and not (refs and is_typed))
     flags = {
-        "contradictory": says_blank and not is_blank,
+        "contradictory": not is_blank and (says_blank or odd == "contradictory"),
         "uncited": not is_blank and not refs,
-        "mistyped": not is_blank and (stands_in or not is_typed),
+        "mistyped": not is_blank and (odd == "mistyped" or not is_typed),
         "cut": is_cut,
     }
     return Prediction(
@@ -217,14 +217,17 @@ def _bare_ref(text: str) -> str:
     return _REF_PREFIX.sub("", text.strip(WRAPPING)).strip(WRAPPING)
 
 
-def _value_of(found: Mapping[str, Any], kind: Kind | None, unit: str | None) -> tuple[str, bool, bool]:
-    """Return the value, whether it is of the kind asked for, and whether ``answer`` had to stand in for it."""
+def _value_of(found: Mapping[str, Any], kind: Kind | None, unit: str | None) -> tuple[str, bool, str]:
+    """Return the value, whether it is of the kind asked for, and the flag of an ``answer`` that had to stand in for it."""
     said = value_text(found["answer_value"] if "answer_value" in found else found.get("answer"))
+    answer = value_text(found.get("answer"))
+    if kind == "boolean" and is_blank_lenient(said) and answer.strip(". ").lower() in BOOLEANS:
+        return read_as(answer, kind)[0], True, "contradictory"
     value, is_typed = read_as(said, kind, unit)
     if is_typed or kind == "text" or is_blank_lenient(said):
-        return value, is_typed, False
-    answer, fits = read_as(value_text(found.get("answer")), kind, unit)
-    return (answer, True, True) if fits and not is_blank_lenient(answer) else (value, False, False)
+        return value, is_typed, ""
+    answer, fits = read_as(answer, kind, unit)
+    return (answer, True, "mistyped") if fits and not is_blank_lenient(answer) else (value, False, "")
 
 
 def _answer_fields(value: Any) -> dict[str, Any] | None:

@@ -26,7 +26,8 @@ _UNIT = {"type": "string", "maxLength": 40}
 _VALUES: dict[Kind | None, dict[str, Any]] = {
     "range": {"type": "string", "pattern": f"^({BLANK}|{_RANGE})$"},
     "number": {"type": "string", "pattern": f"^({BLANK}|{_NUMBER}|{_RANGE})$"},
-    "boolean": {"type": "string", "enum": ["1", "0", BLANK]},
+    # A small model whose answer is "True" writes is_blank where 1 and 0 are its only other choices.
+    "boolean": {"type": "string", "enum": ["1", "0", "True", "False", BLANK]},
     "text": _SHORT,
     None: _SHORT,
 }

@@ -165,6 +165,10 @@ def test_the_flag_is_believed_unless_a_value_and_a_reference_contradict_it(flag)
         ({"answer_value": "True."}, "boolean", "1", ()),
         ({"answer_value": "Yes"}, None, "Yes", ()),
         ({"answer_value": "0.2", "answer": "false"}, "boolean", "0", ("mistyped",)),
+        ({"answer_value": "is_blank", "answer": "True"}, "boolean", "1", ("contradictory",)),  # Qwen2.5-Coder-1.5B
+        ({"answer_value": "is_blank", "answer": "No."}, "boolean", "0", ("contradictory",)),
+        ({"answer_value": "is_blank", "answer": "True if so."}, "boolean", "", ()),
+        ({"answer_value": "is_blank", "answer": "1,300 pounds"}, "number", "", ()),
         ({"answer_value": "0.2", "answer": "It is."}, "boolean", "0.2", ("mistyped",)),
         ({"answer_value": "1,383.9 MWh"}, "number", "1,383.9 MWh", ()),
         ({"answer_value": "value", "answer": "1383.9 MWh"}, "number", "1383.9 MWh", ("mistyped",)),
@@ -178,7 +182,7 @@ def test_the_flag_is_believed_unless_a_value_and_a_reference_contradict_it(flag)
 )
 def test_a_value_is_read_as_the_kind_that_is_asked_for(fields, kind, value, flags):
     prediction = parse_answer(json.dumps(ANSWER | fields), ALLOWED, unit="MWh", kind=kind)
-    assert (prediction.answer_value, prediction.flags, prediction.is_blank) == (value, flags, False)
+    assert (prediction.answer_value, prediction.flags, prediction.is_blank) == (value, flags, not value)
 
 
 WHOLE = '{"explanation": "e", "answer": "a", "answer_value": "80", "answer_unit": "W", "ref_id": ["a", "b"]}'

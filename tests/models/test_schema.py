@@ -54,7 +54,7 @@ def test_the_reasoning_comes_before_the_value():
     [
         ("number", ["1383.9", "-3", "1.62e24", "[3,6]", "0"], ["", "1,383.9", "3 MWh", "about 3", "[3,6", "9" * 30]),
         ("range", ["[3,6]", "[0.02,0.1]"], ["3", "[3]", "3-6", "[3, 6]"]),
-        ("boolean", ["1", "0"], ["True", "yes", "2", ""]),
+        ("boolean", ["1", "0", "True", "False"], ["yes", "2", ""]),
         ("text", ["Solana Mesa", "12 MW"], ["w" * 201]),
         (None, ["Solana Mesa", "12 MW"], ["w" * 201]),
     ],
