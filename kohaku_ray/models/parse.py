@@ -218,7 +218,7 @@ def _bare_ref(text: str) -> str:
 
 
 def _value_of(found: Mapping[str, Any], kind: Kind | None, unit: str | None) -> tuple[str, bool, str]:
-    """Return the value, whether it is of the kind asked for, and the flag of an ``answer`` that had to stand in for it."""
+    """Return the value, whether it is of the kind asked for, and the flag of an ``answer`` that stands in."""
     said = value_text(found["answer_value"] if "answer_value" in found else found.get("answer"))
     answer = value_text(found.get("answer"))
     if kind == "boolean" and is_blank_lenient(said) and answer.strip(". ").lower() in BOOLEANS:
