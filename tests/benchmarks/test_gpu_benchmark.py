@@ -2,20 +2,33 @@
 
 from __future__ import annotations
 
+import importlib
 import json
 import subprocess
 import sys
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
 BENCHMARKS = Path(__file__).parents[2] / "benchmarks"
-pytestmark = pytest.mark.slow
 
 
+@pytest.fixture
+def module(monkeypatch):
+    """Import a module of the benchmarks."""
+    monkeypatch.syspath_prepend(str(BENCHMARKS))
+    return importlib.import_module
+
+
+def run(*arguments: str) -> subprocess.CompletedProcess[str]:
+    command = [sys.executable, str(BENCHMARKS / "gpu.py"), *arguments]
+    return subprocess.run(command, capture_output=True, text=True, check=False)
+
+
+@pytest.mark.slow
 def test_figures_have_peers_and_what_is_missing_a_reason(tmp_path):
-    command = [sys.executable, str(BENCHMARKS / "gpu.py"), "--device", "cpu", "--small", "--sections", "faiss"]
-    done = subprocess.run([*command, "--output", str(tmp_path)], capture_output=True, text=True, check=False)
+    done = run("--device", "cpu", "--small", "--sections", "faiss", "--output", str(tmp_path))
     assert done.returncode == 0, done.stdout + done.stderr
     [path] = tmp_path.glob("*.json")
     report = json.loads(path.read_text())
@@ -27,10 +40,88 @@ def test_figures_have_peers_and_what_is_missing_a_reason(tmp_path):
     assert all(one["reason"] and one["reason"] in done.stdout for one in section["skipped"])
 
 
-def test_a_section_that_takes_too_long_is_named_and_fails(monkeypatch):
-    monkeypatch.syspath_prepend(str(BENCHMARKS))
-    import gpu
+def test_a_section_that_cannot_run_fails_unless_it_is_left_out_by_name(tmp_path):
+    out = ["--output", str(tmp_path)]
+    done = run("--sections", "faiss", *out)  # on a GPU, and there is none
+    assert done.returncode == 1, done.stdout + done.stderr
+    assert "faiss: FAILED: " in done.stdout
+    assert run("--sections", "faiss", "--without", "faiss", *out).returncode == 0
+    wrong = run("--without", "fais", *out)
+    assert wrong.returncode == 2
+    assert "no section fais: choose from encoder, index, faiss, cross_encoder, vllm" in wrong.stderr
 
-    found = gpu.apart("faiss", "cpu", True, 0.1)
-    assert [one["reason"] for one in found["skipped"]] == ["stopped at its limit of 0 s"]
+
+SECTION = """
+import os, sys, time
+sys.path.insert(0, {benchmarks!r})
+from gpu_sheet import Sheet
+from pathlib import Path
+sheet = Sheet(Path(sys.argv[sys.argv.index("--to") + 1]))
+with sheet.measuring("first"):
+    raise MemoryError("CUDA out of memory")
+sheet.add("second", 2.0, "peer", 1.0, "texts/s")
+time.sleep(2.5)
+{end}
+"""
+
+
+@pytest.mark.parametrize(
+    ("end", "limit_s", "said"),
+    [("os._exit(9)", 60, "ended with code 9"), ("time.sleep(60)", 4, "stopped at its limit of 4 s")],
+)
+def test_a_figure_is_kept_when_it_is_measured_whatever_comes_before_and_after(
+    tmp_path, monkeypatch, module, end, limit_s, said
+):
+    gpu, kept = module("gpu"), []
+    script = tmp_path / "section.py"
+    script.write_text(SECTION.format(benchmarks=str(BENCHMARKS), end=end))
+    monkeypatch.setattr(gpu, "__file__", str(script))
+    found = gpu.apart("faiss", "cpu", True, limit_s, kept.append)
+    assert [one["name"] for one in kept[0]["figures"]] == ["second"]
+    assert kept[0]["wall_s"] < found["wall_s"], "before the section ended"
+    assert [one["name"] for one in found["figures"]] == ["second"]
+    assert found["skipped"][0]["reason"] == "MemoryError: CUDA out of memory"
+    assert said in found["skipped"][1]["reason"]
     assert not gpu.is_kept(found)
+
+
+def test_a_section_without_a_figure_fails_though_nothing_broke(tmp_path, monkeypatch, module):
+    gpu = module("gpu")
+    (tmp_path / "section.py").write_text("")
+    monkeypatch.setattr(gpu, "__file__", str(tmp_path / "section.py"))
+    found = gpu.apart("faiss", "cpu", True, 60)
+    assert [one["reason"] for one in found["skipped"]] == ["measured nothing"]
+    assert not gpu.is_kept(found)
+
+
+def test_the_figures_of_vllm_are_added_with_their_cells(tmp_path, module):
+    vllm, sheet = module("gpu_vllm"), module("gpu_sheet").Sheet(tmp_path / "sheet")
+    fast, slow = (SimpleNamespace(questions_per_s=rate) for rate in (2.0, 1.0))
+    plain = [SimpleNamespace(members=n, measured=slow) for n in (1, 9)]
+    cells = [SimpleNamespace(members=1, measured=fast)]
+    grid = SimpleNamespace(context_tokens=8000, output_tokens=8, questions=4)
+    added, spent = set(), {1: 4.0}
+
+    def names() -> list[str]:
+        vllm.add_new(sheet, SimpleNamespace(plain=plain, cells=cells), grid, spent, added)
+        return [json.loads(line)["name"] for line in (tmp_path / "sheet").read_text().splitlines()]
+
+    assert names() == names() == ["engine, 1 member(s)"]
+    cells.append(SimpleNamespace(members=9, measured=slow))
+    spent[9] = 8.0
+    assert names() == ["engine, 1 member(s)", "engine, 9 member(s)", "ensemble of 9", "energy, ensemble of 9"]
+    assert "max_num_batched_tokens" in vllm.SCHEDULING, "LLM.generate's default differs from a server's"
+
+
+def test_make_installs_what_the_benchmark_needs():
+    done = subprocess.run(
+        ["make", "--dry-run", "--always-make", "bench-gpu", "BENCH_GPU=--without vllm"],
+        cwd=BENCHMARKS.parent,
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    *_, install, _, bench = done.stdout.replace("\\\n", " ").splitlines()
+    assert install.split()[-2:] == ["--editable", "'.[gpu]'"]
+    assert "--override cluster/overrides.txt" in install
+    assert bench == ".venv-gpu/bin/python benchmarks/gpu.py --without vllm"
