@@ -1,7 +1,6 @@
 from __future__ import annotations
 
 from collections import Counter
-from pathlib import Path
 
 import pytest
 from hypothesis import given
@@ -9,8 +8,6 @@ from hypothesis import strategies as st
 
 from kohaku_ray.evaluation.submissions import Submission, SubmissionRow, read_submission
 from kohaku_ray.evaluation.wattbot import ERROR_CLASSES, WATTBOT, classify, is_rounding, is_unit_conversion
-
-DATA = Path(__file__).resolve().parents[3] / "shared" / "data" / "wattbot"
 
 
 def row(value: str, refs: str = "['a']") -> SubmissionRow:
@@ -109,10 +106,10 @@ def test_missing_rows_have_no_class():
 
 
 @pytest.mark.data
-@pytest.mark.skipif(not DATA.exists(), reason="../shared/data is not there")
-def test_real_errors_add_up():
-    truth = read_submission(DATA / "train_QA.csv")
-    for path in sorted((DATA / "predictions").glob("*.csv")):
+def test_real_errors_add_up(data_path):
+    data = data_path / "wattbot"
+    truth = read_submission(data / "train_QA.csv")
+    for path in sorted((data / "predictions").glob("*.csv")):
         submission = read_submission(path)
         scores = [WATTBOT.score_question(item, submission.rows[key]) for key, item in truth.rows.items()]
         counts = WATTBOT.count_errors(truth, submission)

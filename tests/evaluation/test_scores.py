@@ -1,7 +1,6 @@
 from __future__ import annotations
 
 import csv
-from pathlib import Path
 
 import pytest
 from hypothesis import given
@@ -12,7 +11,6 @@ from kohaku_ray.evaluation.metrics import find_metric
 from kohaku_ray.evaluation.submissions import Submission, SubmissionRow, read_submission
 from kohaku_ray.evaluation.wattbot import jaccard, kaggle_normal, kaggle_value, wattbot_value
 
-DATA = Path(__file__).resolve().parents[3] / "shared" / "data" / "wattbot"
 WATTBOTS = ("wattbot", "kaggle")
 ABSTAINED = "Unable to answer with confidence based on the provided documents."
 
@@ -231,16 +229,16 @@ def test_jaccard(a, b):
 
 
 @pytest.mark.data
-@pytest.mark.skipif(not DATA.exists(), reason="../shared/data is not there")
 @pytest.mark.parametrize("metric", WATTBOTS)
-def test_every_real_run_gets_its_known_score(metric):
+def test_every_real_run_gets_its_known_score(data_path, metric):
+    data = data_path / "wattbot"
     third = {"wattbot": "wattbot_abstain", "kaggle": "kaggle_na_recall"}[metric]
-    truth = read_submission(DATA / "train_QA.csv")
-    with (DATA / "expected_scores.csv").open(newline="") as handle:
+    truth = read_submission(data / "train_QA.csv")
+    with (data / "expected_scores.csv").open(newline="") as handle:
         expected = list(csv.DictReader(handle))
     assert len(expected) == 37
     for known in expected:
-        score = aggregate(score_rows(truth, read_submission(DATA / "predictions" / known["file"]), metric), metric)
+        score = aggregate(score_rows(truth, read_submission(data / "predictions" / known["file"]), metric), metric)
         columns = (metric, f"{metric}_value", f"{metric}_ref", third)
         given_score = (score.score, score.parts["value"], score.parts["ref"], score.parts["abstain"])
         assert given_score == pytest.approx([float(known[column]) for column in columns], abs=1e-6), known["file"]

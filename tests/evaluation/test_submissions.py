@@ -19,8 +19,6 @@ from kohaku_ray.evaluation.submissions import (
     write_submission,
 )
 
-DATA = Path(__file__).resolve().parents[2] / "shared" / "data" / "wattbot"
-
 
 def write(path: Path, text: str, encoding: str = "utf-8") -> Path:
     path.write_bytes(text.encode(encoding))
@@ -191,15 +189,15 @@ def test_a_row_that_fails_half_way_leaves_nothing_behind(tmp_path):
 
 
 @pytest.mark.data
-@pytest.mark.skipif(not DATA.exists(), reason="../shared/data is not there")
-def test_every_real_run_is_read_whole():
-    truth = read_submission(DATA / "train_QA.csv")
+def test_every_real_run_is_read_whole(data_path):
+    data = data_path / "wattbot"
+    truth = read_submission(data / "train_QA.csv")
     assert len(truth.rows) == 41
     assert truth.rows["q207"].ref_ids == ("luccioni2025b",)
     known = {"so19"}  # the one id a model made up
-    with (DATA / "metadata.csv").open(encoding="latin-1", newline="") as handle:
+    with (data / "metadata.csv").open(encoding="latin-1", newline="") as handle:
         known |= {row[0] for row in csv.reader(handle)}
-    paths = sorted((DATA / "predictions").glob("*.csv"))
+    paths = sorted((data / "predictions").glob("*.csv"))
     assert len(paths) == 37
     for path in paths:
         submission = read_submission(path)

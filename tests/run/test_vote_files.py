@@ -13,9 +13,6 @@ from kohaku_ray.errors import ConfigError, DataError
 from kohaku_ray.evaluation.submissions import read_submission, write_submission
 from kohaku_ray.run.vote_files import run_vote
 
-DATA = Path(__file__).resolve().parents[3] / "shared" / "data" / "wattbot"
-needs_data = pytest.mark.skipif(not DATA.exists(), reason="../shared/data is not there")
-
 HEAD = "id,question,answer,answer_value,answer_unit,ref_id,ref_url,supporting_materials,explanation\n"
 A = HEAD + (
     'q2,Second?,,7,W,"[""a""]","[""https://wrong/a""]",Table 1,A says so\n'
@@ -110,12 +107,11 @@ def published_vote(tables: list[dict[str, dict[str, str]]], question_id: str, mo
 
 
 @pytest.mark.data
-@needs_data
 @pytest.mark.parametrize("mode", ["union", "intersection"])
 @pytest.mark.parametrize("tiebreak", ["first", "blank"])
 @pytest.mark.parametrize("n_files", [2, 3, 9, 37])
-def test_compat_is_the_published_vote_on_real_runs(mode, tiebreak, n_files):
-    paths = sorted((DATA / "predictions").glob("*.csv"))[-n_files:]
+def test_compat_is_the_published_vote_on_real_runs(data_path, mode, tiebreak, n_files):
+    paths = sorted((data_path / "wattbot" / "predictions").glob("*.csv"))[-n_files:]
     tables = []
     for path in paths:
         with path.open(encoding="utf-8-sig", newline="") as handle:
@@ -130,9 +126,8 @@ def test_compat_is_the_published_vote_on_real_runs(mode, tiebreak, n_files):
 
 
 @pytest.mark.data
-@needs_data
-def test_thirty_seven_real_runs_are_voted_on_quickly_and_cite_known_documents_alone():
-    paths = sorted((DATA / "predictions").glob("*.csv"))
+def test_thirty_seven_real_runs_are_voted_on_quickly_and_cite_known_documents_alone(data_path):
+    paths = sorted((data_path / "wattbot" / "predictions").glob("*.csv"))
     start = time.process_time()
     result = run_vote(paths, VoteRule(weights="agreement"))
     assert time.process_time() - start < 1.0
