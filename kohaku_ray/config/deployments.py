@@ -254,13 +254,13 @@ class TransformersConfig(ModelConfig):
     max_ongoing: PositiveInt = 32
     """Requests in flight per replica."""
     batch_size: PositiveInt = 8
-    """Most requests per batch: those that wait together share one; 1: a text never depends on rounding in a batch."""
+    """Most requests that are decoded together; 1: a text never depends on rounding in a batch."""
     gpus: Annotated[float, Field(ge=0)] = 0
     """GPUs per replica, such as 0.5; above 1 the model is spread over them (accelerate); 0: runs on CPUs."""
     cpus: PositiveInt = 1
     """CPUs per replica; without GPUs, the threads that compute."""
     dtype: Literal["auto", "float32", "float16", "bfloat16"] = "auto"
-    """Number format of the weights; auto: the model's own on a GPU, float32 on CPUs."""
+    """Number format of the weights; auto: the model's own on a GPU, bfloat16 on CPUs that compute in it, else float32."""
     load_in_4bit: bool = False
     """Quantise the weights to 4 bits (NF4) by bitsandbytes, which is installed separately."""
     window_tokens: PositiveInt | None = None

@@ -9,13 +9,14 @@ from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
+import numpy.typing as npt
 import torch
 
 from kohaku_ray.errors import ModelError
 from kohaku_ray.models.request import ChatRequest
 
 
-@dataclass(slots=True)
+@dataclass(slots=True, eq=False)
 class Row:
     """One request while its reply is generated.
 
@@ -29,6 +30,8 @@ class Row:
         generated: Token ids of the reply so far, the token that ended it left out.
         reply_at: Where the reply begins in ``generated``; None while the model reasons.
         finish_reason: ``stop`` or ``length``; None while it is generated.
+        error: Why it cannot go on.
+        n_cached: Tokens of the prompt that were computed before.
     """
 
     prompt: list[int]
@@ -40,6 +43,8 @@ class Row:
     generated: list[int] = field(default_factory=list)
     reply_at: int | None = None
     finish_reason: str | None = None
+    error: ModelError | None = None
+    n_cached: int = 0
     _draw: random.Random = field(init=False)
 
     def __post_init__(self) -> None:
@@ -48,49 +53,56 @@ class Row:
     def reset(self) -> None:
         """Start again: the same row gives the same tokens."""
         self._draw = random.Random(self.request.seed)  # noqa: S311  # a draw, not a secret
-        self.generated, self.finish_reason = [], None
+        self.generated, self.finish_reason, self.error, self.n_cached = [], None, None, 0
         self.reply_at = None if self.reasoning_end else 0
         if self.grammar is not None:
             self.grammar.reset()
 
-    def next_token(self, logits: torch.Tensor) -> int:
-        """Choose the next token and record it.
+    @property
+    def has_ended(self) -> bool:
+        """Whether the row takes no further token."""
+        return self.finish_reason is not None or self.error is not None
 
-        Args:
-            logits: Shape ``(n_vocabulary,)``.
+    @property
+    def last(self) -> int:
+        """The token chosen last."""
+        return self.generated[-1]
 
-        Raises:
-            ModelError: The grammar allows no token, or the model's logits are no numbers.
-        """
-        token = self._forced()
-        if token is None:
-            token = self._choose(logits)
-        self._record(token)
-        return token
+    @property
+    def is_constrained(self) -> bool:
+        """Whether the grammar decides which tokens may come next."""
+        return self.grammar is not None and self.reply_at is not None
 
-    def _forced(self) -> int | None:
+    def draw(self) -> float:
+        """Return the random number of the next token, in ``[0, 1)``."""
+        return self._draw.random()
+
+    def forced(self) -> int | None:
         """Return the next token of the reasoning's end when the reasoning is as long as it may be."""
         n_over = len(self.generated) - self.reasoning_tokens
         return self.reasoning_end[n_over] if self.reply_at is None and 0 <= n_over < len(self.reasoning_end) else None
 
-    def _choose(self, logits: torch.Tensor) -> int:
-        constrained = self.grammar is not None and self.reply_at is not None
-        if constrained:
-            logits = logits.masked_fill(~self._allowed(len(logits)).to(logits.device), -torch.inf)
-        token = sample(logits, self.request.temperature, self.request.top_p, self._draw.random())
-        if constrained and not self.grammar.consume_token(token):
-            raise ModelError(f"the grammar of the reply broke: {self.grammar.get_error()}")
-        return token
+    def allow(self, allowed: npt.NDArray[np.bool_]) -> None:
+        """Write which tokens the grammar allows into a row of zeros: a model's vocabulary may be padded.
 
-    def _allowed(self, n_vocabulary: int) -> torch.Tensor:
+        Raises:
+            ModelError: It allows none.
+        """
         bits = np.unpackbits(np.frombuffer(self.grammar.compute_bitmask(), np.uint8), bitorder="little")
-        allowed = np.zeros(n_vocabulary, np.bool_)  # a model's matrix may be padded beyond its tokenizer
-        allowed[: len(bits)] = bits[:n_vocabulary]
+        allowed[: len(bits)] = bits[: len(allowed)]
         if not allowed.any():
             raise ModelError(f"the grammar of the reply allows no token: {self.grammar.get_error() or 'it has ended'}")
-        return torch.from_numpy(allowed)
 
-    def _record(self, token: int) -> None:
+    def record(self, token: int) -> None:
+        """Append a token, and see whether the reply ends with it.
+
+        Raises:
+            ModelError: The grammar does not take the token, or there is none.
+        """
+        if token < 0:
+            raise ModelError("the model's logits are no numbers: set dtype to bfloat16 or float32")
+        if self.is_constrained and not self.grammar.consume_token(token):
+            raise ModelError(f"the grammar of the reply broke: {self.grammar.get_error()}")
         if token in self.end_ids:
             self.finish_reason = "stop"
             return
@@ -104,61 +116,80 @@ class Row:
             self.finish_reason = "length"
 
 
-def sample(logits: torch.Tensor, temperature: float, top_p: float, uniform: float) -> int:
-    """Choose a token by inverting the cumulative distribution at a uniform random number.
+def choose(rows: Sequence[Row], logits: torch.Tensor) -> None:
+    """Choose the next token of every row and record it; a row that cannot go on has its error.
 
-    The sum runs in 64 bits over this row alone. Logits that differ in the last place, as those of another batch do,
+    Args:
+        rows: Rows that have not ended.
+        logits: Shape ``(n_rows, n_vocabulary)``.
+    """
+    forced = [row.forced() for row in rows]
+    if any(row.is_constrained for row in rows):
+        allowed = np.zeros(logits.shape, np.bool_)
+        for row, of_row in zip(rows, allowed, strict=True):
+            try:
+                row.allow(of_row) if row.is_constrained else of_row.fill(True)
+            except ModelError as error:
+                row.error = error
+                of_row.fill(True)
+        logits = logits.masked_fill(~torch.from_numpy(allowed).to(logits.device), -torch.inf)
+    draws = [0.0 if token is not None else row.draw() for row, token in zip(rows, forced, strict=True)]
+    sampled = sample(logits, [row.request.temperature for row in rows], [row.request.top_p for row in rows], draws)
+    for row, known, chosen in zip(rows, forced, sampled, strict=True):
+        try:
+            if row.error is None:
+                row.record(chosen if known is None else known)
+        except ModelError as error:
+            row.error = error
+
+
+def sample(
+    logits: torch.Tensor, temperatures: Sequence[float], top_ps: Sequence[float], uniforms: Sequence[float]
+) -> list[int]:
+    """Choose a token per row by inverting the cumulative distribution at a uniform random number.
+
+    The sum runs in 64 bits over each row alone. Logits that differ in the last place, as those of another batch do,
     give the same token unless the number falls within that difference of a boundary.
 
     Args:
-        logits: Shape ``(n_vocabulary,)``; ``-inf`` is never chosen.
-        temperature: 0 takes the largest logit, and of several the first.
-        top_p: The smallest set of likeliest tokens with this probability is kept.
-        uniform: In ``[0, 1)``.
+        logits: Shape ``(n_rows, n_vocabulary)``; ``-inf`` is never chosen.
+        temperatures: 0 takes the largest logit, and of several the first.
+        top_ps: The smallest set of likeliest tokens with this probability is kept.
+        uniforms: In ``[0, 1)``.
 
-    Raises:
-        ModelError: A logit is NaN or infinite, for example because weights overflow their number format.
+    Returns:
+        Tokens; -1 where a logit is NaN or infinite, for example because weights overflow their number format.
     """
-    if bool(torch.isnan(logits).any()) or not bool(torch.isfinite(logits.max())):
-        raise ModelError("the model's logits are no numbers: set dtype to bfloat16 or float32")
-    if temperature <= 0:
-        return int(logits.argmax())
-    shares = torch.softmax(logits.double() / temperature, dim=-1)
+    largest, chosen = logits.max(dim=-1)
+    is_number = torch.isfinite(largest) & ~torch.isnan(logits).any(dim=-1)
+    for in_order in (False, True):  # a sorted row is another sum: only those that need it
+        at = [
+            place
+            for place, (temperature, top_p) in enumerate(zip(temperatures, top_ps, strict=True))
+            if temperature > 0 and (top_p < 1) == in_order
+        ]
+        if at:
+            scale, top_p, uniform = (
+                torch.tensor([values[place] for place in at], dtype=torch.float64, device=logits.device)[:, None]
+                for values in (temperatures, top_ps, uniforms)
+            )
+            chosen[at] = _drawn(
+                torch.softmax(logits[at].double() / scale, dim=-1), top_p if in_order else None, uniform
+            )
+    tokens: list[int] = torch.where(is_number, chosen, -1).tolist()
+    return tokens
+
+
+def _drawn(shares: torch.Tensor, top_p: torch.Tensor | None, uniform: torch.Tensor) -> torch.Tensor:
     order = None
-    if top_p < 1:
-        shares, order = shares.sort(descending=True, stable=True)
-        shares = shares.masked_fill(shares.cumsum(0) - shares >= top_p, 0.0)
-    sums = shares.cumsum(0)
-    at = int(torch.searchsorted(sums, sums[-1] * uniform, right=True))
-    at = min(at, int(shares.nonzero()[-1]))
-    return at if order is None else int(order[at])
-
-
-class RowSampler:
-    """A logits processor that chooses every row's token itself and leaves no other to the library's greedy search."""
-
-    def __init__(self, rows: Sequence[Row]) -> None:
-        self._rows = rows
-
-    def __call__(self, input_ids: torch.Tensor, scores: torch.Tensor) -> torch.Tensor:
-        """Return logits that are finite for the chosen tokens alone; finished rows are padded by the library."""
-        chosen = torch.zeros(len(self._rows), dtype=torch.long)
-        for place, row in enumerate(self._rows):
-            if row.finish_reason is None:
-                chosen[place] = row.next_token(scores[place])
-        only = torch.full_like(scores, -torch.inf)
-        return only.scatter_(1, chosen.to(scores.device).unsqueeze(1), 0.0)
-
-
-class RowsFinished:
-    """A stopping criterion: rows that are whole."""
-
-    def __init__(self, rows: Sequence[Row]) -> None:
-        self._rows = rows
-
-    def __call__(self, input_ids: torch.Tensor, scores: Any, **kwargs: Any) -> torch.Tensor:
-        """Return which rows are finished."""
-        return torch.tensor([row.finish_reason is not None for row in self._rows], device=input_ids.device)
+    if top_p is not None:
+        shares, order = shares.sort(dim=-1, descending=True, stable=True)
+        shares = shares.masked_fill(shares.cumsum(-1) - shares >= top_p, 0.0)
+    sums = shares.cumsum(-1)
+    whole = sums[:, -1:].contiguous()
+    at = torch.searchsorted(sums, whole * uniform, right=True)
+    at = torch.minimum(at, torch.searchsorted(sums, whole))  # the last token that has a share
+    return (at if order is None else order.gather(1, at))[:, 0]
 
 
 class Grammars:

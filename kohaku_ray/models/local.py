@@ -1,15 +1,17 @@
-"""Requests that wait together are generated together, each as if it were alone."""
+"""Requests that wait together are generated together, each as if it were alone, and a common prompt is read once."""
 
 from __future__ import annotations
 
 import asyncio
 from collections.abc import Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import torch
 
 from kohaku_ray.errors import ContextOverflowError, ModelError
-from kohaku_ray.models.decoding import Grammars, Row, RowSampler, RowsFinished
+from kohaku_ray.models.batch import Batch
+from kohaku_ray.models.decoding import Grammars, Row
 from kohaku_ray.models.request import ChatRequest
 from kohaku_ray.records import Reply
 from kohaku_ray.values.read import clean_text
@@ -17,17 +19,15 @@ from kohaku_ray.values.read import clean_text
 BATCH_WAIT_S = 0.01
 """Seconds to wait for further requests to share a batch."""
 
-Waiting = tuple[Row, "asyncio.Future[Reply]"]
-
 
 class LocalBackend:
     """A causal language model with its tokenizer.
 
     Guaranteed: a row has its own random numbers, grammar, end and padding mask, so nothing but rounding passes from one
-    row of a batch to another. With ``batch_size`` 1 on one machine the same request gives the same text.
-    Not guaranteed: a batch of another shape runs other kernels, whose sums differ in the last places. Where two tokens
-    are that close, which is rare in float32 and less so in 16 bits, the text differs from there on. The ledger records
-    the reply that was given.
+    row of a batch to another. Equal prompts are read once, and of a prompt that begins as one of the last the rest.
+    Not guaranteed: a batch of another shape, or a prompt read in two parts, runs other kernels, whose sums differ in
+    the last places. Where two tokens are that close, which is rare in float32 and less so in 16 bits, the text differs
+    from there on. The ledger records the reply that was given.
     """
 
     def __init__(
@@ -49,27 +49,26 @@ class LocalBackend:
             tokenizer: Its fast tokenizer.
             name: Its name in messages.
             window_tokens: Longest prompt plus reply, in tokens.
-            batch_size: Most requests per batch.
+            batch_size: Most requests that are decoded together.
             template_kwargs: Variables of the chat template.
             reasoning_end: Text that ends the model's reasoning: the reply begins, and its schema holds, after it.
             reasoning_tokens: Most tokens of reasoning; they are part of a request's ``max_tokens``.
         """
-        from transformers import GenerationConfig
-
         self._model, self._tokenizer, self._name = model.eval(), tokenizer, name
-        self._window_tokens, self._batch_size = window_tokens, batch_size
+        self._window_tokens = window_tokens
         self._template_kwargs = dict(template_kwargs or {})
         self._reasoning_end = tuple(_encode(tokenizer, reasoning_end)) if reasoning_end else ()
         self._reasoning_tokens = reasoning_tokens
         self._end_ids = _end_ids(model, tokenizer)
-        self._pad_id = tokenizer.pad_token_id if tokenizer.pad_token_id is not None else min(self._end_ids, default=0)
-        # The model's own sampling defaults would win over a request's, and penalties would count the padding.
-        model.generation_config = GenerationConfig(
-            eos_token_id=sorted(self._end_ids) or None, pad_token_id=self._pad_id
-        )
         self._grammars = Grammars(tokenizer, max(tokenizer.get_vocab().values()) + 1, sorted(self._end_ids))
-        self._waiting: list[Waiting] = []
+        self._batch = Batch(model, window_tokens)
+        self._most = self._room = batch_size if self._batch.shares else 1
+        self._waiting: list[Row] = []
+        self._futures: dict[Row, asyncio.Future[Reply]] = {}
         self._runner: asyncio.Task[None] | None = None
+        # One thread: torch's threads belong to the thread that calls them.
+        threads = torch.get_num_threads()
+        self._thread = ThreadPoolExecutor(1, initializer=torch.set_num_threads, initargs=(threads,))
 
     async def chat(self, request: ChatRequest) -> Reply:
         """Answer one request, in a batch with others that wait.
@@ -79,11 +78,12 @@ class LocalBackend:
             ModelError: The schema does not compile, or the model broke on this request.
         """
         row = self._row(request)
-        future: asyncio.Future[Reply] = asyncio.get_running_loop().create_future()
-        self._waiting.append((row, future))
+        future = self._futures[row] = asyncio.get_running_loop().create_future()
+        self._waiting.append(row)
         if self._runner is None or self._runner.done():
             self._runner = asyncio.create_task(self._run())
-        return await future
+        reply: Reply = await future
+        return reply
 
     async def close(self) -> None:
         """Wait until the requests in flight are answered."""
@@ -130,60 +130,51 @@ class LocalBackend:
         return text
 
     async def _run(self) -> None:
-        """Generate batch after batch until nobody waits."""
+        """Advance all rows token by token; as rows end, others that wait take their places."""
         await asyncio.sleep(BATCH_WAIT_S)
-        while self._waiting:
-            batch, self._waiting = self._waiting[: self._batch_size], self._waiting[self._batch_size :]
-            await self._answer([one for one in batch if not one[1].done()])
+        active: list[Row] = []
+        while active or self._waiting:
+            n_free = max(0, self._room - len(active))
+            new, self._waiting = self._waiting[:n_free], self._waiting[n_free:]
+            active += new
+            try:
+                ended = await asyncio.get_running_loop().run_in_executor(self._thread, self._batch.advance, new)
+            except Exception as error:
+                self._retreat(active, error)
+                active = []
+                continue
+            for row in ended:
+                self._end(row, row.error or self._reply(row))
+            active = list(self._batch.rows)
 
-    async def _answer(self, batch: Sequence[Waiting]) -> None:
-        """Generate one batch; where it breaks, its halves, so that a broken request fails alone."""
-        if not batch:
+    def _retreat(self, rows: list[Row], error: Exception) -> None:
+        """Begin again with half of the rows while others wait: a broken request fails alone, a large one fits alone."""
+        n_kept = len(self._batch.kept)
+        self._batch.clear()
+        if len(rows) == 1 and (n_kept <= 1 or not isinstance(error, torch.OutOfMemoryError)):
+            self._end(rows[0], self._broken(error, rows[0]))
             return
-        try:
-            await asyncio.to_thread(self._generate, [row for row, _ in batch])
-        except Exception as error:
-            if len(batch) == 1:
-                _fail(batch[0][1], self._broken(error, batch[0][0]))
-                return
-        else:
-            for row, future in batch:
-                if not future.done():
-                    future.set_result(self._reply(row))
-            return
-        for half in (batch[: len(batch) // 2], batch[len(batch) // 2 :]):
-            await self._answer(half)
-
-    def _generate(self, rows: Sequence[Row]) -> None:
-        """Generate the rows' tokens, padded on the left."""
         for row in rows:
             row.reset()
-        longest = max(len(row.prompt) for row in rows)
-        ids = torch.full((len(rows), longest), self._pad_id, dtype=torch.long)
-        mask = torch.zeros_like(ids)
-        for place, row in enumerate(rows):
-            ids[place, longest - len(row.prompt) :] = torch.tensor(row.prompt)
-            mask[place, longest - len(row.prompt) :] = 1
-        device = self._model.device
-        try:
-            with torch.inference_mode():
-                self._model.generate(
-                    input_ids=ids.to(device),
-                    attention_mask=mask.to(device),
-                    max_new_tokens=max(row.request.max_tokens for row in rows),
-                    do_sample=False,
-                    logits_processor=[RowSampler(rows)],
-                    stopping_criteria=[RowsFinished(rows)],
-                )
-        except torch.OutOfMemoryError:
-            torch.cuda.empty_cache()
-            raise
+        self._waiting = rows + self._waiting
+        self._room = max(1, len(rows) // 2)
+
+    def _end(self, row: Row, result: Reply | ModelError) -> None:
+        self._room = min(self._room + 1, self._most)
+        future = self._futures.pop(row)
+        if future.done():  # nobody waits any more
+            return
+        if isinstance(result, ModelError):
+            future.set_exception(result)
+        else:
+            future.set_result(result)
 
     def _reply(self, row: Row) -> Reply:
         begin = row.reply_at if row.reply_at is not None else len(row.generated)
         return Reply(
             text=clean_text(self._tokenizer.decode(row.generated[begin:], skip_special_tokens=True)),
             prompt_tokens=len(row.prompt),
+            cached_tokens=row.n_cached,
             completion_tokens=len(row.generated),
             finish_reason=row.finish_reason or "length",
         )
@@ -197,11 +188,6 @@ class LocalBackend:
                 "window_tokens, or load the model in 4 bits"
             )
         return ModelError(f"{self._name}: {type(error).__name__}: {error}")
-
-
-def _fail(future: asyncio.Future[Reply], error: ModelError) -> None:
-    if not future.done():
-        future.set_exception(error)
 
 
 def _encode(tokenizer: Any, text: str) -> list[int]:

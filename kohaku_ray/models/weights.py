@@ -47,7 +47,8 @@ def load_model(
         path: Directory of the model.
         n_gpus: 0: a CPU; up to 1: the first GPU that is visible; above: spread over the visible ones.
         n_cpus: Threads that compute without a GPU.
-        dtype: ``auto`` (the model's own on a GPU, float32 on a CPU) or a name of torch.
+        dtype: ``auto`` (the model's own on a GPU, on a CPU bfloat16 if it computes in it, else float32) or a name of
+            torch.
         load_in_4bit: Quantise to 4 bits (NF4) by bitsandbytes.
         trust_remote_code: Whether the model's own Python code may run.
 
@@ -64,7 +65,7 @@ def load_model(
         raise ConfigError(f"gpus is {n_gpus:g} but torch sees no GPU: set gpus to 0, or install a torch with CUDA")
     if not n_gpus:
         torch.set_num_threads(n_cpus)
-    chosen = "auto" if dtype == "auto" and n_gpus else torch.float32 if dtype == "auto" else getattr(torch, dtype)
+    chosen = _number_format(n_gpus) if dtype == "auto" else getattr(torch, dtype)
     kwargs: dict[str, Any] = {"dtype": chosen}
     if load_in_4bit:
         kwargs["quantization_config"] = _four_bits(torch.bfloat16 if chosen == "auto" else chosen)
@@ -82,6 +83,15 @@ def load_model(
     if "device_map" not in kwargs and n_gpus:
         model = model.to("cuda:0")
     return model, tokenizer
+
+
+def _number_format(n_gpus: float) -> Any:
+    import torch
+
+    if n_gpus:
+        return "auto"
+    has = torch.cpu.get_capabilities()
+    return torch.bfloat16 if has.get("avx512_bf16") or has.get("amx_bf16") else torch.float32
 
 
 def _four_bits(compute: Any) -> Any:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import functools
 import json
 from pathlib import Path
 
@@ -37,21 +38,26 @@ def path(tmp_path_factory) -> str:
 
 @pytest.fixture
 def make(path):
-    """Make a backend that records the size of every batch."""
+    """Make a backend that records the shape of every forward pass: rows, tokens."""
 
     def make(**settings) -> LocalBackend:
-        model, tokenizer = load_model(Path(path), n_gpus=0, n_cpus=1)
+        model, tokenizer = load_model(Path(path), n_gpus=0, n_cpus=1, dtype="float32")
         backend = LocalBackend(model, tokenizer, name="tiny", window_tokens=WINDOW, **settings)
-        generate, backend.sizes = model.generate, []
+        forward, backend.shapes = model.forward, []
 
-        def recording(**kwargs):
-            backend.sizes.append(len(kwargs["input_ids"]))
-            return generate(**kwargs)
+        @functools.wraps(forward)
+        def recording(*args, **kwargs):
+            backend.shapes.append(tuple(kwargs["input_ids"].shape))
+            return forward(*args, **kwargs)
 
-        model.generate = recording
+        model.forward = recording
         return backend
 
     return make
+
+
+def most_rows(backend: LocalBackend) -> int:
+    return max(rows for rows, _ in backend.shapes)
 
 
 def request(seed: int = 0, user: str = QUESTION, *, schema=SCHEMA, max_tokens=150, temperature=0.7, top_p=1.0):
@@ -71,7 +77,7 @@ def test_a_text_depends_on_its_own_request_and_not_on_its_company(make):
     requests = [request(seed, QUESTION * (1 + 3 * seed), top_p=0.9 if seed % 2 else 1.0) for seed in range(6)]
     requests[3] = request(3, "Why?", schema=None, max_tokens=40)
     together = ask(backend, *requests)
-    assert backend.sizes == [6]
+    assert most_rows(backend) == 6
     alone = [ask(backend, one)[0] for one in requests]
     assert [one.text for one in together] == [one.text for one in alone]
     assert [one.completion_tokens for one in together] == [one.completion_tokens for one in alone]
@@ -80,7 +86,7 @@ def test_a_text_depends_on_its_own_request_and_not_on_its_company(make):
 
 def test_a_seed_gives_the_same_text_and_another_seed_another(make):
     first, again, other = ask(make(batch_size=1), *(request(seed, schema=None) for seed in (7, 7, 8)))
-    assert first == again
+    assert first.text == again.text
     assert first.text != other.text
 
 
@@ -95,7 +101,7 @@ def test_replies_fit_their_schema_whatever_the_model_prefers(make):
 
 def test_without_a_schema_greedy_text_is_the_librarys_own(make, path):
     backend = make()
-    model, tokenizer = load_model(Path(path), n_gpus=0)
+    model, tokenizer = load_model(Path(path), n_gpus=0, dtype="float32")
     messages = [{"role": "user", "content": QUESTION}]
     ids = tokenizer.apply_chat_template(messages, add_generation_prompt=True, return_tensors="pt", return_dict=True)
     expected = model.generate(**ids, do_sample=False, max_new_tokens=60, pad_token_id=tokenizer.eos_token_id)[0]
@@ -109,7 +115,7 @@ def test_without_a_schema_greedy_text_is_the_librarys_own(make, path):
 
 def test_the_models_own_sampling_defaults_are_not_used(path):
     def text(**own) -> str:
-        model, tokenizer = load_model(Path(path), n_gpus=0)
+        model, tokenizer = load_model(Path(path), n_gpus=0, dtype="float32")
         for key, value in own.items():
             setattr(model.generation_config, key, value)
         backend = LocalBackend(model, tokenizer, name="tiny", window_tokens=WINDOW)
@@ -124,10 +130,70 @@ def test_a_reply_ends_at_its_own_bound_and_says_so(make):
     assert long.completion_tokens == 25 or long.finish_reason == "stop"
 
 
-def test_requests_that_wait_share_a_batch_of_at_most_batch_size(make):
+def test_a_prompt_is_computed_once_for_all_members_now_and_later(make):
+    backend = make()
+    members = [request(seed, max_tokens=12) for seed in range(3)]
+    replies = ask(backend, *members)
+    n = replies[0].prompt_tokens
+    assert [tokens for _, tokens in backend.shapes if tokens > 1] == [n]
+    assert [one.cached_tokens for one in replies] == [0, n, n]
+    alone = [ask(make(), one)[0] for one in members]
+    assert [one.text for one in replies] == [one.text for one in alone]
+    assert {one.cached_tokens for one in alone} == {0}
+
+    backend.shapes.clear()
+    later, other, longer = ask(backend, request(7, max_tokens=12), request(8, "Why?"), request(9, QUESTION * 2))
+    assert (later.prompt_tokens, later.cached_tokens) == (n, n)
+    for reply, user in ((other, "Why?"), (longer, QUESTION * 2)):
+        assert 0 < reply.cached_tokens < reply.prompt_tokens, "the start of a prompt that was computed before"
+        [lone] = ask(make(), request(8 if user == "Why?" else 9, user))
+        assert reply.text == lone.text
+    assert sorted(tokens for _, tokens in backend.shapes if tokens > 1) == sorted(
+        one.prompt_tokens - one.cached_tokens for one in (other, longer)
+    )
+
+
+def test_prompts_are_kept_up_to_a_window_of_tokens(make):
+    backend = make()
+    users = [f"{number} " + QUESTION * 60 for number in range(6)]
+    n = ask(backend, *(request(0, user, schema=None, max_tokens=2) for user in users))[0].prompt_tokens
+    assert WINDOW - n < sum(len(one.ids) for one in backend._batch.kept) <= WINDOW
+    first, last = (ask(backend, request(1, user, schema=None, max_tokens=2))[0] for user in (users[0], users[-1]))
+    assert first.cached_tokens < n == last.cached_tokens
+
+
+def test_rows_come_and_go_while_others_are_decoded(make):
+    async def staggered(backend) -> list:
+        calls = []
+        for seed in range(5):
+            user, n = QUESTION * (1 + seed % 3), 10 + 25 * (seed % 2)
+            calls.append(asyncio.ensure_future(backend.chat(request(seed, user, schema=None, max_tokens=n))))
+            while len(backend.shapes) < 5 * (seed + 1):
+                await asyncio.sleep(0.001)
+        return await asyncio.gather(*calls)
+
+    backend = make(batch_size=3)
+    replies = asyncio.run(staggered(backend))
+    assert most_rows(backend) == 3
+    for seed, reply in enumerate(replies):
+        user, n = QUESTION * (1 + seed % 3), 10 + 25 * (seed % 2)
+        assert reply.text == ask(make(), request(seed, user, schema=None, max_tokens=n))[0].text
+
+
+def test_at_most_batch_size_rows_are_decoded_together(make):
     backend = make(batch_size=3)
     ask(backend, *(request(seed, schema=None, max_tokens=4) for seed in range(7)))
-    assert backend.sizes == [3, 3, 1]
+    assert [rows for rows, tokens in backend.shapes if tokens == 1] == [3] * 6 + [1] * 3
+
+
+def test_a_model_with_other_state_takes_one_row_after_another(make, path):
+    expected = ask(make(), *(request(seed, max_tokens=20) for seed in range(3)))
+    model, tokenizer = load_model(Path(path), n_gpus=0, dtype="float32")
+    model._is_stateful = True
+    stateful = LocalBackend(model, tokenizer, name="tiny", window_tokens=WINDOW)
+    replies = ask(stateful, *(request(seed, max_tokens=20) for seed in range(3)))
+    assert [one.text for one in replies] == [one.text for one in expected]
+    assert {one.cached_tokens for one in replies} == {0}
 
 
 def test_what_does_not_fit_the_window_is_refused_with_all_three_numbers(make):
@@ -147,19 +213,24 @@ def test_a_schema_that_does_not_compile_fails_alone(make):
 
 def test_a_batch_too_large_for_memory_is_halved_and_a_request_that_does_not_fit_says_so(make):
     backend = make()
-    generate = backend._model.generate
+    forward = backend._model.forward
 
     def small(**kwargs):
-        if kwargs["input_ids"].numel() > 200:
+        rows, tokens = kwargs["input_ids"].shape
+        if rows > 1 or tokens > 200:
             raise torch.OutOfMemoryError("CUDA out of memory")
-        return generate(**kwargs)
+        return forward(**kwargs)
 
-    whole = ask(backend, *(request(seed, schema=None, max_tokens=6) for seed in range(4)))
-    backend._model.generate = small
-    assert ask(backend, *(request(seed, schema=None, max_tokens=6) for seed in range(4))) == whole
-    replies = ask(backend, request(user="word " * 400), request(schema=None, max_tokens=6), errors=True)
+    requests = [request(seed, schema=None, max_tokens=6) for seed in range(4)]
+    whole = [one.text for one in ask(backend, *requests)]
+    backend._model.forward = small
+    assert [one.text for one in ask(backend, *requests)] == whole
+    replies = ask(backend, request(user="word " * 400), requests[0], errors=True)
     assert "does not fit the GPU's memory even alone" in str(replies[0])
-    assert replies[1] == whole[0]
+    assert replies[1].text == whole[0]
+    backend._model.forward = forward
+    ask(backend, *requests, *requests)
+    assert most_rows(backend) > 2, "as requests fit, batches grow again"
 
 
 def test_reasoning_is_free_bounded_and_no_part_of_the_reply(make):
@@ -187,21 +258,26 @@ def test_a_template_without_a_system_turn_gets_it_before_the_users(make):
 
 @pytest.mark.parametrize("top_p", [1.0, 0.6])
 def test_a_token_is_drawn_with_its_probability(top_p):
-    logits = torch.tensor([0.0, 2.0, -torch.inf, 1.0, 2.0])
+    n = 4000
+    logits = torch.tensor([0.0, 2.0, -torch.inf, 1.0, 2.0]).repeat(n + 2, 1)
     shares = np.exp(np.array([0.0, 2.0, -np.inf, 1.0, 2.0]) / 0.5)
     shares /= shares.sum()
     if top_p < 1:
         shares[[0, 3]] = 0.0  # the two likeliest hold more than top_p
         shares /= shares.sum()
-    drawn = [sample(logits, 0.5, top_p, (at + 0.5) / 4000) for at in range(4000)]
-    np.testing.assert_allclose(np.bincount(drawn, minlength=5) / 4000, shares, atol=1e-3)
-    assert sample(logits, 0.0, top_p, 0.99) == 1
-    assert sample(logits, 0.5, top_p, 1 - 1e-16) in (1, 4)
+    uniforms = [*((at + 0.5) / n for at in range(n)), 0.99, 1 - 1e-16]
+    *drawn, greedy, last = sample(logits, [0.5] * n + [0.0, 0.5], [top_p] * (n + 2), uniforms)
+    np.testing.assert_allclose(np.bincount(drawn, minlength=5) / n, shares, atol=1e-3)
+    assert greedy == 1
+    assert last in (1, 4)
 
 
-def test_logits_that_are_no_numbers_name_the_number_format():
+def test_logits_that_are_no_numbers_name_the_number_format(make):
+    assert sample(torch.tensor([[0.0, torch.nan], [0.0, 1.0]]), [1.0, 0.0], [1.0, 1.0], [0.5, 0.5]) == [-1, 1]
+    backend = make()
+    torch.nn.init.constant_(backend._model.lm_head.weight, torch.nan)
     with pytest.raises(ModelError, match="no numbers: set dtype to bfloat16 or float32"):
-        sample(torch.tensor([0.0, torch.nan]), 1.0, 1.0, 0.5)
+        ask(backend, request())
 
 
 def test_a_missing_package_is_named_with_the_line_that_installs_it(path, monkeypatch):

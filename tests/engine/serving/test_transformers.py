@@ -29,7 +29,7 @@ SAMPLE = Path(kohaku_ray.sample.__file__).parent
 def deployment(tmp_path_factory) -> dict:
     texts = [path.read_text(encoding="utf-8") for path in sorted(SAMPLE.rglob("*.md"))]
     model = tiny_llama.build(tmp_path_factory.mktemp("tiny"), texts, window=WINDOW)
-    return {"kind": "transformers", "model": model, "batch_size": 4}
+    return {"kind": "transformers", "model": model, "batch_size": 4, "dtype": "float32"}
 
 
 @pytest.fixture(scope="module")
