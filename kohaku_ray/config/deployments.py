@@ -60,6 +60,8 @@ class ModelConfig(BackendConfig):
     """Tokens that the model's reasoning may take, in addition to a role's max_tokens."""
     vision: bool = False
     """Whether the model reads images."""
+    note: str = ""
+    """What readers of its answers should know, such as that it is weak: stands wherever a run's scores do."""
 
 
 class ExtractiveConfig(BackendConfig):
@@ -246,7 +248,7 @@ class TransformersConfig(ModelConfig):
 
     kind: Literal["transformers"] = "transformers"
     model: ModelPath
-    """Name or path of the model."""
+    """Name or path of the model, a GGUF file, or `package:NAME/FILE`, one in a Python package."""
     revision: str | None = None
     """Revision on the hub; None: the default branch."""
     identity: str | None = None
@@ -260,7 +262,7 @@ class TransformersConfig(ModelConfig):
     cpus: PositiveInt = 1
     """CPUs per replica; without GPUs, the threads that compute."""
     dtype: Literal["auto", "float32", "float16", "bfloat16"] = "auto"
-    """Number format of the weights; auto: the model's own on a GPU, bfloat16 on CPUs that compute in it, else float32."""
+    """Number format of the weights; auto: the model's own on a GPU, bfloat16 on CPUs that have it, else float32."""
     load_in_4bit: bool = False
     """Quantise the weights to 4 bits (NF4) by bitsandbytes, which is installed separately."""
     window_tokens: PositiveInt | None = None

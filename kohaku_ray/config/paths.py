@@ -50,8 +50,8 @@ def joined(text: Any) -> Any:
 
 
 def _joined_model(text: Any) -> Any:
-    """A model is a path only if it begins with a dot; otherwise it is a name."""
-    return joined(text) if isinstance(text, str) and text.startswith(("./", "../")) else text
+    """A model is a path only if it begins with a dot or is a GGUF file; otherwise it is a name."""
+    return joined(text) if isinstance(text, str) and (text.startswith(("./", "../")) or _is_gguf(text)) else text
 
 
 def _short_enough(path: str) -> str:
@@ -88,8 +88,12 @@ def resolved(section: S) -> S:
 
 
 def is_directory(model: str) -> bool:
-    """Return whether a model's name is a directory path, existing or not; otherwise it is a hub name."""
-    return model.startswith((".", "/", "~")) or os.path.isdir(model)
+    """Return whether a model's name is a path, existing or not; otherwise it is a name on a hub or in a package."""
+    return model.startswith((".", "/", "~")) or os.path.isdir(model) or _is_gguf(model)
+
+
+def _is_gguf(model: str) -> bool:
+    return model.endswith(".gguf") and not model.startswith("package:")
 
 
 def _how(annotation: Any, metadata: Any) -> Callable[[str], str] | None:

