@@ -50,8 +50,15 @@ def _named(monkeypatch):
     monkeypatch.setenv("KOHAKU_MODEL", "some/model")
 
 
-@pytest.mark.parametrize("system", ["demo", "hybrid", "narrative"])
-@pytest.mark.parametrize("preset", MODELS)
+@pytest.mark.parametrize(
+    ("preset", "system"),
+    [
+        (preset, system)
+        for preset in MODELS
+        for system in ("demo", "hybrid", "narrative")
+        if preset != "models/tiny" or system == "demo"  # it sets kohaku's budget
+    ],
+)
 def test_a_model_preset_serves_every_role_of_every_system(preset, system):
     config = load_config([system, preset])
     [(name, deployment)] = config.chat_deployments.items()
