@@ -288,7 +288,7 @@ class _Reader:
 
     def _track(self, tag: str, attributes: Mapping[str, str | None], step: int) -> None:
         if tag == "a":
-            self._in_link = step > 0
+            self._in_link = step > 0 and "href" in attributes  # a place is no link
             self._n_links += self._in_link
             self._n_turns += self._in_link and not _TURNS.isdisjoint((attributes.get("rel") or "").lower().split())
         elif tag in _TRACKED or attributes.get("role") == "main":

@@ -56,8 +56,9 @@ def test_the_title(source, title):
 
 
 TURNS = (
-    "Next: <a href=x accesskey=n rel=next>NO and NO</a>, Previous: <a href=x rel=prev>NO</a>, "
-    "Up: <a href=x rel=up>NO</a> &nbsp; [<a href=x rel=contents>NO</a>][<a href=x rel=index>NO</a>]"
+    "<a name=here></a><div class=header><p>\nNext: <a href=x accesskey=n rel=next>NO and NO</a>, "
+    "Previous: <a href=x rel=prev>NO</a>, Up: <a href=x rel=up>NO</a>"
+    " &nbsp; [<a href=x rel=contents>NO</a>][<a href=x rel=index>NO</a>]</p></div>"
 )
 """Links to a manual's other pages, as Texinfo writes them."""
 
@@ -82,8 +83,8 @@ TURNS = (
         f"<p>{'<a href=x>NO</a> | ' * 5}",
         "<div><a href=x>NO</a></div>" * 5,
         f"<table><tr><td>{'<td><a href=x>NO</a>' * 6}</table>",
-        f"<div class=header><p>\n{TURNS}</p></div>",
-        "<div class=nav-panel><p>\nPrevious: <a href=x accesskey=p rel=prev>NO</a> &nbsp; </p></div>",
+        TURNS,
+        "<a id=Top></a><div class=nav-panel><p>\nUp: <a href=x accesskey=u rel=up>NO</a> &nbsp; </p></div>",
         "<button>NO</button>",
         "<!-- NO -->",
         "<svg><text>NO</text></svg>",
