@@ -157,9 +157,11 @@ def index_demand(config: Config, encoders: Encoders) -> Demand:
     """Sum the resources of the index job: encoders, one CPU for parsing, and the GPUs that build the index."""
     index, n = config.index, encoders.n
     custom = {kind: amount * n for kind, amount in index.resources.items()}
-    gpus = (n * index.encoder_gpus if encoders.gpu else 0) + index.build_gpus
+    each = {"CPU": 0.0, "GPU": index.encoder_gpus} if encoders.gpu else {"CPU": 1.0, "GPU": 0.0}
     build = " and the builder" if index.build_gpus else ""
-    return Demand(1 if encoders.gpu else n, gpus, f"{n} encoder(s){build}", custom)
+    on_a_node = {"an encoder": {**each, **index.resources}, "the builder": {"GPU": index.build_gpus}}
+    gpus = n * each["GPU"] + index.build_gpus
+    return Demand(1 if encoders.gpu else n, gpus, f"{n} encoder(s){build}", custom, on_a_node)
 
 
 def caption_demand(config: Config) -> Demand | None:
