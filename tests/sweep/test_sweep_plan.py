@@ -22,12 +22,12 @@ from kohaku_ray.sweep.plan import plan_sweep
 def make_plan(tmp_path: Path):
     """Plan a sweep over the sample collection, all its places below ``tmp_path``."""
 
-    def make(*overrides: str, **values):
+    def make(*overrides: str, on=("demo",), **values):
         path = tmp_path / "mine.yaml"
         places = {name: str(tmp_path / name) for name in ("output", "runs", "indexes")}
         path.write_text(yaml.safe_dump({"base": ["paper"], **places, **values}, sort_keys=False))
         own = [f"ledger.path={tmp_path}/ledger", f"index.path={tmp_path}/index"]
-        return plan_sweep(load_sweep(str(path), ["demo"], [*own, *overrides]))
+        return plan_sweep(load_sweep(str(path), list(on), [*own, *overrides]))
 
     return make
 
@@ -97,22 +97,14 @@ def test_an_edited_system_makes_other_runs(make_plan, tmp_path, monkeypatch):
     code = tmp_path / "edited_system.py"
     code.write_bytes((Path(__file__).parents[1] / "own_system" / "lookup.py").read_bytes())
     monkeypatch.syspath_prepend(str(tmp_path))
-    table = [{"name": "a", "axes": {"lookup.paragraphs": [2, 4]}}]
-    base = {"base": ["default"], "set": {"questions.path": "sample:questions.csv"}, "tables": table}
-    before = plan_edited(tmp_path, base)
-    assert plan_edited(tmp_path, base).runs.keys() == before.runs.keys()
+    own = ["system=edited_system:SYSTEM", "documents.paths=[sample:documents]", "questions.path=sample:questions.csv"]
+    table = {"base": ["default"], "on": (), "axes": {"lookup.paragraphs": [2, 4]}}
+    before = make_plan(*own, **table)
+    assert make_plan(*own, **table).runs.keys() == before.runs.keys()
     code.write_text(code.read_text() + "# edited")
-    after = plan_edited(tmp_path, base)
+    after = make_plan(*own, **table)
     assert not after.runs.keys() & before.runs.keys(), "runs of the old code are no runs of the new one"
     assert after.indexes.keys() == before.indexes.keys(), "the index does not depend on it"
-
-
-def plan_edited(tmp_path, values):
-    path = tmp_path / "edited.yaml"
-    places = {name: str(tmp_path / name) for name in ("output", "runs", "indexes")}
-    path.write_text(yaml.safe_dump({**values, **places}))
-    own = ["system=edited_system:SYSTEM", "documents.paths=[sample:documents]", f"ledger.path={tmp_path}/ledger"]
-    return plan_sweep(load_sweep(str(path), [], own))
 
 
 def test_what_is_not_there_is_skipped_with_the_reason(make_plan, monkeypatch):
