@@ -40,7 +40,7 @@ from kohaku_ray.storage import below
 
 if TYPE_CHECKING:
     from kohaku_ray.engine.actors.pool import ActorPool
-    from kohaku_ray.engine.jobs.bundle import Bundled, ReplayedRun
+    from kohaku_ray.engine.jobs.bundle import Bundled, Replay
     from kohaku_ray.engine.jobs.index import IndexSummary
 
 ASKED = "asked"
@@ -249,12 +249,12 @@ def score(truth: str, files: Sequence[str], metrics: Sequence[str] = (DEFAULT_ME
 
 def bundle(run: str, path: str, *, with_index: bool = False) -> Bundled:
     """Pack a finished run, or a sweep's finished runs, into one zip that re-derives the tables; see ``make_bundle``."""
-    from kohaku_ray.engine.jobs.bundle import make_bundle, runs_of
+    from kohaku_ray.engine.jobs.bundle import find_source, make_bundle
 
-    return make_bundle(runs_of(run), path, with_index=with_index)
+    return make_bundle(find_source(run), path, with_index=with_index)
 
 
-def replay(path: str, index: str | None = None) -> list[ReplayedRun]:
+def replay(path: str, index: str | None = None) -> Replay:
     """Make a bundle's runs again from its replies and compare every table; see ``replay_bundle``."""
     from kohaku_ray.engine.jobs.bundle import replay_bundle
 

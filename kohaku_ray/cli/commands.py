@@ -456,11 +456,11 @@ def show(arguments: argparse.Namespace) -> Shown:
 
 def bundle(arguments: argparse.Namespace) -> Bundled:
     """Pack a finished run or sweep into one zip that re-derives its tables."""
-    from kohaku_ray.engine.jobs.bundle import make_bundle, runs_of
+    from kohaku_ray.engine.jobs.bundle import find_source, make_bundle
     from kohaku_ray.run.summary import counted
 
-    runs = runs_of(arguments.source, arguments.base, arguments.overrides)
-    made = make_bundle(runs, arguments.output, with_index=arguments.with_index)
+    source = find_source(arguments.source, arguments.base, arguments.overrides)
+    made = make_bundle(source, arguments.output, with_index=arguments.with_index)
     line = f"{counted(len(made.runs), 'run')}, {made.n_replies:,} replies, {made.n_bytes:,} bytes: {arguments.output}"
     tell(line)
     return Bundled(line=line, bundle=arguments.output, runs=made.runs, n_replies=made.n_replies, n_bytes=made.n_bytes)
@@ -470,19 +470,22 @@ def replay(arguments: argparse.Namespace) -> Replayed:
     """Make a bundle's runs again from its replies, without model, key or network, and compare every table."""
     from kohaku_ray.engine.jobs.bundle import replay_bundle
     from kohaku_ray.pages.run_text import describe_replays
+    from kohaku_ray.run.summary import counted
 
-    runs = [
-        {"bundle": bundle, **plain(run)}
-        for bundle in arguments.bundles
-        for run in replay_bundle(bundle, arguments.index)
-    ]
+    found = {bundle: replay_bundle(bundle, arguments.index) for bundle in arguments.bundles}
+    runs = [{"bundle": bundle, **plain(run)} for bundle, one in found.items() for run in one.runs]
+    for one in found.values():
+        tell("".join(f"{text}\n" for name, text in one.tables.items() if name.endswith(".md")))
+        tell("".join(f"{line}\n" for line in one.differences))
     tell(describe_replays(runs))
-    n_other = sum(bool(run["differences"]) for run in runs)
+    n_other = sum(not one.same for one in found.values())
+    of = f"{counted(len(found), 'bundle')}, {counted(len(runs), 'run')}"
     return Replayed(
-        line=f"{n_other} of {len(runs)} runs differ" if n_other else f"the same: {len(runs)} of {len(runs)} runs",
+        line=f"{of}: {n_other} of the bundles differ" if n_other else f"{of}: every table is the same",
         code=FAILED if n_other else OK,
         same=not n_other,
         runs=runs,
+        tables=[line for one in found.values() for line in one.differences],
     )
 
 

@@ -77,7 +77,7 @@ def describe_replays(runs: Sequence[Row]) -> str:
             ends = f"{one['low']:.3f} … {one['high']:.3f}" if one.get("low") is not None else ""
             score = "" if one["score"] is None else f"{one['score']:.4f}"
             rest = [run["n_questions"], run["n_members"], *spent_on] if number == 0 else [""] * 6
-            who = [run["name"], run["model"].split()[0]] if number == 0 else ["", ""]
+            who = [run["name"], run["model"]] if number == 0 else ["", ""]
             cells = [*who, one["metric"], score, ends, *rest]
             body.append([f"{cell:,}" if isinstance(cell, int) else str(cell) for cell in cells])
         verdict = "differs from the bundle" if run["differences"] else "made again, every table the same"

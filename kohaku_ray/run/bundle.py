@@ -6,8 +6,6 @@ metadata and own templates, what encoder and tokenizers said, and the index or i
 
 from __future__ import annotations
 
-import csv
-import io
 import json
 import math
 import os
@@ -27,7 +25,6 @@ from kohaku_ray.config import Config
 from kohaku_ray.documents.rows import read_rows
 from kohaku_ray.errors import ConfigError
 from kohaku_ray.evaluation.metrics import find_metric
-from kohaku_ray.evaluation.submissions import COLUMNS
 from kohaku_ray.index.store import Index
 from kohaku_ray.records import digest, digest_text
 from kohaku_ray.run.directory import RunDirectory
@@ -35,7 +32,7 @@ from kohaku_ray.run.models import Model
 from kohaku_ray.run.sources import read_source
 from kohaku_ray.run.tables import ANSWER_FILES, SCHEMAS
 from kohaku_ray.settings import Section
-from kohaku_ray.storage import checksum, publish_with, read_file
+from kohaku_ray.storage import checksum, checksum_of, publish_with, read_file
 
 FORMAT = 1
 """Version of the layout."""
@@ -47,8 +44,7 @@ MOST_FILES, MOST_BYTES, MOST_MANIFEST_BYTES = 100_000, 4 * 2**30, 64 * 2**20
 TEXTS: Mapping[str, tuple[str, ...]] = {"answers": ("details",), "trace": ("text",)}
 """Columns that hold documents' text: without the index their cells are digests, and are compared as such."""
 
-_MATERIALS = "supporting_materials"
-_GOLD_TEXTS = (_MATERIALS, "explanation")
+_GOLD_TEXTS = ("supporting_materials", "explanation")
 _SUFFIX = ".checksum"
 _PIECE = 2**20
 _NAMED = 3
@@ -85,7 +81,7 @@ class BundledRun(Section):
     """A run: what its replay takes from elsewhere in the bundle, and its scores."""
 
     index: str
-    models: tuple[dict[str, Model], ...]
+    models: Annotated[tuple[dict[str, Model], ...], Field(min_length=1)]
     questions: str
     metadata: str | None
     prompts: str | None
@@ -100,8 +96,21 @@ class Manifest(Section):
     version: str = __version__
     with_text: bool
     indexes: dict[str, IndexIdentity]
-    runs: dict[str, BundledRun]
+    runs: Annotated[dict[str, BundledRun], Field(min_length=1)]
+    sweep: dict[str, Any] | None = None
     files: dict[str, Listed] = Field(default_factory=dict)
+
+    def missing(self) -> list[str]:
+        """List what the runs name and the bundle does not hold: no name may lead out of it."""
+        wanted = ["recorded.parquet"]
+        for name, run in self.runs.items():
+            inputs = [run.questions, run.metadata, *(f"runs/{name}/{one}" for one in ("config.yaml", "run.json"))]
+            wanted += [one for one in inputs if one is not None]
+            if run.prompts not in (None, f"runs/{name}/prompts"):
+                wanted.append(str(run.prompts))
+            if run.index not in self.indexes or self.indexes[run.index].key != run.index:
+                wanted.append(f"index {run.index}")
+        return [one for one in wanted if one not in self.files]
 
 
 def write_bundle(path: str, manifest: Manifest, files: Mapping[str, Any]) -> int:
@@ -184,11 +193,14 @@ def _manifest_of(path: str, archive: zipfile.ZipFile) -> Manifest:
             f"{__version__}, reads {FORMAT}: replay it with the version that wrote it"
         )
     try:
-        return Manifest.model_validate(values)
+        manifest = Manifest.model_validate(values)
     except ValidationError as error:
         [first, *_] = error.errors()
         where = ".".join(map(str, first["loc"]))
         raise ConfigError(f"{path}: {MANIFEST} is damaged ({where}: {first['msg']}): {_AGAIN}") from None
+    if missing := manifest.missing():
+        raise ConfigError(f"{path}: {MANIFEST} names {missing[0][:200]!r}, which the bundle does not hold: {_AGAIN}")
+    return manifest
 
 
 def _unpack_one(path: str, archive: zipfile.ZipFile, name: str, listed: Listed, directory: str) -> None:
@@ -198,7 +210,7 @@ def _unpack_one(path: str, archive: zipfile.ZipFile, name: str, listed: Listed, 
     with archive.open(name) as packed, to.open("xb") as file:
         while n_bytes <= listed.size and (piece := packed.read(_PIECE)):
             n_bytes += file.write(piece)
-    if n_bytes != listed.size or checksum(to.read_bytes()) != listed.checksum:
+    if n_bytes != listed.size or checksum_of(str(to)) != listed.checksum:
         raise ConfigError(f"{path}: {name[:200]} is not what was bundled, its checksum is another: {_AGAIN}")
 
 
@@ -242,24 +254,9 @@ def outputs_in(directory: RunDirectory, config: Config, with_text: bool) -> dict
         data = read_file(directory.file(name))
         if with_text or name == "answers.jsonl":
             found[name] = data
-        elif name == "submission.csv":
-            found[name] = _without_materials(data)
         else:
             found[f"{name}{_SUFFIX}"] = checksum(data).encode()
     return found
-
-
-def _without_materials(data: bytes) -> bytes:
-    """Put digests into the quotations of a submission, and into columns of the system's own."""
-    csv.field_size_limit(2**31 - 1)
-    head, *lines = csv.reader(io.StringIO(data.decode(), newline=""))
-    hidden = [column not in COLUMNS or column == _MATERIALS for column in head]
-    written = io.StringIO()
-    writer = csv.writer(written, quoting=csv.QUOTE_ALL, lineterminator="\n")
-    writer.writerow(head)
-    for line in lines:
-        writer.writerow([digest_text(cell, 16) if hide else cell for cell, hide in zip(line, hidden, strict=True)])
-    return written.getvalue().encode()
 
 
 @dataclass(slots=True)
@@ -293,7 +290,7 @@ _MEANING = {
 def compare_outputs(was: Mapping[str, Any], now: Mapping[str, Any]) -> Compared:
     """Compare the outputs of a run with those of its replay; see ``outputs_in``."""
     found, tables = Compared([]), {f"{name}.parquet": name for name in _MEANING}
-    for name in (*tables, *sorted((was.keys() | now.keys()) - tables.keys())):
+    for name in (one for one in (*tables, *sorted((was.keys() | now.keys()) - tables.keys())) if one in {**was, **now}):
         if name not in was or name not in now:
             found.differences.append(f"{name.removesuffix(_SUFFIX)}: {'new' if name in now else 'not there any more'}")
         elif name in tables:

@@ -259,10 +259,17 @@ class Bundled(Outcome):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Replayed(Outcome):
-    """``replay``: whether every table is the same, and ``{bundle, name, differences, scores, used, …}`` of each run."""
+    """``replay``.
+
+    Attributes:
+        same: Every table is the same.
+        runs: ``{bundle, name, differences, scores, used, …}`` of each run.
+        tables: What differs in the tables of sweeps, as lines.
+    """
 
     same: bool
     runs: Rows
+    tables: Sequence[str]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -10,18 +10,16 @@ from collections.abc import Awaitable, Callable
 from index.small_index import index_documents
 
 from kohaku_ray.config import Config
-from kohaku_ray.engine.jobs import bundle
+from kohaku_ray.engine.jobs.again import Recorded, make_again, models_by_member, open_recorded
 from kohaku_ray.engine.ledger.segments import Entry, SegmentStore
 from kohaku_ray.engine.ledger.shard import Asked
 from kohaku_ray.models.request import ChatRequest, request_key
 from kohaku_ray.records import Reply
-from kohaku_ray.run.bundle import IndexIdentity
 from kohaku_ray.run.deployments import make_backend
 from kohaku_ray.run.directory import RunDirectory
 from kohaku_ray.run.documents import parse_collection
 from kohaku_ray.run.identity import identity_of
 from kohaku_ray.run.indexes import index_settings, make_query_encoder, open_index, views_of
-from kohaku_ray.run.models import models_of
 from kohaku_ray.run.sources import resolve_paths
 from kohaku_ray.run.summary import AnswerSummary
 
@@ -60,13 +58,9 @@ def run_here(config: Config, chat: Chat | None = None, at_once: int = 64) -> str
     os.makedirs(config.run, exist_ok=True)
     chats = {name: chat or make_backend(one).chat for name, one in config.used_deployments.items()}
     ledger = _Calling(config.ledger.path, chats, at_once)
-    models = tuple(
-        models_of(config, {name: name for name in config.deployments}, member)
-        for member in range(config.ensemble.members)
-    )
-    began = time.perf_counter()
+    began, recorded = time.perf_counter(), Recorded()
     directory.begin(config)
-    bundle._make_again(config, models, ledger, bundle._Recorded(), index, IndexIdentity.of(index).key)
+    make_again(config, models_by_member(config), ledger, recorded, open_recorded(config, index, recorded))
     votes = directory.read_table("votes")
     summary = AnswerSummary(config.run, n_questions=len(votes), wall_s=time.perf_counter() - began)
     directory.finish(config, summary, identity_of(config, index))

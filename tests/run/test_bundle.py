@@ -13,12 +13,14 @@ from pathlib import Path
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
+import yaml
 from kit.runs_here import index_here, run_here
 
 from kohaku_ray.cli import main
 from kohaku_ray.config import load_config
+from kohaku_ray.engine.jobs import again
 from kohaku_ray.engine.jobs import bundle as job
-from kohaku_ray.engine.jobs.bundle import make_bundle, replay_bundle, runs_of
+from kohaku_ray.engine.jobs.bundle import Source, find_source, make_bundle, replay_bundle
 from kohaku_ray.engine.ledger.segments import SEGMENT_SCHEMA, Loaded, SegmentStore
 from kohaku_ray.errors import ContextOverflowError, DataError
 from kohaku_ray.index.store import Index
@@ -28,6 +30,8 @@ from kohaku_ray.run.bundle import MANIFEST, MOST_BYTES, compare_outputs
 from kohaku_ray.run.sources import questions_of
 from kohaku_ray.sample import path as sample_path
 from kohaku_ray.storage import checksum
+from kohaku_ray.sweep.load import load_sweep
+from kohaku_ray.sweep.plan import plan_sweep
 
 DOCUMENTS = sorted(map(str, Path(sample_path("documents")).glob("*.md")))
 REPLY = json.dumps(
@@ -59,7 +63,7 @@ def home(tmp_path_factory, tiny_encoder) -> Path:
 
 @pytest.fixture(scope="module")
 def bundled(home) -> str:
-    make_bundle({"run": f"{home}/run"}, f"{home}/run.zip")
+    make_bundle(Source({"run": f"{home}/run"}), f"{home}/run.zip")
     return f"{home}/run.zip"
 
 
@@ -130,21 +134,21 @@ def texts_in(files: dict[str, bytes]) -> dict[str, str]:
 
 
 def test_the_same_run_gives_the_same_bytes(home, bundled):
-    make_bundle({"run": f"{home}/run"}, f"{home}/again.zip")
+    make_bundle(Source({"run": f"{home}/run"}), f"{home}/again.zip")
     assert Path(f"{home}/again.zip").read_bytes() == Path(bundled).read_bytes()
 
 
 @pytest.mark.parametrize("with_index", [False, True])
 def test_a_replay_gives_every_table_again(home, tmp_path, with_index, monkeypatch):
     path = str(tmp_path / "one.zip")
-    made = make_bundle(runs_of(f"{home}/run"), path, with_index=with_index)
+    made = make_bundle(find_source(f"{home}/run"), path, with_index=with_index)
     assert made.n_replies > 6
-    monkeypatch.setattr(job, "make_query_encoder", None)  # no encoder is loaded
+    monkeypatch.setattr(again, "make_query_encoder", None)  # no encoder is loaded
     monkeypatch.setenv("OPENAI_API_KEY", "")
     if with_index:
         files = {name for name in files_in(path) if name.startswith("indexes/")}
         assert len(files) == sum(file.is_file() for file in Path(f"{home}/index").rglob("*"))
-    [run] = replay_bundle(path)
+    [run] = replay_bundle(path).runs
     assert run.differences == ()
     assert run.n_rounded == 0
     assert run.scores[0]["metric"] == "wattbot"
@@ -159,13 +163,13 @@ def test_what_a_model_needs_is_recorded(make, tmp_path, tiny_encoder, monkeypatc
     shutil.copytree(tiny_encoder, tmp_path / "tokenizer")
     own = [f"deployments.gateway.tokenizer={tmp_path}/tokenizer", "kohaku.max_context_tokens=300"]
     run = make(*own, presets=("models/openai",), chat=says)
-    make_bundle({"run": run}, f"{tmp_path}/one.zip")
+    make_bundle(Source({"run": run}), f"{tmp_path}/one.zip")
     for name in ("OPENAI_API_KEY", "OPENAI_BASE_URL", "KOHAKU_MODEL"):
         monkeypatch.delenv(name)
     shutil.rmtree(tmp_path / "tokenizer")
     said = texts_in(files_in(f"{tmp_path}/one.zip"))
     assert not [name for name, text in said.items() if "secret" in text]
-    [replayed] = replay_bundle(f"{tmp_path}/one.zip")
+    [replayed] = replay_bundle(f"{tmp_path}/one.zip").runs
     assert replayed.differences == ()
     assert replayed.model.startswith("openai:small-model")
 
@@ -179,10 +183,10 @@ def test_a_call_that_was_too_long_is_too_long_again(make, tmp_path, monkeypatch)
             raise ContextOverflowError("the prompt was longer than the model takes")
         return await says(request)
 
-    make_bundle({"run": make(presets=("models/openai",), chat=small)}, f"{tmp_path}/one.zip")
+    make_bundle(Source({"run": make(presets=("models/openai",), chat=small)}), f"{tmp_path}/one.zip")
     manifest = json.loads(files_in(f"{tmp_path}/one.zip")[MANIFEST])
     assert manifest["runs"]["run"]["refused"]
-    assert replay_bundle(f"{tmp_path}/one.zip")[0].differences == ()
+    assert replay_bundle(f"{tmp_path}/one.zip").runs[0].differences == ()
 
 
 def test_a_changed_template_is_named_as_other_prompts(bundled, monkeypatch, capsys):
@@ -210,7 +214,7 @@ def test_a_changed_reply_is_named_by_question_and_member(home, bundled, tmp_path
         row["text"] = REPLY
 
     files = with_replies(files_in(bundled), change)
-    [run] = replay_bundle(zipped(files, tmp_path / "fixed.zip"))
+    [run] = replay_bundle(zipped(files, tmp_path / "fixed.zip")).runs
     named = next(line for line in run.differences if line.startswith("replies as read: "))
     assert f"{answers[3]['question_id']} member {answers[3]['member']}: " in named
     assert "answer_value" in named or "reply" in named
@@ -229,7 +233,7 @@ def test_a_changed_reply_is_named_by_question_and_member(home, bundled, tmp_path
 def test_a_changed_table_is_named(bundled, tmp_path, file, change, said):
     files = files_in(bundled)
     name = f"runs/run/{file}"
-    [run] = replay_bundle(zipped({**files, name: with_rows(files[name], change)}, tmp_path / "fixed.zip"))
+    [run] = replay_bundle(zipped({**files, name: with_rows(files[name], change)}, tmp_path / "fixed.zip")).runs
     assert [line for line in run.differences if line.startswith(said or "")] == list(run.differences)
     assert bool(run.differences) == bool(said)
 
@@ -240,7 +244,7 @@ def test_changed_text_and_scores_are_named(bundled, tmp_path):
     manifest = json.loads(files[MANIFEST])
     manifest["runs"]["run"]["scores"][0]["score"] = 0.99
     files[MANIFEST] = json.dumps(manifest).encode()
-    [run] = replay_bundle(zipped(files, tmp_path / "fixed.zip"))
+    [run] = replay_bundle(zipped(files, tmp_path / "fixed.zip")).runs
     first, second = run.differences
     assert first == "answers.jsonl: 1 of 3 lines differ, the first is line 1"
     assert second.startswith("scores: wattbot 0.9900")
@@ -279,8 +283,8 @@ def test_without_the_index_replies_alone_quote_documents(home, bundled, make, tm
     monkeypatch.setenv("OPENAI_API_KEY", "none")
     monkeypatch.setenv("KOHAKU_MODEL", "small-model")
     run = make(presets=("models/openai",), chat=says)
-    make_bundle({"run": run}, f"{tmp_path}/without.zip")
-    make_bundle({"run": run}, f"{tmp_path}/with.zip", with_index=True)
+    make_bundle(Source({"run": run}), f"{tmp_path}/without.zip")
+    make_bundle(Source({"run": run}), f"{tmp_path}/with.zip", with_index=True)
     without, whole = (files_in(f"{tmp_path}/{name}.zip") for name in ("without", "with"))
     there = " ".join(" ".join(texts_in(without).values()).split())
     assert not [one for one in sentences if one in there]
@@ -293,24 +297,24 @@ def test_gold_materials_stay_out_and_the_score_is_the_same(make, home, tmp_path)
         writer = csv.DictWriter(file, [*rows[0], "supporting_materials"])
         writer.writeheader()
         writer.writerows({**row, "supporting_materials": "A sentence of the document."} for row in rows)
-    make_bundle({"run": make(f"questions.path={tmp_path}/q.csv")}, f"{tmp_path}/one.zip")
+    make_bundle(Source({"run": make(f"questions.path={tmp_path}/q.csv")}), f"{tmp_path}/one.zip")
     assert "A sentence of the document." not in str(texts_in(files_in(f"{tmp_path}/one.zip")))
     (tmp_path / "q.csv").unlink()
-    assert replay_bundle(f"{tmp_path}/one.zip")[0].differences == ()
+    assert replay_bundle(f"{tmp_path}/one.zip").runs[0].differences == ()
 
 
 def test_own_templates_and_a_planner_per_member_are_replayed(make, home, tmp_path):
     templates = Path(job.__file__).parents[2] / "systems" / "kohaku" / "templates"
     shutil.copytree(templates, tmp_path / "mine")
     run = make(f"prompts={tmp_path}/mine", "ensemble.scope=question", "ensemble.members=3", "ensemble.early_stop=value")
-    make_bundle({"a": run, "b": f"{home}/run"}, f"{tmp_path}/two.zip")
+    make_bundle(Source({"a": run, "b": f"{home}/run"}), f"{tmp_path}/two.zip")
     shutil.rmtree(tmp_path / "mine")
-    assert [(run.name, run.differences) for run in replay_bundle(f"{tmp_path}/two.zip")] == [("a", ()), ("b", ())]
+    assert [(run.name, run.differences) for run in replay_bundle(f"{tmp_path}/two.zip").runs] == [("a", ()), ("b", ())]
 
 
 def test_the_index_must_be_the_same(home, bundled, tmp_path, tiny_encoder):
     shutil.copytree(f"{home}/index", tmp_path / "moved")
-    assert replay_bundle(bundled, f"{tmp_path}/moved")[0].differences == ()
+    assert replay_bundle(bundled, f"{tmp_path}/moved").runs[0].differences == ()
     with pytest.raises(DataError, match=r"holds no index, and there is no index at .*none.*--index DIR"):
         replay_bundle(bundled, f"{tmp_path}/none")
     own = settings(tmp_path, tiny_encoder, f"run={tmp_path}/run", f"documents.paths={DOCUMENTS[:1]}")
@@ -329,18 +333,47 @@ def test_the_index_must_be_the_same(home, bundled, tmp_path, tiny_encoder):
 def test_what_cannot_be_replayed_is_not_bundled(home, tmp_path, monkeypatch):
     out = f"{tmp_path}/one.zip"
     with pytest.raises(DataError, match="is no finished run: "):
-        make_bundle({"run": f"{home}/index"}, out)
+        make_bundle(Source({"run": f"{home}/index"}), out)
     shutil.copytree(f"{home}/run", tmp_path / "run")
     (tmp_path / "run" / "votes.parquet").write_bytes(b"x")
     with pytest.raises(DataError, match=r"votes.parquet is not what the run wrote"):
-        make_bundle({"run": f"{tmp_path}/run"}, out)
-    monkeypatch.setattr(job, "questions_of", lambda config: questions_of(config)[:2])
+        make_bundle(Source({"run": f"{tmp_path}/run"}), out)
+    monkeypatch.setattr(again, "questions_of", lambda config: questions_of(config)[:2])
     with pytest.raises(DataError, match=r"is not the same when it is made again .*votes: 1 of 3 rows"):
-        make_bundle({"run": f"{home}/run"}, out)
+        make_bundle(Source({"run": f"{home}/run"}), out)
     monkeypatch.setattr(SegmentStore, "load", lambda self, mine: Loaded({}, ()))
     with pytest.raises(DataError, match=r"lacks (\d+) of \1 replies"):
-        make_bundle({"run": f"{home}/run"}, out)
+        make_bundle(Source({"run": f"{home}/run"}), out)
     assert not Path(out).exists()
+
+
+@pytest.fixture
+def swept(home, tmp_path, tiny_encoder) -> str:
+    """A sweep of two cells with two seeds, all runs made but the last."""
+    own = dict(text.split("=", 1) for text in settings(home, tiny_encoder))
+    keys = {key: yaml.safe_load(value) for key, value in own.items()}
+    tables = [{"name": "depth", "axes": {"kohaku.top_k": [2, 8]}, "show": ["tokens", "attempts"]}]
+    values = {"base": "demo", "set": keys, "seeds": [0, 1], "tables": tables, "runs": f"{tmp_path}/runs"}
+    (tmp_path / "sweep.yaml").write_text(yaml.safe_dump({**values, "output": f"{tmp_path}/out"}))
+    plan = plan_sweep(load_sweep(f"{tmp_path}/sweep.yaml"))
+    assert len(plan.runs) == 4
+    for config in list(plan.runs.values())[:3]:
+        run_here(config)
+    return f"{tmp_path}/sweep.yaml"
+
+
+def test_a_sweep_gives_its_tables_again(swept, tmp_path, capsys):
+    assert main(["bundle", swept, f"{tmp_path}/sweep.zip"]) == 0
+    files = files_in(f"{tmp_path}/sweep.zip")
+    assert b"tokens" in files["sweep/depth.csv"]
+    capsys.readouterr()
+    assert main(["replay", f"{tmp_path}/sweep.zip"]) == 0
+    out = capsys.readouterr().out
+    assert files["sweep/depth.md"].decode() in out
+    assert out.count("made again, every table the same") == 3
+    files["sweep/depth.csv"] = files["sweep/depth.csv"].replace(b"0.", b"1.", 1)
+    assert main(["replay", zipped(files, tmp_path / "fixed.zip")]) == 1
+    assert "depth.csv: 1 of " in capsys.readouterr().out
 
 
 def test_a_missing_run_is_said_as_a_sweep_is(capsys):
@@ -385,6 +418,17 @@ def bad(bundled: str, tmp_path: Path, how: str) -> str:
     elif how == "manifest":
         files[MANIFEST] = json.dumps({**json.loads(files[MANIFEST]), "runs": {"run": {"index": 3}}}).encode()
         zipped(files, path, fixed=False)
+    elif how.startswith("names "):  # a manifest that leads out of the bundle
+        manifest = json.loads(files[MANIFEST])
+        [(_, run)] = manifest["runs"].items()
+        key, value = {
+            "names questions": ("questions", "../../etc/passwd"),
+            "names prompts": ("prompts", "/tmp"),
+            "names index": ("index", "../.."),
+        }.get(how, ("seed", 0))
+        manifest["runs"] = {"../x": run} if how == "names run" else {"run": {**run, key: value}}
+        files[MANIFEST] = json.dumps(manifest).encode()
+        zipped(files, path)
     elif how in ("../out", "/etc/out", "a/../../out", "C:/out", "a\\..\\out"):
         zipped({**files, how: b"out"}, path)
     elif how == "link":  # a link's content is its target: it becomes a plain file
@@ -443,6 +487,11 @@ def declared(data: bytes, name: str, size: int) -> bytes:
         ("a/../../out", "leads out of the bundle"),
         ("C:/out", "leads out of the bundle"),
         ("a\\..\\out", "leads out of the bundle"),
+        ("names questions", r"names '\.\./\.\./etc/passwd', which the bundle does not hold"),
+        ("names prompts", "names '/tmp', which the bundle does not hold"),
+        ("names index", r"names 'index \.\./\.\.', which the bundle does not hold"),
+        ("names run", r"names 'runs/\.\./x/config.yaml', which the bundle does not hold"),
+        ("names what is unknown", r"bundle.json is damaged \(runs.run.seed"),
         ("link", "not in both"),
         ("twice", "stands there twice"),
         ("lzma", "is packed otherwise"),

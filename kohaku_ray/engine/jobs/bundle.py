@@ -6,36 +6,31 @@ or a tokenizer said is recorded with the bundle, so that a replay needs neither.
 
 from __future__ import annotations
 
-import asyncio
-import functools
 import os
+import shutil
 import tempfile
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any
 
-import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 import yaml
+from pydantic import ValidationError
 
 from kohaku_ray.config import Config, build_config
-from kohaku_ray.config.load import expand, merge
-from kohaku_ray.engine.actors.index_access import LocalIndex
-from kohaku_ray.engine.actors.members import answer_one, each, prepare_one
-from kohaku_ray.engine.actors.pool import block_size, waves_of
-from kohaku_ray.engine.actors.tools import RunContext
+from kohaku_ray.config.load import expand, merge, parse_file
+from kohaku_ray.config.plain import value_at
+from kohaku_ray.engine.jobs.again import Models, Recorded, Replies, make_again, models_by_member, open_recorded
 from kohaku_ray.engine.ledger.segments import Entry, SegmentStore
-from kohaku_ray.engine.ledger.shard import Asked
-from kohaku_ray.errors import ConfigError, ContextOverflowError, DataError, ModelError
+from kohaku_ray.errors import ConfigError, DataError
 from kohaku_ray.evaluation.paired import score_interval
 from kohaku_ray.evaluation.submissions import read_submission
-from kohaku_ray.index.arrays import F32, I64
 from kohaku_ray.index.store import MANIFEST, Index, all_files, image_files
-from kohaku_ray.index.tokens import Counter, prompt_counter, token_counter
-from kohaku_ray.models.request import ChatRequest, request_key
-from kohaku_ray.records import Question, digest
-from kohaku_ray.run.block import settle_block, vote_block
+from kohaku_ray.pages.sweep_stats import compute_sweep_stats
+from kohaku_ray.pages.sweep_tables import as_csv, as_markdown
+from kohaku_ray.records import digest
 from kohaku_ray.run.bundle import (
     BundledRun,
     IndexIdentity,
@@ -49,102 +44,17 @@ from kohaku_ray.run.bundle import (
 )
 from kohaku_ray.run.directory import RunDirectory
 from kohaku_ray.run.identity import is_finished
-from kohaku_ray.run.indexes import make_image_query_encoder, make_query_encoder, open_index
-from kohaku_ray.run.models import Model, models_of
+from kohaku_ray.run.indexes import open_index
 from kohaku_ray.run.outcomes import plain
-from kohaku_ray.run.outputs import write_run
 from kohaku_ray.run.scoring import ScoredRun, score_run
-from kohaku_ray.run.sources import questions_of, read_source, resolve
-from kohaku_ray.run.tables import Parts, Tables
+from kohaku_ray.run.sources import read_source, resolve
+from kohaku_ray.settings import Section
 from kohaku_ray.storage import Directory, below, checksum, is_directory, read_file
-from kohaku_ray.sweep.load import load_sweep
-from kohaku_ray.sweep.plan import plan_sweep
+from kohaku_ray.sweep.collect import collect
+from kohaku_ray.sweep.load import LoadedSweep, SweepConfig, load_sweep
+from kohaku_ray.sweep.plan import Plan, PlannedCell, PlannedTable, plan_sweep
 
 RECORDED = "recorded.parquet"
-_MOST_NAMED = 5
-
-
-@dataclass(slots=True)
-class _Replies:
-    """A ledger that makes no call.
-
-    Attributes:
-        entries: Recorded replies.
-        refused: Keys of calls that the backend refused for their length, which a ledger does not record.
-        learns: Whether a call without a reply is taken for such a one, and noted; otherwise it fails.
-    """
-
-    entries: Mapping[str, Entry]
-    refused: set[str]
-    learns: bool
-
-    async def ask(self, request: ChatRequest, application: str, again: bool = False) -> Asked:
-        key = request_key(request)
-        if key in self.entries:
-            return Asked(self.entries[key], "ledger", key)
-        if self.learns:
-            self.refused.add(key)
-        if key in self.refused:
-            raise ContextOverflowError("the prompt was longer than the model takes")
-        raise ModelError("this call has no reply in the bundle")
-
-
-@dataclass(slots=True)
-class _Recorded:
-    """What encoders and tokenizers said, by the digest of what they were asked.
-
-    Attributes:
-        known: Vectors, and counts as vectors of one number.
-        is_closed: Whether nothing else is asked; otherwise what is new is asked and kept.
-    """
-
-    known: dict[str, F32] = field(default_factory=dict)
-    is_closed: bool = False
-
-    @classmethod
-    def read(cls, file: str) -> _Recorded:
-        rows = pq.read_table(file).to_pylist()
-        return cls({row["key"]: np.array(row["values"], np.float32) for row in rows}, is_closed=True)
-
-    def written(self) -> pa.Buffer:
-        rows = [{"key": key, "values": self.known[key]} for key in sorted(self.known)]
-        schema, sink = pa.schema([("key", pa.string()), ("values", pa.list_(pa.float32()))]), pa.BufferOutputStream()
-        pq.write_table(pa.Table.from_pylist(rows, schema), sink, compression="zstd", use_dictionary=False)
-        return sink.getvalue()
-
-    def ask(self, of: str, texts: Sequence[str], compute: Callable[[list[str]], Any]) -> list[F32]:
-        keys = [digest([of, text]) for text in texts]
-        new = {key: text for key, text in zip(keys, texts, strict=True) if key not in self.known}
-        if new and self.is_closed:
-            raise ModelError(f"the bundle has no {of} {next(iter(new.values()))[:80]!r}")
-        if new:
-            for key, found in zip(new, compute(list(new.values())), strict=True):
-                self.known[key] = np.atleast_1d(np.asarray(found, np.float32))
-        return [self.known[key] for key in keys]
-
-    def token_counter(self, model: str, revision: str | None) -> Counter:
-        def count(texts: Sequence[str]) -> I64:
-            found = self.ask(f"tokens by {model} of", texts, lambda new: token_counter(model, revision)(new))
-            return np.array([int(one[0]) for one in found], np.int64)
-
-        return count
-
-    def prompt_counter(self, model: str, revision: str | None) -> Callable[[str, str], int]:
-        def count(system: str, user: str) -> int:
-            ask = functools.partial(self.ask, f"tokens by {model} of prompt", [f"{system}\0{user}"])
-            return int(ask(lambda _: [prompt_counter(model, revision)(system, user)])[0][0])
-
-        return count
-
-
-class _Encoder:
-    """An encoder whose vectors are recorded; it is loaded when it is needed."""
-
-    def __init__(self, recorded: _Recorded, of: str, load: Callable[[], Any]) -> None:
-        self._recorded, self._of, self._load = recorded, of, functools.cache(load)
-
-    def encode_queries(self, texts: Sequence[str]) -> list[F32]:
-        return self._recorded.ask(self._of, texts, lambda new: self._load().encode_queries(new))
 
 
 @dataclass(frozen=True, slots=True)
@@ -156,8 +66,23 @@ class Bundled:
     n_bytes: int
 
 
-def runs_of(source: str, base: Sequence[str] = (), overrides: Sequence[str] = ()) -> dict[str, str]:
-    """List the directories of a run, or of a sweep's finished runs, by the names that they get in a bundle.
+class SweepFacts(Section):
+    """A sweep: its configuration, and the cells of each table."""
+
+    sweep: SweepConfig
+    cells: tuple[tuple[PlannedCell, ...], ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Source:
+    """What is bundled: directories of runs, by the name that each gets in the bundle, and the sweep they are of."""
+
+    runs: Mapping[str, str]
+    sweep: SweepFacts | None = None
+
+
+def find_source(source: str, base: Sequence[str] = (), overrides: Sequence[str] = ()) -> Source:
+    """Find a run, or a sweep's finished runs.
 
     Args:
         source: A run's directory, or a sweep, as ``load_sweep`` takes it.
@@ -169,18 +94,19 @@ def runs_of(source: str, base: Sequence[str] = (), overrides: Sequence[str] = ()
         DataError: None of the sweep's runs is finished.
     """
     if is_directory(source):
-        return {os.path.basename(os.path.abspath(source)) or "run": source}
+        return Source({os.path.basename(os.path.abspath(source)) or "run": source})
     plan = plan_sweep(load_sweep(source, base, overrides))
     if not plan.finished:
         raise DataError(f"{source}: none of its {len(plan.runs)} runs is finished: run `kohaku-ray sweep` first")
-    return {run_id: config.run for run_id, config in plan.finished.items()}
+    facts = SweepFacts(sweep=plan.loaded.sweep, cells=tuple(table.cells for table in plan.tables))
+    return Source({run_id: config.run for run_id, config in plan.finished.items()}, facts)
 
 
-def make_bundle(runs: Mapping[str, str], path: str, *, with_index: bool = False) -> Bundled:
+def make_bundle(source: Source, path: str, *, with_index: bool = False) -> Bundled:
     """Bundle finished runs, each made again first: what cannot be replayed is not bundled.
 
     Args:
-        runs: Directories of the runs, by the name that each gets in the bundle.
+        source: The runs.
         path: The zip.
         with_index: Put the index in, and the documents' text in the tables; otherwise that text is left out, but for
             what replies quote, and a replay needs the index.
@@ -189,12 +115,13 @@ def make_bundle(runs: Mapping[str, str], path: str, *, with_index: bool = False)
         ConfigError: A run ranks with a cross-encoder, or its configuration cannot be used.
         DataError: A run is not finished or damaged, its ledger lacks replies, or it is not the same when made again.
     """
-    recorded, entries = _Recorded(), dict[str, Entry]()
+    recorded, entries = Recorded(), dict[str, Entry]()
     files: dict[str, Any] = {}
     bundled: dict[str, BundledRun] = {}
     indexes: dict[str, IndexIdentity] = {}
-    for name, run in runs.items():
-        config = _config_of(run)
+    configs: dict[str, Config] = {}
+    for name, run in source.runs.items():
+        config = configs[name] = _config_of(run)
         index = open_index(config)
         identity = IndexIdentity.of(index)
         indexes[identity.key] = identity
@@ -208,7 +135,7 @@ def make_bundle(runs: Mapping[str, str], path: str, *, with_index: bool = False)
             inputs[metadata] = read_source(config.documents.metadata)[1]
         if config.prompts is not None:
             prompts = f"runs/{name}/prompts"
-            inputs |= {f"prompts/{one}": read_file(below(config.prompts, one)) for one in _templates(config.prompts)}
+            inputs |= {f"prompts/{one.name}": one.read_bytes() for one in Path(config.prompts).glob("*.j2")}
         for one in ("config.yaml", "run.json"):
             inputs[one] = read_file(below(run, one))
         inputs |= outputs_in(RunDirectory(run), config, with_index)
@@ -231,8 +158,23 @@ def make_bundle(runs: Mapping[str, str], path: str, *, with_index: bool = False)
         segment = SegmentStore(home).write(sorted(entries.items()))
         data = Directory(home).read(segment).to_pybytes()
     files[f"ledger/segments/{0:020d}-{checksum(data)}.arrow"] = data
-    size = write_bundle(path, Manifest(with_text=with_index, indexes=indexes, runs=bundled), files)
-    return Bundled(tuple(runs), len(entries), size)
+    sweep = None
+    if source.sweep is not None:
+        sweep = source.sweep.model_dump(mode="json")
+        files |= {f"sweep/{name}": text.encode() for name, text in _tables(source.sweep, configs).items()}
+    size = write_bundle(path, Manifest(with_text=with_index, indexes=indexes, runs=bundled, sweep=sweep), files)
+    return Bundled(tuple(bundled), len(entries), size)
+
+
+def _tables(facts: SweepFacts, runs: Mapping[str, Config]) -> dict[str, str]:
+    """Write the tables of a sweep from its finished runs: CSV and Markdown, by name."""
+    pairs = zip(facts.sweep.tables, facts.cells, strict=True)
+    tables = tuple(PlannedTable(*pair, {}) for pair in pairs if pair[0].pool is None or not pair[0].pool.files)
+    loaded = LoadedSweep(facts.sweep, {}, "the bundle", lambda _: {})
+    plan = Plan(loaded, tables, runs, {})
+    found = compute_sweep_stats(collect(plan, {}, metric=plan.metric))
+    writers = (("csv", as_csv), ("md", as_markdown))
+    return {f"{one.table.name}.{end}": write(one) for one in found for end, write in writers}
 
 
 def _config_of(run: str) -> Config:
@@ -247,19 +189,18 @@ def _config_of(run: str) -> Config:
 
 
 def _checked(
-    run: str, config: Config, index: Index, key: str, recorded: _Recorded
-) -> tuple[_Replies, tuple[dict[str, Model], ...], ScoredRun | None]:
+    run: str, config: Config, index: Index, key: str, recorded: Recorded
+) -> tuple[Replies, Models, ScoredRun | None]:
     """Make a run again from its ledger, and check that it is the same."""
     directory = RunDirectory(run)
     keys = set(directory.read_table("usage", ["key"])["key"].to_pylist())
-    replies = _Replies(SegmentStore(config.ledger.path).load(keys.__contains__).entries, set(), learns=True)
+    replies = Replies(SegmentStore(config.ledger.path).load(keys.__contains__).entries, learns=True)
     if missing := keys - replies.entries.keys():
         raise DataError(f"the ledger {config.ledger.path} lacks {len(missing)} of {len(keys)} replies of {run}")
-    applications = {name: name for name in config.deployments}
-    models = tuple(models_of(config, applications, member) for member in range(config.ensemble.members))
+    models = models_by_member(config)
     with tempfile.TemporaryDirectory() as home:
         again = config.model_copy(update={"run": home})
-        _make_again(again, models, replies, recorded, index, key)
+        make_again(again, models, replies, recorded, open_recorded(again, index, recorded, key))
         found = compare_outputs(outputs_in(directory, config, True), outputs_in(RunDirectory(home), config, True))
     if found.differences:
         raise DataError(
@@ -267,10 +208,6 @@ def _checked(
             f"{'; '.join(found.differences)}; `kohaku-ray answer --again` makes it anew"
         )
     return replies, models, _scored(run, resolve(config.questions.path), config)
-
-
-def _templates(directory: str) -> list[str]:
-    return sorted(name for name in os.listdir(directory) if name.endswith(".j2"))
 
 
 @dataclass(frozen=True, slots=True)
@@ -281,7 +218,7 @@ class ReplayedRun:
         name: Its name there.
         differences: What is not as in the bundle, a line each; empty: every table is the same.
         n_rounded: Rows whose numbers differ by rounding alone, as on another processor.
-        model: Identity of the lead role's model.
+        model: Names of the models that answer.
         scores: Its scores, a record per metric; ``low`` and ``high`` are the ends of the 95 % interval.
         n_questions: Questions.
         n_members: Members of its ensemble.
@@ -298,7 +235,21 @@ class ReplayedRun:
     used: Mapping[str, float]
 
 
-def replay_bundle(path: str, index: str | None = None) -> list[ReplayedRun]:
+@dataclass(frozen=True, slots=True)
+class Replay:
+    """A bundle's runs, made again; of a sweep, its tables as text, and which are not as in the bundle, a line each."""
+
+    runs: tuple[ReplayedRun, ...]
+    tables: Mapping[str, str] = field(default_factory=dict)
+    differences: tuple[str, ...] = ()
+
+    @property
+    def same(self) -> bool:
+        """Whether every table is the same."""
+        return not self.differences and not any(run.differences for run in self.runs)
+
+
+def replay_bundle(path: str, index: str | None = None) -> Replay:
     """Make the runs of a bundle again from its replies, and compare every table; no model, key or network is used.
 
     Args:
@@ -313,30 +264,43 @@ def replay_bundle(path: str, index: str | None = None) -> list[ReplayedRun]:
         manifest = unpack(path, home)
         try:
             replies = SegmentStore(f"{home}/ledger").load(lambda _: True)
-            recorded = _Recorded.read(f"{home}/{RECORDED}")
+            recorded = Recorded.read(f"{home}/{RECORDED}")
         except (OSError, pa.ArrowException, LookupError) as error:
             raise ConfigError(f"{path}: its ledger cannot be read ({error}): make it again") from None
         if replies.damaged:
             raise ConfigError(f"{path}: {replies.damaged[0]} is not what its name says: make the bundle again")
-        return [
-            _replayed(path, home, manifest, name, _Replies(replies.entries, {*run.refused}, False), recorded, index)
-            for name, run in manifest.runs.items()
-        ]
+        runs, configs = [], dict[str, Config]()
+        for name, run in manifest.runs.items():
+            closed = Replies(replies.entries, {*run.refused})
+            again, configs[name] = _replayed(path, home, manifest, name, closed, recorded, index)
+            runs.append(again)
+        if manifest.sweep is None:
+            return Replay(tuple(runs))
+        tables = _tables(_sweep_of(path, manifest.sweep), configs)
+        was = {one: read_file(file) for one in tables if os.path.isfile(file := f"{home}/sweep/{one}")}
+        found = compare_outputs(was, {name: text.encode() for name, text in tables.items()})
+        return Replay(tuple(runs), tables, tuple(found.differences))
+
+
+def _sweep_of(path: str, values: dict[str, Any]) -> SweepFacts:
+    try:
+        return SweepFacts.model_validate(values)
+    except ValidationError as error:
+        raise ConfigError(f"{path}: its sweep cannot be read ({error.errors()[0]['msg']}): make it again") from None
 
 
 def _replayed(
-    path: str, home: str, manifest: Manifest, name: str, replies: _Replies, recorded: _Recorded, given: str | None
-) -> ReplayedRun:
+    path: str, home: str, manifest: Manifest, name: str, replies: Replies, recorded: Recorded, given: str | None
+) -> tuple[ReplayedRun, Config]:
     run, there, where = manifest.runs[name], f"{home}/runs/{name}", f"config.yaml of {name} in {path}"
-    values = yaml.safe_load(read_file(f"{there}/config.yaml"))
-    if not isinstance(values, dict):
-        raise ConfigError(f"{where} holds no keys: make the bundle again")
-    own = f"{home}/indexes/{run.index}"
-    at = own if os.path.isdir(own) else given or str(expand(values.get("index", {}).get("path", "")))
-    config = build_config(_closed(values, run, home, at), where)
+    values, own = parse_file(Path(there, "config.yaml")), f"{home}/indexes/{run.index}"
+    at = own if os.path.isdir(own) else given or str(expand(value_at(values, ("index", "path"), "")))
+    config = build_config(_closed(values if isinstance(values, dict) else {}, run, home, at), where)
+    if len(run.models) != config.ensemble.members:
+        raise ConfigError(f"{where} has {config.ensemble.members} members, the bundle models of {len(run.models)}")
     opened = _open_same(at, manifest.indexes[run.index], path)
     again = RunDirectory(config.run)
-    _make_again(config, run.models, replies, recorded, opened, run.index)
+    make_again(config, run.models, replies, recorded, open_recorded(config, opened, recorded, run.index))
     now = outputs_in(again, config, manifest.with_text)
     was = {one: read_file(f"{there}/{one}") for one in now if os.path.isfile(f"{there}/{one}")}
     try:
@@ -347,16 +311,19 @@ def _replayed(
     scored = _scored(again.path, config.questions.path, config)
     if not same(list(run.scores), list(plain(_records(scored)))):
         found.differences.append(f"scores: {_said(run.scores)} in the bundle, {_said(_records(scored))} here")
-    return ReplayedRun(
+    replayed = ReplayedRun(
         name=name,
         differences=tuple(found.differences),
         n_rounded=found.n_rounded,
-        model=run.models[0][config.declaration.lead].identity,
+        model=", ".join(dict.fromkeys(roles[config.declaration.lead].identity.split()[0] for roles in run.models)),
         scores=_with_intervals(scored),
         n_questions=len(again.read_table("votes", ["question_id"])),
         n_members=config.ensemble.members,
         used=used,
     )
+    for one in ("config.yaml", "run.json"):  # a sweep's tables are made of finished runs
+        shutil.copy(f"{there}/{one}", again.file(one))
+    return replayed, config
 
 
 _USED = ("prompt_tokens", "cached_tokens", "completion_tokens", "service_s")
@@ -405,51 +372,6 @@ def _open_same(path: str, wanted: IndexIdentity, bundle: str) -> Index:
             "build it from the same documents with the same settings, or name another by --index DIR"
         )
     return index
-
-
-def _make_again(
-    config: Config, models: tuple[dict[str, Model], ...], replies: _Replies, recorded: _Recorded, index: Index, key: str
-) -> None:
-    """Make a run in this process, from recorded replies; ``key`` names the index in what is recorded."""
-
-    @functools.cache
-    def shard(number: int) -> LocalIndex:
-        texts = _Encoder(recorded, f"vector of query of {key}", lambda: make_query_encoder(config))
-        images = _Encoder(recorded, f"vector of image query of {key}", lambda: make_image_query_encoder(config))
-        return LocalIndex(
-            index.shards[number],
-            texts,  # type: ignore[arg-type]
-            image_encoder=images,  # type: ignore[arg-type]
-            peer=shard,
-            count=recorded.token_counter,
-        )
-
-    prompts = config.declaration.prompts(config.prompts)
-    context = RunContext(config, replies, models, prompts, prompt_counter=recorded.prompt_counter)
-    questions = questions_of(config)
-    size = block_size(config, len(questions))
-    blocks = [questions[start : start + size] for start in range(0, len(questions), size)]
-
-    async def all_blocks() -> list[Tables]:
-        return [await _block(context, shard(0), block) for block in blocks]
-
-    os.makedirs(config.run, exist_ok=True)
-    write_run(config, RunDirectory(config.run), Parts(asyncio.run(all_blocks()), lambda tables: tables))
-
-
-async def _block(context: RunContext, index: LocalIndex, questions: Sequence[Question]) -> Tables:
-    """Answer a block as the actor pool does."""
-    config = context.config
-    prepared: list[Any] = []
-    answered: list[Any] = []
-    for wave in waves_of(config):
-        settled = settle_block(config, questions, *answered) if answered else None
-        for member in wave:
-            if not prepared or config.ensemble.scope == "question":
-                prepare = functools.partial(prepare_one, index, context, member=member)
-                prepared.append(await each(questions, settled, prepare))
-            answered.append(await each(prepared[-1], settled, functools.partial(answer_one, context, member, index)))
-    return vote_block(config, len(prepared), *prepared, *answered)[1]
 
 
 def _scored(run: str, truth: str, config: Config) -> ScoredRun | None:

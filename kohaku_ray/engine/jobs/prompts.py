@@ -3,38 +3,19 @@
 from __future__ import annotations
 
 import asyncio
-import functools
-from dataclasses import dataclass, field
 
 import yaml
 
-from kohaku_ray.config import Config, build_config
-from kohaku_ray.engine.actors.index_access import LocalIndex
-from kohaku_ray.engine.actors.tools import EngineTools, RunContext
-from kohaku_ray.engine.ledger.segments import Entry, SegmentStore
-from kohaku_ray.engine.ledger.shard import Asked
-from kohaku_ray.errors import ConfigError, ContextOverflowError, DataError, KohakuRayError
-from kohaku_ray.models.request import ChatRequest, request_key
-from kohaku_ray.records import Question
+from kohaku_ray.config import build_config
+from kohaku_ray.engine.actors.tools import RunContext
+from kohaku_ray.engine.jobs.again import Recorded, Replies, answer_block, models_by_member, open_recorded
+from kohaku_ray.engine.ledger.segments import SegmentStore
+from kohaku_ray.errors import ConfigError, DataError
+from kohaku_ray.models.request import ChatRequest
 from kohaku_ray.run.files import SentPrompt, question_rows
-from kohaku_ray.run.models import models_of
+from kohaku_ray.run.indexes import open_index
 from kohaku_ray.run.sources import questions_of
 from kohaku_ray.storage import below, read_file
-
-
-@dataclass(slots=True)
-class _RecordedReplies:
-    """A ledger that makes no call, and keeps the requests; ``ContextOverflowError`` lets a system ask with less."""
-
-    entries: dict[str, Entry]
-    requests: dict[str, ChatRequest] = field(default_factory=dict)
-
-    async def ask(self, request: ChatRequest, application: str, again: bool = False) -> Asked:
-        key = request_key(request)
-        self.requests[key] = request
-        if key not in self.entries:
-            raise ContextOverflowError("this call has no recorded reply")
-        return Asked(self.entries[key], "ledger", key)
 
 
 def sent_prompts(run: str, question_id: str) -> list[SentPrompt]:
@@ -54,11 +35,16 @@ def sent_prompts(run: str, question_id: str) -> list[SentPrompt]:
     if question is None:
         raise DataError(f"{config.questions.path} has no question {question_id} any more: its prompt is not known")
     keys = {row["key"] for row in usage}
-    replies = _RecordedReplies(SegmentStore(config.ledger.path).load(keys.__contains__).entries)
-    asyncio.run(_ask_all(config, replies, question))
+    requests: dict[str, ChatRequest] = {}
+    entries = SegmentStore(config.ledger.path).load(keys.__contains__).entries
+    replies = Replies(
+        entries, learns=True, requests=requests
+    )  # a call that has no reply any more may be asked for less
+    context = RunContext(config, replies, models_by_member(config), config.declaration.prompts(config.prompts))
+    asyncio.run(answer_block(context, open_recorded(config, open_index(config), Recorded()), [question]))
     found: dict[tuple[str, int, object], SentPrompt] = {}
     for row in usage:
-        sent = replies.requests.get(row["key"])
+        sent = requests.get(row["key"])
         messages = None if sent is None else tuple((role, text) for role, text in sent.messages if text)
         place = (row["role"], row["attempt"], messages)
         members = (*(found[place].members if place in found else ()), row["member"])
@@ -66,24 +52,3 @@ def sent_prompts(run: str, question_id: str) -> list[SentPrompt]:
             row["role"], row["attempt"], members, messages, 0 if sent is None else len(sent.images)
         )
     return list(found.values())
-
-
-async def _ask_all(config: Config, replies: _RecordedReplies, question: Question) -> None:
-    @functools.cache
-    def index(shard: int) -> LocalIndex:
-        return LocalIndex.open(config, number=shard, peer=index)
-
-    models = tuple(
-        models_of(config, {name: name for name in config.deployments}, member)
-        for member in range(config.ensemble.members)
-    )
-    context = RunContext(config, replies, models, config.declaration.prompts(config.prompts))
-    system, evidence = config.declaration, None
-    for member in range(config.ensemble.members):
-        tools = EngineTools(index(0), context, question.question_id, member)
-        try:
-            if member == 0 or config.ensemble.scope == "question":
-                evidence = await system.prepare(question, tools, config.settings)
-            await system.answer(evidence, tools, config.settings)
-        except KohakuRayError:
-            continue  # a call that was not made: what it led to was not asked

@@ -1,0 +1,216 @@
+"""A run made again in this process, without Ray: from recorded replies alone, a call without one is never made."""
+
+from __future__ import annotations
+
+import asyncio
+import functools
+import os
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from kohaku_ray.config import Config
+from kohaku_ray.engine.actors.index_access import LocalIndex
+from kohaku_ray.engine.actors.members import answer_one, each, prepare_one
+from kohaku_ray.engine.actors.pool import block_size, waves_of
+from kohaku_ray.engine.actors.tools import RunContext
+from kohaku_ray.engine.ledger.client import Asking
+from kohaku_ray.engine.ledger.segments import Entry
+from kohaku_ray.engine.ledger.shard import Asked
+from kohaku_ray.errors import ContextOverflowError, ModelError
+from kohaku_ray.index.arrays import F32, I64
+from kohaku_ray.index.store import Index
+from kohaku_ray.index.tokens import Counter, prompt_counter, token_counter
+from kohaku_ray.models.request import ChatRequest, request_key
+from kohaku_ray.records import Question, digest
+from kohaku_ray.run.block import settle_block, vote_block
+from kohaku_ray.run.directory import RunDirectory
+from kohaku_ray.run.indexes import make_image_query_encoder, make_query_encoder
+from kohaku_ray.run.models import Model, models_of
+from kohaku_ray.run.outputs import write_run
+from kohaku_ray.run.sources import questions_of
+from kohaku_ray.run.tables import Parts, Tables
+
+Models = tuple[dict[str, Model], ...]
+"""The models of a run by role, per member."""
+
+
+@dataclass(slots=True)
+class Replies:
+    """A ledger that makes no call.
+
+    Attributes:
+        entries: Recorded replies.
+        refused: Keys of calls that the backend refused for their length, which a ledger does not record.
+        learns: Whether a call without a reply is taken for such a one, and noted; otherwise it fails.
+        requests: Where requests are kept, by key; None: they are not.
+    """
+
+    entries: Mapping[str, Entry]
+    refused: set[str] = field(default_factory=set)
+    learns: bool = False
+    requests: dict[str, ChatRequest] | None = None
+
+    async def ask(self, request: ChatRequest, application: str, again: bool = False) -> Asked:
+        """Return the recorded reply.
+
+        Raises:
+            ContextOverflowError: The call was refused for its length; a system may ask with less.
+            ModelError: There is no reply.
+        """
+        key = request_key(request)
+        if self.requests is not None:
+            self.requests[key] = request
+        if key in self.entries:
+            return Asked(self.entries[key], "ledger", key)
+        if self.learns:
+            self.refused.add(key)
+        if key in self.refused:
+            raise ContextOverflowError("the prompt was longer than the model takes")
+        raise ModelError("this call has no recorded reply")
+
+
+@dataclass(slots=True)
+class Recorded:
+    """What encoders and tokenizers said, by the digest of what they were asked.
+
+    Attributes:
+        known: Vectors, and counts as vectors of one number.
+        is_closed: Whether nothing else is asked; otherwise what is new is asked and kept.
+    """
+
+    known: dict[str, F32] = field(default_factory=dict)
+    is_closed: bool = False
+
+    @classmethod
+    def read(cls, file: str) -> Recorded:
+        """Read what ``written`` gave; nothing else is asked."""
+        rows = pq.read_table(file).to_pylist()
+        return cls({row["key"]: np.array(row["values"], np.float32) for row in rows}, is_closed=True)
+
+    def written(self) -> pa.Buffer:
+        """Write it as a Parquet file."""
+        rows = [{"key": key, "values": self.known[key]} for key in sorted(self.known)]
+        schema, sink = pa.schema([("key", pa.string()), ("values", pa.list_(pa.float32()))]), pa.BufferOutputStream()
+        pq.write_table(pa.Table.from_pylist(rows, schema), sink, compression="zstd", use_dictionary=False)
+        return sink.getvalue()
+
+    def ask(self, of: str, texts: Sequence[str], compute: Callable[[list[str]], Any]) -> list[F32]:
+        """Return what was said of texts; ``of`` names who said it and what.
+
+        Raises:
+            ModelError: It is not recorded, and nothing else is asked.
+        """
+        keys = [digest([of, text]) for text in texts]
+        new = {key: text for key, text in zip(keys, texts, strict=True) if key not in self.known}
+        if new and self.is_closed:
+            raise ModelError(f"nothing recorded: {of} {next(iter(new.values()))[:80]!r}")
+        if new:
+            for key, found in zip(new, compute(list(new.values())), strict=True):
+                self.known[key] = np.atleast_1d(np.asarray(found, np.float32))
+        return [self.known[key] for key in keys]
+
+    def token_counter(self, model: str, revision: str | None) -> Counter:
+        """See ``index.tokens.token_counter``."""
+
+        def count(texts: Sequence[str]) -> I64:
+            found = self.ask(f"tokens by {model} of", texts, lambda new: token_counter(model, revision)(new))
+            return np.array([int(one[0]) for one in found], np.int64)
+
+        return count
+
+    def prompt_counter(self, model: str, revision: str | None) -> Callable[[str, str], int]:
+        """See ``index.tokens.prompt_counter``."""
+
+        def count(system: str, user: str) -> int:
+            ask = functools.partial(self.ask, f"tokens by {model} of prompt", [f"{system}\0{user}"])
+            return int(ask(lambda _: [prompt_counter(model, revision)(system, user)])[0][0])
+
+        return count
+
+
+class _Encoder:
+    """An encoder whose vectors are recorded; it is loaded when it is needed."""
+
+    def __init__(self, recorded: Recorded, of: str, load: Callable[[], Any]) -> None:
+        self._recorded, self._of, self._load = recorded, of, functools.cache(load)
+
+    def encode_queries(self, texts: Sequence[str]) -> list[F32]:
+        return self._recorded.ask(self._of, texts, lambda new: self._load().encode_queries(new))
+
+
+def open_recorded(config: Config, index: Index, recorded: Recorded, key: str = "") -> LocalIndex:
+    """Open an index in this process, whose encoders are loaded when something is asked that is not recorded.
+
+    Args:
+        config: The run.
+        index: The index.
+        recorded: What is recorded.
+        key: Names the index there.
+    """
+
+    @functools.cache
+    def shard(number: int) -> LocalIndex:
+        texts = _Encoder(recorded, f"vector of query of {key}", lambda: make_query_encoder(config))
+        images = _Encoder(recorded, f"vector of image query of {key}", lambda: make_image_query_encoder(config))
+        return LocalIndex(
+            index.shards[number],
+            texts,  # type: ignore[arg-type]  # all that is asked of it
+            image_encoder=images,  # type: ignore[arg-type]
+            peer=shard,
+            count=recorded.token_counter,
+        )
+
+    return shard(0)
+
+
+def make_again(config: Config, models: Models, replies: Asking, recorded: Recorded, index: LocalIndex) -> None:
+    """Make a run in this process, and write its directory but for ``config.yaml`` and ``run.json``.
+
+    Args:
+        config: The run.
+        models: Models by role, per member.
+        replies: Where its calls are answered.
+        recorded: What encoders and tokenizers said.
+        index: See ``open_recorded``.
+
+    Raises:
+        ConfigError: The configuration cannot be used.
+        DataError: Its questions or its index cannot be used.
+    """
+    prompts = config.declaration.prompts(config.prompts)
+    context = RunContext(config, replies, models, prompts, prompt_counter=recorded.prompt_counter)
+    questions = questions_of(config)
+    size = block_size(config, len(questions))
+    blocks = [questions[start : start + size] for start in range(0, len(questions), size)]
+
+    async def all_blocks() -> list[Tables]:
+        return [await answer_block(context, index, block) for block in blocks]
+
+    os.makedirs(config.run, exist_ok=True)
+    write_run(config, RunDirectory(config.run), Parts(asyncio.run(all_blocks()), lambda tables: tables))
+
+
+def models_by_member(config: Config) -> Models:
+    """Return each member's models by role; none of them is served."""
+    names = {name: name for name in config.deployments}
+    return tuple(models_of(config, names, member) for member in range(config.ensemble.members))
+
+
+async def answer_block(context: RunContext, index: LocalIndex, questions: Sequence[Question]) -> Tables:
+    """Answer a block as the actor pool does."""
+    config = context.config
+    prepared: list[Any] = []
+    answered: list[Any] = []
+    for wave in waves_of(config):
+        settled = settle_block(config, questions, *answered) if answered else None
+        for member in wave:
+            if not prepared or config.ensemble.scope == "question":
+                prepare = functools.partial(prepare_one, index, context, member=member)
+                prepared.append(await each(questions, settled, prepare))
+            answered.append(await each(prepared[-1], settled, functools.partial(answer_one, context, member, index)))
+    return vote_block(config, len(prepared), *prepared, *answered)[1]
