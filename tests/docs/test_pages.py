@@ -122,7 +122,7 @@ def test_commands_on_a_cluster_run(page, project, cluster, capsys):
 @pytest.mark.parametrize("command", OTHERS, ids=str)
 def test_another_programs_command_names_files_and_targets_that_are_there(command):
     program, *words = command.words
-    assert program in {"make", "source", "ray", "ls", "docker", "kubectl", "export", "python"}, command
+    assert program in {"make", "source", "ray", "ls", "docker", "kubectl", "export", "python", "pip"}, command
     for word in words:
         if re.match(r"(cluster|jobs|scripts|benchmarks|configs)/", word):
             assert (ROOT / word).is_file(), word

@@ -9,7 +9,7 @@ from pathlib import Path
 import jsonschema
 import pyarrow.parquet as pq
 import pytest
-from kit import tiny_llama
+from kit import tiny_gguf, tiny_llama
 
 import kohaku_ray.sample
 from kohaku_ray.config import Config
@@ -18,6 +18,7 @@ from kohaku_ray.errors import ContextOverflowError, ModelError
 from kohaku_ray.models.request import ChatRequest
 from kohaku_ray.models.schema import answer_schema
 from kohaku_ray.run.demand import deployment_demand
+from kohaku_ray.run.directory import baseline_note
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(900)]
 
@@ -110,6 +111,30 @@ def test_contexts_are_cut_to_the_models_own_window(config, run_answer):
     assert (row["measures"]["cut"], row["measures"]["overflowed"]) == (1, 0)
     [prompt] = [row["prompt_tokens"] for row in table(own, "usage") if row["role"] == "answer"]
     assert WINDOW * 0.6 < prompt <= WINDOW - 256
+
+
+def test_a_gguf_file_answers_through_its_deployment(
+    deployment, cluster, sample_config, run_answer, tmp_path, monkeypatch
+):
+    pytest.importorskip("gguf", reason="the package gguf is not installed")
+    monkeypatch.setenv("KOHAKU_CACHE", str(tmp_path / "cache"))
+    file = tiny_gguf.write(deployment["model"], tmp_path / "tiny.gguf")
+    own = [
+        f"deployments.tiny={json.dumps({**deployment, 'model': str(file), 'note': 'It knows nothing.'})}",
+        "model=tiny",
+        "roles.answer.max_tokens=256",
+        "roles.plan.max_tokens=64",
+        "kohaku.max_retries=0",
+        "kohaku.max_context_tokens=1000",
+        "ensemble.members=3",
+        "questions.limit=2",
+    ]
+    config = sample_config(*own, name="gguf")
+    summary = run_answer(config)
+    assert (summary.n_questions, len(table(config, "answers"))) == (2, 6)
+    prompts = [row for row in table(config, "usage") if row["role"] == "answer"]
+    assert sum(row["cached_tokens"] == row["prompt_tokens"] for row in prompts) >= 4, "two of three members"
+    assert baseline_note(json.loads(Path(config.run, "run.json").read_text())) == "It knows nothing."
 
 
 def test_a_replica_gives_the_same_text_alone_and_in_company_and_refuses_by_name(application):
