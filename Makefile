@@ -24,7 +24,7 @@ CORES := $(shell $(PYTHON) -c 'import os; print(len(os.sched_getaffinity(0)))')
 PARALLEL := --numprocesses logical --maxprocesses 4 --dist worksteal
 BESIDE_RAY := --numprocesses $(shell expr $(CORES) / 2 '|' 1) --maxprocesses 4 --dist worksteal
 
-.PHONY: help setup demo demo-model test checks test-slow test-chaos lint types contracts unit unit-ray bench bench-gpu docs first-table size format clean
+.PHONY: help setup demo demo-model test checks test-slow test-chaos lint types contracts unit unit-ray reproduce bench bench-gpu docs first-table size format clean
 help: ## Show this list.
 	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 12
 
@@ -78,6 +78,10 @@ test-slow: setup ## Longer tests, vLLM among them.
 test-chaos: setup ## Jobs whose driver, actors, replicas and nodes are killed again and again; properties, eight times the examples.
 	$(PYTEST) -m chaos
 	HYPOTHESIS_PROFILE=thorough $(PYTEST) $(PARALLEL) -m "hypothesis and not ray and not vllm"
+
+reproduce: setup ## Make the bundled runs of real models again, without a model, and print their table.
+	$(BIN)/kohaku-ray --quiet index demo
+	$(BIN)/kohaku-ray replay $(wildcard kohaku_ray/sample/bundles/*.zip) --index runs/demo/index
 
 bench: setup ## Benchmarks, each against a peer or a limit of the same run.
 	$(BIN)/python benchmarks/index.py
