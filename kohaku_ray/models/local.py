@@ -140,6 +140,8 @@ class LocalBackend:
         active: list[Row] = []
         while active or self._waiting:
             n_free = max(0, self._room - len(active))
+            if n_free:
+                self._sort_waiting()
             new, self._waiting = self._waiting[:n_free], self._waiting[n_free:]
             active += new
             try:
@@ -151,6 +153,13 @@ class LocalBackend:
             for row in ended:
                 self._end(row, row.error or self._reply(row))
             active = list(self._batch.rows)
+
+    def _sort_waiting(self) -> None:
+        """Put rows with equal prompts together, in order of arrival, and prompts that are kept first."""
+        order: dict[tuple[int, ...], int] = {}
+        for one in self._batch.kept:
+            order[tuple(one.ids.tolist())] = len(order)
+        self._waiting.sort(key=lambda row: order.setdefault(tuple(row.prompt), len(order)))
 
     def _retreat(self, rows: list[Row], error: Exception) -> None:
         """Begin again with half of the rows while others wait: a broken request fails alone, a large one fits alone."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib.util
+import os
 from pathlib import Path
 from typing import Any
 
@@ -55,6 +56,8 @@ def load_model(
     Raises:
         ConfigError: There is no GPU, or the model or its tokenizer cannot be loaded.
     """
+    # Read when torch is loaded. Threads that wait by spinning stand still for minutes where cores are shared.
+    os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
     import torch
     from transformers import AutoModelForCausalLM, AutoTokenizer
     from transformers.integrations import sdpa_attention

@@ -180,6 +180,15 @@ def test_rows_come_and_go_while_others_are_decoded(make):
         assert reply.text == ask(make(), request(seed, user, schema=None, max_tokens=n))[0].text
 
 
+def test_members_of_a_question_go_together_whatever_the_order_of_arrival(make):
+    backend = make(batch_size=3)
+    users = [f"{number} " + QUESTION * 90 for number in range(5)]
+    replies = ask(backend, *(request(seed, user, schema=None, max_tokens=3) for seed in range(3) for user in users))
+    assert sum(one.prompt_tokens for one in replies[:5]) > WINDOW, "more than is kept"
+    assert sum(tokens > 1 for _, tokens in backend.shapes) == 5
+    assert all(one.cached_tokens == one.prompt_tokens for one in replies[5:])
+
+
 def test_at_most_batch_size_rows_are_decoded_together(make):
     backend = make(batch_size=3)
     ask(backend, *(request(seed, schema=None, max_tokens=4) for seed in range(7)))
