@@ -475,8 +475,8 @@ def replay(arguments: argparse.Namespace) -> Replayed:
     found = {bundle: replay_bundle(bundle, arguments.index) for bundle in arguments.bundles}
     runs = [{"bundle": bundle, **plain(run)} for bundle, one in found.items() for run in one.runs]
     for one in found.values():
-        tell("".join(f"{text}\n" for name, text in one.tables.items() if name.endswith(".md")))
-        tell("".join(f"{line}\n" for line in one.differences))
+        for text in (*(text for name, text in one.tables.items() if name.endswith(".md")), *one.differences):
+            tell(f"{text}\n")
     tell(describe_replays(runs))
     n_other = sum(not one.same for one in found.values())
     of = f"{counted(len(found), 'bundle')}, {counted(len(runs), 'run')}"
