@@ -7,6 +7,7 @@ or a tokenizer said is recorded with the bundle, so that a replay needs neither.
 from __future__ import annotations
 
 import os
+import re
 import shutil
 import tempfile
 from collections.abc import Mapping, Sequence
@@ -315,7 +316,7 @@ def _replayed(
         name=name,
         differences=tuple(found.differences),
         n_rounded=found.n_rounded,
-        model=", ".join(dict.fromkeys(roles[config.declaration.lead].identity.split()[0] for roles in run.models)),
+        model=", ".join(dict.fromkeys(_named(roles[config.declaration.lead].identity) for roles in run.models)),
         scores=_with_intervals(scored),
         n_questions=len(again.read_table("votes", ["question_id"])),
         n_members=config.ensemble.members,
@@ -324,6 +325,11 @@ def _replayed(
     for one in ("config.yaml", "run.json"):  # a sweep's tables are made of finished runs
         shutil.copy(f"{there}/{one}", again.file(one))
     return replayed, config
+
+
+def _named(identity: str) -> str:
+    """Return the begin of a model's identity: its name, of a digest twelve digits."""
+    return re.sub(r"([0-9a-f]{12})[0-9a-f]{20,}", r"\1…", identity.split()[0])
 
 
 _USED = ("prompt_tokens", "cached_tokens", "completion_tokens", "service_s")
