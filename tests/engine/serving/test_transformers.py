@@ -41,20 +41,22 @@ def application(cluster, deployment) -> Iterator[str]:
         yield names["tiny"]
 
 
+def answered_by(deployment: dict[str, object]) -> list[str]:
+    return [
+        f"deployments.tiny={json.dumps(deployment)}",
+        "model=tiny",
+        "roles.answer.max_tokens=256",
+        "roles.plan.max_tokens=64",
+        "kohaku.max_retries=0",
+        "kohaku.max_context_tokens=1000",
+        "ensemble.members=3",
+    ]
+
+
 @pytest.fixture
 def config(application, deployment, sample_config):
     def make(*overrides: str, name: str = "run") -> Config:
-        own = [
-            f"deployments.tiny={json.dumps(deployment)}",
-            "model=tiny",
-            "roles.answer.max_tokens=256",
-            "roles.plan.max_tokens=64",
-            "kohaku.max_retries=0",
-            "kohaku.max_context_tokens=1000",
-            "ensemble.members=3",
-            "questions.limit=4",
-        ]
-        return sample_config(*own, *overrides, name=name)
+        return sample_config(*answered_by(deployment), "questions.limit=4", *overrides, name=name)
 
     return make
 
@@ -119,17 +121,8 @@ def test_a_gguf_file_answers_through_its_deployment(
     pytest.importorskip("gguf", reason="the package gguf is not installed")
     monkeypatch.setenv("KOHAKU_CACHE", str(tmp_path / "cache"))
     file = tiny_gguf.write(deployment["model"], tmp_path / "tiny.gguf")
-    own = [
-        f"deployments.tiny={json.dumps({**deployment, 'model': str(file), 'note': 'It knows nothing.'})}",
-        "model=tiny",
-        "roles.answer.max_tokens=256",
-        "roles.plan.max_tokens=64",
-        "kohaku.max_retries=0",
-        "kohaku.max_context_tokens=1000",
-        "ensemble.members=3",
-        "questions.limit=2",
-    ]
-    config = sample_config(*own, name="gguf")
+    own = answered_by({**deployment, "model": str(file), "note": "It knows nothing."})
+    config = sample_config(*own, "questions.limit=2", name="gguf")
     summary = run_answer(config)
     assert (summary.n_questions, len(table(config, "answers"))) == (2, 6)
     prompts = [row for row in table(config, "usage") if row["role"] == "answer"]
