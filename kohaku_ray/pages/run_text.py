@@ -157,7 +157,11 @@ def _members(answers: list[Row], usage: list[Row]) -> Iterator[str]:
 
 def _took(usage: list[Row]) -> Iterator[str]:
     for row in spent(usage):
-        share = "" if row.cached_share is None else f" ({row.cached_share:.0%} cached)"
+        share = (
+            ""
+            if row.cached_share is None
+            else f" ({row.cached_share:.0%} cached, members share {row.cached_bound:.0%})"
+        )
         energy = "" if row.joules is None else f", {row.joules:.0f} J"
         yield (
             f"took    {row.deployment}: {counted(row.n_calls, 'call')}, {row.prompt_tokens:,} prompt tokens{share}, "

@@ -134,6 +134,8 @@ class Spent:
         n_calls: Replies used; one reply used twice counts twice.
         prompt_tokens: Tokens of prompts.
         cached_share: Share of prompt tokens from the prefix cache; None without prompts.
+        cached_bound: The share if the first of a question's k different calls filled the cache for the others,
+            (k - 1) / k of each; what other questions' prompts share with it comes on top. None without prompts.
         completion_tokens: Generated tokens.
         queue_s: Seconds spent waiting for a replica.
         service_s: Seconds in replicas.
@@ -146,6 +148,7 @@ class Spent:
     n_calls: int
     prompt_tokens: int
     cached_share: float | None
+    cached_bound: float | None
     completion_tokens: int
     queue_s: float
     service_s: float
@@ -161,11 +164,16 @@ def spent(usage: Sequence[Row]) -> list[Spent]:
     if not usage:
         return []
     total = {name: pl.col(name).sum() for name in SPENT}
+    table = pl.DataFrame(usage, infer_schema_length=None)
+    alike = pl.col("key").n_unique().over("deployment", "question_id", "role", "attempt")
+    prompts = pl.when(total["prompt_tokens"] > 0)
     sums = {
         **total,
         "n_calls": pl.len(),
-        "cached_share": pl.when(total["prompt_tokens"] > 0).then(total["cached_tokens"] / total["prompt_tokens"]),
+        "cached_share": prompts.then(total["cached_tokens"] / total["prompt_tokens"]),
+        "cached_bound": prompts.then(pl.col("shareable").sum() / total["prompt_tokens"]),
         "joules": pl.when(pl.col("joules").null_count() == 0).then(total["joules"]),
     }
-    by_deployment = pl.DataFrame(usage, infer_schema_length=None).group_by("deployment").agg(**sums).sort("deployment")
-    return [Spent(**row) for row in by_deployment.drop("cached_tokens").iter_rows(named=True)]
+    table = table.with_columns(shareable=pl.col("prompt_tokens") * (1 - 1 / alike))
+    by_deployment = table.group_by("deployment").agg(**sums).sort("deployment").drop("cached_tokens")
+    return [Spent(**row) for row in by_deployment.iter_rows(named=True)]

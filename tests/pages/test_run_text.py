@@ -36,7 +36,9 @@ def test_steps_members_and_vote_are_laid_out(tmp_path):
     ]
     start = lines.index("vote")
     assert lines[start + 1 : start + 3] == ["  41 MW  [a2024]", "  3 members, 0 blank, 0 in error; 41 × 3"]
-    assert lines[-1].startswith("took    extractive: 5 calls, 2,700 prompt tokens (19% cached), 200 generated")
+    assert lines[-1].startswith(
+        "took    extractive: 5 calls, 2,700 prompt tokens (19% cached, members share 0%), 200 generated"
+    )
 
 
 def test_without_an_id_the_questions_are_listed(tmp_path, capsys):

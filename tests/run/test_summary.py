@@ -31,6 +31,15 @@ def test_calls_are_added_up_by_deployment():
     assert (extractive.gpu_s, extractive.joules, extractive.dollars) == (2.0, 8.0, pytest.approx(0.002))
 
 
+def test_the_bound_of_the_cached_share_is_that_of_calls_with_one_prompt():
+    """By hand: three members of 300 tokens share 600; one reply used twice, and a plan of its own, share nothing."""
+    members = [usage("q1", n, key=f"{n:02x}", prompt_tokens=300) for n in range(3)]
+    alone = [usage("q2", n, key="0a", prompt_tokens=300) for n in range(2)]
+    plan = [usage("q1", -1, role="plan", key="0b", prompt_tokens=100)]
+    [row] = spent([*members, *alone, *plan])
+    assert row.cached_bound == pytest.approx(600 / 1600)
+
+
 def test_energy_that_was_not_measured_everywhere_is_not_known():
     [both] = spent([usage("q1", 0, joules=5.0), usage("q1", 1, joules=None)])
     assert both.joules is None
@@ -38,5 +47,5 @@ def test_energy_that_was_not_measured_everywhere_is_not_known():
 
 def test_without_prompts_there_is_no_cached_share():
     [row] = spent([usage("q1", 0, prompt_tokens=0, cached_tokens=0)])
-    assert row.cached_share is None
+    assert row.cached_share is row.cached_bound is None
     assert spent([]) == []
