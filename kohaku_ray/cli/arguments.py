@@ -67,6 +67,12 @@ def make_parser() -> argparse.ArgumentParser:
         "--watch", action="store_true", help="keep actors and replicas up; read further questions, one per line"
     )
 
+    batch = _add(commands, run.batch)
+    batch.add_argument("input", metavar="IN.jsonl", help="requests, as OpenAI's batch files have them")
+    batch.add_argument("output", metavar="OUT.jsonl", help="replies; lines in error are in OUT.errors.jsonl")
+    batch.set_defaults(config="default")
+    _add_others(batch)
+
     sweep = _add(commands, run.sweep)
     _completed(
         sweep.add_argument("sweep", metavar="SWEEP", help="a YAML file, or the name of a sweep of configs/sweeps"),
@@ -202,13 +208,17 @@ def outcome_of(function: Callable[..., Any]) -> type[Outcome]:
 
 def _add_config(parser: argparse.ArgumentParser) -> None:
     _completed(parser.add_argument("config", metavar="CONFIG", help="a YAML file, or the name of a preset"), _presets)
+    _add_others(parser)
+
+
+def _add_others(parser: argparse.ArgumentParser) -> None:
     others = parser.add_argument(
         "--with",
         dest="others",
         action="append",
         default=[],
         metavar="CONFIG",
-        help="merged over CONFIG, such as models/ollama or encoders/bge_m3; may be given twice",
+        help="merged over the configuration, such as models/ollama or encoders/bge_m3; may be given twice",
     )
     _completed(others, _presets)
     _add_overrides(parser)

@@ -22,6 +22,7 @@ from kohaku_ray.run.outcomes import (
     ROWS_IN_ERROR,
     Answered,
     Asked,
+    Batched,
     Benched,
     Bundled,
     Compared,
@@ -222,6 +223,25 @@ def _column(text: str) -> tuple[str, str]:
     if not equals or not name.strip():
         raise ConfigError(f"--column {text}: expected NAME=TEXT, such as --column answer_unit=kWh")
     return name.strip(), value
+
+
+def batch(arguments: argparse.Namespace) -> Batched:
+    """Answer the requests of a batch file in OpenAI's format, each distinct one once."""
+    from kohaku_ray.engine.jobs.batch import run_batch
+
+    summary = run_batch(_load(arguments), arguments.input, arguments.output)
+    tell(summary.text())
+    return Batched(
+        line=summary.text().splitlines()[0],
+        code=ROWS_IN_ERROR if summary.n_errors else OK,
+        output=summary.output,
+        errors=summary.errors,
+        n_lines=summary.n_lines,
+        n_errors=summary.n_errors,
+        calls=summary.n_calls,
+        used=summary.spent,
+        seconds=summary.wall_s,
+    )
 
 
 def sweep(arguments: argparse.Namespace) -> Swept:

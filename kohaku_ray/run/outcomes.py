@@ -136,6 +136,29 @@ class Asked(Outcome):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Batched(Outcome):
+    """``batch``.
+
+    Attributes:
+        output: File of the replies.
+        errors: File of the lines in error, or None.
+        n_lines: Lines of the input.
+        n_errors: Number of lines in error, by their code.
+        calls: Replies by source: made, ledger, joined.
+        used: What the calls made used: tokens and dollars.
+        seconds: Wall time of the job.
+    """
+
+    output: str
+    errors: str | None
+    n_lines: int
+    n_errors: Mapping[str, int]
+    calls: Mapping[str, int]
+    used: Mapping[str, float]
+    seconds: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Swept(Outcome):
     """``sweep``.
 

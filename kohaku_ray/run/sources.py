@@ -36,12 +36,21 @@ def check_outlives_job(config: Config) -> None:
     Raises:
         ConfigError: ``run``, ``index.path`` or ``ledger.path`` is inside such a copy.
     """
-    places = {"run": config.run, "index.path": config.index.path, "ledger.path": config.ledger.path}
+    check_kept({"run": config.run, "index.path": config.index.path, "ledger.path": config.ledger.path})
+
+
+def check_kept(places: Mapping[str, str]) -> None:
+    """Refuse paths as ``check_outlives_job`` does; they are given by what they are.
+
+    Raises:
+        ConfigError: One of them is inside such a copy.
+    """
     lost = [f"{key} is {path}" for key, path in places.items() if _RAY_COPY in path]
     if lost:
         raise ConfigError(
             f"{', '.join(lost)}: inside the copy of the working directory that Ray deletes after the job. Give a "
-            "directory that all nodes share: --set shared=/path puts relative ones of these three into it"
+            "directory that all nodes share: --set shared=/path puts relative ones of run, index.path and ledger.path "
+            "into it"
         )
 
 

@@ -1,0 +1,186 @@
+"""The batch job: the requests of a file → the ledger and model replicas → files of replies and errors, in order."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import time
+from collections import Counter, deque
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from kohaku_ray.config import Config
+from kohaku_ray.engine.cluster import check_cluster, check_nodes, connected, say
+from kohaku_ray.engine.ledger.client import Asking, open_ledger
+from kohaku_ray.engine.ledger.segments import SegmentStore
+from kohaku_ray.engine.ledger.shard import Asked
+from kohaku_ray.engine.serving.applications import QUEUED, serving
+from kohaku_ray.errors import ConfigError, ContextOverflowError, DataError, ModelError, TransientModelError
+from kohaku_ray.pages.terminal import Progress
+from kohaku_ray.run.batch_file import BatchModels, BatchOutput, Line, LineError, errors_path, read_lines, writing
+from kohaku_ray.run.demand import replicas_demand
+from kohaku_ray.run.deployments import check_deployment
+from kohaku_ray.run.models import dollars
+from kohaku_ray.run.sources import check_kept, resolve_paths
+from kohaku_ray.run.summary import counted
+
+AHEAD = 4
+"""Lines that are read ahead of the first one without a reply, per call that may be in flight."""
+
+MOST_AHEAD_MIB = 64
+"""Bytes of these lines, beyond which none is read."""
+
+
+@dataclass(slots=True)
+class BatchSummary:
+    """The counts of a batch job.
+
+    Attributes:
+        output: Path of the replies.
+        errors: Path of the lines in error; None: there are none.
+        n_lines: Lines of the input, without blank ones.
+        n_errors: Number of lines in error, by their code.
+        n_calls: Number of replies by source: ``made``, ``ledger``, ``joined``.
+        spent: What the calls made used: prompt_tokens, completion_tokens, dollars.
+        wall_s: Seconds of the job.
+    """
+
+    output: str
+    errors: str | None = None
+    n_lines: int = 0
+    n_errors: Counter[str] = field(default_factory=Counter)
+    n_calls: Counter[str] = field(default_factory=Counter)
+    spent: Counter[str] = field(default_factory=Counter)
+    wall_s: float = 0.0
+
+    def text(self) -> str:
+        """Format it for a terminal."""
+        calls = self.n_calls
+        said = [
+            f"{calls.total():,} of {counted(self.n_lines, 'line')} answered: {self.output} ({calls['made']:,} calls "
+            f"made, {calls['ledger']:,} from the ledger, {calls['joined']:,} sharing the reply of an equal call under "
+            "way)"
+        ]
+        if self.errors is not None:
+            kinds = ", ".join(f"{code} {n:,}" for code, n in self.n_errors.most_common())
+            said.append(f"{counted(self.n_errors.total(), 'line')} in error ({kinds}): {self.errors}")
+        return "\n".join(said)
+
+
+def run_batch(config: Config, source: str, output: str) -> BatchSummary:
+    """Answer the requests of a batch file, each distinct one once.
+
+    To resume an interrupted job, call this again: recorded replies are read from the ledger.
+
+    Args:
+        config: Deployments, ledger and cluster; ``roles`` and ``seed`` for what lines leave open.
+        source: Input file: see ``read_lines``.
+        output: File of the replies, in the input's order; ``errors_path`` beside it has the lines in error.
+
+    Raises:
+        ConfigError: The configuration or the cluster does not fit; nothing was started.
+        DataError: Input, output or ledger cannot be used.
+    """
+    began, config = time.perf_counter(), resolve_paths(config)
+    check_kept({"the output": os.path.abspath(output), "ledger.path": config.ledger.path})
+    if os.path.realpath(source) in map(os.path.realpath, (output, errors_path(output))):
+        raise ConfigError(f"{source} is both the input and an output: name another output")
+    models, summary, n_good = BatchModels(config), BatchSummary(output), Counter[str]()
+    for line in read_lines(source, models):
+        n_good.update([line.deployment] if line.error is None else [])
+        summary.n_lines += 1
+    deployments = {key: models.deployments[key] for key in sorted(n_good)}
+    for key, deployment in deployments.items():
+        check_deployment(key, deployment)
+    with writing(output) as files:
+        if not deployments:
+            for line in read_lines(source, models):
+                _conclude(line, line.error, files, summary)
+        else:
+            SegmentStore(config.ledger.path).check_writable()
+            say(f"batch   {counted(n_good.total(), 'request')}: waiting for {', '.join(deployments)}")
+            with connected(config.cluster) as is_ours:
+                check_cluster(replicas_demand(deployments), config.cluster)
+                check_nodes({}, {"ledger.path": config.ledger.path})
+                ledger = open_ledger(config.ledger)
+                with ledger.kept_alive(), serving(deployments, release=not is_ours) as applications:
+                    asyncio.run(ask_all(config, models, source, ledger, applications, files, summary))
+    summary.errors = errors_path(output) if summary.n_errors else None
+    summary.wall_s = time.perf_counter() - began
+    return summary
+
+
+async def ask_all(
+    config: Config,
+    models: BatchModels,
+    source: str,
+    ledger: Asking,
+    applications: Mapping[str, str],
+    files: BatchOutput,
+    summary: BatchSummary,
+) -> None:
+    """Ask the lines of a file, as many at once as the deployments take, and write what becomes of them in order.
+
+    Memory: the lines between the first one without a reply and the last one read, see ``AHEAD``.
+
+    Raises:
+        DataError: The ledger or the output cannot be written.
+    """
+    places = {key: int((1 + QUEUED) * one.max_ongoing) * one.most_replicas for key, one in models.deployments.items()}
+    slots = {key: asyncio.Semaphore(places[key]) for key in applications}
+    most, n_lost = AHEAD * sum(places[key] for key in applications), 0
+
+    async def asked(line: Line) -> Asked | LineError | DataError:
+        nonlocal n_lost
+        assert line.request is not None
+        async with slots[line.deployment]:
+            if config.fail_after is not None and n_lost >= config.fail_after:
+                return LineError("not_asked", f"not asked: {n_lost} calls in a row had got no reply", status=None)
+            try:
+                found = await ledger.ask(line.request, applications[line.deployment])
+            except ContextOverflowError as error:
+                return LineError("context_length_exceeded", str(error), "body.messages")
+            except ModelError as error:
+                n_lost += isinstance(error, TransientModelError)
+                return LineError("request_failed", str(error), status=None)
+            except DataError as error:
+                return error
+        n_lost = 0 if found.source == "made" else n_lost
+        return found
+
+    async def first() -> None:
+        line, task = ahead.popleft()
+        outcome = line.error if task is None else await task
+        if isinstance(outcome, DataError):
+            raise outcome
+        if isinstance(outcome, Asked) and outcome.source == "made":
+            reply = outcome.entry.reply
+            cost = dollars(reply, models.deployments[line.deployment].price)
+            used = {"prompt_tokens": reply.prompt_tokens, "completion_tokens": reply.completion_tokens, "dollars": cost}
+            summary.spent.update(used)
+        _conclude(line, outcome, files, summary)
+        progress.show(summary.n_calls.total() + summary.n_errors.total())
+
+    ahead: deque[tuple[Line, asyncio.Task[Any] | None]] = deque()
+    n_bytes = 0
+    with Progress("batch", summary.n_lines, "lines") as progress:
+        for line in read_lines(source, models):
+            is_asked = line.error is None and line.deployment in slots
+            ahead.append((line, asyncio.create_task(asked(line)) if is_asked else None))
+            n_bytes += line.n_bytes
+            while len(ahead) >= most or (n_bytes > MOST_AHEAD_MIB * 2**20 and ahead):
+                n_bytes -= ahead[0][0].n_bytes
+                await first()
+        while ahead:
+            await first()
+
+
+def _conclude(line: Line, outcome: Asked | LineError | None, files: BatchOutput, summary: BatchSummary) -> None:
+    if isinstance(outcome, Asked):
+        summary.n_calls[outcome.source] += 1
+        files.write(line, (outcome.key, outcome.entry.reply))
+    else:  # a line that has neither was another one when the file was checked
+        error = outcome or LineError("not_asked", "the file changed during the job: repeat the command", status=None)
+        summary.n_errors[error.code] += 1
+        files.write(line, error)

@@ -1,0 +1,390 @@
+"""OpenAI's batch files: lines of requests are read and checked, lines of replies and of errors are written.
+
+The format is that of https://platform.openai.com/docs/guides/batch, for ``/v1/chat/completions``.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+from collections import Counter
+from collections.abc import Iterator, Mapping
+from contextlib import ExitStack, contextmanager, suppress
+from dataclasses import dataclass
+from itertools import count
+from typing import Annotated, Any, BinaryIO, Literal
+
+from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationError
+from pydantic_core import from_json
+
+from kohaku_ray.config import Config
+from kohaku_ray.errors import ConfigError, DataError, did_you_mean
+from kohaku_ray.models.request import ChatRequest
+from kohaku_ray.records import Reply, UnstableError, canonical_json, digest, digest_text
+from kohaku_ray.run.deployments import model_identity
+from kohaku_ray.settings import PositiveInt
+
+URL = "/v1/chat/completions"
+
+MOST_LINE_MIB = 16
+"""Longest line that is read."""
+
+MOST_FAULTS = 5
+"""Most faults of a line that are said."""
+
+PART = ".part"
+"""Suffix of an output that is being written; the next run writes it anew."""
+
+_NEUTRAL: Mapping[str, Any] = {
+    "n": 1,
+    "stream": False,
+    "logprobs": False,
+    "frequency_penalty": 0,
+    "presence_penalty": 0,
+    "response_format": {"type": "text"},
+}
+"""Values that change nothing, of fields that a request cannot carry otherwise; null changes nothing in any field."""
+
+_CODES = {"missing": "missing_required_parameter", "extra_forbidden": "unsupported_parameter"}
+
+
+@dataclass(frozen=True, slots=True)
+class LineError:
+    """Why a line has no reply.
+
+    Attributes:
+        code: Its kind, such as ``duplicate_custom_id``.
+        message: Its text.
+        param: Field of the line that is at fault; None: the whole line, or the call.
+        status: HTTP status that a server gives such a request; None: there was no answer.
+    """
+
+    code: str
+    message: str
+    param: str | None = None
+    status: int | None = 400
+
+
+@dataclass(frozen=True, slots=True)
+class Line:
+    """One line of an input file: a request, or the reason why it is none.
+
+    Attributes:
+        number: Its number in the file, from 1.
+        custom_id: Its id; None: it has none that can be read.
+        model: The model it names.
+        deployment: Deployment of that model.
+        request: The request; None: there is an ``error``.
+        error: The reason.
+        n_bytes: Its length.
+    """
+
+    number: int
+    custom_id: str | None
+    model: str = ""
+    deployment: str = ""
+    request: ChatRequest | None = None
+    error: LineError | None = None
+    n_bytes: int = 0
+
+
+class BatchModels:
+    """The models that lines may name: by the deployment's key, or by the model's name if one deployment has it."""
+
+    def __init__(self, config: Config) -> None:
+        """Find the deployments of language models.
+
+        Raises:
+            ConfigError: There is none.
+        """
+        kinds = ("openai", "vllm", "transformers")
+        self.deployments: dict[str, Any] = {key: one for key, one in config.deployments.items() if one.kind in kinds}
+        if not self.deployments:
+            raise ConfigError(
+                "deployments has no language model: give one, such as --with models/ollama, or a file of your own"
+            )
+        n_named = Counter(one.model for one in self.deployments.values())
+        self._keys = {one.model: key for key, one in self.deployments.items() if n_named[one.model] == 1}
+        self._keys |= {key: key for key in self.deployments}
+        self._identities: dict[str, str] = {}
+        self._max_tokens = config.role(config.declaration.lead).max_tokens
+        self._seed = config.seed
+
+    def key_of(self, model: str) -> str:
+        """Return the deployment of a model.
+
+        Raises:
+            LookupError: None has that name; the text says which there are.
+        """
+        if model not in self._keys:
+            names = ", ".join(self._keys)
+            raise LookupError(f"model is {model[:200]!r} but deployed are {names}{did_you_mean(model, self._keys)}")
+        return self._keys[model]
+
+    def request(self, key: str, body: _Body) -> ChatRequest:
+        """Make the call of a line; what it does not say is the API's default, or the configuration's.
+
+        Raises:
+            ValueError: The call cannot carry a value; the text begins with its field.
+        """
+        deployment, schema, given = self.deployments[key], None, body.max_completion_tokens or body.max_tokens
+        if None not in (body.max_completion_tokens, body.max_tokens) and body.max_tokens != given:
+            raise ValueError(f"max_tokens is {body.max_tokens} but max_completion_tokens is {given}: give one of them")
+        if body.response_format is not None:
+            schema = body.response_format.json_schema.schema_
+            mode = getattr(deployment, "schema_mode", "json_schema")
+            if mode != "json_schema":
+                raise ValueError(f"response_format: deployments.{key}.schema_mode is {mode}, so that it would be lost")
+            canonical_json(schema, "response_format.json_schema.schema")
+        if key not in self._identities:
+            self._identities[key] = model_identity(deployment)
+        messages = tuple((message.role, message.content) for message in body.messages)
+        return ChatRequest(
+            model=self._identities[key],
+            messages=messages,
+            temperature=body.temperature,
+            top_p=body.top_p,
+            max_tokens=given or self._max_tokens + deployment.reasoning_tokens,
+            seed=self._seed if body.seed is None else body.seed,
+            schema=schema,
+            session_id=digest_text("\0".join(content for _, content in messages)),  # one prompt goes to one replica
+        )
+
+
+class _Strict(BaseModel):
+    model_config = ConfigDict(extra="forbid", strict=True, frozen=True)
+
+
+def _given(value: Any) -> Any:
+    """Leave out the fields that say nothing."""
+    if not isinstance(value, dict):
+        return value
+    said = ((key, one) for key, one in value.items() if one is not None)
+    return {key: one for key, one in said if key not in _NEUTRAL or one != _NEUTRAL[key]}
+
+
+def _text(content: Any) -> Any:
+    """Return the text of a message, which may be a list of one part."""
+    match content:
+        case [{"type": "text", "text": text, **rest}] if not rest:
+            return text
+        case list():
+            raise ValueError("a list must hold one part of type text: several parts, images and files are not sent")
+    return content
+
+
+def _object_schema(schema: Any) -> Any:
+    if isinstance(schema, dict) and schema.get("type") != "object":
+        raise ValueError("the root of a schema must be of type object")
+    return schema
+
+
+class _Message(_Strict):
+    role: Literal["system", "developer", "user", "assistant"]
+    content: Annotated[str, BeforeValidator(_text)]
+
+
+class _JsonSchema(_Strict):
+    name: str = ""
+    schema_: Annotated[dict[str, Any], BeforeValidator(_object_schema)] = Field(alias="schema")
+    strict: Literal[True] = True
+
+
+class _Format(_Strict):
+    type: Literal["json_schema"]
+    json_schema: Annotated[_JsonSchema, BeforeValidator(_given)]
+
+
+class _Body(_Strict):
+    model: str
+    messages: Annotated[list[Annotated[_Message, BeforeValidator(_given)]], Field(min_length=1)]
+    temperature: Annotated[float, Field(ge=0, le=2)] = 1.0
+    top_p: Annotated[float, Field(gt=0, le=1)] = 1.0
+    max_tokens: PositiveInt | None = None
+    max_completion_tokens: PositiveInt | None = None
+    seed: Annotated[int, Field(ge=0, lt=2**31)] | None = None  # what every backend accepts
+    response_format: _Format | None = None
+
+
+class _Line(_Strict):
+    custom_id: Annotated[str, Field(min_length=1)]
+    method: Literal["POST"]
+    url: str
+    body: Annotated[_Body, BeforeValidator(_given)]
+
+
+def read_lines(path: str, models: BatchModels) -> Iterator[Line]:
+    """Read a batch file, one line at a time; blank lines are passed over.
+
+    Memory: one line of at most ``MOST_LINE_MIB``, and 16 bytes per line for its id.
+
+    Raises:
+        DataError: The file cannot be read.
+    """
+    seen: set[bytes] = set()
+    for number, raw in _raw_lines(path):
+        yield _read(number, raw, models, seen)
+
+
+def _raw_lines(path: str) -> Iterator[tuple[int, bytes]]:
+    """Yield the number and the bytes of each line; of a line that is too long, one byte more than is allowed."""
+    most = MOST_LINE_MIB * 2**20
+    try:
+        with open(path, "rb") as file:
+            for number in count(1):
+                raw = rest = file.readline(most + 1)
+                if not raw:
+                    return
+                while len(raw) > most and rest and not rest.endswith(b"\n"):
+                    rest = file.readline(2**20)
+                raw = raw.removeprefix(b"\xef\xbb\xbf") if number == 1 else raw
+                if raw.strip():
+                    yield number, raw
+    except OSError as error:
+        raise DataError(f"{path} cannot be read ({error.strerror}): name a local file of JSON lines") from error
+
+
+def _read(number: int, raw: bytes, models: BatchModels, seen: set[bytes]) -> Line:
+    custom_id: str | None = None
+
+    def bad(code: str, message: str, param: str | None = None) -> Line:
+        return Line(number, custom_id, error=LineError(code, f"line {number}: {message}", param), n_bytes=len(raw))
+
+    if len(raw) > MOST_LINE_MIB * 2**20:
+        return bad("line_too_long", f"it has more than {MOST_LINE_MIB} MiB: shorten its messages")
+    try:
+        values = from_json(raw, allow_inf_nan=False)
+    except ValueError as error:
+        return bad("invalid_json_line", f"it is not JSON: {error}")
+    if not isinstance(values, dict):
+        return bad("invalid_json_line", f"it is a {type(values).__name__}, not an object")
+    given = values.get("custom_id")
+    if isinstance(given, str) and given:
+        custom_id, name = given, digest_text(given, 16)
+        if (known := bytes.fromhex(name)) in seen:
+            return bad("duplicate_custom_id", f"custom_id {given[:200]!r} is that of an earlier line", "custom_id")
+        seen.add(known)
+    if isinstance(values.get("url"), str) and values["url"] != URL:
+        return bad("url_mismatch", f"url is {values['url'][:200]!r}: only {URL} is served", "url")
+    try:
+        line = _Line.model_validate(values)
+        key = models.key_of(line.body.model)
+        return Line(number, custom_id, line.body.model, key, models.request(key, line.body), n_bytes=len(raw))
+    except ValidationError as error:
+        faults = error.errors(include_url=False, include_input=False)[:MOST_FAULTS]
+        places = [".".join(map(str, one["loc"])) for one in faults]
+        said = "; ".join(f"{place}: {one['msg']}" for place, one in zip(places, faults, strict=True))
+        return bad(_CODES.get(faults[0]["type"], "invalid_value"), said, places[0])
+    except LookupError as error:
+        return bad("model_not_found", str(error.args[0]), "body.model")
+    except (ValueError, UnstableError) as error:
+        return bad("unsupported_parameter", f"body.{error}", f"body.{str(error).split()[0].rstrip(':')}")
+
+
+def answer_line(line: Line, key: str, reply: Reply) -> bytes:
+    """Write the line of a reply.
+
+    Ids are made of the line's place and the reply's key in the ledger, and ``created`` is 0: another run writes the
+    same bytes.
+    """
+    message = {"role": "assistant", "content": reply.text, "refusal": None}
+    usage = {
+        "prompt_tokens": reply.prompt_tokens,
+        "completion_tokens": reply.completion_tokens,
+        "total_tokens": reply.prompt_tokens + reply.completion_tokens,
+    }
+    body = {
+        "id": f"chatcmpl-{key}",
+        "object": "chat.completion",
+        "created": 0,
+        "model": line.model,
+        "choices": [{"index": 0, "message": message, "logprobs": None, "finish_reason": reply.finish_reason}],
+        "usage": usage,
+    }
+    return _written(line, {"status_code": 200, "request_id": f"req_{key}", "body": body}, None)
+
+
+def error_line(line: Line, error: LineError) -> bytes:
+    """Write the line of an error: as the API's answer where there is a status, else as a call without an answer."""
+    if error.status is None:
+        return _written(line, None, {"code": error.code, "message": error.message})
+    told = {"message": error.message, "type": "invalid_request_error", "param": error.param, "code": error.code}
+    response = {"status_code": error.status, "request_id": f"req_{_id(line)}", "body": {"error": told}}
+    return _written(line, response, None)
+
+
+def _written(line: Line, response: Mapping[str, Any] | None, error: Mapping[str, Any] | None) -> bytes:
+    told = {"id": f"batch_req_{_id(line)}", "custom_id": line.custom_id, "response": response, "error": error}
+    return json.dumps(told).encode() + b"\n"
+
+
+def _id(line: Line) -> str:
+    return digest([line.number, line.custom_id], 12)
+
+
+def errors_path(output: str) -> str:
+    """Return the path of an output's error file: ``out.errors.jsonl`` beside ``out.jsonl``."""
+    stem, suffix = os.path.splitext(output)
+    return f"{stem}.errors{suffix or '.jsonl'}"
+
+
+class BatchOutput:
+    """The two output files while they are written."""
+
+    def __init__(self, answers: BinaryIO, errors: BinaryIO) -> None:
+        self._answers, self._errors = answers, errors
+
+    def write(self, line: Line, outcome: tuple[str, Reply] | LineError) -> None:
+        """Write what became of a line: its key in the ledger and the reply, or an error."""
+        file = self._errors if isinstance(outcome, LineError) else self._answers
+        with _said(file.name):
+            file.write(error_line(line, outcome) if isinstance(outcome, LineError) else answer_line(line, *outcome))
+
+
+@contextmanager
+def writing(output: str) -> Iterator[BatchOutput]:
+    """Write an output file and its error file anew; both get their names when the block has ended without an error.
+
+    Without errors there is no error file, and an old one is deleted.
+
+    Raises:
+        DataError: They cannot be written, or another job writes them.
+    """
+    import fcntl
+
+    paths = (output, errors_path(output))
+    parts = [f"{path}{PART}" for path in paths]
+    with ExitStack() as files:
+        with _said(output):
+            os.makedirs(os.path.dirname(output) or ".", exist_ok=True)
+            opened = [files.enter_context(open(part, "ab")) for part in parts]
+            try:
+                fcntl.flock(opened[0], fcntl.LOCK_EX | fcntl.LOCK_NB)
+            except BlockingIOError:
+                raise DataError(f"another job writes {output}: wait for it to end, or name another output") from None
+            for file in opened:
+                file.truncate(0)
+        try:
+            yield BatchOutput(*opened)
+            with _said(output):
+                for file in opened:
+                    file.flush()
+                    os.fsync(file.fileno())
+                os.replace(parts[1], paths[1])
+                if not opened[1].tell():
+                    os.remove(paths[1])
+                os.replace(parts[0], paths[0])
+        except BaseException:
+            for part in parts:
+                with suppress(OSError):
+                    os.remove(part)
+            raise
+
+
+@contextmanager
+def _said(path: str) -> Iterator[None]:
+    try:
+        yield
+    except OSError as error:
+        reason = error.strerror or error
+        raise DataError(f"{path}: cannot be written ({reason}): free the disk or choose another output") from error

@@ -1,0 +1,124 @@
+"""The flow of a batch job, without a cluster: order, calls in flight, lines held, what stops it."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import random
+from pathlib import Path
+
+import pytest
+
+from kohaku_ray.config import load_config
+from kohaku_ray.engine.jobs.batch import AHEAD, BatchSummary, ask_all
+from kohaku_ray.engine.ledger.segments import Entry
+from kohaku_ray.engine.ledger.shard import Asked
+from kohaku_ray.errors import ContextOverflowError, DataError, ModelError, TransientModelError
+from kohaku_ray.models.request import request_key
+from kohaku_ray.records import Reply
+from kohaku_ray.run.batch_file import BatchModels, errors_path, writing
+
+PLACES = 5  # max_ongoing 4 and a quarter of it
+
+
+class FakeLedger:
+    """Replies after a random pause."""
+
+    def __init__(self, fail=lambda text: None) -> None:
+        self.fail, self.now, self.most, self.asked = fail, 0, 0, []
+        self.draw = random.Random(7)
+
+    async def ask(self, request, application, again=False):
+        text = request.messages[-1][1]
+        self.asked.append((application, text))
+        self.now += 1
+        self.most = max(self.most, self.now)
+        await asyncio.sleep(self.draw.random() / 500)
+        self.now -= 1
+        if error := self.fail(text):
+            raise error
+        return Asked(Entry(Reply(f"re: {text}", 2, 0, 3), request.model, 0.0), "made", request_key(request))
+
+
+def run(tmp_path: Path, texts: list[str], ledger: FakeLedger, *overrides: str) -> BatchSummary:
+    server = '{kind: openai, base_url: "http://127.0.0.1:1/v1", model: m, api_key_env: null, max_ongoing: 4}'
+    config = load_config(None, [f"deployments.big={server}", "deployments.big.price.completion=1000", *overrides])
+    lines = [
+        {"custom_id": f"id{n}", "method": "POST", "url": "/v1/chat/completions"}
+        | {"body": {"model": "m", "messages": [{"role": "user", "content": text}]}}
+        for n, text in enumerate(texts)
+    ]
+    (tmp_path / "in.jsonl").write_text("\n".join(map(json.dumps, lines)))
+    out = str(tmp_path / "out.jsonl")
+    summary = BatchSummary(out)
+    with writing(out) as files:
+        models = BatchModels(config)
+        asyncio.run(ask_all(config, models, str(tmp_path / "in.jsonl"), ledger, {"big": "app"}, files, summary))
+    return summary
+
+
+def rows(path: str) -> list[dict]:
+    return [json.loads(line) for line in Path(path).read_text().splitlines()]
+
+
+def test_replies_are_in_the_inputs_order_and_calls_are_bounded(tmp_path):
+    texts = [f"t{n}" for n in range(300)]
+    ledger = FakeLedger()
+    summary = run(tmp_path, texts, ledger)
+    found = rows(summary.output)
+    assert [row["custom_id"] for row in found] == [f"id{n}" for n in range(300)]
+    assert [row["response"]["body"]["choices"][0]["message"]["content"] for row in found] == [f"re: {t}" for t in texts]
+    assert ledger.most == PLACES
+    assert summary.n_calls == {"made": 300}
+    assert summary.spent["completion_tokens"] == 900
+    assert summary.spent["dollars"] == pytest.approx(900 * 1000 / 1e6)
+
+
+def test_while_the_first_line_waits_few_others_are_read(tmp_path):
+    class Stuck(FakeLedger):
+        async def ask(self, request, application, again=False):
+            if request.messages[-1][1] == "t0":
+                await asyncio.sleep(0.5)
+                self.asked_meanwhile = len(self.asked)
+            return await super().ask(request, application, again)
+
+    ledger = Stuck()
+    run(tmp_path, [f"t{n}" for n in range(300)], ledger)
+    assert PLACES < ledger.asked_meanwhile < AHEAD * PLACES
+
+
+def test_long_lines_are_few_at_a_time(tmp_path, monkeypatch):
+    monkeypatch.setattr("kohaku_ray.engine.jobs.batch.MOST_AHEAD_MIB", 1)
+    ledger = FakeLedger()
+    run(tmp_path, [f"{n}" + "x" * 2**19 for n in range(8)], ledger)
+    assert len(ledger.asked) == 8
+    assert ledger.most <= 3
+
+
+def test_failed_calls_are_lines_in_error_and_stop_nothing(tmp_path):
+    kinds = {"t3": ModelError("refused"), "t5": ContextOverflowError("too long"), "t7": TransientModelError("no reply")}
+    summary = run(tmp_path, [f"t{n}" for n in range(40)], FakeLedger(kinds.get))
+    assert summary.n_errors == {"request_failed": 2, "context_length_exceeded": 1}
+    assert [row["custom_id"] for row in rows(errors_path(summary.output))] == ["id3", "id5", "id7"]
+    assert len(rows(summary.output)) == 37
+
+
+def test_refused_lines_never_stop_the_others_and_a_dead_server_does(tmp_path):
+    refused = FakeLedger(lambda text: ModelError("refused"))
+    assert run(tmp_path, [f"t{n}" for n in range(200)], refused).n_errors == {"request_failed": 200}
+    dead = FakeLedger(lambda text: TransientModelError("no reply"))
+    summary = run(tmp_path, [f"t{n}" for n in range(200)], dead)
+    assert 20 <= len(dead.asked) < 20 + PLACES
+    assert summary.n_errors.total() == 200
+    last = rows(errors_path(summary.output))[-1]
+    assert (last["custom_id"], last["error"]["code"]) == ("id199", "not_asked")
+    kept_on = FakeLedger(lambda text: TransientModelError("no reply"))
+    run(tmp_path, [f"t{n}" for n in range(60)], kept_on, "fail_after=null")
+    assert len(kept_on.asked) == 60
+
+
+def test_a_ledger_that_cannot_be_written_ends_the_job(tmp_path, capfd):
+    with pytest.raises(DataError, match="disk"):
+        run(tmp_path, [f"t{n}" for n in range(50)], FakeLedger(lambda text: DataError("the disk is full")))
+    assert not list(tmp_path.glob("out*"))
+    assert "never retrieved" not in capfd.readouterr().err
