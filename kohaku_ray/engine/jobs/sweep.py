@@ -297,7 +297,8 @@ def _outcomes(
                     error = future.exception()
                     yield run_id, error if isinstance(error, Exception) else future.result()
         except BaseException:
-            stop.set()  # threads end at their next block; replies stay in the ledger
+            stop.set()
+            pool.close()  # a thread waits for its block, which may take a model an hour; replies stay in the ledger
             raise
 
 

@@ -20,7 +20,14 @@ pytestmark = pytest.mark.ray
 KEY = "sk-Secret-0123456789abcdef"
 
 
-def driver(server: FakeOpenAI, home: Path, index: str, ray_home: str, *overrides: str) -> subprocess.Popen[str]:
+def driver(
+    server: FakeOpenAI,
+    home: Path,
+    index: str,
+    ray_home: str,
+    *overrides: str,
+    command: tuple[str, ...] = ("answer", "demo"),
+) -> subprocess.Popen[str]:
     deployment = {"kind": "openai", "base_url": server.base_url, "model": "fake", "api_key_env": "OUR_KEY"}
     settings = [
         f"index.path={index}",
@@ -35,7 +42,7 @@ def driver(server: FakeOpenAI, home: Path, index: str, ray_home: str, *overrides
     flags = [part for setting in settings for part in ("--set", setting)]
     own = {"OUR_KEY": KEY, "RAY_TMPDIR": ray_home}
     return subprocess.Popen(
-        [sys.executable, "-m", "kohaku_ray.cli", "answer", "demo", *flags],
+        [sys.executable, "-m", "kohaku_ray.cli", *command, *flags],
         stdout=subprocess.PIPE,
         stderr=subprocess.STDOUT,
         text=True,
@@ -85,3 +92,27 @@ def test_sigterm_ends_a_run_in_one_line_and_its_key_is_in_no_file(sample_index, 
         if file.suffix == ".parquet":
             assert KEY not in json.dumps(pq.read_table(file).to_pylist(), default=str), file
     assert KEY not in output + output_again
+
+
+def test_sigterm_ends_a_sweep_whose_calls_are_not_answered(sample_index, tmp_path, ray_home):
+    sweep = tmp_path / "two.yaml"
+    sweep.write_text("base: demo\ntables: [{name: n, axes: {kohaku.queries: [1, 2]}}]\n")
+    arrived, over = threading.Event(), threading.Event()
+
+    def script(index, body):
+        arrived.set()
+        over.wait(400)
+        return None
+
+    with FakeOpenAI(script) as server:
+        command = ("sweep", str(sweep), "-o", str(tmp_path / "page"))
+        job = driver(server, tmp_path, sample_index[0], ray_home, command=command)
+        try:
+            assert arrived.wait(240)
+            job.send_signal(signal.SIGTERM)
+            output, _ = job.communicate(timeout=60)
+        finally:
+            over.set()
+            job.kill()
+    assert job.returncode == 1, output
+    assert output.strip().splitlines()[-1] == "interrupted: repeat the same command to go on"
