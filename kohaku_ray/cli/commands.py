@@ -268,7 +268,7 @@ def sweep(arguments: argparse.Namespace) -> Swept:
     for config in plan.runs.values():
         check_tracking(config)
     summary = run_sweep(plan)
-    text, files = finish_sweep(plan, summary)
+    text, files, selection = finish_sweep(plan, summary)
     tell(f"{text}\n\npage: {files[0]}")
     tracked = track_sweep(plan, files, summary.figures())
     if tracked:
@@ -287,6 +287,7 @@ def sweep(arguments: argparse.Namespace) -> Swept:
         page=files[0],
         files=files,
         tracked=tracked,
+        selection=selection,
         seconds=summary.wall_s,
     )
 

@@ -155,6 +155,11 @@ class Metric:
             return self.label(*weighed)
         return " + ".join(f"{part.weight:.2f} {self.label(name)}" for name, part in weighed.items())
 
+    @property
+    def ends(self) -> tuple[float, float]:
+        """Lowest and highest possible score."""
+        return self.weigh(dict.fromkeys(self.parts, 0.0)), self.weigh(dict.fromkeys(self.parts, 1.0))
+
     def label(self, part: str) -> str:
         """Title of a part."""
         return self.parts[part].title or part

@@ -82,7 +82,7 @@ def score_interval(metric: Metric, rows: Sequence[QuestionScore]) -> Interval:
     The part of unanswerable questions alone is resampled as a mean of shares, which can pass its ends.
     """
     found = paired_bootstrap(metric.shares_of(rows))
-    low, high = (metric.weigh(dict.fromkeys(metric.parts, end)) for end in (0.0, 1.0))
+    low, high = metric.ends
     if found.low is None or found.high is None:
         return found
     return replace(found, low=max(found.low, low), high=min(found.high, high))

@@ -35,6 +35,8 @@ from kohaku_ray.pages.sweep_stats import (
     name_cell,
     score_of,
     shown,
+    sweep_verdict,
+    table_verdict,
     write_measure,
     write_rank,
 )
@@ -60,6 +62,7 @@ class TableBlock:
     rows: list[tuple[Row, list[Shown], str]]  # labels, fields and average rank
     measures: list[tuple[str, list[str], list[tuple[Row, list[str]]]]]  # name, head and rows of each further table
     footnotes: list[str]
+    verdict: list[str]
     legend: list[str]
     charts: list[Chart]
     details: list[tuple[str, list[tuple[Row, list[str], str]]]]  # per column: labels, statistics, remark
@@ -148,6 +151,7 @@ def page(sweep: Sweep, stats: Sequence[TableStats]) -> str:
         sweep=sweep,
         anchors={one.cell.cell_id: one.anchor for one in behind},
         blocks=[view_table(one, at) for at, one in enumerate(stats, 1)],
+        verdict=sweep_verdict(sweep),
         groups=None if sweep.groups is None else _group_block(sweep.groups),
         statistics=_statistics_head(sweep.metric),
         tokens=_costs(sweep, behind, "tokens", lambda run: run.tokens),
@@ -181,6 +185,7 @@ def view_table(stats: TableStats, at: int) -> TableBlock:
         ],
         measures=measures,
         footnotes=[*footnotes(stats), *stats.table.notes],
+        verdict=table_verdict(stats),
         legend=legend(stats),
         charts=table_charts(grid, stats.comparisons),
         details=[(column, lines) for column in grid.columns if (lines := list(_statistics(stats, column)))],
@@ -194,17 +199,18 @@ def _statistics(stats: TableStats, column: str) -> Iterator[tuple[Row, list[str]
         if one is not None:
             reasons = (one.welch.reason, one.interval.reason, one.permutation.reason)
             remark = "the best" if one.is_best else "; ".join(dict.fromkeys(filter(None, reasons)))
-            yield row, _figures(one, stats.grid.cells[row, column], stats.ranks[row, column]), remark
+            between = stats.selection.rank_intervals.get(one.cell_id) if stats.selection else None
+            yield row, _figures(one, stats.grid.cells[row, column], stats.ranks[row, column], between), remark
 
 
 def _statistics_head(metric: Metric) -> tuple[str, ...]:
     return (
-        *("score", "seeds", "questions", *map(metric.label, metric.parts), "rank", "common", "difference"),
-        *("95 % interval", "Welch p", "Holm", "permutation p", "Holm", "g", "d_z"),
+        *("score", "seeds", "questions", *map(metric.label, metric.parts), "rank", "rank in the table, 95 %", "common"),
+        *("difference", "95 % interval", "Welch p", "Holm", "permutation p", "Holm", "g", "d_z"),
     )
 
 
-def _figures(one: Comparison, cell: TableCell, rank: float) -> list[str]:
+def _figures(one: Comparison, cell: TableCell, rank: float, between: tuple[float, float] | None) -> list[str]:
     low, high = one.interval.low, one.interval.high
     return [
         score_of(cell).write(),
@@ -212,6 +218,7 @@ def _figures(one: Comparison, cell: TableCell, rank: float) -> list[str]:
         f"{one.n_questions:,}",
         *(f"{part.mean():.3f}" for part in cell.parts.values()),
         f"{rank:g}",
+        f"{between[0]:g} … {between[1]:g}" if between else "",
         f"{one.n_common:,}",
         "" if one.is_best else _signed(one.interval.mean),
         "" if low is None or high is None else f"{_signed(low)} … {_signed(high)}",

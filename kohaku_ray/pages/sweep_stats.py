@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Literal
 
 import numpy.typing as npt
 
+from kohaku_ray.evaluation.metrics import Metric
+from kohaku_ray.evaluation.selection import EFFECT, Selection
 from kohaku_ray.evaluation.statistics import STAR_LEVELS, mean_sd, ranks
 from kohaku_ray.pages.text import cut
 from kohaku_ray.sweep.compare import (
@@ -20,6 +22,7 @@ from kohaku_ray.sweep.compare import (
     TableCell,
     average_rank,
     compare_column,
+    select_best,
 )
 from kohaku_ray.values.read import parse_number
 
@@ -97,6 +100,7 @@ class TableStats:
     average: Mapping[Row, float]  # rank of a row over the columns; empty without two of either or a complete column
     reasons: tuple[str, ...]  # why cells are not finished, each once; numbered from 1
     parts: tuple[str, ...]  # names of the score's parts
+    selection: Selection | None = None  # None where fewer than two cells have the same questions
 
     @property
     def table(self) -> Table:
@@ -122,8 +126,8 @@ class Shown:
         return self.stars + (THIN if self.is_thin else "") + (f"[{self.footnote}]" if self.footnote else "")
 
 
-def compute_stats(table: Table, parts: Iterable[str] = ()) -> TableStats:
-    """Lay a table out, and compare its cells; ``parts`` of the score come before those of the cells."""
+def compute_stats(table: Table, metric: Metric | None = None) -> TableStats:
+    """Lay a table out, and compare its cells; the metric's parts come before those of the cells."""
     grid = lay_out(table)
     comparisons: dict[Place, Comparison] = {}
     ranked: dict[Place, float] = {}
@@ -136,14 +140,15 @@ def compute_stats(table: Table, parts: Iterable[str] = ()) -> TableStats:
             ranked |= dict(zip(scored, ranks([one.mean for one in found]).tolist(), strict=True))
     is_grid = len(grid.rows) > 1 and len(grid.columns) > 1
     reasons = dict.fromkeys(_reason(cell) for cell in grid.cells.values() if _reason(cell))
-    names = dict.fromkeys([*parts, *(name for cell in table.cells for name in cell.parts)])
+    names = dict.fromkeys([*(metric.parts if metric else ()), *(name for cell in table.cells for name in cell.parts)])
     average = average_rank(table) if is_grid else {}
-    return TableStats(grid, comparisons, ranked, average, tuple(reasons), tuple(names))
+    selection = select_best(table.cells, metric)
+    return TableStats(grid, comparisons, ranked, average, tuple(reasons), tuple(names), selection)
 
 
 def compute_sweep_stats(sweep: Sweep) -> list[TableStats]:
     """Compute the statistics of all tables of a sweep; slow for many questions."""
-    return [compute_stats(table, sweep.metric.parts) for table in sweep.tables]
+    return [compute_stats(table, sweep.metric) for table in sweep.tables]
 
 
 def lay_out(table: Table) -> TableGrid:
@@ -244,6 +249,53 @@ def legend(stats: TableStats, marks: str = "Bold: the best of its column; underl
             "on those that both have."
         )
     return lines
+
+
+def verdict(found: Selection | None, name: str = "") -> list[str]:
+    """Say what a selection can tell and what not; ``name`` names the best cell."""
+    if found is None:
+        return []
+    n, cells = f"{found.n_questions:,} question{'s' if found.n_questions > 1 else ''}", f"{found.n_cells:,} cells"
+    lines = []
+    if found.detectable is not None and found.detectable_best is not None:
+        seen, best = f"{found.detectable:.2f}", f"{found.detectable_best:.2f}"
+        other = f" among the best (median pair of all {cells}: {seen})" if seen != best else f" among {cells}"
+        lines.append(
+            f"{n}: differences under {best} cannot be seen{other}; 80 % power, two-sided 5 %, paired by question. A "
+            f"difference of {EFFECT:g} needs {found.n_needed:,} questions."
+        )
+    else:
+        why = "two are needed" if found.n_questions < 2 else f"all {cells} differ by the same on each"
+        lines.append(f"{n}: no difference can be seen, {why}.")
+    low, high = found.rank_intervals[found.best]
+    lines.append(
+        f"Rank of the best{f' ({name})' if name else ''}, 95 %: {low:g} to {high:g} of {found.n_cells:,}; the interval "
+        f"of {found.n_first:,} cell{'s' if found.n_first != 1 else ''} reaches rank 1 (bootstrap over questions)."
+    )
+    if found.expected is None or found.low is None or found.high is None:
+        lines.append(f"{n}: too few to correct the best score for its selection.")
+    else:
+        lines.append(
+            f"The best of {cells} scores {found.score:.3f} here; corrected for its selection {found.expected:.3f} is "
+            f"expected, and {found.low:.2f} to {found.high:.2f} (95 %) on {n} of the same kind."
+        )
+    if found.n_left_out:
+        lines.append(f"{found.n_left_out:,} cells with other questions are left out of these figures.")
+    return lines
+
+
+def table_verdict(stats: TableStats) -> list[str]:
+    """Say what a table can tell, with the name of its best cell."""
+    best = stats.selection.best if stats.selection else ""
+    cell = next((cell for cell in stats.table.cells if cell.cell_id == best), None)
+    return verdict(stats.selection, name_cell(stats.table, cell) if cell else "")
+
+
+def sweep_verdict(sweep: Sweep) -> list[str]:
+    """Say what a sweep of several tables can tell over all its distinct cells."""
+    cells = [cell for table in sweep.tables for cell in table.cells]
+    lines = verdict(select_best(cells, sweep.metric)) if len(sweep.tables) > 1 else []
+    return [f"All tables: {line[0].lower()}{line[1:]}" for line in lines]
 
 
 def footnotes(stats: TableStats) -> list[str]:

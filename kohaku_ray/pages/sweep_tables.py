@@ -21,6 +21,8 @@ from kohaku_ray.pages.sweep_stats import (
     legend,
     measured,
     shown,
+    sweep_verdict,
+    table_verdict,
     write_measure,
     write_rank,
 )
@@ -29,7 +31,7 @@ from kohaku_ray.sweep.compare import Sweep, SweepGroups, TableCell
 
 _STATE = ("table", "cell_id", "state", "reason", "repeats", "n_seeds", "n_questions", "is_thin", "mean", "sd")
 _STATISTICS = (
-    *("rank", "is_best", "n_common", "difference", "ci_low", "ci_high"),
+    *("rank", "rank_low", "rank_high", "is_best", "n_common", "difference", "ci_low", "ci_high"),
     *("welch_p", "welch_p_holm", "stars", "permutation_p", "permutation_p_holm", "hedges_g", "d_z", "runs"),
 )
 
@@ -59,8 +61,9 @@ def describe_sweep(sweep: Sweep, stats: Sequence[TableStats] | None = None) -> s
     if sweep.groups is not None:
         names = [one_line(name) for name in sweep.groups.names]
         parts.append("\n\n".join(split_tables(names, order_of(sweep.groups), sweep.groups.split)))
+    about = sweep_verdict(sweep)
     spent = [f"{name}: {text}" for name, text in sweep.spending.items()]
-    return "\n\n".join(parts + ["\n".join(map(one_line, lines)) for lines in (sweep.notes, spent) if lines])
+    return "\n\n".join(parts + ["\n".join(map(one_line, lines)) for lines in (about, sweep.notes, spent) if lines])
 
 
 def order_of(groups: SweepGroups) -> list[int]:
@@ -153,7 +156,10 @@ def _record(stats: TableStats, place: Place, cell: TableCell) -> dict[str, str]:
     one = stats.comparisons.get(place)
     if one is None:
         return record
+    low, high = stats.selection.rank_intervals.get(cell.cell_id, (None, None)) if stats.selection else (None, None)
     return record | {
+        "rank_low": "" if low is None else f"{low:g}",
+        "rank_high": "" if high is None else f"{high:g}",
         "is_thin": str(cell.is_thin).lower(),
         "mean": _decimal(one.mean),
         "sd": _decimal(one.sd),
@@ -183,7 +189,7 @@ def _decimal(number: float | None) -> str:
 
 
 def _below(stats: TableStats, explained: Sequence[str]) -> list[str]:
-    return [*footnotes(stats), *explained, *stats.table.notes]
+    return [*footnotes(stats), *explained, *table_verdict(stats), *stats.table.notes]
 
 
 def _scores(stats: TableStats, escape: Callable[[str], str], field: Callable[[Shown], str]) -> Lines:

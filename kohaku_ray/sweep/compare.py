@@ -25,6 +25,7 @@ from kohaku_ray.evaluation.paired import (
     paired_permutation,
 )
 from kohaku_ray.evaluation.report import labels_of
+from kohaku_ray.evaluation.selection import Selection, select
 from kohaku_ray.evaluation.statistics import Welch, average_ranks, holm, mean_sd, stars, welch
 from kohaku_ray.evaluation.submissions import Submission
 from kohaku_ray.index.arrays import F64, I64
@@ -369,6 +370,26 @@ def average_rank(table: Table) -> dict[tuple[str, ...], float]:
         [score[row, column] for row in rows] for column in table.columns if all((row, column) in score for row in rows)
     ]
     return dict(zip(rows, average_ranks(blocks).tolist(), strict=True)) if rows and blocks else {}
+
+
+def select_best(cells: Sequence[TableCell], metric: Metric | None = None) -> Selection | None:
+    """Describe the selection of the best distinct cell; cells with other questions than most are left out.
+
+    Args:
+        cells: Cells of one table or several; a setting counts once.
+        metric: Their metric, whose lowest and highest scores bound the interval.
+
+    Returns:
+        None where fewer than two scored cells have the same questions.
+    """
+    scored = {cell.cell_id: _checked(cell) for cell in cells if cell.is_scored}
+    asked = Counter(frozenset(cell.question_ids) for cell in scored.values())
+    usual = asked.most_common(1)[0][0] if asked else frozenset()
+    kept = [cell for cell in scored.values() if {*cell.question_ids} == usual]
+    if len(kept) < 2:
+        return None
+    scores = {cell.cell_id: cell.by_question[_common(cell, kept[0])[0]] for cell in kept}
+    return select(scores, metric.ends if metric else (0.0, 1.0), len(scored) - len(kept))
 
 
 def _compare(cell: TableCell, best: TableCell) -> Comparison:

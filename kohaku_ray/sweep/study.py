@@ -14,6 +14,7 @@ from kohaku_ray.ensemble.study import Marks, Parts, expected_score, subsamples
 from kohaku_ray.ensemble.vote import Ballot, VoteRule, vote_pool
 from kohaku_ray.errors import ConfigError, DataError
 from kohaku_ray.evaluation.metrics import Metric
+from kohaku_ray.evaluation.selection import Ceiling, ceiling
 from kohaku_ray.evaluation.submissions import Submission, read_submission
 from kohaku_ray.run.block import rule_of
 from kohaku_ray.run.directory import RunDirectory
@@ -77,6 +78,12 @@ def _scored(size: int, rules: Sequence[VoteRule], n: int | str, members: Members
         return {name: part[:, :, None] for name, part in expected.items()}
     drawn = subsamples(members.pool.n_members, size, int(n), seed=size, strata=members.strata)
     return members.marks.score(vote_pool(members.pool, drawn, rules))
+
+
+def ceiling_of(members: Members, metric: Metric) -> Ceiling:
+    """Find the questions that no member answers right, by the metric's first part."""
+    right = _scored(1, [VoteRule()], members.pool.n_members, members)[next(iter(metric.parts))]
+    return ceiling(right[0] > 0.5)
 
 
 def pool_of(config: PoolConfig, runs: Sequence[Config], truth: Submission, metric: Metric) -> Members:

@@ -251,9 +251,10 @@ def test_an_axis_that_is_called_like_a_figure_has_a_column_of_its_own():
 
 def test_the_terminal_shows_tables_before_notes(sweep, stats):
     text = describe_sweep(sweep)
+    assert "\n\nAll tables: 24 questions: differences under 0." in text
     assert text == describe_sweep(sweep, list(stats.values()))
     assert text.startswith("A small sweep (small)\n\nModels and depth of retrieval\n\nmodel ")
-    assert text.endswith("One cell failed.\n\nCalls asked: 12,345\nCalls made: 4,321 (35 %)\nSeconds: 98.7")
+    assert text.endswith("\n\nOne cell failed.\n\nCalls asked: 12,345\nCalls made: 4,321 (35 %)\nSeconds: 98.7")
     assert "\nmatches\n\ndedup" in text
     assert "\u202e" not in text
     assert "\0" not in text

@@ -10,7 +10,7 @@ from kohaku_ray.errors import DataError
 from kohaku_ray.evaluation.paired import Permutation, paired_bootstrap, paired_permutation
 from kohaku_ray.evaluation.statistics import Welch, holm, stars
 from kohaku_ray.evaluation.wattbot import WATTBOT
-from kohaku_ray.sweep.compare import Axis, Table, TableCell, average_rank, compare_column
+from kohaku_ray.sweep.compare import Axis, Table, TableCell, average_rank, compare_column, select_best
 
 RNG = np.random.default_rng(0)
 QUESTIONS = tuple(f"q{i}" for i in range(41))
@@ -172,3 +172,14 @@ def test_average_rank_leaves_out_what_is_not_complete():
     assert average_rank(grid(scores, {"c4", "c8"})) == {("a",): 1.5, ("b",): 1.5}
     assert average_rank(grid(scores, {"c4", "b8"})) == {}
     assert average_rank(grid(scores, {row + k for row in "abc" for k in "48"})) == {}
+
+
+def test_cells_with_other_questions_are_left_out_of_the_selection_and_order_does_not_matter():
+    a, b = drawn("a", 0.9), drawn("b", 0.4)
+    turned = replace(b, question_ids=b.question_ids[::-1], total=b.total[:, ::-1])
+    few = drawn("few", 1.0, questions=QUESTIONS[:5])
+    found = select_best([a, turned, few, failed("x"), a], WATTBOT)
+    assert (found.n_cells, found.n_left_out, found.n_questions, found.best) == (2, 1, 41, "a")
+    assert replace(found, n_left_out=0) == select_best([a, b], WATTBOT)
+    assert select_best([a, few]) is None
+    assert select_best([failed("x")]) is None

@@ -47,6 +47,15 @@ def test_an_ensemble_of_one_scores_what_its_members_score_on_average(plan, tmp_p
     assert len({round(score.score, 6) for score in scores}) > 1
 
 
+def test_a_study_says_what_no_vote_can_reach(plan, tmp_path):
+    (note,) = [note for note in sweep_results.collect(plan, {}).tables[0].notes if note.startswith("Ceiling")]
+    assert "no member is right on 0 of 3 questions (0.0%; 95 % by Clopper and Pearson: 0.0% to 70.8%)" in note
+    truth = tmp_path / "truth.csv"
+    truth.write_text(truth.read_text().replace("GPT-3", "BERT"))
+    (note,) = [note for note in sweep_results.collect(plan, {}).tables[0].notes if note.startswith("Ceiling")]
+    assert "on 1 of 3 questions (33.3%; 95 % by Clopper and Pearson: 0.8% to 90.6%)" in note
+
+
 def test_a_metric_without_marks_skips_the_table_and_says_why(plan, monkeypatch):
     bare = Metric("bare", "No marks", {"value": Part()}, lambda truth, given: {"value": 1.0}, lambda truth: False)
     monkeypatch.setattr(sweep_results, "find_metric", lambda name: bare)

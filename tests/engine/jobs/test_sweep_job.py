@@ -91,7 +91,7 @@ def swept(cluster, tmp_path_factory):
     home = tmp_path_factory.mktemp("sweep")
     plan = plan_sweep(load_sweep(write_sweep(home, TABLES), ["demo"]))
     summary = run_sweep(plan)
-    text, files = finish_sweep(plan, summary)
+    text, files, _ = finish_sweep(plan, summary)
     return plan, summary, text, files, collect(plan, summary.failed)
 
 
@@ -227,7 +227,7 @@ def test_finished_runs_are_not_made_again_and_the_page_is_the_same(swept, tmp_pa
     assert all(finished_before(config) for config in plan.finished.values()), "answer takes them for finished too"
     for run, stamp in stamps.items():
         assert Path(run, "submission.csv").stat().st_mtime_ns == stamp
-    _, pages = finish_sweep(plan, again)
+    _, pages, _ = finish_sweep(plan, again)
     assert without_spending(pages[0]) == before
     said = dry_run(plan)
     assert f"{len(plan.runs)} distinct runs, {len(plan.runs) - 2} finished" in said
