@@ -6,8 +6,9 @@
 
 Measured: a backend that only waits, 4 replicas of 32 calls at once, after a warm-up. Busy is the time in replicas
 (service_s of the run's usage.parquet) over the replicas' places between the first call's begin and the last one's end;
-the limit is 1. With the CPU seconds of each process in the same run, 1 to 64 replicas and 10,000 questions are
-simulated (flow_simulation.py). Driver: resident memory after each 1,000 questions, made and then replayed.
+the limit is 1. With the CPU seconds of each process in the same run, 1 to 256 replicas of 75 calls per second are
+simulated with the default settings (flow_simulation.py). Driver: resident memory after each 1,000 questions, made and
+then replayed.
 """
 
 from __future__ import annotations
@@ -33,7 +34,8 @@ from flow_simulation import Costs, Flow
 from replay_run import PROCESSES
 
 from kohaku_ray.config import Config, load_config
-from kohaku_ray.engine.actors.pool import ActorPool, workers_per_member
+from kohaku_ray.config.deployments import VllmConfig
+from kohaku_ray.engine.actors.pool import CALLS_PER_S, ActorPool, member_processes
 from kohaku_ray.engine.cluster import connected
 from kohaku_ray.engine.jobs import answer
 from kohaku_ray.engine.jobs.index import run_index
@@ -43,10 +45,10 @@ from kohaku_ray.run.sources import resolve, resolve_paths
 WANTED, WANTED_SIMULATED = 0.92, 0.9
 REPLICAS, PLACES = 4, 32
 WARM_UP = 8
-CURVE = (1, 2, 4, 8, 16, 32, 64)
-SIMULATED_QUESTIONS = 10_000
-MOST_LOAD = 0.7
-"""Share of a retriever's or ledger shard's time that may be taken, where the simulation chooses how many there are."""
+CURVE = (1, 8, 64, 256)
+SIMULATED_PLACES = VllmConfig.model_fields["max_ongoing"].default
+SIMULATED_WAVES = 10
+"""How many times the simulated calls fill all replicas' places."""
 DRIVER_STEP = 1000
 WANTED_GROWTH_MIB = 64
 
@@ -109,7 +111,7 @@ def measure(arguments: argparse.Namespace) -> tuple[float, Costs]:
         )
         with connected(config.cluster):
             run_index(config)
-            pool = ActorPool(config, arguments.members * workers_per_member(config))
+            pool = ActorPool(config, member_processes(config, 8))
             with serving(config.used_deployments):
                 first = config.questions.model_copy(update={"limit": WARM_UP})
                 warm_up = {"questions": first, "run": f"{home}/first", "seed": config.seed + 1}
@@ -176,33 +178,30 @@ def is_ours(process: psutil.Process) -> bool:
 
 
 def simulate(costs: Costs, arguments: argparse.Namespace) -> int:
-    """Print the curve over replicas."""
-    plans = arguments.queries > 1
-    calls = arguments.members + plans
+    """Print the curve over replicas with default settings."""
+    call_s = SIMULATED_PLACES / CALLS_PER_S
     print(
-        f"\nsimulated: {SIMULATED_QUESTIONS:,} questions × {arguments.members} members, {PLACES} calls of each replica"
+        f"\nsimulated: {arguments.members} members, replicas of {SIMULATED_PLACES} calls of {call_s:.2f} s, "
+        f"{CALLS_PER_S:g} calls/s each"
     )
-    print(f"{'replicas':>9}{'questions/s':>13}{'retrievers':>12}{'shards':>8}{'busy':>8}{'of one each':>13}")
+    counts = ("retrievers", "workers", "shards", "voters")
+    print(f"{'replicas':>9}{'questions':>11}" + "".join(f"{name:>12}" for name in counts) + f"{'busy':>8}")
     worst = 1.0
     for n in CURVE:
-        rate = n * PLACES / (calls * arguments.call_s)
-        retrievers, shards = (
-            max(math.ceil(rate * cost / MOST_LOAD), 1) for cost in (costs.prepare, costs.record * calls)
-        )
-        busy, alone = (
-            Flow(simulated(n, arguments, one), costs, SIMULATED_QUESTIONS, arguments.call_s, many).busy()
-            for one, many in ((shards, retrievers), (1, 1))
-        )
+        n_questions = SIMULATED_WAVES * n * SIMULATED_PLACES // arguments.members
+        flow = Flow(simulated(n, arguments), costs, n_questions, call_s)
+        busy = flow.busy()
         worst = min(worst, busy)
-        print(f"{n:>9}{rate:>13.1f}{retrievers:>12}{shards:>8}{busy:>8.3f}{alone:>13.3f}  {'█' * round(40 * busy)}")
+        there = "".join(f"{getattr(flow, f'n_{name}'):>12}" for name in counts)
+        print(f"{n:>9}{n_questions:>11,}{there}{busy:>8.3f}  {'█' * round(40 * busy)}", flush=True)
     print(f"least: {worst:.3f} of 1 (target ≥ {WANTED_SIMULATED})")
     return 0 if worst >= WANTED_SIMULATED else 1
 
 
-def simulated(n: int, arguments: argparse.Namespace, shards: int) -> Config:
+def simulated(n: int, arguments: argparse.Namespace) -> Config:
     own = ["system=waiting:SYSTEM", "roles.answer.model=waiting", f"ensemble.members={arguments.members}"]
-    own += [f"deployments.waiting={{kind: extractive, max_ongoing: {PLACES}, replicas: {n}}}"]
-    return load_config("default", [*own, f"waiting.queries={arguments.queries}", f"ledger.shards={shards}"])
+    own += [f"deployments.waiting={{kind: extractive, max_ongoing: {SIMULATED_PLACES}, replicas: {n}}}"]
+    return load_config("default", [*own, f"waiting.queries={arguments.queries}"])
 
 
 def driver_memory(n_questions: int) -> int:

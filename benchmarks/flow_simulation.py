@@ -1,8 +1,8 @@
-"""The answer job's flow, simulated: blocks of questions over retrievers, member workers, replicas, voter and driver.
+"""The answer job's flow, simulated: blocks of questions over retrievers, member workers, replicas, voters and driver.
 
 Every process works through what reaches it in order, one thing at a time; a replica takes `max_ongoing` calls of equal
-length at once, and a call goes to the less loaded of two replicas. Block size, blocks in flight and member processes
-are what the engine would choose for the configuration.
+length at once, and a call goes to the less loaded of two replicas. Block size, blocks in flight, retrievers, members'
+processes, ledger shards and voters are what the engine would choose for the configuration on a cluster of any size.
 """
 
 from __future__ import annotations
@@ -16,7 +16,17 @@ from dataclasses import dataclass
 from typing import Any
 
 from kohaku_ray.config import Config
-from kohaku_ray.engine.actors.pool import block_size, blocks_in_flight, n_replicas, workers_per_member
+from kohaku_ray.engine.actors.pool import (
+    block_size,
+    blocks_in_flight,
+    member_processes,
+    n_ledger_shards,
+    n_replicas,
+    n_retrievers,
+    n_voters,
+)
+
+MANY = {"CPU": 1e6, "GPU": 1e6}
 
 
 @dataclass(frozen=True)
@@ -26,7 +36,7 @@ class Costs:
     Attributes:
         prepare: A retriever's, per question.
         answer: A member worker's, per call.
-        vote: The voter's, per question.
+        vote: A voter's, per question.
         drive: The driver's, per question.
         record: A ledger shard's, per call.
     """
@@ -41,7 +51,7 @@ class Costs:
 class Flow:
     """One simulated run."""
 
-    def __init__(self, config: Config, costs: Costs, n_questions: int, call_s: float, n_retrievers: int) -> None:
+    def __init__(self, config: Config, costs: Costs, n_questions: int, call_s: float) -> None:
         """Take what the engine would choose for this configuration."""
         [deployment] = config.answering_deployments.values()
         self._n, self._most, self._call_s, self._costs = n_replicas(config), deployment.max_ongoing, call_s, costs
@@ -49,9 +59,9 @@ class Flow:
         self._size = block_size(config, n_questions)
         self._blocks = deque(min(self._size, n_questions - at) for at in range(0, n_questions, self._size))
         self._in_flight = blocks_in_flight(config, self._size)
-        self._workers = workers_per_member(config)
         self._free: dict[Any, float] = {}
-        self._shards, self._retrievers = config.ledger.shards, n_retrievers
+        self.n_retrievers, self.n_workers = n_retrievers(config, 1, MANY), member_processes(config, MANY["CPU"])
+        self.n_shards, self.n_voters = n_ledger_shards(config), n_voters(config)
         self._running, self._waiting = [0] * self._n, [deque[Callable[[], None]]() for _ in range(self._n)]
         self._events: list[tuple[float, int, Callable[[], None]]] = []
         self._order, self._draw = itertools.count(), random.Random(0)
@@ -87,7 +97,7 @@ class Flow:
                 self._answer(size, number)
 
         def prepare() -> None:
-            retriever, half = ("retriever", number % self._retrievers), self._costs.prepare / 2
+            retriever, half = ("retriever", number % self.n_retrievers), self._costs.prepare / 2
             for _ in range(size):
                 if self._plans:
                     after = lambda: self._call(lambda: self._work(retriever, half, prepared))  # noqa: E731
@@ -104,10 +114,10 @@ class Flow:
             left[0] -= 1
             if not left[0]:
                 voted = lambda: self._work("driver", self._costs.drive * size / 2, self._submit)  # noqa: E731
-                self._work("voter", self._costs.vote * size, voted)
+                self._work(("voter", number % self.n_voters), self._costs.vote * size, voted)
 
         for member in range(self._members):
-            worker = ("worker", member * self._workers + number % self._workers)
+            worker = ("worker", (number * self._members + member) % self.n_workers)
 
             def back(worker: Any = worker) -> None:
                 self._work(worker, half, answered)
@@ -116,7 +126,7 @@ class Flow:
                 self._work(worker, half, lambda back=back: self._call(back))  # type: ignore[misc]
 
     def _call(self, then: Callable[[], None]) -> None:
-        shard = ("shard", self._draw.randrange(self._shards))
+        shard = ("shard", self._draw.randrange(self.n_shards))
         self._work(shard, self._costs.record, lambda: self._place(then))
 
     def _place(self, then: Callable[[], None]) -> None:

@@ -195,15 +195,16 @@ class LedgerConfig(Section):
     """Directory of the ledger, or a URI as for `index.path`; runs that share it share replies."""
     flush_s: Annotated[float, Field(gt=0)] = 2.0
     """Longest time until a reply is written to disk."""
-    shards: PositiveInt = 1
-    """Actors that own the keys."""
+    shards: PositiveInt | None = None
+    """Actors that own the keys; None: as many as the replicas keep busy."""
 
 
 class RetrieverConfig(Section):
     """The actors that hold the index, encode and search queries, and prepare evidence."""
 
-    replicas: PositiveInt = 1
-    """Retrievers of each shard of the index."""
+    replicas: PositiveInt | None = None
+    """Retrievers of each shard of the index; None: as many as the models' replicas keep busy and the cluster has room
+    for."""
     cpus: Annotated[float, Field(ge=0)] = 1.0
     """CPUs per retriever."""
     gpus: Annotated[float, Field(ge=0)] = 0.0
@@ -222,8 +223,6 @@ class ClusterConfig(Section):
     autoscaling: bool = False
     """The cluster grows on demand: its current resources are not compared with the job's demand."""
     retriever: RetrieverConfig = RetrieverConfig()
-    workers_per_member: PositiveInt | None = None
-    """Processes per ensemble member; None: one per four replicas."""
     blocks_in_flight: PositiveInt | None = None
     """Question blocks in flight; None: as many as keep every replica busy (see `max_ongoing`)."""
     block_size: PositiveInt | None = None

@@ -57,12 +57,14 @@ def local_gpus() -> int:
 def answer_demand(config: Config, n_shards: int | None = None) -> Demand:
     """Sum the resources of the answer job: retrievers of every shard, and the replicas of every deployment it uses.
 
+    A configuration that does not say how many retrievers needs one: more start where there is room.
+
     Args:
         config: The run.
         n_shards: Shards of its index; None: as many as it is configured to have.
     """
     retriever = config.cluster.retriever
-    n, models = retriever.replicas * (n_shards or config.index.shards), replicas_demand(config.used_deployments)
+    n, models = (retriever.replicas or 1) * (n_shards or config.index.shards), replicas_demand(config.used_deployments)
     return Demand(
         n * retriever.cpus + models.cpus,
         n * retriever.gpus + models.gpus,

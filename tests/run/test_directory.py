@@ -67,7 +67,7 @@ def test_a_run_that_is_refused_leaves_the_old_outputs(tmp_path, monkeypatch, why
     monkeypatch.setattr(job, "connected", lambda _: contextlib.nullcontext())
     monkeypatch.setattr(job.ray, "cluster_resources", lambda: {"CPU": 2.0})
     monkeypatch.setattr(job.ray, "nodes", lambda: [{"Alive": True, "Resources": {"CPU": 2.0}}])
-    monkeypatch.setattr(job, "open_ledger", lambda _: None)
+    monkeypatch.setattr(job, "open_ledger", lambda *_: None)
 
     def no_actors(config, *_):
         raise DataError(f"there is no index at {config.index.path}")

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import math
 import uuid
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from itertools import accumulate, pairwise
 from typing import Any
@@ -23,6 +24,7 @@ from kohaku_ray.engine.ledger.client import RefusingLedger
 from kohaku_ray.ensemble.decide import default_waves
 from kohaku_ray.errors import ConfigError
 from kohaku_ray.records import Question
+from kohaku_ray.run.demand import replicas_demand
 from kohaku_ray.run.indexes import open_index
 
 MAX_RESTARTS = 10
@@ -34,12 +36,23 @@ SAY_EVERY_S = 15.0
 VOTER_THREADS = 4
 """Blocks voted on at once; with one, a block that waits for its members would delay the next ones."""
 
+CALLS_PER_S = 75.0
+"""Calls that one replica answers per second: short replies of a 7B model on an H100. Processes are as many as these
+need, so that slower replicas find them idle."""
+
+MOST_LOAD = 0.6
+"""Share of a process's time that calls may take; above it, calls queue for each other."""
+
+PREPARE_MS, ANSWER_MS, VOTE_MS, RECORD_MS = 6.0, 3.0, 1.5, 2.0
+"""CPU of a retriever and the voter per question, and of a member's process and a ledger shard per call, in
+milliseconds."""
+
 FILLS = 2
 """How many times the questions in flight fill the replicas: with one, blocks on their way leave replicas idle."""
 
 
 class ActorPool:
-    """Retrievers, which hold an index; processes in which members answer; a voter."""
+    """Retrievers, which hold an index; processes in which members answer; voters."""
 
     def __init__(self, config: Config, n_workers: int, depths: Depths | None = None) -> None:
         """Start the actors.
@@ -55,18 +68,20 @@ class ActorPool:
         retriever, own = ray.remote(Retriever), {"num_cpus": each.cpus, "num_gpus": each.gpus, **actor}
         n_shards, pool = open_index(config).n_shards, uuid.uuid4().hex[:12]
         self.retrievers = []
-        for replica in range(each.replicas):
+        for replica in range(n_retrievers(config, n_shards, ray.cluster_resources())):
             names = [f"kohaku_ray retriever {pool} {replica}.{shard}" for shard in range(n_shards)]
             self.retrievers += [
                 retriever.options(name=name, **own).remote(config, depths, shard, names)
                 for shard, name in enumerate(names)
             ]
-        member = ray.remote(Member)
-        self.members = [member.options(num_cpus=idle_cpus(), **actor).remote() for _ in range(n_workers)]
-        # Votes run beside the driver, so that a run directory on its local disk is complete.
+        # Spread: actors that ask for next to no CPU would all go to one node.
+        actor |= {"num_cpus": idle_cpus(), "scheduling_strategy": "SPREAD"}
+        self.members = [ray.remote(Member).options(**actor).remote() for _ in range(n_workers)]
+        voter, actor = ray.remote(Voter), {**actor, "max_concurrency": VOTER_THREADS}
+        # The first writes the outputs, beside the driver, so that a run directory on its local disk is complete.
         here = NodeAffinitySchedulingStrategy(ray.get_runtime_context().get_node_id(), soft=False)
-        actor |= {"max_concurrency": VOTER_THREADS, "scheduling_strategy": here}
-        self.voter = ray.remote(Voter).options(num_cpus=0, **actor).remote()
+        self.voters = [voter.options(**{**actor, "num_cpus": 0, "scheduling_strategy": here}).remote()]
+        self.voters += [voter.options(**actor).remote() for _ in range(n_voters(config) - 1)]
 
     def check_serves(self, config: Config) -> None:
         """Check that these actors hold the index of a run.
@@ -95,7 +110,7 @@ class ActorPool:
 
     def close(self) -> None:
         """End the actors now: the next pool needs their CPUs."""
-        for actor in (*self.retrievers, *self.members, self.voter):
+        for actor in (*self.retrievers, *self.members, *self.voters):
             ray.kill(actor)
 
     def counts(self) -> Counter[tuple[str, str]]:
@@ -120,21 +135,20 @@ class RunWork:
         """Submit a block; returns the refs of its result and of its tables."""
         retrievers, members = self._pool.retrievers, self._pool.members
         retriever = retrievers[number % len(retrievers)]
-        scope = self.config.ensemble.scope
-        workers = workers_per_member(self.config)
+        voter = self._pool.voters[number % len(self._pool.voters)]
+        scope, n_members = self.config.ensemble.scope, self.config.ensemble.members
         prepared = [retriever.prepare.remote(self._context, block, 0)] if scope == "answer" else []
         answered: list[Any] = []
         settled = None
         for wave in waves_of(self.config):
             if answered:
-                settled = self._pool.voter.settle.remote(self._config, block, *answered)
+                settled = voter.settle.remote(self._config, block, *answered)
             for member in wave:
                 if scope == "question":
                     prepared.append(retriever.prepare.remote(self._context, block, member, settled))
-                process = members[(member * workers + number % workers) % len(members)]
+                process = members[(number * n_members + member) % len(members)]
                 answered.append(process.answer.remote(self._context, member, retriever, prepared[-1], settled))
-        vote = self._pool.voter.vote.options(num_returns=2)
-        result, tables = vote.remote(self._config, len(prepared), *prepared, *answered)
+        result, tables = voter.vote.options(num_returns=2).remote(self._config, len(prepared), *prepared, *answered)
         return result, tables
 
     def stop_asking(self, reason: str) -> None:
@@ -143,7 +157,7 @@ class RunWork:
 
     def finish(self, run: str, tables: list[Any]) -> None:
         """Write the outputs from all blocks' tables."""
-        ray_get(self._pool.voter.finish.remote(self._config, run, tables))
+        ray_get(self._pool.voters[0].finish.remote(self._config, run, tables))
 
 
 def waves_of(config: Config) -> list[range]:
@@ -155,20 +169,53 @@ def waves_of(config: Config) -> list[range]:
     return [range(start, end) for start, end in pairwise([0, *ends])]
 
 
-def workers_per_member(config: Config) -> int:
-    """Return the processes per member: one per four replicas, so that no single process tokenises for a cluster."""
-    return config.cluster.workers_per_member or -(-n_replicas(config) // 4)
+def n_retrievers(config: Config, n_shards: int, resources: Mapping[str, float]) -> int:
+    """Return the retrievers per shard of the index: as many as the replicas need, and at most what there is room for.
+
+    Args:
+        config: The run.
+        n_shards: Shards of the index.
+        resources: The cluster's resources. One that grows has room for all.
+    """
+    each = config.cluster.retriever
+    if each.replicas is not None:
+        return each.replicas
+    per_question = 1 if config.ensemble.scope == "question" else config.ensemble.members
+    wanted = _busy_processes(config, PREPARE_MS / per_question)
+    if config.cluster.autoscaling:
+        return wanted
+    models = replicas_demand(config.used_deployments)
+    for kind, taken, own in (("CPU", models.cpus, each.cpus), ("GPU", models.gpus, each.gpus)):
+        if own:
+            wanted = min(wanted, int((resources.get(kind, 0.0) - taken) / (own * n_shards) + 1e-9))
+    return max(wanted, 1)
+
+
+def n_ledger_shards(config: Config) -> int:
+    """Return the shards of the ledger that the replicas need."""
+    return config.ledger.shards or _busy_processes(config, RECORD_MS)
+
+
+def n_voters(config: Config) -> int:
+    """Return the voters that the replicas need."""
+    return _busy_processes(config, VOTE_MS / config.ensemble.members)
+
+
+def _busy_processes(config: Config, ms_per_call: float) -> int:
+    """Return how many processes do so much work per call while every replica is busy."""
+    calls_per_s = CALLS_PER_S * sum(one.most_replicas for one in config.answering_deployments.values())
+    return math.ceil(calls_per_s * ms_per_call / 1000 / MOST_LOAD)
 
 
 def member_processes(config: Config, n_cpus: float) -> int:
-    """Return the processes that answer for all members of one run.
+    """Return the processes that answer for all members of one run: at least one per member.
 
     Args:
         config: The run.
         n_cpus: CPUs of the cluster: more processes would only take their time to start. A cluster that grows has more
             than it shows, so there each member has processes of its own.
     """
-    wanted = config.ensemble.members * workers_per_member(config)
+    wanted = max(config.ensemble.members, _busy_processes(config, ANSWER_MS))
     return wanted if config.cluster.autoscaling else min(wanted, max(int(n_cpus), 1))
 
 
@@ -196,5 +243,5 @@ def blocks_in_flight(config: Config, size: int) -> int:
 
 
 def n_replicas(config: Config) -> int:
-    """Return the most replicas of any deployment that answers: a member's processes keep them busy."""
+    """Return the most replicas of any deployment that answers."""
     return max(deployment.most_replicas for deployment in config.answering_deployments.values())

@@ -21,6 +21,7 @@ from kohaku_ray.engine.actors.pool import (
     block_size,
     blocks_in_flight,
     member_processes,
+    n_ledger_shards,
 )
 from kohaku_ray.engine.actors.tools import RunContext
 from kohaku_ray.engine.cluster import check_cluster, check_nodes, connected, say
@@ -92,7 +93,7 @@ def run_answer(
     with connected(config.cluster) as is_ours:
         check_cluster(answer_demand(config, index.n_shards), config.cluster)
         check_nodes({"index.path": below(config.index.path, MANIFEST)}, {"ledger.path": config.ledger.path})
-        ledger = open_ledger(config.ledger)
+        ledger = open_ledger(config.ledger, n_ledger_shards(config))
         if pool is None:
             pool = ActorPool(config, member_processes(config, ray.cluster_resources().get("CPU", 1)))
         pool.check_serves(config)

@@ -20,7 +20,7 @@ import ray
 
 from kohaku_ray.config import Config
 from kohaku_ray.engine.actors.index_access import united_depths
-from kohaku_ray.engine.actors.pool import ActorPool, workers_per_member
+from kohaku_ray.engine.actors.pool import ActorPool, member_processes, n_ledger_shards
 from kohaku_ray.engine.cluster import check_cluster, connected, say
 from kohaku_ray.engine.errors import message_of
 from kohaku_ray.engine.jobs.answer import context_of, make_run
@@ -265,10 +265,11 @@ def _index_key(config: Config) -> Hashable:
 def _make_together(plan: Plan, runs: Mapping[str, Config], summary: SweepSummary, progress: Progress) -> None:
     """Make runs on one index, several at once."""
     configs = list(runs.values())
-    ledger = open_ledger(configs[0].ledger)
+    ledger = open_ledger(configs[0].ledger, max(map(n_ledger_shards, configs)))
     # Any process serves members of any run: more processes than runs in flight, or than cores, would be idle.
-    n_busy = min(plan.loaded.sweep.concurrency, int(ray.cluster_resources().get("CPU", 1)))
-    n_workers = max(n_busy, *(workers_per_member(one) for one in configs))
+    n_cpus = ray.cluster_resources().get("CPU", 1)
+    n_busy = min(plan.loaded.sweep.concurrency, int(n_cpus))
+    n_workers = max(n_busy, *(member_processes(one, n_cpus) for one in configs))
     pool = ActorPool(configs[0], n_workers, united_depths(configs))
     try:
         with ledger.kept_alive():

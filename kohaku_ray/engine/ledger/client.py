@@ -147,8 +147,12 @@ class RefusingLedger:
         raise ModelError(self.reason)
 
 
-def open_ledger(config: LedgerConfig) -> Ledger:
+def open_ledger(config: LedgerConfig, n_shards: int = 1) -> Ledger:
     """Start the ledger's actors on this cluster, or find the running ones.
+
+    Args:
+        config: The ledger; its number of shards comes first.
+        n_shards: Number of shards if it names none.
 
     Raises:
         ConfigError: pyarrow knows no such filesystem.
@@ -157,7 +161,7 @@ def open_ledger(config: LedgerConfig) -> Ledger:
     # Actors may run in another directory: the path must mean the same there.
     path = config.path if "://" in config.path else os.path.abspath(config.path)
     SegmentStore(path)
-    first = _shard_actor(path, 0, config.shards, config)
+    first = _shard_actor(path, 0, config.shards or n_shards, config)
     [state] = _opened([first])
     # The first job decided the number of shards.
     n_shards = int(state["n_shards"])
@@ -191,6 +195,7 @@ def _shard_actor(path: str, shard: int, n_shards: int, config: LedgerConfig) -> 
         "lifetime": "detached",
         "get_if_exists": True,
         "num_cpus": idle_cpus(),
+        "scheduling_strategy": "SPREAD",
         "max_restarts": -1,
         "max_task_retries": -1,
         "max_concurrency": 10_000,

@@ -16,7 +16,7 @@ from kit.fake_openai import Action, FakeOpenAI, completion, doc_ids_of
 from kohaku_ray.api import Run
 from kohaku_ray.cli import main
 from kohaku_ray.config import as_yaml
-from kohaku_ray.engine.actors.pool import block_size, blocks_in_flight, member_processes, workers_per_member
+from kohaku_ray.engine.actors.pool import block_size, blocks_in_flight
 from kohaku_ray.engine.jobs import answer as answer_job
 from kohaku_ray.engine.jobs.answer import run_answer as run_answer_alone
 from kohaku_ray.ensemble.vote import Ballot, vote
@@ -196,7 +196,7 @@ def test_an_index_of_other_documents_is_warned_of_and_refused_if_strict(sample_c
 @pytest.mark.slow
 def test_blocks_workers_and_concurrency_do_not_show_in_the_outputs(sample_run, run_answer):
     config, summary = sample_run
-    cluster = config.cluster.model_copy(update={"block_size": 3, "workers_per_member": 2, "blocks_in_flight": 2})
+    cluster = config.cluster.model_copy(update={"block_size": 3, "blocks_in_flight": 2})
     ledger = config.ledger.model_copy(update={"path": f"{summary.run}-other-ledger"})
     other = run_answer(config.model_copy(update={"run": f"{summary.run}-other", "cluster": cluster, "ledger": ledger}))
     assert other.n_calls["made"] == sum(summary.n_calls.values())
@@ -421,17 +421,9 @@ def test_a_broken_template_is_found_before_anything_starts(sample_config, tmp_pa
         run_answer(sample_config(f"prompts={tmp_path}/prompts"))
 
 
-def test_blocks_and_workers_follow_the_replicas(sample_config):
+def test_blocks_follow_the_replicas(sample_config):
     many = sample_config("deployments.extractive={kind: extractive, replicas: 16}")
-    assert (workers_per_member(sample_config()), workers_per_member(many)) == (1, 4)
     assert [block_size(many, n) for n in (10, 640, 100_000)] == [1, 10, 32]
-
-
-def test_no_more_processes_answer_than_the_cluster_has_cpus(sample_config):
-    many = sample_config("deployments.extractive={kind: extractive, replicas: 16}", "ensemble.members=5")
-    assert [member_processes(many, n_cpus) for n_cpus in (0, 2, 6.5, 64)] == [1, 2, 6, 20]
-    growing = many.model_copy(update={"cluster": many.cluster.model_copy(update={"autoscaling": True})})
-    assert member_processes(growing, 2) == 20
 
 
 def test_questions_in_flight_grow_with_the_replicas_up_to_what_they_take(sample_config):

@@ -1,0 +1,60 @@
+"""How many actors a run starts: what its replicas keep busy, and no more than the cluster has room for."""
+
+from __future__ import annotations
+
+import pytest
+
+from kohaku_ray.config import Config, load_config
+from kohaku_ray.engine.actors.pool import member_processes, n_ledger_shards, n_retrievers, n_voters
+
+LARGE = {"CPU": 10_000.0, "GPU": 1_000.0}
+
+
+def asked(n: int, *own: str) -> Config:
+    return load_config("demo", [f"deployments.extractive={{kind: extractive, replicas: {n}}}", *own])
+
+
+@pytest.mark.parametrize(
+    ("n_replicas", "retrievers", "workers", "shards", "voters"),
+    # 75 calls and 15 questions per second and replica; a shard takes 300 calls, a retriever 100 questions per second.
+    [(1, 1, 5, 1, 1), (8, 2, 5, 2, 1), (64, 10, 24, 16, 3), (256, 39, 96, 64, 10)],
+)
+def test_actors_follow_the_replicas(n_replicas, retrievers, workers, shards, voters):
+    config = asked(n_replicas, "ensemble.members=5")
+    assert n_retrievers(config, 1, LARGE) == retrievers
+    assert member_processes(config, LARGE["CPU"]) == workers
+    assert (n_ledger_shards(config), n_voters(config)) == (shards, voters)
+
+
+def test_replicas_of_all_models_count_and_each_member_that_prepares():
+    two = "deployments={a: {kind: extractive, replicas: 32}, b: {kind: extractive, replicas: 32}}"
+    mixed = load_config("demo", [two, "ensemble.models=[a, b]", "ensemble.members=5", "roles.answer.model=a"])
+    assert n_ledger_shards(mixed) == n_ledger_shards(asked(64))
+    each = asked(64, "ensemble.members=5", "ensemble.scope=question")
+    assert n_retrievers(each, 1, LARGE) == 48  # five times as much to prepare: 4,800 per second
+
+
+def test_what_the_configuration_says_is_what_starts():
+    config = asked(64, "cluster.retriever.replicas=3", "ledger.shards=7")
+    assert (n_retrievers(config, 1, {}), n_ledger_shards(config)) == (3, 7)
+
+
+@pytest.mark.parametrize(
+    ("own", "n_shards", "resources", "expected"),
+    [
+        ((), 1, {"CPU": 68}, 4),
+        ((), 3, {"CPU": 68}, 1),
+        ((), 1, {"CPU": 64}, 1),  # what has no room is said by the demand's check, not here
+        (("cluster.retriever.cpus=0.5",), 1, {"CPU": 68}, 8),
+        (("cluster.retriever.cpus=0",), 1, {"CPU": 64}, 10),
+        (("cluster.retriever.gpus=0.5",), 1, {"CPU": 100, "GPU": 2}, 4),
+        (("cluster.autoscaling=true",), 1, {"CPU": 0}, 10),
+    ],
+)
+def test_retrievers_by_default_are_no_more_than_there_is_room_for(own, n_shards, resources, expected):
+    assert n_retrievers(asked(64, "ensemble.members=5", *own), n_shards, resources) == expected
+
+
+def test_no_more_processes_answer_than_the_cluster_has_cpus():
+    assert [member_processes(asked(64), n_cpus) for n_cpus in (0, 2, 6.5, 640)] == [1, 2, 6, 24]
+    assert member_processes(asked(64, "cluster.autoscaling=true"), 2) == 24
