@@ -324,4 +324,4 @@ def _make_one(config: Config, pool: ActorPool, ledger: Ledger, stop: threading.E
 
 def dry_run(plan: Plan) -> str:
     """Describe what a sweep will do; see ``describe_plan``."""
-    return describe_plan(plan, lambda path: SegmentStore(path).load(lambda _: True).entries.keys())
+    return describe_plan(plan, lambda path: SegmentStore(path).index(lambda _: True).keys())

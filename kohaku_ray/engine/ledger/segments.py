@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import functools
 import json
 import time
 import uuid
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass
 
@@ -17,6 +19,15 @@ from kohaku_ray.run.lease import LeaseFile
 from kohaku_ray.storage import TEMPORARY, Directory, checksum
 
 FOLDER = "segments"
+
+MERGED_ROWS = 65_536
+"""Most rows of a merged segment; one with at least half as many is not merged again."""
+
+READERS = 8
+"""Segments read at once."""
+
+REMOTE_KEPT = 8
+"""Segments of an object store kept in memory; local ones are mapped."""
 
 MOST_STARTS = 3
 """Starts of one shard in a row that its process does not survive, after which it refuses to read the segments."""
@@ -72,6 +83,77 @@ class Loaded:
     damaged: tuple[str, ...]
 
 
+class Recorded(Mapping[str, Entry]):
+    """Replies by key, as ``Loaded.entries``: the keys in memory, the replies in their segments.
+
+    Attributes:
+        damaged: As in ``Loaded``.
+    """
+
+    def __init__(self, table_of: Callable[[str], pa.Table]) -> None:
+        """Start without replies; ``table_of`` opens a segment by its name."""
+        self.damaged: tuple[str, ...] = ()
+        self._table_of = table_of
+        self._segments: list[str] = []
+        self._places: dict[str, int] = {}  # segment << 32 | row: one small object per key
+        self._generations: dict[str, int] = {}  # where it is not 0
+        self._unwritten: dict[str, Entry] = {}
+
+    def __getitem__(self, key: str) -> Entry:
+        """Return an entry, or read it.
+
+        Raises:
+            DataError: Its segment is gone, or damaged since its keys were read.
+        """
+        if (entry := self._unwritten.get(key)) is not None:
+            return entry
+        place = self._places[key]
+        table = self._table_of(self._segments[place >> 32])
+        return _entry({name: table.column(name)[place & 0xFFFFFFFF].as_py() for name in SEGMENT_SCHEMA.names})
+
+    def __contains__(self, key: object) -> bool:
+        """Whether there is a reply, read or not."""
+        return key in self._places or key in self._unwritten
+
+    def __len__(self) -> int:
+        """Count the replies."""
+        return len(self._places.keys() | self._unwritten.keys()) if self._unwritten else len(self._places)
+
+    def __iter__(self) -> Iterator[str]:
+        """Iterate over the keys, in the order of their recording."""
+        yield from self._places
+        yield from (key for key in self._unwritten if key not in self._places)
+
+    def add(self, key: str, entry: Entry) -> None:
+        """Take an entry that is in no segment yet; it replaces an earlier one."""
+        self._unwritten[key] = entry
+
+    def add_segment(self, name: str, keys: Sequence[str | None], generations: Sequence[int]) -> None:
+        """Take a segment's keys, by row (None: not wanted), unless known with the same or a later generation."""
+        place = len(self._segments) << 32
+        self._segments.append(name)
+        for key, generation in zip(keys, generations, strict=True):
+            if key is not None and (key not in self._places or self._generations.get(key, 0) < generation):
+                self._places[key] = place
+                if generation:
+                    self._generations[key] = generation
+            place += 1
+
+    def written(self, name: str, entries: Sequence[tuple[str, Entry]]) -> None:
+        """Give up entries that are now in a segment, as its rows, unless they were replaced meanwhile."""
+        self.add_segment(name, [key for key, _ in entries], [entry.generation for _, entry in entries])
+        for key, entry in entries:
+            if self._unwritten.get(key) is entry:
+                del self._unwritten[key]
+
+    def rows(self) -> dict[str, list[int]]:
+        """Return the rows that count, by segment."""
+        found: dict[str, list[int]] = {name: [] for name in self._segments}
+        for place in self._places.values():
+            found[self._segments[place >> 32]].append(place & 0xFFFFFFFF)
+        return found
+
+
 class SegmentStore:
     """Segments of one ledger directory, on any pyarrow filesystem."""
 
@@ -79,6 +161,12 @@ class SegmentStore:
         self.path = path
         self._directory = Directory(path)
         self._lease = LeaseFile(self._directory, "ledger", _WAY_OUT)
+        self.table_of = functools.lru_cache(None if self._directory.is_local else REMOTE_KEPT)(self._open)
+
+    @property
+    def is_local(self) -> bool:
+        """Whether a recorded reply is read without waiting for a network."""
+        return self._directory.is_local
 
     def check_writable(self) -> None:
         """Write a file to an object store and delete it; a local path is checked by the shard that opens it.
@@ -92,17 +180,32 @@ class SegmentStore:
             self._directory.remove(name)
 
     def load(self, mine: Callable[[str], bool]) -> Loaded:
-        """Read every segment, oldest first, and keep the keys for which ``mine`` holds."""
-        entries: dict[str, Entry] = {}
-        tables = self._tables()
-        while any(table is None and self._directory.size(name) is None for name, table in tables.items()):
-            tables = self._tables()  # merged by another process during reading
-        for table in tables.values():
-            for row in [] if table is None else table.to_pylist():
-                held = entries.get(row["key"])
-                if mine(row["key"]) and (held is None or held.generation < row["generation"]):
-                    entries[row["key"]] = _entry(row)
-        return Loaded(entries, tuple(name for name, table in tables.items() if table is None))
+        """Read the replies of the keys for which ``mine`` holds; see ``index``."""
+        try:
+            recorded = self.index(mine)
+            return Loaded(dict(recorded), recorded.damaged)
+        finally:
+            self.table_of.cache_clear()  # no file stays mapped
+
+    def index(self, mine: Callable[[str], bool]) -> Recorded:
+        """Read every segment's keys, oldest first, and keep those for which ``mine`` holds.
+
+        Raises:
+            StorageError: A segment cannot be read: its replies are not to be asked again.
+        """
+        while True:
+            recorded, damaged = Recorded(self.table_of), []
+            for name, table in self._tables():
+                if table is None:
+                    damaged.append(name)
+                    continue
+                keys = table.column("key").to_pylist()
+                own = [key if mine(key) else None for key in keys]
+                recorded.add_segment(name, own, table.column("generation").to_pylist())
+            if all(self._directory.size(name) is not None for name in damaged):
+                recorded.damaged = tuple(damaged)
+                return recorded
+            # Else merged by another process during reading.
 
     def write(self, entries: Iterable[tuple[str, Entry]]) -> str:
         """Write one segment and return its name.
@@ -110,32 +213,32 @@ class SegmentStore:
         Raises:
             DataError: The disk is full or the directory cannot be written, or as ``segment_table``.
         """
-        table = segment_table(entries).combine_chunks()
-        sink = pa.BufferOutputStream()
-        with pa.ipc.new_file(sink, table.schema) as writer:
-            writer.write_table(table)
-        data = sink.getvalue()
         # Time first, so that names sort by age.
-        name = f"{FOLDER}/{time.time_ns():020d}-{checksum(data)}.arrow"
-        self._directory.replace(name, data)
-        return name
+        return self._write_table(segment_table(entries), f"{time.time_ns():020d}")
 
     def compact(self, more_than: int = 64) -> int:
-        """Merge all readable segments into one when there are many; returns how many were merged.
+        """Merge the small readable segments when there are many; returns how many were merged.
 
-        The merged segment is written before the old ones go: a crash in between leaves repeats, which loading ignores.
+        The merged ones are written before the old ones go: a crash in between leaves repeats, which loading ignores.
         Files that a killed process had not finished go too: the caller holds the lease, so nobody else writes.
         """
         for name in self._directory.names(FOLDER):
             if name.endswith(TEMPORARY):
                 self._directory.remove(name)
-        tables = {name: table for name, table in self._tables().items() if table is not None}
-        if len(tables) <= more_than:
+        small = {name: table for name, table in self._tables() if table is not None and 2 * len(table) < MERGED_ROWS}
+        if len(small) <= more_than:
             return 0
-        self.write(self.load(lambda _: True).entries.items())
-        for name in tables:
+        rows = self.index(lambda _: True).rows()
+        # As old as the oldest: a reply that came first still does, also among segments that are not merged.
+        age = min(small).removeprefix(f"{FOLDER}/").partition("-")[0]
+        kept = (table.take(pa.array(sorted(rows.get(name, [])), pa.int64())) for name, table in small.items())
+        merged = pa.concat_tables(kept)
+        for at in range(0, len(merged), MERGED_ROWS):
+            self._write_table(merged.slice(at, MERGED_ROWS), age)
+        for name in small:
             self._directory.remove(name)
-        return len(tables)
+        self.table_of.cache_clear()
+        return len(small)
 
     @contextmanager
     def starting(self, shard: str, owner: str) -> Iterator[None]:
@@ -185,22 +288,47 @@ class SegmentStore:
         """Release the lease if ``owner`` holds it."""
         self._lease.release(owner)
 
-    def _tables(self) -> dict[str, pa.Table | None]:
-        """Return every segment by name, oldest first; None for a damaged one.
+    def _write_table(self, table: pa.Table, age: str) -> str:
+        sink = pa.BufferOutputStream()
+        with pa.ipc.new_file(sink, table.schema) as writer:
+            writer.write_table(table.combine_chunks())
+        data = sink.getvalue()
+        name = f"{FOLDER}/{age}-{checksum(data)}.arrow"
+        self._directory.replace(name, data)
+        return name
+
+    def _tables(self) -> Iterator[tuple[str, pa.Table | None]]:
+        """Read every segment, oldest first; None for a damaged one.
 
         Raises:
             StorageError: A segment cannot be read: its replies are not to be asked again.
         """
-        found: dict[str, pa.Table | None] = {}
-        for name in self._directory.names(FOLDER):
-            if name.endswith(".arrow"):
-                try:
-                    found[name] = _table(name, self._directory.read(name))
-                except StorageError:
-                    raise
-                except (DataError, pa.ArrowException, OSError):
-                    found[name] = None
-        return found
+        names = [name for name in self._directory.names(FOLDER) if name.endswith(".arrow")]
+        with ThreadPoolExecutor(READERS) as threads:
+            for at in range(0, len(names), READERS):
+                some = names[at : at + READERS]
+                yield from zip(some, threads.map(self._read, some), strict=True)
+
+    def _read(self, name: str) -> pa.Table | None:
+        try:
+            return self.table_of(name)
+        except StorageError:
+            raise
+        except (DataError, pa.ArrowException, OSError):
+            return None
+
+    def _open(self, name: str) -> pa.Table:
+        """Open a segment, if its name has the digest of its bytes: Arrow's reader trusts them, and dies of wrong ones.
+
+        Raises:
+            DataError: It has not, or is of another version, or is gone.
+        """
+        data = self._directory.read(name)
+        if checksum(data) == name.removesuffix(".arrow").rpartition("-")[2]:
+            table = pa.ipc.open_file(pa.BufferReader(data)).read_all()
+            if table.schema == SEGMENT_SCHEMA:
+                return table
+        raise DataError(f"segment {name} of ledger {self.path} is damaged")
 
 
 def segment_table(entries: Iterable[tuple[str, Entry]]) -> pa.Table:
@@ -217,14 +345,6 @@ def segment_table(entries: Iterable[tuple[str, Entry]]) -> pa.Table:
             f"a reply cannot be recorded ({type(error).__name__}: {error}): its server must send text that UTF-8 can "
             "hold and counts that int64 can hold"
         ) from error
-
-
-def _table(name: str, data: pa.Buffer) -> pa.Table | None:
-    """Read a segment, if its name has the digest of its bytes: Arrow's reader trusts them, and dies of wrong ones."""
-    if checksum(data) != name.removesuffix(".arrow").rpartition("-")[2]:
-        return None
-    table = pa.ipc.open_file(pa.BufferReader(data)).read_all()
-    return table if table.schema == SEGMENT_SCHEMA else None  # of another version
 
 
 def _row(key: str, entry: Entry) -> dict[str, object]:

@@ -18,7 +18,7 @@ from typing import Any, Literal
 import ray
 
 from kohaku_ray.engine.errors import message_of
-from kohaku_ray.engine.ledger.segments import Entry, SegmentStore, segment_table
+from kohaku_ray.engine.ledger.segments import Entry, Recorded, SegmentStore, segment_table
 from kohaku_ray.engine.metrics import show_in_flight
 from kohaku_ray.engine.serving.handles import Handles
 from kohaku_ray.engine.serving.placement import counts_of
@@ -90,7 +90,7 @@ class LedgerShard:
         self._store = SegmentStore(path)
         self._shard, self._n_shards, self._flush_s = shard, n_shards, flush_s
         self._owner = f"{ray.get_runtime_context().get_actor_id()}"
-        self._entries: dict[str, Entry] = {}
+        self._entries = Recorded(self._store.table_of)
         self._unflushed: list[tuple[str, Entry]] = []
         self._in_flight: dict[str, asyncio.Task[Asked | Refused]] = {}
         self._handles = Handles()
@@ -102,7 +102,6 @@ class LedgerShard:
         self._is_open = False
         self._lease_failure: str | None = None
         self._write_failure: str | None = None
-        self._damaged: tuple[str, ...] = ()
         self._n_made = self._n_tokens = 0
         self._hold()
 
@@ -125,7 +124,7 @@ class LedgerShard:
             "failure": self._failure,
             "n_shards": self._n_shards,
             "n_entries": len(self._entries),
-            "damaged": self._damaged,
+            "damaged": self._entries.damaged,
         }
 
     async def placed(self, application: str) -> tuple[int, int]:
@@ -139,7 +138,9 @@ class LedgerShard:
     async def lookup(self, keys: Sequence[str]) -> list[Entry | None]:
         """Return the recorded reply per key, or None."""
         self._touch()
-        return [self._entries.get(key) for key in keys]
+        if self._store.is_local:
+            return [self._entries.get(key) for key in keys]
+        return await asyncio.to_thread(lambda: [self._entries.get(key) for key in keys])
 
     async def ask(
         self, key: str, request: ChatRequest, application: str, again_for: str | None = None
@@ -183,7 +184,7 @@ class LedgerShard:
             entries, self._unflushed = self._unflushed, []
             try:
                 if entries:
-                    await asyncio.to_thread(self._store.write, entries)
+                    self._entries.written(await asyncio.to_thread(self._store.write, entries), entries)
             except BaseException as error:
                 self._unflushed = entries + self._unflushed
                 if not isinstance(error, Exception):
@@ -212,8 +213,8 @@ class LedgerShard:
         with self._store.starting(f"{self._shard}-of-{self._n_shards}", self._owner):
             if is_new:  # a restarted shard must not merge segments that its siblings are reading
                 self._store.compact()
-            loaded = self._store.load(lambda key: shard_of(key, self._n_shards) == self._shard)
-        self._entries, self._damaged, self._is_open = loaded.entries, loaded.damaged, True
+            self._entries = self._store.index(lambda key: shard_of(key, self._n_shards) == self._shard)
+        self._is_open = True
 
     def _said(self, verb: str, error: Exception) -> str:
         if isinstance(error, DataError):
@@ -229,7 +230,7 @@ class LedgerShard:
             generation = 0 if replaced is None else replaced.generation + 1
             entry = Entry(reply, request.model, time.perf_counter() - began, generation)
             segment_table([(key, entry)])  # a reply that no segment can hold must not stop the flush of others
-            self._entries[key] = entry
+            self._entries.add(key, entry)
             self._unflushed.append((key, entry))
             # Now and not by who waits: an ask that comes before they wake must not make the call again.
             self._renewed |= {(run, key) for run in self._renewing[key]}

@@ -147,7 +147,7 @@ def test_two_jobs_of_different_shard_counts_agree(application, tmp_path):
 def test_a_shard_that_dies_of_its_segments_again_and_again_ends_the_job(cluster, tmp_path, monkeypatch):
     class Dying(client.LedgerShard):  # in here, so that it travels by value
         def _open(self):
-            self._store.load = lambda _: os._exit(1)
+            self._store.index = lambda _: os._exit(1)
             super()._open()
 
     monkeypatch.setattr(client, "LedgerShard", Dying)

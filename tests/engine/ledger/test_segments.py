@@ -8,6 +8,7 @@ from dataclasses import replace
 import pyarrow as pa
 import pytest
 
+from kohaku_ray.engine.ledger import segments
 from kohaku_ray.engine.ledger.segments import Entry, SegmentStore
 from kohaku_ray.errors import DataError
 from kohaku_ray.records import Reply
@@ -182,3 +183,60 @@ def test_what_no_segment_can_hold_is_named_and_nothing_is_written(tmp_path, repl
     with pytest.raises(DataError, match=r"a reply cannot be recorded \(\w+: .+\): its server must send"):
         store.write([("a", entry("one")), ("b", Entry(reply, "model", 1.0))])
     assert not store.load(every).entries
+
+
+def test_keys_in_memory_with_replies_on_disk_are_a_dictionary_of_replies(tmp_path):
+    """Entries replaced, repeated, flushed or not, read by this process or the next, at any moment."""
+    rng, store = random.Random(1), SegmentStore(str(tmp_path))
+    recorded, expected, unwritten = store.index(every), {}, []
+    for step in range(400):
+        key = f"{rng.randrange(60):032x}"
+        there = expected.get(key)
+        entry_ = replaced(f"reply {step}", 0 if there is None else there.generation + 1)
+        recorded.add(key, entry_)
+        expected[key] = entry_
+        unwritten.append((key, entry_))
+        if rng.random() < 0.1:
+            written, unwritten = unwritten, []
+            name = store.write(written)
+            late = rng.choice(written)[0]  # replaced while the others were written
+            newer = replaced(f"late {step}", expected[late].generation + 1)
+            recorded.add(late, newer)
+            expected[late] = newer
+            unwritten.append((late, newer))
+            recorded.written(name, written)
+        assert recorded[key] == expected[key]
+    assert dict(recorded) == expected
+    assert (len(recorded), "no such key" in recorded) == (len(expected), False)
+    recorded.written(store.write(unwritten), unwritten)
+    other = SegmentStore(str(tmp_path))
+    assert dict(other.index(every)) == expected == dict(recorded)
+    assert other.compact(more_than=2)
+    assert dict(other.index(every)) == expected == dict(recorded)  # whose files are gone
+
+
+def test_a_large_segment_is_not_merged_again_and_what_came_first_stays_first(tmp_path, monkeypatch):
+    monkeypatch.setattr(segments, "MERGED_ROWS", 8)
+    store = SegmentStore(str(tmp_path))
+    store.write([("early", entry("first")), ("late", entry("first"))])
+    large = store.write([(f"k{at}", entry(str(at))) for at in range(6)] + [("early", entry("second"))])
+    for at in range(12):
+        store.write([(f"s{at}", entry(str(at))), ("k1", entry("second")), ("early", entry("third"))])
+    before = store.load(every).entries
+    assert (before["early"].reply.text, before["k1"].reply.text) == ("first", "1")
+    assert store.compact(more_than=2) == 13
+    assert store.load(every).entries == before
+    sizes = sorted(pa.ipc.open_file(file).read_all().num_rows for file in (tmp_path / "segments").iterdir())
+    assert sizes == [6, 7, 8]  # the large one as it was, 14 rows in two
+    assert (tmp_path / large).exists()
+    assert store.compact(more_than=2) == 0
+
+
+def test_a_segment_that_is_damaged_after_its_keys_were_read_says_so(tmp_path):
+    store = SegmentStore(str(tmp_path))
+    name = store.write([("a", entry("one"))])
+    recorded = store.index(every)
+    store.table_of.cache_clear()
+    (tmp_path / name).write_bytes(b"no segment")
+    with pytest.raises(DataError, match=rf"segment {name} of ledger .* is damaged"):
+        recorded["a"]

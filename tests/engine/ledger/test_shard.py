@@ -350,7 +350,7 @@ def test_a_path_that_cannot_be_read_is_not_kept_from_others(make, tmp_path, monk
         raise PermissionError("segments")
 
     with monkeypatch.context() as patched:
-        patched.setattr(SegmentStore, "load", fails)
+        patched.setattr(SegmentStore, "index", fails)
         shard = make()
     assert shard._failure == f"cannot open ledger {tmp_path}: PermissionError: segments"
     SegmentStore(str(tmp_path)).acquire_lease("another cluster")
