@@ -44,8 +44,8 @@ MOST_LOAD = 0.6
 """Share of a process's time that calls may take; above it, calls queue for each other."""
 
 PREPARE_MS, ANSWER_MS, VOTE_MS, RECORD_MS = 6.0, 3.0, 1.5, 2.0
-"""CPU of a retriever and the voter per question, and of a member's process and a ledger shard per call, in
-milliseconds."""
+"""Budget of CPU, in milliseconds: of a retriever and a voter per question, of a member's process and a ledger shard per
+call. What they take is measured by `benchmarks/flow.py`."""
 
 FILLS = 2
 """How many times the questions in flight fill the replicas: with one, blocks on their way leave replicas idle."""
