@@ -25,6 +25,7 @@ from kohaku_ray.index.terms import stop_words
 from kohaku_ray.records import Question
 from kohaku_ray.retrieval.context import Context, assemble
 from kohaku_ray.retrieval.evidence import Evidence, distinct_rows, localise, rank
+from kohaku_ray.retrieval.windows import choose
 from kohaku_ray.run.sources import resolve
 from kohaku_ray.systems.kohaku import SYSTEM
 from kohaku_ray.values.read import is_abstention, parse_number, parse_pair
@@ -43,6 +44,8 @@ class Setting:
     dedup: str
     max_context_tokens: int | None
     published: tuple[float, float] | None = None
+    top_k: int = 16
+    windows: bool = False
 
 
 SETTINGS = (
@@ -55,6 +58,8 @@ SETTINGS = (
     Setting("four queries, all", 4, None, "node", None, (1.000, 0.743)),
     Setting("four queries, all, tree", 4, None, "tree", None, (1.000, 0.743)),
     Setting("four queries, all, tree, 8,000 tokens", 4, None, "tree", 8000),
+    *(Setting(f"four queries, final 16, tree, {n:,} tokens", 4, 16, "tree", n) for n in (4000, 2000)),
+    *(Setting(f"windows, k 64, {n:,} tokens", 4, None, "node", n, top_k=64, windows=True) for n in (8000, 4000, 2000)),
 )
 
 
@@ -106,13 +111,13 @@ async def context_of(config: Config, index: LocalIndex, row: SubmissionRow, sett
     kohaku = config.settings.model_copy(update={"max_context_tokens": setting.max_context_tokens})
     queries = variants(row.question)[: setting.queries]
     vectors = await index.embed(queries, False)
-    dense = await index.search(vectors, SYSTEM.views["nodes"].kinds, 16, None)
+    dense = await index.search(vectors, SYSTEM.views["nodes"].kinds, setting.top_k, None)
     [nodes] = await index.nodes([tuple(distinct_rows(dense))], kohaku.section_tokens, ())
     question = Question(row.question_id, row.question)
     evidence = Evidence(question, tuple(queries), localise(dense, nodes), (), nodes)
     ranked = rank(
         evidence,
-        top_k=16,
+        top_k=setting.top_k,
         top_k_final=setting.top_k_final,
         strategy="combined",
         normalise="max",
@@ -120,15 +125,18 @@ async def context_of(config: Config, index: LocalIndex, row: SubmissionRow, sett
         dedup=setting.dedup,  # type: ignore[arg-type]
         bm25_top_k=0,
     )
-    context = assemble(
-        nodes,
-        ranked,
-        budget=setting.max_context_tokens,
-        once=True,
-        paragraph_tokens=kohaku.longest_paragraph,
-        siblings=kohaku.siblings,
-        section_tokens=kohaku.section_tokens,
-    )
+    if setting.windows:
+        context = choose(nodes, ranked, budget=setting.max_context_tokens)
+    else:
+        context = assemble(
+            nodes,
+            ranked,
+            budget=setting.max_context_tokens,
+            once=True,
+            paragraph_tokens=kohaku.longest_paragraph,
+            siblings=kohaku.siblings,
+            section_tokens=kohaku.section_tokens,
+        )
     return context, "\n".join(snippet.text for snippet in context.snippets)
 
 
@@ -159,7 +167,7 @@ def print_table(rows: Sequence[dict[str, object]]) -> None:
     first = rows[0]
     print(
         f"{first['n_questions']} questions; document recall over {first['n_with_refs']} with gold references, "
-        f"gold value in the context over {first['n_numeric']} numeric or range questions; k 16\n"
+        f"gold value in the context over {first['n_numeric']} numeric or range questions; k 16 unless named\n"
     )
     print(f"{'setting':<44}{'recall':>8}{'value':>8}  {'published':>13}  {'ratio':>11}{'matches':>9}{'tokens':>8}")
     for row in rows:

@@ -158,9 +158,9 @@ def assemble(
         shown, n_tokens = _within(nodes, group, None if budget is None else budget - used)
         is_whole = len(shown.leaves) == len(group.leaves)
         if is_whole or shown.leaves:
-            snippets += _snippets(nodes, shown)
+            snippets += group_snippets(nodes, shown)
             captions += _captions(nodes, shown)
-            matches.append(_match(nodes, ranked, place, n_tokens))
+            matches.append(context_match(nodes, ranked, place, n_tokens))
         held.update(shown.leaves)
         if shown.title is not None:
             held.add(shown.title)
@@ -196,7 +196,7 @@ def _title_tokens(nodes: NodeTable, group: Group, n_tokens: int) -> int:
     return math.ceil(n_tokens * len(nodes.title_of(group.title)) / sum(chars[leaf] for leaf in group.leaves))
 
 
-def _snippets(nodes: NodeTable, group: Group) -> list[Snippet]:
+def group_snippets(nodes: NodeTable, group: Group) -> list[Snippet]:
     """The group's text as one snippet; none when it has no text."""
     text = _text(nodes, group.text)
     if not text:
@@ -242,7 +242,8 @@ def _runs_on(nodes: NodeTable, leaf: int, later: int) -> bool:
     return bool(is_gapless and not (nodes.kind[leaf + 1 : later] == SENTENCE).any())
 
 
-def _match(nodes: NodeTable, ranked: Ranked, place: int, n_tokens: int) -> Match:
+def context_match(nodes: NodeTable, ranked: Ranked, place: int, n_tokens: int) -> Match:
+    """Describe one of the ranked matches."""
     row = int(ranked.rows[place])
     return Match(
         rank=place,

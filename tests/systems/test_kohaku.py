@@ -510,6 +510,18 @@ def test_an_overflow_is_asked_once_more_with_fewer_matches():
     assert matches(found) == allowed[: len(matches(found))]
 
 
+def test_windows_are_another_context_of_the_same_evidence_and_budget():
+    shown = []
+    for context in ("groups", "windows"):
+        tools = tools_for(reply())
+        found = answered(tools, settings({"top_k": 8, "max_context_tokens": 14, "context": context}))
+        shown.append(snippets(answer_calls(tools)[0]))
+        assert 0 < found.measures["context_tokens"] <= 14
+        assert found.prediction.answer_value == "12"
+    assert shown[0] != shown[1]
+    assert len({tuple(one) for one in shown[1]}) == len(shown[1]) > 0
+
+
 @pytest.mark.parametrize("top_k", [1, 2, 4])
 def test_an_overflow_shortens_a_context_that_the_budget_had_cut(top_k):
     tools = tools_for(ContextOverflowError("too long"), reply())

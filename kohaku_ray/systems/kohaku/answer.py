@@ -17,6 +17,7 @@ from kohaku_ray.records import Prediction, Question, Reply, TraceRow
 from kohaku_ray.retrieval.context import Context, FoundImage, Match, Snippet, assemble
 from kohaku_ray.retrieval.evidence import Evidence, find_images, rank, with_images, within
 from kohaku_ray.retrieval.fusion import Ranked, append_lexical
+from kohaku_ray.retrieval.windows import choose
 from kohaku_ray.systems.base import Answer
 from kohaku_ray.systems.kohaku.prepare import answer_prompt
 from kohaku_ray.systems.kohaku.settings import KohakuSettings
@@ -182,15 +183,19 @@ async def _context(evidence: Evidence, depth: AttemptDepth, tools: Tools, settin
     room = await _window_room(evidence.question, shown, tools, settings)
     budget = min((bound for bound in (depth.budget, room) if bound is not None), default=None)
     images, taken = within(images, budget, settings.image_tokens if sends else 0)
-    context = assemble(
-        nodes,
-        ranked,
-        budget=None if budget is None else budget - taken,
-        once=settings.dedup != "none",
-        paragraph_tokens=settings.longest_paragraph,
-        siblings=settings.siblings,
-        section_tokens=settings.section_tokens,
-    )
+    left = None if budget is None else budget - taken
+    if settings.context == "windows":
+        context = choose(nodes, ranked, budget=left)
+    else:
+        context = assemble(
+            nodes,
+            ranked,
+            budget=left,
+            once=settings.dedup != "none",
+            paragraph_tokens=settings.longest_paragraph,
+            siblings=settings.siblings,
+            section_tokens=settings.section_tokens,
+        )
     return with_images(context, images, taken, numbered=sends) if images else context
 
 
@@ -204,7 +209,7 @@ async def _ranked(evidence: Evidence, depth: AttemptDepth, tools: Tools, setting
         strategy=settings.rerank,
         normalise=settings.normalise,
         alpha=settings.alpha,
-        dedup=settings.dedup,
+        dedup=settings.dedup if settings.context == "groups" else "node",
         bm25_top_k=0 if reorders else settings.bm25_top_k,
     )
     if not reorders:

@@ -34,6 +34,10 @@ class KohakuSettings(Section):
     """Deployment of kind `cross_encoder` that reranks the matches kept over all queries; None: off."""
     retrieval_threshold: Annotated[float, Field(ge=-1, le=1)] | None = None
     """Lowest cosine similarity of a match; None: no bound."""
+    context: Literal["groups", "windows"] = "groups"
+    """What the model reads: every match with its surroundings, in rank order; or windows around the matches, which grow
+    while the budget lasts, weighed against further documents. Windows ignore `dedup`, `paragraph_tokens` and
+    `siblings`."""
     paragraph_tokens: PositiveInt | None = None
     """Longest paragraph, in tokens, that a matched sentence brings whole; of a longer one, itself and its siblings.
     Default: max_context_tokens / 8; unbounded without a budget."""
