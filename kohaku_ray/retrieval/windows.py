@@ -108,8 +108,8 @@ def _greedy(
         _, at, place = heapq.heappop(heap)
         row, section = queues[at][place]
         cost = tokens[row]
-        if section not in shown:
-            cost += math.ceil(tokens[row] * len(nodes.title_of(section)) / max(chars[row], 1))
+        if section not in shown and used + cost <= budget:
+            cost += math.ceil(cost * len(nodes.title_of(section)) / max(chars[row], 1))
         if used + cost <= budget:
             used += cost
             shown.setdefault(section, []).append(row)
@@ -117,8 +117,12 @@ def _greedy(
             mass[at] += tokens[row] * worth[row]
         else:
             is_cut = True
-        if place + 1 < len(queues[at]):
-            heapq.heappush(heap, (-worth[queues[at][place + 1][0]] / math.sqrt(mass[at] / SATURATION), at, place + 1))
+        for later in range(place + 1, len(queues[at])):
+            row = queues[at][later][0]
+            if used + tokens[row] <= budget:  # what does not fit now never will
+                heapq.heappush(heap, (-worth[row] / math.sqrt(mass[at] / SATURATION), at, later))
+                break
+            is_cut = True
     return shown, costs, is_cut
 
 
