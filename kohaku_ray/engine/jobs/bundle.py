@@ -359,10 +359,11 @@ def _closed(values: Mapping[str, Any], run: BundledRun, home: str, index: str) -
         "index": {"path": index, "captions": "printed"},
         "questions": {"path": inside(run.questions)},
         "prompts": inside(run.prompts),
-        "ledger": {"path": f"{home}/ledger"},
         "tracking": {"to": None},
     }
-    return {**merge(values, own), "deployments": {**given, **closed}}
+    # Where it ran does not matter, so that a key of these sections may go without making old bundles void.
+    replaced: dict[str, Any] = {"ledger": {"path": f"{home}/ledger"}, "cluster": {}}
+    return {**merge(values, own), **replaced, "deployments": {**given, **closed}}
 
 
 def _open_same(path: str, wanted: IndexIdentity, bundle: str) -> Index:
