@@ -39,33 +39,38 @@ def choose(nodes: NodeTable, ranked: Ranked, *, budget: int | None) -> Context:
 
     Args:
         nodes: The matches and the text around them.
-        ranked: Matches, best first. Their scores count as shares of the largest; if one is not positive, as a
-            cross-encoder's may be, their ranks count instead. A lexical match counts as the weakest dense one, for
-            BM25's scores are on another scale.
+        ranked: Sentences, paragraphs or sections, best first. Their scores count as shares of the largest; if one is
+            not positive, as a cross-encoder's may be, their ranks count instead. A lexical match counts as the weakest
+            dense one, for BM25's scores are on another scale.
         budget: Most tokens; None: no limit, all relevant sentences.
 
     Returns:
         One snippet per section, best first, in reading order inside. All text is in snippets, captions among it.
     """
     relevance = _relevance(nodes, ranked)
-    sections = np.flatnonzero(nodes.kind == SECTION)
     roots = np.flatnonzero(nodes.parent < 0)
     order = np.lexsort((np.arange(len(nodes)), -relevance))
     order = order[relevance[order] > 0]
-    section = sections[np.searchsorted(sections, order, side="right") - 1].tolist()
     queues: dict[int, list[tuple[int, int]]] = {}
-    for row, above, root in zip(order.tolist(), section, np.searchsorted(roots, order, side="right"), strict=True):
-        queues.setdefault(int(root), []).append((row, above))
+    documents = np.searchsorted(roots, order, side="right").tolist()
+    for row, above, root in zip(order.tolist(), _sections_of(nodes, order).tolist(), documents, strict=True):
+        queues.setdefault(root, []).append((row, above))
     shown, costs, is_cut = _greedy(nodes, relevance, list(queues.values()), math.inf if budget is None else budget)
     return _context(nodes, ranked, shown, costs, is_cut)
+
+
+def _sections_of(nodes: NodeTable, rows: I64) -> I64:
+    """Rows of the sections that sentences, paragraphs or sections are or lie in; as ``NodeTable.section_of``."""
+    sections = np.flatnonzero(nodes.kind == SECTION)
+    found: I64 = sections[np.searchsorted(sections, rows, side="right") - 1]
+    return found
 
 
 def _relevance(nodes: NodeTable, ranked: Ranked) -> F64:
     """Relevance of every sentence, 0 of other nodes; shape ``(n_nodes,)``."""
     rows = np.flatnonzero(nodes.kind == SENTENCE)
-    sections = np.flatnonzero(nodes.kind == SECTION)
     first, past = np.searchsorted(rows, ranked.rows), np.searchsorted(rows, nodes.end[ranked.rows])
-    section = sections[np.searchsorted(sections, ranked.rows, side="right") - 1]
+    section = _sections_of(nodes, ranked.rows)
     low = np.maximum(np.searchsorted(rows, section), first - REACH)
     high = np.minimum(np.searchsorted(rows, nodes.end[section]), past + REACH)
     score = np.ones(len(ranked))
