@@ -116,14 +116,13 @@ class Flow:
                 voted = lambda: self._work("driver", self._costs.drive * size / 2, self._submit)  # noqa: E731
                 self._work(("voter", number % self.n_voters), self._costs.vote * size, voted)
 
-        for member in range(self._members):
-            worker = ("worker", (number * self._members + member) % self.n_workers)
+        worker = ("worker", number % self.n_workers)
 
-            def back(worker: Any = worker) -> None:
-                self._work(worker, half, answered)
+        def back() -> None:
+            self._work(worker, half, answered)
 
-            for _ in range(size):
-                self._work(worker, half, lambda back=back: self._call(back))  # type: ignore[misc]
+        for _ in range(size * self._members):
+            self._work(worker, half, lambda: self._call(back))
 
     def _call(self, then: Callable[[], None]) -> None:
         shard = ("shard", self._draw.randrange(self.n_shards))

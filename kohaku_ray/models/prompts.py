@@ -245,7 +245,9 @@ class _Environment(SandboxedEnvironment):
         return super().getattr(obj, attribute)
 
 
+@functools.lru_cache(maxsize=256)
 def _compiled(source: str, origin: str) -> jinja2.Template:
+    """Compile a template once per process: every task of an actor unpickles the run's prompts."""
     environment = _Environment(
         undefined=jinja2.StrictUndefined,
         autoescape=False,  # a prompt is not HTML: escaping would change the evidence

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, Protocol
@@ -30,6 +31,10 @@ def seed_for(base: int, question_id: str, member: int, attempt: int, role: str) 
     return int(digest([base, question_id, member, attempt, role], 8), 16) % 2**31
 
 
+PROMPT_CHARS = 8
+"""Characters of a key that are the same for every call with one prompt."""
+
+
 def request_key(request: ChatRequest) -> str:
     """Hash everything that decides a model call's reply: 32 hexadecimal characters.
 
@@ -41,20 +46,25 @@ def request_key(request: ChatRequest) -> str:
     Raises:
         UnstableError: Something in the request has no stable form: a set, an object, NaN, a key that is not text.
     """
-    images = [[image.digest, image.max_pixels] for image in request.images]
-    prompt = digest([[list(message) for message in request.messages], images], 16, "request.messages")
+    prompt = _prompt_digest(request.messages, tuple((image.digest, image.max_pixels) for image in request.images))
     sampling = {
         "temperature": float(request.temperature),
         "top_p": float(request.top_p),
         "max_tokens": request.max_tokens,
     }
     rest = {"model": request.model, "sampling": sampling, "seed": request.seed, "schema": request.schema}
-    return prompt[:8] + digest({"prompt": prompt, **rest}, 12, "request")
+    return prompt[:PROMPT_CHARS] + digest({"prompt": prompt, **rest}, 12, "request")
+
+
+@functools.lru_cache(maxsize=64)
+def _prompt_digest(messages: tuple[tuple[str, str], ...], images: tuple[tuple[str, int], ...]) -> str:
+    """Hash a prompt; its calls come one after the other."""
+    return digest([messages, images], 16, "request.messages")
 
 
 def shard_of(key: str, n_shards: int) -> int:
     """Return the shard of the ledger that owns a key."""
-    return int(key[:8], 16) % n_shards
+    return int(key[:PROMPT_CHARS], 16) % n_shards
 
 
 CHARS_PER_TOKEN = 4

@@ -12,7 +12,7 @@ from kohaku_ray.evaluation.statistics import CONFIDENCE, stars
 from kohaku_ray.evaluation.submissions import read_refs
 from kohaku_ray.run.directory import baseline_note
 from kohaku_ray.run.scoring import ScoredRun
-from kohaku_ray.run.summary import AnswerSummary, counted, describe_errors, describe_flags
+from kohaku_ray.run.summary import AnswerSummary, counted, describe_errors, describe_flags, sources_said
 from kohaku_ray.run.tables import ANSWER_FILES, SCHEMAS
 
 _WIDTH = 32  # most characters of a cell with a model's text
@@ -260,13 +260,11 @@ def describe_run(
         scored: Its scores; None: there are none, and ``why_not`` says why.
         why_not: See ``score_run``.
     """
-    calls = summary.n_calls
-    n_calls = sum(calls.values())
+    n_calls = sum(summary.n_calls.values())
     n_answers, n_full = summary.n_answers, summary.n_questions * n_members
     parts = [
         f"{counted(summary.n_questions, 'question')} × {counted(n_members, 'member')} in {summary.wall_s:.1f} s: "
-        f"{counted(n_calls, 'model call')} ({calls['made']} made, {calls['ledger']} from the ledger, "
-        f"{calls['joined']} sharing the reply of an equal call under way)"
+        f"{counted(n_calls, 'model call')} ({sources_said(summary.n_calls)})"
     ]
     if n_answers < n_full:
         saved = n_full - n_answers

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass, replace
+from dataclasses import dataclass, replace
 from itertools import islice
 from typing import Any, TypeVar
 
@@ -17,7 +17,7 @@ from kohaku_ray.ensemble.agreement import agreement_weights
 from kohaku_ray.ensemble.decide import settle_all
 from kohaku_ray.ensemble.vote import Verdict, VoteRule, vote_all
 from kohaku_ray.index.arrays import F64
-from kohaku_ray.records import BLANK, Question, TraceRow
+from kohaku_ray.records import BLANK, Prediction, Question, TraceRow
 from kohaku_ray.run.models import Call, seed_of
 from kohaku_ray.run.summary import BlockResult, group_errors
 from kohaku_ray.run.tables import SCHEMAS, SHARED, SPENT, Parts, Tables
@@ -116,7 +116,7 @@ def settle_block(config: Config, questions: Sequence[Question], *answered: Seque
     rule, ensemble, ballot = rule_of(config.ensemble.vote), config.ensemble, config.declaration.ballot
     there = [_those_there(member[place] for member in answered) for place in range(len(questions))]
     table = [
-        [ballot({**asdict(row.answer.prediction), "measures": dict(row.answer.measures)}) for row in rows]
+        [ballot({**_values(row.answer.prediction), "measures": dict(row.answer.measures)}) for row in rows]
         for rows in there
     ]
     found = settle_all(table, ensemble.members, rule, ensemble.stops, [one.answer_unit for one in questions])
@@ -211,7 +211,7 @@ def _answer_rows(config: Config, question: Question, answers: Sequence[Answered]
     lead = config.declaration.lead
     return [
         {
-            **asdict(answered.answer.prediction),
+            **_values(answered.answer.prediction),
             "question_id": question.question_id,
             "member": member,
             "seed": seed_of(config, question.question_id, member, answered.answer.prediction.attempt, lead),
@@ -252,8 +252,12 @@ def _by_step(trace: Iterable[TraceRow]) -> dict[tuple[int, str], list[TraceRow]]
 
 
 def _trace_row(question: Question, member: int, row: TraceRow) -> dict[str, Any]:
-    plain = {name: getattr(row, name) for name in TraceRow.__slots__}
-    return {**plain, "question_id": question.question_id, "member": member, "scores": _numbers(row.scores)}
+    return {**_values(row), "question_id": question.question_id, "member": member, "scores": _numbers(row.scores)}
+
+
+def _values(record: Prediction | TraceRow | Call) -> dict[str, Any]:
+    """The fields of a record that is no deeper than a row (``asdict`` copies what no row changes)."""
+    return {name: getattr(record, name) for name in record.__slots__}
 
 
 def _numbers(values: Mapping[str, float]) -> list[tuple[str, float]]:
@@ -263,4 +267,4 @@ def _numbers(values: Mapping[str, float]) -> list[tuple[str, float]]:
 def _usage_rows(question: Question, sources: Sequence[Prepared], answers: Sequence[Answered], shared: bool) -> Rows:
     calls = [(SHARED if shared else member, call) for member, row in enumerate(sources) for call in row.calls]
     calls += [(member, call) for member, answered in enumerate(answers) for call in answered.calls]
-    return [{"question_id": question.question_id, "member": member, **asdict(call)} for member, call in calls]
+    return [{"question_id": question.question_id, "member": member, **_values(call)} for member, call in calls]

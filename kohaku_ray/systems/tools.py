@@ -6,9 +6,9 @@ questions in flight. The engine binds member and seed before a system sees it.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Awaitable, Callable, Hashable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import Any, Protocol, TypeVar
 
 from kohaku_ray.index.arrays import F32, F64
 from kohaku_ray.index.hits import Hits
@@ -16,6 +16,8 @@ from kohaku_ray.index.nodes import NodeTable
 from kohaku_ray.models.images import PromptImage
 from kohaku_ray.models.prompts import Prompt, Prompts
 from kohaku_ray.records import Reply
+
+Made = TypeVar("Made")
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,6 +43,15 @@ class Tools(Protocol):
 
     def limits(self, role: str = "answer") -> Limits:
         """Return the longest prompts and replies of a role."""
+        ...
+
+    async def once(self, key: Hashable, make: Callable[[], Awaitable[Made]]) -> Made:
+        """Make something that does not depend on the member: a question's members with equal models share it.
+
+        Args:
+            key: Its name, unique for the question.
+            make: Makes it, without a chat.
+        """
         ...
 
     async def chat(

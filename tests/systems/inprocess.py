@@ -58,6 +58,9 @@ class InProcessTools:
     def limits(self, role="answer") -> Limits:
         return Limits(self.max_tokens or self.system.roles[role].max_tokens, self.window_tokens)
 
+    async def once(self, key, make):
+        return await make()
+
     async def chat(self, prompt, *, schema=None, attempt=0, role="answer", max_tokens=None) -> Reply:
         call = Call(role, attempt, prompt, schema, max_tokens)
         self.calls.append(call)

@@ -12,7 +12,7 @@ import ray
 
 from kohaku_ray.config import Config
 from kohaku_ray.engine.actors.index_access import Depths, LocalIndex, remote
-from kohaku_ray.engine.actors.tools import EngineTools, RunContext
+from kohaku_ray.engine.actors.tools import EngineTools, RunContext, Shared
 from kohaku_ray.errors import ConfigError, DataError, KohakuRayError
 from kohaku_ray.records import Prediction, Question
 from kohaku_ray.run.block import Answered, Prepared
@@ -74,19 +74,18 @@ class Retriever:
 
 
 class Member:
-    """A process in which ensemble members answer: one call per member and block, each with its own seeds."""
+    """A process in which the members of an ensemble answer, each with its own seeds."""
 
     async def answer(
         self,
         context: RunContext,
-        member: int,
+        members: Sequence[int],
         retriever: Any,
         prepared: Sequence[Prepared | None],
         settled: Sequence[bool] | None = None,
-    ) -> list[Answered | None]:
-        """Answer a block, all its questions at once; rows in their order, None for those that are settled."""
-        index = remote(retriever)
-        return await each(prepared, settled, lambda row: answer_one(context, member, index, row))
+    ) -> list[list[Answered | None]]:
+        """See ``answer_block``; what members of a question share travels once."""
+        return await answer_block(context, members, remote(retriever), prepared, settled)
 
 
 async def prepare_one(index: LocalIndex, context: RunContext, question: Question, member: int) -> Prepared:
@@ -107,12 +106,33 @@ async def prepare_one(index: LocalIndex, context: RunContext, question: Question
     return Prepared(question, evidence, error, tuple(tools.calls), tools.n_no_reply)
 
 
-async def answer_one(context: RunContext, member: int, index: LocalIndex, row: Prepared) -> Answered:
-    """Answer one prepared question as a member."""
+async def answer_block(
+    context: RunContext,
+    members: Sequence[int],
+    index: LocalIndex,
+    prepared: Sequence[Prepared | None],
+    settled: Sequence[bool] | None,
+) -> list[list[Answered | None]]:
+    """Answer a block as members that share its evidence, all of them and all its questions at once.
+
+    Returns:
+        Per member its rows in the questions' order, None for those that are settled.
+    """
+
+    async def of_all(row: Prepared) -> list[Answered]:
+        shared: Shared = {}
+        return await asyncio.gather(*(answer_one(context, member, index, row, shared) for member in members))
+
+    rows = await each(prepared, settled, of_all)
+    return [[None if row is None else row[place] for row in rows] for place in range(len(members))]
+
+
+async def answer_one(context: RunContext, member: int, index: LocalIndex, row: Prepared, shared: Shared) -> Answered:
+    """Answer one prepared question as a member; ``shared`` is what its members share."""
     if row.error is not None:
         return Answered(Answer(Prediction(error=row.error)))
     question_id = row.question.question_id
-    tools = EngineTools(index, context, question_id, member, (question_id, member) in context.again)
+    tools = EngineTools(index, context, question_id, member, (question_id, member) in context.again, shared=shared)
     try:
         answer = await context.config.declaration.answer(row.evidence, tools, context.config.settings)
     except (DataError, ConfigError):

@@ -14,6 +14,7 @@ import ray
 from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
 from kohaku_ray.config import Config
+from kohaku_ray.config.deployments import ChatDeployment
 from kohaku_ray.engine.actors.index_access import Depths
 from kohaku_ray.engine.actors.members import Member, Retriever
 from kohaku_ray.engine.actors.tools import RunContext
@@ -136,18 +137,17 @@ class RunWork:
         retrievers, members = self._pool.retrievers, self._pool.members
         retriever = retrievers[number % len(retrievers)]
         voter = self._pool.voters[number % len(self._pool.voters)]
-        scope, n_members = self.config.ensemble.scope, self.config.ensemble.members
-        prepared = [retriever.prepare.remote(self._context, block, 0)] if scope == "answer" else []
+        process = members[number % len(members)]
+        prepared: list[Any] = []
         answered: list[Any] = []
         settled = None
         for wave in waves_of(self.config):
             if answered:
                 settled = voter.settle.remote(self._config, block, *answered)
-            for member in wave:
-                if scope == "question":
-                    prepared.append(retriever.prepare.remote(self._context, block, member, settled))
-                process = members[(number * n_members + member) % len(members)]
-                answered.append(process.answer.remote(self._context, member, retriever, prepared[-1], settled))
+            for some in groups_of(self.config, wave):
+                if not prepared or self.config.ensemble.scope == "question":
+                    prepared.append(retriever.prepare.remote(self._context, block, some[0], settled))
+                answered.append(process.answer.remote(self._context, some, retriever, prepared[-1], settled))
         result, tables = voter.vote.options(num_returns=2).remote(self._config, len(prepared), *prepared, *answered)
         return result, tables
 
@@ -169,6 +169,11 @@ def waves_of(config: Config) -> list[range]:
     return [range(start, end) for start, end in pairwise([0, *ends])]
 
 
+def groups_of(config: Config, wave: range) -> list[range]:
+    """Split a wave into groups of members that share their evidence: each group answers a block in one task."""
+    return [wave] if config.ensemble.scope == "answer" else [range(member, member + 1) for member in wave]
+
+
 def n_retrievers(config: Config, n_shards: int, resources: Mapping[str, float]) -> int:
     """Return the retrievers per shard of the index: as many as the replicas need, and at most what there is room for.
 
@@ -181,7 +186,7 @@ def n_retrievers(config: Config, n_shards: int, resources: Mapping[str, float]) 
     if each.replicas is not None:
         return each.replicas
     per_question = 1 if config.ensemble.scope == "question" else config.ensemble.members
-    wanted = _busy_processes(config, PREPARE_MS / per_question)
+    wanted = _busy_processes(config.answering_deployments, PREPARE_MS / per_question)
     if config.cluster.autoscaling:
         return wanted
     models = replicas_demand(config.used_deployments)
@@ -191,31 +196,32 @@ def n_retrievers(config: Config, n_shards: int, resources: Mapping[str, float]) 
     return max(wanted, 1)
 
 
-def n_ledger_shards(config: Config) -> int:
-    """Return the shards of the ledger that the replicas need."""
-    return config.ledger.shards or _busy_processes(config, RECORD_MS)
+def n_ledger_shards(config: Config, deployments: Mapping[str, ChatDeployment] | None = None) -> int:
+    """Return the shards of the ledger that the replicas of deployments need. Default: of those that answer."""
+    asked = config.answering_deployments if deployments is None else deployments
+    return config.ledger.shards or _busy_processes(asked, RECORD_MS)
 
 
 def n_voters(config: Config) -> int:
     """Return the voters that the replicas need."""
-    return _busy_processes(config, VOTE_MS / config.ensemble.members)
+    return _busy_processes(config.answering_deployments, VOTE_MS / config.ensemble.members)
 
 
-def _busy_processes(config: Config, ms_per_call: float) -> int:
+def _busy_processes(deployments: Mapping[str, ChatDeployment], ms_per_call: float) -> int:
     """Return how many processes do so much work per call while every replica is busy."""
-    calls_per_s = CALLS_PER_S * sum(one.most_replicas for one in config.answering_deployments.values())
+    calls_per_s = CALLS_PER_S * sum(one.most_replicas for one in deployments.values())
     return math.ceil(calls_per_s * ms_per_call / 1000 / MOST_LOAD)
 
 
 def member_processes(config: Config, n_cpus: float) -> int:
-    """Return the processes that answer for all members of one run: at least one per member.
+    """Return the processes that answer for all members of one run.
 
     Args:
         config: The run.
         n_cpus: CPUs of the cluster: more processes would only take their time to start. A cluster that grows has more
-            than it shows, so there each member has processes of its own.
+            than it shows.
     """
-    wanted = max(config.ensemble.members, _busy_processes(config, ANSWER_MS))
+    wanted = _busy_processes(config.answering_deployments, ANSWER_MS)
     return wanted if config.cluster.autoscaling else min(wanted, max(int(n_cpus), 1))
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Hashable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -26,12 +26,15 @@ from kohaku_ray.models.prompts import Prompt, Prompts
 from kohaku_ray.records import Reply
 from kohaku_ray.run.models import Call, Model, chat_request, dollars, seed_of
 from kohaku_ray.storage import below
-from kohaku_ray.systems.tools import Limits
+from kohaku_ray.systems.tools import Limits, Made
 
 PROMPTS_KEPT = 10_000
 """Most prompts whose token counts a process caches: members share prompts."""
 
 _PROMPT_TOKENS: dict[int, int] = {}
+
+Shared = dict[Hashable, asyncio.Future[Any]]
+"""What the members of a question share, by what it is; made once."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,6 +78,7 @@ class EngineTools:
         again: Whether to ask recorded calls again.
         calls: Every model call that was answered.
         n_no_reply: Model calls that got no reply; the next start makes them again.
+        shared: What ``once`` made for the question.
     """
 
     index: LocalIndex
@@ -84,11 +88,21 @@ class EngineTools:
     again: bool = False
     calls: list[Call] = field(default_factory=list)
     n_no_reply: int = 0
+    shared: Shared = field(default_factory=dict)
 
     @property
     def prompts(self) -> Prompts:
         """See ``Tools``."""
         return self.context.prompts
+
+    async def once(self, key: Hashable, make: Callable[[], Awaitable[Made]]) -> Made:
+        """See ``Tools``."""
+        models = self.context.models[self.member].items()
+        limits = tuple((role, one.identity, one.max_tokens, one.window_tokens, one.tokenizer) for role, one in models)
+        if (limits, key) not in self.shared:
+            self.shared[limits, key] = asyncio.ensure_future(make())
+        made: Made = await self.shared[limits, key]
+        return made
 
     def limits(self, role: str = "answer") -> Limits:
         """See ``Tools``."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from itertools import chain
 from typing import Any
 
 import ray
@@ -24,14 +25,16 @@ class Voter:
     """
 
     def vote(self, config: Config, n_prepared: int, *parts: Sequence[Any]) -> tuple[BlockResult, Tables]:
-        """See ``vote_block``."""
-        voted = vote_block(config, n_prepared, *parts)
+        """See ``vote_block``; the answers are in lists, one per task of ``Member.answer``."""
+        voted = vote_block(config, n_prepared, *parts[:n_prepared], *chain.from_iterable(parts[n_prepared:]))
         count_questions(voted[0].n_questions, voted[0].n_questions_in_error)
         return voted
 
-    def settle(self, config: Config, questions: Sequence[Question], *answered: Sequence[Answered | None]) -> list[bool]:
-        """See ``settle_block``."""
-        return settle_block(config, questions, *answered)
+    def settle(
+        self, config: Config, questions: Sequence[Question], *answered: Sequence[Sequence[Answered | None]]
+    ) -> list[bool]:
+        """See ``settle_block``; the answers are in lists, one per task of ``Member.answer``."""
+        return settle_block(config, questions, *chain.from_iterable(answered))
 
     def finish(self, config: Config, run: str, blocks: Sequence[Any]) -> None:
         """Write the run's files from its blocks, in the questions' order, one block at a time.

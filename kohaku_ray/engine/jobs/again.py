@@ -15,8 +15,8 @@ import pyarrow.parquet as pq
 
 from kohaku_ray.config import Config
 from kohaku_ray.engine.actors.index_access import LocalIndex
-from kohaku_ray.engine.actors.members import answer_one, each, prepare_one
-from kohaku_ray.engine.actors.pool import block_size, waves_of
+from kohaku_ray.engine.actors.members import answer_block, each, prepare_one
+from kohaku_ray.engine.actors.pool import block_size, groups_of, waves_of
 from kohaku_ray.engine.actors.tools import RunContext
 from kohaku_ray.engine.ledger.client import Asking
 from kohaku_ray.engine.ledger.segments import Entry
@@ -189,7 +189,7 @@ def make_again(config: Config, models: Models, replies: Asking, recorded: Record
     blocks = [questions[start : start + size] for start in range(0, len(questions), size)]
 
     async def all_blocks() -> list[Tables]:
-        return [await answer_block(context, index, block) for block in blocks]
+        return [await answer_again(context, index, block) for block in blocks]
 
     os.makedirs(config.run, exist_ok=True)
     write_run(config, RunDirectory(config.run), Parts(asyncio.run(all_blocks()), lambda tables: tables))
@@ -201,16 +201,16 @@ def models_by_member(config: Config) -> Models:
     return tuple(models_of(config, names, member) for member in range(config.ensemble.members))
 
 
-async def answer_block(context: RunContext, index: LocalIndex, questions: Sequence[Question]) -> Tables:
+async def answer_again(context: RunContext, index: LocalIndex, questions: Sequence[Question]) -> Tables:
     """Answer a block as the actor pool does."""
     config = context.config
     prepared: list[Any] = []
     answered: list[Any] = []
     for wave in waves_of(config):
         settled = settle_block(config, questions, *answered) if answered else None
-        for member in wave:
+        for some in groups_of(config, wave):
             if not prepared or config.ensemble.scope == "question":
-                prepare = functools.partial(prepare_one, index, context, member=member)
+                prepare = functools.partial(prepare_one, index, context, member=some[0])
                 prepared.append(await each(questions, settled, prepare))
-            answered.append(await each(prepared[-1], settled, functools.partial(answer_one, context, member, index)))
+            answered += await answer_block(context, some, index, prepared[-1], settled)
     return vote_block(config, len(prepared), *prepared, *answered)[1]

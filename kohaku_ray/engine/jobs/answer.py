@@ -41,7 +41,7 @@ from kohaku_ray.run.identity import identity_of
 from kohaku_ray.run.indexes import difference, open_index
 from kohaku_ray.run.models import models_of
 from kohaku_ray.run.sources import check_outlives_job, questions_of, read_metadata, resolve_paths
-from kohaku_ray.run.summary import AnswerSummary, BlockResult, counted
+from kohaku_ray.run.summary import AnswerSummary, BlockResult, counted, sources_said
 from kohaku_ray.run.tracking import check_tracking
 from kohaku_ray.storage import below
 
@@ -287,6 +287,5 @@ def _shown(progress: Progress, summary: AnswerSummary) -> None:
     progress.show(
         summary.n_questions,
         f"{n_calls} calls, {calls['made']} made",
-        f"{n_calls} calls ({calls['made']} made, {calls['ledger']} from the ledger, "
-        f"{calls['joined']} sharing the reply of an equal call under way)",
+        f"{n_calls} calls ({sources_said(calls)})",
     )

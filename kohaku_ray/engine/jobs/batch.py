@@ -11,6 +11,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from kohaku_ray.config import Config
+from kohaku_ray.engine.actors.pool import n_ledger_shards
 from kohaku_ray.engine.cluster import check_cluster, check_nodes, connected, say
 from kohaku_ray.engine.ledger.client import Asking, open_ledger
 from kohaku_ray.engine.ledger.segments import SegmentStore
@@ -23,7 +24,7 @@ from kohaku_ray.run.demand import replicas_demand
 from kohaku_ray.run.deployments import check_deployment
 from kohaku_ray.run.models import dollars
 from kohaku_ray.run.sources import check_kept, resolve_paths
-from kohaku_ray.run.summary import counted
+from kohaku_ray.run.summary import counted, sources_said
 
 AHEAD = 4
 """Lines that are read ahead of the first one without a reply, per call that may be in flight."""
@@ -56,11 +57,9 @@ class BatchSummary:
 
     def text(self) -> str:
         """Format it for a terminal."""
-        calls = self.n_calls
         said = [
-            f"{calls.total():,} of {counted(self.n_lines, 'line')} answered: {self.output} ({calls['made']:,} calls "
-            f"made, {calls['ledger']:,} from the ledger, {calls['joined']:,} sharing the reply of an equal call under "
-            "way)"
+            f"{self.n_calls.total():,} of {counted(self.n_lines, 'line')} answered: {self.output} "
+            f"({sources_said(self.n_calls)})"
         ]
         if self.errors is not None:
             kinds = ", ".join(f"{code} {n:,}" for code, n in self.n_errors.most_common())
@@ -103,7 +102,7 @@ def run_batch(config: Config, source: str, output: str) -> BatchSummary:
             with connected(config.cluster) as is_ours:
                 check_cluster(replicas_demand(deployments), config.cluster)
                 check_nodes({}, {"ledger.path": config.ledger.path})
-                ledger = open_ledger(config.ledger)
+                ledger = open_ledger(config.ledger, n_ledger_shards(config, deployments))
                 with ledger.kept_alive(), serving(deployments, release=not is_ours) as applications:
                     asyncio.run(ask_all(config, models, source, ledger, applications, files, summary))
     summary.errors = errors_path(output) if summary.n_errors else None

@@ -13,6 +13,7 @@ import ray
 from kohaku_ray.config import Config
 from kohaku_ray.documents.bounded import unpacked
 from kohaku_ray.engine.actors.indexing import TEXT_SCHEMA, new_texts, tables_of, texts_of
+from kohaku_ray.engine.actors.pool import n_ledger_shards
 from kohaku_ray.engine.cluster import say
 from kohaku_ray.engine.ledger.client import Ledger, open_ledger
 from kohaku_ray.engine.serving.applications import serving
@@ -79,7 +80,7 @@ def model_captions(config: Config, job: str) -> tuple[dict[str, Caption], Captio
     summary = CaptionSummary(sum(call.n_images for call in calls.values()), len(captions), len(wanted))
     if wanted:
         say(f"caption {len(wanted)} images, {summary.n_known} known: waiting for {name}")
-        ledger = open_ledger(config.ledger)
+        ledger = open_ledger(config.ledger, n_ledger_shards(config, deployments))
         with ledger.kept_alive(), serving(deployments) as applications:
             captions |= asyncio.run(_ask_all(config, ledger, applications[name], wanted))
     summary.errors = [captions[key].error or "" for key in wanted if captions[key].error]

@@ -8,7 +8,7 @@ import yaml
 
 from kohaku_ray.config import build_config
 from kohaku_ray.engine.actors.tools import RunContext
-from kohaku_ray.engine.jobs.again import Recorded, Replies, answer_block, models_by_member, open_recorded
+from kohaku_ray.engine.jobs.again import Recorded, Replies, answer_again, models_by_member, open_recorded
 from kohaku_ray.engine.ledger.segments import SegmentStore
 from kohaku_ray.errors import ConfigError, DataError
 from kohaku_ray.models.request import ChatRequest
@@ -41,7 +41,7 @@ def sent_prompts(run: str, question_id: str) -> list[SentPrompt]:
         entries, learns=True, requests=requests
     )  # a call that has no reply any more may be asked for less
     context = RunContext(config, replies, models_by_member(config), config.declaration.prompts(config.prompts))
-    asyncio.run(answer_block(context, open_recorded(config, open_index(config), Recorded()), [question]))
+    asyncio.run(answer_again(context, open_recorded(config, open_index(config), Recorded()), [question]))
     found: dict[tuple[str, int, object], SentPrompt] = {}
     for row in usage:
         sent = requests.get(row["key"])

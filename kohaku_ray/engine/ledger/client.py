@@ -5,10 +5,10 @@ from __future__ import annotations
 import asyncio
 import os
 import uuid
-from collections.abc import Iterator, Sequence
+from collections.abc import Hashable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import Any, Protocol, TypeVar
 
 import ray
 
@@ -16,10 +16,14 @@ from kohaku_ray.config.sections import LedgerConfig
 from kohaku_ray.engine.cluster import NAMESPACE, idle_cpus, say
 from kohaku_ray.engine.errors import ray_get
 from kohaku_ray.engine.ledger.segments import Entry, SegmentStore
-from kohaku_ray.engine.ledger.shard import IDLE_EXIT_S, Asked, LedgerShard, Refused, shard_name
+from kohaku_ray.engine.ledger.shard import IDLE_EXIT_S, Asked, LedgerShard, Refused, Wanted, shard_name
 from kohaku_ray.errors import DataError, ModelError
-from kohaku_ray.models.request import ChatRequest, request_key, shard_of
+from kohaku_ray.models.request import PROMPT_CHARS, ChatRequest, request_key, shard_of
 from kohaku_ray.run.lease import repeated
+
+To = TypeVar("To", bound=Hashable)
+Item = TypeVar("Item")
+Found = TypeVar("Found")
 
 MOST_NAMED = 5
 """Most damaged segments whose names are said."""
@@ -37,7 +41,8 @@ class Ledger:
         """
         self._shards = list(shards)
         self._run = run or uuid.uuid4().hex
-        self._waiting: dict[int, list[tuple[str, asyncio.Future[Entry | None]]]] = {}
+        self._lookups: dict[int, list[tuple[str, asyncio.Future[Entry | None]]]] = {}
+        self._calls: dict[tuple[int, str], list[tuple[Wanted, asyncio.Future[Asked | Refused]]]] = {}
 
     def __reduce__(self) -> tuple[type[Ledger], tuple[list[Any], str]]:
         """Pickle the handles and the run's name alone: futures belong to one process."""
@@ -60,8 +65,9 @@ class Ledger:
         shard = shard_of(key, len(self._shards))
         if not again and (recorded := await self._lookup(shard, key)) is not None:
             return Asked(recorded, "ledger", key)
-        run = self._run if again else None
-        asked: Asked | Refused = await self._shards[shard].ask.remote(key, request, application, run)
+        wanted = Wanted(key, request, application, self._run if again else None)
+        # Members of a question, whose prompt is one, ask in one message. They are also voted on together.
+        asked = await self._together(self._calls, (shard, key[:PROMPT_CHARS]), wanted, self._shards[shard].ask)
         if isinstance(asked, Refused):
             asked.raise_()
         assert isinstance(asked, Asked)
@@ -101,27 +107,33 @@ class Ledger:
         return in_flight, made, tokens
 
     async def _lookup(self, shard: int, key: str) -> Entry | None:
-        """Look one key up; all lookups of one turn of the event loop travel together."""
+        """Look one key up."""
+        return await self._together(self._lookups, shard, key, self._shards[shard].lookup)
+
+    async def _together(
+        self, gathered: dict[To, list[tuple[Item, asyncio.Future[Found]]]], to: To, item: Item, method: Any
+    ) -> Found:
+        """Send an item in one message with all that go to the same place in one turn of the event loop."""
         loop = asyncio.get_running_loop()
-        future: asyncio.Future[Entry | None] = loop.create_future()
-        waiting = self._waiting.setdefault(shard, [])
-        waiting.append((key, future))
+        future: asyncio.Future[Found] = loop.create_future()
+        waiting = gathered.setdefault(to, [])
+        waiting.append((item, future))
         if len(waiting) == 1:
-            loop.call_soon(lambda: asyncio.ensure_future(self._send(shard)))
+            loop.call_soon(lambda: asyncio.ensure_future(_send(gathered.pop(to), method)))
         return await future
 
-    async def _send(self, shard: int) -> None:
-        waiting = self._waiting.pop(shard)
-        try:
-            entries = await self._shards[shard].lookup.remote([key for key, _ in waiting])
-        except BaseException as error:
-            for _, future in waiting:
-                if not future.done():
-                    future.set_exception(error)
-            return
-        for (_, future), entry in zip(waiting, entries, strict=True):
+
+async def _send(waiting: list[tuple[Item, asyncio.Future[Found]]], method: Any) -> None:
+    try:
+        results = await method.remote([item for item, _ in waiting])
+    except BaseException as error:
+        for _, future in waiting:
             if not future.done():
-                future.set_result(entry)
+                future.set_exception(error)
+        return
+    for (_, future), result in zip(waiting, results, strict=True):
+        if not future.done():
+            future.set_result(result)
 
 
 class Asking(Protocol):

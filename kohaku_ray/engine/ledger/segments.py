@@ -1,15 +1,17 @@
-"""The ledger on disk: immutable Arrow segments whose names hold the digests of their bytes."""
+"""The ledger on disk: immutable Arrow segments, whose names hold the digests of their bytes, and their shard."""
 
 from __future__ import annotations
 
 import functools
 import json
+import struct
 import time
 import uuid
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass, fields
+from itertools import islice
 
 import pyarrow as pa
 
@@ -108,7 +110,12 @@ class Recorded(Mapping[str, Entry]):
         if (entry := self._unwritten.get(key)) is not None:
             return entry
         place = self._places[key]
-        table = self._table_of(self._segments[place >> 32])
+        try:
+            table = self._table_of(self._segments[place >> 32])
+        except DataError:
+            if self._places[key] == place:
+                raise
+            return self[key]  # its segment was merged in this moment
         return _entry({name: table.column(name)[place & 0xFFFFFFFF].as_py() for name in SEGMENT_SCHEMA.names})
 
     def __contains__(self, key: object) -> bool:
@@ -146,6 +153,22 @@ class Recorded(Mapping[str, Entry]):
             if self._unwritten.get(key) is entry:
                 del self._unwritten[key]
 
+    def merged(self, parts: Mapping[str, int], name: str, keys: Sequence[str]) -> None:
+        """Take a segment that holds the rows of others, one after the other, in their place.
+
+        Args:
+            parts: Their names and numbers of rows.
+            name: The segment.
+            keys: Its keys, by row.
+        """
+        rows = enumerate(keys, len(self._segments) << 32)
+        self._segments.append(name)
+        for part, n_rows in parts.items():
+            first = self._segments.index(part) << 32
+            for was, (place, key) in enumerate(islice(rows, n_rows), first):
+                if self._places.get(key) == was:
+                    self._places[key] = place
+
     def rows(self) -> dict[str, list[int]]:
         """Return the rows that count, by segment."""
         found: dict[str, list[int]] = {name: [] for name in self._segments}
@@ -157,8 +180,14 @@ class Recorded(Mapping[str, Entry]):
 class SegmentStore:
     """Segments of one ledger directory, on any pyarrow filesystem."""
 
-    def __init__(self, path: str) -> None:
-        self.path = path
+    def __init__(self, path: str, shard: str = "") -> None:
+        """Name a directory.
+
+        Args:
+            path: The directory.
+            shard: The shard whose keys are written and wanted, as ``3of16``. Default: any.
+        """
+        self.path, self._shard = path, shard
         self._directory = Directory(path)
         self._lease = LeaseFile(self._directory, "ledger", _WAY_OUT)
         self.table_of = functools.lru_cache(None if self._directory.is_local else REMOTE_KEPT)(self._open)
@@ -182,20 +211,30 @@ class SegmentStore:
     def load(self, mine: Callable[[str], bool]) -> Loaded:
         """Read the replies of the keys for which ``mine`` holds; see ``index``."""
         try:
-            recorded = self.index(mine)
-            return Loaded(dict(recorded), recorded.damaged)
+            while True:
+                recorded = self.index(mine)
+                try:
+                    return Loaded(dict(recorded), recorded.damaged)
+                except DataError:
+                    if all(self._directory.size(name) is not None for name in recorded.rows()):
+                        raise
+                # Else merged by another process during reading.
         finally:
             self.table_of.cache_clear()  # no file stays mapped
 
-    def index(self, mine: Callable[[str], bool]) -> Recorded:
-        """Read every segment's keys, oldest first, and keep those for which ``mine`` holds.
+    def index(self, mine: Callable[[str], bool], siblings: bool = False) -> Recorded:
+        """Read the keys of every segment, oldest first, and keep those for which ``mine`` holds.
+
+        Args:
+            mine: Whether a key is wanted.
+            siblings: Read also the segments of the other shards, which have no keys of this one.
 
         Raises:
             StorageError: A segment cannot be read: its replies are not to be asked again.
         """
         while True:
             recorded, damaged = Recorded(self.table_of), []
-            for name, table in self._tables():
+            for name, table in self._tables(siblings):
                 if table is None:
                     damaged.append(name)
                     continue
@@ -214,10 +253,26 @@ class SegmentStore:
             DataError: The disk is full or the directory cannot be written, or as ``segment_table``.
         """
         # Time first, so that names sort by age.
-        return self._write_table(segment_table(entries), f"{time.time_ns():020d}")
+        return self._write_table(segment_table(entries), f"{time.time_ns():020d}", self._shard)
+
+    def merge(self, names: Sequence[str]) -> tuple[dict[str, int], str, list[str]]:
+        """Write a segment that holds the rows of others, which stay (arguments of ``Recorded.merged``).
+
+        It is as old as the oldest: a reply that came first still does, also among segments that are not merged.
+        """
+        tables = {name: self.table_of(name) for name in names}
+        merged = pa.concat_tables(tables.values())
+        name = self._write_table(merged, _age(min(names)), _shard(names[0]))
+        return {one: len(table) for one, table in tables.items()}, name, merged.column("key").to_pylist()
+
+    def drop(self, names: Iterable[str]) -> None:
+        """Delete segments whose rows are in another."""
+        for name in names:
+            self._directory.remove(name)
+        self.table_of.cache_clear()
 
     def compact(self, more_than: int = 64) -> int:
-        """Merge the small readable segments when there are many; returns how many were merged.
+        """Merge the small readable segments of each shard that has many; returns how many were merged.
 
         The merged ones are written before the old ones go: a crash in between leaves repeats, which loading ignores.
         Files that a killed process had not finished go too: the caller holds the lease, so nobody else writes.
@@ -225,20 +280,19 @@ class SegmentStore:
         for name in self._directory.names(FOLDER):
             if name.endswith(TEMPORARY):
                 self._directory.remove(name)
-        small = {name: table for name, table in self._tables() if table is not None and 2 * len(table) < MERGED_ROWS}
-        if len(small) <= more_than:
-            return 0
-        rows = self.index(lambda _: True).rows()
-        # As old as the oldest: a reply that came first still does, also among segments that are not merged.
-        age = min(small).removeprefix(f"{FOLDER}/").partition("-")[0]
-        kept = (table.take(pa.array(sorted(rows.get(name, [])), pa.int64())) for name, table in small.items())
-        merged = pa.concat_tables(kept)
-        for at in range(0, len(merged), MERGED_ROWS):
-            self._write_table(merged.slice(at, MERGED_ROWS), age)
-        for name in small:
-            self._directory.remove(name)
-        self.table_of.cache_clear()
-        return len(small)
+        small: dict[str, dict[str, pa.Table]] = {}
+        for name, table in self._tables(siblings=True):
+            if table is not None and 2 * len(table) < MERGED_ROWS:
+                small.setdefault(_shard(name), {})[name] = table
+        many = {shard: tables for shard, tables in small.items() if len(tables) > more_than}
+        rows = self.index(lambda _: True, siblings=True).rows() if many else {}
+        for shard, tables in many.items():
+            kept = (table.take(pa.array(sorted(rows.get(name, [])), pa.int64())) for name, table in tables.items())
+            merged = pa.concat_tables(kept)
+            for at in range(0, len(merged), MERGED_ROWS):
+                self._write_table(merged.slice(at, MERGED_ROWS), _age(min(tables)), shard)
+            self.drop(tables)
+        return sum(map(len, many.values()))
 
     @contextmanager
     def starting(self, shard: str, owner: str) -> Iterator[None]:
@@ -288,26 +342,32 @@ class SegmentStore:
         """Release the lease if ``owner`` holds it."""
         self._lease.release(owner)
 
-    def _write_table(self, table: pa.Table, age: str) -> str:
+    def _write_table(self, table: pa.Table, age: str, shard: str) -> str:
         sink = pa.BufferOutputStream()
         with pa.ipc.new_file(sink, table.schema) as writer:
             writer.write_table(table.combine_chunks())
         data = sink.getvalue()
-        name = f"{FOLDER}/{age}-{checksum(data)}.arrow"
+        name = f"{FOLDER}/{'-'.join(filter(None, (age, shard, checksum(data))))}.arrow"
         self._directory.replace(name, data)
         return name
 
-    def _tables(self) -> Iterator[tuple[str, pa.Table | None]]:
+    def _tables(self, siblings: bool) -> Iterator[tuple[str, pa.Table | None]]:
         """Read every segment, oldest first; None for a damaged one.
 
         Raises:
             StorageError: A segment cannot be read: its replies are not to be asked again.
         """
         names = [name for name in self._directory.names(FOLDER) if name.endswith(".arrow")]
+        names = [name for name in names if siblings or not self._is_siblings(name)]
         with ThreadPoolExecutor(READERS) as threads:
             for at in range(0, len(names), READERS):
                 some = names[at : at + READERS]
                 yield from zip(some, threads.map(self._read, some), strict=True)
+
+    def _is_siblings(self, name: str) -> bool:
+        """Whether a segment is of another of as many shards."""
+        shard = _shard(name)
+        return shard != self._shard and shard.partition("of")[2] == self._shard.partition("of")[2]
 
     def _read(self, name: str) -> pa.Table | None:
         try:
@@ -331,29 +391,60 @@ class SegmentStore:
         raise DataError(f"segment {name} of ledger {self.path} is damaged")
 
 
+def _age(name: str) -> str:
+    """The time of a segment, from its name."""
+    return name.removeprefix(f"{FOLDER}/").partition("-")[0]
+
+
+def _shard(name: str) -> str:
+    """The shard that a segment is of, from its name; empty: of any."""
+    return name.removesuffix(".arrow").partition("-")[2].rpartition("-")[0]
+
+
 def segment_table(entries: Iterable[tuple[str, Entry]]) -> pa.Table:
     """Build a segment's table from entries.
 
     Raises:
         DataError: A table cannot hold an entry, such as a text with a lone surrogate or a count beyond int64.
     """
-    try:
+    with _refusing():
         rows = pa.array([_row(key, entry) for key, entry in entries], pa.struct(list(SEGMENT_SCHEMA)))
         return pa.Table.from_struct_array(rows)
-    except (pa.ArrowException, ValueError, TypeError, OverflowError) as error:
+
+
+def check_recordable(key: str, entry: Entry) -> None:
+    """Check that a segment can hold an entry, without building a table for it.
+
+    Raises:
+        DataError: As ``segment_table``.
+    """
+    reply = entry.reply
+    with _refusing():
+        counts = (reply.prompt_tokens, reply.cached_tokens, reply.completion_tokens, entry.generation)
+        seconds = (reply.service_s, reply.gpu_s, reply.joules or 0.0, entry.call_s)
+        struct.pack("4q4d", *counts, *seconds)
+        "".join((key, entry.model, reply.text, reply.finish_reason, reply.replica)).encode()
+
+
+@contextmanager
+def _refusing() -> Iterator[None]:
+    try:
+        yield
+    except (pa.ArrowException, ValueError, TypeError, AttributeError, OverflowError, struct.error) as error:
         raise DataError(
             f"a reply cannot be recorded ({type(error).__name__}: {error}): its server must send text that UTF-8 can "
             "hold and counts that int64 can hold"
         ) from error
 
 
+_REPLY_FIELDS = tuple(field.name for field in fields(Reply))
+
+
 def _row(key: str, entry: Entry) -> dict[str, object]:
     own = {"key": key, "model": entry.model, "call_s": entry.call_s, "generation": entry.generation}
-    return own | asdict(entry.reply)
+    return own | {name: getattr(entry.reply, name) for name in _REPLY_FIELDS}
 
 
 def _entry(row: dict[str, object]) -> Entry:
-    fields = dict(row)
-    fields.pop("key")
-    own = {name: fields.pop(name) for name in ("model", "call_s", "generation")}
-    return Entry(Reply(**fields), **own)  # type: ignore[arg-type]
+    own = {name: row[name] for name in ("model", "call_s", "generation")}
+    return Entry(Reply(**{name: row[name] for name in _REPLY_FIELDS}), **own)  # type: ignore[arg-type]

@@ -18,7 +18,7 @@ from typing import Any, Literal
 import ray
 
 from kohaku_ray.engine.errors import message_of
-from kohaku_ray.engine.ledger.segments import Entry, Recorded, SegmentStore, segment_table
+from kohaku_ray.engine.ledger.segments import MERGED_ROWS, Entry, Recorded, SegmentStore, check_recordable
 from kohaku_ray.engine.metrics import show_in_flight
 from kohaku_ray.engine.serving.handles import Handles
 from kohaku_ray.engine.serving.placement import counts_of
@@ -31,10 +31,30 @@ from kohaku_ray.values.read import clean_text
 IDLE_EXIT_S = 300.0
 """Seconds without a request after which a shard releases its path and exits."""
 
+MOST_SMALL = 64
+"""Small segments of one process that wait to be merged."""
+
 Source = Literal["ledger", "joined", "made"]
 _ERRORS: dict[str, type[ModelError]] = {
     error.__name__: error for error in (ContextOverflowError, TransientModelError, ModelError)
 }
+
+
+@dataclass(frozen=True, slots=True)
+class Wanted:
+    """A reply that is asked for.
+
+    Attributes:
+        key: Its key.
+        request: The request.
+        application: Serve application that answers.
+        again_for: Name of a run for which a recorded reply is replaced by a new one, once; None: it is returned.
+    """
+
+    key: str
+    request: ChatRequest
+    application: str
+    again_for: str | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -87,11 +107,12 @@ class LedgerShard:
     """Owns a part of the keys: their replies, and the futures of their calls in flight."""
 
     def __init__(self, path: str, shard: int, n_shards: int, flush_s: float) -> None:
-        self._store = SegmentStore(path)
+        self._store = SegmentStore(path, f"{shard}of{n_shards}")
         self._shard, self._n_shards, self._flush_s = shard, n_shards, flush_s
         self._owner = f"{ray.get_runtime_context().get_actor_id()}"
         self._entries = Recorded(self._store.table_of)
         self._unflushed: list[tuple[str, Entry]] = []
+        self._small: list[str] = []
         self._in_flight: dict[str, asyncio.Task[Asked | Refused]] = {}
         self._handles = Handles()
         self._renewed: set[tuple[str, str]] = set()
@@ -142,20 +163,15 @@ class LedgerShard:
             return [self._entries.get(key) for key in keys]
         return await asyncio.to_thread(lambda: [self._entries.get(key) for key in keys])
 
-    async def ask(
-        self, key: str, request: ChatRequest, application: str, again_for: str | None = None
-    ) -> Asked | Refused:
-        """Return the reply of a key: recorded, from a call in flight, or from a new call.
-
-        Args:
-            key: Key of the reply.
-            request: The request.
-            application: Serve application that answers.
-            again_for: Name of a run for which a recorded reply is replaced by a new one, once. Default: it is returned.
-        """
+    async def ask(self, wanted: Sequence[Wanted]) -> list[Asked | Refused]:
+        """Return replies in their order: recorded, from a call in flight, or from a new call."""
         self._touch()
         if not self._is_open:
             await self._keep_hold()
+        return await asyncio.gather(*map(self._ask, wanted))
+
+    async def _ask(self, wanted: Wanted) -> Asked | Refused:
+        key, again_for = wanted.key, wanted.again_for
         if self._failure is not None:
             return Refused("DataError", self._failure)
         if key in self._entries and (again_for is None or (again_for, key) in self._renewed):
@@ -163,9 +179,8 @@ class LedgerShard:
         call = self._in_flight.get(key)
         is_joined = call is not None
         if call is None:
-            call = self._in_flight[key] = asyncio.create_task(self._make(key, request, application))
+            call = self._in_flight[key] = asyncio.create_task(self._make(key, wanted.request, wanted.application))
             self._renewing[key] = set()
-            show_in_flight(self._shard, len(self._in_flight))
         if again_for is not None:
             self._renewing[key].add(again_for)
         # Shielded: a caller that dies does not cancel the call.
@@ -184,7 +199,9 @@ class LedgerShard:
             entries, self._unflushed = self._unflushed, []
             try:
                 if entries:
-                    self._entries.written(await asyncio.to_thread(self._store.write, entries), entries)
+                    segment = await asyncio.to_thread(self._store.write, entries)
+                    self._entries.written(segment, entries)
+                    self._small.append(segment)
             except BaseException as error:
                 self._unflushed = entries + self._unflushed
                 if not isinstance(error, Exception):
@@ -192,7 +209,18 @@ class LedgerShard:
                 self._write_failure = self._said("write", error)
                 raise DataError(self._write_failure) from error
             self._write_failure = None
+            if len(self._small) >= MOST_SMALL:
+                with suppress(DataError):  # tried again after the next write
+                    await self._merge()
             return len(entries)
+
+    async def _merge(self) -> None:
+        """Merge the segments of this process that are small: the next start reads few."""
+        small = self._small
+        parts, name, keys = await asyncio.to_thread(self._store.merge, small)
+        self._entries.merged(parts, name, keys)
+        self._small = [name] if len(keys) < MERGED_ROWS // 2 else []
+        await asyncio.to_thread(self._store.drop, small)
 
     def _hold(self) -> None:
         """Open the path, or renew its lease once open; a failure is kept as the lease failure."""
@@ -229,7 +257,7 @@ class LedgerShard:
             replaced = self._entries.get(key)
             generation = 0 if replaced is None else replaced.generation + 1
             entry = Entry(reply, request.model, time.perf_counter() - began, generation)
-            segment_table([(key, entry)])  # a reply that no segment can hold must not stop the flush of others
+            check_recordable(key, entry)  # a reply that no segment can hold must not stop the flush of others
             self._entries.add(key, entry)
             self._unflushed.append((key, entry))
             # Now and not by who waits: an ask that comes before they wake must not make the call again.
@@ -242,7 +270,6 @@ class LedgerShard:
             return Refused.of(error)
         finally:
             del self._in_flight[key], self._renewing[key]
-            show_in_flight(self._shard, len(self._in_flight))
 
     async def _call_replica(self, request: ChatRequest, application: str) -> Reply:
         reply: Reply = await self._handles.call(
@@ -261,6 +288,7 @@ class LedgerShard:
 
     async def _keep_flushing(self) -> None:
         while True:
+            show_in_flight(self._shard, len(self._in_flight))
             await asyncio.sleep(self._flush_s)
             with suppress(DataError):  # kept as the write failure; tried again
                 await self.flush()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import os
 from collections.abc import Awaitable, Callable, Sequence
 from typing import Any
 
@@ -36,6 +37,9 @@ class Handles:
         Raises:
             ModelError: The backend refused or broke, or no replica answered.
         """
+        # Read when Serve is imported: its router in our event loop, not in a thread of its own that wakes and waits for
+        # ours several times a call.
+        os.environ.setdefault("RAY_SERVE_RUN_ROUTER_IN_SEPARATE_LOOP", "0")
         # Imported here: clients need no Serve, and the import takes a second of every actor's start.
         from ray import serve
         from ray.serve.exceptions import RayServeException

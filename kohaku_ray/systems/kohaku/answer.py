@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
+from typing import Any
 
 import numpy as np
 
@@ -12,6 +13,7 @@ from kohaku_ray.errors import ContextOverflowError, ModelError
 from kohaku_ray.index.views import IMAGE
 from kohaku_ray.models.json_text import loops
 from kohaku_ray.models.parse import CUT, parse_answer
+from kohaku_ray.models.prompts import Prompt
 from kohaku_ray.models.schema import answer_schema
 from kohaku_ray.records import Prediction, Question, Reply, TraceRow
 from kohaku_ray.retrieval.context import Context, FoundImage, Match, Snippet, assemble
@@ -45,11 +47,28 @@ async def answer(evidence: Evidence, tools: Tools, settings: KohakuSettings) -> 
     best = max(reversed(tries), key=lambda one: one.worth)
     return Answer(
         prediction=best.prediction,
-        trace=_trace(evidence, best.context, best.prediction.attempt, settings.send_images),
+        trace=best.shown.trace,
         measures=_measures(best),
         reply=best.reply.text if best.reply else None,
         other_replies=_others(tries, best),
     )
+
+
+@dataclass(frozen=True, slots=True)
+class Shown:
+    """What the model is shown in one attempt: the same for all members with equal models.
+
+    Attributes:
+        context: The context.
+        trace: Rows of every match, snippet and image in it.
+        prompt: The prompt; None without a document to cite.
+        schema: Schema of the reply.
+    """
+
+    context: Context
+    trace: tuple[TraceRow, ...] = ()
+    prompt: Prompt | None = None
+    schema: Mapping[str, Any] | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,14 +77,14 @@ class Try:
 
     Attributes:
         prediction: What was read; blank without a reply.
-        context: What the model was shown.
+        shown: What the model was shown.
         reply: The reply; None if the model failed, or had nothing to be shown.
         overflowed: The model had refused the prompt's length, and was shown less.
         failed: No further attempt is worth its tokens: the model failed, or needs more tokens than it may generate.
     """
 
     prediction: Prediction
-    context: Context
+    shown: Shown
     reply: Reply | None = None
     overflowed: bool = False
     failed: bool = False
@@ -124,54 +143,69 @@ class AttemptDepth:
         return AttemptDepth(top_k, final, budget, max(len(refused.images) - 1, 0))
 
 
-NOTHING = Context((), (), (), (), 0, False)
+NOTHING = Shown(Context((), (), (), (), 0, False))
 """An empty context."""
 
 
 async def _attempt(evidence: Evidence, tools: Tools, settings: KohakuSettings, attempt: int) -> list[Try]:
     """Ask with one depth of the evidence; if the model refuses the length, once more with less."""
-    depth, context, overflowed = AttemptDepth.of(settings, attempt), NOTHING, False
+    depth, shown, overflowed = AttemptDepth.of(settings, attempt), NOTHING, False
     replies: list[Reply] = []
     error = None
     try:
         try:
-            context = await _context(evidence, depth, tools, settings)
-            await _chat(evidence.question, context, tools, settings, attempt, replies)
+            shown = await _shown(evidence, depth, tools, settings, attempt)
+            await _chat(shown, tools, attempt, replies)
         except ContextOverflowError:
-            context, overflowed = await _context(evidence, depth.shallower(context), tools, settings), True
-            if not context.doc_ids:
+            shown = await _shown(evidence, depth.shallower(shown.context), tools, settings, attempt)
+            overflowed = True
+            if shown.prompt is None:
                 raise
-            await _chat(evidence.question, context, tools, settings, attempt, replies)
+            await _chat(shown, tools, attempt, replies)
     except ModelError as failed:
         error = f"{type(failed).__name__}: {failed}"
-    tries = [_read(evidence.question, context, reply, settings, attempt, overflowed) for reply in replies]
+    tries = [_read(evidence.question, shown, reply, settings, attempt, overflowed) for reply in replies]
     if error or not replies:
-        tries.append(_unasked(evidence.question, context, attempt, overflowed, error))
+        tries.append(_unasked(evidence.question, shown, attempt, overflowed, error))
     return tries
 
 
-async def _chat(
-    question: Question, context: Context, tools: Tools, settings: KohakuSettings, attempt: int, replies: list[Reply]
-) -> None:
+async def _shown(
+    evidence: Evidence, depth: AttemptDepth, tools: Tools, settings: KohakuSettings, attempt: int
+) -> Shown:
+    """Make what the model is shown at a depth, once for all members."""
+
+    async def make() -> Shown:
+        question = evidence.question
+        context = await _context(evidence, depth, tools, settings)
+        trace = _trace(evidence, context, attempt, settings.send_images)
+        if not context.doc_ids:
+            return Shown(context, trace)
+        images = [tools.image(one.path, settings.image_pixels) for one in context.images if settings.send_images]
+        prompt = answer_prompt(tools.prompts, question, context, settings.prompt_order, images)
+        kind, most = kind_of_question(question), tools.limits().max_tokens
+        return Shown(context, trace, prompt, answer_schema(context.doc_ids, settings.constrain_refs, kind, most))
+
+    return await tools.once(("shown", attempt, depth), make)
+
+
+async def _chat(shown: Shown, tools: Tools, attempt: int, replies: list[Reply]) -> None:
     """Ask for the answer, and add the replies; without a document to cite, no call is made.
 
     A reply that is cut off is asked for once more with up to twice the length, as the window allows, unless it loops.
     """
-    if not context.doc_ids:
+    if shown.prompt is None:
         return
-    images = [tools.image(one.path, settings.image_pixels) for one in context.images if settings.send_images]
-    prompt = answer_prompt(tools.prompts, question, context, settings.prompt_order, images)
-    limits = tools.limits()
-    schema = answer_schema(context.doc_ids, settings.constrain_refs, kind_of_question(question), limits.max_tokens)
-    reply = await tools.chat(prompt, schema=schema, attempt=attempt)
+    reply = await tools.chat(shown.prompt, schema=shown.schema, attempt=attempt)
     replies.append(reply)
     if reply.finish_reason != CUT or loops(reply.text):
         return
+    limits = tools.limits()
     room = 2 * limits.max_tokens
     if limits.window_tokens is not None:
         room = min(room, limits.window_tokens - reply.prompt_tokens)
     if room > limits.max_tokens:
-        replies.append(await tools.chat(prompt, schema=schema, attempt=attempt, max_tokens=room))
+        replies.append(await tools.chat(shown.prompt, schema=shown.schema, attempt=attempt, max_tokens=room))
 
 
 async def _context(evidence: Evidence, depth: AttemptDepth, tools: Tools, settings: KohakuSettings) -> Context:
@@ -249,20 +283,20 @@ def kind_of_question(question: Question) -> Kind | None:
 
 
 def _read(
-    question: Question, context: Context, reply: Reply, settings: KohakuSettings, attempt: int, overflowed: bool
+    question: Question, shown: Shown, reply: Reply, settings: KohakuSettings, attempt: int, overflowed: bool
 ) -> Try:
     unit = question.answer_unit
-    read = parse_answer(reply, context.doc_ids, attempt, unit, kind_of_question(question))
+    read = parse_answer(reply, shown.context.doc_ids, attempt, unit, kind_of_question(question))
     if settings.require_refs and "uncited" in read.flags:
         read = replace(read, is_blank=True, answer_value="")
     needs_more = reply.finish_reason == CUT and read.is_blank and not loops(reply.text)
-    return Try(read, context, reply, overflowed, failed=needs_more)
+    return Try(read, shown, reply, overflowed, failed=needs_more)
 
 
-def _unasked(question: Question, context: Context, attempt: int, overflowed: bool, error: str | None) -> Try:
+def _unasked(question: Question, shown: Shown, attempt: int, overflowed: bool, error: str | None) -> Try:
     """Say why there is no reply."""
     failed = error is not None
-    if error is None and context.is_cut:
+    if error is None and shown.context.is_cut:
         error = (
             "not one sentence of the evidence fits the context: raise kohaku.max_context_tokens, lower "
             "roles.answer.max_tokens or serve the model with a longer window"
@@ -270,7 +304,7 @@ def _unasked(question: Question, context: Context, attempt: int, overflowed: boo
     explanation = "" if error else "No evidence was found."
     unit = question.answer_unit or ""
     read = Prediction(answer_unit=unit, explanation=explanation, attempt=attempt, error=error)
-    return Try(read, context, None, overflowed, failed)
+    return Try(read, shown, None, overflowed, failed)
 
 
 def _others(tries: Sequence[Try], best: Try) -> tuple[TraceRow, ...]:
@@ -314,7 +348,7 @@ def _match_row(match: Match, text: str, attempt: int) -> TraceRow:
 
 
 def _measures(asked: Try) -> dict[str, float]:
-    context = asked.context
+    context = asked.shown.context
     images = {"images": float(len(context.images))} if context.images else {}
     return {
         "matches": float(len(context.matches)),

@@ -240,3 +240,87 @@ def test_a_segment_that_is_damaged_after_its_keys_were_read_says_so(tmp_path):
     (tmp_path / name).write_bytes(b"no segment")
     with pytest.raises(DataError, match=rf"segment {name} of ledger .* is damaged"):
         recorded["a"]
+
+
+def test_segments_of_sibling_shards_are_not_read(tmp_path):
+    for shard in ("0of2", "1of2", "0of3", ""):
+        SegmentStore(str(tmp_path), shard).write([(f"key {shard}", entry(shard))])
+
+    def read(shard):
+        store, opened = SegmentStore(str(tmp_path), shard), []
+        table_of, store.table_of = store.table_of, lambda name: opened.append(name) or table_of(name)
+        assert len(store.index(every)) == len(opened)
+        return set(store.index(every))
+
+    everything = {"key 0of2", "key 1of2", "key 0of3", "key "}
+    assert read("0of2") == everything - {"key 1of2"}
+    assert read("2of3") == everything - {"key 0of3"}
+    assert read("0of4") == read("") == everything
+
+
+def test_compaction_merges_each_shards_segments_alone(tmp_path):
+    for at in range(3):
+        for shard in ("0of2", "1of2"):
+            SegmentStore(str(tmp_path), shard).write([(f"{shard} {at}", entry(shard))])
+    SegmentStore(str(tmp_path), "0of3").write([("alone", entry("other"))])
+    before = SegmentStore(str(tmp_path)).load(every).entries
+    assert SegmentStore(str(tmp_path), "0of2").compact(more_than=2) == 6
+    names = [name.split("-")[1] for name in sorted(path.name for path in (tmp_path / "segments").iterdir())]
+    assert sorted(names) == ["0of2", "0of3", "1of2"]
+    assert SegmentStore(str(tmp_path)).load(every).entries == before
+
+
+def test_entries_stay_what_they_are_when_their_segments_are_merged(tmp_path):
+    rng, store = random.Random(2), SegmentStore(str(tmp_path), "0of1")
+    recorded, expected = store.index(every), {}
+    for at in range(6):
+        keys = rng.sample("abcdefgh", 4)
+        some = [(key, replace(entry(f"{key}{at}"), generation=rng.randrange(3))) for key in keys]
+        before = {key: dict(recorded).get(key) for key in keys}
+        recorded.written(store.write(some), some)
+        for key, one in some:
+            known = before[key]
+            expected[key] = one if known is None or one.generation > known.generation else known
+        names = [name for name, rows in recorded.rows().items() if (tmp_path / name).exists()]
+        if at % 2:
+            parts, name, merged = store.merge(names)
+            recorded.merged(parts, name, merged)
+            assert dict(recorded) == expected
+            store.drop(names)
+        assert dict(recorded) == expected
+    assert store.load(every).entries == expected
+
+
+def test_a_reply_whose_segment_is_merged_while_it_is_looked_up_is_found(tmp_path):
+    store = SegmentStore(str(tmp_path))
+    some = [("a", entry("one"))]
+    names = [store.write(some), store.write([("b", entry("two"))])]
+    recorded = store.index(every)
+    opened = recorded._table_of
+
+    def merged_meanwhile(name):
+        if name in names and (tmp_path / names[0]).exists():
+            recorded.merged(*store.merge(names))
+            store.drop(names)
+        return opened(name)
+
+    recorded._table_of = merged_meanwhile
+    store.table_of.cache_clear()
+    assert recorded["a"] == entry("one")
+
+
+def test_loading_begins_again_when_segments_were_merged_meanwhile(tmp_path, monkeypatch):
+    store, other = SegmentStore(str(tmp_path)), SegmentStore(str(tmp_path))
+    names = [store.write([(key, entry(key))]) for key in "ab"]
+    index = store.index
+
+    def merged_after(mine):
+        recorded = index(mine)
+        if (tmp_path / names[0]).exists():
+            other.merge(names)
+            other.drop(names)
+            store.table_of.cache_clear()
+        return recorded
+
+    monkeypatch.setattr(store, "index", merged_after)
+    assert store.load(every).entries == {key: entry(key) for key in "ab"}

@@ -13,7 +13,7 @@ import pytest
 
 from kohaku_ray.engine.ledger import shard as shards
 from kohaku_ray.engine.ledger.segments import SegmentStore
-from kohaku_ray.engine.ledger.shard import Asked, LedgerShard, Refused
+from kohaku_ray.engine.ledger.shard import Asked, LedgerShard, Refused, Wanted
 from kohaku_ray.errors import ContextOverflowError, DataError, ModelError
 from kohaku_ray.models.request import ChatRequest, request_key
 from kohaku_ray.records import Reply
@@ -23,6 +23,11 @@ GOOD, BAD, OTHER = (digit * 32 for digit in "abc")
 
 def request(text: str = "?") -> ChatRequest:
     return ChatRequest("model m", (("user", text),), 0.7, 1.0, 64, 0)
+
+
+async def ask(shard, key, wanted=None, again_for=None):
+    [found] = await shard.ask([Wanted(key, wanted or request(), "app", again_for)])
+    return found
 
 
 class Actor:
@@ -87,7 +92,7 @@ async def until(condition, limit_s=10.0):
 def test_a_reply_no_segment_can_hold_is_refused_and_holds_nobody_up(make, tmp_path, bad):
     async def run():
         shard = make(Reply("good"), bad, Reply("other"))
-        answers = [await shard.ask(key, request(), "app") for key in (GOOD, BAD, OTHER)]
+        answers = [await ask(shard, key) for key in (GOOD, BAD, OTHER)]
         assert await shard.flush() == 2
         assert await shard.lookup([BAD]) == [None]
         return answers
@@ -105,8 +110,8 @@ def test_a_reply_longer_than_its_request_allows_is_refused_and_not_recorded(make
     async def run():
         shard = make(Reply("x" * 11), Reply("x" * 10), Reply("x" * 11))
         bounded = replace(request(), most_chars=10)
-        answers = [await shard.ask(key, bounded, "app") for key in (BAD, GOOD)]
-        answers.append(await shard.ask(OTHER, request(), "app"))
+        answers = [await ask(shard, key, bounded) for key in (BAD, GOOD)]
+        answers.append(await ask(shard, OTHER))
         assert await shard.flush() == 2
         return answers
 
@@ -130,9 +135,9 @@ def test_a_flush_that_fails_whatever_the_reason_loses_nothing_and_is_tried_again
             return write(entries)
 
         monkeypatch.setattr(shard._store, "write", fails)
-        await shard.ask(GOOD, request(), "app")
+        await ask(shard, GOOD)
         await until(lambda: shard._failure is not None)
-        refused = await shard.ask(OTHER, request(), "app")
+        refused = await ask(shard, OTHER)
         await until(lambda: recorded(tmp_path))
         assert (await shard.ready())["failure"] is None
         return refused
@@ -146,7 +151,7 @@ def test_a_flush_that_fails_whatever_the_reason_loses_nothing_and_is_tried_again
 def test_a_flush_raises_what_it_cannot_write_as_an_error_of_ours(make, tmp_path, monkeypatch):
     async def run():
         shard = make(Reply("precious"))
-        await shard.ask(GOOD, request(), "app")
+        await ask(shard, GOOD)
         with monkeypatch.context() as patched:
             patched.setattr(shard._store, "write", lambda entries: 1 / 0)
             with pytest.raises(DataError, match=rf"cannot write ledger {tmp_path}: ZeroDivisionError"):
@@ -164,7 +169,7 @@ def test_background_tasks_that_end_are_started_again(make, tmp_path):
         for task in shard._background.values():
             task.cancel()
         await asyncio.sleep(0.01)
-        await shard.ask(GOOD, request(), "app")
+        await ask(shard, GOOD)
         await until(lambda: recorded(tmp_path))
         assert not any(task.done() for task in shard._background.values())
 
@@ -186,7 +191,7 @@ def test_the_lease_is_renewed_while_flushes_fail_and_hang(make, tmp_path, monkey
         shard = make(Reply("one"), flush_s=0.01)
         write = shard._store.write
         monkeypatch.setattr(shard._store, "write", fails)
-        await shard.ask(GOOD, request(), "app")
+        await ask(shard, GOOD)
         await until(lambda: shard._failure is not None)
         before = renewed(tmp_path)
         await until(lambda: renewed(tmp_path) > before)
@@ -220,7 +225,7 @@ def test_an_idle_shard_ends_once_everything_is_on_disk(make, actor, tmp_path, mo
         shard = make(Reply("precious"), flush_s=0.01)
         with monkeypatch.context() as patched:
             patched.setattr(shard._store, "write", lambda entries: 1 / 0)
-            await shard.ask(GOOD, request(), "app")
+            await ask(shard, GOOD)
             await until(lambda: shard._failure is not None)
             await asyncio.sleep(0.1)
             assert not actor.is_killed
@@ -239,12 +244,12 @@ def test_a_shard_that_could_not_open_does_so_for_the_next_who_comes(make, tmp_pa
     async def run():
         first = make(Reply("one"))
         assert "belongs to process" in (await first.ready())["failure"]
-        refused = await first.ask(GOOD, request(), "app")
+        refused = await ask(first, GOOD)
         assert refused.kind == "DataError"
         store.release_lease("another cluster")
         await asyncio.sleep(0.1)
         assert not (tmp_path / "lease.json").exists(), "nobody asked"
-        await first.ask(GOOD, request(), "app")
+        await ask(first, GOOD)
         await first.flush()
         assert (await first.ready())["failure"] is None
 
@@ -255,7 +260,7 @@ def test_a_shard_that_could_not_open_does_so_for_the_next_who_comes(make, tmp_pa
 def test_a_shard_that_opens_late_knows_what_was_recorded(make, tmp_path):
     async def run():
         shard = make(Reply("one"))
-        await shard.ask(GOOD, request(), "app")
+        await ask(shard, GOOD)
         await shard.flush()
         SegmentStore(str(tmp_path)).release_lease("me")
         store = SegmentStore(str(tmp_path))
@@ -264,7 +269,7 @@ def test_a_shard_that_opens_late_knows_what_was_recorded(make, tmp_path):
         assert (await late.ready())["n_entries"] == 0
         store.release_lease("another cluster")
         assert (await late.ready())["n_entries"] == 1
-        return await late.ask(GOOD, request(), "app")
+        return await ask(late, GOOD)
 
     again = asyncio.run(run())
     assert (again.source, again.entry.reply.text) == ("ledger", "one")
@@ -275,7 +280,7 @@ def test_asking_again_replaces_the_reply_once_a_run_for_everybody(make, tmp_path
         shard = make(*(Reply(text) for text in ("one", "two", "three")))
 
         async def said(again_for=None):
-            asked = await shard.ask(GOOD, request(), "app", again_for)
+            asked = await ask(shard, GOOD, again_for=again_for)
             return asked.entry.reply.text, asked.source
 
         assert await said() == ("one", "made")
@@ -297,9 +302,9 @@ def test_asking_again_replaces_the_reply_once_a_run_for_everybody(make, tmp_path
 def test_all_of_a_run_who_ask_again_at_once_wait_for_one_call(make):
     async def run():
         shard = make(Reply("one"), Reply("two"))
-        await shard.ask(GOOD, request(), "app")
-        asked = await asyncio.gather(*(shard.ask(GOOD, request(), "app", run) for run in ("a", "a", "b")))
-        after = [await shard.ask(GOOD, request(), "app", run) for run in ("a", "b")]
+        await ask(shard, GOOD)
+        asked = await asyncio.gather(*(ask(shard, GOOD, again_for=run) for run in ("a", "a", "b")))
+        after = [await ask(shard, GOOD, again_for=run) for run in ("a", "b")]
         return asked, after
 
     asked, after = asyncio.run(run())
@@ -311,12 +316,13 @@ def test_all_of_a_run_who_ask_again_at_once_wait_for_one_call(make):
 def test_who_asks_again_in_the_moment_in_which_the_call_ends_gets_its_reply(make):
     async def run():
         shard = make(Reply("one"), Reply("two"), Reply("three"))
-        await shard.ask(GOOD, request(), "app")
-        first = asyncio.create_task(shard.ask(GOOD, request(), "app", "run"))
-        await asyncio.sleep(0)
+        await ask(shard, GOOD)
+        first = asyncio.create_task(ask(shard, GOOD, again_for="run"))
+        while not shard._in_flight:
+            await asyncio.sleep(0)
         while shard._in_flight:  # ended, and nobody who waits has woken
             await asyncio.sleep(0)
-        return await shard.ask(GOOD, request(), "app", "run"), await first
+        return await ask(shard, GOOD, again_for="run"), await first
 
     second, first = asyncio.run(run())
     assert (second.source, second.entry) == ("ledger", first.entry)
@@ -326,10 +332,10 @@ def test_who_asks_again_in_the_moment_in_which_the_call_ends_gets_its_reply(make
 def test_asking_again_in_vain_leaves_the_old_reply_and_may_be_tried_once_more(make, failure):
     async def run():
         shard = make(Reply("one"), failure, Reply("two"))
-        await shard.ask(GOOD, request(), "app")
-        refused = await shard.ask(GOOD, request(), "app", "run")
-        plain = await shard.ask(GOOD, request(), "app")
-        return refused, plain, await shard.ask(GOOD, request(), "app", "run")
+        await ask(shard, GOOD)
+        refused = await ask(shard, GOOD, again_for="run")
+        plain = await ask(shard, GOOD)
+        return refused, plain, await ask(shard, GOOD, again_for="run")
 
     refused, plain, again = asyncio.run(run())
     assert isinstance(refused, Refused)
@@ -339,7 +345,7 @@ def test_asking_again_in_vain_leaves_the_old_reply_and_may_be_tried_once_more(ma
 
 def test_a_backends_error_is_text_that_a_table_can_hold(make):
     async def run():
-        return await make(ContextOverflowError("too \ud800long\x1b[0m")).ask(GOOD, request(), "app")
+        return await ask(make(ContextOverflowError("too \ud800long\x1b[0m")), GOOD)
 
     with pytest.raises(ContextOverflowError, match=r"^too long\[0m$"):
         asyncio.run(run()).raise_()
@@ -359,7 +365,7 @@ def test_a_path_that_cannot_be_read_is_not_kept_from_others(make, tmp_path, monk
 def test_a_shard_is_ready_only_when_a_write_under_way_has_ended(make, monkeypatch):
     async def go():
         shard, is_writing, may_fail = make(Reply("kept")), threading.Event(), threading.Event()
-        await shard.ask(GOOD, request(), "app")
+        await ask(shard, GOOD)
 
         def fail_late(entries):
             is_writing.set()
@@ -378,3 +384,40 @@ def test_a_shard_is_ready_only_when_a_write_under_way_has_ended(make, monkeypatc
         assert "no room" in (await state)["failure"]
 
     asyncio.run(go())
+
+
+def test_a_shard_merges_its_segments_while_it_runs(make, tmp_path, monkeypatch):
+    monkeypatch.setattr(shards, "MOST_SMALL", 4)
+    keys = [f"{at:032x}" for at in range(10)]
+
+    async def run():
+        shard = make(*(Reply(key) for key in keys))
+        for key in keys:
+            await ask(shard, key)
+            await shard.flush()
+        return await shard.lookup(keys)
+
+    found = asyncio.run(run())
+    assert [one.reply.text for one in found] == keys
+    assert len(list((tmp_path / "segments").iterdir())) < 4
+    assert recorded(tmp_path) == {key: key for key in keys}
+
+
+def test_a_merge_that_fails_loses_nothing_and_is_tried_again(make, tmp_path, monkeypatch):
+    monkeypatch.setattr(shards, "MOST_SMALL", 2)
+
+    async def run():
+        shard = make(Reply("one"), Reply("two"), Reply("three"))
+        with monkeypatch.context() as patched:
+            patched.setattr(shard._store, "merge", lambda names: (_ for _ in ()).throw(DataError("disk full")))
+            for key in (GOOD, BAD):
+                await ask(shard, key)
+                assert await shard.flush() == 1
+        assert len(list((tmp_path / "segments").iterdir())) == 2
+        await ask(shard, OTHER)
+        assert await shard.flush() == 1
+        assert (await shard.ready())["failure"] is None
+
+    asyncio.run(run())
+    assert len(list((tmp_path / "segments").iterdir())) == 1
+    assert recorded(tmp_path) == {GOOD: "one", BAD: "two", OTHER: "three"}
