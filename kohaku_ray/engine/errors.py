@@ -5,21 +5,52 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator
 from contextlib import contextmanager
+from dataclasses import dataclass
 from typing import Any
 
 import ray
 from ray.exceptions import RayActorError, RayError, RayTaskError
 
 from kohaku_ray import errors
-from kohaku_ray.errors import KohakuRayError, ModelError
+from kohaku_ray.errors import ContextOverflowError, DataError, KohakuRayError, ModelError, TransientModelError
+from kohaku_ray.values.read import clean_text
 
 _OURS_IN_TEXT = re.compile(r"^kohaku_ray\.errors\.(\w+): (.*)\Z", re.MULTILINE | re.DOTALL)
+
+_ERRORS: dict[str, type[ModelError]] = {
+    error.__name__: error for error in (ContextOverflowError, TransientModelError, ModelError)
+}
 
 _NOTE_OF_RAY_DATA = re.compile(r"\nFailed to [^\n]* after \d+/\d+ attempts \(total backoff .*\Z", re.DOTALL)
 
 
 class ReplicaLostError(KohakuRayError):
     """A replica died during a call; another replica may answer it."""
+
+
+@dataclass(frozen=True, slots=True)
+class Refused:
+    """An error as a value: it crosses process boundaries without a stack trace in its text.
+
+    Attributes:
+        kind: Name of the error's class.
+        message: Its text.
+    """
+
+    kind: str
+    message: str
+
+    def raise_(self) -> None:
+        """Raise the error with its own class."""
+        if self.kind == "DataError":
+            raise DataError(self.message)
+        raise _ERRORS.get(self.kind, ModelError)(self.message)
+
+    @classmethod
+    def of(cls, error: ModelError) -> Refused:
+        """Build it from a backend's error."""
+        kind = next(kind for kind, known in _ERRORS.items() if isinstance(error, known))
+        return cls(kind, clean_text(message_of(error)))
 
 
 def ray_get(refs: Any) -> Any:

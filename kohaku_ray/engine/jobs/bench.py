@@ -27,8 +27,9 @@ from kohaku_ray import sample
 from kohaku_ray.config import Config
 from kohaku_ray.config.deployments import VllmConfig
 from kohaku_ray.engine.cluster import connected, node_resources, say
-from kohaku_ray.engine.errors import message_of, ray_get
+from kohaku_ray.engine.errors import Refused, message_of, ray_get
 from kohaku_ray.engine.serving.applications import serving
+from kohaku_ray.engine.serving.handles import ask_together
 from kohaku_ray.engine.serving.vllm import engine_kwargs, environment
 from kohaku_ray.errors import ConfigError, KohakuRayError, ModelError
 from kohaku_ray.index.tokens import prompt_counter, token_counter
@@ -301,19 +302,19 @@ async def _ask_all(handle: Any, questions: Sequence[Sequence[ChatRequest]], n_in
     """Ask all members of a question at once, at most ``n_in_flight`` questions; raise an error when all calls ended."""
     gate = asyncio.Semaphore(n_in_flight)
 
-    async def ask(request: ChatRequest) -> Reply:
-        reply: Reply = await handle.options(session_id=request.session_id).ask.remote(request)
-        return reply
-
-    async def question(requests: Sequence[ChatRequest]) -> list[Reply | BaseException]:
+    async def question(requests: Sequence[ChatRequest]) -> list[tuple[Reply | Refused, float]]:
         async with gate:
-            return await asyncio.gather(*map(ask, requests), return_exceptions=True)
+            return await ask_together(handle, requests)
 
     replies: list[Reply] = []
-    for one in [reply for of_question in await asyncio.gather(*map(question, questions)) for reply in of_question]:
-        if isinstance(one, BaseException):
-            raise one
-        replies.append(one)
+    for outcomes in await asyncio.gather(*map(question, questions), return_exceptions=True):
+        if isinstance(outcomes, BaseException):
+            raise outcomes
+        for one, _ in outcomes:
+            if isinstance(one, Refused):
+                one.raise_()
+            else:
+                replies.append(one)
     return replies
 
 

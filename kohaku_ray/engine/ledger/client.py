@@ -14,9 +14,9 @@ import ray
 
 from kohaku_ray.config.sections import LedgerConfig
 from kohaku_ray.engine.cluster import NAMESPACE, idle_cpus, say
-from kohaku_ray.engine.errors import ray_get
+from kohaku_ray.engine.errors import Refused, ray_get
 from kohaku_ray.engine.ledger.segments import Entry, SegmentStore
-from kohaku_ray.engine.ledger.shard import IDLE_EXIT_S, Asked, LedgerShard, Refused, Wanted, shard_name
+from kohaku_ray.engine.ledger.shard import IDLE_EXIT_S, Asked, LedgerShard, Wanted, shard_name
 from kohaku_ray.errors import DataError, ModelError
 from kohaku_ray.models.request import PROMPT_CHARS, ChatRequest, request_key, shard_of
 from kohaku_ray.run.lease import repeated

@@ -10,23 +10,22 @@ from __future__ import annotations
 import asyncio
 import hashlib
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from typing import Any, Literal
 
 import ray
 
-from kohaku_ray.engine.errors import message_of
+from kohaku_ray.engine.errors import Refused
 from kohaku_ray.engine.ledger.segments import MERGED_ROWS, Entry, Recorded, SegmentStore, check_recordable
 from kohaku_ray.engine.metrics import show_in_flight
-from kohaku_ray.engine.serving.handles import Handles
+from kohaku_ray.engine.serving.handles import Handles, ask_together
 from kohaku_ray.engine.serving.placement import counts_of
-from kohaku_ray.errors import ContextOverflowError, DataError, ModelError, TransientModelError
+from kohaku_ray.errors import DataError, ModelError
 from kohaku_ray.models.request import ChatRequest, check_length, shard_of
 from kohaku_ray.records import Reply
 from kohaku_ray.run.lease import RENEWAL_S
-from kohaku_ray.values.read import clean_text
 
 IDLE_EXIT_S = 300.0
 """Seconds without a request after which a shard releases its path and exits."""
@@ -35,9 +34,6 @@ MOST_SMALL = 64
 """Small segments of one process that wait to be merged."""
 
 Source = Literal["ledger", "joined", "made"]
-_ERRORS: dict[str, type[ModelError]] = {
-    error.__name__: error for error in (ContextOverflowError, TransientModelError, ModelError)
-}
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,29 +68,9 @@ class Asked:
     key: str
 
 
-@dataclass(frozen=True, slots=True)
-class Refused:
-    """An error as a value: it crosses process boundaries without a stack trace in its text.
-
-    Attributes:
-        kind: Name of the error's class.
-        message: Its text.
-    """
-
-    kind: str
-    message: str
-
-    def raise_(self) -> None:
-        """Raise the error with its own class."""
-        if self.kind == "DataError":
-            raise DataError(self.message)
-        raise _ERRORS.get(self.kind, ModelError)(self.message)
-
-    @classmethod
-    def of(cls, error: ModelError) -> Refused:
-        """Build it from a backend's error."""
-        kind = next(kind for kind, known in _ERRORS.items() if isinstance(error, known))
-        return cls(kind, clean_text(message_of(error)))
+async def _replied(call: asyncio.Future[Asked | Refused], is_joined: bool) -> Asked | Refused:
+    asked = await asyncio.shield(call)
+    return replace(asked, source="joined") if is_joined and isinstance(asked, Asked) else asked
 
 
 def shard_name(path: str, shard: int, n_shards: int) -> str:
@@ -113,7 +89,8 @@ class LedgerShard:
         self._entries = Recorded(self._store.table_of)
         self._unflushed: list[tuple[str, Entry]] = []
         self._small: list[str] = []
-        self._in_flight: dict[str, asyncio.Task[Asked | Refused]] = {}
+        self._in_flight: dict[str, asyncio.Future[Asked | Refused]] = {}
+        self._making: set[asyncio.Task[None]] = set()
         self._handles = Handles()
         self._renewed: set[tuple[str, str]] = set()
         self._renewing: dict[str, set[str]] = {}  # per call in flight, the runs that asked again
@@ -164,30 +141,39 @@ class LedgerShard:
         return await asyncio.to_thread(lambda: [self._entries.get(key) for key in keys])
 
     async def ask(self, wanted: Sequence[Wanted]) -> list[Asked | Refused]:
-        """Return replies in their order: recorded, from a call in flight, or from a new call."""
+        """Return replies in their order: recorded, from a call in flight, or from a new call.
+
+        New calls leave together: they have one prompt, and so one replica.
+        """
         self._touch()
         if not self._is_open:
             await self._keep_hold()
-        return await asyncio.gather(*map(self._ask, wanted))
-
-    async def _ask(self, wanted: Wanted) -> Asked | Refused:
-        key, again_for = wanted.key, wanted.again_for
         if self._failure is not None:
-            return Refused("DataError", self._failure)
+            return [Refused("DataError", self._failure)] * len(wanted)
+        new: dict[str, dict[str, ChatRequest]] = {}
+        found = [self._find(one, new) for one in wanted]
+        for application, requests in new.items():
+            task = asyncio.create_task(self._make(requests, application))
+            self._making.add(task)
+            task.add_done_callback(self._making.discard)
+        # Shielded: a caller that dies does not cancel the calls.
+        return [one if isinstance(one, Asked) else await _replied(*one) for one in found]
+
+    def _find(
+        self, wanted: Wanted, new: dict[str, dict[str, ChatRequest]]
+    ) -> Asked | tuple[asyncio.Future[Asked | Refused], bool]:
+        """Find a recorded reply, or the call and whether it was in flight; else add it to the new ones."""
+        key, again_for = wanted.key, wanted.again_for
         if key in self._entries and (again_for is None or (again_for, key) in self._renewed):
             return Asked(self._entries[key], "ledger", key)
-        call = self._in_flight.get(key)
-        is_joined = call is not None
-        if call is None:
-            call = self._in_flight[key] = asyncio.create_task(self._make(key, wanted.request, wanted.application))
+        is_joined = key in self._in_flight
+        if not is_joined:
+            self._in_flight[key] = asyncio.get_running_loop().create_future()
             self._renewing[key] = set()
+            new.setdefault(wanted.application, {})[key] = wanted.request
         if again_for is not None:
             self._renewing[key].add(again_for)
-        # Shielded: a caller that dies does not cancel the call.
-        asked = await asyncio.shield(call)
-        if isinstance(asked, Refused):
-            return asked
-        return replace(asked, source="joined") if is_joined else asked
+        return self._in_flight[key], is_joined
 
     async def flush(self) -> int:
         """Write the replies held only in memory, and wait for a write in progress; returns the number written.
@@ -249,35 +235,56 @@ class LedgerShard:
             return str(error)
         return f"cannot {verb} ledger {self._store.path}: {type(error).__name__}: {error}"
 
-    async def _make(self, key: str, request: ChatRequest, application: str) -> Asked | Refused:
+    async def _make(self, requests: Mapping[str, ChatRequest], application: str) -> None:
+        """Make calls together, and give each reply to whoever waits for it."""
+        began = time.perf_counter()
+        outcomes: list[tuple[Reply | Refused, float]]
         try:
-            began = time.perf_counter()
-            reply = await self._call_replica(request, application)
-            check_length(reply, request.most_chars)
+            outcomes = await self._call_replica(list(requests.values()), application)
+        except ModelError as error:
+            outcomes = [(Refused.of(error), 0.0)] * len(requests)
+        except BaseException as error:
+            for key in requests:
+                del self._renewing[key]
+                self._in_flight.pop(key).set_exception(error)
+            if not isinstance(error, Exception):
+                raise
+            return
+        unseen_s = time.perf_counter() - began - max(seconds for _, seconds in outcomes)
+        for (key, request), (outcome, seconds) in zip(requests.items(), outcomes, strict=True):
+            asked = self._recorded(key, request, outcome, unseen_s + seconds)
+            del self._renewing[key]
+            self._in_flight.pop(key).set_result(asked)
+
+    def _recorded(self, key: str, request: ChatRequest, outcome: Reply | Refused, call_s: float) -> Asked | Refused:
+        """Record a reply, if it can be."""
+        if isinstance(outcome, Refused):
+            return outcome
+        try:
+            check_length(outcome, request.most_chars)
             replaced = self._entries.get(key)
             generation = 0 if replaced is None else replaced.generation + 1
-            entry = Entry(reply, request.model, time.perf_counter() - began, generation)
+            entry = Entry(outcome, request.model, call_s, generation)
             check_recordable(key, entry)  # a reply that no segment can hold must not stop the flush of others
             self._entries.add(key, entry)
             self._unflushed.append((key, entry))
             # Now and not by who waits: an ask that comes before they wake must not make the call again.
             self._renewed |= {(run, key) for run in self._renewing[key]}
-            self._n_made, self._n_tokens = self._n_made + 1, self._n_tokens + reply.completion_tokens
+            self._n_made, self._n_tokens = self._n_made + 1, self._n_tokens + outcome.completion_tokens
             return Asked(entry, "made", key)
-        except DataError as error:
-            return Refused("ModelError", f"{request.model}: {error}")
         except ModelError as error:
             return Refused.of(error)
-        finally:
-            del self._in_flight[key], self._renewing[key]
+        except Exception as error:  # whatever a backend calls a reply, somebody waits for it
+            return Refused("ModelError", f"{request.model}: {error}")
 
-    async def _call_replica(self, request: ChatRequest, application: str) -> Reply:
-        reply: Reply = await self._handles.call(
-            application,
-            lambda handle: handle.options(session_id=request.session_id).ask.remote(request),
-            request.model,
+    async def _call_replica(
+        self, requests: Sequence[ChatRequest], application: str
+    ) -> list[tuple[Reply | Refused, float]]:
+        """See ``Together.ask_all``."""
+        outcomes: list[tuple[Reply | Refused, float]] = await self._handles.call(
+            application, lambda handle: ask_together(handle, requests), requests[0].model
         )
-        return reply
+        return outcomes
 
     def _touch(self) -> None:
         self._last_used = time.monotonic()

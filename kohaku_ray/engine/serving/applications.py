@@ -28,6 +28,7 @@ from kohaku_ray.config.deployments import (
 )
 from kohaku_ray.engine.cluster import NAMESPACE, idle_cpus, say
 from kohaku_ray.engine.errors import ray_get
+from kohaku_ray.engine.serving.handles import Together
 from kohaku_ray.engine.serving.meter import Meter
 from kohaku_ray.engine.serving.vllm import bind_vllm
 from kohaku_ray.errors import ConfigError, ModelError
@@ -79,7 +80,7 @@ class SharedLimiter:
         await self._actor.penalise.remote(pause_s)
 
 
-class ChatReplica:
+class ChatReplica(Together):
     """A Serve replica that hosts one backend."""
 
     def __init__(self, deployment: Deployment, limiter: Any = None) -> None:

@@ -4,14 +4,17 @@ from __future__ import annotations
 
 import asyncio
 import os
+import time
 from collections.abc import Awaitable, Callable, Sequence
 from typing import Any
 
 from ray.exceptions import RayError, RayTaskError
 
-from kohaku_ray.engine.errors import ReplicaLostError, message_of, root_cause
+from kohaku_ray.engine.errors import Refused, ReplicaLostError, message_of, root_cause
 from kohaku_ray.engine.metrics import count_retry
 from kohaku_ray.errors import ModelError, TransientModelError
+from kohaku_ray.models.request import ChatRequest
+from kohaku_ray.records import Reply
 
 REPLICA_TRIES = 5
 """Tries of a call whose replica died."""
@@ -62,6 +65,47 @@ class Handles:
                 await asyncio.sleep(min(0.5 * 2**attempt, 8.0))
         assert last is not None
         raise TransientModelError(f"{who}: no replica answered in {REPLICA_TRIES} tries; the last: {message_of(last)}")
+
+
+class Together:
+    """Answers the requests of a question, which have one prompt, in one call (a mixin of replicas)."""
+
+    async def ask(self, request: ChatRequest) -> Reply:
+        """Answer one request."""
+        raise NotImplementedError
+
+    async def ask_all(self, requests: Sequence[ChatRequest]) -> list[tuple[Reply | Refused, float]]:
+        """Answer requests at once.
+
+        Returns:
+            Per request its reply, or the error in its place, and the seconds until it was there.
+
+        Raises:
+            ReplicaLostError: The replica is lost; another may answer them.
+        """
+        began = time.perf_counter()
+
+        async def one(request: ChatRequest) -> tuple[Reply | Refused, float]:
+            outcome: Reply | Refused
+            try:
+                outcome = await self.ask(request)
+            except ModelError as error:
+                outcome = Refused.of(error)
+            except ReplicaLostError:
+                raise
+            except Exception as error:
+                outcome = Refused.of(ModelError(f"{request.model}: the backend broke: {message_of(error)}"))
+            return outcome, time.perf_counter() - began
+
+        return await asyncio.gather(*map(one, requests))
+
+
+async def ask_together(handle: Any, requests: Sequence[ChatRequest]) -> list[tuple[Reply | Refused, float]]:
+    """Call ``Together.ask_all`` of the replica of the requests' question."""
+    outcomes: list[tuple[Reply | Refused, float]] = await handle.options(
+        session_id=requests[0].session_id
+    ).ask_all.remote(requests)
+    return outcomes
 
 
 PAIRS_PER_CALL = 256

@@ -142,6 +142,7 @@ def _scale(deployment: VllmConfig) -> dict[str, Any]:
             "min_replicas": deployment.replicas,
             "initial_replicas": deployment.replicas,
             "max_replicas": deployment.max_replicas,
-            "target_ongoing_requests": max(deployment.max_ongoing // 2, 1),
+            # Serve counts the calls of a question as one; a queue of any length is worth a replica.
+            "target_ongoing_requests": max(deployment.max_ongoing // 16, 1),
         }
     }

@@ -14,6 +14,7 @@ from ray.serve.llm.openai_api_models import ChatCompletionRequest
 
 from kohaku_ray.config.deployments import VllmConfig
 from kohaku_ray.engine.errors import ReplicaLostError
+from kohaku_ray.engine.serving.handles import Together
 from kohaku_ray.engine.serving.meter import Meter, watch_power
 from kohaku_ray.errors import ContextOverflowError, ModelError
 from kohaku_ray.models.openai import completion_body, read_completion, refuses_length
@@ -27,7 +28,7 @@ COUNTERS_TIMEOUT_S = 30.0
 """Longest wait for the GPUs' energy counters: the engine reads them between two steps."""
 
 
-class VllmReplica(LLMServer):
+class VllmReplica(Together, LLMServer):
     """Answers our requests by the engine's chat completions, with its template, tokenizer, grammar and cache."""
 
     async def __init__(self, llm_config: LLMConfig, deployment: VllmConfig) -> None:  # type: ignore[misc]
@@ -37,6 +38,7 @@ class VllmReplica(LLMServer):
         self._replica = serve.get_replica_context().replica_id.unique_id
         n_gpus = deployment.gpus_per_engine
         self._meter = Meter(n_gpus)
+        self._places = asyncio.Semaphore(deployment.max_ongoing)
         self._power = asyncio.create_task(watch_power(self._meter, self._counters)) if n_gpus else None
 
     async def ask(self, request: ChatRequest) -> Reply:
@@ -47,8 +49,9 @@ class VllmReplica(LLMServer):
             ReplicaLostError: The engine died; another replica may answer.
             ModelError: The engine refuses the request, for example because a grammar does not compile.
         """
-        with self._meter.call() as spent:
-            response = await self._complete(request)
+        async with self._places:
+            with self._meter.call() as spent:
+                response = await self._complete(request)
         if hasattr(response, "error"):
             raise self._refusal(response)
         reply = read_completion(response.model_dump())

@@ -121,10 +121,16 @@ class Application:
         return self
 
     @property
-    def ask(self):
+    def ask_all(self):
         return self
 
-    async def remote(self, request) -> Reply:
+    async def remote(self, requests):
+        outcomes = await asyncio.gather(*map(self.ask, requests), return_exceptions=True)
+        for failed in [one for one in outcomes if isinstance(one, BaseException)]:
+            raise failed
+        return outcomes
+
+    async def ask(self, request) -> tuple[Reply, float]:
         cell = request.session_id.rsplit("-", 1)[0]
         self.calls[cell] += 1
         replica = f"replica {self.calls[cell] % self.n_replicas}"
@@ -134,7 +140,7 @@ class Application:
         self.in_flight[request.session_id] -= 1
         if cell in self.failures:
             raise self.failures[cell]
-        return Reply("", 100, 50, self.n_tokens or request.max_tokens, replica=replica)
+        return Reply("", 100, 50, self.n_tokens or request.max_tokens, replica=replica), 0.001
 
 
 @pytest.fixture

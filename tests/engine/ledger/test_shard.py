@@ -11,9 +11,10 @@ from types import SimpleNamespace
 
 import pytest
 
+from kohaku_ray.engine.errors import Refused
 from kohaku_ray.engine.ledger import shard as shards
 from kohaku_ray.engine.ledger.segments import SegmentStore
-from kohaku_ray.engine.ledger.shard import Asked, LedgerShard, Refused, Wanted
+from kohaku_ray.engine.ledger.shard import Asked, LedgerShard, Wanted
 from kohaku_ray.errors import ContextOverflowError, DataError, ModelError
 from kohaku_ray.models.request import ChatRequest, request_key
 from kohaku_ray.records import Reply
@@ -62,12 +63,12 @@ def make(actor, tmp_path, monkeypatch):
         shard = LedgerShard(str(tmp_path), 0, 1, flush_s)
         said = iter(replies)
 
-        async def call(one, application):
+        async def call(requests, application):
             await asyncio.sleep(0)
-            reply = next(said)
-            if isinstance(reply, Exception):
-                raise reply
-            return reply
+            replies = [next(said) for _ in requests]
+            if isinstance(replies[0], Exception):
+                raise replies[0]
+            return [(reply, 0.0) for reply in replies]
 
         monkeypatch.setattr(shard, "_call_replica", call)
         return shard
@@ -421,3 +422,60 @@ def test_a_merge_that_fails_loses_nothing_and_is_tried_again(make, tmp_path, mon
     asyncio.run(run())
     assert len(list((tmp_path / "segments").iterdir())) == 1
     assert recorded(tmp_path) == {GOOD: "one", BAD: "two", OTHER: "three"}
+
+
+def test_calls_of_one_message_leave_together_and_each_has_its_own_outcome(make, tmp_path, monkeypatch):
+    keys = [f"{at:032x}" for at in range(5)]
+
+    async def run():
+        shard = make(Reply("known"))
+        await ask(shard, keys[0])
+        sent, ended = [], asyncio.Event()
+
+        async def call(requests, application):
+            sent.append((application, len(requests)))
+            await ended.wait()
+            return [(Reply("one"), 0.0), (Refused("ContextOverflowError", "too long"), 0.0)][: len(requests)]
+
+        monkeypatch.setattr(shard, "_call_replica", call)
+        wanted = [Wanted(key, request(), "app") for key in keys[:3]] + [Wanted(keys[3], request(), "other")]
+        first = asyncio.create_task(shard.ask(wanted))
+        await until(lambda: len(sent) == 2)
+        second = asyncio.create_task(shard.ask([Wanted(keys[1], request(), "app")]))
+        await asyncio.sleep(0.01)
+        ended.set()
+        return sent, await first, await second
+
+    sent, (known, made, refused, elsewhere), (joined,) = asyncio.run(run())
+    assert sorted(sent) == [("app", 2), ("other", 1)]
+    assert [one.source for one in (known, made, joined, elsewhere)] == ["ledger", "made", "joined", "made"]
+    assert joined.entry is made.entry
+    assert refused == Refused("ContextOverflowError", "too long")
+
+
+def test_the_seconds_of_a_call_are_its_own_and_not_those_of_the_slowest(make, monkeypatch):
+    async def run():
+        shard = make()
+
+        async def call(requests, application):
+            await asyncio.sleep(0.3)
+            return [(Reply("fast"), 0.05), (Reply("slow"), 0.25)]
+
+        monkeypatch.setattr(shard, "_call_replica", call)
+        return await shard.ask([Wanted(key, request(), "app") for key in (GOOD, OTHER)])
+
+    fast, slow = asyncio.run(run())
+    assert slow.entry.call_s - fast.entry.call_s == pytest.approx(0.2)
+    assert slow.entry.call_s == pytest.approx(0.3, abs=0.1)
+
+
+def test_a_call_that_fails_unexpectedly_reaches_who_waits_and_may_be_made_again(make, monkeypatch):
+    async def run():
+        shard = make(Reply("one"))
+        with monkeypatch.context() as patched:
+            patched.setattr(shard, "_call_replica", lambda requests, application: 1 / 0)
+            with pytest.raises(ZeroDivisionError):
+                await ask(shard, GOOD)
+        return await ask(shard, GOOD)
+
+    assert asyncio.run(run()).entry.reply.text == "one"

@@ -1,0 +1,92 @@
+"""The ledger's client in this process: which messages reach the shards."""
+
+from __future__ import annotations
+
+import asyncio
+
+import pytest
+
+from kohaku_ray.engine.errors import Refused
+from kohaku_ray.engine.ledger.client import Ledger
+from kohaku_ray.engine.ledger.segments import Entry
+from kohaku_ray.engine.ledger.shard import Asked
+from kohaku_ray.errors import ContextOverflowError
+from kohaku_ray.models.request import ChatRequest, request_key, shard_of
+from kohaku_ray.records import Reply
+
+
+class Method:
+    def __init__(self, answer):
+        self.answer, self.messages = answer, []
+
+    async def remote(self, items):
+        self.messages.append(items)
+        await asyncio.sleep(0)
+        return [self.answer(item) for item in items]
+
+
+class Shard:
+    """Knows one key, refuses the requests of seed 7, and makes all others."""
+
+    def __init__(self, known: str) -> None:
+        entry = Entry(Reply("known"), "m", 0.0)
+        self.lookup = Method(lambda key: entry if key == known else None)
+        self.ask = Method(
+            lambda one: Refused("ContextOverflowError", "too long") if one.request.seed == 7 else made(one.key)
+        )
+
+
+def made(key: str) -> Asked:
+    return Asked(Entry(Reply(key), "m", 0.0), "made", key)
+
+
+def request(prompt: str, seed: int) -> ChatRequest:
+    return ChatRequest("m", (("user", prompt),), 0.7, 1.0, 64, seed)
+
+
+def test_the_members_of_a_question_ask_in_one_message():
+    members = {prompt: [request(prompt, seed) for seed in range(5)] for prompt in ("one", "two", "three")}
+    known = request_key(members["one"][2])
+    shards = [Shard(known) for _ in range(2)]
+    ledger = Ledger(shards)
+
+    async def run():
+        asks = [ledger.ask(one, "app") for requests in members.values() for one in requests]
+        return await asyncio.gather(*asks)
+
+    asked = asyncio.run(run())
+    assert [one.key for one in asked] == [request_key(one) for requests in members.values() for one in requests]
+    assert [one.source for one in asked].count("ledger") == 1
+    asks = [message for shard in shards for message in shard.ask.messages]
+    assert sorted(len({one.request.messages for one in message}) for message in asks) == [1, 1, 1]
+    assert sorted(map(len, asks)) == [4, 5, 5]
+    for at, shard in enumerate(shards):
+        assert all(shard_of(one.key, 2) == at for message in shard.ask.messages for one in message)
+        assert len(shard.lookup.messages) <= 1, "all look-ups of one turn travel together"
+
+
+def test_one_members_error_is_its_own():
+    ledger = Ledger([Shard("none")])
+
+    async def run():
+        return await asyncio.gather(
+            *(ledger.ask(request("same", seed), "app") for seed in (1, 7, 2)), return_exceptions=True
+        )
+
+    first, refused, last = asyncio.run(run())
+    assert (first.source, last.source) == ("made", "made")
+    assert isinstance(refused, ContextOverflowError)
+
+
+def test_a_shard_that_is_lost_fails_all_that_waited_for_it():
+    shard = Shard("none")
+    shard.ask.answer = lambda one: 1 / 0
+    ledger = Ledger([shard])
+
+    async def run():
+        asks = [ledger.ask(request("same", seed), "app") for seed in range(2)]
+        return await asyncio.gather(*asks, return_exceptions=True)
+
+    assert [type(one) for one in asyncio.run(run())] == [ZeroDivisionError] * 2
+    with pytest.raises(ZeroDivisionError):
+        asyncio.run(ledger.ask(request("again", 1), "app"))

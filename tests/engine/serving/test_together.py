@@ -1,0 +1,52 @@
+"""The calls of a question in one message to its replica."""
+
+from __future__ import annotations
+
+import asyncio
+
+import pytest
+
+from kohaku_ray.engine.errors import Refused, ReplicaLostError
+from kohaku_ray.engine.serving.handles import Together
+from kohaku_ray.errors import ContextOverflowError, ModelError
+from kohaku_ray.models.request import ChatRequest
+from kohaku_ray.records import Reply
+
+
+class Replica(Together):
+    def __init__(self, *outcomes) -> None:
+        self.outcomes = outcomes
+
+    async def ask(self, request):
+        outcome = self.outcomes[request.seed]
+        await asyncio.sleep(0.02 * request.seed)
+        if isinstance(outcome, Exception):
+            raise outcome
+        return Reply(outcome)
+
+
+def ask_all(*outcomes):
+    requests = [ChatRequest("model m", (("user", "?"),), 0.7, 1.0, 64, seed) for seed in range(len(outcomes))]
+    return asyncio.run(Replica(*outcomes).ask_all(requests))
+
+
+def test_replies_come_in_order_with_their_own_seconds():
+    outcomes, seconds = zip(*ask_all("a", "b", "c"), strict=True)
+    assert [one.text for one in outcomes] == ["a", "b", "c"]
+    assert 0 <= seconds[0] < seconds[1] < seconds[2] < 1
+
+
+def test_an_error_stands_in_its_replys_place():
+    errors = ContextOverflowError("too long"), ModelError("no"), ZeroDivisionError("own")
+    (good, _), *refused = ask_all("good", *errors)
+    assert good.text == "good"
+    assert [one for one, _ in refused] == [
+        Refused("ContextOverflowError", "too long"),
+        Refused("ModelError", "no"),
+        Refused("ModelError", "model m: the backend broke: own"),
+    ]
+
+
+def test_a_replica_that_is_lost_answers_none():
+    with pytest.raises(ReplicaLostError):
+        ask_all("a", ReplicaLostError("gone"))
