@@ -46,6 +46,7 @@ PROCESSES = {
     "ray::Member": "member workers",
     "ray::Voter": "voter",
     "ray::LedgerShard": "ledger shard",
+    "ray::ServeReplica": "replica",
 }
 PARTS = {
     "kohaku_ray.index.vectors.VectorIndex.search": "search",

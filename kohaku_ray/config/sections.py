@@ -114,6 +114,8 @@ class IndexConfig(Section):
     """A paragraph's vector: mean of its sentences, its own text encoded, or a row of each."""
     factory: str = "Flat"
     """FAISS factory string; Flat is exact."""
+    nprobe: PositiveInt = 16
+    """Inverted lists that a query searches, where the factory has some (IVF): more find more and take longer."""
     shards: PositiveInt = 1
     """Parts of the index, by documents; each is built by its own reducer and held by its own retrievers."""
     search_device: Literal["auto", "cpu", "cuda"] = "auto"

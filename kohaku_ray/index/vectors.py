@@ -95,6 +95,14 @@ class VectorIndex:
         """
         return cls(vectors, rows, _filled(vectors, factory, train_on_gpu))
 
+    def probe(self, n_lists: int) -> None:
+        """Let queries search so many inverted lists, if there are any: FAISS's default is one, which finds little."""
+        import faiss
+
+        lists = faiss.try_extract_index_ivf(self.faiss_index)
+        if lists is not None:
+            lists.nprobe = n_lists
+
     def on_gpu(self, float16: bool = False) -> VectorIndex:
         """Clone the FAISS index to the GPU this process sees; hits are the same, as they are scored again.
 

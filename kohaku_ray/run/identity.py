@@ -69,6 +69,7 @@ def what_decides(config: Config, index: str, once: Once = lambda _, compute: com
         "models": [model_parts(config.deployments[name]) for name in names],
         "members": members,
         "cross_encoder": uses.cross_encoder and model_identity(config.deployments[uses.cross_encoder]),
+        **({"nprobe": config.index.nprobe} if "IVF" in config.index.factory else {}),
     }
 
 

@@ -88,6 +88,19 @@ def test_approximate_factories_find_most_and_score_exactly(factory):
         assert (np.diff(hit.scores) <= 0).all()
 
 
+def test_queries_search_as_many_inverted_lists_as_they_are_told(capfd):
+    vectors, queries = random_units(4000, 16), random_units(40, 16, 3)
+    exact = VectorIndex.build(vectors, np.arange(4000)).search(queries, 10)
+    for factory in ("IVF64,Flat", "OPQ8,IVF64,Flat"):
+        index, found = VectorIndex.build(vectors, np.arange(4000), factory), {}
+        for n_lists in (1, 8, 64):
+            index.probe(n_lists)
+            near = index.search(queries, 10)
+            found[n_lists] = np.mean([np.isin(a.rows, b.rows).mean() for a, b in zip(exact, near, strict=True)])
+        assert found[1] < 0.6 < found[8] < found[64] == 1.0
+    VectorIndex.build(vectors, np.arange(4000)).probe(8)  # no lists: nothing to do
+
+
 @settings(max_examples=scaled(25))
 @given(n_parts=st.integers(1, 7), top_k=st.integers(1, 30), seed=st.integers(0, 999))
 def test_the_best_of_the_shards_are_the_best_of_the_whole(n_parts, top_k, seed):

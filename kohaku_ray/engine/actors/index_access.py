@@ -118,6 +118,7 @@ class LocalIndex(Calls):
         depths: Depths | None = None,
         gpu: bool = False,
         float16: bool = False,
+        nprobe: int = 16,
         image_encoder: SentenceEncoder | None = None,
         peer: Callable[[int], LocalIndex] | None = None,
         count: Callable[[str, str | None], Counter] = token_counter,
@@ -131,6 +132,7 @@ class LocalIndex(Calls):
             depths: See the class.
             gpu: Whether FAISS searches on this process's GPU.
             float16: Whether it holds the vectors there as float16.
+            nprobe: See ``VectorIndex.probe``.
             image_encoder: Encodes queries that search images, where they have an encoder of their own.
             peer: Returns the index that holds another shard.
             count: Makes a function that counts the tokens of texts, for a tokenizer's name and revision.
@@ -139,7 +141,7 @@ class LocalIndex(Calls):
         self.shard, self.encoder, self.depths = shard, encoder, depths
         self._score, self._gpu, self._float16, self._image_encoder = score, gpu, float16, image_encoder
         self._peer, self._count = peer, count
-        self._on_gpu: dict[Kinds, VectorIndex] = {}
+        self._nprobe, self._searched = nprobe, dict[Kinds, VectorIndex]()
         # Token counts of nodes, by tokenizers; -1 where not yet counted.
         self._tokens: dict[tuple[Tokenizer, ...], I64] = {}
 
@@ -165,6 +167,7 @@ class LocalIndex(Calls):
             depths=depths,
             gpu=gpu,
             float16=config.index.search_float16,
+            nprobe=config.index.nprobe,
             image_encoder=make_image_query_encoder(config),
             peer=peer,
         )
@@ -271,11 +274,11 @@ class LocalIndex(Calls):
 
     def _vectors_of(self, kinds: Kinds) -> VectorIndex:
         """Vectors of the nodes of some kinds, on the GPU if that is where FAISS searches."""
-        if not self._gpu:
-            return self.shard.vectors(kinds)
-        if kinds not in self._on_gpu:
-            self._on_gpu[kinds] = self.shard.vectors(kinds).on_gpu(self._float16)
-        return self._on_gpu[kinds]
+        if kinds not in self._searched:
+            vectors = self.shard.vectors(kinds)
+            vectors.probe(self._nprobe)
+            self._searched[kinds] = vectors.on_gpu(self._float16) if self._gpu else vectors
+        return self._searched[kinds]
 
     def _count_nodes(self, nodes: NodeTable, tokenizers: tuple[Tokenizer, ...]) -> I64:
         """Count sentences as the largest count over these tokenizers; a node's text is counted once."""

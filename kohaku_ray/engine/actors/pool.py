@@ -14,7 +14,7 @@ import ray
 from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
 from kohaku_ray.config import Config
-from kohaku_ray.config.deployments import ChatDeployment
+from kohaku_ray.config.deployments import Deployment
 from kohaku_ray.engine.actors.index_access import Depths
 from kohaku_ray.engine.actors.members import Member, Retriever
 from kohaku_ray.engine.actors.tools import RunContext
@@ -196,7 +196,7 @@ def n_retrievers(config: Config, n_shards: int, resources: Mapping[str, float]) 
     return max(wanted, 1)
 
 
-def n_ledger_shards(config: Config, deployments: Mapping[str, ChatDeployment] | None = None) -> int:
+def n_ledger_shards(config: Config, deployments: Mapping[str, Deployment] | None = None) -> int:
     """Return the shards of the ledger that the replicas of deployments need. Default: of those that answer."""
     asked = config.answering_deployments if deployments is None else deployments
     return config.ledger.shards or _busy_processes(asked, RECORD_MS)
@@ -207,7 +207,7 @@ def n_voters(config: Config) -> int:
     return _busy_processes(config.answering_deployments, VOTE_MS / config.ensemble.members)
 
 
-def _busy_processes(deployments: Mapping[str, ChatDeployment], ms_per_call: float) -> int:
+def _busy_processes(deployments: Mapping[str, Deployment], ms_per_call: float) -> int:
     """Return how many processes do so much work per call while every replica is busy."""
     calls_per_s = CALLS_PER_S * sum(one.most_replicas for one in deployments.values())
     return math.ceil(calls_per_s * ms_per_call / 1000 / MOST_LOAD)

@@ -160,6 +160,7 @@ def open_recorded(config: Config, index: Index, recorded: Recorded, key: str = "
         return LocalIndex(
             index.shards[number],
             texts,  # type: ignore[arg-type]  # all that is asked of it
+            nprobe=config.index.nprobe,
             image_encoder=images,  # type: ignore[arg-type]
             peer=shard,
             count=recorded.token_counter,

@@ -259,7 +259,7 @@ def _models_key(config: Config) -> Hashable:
 
 
 def _index_key(config: Config) -> Hashable:
-    return config.ledger.path, config.index.path
+    return config.ledger.path, config.index.path, config.index.nprobe
 
 
 def _make_together(plan: Plan, runs: Mapping[str, Config], summary: SweepSummary, progress: Progress) -> None:
