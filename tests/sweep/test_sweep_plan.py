@@ -93,6 +93,14 @@ def test_a_run_is_named_by_what_decides_its_outputs_alone(make_plan, tmp_path):
     assert not set(make_plan(f"questions.path={questions}", tables=table).runs) & first
 
 
+@pytest.mark.parametrize(("factory", "is_same"), [("Flat", True), ("IVF4,Flat", False)])
+def test_the_lists_that_a_query_searches_decide_outputs_where_there_are_lists(make_plan, factory, is_same):
+    table = [{"name": "a", "axes": {"kohaku.top_k": [8]}}]
+    few, many = (make_plan(f"index.factory='{factory}'", f"index.nprobe={n}", tables=table) for n in (1, 2))
+    assert (few.runs.keys() == many.runs.keys()) is is_same
+    assert few.indexes.keys() == many.indexes.keys(), "the index holds the same"
+
+
 def test_an_edited_system_makes_other_runs(make_plan, tmp_path, monkeypatch):
     code = tmp_path / "edited_system.py"
     code.write_bytes((Path(__file__).parents[1] / "own_system" / "lookup.py").read_bytes())
