@@ -23,6 +23,8 @@ import sys
 import tempfile
 import time
 from collections import Counter
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from unittest.mock import patch
 
@@ -119,8 +121,10 @@ def measure(arguments: argparse.Namespace) -> tuple[float, Costs]:
                 shutil.rmtree(f"{home}/log")
                 Path(home, "log").mkdir()
                 before, load = cpu_by_process(), os.getloadavg()[0]
-                answer.run_answer(config, pool=pool)
+                with driving() as driver_s:
+                    answer.run_answer(config, pool=pool)
                 spent = cpu_by_process() - before
+                spent["driver"] = driver_s() * arguments.questions
         calls = sorted(tuple(map(float, line.split())) for file in Path(home, "log").iterdir() for line in file.open())
         usage = pq.read_table(f"{config.run}/usage.parquet").to_pylist()
     served_s = sum(row["service_s"] for row in usage if row["source"] == "made")
@@ -146,6 +150,28 @@ def measure(arguments: argparse.Namespace) -> tuple[float, Costs]:
     figures = (costs.prepare, costs.answer, costs.vote, costs.drive, costs.record)
     print(f"hops: --simulate {','.join(f'{1e3 * cost:.2f}' for cost in figures)}", flush=True)
     return share, costs
+
+
+@contextmanager
+def driving() -> Iterator[Callable[[], float]]:
+    """Note the driver's CPU from the first block done to the last: what comes before and after is once per run.
+
+    Yields:
+        A function that returns its CPU seconds per question.
+    """
+    collect, seen = answer._collect, []
+
+    def noted(pending: list, summary: answer.AnswerSummary, *others: object) -> list:
+        rest = collect(pending, summary, *others)
+        seen.append((summary.n_questions, time.process_time()))
+        return rest
+
+    def per_question() -> float:
+        (first, began), (last, ended) = seen[0], seen[-1]
+        return (ended - began) / (last - first)
+
+    with patch.object(answer, "_collect", noted):
+        yield per_question
 
 
 def tenths(calls: list[tuple[float, ...]]) -> list[float]:

@@ -44,9 +44,9 @@ need, so that slower replicas find them idle."""
 MOST_LOAD = 0.6
 """Share of a process's time that calls may take; above it, calls queue for each other."""
 
-PREPARE_MS, ANSWER_MS, VOTE_MS, RECORD_MS = 6.0, 3.0, 1.5, 2.0
-"""Budget of CPU, in milliseconds: of a retriever and a voter per question, of a member's process and a ledger shard per
-call. What they take is measured by `benchmarks/flow.py`."""
+PREPARE_MS, ANSWER_MS, VOTE_MS, RECORD_MS = 15.5, 1.5, 2.6, 1.4
+"""CPU in milliseconds, as `benchmarks/flow.py` measured it with five members: of a retriever (most of it the encoder's)
+and a voter per question, of a member's process and a ledger shard per call."""
 
 FILLS = 2
 """How many times the questions in flight fill the replicas: with one, blocks on their way leave replicas idle."""

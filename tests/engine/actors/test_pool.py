@@ -16,8 +16,8 @@ def asked(n: int, *own: str) -> Config:
 
 @pytest.mark.parametrize(
     ("n_replicas", "retrievers", "workers", "shards", "voters"),
-    # 75 calls and 15 questions per second and replica; a shard takes 300 calls, a retriever 100 questions per second.
-    [(1, 1, 5, 1, 1), (8, 2, 5, 2, 1), (64, 10, 24, 16, 3), (256, 39, 96, 64, 10)],
+    # 75 calls and 15 questions per second and replica; a shard takes 428 calls, a retriever 38 questions per second.
+    [(1, 1, 1, 1, 1), (8, 4, 2, 2, 1), (64, 25, 12, 12, 5), (256, 100, 48, 45, 17)],
 )
 def test_actors_follow_the_replicas(n_replicas, retrievers, workers, shards, voters):
     config = asked(n_replicas, "ensemble.members=5")
@@ -31,7 +31,7 @@ def test_replicas_of_all_models_count_and_each_member_that_prepares():
     mixed = load_config("demo", [two, "ensemble.models=[a, b]", "ensemble.members=5", "roles.answer.model=a"])
     assert n_ledger_shards(mixed) == n_ledger_shards(asked(64))
     each = asked(64, "ensemble.members=5", "ensemble.scope=question")
-    assert n_retrievers(each, 1, LARGE) == 48  # five times as much to prepare: 4,800 per second
+    assert n_retrievers(each, 1, LARGE) == 125  # five times as much to prepare: 4,800 per second
 
 
 def test_what_the_configuration_says_is_what_starts():
@@ -46,9 +46,9 @@ def test_what_the_configuration_says_is_what_starts():
         ((), 3, {"CPU": 68}, 1),
         ((), 1, {"CPU": 64}, 1),  # what has no room is said by the demand's check, not here
         (("cluster.retriever.cpus=0.5",), 1, {"CPU": 68}, 8),
-        (("cluster.retriever.cpus=0",), 1, {"CPU": 64}, 10),
+        (("cluster.retriever.cpus=0",), 1, {"CPU": 64}, 25),
         (("cluster.retriever.gpus=0.5",), 1, {"CPU": 100, "GPU": 2}, 4),
-        (("cluster.autoscaling=true",), 1, {"CPU": 0}, 10),
+        (("cluster.autoscaling=true",), 1, {"CPU": 0}, 25),
     ],
 )
 def test_retrievers_by_default_are_no_more_than_there_is_room_for(own, n_shards, resources, expected):
@@ -56,5 +56,5 @@ def test_retrievers_by_default_are_no_more_than_there_is_room_for(own, n_shards,
 
 
 def test_no_more_processes_answer_than_the_cluster_has_cpus():
-    assert [member_processes(asked(64), n_cpus) for n_cpus in (0, 2, 6.5, 640)] == [1, 2, 6, 24]
-    assert member_processes(asked(64, "cluster.autoscaling=true"), 2) == 24
+    assert [member_processes(asked(64), n_cpus) for n_cpus in (0, 2, 6.5, 640)] == [1, 2, 6, 12]
+    assert member_processes(asked(64, "cluster.autoscaling=true"), 2) == 12
