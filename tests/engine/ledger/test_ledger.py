@@ -22,6 +22,7 @@ from kohaku_ray.engine.ledger import client
 from kohaku_ray.engine.ledger.client import Ledger, open_ledger
 from kohaku_ray.engine.ledger.segments import Entry, SegmentStore
 from kohaku_ray.engine.serving.applications import application_name, serving
+from kohaku_ray.engine.serving.handles import Together
 from kohaku_ray.engine.serving.vllm import QUESTION_ROUTER
 from kohaku_ray.errors import ConfigError, ContextOverflowError, DataError, ModelError
 from kohaku_ray.models.request import ChatRequest, request_key, shard_of
@@ -235,7 +236,7 @@ def test_half_a_character_in_a_reply_is_dropped_and_the_rest_kept(application, t
 
 
 def test_a_reply_no_segment_can_hold_is_an_error_of_its_asker_alone(cluster, tmp_path):
-    class Raw:  # in here, so that it travels by value: replicas cannot import a test
+    class Raw(Together):  # in here, so that it travels by value: replicas cannot import a test
         async def ask(self, one):
             return Reply("\ud800" if "bad" in one.messages[0][1] else "good")
 
@@ -316,7 +317,7 @@ def test_application_names_follow_the_settings():
 
 @pytest.fixture
 def three_replicas(cluster):
-    class Named:  # in here, so that it travels by value: replicas cannot import a test
+    class Named(Together):  # in here, so that it travels by value: replicas cannot import a test
         async def ask(self, one):
             if "overflow" in one.messages[0][1]:
                 raise ContextOverflowError("longer than the model takes")
