@@ -262,7 +262,8 @@ def test_a_dry_run_prints_and_starts_nothing(tmp_path, capsys):
     path = tmp_path / "s.yaml"
     path.write_text(yaml.safe_dump({"axes": {"kohaku.top_k": [8, 16]}, "seeds": [5]}))
     here = sorted(tmp_path.iterdir())
-    assert main(["sweep", str(path), "--base", "demo", "--dry-run", "--set", f"ledger.path={tmp_path}/l"]) == 0
+    own = ["--set", f"ledger.path={tmp_path}/l", "--set", f"index.path={tmp_path}/i"]  # not what lies in runs/demo
+    assert main(["sweep", str(path), "--base", "demo", "--dry-run", *own]) == 0
     out = capsys.readouterr().out
     assert "2 distinct runs, 0 finished" in out
     assert "indexes   1: 0 there, 1 to build" in out
