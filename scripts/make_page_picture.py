@@ -1,7 +1,6 @@
 """Make docs/images/run_page.png: the first screen of a run's page, drawn by Chromium.
 
-kohaku-ray index demo && kohaku-ray answer demo
-python scripts/make_page_picture.py runs/demo
+python scripts/make_page_picture.py runs/wattbot-qwen2.5-coder-1.5b
 """
 
 from __future__ import annotations
