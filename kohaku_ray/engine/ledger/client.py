@@ -178,8 +178,8 @@ def open_ledger(config: LedgerConfig, n_shards: int = 1) -> Ledger:
     # The first job decided the number of shards.
     n_shards = int(state["n_shards"])
     others = [_shard_actor(path, shard, n_shards, config) for shard in range(1, n_shards)]
-    _opened(others)
-    if damaged := state["damaged"]:
+    # Each reads its own segments, and all those of other numbers of shards.
+    if damaged := sorted({name for one in (state, *_opened(others)) for name in one["damaged"]}):
         say(
             f"ledger  {len(damaged)} damaged segments of {path} left aside, their replies are asked again: "
             f"{', '.join(damaged[:MOST_NAMED])}{', …' if len(damaged) > MOST_NAMED else ''}"

@@ -156,6 +156,16 @@ def test_a_shard_that_dies_of_its_segments_again_and_again_ends_the_job(cluster,
         open_ledger(LedgerConfig(path=str(tmp_path)))
 
 
+def test_damaged_segments_of_every_shard_are_named_once(cluster, tmp_path, capsys):
+    entries = [(request_key(request("lost")), Entry(Reply("old"), "fake", 1.0))]
+    names = [SegmentStore(str(tmp_path), shard).write(entries) for shard in ("", "0of2", "1of2")]
+    for name in names:
+        (tmp_path / name).write_bytes((tmp_path / name).read_bytes().replace(b"old", b"odd"))
+    open_ledger(LedgerConfig(path=str(tmp_path), shards=2))
+    said = " ".join(capsys.readouterr().err.split())
+    assert f"3 damaged segments of {tmp_path} left aside, their replies are asked again: {', '.join(names)}" in said
+
+
 def test_damaged_segments_are_named_and_their_replies_asked_again(application, server, tmp_path, capsys):
     store, one = SegmentStore(str(tmp_path)), request("lost")
     name = store.write([(request_key(one), Entry(Reply("old"), "fake", 1.0))])
