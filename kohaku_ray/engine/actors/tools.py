@@ -98,10 +98,12 @@ class EngineTools:
     async def once(self, key: Hashable, make: Callable[[], Awaitable[Made]]) -> Made:
         """See ``Tools``."""
         models = self.context.models[self.member].items()
-        limits = tuple((role, one.identity, one.max_tokens, one.window_tokens, one.tokenizer) for role, one in models)
-        if (limits, key) not in self.shared:
-            self.shared[limits, key] = asyncio.ensure_future(make())
-        made: Made = await self.shared[limits, key]
+        counts = tuple(
+            (role, one.identity, one.max_tokens, one.window_tokens, one.tokenizer, one.revision) for role, one in models
+        )
+        if (counts, key) not in self.shared:
+            self.shared[counts, key] = asyncio.ensure_future(make())
+        made: Made = await self.shared[counts, key]
         return made
 
     def limits(self, role: str = "answer") -> Limits:

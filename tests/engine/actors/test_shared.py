@@ -48,7 +48,9 @@ def test_members_that_differ_in_temperature_alone_share_it(tools):
     assert made == ["key"]
 
 
-@pytest.mark.parametrize("changed", [{"window_tokens": 9}, {"max_tokens": 9}, {"identity": "x"}, {"tokenizer": "t"}])
+@pytest.mark.parametrize(
+    "changed", [{"window_tokens": 9}, {"max_tokens": 9}, {"identity": "x"}, {"tokenizer": "t"}, {"revision": "r"}]
+)
 def test_a_member_of_another_model_or_window_makes_its_own(tools, changed):
     found, made = made_by(tools(**changed))
     assert found[0] is found[1] is not found[2]
