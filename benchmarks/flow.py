@@ -120,11 +120,13 @@ def measure(arguments: argparse.Namespace) -> tuple[float, Costs]:
                 answer.run_answer(config.model_copy(update=warm_up), pool=pool)
                 shutil.rmtree(f"{home}/log")
                 Path(home, "log").mkdir()
-                before, load = cpu_by_process(), os.getloadavg()[0]
-                with driving() as driver_s:
+                before, load, driven = cpu_by_process(), os.getloadavg()[0], []
+                with each_block(lambda n: driven.append((n, time.process_time()))):
                     answer.run_answer(config, pool=pool)
                 spent = cpu_by_process() - before
-                spent["driver"] = driver_s() * arguments.questions
+        # What the driver does before the first block is done and after the last is once per run.
+        (n_first, began_s), (n_last, ended_s) = driven[0], driven[-1]
+        spent["driver"] = (ended_s - began_s) / (n_last - n_first) * arguments.questions
         calls = sorted(tuple(map(float, line.split())) for file in Path(home, "log").iterdir() for line in file.open())
         usage = pq.read_table(f"{config.run}/usage.parquet").to_pylist()
     served_s = sum(row["service_s"] for row in usage if row["source"] == "made")
@@ -153,25 +155,17 @@ def measure(arguments: argparse.Namespace) -> tuple[float, Costs]:
 
 
 @contextmanager
-def driving() -> Iterator[Callable[[], float]]:
-    """Note the driver's CPU from the first block done to the last: what comes before and after is once per run.
-
-    Yields:
-        A function that returns its CPU seconds per question.
-    """
-    collect, seen = answer._collect, []
+def each_block(note: Callable[[int], object]) -> Iterator[None]:
+    """Call a function with the questions done, whenever the driver has taken a block."""
+    collect = answer._collect
 
     def noted(pending: list, summary: answer.AnswerSummary, *others: object) -> list:
         rest = collect(pending, summary, *others)
-        seen.append((summary.n_questions, time.process_time()))
+        note(summary.n_questions)
         return rest
 
-    def per_question() -> float:
-        (first, began), (last, ended) = seen[0], seen[-1]
-        return (ended - began) / (last - first)
-
     with patch.object(answer, "_collect", noted):
-        yield per_question
+        yield
 
 
 def tenths(calls: list[tuple[float, ...]]) -> list[float]:
@@ -233,13 +227,10 @@ def simulated(n: int, arguments: argparse.Namespace) -> Config:
 
 def driver_memory(n_questions: int) -> int:
     """Answer with a model that replies at once, then replay; the driver's resident memory on the way."""
-    collect, seen = answer._collect, {}
+    seen: dict[int, float] = {}
 
-    def watched(pending: list, summary: answer.AnswerSummary, *others: object) -> list:
-        rest = collect(pending, summary, *others)
-        step = summary.n_questions // DRIVER_STEP * DRIVER_STEP
-        seen.setdefault(step, psutil.Process().memory_info().rss / 2**20)
-        return rest
+    def watch(n_questions: int) -> None:
+        seen.setdefault(n_questions // DRIVER_STEP * DRIVER_STEP, psutil.Process().memory_info().rss / 2**20)
 
     with tempfile.TemporaryDirectory() as home:
         os.environ |= {waiting.SECONDS: "0", waiting.LOG: f"{home}/log"}
@@ -247,7 +238,7 @@ def driver_memory(n_questions: int) -> int:
         settings = ("ensemble.members=1", "waiting.queries=1", "waiting.max_retries=0", "waiting.top_k=4")
         config = configured(home, n_questions, *settings)
         growth = 0.0
-        with connected(config.cluster), patch.object(answer, "_collect", watched):
+        with connected(config.cluster), each_block(watch):
             run_index(config)
             for name in ("made", "replayed"):
                 seen.clear()

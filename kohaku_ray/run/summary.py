@@ -11,14 +11,13 @@ from typing import Any
 from kohaku_ray.records import FLAGS
 from kohaku_ray.run.tables import SPENT
 
+Row = Mapping[str, Any]
+
 
 def sources_said(calls: Mapping[str, int]) -> str:
     """Say how many model calls were made, and how many replies came from elsewhere (see ``run.models.Source``)."""
     made, recorded, joined = (calls.get(source, 0) for source in ("made", "ledger", "joined"))
     return f"{made:,} made, {recorded:,} from the ledger, {joined:,} sharing the reply of an equal call under way"
-
-
-Row = Mapping[str, Any]
 
 
 @dataclass(frozen=True, slots=True)

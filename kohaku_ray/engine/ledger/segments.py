@@ -25,6 +25,9 @@ FOLDER = "segments"
 MERGED_ROWS = 65_536
 """Most rows of a merged segment; one with at least half as many is not merged again."""
 
+MOST_SMALL = 64
+"""Small segments of one shard that are left as they are: more are merged."""
+
 READERS = 8
 """Segments read at once."""
 
@@ -271,7 +274,7 @@ class SegmentStore:
             self._directory.remove(name)
         self.table_of.cache_clear()
 
-    def compact(self, more_than: int = 64) -> int:
+    def compact(self, more_than: int = MOST_SMALL) -> int:
         """Merge the small readable segments of each shard that has many; returns how many were merged.
 
         The merged ones are written before the old ones go: a crash in between leaves repeats, which loading ignores.

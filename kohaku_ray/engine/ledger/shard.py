@@ -18,7 +18,7 @@ from typing import Any, Literal
 import ray
 
 from kohaku_ray.engine.errors import Refused
-from kohaku_ray.engine.ledger.segments import MERGED_ROWS, Entry, Recorded, SegmentStore, check_recordable
+from kohaku_ray.engine.ledger.segments import MERGED_ROWS, MOST_SMALL, Entry, Recorded, SegmentStore, check_recordable
 from kohaku_ray.engine.metrics import show_in_flight
 from kohaku_ray.engine.serving.handles import Handles, ask_together
 from kohaku_ray.engine.serving.placement import counts_of
@@ -29,9 +29,6 @@ from kohaku_ray.run.lease import RENEWAL_S
 
 IDLE_EXIT_S = 300.0
 """Seconds without a request after which a shard releases its path and exits."""
-
-MOST_SMALL = 64
-"""Small segments of one process that wait to be merged."""
 
 Source = Literal["ledger", "joined", "made"]
 

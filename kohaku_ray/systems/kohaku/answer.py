@@ -144,7 +144,7 @@ class AttemptDepth:
 
 
 NOTHING = Shown(Context((), (), (), (), 0, False))
-"""An empty context."""
+"""What the model is shown before there is a context."""
 
 
 async def _attempt(evidence: Evidence, tools: Tools, settings: KohakuSettings, attempt: int) -> list[Try]:
