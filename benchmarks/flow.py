@@ -121,12 +121,18 @@ def measure(arguments: argparse.Namespace) -> tuple[float, Costs]:
                 shutil.rmtree(f"{home}/log")
                 Path(home, "log").mkdir()
                 before, load, driven = cpu_by_process(), os.getloadavg()[0], []
-                with each_block(lambda n: driven.append((n, time.process_time()))):
+
+                def note(n_done: int) -> None:
+                    if not driven or n_done == arguments.questions:
+                        driven.append((n_done, time.process_time(), cpu_by_thread()))
+
+                with each_block(note):
                     answer.run_answer(config, pool=pool)
                 spent = cpu_by_process() - before
         # What the driver does before the first block is done and after the last is once per run.
-        (n_first, began_s), (n_last, ended_s) = driven[0], driven[-1]
+        (n_first, began_s, at_first), (n_last, ended_s, at_last) = driven[0], driven[-1]
         spent["driver"] = (ended_s - began_s) / (n_last - n_first) * arguments.questions
+        busiest_s = max(seconds - at_first.get(thread, 0.0) for thread, seconds in at_last.items())
         calls = sorted(tuple(map(float, line.split())) for file in Path(home, "log").iterdir() for line in file.open())
         usage = pq.read_table(f"{config.run}/usage.parquet").to_pylist()
     served_s = sum(row["service_s"] for row in usage if row["source"] == "made")
@@ -138,7 +144,7 @@ def measure(arguments: argparse.Namespace) -> tuple[float, Costs]:
         spent["retriever"] / n,
         spent["member workers"] / n_calls,
         spent["voter"] / n,
-        spent["driver"] / n,
+        busiest_s / (n_last - n_first),
         spent["ledger shard"] / n_calls,
     )
     load = max(load, os.getloadavg()[0])
@@ -148,6 +154,7 @@ def measure(arguments: argparse.Namespace) -> tuple[float, Costs]:
     print(f"busy by tenths of that time: {' '.join(f'{one:.2f}' for one in tenths(calls))}")
     for name, seconds in spent.most_common():
         print(f"{name:<20}{1e3 * seconds / n:>8.2f} ms of CPU per question")
+    print(f"driver's busiest thread: {1e3 * costs.drive:.2f} ms per question; its others work beside it")
     print(f"all processes: {1e3 * spent.total() / n_calls:.2f} ms of CPU per call (target ≤ {WANTED_CALL_MS})")
     figures = (costs.prepare, costs.answer, costs.vote, costs.drive, costs.record)
     print(f"hops: --simulate {','.join(f'{1e3 * cost:.2f}' for cost in figures)}", flush=True)
@@ -176,6 +183,12 @@ def tenths(calls: list[tuple[float, ...]]) -> list[float]:
         for since, till in itertools.pairwise(edges)
     ]
     return [seconds / (REPLICAS * PLACES * (edges[1] - edges[0])) for seconds in held]
+
+
+def cpu_by_thread() -> dict[str, float]:
+    """CPU seconds of each thread of this process."""
+    tasks = Path("/proc/self/task").iterdir()
+    return {task.name: int((task / "schedstat").read_text().split()[0]) / 1e9 for task in tasks}
 
 
 def cpu_by_process() -> Counter[str]:

@@ -37,7 +37,7 @@ class Costs:
         prepare: A retriever's, per question.
         answer: A member worker's, per call.
         vote: A voter's, per question.
-        drive: The driver's, per question.
+        drive: The driver's busiest thread's, per question.
         record: A ledger shard's, per call.
     """
 
