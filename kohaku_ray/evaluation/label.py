@@ -120,7 +120,9 @@ def _reliability(sure: Sequence[tuple[bool, float]]) -> Bins:
 
 
 def _bin_tables(bins: Bins) -> tuple[FigureTable, ...]:
-    rows = tuple((f"{low:.1f} to {low + 0.1:.1f}", str(n), f"{mean:.3f}", f"{right:.3f}") for low, n, mean, right in bins)
+    rows = tuple(
+        (f"{low:.1f} to {low + 0.1:.1f}", str(n), f"{mean:.3f}", f"{right:.3f}") for low, n, mean, right in bins
+    )
     head = ("confidence", "predictions", "mean confidence", "share of right ones")
     return (FigureTable("Reliability", head, rows),) if rows else ()
 

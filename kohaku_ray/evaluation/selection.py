@@ -12,7 +12,6 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
-from kohaku_ray.errors import DataError
 from kohaku_ray.evaluation.statistics import CONFIDENCE, NOISE, ranks
 from kohaku_ray.index.arrays import F64
 
@@ -72,14 +71,8 @@ def select(
         scores: By cell, shape ``(n_questions,)``: the same questions in the same order.
         ends: Lowest and highest possible score, which bound the interval.
         n_left_out: Scored cells with other questions.
-
-    Raises:
-        DataError: There are fewer than two cells or no questions, or the cells differ in their number.
     """
     names = list(scores)
-    sizes = {np.asarray(row).size for row in scores.values()}
-    if len(names) < 2 or len(sizes) != 1 or 0 in sizes:
-        raise DataError(f"{len(names)} cells over {sorted(sizes)} questions: a selection needs two over the same ones.")
     x = np.array([np.asarray(row, dtype=np.float64) for row in scores.values()])
     n, means = x.shape[1], np.round(x.mean(axis=1), 12)
     best = int(means.argmax())
@@ -108,9 +101,6 @@ def pair_deviations(scores: F64) -> F64:
 
     Args:
         scores: Shape ``(n_cells, n_questions)``, two questions or more.
-
-    Returns:
-        Shape ``(n_cells, n_cells)``.
     """
     covariance = np.atleast_2d(np.cov(scores))
     variance = np.diag(covariance)
@@ -143,25 +133,24 @@ def questions_needed(deviation: float, difference: float = EFFECT) -> int:
     return math.ceil((float(ndtri((1.0 + CONFIDENCE) / 2.0) + ndtri(POWER)) * deviation / difference) ** 2)
 
 
-def rank_intervals(scores: F64, seed: int = 0) -> F64:
+def rank_intervals(scores: F64) -> F64:
     """Percentile intervals of ranks by a bootstrap over questions, paired: all cells have the same draws.
 
-    Goldstein and Spiegelhalter (1996). Ties share their mean rank.
+    Goldstein and Spiegelhalter (1996). Ties share their mean rank, 1 is the best.
 
     Args:
         scores: Shape ``(n_cells, n_questions)``.
-        seed: Seed of the draws.
 
     Returns:
-        Shape ``(n_cells, 2)``: lower and upper end, 1 is the best.
+        Shape ``(n_cells, 2)``: lower and upper end.
     """
     n = scores.shape[1]
-    counts = np.random.default_rng(seed).multinomial(n, np.full(n, 1.0 / n), N_RESAMPLES)
+    counts = np.random.default_rng(0).multinomial(n, np.full(n, 1.0 / n), N_RESAMPLES)
     tails = [(1.0 - CONFIDENCE) / 2.0, (1.0 + CONFIDENCE) / 2.0]
     return np.asarray(np.quantile(ranks(counts @ scores.T / n), tails, axis=0, method="inverted_cdf").T)
 
 
-def corrected_score(scores: F64, seed: int = 0) -> tuple[float | None, float | None, float | None]:
+def corrected_score(scores: F64) -> tuple[float | None, float | None, float | None]:
     """Expected score of the best cell on other questions, and its interval, from selections on part of the questions.
 
     Each of ``N_RESAMPLES`` draws holds a sixth of the questions out, selects the best cell on the rest and scores it on
@@ -171,7 +160,6 @@ def corrected_score(scores: F64, seed: int = 0) -> tuple[float | None, float | N
 
     Args:
         scores: Shape ``(n_cells, n_questions)``.
-        seed: Seed of the draws.
 
     Returns:
         Expected score, lower and upper end for as many other questions; all None with fewer than three questions.
@@ -182,7 +170,7 @@ def corrected_score(scores: F64, seed: int = 0) -> tuple[float | None, float | N
     from scipy.special import stdtrit
 
     n_held = max(1, n // _HELD_OUT)
-    is_held = np.random.default_rng(seed).random((N_RESAMPLES, n)).argsort(axis=1) < n_held
+    is_held = np.random.default_rng(0).random((N_RESAMPLES, n)).argsort(axis=1) < n_held
     best = np.round(scores @ ~is_held.T / (n - n_held), 12).argmax(axis=0)
     held = scores[best][is_held]
     mean, sd = float(held.mean()), float(held.std()) * math.sqrt(n / (n - 1))
@@ -192,15 +180,7 @@ def corrected_score(scores: F64, seed: int = 0) -> tuple[float | None, float | N
 
 @dataclass(frozen=True, slots=True)
 class Ceiling:
-    """The best that votes over recorded members can reach.
-
-    Attributes:
-        n_questions: Number of questions.
-        n_never: Questions that no member answers right.
-        share: Their share.
-        low: Lower end of its 95 % interval.
-        high: Upper end.
-    """
+    """The best that votes over recorded members can reach: questions that none answers right, and their share."""
 
     n_questions: int
     n_never: int
