@@ -48,14 +48,9 @@ class Part:
 
 @dataclass(frozen=True, slots=True)
 class QuestionScore:
-    """One question's score.
+    """One question's score: its parts in the metric's order, and their weighted sum.
 
-    Attributes:
-        question_id: Which question.
-        parts: By name, in the metric's order. The first says whether the answer itself is right.
-        total: Weighted sum of the parts.
-        unanswerable: The truth has no answer.
-        missing: The submission has no such row: every part is 0.
+    The first part says whether the answer itself is right. Of a ``missing`` row, which the submission lacks, all are 0.
     """
 
     question_id: str
@@ -72,14 +67,7 @@ class QuestionScore:
 
 @dataclass(frozen=True, slots=True)
 class Score:
-    """A submission's score over some questions.
-
-    Attributes:
-        score: Weighted sum of the parts.
-        parts: Mean of each part over the questions it counts.
-        n: Number of questions.
-        missing: Number of them that the submission lacks.
-    """
+    """A submission's score over ``n`` questions, ``missing`` of them not in it; parts are means over their questions."""
 
     score: float
     parts: Mapping[str, float]
@@ -216,9 +204,6 @@ class Metric:
         Args:
             parts: Shape ``(..., n_questions)`` each, by name.
             unanswerable: Shape ``(n_questions,)``.
-
-        Returns:
-            The same shape as a part.
         """
         blank = np.asarray(unanswerable, dtype=bool)
         n_blank = int(blank.sum())

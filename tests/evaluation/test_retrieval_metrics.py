@@ -35,10 +35,10 @@ def test_reciprocal_rank_is_that_of_the_first_gold_item():
 
 def test_ndcg_by_hand():
     ideal = 1 + 1 / math.log2(3)
-    assert ndcg_at_k("abcd", "bd") == pytest.approx((1 / math.log2(3) + 1 / math.log2(5)) / ideal)
+    assert ndcg_at_k("abcd", "bd", 4) == pytest.approx((1 / math.log2(3) + 1 / math.log2(5)) / ideal)
     assert ndcg_at_k("abcd", "bd", 1) == 0
     assert ndcg_at_k("bxxx", "bd", 1) == 1
-    assert ndcg_at_k("bb", "bd") == pytest.approx(1 / ideal)
+    assert ndcg_at_k("bb", "bd", 2) == pytest.approx(1 / ideal)
 
 
 @given(RANKED, GOLD, st.integers(1, 9))
