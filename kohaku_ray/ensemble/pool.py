@@ -98,11 +98,11 @@ def pool_ballots(
         compat: See ``VoteRule``: values and references are compared as written.
 
     Raises:
-        ConfigError: There are no ballots, questions differ in their number of ballots or from the number of units, or a
-            ballot's weight is not positive and finite.
+        ConfigError: There are no ballots, or a ballot's weight is not positive and finite.
     """
+    if not ballots or not ballots[0]:
+        raise ConfigError("There are no ballots to study: give at least one question with at least one member.")
     units = units if units is not None else [None] * len(ballots)
-    _check(ballots, units)
     values, spellings, refs, sets = [], [], [], []
     for row, unit in zip(ballots, units, strict=True):
         written = [ballot.answer_value.strip() for ballot in row]
@@ -151,19 +151,6 @@ def _weight(ballot: Ballot) -> float:
             "above 0."
         )
     return ballot.weight
-
-
-def _check(ballots: Sequence[Sequence[Ballot]], units: Sequence[str | None]) -> None:
-    if not ballots or not ballots[0]:
-        raise ConfigError("There are no ballots to study: give at least one question with at least one member.")
-    odd = next((index for index, row in enumerate(ballots) if len(row) != len(ballots[0])), None)
-    if odd is not None:
-        raise ConfigError(
-            f"Question {odd} has {len(ballots[odd])} ballots but question 0 has {len(ballots[0])}: "
-            f"give each one ballot per member, a blank one where a member has no answer."
-        )
-    if len(units) != len(ballots):
-        raise ConfigError(f"There are {len(units)} units but {len(ballots)} questions: give one per question, or none.")
 
 
 def _number(keys: Sequence[K], counted: Sequence[bool]) -> tuple[list[int], tuple[K, ...]]:

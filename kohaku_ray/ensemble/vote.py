@@ -121,8 +121,7 @@ def vote_all(
         member_weights: One positive weight per member; None: all the same.
 
     Raises:
-        ConfigError: The rule asks for agreement weights and there are none, their number differs from the ballots', or
-            a ballot's weight is not positive and finite.
+        ConfigError: The rule asks for agreement weights and there are none, or a ballot's weight is not positive.
     """
     verdicts = [Verdict()] * len(table)
     for size in sorted({len(row) for row in table} - {0}):
@@ -145,8 +144,6 @@ def _weights(n_members: int, rule: VoteRule, given: Sequence[float] | F64 | None
                 "compute them over all questions (agreement_weights) or set vote.weights to uniform."
             )
         return np.ones(n_members)
-    if len(given) != n_members:
-        raise ConfigError(f"There are {len(given)} member weights but {n_members} ballots: give one weight per member.")
     return np.asarray(given, dtype=np.float64)
 
 
@@ -232,14 +229,9 @@ def vote_pool(pool: Pool, subsamples: I64, rules: Sequence[VoteRule]) -> Outcome
     Args:
         pool: The recorded ballots.
         subsamples: Shape ``(S, m)``; members in voting order; one may occur twice.
-        rules: How to count; ``agreement`` weighs each subsample's members by their agreement with one another.
-
-    Raises:
-        ConfigError: A subsample is empty or names a member that the pool does not have, or a rule's ``compat`` is not
-            the one that the pool was grouped by.
+        rules: How to count, with the ``compat`` of the pool; ``agreement`` weighs each subsample's members by their
+            agreement with one another.
     """
-    subsamples = np.asarray(subsamples, dtype=np.int64)
-    _check(pool, subsamples, rules)
     n_subsamples, size = subsamples.shape
     shape = (len(rules), pool.n_questions * n_subsamples)
     leader, spelling = np.full(shape, -1, dtype=np.int64), np.full(shape, -1, dtype=np.int64)
@@ -260,22 +252,6 @@ def vote_pool(pool: Pool, subsamples: I64, rules: Sequence[VoteRule]) -> Outcome
             leader[index, part], spelling[index, part], words[index, part] = counts[key].outcome(rule)
     whole = (len(rules), pool.n_questions, n_subsamples)
     return Outcomes(leader.reshape(whole), spelling.reshape(whole), words.reshape(*whole, -1))
-
-
-def _check(pool: Pool, subsamples: I64, rules: Sequence[VoteRule]) -> None:
-    if subsamples.ndim != 2 or not subsamples.shape[1]:
-        raise ConfigError(
-            f"Subsamples have the shape {subsamples.shape}: give one row per subsample, with at least one member each."
-        )
-    odd = subsamples[(subsamples < 0) | (subsamples >= pool.n_members)]
-    if odd.size:
-        raise ConfigError(
-            f"A subsample names member {odd[0]} but the pool has {pool.n_members}: draw from 0 to {pool.n_members - 1}."
-        )
-    if any(rule.compat != pool.compat for rule in rules):
-        raise ConfigError(
-            f"vote.compat of a rule is not {pool.compat}, by which the ballots were grouped: group them by it."
-        )
 
 
 def _agreement(pool: Pool, subsamples: I64) -> F64:

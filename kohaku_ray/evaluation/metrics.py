@@ -67,7 +67,7 @@ class QuestionScore:
 
 @dataclass(frozen=True, slots=True)
 class Score:
-    """A submission's score over ``n`` questions, ``missing`` of them not in it; parts are means over their questions."""
+    """A submission's score over ``n`` questions, ``missing`` of them not in it; parts are means."""
 
     score: float
     parts: Mapping[str, float]

@@ -322,20 +322,8 @@ def test_subsamples_follow_the_seed_and_use_all_members_alike():
     [
         (lambda: pool_ballots([]), "There are no ballots to study"),
         (lambda: pool_ballots([[]]), "There are no ballots to study"),
-        (lambda: pool_ballots([TABLE[0], TABLE[1][:2]]), "Question 1 has 2 ballots but question 0 has 4"),
-        (lambda: pool_ballots(TABLE, ["W"]), "There are 1 units but 2 questions"),
-        (lambda: vote_pool(pool_ballots(TABLE), np.array([[0, 4]]), RULES), "names member 4 but the pool has 4"),
-        (lambda: vote_pool(pool_ballots(TABLE), np.array([[-1]]), RULES), "names member -1 but the pool has 4"),
-        (lambda: vote_pool(pool_ballots(TABLE), np.empty((3, 0)), RULES), r"Subsamples have the shape \(3, 0\)"),
-        (lambda: vote_pool(pool_ballots(TABLE), np.array([0, 1]), RULES), r"Subsamples have the shape \(2,\)"),
-        (
-            lambda: vote_pool(pool_ballots(TABLE), np.array([[0]]), [VoteRule(compat="kohakurag")]),
-            r"vote\.compat of a rule is not None",
-        ),
         (lambda: subsamples(4, 5, 1, 0), "5 members cannot be drawn from 4"),
         (lambda: subsamples(4, 0, 1, 0), "0 members cannot be drawn from 4"),
-        (lambda: subsamples(4, 2, 0, 0), "0 subsamples are asked for"),
-        (lambda: subsamples(4, 2, 1, 0, ["a"]), "There are 1 strata but 4 members"),
         (lambda: expected_score(pool_ballots(TABLE), 5, RULES, None), "5 members cannot be drawn from 4"),
         (
             lambda: expected_score(pool_ballots(TABLE), 2, RULES, None, most=5),
