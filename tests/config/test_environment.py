@@ -173,7 +173,6 @@ ERRORS = {
     "of a system": ["system=${SECRET}"],
     "of a system's module": ["system=no.${SECRET}:SYSTEM"],
     "of a long text": ["kohaku.rerank=" + "${SECRET}" * 40],
-    "of a path": ["run=/" + "${SECRET}" * 200],
 }
 
 
@@ -185,7 +184,7 @@ def test_errors_name_the_reference(what, secret, monkeypatch):
         load_config(None, ERRORS[what])
     assert not leaks(str(caught.value), secret)
     assert caught.value.__cause__ is None, "a chained error would print it"
-    assert what == "of a path" or "${SECRET}" in str(caught.value)
+    assert "${SECRET}" in str(caught.value)
 
 
 def test_a_short_value_is_hidden_where_it_stands_alone_only(monkeypatch):
