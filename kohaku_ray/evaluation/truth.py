@@ -10,6 +10,7 @@ from __future__ import annotations
 import os
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
+from typing import Any
 
 from kohaku_ray.documents.read import read_bytes
 from kohaku_ray.errors import DataError
@@ -67,7 +68,9 @@ def _blanks_marked(truth: Submission) -> Submission:
     rows = dict(truth.rows)
     for key, row in rows.items():
         if row.columns.get(BLANK, "").strip().lower() in _TRUE:
-            cells = {name: getattr(row, name) or BLANK for name in ("answer", "answer_value", "refs_raw")}
+            cells: dict[str, Any] = {
+                name: getattr(row, name) or BLANK for name in ("answer", "answer_value", "refs_raw")
+            }
             rows[key] = replace(row, **cells)
     return replace(truth, rows=rows)
 
