@@ -9,7 +9,6 @@ from pathlib import Path
 import pytest
 import yaml
 
-from kohaku_ray.cli import main
 from kohaku_ray.config import as_yaml, build_config, load_config
 from kohaku_ray.config.plain import expand
 from kohaku_ray.errors import ConfigError
@@ -88,15 +87,6 @@ def test_a_run_directory_holds_the_reference(tmp_path, monkeypatch):
     monkeypatch.delenv("SECRET")
     with pytest.raises(ConfigError, match="the environment has no SECRET"):
         load_config(f"{config.run}/config.yaml")
-
-
-def test_validate_prints_the_reference(capsys, tmp_path):
-    flags = ["deployments.api={kind: openai, base_url: 'http://h/v1', model: m, extra_body: {k: '${SECRET}'}}"]
-    flags += [f"index.path={tmp_path}/index"]
-    assert main(["validate", "demo", "--settings", *(part for flag in flags for part in ("--set", flag))]) == 0
-    out = capsys.readouterr()
-    assert "k: ${SECRET}" in out.out
-    assert not leaks(out.out + out.err)
 
 
 def test_cells_of_a_sweep_hold_the_reference(tmp_path):

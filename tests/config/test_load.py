@@ -61,14 +61,6 @@ def test_another_kind_of_backend_replaces_the_one_below(tmp_path):
     assert load_config(str(tmp_path / "top.yaml")).deployments["extractive"].kind == "openai"
 
 
-def test_environment_stands_in_values(monkeypatch):
-    monkeypatch.setenv("WHERE", "/data")
-    assert load_config(None, ["run=${WHERE}/run"]).run == "/data/run"
-    assert load_config(None, ["run=${NOT_THERE:-here}/run"]).run == "here/run"
-    with pytest.raises(ConfigError, match="the environment has no NOT_THERE"):
-        load_config(None, ["run=${NOT_THERE}/run"])
-
-
 def test_configuration_is_frozen():
     with pytest.raises(ValueError, match="frozen"):
         load_config().settings.top_k = 3
@@ -114,11 +106,6 @@ def test_what_does_not_fit_is_named(override, message):
         load_config(None, [override])
 
 
-def test_more_kept_than_found_is_no_mistake_the_paper_does_it():
-    config = load_config("paper", ["kohaku.top_k=4"])
-    assert (config.settings.top_k * config.settings.queries, config.settings.top_k_final) == (16, 32)
-
-
 def test_a_default_above_a_small_top_k_is_no_mistake_of_yours():
     config = load_config(None, ["kohaku.top_k=2"])
     assert config.settings.top_k_final is None
@@ -141,18 +128,6 @@ def test_a_file_that_cannot_be_used_says_why(tmp_path, text, message):
     file.write_text(text)
     with pytest.raises(ConfigError, match=message):
         load_config(str(file))
-
-
-def test_an_unknown_preset_is_guessed():
-    with pytest.raises(ConfigError, match=r"did you mean paper\?"):
-        load_config("papr")
-
-
-def test_vllm_validates():
-    config = load_config(
-        None, ["deployments.big={kind: vllm, model: org/m, tensor_parallel: 2, engine_kwargs: {dtype: bfloat16}}"]
-    )
-    assert config.deployments["big"].tensor_parallel == 2
 
 
 def sections_of(module) -> list[type[Section]]:

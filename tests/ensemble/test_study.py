@@ -148,11 +148,6 @@ def test_a_chain_of_near_numbers_is_grouped_anew_in_every_subsample():
     assert found == [(2, "1002", {"c"}), (1, "1002", {"a", "b", "c"}), (2, "1003", {"c", "d"})]
 
 
-def test_values_within_the_tolerance_of_one_another_need_no_grouping_anew():
-    pool = pool_ballots([ballots(("1000", ""), ("1001", ""), ("1000.5", ""), ("7", ""), ("", ""))])
-    assert (pool.chains, pool.group.tolist()) == ({}, [[0, 0, 0, 3, -1]])
-
-
 def test_a_tolerance_that_holds_one_way_alone_counts_as_a_chain():
     # 0.1 % of 1001 covers 1000; 0.1 % of 999.9995 does not cover 1001
     table = [ballots(("999.9995", "a"), ("1001", "b"))]
@@ -186,19 +181,6 @@ def test_cells_are_counted_in_pieces_alike(monkeypatch):
     monkeypatch.setattr(count, "_MOST_PAIRS", 27)
     pieces = vote_pool(pool, drawn, RULES)
     assert all(np.array_equal(getattr(whole, name), getattr(pieces, name)) for name in ("leader", "spelling", "words"))
-
-
-@pytest.mark.data
-@pytest.mark.skipif(not PREDICTIONS.exists(), reason="../shared/data is not there")
-def test_recorded_runs_are_counted_as_vote_counts_them():
-    files = [read_submission(path) for path in sorted(PREDICTIONS.glob("*.csv"))]
-    rows = [[file.rows[key] for file in files] for key in files[0].rows]
-    table = [[Ballot(row.answer_value, row.ref_ids) for row in members] for members in rows]
-    units = [members[0].answer_unit for members in rows]
-    pool = pool_ballots(table, units)
-    for size in (3, 9, 37):
-        drawn = subsamples(len(files), size, 2, seed=size).tolist()
-        assert told(table, pool, drawn, RULES, units) == looped(table, pool, drawn, RULES, units)
 
 
 @pytest.mark.data
@@ -300,12 +282,6 @@ def stratified(members, strata, n_members):
     names = set(strata or ())
     shares = {name: len(members) * strata.count(name) / n_members for name in names}
     return all(abs(sum(strata[m] == name for m in members) - shares[name]) < 1 for name in names)
-
-
-def test_few_subsamples_are_all_there_are():
-    assert subsamples(4, 2, 6, seed=0).tolist() == [[0, 1], [0, 2], [0, 3], [1, 2], [1, 3], [2, 3]]
-    assert subsamples(4, 2, 4, 0, ["a", "a", "b", "b"]).tolist() == [[0, 2], [0, 3], [1, 2], [1, 3]]
-    assert subsamples(37, 37, 32, seed=0).tolist() == [list(range(37))]
 
 
 def test_subsamples_follow_the_seed_and_use_all_members_alike():

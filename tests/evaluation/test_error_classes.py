@@ -6,8 +6,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from kohaku_ray.evaluation.submissions import Submission, SubmissionRow, read_submission
-from kohaku_ray.evaluation.wattbot import ERROR_CLASSES, WATTBOT, classify, is_rounding, is_unit_conversion
+from kohaku_ray.evaluation.submissions import Submission, SubmissionRow
+from kohaku_ray.evaluation.wattbot import ERROR_CLASSES, WATTBOT, classify, is_unit_conversion
 
 
 def row(value: str, refs: str = "['a']") -> SubmissionRow:
@@ -93,26 +93,8 @@ def test_a_power_of_ten_is_a_unit_conversion_except_one(truth, exponent, off):
     assert is_unit_conversion(truth, truth * 10.0**exponent * (1 + off)) == (exponent != 0)
 
 
-@given(truth=st.floats(1e-6, 1e6), given_number=st.floats(-1e7, 1e7))
-def test_nothing_is_both_a_unit_conversion_and_a_rounding(truth, given_number):
-    assert not (is_unit_conversion(truth, given_number) and is_rounding(truth, given_number))
-
-
 def test_missing_rows_have_no_class():
     truth = Submission("t", (), {"q1": row("5"), "q2": row("6"), "q3": row("is_blank")})
     counts = WATTBOT.count_errors(truth, Submission("p", (), {"q1": row("50"), "q9": row("1")}))
     assert list(counts) == list(ERROR_CLASSES)
     assert +Counter(counts) == {"unit conversion": 1}
-
-
-@pytest.mark.data
-def test_real_errors_add_up(data_path):
-    data = data_path / "wattbot"
-    truth = read_submission(data / "train_QA.csv")
-    for path in sorted((data / "predictions").glob("*.csv")):
-        submission = read_submission(path)
-        scores = [WATTBOT.score_question(item, submission.rows[key]) for key, item in truth.rows.items()]
-        counts = WATTBOT.count_errors(truth, submission)
-        pairs = [(score.parts["value"], score.parts["ref"]) for score in scores]
-        assert sum(counts.values()) == sum(value < 1 or ref < 1 for value, ref in pairs)
-        assert counts["reference mismatch"] == sum(value == 1 and ref < 1 for value, ref in pairs)

@@ -3,13 +3,12 @@ from __future__ import annotations
 import csv
 
 import pytest
-from hypothesis import given
 from hypothesis import strategies as st
 
 from kohaku_ray.errors import DataError
 from kohaku_ray.evaluation.metrics import find_metric
 from kohaku_ray.evaluation.submissions import Submission, SubmissionRow, read_submission
-from kohaku_ray.evaluation.wattbot import jaccard, kaggle_normal, kaggle_value, wattbot_value
+from kohaku_ray.evaluation.wattbot import kaggle_value, wattbot_value
 
 WATTBOTS = ("wattbot", "kaggle")
 ABSTAINED = "Unable to answer with confidence based on the provided documents."
@@ -71,44 +70,12 @@ def test_wattbot_values(truth, given_value, score):
     assert wattbot_value(truth, given_value) == score
 
 
-@pytest.mark.parametrize(
-    ("raw", "normal"),
-    [
-        ("True", "1"),
-        ("yes", "1"),
-        ("FALSE", "0"),
-        ("No", "0"),
-        ("103,500", "103500"),
-        ("more than 1,000", "1000"),
-        ("Less than 5", "5"),
-        ("approximately 80 to 90", "[80.0,90.0]"),
-        ("about 5", "5"),
-        ("around 5", "5"),
-        ("over 5", "5"),
-        ("under 5", "5"),
-        ("nearly 5", "5"),
-        ("roughly 5", "5"),
-        ("up to 90", "90"),
-        ("at least 90", "90"),
-        ("at most 90", "90"),
-        ("~13", "13"),
-        ("> 13", "13"),
-        ("2B", "2000000000.0"),
-        ("2.5 k", "2500.0"),
-        ("7M", "7000000.0"),
-        ("1T", "1000000000000.0"),
-        ("80-90", "[80.0,90.0]"),
-        ("from 80 to 90", "[80.0,90.0]"),
-        ("90–80", "[80.0,90.0]"),
-        ("80-90%", "80-90%"),
-        ("A100-80GB", "a100-80gb"),
-        ("5e-3", "5e-3"),
-        ("overall 5", "overall 5"),
-        ("1.2.3-4", "1.2.3-4"),
-    ],
-)
-def test_kaggle_normal_form(raw, normal):
-    assert kaggle_normal(raw) == normal
+HEDGES = "more than,Less than,approximately,about,around,over,under,nearly,roughly,up to,at least,at most,~,>"
+
+
+@pytest.mark.parametrize("hedge", HEDGES.split(","))
+def test_kaggle_reads_a_hedged_number(hedge):
+    assert kaggle_value("1000", f"{hedge} 1,000") == 1
 
 
 @pytest.mark.parametrize(
@@ -120,7 +87,17 @@ def test_kaggle_normal_form(raw, normal):
         ("5", "is_blank", 0),
         ("5", ABSTAINED, 0),
         ("1", "TRUE", 1),
+        ("0", "FALSE", 1),
+        ("1", "yes", 1),
         ("2510000", "2.51M", 1),
+        ("2500", "2.5 k", 1),
+        ("1e12", "1T", 1),
+        ("2e9", "2B", 1),
+        ("[80,90]", "approximately 80 to 90", 1),
+        ("[80,90]", "from 80 to 90", 1),
+        ("[80,90]", "90–80", 1),
+        ("[80,90]", "80-90%", 0),
+        ("overall 5", "Overall 5", 1),
         ("1000", "1001", 1),
         ("1000", "1002", 0),
         ("0.0005", "0.0012", 1),
@@ -201,31 +178,6 @@ def test_an_empty_truth_is_named():
 
 
 texts = st.text(alphabet=st.sampled_from("[](){}'\",-~>%$ 0123456789.eEkKmMbBtTofrmu±\x00٣²"), max_size=24)
-
-
-@given(truth=texts, value=texts, true_refs=texts, refs=texts, metric=st.sampled_from(WATTBOTS))
-def test_hostile_text_is_scored_within_bounds(truth, value, true_refs, refs, metric):
-    score = score_question(row("q", truth, true_refs), row("q", value, refs), metric)
-    value, ref, abstain = score.parts.values()
-    assert value in (0.0, 1.0)
-    assert abstain in (0.0, 1.0)
-    assert 0.0 <= ref <= 1.0
-    assert score.total == pytest.approx(0.75 * value + 0.15 * ref + 0.10 * abstain)
-
-
-@given(value=texts, refs=texts)
-def test_the_truth_itself_is_right_in_wattbot(value, refs):
-    truth = row("q", value, "is_blank" if value.strip() in ("", "[]", "{}", "()") else refs)
-    score = score_question(truth, truth, "wattbot")
-    assert (score.parts["value"], score.parts["ref"]) == (1.0, 1.0)
-
-
-@given(st.sets(st.integers(0, 5)), st.sets(st.integers(0, 5)))
-def test_jaccard(a, b):
-    left, right = frozenset(map(str, a)), frozenset(map(str, b))
-    assert jaccard(left, right) == jaccard(right, left)
-    assert (jaccard(left, right) == 1.0) == (left == right)
-    assert (jaccard(left, right) == 0.0) == (bool(left or right) and not left & right)
 
 
 @pytest.mark.data

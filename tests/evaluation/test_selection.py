@@ -79,20 +79,6 @@ def test_a_latent_model_of_difficulty_covers_the_corrected_score():
 
 
 @pytest.mark.data
-@pytest.mark.slow
-@pytest.mark.skipif(not DATA.is_dir(), reason="../shared/data is not there")
-def test_recorded_runs_cover_the_corrected_score_over_4000_splits():
-    x, rng, found = recorded(), np.random.default_rng(0), []
-    for _ in range(4_000):
-        order = rng.permutation(x.shape[1])
-        found.append(told(x[:, order[:20]], x[:, order[20:]]))
-    apparent, corrected, is_covered = np.mean(found, axis=0)
-    assert apparent == pytest.approx(0.077, abs=0.01)
-    assert abs(corrected) <= 0.005
-    assert 0.93 <= is_covered <= 0.97
-
-
-@pytest.mark.data
 @pytest.mark.skipif(not DATA.is_dir(), reason="../shared/data is not there")
 def test_recorded_runs_say_what_41_questions_show():
     found = select(dict(enumerate(recorded())))
