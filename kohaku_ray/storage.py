@@ -59,9 +59,8 @@ def without_options(path: str) -> str:
 def open_filesystem(path: str) -> tuple[Any, str]:
     """Find the filesystem of a path or URI, and the path as that filesystem takes it.
 
-    On S3 a request that meets a time-out or a busy server is repeated (``ATTEMPTS``). Credentials and end point come
-    from ``AWS_ACCESS_KEY_ID``, ``AWS_SECRET_ACCESS_KEY``, ``AWS_SESSION_TOKEN``, ``AWS_ENDPOINT_URL`` and
-    ``AWS_REGION``, or from the files and services that the AWS tools read.
+    On S3 a request that meets a time-out or a busy server is repeated (``ATTEMPTS``); credentials and end point come
+    from the environment (``AWS_…``), or from the files and services that the AWS tools read.
 
     Raises:
         ConfigError: The URI holds credentials.
@@ -385,13 +384,7 @@ def _upload(path: str, write: Callable[[str], object]) -> None:
 
 
 def read_file(path: str) -> bytes:
-    """Read a whole file.
-
-    Raises:
-        FileNotFoundError: There is none.
-        OSError: A local file cannot be read.
-        StorageError: A remote one cannot be read.
-    """
+    """Read a whole file; an ``OSError`` is of a local one, a ``StorageError`` of a remote one."""
     if not is_uri(path):
         return Path(path).read_bytes()
     with asking(path, "cannot read"):

@@ -37,8 +37,7 @@ def load_config(path: str | Sequence[str] | None = None, overrides: Sequence[str
     ``${NAME}`` and ``${NAME:-default}`` in a value are environment variables.
 
     Args:
-        path: YAML, JSON or TOML file, or the name of a preset; of several, later ones win. Default: the package's
-            defaults.
+        path: YAML, JSON or TOML file, or the name of a preset; of several, later ones win. Default: the defaults.
         overrides: Overrides ``a.b=c`` with ``c`` in YAML.
 
     Raises:
@@ -194,11 +193,7 @@ def _bases(base: Any, file: Path) -> list[str]:
 
 
 def parse_file(file: Path, directory: str = "") -> Any:
-    """Read a YAML, JSON or TOML file as plain values.
-
-    Args:
-        file: The file.
-        directory: What its paths are relative to; empty: the working directory.
+    """Read a YAML, JSON or TOML file as plain values; its paths are relative to ``directory``, or the working one.
 
     Raises:
         ConfigError: It cannot be read.
@@ -299,11 +294,8 @@ def _models_in(annotation: Any) -> Iterator[type[BaseModel]]:
 def explain(entry: Any, system: System | None = None, given: Any = None, hide: Callable[[str], str] = str) -> str:
     """Describe a pydantic error in one line.
 
-    Args:
-        entry: The error.
-        system: The configuration's system, whose keys an unknown one may have meant.
-        given: All values as written: environment variables are shown as references.
-        hide: Replaces the values of environment variables in a text.
+    An unknown key is compared with those of ``system``. ``given`` holds all values as written, environment variables as
+    references, and ``hide`` replaces the variables' values in a text.
     """
     if system is not None and entry["type"] == "extra_forbidden":
         return _unknown(entry["loc"], system)

@@ -87,11 +87,8 @@ def _is_shown(path: Place) -> bool:
 class Environment:
     """The environment variables in one configuration.
 
-    Attributes:
-        references: Text as written, with its ``${NAME}``, by place.
-        texts: Text after expansion, by place.
-        made: Value after validation, by place.
-        variables: Values of the variables that are hidden, by name.
+    By place: text as written with its ``${NAME}``, text after expansion, value after validation; and by name, the
+    values of the variables that are hidden.
     """
 
     references: dict[Place, str] = field(default_factory=dict)

@@ -69,14 +69,11 @@ class Pool:
         return frozenset(ref for index, ref in enumerate(self.refs[question]) if bits >> index & 1)
 
     def labels(self, question: I64, drawn: I64) -> I64:
-        """Group drawn members by answer, as ``group_values`` groups them.
+        """Group drawn members by answer: equal numbers within a cell, -1 where a member abstains.
 
         Args:
             question: Shape ``(cells,)``; which question each cell is about.
             drawn: Shape ``(cells, m)``; members in voting order.
-
-        Returns:
-            Shape ``(cells, m)``; equal within a cell where the answers are equal, -1 where a member abstains.
         """
         label: I64 = self.group[question[:, None], drawn]
         for chained, joins in self.chains.items():
@@ -92,10 +89,8 @@ def pool_ballots(
 ) -> Pool:
     """Normalise, group and number recorded ballots.
 
-    Args:
-        ballots: By question, one ballot per member, members in the same order throughout.
-        units: By question, its answer unit; None: no question has one.
-        compat: See ``VoteRule``: values and references are compared as written.
+    By question, one ballot per member, members in the same order throughout, and the answer unit; ``compat`` as of
+    ``VoteRule``.
 
     Raises:
         ConfigError: There are no ballots, or a ballot's weight is not positive and finite.
@@ -179,14 +174,11 @@ def _groups(values: Sequence[tuple[Value, ...]]) -> tuple[list[list[int]], dict[
 
 
 def _leaders(values: I64, joins: Mask) -> I64:
-    """Find the position of each member's group's first member, members taken in order.
+    """Find the position of each member's group's first member, members taken in order; -1 where one abstains.
 
     Args:
         values: Shape ``(cells, m)``; distinct values, -1 where a member abstains.
         joins: Shape ``(n, n)``; whether value j joins a group that value i opened; true on the diagonal.
-
-    Returns:
-        Shape ``(cells, m)``; -1 where a member abstains.
     """
     leads = values >= 0
     leader = np.full_like(values, -1)

@@ -50,11 +50,8 @@ class Marks:
     ) -> None:
         """Mark every value, and abstaining or not; reference sets are marked when they first occur.
 
-        Args:
-            pool: The pool whose outcomes are scored.
-            by_value: By part, a function of question index and written value; an abstention writes the empty text.
-            by_refs: By part, a function of question index and cited references, lower-cased.
-            by_blank: By part, a function of question index and whether the ensemble abstains.
+        By part, functions of the question's index and the written value (empty: an abstention), the cited references
+        (lower-cased), or whether the ensemble abstains.
         """
         self._pool, self._by_refs = pool, by_refs
         self._refs: dict[tuple[int, bytes], list[float]] = {}
@@ -134,20 +131,14 @@ def subsamples(n_members: int, size: int, n: int, seed: int, strata: Sequence[st
     """Draw distinct subsamples of a pool's members; all of them where there are at most ``n``.
 
     Sampling is systematic over the members in random order, stratum by stratum: every member is equally likely, and
-    each stratum gives its proportional share, rounded down or up. The same arguments always give the same draws.
-
-    Args:
-        n_members: Members in the pool, M.
-        size: Members in a subsample, m.
-        n: Subsamples wanted.
-        seed: Seed of the draws.
-        strata: Stratum of each member, such as its model; None: all subsamples are equally likely.
+    each stratum, such as a model, gives its proportional share, rounded down or up. The same arguments always give the
+    same draws.
 
     Returns:
-        Shape ``(S, m)`` with S ≤ n; member indices, each row ascending, no two rows alike.
+        Shape ``(S, size)`` with S ≤ n; member indices, each row ascending, no two rows alike.
 
     Raises:
-        ConfigError: The size is not between 1 and M.
+        ConfigError: The size is not between 1 and the number of members.
     """
     _check_size(n_members, size)
     blocks = _blocks(strata if strata is not None else [""] * n_members)

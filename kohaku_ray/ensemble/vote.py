@@ -30,13 +30,9 @@ _MOST_PAIRS = 2**18  # pairs of members compared at once: they should fit the pr
 
 @dataclass(frozen=True, slots=True)
 class Group:
-    """Members that gave the same answer.
+    """Members, in member order, that gave the same answer, or abstain; ``weight`` is the sum of theirs.
 
-    Attributes:
-        answer_value: Its heaviest spelling, ties to the earliest member; empty for the blanks.
-        members: Indices of the members, in member order.
-        weight: Sum of their weights.
-        is_blank: Whether these are the members that abstain.
+    ``answer_value`` is the heaviest spelling, ties to the earliest member; empty for the blanks.
     """
 
     answer_value: str
@@ -50,15 +46,11 @@ class Verdict:
     """The answer of the ensemble.
 
     Attributes:
-        answer_value: The winning group's heaviest spelling; empty on abstention.
-        is_blank: The ensemble abstains; it then cites nothing.
+        answer_value: The winning group's heaviest spelling; empty on abstention, which cites nothing.
         ref_ids: References, in the order in which the runs first cite them.
-        winner: The member whose answer and explanation are shown: of the winning group, with the written spelling and,
-            if possible, the cited reference set; on abstention the first blank member, preferably one with an
-            explanation; None where there is none.
-        answer: That member's answer.
-        answer_unit: That member's unit.
-        explanation: That member's explanation.
+        winner: The member whose answer, unit and explanation are shown: of the winning group, with the written
+            spelling and, if possible, the cited reference set; on abstention the first blank member, preferably one
+            with an explanation; None where there is none.
         groups: All groups, in order of their first members, blanks among them.
         n_votes: Number of members that voted.
     """
@@ -76,13 +68,11 @@ class Verdict:
 
 @dataclass(frozen=True, slots=True)
 class Outcomes:
-    """The decision of each rule on each question in each subsample.
+    """The decision of each rule on each question in each subsample; -1 where the ensemble abstains.
 
     Attributes:
-        leader: Shape ``(rules, Q, S)``; the winning group's first member, as an index into the pool; -1 where the
-            ensemble abstains.
-        spelling: Shape ``(rules, Q, S)``; the written value, as an index into the question's ``spellings``; -1 where
-            the ensemble abstains.
+        leader: Shape ``(rules, Q, S)``; the winning group's first member, as an index into the pool.
+        spelling: Shape ``(rules, Q, S)``; the written value, as an index into the question's ``spellings``.
         words: Shape ``(rules, Q, S, n_words)``; the cited references (``Pool.refs_of`` reads them).
     """
 
@@ -112,10 +102,10 @@ def vote_all(
     units: Sequence[str | None],
     member_weights: Sequence[float] | F64 | None = None,
 ) -> list[Verdict]:
-    """Count the ballots of many questions.
+    """Count the ballots of many questions, one per member; a question without any is an abstention.
 
     Args:
-        table: By question, one ballot per member; a question without any is an abstention.
+        table: By question, its ballots.
         rule: How to count.
         units: By question, its answer unit; None where it has none.
         member_weights: One positive weight per member; None: all the same.

@@ -151,14 +151,8 @@ class Flip:
 class Pair:
     """Two files compared question by question: the second less the first.
 
-    Attributes:
-        interval: Difference of the scores and its bootstrap interval over questions.
-        permutation: Sign-flip test of the same difference.
-        d_z: Its effect size; None where it is not defined.
-        n_lost: Values that went from right to wrong.
-        n_won: Values that went from wrong to right.
-        mcnemar_p: Exact test of these two counts.
-        flips: Questions whose score differs, by kind in the order of ``FLIPS``, then in the truth's order.
+    ``n_lost`` values went from right to wrong and ``n_won`` from wrong to right, tested by McNemar. Flips are the
+    questions whose score differs, by kind in the order of ``FLIPS``, then in the truth's order.
     """
 
     interval: Interval
@@ -216,12 +210,10 @@ def _flip(
 
 @dataclass(frozen=True, slots=True)
 class Split:
-    """Scores on groups of the truth's questions; a tuple has one entry per file.
+    """Scores on groups of the truth's questions, labels in order of appearance; a tuple has one entry per file.
 
     Attributes:
         by: Column of the truth that makes the groups.
-        labels: The groups, in order of appearance.
-        scores: By label.
         ranks: By label: rank among the files, 1 is best, ties share their mean rank.
         differences: By label except the first: score on this group less score on the first.
         moves: By label except the first: rank on the first group less rank on this one; above 0 the file climbs.

@@ -33,12 +33,9 @@ _TAKEN = frozenset(
 
 @dataclass(frozen=True, slots=True)
 class Part:
-    """One part of a score.
+    """One part of a score; of weight 0 it is shown beside it, and an empty title is its name.
 
-    Attributes:
-        weight: Its weight in the score; 0: it is shown beside it.
-        title: Its title; empty: its name.
-        of_unanswerable: Averaged over the unanswerable questions alone; 1.0 where there is none.
+    ``of_unanswerable``: averaged over the unanswerable questions alone; 1.0 where there is none.
     """
 
     weight: float = 1.0
@@ -79,10 +76,8 @@ class Score:
 class OutcomeMarks:
     """Marks for the outcomes of votes: by part, functions of a question's index in the truth.
 
-    Attributes:
-        by_value: Parts that depend on the written value; an abstention writes the empty text.
-        by_refs: Parts that depend on the cited references, lower-cased.
-        by_blank: Parts that depend on whether the ensemble abstains.
+    They map the written value (an abstention writes the empty text), the cited references (lower-cased), or whether
+    the ensemble abstains.
     """
 
     by_value: Mapping[str, Callable[[int, str], float]] = field(default_factory=dict)
@@ -101,16 +96,14 @@ class Metric:
         rate: Maps a question's truth and its prediction to every part, each between 0 and 1.
         unanswerable: Whether a question's truth says that there is no answer.
         marks: Marks of votes over recorded members, for studies without a new call; None: not supported.
-        classify: Maps a question's truth and its prediction to the class of the error, None where nothing is wrong;
-            None: errors have no classes.
+        classify: Maps a question's truth and its prediction to the class of the error; None: nothing is wrong.
         classes: All classes, in the order shown.
         class_notes: What classes mean, in a few words, by name.
         truth_columns: Columns that a truth file must have beside ``id``; of a tuple, any one.
         gold: A question's gold value as shown; empty: it has none.
         needs_gold: A question without a gold value is not scored.
-        figures: Figures of a whole set of predictions; None: the metric has none.
-        baseline: Describes, in a sentence, the score of predictions that ignore the question; None: the metric has
-            none.
+        figures: Figures of a whole set of predictions.
+        baseline: Describes, in a sentence, the score of predictions that ignore the question.
     """
 
     name: str

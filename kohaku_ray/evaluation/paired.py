@@ -36,12 +36,9 @@ class Interval:
 
 @dataclass(frozen=True, slots=True)
 class Permutation:
-    """Result of a sign-flip test.
+    """Result of a sign-flip test: two-sided p, or None for the ``reason`` given.
 
-    Attributes:
-        p: Two-sided p value; None where there is nothing to flip, for the ``reason`` given.
-        is_exact: All flips were counted, not drawn.
-        n_nonzero: Number of differences that are not zero; zeros carry no information.
+    ``is_exact``: all flips of the ``n_nonzero`` differences were counted, not drawn; zeros carry no information.
     """
 
     p: float | None

@@ -90,15 +90,10 @@ def ndcg_at_k(ranked: Sequence[Hashable], gold: Collection[Hashable], k: int) ->
 
 
 def stage_recall(trace: Iterable[Mapping[str, Any]], gold: Collection[str], k: int | None = None) -> dict[str, float]:
-    """Compute the recall of the gold items after each step of one question's trace.
+    """Compute the recall of the gold items after each step of one question's trace, of the ``k`` best items (None: all).
 
-    Args:
-        trace: The question's rows of trace.parquet. An item is gold when its node, its document or its note is.
-        gold: Node ids, document ids, or the ids that a system cites, such as ``par_id``, in any case.
-        k: Number of best items used per step; None: all.
-
-    Returns:
-        Recall by step, in the trace's order; steps without items, such as queries, are left out.
+    An item of the trace, rows of trace.parquet, is gold when its node, its document or its note is, in any case. Steps
+    without items, such as queries, are left out.
     """
     steps: dict[str, list[tuple[int, set[str]]]] = {}
     for row in trace:

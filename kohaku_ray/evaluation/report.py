@@ -20,12 +20,9 @@ _EMPTY = "(empty)"
 
 @dataclass(frozen=True, slots=True)
 class FileReport:
-    """Facts about one scored file beside its scores.
+    """Facts about one scored file beside its scores: ids that it lacks (score 0) or the truth lacks (not scored), …
 
     Attributes:
-        file: Its path as given.
-        missing: Questions of the truth it lacks; they score 0.
-        extra: Its questions that the truth lacks; they are not scored.
         doubled: Ids it holds more than once; the first row counts.
         ragged: Ids of rows with more or fewer cells than the header.
         n_without_id: Rows left out because their id is empty.
@@ -53,10 +50,7 @@ class ScoreReport:
             counts by class; with figures of the whole set ``figures``, numbers by name.
         files: Other facts about each file.
         truth: The same of the truth file.
-        metrics: The requested metrics, in order.
         classes: Classes of errors: those of the first metric that has any.
-        by: Column of the truth by which the questions were split.
-        errors: The error table was requested.
     """
 
     records: list[dict[str, Any]]

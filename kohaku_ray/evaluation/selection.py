@@ -29,14 +29,11 @@ class Selection:
     """The best of several cells on the same questions. Figures that cannot be computed are None.
 
     Attributes:
-        n_cells: Number of cells compared.
-        n_questions: Number of questions that all of them have.
         n_left_out: Scored cells that have other questions and are left out.
         best: The cell with the highest mean, the first on a tie.
         score: Its mean score, too high because it was selected on the same questions.
         expected: Expected score of a cell selected in this way on other questions like these.
-        low: Lower end of the 95 % prediction interval of its score on as many other questions.
-        high: Upper end.
+        low: Lower end of the 95 % prediction interval of its score on as many other questions; ``high``: its upper end.
         detectable: Smallest difference shown at 80 % power: median over all pairs of cells that differ.
         detectable_best: The same among the best fifth of the cells, at least five.
         n_needed: Questions needed for a difference of ``EFFECT``, for the pairs of ``detectable_best``.
@@ -67,10 +64,8 @@ def select(
 ) -> Selection:
     """Describe the selection of the best of two or more cells.
 
-    Args:
-        scores: By cell, shape ``(n_questions,)``: the same questions in the same order.
-        ends: Lowest and highest possible score, which bound the interval.
-        n_left_out: Scored cells with other questions.
+    By cell, scores of shape ``(n_questions,)``, the same questions in the same order; ``ends`` of what a score can be
+    bound the interval; ``n_left_out`` cells have other questions.
     """
     names = list(scores)
     x = np.array([np.asarray(row, dtype=np.float64) for row in scores.values()])
@@ -136,13 +131,8 @@ def questions_needed(deviation: float, difference: float = EFFECT) -> int:
 def rank_intervals(scores: F64) -> F64:
     """Percentile intervals of ranks by a bootstrap over questions, paired: all cells have the same draws.
 
-    Goldstein and Spiegelhalter (1996). Ties share their mean rank, 1 is the best.
-
-    Args:
-        scores: Shape ``(n_cells, n_questions)``.
-
-    Returns:
-        Shape ``(n_cells, 2)``: lower and upper end.
+    Goldstein and Spiegelhalter (1996). Scores have the shape ``(n_cells, n_questions)``, the ends ``(n_cells, 2)``; ties
+    share their mean rank, 1 is the best.
     """
     n = scores.shape[1]
     counts = np.random.default_rng(0).multinomial(n, np.full(n, 1.0 / n), N_RESAMPLES)
@@ -151,18 +141,12 @@ def rank_intervals(scores: F64) -> F64:
 
 
 def corrected_score(scores: F64) -> tuple[float | None, float | None, float | None]:
-    """Expected score of the best cell on other questions, and its interval, from selections on part of the questions.
+    """Expected score of the best cell on as many other questions, and the ends of its interval; None below three.
 
     Each of ``N_RESAMPLES`` draws holds a sixth of the questions out, selects the best cell on the rest and scores it on
     those held out. Their mean has no optimism but for the sixth that a selection lacks: it is slightly too low rather
     than too high. Its variance is σ² / n_kept (Nadeau and Bengio 2003: draws overlap, so more of them do not help);
     with the variance σ² / n of the new questions' mean that gives a prediction interval by Student's t.
-
-    Args:
-        scores: Shape ``(n_cells, n_questions)``.
-
-    Returns:
-        Expected score, lower and upper end for as many other questions; all None with fewer than three questions.
     """
     n = scores.shape[1]
     if n < 3:

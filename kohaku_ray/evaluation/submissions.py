@@ -64,12 +64,9 @@ class SubmissionRow:
 
 @dataclass(frozen=True, slots=True)
 class Submission:
-    """A submission file.
+    """A submission file, its rows by question id in the file's order.
 
     Attributes:
-        path: Path of the file.
-        header: Its columns, in order.
-        rows: Rows by question id, in the file's order.
         doubled: Ids that occur more than once; their first row is kept.
         n_without_id: Rows that were left out because their id is empty.
         ragged: Ids of rows with more or fewer cells than the header, the mark of an unquoted comma.

@@ -78,13 +78,9 @@ def _blanks_marked(truth: Submission) -> Submission:
 def read_gold(path: str | os.PathLike[str], metrics: Sequence[Metric]) -> tuple[Submission, tuple[Metric, ...], str]:
     """Read a gold file, and choose the metrics that it can be scored by.
 
-    Args:
-        path: Path or URI of the file.
-        metrics: Those asked for, the headline first.
-
     Returns:
-        The truth; those of the metrics whose columns it has, or if none has gold there, the first of `FALLBACKS` that
-        has; and which ones were left out and why, empty where none was.
+        The truth; those of the metrics, the headline first, whose columns it has, or if none has gold there, the first
+        of `FALLBACKS` that has; and which ones were left out and why, empty where none was.
 
     Raises:
         DataError: The file cannot be read.
