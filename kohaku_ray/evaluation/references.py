@@ -90,7 +90,7 @@ def ndcg_at_k(ranked: Sequence[Hashable], gold: Collection[Hashable], k: int) ->
 
 
 def stage_recall(trace: Iterable[Mapping[str, Any]], gold: Collection[str], k: int | None = None) -> dict[str, float]:
-    """Compute the recall of the gold items after each step of one question's trace, of the ``k`` best items (None: all).
+    """Compute the recall of the gold items after each step of one question's trace, of the ``k`` best items.
 
     An item of the trace, rows of trace.parquet, is gold when its node, its document or its note is, in any case. Steps
     without items, such as queries, are left out.

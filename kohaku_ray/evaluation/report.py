@@ -20,7 +20,7 @@ _EMPTY = "(empty)"
 
 @dataclass(frozen=True, slots=True)
 class FileReport:
-    """Facts about one scored file beside its scores: ids that it lacks (score 0) or the truth lacks (not scored), …
+    """Facts about one scored file beside its scores: ids that it lacks (score 0) or the truth lacks (not scored).
 
     Attributes:
         doubled: Ids it holds more than once; the first row counts.

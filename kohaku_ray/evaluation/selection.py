@@ -131,8 +131,8 @@ def questions_needed(deviation: float, difference: float = EFFECT) -> int:
 def rank_intervals(scores: F64) -> F64:
     """Percentile intervals of ranks by a bootstrap over questions, paired: all cells have the same draws.
 
-    Goldstein and Spiegelhalter (1996). Scores have the shape ``(n_cells, n_questions)``, the ends ``(n_cells, 2)``; ties
-    share their mean rank, 1 is the best.
+    Goldstein and Spiegelhalter (1996). Scores have the shape ``(n_cells, n_questions)``, the ends ``(n_cells, 2)``;
+    ties share their mean rank, 1 is the best.
     """
     n = scores.shape[1]
     counts = np.random.default_rng(0).multinomial(n, np.full(n, 1.0 / n), N_RESAMPLES)
