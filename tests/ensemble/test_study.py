@@ -117,29 +117,6 @@ def ballots(*pairs: tuple[str, str]) -> list[Ballot]:
     return [Ballot(value, tuple(refs)) for value, refs in pairs]
 
 
-def test_every_rule_over_every_subsample_of_a_mixed_pool():
-    table = [
-        ballots(("1000", "ab"), ("1002", "c"), ("1001", "b"), ("", "x"), ("1,000", "ba"), ("9", "c")),
-        ballots(("", ""), ("N/A", "a"), ("", ""), ("is_blank", ""), ("", ""), ("", "")),
-        ballots(("2 kWh", "a"), ("2000", ""), ("", ""), ("GPT", "b"), ("gpt", "c"), ("2.0 kWh", "a")),
-    ]
-    units = [None, None, "Wh"]
-    every = [
-        VoteRule(strategy, blanks, quorum, refs, weights, tiebreak)
-        for strategy in STRATEGIES
-        for blanks in (True, False)
-        for quorum in (None, 0.5)
-        for refs in ("set", "share")
-        for weights in ("uniform", "agreement")
-        for tiebreak in ("first", "blank")
-    ]
-    pool = pool_ballots(table, units)
-    assert list(pool.chains) == [0]
-    for size in (1, 2, 3, 6):
-        drawn = [list(members) for members in combinations(range(6), size)]
-        assert told(table, pool, drawn, every, units) == looped(table, pool, drawn, every, units)
-
-
 def test_a_chain_of_near_numbers_is_grouped_anew_in_every_subsample():
     table = [ballots(("1000", "a"), ("1001", "b"), ("1002", "c"), ("1003", "d"))]
     pool = pool_ballots(table)
@@ -232,23 +209,6 @@ def test_outcomes_are_marked_by_value_references_and_abstention():
     assert parts["value"].tolist() == [[[1, 0], [0, 0]], [[1, 0], [1, 0]]]
     assert parts["ref"].tolist() == [[[0.5, 0], [1, 0]], [[0.5, 0], [1, 0]]]
     assert parts["abstain"].tolist() == [[[1, 1], [0, 0]], [[1, 1], [1, 0]]]
-
-
-def test_every_distinct_value_and_reference_set_is_marked_once():
-    asked = []
-    pool = pool_ballots(TABLE)
-    marks = Marks(
-        pool,
-        {"value": lambda q, text: asked.append((q, text)) or 0.0},
-        {"ref": lambda q, refs: asked.append((q, refs)) or 0.0},
-        {"abstain": max},
-    )
-    for size in (1, 2, 3):
-        drawn = subsamples(4, size, 10, seed=0)
-        marks.score(vote_pool(pool, drawn, RULES))
-        marks.score(vote_pool(pool, drawn, RULES))
-    assert len(asked) == len(set(asked))
-    assert {(0, "5"), (0, "5.0"), (0, ""), (1, ""), (0, frozenset("abc")), (1, frozenset())} <= set(asked)
 
 
 def test_the_expected_score_is_the_mean_over_all_subsamples(monkeypatch):

@@ -126,28 +126,25 @@ def test_shares_average_to_the_score_of_every_metric(data, unanswerable):
 
 
 @pytest.mark.parametrize(
-    ("truth", "value", "score"),
+    ("truth", "right", "wrong"),
     [
-        ("consistent", " Consistent", 1),
-        ("consistent", "contradict", 0),
-        ("1000", "1000.9", 1),
-        ("1000", "1002", 0),
-        ("0", "1e-10", 1),
-        ("1,000", "1000", 0),
-        ("[80,90]", "[80, 90]", 0),
-        ("1", "one", 0),
-        ("NA", "none", 0),
-        ("NA", "na", 1),
-        ("None", "is_blank", 0),
-        ("is_blank", "", 1),
-        ("", "is_blank", 1),
-        ("is_blank", "5", 0),
-        ("5", "", 0),
+        ("consistent", [" Consistent"], ["contradict"]),
+        ("1000", ["1000.9"], ["1002"]),
+        ("0", ["1e-10"], []),
+        ("1,000", [], ["1000"]),
+        ("[80,90]", [], ["[80, 90]"]),
+        ("1", [], ["one"]),
+        ("NA", ["na"], ["none"]),
+        ("None", [], ["is_blank"]),
+        ("is_blank", [""], ["5"]),
+        ("", ["is_blank"], []),
+        ("5", [], [""]),
     ],
 )
-def test_exact_values(truth, value, score):
-    assert exact_value(truth, value) == score
-    assert EXACT.score_question(row(truth), row(value)).total == score
+def test_exact_values(truth, right, wrong):
+    for score, values in ((1, right), (0, wrong)):
+        for value in values:
+            assert EXACT.score_question(row(truth), row(value)).total == exact_value(truth, value) == score, value
 
 
 def test_an_own_metric_scores_files(own):
