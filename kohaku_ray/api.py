@@ -121,10 +121,7 @@ class Run:
         self.summary = run_answer(self.config, retry_errors=retry_errors, strict=strict, pool=self._pool)
 
     def export(self, scored: ScoredRun | None = None) -> str | None:
-        """Export the run to the configured tracker.
-
-        Args:
-            scored: Its scores. Default: it is scored here.
+        """Export the run, with its scores if they are known, to the configured tracker.
 
         Returns:
             Where it is there; None: there is no tracker, or it was exported before.
@@ -138,11 +135,7 @@ class Run:
 
     @property
     def made(self) -> AnswerSummary:
-        """Counts of ``answer``.
-
-        Raises:
-            DataError: It has not been called.
-        """
+        """Counts of ``answer``; a ``DataError`` says that it has not been called."""
         if self.summary is None:
             raise DataError(f"{self.path} has not been answered yet: call answer()")
         return self.summary
@@ -150,12 +143,8 @@ class Run:
     def ask(self, question: str, **columns: str) -> Run:
         """Answer one question; a question that was asked before is not asked again.
 
-        Args:
-            question: Its text.
-            columns: Further columns that the system reads, such as ``answer_unit``.
-
-        Returns:
-            The run of that question alone, below ``asked`` in this run's directory.
+        ``columns`` are further ones that the system reads, such as ``answer_unit``. Returns the run of that question
+        alone, below ``asked`` in this run's directory.
 
         Raises:
             DataError: The question is empty, or the run's directory cannot be written.
@@ -176,12 +165,7 @@ class Run:
         return asked.answer(again=finished_before(asked.config) is None)
 
     def show(self, question_id: str | None = None, n_items: int | None = 10) -> str:
-        """Format how a question was answered: steps, members and vote.
-
-        Args:
-            question_id: The question. Default: the first one.
-            n_items: Items shown per step; None: all.
-        """
+        """Format how a question (default: the first) was answered: steps with ``n_items``, members and vote."""
         return show_question(self.path, question_id or str(self.votes["question_id"][0]), n_items)
 
     @property
@@ -206,11 +190,7 @@ class Run:
 
     @property
     def scores(self) -> pl.DataFrame:
-        """One row per metric of the system.
-
-        Raises:
-            DataError: The question file has no gold answers; the message says what is missing.
-        """
+        """One row per metric of the system; a ``DataError`` says what gold answers are missing."""
         system, questions = self.config.declaration, self.config.questions
         scored, why_not = score_run(self.path, resolve(questions.path), system.metrics, questions.limit)
         if scored is None:

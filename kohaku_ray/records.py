@@ -17,15 +17,10 @@ class UnstableError(ConfigError, TypeError):
 
 
 def canonical_json(value: Any, where: str = "the value", *, ascii_only: bool = True) -> str:
-    """Write plain values as canonical JSON: sorted keys, no white space.
-
-    Args:
-        value: None, booleans, finite numbers, text, lists, tuples and mappings with text keys.
-        where: Name of the value, for messages.
-        ascii_only: Escape every character outside ASCII.
+    """Write plain values as canonical JSON: sorted keys, no white space, unless ``ascii_only`` is off, ASCII.
 
     Raises:
-        UnstableError: The value holds anything else, such as a set, an object or NaN.
+        UnstableError: ``where``, named in the message, holds something without a stable form: a set, an object, NaN.
     """
     _check_stable(value, where)
     return json.dumps(value, sort_keys=True, separators=(",", ":"), ensure_ascii=ascii_only, allow_nan=False)
@@ -89,14 +84,9 @@ UNANSWERABLE = "Unable to answer with confidence based on the provided documents
 
 @dataclass(frozen=True, slots=True)
 class Question:
-    """One question of a question file.
+    """One question of a question file; unit and type are those the answer is asked in, where the file has them.
 
-    Attributes:
-        question_id: Unique within its file.
-        text: The question itself, never empty.
-        answer_unit: The unit the answer is asked in, where the file has one.
-        answer_type: The kind of answer asked for (number, range, boolean, name), where the file has one.
-        columns: Every other column of the file, as text.
+    ``question_id`` is unique, the text is never empty, and ``columns`` holds every other column of the file, as text.
     """
 
     question_id: str
@@ -147,12 +137,10 @@ class Prediction:
     """One member's answer to one question.
 
     Attributes:
-        answer: The answer as a sentence for a person.
-        answer_value: The bare value as the model wrote it; empty when ``is_blank``.
+        answer_value: The bare value as the model wrote it; empty when ``is_blank``: the model abstained, or nothing
+            could be read from its reply. ``answer`` is a sentence for a person.
         answer_unit: The unit the model gave, or the question's own.
         ref_ids: Cited document ids, in the order cited, without repeats.
-        explanation: The reasons, in the model's words.
-        is_blank: The model abstained (or nothing could be read from its reply).
         n_foreign_refs: How many cited ids were dropped because the context does not hold them.
         attempt: Which attempt gave it, from 0.
         error: Why the reply could not be used; None when it could.
@@ -175,17 +163,8 @@ class Prediction:
 class TraceRow:
     """One item of one step towards an answer: a row of trace.parquet.
 
-    Attributes:
-        step: Name of the step, such as ``plan`` or ``evidence``.
-        rank: Place among the step's items, from 0.
-        text: Text of the item.
-        node_id: Id of the node, where the item is a node.
-        doc_id: That node's document.
-        kind: That node's kind.
-        scores: Named numbers.
-        note: One word or two, such as where it came from.
-        error: What went wrong.
-        attempt: Which attempt, from 0.
+    Where the item is a node, it has ``node_id``, ``doc_id`` and ``kind``. Ranks and attempts count from 0, ``scores``
+    are named numbers, and ``note`` is a word or two, such as where the item came from.
     """
 
     step: str

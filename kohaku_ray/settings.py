@@ -21,7 +21,7 @@ Share = Annotated[float, Field(ge=0, le=1)]
 class Section(BaseModel):
     """Base of every section: frozen, no unknown keys, docstrings as descriptions."""
 
-    model_config = ConfigDict(frozen=True, extra="forbid", use_attribute_docstrings=True)
+    model_config = ConfigDict(frozen=True, extra="forbid", allow_inf_nan=False, use_attribute_docstrings=True)
 
 
 T = TypeVar("T")

@@ -59,9 +59,8 @@ def without_options(path: str) -> str:
 def open_filesystem(path: str) -> tuple[Any, str]:
     """Find the filesystem of a path or URI, and the path as that filesystem takes it.
 
-    On S3 a request that meets a time-out or a busy server is repeated (``ATTEMPTS``). Credentials and end point come
-    from ``AWS_ACCESS_KEY_ID``, ``AWS_SECRET_ACCESS_KEY``, ``AWS_SESSION_TOKEN``, ``AWS_ENDPOINT_URL`` and
-    ``AWS_REGION``, or from the files and services that the AWS tools read.
+    On S3 a request that meets a time-out or a busy server is repeated (``ATTEMPTS``); credentials and end point come
+    from the environment (``AWS_…``), or from the files and services that the AWS tools read.
 
     Raises:
         ConfigError: The URI holds credentials.
@@ -109,11 +108,8 @@ def _patient(key: str) -> Any:
 def asking(path: str, what: str) -> Iterator[None]:
     """Turn a failure of a remote filesystem into an error with the way out.
 
-    A missing file stays a ``FileNotFoundError``, and a failure of a local one stays as it is.
-
-    Args:
-        path: Path or URI of the file.
-        what: What was tried, such as ``cannot read``.
+    A missing file stays a ``FileNotFoundError``, and a failure of a local one stays as it is. ``what`` was tried, such
+    as ``cannot read``.
 
     Raises:
         StorageError: The storage refused, or did not answer.
@@ -216,11 +212,7 @@ class Directory:
         return sorted(info.path[len(self._root.rstrip("/")) + 1 :] for info in found)
 
     def read(self, name: str, expected: str | None = None) -> pa.Buffer:
-        """Read a whole file; a local one is memory-mapped.
-
-        Args:
-            name: The file.
-            expected: Its checksum. Default: not compared.
+        """Read a whole file; a local one is memory-mapped, and ``expected`` is its checksum, where it is compared.
 
         Raises:
             DataError: There is no such file, or it has another checksum.
@@ -256,11 +248,7 @@ class Directory:
         return file.checksum()
 
     def replace(self, name: str, data: Any) -> None:
-        """Write a file in one step, under a temporary name first; a failure leaves the old file and no other.
-
-        Raises:
-            DataError: It cannot be written.
-        """
+        """Write a file in one step, under a temporary name first; a failure leaves the old file and no other."""
         temporary = f"{name}.{uuid.uuid4().hex[:8]}{TEMPORARY}"
         try:
             self.write(temporary, data)
@@ -288,29 +276,22 @@ class Directory:
         return file.checksum()
 
     def read_parquet(self, name: str, expected: str | None = None) -> pa.Table:
-        """Read a table that ``write_parquet`` wrote; ``expected`` as of ``read``.
-
-        Raises:
-            DataError: It is truncated, not Parquet, or has another checksum.
-        """
-        import pyarrow as pa
+        """Read a table that ``write_parquet`` wrote; a ``DataError`` also says that it is truncated or no Parquet."""
         import pyarrow.parquet as pq
 
-        try:
-            return pq.read_table(pa.BufferReader(self.read(name, expected)))
-        except (pa.ArrowException, OSError) as error:
-            raise self.damaged(name, error) from error
+        return self._read_table(name, expected, pq.read_table)
 
     def read_arrow(self, name: str, expected: str | None = None) -> pa.Table:
-        """Map a table that ``write_arrow`` wrote; ``expected`` as of ``read``.
+        """Map a table that ``write_arrow`` wrote; a ``DataError`` also says that it is truncated or no Arrow file."""
+        import pyarrow as pa
 
-        Raises:
-            DataError: It is truncated, not an Arrow file, or has another checksum.
-        """
+        return self._read_table(name, expected, lambda file: pa.ipc.open_file(file).read_all())
+
+    def _read_table(self, name: str, expected: str | None, parse: Callable[[Any], pa.Table]) -> pa.Table:
         import pyarrow as pa
 
         try:
-            return pa.ipc.open_file(pa.BufferReader(self.read(name, expected))).read_all()
+            return parse(pa.BufferReader(self.read(name, expected)))
         except (pa.ArrowException, OSError) as error:
             raise self.damaged(name, error) from error
 
@@ -319,11 +300,7 @@ class Directory:
         return DataError(f"{self.full(name)} is damaged ({reason}){self._way_out and f': {self._way_out}'}")
 
     def rename(self, name: str, to: str) -> None:
-        """Rename a finished file, over any file of that name.
-
-        Raises:
-            DataError: The filesystem refuses.
-        """
+        """Rename a finished file, over any file of that name; a ``DataError`` says that the filesystem refuses."""
         try:
             with self._asking("cannot rename", name):
                 self._filesystem.move(self.full(name), self.full(to))
@@ -360,11 +337,7 @@ class Directory:
 
 
 def make_directory(path: str) -> None:
-    """Make a directory for outputs, with those above it.
-
-    Raises:
-        DataError: It cannot be made.
-    """
+    """Make a directory for outputs, with those above it; a ``DataError`` says that it cannot be made."""
     try:
         os.makedirs(path, exist_ok=True)
     except OSError as error:
@@ -372,15 +345,10 @@ def make_directory(path: str) -> None:
 
 
 def publish(path: str, data: bytes, way_out: str = "free the disk or choose another output") -> None:
-    """Write a file in one step.
-
-    Args:
-        path: Path or URI of the file.
-        data: Its whole content.
-        way_out: What to do when writing fails, for the message.
+    """Write the whole content of a file, given by path or URI, in one step.
 
     Raises:
-        DataError: The file cannot be written.
+        DataError: The file cannot be written; ``way_out`` says what to do.
     """
     publish_with(path, lambda temporary: Path(temporary).write_bytes(data), way_out)
 
@@ -416,13 +384,7 @@ def _upload(path: str, write: Callable[[str], object]) -> None:
 
 
 def read_file(path: str) -> bytes:
-    """Read a whole file.
-
-    Raises:
-        FileNotFoundError: There is none.
-        OSError: A local file cannot be read.
-        StorageError: A remote one cannot be read.
-    """
+    """Read a whole file; an ``OSError`` is of a local one, a ``StorageError`` of a remote one."""
     if not is_uri(path):
         return Path(path).read_bytes()
     with asking(path, "cannot read"):
@@ -434,10 +396,10 @@ def read_file(path: str) -> bytes:
 def checksum_of(path: str) -> str:
     """Return the ``checksum`` of a file, read in pieces; errors as of ``read_file``."""
     begin = functools.partial(hashlib.blake2b, digest_size=16)
-    if not is_uri(path):
-        with open(path, "rb") as file:
-            return hashlib.file_digest(file, begin).hexdigest()
     with asking(path, "cannot read"):
+        if not is_uri(path):
+            with open(path, "rb") as file:
+                return hashlib.file_digest(file, begin).hexdigest()
         filesystem, inner = open_filesystem(path)
         with filesystem.open_input_file(inner) as stream:
             return hashlib.file_digest(stream, begin).hexdigest()

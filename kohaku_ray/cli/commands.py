@@ -15,31 +15,8 @@ from typing import TYPE_CHECKING
 
 from kohaku_ray.errors import ConfigError
 from kohaku_ray.pages.terminal import complain, say, tell
-from kohaku_ray.run.outcomes import (
-    BAD_CONFIG,
-    FAILED,
-    OK,
-    ROWS_IN_ERROR,
-    Answered,
-    Asked,
-    Batched,
-    Benched,
-    Bundled,
-    Compared,
-    Completion,
-    Indexed,
-    Initialised,
-    Mapped,
-    Parsed,
-    Replayed,
-    Reported,
-    Scored,
-    Shown,
-    Swept,
-    Validated,
-    Voted,
-    plain,
-)
+from kohaku_ray.run import outcomes
+from kohaku_ray.run.outcomes import BAD_CONFIG, FAILED, OK, ROWS_IN_ERROR
 
 if TYPE_CHECKING:
     from kohaku_ray.api import Run
@@ -61,7 +38,7 @@ def _load(arguments: argparse.Namespace) -> Config:
     return config
 
 
-def init(arguments: argparse.Namespace) -> Initialised:
+def init(arguments: argparse.Namespace) -> outcomes.Initialised:
     """Write a commented my.yaml and templates to start from."""
     from kohaku_ray.run.starter import CONFIG, next_steps, write_converted, write_starter
 
@@ -73,26 +50,26 @@ def init(arguments: argparse.Namespace) -> Initialised:
             say(f"kohaku-ray: not taken over as written: {name} ({reason})")
     tell(next_steps(arguments.directory, written))
     line = os.path.join(arguments.directory, CONFIG)
-    return Initialised(line=line, directory=arguments.directory, files=written)
+    return outcomes.Initialised(line=line, directory=arguments.directory, files=written)
 
 
-def completion(arguments: argparse.Namespace) -> Completion:
+def completion(arguments: argparse.Namespace) -> outcomes.Completion:
     """Print a shell's completion script."""
     from argcomplete.shell_integration import shellcode
 
     script = str(shellcode(["kohaku-ray"], shell=arguments.shell)).strip()
     tell(script)
-    return Completion(line=script, shell=arguments.shell, script=script)
+    return outcomes.Completion(line=script, shell=arguments.shell, script=script)
 
 
-def index(arguments: argparse.Namespace) -> Indexed:
+def index(arguments: argparse.Namespace) -> outcomes.Indexed:
     """Parse and encode documents, build the index."""
     from kohaku_ray.engine.jobs.index import run_index
 
     summary = run_index(_load(arguments))
     tell(summary.text())
     rejects = f", {summary.n_rejects} rejected" if summary.n_rejects else ""
-    return Indexed(
+    return outcomes.Indexed(
         line=f"{summary.counts['n_documents']} documents{rejects}: {summary.path}",
         code=ROWS_IN_ERROR if summary.n_rejects or summary.n_caption_errors else OK,
         path=summary.path,
@@ -105,7 +82,7 @@ def index(arguments: argparse.Namespace) -> Indexed:
     )
 
 
-def documents(arguments: argparse.Namespace) -> Parsed:
+def documents(arguments: argparse.Namespace) -> outcomes.Parsed:
     """Show what the parser makes of each file: trees, rejects, odd pages."""
     from kohaku_ray.pages.run_text import describe_collection, describe_tree
     from kohaku_ray.run.documents import parse_collection, write_trees
@@ -119,7 +96,7 @@ def documents(arguments: argparse.Namespace) -> Parsed:
         tell(describe_collection(found))
     if arguments.trees is not None:
         tell(f"{len(write_trees(found.documents, arguments.trees))} trees in {arguments.trees}")
-    return Parsed(
+    return outcomes.Parsed(
         line=f"{len(found.documents)} documents of {found.n_files} files, {len(found.rejects)} rejected",
         code=ROWS_IN_ERROR if found.rejects else OK,
         n_files=found.n_files,
@@ -133,7 +110,7 @@ def documents(arguments: argparse.Namespace) -> Parsed:
     )
 
 
-def answer(arguments: argparse.Namespace) -> Answered:
+def answer(arguments: argparse.Namespace) -> outcomes.Answered:
     """Answer questions in an ensemble, vote, and score against gold answers."""
     from kohaku_ray.api import Run
     from kohaku_ray.pages.score_text import describe_run
@@ -161,7 +138,7 @@ def answer(arguments: argparse.Namespace) -> Answered:
         tell(f"page: {write_report(summary.run)}")
     if (tracked := run.export(scored)) is not None:
         tell(f"tracked: {tracked}")
-    return Answered(
+    return outcomes.Answered(
         line=headline(scored, why_not, summary),
         code=ROWS_IN_ERROR if summary.n_member_errors or summary.n_unanswered else OK,
         run=summary.run,
@@ -183,7 +160,7 @@ def answer(arguments: argparse.Namespace) -> Answered:
     )
 
 
-def ask(arguments: argparse.Namespace) -> Iterator[Asked]:
+def ask(arguments: argparse.Namespace) -> Iterator[outcomes.Asked]:
     """Answer one question and print its evidence."""
     columns = dict(_column(text) for text in arguments.column)
     if arguments.question is None and not arguments.watch:
@@ -202,13 +179,13 @@ def ask(arguments: argparse.Namespace) -> Iterator[Asked]:
                 yield _asked(run.ask(question.strip(), **columns), arguments.items)
 
 
-def _asked(asked: Run, n_items: int) -> Asked:
+def _asked(asked: Run, n_items: int) -> outcomes.Asked:
     from kohaku_ray.storage import below, read_file
 
     tell(f"{asked.show(n_items=n_items or None)}\n")
     line = json.loads(read_file(below(asked.path, "answers.jsonl")).splitlines()[0])
     value = "no answer" if line["answer_value"] is None else f"{line['answer_value']} {line['unit'] or ''}".rstrip()
-    return Asked(
+    return outcomes.Asked(
         line=f"{value}  [{', '.join(line['refs'])}]",
         code=ROWS_IN_ERROR if asked.made.n_member_errors else OK,
         run=asked.path,
@@ -225,13 +202,13 @@ def _column(text: str) -> tuple[str, str]:
     return name.strip(), value
 
 
-def batch(arguments: argparse.Namespace) -> Batched:
+def batch(arguments: argparse.Namespace) -> outcomes.Batched:
     """Answer the requests of a batch file in OpenAI's format, each distinct one once."""
     from kohaku_ray.engine.jobs.batch import run_batch
 
     summary = run_batch(_load(arguments), arguments.input, arguments.output)
     tell(summary.text())
-    return Batched(
+    return outcomes.Batched(
         line=summary.text().splitlines()[0],
         code=ROWS_IN_ERROR if summary.n_errors else OK,
         output=summary.output,
@@ -244,7 +221,7 @@ def batch(arguments: argparse.Namespace) -> Batched:
     )
 
 
-def sweep(arguments: argparse.Namespace) -> Swept:
+def sweep(arguments: argparse.Namespace) -> outcomes.Swept:
     """Run a grid of configurations, compare the cells, write tables and a page."""
     from kohaku_ray.engine.jobs.sweep import dry_run, finish_sweep, run_sweep
     from kohaku_ray.run.summary import counted
@@ -262,7 +239,7 @@ def sweep(arguments: argparse.Namespace) -> Swept:
     if arguments.dry_run:
         described, n_runs = dry_run(plan), len(plan.runs)
         tell(described)
-        return Swept(
+        return outcomes.Swept(
             line=f"{counted(n_cells, 'cell')}, {counted(n_runs, 'run')}", plan=described, n_cells=n_cells, n_runs=n_runs
         )
     for config in plan.runs.values():
@@ -275,7 +252,7 @@ def sweep(arguments: argparse.Namespace) -> Swept:
         tell(f"tracked: {len(tracked) - 1} runs and {tracked[-1]}")
     for run_id, reason in list(summary.failed.items())[:10]:
         complain(f"kohaku-ray: run {run_id}: {reason}")
-    return Swept(
+    return outcomes.Swept(
         line=f"{counted(summary.n_runs, 'run')}, {summary.n_made} made now, {len(summary.failed)} failed: {files[0]}",
         code=ROWS_IN_ERROR if summary.failed or summary.n_errors else OK,
         n_cells=n_cells,
@@ -299,7 +276,7 @@ def _confirmed(what: str) -> bool:
     return input().strip().lower() in {"y", "yes"}
 
 
-def vote(arguments: argparse.Namespace) -> Voted:
+def vote(arguments: argparse.Namespace) -> outcomes.Voted:
     """Vote over submission files."""
     from kohaku_ray.ensemble.rule import VoteRule
     from kohaku_ray.evaluation.submissions import write_submission
@@ -323,7 +300,7 @@ def vote(arguments: argparse.Namespace) -> Voted:
     missing = {file: lacking for file, lacking in result.missing.items() if lacking}
     for file, lacking in missing.items():
         tell(f"{file}: {len(lacking)} questions missing, counted as blank: {', '.join(lacking[:10])}")
-    return Voted(
+    return outcomes.Voted(
         line=line,
         output=arguments.output,
         n_questions=len(result.rows),
@@ -333,7 +310,7 @@ def vote(arguments: argparse.Namespace) -> Voted:
     )
 
 
-def score(arguments: argparse.Namespace) -> Scored:
+def score(arguments: argparse.Namespace) -> outcomes.Scored:
     """Score submission files against gold answers."""
     from kohaku_ray.evaluation.metrics import find_metric
     from kohaku_ray.evaluation.report import run_score
@@ -362,10 +339,10 @@ def score(arguments: argparse.Namespace) -> Scored:
         "  ".join(str(part) for part in (one["file"], one["metric"], one.get("label"), f"{one['score']:.4f}") if part)
         for one in report.records
     ]
-    return Scored(line="\n".join(lines), truth=truth, metrics=metrics, records=report.records, note=note)
+    return outcomes.Scored(line="\n".join(lines), truth=truth, metrics=metrics, records=report.records, note=note)
 
 
-def compare(arguments: argparse.Namespace) -> Compared:
+def compare(arguments: argparse.Namespace) -> outcomes.Compared:
     """List the questions that flipped between runs, with the paired test."""
     from kohaku_ray.evaluation.compare import compare_files
     from kohaku_ray.pages.score_text import describe_comparison
@@ -385,7 +362,7 @@ def compare(arguments: argparse.Namespace) -> Compared:
     pair = compared.pair
     scored = list(zip(compared.files, compared.scores, strict=True))
     flips = "" if pair is None else f"; {pair.n_won} values won, {pair.n_lost} lost"
-    return Compared(
+    return outcomes.Compared(
         line=f"{compared.metric}: {', '.join(f'{file} {one.score:.4f}' for file, one in scored)}{flips}",
         truth=compared.truth,
         metric=compared.metric,
@@ -407,7 +384,7 @@ def compare(arguments: argparse.Namespace) -> Compared:
     )
 
 
-def validate(arguments: argparse.Namespace) -> Validated:
+def validate(arguments: argparse.Namespace) -> outcomes.Validated:
     """Check configuration, files and cluster demand; start nothing."""
     from kohaku_ray.config import as_yaml
     from kohaku_ray.run.validate import validate
@@ -430,7 +407,7 @@ def validate(arguments: argparse.Namespace) -> Validated:
         tell("valid")
     for problem in (*problems, *unusable):
         complain(f"kohaku-ray: {config.hide(problem)}")
-    return Validated(
+    return outcomes.Validated(
         line="not valid" if problems else "valid, not usable" if unusable else "valid",
         code=BAD_CONFIG if problems or unusable else OK,
         valid=not problems,
@@ -440,7 +417,7 @@ def validate(arguments: argparse.Namespace) -> Validated:
     )
 
 
-def show(arguments: argparse.Namespace) -> Shown:
+def show(arguments: argparse.Namespace) -> outcomes.Shown:
     """Print how one question was answered, or list a run's questions."""
     from kohaku_ray.pages.run_text import describe_prompts, describe_question, describe_questions, describe_vote
     from kohaku_ray.run.files import question_rows, voted_questions
@@ -449,7 +426,7 @@ def show(arguments: argparse.Namespace) -> Shown:
     if arguments.question_id is None:
         votes = voted_questions(arguments.run)
         tell(describe_questions(votes))
-        return Shown(
+        return outcomes.Shown(
             line=f"{counted(len(votes), 'question')}: {arguments.run}",
             run=arguments.run,
             questions=[{"question_id": vote["question_id"], "question": vote["question"]} for vote in votes],
@@ -464,7 +441,7 @@ def show(arguments: argparse.Namespace) -> Shown:
         tell(describe_prompts(prompts))
     else:
         tell(describe_question(rows, arguments.items or None))
-    return Shown(
+    return outcomes.Shown(
         line=describe_vote(vote),
         run=arguments.run,
         vote=vote,
@@ -475,7 +452,7 @@ def show(arguments: argparse.Namespace) -> Shown:
     )
 
 
-def bundle(arguments: argparse.Namespace) -> Bundled:
+def bundle(arguments: argparse.Namespace) -> outcomes.Bundled:
     """Pack a finished run or sweep into one zip that re-derives its tables."""
     from kohaku_ray.engine.jobs.bundle import find_source, make_bundle
     from kohaku_ray.run.summary import counted
@@ -484,24 +461,26 @@ def bundle(arguments: argparse.Namespace) -> Bundled:
     made = make_bundle(source, arguments.output, with_index=arguments.with_index)
     line = f"{counted(len(made.runs), 'run')}, {made.n_replies:,} replies, {made.n_bytes:,} bytes: {arguments.output}"
     tell(line)
-    return Bundled(line=line, bundle=arguments.output, runs=made.runs, n_replies=made.n_replies, n_bytes=made.n_bytes)
+    return outcomes.Bundled(
+        line=line, bundle=arguments.output, runs=made.runs, n_replies=made.n_replies, n_bytes=made.n_bytes
+    )
 
 
-def replay(arguments: argparse.Namespace) -> Replayed:
+def replay(arguments: argparse.Namespace) -> outcomes.Replayed:
     """Make a bundle's runs again from its replies, without model, key or network, and compare every table."""
     from kohaku_ray.engine.jobs.bundle import replay_bundle
     from kohaku_ray.pages.run_text import describe_replays
     from kohaku_ray.run.summary import counted
 
     found = {bundle: replay_bundle(bundle, arguments.index) for bundle in arguments.bundles}
-    runs = [{"bundle": bundle, **plain(run)} for bundle, one in found.items() for run in one.runs]
+    runs = [{"bundle": bundle, **outcomes.plain(run)} for bundle, one in found.items() for run in one.runs]
     for one in found.values():
         for text in (*(text for name, text in one.tables.items() if name.endswith(".md")), *one.differences):
             tell(f"{text}\n")
     tell(describe_replays(runs))
     n_other = sum(not one.same for one in found.values())
     of = f"{counted(len(found), 'bundle')}, {counted(len(runs), 'run')}"
-    return Replayed(
+    return outcomes.Replayed(
         line=f"{of}: {n_other} of the bundles differ" if n_other else f"{of}: every table is the same",
         code=FAILED if n_other else OK,
         same=not n_other,
@@ -510,26 +489,26 @@ def replay(arguments: argparse.Namespace) -> Replayed:
     )
 
 
-def report(arguments: argparse.Namespace) -> Reported:
+def report(arguments: argparse.Namespace) -> outcomes.Reported:
     """Write a run's page, report.html."""
     from kohaku_ray.pages.report import write_report
     from kohaku_ray.run.sources import resolve
 
     page = write_report(arguments.run, arguments.truth and resolve(arguments.truth), arguments.output)
     tell(page)
-    return Reported(line=page, page=page)
+    return outcomes.Reported(line=page, page=page)
 
 
-def index_map(arguments: argparse.Namespace) -> Mapped:
+def index_map(arguments: argparse.Namespace) -> outcomes.Mapped:
     """Plot an index's node vectors in two dimensions."""
     from kohaku_ray.pages.index_map import write_index_map
 
     plot = write_index_map(arguments.index, arguments.output)
     tell(plot)
-    return Mapped(line=plot, plot=plot)
+    return outcomes.Mapped(line=plot, plot=plot)
 
 
-def bench(arguments: argparse.Namespace) -> Benched:
+def bench(arguments: argparse.Namespace) -> outcomes.Benched:
     """Measure vLLM replicas against plain vLLM."""
     from kohaku_ray.engine.jobs.bench import Grid, run_bench
     from kohaku_ray.pages.throughput import FILES, describe
@@ -542,7 +521,7 @@ def bench(arguments: argparse.Namespace) -> Benched:
         complain(f"what was measured is in {arguments.output}")
         raise
     tell(f"{describe(bench)}\n\noutputs in {arguments.output}: {', '.join(FILES)}")
-    return Benched(
+    return outcomes.Benched(
         line=f"{len(bench.cells)} cells, {bench.n_failed} failed: {arguments.output}",
         code=ROWS_IN_ERROR if bench.n_failed else OK,
         output=arguments.output,

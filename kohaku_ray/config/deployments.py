@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, ClassVar, Literal
 
 from pydantic import Field, model_validator
 
@@ -77,25 +77,11 @@ class ExtractiveConfig(BackendConfig):
     abstain_below: Share = 0.35
     """Share of the question's weighted terms a sentence must cover, or the answer is blank."""
 
-    @property
-    def tokenizer(self) -> None:
-        """None: it reads no prompts."""
-        return
-
-    @property
-    def reasoning_tokens(self) -> int:
-        """0: it does not reason."""
-        return 0
-
-    @property
-    def vision(self) -> bool:
-        """False: it reads no images."""
-        return False
-
-    @property
-    def revision(self) -> None:
-        """None: it has no weights."""
-        return
+    # It reads no prompts and no images, does not reason, and has no weights.
+    tokenizer: ClassVar[None] = None
+    reasoning_tokens: ClassVar[int] = 0
+    vision: ClassVar[bool] = False
+    revision: ClassVar[None] = None
 
 
 class CrossEncoderConfig(BackendConfig):

@@ -13,7 +13,7 @@ import yaml
 from pydantic import BaseModel, ValidationError
 
 from kohaku_ray.config.paths import PRESETS, described_presets, directory_of, preset_names, with_index
-from kohaku_ray.config.plain import Environment, Place, leaves, misread, plain, shown, value_at
+from kohaku_ray.config.plain import Environment, Place, misread, placed, shown, value_at
 from kohaku_ray.config.plain import expand as expand
 from kohaku_ray.config.schema import Config
 from kohaku_ray.errors import ConfigError, ConflictError, did_you_mean
@@ -37,8 +37,7 @@ def load_config(path: str | Sequence[str] | None = None, overrides: Sequence[str
     ``${NAME}`` and ``${NAME:-default}`` in a value are environment variables.
 
     Args:
-        path: YAML, JSON or TOML file, or the name of a preset; of several, later ones win. Default: the package's
-            defaults.
+        path: YAML, JSON or TOML file, or the name of a preset; of several, later ones win. Default: the defaults.
         overrides: Overrides ``a.b=c`` with ``c`` in YAML.
 
     Raises:
@@ -51,10 +50,7 @@ def load_config(path: str | Sequence[str] | None = None, overrides: Sequence[str
 def read_values(paths: Sequence[str], overrides: Sequence[str] = (), beside: str | None = None) -> dict[str, Any]:
     """Read configuration files as plain values; later files win over earlier ones, the overrides over all.
 
-    Args:
-        paths: See ``load_config``.
-        overrides: Overrides ``a.b=c`` with ``c`` in YAML.
-        beside: The file that names them; its directory is searched first.
+    The directory of the file ``beside``, which names them, is searched first.
 
     Raises:
         ConfigError: A file cannot be read, or an override has no key.
@@ -74,7 +70,7 @@ def build_config(values: Mapping[str, Any], where: str) -> Config:
         ConfigError: A key is unknown, or a value does not fit; all of them are named.
         ConflictError: Each value fits, but not together.
     """
-    values, environment = with_index(plain(values, where), Config.model_fields["run"].default), Environment()
+    values, environment = with_index(placed(values), Config.model_fields["run"].default), Environment()
     try:
         expanded = environment.expand(values)
         system = system_of(expanded)
@@ -87,7 +83,7 @@ def build_config(values: Mapping[str, Any], where: str) -> Config:
     errors: list[Any] = []
     config = _validated_of(system, expanded, errors)
     made = _ordered(config) if config is not None else {}
-    faults = [fault for place, given in leaves(expanded) if (fault := misread(given, value_at(made, place), place))]
+    faults = misread(expanded, made)
     if config is None or errors or faults:
         together = not faults and all(entry["type"] == "value_error" for entry in errors)
         texts = [explain(one, system, values, environment.hide) for one in errors] + faults
@@ -139,20 +135,7 @@ def as_yaml(config: Config) -> str:
     """Write the whole configuration, defaults included, as YAML; environment variables stay references."""
     values = _ordered(config)
     config._environment.restore(values)
-    return yaml.dump(values, Dumper=_Dumper, sort_keys=False, allow_unicode=True)
-
-
-class _Dumper(yaml.SafeDumper):
-    """Escapes line breaks that YAML would read back as others."""
-
-
-def _quoted(dumper: yaml.SafeDumper, text: str) -> yaml.ScalarNode:
-    return dumper.represent_scalar(
-        "tag:yaml.org,2002:str", text, '"' if set(text) & set("\r\x85\u2028\u2029") else None
-    )
-
-
-_Dumper.add_representer(str, _quoted)
+    return yaml.safe_dump(values, sort_keys=False, allow_unicode=True)
 
 
 def _ordered(config: Config) -> dict[str, Any]:
@@ -210,29 +193,19 @@ def _bases(base: Any, file: Path) -> list[str]:
 
 
 def parse_file(file: Path, directory: str = "") -> Any:
-    """Read a YAML, JSON or TOML file as plain values.
-
-    Args:
-        file: The file.
-        directory: What its paths are relative to; empty: the working directory.
+    """Read a YAML, JSON or TOML file as plain values; its paths are relative to ``directory``, or the working one.
 
     Raises:
         ConfigError: It cannot be read.
     """
     name, parse = _FORMATS.get(file.suffix, ("YAML", yaml.safe_load))
-    text = _text_of(file)
     try:
-        values = parse(text)
+        values = parse(file.read_text(encoding="utf-8"))
+    except OSError as error:
+        raise ConfigError(f"{file} cannot be read: {error}") from None
     except Exception as error:  # PyYAML may raise anything if a tag does not fit its text
         raise ConfigError(f"{file} is not {name}: {' '.join(str(error).split())}") from None
-    return plain(values, str(file), directory=directory)
-
-
-def _text_of(file: Path) -> str:
-    try:
-        return file.read_text(encoding="utf-8")
-    except (OSError, UnicodeDecodeError) as error:
-        raise ConfigError(f"{file} cannot be read: {error}") from None
+    return placed(values, directory)
 
 
 def _find(path: str, seen: tuple[str, ...]) -> Path:
@@ -272,16 +245,11 @@ def override(values: dict[str, Any], text: str) -> None:
         value = yaml.safe_load(raw) if raw.strip() else ""
     except Exception:  # PyYAML may raise anything if a tag does not fit its text
         value = raw
-    where = f"--set {text[:200]}"
-    put(values, key.strip(), plain(value, where, tuple(key.strip().split("."))), where=where)
+    put(values, key.strip(), value, where=f"--set {text[:200]}")
 
 
 def put(values: dict[str, Any], key: str, value: Any, where: str) -> None:
-    """Set a dotted key of plain values, in place.
-
-    Raises:
-        ConfigError: A parent of the key is no section.
-    """
+    """Set a dotted key of plain values, in place; a ``ConfigError`` names a parent that is no section."""
     *parents, last = key.split(".")
     here = values
     for parent in parents:
@@ -326,11 +294,8 @@ def _models_in(annotation: Any) -> Iterator[type[BaseModel]]:
 def explain(entry: Any, system: System | None = None, given: Any = None, hide: Callable[[str], str] = str) -> str:
     """Describe a pydantic error in one line.
 
-    Args:
-        entry: The error.
-        system: The configuration's system, whose keys an unknown one may have meant.
-        given: All values as written: environment variables are shown as references.
-        hide: Replaces the values of environment variables in a text.
+    An unknown key is compared with those of ``system``. ``given`` holds all values as written, environment variables as
+    references, and ``hide`` replaces the variables' values in a text.
     """
     if system is not None and entry["type"] == "extra_forbidden":
         return _unknown(entry["loc"], system)

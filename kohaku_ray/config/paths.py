@@ -7,13 +7,10 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Annotated, Any, TypeVar, get_args
 
-from pydantic import AfterValidator, BeforeValidator
-from pydantic_core import PydanticCustomError
+from pydantic import BeforeValidator
 
 from kohaku_ray.settings import Section
 from kohaku_ray.storage import below
-
-MAX_PATH_BYTES, MAX_NAME_BYTES = 4095, 255
 
 SAMPLE = "sample:"
 """Prefix of a path inside the package's own collection."""
@@ -54,22 +51,10 @@ def _joined_model(text: Any) -> Any:
     return joined(text) if isinstance(text, str) and (text.startswith(("./", "../")) or _is_gguf(text)) else text
 
 
-def _short_enough(path: str) -> str:
-    names = () if "://" in path else path.split("/")
-    n_path, n_name = len(path.encode()), max((len(name.encode()) for name in names), default=0)
-    if n_path > MAX_PATH_BYTES or n_name > MAX_NAME_BYTES:
-        raise PydanticCustomError(
-            "path_too_long",
-            "a path has at most {path} bytes and each of its names {name}, this one {n_path} and {n_name}: shorten it",
-            {"path": MAX_PATH_BYTES, "name": MAX_NAME_BYTES, "n_path": n_path, "n_name": n_name},
-        )
-    return path
-
-
-FilePath = Annotated[str, "a path", BeforeValidator(joined), AfterValidator(_short_enough)]
+FilePath = Annotated[str, "a path", BeforeValidator(joined)]
 """A path or a URI."""
 
-ModelPath = Annotated[str, "a model", BeforeValidator(_joined_model), AfterValidator(_short_enough)]
+ModelPath = Annotated[str, "a model", BeforeValidator(_joined_model)]
 """The name of a model, or its path."""
 
 
@@ -116,9 +101,7 @@ def _absolute_model(name: str) -> str:
 def with_index(values: Mapping[str, Any], run: str) -> dict[str, Any]:
     """Put the index into the run's directory unless it has a path: two collections must not share one by default.
 
-    Args:
-        values: Plain values of a configuration, before its environment variables are expanded or after.
-        run: The run's default directory.
+    ``values`` are plain, before their environment variables are expanded or after; ``run`` is the default directory.
     """
     index, home = values.get("index", {}), values.get("run", run)
     at: str = below(str(home), "index")
@@ -131,13 +114,7 @@ def with_index(values: Mapping[str, Any], run: str) -> dict[str, Any]:
 
 
 def in_shared(values: Mapping[str, Any], run: str, ledger: str) -> dict[str, Any]:
-    """Put relative paths of outputs into the directory ``shared``, if the configuration names one.
-
-    Args:
-        values: Plain values of a configuration.
-        run: The run's default directory.
-        ledger: The ledger's.
-    """
+    """Put relative paths of outputs into the directory ``shared``, if the plain values of a configuration name one."""
     shared = joined(values.get("shared"))
     if not isinstance(shared, str) or not shared:
         return dict(values)

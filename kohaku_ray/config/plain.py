@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 import os
 import re
 from collections.abc import Callable, Iterator, Mapping
@@ -12,32 +11,17 @@ from typing import Any
 from kohaku_ray.config.paths import Placed
 from kohaku_ray.errors import ConfigError
 
-MAX_DEPTH = 32
-"""Deepest nesting of sections."""
-
-MAX_VALUES = 100_000
-"""Most values per file; aliases (``*name``) count each time."""
-
-MAX_INTEGER = 2**63 - 1
-
 Place = tuple[str, ...]
 """Keys and positions that lead to a value."""
 
 
-def plain(value: Any, where: str, place: Place = (), directory: str = "") -> Any:
-    """Copy values, so that no two places share one (as YAML's aliases do), and reject invalid ones.
-
-    Args:
-        value: Value from a file, an override or a program.
-        where: Its origin, for messages.
-        place: Its key.
-        directory: What its paths are relative to; empty: the working directory.
-
-    Raises:
-        ConfigError: A key is no text, a number is not finite or too large, a text is no Unicode, a value is of another
-            type (a date, bytes, a set), or there are too many or too deep ones.
-    """
-    return _copied(value, place, where, [0], directory)
+def placed(value: Any, directory: str = "") -> Any:
+    """Copy values: no two places share one, as YAML's aliases do, and texts know the directory of relative paths."""
+    if isinstance(value, Mapping):
+        return {key: placed(inner, directory) for key, inner in value.items()}
+    if isinstance(value, (list, tuple)):
+        return [placed(inner, directory) for inner in value]
+    return Placed(value, directory) if directory and isinstance(value, str) else value
 
 
 def leaves(value: Any, path: Place = ()) -> Iterator[tuple[Place, Any]]:
@@ -77,72 +61,17 @@ def label_of(value: Any) -> str:
 
 def shown(value: Any, hide: Callable[[str], str] = str) -> str:
     """Format a value for a message, with ``hide`` applied, shortened to 200 characters."""
-    try:
-        text = hide(repr(value))
-    except RecursionError:
-        text = f"a {type(value).__name__}, nested too deep to be shown"
+    text = hide(repr(value))
     return text if len(text) <= 200 else f"{text[:200]}…"
 
 
-def _copied(value: Any, path: Place, where: str, count: list[int], directory: str) -> Any:
-    count[0] += 1
-    place = ".".join(path) or "the value"
-    if len(path) > MAX_DEPTH:
-        raise ConfigError(
-            f"{where}: {path[0][:99]} is nested more than {MAX_DEPTH} deep: is an alias (*name) inside itself?"
-        )
-    if count[0] > MAX_VALUES:
-        raise ConfigError(f"{where} holds more than {MAX_VALUES:,} values: do its aliases (*name) multiply?")
-    if isinstance(value, Mapping):
-        for key in value:
-            if not isinstance(key, str):
-                raise ConfigError(f"{where}: {place} has the key {shown(key)}, expected text: put it in quotes")
-            if fault := _fault_of_text(key):
-                raise ConfigError(f"{where}: a key of {place} {fault}: {shown(key[:40])}")
-        return {key: _copied(inner, (*path, key), where, count, directory) for key, inner in value.items()}
-    if isinstance(value, (list, tuple)):
-        return [_copied(inner, (*path, str(at)), where, count, directory) for at, inner in enumerate(value)]
-    if fault := _fault(value):
-        raise ConfigError(f"{where}: {place} {fault}")
-    return Placed(value, directory) if directory and isinstance(value, str) else value
-
-
-def _fault(value: Any) -> str:
-    if isinstance(value, str):
-        return _fault_of_text(value)
-    if isinstance(value, int):
-        return "" if abs(value) <= MAX_INTEGER else f"is beyond ±{MAX_INTEGER}: give a smaller number"
-    if isinstance(value, float):
-        return "" if math.isfinite(value) else f"is {value}: give a finite number"
-    return (
-        "" if value is None else f"is {shown(value)}, of type {type(value).__name__}: put it in quotes to make it text"
-    )
-
-
-def _fault_of_text(text: str) -> str:
-    if "\0" in text:
-        return "holds a NUL character: remove it"
-    try:
-        text.encode()
-    except UnicodeEncodeError as error:
-        return f"holds {text[error.start]!r}, which is no Unicode: write it in UTF-8"
-    return ""
-
-
-def misread(given: Any, made: Any, path: Place) -> str:
-    """Report a number that was validated from something else: true, false, or text such as ``inf``; empty if none.
-
-    Args:
-        given: A value before validation.
-        made: The value after validation.
-        path: Its place.
-    """
-    if isinstance(made, bool) or not isinstance(made, (int, float)):
-        return ""
-    if isinstance(given, bool):
-        return f"{'.'.join(path)} is {str(given).lower()}: give a number"
-    fault = _fault(made)
-    return f"{'.'.join(path)} {fault}" if fault else ""
+def misread(given: Any, made: Any) -> list[str]:
+    """Name the numbers that validation made of true or false."""
+    return [
+        f"{'.'.join(place)} is {str(value).lower()}: give a number"
+        for place, value in leaves(given)
+        if isinstance(value, bool) and type(value_at(made, place)) in (int, float)
+    ]
 
 
 _VARIABLE = re.compile(r"\$\{(\w+)(?::-([^}]*))?\}")
@@ -158,11 +87,8 @@ def _is_shown(path: Place) -> bool:
 class Environment:
     """The environment variables in one configuration.
 
-    Attributes:
-        references: Text as written, with its ``${NAME}``, by place.
-        texts: Text after expansion, by place.
-        made: Value after validation, by place.
-        variables: Values of the variables that are hidden, by name.
+    By place: text as written with its ``${NAME}``, text after expansion, value after validation; and by name, the
+    values of the variables that are hidden.
     """
 
     references: dict[Place, str] = field(default_factory=dict)
@@ -171,12 +97,7 @@ class Environment:
     variables: dict[str, str] = field(default_factory=dict)
 
     def expand(self, value: Any, path: Place = ()) -> Any:
-        """Replace ``${NAME}`` and ``${NAME:-default}`` by environment variables, at any depth; see ``expand``.
-
-        Args:
-            value: Plain values.
-            path: Their place.
-        """
+        """Replace ``${NAME}`` and ``${NAME:-default}`` in plain values; see ``expand``."""
         if isinstance(value, Mapping):
             return {key: self.expand(inner, (*path, key)) for key, inner in value.items()}
         if isinstance(value, (list, tuple)):
@@ -206,11 +127,9 @@ class Environment:
         return re.sub("|".join(patterns), lambda match: known[match[0]], text)
 
     def restore(self, values: Any) -> None:
-        """Put the references back.
+        """Put the references back into plain values after validation, perhaps changed since.
 
-        Args:
-            values: Plain values after validation, perhaps changed since: a path made absolute is restored with its
-                directory; of another value, only the environment's part is replaced.
+        A path made absolute is restored with its directory; of another value, only the environment's part is replaced.
         """
         for path, reference in self.references.items():
             there = value_at(values, path[:-1])

@@ -40,14 +40,7 @@ INDEX_ROLES = {CAPTION: Role(template=TEMPLATE, max_tokens=400, temperature=0.0,
 
 @dataclass(frozen=True, slots=True)
 class RoleSettings:
-    """Model and sampling of one role, with all defaults resolved.
-
-    Attributes:
-        model: Deployment that is called.
-        temperature: Sampling temperature.
-        top_p: Nucleus sampling.
-        max_tokens: Longest reply, in tokens.
-    """
+    """Model (a deployment) and sampling of one role, with all defaults resolved."""
 
     model: str
     temperature: float
@@ -169,12 +162,7 @@ class Config(Section):
         return self.declaration.uses(self.settings)
 
     def role(self, name: str, member: int = 0) -> RoleSettings:
-        """Return a member's model and sampling for a role.
-
-        Args:
-            name: One of the system's roles, or of the index job's.
-            member: Ensemble member; members differ only by `ensemble.models`.
-        """
+        """Return a member's model and sampling for a role; members differ only by `ensemble.models`."""
         system, given = self.declaration, self.roles.get(name, RoleConfig())
         lead, leads = self.roles.get(system.lead, RoleConfig()), system.roles[system.lead]
         declared = {**INDEX_ROLES, **system.roles}[name]

@@ -43,9 +43,8 @@ def settle_all(
         table: By question, the ballots of the first members, in member order; none while no member has answered.
         n_members: Number of members in all.
         rule: The rule they are counted by.
-        stop: What must be final: ``value``, the winning group of equal answers or the abstention, but not its spelling;
-            ``row``, the whole row to the byte: spelling, references and their order, and the member shown;
-            ``never``, which waits for all.
+        stop: What must be final: ``value``, the winning group or the abstention, but not its spelling; ``row``, the
+            whole row to the byte, the member shown included; ``never``, which waits for all.
         units: By question, its answer unit.
 
     Raises:
@@ -189,14 +188,9 @@ class _Standing:
 
 
 def _contenders(votes: Mapping[K, int], n_left: int) -> list[K | None]:
-    """List the keys that could still get the most votes, ties to the earliest.
+    """List the keys that could still get the most votes, ties to the earliest, the leader so far among them.
 
-    Args:
-        votes: Votes so far by key, keys in order of their first vote.
-        n_left: Remaining votes.
-
-    Returns:
-        The keys, the leader so far among them; None stands for any key without a vote, which would come last.
+    ``votes`` are those so far, keys in order of their first vote; None stands for any key without one.
     """
     most = max(votes.values(), default=0)
     contenders: list[K | None] = []

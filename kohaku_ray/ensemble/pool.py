@@ -69,14 +69,11 @@ class Pool:
         return frozenset(ref for index, ref in enumerate(self.refs[question]) if bits >> index & 1)
 
     def labels(self, question: I64, drawn: I64) -> I64:
-        """Group drawn members by answer, as ``group_values`` groups them.
+        """Group drawn members by answer: equal numbers within a cell, -1 where a member abstains.
 
         Args:
             question: Shape ``(cells,)``; which question each cell is about.
             drawn: Shape ``(cells, m)``; members in voting order.
-
-        Returns:
-            Shape ``(cells, m)``; equal within a cell where the answers are equal, -1 where a member abstains.
         """
         label: I64 = self.group[question[:, None], drawn]
         for chained, joins in self.chains.items():
@@ -92,17 +89,15 @@ def pool_ballots(
 ) -> Pool:
     """Normalise, group and number recorded ballots.
 
-    Args:
-        ballots: By question, one ballot per member, members in the same order throughout.
-        units: By question, its answer unit; None: no question has one.
-        compat: See ``VoteRule``: values and references are compared as written.
+    By question, one ballot per member, members in the same order throughout, and the answer unit; ``compat`` as of
+    ``VoteRule``.
 
     Raises:
-        ConfigError: There are no ballots, questions differ in their number of ballots or from the number of units, or a
-            ballot's weight is not positive and finite.
+        ConfigError: There are no ballots, or a ballot's weight is not positive and finite.
     """
+    if not ballots or not ballots[0]:
+        raise ConfigError("There are no ballots to study: give at least one question with at least one member.")
     units = units if units is not None else [None] * len(ballots)
-    _check(ballots, units)
     values, spellings, refs, sets = [], [], [], []
     for row, unit in zip(ballots, units, strict=True):
         written = [ballot.answer_value.strip() for ballot in row]
@@ -153,19 +148,6 @@ def _weight(ballot: Ballot) -> float:
     return ballot.weight
 
 
-def _check(ballots: Sequence[Sequence[Ballot]], units: Sequence[str | None]) -> None:
-    if not ballots or not ballots[0]:
-        raise ConfigError("There are no ballots to study: give at least one question with at least one member.")
-    odd = next((index for index, row in enumerate(ballots) if len(row) != len(ballots[0])), None)
-    if odd is not None:
-        raise ConfigError(
-            f"Question {odd} has {len(ballots[odd])} ballots but question 0 has {len(ballots[0])}: "
-            f"give each one ballot per member, a blank one where a member has no answer."
-        )
-    if len(units) != len(ballots):
-        raise ConfigError(f"There are {len(units)} units but {len(ballots)} questions: give one per question, or none.")
-
-
 def _number(keys: Sequence[K], counted: Sequence[bool]) -> tuple[list[int], tuple[K, ...]]:
     """Number the counted keys in order of first appearance: one number per key, -1 where not counted; and the keys."""
     first: dict[K, int] = {}
@@ -192,14 +174,11 @@ def _groups(values: Sequence[tuple[Value, ...]]) -> tuple[list[list[int]], dict[
 
 
 def _leaders(values: I64, joins: Mask) -> I64:
-    """Find the position of each member's group's first member, members taken in order.
+    """Find the position of each member's group's first member, members taken in order; -1 where one abstains.
 
     Args:
         values: Shape ``(cells, m)``; distinct values, -1 where a member abstains.
         joins: Shape ``(n, n)``; whether value j joins a group that value i opened; true on the diagonal.
-
-    Returns:
-        Shape ``(cells, m)``; -1 where a member abstains.
     """
     leads = values >= 0
     leader = np.full_like(values, -1)

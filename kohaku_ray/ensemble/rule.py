@@ -50,14 +50,8 @@ class VoteRule:
 class Ballot:
     """One member's answer to one question.
 
-    Attributes:
-        answer_value: The bare value, as written; a blank spelling abstains whatever ``is_blank`` says.
-        ref_ids: Cited document ids, in the order cited.
-        is_blank: The member abstains; its value and references are ignored.
-        answer: The answer as a sentence.
-        answer_unit: The unit the member gave.
-        explanation: The reasons.
-        weight: How much it counts in the vote, times its member's weight; positive.
+    A blank spelling of ``answer_value`` abstains whatever ``is_blank`` says; value and references of one that abstains
+    are ignored. ``ref_ids`` are in the order cited; ``weight``, positive, counts times its member's weight.
     """
 
     answer_value: str = ""

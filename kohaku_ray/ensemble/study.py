@@ -50,11 +50,8 @@ class Marks:
     ) -> None:
         """Mark every value, and abstaining or not; reference sets are marked when they first occur.
 
-        Args:
-            pool: The pool whose outcomes are scored.
-            by_value: By part, a function of question index and written value; an abstention writes the empty text.
-            by_refs: By part, a function of question index and cited references, lower-cased.
-            by_blank: By part, a function of question index and whether the ensemble abstains.
+        By part, functions of the question's index and the written value (empty: an abstention), the cited references
+        (lower-cased), or whether the ensemble abstains.
         """
         self._pool, self._by_refs = pool, by_refs
         self._refs: dict[tuple[int, bytes], list[float]] = {}
@@ -110,17 +107,7 @@ def _distinct(question: I64, words: Words) -> tuple[I64, I64]:
 def expected_score(
     pool: Pool, size: int, rules: Sequence[VoteRule], marks: Marks, most: int = MOST_SUBSAMPLES
 ) -> Parts:
-    """Average over every subsample of a size: the exact expectation.
-
-    Args:
-        pool: The recorded ballots.
-        size: Members in a subsample, m.
-        rules: How to count.
-        marks: The marks of every outcome.
-        most: Refuse more subsamples than this.
-
-    Returns:
-        Parts of shape ``(rules, Q)``.
+    """Average over every subsample of ``size`` members, at most ``most``: the exact expectation, ``(rules, Q)``.
 
     Raises:
         ConfigError: The size is not between 1 and the pool's, or there are too many subsamples to count them all.
@@ -144,26 +131,20 @@ def subsamples(n_members: int, size: int, n: int, seed: int, strata: Sequence[st
     """Draw distinct subsamples of a pool's members; all of them where there are at most ``n``.
 
     Sampling is systematic over the members in random order, stratum by stratum: every member is equally likely, and
-    each stratum gives its proportional share, rounded down or up. The same arguments always give the same draws.
-
-    Args:
-        n_members: Members in the pool, M.
-        size: Members in a subsample, m.
-        n: Subsamples wanted.
-        seed: Seed of the draws.
-        strata: Stratum of each member, such as its model; None: all subsamples are equally likely.
+    each stratum, such as a model, gives its proportional share, rounded down or up. The same arguments always give the
+    same draws.
 
     Returns:
-        Shape ``(S, m)`` with S ≤ n; member indices, each row ascending, no two rows alike.
+        Shape ``(S, size)`` with S ≤ n; member indices, each row ascending, no two rows alike.
 
     Raises:
-        ConfigError: The size is not between 1 and M, ``n`` is not positive, or the strata are not one per member.
+        ConfigError: The size is not between 1 and the number of members.
     """
-    _check(n_members, size, n, strata)
+    _check_size(n_members, size)
     blocks = _blocks(strata if strata is not None else [""] * n_members)
     bounds = [(size * len(block) // n_members, -(-size * len(block) // n_members)) for block in blocks]
-    if _count(blocks, bounds, size) <= n:
-        return np.array(sorted(_every(blocks, bounds, size)), dtype=np.int64)
+    if len(first := list(islice(_every(blocks, bounds, size), n + 1))) <= n:
+        return np.array(sorted(first), dtype=np.int64)
     rng = np.random.default_rng(seed)
     drawn: dict[tuple[int, ...], None] = {}
     for _ in range(_ATTEMPTS * n):
@@ -173,31 +154,11 @@ def subsamples(n_members: int, size: int, n: int, seed: int, strata: Sequence[st
     return np.array(list(drawn), dtype=np.int64)
 
 
-def _check(n_members: int, size: int, n: int, strata: Sequence[str] | None) -> None:
-    _check_size(n_members, size)
-    if n < 1:
-        raise ConfigError(f"{n} subsamples are asked for: ask for at least one.")
-    if strata is not None and len(strata) != n_members:
-        raise ConfigError(f"There are {len(strata)} strata but {n_members} members: name one per member.")
-
-
 def _blocks(strata: Sequence[str]) -> list[list[int]]:
     blocks: dict[str, list[int]] = {}
     for member, stratum in enumerate(strata):
         blocks.setdefault(stratum, []).append(member)
     return list(blocks.values())
-
-
-def _count(blocks: Sequence[Sequence[int]], bounds: Sequence[tuple[int, int]], size: int) -> int:
-    """Count the subsamples in which every stratum has its proportional share."""
-    ways = {0: 1}
-    for block, (low, high) in zip(blocks, bounds, strict=True):
-        longer: dict[int, int] = {}
-        for taken, count in ways.items():
-            for more in range(low, high + 1):
-                longer[taken + more] = longer.get(taken + more, 0) + count * math.comb(len(block), more)
-        ways = longer
-    return ways[size]
 
 
 def _every(blocks: Sequence[Sequence[int]], bounds: Sequence[tuple[int, int]], size: int) -> Iterator[tuple[int, ...]]:

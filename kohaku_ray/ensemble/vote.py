@@ -30,13 +30,9 @@ _MOST_PAIRS = 2**18  # pairs of members compared at once: they should fit the pr
 
 @dataclass(frozen=True, slots=True)
 class Group:
-    """Members that gave the same answer.
+    """Members, in member order, that gave the same answer, or abstain; ``weight`` is the sum of theirs.
 
-    Attributes:
-        answer_value: Its heaviest spelling, ties to the earliest member; empty for the blanks.
-        members: Indices of the members, in member order.
-        weight: Sum of their weights.
-        is_blank: Whether these are the members that abstain.
+    ``answer_value`` is the heaviest spelling, ties to the earliest member; empty for the blanks.
     """
 
     answer_value: str
@@ -50,15 +46,11 @@ class Verdict:
     """The answer of the ensemble.
 
     Attributes:
-        answer_value: The winning group's heaviest spelling; empty on abstention.
-        is_blank: The ensemble abstains; it then cites nothing.
+        answer_value: The winning group's heaviest spelling; empty on abstention, which cites nothing.
         ref_ids: References, in the order in which the runs first cite them.
-        winner: The member whose answer and explanation are shown: of the winning group, with the written spelling and,
-            if possible, the cited reference set; on abstention the first blank member, preferably one with an
-            explanation; None where there is none.
-        answer: That member's answer.
-        answer_unit: That member's unit.
-        explanation: That member's explanation.
+        winner: The member whose answer, unit and explanation are shown: of the winning group, with the written
+            spelling and, if possible, the cited reference set; on abstention the first blank member, preferably one
+            with an explanation; None where there is none.
         groups: All groups, in order of their first members, blanks among them.
         n_votes: Number of members that voted.
     """
@@ -76,13 +68,11 @@ class Verdict:
 
 @dataclass(frozen=True, slots=True)
 class Outcomes:
-    """The decision of each rule on each question in each subsample.
+    """The decision of each rule on each question in each subsample; -1 where the ensemble abstains.
 
     Attributes:
-        leader: Shape ``(rules, Q, S)``; the winning group's first member, as an index into the pool; -1 where the
-            ensemble abstains.
-        spelling: Shape ``(rules, Q, S)``; the written value, as an index into the question's ``spellings``; -1 where
-            the ensemble abstains.
+        leader: Shape ``(rules, Q, S)``; the winning group's first member, as an index into the pool.
+        spelling: Shape ``(rules, Q, S)``; the written value, as an index into the question's ``spellings``.
         words: Shape ``(rules, Q, S, n_words)``; the cited references (``Pool.refs_of`` reads them).
     """
 
@@ -112,17 +102,16 @@ def vote_all(
     units: Sequence[str | None],
     member_weights: Sequence[float] | F64 | None = None,
 ) -> list[Verdict]:
-    """Count the ballots of many questions.
+    """Count the ballots of many questions, one per member; a question without any is an abstention.
 
     Args:
-        table: By question, one ballot per member; a question without any is an abstention.
+        table: By question, its ballots.
         rule: How to count.
         units: By question, its answer unit; None where it has none.
         member_weights: One positive weight per member; None: all the same.
 
     Raises:
-        ConfigError: The rule asks for agreement weights and there are none, their number differs from the ballots', or
-            a ballot's weight is not positive and finite.
+        ConfigError: The rule asks for agreement weights and there are none, or a ballot's weight is not positive.
     """
     verdicts = [Verdict()] * len(table)
     for size in sorted({len(row) for row in table} - {0}):
@@ -145,8 +134,6 @@ def _weights(n_members: int, rule: VoteRule, given: Sequence[float] | F64 | None
                 "compute them over all questions (agreement_weights) or set vote.weights to uniform."
             )
         return np.ones(n_members)
-    if len(given) != n_members:
-        raise ConfigError(f"There are {len(given)} member weights but {n_members} ballots: give one weight per member.")
     return np.asarray(given, dtype=np.float64)
 
 
@@ -232,14 +219,9 @@ def vote_pool(pool: Pool, subsamples: I64, rules: Sequence[VoteRule]) -> Outcome
     Args:
         pool: The recorded ballots.
         subsamples: Shape ``(S, m)``; members in voting order; one may occur twice.
-        rules: How to count; ``agreement`` weighs each subsample's members by their agreement with one another.
-
-    Raises:
-        ConfigError: A subsample is empty or names a member that the pool does not have, or a rule's ``compat`` is not
-            the one that the pool was grouped by.
+        rules: How to count, with the ``compat`` of the pool; ``agreement`` weighs each subsample's members by their
+            agreement with one another.
     """
-    subsamples = np.asarray(subsamples, dtype=np.int64)
-    _check(pool, subsamples, rules)
     n_subsamples, size = subsamples.shape
     shape = (len(rules), pool.n_questions * n_subsamples)
     leader, spelling = np.full(shape, -1, dtype=np.int64), np.full(shape, -1, dtype=np.int64)
@@ -260,22 +242,6 @@ def vote_pool(pool: Pool, subsamples: I64, rules: Sequence[VoteRule]) -> Outcome
             leader[index, part], spelling[index, part], words[index, part] = counts[key].outcome(rule)
     whole = (len(rules), pool.n_questions, n_subsamples)
     return Outcomes(leader.reshape(whole), spelling.reshape(whole), words.reshape(*whole, -1))
-
-
-def _check(pool: Pool, subsamples: I64, rules: Sequence[VoteRule]) -> None:
-    if subsamples.ndim != 2 or not subsamples.shape[1]:
-        raise ConfigError(
-            f"Subsamples have the shape {subsamples.shape}: give one row per subsample, with at least one member each."
-        )
-    odd = subsamples[(subsamples < 0) | (subsamples >= pool.n_members)]
-    if odd.size:
-        raise ConfigError(
-            f"A subsample names member {odd[0]} but the pool has {pool.n_members}: draw from 0 to {pool.n_members - 1}."
-        )
-    if any(rule.compat != pool.compat for rule in rules):
-        raise ConfigError(
-            f"vote.compat of a rule is not {pool.compat}, by which the ballots were grouped: group them by it."
-        )
 
 
 def _agreement(pool: Pool, subsamples: I64) -> F64:

@@ -8,6 +8,8 @@ from dataclasses import dataclass
 from itertools import combinations
 from typing import Literal
 
+import numpy as np
+
 from kohaku_ray.errors import ConfigError, DataError
 from kohaku_ray.evaluation.metrics import DEFAULT_METRIC, Metric, QuestionScore, Score, find_metric
 from kohaku_ray.evaluation.paired import (
@@ -39,17 +41,9 @@ BANDS = (5, 10, 20, 50)
 
 @dataclass(frozen=True, slots=True)
 class Comparing:
-    """Files compared on the questions that the truth and all of them have.
+    """Files compared on the questions that the truth and all of them have, in the truth's order.
 
-    Attributes:
-        truth: Path of the truth.
-        files: Paths, as given.
-        metric: Name of the metric.
-        question_ids: The questions compared, in the truth's order.
-        scores: One per file.
-        pair: With two files, their comparison question by question.
-        split: With ``by``, the groups.
-        notes: Warnings for the reader: questions left out, odd rows, too few questions.
+    A tuple of files or scores has one entry per file; two files have a ``pair``, and ``by`` makes a ``split``.
     """
 
     truth: str
@@ -86,33 +80,26 @@ def compare_files(
     found = find_metric(metric)
     truth = scored_rows(read_truth(truth_path, [found]), [found])
     submissions = [read_submission(file) for file in files]
-    keys = _common(truth, submissions)
-    labels = _labels(truth, by, keys) if by is not None else ()
+    keys = tuple(key for key in truth.rows if all(key in submission.rows for submission in submissions))
+    if not keys:
+        counts = ", ".join(f"{each.path} has {len(each.rows)}" for each in (truth, *submissions))
+        raise DataError(f"no question is in all files ({counts}): compare runs over the same questions.")
     rows = [[found.score_question(truth.rows[key], each.rows[key]) for key in keys] for each in submissions]
-    split = split_scores(by, labels, rows, found) if by is not None else None
+    split = None
+    if by is not None:
+        label = dict(zip(truth.rows, labels_of(truth, by), strict=True))
+        each = [found.aggregate_by(file, [label[key] for key in keys]) for file in rows]
+        split = split_of(by, {name: tuple(file[name] for file in each) for name in each[0]})
     return Comparing(
         truth=truth.path,
         files=tuple(submission.path for submission in submissions),
         metric=found.name,
         question_ids=keys,
         scores=tuple(map(found.aggregate, rows)),
-        pair=compare_pair(truth, submissions, rows, found) if len(files) == 2 else None,
+        pair=_compare_pair(truth, submissions, rows, found) if len(files) == 2 else None,
         split=split,
         notes=tuple(_notes(truth, submissions, keys, split)),
     )
-
-
-def _common(truth: Submission, submissions: Sequence[Submission]) -> tuple[str, ...]:
-    keys = tuple(key for key in truth.rows if all(key in submission.rows for submission in submissions))
-    if not keys:
-        counts = ", ".join(f"{each.path} has {len(each.rows)}" for each in (truth, *submissions))
-        raise DataError(f"no question is in all files ({counts}): compare runs over the same questions.")
-    return keys
-
-
-def _labels(truth: Submission, by: str, keys: Sequence[str]) -> tuple[str, ...]:
-    label = dict(zip(truth.rows, labels_of(truth, by), strict=True))
-    return tuple(label[key] for key in keys)
 
 
 def _notes(
@@ -148,18 +135,7 @@ def _oddities(truth: Submission, submissions: Sequence[Submission]) -> dict[str,
 
 @dataclass(frozen=True, slots=True)
 class Flip:
-    """One question on which two files have different scores.
-
-    Attributes:
-        question_id: Which question.
-        question: Its text, as the truth has it.
-        kind: Change of the value from the first file to the second.
-        truth_value: The true value, as written.
-        truth_refs: The true references, as written.
-        values: Each file's value, as written.
-        refs: Each file's references, as written.
-        scores: Each file's score of the question.
-    """
+    """One question on which two files have different scores; values and references are as written."""
 
     question_id: str
     question: str
@@ -175,14 +151,8 @@ class Flip:
 class Pair:
     """Two files compared question by question: the second less the first.
 
-    Attributes:
-        interval: Difference of the scores and its bootstrap interval over questions.
-        permutation: Sign-flip test of the same difference.
-        d_z: Its effect size; None where it is not defined.
-        n_lost: Values that went from right to wrong.
-        n_won: Values that went from wrong to right.
-        mcnemar_p: Exact test of these two counts.
-        flips: Questions whose score differs, by kind in the order of ``FLIPS``, then in the truth's order.
+    ``n_lost`` values went from right to wrong and ``n_won`` from wrong to right, tested by McNemar. Flips are the
+    questions whose score differs, by kind in the order of ``FLIPS``, then in the truth's order.
     """
 
     interval: Interval
@@ -194,24 +164,16 @@ class Pair:
     flips: tuple[Flip, ...]
 
 
-def compare_pair(
+def _compare_pair(
     truth: Submission, submissions: Sequence[Submission], rows: Sequence[Sequence[QuestionScore]], metric: Metric
 ) -> Pair:
-    """Compare two files question by question.
-
-    Args:
-        truth: The gold answers.
-        submissions: The two files.
-        rows: Scores of each, over the same questions in the same order.
-        metric: What they were scored by.
-    """
     first, second = submissions
     difference = paired_differences(metric.shares_of(rows[1]), metric.shares_of(rows[0]))
-    flips = [
-        _flip(metric, truth.rows[a.question_id], first.rows[a.question_id], second.rows[a.question_id], a, b)
-        for a, b in zip(*rows, strict=True)
-        if abs(a.total - b.total) > _SAME or a.is_right != b.is_right
-    ]
+    flips = []
+    for a, b in zip(*rows, strict=True):
+        if abs(a.total - b.total) > _SAME or a.is_right != b.is_right:
+            key = a.question_id
+            flips.append(_flip(metric, truth.rows[key], (first.rows[key], second.rows[key]), (a, b)))
     n_lost, n_won = (sum(flip.kind == kind for flip in flips) for kind in FLIPS[:2])
     return Pair(
         interval=paired_bootstrap(difference),
@@ -227,12 +189,13 @@ def compare_pair(
 def _flip(
     metric: Metric,
     truth: SubmissionRow,
-    first: SubmissionRow,
-    second: SubmissionRow,
-    a: QuestionScore,
-    b: QuestionScore,
+    given: tuple[SubmissionRow, SubmissionRow],
+    scores: tuple[QuestionScore, QuestionScore],
 ) -> Flip:
-    kind: FlipKind = "other" if a.is_right == b.is_right else "right to wrong" if a.is_right else "wrong to right"
+    (first, second), (a, b) = given, scores
+    kind: FlipKind = "other"
+    if a.is_right != b.is_right:
+        kind = "right to wrong" if a.is_right else "wrong to right"
     return Flip(
         question_id=truth.question_id,
         question=truth.question or first.question,
@@ -247,12 +210,10 @@ def _flip(
 
 @dataclass(frozen=True, slots=True)
 class Split:
-    """Scores on groups of the truth's questions; a tuple has one entry per file.
+    """Scores on groups of the truth's questions, labels in order of appearance; a tuple has one entry per file.
 
     Attributes:
         by: Column of the truth that makes the groups.
-        labels: The groups, in order of appearance.
-        scores: By label.
         ranks: By label: rank among the files, 1 is best, ties share their mean rank.
         differences: By label except the first: score on this group less score on the first.
         moves: By label except the first: rank on the first group less rank on this one; above 0 the file climbs.
@@ -268,55 +229,28 @@ class Split:
     correlations: Mapping[tuple[str, str], Correlation]
 
 
-def split_scores(by: str, labels: Sequence[str], rows: Sequence[Sequence[QuestionScore]], metric: Metric) -> Split:
-    """Score files on groups of the truth's questions.
-
-    Args:
-        by: Column of the truth.
-        labels: The label of each question.
-        rows: Scores of each file, over the same questions in the same order.
-        metric: The metric they were scored by.
-    """
-    each = [metric.aggregate_by(file, labels) for file in rows]
-    return split_of(by, {name: tuple(file[name] for file in each) for name in each[0]})
-
-
 def split_of(by: str, scores: Mapping[str, tuple[Score, ...]]) -> Split:
-    """Compare the groups of a split: differences, ranks, moves and correlations.
-
-    Args:
-        by: Column of the truth.
-        scores: By label, one score per file.
-    """
-    names = tuple(scores)
-    figures = {name: [score.score for score in scores[name]] for name in names}
-    places = {name: tuple(ranks(figures[name]).tolist()) for name in names}
-    first = names[0]
+    """Compare the groups that a column of the truth makes; ``scores`` holds, by label, one score per file."""
+    labels = tuple(scores)
+    figures = {name: np.array([score.score for score in scores[name]]) for name in labels}
+    places = {name: ranks(figures[name]) for name in labels}
+    first, later = labels[0], labels[1:]
     return Split(
         by=by,
-        labels=names,
+        labels=labels,
         scores=scores,
-        ranks=places,
-        differences={
-            name: tuple(b - a for a, b in zip(figures[first], figures[name], strict=True)) for name in names[1:]
-        },
-        moves={name: tuple(a - b for a, b in zip(places[first], places[name], strict=True)) for name in names[1:]},
-        correlations={(a, b): correlate(figures[a], figures[b]) for a, b in combinations(names, 2)},
+        ranks={name: tuple(place.tolist()) for name, place in places.items()},
+        differences={name: tuple((figures[name] - figures[first]).tolist()) for name in later},
+        moves={name: tuple((places[first] - places[name]).tolist()) for name in later},
+        correlations={(a, b): correlate(figures[a], figures[b]) for a, b in combinations(labels, 2)},
     )
 
 
 @dataclass(frozen=True, slots=True)
 class RankBand:
-    """Files whose ranks on the first group lie together.
+    """Files whose ranks on the first group lie together: mean scores on the two groups, and mean ranks moved.
 
-    Attributes:
-        name: The ranks.
-        n: Number of files.
-        first: Mean score on the first group.
-        second: Mean score on the other group.
-        difference: Mean of the second less the first.
-        sd: Standard deviation of that difference; None for one file.
-        moved: Mean number of ranks moved, up or down.
+    ``sd`` is the standard deviation of the second score less the first; None for one file.
     """
 
     name: str
@@ -330,23 +264,25 @@ class RankBand:
 
 def rank_bands(split: Split, label: str) -> tuple[RankBand, ...]:
     """Group files by their rank on the first group, and compare it with another one band by band."""
-    first = split.labels[0]
+    place = np.array(split.ranks[split.labels[0]])
+    first, second = (np.array([score.score for score in split.scores[name]]) for name in (split.labels[0], label))
+    difference, moved = np.array(split.differences[label]), np.abs(split.moves[label])
     bands = []
     lowest = 1
-    for highest in (*BANDS, max(len(split.ranks[first]), BANDS[-1] + 1)):
-        at = [i for i, rank in enumerate(split.ranks[first]) if lowest <= rank < highest + 1]
-        if at:
-            difference, sd = mean_sd([split.differences[label][i] for i in at])
-            last = min(highest, len(split.ranks[first]))
+    for highest in (*BANDS, max(len(place), BANDS[-1] + 1)):
+        at = (lowest <= place) & (place < highest + 1)
+        if at.any():
+            last = min(highest, len(place))
+            mean, sd = mean_sd(difference[at])
             bands.append(
                 RankBand(
                     name=f"{lowest} to {last}" if last > lowest else f"{lowest}",
-                    n=len(at),
-                    first=mean_sd([split.scores[first][i].score for i in at])[0],
-                    second=mean_sd([split.scores[label][i].score for i in at])[0],
-                    difference=difference,
+                    n=int(at.sum()),
+                    first=float(first[at].mean()),
+                    second=float(second[at].mean()),
+                    difference=mean,
                     sd=sd,
-                    moved=mean_sd([abs(split.moves[label][i]) for i in at])[0],
+                    moved=float(moved[at].mean()),
                 )
             )
         lowest = highest + 1

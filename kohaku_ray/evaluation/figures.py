@@ -10,14 +10,7 @@ from kohaku_ray.evaluation.submissions import Submission
 
 @dataclass(frozen=True, slots=True)
 class Number:
-    """A named number.
-
-    Attributes:
-        name: Its name.
-        value: The number.
-        interval: Its 95 % interval; None: not computed.
-        note: A few words on it.
-    """
+    """A named number with its 95 % interval, where it is computed, and a few words on it."""
 
     name: str
     value: float
@@ -33,13 +26,7 @@ class Number:
 
 @dataclass(frozen=True, slots=True)
 class FigureTable:
-    """A small table.
-
-    Attributes:
-        title: What it shows.
-        head: Names of the columns; the first one names the rows.
-        rows: Cells as text.
-    """
+    """A small table of text; the first column names the rows."""
 
     title: str
     head: tuple[str, ...]
@@ -48,15 +35,7 @@ class FigureTable:
 
 @dataclass(frozen=True, slots=True)
 class Points:
-    """Shares against shares, each between 0 and 1; on the diagonal they are equal.
-
-    Attributes:
-        title: What it shows.
-        note: How to read it.
-        x_label: Name of the first share.
-        y_label: Name of the second one.
-        points: Both shares and the number of predictions behind them.
-    """
+    """Shares against shares, each between 0 and 1, with the predictions behind them; on the diagonal they are equal."""
 
     title: str
     note: str
@@ -67,14 +46,7 @@ class Points:
 
 @dataclass(frozen=True, slots=True)
 class Figures:
-    """Figures of a set of predictions.
-
-    Attributes:
-        n: Questions they count.
-        numbers: The numbers, the first ones first.
-        tables: Tables.
-        plots: Points to plot.
-    """
+    """Figures of a set of predictions over ``n`` questions."""
 
     n: int
     numbers: tuple[Number, ...]

@@ -5,7 +5,6 @@ from __future__ import annotations
 import math
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from itertools import permutations
 
 from kohaku_ray.evaluation.figures import Figures, FigureTable, Number, Points
@@ -27,85 +26,6 @@ def read_label(text: str | None) -> str | None:
     return _SPELLINGS.get((text or "").strip(" \t\r\n\"'.").casefold())
 
 
-@dataclass(frozen=True, slots=True)
-class Guess:
-    """A prediction.
-
-    Attributes:
-        label: One of `LABELS`; None: none was given.
-        confidence: The predictor's probability of that label; None: not known.
-    """
-
-    label: str | None
-    confidence: float | None = None
-
-
-@dataclass(frozen=True, slots=True)
-class LabelFigures:
-    """Agreement of predictions with the truth.
-
-    Attributes:
-        n: Questions with a true label.
-        accuracy: Share of right labels; a missing one is wrong.
-        interval: 95 % interval of the accuracy (Wilson).
-        balanced: Balanced accuracy: mean over the labels of the share of right ones.
-        f1: F1 of ``contradict``.
-        majority: Accuracy of always giving the more frequent true label.
-        confusion: Counts by true label and given label, None where none was given.
-        brier: Mean squared error of the probability of ``contradict``, over those with a confidence; None: none has.
-        bins: Reliability: per tenth of confidence with any prediction, its lower end, their number, mean confidence and
-            share of right ones.
-    """
-
-    n: int
-    accuracy: float
-    interval: tuple[float, float]
-    balanced: float
-    f1: float
-    majority: float
-    confusion: Mapping[tuple[str, str | None], int]
-    brier: float | None
-    bins: tuple[tuple[float, int, float, float], ...]
-
-
-def label_figures(truth: Mapping[str, str], given: Mapping[str, Guess]) -> LabelFigures | None:
-    """Compare predictions with true labels.
-
-    Args:
-        truth: True label by question, in any spelling; questions without a readable one are left out.
-        given: Prediction by question.
-
-    Returns:
-        The figures; None when no question has a true label.
-    """
-    pairs = [
-        (true, given.get(question_id, Guess(None)))
-        for question_id, text in truth.items()
-        if (true := read_label(text)) is not None
-    ]
-    if not pairs:
-        return None
-    confusion = Counter((true, guess.label) for true, guess in pairs)
-    there = Counter(true for true, _ in pairs)
-    right = {label: confusion[label, label] for label in there}
-    n, n_right = len(pairs), sum(right.values())
-    called = sum(count for (_, label), count in confusion.items() if label == CONTRADICT)
-    sure = [
-        (guess.label == true, guess.confidence) for true, guess in pairs if guess.label and guess.confidence is not None
-    ]
-    return LabelFigures(
-        n=n,
-        accuracy=n_right / n,
-        interval=wilson(n_right, n),
-        balanced=sum(right[label] / there[label] for label in there) / len(there),
-        f1=2 * right.get(CONTRADICT, 0) / (called + there[CONTRADICT]) if called + there[CONTRADICT] else 0.0,
-        majority=max(there.values()) / n,
-        confusion=dict(confusion),
-        brier=sum((confidence - is_right) ** 2 for is_right, confidence in sure) / len(sure) if sure else None,
-        bins=_reliability(sure),
-    )
-
-
 def wilson(n_right: int, n: int) -> tuple[float, float]:
     """95 % interval of a share (Wilson 1927)."""
     share, spread = n_right / n, _Z**2 / n
@@ -113,16 +33,6 @@ def wilson(n_right: int, n: int) -> tuple[float, float]:
     half = _Z * math.sqrt(share * (1 - share) / n + spread / (4 * n))
     low, high = (middle - half) / (1 + spread), (middle + half) / (1 + spread)
     return max(min(low, share), 0.0), min(max(high, share), 1.0)
-
-
-def _reliability(sure: Sequence[tuple[bool, float]]) -> tuple[tuple[float, int, float, float], ...]:
-    tenths: dict[int, list[tuple[bool, float]]] = {}
-    for is_right, confidence in sure:
-        tenths.setdefault(min(int(confidence * 10), 9), []).append((is_right, confidence))
-    return tuple(
-        (tenth / 10, len(pairs), sum(c for _, c in pairs) / len(pairs), sum(r for r, _ in pairs) / len(pairs))
-        for tenth, pairs in sorted(tenths.items())
-    )
 
 
 def _true_label(row: SubmissionRow) -> str | None:
@@ -144,15 +54,15 @@ def _mark(truth: Submission) -> OutcomeMarks:
     return OutcomeMarks(by_value={"accuracy": lambda at, text: _accuracy(rows[at], text)})
 
 
-def _guess(given: SubmissionRow | None) -> Guess:
-    """Read a prediction and the column ``confidence``, where a submission has one."""
+def _guess(given: SubmissionRow | None) -> tuple[str | None, float | None]:
+    """Read a label, and its probability in the column ``confidence`` where a submission has one."""
     if given is None:
-        return Guess(None)
+        return None, None
     try:
         confidence = float(given.columns.get("confidence", ""))
     except ValueError:
-        return Guess(read_label(given.answer_value))
-    return Guess(read_label(given.answer_value), confidence if 0 <= confidence <= 1 else None)
+        return read_label(given.answer_value), None
+    return read_label(given.answer_value), confidence if 0 <= confidence <= 1 else None
 
 
 def _true_labels(truth: Submission) -> dict[str, str]:
@@ -160,39 +70,65 @@ def _true_labels(truth: Submission) -> dict[str, str]:
 
 
 def set_figures(truth: Submission, given: Submission) -> Figures | None:
-    """Compute the figures of ``label_figures``, to be shown."""
+    """Compare predictions with true labels: shares, F1, Brier score, confusion, reliability by tenth of confidence.
+
+    A missing prediction is wrong; None where no question has a true label.
+    """
     labels = _true_labels(truth)
-    found = label_figures(labels, {key: _guess(given.rows.get(key)) for key in labels})
-    if found is None:
+    if not labels:
         return None
+    guesses = [(true, *_guess(given.rows.get(key))) for key, true in labels.items()]
+    confusion = Counter((true, label) for true, label, _ in guesses)
+    there = Counter(labels.values())
+    right = {label: confusion[label, label] for label in there}
+    n, n_right = len(labels), sum(right.values())
+    called = sum(count for (_, label), count in confusion.items() if label == CONTRADICT) + there[CONTRADICT]
+    majority, n_majority = _majority(labels)
+    balanced = sum(right[label] / there[label] for label in there) / len(there)
     numbers = [
-        Number("accuracy", found.accuracy, found.interval),
-        Number("majority class", found.majority, note=f"always {_majority(labels)[0]}"),
-        Number("balanced accuracy", found.balanced, note="mean over the true labels"),
-        Number(f"F1 of {CONTRADICT}", found.f1),
+        Number("accuracy", n_right / n, wilson(n_right, n)),
+        Number("majority class", n_majority / n, note=f"always {majority}"),
+        Number("balanced accuracy", balanced, note="mean over the true labels"),
+        Number(f"F1 of {CONTRADICT}", 2 * right.get(CONTRADICT, 0) / called if called else 0.0),
     ]
-    if found.brier is not None:
-        n_sure = sum(n for _, n, *_ in found.bins)
-        numbers.append(Number("Brier score", found.brier, note=f"lower is better; {n_sure} with a confidence"))
-    return Figures(found.n, tuple(numbers), (_confusion_table(found), *_bin_tables(found)), _bin_plots(found))
+    sure = [(label == true, confidence) for true, label, confidence in guesses if label and confidence is not None]
+    if sure:
+        brier = sum((confidence - is_right) ** 2 for is_right, confidence in sure) / len(sure)
+        numbers.append(Number("Brier score", brier, note=f"lower is better; {len(sure)} with a confidence"))
+    bins = _reliability(sure)
+    return Figures(n, tuple(numbers), (_confusion_table(confusion), *_bin_tables(bins)), _bin_plots(bins))
 
 
-def _confusion_table(found: LabelFigures) -> FigureTable:
-    columns = [*LABELS, *([None] if any(label is None for _, label in found.confusion) else [])]
-    rows = tuple((true, *(str(found.confusion.get((true, label), 0)) for label in columns)) for true in LABELS)
+def _confusion_table(confusion: Counter[tuple[str, str | None]]) -> FigureTable:
+    columns = [*LABELS, *([None] if any(label is None for _, label in confusion) else [])]
+    rows = tuple((true, *(str(confusion[true, label]) for label in columns)) for true in LABELS)
     return FigureTable("Confusion", ("true label", *(f"read as {label or 'none'}" for label in columns)), rows)
 
 
-def _bin_tables(found: LabelFigures) -> tuple[FigureTable, ...]:
+Bins = Sequence[tuple[float, int, float, float]]
+"""Per tenth of confidence with any prediction: its lower end, their number, mean confidence and share of right ones."""
+
+
+def _reliability(sure: Sequence[tuple[bool, float]]) -> Bins:
+    tenths: dict[int, list[tuple[bool, float]]] = {}
+    for is_right, confidence in sure:
+        tenths.setdefault(min(int(confidence * 10), 9), []).append((is_right, confidence))
+    return [
+        (tenth / 10, len(pairs), sum(c for _, c in pairs) / len(pairs), sum(r for r, _ in pairs) / len(pairs))
+        for tenth, pairs in sorted(tenths.items())
+    ]
+
+
+def _bin_tables(bins: Bins) -> tuple[FigureTable, ...]:
     rows = tuple(
-        (f"{low:.1f} to {low + 0.1:.1f}", str(n), f"{mean:.3f}", f"{right:.3f}") for low, n, mean, right in found.bins
+        (f"{low:.1f} to {low + 0.1:.1f}", str(n), f"{mean:.3f}", f"{right:.3f}") for low, n, mean, right in bins
     )
     head = ("confidence", "predictions", "mean confidence", "share of right ones")
     return (FigureTable("Reliability", head, rows),) if rows else ()
 
 
-def _bin_plots(found: LabelFigures) -> tuple[Points, ...]:
-    points = tuple((mean, right, n) for _, n, mean, right in found.bins)
+def _bin_plots(bins: Bins) -> tuple[Points, ...]:
+    points = tuple((mean, right, n) for _, n, mean, right in bins)
     note = "Predictions by tenth of their confidence; on the line, they are right as often as they are confident."
     plot = Points("Reliability", note, "mean confidence", "share of right labels", points)
     return (plot,) if points else ()

@@ -33,12 +33,9 @@ _TAKEN = frozenset(
 
 @dataclass(frozen=True, slots=True)
 class Part:
-    """One part of a score.
+    """One part of a score; of weight 0 it is shown beside it, and an empty title is its name.
 
-    Attributes:
-        weight: Its weight in the score; 0: it is shown beside it.
-        title: Its title; empty: its name.
-        of_unanswerable: Averaged over the unanswerable questions alone; 1.0 where there is none.
+    ``of_unanswerable``: averaged over the unanswerable questions alone; 1.0 where there is none.
     """
 
     weight: float = 1.0
@@ -48,14 +45,9 @@ class Part:
 
 @dataclass(frozen=True, slots=True)
 class QuestionScore:
-    """One question's score.
+    """One question's score: its parts in the metric's order, and their weighted sum.
 
-    Attributes:
-        question_id: Which question.
-        parts: By name, in the metric's order. The first says whether the answer itself is right.
-        total: Weighted sum of the parts.
-        unanswerable: The truth has no answer.
-        missing: The submission has no such row: every part is 0.
+    The first part says whether the answer itself is right. Of a ``missing`` row, which the submission lacks, all are 0.
     """
 
     question_id: str
@@ -72,14 +64,7 @@ class QuestionScore:
 
 @dataclass(frozen=True, slots=True)
 class Score:
-    """A submission's score over some questions.
-
-    Attributes:
-        score: Weighted sum of the parts.
-        parts: Mean of each part over the questions it counts.
-        n: Number of questions.
-        missing: Number of them that the submission lacks.
-    """
+    """A submission's score over ``n`` questions, ``missing`` of them not in it; parts are means."""
 
     score: float
     parts: Mapping[str, float]
@@ -91,10 +76,8 @@ class Score:
 class OutcomeMarks:
     """Marks for the outcomes of votes: by part, functions of a question's index in the truth.
 
-    Attributes:
-        by_value: Parts that depend on the written value; an abstention writes the empty text.
-        by_refs: Parts that depend on the cited references, lower-cased.
-        by_blank: Parts that depend on whether the ensemble abstains.
+    They map the written value (an abstention writes the empty text), the cited references (lower-cased), or whether
+    the ensemble abstains.
     """
 
     by_value: Mapping[str, Callable[[int, str], float]] = field(default_factory=dict)
@@ -113,16 +96,14 @@ class Metric:
         rate: Maps a question's truth and its prediction to every part, each between 0 and 1.
         unanswerable: Whether a question's truth says that there is no answer.
         marks: Marks of votes over recorded members, for studies without a new call; None: not supported.
-        classify: Maps a question's truth and its prediction to the class of the error, None where nothing is wrong;
-            None: errors have no classes.
+        classify: Maps a question's truth and its prediction to the class of the error; None: nothing is wrong.
         classes: All classes, in the order shown.
         class_notes: What classes mean, in a few words, by name.
         truth_columns: Columns that a truth file must have beside ``id``; of a tuple, any one.
         gold: A question's gold value as shown; empty: it has none.
         needs_gold: A question without a gold value is not scored.
-        figures: Figures of a whole set of predictions; None: the metric has none.
-        baseline: Describes, in a sentence, the score of predictions that ignore the question; None: the metric has
-            none.
+        figures: Figures of a whole set of predictions.
+        baseline: Describes, in a sentence, the score of predictions that ignore the question.
     """
 
     name: str
@@ -216,9 +197,6 @@ class Metric:
         Args:
             parts: Shape ``(..., n_questions)`` each, by name.
             unanswerable: Shape ``(n_questions,)``.
-
-        Returns:
-            The same shape as a part.
         """
         blank = np.asarray(unanswerable, dtype=bool)
         n_blank = int(blank.sum())

@@ -26,14 +26,7 @@ _BATCH = 4_000_000  # elements per block of resamples: 32 MB
 
 @dataclass(frozen=True, slots=True)
 class Interval:
-    """Confidence interval of a mean difference.
-
-    Attributes:
-        mean: Mean difference; None where there is none.
-        low: Lower end; None where it is not defined.
-        high: Upper end.
-        reason: Why an end is None, or the interval has no width; empty otherwise.
-    """
+    """Confidence interval of a mean difference; ``reason`` says why an end is None, or the interval has no width."""
 
     mean: float | None
     low: float | None = None
@@ -43,13 +36,9 @@ class Interval:
 
 @dataclass(frozen=True, slots=True)
 class Permutation:
-    """Result of a sign-flip test.
+    """Result of a sign-flip test: two-sided p, or None for the ``reason`` given.
 
-    Attributes:
-        p: Two-sided p value; None where there is nothing to flip.
-        is_exact: All flips were counted, not drawn.
-        n_nonzero: Number of differences that are not zero; zeros carry no information.
-        reason: Why p is None; empty otherwise.
+    ``is_exact``: all flips of the ``n_nonzero`` differences were counted, not drawn; zeros carry no information.
     """
 
     p: float | None
@@ -59,11 +48,7 @@ class Permutation:
 
 
 def paired_differences(a: npt.ArrayLike, b: npt.ArrayLike) -> F64:
-    """Subtract scores question by question; differences due to rounding become 0.
-
-    Args:
-        a: Shape ``(n_questions,)``.
-        b: The same questions in the same order.
+    """Subtract scores of the same questions in the same order; differences due to rounding become 0.
 
     Raises:
         DataError: Their lengths differ, or a value is not finite.
@@ -88,20 +73,12 @@ def score_interval(metric: Metric, rows: Sequence[QuestionScore]) -> Interval:
     return replace(found, low=max(found.low, low), high=min(found.high, high))
 
 
-def paired_bootstrap(
-    differences: npt.ArrayLike, n_resamples: int = N_RESAMPLES, confidence: float = CONFIDENCE, seed: int = 0
-) -> Interval:
+def paired_bootstrap(differences: npt.ArrayLike, n_resamples: int = N_RESAMPLES) -> Interval:
     """Estimate a confidence interval of the mean difference by resampling questions: BCa (Efron 1987).
 
     BCa and not the percentile interval, because paired differences of scores are mostly 0 with a few large ones on one
     side: the percentile interval ignores that skew, BCa corrects bias and skew to second order. Its acceleration has a
     closed form for a mean, Σ(x − x̄)³ / (6 (Σ(x − x̄)²)^1.5), so no jackknife is needed.
-
-    Args:
-        differences: Shape ``(n_questions,)``.
-        n_resamples: Draws of n questions with replacement.
-        confidence: Confidence level of the interval.
-        seed: Seed of the draws.
 
     Raises:
         DataError: A difference is not finite.
@@ -115,18 +92,18 @@ def paired_bootstrap(
         return Interval(mean, mean, mean, "every question differs by the same, so the interval has no width")
     from scipy.special import ndtr, ndtri
 
-    means = _resampled_means(d, n_resamples, seed)
+    means = _resampled_means(d, n_resamples)
     is_tied = np.abs(means - mean) <= _TIE * np.abs(d).max()
     below = (np.count_nonzero((means < mean) & ~is_tied) + 0.5 * np.count_nonzero(is_tied)) / n_resamples
     bias = ndtri(np.clip(below, 0.5 / n_resamples, 1.0 - 0.5 / n_resamples))
     acceleration = (centred**3).sum() / (6.0 * (centred**2).sum() ** 1.5)
-    z = bias + ndtri(np.array([1.0 - confidence, 1.0 + confidence]) / 2.0)
+    z = bias + ndtri(np.array([1.0 - CONFIDENCE, 1.0 + CONFIDENCE]) / 2.0)
     low, high = np.quantile(means, ndtr(bias + z / (1.0 - acceleration * z)))
     return Interval(mean, float(low), float(high))
 
 
-def _resampled_means(d: F64, n_resamples: int, seed: int) -> F64:
-    rng = np.random.default_rng(seed)
+def _resampled_means(d: F64, n_resamples: int) -> F64:
+    rng = np.random.default_rng(0)
     means = np.empty(n_resamples)
     step = max(1, _BATCH // d.size)
     for start in range(0, n_resamples, step):
@@ -135,20 +112,12 @@ def _resampled_means(d: F64, n_resamples: int, seed: int) -> F64:
     return means
 
 
-def paired_permutation(
-    differences: npt.ArrayLike, n_resamples: int = N_RESAMPLES, seed: int = 0, exact_up_to: int = EXACT_DIFFERENCES
-) -> Permutation:
+def paired_permutation(differences: npt.ArrayLike, n_resamples: int = N_RESAMPLES) -> Permutation:
     """Test a mean difference by flipping the signs of the questions' differences (Fisher 1935).
 
     p is the share of sign patterns whose sum is at least as far from 0 as the one observed; zeros flip to themselves
     and are left out, and where all are zero p is 1. Few differences are counted exactly; with more, patterns are drawn
     and p = (b + 1) / (n + 1) (Phipson and Smyth 2010), which is never 0.
-
-    Args:
-        differences: Shape ``(n_questions,)``.
-        n_resamples: Number of patterns drawn.
-        seed: Seed of the draws.
-        exact_up_to: Count exactly up to this number of non-zero differences.
 
     Raises:
         DataError: A difference is not finite.
@@ -159,9 +128,9 @@ def paired_permutation(
     d = d[d != 0.0]
     magnitudes = np.abs(d)
     least = abs(float(d.sum())) - _TIE * float(magnitudes.sum())
-    if d.size <= exact_up_to:
+    if d.size <= EXACT_DIFFERENCES:
         return Permutation(_exact_p(magnitudes, least), True, d.size)
-    n_far = _n_far(magnitudes, least, n_resamples, seed)
+    n_far = _n_far(magnitudes, least, n_resamples)
     return Permutation((n_far + 1) / (n_resamples + 1), False, d.size)
 
 
@@ -186,9 +155,9 @@ def _signed_sums(magnitudes: F64) -> F64:
     return np.sort(sums)
 
 
-def _n_far(magnitudes: F64, least: float, n_resamples: int, seed: int) -> int:
+def _n_far(magnitudes: F64, least: float, n_resamples: int) -> int:
     """Draw sign patterns, and count the sums that are ``least`` from 0 or farther."""
-    rng = np.random.default_rng(seed)
+    rng = np.random.default_rng(0)
     step = max(1, _BATCH // magnitudes.size)
     n_far = 0
     for start in range(0, n_resamples, step):
@@ -202,9 +171,6 @@ def paired_effect(differences: npt.ArrayLike) -> float | None:
     """Cohen's d_z: mean difference over the differences' standard deviation.
 
     0 where all are zero; None where there are fewer than two, or all are the same but not zero.
-
-    Raises:
-        DataError: A difference is not finite.
     """
     d = as_vector(differences)
     if d.size < 2:

@@ -31,15 +31,7 @@ def cited_refs(given: SubmissionRow) -> dict[str, None]:
 
 
 def citation_scores(cited: frozenset[str], gold: frozenset[str]) -> dict[str, float]:
-    """Score one question's citations.
-
-    Args:
-        cited: Cited references.
-        gold: Gold references.
-
-    Returns:
-        ``f1``, ``precision`` and ``recall``; all 1 where both are empty, all 0 where one of them is.
-    """
+    """F1, precision and recall of one question's citations; all 1 where both are empty, all 0 where one of them is."""
     if not cited or not gold:
         return dict.fromkeys(("f1", "precision", "recall"), float(cited == gold))
     hits = len(cited & gold)
@@ -70,13 +62,7 @@ K = 10
 
 
 def recall_at_k(ranked: Sequence[Hashable], gold: Collection[Hashable], k: int | None = None) -> float:
-    """Share of the gold items among the first ``k``; 1 without gold items.
-
-    Args:
-        ranked: Items, best first.
-        gold: Gold items.
-        k: Number of items used, from the first; None: all.
-    """
+    """Share of the gold items among the first ``k`` of the ranked ones (None: all); 1 without gold items."""
     wanted = set(gold)
     return len(wanted.intersection(ranked[:k])) / len(wanted) if wanted else 1.0
 
@@ -87,36 +73,27 @@ def reciprocal_rank(ranked: Sequence[Hashable], gold: Collection[Hashable]) -> f
     return next((1 / rank for rank, item in enumerate(ranked, 1) if item in wanted), 0.0)
 
 
-def ndcg_at_k(ranked: Sequence[Hashable], gold: Collection[Hashable], k: int | None = None) -> float:
-    """Normalised discounted cumulative gain of binary relevance (Järvelin & Kekäläinen, TOIS 2002).
+def ndcg_at_k(ranked: Sequence[Hashable], gold: Collection[Hashable], k: int) -> float:
+    """Normalised discounted cumulative gain of binary relevance at ``k`` (Järvelin & Kekäläinen, TOIS 2002).
 
-    Args:
-        ranked: Items, best first; a repeated item gains nothing.
-        gold: Gold items; the result is 1 where there are none.
-        k: Number of ranks used, from the first; None: all.
+    A repeated item gains nothing; the result is 1 without gold items.
     """
     wanted = set(gold)
     if not wanted:
         return 1.0
-    n_ideal = len(wanted) if k is None else min(k, len(wanted))
     gains, seen = 0.0, set()
     for rank, item in enumerate(ranked[:k], 1):
         if item in wanted and item not in seen:
-            gains += _discount(rank)
+            gains += 1 / math.log2(rank + 1)
             seen.add(item)
-    return gains / sum(map(_discount, range(1, n_ideal + 1)))
+    return gains / sum(1 / math.log2(rank + 1) for rank in range(1, min(k, len(wanted)) + 1))
 
 
 def stage_recall(trace: Iterable[Mapping[str, Any]], gold: Collection[str], k: int | None = None) -> dict[str, float]:
-    """Compute the recall of the gold items after each step of one question's trace.
+    """Compute the recall of the gold items after each step of one question's trace, of the ``k`` best items.
 
-    Args:
-        trace: The question's rows of trace.parquet. An item is gold when its node, its document or its note is.
-        gold: Node ids, document ids, or the ids that a system cites, such as ``par_id``, in any case.
-        k: Number of best items used per step; None: all.
-
-    Returns:
-        Recall by step, in the trace's order; steps without items, such as queries, are left out.
+    An item of the trace, rows of trace.parquet, is gold when its node, its document or its note is, in any case. Steps
+    without items, such as queries, are left out.
     """
     steps: dict[str, list[tuple[int, set[str]]]] = {}
     for row in trace:
@@ -129,10 +106,6 @@ def stage_recall(trace: Iterable[Mapping[str, Any]], gold: Collection[str], k: i
             best = [names for _, names in sorted(items, key=lambda item: item[0])][:k]
             found[step] = recall_at_k(sorted(set().union(*best) & wanted), wanted)
     return found
-
-
-def _discount(rank: int) -> float:
-    return 1 / math.log2(rank + 1)
 
 
 def _rate_ranking(truth: SubmissionRow, given: SubmissionRow) -> dict[str, float]:

@@ -6,6 +6,7 @@ import difflib
 import os
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from itertools import product
 from typing import Any
 
 from kohaku_ray.errors import DataError
@@ -19,12 +20,9 @@ _EMPTY = "(empty)"
 
 @dataclass(frozen=True, slots=True)
 class FileReport:
-    """Facts about one scored file beside its scores.
+    """Facts about one scored file beside its scores: ids that it lacks (score 0) or the truth lacks (not scored).
 
     Attributes:
-        file: Its path as given.
-        missing: Questions of the truth it lacks; they score 0.
-        extra: Its questions that the truth lacks; they are not scored.
         doubled: Ids it holds more than once; the first row counts.
         ragged: Ids of rows with more or fewer cells than the header.
         n_without_id: Rows left out because their id is empty.
@@ -52,10 +50,7 @@ class ScoreReport:
             counts by class; with figures of the whole set ``figures``, numbers by name.
         files: Other facts about each file.
         truth: The same of the truth file.
-        metrics: The requested metrics, in order.
         classes: Classes of errors: those of the first metric that has any.
-        by: Column of the truth by which the questions were split.
-        errors: The error table was requested.
     """
 
     records: list[dict[str, Any]]
@@ -102,18 +97,17 @@ def run_score(
     )
     records = []
     for submission, report in zip(submissions, reports, strict=True):
-        for metric in found:
-            for label, part in parts.items():
-                score = metric.aggregate(metric.score(part, submission))
-                record: dict[str, Any] = {"file": submission.path, "metric": metric.name, "score": score.score}
-                record |= {**score.parts, "n": score.n, "missing": score.missing}
-                if by is not None:
-                    record |= {"by": by, "label": label}
-                if metric.figures is not None and (whole := metric.figures(part, submission)) is not None:
-                    record["figures"] = {number.name: number.value for number in whole.numbers}
-                if errors:
-                    record["errors"] = dict(report.errors)
-                records.append(record)
+        for metric, (label, part) in product(found, parts.items()):
+            score = metric.aggregate(metric.score(part, submission))
+            record: dict[str, Any] = {"file": submission.path, "metric": metric.name, "score": score.score}
+            record |= {**score.parts, "n": score.n, "missing": score.missing}
+            if by is not None:
+                record |= {"by": by, "label": label}
+            if metric.figures is not None and (whole := metric.figures(part, submission)) is not None:
+                record["figures"] = {number.name: number.value for number in whole.numbers}
+            if errors:
+                record["errors"] = dict(report.errors)
+            records.append(record)
     classes = classifier.classes if classifier is not None else ()
     return ScoreReport(records, reports, _file_report(truth, truth, classifier), found, classes, by, errors)
 
@@ -142,11 +136,7 @@ def _by_label(compute: FiguresOf, truth: Submission, given: Submission, by: str)
 
 
 def parts_of(truth: Submission, by: str) -> dict[str, Submission]:
-    """Split a truth by the label of each question in a column; labels in order of appearance.
-
-    Raises:
-        DataError: There is no such column.
-    """
+    """Split a truth by the label of each question in a column; labels in order of appearance."""
     parts: dict[str, dict[str, SubmissionRow]] = {}
     for label, (key, row) in zip(labels_of(truth, by), truth.rows.items(), strict=True):
         parts.setdefault(label, {})[key] = row

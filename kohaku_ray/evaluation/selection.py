@@ -12,7 +12,6 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
-from kohaku_ray.errors import DataError
 from kohaku_ray.evaluation.statistics import CONFIDENCE, NOISE, ranks
 from kohaku_ray.index.arrays import F64
 
@@ -30,14 +29,11 @@ class Selection:
     """The best of several cells on the same questions. Figures that cannot be computed are None.
 
     Attributes:
-        n_cells: Number of cells compared.
-        n_questions: Number of questions that all of them have.
         n_left_out: Scored cells that have other questions and are left out.
         best: The cell with the highest mean, the first on a tie.
         score: Its mean score, too high because it was selected on the same questions.
         expected: Expected score of a cell selected in this way on other questions like these.
-        low: Lower end of the 95 % prediction interval of its score on as many other questions.
-        high: Upper end.
+        low: Lower end of the 95 % prediction interval of its score on as many other questions; ``high``: its upper end.
         detectable: Smallest difference shown at 80 % power: median over all pairs of cells that differ.
         detectable_best: The same among the best fifth of the cells, at least five.
         n_needed: Questions needed for a difference of ``EFFECT``, for the pairs of ``detectable_best``.
@@ -68,18 +64,10 @@ def select(
 ) -> Selection:
     """Describe the selection of the best of two or more cells.
 
-    Args:
-        scores: By cell, shape ``(n_questions,)``: the same questions in the same order.
-        ends: Lowest and highest possible score, which bound the interval.
-        n_left_out: Scored cells with other questions.
-
-    Raises:
-        DataError: There are fewer than two cells or no questions, or the cells differ in their number.
+    By cell, scores of shape ``(n_questions,)``, the same questions in the same order; ``ends`` of what a score can be
+    bound the interval; ``n_left_out`` cells have other questions.
     """
     names = list(scores)
-    sizes = {np.asarray(row).size for row in scores.values()}
-    if len(names) < 2 or len(sizes) != 1 or 0 in sizes:
-        raise DataError(f"{len(names)} cells over {sorted(sizes)} questions: a selection needs two over the same ones.")
     x = np.array([np.asarray(row, dtype=np.float64) for row in scores.values()])
     n, means = x.shape[1], np.round(x.mean(axis=1), 12)
     best = int(means.argmax())
@@ -108,9 +96,6 @@ def pair_deviations(scores: F64) -> F64:
 
     Args:
         scores: Shape ``(n_cells, n_questions)``, two questions or more.
-
-    Returns:
-        Shape ``(n_cells, n_cells)``.
     """
     covariance = np.atleast_2d(np.cov(scores))
     variance = np.diag(covariance)
@@ -143,38 +128,25 @@ def questions_needed(deviation: float, difference: float = EFFECT) -> int:
     return math.ceil((float(ndtri((1.0 + CONFIDENCE) / 2.0) + ndtri(POWER)) * deviation / difference) ** 2)
 
 
-def rank_intervals(scores: F64, seed: int = 0) -> F64:
+def rank_intervals(scores: F64) -> F64:
     """Percentile intervals of ranks by a bootstrap over questions, paired: all cells have the same draws.
 
-    Goldstein and Spiegelhalter (1996). Ties share their mean rank.
-
-    Args:
-        scores: Shape ``(n_cells, n_questions)``.
-        seed: Seed of the draws.
-
-    Returns:
-        Shape ``(n_cells, 2)``: lower and upper end, 1 is the best.
+    Goldstein and Spiegelhalter (1996). Scores have the shape ``(n_cells, n_questions)``, the ends ``(n_cells, 2)``;
+    ties share their mean rank, 1 is the best.
     """
     n = scores.shape[1]
-    counts = np.random.default_rng(seed).multinomial(n, np.full(n, 1.0 / n), N_RESAMPLES)
+    counts = np.random.default_rng(0).multinomial(n, np.full(n, 1.0 / n), N_RESAMPLES)
     tails = [(1.0 - CONFIDENCE) / 2.0, (1.0 + CONFIDENCE) / 2.0]
     return np.asarray(np.quantile(ranks(counts @ scores.T / n), tails, axis=0, method="inverted_cdf").T)
 
 
-def corrected_score(scores: F64, seed: int = 0) -> tuple[float | None, float | None, float | None]:
-    """Expected score of the best cell on other questions, and its interval, from selections on part of the questions.
+def corrected_score(scores: F64) -> tuple[float | None, float | None, float | None]:
+    """Expected score of the best cell on as many other questions, and the ends of its interval; None below three.
 
     Each of ``N_RESAMPLES`` draws holds a sixth of the questions out, selects the best cell on the rest and scores it on
     those held out. Their mean has no optimism but for the sixth that a selection lacks: it is slightly too low rather
     than too high. Its variance is σ² / n_kept (Nadeau and Bengio 2003: draws overlap, so more of them do not help);
     with the variance σ² / n of the new questions' mean that gives a prediction interval by Student's t.
-
-    Args:
-        scores: Shape ``(n_cells, n_questions)``.
-        seed: Seed of the draws.
-
-    Returns:
-        Expected score, lower and upper end for as many other questions; all None with fewer than three questions.
     """
     n = scores.shape[1]
     if n < 3:
@@ -182,7 +154,7 @@ def corrected_score(scores: F64, seed: int = 0) -> tuple[float | None, float | N
     from scipy.special import stdtrit
 
     n_held = max(1, n // _HELD_OUT)
-    is_held = np.random.default_rng(seed).random((N_RESAMPLES, n)).argsort(axis=1) < n_held
+    is_held = np.random.default_rng(0).random((N_RESAMPLES, n)).argsort(axis=1) < n_held
     best = np.round(scores @ ~is_held.T / (n - n_held), 12).argmax(axis=0)
     held = scores[best][is_held]
     mean, sd = float(held.mean()), float(held.std()) * math.sqrt(n / (n - 1))
@@ -192,15 +164,7 @@ def corrected_score(scores: F64, seed: int = 0) -> tuple[float | None, float | N
 
 @dataclass(frozen=True, slots=True)
 class Ceiling:
-    """The best that votes over recorded members can reach.
-
-    Attributes:
-        n_questions: Number of questions.
-        n_never: Questions that no member answers right.
-        share: Their share.
-        low: Lower end of its 95 % interval.
-        high: Upper end.
-    """
+    """The best that votes over recorded members can reach: questions that none answers right, and their share."""
 
     n_questions: int
     n_never: int

@@ -29,15 +29,8 @@ NOISE = 1e-12
 class Welch:
     """Two means of independent samples, compared without assuming equal variances.
 
-    Attributes:
-        difference: First mean less the second; None where a sample is empty.
-        t: Welch's statistic.
-        dof: Degrees of freedom by Welch and Satterthwaite.
-        p: Two-sided p value.
-        low: Lower end of the confidence interval of the difference.
-        high: Its upper end.
-        g: Hedges' g, the difference in pooled standard deviations.
-        reason: Why fields are None; empty where none is.
+    The first mean less the second with Welch's t, degrees of freedom, two-sided p, interval, and Hedges' g. ``reason``
+    says why fields are None.
     """
 
     difference: float | None
@@ -52,15 +45,7 @@ class Welch:
 
 @dataclass(frozen=True, slots=True)
 class Correlation:
-    """Correlation of two scores of the same things.
-
-    Attributes:
-        n: Number of things.
-        pearson: Linear correlation.
-        spearman: Pearson's correlation of the ranks.
-        kendall: Tau-b: concordant less discordant pairs, corrected for ties.
-        reason: Why they are None; empty otherwise.
-    """
+    """Correlation of two scores of ``n`` things: linear, of ranks, tau-b; ``reason`` says why they are None."""
 
     n: int
     pearson: float | None = None
@@ -81,16 +66,11 @@ def mean_sd(values: npt.ArrayLike) -> tuple[float, float | None]:
     return float(x.mean()), sample_sd(x) if x.size > 1 else None
 
 
-def welch(a: npt.ArrayLike, b: npt.ArrayLike, confidence: float = CONFIDENCE) -> Welch:
-    """Compare two means by Welch's t (Welch 1947): t = (ā − b̄) / √(s²ₐ/nₐ + s²_b/n_b).
+def welch(a: npt.ArrayLike, b: npt.ArrayLike) -> Welch:
+    """Compare two means, one score per seed on either side, by Welch's t (Welch 1947).
 
-    Degrees of freedom by Satterthwaite (1946): (vₐ + v_b)² / (vₐ²/(nₐ − 1) + v_b²/(n_b − 1)) with v = s²/n. Where
-    neither sample varies, t is undefined: equal runs of a deterministic backend are one observation, not several.
-
-    Args:
-        a: Scores of one setting, one per seed.
-        b: Scores of the other.
-        confidence: Confidence level of the interval.
+    t = (ā − b̄) / √(s²ₐ/nₐ + s²_b/n_b), with degrees of freedom by Satterthwaite (1946). Where neither sample varies,
+    t is undefined: equal runs of a deterministic backend are one observation, not several.
 
     Raises:
         DataError: A value is not finite.
@@ -111,7 +91,7 @@ def welch(a: npt.ArrayLike, b: npt.ArrayLike, confidence: float = CONFIDENCE) ->
     share = v_x / (v_x + v_y)
     dof = 1.0 / (share**2 / (x.size - 1) + (1.0 - share) ** 2 / (y.size - 1))
     t = difference / error
-    margin = float(stdtrit(dof, (1.0 + confidence) / 2.0)) * error
+    margin = float(stdtrit(dof, (1.0 + CONFIDENCE) / 2.0)) * error
     p = 2.0 * float(stdtr(dof, -abs(t)))
     return Welch(difference, t, dof, p, difference - margin, difference + margin, _hedges_g(x, y))
 
@@ -128,29 +108,18 @@ def holm(p_values: Sequence[float | None]) -> list[float | None]:
     """Adjust p values for their number (Holm 1979): the i-th smallest of m times m − i + 1, made monotone, at most 1.
 
     None, for a test that could not be made, stays None and is not counted.
-
-    Raises:
-        DataError: A p value lies outside 0 … 1.
     """
     there = [(p, place) for place, p in enumerate(p_values) if p is not None]
     adjusted: list[float | None] = [None] * len(p_values)
     floor = 0.0
     for rank, (p, place) in enumerate(sorted(there)):
-        if not 0.0 <= p <= 1.0:
-            raise DataError(f"{p} at {place} is not a p value: it must be between 0 and 1.")
         floor = max(floor, min(1.0, p * (len(there) - rank)))
         adjusted[place] = floor
     return adjusted
 
 
 def ranks(scores: npt.ArrayLike) -> F64:
-    """Rank scores along the last axis: the highest is 1, ties share their mean rank (``scipy.stats.rankdata``).
-
-    Args:
-        scores: Shape ``(..., n_cells)``.
-
-    Returns:
-        The same shape.
+    """Rank scores of shape ``(..., n_cells)``: the highest is 1, ties share their mean rank (``scipy.stats.rankdata``).
 
     Raises:
         DataError: A score is not finite.
@@ -161,31 +130,18 @@ def ranks(scores: npt.ArrayLike) -> F64:
 
 
 def average_ranks(scores: npt.ArrayLike) -> F64:
-    """Mean rank of every cell over blocks, 1 the best (Friedman 1937, Demšar 2006).
+    """Mean rank of every cell over blocks (table columns, seeds or questions), 1 the best (Friedman 1937, Demšar 2006).
 
     Args:
-        scores: Shape ``(n_blocks, n_cells)``: one row per column of a table, seed or question.
-
-    Returns:
-        Shape ``(n_cells,)``.
-
-    Raises:
-        DataError: There are no blocks, or a score is not finite: leave incomplete blocks out.
+        scores: Shape ``(n_blocks, n_cells)``, at least one block; all finite.
     """
-    blocks = np.asarray(scores, dtype=np.float64)
-    if blocks.ndim != 2 or not blocks.shape[0]:
-        raise DataError(f"scores of shape {blocks.shape} hold no blocks: give (n_blocks, n_cells), at least one block.")
-    return np.asarray(ranks(blocks).mean(axis=0))
+    return np.asarray(ranks(scores).mean(axis=0))
 
 
 def correlate(a: npt.ArrayLike, b: npt.ArrayLike) -> Correlation:
     """Correlate two scores of the same things, such as files on a public and a private half.
 
     No p value: it assumes independent runs, but runs share models and questions.
-
-    Args:
-        a: Shape ``(n,)``.
-        b: The same things in the same order.
 
     Raises:
         DataError: Their lengths differ, or a value is not finite.
@@ -222,15 +178,8 @@ def sample_sd(x: F64) -> float:
 
 
 def as_vector(values: npt.ArrayLike) -> F64:
-    """Convert to a finite vector.
-
-    Raises:
-        DataError: They have other dimensions, or one is not finite.
-    """
-    x = np.asarray(values, dtype=np.float64)
-    if x.ndim != 1:
-        raise DataError(f"values of shape {x.shape} are not a list of numbers: give one dimension.")
-    return _finite(x)
+    """Convert to a vector; a ``DataError`` names a value that is not finite."""
+    return _finite(np.asarray(values, dtype=np.float64))
 
 
 def _finite(x: F64) -> F64:

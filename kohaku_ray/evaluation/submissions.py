@@ -10,7 +10,6 @@ import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TextIO
 
 from kohaku_ray.documents.rows import ROW_SUFFIXES, cell_of, read_rows, suffix_of
 from kohaku_ray.errors import DataError
@@ -43,15 +42,9 @@ class SubmissionRow:
     """One answered question.
 
     Attributes:
-        question_id: Unique within its file.
-        question: The question's text.
-        answer: The answer as a sentence for a person.
-        answer_value: The bare value, as written.
-        answer_unit: The unit the value is in.
+        answer: The answer as a sentence for a person; ``answer_value`` is the bare value, as written.
         ref_ids: Cited document ids in the order cited, mended (see ``mend_refs``), without repeats and blanks.
-        ref_urls: Addresses of the cited documents.
         supporting_materials: Text or titles that support the answer.
-        explanation: The reasons.
         refs_raw: The ref_id cell as read, which is what is scored; empty in a row that was not read from a file.
         columns: Every cell of the row as it was read, extra columns too.
     """
@@ -71,12 +64,9 @@ class SubmissionRow:
 
 @dataclass(frozen=True, slots=True)
 class Submission:
-    """A submission file.
+    """A submission file, its rows by question id in the file's order.
 
     Attributes:
-        path: Path of the file.
-        header: Its columns, in order.
-        rows: Rows by question id, in the file's order.
         doubled: Ids that occur more than once; their first row is kept.
         n_without_id: Rows that were left out because their id is empty.
         ragged: Ids of rows with more or fewer cells than the header, the mark of an unquoted comma.
@@ -172,7 +162,8 @@ def read_submission(
         lines = [[cell_of(row.get(column)) for column in header] for row in rows]
     else:
         header, lines = _csv_lines(name, data)
-    require_columns(name, header, required)
+    if lacking := lacking_columns(header, required):
+        raise DataError(f"{name}: {lacking}: rename them or choose another file.")
     return _submission(name, header, lines)
 
 
@@ -189,19 +180,12 @@ def _csv_lines(name: str, data: bytes) -> tuple[tuple[str, ...], list[list[str]]
     return header, lines[1:]
 
 
-def require_columns(name: str, header: Sequence[str], wanted: Sequence[str | tuple[str, ...]]) -> None:
-    """Check that a table has the columns it needs; of a tuple, any one.
-
-    Raises:
-        DataError: A column is missing; the text names both the missing ones and those there are.
-    """
+def lacking_columns(header: Sequence[str], wanted: Sequence[str | tuple[str, ...]]) -> str:
+    """Say which columns a table lacks, and which there are; of a tuple, any one is enough; empty if none."""
     alternatives = [(column,) if isinstance(column, str) else column for column in wanted]
     lacking = [" or ".join(columns) for columns in alternatives if not set(columns) & set(header)]
-    if lacking:
-        raise DataError(
-            f"{name}: has no column {', '.join(lacking)}; its columns are {', '.join(header) or 'none'}: "
-            f"rename them or choose another file."
-        )
+    there = ", ".join(header) or "none"
+    return f"has no column {', '.join(lacking)}; its columns are {there}" if lacking else ""
 
 
 def _submission(name: str, header: tuple[str, ...], lines: list[list[str]]) -> Submission:
@@ -246,36 +230,25 @@ def write_submission(path: str | os.PathLike[str], rows: Iterable[SubmissionRow]
     """Write a submission in one step: a reader finds the old file or the whole new one.
 
     Every cell is quoted, reference lists are JSON, and an empty cell says ``is_blank``. An abstention says so in
-    answer_value, ref_id, ref_url and supporting_materials, whatever else its row holds there.
-
-    Args:
-        path: Path of the file.
-        rows: Its rows.
-        extra: Further columns, from the rows' ``columns``.
+    answer_value, ref_id, ref_url and supporting_materials, whatever else its row holds there. ``extra`` names further
+    columns, from the rows' ``columns``.
 
     Raises:
         DataError: The file cannot be written (full disk, read-only directory).
     """
-    publish_with(
-        os.fspath(path), lambda temporary: _write_file(temporary, rows, extra), "free the disk or change the path"
-    )
 
+    def write(temporary: str) -> None:
+        # a model's reply may hold a lone surrogate: one bad character must not lose the file
+        with Path(temporary).open("x", encoding="utf-8", errors="replace", newline="") as handle:
+            writer = csv.writer(handle, quoting=csv.QUOTE_ALL, lineterminator="\n")
+            writer.writerow([*COLUMNS, *extra])
+            for row in rows:
+                further = (row.columns.get(name) or BLANK for name in extra)
+                writer.writerow([row.question_id, row.question, *_cells(row), *further])
+            handle.flush()
+            os.fsync(handle.fileno())
 
-def _write_file(path: str, rows: Iterable[SubmissionRow], extra: Sequence[str]) -> None:
-    # a model's reply may hold a lone surrogate: one bad character must not lose the file
-    with Path(path).open("x", encoding="utf-8", errors="replace", newline="") as handle:
-        _write(handle, rows, extra)
-        handle.flush()
-        os.fsync(handle.fileno())
-
-
-def _write(handle: TextIO, rows: Iterable[SubmissionRow], extra: Sequence[str]) -> None:
-    writer = csv.writer(handle, quoting=csv.QUOTE_ALL, lineterminator="\n")
-    writer.writerow([*COLUMNS, *extra])
-    for row in rows:
-        writer.writerow(
-            [row.question_id, row.question, *_cells(row), *(row.columns.get(name) or BLANK for name in extra)]
-        )
+    publish_with(os.fspath(path), write, "free the disk or change the path")
 
 
 def _cells(row: SubmissionRow) -> tuple[str, ...]:

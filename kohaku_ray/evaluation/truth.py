@@ -10,11 +10,12 @@ from __future__ import annotations
 import os
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
+from typing import Any
 
 from kohaku_ray.documents.read import read_bytes
 from kohaku_ray.errors import DataError
 from kohaku_ray.evaluation.metrics import METRICS, Metric, find_metric
-from kohaku_ray.evaluation.submissions import Submission, SubmissionRow, read_submission, require_columns
+from kohaku_ray.evaluation.submissions import Submission, lacking_columns, read_submission
 from kohaku_ray.records import BLANK
 
 GOLD_COLUMNS: Mapping[str, str] = {
@@ -64,32 +65,22 @@ def read_truth(path: str | os.PathLike[str], metrics: Sequence[Metric]) -> Submi
 
 def _blanks_marked(truth: Submission) -> Submission:
     """Write the column ``is_blank`` into the cells that metrics read."""
-    rows = {
-        key: _blank(row) if row.columns.get(BLANK, "").strip().lower() in _TRUE else row
-        for key, row in truth.rows.items()
-    }
+    rows = dict(truth.rows)
+    for key, row in rows.items():
+        if row.columns.get(BLANK, "").strip().lower() in _TRUE:
+            cells: dict[str, Any] = {
+                name: getattr(row, name) or BLANK for name in ("answer", "answer_value", "refs_raw")
+            }
+            rows[key] = replace(row, **cells)
     return replace(truth, rows=rows)
-
-
-def _blank(row: SubmissionRow) -> SubmissionRow:
-    return replace(
-        row,
-        answer=row.answer or BLANK,
-        answer_value=row.answer_value or BLANK,
-        refs_raw=row.refs_raw or BLANK,
-    )
 
 
 def read_gold(path: str | os.PathLike[str], metrics: Sequence[Metric]) -> tuple[Submission, tuple[Metric, ...], str]:
     """Read a gold file, and choose the metrics that it can be scored by.
 
-    Args:
-        path: Path or URI of the file.
-        metrics: Those asked for, the headline first.
-
     Returns:
-        The truth; those of the metrics whose columns it has, or if none has gold there, the first of `FALLBACKS` that
-        has; and which ones were left out and why, empty where none was.
+        The truth; those of the metrics, the headline first, whose columns it has, or if none has gold there, the first
+        of `FALLBACKS` that has; and which ones were left out and why, empty where none was.
 
     Raises:
         DataError: The file cannot be read.
@@ -98,46 +89,36 @@ def read_gold(path: str | os.PathLike[str], metrics: Sequence[Metric]) -> tuple[
     truth = read_truth(path, ())
     fitting = tuple(metric for metric in metrics if not _lacking(truth, metric))
     if fitting and has_gold(truth, fitting):
-        left_out = [metric for metric in metrics if metric not in fitting]
-        return truth, fitting, _left_out(truth, left_out)
+        return truth, fitting, _left_out(truth, [metric for metric in metrics if metric not in fitting])
     for metric in map(find_metric, FALLBACKS):
-        if not _lacking(truth, metric) and has_gold(truth, [metric]):
+        if _is_scored_by(truth, metric):
             return truth, (metric,), f"Scored by {metric.name} ({metric.title}). {_left_out(truth, metrics)}"
     name = os.path.basename(os.fspath(path))
-    if other := _other_gold(truth):
+    other = next((other for other in METRICS if _is_scored_by(truth, find_metric(other))), "")
+    if other:
         asked = ", ".join(metric.name for metric in metrics)
         raise NoGoldError(f"{name} has no gold for {asked}, but for {other}: `kohaku-ray score --metric {other}`.")
     if fitting:
         raise NoGoldError(f"{name} has no gold answers.")
-    lacking = _lacking(truth, metrics[0]).removeprefix(f"{truth.path}: ").split(";")[0]
+    lacking = _lacking(truth, metrics[0])
     raise NoGoldError(f"{name} has no gold answers: it {lacking}; `kohaku-ray init DIR --gold` writes a template.")
-
-
-def _other_gold(truth: Submission) -> str:
-    """Name a built-in metric that a truth has gold for; empty if none."""
-    for name in METRICS:
-        metric = find_metric(name)
-        if not _lacking(truth, metric) and has_gold(truth, [metric]):
-            return name
-    return ""
 
 
 def _lacking(truth: Submission, metric: Metric) -> str:
     """Say which columns of a metric a truth lacks; empty if none."""
-    try:
-        require_columns(truth.path, truth.header, metric.truth_columns)
-    except DataError as error:
-        return str(error)
-    return ""
+    return lacking_columns(truth.header, metric.truth_columns).partition(";")[0]
+
+
+def _is_scored_by(truth: Submission, metric: Metric) -> bool:
+    return not _lacking(truth, metric) and has_gold(truth, [metric])
 
 
 def _left_out(truth: Submission, metrics: Sequence[Metric]) -> str:
     if not metrics:
         return ""
-    name = os.path.basename(truth.path)
-    reasons = dict.fromkeys(_lacking(truth, metric).removeprefix(f"{truth.path}: ").split(";")[0] for metric in metrics)
-    why = " and ".join(reason or "has no gold in their columns" for reason in reasons)
-    return f"Not scored by {', '.join(metric.name for metric in metrics)}: {name} {why}."
+    reasons = dict.fromkeys(_lacking(truth, metric) or "has no gold in their columns" for metric in metrics)
+    names = ", ".join(metric.name for metric in metrics)
+    return f"Not scored by {names}: {os.path.basename(truth.path)} {' and '.join(reasons)}."
 
 
 def has_gold(truth: Submission, metrics: Sequence[Metric]) -> bool:
@@ -146,15 +127,10 @@ def has_gold(truth: Submission, metrics: Sequence[Metric]) -> bool:
 
 
 def scored_rows(truth: Submission, metrics: Sequence[Metric], limit: int | None = None) -> Submission:
-    """Select the questions that are scored.
+    """Select the questions that are scored, among the first ``limit``.
 
-    Args:
-        truth: All questions.
-        metrics: A question without gold is left out unless one of them scores it (``Metric.needs_gold``).
-        limit: How many questions, from the first; None: all.
+    A question without gold is left out unless one of the metrics scores it (``Metric.needs_gold``).
     """
     first = list(truth.rows.items())[:limit]
-    kept = {
-        key: row for key, row in first if any(not metric.needs_gold or bool(metric.gold(row)) for metric in metrics)
-    }
+    kept = {key: row for key, row in first if any(not metric.needs_gold or metric.gold(row) for metric in metrics)}
     return replace(truth, rows=kept)

@@ -27,7 +27,7 @@ from kohaku_ray.config.load import (
     validated,
 )
 from kohaku_ray.config.paths import PRESETS, FilePath, directory_of
-from kohaku_ray.config.plain import expand, label_of, leaves, misread, shown, value_at
+from kohaku_ray.config.plain import expand, label_of, leaves, misread, shown
 from kohaku_ray.config.schema import Config
 from kohaku_ray.errors import ConfigError, ConflictError, did_you_mean
 from kohaku_ray.settings import PositiveInt, Section
@@ -207,7 +207,7 @@ def _validated(values: Values, where: str) -> SweepConfig:
     errors: list[Any] = []
     sweep = validated(SweepConfig, values, errors)
     made = sweep.model_dump() if sweep is not None else {}
-    faults = [fault for place, given in leaves(values) if (fault := misread(given, value_at(made, place), place))]
+    faults = misread(values, made)
     if sweep is None or faults:
         raise ConfigError(f"{where}: " + "; ".join([*map(_explained, errors), *faults]))
     return sweep

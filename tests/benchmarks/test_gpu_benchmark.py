@@ -85,15 +85,6 @@ def test_a_figure_is_kept_when_it_is_measured_whatever_comes_before_and_after(
     assert not gpu.is_kept(found)
 
 
-def test_a_section_without_a_figure_fails_though_nothing_broke(tmp_path, monkeypatch, module):
-    gpu = module("gpu")
-    (tmp_path / "section.py").write_text("")
-    monkeypatch.setattr(gpu, "__file__", str(tmp_path / "section.py"))
-    found = gpu.apart("faiss", "cpu", True, 60)
-    assert [one["reason"] for one in found["skipped"]] == ["measured nothing"]
-    assert not gpu.is_kept(found)
-
-
 def test_the_figures_of_vllm_are_added_with_their_cells(tmp_path, module):
     vllm, sheet = module("gpu_vllm"), module("gpu_sheet").Sheet(tmp_path / "sheet")
     fast, slow = (SimpleNamespace(questions_per_s=rate) for rate in (2.0, 1.0))
@@ -111,19 +102,3 @@ def test_the_figures_of_vllm_are_added_with_their_cells(tmp_path, module):
     spent[9] = 8.0
     assert names() == ["engine, 1 member(s)", "engine, 9 member(s)", "ensemble of 9", "energy, ensemble of 9"]
     assert "max_num_batched_tokens" in vllm.SCHEDULING, "LLM.generate's default differs from a server's"
-
-
-def test_make_installs_what_the_benchmark_needs():
-    done = subprocess.run(
-        ["make", "--dry-run", "--always-make", "bench-gpu", "BENCH_GPU=--without vllm"],
-        cwd=BENCHMARKS.parent,
-        capture_output=True,
-        text=True,
-        check=True,
-    )
-    lines = done.stdout.replace("\\\n", " ").splitlines()  # a make around this one adds its own
-    [install] = [line for line in lines if "uv pip install" in line]
-    [bench] = [line for line in lines if "benchmarks/gpu.py" in line]
-    assert install.split()[-2:] == ["--editable", "'.[gpu]'"]
-    assert "--override cluster/overrides.txt" in install
-    assert bench == ".venv-gpu/bin/python benchmarks/gpu.py --without vllm"

@@ -61,17 +61,16 @@ def test_another_kind_of_backend_replaces_the_one_below(tmp_path):
     assert load_config(str(tmp_path / "top.yaml")).deployments["extractive"].kind == "openai"
 
 
-def test_environment_stands_in_values(monkeypatch):
-    monkeypatch.setenv("WHERE", "/data")
-    assert load_config(None, ["run=${WHERE}/run"]).run == "/data/run"
-    assert load_config(None, ["run=${NOT_THERE:-here}/run"]).run == "here/run"
-    with pytest.raises(ConfigError, match="the environment has no NOT_THERE"):
-        load_config(None, ["run=${NOT_THERE}/run"])
-
-
 def test_configuration_is_frozen():
     with pytest.raises(ValueError, match="frozen"):
         load_config().settings.top_k = 3
+
+
+def test_two_names_of_one_section_are_two_sections(tmp_path):
+    file = tmp_path / "c.yaml"
+    file.write_text("deployments:\n  a: &a {kind: vllm, model: m}\n  b: *a\n  c: {<<: *a, replicas: 2}\n")
+    config = load_config(str(file), ["deployments.a.replicas=5"])
+    assert [config.deployments[name].replicas for name in "abc"] == [5, 1, 2]
 
 
 @pytest.mark.parametrize(
@@ -89,6 +88,15 @@ def test_configuration_is_frozen():
         ("deployments.a={kind: openai, model: m, base_urll: x}", r"did you mean deployments\.a\.base_url\?"),
         ("deployments.a={kind: openai, model: m}", r"base_url field required"),
         ("deployments.a={model: m}", r"deployments\.a has no kind: name one"),
+        ("seed=true", "seed is true: give a number"),
+        ("kohaku.alpha=true", r"kohaku\.alpha is true: give a number"),
+        ("ensemble.waves=[4, true]", r"ensemble\.waves\.1 is true: give a number"),
+        ("kohaku.alpha=.nan", r"kohaku\.alpha is nan: input should be a finite number"),
+        ("ledger.flush_s=1e999", r"ledger\.flush_s is '1e999': input should be a finite number"),
+        ("run=2020-01-01", r"run is datetime\.date\(2020, 1, 1\): input should be a valid string"),
+        ("deployments.a={kind: [x], model: m}", r"deployments\.a"),
+        ("deployments.a={kind: vllm, model: m, engine_kwargs: {1: 2}}", r"a\.engine_kwargs\.1.* valid string"),
+        ("kohaku={1: 2}", r"kohaku\.1 is 1: keys should be strings"),
         ("deployments.a={kind: llama}", r"expected tags: 'extractive', 'openai', 'vllm'"),
         ("kohaku.top_k", r"expected KEY=VALUE"),
     ],
@@ -96,11 +104,6 @@ def test_configuration_is_frozen():
 def test_what_does_not_fit_is_named(override, message):
     with pytest.raises(ConfigError, match=message):
         load_config(None, [override])
-
-
-def test_more_kept_than_found_is_no_mistake_the_paper_does_it():
-    config = load_config("paper", ["kohaku.top_k=4"])
-    assert (config.settings.top_k * config.settings.queries, config.settings.top_k_final) == (16, 32)
 
 
 def test_a_default_above_a_small_top_k_is_no_mistake_of_yours():
@@ -114,6 +117,8 @@ def test_a_default_above_a_small_top_k_is_no_mistake_of_yours():
     [
         ("- a\n", "holds a list at its top"),
         ("a: [\n", "is not YAML"),
+        ("a: 1\n---\nb: 2\n", "is not YAML"),
+        ("run: !!timestamp x\n", "is not YAML"),
         ("base: me.yaml\n", "is its own base"),
         ("base: nowhere\n", "no such file and no such preset"),
     ],
@@ -123,18 +128,6 @@ def test_a_file_that_cannot_be_used_says_why(tmp_path, text, message):
     file.write_text(text)
     with pytest.raises(ConfigError, match=message):
         load_config(str(file))
-
-
-def test_an_unknown_preset_is_guessed():
-    with pytest.raises(ConfigError, match=r"did you mean paper\?"):
-        load_config("papr")
-
-
-def test_vllm_validates():
-    config = load_config(
-        None, ["deployments.big={kind: vllm, model: org/m, tensor_parallel: 2, engine_kwargs: {dtype: bfloat16}}"]
-    )
-    assert config.deployments["big"].tensor_parallel == 2
 
 
 def sections_of(module) -> list[type[Section]]:

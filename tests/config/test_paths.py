@@ -64,14 +64,6 @@ def test_each_file_of_a_chain_has_its_own_directory_and_an_override_the_working_
     assert (config.run, config.index.path) == ("runs/demo", "runs/demo/index")  # of a preset
 
 
-def test_a_file_in_the_working_directory_changes_nothing(project, monkeypatch):
-    path = project("mine.yaml", run="runs/mine", documents={"paths": ["docs"]})
-    monkeypatch.chdir("../project")
-    assert load_config("mine.yaml").documents.paths == ("docs",)
-    assert load_config("mine.yaml").run == "runs/mine"
-    assert path
-
-
 def test_environment_variables_stay_references(project, monkeypatch):
     values = {"documents": {"paths": ["${DOCS}/a", "${NOT_SET:-near}"]}, "questions": {"path": "${DOCS}.csv"}}
     path = project("mine.yaml", **values)

@@ -70,31 +70,6 @@ def test_a_model_preset_serves_every_role_of_every_system(preset, system):
         assert deployment.window_tokens is None or deployment.window_tokens >= 8000 + longest
 
 
-@pytest.mark.parametrize(
-    ("preset", "model"),
-    [
-        ("ollama", "qwen3:8b"),
-        ("ollama_gpt_oss", "gpt-oss:20b"),
-        ("vllm_qwen25_7b", "Qwen/Qwen2.5-7B-Instruct"),
-        ("vllm_qwen25_14b", "Qwen/Qwen2.5-14B-Instruct"),
-        ("vllm_qwen25_32b", "Qwen/Qwen2.5-32B-Instruct"),
-        ("vllm_qwen25_72b", "Qwen/Qwen2.5-72B-Instruct"),
-        ("vllm_qwen3", "Qwen/Qwen3-8B"),
-        ("vllm_qwen3_thinking", "Qwen/Qwen3-8B"),
-        ("vllm_gpt_oss_20b", "openai/gpt-oss-20b"),
-        ("vllm_gpt_oss_120b", "openai/gpt-oss-120b"),
-        ("vllm_llama_8b", "meta-llama/Llama-3.1-8B-Instruct"),
-        ("vllm_llama_70b", "meta-llama/Llama-3.3-70B-Instruct"),
-        ("transformers", "Qwen/Qwen2.5-7B-Instruct"),
-        ("transformers_4bit", "Qwen/Qwen2.5-7B-Instruct"),
-    ],
-)
-def test_each_names_a_model_that_the_environment_may_replace(monkeypatch, preset, model):
-    monkeypatch.delenv("KOHAKU_MODEL")
-    config = load_config(["demo", f"models/{preset}"])
-    assert config.deployments[config.model].model == model
-
-
 def test_a_gateways_model_is_the_users_to_name(monkeypatch, tmp_path):
     monkeypatch.delenv("KOHAKU_MODEL")
     with pytest.raises(ConfigError, match="KOHAKU_MODEL"):
@@ -182,11 +157,6 @@ def test_an_encoders_prompts_and_tasks_reach_the_model(monkeypatch, tiny_encoder
     assert tuple(seen) == SEEN[preset]
 
 
-def test_vectors_have_the_dimension_that_a_preset_names():
-    dims = {name: load_config(["demo", name]).index.encoder.dim for name in ENCODERS}
-    assert {name: dim for name, dim in dims.items() if dim} == {"encoders/jina_v3": 768, "encoders/jina_v4": 512}
-
-
 def test_later_bases_win_and_the_file_wins_over_all(tmp_path):
     (tmp_path / "one.yaml").write_text("seed: 1\nkohaku: {top_k: 5, queries: 2}\nrun: one\n")
     (tmp_path / "two.yaml").write_text("seed: 2\nkohaku: {top_k: 6}\n")
@@ -210,11 +180,6 @@ def test_bases_that_cannot_be_used_say_why(tmp_path, base, message):
     (tmp_path / "me.yaml").write_text(f"base: {base}\n")
     with pytest.raises(ConfigError, match=message):
         load_config(str(tmp_path / "me.yaml"))
-
-
-def test_a_model_that_is_not_deployed_is_named():
-    with pytest.raises(ConfigError, match=r"model is 'big' but deployments has 'extractive'"):
-        load_config(None, ["model=big"])
 
 
 def test_a_roles_own_model_wins_over_the_models_of_all():

@@ -84,9 +84,6 @@ def test_an_unknown_system_is_guessed(install):
     ("name", "message"),
     [
         ("nowhere.at_all:SYSTEM", "cannot be loaded (ModuleNotFoundError: No module named 'nowhere'): install its"),
-        ("kohaku_ray.systems.kohaku:NOTHING", "has no attribute 'NOTHING'"),
-        ("kohaku_ray.systems.kohaku:uses", "is of type function, not System: name a System"),
-        (":", "cannot be loaded (ValueError"),
         ("[kohaku]", "system is ['kohaku']: name a system, such as kohaku, or module:SYSTEM"),
         ("null", "system is None: name a system"),
         ("3", "system is 3: name a system"),
@@ -94,24 +91,6 @@ def test_an_unknown_system_is_guessed(install):
 )
 def test_what_is_no_system_is_said(name, message):
     assert message in refused(f"system={name}")
-
-
-@pytest.mark.parametrize("by", ["name", "place"])
-@pytest.mark.parametrize(
-    ("code", "message"),
-    [
-        ("import nowhere_at_all", "cannot be loaded (ModuleNotFoundError: No module named 'nowhere_at_all')"),
-        ("1 / 0", "cannot be loaded (ZeroDivisionError: division by zero)"),
-        ("def broken(:", "cannot be loaded (SyntaxError"),
-        ("OTHER = 1", "cannot be loaded (AttributeError"),
-        ("SYSTEM = 1", "is of type int, not System"),
-    ],
-)
-def test_a_module_that_cannot_be_imported_is_said(install, code, message, by):
-    place = install("broken", code)
-    said = refused(f"system={'broken' if by == 'name' else place}")
-    assert message in said
-    assert place in said
 
 
 @pytest.mark.parametrize(
@@ -150,9 +129,7 @@ def test_a_key_that_a_setting_needs_is_said_with_all_else_that_is_wrong(install)
 @pytest.mark.parametrize(
     ("override", "message"),
     [
-        ("top_k=3", "no key top_k, did you mean kohaku.top_k?"),
         ("settings.top_k=3", "no key settings: the settings of system kohaku stand under kohaku"),
-        ("kohaku.topk=3", "no key kohaku.topk, did you mean kohaku.top_k?"),
         ("kohaku.kohaku.top_k=3", "no key kohaku.kohaku, did you mean"),
     ],
 )

@@ -5,7 +5,6 @@ Soundness: where it is true, no future has another outcome. Completeness: where 
 
 from __future__ import annotations
 
-import random
 from collections.abc import Sequence
 from dataclasses import replace
 from itertools import chain, product
@@ -144,16 +143,6 @@ def test_settled_means_that_no_future_of_three_members_moves_the_outcome_and_onl
     assert ("row" in found) != never
 
 
-@pytest.mark.parametrize("rule", RULES, ids=name)
-def test_settled_means_that_no_future_of_more_members_moves_the_outcome_and_only_that(rule):
-    draw = random.Random(name(rule))
-    for k, n_left, n_casts in [(2, 2, 1), (3, 2, 2), (4, 1, 6), (5, 2, 1), (6, 1, 6)]:
-        for _ in range(n_casts):
-            # few letters, so that many agree
-            cast = draw.choices(draw.sample(LETTERS, k=draw.randint(1, 3)), k=k)
-            check_every_future(cast, n_left, rule)
-
-
 values = st.sampled_from(["5", "5.0", "5.004", "5.008", "7", "GPT-3", "gpt-3", "[1,2]", "1-2", "True", "", "N/A"])
 references = st.lists(st.sampled_from(["a", "b", "B", "c", "is_blank"]), max_size=3).map(tuple)
 letters = st.builds(Ballot, answer_value=values, ref_ids=references, explanation=st.sampled_from(["why", "", " "]))
@@ -212,55 +201,28 @@ FIVE = ("5", "a")
 @pytest.mark.parametrize(
     ("cast", "m", "rule", "value", "row"),
     [
-        # four more for another answer cannot pass five, nor can they tie with them
+        # four more for another answer cannot pass five; they could tie with four, but ties go to the earliest
         ([FIVE] * 5, 9, {}, True, True),
-        ([FIVE] * 5, 9, {"tiebreak": "blank"}, True, True),
-        # four more could tie with four, but ties go to the earliest, or leave a blank
-        ([FIVE] * 4, 8, {}, True, True),
         ([FIVE] * 4, 8, {"tiebreak": "blank"}, False, False),
-        ([FIVE] * 4, 9, {}, False, False),
-        # three more could tie with four, which a rival that came first would win
-        ([("7", "a"), *[FIVE] * 4], 7, {}, True, True),
         ([("7", "a"), *[FIVE] * 4], 8, {}, False, False),
         ([*[FIVE] * 4, ("7", "a")], 8, {}, True, True),
         # one answer, but its spelling, or its references, are still open
         ([("5.0", "a"), ("5", "a"), ("5", "a")], 4, {}, True, False),
         ([("5", "b"), ("5", "a"), ("5", "a")], 4, {}, True, False),
-        ([("5", "a"), ("5", "a"), ("5", "b")], 4, {}, True, True),
-        # references are compared as the vote does: a and A are one, and a blank is none
-        ([("5", "A"), ("5", "a"), ("5", "b")], 4, {}, True, True),
-        ([("5", ("is_blank",)), ("5", ""), ("5", "a")], 4, {}, True, True),
         # nobody yet has both the spelling and the references that are written: the first who does will be shown
         ([("5", ""), ("5", ""), ("5.0", "a"), ("5.0", "a"), ("5.00", "a")], 6, {}, True, False),
         # whoever agrees may bring a reference more, or lack one; but what is empty cannot be cut further
         ([FIVE] * 3, 4, {"strategy": "union"}, True, False),
-        ([FIVE] * 3, 4, {"strategy": "majority"}, True, False),
-        ([FIVE] * 3, 4, {"strategy": "intersection"}, True, False),
         ([("5", "a"), ("5", "b"), ("5", "")], 4, {"strategy": "intersection"}, True, True),
-        # one more to agree could bring b to half of the runs; nothing it cites can take a away from three of three
+        # one more to agree could bring b to half of the runs
         ([("5", "a"), ("5", "a"), ("5", "b")], 4, {"refs": "share"}, True, False),
-        ([("5", "a"), ("5", "a"), ("5", "a")], 4, {"refs": "share"}, True, True),
         # the answer among the runs of another reference set may be the same
         ([FIVE] * 3 + [("5", "b")] * 3, 8, {"strategy": "ref_priority"}, True, False),
-        ([FIVE] * 3 + [("7", "b")] * 2, 7, {"strategy": "ref_priority"}, False, False),
-        ([FIVE] * 4 + [("7", "b")] * 2, 7, {"strategy": "ref_priority"}, True, True),
-        # the spelling is that of the runs with the chosen references alone
-        ([FIVE] * 3 + [("5.0", "b")] * 2 + [("5.0", "c")] * 2, 8, {"strategy": "ref_priority"}, True, True),
-        ([("", ""), FIVE], 9, {"strategy": "first_non_blank"}, True, True),
-        ([("", "")], 9, {"strategy": "first_non_blank"}, False, False),
-        # all blank so far: the first who answers wins, unless blanks vote and are a majority
-        ([("", "")] * 8, 9, {}, False, False),
-        ([("", "")] * 5, 9, {"ignore_blank": False}, True, True),
-        ([("", "")] * 4, 9, {"ignore_blank": False}, False, False),
-        # a quorum of six of nine is there, may yet come, or cannot come any more
+        # a quorum of six of nine is there, or may yet come
         ([("", "")] * 6, 9, {"blank_quorum": 0.6}, True, True),
         ([("", "")] * 3 + [FIVE] * 3, 9, {"blank_quorum": 0.6}, False, False),
-        ([("", "")] * 2 + [FIVE] * 4, 9, {"blank_quorum": 0.6}, True, True),
         # the published tie is that no two are alike: one pair rules it out
         ([FIVE] * 2, 4, {"compat": "kohakurag", "tiebreak": "blank"}, True, True),
-        ([FIVE], 2, {"compat": "kohakurag", "tiebreak": "blank"}, False, False),
-        ([FIVE], 2, {"compat": "kohakurag"}, True, True),
-        ([("5", "A"), ("5", "a")], 3, {"compat": "kohakurag"}, True, False),
     ],
 )
 def test_by_hand(cast, m, rule, value, row):

@@ -117,40 +117,12 @@ def ballots(*pairs: tuple[str, str]) -> list[Ballot]:
     return [Ballot(value, tuple(refs)) for value, refs in pairs]
 
 
-def test_every_rule_over_every_subsample_of_a_mixed_pool():
-    table = [
-        ballots(("1000", "ab"), ("1002", "c"), ("1001", "b"), ("", "x"), ("1,000", "ba"), ("9", "c")),
-        ballots(("", ""), ("N/A", "a"), ("", ""), ("is_blank", ""), ("", ""), ("", "")),
-        ballots(("2 kWh", "a"), ("2000", ""), ("", ""), ("GPT", "b"), ("gpt", "c"), ("2.0 kWh", "a")),
-    ]
-    units = [None, None, "Wh"]
-    every = [
-        VoteRule(strategy, blanks, quorum, refs, weights, tiebreak)
-        for strategy in STRATEGIES
-        for blanks in (True, False)
-        for quorum in (None, 0.5)
-        for refs in ("set", "share")
-        for weights in ("uniform", "agreement")
-        for tiebreak in ("first", "blank")
-    ]
-    pool = pool_ballots(table, units)
-    assert list(pool.chains) == [0]
-    for size in (1, 2, 3, 6):
-        drawn = [list(members) for members in combinations(range(6), size)]
-        assert told(table, pool, drawn, every, units) == looped(table, pool, drawn, every, units)
-
-
 def test_a_chain_of_near_numbers_is_grouped_anew_in_every_subsample():
     table = [ballots(("1000", "a"), ("1001", "b"), ("1002", "c"), ("1003", "d"))]
     pool = pool_ballots(table)
     # 1000 leads 1001 and leaves 1002 alone, which then leads 1003; 1001, coming first, leads both its neighbours
     found = told(table, pool, [[0, 1, 2, 2, 2], [1, 0, 2, 2, 2], [0, 1, 2, 3, 3]], [VoteRule("union")])
     assert found == [(2, "1002", {"c"}), (1, "1002", {"a", "b", "c"}), (2, "1003", {"c", "d"})]
-
-
-def test_values_within_the_tolerance_of_one_another_need_no_grouping_anew():
-    pool = pool_ballots([ballots(("1000", ""), ("1001", ""), ("1000.5", ""), ("7", ""), ("", ""))])
-    assert (pool.chains, pool.group.tolist()) == ({}, [[0, 0, 0, 3, -1]])
 
 
 def test_a_tolerance_that_holds_one_way_alone_counts_as_a_chain():
@@ -186,19 +158,6 @@ def test_cells_are_counted_in_pieces_alike(monkeypatch):
     monkeypatch.setattr(count, "_MOST_PAIRS", 27)
     pieces = vote_pool(pool, drawn, RULES)
     assert all(np.array_equal(getattr(whole, name), getattr(pieces, name)) for name in ("leader", "spelling", "words"))
-
-
-@pytest.mark.data
-@pytest.mark.skipif(not PREDICTIONS.exists(), reason="../shared/data is not there")
-def test_recorded_runs_are_counted_as_vote_counts_them():
-    files = [read_submission(path) for path in sorted(PREDICTIONS.glob("*.csv"))]
-    rows = [[file.rows[key] for file in files] for key in files[0].rows]
-    table = [[Ballot(row.answer_value, row.ref_ids) for row in members] for members in rows]
-    units = [members[0].answer_unit for members in rows]
-    pool = pool_ballots(table, units)
-    for size in (3, 9, 37):
-        drawn = subsamples(len(files), size, 2, seed=size).tolist()
-        assert told(table, pool, drawn, RULES, units) == looped(table, pool, drawn, RULES, units)
 
 
 @pytest.mark.data
@@ -252,23 +211,6 @@ def test_outcomes_are_marked_by_value_references_and_abstention():
     assert parts["abstain"].tolist() == [[[1, 1], [0, 0]], [[1, 1], [1, 0]]]
 
 
-def test_every_distinct_value_and_reference_set_is_marked_once():
-    asked = []
-    pool = pool_ballots(TABLE)
-    marks = Marks(
-        pool,
-        {"value": lambda q, text: asked.append((q, text)) or 0.0},
-        {"ref": lambda q, refs: asked.append((q, refs)) or 0.0},
-        {"abstain": max},
-    )
-    for size in (1, 2, 3):
-        drawn = subsamples(4, size, 10, seed=0)
-        marks.score(vote_pool(pool, drawn, RULES))
-        marks.score(vote_pool(pool, drawn, RULES))
-    assert len(asked) == len(set(asked))
-    assert {(0, "5"), (0, "5.0"), (0, ""), (1, ""), (0, frozenset("abc")), (1, frozenset())} <= set(asked)
-
-
 def test_the_expected_score_is_the_mean_over_all_subsamples(monkeypatch):
     pool = pool_ballots(TABLE)
     monkeypatch.setattr("kohaku_ray.ensemble.study._BLOCK", 4)
@@ -302,12 +244,6 @@ def stratified(members, strata, n_members):
     return all(abs(sum(strata[m] == name for m in members) - shares[name]) < 1 for name in names)
 
 
-def test_few_subsamples_are_all_there_are():
-    assert subsamples(4, 2, 6, seed=0).tolist() == [[0, 1], [0, 2], [0, 3], [1, 2], [1, 3], [2, 3]]
-    assert subsamples(4, 2, 4, 0, ["a", "a", "b", "b"]).tolist() == [[0, 2], [0, 3], [1, 2], [1, 3]]
-    assert subsamples(37, 37, 32, seed=0).tolist() == [list(range(37))]
-
-
 def test_subsamples_follow_the_seed_and_use_all_members_alike():
     assert not np.array_equal(subsamples(37, 5, 32, 0), subsamples(37, 5, 32, 1))
     strata = ["a"] * 20 + ["b"] * 10 + ["c"] * 7
@@ -322,20 +258,8 @@ def test_subsamples_follow_the_seed_and_use_all_members_alike():
     [
         (lambda: pool_ballots([]), "There are no ballots to study"),
         (lambda: pool_ballots([[]]), "There are no ballots to study"),
-        (lambda: pool_ballots([TABLE[0], TABLE[1][:2]]), "Question 1 has 2 ballots but question 0 has 4"),
-        (lambda: pool_ballots(TABLE, ["W"]), "There are 1 units but 2 questions"),
-        (lambda: vote_pool(pool_ballots(TABLE), np.array([[0, 4]]), RULES), "names member 4 but the pool has 4"),
-        (lambda: vote_pool(pool_ballots(TABLE), np.array([[-1]]), RULES), "names member -1 but the pool has 4"),
-        (lambda: vote_pool(pool_ballots(TABLE), np.empty((3, 0)), RULES), r"Subsamples have the shape \(3, 0\)"),
-        (lambda: vote_pool(pool_ballots(TABLE), np.array([0, 1]), RULES), r"Subsamples have the shape \(2,\)"),
-        (
-            lambda: vote_pool(pool_ballots(TABLE), np.array([[0]]), [VoteRule(compat="kohakurag")]),
-            r"vote\.compat of a rule is not None",
-        ),
         (lambda: subsamples(4, 5, 1, 0), "5 members cannot be drawn from 4"),
         (lambda: subsamples(4, 0, 1, 0), "0 members cannot be drawn from 4"),
-        (lambda: subsamples(4, 2, 0, 0), "0 subsamples are asked for"),
-        (lambda: subsamples(4, 2, 1, 0, ["a"]), "There are 1 strata but 4 members"),
         (lambda: expected_score(pool_ballots(TABLE), 5, RULES, None), "5 members cannot be drawn from 4"),
         (
             lambda: expected_score(pool_ballots(TABLE), 2, RULES, None, most=5),

@@ -1,7 +1,6 @@
 """Citations against gold references, of a column of the truth or of its ref_id."""
 
 import pytest
-from hypothesis import given
 from hypothesis import strategies as st
 
 from kohaku_ray.evaluation.metrics import find_metric
@@ -31,14 +30,6 @@ def row(ref_ids=(), **columns):
 def test_precision_recall_and_f1(cited, gold, f1, precision, recall):
     found = citation_scores(frozenset(cited), frozenset(gold))
     assert found == pytest.approx({"f1": f1, "precision": precision, "recall": recall})
-
-
-@given(REFS, REFS)
-def test_f1_lies_between_precision_and_recall_and_swaps_them(cited, gold):
-    found, swapped = citation_scores(cited, gold), citation_scores(gold, cited)
-    assert min(found["precision"], found["recall"]) - 1e-12 <= found["f1"]
-    assert found["f1"] <= max(found["precision"], found["recall"]) + 1e-12
-    assert (found["precision"], found["recall"]) == (swapped["recall"], swapped["precision"])
 
 
 def test_gold_stands_in_a_column_of_its_own_or_in_ref_id():

@@ -6,8 +6,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from kohaku_ray.evaluation.submissions import Submission, SubmissionRow, read_submission
-from kohaku_ray.evaluation.wattbot import ERROR_CLASSES, WATTBOT, classify, is_rounding, is_unit_conversion
+from kohaku_ray.evaluation.submissions import Submission, SubmissionRow
+from kohaku_ray.evaluation.wattbot import ERROR_CLASSES, WATTBOT, classify, is_unit_conversion
 
 
 def row(value: str, refs: str = "['a']") -> SubmissionRow:
@@ -15,44 +15,33 @@ def row(value: str, refs: str = "['a']") -> SubmissionRow:
 
 
 @pytest.mark.parametrize(
-    ("truth", "value", "name"),
+    ("name", "truth", "values"),
     [
-        ("is_blank", "5", "false positive"),
-        ("5", "is_blank", "false negative"),
-        ("5", "", "false negative"),
-        ("1438", "1.438", "unit conversion"),
-        ("1438", "1400000", "unit conversion"),
-        ("1438", "1300000", "value selection"),
-        ("1438", "14380", "unit conversion"),
-        ("14.4", "14", "rounding"),
-        ("10", "9", "rounding"),
-        ("10", "8.99", "value selection"),
-        ("0", "1", "value selection"),
-        ("0", "1e-7", "value selection"),
-        ("5", "-5", "value selection"),
-        ("5", "-50", "value selection"),
-        ("5", "0", "value selection"),
-        ("1e-300", "1e300", "value selection"),
-        ("[80,90]", "[0.8,0.9]", "unit conversion"),
-        ("[80,90]", "[80,92]", "rounding"),
-        ("[80,90]", "[0.8,92]", "value selection"),
-        ("[80,90]", "[80,10]", "value selection"),
-        ("[80,90]", "80", "type mismatch"),
-        ("[80,90]", "80-90", "type mismatch"),
-        ("5", "five", "type mismatch"),
-        ("GPT-3", "3", "type mismatch"),
-        ("GPT-3", "[3,4]", "type mismatch"),
-        ("GPT-3", "GPT-4", "categorical mismatch"),
-        ("1", "True", "type mismatch"),
-        ("1997", "2016", "value selection"),
-        ("1997", "2016.5", "rounding"),
-        ("[1997,1999]", "[1997,2016]", "value selection"),
-        ("199", "201", "rounding"),
+        ("false positive", "is_blank", ["5"]),
+        ("false negative", "5", ["is_blank", ""]),
+        ("unit conversion", "1438", ["1.438", "1400000", "14380"]),
+        ("value selection", "1438", ["1300000"]),
+        ("rounding", "14.4", ["14"]),
+        ("rounding", "10", ["9"]),
+        ("rounding", "199", ["201"]),
+        ("value selection", "10", ["8.99"]),
+        ("value selection", "0", ["1", "1e-7"]),
+        ("value selection", "5", ["-5", "-50", "0"]),
+        ("value selection", "1e-300", ["1e300"]),
+        ("unit conversion", "[80,90]", ["[0.8,0.9]"]),
+        ("rounding", "[80,90]", ["[80,92]"]),
+        ("value selection", "[80,90]", ["[0.8,92]", "[80,10]"]),
+        ("type mismatch", "[80,90]", ["80", "80-90"]),
+        ("type mismatch", "5", ["five"]),
+        ("type mismatch", "GPT-3", ["3", "[3,4]"]),
+        ("categorical mismatch", "GPT-3", ["GPT-4"]),
+        ("value selection", "1997", ["2016"]),
+        ("rounding", "1997", ["2016.5"]),
+        ("value selection", "[1997,1999]", ["[1997,2016]"]),
     ],
 )
-def test_each_branch_of_the_tree(truth, value, name):
-    assert classify(row(truth), row(value, "['other']")) == name
-    assert name in ERROR_CLASSES
+def test_each_branch_of_the_tree(name, truth, values):
+    assert {classify(row(truth), row(value, "['other']")) for value in values} == {name}
 
 
 @pytest.mark.parametrize(("unit", "name"), [("MWh", "rounding"), ("", "value selection"), ("years", "value selection")])
@@ -93,26 +82,8 @@ def test_a_power_of_ten_is_a_unit_conversion_except_one(truth, exponent, off):
     assert is_unit_conversion(truth, truth * 10.0**exponent * (1 + off)) == (exponent != 0)
 
 
-@given(truth=st.floats(1e-6, 1e6), given_number=st.floats(-1e7, 1e7))
-def test_nothing_is_both_a_unit_conversion_and_a_rounding(truth, given_number):
-    assert not (is_unit_conversion(truth, given_number) and is_rounding(truth, given_number))
-
-
 def test_missing_rows_have_no_class():
     truth = Submission("t", (), {"q1": row("5"), "q2": row("6"), "q3": row("is_blank")})
     counts = WATTBOT.count_errors(truth, Submission("p", (), {"q1": row("50"), "q9": row("1")}))
     assert list(counts) == list(ERROR_CLASSES)
     assert +Counter(counts) == {"unit conversion": 1}
-
-
-@pytest.mark.data
-def test_real_errors_add_up(data_path):
-    data = data_path / "wattbot"
-    truth = read_submission(data / "train_QA.csv")
-    for path in sorted((data / "predictions").glob("*.csv")):
-        submission = read_submission(path)
-        scores = [WATTBOT.score_question(item, submission.rows[key]) for key, item in truth.rows.items()]
-        counts = WATTBOT.count_errors(truth, submission)
-        pairs = [(score.parts["value"], score.parts["ref"]) for score in scores]
-        assert sum(counts.values()) == sum(value < 1 or ref < 1 for value, ref in pairs)
-        assert counts["reference mismatch"] == sum(value == 1 and ref < 1 for value, ref in pairs)

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from kohaku_ray.evaluation.label import CONSISTENT, CONTRADICT, LABEL, Guess, label_figures, read_label, wilson
+from kohaku_ray.evaluation.label import CONSISTENT, CONTRADICT, LABEL, read_label, set_figures, wilson
 from kohaku_ray.evaluation.metrics import find_metric
 from kohaku_ray.evaluation.report import run_score
 from kohaku_ray.evaluation.submissions import Submission, SubmissionRow
@@ -14,42 +14,15 @@ from kohaku_ray.pages.score_text import describe_scores as render
 
 
 @pytest.mark.parametrize(
-    ("text", "label"),
+    ("label", "spellings"),
     [
-        ("consistent", CONSISTENT),
-        (" Consistent. ", CONSISTENT),
-        ("1", CONSISTENT),
-        ("1.0", CONSISTENT),
-        ("TRUE", CONSISTENT),
-        ("yes", CONSISTENT),
-        ('"contradict"', CONTRADICT),
-        ("Contradictory", CONTRADICT),
-        ("inconsistent", CONTRADICT),
-        ("0", CONTRADICT),
-        ("False", CONTRADICT),
-        ("", None),
-        (None, None),
-        ("is_blank", None),
-        ("not consistent", None),
-        ("2", None),
+        (CONSISTENT, ("consistent", " Consistent. ", "1", "1.0", "TRUE", "yes")),
+        (CONTRADICT, ('"contradict"', "Contradictory", "inconsistent", "0", "False")),
+        (None, ("", None, "is_blank", "not consistent", "2")),
     ],
 )
-def test_spellings(text, label):
-    assert read_label(text) == label
-
-
-TRUTH = {"a": "consistent", "b": "1", "c": "contradict", "d": "0", "e": "true", "f": "what?"}
-
-
-def test_always_the_commoner_label_is_the_majority_and_balanced_at_chance():
-    found = label_figures(TRUTH, dict.fromkeys(TRUTH, Guess(CONSISTENT)))
-    assert found.accuracy == found.majority == 3 / 5
-    assert (found.balanced, found.f1, found.brier, found.bins) == (0.5, 0.0, None, ())
-
-
-def test_a_question_without_a_prediction_is_wrong_and_without_truth_nothing_is_said():
-    assert label_figures(TRUTH, {}).accuracy == 0
-    assert label_figures({"a": "", "b": "perhaps"}, {"a": Guess(CONTRADICT, 1.0)}) is None
+def test_spellings(label, spellings):
+    assert {read_label(text) for text in spellings} == {label}
 
 
 def test_wilson_against_published_values():
@@ -59,18 +32,24 @@ def test_wilson_against_published_values():
     assert wilson(10, 10)[1] == pytest.approx(1)
 
 
-@given(st.dictionaries(st.text(max_size=3), st.sampled_from(["1", "0"]), min_size=1), st.data())
-def test_bounds_hold_for_any_prediction(truth, data):
-    guesses = st.builds(Guess, st.sampled_from([CONSISTENT, CONTRADICT, None]), st.none() | st.floats(0, 1))
-    given_ = {key: data.draw(guesses) for key in truth}
-    found = label_figures(truth, given_)
-    assert 0 <= found.interval[0] <= found.accuracy <= found.interval[1] <= 1
-    assert 0 <= found.balanced <= 1
-    assert 0 <= found.f1 <= 1
-    assert found.brier is None or 0 <= found.brier <= 1
-    assert sum(found.confusion.values()) == found.n
-    assert sum(n for _, n, *_ in found.bins) == sum(
-        one.label is not None and one.confidence is not None for one in given_.values()
+@given(st.lists(st.tuples(*[st.sampled_from([CONSISTENT, CONTRADICT, ""])] * 2, st.none() | st.floats(0, 1))))
+def test_bounds_hold_for_any_prediction(rows):
+    named = {f"q{at}": row for at, row in enumerate(rows)}
+    truth = Submission("t", (), {key: SubmissionRow(key, answer_value=true) for key, (true, _, _) in named.items()})
+    given_rows = {
+        key: SubmissionRow(key, answer_value=label, columns={} if sure is None else {"confidence": str(sure)})
+        for key, (_, label, sure) in named.items()
+    }
+    found = set_figures(truth, Submission("p", (), given_rows))
+    if found is None:
+        assert not any(true for true, _, _ in rows)
+        return
+    assert all(0 <= number.value <= 1 for number in found.numbers)
+    low, high = found.numbers[0].interval
+    assert 0 <= low <= found.numbers[0].value <= high <= 1
+    assert sum(int(cell) for line in found.tables[0].rows for cell in line[1:]) == found.n
+    assert sum(n for plot in found.plots for _, _, n in plot.points) == sum(
+        bool(true and label) and sure is not None for true, label, sure in rows
     )
 
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import subprocess
 import sys
 
 import numpy as np
@@ -127,34 +126,25 @@ def test_shares_average_to_the_score_of_every_metric(data, unanswerable):
 
 
 @pytest.mark.parametrize(
-    ("truth", "value", "score"),
+    ("truth", "right", "wrong"),
     [
-        ("consistent", " Consistent", 1),
-        ("consistent", "contradict", 0),
-        ("1000", "1000.9", 1),
-        ("1000", "1002", 0),
-        ("0", "1e-10", 1),
-        ("1,000", "1000", 0),
-        ("[80,90]", "[80, 90]", 0),
-        ("1", "one", 0),
-        ("NA", "none", 0),
-        ("NA", "na", 1),
-        ("None", "is_blank", 0),
-        ("is_blank", "", 1),
-        ("", "is_blank", 1),
-        ("is_blank", "5", 0),
-        ("5", "", 0),
+        ("consistent", [" Consistent"], ["contradict"]),
+        ("1000", ["1000.9"], ["1002"]),
+        ("0", ["1e-10"], []),
+        ("1,000", [], ["1000"]),
+        ("[80,90]", [], ["[80, 90]"]),
+        ("1", [], ["one"]),
+        ("NA", ["na"], ["none"]),
+        ("None", [], ["is_blank"]),
+        ("is_blank", [""], ["5"]),
+        ("", ["is_blank"], []),
+        ("5", [], [""]),
     ],
 )
-def test_exact_values(truth, value, score):
-    assert exact_value(truth, value) == score
-    assert EXACT.score_question(row(truth), row(value)).total == score
-
-
-@given(st.text(max_size=12), st.text(max_size=12))
-def test_exact_is_symmetric_of_text_and_takes_the_truth_itself(a, b):
-    assert exact_value(a, a) == 1.0
-    assert exact_value(a, b) == exact_value(b, a) or any(char.isdigit() for char in a + b)
+def test_exact_values(truth, right, wrong):
+    for score, values in ((1, right), (0, wrong)):
+        for value in values:
+            assert EXACT.score_question(row(truth), row(value)).total == exact_value(truth, value) == score, value
 
 
 def test_an_own_metric_scores_files(own):
@@ -203,8 +193,3 @@ def test_the_command_line_takes_any_metric(own, command, capsys):
     assert (
         "metric exakt: no such metric, did you mean exact?; metrics: wattbot, kaggle, exact" in capsys.readouterr().err
     )
-
-
-def test_the_registry_loads_no_metric_before_it_is_asked_for():
-    code = "import sys, kohaku_ray.evaluation.metrics; sys.exit('kohaku_ray.evaluation.wattbot' in sys.modules)"
-    assert subprocess.run([sys.executable, "-c", code]).returncode == 0

@@ -1,13 +1,10 @@
 from __future__ import annotations
 
-import json
-
 import pytest
 
 from kohaku_ray.errors import DataError
 from kohaku_ray.evaluation.report import run_score
 from kohaku_ray.pages.score_text import describe_scores as render
-from kohaku_ray.pages.score_text import table
 
 TRUTH = """id,question,answer_value,ref_id,split
 q1,How much?,1000,['a'],public
@@ -24,24 +21,6 @@ def files(tmp_path):
     for name, text in (("truth.csv", TRUTH), ("right.csv", RIGHT), ("poor.csv", POOR)):
         (tmp_path / name).write_text(text)
     return tmp_path
-
-
-def test_records_have_the_promised_keys_and_are_json(files):
-    report = run_score(files / "truth.csv", [files / "right.csv"], ("wattbot", "kaggle"))
-    assert [list(record) for record in report.records] == [
-        ["file", "metric", "score", "value", "ref", "abstain", "n", "missing"]
-    ] * 2
-    assert json.loads(json.dumps(report.records)) == report.records
-    assert report.records[0] == {
-        "file": str(files / "right.csv"),
-        "metric": "wattbot",
-        "score": 1.0,
-        "value": 1.0,
-        "ref": 1.0,
-        "abstain": 1.0,
-        "n": 4,
-        "missing": 0,
-    }
 
 
 def test_missing_extra_doubled_and_nameless_rows_are_counted_and_named(files):
@@ -84,12 +63,3 @@ def test_errors_add_a_table_of_counts(files):
     assert block[2].split() == [str(files / "poor.csv"), "1", "0", "1", "0", "0", "1", "0", "0"]
     assert len({len(line) for line in block}) == 1
     assert "type mismatch" not in render(run_score(files / "truth.csv", [files / "poor.csv"]))
-
-
-def test_table_aligns_text_left_and_numbers_right():
-    assert table(["file", "n"], [["a", "10"], ["long", "2"]], n_text=1).splitlines() == [
-        "file   n",
-        "----  --",
-        "a     10",
-        "long   2",
-    ]

@@ -3,13 +3,12 @@ from __future__ import annotations
 import csv
 
 import pytest
-from hypothesis import given
 from hypothesis import strategies as st
 
 from kohaku_ray.errors import DataError
 from kohaku_ray.evaluation.metrics import find_metric
 from kohaku_ray.evaluation.submissions import Submission, SubmissionRow, read_submission
-from kohaku_ray.evaluation.wattbot import jaccard, kaggle_normal, kaggle_value, wattbot_value
+from kohaku_ray.evaluation.wattbot import kaggle_value, wattbot_value
 
 WATTBOTS = ("wattbot", "kaggle")
 ABSTAINED = "Unable to answer with confidence based on the provided documents."
@@ -35,115 +34,69 @@ def submission(*rows: SubmissionRow, path: str = "p.csv") -> Submission:
     return Submission(path, ("id", "answer_value", "ref_id"), {item.question_id: item for item in rows})
 
 
-@pytest.mark.parametrize(
-    ("truth", "given_value", "score"),
-    [
-        ("is_blank", "is_blank", 1),
-        ("is_blank", "", 1),
-        ("is_blank", "None", 1),
-        ("is_blank", "5", 0),
-        ("5", "is_blank", 0),
-        ("is_blank", ABSTAINED, 0),
-        ("1000", "1001", 1),
-        ("1000", "1001.1", 0),
-        ("1000", "998.9", 0),
-        ("0", "1e-9", 1),
-        ("0", "0.001", 0),
-        ("13.2", "13.20", 1),
-        ("5439000", "5.439e6", 1),
-        ("[80,90]", "[80, 90.05]", 1),
-        ("[80,90]", "[80, 91]", 0),
-        ("[80,90]", "[79, 90]", 0),
-        ("[80,90]", "[90,80]", 0),
-        ("[80,90]", "80", 0),
-        ("[80,90]", "80-90", 0),
-        ("80", "[80,90]", 0),
-        ("1", "True", 0),
-        ("GPT-3", "3", 0),
-        ("3", "GPT-3", 0),
-        ("Water consumption", " water  CONSUMPTION", 1),
-        ("ML.ENERGY Benchmark", "The ML.ENERGY Benchmark", 0),
-        ("A100-80GB", "a100-80gb", 1),
-        ("103500", "103,500", 0),
-    ],
-)
-def test_wattbot_values(truth, given_value, score):
-    assert wattbot_value(truth, given_value) == score
+def check(score, truth, right, wrong):
+    assert [value for value in right if score(truth, value) != 1] == []
+    assert [value for value in wrong if score(truth, value) != 0] == []
 
 
 @pytest.mark.parametrize(
-    ("raw", "normal"),
+    ("truth", "right", "wrong"),
     [
-        ("True", "1"),
-        ("yes", "1"),
-        ("FALSE", "0"),
-        ("No", "0"),
-        ("103,500", "103500"),
-        ("more than 1,000", "1000"),
-        ("Less than 5", "5"),
-        ("approximately 80 to 90", "[80.0,90.0]"),
-        ("about 5", "5"),
-        ("around 5", "5"),
-        ("over 5", "5"),
-        ("under 5", "5"),
-        ("nearly 5", "5"),
-        ("roughly 5", "5"),
-        ("up to 90", "90"),
-        ("at least 90", "90"),
-        ("at most 90", "90"),
-        ("~13", "13"),
-        ("> 13", "13"),
-        ("2B", "2000000000.0"),
-        ("2.5 k", "2500.0"),
-        ("7M", "7000000.0"),
-        ("1T", "1000000000000.0"),
-        ("80-90", "[80.0,90.0]"),
-        ("from 80 to 90", "[80.0,90.0]"),
-        ("90–80", "[80.0,90.0]"),
-        ("80-90%", "80-90%"),
-        ("A100-80GB", "a100-80gb"),
-        ("5e-3", "5e-3"),
-        ("overall 5", "overall 5"),
-        ("1.2.3-4", "1.2.3-4"),
+        ("is_blank", ["is_blank", "", "None"], ["5", ABSTAINED]),
+        ("5", ["5.0"], ["is_blank"]),
+        ("1000", ["1001"], ["1001.1", "998.9"]),
+        ("0", ["1e-9"], ["0.001"]),
+        ("13.2", ["13.20"], []),
+        ("5439000", ["5.439e6"], []),
+        ("[80,90]", ["[80, 90.05]"], ["[80, 91]", "[79, 90]", "[90,80]", "80", "80-90"]),
+        ("80", [], ["[80,90]"]),
+        ("1", [], ["True"]),
+        ("GPT-3", ["gpt-3"], ["3"]),
+        ("3", [], ["GPT-3"]),
+        ("Water consumption", [" water  CONSUMPTION"], []),
+        ("ML.ENERGY Benchmark", [], ["The ML.ENERGY Benchmark"]),
+        ("103500", [], ["103,500"]),
     ],
 )
-def test_kaggle_normal_form(raw, normal):
-    assert kaggle_normal(raw) == normal
+def test_wattbot_values(truth, right, wrong):
+    check(wattbot_value, truth, right, wrong)
+
+
+HEDGES = "more than,Less than,approximately,about,around,over,under,nearly,roughly,up to,at least,at most,~,>"
+
+
+@pytest.mark.parametrize("hedge", HEDGES.split(","))
+def test_kaggle_reads_a_hedged_number(hedge):
+    assert kaggle_value("1000", f"{hedge} 1,000") == 1
 
 
 @pytest.mark.parametrize(
-    ("truth", "given_value", "score"),
+    ("truth", "right", "wrong"),
     [
-        ("is_blank", "5", 1),
-        ("n/a", "5", 1),
-        (ABSTAINED, "5", 1),
-        ("5", "is_blank", 0),
-        ("5", ABSTAINED, 0),
-        ("1", "TRUE", 1),
-        ("2510000", "2.51M", 1),
-        ("1000", "1001", 1),
-        ("1000", "1002", 0),
-        ("0.0005", "0.0012", 1),
-        ("[80,90]", "80-90", 1),
-        ("[80,90]", "[90, 80]", 1),
-        ("[80,90]", "85", 1),
-        ("[80,90]", "90.0009", 1),
-        ("[80,90]", "90.002", 0),
-        ("[80,90]", "79", 0),
-        ("[80,90]", "eighty", 0),
-        ("[80,90,95]", "85", 0),
-        ("[a, B]", "['b', 'a']", 1),
-        ("{a, B}", "{b, a, a}", 1),
-        ("{a, b}", "a", 0),
-        ("[a, b]", "[a]", 0),
-        ("[1, 2]", "[1, two]", 0),
-        ("GPT-3", "gpt-3 ", 1),
-        ("GPT-3", "GPT-4", 0),
-        ("[300,1000]", "300 Watts to 1 Kilowatt", 0),
+        ("is_blank", ["5"], []),
+        ("n/a", ["5"], []),
+        (ABSTAINED, ["5"], []),
+        ("5", [], ["is_blank", ABSTAINED]),
+        ("1", ["TRUE", "yes"], ["FALSE"]),
+        ("2510000", ["2.51M"], []),
+        ("2500", ["2.5 k"], []),
+        ("2e9", ["2B"], ["2T"]),
+        ("1000", ["1001"], ["1002"]),
+        ("0.0005", ["0.0012"], []),
+        ("[80,90]", ["80-90", "90–80", "[90, 80]", "85", "90.0009", "approximately 80 to 90", "from 80 to 90"], []),
+        ("[80,90]", [], ["90.002", "79", "eighty", "80-90%"]),
+        ("[80,90,95]", [], ["85"]),
+        ("[a, B]", ["['b', 'a']"], []),
+        ("{a, B}", ["{b, a, a}"], ["a"]),
+        ("[a, b]", [], ["[a]"]),
+        ("[1, 2]", [], ["[1, two]"]),
+        ("GPT-3", ["gpt-3 "], ["GPT-4"]),
+        ("overall 5", ["Overall 5"], ["5"]),
+        ("[300,1000]", [], ["300 Watts to 1 Kilowatt"]),
     ],
 )
-def test_kaggle_values(truth, given_value, score):
-    assert kaggle_value(truth, given_value) == score
+def test_kaggle_values(truth, right, wrong):
+    check(kaggle_value, truth, right, wrong)
 
 
 def test_is_blank_among_references_is_none_in_wattbot_and_a_token_in_kaggle():
@@ -201,31 +154,6 @@ def test_an_empty_truth_is_named():
 
 
 texts = st.text(alphabet=st.sampled_from("[](){}'\",-~>%$ 0123456789.eEkKmMbBtTofrmu±\x00٣²"), max_size=24)
-
-
-@given(truth=texts, value=texts, true_refs=texts, refs=texts, metric=st.sampled_from(WATTBOTS))
-def test_hostile_text_is_scored_within_bounds(truth, value, true_refs, refs, metric):
-    score = score_question(row("q", truth, true_refs), row("q", value, refs), metric)
-    value, ref, abstain = score.parts.values()
-    assert value in (0.0, 1.0)
-    assert abstain in (0.0, 1.0)
-    assert 0.0 <= ref <= 1.0
-    assert score.total == pytest.approx(0.75 * value + 0.15 * ref + 0.10 * abstain)
-
-
-@given(value=texts, refs=texts)
-def test_the_truth_itself_is_right_in_wattbot(value, refs):
-    truth = row("q", value, "is_blank" if value.strip() in ("", "[]", "{}", "()") else refs)
-    score = score_question(truth, truth, "wattbot")
-    assert (score.parts["value"], score.parts["ref"]) == (1.0, 1.0)
-
-
-@given(st.sets(st.integers(0, 5)), st.sets(st.integers(0, 5)))
-def test_jaccard(a, b):
-    left, right = frozenset(map(str, a)), frozenset(map(str, b))
-    assert jaccard(left, right) == jaccard(right, left)
-    assert (jaccard(left, right) == 1.0) == (left == right)
-    assert (jaccard(left, right) == 0.0) == (bool(left or right) and not left & right)
 
 
 @pytest.mark.data

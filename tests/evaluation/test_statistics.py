@@ -2,8 +2,6 @@ from __future__ import annotations
 
 import itertools
 import math
-import subprocess
-import sys
 
 import numpy as np
 import pytest
@@ -29,7 +27,6 @@ from kohaku_ray.evaluation.statistics import average_ranks, correlate, holm, mea
 # scores of questions as WattBot gives them: few distinct values, many ties
 SCORE = st.sampled_from([0.0, 0.1, 0.175, 0.25, 0.75, 0.85, 0.9, 0.925, 1.0])
 DIFFERENCE = st.integers(-20, 20).map(lambda i: i / 20)
-SEEDS = st.lists(st.integers(0, 1000).map(lambda i: i / 1000), min_size=1, max_size=8)
 
 
 def fields(result):
@@ -81,15 +78,6 @@ class TestWelch:
         expected = [peer.statistic, peer.df, peer.pvalue, interval.low, interval.high]
         assert [found.t, found.dof, found.p, found.low, found.high] == pytest.approx(expected, rel=1e-6, abs=1e-9)
 
-    @given(SEEDS, SEEDS)
-    def test_swapping_sides_flips_the_signs(self, a, b):
-        one, other = welch(a, b), welch(b, a)
-        assert_defined_or_reasoned(one)
-        assert one.p == pytest.approx(other.p)
-        if one.p is not None:
-            assert (one.t, one.g, one.low) == pytest.approx((-other.t, -other.g, -other.high))
-            assert (one.p < 0.05) == (not one.low <= 0.0 <= one.high)
-
     @pytest.mark.parametrize(
         ("a", "b", "difference", "reason"),
         [
@@ -103,15 +91,6 @@ class TestWelch:
         assert found.difference == (None if difference is None else pytest.approx(difference))
         assert reason in found.reason
         assert fields(found)[1:-1] == [None] * 6
-
-    def test_one_side_may_be_constant(self):
-        found = welch([0.5, 0.5, 0.5], [0.6, 0.7, 0.8])
-        assert found.dof == pytest.approx(2.0)
-        assert found.t == pytest.approx(-0.2 / (0.1 / math.sqrt(3)))
-
-    def test_the_confidence_level_is_used(self):
-        narrow, wide = (welch([1, 2, 3, 5], [2, 4, 4, 7], confidence) for confidence in (0.5, 0.99))
-        assert wide.low < narrow.low < narrow.high < wide.high
 
 
 class TestPairedDifferences:
@@ -133,9 +112,9 @@ class TestBootstrap:
         ids=["skewed", "tied"],
     )
     def test_equals_scipy_draw_for_draw(self, d):
-        found = paired_bootstrap(d, 2_000, 0.9, seed=5)
+        found = paired_bootstrap(d, 2_000)
         peer = stats.bootstrap(
-            (d,), np.mean, n_resamples=2_000, confidence_level=0.9, method="BCa", random_state=np.random.default_rng(5)
+            (d,), np.mean, n_resamples=2_000, method="BCa", random_state=np.random.default_rng(0)
         ).confidence_interval
         assert (found.low, found.high) == pytest.approx((peer.low, peer.high), rel=1e-12)
         assert found.mean == pytest.approx(d.mean())
@@ -159,12 +138,10 @@ class TestBootstrap:
 
     def test_degenerate_cases(self):
         assert paired_bootstrap([]).reason == "0 questions: an interval needs two"
-        assert paired_bootstrap([0.5]).mean == 0.5
-        assert paired_bootstrap([0.5]).low is None
+        assert (paired_bootstrap([0.5]).mean, paired_bootstrap([0.5]).low) == (0.5, None)
         same = paired_bootstrap([0.25] * 5)
         assert (same.mean, same.low, same.high) == (0.25, 0.25, 0.25)
         assert "no width" in same.reason
-        assert paired_bootstrap([0.0] * 5).high == 0.0
 
 
 class TestPermutation:
@@ -189,31 +166,15 @@ class TestPermutation:
         assert found.is_exact
         assert found.p == pytest.approx(stats.binomtest(11, n, 0.5).pvalue, rel=1e-9)
 
-    def test_drawn_p_is_near_the_exact_one_and_never_zero(self):
+    def test_drawn_p_is_near_the_exact_one_and_never_zero(self, monkeypatch):
         d = np.random.default_rng(8).normal(0.3, 1.0, 25)
-        exact, drawn = paired_permutation(d), paired_permutation(d, exact_up_to=0)
+        exact = paired_permutation(d)
+        monkeypatch.setattr(paired, "EXACT_DIFFERENCES", 0)
+        drawn = paired_permutation(d)
         assert (exact.is_exact, drawn.is_exact) == (True, False)
         assert drawn.p == pytest.approx(exact.p, abs=4 * math.sqrt(exact.p * (1 - exact.p) / 9_999))
         assert paired_permutation(np.ones(60), 99) == Permutation(1 / 100, False, 60)
         assert paired_permutation(np.zeros(60)) == Permutation(1.0, True, 0)
-
-    @pytest.mark.parametrize("draw", [paired_permutation, paired_bootstrap])
-    def test_draws_are_seeded(self, draw):
-        d = np.random.default_rng(9).normal(0.2, 1.0, 50)
-        assert draw(d, 499) == draw(d, 499)
-        assert draw(d, 499, seed=1) != draw(d, 499, seed=2)
-
-    def test_the_number_of_draws_holds_across_blocks(self, monkeypatch):
-        monkeypatch.setattr(paired, "_BATCH", 40 * 7)
-        balanced = np.array([1.0, -1.0] * 20)  # every pattern is at least as far out
-        assert paired_permutation(balanced, 99).p == 1.0
-
-    @given(st.lists(DIFFERENCE, min_size=1, max_size=40))
-    def test_the_sign_of_the_whole_does_not_matter(self, d):
-        found = paired_permutation(d, 99)
-        assert 0.0 < found.p <= 1.0
-        if found.is_exact:
-            assert paired_permutation([-i for i in d], 99).p == found.p
 
 
 class TestEffect:
@@ -255,11 +216,6 @@ class TestHolm:
         assert {place for place, q in enumerate(adjusted) if q <= alpha} == rejected
         assert all(a <= q <= min(1.0, a * len(p)) for a, q in zip(p, adjusted, strict=True))
 
-    @pytest.mark.parametrize("p", [-0.1, 1.5, float("nan")])
-    def test_what_is_no_p_value(self, p):
-        with pytest.raises(DataError, match="is not a p value: it must be between 0 and 1"):
-            holm([0.5, p])
-
 
 class TestRanks:
     def test_by_hand(self):
@@ -270,31 +226,12 @@ class TestRanks:
     def test_rounding_ties(self):
         assert ranks([0.1 + 0.2, 0.3]).tolist() == [1.5, 1.5]
 
-    @given(st.lists(st.lists(SCORE, min_size=4, max_size=4), min_size=1, max_size=6))
-    def test_ranks_of_a_block_sum_to_a_constant(self, blocks):
-        found = average_ranks(blocks)
-        assert found.sum() == pytest.approx(4 * 5 / 2)
-        assert average_ranks(blocks[::-1]) == pytest.approx(found)
-
-    def test_no_blocks_and_missing_scores(self):
-        with pytest.raises(DataError, match=r"shape \(0,\) hold no blocks"):
-            average_ranks([])
-        with pytest.raises(DataError, match=r"the value at 1, 0 is nan"):
-            average_ranks([[0.1, 0.2], [float("nan"), 0.2]])
-
 
 class TestCorrelate:
     def test_by_hand(self):
         # deviations −1, 0, 1 and −1, 1, 0: Pearson 1/2, which is Spearman's too; two pairs agree, one does not
         found = correlate([1, 2, 3], [1, 3, 2])
         assert fields(found) == [3, pytest.approx(0.5), pytest.approx(0.5), pytest.approx(1 / 3), ""]
-
-    @given(st.lists(st.tuples(SCORE, SCORE), max_size=12))
-    def test_is_defined_or_reasoned_and_symmetric(self, pairs):
-        x, y = [a for a, _ in pairs], [b for _, b in pairs]
-        found, swapped = correlate(x, y), correlate(y, x)
-        assert_defined_or_reasoned(found)
-        assert fields(found)[1:4] == pytest.approx(fields(swapped)[1:4])
 
     def test_not_defined(self):
         assert correlate([1, 2], [2, 1]).reason == "a correlation needs three, and there are 2"
@@ -318,16 +255,6 @@ def test_stars_of_the_paper():
 def test_what_is_not_finite_is_refused(function, bad):
     with pytest.raises(DataError, match=rf"the value at 1 is {bad}: every value must be a finite number"):
         function([1.0, bad])
-
-
-def test_what_is_no_list_is_refused():
-    with pytest.raises(DataError, match=r"values of shape \(1, 2\) are not a list of numbers"):
-        paired_permutation([[1.0, 2.0]])
-
-
-def test_importing_loads_no_scipy():
-    code = "import sys, kohaku_ray.evaluation.compare, kohaku_ray.sweep.compare; sys.exit('scipy' in sys.modules)"
-    assert subprocess.run([sys.executable, "-c", code]).returncode == 0
 
 
 def test_a_scores_interval_stays_within_what_the_metric_can_give():

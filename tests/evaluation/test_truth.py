@@ -5,7 +5,6 @@ from pathlib import Path
 import pytest
 
 from kohaku_ray.errors import DataError
-from kohaku_ray.evaluation.compare import compare_files
 from kohaku_ray.evaluation.metrics import find_metric
 from kohaku_ray.evaluation.report import run_score
 from kohaku_ray.evaluation.truth import has_gold, read_truth, scored_rows
@@ -55,16 +54,3 @@ def test_a_limit_counts_the_files_questions_not_the_labelled_ones(tmp_path):
     truth = read_truth(written(tmp_path / "stories.csv", STORIES), [LABEL])
     assert list(scored_rows(truth, [LABEL], 4).rows) == ["a", "b"]
     assert list(scored_rows(truth, [EXACT], 4).rows) == ["a", "b", "c", "d"]
-
-
-def test_runs_are_compared_on_labels(tmp_path):
-    truth = written(tmp_path / "stories.csv", STORIES)
-    runs = [
-        written(tmp_path / f"{value}.csv", f"id,question,answer_value,ref_id\na,One.,{value},x\nb,Two.,0,x\n")
-        for value in (0, 1)
-    ]
-    compared = compare_files(truth, runs, "label")
-    assert compared.question_ids == ("a", "b")
-    assert compared.pair is not None
-    (flip,) = compared.pair.flips
-    assert (flip.question, flip.truth_value, flip.values) == ("One.", "consistent", ("0", "1"))

@@ -52,16 +52,7 @@ class Action:
 
 @dataclass(frozen=True)
 class SentImage:
-    """An image of a request.
-
-    Attributes:
-        width: In pixels.
-        height: In pixels.
-        format: As its bytes say: PNG, JPEG or WEBP.
-        digest: First 32 hexadecimal digits of the SHA-256 of its bytes.
-        data: Its bytes.
-        before_text: Whether it stands before all text of its message.
-    """
+    """An image of a request: pixels, format and digest of its bytes, and whether all text follows it."""
 
     width: int
     height: int

@@ -17,18 +17,7 @@ def build(
     patch: int = 8,
     heads: int = 4,
 ) -> str:
-    """Save one; returns its path.
-
-    Args:
-        folder: Where.
-        texts: Its vocabulary is that of these.
-        dim: Length of its vectors.
-        width: Width of both transformers; a multiple of ``heads``.
-        layers: Layers of both.
-        side: Pixels of a resized image's side.
-        patch: Pixels of a patch's side.
-        heads: Attention heads of both.
-    """
+    """Save one of a vocabulary from texts, of the given sizes."""
     import torch
     from sentence_transformers import SentenceTransformer
     from sentence_transformers.base.modules.transformer import Transformer
