@@ -100,13 +100,7 @@ class Uses:
 
 @dataclass(frozen=True, slots=True)
 class Ask:
-    """A model call known before any reply: the first calls of ``prepare``.
-
-    Attributes:
-        role: Role of the model.
-        prompt: The prompt.
-        schema: JSON schema of the reply.
-    """
+    """A model call known before any reply: the first calls of ``prepare``."""
 
     role: str
     prompt: Prompt

@@ -5,7 +5,7 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
-from inprocess import InProcessTools, library, words
+from systems.inprocess import InProcessTools, library, words
 
 from kohaku_ray.errors import ContextOverflowError, ModelError, TransientModelError
 from kohaku_ray.index.hits import Hits

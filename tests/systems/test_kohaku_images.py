@@ -9,8 +9,8 @@ import re
 import numpy as np
 import pyarrow as pa
 import pytest
-from inprocess import InProcessTools, best, vector
 from pydantic import ValidationError
+from systems.inprocess import InProcessTools, best, vector
 
 from kohaku_ray.documents.model import Attachment, Document, Paragraph, Section, Sentence
 from kohaku_ray.errors import ContextOverflowError

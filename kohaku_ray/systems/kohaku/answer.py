@@ -5,9 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Any
-
-import numpy as np
+from typing import Any, NamedTuple
 
 from kohaku_ray.errors import ContextOverflowError, ModelError
 from kohaku_ray.index.views import IMAGE
@@ -16,9 +14,9 @@ from kohaku_ray.models.parse import CUT, parse_answer
 from kohaku_ray.models.prompts import Prompt
 from kohaku_ray.models.schema import answer_schema
 from kohaku_ray.records import Prediction, Question, Reply, TraceRow
-from kohaku_ray.retrieval.context import Context, FoundImage, Match, Snippet, assemble
+from kohaku_ray.retrieval.context import Context, Snippet, assemble
 from kohaku_ray.retrieval.evidence import Evidence, find_images, rank, with_images, within
-from kohaku_ray.retrieval.fusion import Ranked, append_lexical
+from kohaku_ray.retrieval.fusion import Ranked, append_lexical, best_first
 from kohaku_ray.retrieval.windows import choose
 from kohaku_ray.systems.base import Answer
 from kohaku_ray.systems.kohaku.prepare import answer_prompt
@@ -31,6 +29,9 @@ CHARS_PER_TOKEN = 3
 
 OVERFLOW_STEP = 2
 """Matches dropped per query if the model refuses the prompt's length."""
+
+
+EMPTY = Context((), (), (), (), 0, False)
 
 
 async def answer(evidence: Evidence, tools: Tools, settings: KohakuSettings) -> Answer:
@@ -54,15 +55,10 @@ async def answer(evidence: Evidence, tools: Tools, settings: KohakuSettings) -> 
     )
 
 
-@dataclass(frozen=True, slots=True)
-class Shown:
-    """What the model is shown in one attempt: the same for all members with equal models.
+class Shown(NamedTuple):
+    """What the model is shown in one attempt, the same for all members with equal models.
 
-    Attributes:
-        context: The context.
-        trace: Rows of every match, snippet and image in it.
-        prompt: The prompt; None without a document to cite.
-        schema: Schema of the reply.
+    Without a document to cite there is no prompt.
     """
 
     context: Context
@@ -105,8 +101,7 @@ class Try:
         return 2 if read.flags else 1
 
 
-@dataclass(frozen=True, slots=True)
-class AttemptDepth:
+class AttemptDepth(NamedTuple):
     """How much of the evidence one attempt uses.
 
     Attributes:
@@ -119,7 +114,7 @@ class AttemptDepth:
     top_k: int
     top_k_final: int | None
     budget: int | None
-    image_top_k: int = 0
+    image_top_k: int
 
     @staticmethod
     def of(settings: KohakuSettings, attempt: int) -> AttemptDepth:
@@ -127,8 +122,8 @@ class AttemptDepth:
         times = attempt + 1
         return AttemptDepth(
             top_k=settings.top_k * times,
-            top_k_final=None if settings.top_k_final is None else settings.top_k_final * times,
-            budget=None if settings.max_context_tokens is None else settings.max_context_tokens * times,
+            top_k_final=settings.top_k_final and settings.top_k_final * times,
+            budget=settings.max_context_tokens and settings.max_context_tokens * times,
             image_top_k=settings.image_top_k * times,
         )
 
@@ -143,13 +138,9 @@ class AttemptDepth:
         return AttemptDepth(top_k, final, budget, max(len(refused.images) - 1, 0))
 
 
-NOTHING = Shown(Context((), (), (), (), 0, False))
-"""What the model is shown before there is a context."""
-
-
 async def _attempt(evidence: Evidence, tools: Tools, settings: KohakuSettings, attempt: int) -> list[Try]:
     """Ask with one depth of the evidence; if the model refuses the length, once more with less."""
-    depth, shown, overflowed = AttemptDepth.of(settings, attempt), NOTHING, False
+    depth, shown, overflowed = AttemptDepth.of(settings, attempt), Shown(EMPTY), False
     replies: list[Reply] = []
     error = None
     try:
@@ -183,7 +174,7 @@ async def _shown(
             return Shown(context, trace)
         images = [tools.image(one.path, settings.image_pixels) for one in context.images if settings.send_images]
         prompt = answer_prompt(tools.prompts, question, context, settings.prompt_order, images)
-        kind, most = kind_of_question(question), tools.limits().max_tokens
+        kind, most = _kind_of(question), tools.limits().max_tokens
         return Shown(context, trace, prompt, answer_schema(context.doc_ids, settings.constrain_refs, kind, most))
 
     return await tools.once(("shown", attempt, depth), make)
@@ -250,26 +241,20 @@ async def _ranked(evidence: Evidence, depth: AttemptDepth, tools: Tools, setting
         return ranked
     nodes = evidence.nodes
     score = await tools.rank_pairs([(evidence.question.text, nodes.text_of(int(row))) for row in ranked.rows])
-    order = np.argsort(-score, kind="stable")[: depth.top_k_final].astype(np.int64)
-    best = replace(ranked, score=score).take(order)
+    best = replace(ranked, score=score).take(best_first(score, depth.top_k_final))
     return append_lexical(best, evidence.lexical, settings.bm25_top_k, settings.dedup, nodes.parent)
 
 
 async def _window_room(question: Question, shown: Sequence[str], tools: Tools, settings: KohakuSettings) -> int | None:
     """Return the tokens of the model's window left for the context after the reply and the rest of the prompt.
 
-    Args:
-        question: The question.
-        shown: The document of each reference that the context may show.
-        tools: Tells the window.
-        settings: The settings.
+    ``shown`` is the document of each reference that the context may show.
     """
     limits = tools.limits()
     if limits.window_tokens is None:
         return None
     marks = tuple(Snippet(doc_id, "", "") for doc_id in shown)
-    empty = Context(marks, (), (), (), 0, False)
-    frame = answer_prompt(tools.prompts, question, empty, settings.prompt_order)
+    frame = answer_prompt(tools.prompts, question, replace(EMPTY, snippets=marks), settings.prompt_order)
     n_tokens = await tools.prompt_tokens(frame)
     if n_tokens is None:
         n_tokens = math.ceil((len(frame.system) + len(frame.user)) / CHARS_PER_TOKEN)
@@ -277,16 +262,14 @@ async def _window_room(question: Question, shown: Sequence[str], tools: Tools, s
     return limits.window_tokens - limits.max_tokens - n_tokens - len(marks)
 
 
-def kind_of_question(question: Question) -> Kind | None:
-    """Return the kind of value that a question asks for; None where it does not say."""
+def _kind_of(question: Question) -> Kind | None:
     return kind_of(question.text, question.answer_unit, question.answer_type)
 
 
 def _read(
     question: Question, shown: Shown, reply: Reply, settings: KohakuSettings, attempt: int, overflowed: bool
 ) -> Try:
-    unit = question.answer_unit
-    read = parse_answer(reply, shown.context.doc_ids, attempt, unit, kind_of_question(question))
+    read = parse_answer(reply, shown.context.doc_ids, attempt, question.answer_unit, _kind_of(question))
     if settings.require_refs and "uncited" in read.flags:
         read = replace(read, is_blank=True, answer_value="")
     needs_more = reply.finish_reason == CUT and read.is_blank and not loops(reply.text)
@@ -321,30 +304,23 @@ def _others(tries: Sequence[Try], best: Try) -> tuple[TraceRow, ...]:
 
 def _trace(evidence: Evidence, context: Context, attempt: int, sends: bool) -> tuple[TraceRow, ...]:
     """Return the rows of every match in the context, of every snippet as shown, and of every image."""
-    nodes = evidence.nodes
-    matches = [_match_row(match, nodes.text_of(nodes.row_of(match.node_id)), attempt) for match in context.matches]
+    nodes, rows = evidence.nodes, []
+    for match in context.matches:
+        scores = {"score": match.score, "n_tokens": float(match.n_tokens)}
+        if match.source == "dense":
+            scores |= {"frequency": float(match.frequency), "similarity": match.similarity}
+            scores["max_similarity"] = match.highest
+        text, ids = nodes.text_of(nodes.row_of(match.node_id)), (match.node_id, match.doc_id, match.kind)
+        rows.append(TraceRow("evidence", match.rank, text, *ids, scores, match.source, attempt=attempt))
     kinds = {match.node_id: match.kind for match in context.matches}
-    snippets = [
-        TraceRow("context", place, part.text, part.node_id, part.doc_id, kinds.get(part.node_id), attempt=attempt)
-        for place, part in enumerate(context.snippets)
-    ]
-    images = [_image_row(place, image, attempt, sends) for place, image in enumerate(context.images)]
-    return (*matches, *snippets, *images)
-
-
-def _image_row(place: int, image: FoundImage, attempt: int, is_sent: bool) -> TraceRow:
-    scores = {} if image.similarity is None else {"similarity": image.similarity}
-    note = f"{image.source}, sent" if is_sent else image.source
-    return TraceRow("image", place, image.caption, image.node_id, image.doc_id, IMAGE, scores, note, attempt=attempt)
-
-
-def _match_row(match: Match, text: str, attempt: int) -> TraceRow:
-    scores = {"score": match.score, "n_tokens": float(match.n_tokens)}
-    if match.source == "dense":
-        scores |= {"frequency": float(match.frequency), "similarity": match.similarity, "max_similarity": match.highest}
-    return TraceRow(
-        "evidence", match.rank, text, match.node_id, match.doc_id, match.kind, scores, match.source, attempt=attempt
-    )
+    for place, part in enumerate(context.snippets):
+        kind = kinds.get(part.node_id)
+        rows.append(TraceRow("context", place, part.text, part.node_id, part.doc_id, kind, attempt=attempt))
+    for place, image in enumerate(context.images):
+        scores = {} if image.similarity is None else {"similarity": image.similarity}
+        note, ids = f"{image.source}, sent" if sends else image.source, (image.node_id, image.doc_id, IMAGE)
+        rows.append(TraceRow("image", place, image.caption, *ids, scores, note, attempt=attempt))
+    return tuple(rows)
 
 
 def _measures(asked: Try) -> dict[str, float]:

@@ -5,8 +5,8 @@ from __future__ import annotations
 import asyncio
 import math
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
-from typing import Any
+from dataclasses import replace
+from typing import Any, NamedTuple
 
 from kohaku_ray.errors import ContextOverflowError, KohakuRayError, ModelError
 from kohaku_ray.evaluation.label import CONSISTENT, CONTRADICT
@@ -22,9 +22,9 @@ from kohaku_ray.systems.narrative.dossier import (
     place_text,
     read_judgement,
 )
-from kohaku_ray.systems.narrative.prepare import Claim, Passage, StoryEvidence
+from kohaku_ray.systems.narrative.prepare import Claim, StoryEvidence
 from kohaku_ray.systems.narrative.questions import Story
-from kohaku_ray.systems.narrative.rules import Finding
+from kohaku_ray.systems.narrative.rules import Finding, Passage
 from kohaku_ray.systems.narrative.settings import NarrativeSettings
 from kohaku_ray.systems.tools import Tools
 
@@ -38,7 +38,7 @@ def verify_prompt(
     prompts: Prompts, evidence: StoryEvidence, passages: Sequence[Passage], claimed: Judgement, bar: float
 ) -> Prompt:
     """Ask whether a claimed contradiction holds."""
-    cited = tuple({"ref_id": one.node_id, "quote": one.excerpt, "analysis": one.analysis} for one in claimed.cited)
+    cited = tuple({"ref_id": one.node_id, "quote": one.evidence, "analysis": one.analysis} for one in claimed.cited)
     accusation = {"rationale": claimed.rationale, "cited": cited, "bar": f"{100 * bar:g} %"}
     return prompts.render("verify", {**_variables(evidence, passages), **accusation})
 
@@ -53,11 +53,7 @@ def _variables(evidence: StoryEvidence, passages: Sequence[Passage]) -> dict[str
         "content": evidence.story.content,
         "knows_character": evidence.knows_character,
         "passages": tuple(
-            {
-                "ref_id": part.node_id,
-                "where": place_text(part.chapter, part.progress_pct),
-                "text": part.text,
-            }
+            {"ref_id": part.node_id, "where": place_text(part.chapter, part.progress_pct), "text": part.text}
             for part in passages
         ),
         "claims": tuple(
@@ -65,13 +61,7 @@ def _variables(evidence: StoryEvidence, passages: Sequence[Passage]) -> dict[str
             for claim in evidence.claims
         ),
         "findings": tuple(
-            {
-                "rule": one.rule,
-                "ref_id": one.node_id,
-                "claim": one.claim,
-                "excerpt": one.excerpt,
-                "reason": one.reason,
-            }
+            {"rule": one.rule, "ref_id": one.node_id, "claim": one.claim, "excerpt": one.excerpt, "reason": one.reason}
             for one in evidence.findings
             if one.node_id in shown
         ),
@@ -100,26 +90,15 @@ Render = Callable[[Sequence[Passage]], Prompt]
 
 
 class NoJudgementError(KohakuRayError):
-    """A reply holds no judgement, or nothing fits the model's window.
-
-    Attributes:
-        reply: That reply.
-    """
+    """A reply holds no judgement, or nothing fits the model's window."""
 
     def __init__(self, message: str, reply: str | None = None) -> None:
         super().__init__(message)
         self.reply = reply
 
 
-@dataclass(frozen=True, slots=True)
-class Stage:
-    """What a stage came to.
-
-    Attributes:
-        judgement: Its judgement.
-        reply: The text that it was read from.
-        n_calls: Model calls it took.
-    """
+class Stage(NamedTuple):
+    """What a stage came to, the text that it was read from, and the model calls it took."""
 
     judgement: Judgement
     reply: str
@@ -184,7 +163,7 @@ async def _search(evidence: StoryEvidence, tools: Tools, settings: NarrativeSett
             raise stage
         found.append(stage)
     surest = max(found, key=lambda one: (one.judgement.label == CONTRADICT, one.judgement.contradiction))
-    return replace(surest, n_calls=len(found))
+    return surest._replace(n_calls=len(found))
 
 
 async def _verify(evidence: StoryEvidence, claimed: Judgement, tools: Tools, settings: NarrativeSettings) -> Stage:
@@ -227,11 +206,7 @@ async def _chat(role: str, render: Render, passages: Sequence[Passage], tools: T
 
 
 async def _fitting(passages: Sequence[Passage], render: Render, role: str, tools: Tools) -> Sequence[Passage]:
-    """The first passages, as many as the model's window holds.
-
-    Raises:
-        NoJudgementError: It does not hold one.
-    """
+    """The first passages, as many as the model's window holds."""
     while passages:
         over = await _overrun(passages, render, role, tools)
         if over <= 1:
@@ -285,10 +260,9 @@ async def _halved(window: Sequence[Passage], render: Render, tools: Tools) -> li
 
 
 def _stage_rows(stages: Mapping[str, Stage]) -> list[TraceRow]:
-    judgements = [(name, stage.judgement) for name, stage in stages.items()]
     return [
         TraceRow(name, 0, one.rationale, scores={"confidence": one.confidence}, note=one.label)
-        for name, one in judgements
+        for name, (one, *_) in stages.items()
     ]
 
 

@@ -64,8 +64,7 @@ def match_book(book_name: str, known: Mapping[str, str]) -> str | None:
 
     Returns:
         The id of the one book whose id or title has the same words, whatever their case, accents, articles and
-        punctuation, or, if none has, the same words before a subtitle (``;``, ``:``, ``(``). None when there is no such
-        book, or more than one.
+        punctuation, or, if none has, the same words before a subtitle (``;``, ``:``, ``(``). None: not one such book.
     """
     for cut in (str, lambda title: re.split(r"[;:(]", title)[0]):
         wanted = _title_words(cut(book_name))

@@ -13,7 +13,7 @@ import pytest
 from kit import tiny_encoder
 from kit.fake_openai import Action, FakeOpenAI, completion
 from pages import opened
-from stories import GARDEN, HEADER, PRISON, ROWS
+from systems.narrative.stories import GARDEN, HEADER, PRISON, ROWS
 
 from kohaku_ray.config import load_config
 from kohaku_ray.engine.ledger.segments import SegmentStore

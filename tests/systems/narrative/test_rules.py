@@ -17,10 +17,7 @@ from kohaku_ray.systems.narrative.names import read_names
 from kohaku_ray.systems.narrative.rules import (
     RULES,
     Event,
-    Excerpt,
-    act_after_death,
-    born_twice,
-    died_twice,
+    Passage,
     find_contradictions,
     find_events,
 )
@@ -32,11 +29,15 @@ NAMES = read_names(["“Yes,” said Abbé Faria. Faria rose. “No,” said Fer
 FARIA = NAMES.person("Faria")
 
 
+def excerpt(node_id: str, chapter: str, text: str, anchor: int | None = None) -> Passage:
+    return Passage(node_id, "b", chapter, None, text, 1, anchor)
+
+
 @pytest.mark.parametrize("case", CASES["fixtures"], ids=lambda case: case["id"])
 def test_a_hand_made_case_has_its_findings_and_no_other(case: dict[str, Any]) -> None:
     parts = [part if isinstance(part, dict) else {"text": part} for part in case["excerpts"]]
-    excerpts = [Excerpt(str(at), "", **part) for at, part in enumerate(parts)]
-    found = find_contradictions(case["story"], case["character"], excerpts, BOOKS[case["book"]])
+    passages = [excerpt(str(at), "", **part) for at, part in enumerate(parts)]
+    found = find_contradictions(case["story"], case["character"], passages, BOOKS[case["book"]])
     assert [[one.rule, int(one.node_id)] for one in found] == case.get("findings", [])
 
 
@@ -77,26 +78,26 @@ def test_in_a_story_a_pronoun_is_the_character_until_another_is_named() -> None:
 @pytest.mark.parametrize(
     ("rule", "claim", "fact", "fires"),
     [
-        (born_twice, ("born", 1790), ("born", 1791), True),
-        (born_twice, ("born", 1790), ("born", 1790), False),
-        (born_twice, ("born", 1790), ("died", 1791), False),
-        (died_twice, ("died", 1829), ("died", 1830), True),
-        (died_twice, ("died", 1829), ("died", 1829), False),
-        (act_after_death, ("acted", 1830), ("died", 1829), True),
-        (act_after_death, ("died", 1829), ("acted", 1830), True),
-        (act_after_death, ("acted", 1829), ("died", 1829), False),
-        (act_after_death, ("born", 1830), ("died", 1829), False),
+        ("born_twice", ("born", 1790), ("born", 1791), True),
+        ("born_twice", ("born", 1790), ("born", 1790), False),
+        ("born_twice", ("born", 1790), ("died", 1791), False),
+        ("died_twice", ("died", 1829), ("died", 1830), True),
+        ("died_twice", ("died", 1829), ("died", 1829), False),
+        ("act_after_death", ("acted", 1830), ("died", 1829), True),
+        ("act_after_death", ("died", 1829), ("acted", 1830), True),
+        ("act_after_death", ("acted", 1829), ("died", 1829), False),
+        ("act_after_death", ("born", 1830), ("died", 1829), False),
     ],
 )
-def test_rules_fire_on_what_excludes_each_other(rule: Any, claim: Any, fact: Any, fires: bool) -> None:
-    assert (rule(Event(*claim, "c"), Event(*fact, "f")) is not None) is fires
+def test_rules_fire_on_what_excludes_each_other(rule: str, claim: Any, fact: Any, fires: bool) -> None:
+    assert (RULES[rule](Event(*claim, "c"), Event(*fact, "f")) is not None) is fires
 
 
 STORY = "He was born in Paris in 1770. In 1835 he lived in Paris."
 EXCERPTS = [
-    Excerpt("b:sec1:c0", "Chapter 2", "Faria rose.\nThe abbé Faria was born in\nRome in 1768. He had “no years”."),
-    Excerpt("b:sec0:c3", "Chapter 1", "In 1829 Faria died. Faria’s father smiled."),
-    Excerpt("b:sec2:c1", "Chapter 3", "Somebody was born in 1768."),
+    excerpt("b:sec1:c0", "Chapter 2", "Faria rose.\nThe abbé Faria was born in\nRome in 1768. He had “no years”."),
+    excerpt("b:sec0:c3", "Chapter 1", "In 1829 Faria died. Faria’s father smiled."),
+    excerpt("b:sec2:c1", "Chapter 3", "Somebody was born in 1768."),
 ]
 
 
@@ -124,7 +125,7 @@ PIECES = re.findall(r"\S+", "Faria he was born in 1768 1790 Rome Paris , . “ d
 @given(st.lists(st.sampled_from(PIECES), max_size=30), st.lists(st.sampled_from(PIECES), max_size=30))
 def test_findings_quote_verbatim(story: list[str], book: list[str]) -> None:
     claim, text = " ".join(story), " ".join(book)
-    for finding in find_contradictions(claim, "Faria", [Excerpt("n", "c", text)], NAMES):
+    for finding in find_contradictions(claim, "Faria", [excerpt("n", "c", text)], NAMES):
         assert finding.claim in claim
         assert finding.excerpt in text
 
@@ -139,7 +140,7 @@ def test_a_novels_names_and_thirty_excerpts_are_read_in_time(data_path: Path) ->
     names = read_names(texts)
     assert names.person("Noirtier").n_mentions > 100
     about = [i for i, text in enumerate(texts) if "Faria" in text][:30]
-    excerpts = [Excerpt(str(i), "", "\n\n".join(texts[i : i + 6])) for i in about]
+    excerpts = [excerpt(str(i), "", "\n\n".join(texts[i : i + 6])) for i in about]
     find_contradictions("Faria was born in 1790. In 1830 he sailed to Spain.", "Faria", excerpts, names)
     assert time.process_time() - start < 10
 

@@ -6,7 +6,7 @@ from dataclasses import asdict
 
 import jsonschema
 import pytest
-from stories import INDEX, PRISON, judged, prepared, rows_of, scripted, stories, tools_for, verdict
+from systems.narrative.stories import INDEX, PRISON, judged, prepared, rows_of, scripted, stories, tools_for, verdict
 
 from kohaku_ray.config import load_config
 from kohaku_ray.ensemble.vote import VoteRule, vote

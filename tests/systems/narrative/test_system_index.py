@@ -4,7 +4,8 @@ import numpy as np
 import pyarrow as pa
 import pytest
 from index.small_index import IDENTITY, FakeEncoder, build_whole
-from stories import GARDEN, INDEX, PRISON, InProcessTools, count, judged, offline, prepared, stories, vector
+from systems.inprocess import InProcessTools, vector
+from systems.narrative.stories import GARDEN, INDEX, PRISON, count, judged, offline, prepared, stories
 
 from kohaku_ray.documents.novel import parse_novel
 from kohaku_ray.engine.actors.index_access import LocalIndex

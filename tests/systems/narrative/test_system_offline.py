@@ -12,7 +12,7 @@ import jsonschema
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from stories import INDEX, ROWS, judged, offline, prepared, stories, tools_for
+from systems.narrative.stories import INDEX, ROWS, judged, offline, prepared, stories, tools_for
 
 from kohaku_ray.errors import ContextOverflowError, KohakuRayError
 from kohaku_ray.evaluation.label import CONSISTENT, CONTRADICT

@@ -3,10 +3,9 @@
 import importlib
 import pickle
 import time
-from collections import OrderedDict
 
 import pytest
-from stories import INDEX, PRISON, ROWS, count, nodes, prepared, rows_of, stories, tools_for
+from systems.narrative.stories import INDEX, PRISON, ROWS, count, nodes, prepared, rows_of, stories, tools_for
 
 from kohaku_ray.documents.model import Document, Paragraph, Section, Sentence
 from kohaku_ray.errors import DataError, KohakuRayError
@@ -136,7 +135,7 @@ def test_only_the_story_s_book_is_searched():
 def test_a_book_is_read_once_per_content(monkeypatch):
     read, module = [], importlib.import_module("kohaku_ray.systems.narrative.prepare")
     names = module.read_names
-    monkeypatch.setattr(module, "_BOOKS", OrderedDict())
+    monkeypatch.setattr(module, "_BOOKS", {})
     monkeypatch.setattr(module, "read_names", lambda texts, **more: read.append(1) or names(texts, **more))
     for key, n_read in (("46", 1), ("137", 1), ("007", 1), ("9", 2)):
         prepared(STORIES[key])
