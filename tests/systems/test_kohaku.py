@@ -45,6 +45,7 @@ def reply(value="12", refs=("energy",), **fields):
 
 BLANK = reply("is_blank", ())
 UNREADABLE = "no idea"
+OVERFLOW = ContextOverflowError("too long")
 LOOP = Reply('{"explanation": "' + "It draws power. " * 60, finish_reason="length", completion_tokens=1024)
 
 
@@ -277,9 +278,8 @@ def test_frequency_changes_the_order_as_the_lists_grow():
 
 
 def test_retries_run_out_on_a_blank():
-    tools = tools_for(BLANK, BLANK, BLANK)
-    prediction = answered(tools, settings(max_retries=2)).prediction
-    assert (prediction.is_blank, prediction.attempt, prediction.error) == (True, 2, None)
+    found, tools = asked(BLANK, BLANK, BLANK, max_retries=2)
+    assert (found.prediction.is_blank, found.prediction.attempt, found.prediction.error) == (True, 2, None)
     assert len(tools.calls) == 3
 
 
@@ -310,19 +310,17 @@ def test_the_window_bounds_every_attempt():
 
 
 def test_a_window_too_small_for_any_evidence_says_so():
-    tools = tools_for(window_tokens=300)
-    prediction = answered(tools, settings(max_retries=0)).prediction
-    assert prediction.is_blank
-    assert "not one sentence of the evidence fits" in prediction.error
+    found, tools = asked(window_tokens=300, max_retries=0)
+    assert found.prediction.is_blank
+    assert "not one sentence of the evidence fits" in found.prediction.error
     assert tools.calls == []
 
 
 def test_no_evidence_is_an_abstention_without_a_call():
     found, tools = asked(retrieval_threshold=1.0, max_retries=1)
     assert (found.prediction.is_blank, found.prediction.error, found.trace) == (True, None, ())
-    assert found.prediction.explanation == "No evidence was found."
-    assert (found.reply, found.prediction.attempt) == (None, 1)
-    assert tools.calls == []
+    assert (found.prediction.explanation, found.prediction.attempt) == ("No evidence was found.", 1)
+    assert (found.reply, tools.calls) == (None, [])
 
 
 def test_bm25_paragraphs_come_behind_and_are_marked():
@@ -364,29 +362,26 @@ def test_an_unreadable_reply_is_asked_again_and_then_blank_with_the_reason(bad):
 CUT = Reply('{"explanation": "the dr', finish_reason="length", prompt_tokens=100, completion_tokens=1024)
 
 
-def test_a_reply_cut_off_is_asked_once_more_with_more_room_and_then_an_error():
-    found, tools = asked(CUT, reply(), max_retries=1)
-    assert (found.prediction.answer_value, found.reply) == ("12", reply())
-    assert [(row.text, row.attempt) for row in found.other_replies] == [(CUT.text, 0)]
-    assert [(call.attempt, call.max_tokens) for call in tools.calls] == [(0, None), (0, 2048)]
-
-    found, tools = asked(CUT, CUT, max_retries=1)
-    assert found.prediction.is_blank
-    assert "cut at 1024 tokens: raise max_tokens" in found.prediction.error
-    assert (found.prediction.ref_ids, found.reply, len(tools.calls)) == ((), CUT.text, 2)
+CUT_BY_WINDOW = replace(CUT, prompt_tokens=3000)
 
 
-def test_a_reply_cut_off_by_the_window_itself_is_not_asked_again():
-    tools = tools_for(replace(CUT, prompt_tokens=3000), window_tokens=4000)
-    assert "was cut" in answered(tools, settings(max_retries=1)).prediction.error
-    assert len(tools.calls) == 1
-
-
-def test_a_loop_is_asked_again_deeper_and_never_longer():
-    tools = tools_for(LOOP, reply())
-    assert answered(tools, settings(max_retries=1)).prediction.answer_value == "12"
-    assert [(call.attempt, call.max_tokens) for call in tools.calls] == [(0, None), (1, None)]
-    assert asked(LOOP, LOOP, max_retries=1)[0].prediction.error.endswith("it repeats itself")
+@pytest.mark.parametrize(
+    ("replies", "calls", "error"),
+    [
+        ([CUT, reply()], [(0, None), (0, 2048)], None),
+        ([CUT, CUT], [(0, None), (0, 2048)], "cut at 1024 tokens: raise max_tokens"),
+        ([CUT_BY_WINDOW], [(0, None)], "was cut"),
+        ([LOOP, reply()], [(0, None), (1, None)], None),
+        ([LOOP, LOOP], [(0, None), (1, None)], "it repeats itself"),
+    ],
+)
+def test_a_reply_cut_off_is_asked_again_with_more_room_and_a_loop_deeper(replies, calls, error):
+    found, tools = asked(*replies, window_tokens=4000, max_retries=1)
+    assert [(call.attempt, call.max_tokens) for call in tools.calls] == calls
+    assert found.prediction.answer_value == ("" if error else "12")
+    assert found.prediction.error is None if error is None else error in found.prediction.error
+    assert found.reply == (replies[-1] if error is None else replies[-1].text)
+    assert [row.text for row in found.other_replies] == [one.text for one in replies[:-1]]
 
 
 @pytest.mark.parametrize(
@@ -448,67 +443,59 @@ def test_a_model_that_fails_is_a_blank_row_with_the_error():
 
 
 def test_an_overflow_is_asked_once_more_with_fewer_matches():
-    tools = tools_for(ContextOverflowError("too long"), reply())
-    config = settings(top_k=5, top_k_final=5, dedup="node")
+    tools, config = tools_for(OVERFLOW, reply()), settings(top_k=5, top_k_final=5, dedup="node")
     found = answered(tools, config)
-    assert found.measures["overflowed"] == 1
-    assert (found.prediction.is_blank, found.prediction.attempt) == (False, 0)
+    assert (found.measures["overflowed"], found.prediction.is_blank) == (1, False)
     long, short = answer_calls(tools)
-    assert (long.attempt, short.attempt) == (0, 0)
-    assert len("".join(text for _, text in snippets(short))) < len("".join(text for _, text in snippets(long)))
-    allowed = ranked(prepared(tools_for(), config), 3)
-    assert 0 < len(matches(found)) <= len(allowed)
-    assert matches(found) == allowed[: len(matches(found))]
+    assert (long.attempt, short.attempt, found.prediction.attempt) == (0, 0, 0)
+    assert len(snippets(short)) < len(snippets(long))
+    assert matches(found) == ranked(prepared(tools_for(), config), 3)[: len(matches(found))] != []
 
 
 def test_windows_are_another_context_of_the_same_evidence_and_budget():
     shown = []
     for context in ("groups", "windows"):
-        tools = tools_for(reply())
-        found = answered(tools, settings(top_k=8, max_context_tokens=14, context=context))
+        found, tools = asked(reply(), top_k=8, max_context_tokens=14, context=context)
         shown.append(snippets(answer_calls(tools)[0]))
         assert 0 < found.measures["context_tokens"] <= 14
         assert found.prediction.answer_value == "12"
     assert shown[0] != shown[1]
-    assert len({tuple(one) for one in shown[1]}) == len(shown[1]) > 0
+    assert len(set(shown[1])) == len(shown[1]) > 0
 
 
 @pytest.mark.parametrize("top_k", [1, 2, 4])
 def test_an_overflow_shortens_a_context_that_the_budget_had_cut(top_k):
-    _, tools = asked(ContextOverflowError("too long"), reply(), top_k=top_k, max_context_tokens=14, section_tokens=50)
+    _, tools = asked(OVERFLOW, reply(), top_k=top_k, max_context_tokens=14, section_tokens=50)
     long, short = ("".join(text for _, text in snippets(call)) for call in answer_calls(tools))
     assert 0 < len(short) < len(long)
 
 
 def test_an_overflow_takes_two_from_what_is_kept_over_all_queries_too():
-    found, tools = asked(
-        ContextOverflowError("too long"), reply(), top_k=8, top_k_final=3, paragraph_tokens=1, siblings=0
-    )
+    found, tools = asked(OVERFLOW, reply(), top_k=8, top_k_final=3, paragraph_tokens=1, siblings=0)
     assert [len(snippets(call)) for call in answer_calls(tools)] == [3, 1]
     assert len(matches(found)) == 1
 
 
-def test_a_second_overflow_is_a_blank_row_with_the_error():
-    found, tools = asked(
-        ContextOverflowError("too long"), ContextOverflowError("still too long"), reply(), top_k=5, max_retries=2
-    )
+@pytest.mark.parametrize(
+    ("second", "changed", "error"),
+    [
+        (ContextOverflowError("still too long"), {"top_k": 5}, "still too long"),
+        (reply(), {"top_k": 1, "max_context_tokens": 6}, "too long"),  # less than that is nothing to show
+    ],
+)
+def test_an_overflow_that_cannot_be_mended_ends_the_attempts(second, changed, error):
+    found, tools = asked(OVERFLOW, second, reply(), max_retries=2, **changed)
     assert found.prediction.is_blank
-    assert found.prediction.error == "ContextOverflowError: still too long"
-    assert len(tools.calls) == 2
+    assert found.prediction.error == f"ContextOverflowError: {error}"
+    assert len(tools.calls) == (2 if error.startswith("still") else 1)
     assert (found.prediction.attempt, found.measures["overflowed"]) == (0, 1)
 
 
-def test_an_overflow_that_leaves_nothing_to_show_ends_the_attempts():
-    found, tools = asked(ContextOverflowError("too long"), reply(), top_k=1, max_context_tokens=6, max_retries=2)
-    assert found.prediction.error == "ContextOverflowError: too long"
-    assert (len(tools.calls), found.prediction.attempt, found.measures["overflowed"]) == (1, 0, 1)
-
-
 def test_after_an_overflow_the_next_attempt_is_deep_again():
-    found, tools = asked(ContextOverflowError("too long"), BLANK, reply(), top_k=4, dedup="node", max_retries=1)
+    found, tools = asked(OVERFLOW, BLANK, reply(), top_k=4, dedup="node", max_retries=1)
     assert [call.attempt for call in tools.calls] == [0, 0, 1]
     assert (found.prediction.attempt, found.measures["overflowed"], found.measures["matches"]) == (1, 0, 8)
-    first = asked(ContextOverflowError("too long"), reply(), top_k=4, dedup="node")[0]
+    first = asked(OVERFLOW, reply(), top_k=4, dedup="node")[0]
     assert first.measures["overflowed"] == 1
 
 
@@ -532,18 +519,16 @@ def test_questions_and_members_at_once_do_not_touch_each_other():
 
         return script
 
-    async def one(question, n_blanks, together):
-        tools = InProcessTools(INDEX, script_for(n_blanks, [ContextOverflowError("too long")]), SYSTEM)
+    async def one(n_blanks, question):
+        tools = InProcessTools(INDEX, script_for(n_blanks, [OVERFLOW]), SYSTEM)
         evidence = await prepare(question, tools, config)
-        if together:
-            await asyncio.sleep(0)
         return await answer(evidence, tools, config), [call.attempt for call in answer_calls(tools)]
 
     async def all_at_once():
-        return await asyncio.gather(*(one(question, n, True) for n, question in enumerate(questions)))
+        return await asyncio.gather(*(one(*numbered) for numbered in enumerate(questions)))
 
     together = asyncio.run(all_at_once())
-    alone = [asyncio.run(one(question, n, False)) for n, question in enumerate(questions)]
+    alone = [asyncio.run(one(*numbered)) for numbered in enumerate(questions)]
     assert together == alone
     assert [found.prediction.attempt for found, _ in together] == [0, 1, 2, 3]
     assert [attempts for _, attempts in together] == [[0], [0, 1, 1], [0, 1, 1, 2], [0, 1, 1, 2, 3]]
