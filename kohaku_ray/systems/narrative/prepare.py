@@ -24,7 +24,7 @@ from kohaku_ray.records import Question, TraceRow, digest_text
 from kohaku_ray.retrieval.evidence import distinct_rows
 from kohaku_ray.retrieval.fusion import reciprocal_rank_fusion
 from kohaku_ray.systems.narrative.names import BookNames, match_book, read_names
-from kohaku_ray.systems.narrative.questions import Source, Story, story_of
+from kohaku_ray.systems.narrative.questions import Story, story_of
 from kohaku_ray.systems.narrative.rules import Finding, Passage, find_contradictions, year_anchors
 from kohaku_ray.systems.narrative.settings import NarrativeSettings
 from kohaku_ray.systems.tools import Tools
@@ -131,7 +131,12 @@ async def prepare(question: Question, tools: Tools, settings: NarrativeSettings)
         findings = find_contradictions(story.content, story.character, passages, book.names, settings.rules)
     trace = (
         TraceRow("book", 0, title, doc_id, doc_id, "document", note="" if knows_character else "character unknown"),
-        *_query_rows(queries, dense),
+        *(
+            TraceRow(
+                "queries", rank, text, scores={"similarity": float(hits.scores[0])} if len(hits) else {}, note=source
+            )
+            for rank, ((text, source), hits) in enumerate(zip(queries, dense, strict=True))
+        ),
         *(_passage_row(rank, part) for rank, part in enumerate(passages)),
         *(
             TraceRow("findings", rank, one.reason, one.node_id, doc_id, "chunk", note=one.rule)
@@ -218,13 +223,6 @@ def _claim(text: str, hits: Hits, nodes: NodeTable) -> Claim:
         return Claim(text, 0.0, "")
     (row,) = nodes.local(hits.rows[:1])
     return Claim(text, float(hits.scores[0]), nodes.node_id(int(row)))
-
-
-def _query_rows(queries: Sequence[tuple[str, Source]], dense: Sequence[Hits]) -> list[TraceRow]:
-    return [
-        TraceRow("queries", rank, text, scores={"similarity": float(hits.scores[0])} if len(hits) else {}, note=source)
-        for rank, ((text, source), hits) in enumerate(zip(queries, dense, strict=True))
-    ]
 
 
 def _passage_row(rank: int, part: Passage) -> TraceRow:
