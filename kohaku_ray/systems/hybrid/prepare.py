@@ -11,6 +11,7 @@ from kohaku_ray.errors import ModelError
 from kohaku_ray.index.arrays import F64, I64
 from kohaku_ray.index.hits import Hits
 from kohaku_ray.models.parse import parse_plan
+from kohaku_ray.models.prompts import asked
 from kohaku_ray.models.schema import plan_schema
 from kohaku_ray.records import Question, TraceRow
 from kohaku_ray.retrieval.diversify import cap_per_key, distinct_texts, kmeans, mmr, redundancy, sample_clusters
@@ -18,7 +19,7 @@ from kohaku_ray.retrieval.evidence import distinct_rows
 from kohaku_ray.retrieval.fusion import best_first, reciprocal_rank_fusion
 from kohaku_ray.systems.hybrid.settings import HybridSettings
 from kohaku_ray.systems.hybrid.stages import STAND_IN, Relevance, Steps, take, united
-from kohaku_ray.systems.hybrid.texts import HybridEvidence, Texts, expand_prompt, with_neighbours
+from kohaku_ray.systems.hybrid.texts import HybridEvidence, Texts, with_neighbours
 from kohaku_ray.systems.tools import Tools
 
 FEW = 3
@@ -79,7 +80,8 @@ class StageRun:
         if self.settings.expands:
             n = self.settings.max_expanded_questions
             context = [self.texts[row].text for row in opening.rows.tolist()]
-            prompt = expand_prompt(self.tools.prompts, self.question, context, n)
+            variables = {**asked(self.question), "context": tuple(context), "n_queries": n}
+            prompt = self.tools.prompts.render("expand", variables)
             for attempt in range(self.settings.expansion_tries):
                 try:
                     reply = await self.tools.chat(prompt, role="expand", schema=plan_schema(n, 1), attempt=attempt)

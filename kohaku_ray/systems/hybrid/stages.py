@@ -69,7 +69,7 @@ class Steps:
         Args:
             stage: Which stage.
             n_in: Items that came in.
-            hits: Items that go on, with their scores.
+            hits: Items that go on, with their scores, which are named ``label``.
             note: What is to be said of the stage.
             named: Further scores by name.
             label: Name of the scores of ``hits``.
@@ -95,12 +95,7 @@ class Relevance:
     """Scores of one question's pairs, and the vectors they were taken from; nothing is asked twice."""
 
     def __init__(self, tools: Tools, has_cross_encoder: bool) -> None:
-        """Start with nothing known.
-
-        Args:
-            tools: What is asked.
-            has_cross_encoder: Whether the run's cross-encoder scores pairs; else the cosine of vectors does.
-        """
+        """Start with nothing known; without the run's cross-encoder the cosine of vectors scores pairs."""
         self._tools, self._has_cross_encoder = tools, has_cross_encoder
         self._scores: dict[tuple[str, str], float] = {}
         self._queries: dict[str, F32] = {}
@@ -126,16 +121,7 @@ class Relevance:
         return cosines
 
     async def scores(self, queries: Sequence[str], rows: Sequence[I64], texts: Mapping[int, str]) -> list[F64]:
-        """Score texts against queries.
-
-        Args:
-            queries: The queries.
-            rows: Per query the rows of its texts.
-            texts: Each row's text.
-
-        Returns:
-            Per query, shape ``(n_texts,)``, higher is better.
-        """
+        """Score each query's rows, whose texts are given: shape ``(n_rows,)`` per query, higher is better."""
         wanted = [[(query, texts[row]) for row in of.tolist()] for query, of in zip(queries, rows, strict=True)]
         missing: dict[tuple[str, str], int] = {}
         for pairs, of in zip(wanted, rows, strict=True):

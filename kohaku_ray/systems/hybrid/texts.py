@@ -22,12 +22,6 @@ EXPAND_EXAMPLES: tuple[dict[str, Any], ...] = tuple(
 ANSWER_EXAMPLES: tuple[dict[str, Any], ...] = ({**asked(_SAMPLE), "texts": (_TEXT,)},)
 
 
-def expand_prompt(prompts: Prompts, question: Question, context: Sequence[str], n_queries: int) -> Prompt:
-    """Ask for ``n_queries`` keyword-like sub-queries in the corpus's own words."""
-    variables = {**asked(question), "context": tuple(context), "n_queries": n_queries}
-    return prompts.render("expand", variables)
-
-
 def answer_prompt(prompts: Prompts, question: Question, texts: Sequence[Text]) -> Prompt:
     """Ask for the answer; a text holds no brackets, so that it cannot pose as another's heading."""
     shown = tuple(

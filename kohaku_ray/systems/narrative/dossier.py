@@ -38,8 +38,7 @@ class Cited:
     Attributes:
         evidence: Verbatim: what the model quoted, as the book writes it; the whole chunk where it quoted nothing there.
         is_quoted: Whether the model's quotation stands in the chunk.
-        claim: What of the story it bears on.
-        analysis: What it means for that claim.
+        claim: What of the story it bears on, and what it means for that.
     """
 
     node_id: str
@@ -58,7 +57,6 @@ class Judgement:
     Attributes:
         label: One of ``LABELS``.
         confidence: Its probability of that label.
-        rationale: Why.
         cited: What it rests on.
         n_foreign: Excerpts it cited that it was not shown; they are left out.
     """

@@ -79,12 +79,7 @@ class Place(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Book:
-    """What is read once of a book.
-
-    Attributes:
-        names: Its names.
-        places: By section, and for the whole book: where each paragraph starts in the rejoined text, and its place.
-    """
+    """What is read once of a book: by section and as a whole, where each paragraph of the rejoined text starts."""
 
     names: BookNames
     places: Mapping[str, tuple[list[int], list[Place]]]

@@ -150,12 +150,9 @@ class Passage:
     """A chunk of the book.
 
     Attributes:
-        node_id: Its id.
-        doc_id: The book's.
         chapter: Title of the chapter it begins in.
         progress_pct: How far into the book that chapter is, in percent; None where the book does not say.
         text: Verbatim.
-        n_tokens: Its length.
         anchor: The last year that the chapter names before it (`year_anchors`).
         score: Of the fusion by rank.
         similarity: Highest cosine with a query that found it; None where only BM25 did.
@@ -182,16 +179,7 @@ class Event(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Finding:
-    """A contradiction.
-
-    Attributes:
-        rule: A name in `RULES`.
-        claim: The story's sentence.
-        excerpt: The book's sentence, verbatim.
-        chapter: Where it stands.
-        node_id: Of the passage.
-        reason: In words, with both values.
-    """
+    """A contradiction between a sentence of the story and one of the book, verbatim; the reason has both values."""
 
     rule: str
     claim: str
@@ -250,14 +238,9 @@ def find_events(
 ) -> tuple[Event, ...]:
     """Find what a text asserts of a person, in reading order.
 
-    Quoted, reported, dreamt, supposed and denied events are left out, and those whose subject is not certain.
-
-    Args:
-        text: A story or a passage; in a passage a blank line ends what a pronoun may refer to.
-        names: The book's.
-        person: The story's character.
-        anchor: The last year that the chapter names before the text.
-        is_story: Whether a pronoun means the person before anybody is named.
+    Quoted, reported, dreamt, supposed and denied events are left out, and those whose subject is not certain. In a
+    story a pronoun means the person before anybody is named; in a passage a blank line ends what it may refer to, and
+    ``anchor`` is the last year that the chapter names before it.
     """
     plain = _QUOTED.sub(lambda match: " " * len(match[0]), unaccent(text))
     years = find_years(plain, anchor)
