@@ -50,8 +50,7 @@ def read_questions(
         Questions in the file's order. An empty text is kept: it becomes a row with an error, not a lost row.
 
     Raises:
-        DataError: The file lacks a column, an id is missing or repeated, a question is longer than
-            `MAX_QUESTION_CHARS`, or it cannot be read.
+        DataError: The file cannot be read or lacks a column, an id is missing or repeated, or a question is too long.
     """
     rows = read_rows(name, data, "questions")
     if not rows:

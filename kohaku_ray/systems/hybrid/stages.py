@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 
 import numpy as np
 
@@ -66,29 +66,25 @@ class Steps:
     ) -> None:
         """Record the items that go on, best first, ranks from 1.
 
-        Args:
-            stage: Which stage.
-            n_in: Items that came in.
-            hits: Items that go on, with their scores, which are named ``label``.
-            note: What is to be said of the stage.
-            named: Further scores by name.
-            label: Name of the scores of ``hits``.
+        ``label`` names the scores of ``hits``; ``named`` has further ones.
         """
         if len(hits) > TRACED:
             note = f"{note}; first {TRACED} shown".removeprefix("; ")
         self.count(stage, n_in, len(hits), note)
-        scores: dict[int, dict[str, float]] = {}
-        for name, of in {label: hits.prefix(TRACED), **(named or {})}.items():
-            for row, score in zip(of.rows.tolist(), of.scores.tolist(), strict=True):
-                if name == label:
-                    scores[row] = {label: score}
-                elif row in scores:
+        scores = {row: {label: score} for row, score in _by_row(hits.prefix(TRACED))}
+        for name, of in (named or {}).items():
+            for row, score in _by_row(of):
+                if row in scores:
                     scores[row][name] = score
         for rank, row in enumerate(scores, 1):
             text = self.texts[row]
             said = text.text if stage == STAGES[-1] else text.text[:SHOWN_CHARS]
             ids = (text.node_id, text.doc_id, text.kind)
             self.rows.append(TraceRow(stage, rank, said, *ids, scores[row], text.ref_id))
+
+
+def _by_row(hits: Hits) -> Iterable[tuple[int, float]]:
+    return zip(hits.rows.tolist(), hits.scores.tolist(), strict=True)
 
 
 class Relevance:
