@@ -40,7 +40,7 @@ def loaded_after(code: str, modules: tuple[str, ...] = HEAVY) -> set[str]:
         "import kohaku_ray",
         "import kohaku_ray.cli\ntry: kohaku_ray.cli.main(['--help'])\nexcept SystemExit: pass",
         "from kohaku_ray.config import load_config; load_config('demo')",
-        "import kohaku_ray.systems.kohaku",
+        "import kohaku_ray.systems.kohaku, kohaku_ray.systems.hybrid, kohaku_ray.systems.narrative",
         "import kohaku_ray.evaluation.report, kohaku_ray.run.vote_files",
         "import kohaku_ray.run.directory, kohaku_ray.evaluation.compare",
         "from kohaku_ray.sweep.load import load_sweep; load_sweep('paper')",

@@ -23,19 +23,7 @@ from kohaku_ray.settings import Section
 from kohaku_ray.systems.questions import QuestionColumns
 from kohaku_ray.systems.tools import Tools
 
-__all__ = [
-    "Answer",
-    "Ask",
-    "Chunks",
-    "Depth",
-    "DocumentFormat",
-    "Role",
-    "System",
-    "Traced",
-    "Uses",
-    "View",
-    "ballot_of",
-]
+__all__ = ["Answer", "Ask", "Chunks", "Depth", "Role", "System", "Traced", "Uses", "View", "ballot_of"]
 
 Stage = Literal["prepare", "answer"]
 
@@ -100,13 +88,7 @@ class Uses:
 
 @dataclass(frozen=True, slots=True)
 class Ask:
-    """A model call known before any reply: the first calls of ``prepare``.
-
-    Attributes:
-        role: Role of the model.
-        prompt: The prompt.
-        schema: JSON schema of the reply.
-    """
+    """A model call known before any reply: the first calls of ``prepare``."""
 
     role: str
     prompt: Prompt
@@ -119,7 +101,6 @@ class Traced(Protocol):
     @property
     def trace(self) -> tuple[TraceRow, ...]:
         """The steps of ``prepare``."""
-        ...
 
 
 @dataclass(frozen=True, slots=True)
@@ -128,7 +109,6 @@ class Answer:
 
     Attributes:
         prediction: The answer that is voted on.
-        trace: The steps of ``answer``.
         measures: Named numbers, such as the tokens of the context.
         reply: Text of the reply that the prediction is from; None if there is none.
         other_replies: The member's further attempts: one row per reply, with its text and why it was not used.
@@ -214,11 +194,7 @@ class System:
     document_format: DocumentFormat = "auto"
 
     def __post_init__(self) -> None:
-        """Check the parts that the engine relies on.
-
-        Raises:
-            ConfigError: A part is missing or of the wrong type; the message names it.
-        """
+        """Check the parts that the engine relies on; a ``ConfigError`` names one that is missing or wrong."""
         for part in ("prepare", "answer", "uses"):
             if not callable(getattr(self, part)):
                 raise ConfigError(f"system {self.name} has no function {part}: give its System one")
@@ -233,10 +209,7 @@ class System:
         return next(name for name, role in self.roles.items() if role.stage == "answer")
 
     def prompts(self, directory: str | None = None) -> Prompts:
-        """Load the templates of all roles and try each once.
-
-        Args:
-            directory: Directory of the user's own templates; the system's replace missing ones.
+        """Load the templates of all roles, the user's own in ``directory`` before the system's, and try each once.
 
         Raises:
             ConfigError: A template is missing, does not parse, lacks a block or names an unknown variable.

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
@@ -51,8 +50,7 @@ def read_questions(
         Questions in the file's order. An empty text is kept: it becomes a row with an error, not a lost row.
 
     Raises:
-        DataError: The file lacks a column, an id is missing or repeated, a question is longer than
-            `MAX_QUESTION_CHARS`, or it cannot be read.
+        DataError: The file cannot be read or lacks a column, an id is missing or repeated, or a question is too long.
     """
     rows = read_rows(name, data, "questions")
     if not rows:
@@ -100,19 +98,19 @@ def _column(name: str, columns: list[str], wanted: tuple[str, ...]) -> str:
 
 
 def _check_ids(name: str, ids: list[str], column: str) -> None:
+    places: dict[str, list[str]] = {}
+    for row, question_id in enumerate(ids, 1):
+        places.setdefault(question_id, []).append(str(row))
     faults = []
-    missing = [row for row, question_id in enumerate(ids, 1) if not question_id]
-    if missing:
+    if missing := places.pop("", None):
         faults.append(
             f"{len(missing)} of {len(ids)} questions have no {column}, first at row {missing[0]}: give each one"
         )
-    doubled = {question_id: n for question_id, n in Counter(filter(None, ids)).items() if n > 1}
-    if doubled:
-        first = next(iter(doubled))
-        places = [str(row) for row, question_id in enumerate(ids, 1) if question_id == first]
+    if doubled := {question_id: rows for question_id, rows in places.items() if len(rows) > 1}:
+        first, rows = next(iter(doubled.items()))
         faults.append(
             f"{len(doubled)} id{'s are' if len(doubled) > 1 else ' is'} used more than once "
-            f"(first {first!r}, rows {', '.join(places)}): make them unique"
+            f"(first {first!r}, rows {', '.join(rows)}): make them unique"
         )
     if faults:
         raise DataError(f"{name}: {'; '.join(faults)}")

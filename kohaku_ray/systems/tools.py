@@ -22,12 +22,7 @@ Made = TypeVar("Made")
 
 @dataclass(frozen=True, slots=True)
 class Limits:
-    """Limits of a role's model.
-
-    Attributes:
-        max_tokens: Longest reply, in tokens.
-        window_tokens: Longest prompt plus reply, in tokens; None if unknown.
-    """
+    """Longest reply of a role's model, and longest prompt plus reply (None if unknown), in tokens."""
 
     max_tokens: int
     window_tokens: int | None
@@ -46,11 +41,9 @@ class Tools(Protocol):
         ...
 
     async def once(self, key: Hashable, make: Callable[[], Awaitable[Made]]) -> Made:
-        """Make something that does not depend on the member: a question's members with equal models share it.
+        """Make something that does not depend on the member, without a chat: members with equal models share it.
 
-        Args:
-            key: Its name, unique for the question.
-            make: Makes it, without a chat.
+        ``key`` is its name, unique for the question.
         """
         ...
 
@@ -69,8 +62,8 @@ class Tools(Protocol):
             prompt: The prompt.
             role: Any role that the system declares.
             schema: JSON schema of the reply. Default: free text.
-            attempt: Attempt, from 0.
-            max_tokens: Longest reply, in tokens. Default: the configured one.
+            attempt: From 0.
+            max_tokens: Longest reply. Default: the configured one.
 
         Raises:
             ContextOverflowError: The model refuses the prompt's length.
@@ -83,28 +76,21 @@ class Tools(Protocol):
         ...
 
     def image(self, path: str, max_pixels: int) -> PromptImage:
-        """Make an image of a prompt.
-
-        Args:
-            path: The image's file, relative to the index.
-            max_pixels: Most pixels that are sent.
-        """
+        """Make an image of a prompt from a file of the index, scaled down to ``max_pixels``."""
         ...
 
     async def embed(self, texts: Sequence[str], view: str | None = None) -> F32:
         """Encode queries: shape ``(len(texts), d)``, unit rows, independent of the rest of the batch.
 
-        Args:
-            texts: The queries.
-            view: The view they will search: images may have an encoder of their own. Default: any view but those.
+        ``view`` names a view of images, which may have an encoder of their own.
         """
         ...
 
     async def search(self, view: str, vectors: F32, top_k: int, within: Sequence[str] | None = None) -> list[Hits]:
-        """Find each vector's nearest nodes in a view: one ``Hits`` per row, best first.
+        """Find each vector's nearest nodes in a dense view: one ``Hits`` per row, best first.
 
         Args:
-            view: One of the system's dense views.
+            view: Its name.
             vectors: Shape ``(q, d)``; unit rows.
             top_k: Most hits per query.
             within: Document ids to search. Default: all.
@@ -119,10 +105,6 @@ class Tools(Protocol):
 
     async def term_similarity(self, view: str, rows: Sequence[int]) -> F64:
         """Score a lexical view's nodes for one another by BM25, with the statistics of the whole view.
-
-        Args:
-            view: One of the system's lexical views.
-            rows: Nodes of that view.
 
         Returns:
             Shape ``(len(rows), len(rows))``; entry (i, j) is node j's score for the distinct terms of node i.

@@ -10,7 +10,7 @@ import re
 from pathlib import Path
 
 import pytest
-from inprocess import InProcessTools, library
+from systems.inprocess import InProcessTools, library
 
 from kohaku_ray import sample
 from kohaku_ray.models.json_text import loops

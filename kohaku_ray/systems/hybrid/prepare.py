@@ -10,16 +10,16 @@ import numpy as np
 from kohaku_ray.errors import ModelError
 from kohaku_ray.index.arrays import F64, I64
 from kohaku_ray.index.hits import Hits
-from kohaku_ray.index.nodes import NodeTable
 from kohaku_ray.models.parse import parse_plan
+from kohaku_ray.models.prompts import asked
 from kohaku_ray.models.schema import plan_schema
-from kohaku_ray.records import Question
+from kohaku_ray.records import Question, TraceRow
+from kohaku_ray.retrieval.diversify import cap_per_key, distinct_texts, kmeans, mmr, redundancy, sample_clusters
 from kohaku_ray.retrieval.evidence import distinct_rows
 from kohaku_ray.retrieval.fusion import best_first, reciprocal_rank_fusion
-from kohaku_ray.systems.hybrid import stages
 from kohaku_ray.systems.hybrid.settings import HybridSettings
-from kohaku_ray.systems.hybrid.stages import STAND_IN, Relevance, Steps, by_row
-from kohaku_ray.systems.hybrid.texts import HybridEvidence, Texts, expand_prompt, with_neighbours
+from kohaku_ray.systems.hybrid.stages import STAND_IN, Relevance, Steps, take, united
+from kohaku_ray.systems.hybrid.texts import HybridEvidence, Texts, with_neighbours
 from kohaku_ray.systems.tools import Tools
 
 FEW = 3
@@ -41,10 +41,10 @@ class StageRun:
 
     def __init__(self, question: Question, tools: Tools, settings: HybridSettings) -> None:
         self.question, self.tools, self.settings = question, tools, settings
-        self.steps = Steps()
+        self.texts = Texts()
+        self.steps = Steps(self.texts)
         self.relevance = Relevance(tools, settings.has_cross_encoder)
         self.ranker = "" if settings.has_cross_encoder else STAND_IN
-        self.texts = Texts()
 
     async def evidence(self) -> HybridEvidence:
         """Run one stage after the other."""
@@ -54,10 +54,10 @@ class StageRun:
         pool = self.fusion(await self.subquery_ranking(queries, found))
         pool = self.netloc_cap(await self.mmr(await self.clustering(pool)))
         final = await self.final_ranking(pool)
-        return await self._gathered(queries, final)
+        return self._gathered(queries, final)
 
     async def initial_context(self) -> Hits:
-        """Stage 1: what BM25 (and vectors) find for the question among sentences and chunks."""
+        """Stage 1: what BM25 (and vectors) find for the question among sentences and chunks, fused by rank."""
         settings, size = self.settings, self.settings.initial_context_size
         if not settings.initial_context:
             self.steps.skip("initial_context", 0)
@@ -68,32 +68,31 @@ class StageRun:
             vectors = await self.relevance.embed(asked)
             searches += [self.tools.search(view, vectors, size) for view in views]
         found = [hits for [hits] in await asyncio.gather(*searches)]
-        kept = stages.initial_context(found, size)
-        await self._read(kept.rows)
-        self.steps.items("initial_context", len(distinct_rows(found)), kept, self.texts, label="rrf")
+        kept = _fused(found).prefix(size)
+        await self._read(kept.rows.tolist())
+        self.steps.items("initial_context", len(distinct_rows(found)), kept, label="rrf")
         return kept
 
     async def expansion(self, opening: Hits) -> tuple[str, ...]:
         """Stage 2: sub-queries; the question alone, with the reason, where no reply can be read."""
-        alone, settings = (self.question.text,), self.settings
-        if not settings.expands:
-            self.steps.queries("expansion", len(opening), alone, None)
-            return alone
-        n = settings.max_expanded_questions
-        context = [self.texts[row] for row in opening.rows.tolist()]
-        prompt = expand_prompt(self.tools.prompts, self.question, context, n)
-        queries: tuple[str, ...] = alone
+        queries: tuple[str, ...] = (self.question.text,)
         error: str | None = None
-        for attempt in range(settings.expansion_tries):
-            try:
-                reply = await self.tools.chat(prompt, role="expand", schema=plan_schema(n, 1), attempt=attempt)
-            except ModelError as failure:
-                error = f"{type(failure).__name__}: {failure}"
-                break
-            queries, _, error = parse_plan(reply, self.question.text, n, [one.text for one in context])
-            if error is None:
-                break
-        self.steps.queries("expansion", len(opening), queries, error)
+        if self.settings.expands:
+            n = self.settings.max_expanded_questions
+            context = [self.texts[row].text for row in opening.rows.tolist()]
+            variables = {**asked(self.question), "context": tuple(context), "n_queries": n}
+            prompt = self.tools.prompts.render("expand", variables)
+            for attempt in range(self.settings.expansion_tries):
+                try:
+                    reply = await self.tools.chat(prompt, role="expand", schema=plan_schema(n, 1), attempt=attempt)
+                except ModelError as failure:
+                    error = f"{type(failure).__name__}: {failure}"
+                    break
+                queries, _, error = parse_plan(reply, self.question.text, n, context)
+                if error is None:
+                    break
+        self.steps.count("expansion", len(opening), len(queries), error=error)
+        self.steps.rows += [TraceRow("expansion", rank, query) for rank, query in enumerate(queries, 1)]
         return queries
 
     async def search(self, queries: Sequence[str], opening: Hits) -> list[tuple[Hits, Hits]]:
@@ -107,24 +106,23 @@ class StageRun:
             found = list(zip(lexical, dense, strict=True))
         else:
             found = [(await self._paragraphs_of(opening), NOTHING)] * len(queries)
-        await self._read(np.array(distinct_rows([hits for pair in found for hits in pair]), np.int64))
         both = [hits for pair in found for hits in pair]
+        await self._read(distinct_rows(both))
         named = {
-            f"{name}.{at}": by_row(hits)
+            f"{name}.{at}": hits
             for at, pair in enumerate(found)
             for name, hits in zip(("bm25", "cosine"), pair, strict=True)
         }
-        pool = reciprocal_rank_fusion([hits.rows for hits in both])
         note = "" if self.settings.search else "off"
-        self.steps.items("search", sum(map(len, both)), pool, self.texts, note, named, label="rrf")
+        self.steps.items("search", sum(map(len, both)), _fused(both), note, named, label="rrf")
         return found
 
     async def _paragraphs_of(self, opening: Hits) -> Hits:
         """Find the paragraphs of the initial context's sentences, in its order."""
-        nodes = await self._nodes(opening.rows)
+        nodes = await self.tools.nodes(opening.rows.tolist())
         at = [nodes.paragraph_of(row) for row in nodes.local(opening.rows).tolist()]
         rows = nodes.source_row[np.array([row for row in at if row >= 0], np.int64)]
-        return stages.united([Hits(rows, 1 / np.arange(1, len(rows) + 1))])
+        return united([Hits(rows, 1 / np.arange(1, len(rows) + 1))])
 
     async def subquery_ranking(self, queries: Sequence[str], found: list[tuple[Hits, Hits]]) -> list[Hits]:
         """Stage 4: one order per sub-query, or the two searches as they are."""
@@ -133,82 +131,91 @@ class StageRun:
         if not settings.subquery_ranking:
             self.steps.skip("subquery_ranking", n_in)
             return both
-        pools = [stages.candidates(lexical, dense) for lexical, dense in found]
-        scores: Sequence[F64 | None] = [None] * len(pools)
-        note = "rrf"
+        ranked, note = [_fused(pair) for pair in found], "rrf"
         if settings.per_question == "cross_encoder":
-            scores, note = await self._scores(queries, [pool.rows for pool in pools]), self.ranker
-        ranked = [
-            stages.rank_candidates(pool, score, settings.subquestion_max_documents)
-            for pool, score in zip(pools, scores, strict=True)
-        ]
-        named = {f"score.{at}": by_row(hits) for at, hits in enumerate(ranked)}
-        pool = reciprocal_rank_fusion([hits.rows for hits in ranked])
-        self.steps.items("subquery_ranking", n_in, pool, self.texts, note, named, label="rrf")
+            scores = await self._scores(queries, [pool.rows for pool in ranked])
+            ranked = [take(pool, best_first(one), one) for pool, one in zip(ranked, scores, strict=True)]
+            note = self.ranker
+        ranked = [pool.prefix(settings.subquestion_max_documents) for pool in ranked]
+        named = {f"score.{at}": hits for at, hits in enumerate(ranked)}
+        self.steps.items("subquery_ranking", n_in, _fused(ranked), note, named, label="rrf")
         return ranked
 
     def fusion(self, rankings: list[Hits]) -> Hits:
-        """Stage 5: one order over all sub-queries, equal texts once."""
+        """Stage 5: one order over all sub-queries, equal texts once before the cut."""
         n_in = len(distinct_rows(rankings))
         if not self.settings.fusion:
             self.steps.skip("fusion", n_in)
-            return stages.united(rankings)
-        fused = stages.fuse(rankings, self.texts.said, self.settings.subquestion_fusion_max_documents)
-        self.steps.items("fusion", n_in, fused, self.texts, label="rrf")
+            return united(rankings)
+        fused = _fused(rankings)
+        texts = [self.texts.said[row] for row in fused.rows.tolist()]
+        fused = take(fused, distinct_texts(texts, self.settings.subquestion_fusion_max_documents))
+        self.steps.items("fusion", n_in, fused, label="rrf")
         return fused
 
     async def clustering(self, pool: Hits) -> Hits:
-        """Stage 6: some paragraphs of every topic."""
-        if not self.settings.clustering or not len(pool):
+        """Stage 6: the best paragraphs of every topic, by the clusters' shares."""
+        settings = self.settings
+        if not settings.clustering or not len(pool):
             self.steps.skip("clustering", len(pool))
             return pool
-        vectors, scores = await self.relevance.vectors(pool.rows), await self._to_question(pool.rows)
-        kept, cluster = stages.sample(pool, vectors, scores, self.settings)
-        named = {"cluster": by_row(kept, cluster.astype(np.float64))}
-        self.steps.items("clustering", len(pool), kept, self.texts, self.ranker, named)
+        vectors, [scores] = (
+            await self.relevance.vectors(pool.rows),
+            await self._scores([self.question.text], [pool.rows]),
+        )
+        labels = kmeans(vectors, settings.kmeans_n_clusters)
+        places = sample_clusters(labels, scores, settings.cluster_sample_size, settings.smoothing, settings.shares)
+        kept = take(pool, places, scores)
+        named = {"cluster": Hits(kept.rows, labels[places].astype(np.float64))}
+        self.steps.items("clustering", len(pool), kept, self.ranker, named)
         return kept
 
     async def mmr(self, pool: Hits) -> Hits:
         """Stage 7: relevant paragraphs that repeat each other little."""
-        if not self.settings.mmr or not len(pool):
+        settings = self.settings
+        if not settings.mmr or not len(pool):
             self.steps.skip("mmr", len(pool))
             return pool
-        cosines = await self.relevance.cosines(self.question.text, pool.rows)
         vectors = await self.relevance.vectors(pool.rows)
+        cosines = await self.relevance.cosines([self.question.text] * len(pool), pool.rows)
         bm25 = await self.tools.term_similarity("paragraphs", pool.rows.tolist())
-        kept = stages.select(pool, vectors, cosines, bm25, self.settings)
-        self.steps.items("mmr", len(pool), kept, self.texts, named={"cosine": by_row(pool, cosines)}, label="mmr")
+        order, scores = mmr(cosines, redundancy(vectors, bm25), settings.mmr_top_k, settings.mmr_relevance_weight)
+        kept = Hits(pool.rows[order], scores)
+        self.steps.items("mmr", len(pool), kept, named={"cosine": Hits(pool.rows, cosines)}, label="mmr")
         return kept
 
     def netloc_cap(self, pool: Hits) -> Hits:
-        """Stage 8: few paragraphs per site."""
+        """Stage 8: few paragraphs per site; one without a site counts by its document."""
         if not self.settings.netloc_cap:
             self.steps.skip("netloc_cap", len(pool))
             return pool
         texts = [self.texts[row] for row in pool.rows.tolist()]
         netlocs, doc_ids = [text.netloc for text in texts], [text.doc_id for text in texts]
-        kept = stages.cap(pool, netlocs, doc_ids, self.settings.max_per_netloc)
-        self.steps.items("netloc_cap", len(pool), kept, self.texts)
+        kept = take(pool, cap_per_key(netlocs, doc_ids, self.settings.max_per_netloc))
+        self.steps.items("netloc_cap", len(pool), kept)
         return kept
 
     async def final_ranking(self, pool: Hits) -> Hits:
         """Stage 9: the texts that are shown, unless the best of them is not relevant enough."""
         settings, best = self.settings, pool
         if settings.final_ranking:
-            scores = await self._to_question(pool.rows)
-            best = stages.take(pool, best_first(scores), scores)
+            [scores] = await self._scores([self.question.text], [pool.rows])
+            best = take(pool, best_first(scores), scores)
             least = settings.min_relevance
             if least is not None and len(best) and best.scores[0] < least:
                 note = f"the best score is {best.scores[0]:.4g}, min_relevance is {least:g}"
                 self.steps.count("final_ranking", len(pool), 0, note)
                 return NOTHING
         best = best.prefix(settings.max_context_docs)
-        await self._add_neighbours(best.rows)
-        note = self.ranker if settings.final_ranking else "off"
-        self.steps.items("final_ranking", len(pool), best, self.texts, note)
+        if settings.neighbours and len(best):
+            rows = best.rows.tolist()
+            nodes = await self.tools.nodes(rows, 1)  # one paragraph either way: the last taken may run over
+            for row in rows:
+                self.texts[row] = self.texts[row]._replace(text=with_neighbours(nodes, row))
+        self.steps.items("final_ranking", len(pool), best, self.ranker if settings.final_ranking else "off")
         return best
 
-    async def _gathered(self, queries: tuple[str, ...], final: Hits) -> HybridEvidence:
+    def _gathered(self, queries: tuple[str, ...], final: Hits) -> HybridEvidence:
         texts = tuple(self.texts[row] for row in final.rows.tolist())
         why = "" if texts else self.steps.rows[-1].note
         few = f"only {len(texts)} texts of the corpus were found" if 0 < len(texts) < FEW else ""
@@ -224,20 +231,10 @@ class StageRun:
     async def _scores(self, queries: Sequence[str], rows: Sequence[I64]) -> list[F64]:
         return await self.relevance.scores(queries, rows, self.texts.said)
 
-    async def _to_question(self, rows: I64) -> F64:
-        [scores] = await self._scores([self.question.text], [rows])
-        return scores
+    async def _read(self, rows: Sequence[int]) -> None:
+        if missing := [row for row in rows if row not in self.texts.said]:
+            self.texts.read(await self.tools.nodes(missing), missing)
 
-    async def _read(self, rows: I64) -> None:
-        if missing := [row for row in rows.tolist() if row not in self.texts.said]:
-            self.texts.read(await self._nodes(missing), missing)
 
-    async def _add_neighbours(self, rows: I64) -> None:
-        """Put the previous and the next paragraph around the texts that are shown."""
-        if self.settings.neighbours and len(rows):
-            nodes = await self._nodes(rows, section_tokens=1)  # one paragraph either way: the last taken may run over
-            for row in rows.tolist():
-                self.texts[row] = self.texts[row]._replace(text=with_neighbours(nodes, row))
-
-    async def _nodes(self, rows: Sequence[int] | I64, section_tokens: int = 0) -> NodeTable:
-        return await self.tools.nodes([int(row) for row in rows], section_tokens)
+def _fused(rankings: Sequence[Hits]) -> Hits:
+    return reciprocal_rank_fusion([hits.rows for hits in rankings])

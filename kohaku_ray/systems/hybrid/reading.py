@@ -6,8 +6,8 @@ import json
 import math
 import re
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, replace
-from typing import Any
+from dataclasses import replace
+from typing import Any, NamedTuple
 
 from kohaku_ray.ensemble.vote import Ballot
 from kohaku_ray.models.parse import parse_answer
@@ -30,15 +30,8 @@ _SCALE = re.compile(r"\b(mille|million|milliard)s?\b", re.IGNORECASE)
 _SCALES = {"mille": 1e3, "million": 1e6, "milliard": 1e9}
 
 
-@dataclass(frozen=True, slots=True)
-class Number:
-    """A number in a text.
-
-    Attributes:
-        value: What it is.
-        text: How it is written, "millions" and the like with it.
-        end: One past its last character.
-    """
+class Number(NamedTuple):
+    """A number in a text: its value, as it is written (with "millions"), and one past its last character."""
 
     value: float
     text: str
@@ -46,11 +39,7 @@ class Number:
 
 
 def read_numbers(text: str) -> list[Number]:
-    """Read every number of a text, in reading order.
-
-    Args:
-        text: French prose; a comma is a decimal one, spaces (or dots, before a decimal comma) separate thousands.
-    """
+    """Read every number of French prose: a decimal comma; spaces, or dots before one, separate thousands."""
     found = (Number(_value(match), match[0], match.end()) for match in _NUMBER.finditer(text))
     return [number for number in found if math.isfinite(number.value)]
 
@@ -66,11 +55,9 @@ def write_number(number: float) -> str:
 
 
 def bare_value(value: str, unit: str | None) -> str:
-    """Write a value that is one number without separators and unit, in the unit asked for; leave any other as it is.
+    """Write a value that is one number without separators and unit; leave any other as it is.
 
-    Args:
-        value: As a model wrote it: ``1 150 emplois``, ``9,6 millions d'euros``.
-        unit: The unit asked for; ``millions d'euros`` makes the latter 9.6.
+    ``9,6 millions d'euros`` becomes 9.6 where the unit asked for is ``millions d'euros``, else 9600000.
     """
     found = numbers_of(value)
     if len(found) != 1 or not _NUMBER.match(value.strip()):
@@ -78,11 +65,6 @@ def bare_value(value: str, unit: str | None) -> str:
     asked = _SCALE.search(unit or "")
     scale = _SCALES[asked[1].lower()] if asked and _SCALE.search(value) else 1.0
     return write_number(found[0] / scale)
-
-
-def numbers_key(text: str) -> str:
-    """Name a text by its multiset of numbers; empty where it has none."""
-    return "; ".join(map(write_number, numbers_of(text)))
 
 
 def _value(match: re.Match[str]) -> float:
@@ -99,8 +81,7 @@ _SLASH = re.compile(r"\s/\s|/")
 _LABEL = re.compile(r"^(?:id|ref_id)\s*[=:]\s*", re.IGNORECASE)
 
 
-@dataclass(frozen=True, slots=True)
-class Cited:
+class Cited(NamedTuple):
     """Prose whose citations all stand in the context.
 
     Attributes:
@@ -119,10 +100,6 @@ def check_citations(prose: str, texts: Iterable[Text]) -> Cited:
 
     A bracket is a citation when it holds a slash, or nothing but the id of a text; several may share a bracket,
     separated by semicolons. The id counts, whatever is said of site and date. Other brackets stay.
-
-    Args:
-        prose: What a model wrote.
-        texts: What it was shown.
     """
     known = {plain(text.ref_id).casefold(): text for text in texts}
     cited: dict[str, None] = {}
@@ -171,27 +148,13 @@ _REFUSAL = re.compile(
 )
 
 
-@dataclass(frozen=True, slots=True)
-class Read:
-    """A reply as it was understood.
-
-    Attributes:
-        prediction: What is voted on.
-        cut: Citations that were cut out, as they were written.
-    """
-
-    prediction: Prediction
-    cut: tuple[str, ...] = ()
-
-
-def read_reply(reply: Reply, question: Question, texts: Sequence[Text], attempt: int) -> Read:
+def read_reply(
+    reply: Reply, question: Question, texts: Sequence[Text], attempt: int
+) -> tuple[Prediction, tuple[str, ...]]:
     """Read an answer as JSON, or as prose that cites the context; blank with its reason where it is neither.
 
-    Args:
-        reply: What the model sent.
-        question: What was asked.
-        texts: What it was shown: any other citation is cut out and counted.
-        attempt: Which attempt this is, from 0.
+    Returns:
+        The prediction, and the citations of anything but ``texts``, which are cut out of it, as they were written.
     """
     found = parse_answer(_with_value(reply), [text.ref_id for text in texts], attempt, question.answer_unit)
     if found.error is not None:
@@ -211,7 +174,7 @@ def read_reply(reply: Reply, question: Question, texts: Sequence[Text], attempt:
         is_blank=is_blank,
         n_foreign_refs=found.n_foreign_refs + len(cut),
     )
-    return Read(prediction, cut)
+    return prediction, cut
 
 
 def ballot(row: Mapping[str, Any]) -> Ballot:
@@ -219,7 +182,8 @@ def ballot(row: Mapping[str, Any]) -> Ballot:
     plain = ballot_of(row)
     if row["is_blank"] or fold(row["answer_value"]) != WORDS:
         return plain
-    return replace(plain, answer_value=numbers_key(without_citations(row["answer"])) or WORDS)
+    numbers = numbers_of(without_citations(row["answer"]))
+    return replace(plain, answer_value="; ".join(map(write_number, numbers)) or WORDS)
 
 
 def _with_value(reply: Reply) -> Reply:
@@ -233,13 +197,13 @@ def _with_value(reply: Reply) -> Reply:
     return replace(reply, text=json.dumps({**fields, "answer_value": WORDS}))
 
 
-def _read_prose(reply: Reply, found: Prediction, texts: Sequence[Text]) -> Read:
+def _read_prose(reply: Reply, found: Prediction, texts: Sequence[Text]) -> tuple[Prediction, tuple[str, ...]]:
     """Take prose for the answer: blank when it says that the texts do not answer, unreadable when it cites none."""
     _, _, prose = clean_text(reply.text).rpartition("</think>")
     cited = check_citations(prose, texts)
     is_refusal = _REFUSAL.search(prose) is not None
     if not (cited.ref_ids or is_refusal) or reply.finish_reason == "length":
-        return Read(found, cited.cut)
+        return found, cited.cut
     prediction = Prediction(
         answer=cited.text,
         answer_value="" if is_refusal else WORDS,
@@ -249,4 +213,4 @@ def _read_prose(reply: Reply, found: Prediction, texts: Sequence[Text]) -> Read:
         n_foreign_refs=len(cited.cut),
         attempt=found.attempt,
     )
-    return Read(prediction, cited.cut)
+    return prediction, cited.cut

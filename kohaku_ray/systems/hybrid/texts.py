@@ -22,12 +22,6 @@ EXPAND_EXAMPLES: tuple[dict[str, Any], ...] = tuple(
 ANSWER_EXAMPLES: tuple[dict[str, Any], ...] = ({**asked(_SAMPLE), "texts": (_TEXT,)},)
 
 
-def expand_prompt(prompts: Prompts, question: Question, context: Sequence[Text], n_queries: int) -> Prompt:
-    """Ask for ``n_queries`` keyword-like sub-queries in the corpus's own words."""
-    variables = {**asked(question), "context": tuple(text.text for text in context), "n_queries": n_queries}
-    return prompts.render("expand", variables)
-
-
 def answer_prompt(prompts: Prompts, question: Question, texts: Sequence[Text]) -> Prompt:
     """Ask for the answer; a text holds no brackets, so that it cannot pose as another's heading."""
     shown = tuple(
@@ -42,13 +36,11 @@ class HybridEvidence:
     """Texts of the corpus on one question.
 
     Attributes:
-        question: The question.
         queries: The sub-queries, the question first.
         texts: What is shown to the model, best first; none: the corpus holds no information on the question.
         why_nothing: Why there is none.
         measures: Named numbers: items after each stage, distinct sites and documents of the texts.
         warning: What a reader should know of the texts; empty: nothing.
-        trace: The nine stages.
     """
 
     question: Question
@@ -70,15 +62,9 @@ class Text(NamedTuple):
     """A node that may be shown and cited.
 
     Attributes:
-        node_id: The node.
-        doc_id: Its document.
-        kind: Its kind.
-        text: What it says.
         ref_id: What it is cited by: its paragraph's ``par_id``, or the node's id where the corpus has none.
         netloc: The site; None where it is not known.
-        date: The day; empty where it is not known.
-        url: The address.
-        title: The article's title.
+        date: The day; empty where it is not known, as are ``url`` and ``title``.
     """
 
     node_id: str

@@ -5,9 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Any
-
-import numpy as np
+from typing import Any, NamedTuple
 
 from kohaku_ray.errors import ContextOverflowError, ModelError
 from kohaku_ray.index.views import IMAGE
@@ -15,22 +13,24 @@ from kohaku_ray.models.json_text import loops
 from kohaku_ray.models.parse import CUT, parse_answer
 from kohaku_ray.models.prompts import Prompt
 from kohaku_ray.models.schema import answer_schema
-from kohaku_ray.records import Prediction, Question, Reply, TraceRow
-from kohaku_ray.retrieval.context import Context, FoundImage, Match, Snippet, assemble
+from kohaku_ray.records import Prediction, Reply, TraceRow
+from kohaku_ray.retrieval.context import Context, Snippet, assemble
 from kohaku_ray.retrieval.evidence import Evidence, find_images, rank, with_images, within
-from kohaku_ray.retrieval.fusion import Ranked, append_lexical
+from kohaku_ray.retrieval.fusion import Ranked, append_lexical, best_first
 from kohaku_ray.retrieval.windows import choose
 from kohaku_ray.systems.base import Answer
 from kohaku_ray.systems.kohaku.prepare import answer_prompt
 from kohaku_ray.systems.kohaku.settings import KohakuSettings
 from kohaku_ray.systems.tools import Tools
-from kohaku_ray.values.kinds import Kind, kind_of
+from kohaku_ray.values.kinds import kind_of
 
 CHARS_PER_TOKEN = 3
 """Fewer characters per token than English has: an estimate for uncounted texts must not be too low."""
 
 OVERFLOW_STEP = 2
 """Matches dropped per query if the model refuses the prompt's length."""
+
+EMPTY = Context((), (), (), (), 0, False)
 
 
 async def answer(evidence: Evidence, tools: Tools, settings: KohakuSettings) -> Answer:
@@ -41,8 +41,8 @@ async def answer(evidence: Evidence, tools: Tools, settings: KohakuSettings) -> 
     """
     tries: list[Try] = []
     for attempt in range(settings.max_retries + 1):
-        tries += await _attempt(evidence, tools, settings, attempt)
-        if any(one.ends for one in tries):
+        tries += await Attempt(evidence, tools, settings, attempt).tries()
+        if any(one.failed or not one.prediction.is_blank for one in tries):
             break
     best = max(reversed(tries), key=lambda one: one.worth)
     return Answer(
@@ -54,15 +54,10 @@ async def answer(evidence: Evidence, tools: Tools, settings: KohakuSettings) -> 
     )
 
 
-@dataclass(frozen=True, slots=True)
-class Shown:
-    """What the model is shown in one attempt: the same for all members with equal models.
+class Shown(NamedTuple):
+    """What the model is shown in one attempt, the same for all members with equal models.
 
-    Attributes:
-        context: The context.
-        trace: Rows of every match, snippet and image in it.
-        prompt: The prompt; None without a document to cite.
-        schema: Schema of the reply.
+    Without a document to cite there is no prompt.
     """
 
     context: Context
@@ -78,21 +73,16 @@ class Try:
     Attributes:
         prediction: What was read; blank without a reply.
         shown: What the model was shown.
-        reply: The reply; None if the model failed, or had nothing to be shown.
         overflowed: The model had refused the prompt's length, and was shown less.
+        reply: The reply; None if the model failed, or had nothing to be shown.
         failed: No further attempt is worth its tokens: the model failed, or needs more tokens than it may generate.
     """
 
     prediction: Prediction
     shown: Shown
+    overflowed: bool
     reply: Reply | None = None
-    overflowed: bool = False
     failed: bool = False
-
-    @property
-    def ends(self) -> bool:
-        """No further attempt follows."""
-        return self.failed or not self.prediction.is_blank
 
     @property
     def worth(self) -> int:
@@ -105,9 +95,8 @@ class Try:
         return 2 if read.flags else 1
 
 
-@dataclass(frozen=True, slots=True)
-class AttemptDepth:
-    """How much of the evidence one attempt uses.
+class AttemptDepth(NamedTuple):
+    """How much of the evidence an attempt uses.
 
     Attributes:
         top_k: Matches per query.
@@ -119,18 +108,7 @@ class AttemptDepth:
     top_k: int
     top_k_final: int | None
     budget: int | None
-    image_top_k: int = 0
-
-    @staticmethod
-    def of(settings: KohakuSettings, attempt: int) -> AttemptDepth:
-        """Return the depth of attempt ``a``: ``a + 1`` times that of attempt 0."""
-        times = attempt + 1
-        return AttemptDepth(
-            top_k=settings.top_k * times,
-            top_k_final=None if settings.top_k_final is None else settings.top_k_final * times,
-            budget=None if settings.max_context_tokens is None else settings.max_context_tokens * times,
-            image_top_k=settings.image_top_k * times,
-        )
+    image_top_k: int
 
     def shallower(self, refused: Context) -> AttemptDepth:
         """Drop two matches per query and an image, and the same share of the refused context.
@@ -143,168 +121,181 @@ class AttemptDepth:
         return AttemptDepth(top_k, final, budget, max(len(refused.images) - 1, 0))
 
 
-NOTHING = Shown(Context((), (), (), (), 0, False))
-"""What the model is shown before there is a context."""
+class Attempt:
+    """One member's attempt ``a`` at a question, with ``a + 1`` times the evidence of attempt 0."""
 
-
-async def _attempt(evidence: Evidence, tools: Tools, settings: KohakuSettings, attempt: int) -> list[Try]:
-    """Ask with one depth of the evidence; if the model refuses the length, once more with less."""
-    depth, shown, overflowed = AttemptDepth.of(settings, attempt), NOTHING, False
-    replies: list[Reply] = []
-    error = None
-    try:
-        try:
-            shown = await _shown(evidence, depth, tools, settings, attempt)
-            await _chat(shown, tools, attempt, replies)
-        except ContextOverflowError:
-            shown = await _shown(evidence, depth.shallower(shown.context), tools, settings, attempt)
-            overflowed = True
-            if shown.prompt is None:
-                raise
-            await _chat(shown, tools, attempt, replies)
-    except ModelError as failed:
-        error = f"{type(failed).__name__}: {failed}"
-    tries = [_read(evidence.question, shown, reply, settings, attempt, overflowed) for reply in replies]
-    if error or not replies:
-        tries.append(_unasked(evidence.question, shown, attempt, overflowed, error))
-    return tries
-
-
-async def _shown(
-    evidence: Evidence, depth: AttemptDepth, tools: Tools, settings: KohakuSettings, attempt: int
-) -> Shown:
-    """Make what the model is shown at a depth, once for all members."""
-
-    async def make() -> Shown:
+    def __init__(self, evidence: Evidence, tools: Tools, settings: KohakuSettings, attempt: int) -> None:
+        self.evidence, self.tools, self.settings, self.attempt = evidence, tools, settings, attempt
         question = evidence.question
-        context = await _context(evidence, depth, tools, settings)
-        trace = _trace(evidence, context, attempt, settings.send_images)
-        if not context.doc_ids:
-            return Shown(context, trace)
-        images = [tools.image(one.path, settings.image_pixels) for one in context.images if settings.send_images]
-        prompt = answer_prompt(tools.prompts, question, context, settings.prompt_order, images)
-        kind, most = kind_of_question(question), tools.limits().max_tokens
-        return Shown(context, trace, prompt, answer_schema(context.doc_ids, settings.constrain_refs, kind, most))
+        self.kind = kind_of(question.text, question.answer_unit, question.answer_type)
 
-    return await tools.once(("shown", attempt, depth), make)
-
-
-async def _chat(shown: Shown, tools: Tools, attempt: int, replies: list[Reply]) -> None:
-    """Ask for the answer, and add the replies; without a document to cite, no call is made.
-
-    A reply that is cut off is asked for once more with up to twice the length, as the window allows, unless it loops.
-    """
-    if shown.prompt is None:
-        return
-    reply = await tools.chat(shown.prompt, schema=shown.schema, attempt=attempt)
-    replies.append(reply)
-    if reply.finish_reason != CUT or loops(reply.text):
-        return
-    limits = tools.limits()
-    room = 2 * limits.max_tokens
-    if limits.window_tokens is not None:
-        room = min(room, limits.window_tokens - reply.prompt_tokens)
-    if room > limits.max_tokens:
-        replies.append(await tools.chat(shown.prompt, schema=shown.schema, attempt=attempt, max_tokens=room))
-
-
-async def _context(evidence: Evidence, depth: AttemptDepth, tools: Tools, settings: KohakuSettings) -> Context:
-    """Rank the evidence at a depth and assemble what fits the budget and the model's window."""
-    ranked = await _ranked(evidence, depth, tools, settings)
-    nodes, top_k, sends = evidence.nodes, depth.image_top_k, settings.send_images
-    images = find_images(nodes, evidence.images, ranked, top_k=top_k, near=settings.images == "near") if top_k else []
-    shown = [nodes.doc_id(row) for row in ranked.rows] + [image.doc_id for image in images]
-    room = await _window_room(evidence.question, shown, tools, settings)
-    budget = min((bound for bound in (depth.budget, room) if bound is not None), default=None)
-    images, taken = within(images, budget, settings.image_tokens if sends else 0)
-    left = None if budget is None else budget - taken
-    if settings.context == "windows":
-        context = choose(nodes, ranked, budget=left)
-    else:
-        context = assemble(
-            nodes,
-            ranked,
-            budget=left,
-            once=settings.dedup != "none",
-            paragraph_tokens=settings.longest_paragraph,
-            siblings=settings.siblings,
-            section_tokens=settings.section_tokens,
+    async def tries(self) -> list[Try]:
+        """Ask with one depth of the evidence; if the model refuses the length, once more with less."""
+        settings, times = self.settings, self.attempt + 1
+        final, budget = settings.top_k_final, settings.max_context_tokens
+        depth = AttemptDepth(
+            settings.top_k * times, final and final * times, budget and budget * times, settings.image_top_k * times
         )
-    return with_images(context, images, taken, numbered=sends) if images else context
+        shown, overflowed, error = Shown(EMPTY), False, None
+        replies: list[Reply] = []
+        try:
+            try:
+                shown = await self._shown(depth)
+                await self._chat(shown, replies)
+            except ContextOverflowError:
+                shown = await self._shown(depth.shallower(shown.context))
+                overflowed = True
+                if shown.prompt is None:
+                    raise
+                await self._chat(shown, replies)
+        except ModelError as failed:
+            error = f"{type(failed).__name__}: {failed}"
+        tries = [self._read(reply, shown, overflowed) for reply in replies]
+        if error or not replies:
+            tries.append(self._unasked(shown, overflowed, error))
+        return tries
 
+    async def _shown(self, depth: AttemptDepth) -> Shown:
+        """Make what the model is shown at a depth, once for all members."""
 
-async def _ranked(evidence: Evidence, depth: AttemptDepth, tools: Tools, settings: KohakuSettings) -> Ranked:
-    """Rank the evidence at a depth: by fusion over queries, then by the cross-encoder if set; BM25 matches follow."""
-    reorders = settings.cross_encoder is not None
-    ranked = rank(
-        evidence,
-        top_k=depth.top_k,
-        top_k_final=None if reorders else depth.top_k_final,
-        strategy=settings.rerank,
-        normalise=settings.normalise,
-        alpha=settings.alpha,
-        dedup=settings.dedup if settings.context == "groups" else "node",
-        bm25_top_k=0 if reorders else settings.bm25_top_k,
-    )
-    if not reorders:
-        return ranked
-    nodes = evidence.nodes
-    score = await tools.rank_pairs([(evidence.question.text, nodes.text_of(int(row))) for row in ranked.rows])
-    order = np.argsort(-score, kind="stable")[: depth.top_k_final].astype(np.int64)
-    best = replace(ranked, score=score).take(order)
-    return append_lexical(best, evidence.lexical, settings.bm25_top_k, settings.dedup, nodes.parent)
+        async def make() -> Shown:
+            settings, tools = self.settings, self.tools
+            context = await self._context(depth)
+            trace = self._trace(context)
+            if not context.doc_ids:
+                return Shown(context, trace)
+            images = [tools.image(one.path, settings.image_pixels) for one in context.images if settings.send_images]
+            prompt = answer_prompt(tools.prompts, self.evidence.question, context, settings.prompt_order, images)
+            most = tools.limits().max_tokens
+            schema = answer_schema(context.doc_ids, settings.constrain_refs, self.kind, most)
+            return Shown(context, trace, prompt, schema)
 
+        return await self.tools.once(("shown", self.attempt, depth), make)
 
-async def _window_room(question: Question, shown: Sequence[str], tools: Tools, settings: KohakuSettings) -> int | None:
-    """Return the tokens of the model's window left for the context after the reply and the rest of the prompt.
+    async def _chat(self, shown: Shown, replies: list[Reply]) -> None:
+        """Ask for the answer, and add the replies; without a document to cite, no call is made.
 
-    Args:
-        question: The question.
-        shown: The document of each reference that the context may show.
-        tools: Tells the window.
-        settings: The settings.
-    """
-    limits = tools.limits()
-    if limits.window_tokens is None:
-        return None
-    marks = tuple(Snippet(doc_id, "", "") for doc_id in shown)
-    empty = Context(marks, (), (), (), 0, False)
-    frame = answer_prompt(tools.prompts, question, empty, settings.prompt_order)
-    n_tokens = await tools.prompt_tokens(frame)
-    if n_tokens is None:
-        n_tokens = math.ceil((len(frame.system) + len(frame.user)) / CHARS_PER_TOKEN)
-    # A text joined to its reference mark may tokenise differently than alone.
-    return limits.window_tokens - limits.max_tokens - n_tokens - len(marks)
+        A reply that is cut off is asked for once more with up to twice the length, as the window allows, unless it
+        loops.
+        """
+        if shown.prompt is None:
+            return
+        reply = await self.tools.chat(shown.prompt, schema=shown.schema, attempt=self.attempt)
+        replies.append(reply)
+        if reply.finish_reason != CUT or loops(reply.text):
+            return
+        limits = self.tools.limits()
+        room = 2 * limits.max_tokens
+        if limits.window_tokens is not None:
+            room = min(room, limits.window_tokens - reply.prompt_tokens)
+        if room > limits.max_tokens:
+            longer = await self.tools.chat(shown.prompt, schema=shown.schema, attempt=self.attempt, max_tokens=room)
+            replies.append(longer)
 
+    def _read(self, reply: Reply, shown: Shown, overflowed: bool) -> Try:
+        unit = self.evidence.question.answer_unit
+        read = parse_answer(reply, shown.context.doc_ids, self.attempt, unit, self.kind)
+        if self.settings.require_refs and "uncited" in read.flags:
+            read = replace(read, is_blank=True, answer_value="")
+        needs_more = reply.finish_reason == CUT and read.is_blank and not loops(reply.text)
+        return Try(read, shown, overflowed, reply, failed=needs_more)
 
-def kind_of_question(question: Question) -> Kind | None:
-    """Return the kind of value that a question asks for; None where it does not say."""
-    return kind_of(question.text, question.answer_unit, question.answer_type)
+    def _unasked(self, shown: Shown, overflowed: bool, error: str | None) -> Try:
+        """Say why there is no reply."""
+        failed = error is not None
+        if error is None and shown.context.is_cut:
+            error = (
+                "not one sentence of the evidence fits the context: raise kohaku.max_context_tokens, lower "
+                "roles.answer.max_tokens or serve the model with a longer window"
+            )
+        explanation = "" if error else "No evidence was found."
+        unit = self.evidence.question.answer_unit or ""
+        read = Prediction(answer_unit=unit, explanation=explanation, attempt=self.attempt, error=error)
+        return Try(read, shown, overflowed, failed=failed)
 
+    async def _context(self, depth: AttemptDepth) -> Context:
+        """Rank the evidence at a depth and assemble what fits the budget and the model's window."""
+        settings, nodes, images = self.settings, self.evidence.nodes, []
+        ranked = await self._ranked(depth)
+        if depth.image_top_k:
+            near = settings.images == "near"
+            images = find_images(nodes, self.evidence.images, ranked, top_k=depth.image_top_k, near=near)
+        doc_ids = [nodes.doc_id(row) for row in ranked.rows] + [image.doc_id for image in images]
+        room = await self._window_room(doc_ids)
+        budget = min((bound for bound in (depth.budget, room) if bound is not None), default=None)
+        images, taken = within(images, budget, settings.image_tokens if settings.send_images else 0)
+        left = None if budget is None else budget - taken
+        if settings.context == "windows":
+            context = choose(nodes, ranked, budget=left)
+        else:
+            context = assemble(
+                nodes,
+                ranked,
+                budget=left,
+                once=settings.dedup != "none",
+                paragraph_tokens=settings.longest_paragraph,
+                siblings=settings.siblings,
+                section_tokens=settings.section_tokens,
+            )
+        return with_images(context, images, taken, numbered=settings.send_images) if images else context
 
-def _read(
-    question: Question, shown: Shown, reply: Reply, settings: KohakuSettings, attempt: int, overflowed: bool
-) -> Try:
-    unit = question.answer_unit
-    read = parse_answer(reply, shown.context.doc_ids, attempt, unit, kind_of_question(question))
-    if settings.require_refs and "uncited" in read.flags:
-        read = replace(read, is_blank=True, answer_value="")
-    needs_more = reply.finish_reason == CUT and read.is_blank and not loops(reply.text)
-    return Try(read, shown, reply, overflowed, failed=needs_more)
-
-
-def _unasked(question: Question, shown: Shown, attempt: int, overflowed: bool, error: str | None) -> Try:
-    """Say why there is no reply."""
-    failed = error is not None
-    if error is None and shown.context.is_cut:
-        error = (
-            "not one sentence of the evidence fits the context: raise kohaku.max_context_tokens, lower "
-            "roles.answer.max_tokens or serve the model with a longer window"
+    async def _ranked(self, depth: AttemptDepth) -> Ranked:
+        """Rank the evidence: by fusion over queries, then by the cross-encoder if set; BM25 matches follow."""
+        settings, evidence = self.settings, self.evidence
+        reorders = settings.cross_encoder is not None
+        ranked = rank(
+            evidence,
+            top_k=depth.top_k,
+            top_k_final=None if reorders else depth.top_k_final,
+            strategy=settings.rerank,
+            normalise=settings.normalise,
+            alpha=settings.alpha,
+            dedup=settings.dedup if settings.context == "groups" else "node",
+            bm25_top_k=0 if reorders else settings.bm25_top_k,
         )
-    explanation = "" if error else "No evidence was found."
-    unit = question.answer_unit or ""
-    read = Prediction(answer_unit=unit, explanation=explanation, attempt=attempt, error=error)
-    return Try(read, shown, None, overflowed, failed)
+        if not reorders:
+            return ranked
+        texts = [evidence.nodes.text_of(row) for row in ranked.rows.tolist()]
+        score = await self.tools.rank_pairs([(evidence.question.text, text) for text in texts])
+        best = replace(ranked, score=score).take(best_first(score, depth.top_k_final))
+        return append_lexical(best, evidence.lexical, settings.bm25_top_k, settings.dedup, evidence.nodes.parent)
+
+    async def _window_room(self, doc_ids: Sequence[str]) -> int | None:
+        """Return the tokens of the model's window left for the context after the reply and the rest of the prompt.
+
+        ``doc_ids`` has the document of each reference that the context may show.
+        """
+        limits = self.tools.limits()
+        if limits.window_tokens is None:
+            return None
+        marked = replace(EMPTY, snippets=tuple(Snippet(doc_id, "", "") for doc_id in doc_ids))
+        frame = answer_prompt(self.tools.prompts, self.evidence.question, marked, self.settings.prompt_order)
+        n_tokens = await self.tools.prompt_tokens(frame)
+        if n_tokens is None:
+            n_tokens = math.ceil((len(frame.system) + len(frame.user)) / CHARS_PER_TOKEN)
+        # A text joined to its reference mark may tokenise differently than alone.
+        return limits.window_tokens - limits.max_tokens - n_tokens - len(doc_ids)
+
+    def _trace(self, context: Context) -> tuple[TraceRow, ...]:
+        """Return the rows of every match in the context, of every snippet as shown, and of every image."""
+        nodes, attempt, rows = self.evidence.nodes, self.attempt, []
+        for match in context.matches:
+            scores = {"score": match.score, "n_tokens": float(match.n_tokens)}
+            if match.source == "dense":
+                scores |= {"frequency": float(match.frequency), "similarity": match.similarity}
+                scores["max_similarity"] = match.highest
+            text, ids = nodes.text_of(nodes.row_of(match.node_id)), (match.node_id, match.doc_id, match.kind)
+            rows.append(TraceRow("evidence", match.rank, text, *ids, scores, match.source, attempt=attempt))
+        kinds = {match.node_id: match.kind for match in context.matches}
+        for place, part in enumerate(context.snippets):
+            kind = kinds.get(part.node_id)
+            rows.append(TraceRow("context", place, part.text, part.node_id, part.doc_id, kind, attempt=attempt))
+        for place, image in enumerate(context.images):
+            scores = {} if image.similarity is None else {"similarity": image.similarity}
+            note = f"{image.source}, sent" if self.settings.send_images else image.source
+            ids = (image.node_id, image.doc_id, IMAGE)
+            rows.append(TraceRow("image", place, image.caption, *ids, scores, note, attempt=attempt))
+        return tuple(rows)
 
 
 def _others(tries: Sequence[Try], best: Try) -> tuple[TraceRow, ...]:
@@ -317,34 +308,6 @@ def _others(tries: Sequence[Try], best: Try) -> tuple[TraceRow, ...]:
             text = one.reply.text if one.reply else ""
             rows.append(TraceRow("reply", place, text, note=note, error=read.error, attempt=read.attempt))
     return tuple(rows)
-
-
-def _trace(evidence: Evidence, context: Context, attempt: int, sends: bool) -> tuple[TraceRow, ...]:
-    """Return the rows of every match in the context, of every snippet as shown, and of every image."""
-    nodes = evidence.nodes
-    matches = [_match_row(match, nodes.text_of(nodes.row_of(match.node_id)), attempt) for match in context.matches]
-    kinds = {match.node_id: match.kind for match in context.matches}
-    snippets = [
-        TraceRow("context", place, part.text, part.node_id, part.doc_id, kinds.get(part.node_id), attempt=attempt)
-        for place, part in enumerate(context.snippets)
-    ]
-    images = [_image_row(place, image, attempt, sends) for place, image in enumerate(context.images)]
-    return (*matches, *snippets, *images)
-
-
-def _image_row(place: int, image: FoundImage, attempt: int, is_sent: bool) -> TraceRow:
-    scores = {} if image.similarity is None else {"similarity": image.similarity}
-    note = f"{image.source}, sent" if is_sent else image.source
-    return TraceRow("image", place, image.caption, image.node_id, image.doc_id, IMAGE, scores, note, attempt=attempt)
-
-
-def _match_row(match: Match, text: str, attempt: int) -> TraceRow:
-    scores = {"score": match.score, "n_tokens": float(match.n_tokens)}
-    if match.source == "dense":
-        scores |= {"frequency": float(match.frequency), "similarity": match.similarity, "max_similarity": match.highest}
-    return TraceRow(
-        "evidence", match.rank, text, match.node_id, match.doc_id, match.kind, scores, match.source, attempt=attempt
-    )
 
 
 def _measures(asked: Try) -> dict[str, float]:

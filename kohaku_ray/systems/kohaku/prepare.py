@@ -32,11 +32,6 @@ ANSWER_EXAMPLES: tuple[dict[str, Any], ...] = tuple(
 )
 
 
-def plan_prompt(prompts: Prompts, question: Question, n_queries: int) -> Prompt:
-    """Ask for ``n_queries`` search queries."""
-    return prompts.render("plan", {**asked(question), "n_queries": n_queries})
-
-
 def answer_prompt(
     prompts: Prompts, question: Question, context: Context, order: str, images: Sequence[PromptImage] = ()
 ) -> Prompt:
@@ -53,7 +48,9 @@ def answer_prompt(
 def opening(question: Question, prompts: Prompts, settings: KohakuSettings) -> list[Ask]:
     """Return the calls before any search: the plan, unless the question is the only query."""
     n = settings.queries
-    return [] if n == 1 else [Ask("plan", plan_prompt(prompts, question, n), plan_schema(n))]
+    if n == 1:
+        return []
+    return [Ask("plan", prompts.render("plan", {**asked(question), "n_queries": n}), plan_schema(n))]
 
 
 def snippets_with_parents(trace: Rows, nodes: NodeTable, settings: KohakuSettings) -> float:
@@ -77,12 +74,11 @@ async def prepare(question: Question, tools: Tools, settings: KohakuSettings) ->
     queries = plan.queries
     vectors = await tools.embed(queries)
     deepest = settings.top_k * (settings.max_retries + 1)
+    searches = [tools.search("nodes", vectors, deepest)]
     if settings.bm25_top_k:
-        found, lexical = await asyncio.gather(
-            tools.search("nodes", vectors, deepest), tools.lexical("paragraphs", queries, settings.bm25_top_k)
-        )
-    else:
-        found, lexical = await tools.search("nodes", vectors, deepest), []
+        searches.append(tools.lexical("paragraphs", queries, settings.bm25_top_k))
+    found, *more = await asyncio.gather(*searches)
+    lexical = more[0] if more else []
     dense = [at_least(hits, settings.retrieval_threshold) for hits in found]
     images: list[Hits] = []
     if settings.image_top_k:
@@ -96,7 +92,13 @@ async def prepare(question: Question, tools: Tools, settings: KohakuSettings) ->
         lexical=localise(lexical, nodes),
         nodes=nodes,
         images=localise(images, nodes),
-        trace=_plan_rows(plan),
+        trace=(
+            *(TraceRow("plan", rank, query, error=plan.error) for rank, query in enumerate(queries)),
+            *(
+                TraceRow("plan", rank, query, note=f"not searched: {reason}")
+                for rank, (query, reason) in enumerate(plan.dropped, len(queries))
+            ),
+        ),
     )
 
 
@@ -109,14 +111,3 @@ async def _plan(question: Question, tools: Tools, settings: KohakuSettings) -> P
             return Plan((question.text,), error=f"{type(error).__name__}: {error}")
         return parse_plan(reply, question.text, settings.queries)
     return Plan((question.text,))
-
-
-def _plan_rows(plan: Plan) -> tuple[TraceRow, ...]:
-    """Return a row per query, then per query that the model wrote and that is not searched."""
-    n = len(plan.queries)
-    searched = (TraceRow("plan", rank, query, error=plan.error) for rank, query in enumerate(plan.queries))
-    dropped = (
-        TraceRow("plan", n + at, query, note=f"not searched: {reason}")
-        for at, (query, reason) in enumerate(plan.dropped)
-    )
-    return (*searched, *dropped)

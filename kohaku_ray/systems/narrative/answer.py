@@ -5,12 +5,12 @@ from __future__ import annotations
 import asyncio
 import math
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
-from typing import Any
+from dataclasses import replace
+from typing import Any, NamedTuple
 
 from kohaku_ray.errors import ContextOverflowError, KohakuRayError, ModelError
 from kohaku_ray.evaluation.label import CONSISTENT, CONTRADICT
-from kohaku_ray.models.prompts import Prompt, Prompts
+from kohaku_ray.models.prompts import Prompt
 from kohaku_ray.models.request import CHARS_PER_TOKEN
 from kohaku_ray.records import Prediction, Question, Reply, TraceRow
 from kohaku_ray.systems.base import Answer
@@ -22,25 +22,11 @@ from kohaku_ray.systems.narrative.dossier import (
     place_text,
     read_judgement,
 )
-from kohaku_ray.systems.narrative.prepare import Claim, Passage, StoryEvidence
+from kohaku_ray.systems.narrative.prepare import Claim, StoryEvidence
 from kohaku_ray.systems.narrative.questions import Story
-from kohaku_ray.systems.narrative.rules import Finding
+from kohaku_ray.systems.narrative.rules import Finding, Passage
 from kohaku_ray.systems.narrative.settings import NarrativeSettings
 from kohaku_ray.systems.tools import Tools
-
-
-def search_prompt(prompts: Prompts, evidence: StoryEvidence, passages: Sequence[Passage]) -> Prompt:
-    """Ask whether some passages contradict the story: the passages first, so that stories on a window share them."""
-    return prompts.render("search", _variables(evidence, passages))
-
-
-def verify_prompt(
-    prompts: Prompts, evidence: StoryEvidence, passages: Sequence[Passage], claimed: Judgement, bar: float
-) -> Prompt:
-    """Ask whether a claimed contradiction holds."""
-    cited = tuple({"ref_id": one.node_id, "quote": one.excerpt, "analysis": one.analysis} for one in claimed.cited)
-    accusation = {"rationale": claimed.rationale, "cited": cited, "bar": f"{100 * bar:g} %"}
-    return prompts.render("verify", {**_variables(evidence, passages), **accusation})
 
 
 def _variables(evidence: StoryEvidence, passages: Sequence[Passage]) -> dict[str, Any]:
@@ -53,11 +39,7 @@ def _variables(evidence: StoryEvidence, passages: Sequence[Passage]) -> dict[str
         "content": evidence.story.content,
         "knows_character": evidence.knows_character,
         "passages": tuple(
-            {
-                "ref_id": part.node_id,
-                "where": place_text(part.chapter, part.progress_pct),
-                "text": part.text,
-            }
+            {"ref_id": part.node_id, "where": place_text(part.chapter, part.progress_pct), "text": part.text}
             for part in passages
         ),
         "claims": tuple(
@@ -65,13 +47,7 @@ def _variables(evidence: StoryEvidence, passages: Sequence[Passage]) -> dict[str
             for claim in evidence.claims
         ),
         "findings": tuple(
-            {
-                "rule": one.rule,
-                "ref_id": one.node_id,
-                "claim": one.claim,
-                "excerpt": one.excerpt,
-                "reason": one.reason,
-            }
+            {"rule": one.rule, "ref_id": one.node_id, "claim": one.claim, "excerpt": one.excerpt, "reason": one.reason}
             for one in evidence.findings
             if one.node_id in shown
         ),
@@ -100,26 +76,15 @@ Render = Callable[[Sequence[Passage]], Prompt]
 
 
 class NoJudgementError(KohakuRayError):
-    """A reply holds no judgement, or nothing fits the model's window.
-
-    Attributes:
-        reply: That reply.
-    """
+    """A reply holds no judgement, or nothing fits the model's window."""
 
     def __init__(self, message: str, reply: str | None = None) -> None:
         super().__init__(message)
         self.reply = reply
 
 
-@dataclass(frozen=True, slots=True)
-class Stage:
-    """What a stage came to.
-
-    Attributes:
-        judgement: Its judgement.
-        reply: The text that it was read from.
-        n_calls: Model calls it took.
-    """
+class Stage(NamedTuple):
+    """What a stage came to, the text that it was read from, and the model calls it took."""
 
     judgement: Judgement
     reply: str
@@ -129,17 +94,25 @@ class Stage:
 async def answer(evidence: StoryEvidence, tools: Tools, settings: NarrativeSettings) -> Answer:
     """Judge a story; a model's failure, or a reply that holds no judgement, is a blank prediction with the error."""
     stages: dict[str, Stage] = {}
+    error = unread = None
     try:
         if not evidence.passages:
             raise NoJudgementError(f"no chunk of {evidence.doc_id} was found: give the index a book with text")
         stages["search"] = await _search(evidence, tools, settings)
         if settings.stages == 2 and stages["search"].judgement.label == CONTRADICT:
             stages["verify"] = await _verify(evidence, stages["search"].judgement, tools, settings)
-    except ModelError as error:
-        return _failed(stages, f"{type(error).__name__}: {error}", None)
-    except NoJudgementError as error:
-        return _failed(stages, str(error), error.reply)
+    except ModelError as failure:
+        error = f"{type(failure).__name__}: {failure}"
+    except NoJudgementError as failure:
+        error, unread = str(failure), failure.reply
     judgements = {name: stage.judgement for name, stage in stages.items()}
+    rows = [
+        TraceRow(name, 0, one.rationale, scores={"confidence": one.confidence}, note=one.label)
+        for name, one in judgements.items()
+    ]
+    if error is not None:
+        failed = TraceRow("verify" if stages else "search", error=error)
+        return Answer(Prediction(error=error), (*rows, failed), reply=unread)
     final = _above(judgements["verify"], settings.verify_bar) if "verify" in stages else judgements["search"]
     verb = "is consistent with" if final.label == CONSISTENT else "contradicts"
     prediction = Prediction(
@@ -152,31 +125,27 @@ async def answer(evidence: StoryEvidence, tools: Tools, settings: NarrativeSetti
     )
     return Answer(
         prediction,
-        trace=(*_stage_rows(stages), *dossier_rows(final, evidence.doc_id)),
+        trace=(*rows, *dossier_rows(final, evidence.doc_id)),
         measures=_measures(evidence, final, stages),
         reply=list(stages.values())[-1].reply,
         details=dossier(evidence, judgements, final),
     )
 
 
-def _failed(stages: Mapping[str, Stage], error: str, reply: str | None) -> Answer:
-    failed = TraceRow("verify" if stages else "search", error=error)
-    return Answer(Prediction(error=error), (*_stage_rows(stages), failed), reply=reply)
-
-
 async def _search(evidence: StoryEvidence, tools: Tools, settings: NarrativeSettings) -> Stage:
     """Stage 1: one call on the retrieved excerpts, or one per window of the book; the surest contradiction counts."""
 
     def render(passages: Sequence[Passage]) -> Prompt:
-        return search_prompt(tools.prompts, evidence, passages)
+        return tools.prompts.render("search", _variables(evidence, passages))
 
     if not evidence.book:
         return await _ask("search", render, evidence.passages, tools)
-    windows = [
-        part
-        for window in _windows(evidence.book, _window_tokens(tools, settings))
-        for part in await _halved(window, render, tools)
-    ]
+    limits, longest = tools.limits("search"), math.inf
+    if settings.window_tokens is not None:
+        longest = settings.window_tokens
+    elif limits.window_tokens is not None:
+        longest = BOOK_SHARE * (limits.window_tokens - limits.max_tokens)
+    windows = [part for window in _windows(evidence.book, longest) for part in await _halved(window, render, tools)]
     asked = (_ask("search", render, window, tools) for window in windows)
     found: list[Stage] = []
     for stage in await asyncio.gather(*asked, return_exceptions=True):  # all are over before one's error is raised
@@ -184,7 +153,7 @@ async def _search(evidence: StoryEvidence, tools: Tools, settings: NarrativeSett
             raise stage
         found.append(stage)
     surest = max(found, key=lambda one: (one.judgement.label == CONTRADICT, one.judgement.contradiction))
-    return replace(surest, n_calls=len(found))
+    return surest._replace(n_calls=len(found))
 
 
 async def _verify(evidence: StoryEvidence, claimed: Judgement, tools: Tools, settings: NarrativeSettings) -> Stage:
@@ -193,8 +162,16 @@ async def _verify(evidence: StoryEvidence, claimed: Judgement, tools: Tools, set
     first = [part for part in (*evidence.book, *evidence.passages) if part.node_id in cited]
     passages = tuple({part.node_id: part for part in (*first, *evidence.passages)}.values())
 
+    accusation = {
+        "rationale": claimed.rationale,
+        "cited": tuple(
+            {"ref_id": one.node_id, "quote": one.evidence, "analysis": one.analysis} for one in claimed.cited
+        ),
+        "bar": f"{100 * settings.verify_bar:g} %",
+    }
+
     def render(some: Sequence[Passage]) -> Prompt:
-        return verify_prompt(tools.prompts, evidence, some, claimed, settings.verify_bar)
+        return tools.prompts.render("verify", {**_variables(evidence, some), **accusation})
 
     return await _ask("verify", render, passages, tools)
 
@@ -210,28 +187,24 @@ def _above(verified: Judgement, bar: float) -> Judgement:
 async def _ask(role: str, render: Render, passages: Sequence[Passage], tools: Tools) -> Stage:
     """Ask about as many passages as fit; fewer, once, where the model still refuses the length."""
     passages = await _fitting(passages, render, role, tools)
+
+    async def chat(passages: Sequence[Passage]) -> Reply:
+        schema = judgement_schema([part.node_id for part in passages])
+        return await tools.chat(render(passages), role=role, schema=schema)
+
     try:
-        reply = await _chat(role, render, passages, tools)
+        reply = await chat(passages)
     except ContextOverflowError:
         passages = passages[: math.ceil(len(passages) * _SMALLER)]
-        reply = await _chat(role, render, passages, tools)
+        reply = await chat(passages)
     found = read_judgement(reply, passages)
     if isinstance(found, str):
         raise NoJudgementError(f"{role}: {found}", reply.text)
     return Stage(found, reply.text)
 
 
-async def _chat(role: str, render: Render, passages: Sequence[Passage], tools: Tools) -> Reply:
-    schema = judgement_schema([part.node_id for part in passages])
-    return await tools.chat(render(passages), role=role, schema=schema)
-
-
 async def _fitting(passages: Sequence[Passage], render: Render, role: str, tools: Tools) -> Sequence[Passage]:
-    """The first passages, as many as the model's window holds.
-
-    Raises:
-        NoJudgementError: It does not hold one.
-    """
+    """The first passages, as many as the model's window holds."""
     while passages:
         over = await _overrun(passages, render, role, tools)
         if over <= 1:
@@ -256,13 +229,6 @@ async def _overrun(passages: Sequence[Passage], render: Render, role: str, tools
     return n_tokens / max(limits.window_tokens - limits.max_tokens, 1)
 
 
-def _window_tokens(tools: Tools, settings: NarrativeSettings) -> float:
-    limits = tools.limits("search")
-    if settings.window_tokens is not None:
-        return settings.window_tokens
-    return math.inf if limits.window_tokens is None else BOOK_SHARE * (limits.window_tokens - limits.max_tokens)
-
-
 def _windows(book: Sequence[Passage], n_tokens: float) -> list[Sequence[Passage]]:
     """Cut the book where a window is full: by the book alone, so that all stories have the same windows."""
     windows: list[list[Passage]] = []
@@ -282,14 +248,6 @@ async def _halved(window: Sequence[Passage], render: Render, tools: Tools) -> li
         return [window]
     middle = len(window) // 2
     return [*await _halved(window[:middle], render, tools), *await _halved(window[middle:], render, tools)]
-
-
-def _stage_rows(stages: Mapping[str, Stage]) -> list[TraceRow]:
-    judgements = [(name, stage.judgement) for name, stage in stages.items()]
-    return [
-        TraceRow(name, 0, one.rationale, scores={"confidence": one.confidence}, note=one.label)
-        for name, one in judgements
-    ]
 
 
 def _measures(evidence: StoryEvidence, final: Judgement, stages: Mapping[str, Stage]) -> dict[str, float]:

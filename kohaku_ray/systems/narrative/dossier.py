@@ -6,6 +6,7 @@ import csv
 import io
 import json
 import re
+from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from typing import Any
@@ -17,7 +18,8 @@ from kohaku_ray.models.parse import value_text, why_nothing
 from kohaku_ray.records import Reply, TraceRow
 from kohaku_ray.systems.base import Rows, ballot_of
 from kohaku_ray.systems.narrative.names import unaccent
-from kohaku_ray.systems.narrative.prepare import Passage, StoryEvidence
+from kohaku_ray.systems.narrative.prepare import StoryEvidence
+from kohaku_ray.systems.narrative.rules import Passage
 
 MOST_CITED = 8
 """Excerpts that a judgement may cite."""
@@ -31,22 +33,18 @@ _EDGES = " \t\n\"'“”‘’.…"
 
 @dataclass(frozen=True, slots=True)
 class Cited:
-    """An excerpt that a judgement rests on.
+    """An excerpt that a judgement rests on, in a chunk of the book.
 
     Attributes:
-        node_id: The chunk it stands in.
-        chapter: The chunk's chapter.
-        progress_pct: How far into the book that is.
-        excerpt: Verbatim: what the model quoted, as the book writes it; the whole chunk where it quoted nothing there.
+        evidence: Verbatim: what the model quoted, as the book writes it; the whole chunk where it quoted nothing there.
         is_quoted: Whether the model's quotation stands in the chunk.
-        claim: What of the story it bears on.
-        analysis: What it means for that claim.
+        claim: What of the story it bears on, and what it means for that.
     """
 
     node_id: str
     chapter: str
     progress_pct: float | None
-    excerpt: str
+    evidence: str
     is_quoted: bool
     claim: str
     analysis: str
@@ -59,7 +57,6 @@ class Judgement:
     Attributes:
         label: One of ``LABELS``.
         confidence: Its probability of that label.
-        rationale: Why.
         cited: What it rests on.
         n_foreign: Excerpts it cited that it was not shown; they are left out.
     """
@@ -77,47 +74,35 @@ class Judgement:
 
 
 def judgement_schema(node_ids: Sequence[str]) -> dict[str, Any]:
-    """Describe a judgement as JSON: the excerpts and what they mean before the label they lead to.
-
-    Args:
-        node_ids: What may be cited, and nothing else can be generated.
-    """
+    """Describe a judgement as JSON: what may be cited, and what it means, before the label it leads to."""
     string = {"type": "string"}
-    cited = {
-        "node_id": {"type": "string", "enum": list(node_ids)},
-        "quote": string,
-        "claim": string,
-        "analysis": string,
-    }
-    judgement = {
-        "excerpts": {"type": "array", "items": _object(cited), "maxItems": MOST_CITED},
-        "rationale": string,
-        "label": {"type": "string", "enum": list(LABELS)},
-        "confidence": {"type": "number"},
-    }
-    return _object(judgement)
+    node_id = {"type": "string", "enum": list(node_ids)}
+    cited = _object(node_id=node_id, quote=string, claim=string, analysis=string)
+    return _object(
+        excerpts={"type": "array", "items": cited, "maxItems": MOST_CITED},
+        rationale=string,
+        label={"type": "string", "enum": list(LABELS)},
+        confidence={"type": "number"},
+    )
 
 
-def _object(properties: Mapping[str, Any]) -> dict[str, Any]:
+def _object(**properties: Any) -> dict[str, Any]:
     return {
         "type": "object",
-        "properties": dict(properties),
+        "properties": properties,
         "required": list(properties),
         "additionalProperties": False,
     }
 
 
 def read_judgement(reply: Reply, passages: Sequence[Passage]) -> Judgement | str:
-    """Read a judgement; the text says why where there is none.
-
-    Args:
-        reply: What the model sent.
-        passages: What it was shown.
-    """
+    """Read a judgement on the passages that the model was shown; the text says why where there is none."""
     found = find(reply.text, _judgement)
     if found is None:
         return why_nothing(reply, "JSON object with a label and a confidence")
-    cited = [item for item in _list(found.get("excerpts")) if isinstance(item, dict)][:MOST_CITED]
+    excerpts = found.get("excerpts")
+    cited = [item for item in excerpts if isinstance(item, dict)] if isinstance(excerpts, list) else []
+    cited = cited[:MOST_CITED]
     shown = {part.node_id: part for part in passages}
     known = [(shown[node_id], item) for item in cited if (node_id := str(item.get("node_id", "")).strip()) in shown]
     return Judgement(
@@ -141,10 +126,6 @@ def _judgement(value: Any) -> dict[str, Any] | None:
         share = 0.5
     share = share / 100 if share > 1 else share
     return {**value, "label": label, "confidence": min(max(share, 0.0), 1.0) if share == share else 0.5}
-
-
-def _list(value: Any) -> list[Any]:
-    return value if isinstance(value, list) else []
 
 
 def _cited(part: Passage, item: Mapping[str, Any]) -> Cited:
@@ -173,53 +154,32 @@ def _plain(text: str) -> str:
 
 
 def dossier(evidence: StoryEvidence, judgements: Mapping[str, Judgement], final: Judgement) -> str:
-    """Write everything that led to a label as JSON: EVIDENCE, CLAIM and ANALYSIS of each excerpt.
+    """Write everything that led to a final label as JSON: evidence, claim and analysis of each excerpt."""
+    parts = {
+        "book": evidence.title,
+        "character": evidence.story.character,
+        "character_in_book": evidence.knows_character,
+        **_said(final),
+        "dossier": [asdict(cited) for cited in final.cited],
+        "findings": [asdict(finding) for finding in evidence.findings],
+        "stages": {name: _said(one) for name, one in judgements.items()},
+    }
+    return json.dumps(parts, ensure_ascii=False, sort_keys=True)
 
-    Args:
-        evidence: What the story was judged by.
-        judgements: By stage.
-        final: What they come to.
-    """
-    return json.dumps(
-        {
-            "book": evidence.title,
-            "character": evidence.story.character,
-            "character_in_book": evidence.knows_character,
-            "label": final.label,
-            "confidence": final.confidence,
-            "rationale": final.rationale,
-            "dossier": [
-                {
-                    "evidence": cited.excerpt,
-                    "node_id": cited.node_id,
-                    "chapter": cited.chapter,
-                    "progress_pct": cited.progress_pct,
-                    "is_quoted": cited.is_quoted,
-                    "claim": cited.claim,
-                    "analysis": cited.analysis,
-                }
-                for cited in final.cited
-            ],
-            "findings": [asdict(finding) for finding in evidence.findings],
-            "stages": {
-                name: {"label": one.label, "confidence": one.confidence, "rationale": one.rationale}
-                for name, one in judgements.items()
-            },
-        },
-        ensure_ascii=False,
-        sort_keys=True,
-    )
+
+def _said(judgement: Judgement) -> dict[str, Any]:
+    return {"label": judgement.label, "confidence": judgement.confidence, "rationale": judgement.rationale}
 
 
 def dossier_rows(final: Judgement, doc_id: str) -> list[TraceRow]:
     """Lay the dossier out as three items per excerpt: the evidence, the claim and the analysis."""
     rows = []
-    for number, cited in enumerate(final.cited):
-        where = place_text(cited.chapter, cited.progress_pct)
-        note = f"evidence {number + 1}: {where}"
-        rows.append(TraceRow("dossier", 3 * number, cited.excerpt, cited.node_id, doc_id, "chunk", note=note))
-        rows.append(TraceRow("dossier", 3 * number + 1, cited.claim, note=f"claim {number + 1}"))
-        rows.append(TraceRow("dossier", 3 * number + 2, cited.analysis, note=f"analysis {number + 1}"))
+    for number, cited in enumerate(final.cited, 1):
+        note = f"evidence {number}: {place_text(cited.chapter, cited.progress_pct)}"
+        at = 3 * number - 3
+        rows.append(TraceRow("dossier", at, cited.evidence, cited.node_id, doc_id, "chunk", note=note))
+        rows.append(TraceRow("dossier", at + 1, cited.claim, note=f"claim {number}"))
+        rows.append(TraceRow("dossier", at + 2, cited.analysis, note=f"analysis {number}"))
     return rows
 
 
@@ -234,14 +194,14 @@ def results_csv(votes: Rows, answers: Rows, trace: Rows) -> str:
     The confidence is ``vote_confidence``; where nobody answers, the rationale is why.
     """
     del trace
-    members: dict[str, list[Mapping[str, Any]]] = {}
+    members = defaultdict(list)
     for row in answers:
-        members.setdefault(row["question_id"], []).append(row)
+        members[row["question_id"]].append(row)
     text = io.StringIO()
     writer = csv.writer(text, lineterminator="\n")
     writer.writerow(["Story ID", "Prediction", "Rationale", "Confidence"])
     for vote in votes:
-        mine = members.get(vote["question_id"], [])
+        mine = members[vote["question_id"]]
         if vote["is_blank"]:
             errors = dict.fromkeys(row["error"] for row in mine if row["error"])
             writer.writerow([vote["question_id"], "", " · ".join(errors) or vote["explanation"], ""])
@@ -254,7 +214,11 @@ def results_csv(votes: Rows, answers: Rows, trace: Rows) -> str:
 def vote_confidence(vote: Mapping[str, Any], answers: Rows) -> str:
     """Write the mean probability that members who answered give the voted label; empty where nobody did."""
     label = read_label(vote["answer_value"])
-    shares = [_probability(row, label) for row in answers if not row["is_blank"]]
+    shares = []
+    for row in answers:
+        if not row["is_blank"]:
+            confidence = float(row["measures"]["confidence"])
+            shares.append(confidence if read_label(row["answer_value"]) == label else 1 - confidence)
     return "" if vote["is_blank"] or not shares else f"{sum(shares) / len(shares):.4f}"
 
 
@@ -263,8 +227,3 @@ def weighted_ballot(row: Mapping[str, Any]) -> Ballot:
     ballot = ballot_of(row)
     confidence = 1.0 if row["is_blank"] else float(row["measures"]["confidence"])
     return replace(ballot, weight=max(confidence, LEAST_WEIGHT))
-
-
-def _probability(row: Mapping[str, Any], label: str | None) -> float:
-    confidence = float(row["measures"]["confidence"])
-    return confidence if read_label(row["answer_value"]) == label else 1 - confidence

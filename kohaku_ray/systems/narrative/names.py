@@ -27,12 +27,8 @@ _ARTICLES = frozenset(("a", "an", "the", "le", "la", "les"))
 _WORD = re.compile(r"[^\W_]+")
 
 
-def _base(char: str) -> str:
-    base = unicodedata.normalize("NFKD", char)[0]
-    return base if base.isalpha() else char
-
-
-_BASES = {code: _base(chr(code)) for code in range(0xC0, 0x250)} | {ord("’"): "'", ord("‘"): "'"}
+_DECOMPOSED = {code: unicodedata.normalize("NFKD", chr(code))[0] for code in range(0xC0, 0x250)}
+_BASES = {code: base for code, base in _DECOMPOSED.items() if base.isalpha()} | {ord("’"): "'", ord("‘"): "'"}
 
 
 def unaccent(text: str) -> str:
@@ -56,16 +52,10 @@ def similar(word: str, other: str) -> bool:
 
 
 def match_book(book_name: str, known: Mapping[str, str]) -> str | None:
-    """Find the book that a story names.
+    """Find the book that a story names among books' ids and titles; None: not one such book.
 
-    Args:
-        book_name: As the story's row gives it.
-        known: The books' ids with their titles.
-
-    Returns:
-        The id of the one book whose id or title has the same words, whatever their case, accents, articles and
-        punctuation, or, if none has, the same words before a subtitle (``;``, ``:``, ``(``). None when there is no such
-        book, or more than one.
+    It is the one whose id or title has the same words, whatever their case, accents, articles and punctuation, or, if
+    none has, the same words before a subtitle (``;``, ``:``, ``(``).
     """
     for cut in (str, lambda title: re.split(r"[;:(]", title)[0]):
         wanted = _title_words(cut(book_name))
@@ -135,7 +125,6 @@ class Person:
     """Somebody whom a story is about.
 
     Attributes:
-        name: As the story's row gives it.
         aliases: Every spelling that means this person alone, longest first, unaccented.
         n_mentions: How often the book writes one of them; 0: the book does not know this name.
     """
@@ -171,9 +160,8 @@ class BookNames:
     def person(self, name: str) -> Person:
         """Find who a name means, under whatever spelling; disguises (``Tom Ayrton/Ben Joyce``) are one person.
 
-        Returns:
-            That person, or one that the book does not mention, known by the given name alone. A surname that several
-            people bear means none of them, unless one is named `DOMINANT` times as often as the next.
+        A surname that several people bear means none of them, unless one is named `DOMINANT` times as often as the
+        next. A person that the book does not mention is known by the given name alone.
         """
         parts = [unaccent(part).strip() for part in _ALIASES.split(name) if part.strip()]
         found = {alias for part in parts for alias in self._aliases(part)}

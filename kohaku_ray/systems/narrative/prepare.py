@@ -6,7 +6,7 @@ import asyncio
 import math
 import re
 from bisect import bisect_right
-from collections import OrderedDict, defaultdict
+from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
@@ -24,8 +24,8 @@ from kohaku_ray.records import Question, TraceRow, digest_text
 from kohaku_ray.retrieval.evidence import distinct_rows
 from kohaku_ray.retrieval.fusion import reciprocal_rank_fusion
 from kohaku_ray.systems.narrative.names import BookNames, match_book, read_names
-from kohaku_ray.systems.narrative.questions import Source, Story, story_of
-from kohaku_ray.systems.narrative.rules import Excerpt, Finding, find_contradictions, year_anchors
+from kohaku_ray.systems.narrative.questions import Story, story_of
+from kohaku_ray.systems.narrative.rules import Finding, Passage, find_contradictions, year_anchors
 from kohaku_ray.systems.narrative.settings import NarrativeSettings
 from kohaku_ray.systems.tools import Tools
 
@@ -37,41 +37,8 @@ _WHOLE = 2**40  # tokens: a section comes with all its paragraphs
 
 
 @dataclass(frozen=True, slots=True)
-class Passage:
-    """A chunk of the book.
-
-    Attributes:
-        node_id: Its id.
-        doc_id: The book's.
-        chapter: Title of the chapter it begins in.
-        progress_pct: How far into the book that chapter is, in percent; None where the book does not say.
-        text: Verbatim.
-        n_tokens: Its length.
-        anchor: The last year that the chapter names before it.
-        score: Of the fusion by rank.
-        similarity: Highest cosine with a query that found it; None where only BM25 did.
-    """
-
-    node_id: str
-    doc_id: str
-    chapter: str
-    progress_pct: float | None
-    text: str
-    n_tokens: int
-    anchor: int | None = None
-    score: float = 0.0
-    similarity: float | None = None
-
-
-@dataclass(frozen=True, slots=True)
 class Claim:
-    """A clause of the story.
-
-    Attributes:
-        text: As the story has it.
-        similarity: Cosine with the nearest chunk of the book.
-        node_id: That chunk.
-    """
+    """A clause of the story, with the nearest chunk of the book and its cosine similarity."""
 
     text: str
     similarity: float
@@ -83,16 +50,11 @@ class StoryEvidence:
     """What a story is judged by.
 
     Attributes:
-        question: The story's row.
-        story: The same, read.
-        doc_id: The book.
-        title: The book's title.
-        knows_character: Whether the book names the character.
+        knows_character: Whether the book, ``doc_id``, names the character.
         claims: The story's clauses.
         passages: Retrieved, best first.
         findings: What the rules say of them.
         book: With ``evidence: book`` all of the book in reading order, else nothing.
-        trace: What happened on the way.
     """
 
     question: Question
@@ -117,12 +79,7 @@ class Place(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Book:
-    """What is read once of a book.
-
-    Attributes:
-        names: Its names.
-        places: By section, and for the whole book: where each paragraph starts in the rejoined text, and its place.
-    """
+    """What is read once of a book: by section and as a whole, where each paragraph of the rejoined text starts."""
 
     names: BookNames
     places: Mapping[str, tuple[list[int], list[Place]]]
@@ -136,7 +93,7 @@ class Book:
 BOOKS_KEPT = 16
 """Books whose names a process keeps: reading them takes seconds."""
 
-_BOOKS: OrderedDict[str, Book] = OrderedDict()
+_BOOKS: dict[str, Book] = {}
 """By what they were read from; the last one used comes last."""
 
 
@@ -160,21 +117,28 @@ async def prepare(question: Question, tools: Tools, settings: NarrativeSettings)
     every = [] if settings.evidence == "retrieved" else await tools.search("chunks", vectors[:1], EVERY, within)
     fused = reciprocal_rank_fusion([hits.rows for hits in (*dense, *lexical)]).prefix(k)
     nodes = await tools.nodes(distinct_rows([fused, *every, *(hits.prefix(1) for hits in dense)]))
-    passages = _passages(fused, _best_similarities(dense), nodes, book)
+    passages = _passages(fused, dense, nodes, book)
     claims = tuple(
-        _claim(query, hits, nodes) for query, hits in zip(queries, dense, strict=True) if query[1] == "clause"
+        _claim(text, hits, nodes) for (text, source), hits in zip(queries, dense, strict=True) if source == "clause"
     )
     findings: tuple[Finding, ...] = ()
     if settings.reasoning:
-        excerpts = [Excerpt(part.node_id, part.chapter, part.text, part.anchor) for part in passages]
-        findings = find_contradictions(story.content, story.character, excerpts, book.names, settings.rules)
+        findings = find_contradictions(story.content, story.character, passages, book.names, settings.rules)
     trace = (
         TraceRow("book", 0, title, doc_id, doc_id, "document", note="" if knows_character else "character unknown"),
-        *_query_rows(queries, dense),
+        *(
+            TraceRow(
+                "queries", rank, text, scores={"similarity": float(hits.scores[0])} if len(hits) else {}, note=source
+            )
+            for rank, ((text, source), hits) in enumerate(zip(queries, dense, strict=True))
+        ),
         *(_passage_row(rank, part) for rank, part in enumerate(passages)),
-        *(_finding_row(rank, found, doc_id) for rank, found in enumerate(findings)),
+        *(
+            TraceRow("findings", rank, one.reason, one.node_id, doc_id, "chunk", note=one.rule)
+            for rank, one in enumerate(findings)
+        ),
     )
-    whole = _passages(Hits(np.sort(every[0].rows), every[0].scores), {}, nodes, book) if every else ()
+    whole = _passages(Hits(np.sort(every[0].rows), every[0].scores), (), nodes, book) if every else ()
     return StoryEvidence(question, story, doc_id, title, knows_character, claims, passages, findings, whole, trace)
 
 
@@ -204,23 +168,16 @@ def _is_named(story: Story, nodes: NodeTable) -> bool:
 
 
 def _read_book(doc_id: str, nodes: NodeTable) -> Book:
-    """Read a book's people, places and years, once per process."""
-    key = _content(nodes)
-    if key not in _BOOKS:
-        _BOOKS[key] = _book(doc_id, nodes)
-        if len(_BOOKS) > BOOKS_KEPT:
-            _BOOKS.popitem(last=False)
-    _BOOKS.move_to_end(key)
-    return _BOOKS[key]
-
-
-def _content(nodes: NodeTable) -> str:
-    """Hash everything that `_book` reads."""
+    """Read a book's people, places and years, once per process and content."""
     read = nodes.table.filter(pc.field("kind").isin(["section", "paragraph"])).select(_READ)
     sink = pa.BufferOutputStream()
     with pa.ipc.new_stream(sink, read.schema) as stream:
         stream.write_table(read)
-    return digest_text(sink.getvalue().to_pybytes(), 16)
+    key = digest_text(sink.getvalue().to_pybytes(), 16)
+    book = _BOOKS[key] = _BOOKS.pop(key) if key in _BOOKS else _book(doc_id, nodes)
+    if len(_BOOKS) > BOOKS_KEPT:
+        del _BOOKS[next(iter(_BOOKS))]
+    return book
 
 
 def _book(doc_id: str, nodes: NodeTable) -> Book:
@@ -239,7 +196,12 @@ def _book(doc_id: str, nodes: NodeTable) -> Book:
     return Book(read_names([text for _, text in texts]), dict(places))
 
 
-def _passages(hits: Hits, similarities: Mapping[int, float], nodes: NodeTable, book: Book) -> tuple[Passage, ...]:
+def _passages(hits: Hits, dense: Sequence[Hits], nodes: NodeTable, book: Book) -> tuple[Passage, ...]:
+    """Read chunks; ``dense`` are the searches that tell their similarity."""
+    similarities: dict[int, float] = {}
+    for found in dense:
+        for row, score in zip(found.rows.tolist(), found.scores.tolist(), strict=True):
+            similarities[row] = max(score, similarities.get(row, score))
     spans = nodes.table.select(["parent_id", "start"]).to_pylist()
     passages = []
     for source, row, score in zip(hits.rows.tolist(), nodes.local(hits.rows).tolist(), hits.scores, strict=True):
@@ -251,33 +213,14 @@ def _passages(hits: Hits, similarities: Mapping[int, float], nodes: NodeTable, b
     return tuple(passages)
 
 
-def _best_similarities(dense: Sequence[Hits]) -> dict[int, float]:
-    best: dict[int, float] = {}
-    for hits in dense:
-        for row, score in zip(hits.rows.tolist(), hits.scores.tolist(), strict=True):
-            best[row] = max(score, best.get(row, score))
-    return best
-
-
-def _claim(query: tuple[str, Source], hits: Hits, nodes: NodeTable) -> Claim:
+def _claim(text: str, hits: Hits, nodes: NodeTable) -> Claim:
     if not len(hits):
-        return Claim(query[0], 0.0, "")
+        return Claim(text, 0.0, "")
     (row,) = nodes.local(hits.rows[:1])
-    return Claim(query[0], float(hits.scores[0]), nodes.node_id(int(row)))
-
-
-def _query_rows(queries: Sequence[tuple[str, Source]], dense: Sequence[Hits]) -> list[TraceRow]:
-    return [
-        TraceRow("queries", rank, text, scores={"similarity": float(hits.scores[0])} if len(hits) else {}, note=source)
-        for rank, ((text, source), hits) in enumerate(zip(queries, dense, strict=True))
-    ]
+    return Claim(text, float(hits.scores[0]), nodes.node_id(int(row)))
 
 
 def _passage_row(rank: int, part: Passage) -> TraceRow:
     scores = {"rrf": part.score, "similarity": part.similarity, "progress_pct": part.progress_pct}
     known = {name: value for name, value in scores.items() if value is not None}
     return TraceRow("evidence", rank, part.text, part.node_id, part.doc_id, "chunk", known, part.chapter)
-
-
-def _finding_row(rank: int, found: Finding, doc_id: str) -> TraceRow:
-    return TraceRow("findings", rank, found.reason, found.node_id, doc_id, "chunk", note=found.rule)

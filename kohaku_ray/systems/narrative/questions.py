@@ -32,14 +32,7 @@ Source = Literal["story", "clause", "caption"]
 
 @dataclass(frozen=True, slots=True)
 class Story:
-    """A backstory of a character.
-
-    Attributes:
-        content: What it claims.
-        character: Of whom; disguises behind a slash.
-        book_name: The novel's title.
-        caption: Its heading, where there is one.
-    """
+    """A backstory of a novel's character (disguises behind a slash), under a caption, if it has one."""
 
     content: str
     character: str
@@ -61,8 +54,7 @@ class Story:
     def queries(self, with_character: bool) -> tuple[tuple[str, Source], ...]:
         """Everything that is searched: the clauses first, in order, then the whole story and the caption.
 
-        Args:
-            with_character: Whether the book knows the character: another name would only mislead the search.
+        The story brings its character if the book knows it: another name would only mislead the search.
         """
         name = f"{self.character.replace('/', ' ')} " if with_character else ""
         clauses: list[tuple[str, Source]] = [(clause, "clause") for clause in self.clauses]

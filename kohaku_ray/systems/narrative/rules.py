@@ -8,7 +8,8 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Literal
+from functools import partial
+from typing import Literal, NamedTuple
 
 from kohaku_ray.documents.novel import CARDINAL, number_of
 from kohaku_ray.documents.sentences import split_sentences
@@ -39,15 +40,8 @@ _RELATIVE = re.compile(
 )
 
 
-@dataclass(frozen=True, slots=True)
-class YearMention:
-    """A year as a span of a text.
-
-    Attributes:
-        start: First character.
-        end: One past the last character.
-        year: From `FIRST_YEAR` to `LAST_YEAR`.
-    """
+class YearMention(NamedTuple):
+    """A year, from `FIRST_YEAR` to `LAST_YEAR`, as a span of a text."""
 
     start: int
     end: int
@@ -57,13 +51,12 @@ class YearMention:
 def find_years(text: str, anchor: int | None = None) -> tuple[YearMention, ...]:
     """Find the years of a text, in reading order.
 
+    Years are stated, in digits or words, or relative (``ten years later``): these count from the last year before
+    them. Sums of money, numbers of houses and decades (1790s) are none.
+
     Args:
         text: A paragraph or several of one chapter.
-        anchor: The last year that the chapter names before this text. Relative times (``ten years later``, ``the
-            following year``) count from the last year before them; without any they are left out.
-
-    Returns:
-        Stated years, in digits or words, and relative ones; no sums of money, numbers of houses or decades (1790s).
+        anchor: The last year that the chapter names before this text.
     """
     if not _ANY_YEAR.search(text):
         return ()
@@ -82,14 +75,7 @@ def find_years(text: str, anchor: int | None = None) -> tuple[YearMention, ...]:
 
 
 def year_anchors(paragraphs: Iterable[tuple[str, str]]) -> list[int | None]:
-    """The year that relative times of each paragraph count from.
-
-    Args:
-        paragraphs: Each with its chapter, in reading order.
-
-    Returns:
-        For each paragraph the last year that its chapter names before it, None without one.
-    """
+    """For each paragraph (chapter, text), in reading order, the last year that its chapter names before it."""
     anchors: list[int | None] = []
     chapter, anchor = "", None
     for name, text in paragraphs:
@@ -123,6 +109,7 @@ def _counted(match: re.Match[str], anchor: int | None) -> int | None:
 
 
 Kind = Literal["born", "died", "acted"]
+_KINDS: tuple[Kind, ...] = ("born", "died", "acted")
 
 _QUOTED = re.compile(r"“[^”]*(?:”|\Z)|\"[^\"]*(?:\"|\Z)|«[^»]*(?:»|\Z)")
 _UNSAID = re.compile(
@@ -159,24 +146,30 @@ _BREAK = re.compile(
 
 
 @dataclass(frozen=True, slots=True)
-class Excerpt:
-    """A part of the book.
+class Passage:
+    """A chunk of the book.
 
     Attributes:
-        node_id: Of the chunk.
-        chapter: Its title.
+        chapter: Title of the chapter it begins in.
+        progress_pct: How far into the book that chapter is, in percent; None where the book does not say.
         text: Verbatim.
-        anchor: The last year that the chapter names before it (`years.year_anchors`).
+        anchor: The last year that the chapter names before it (`year_anchors`).
+        score: Of the fusion by rank.
+        similarity: Highest cosine with a query that found it; None where only BM25 did.
     """
 
     node_id: str
+    doc_id: str
     chapter: str
+    progress_pct: float | None
     text: str
+    n_tokens: int
     anchor: int | None = None
+    score: float = 0.0
+    similarity: float | None = None
 
 
-@dataclass(frozen=True, slots=True)
-class Event:
+class Event(NamedTuple):
     """What a sentence, ``text``, asserts that the story's character did, or that befell it, in a year."""
 
     kind: Kind
@@ -186,16 +179,7 @@ class Event:
 
 @dataclass(frozen=True, slots=True)
 class Finding:
-    """A contradiction.
-
-    Attributes:
-        rule: A name in `RULES`.
-        claim: The story's sentence.
-        excerpt: The book's sentence, verbatim.
-        chapter: Where it stands.
-        node_id: Of the excerpt.
-        reason: In words, with both values.
-    """
+    """A contradiction between a sentence of the story and one of the book, verbatim; the reason has both values."""
 
     rule: str
     claim: str
@@ -205,17 +189,13 @@ class Finding:
     reason: str
 
 
-def born_twice(claim: Event, fact: Event) -> str | None:
-    """Exclude births in two years."""
-    return _twice("born", claim, fact)
+def _twice(kind: Kind, claim: Event, fact: Event) -> str | None:
+    if claim.kind == fact.kind == kind and claim.year != fact.year:
+        return f"{kind} in {claim.year} in the story, in {fact.year} in the book"
+    return None
 
 
-def died_twice(claim: Event, fact: Event) -> str | None:
-    """Exclude deaths in two years."""
-    return _twice("died", claim, fact)
-
-
-def act_after_death(claim: Event, fact: Event) -> str | None:
+def _act_after_death(claim: Event, fact: Event) -> str | None:
     """Exclude deeds in a year after the death that the other side gives."""
     for death, deed in ((claim, fact), (fact, claim)):
         if (death.kind, deed.kind) == ("died", "acted") and deed.year > death.year:
@@ -225,40 +205,27 @@ def act_after_death(claim: Event, fact: Event) -> str | None:
 
 
 RULES: Mapping[str, Callable[[Event, Event], str | None]] = {
-    "act_after_death": act_after_death,
-    "born_twice": born_twice,
-    "died_twice": died_twice,
+    "act_after_death": _act_after_death,
+    "born_twice": partial(_twice, "born"),
+    "died_twice": partial(_twice, "died"),
 }
-"""Every rule by name: a story's event and the book's in, why they exclude each other out."""
-
-
-def _twice(kind: Kind, claim: Event, fact: Event) -> str | None:
-    if claim.kind == fact.kind == kind and claim.year != fact.year:
-        return f"{kind} in {claim.year} in the story, in {fact.year} in the book"
-    return None
+"""Every rule by name: why a story's event and the book's exclude each other; None where they do not."""
 
 
 def find_contradictions(
-    story: str, character: str, excerpts: Sequence[Excerpt], names: BookNames, rules: Iterable[str] = tuple(RULES)
+    story: str, character: str, passages: Sequence[Passage], names: BookNames, rules: Iterable[str] = tuple(RULES)
 ) -> tuple[Finding, ...]:
-    """Check a story against excerpts of its book.
-
-    Args:
-        story: What it claims of the character.
-        character: Its name; disguises behind a slash.
-        excerpts: In rank order.
-        names: The book's (`names.read_names`).
-        rules: Names in `RULES`.
+    """Check what a story claims of a character (disguises behind a slash) against passages of its book.
 
     Returns:
-        One finding per rule, claim and sentence of the book, in the order of excerpts.
+        One finding per rule, claim and sentence of the book, in the order of passages.
     """
     person = names.person(character)
     claims = find_events(story, names, person, is_story=True)
     found = [
-        Finding(rule, claim.text, fact.text, excerpt.chapter, excerpt.node_id, f"{character} {reason}")
-        for excerpt in (excerpts if claims else ())
-        for fact in find_events(excerpt.text, names, person, excerpt.anchor)
+        Finding(rule, claim.text, fact.text, part.chapter, part.node_id, f"{character} {reason}")
+        for part in (passages if claims else ())
+        for fact in find_events(part.text, names, person, part.anchor)
         for rule in sorted(rules)
         for claim in claims
         if (reason := RULES[rule](claim, fact)) is not None
@@ -271,14 +238,9 @@ def find_events(
 ) -> tuple[Event, ...]:
     """Find what a text asserts of a person, in reading order.
 
-    Quoted, reported, dreamt, supposed and denied events are left out, and those whose subject is not certain.
-
-    Args:
-        text: A story or an excerpt; in an excerpt a blank line ends what a pronoun may refer to.
-        names: The book's.
-        person: The story's character.
-        anchor: The last year that the chapter names before the text.
-        is_story: Whether a pronoun means the person before anybody is named.
+    Quoted, reported, dreamt, supposed and denied events are left out, and those whose subject is not certain. In a
+    story a pronoun means the person before anybody is named; in a passage a blank line ends what it may refer to, and
+    ``anchor`` is the last year that the chapter names before it.
     """
     plain = _QUOTED.sub(lambda match: " " * len(match[0]), unaccent(text))
     years = find_years(plain, anchor)
@@ -292,11 +254,12 @@ def find_events(
             sentence = plain[start:end]
             subject = _after_time(plain, start, inside[0].start, inside[0].end) if inside else start
             who = _subject(plain, subject, person, is_topic)
-            verb = _VERB.match(plain, who, end) if who is not None else None
+            verb = who and _VERB.match(plain, who.end(), end)
             if verb and len(inside) == 1 and not _UNSAID.search(sentence):
                 (year,) = inside
                 if year.end <= subject or not _BREAK.search(plain, verb.end(), year.start):
-                    events.append(Event(_kind(verb), year.year, text[start:end]))
+                    kind = next(kind for kind in _KINDS if verb[kind])
+                    events.append(Event(kind, year.year, text[start:end]))
             is_topic = _goes_on(sentence, names, person, is_topic)
     return tuple(events)
 
@@ -308,18 +271,11 @@ def _after_time(plain: str, start: int, first: int, last: int) -> int:
     return last + len(plain[last:]) - len(plain[last:].lstrip(" ,\n"))
 
 
-def _subject(plain: str, start: int, person: Person, is_topic: bool) -> int | None:
-    """Where the person's name, or a pronoun for it, ends that stands there; None: somebody else's."""
+def _subject(plain: str, start: int, person: Person, is_topic: bool) -> re.Match[str] | None:
+    """The person's name, or a pronoun for it, that stands there; None: somebody else's."""
     lead = _LEAD.match(plain, start)
     name = person.pattern.match(plain, start) or person.pattern.match(plain, lead.end() if lead else start)
-    pronoun = _PRONOUN.match(plain, start) if is_topic else None
-    match = name or pronoun
-    return match.end() if match else None
-
-
-def _kind(verb: re.Match[str]) -> Kind:
-    kinds: tuple[Kind, ...] = ("born", "died", "acted")
-    return next(kind for kind in kinds if verb[kind])
+    return name or (_PRONOUN.match(plain, start) if is_topic else None)
 
 
 def _goes_on(sentence: str, names: BookNames, person: Person, is_topic: bool) -> bool:

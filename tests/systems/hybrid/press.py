@@ -5,7 +5,7 @@ import io
 
 import numpy as np
 import pyarrow as pa
-from inprocess import InProcessTools
+from systems.inprocess import InProcessTools
 
 from kohaku_ray.documents.news import COLUMNS, parse_news
 from kohaku_ray.index.flatten import flatten
@@ -52,11 +52,6 @@ def tools_for(script, index=INDEX, **fields):
 
 def settings(**changed):
     return HybridSettings(**changed)
-
-
-def row_of(par_id, index=INDEX):
-    """Row of a paragraph."""
-    return next(row for row in range(len(index)) if index.attributes_of(row).get("par_id") == par_id)
 
 
 def steps(trace, step):

@@ -2,12 +2,11 @@ import asyncio
 import json
 
 import pytest
-from press import INDEX, QUESTION, settings, shown, tools_for
+from systems.hybrid.press import INDEX, QUESTION, settings, shown, tools_for
 
 from kohaku_ray.errors import ContextOverflowError
 from kohaku_ray.models.parse import parse_plan
 from kohaku_ray.models.request import ChatRequest
-from kohaku_ray.records import Question
 from kohaku_ray.systems.hybrid import SYSTEM, answer, prepare
 from kohaku_ray.systems.hybrid.offline import SAYS_SO, OfflineFrench, expand, rank, value_in
 from kohaku_ray.systems.hybrid.reading import NO_INFORMATION
@@ -46,13 +45,10 @@ def test_from_question_to_a_cited_answer_without_a_model():
 
 def test_it_says_what_it_is():
     assert BACKEND.identity == "extractive-fr/3 abstain_below=0.35 window_tokens=4000"
-    body = json.loads(ask({"role": "answer", "question": "Pad thaï ?", "texts": TEXTS}).text)
-    assert body["explanation"].startswith(SAYS_SO)
-    assert (body["answer"], body["answer_value"], body["ref_id"]) == (NO_INFORMATION, "is_blank", [])
-
-
-def test_no_texts_at_all_is_blank():
-    assert json.loads(ask({"role": "answer", "question": "Digue ?", "texts": ()}).text)["answer_value"] == "is_blank"
+    for texts in (TEXTS, ()):
+        body = json.loads(ask({"role": "answer", "question": "Pad thaï ?", "texts": texts}).text)
+        assert body["explanation"].startswith(SAYS_SO)
+        assert (body["answer"], body["answer_value"], body["ref_id"]) == (NO_INFORMATION, "is_blank", [])
 
 
 def test_sub_queries_are_keywords_and_names_of_the_corpus():
@@ -102,4 +98,3 @@ def test_what_it_cannot_do_is_said():
     with pytest.raises(ContextOverflowError, match="window_tokens of the extractive-fr backend is 4000"):
         ask({"role": "answer", "question": "?", "texts": ()}, prompt="x" * 20_000)
     assert OfflineFrench().identity != BACKEND.identity
-    assert Question("q", "?").answer_unit is None

@@ -1,19 +1,23 @@
 import asyncio
 import json
 import pickle
+from collections import Counter
 from itertools import pairwise
 
+import numpy as np
 import pytest
-from inprocess import words
-from press import ARTICLES, INDEX, QUESTION, corpus, row_of, settings, shown, steps, tools_for
+from systems.hybrid.press import ARTICLES, INDEX, QUESTION, corpus, settings, shown, steps, tools_for
+from systems.inprocess import words
 
 from kohaku_ray.config import load_config
-from kohaku_ray.config.schema import Config
 from kohaku_ray.errors import ConfigError, ModelError
+from kohaku_ray.index.hits import Hits
 from kohaku_ray.records import Question
+from kohaku_ray.sweep.load import load_sweep
 from kohaku_ray.systems.base import Depth
 from kohaku_ray.systems.hybrid import SYSTEM, prepare
-from kohaku_ray.systems.hybrid.stages import STAGES, STAND_IN
+from kohaku_ray.systems.hybrid.stages import SHOWN_CHARS, STAGES, STAND_IN, TRACED, Steps, united
+from kohaku_ray.systems.hybrid.texts import Text
 
 SUBS = json.dumps(["digue rompue habitants", "digue 1962 fragile", "coût des travaux"])
 
@@ -27,6 +31,17 @@ def prepared(script=lambda call: SUBS, question=QUESTION, index=INDEX, tools=Non
     return asyncio.run(prepare(question, tools, settings(**changed)))
 
 
+def ranked(pair_score=overlap, **changed):
+    """What a cross-encoder makes of the question, and the pairs that it was asked."""
+    tools = tools_for(lambda call: SUBS, pair_score=pair_score)
+    evidence = prepared(tools=tools, cross_encoder="ranker", **changed)
+    return evidence, [pair for one in tools.asked if one[0] == "rank_pairs" for pair in one[1]]
+
+
+def hits(*rows):
+    return Hits(np.array(rows, np.int64), np.arange(len(rows), 0, -1, np.float64))
+
+
 def test_every_stage_stands_in_the_trace_with_what_came_in_and_went_on():
     evidence = prepared()
     heads = [steps(evidence.trace, stage)[0] for stage in STAGES]
@@ -35,13 +50,24 @@ def test_every_stage_stands_in_the_trace_with_what_came_in_and_went_on():
     for head in heads:
         _, items = steps(evidence.trace, head.step)
         assert [item.rank for item in items] == list(range(1, len(items) + 1))
-        assert head.scores["out"] == len(items)
-        assert evidence.measures[f"pool_{head.step}"] == len(items)
+        assert head.scores["out"] == len(items) == evidence.measures[f"pool_{head.step}"]
         assert f"in {head.scores['in']:g}, out {head.scores['out']:g}" in head.note
     for before, after in pairwise(STAGES[4:]):
         assert steps(evidence.trace, after)[0].scores["in"] == steps(evidence.trace, before)[0].scores["out"]
-    ranked = ("subquery_ranking", "clustering", "final_ranking")
-    assert all(STAND_IN in steps(evidence.trace, stage)[0].note for stage in ranked)
+    by_pairs = ("subquery_ranking", "clustering", "final_ranking")
+    assert all(STAND_IN in steps(evidence.trace, stage)[0].note for stage in by_pairs)
+
+
+def test_a_large_pool_is_counted_whole_and_traced_in_part():
+    texts = {row: Text(f"n{row}", "d", "paragraph", "x" * 500, str(row)) for row in range(TRACED + 5)}
+    trace = Steps(texts)
+    trace.items("search", 999, hits(*texts), named={"bm25.0": hits(0, TRACED + 4)})
+    head, *items = trace.rows
+    assert head.note == f"in 999, out {TRACED + 5}; first {TRACED} shown"
+    assert trace.pools == {"pool_search": TRACED + 5}
+    assert [item.note for item in items] == [str(row) for row in range(TRACED)]
+    assert items[0].scores == {"score": TRACED + 5, "bm25.0": 2}
+    assert set(map(len, (item.text for item in items))) == {SHOWN_CHARS}
 
 
 def test_the_best_text_of_each_site_is_shown():
@@ -73,6 +99,16 @@ def test_each_stage_can_be_switched_off(stage):
         assert (head.note.endswith("; off"), items) == (True, [])
 
 
+def test_the_sweep_switches_each_stage_off_in_turn():
+    [table] = load_sweep("hybrid_stages").sweep.tables
+    off = [key for setting in table.settings() for key, value in setting.values.items() if value is False]
+    assert off == [f"hybrid.{stage}" for stage in STAGES]
+    assert table.n_cells == len(STAGES) + 1
+
+
+# ---- stages 1 to 3: what is searched
+
+
 def test_initial_context_is_what_bm25_finds_among_sentences_and_chunks():
     tools = tools_for(lambda call: SUBS)
     evidence = prepared(tools=tools, initial_context_size=4)
@@ -89,11 +125,7 @@ def test_initial_context_is_what_bm25_finds_among_sentences_and_chunks():
 def test_initial_dense_searches_by_vectors_too():
     tools = tools_for(lambda call: SUBS)
     prepared(tools=tools, initial_dense=True)
-    assert {(one[0], one[1]) for one in tools.asked if one[0] == "search"} == {
-        ("search", "sentences"),
-        ("search", "chunks"),
-        ("search", "paragraphs"),
-    }
+    assert {one[1] for one in tools.asked if one[0] == "search"} == {"sentences", "chunks", "paragraphs"}
 
 
 def test_without_initial_context_the_expansion_sees_no_text():
@@ -112,29 +144,22 @@ def test_the_question_is_the_first_sub_query_within_the_ten():
     assert lexical[2] == evidence.queries
 
 
-def test_prose_is_asked_again_three_times_then_the_question_stands_alone():
-    tools = tools_for(lambda call: "Voici mes idées, sans liste.")
+@pytest.mark.parametrize(
+    ("replies", "n_calls", "queries", "error"),
+    [
+        (["Voici mes idées, sans liste."] * 3, 3, [], "no JSON object with queries"),
+        (["rien", SUBS], 2, json.loads(SUBS), None),
+        ([ModelError("no replica")], 1, [], "ModelError: no replica"),
+    ],
+)
+def test_the_question_stands_alone_where_no_try_can_be_read(replies, n_calls, queries, error):
+    tools = tools_for(lambda call: replies[call.attempt])
     evidence = prepared(tools=tools)
-    assert [call.attempt for call in tools.calls] == [0, 1, 2]
-    assert evidence.queries == (QUESTION.text,)
+    assert [call.attempt for call in tools.calls] == list(range(n_calls))
+    assert evidence.queries == (QUESTION.text, *queries)
     head, items = steps(evidence.trace, "expansion")
-    assert "no JSON object with queries" in head.error
-    assert [item.text for item in items] == [QUESTION.text]
-
-
-def test_the_second_try_may_do():
-    tools = tools_for(lambda call: SUBS if call.attempt == 1 else "rien")
-    evidence = prepared(tools=tools)
-    assert len(tools.calls) == 2
-    assert evidence.queries == (QUESTION.text, *json.loads(SUBS))
-    assert steps(evidence.trace, "expansion")[0].error is None
-
-
-def test_a_failed_model_leaves_the_question_alone_with_the_reason():
-    tools = tools_for(lambda call: ModelError("no replica"))
-    evidence = prepared(tools=tools)
-    assert len(tools.calls) == 1
-    assert steps(evidence.trace, "expansion")[0].error == "ModelError: no replica"
+    assert head.error is None if error is None else error in head.error
+    assert [item.text for item in items] == list(evidence.queries)
     assert shown(evidence)
 
 
@@ -148,12 +173,10 @@ def test_search_goes_as_deep_as_told_and_is_scored_per_sub_query():
     evidence = prepared(tools=tools, subquestion_max_documents=2)
     assert {one[3] for one in tools.asked if one[0] in ("search", "lexical") and one[1] == "paragraphs"} == {2}
     _, items = steps(evidence.trace, "search")
-    named = {name for item in items for name in item.scores}
-    assert {"rrf", "bm25.0", "cosine.0", "cosine.3"} <= named
-    per_query = [sum(f"cosine.{at}" in item.scores for item in items) for at in range(4)]
-    assert per_query == [2, 2, 2, 2]
-    _, ranked = steps(evidence.trace, "subquery_ranking")
-    assert all(sum(f"score.{at}" in item.scores for item in ranked) == 2 for at in range(4))
+    assert {"rrf", "bm25.0", "cosine.0", "cosine.3"} <= {name for item in items for name in item.scores}
+    assert [sum(f"cosine.{at}" in item.scores for item in items) for at in range(4)] == [2, 2, 2, 2]
+    _, items = steps(evidence.trace, "subquery_ranking")
+    assert all(sum(f"score.{at}" in item.scores for item in items) == 2 for at in range(4))
 
 
 def test_search_off_takes_the_paragraphs_of_the_initial_sentences():
@@ -165,50 +188,56 @@ def test_search_off_takes_the_paragraphs_of_the_initial_sentences():
     assert {item.note for item in items} == {item.note for item in opening if item.kind == "sentence"}
 
 
+# ---- stages 4 to 9: what is kept
+
+
 def test_a_pair_is_scored_once_though_four_stages_ask():
-    tools = tools_for(lambda call: SUBS, pair_score=overlap)
-    evidence = prepared(tools=tools, cross_encoder="ranker")
-    pairs = [pair for one in tools.asked if one[0] == "rank_pairs" for pair in one[1]]
+    evidence, pairs = ranked()
     assert len(pairs) == len(set(pairs))
-    queries = {query for query, _ in pairs}
-    assert queries == set(evidence.queries)
+    assert {query for query, _ in pairs} == set(evidence.queries)
     assert not [row for row in evidence.trace if STAND_IN in row.note]
     [final] = [item for item in steps(evidence.trace, "final_ranking")[1] if item.rank == 1]
     assert final.scores["score"] == overlap(QUESTION.text, final.text)
 
 
 def test_per_question_rrf_asks_no_cross_encoder_per_sub_query():
-    tools = tools_for(lambda call: SUBS, pair_score=overlap)
-    evidence = prepared(tools=tools, cross_encoder="ranker", per_question="rrf")
-    pairs = [pair for one in tools.asked if one[0] == "rank_pairs" for pair in one[1]]
+    evidence, pairs = ranked(per_question="rrf")
     assert {query for query, _ in pairs} == {QUESTION.text}
     assert steps(evidence.trace, "subquery_ranking")[0].note.endswith("; rrf")
 
 
 def test_equal_texts_are_one_before_the_cut():
-    evidence = prepared(netloc_cap=False, subquestion_fusion_max_documents=3)
-    _, fused = steps(evidence.trace, "fusion")
+    _, fused = steps(prepared(netloc_cap=False, subquestion_fusion_max_documents=3).trace, "fusion")
     texts = [item.text for item in fused]
     assert len(texts) == len(set(texts)) == 3  # the copy costs no place
     assert len({"p1", "p4"} & {item.note for item in fused}) == 1
 
 
-def test_clusters_are_fewer_than_texts():
-    evidence = prepared(kmeans_n_clusters=50, cluster_sample_size=100)
-    head, items = steps(evidence.trace, "clustering")
+def test_united_keeps_the_first_occurrence_with_its_score():
+    found = united([hits(5, 2), hits(2, 9)])
+    assert (found.rows.tolist(), found.scores.tolist()) == ([5, 2, 9], [2, 1, 1])
+
+
+def test_clusters_are_fewer_than_texts_and_a_sample_keeps_some_of_each():
+    head, items = steps(prepared(kmeans_n_clusters=50, cluster_sample_size=100).trace, "clustering")
     assert head.scores["in"] == len(items)
     assert max(item.scores["cluster"] for item in items) < len(items)
-
-
-def test_a_cluster_sample_keeps_some_of_every_cluster():
-    evidence = prepared(kmeans_n_clusters=3, cluster_sample_size=3)
-    _, items = steps(evidence.trace, "clustering")
+    _, items = steps(prepared(kmeans_n_clusters=3, cluster_sample_size=3).trace, "clustering")
     assert sorted(item.scores["cluster"] for item in items) == [0, 1, 2]
 
 
+@pytest.mark.parametrize(("shares", "sizes"), [("smoothed", [9, 3]), ("normalised", [7, 5])])
+def test_a_sample_follows_the_settings_of_its_shares(shares, sizes):
+    said = [f"La digue rompue a fait fuir {at} habitants." for at in range(30)]
+    said += [f"Le gel détruit les vignes et les vergers {at}." for at in range(10)]
+    index = corpus([(f"p{at}", f"d{at}", f"s{at}.example", "", 0, text) for at, text in enumerate(said)])
+    changed = {"kmeans_n_clusters": 2, "cluster_sample_size": 12, "smoothing": 2.0, "shares": shares}
+    _, items = steps(prepared(index=index, **changed).trace, "clustering")
+    assert sorted(Counter(item.scores["cluster"] for item in items).values(), reverse=True) == sizes
+
+
 def test_mmr_cuts_and_says_both_numbers():
-    evidence = prepared(mmr_top_k=2)
-    _, items = steps(evidence.trace, "mmr")
+    _, items = steps(prepared(mmr_top_k=2).trace, "mmr")
     assert len(items) == 2
     assert items[0].scores["mmr"] == pytest.approx(0.9 * items[0].scores["cosine"])
     assert items[0].scores["mmr"] >= items[1].scores["mmr"]
@@ -223,17 +252,9 @@ def test_at_most_so_many_per_site_and_unknown_sites_count_by_document():
     assert {"p5", "p6"} <= {item.note for item in steps(two.trace, "netloc_cap")[1]}
 
 
-def test_the_final_order_is_the_cross_encoders():
-    def pair_score(query, text):
-        return 9.0 if "vignes" in text else overlap(query, text)
-
-    evidence = prepared(tools=tools_for(lambda call: SUBS, pair_score=pair_score), cross_encoder="ranker")
-    assert shown(evidence)[0] == "p8"
-    assert len(shown(prepared(max_context_docs=2))) == 2
-
-
-def test_ties_keep_the_earlier_order():
-    flat = prepared(tools=tools_for(lambda call: SUBS, pair_score=lambda *_: 1.0), cross_encoder="ranker")
+def test_the_final_order_is_the_cross_encoders_and_ties_keep_the_earlier_one():
+    assert shown(ranked(lambda query, text: 9.0 if "vignes" in text else overlap(query, text))[0])[0] == "p8"
+    flat, _ = ranked(lambda *_: 1.0)
     _, capped = steps(flat.trace, "netloc_cap")
     _, final = steps(flat.trace, "final_ranking")
     assert [item.note for item in final] == [item.note for item in capped][: len(final)]
@@ -259,17 +280,17 @@ def test_an_off_topic_question_leaves_nothing():
 
 def test_few_texts_are_worth_a_warning():
     evidence = prepared(max_context_docs=2)
-    assert evidence.warning == "only 2 texts of the corpus were found"
-    assert evidence.measures["few_texts"] == 1
-    assert prepared().measures["few_texts"] == 0
+    assert (evidence.warning, len(evidence.texts)) == ("only 2 texts of the corpus were found", 2)
+    assert (evidence.measures["few_texts"], prepared().measures["few_texts"]) == (1, 0)
 
 
-def test_a_corpus_that_is_no_news_is_cited_by_node():
+def test_a_text_of_no_known_site_and_date_is_cited_all_the_same():
     evidence = prepared(index=corpus([("p1", "seul", "", "", 0, "La digue rompue a fait fuir 412 habitants.")]))
-    assert shown(evidence) == ["p1"]
-    assert evidence.texts[0].mark == "[p1 / ? / ?]"
-    assert evidence.texts[0].netloc is None
-    assert row_of("p1") > 0
+    [text] = evidence.texts
+    assert (text.ref_id, text.mark, text.netloc) == ("p1", "[p1 / ? / ?]", None)
+
+
+# ---- the declaration
 
 
 def test_uses_says_what_a_run_asks_for():
@@ -297,10 +318,17 @@ def test_what_does_not_fit_is_said(changed, message):
         load_config("hybrid", [f"hybrid.{key}={json.dumps(value)}" for key, value in changed.items()])
 
 
+@pytest.mark.parametrize(
+    ("preset", "ranker"), [("hybrid", None), ("hybrid_ollama", "ranker"), ("hybrid_vllm", "ranker")]
+)
+def test_presets_name_what_they_ask(preset, ranker):
+    config = load_config(preset)
+    assert (config.system, config.index.bm25.language) == ("hybrid", "fr")
+    assert (config.ensemble.vote.strategy, config.uses.cross_encoder) == ("ref_priority", ranker)
+
+
 def test_the_stand_in_plays_both_roles():
     config = load_config("hybrid")
-    assert isinstance(config, Config)
     assert {config.role(name).model for name in config.uses.roles} == {"extractive"}
-    assert config.role("expand").temperature == 0.9
-    assert config.role("expand").top_p == 0.9
-    assert config.role("expand").max_tokens == 500
+    expand = config.role("expand")
+    assert (expand.temperature, expand.top_p, expand.max_tokens) == (0.9, 0.9, 500)

@@ -3,14 +3,10 @@
 import asyncio
 import json
 import re
-import sys
-from pathlib import Path
 
 import numpy as np
 import pyarrow as pa
-
-sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
-from inprocess import InProcessTools, vector
+from systems.inprocess import InProcessTools
 
 from kohaku_ray.documents.novel import parse_novel
 from kohaku_ray.index.chunks import Chunks
@@ -23,8 +19,6 @@ from kohaku_ray.systems.narrative.offline import OfflineJudge
 from kohaku_ray.systems.narrative.prepare import prepare
 from kohaku_ray.systems.narrative.settings import NarrativeSettings
 from kohaku_ray.systems.questions import read_questions
-
-__all__ = ["InProcessTools", "vector"]
 
 PRISON = """Title: The Prisoner of the Rock
 

@@ -13,26 +13,22 @@ import pytest
 from kit import tiny_encoder
 from kit.fake_openai import Action, FakeOpenAI, completion
 from pages import opened
-from stories import GARDEN, HEADER, PRISON, ROWS
+from systems.narrative.stories import GARDEN, HEADER, PRISON, ROWS
 
 from kohaku_ray.config import load_config
-from kohaku_ray.engine.ledger.segments import SegmentStore
 from kohaku_ray.engine.serving.applications import serving
 from kohaku_ray.index.store import Index
 from kohaku_ray.pages.report import write_report
 from kohaku_ray.run.sources import resolve_paths
-from kohaku_ray.run.tables import SCHEMAS
 
 pytestmark = [pytest.mark.ray, pytest.mark.slow]
 
-OUTPUTS = ["submission.csv", "results.csv", *(f"{name}.parquet" for name in SCHEMAS if name != "usage")]
-OTHER = {"consistent": "contradict", "contradict": "consistent"}
 LONG = "11,The Garden,Clara Holt,," + "Clara Holt planted roses in the garden of her aunt. " * 1000 + ",consistent"
 
 
 @pytest.fixture(scope="module")
 def home(cluster, tmp_path_factory):
-    """A directory with books, bad books among them, and stories, their labels kept and flipped."""
+    """A directory with books, bad books among them, and stories."""
     home = tmp_path_factory.mktemp("narrative")
     books = {
         "The Prisoner of the Rock.txt": PRISON.encode(),
@@ -44,18 +40,15 @@ def home(cluster, tmp_path_factory):
     (home / "books").mkdir()
     for name, data in books.items():
         (home / "books" / name).write_bytes(data)
-    rows = [*ROWS, LONG]
-    flipped = [re.sub(r"(consistent|contradict)$", lambda match: OTHER[match[1]], row) for row in rows]
-    for name, lines in (("stories", rows), ("flipped", flipped)):
-        (home / f"{name}.csv").write_text(HEADER + "\n".join(lines) + "\n")
+    (home / "stories.csv").write_text(HEADER + "\n".join([*ROWS, LONG]) + "\n")
     tiny_encoder.build(home / "encoder", [PRISON, GARDEN])
     return home
 
 
-def config_of(home, *overrides, run="run", questions="stories"):
+def config_of(home, *overrides, run="run"):
     places = (
         f"documents.paths=[{home}/books]",
-        f"questions.path={home}/{questions}.csv",
+        f"questions.path={home}/stories.csv",
         f"index.path={home}/index",
         f"index.encoder.model={home}/encoder/model",
         "index.encoders=1",
@@ -114,21 +107,6 @@ def test_books_and_stories_become_labels_dossiers_and_results(home, answer):
     assert "act_after_death" in page
 
 
-def test_a_second_run_makes_no_call_and_flipped_labels_change_no_byte(home, answer):
-    first = config_of(home, run="first")
-    answer(first)
-    again = config_of(home, run="again")
-    assert answer(again).n_calls["made"] == 0
-    flipped = config_of(home, f"ledger.path={home}/ledger-flipped", run="flipped", questions="flipped")
-    assert answer(flipped).n_calls["made"] > 0
-    for name in OUTPUTS:
-        written = {Path(config.run, name).read_bytes() for config in (first, again, flipped)}
-        assert len(written) == 1, name
-    keys = [set(SegmentStore(f"{home}/{name}").load(lambda _: True).entries) for name in ("ledger", "ledger-flipped")]
-    assert keys[1]
-    assert keys[1] <= keys[0]
-
-
 def judge(index, body):
     """A model that contradicts by odd seeds, and is surer then."""
     odd = body["seed"] % 2 == 1
@@ -164,17 +142,3 @@ def test_seeded_members_vote_by_confidence_which_the_submission_shows(home, answ
             assert sorted(votes[key]["group_weights"]) == [0.6, 0.95]
             assert written[key]["confidence"] == f"{(0.95 + 0.4) / 2:.4f}"
     assert any(len({row["answer_value"] for row in rows}) == 2 for rows in members.values())
-
-
-def test_the_whole_book_is_judged_in_windows_that_stories_share(home, answer):
-    with FakeOpenAI(judge) as server:
-        own = ("narrative.evidence=book", "narrative.window_tokens=80", "narrative.stages=1")
-        config = config_of(home, *fake(server), *own, run="book")
-        with serving(config.used_deployments):
-            answer(config)
-        assert {received.body["seed"] for received in server.log} == {42}
-        asked = [json.dumps(received.body["messages"]) for received in server.log]
-    calls = {row["question_id"]: row["measures"]["calls"] for row in rows_of(config, "answers") if row["measures"]}
-    assert calls["46"] == calls["137"] == calls["007"] > 1
-    assert len(asked) == sum(calls.values())
-    assert any("Anton Varga grew vines" in prompt for prompt in asked)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 import time
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -17,12 +18,11 @@ from kohaku_ray.systems.narrative.names import read_names
 from kohaku_ray.systems.narrative.rules import (
     RULES,
     Event,
-    Excerpt,
-    act_after_death,
-    born_twice,
-    died_twice,
+    Passage,
     find_contradictions,
     find_events,
+    find_years,
+    year_anchors,
 )
 
 CASES = yaml.safe_load((Path(__file__).parent / "fixtures.yaml").read_text(encoding="utf-8"))
@@ -32,11 +32,15 @@ NAMES = read_names(["“Yes,” said Abbé Faria. Faria rose. “No,” said Fer
 FARIA = NAMES.person("Faria")
 
 
+def excerpt(node_id: str, chapter: str, text: str, anchor: int | None = None) -> Passage:
+    return Passage(node_id, "b", chapter, None, text, 1, anchor)
+
+
 @pytest.mark.parametrize("case", CASES["fixtures"], ids=lambda case: case["id"])
 def test_a_hand_made_case_has_its_findings_and_no_other(case: dict[str, Any]) -> None:
     parts = [part if isinstance(part, dict) else {"text": part} for part in case["excerpts"]]
-    excerpts = [Excerpt(str(at), "", **part) for at, part in enumerate(parts)]
-    found = find_contradictions(case["story"], case["character"], excerpts, BOOKS[case["book"]])
+    passages = [excerpt(str(at), "", **part) for at, part in enumerate(parts)]
+    found = find_contradictions(case["story"], case["character"], passages, BOOKS[case["book"]])
     assert [[one.rule, int(one.node_id)] for one in found] == case.get("findings", [])
 
 
@@ -77,26 +81,26 @@ def test_in_a_story_a_pronoun_is_the_character_until_another_is_named() -> None:
 @pytest.mark.parametrize(
     ("rule", "claim", "fact", "fires"),
     [
-        (born_twice, ("born", 1790), ("born", 1791), True),
-        (born_twice, ("born", 1790), ("born", 1790), False),
-        (born_twice, ("born", 1790), ("died", 1791), False),
-        (died_twice, ("died", 1829), ("died", 1830), True),
-        (died_twice, ("died", 1829), ("died", 1829), False),
-        (act_after_death, ("acted", 1830), ("died", 1829), True),
-        (act_after_death, ("died", 1829), ("acted", 1830), True),
-        (act_after_death, ("acted", 1829), ("died", 1829), False),
-        (act_after_death, ("born", 1830), ("died", 1829), False),
+        ("born_twice", ("born", 1790), ("born", 1791), True),
+        ("born_twice", ("born", 1790), ("born", 1790), False),
+        ("born_twice", ("born", 1790), ("died", 1791), False),
+        ("died_twice", ("died", 1829), ("died", 1830), True),
+        ("died_twice", ("died", 1829), ("died", 1829), False),
+        ("act_after_death", ("acted", 1830), ("died", 1829), True),
+        ("act_after_death", ("died", 1829), ("acted", 1830), True),
+        ("act_after_death", ("acted", 1829), ("died", 1829), False),
+        ("act_after_death", ("born", 1830), ("died", 1829), False),
     ],
 )
-def test_rules_fire_on_what_excludes_each_other(rule: Any, claim: Any, fact: Any, fires: bool) -> None:
-    assert (rule(Event(*claim, "c"), Event(*fact, "f")) is not None) is fires
+def test_rules_fire_on_what_excludes_each_other(rule: str, claim: Any, fact: Any, fires: bool) -> None:
+    assert (RULES[rule](Event(*claim, "c"), Event(*fact, "f")) is not None) is fires
 
 
 STORY = "He was born in Paris in 1770. In 1835 he lived in Paris."
 EXCERPTS = [
-    Excerpt("b:sec1:c0", "Chapter 2", "Faria rose.\nThe abbé Faria was born in\nRome in 1768. He had “no years”."),
-    Excerpt("b:sec0:c3", "Chapter 1", "In 1829 Faria died. Faria’s father smiled."),
-    Excerpt("b:sec2:c1", "Chapter 3", "Somebody was born in 1768."),
+    excerpt("b:sec1:c0", "Chapter 2", "Faria rose.\nThe abbé Faria was born in\nRome in 1768. He had “no years”."),
+    excerpt("b:sec0:c3", "Chapter 1", "In 1829 Faria died. Faria’s father smiled."),
+    excerpt("b:sec2:c1", "Chapter 3", "Somebody was born in 1768."),
 ]
 
 
@@ -124,7 +128,7 @@ PIECES = re.findall(r"\S+", "Faria he was born in 1768 1790 Rome Paris , . “ d
 @given(st.lists(st.sampled_from(PIECES), max_size=30), st.lists(st.sampled_from(PIECES), max_size=30))
 def test_findings_quote_verbatim(story: list[str], book: list[str]) -> None:
     claim, text = " ".join(story), " ".join(book)
-    for finding in find_contradictions(claim, "Faria", [Excerpt("n", "c", text)], NAMES):
+    for finding in find_contradictions(claim, "Faria", [excerpt("n", "c", text)], NAMES):
         assert finding.claim in claim
         assert finding.excerpt in text
 
@@ -139,7 +143,7 @@ def test_a_novels_names_and_thirty_excerpts_are_read_in_time(data_path: Path) ->
     names = read_names(texts)
     assert names.person("Noirtier").n_mentions > 100
     about = [i for i, text in enumerate(texts) if "Faria" in text][:30]
-    excerpts = [Excerpt(str(i), "", "\n\n".join(texts[i : i + 6])) for i in about]
+    excerpts = [excerpt(str(i), "", "\n\n".join(texts[i : i + 6])) for i in about]
     find_contradictions("Faria was born in 1790. In 1830 he sailed to Spain.", "Faria", excerpts, names)
     assert time.process_time() - start < 10
 
@@ -154,3 +158,78 @@ def test_a_story_of_ten_thousand_words_is_read_in_time() -> None:
 
 def test_every_rule_has_a_case_that_fires() -> None:
     assert {rule for case in CASES["fixtures"] for rule, _ in case.get("findings", [])} == set(RULES)
+
+
+# ---- years
+
+
+@pytest.mark.parametrize(
+    ("text", "years"),
+    [
+        ("in 1815", [1815]),
+        ("the 24th of February, 1815.", [1815]),
+        ("1815–1829 and 1700-1999", [1815, 1829, 1700, 1999]),
+        ("eighteen hundred and fifteen", [1815]),
+        ("seventeen eighty-nine", [1789]),
+        ("nineteen hundred and five", [1905]),
+        ("1815 francs, 1,815 men, 1829 miles, No. 1815, number 1815, page 1815, $1815, 1815.5", []),
+        ("the 1790s, the 1790’s, 1699, 2000, 18150, 1815°", []),
+        ("eighteen hundred men, nineteen francs, eighteen twenty francs", []),
+        ("ten years later", []),
+    ],
+)
+def test_stated_years(text: str, years: list[int]) -> None:
+    assert [mention.year for mention in find_years(text)] == years
+
+
+@pytest.mark.parametrize(
+    ("text", "years"),
+    [
+        ("ten years later", [1825]),
+        ("Twenty-four years afterwards", [1839]),
+        ("14 years later", [1829]),
+        ("a year later", [1816]),
+        ("two decades later", [1835]),
+        ("fifteen years earlier", [1800]),
+        ("two years before, he", [1813]),
+        ("two years before the mast", []),
+        ("ten years after his arrest", []),
+        ("the following year", [1816]),
+        ("the previous year", [1814]),
+        ("that same year", [1815]),
+        ("In 1800. Two years later. Three years later.", [1800, 1802, 1805]),
+        ("two hundred years earlier", []),
+        ("some years later, years later", []),
+    ],
+)
+def test_relative_years_count_from_the_last(text: str, years: list[int]) -> None:
+    assert [mention.year for mention in find_years(text, 1815)] == years
+
+
+def test_mentions_are_spans() -> None:
+    text = "In 1815 he left; ten years\nlater he died."
+    found = find_years(text)
+    assert [(text[m.start : m.end], m.year) for m in found] == [
+        ("1815", 1815),
+        ("ten years\nlater", 1825),
+    ]
+
+
+def test_anchors_are_those_of_the_chapter() -> None:
+    paragraphs = [
+        ("I", "It was 1815."),
+        ("I", "He waited."),
+        ("I", "Ten years later he left."),
+        ("I", "He came back."),
+        ("II", "Ten years later."),
+        ("II", "In 1838."),
+        ("II", "The end."),
+    ]
+    assert year_anchors(paragraphs) == [None, 1815, 1815, 1825, None, None, 1838]
+
+
+@given(st.text(alphabet="1 89507ten yearslatragoIn.,’“”\n", max_size=80), st.none() | st.integers(1700, 1999))
+def test_any_text_gives_years_in_range_and_in_order(text: str, anchor: int | None) -> None:
+    found = find_years(text, anchor)
+    assert all(1700 <= mention.year <= 1999 for mention in found)
+    assert all(a.end <= b.start for a, b in pairwise(found))

@@ -6,11 +6,11 @@ from dataclasses import asdict
 
 import jsonschema
 import pytest
-from stories import INDEX, PRISON, judged, prepared, rows_of, scripted, stories, tools_for, verdict
+from systems.narrative.stories import INDEX, PRISON, judged, prepared, rows_of, scripted, stories, tools_for, verdict
 
 from kohaku_ray.config import load_config
 from kohaku_ray.ensemble.vote import VoteRule, vote
-from kohaku_ray.errors import ConfigError, ConflictError, ContextOverflowError, ModelError, TransientModelError
+from kohaku_ray.errors import ConfigError, ContextOverflowError, ModelError
 from kohaku_ray.evaluation.label import CONSISTENT, CONTRADICT
 from kohaku_ray.records import Prediction, Question, Reply
 from kohaku_ray.run.models import seed_of
@@ -60,17 +60,14 @@ def test_a_claimed_contradiction_is_confirmed_from_the_bar_on(label, confidence,
     assert found.measures["contradiction"] == pytest.approx(left if final == CONTRADICT else 1 - left)
 
 
-def test_the_bar_is_a_setting_and_the_prompt_says_it():
+def test_the_bar_and_the_stages_are_settings_and_the_prompt_says_the_bar():
     tools = tools_for(scripted(verdict(CONTRADICT), verdict(CONTRADICT, 0.7)))
     assert judged(STORY, tools, verify_bar=0.65).prediction.answer_value == CONTRADICT
     assert "at least 65 % sure" in tools.calls[1].prompt.user
     assert "Silence is not contradiction" in tools.calls[1].prompt.user
-
-
-def test_one_stage_asks_nobody_to_confirm():
     tools = tools_for(scripted(verdict(CONTRADICT, 0.55)))
-    found = judged(STORY, tools, stages=1)
-    assert (roles(tools), found.prediction.answer_value) == (["search"], CONTRADICT)
+    assert judged(STORY, tools, stages=1).prediction.answer_value == CONTRADICT
+    assert roles(tools) == ["search"]
 
 
 def test_stage_two_sees_what_stage_one_accuses():
@@ -188,10 +185,8 @@ def test_the_trace_tells_the_stages_in_order():
         ("I cannot say.", "search: no JSON object with a label and a confidence in a reply of 13 characters"),
         ("", "the reply is empty"),
         ('{"label": "perhaps", "confidence": 1}', "no JSON object"),
-        ("[1, 2]", "no JSON object"),
         (Reply('{"label": "con', finish_reason="length", completion_tokens=7), "cut at 7 tokens: raise max_tokens"),
         (ModelError("the server said 400"), "ModelError: the server said 400"),
-        (TransientModelError("6 tries timed out"), "TransientModelError: 6 tries timed out"),
     ],
 )
 def test_a_reply_without_a_judgement_is_a_blank_row_with_its_error(reply, message):
@@ -214,10 +209,8 @@ def test_a_failed_second_stage_keeps_the_first_in_the_trace():
         ({"label": "0", "confidence": 0.9}, CONTRADICT, 0.9),
         ({"label": "True", "confidence": "85%"}, CONSISTENT, 0.85),
         ({"label": "Contradictory", "confidence": 97}, CONTRADICT, 0.97),
-        ({"label": "consistent", "confidence": None}, CONSISTENT, 0.5),
         ({"label": "consistent", "confidence": "high"}, CONSISTENT, 0.5),
         ({"label": "consistent", "confidence": -3}, CONSISTENT, 0.0),
-        ({"label": "consistent", "excerpts": "none"}, CONSISTENT, 0.5),
         ({"label": "consistent", "excerpts": [None, {"node_id": 5}]}, CONSISTENT, 0.5),
     ],
 )
@@ -285,19 +278,10 @@ def test_windows_of_the_book_hold_every_chunk_once_and_are_the_same_for_all_stor
     assert joined(seen[0]) == WHOLE
 
 
-def test_a_claimed_contradiction_counts_before_any_other_window():
-    replies = [verdict(CONSISTENT, 0.5), verdict(CONTRADICT, 0.3), *[verdict(CONSISTENT, 0.5)] * 9]
-    tools = tools_for(scripted(replies, verdict(CONSISTENT)))
-    judged(STORY, tools, evidence="book", window_tokens=60)
-    assert roles(tools)[-1] == "verify"
-
-
-def test_the_surest_contradiction_of_any_window_goes_to_stage_two():
-    replies = [
-        verdict(CONSISTENT, 0.99),
-        verdict(CONTRADICT, 0.7, node_id=ROCK, quote="bare rock"),
-        *[verdict(CONSISTENT)] * 9,
-    ]
+@pytest.mark.parametrize("sure", [0.7, 0.3])
+def test_the_surest_contradiction_of_any_window_goes_to_stage_two(sure):
+    accused = verdict(CONTRADICT, sure, node_id=ROCK, quote="bare rock")
+    replies = [verdict(CONSISTENT, 0.99), accused, verdict(CONTRADICT, 0.2), *[verdict(CONSISTENT)] * 9]
     tools = tools_for(scripted(replies, verdict(CONTRADICT, 0.93)))
     found = judged(STORY, tools, evidence="book", window_tokens=60, k=2)
     assert (found.prediction.answer_value, roles(tools)[-1]) == (CONTRADICT, "verify")
@@ -350,63 +334,54 @@ def test_a_window_that_fails_is_the_rows_error_once_all_have_ended():
 # ---- ensembles
 
 
-def test_members_that_would_say_the_same_are_refused_with_the_way_out():
-    message = r"ensemble\.members is 3 but members 0 and 1 both ask fake, at temperature 0, .*members to 1, roles"
+WARM = ("roles.search.temperature=0.7",)
+TWO_MODELS = "ensemble.models=[extractive,b]"
+
+
+@pytest.mark.parametrize(
+    ("overrides", "message"),
+    [
+        (
+            ("ensemble.members=3", *FAKE),
+            r"3 but members 0 and 1 both ask fake, at temperature 0, .*members to 1, roles",
+        ),
+        (("ensemble.members=2",), r"both ask extractive, a judge without seeds, so .* or ensemble\.models"),
+        (("ensemble.members=2", *WARM), "both ask extractive, a judge without seeds"),
+        (("ensemble.members=3", TWO_MODELS, "deployments.b={kind: extractive}"), "members 0 and 2"),
+        (
+            ("ensemble.members=3", *WARM, "ensemble.early_stop=value", *FAKE),
+            r"ensemble\.early_stop is value but ballots of system narrative have weights",
+        ),
+    ],
+)
+def test_members_that_would_say_the_same_are_refused_with_the_way_out(overrides, message):
     with pytest.raises(ConfigError, match=message):
-        load_config("narrative", ("ensemble.members=3", *FAKE))
-
-
-@pytest.mark.parametrize("warm", [(), ("roles.search.temperature=0.7",)])
-def test_the_offline_judge_has_no_seeds_whatever_the_temperature(warm):
-    with pytest.raises(ConflictError, match=r"both ask extractive, a judge without seeds, so .* or ensemble\.models"):
-        load_config("narrative", ("ensemble.members=2", *warm))
+        load_config("narrative", overrides)
 
 
 @pytest.mark.parametrize(
     "overrides",
     [
         (),
-        ("ensemble.members=3", "roles.search.temperature=0.7", *FAKE),
+        ("ensemble.members=3", *WARM, *FAKE),
         ("ensemble.members=3", "roles.verify.temperature=0.7", *FAKE),
-        (
-            "ensemble.members=2",
-            "ensemble.models=[extractive,b]",
-            "deployments.b={kind: extractive, abstain_below: 0.5}",
-        ),
+        ("ensemble.members=2", TWO_MODELS, "deployments.b={kind: extractive, abstain_below: 0.5}"),
     ],
 )
 def test_members_that_differ_are_fine(overrides):
     refuse_identical_members(load_config("narrative", overrides))
 
 
-def test_one_model_twice_among_several_is_refused():
-    models = ("ensemble.members=3", "ensemble.models=[extractive,b]", "deployments.b={kind: extractive}")
-    with pytest.raises(ConfigError, match="members 0 and 2"):
-        refuse_identical_members(load_config("narrative", models))
-
-
-def test_both_roles_have_temperature_0_and_verify_follows_search():
-    config = load_config("narrative", ())
-    assert [config.role(name).temperature for name in ("search", "verify")] == [0, 0]
-    warm = load_config("narrative", ("roles.search.temperature=0.4",))
-    assert warm.role("verify").temperature == 0.4
+@pytest.mark.parametrize(("overrides", "temperature"), [((), 0), (("roles.search.temperature=0.4",), 0.4)])
+def test_verify_follows_the_temperature_of_search(overrides, temperature):
+    config = load_config("narrative", overrides)
+    assert [config.role(name).temperature for name in ("search", "verify")] == [temperature] * 2
 
 
 def test_a_lone_member_asks_with_the_documents_own_seed():
-    lone, two = (
-        load_config("narrative"),
-        load_config("narrative", ["ensemble.members=2", "roles.search.temperature=0.5", *FAKE]),
-    )
+    lone, two = load_config("narrative"), load_config("narrative", ["ensemble.members=2", *WARM, *FAKE])
     assert [seed_of(lone, "1", 0, attempt, role) for attempt in (0, 1) for role in ("search", "verify")] == [42] * 4
     assert len({seed_of(two, "1", member, 0, "search") for member in range(2)} | {42}) == 3
-
-
-def test_votes_of_weighted_ballots_cannot_end_early():
-    ensemble = ["ensemble.members=3", "roles.search.temperature=0.5", "ensemble.early_stop=value", *FAKE]
-    with pytest.raises(
-        ConfigError, match=r"ensemble\.early_stop is value but ballots of system narrative have weights"
-    ):
-        load_config("narrative", ensemble)
 
 
 def test_labels_vote_by_confidence_and_abstentions_do_not():

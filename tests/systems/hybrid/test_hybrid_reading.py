@@ -1,0 +1,148 @@
+"""French numbers, and citations in prose: what is read, what is cut out, and that hostile text takes no time."""
+
+import time
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from kohaku_ray.systems.hybrid.reading import (
+    bare_value,
+    check_citations,
+    numbers_of,
+    read_numbers,
+    without_citations,
+    write_number,
+)
+from kohaku_ray.systems.hybrid.texts import Text
+
+
+@pytest.mark.parametrize(
+    ("text", "numbers"),
+    [
+        ("1 234,5", [1234.5]),
+        ("1\u202f234\u00a0567", [1234567]),
+        ("1.234,5 et 1.234.567", [1234.5, 1234567]),
+        ("3,14 puis 2.5", [2.5, 3.14]),
+        ("18,5 millions d'euros", [18.5e6]),
+        ("2 milliards, 3 millions et 40 mille", [40e3, 3e6, 2e9]),
+        ("En 2024, 412 habitants", [412, 2024]),
+        ("en 2024 412 habitants", [412, 2024]),
+        ("94 % ou 94%", [94, 94]),
+        ("-4 °C, puis −2 °C", [-4, -2]),
+        ("entre 10-12 jours", [10, 12]),
+        ("le A6, le CO2, 80GB et la 3e fois", []),
+        ("aucun", []),
+    ],
+)
+def test_french_numbers(text, numbers):
+    assert list(numbers_of(text)) == pytest.approx(numbers)
+
+
+def test_numbers_stand_in_reading_order_with_their_place():
+    assert read_numbers("9,6 millions, puis 4.") == [(9.6e6, "9,6 millions", 12), (4, "4", 20)]
+
+
+@pytest.mark.parametrize(
+    ("value", "unit", "bare"),
+    [
+        ("1 150 emplois", "emplois", "1150"),
+        ("9,6 millions d'euros", "millions d'euros", "9.6"),
+        ("9,6", "millions d'euros", "9.6"),
+        ("9,6 millions d'euros", "euros", "9600000"),
+        ("1,2", None, "1.2"),
+        ("1 234,5", "", "1234.5"),
+        ("18 à 20", "jours", "18 à 20"),
+        ("Hortense Valade", None, "Hortense Valade"),
+        ("vers 1962", None, "vers 1962"),
+        ("", None, ""),
+    ],
+)
+def test_a_value_of_one_number_is_written_bare(value, unit, bare):
+    assert bare_value(value, unit) == bare
+
+
+@given(st.integers(-(10**9), 10**9))
+def test_whole_numbers_survive_french_writing(number):
+    written = f"{number:,}".replace(",", "\u202f")
+    assert numbers_of(f"soit {written} euros") == (number,)
+    assert bare_value(written, None) == write_number(float(number)) == str(number)
+
+
+@given(st.text())
+def test_any_text_is_read(text):
+    assert list(numbers_of(text)) == sorted(numbers_of(text))
+    bare_value(text, text)
+
+
+def text(ref_id, netloc="ouest.example", date="2024-01-12"):
+    return Text(f"d:{ref_id}", "d", "paragraph", "Dit.", ref_id, netloc, date)
+
+
+A, B, ODD = text("1002"), text("1003", None, ""), text("a/b [x]; y", "hexa.example")
+MARK_A, MARK_B = "[1002 / ouest.example / 2024-01-12]", "[1003 / ? / ?]"
+
+
+def test_a_mark_is_the_form_of_a_citation():
+    assert (A.mark, B.mark, ODD.mark) == (MARK_A, MARK_B, "[a/b (x), y / hexa.example / 2024-01-12]")
+
+
+@pytest.mark.parametrize(
+    ("prose", "kept", "refs", "cut"),
+    [
+        (f"Oui {MARK_A}.", f"Oui {MARK_A}.", ["1002"], []),
+        ("Oui [1002 / autre.example / 1999-01-01].", f"Oui {MARK_A}.", ["1002"], []),
+        ("Oui [1002/ouest.example/2024-01-12].", f"Oui {MARK_A}.", ["1002"], []),
+        ("Oui [ 1002 ].", f"Oui {MARK_A}.", ["1002"], []),
+        ("Oui [id=1002 / ouest.example / 12/01/2024].", f"Oui {MARK_A}.", ["1002"], []),
+        ("Oui [9999 / faux.example / 2024-01-12].", "Oui.", [], ["[9999 / faux.example / 2024-01-12]"]),
+        (f"[1003 / x / y ; 1002 / x / y] et {MARK_B}.", f"{MARK_B} {MARK_A} et {MARK_B}.", ["1003", "1002"], []),
+        ("Oui [1002 / x / y ; 77 / z / z].", f"Oui {MARK_A}.", ["1002"], ["[77 / z / z]"]),
+        (f"Oui {ODD.mark}.", f"Oui {ODD.mark}.", ["a/b [x]; y"], []),
+        ("Il l'a dit [sic] en [2024] […].", "Il l'a dit [sic] en [2024] […].", [], []),
+        ("Oui [[1002 / x / y]].", f"Oui [{MARK_A}].", ["1002"], []),
+        ("Sans fin [1002 / ouest.example", "Sans fin [1002 / ouest.example", [], []),
+        ("", "", [], []),
+    ],
+)
+def test_known_citations_stay_and_unknown_ones_are_cut_out(prose, kept, refs, cut):
+    found = check_citations(prose, [A, B, ODD])
+    assert (found.text, list(found.ref_ids), list(found.cut)) == (kept, refs, cut)
+
+
+def test_numbers_of_citations_are_no_numbers_of_the_answer():
+    assert without_citations(f"412 habitants {MARK_A} [sic].") == "412 habitants  [sic]."
+
+
+HOSTILE = st.text(st.sampled_from("[]/; 1023abé\n|=\u00a0") | st.characters(), max_size=200)
+
+
+@given(HOSTILE, st.lists(st.text(min_size=1, max_size=12), unique=True, max_size=4))
+def test_what_is_left_cites_the_context_alone(prose, ref_ids):
+    texts = [text(ref_id) for ref_id in ref_ids]
+    found = check_citations(prose, texts)
+    again = check_citations(found.text, texts)
+    assert set(found.ref_ids) <= set(ref_ids)
+    assert again.cut == ()
+    assert set(again.ref_ids) >= set(found.ref_ids)
+
+
+@given(st.lists(st.sampled_from([f"Oui {MARK_A}.", "Non [9 / x / y].", "Rien.", f"{MARK_B} vu."]), max_size=8))
+def test_checking_twice_changes_nothing(parts):
+    once = check_citations(" ".join(parts), [A, B])
+    assert check_citations(once.text, [A, B]).text == once.text
+    assert len(once.cut) == sum("[9" in part for part in parts)
+
+
+@pytest.mark.parametrize(
+    "hostile",
+    [
+        *("1" * 200_000, "123 " * 50_000 + "x", "1." * 99_999, "1 234" * 40_000, "-" * 200_000),
+        *("[" * 200_000, " " * 200_000, "[a/" * 70_000, "[a / b / c ;" * 20_000, "/ " * 99_999),
+    ],
+)
+def test_a_long_hostile_reply_takes_no_time(hostile):
+    began = time.process_time()
+    numbers_of(hostile)
+    check_citations(hostile, [A, B])
+    assert time.process_time() - began < 5
