@@ -43,7 +43,7 @@ class RunContext:
 
     Attributes:
         config: The run's configuration.
-        ledger: Client of the ledger, which calls the models.
+        ledger: Calls the models.
         models: Per member, the model of each role.
         prompts: Templates of the run.
         applications: Serve application by deployment.
@@ -68,27 +68,16 @@ class RunContext:
 
 @dataclass(slots=True)
 class EngineTools:
-    """``Tools`` of one question and one member: binds the seeds and records the calls.
+    """``Tools`` of one question and one member: binds the seeds and records the calls."""
 
-    Attributes:
-        index: The index, in this process or another.
-        context: The run.
-        question_id: The question.
-        member: The ensemble member.
-        again: Whether to ask recorded calls again.
-        calls: Every model call that was answered.
-        n_no_reply: Model calls that got no reply; the next start makes them again.
-        shared: What ``once`` made for the question.
-    """
-
-    index: LocalIndex
+    index: LocalIndex  # in this process or another
     context: RunContext
     question_id: str
     member: int
-    again: bool = False
-    calls: list[Call] = field(default_factory=list)
-    n_no_reply: int = 0
-    shared: Shared = field(default_factory=dict)
+    again: bool = False  # whether to ask recorded calls again
+    calls: list[Call] = field(default_factory=list)  # those that were answered
+    n_no_reply: int = 0  # model calls that got none; the next start makes them again
+    shared: Shared = field(default_factory=dict)  # what ``once`` made for the question
 
     @property
     def prompts(self) -> Prompts:
@@ -161,12 +150,11 @@ class EngineTools:
         model = self._model(role)
         if model.tokenizer is None:
             return None
-        counter = self.context.prompt_counter
-        key = hash((counter, model.tokenizer, model.revision, prompt.system, prompt.user))
+        key = hash((self.context.prompt_counter, model.tokenizer, model.revision, prompt.system, prompt.user))
         if key not in _PROMPT_TOKENS:
             if len(_PROMPT_TOKENS) >= PROMPTS_KEPT:
                 _PROMPT_TOKENS.pop(next(iter(_PROMPT_TOKENS)))
-            count = counter(model.tokenizer, model.revision)
+            count = self.context.prompt_counter(model.tokenizer, model.revision)
             _PROMPT_TOKENS[key] = await asyncio.to_thread(count, prompt.system, prompt.user)
         return _PROMPT_TOKENS[key]
 
