@@ -193,7 +193,7 @@ class _Bench:
             wall_s, cpu_s = time.perf_counter() - began, _cpu_seconds(seen) - before
             self._check_length(sum(reply.completion_tokens for reply in replies), len(replies))
         except (KohakuRayError, RayError, RayServeException, psutil.Error) as error:
-            return BenchCell(n, m, c, reason=f"{type(error).__name__}: {message_of(error)}")
+            return replace(cell, reason=f"{type(error).__name__}: {message_of(error)}")
         measured = Measurement(
             n_questions=len(questions),
             n_calls=len(replies),
@@ -204,14 +204,10 @@ class _Bench:
             cpu_s=cpu_s if seen else None,
         )
         say(f"bench   {n} replica(s), {m} member(s), {c} in flight: {measured.questions_per_s:.2f} questions/s")
-        return BenchCell(n, m, c, measured)
+        return replace(cell, measured=measured)
 
     async def _warm_up(self, handle: Any, n_replicas: int) -> None:
-        """Call until every replica has answered; prompts are as long as the measured ones but different.
-
-        Raises:
-            ModelError: Some replica never answers.
-        """
+        """Call until every replica has answered; prompts are as long as the measured ones but different."""
         answered: set[str] = set()
         for _ in range(WARM_UP_ROUNDS):
             first, self._n_warm_ups = self._n_warm_ups, self._n_warm_ups + 2 * n_replicas
@@ -277,9 +273,7 @@ class _Bench:
         return shortage("they", deployment_demand(they), self._resources) or large
 
     def _without(self, cells: Iterable[BenchCell], reason: str, *, is_skipped: bool) -> None:
-        self._cells += [
-            BenchCell(cell.replicas, cell.members, cell.concurrency, None, reason, is_skipped) for cell in cells
-        ]
+        self._cells += [replace(cell, reason=reason, is_skipped=is_skipped) for cell in cells]
         self._write()
 
     def _write(self) -> None:
