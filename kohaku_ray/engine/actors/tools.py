@@ -11,9 +11,9 @@ from typing import Any
 import numpy as np
 
 from kohaku_ray.config import Config
+from kohaku_ray.engine import metrics
 from kohaku_ray.engine.actors.index_access import LocalIndex, Tokenizer
 from kohaku_ray.engine.ledger.client import Asking
-from kohaku_ray.engine.metrics import count_call, count_error
 from kohaku_ray.errors import ConfigError, ContextOverflowError, ModelError
 from kohaku_ray.index.arrays import F32, F64
 from kohaku_ray.index.hits import Hits
@@ -120,7 +120,8 @@ class EngineTools:
             raise
         except ModelError as error:
             self.n_no_reply += 1
-            count_error(model.deployment, role, error)
+            labels = {"deployment": model.deployment, "role": role, "error": type(error).__name__}
+            metrics.add("kohaku_ray_call_errors_total", 1, **labels)
             raise
         reply = asked.entry.reply
         self.calls.append(
@@ -142,7 +143,7 @@ class EngineTools:
                 dollars=dollars(reply, model.price),
             )
         )
-        count_call(self.calls[-1])
+        metrics.count_call(self.calls[-1])
         return reply
 
     async def prompt_tokens(self, prompt: Prompt, role: str = "answer") -> int | None:
