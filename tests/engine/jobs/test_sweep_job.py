@@ -16,8 +16,8 @@ import numpy as np
 import pyarrow.parquet as pq
 import pytest
 import yaml
+from kit.answers import COMPARED, steps_of
 from kit.fake_openai import Action, FakeOpenAI, completion
-from test_answer import COMPARED, steps_of
 
 from kohaku_ray.cli import main
 from kohaku_ray.engine.jobs.answer import run_answer
