@@ -27,6 +27,7 @@ from kohaku_ray.engine.ledger.segments import SegmentStore
 pytestmark = pytest.mark.ray
 
 N_CHAINS, KILLS_PER_CHAIN, FLUSH_S = 4, 5, 0.5
+ANSWER = [sys.executable, "-m", "kohaku_ray.cli", "answer", "demo"]
 SLOW_WRITE_S = 10.0
 """Beyond the flush's interval: by then a reply is on disk on the slowest machine."""
 VICTIMS = (
@@ -143,9 +144,7 @@ class Chains:
         first, n_kills = self.server.n_requests, len(killer.kills)
         killer.plan = {killer.n + point: victim for point, victim in kills.items()}
         killer.ledger = self.home / f"{name}-ledger"
-        starts = run_until_done(
-            killer, [sys.executable, "-m", "kohaku_ray.cli", "answer", "demo", *flags(self.of(name))]
-        )
+        starts = run_until_done(killer, [*ANSWER, *flags(self.of(name))])
         asked, done = self.server.log[first:], killer.kills[n_kills:]
         assert len(done) == len(kills)
         assert starts == 1 + list(kills.values()).count("driver")
