@@ -79,7 +79,7 @@ def test_a_run_with_everything_on_s3_equals_a_run_on_a_disk(s3, overrides, tiny_
 
 @pytest.mark.parametrize(
     ("job", "key"),
-    [("index", None), ("answer", None), *(("answer", key) for key in ("index.path", "ledger.path", "run"))],
+    [("index", None), ("answer", None), ("answer", "index.path"), ("answer", "ledger.path"), ("answer", "run")],
 )
 def test_wrong_credentials_are_found_before_a_cluster_is_started(s3, overrides, sample_config, monkeypatch, job, key):
     """Of all places, and of each on its own."""
@@ -89,14 +89,13 @@ def test_wrong_credentials_are_found_before_a_cluster_is_started(s3, overrides, 
     from kohaku_ray.engine.jobs.index import run_index
 
     config = load_config("demo", overrides) if key is None else sample_config(f"{key}={s3.uri(f'alone/{key}')}")
+    said = "" if key is None else rf"s3://kohaku/alone/{key}.*"
+    said += "bucket kohaku refuses these credentials: set AWS_ACCESS_KEY_ID"
     monkeypatch.setattr(ray, "init", lambda **_: pytest.fail("a cluster was started"))
     monkeypatch.setattr(ray, "is_initialized", lambda: False)
-    where = "" if key is None else rf"s3://kohaku/alone/{key}.*"
     s3.demand_credentials(True)
     try:
-        with pytest.raises(
-            StorageError, match=where + "bucket kohaku refuses these credentials: set AWS_ACCESS_KEY_ID"
-        ):
+        with pytest.raises(StorageError, match=said):
             {"index": run_index, "answer": run_answer}[job](config)
     finally:
         s3.demand_credentials(False)
