@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import json
 import os
 from collections import Counter
 from pathlib import Path
 
 import polars as pl
 import pytest
+from kit.answers import deployment
 from kit.vision_server import VisionServer
 from pages import opened
 
@@ -29,9 +31,8 @@ def config_of(tiny_encoder, tmp_path):
     def make(server, run: str, *overrides: str):
         own = [f"index.path={tmp_path}/index", f"ledger.path={tmp_path}/ledger", f"run={tmp_path}/{run}"]
         own += ["index.encoders=1", f"index.encoder.model={tiny_encoder}", "kohaku.max_retries=0", "kohaku.queries=1"]
-        own += ["deployments.eyes.kind=openai", f"deployments.eyes.base_url={server.base_url}", "ensemble.members=1"]
-        own += ["deployments.eyes.model=eyes", "deployments.eyes.api_key_env=null", "deployments.eyes.vision=true"]
-        own += ["deployments.eyes.max_tries=1", "model=eyes"]
+        eyes = json.dumps(deployment(server, vision=True, max_tries=1))
+        own += [f"deployments.eyes={eyes}", "model=eyes", "ensemble.members=1"]
         return load_config("demo_figures", [*own, *overrides])
 
     return make
