@@ -14,7 +14,7 @@ import logging
 import time
 import uuid
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, field
 from typing import Any
@@ -295,18 +295,11 @@ def _windows(texts: Any, encoders: int) -> Any:
 
 def _encode(config: Config, blocks: Any, parsed: _Parsed, encoders: int, gpu: bool) -> tuple[int, ...]:
     """Encode a dataset of blocks; returns the number of texts per encoder."""
-    encoded = blocks.map_batches(
-        Encode,
-        fn_constructor_args=(config,),
-        compute=ray.data.ActorPoolStrategy(size=encoders),
-        batch_size=1,
-        batch_format="pyarrow",
-        **encoder_resources(config, gpu),
-    )
+    batches = _by_actors(Encode, blocks, config, encoders, gpu)
     by_encoder, n_tokens, began = Counter[str](), 0, time.perf_counter()
     with ExitStack() as shown:
         parsing, encoding = shown.enter_context(Progress("parse", len(parsed.files), "files")), None
-        for batch in encoded.iter_batches(batch_size=None, batch_format="pyarrow", prefetch_batches=0):
+        for batch in batches:
             for row in batch.to_pylist():
                 by_encoder[row["encoder"]] += row["n_texts"]
                 n_tokens += row["n_tokens"]
@@ -321,6 +314,15 @@ def _encode(config: Config, blocks: Any, parsed: _Parsed, encoders: int, gpu: bo
             n_tokens, n_texts = min(n_tokens, parsed.work.n_tokens), min(by_encoder.total(), parsed.work.n_texts)
             encoding.show(n_tokens, f"{n_texts} of {parsed.work.n_texts} texts")
     return tuple(sorted(by_encoder.values()))
+
+
+def _by_actors(stage: type, blocks: Any, config: Config, n: int, gpu: bool) -> Iterator[pa.Table]:
+    """Run a stage on a dataset of blocks, one row each, in a pool of actors."""
+    pool = ray.data.ActorPoolStrategy(size=n)
+    own = {"batch_size": 1, "batch_format": "pyarrow", **encoder_resources(config, gpu)}
+    done = blocks.map_batches(stage, fn_constructor_args=(config,), compute=pool, **own)
+    batches: Iterator[pa.Table] = done.iter_batches(batch_size=None, batch_format="pyarrow", prefetch_batches=0)
+    return batches
 
 
 def encoder_resources(config: Config, gpu: bool) -> dict[str, Any]:
@@ -339,17 +341,11 @@ def _encode_images(config: Config, job: str, encoders: Encoders) -> int:
     size = -(-len(new) // n_image_blocks(len(new), encoders.n))
     blocks = [new[first : first + size] for first in range(0, len(new), size)]
     rows = [{name: [image[name] for image in block] for name in ("digest", "key")} for block in blocks]
-    encoded = ray.data.from_items(rows, override_num_blocks=len(rows)).map_batches(
-        EncodeImages,
-        fn_constructor_args=(config,),
-        compute=ray.data.ActorPoolStrategy(size=min(encoders.n, len(rows))),
-        batch_size=1,
-        batch_format="pyarrow",
-        **encoder_resources(config, encoders.gpu),
-    )
+    dataset = ray.data.from_items(rows, override_num_blocks=len(rows))
+    batches = _by_actors(EncodeImages, dataset, config, min(encoders.n, len(rows)), encoders.gpu)
     n_done = 0
     with Progress("encode", len(new), "images") as progress:
-        for batch in encoded.iter_batches(batch_size=None, batch_format="pyarrow", prefetch_batches=0):
+        for batch in batches:
             n_done += sum(batch["n_images"].to_pylist())
             progress.show(n_done)
     return n_done

@@ -22,7 +22,6 @@ from kohaku_ray.errors import ConfigError, IndexMismatchError
 from kohaku_ray.evaluation.report import run_score
 from kohaku_ray.evaluation.submissions import read_submission
 from kohaku_ray.models.request import seed_for
-from kohaku_ray.pages.run_text import show_question
 from kohaku_ray.run.block import rule_of
 from kohaku_ray.run.identity import finished_before
 from kohaku_ray.run.tables import SHARED
@@ -168,18 +167,6 @@ def test_blocks_workers_and_concurrency_do_not_show_in_the_outputs(sample_run, r
         assert Path(other.run, name).read_bytes() == Path(summary.run, name).read_bytes(), name
 
 
-def test_show_prints_plan_evidence_members_and_vote(sample_run, capsys):
-    _, summary = sample_run
-    text = show_question(summary.run, "s003", 5)
-    evidence = [row for row in steps_of(summary.run, "evidence") if row["question_id"] == "s003"]
-    answers = [row for row in rows_of(summary.run, "answers") if row["question_id"] == "s003"]
-    assert all(row["node_id"] in text for row in evidence[:5])
-    assert all(str(row["seed"]) in text for row in answers)
-    assert text.index("plan") < text.index("evidence") < text.index("members") < text.index("vote")
-    assert main(["show", summary.run, "s03"]) == 1
-    assert "has no question s03, did you mean s03" in capsys.readouterr().err
-
-
 def test_show_prints_the_prompts_as_sent(sample_run, capsys):
     _, summary = sample_run
     assert main(["--json", "show", summary.run, "s003", "--prompt"]) == 0
@@ -215,13 +202,6 @@ def test_scope_question_prepares_for_each_member(sample_config, run_answer):
     distinct = {(question_id, tuple(own)) for (question_id, _), own in queries.items()}
     assert len(distinct) > 4  # the planner is reseeded: some members search otherwise
     assert {row["member"] for row in steps_of(summary.run, "evidence")} == {0, 1, 2}
-
-
-def test_agreement_weights_vote_over_the_whole_run(sample_config, run_answer):
-    config = sample_config("ensemble.vote.weights=agreement", "questions.limit=8")
-    summary = run_answer(config)
-    weights = {weight for row in rows_of(summary.run, "votes") for weight in row["group_weights"]}
-    assert any(abs(weight - round(weight)) > 1e-6 for weight in weights)
 
 
 @pytest.mark.slow

@@ -13,6 +13,7 @@ from pathlib import Path
 
 import pytest
 from kit.answers import deployment, flags
+from kit.batches import a_line, rows
 from kit.fake_openai import Action, FakeOpenAI, completion, error_body
 
 from kohaku_ray.cli import main
@@ -25,19 +26,9 @@ def text_of(body: dict) -> str:
     return body["messages"][-1]["content"]
 
 
-def a_line(custom_id: str, text: str, **body) -> dict:
-    return {"custom_id": custom_id, "method": "POST", "url": "/v1/chat/completions"} | {
-        "body": {"model": "fake", "messages": [{"role": "user", "content": text}], **body}
-    }
-
-
 def write(path: Path, lines: list) -> str:
     path.write_text("".join((one if isinstance(one, str) else json.dumps(one)) + "\n" for one in lines))
     return str(path)
-
-
-def rows(path: str) -> list[dict]:
-    return [json.loads(line) for line in Path(path).read_text().splitlines()]
 
 
 def arguments(server: FakeOpenAI, cluster: str, home: Path, source: str, output: str) -> list[str]:
