@@ -41,21 +41,15 @@ Shared = dict[Hashable, asyncio.Future[Any]]
 class RunContext:
     """What actors need to know about a run; sent once, by reference.
 
-    Attributes:
-        config: The run's configuration.
-        ledger: Calls the models.
-        models: Per member, the model of each role.
-        prompts: Templates of the run.
-        applications: Serve application by deployment.
-        again: (question_id, member) whose recorded replies are asked again; member -1: the shared preparation.
-        prompt_counter: Makes a function that counts a prompt's tokens, for a tokenizer's name and revision.
+    ``again`` has the (question_id, member) whose recorded replies are asked again; member -1: the shared preparation.
+    ``prompt_counter`` makes a function that counts a prompt's tokens, for a tokenizer's name and revision.
     """
 
     config: Config
-    ledger: Asking
-    models: tuple[Mapping[str, Model], ...]
+    ledger: Asking  # calls the models
+    models: tuple[Mapping[str, Model], ...]  # per member, by role
     prompts: Prompts
-    applications: Mapping[str, str] = field(default_factory=dict)
+    applications: Mapping[str, str] = field(default_factory=dict)  # of Serve, by deployment
     again: frozenset[tuple[str, int]] = frozenset()
     prompt_counter: Callable[[str, str | None], Callable[[str, str], int]] = prompt_counter
 

@@ -43,19 +43,12 @@ Models = tuple[dict[str, Model], ...]
 
 @dataclass(slots=True)
 class Replies:
-    """A ledger that makes no call.
+    """A ledger that makes no call."""
 
-    Attributes:
-        entries: Recorded replies.
-        refused: Keys of calls that the backend refused for their length, which a ledger does not record.
-        learns: Whether a call without a reply is taken for such a one, and noted; otherwise it fails.
-        requests: Where requests are kept, by key; None: they are not.
-    """
-
-    entries: Mapping[str, Entry]
-    refused: set[str] = field(default_factory=set)
-    learns: bool = False
-    requests: dict[str, ChatRequest] | None = None
+    entries: Mapping[str, Entry]  # recorded replies
+    refused: set[str] = field(default_factory=set)  # keys of calls refused for their length, which no ledger records
+    learns: bool = False  # whether a call without a reply is taken for such a one, and noted; otherwise it fails
+    requests: dict[str, ChatRequest] | None = None  # where requests are kept, by key
 
     async def ask(self, request: ChatRequest, application: str, again: bool = False) -> Asked:
         """Return the recorded reply.
@@ -97,11 +90,7 @@ class Recorded:
         return sink.getvalue()
 
     def ask(self, of: str, texts: Sequence[str], compute: Callable[[list[str]], Any]) -> list[F32]:
-        """Return what was said of texts; ``of`` names who said it and what.
-
-        Raises:
-            ModelError: It is not recorded, and nothing else is asked.
-        """
+        """Return what was said of texts; a ModelError if nothing else is asked. ``of`` names who said it and what."""
         keys = [digest([of, text]) for text in texts]
         new = {key: text for key, text in zip(keys, texts, strict=True) if key not in self.known}
         if new and self.is_closed:

@@ -126,15 +126,8 @@ def make_run(
 ) -> AnswerSummary:
     """Make a run on running actors and replicas, from the first mark in its directory to the last.
 
-    Args:
-        pool: The actors.
-        context: What they need to know of the run.
-        ledger: Its ledger.
-        questions: Its questions.
-        identity: See ``identity_of``.
-        show: Called after each block.
-        began: When it began, by ``time.perf_counter``.
-        is_alone: No other run uses its replicas now, so that what their router counts is this run's.
+    ``show`` is called after each block. The run ``began`` at a time of ``time.perf_counter``. If it ``is_alone`` on its
+    replicas, what their router counts is its own.
 
     Raises:
         DataError: Index, ledger or the run directory cannot be used, or another job writes it.

@@ -14,7 +14,7 @@ import logging
 import time
 import uuid
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, field
 from typing import Any
@@ -52,39 +52,22 @@ LOOK_EVERY_S = 0.5
 
 @dataclass(frozen=True, slots=True)
 class IndexSummary:
-    """What an index job did.
+    """What an index job did."""
 
-    Attributes:
-        path: Directory of the index.
-        counts: See ``publish_shards``.
-        n_files: Files found.
-        n_rejects: Files, and parts of files, that could not be used, listed with their reasons in the index.
-        n_rejected_files: Whole files among them.
-        rejects: The first of them, as (file or part, reason).
-        texts_by_encoder: Number of texts per encoder actor.
-        parse_s: Wall time until all was parsed and described, start-up of the cluster excluded.
-        encode_s: Wall time from then until all was encoded, the encoders' start-up included.
-        reduce_s: Wall time of propagation and index building.
-        wall_s: Whole job, start-up included.
-        images_left_out: Number of images that carry no content, by reason.
-        captions: What became of the descriptions by a model; None: none were asked for.
-        n_images_encoded: Images that were new to their encoder.
-    """
-
-    path: str
-    counts: Mapping[str, Any]
-    n_files: int
-    n_rejects: int
-    n_rejected_files: int
-    rejects: tuple[tuple[str, str], ...]
-    texts_by_encoder: tuple[int, ...]
-    parse_s: float
-    encode_s: float
-    reduce_s: float
-    wall_s: float
-    images_left_out: Mapping[str, int] = field(default_factory=dict)
-    captions: CaptionSummary | None = None
-    n_images_encoded: int = 0
+    path: str  # directory of the index
+    counts: Mapping[str, Any]  # see ``publish_shards``
+    n_files: int  # found
+    n_rejects: int  # files, and parts of files, that could not be used, listed with their reasons in the index
+    n_rejected_files: int  # whole files among them
+    rejects: tuple[tuple[str, str], ...]  # the first of them, as (file or part, reason)
+    texts_by_encoder: tuple[int, ...]  # number of texts per encoder actor
+    parse_s: float  # wall time until all was parsed and described, start-up of the cluster excluded
+    encode_s: float  # wall time from then until all was encoded, the encoders' start-up included
+    reduce_s: float  # wall time of propagation and index building
+    wall_s: float  # whole job, start-up included
+    images_left_out: Mapping[str, int] = field(default_factory=dict)  # those that carry no content, by reason
+    captions: CaptionSummary | None = None  # None: no descriptions by a model were asked for
+    n_images_encoded: int = 0  # images that were new to their encoder
 
     def text(self) -> str:
         """Format the summary for a terminal."""
@@ -125,8 +108,8 @@ def index_all(
         config: The job's configuration.
         files: Files to parse.
         sources: What the index records of them (``SOURCES_SCHEMA``).
-        of_texts: Actors that encode texts.
-        of_images: Actors that encode images, where images have vectors of their own.
+        of_texts: Encoders of texts.
+        of_images: Encoders of images, where images have vectors of their own.
 
     Raises:
         ConfigError: An encoder or a model that describes images cannot be loaded.
@@ -203,11 +186,7 @@ class _Parsed:
                 self.finish()
 
     def finish(self) -> Work:
-        """Count the work and start the reducer: all is parsed.
-
-        Raises:
-            DataError: A file was lost on the way, or no document can be used.
-        """
+        """Count the work and start the reducer: all is parsed."""
         if self.work is not None:
             return self.work
         work: Work = ray_get(ray.remote(survey).options(num_cpus=idle_cpus()).remote(self.config, self.job))
@@ -266,7 +245,7 @@ def _configure_data() -> None:
 
 
 def _parse(config: Config, files: Sequence[str], job: str) -> Any:
-    """A dataset of the files' new texts; what ``parse`` makes of them besides lies beside the index."""
+    """A dataset of the files' new texts."""
     parsers = config.index.parsers or int(ray.cluster_resources().get("CPU", 1))
     n_blocks = min(len(files), max(4 * parsers, -(-len(files) // FILES_PER_BLOCK)))
     rows = [{"at": at, "file": file} for at, file in enumerate(files)]
@@ -316,12 +295,12 @@ def _encode(config: Config, blocks: Any, parsed: _Parsed, encoders: int, gpu: bo
     return tuple(sorted(by_encoder.values()))
 
 
-def _by_actors(stage: type, blocks: Any, config: Config, n: int, gpu: bool) -> Iterator[pa.Table]:
+def _by_actors(stage: type, blocks: Any, config: Config, n: int, gpu: bool) -> Iterable[pa.Table]:
     """Run a stage on a dataset of blocks, one row each, in a pool of actors."""
     pool = ray.data.ActorPoolStrategy(size=n)
     own = {"batch_size": 1, "batch_format": "pyarrow", **encoder_resources(config, gpu)}
     done = blocks.map_batches(stage, fn_constructor_args=(config,), compute=pool, **own)
-    batches: Iterator[pa.Table] = done.iter_batches(batch_size=None, batch_format="pyarrow", prefetch_batches=0)
+    batches: Iterable[pa.Table] = done.iter_batches(batch_size=None, batch_format="pyarrow", prefetch_batches=0)
     return batches
 
 

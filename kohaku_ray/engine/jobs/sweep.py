@@ -136,9 +136,6 @@ def finish_sweep(plan: Plan, summary: SweepSummary) -> tuple[str, list[str], dic
 
     Returns:
         The results as text, the written files, the page first, and what each table's best cell can tell, by table.
-
-    Raises:
-        DataError: A run's file is damaged, or the output cannot be written.
     """
     sweep = collect(plan, summary.failed, summary.skipped, summary.lines(), plan.metric)
     summary.n_errors = sum(run.n_errors for run in sweep.runs)

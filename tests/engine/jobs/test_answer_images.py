@@ -13,7 +13,6 @@ from kit.answers import deployment
 from kit.vision_server import VisionServer
 from pages import opened
 
-from kohaku_ray.config import load_config
 from kohaku_ray.engine.jobs.answer import run_answer
 from kohaku_ray.engine.jobs.index import run_index
 from kohaku_ray.errors import ConfigError
@@ -27,13 +26,11 @@ SENDS = ("kohaku.image_top_k=8", "kohaku.send_images=true", "kohaku.image_tokens
 
 
 @pytest.fixture
-def config_of(tiny_encoder, tmp_path):
+def config_of(small_config):
     def make(server, run: str, *overrides: str):
-        own = [f"index.path={tmp_path}/index", f"ledger.path={tmp_path}/ledger", f"run={tmp_path}/{run}"]
-        own += ["index.encoders=1", f"index.encoder.model={tiny_encoder}", "kohaku.max_retries=0", "kohaku.queries=1"]
         eyes = json.dumps(deployment(server, vision=True, max_tries=1))
-        own += [f"deployments.eyes={eyes}", "model=eyes", "ensemble.members=1"]
-        return load_config("demo_figures", [*own, *overrides])
+        own = [f"deployments.eyes={eyes}", "model=eyes", "ensemble.members=1"]
+        return small_config("demo_figures", *own, "kohaku.max_retries=0", "kohaku.queries=1", *overrides, run=run)
 
     return make
 
