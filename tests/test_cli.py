@@ -76,7 +76,7 @@ assert sklearn.metrics.pairwise_distances([[0.0], [3.0]])[0, 1] == 3
     assert "sklearn" in loaded_after(code)
 
 
-@pytest.mark.parametrize("actor", ["members", "voter", "indexing"])
+@pytest.mark.parametrize("actor", ["members", "indexing"])
 def test_an_actor_that_calls_no_application_starts_without_serve(actor):
     check = f"import kohaku_ray.engine.actors.{actor}, sys; assert 'ray.serve' not in sys.modules"
     subprocess.run([sys.executable, "-c", check], check=True)

@@ -10,9 +10,8 @@ import tempfile
 import threading
 import uuid
 from collections.abc import Iterator, Mapping
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import replace
-from typing import Any
 
 import ray
 from ray._private import ray_constants
@@ -122,11 +121,7 @@ def _sigterm_interrupts() -> Iterator[None]:
 
 
 def _check_answers(address: str) -> None:
-    """Check in seconds that a host and port are a Ray cluster's: Ray itself would wait for minutes.
-
-    Raises:
-        ConfigError: Nothing answers, or another program has the port.
-    """
+    """Check in seconds that a host and port are a Ray cluster's: Ray itself would wait for minutes."""
     host, _, port = address.rpartition(":")
     if not port.isdecimal() or os.environ.get("RAY_USE_TLS", "0") != "0":
         return
@@ -164,13 +159,8 @@ def idle_cpus() -> float:
 
 
 def check_cluster(demand: Demand, cluster: ClusterConfig) -> None:
-    """Compare a job's demand with the connected cluster.
-
-    Raises:
-        ConfigError: The cluster is too small; the message names both numbers.
-    """
-    idle = _MOST_IDLE * idle_cpus()
-    demand = replace(demand, cpus=demand.cpus + idle)
+    """Raise a ConfigError that names both numbers if the connected cluster is smaller than a job's demand."""
+    demand = replace(demand, cpus=demand.cpus + _MOST_IDLE * idle_cpus())
     check_demand(demand, ray.cluster_resources(), nodes=node_resources(), autoscaling=cluster.autoscaling)
 
 
@@ -202,9 +192,7 @@ ANSWER_S = 60.0
 
 
 def check_nodes(read: Mapping[str, str], written: Mapping[str, str]) -> None:
-    """Check that each node but this one reads the same files under the same paths.
-
-    Nodes that an autoscaler starts later are not checked.
+    """Check that each node but this one reads the same files under the same paths; later nodes are not checked.
 
     Args:
         read: Files that workers read, by configuration key.
@@ -218,16 +206,22 @@ def check_nodes(read: Mapping[str, str], written: Mapping[str, str]) -> None:
     nodes = [node for node in ray.nodes() if node["Alive"] and node["NodeID"] != here]
     if not nodes:
         return
+    task = ray.remote(num_cpus=0, max_retries=0)(unseen)
     with ExitStack() as probes:
         files = {**read, **{key: probes.enter_context(_probe(path)) for key, path in written.items()}}
         wanted = {key: (file, digest_text(read_file(file))) for key, file in files.items()}
-        asked = {_ask(node["NodeID"], wanted): node for node in nodes}
+        asked = {}
+        for node in nodes:
+            there = NodeAffinitySchedulingStrategy(node["NodeID"], soft=False)
+            asked[task.options(scheduling_strategy=there).remote(wanted)] = node
         done, waiting = ray.wait(list(asked), num_returns=len(asked), timeout=ANSWER_S)
-        found = [(asked[ref], _answer(ref)) for ref in done]
-        found += [(asked[ref], (next(iter(wanted)), f"no answer in {ANSWER_S:g} s")) for ref in waiting]
-    for node, unseen in found:
-        if unseen is not None:
-            key, reason = unseen
+        found = dict.fromkeys(waiting, (next(iter(wanted)), f"no answer in {ANSWER_S:g} s"))
+        for ref in done:
+            with suppress(RayError):  # the node left meanwhile: nothing will run there
+                found[ref] = ray.get(ref)
+    for ref, missing in found.items():
+        if missing is not None:
+            (key, reason), node = missing, asked[ref]
             path = {**read, **written}[key]
             raise ConfigError(
                 f"node {node['NodeManagerAddress']} ({node['NodeID'][:8]}) does not see {key} {without_options(path)}: "
@@ -247,25 +241,10 @@ def _probe(path: str) -> Iterator[str]:
         directory.remove(name)
 
 
-def _ask(node: str, wanted: Mapping[str, tuple[str, str]]) -> Any:
-    there = NodeAffinitySchedulingStrategy(node, soft=False)
-    options: dict[str, Any] = {"num_cpus": 0, "max_retries": 0, "scheduling_strategy": there}
-    return ray.remote(unseen).options(**options).remote(dict(wanted))
-
-
-def _answer(ref: Any) -> tuple[str, str] | None:
-    try:
-        found: tuple[str, str] | None = ray.get(ref)
-        return found
-    except RayError:
-        return None  # the node left meanwhile: nothing will run there
-
-
 def unseen(wanted: Mapping[str, tuple[str, str]]) -> tuple[str, str] | None:
-    """Return the first key whose file is not seen on this node, with the reason; None: all are seen.
+    """Return the first key whose file is not seen on this node, with the reason; None: all are.
 
-    Args:
-        wanted: File and digest of its content by key.
+    ``wanted`` gives file and digest of its content by key.
     """
     for key, (file, content) in wanted.items():
         try:

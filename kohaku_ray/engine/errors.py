@@ -17,9 +17,7 @@ from kohaku_ray.values.read import clean_text
 
 _OURS_IN_TEXT = re.compile(r"^kohaku_ray\.errors\.(\w+): (.*)\Z", re.MULTILINE | re.DOTALL)
 
-_ERRORS: dict[str, type[ModelError]] = {
-    error.__name__: error for error in (ContextOverflowError, TransientModelError, ModelError)
-}
+_ERRORS = {error.__name__: error for error in (ContextOverflowError, TransientModelError, ModelError)}
 
 _NOTE_OF_RAY_DATA = re.compile(r"\nFailed to [^\n]* after \d+/\d+ attempts \(total backoff .*\Z", re.DOTALL)
 
@@ -30,21 +28,14 @@ class ReplicaLostError(KohakuRayError):
 
 @dataclass(frozen=True, slots=True)
 class Refused:
-    """An error as a value: it crosses process boundaries without a stack trace in its text.
+    """An error as a value: it crosses process boundaries without a stack trace in its text."""
 
-    Attributes:
-        kind: Name of the error's class.
-        message: Its text.
-    """
-
-    kind: str
+    kind: str  # name of the error's class
     message: str
 
     def raise_(self) -> None:
         """Raise the error with its own class."""
-        if self.kind == "DataError":
-            raise DataError(self.message)
-        raise _ERRORS.get(self.kind, ModelError)(self.message)
+        raise {**_ERRORS, "DataError": DataError}.get(self.kind, ModelError)(self.message)
 
     @classmethod
     def of(cls, error: ModelError) -> Refused:
@@ -68,8 +59,7 @@ def ray_get(refs: Any) -> Any:
             raise cause from None
         raise
     except RayActorError as error:
-        raised = _of_creation(error)
-        if raised is not None:
+        if raised := _of_creation(error):
             raise raised from None
         raise ModelError(f"an actor of this job died and is not restarted: {message_of(error)}") from None
     except RayError as error:
@@ -91,7 +81,6 @@ def unwrapped() -> Iterator[None]:
 
 
 def _ours_among(error: BaseException | None) -> KohakuRayError | None:
-    """Find a KohakuRayError among an error's causes, contexts and wrapped causes."""
     seen: set[int] = set()
     waiting = [error]
     while waiting:

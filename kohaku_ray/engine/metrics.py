@@ -16,15 +16,9 @@ SECONDS = (0.01, 0.03, 0.1, 0.3, 1.0, 3.0, 10.0, 30.0, 100.0, 300.0)
 
 @dataclass(frozen=True, slots=True)
 class Metric:
-    """One metric.
+    """One metric."""
 
-    Attributes:
-        kind: ``Counter``, ``Gauge`` or ``Histogram``.
-        what: Its description.
-        labels: Names of its labels.
-    """
-
-    kind: str
+    kind: str  # Counter, Gauge or Histogram
     what: str
     labels: tuple[str, ...] = ()
 
@@ -50,39 +44,17 @@ METRICS = {
 
 def count_call(call: Call) -> None:
     """Count a model call that got a reply; the tokens and seconds of a recorded reply were counted when it was made."""
-    _add("kohaku_ray_calls_total", 1, deployment=call.deployment, role=call.role, source=call.source)
-    if call.source != "made":
-        return
-    _add("kohaku_ray_prompt_tokens_total", call.prompt_tokens, deployment=call.deployment)
-    _add("kohaku_ray_cached_tokens_total", call.cached_tokens, deployment=call.deployment)
-    _add("kohaku_ray_completion_tokens_total", call.completion_tokens, deployment=call.deployment)
-    _add("kohaku_ray_queue_seconds", call.queue_s, deployment=call.deployment)
-    _add("kohaku_ray_service_seconds", call.service_s, deployment=call.deployment)
+    add("kohaku_ray_calls_total", 1, deployment=call.deployment, role=call.role, source=call.source)
+    if call.source == "made":
+        add("kohaku_ray_prompt_tokens_total", call.prompt_tokens, deployment=call.deployment)
+        add("kohaku_ray_cached_tokens_total", call.cached_tokens, deployment=call.deployment)
+        add("kohaku_ray_completion_tokens_total", call.completion_tokens, deployment=call.deployment)
+        add("kohaku_ray_queue_seconds", call.queue_s, deployment=call.deployment)
+        add("kohaku_ray_service_seconds", call.service_s, deployment=call.deployment)
 
 
-def count_error(deployment: str, role: str, error: BaseException) -> None:
-    """Count a model call that got no reply, by the class of its error."""
-    _add("kohaku_ray_call_errors_total", 1, deployment=deployment, role=role, error=type(error).__name__)
-
-
-def count_retry(application: str) -> None:
-    """Count a call that is sent again."""
-    _add("kohaku_ray_call_retries_total", 1, application=application)
-
-
-def count_questions(n_questions: int, n_in_error: int) -> None:
-    """Count a block of questions that were voted on."""
-    _add("kohaku_ray_questions_total", n_questions - n_in_error, outcome="answered")
-    _add("kohaku_ray_questions_total", n_in_error, outcome="error")
-
-
-def show_in_flight(shard: int, n_calls: int) -> None:
-    """Show the calls that a ledger shard waits for now."""
-    _add("kohaku_ray_calls_in_flight", n_calls, shard=str(shard))
-
-
-def _add(name: str, amount: float, **labels: str) -> None:
-    """Add to a metric; outside a cluster nobody collects it."""
+def add(name: str, amount: float, **labels: str) -> None:
+    """Add to a metric, or set a gauge; outside a cluster nobody collects it."""
     if not ray.is_initialized():
         return
     kind = METRICS[name].kind

@@ -53,3 +53,15 @@ def sample_config(sample_index, tmp_path: Path) -> Callable[..., Config]:
         return load_config("demo", [*own, *overrides])
 
     return make
+
+
+@pytest.fixture
+def small_config(tiny_encoder, tmp_path: Path) -> Callable[..., Config]:
+    """Make a configuration with its index, ledger and run below ``tmp_path``, and one encoder that loads at once."""
+
+    def make(preset: str, *overrides: str, run: str = "run") -> Config:
+        own = [f"{name}={tmp_path}/{place}" for name, place in (("index.path", "index"), ("ledger.path", "ledger"))]
+        own += [f"run={tmp_path}/{run}", "index.encoders=1", f"index.encoder.model={tiny_encoder}"]
+        return load_config(preset, [*own, *overrides])
+
+    return make

@@ -50,7 +50,7 @@ def test_names_have_the_units_of_the_field():
 def test_outside_a_cluster_nothing_is_made(monkeypatch):
     monkeypatch.setattr(metrics.ray, "is_initialized", lambda: False)
     monkeypatch.setattr(metrics, "_metric", lambda name: pytest.fail(f"{name} was made"))
-    metrics.count_questions(1, 0)
+    metrics.add("kohaku_ray_questions_total", 1, outcome="answered")
 
 
 def scrape() -> Counter[tuple[str, str]]:

@@ -10,7 +10,7 @@ import sys
 from pathlib import Path
 
 import pytest
-from jobs.test_answer import COMPARED
+from kit.answers import COMPARED
 from three_nodes import ANSWER_VICTIMS, INDEX_VICTIMS, NODE, PARTS, SWEEP_VICTIMS
 
 HERE = Path(__file__).parent

@@ -25,6 +25,7 @@ import numpy as np
 import psutil
 import ray
 import yaml
+from kit.answers import deployment, flags
 from kit.fake_openai import Action, FakeOpenAI
 from ray._private.internal_api import node_stats
 from ray.cluster_utils import Cluster
@@ -126,16 +127,8 @@ class Killer:
 def job(killer: Killer, *arguments: str, meanwhile: Callable[[], None] | None = None, **settings: object) -> str:
     """Run a command of ours on the cluster, killing nodes as they are due; its output if it succeeded."""
     cluster = killer.cluster
-    flags = [part for key, value in settings.items() for part in ("--set", f"{key}={value}")]
-    command = [
-        sys.executable,
-        "-m",
-        "kohaku_ray.cli",
-        *arguments,
-        *flags,
-        "--set",
-        f"cluster.address={cluster.address}",
-    ]
+    command = [sys.executable, "-m", "kohaku_ray.cli", *arguments]
+    command += flags({**settings, "cluster.address": cluster.address})
     with tempfile.TemporaryFile("w+") as output:
         with subprocess.Popen(command, stdout=output, stderr=subprocess.STDOUT) as process:
             while process.poll() is None:
@@ -164,18 +157,7 @@ with connected(ClusterConfig(num_cpus=1, object_store_gib=0.1)):
     print(ray.get_runtime_context().gcs_address)
 """
 
-PARTS = (
-    "index",
-    "sweep_one",
-    "sweep",
-    "sweep_killed",
-    "added",
-    "index_killed",
-    "answer",
-    "spilled",
-    "head",
-    "local",
-)
+PARTS = ["index", "sweep_one", "sweep", "sweep_killed", "added", "index_killed", "answer", "spilled", "head", "local"]
 
 
 class Parts:
@@ -183,8 +165,7 @@ class Parts:
 
     def __init__(self, killer: Killer, home: Path, encoder: str) -> None:
         self.killer, self.cluster, self.home, self.encoder = killer, killer.cluster, home, encoder
-        deployment = {"kind": "openai", "base_url": killer.server.base_url, "model": "fake", "api_key_env": None}
-        self.fake = {"deployments.fake": json.dumps(deployment), "roles.answer.model": "fake"}
+        self.fake = {"deployments.fake": json.dumps(deployment(killer.server)), "roles.answer.model": "fake"}
         spread = {"cluster.retriever.replicas": 3, "cluster.retriever.cpus": 2}  # one per node of three
         size = {"questions.limit": 24, "ensemble.members": 3, "cluster.block_size": 2, "cluster.blocks_in_flight": 1}
         self.answering = {"index.path": home / "index", "index.encoder.model": encoder, **size, **spread, **self.fake}
@@ -215,11 +196,8 @@ class Parts:
         added = len(self.killer.added)
         self._answer("killed")
         at_work = {node for node, name in tasks() if name.startswith(("Member", "Retriever"))}
-        return {
-            "calls": n_calls,
-            **self.killer.found(),
-            "added_at_work": len(at_work.intersection(self.killer.added[added:])),
-        }
+        added_at_work = len(at_work.intersection(self.killer.added[added:]))
+        return {"calls": n_calls, **self.killer.found(), "added_at_work": added_at_work}
 
     def added(self) -> dict[str, Any]:
         """A run that waits for a node as large as its retriever, and goes on when there is one."""

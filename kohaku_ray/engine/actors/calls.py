@@ -9,8 +9,9 @@ from __future__ import annotations
 import asyncio
 import functools
 from collections import Counter, OrderedDict
-from collections.abc import Awaitable, Callable, Coroutine, Hashable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Coroutine, Hashable, Iterable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from itertools import accumulate, islice
 from typing import Any, Generic, TypeVar, TypeVarTuple
 
 from kohaku_ray.index.layout import ShardLayout
@@ -41,11 +42,6 @@ class Calls:
         self.counted: Counter[tuple[str, str]] = Counter()
         self._made: OrderedDict[Hashable, Any] = OrderedDict()
         self._threads: dict[str, ThreadPoolExecutor] = {}
-
-    def count(self, name: str, what: str, n: int) -> None:
-        """Count items of a cached method, if they have a name."""
-        if name:
-            self.counted[name, what] += n
 
     def thread(self, method: str) -> ThreadPoolExecutor:
         """Return the thread in which the batches of a method run, one after the other."""
@@ -83,11 +79,11 @@ def batched(
 def cached(
     n_kept: int, *, counted: str = "", key: Callable[[Any], Hashable] | None = None, always: bool = False
 ) -> Callable[[Method[Item, *Params, Result]], Method[Item, *Params, Result]]:
-    """Keep the results of a method (see ``Cache``).
+    """Keep the ``n_kept`` last results of a method, for each set of other arguments (see ``Cache``).
 
     Args:
-        n_kept: Most results kept, for each set of other arguments.
-        counted: Name of the items where a sweep reports how many were asked for and computed. Default: not counted.
+        n_kept: Most results kept.
+        counted: Name under which items asked for and computed are counted. Default: not counted.
         key: Cache key of an item. Default: the item itself.
         always: Keep them even if the object ``keeps`` none.
     """
@@ -100,10 +96,12 @@ def cached(
 
             async def compute(some: Sequence[Item]) -> list[Result]:
                 found = await method(self, some, *params)
-                self.count(counted, "computed", len(some))
+                if counted:
+                    self.counted[counted, "computed"] += len(some)
                 return found
 
-            self.count(counted, "asked", len(items))
+            if counted:
+                self.counted[counted, "asked"] += len(items)
             names = items if key is None else [key(item) for item in items]
             return await self.made((cached, method, params), lambda: Cache(compute, n_kept))(items, names)
 
@@ -118,10 +116,8 @@ def spread(
     """Run a method on every shard that has what is asked for; ``on_shard`` of the result runs it on its own alone.
 
     Its object has a ``layout``, the ``number`` of its own shard, and ``ask(number, method, items, params)`` for others.
-
-    Args:
-        divide: ``(layout, items)``: what each shard is asked.
-        join: ``(what the shards found for one item, *other arguments)``: its result.
+    ``divide(layout, items)`` says what each shard is asked; ``join(found, *other arguments)`` makes one result of what
+    the shards found for one item.
     """
 
     def decorate(method: Method[Item, *Params, Result]) -> Method[Item, *Params, Result]:
@@ -158,12 +154,9 @@ class Batcher(Generic[Item, Result]):
         max_items: int = 256,
         thread: ThreadPoolExecutor | None = None,
     ) -> None:
-        """Batch calls of ``run``.
+        """Batch calls of ``run``, which gives one result per item, whatever batch it is in.
 
-        Args:
-            run: Takes items, returns one result per item in their order; must not depend on how items are batched.
-            max_items: Most items per batch, unless a single call brings more.
-            thread: Runs the batches, one after the other. Default: a thread of its own.
+        ``max_items`` bounds a batch, unless a single call brings more. ``thread`` runs the batches; default: its own.
         """
         self._run, self._max_items = run, max_items
         self._waiting: list[tuple[list[Item], asyncio.Future[list[Result]]]] = []
@@ -184,7 +177,9 @@ class Batcher(Generic[Item, Result]):
         # One turn of the event loop lets every ready question add its items.
         await asyncio.sleep(0)
         while self._waiting:
-            batch = self._next()
+            n_items = accumulate(len(items) for items, _ in self._waiting)
+            n_calls = max(sum(n <= self._max_items for n in n_items), 1)
+            batch, self._waiting = self._waiting[:n_calls], self._waiting[n_calls:]
             if not await self._run_together(batch):
                 # One call's item must not fail the others: each call now runs alone.
                 for call in batch:
@@ -194,88 +189,59 @@ class Batcher(Generic[Item, Result]):
         """Run a batch; returns False if it failed and holds several calls, any of which may be at fault."""
         items = [item for part, _ in batch for item in part]
         try:
-            results = list(await asyncio.get_running_loop().run_in_executor(self._thread, self._run, items))
+            results = iter(await asyncio.get_running_loop().run_in_executor(self._thread, self._run, items))
         except Exception as error:
             if len(batch) > 1:
                 return False
-            for _, future in batch:
-                if not future.done():
-                    future.set_exception(error)
-            return True
-        place = 0
-        for part, future in batch:
+            [(_, future)] = batch
             if not future.done():
-                future.set_result(results[place : place + len(part)])
-            place += len(part)
+                future.set_exception(error)
+            return True
+        for part, future in batch:
+            own = list(islice(results, len(part)))
+            if not future.done():
+                future.set_result(own)
         return True
-
-    def _next(self) -> list[tuple[list[Item], asyncio.Future[list[Result]]]]:
-        n_items = n_calls = 0
-        for part, _ in self._waiting:
-            if n_calls and n_items + len(part) > self._max_items:
-                break
-            n_items += len(part)
-            n_calls += 1
-        batch, self._waiting = self._waiting[:n_calls], self._waiting[n_calls:]
-        return batch
 
 
 class Cache(Generic[Item, Result]):
     """Caches the results of an asynchronous function; the least recently used are dropped first."""
 
-    def __init__(self, compute: Callable[[Sequence[Item]], Awaitable[Sequence[Result]]], n_kept: int) -> None:
-        """Cache ``compute``.
-
-        Args:
-            compute: Takes items, returns one result per item in their order.
-            n_kept: Most results kept.
-        """
+    def __init__(self, compute: Callable[[Sequence[Item]], Awaitable[Iterable[Result]]], n_kept: int) -> None:
+        """Cache ``compute``, which gives one result per item in their order; ``n_kept`` results are kept."""
         self._compute, self._n_kept = compute, n_kept
-        # A result, as a tuple of one, or the future of the results of the call that computes it, by key.
-        self._known: OrderedDict[Hashable, tuple[Result] | asyncio.Future[dict[Hashable, Result]]] = OrderedDict()
+        self._known: OrderedDict[Hashable, asyncio.Future[Result]] = OrderedDict()
         self._running: set[asyncio.Task[None]] = set()
 
     async def __call__(self, items: Sequence[Item], keys: Sequence[Hashable]) -> list[Result]:
         """Look items up by their keys; those not yet known are computed together."""
         new: dict[Hashable, Item] = {}
-        coming: asyncio.Future[dict[Hashable, Result]] = asyncio.get_running_loop().create_future()
-        waiting: list[tuple[Result] | asyncio.Future[dict[Hashable, Result]]] = []
-        in_flight: dict[asyncio.Future[dict[Hashable, Result]], None] = {}
+        found: list[asyncio.Future[Result]] = []
         for item, key in zip(items, keys, strict=True):
-            there = self._known.get(key)
-            if there is None:
+            if key not in self._known:
                 new[key] = item
-                there = self._known[key] = coming
-            else:
-                self._known.move_to_end(key)
-            waiting.append(there)
-            if not isinstance(there, tuple):
-                in_flight[there] = None
+                self._known[key] = asyncio.get_running_loop().create_future()
+            self._known.move_to_end(key)
+            found.append(self._known[key])
         if new:
-            # Shielded: a cancelled caller does not cancel what other callers wait for.
-            task = asyncio.create_task(self._fill(new, coming))
+            # A task of its own: a cancelled caller does not cancel what other callers wait for.
+            task = asyncio.create_task(self._fill(new, {key: self._known[key] for key in new}))
             self._running.add(task)
             task.add_done_callback(self._running.discard)
-            await asyncio.shield(task)
+        return [await asyncio.shield(one) for one in found]
+
+    async def _fill(self, new: Mapping[Hashable, Item], coming: Mapping[Hashable, asyncio.Future[Result]]) -> None:
+        try:
+            found = list(zip(coming.values(), await self._compute(list(new.values())), strict=True))
+        except (Exception, asyncio.CancelledError) as error:
+            # A failure is not cached: the next call tries again.
+            for key, future in coming.items():
+                if self._known.get(key) is future:
+                    del self._known[key]
+                future.set_exception(error)
+                future.exception()  # marks it as retrieved, though nobody may wait for it
+            return
+        for future, result in found:
+            future.set_result(result)
         while len(self._known) > self._n_kept:
             self._known.popitem(last=False)
-        computed = {one: await asyncio.shield(one) for one in in_flight}
-        return [
-            one[0] if isinstance(one, tuple) else computed[one][key] for one, key in zip(waiting, keys, strict=True)
-        ]
-
-    async def _fill(self, new: dict[Hashable, Item], coming: asyncio.Future[dict[Hashable, Result]]) -> None:
-        try:
-            found = dict(zip(new, await self._compute(list(new.values())), strict=True))
-        except BaseException as error:
-            # A failure is not cached: the next call tries again.
-            for key in new:
-                if self._known.get(key) is coming:
-                    del self._known[key]
-            coming.set_exception(error)
-            coming.exception()  # marks it as retrieved, though nobody may wait for it
-            raise
-        for key, result in found.items():
-            if self._known.get(key) is coming:
-                self._known[key] = (result,)
-        coming.set_result(found)

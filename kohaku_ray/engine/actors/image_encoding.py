@@ -49,11 +49,7 @@ def n_image_blocks(n_images: int, n_encoders: int) -> int:
 
 
 def check_reads_images(config: Config) -> None:
-    """Load the encoder of images.
-
-    Raises:
-        ConfigError: It cannot be loaded, or reads text alone.
-    """
+    """Raise a ConfigError if the encoder of images cannot be loaded or reads text alone."""
     make_encoder(config, config.index.image_encoder).images()
 
 
@@ -69,10 +65,7 @@ class EncodeImages:
         self._identity = identity
 
     def __call__(self, batch: pa.Table) -> Iterator[pa.Table]:
-        """Encode one block.
-
-        Args:
-            batch: One row, whose columns digest and key are lists, one item per image.
+        """Encode one block: a row whose columns digest and key are lists, one item per image.
 
         Yields:
             A row per file of vectors, with the number of its images.

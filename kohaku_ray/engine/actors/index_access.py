@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Awaitable, Callable, Coroutine, Mapping, Sequence
-from dataclasses import replace
 from typing import Any, cast
 
 import numpy as np
@@ -101,13 +100,7 @@ def _deepest(depth: str) -> Callable[[Search], Search]:
 
 
 class LocalIndex(Calls):
-    """An index, or one of its shards, open in this process.
-
-    Attributes:
-        shard: The shard.
-        encoder: Encodes queries.
-        depths: Depths of all runs that share the index: every search is as deep as the deepest, and results are kept.
-    """
+    """An index, or one of its shards, open in this process."""
 
     def __init__(
         self,
@@ -129,7 +122,7 @@ class LocalIndex(Calls):
             shard: The shard.
             encoder: Encodes queries.
             score: Scores (query, text) pairs by the cross-encoder of an application.
-            depths: See the class.
+            depths: Of all runs that share the index: every search is as deep as the deepest, and results are kept.
             gpu: Whether FAISS searches on this process's GPU.
             float16: Whether it holds the vectors there as float16.
             nprobe: See ``VectorIndex.probe``.
@@ -153,12 +146,7 @@ class LocalIndex(Calls):
         number: int = 0,
         peer: Callable[[int], LocalIndex] | None = None,
     ) -> LocalIndex:
-        """Open a shard of the configured index, and its encoder.
-
-        Raises:
-            IndexMismatchError: The index was built with other settings, or lacks a view.
-            DataError: There is no index at that path.
-        """
+        """Open a shard of the configured index, and its encoder; raises what ``open_index`` does."""
         # The index first: a mismatch is reported before the encoder takes seconds to load.
         shard, gpu = open_index(config).shards[number], searches_on_gpu(config)
         return cls(
@@ -257,23 +245,15 @@ class LocalIndex(Calls):
         return self._peer(number).on_shard(method, items, params)
 
     def _ranges(self, within: Within) -> Ranges | None:
-        """Find the rows of those documents to search within that the shard holds.
-
-        Raises:
-            DataError: The whole index has no such document.
-        """
         return None if within is None else self.shard.index.ranges(within, self.number)
 
     def _of_whole(self, found: Sequence[Hits]) -> list[Hits]:
-        """Turn rows of this shard into rows of the whole index."""
         return [Hits(self.layout.to_whole(self.number, hits.rows), hits.scores) for hits in found]
 
     def _to_shard(self, rows: Sequence[int]) -> I64:
-        """Turn rows of the whole index, of documents of this shard, into its own."""
         return self.layout.to_shard(np.asarray(rows, np.int64))
 
     def _vectors_of(self, kinds: Kinds) -> VectorIndex:
-        """Vectors of the nodes of some kinds, on the GPU if that is where FAISS searches."""
         if kinds not in self._searched:
             vectors = self.shard.vectors(kinds)
             vectors.probe(self._nprobe)
@@ -317,7 +297,5 @@ def united_depths(many: Sequence[Config]) -> Depths:
         for name, depth in config.uses.views.items():
             kinds = config.declaration.views[name].kinds
             there = found.get(kinds, Depth())
-            found[kinds] = replace(
-                there, dense=max(there.dense, depth.dense), lexical=max(there.lexical, depth.lexical)
-            )
+            found[kinds] = Depth(max(there.dense, depth.dense), max(there.lexical, depth.lexical))
     return found

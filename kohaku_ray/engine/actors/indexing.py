@@ -1,4 +1,7 @@
-"""Stages of the index job, as Ray runs them: parse files, sort and encode texts, reduce to shards, join them."""
+"""Stages of the index job, as Ray runs them: parse files, sort and encode texts, reduce to shards, join them.
+
+``job`` is the unique name of a job; it names the parts that its tasks keep beside the index.
+"""
 
 from __future__ import annotations
 
@@ -73,13 +76,7 @@ TEXT_SCHEMA = pa.schema([("key", pa.binary(KEY_BYTES)), ("n_tokens", pa.int64())
 def parse(batch: pa.Table, config: Config, job: str) -> pa.Table:
     """Parse files into trees and write them beside the index as a part (a Ray Data task).
 
-    Args:
-        batch: Columns file and at, its number among all files.
-        config: The job's configuration.
-        job: Unique name of this job.
-
-    Returns:
-        The texts of these files that are new to the index: ``TEXT_SCHEMA``.
+    Takes columns file and at, its number among all files; returns the texts that are new to the index, ``TEXT_SCHEMA``.
     """
     metadata = read_metadata(config.documents.metadata)
     rows: list[dict[str, Any]] = []
@@ -109,16 +106,12 @@ def tables_of(document: Document, config: Config, job: str) -> dict[str, Any]:
     count = token_counter(config.index.encoder.model, config.index.encoder.revision)
     nodes = _counted(flatten(document, chunks_of(config), count), count)
     documents = document_table([document])
-    digest = hashlib.blake2b(_packed(documents) + _packed(nodes), digest_size=16).hexdigest()
+    digest = hashlib.blake2b(_as_stream(documents) + _as_stream(nodes), digest_size=16).hexdigest()
     return {"documents": documents, "nodes": nodes, "digest": digest, "texts": texts_of(nodes, config, job)}
 
 
 def image_tables(document: Document, config: Config) -> dict[str, Any]:
-    """What a document's images decide of its row; their PNGs are written, each once.
-
-    Raises:
-        DataError: An image cannot be written.
-    """
+    """What a document's images decide of its row; their PNGs are written, each once."""
     directory = Directory(config.index.path)
     for _, _, image in images_of(document):
         write_image(directory, image)
@@ -140,31 +133,20 @@ def texts_of(nodes: pa.Table, config: Config, job: str) -> pa.Table:
     at, texts = texts_to_encode(tree, config.index.paragraph_vectors, captions=captions)
     n_tokens = dict(zip(texts, tree.tokens[at].tolist(), strict=True))
     new = without_vectors(texts, *_held(config.model_dump_json(), job))
-    columns = (new.values(), [n_tokens[text] + SPECIAL_TOKENS for text in new], new)
-    return pa.table(
-        [pa.array(list(of), field.type) for of, field in zip(columns, TEXT_SCHEMA, strict=True)], schema=TEXT_SCHEMA
-    )
+    columns = [list(new.values()), [n_tokens[text] + SPECIAL_TOKENS for text in new], list(new)]
+    return pa.table(dict(zip(TEXT_SCHEMA.names, columns, strict=True)), schema=TEXT_SCHEMA)
 
 
 @dataclass(frozen=True, slots=True)
 class Work:
-    """The encoding work that the parsed files leave.
+    """The encoding work that the parsed files leave."""
 
-    Attributes:
-        n_files: Files that gave a document or a reject.
-        n_documents: Documents that are used.
-        rejects: Files, or parts of files, that cannot be used, with their reasons.
-        n_texts: Distinct texts without a vector in the used documents.
-        n_tokens: Tokens of these texts, special tokens included.
-        images_left_out: Number of images that carry no content, by reason.
-    """
-
-    n_files: int
-    n_documents: int
-    rejects: tuple[tuple[str, str], ...]
-    n_texts: int
-    n_tokens: int
-    images_left_out: Mapping[str, int]
+    n_files: int  # that gave a document or a reject
+    n_documents: int  # that are used
+    rejects: tuple[tuple[str, str], ...]  # files, or parts of files, that cannot be used, with their reasons
+    n_texts: int  # distinct ones without a vector in the used documents
+    n_tokens: int  # of these texts, special tokens included
+    images_left_out: Mapping[str, int]  # number of images that carry no content, by reason
 
 
 def survey(config: Config, job: str) -> Work:
@@ -181,11 +163,7 @@ def survey(config: Config, job: str) -> Work:
 
 
 def sorted_window(texts: pa.Table, n_encoders: int) -> pa.Table:
-    """Sort a window of new texts by length, and divide them among the encoders (a Ray Data task).
-
-    Args:
-        texts: ``TEXT_SCHEMA``; a text may stand there twice.
-        n_encoders: Encoders that share the texts.
+    """Sort a window of new texts (``TEXT_SCHEMA``) by length, and divide them among encoders (a Ray Data task).
 
     Returns:
         The distinct texts, longest first, in blocks of about equal cost: a row per block, each column a list.
@@ -230,14 +208,7 @@ class Encode:
         self._name = f"{socket.gethostname()}:{os.getpid()}"
 
     def __call__(self, batch: pa.Table) -> pa.Table:
-        """Encode one block.
-
-        Args:
-            batch: One row of ``sorted_window``.
-
-        Returns:
-            One row: the counts of the block, and the encoder's name.
-        """
+        """Encode one block, a row of ``sorted_window``; returns its counts and the encoder's name."""
         keys, n_tokens, texts = (batch[name][0].as_py() for name in TEXT_SCHEMA.names)
         self._pending.write(self._identity, keys, self._encoder.encode_passages(texts))
         return pa.table({"n_texts": [len(texts)], "n_tokens": [sum(n_tokens)], "encoder": [self._name]})
@@ -264,13 +235,11 @@ def _counted(nodes: pa.Table, count: Any) -> pa.Table:
     return nodes.set_column(place, nodes.schema.field(place), pa.array(total, nodes.schema.field(place).type))
 
 
-def _packed(table: pa.Table) -> bytes:
-    """Write a table as an Arrow stream."""
+def _as_stream(table: pa.Table) -> bytes:
     sink = pa.BufferOutputStream()
     with pa.ipc.new_stream(sink, table.schema, options=pa.ipc.IpcWriteOptions(compression="lz4")) as writer:
         writer.write_table(table)
-    packed: bytes = sink.getvalue().to_pybytes()
-    return packed
+    return bytes(sink.getvalue())
 
 
 Part = tuple[Shard, bool]
@@ -279,11 +248,6 @@ Part = tuple[Shard, bool]
 
 def shard_reduced(config: Config, job: str, number: int) -> Iterator[Part | None]:
     """Build one shard, or find it unchanged (a generator task); it reads no other shard's documents.
-
-    Args:
-        config: The job's configuration.
-        job: Unique name of this job.
-        number: The shard's.
 
     Yields:
         None when everything that needs no vectors is done; then the shard, or None: no document belongs to it. If Ray
@@ -333,13 +297,7 @@ def shard_built(config: Config, job: str, number: int) -> Part | None:
 
 
 def shards_joined(config: Config, job: str, sources: pa.Table, *parts: Part | None) -> dict[str, Any]:
-    """Make the shards the index (a task).
-
-    Args:
-        config: The job's configuration.
-        job: Unique name of this job.
-        sources: The files that were parsed (``SOURCES_SCHEMA``).
-        parts: Every shard.
+    """Make the shards the index (a task); ``sources`` are the files that were parsed (``SOURCES_SCHEMA``).
 
     Returns:
         See ``publish_shards``; with several shards also ``n_shards``, and ``n_shards_kept``: those not built again.

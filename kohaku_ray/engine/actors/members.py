@@ -1,4 +1,4 @@
-"""The actors of an answer job: retrievers prepare evidence, members answer from it."""
+"""The actors of an answer job: retrievers prepare evidence, members answer from it, voters vote and write the files."""
 
 from __future__ import annotations
 
@@ -6,17 +6,22 @@ import asyncio
 import functools
 from collections import Counter
 from collections.abc import Awaitable, Callable, Sequence
+from itertools import chain
 from typing import Any, TypeVar
 
 import ray
 
 from kohaku_ray.config import Config
+from kohaku_ray.engine import metrics
 from kohaku_ray.engine.actors.index_access import Depths, LocalIndex, remote
 from kohaku_ray.engine.actors.tools import EngineTools, RunContext, Shared
 from kohaku_ray.errors import ConfigError, DataError, KohakuRayError
 from kohaku_ray.records import Prediction, Question
-from kohaku_ray.run.block import Answered, Prepared
-from kohaku_ray.run.tables import SHARED
+from kohaku_ray.run.block import Answered, Prepared, settle_block, vote_block
+from kohaku_ray.run.directory import RunDirectory
+from kohaku_ray.run.outputs import write_run
+from kohaku_ray.run.summary import BlockResult
+from kohaku_ray.run.tables import SHARED, Parts, Tables
 from kohaku_ray.systems.base import Answer
 
 In = TypeVar("In")
@@ -30,23 +35,12 @@ class Retriever:
     """
 
     def __init__(self, config: Config, depths: Depths | None = None, shard: int = 0, peers: Sequence[str] = ()) -> None:
-        """Name an index; it is opened on first use.
-
-        Args:
-            config: Names the index and its encoder.
-            depths: Depths of all runs that share the index (see ``LocalIndex``).
-            shard: Which of the index's shards it holds.
-            peers: Name of a retriever per shard, among them this one.
-        """
+        """Name an index, which is opened on first use; ``peers`` names a retriever per shard, among them this one."""
         self._config, self._depths, self._shard = config, depths, shard
         self._peer = functools.cache(lambda other: remote(ray.get_actor(peers[other])))
 
     def ready(self) -> None:
-        """Open the index now.
-
-        Raises:
-            DataError: There is no usable index.
-        """
+        """Open the index now; raises what ``open_index`` does."""
         _ = self._index
 
     async def run(self, method: str, items: list[Any], params: tuple[Any, ...]) -> list[Any]:
@@ -88,6 +82,31 @@ class Member:
         return await answer_block(context, members, remote(retriever), prepared, settled)
 
 
+class Voter:
+    """Votes on blocks, without a state; the one on the driver's node writes the run's files.
+
+    An actor, since each task would start a process. Answers come in lists, one per task of ``Member.answer``.
+    """
+
+    def vote(self, config: Config, n_prepared: int, *parts: Sequence[Any]) -> tuple[BlockResult, Tables]:
+        """See ``vote_block``."""
+        result, tables = vote_block(config, n_prepared, *parts[:n_prepared], *chain.from_iterable(parts[n_prepared:]))
+        n_in_error = result.n_questions_in_error
+        metrics.add("kohaku_ray_questions_total", result.n_questions - n_in_error, outcome="answered")
+        metrics.add("kohaku_ray_questions_total", n_in_error, outcome="error")
+        return result, tables
+
+    def settle(
+        self, config: Config, questions: Sequence[Question], *answered: Sequence[Sequence[Answered | None]]
+    ) -> list[bool]:
+        """See ``settle_block``."""
+        return settle_block(config, questions, *chain.from_iterable(answered))
+
+    def finish(self, config: Config, run: str, blocks: Sequence[Any]) -> None:
+        """Write a run's files from the refs of its blocks' tables in order, one block at a time; see ``write_run``."""
+        write_run(config, RunDirectory(run), Parts(blocks, ray.get))
+
+
 async def prepare_one(index: LocalIndex, context: RunContext, question: Question, member: int) -> Prepared:
     """Prepare one question for a member, or for all that share its evidence."""
     if not question.text.strip():
@@ -121,14 +140,13 @@ async def answer_block(
 
     async def of_all(row: Prepared) -> list[Answered]:
         shared: Shared = {}
-        return await asyncio.gather(*(answer_one(context, member, index, row, shared) for member in members))
+        return await asyncio.gather(*(_answer_one(context, member, index, row, shared) for member in members))
 
     rows = await each(prepared, settled, of_all)
     return [[None if row is None else row[place] for row in rows] for place in range(len(members))]
 
 
-async def answer_one(context: RunContext, member: int, index: LocalIndex, row: Prepared, shared: Shared) -> Answered:
-    """Answer one prepared question as a member; ``shared`` is what its members share."""
+async def _answer_one(context: RunContext, member: int, index: LocalIndex, row: Prepared, shared: Shared) -> Answered:
     if row.error is not None:
         return Answered(Answer(Prediction(error=row.error)))
     question_id = row.question.question_id
@@ -145,12 +163,10 @@ async def answer_one(context: RunContext, member: int, index: LocalIndex, row: P
 async def each(
     rows: Sequence[In | None], settled: Sequence[bool] | None, work: Callable[[In], Awaitable[Out]]
 ) -> list[Out | None]:
-    """Process all rows at once, except those that are settled or empty."""
-    wanted = [
-        place for place, row in enumerate(rows) if row is not None and not (settled is not None and settled[place])
-    ]
-    done = await asyncio.gather(*(work(rows[place]) for place in wanted))  # type: ignore[arg-type]
-    results: list[Out | None] = [None] * len(rows)
-    for place, result in zip(wanted, done, strict=True):
-        results[place] = result
-    return results
+    """Process all rows at once; None for those that are settled or empty."""
+    skipped = settled or [False] * len(rows)
+
+    async def one(row: In | None, is_settled: bool) -> Out | None:
+        return None if row is None or is_settled else await work(row)
+
+    return await asyncio.gather(*map(one, rows, skipped))

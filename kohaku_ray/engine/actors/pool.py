@@ -16,9 +16,8 @@ from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 from kohaku_ray.config import Config
 from kohaku_ray.config.deployments import Deployment
 from kohaku_ray.engine.actors.index_access import Depths
-from kohaku_ray.engine.actors.members import Member, Retriever
+from kohaku_ray.engine.actors.members import Member, Retriever, Voter
 from kohaku_ray.engine.actors.tools import RunContext
-from kohaku_ray.engine.actors.voter import Voter
 from kohaku_ray.engine.cluster import idle_cpus, say
 from kohaku_ray.engine.errors import ray_get
 from kohaku_ray.engine.ledger.client import RefusingLedger
@@ -56,40 +55,30 @@ class ActorPool:
     """Retrievers, which hold an index; processes in which members answer; voters."""
 
     def __init__(self, config: Config, n_workers: int, depths: Depths | None = None) -> None:
-        """Start the actors.
-
-        Args:
-            config: Names the index and the number of retrievers.
-            n_workers: Processes in which members answer.
-            depths: Depths of all runs that share the index (see ``LocalIndex``).
-        """
+        """Start the actors: ``n_workers`` processes for members; ``depths`` is of all runs (see ``LocalIndex``)."""
         self._config = config
-        actor: dict[str, Any] = {"max_restarts": MAX_RESTARTS, "max_task_retries": -1, "max_concurrency": 1000}
+        always: dict[str, Any] = {"max_restarts": MAX_RESTARTS, "max_task_retries": -1}
         each = config.cluster.retriever
-        retriever, own = ray.remote(Retriever), {"num_cpus": each.cpus, "num_gpus": each.gpus, **actor}
+        retriever = ray.remote(Retriever).options
+        own = {"num_cpus": each.cpus, "num_gpus": each.gpus, "max_concurrency": 1000, **always}
         n_shards, pool = open_index(config).n_shards, uuid.uuid4().hex[:12]
         self.retrievers = []
         for replica in range(n_retrievers(config, n_shards, ray.cluster_resources())):
             names = [f"kohaku_ray retriever {pool} {replica}.{shard}" for shard in range(n_shards)]
-            self.retrievers += [
-                retriever.options(name=name, **own).remote(config, depths, shard, names)
-                for shard, name in enumerate(names)
-            ]
+            for shard, name in enumerate(names):
+                self.retrievers.append(retriever(name=name, **own).remote(config, depths, shard, names))
         # Spread: actors that ask for next to no CPU would all go to one node.
-        actor |= {"num_cpus": idle_cpus(), "scheduling_strategy": "SPREAD"}
-        self.members = [ray.remote(Member).options(**actor).remote() for _ in range(n_workers)]
-        voter, actor = ray.remote(Voter), {**actor, "max_concurrency": VOTER_THREADS}
+        spread = {"num_cpus": idle_cpus(), "scheduling_strategy": "SPREAD", **always}
+        member = ray.remote(max_concurrency=1000, **spread)(Member)
+        self.members = [member.remote() for _ in range(n_workers)]
+        voter = ray.remote(max_concurrency=VOTER_THREADS, **spread)(Voter)
         # The first writes the outputs, beside the driver, so that a run directory on its local disk is complete.
         here = NodeAffinitySchedulingStrategy(ray.get_runtime_context().get_node_id(), soft=False)
-        self.voters = [voter.options(**{**actor, "num_cpus": 0, "scheduling_strategy": here}).remote()]
-        self.voters += [voter.options(**actor).remote() for _ in range(n_voters(config) - 1)]
+        self.voters = [voter.options(num_cpus=0, scheduling_strategy=here).remote()]
+        self.voters += [voter.remote() for _ in range(n_voters(config) - 1)]
 
     def check_serves(self, config: Config) -> None:
-        """Check that these actors hold the index of a run.
-
-        Raises:
-            ConfigError: They hold another; the message names both.
-        """
+        """Raise a ConfigError if these actors hold another index than a run's."""
         held, asked = self._config.index, config.index
         if held != asked:
             raise ConfigError(
@@ -177,10 +166,7 @@ def groups_of(config: Config, wave: range) -> list[range]:
 def n_retrievers(config: Config, n_shards: int, resources: Mapping[str, float]) -> int:
     """Return the retrievers per shard of the index: as many as the replicas need, and at most what there is room for.
 
-    Args:
-        config: The run.
-        n_shards: Shards of the index.
-        resources: The cluster's resources. One that grows has room for all.
+    A cluster that grows has room for all.
     """
     each = config.cluster.retriever
     if each.replicas is not None:
@@ -216,10 +202,7 @@ def _busy_processes(deployments: Mapping[str, Deployment], ms_per_call: float) -
 def member_processes(config: Config, n_cpus: float) -> int:
     """Return the processes that answer for all members of one run.
 
-    Args:
-        config: The run.
-        n_cpus: CPUs of the cluster: more processes would only take their time to start. A cluster that grows has more
-            than it shows.
+    At most one per CPU of the cluster, as more would only take their time to start; one that grows has more CPUs.
     """
     wanted = _busy_processes(config.answering_deployments, ANSWER_MS)
     return wanted if config.cluster.autoscaling else min(wanted, max(int(n_cpus), 1))

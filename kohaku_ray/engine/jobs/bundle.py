@@ -17,13 +17,20 @@ from typing import Any
 
 import pyarrow as pa
 import pyarrow.parquet as pq
-import yaml
 from pydantic import ValidationError
 
 from kohaku_ray.config import Config, build_config
 from kohaku_ray.config.load import expand, merge, parse_file
 from kohaku_ray.config.plain import value_at
-from kohaku_ray.engine.jobs.again import Models, Recorded, Replies, make_again, models_by_member, open_recorded
+from kohaku_ray.engine.jobs.again import (
+    Models,
+    Recorded,
+    Replies,
+    config_of,
+    make_again,
+    models_by_member,
+    open_recorded,
+)
 from kohaku_ray.engine.ledger.segments import Entry, SegmentStore
 from kohaku_ray.errors import ConfigError, DataError
 from kohaku_ray.evaluation.paired import score_interval
@@ -56,6 +63,8 @@ from kohaku_ray.sweep.load import LoadedSweep, SweepConfig, load_sweep
 from kohaku_ray.sweep.plan import Plan, PlannedCell, PlannedTable, plan_sweep
 
 RECORDED = "recorded.parquet"
+_FACTS = ("config.yaml", "run.json")
+_USED = ("prompt_tokens", "cached_tokens", "completion_tokens", "service_s")
 
 
 @dataclass(frozen=True, slots=True)
@@ -83,12 +92,7 @@ class Source:
 
 
 def find_source(source: str, base: Sequence[str] = (), overrides: Sequence[str] = ()) -> Source:
-    """Find a run, or a sweep's finished runs.
-
-    Args:
-        source: A run's directory, or a sweep, as ``load_sweep`` takes it.
-        base: See ``load_sweep``.
-        overrides: See ``load_sweep``.
+    """Find a run by its directory, or a sweep's finished runs (see ``load_sweep``).
 
     Raises:
         ConfigError: There is neither, or the sweep does not fit.
@@ -128,17 +132,7 @@ def make_bundle(source: Source, path: str, *, with_index: bool = False) -> Bundl
         indexes[identity.key] = identity
         replies, models, scored = _checked(run, config, index, identity.key, recorded)
         entries |= replies.entries
-        questions, data = questions_file(config, with_index)
-        inputs = {questions: data}
-        metadata = prompts = None
-        if config.documents.metadata is not None:
-            metadata = f"metadata{os.path.splitext(resolve(config.documents.metadata))[1]}"
-            inputs[metadata] = read_source(config.documents.metadata)[1]
-        if config.prompts is not None:
-            prompts = f"runs/{name}/prompts"
-            inputs |= {f"prompts/{one.name}": one.read_bytes() for one in Path(config.prompts).glob("*.j2")}
-        for one in ("config.yaml", "run.json"):
-            inputs[one] = read_file(below(run, one))
+        inputs, places = _inputs_of(run, config, with_index)
         inputs |= outputs_in(RunDirectory(run), config, with_index)
         files |= {f"runs/{name}/{one}": content for one, content in inputs.items()}
         if with_index:
@@ -148,9 +142,7 @@ def make_bundle(source: Source, path: str, *, with_index: bool = False) -> Bundl
         bundled[name] = BundledRun(
             index=identity.key,
             models=models,
-            questions=f"runs/{name}/{questions}",
-            metadata=metadata and f"runs/{name}/{metadata}",
-            prompts=prompts,
+            **{kind: place and f"runs/{name}/{place}" for kind, place in places.items()},
             refused=tuple(sorted(replies.refused)),
             scores=_records(scored),
         )
@@ -165,6 +157,20 @@ def make_bundle(source: Source, path: str, *, with_index: bool = False) -> Bundl
         files |= {f"sweep/{name}": text.encode() for name, text in _tables(source.sweep, configs).items()}
     size = write_bundle(path, Manifest(with_text=with_index, indexes=indexes, runs=bundled, sweep=sweep), files)
     return Bundled(tuple(bundled), len(entries), size)
+
+
+def _inputs_of(run: str, config: Config, with_text: bool) -> tuple[dict[str, Any], dict[str, Any]]:
+    """Read what a run was made from but for the index: files, and the places of those that a replay reads by kind."""
+    questions, data = questions_file(config, with_text)
+    inputs = {questions: data, **{one: read_file(below(run, one)) for one in _FACTS}}
+    metadata = prompts = None
+    if config.documents.metadata is not None:
+        metadata = f"metadata{os.path.splitext(resolve(config.documents.metadata))[1]}"
+        inputs[metadata] = read_source(config.documents.metadata)[1]
+    if config.prompts is not None:
+        prompts = "prompts"
+        inputs |= {f"prompts/{one.name}": one.read_bytes() for one in Path(config.prompts).glob("*.j2")}
+    return inputs, {"questions": questions, "metadata": metadata, "prompts": prompts}
 
 
 def _tables(facts: SweepFacts, runs: Mapping[str, Config]) -> dict[str, str]:
@@ -183,10 +189,7 @@ def _config_of(run: str) -> Config:
         raise DataError(f"{run} is no finished run: name the directory of one, or finish it with `kohaku-ray answer`")
     for error in RunDirectory(run).damage():
         raise error
-    config = build_config(yaml.safe_load(read_file(below(run, "config.yaml"))), below(run, "config.yaml"))
-    if config.uses.cross_encoder is not None:
-        raise ConfigError(f"{run} ranks with a cross-encoder, whose scores no ledger records: it cannot be bundled")
-    return config
+    return config_of(run, "whose scores no ledger records: it cannot be bundled")
 
 
 def _checked(
@@ -213,27 +216,16 @@ def _checked(
 
 @dataclass(frozen=True, slots=True)
 class ReplayedRun:
-    """A run that was made again from a bundle.
-
-    Attributes:
-        name: Its name there.
-        differences: What is not as in the bundle, a line each; empty: every table is the same.
-        n_rounded: Rows whose numbers differ by rounding alone, as on another processor.
-        model: Names of the models that answer.
-        scores: Its scores, a record per metric; ``low`` and ``high`` are the ends of the 95 % interval.
-        n_questions: Questions.
-        n_members: Members of its ensemble.
-        used: Sums of tokens and of the models' seconds, when the calls were made.
-    """
+    """A run that was made again from a bundle."""
 
     name: str
-    differences: tuple[str, ...]
-    n_rounded: int
-    model: str
-    scores: tuple[dict[str, Any], ...]
+    differences: tuple[str, ...]  # what is not as in the bundle, a line each; empty: every table is the same
+    n_rounded: int  # rows whose numbers differ by rounding alone, as on another processor
+    model: str  # names of the models that answer
+    scores: tuple[dict[str, Any], ...]  # a record per metric; low and high are the ends of the 95 % interval
     n_questions: int
     n_members: int
-    used: Mapping[str, float]
+    used: Mapping[str, float]  # sums of tokens and of the models' seconds, when the calls were made
 
 
 @dataclass(frozen=True, slots=True)
@@ -253,9 +245,7 @@ class Replay:
 def replay_bundle(path: str, index: str | None = None) -> Replay:
     """Make the runs of a bundle again from its replies, and compare every table; no model, key or network is used.
 
-    Args:
-        path: The zip.
-        index: Directory of the index, if the bundle has none. Default: that of the run's configuration.
+    ``index`` is the directory of the index, if the bundle has none; default: that of the run's configuration.
 
     Raises:
         ConfigError: It is no whole bundle of this version (see ``unpack``).
@@ -306,7 +296,8 @@ def _replayed(
     was = {one: read_file(f"{there}/{one}") for one in now if os.path.isfile(f"{there}/{one}")}
     try:
         found = compare_outputs(was, now)
-        used = {one: sum(column.to_pylist()) for one, column in zip(_USED, _columns(was), strict=True)}
+        usage = pq.read_table(pa.BufferReader(was["usage.parquet"]), columns=list(_USED))
+        used = {one: sum(usage[one].to_pylist()) for one in _USED}
     except (pa.ArrowException, LookupError) as error:
         raise ConfigError(f"{path}: a table of {name} cannot be read ({error}): make the bundle again") from None
     scored = _scored(again.path, config.questions.path, config)
@@ -322,21 +313,14 @@ def _replayed(
         n_members=config.ensemble.members,
         used=used,
     )
-    for one in ("config.yaml", "run.json"):  # a sweep's tables are made of finished runs
+    for one in _FACTS:  # a sweep's tables are made of finished runs
         shutil.copy(f"{there}/{one}", again.file(one))
     return replayed, config
 
 
 def _named(identity: str) -> str:
-    """Return the begin of a model's identity: its name, of a digest twelve digits."""
+    """The name in a model's identity; of a digest twelve digits."""
     return re.sub(r"([0-9a-f]{12})[0-9a-f]{20,}", r"\1…", identity.split()[0])
-
-
-_USED = ("prompt_tokens", "cached_tokens", "completion_tokens", "service_s")
-
-
-def _columns(outputs: Mapping[str, Any]) -> list[Any]:
-    return list(pq.read_table(pa.BufferReader(outputs["usage.parquet"]), columns=list(_USED)).select(_USED).columns)
 
 
 def _closed(values: Mapping[str, Any], run: BundledRun, home: str, index: str) -> dict[str, Any]:
@@ -349,16 +333,13 @@ def _closed(values: Mapping[str, Any], run: BundledRun, home: str, index: str) -
     }
     given = {name: {"kind": "extractive"} for name in values.get("deployments") or {}}
 
-    def inside(name: str | None) -> str | None:
-        return name and f"{home}/{name}"
-
     own: dict[str, Any] = {
         "run": f"{home}/again/{digest(run.questions)}",
         "shared": None,
-        "documents": {"paths": [], "metadata": inside(run.metadata), "images": None},
+        "documents": {"paths": [], "metadata": run.metadata and f"{home}/{run.metadata}", "images": None},
         "index": {"path": index, "captions": "printed"},
-        "questions": {"path": inside(run.questions)},
-        "prompts": inside(run.prompts),
+        "questions": {"path": f"{home}/{run.questions}"},
+        "prompts": run.prompts and f"{home}/{run.prompts}",
         "tracking": {"to": None},
     }
     # Where it ran does not matter, so that a key of these sections may go without making old bundles void.

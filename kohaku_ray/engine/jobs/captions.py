@@ -39,19 +39,12 @@ class _Call:
 
 @dataclass(slots=True)
 class CaptionSummary:
-    """What became of the images' descriptions.
+    """What became of the images' descriptions."""
 
-    Attributes:
-        n_images: Images of all documents; an image in two documents counts twice.
-        n_known: Calls whose description the index had.
-        n_asked: Calls that were made or found in the ledger.
-        errors: Per failed call, the reason.
-    """
-
-    n_images: int = 0
-    n_known: int = 0
-    n_asked: int = 0
-    errors: list[str] = field(default_factory=list)
+    n_images: int = 0  # of all documents; an image in two documents counts twice
+    n_known: int = 0  # calls whose description the index had
+    n_asked: int = 0  # calls that were made or found in the ledger
+    errors: list[str] = field(default_factory=list)  # per failed call, the reason
 
     def text(self) -> str:
         """Format it for a terminal."""
@@ -74,7 +67,12 @@ def model_captions(config: Config, job: str) -> tuple[dict[str, Caption], Captio
     """
     deployments = config.caption_deployments
     (name,) = deployments
-    calls, known = _calls(config, job), known_captions(config.index.path)
+    parsed, requests, calls = ParsedParts(config.index.path, job), CaptionRequests(config), dict[str, _Call]()
+    used, _ = sort_out(parsed.rows())
+    for document, images in zip(parsed.tables(used, "documents"), parsed.tables(used, "images"), strict=True):
+        for image, (key, request) in _of_row(requests, document, images):
+            calls.setdefault(key, _Call(request, image["printed"])).n_images += 1
+    known = known_captions(config.index.path)
     captions = {key: Caption(known[key]) for key in calls if key in known}
     wanted = {key: call for key, call in calls.items() if key not in captions}
     summary = CaptionSummary(sum(call.n_images for call in calls.values()), len(captions), len(wanted))
@@ -90,46 +88,28 @@ def model_captions(config: Config, job: str) -> tuple[dict[str, Caption], Captio
 def captioned(batch: pa.Table, captions: Any, config: Config, job: str) -> pa.Table:
     """Put descriptions into the trees of parts (a Ray Data task).
 
-    Args:
-        batch: Column ``part``.
-        captions: Ref of the descriptions by the call's key.
-        config: The job's configuration.
-        job: Unique name of this job.
-
-    Returns:
-        The texts of these parts that are new to the index, as ``parse`` returns them.
+    Takes column ``part`` and the ref of the descriptions by the call's key; returns new texts, as ``parse`` does.
     """
     found: Mapping[str, Caption] = ray.get(captions)
     parsed, requests = ParsedParts(config.index.path, job), CaptionRequests(config)
     texts: list[pa.Table] = []
     for part in batch["part"].to_pylist():
         rows = parsed.rows("left_out", "tree", parts=[part])
-        documents, nodes, images = (parsed.tables(rows, kind) for kind in ("documents", "nodes", "images"))
-        for number, row in enumerate(rows):
+        tables = [parsed.tables(rows, kind) for kind in ("documents", "nodes", "images")]
+        for row, document, nodes, images in zip(rows, *tables, strict=True):
             if row["reason"] is not None:
                 continue
-            calls = _of_row(requests, documents[number], images[number])
+            calls = _of_row(requests, document, images)
             keys = [key for _, (key, _) in calls]
             if keys and all(key in found for key in keys):  # else it is of a document that is not used
-                document, table = with_captions(unpacked(row["tree"]), [one for one, _ in calls], keys, found)
-                row |= {"images": table, **tables_of(document, config, job)}
+                tree, table = with_captions(unpacked(row["tree"]), [one for one, _ in calls], keys, found)
+                row |= {"images": table, **tables_of(tree, config, job)}
             else:
-                row |= {"documents": documents[number], "nodes": nodes[number], "images": images[number]}
-                row |= {"texts": texts_of(nodes[number], config, job)}
+                own = {"documents": document, "nodes": nodes, "images": images}
+                row |= {**own, "texts": texts_of(nodes, config, job)}
         texts.append(new_texts(rows))
         parsed.write(part, rows)
     return pa.concat_tables([TEXT_SCHEMA.empty_table(), *texts])
-
-
-def _calls(config: Config, job: str) -> dict[str, _Call]:
-    """The calls for the images of all used documents, by key."""
-    parsed = ParsedParts(config.index.path, job)
-    used, _ = sort_out(parsed.rows())
-    requests, found = CaptionRequests(config), dict[str, _Call]()
-    for documents, images in zip(parsed.tables(used, "documents"), parsed.tables(used, "images"), strict=True):
-        for image, (key, request) in _of_row(requests, documents, images):
-            found.setdefault(key, _Call(request, image["printed"])).n_images += 1
-    return found
 
 
 def _of_row(
@@ -141,31 +121,25 @@ def _of_row(
 
 
 async def _ask_all(config: Config, ledger: Ledger, application: str, wanted: Mapping[str, _Call]) -> dict[str, Caption]:
-    """Ask all calls, as many at once as the deployment takes."""
+    """Ask all calls, as many at once as the deployment takes; not those after ``fail_after`` failures in a row."""
     (deployment,) = config.caption_deployments.values()
     slots = asyncio.Semaphore(getattr(deployment, "max_ongoing", 8) * deployment.replicas)
-    n_failed = 0
+    n_failed = n_done = 0
+
+    async def one(call: _Call) -> Caption:
+        nonlocal n_failed, n_done
+        async with slots:
+            if config.fail_after is not None and n_failed >= config.fail_after:
+                return Caption(error=f"not asked: {n_failed} calls in a row had failed")
+            try:
+                asked = await ledger.ask(call.request, application)
+                caption = Caption(joined_caption(call.printed, description_of(asked.entry.reply)))
+            except ModelError as error:
+                caption = Caption(error=" ".join(str(error).split())[:500])
+        n_failed = n_failed + 1 if caption.error else 0
+        n_done += 1
+        progress.show(n_done)
+        return caption
 
     with Progress("caption", len(wanted), "images") as progress:
-        n_done = 0
-
-        async def one(key: str, call: _Call) -> tuple[str, Caption]:
-            nonlocal n_failed, n_done
-            async with slots:
-                if config.fail_after is not None and n_failed >= config.fail_after:
-                    return key, Caption(error=f"not asked: {n_failed} calls in a row had failed")
-                caption = await _asked(ledger, application, call)
-            n_failed = n_failed + 1 if caption.error else 0
-            n_done += 1
-            progress.show(n_done)
-            return key, caption
-
-        return dict(await asyncio.gather(*(one(key, call) for key, call in wanted.items())))
-
-
-async def _asked(ledger: Ledger, application: str, call: _Call) -> Caption:
-    try:
-        asked = await ledger.ask(call.request, application)
-        return Caption(joined_caption(call.printed, description_of(asked.entry.reply)))
-    except ModelError as error:
-        return Caption(error=" ".join(str(error).split())[:500])
+        return dict(zip(wanted, await asyncio.gather(*map(one, wanted.values())), strict=True))

@@ -14,9 +14,9 @@ import logging
 import time
 import uuid
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from contextlib import ExitStack
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 import pyarrow as pa
@@ -42,7 +42,7 @@ from kohaku_ray.errors import DataError
 from kohaku_ray.index.parsed import ParsedParts, n_files_of
 from kohaku_ray.pages.terminal import Progress
 from kohaku_ray.run.demand import Encoders
-from kohaku_ray.run.parsing import sort_out
+from kohaku_ray.run.parsing import describe_left_out, sort_out
 
 FILES_PER_BLOCK = 256
 """Most files that one task parses."""
@@ -51,69 +51,92 @@ LOOK_EVERY_S = 0.5
 
 
 @dataclass(frozen=True, slots=True)
-class Indexed:
-    """What the stream did.
+class IndexSummary:
+    """What an index job did."""
 
-    Attributes:
-        work: What the parsed files left to do.
-        counts: See ``publish_shards``.
-        texts_by_encoder: Number of texts per encoder actor.
-        n_images_encoded: Images that were new to their encoder.
-        captions: What became of the descriptions by a model; None: none were asked for.
-        parse_s: Wall time until all was parsed and described.
-        encode_s: Wall time from then until all was encoded.
-        reduce_s: Wall time from then on.
-    """
+    path: str  # directory of the index
+    counts: Mapping[str, Any]  # see ``publish_shards``
+    n_files: int  # found
+    n_rejects: int  # files, and parts of files, that could not be used, listed with their reasons in the index
+    n_rejected_files: int  # whole files among them
+    rejects: tuple[tuple[str, str], ...]  # the first of them, as (file or part, reason)
+    texts_by_encoder: tuple[int, ...]  # number of texts per encoder actor
+    parse_s: float  # wall time until all was parsed and described, start-up of the cluster excluded
+    encode_s: float  # wall time from then until all was encoded, the encoders' start-up included
+    reduce_s: float  # wall time of propagation and index building
+    wall_s: float  # whole job, start-up included
+    images_left_out: Mapping[str, int] = field(default_factory=dict)  # those that carry no content, by reason
+    captions: CaptionSummary | None = None  # None: no descriptions by a model were asked for
+    n_images_encoded: int = 0  # images that were new to their encoder
 
-    work: Work
-    counts: Mapping[str, Any]
-    texts_by_encoder: tuple[int, ...]
-    n_images_encoded: int
-    captions: CaptionSummary | None
-    parse_s: float
-    encode_s: float
-    reduce_s: float
+    def text(self) -> str:
+        """Format the summary for a terminal."""
+        counts = self.counts
+        lines = [
+            f"{counts['n_documents']} documents of {self.n_files} files, {counts['n_sentences']} sentences, "
+            f"{counts['n_vectors']} vectors searched: {counts['n_encoded']} texts encoded, {counts['n_reused']} known",
+            f"parse {self.parse_s:.1f} s, encode {self.encode_s:.1f} s, reduce {self.reduce_s:.1f} s, "
+            f"all {self.wall_s:.1f} s",
+            f"index at {self.path}",
+        ]
+        if "n_images" in counts:
+            encoded = f" ({self.n_images_encoded} encoded)" if self.n_images_encoded else ""
+            images = [f"{counts['n_images']} images{encoded}", describe_left_out(self.images_left_out)]
+            lines.insert(1, ", ".join(filter(None, images)))
+        if self.captions is not None:
+            lines.insert(2, self.captions.text())
+        if self.n_rejects:
+            shown = "".join(f"\n  {file}: {reason}" for file, reason in self.rejects)
+            more = self.n_rejects - len(self.rejects)
+            counted = {"files": self.n_rejected_files, "parts of files": self.n_rejects - self.n_rejected_files}
+            what = " and ".join(f"{n} {kind}" for kind, n in counted.items() if n)
+            lines.append(f"{what} rejected:{shown}" + (f"\n  … and {more} more" if more else ""))
+        return "\n".join(lines)
+
+    @property
+    def n_caption_errors(self) -> int:
+        """Descriptions of images that failed."""
+        return 0 if self.captions is None else len(self.captions.errors)
 
 
 def index_all(
     config: Config, files: Sequence[str], sources: pa.Table, of_texts: Encoders, of_images: Encoders
-) -> Indexed:
+) -> IndexSummary:
     """Parse, encode and reduce files to an index, on the connected cluster.
 
     Args:
         config: The job's configuration.
         files: Files to parse.
         sources: What the index records of them (``SOURCES_SCHEMA``).
-        of_texts: Actors that encode texts.
-        of_images: Actors that encode images, where images have vectors of their own.
+        of_texts: Encoders of texts.
+        of_images: Encoders of images, where images have vectors of their own.
 
     Raises:
         ConfigError: An encoder or a model that describes images cannot be loaded.
         DataError: No document can be used, or something was lost on the way.
     """
     _configure_data()
-    job = uuid.uuid4().hex
-    parts = ParsedParts(config.index.path, job)
+    parsed = _Parsed(config, files, sources, uuid.uuid4().hex)
     try:
-        return _streamed(config, _Parsed(config, files, sources, job), of_texts, of_images)
+        return _streamed(config, parsed, of_texts, of_images)
     finally:
-        parts.clear()
+        parsed.parts.clear()
 
 
-def _streamed(config: Config, parsed: _Parsed, of_texts: Encoders, of_images: Encoders) -> Indexed:
-    began, encoders, gpu = time.perf_counter(), of_texts.n, of_texts.gpu
+def _streamed(config: Config, parsed: _Parsed, of_texts: Encoders, of_images: Encoders) -> IndexSummary:
+    began, n_busy, captions = time.perf_counter(), of_texts.n, None
     with unwrapped():
-        texts, captions = _parse(config, parsed.files, parsed.job), None
+        texts = _parse(config, parsed.files, parsed.job)
         if config.index_roles:
             texts.materialize()
-            texts, captions = _captioned(config, parsed.job)
-        blocks, n_busy = _windows(texts, encoders), encoders
-        leave_cpus = gpu or encoders < ray.available_resources().get("CPU", 0)
+            texts, captions = _captioned(config, parsed)
+        blocks = _windows(texts, of_texts.n)
+        leave_cpus = of_texts.gpu or of_texts.n < ray.available_resources().get("CPU", 0)
         if captions is not None or not leave_cpus:
             blocks = blocks.materialize()
             parsed.finish()
-            n_busy = min(encoders, blocks.count())
-        by_encoder = _encode(config, blocks, parsed, n_busy, gpu) if n_busy else ()
+            n_busy = min(of_texts.n, blocks.count())
+        by_encoder = _encode(config, blocks, parsed, n_busy, of_texts.gpu) if n_busy else ()
     work = parsed.finish()
     with unwrapped():
         n_images = _encode_images(config, parsed.job, of_images) if config.index.images else 0
@@ -124,9 +147,23 @@ def _streamed(config: Config, parsed: _Parsed, of_texts: Encoders, of_images: En
             f"parsing gave {work.n_documents} documents and {len(work.rejects)} rejects but the index at "
             f"{config.index.path} has {counts['n_documents']} and {counts['n_rejects']}: index again"
         )
-    ended = time.perf_counter()
-    times = parsed.ended - began, encoded - parsed.ended, ended - encoded
-    return Indexed(work, counts, by_encoder, n_images, captions, *times)
+    reduced = time.perf_counter()
+    return IndexSummary(
+        path=config.index.path,
+        counts=counts,
+        n_files=len(parsed.files),
+        n_rejects=len(work.rejects),
+        n_rejected_files=len({where for where, _ in work.rejects} & set(parsed.files)),
+        rejects=work.rejects[:10],
+        texts_by_encoder=by_encoder,
+        parse_s=parsed.ended - began,
+        encode_s=encoded - parsed.ended,
+        reduce_s=reduced - encoded,
+        wall_s=reduced - began,
+        images_left_out=work.images_left_out,
+        captions=captions,
+        n_images_encoded=n_images,
+    )
 
 
 class _Parsed:
@@ -136,24 +173,20 @@ class _Parsed:
         self.config, self.files, self.job = config, files, job
         self.work: Work | None = None
         self.n_files, self.ended = 0, 0.0
+        self.parts = ParsedParts(config.index.path, job)
         self._sources = sources
         self._reducing: Any = None
-        self._parts = ParsedParts(config.index.path, job)
         self._looked = -LOOK_EVERY_S
 
     def look(self) -> None:
         """See how far parsing is; at its end, count the work and start the reducer."""
         if self.work is None and time.perf_counter() - self._looked >= LOOK_EVERY_S:
-            self.n_files, self._looked = n_files_of(self._parts.names()), time.perf_counter()
+            self.n_files, self._looked = n_files_of(self.parts.names()), time.perf_counter()
             if self.n_files >= len(self.files):
                 self.finish()
 
     def finish(self) -> Work:
-        """Count the work and start the reducer: all is parsed.
-
-        Raises:
-            DataError: A file was lost on the way, or no document can be used.
-        """
+        """Count the work and start the reducer: all is parsed."""
         if self.work is not None:
             return self.work
         work: Work = ray_get(ray.remote(survey).options(num_cpus=idle_cpus()).remote(self.config, self.job))
@@ -170,13 +203,16 @@ class _Parsed:
 
     def reduce(self) -> Mapping[str, Any]:
         """Build the index: all is encoded."""
-        if self._reducing is None:
-            parts = _reduced_by_shard(self.config, self.job)
+        config = self.config
+        if self._reducing is None:  # every shard in a task of its own, as many at once as there are CPUs
+            resources = {"num_cpus": 1, "num_gpus": config.index.build_gpus}
+            build = ray.remote(scheduling_strategy="SPREAD", **resources)(shard_built)
+            parts = [build.remote(config, self.job, number) for number in range(config.index.shards)]
         else:
             ray_get(next(self._reducing))
             parts = [next(self._reducing)]
         join = ray.remote(shards_joined).options(num_cpus=1)
-        counts: Mapping[str, Any] = ray_get(join.remote(self.config, self.job, self._sources, *parts))
+        counts: Mapping[str, Any] = ray_get(join.remote(config, self.job, self._sources, *parts))
         if "n_shards" in counts:
             say(f"reduce  {counts['n_shards']} shards, {counts['n_shards_kept']} of them unchanged")
         return counts
@@ -195,12 +231,6 @@ def _reducing(config: Config, job: str) -> Any:
     return reducer.remote(config, job, 0)
 
 
-def _reduced_by_shard(config: Config, job: str) -> list[Any]:
-    """Build every shard in a task of its own, as many at once as there are CPUs."""
-    build = ray.remote(shard_built).options(num_cpus=1, num_gpus=config.index.build_gpus, scheduling_strategy="SPREAD")
-    return [build.remote(config, job, number) for number in range(config.index.shards)]
-
-
 def _configure_data() -> None:
     context = ray.data.DataContext.get_current()
     # A stage's own error comes back as itself: otherwise its cause is lost.
@@ -215,7 +245,7 @@ def _configure_data() -> None:
 
 
 def _parse(config: Config, files: Sequence[str], job: str) -> Any:
-    """A dataset of the files' new texts; what ``parse`` makes of them besides lies beside the index."""
+    """A dataset of the files' new texts."""
     parsers = config.index.parsers or int(ray.cluster_resources().get("CPU", 1))
     n_blocks = min(len(files), max(4 * parsers, -(-len(files) // FILES_PER_BLOCK)))
     rows = [{"at": at, "file": file} for at, file in enumerate(files)]
@@ -225,11 +255,11 @@ def _parse(config: Config, files: Sequence[str], job: str) -> Any:
     return dataset.map_batches(stage, batch_size=None, batch_format="pyarrow", **concurrency)
 
 
-def _captioned(config: Config, job: str) -> tuple[Any, CaptionSummary]:
+def _captioned(config: Config, parsed: _Parsed) -> tuple[Any, CaptionSummary]:
     """A dataset of the new texts once a model has described the images, and what became of that."""
-    captions, summary = model_captions(config, job)
-    stage = functools.partial(captioned, captions=ray.put(captions), config=config, job=job)
-    parts = [{"part": part} for part in ParsedParts(config.index.path, job).names()]
+    captions, summary = model_captions(config, parsed.job)
+    stage = functools.partial(captioned, captions=ray.put(captions), config=config, job=parsed.job)
+    parts = [{"part": part} for part in parsed.parts.names()]
     dataset = ray.data.from_items(parts, override_num_blocks=len(parts))
     return dataset.map_batches(stage, batch_size=None, batch_format="pyarrow"), summary
 
@@ -244,18 +274,11 @@ def _windows(texts: Any, encoders: int) -> Any:
 
 def _encode(config: Config, blocks: Any, parsed: _Parsed, encoders: int, gpu: bool) -> tuple[int, ...]:
     """Encode a dataset of blocks; returns the number of texts per encoder."""
-    encoded = blocks.map_batches(
-        Encode,
-        fn_constructor_args=(config,),
-        compute=ray.data.ActorPoolStrategy(size=encoders),
-        batch_size=1,
-        batch_format="pyarrow",
-        **encoder_resources(config, gpu),
-    )
+    batches = _by_actors(Encode, blocks, config, encoders, gpu)
     by_encoder, n_tokens, began = Counter[str](), 0, time.perf_counter()
     with ExitStack() as shown:
         parsing, encoding = shown.enter_context(Progress("parse", len(parsed.files), "files")), None
-        for batch in encoded.iter_batches(batch_size=None, batch_format="pyarrow", prefetch_batches=0):
+        for batch in batches:
             for row in batch.to_pylist():
                 by_encoder[row["encoder"]] += row["n_texts"]
                 n_tokens += row["n_tokens"]
@@ -270,6 +293,15 @@ def _encode(config: Config, blocks: Any, parsed: _Parsed, encoders: int, gpu: bo
             n_tokens, n_texts = min(n_tokens, parsed.work.n_tokens), min(by_encoder.total(), parsed.work.n_texts)
             encoding.show(n_tokens, f"{n_texts} of {parsed.work.n_texts} texts")
     return tuple(sorted(by_encoder.values()))
+
+
+def _by_actors(stage: type, blocks: Any, config: Config, n: int, gpu: bool) -> Iterable[pa.Table]:
+    """Run a stage on a dataset of blocks, one row each, in a pool of actors."""
+    pool = ray.data.ActorPoolStrategy(size=n)
+    own = {"batch_size": 1, "batch_format": "pyarrow", **encoder_resources(config, gpu)}
+    done = blocks.map_batches(stage, fn_constructor_args=(config,), compute=pool, **own)
+    batches: Iterable[pa.Table] = done.iter_batches(batch_size=None, batch_format="pyarrow", prefetch_batches=0)
+    return batches
 
 
 def encoder_resources(config: Config, gpu: bool) -> dict[str, Any]:
@@ -288,17 +320,11 @@ def _encode_images(config: Config, job: str, encoders: Encoders) -> int:
     size = -(-len(new) // n_image_blocks(len(new), encoders.n))
     blocks = [new[first : first + size] for first in range(0, len(new), size)]
     rows = [{name: [image[name] for image in block] for name in ("digest", "key")} for block in blocks]
-    encoded = ray.data.from_items(rows, override_num_blocks=len(rows)).map_batches(
-        EncodeImages,
-        fn_constructor_args=(config,),
-        compute=ray.data.ActorPoolStrategy(size=min(encoders.n, len(rows))),
-        batch_size=1,
-        batch_format="pyarrow",
-        **encoder_resources(config, encoders.gpu),
-    )
+    dataset = ray.data.from_items(rows, override_num_blocks=len(rows))
+    batches = _by_actors(EncodeImages, dataset, config, min(encoders.n, len(rows)), encoders.gpu)
     n_done = 0
     with Progress("encode", len(new), "images") as progress:
-        for batch in encoded.iter_batches(batch_size=None, batch_format="pyarrow", prefetch_batches=0):
+        for batch in batches:
             n_done += sum(batch["n_images"].to_pylist())
             progress.show(n_done)
     return n_done

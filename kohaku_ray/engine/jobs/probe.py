@@ -39,7 +39,8 @@ def _probe(name: str, deployment: Deployment, config: Config) -> Probed:
         if deployment.kind == "transformers":
             say(f"probe   {name}: loads {deployment.model} in this process")
         return asyncio.run(probe_here(name, deployment))  # type: ignore[arg-type]
-    one = deployment.model_copy(update={"replicas": 1} | ({"max_replicas": None} if _is_vllm(deployment) else {}))
+    is_vllm = isinstance(deployment, VllmConfig)
+    one = deployment.model_copy(update={"replicas": 1} | ({"max_replicas": None} if is_vllm else {}))
     with connected(config.cluster):
         if one.application is None:
             say(f"probe   {name}: starts one replica by Ray Serve")
@@ -63,11 +64,7 @@ async def _probe_served(name: str, deployment: Deployment, names: Mapping[str, s
 
 def _is_served(deployment: Deployment, config: Config) -> bool:
     """Return whether a deployment is probed behind Serve: it runs there, needs it, or the cluster has its devices."""
-    if deployment.application is not None or _is_vllm(deployment) or isinstance(deployment, CrossEncoderConfig):
+    if deployment.application is not None or isinstance(deployment, (VllmConfig, CrossEncoderConfig)):
         return True
     elsewhere = cluster_address(config.cluster) is not None
     return elsewhere and not isinstance(deployment, OpenAIConfig) and deployment.kind != "extractive"
-
-
-def _is_vllm(deployment: Deployment) -> bool:
-    return isinstance(deployment, VllmConfig)

@@ -4,18 +4,14 @@ from __future__ import annotations
 
 import asyncio
 
-import yaml
-
-from kohaku_ray.config import build_config
 from kohaku_ray.engine.actors.tools import RunContext
-from kohaku_ray.engine.jobs.again import Recorded, Replies, answer_again, models_by_member, open_recorded
+from kohaku_ray.engine.jobs.again import Recorded, Replies, answer_again, config_of, models_by_member, open_recorded
 from kohaku_ray.engine.ledger.segments import SegmentStore
-from kohaku_ray.errors import ConfigError, DataError
+from kohaku_ray.errors import DataError
 from kohaku_ray.models.request import ChatRequest
 from kohaku_ray.run.files import SentPrompt, question_rows
 from kohaku_ray.run.indexes import open_index
 from kohaku_ray.run.sources import questions_of
-from kohaku_ray.storage import below, read_file
 
 
 def sent_prompts(run: str, question_id: str) -> list[SentPrompt]:
@@ -28,18 +24,15 @@ def sent_prompts(run: str, question_id: str) -> list[SentPrompt]:
         DataError: The run, its questions, its index or its ledger cannot be used.
     """
     usage = question_rows(run, question_id)["usage"]
-    config = build_config(yaml.safe_load(read_file(below(run, "config.yaml"))), below(run, "config.yaml"))
-    if config.uses.cross_encoder is not None:
-        raise ConfigError(f"{run} ranks with a cross-encoder, which `show --prompt` does not start")
+    config = config_of(run, "which `show --prompt` does not start")
     question = next((one for one in questions_of(config) if one.question_id == question_id), None)
     if question is None:
         raise DataError(f"{config.questions.path} has no question {question_id} any more: its prompt is not known")
     keys = {row["key"] for row in usage}
     requests: dict[str, ChatRequest] = {}
     entries = SegmentStore(config.ledger.path).load(keys.__contains__).entries
-    replies = Replies(
-        entries, learns=True, requests=requests
-    )  # a call that has no reply any more may be asked for less
+    # Learns: a call that has no reply any more may be asked for less.
+    replies = Replies(entries, learns=True, requests=requests)
     context = RunContext(config, replies, models_by_member(config), config.declaration.prompts(config.prompts))
     asyncio.run(answer_again(context, open_recorded(config, open_index(config), Recorded()), [question]))
     found: dict[tuple[str, int, object], SentPrompt] = {}
@@ -48,7 +41,6 @@ def sent_prompts(run: str, question_id: str) -> list[SentPrompt]:
         messages = None if sent is None else tuple((role, text) for role, text in sent.messages if text)
         place = (row["role"], row["attempt"], messages)
         members = (*(found[place].members if place in found else ()), row["member"])
-        found[place] = SentPrompt(
-            row["role"], row["attempt"], members, messages, 0 if sent is None else len(sent.images)
-        )
+        n_images = 0 if sent is None else len(sent.images)
+        found[place] = SentPrompt(row["role"], row["attempt"], members, messages, n_images)
     return list(found.values())

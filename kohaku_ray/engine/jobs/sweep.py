@@ -49,32 +49,17 @@ from kohaku_ray.sweep.plan import Plan, is_there
 
 @dataclass(slots=True)
 class SweepSummary:
-    """What one start of a sweep did.
+    """What one start of a sweep did."""
 
-    Attributes:
-        n_runs: Distinct runs of the sweep.
-        n_waiting: Those that were not finished.
-        n_made: Runs that this start made.
-        n_ended: Runs that this start made or failed to make.
-        n_errors: Answers of all finished runs that carry an error; set by ``finish_sweep``.
-        failed: Why a run is not finished, by run id.
-        skipped: Why a run was not tried, by run id.
-        n_calls: Model calls that this start's runs asked for, by source.
-        shared: Items asked of the indexes and items computed (see ``Retriever.counts``).
-        n_indexes: Indexes built.
-        wall_s: Wall time of this start.
-    """
-
-    n_runs: int
-    n_waiting: int = 0
-    n_made: int = 0
-    n_ended: int = 0
-    n_errors: int = 0
-    failed: dict[str, str] = field(default_factory=dict)
-    skipped: dict[str, str] = field(default_factory=dict)
-    n_calls: Counter[str] = field(default_factory=Counter)
-    shared: Counter[tuple[str, str]] = field(default_factory=Counter)
-    n_indexes: int = 0
+    n_runs: int  # distinct ones
+    n_made: int = 0  # runs that this start made
+    n_ended: int = 0  # runs that this start made or failed to make
+    n_errors: int = 0  # answers of all finished runs that carry an error; set by ``finish_sweep``
+    failed: dict[str, str] = field(default_factory=dict)  # why a run is not finished, by run id
+    skipped: dict[str, str] = field(default_factory=dict)  # why a run was not tried, by run id
+    n_calls: Counter[str] = field(default_factory=Counter)  # model calls that this start's runs asked for, by source
+    shared: Counter[tuple[str, str]] = field(default_factory=Counter)  # see ``Retriever.counts``
+    n_indexes: int = 0  # built
     wall_s: float = 0.0
 
     def add(self, run_id: str, outcome: AnswerSummary | Exception) -> None:
@@ -118,27 +103,22 @@ def run_sweep(plan: Plan) -> SweepSummary:
     began = time.perf_counter()
     summary = SweepSummary(len(plan.runs))
     waiting = plan.unfinished
-    summary.n_waiting = len(waiting)
     for line in missing_lines(plan):
         say(f"sweep   {line}")
     if waiting:
-        first = next(iter(waiting.values()))
+        first, n_waiting = next(iter(waiting.values())), len(waiting)
         check_outlives_job(first)
         with connected(first.cluster):
             waiting = _affordable(plan, waiting, summary)
             _build_indexes(plan, waiting, summary)
-            with Progress("sweep", summary.n_waiting, "runs") as progress:
+            with Progress("sweep", n_waiting, "runs") as progress:
                 _make_runs(plan, waiting, summary, progress)
     summary.wall_s = time.perf_counter() - began
     return summary
 
 
 def _affordable(plan: Plan, waiting: Mapping[str, Config], summary: SweepSummary) -> dict[str, Config]:
-    """Leave out the runs that ask for more than the cluster has.
-
-    Raises:
-        ConfigError: No run is left, and none is finished.
-    """
+    """Leave out the runs that ask for more than the cluster has; an error if none is left and none is finished."""
     left: dict[str, Config] = {}
     for run_id, config in waiting.items():
         try:
@@ -156,9 +136,6 @@ def finish_sweep(plan: Plan, summary: SweepSummary) -> tuple[str, list[str], dic
 
     Returns:
         The results as text, the written files, the page first, and what each table's best cell can tell, by table.
-
-    Raises:
-        DataError: A run's file is damaged, or the output cannot be written.
     """
     sweep = collect(plan, summary.failed, summary.skipped, summary.lines(), plan.metric)
     summary.n_errors = sum(run.n_errors for run in sweep.runs)
@@ -212,8 +189,7 @@ def _reuse(config: Config, others: Sequence[Config]) -> None:
     target = index_settings(config).encoder
     for other in others:
         source = index_settings(other).encoder
-        same_texts = other.documents == config.documents
-        if same_texts and can_reuse(source, target):
+        if other.documents == config.documents and can_reuse(source, target):
             reuse_vectors(other.index.path, source, config.index.path, target, other.index.paragraph_vectors)
             return
 
@@ -221,30 +197,24 @@ def _reuse(config: Config, others: Sequence[Config]) -> None:
 def _make_runs(plan: Plan, waiting: Mapping[str, Config], summary: SweepSummary, progress: Progress) -> None:
     """Make the runs grouped by models, then by ledger and index, so that replicas and actors start once per group."""
     left = {run_id: config for run_id, config in waiting.items() if run_id not in summary.failed}
-    for group in _grouped(left, _models_key):
+    for group in _grouped(left, lambda one: tuple(_applications(one).values())):
         deployments = next(iter(group.values())).used_deployments
         say(f"sweep   {counted(len(group), 'run')} on {', '.join(deployments)}")
-        try:
-            with serving(deployments):
-                for part in _grouped(group, _index_key):
-                    _make_part(plan, part, summary, progress)
-        except Exception as error:  # a model that cannot be served stops only its own runs
-            _note_failure(group, error, summary)
+        with _failing_alone(group, summary), serving(deployments):
+            for part in _grouped(group, lambda one: (one.ledger.path, one.index.path, one.index.nprobe)):
+                with _failing_alone(part, summary):
+                    _make_together(plan, part, summary, progress)
 
 
-def _make_part(plan: Plan, runs: Mapping[str, Config], summary: SweepSummary, progress: Progress) -> None:
-    """Make the runs on one index; its failure stops no other index."""
+@contextmanager
+def _failing_alone(runs: Mapping[str, Config], summary: SweepSummary) -> Iterator[None]:
+    """Note an error of these runs' models or index, which stops no others."""
     try:
-        _make_together(plan, runs, summary, progress)
+        yield
     except Exception as error:
-        _note_failure(runs, error, summary)
-
-
-def _note_failure(runs: Mapping[str, Config], error: Exception, summary: SweepSummary) -> None:
-    reason = message_of(error)
-    for run_id, config in runs.items():
-        if run_id not in summary.failed and not is_finished(config.run):
-            summary.failed[run_id] = reason
+        for run_id, config in runs.items():
+            if run_id not in summary.failed and not is_finished(config.run):
+                summary.failed[run_id] = message_of(error)
 
 
 def _grouped(runs: Mapping[str, Config], key: Callable[[Config], Hashable]) -> list[dict[str, Config]]:
@@ -254,12 +224,8 @@ def _grouped(runs: Mapping[str, Config], key: Callable[[Config], Hashable]) -> l
     return list(groups.values())
 
 
-def _models_key(config: Config) -> Hashable:
-    return tuple(application_name(name, deployment) for name, deployment in config.used_deployments.items())
-
-
-def _index_key(config: Config) -> Hashable:
-    return config.ledger.path, config.index.path, config.index.nprobe
+def _applications(config: Config) -> dict[str, str]:
+    return {name: application_name(name, deployment) for name, deployment in config.used_deployments.items()}
 
 
 def _make_together(plan: Plan, runs: Mapping[str, Config], summary: SweepSummary, progress: Progress) -> None:
@@ -311,13 +277,12 @@ def _make_one(config: Config, pool: ActorPool, ledger: Ledger, stop: threading.E
     if is_finished(config.run):
         return AnswerSummary(config.run)
     RunDirectory(config.run).check_writable()
-    names = {name: application_name(name, deployment) for name, deployment in config.used_deployments.items()}
 
     def go_on(_: AnswerSummary) -> None:
         if stop.is_set():
             raise KohakuRayError("the sweep was interrupted")
 
-    context = context_of(config, ledger, names, config.declaration.prompts(config.prompts))
+    context = context_of(config, ledger, _applications(config), config.declaration.prompts(config.prompts))
     identity = identity_of(config, open_index(config))
     return make_run(pool, context, ledger, questions_of(config), identity, go_on, began)
 

@@ -17,9 +17,9 @@ from typing import Any, Literal
 
 import ray
 
+from kohaku_ray.engine import metrics
 from kohaku_ray.engine.errors import Refused
 from kohaku_ray.engine.ledger.segments import MERGED_ROWS, MOST_SMALL, Entry, Recorded, SegmentStore, check_recordable
-from kohaku_ray.engine.metrics import show_in_flight
 from kohaku_ray.engine.serving.handles import Handles, ask_together
 from kohaku_ray.engine.serving.placement import counts_of
 from kohaku_ray.errors import DataError, ModelError
@@ -292,7 +292,7 @@ class LedgerShard:
 
     async def _keep_flushing(self) -> None:
         while True:
-            show_in_flight(self._shard, len(self._in_flight))
+            metrics.add("kohaku_ray_calls_in_flight", len(self._in_flight), shard=str(self._shard))
             await asyncio.sleep(self._flush_s)
             with suppress(DataError):  # kept as the write failure; tried again
                 await self.flush()

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import threading
 from collections import Counter
 from concurrent.futures import ThreadPoolExecutor
 
@@ -13,7 +12,7 @@ from index.small_index import FakeEncoder, index_documents, make_documents
 
 from kohaku_ray.config import load_config
 from kohaku_ray.engine.actors.index_access import LocalIndex, united_depths
-from kohaku_ray.errors import DataError, IndexMismatchError, ModelError
+from kohaku_ray.errors import DataError, IndexMismatchError
 from kohaku_ray.index.nodes import NodeTable
 from kohaku_ray.index.store import Index, Shard
 from kohaku_ray.index.views import View
@@ -54,16 +53,9 @@ def run(local: LocalIndex, name: str, items, params):
 
 
 class Pairs:
-    """A cross-encoder that counts common words, and notes what it is asked."""
-
-    def __init__(self) -> None:
-        self.asked: list[tuple[str, tuple]] = []
+    """A cross-encoder that counts common words."""
 
     async def __call__(self, application, pairs):
-        self.asked.append((application, tuple(pairs)))
-        await asyncio.sleep(0)
-        if application == "broken":
-            raise ModelError("out of memory")
         return [float(len(set(query.split()) & set(text.split()))) for query, text in pairs]
 
 
@@ -191,30 +183,19 @@ def test_a_shorter_search_is_the_beginning_of_the_deepest(paths, ran, name, deep
     assert plain(hits.prefix(deepest) for hits in deeper) == plain(deep)
 
 
-def test_of_an_approximate_index_only_the_same_depth_is_shared(paths, ran):
+@pytest.mark.parametrize(("within", "is_shared"), [(None, False), (("b", "c"), True)])
+def test_depths_of_an_approximate_index_are_shared_within_documents_alone(paths, ran, within, is_shared):
+    """There it is exact."""
     shard = Index.open(paths["IVF2,Flat"]).shards[0]
-    local = opened(shard, DEPTHS)
-    items = queries()
+    local, ranges = opened(shard, DEPTHS), shard.index.ranges(within) if within else None
 
     async def ask():
-        return [await run(local, "search", items, (NODES, k, None)) for k in (4, 8, 4)]
+        return [await local.search(queries(), NODES, k, within) for k in (4, 9, 4)]
 
     first, deep, again = asyncio.run(ask())
-    assert plain(first) == plain(again) == plain(shard.vectors(NODES).search(np.stack(items), 4))
-    assert plain(deep) == plain(shard.vectors(NODES).search(np.stack(items), 8))
-    assert ran["search"] == 2 * len(items)
-
-
-def test_within_documents_an_approximate_index_is_exact_and_shares_depths(paths, ran):
-    shard = Index.open(paths["IVF2,Flat"]).shards[0]
-    local = opened(shard, DEPTHS)
-
-    async def ask():
-        return [await run(local, "search", queries(), (NODES, k, ("b", "c"))) for k in (2, 9)]
-
-    short, deep = asyncio.run(ask())
-    assert plain(short) == plain(hits.prefix(2) for hits in deep)
-    assert ran["search"] == len(TEXTS)
+    assert plain(first) == plain(again) == plain(shard.vectors(NODES).search(np.stack(queries()), 4, ranges))
+    assert plain(deep) == plain(shard.vectors(NODES).search(np.stack(queries()), 9, ranges))
+    assert ran["search"] == (1 if is_shared else 2) * len(TEXTS)
 
 
 COUNTED = {
@@ -258,46 +239,6 @@ def test_a_run_alone_keeps_nothing_but_ranked_pairs(shard, ran):
     assert local.counted == {("pairs ranked", "asked"): 2 * n_pairs, ("pairs ranked", "computed"): n_pairs}
 
 
-def test_calls_that_differ_in_what_they_are_told_share_no_result(shard):
-    pairs = Pairs()
-    local = LocalIndex(shard, FakeEncoder(), score=pairs, depths=DEPTHS)
-
-    async def ask():
-        one = await local.rank_pairs([("a b", "b c")], "one")
-        other = await local.rank_pairs([("a b", "b c")], "other")
-        wide, narrow = [(await local.nodes([(20,)], tokens, ()))[0] for tokens in (512, 0)]
-        return one, other, wide, narrow
-
-    one, other, wide, narrow = asyncio.run(ask())
-    assert one == other == [1.0]
-    assert pairs.asked == [("one", (("a b", "b c"),)), ("other", (("a b", "b c"),))]
-    assert len(wide) > len(narrow)
-
-
-def test_concurrent_calls_share_a_batch(shard):
-    batches, began, gate = [], threading.Event(), threading.Event()
-
-    class Slow(FakeEncoder):
-        def encode_queries(self, texts):
-            batches.append(list(texts))
-            began.set()
-            gate.wait(5)
-            return super().encode_queries(texts)
-
-    local = LocalIndex(shard, Slow())
-
-    async def ask():
-        first = asyncio.create_task(local.embed(TEXTS[:1], False))
-        await asyncio.to_thread(began.wait, 5)
-        rest = [asyncio.create_task(local.embed([text], False)) for text in TEXTS[1:]]
-        await asyncio.sleep(0.01)
-        gate.set()
-        return await asyncio.gather(first, *rest)
-
-    assert plain(one[0] for one in asyncio.run(ask())) == plain(queries())
-    assert batches == [TEXTS[:1], TEXTS[1:]]
-
-
 @pytest.mark.parametrize("name", ["search", "lexical"])
 def test_an_unknown_document_fails_its_caller_alone_and_is_not_kept(local, name):
     items, (kinds, top_k, _) = ASKED[name]
@@ -317,39 +258,6 @@ def test_an_unknown_document_fails_its_caller_alone_and_is_not_kept(local, name)
         assert isinstance(error, DataError)
         assert "has no document mars" in str(error)
     assert plain(good) == plain(good_again)
-
-
-@pytest.mark.parametrize("depths", [None, DEPTHS])
-def test_a_cross_encoder_that_fails_is_asked_again(shard, depths):
-    pairs = Pairs()
-    local = LocalIndex(shard, FakeEncoder(), score=pairs, depths=depths)
-
-    async def ask():
-        errors = []
-        for _ in range(2):
-            results = await asyncio.gather(
-                run(local, "rank_pairs", [("a", "a")], ("broken",)),
-                run(local, "rank_pairs", [("a", "a")], ("whole",)),
-                return_exceptions=True,
-            )
-            assert results[1] == [1.0]
-            errors.append(str(results[0]))
-        return errors
-
-    assert asyncio.run(ask()) == ["out of memory"] * 2
-    assert Counter(application for application, _ in pairs.asked) == {"broken": 2, "whole": 1}
-
-
-def test_items_that_fail_do_not_fail_those_they_are_batched_with(shard):
-    local = opened(shard, None)
-
-    async def ask():
-        return await asyncio.gather(local.vectors([10**9]), local.vectors([0]), return_exceptions=True)
-
-    bad, good = asyncio.run(ask())
-    assert isinstance(bad, IndexError)
-    if isinstance(good, Exception):
-        raise good
 
 
 def test_a_search_of_what_the_index_has_no_view_of_says_so(local):

@@ -5,7 +5,14 @@ from __future__ import annotations
 import pytest
 
 from kohaku_ray.config import Config, load_config
-from kohaku_ray.engine.actors.pool import member_processes, n_ledger_shards, n_retrievers, n_voters
+from kohaku_ray.engine.actors.pool import (
+    block_size,
+    blocks_in_flight,
+    member_processes,
+    n_ledger_shards,
+    n_retrievers,
+    n_voters,
+)
 
 LARGE = {"CPU": 10_000.0, "GPU": 1_000.0}
 
@@ -58,3 +65,23 @@ def test_retrievers_by_default_are_no_more_than_there_is_room_for(own, n_shards,
 def test_no_more_processes_answer_than_the_cluster_has_cpus():
     assert [member_processes(asked(64), n_cpus) for n_cpus in (0, 2, 6.5, 640)] == [1, 2, 6, 12]
     assert member_processes(asked(64, "cluster.autoscaling=true"), 2) == 12
+
+
+def test_blocks_follow_the_replicas():
+    assert [block_size(asked(16), n) for n in (10, 640, 100_000)] == [1, 10, 32]
+
+
+def test_questions_in_flight_grow_with_the_replicas_up_to_what_they_take():
+    def in_flight(replicas, max_ongoing, members, n_questions=100_000, queries=1):
+        deployment = f"{{kind: extractive, replicas: {replicas}, max_ongoing: {max_ongoing}}}"
+        own = (f"deployments.extractive={deployment}", f"ensemble.members={members}", f"kohaku.queries={queries}")
+        config = load_config("demo", own)
+        size = block_size(config, n_questions)
+        return size * blocks_in_flight(config, size)
+
+    assert in_flight(64, 8, 9) == 256  # 2 × 64 × 8 calls are fewer than 9 × 256: four per replica all the same
+    assert 2 * 64 * 256 // 9 <= in_flight(64, 256, 9) <= 2 * 64 * 256 // 9 + 32
+    planned = in_flight(64, 256, 9, queries=4)  # a model plans: more questions are on their way
+    assert 3 * 64 * 256 // 9 <= planned <= 3 * 64 * 256 // 9 + 32
+    assert in_flight(1, 4, 5, 8) == 2 * 2  # two blocks, so that one is prepared while another is answered
+    assert blocks_in_flight(asked(1, "cluster.blocks_in_flight=7"), 32) == 7

@@ -2,16 +2,17 @@
 
 from __future__ import annotations
 
+import json
 import os
 from collections import Counter
 from pathlib import Path
 
 import polars as pl
 import pytest
+from kit.answers import deployment
 from kit.vision_server import VisionServer
 from pages import opened
 
-from kohaku_ray.config import load_config
 from kohaku_ray.engine.jobs.answer import run_answer
 from kohaku_ray.engine.jobs.index import run_index
 from kohaku_ray.errors import ConfigError
@@ -25,14 +26,11 @@ SENDS = ("kohaku.image_top_k=8", "kohaku.send_images=true", "kohaku.image_tokens
 
 
 @pytest.fixture
-def config_of(tiny_encoder, tmp_path):
+def config_of(small_config):
     def make(server, run: str, *overrides: str):
-        own = [f"index.path={tmp_path}/index", f"ledger.path={tmp_path}/ledger", f"run={tmp_path}/{run}"]
-        own += ["index.encoders=1", f"index.encoder.model={tiny_encoder}", "kohaku.max_retries=0", "kohaku.queries=1"]
-        own += ["deployments.eyes.kind=openai", f"deployments.eyes.base_url={server.base_url}", "ensemble.members=1"]
-        own += ["deployments.eyes.model=eyes", "deployments.eyes.api_key_env=null", "deployments.eyes.vision=true"]
-        own += ["deployments.eyes.max_tries=1", "model=eyes"]
-        return load_config("demo_figures", [*own, *overrides])
+        eyes = json.dumps(deployment(server, vision=True, max_tries=1))
+        own = [f"deployments.eyes={eyes}", "model=eyes", "ensemble.members=1"]
+        return small_config("demo_figures", *own, "kohaku.max_retries=0", "kohaku.queries=1", *overrides, run=run)
 
     return make
 

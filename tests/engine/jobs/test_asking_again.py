@@ -7,14 +7,13 @@ from contextlib import ExitStack
 from pathlib import Path
 
 import pytest
+from kit.answers import fake, rows_of, steps_of
 from kit.fake_openai import Action, FakeOpenAI, completion, is_plan
-from test_answer import fake, rows_of, steps_of
 
 from kohaku_ray.cli import main
 from kohaku_ray.config import as_yaml
 from kohaku_ray.engine.jobs import answer
 from kohaku_ray.engine.serving.applications import serving
-from kohaku_ray.errors import ConfigError, DataError
 from kohaku_ray.models.request import seed_for
 from kohaku_ray.pages.run_text import show_question
 from kohaku_ray.run.identity import is_finished
@@ -91,20 +90,3 @@ def test_a_plan_that_got_no_reply_leaves_the_run_unfinished_and_is_asked_again(s
         plan = [row for row in steps_of(config.run, "plan") if row["question_id"] == "s004"]
         assert len(plan) == 3
         assert {row["error"] for row in plan} == {None}
-
-
-def contents(run: str) -> dict[str, bytes]:
-    return {file.name: file.read_bytes() for file in Path(run).iterdir()}
-
-
-def test_a_run_that_is_refused_leaves_the_old_outputs(sample_config, run_answer, tmp_path):
-    config = sample_config(*SMALL)
-    run_answer(config)
-    before = contents(config.run)
-    assert {"submission.csv", "answers.parquet", "run.json", "config.yaml"} <= before.keys()
-    with pytest.raises(ConfigError, match=r"the cluster has 6 CPUs but 99 retriever\(s\)"):
-        run_answer(sample_config("questions.limit=2", "cluster.retriever.replicas=99"))
-    assert contents(config.run) == before
-    with pytest.raises(DataError, match=f"no index at {tmp_path}/none"):
-        answer.run_answer(sample_config("questions.limit=2", f"index.path={tmp_path}/none"))
-    assert contents(config.run) == before

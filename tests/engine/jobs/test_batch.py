@@ -12,6 +12,8 @@ from collections import Counter
 from pathlib import Path
 
 import pytest
+from kit.answers import deployment, flags
+from kit.batches import a_line, rows
 from kit.fake_openai import Action, FakeOpenAI, completion, error_body
 
 from kohaku_ray.cli import main
@@ -24,31 +26,15 @@ def text_of(body: dict) -> str:
     return body["messages"][-1]["content"]
 
 
-def a_line(custom_id: str, text: str, **body) -> dict:
-    return {"custom_id": custom_id, "method": "POST", "url": "/v1/chat/completions"} | {
-        "body": {"model": "fake", "messages": [{"role": "user", "content": text}], **body}
-    }
-
-
 def write(path: Path, lines: list) -> str:
     path.write_text("".join((one if isinstance(one, str) else json.dumps(one)) + "\n" for one in lines))
     return str(path)
 
 
-def rows(path: str) -> list[dict]:
-    return [json.loads(line) for line in Path(path).read_text().splitlines()]
-
-
 def arguments(server: FakeOpenAI, cluster: str, home: Path, source: str, output: str) -> list[str]:
-    deployment = {"kind": "openai", "base_url": server.base_url, "model": "fake", "api_key_env": None}
-    deployment |= {"max_ongoing": 4, "max_tries": 2, "backoff_s": 0.01}
-    settings = {
-        "cluster.address": cluster,
-        "ledger.path": f"{home}/ledger",
-        "ledger.flush_s": "0.2",
-        "deployments.fake": json.dumps(deployment),
-    }
-    return ["batch", source, output, *(part for pair in settings.items() for part in ("--set", "=".join(pair)))]
+    model = json.dumps(deployment(server, max_ongoing=4, max_tries=2, backoff_s=0.01))
+    settings = {"cluster.address": cluster, "ledger.path": f"{home}/ledger", "ledger.flush_s": "0.2"}
+    return ["batch", source, output, *flags(settings | {"deployments.fake": model})]
 
 
 def test_equal_lines_are_asked_once_in_order_and_bad_ones_stop_nothing(cluster, tmp_path, capsys):
@@ -141,18 +127,14 @@ def test_killed_and_repeated_it_asks_what_is_missing_and_writes_the_same_bytes(c
     assert sorted(path.name for path in tmp_path.glob("*.part")) == []
 
 
-def test_a_file_without_a_usable_line_starts_nothing(tmp_path, capsys):
-    source, out = write(tmp_path / "in.jsonl", [a_line("a", "p", n=2), "{"]), str(tmp_path / "out.jsonl")
+@pytest.mark.parametrize(
+    ("out", "code", "said"), [("out.jsonl", 3, "0 of 2 lines answered"), ("in.jsonl", 2, "is both the input and an")]
+)
+def test_a_file_without_a_usable_line_starts_nothing_and_no_input_is_overwritten(tmp_path, capsys, out, code, said):
+    source, out = write(tmp_path / "in.jsonl", [a_line("a", "p", n=2), "{"]), str(tmp_path / out)
+    before = Path(source).read_bytes()
     with FakeOpenAI() as server:
-        assert main(arguments(server, "127.0.0.1:1", tmp_path, source, out)) == 3
-    assert Path(out).read_bytes() == b""
-    assert len(rows(errors_path(out))) == 2
-    assert "0 of 2 lines answered" in capsys.readouterr().out
-
-
-def test_an_input_is_not_overwritten(tmp_path, capsys):
-    source = write(tmp_path / "in.jsonl", [a_line("a", "p")])
-    with FakeOpenAI() as server:
-        assert main(arguments(server, "127.0.0.1:1", tmp_path, source, source)) == 2
-    assert "is both the input and an output" in capsys.readouterr().err
-    assert rows(source)
+        assert main(arguments(server, "127.0.0.1:1", tmp_path, source, out)) == code
+    assert said in "".join(capsys.readouterr())
+    assert Path(source).read_bytes() == before
+    assert code == 2 or len(rows(errors_path(out))) == 2

@@ -8,6 +8,7 @@ import random
 from pathlib import Path
 
 import pytest
+from kit.batches import a_line, rows
 
 from kohaku_ray.config import load_config
 from kohaku_ray.engine.jobs.batch import AHEAD, BatchSummary, ask_all
@@ -41,13 +42,9 @@ class FakeLedger:
 
 
 def run(tmp_path: Path, texts: list[str], ledger: FakeLedger, *overrides: str) -> BatchSummary:
-    server = '{kind: openai, base_url: "http://127.0.0.1:1/v1", model: m, api_key_env: null, max_ongoing: 4}'
+    server = '{kind: openai, base_url: "http://127.0.0.1:1/v1", model: fake, api_key_env: null, max_ongoing: 4}'
     config = load_config(None, [f"deployments.big={server}", "deployments.big.price.completion=1000", *overrides])
-    lines = [
-        {"custom_id": f"id{n}", "method": "POST", "url": "/v1/chat/completions"}
-        | {"body": {"model": "m", "messages": [{"role": "user", "content": text}]}}
-        for n, text in enumerate(texts)
-    ]
+    lines = [a_line(f"id{n}", text) for n, text in enumerate(texts)]
     (tmp_path / "in.jsonl").write_text("\n".join(map(json.dumps, lines)))
     out = str(tmp_path / "out.jsonl")
     summary = BatchSummary(out)
@@ -55,10 +52,6 @@ def run(tmp_path: Path, texts: list[str], ledger: FakeLedger, *overrides: str) -
         models = BatchModels(config)
         asyncio.run(ask_all(config, models, str(tmp_path / "in.jsonl"), ledger, {"big": "app"}, files, summary))
     return summary
-
-
-def rows(path: str) -> list[dict]:
-    return [json.loads(line) for line in Path(path).read_text().splitlines()]
 
 
 def test_replies_are_in_the_inputs_order_and_calls_are_bounded(tmp_path):

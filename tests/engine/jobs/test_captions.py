@@ -4,16 +4,17 @@ from __future__ import annotations
 
 import asyncio
 import io
+import json
 from pathlib import Path
 
 import pytest
 from figure_pdfs import as_bytes, picture, scan
+from kit.answers import deployment
 from kit.fake_openai import Action, completion, error_body, text_of
 from kit.vision_server import VisionServer, charts, label_of, read_label
 from PIL import Image
 
 from kohaku_ray import sample
-from kohaku_ray.config import load_config
 from kohaku_ray.engine.actors.index_access import LocalIndex
 from kohaku_ray.engine.jobs.index import run_index
 from kohaku_ray.engine.ledger.segments import SegmentStore
@@ -25,18 +26,11 @@ pytestmark = [pytest.mark.ray, pytest.mark.slow]
 
 
 @pytest.fixture
-def config_of(tiny_encoder, tmp_path):
+def config_of(small_config):
     def make(server, *overrides: str):
-        own = [f"index.path={tmp_path}/index", f"ledger.path={tmp_path}/ledger", f"run={tmp_path}/run"]
-        own += ["index.encoders=1", f"index.encoder.model={tiny_encoder}", "index.captions=model"]
-        own += [
-            "deployments.eyes.kind=openai",
-            "deployments.eyes.vision=true",
-            f"deployments.eyes.base_url={server.base_url}",
-        ]
-        own += ["deployments.eyes.model=eyes", "deployments.eyes.api_key_env=null", "deployments.eyes.timeout_s=2"]
-        own += ["deployments.eyes.max_tries=1", "roles.caption.model=eyes"]
-        return load_config("demo_figures", [*own, *overrides])
+        eyes = json.dumps(deployment(server, vision=True, timeout_s=2, max_tries=1))
+        own = [f"deployments.eyes={eyes}", "roles.caption.model=eyes", "index.captions=model"]
+        return small_config("demo_figures", *own, *overrides)
 
     return make
 

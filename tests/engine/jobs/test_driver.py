@@ -13,6 +13,7 @@ from pathlib import Path
 
 import pyarrow.parquet as pq
 import pytest
+from kit.answers import deployment, flags
 from kit.fake_openai import Action, FakeOpenAI, completion
 
 pytestmark = pytest.mark.ray
@@ -21,28 +22,20 @@ KEY = "sk-Secret-0123456789abcdef"
 
 
 def driver(
-    server: FakeOpenAI,
-    home: Path,
-    index: str,
-    ray_home: str,
-    *overrides: str,
-    command: tuple[str, ...] = ("answer", "demo"),
+    server: FakeOpenAI, home: Path, index: str, ray_home: str, command: tuple[str, ...] = ("answer", "demo")
 ) -> subprocess.Popen[str]:
-    deployment = {"kind": "openai", "base_url": server.base_url, "model": "fake", "api_key_env": "OUR_KEY"}
-    settings = [
-        f"index.path={index}",
-        f"deployments.fake={json.dumps(deployment | {'max_tries': 1})}",
-        "roles.answer.model=fake",
-        "questions.limit=4",
-        "ensemble.members=1",
-        f"run={home}/run",
-        f"ledger.path={home}/ledger",
-        *overrides,
-    ]
-    flags = [part for setting in settings for part in ("--set", setting)]
+    settings = {
+        "index.path": index,
+        "deployments.fake": json.dumps(deployment(server, api_key_env="OUR_KEY", max_tries=1)),
+        "roles.answer.model": "fake",
+        "questions.limit": 4,
+        "ensemble.members": 1,
+        "run": f"{home}/run",
+        "ledger.path": f"{home}/ledger",
+    }
     own = {"OUR_KEY": KEY, "RAY_TMPDIR": ray_home}
     return subprocess.Popen(
-        [sys.executable, "-m", "kohaku_ray.cli", *command, *flags],
+        [sys.executable, "-m", "kohaku_ray.cli", *command, *flags(settings)],
         stdout=subprocess.PIPE,
         stderr=subprocess.STDOUT,
         text=True,

@@ -8,8 +8,8 @@ from contextlib import ExitStack
 from pathlib import Path
 
 import pytest
+from kit.answers import COMPARED, fake, rows_of
 from kit.fake_openai import FakeOpenAI
-from test_answer import COMPARED, fake, rows_of
 
 from kohaku_ray.config import Config
 from kohaku_ray.engine.ledger.segments import SegmentStore

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import functools
 import io
 
 import numpy as np
@@ -11,7 +12,6 @@ from kit import tiny_clip
 from PIL import Image as Pillow
 
 from kohaku_ray import sample
-from kohaku_ray.config import load_config
 from kohaku_ray.engine.actors.index_access import LocalIndex
 from kohaku_ray.engine.jobs.index import run_index
 from kohaku_ray.errors import ConfigError
@@ -28,13 +28,8 @@ def clip(tmp_path_factory):
 
 
 @pytest.fixture
-def config_of(tiny_encoder, tmp_path):
-    def make(*overrides: str):
-        own = [f"index.path={tmp_path}/index", f"run={tmp_path}/run", f"ledger.path={tmp_path}/ledger"]
-        own += ["index.encoders=1", "kohaku.image_top_k=2", f"index.encoder.model={tiny_encoder}"]
-        return load_config("demo_figures", [*own, *overrides])
-
-    return make
+def config_of(small_config):
+    return functools.partial(small_config, "demo_figures", "kohaku.image_top_k=2")
 
 
 def encoded(clip: str, path: str) -> dict[str, np.ndarray]:

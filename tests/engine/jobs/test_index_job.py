@@ -15,6 +15,7 @@ from pathlib import Path
 import numpy as np
 import pyarrow as pa
 import pytest
+from kit.answers import flags
 from kit.ray_processes import our_processes
 
 from kohaku_ray.cli import main
@@ -77,19 +78,14 @@ def test_vectors_are_the_encoders_and_parents_their_childrens_mean(sample_index)
     sentences = np.flatnonzero(index.nodes.kind == KINDS.index("sentence"))[::40]
     texts = [index.nodes.text_of(int(row)) for row in sentences]
     np.testing.assert_allclose(index.node_vectors(sentences), encoder.encode_passages(texts), atol=1e-5)
+    paragraph = int(np.flatnonzero(index.nodes.kind == KINDS.index("paragraph"))[5])
+    own = [index.nodes.text_of(row) for row in index.nodes.children(paragraph)]
+    assert index.nodes.tokens[paragraph] == counter_of(load_config("demo"))(own).sum() > 0
     section = int(np.flatnonzero(index.nodes.kind == KINDS.index("section"))[3])
     children = np.array(index.nodes.children(section))
     lengths = np.array([len(index.nodes.text_of(int(row))) for row in children], float)
     mean = lengths @ index.node_vectors(children)
     np.testing.assert_allclose(index.node_vectors(np.array([section]))[0], mean / np.linalg.norm(mean), atol=1e-5)
-
-
-def test_token_counts_add_up(sample_index):
-    nodes = Index.open(sample_index[0]).nodes
-    config = load_config("demo")
-    paragraph = int(np.flatnonzero(nodes.kind == KINDS.index("paragraph"))[5])
-    sentences = [nodes.text_of(row) for row in nodes.children(paragraph)]
-    assert nodes.tokens[paragraph] == counter_of(config)(sentences).sum() > 0
 
 
 @pytest.mark.slow
@@ -229,9 +225,8 @@ def test_every_bad_file_is_a_reject_with_its_reason(cluster, tmp_path, capsys):
         empty__md="",
     )
     write(folder / "deep", twin__txt="The same id from another directory.")
-    flags = ["--set", f"documents.paths=[{folder}]", "--set", "documents.metadata=null"]
-    code = main(["index", "demo", *flags, "--set", f"index.path={tmp_path / 'index'}", "--set", "index.encoders=1"])
-    assert code == 3
+    own = {"documents.paths": f"[{folder}]", "documents.metadata": "null", "index.path": tmp_path / "index"}
+    assert main(["index", "demo", *flags({**own, "index.encoders": 1})]) == 3
     printed = capsys.readouterr().out
     index = Index.open(str(tmp_path / "index"))
     rejects = {Path(row["file"]).name: row["reason"] for row in index.rejects.to_pylist()}
@@ -262,14 +257,6 @@ def test_a_file_that_takes_too_long_or_is_a_pipe_is_a_reject_and_holds_nothing_u
     assert Index.open(str(tmp_path / "index")).documents["doc_id"].to_pylist() == ["good"]
 
 
-def test_nothing_usable_is_an_error(cluster, tmp_path, config_of):
-    with pytest.raises(DataError, match=r"none of 1 files can be used; the first: .*junk.md"):
-        run_index(config_of(write(tmp_path / "in", junk__md=b"\x00\x01"), tmp_path / "index"))
-    (tmp_path / "void").mkdir()
-    with pytest.raises(DataError, match=r"void holds no documents"):
-        run_index(config_of(tmp_path / "void", tmp_path / "index"))
-
-
 @pytest.mark.parametrize(
     ("overrides", "kind", "said"),
     [
@@ -278,21 +265,6 @@ def test_nothing_usable_is_an_error(cluster, tmp_path, config_of):
         (["index.encoder.model=package:no_such_encoder"], ConfigError, r"package:no_such_encoder"),
     ],
 )
-def test_what_cannot_work_is_found_before_any_encoding(cluster, tmp_path, config_of, overrides, kind, said):
-    (tmp_path / "file").write_text("in the way")
-    folder = write(tmp_path / "in", a__md="# A\n\nText.")
-    with pytest.raises(kind, match=said):
-        run_index(config_of(folder, tmp_path / "i", *(override.format(tmp_path) for override in overrides)))
-
-
-def test_an_error_in_a_stage_comes_back_as_itself(cluster, tmp_path, config_of):
-    # An encoder that loads nowhere: found by its files, refused by the worker that loads it.
-    model = write(tmp_path / "model", config__json="{}", modules__json="[]")
-    folder = write(tmp_path / "in", a__md="# A\n\nText.")
-    with pytest.raises(ConfigError, match=r"model"):
-        run_index(config_of(folder, tmp_path / "i", f"index.encoder.model={model}"))
-
-
 def wait_for_the_reducer(longest_s: float = 5.0) -> None:
     """Wait until the reducer, which goes on without its job, has come and gone; it may be too fast to be seen."""
     deadline, seen = time.monotonic() + longest_s, False
@@ -309,7 +281,6 @@ def wait_for_the_reducer(longest_s: float = 5.0) -> None:
     ("override", "message"),
     [
         ("index.encoder.dim=128", r"encoder\.dim None but the configuration says 128"),
-        ("index.encoder.query_prompt='query: '", r"encoder\.query_prompt None but the configuration says 'query: '"),
         ("index.weights=tokens", r"weights 'chars' but the configuration says 'tokens'"),
     ],
 )
@@ -322,11 +293,10 @@ def test_an_index_of_other_settings_is_refused_with_both_values(sample_index, ov
 def test_an_interrupted_job_repeats_no_finished_block(cluster, tmp_path):
     sentences = [f"Sensor {n} in hall {n % 13} reported {n * 31 % 1009} watts at minute {n}." for n in range(2400)]
     folder = write(tmp_path / "in", long__txt=" ".join(sentences))
-    command = [sys.executable, "-m", "kohaku_ray.cli", "index", "demo"]
     settings = {"documents.paths": f"[{folder}]", "documents.metadata": "null", "index.path": str(tmp_path / "index")}
     settings |= {"index.encoders": "1", "cluster.address": cluster}
-    flags = [part for key, value in settings.items() for part in ("--set", f"{key}={value}")]
-    job = subprocess.Popen([*command, *flags], stderr=subprocess.PIPE, stdout=subprocess.DEVNULL, text=True)
+    command = [sys.executable, "-m", "kohaku_ray.cli", "index", "demo", *flags(settings)]
+    job = subprocess.Popen(command, stderr=subprocess.PIPE, stdout=subprocess.DEVNULL, text=True)
     for line in job.stderr:
         if line.startswith("encode"):
             n_done = int(line.split(" of ")[0].split()[-1])
@@ -335,7 +305,7 @@ def test_an_interrupted_job_repeats_no_finished_block(cluster, tmp_path):
     job.wait()
     time.sleep(1)
     assert not (tmp_path / "index" / "manifest.json").exists()
-    again = subprocess.run([*command, *flags], capture_output=True, text=True, timeout=300)
+    again = subprocess.run(command, capture_output=True, text=True, timeout=300)
     assert again.returncode == 0, again.stderr
     left = int(again.stderr.split("rejected, ")[1].split()[0])
     assert n_done > 100
@@ -344,25 +314,21 @@ def test_an_interrupted_job_repeats_no_finished_block(cluster, tmp_path):
     assert not list((tmp_path / "index").glob("pending/*"))
 
 
-def news_rows(header: str, *rows: str) -> str:
-    return "\n".join([header, *rows, ""])
-
-
 def test_news_files_become_documents_with_chunks_and_every_row_is_one_or_a_reject(
     cluster, tmp_path, monkeypatch, tiny_encoder
 ):
     monkeypatch.syspath_prepend(str(Path(__file__).parents[3]))
     sample = Path(sample_path("news"), "articles.csv").read_bytes()
     header = sample.decode().splitlines()[0]
-    extra = news_rows(
-        header,
+    extra = [
         "1001,other,,,x.example,Other,Ce numéro est déjà pris.,0,,",
         "9001,digue-rupture,,,x.example,Again,Ce nom est déjà pris.,0,,",
         "9002,kept,,,x.example,Kept,Ce document reste.,0,,",
         "9002,kept,,,x.example,Kept,Cette ligne est en double.,1,,",
         "9003,empty,,,x.example,Empty,,0,,",
-    )
-    folder = write(tmp_path / "in", articles__csv=sample, more__csv=extra, wrong__csv="text\nNo columns.\n")
+    ]
+    more = "\n".join([header, *extra, ""])
+    folder = write(tmp_path / "in", articles__csv=sample, more__csv=more, wrong__csv="text\nNo columns.\n")
     own = ["system=tests.own_system.news_pieces:SYSTEM", f"documents.paths=[{folder}]", f"index.path={tmp_path}/index"]
     config = load_config(None, [*own, "index.encoders=1", f"index.encoder.model={tiny_encoder}"])
     summary = run_index(config)
@@ -371,13 +337,8 @@ def test_news_files_become_documents_with_chunks_and_every_row_is_one_or_a_rejec
     assert summary.counts["n_paragraphs"] == len(rows) + 1
     assert index.documents["doc_id"].to_pylist() == sorted({row["doc_id"] for row in rows} | {"kept"})
     rejects = {row["file"].removeprefix(f"{folder}/"): row["reason"] for row in index.rejects.to_pylist()}
-    assert set(rejects) == {
-        "more.csv: line 5",
-        "more.csv: line 6",
-        "more.csv: other",
-        "more.csv: digue-rupture",
-        "wrong.csv",
-    }
+    parts = ("line 5", "line 6", "other", "digue-rupture")
+    assert set(rejects) == {"wrong.csv", *(f"more.csv: {part}" for part in parts)}
     assert rejects["more.csv: other"] == (
         f"par_id '1001' is already that of {folder}/articles.csv: digue-rupture: rename one of them"
     )
@@ -399,8 +360,6 @@ def test_news_files_become_documents_with_chunks_and_every_row_is_one_or_a_rejec
     assert summary.counts["n_chunks"] == len(index.vectors(("chunk",))) == sum(map(len, windows.values()))
     own = index.node_vectors(np.array([chunk]))
     np.testing.assert_allclose(own, make_encoder(config).encode_passages([nodes.text_of(chunk)]), atol=1e-5)
-    [hits] = index.vectors(("chunk",)).search(own, 5, index.ranges(["digue-rupture"]))
-    assert hits.rows[0] == chunk
     [hits] = index.terms(("chunk",)).search(["enrochements"], 5, index.ranges(["digue-rupture"]))
     assert "enrochements" in nodes.text_of(int(hits.rows[0]))
 
@@ -421,3 +380,26 @@ def test_a_file_or_a_document_that_is_lost_on_the_way_is_an_error(cluster, tmp_p
     monkeypatch.setattr(job, "shards_joined", lossy)
     with pytest.raises(DataError, match=r"gave 2 documents and 0 rejects but the index at .* has 1 and 0"):
         run_index(config)
+
+
+@pytest.mark.parametrize(
+    ("overrides", "kind", "said"),
+    [
+        (["index.path={}/file/index"], DataError, r"cannot write .*file/index"),
+        (["index.encoders=64"], ConfigError, r"the cluster has 6 CPUs but 64 encoder\(s\) need 64"),
+        (["index.encoder.model=package:no_such_encoder"], ConfigError, r"package:no_such_encoder"),
+        # An encoder that loads nowhere: found by its files, refused by the worker that loads it.
+        (["index.encoder.model={}/model"], ConfigError, r"model"),
+        (["documents.paths=[{}/void]"], DataError, r"void holds no documents"),
+        (["documents.paths=[{}/junk]"], DataError, r"none of 1 files can be used; the first: .*junk.md"),
+    ],
+)
+def test_what_cannot_work_is_said(cluster, tmp_path, config_of, overrides, kind, said):
+    """Before any encoding, or as the error of the stage that met it."""
+    (tmp_path / "file").write_text("in the way")
+    (tmp_path / "void").mkdir()
+    write(tmp_path / "model", config__json="{}", modules__json="[]")
+    write(tmp_path / "junk", junk__md=b"\x00\x01")
+    folder = write(tmp_path / "in", a__md="# A\n\nText.")
+    with pytest.raises(kind, match=said):
+        run_index(config_of(folder, tmp_path / "i", *(override.format(tmp_path) for override in overrides)))

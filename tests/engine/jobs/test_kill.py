@@ -17,9 +17,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from kit.answers import COMPARED, deployment, flags
 from kit.fake_openai import Action, FakeOpenAI, Received, completion, default_text
 from kit.ray_processes import our_processes
-from test_answer import COMPARED
 
 from kohaku_ray.config import Config, load_config
 from kohaku_ray.engine.ledger.segments import SegmentStore
@@ -27,6 +27,7 @@ from kohaku_ray.engine.ledger.segments import SegmentStore
 pytestmark = pytest.mark.ray
 
 N_CHAINS, KILLS_PER_CHAIN, FLUSH_S = 4, 5, 0.5
+ANSWER = [sys.executable, "-m", "kohaku_ray.cli", "answer", "demo"]
 SLOW_WRITE_S = 10.0
 """Beyond the flush's interval: by then a reply is on disk on the slowest machine."""
 VICTIMS = (
@@ -119,27 +120,21 @@ class Chains:
     def __init__(self, cluster: str, home: Path, index: str, server: FakeOpenAI, killer: Killer, **settings: str):
         self.home, self.server, self.killer = home, server, killer
         killer.server = server
-        deployment = {"kind": "openai", "base_url": server.base_url, "model": "fake", "api_key_env": None}
         self.settings = {
             "cluster.address": cluster,
             "index.path": index,
-            "deployments.fake": json.dumps(deployment),
+            "deployments.fake": json.dumps(deployment(server)),
             "roles.answer.model": "fake",
             "ledger.flush_s": str(FLUSH_S),
             **settings,
         }
 
-    def overrides(self, name: str) -> list[str]:
-        own = {"run": f"{self.home}/{name}", "ledger.path": f"{self.home}/{name}-ledger"}
-        return [f"{key}={value}" for key, value in (self.settings | own).items()]
-
-    def command(self, name: str) -> list[str]:
-        flags = [part for override in self.overrides(name) for part in ("--set", override)]
-        return [sys.executable, "-m", "kohaku_ray.cli", "answer", "demo", *flags]
+    def of(self, name: str) -> dict[str, str]:
+        return {**self.settings, "run": f"{self.home}/{name}", "ledger.path": f"{self.home}/{name}-ledger"}
 
     def whole(self, run_answer: Callable[[Config], object]) -> int:
         """Run it uninterrupted, on actors that are up; returns how many calls it makes."""
-        run_answer(load_config("demo", self.overrides("whole")))
+        run_answer(load_config("demo", [f"{key}={value}" for key, value in self.of("whole").items()]))
         self.n_calls = self.server.n_requests
         return self.n_calls
 
@@ -149,7 +144,7 @@ class Chains:
         first, n_kills = self.server.n_requests, len(killer.kills)
         killer.plan = {killer.n + point: victim for point, victim in kills.items()}
         killer.ledger = self.home / f"{name}-ledger"
-        starts = run_until_done(killer, self.command(name))
+        starts = run_until_done(killer, [*ANSWER, *flags(self.of(name))])
         asked, done = self.server.log[first:], killer.kills[n_kills:]
         assert len(done) == len(kills)
         assert starts == 1 + list(kills.values()).count("driver")

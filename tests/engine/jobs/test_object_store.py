@@ -6,14 +6,13 @@ import json
 from pathlib import Path
 
 import pytest
+from kit.answers import COMPARED
 
 from kohaku_ray import sample
 from kohaku_ray.config import load_config
 from kohaku_ray.errors import StorageError
-from kohaku_ray.run.tables import SCHEMAS
 from kohaku_ray.storage import below, publish, read_file
 
-COMPARED = ("submission.csv", *(f"{name}.parquet" for name in SCHEMAS if name != "usage"))
 SMALL = ("questions.limit=12", "ensemble.members=2", "index.encoders=1")
 
 
@@ -78,36 +77,25 @@ def test_a_run_with_everything_on_s3_equals_a_run_on_a_disk(s3, overrides, tiny_
     assert shown == expected
 
 
-def test_wrong_credentials_are_found_before_a_cluster_is_started(s3, overrides, monkeypatch):
+@pytest.mark.parametrize(
+    ("job", "key"),
+    [("index", None), ("answer", None), ("answer", "index.path"), ("answer", "ledger.path"), ("answer", "run")],
+)
+def test_wrong_credentials_are_found_before_a_cluster_is_started(s3, overrides, sample_config, monkeypatch, job, key):
+    """Of all places, and of each on its own."""
     import ray
 
     from kohaku_ray.engine.jobs.answer import run_answer
     from kohaku_ray.engine.jobs.index import run_index
 
-    monkeypatch.setattr(ray, "init", lambda **_: pytest.fail("a cluster was started"))
-    monkeypatch.setattr(ray, "is_initialized", lambda: False)
-    config = load_config("demo", overrides)
-    s3.demand_credentials(True)
-    try:
-        for job in (run_index, run_answer):
-            with pytest.raises(StorageError, match=r"bucket kohaku refuses these credentials: set AWS_ACCESS_KEY_ID"):
-                job(config)
-    finally:
-        s3.demand_credentials(False)
-
-
-@pytest.mark.parametrize("key", ["index.path", "ledger.path", "run"])
-def test_each_place_on_its_own_is_checked_before_a_cluster_is_started(s3, sample_config, monkeypatch, key):
-    import ray
-
-    from kohaku_ray.engine.jobs.answer import run_answer
-
-    config = sample_config(f"{key}={s3.uri(f'alone/{key}')}")
+    config = load_config("demo", overrides) if key is None else sample_config(f"{key}={s3.uri(f'alone/{key}')}")
+    said = "" if key is None else rf"s3://kohaku/alone/{key}.*"
+    said += "bucket kohaku refuses these credentials: set AWS_ACCESS_KEY_ID"
     monkeypatch.setattr(ray, "init", lambda **_: pytest.fail("a cluster was started"))
     monkeypatch.setattr(ray, "is_initialized", lambda: False)
     s3.demand_credentials(True)
     try:
-        with pytest.raises(StorageError, match=rf"s3://kohaku/alone/{key}.*bucket kohaku refuses these credentials"):
-            run_answer(config)
+        with pytest.raises(StorageError, match=said):
+            {"index": run_index, "answer": run_answer}[job](config)
     finally:
         s3.demand_credentials(False)

@@ -12,20 +12,17 @@ import time
 from collections import Counter
 from pathlib import Path
 
-import numpy as np
 import pyarrow.parquet as pq
 import pytest
 import yaml
+from kit.answers import COMPARED, deployment, steps_of
 from kit.fake_openai import Action, FakeOpenAI, completion
-from test_answer import COMPARED, steps_of
 
 from kohaku_ray.cli import main
 from kohaku_ray.engine.jobs.answer import run_answer
 from kohaku_ray.engine.jobs.sweep import dry_run, finish_sweep, run_sweep
 from kohaku_ray.engine.ledger.segments import SegmentStore
 from kohaku_ray.evaluation.report import run_score
-from kohaku_ray.evaluation.submissions import SubmissionRow, write_submission
-from kohaku_ray.pages.sweep_stats import compute_sweep_stats
 from kohaku_ray.run.identity import finished_before
 from kohaku_ray.sample import path as sample_path
 from kohaku_ray.sweep.collect import collect
@@ -36,30 +33,12 @@ from kohaku_ray.sweep.plan import plan_sweep
 pytestmark = pytest.mark.ray
 
 LIMIT = 8
+SIZES = {"ensemble.vote.strategy": ["answer_priority", "union"], "ensemble.members": [1, 2, 4, 5]}
 TABLES = [
-    {
-        "name": "depth",
-        "title": "Queries × k",
-        "axes": {"kohaku.queries": [2, 4], "kohaku.top_k": [4, 8]},
-        "show": ["matches", "characters"],
-    },
-    {
-        "name": "words",
-        "title": "BM25 × retries",
-        "axes": {"kohaku.bm25_top_k": [0, 2], "kohaku.max_retries": [0, 2]},
-    },
-    {
-        "name": "lengths",
-        "title": "Dimensions",
-        "axes": {"index.encoder.dim": [64, None, 999]},
-    },
-    {
-        "name": "sizes",
-        "title": "Ensembles",
-        "pool": {"members": 4},
-        "subsamples": "all",
-        "axes": {"ensemble.vote.strategy": ["answer_priority", "union"], "ensemble.members": [1, 2, 4, 5]},
-    },
+    {"name": "depth", "axes": {"kohaku.queries": [2, 4], "kohaku.top_k": [4, 8]}, "show": ["matches", "characters"]},
+    {"name": "words", "axes": {"kohaku.bm25_top_k": [0, 2], "kohaku.max_retries": [0, 2]}},
+    {"name": "lengths", "axes": {"index.encoder.dim": [64, None, 999]}},
+    {"name": "sizes", "pool": {"members": 4}, "subsamples": "all", "axes": SIZES},
 ]
 
 
@@ -118,6 +97,7 @@ def test_every_cell_that_can_be_run_is_and_one_that_fails_stops_no_other(swept):
     assert "gives 384" in reason
     assert len(summary.failed) == 2, "two seeds"
     assert summary.n_made == len(plan.runs) - 2
+    assert (summary.n_indexes, len(plan.indexes)) == (2, 3), "64 and whole share what is encoded; 999 cannot be built"
     assert "cannot be drawn from 4" in cells_of(sweep, "sizes")["union", "5"].reason
 
 
@@ -127,12 +107,8 @@ def test_a_cell_is_what_the_same_run_alone_gives_to_the_byte(swept, tmp_path):
     chosen = [next(iter(plan.tables[0].cells[1].runs.values())), next(iter(plan.tables[1].cells[3].runs.values()))]
     for run_id in chosen:
         config = plan.runs[run_id]
-        alone = config.model_copy(
-            update={
-                "run": str(tmp_path / run_id),
-                "ledger": config.ledger.model_copy(update={"path": str(tmp_path / "ledger")}),
-            }
-        )
+        ledger = config.ledger.model_copy(update={"path": str(tmp_path / "ledger")})
+        alone = config.model_copy(update={"run": str(tmp_path / run_id), "ledger": ledger})
         assert run_answer(alone).n_calls["made"] > 0
         for name in COMPARED:
             assert Path(alone.run, name).read_bytes() == Path(config.run, name).read_bytes(), name
@@ -146,12 +122,13 @@ def test_scores_are_those_of_the_score_command(swept):
         assert cell.is_thin
         for score, run_id in zip(cell.scores, planned.runs.values(), strict=True):
             config = plan.runs[run_id]
-            [record] = run_score(truth_path(), [f"{config.run}/submission.csv"], limit=LIMIT).records
-            assert score == pytest.approx(record["score"], abs=1e-12)
+            assert score == pytest.approx(score_of(f"{config.run}/submission.csv"), abs=1e-12)
 
 
-def truth_path() -> str:
-    return sample_path("questions.csv")
+def score_of(submission: str) -> float:
+    """The score command's figure."""
+    [record] = run_score(sample_path("questions.csv"), [submission], limit=LIMIT).records
+    return record["score"]
 
 
 @pytest.mark.slow
@@ -174,46 +151,12 @@ def test_what_cells_have_in_common_is_encoded_searched_and_asked_once(swept):
 
 
 @pytest.mark.slow
-def test_indexes_of_one_encoder_share_what_it_encoded(swept):
-    plan, summary, _, _, _ = swept
-    assert summary.n_indexes == 2, "64 and whole; 999 cannot be built"
-    assert len(plan.indexes) == 3
-
-
-@pytest.mark.slow
 def test_a_study_at_full_size_is_the_pools_own_vote(swept):
     plan, _, _, _, sweep = swept
     cell = cells_of(sweep, "sizes")["answer_priority", "4"]
     [run_id] = {run for planned in plan.tables[3].cells for run in planned.runs.values()}
-    [record] = run_score(truth_path(), [f"{plan.runs[run_id].run}/submission.csv"], limit=LIMIT).records
     assert cell.total.shape == (1, LIMIT)
-    assert cell.scores[0] == pytest.approx(record["score"], abs=1e-12)
-
-
-@pytest.mark.slow
-def test_a_study_of_single_members_is_their_mean(swept, tmp_path):
-    plan, _, _, _, sweep = swept
-    [run_id] = {run for planned in plan.tables[3].cells for run in planned.runs.values()}
-    config = plan.runs[run_id]
-    rows = pq.read_table(f"{config.run}/answers.parquet").to_pylist()
-    scores = []
-    for member in range(4):
-        mine = [row for row in rows if row["member"] == member]
-        path = tmp_path / f"{member}.csv"
-        write_submission(
-            path,
-            [
-                SubmissionRow(
-                    row["question_id"],
-                    answer_value="" if row["is_blank"] else row["answer_value"],
-                    ref_ids=tuple(row["ref_ids"]),
-                )
-                for row in mine
-            ],
-        )
-        scores.append(run_score(truth_path(), [path], limit=LIMIT).records[0]["score"])
-    cell = cells_of(sweep, "sizes")["answer_priority", "1"]
-    assert cell.scores[0] == pytest.approx(sum(scores) / 4, abs=1e-12)
+    assert cell.scores[0] == pytest.approx(score_of(f"{plan.runs[run_id].run}/submission.csv"), abs=1e-12)
 
 
 @pytest.mark.slow
@@ -244,9 +187,8 @@ def test_a_run_with_rows_in_error_is_named_and_tried_again(indexes, tmp_path, ca
         return Action(status=400, body={"error": {"message": "no such thing"}}) if failing else Action()
 
     with FakeOpenAI(script) as server:
-        deployment = {"kind": "openai", "base_url": server.base_url, "model": "fake", "api_key_env": None}
         axis = {"floor": {"roles.answer.model": "extractive"}}
-        axis["api"] = {"roles.answer.model": "api", "deployments.api": {**deployment, "max_tries": 1}}
+        axis["api"] = {"roles.answer.model": "api", "deployments.api": deployment(server, max_tries=1)}
         path = write_sweep(tmp_path, [{"name": "m", "axes": {"model": axis}}], seeds=[0], indexes=indexes)
         arguments = ["sweep", path, "--base", "demo", "--set", "kohaku.queries=1"]
         assert main(arguments) == 3
@@ -261,13 +203,8 @@ def test_a_run_with_rows_in_error_is_named_and_tried_again(indexes, tmp_path, ca
 @pytest.mark.slow
 def test_what_is_missing_is_named_on_terminal_and_page_and_the_rest_is_run(indexes, tmp_path, capsys, monkeypatch):
     monkeypatch.delenv("OPENROUTER_API_KEY", raising=False)
-    axes = {
-        "model": {
-            "none": {"model": "extractive"},
-            "keyless": {"with": "models/openrouter", "deployments.gateway.model": "some/model"},
-        }
-    }
-    table = {"name": "m", "axes": axes}
+    keyless = {"with": "models/openrouter", "deployments.gateway.model": "some/model"}
+    table = {"name": "m", "axes": {"model": {"none": {"model": "extractive"}, "keyless": keyless}}}
     path = write_sweep(tmp_path, [table], seeds=[0], prefer=["encoders/jina_v3"], by="split", indexes=indexes)
     assert main(["sweep", path, "--base", "demo", "--set", "kohaku.queries=1"]) == 0
     said = capsys.readouterr()
@@ -287,9 +224,8 @@ def test_what_is_missing_is_named_on_terminal_and_page_and_the_rest_is_run(index
 @pytest.mark.slow
 def test_a_reply_that_cannot_be_read_is_a_wrong_answer_and_not_asked_again(indexes, tmp_path, capsys):
     with FakeOpenAI(lambda index, body: Action(body=completion("I would rather not say."))) as server:
-        deployment = {"kind": "openai", "base_url": server.base_url, "model": "fake", "api_key_env": None}
         axis = {"floor": {"roles.answer.model": "extractive"}}
-        axis["prose"] = {"roles.answer.model": "api", "deployments.api": deployment}
+        axis["prose"] = {"roles.answer.model": "api", "deployments.api": deployment(server)}
         path = write_sweep(tmp_path, [{"name": "m", "axes": {"model": axis}}], seeds=[0], indexes=indexes)
         arguments = ["sweep", path, "--base", "demo", "--set", "kohaku.queries=1"]
         for start in range(2):
@@ -301,42 +237,6 @@ def test_a_reply_that_cannot_be_read_is_a_wrong_answer_and_not_asked_again(index
     assert {cell.state for cell in cells.values()} == {"finished"}
     assert cells["prose",].scores[0] < cells["floor",].scores[0]
     assert {run.facts["model"] for run in sweep.runs} == {"extractive", "fake"}
-
-
-@pytest.mark.slow
-def test_rows_of_equal_settings_stay_and_cells_that_are_not_crossed_are_compared(swept, tmp_path):
-    plan = swept[0]
-    home = Path(plan.loaded.where).parent
-    tables = [
-        {
-            "name": "same",
-            "pool": {"members": 4},
-            "axes": {
-                "rule": {
-                    "default": {},
-                    "ignore": {"ensemble.vote.ignore_blank": True},
-                    "compat": {"ensemble.vote.compat": "kohakurag"},
-                },
-                "ensemble.members": [2, 4],
-            },
-        },
-        {
-            "name": "pairs",
-            "combine": "zip",
-            "axes": {"kohaku.queries": [2, 4], "kohaku.top_k": [4, 8]},
-        },
-    ]
-    other = plan_sweep(load_sweep(write_sweep(home, tables, name="other"), ["demo"]))
-    assert not other.unfinished, "the runs are those of the other sweep"
-    sweep = collect(other, {})
-    same = cells_of(sweep, "same")
-    assert len(same) == 6
-    np.testing.assert_array_equal(same["default", "2"].total, same["ignore", "2"].total)
-    assert same["compat", "2"].state == "skipped"
-    [table] = [table for table in sweep.tables if table.name == "pairs"]
-    assert [axis.labels for axis in table.axes] == [("2 · 4", "4 · 8")]
-    [judged] = [judged for judged in compute_sweep_stats(sweep) if judged.grid.table.name == "pairs"]
-    assert len(judged.comparisons) == 2, "one is compared with the other"
 
 
 @pytest.mark.chaos
@@ -373,8 +273,7 @@ def finished(home: Path) -> int:
 @pytest.mark.slow
 def test_two_sweeps_at_once_ask_once(cluster, indexes, tmp_path):
     with FakeOpenAI(lambda index, body: Action(delay_s=0.05)) as server:
-        deployment = {"kind": "openai", "base_url": server.base_url, "model": "fake", "api_key_env": None}
-        common = {"deployments.fake": deployment, "roles.answer.model": "fake"}
+        common = {"deployments.fake": deployment(server), "roles.answer.model": "fake"}
         drivers = []
         for name, axis in (("one", [4, 8]), ("two", [8, 16])):
             tables = [{"name": name, "axes": {"kohaku.top_k": axis}}]
