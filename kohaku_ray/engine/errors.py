@@ -6,7 +6,7 @@ import re
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, NoReturn
 
 import ray
 from ray.exceptions import RayActorError, RayError, RayTaskError
@@ -40,7 +40,7 @@ class Refused:
     kind: str
     message: str
 
-    def raise_(self) -> None:
+    def raise_(self) -> NoReturn:
         """Raise the error with its own class."""
         if self.kind == "DataError":
             raise DataError(self.message)
