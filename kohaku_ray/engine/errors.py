@@ -6,7 +6,7 @@ import re
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, NoReturn
 
 import ray
 from ray.exceptions import RayActorError, RayError, RayTaskError
@@ -33,7 +33,7 @@ class Refused:
     kind: str  # name of the error's class
     message: str
 
-    def raise_(self) -> None:
+    def raise_(self) -> NoReturn:
         """Raise the error with its own class."""
         raise {**_ERRORS, "DataError": DataError}.get(self.kind, ModelError)(self.message)
 

@@ -192,30 +192,26 @@ def _drawn(shares: torch.Tensor, top_p: torch.Tensor | None, uniform: torch.Tens
     return (at if order is None else order.gather(1, at))[:, 0]
 
 
-class Grammars:
-    """Compiles JSON schemas for one tokenizer, by llguidance."""
+def grammar_tokenizer(tokenizer: Any, end_ids: Sequence[int]) -> Any:
+    """Make llguidance's view of a tokenizer, for ``matcher``."""
+    from llguidance.hf import from_tokenizer
 
-    def __init__(self, tokenizer: Any, n_vocabulary: int, end_ids: Sequence[int]) -> None:
-        from llguidance.hf import from_tokenizer
+    return from_tokenizer(tokenizer, n_vocab=max(tokenizer.get_vocab().values()) + 1, eos_token=list(end_ids))
 
-        self._tokenizer = from_tokenizer(tokenizer, n_vocab=n_vocabulary, eos_token=list(end_ids))
 
-    def compile(self, schema: Mapping[str, Any]) -> Any:
-        """Compile a schema to a matcher of compact JSON: a weak model may repeat optional white space without end.
+def matcher(tokenizer: Any, schema: Mapping[str, Any]) -> Any:
+    """Compile a schema to a matcher of compact JSON: a weak model may repeat optional white space without end.
 
-        Raises:
-            ModelError: The schema is not one that the library supports.
-        """
-        from llguidance import LLMatcher
+    Raises:
+        ModelError: The schema is not one that the library supports.
+    """
+    from llguidance import LLMatcher
 
-        try:
-            grammar = LLMatcher.grammar_from_json_schema(
-                json.dumps(schema),
-                overrides={"whitespace_flexible": False},
-            )
-            matcher = LLMatcher(self._tokenizer, grammar)
-        except ValueError as error:
-            raise ModelError(f"the schema of the reply does not compile: {error}") from error
-        if matcher.is_error():
-            raise ModelError(f"the schema of the reply does not compile: {matcher.get_error()}")
-        return matcher
+    try:
+        grammar = LLMatcher.grammar_from_json_schema(json.dumps(schema), overrides={"whitespace_flexible": False})
+        compiled = LLMatcher(tokenizer, grammar)
+    except ValueError as error:
+        raise ModelError(f"the schema of the reply does not compile: {error}") from error
+    if compiled.is_error():
+        raise ModelError(f"the schema of the reply does not compile: {compiled.get_error()}")
+    return compiled

@@ -9,10 +9,11 @@ from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import torch
+from jinja2.exceptions import TemplateError
 
 from kohaku_ray.errors import ContextOverflowError, ModelError
 from kohaku_ray.models.batch import Batch
-from kohaku_ray.models.decoding import Grammars, Row
+from kohaku_ray.models.decoding import Row, grammar_tokenizer, matcher
 from kohaku_ray.models.request import ChatRequest
 from kohaku_ray.records import Reply
 from kohaku_ray.values.read import clean_text
@@ -63,7 +64,7 @@ class LocalBackend:
         self._reasoning_end = tuple(_encode(tokenizer, reasoning_end)) if reasoning_end else ()
         self._reasoning_tokens = reasoning_tokens
         self._end_ids = _end_ids(model, tokenizer)
-        self._grammars = Grammars(tokenizer, max(tokenizer.get_vocab().values()) + 1, sorted(self._end_ids))
+        self._grammar_tokenizer = grammar_tokenizer(tokenizer, sorted(self._end_ids))
         if tokenizer.chat_template is None:
             _LOG.warning("%s has no chat template: messages are joined by line breaks", name)
         self._batch = Batch(model, window_tokens)
@@ -106,15 +107,13 @@ class LocalBackend:
             prompt,
             request,
             self._end_ids,
-            None if request.schema is None else self._grammars.compile(request.schema),
+            None if request.schema is None else matcher(self._grammar_tokenizer, request.schema),
             self._reasoning_end,
             self._reasoning_tokens,
         )
 
     def _prompt(self, messages: Sequence[tuple[str, str]]) -> list[int]:
         """Render the chat template; a template that refuses a system message gets it before the user's."""
-        from jinja2.exceptions import TemplateError
-
         if self._tokenizer.chat_template is None:
             return list(self._tokenizer("\n".join(content for _, content in messages))["input_ids"])
         try:
@@ -140,8 +139,9 @@ class LocalBackend:
         active: list[Row] = []
         while active or self._waiting:
             n_free = max(0, self._room - len(active))
-            if n_free:
-                self._sort_waiting()
+            if n_free:  # equal prompts together, in order of arrival, and prompts that are kept first
+                order = {tuple(one.ids.tolist()): at for at, one in enumerate(self._batch.kept)}
+                self._waiting.sort(key=lambda row: order.setdefault(tuple(row.prompt), len(order)))
             new, self._waiting = self._waiting[:n_free], self._waiting[n_free:]
             active += new
             try:
@@ -154,31 +154,32 @@ class LocalBackend:
                 self._end(row, row.error or self._reply(row))
             active = list(self._batch.rows)
 
-    def _sort_waiting(self) -> None:
-        """Put rows with equal prompts together, in order of arrival, and prompts that are kept first."""
-        order: dict[tuple[int, ...], int] = {}
-        for one in self._batch.kept:
-            order[tuple(one.ids.tolist())] = len(order)
-        self._waiting.sort(key=lambda row: order.setdefault(tuple(row.prompt), len(order)))
-
     def _retreat(self, rows: list[Row], error: Exception) -> None:
         """Begin again with half of the rows while others wait: a broken request fails alone, a large one fits alone."""
         n_kept = len(self._batch.kept)
         self._batch.clear()
-        if len(rows) == 1 and (n_kept <= 1 or not isinstance(error, torch.OutOfMemoryError)):
-            self._end(rows[0], self._broken(error, rows[0]))
+        is_full = isinstance(error, torch.OutOfMemoryError)
+        if len(rows) == 1 and not (is_full and n_kept > 1):
+            if is_full:
+                error = ModelError(
+                    f"{self._name}: a prompt of {len(rows[0].prompt)} tokens does not fit the GPU's memory even alone: "
+                    "lower window_tokens, or load the model in 4 bits"
+                )
+            elif not isinstance(error, ModelError):
+                error = ModelError(f"{self._name}: {type(error).__name__}: {error}")
+            self._end(rows[0], error)
             return
         for row in rows:
             row.reset()
         self._waiting = rows + self._waiting
         self._room = max(1, len(rows) // 2)
 
-    def _end(self, row: Row, result: Reply | ModelError) -> None:
+    def _end(self, row: Row, result: Reply | Exception) -> None:
         self._room = min(self._room + 1, self._most)
         future = self._futures.pop(row)
         if future.done():  # nobody waits any more
             return
-        if isinstance(result, ModelError):
+        if isinstance(result, Exception):
             future.set_exception(result)
         else:
             future.set_result(result)
@@ -192,16 +193,6 @@ class LocalBackend:
             completion_tokens=len(row.generated),
             finish_reason=row.finish_reason or "length",
         )
-
-    def _broken(self, error: Exception, row: Row) -> ModelError:
-        if isinstance(error, ModelError):
-            return error
-        if isinstance(error, torch.OutOfMemoryError):
-            return ModelError(
-                f"{self._name}: a prompt of {len(row.prompt)} tokens does not fit the GPU's memory even alone: lower "
-                "window_tokens, or load the model in 4 bits"
-            )
-        return ModelError(f"{self._name}: {type(error).__name__}: {error}")
 
 
 def _encode(tokenizer: Any, text: str) -> list[int]:

@@ -6,15 +6,11 @@ import asyncio
 import json
 import logging
 import random
-import re
 import time
-import zlib
-from collections.abc import AsyncIterable, Awaitable, Callable, Iterator, Mapping
-from contextlib import contextmanager
-from dataclasses import dataclass, replace
+from collections.abc import Mapping
 from datetime import UTC, datetime
 from email.utils import parsedate_to_datetime
-from typing import Any, Literal, Protocol, TypeVar
+from typing import Any, Literal, NamedTuple, Protocol
 
 import httpx
 
@@ -69,7 +65,11 @@ async def completion_body(
         "seed": request.seed,
     }
     if request.schema is not None and (any_root or request.schema.get("type") == "object"):
-        body |= _response_format(schema_mode, request.schema)
+        if schema_mode == "json_schema":
+            named = {"name": "answer", "schema": request.schema, "strict": True}
+            body["response_format"] = {"type": "json_schema", "json_schema": named}
+        elif schema_mode == "json_object":
+            body["response_format"] = {"type": "json_object"}
     return body
 
 
@@ -97,15 +97,6 @@ def read_completion(body: Any) -> Reply | None:
 def refuses_length(status: int, text: str) -> bool:
     """Return whether a server refused a request for the prompt's length."""
     return status == 413 or (status in _OVERFLOW_STATUS and any(word in text.lower() for word in _OVERFLOW_WORDS))
-
-
-def _response_format(mode: SchemaMode, schema: Mapping[str, Any]) -> dict[str, Any]:
-    if mode == "json_schema":
-        named = {"name": "answer", "schema": schema, "strict": True}
-        return {"response_format": {"type": "json_schema", "json_schema": named}}
-    if mode == "json_object":
-        return {"response_format": {"type": "json_object"}}
-    return {}
 
 
 def _content_text(content: Any) -> str:
@@ -137,29 +128,21 @@ class Limiter(Protocol):
 class TokenBucket:
     """Sends ``requests_per_s`` at an even rate, in order of arrival; None: no limit, only penalties."""
 
-    def __init__(
-        self,
-        requests_per_s: float | None,
-        *,
-        clock: Callable[[], float] = time.monotonic,
-        sleep: Callable[[float], Awaitable[None]] = asyncio.sleep,
-    ) -> None:
-        """Let the first request go at once; ``clock`` returns and ``sleep`` waits for seconds."""
+    def __init__(self, requests_per_s: float | None) -> None:
         self._interval_s = 0.0 if requests_per_s is None else 1.0 / requests_per_s
-        self._clock, self._sleep = clock, sleep
-        self._due_s = clock()  # when the next request may be sent
+        self._due_s = time.monotonic()  # when the next request may be sent
         self._line = asyncio.Lock()  # first come, first served; a cancelled wait does not use up a turn
 
     async def acquire(self) -> None:
         """Wait for one request's turn, and for any penalty given meanwhile."""
         async with self._line:
-            while (wait_s := self._due_s - self._clock()) > 0:
-                await self._sleep(wait_s)
-            self._due_s = max(self._due_s, self._clock()) + self._interval_s
+            while (wait_s := self._due_s - time.monotonic()) > 0:
+                await asyncio.sleep(wait_s)
+            self._due_s = max(self._due_s, time.monotonic()) + self._interval_s
 
     async def penalise(self, pause_s: float) -> None:
         """Send nothing for ``pause_s`` seconds from now; a longer pause in progress stays."""
-        self._due_s = max(self._due_s, self._clock() + pause_s)
+        self._due_s = max(self._due_s, time.monotonic() + pause_s)
 
 
 MAX_RETRY_AFTER_S = 300.0
@@ -169,37 +152,25 @@ _TRANSIENT_STATUS = frozenset({408, 409, 425, 429})
 _SURELY_CHARS_PER_TOKEN = 8  # no tokenizer packs prose so densely: a longer prompt is refused without a call
 _BODY_CHARS = 300
 
-_INLINE_BYTES = 2**16
-"""Longest body that is parsed in the event loop, in half a millisecond; longer ones are, one by one, in a thread."""
-
 _SECRET_CHARS = 8
 """Shortest key that is a secret; a shorter one, such as EMPTY or ollama, is a word that texts may hold."""
-
-KEY_VARIABLE = "the variable that deployments.*.api_key_env names"
 
 MAX_LISTED = 20
 """Most models of a server that a message lists."""
 
 
-@dataclass(frozen=True, slots=True)
-class _Response:
-    """What a server sent.
-
-    Attributes:
-        status: The status.
-        reason: The reason phrase, without the key.
-        retry_after_s: The header Retry-After, see the function.
-        data: The body, decompressed; the key may be in it.
-        text: The body's begin in one line, without the key.
-        unread: Why the body was not read to its end; empty if it was.
-    """
+class _Response(NamedTuple):
+    """What a server sent, without the key."""
 
     status: int
     reason: str
     retry_after_s: float | None
-    data: bytearray
-    text: str
-    unread: str
+    body: bytes
+
+    @property
+    def text(self) -> str:
+        """The body in one line."""
+        return clean_text(" ".join(self.body.decode("utf-8", "replace").split()))
 
 
 class OpenAIBackend:
@@ -218,7 +189,7 @@ class OpenAIBackend:
         extra_body: Mapping[str, Any] | None = None,
         window_tokens: int = 131072,
         limiter: Limiter | None = None,
-        key_variable: str | None = KEY_VARIABLE,
+        key_variable: str | None = None,
         most_body_mib: float = MAX_REPLY_MIB,
     ) -> None:
         """Check the arguments; no connection is opened before the first request.
@@ -241,26 +212,22 @@ class OpenAIBackend:
             ConfigError: The URL is not http(s), the key does not fit an HTTP header, or extra_body is no JSON.
         """
         self._base_url = _checked_url(base_url)
-        self._key = _checked_key(api_key)
-        self._model = model
-        self._timeout_s = timeout_s
-        self._max_tries = max_tries
-        self._backoff_s = backoff_s
-        self._schema_mode = schema_mode
-        self._extra_body = _checked_extra(extra_body or {})
-        self._window_tokens = window_tokens
+        self._key = (api_key or "").strip()
+        if not (self._key.isascii() and self._key.isprintable()):
+            raise ConfigError(f"the API key in {key_variable} cannot stand in an HTTP header: correct it")
+        self._model, self._schema_mode, self._window_tokens = model, schema_mode, window_tokens
+        self._timeout_s, self._max_tries, self._backoff_s = timeout_s, max_tries, backoff_s
+        self._extra_body = dict(extra_body or {})
+        try:
+            extra = json.dumps(self._extra_body, sort_keys=True, separators=(",", ":"), allow_nan=False)
+        except (TypeError, ValueError) as error:
+            raise ConfigError(f"extra_body is no JSON ({error}): use text, numbers, lists, objects") from error
+        self.identity = f"openai:{model} schema_mode={schema_mode} extra_body={extra}"  # not the server: it may move
         self._limiter: Limiter = limiter or TokenBucket(None)
         self._key_variable = key_variable
-        self._most_body = int(most_body_mib * 2**20)
-        self._parsing = asyncio.Lock()
+        self._most_body_mib = most_body_mib
         self._client: httpx.AsyncClient | None = None
         self._there: list[str] | None = None
-
-    @property
-    def identity(self) -> str:
-        """The model and whatever else changes its requests; not the server, which may move."""
-        extra = json.dumps(self._extra_body, sort_keys=True, separators=(",", ":"))
-        return f"openai:{self._model} schema_mode={self._schema_mode} extra_body={extra}"
 
     async def chat(self, request: ChatRequest) -> Reply:
         """Ask the server, up to ``max_tries`` times.
@@ -270,20 +237,16 @@ class OpenAIBackend:
             TransientModelError: Every try failed; the message has their number and the last reason.
             ModelError: The server refuses the request.
         """
-        with self._without_key():
-            reply = await self._tried(request)
-        return replace(reply, text=self._redacted(reply.text), finish_reason=self._redacted(reply.finish_reason))
-
-    async def _tried(self, request: ChatRequest) -> Reply:
         self._require_fits(request)
-        body = json.dumps(await self._body(request)).encode("ascii")
+        fields = await completion_body(request, self._model, self._schema_mode) | self._extra_body
+        body = json.dumps({name: value for name, value in fields.items() if value is not None}).encode("ascii")
         failure = TransientModelError("never tried")
         for tries in range(1, self._max_tries + 1):
             await self._limiter.acquire()
             try:
                 return await self._post(body)
             except TransientModelError as error:
-                failure = _bare(error)
+                failure = error
             if failure.retry_after_s is not None:
                 await self._limiter.penalise(failure.retry_after_s)
             if tries < self._max_tries:
@@ -300,22 +263,18 @@ class OpenAIBackend:
             TransientModelError: The server does not answer.
             ModelError: It refuses the key, or has no such list.
         """
-        with self._without_key():
-            return await self._models(timeout_s or self._timeout_s)
-
-    async def _models(self, timeout_s: float) -> dict[str, int | None]:
         try:
-            response = await self._fetch("GET", "models", timeout_s)
+            response = await self._fetch("GET", "models", timeout_s or self._timeout_s)
         except TransientModelError as error:
             raise TransientModelError(f"{self._shown_url}: {error}") from None
-        status = response.status
-        if status in (401, 403):
-            raise ModelError(f"{self._shown_url}/models: HTTP {status}: {self._way_out(status)}")
+        where = f"{self._shown_url}/models: HTTP {response.status}"
+        if response.status in (401, 403):
+            raise ModelError(f"{where}: {self._way_out(response.status)}")
         try:
-            found = {str(one["id"]): one.get("max_model_len") for one in json.loads(response.data)["data"]}
-            return {name: window if isinstance(window, int) else None for name, window in sorted(found.items())}
-        except (AttributeError, ValueError, RecursionError, LookupError, TypeError) as error:
-            raise ModelError(f"{self._shown_url}/models: HTTP {status}, no list of models") from error
+            found = {str(one["id"]): one.get("max_model_len") for one in json.loads(response.body)["data"]}
+        except (AttributeError, ValueError, RecursionError, LookupError, TypeError):
+            raise ModelError(f"{where}, no list of models") from None
+        return {name: window if isinstance(window, int) else None for name, window in sorted(found.items())}
 
     async def close(self) -> None:
         """Close the connections; a later request opens new ones."""
@@ -337,11 +296,6 @@ class OpenAIBackend:
                 "deployments.*.window_tokens if the model takes more"
             )
 
-    async def _body(self, request: ChatRequest) -> dict[str, Any]:
-        body = await completion_body(request, self._model, self._schema_mode)
-        body |= self._extra_body
-        return {name: value for name, value in body.items() if value is not None}
-
     def _pause_s(self, tries: int, retry_after_s: float | None) -> float:
         """Full jitter (Brooker 2015), also after Retry-After: otherwise all waiting requests return at once."""
         bound_s = min(MAX_BACKOFF_S, self._backoff_s * 2 ** min(tries - 1, 30))
@@ -350,40 +304,37 @@ class OpenAIBackend:
     async def _post(self, body: bytes) -> Reply:
         response = await self._fetch("POST", "chat/completions", self._timeout_s, body)
         if 200 <= response.status < 300:
-            if response.unread:
-                raise ModelError(f"{self._model} at {self._shown_url}: {response.unread}")
-            if len(response.data) <= _INLINE_BYTES:
-                return _read_reply(response)
-            async with self._parsing:  # its objects may take a hundred times its bytes
-                return await asyncio.to_thread(_read_reply, response)
+            return _read_reply(response)
         refusal = self._refusal(response)
         if response.status in (400, 404) and "model" in response.text.lower():
-            raise type(refusal)(await self.with_models(str(refusal))) from None
+            raise type(refusal)(await self.with_models(str(refusal)))
         raise refusal
 
     async def _fetch(self, method: str, path: str, timeout_s: float, content: bytes | None = None) -> _Response:
-        """Send one request and read the response, its body up to the bound.
+        """Send one request and read the response; the key, which a server may repeat, is taken out.
 
         Raises:
             TransientModelError: There is no response within ``timeout_s``.
+            ModelError: The body is larger than the bound.
         """
+        body, client = bytearray(), self._open_client()
         try:
-            async with (
-                asyncio.timeout(timeout_s),
-                self._open_client().stream(method, path, content=content) as response,
-            ):
-                encoding = response.headers.get("Content-Encoding", "")
-                data, unread = await _read_body(response.aiter_raw(), encoding, self._most_body)
-        except (TimeoutError, httpx.TimeoutException) as error:
-            raise TransientModelError(f"no reply within timeout_s of {timeout_s:g} s") from error
+            async with asyncio.timeout(timeout_s), client.stream(method, path, content=content) as response:
+                async for part in response.aiter_bytes():
+                    body += part
+                    if len(body) > self._most_body_mib * 2**20:
+                        raise ModelError(
+                            f"{self._model} at {self._shown_url}: the body has more than {self._most_body_mib:g} MiB: "
+                            "is this a chat completion? then raise deployments.*.max_reply_mib"
+                        )
+        except (TimeoutError, httpx.TimeoutException):
+            raise TransientModelError(f"no reply within timeout_s of {timeout_s:g} s") from None
         except httpx.HTTPError as error:
-            raise TransientModelError(f"{type(error).__name__}: {error}") from error
-        text = self._redacted(clean_text(" ".join(data[:_INLINE_BYTES].decode("utf-8", "replace").split())))
-        if len(data) > _INLINE_BYTES:  # its end may be the begin of the key
-            text = text[: -len(self._key) or None]
+            raise TransientModelError(self._redacted(f"{type(error).__name__}: {error}")) from None
         reason = self._redacted(clean_text(response.reason_phrase))
         retry_s = retry_after_s(response.headers.get("Retry-After"))
-        return _Response(response.status_code, reason, retry_s, data, text, unread)
+        known = self._redacted(body.decode("latin-1")).encode("latin-1")  # any bytes, as they are
+        return _Response(response.status_code, reason, retry_s, known)
 
     async def with_models(self, said: str) -> str:
         """Add to a refusal which models the server has, unless ours is one of them; it is asked once."""
@@ -408,14 +359,14 @@ class OpenAIBackend:
                 base_url=self._base_url,
                 headers={"Content-Type": "application/json", "Accept-Encoding": "gzip, deflate"}
                 | ({"Authorization": f"Bearer {self._key}"} if self._key else {}),
-                timeout=None,  # noqa: S113  # the time-out in _post covers the whole reply, not each read
+                timeout=None,  # noqa: S113  # the time-out in _fetch covers the whole reply, not each read
                 limits=httpx.Limits(max_connections=None, max_keepalive_connections=64),
             )
         return self._client
 
     def _refusal(self, response: _Response) -> ModelError:
         status, text = response.status, response.text
-        said = f"HTTP {status} {response.reason}: {response.unread or text[:_BODY_CHARS]}"
+        said = f"HTTP {status} {response.reason}: {text[:_BODY_CHARS]}"
         if status in _TRANSIENT_STATUS or status >= 500:
             return TransientModelError(said, response.retry_after_s)
         where = f"{self._model} at {self._shown_url}/chat/completions"
@@ -435,43 +386,22 @@ class OpenAIBackend:
             return "check deployments.*.base_url (it ends with the version, such as /v1) and deployments.*.model"
         return "the server does not take this request: check deployments.*.schema_mode and extra_body"
 
-    @contextmanager
-    def _without_key(self) -> Iterator[None]:
-        """Take the key out of the errors of a block: they, and what caused them, are logged and written to files."""
-        try:
-            yield
-            return
-        except ModelError as error:
-            failure = _bare(error)
-        failure.args = (self._redacted(str(failure)), *failure.args[1:])
-        raise failure
-
     def _redacted(self, text: str) -> str:
         return text.replace(self._key, "[key]") if len(self._key) >= _SECRET_CHARS else text
 
 
-E = TypeVar("E", bound=ModelError)
-
-
-def _bare(error: E) -> E:
-    """Take from an error what caused it and its stack: they hold the response, a reader's copy of it and the key."""
-    error.__cause__ = error.__context__ = None
-    return error.with_traceback(None)
-
-
-def retry_after_s(header: str | None, now: datetime | None = None) -> float | None:
+def retry_after_s(header: str | None) -> float | None:
     """Read a Retry-After header: seconds or an HTTP date, at most ``MAX_RETRY_AFTER_S``; None if it is neither."""
     if header is None:
         return None
-    text = header.strip()
-    if re.fullmatch(r"\d{1,15}(\.\d{1,15})?", text, re.ASCII):
-        return min(float(text), MAX_RETRY_AFTER_S)
     try:
-        moment = parsedate_to_datetime(text)
-        wait_s = (moment.replace(tzinfo=moment.tzinfo or UTC) - (now or datetime.now(UTC))).total_seconds()
-    except (ValueError, TypeError, OverflowError, IndexError):
-        return None
-    return min(max(wait_s, 0.0), MAX_RETRY_AFTER_S)
+        wait_s = float(header)
+    except ValueError:
+        try:
+            wait_s = (parsedate_to_datetime(header) - datetime.now(UTC)).total_seconds()
+        except (ValueError, TypeError):
+            return None
+    return min(max(0.0, wait_s), MAX_RETRY_AFTER_S)
 
 
 def _checked_url(base_url: str) -> httpx.URL:
@@ -484,47 +414,6 @@ def _checked_url(base_url: str) -> httpx.URL:
     return url
 
 
-def _checked_key(api_key: str | None) -> str:
-    key = (api_key or "").strip()
-    for position, char in enumerate(key):
-        if not "!" <= char <= "~":
-            raise ConfigError(
-                f"character {position} of the {len(key)} in the API key cannot stand in an HTTP header: "
-                "check the variable that deployments.*.api_key_env names"
-            )
-    return key
-
-
-def _checked_extra(extra_body: Mapping[str, Any]) -> dict[str, Any]:
-    try:
-        json.dumps(dict(extra_body), allow_nan=False)
-    except (TypeError, ValueError) as error:
-        raise ConfigError(f"extra_body is no JSON ({error}): use text, numbers, lists, objects") from error
-    return dict(extra_body)
-
-
-async def _read_body(parts: AsyncIterable[bytes], encoding: str, most: int) -> tuple[bytearray, str]:
-    """Read and decompress a body of at most ``most`` bytes; returns also why it was not read to its end, or nothing."""
-    body, coding = bytearray(), encoding.strip().lower()
-    if coding not in ("", "identity", "gzip", "x-gzip", "deflate"):
-        return body, "the body has a Content-Encoding other than gzip and deflate, which alone are accepted"
-    unzip = None if coding in ("", "identity") else zlib.decompressobj(zlib.MAX_WBITS | 32)
-    try:
-        async for part in parts:
-            if unzip is not None and unzip.eof:
-                continue  # what follows is not the body's: read, so that the connection can serve again
-            room = most + 1 - len(body)
-            body += part[:room] if unzip is None else unzip.decompress(part, room)
-            if len(body) > most:
-                return body[:_INLINE_BYTES], (
-                    f"the body has more than {most / 2**20:g} MiB{' decompressed' if unzip else ''}: is this a chat "
-                    "completion? then raise deployments.*.max_reply_mib"
-                )
-    except zlib.error:
-        return body, "the body is not compressed as its Content-Encoding says"
-    return body, ""
-
-
 def _read_reply(response: _Response) -> Reply:
     """Read a successful response.
 
@@ -532,11 +421,9 @@ def _read_reply(response: _Response) -> Reply:
         TransientModelError: It is no chat completion, such as a truncated body or a proxy's page.
     """
     try:
-        body = json.loads(response.data)
-    except UnicodeDecodeError:
-        raise TransientModelError(f"a body of {len(response.data)} bytes is not UTF-8, as JSON must be") from None
+        body = json.loads(response.body)
     except (ValueError, RecursionError):
-        raise TransientModelError(f"malformed JSON in a body of {len(response.data)} bytes") from None
+        raise TransientModelError(f"malformed JSON in a body of {len(response.body)} bytes") from None
     reply = read_completion(body)
     if reply is None:
         raise TransientModelError(f"no choices in the reply: {response.text[:_BODY_CHARS]}")

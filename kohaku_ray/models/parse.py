@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import math
 import re
+from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from typing import Any, NamedTuple
 
@@ -52,16 +53,16 @@ def parse_answer(
     Returns:
         A prediction; blank if the model abstained, and blank with ``error`` if nothing could be read.
     """
-    text = _text_of_reply(reply)
-    found, is_cut = find(text, _answer_fields), False
+    reply = Reply(reply) if isinstance(reply, str) else reply
+    found, is_cut = find(reply.text, _answer_fields), False
     if found is None:
-        found, is_cut = find_cut(text, _cut_fields, _LISTS), True
+        found, is_cut = find_cut(reply.text, _cut_fields, _LISTS), True
     if found is None:
         return Prediction(answer_unit=unit or "", attempt=attempt, error=why_nothing(reply, "JSON object of an answer"))
     own_unit = value_text(found.get("answer_unit"))
     refs, n_foreign = match_refs(found.get("ref_id"), allowed)
     value, is_typed, odd = _value_of(found, kind, unit)
-    says_blank = _is_true(found.get("is_blank"))
+    says_blank = value_text(found.get("is_blank")).casefold() in _TRUE_WORDS
     is_blank = is_blank_lenient(value) or (says_blank and not (refs and is_typed))
     flags = {
         "contradictory": not is_blank and (says_blank or odd == "contradictory"),
@@ -107,8 +108,8 @@ def parse_plan(reply: Reply | str, question_text: str, n: int, shown: Iterable[s
     """
     if n <= 1:
         return Plan((question_text,))
-    text = _text_of_reply(reply)
-    found = find(text, _query_list) or find_cut(text, _query_list, _LISTS)
+    reply = Reply(reply) if isinstance(reply, str) else reply
+    found = find(reply.text, _query_list) or find_cut(reply.text, _query_list, _LISTS)
     if found is None:
         return Plan((question_text,), error=why_nothing(reply, "JSON object with queries"))
     asked = _words(" ".join((STATEMENT.sub("", question_text), *shown)))
@@ -142,13 +143,37 @@ def _words(text: str) -> set[str]:
     return {word[:_STEM_CHARS] for word in words - stop_words()}
 
 
-def value_text(value: Any) -> str:
+def value_text(value: Any, depth: int = 0) -> str:
     """Write a JSON value as the plain text of an answer.
 
     null is empty, true and false are 1 and 0, a whole float loses its ``.0``, a list of several is ``[a,b]``, a list
-    of one is its element.
+    of one is its element. ``depth`` is how deep the value is nested already.
     """
-    return _value_text(value, 0)
+    if value is None or depth > _MAX_DEPTH:
+        return ""
+    if isinstance(value, bool):
+        return "1" if value else "0"
+    if isinstance(value, (int, float)):
+        return _number_text(value)
+    if isinstance(value, str):
+        return clean_text(value).strip()
+    if isinstance(value, Mapping):
+        return value_text(value["value"] if "value" in value else list(value.values()), depth + 1)
+    texts = [text for item in value if (text := value_text(item, depth + 1))]
+    if len(texts) > 1:
+        return f"[{','.join(texts)}]"
+    return "".join(texts)
+
+
+def _number_text(value: float) -> str:
+    if isinstance(value, float) and not math.isfinite(value):
+        return ""
+    if isinstance(value, float) and value.is_integer() and abs(value) < 1e15:
+        return str(int(value))
+    try:
+        return str(value)
+    except ValueError:  # an integer of thousands of digits
+        return ""
 
 
 def match_refs(value: Any, allowed: Collection[str]) -> tuple[tuple[str, ...], int]:
@@ -160,12 +185,8 @@ def match_refs(value: Any, allowed: Collection[str]) -> tuple[tuple[str, ...], i
     Returns:
         The matched ids in the order cited, without repeats, and the number of other ids cited.
     """
-    folded: dict[str, list[str]] = {}
-    for doc_id in allowed:
-        folded.setdefault(doc_id.casefold(), []).append(doc_id)
-    known = {
-        key: doc_ids[0] for key, doc_ids in folded.items() if len(doc_ids) == 1
-    }  # two that differ by case: exact only
+    n_folded = Counter(map(str.casefold, allowed))  # of ids that differ by case alone: exact matches only
+    known = {doc_id.casefold(): doc_id for doc_id in allowed if n_folded[doc_id.casefold()] == 1}
     matched: dict[str, None] = {}
     foreign: set[str] = set()
     for cited in _cited(value, lambda text: _match_ref(text, allowed, known) is not None, 0):
@@ -189,21 +210,16 @@ def _cited(value: Any, is_known: Callable[[str], bool], depth: int) -> Iterator[
         for item in value:
             yield from _cited(item, is_known, depth + 1)
     elif not isinstance(value, str):
-        yield _value_text(value, depth)
+        yield value_text(value, depth)
     elif is_known(value):
         yield value
     else:
-        yield from _cited_in_text(clean_text(value).strip(), is_known, depth)
-
-
-def _cited_in_text(text: str, is_known: Callable[[str], bool], depth: int) -> Iterator[str]:
-    inner = loads(text) if text[:1] in ("[", "{", '"') else None
-    if inner is not None:
-        yield from _cited(inner, is_known, depth + 1)
-        return
-    for part in _REF_SPLIT.split(text):
-        if part.strip(WRAPPING):
-            yield part.strip()
+        text = clean_text(value).strip()
+        inner = loads(text) if text[:1] in ("[", "{", '"') else None
+        if inner is not None:
+            yield from _cited(inner, is_known, depth + 1)
+        else:
+            yield from (part.strip() for part in _REF_SPLIT.split(text) if part.strip(WRAPPING))
 
 
 def _match_ref(text: str, allowed: Collection[str], known: Mapping[str, str]) -> str | None:
@@ -256,14 +272,10 @@ def _query_list(value: Any) -> list[str] | None:
     return queries or None
 
 
-def _text_of_reply(reply: Reply | str) -> str:
-    return reply if isinstance(reply, str) else reply.text
-
-
-def why_nothing(reply: Reply | str, wanted: str) -> str:
+def why_nothing(reply: Reply, wanted: str) -> str:
     """Return why a reply does not hold what is wanted: cut off, in a loop, empty, or something else."""
-    text = _text_of_reply(reply)
-    if not isinstance(reply, str) and reply.finish_reason == CUT:
+    text = reply.text
+    if reply.finish_reason == CUT:
         cause = "it repeats itself" if loops(text) else "raise max_tokens, or serve the model with a longer window"
         return f"no {wanted}: the reply was cut at {reply.completion_tokens} tokens: {cause}"
     if not text.strip():
@@ -272,41 +284,10 @@ def why_nothing(reply: Reply | str, wanted: str) -> str:
     return f"no {wanted} in a reply of {len(text)} characters that begins {begin!r}"
 
 
-def _value_text(value: Any, depth: int) -> str:
-    if value is None or depth > _MAX_DEPTH:
-        return ""
-    if isinstance(value, bool):
-        return "1" if value else "0"
-    if isinstance(value, (int, float)):
-        return _number_text(value)
-    if isinstance(value, str):
-        return clean_text(value).strip()
-    if isinstance(value, Mapping):
-        return _value_text(value["value"] if "value" in value else list(value.values()), depth + 1)
-    texts = [text for item in value if (text := _value_text(item, depth + 1))]
-    return texts[0] if len(texts) == 1 else f"[{','.join(texts)}]" if texts else ""
-
-
-def _number_text(value: float) -> str:
-    if isinstance(value, float):
-        if not math.isfinite(value):
-            return ""
-        if value.is_integer() and abs(value) < 1e15:
-            return str(int(value))
-    try:
-        return str(value)
-    except ValueError:  # an integer of thousands of digits
-        return ""
-
-
 def _prose(value: Any) -> str:
     if isinstance(value, list):
         return " ".join(filter(None, map(value_text, value)))
     return value_text(value)
-
-
-def _is_true(value: Any) -> bool:
-    return value_text(value).casefold() in _TRUE_WORDS
 
 
 def _fold(query: str) -> str:

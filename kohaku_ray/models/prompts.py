@@ -30,6 +30,7 @@ MOST_KEPT_CHARS = 8192
 
 MOST_MARK_CHARS = 200  # longest mark that could be read as one of a reference
 _TEMPLATE_CODE = "<template>"  # the file name Jinja gives code compiled from a string
+_INVISIBLE = ("Cc", "Cf", "Cs")  # categories of control and format characters and surrogates
 _OPENING = re.compile(r"[\[［【〔〖〘〚⟦⟬⁅❲⦋⦍⦏⦗⸢⌈⌊「『﹝︹︻﹇]+")  # square brackets, and what looks like one
 _LOOK_ALIKE = str.maketrans("еєɇгɍғƒіıɨӏԁđ", "eeerrffiiiidd")  # letters that NFKD leaves as they are
 
@@ -71,11 +72,11 @@ def one_line(text: str) -> str:
     """
     line = " ".join(text.split())
     if not line.isprintable():
-        line = " ".join("".join(filter(_is_visible, line)).split())
-    return _OPENING.sub(_round, line)
+        line = " ".join("".join(char for char in line if unicodedata.category(char) not in _INVISIBLE).split())
+    return _OPENING.sub(_rounded, line)
 
 
-def _round(opening: re.Match[str]) -> str:
+def _rounded(opening: re.Match[str]) -> str:
     """A round bracket where the next letters are those of ``ref_id``, else the bracket as it is."""
     letters = ""
     for char in opening.string[opening.end() : opening.end() + MOST_MARK_CHARS]:
@@ -86,10 +87,6 @@ def _round(opening: re.Match[str]) -> str:
         if not "refid".startswith(letters):
             break
     return opening[0]
-
-
-def _is_visible(char: str) -> bool:
-    return unicodedata.category(char) not in ("Cc", "Cf", "Cs")
 
 
 class Template(NamedTuple):
@@ -110,25 +107,19 @@ class Prompts:
     """The templates of one run, by role."""
 
     def __init__(self, templates: Mapping[str, Template]) -> None:
-        """Compile the templates and try each with its examples.
-
-        Args:
-            templates: By role.
+        """Compile the templates, given by role, and try each with its examples.
 
         Raises:
             ConfigError: A template does not parse, lacks a block or names an unknown variable; with file and line.
         """
-        self._compile(templates)
+        self._sources = dict(templates)
+        self._templates = {role: _compiled(source.text, source.origin) for role, source in templates.items()}
         for role, template in templates.items():
             for example in template.examples:
                 self.render(role, example)
 
     def render(self, role: str, variables: Mapping[str, Any]) -> Prompt:
-        """Render a role's template.
-
-        Args:
-            role: Role of the template.
-            variables: Variables. Texts are cleaned by ``one_line``; the id of a ``Snippet`` keeps its spelling.
+        """Render a role's template. Texts are cleaned by ``one_line``; the id of a ``Snippet`` keeps its spelling.
 
         Raises:
             ConfigError: The template cannot be rendered; with file and line.
@@ -139,7 +130,9 @@ class Prompts:
             system, user = ("".join(template.blocks[block](template.new_context(shown))).strip() for block in BLOCKS)
         except Exception as error:  # a template may raise anything: it is the user's own program
             line = _template_line(error.__traceback__, template)
-            raise ConfigError(f"{self._sources[role].origin}, line {line}: {error}: {_way_out(shown)}") from error
+            raise ConfigError(
+                f"{self._sources[role].origin}, line {line}: {error}: a template may use {', '.join(sorted(shown))}"
+            ) from error
         return Prompt(system, user, variables)
 
     @property
@@ -148,18 +141,8 @@ class Prompts:
         return digest({role: template.text for role, template in self._sources.items()})
 
     def __reduce__(self) -> tuple[Any, ...]:
-        """Pickle the templates' text: another machine need not have the directory."""
-        return _from_sources, (self._sources,)
-
-    def _compile(self, sources: Mapping[str, Template]) -> None:
-        self._sources = dict(sources)
-        self._templates = {role: _compiled(source.text, source.origin) for role, source in sources.items()}
-
-
-def _from_sources(sources: Mapping[str, Template]) -> Prompts:
-    prompts = Prompts.__new__(Prompts)
-    prompts._compile(sources)
-    return prompts
+        """Pickle the templates' text, tried before: another machine need not have the directory."""
+        return Prompts, ({role: source._replace(examples=()) for role, source in self._sources.items()},)
 
 
 def asked(question: Question) -> dict[str, Any]:
@@ -277,7 +260,3 @@ def _template_line(traceback: TracebackType | None, template: jinja2.Template) -
             line = template.get_corresponding_lineno(traceback.tb_lineno)
         traceback = traceback.tb_next
     return line
-
-
-def _way_out(variables: Mapping[str, Any]) -> str:
-    return f"a template may use {', '.join(sorted(variables))}"

@@ -59,7 +59,7 @@ def load_model(
     # Read when torch is loaded. Threads that wait by spinning stand still for minutes where cores are shared.
     os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
     import torch
-    from transformers import AutoModelForCausalLM, AutoTokenizer
+    from transformers import AutoModelForCausalLM, AutoTokenizer, BitsAndBytesConfig
     from transformers.integrations import sdpa_attention
     from transformers.utils import logging
 
@@ -71,10 +71,19 @@ def load_model(
         torch.set_num_threads(n_cpus)
         # On a CPU, torch's own handling of grouped heads takes ten times as long per token as the library's packing.
         sdpa_attention.use_gqa_in_sdpa = lambda *_: False
-    chosen = _number_format(n_gpus) if dtype == "auto" else getattr(torch, dtype)
+    chosen: Any = "auto"
+    if dtype != "auto":
+        chosen = getattr(torch, dtype)
+    elif not n_gpus:
+        has = torch.cpu.get_capabilities()
+        chosen = torch.bfloat16 if has.get("avx512_bf16") or has.get("amx_bf16") else torch.float32
     kwargs: dict[str, Any] = {"dtype": chosen}
     if load_in_4bit:
-        kwargs["quantization_config"] = _four_bits(torch.bfloat16 if chosen == "auto" else chosen)
+        kwargs["quantization_config"] = BitsAndBytesConfig(
+            load_in_4bit=True,
+            bnb_4bit_quant_type="nf4",
+            bnb_4bit_compute_dtype=torch.bfloat16 if chosen == "auto" else chosen,
+        )
     if n_gpus > 1:
         kwargs["device_map"] = "auto"
     elif load_in_4bit:
@@ -89,18 +98,3 @@ def load_model(
     if "device_map" not in kwargs and n_gpus:
         model = model.to("cuda:0")
     return model, tokenizer
-
-
-def _number_format(n_gpus: float) -> Any:
-    import torch
-
-    if n_gpus:
-        return "auto"
-    has = torch.cpu.get_capabilities()
-    return torch.bfloat16 if has.get("avx512_bf16") or has.get("amx_bf16") else torch.float32
-
-
-def _four_bits(compute: Any) -> Any:
-    from transformers import BitsAndBytesConfig
-
-    return BitsAndBytesConfig(load_in_4bit=True, bnb_4bit_quant_type="nf4", bnb_4bit_compute_dtype=compute)

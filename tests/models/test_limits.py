@@ -6,36 +6,31 @@ import asyncio
 
 import pytest
 
+from kohaku_ray.models import openai
 from kohaku_ray.models.openai import TokenBucket
 
 
 class Clock:
     """Time that passes only while somebody sleeps."""
 
-    def __init__(self):
-        self.now_s = 100.0
+    now_s = 100.0
+    during_sleep = None
 
-    def __call__(self):
+    def monotonic(self):
         return self.now_s
 
     async def sleep(self, seconds):
         self.now_s += seconds
+        if self.during_sleep is not None:
+            await self.during_sleep()
 
 
-def departures(rate, n, penalty=None):
-    clock = Clock()
-    bucket = TokenBucket(rate, clock=clock, sleep=clock.sleep)
-
-    async def run():
-        times = []
-        for i in range(n):
-            if penalty and i == penalty[0]:
-                await bucket.penalise(penalty[1])
-            await bucket.acquire()
-            times.append(clock.now_s - 100.0)
-        return times
-
-    return asyncio.run(run())
+@pytest.fixture
+def clock(monkeypatch):
+    there = Clock()
+    monkeypatch.setattr(openai, "time", there)
+    monkeypatch.setattr(asyncio, "sleep", there.sleep)
+    return there
 
 
 @pytest.mark.parametrize(
@@ -47,13 +42,22 @@ def departures(rate, n, penalty=None):
         (None, (1, 5.0), [0, 5.0, 5.0, 5.0]),
     ],
 )
-def test_an_even_rate_and_a_penalty_that_closes_for_all(rate, penalty, times):
-    assert departures(rate, 4, penalty) == pytest.approx(times)
+def test_an_even_rate_and_a_penalty_that_closes_for_all(clock, rate, penalty, times):
+    bucket, departures = TokenBucket(rate), []
+
+    async def run():
+        for at in range(4):
+            if penalty and at == penalty[0]:
+                await bucket.penalise(penalty[1])
+            await bucket.acquire()
+            departures.append(clock.now_s - 100.0)
+
+    asyncio.run(run())
+    assert departures == pytest.approx(times)
 
 
-def test_a_shorter_penalty_does_not_open_early():
-    clock = Clock()
-    bucket = TokenBucket(None, clock=clock, sleep=clock.sleep)
+def test_a_shorter_penalty_does_not_open_early(clock):
+    bucket = TokenBucket(None)
 
     async def run():
         await bucket.penalise(10.0)
@@ -64,16 +68,14 @@ def test_a_shorter_penalty_does_not_open_early():
     assert clock.now_s == pytest.approx(110.0)
 
 
-def test_a_penalty_given_while_waiting_counts():
-    clock = Clock()
-    penalties = [3.0]
+def test_a_penalty_given_while_waiting_counts(clock):
+    bucket = TokenBucket(1.0)
 
-    async def sleep(seconds):
-        await clock.sleep(seconds)
-        if penalties:
-            await bucket.penalise(penalties.pop())
+    async def penalise_once():
+        clock.during_sleep = None
+        await bucket.penalise(3.0)
 
-    bucket = TokenBucket(1.0, clock=clock, sleep=sleep)
+    clock.during_sleep = penalise_once
 
     async def run():
         await bucket.acquire()

@@ -63,14 +63,15 @@ class Ledger:
         """
         key = request_key(request)
         shard = shard_of(key, len(self._shards))
-        if not again and (recorded := await self._lookup(shard, key)) is not None:
-            return Asked(recorded, "ledger", key)
+        if not again:
+            recorded: Entry | None = await self._together(self._lookups, shard, key, self._shards[shard].lookup)
+            if recorded is not None:
+                return Asked(recorded, "ledger", key)
         wanted = Wanted(key, request, application, self._run if again else None)
         # Members of a question, whose prompt is one, ask in one message. They are also voted on together.
         asked = await self._together(self._calls, (shard, key[:PROMPT_CHARS]), wanted, self._shards[shard].ask)
         if isinstance(asked, Refused):
             asked.raise_()
-        assert isinstance(asked, Asked)
         return asked
 
     @contextmanager
@@ -105,10 +106,6 @@ class Ledger:
         counts = ray_get([shard.progress.remote() for shard in self._shards])
         in_flight, made, tokens = (sum(each) for each in zip(*counts, strict=True))
         return in_flight, made, tokens
-
-    async def _lookup(self, shard: int, key: str) -> Entry | None:
-        """Look one key up."""
-        return await self._together(self._lookups, shard, key, self._shards[shard].lookup)
 
     async def _together(
         self, gathered: dict[To, list[tuple[Item, asyncio.Future[Found]]]], to: To, item: Item, method: Any

@@ -4,12 +4,11 @@ from __future__ import annotations
 
 import functools
 import json
-import struct
 import time
 import uuid
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, fields
 from itertools import islice
 
@@ -23,10 +22,10 @@ from kohaku_ray.storage import TEMPORARY, Directory, checksum
 FOLDER = "segments"
 
 MERGED_ROWS = 65_536
-"""Most rows of a merged segment; one with at least half as many is not merged again."""
+"""A segment with at least half as many rows is not merged again."""
 
 MOST_SMALL = 64
-"""Small segments of one shard that are left as they are: more are merged."""
+"""Small segments of one shard that are left as they are: more are merged, at most as many into one."""
 
 READERS = 8
 """Segments read at once."""
@@ -93,16 +92,16 @@ class Recorded(Mapping[str, Entry]):
 
     Attributes:
         damaged: As in ``Loaded``.
+        unwritten: Entries that are in no segment yet.
     """
 
     def __init__(self, table_of: Callable[[str], pa.Table]) -> None:
-        """Start without replies; ``table_of`` opens a segment by its name."""
         self.damaged: tuple[str, ...] = ()
         self._table_of = table_of
         self._segments: list[str] = []
         self._places: dict[str, int] = {}  # segment << 32 | row: one small object per key
         self._generations: dict[str, int] = {}  # where it is not 0
-        self._unwritten: dict[str, Entry] = {}
+        self.unwritten: dict[str, Entry] = {}
 
     def __getitem__(self, key: str) -> Entry:
         """Return an entry, or read it.
@@ -110,7 +109,7 @@ class Recorded(Mapping[str, Entry]):
         Raises:
             DataError: Its segment is gone, or damaged since its keys were read.
         """
-        if (entry := self._unwritten.get(key)) is not None:
+        if (entry := self.unwritten.get(key)) is not None:
             return entry
         place = self._places[key]
         try:
@@ -122,21 +121,14 @@ class Recorded(Mapping[str, Entry]):
         return _entry({name: table.column(name)[place & 0xFFFFFFFF].as_py() for name in SEGMENT_SCHEMA.names})
 
     def __contains__(self, key: object) -> bool:
-        """Whether there is a reply, read or not."""
-        return key in self._places or key in self._unwritten
+        return key in self._places or key in self.unwritten
 
     def __len__(self) -> int:
-        """Count the replies."""
-        return len(self._places.keys() | self._unwritten.keys()) if self._unwritten else len(self._places)
+        return len(self._places.keys() | self.unwritten.keys()) if self.unwritten else len(self._places)
 
     def __iter__(self) -> Iterator[str]:
-        """Iterate over the keys, in the order of their recording."""
         yield from self._places
-        yield from (key for key in self._unwritten if key not in self._places)
-
-    def add(self, key: str, entry: Entry) -> None:
-        """Take an entry that is in no segment yet; it replaces an earlier one."""
-        self._unwritten[key] = entry
+        yield from (key for key in self.unwritten if key not in self._places)
 
     def add_segment(self, name: str, keys: Sequence[str | None], generations: Sequence[int]) -> None:
         """Take a segment's keys, by row (None: not wanted), unless known with the same or a later generation."""
@@ -153,17 +145,11 @@ class Recorded(Mapping[str, Entry]):
         """Give up entries that are now in a segment, as its rows, unless they were replaced meanwhile."""
         self.add_segment(name, [key for key, _ in entries], [entry.generation for _, entry in entries])
         for key, entry in entries:
-            if self._unwritten.get(key) is entry:
-                del self._unwritten[key]
+            if self.unwritten.get(key) is entry:
+                del self.unwritten[key]
 
     def merged(self, parts: Mapping[str, int], name: str, keys: Sequence[str]) -> None:
-        """Take a segment that holds the rows of others, one after the other, in their place.
-
-        Args:
-            parts: Their names and numbers of rows.
-            name: The segment.
-            keys: Its keys, by row.
-        """
+        """Take a segment in the place of its parts (names and numbers of rows), whose rows it holds in their order."""
         rows = enumerate(keys, len(self._segments) << 32)
         self._segments.append(name)
         for part, n_rows in parts.items():
@@ -172,27 +158,15 @@ class Recorded(Mapping[str, Entry]):
                 if self._places.get(key) == was:
                     self._places[key] = place
 
-    def rows(self) -> dict[str, list[int]]:
-        """Return the rows that count, by segment."""
-        found: dict[str, list[int]] = {name: [] for name in self._segments}
-        for place in self._places.values():
-            found[self._segments[place >> 32]].append(place & 0xFFFFFFFF)
-        return found
-
 
 class SegmentStore:
     """Segments of one ledger directory, on any pyarrow filesystem."""
 
     def __init__(self, path: str, shard: str = "") -> None:
-        """Name a directory.
-
-        Args:
-            path: The directory.
-            shard: The shard whose keys are written and wanted, as ``3of16``. Default: any.
-        """
+        """Name a directory, and the shard whose keys are written and wanted, as ``3of16`` (default: any)."""
         self.path, self._shard = path, shard
         self._directory = Directory(path)
-        self._lease = LeaseFile(self._directory, "ledger", _WAY_OUT)
+        self.lease = LeaseFile(self._directory, "ledger", _WAY_OUT)
         self.table_of = functools.lru_cache(None if self._directory.is_local else REMOTE_KEPT)(self._open)
 
     @property
@@ -218,31 +192,26 @@ class SegmentStore:
                 recorded = self.index(mine)
                 try:
                     return Loaded(dict(recorded), recorded.damaged)
+                except StorageError:
+                    raise
                 except DataError:
-                    if all(self._directory.size(name) is not None for name in recorded.rows()):
-                        raise
-                # Else merged by another process during reading.
+                    continue  # a segment was merged by another process, or damaged, during reading
         finally:
             self.table_of.cache_clear()  # no file stays mapped
 
-    def index(self, mine: Callable[[str], bool], siblings: bool = False) -> Recorded:
-        """Read the keys of every segment, oldest first, and keep those for which ``mine`` holds.
-
-        Args:
-            mine: Whether a key is wanted.
-            siblings: Read also the segments of the other shards, which have no keys of this one.
+    def index(self, mine: Callable[[str], bool]) -> Recorded:
+        """Read the keys of every segment but those of sibling shards, oldest first; keep those that are ``mine``.
 
         Raises:
             StorageError: A segment cannot be read: its replies are not to be asked again.
         """
         while True:
             recorded, damaged = Recorded(self.table_of), []
-            for name, table in self._tables(siblings):
+            for name, table in self._tables(name for name in self._names() if not self._is_siblings(name)):
                 if table is None:
                     damaged.append(name)
                     continue
-                keys = table.column("key").to_pylist()
-                own = [key if mine(key) else None for key in keys]
+                own = [key if mine(key) else None for key in table.column("key").to_pylist()]
                 recorded.add_segment(name, own, table.column("generation").to_pylist())
             if all(self._directory.size(name) is not None for name in damaged):
                 recorded.damaged = tuple(damaged)
@@ -275,7 +244,7 @@ class SegmentStore:
         self.table_of.cache_clear()
 
     def compact(self, more_than: int = MOST_SMALL) -> int:
-        """Merge the small readable segments of each shard that has many; returns how many were merged.
+        """Merge each shard's small readable segments after its last large one, if many; returns how many were merged.
 
         The merged ones are written before the old ones go: a crash in between leaves repeats, which loading ignores.
         Files that a killed process had not finished go too: the caller holds the lease, so nobody else writes.
@@ -283,19 +252,19 @@ class SegmentStore:
         for name in self._directory.names(FOLDER):
             if name.endswith(TEMPORARY):
                 self._directory.remove(name)
-        small: dict[str, dict[str, pa.Table]] = {}
-        for name, table in self._tables(siblings=True):
-            if table is not None and 2 * len(table) < MERGED_ROWS:
-                small.setdefault(_shard(name), {})[name] = table
-        many = {shard: tables for shard, tables in small.items() if len(tables) > more_than}
-        rows = self.index(lambda _: True, siblings=True).rows() if many else {}
-        for shard, tables in many.items():
-            kept = (table.take(pa.array(sorted(rows.get(name, [])), pa.int64())) for name, table in tables.items())
-            merged = pa.concat_tables(kept)
-            for at in range(0, len(merged), MERGED_ROWS):
-                self._write_table(merged.slice(at, MERGED_ROWS), _age(min(tables)), shard)
-            self.drop(tables)
-        return sum(map(len, many.values()))
+        small: dict[str, list[str]] = {}
+        for name, table in self._tables(self._names()):
+            newest = small.setdefault(_shard(name), [])
+            if table is not None and 2 * len(table) >= MERGED_ROWS:
+                newest.clear()  # the first reply of a key must stay the first: nothing passes a segment that stays
+            elif table is not None:
+                newest.append(name)
+        many = [names for names in small.values() if len(names) > more_than]
+        for names in many:
+            for at in range(0, len(names), MOST_SMALL):
+                self.merge(names[at : at + MOST_SMALL])
+            self.drop(names)
+        return sum(map(len, many))
 
     @contextmanager
     def starting(self, shard: str, owner: str) -> Iterator[None]:
@@ -308,8 +277,10 @@ class SegmentStore:
         Raises:
             DataError: The same actor's processes died ``MOST_STARTS`` times in a row in this block.
         """
-        name = f"starting-{shard}.json"
-        n_died = self._n_died(name, owner)
+        name, n_died = f"starting-{shard}.json", 0
+        with suppress(DataError):  # there is none
+            before = json.loads(self._directory.read(name).to_pybytes())
+            n_died = before["n_died"] if before["owner"] == owner else 0
         if n_died >= MOST_STARTS:
             raise DataError(
                 f"shard {shard} of ledger {self.path} died {n_died} times in a row while it read {FOLDER}/: Ray's logs "
@@ -324,27 +295,6 @@ class SegmentStore:
             raise
         self._directory.remove(name)
 
-    def _n_died(self, name: str, owner: str) -> int:
-        try:
-            before = json.loads(self._directory.read(name).to_pybytes())
-            return int(before["n_died"]) if before["owner"] == owner else 0
-        except StorageError:
-            raise
-        except (DataError, ValueError, TypeError, LookupError):
-            return 0  # none
-
-    def acquire_lease(self, owner: str) -> bool:
-        """Take or renew the lease of this path; returns whether ``owner`` did not hold it before.
-
-        Raises:
-            DataError: Another live owner holds it, or is about to take it.
-        """
-        return self._lease.acquire(owner)
-
-    def release_lease(self, owner: str) -> None:
-        """Release the lease if ``owner`` holds it."""
-        self._lease.release(owner)
-
     def _write_table(self, table: pa.Table, age: str, shard: str) -> str:
         sink = pa.BufferOutputStream()
         with pa.ipc.new_file(sink, table.schema) as writer:
@@ -354,21 +304,19 @@ class SegmentStore:
         self._directory.replace(name, data)
         return name
 
-    def _tables(self, siblings: bool) -> Iterator[tuple[str, pa.Table | None]]:
-        """Read every segment, oldest first; None for a damaged one.
+    def _names(self) -> list[str]:
+        """Names of the segments, oldest first."""
+        return [name for name in self._directory.names(FOLDER) if name.endswith(".arrow")]
 
-        Raises:
-            StorageError: A segment cannot be read: its replies are not to be asked again.
-        """
-        names = [name for name in self._directory.names(FOLDER) if name.endswith(".arrow")]
-        names = [name for name in names if siblings or not self._is_siblings(name)]
+    def _tables(self, names: Iterable[str]) -> Iterator[tuple[str, pa.Table | None]]:
+        """Read segments; None for a damaged one."""
+        waiting = iter(names)
         with ThreadPoolExecutor(READERS) as threads:
-            for at in range(0, len(names), READERS):
-                some = names[at : at + READERS]
+            while some := list(islice(waiting, READERS)):
                 yield from zip(some, threads.map(self._read, some), strict=True)
 
     def _is_siblings(self, name: str) -> bool:
-        """Whether a segment is of another of as many shards."""
+        """Whether a segment is of another of as many shards, and so has no keys of this one."""
         shard = _shard(name)
         return shard != self._shard and shard.partition("of")[2] == self._shard.partition("of")[2]
 
@@ -410,30 +358,10 @@ def segment_table(entries: Iterable[tuple[str, Entry]]) -> pa.Table:
     Raises:
         DataError: A table cannot hold an entry, such as a text with a lone surrogate or a count beyond int64.
     """
-    with _refusing():
+    try:
         rows = pa.array([_row(key, entry) for key, entry in entries], pa.struct(list(SEGMENT_SCHEMA)))
         return pa.Table.from_struct_array(rows)
-
-
-def check_recordable(key: str, entry: Entry) -> None:
-    """Check that a segment can hold an entry, without building a table for it.
-
-    Raises:
-        DataError: As ``segment_table``.
-    """
-    reply = entry.reply
-    with _refusing():
-        counts = (reply.prompt_tokens, reply.cached_tokens, reply.completion_tokens, entry.generation)
-        seconds = (reply.service_s, reply.gpu_s, reply.joules or 0.0, entry.call_s)
-        struct.pack("4q4d", *counts, *seconds)
-        "".join((key, entry.model, reply.text, reply.finish_reason, reply.replica)).encode()
-
-
-@contextmanager
-def _refusing() -> Iterator[None]:
-    try:
-        yield
-    except (pa.ArrowException, ValueError, TypeError, AttributeError, OverflowError, struct.error) as error:
+    except (pa.ArrowException, ValueError, TypeError, AttributeError, OverflowError) as error:
         raise DataError(
             f"a reply cannot be recorded ({type(error).__name__}: {error}): its server must send text that UTF-8 can "
             "hold and counts that int64 can hold"

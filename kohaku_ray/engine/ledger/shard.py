@@ -19,8 +19,8 @@ import ray
 
 from kohaku_ray.engine import metrics
 from kohaku_ray.engine.errors import Refused
-from kohaku_ray.engine.ledger.segments import MERGED_ROWS, MOST_SMALL, Entry, Recorded, SegmentStore, check_recordable
-from kohaku_ray.engine.serving.handles import Handles, ask_together
+from kohaku_ray.engine.ledger.segments import MERGED_ROWS, MOST_SMALL, Entry, Recorded, SegmentStore, segment_table
+from kohaku_ray.engine.serving.handles import Handles, Outcome, ask_together
 from kohaku_ray.engine.serving.placement import counts_of
 from kohaku_ray.errors import DataError, ModelError
 from kohaku_ray.models.request import ChatRequest, check_length, shard_of
@@ -84,7 +84,6 @@ class LedgerShard:
         self._shard, self._n_shards, self._flush_s = shard, n_shards, flush_s
         self._owner = f"{ray.get_runtime_context().get_actor_id()}"
         self._entries = Recorded(self._store.table_of)
-        self._unflushed: list[tuple[str, Entry]] = []
         self._small: list[str] = []
         self._in_flight: dict[str, asyncio.Future[Asked | Refused]] = {}
         self._making: set[asyncio.Task[None]] = set()
@@ -134,8 +133,8 @@ class LedgerShard:
         """Return the recorded reply per key, or None."""
         self._touch()
         if self._store.is_local:
-            return [self._entries.get(key) for key in keys]
-        return await asyncio.to_thread(lambda: [self._entries.get(key) for key in keys])
+            return list(map(self._entries.get, keys))
+        return await asyncio.to_thread(lambda: list(map(self._entries.get, keys)))
 
     async def ask(self, wanted: Sequence[Wanted]) -> list[Asked | Refused]:
         """Return replies in their order: recorded, from a call in flight, or from a new call.
@@ -179,16 +178,13 @@ class LedgerShard:
             DataError: The ledger cannot be written; the replies stay in memory.
         """
         async with self._flushing:
-            entries, self._unflushed = self._unflushed, []
+            entries = list(self._entries.unwritten.items())
             try:
                 if entries:
                     segment = await asyncio.to_thread(self._store.write, entries)
                     self._entries.written(segment, entries)
                     self._small.append(segment)
-            except BaseException as error:
-                self._unflushed = entries + self._unflushed
-                if not isinstance(error, Exception):
-                    raise
+            except Exception as error:
                 self._write_failure = self._said("write", error)
                 raise DataError(self._write_failure) from error
             self._write_failure = None
@@ -198,7 +194,7 @@ class LedgerShard:
             return len(entries)
 
     async def _merge(self) -> None:
-        """Merge the segments of this process that are small: the next start reads few."""
+        """Merge this process's small segments: the next start reads few."""
         small = self._small
         parts, name, keys = await asyncio.to_thread(self._store.merge, small)
         self._entries.merged(parts, name, keys)
@@ -211,16 +207,16 @@ class LedgerShard:
             if not self._is_open:
                 self._open()
             elif self._shard == 0:
-                self._store.acquire_lease(self._owner)
+                self._store.lease.acquire(self._owner)
             self._lease_failure = None
         except Exception as error:
             self._lease_failure = self._said("open", error)
             if not self._is_open:
                 with suppress(Exception):  # do not keep others from a path that cannot be used
-                    self._store.release_lease(self._owner)
+                    self._store.lease.release(self._owner)
 
     def _open(self) -> None:
-        is_new = self._shard == 0 and self._store.acquire_lease(self._owner)
+        is_new = self._shard == 0 and self._store.lease.acquire(self._owner)
         with self._store.starting(f"{self._shard}-of-{self._n_shards}", self._owner):
             if is_new:  # a restarted shard must not merge segments that its siblings are reading
                 self._store.compact()
@@ -235,7 +231,6 @@ class LedgerShard:
     async def _make(self, requests: Mapping[str, ChatRequest], application: str) -> None:
         """Make calls together, and give each reply to whoever waits for it."""
         began = time.perf_counter()
-        outcomes: list[tuple[Reply | Refused, float]]
         try:
             outcomes = await self._call_replica(list(requests.values()), application)
         except ModelError as error:
@@ -262,9 +257,8 @@ class LedgerShard:
             replaced = self._entries.get(key)
             generation = 0 if replaced is None else replaced.generation + 1
             entry = Entry(outcome, request.model, call_s, generation)
-            check_recordable(key, entry)  # a reply that no segment can hold must not stop the flush of others
-            self._entries.add(key, entry)
-            self._unflushed.append((key, entry))
+            segment_table([(key, entry)])  # a reply that no segment can hold must not stop the flush of others
+            self._entries.unwritten[key] = entry
             # Now and not by who waits: an ask that comes before they wake must not make the call again.
             self._renewed |= {(run, key) for run in self._renewing[key]}
             self._n_made, self._n_tokens = self._n_made + 1, self._n_tokens + outcome.completion_tokens
@@ -274,14 +268,8 @@ class LedgerShard:
         except Exception as error:  # whatever a backend calls a reply, somebody waits for it
             return Refused("ModelError", f"{request.model}: {error}")
 
-    async def _call_replica(
-        self, requests: Sequence[ChatRequest], application: str
-    ) -> list[tuple[Reply | Refused, float]]:
-        """See ``Together.ask_all``."""
-        outcomes: list[tuple[Reply | Refused, float]] = await self._handles.call(
-            application, lambda handle: ask_together(handle, requests), requests[0].model
-        )
-        return outcomes
+    async def _call_replica(self, requests: Sequence[ChatRequest], application: str) -> list[Outcome]:
+        return await self._handles.call(application, lambda handle: ask_together(handle, requests), requests[0].model)
 
     def _touch(self) -> None:
         self._last_used = time.monotonic()
@@ -304,9 +292,9 @@ class LedgerShard:
             if self._is_open:  # only a request opens the path
                 await self._keep_hold()
             is_idle = time.monotonic() - self._last_used > IDLE_EXIT_S
-            if is_idle and not self._in_flight and not self._unflushed and not self._flushing.locked():
+            if is_idle and not self._in_flight and not self._entries.unwritten:
                 with suppress(OSError):  # a dead owner's lease can be taken too
-                    self._store.release_lease(self._owner)
+                    self._store.lease.release(self._owner)
                 ray.kill(ray.get_runtime_context().current_actor, no_restart=True)
 
     async def _keep_hold(self) -> None:

@@ -6,7 +6,7 @@ import asyncio
 import os
 import time
 from collections.abc import Awaitable, Callable, Sequence
-from typing import Any
+from typing import Any, TypeVar
 
 from ray.exceptions import RayError, RayTaskError
 
@@ -20,13 +20,19 @@ REPLICA_TRIES = 5
 """Tries of a call whose replica died."""
 
 
+Outcome = tuple[Reply | Refused, float]
+"""A reply, or the error in its place, and the seconds until it was there."""
+
+Found = TypeVar("Found")
+
+
 class Handles:
     """Handles, one per application: every new handle has its own router."""
 
     def __init__(self) -> None:
         self._handles: dict[str, Any] = {}
 
-    async def call(self, application: str, send: Callable[[Any], Awaitable[Any]], who: str) -> Any:
+    async def call(self, application: str, send: Callable[[Any], Awaitable[Found]], who: str) -> Found:
         """Call an application until a replica answers.
 
         Args:
@@ -74,18 +80,15 @@ class Together:
         """Answer one request."""
         raise NotImplementedError
 
-    async def ask_all(self, requests: Sequence[ChatRequest]) -> list[tuple[Reply | Refused, float]]:
+    async def ask_all(self, requests: Sequence[ChatRequest]) -> list[Outcome]:
         """Answer requests at once.
-
-        Returns:
-            Per request its reply, or the error in its place, and the seconds until it was there.
 
         Raises:
             ReplicaLostError: The replica is lost; another may answer them.
         """
         began = time.perf_counter()
 
-        async def one(request: ChatRequest) -> tuple[Reply | Refused, float]:
+        async def one(request: ChatRequest) -> Outcome:
             outcome: Reply | Refused
             try:
                 outcome = await self.ask(request)
@@ -100,11 +103,9 @@ class Together:
         return await asyncio.gather(*map(one, requests))
 
 
-async def ask_together(handle: Any, requests: Sequence[ChatRequest]) -> list[tuple[Reply | Refused, float]]:
+async def ask_together(handle: Any, requests: Sequence[ChatRequest]) -> list[Outcome]:
     """Call ``Together.ask_all`` of the replica of the requests' question."""
-    outcomes: list[tuple[Reply | Refused, float]] = await handle.options(
-        session_id=requests[0].session_id
-    ).ask_all.remote(requests)
+    outcomes: list[Outcome] = await handle.options(session_id=requests[0].session_id).ask_all.remote(requests)
     return outcomes
 
 

@@ -90,12 +90,12 @@ def test_a_segment_that_cannot_be_read_is_not_taken_for_a_torn_one(s3):
 
 def test_a_lease_keeps_another_owner_out(s3):
     store = SegmentStore(s3.uri("ledger/lease"))
-    assert store.acquire_lease("one")
-    assert not store.acquire_lease("one")
+    assert store.lease.acquire("one")
+    assert not store.lease.acquire("one")
     with pytest.raises(DataError, match=r"belongs to process .*: run on that cluster, wait"):
-        store.acquire_lease("two")
-    store.release_lease("one")
-    assert store.acquire_lease("two")
+        store.lease.acquire("two")
+    store.lease.release("one")
+    assert store.lease.acquire("two")
 
 
 def test_of_owners_that_take_the_lease_at_the_same_moment_one_gets_it(s3):
@@ -105,9 +105,9 @@ def test_of_owners_that_take_the_lease_at_the_same_moment_one_gets_it(s3):
 @pytest.mark.usefixtures("impatient")
 def test_a_lease_that_cannot_be_read_is_not_taken(s3):
     store = SegmentStore(s3.uri("ledger/lease-away"))
-    store.acquire_lease("one")
+    store.lease.acquire("one")
     s3.fail("busy", "GET|HEAD", "lease-away/lease.json", times=100)
     with pytest.raises(StorageError, match="did not answer"):
-        store.acquire_lease("two")
+        store.lease.acquire("two")
     s3.faults.clear()
-    assert not store.acquire_lease("one"), "the first owner still has it"
+    assert not store.lease.acquire("one"), "the first owner still has it"
