@@ -53,14 +53,13 @@ def flatten(document: Document, chunks: Chunks | None = None, count: Counter | N
     Args:
         document: The parsed document.
         chunks: How it is cut into chunks, which are the last children of their parent; None: no chunks.
-        count: Counts the tokens per text; needed where the chunks are measured in tokens.
+        count: Counts the tokens per text, where the chunks are measured in tokens.
 
     Returns:
         A table of ``NODE_SCHEMA``; ``n_tokens`` is 0 until tokens are counted.
 
     Raises:
         TreeError: A sentence's span does not lie inside its paragraph.
-        ValueError: Chunks are measured in tokens, and ``count`` is None.
     """
     rows = [_row(document.doc_id, document.doc_id, None, "document", 0, title=document.title)]
     for ordinal, section in enumerate(document.sections):

@@ -1,4 +1,3 @@
-import re
 from itertools import combinations, pairwise
 
 import numpy as np
@@ -8,7 +7,6 @@ from hypothesis import strategies as st
 
 from kohaku_ray.documents.model import Paragraph
 from kohaku_ray.documents.sentences import split_sentences
-from kohaku_ray.errors import ConfigError
 from kohaku_ray.index.chunks import Chunk, _best_breaks, character_windows, join_paragraphs, token_windows
 
 
@@ -48,18 +46,6 @@ def test_character_windows_cover_a_text_and_none_lies_within_another(n, size, da
     assert all(chunk.total == len(windows) and chunk.end - chunk.start <= size for chunk in windows)
     assert all(a.end - b.start == overlap and a.end < b.end for a, b in pairwise(windows))
     assert (windows[0].start, windows[-1].end) == (0, n) if n else not windows
-
-
-@pytest.mark.parametrize(("size", "overlap"), [(10, 10), (10, -1), (0, 0)])
-def test_an_overlap_that_does_not_fit_is_refused(size, overlap):
-    with pytest.raises(ConfigError, match=re.escape(f"chunk size is {size} and overlap {overlap} characters")):
-        character_windows("abc", size, overlap)
-
-
-def test_token_bounds_that_do_not_fit_are_refused():
-    for least, most in ((9, 8), (0, 8)):
-        with pytest.raises(ConfigError, match=f"min_tokens is {least} and max_tokens {most}"):
-            cut("a", least=least, most=most)
 
 
 def test_paragraphs_are_rejoined_with_the_spans_of_their_sentences():

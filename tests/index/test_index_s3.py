@@ -43,7 +43,7 @@ def test_an_index_on_s3_has_the_bytes_of_one_on_a_disk(s3, tmp_path, build, docu
     index = Index.open(there)
     assert len(index.nodes) == len(Index.open(here).nodes)
     query = FakeEncoder().encode_queries(["a used 5 kWh."])
-    found, local = (Index.open(path).vectors(NODES).search(query, 3) for path in (there, here))
+    found, local = (Index.open(path).shards[0].vectors(NODES).search(query, 3) for path in (there, here))
     assert str(found) == str(local)
 
 

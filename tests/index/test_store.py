@@ -47,7 +47,7 @@ def test_files_of_others_are_left_alone(tmp_path, build, documents):
 
 def test_vectors_are_mapped_not_copied(tmp_path, build, documents):
     build(tmp_path, documents("a"))
-    matrix = Index.open(str(tmp_path)).vectors(NODES).vectors
+    matrix = Index.open(str(tmp_path)).shards[0].vectors(NODES).vectors
     assert not matrix.flags.owndata
     assert not matrix.flags.writeable
 
@@ -92,10 +92,10 @@ def test_torn_and_missing_files_are_named(tmp_path, build, documents, role):
 @pytest.mark.parametrize(
     ("role", "part"),
     [
-        ("vectors", lambda index: index.vectors(NODES)),
+        ("vectors", lambda index: index.shards[0].vectors(NODES)),
         ("vectors", lambda index: index.node_vectors(np.array([0]))),
-        ("faiss-paragraph+sentence", lambda index: index.vectors(NODES)),
-        ("postings-paragraph", lambda index: index.terms(["paragraph"])),
+        ("faiss-paragraph+sentence", lambda index: index.shards[0].vectors(NODES)),
+        ("postings-paragraph", lambda index: index.shards[0].terms(["paragraph"])),
     ],
 )
 def test_damage_of_the_right_size_is_named_where_files_are_mapped(tmp_path, build, documents, role, part):

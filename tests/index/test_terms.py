@@ -85,12 +85,9 @@ def test_nothing_to_find(paragraphs):
     assert index.scores("energy").tolist() == [0] * len(paragraphs)
 
 
-def test_bad_input_is_refused():
-    index = build(["energy"])
+def test_a_search_for_nothing_is_refused():
     with pytest.raises(ConfigError, match="top_k is 0"):
-        index.search(["energy"], 0)
-    with pytest.raises(DataError, match="2 terms and 0 postings do not belong together"):
-        TermIndex(["a", "b"], np.array([0, 1, 2]), np.empty(0, np.int32), np.empty(0), np.arange(3), "en", np.arange(2))
+        build(["energy"]).search(["energy"], 0)
 
 
 def test_a_long_text_is_read_in_parts_and_gives_the_same_terms(monkeypatch):

@@ -7,7 +7,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from kit.properties import scaled
 
-from kohaku_ray.errors import ConfigError, DataError, IndexMismatchError
+from kohaku_ray.errors import ConfigError, IndexMismatchError
 from kohaku_ray.index.hits import Hits
 from kohaku_ray.index.propagate import unit_rows
 from kohaku_ray.index.vectors import VectorIndex, merge_hits
@@ -152,8 +152,6 @@ def test_bad_input_is_refused_with_the_way_out():
         VectorIndex.build(vectors, np.arange(10), "Flatt")
     with pytest.raises(ConfigError, match=r"index\.factory is 'IVF64,Flat' but the index has 10 vectors, too few"):
         VectorIndex.build(vectors, np.arange(10), "IVF64,Flat")
-    with pytest.raises(DataError, match="10 vectors, 9 node rows and 10 FAISS entries"):
-        VectorIndex(vectors, np.arange(9), index.faiss_index)
 
 
 @pytest.mark.parametrize("n_queries", [1, 3, 4, 40])

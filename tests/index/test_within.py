@@ -68,7 +68,7 @@ documents_of = st.lists(st.sampled_from(NAMES), max_size=6)
 )
 def test_a_search_within_documents_is_the_exact_search_filtered(indexes, layout, within, kinds, top_k, seed):
     index = indexes[layout]
-    view = index.vectors(kinds)
+    view = index.shards[0].vectors(kinds)
     exact = VectorIndex.build(np.array(view.vectors), view.rows)
     draw = np.random.default_rng(seed)
     noise = FakeEncoder().encode_passages([str(seed), f"{seed} more"])
@@ -88,7 +88,7 @@ def test_a_search_within_documents_is_the_exact_search_filtered(indexes, layout,
 )
 def test_bm25_within_documents_keeps_the_statistics_of_all(indexes, layout, within, kinds, top_k, queries):
     index = indexes[layout]
-    terms = index.terms(kinds)
+    terms = index.shards[0].terms(kinds)
     found = terms.search(queries, top_k, index.ranges(within))
     for hits, every in zip(found, terms.search(queries, len(terms.rows)), strict=True):
         assert (hits.rows.tolist(), hits.scores.tobytes()) == chosen(index, every, within, top_k)
@@ -97,7 +97,7 @@ def test_bm25_within_documents_keeps_the_statistics_of_all(indexes, layout, with
 def test_documents_are_held_to_before_top_k(indexes):
     """A filter after top-k would return fewer, or none."""
     index = indexes["averaged"]
-    view = index.vectors(NODES)
+    view = index.shards[0].vectors(NODES)
     query = np.array(view.vectors[:1])
     every = view.search(query, len(view))[0]
     near = {index.nodes.doc_id(int(row)) for row in every.rows[:3]}
@@ -110,8 +110,8 @@ def test_documents_are_held_to_before_top_k(indexes):
 def test_the_lexical_scores_are_not_those_of_the_documents_alone(indexes, tmp_path):
     index = indexes["averaged"]
     index_documents(tmp_path, [document("d03"), document("d04")], views=VIEWS)
-    alone = Index.open(str(tmp_path)).terms(PARAGRAPHS).search(["water power"], 9)[0]
-    among = index.terms(PARAGRAPHS).search(["water power"], 9, index.ranges(["d03", "d04"]))[0]
+    alone = Index.open(str(tmp_path)).shards[0].terms(PARAGRAPHS).search(["water power"], 9)[0]
+    among = index.shards[0].terms(PARAGRAPHS).search(["water power"], 9, index.ranges(["d03", "d04"]))[0]
     assert len(alone) == len(among) > 0
     assert sorted(alone.scores) != sorted(among.scores)
 
@@ -135,7 +135,7 @@ def test_an_unknown_document_is_named(indexes):
 
 def test_an_empty_within_finds_nothing_and_none_finds_all(indexes):
     index = indexes["averaged"]
-    view, terms = index.vectors(NODES), index.terms(PARAGRAPHS)
+    view, terms = index.shards[0].vectors(NODES), index.shards[0].terms(PARAGRAPHS)
     query = np.array(view.vectors[:2])
     assert [len(hits) for hits in view.search(query, 5, ())] == [0, 0]
     assert [len(hits) for hits in view.search(query, 5, None)] == [5, 5]
