@@ -126,7 +126,7 @@ def lay_out(
     encoded: Encoded,
     weights: Weights,
     paragraph_vectors: ParagraphVectors,
-    plan: ImagePlan | None = None,
+    plan: ImagePlan,
     images: ImageVectors | None = None,
 ) -> Layout:
     """Propagate the texts' vectors up the tree and put them in the order they are searched.
@@ -140,7 +140,7 @@ def lay_out(
     fixed[encoded.rows[own]] = True
     given = np.zeros((len(nodes), encoded.vectors.shape[1]), dtype=np.float32)
     given[encoded.rows[own]] = encoded.vectors[encoded.which[own]]
-    given_others = put_into_tree(given, nodes, plan, images) if plan is not None else np.empty(0, np.int64)
+    given_others = put_into_tree(given, nodes, plan, images)
     fixed[given_others] = True
     kept = np.flatnonzero(own & np.isin(encoded.rows, given_others))
     parent = np.where(nodes.kind == CHUNK, -1, nodes.parent)

@@ -18,7 +18,7 @@ from kohaku_ray.index.assemble import Layout, ParagraphVectors, Weights, collect
 from kohaku_ray.index.chunks import Chunks
 from kohaku_ray.index.columns import key_column, matrix_column
 from kohaku_ray.index.identity import Keys, passage_part
-from kohaku_ray.index.image_vectors import ImagePlan, no_vectors, placed
+from kohaku_ray.index.image_vectors import ImagePlan, placed
 from kohaku_ray.index.known import IMAGE_VECTORS, known_image_vectors, known_vectors
 from kohaku_ray.index.layout import LAYOUT_SCHEMA, ShardLayout
 from kohaku_ray.index.nodes import DOCUMENT, KINDS, NodeTable
@@ -202,7 +202,7 @@ def build_shard(
         known_vectors(path, settings.encoder),
         captions=plan.encodes_captions,
     )
-    images = placed(tree, plan, image_vectors or no_vectors(), known_image_vectors(path))
+    images = placed(tree, plan, image_vectors, known_image_vectors(path))
     layout = lay_out(tree, encoded, settings.weights, settings.paragraph_vectors, plan, images)
     files = BuildFiles(Directory(path, REINDEX))
     files.parquet("nodes", tree.table)

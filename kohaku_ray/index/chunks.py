@@ -57,7 +57,7 @@ class Chunks:
         bound = {"overlap": self.overlap} if self.unit == "chars" else {"min_size": self.min_size}
         return {"unit": self.unit, "size": self.size, "over": self.over, **bound}
 
-    def cut(self, paragraphs: Sequence[Paragraph], count: Counter | None) -> tuple[str, list[Chunk]]:
+    def cut(self, paragraphs: Sequence[Paragraph], count: Counter | None) -> tuple[str, list[Span]]:
         """Rejoin paragraphs that have a text, and cut them; windows of characters need no ``count``.
 
         Returns:
@@ -70,24 +70,18 @@ class Chunks:
         return text, token_windows(text, sentences, count, self.min_size, self.size)
 
 
-@dataclass(frozen=True, slots=True)
-class Chunk:
-    """A window: its place among the text's windows, from 0; its span; how many windows the text has."""
-
-    index: int
-    start: int
-    end: int
-    total: int
+Span = tuple[int, int]
+"""A window of a text: its first character, and one past its last."""
 
 
-def character_windows(text: str, size: int = 500, overlap: int = 50) -> list[Chunk]:
+def character_windows(text: str, size: int = 500, overlap: int = 50) -> list[Span]:
     """Cut a text every ``size - overlap`` characters into windows of ``size``; the last one may be shorter.
 
     Returns:
         Windows that cover the text, none within another; none for an empty text.
     """
     starts = range(0, max(len(text) - overlap, min(len(text), 1)), size - overlap)
-    return _chunks([(start, min(start + size, len(text))) for start in starts])
+    return [(start, min(start + size, len(text))) for start in starts]
 
 
 def join_paragraphs(paragraphs: Sequence[Paragraph]) -> tuple[str, list[tuple[Sentence, ...]]]:
@@ -106,7 +100,7 @@ def token_windows(
     count: Counter,
     min_tokens: int = 200,
     max_tokens: int = 600,
-) -> list[Chunk]:
+) -> list[Span]:
     """Group a text's paragraphs into windows of ``min_tokens`` to ``max_tokens``, without overlap.
 
     A window ends between paragraphs where the bounds allow it, else between sentences, and inside a sentence only
@@ -133,11 +127,7 @@ def token_windows(
         return []
     table = np.array(units, np.int64)
     ends = _best_breaks(table[:, 2], table[:, 3], min_tokens, max_tokens)
-    return _chunks([(units[first][0], units[behind - 1][1]) for first, behind in pairwise([0, *ends])])
-
-
-def _chunks(spans: Sequence[tuple[int, int]]) -> list[Chunk]:
-    return [Chunk(index, start, end, len(spans)) for index, (start, end) in enumerate(spans)]
+    return [(units[first][0], units[behind - 1][1]) for first, behind in pairwise([0, *ends])]
 
 
 def _word_runs(text: str, sentence: Sentence, count: Counter, max_tokens: int) -> Iterator[tuple[int, int, int]]:

@@ -13,7 +13,7 @@ import pyarrow as pa
 from kohaku_ray.errors import DataError
 from kohaku_ray.index.arrays import F32, I64
 from kohaku_ray.index.columns import key_column, matrix_column
-from kohaku_ray.index.identity import Keys, no_keys, vector_keys
+from kohaku_ray.index.identity import Keys, vector_keys
 from kohaku_ray.index.known import KnownVectors
 from kohaku_ray.index.nodes import NodeTable
 from kohaku_ray.index.propagate import unit_rows
@@ -91,13 +91,15 @@ def image_rows(nodes: NodeTable) -> tuple[I64, list[str]]:
     return np.array([row for row, _ in found], np.int64), [digest for _, digest in found]
 
 
-def placed(nodes: NodeTable, plan: ImagePlan, fresh: tuple[Keys, F32], known: KnownVectors) -> ImageVectors | None:
+def placed(
+    nodes: NodeTable, plan: ImagePlan, fresh: tuple[Keys, F32] | None, known: KnownVectors
+) -> ImageVectors | None:
     """Join every image paragraph with its image's vector; None: no image is encoded.
 
     Args:
         nodes: Whole documents.
         plan: How the images get their vectors.
-        fresh: Keys and vectors encoded for this build, in any order.
+        fresh: Keys and vectors encoded for this build, in any order; None: none were.
         known: Those of the previous index.
 
     Raises:
@@ -107,7 +109,7 @@ def placed(nodes: NodeTable, plan: ImagePlan, fresh: tuple[Keys, F32], known: Kn
         return None
     rows, digests = image_rows(nodes)
     keys = vector_keys(plan.identity, digests)
-    both = known.behind(*fresh)
+    both = known if fresh is None else known.behind(*fresh)
     there, vectors = both.lookup(keys)
     bad = ~there
     bad[there] = ~np.isfinite(vectors).all(axis=1)
@@ -119,11 +121,6 @@ def placed(nodes: NodeTable, plan: ImagePlan, fresh: tuple[Keys, F32], known: Kn
         )
     # A shard may have no image, and then vectors of no length: Arrow has no such list.
     return ImageVectors(rows, keys, vectors if both.dim else np.empty((0, 1), np.float32))
-
-
-def no_vectors() -> tuple[Keys, F32]:
-    """Make no keys with no vectors."""
-    return no_keys(), np.empty((0, 0), np.float32)
 
 
 def put_into_tree(given: F32, nodes: NodeTable, plan: ImagePlan, images: ImageVectors | None) -> I64:

@@ -240,7 +240,16 @@ class Shard:
         return column_matrix(table["vector"]), first, last
 
     def _faiss(self, role: str) -> Any:
-        return read_faiss(self.index.directory, self.files[role]["name"])
+        """Open a FAISS index; a local one is memory-mapped."""
+        import faiss
+
+        directory, name = self.index.directory, self.files[role]["name"]
+        try:
+            if directory.is_local:
+                return faiss.read_index(directory.full(name), faiss.IO_FLAG_MMAP_IFC)
+            return faiss.deserialize_index(np.frombuffer(directory.read(name), dtype=np.uint8))
+        except RuntimeError as error:
+            raise directory.damaged(name, "no FAISS index") from error
 
 
 def read_table(directory: Directory, entry: Mapping[str, Any], *, mapped: bool = False) -> pa.Table:
@@ -252,18 +261,6 @@ def read_table(directory: Directory, entry: Mapping[str, Any], *, mapped: bool =
     return read(entry["name"], None if mapped else entry["checksum"])
 
 
-def read_faiss(directory: Directory, name: str) -> Any:
-    """Open a FAISS index; a local one is memory-mapped."""
-    import faiss
-
-    try:
-        if directory.is_local:
-            return faiss.read_index(directory.full(name), faiss.IO_FLAG_MMAP_IFC)
-        return faiss.deserialize_index(np.frombuffer(directory.read(name), dtype=np.uint8))
-    except RuntimeError as error:
-        raise directory.damaged(name, "no FAISS index") from error
-
-
 def publish(directory: Directory, manifest: Mapping[str, Any]) -> None:
     """Make a finished build the index: its manifest takes the old one's place in one rename, then the old files go.
 
@@ -271,10 +268,8 @@ def publish(directory: Directory, manifest: Mapping[str, Any]) -> None:
         DataError: A file of the build is missing, as when two builds write one directory at once.
     """
     check_files(directory, all_files(manifest))
-    temporary = f"{MANIFEST}.{manifest['build']}.tmp"
     summed = {**manifest, "checksum": _checksum_of(manifest)}
-    directory.write(temporary, json.dumps(summed, indent=1, sort_keys=True, ensure_ascii=False).encode())
-    directory.rename(temporary, MANIFEST)
+    directory.replace(MANIFEST, json.dumps(summed, indent=1, sort_keys=True, ensure_ascii=False).encode())
     remove_unlisted(directory, manifest)
 
 

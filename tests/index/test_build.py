@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from kit.properties import scaled
-from small_index import FakeEncoder, build_whole, files_of, make_documents, paragraph
+from small_index import FakeEncoder, build_whole, files_of, index_documents, make_documents, paragraph
 
 from kohaku_ray.documents.model import Document, Paragraph, Section
 from kohaku_ray.errors import DataError, TreeError
@@ -13,6 +13,7 @@ from kohaku_ray.index.build import IndexSettings, build_terms, views_with_old
 from kohaku_ray.index.chunks import Chunks
 from kohaku_ray.index.flatten import document_table, flatten
 from kohaku_ray.index.identity import vector_keys
+from kohaku_ray.index.image_vectors import ImagePlan
 from kohaku_ray.index.known import known_vectors
 from kohaku_ray.index.nodes import NodeTable
 from kohaku_ray.index.propagate import unit_rows
@@ -177,7 +178,7 @@ def test_another_encoder_knows_nothing_but_another_query_prompt_does(tmp_path, b
     assert len(known_vectors(str(tmp_path / "none"), same)) == 0
 
 
-@pytest.mark.parametrize("factory", ["Flat", "HNSW4", "IVF2,Flat"])
+@pytest.mark.parametrize("factory", ["Flat", "HNSW4", "IVF2,Flat", "PQ4x4"])
 def test_building_twice_gives_the_same_bytes(tmp_path, build, documents, factory):
     many = documents(*(f"d{i:02}" for i in range(20)))
     for name in ("one", "two"):
@@ -246,17 +247,8 @@ CHUNK_VIEWS = (*VIEWS, View(CHUNKS, dense=True, lexical=True))
 SMALL = Chunks(size=24, overlap=6)
 
 
-def chunked(path, parsed, chunks, encoder, views=CHUNK_VIEWS):
-    """Index documents with chunks; encodes only what is new."""
-    nodes = pa.concat_tables([flatten(document, chunks) for document in parsed])
-    texts = sorted({*texts_to_encode(NodeTable(nodes), "averaged")[1]})
-    settings = IndexSettings(encoder=encoder.identity, chunks=chunks)
-    keys = vector_keys(encoder.identity, texts)
-    found, _ = known_vectors(str(path), encoder.identity).lookup(keys)
-    new = [text for text, known in zip(texts, found, strict=True) if not known]
-    vectors = encoder.encode_passages(new)
-    more = {"settings": settings, "views": views_with_old(str(path), settings, views)}
-    return call(path, parsed, FakeEncoder(), nodes=nodes, keys=keys[~found], vectors=vectors, **more)
+def chunked(path, parsed, chunks, encoder):
+    return index_documents(path, parsed, encoder, views=CHUNK_VIEWS, chunks=chunks)
 
 
 def test_chunks_are_searched_by_vectors_and_terms_and_within_documents(tmp_path, documents, fake_encoder):
@@ -311,9 +303,8 @@ def vectors_by_id(parsed, chunks, weights, paragraph_vectors):
     texts = list(dict.fromkeys(texts_to_encode(nodes, paragraph_vectors)[1]))
     fresh = (vector_keys(encoder.identity, texts), encoder.encode_passages(texts))
     known = known_vectors("/nowhere", encoder.identity)
-    layout = lay_out(
-        nodes, collect(nodes, paragraph_vectors, encoder.identity, fresh, known), weights, paragraph_vectors
-    )
+    collected = collect(nodes, paragraph_vectors, encoder.identity, fresh, known)
+    layout = lay_out(nodes, collected, weights, paragraph_vectors, ImagePlan.of(encoder.identity, None))
     found = {}
     for row, vector in zip(layout.rows.tolist(), layout.matrix, strict=True):
         found.setdefault(nodes.node_id(row), []).append(vector.tobytes())

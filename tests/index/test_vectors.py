@@ -52,14 +52,6 @@ def test_equals_brute_force_with_any_number_of_duplicates(n, n_distinct, top_k, 
         assert_same(hits, brute_force(vectors, rows, query, top_k))
 
 
-def test_a_tie_at_the_border_goes_to_the_earlier_rows():
-    vectors = np.repeat(random_units(2, 32), [500, 5], axis=0)
-    rows = np.arange(505)[::-1].copy()
-    hits = VectorIndex.build(vectors, rows).search(vectors[:1], 3)[0]
-    assert hits.rows.tolist() == [5, 6, 7]
-    assert len(set(hits.scores.tolist())) == 1
-
-
 @pytest.mark.parametrize("factory", ["Flat", "IVF8,Flat", "HNSW8", "SQ8", "IVF4,PQ8x4"])
 def test_scores_and_order_do_not_depend_on_the_batch(factory):
     vectors = random_units(900, 16)
@@ -128,15 +120,6 @@ def test_fewer_nodes_than_asked_for_and_none_at_all():
     empty = VectorIndex.build(np.empty((0, 4), np.float32), np.empty(0, np.int64))
     assert [len(hits) for hits in empty.search(vectors, 5)] == [0, 0, 0]
     assert VectorIndex.build(vectors, np.arange(3)).search(np.empty((0, 4), np.float32), 5) == []
-
-
-def test_the_same_build_gives_the_same_bytes():
-    vectors = random_units(600, 16)
-    for factory in ("Flat", "IVF8,Flat", "HNSW8", "PQ4x4"):
-        first, second = (VectorIndex.build(vectors, np.arange(600), factory).to_bytes() for _ in range(2))
-        assert first == second
-    copy = faiss.deserialize_index(np.frombuffer(first, np.uint8))
-    assert copy.ntotal == 600
 
 
 def test_bad_input_is_refused_with_the_way_out():
