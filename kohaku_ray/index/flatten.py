@@ -153,6 +153,12 @@ def _json(values: Mapping[str, Any]) -> str:
 
 
 def _row(doc_id: str, node_id: str, parent_id: str | None, kind: str, ordinal: int, **more: Any) -> dict[str, Any]:
-    row = {"node_id": node_id, "doc_id": doc_id, "parent_id": parent_id, "kind": kind, "ordinal": ordinal}
+    row: dict[str, Any] = {
+        "node_id": node_id,
+        "doc_id": doc_id,
+        "parent_id": parent_id,
+        "kind": kind,
+        "ordinal": ordinal,
+    }
     row |= {"title": "", "text": "", "n_tokens": 0, **more}
     return row | {"n_chars": len(row["text"] or row["title"])}

@@ -52,18 +52,9 @@ def test_texts_to_encode(documents):
 
 def test_summary_and_what_is_searched(tmp_path, build, documents):
     summary = build(tmp_path, documents("b", "a"), rejects=[("bad.md", "not text")])
-    expected = {
-        "n_documents": 2,
-        "n_sections": 6,
-        "n_paragraphs": 8,
-        "n_sentences": 8,
-        "n_nodes": 24,
-        "n_rejects": 1,
-        "n_vectors": 8 + 6,
-        "n_encoded": 2 + 2 + 1 + 2,
-        "n_reused": 0,
-    }
-    assert {key: summary[key] for key in expected} == expected
+    expected = {"n_documents": 2, "n_sections": 6, "n_paragraphs": 8, "n_sentences": 8, "n_nodes": 24, "n_rejects": 1}
+    expected |= {"n_vectors": 8 + 6, "n_encoded": 2 + 2 + 1 + 2, "n_reused": 0}
+    assert summary.items() >= expected.items()
     index = Index.open(str(tmp_path))
     assert index.documents["doc_id"].to_pylist() == ["a", "b"]
     assert index.rejects.to_pylist() == [{"file": "bad.md", "reason": "not text"}]
@@ -81,12 +72,8 @@ def test_search_and_bm25_give_rows_of_the_node_table(tmp_path, build, documents,
     hits = index.shards[0].vectors(NODES).search(fake_encoder().encode_passages(["b used 5 kWh.", "Page 3"]), 4)
     assert index.nodes.text_of(hits[0].rows[0]) == "b used 5 kWh."
     assert hits[0].scores[0] == pytest.approx(1)
-    assert [index.nodes.node_id(row) for row in hits[1].rows] == [
-        "a:sec0:p0:s1",
-        "a:sec0:p1:s0",
-        "b:sec0:p0:s1",
-        "b:sec0:p1:s0",
-    ]
+    names = [index.nodes.node_id(row) for row in hits[1].rows]
+    assert names == ["a:sec0:p0:s1", "a:sec0:p1:s0", "b:sec0:p0:s1", "b:sec0:p1:s0"]
     found = index.shards[0].terms(PARAGRAPHS).search(["chart"], 9)[0]
     assert [index.nodes.node_id(row) for row in found.rows] == ["a:sec2:p0", "b:sec2:p0"]
 

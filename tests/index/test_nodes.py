@@ -41,22 +41,9 @@ def nodes() -> NodeTable:
 def test_flatten_lays_nodes_out_in_preorder_with_path_ids():
     table = flatten(make_document())
     assert table.schema == NODE_SCHEMA
-    assert table["node_id"].to_pylist() == [
-        "amazon2023",
-        "amazon2023:sec0",
-        "amazon2023:sec0:p0",
-        "amazon2023:sec0:p0:s0",
-        "amazon2023:sec0:p0:s1",
-        "amazon2023:sec0:p1",
-        "amazon2023:sec0:p1:s0",
-        "amazon2023:sec1",
-        "amazon2023:sec1:p0",
-        "amazon2023:sec2",
-        "amazon2023:sec2:p0",
-        "amazon2023:sec2:p0:s0",
-        "amazon2023:sec2:p0:s1",
-        "amazon2023:sec2:p0:s2",
-    ]
+    places = " :sec0 :sec0:p0 :sec0:p0:s0 :sec0:p0:s1 :sec0:p1 :sec0:p1:s0 :sec1 :sec1:p0"
+    places += " :sec2 :sec2:p0 :sec2:p0:s0 :sec2:p0:s1 :sec2:p0:s2"
+    assert table["node_id"].to_pylist() == [f"amazon2023{place}" for place in places.split(" ")]
     assert table["ordinal"].to_pylist() == [0, 0, 0, 0, 1, 1, 0, 1, 0, 2, 0, 0, 1, 2]
     assert table["text"].to_pylist()[:5] == ["", "", "It fell. By 3 %.", "It fell.", "By 3 %."]
     assert table["title"].to_pylist()[:3] == ["Report", "Carbon", ""]
@@ -92,12 +79,8 @@ def test_document_table_keeps_metadata_and_reads_the_host():
     table = document_table([make_document(), Document("x", "X", (), {"url": "http://[bad"})])
     assert table.schema == DOCUMENT_SCHEMA
     first, second = table.to_pylist()
-    assert (first["title"], first["netloc"], first["year"], first["type"]) == (
-        "Report",
-        "www.example.org",
-        "2023",
-        None,
-    )
+    named = tuple(first[name] for name in ("title", "netloc", "year", "type"))
+    assert named == ("Report", "www.example.org", "2023", None)
     assert '"pages": "82"' in first["metadata"]
     assert second["netloc"] is None
 

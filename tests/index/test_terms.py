@@ -17,18 +17,8 @@ def build(paragraphs: list[str], **settings) -> TermIndex:
 
 
 def test_tokens():
-    assert tokenise("The A100-80GB uses 5.2 kWh. It emits CO2e: $3,000 (20 %), i.e. 'much'!") == [
-        "a100-80gb",
-        "uses",
-        "5.2",
-        "kwh",
-        "emits",
-        "co2e",
-        "3,000",
-        "20",
-        "i.e",
-        "much",
-    ]
+    text = "The A100-80GB uses 5.2 kWh. It emits CO2e: $3,000 (20 %), i.e. 'much'!"
+    assert tokenise(text) == ["a100-80gb", "uses", "5.2", "kwh", "emits", "co2e", "3,000", "20", "i.e", "much"]
     assert tokenise("GPU's don't — … ' \" state-of-the-art") == ["gpu", "state-of-the-art"]
     assert tokenise("") == []
     assert {"the", "of", "n't"} <= stop_words()
