@@ -274,7 +274,9 @@ class PlainLoop:
         fused: dict[int, float] = defaultdict(float)
         for query in [question, *sub_queries(question)]:
             vector = self.encoder.encode_queries([query])
-            dense = self.index.vectors(("paragraph",)).search(vector, settings.subquestion_max_documents)[0].rows
+            dense = (
+                self.index.shards[0].vectors(("paragraph",)).search(vector, settings.subquestion_max_documents)[0].rows
+            )
             pool = list(dict.fromkeys([*self.bm25("paragraph", query, 100).tolist(), *dense.tolist()]))
             scores = hashed([(query, text_of(row)) for row in pool])
             for rank, at in enumerate(np.argsort(-np.array(scores))[:100], 1):

@@ -12,7 +12,7 @@ import pyarrow.compute as pc
 
 from kohaku_ray.errors import DataError
 from kohaku_ray.index.arrays import F32, F64, I64, Mask
-from kohaku_ray.index.identity import Keys, as_keys, vector_keys
+from kohaku_ray.index.identity import Keys, vector_keys
 from kohaku_ray.index.image_vectors import ImagePlan, ImageVectors, image_rows, put_into_tree
 from kohaku_ray.index.known import KnownVectors
 from kohaku_ray.index.nodes import CHUNK, PARAGRAPH, SECTION, SENTENCE, NodeTable
@@ -68,12 +68,7 @@ def texts_to_encode(
     """Find the nodes that need a vector of their own text, and that text.
 
     Sentences and chunks do; paragraphs without sentences, captions, and with ``full`` or ``both`` every paragraph's
-    text; the title of a section with nothing else below it.
-
-    Args:
-        nodes: Whole documents, any number of them.
-        paragraph_vectors: ``averaged``, ``full`` or ``both``.
-        captions: Whether the paragraph of an image that has a file keeps its caption's vector.
+    text; the title of a section with nothing else below it. Without ``captions``, images that have a file do not.
 
     Returns:
         Rows, shape ``(m,)``, increasing, and their ``m`` texts, which may repeat.
@@ -101,42 +96,29 @@ def collect(
     *,
     captions: bool = True,
 ) -> Encoded:
-    """Join every text with its vector: encoded for this build, or reused from the previous index.
-
-    Args:
-        nodes: Nodes of whole documents, which may have no text.
-        paragraph_vectors: ``averaged``, ``full`` or ``both``.
-        identity: ``SentenceEncoder.identity``.
-        fresh: Keys, shape ``(m,)``, and vectors, shape ``(m, d)``, in any order.
-        known: Vectors of the previous index.
-        captions: See ``texts_to_encode``.
+    """Join every text with its vector: encoded for this build (keys and vectors in any order), or known.
 
     Raises:
         DataError: A text has no vector, or a vector has another dimension or is not finite.
     """
     rows, texts = texts_to_encode(nodes, paragraph_vectors, captions=captions)
     keys, first, which = np.unique(vector_keys(identity, texts), return_index=True, return_inverse=True)
-    fresh_keys, fresh_vectors = as_keys(fresh[0]), fresh[1]
-    d = _common_dim(fresh_keys, fresh_vectors, known)
-    order = np.argsort(fresh_keys, kind="stable")
-    is_fresh, found = KnownVectors([(fresh_keys[order], order, fresh_vectors)]).lookup(keys)
-    vectors = np.empty((len(keys), d), dtype=np.float32)
-    if len(found):
-        vectors[is_fresh] = found
-    is_known, found = known.lookup(keys[~is_fresh])
-    reused = np.flatnonzero(~is_fresh)[is_known]
-    if len(reused):
-        vectors[reused] = found
-    if not is_known.all():
-        row = rows[first[np.flatnonzero(~is_fresh)[~is_known][0]]]
+    _check_fresh(fresh, known)
+    both = known.behind(*fresh)
+    found, vectors = both.lookup(keys)
+    if not found.all():
+        row = rows[first[np.flatnonzero(~found)[0]]]
         raise DataError(
-            f"{int((~is_known).sum()):,} texts have no vector, the first is that of {nodes.node_id(row)}: encode them"
+            f"{int((~found).sum()):,} texts have no vector, the first is that of {nodes.node_id(row)}: encode them"
         )
     finite = np.isfinite(vectors).all(axis=1)
     if not finite.all():
         row = rows[first[np.flatnonzero(~finite)[0]]]
         raise DataError(f"the vector of {nodes.node_id(row)} is not finite: encode with precision float32")
-    return Encoded(rows, which.astype(np.int64), keys, first.astype(np.int64), vectors, len(reused))
+    if not len(keys):  # documents without text: of the others' length
+        vectors = np.empty((0, known.dim or fresh[1].shape[1]), np.float32)
+    n_reused = len(keys) - int(KnownVectors().behind(*fresh).has(keys).sum())
+    return Encoded(rows, which.astype(np.int64), keys, first.astype(np.int64), vectors, n_reused)
 
 
 def lay_out(
@@ -144,7 +126,7 @@ def lay_out(
     encoded: Encoded,
     weights: Weights,
     paragraph_vectors: ParagraphVectors,
-    plan: ImagePlan | None = None,
+    plan: ImagePlan,
     images: ImageVectors | None = None,
 ) -> Layout:
     """Propagate the texts' vectors up the tree and put them in the order they are searched.
@@ -158,7 +140,7 @@ def lay_out(
     fixed[encoded.rows[own]] = True
     given = np.zeros((len(nodes), encoded.vectors.shape[1]), dtype=np.float32)
     given[encoded.rows[own]] = encoded.vectors[encoded.which[own]]
-    given_others = put_into_tree(given, nodes, plan, images) if plan is not None else np.empty(0, np.int64)
+    given_others = put_into_tree(given, nodes, plan, images)
     fixed[given_others] = True
     kept = np.flatnonzero(own & np.isin(encoded.rows, given_others))
     parent = np.where(nodes.kind == CHUNK, -1, nodes.parent)
@@ -179,12 +161,12 @@ def lay_out(
     return Layout(matrix, rows, n_searched, places[encoded.first], len(kept))
 
 
-def _common_dim(keys: Keys, vectors: F32, known: KnownVectors) -> int:
+def _check_fresh(fresh: tuple[Keys, F32], known: KnownVectors) -> None:
+    keys, vectors = fresh
     if len(keys) != len(vectors):
         raise DataError(f"{len(keys)} keys came with {len(vectors)} vectors: give one vector per key")
     if len(vectors) and known.dim and vectors.shape[1] != known.dim:
         raise DataError(f"new vectors have {vectors.shape[1]} dimensions but those of the index {known.dim}")
-    return known.dim or vectors.shape[1]
 
 
 def _has_own_vector(nodes: NodeTable) -> Mask:
@@ -196,7 +178,7 @@ def _has_own_vector(nodes: NodeTable) -> Mask:
 
 
 def _child_weights(nodes: NodeTable, weights: Weights) -> F64 | I64:
-    """Weight of each node in its parent, at least 1: a text of no tokens must not leave its parent without a vector."""
+    """Weigh each node in its parent, at least 1: a text of no tokens must not leave its parent without a vector."""
     if weights == "uniform":
         return np.ones(len(nodes))
     if weights == "chars":

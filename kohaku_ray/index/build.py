@@ -16,10 +16,10 @@ from kohaku_ray.errors import DataError, StorageError
 from kohaku_ray.index.arrays import F32, I64
 from kohaku_ray.index.assemble import Layout, ParagraphVectors, Weights, collect, lay_out
 from kohaku_ray.index.chunks import Chunks
-from kohaku_ray.index.columns import matrix_column
-from kohaku_ray.index.identity import KEY_BYTES, Keys, passage_part
-from kohaku_ray.index.image_vectors import ROLE, ImagePlan, known_image_vectors, no_vectors, placed
-from kohaku_ray.index.known import known_vectors
+from kohaku_ray.index.columns import key_column, matrix_column
+from kohaku_ray.index.identity import Keys, passage_part
+from kohaku_ray.index.image_vectors import ImagePlan, placed
+from kohaku_ray.index.known import IMAGE_VECTORS, known_image_vectors, known_vectors
 from kohaku_ray.index.layout import LAYOUT_SCHEMA, ShardLayout
 from kohaku_ray.index.nodes import DOCUMENT, KINDS, NodeTable
 from kohaku_ray.index.store import (
@@ -93,10 +93,7 @@ class IndexSettings:
 
 
 def views_with_old(path: str, settings: IndexSettings, views: Iterable[View]) -> tuple[View, ...]:
-    """Join the views asked for with those of the index that is there, if it was built with the same settings.
-
-    Without chunks, views of chunks are left out.
-    """
+    """Join the views asked for with those of the index there, if of the same settings; chunks only if it has any."""
     try:
         old = Index.open(path, settings.as_mapping()).views
     except DataError:
@@ -109,13 +106,7 @@ Shard = Mapping[str, Any]
 
 
 def content_of(documents: Mapping[str, str], settings: IndexSettings, views: Iterable[View]) -> str:
-    """Digest what a shard is built from.
-
-    Args:
-        documents: Digest of each document, by id.
-        settings: Settings of the index.
-        views: Its views.
-    """
+    """Digest what a shard is built from: digests of its documents by id, the settings and the views."""
     made = [fingerprint(settings.as_mapping()), as_plain(views), kohaku_ray.__version__]
     return digest([sorted(documents.items()), *made], 32, "")
 
@@ -136,12 +127,9 @@ def unchanged_shard(path: str, number: int, content: str) -> Shard | None:
 
 
 def forget_damaged(path: str) -> list[str]:
-    """Delete the old vectors that are not what was written: a new build would take them for good.
+    """Delete the old vectors that are not what was written, and list their files: a build would take them for good.
 
     The old index cannot be opened then, and all texts are encoded again.
-
-    Returns:
-        The files.
     """
     directory = Directory(path)
     try:
@@ -150,7 +138,7 @@ def forget_damaged(path: str) -> list[str]:
         raise
     except DataError:
         return []
-    reused = [entry for role, entry in files.items() if role.split()[0] in ("keys", "vectors", ROLE)]
+    reused = [entry for role, entry in files.items() if role.split()[0] in ("keys", "vectors", IMAGE_VECTORS)]
     wrong = [entry["name"] for entry in reused if directory.size(entry["name"]) and damage_of(directory, entry)]
     for name in wrong:
         directory.remove(name)
@@ -192,8 +180,7 @@ def build_shard(
         content: See ``content_of``.
         nodes: Rows of its documents (``NODE_SCHEMA``), sorted by id, token counts filled in.
         documents: Their ``DOCUMENT_SCHEMA`` rows, in the same order.
-        keys: Shape ``(m,)``; ``vector_keys`` of texts encoded for this build, in any order. Texts of the old index
-            need not be among them.
+        keys: Shape ``(m,)``; keys of the texts encoded for this build, in any order; not of those in the old index.
         vectors: Shape ``(m, d)``; their unit vectors.
         settings: Settings of the index.
         views: Its views (see ``views_with_old``).
@@ -202,8 +189,7 @@ def build_shard(
         train_on_gpu: See ``VectorIndex.build``.
 
     Raises:
-        DataError: A text has no vector, a vector is not finite, documents and nodes do not match, or the directory
-            cannot be written.
+        DataError: A text has no vector, a vector is not finite, documents and nodes do not match, or writing fails.
         TreeError: The nodes do not form a tree.
     """
     tree, views, plan = NodeTable(nodes), united(views), settings.image_plan
@@ -216,14 +202,15 @@ def build_shard(
         known_vectors(path, settings.encoder),
         captions=plan.encodes_captions,
     )
-    images = placed(tree, plan, image_vectors or no_vectors(), known_image_vectors(path))
+    images = placed(tree, plan, image_vectors, known_image_vectors(path))
     layout = lay_out(tree, encoded, settings.weights, settings.paragraph_vectors, plan, images)
     files = BuildFiles(Directory(path, REINDEX))
     files.parquet("nodes", tree.table)
     files.parquet("documents", documents)
     n_nodes = (tree.end - np.arange(len(tree)))[tree.parent < 0]
     files.arrow("sizes", "documents", pa.table({"doc_id": documents["doc_id"], "n_nodes": pa.array(n_nodes)}))
-    _write_vectors(files, layout, encoded.keys)
+    files.arrow("vectors", "vectors", pa.table({"row": layout.rows, "vector": matrix_column(layout.matrix)}))
+    files.arrow("keys", "vectors", pa.table({"key": key_column(encoded.keys), "place": layout.places}))
     n_searched = []
     for view in (view for view in views if view.dense):
         if plan.own_space and images is not None and view.key == IMAGE:
@@ -232,7 +219,7 @@ def build_shard(
         else:
             n_searched.append(_write_view(files, tree, layout, view, settings.factory, train_on_gpu))
     if images is not None:
-        files.arrow(ROLE, "vectors", images.table())
+        files.arrow(IMAGE_VECTORS, "vectors", images.table())
     for name, table in (build_terms(tree, settings, views) if terms is None else terms).items():
         files.arrow(name, "bm25", table)
     counts = {
@@ -279,8 +266,8 @@ def publish_shards(
         images: ``IMAGE_SCHEMA`` rows; their PNGs are there. None: images are not extracted.
 
     Returns:
-        Counts: n_documents, n_sections, n_paragraphs, n_sentences, n_chunks, n_nodes, n_rejects, n_vectors (searched),
-        n_encoded and n_reused (distinct texts per shard), n_terms, n_bytes; n_images, where they are extracted.
+        Counts of nodes by kind, rejects, images, searched vectors (``n_vectors``), terms, bytes, and of the distinct
+        texts per shard that were encoded or reused.
 
     Raises:
         DataError: There is no text, or the directory cannot be written.
@@ -363,13 +350,6 @@ class BuildFiles:
         self.written[role] = entry
 
 
-def _write_vectors(files: BuildFiles, layout: Layout, keys: Keys) -> None:
-    columns = {"row": pa.array(layout.rows), "vector": matrix_column(layout.matrix)}
-    files.arrow("vectors", "vectors", pa.table(columns))
-    raw = pa.FixedSizeBinaryArray.from_buffers(pa.binary(KEY_BYTES), len(keys), [None, pa.py_buffer(keys)])
-    files.arrow("keys", "vectors", pa.table({"key": raw, "place": pa.array(layout.places)}))
-
-
 def _write_view(
     files: BuildFiles, tree: NodeTable, layout: Layout, view: View, factory: str, train_on_gpu: bool
 ) -> int:
@@ -414,18 +394,7 @@ def _manifest(
 
 
 def _check_documents(tree: NodeTable, documents: pa.Table) -> None:
-    """Check that the nodes are those of the documents, sorted by id.
-
-    Raises:
-        DataError: They are not.
-    """
+    """Refuse nodes that are not those of the documents, sorted by id: equal input gives equal bytes."""
     roots = tree.table["doc_id"].filter(pa.array(tree.kind == DOCUMENT)).to_pylist()
-    listed = documents["doc_id"].to_pylist()
-    if roots != listed:
-        odd = sorted(set(roots) ^ set(listed))[:3]
-        raise DataError(
-            f"{len(roots)} documents among the nodes but {len(listed)} in the document table, "
-            f"{'other than in both: ' + ', '.join(odd) if odd else 'in another order'}: give a row per document, by id"
-        )
-    if roots != sorted(roots):
-        raise DataError("the documents are not sorted by id: sort them, so that equal input gives equal bytes")
+    if not roots == documents["doc_id"].to_pylist() == sorted(roots):
+        raise DataError("the nodes and the document table must hold the same documents, sorted by id")

@@ -40,11 +40,7 @@ class Chunks:
     over: Literal["document", "section"] = "document"
 
     def __post_init__(self) -> None:
-        """Check the sizes.
-
-        Raises:
-            ConfigError: They do not fit; the message names both.
-        """
+        """Check the sizes."""
         if self.unit == "chars" and not 0 <= self.overlap < self.size:
             raise ConfigError(
                 f"chunks.overlap is {self.overlap} but chunks.size {self.size} characters: "
@@ -61,70 +57,35 @@ class Chunks:
         bound = {"overlap": self.overlap} if self.unit == "chars" else {"min_size": self.min_size}
         return {"unit": self.unit, "size": self.size, "over": self.over, **bound}
 
-    def cut(self, paragraphs: Sequence[Paragraph], count: Counter | None) -> tuple[str, list[Chunk]]:
-        """Rejoin paragraphs and cut them.
-
-        Args:
-            paragraphs: Each with a text.
-            count: Counts the tokens per text; windows of characters need none.
+    def cut(self, paragraphs: Sequence[Paragraph], count: Counter | None) -> tuple[str, list[Span]]:
+        """Rejoin paragraphs that have a text, and cut them; windows of characters need no ``count``.
 
         Returns:
             The rejoined text, and its windows.
-
-        Raises:
-            ValueError: Windows of tokens lack a count.
         """
         text, sentences = join_paragraphs(paragraphs)
         if self.unit == "chars":
             return text, character_windows(text, self.size, self.overlap)
-        if count is None:
-            raise ValueError("these chunks are measured in tokens: give a function that counts them")
+        assert count is not None, "windows of tokens are counted"
         return text, token_windows(text, sentences, count, self.min_size, self.size)
 
 
-@dataclass(frozen=True, slots=True)
-class Chunk:
-    """A window as a span of its text.
-
-    Attributes:
-        index: Its place among the text's windows, from 0.
-        start: First character.
-        end: One past the last character.
-        total: How many windows the text has.
-    """
-
-    index: int
-    start: int
-    end: int
-    total: int
+Span = tuple[int, int]
+"""A window of a text: its first character, and one past its last."""
 
 
-def character_windows(text: str, size: int = 500, overlap: int = 50) -> list[Chunk]:
-    """Cut a text every ``size - overlap`` characters into windows of ``size``.
-
-    Args:
-        text: Any text.
-        size: Characters per window; the last one may be shorter.
-        overlap: Characters that two neighbours share, below ``size``.
+def character_windows(text: str, size: int = 500, overlap: int = 50) -> list[Span]:
+    """Cut a text every ``size - overlap`` characters into windows of ``size``; the last one may be shorter.
 
     Returns:
         Windows that cover the text, none within another; none for an empty text.
-
-    Raises:
-        ConfigError: ``overlap`` is negative or not below ``size``.
     """
-    if not 0 <= overlap < size:
-        raise ConfigError(f"chunk size is {size} and overlap {overlap} characters: overlap must be 0 to {size - 1}.")
     starts = range(0, max(len(text) - overlap, min(len(text), 1)), size - overlap)
-    return _chunks([(start, min(start + size, len(text))) for start in starts])
+    return [(start, min(start + size, len(text))) for start in starts]
 
 
 def join_paragraphs(paragraphs: Sequence[Paragraph]) -> tuple[str, list[tuple[Sentence, ...]]]:
-    """Rejoin paragraphs to one text, as a section's text is joined.
-
-    Returns:
-        The text, and per paragraph the spans of its sentences in that text.
-    """
+    """Rejoin paragraphs to one text, as a section's is; also return per paragraph the spans of its sentences in it."""
     starts = np.cumsum([0, *(len(paragraph.text) + len(PARAGRAPH_BREAK) for paragraph in paragraphs)]).tolist()
     spans = [
         tuple(Sentence(start + sentence.start, start + sentence.end) for sentence in paragraph.sentences)
@@ -139,7 +100,7 @@ def token_windows(
     count: Counter,
     min_tokens: int = 200,
     max_tokens: int = 600,
-) -> list[Chunk]:
+) -> list[Span]:
     """Group a text's paragraphs into windows of ``min_tokens`` to ``max_tokens``, without overlap.
 
     A window ends between paragraphs where the bounds allow it, else between sentences, and inside a sentence only
@@ -150,14 +111,9 @@ def token_windows(
         text: The text of the spans.
         paragraphs: Per paragraph the spans of its sentences, in reading order (``join_paragraphs``).
         count: Counts the tokens per text; a window's tokens are the sum over its sentences.
-        min_tokens: Fewest tokens wanted in a window.
+        min_tokens: Fewest tokens wanted in a window, at least 1.
         max_tokens: Most tokens in a window.
-
-    Raises:
-        ConfigError: ``min_tokens`` is below 1 or above ``max_tokens``.
     """
-    if not 0 < min_tokens <= max_tokens:
-        raise ConfigError(f"chunk min_tokens is {min_tokens} and max_tokens {max_tokens}: min_tokens must be 1 to max.")
     sentences = [sentence for paragraph in paragraphs for sentence in paragraph]
     owner = np.repeat(np.arange(len(paragraphs)), [len(paragraph) for paragraph in paragraphs])
     sizes = count([text[sentence.start : sentence.end] for sentence in sentences])
@@ -171,11 +127,7 @@ def token_windows(
         return []
     table = np.array(units, np.int64)
     ends = _best_breaks(table[:, 2], table[:, 3], min_tokens, max_tokens)
-    return _chunks([(units[first][0], units[behind - 1][1]) for first, behind in pairwise([0, *ends])])
-
-
-def _chunks(spans: Sequence[tuple[int, int]]) -> list[Chunk]:
-    return [Chunk(index, start, end, len(spans)) for index, (start, end) in enumerate(spans)]
+    return [(units[first][0], units[behind - 1][1]) for first, behind in pairwise([0, *ends])]
 
 
 def _word_runs(text: str, sentence: Sentence, count: Counter, max_tokens: int) -> Iterator[tuple[int, int, int]]:
@@ -193,13 +145,7 @@ def _best_breaks(n_tokens: I64, paragraph: I64, min_tokens: int, max_tokens: int
 
     A window costs its squared relative distance from the middle of the bounds (at most 1), 100 more where it ends
     inside a paragraph, and 10,000 more per token below ``min_tokens``. Ties go to the longer window. A unit over
-    ``max_tokens`` is a window of its own.
-
-    Args:
-        n_tokens: Shape ``(n,)``; tokens per unit.
-        paragraph: Shape ``(n,)``; paragraph of each unit.
-        min_tokens: See ``token_windows``.
-        max_tokens: See ``token_windows``.
+    ``max_tokens`` is a window of its own. Tokens and paragraph are those of each unit: shape ``(n,)``.
     """
     n = len(n_tokens)
     behind = np.r_[0, np.cumsum(n_tokens)]

@@ -46,11 +46,7 @@ Read = Callable[[str], bytes]
 
 
 class SentenceEncoder:
-    """The text side of a sentence-transformers model.
-
-    Attributes:
-        dim: Length of a vector.
-    """
+    """The text side of a sentence-transformers model; ``dim`` is the length of a vector."""
 
     def __init__(
         self,
@@ -67,11 +63,7 @@ class SentenceEncoder:
         batch_tokens: int | None = None,
         trust_remote_code: bool = False,
     ) -> None:
-        """Load the model; every argument is a setting of ``index.encoder``.
-
-        Raises:
-            ConfigError: A setting does not fit the model, or it cannot be loaded.
-        """
+        """Load the model; every argument is a setting of ``index.encoder``, and ``ConfigError`` if it does not fit."""
         self._name, self._passage_task = model, passage_task
         self._model = load_model(model, revision, precision, device, trust_remote_code, passage_task or query_task)
         own_dim = self._model.dim
@@ -93,8 +85,7 @@ class SentenceEncoder:
     def encode_passages(self, texts: Sequence[str]) -> F32:
         """Encode indexed texts: each distinct one once, long ones in windows averaged by length.
 
-        Args:
-            texts: Any number of them; at least 8,000 at a time keep the batches full.
+        At least 8,000 at a time keep the batches full.
 
         Returns:
             Shape ``(n, d)``, unit rows, in the order given.
@@ -102,19 +93,11 @@ class SentenceEncoder:
         return self._encode(texts, self._passage, self._forward_by_length)
 
     def encode_queries(self, texts: Sequence[str]) -> F32:
-        """Encode queries: a query's vector is the same to the bit in every batch.
-
-        Returns:
-            Shape ``(n, d)``, unit rows, in the order given.
-        """
+        """Encode queries, as ``encode_passages``: a query's vector is the same to the bit in every batch."""
         return self._encode(texts, self._query, self._forward_in_fixed_shapes)
 
     def images(self) -> ImageEncoder:
-        """Return the model's image side, whose vectors are cut to the same length.
-
-        Raises:
-            ConfigError: It reads no images.
-        """
+        """Return the model's image side, its vectors cut to the same length; ``ConfigError`` if it has none."""
         if not self._model.reads_images:
             raise ConfigError(
                 f"index.image_vectors asks for vectors of images but {self._name} reads text alone: name a model that "
@@ -143,7 +126,6 @@ class SentenceEncoder:
         return np.array(lengths, dtype=np.int64)
 
     def _encode(self, texts: Sequence[str], role: _Role, forward: Callable[..., F32]) -> F32:
-        """Encode each distinct text once."""
         place = {text: at for at, text in enumerate(dict.fromkeys(texts))}
         return self._encode_windows(list(place), role, forward)[[place[text] for text in texts]]
 
@@ -215,18 +197,14 @@ class SentenceEncoder:
         return vectors
 
     def _forward_halved(self, texts: list[str], batch: _Batch, role: _Role) -> F32:
-        """Run a batch; where it does not fit the GPU's memory, its halves, and later batches are smaller.
+        """Run a batch; where it does not fit the GPU's memory, its halves, and later batches are smaller."""
+        import torch
 
-        Raises:
-            DataError: Not even one text fits.
-        """
         rows = batch.filled
         features = self._features([texts[row] for row in rows], role, batch.pad_to)
         try:
             return self._forward_batch(features, role)
-        except Exception as error:
-            if self._memory is None or not self._memory.is_full(error):
-                raise
+        except torch.cuda.OutOfMemoryError as error:
             n_tokens = input_ids(features).numel()
             if len(rows) == 1:
                 raise DataError(
@@ -234,7 +212,7 @@ class SentenceEncoder:
                     "encoder a larger share (index.encoder_gpus, cluster.retriever.gpus) or a smaller model"
                 ) from error
         self._batch_tokens = max(n_tokens // 2, 1)
-        self._memory.release()
+        torch.cuda.empty_cache()
         half = len(rows) // 2
         halves = (_Batch(rows[:half], pad_to=batch.pad_to), _Batch(rows[half:], pad_to=batch.pad_to))
         return np.concatenate([self._forward_halved(texts, part, role) for part in halves])
@@ -256,11 +234,7 @@ class ImageEncoder:
         self._ahead = IMAGES_AHEAD if model.on_cpu else max(IMAGES_AHEAD, min(MOST_IMAGES_AHEAD, n_cores))
 
     def batches(self, digests: Sequence[str], read: Read) -> Iterator[F32]:
-        """Encode images.
-
-        Args:
-            digests: Their digests.
-            read: Reads a PNG by its digest.
+        """Encode images by their digests; ``read`` reads a PNG.
 
         Yields:
             The vectors of every ``IMAGE_BATCH`` of them, in the order given: shape ``(n, dim)``, unit rows.
@@ -285,11 +259,7 @@ class ImageEncoder:
 
 
 def decoded(digest: str, data: bytes) -> Pillow.Image:
-    """Decode an image of an index to RGB.
-
-    Raises:
-        DataError: It is none; the message names its file.
-    """
+    """Decode an image of an index to RGB; where it is none, ``DataError`` names its file."""
     try:
         with Pillow.open(io.BytesIO(data)) as image:
             image.load()

@@ -53,14 +53,13 @@ def flatten(document: Document, chunks: Chunks | None = None, count: Counter | N
     Args:
         document: The parsed document.
         chunks: How it is cut into chunks, which are the last children of their parent; None: no chunks.
-        count: Counts the tokens per text; needed where the chunks are measured in tokens.
+        count: Counts the tokens per text, where the chunks are measured in tokens.
 
     Returns:
         A table of ``NODE_SCHEMA``; ``n_tokens`` is 0 until tokens are counted.
 
     Raises:
         TreeError: A sentence's span does not lie inside its paragraph.
-        ValueError: Chunks are measured in tokens, and ``count`` is None.
     """
     rows = [_row(document.doc_id, document.doc_id, None, "document", 0, title=document.title)]
     for ordinal, section in enumerate(document.sections):
@@ -137,11 +136,10 @@ def _chunks(
     ]
     text, windows = chunks.cut(said, count)
     rows = []
-    for chunk in windows:
-        own = text[chunk.start : chunk.end]
-        row = _row(document.doc_id, f"{parent_id}:c{chunk.index}", parent_id, "chunk", chunk.index, text=own)
-        attributes = _json({"index": chunk.index, "total": chunk.total})
-        rows.append(row | {"start": chunk.start, "end": chunk.end, "attributes": attributes})
+    for index, (start, end) in enumerate(windows):
+        row = _row(document.doc_id, f"{parent_id}:c{index}", parent_id, "chunk", index, text=text[start:end])
+        attributes = _json({"index": index, "total": len(windows)})
+        rows.append(row | {"start": start, "end": end, "attributes": attributes})
     return rows
 
 
@@ -154,26 +152,13 @@ def _json(values: Mapping[str, Any]) -> str:
     return json.dumps(dict(values), sort_keys=True, ensure_ascii=False)
 
 
-def _row(
-    doc_id: str,
-    node_id: str,
-    parent_id: str | None,
-    kind: str,
-    ordinal: int,
-    *,
-    title: str = "",
-    text: str = "",
-    page: int | None = None,
-) -> dict[str, Any]:
-    return {
+def _row(doc_id: str, node_id: str, parent_id: str | None, kind: str, ordinal: int, **more: Any) -> dict[str, Any]:
+    row: dict[str, Any] = {
         "node_id": node_id,
         "doc_id": doc_id,
         "parent_id": parent_id,
         "kind": kind,
         "ordinal": ordinal,
-        "title": title,
-        "text": text,
-        "n_chars": len(text or title),
-        "n_tokens": 0,
-        "page": page,
     }
+    row |= {"title": "", "text": "", "n_tokens": 0, **more}
+    return row | {"n_chars": len(row["text"] or row["title"])}

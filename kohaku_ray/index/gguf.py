@@ -31,7 +31,7 @@ _ELSEWHERE = "serve it by llama.cpp or Ollama (models/openai, models/ollama), or
 
 
 def is_gguf(model: str) -> bool:
-    """Return whether a model's name is that of a GGUF file."""
+    """Tell whether a model's name is that of a GGUF file."""
     return model.endswith(SUFFIX) and not os.path.isdir(model)
 
 
@@ -43,8 +43,7 @@ def gguf_identity(file: Path) -> str:
 def converted(file: Path) -> Path:
     """Return the directory of a GGUF file's model: config.json, weights, tokenizer; converted at the first call.
 
-    Args:
-        file: The GGUF file. A changed one is another model.
+    A changed file is another model.
 
     Raises:
         ConfigError: It is not there, torn, or of an architecture that transformers does not read; the package gguf is

@@ -67,11 +67,7 @@ def _file_of(package: str, file: str) -> Path:
 
 
 def model_directory(model: str, revision: str | None) -> Path:
-    """Find the directory that holds a model's files; that of a GGUF file is made at the first call.
-
-    Raises:
-        ConfigError: There is no such model.
-    """
+    """Find the directory of a model's files, else ``ConfigError``; that of a GGUF file is made at the first call."""
     located = locate_model(model)
     if is_gguf(located):
         return converted(Path(located))
@@ -102,9 +98,6 @@ def encoder_identity(
     """Return everything that decides an encoder's vectors, without loading it; arguments as of ``SentenceEncoder``.
 
     Prompts by name and the model's own dimension need not be looked up: they are in the hashed files.
-
-    Raises:
-        ConfigError: There is no such model.
     """
     return {
         "model": model,
@@ -136,19 +129,16 @@ def _digest(directory: str, stamps: tuple[tuple[str, int, int], ...]) -> str:
     return whole.hexdigest()
 
 
-def vector_key(identity: Mapping[str, object], text: str) -> bytes:
-    """Key of the vector that an encoder gives a text: 16 bytes of BLAKE2b.
+def vector_keys(identity: Mapping[str, object], texts: Sequence[str]) -> Keys:
+    """Keys of the vectors that an encoder gives texts: 16 bytes of BLAKE2b each, shape ``(n,)``.
 
     Args:
-        identity: ``SentenceEncoder.identity``; entries for queries alone and the model's name are ignored.
-        text: The text, without the prompt.
+        identity: ``encoder_identity``; entries for queries alone and the model's name are ignored.
+        texts: The texts, without the prompt.
     """
-    return bytes(_start(identity, text.encode()).digest())
-
-
-def vector_keys(identity: Mapping[str, object], texts: Sequence[str]) -> Keys:
-    """Keys of the vectors of many texts: shape ``(n,)``; ``tolist()`` equals ``vector_key`` of each."""
-    start = _start(identity)
+    named = canonical_json(passage_part(identity), ascii_only=False)
+    secret = hashlib.blake2b(named.encode(), digest_size=32).digest()
+    start = hashlib.blake2b(digest_size=KEY_BYTES, key=secret)
     keys = []
     for text in texts:
         state = start.copy()
@@ -171,9 +161,3 @@ def no_keys() -> Keys:
 def passage_part(identity: Mapping[str, object]) -> dict[str, object]:
     """Keep the entries of an encoder's identity that decide a passage's vector."""
     return {key: value for key, value in identity.items() if key not in _NOT_OF_PASSAGES}
-
-
-def _start(identity: Mapping[str, object], data: bytes = b"") -> hashlib.blake2b:
-    named = canonical_json(passage_part(identity), ascii_only=False)
-    secret = hashlib.blake2b(named.encode(), digest_size=32).digest()
-    return hashlib.blake2b(data, digest_size=KEY_BYTES, key=secret)

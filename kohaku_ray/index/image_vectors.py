@@ -10,21 +10,16 @@ from typing import Any, Literal
 import numpy as np
 import pyarrow as pa
 
-from kohaku_ray.errors import DataError, StorageError
+from kohaku_ray.errors import DataError
 from kohaku_ray.index.arrays import F32, I64
-from kohaku_ray.index.columns import column_keys, column_matrix, matrix_column
-from kohaku_ray.index.identity import KEY_BYTES, Keys, as_keys, no_keys, vector_keys
+from kohaku_ray.index.columns import key_column, matrix_column
+from kohaku_ray.index.identity import Keys, vector_keys
 from kohaku_ray.index.known import KnownVectors
 from kohaku_ray.index.nodes import NodeTable
 from kohaku_ray.index.propagate import unit_rows
-from kohaku_ray.index.store import all_files, read_manifest
-from kohaku_ray.storage import Directory
 
 Kind = Literal["none", "caption", "image", "both"]
 """Vector of an image paragraph: none, its caption's, its image's, or the mean of both."""
-
-ROLE = "image-vectors"
-"""File of an index, or of a shard: the node row of each image paragraph, the key and the vector of its image."""
 
 _FILE = re.compile(r"images/([0-9a-f]{32})\.png")
 
@@ -75,10 +70,8 @@ class ImageVectors:
 
     def table(self) -> pa.Table:
         """Write it as an index holds it."""
-        raw = pa.FixedSizeBinaryArray.from_buffers(
-            pa.binary(KEY_BYTES), len(self.keys), [None, pa.py_buffer(np.ascontiguousarray(self.keys))]
-        )
-        return pa.table({"row": pa.array(self.rows), "key": raw, "vector": matrix_column(self.vectors)})
+        columns = {"row": pa.array(self.rows), "key": key_column(self.keys), "vector": matrix_column(self.vectors)}
+        return pa.table(columns)
 
 
 def image_identity(identity: Mapping[str, Any]) -> dict[str, Any]:
@@ -98,13 +91,15 @@ def image_rows(nodes: NodeTable) -> tuple[I64, list[str]]:
     return np.array([row for row, _ in found], np.int64), [digest for _, digest in found]
 
 
-def placed(nodes: NodeTable, plan: ImagePlan, fresh: tuple[Keys, F32], known: KnownVectors) -> ImageVectors | None:
+def placed(
+    nodes: NodeTable, plan: ImagePlan, fresh: tuple[Keys, F32] | None, known: KnownVectors
+) -> ImageVectors | None:
     """Join every image paragraph with its image's vector; None: no image is encoded.
 
     Args:
         nodes: Whole documents.
         plan: How the images get their vectors.
-        fresh: Keys and vectors encoded for this build, in any order.
+        fresh: Keys and vectors encoded for this build, in any order; None: none were.
         known: Those of the previous index.
 
     Raises:
@@ -114,29 +109,18 @@ def placed(nodes: NodeTable, plan: ImagePlan, fresh: tuple[Keys, F32], known: Kn
         return None
     rows, digests = image_rows(nodes)
     keys = vector_keys(plan.identity, digests)
-    fresh_keys, order = as_keys(fresh[0]), np.argsort(as_keys(fresh[0]), kind="stable")
-    parts = [KnownVectors([(fresh_keys[order], order, fresh[1])]), known]
-    dim = next((part.dim for part in parts if part.dim), 1)  # a shard may have no image
-    vectors, there = np.empty((len(keys), dim), np.float32), np.zeros(len(keys), bool)
-    for part in parts:
-        missing = np.flatnonzero(~there)
-        found, matrix = part.lookup(keys[missing])
-        if found.any():
-            vectors[missing[found]] = matrix
-        there[missing[found]] = True
-    bad = ~there | ~np.isfinite(np.where(there[:, None], vectors, 0)).all(axis=1)
+    both = known if fresh is None else known.behind(*fresh)
+    there, vectors = both.lookup(keys)
+    bad = ~there
+    bad[there] = ~np.isfinite(vectors).all(axis=1)
     if bad.any():
         at = int(np.flatnonzero(bad)[0])
         raise DataError(
             f"{int(bad.sum()):,} images have no finite vector, the first is that of {nodes.node_id(int(rows[at]))} "
             f"(images/{digests[at]}.png): index again, and encode with precision float32"
         )
-    return ImageVectors(rows, keys, vectors)
-
-
-def no_vectors() -> tuple[Keys, F32]:
-    """Make no keys with no vectors."""
-    return no_keys(), np.empty((0, 0), np.float32)
+    # A shard may have no image, and then vectors of no length: Arrow has no such list.
+    return ImageVectors(rows, keys, vectors if both.dim else np.empty((0, 1), np.float32))
 
 
 def put_into_tree(given: F32, nodes: NodeTable, plan: ImagePlan, images: ImageVectors | None) -> I64:
@@ -168,25 +152,3 @@ def put_into_tree(given: F32, nodes: NodeTable, plan: ImagePlan, images: ImageVe
     if len(rows):
         given[rows] = images.vectors if plan.in_tree == "image" else unit_rows(given[rows] + images.vectors)
     return rows
-
-
-def known_image_vectors(path: str) -> KnownVectors:
-    """Map the vectors of images that an index holds; none for a missing or damaged one.
-
-    Keys hold the encoder's identity: those of another encoder are not found.
-    """
-    directory = Directory(path)
-    try:
-        files = all_files(read_manifest(directory))
-        tables = [directory.read_arrow(entry["name"]) for role, entry in files.items() if role.split()[0] == ROLE]
-    except StorageError:
-        raise
-    except DataError:
-        return KnownVectors()
-    return KnownVectors([_sorted(table) for table in tables])
-
-
-def _sorted(table: pa.Table) -> tuple[Keys, I64, F32]:
-    keys = column_keys(table["key"])
-    order = np.argsort(keys, kind="stable")
-    return keys[order], order, column_matrix(table["vector"])

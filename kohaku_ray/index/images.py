@@ -45,23 +45,14 @@ call that described the image, ``error`` why it failed.
 
 @dataclass(frozen=True)
 class Images:
-    """The images of an index on disk.
-
-    Attributes:
-        directory: The index's directory.
-        table: Rows of ``IMAGE_SCHEMA``.
-    """
+    """The images of an index on disk: its directory, and rows of ``IMAGE_SCHEMA``."""
 
     directory: Directory
     table: pa.Table
 
     @classmethod
     def open(cls, path: str) -> Images:
-        """Open the images of the index in a directory, on any pyarrow filesystem.
-
-        Raises:
-            DataError: There is no index, or it was built without images.
-        """
+        """Open the images of the index in a directory, on any pyarrow filesystem; without any, ``DataError``."""
         directory = Directory(path, REINDEX)
         entry = read_manifest(directory)["files"].get("images")
         if entry is None:
@@ -79,11 +70,7 @@ class Images:
         return below(self.directory.path, image_name(digest))
 
     def read(self, digest: str) -> bytes:
-        """Read an image's PNG.
-
-        Raises:
-            DataError: The file is missing or cannot be read; the message names it.
-        """
+        """Read an image's PNG; where it is missing, ``DataError`` names it."""
         return read_png(self.directory, digest)
 
 
@@ -96,11 +83,7 @@ def read_png(directory: Directory, digest: str) -> bytes:
 
 
 def write_image(directory: Directory, image: Image) -> None:
-    """Write an image's PNG into an index, unless it is there.
-
-    Raises:
-        DataError: It cannot be written.
-    """
+    """Write an image's PNG into an index, unless it is there."""
     name = image_name(image.digest)
     if directory.size(name) == len(image.data) and image_digest(directory.read(name)) == image.digest:
         return

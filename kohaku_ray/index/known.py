@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -12,67 +11,54 @@ from kohaku_ray.errors import DataError, StorageError
 from kohaku_ray.index.arrays import F32, I64, Mask
 from kohaku_ray.index.columns import column_keys, column_matrix
 from kohaku_ray.index.identity import Keys, as_keys, passage_part
-from kohaku_ray.index.store import Index, read_table
+from kohaku_ray.index.store import Index, all_files, read_manifest, read_table
 from kohaku_ray.records import plain
+from kohaku_ray.storage import Directory
 
+IMAGE_VECTORS = "image-vectors"
+"""File of a shard: the node row of each image paragraph, the key and the vector of its image."""
 
-@dataclass(frozen=True)
-class _Part:
-    """Sorted keys, shape ``(n,)``, the row of each in a matrix, and the matrix, shape ``(m, d)``."""
-
-    keys: Keys
-    places: I64
-    matrix: F32
-
-    def find(self, keys: Keys) -> tuple[Mask, I64]:
-        """Tell which of ``k`` keys are here, shape ``(k,)``, and the rows of ``matrix`` of those."""
-        at = np.searchsorted(self.keys, keys)
-        there = at < len(self.keys)
-        there[there] = self.keys[at[there]] == keys[there]
-        return there, self.places[at[there]]
+Part = tuple[Keys, I64, F32]
+"""Sorted keys, shape ``(n,)``; the row of each in a matrix; the matrix, shape ``(m, d)``."""
 
 
 class KnownVectors:
-    """Vectors by the key of their text, in one matrix or in one per shard; memory-mapped when the index is local.
+    """Vectors by the key of their text, in several matrices; memory-mapped when the index is local.
 
     Attributes:
         dim: Length of a vector; 0: there are none.
     """
 
-    def __init__(self, parts: Sequence[tuple[Keys, I64, F32]] = ()) -> None:
-        """Combine matrices.
-
-        Args:
-            parts: Of each: sorted keys, shape ``(n,)``; the row of each in the matrix; the matrix, shape ``(m, d)``.
-        """
-        self._parts = [_Part(*part) for part in parts if len(part[0])]
-        self.dim = next((part.matrix.shape[1] for part in self._parts), 0)
+    def __init__(self, parts: Sequence[Part] = ()) -> None:
+        """Combine matrices: the first that has a key gives its vector."""
+        self._parts = [part for part in parts if len(part[0])]
+        self.dim = next((matrix.shape[1] for _, _, matrix in self._parts), 0)
 
     def __len__(self) -> int:
         """Count the vectors; a text in several shards counts in each."""
-        return sum(len(part.keys) for part in self._parts)
+        return sum(len(keys) for keys, _, _ in self._parts)
+
+    def behind(self, keys: Keys, vectors: F32) -> KnownVectors:
+        """Put other vectors, in any order, before these."""
+        return KnownVectors([_sorted(as_keys(keys), vectors), *self._parts])
 
     def lookup(self, keys: Keys) -> tuple[Mask, F32]:
-        """Find vectors by key.
-
-        Returns:
-            Which keys are known, shape ``(k,)``, and the vectors of those, in the order of the keys.
-        """
+        """Tell which keys are known, shape ``(k,)``, and return the vectors of those, in the order of the keys."""
         keys = as_keys(keys)
         found, vectors = np.zeros(len(keys), bool), np.empty((len(keys), self.dim), np.float32)
         for part in self._parts:
             missing = np.flatnonzero(~found)
-            there, rows = part.find(keys[missing])
-            vectors[missing[there]] = part.matrix[rows]
+            there, rows = _find(part, keys[missing])
+            vectors[missing[there]] = part[2][rows]
             found[missing[there]] = True
-        return found, vectors[found]
+        return found, vectors if found.all() else vectors[found]
 
     def has(self, keys: Keys) -> Mask:
         """Tell which keys are known, shape ``(k,)``, without reading a vector."""
         keys = as_keys(keys)
         found = np.zeros(len(keys), bool)
         for part in self._parts:
-            found |= part.find(keys)[0]
+            found |= _find(part, keys)[0]
         return found
 
 
@@ -89,8 +75,39 @@ def known_vectors(path: str, identity: Mapping[str, Any]) -> KnownVectors:
     return KnownVectors()
 
 
-def _part(index: Index, files: Mapping[str, Mapping[str, Any]]) -> tuple[Keys, I64, F32]:
+def known_image_vectors(path: str) -> KnownVectors:
+    """Map the vectors of images that an index holds; none for a missing or damaged one.
+
+    Keys hold the encoder's identity: those of another encoder are not found.
+    """
+    directory = Directory(path)
+    try:
+        files = all_files(read_manifest(directory))
+        roles = [role for role in files if role.split()[0] == IMAGE_VECTORS]
+        tables = [read_table(directory, files[role], mapped=True) for role in roles]
+    except StorageError:
+        raise
+    except DataError:
+        return KnownVectors()
+    return KnownVectors([_sorted(column_keys(table["key"]), column_matrix(table["vector"])) for table in tables])
+
+
+def _part(index: Index, files: Mapping[str, Mapping[str, Any]]) -> Part:
     # Large and mapped: a job compares their checksums once, before it starts.
     table = read_table(index.directory, files["keys"], mapped=True)
     matrix = column_matrix(read_table(index.directory, files["vectors"], mapped=True)["vector"])
     return column_keys(table["key"]), table["place"].to_numpy(), matrix
+
+
+def _sorted(keys: Keys, vectors: F32) -> Part:
+    order = np.argsort(keys, kind="stable")
+    return keys[order], order, vectors
+
+
+def _find(part: Part, keys: Keys) -> tuple[Mask, I64]:
+    """Tell which of ``k`` keys a part has, shape ``(k,)``, and their rows in its matrix."""
+    sorted_keys, rows, _ = part
+    at = np.searchsorted(sorted_keys, keys)
+    there = at < len(sorted_keys)
+    there[there] = sorted_keys[at[there]] == keys[there]
+    return there, rows[at[there]]

@@ -5,7 +5,7 @@ from __future__ import annotations
 import functools
 import json
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
@@ -15,7 +15,6 @@ import pyarrow.compute as pc
 from kohaku_ray.errors import DataError, TreeError
 from kohaku_ray.index.arrays import I64
 from kohaku_ray.index.chunks import PARAGRAPH_BREAK
-from kohaku_ray.index.columns import MOST_LISTED, Columns, Lists
 from kohaku_ray.index.flatten import DOCUMENT_SCHEMA, NODE_SCHEMA, document_table, flatten
 
 __all__ = ["DOCUMENT_SCHEMA", "KINDS", "NODE_SCHEMA", "NodeTable", "document_table", "flatten"]
@@ -25,7 +24,45 @@ KINDS = ("document", "section", "paragraph", "sentence", "chunk")
 
 DOCUMENT, SECTION, PARAGRAPH, SENTENCE, CHUNK = range(5)
 
+MOST_LISTED = 8192
+"""Most rows of a table whose columns are read as lists: those of a question's evidence, not those of an index."""
+
 I8 = npt.NDArray[np.int8]
+
+
+class Columns:
+    """A table's columns, looked up once: Arrow wraps a column at every access, which takes longer than reading it."""
+
+    def __init__(self, table: pa.Table) -> None:
+        """Hold a table."""
+        self.table = table
+        self._found: dict[str, pa.Array | pa.ChunkedArray] = {}
+        self._lists: dict[str, list[Any]] = {}
+
+    def __getitem__(self, name: str) -> pa.Array | pa.ChunkedArray:
+        """Return a column, unwrapped from its one chunk."""
+        if name not in self._found:
+            column = self.table[name]
+            self._found[name] = column.chunk(0) if column.num_chunks == 1 else column
+        return self._found[name]
+
+    def value(self, name: str, row: int) -> Any:
+        """Read a value; a small table's columns are lists, whose items are read in a hundredth of the time."""
+        if self.table.num_rows > MOST_LISTED:
+            return self[name][row].as_py()
+        if name not in self._lists:
+            self._lists[name] = self[name].to_pylist()
+        return self._lists[name][row]
+
+
+class Lists(NamedTuple):
+    """The arrays of a ``NodeTable`` as lists: to read a few rows at a time, they are several times faster."""
+
+    parent: list[int]
+    kind: list[int]
+    end: list[int]
+    tokens: list[int]
+    chars: list[int]
 
 
 class NodeTable:
@@ -42,16 +79,11 @@ class NodeTable:
     """
 
     def __init__(self, table: pa.Table) -> None:
-        """Read the tree's structure from the rows.
-
-        Args:
-            table: The whole index's rows of ``NODE_SCHEMA``, in preorder.
+        """Read the tree's structure from rows of ``NODE_SCHEMA`` in preorder.
 
         Raises:
             TreeError: A kind is unknown, an id occurs twice, or a node is not under its parent.
         """
-        if "attributes" not in table.column_names:  # an index of an earlier version
-            table = table.append_column(NODE_SCHEMA.field("attributes"), pa.nulls(len(table), pa.string()))
         table = table.combine_chunks()  # one chunk per column, so that taking rows is cheap
         self._columns = Columns(table)
         self.kind = _kind_codes(table)
@@ -90,20 +122,13 @@ class NodeTable:
         """The arrays as lists; for parts that are read row by row, not for whole indexes."""
         return Lists(*(array.tolist() for array in (self.parent, self.kind, self.end, self.tokens, self.chars)))
 
-    def hold(self, table: pa.Table) -> None:
-        """Read the columns of these nodes from a table, row by row."""
-        self._columns, self._place = Columns(table), np.arange(len(table), dtype=np.int64)
-
     def with_tokens(self, counts: I64) -> NodeTable:
         """Copy the table with other token counts, shape ``(n,)``, such as the serving model's."""
         if len(counts) != len(self):
             raise TreeError(f"{len(counts)} token counts for {len(self)} nodes: give one per node")
-        copy = NodeTable.__new__(NodeTable)
-        copy.__dict__.update(self.__dict__)
-        for counted in ("table", "lists", "_paragraphs"):
-            copy.__dict__.pop(counted, None)
-        copy.tokens = counts.astype(np.int64)
-        return copy
+        read_once = ("table", "lists", "_paragraphs")
+        state = {name: value for name, value in self.__dict__.items() if name not in read_once}
+        return _made(**state | {"tokens": counts.astype(np.int64)})
 
     def node_id(self, row: int) -> str:
         """Name the node: ``doc``, ``doc:sec0``, ``doc:sec0:p2``, ``doc:sec0:p2:s5``, ``doc:c0`` or ``doc:sec0:c0``."""
@@ -114,11 +139,7 @@ class NodeTable:
         return self._value("doc_id", row)
 
     def row_of(self, node_id: str) -> int:
-        """Find a node by its id.
-
-        Raises:
-            DataError: The table has no such node.
-        """
+        """Find a node by its id; without it, ``DataError``."""
         if len(self) <= MOST_LISTED:
             row = self._rows.get(node_id, -1)
         else:
@@ -128,11 +149,7 @@ class NodeTable:
         return row
 
     def rows_of(self, node_ids: Sequence[str]) -> I64:
-        """Find many nodes by their ids: shape ``(k,)``.
-
-        Raises:
-            DataError: The table lacks one of them.
-        """
+        """Find many nodes by their ids: shape ``(k,)``; without one of them, ``DataError``."""
         found = pc.index_in(pa.array(node_ids, pa.string()), value_set=self.table["node_id"].combine_chunks())
         if found.null_count:
             return np.array([self.row_of(node_id) for node_id in node_ids], np.int64)
@@ -140,11 +157,7 @@ class NodeTable:
         return rows
 
     def local(self, source_rows: Sequence[int] | I64) -> I64:
-        """Find rows of the whole index here: shape ``(k,)``.
-
-        Raises:
-            DataError: One of them is not in this part of the index.
-        """
+        """Find rows of the whole index here: shape ``(k,)``; without one of them, ``DataError``."""
         wanted = np.asarray(source_rows, dtype=np.int64)
         found = np.searchsorted(self.source_row, wanted)
         missing = found == len(self)
@@ -159,8 +172,10 @@ class NodeTable:
 
     def children(self, row: int) -> list[int]:
         """List a node's children in reading order, without its chunks."""
-        below: list[int] = self._children(row).tolist()
-        return below
+        inside = slice(row + 1, self.end[row])
+        below = np.flatnonzero((self.parent[inside] == row) & (self.kind[inside] != CHUNK)) + row + 1
+        children: list[int] = below.tolist()
+        return children
 
     def section_of(self, row: int) -> int:
         """Row of the section a node is or lies in; -1 for a document and its chunks."""
@@ -211,10 +226,8 @@ class NodeTable:
     def neighbourhood(self, rows: Sequence[int] | I64, section_tokens: int) -> NodeTable:
         """Cut out what a context needs: each row, its ancestors, its whole paragraph and its section around it.
 
-        Args:
-            rows: Rows of this table.
-            section_tokens: Paragraphs of the section are taken on both sides up to this many tokens; the last one
-                may exceed them. A section itself is read from its start; a document or a chunk adds nothing.
+        Paragraphs of the section are taken on both sides up to ``section_tokens``; the last may exceed them. A section
+        itself is read from its start; a document or a chunk adds nothing.
 
         Returns:
             A tree of its own; ``source_row`` gives the rows in the whole index, ``local`` finds them.
@@ -228,13 +241,16 @@ class NodeTable:
 
     def _cut(self, rows: I64) -> NodeTable:
         """Keep these rows, increasing and with all their ancestors: a part of a checked tree needs no check."""
-        cut = NodeTable.__new__(NodeTable)
-        cut._columns, cut._place = self._columns, self._place[rows]
-        cut.kind, cut.tokens, cut.source_row = self.kind[rows], self.tokens[rows], self.source_row[rows]
         parent = self.parent[rows]
-        cut.parent = np.where(parent < 0, -1, np.searchsorted(rows, parent))
-        cut.end = np.searchsorted(rows, self.end[rows])
-        return cut
+        return _made(
+            _columns=self._columns,
+            _place=self._place[rows],
+            kind=self.kind[rows],
+            tokens=self.tokens[rows],
+            source_row=self.source_row[rows],
+            parent=np.where(parent < 0, -1, np.searchsorted(rows, parent)),
+            end=np.searchsorted(rows, self.end[rows]),
+        )
 
     def _sections_around(self, matches: I64, section_tokens: int) -> I64:
         """Rows that the matches add of their sections, no row twice."""
@@ -259,11 +275,6 @@ class NodeTable:
         rows = np.flatnonzero(self.kind == PARAGRAPH).astype(np.int64)
         return rows, np.concatenate([[0], np.cumsum(self.tokens[rows])])
 
-    def _children(self, row: int) -> I64:
-        inside = slice(row + 1, self.end[row])
-        below = np.flatnonzero((self.parent[inside] == row) & (self.kind[inside] != CHUNK))
-        return below.astype(np.int64) + row + 1
-
     def _climb(self, row: int, kind: int) -> int:
         while row >= 0 and self.kind[row] > kind:
             row = int(self.parent[row])
@@ -281,20 +292,20 @@ class NodeTable:
         return {node_id: row for row, node_id in enumerate(ids)}
 
 
+def _made(**state: Any) -> NodeTable:
+    """Make a table of parts that are known to be a tree."""
+    made = NodeTable.__new__(NodeTable)
+    made.__dict__.update(state)
+    return made
+
+
 def renumbered(nodes: NodeTable, source_row: I64) -> NodeTable:
     """Copy a part with other row numbers of the whole index: shape ``(n,)``, increasing."""
-    copy = NodeTable.__new__(NodeTable)
-    copy.__dict__.update(nodes.__dict__)
-    copy.source_row = source_row
-    return copy
+    return _made(**nodes.__dict__ | {"source_row": source_row})
 
 
 def join_nodes(parts: Sequence[NodeTable]) -> NodeTable:
-    """Join parts that hold different documents, in the order of their rows in the whole index.
-
-    Args:
-        parts: Parts with the row numbers of the whole index in ``source_row``; no row is in two of them.
-    """
+    """Join parts of different documents in the order of ``source_row``, their rows in the whole index."""
     if len(parts) == 1:
         return parts[0]
     offsets = np.cumsum([0, *map(len, parts)])
@@ -305,15 +316,17 @@ def join_nodes(parts: Sequence[NodeTable]) -> NodeTable:
     parents = [np.where(part.parent < 0, -1, part.parent + first) for part, first in zip(parts, offsets, strict=False)]
     last = np.concatenate([part.end - 1 + first for part, first in zip(parts, offsets, strict=False)])
     parent = np.concatenate(parents)[order]
-    joined = NodeTable.__new__(NodeTable)
-    joined.parent = np.where(parent < 0, -1, rank[parent])
-    # A document's rows are all in one part, so they stay side by side, and so does every subtree.
-    joined.end = (rank[last] + 1)[order]
-    joined.kind = np.concatenate([part.kind for part in parts])[order]
-    joined.tokens = np.concatenate([part.tokens for part in parts])[order]
-    joined.source_row = source_row[order]
-    joined.hold(pa.concat_tables([part.table for part in parts]).take(pa.array(order)).combine_chunks())
-    return joined
+    table = pa.concat_tables([part.table for part in parts]).take(pa.array(order)).combine_chunks()
+    return _made(
+        _columns=Columns(table),
+        _place=np.arange(len(table), dtype=np.int64),
+        parent=np.where(parent < 0, -1, rank[parent]),
+        # A document's rows are all in one part, so they stay side by side, and so does every subtree.
+        end=(rank[last] + 1)[order],
+        kind=np.concatenate([part.kind for part in parts])[order],
+        tokens=np.concatenate([part.tokens for part in parts])[order],
+        source_row=source_row[order],
+    )
 
 
 def ancestors_of(row: int, parent: I64) -> list[int]:
@@ -389,31 +402,15 @@ def _check_tree(table: pa.Table, kind: I8, level: I8, parent: I64) -> None:
     agrees = pc.fill_null(pc.equal(named, claimed), False).to_numpy()
     is_root = pc.is_null(claimed).to_numpy() & (kind == DOCUMENT)
     one_up = (parent >= 0) & (kind[parent] == level - 1)
-    wrong = np.flatnonzero(~(is_root | (agrees & one_up)))
+    is_early = np.r_[(kind[:-1] == CHUNK) & (kind[1:] == level[:-1]), np.zeros(min(len(kind), 1), bool)]
+    wrong = np.flatnonzero(~(is_root | (agrees & one_up)) | is_early)
     if len(wrong):
-        raise TreeError(_what_is_wrong(ids, claimed, int(wrong[0]), kind, level))
-    early = np.flatnonzero((kind[:-1] == CHUNK) & (kind[1:] == level[:-1]))
-    if len(early):
-        chunk, after = ids[int(early[0])].as_py(), ids[int(early[0]) + 1].as_py()
-        raise TreeError(f"chunk {chunk!r} is before {after!r}: chunks come last under their parent")
+        row = int(wrong[0])
+        raise TreeError(
+            f"node {ids[row].as_py()!r} ({KINDS[kind[row]]}, row {row}) is not one level below its parent "
+            f"{claimed[row].as_py()!r}, in preorder and chunks last"
+        )
     if pc.count_distinct(ids).as_py() != len(kind):
         counts = pc.value_counts(ids.combine_chunks() if isinstance(ids, pa.ChunkedArray) else ids)
         twice = counts.field("values")[int(np.argmax(counts.field("counts").to_numpy()))].as_py()
         raise TreeError(f"node {twice!r} occurs twice: two documents with one id? rename one of them")
-
-
-def _what_is_wrong(ids: pa.ChunkedArray, claimed: pa.ChunkedArray, row: int, kind: I8, level: I8) -> str:
-    node_id, parent_id = ids[row].as_py(), claimed[row].as_py()
-    where = f"node {node_id!r} ({KINDS[kind[row]]}, row {row})"
-    if parent_id is None:
-        return f"{where} has no parent: only documents have none"
-    at = int(pc.index(ids, pa.scalar(parent_id, pa.string())).as_py())
-    if at < 0:
-        return f"{where} names the parent {parent_id!r}, which is missing"
-    if at > row:
-        return f"{where} is before its parent {parent_id!r} (row {at}): rows must be in preorder"
-    if kind[row] == CHUNK and kind[at] > SECTION:
-        return f"{where} has the parent {parent_id!r}, a {KINDS[kind[at]]}: a chunk is under a document or a section"
-    if kind[at] != level[row] - 1:
-        return f"{where} has the parent {parent_id!r}, a {KINDS[kind[at]]}: a child is exactly one level down"
-    return f"{where} is not in the subtree of its parent {parent_id!r} (row {at}): rows must be in preorder"

@@ -1,14 +1,16 @@
-"""Vectors of an unfinished build: written as they are computed, so that an interrupted job repeats none of them.
+"""What an unfinished job leaves beside an index: parsed documents and computed vectors, each file whole or not there.
 
-Those that another index of the same model holds are put there too: no text is encoded twice for a shorter dimension.
+An interrupted job repeats no vector, and documents need not fit into anybody's memory: a task writes what it parsed, a
+reducer maps the rows it needs.
 """
 
 from __future__ import annotations
 
 import hashlib
 import uuid
-from collections.abc import Iterator, Mapping, Sequence
-from typing import Any
+from collections import defaultdict
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from typing import Any, Literal
 
 import numpy as np
 import pyarrow as pa
@@ -17,7 +19,9 @@ from kohaku_ray.errors import DataError, StorageError
 from kohaku_ray.index.arrays import F32
 from kohaku_ray.index.assemble import ParagraphVectors, texts_to_encode
 from kohaku_ray.index.columns import column_keys, column_matrix, matrix_column
+from kohaku_ray.index.flatten import DOCUMENT_SCHEMA, NODE_SCHEMA
 from kohaku_ray.index.identity import KEY_BYTES, Keys, no_keys, passage_part, vector_keys
+from kohaku_ray.index.images import IMAGE_SCHEMA
 from kohaku_ray.index.known import KnownVectors, known_vectors
 from kohaku_ray.index.store import Index, fingerprint
 from kohaku_ray.storage import Directory
@@ -28,37 +32,71 @@ SHORT_TOKENS = 96
 """Most tokens of a text that fits every encoder's window. Longer texts may have been encoded in windows, which are cut
 before they are averaged."""
 
+Kind = Literal["documents", "nodes", "images", "texts"]
 
-class PendingVectors:
-    """Segments of keyed vectors beside an index; each is written whole or not at all."""
+NEW_TEXT_SCHEMA = pa.schema([("key", pa.binary(KEY_BYTES)), ("n_tokens", pa.int64())])
+"""Texts of a document that have no vector yet, special tokens counted."""
 
-    def __init__(self, path: str) -> None:
-        """Open the directory of an index, on any pyarrow filesystem."""
-        self._directory = Directory(path)
+_SCHEMAS: Mapping[Kind, pa.Schema] = {
+    "documents": DOCUMENT_SCHEMA,
+    "nodes": NODE_SCHEMA,
+    "images": IMAGE_SCHEMA,
+    "texts": NEW_TEXT_SCHEMA,
+}
+
+ROW_SCHEMA = pa.schema(
+    [
+        *((name, pa.string()) for name in ("file", "where", "doc_id", "reason")),
+        ("par_ids", pa.list_(pa.string())),
+        *((name, pa.string()) for name in ("words", "digest", "left_out")),
+        ("tree", pa.large_string()),
+        *((f"n_{kind}", pa.int64()) for kind in _SCHEMAS),
+    ]
+)
+"""One row per document, and one per file or part of a file that cannot be used.
+
+``where`` is the file, or which part of it; ``reason`` is null for a document; ``digest`` is of document and nodes;
+``left_out`` a JSON object, the images that carry no content by reason; ``tree`` the document as ``bounded.packed``
+writes it, where a model describes its images; ``n_KIND`` the document's rows of that table.
+"""
+
+
+class _Segments:
+    """Arrow files of one prefix beside an index; each is written whole or not at all."""
+
+    def __init__(self, path: str, prefix: str = "") -> None:
+        self._directory, self._prefix = Directory(path), f"{FOLDER}/{prefix}"
+
+    def clear(self) -> None:
+        """Remove them all."""
+        for name in self._files():
+            self._directory.remove(name)
+
+    def _files(self) -> list[str]:
+        return [name for name in self._directory.names(FOLDER) if name.startswith(self._prefix)]
+
+    def _write(self, name: str, table: pa.Table) -> None:
+        name = f"{self._prefix}{name}.arrow"
+        temporary = f"{name}.{uuid.uuid4().hex[:8]}.tmp"
+        self._directory.write_arrow(temporary, table)
+        self._directory.rename(temporary, name)
+
+
+class PendingVectors(_Segments):
+    """Keyed vectors of an unfinished build beside the index at a path; ``clear`` removes parsed documents too."""
 
     def check_writable(self) -> None:
-        """Write a file and remove it, so that an error comes before hours of encoding.
-
-        Raises:
-            DataError: The directory cannot be written.
-        """
+        """Write a file and remove it, so that an error (``DataError``) comes before hours of encoding."""
         name = f"{FOLDER}/{uuid.uuid4().hex}.probe"
         self._directory.write(name, b"probe")
         self._directory.remove(name)
 
     def write(self, identity: Mapping[str, Any], keys: Sequence[bytes], vectors: F32) -> None:
-        """Write vectors of shape ``(n, d)`` of an encoder with their ``n`` keys.
-
-        Raises:
-            DataError: The directory cannot be written.
-        """
+        """Write vectors of shape ``(n, d)`` of an encoder with their ``n`` keys."""
         # Named by content, so that the first vector of a repeated text is the same in every run.
         content = hashlib.blake2b(b"".join(keys), digest_size=16).hexdigest()
-        name = f"{FOLDER}/{_stem(identity)}-{content}.arrow"
         columns = {"key": pa.array(keys, pa.binary(KEY_BYTES)), "vector": matrix_column(vectors)}
-        temporary = f"{name}.{uuid.uuid4().hex[:8]}.tmp"
-        self._directory.write_arrow(temporary, pa.table(columns))
-        self._directory.rename(temporary, name)
+        self._write(f"{_stem(identity)}-{content}", pa.table(columns))
 
     def keys(self, identity: Mapping[str, Any]) -> set[bytes]:
         """List the keys of the vectors that an interrupted job of this encoder left."""
@@ -77,16 +115,8 @@ class PendingVectors:
             vectors.append(matrix)
         return np.concatenate(keys), np.concatenate(vectors) if vectors else np.empty((0, 0), np.float32)
 
-    def clear(self) -> None:
-        """Remove every segment: the index holds their vectors now."""
-        for name in self._names():
-            self._directory.remove(name)
-
-    def _names(self) -> list[str]:
-        return [name for name in self._directory.names() if name.startswith(f"{FOLDER}/")]
-
     def _tables(self, identity: Mapping[str, Any]) -> Iterator[pa.Table]:
-        for name in self._names():
+        for name in self._files():
             if name.startswith(f"{FOLDER}/{_stem(identity)}-") and name.endswith(".arrow"):
                 try:
                     yield self._directory.read_arrow(name)
@@ -94,6 +124,84 @@ class PendingVectors:
                     raise
                 except DataError:
                     continue  # truncated by a crash: its texts are encoded again
+
+
+class ParsedParts(_Segments):
+    """What the parse tasks of one job leave for its reducers: a part per task, the same when a task is repeated."""
+
+    def __init__(self, path: str, job: str) -> None:
+        """Open the parts of a job, a unique name, beside the index at a path."""
+        super().__init__(path, f"parsed-{job}-")
+
+    def write(self, part: str, rows: Sequence[Mapping[str, Any]]) -> None:
+        """Write a part.
+
+        Args:
+            part: Its name; parts are read in the order of their names.
+            rows: Columns of ``ROW_SCHEMA`` without the numbers, and for a document its tables: documents, nodes,
+                images and texts (absent: empty).
+        """
+        numbers: list[dict[str, int]] = [{} for _ in rows]
+        for kind, schema in _SCHEMAS.items():
+            tables = [schema.empty_table() if row.get(kind) is None else row[kind].select(schema.names) for row in rows]
+            for number, table in zip(numbers, tables, strict=True):
+                number[f"n_{kind}"] = len(table)
+            self._write(f"{part}.{kind}", pa.concat_tables([schema.empty_table(), *tables]))
+        columns = [name for name in ROW_SCHEMA.names if not name.startswith("n_")]
+        plain = [{name: row.get(name) for name in columns} | number for row, number in zip(rows, numbers, strict=True)]
+        self._write(f"{part}.rows", pa.Table.from_pylist(plain, ROW_SCHEMA))  # the last: now the part is whole
+
+    def names(self) -> list[str]:
+        """List the parts that are whole."""
+        end = ".rows.arrow"
+        return [name[len(self._prefix) : -len(end)] for name in self._files() if name.endswith(end)]
+
+    def rows(self, *columns: str, parts: Iterable[str] | None = None) -> list[dict[str, Any]]:
+        """Read what names the documents and rejects, and where their tables are (``at``).
+
+        Args:
+            columns: Further columns: ``left_out``, ``tree``.
+            parts: Names of the parts to read. Default: all.
+        """
+        wanted = ["file", "where", "doc_id", "reason", "par_ids", "words", "digest", *columns]
+        found: list[dict[str, Any]] = []
+        for part in self.names() if parts is None else parts:
+            table = self._read(part, "rows")
+            ends = {kind: np.cumsum(table[f"n_{kind}"].to_numpy()).tolist() for kind in _SCHEMAS}
+            for number, row in enumerate(table.select(wanted).to_pylist()):
+                spans = {kind: (end[number - 1] if number else 0, end[number]) for kind, end in ends.items()}
+                found.append({**row, "at": (part, spans)})
+        return found
+
+    def table(self, rows: Sequence[Mapping[str, Any]], kind: Kind) -> pa.Table:
+        """Join the tables of one kind of some documents, in the order of the rows; local files are mapped."""
+        return pa.concat_tables([_SCHEMAS[kind].empty_table(), *self.tables(rows, kind)])
+
+    def tables(self, rows: Sequence[Mapping[str, Any]], kind: Kind) -> list[pa.Table]:
+        """Read the tables of some documents, one each."""
+        places: dict[str, list[int]] = defaultdict(list)
+        for number, row in enumerate(rows):
+            places[row["at"][0]].append(number)
+        found: dict[int, pa.Table] = {}
+        for part, numbers in places.items():
+            whole = self._read(part, kind)
+            for number in numbers:
+                first, last = rows[number]["at"][1][kind]
+                found[number] = whole.slice(first, last - first)
+        return [found[number] for number in range(len(rows))]
+
+    def _read(self, part: str, what: str) -> pa.Table:
+        return self._directory.read_arrow(f"{self._prefix}{part}.{what}.arrow")
+
+
+def part_name(first: int, n_files: int) -> str:
+    """Name a part by the files it is made of: their first number and how many they are."""
+    return f"{first:09d}-{n_files:06d}"
+
+
+def n_files_of(parts: Iterable[str]) -> int:
+    """Count the files that parts are made of."""
+    return sum(int(part.rpartition("-")[2]) for part in parts)
 
 
 def without_vectors(
@@ -134,9 +242,6 @@ def reuse_vectors(
 
     Returns:
         Number of vectors.
-
-    Raises:
-        DataError: There is no such index, or the target cannot be written.
     """
     nodes = Index.open(path).nodes
     rows, texts = texts_to_encode(nodes, paragraph_vectors)

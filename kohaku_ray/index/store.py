@@ -41,7 +41,7 @@ SOURCES_SCHEMA = pa.schema([pa.field("name", pa.string(), nullable=False), pa.fi
 
 @dataclass(frozen=True)
 class Index:
-    """An index on disk: one shard or several; each part is read when it is first used.
+    """An index on disk, of one or several shards; each part is read when it is first used.
 
     Attributes:
         directory: Its directory.
@@ -88,8 +88,6 @@ class Index:
     @functools.cached_property
     def nodes(self) -> NodeTable:
         """Every node of every document."""
-        if self.n_shards == 1:
-            return self.shards[0].nodes
         tables = (shard.nodes for shard in self.shards)
         return join_nodes(
             [renumbered(table, self.layout.to_whole(at, np.arange(len(table)))) for at, table in enumerate(tables)]
@@ -99,7 +97,7 @@ class Index:
     def documents(self) -> pa.Table:
         """One row per document (``DOCUMENT_SCHEMA``), in the order of the nodes."""
         tables = [shard.table("documents") for shard in self.shards]
-        return tables[0] if len(tables) == 1 else pa.concat_tables(tables).sort_by("doc_id")
+        return pa.concat_tables(tables).sort_by("doc_id")
 
     @functools.cached_property
     def rejects(self) -> pa.Table:
@@ -125,33 +123,11 @@ class Index:
         return views_of(self.manifest)
 
     def require(self, views: Iterable[View]) -> None:
-        """Check that it has all of these views.
-
-        Raises:
-            IndexMismatchError: It lacks one.
-        """
+        """Check that it has all of these views, else ``IndexMismatchError``."""
         check_views(self.directory.path, self.views, views)
 
-    def vectors(self, kinds: Sequence[str]) -> VectorIndex:
-        """The vectors of its one shard; see ``Shard.vectors``."""
-        return self._only.vectors(kinds)
-
-    def terms(self, kinds: Sequence[str]) -> TermIndex:
-        """The terms of its one shard; see ``Shard.terms``."""
-        return self._only.terms(kinds)
-
-    @property
-    def _only(self) -> Shard:
-        if self.n_shards > 1:
-            raise DataError(f"the index at {self.directory.path} has {self.n_shards} shards: search each of them")
-        return self.shards[0]
-
     def ranges(self, doc_ids: Iterable[str], shard: int | None = None) -> Ranges:
-        """Find documents: the first node row of each and one past its last; in a shard, of those that it holds.
-
-        Raises:
-            DataError: The index has no such document.
-        """
+        """Find the first node row of each document and one past its last; in a shard, of those it holds."""
         wanted = dict.fromkeys(doc_ids)
         if unknown := [doc_id for doc_id in wanted if doc_id not in self.layout.place]:
             raise DataError(f"the index at {self.directory.path} has no document {', '.join(unknown)}")
@@ -186,12 +162,7 @@ class Index:
 
 @dataclass(frozen=True)
 class Shard:
-    """A part of an index: some of its documents, with row numbers of its own and the whole index's statistics.
-
-    Attributes:
-        index: The whole index.
-        number: Its place among the shards.
-    """
+    """A part of an index: some of its documents, with row numbers of its own and the whole index's statistics."""
 
     index: Index
     number: int
@@ -204,11 +175,7 @@ class Shard:
         return NodeTable(self.table("nodes"))
 
     def vectors(self, kinds: Sequence[str]) -> VectorIndex:
-        """Vectors of the nodes of some kinds; local ones are memory-mapped where they are contiguous.
-
-        Raises:
-            IndexMismatchError: The index has no such dense view.
-        """
+        """Vectors of the nodes of some kinds, which are a dense view; local ones are memory-mapped where contiguous."""
         self.index.require([View(tuple(kinds), dense=True)])
         name = kinds_key(kinds)
         if name not in self._vectors:
@@ -216,11 +183,7 @@ class Shard:
         return self._vectors[name]
 
     def terms(self, kinds: Sequence[str]) -> TermIndex:
-        """BM25 over the nodes of some kinds.
-
-        Raises:
-            IndexMismatchError: The index has no such lexical view.
-        """
+        """BM25 over the nodes of some kinds, which are a lexical view."""
         self.index.require([View(tuple(kinds), lexical=True)])
         name = kinds_key(kinds)
         if name not in self._terms:
@@ -277,38 +240,25 @@ class Shard:
         return column_matrix(table["vector"]), first, last
 
     def _faiss(self, role: str) -> Any:
-        return read_faiss(self.index.directory, self.files[role]["name"])
+        """Open a FAISS index; a local one is memory-mapped."""
+        import faiss
+
+        directory, name = self.index.directory, self.files[role]["name"]
+        try:
+            if directory.is_local:
+                return faiss.read_index(directory.full(name), faiss.IO_FLAG_MMAP_IFC)
+            return faiss.deserialize_index(np.frombuffer(directory.read(name), dtype=np.uint8))
+        except RuntimeError as error:
+            raise directory.damaged(name, "no FAISS index") from error
 
 
 def read_table(directory: Directory, entry: Mapping[str, Any], *, mapped: bool = False) -> pa.Table:
-    """Read a table of an index.
+    """Read a table of an index, by its entry in the manifest; a damaged one is a ``DataError``.
 
-    Args:
-        directory: The index's directory.
-        entry: Its file, as the manifest lists it.
-        mapped: Whether it is large and read in parts: then its checksum is not compared (see ``Index.damage``).
-
-    Raises:
-        DataError: It is damaged.
+    A large one that is read in parts is ``mapped``: then its checksum is not compared (see ``Index.damage``).
     """
     read = directory.read_parquet if entry["name"].endswith(".parquet") else directory.read_arrow
     return read(entry["name"], None if mapped else entry["checksum"])
-
-
-def read_faiss(directory: Directory, name: str) -> Any:
-    """Open a FAISS index; a local one is memory-mapped.
-
-    Raises:
-        DataError: It is damaged.
-    """
-    import faiss
-
-    try:
-        if directory.is_local:
-            return faiss.read_index(directory.full(name), faiss.IO_FLAG_MMAP_IFC)
-        return faiss.deserialize_index(np.frombuffer(directory.read(name), dtype=np.uint8))
-    except RuntimeError as error:
-        raise directory.damaged(name, "no FAISS index") from error
 
 
 def publish(directory: Directory, manifest: Mapping[str, Any]) -> None:
@@ -318,10 +268,8 @@ def publish(directory: Directory, manifest: Mapping[str, Any]) -> None:
         DataError: A file of the build is missing, as when two builds write one directory at once.
     """
     check_files(directory, all_files(manifest))
-    temporary = f"{MANIFEST}.{manifest['build']}.tmp"
     summed = {**manifest, "checksum": _checksum_of(manifest)}
-    directory.write(temporary, json.dumps(summed, indent=1, sort_keys=True, ensure_ascii=False).encode())
-    directory.rename(temporary, MANIFEST)
+    directory.replace(MANIFEST, json.dumps(summed, indent=1, sort_keys=True, ensure_ascii=False).encode())
     remove_unlisted(directory, manifest)
 
 
@@ -343,11 +291,7 @@ def image_files(directory: Directory, manifest: Mapping[str, Any]) -> set[str]:
 
 
 def read_manifest(directory: Directory) -> dict[str, Any]:
-    """Read the manifest of an index.
-
-    Raises:
-        DataError: There is no index, or its manifest is damaged or of another layout.
-    """
+    """Read the manifest of an index; none, or a damaged one or of another layout, is a ``DataError``."""
     if directory.size(MANIFEST) is None:
         raise DataError(f"there is no index at {directory.path}: build one with `kohaku-ray index CONFIG`")
     try:
@@ -375,11 +319,7 @@ def all_files(manifest: Mapping[str, Any]) -> dict[str, Mapping[str, Any]]:
 
 
 def check_files(directory: Directory, files: Mapping[str, Mapping[str, Any]]) -> None:
-    """Check that every listed file exists and is whole.
-
-    Raises:
-        DataError: One is missing or has another size.
-    """
+    """Check that every listed file exists and is whole, else ``DataError``."""
     for entry in files.values():
         size = directory.size(entry["name"])
         if size != entry["bytes"]:
@@ -388,18 +328,14 @@ def check_files(directory: Directory, files: Mapping[str, Mapping[str, Any]]) ->
 
 
 def check_content(directory: Directory, entry: Mapping[str, Any]) -> None:
-    """Compare a file with its checksum, or an image with its name.
-
-    Raises:
-        DataError: It is missing or damaged.
-    """
+    """Compare a file with its checksum, or an image with its name; ``DataError`` where it is missing or another."""
     data = directory.read(entry["name"], entry.get("checksum"))
     if "checksum" not in entry and entry["name"] != image_name(image_digest(data)):
         raise directory.damaged(entry["name"], "an image is named by its content, and this one is not")
 
 
 def damage_of(directory: Directory, entry: Mapping[str, Any]) -> DataError | None:
-    """Return the error of a file that is missing or not what was written; see ``check_content``."""
+    """Return the error of a file that is missing or not what was written."""
     try:
         check_content(directory, entry)
     except StorageError:
@@ -431,11 +367,7 @@ def check_settings(path: str, built: Mapping[str, Any], expected: Mapping[str, A
 
 
 def fingerprint(config: Mapping[str, Any]) -> str:
-    """Hash a mapping of plain values.
-
-    Raises:
-        ConfigError: A value has no stable form, such as an object, a set or NaN.
-    """
+    """Hash a mapping of plain values; one without a stable form, such as a set or NaN, is a ``ConfigError``."""
     return digest(config, 32, "")
 
 

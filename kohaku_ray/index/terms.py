@@ -130,11 +130,7 @@ class Statistics:
 
     @classmethod
     def of(cls, parts: Sequence[tuple[TermCounts, I64]]) -> Statistics:
-        """Sum the counts of all shards, to the idf of ``BM25Okapi``.
-
-        Args:
-            parts: Counts of each shard, and the rows of its paragraphs in the whole index.
-        """
+        """Sum the counts of shards, each with its rows in the whole index, to the idf of ``BM25Okapi``."""
         frequency, n, total = Counter[str](), 0, 0
         for part, _ in parts:
             frequency.update(dict(zip(part.terms, np.diff(part.offsets).tolist(), strict=True)))
@@ -223,10 +219,8 @@ class TermCounts:
             b: Length normalisation.
             language: Language of queries.
         """
-        numbers = np.arange(len(self.terms))
-        if len(of_all.terms) > len(self.terms):
-            place = {term: at for at, term in enumerate(of_all.terms)}
-            numbers = np.array([place[term] for term in self.terms], np.int64)
+        place = {term: at for at, term in enumerate(of_all.terms)}
+        numbers = np.array([place[term] for term in self.terms], np.int64)
         # Term frequency, weighed by paragraph length (BM25, Robertson et al. 1994, as in BM25Okapi), times idf.
         damping = k1 * (1 - b + b * (self.lengths / of_all.mean_terms))
         frequency = self.counts.astype(np.float64)
@@ -235,36 +229,25 @@ class TermCounts:
         return TermIndex(self.terms, self.offsets, self.places, weights, rows, language, numbers)
 
 
+@dataclass(frozen=True)
 class TermIndex:
     """A sparse term × paragraph matrix of finished BM25 weights.
 
     Attributes:
-        terms: The vocabulary, sorted.
-        offsets: Shape ``(n_terms + 1,)``; where each term's run of postings starts and ends.
-        places: Shape ``(n_postings,)``; int32 paragraph of each posting, increasing within a term.
+        terms, offsets, places: As of ``TermCounts``.
         weights: Shape ``(n_postings,)``; what one occurrence of the term in a query adds to the paragraph's score.
         rows: Shape ``(n_paragraphs,)``; node-table row of each paragraph.
         language: Language of queries and paragraphs.
         numbers: Shape ``(n_terms,)``; number of each term in the vocabulary of all shards.
     """
 
-    def __init__(
-        self,
-        terms: Sequence[str],
-        offsets: I64,
-        places: npt.NDArray[np.int32],
-        weights: F64,
-        rows: I64,
-        language: Language,
-        numbers: I64,
-    ) -> None:
-        """Combine the parts."""
-        if len(offsets) != len(terms) + 1 or not len(places) == len(weights) == int(offsets[-1]):
-            raise DataError(f"{len(terms)} terms and {len(places)} postings do not belong together: re-index")
-        self.terms, self.offsets, self.places, self.weights, self.rows = terms, offsets, places, weights, rows
-        self.language: Language = language
-        self.numbers = numbers
-        self._number: Mapping[str, int] = {term: at for at, term in enumerate(terms)}
+    terms: Sequence[str]
+    offsets: I64
+    places: npt.NDArray[np.int32]
+    weights: F64
+    rows: I64
+    language: Language
+    numbers: I64
 
     @classmethod
     def build(
@@ -281,9 +264,6 @@ class TermIndex:
             queries: As people type them.
             top_k: Most hits per query.
             within: Ranges of node rows to search; the statistics stay those of the whole index. None: all.
-
-        Raises:
-            ConfigError: ``top_k`` is below 1.
         """
         check_top_k(top_k)
         scores = self._scores(queries)
@@ -301,10 +281,7 @@ class TermIndex:
         return dense
 
     def weights_of(self, rows: I64) -> list[tuple[I64, F64]]:
-        """Return paragraphs' terms and their weights, for ``similarities``.
-
-        Args:
-            rows: Shape ``(n,)``; node-table rows of paragraphs.
+        """Return the terms of paragraphs, given by their node rows of shape ``(n,)``, for ``similarities``.
 
         Returns:
             Per paragraph: numbers of its terms, increasing, and their weights.
@@ -336,6 +313,10 @@ class TermIndex:
         return wanted @ self._weights
 
     @functools.cached_property
+    def _number(self) -> Mapping[str, int]:
+        return {term: at for at, term in enumerate(self.terms)}
+
+    @functools.cached_property
     def _weights(self) -> Any:
         from scipy.sparse import csr_matrix
 
@@ -350,11 +331,8 @@ class TermIndex:
 def similarities(paragraphs: Sequence[tuple[I64, F64]]) -> F64:
     """Score paragraphs for one another: BM25 of paragraph j for the distinct terms of paragraph i as the query.
 
-    No text is split into terms: the weights are the index's own, with the statistics of all its paragraphs. A term
+    No text is split into terms: the weights are those of ``TermIndex.weights_of``, of any shards of one index. A term
     that the query repeats counts once.
-
-    Args:
-        paragraphs: Terms and weights of each (``TermIndex.weights_of``), of any shards of one index.
 
     Returns:
         Shape ``(n, n)``; row i is paragraph i as the query.

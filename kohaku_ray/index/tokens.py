@@ -17,11 +17,7 @@ Counter = Callable[[Sequence[str]], I64]
 
 @functools.lru_cache(maxsize=4)
 def token_counter(model: str, revision: str | None = None) -> Counter:
-    """Make a function that counts each text's tokens, special ones left out, for a model as ``locate_model`` takes it.
-
-    Raises:
-        ConfigError: There is no such model, or it has no tokenizer.
-    """
+    """Make a function that counts each text's tokens, without special ones, for a model as of ``locate_model``."""
     fast = model_directory(model, revision) / "tokenizer.json"
     if fast.is_file():
         # Only the tokenizer: transformers takes seconds to import, in every worker.
@@ -39,11 +35,7 @@ def token_counter(model: str, revision: str | None = None) -> Counter:
 
 @functools.lru_cache(maxsize=4)
 def prompt_counter(model: str, revision: str | None = None) -> Callable[[str, str], int]:
-    """Make a function that counts a system and a user message as the model's chat template renders them.
-
-    Raises:
-        ConfigError: There is no such model, or it has no tokenizer.
-    """
+    """Make a function that counts a system and a user message as the model's chat template renders them."""
     tokenizer = _tokenizer(model, revision)
     if tokenizer.chat_template is None:
         return lambda system, user: len(tokenizer(f"{system}\n{user}")["input_ids"])

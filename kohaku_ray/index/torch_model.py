@@ -45,18 +45,6 @@ class GpuMemory:
         n_bytes = self._entry_bytes * (16 * self._hidden + self._heads * longest)
         return int(min(max(free * MEMORY_SHARE // n_bytes, longest), MOST_BATCH_TOKENS))
 
-    def is_full(self, error: Exception) -> bool:
-        """Return whether a forward pass failed for lack of memory."""
-        import torch
-
-        return isinstance(error, torch.cuda.OutOfMemoryError)
-
-    def release(self) -> None:
-        """Give back what a failed pass left reserved."""
-        import torch
-
-        torch.cuda.empty_cache()
-
 
 class TorchModel:
     """A ``SentenceTransformer``, as an encoder uses it.
@@ -65,8 +53,7 @@ class TorchModel:
         loaded: The ``SentenceTransformer``.
         dim: Length of its own vectors.
         window: Longest text, in tokens, special ones included; a huge number where the model sets none.
-        prompts: Its own prompts, by name.
-        default_prompt_name: The prompt it uses by default.
+        prompts: Its own prompts, by name; ``default_prompt_name`` is the one it uses by default.
         takes_task: Whether it has adapters for tasks.
         on_cpu: Whether it computes on the CPU.
         memory: The memory of its GPU; None on the CPU.
@@ -101,13 +88,9 @@ class TorchModel:
         return list(map(len, self._tokenizer(list(texts), truncation=False, padding=False, verbose=False)["input_ids"]))
 
     def features(self, texts: Sequence[str], prompt: str | None, pad_to: int, **task: Any) -> dict[str, Any]:
-        """Tokenise texts, cut at the window, for one forward pass.
+        """Tokenise texts, at least one and cut at the window, for one forward pass; ``task`` as the model takes it.
 
-        Args:
-            texts: At least one.
-            prompt: Put before each.
-            pad_to: Tokens of each row; 0: the longest text's.
-            task: At most ``task``, for a model that takes one.
+        ``prompt`` is put before each; each row has ``pad_to`` tokens, or with 0 those of the longest.
         """
         inputs = list(map(_as_text, texts)) if self._guesses else texts
         features: dict[str, Any] = self.loaded.preprocess(inputs, prompt=prompt, **task)
@@ -135,11 +118,7 @@ class TorchModel:
 def load_model(
     model: str, revision: str | None, precision: Precision, device: Device, trust_remote_code: bool, task: str | None
 ) -> TorchModel:
-    """Load a sentence-transformers model for inference.
-
-    Raises:
-        ConfigError: There is no GPU, or the model cannot be loaded.
-    """
+    """Load a sentence-transformers model for inference; ``ConfigError`` where it, or a GPU asked for, is missing."""
     import torch
 
     with without_sklearn():

@@ -9,7 +9,7 @@ from typing import Any, TypeVar
 
 import numpy as np
 
-from kohaku_ray.errors import ConfigError, DataError, IndexMismatchError
+from kohaku_ray.errors import ConfigError, IndexMismatchError
 from kohaku_ray.index import gpu
 from kohaku_ray.index.arrays import F32, F64, I64, Mask
 from kohaku_ray.index.hits import Hits
@@ -64,18 +64,9 @@ class VectorIndex:
     ) -> None:
         """Combine the parts, made by ``build`` or read from a directory.
 
-        Args:
-            vectors: See ``VectorIndex``.
-            rows: See ``VectorIndex``.
-            faiss_index: See ``VectorIndex``.
-            exact: See ``VectorIndex``; None: by the type of the FAISS index.
-            error: Bound of the error of the FAISS index's scores for unit queries, beyond float32's.
+        ``exact`` is by default told from the type of the FAISS index. ``error`` bounds the error of its scores for unit
+        queries, beyond float32's.
         """
-        if not len(vectors) == len(rows) == faiss_index.ntotal:
-            raise DataError(
-                f"{len(vectors)} vectors, {len(rows)} node rows and {faiss_index.ntotal} FAISS entries do not belong "
-                "together: re-index"
-            )
         self.vectors, self.rows, self.faiss_index = vectors, rows, faiss_index
         self.exact = type(faiss_index).__name__ in ("IndexFlat", "IndexFlatIP") if exact is None else exact
         self._error = error
@@ -106,11 +97,7 @@ class VectorIndex:
     def on_gpu(self, float16: bool = False) -> VectorIndex:
         """Clone the FAISS index to the GPU this process sees; hits are the same, as they are scored again.
 
-        Args:
-            float16: Hold the vectors there as float16, in half the memory.
-
-        Raises:
-            ConfigError: There is no GPU, it is too small, or FAISS has no such index for GPUs.
+        With ``float16`` the vectors take half the memory there. See ``gpu.Clone`` for the errors.
         """
         clone = gpu.Clone(self.faiss_index, float16)
         error = gpu.FLOAT16_ERROR if float16 else 0.0
@@ -134,13 +121,9 @@ class VectorIndex:
         the result is exact; other indexes give the best of the candidates they propose.
 
         Args:
-            queries: Shape ``(q, d)``; unit rows.
+            queries: Shape ``(q, d)``; unit rows. Another dimension is an ``IndexMismatchError``.
             top_k: Most hits per query.
             within: Ranges of node rows to search, exactly with any index; None: all.
-
-        Raises:
-            ConfigError: ``top_k`` is below 1.
-            IndexMismatchError: The queries have another dimension.
         """
         check_top_k(top_k)
         if not len(self):  # vectors of no length, such as a shard without images has
@@ -254,11 +237,9 @@ def ranked(rows: I64, scores: F64) -> Hits:
 
 
 def merge_hits(shards: Sequence[Sequence[Hits]], top_k: int) -> list[Hits]:
-    """Merge the hits of an index's shards: the top-k of the shards is the top-k of the whole.
+    """Merge the hits of an index's shards, one list of a ``Hits`` per query each, searched for at least ``top_k``.
 
-    Args:
-        shards: One list per shard, each of one ``Hits`` per query.
-        top_k: Most hits per query; each shard was searched for at least as many.
+    The top-k of the shards is the top-k of the whole.
     """
     check_top_k(top_k)
     return [
@@ -270,11 +251,7 @@ def merge_hits(shards: Sequence[Sequence[Hits]], top_k: int) -> list[Hits]:
 
 
 def check_top_k(top_k: int) -> None:
-    """Refuse a search for no hits.
-
-    Raises:
-        ConfigError: ``top_k`` is below 1.
-    """
+    """Refuse a search for no hits."""
     if top_k < 1:
         raise ConfigError(f"top_k is {top_k}: ask for at least 1 hit")
 

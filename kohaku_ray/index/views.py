@@ -33,11 +33,7 @@ class View:
     lexical: bool = False
 
     def __post_init__(self) -> None:
-        """Check the kinds.
-
-        Raises:
-            ConfigError: One is not a kind of node, or neither vectors nor terms are searched.
-        """
+        """Check the kinds."""
         unknown = [kind for kind in self.kinds if kind not in (*KINDS, IMAGE)]
         if unknown or not self.kinds or not (self.dense or self.lexical):
             raise ConfigError(
@@ -77,11 +73,7 @@ def as_plain(views: Iterable[View]) -> list[dict[str, Any]]:
 
 
 def check_views(path: str, there: Iterable[View], needed: Iterable[View]) -> None:
-    """Check that an index has all views that will be searched.
-
-    Raises:
-        IndexMismatchError: It lacks one; the message says which and the way out.
-    """
+    """Check that an index has all views that will be searched, else ``IndexMismatchError`` with the way out."""
     have = {view.key: view for view in there}
     for view in united(needed):
         found = have.get(view.key)

@@ -19,12 +19,9 @@ GAP = " … "
 
 @dataclass(frozen=True, slots=True)
 class Snippet:
-    """One match's text: the part of its group that no earlier snippet holds.
+    """One match's text, the part of its group that no earlier snippet holds, and the document it may be cited by.
 
-    Attributes:
-        doc_id: Document it may be cited by.
-        node_id: The match.
-        text: Section title (before a paragraph), then sentences in reading order.
+    Before a paragraph it begins with the section's title; sentences are in reading order.
     """
 
     doc_id: str
@@ -48,14 +45,10 @@ class Match:
 
     Attributes:
         rank: Place among the ranked matches, from 0.
-        node_id: The node.
-        doc_id: Its document.
-        kind: ``sentence`` or ``paragraph``.
         source: Vector search or BM25.
         score: The score it was sorted by; for a lexical match, the BM25 score.
         frequency: How many queries returned it.
-        similarity: Sum of its similarities over those queries.
-        highest: The largest of them.
+        similarity: Sum of its similarities over those queries; ``highest`` is the largest.
         n_tokens: Tokens it added to the context; 0 when earlier groups hold all its text.
     """
 
@@ -76,11 +69,9 @@ class FoundImage:
     """An image that belongs to a context.
 
     Attributes:
-        doc_id: Its document.
         node_id: Its paragraph.
         path: Its file, relative to the index.
-        caption: Its paragraph's text; may be empty.
-        n_tokens: Tokens of that text.
+        caption: Its paragraph's text, of ``n_tokens`` tokens; may be empty.
         similarity: Largest similarity to a query; None: found beside a match alone.
         source: Whether a query found it.
     """
@@ -99,9 +90,7 @@ class Context:
     """The context that one attempt shows the model.
 
     Attributes:
-        snippets: In rank order.
-        captions: Of the images and tables around the matches, in rank order.
-        matches: The matches in the context, in rank order.
+        snippets: In rank order, as the captions of images and tables around the matches, and the matches.
         doc_ids: Documents that may be cited, by first appearance.
         n_tokens: Tokens of titles, snippets and captions, as counted in the node table.
         is_cut: The budget left matches or sentences out.
@@ -291,17 +280,11 @@ class Group:
 
 
 def expand(nodes: NodeTable, row: int, *, paragraph_tokens: int, siblings: int, section_tokens: int) -> Group:
-    """Collect a match and its context.
+    """Collect a match, a sentence or a paragraph, and its context.
 
     A sentence adds its paragraph; of a paragraph over ``paragraph_tokens``, only ``siblings`` sentences either side.
-    A paragraph adds its section's title and the sentences around it, nearest first, up to ``section_tokens``.
-
-    Args:
-        nodes: The match and everything around it.
-        row: The match, a sentence or a paragraph.
-        paragraph_tokens: Longest paragraph that a sentence adds whole.
-        siblings: Sentences either side of a match in a longer paragraph.
-        section_tokens: Most tokens of the section around a paragraph, on top of its own.
+    A paragraph adds its section's title and the sentences around it, nearest first, up to ``section_tokens`` on top of
+    its own.
     """
     if nodes.lists.kind[row] == SENTENCE:
         return _around_sentence(nodes, row, paragraph_tokens, siblings)

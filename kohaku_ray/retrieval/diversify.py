@@ -13,25 +13,16 @@ from kohaku_ray.retrieval.fusion import best_first
 
 
 def distinct_texts(texts: Sequence[str], top_k: int | None = None) -> I64:
-    """Keep the first of equal texts; call it before a cut, so that freed places are refilled.
-
-    Args:
-        texts: Best first; texts are equal when they differ in white space alone.
-        top_k: Most texts kept; None: all.
+    """Keep the first of texts that differ in white space alone; call it before a cut, so that places are refilled.
 
     Returns:
-        Positions kept, ascending.
+        Positions kept, ascending, at most ``top_k``.
     """
     return _within(1, (" ".join(text.split()) for text in texts), top_k)
 
 
 def cap_per_key(keys: Sequence[str | None], doc_ids: Sequence[str], limit: int = 1) -> I64:
-    """Keep at most ``limit`` items per key, in order.
-
-    Args:
-        keys: Key of each item, best first, such as its site; None counts by the item's document.
-        doc_ids: Document of each item.
-        limit: Most items per key, at least 1.
+    """Keep at most ``limit`` items per key, such as a site, in order; an item without one counts by its document.
 
     Returns:
         Positions kept, ascending.
@@ -81,11 +72,12 @@ def mmr(relevance: F64, redundancy: F64, top_k: int, weight: float = 0.9) -> tup
 def redundancy(vectors: F32, bm25: F64) -> F64:
     """Measure how much text i repeats text j: the larger of their cosine and ``BM25(i, j) / BM25(i, i)``.
 
+    BM25 has no upper bound and would outweigh the cosine: each row is divided by its text's score for itself and
+    clipped to 0 … 1, and is 0 where that score is not positive.
+
     Args:
         vectors: Shape ``(n, d)``; unit rows.
-        bm25: Shape ``(n, n)``; BM25 score of text j for text i as the query, such as ``similarities`` of terms. It
-            has no upper bound and would outweigh the cosine: each row is divided by its text's score for itself and
-            clipped to 0 … 1, and is 0 where that score is not positive.
+        bm25: Shape ``(n, n)``; score of text j for text i as the query, such as ``similarities`` of terms.
 
     Returns:
         Shape ``(n, n)``; at most 1, not symmetric.
@@ -103,11 +95,7 @@ Shares = Literal["smoothed", "normalised"]
 def kmeans(vectors: F32 | F64, n_clusters: int, seed: int = 0, max_rounds: int = 100) -> I64:
     """Cluster vectors by Lloyd's algorithm, seeded as k-means++ (Arthur & Vassilvitskii, SODA 2007).
 
-    Args:
-        vectors: Shape ``(n, d)``.
-        n_clusters: Clusters wanted; fewer where there are fewer distinct vectors.
-        seed: Seed of the first centres; the same input and seed give the same clusters.
-        max_rounds: Most rounds of reassignment.
+    The same vectors, shape ``(n, d)``, and seed give the same clusters: fewer where there are fewer distinct vectors.
 
     Returns:
         Shape ``(n,)``; cluster of each vector, numbered from 0 by first occurrence, none empty.
@@ -128,13 +116,10 @@ def kmeans(vectors: F32 | F64, n_clusters: int, seed: int = 0, max_rounds: int =
 
 
 def shares(sizes: I64, smoothing: float = 0.3, mode: Shares = "smoothed") -> F64:
-    """Compute the share of a sample that each cluster gets; the shares sum to 1.
+    """Compute the share of a sample that each cluster gets by its size, at least 1; the shares sum to 1.
 
-    Args:
-        sizes: Shape ``(n,)``; texts per cluster, each at least 1.
-        smoothing: ``s``, at least 0; the larger, the more alike the shares.
-        mode: ``smoothed`` counts: ``(size + s) / (total + n·s)``; ``normalised`` adds to the proportions:
-            ``(size / total + s) / (1 + n·s)``, far closer to equal shares for the same ``s``.
+    ``smoothed`` counts are ``(size + s) / (total + n·s)``; ``normalised`` adds to the proportions:
+    ``(size / total + s) / (1 + n·s)``, far closer to equal shares for the same smoothing ``s`` ≥ 0.
     """
     scale = sizes.sum() if mode == "normalised" else 1
     smoothed: F64 = sizes / scale + smoothing
@@ -146,12 +131,8 @@ def allot(sizes: I64, share: F64, sample_size: int) -> I64:
     """Turn shares into whole numbers of texts, at most each cluster's size.
 
     Every cluster gets at least one text and no more than it has; what a small one lacks goes to the others in
-    proportion to their shares. Fractions are rounded by largest remainder (Hamilton), ties to the earlier cluster.
-
-    Args:
-        sizes: Shape ``(n,)``; texts per cluster, each at least 1.
-        share: Shape ``(n,)``; positive.
-        sample_size: Texts wanted in all; where they are fewer than clusters, those of the largest shares get one.
+    proportion to their shares. Fractions are rounded by largest remainder (Hamilton), ties to the earlier cluster. A
+    sample smaller than the number of clusters has one text of those of the largest shares.
 
     Returns:
         Shape ``(n,)``; sums to the smaller of ``sample_size`` and all texts.

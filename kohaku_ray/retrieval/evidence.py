@@ -28,13 +28,12 @@ class Evidence:
     """A question, its queries and all they found, with the nodes a context may need.
 
     Attributes:
-        question: The question.
         queries: Retrieval queries, the question itself first.
         dense: Vector search's hits, one ``Hits`` per query at the deepest ``k``; rows of ``nodes``.
-        lexical: BM25's hits, one ``Hits`` per query, or empty without BM25; rows of ``nodes``.
+        lexical: BM25's hits, likewise, or empty without BM25.
         nodes: The matches and the text around them.
         trace: Rows of trace.parquet.
-        images: Image paragraphs, one ``Hits`` per query, or empty; rows of ``nodes``.
+        images: Image paragraphs, likewise, or empty.
     """
 
     question: Question
@@ -59,17 +58,8 @@ def rank(
 ) -> Ranked:
     """Rank the evidence at one depth, as if every query had been searched for ``top_k``.
 
-    Each list is cut to its first ``top_k``; the lists are fused, deduplicated and truncated; BM25's paragraphs follow.
-
-    Args:
-        evidence: Lists of at least ``top_k`` hits, unless the index or the threshold gave fewer.
-        top_k: Matches per query at this depth.
-        top_k_final: Dense matches kept; None: all.
-        strategy: See ``fuse``.
-        normalise: See ``fuse``.
-        alpha: See ``fuse``.
-        dedup: See ``deduplicate``.
-        bm25_top_k: See ``append_lexical``; 0: none.
+    Each list is cut to its first ``top_k``; the lists are fused (``fuse``), deduplicated (``deduplicate``) and cut to
+    ``top_k_final``, if any; the paragraphs of BM25 follow (``append_lexical``).
     """
     lists = [hits.prefix(top_k) for hits in evidence.dense]
     parent = evidence.nodes.parent
@@ -94,11 +84,7 @@ def distinct_rows(lists: Iterable[Hits]) -> list[int]:
 
 
 def localise(lists: Sequence[Hits], nodes: NodeTable) -> tuple[Hits, ...]:
-    """Turn rows of the index into rows of a neighbourhood.
-
-    Raises:
-        DataError: A hit's row is not in the neighbourhood.
-    """
+    """Turn rows of the index into rows of a neighbourhood that holds them."""
     return tuple(Hits(nodes.local(hits.rows), hits.scores) for hits in lists)
 
 
@@ -141,10 +127,7 @@ def find_images(
 def within(images: Sequence[FoundImage], budget: int | None, tokens_each: int) -> tuple[list[FoundImage], int]:
     """Keep the first images whose captions and pixels take at most half of the budget; returns their tokens too.
 
-    Args:
-        images: Best first.
-        budget: Tokens of the whole context; None: no limit.
-        tokens_each: Tokens of an image itself; 0 where it is not sent.
+    An image itself takes ``tokens_each``, 0 where it is not sent. Without a budget all stay.
     """
     costs = np.cumsum([image.n_tokens + tokens_each for image in images], dtype=np.int64)
     n = len(costs) if budget is None else int(np.searchsorted(costs, budget // 2, side="right"))
@@ -152,14 +135,10 @@ def within(images: Sequence[FoundImage], budget: int | None, tokens_each: int) -
 
 
 def with_images(context: Context, images: Sequence[FoundImage], n_tokens: int, *, numbered: bool) -> Context:
-    """Put images before a context's captions; captions of the same paragraphs, or of the same words, go.
+    """Put images, best first, before a context's captions; captions of the same paragraphs, or of the same words, go.
 
-    Args:
-        context: The text.
-        images: Best first.
-        n_tokens: Tokens they take.
-        numbered: Whether the model sees them: then each text says which one it belongs to, and an image without a
-            caption is named too.
+    They add ``n_tokens``. If ``numbered``, the model sees them: then each text says which one it belongs to, and an
+    image without a caption is named too.
     """
     shown = [
         Caption(image.doc_id, image.node_id, "image", f"Image {place}: {image.caption}" if numbered else image.caption)

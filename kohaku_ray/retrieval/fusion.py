@@ -25,8 +25,7 @@ class Ranked:
         rows: Shape ``(n,)``; row of each match in the node table.
         score: Shape ``(n,)``; the score the strategy sorted by; for a lexical match, its BM25 score.
         frequency: Shape ``(n,)``; how many queries' dense lists hold it, 0 for a lexical match.
-        total: Shape ``(n,)``; sum of its similarities over those queries.
-        highest: Shape ``(n,)``; the largest of them; 0 for a lexical match.
+        total, highest: Shape ``(n,)``; sum and largest of its similarities over those queries.
         n_dense: How many, from the first, came from vector search; the others are lexical.
     """
 
@@ -63,7 +62,7 @@ def fuse(lists: Sequence[Hits], strategy: Strategy, normalise: Normalise = "max"
         strategy: ``frequency`` sorts by (frequency, total), ``score`` by total, ``max`` by the largest
             similarity, ``combined`` by α·frequency + (1 − α)·total, both normalised; ``none`` keeps query order and
             repeats.
-        normalise: Normalises both terms of ``combined``, see ``scaled``.
+        normalise: See ``scaled``.
         alpha: Weight of frequency in ``combined``, 0 to 1.
 
     Returns:
@@ -92,10 +91,8 @@ def combined(frequency: I64, total: F64, normalise: Normalise, alpha: float) -> 
 def scaled(values: F64, normalise: Normalise) -> F64:
     """Bring values to a common scale without changing their order.
 
-    Args:
-        values: Shape ``(n,)``.
-        normalise: ``max`` divides by the absolute value of the largest (by 1 where it is 0); ``minmax`` maps the
-            smallest to 0 and the largest to 1, and equal values to 0.
+    ``max`` divides by the absolute value of the largest (by 1 where it is 0); ``minmax`` maps the smallest to 0 and the
+    largest to 1, and equal values to 0.
     """
     if not len(values):
         return values
@@ -128,8 +125,8 @@ def reciprocal_rank_fusion(rankings: Sequence[I64], k: int = 60) -> Hits:
     """Score every row by Σ 1 / (k + rank) over the rankings that hold it (Cormack, Clarke & Büttcher, SIGIR 2009).
 
     Args:
-        rankings: Node-table rows best first, shape ``(n_i,)`` each; a row counts once per ranking, at its best rank.
-        k: Reduces the weight of the first ranks; ranks count from 1.
+        rankings: Node-table rows best first; a row counts once per ranking, at its best rank, counted from 1.
+        k: Reduces the weight of the first ranks.
 
     Returns:
         Every row once, best score first; ties go to the better of their best ranks, then to the earlier row.
@@ -154,15 +151,7 @@ def reciprocal_rank_fusion(rankings: Sequence[I64], k: int = 60) -> Hits:
 
 
 def best_first(scores: F64, top_k: int | None = None) -> I64:
-    """Order candidates by score, best first; ties keep the given order.
-
-    Args:
-        scores: Shape ``(n,)``; of the candidates in their earlier rank order.
-        top_k: Most candidates kept; None: all.
-
-    Returns:
-        Positions of the candidates, shape ``(min(n, top_k),)``.
-    """
+    """Return positions by score, best first and at most ``top_k``; ties keep the given order."""
     return np.argsort(-scores, kind="stable")[:top_k].astype(np.int64)
 
 
@@ -170,16 +159,10 @@ Dedup = Literal["none", "node", "tree"]
 
 
 def deduplicate(ranked: Ranked, mode: Dedup, parent: I64) -> Ranked:
-    """Drop repeats; call it before truncation, so that freed slots are refilled.
+    """Drop repeats of matches, best first; call it before truncation, so that freed slots are refilled.
 
-    Args:
-        ranked: Matches, best first.
-        mode: ``none`` keeps all; ``node`` keeps a node's first place; ``tree`` also drops the matches below another
-            match, which keeps its own numbers and takes the best rank among them.
-        parent: Shape ``(n_nodes,)``; row of each node's parent, ``-1`` for a document.
-
-    Returns:
-        The matches kept, best first.
+    ``none`` keeps all; ``node`` keeps a node's first place; ``tree`` also drops the matches below another match, which
+    keeps its own numbers and takes the best rank among them. ``parent`` is as in ``NodeTable``.
     """
     if mode == "none" or not len(ranked):
         return ranked
@@ -196,10 +179,7 @@ def deduplicate(ranked: Ranked, mode: Dedup, parent: I64) -> Ranked:
 def with_parents(rows: I64, parent: I64, mode: Dedup) -> I64:
     """Add every match's parent, then drop repeats: how KohakuRAG's code counts the snippets of a context.
 
-    Args:
-        rows: Shape ``(n,)``; the matches.
-        parent: Shape ``(n_nodes,)``; ``-1`` marks a document.
-        mode: ``none`` keeps all; ``node`` each node once; ``tree`` only those that no other one contains.
+    ``none`` keeps all; ``node`` each node once; ``tree`` only those that no other one contains.
 
     Returns:
         Rows of the snippets, in no particular order.
@@ -213,12 +193,7 @@ def with_parents(rows: I64, parent: I64, mode: Dedup) -> I64:
 
 
 def swallowed_by(rows: I64, parent: I64) -> I64:
-    """Find each node's topmost ancestor among the rows; the node itself where it has none there.
-
-    Args:
-        rows: Shape ``(n,)``; without repeats.
-        parent: Shape ``(n_nodes,)``; ``-1`` marks a document.
-    """
+    """Find each node's topmost ancestor among the rows, none twice; the node itself where it has none there."""
     present = np.zeros(len(parent), bool)
     present[rows] = True
     keeper, above = rows.copy(), parent[rows]
@@ -241,10 +216,7 @@ def append_lexical(dense: Ranked, lists: Sequence[Hits], top_k: int, dedup: Dedu
         lists: One ``Hits`` per query, best first; the same queries.
         top_k: Most paragraphs taken per query, and appended in all.
         dedup: ``tree`` compares ancestors and descendants, the others nodes.
-        parent: Shape ``(n_nodes,)``; row of each node's parent, ``-1`` for a document.
-
-    Returns:
-        The dense matches, followed by at most ``top_k`` lexical ones.
+        parent: As in ``NodeTable``.
     """
     if not lists or not top_k:
         return dense

@@ -94,11 +94,7 @@ def _greedy(
 ) -> tuple[dict[int, list[int]], dict[int, int], bool]:
     """Take sentences by gain per token; a document's own come by relevance, so that its first one is all to compare.
 
-    Args:
-        nodes: The sentences.
-        relevance: Shape ``(n_nodes,)``.
-        queues: Each document's sentences, most relevant first, with the row of their section.
-        budget: Most tokens.
+    ``queues`` are each document's sentences, most relevant first, with the row of their section.
 
     Returns:
         The sentences shown and the tokens taken, by section in the order of choice, and whether any was left out.

@@ -98,7 +98,10 @@ def index_documents(path, documents, encoder=None, rejects=(), views=VIEWS, n_sh
             shards.append(there)
             kept.append(number)
         elif own:
-            parts = {"nodes": pa.concat_tables([flatten(one) for one in own]), "documents": document_table(own)}
+            parts = {
+                "nodes": pa.concat_tables([flatten(one, settings.chunks) for one in own]),
+                "documents": document_table(own),
+            }
             more = {"keys": keys, "vectors": vectors, "settings": settings, "views": views}
             shards.append(build_shard(path, number, content, **parts, **more))
     counts = publish_shards(path, shards, kept, rejects=listed, settings=settings, views=views)
@@ -113,9 +116,8 @@ def files_of(path) -> dict[str, dict]:
 
 def _encoded(path, documents, encoder, settings):
     """Keys and vectors of the texts that the index lacks."""
-    _, texts = texts_to_encode(
-        NodeTable(pa.concat_tables([flatten(document) for document in documents])), settings.paragraph_vectors
-    )
+    nodes = pa.concat_tables([flatten(document, settings.chunks) for document in documents])
+    _, texts = texts_to_encode(NodeTable(nodes), settings.paragraph_vectors)
     texts = list(dict.fromkeys(texts))
     keys = vector_keys(settings.encoder, texts)
     known = known_vectors(path, settings.encoder).has(keys)

@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from kit.properties import scaled
-from small_index import FakeEncoder, build_whole, files_of, make_documents, paragraph
+from small_index import FakeEncoder, build_whole, files_of, index_documents, make_documents, paragraph
 
 from kohaku_ray.documents.model import Document, Paragraph, Section
 from kohaku_ray.errors import DataError, TreeError
@@ -13,6 +13,7 @@ from kohaku_ray.index.build import IndexSettings, build_terms, views_with_old
 from kohaku_ray.index.chunks import Chunks
 from kohaku_ray.index.flatten import document_table, flatten
 from kohaku_ray.index.identity import vector_keys
+from kohaku_ray.index.image_vectors import ImagePlan
 from kohaku_ray.index.known import known_vectors
 from kohaku_ray.index.nodes import NodeTable
 from kohaku_ray.index.propagate import unit_rows
@@ -51,22 +52,13 @@ def test_texts_to_encode(documents):
 
 def test_summary_and_what_is_searched(tmp_path, build, documents):
     summary = build(tmp_path, documents("b", "a"), rejects=[("bad.md", "not text")])
-    expected = {
-        "n_documents": 2,
-        "n_sections": 6,
-        "n_paragraphs": 8,
-        "n_sentences": 8,
-        "n_nodes": 24,
-        "n_rejects": 1,
-        "n_vectors": 8 + 6,
-        "n_encoded": 2 + 2 + 1 + 2,
-        "n_reused": 0,
-    }
-    assert {key: summary[key] for key in expected} == expected
+    expected = {"n_documents": 2, "n_sections": 6, "n_paragraphs": 8, "n_sentences": 8, "n_nodes": 24, "n_rejects": 1}
+    expected |= {"n_vectors": 8 + 6, "n_encoded": 2 + 2 + 1 + 2, "n_reused": 0}
+    assert summary.items() >= expected.items()
     index = Index.open(str(tmp_path))
     assert index.documents["doc_id"].to_pylist() == ["a", "b"]
     assert index.rejects.to_pylist() == [{"file": "bad.md", "reason": "not text"}]
-    searched = {index.nodes.node_id(row) for row in index.vectors(NODES).rows}
+    searched = {index.nodes.node_id(row) for row in index.shards[0].vectors(NODES).rows}
     assert not any(name.count(":") < 2 for name in searched)
     assert "a:sec1:p0" not in searched
     assert "a:sec2:p0" in searched
@@ -77,16 +69,12 @@ def test_summary_and_what_is_searched(tmp_path, build, documents):
 def test_search_and_bm25_give_rows_of_the_node_table(tmp_path, build, documents, fake_encoder):
     build(tmp_path, documents("a", "b"))
     index = Index.open(str(tmp_path))
-    hits = index.vectors(NODES).search(fake_encoder().encode_passages(["b used 5 kWh.", "Page 3"]), 4)
+    hits = index.shards[0].vectors(NODES).search(fake_encoder().encode_passages(["b used 5 kWh.", "Page 3"]), 4)
     assert index.nodes.text_of(hits[0].rows[0]) == "b used 5 kWh."
     assert hits[0].scores[0] == pytest.approx(1)
-    assert [index.nodes.node_id(row) for row in hits[1].rows] == [
-        "a:sec0:p0:s1",
-        "a:sec0:p1:s0",
-        "b:sec0:p0:s1",
-        "b:sec0:p1:s0",
-    ]
-    found = index.terms(PARAGRAPHS).search(["chart"], 9)[0]
+    names = [index.nodes.node_id(row) for row in hits[1].rows]
+    assert names == ["a:sec0:p0:s1", "a:sec0:p1:s0", "b:sec0:p0:s1", "b:sec0:p1:s0"]
+    found = index.shards[0].terms(PARAGRAPHS).search(["chart"], 9)[0]
     assert [index.nodes.node_id(row) for row in found.rows] == ["a:sec2:p0", "b:sec2:p0"]
 
 
@@ -125,18 +113,18 @@ def test_full_paragraph_vectors_stand(tmp_path, build, documents, fake_encoder):
     index = Index.open(str(tmp_path))
     own = fake_encoder().encode_passages(["a used 5 kWh. Page 3"])
     assert (index.node_vectors(np.array([index.nodes.row_of("a:sec0:p0")])) == own).all()
-    assert len(index.vectors(NODES)) == 7
+    assert len(index.shards[0].vectors(NODES)) == 7
 
 
 def test_both_paragraph_vectors_are_searched_as_one_node(tmp_path, build, documents, fake_encoder):
     build(tmp_path / "averaged", documents("a"))
     build(tmp_path / "both", documents("a"), paragraph_vectors="both")
     plain, both = (Index.open(str(tmp_path / name)) for name in ("averaged", "both"))
-    assert len(both.vectors(NODES)) == len(plain.vectors(NODES)) + 2
+    assert len(both.shards[0].vectors(NODES)) == len(plain.shards[0].vectors(NODES)) + 2
     every = np.arange(len(plain.nodes))
     np.testing.assert_array_equal(both.node_vectors(every), plain.node_vectors(every))
     query = fake_encoder().encode_passages(["Page 3 It rose."])
-    hits = both.vectors(NODES).search(query, 7)[0]
+    hits = both.shards[0].vectors(NODES).search(query, 7)[0]
     assert both.nodes.node_id(hits.rows[0]) == "a:sec0:p1"
     assert hits.scores[0] == pytest.approx(1)
     assert len(set(hits.rows.tolist())) == 7
@@ -177,7 +165,7 @@ def test_another_encoder_knows_nothing_but_another_query_prompt_does(tmp_path, b
     assert len(known_vectors(str(tmp_path / "none"), same)) == 0
 
 
-@pytest.mark.parametrize("factory", ["Flat", "HNSW4", "IVF2,Flat"])
+@pytest.mark.parametrize("factory", ["Flat", "HNSW4", "IVF2,Flat", "PQ4x4"])
 def test_building_twice_gives_the_same_bytes(tmp_path, build, documents, factory):
     many = documents(*(f"d{i:02}" for i in range(20)))
     for name in ("one", "two"):
@@ -223,9 +211,9 @@ def test_bad_input_is_refused_and_names_the_node(tmp_path, documents, fake_encod
         call(tmp_path, two[:1], encoder, keys=keys, vectors=vectors)
     with pytest.raises(DataError, match="5 keys came with 4 vectors"):
         call(tmp_path, two[:1], encoder, keys=keys, vectors=vectors[:4])
-    with pytest.raises(DataError, match=r"2 documents among the nodes but 1 in the document table, other than .*: b"):
+    with pytest.raises(DataError, match="must hold the same documents, sorted by id"):
         call(tmp_path, two, encoder, documents=document_table(two[:1]))
-    with pytest.raises(DataError, match="not sorted by id"):
+    with pytest.raises(DataError, match="must hold the same documents, sorted by id"):
         call(tmp_path, two[::-1], encoder)
     with pytest.raises(TreeError, match="occurs twice"):
         call(tmp_path, [two[0], two[0]], encoder)
@@ -246,23 +234,14 @@ CHUNK_VIEWS = (*VIEWS, View(CHUNKS, dense=True, lexical=True))
 SMALL = Chunks(size=24, overlap=6)
 
 
-def chunked(path, parsed, chunks, encoder, views=CHUNK_VIEWS):
-    """Index documents with chunks; encodes only what is new."""
-    nodes = pa.concat_tables([flatten(document, chunks) for document in parsed])
-    texts = sorted({*texts_to_encode(NodeTable(nodes), "averaged")[1]})
-    settings = IndexSettings(encoder=encoder.identity, chunks=chunks)
-    keys = vector_keys(encoder.identity, texts)
-    found, _ = known_vectors(str(path), encoder.identity).lookup(keys)
-    new = [text for text, known in zip(texts, found, strict=True) if not known]
-    vectors = encoder.encode_passages(new)
-    more = {"settings": settings, "views": views_with_old(str(path), settings, views)}
-    return call(path, parsed, FakeEncoder(), nodes=nodes, keys=keys[~found], vectors=vectors, **more)
+def chunked(path, parsed, chunks, encoder):
+    return index_documents(path, parsed, encoder, views=CHUNK_VIEWS, chunks=chunks)
 
 
 def test_chunks_are_searched_by_vectors_and_terms_and_within_documents(tmp_path, documents, fake_encoder):
     counts = chunked(tmp_path, documents("a", "b"), SMALL, fake_encoder())
     index = Index.open(str(tmp_path))
-    rows = index.vectors(CHUNKS).rows.tolist()
+    rows = index.shards[0].vectors(CHUNKS).rows.tolist()
     names = [index.nodes.node_id(row) for row in rows]
     assert names == [f"{name}:c{i}" for name in "ab" for i in range(counts["n_chunks"] // 2)]
     texts = [index.nodes.text_of(row) for row in rows]
@@ -271,11 +250,11 @@ def test_chunks_are_searched_by_vectors_and_terms_and_within_documents(tmp_path,
     )
     own = fake_encoder().encode_passages(texts)
     assert index.node_vectors(np.array(rows)).tobytes() == own.tobytes()
-    hits = index.vectors(CHUNKS).search(own[-1:], 3, index.ranges(["b"]))[0]
+    hits = index.shards[0].vectors(CHUNKS).search(own[-1:], 3, index.ranges(["b"]))[0]
     assert (hits.rows[0], {index.nodes.doc_id(row) for row in hits.rows}) == (rows[-1], {"b"})
-    found = index.terms(CHUNKS).search(["chart"], 9)[0]
+    found = index.shards[0].terms(CHUNKS).search(["chart"], 9)[0]
     assert {index.nodes.text_of(row) for row in found.rows} >= {texts[-1], texts[len(texts) // 2 - 1]}
-    within = index.terms(CHUNKS).search(["chart"], 9, index.ranges(["a"]))[0]
+    within = index.shards[0].terms(CHUNKS).search(["chart"], 9, index.ranges(["a"]))[0]
     assert {index.nodes.doc_id(row) for row in within.rows} == {"a"}
 
 
@@ -311,9 +290,8 @@ def vectors_by_id(parsed, chunks, weights, paragraph_vectors):
     texts = list(dict.fromkeys(texts_to_encode(nodes, paragraph_vectors)[1]))
     fresh = (vector_keys(encoder.identity, texts), encoder.encode_passages(texts))
     known = known_vectors("/nowhere", encoder.identity)
-    layout = lay_out(
-        nodes, collect(nodes, paragraph_vectors, encoder.identity, fresh, known), weights, paragraph_vectors
-    )
+    collected = collect(nodes, paragraph_vectors, encoder.identity, fresh, known)
+    layout = lay_out(nodes, collected, weights, paragraph_vectors, ImagePlan.of(encoder.identity, None))
     found = {}
     for row, vector in zip(layout.rows.tolist(), layout.matrix, strict=True):
         found.setdefault(nodes.node_id(row), []).append(vector.tobytes())

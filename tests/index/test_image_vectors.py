@@ -17,7 +17,7 @@ from kohaku_ray.errors import ConfigError, DataError
 from kohaku_ray.index.encoder import SentenceEncoder
 from kohaku_ray.index.flatten import flatten
 from kohaku_ray.index.identity import vector_keys
-from kohaku_ray.index.image_vectors import ImagePlan, ImageVectors, image_rows, no_vectors, placed, put_into_tree
+from kohaku_ray.index.image_vectors import ImagePlan, ImageVectors, image_rows, placed, put_into_tree
 from kohaku_ray.index.known import KnownVectors
 from kohaku_ray.index.nodes import NodeTable
 
@@ -95,7 +95,7 @@ def test_images_and_texts_of_different_lengths_are_refused(nodes):
 def test_an_image_without_a_finite_vector_is_named(nodes):
     plan = ImagePlan.of(TEXTS, {"vectors": "image"})
     images = vectors_of(nodes, plan)
-    assert placed(nodes, ImagePlan.of(TEXTS, None), no_vectors(), KnownVectors()) is None
+    assert placed(nodes, ImagePlan.of(TEXTS, None), None, KnownVectors()) is None
     found = placed(nodes, plan, (images.keys[::-1], images.vectors[::-1]), KnownVectors())
     np.testing.assert_array_equal(found.vectors, images.vectors)
     digest = image_rows(nodes)[1][1]

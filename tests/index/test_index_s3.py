@@ -12,7 +12,7 @@ from kohaku_ray import storage
 from kohaku_ray.errors import DataError, StorageError
 from kohaku_ray.index.known import known_vectors
 from kohaku_ray.index.pending import PendingVectors
-from kohaku_ray.index.store import MANIFEST, Index, all_files
+from kohaku_ray.index.store import MANIFEST, Index
 from kohaku_ray.storage import Directory
 
 NODES = ("sentence", "paragraph")
@@ -43,19 +43,8 @@ def test_an_index_on_s3_has_the_bytes_of_one_on_a_disk(s3, tmp_path, build, docu
     index = Index.open(there)
     assert len(index.nodes) == len(Index.open(here).nodes)
     query = FakeEncoder().encode_queries(["a used 5 kWh."])
-    found, local = (Index.open(path).vectors(NODES).search(query, 3) for path in (there, here))
+    found, local = (Index.open(path).shards[0].vectors(NODES).search(query, 3) for path in (there, here))
     assert str(found) == str(local)
-
-
-def test_indexing_again_encodes_new_texts_alone(s3, build, documents):
-    path = s3.uri("index/again")
-    build(path, documents("a"))
-    encoder = FakeEncoder()
-    build(path, documents("a", "b"), encoder)
-    assert encoder.asked, "document b is new"
-    assert not any(text.startswith("a used") for text in encoder.asked)
-    listed = {entry["name"] for entry in all_files(Index.open(path).manifest).values()}
-    assert set(Directory(path).names()) == {"manifest.json"} | listed, "the first build's files are gone"
 
 
 @pytest.mark.usefixtures("impatient")

@@ -7,8 +7,7 @@ import pytest
 
 from kohaku_ray.errors import DataError
 from kohaku_ray.index.flatten import NODE_SCHEMA, document_table, flatten
-from kohaku_ray.index.parsed import NEW_TEXT_SCHEMA, ParsedParts, n_files_of, part_name
-from kohaku_ray.index.pending import PendingVectors
+from kohaku_ray.index.pending import NEW_TEXT_SCHEMA, ParsedParts, PendingVectors, n_files_of, part_name
 
 
 def document_row(make_document, doc_id, *sentences):

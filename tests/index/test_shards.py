@@ -104,8 +104,8 @@ def test_neighbourhoods_are_those_of_the_whole_index(paths, data, n_shards, sect
 
 def test_paragraphs_of_several_shards_are_compared_by_their_terms(paths):
     whole = Index.open(paths[1])
-    rows = whole.terms(PARAGRAPHS).rows[::3].tolist()
-    expected = similarities(whole.terms(PARAGRAPHS).weights_of(np.array(rows)))
+    rows = whole.shards[0].terms(PARAGRAPHS).rows[::3].tolist()
+    expected = similarities(whole.shards[0].terms(PARAGRAPHS).weights_of(np.array(rows)))
     found = similarities(run(paths[5], "term_weights", rows, (PARAGRAPHS,)))
     assert found.tobytes() == expected.tobytes()
 
@@ -194,9 +194,7 @@ def test_a_damaged_shard_is_named_and_built_again(tmp_path):
     assert len(Index.open(str(tmp_path)).documents) == len(IDS)
 
 
-def test_a_whole_search_of_a_sharded_index_is_refused(paths):
-    with pytest.raises(DataError, match="has 5 shards: search each of them"):
-        Index.open(paths[5]).vectors(NODES)
+def test_an_unknown_document_is_named(paths):
     with pytest.raises(DataError, match="has no document zebra"):
         run(paths[5], "search", vectors(), (NODES, 3, ("d03", "zebra")))
 

@@ -16,6 +16,11 @@ from kohaku_ray.index.store import Index, fingerprint
 from kohaku_ray.storage import Directory
 
 NODES = ("sentence", "paragraph")
+ROLES = [
+    *("nodes", "documents", "rejects", "vectors", "keys", "places-paragraph+sentence", "faiss-paragraph+sentence"),
+    *("sizes", "layout", "statistics-paragraph"),
+    *("terms-paragraph", "postings-paragraph", "rows-paragraph"),
+]
 
 
 def on_disk(path) -> set[str]:
@@ -26,6 +31,7 @@ def test_the_directory_holds_what_the_manifest_lists_and_no_pickle(tmp_path, bui
     for _ in range(2):
         build(tmp_path, documents("a"))
     entries = files_of(tmp_path)
+    assert sorted(entries) == sorted(ROLES)
     assert on_disk(tmp_path) == {"manifest.json"} | {entry["name"] for entry in entries.values()}
     for entry in entries.values():
         data = (tmp_path / entry["name"]).read_bytes()
@@ -47,7 +53,7 @@ def test_files_of_others_are_left_alone(tmp_path, build, documents):
 
 def test_vectors_are_mapped_not_copied(tmp_path, build, documents):
     build(tmp_path, documents("a"))
-    matrix = Index.open(str(tmp_path)).vectors(NODES).vectors
+    matrix = Index.open(str(tmp_path)).shards[0].vectors(NODES).vectors
     assert not matrix.flags.owndata
     assert not matrix.flags.writeable
 
@@ -62,18 +68,6 @@ def test_a_uri_is_as_good_as_a_path(tmp_path, build, documents):
 def test_a_missing_index_names_the_path_and_the_command(tmp_path):
     with pytest.raises(DataError, match=r"there is no index at .*/none: build one with `kohaku-ray index CONFIG`"):
         Index.open(str(tmp_path / "none"))
-
-
-ROLES = [
-    *("nodes", "documents", "rejects", "vectors", "keys", "places-paragraph+sentence", "faiss-paragraph+sentence"),
-    *("sizes", "layout", "statistics-paragraph"),
-    *("terms-paragraph", "postings-paragraph", "rows-paragraph"),
-]
-
-
-def test_every_file_is_named_by_its_role(tmp_path, build, documents):
-    build(tmp_path, documents("a"))
-    assert sorted(files_of(tmp_path)) == sorted(ROLES)
 
 
 @pytest.mark.parametrize("role", ROLES)
@@ -92,10 +86,10 @@ def test_torn_and_missing_files_are_named(tmp_path, build, documents, role):
 @pytest.mark.parametrize(
     ("role", "part"),
     [
-        ("vectors", lambda index: index.vectors(NODES)),
+        ("vectors", lambda index: index.shards[0].vectors(NODES)),
         ("vectors", lambda index: index.node_vectors(np.array([0]))),
-        ("faiss-paragraph+sentence", lambda index: index.vectors(NODES)),
-        ("postings-paragraph", lambda index: index.terms(["paragraph"])),
+        ("faiss-paragraph+sentence", lambda index: index.shards[0].vectors(NODES)),
+        ("postings-paragraph", lambda index: index.shards[0].terms(["paragraph"])),
     ],
 )
 def test_damage_of_the_right_size_is_named_where_files_are_mapped(tmp_path, build, documents, role, part):
@@ -112,13 +106,6 @@ def test_a_damaged_manifest_is_named(tmp_path, text):
     (tmp_path / "manifest.json").write_text(text)
     with pytest.raises(DataError, match=r"damaged|has index layout 99 but this version reads 5"):
         Index.open(str(tmp_path))
-
-
-def test_a_damaged_index_is_built_anew(tmp_path, build, documents):
-    build(tmp_path, documents("a"))
-    (tmp_path / files_of(tmp_path)["keys"]["name"]).unlink()
-    assert build(tmp_path, documents("a"))["n_encoded"] == 5
-    Index.open(str(tmp_path))
 
 
 def test_other_settings_are_a_mismatch_that_names_both_values(tmp_path, build, documents, fake_encoder):

@@ -1,5 +1,3 @@
-import json
-
 import numpy as np
 import pytest
 from small_index import files_of
@@ -7,7 +5,7 @@ from small_index import files_of
 from kohaku_ray.errors import ConfigError, IndexMismatchError
 from kohaku_ray.index.build import IndexSettings, views_with_old
 from kohaku_ray.index.store import Index
-from kohaku_ray.index.views import View, as_plain, check_views, kinds_key, united, views_of
+from kohaku_ray.index.views import View, check_views, united
 
 NODES = View(("sentence", "paragraph"), dense=True)
 PARAGRAPHS = View(("paragraph",), lexical=True)
@@ -33,12 +31,6 @@ def test_a_view_of_no_kind_or_no_search_is_refused(arguments):
         View(**arguments)
 
 
-def test_views_are_named_by_the_set_of_their_kinds():
-    assert kinds_key(("sentence", "paragraph")) == kinds_key(["paragraph", "sentence", "sentence"])
-    assert View(("sentence", "paragraph"), dense=True).key == View(("paragraph", "sentence"), lexical=True).key
-    assert View(("paragraph",), dense=True).key != View(("section",), dense=True).key
-
-
 def test_united_views_are_searched_in_every_way_that_one_of_them_is():
     other = View(("paragraph", "sentence"), lexical=True)
     assert united([NODES], [other, PARAGRAPHS]) == (
@@ -47,11 +39,6 @@ def test_united_views_are_searched_in_every_way_that_one_of_them_is():
     )
     assert united([NODES, PARAGRAPHS]) == united([PARAGRAPHS], [NODES]) == united([NODES, PARAGRAPHS, NODES])
     assert united() == ()
-
-
-def test_views_stand_in_the_manifest():
-    plain = json.loads(json.dumps(as_plain([NODES, SECTIONS, PARAGRAPHS])))
-    assert views_of({"views": plain}) == united([NODES, SECTIONS, PARAGRAPHS])
 
 
 def test_a_missing_view_is_named_with_those_there_are_and_the_way_out():
@@ -74,13 +61,11 @@ def test_an_index_refuses_to_search_what_it_has_no_view_of(tmp_path, build, docu
     build(tmp_path, documents("a"))
     index = Index.open(str(tmp_path))
     index.require([NODES, PARAGRAPHS])
-    for ask, said in [
-        (lambda: index.require([NODES, SECTIONS]), "dense view of section"),
-        (lambda: index.vectors(["paragraph"]), "dense view of paragraph"),
-        (lambda: index.terms(["sentence", "paragraph"]), r"lexical view of paragraph\+sentence"),
-    ]:
-        with pytest.raises(IndexMismatchError, match=rf"has no {said}; .*: `kohaku-ray index CONFIG` adds it"):
+    for ask in (lambda: index.require([NODES, SECTIONS]), lambda: index.shards[0].vectors(["section"])):
+        with pytest.raises(IndexMismatchError, match="has no dense view of section"):
             ask()
+    with pytest.raises(IndexMismatchError, match=r"has no lexical view of paragraph\+sentence"):
+        index.shards[0].terms(["sentence", "paragraph"])
 
 
 def test_a_view_holds_the_nodes_of_its_kinds_that_can_be_found(tmp_path, build, documents):
@@ -88,7 +73,9 @@ def test_a_view_holds_the_nodes_of_its_kinds_that_can_be_found(tmp_path, build, 
     build(tmp_path, documents("a", "b"), views=every)
     index = Index.open(str(tmp_path))
     names = {
-        kind: [index.nodes.node_id(row) for row in index.vectors([kind]).rows if index.nodes.doc_id(row) == "a"]
+        kind: [
+            index.nodes.node_id(row) for row in index.shards[0].vectors([kind]).rows if index.nodes.doc_id(row) == "a"
+        ]
         for kind in ("sentence", "paragraph", "section", "document")
     }
     assert names == {
@@ -98,14 +85,14 @@ def test_a_view_holds_the_nodes_of_its_kinds_that_can_be_found(tmp_path, build, 
         "document": ["a"],
     }
     for kind in ("sentence", "paragraph"):
-        assert index.terms([kind]).rows.tolist() == index.vectors([kind]).rows.tolist()
+        assert index.shards[0].terms([kind]).rows.tolist() == index.shards[0].vectors([kind]).rows.tolist()
 
 
 def test_the_vectors_of_a_view_are_those_of_its_nodes(tmp_path, build, documents):
     build(tmp_path, documents("a", "b"), views=[NODES, SECTIONS, View(("paragraph",), dense=True)])
     index = Index.open(str(tmp_path))
     for kinds in (NODES.kinds, ("section",), ("paragraph",)):
-        found = index.vectors(kinds)
+        found = index.shards[0].vectors(kinds)
         assert np.asarray(found.vectors).tobytes() == index.node_vectors(found.rows).tobytes()
         hits = found.search(index.node_vectors(found.rows[:1]), 1)[0]
         assert hits.rows.tolist() == found.rows[:1].tolist()
@@ -133,8 +120,8 @@ def test_another_search_of_equal_kinds_shares_the_files_of_the_first(tmp_path, b
     assert len(files_of(tmp_path)) == n_files
     assert views(tmp_path) == united([NODES, PARAGRAPHS])
     index = Index.open(str(tmp_path))
-    assert index.vectors(turned.kinds) is index.vectors(NODES.kinds)
-    assert index.terms(("paragraph",)) is index.terms(["paragraph"])
+    assert index.shards[0].vectors(turned.kinds) is index.shards[0].vectors(NODES.kinds)
+    assert index.shards[0].terms(("paragraph",)) is index.shards[0].terms(["paragraph"])
 
 
 def test_views_of_other_settings_are_not_kept(tmp_path, build, documents, fake_encoder):
@@ -161,6 +148,6 @@ def test_queries_are_read_in_the_language_of_the_index(tmp_path, build, fake_enc
         build(tmp_path / language, [document], language=language)
         index = Index.open(str(tmp_path / language), {"bm25": {"language": language}})
         assert index.manifest["settings"]["bm25"]["language"] == language
-        hits = index.terms(["paragraph"]).search(["l'énergie"], 3)[0]
+        hits = index.shards[0].terms(["paragraph"]).search(["l'énergie"], 3)[0]
         found[language] = [index.nodes.text_of(row) for row in hits.rows]
     assert found == {"en": [], "fr": [FRENCH]}

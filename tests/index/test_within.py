@@ -8,7 +8,6 @@ from kit.properties import scaled
 from small_index import FakeEncoder, index_documents, make_documents, paragraph
 
 from kohaku_ray.documents.model import Document, Section
-from kohaku_ray.errors import DataError
 from kohaku_ray.index.hits import Hits
 from kohaku_ray.index.store import Index
 from kohaku_ray.index.vectors import VectorIndex, in_ranges
@@ -68,7 +67,7 @@ documents_of = st.lists(st.sampled_from(NAMES), max_size=6)
 )
 def test_a_search_within_documents_is_the_exact_search_filtered(indexes, layout, within, kinds, top_k, seed):
     index = indexes[layout]
-    view = index.vectors(kinds)
+    view = index.shards[0].vectors(kinds)
     exact = VectorIndex.build(np.array(view.vectors), view.rows)
     draw = np.random.default_rng(seed)
     noise = FakeEncoder().encode_passages([str(seed), f"{seed} more"])
@@ -88,32 +87,10 @@ def test_a_search_within_documents_is_the_exact_search_filtered(indexes, layout,
 )
 def test_bm25_within_documents_keeps_the_statistics_of_all(indexes, layout, within, kinds, top_k, queries):
     index = indexes[layout]
-    terms = index.terms(kinds)
+    terms = index.shards[0].terms(kinds)
     found = terms.search(queries, top_k, index.ranges(within))
     for hits, every in zip(found, terms.search(queries, len(terms.rows)), strict=True):
         assert (hits.rows.tolist(), hits.scores.tobytes()) == chosen(index, every, within, top_k)
-
-
-def test_documents_are_held_to_before_top_k(indexes):
-    """A filter after top-k would return fewer, or none."""
-    index = indexes["averaged"]
-    view = index.vectors(NODES)
-    query = np.array(view.vectors[:1])
-    every = view.search(query, len(view))[0]
-    near = {index.nodes.doc_id(int(row)) for row in every.rows[:3]}
-    far = next(name for name in NAMES if name not in near)
-    found = view.search(query, 3, index.ranges([far]))[0]
-    assert {index.nodes.doc_id(int(row)) for row in found.rows} == {far}
-    assert len(found) == 3
-
-
-def test_the_lexical_scores_are_not_those_of_the_documents_alone(indexes, tmp_path):
-    index = indexes["averaged"]
-    index_documents(tmp_path, [document("d03"), document("d04")], views=VIEWS)
-    alone = Index.open(str(tmp_path)).terms(PARAGRAPHS).search(["water power"], 9)[0]
-    among = index.terms(PARAGRAPHS).search(["water power"], 9, index.ranges(["d03", "d04"]))[0]
-    assert len(alone) == len(among) > 0
-    assert sorted(alone.scores) != sorted(among.scores)
 
 
 def test_ranges_are_whole_documents_in_the_order_asked_for_and_once(indexes):
@@ -126,21 +103,6 @@ def test_ranges_are_whole_documents_in_the_order_asked_for_and_once(indexes):
     assert index.ranges([]) == ()
     assert index.ranges(iter(["d01"])) == index.ranges(["d01"])
     assert index.ranges(NAMES)[-1][1] == len(index.nodes)
-
-
-def test_an_unknown_document_is_named(indexes):
-    with pytest.raises(DataError, match=r"the index at .* has no document mars, venus"):
-        indexes["averaged"].ranges(["d01", "mars", "venus"])
-
-
-def test_an_empty_within_finds_nothing_and_none_finds_all(indexes):
-    index = indexes["averaged"]
-    view, terms = index.vectors(NODES), index.terms(PARAGRAPHS)
-    query = np.array(view.vectors[:2])
-    assert [len(hits) for hits in view.search(query, 5, ())] == [0, 0]
-    assert [len(hits) for hits in view.search(query, 5, None)] == [5, 5]
-    assert [len(hits) for hits in terms.search(["water"], 5, ())] == [0]
-    assert [len(hits) for hits in terms.search(["water"], 5, None)] == [5]
 
 
 @example(rows=[1, 5, 10], ranges=[(0, 10), (2, 3)])

@@ -87,10 +87,6 @@ def test_a_title_waits_for_text_when_only_captions_are_left():
     assert context.n_tokens == 6
 
 
-def test_documents_come_by_first_appearance():
-    assert shown("b:sec0:p0", "a:sec0:p1", "b:sec1:p0").doc_ids == ("b", "a")
-
-
 def test_matches_carry_what_ranked_them():
     matches = Ranked(
         rows=np.array([NODES.row_of("b:sec0:p0:s1"), NODES.row_of("a:sec0:p1")]),
@@ -154,11 +150,6 @@ def test_an_endless_sentence_is_passed_over():
 def test_nothing_fits_nothing_shown():
     context = shown("b:sec0:p0", budget=0)
     assert (context.snippets, context.matches, context.doc_ids, context.is_cut) == ((), (), (), True)
-
-
-def test_nothing_ranked_is_an_empty_context():
-    context = shown(budget=10)
-    assert (context.snippets, context.doc_ids, context.n_tokens, context.is_cut) == ((), (), 0, False)
 
 
 UNTITLED = tree(  # so that words and tokens are one
@@ -225,15 +216,6 @@ def test_a_sentence_brings_its_paragraph_or_its_siblings(match, limits, expected
     assert [text.split()[0] for text in leaves(match, **limits)[0]] == expected
 
 
-def test_a_paragraph_comes_in_reading_order_with_its_title_and_the_section_around():
-    texts, group = leaves("a:sec1:p2")
-    assert texts == [
-        *("M one.", "M two.", "M three."),
-        *("R one.", "Q two.", "R two.", "Q one.", "Fig one.", "P one."),
-    ]
-    assert AROUND.node_id(group.title) == "a:sec1"
-
-
 def test_the_section_around_is_bounded_on_top_of_the_paragraph():
     assert leaves("a:sec1:p2", section_tokens=4)[0][3:] == ["R one.", "Q two."]
     assert leaves("a:sec1:p2", section_tokens=5)[0][3:] == ["R one.", "Q two."]
@@ -252,3 +234,7 @@ def test_a_matched_caption_is_text():
         texts, group = leaves(match, section_tokens=0)
         assert texts == ["Fig one."]
         assert not group.captions
+
+
+def test_documents_come_by_first_appearance():
+    assert shown("b:sec0:p0", "a:sec0:p1", "b:sec1:p0").doc_ids == ("b", "a")

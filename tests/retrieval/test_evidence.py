@@ -8,7 +8,7 @@ from small_tree import hits, tree
 
 from kohaku_ray.errors import DataError
 from kohaku_ray.records import Question
-from kohaku_ray.retrieval.evidence import Evidence, at_least, distinct_rows, localise, rank
+from kohaku_ray.retrieval.evidence import Evidence, at_least, localise, rank
 
 NODES = tree(a=[("One", ["A b. C d.", "E f. G h.", "I j.", "K l."])])
 P0, P1, P2, P3 = (NODES.row_of(f"a:sec0:p{n}") for n in range(4))
@@ -72,11 +72,6 @@ def test_a_threshold_drops_the_weaker():
     found = hits((P0, 0.9), (P1, 0.5), (P2, 0.3))
     assert at_least(found, 0.5).rows.tolist() == [P0, P1]
     assert at_least(found, None) is found
-
-
-def test_distinct_rows_are_sorted():
-    assert distinct_rows([hits((7, 0.9), (2, 0.5)), hits((2, 0.9))]) == [2, 7]
-    assert distinct_rows([]) == []
 
 
 def test_rows_of_the_index_become_rows_of_the_neighbourhood():

@@ -95,11 +95,6 @@ def test_queries_take_turns_and_the_total_is_bounded():
     assert out.total.tolist()[1:] == [0.0, 0.0, 0.0]
 
 
-def test_only_the_top_k_of_each_query_is_looked_at():
-    out = appended(["a:sec0:p1", "a:sec0:p2"], [hits((P[1], 9.0), (P[2], 8.0), (P[3], 7.0))], 2)
-    assert out.rows.tolist() == [P[1], P[2]]
-
-
 def test_a_dense_match_is_not_new_and_frees_its_slot():
     out = appended(["a:sec0:p1"], [hits((P[1], 9.0), (P[2], 8.0)), hits((P[3], 1.0), (P[1], 0.5))], 2)
     assert out.rows.tolist() == [P[1], P[3], P[2]]
@@ -119,3 +114,8 @@ def test_under_tree_a_paragraph_of_a_matched_section_is_not_new():
 @pytest.mark.parametrize(("lists", "top_k"), [([], 4), ([hits()], 4), ([hits((P[1], 1.0))], 0)])
 def test_without_lexical_hits_the_dense_matches_stand(lists, top_k):
     assert appended(["a:sec0:p0"], lists, top_k).rows.tolist() == [P[0]]
+
+
+def test_only_the_top_k_of_each_query_is_looked_at():
+    out = appended(["a:sec0:p1", "a:sec0:p2"], [hits((P[1], 9.0), (P[2], 8.0), (P[3], 7.0))], 2)
+    assert out.rows.tolist() == [P[1], P[2]]

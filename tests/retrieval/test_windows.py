@@ -80,11 +80,6 @@ def test_an_endless_sentence_is_passed_over():
     assert (texts(context), context.is_cut) == (["X one. Y two."], True)
 
 
-def test_nothing_ranked_is_an_empty_context():
-    context = choose(NODES, ranked(NODES), budget=10)
-    assert (context.snippets, context.doc_ids, context.n_tokens, context.is_cut) == ((), (), 0, False)
-
-
 def naive_relevance(matches):
     """The formula sentence by sentence, over pairs."""
     worth = dict.fromkeys(SENTENCES, 0.0)

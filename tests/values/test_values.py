@@ -6,7 +6,6 @@ from hypothesis import strategies as st
 
 from kohaku_ray.values.read import (
     clean_text,
-    fold,
     is_abstention,
     is_blank,
     is_blank_lenient,
@@ -16,47 +15,6 @@ from kohaku_ray.values.read import (
     split_list,
 )
 
-
-@pytest.mark.parametrize(
-    "text",
-    [
-        None,
-        "",
-        "  ",
-        "is_blank",
-        " IS_BLANK ",
-        "Is_Blank",
-        "is blank",
-        "'is_blank'",
-        "['is_blank']",
-        "[]",
-        "nan",
-        "NaN",
-    ],
-)
-def test_every_spelling_of_blank_is_blank(text):
-    assert is_blank(text)
-    assert is_abstention(text)
-
-
-@pytest.mark.parametrize("text", ["None", "null", "NA", "n/a", "N/A", "<NA>"])
-def test_every_writers_null_is_blank(text):
-    assert is_blank(text)
-    assert is_abstention(text)
-
-
-@pytest.mark.parametrize("text", ["0", "False", "blank page", "nano", "Natrium", "[0,0]", "no"])
-def test_an_answer_is_not_blank(text):
-    assert not is_blank(text)
-    assert not is_abstention(text)
-
-
-def test_the_sentence_abstains_but_is_not_a_blank_cell():
-    text = "Unable to answer  with confidence based on the provided documents, sorry"
-    assert is_abstention(text)
-    assert not is_blank(text)
-
-
 READINGS = (is_blank_strict, is_blank, is_abstention, is_blank_lenient)  # each reads as blank what the one before does
 
 
@@ -64,7 +22,7 @@ READINGS = (is_blank_strict, is_blank, is_abstention, is_blank_lenient)  # each 
     ("text", "n_readings"),
     [
         *((text, 4) for text in (None, "", " IS_BLANK\n")),
-        *((text, 3) for text in ("NA", "none", "['is_blank']", "is  blank", "<NA>")),
+        *((text, 3) for text in ("NA", "none", "null", "n/a", "<NA>", "NaN", "[]", "['is_blank']", "is  blank")),
         ("Unable to answer with confidence based on the provided documents, sorry", 2),
         *((text, 1) for text in ("Unknown.", "`not  stated`", "—", "Cannot answer: no data")),
         *((text, 0) for text in ("0", "False", "Nanjing", "unknowns", "-5")),
@@ -121,22 +79,12 @@ def test_lists(text, items):
     assert split_list(text) == items
 
 
-def test_fold():
-    assert fold("  Water \n Consumption\t") == "water consumption"
-
-
-HOSTILE = [
-    "[" * 100_000,
-    "[1," * 5_000 + "]",
-    "1" * 100_000 + "x",
-    '["' * 50_000,
-    "[" + "1" * 6_000 + "]",
-    "'" * 99_999,
-]
-
-
 @pytest.mark.timeout(10)
-@pytest.mark.parametrize("text", HOSTILE)
+@pytest.mark.parametrize(
+    "text",
+    ["[" * 100_000, "[1," * 5_000 + "]", "1" * 100_000 + "x", '["' * 50_000, "[" + "1" * 6_000 + "]", "'" * 99_999],
+    ids=range(6),
+)
 def test_long_hostile_text_is_read_quickly(text):
     parse_number(text)
     parse_pair(text)

@@ -15,8 +15,8 @@ from kohaku_ray.index.arrays import F32
 from kohaku_ray.index.build import IndexSettings
 from kohaku_ray.index.encoder import IMAGE_BATCH
 from kohaku_ray.index.identity import Keys
-from kohaku_ray.index.image_vectors import known_image_vectors
 from kohaku_ray.index.images import read_png
+from kohaku_ray.index.known import known_image_vectors
 from kohaku_ray.index.pending import PendingVectors, without_vectors
 from kohaku_ray.run.indexes import index_settings, make_encoder
 from kohaku_ray.storage import Directory

@@ -44,8 +44,7 @@ from kohaku_ray.index.images import image_table, write_image
 from kohaku_ray.index.known import KnownVectors, known_vectors
 from kohaku_ray.index.layout import shard_number
 from kohaku_ray.index.nodes import CHUNK, SENTENCE, NodeTable
-from kohaku_ray.index.parsed import ParsedParts, part_name
-from kohaku_ray.index.pending import PendingVectors, without_vectors
+from kohaku_ray.index.pending import ParsedParts, PendingVectors, part_name, without_vectors
 from kohaku_ray.index.tokens import token_counter
 from kohaku_ray.run.indexes import (
     chunks_of,

@@ -19,7 +19,7 @@ from kohaku_ray.engine.ledger.client import Ledger, open_ledger
 from kohaku_ray.engine.serving.applications import serving
 from kohaku_ray.errors import ModelError
 from kohaku_ray.index.images import known_captions
-from kohaku_ray.index.parsed import ParsedParts
+from kohaku_ray.index.pending import ParsedParts
 from kohaku_ray.models.captions import description_of, joined_caption
 from kohaku_ray.models.request import ChatRequest
 from kohaku_ray.pages.terminal import Progress

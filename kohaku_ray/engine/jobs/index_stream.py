@@ -39,7 +39,7 @@ from kohaku_ray.engine.cluster import idle_cpus, say
 from kohaku_ray.engine.errors import ray_get, unwrapped
 from kohaku_ray.engine.jobs.captions import CaptionSummary, captioned, model_captions
 from kohaku_ray.errors import DataError
-from kohaku_ray.index.parsed import ParsedParts, n_files_of
+from kohaku_ray.index.pending import ParsedParts, n_files_of
 from kohaku_ray.pages.terminal import Progress
 from kohaku_ray.run.demand import Encoders
 from kohaku_ray.run.parsing import describe_left_out, sort_out

@@ -49,7 +49,7 @@ def test_images_in_the_texts_space_are_encoded_once_and_join_the_tree(cluster, c
     at = {node_id: index.nodes.row_of(node_id) for node_id in wanted}
     rows = np.array(list(at.values()))
     np.testing.assert_allclose(index.node_vectors(rows), np.stack(list(wanted.values())), atol=1e-6)
-    found = index.vectors(("image",)).search(np.stack(list(wanted.values())), 1)
+    found = index.shards[0].vectors(("image",)).search(np.stack(list(wanted.values())), 1)
     np.testing.assert_allclose([hits.scores[0] for hits in found], 1, atol=1e-6)
 
     both = config_of(f"index.encoder.model={clip}", "index.image_vectors=both")

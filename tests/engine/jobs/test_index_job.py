@@ -26,7 +26,7 @@ from kohaku_ray.engine.jobs.index import run_index
 from kohaku_ray.errors import ConfigError, DataError, IndexMismatchError
 from kohaku_ray.index.chunks import character_windows
 from kohaku_ray.index.nodes import KINDS
-from kohaku_ray.index.parsed import ParsedParts
+from kohaku_ray.index.pending import ParsedParts
 from kohaku_ray.index.store import Index, all_files
 from kohaku_ray.index.tokens import Counter, token_counter
 from kohaku_ray.run.indexes import make_encoder
@@ -357,10 +357,10 @@ def test_news_files_become_documents_with_chunks_and_every_row_is_one_or_a_rejec
     assert nodes.attributes_of(chunk) == {"index": 1, "total": len(windows["digue-rupture"])}
     assert nodes.tokens[chunk] == counter_of(config)([nodes.text_of(chunk)])[0] > 0
     assert nodes.tokens[0] == sum(nodes.tokens[row] for row in nodes.children(0))
-    assert summary.counts["n_chunks"] == len(index.vectors(("chunk",))) == sum(map(len, windows.values()))
+    assert summary.counts["n_chunks"] == len(index.shards[0].vectors(("chunk",))) == sum(map(len, windows.values()))
     own = index.node_vectors(np.array([chunk]))
     np.testing.assert_allclose(own, make_encoder(config).encode_passages([nodes.text_of(chunk)]), atol=1e-5)
-    [hits] = index.terms(("chunk",)).search(["enrochements"], 5, index.ranges(["digue-rupture"]))
+    [hits] = index.shards[0].terms(("chunk",)).search(["enrochements"], 5, index.ranges(["digue-rupture"]))
     assert "enrochements" in nodes.text_of(int(hits.rows[0]))
 
 
