@@ -11,8 +11,10 @@ import math
 import os
 import zipfile
 import zlib
-from collections.abc import Iterator, Mapping, Sequence
+from collections import defaultdict
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from itertools import zip_longest
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -113,15 +115,9 @@ class Manifest(Section):
 
 
 def write_bundle(path: str, manifest: Manifest, files: Mapping[str, Any]) -> int:
-    """Write a bundle in one step; returns its size in bytes.
+    """Write a bundle to a local disk in one step; returns its size in bytes.
 
-    Args:
-        path: The zip, on a local disk.
-        manifest: Its manifest, without files.
-        files: Bytes, or anything with a buffer, by name.
-
-    Raises:
-        DataError: It cannot be written.
+    ``manifest`` is yet without files; these are bytes, or anything with a buffer, by name.
     """
     there = {name: memoryview(data) for name, data in sorted(files.items())}
     listed = {name: Listed(size=data.nbytes, checksum=checksum(data)) for name, data in there.items()}
@@ -199,7 +195,10 @@ def questions_file(config: Config, with_text: bool) -> tuple[str, bytes]:
     Without text, columns of gold that hold documents' text and that no metric of the system reads are left out.
     """
     name, data = read_source(config.questions.path)
-    read = {column for metric in config.declaration.metrics for column in _flat(find_metric(metric).truth_columns)}
+    read: set[str] = set()
+    for metric in config.declaration.metrics:
+        for column in find_metric(metric).truth_columns:
+            read.update([column] if isinstance(column, str) else column)
     left_out = () if with_text else [column for column in _GOLD_TEXTS if column not in read]
     rows = read_rows(name, data, "questions")
     is_whole = not any(column.strip().casefold() in left_out for row in rows for column in row if column)
@@ -209,17 +208,8 @@ def questions_file(config: Config, with_text: bool) -> tuple[str, bytes]:
     return "questions.jsonl", "".join(f"{json.dumps(row, ensure_ascii=False)}\n" for row in kept).encode()
 
 
-def _flat(columns: Sequence[str | tuple[str, ...]]) -> Iterator[str]:
-    for column in columns:
-        yield from (column,) if isinstance(column, str) else column
-
-
 def outputs_in(directory: RunDirectory, config: Config, with_text: bool) -> dict[str, Any]:
-    """Read a run's outputs as a bundle holds them, by name; without text, cells and files that hold some are digests.
-
-    Raises:
-        DataError: A table cannot be read.
-    """
+    """Read a run's outputs as a bundle holds them, by name; without text, cells and files with some are digests."""
     found: dict[str, Any] = {}
     for name in SCHEMAS:
         table = directory.read_table(name)
@@ -296,9 +286,9 @@ def _compare_tables(name: str, was: Any, now: Any, found: Compared) -> None:
 
 
 def _rows_by(rows: Sequence[dict[str, Any]], by: Sequence[str]) -> dict[tuple[Any, ...], list[dict[str, Any]]]:
-    found: dict[tuple[Any, ...], list[dict[str, Any]]] = {}
+    found = defaultdict(list)
     for row in rows:
-        found.setdefault(tuple(row[column] for column in by), []).append(row)
+        found[tuple(row[column] for column in by)].append(row)
     return found
 
 
@@ -322,9 +312,6 @@ def same(a: Any, b: Any) -> bool:
 def _difference(was: Any, now: Any) -> str:
     """Name the first line in which two files differ; empty where none does."""
     lines = [bytes(data).decode(errors="replace").splitlines() for data in (was, now)]
-    if lines[0] == lines[1]:
-        return ""
-    longest = max(map(len, lines))
-    padded = [one + [""] * (longest - len(one)) for one in lines]
-    odd = [number for number, (a, b) in enumerate(zip(*padded, strict=True), 1) if a != b]
-    return f"{len(odd)} of {longest} lines differ, the first is line {odd[0]}"
+    pairs = list(zip_longest(*lines, fillvalue=""))
+    odd = [number for number, (a, b) in enumerate(pairs, 1) if a != b]
+    return f"{len(odd)} of {len(pairs)} lines differ, the first is line {odd[0]}" if odd else ""

@@ -14,7 +14,7 @@ from kohaku_ray.records import Question
 from kohaku_ray.run.block import Answered, settle_block, vote_block
 from kohaku_ray.run.directory import RunDirectory
 from kohaku_ray.run.outputs import write_run
-from kohaku_ray.run.summary import BlockResult
+from kohaku_ray.run.summary import AnswerSummary
 from kohaku_ray.run.tables import Parts, Tables
 
 
@@ -24,7 +24,7 @@ class Voter:
     It has no state.
     """
 
-    def vote(self, config: Config, n_prepared: int, *parts: Sequence[Any]) -> tuple[BlockResult, Tables]:
+    def vote(self, config: Config, n_prepared: int, *parts: Sequence[Any]) -> tuple[AnswerSummary, Tables]:
         """See ``vote_block``; the answers are in lists, one per task of ``Member.answer``."""
         voted = vote_block(config, n_prepared, *parts[:n_prepared], *chain.from_iterable(parts[n_prepared:]))
         count_questions(voted[0].n_questions, voted[0].n_questions_in_error)
