@@ -28,10 +28,8 @@ URL = "/v1/chat/completions"
 
 MOST_LINE_MIB = 16
 """Longest line that is read."""
-
 MOST_FAULTS = 5
 """Most faults of a line that are said."""
-
 PART = ".part"
 """Suffix of an output that is being written; the next run writes it anew."""
 
@@ -50,14 +48,7 @@ _CODES = {"missing": "missing_required_parameter", "extra_forbidden": "unsupport
 
 @dataclass(frozen=True, slots=True)
 class LineError:
-    """Why a line has no reply.
-
-    Attributes:
-        code: Its kind, such as ``duplicate_custom_id``.
-        message: Its text.
-        param: Field of the line that is at fault; None: the whole line, or the call.
-        status: HTTP status that a server gives such a request; None: there was no answer.
-    """
+    """Why a line has no reply: ``param`` is the field at fault, ``status`` None where there was no answer."""
 
     code: str
     message: str
@@ -67,17 +58,7 @@ class LineError:
 
 @dataclass(frozen=True, slots=True)
 class Line:
-    """One line of an input file: a request, or the reason why it is none.
-
-    Attributes:
-        number: Its number in the file, from 1.
-        custom_id: Its id; None: it has none that can be read.
-        model: The model it names.
-        deployment: Deployment of that model.
-        request: The request; None: there is an ``error``.
-        error: The reason.
-        n_bytes: Its length.
-    """
+    """One line of an input file, numbered from 1: a request, or the error that is the reason why it is none."""
 
     number: int
     custom_id: str | None
@@ -92,11 +73,7 @@ class BatchModels:
     """The models that lines may name: by the deployment's key, or by the model's name if one deployment has it."""
 
     def __init__(self, config: Config) -> None:
-        """Find the deployments of language models.
-
-        Raises:
-            ConfigError: There is none.
-        """
+        """Find the deployments of language models; raises a ``ConfigError`` if there are none."""
         kinds = ("openai", "vllm", "transformers")
         self.deployments: dict[str, Any] = {key: one for key, one in config.deployments.items() if one.kind in kinds}
         if not self.deployments:
@@ -111,11 +88,7 @@ class BatchModels:
         self._seed = config.seed
 
     def key_of(self, model: str) -> str:
-        """Return the deployment of a model.
-
-        Raises:
-            LookupError: None has that name; the text says which there are.
-        """
+        """Return the deployment of a model; raises a ``LookupError`` that says which there are."""
         if model not in self._keys:
             names = ", ".join(self._keys)
             raise LookupError(f"model is {model[:200]!r} but deployed are {names}{did_you_mean(model, self._keys)}")
@@ -282,17 +255,10 @@ def _read(number: int, raw: bytes, models: BatchModels, seen: set[bytes]) -> Lin
 
 
 def answer_line(line: Line, key: str, reply: Reply) -> bytes:
-    """Write the line of a reply.
-
-    Ids are made of the line's place and the reply's key in the ledger, and ``created`` is 0: another run writes the
-    same bytes.
-    """
+    """Write the line of a reply; its ids and ``created`` are such that another run writes the same bytes."""
     message = {"role": "assistant", "content": reply.text, "refusal": None}
-    usage = {
-        "prompt_tokens": reply.prompt_tokens,
-        "completion_tokens": reply.completion_tokens,
-        "total_tokens": reply.prompt_tokens + reply.completion_tokens,
-    }
+    usage = {"prompt_tokens": reply.prompt_tokens, "completion_tokens": reply.completion_tokens}
+    usage["total_tokens"] = sum(usage.values())
     body = {
         "id": f"chatcmpl-{key}",
         "object": "chat.completion",

@@ -19,7 +19,7 @@ from kohaku_ray.ensemble.vote import Verdict, VoteRule, vote_all
 from kohaku_ray.index.arrays import F64
 from kohaku_ray.records import BLANK, Prediction, Question, TraceRow
 from kohaku_ray.run.models import Call, seed_of
-from kohaku_ray.run.summary import BlockResult, group_errors
+from kohaku_ray.run.summary import AnswerSummary, group_errors
 from kohaku_ray.run.tables import SCHEMAS, SHARED, SPENT, Parts, Tables
 from kohaku_ray.systems.base import Answer, System, Traced
 from kohaku_ray.values.normalise import group_values
@@ -30,14 +30,9 @@ Rows = list[dict[str, Any]]
 
 @dataclass(frozen=True, slots=True)
 class Prepared:
-    """One question's evidence, or the error in its place.
+    """One question's evidence, the system's own record, or the error in its place; and the calls of ``prepare``.
 
-    Attributes:
-        question: The question.
-        evidence: The system's own record; None when ``error`` is set.
-        error: Why there is no evidence.
-        calls: Model calls of ``prepare``.
-        n_no_reply: Model calls that got no reply: the next start makes them again.
+    ``n_no_reply`` model calls got no reply: the next start makes them again.
     """
 
     question: Question
@@ -49,29 +44,20 @@ class Prepared:
 
 @dataclass(frozen=True, slots=True)
 class Answered:
-    """One member's answer to one question.
-
-    Attributes:
-        answer: The answer; if the system failed, a blank one with the error.
-        calls: Model calls of ``answer``.
-        n_no_reply: Model calls that got no reply: the next start makes them again.
-    """
+    """One member's answer to one question, if the system failed a blank one with the error; else as ``Prepared``."""
 
     answer: Answer
     calls: tuple[Call, ...] = ()
     n_no_reply: int = 0
 
 
-def vote_block(config: Config, n_prepared: int, *parts: Sequence[Any]) -> tuple[BlockResult, Tables]:
-    """Vote on one block.
+def vote_block(config: Config, n_prepared: int, *parts: Sequence[Any]) -> tuple[AnswerSummary, Tables]:
+    """Vote on one block; returns counts, and the block's rows of every output table.
 
     Args:
         config: The run's configuration.
         n_prepared: Number of parts that are evidence: one shared, or one per member.
         *parts: First the prepared blocks, then the members' answers in member order.
-
-    Returns:
-        Counts, and the block's rows of every output table.
     """
     prepared: Sequence[Sequence[Prepared | None]] = parts[:n_prepared]
     answered: Sequence[Sequence[Answered | None]] = parts[n_prepared:]
@@ -91,7 +77,8 @@ def vote_block(config: Config, n_prepared: int, *parts: Sequence[Any]) -> tuple[
         n_unanswered += sum(one.n_no_reply for one in sources) + sum(one.n_no_reply for one in answers)
     rows["votes"] = _vote_rows(config, asked)
     calls = [row["source"] for row in rows["usage"]]
-    result = BlockResult(
+    result = AnswerSummary(
+        run="",
         n_questions=len(prepared[0]),
         n_member_errors=sum(row["error"] is not None for row in rows["answers"]),
         n_unanswered=n_unanswered,
@@ -108,10 +95,7 @@ def vote_block(config: Config, n_prepared: int, *parts: Sequence[Any]) -> tuple[
 def settle_block(config: Config, questions: Sequence[Question], *answered: Sequence[Answered | None]) -> list[bool]:
     """Return which questions of a block no remaining member could change (see ``settled``).
 
-    Args:
-        config: The run's configuration.
-        questions: The block.
-        *answered: The answers so far, in member order; None where a question was settled before.
+    The answers so far are in member order; None where a question was settled before.
     """
     rule, ensemble, ballot = rule_of(config.ensemble.vote), config.ensemble, config.declaration.ballot
     there = [_those_there(member[place] for member in answered) for place in range(len(questions))]

@@ -11,9 +11,11 @@ import math
 import os
 import zipfile
 import zlib
-from collections.abc import Iterator, Mapping, Sequence
+from collections import defaultdict
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from pathlib import Path, PurePosixPath
+from itertools import zip_longest
+from pathlib import Path
 from typing import Annotated, Any
 
 import pyarrow as pa
@@ -38,15 +40,14 @@ FORMAT = 1
 """Version of the layout."""
 
 MANIFEST = "bundle.json"
-MOST_FILES, MOST_BYTES, MOST_MANIFEST_BYTES = 100_000, 4 * 2**30, 64 * 2**20
-"""Most files of a bundle, and most bytes of them, and of its manifest, unpacked."""
+MOST_BYTES = 4 * 2**30
+"""Most bytes of a bundle's files, unpacked."""
 
 TEXTS: Mapping[str, tuple[str, ...]] = {"answers": ("details",), "trace": ("text",)}
 """Columns that hold documents' text: without the index their cells are digests, and are compared as such."""
 
 _GOLD_TEXTS = ("supporting_materials", "explanation")
 _SUFFIX = ".checksum"
-_PIECE = 2**20
 _NAMED = 3
 
 
@@ -114,15 +115,9 @@ class Manifest(Section):
 
 
 def write_bundle(path: str, manifest: Manifest, files: Mapping[str, Any]) -> int:
-    """Write a bundle in one step; returns its size in bytes.
+    """Write a bundle to a local disk in one step; returns its size in bytes.
 
-    Args:
-        path: The zip, on a local disk.
-        manifest: Its manifest, without files.
-        files: Bytes, or anything with a buffer, by name.
-
-    Raises:
-        DataError: It cannot be written.
+    ``manifest`` is yet without files; these are bytes, or anything with a buffer, by name.
     """
     there = {name: memoryview(data) for name, data in sorted(files.items())}
     listed = {name: Listed(size=data.nbytes, checksum=checksum(data)) for name, data in there.items()}
@@ -140,57 +135,48 @@ def write_bundle(path: str, manifest: Manifest, files: Mapping[str, Any]) -> int
 
 
 def unpack(path: str, directory: str) -> Manifest:
-    """Unpack a bundle, every file compared with its size and checksum as it is written.
+    """Unpack a bundle and compare every file with its checksum.
 
     Raises:
         ConfigError: It is no bundle, of another version, torn, changed, too large, or one of its names leaves it.
     """
     try:
         with zipfile.ZipFile(path) as archive:
-            _check_bounds(path, archive.infolist())
+            n_bytes = sum(entry.file_size for entry in archive.infolist())
+            if n_bytes > MOST_BYTES:
+                raise ConfigError(
+                    f"{path} unpacks to {n_bytes:,} bytes, at most {MOST_BYTES:,} bytes are read: bundle fewer runs, "
+                    "or leave the index out"
+                )
             manifest = _manifest_of(path, archive)
-            names = {entry.filename for entry in archive.infolist()} - {MANIFEST}
-            if odd := sorted(names ^ manifest.files.keys()):
+            if odd := sorted(({*archive.namelist()} - {MANIFEST}) ^ manifest.files.keys()):
                 raise ConfigError(f"{path}: {odd[0][:200]!r} is in the zip or in its manifest, not in both: {_AGAIN}")
             for name, listed in manifest.files.items():
-                _unpack_one(path, archive, name, listed, directory)
+                to = archive.extract(name, directory)  # leaves out what leads out of the directory
+                if os.path.relpath(to, directory) != name:
+                    raise ConfigError(f"{path}: the name {name[:200]!r} leads out of the bundle: nothing was unpacked")
+                if os.path.getsize(to) != listed.size or checksum_of(to) != listed.checksum:
+                    raise ConfigError(
+                        f"{path}: {name[:200]} is not what was bundled, its checksum is another: {_AGAIN}"
+                    )
             return manifest
     except FileNotFoundError:
         raise ConfigError(f"{path}: no such file: name a bundle that `kohaku-ray bundle` wrote") from None
-    except (zipfile.BadZipFile, zlib.error, EOFError, RuntimeError, NotImplementedError, OSError, ValueError) as error:
+    except _NO_BUNDLE as error:
         raise ConfigError(f"{path} is no bundle, or a torn one ({error}): {_AGAIN}") from None
 
 
 _AGAIN = "copy it again, or make it again by `kohaku-ray bundle`"
-
-
-def _check_bounds(path: str, entries: Sequence[zipfile.ZipInfo]) -> None:
-    """Check names and declared sizes before anything is unpacked."""
-    n_bytes = sum(entry.file_size for entry in entries)
-    if len(entries) > MOST_FILES or n_bytes > MOST_BYTES:
-        raise ConfigError(
-            f"{path} unpacks to {len(entries):,} files of {n_bytes:,} bytes, at most {MOST_FILES:,} files of "
-            f"{MOST_BYTES:,} bytes are read: bundle fewer runs, or leave the index out"
-        )
-    seen: set[str] = set()
-    for entry in entries:
-        name = entry.filename
-        if PurePosixPath(name).as_posix() != name or {"..", "/"} & {*PurePosixPath(name).parts} or set(name) & {*"\\:"}:
-            raise ConfigError(f"{path}: the name {name[:200]!r} leads out of the bundle: nothing was unpacked")
-        if name in seen or entry.compress_type not in (zipfile.ZIP_STORED, zipfile.ZIP_DEFLATED):
-            raise ConfigError(f"{path}: {name[:200]!r} stands there twice, or is packed otherwise: {_AGAIN}")
-        seen.add(name)
+_NO_BUNDLE = (zipfile.BadZipFile, zlib.error, EOFError, RuntimeError, OSError, LookupError, TypeError, ValueError)
 
 
 def _manifest_of(path: str, archive: zipfile.ZipFile) -> Manifest:
-    if MANIFEST not in archive.namelist() or archive.getinfo(MANIFEST).file_size > MOST_MANIFEST_BYTES:
-        raise ConfigError(f"{path} is a zip without a usable {MANIFEST}, so no bundle: name one of `kohaku-ray bundle`")
-    values = json.loads(archive.read(MANIFEST))
-    if not isinstance(values, dict) or values.get("format") != FORMAT:
-        found, by = (values.get("format"), values.get("version")) if isinstance(values, dict) else (None, None)
+    values = dict(json.loads(archive.read(MANIFEST)))
+    if values.get("format") != FORMAT:
         raise ConfigError(
-            f"{path} has bundle format {str(found)[:40]} (written by kohaku_ray {str(by)[:40]}), and this version, "
-            f"{__version__}, reads {FORMAT}: replay it with the version that wrote it"
+            f"{path} has bundle format {str(values.get('format'))[:40]} (written by kohaku_ray "
+            f"{str(values.get('version'))[:40]}), and this version, {__version__}, reads {FORMAT}: replay it with the "
+            "version that wrote it"
         )
     try:
         manifest = Manifest.model_validate(values)
@@ -203,24 +189,16 @@ def _manifest_of(path: str, archive: zipfile.ZipFile) -> Manifest:
     return manifest
 
 
-def _unpack_one(path: str, archive: zipfile.ZipFile, name: str, listed: Listed, directory: str) -> None:
-    to = Path(directory, name)
-    to.parent.mkdir(parents=True, exist_ok=True)
-    n_bytes = 0
-    with archive.open(name) as packed, to.open("xb") as file:
-        while n_bytes <= listed.size and (piece := packed.read(_PIECE)):
-            n_bytes += file.write(piece)
-    if n_bytes != listed.size or checksum_of(str(to)) != listed.checksum:
-        raise ConfigError(f"{path}: {name[:200]} is not what was bundled, its checksum is another: {_AGAIN}")
-
-
 def questions_file(config: Config, with_text: bool) -> tuple[str, bytes]:
     """Return a run's questions as a file: its name and bytes.
 
     Without text, columns of gold that hold documents' text and that no metric of the system reads are left out.
     """
     name, data = read_source(config.questions.path)
-    read = {column for metric in config.declaration.metrics for column in _flat(find_metric(metric).truth_columns)}
+    read: set[str] = set()
+    for metric in config.declaration.metrics:
+        for column in find_metric(metric).truth_columns:
+            read.update([column] if isinstance(column, str) else column)
     left_out = () if with_text else [column for column in _GOLD_TEXTS if column not in read]
     rows = read_rows(name, data, "questions")
     is_whole = not any(column.strip().casefold() in left_out for row in rows for column in row if column)
@@ -230,17 +208,8 @@ def questions_file(config: Config, with_text: bool) -> tuple[str, bytes]:
     return "questions.jsonl", "".join(f"{json.dumps(row, ensure_ascii=False)}\n" for row in kept).encode()
 
 
-def _flat(columns: Sequence[str | tuple[str, ...]]) -> Iterator[str]:
-    for column in columns:
-        yield from (column,) if isinstance(column, str) else column
-
-
 def outputs_in(directory: RunDirectory, config: Config, with_text: bool) -> dict[str, Any]:
-    """Read a run's outputs as a bundle holds them, by name; without text, cells and files that hold some are digests.
-
-    Raises:
-        DataError: A table cannot be read.
-    """
+    """Read a run's outputs as a bundle holds them, by name; without text, cells and files with some are digests."""
     found: dict[str, Any] = {}
     for name in SCHEMAS:
         table = directory.read_table(name)
@@ -261,12 +230,7 @@ def outputs_in(directory: RunDirectory, config: Config, with_text: bool) -> dict
 
 @dataclass(slots=True)
 class Compared:
-    """What a replay gave otherwise.
-
-    Attributes:
-        differences: A line per table or file.
-        n_rounded: Rows whose numbers differ by rounding alone, as on another processor.
-    """
+    """What a replay gave otherwise: a line per table or file, and rows that another processor's rounding changed."""
 
     differences: list[str]
     n_rounded: int = 0
@@ -322,9 +286,9 @@ def _compare_tables(name: str, was: Any, now: Any, found: Compared) -> None:
 
 
 def _rows_by(rows: Sequence[dict[str, Any]], by: Sequence[str]) -> dict[tuple[Any, ...], list[dict[str, Any]]]:
-    found: dict[tuple[Any, ...], list[dict[str, Any]]] = {}
+    found = defaultdict(list)
     for row in rows:
-        found.setdefault(tuple(row[column] for column in by), []).append(row)
+        found[tuple(row[column] for column in by)].append(row)
     return found
 
 
@@ -348,9 +312,6 @@ def same(a: Any, b: Any) -> bool:
 def _difference(was: Any, now: Any) -> str:
     """Name the first line in which two files differ; empty where none does."""
     lines = [bytes(data).decode(errors="replace").splitlines() for data in (was, now)]
-    if lines[0] == lines[1]:
-        return ""
-    longest = max(map(len, lines))
-    padded = [one + [""] * (longest - len(one)) for one in lines]
-    odd = [number for number, (a, b) in enumerate(zip(*padded, strict=True), 1) if a != b]
-    return f"{len(odd)} of {longest} lines differ, the first is line {odd[0]}"
+    pairs = list(zip_longest(*lines, fillvalue=""))
+    odd = [number for number, (a, b) in enumerate(pairs, 1) if a != b]
+    return f"{len(odd)} of {len(pairs)} lines differ, the first is line {odd[0]}" if odd else ""

@@ -26,23 +26,14 @@ from kohaku_ray.storage import below
 
 @dataclass(frozen=True, slots=True)
 class Caption:
-    """What became of one call.
-
-    Attributes:
-        text: The image paragraph's new text; None: the printed caption stays.
-        error: Why there is no description.
-    """
+    """What became of one call: the image paragraph's new text (None: the printed caption stays), or an error."""
 
     text: str | None = None
     error: str | None = None
 
 
 def caption_prompts(config: Config) -> Prompts:
-    """Load the template: ``caption.j2`` of the configured prompts, else the default one.
-
-    Raises:
-        ConfigError: The user's template cannot be used.
-    """
+    """Load the template: ``caption.j2`` of the configured prompts, else the default one."""
     own = config.prompts if config.prompts and os.path.exists(os.path.join(config.prompts, f"{CAPTION}.j2")) else None
     roles = {name: (role.template, role.examples) for name, role in INDEX_ROLES.items()}
     return Prompts(read_templates(roles, None, own))
@@ -72,11 +63,7 @@ class CaptionRequests:
         self.model = model_of(config, {config.role(CAPTION).model: application}, CAPTION, 0)
 
     def of(self, row: Mapping[str, Any], title: str) -> tuple[str, ChatRequest]:
-        """Make the call that describes an image, a row of ``IMAGE_SCHEMA``, of a document with that title.
-
-        Returns:
-            The call's key in the ledger, and the call.
-        """
+        """Return the key and the call that describes an image, a row of ``IMAGE_SCHEMA``, of a document so titled."""
         shown = {"title": title, "printed": row["printed"], "mentions": tuple(row["mentions"])}
         prompt = self._prompts.render(CAPTION, shown)
         image = PromptImage(below(self._config.index.path, image_name(row["digest"])), CAPTION_PIXELS)
@@ -88,11 +75,7 @@ class CaptionRequests:
 def with_captions(
     document: Document, rows: Sequence[Mapping[str, Any]], keys: Sequence[str], captions: Mapping[str, Caption]
 ) -> tuple[Document, pa.Table]:
-    """Give a document's images, its rows of ``IMAGE_SCHEMA``, what became of the call with each row's key.
-
-    Returns:
-        The document, and its new rows.
-    """
+    """Give a document and the rows of its images (``IMAGE_SCHEMA``) what became of the call with each row's key."""
     found = {row["node_id"]: captions[key] for row, key in zip(rows, keys, strict=True)}
     texts = iter([found[node_id].text for node_id, _, _ in images_of(document)])
     changed = map_images(document, lambda one: one if (text := next(texts)) is None else recaptioned(one, text))

@@ -42,32 +42,21 @@ _PATHS = ("documents.paths", "documents.metadata", "questions.path", "index.path
 
 @dataclass(frozen=True, slots=True)
 class Converted:
-    """A configuration of ours, made from another program's.
-
-    Attributes:
-        program: That program.
-        values: Values by our dotted keys.
-        left_out: Why a name of the file is not taken over as written, by name.
-    """
+    """Values by our dotted keys, made from a program's; and why a name of its file is not taken over as written."""
 
     program: str
     values: Values
     left_out: dict[str, str]
 
     def text(self, source: str, directory: str) -> str:
-        """Write it as YAML whose relative paths, so far relative to the working directory, are relative to one.
-
-        Raises:
-            ConfigError: A value does not fit.
-        """
+        """Write it as YAML whose relative paths, so far relative to the working directory, are relative to one."""
         nested: Values = {}
         for key, value in self.values.items():
             put(nested, key, value, source)
         build_config(nested, source)
         for key in _PATHS:
             if (value := self.values.get(key)) is not None:
-                moved = [_relative(one, directory) for one in (value if isinstance(value, list) else [value])]
-                put(nested, key, moved if isinstance(value, list) else moved[0], source)
+                put(nested, key, _relative(value, directory), source)
         head = [f"Made from {os.path.basename(source)}, a configuration of {self.program}."]
         head += [f"Not taken over as written: {name} ({reason})" for name, reason in self.left_out.items()]
         comment = "".join(f"# {' '.join(line.split())}\n" for line in head)
@@ -75,10 +64,7 @@ class Converted:
 
 
 def convert(file: str) -> Converted:
-    """Read another program's configuration.
-
-    Args:
-        file: ``.py``, ``.env``, YAML, JSON or TOML.
+    """Read another program's configuration: ``.py``, ``.env``, YAML, JSON or TOML.
 
     Raises:
         ConfigError: It cannot be read, would have to be run, holds no name that is known, or a value of another kind.
@@ -98,7 +84,9 @@ def convert(file: str) -> Converted:
     return Converted(name, program.translate(given), given.left_out())
 
 
-def _relative(path: str, directory: str) -> str:
+def _relative(path: Any, directory: str) -> Any:
+    if isinstance(path, list):
+        return [_relative(one, directory) for one in path]
     elsewhere = is_uri(path) or os.path.isabs(path) or path.startswith(("~", "sample:"))
     return path if elsewhere else os.path.relpath(path, directory)
 
@@ -174,11 +162,7 @@ class _Given:
         self._reasons: dict[str, str] = {}
 
     def take(self, name: str, kind: Any = str, default: Any = None) -> Any:
-        """Return a value, or the default where there is none.
-
-        Raises:
-            ConfigError: It is of another kind.
-        """
+        """Return a value, or the default where there is none; a value of another kind is refused."""
         value = self._values.get(name)
         if value is None:
             return default
@@ -202,10 +186,10 @@ class _Given:
     def _why_not(self, name: str) -> str:
         if name in self._program.without:
             return self._program.without[name]
-        if _SECRET.search(name) and name not in self._program.names:
-            return _NO_SECRETS
         if name in self._program.names:
             return "nothing else in the file uses it"
+        if _SECRET.search(name):
+            return _NO_SECRETS
         return f"no such name{did_you_mean(name, self._program.names)}"
 
 
@@ -298,9 +282,10 @@ def _kohakurag_model(given: _Given) -> Values:
         entry |= _DTYPES.get(dtype := given.take("hf_dtype", default="auto"), {})
         if dtype not in _DTYPES:
             given.leave("hf_dtype", f"none of {', '.join(_DTYPES)}")
-        for name, kind in (("hf_max_new_tokens", int), ("hf_temperature", _NUMBER)):
-            if (value := given.take(name, kind)) is not None:
-                values[f"roles.answer.{'max_tokens' if kind is int else 'temperature'}"] = value
+        if (most := given.take("hf_max_new_tokens", int)) is not None:
+            values["roles.answer.max_tokens"] = most
+        if (temperature := given.take("hf_temperature", _NUMBER)) is not None:
+            values["roles.answer.temperature"] = temperature
         if model is not None:
             given.leave("model", "hf_model_id names the model of hf_local")
     else:

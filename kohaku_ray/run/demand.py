@@ -57,11 +57,8 @@ def local_gpus() -> int:
 def answer_demand(config: Config, n_shards: int | None = None) -> Demand:
     """Sum the resources of the answer job: retrievers of every shard, and the replicas of every deployment it uses.
 
-    A configuration that does not say how many retrievers needs one: more start where there is room.
-
-    Args:
-        config: The run.
-        n_shards: Shards of its index; None: as many as it is configured to have.
+    A configuration that does not say how many retrievers needs one: more start where there is room. Without
+    ``n_shards``, the index has as many shards as it is configured to have.
     """
     retriever = config.cluster.retriever
     n, models = (retriever.replicas or 1) * (n_shards or config.index.shards), replicas_demand(config.used_deployments)
@@ -100,29 +97,23 @@ def _on_a_node(deployment: Deployment) -> dict[str, float]:
 
 def _engine_demand(deployment: Deployment) -> dict[str, float]:
     each: dict[str, float] = {"CPU": 0, "GPU": 0}
-    if isinstance(deployment, ExtractiveConfig):
-        each["CPU"] = 1
-    elif isinstance(deployment, CrossEncoderConfig):
-        each["CPU"], each["GPU"] = 1, deployment.gpus
-    elif isinstance(deployment, TransformersConfig):
-        each["CPU"], each["GPU"] = deployment.cpus, deployment.gpus
-    elif isinstance(deployment, VllmConfig):
-        # Serve's own actor takes a CPU in addition to the engine's.
-        each["CPU"] = 1 + (deployment.cpus or 0)
-        each["GPU"] = deployment.gpus_per_engine
-        if deployment.accelerator:
-            each[f"accelerator_type:{deployment.accelerator}"] = 0.001 * deployment.gpus_per_engine
+    match deployment:
+        case ExtractiveConfig():
+            each["CPU"] = 1
+        case CrossEncoderConfig(gpus=gpus):
+            each = {"CPU": 1, "GPU": gpus}
+        case TransformersConfig(cpus=cpus, gpus=gpus):
+            each = {"CPU": cpus, "GPU": gpus}
+        case VllmConfig(gpus_per_engine=gpus, accelerator=accelerator):
+            each = {"CPU": 1 + (deployment.cpus or 0), "GPU": gpus}  # Serve's own actor takes a CPU too
+            if accelerator:
+                each[f"accelerator_type:{accelerator}"] = 0.001 * gpus
     return each | deployment.resources
 
 
 @dataclass(frozen=True, slots=True)
 class Encoders:
-    """The actors of an index job that encode texts, or images.
-
-    Attributes:
-        n: Their number.
-        gpu: Whether each holds ``index.encoder_gpus``; else a CPU.
-    """
+    """Number of an index job's actors that encode texts, or images; each holds ``index.encoder_gpus``, else a CPU."""
 
     n: int
     gpu: bool
@@ -132,19 +123,14 @@ def plan_encoders(config: Config, resources: Mapping[str, float]) -> tuple[Encod
     """Decide where an index job encodes texts, and where images, and in how many actors: one after the other.
 
     ``index.encoders`` is the number for texts; images that have an encoder of their own take no more actors than that,
-    and no more than fit.
-
-    Args:
-        config: The job's configuration.
-        resources: The cluster's resources. Only ``device: auto`` asks whether there is a GPU: a cluster that grows may
-            have none yet.
+    and no more than fit. Only ``device: auto`` asks whether there is a GPU: a cluster that grows may have none yet.
     """
     index, gpu = config.index, _on_gpu(config.index.encoder, resources)
-    fit = n_that_fit(config, resources, gpu)
+    fit = _n_that_fit(config, resources, gpu)
     of_texts = of_images = Encoders(index.encoders or fit, gpu)
     if index.image_encoder is not None:
         gpu = _on_gpu(index.image_encoder, resources)
-        fit = n_that_fit(config, resources, gpu)
+        fit = _n_that_fit(config, resources, gpu)
         of_images = Encoders(min(index.encoders or fit, fit), gpu)
     return of_texts, of_images
 
@@ -172,14 +158,7 @@ def caption_demand(config: Config) -> Demand | None:
     return demand if demand.reason else None
 
 
-def n_that_fit(config: Config, resources: Mapping[str, float], gpu: bool) -> int:
-    """Return how many encoders fit the cluster; at least one.
-
-    Args:
-        config: The job's configuration.
-        resources: The cluster's resources.
-        gpu: Whether encoders run on GPUs.
-    """
+def _n_that_fit(config: Config, resources: Mapping[str, float], gpu: bool) -> int:
     index = config.index
     free = resources.get("GPU", 0) - index.build_gpus if gpu else resources.get("CPU", 0)
     each = index.encoder_gpus if gpu else 1.0
@@ -195,13 +174,9 @@ def check_demand(
     nodes: Sequence[Mapping[str, float]] | None = None,
     autoscaling: bool = False,
 ) -> None:
-    """Compare demand and cluster.
+    """Compare what a job needs with a cluster, of one node unless ``nodes`` has the resources of each.
 
-    Args:
-        demand: What a job needs.
-        resources: The cluster's resources.
-        nodes: Those of each node; None: there is one node.
-        autoscaling: Whether nodes may come: nothing is compared.
+    Nothing is compared where nodes may come (``autoscaling``).
 
     Raises:
         ConfigError: The cluster or every node of it is too small; the message names both numbers.
@@ -222,19 +197,14 @@ def check_demand(
 
 
 def too_large(on_a_node: Mapping[str, Mapping[str, float]], nodes: Sequence[Mapping[str, float]]) -> str:
-    """Describe what fits no node of a cluster; empty if all does.
-
-    Args:
-        on_a_node: Amount by kind of resource, by who needs it on one node.
-        nodes: The resources of each node.
-    """
+    """Describe what fits no node of a cluster, given by who needs it on one node; empty if all does."""
     for who, needed in on_a_node.items():
         if any(all(amount <= node.get(kind, 0.0) for kind, amount in needed.items()) for node in nodes):
             continue
-        largest = {kind: max((node.get(kind, 0.0) for node in nodes), default=0.0) for kind in needed}
-        short = {kind: amount for kind, amount in needed.items() if amount > largest[kind]}
-        for kind, amount in short.items():
-            return f"{who} needs {amount:g} {kind}s on one node but the largest node has {largest[kind]:g}"
+        for kind, amount in needed.items():
+            largest = max((node.get(kind, 0.0) for node in nodes), default=0.0)
+            if amount > largest:
+                return f"{who} needs {amount:g} {kind}s on one node but the largest node has {largest:g}"
         kinds = " and ".join(f"{amount:g} {kind}s" for kind, amount in needed.items() if amount)
         return f"{who} needs {kinds} on one node but no node has them together"
     return ""
@@ -243,18 +213,13 @@ def too_large(on_a_node: Mapping[str, Mapping[str, float]], nodes: Sequence[Mapp
 def shortage(
     who: str, needed: Mapping[str, float], there: Mapping[str, float], free: Mapping[str, float] | None = None
 ) -> str:
-    """Describe what a cluster lacks; empty if it lacks nothing.
+    """Describe what a cluster lacks that ``who`` (a plural) needs; empty if it lacks nothing.
 
-    Args:
-        who: What needs the resources, in the plural.
-        needed: Amount by kind of resource.
-        there: The cluster's resources.
-        free: Its free resources; if given, every needed kind is named, lacking or not.
+    With its ``free`` resources, every needed kind is named, lacking or not.
     """
-    return ", ".join(
-        f"the cluster has {there.get(kind, 0.0):g} {kind}s"
-        + (f", {free.get(kind, 0.0):g} of them free," if free is not None else "")
-        + f" but {who} need {amount:g}"
-        for kind, amount in needed.items()
-        if amount > there.get(kind, 0.0) or (free is not None and amount)
-    )
+    said = []
+    for kind, amount in needed.items():
+        if amount > there.get(kind, 0.0) or (free is not None and amount):
+            unused = "" if free is None else f", {free.get(kind, 0.0):g} of them free,"
+            said.append(f"the cluster has {there.get(kind, 0.0):g} {kind}s{unused} but {who} need {amount:g}")
+    return ", ".join(said)

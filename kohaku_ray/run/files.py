@@ -23,15 +23,7 @@ Row = dict[str, Any]
 
 @dataclass(frozen=True, slots=True)
 class RunFiles:
-    """A run's files in memory.
-
-    Attributes:
-        path: The directory.
-        facts: ``run.json``.
-        config: ``config.yaml`` as plain values.
-        tables: Rows of every table of ``SCHEMAS``, in file order.
-        submission: ``submission.csv``.
-    """
+    """A run's files in memory: ``run.json``, ``config.yaml``, the rows of every table in file order, the submission."""
 
     path: str
     facts: Mapping[str, Any]
@@ -65,15 +57,12 @@ class RunFiles:
 
 @dataclass(frozen=True, slots=True)
 class StepRows:
-    """One step of one member and attempt.
+    """One step of one member (``SHARED``: of all members) and attempt.
 
     Attributes:
-        name: Name of the step.
-        member: Member; ``SHARED``: all members.
-        attempt: Attempt, from 0.
         items: Its rows of trace.parquet, without rows that hold only an error, and without ``pool``.
         errors: Its distinct errors.
-        pool: The first row, where it is no item but counts them by the scores ``in`` and ``out``; None: no row does.
+        pool: The first row, where it is no item but counts them by the scores ``in`` and ``out``.
     """
 
     name: str
@@ -89,8 +78,6 @@ class SentPrompt:
     """A prompt of one or more calls.
 
     Attributes:
-        role: Role of the model.
-        attempt: Attempt, from 0.
         members: Members that sent it; -1: the preparation that all members share.
         messages: ``(role, text)`` pairs; None: it is not what the run sent any more.
         n_images: Images that stood before the text.
@@ -104,11 +91,7 @@ class SentPrompt:
 
 
 def read_run(run: str) -> RunFiles:
-    """Read a run's directory.
-
-    Raises:
-        DataError: A file is missing or damaged; the text says which.
-    """
+    """Read a run's directory; raises a ``DataError`` that says which file is missing or damaged."""
     directory = _existing(run)
     tables = {name: rows_of(directory.read_table(name)) for name in SCHEMAS}
     facts = _mapping(directory.path, "run.json", json.loads)
@@ -117,11 +100,7 @@ def read_run(run: str) -> RunFiles:
 
 
 def question_rows(run: str, question_id: str) -> dict[str, list[Row]]:
-    """Read the rows of one question from every table of a run.
-
-    Raises:
-        DataError: The run has not finished, or has no such question.
-    """
+    """Read one question's rows of every table; raises a ``DataError`` where the run, finished, has none."""
     directory = _existing(run)
     mine = pc.field("question_id") == question_id
     rows = {name: rows_of(directory.read_table(name, filters=mine)) for name in SCHEMAS}
@@ -133,11 +112,7 @@ def question_rows(run: str, question_id: str) -> dict[str, list[Row]]:
 
 
 def voted_questions(run: str) -> list[Row]:
-    """Read the vote on every question of a run, in order.
-
-    Raises:
-        DataError: There is no such directory, or the run has not finished.
-    """
+    """Read the vote on every question of a finished run, in order."""
     return rows_of(_existing(run).read_table("votes"))
 
 
@@ -163,11 +138,11 @@ def steps_of(trace: Sequence[Row]) -> list[StepRows]:
 
 def _step(key: tuple[str, int, int], rows: list[Row]) -> StepRows:
     items = [row for row in rows if row["text"] or row["node_id"] or row["note"] or row["scores"]]
-    counts = (
-        bool(items) and items[0]["node_id"] is None and not items[0]["text"] and {"in", "out"} <= {*items[0]["scores"]}
-    )
     errors = tuple(dict.fromkeys(row["error"] for row in rows if row["error"]))
-    return StepRows(*key, items=items[counts:], errors=errors, pool=items[0] if counts else None)
+    first = items[0] if items else None
+    if first and first["node_id"] is None and not first["text"] and {"in", "out"} <= first["scores"].keys():
+        return StepRows(*key, items[1:], errors, pool=first)
+    return StepRows(*key, items, errors)
 
 
 def _mapping(path: str, name: str, parse: Any) -> Mapping[str, Any]:

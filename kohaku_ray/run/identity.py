@@ -41,10 +41,6 @@ def what_decides(config: Config, index: str, once: Once = lambda _, compute: com
         config: The run, its paths resolved.
         index: Names what the index holds.
         once: Shares the digests of files, templates and code among many runs.
-
-    Raises:
-        ConfigError: A template cannot be used.
-        DataError: A file cannot be read.
     """
     uses, system = config.uses, config.declaration
     questions, metadata, prompts = config.questions.path, config.documents.metadata, config.prompts
@@ -110,10 +106,6 @@ def finished_before(config: Config) -> AnswerSummary | None:
     """Return the counts of this run if it is finished, with this configuration and identity; else None.
 
     None too where its documents have changed since they were indexed, which the job warns of.
-
-    Raises:
-        ConfigError: A template cannot be used.
-        DataError: Its index or its questions cannot be used.
     """
     config = resolve_paths(config)
     if not is_finished(config.run) or read_file(below(config.run, "config.yaml")).decode() != as_yaml(config):
@@ -125,12 +117,7 @@ def finished_before(config: Config) -> AnswerSummary | None:
 
 
 def check_replaces(config: Config) -> None:
-    """Refuse to replace the outputs of another configuration.
-
-    Raises:
-        ConfigError: The run's directory holds them; the message names the keys that differ.
-        DataError: The index or the questions cannot be used.
-    """
+    """Refuse to replace the finished outputs of another configuration; the error names the keys that differ."""
     config = resolve_paths(config)
     written = below(config.run, "config.yaml")
     if not is_finished(config.run) or (there := read_file(written).decode()) == (here := as_yaml(config)):
@@ -150,11 +137,7 @@ def check_replaces(config: Config) -> None:
 
 
 def summary_of(run: str) -> AnswerSummary:
-    """Return the counts that a finished run has recorded.
-
-    Raises:
-        DataError: Its ``run.json`` cannot be read.
-    """
+    """Return the counts that a finished run has recorded."""
     facts, known = _facts(run), {one.name for one in fields(AnswerSummary)}
     return AnswerSummary(**{key: facts[key] for key in known & facts.keys()})
 

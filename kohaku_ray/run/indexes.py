@@ -19,7 +19,7 @@ from kohaku_ray.index.identity import encoder_identity
 from kohaku_ray.index.store import SOURCES_SCHEMA, Index
 from kohaku_ray.index.views import IMAGE, View
 from kohaku_ray.run.captions import caption_settings
-from kohaku_ray.run.sources import find_sources, resolve
+from kohaku_ray.run.sources import find_sources, first_of, resolve
 from kohaku_ray.storage import without_options
 from kohaku_ray.systems.base import DocumentFormat
 
@@ -36,17 +36,18 @@ def make_query_encoder(config: Config, encoder: EncoderConfig | None = None) -> 
 
 def make_image_query_encoder(config: Config) -> SentenceEncoder | None:
     """Load the encoder for queries of images; None: they have none of their own, or the run searches none."""
-    own, views = config.index.image_encoder, config.declaration.views
-    searched = any(IMAGE in views[name].kinds for name in config.uses.views)
-    return make_query_encoder(config, own) if own is not None and searched else None
+    own = config.index.image_encoder
+    return make_query_encoder(config, own) if own is not None and _image_views(config) else None
+
+
+def _image_views(config: Config) -> list[str]:
+    """List the views of images that the run searches."""
+    views = config.declaration.views
+    return [name for name, view in views.items() if IMAGE in view.kinds and name in config.uses.views]
 
 
 def searches_on_gpu(config: Config) -> bool:
-    """Return whether FAISS searches on a GPU; this process must be a retriever.
-
-    Raises:
-        ConfigError: It should, but FAISS or the process has none.
-    """
+    """Return whether FAISS searches on a retriever's GPU; raises a ``ConfigError`` if it should and there is none."""
     device = config.index.search_device
     if device == "cpu" or not config.cluster.retriever.gpus:
         return False
@@ -67,8 +68,7 @@ def index_settings(config: Config) -> IndexSettings:
     """Collect what an index's fingerprint is made of.
 
     Raises:
-        ConfigError: There is no such encoder, the system searches chunks and nothing says how to cut them, or the run
-            searches images and index.images is false.
+        ConfigError: There is no such encoder, or the system searches chunks or images that the index does not have.
     """
     index = config.index
     return IndexSettings(
@@ -90,10 +90,9 @@ def image_settings(config: Config) -> dict[str, Any] | None:
     Raises:
         ConfigError: The run searches images, and the index has none.
     """
-    index, views = config.index, config.declaration.views
-    searched = [name for name, view in views.items() if IMAGE in view.kinds and name in config.uses.views]
+    index = config.index
     if not index.images:
-        if searched:
+        if searched := _image_views(config):
             raise ConfigError(
                 f"the run searches images (view {searched[0]}) but index.images is false: set it to true, and index "
                 "again"
@@ -149,10 +148,6 @@ def views_of(config: Config) -> list[View]:
     return [view for view in views.values() if config.index.images or IMAGE not in view.kinds]
 
 
-MOST_NAMED = 3
-"""Most items named in a line."""
-
-
 def sources_of(config: Config, files: Sequence[str]) -> pa.Table:
     """Describe the files that ``find_sources`` lists (``SOURCES_SCHEMA``), sorted by name.
 
@@ -180,27 +175,17 @@ def difference(index: Index, config: Config) -> str:
         return ""
     then = dict(zip(*index.sources.to_pydict().values(), strict=True))
     common = now.keys() & then.keys()
-    parts = [
-        _named(sorted(now.keys() - common), "of the configured files are not in it"),
-        _named(sorted(then.keys() - common), "of its files are not there now"),
-        _named(
-            sorted(name for name in common if None not in (now[name], then[name]) and now[name] != then[name]),
-            "have changed since",
-        ),
-    ]
-    if not any(parts):
+    differing = {
+        "of the configured files are not in it": now.keys() - common,
+        "of its files are not there now": then.keys() - common,
+        "have changed since": {
+            name for name in common if None not in (now[name], then[name]) and now[name] != then[name]
+        },
+    }
+    said = [f"{len(names)} {what} ({first_of(sorted(names))})" for what, names in differing.items() if names]
+    if not said:
         return ""
-    said = ", ".join(filter(None, parts))
     return (
         f"the index at {config.index.path} was made from other documents than {', '.join(config.documents.paths)}: "
-        f"{said}; run `kohaku-ray index` with this configuration, or set index.path"
+        f"{', '.join(said)}; run `kohaku-ray index` with this configuration, or set index.path"
     )
-
-
-def _named(names: list[str], what: str) -> str:
-    return f"{len(names)} {what} ({first_of(names)})" if names else ""
-
-
-def first_of(names: Sequence[str]) -> str:
-    """Name the first items of a list, and say when there are more."""
-    return ", ".join([*names[:MOST_NAMED], *(["…"] if len(names) > MOST_NAMED else [])])

@@ -20,31 +20,19 @@ from kohaku_ray.errors import DataError, KohakuRayError, StorageError
 from kohaku_ray.storage import Directory
 
 LEASE = "lease.json"
-
 CLAIM = "claim-"
 """First characters of the names of claims: files of processes that are about to take the lease."""
-
 CLAIM_WAIT_S = 15.0
 """Longest wait for another process that is about to take the lease."""
-
 STALE_LEASE_S = 20.0
 """Seconds without renewal after which another owner may take the lease."""
-
 RENEWAL_S = 5.0
 """Seconds between renewals of the lease."""
 
 
 @dataclass(frozen=True, slots=True)
 class Lease:
-    """The owner of a directory.
-
-    Attributes:
-        owner: Unique name.
-        host: Machine it runs on.
-        pid: Its process there.
-        started: See ``start_of``.
-        renewed: When the lease was last renewed.
-    """
+    """The owner of a directory: a unique name, its process (see ``start_of``), and when it last renewed the lease."""
 
     owner: str
     host: str
@@ -89,13 +77,9 @@ def start_of(pid: int) -> str | None:
 
 @contextmanager
 def repeated(call: Callable[[], object], every_s: float, name: str, first_s: float | None = None) -> Iterator[None]:
-    """Call something again and again in a thread while the block runs; it has ended when the block has.
+    """Call what must not raise again and again in a thread while the block runs; it has ended when the block has.
 
-    Args:
-        call: What is called; it must not raise.
-        every_s: Seconds between calls.
-        name: Name of the thread.
-        first_s: Seconds until the first call. Default: ``every_s``.
+    The first call comes after ``first_s`` seconds, by default after ``every_s``.
     """
     stop = threading.Event()
 
@@ -118,13 +102,7 @@ class LeaseFile:
     """The lease in a directory, on any pyarrow filesystem."""
 
     def __init__(self, directory: Directory, what: str, way_out: str) -> None:
-        """Take nothing yet.
-
-        Args:
-            directory: Whose lease.
-            what: What the directory is, for messages.
-            way_out: What one who does not get it can do, for messages.
-        """
+        """Take nothing yet; messages say ``what`` the directory is, and what one who does not get it can do."""
         self._directory, self._what, self._way_out = directory, what, way_out
 
     @contextmanager
@@ -149,11 +127,7 @@ class LeaseFile:
                 self.release(owner)
 
     def check_free(self) -> None:
-        """Check that no live process holds the lease.
-
-        Raises:
-            DataError: One does.
-        """
+        """Raise a ``DataError`` if a live process holds the lease."""
         self._held_by("")
 
     def acquire(self, owner: str) -> bool:
@@ -214,11 +188,7 @@ class LeaseFile:
         return None
 
     def _held_by(self, owner: str) -> Lease | None:
-        """Return the lease if ``owner`` holds it; None if nobody alive does.
-
-        Raises:
-            DataError: Another live owner holds it.
-        """
+        """Return the lease if ``owner`` holds it; None if nobody alive does; else raise a ``DataError``."""
         held = self._read(LEASE)
         if held is None or held.owner == owner:
             return held

@@ -24,16 +24,11 @@ class Model:
     Attributes:
         application: Serve application.
         identity: Its identity in the ledger's keys.
-        temperature: Sampling temperature.
-        top_p: Nucleus sampling.
-        max_tokens: Longest reply, in tokens.
-        reasoning_tokens: Tokens that the model may reason for before its reply.
-        window_tokens: Longest prompt plus reply, in tokens, reasoning left out.
+        max_tokens: Longest reply; the model may reason for ``reasoning_tokens`` before it.
+        window_tokens: Longest prompt plus reply, reasoning left out.
         reads_prose: Whether it reads the prompt's text; otherwise the request carries the prompt's variables too.
         deployment: Key of its deployment.
-        tokenizer: Tokenizer that counts its prompts; None: they are not counted.
-        revision: Revision of the tokenizer on the hub.
-        price: Its prices.
+        tokenizer: Tokenizer that counts its prompts, of ``revision`` on the hub; None: they are not counted.
     """
 
     application: str
@@ -56,19 +51,11 @@ class Call:
 
     Attributes:
         key: Key of the reply in the ledger: equal keys are one call.
-        role: Role of the model.
         attempt: Attempt of the answer, from 0.
-        source: See ``Source``.
-        deployment: Deployment that was called.
-        replica: Its replica that answered.
-        prompt_tokens: Tokens of the prompt.
         cached_tokens: Prompt tokens from the prefix cache.
-        completion_tokens: Generated tokens.
         wait_s: Seconds this run waited for the reply.
         queue_s: Seconds the call waited for a replica when it was made.
-        service_s: Seconds it spent in the replica.
-        gpu_s: GPU seconds it used there.
-        joules: Energy it used there; None if not measured.
+        service_s: Seconds it spent in the replica, where it used ``gpu_s`` and ``joules``; None: not measured.
         dollars: Price of the call by the deployment's prices, whichever run made it.
     """
 
@@ -90,13 +77,7 @@ class Call:
 
 
 def models_of(config: Config, applications: Mapping[str, str], member: int) -> dict[str, Model]:
-    """Return a member's model per role, with its sampling parameters; roles that the run never asks are left out.
-
-    Args:
-        config: The run's configuration.
-        applications: Serve application by deployment.
-        member: Ensemble member.
-    """
+    """Return a member's model per role that the run asks; ``applications`` are those of Serve by deployment."""
     return {name: model_of(config, applications, name, member) for name in config.uses.roles}
 
 

@@ -54,8 +54,6 @@ class Indexed(Outcome):
     """``index``.
 
     Attributes:
-        path: Directory of the index.
-        n_files: Files found.
         counts: Documents, sentences, vectors, texts encoded and reused, … by name.
         n_rejects: Files, and parts of files, that could not be used.
         rejects: The first of them, as ``{file, reason}``.
@@ -72,14 +70,7 @@ class Indexed(Outcome):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Parsed(Outcome):
-    """``documents``.
-
-    Attributes:
-        n_files: Files found.
-        documents: ``{doc_id, title, file, counts, odd}`` of each.
-        rejects: ``{file, reason}`` of each.
-        trees: Directory of the trees, or None.
-    """
+    """``documents``: ``{doc_id, title, file, counts, odd}`` of each, ``{file, reason}`` of rejects, and trees."""
 
     n_files: int
     documents: Rows
@@ -94,19 +85,15 @@ class Answered(Outcome):
     Attributes:
         run: Directory of the outputs.
         finished_before: The run was finished, and nothing was done.
-        n_questions: Questions.
-        n_answers: Answers of members.
-        n_errors: Answers of members that carry an error.
+        n_answers: Answers of members; ``n_errors`` of them carry an error.
         n_unanswered: Model calls that got no reply.
         stopped: Why no more calls were made, or empty.
         errors: Number of each error text.
         calls: Model calls by source: made, ledger, joined.
         used: What the calls made used: tokens, dollars, and seconds summed over the calls.
         seconds: Wall time of the job.
-        scores: One record per metric; empty without gold answers.
-        why_unscored: Why scores is empty, or empty.
+        scores: One record per metric; empty without gold answers, for the reason in ``why_unscored``.
         outputs: Names of the files in the run's directory.
-        page: The page, or None.
         tracked: Where the run was exported to, or None.
     """
 
@@ -140,16 +127,10 @@ class Asked(Outcome):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Batched(Outcome):
-    """``batch``.
+    """``batch``: files of replies and of errors; ``calls`` and ``used`` as of ``answer``.
 
     Attributes:
-        output: File of the replies.
-        errors: File of the lines in error, or None.
-        n_lines: Lines of the input.
         n_errors: Number of lines in error, by their code.
-        calls: Replies by source: made, ledger, joined.
-        used: What the calls made used: tokens and dollars.
-        seconds: Wall time of the job.
     """
 
     output: str
@@ -167,17 +148,13 @@ class Swept(Outcome):
 
     Attributes:
         plan: Cells, indexes and calls as text (``--dry-run``), or None.
-        n_cells: Cells of all tables.
-        n_runs: Distinct runs.
-        n_made: Runs made now.
+        n_runs: Distinct runs; ``n_made`` of them made now.
         n_errors: Answers of all runs that carry an error.
         failed: Why a run is not finished, by run.
         skipped: Why a run was not tried, by run.
-        page: The page, or None.
         files: All files written.
         tracked: Where the runs that are new there and the sweep were exported to.
         selection: By table, what the choice of its best cell can tell, as ``evaluation.selection.Selection``.
-        seconds: Wall time.
     """
 
     plan: str | None = None
@@ -207,14 +184,7 @@ class Voted(Outcome):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Scored(Outcome):
-    """``score``.
-
-    Attributes:
-        truth: The gold answers.
-        metrics: Names of the metrics.
-        records: ``{file, metric, score, …}`` per file, metric and label.
-        note: Which metrics were left out, and why, or empty.
-    """
+    """``score``: records are ``{file, metric, score, …}``; the note says which metrics were left out, and why."""
 
     truth: str
     metrics: Sequence[str]
@@ -227,9 +197,6 @@ class Compared(Outcome):
     """``compare``.
 
     Attributes:
-        truth: The gold answers.
-        metric: Name of the metric.
-        n_questions: Questions compared.
         scores: ``{file, score, parts, n}`` of each.
         pair: With two files ``{difference, low, high, p, n_lost, n_won, flips}``, else None.
         notes: Warnings.
@@ -247,12 +214,9 @@ class Compared(Outcome):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Validated(Outcome):
-    """``validate``.
+    """``validate``: whether a run would start, what it would use, and what keeps it from starting, as lines.
 
     Attributes:
-        valid: A run would start.
-        findings: What it would use, as lines.
-        problems: What keeps it from starting, as lines.
         probes: ``{text, is_usable}`` of each deployment (``--probe``).
     """
 
@@ -287,13 +251,7 @@ class Bundled(Outcome):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Replayed(Outcome):
-    """``replay``.
-
-    Attributes:
-        same: Every table is the same.
-        runs: ``{bundle, name, differences, scores, used, …}`` of each run.
-        tables: What differs in the tables of sweeps, as lines.
-    """
+    """``replay``: ``{bundle, name, differences, scores, used, …}`` of each run; what differs in sweeps' tables."""
 
     same: bool
     runs: Rows

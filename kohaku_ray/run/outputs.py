@@ -99,11 +99,7 @@ Row = Mapping[str, Any]
 
 
 def write_run(config: Config, directory: RunDirectory, parts: Parts) -> None:
-    """Write a run's tables and all other files of its answers.
-
-    Raises:
-        DataError: The directory cannot be written.
-    """
+    """Write a run's tables and all other files of its answers."""
     if config.ensemble.vote.weights == "agreement":
         vote_again(config, parts)
     directory.write_tables(parts)
@@ -114,9 +110,6 @@ def write_outputs(config: Config, directory: RunDirectory, parts: Parts) -> None
     """Write submission.csv, answers.jsonl and the system's own outputs.
 
     Holds the submission's rows; what a system declares as ``outputs`` takes the whole tables.
-
-    Raises:
-        DataError: The directory cannot be written.
     """
     documents, system = _documents(config), config.declaration
     rows: list[SubmissionRow] = []
@@ -125,7 +118,9 @@ def write_outputs(config: Config, directory: RunDirectory, parts: Parts) -> None
         rows += _submission_rows(tables, system, documents)
         votes += tables["votes"].select(_COUNTED).to_pylist()
     if system.outputs:
-        whole = [[row for table in parts.table(name) for row in _rows_of(table)] for name in _GIVEN]
+        whole = [
+            [row for table in parts.table(name) for row in _rows_of(table)] for name in ("votes", "answers", "trace")
+        ]
         for name, write in system.outputs.items():
             directory.write_text(name, write(*whole))
     write_submission(directory.file("submission.csv"), rows, tuple(system.extra_columns))
@@ -135,7 +130,6 @@ def write_outputs(config: Config, directory: RunDirectory, parts: Parts) -> None
     directory.write_lines("answers.jsonl", as_lines(said))
 
 
-_GIVEN = ("votes", "answers", "trace")
 _COUNTED = ["groups", "group_weights", "n_members", "n_blank"]
 
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any
@@ -43,11 +42,6 @@ def parse_source(file: str, config: Config) -> Parsed:
 def rejected_images(file: str, parsed: Parsed) -> list[tuple[str, str]]:
     """List the images of a file that cannot be used: file and image, and the reason."""
     return [(f"{file}: {place}", reason) for one in parsed.documents for place, reason in one.image_rejects]
-
-
-def left_out_images(parsed: Parsed) -> Counter[str]:
-    """Count the images of a file that carry no content, by reason."""
-    return sum((Counter(one.images_left_out) for one in parsed.documents), Counter[str]())
 
 
 def describe_left_out(left_out: Mapping[str, int]) -> str:

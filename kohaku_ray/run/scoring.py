@@ -22,14 +22,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class ScoredRun:
-    """A run's scores.
-
-    Attributes:
-        truth: The gold answers.
-        metrics: Metrics, the headline first.
-        report: Scores and counts of error classes.
-        note: Which metrics were left out, or replaced, because the truth has no gold for them; empty: none.
-    """
+    """A run's scores by its metrics, the headline first; the note says which were left out, or replaced, and why."""
 
     truth: Submission
     metrics: tuple[Metric, ...]
@@ -40,7 +33,7 @@ class ScoredRun:
 def score_run(
     run: str, truth: str, metrics: Sequence[str], limit: int | None, split_by: Sequence[str] = ()
 ) -> tuple[ScoredRun | None, str]:
-    """Score a run's submission.
+    """Score a run's submission; returns the scores, or None with the reason.
 
     Args:
         run: The run's directory.
@@ -48,9 +41,6 @@ def score_run(
         metrics: Names of metrics, the headline first.
         limit: The run's ``questions.limit``: it answered so many first questions of its file; None: all.
         split_by: Columns of the truth by which figures of the whole run are split.
-
-    Returns:
-        The scores, or None with the reason.
     """
     name, predicted = os.path.basename(without_options(truth)), below(run, "submission.csv")
     try:

@@ -24,27 +24,16 @@ _RAY_COPY = "/runtime_resources/working_dir_files/"
 _IMAGES = frozenset({"png", "jpg", "jpeg", "gif", "webp", "bmp", "tif", "tiff", "svg", "jp2"})
 _MOST_NAMED = 3
 
-
-def resolve_paths(config: Config) -> Config:
-    """Make every relative path of a configuration absolute: actors may run in another directory than the driver."""
-    return resolved(config)
+resolve_paths = resolved
 
 
 def check_outlives_job(config: Config) -> None:
-    """Refuse outputs inside the copy of a working directory that Ray makes for a job, and deletes after it.
-
-    Raises:
-        ConfigError: ``run``, ``index.path`` or ``ledger.path`` is inside such a copy.
-    """
+    """Refuse outputs inside the copy of a working directory that Ray makes for a job, and deletes after it."""
     check_kept({"run": config.run, "index.path": config.index.path, "ledger.path": config.ledger.path})
 
 
 def check_kept(places: Mapping[str, str]) -> None:
-    """Refuse paths as ``check_outlives_job`` does; they are given by what they are.
-
-    Raises:
-        ConfigError: One of them is inside such a copy.
-    """
+    """Refuse paths as ``check_outlives_job`` does; they are given by what they are."""
     lost = [f"{key} is {path}" for key, path in places.items() if _RAY_COPY in path]
     if lost:
         raise ConfigError(
@@ -55,11 +44,7 @@ def check_kept(places: Mapping[str, str]) -> None:
 
 
 def check_images(config: Config) -> None:
-    """Check the directory that ``documents.images`` names, where it is used.
-
-    Raises:
-        DataError: There is no such directory.
-    """
+    """Check that the directory is there which ``documents.images`` names."""
     path = config.documents.images
     if config.index.images and path is not None and not is_directory(resolve(path)):
         raise DataError(f"documents.images is {path}, where there is no directory: name that of the image files")
@@ -71,21 +56,13 @@ def resolve(path: str) -> str:
 
 
 def read_source(path: str) -> tuple[str, bytes]:
-    """Read one input file; returns its name and its bytes.
-
-    Raises:
-        DataError: It does not exist or cannot be read.
-    """
+    """Read one input file; returns its name and its bytes."""
     where = resolve(path)
     return where, read_bytes(where)
 
 
 def questions_of(config: Config) -> list[Question]:
-    """Read the questions a run answers.
-
-    Raises:
-        DataError: The file cannot be used.
-    """
+    """Read the questions a run answers."""
     name, data = read_source(config.questions.path)
     return read_questions(name, data, config.questions.limit, config.declaration.columns)
 
@@ -96,9 +73,13 @@ def find_sources(config: Config) -> list[str]:
     Raises:
         DataError: A path does not exist, or a directory holds no document.
     """
-    beside = {resolve(path) for path in (config.documents.metadata, config.questions.path) if path is not None}
     files = find_files([resolve(path) for path in config.documents.paths], config.documents.follow_links)
+    beside = _beside(config)
     return [file for file in files if file not in beside]
+
+
+def _beside(config: Config) -> set[str]:
+    return {resolve(path) for path in (config.documents.metadata, config.questions.path) if path is not None}
 
 
 def describe_passed_over(config: Config) -> str:
@@ -107,25 +88,25 @@ def describe_passed_over(config: Config) -> str:
     Metadata, questions, rows that are named besides, and images, which other files show, are not counted.
     """
     paths = [resolve(path) for path in config.documents.paths]
-    known = {resolve(path) for path in (config.documents.metadata, config.questions.path) if path is not None}
-    left = [
-        file
-        for file in passed_over(paths)
-        if file not in known and file not in paths and suffix_of(file) not in _IMAGES
-    ]
-    links = [] if config.documents.follow_links else links_out(paths)
-    rows = any(f".{suffix_of(file)}" in ROW_FORMATS for file in left)
-    way_out = " (name files of JSON lines and Parquet themselves in documents.paths)" if rows else ""
-    said = [f"{_files(left, 'is no document', 'are no document')}{way_out}"] if left else []
-    if links:
+    known, said = {*paths, *_beside(config)}, []
+    if left := [file for file in passed_over(paths) if file not in known and suffix_of(file) not in _IMAGES]:
+        rows = any(f".{suffix_of(file)}" in ROW_FORMATS for file in left)
+        way_out = " (name files of JSON lines and Parquet themselves in documents.paths)" if rows else ""
+        said.append(f"{_files(left, 'is no document', 'are no document')}{way_out}")
+    if links := [] if config.documents.follow_links else links_out(paths):
         what = _files(links, "is a link out of its directory", "are links out of their directory")
         said.append(f"{what} (documents.follow_links: true follows links)")
     return "; ".join(said)
 
 
 def _files(files: Sequence[str], is_one: str, are_many: str) -> str:
-    named = ", ".join([*files[:_MOST_NAMED], *(["…"] if len(files) > _MOST_NAMED else [])])
-    return f"{len(files)} {f'file there {is_one}' if len(files) == 1 else f'files there {are_many}'}: {named}"
+    what = f"file there {is_one}" if len(files) == 1 else f"files there {are_many}"
+    return f"{len(files)} {what}: {first_of(files)}"
+
+
+def first_of(names: Sequence[str]) -> str:
+    """Name the first items of a list, and say when there are more."""
+    return ", ".join([*names[:_MOST_NAMED], *(["…"] if len(names) > _MOST_NAMED else [])])
 
 
 def read_metadata(path: str | None) -> dict[str, dict[str, str]]:

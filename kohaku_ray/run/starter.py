@@ -39,28 +39,20 @@ water_report,Water report 2023,https://example.org/water_report.pdf,2023,report,
 
 
 def write_starter(directory: str, *, with_gold: bool = False) -> list[str]:
-    """Write the files; nothing is overwritten.
-
-    Args:
-        directory: Where; it is made if it is not there.
-        with_gold: The questions have columns of gold answers, so that a run is scored.
-
-    Returns:
-        Their names in the directory.
+    """Write the files, ``with_gold`` answers in the questions' columns, and return their names; none is overwritten.
 
     Raises:
         DataError: One of them is there already, or cannot be written.
     """
-    texts = {CONFIG: _SETTINGS, QUESTIONS: _gold() if with_gold else _QUESTIONS, METADATA: _METADATA, **_NOT_SENT}
+    from kohaku_ray.evaluation.truth import gold_template
+
+    questions = gold_template() if with_gold else _QUESTIONS
+    texts = {CONFIG: _SETTINGS, QUESTIONS: questions, METADATA: _METADATA, **_NOT_SENT}
     return _write(directory, texts, [DOCUMENTS])
 
 
 def write_converted(source: str, directory: str) -> tuple[list[str], dict[str, str]]:
-    """Write another program's configuration as ours; nothing is overwritten.
-
-    Args:
-        source: See ``convert``.
-        directory: As of ``write_starter``.
+    """Write another program's configuration (see ``convert``) as ours; nothing is overwritten.
 
     Returns:
         Names of the files written, and why a name of the source is not taken over as written, by name.
@@ -99,17 +91,12 @@ def _write(directory: str, texts: Mapping[str, str], folders: Sequence[str] = ()
 def next_steps(directory: str, written: Sequence[str]) -> str:
     """Say what was written and what to do next."""
     config = shlex.quote(os.path.join(directory, CONFIG))
-    templates = (
-        f"put your documents into {os.path.join(directory, DOCUMENTS)}, and their titles into {METADATA}: the id is "
-        "the file's name without its suffix",
-        f"replace the questions in {QUESTIONS}",
-    )
-    steps = [*(templates if QUESTIONS in written else ("read its first lines: they say what was left out",))]
+    steps = ["read its first lines: they say what was left out"]
+    if QUESTIONS in written:
+        steps = [
+            f"put your documents into {os.path.join(directory, DOCUMENTS)}, and their titles into {METADATA}: the id "
+            "is the file's name without its suffix",
+            f"replace the questions in {QUESTIONS}",
+        ]
     steps.append(f"kohaku-ray validate {config} && kohaku-ray index {config} && kohaku-ray answer {config}")
     return "\n".join([f"{directory}: {', '.join(written)}", *(f"{n}. {step}" for n, step in enumerate(steps, 1))])
-
-
-def _gold() -> str:
-    from kohaku_ray.evaluation.truth import gold_template
-
-    return gold_template()

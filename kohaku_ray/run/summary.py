@@ -20,36 +20,9 @@ def sources_said(calls: Mapping[str, int]) -> str:
     return f"{made:,} made, {recorded:,} from the ledger, {joined:,} sharing the reply of an equal call under way"
 
 
-@dataclass(frozen=True, slots=True)
-class BlockResult:
-    """Counts of one finished block: all that the driver gets of it.
-
-    Attributes:
-        n_questions: Questions in the block.
-        n_member_errors: Member answers that carry an error.
-        n_unanswered: Model calls that got no reply: the next start makes them again.
-        n_questions_in_error: Questions all of whose members carry an error.
-        n_answers: Member answers asked for.
-        n_calls: Model calls by source.
-        spent: Sums over the calls made by this run: tokens, seconds, joules (if all are measured), dollars.
-        errors: Number of each error text, of answers and of preparing steps (see ``group_errors``).
-        flags: Number of answers with each of ``records.FLAGS``.
-    """
-
-    n_questions: int
-    n_member_errors: int
-    n_unanswered: int
-    n_questions_in_error: int
-    n_answers: int
-    n_calls: dict[str, int]
-    spent: dict[str, float]
-    errors: dict[str, int]
-    flags: dict[str, int] = field(default_factory=dict)
-
-
 @dataclass(slots=True)
 class AnswerSummary:
-    """The counts of an answer job.
+    """The counts of an answer job, or of one block: all that the driver gets of it.
 
     Attributes:
         run: Directory of the outputs.
@@ -58,12 +31,11 @@ class AnswerSummary:
         n_unanswered: Model calls that got no reply; the next start makes them again.
         n_questions_in_error: Questions all of whose members carry an error.
         n_answers: Member answers asked for: fewer than members × questions if votes were settled early.
-        n_calls: Model calls asked for, by source: ``ledger``, ``made``, or ``joined`` (in flight: asked by another run
-            or member).
-        errors: Number of each error text (see ``group_errors``).
+        n_calls: Model calls asked for, by source (see ``run.models.Source``).
+        errors: Number of each error text, of answers and of preparing steps (see ``group_errors``).
         flags: Number of answers with each of ``records.FLAGS``.
         stopped: Why no more calls were made after a while; empty: none was left out.
-        spent: What the calls made by this run used (see ``BlockResult``).
+        spent: Sums over the calls made by this run: tokens, seconds, joules (if all are measured), dollars.
         n_placed: Questions that the question router placed on replicas during this run, by deployment.
         n_moved: How many of them went to another replica because theirs was overloaded.
         wall_s: Whole job, start-up included.
@@ -84,21 +56,17 @@ class AnswerSummary:
     n_moved: dict[str, int] = field(default_factory=dict)
     wall_s: float = 0.0
 
-    def add(self, result: BlockResult) -> None:
+    def add(self, block: AnswerSummary) -> None:
         """Count a finished block."""
-        self.n_questions += result.n_questions
-        self.n_member_errors += result.n_member_errors
-        self.n_unanswered += result.n_unanswered
-        self.n_questions_in_error += result.n_questions_in_error
-        self.n_answers += result.n_answers
-        for source, n in result.n_calls.items():
-            self.n_calls[source] += n
-        for text, n in result.errors.items():
-            self.errors[text] = self.errors.get(text, 0) + n
-        for flag, n in result.flags.items():
-            self.flags[flag] = self.flags.get(flag, 0) + n
-        for name, amount in result.spent.items():
-            self.spent[name] = self.spent.get(name, 0) + amount
+        self.n_questions += block.n_questions
+        self.n_member_errors += block.n_member_errors
+        self.n_unanswered += block.n_unanswered
+        self.n_questions_in_error += block.n_questions_in_error
+        self.n_answers += block.n_answers
+        for name in ("n_calls", "errors", "flags", "spent"):
+            total = getattr(self, name)
+            for key, amount in getattr(block, name).items():
+                total[key] = total.get(key, 0) + amount
 
 
 def counted(n: int, noun: str) -> str:
@@ -136,18 +104,13 @@ class Spent:
     """What the calls of one deployment used, whichever run made them.
 
     Attributes:
-        deployment: Deployment that was called.
         n_calls: Replies used; one reply used twice counts twice.
-        prompt_tokens: Tokens of prompts.
         cached_share: Share of prompt tokens from the prefix cache; None without prompts.
         cached_bound: The share if the first of a question's k different calls filled the cache for the others,
             (k - 1) / k of each; what other questions' prompts share with it comes on top. None without prompts.
-        completion_tokens: Generated tokens.
         queue_s: Seconds spent waiting for a replica.
         service_s: Seconds in replicas.
-        gpu_s: GPU seconds.
         joules: Energy; None if not measured.
-        dollars: Price by the deployment's prices.
     """
 
     deployment: str

@@ -28,15 +28,7 @@ _MLFLOW_PARAMS, _MLFLOW_CHARS = 100, 6000  # of one request, and of one value
 
 @dataclass(frozen=True, slots=True)
 class Exported:
-    """What a tracker gets.
-
-    Attributes:
-        name: Name of the run.
-        params: Every setting by its key.
-        figures: Scores, counts, costs and seconds by name.
-        files: Paths of artifacts.
-        group: Name of its sweep; empty: it belongs to none.
-    """
+    """What a tracker gets: a run's name, settings by key, figures, paths of artifacts, and the name of its sweep."""
 
     name: str
     params: Mapping[str, str]
@@ -46,11 +38,7 @@ class Exported:
 
 
 def check_tracking(config: Config) -> None:
-    """Check that the configured tracker can be used, before anything starts.
-
-    Raises:
-        ConfigError: Its package is missing.
-    """
+    """Check before anything starts that the configured tracker's package is there."""
     name = config.tracking.to
     if name is not None and importlib.util.find_spec(name) is None:
         raise ConfigError(
@@ -60,16 +48,9 @@ def check_tracking(config: Config) -> None:
 
 
 def track(config: Config, summary: AnswerSummary, scored: ScoredRun | None, sweep: str = "") -> str | None:
-    """Export a finished run to the configured tracker, and mark the run as exported.
+    """Export a finished run to the configured tracker, and mark the run as exported; returns where it is there.
 
-    Args:
-        config: The run.
-        summary: Its counts.
-        scored: Its scores; None: it has none.
-        sweep: Name of its sweep: MLflow's tag ``sweep``, the group of Weights & Biases.
-
-    Returns:
-        Where it is now; None: no tracker is configured.
+    ``sweep`` names its sweep: MLflow's tag ``sweep``, the group of Weights & Biases.
 
     Raises:
         ConfigError: The tracker's package is missing.
@@ -131,10 +112,11 @@ def settings_of(config: Config) -> dict[str, str]:
 def figures_of(summary: AnswerSummary, scored: ScoredRun | None) -> dict[str, float]:
     """Collect the figures of a run by name: scores and their parts, counts, what its calls used, seconds."""
     figures: dict[str, float] = {}
+    parts = {metric.name: metric.parts for metric in scored.metrics} if scored is not None else {}
     for record in scored.report.records if scored is not None else ():
-        metric = next(one for one in scored.metrics if one.name == record["metric"]) if scored else None
-        figures[metric_name := str(record["metric"])] = float(record["score"])
-        figures |= {f"{metric_name}.{part}": float(record[part]) for part in (metric.parts if metric else ())}
+        name = str(record["metric"])
+        figures[name] = float(record["score"])
+        figures |= {f"{name}.{part}": float(record[part]) for part in parts[name]}
     counts = ("n_questions", "n_answers", "n_member_errors", "n_unanswered")
     figures |= {name: float(getattr(summary, name)) for name in counts}
     figures |= {f"calls.{source}": float(n) for source, n in summary.n_calls.items()}

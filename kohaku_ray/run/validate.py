@@ -10,7 +10,7 @@ from collections import Counter
 from collections.abc import Awaitable, Callable
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
-from typing import Any, TypeVar
+from typing import Any, TypeVar, cast
 
 import jsonschema
 
@@ -35,11 +35,12 @@ from kohaku_ray.records import Reply
 from kohaku_ray.run.demand import Demand, answer_demand, check_demand, cluster_address, local_cpus, local_gpus
 from kohaku_ray.run.deployments import check_deployment, check_vision, check_windows, make_backend, window_of
 from kohaku_ray.run.directory import RunDirectory
-from kohaku_ray.run.indexes import difference, first_of, open_index
+from kohaku_ray.run.indexes import difference, open_index
 from kohaku_ray.run.sources import (
     check_images,
     describe_passed_over,
     find_sources,
+    first_of,
     questions_of,
     read_metadata,
     resolve,
@@ -58,20 +59,15 @@ _NAMED_INSIDE = {"json", "html", "htm", "md"}
 
 @dataclass(slots=True)
 class Findings:
-    """What a run with this configuration would use, and all that keeps it from running.
-
-    Attributes:
-        lines: One per finding.
-        problems: Every error.
-    """
+    """What a run with this configuration would use, in lines, and every error that keeps it from running."""
 
     lines: list[str] = field(default_factory=list)
     problems: list[KohakuRayError] = field(default_factory=list)
 
-    def of(self, check: Callable[[], T]) -> T | None:
+    def of(self, check: Callable[..., T], *args: Any, **kwargs: Any) -> T | None:
         """Run a check; its error is one more problem."""
         try:
-            return check()
+            return check(*args, **kwargs)
         except KohakuRayError as error:
             self.problems.append(error)
             return None
@@ -80,22 +76,20 @@ class Findings:
 def validate(config: Config, *, deep: bool = False) -> Findings:
     """Check everything that can be checked in seconds, also after a check has failed.
 
-    Args:
-        config: The configuration.
-        deep: Also read every file of the index and of a finished run, and compare it with its checksum.
+    ``deep``: also read every file of the index and of a finished run, and compare it with its checksum.
     """
     found = Findings()
-    resolved = found.of(lambda: resolve_paths(config))
+    resolved = found.of(resolve_paths, config)
     if resolved is None:
         return found
     config = resolved
-    files = found.of(lambda: find_sources(config))
+    files = found.of(find_sources, config)
     if files is not None:
         kinds = Counter(_kind(file) for file in files)
         found.lines.append(
             f"documents: {counted(len(files), 'file')} ({', '.join(f'{n} {kind}' for kind, n in kinds.most_common())})"
         )
-        found.lines += filter(None, [found.of(lambda: describe_passed_over(config))])
+        found.lines += filter(None, [found.of(describe_passed_over, config)])
     index = _index(config, found, deep)
     if deep:
         wrong = [] if index is None else found.of(index.damage) or []
@@ -104,32 +98,31 @@ def validate(config: Config, *, deep: bool = False) -> Findings:
         found.lines += [] if wrong else ["files: index and finished run, where there are any, are as they were written"]
     documents = None if index is None else found.of(lambda: index.documents["doc_id"].to_pylist())
     known = set(map(default_doc_id, files or []) if documents is None else documents)
-    metadata = found.of(lambda: read_metadata(config.documents.metadata))
+    metadata = found.of(read_metadata, config.documents.metadata)
     if metadata:
         lacking = [name for name in metadata if name not in known]
         said = f", {len(lacking)} of them for no document ({first_of(lacking)})" if lacking else ""
         found.lines.append(f"metadata: {counted(len(metadata), 'row')}{said}")
-    questions = found.of(lambda: questions_of(config))
+    questions = found.of(questions_of, config)
     surely = index is not None or not any(suffix_of(one) in _NAMED_INSIDE for one in files or [])
     if index is None and any(one.startswith(HUB) or suffix_of(one) in ROW_SUFFIXES for one in files or []):
         known = set()  # rows are documents: only parsing would tell
-    gold = found.of(lambda: _gold(config, known, surely, found))
+    gold = found.of(_gold, config, known, surely, found)
     if questions is not None:
         found.lines.append(f"questions: {len(questions)} in {resolve(config.questions.path)}{gold or ''}")
-    found.of(lambda: config.declaration.prompts(config.prompts))
+    found.of(config.declaration.prompts, config.prompts)
     here = cluster_address(config.cluster) is None
-    found.of(lambda: check_images(config))
+    found.of(check_images, config)
     for key, deployment in {**config.used_deployments, **config.caption_deployments}.items():
-        found.of(lambda key=key, deployment=deployment: check_deployment(key, deployment, here=here))  # type: ignore[misc]
+        found.of(check_deployment, key, deployment, here=here)
         what = [deployment.kind, getattr(deployment, "model", None)]
         if isinstance(deployment, OpenAIConfig):
-            what.append(found.of(lambda key=key, deployment=deployment: reach(key, deployment)))  # type: ignore[misc]
+            what.append(found.of(reach, key, deployment))
         found.lines.append(f"deployments.{key}: {', '.join(one for one in what if one)}")
-    found.of(lambda: check_windows(config))
-    found.of(lambda: check_vision(config))
-    found.of(lambda: check_tracking(config))
+    for check in (check_windows, check_vision, check_tracking):
+        found.of(check, config)
     demand = answer_demand(config)
-    state = found.of(lambda: _cluster_state(config, demand))
+    state = found.of(_cluster_state, config, demand)
     if state is not None:
         found.lines.append(f"demand: {demand.cpus:g} CPUs and {demand.gpus:g} GPUs for {demand.reason}; {state}")
     return found
@@ -144,17 +137,12 @@ def _kind(file: str) -> str:
 def _index(config: Config, found: Findings, deep: bool) -> Index | None:
     try:
         index = open_index(config)
-    except IndexMismatchError as error:
-        found.problems.append(error)
-        return None
-    except DataError as error:
-        if deep and is_file(below(config.index.path, MANIFEST)):
-            found.problems.append(error)
-        else:
+    except KohakuRayError as error:
+        may_be_absent = isinstance(error, DataError) and not isinstance(error, IndexMismatchError)
+        if may_be_absent and not (deep and is_file(below(config.index.path, MANIFEST))):
             found.lines.append(f"index: {error}")
-        return None
-    except KohakuRayError as error:  # such as an encoder that is not there
-        found.problems.append(error)
+        else:
+            found.problems.append(error)
         return None
     counts = index.manifest["counts"]
     line = f"index: {config.index.path}: {counts['n_documents']} documents, {counts['n_vectors']} vectors"
@@ -170,11 +158,7 @@ def _index(config: Config, found: Findings, deep: bool) -> Index | None:
 def _gold(config: Config, known: set[str], surely: bool, found: Findings) -> str:
     """Say whether the question file has gold answers, so that the run is scored; add what is wrong with them.
 
-    Args:
-        config: The run.
-        known: Ids of the documents; empty: not known.
-        surely: Whether no document can have another id.
-        found: Is added to.
+    ``known`` are the documents' ids (empty: not known); ``surely`` no document can have another.
     """
     metrics = [find_metric(name) for name in config.declaration.metrics]
     path = resolve(config.questions.path)
@@ -217,10 +201,8 @@ def _cluster_state(config: Config, demand: Demand) -> str:
 
 REACH_S = 5.0
 """Longest wait for a server's list of models."""
-
 MODELS_NAMED = 5
 """Most models named of such a list."""
-
 REPLY_TOKENS = 128
 """Longest reply to a probe, reasoning left out."""
 
@@ -237,25 +219,14 @@ Ask = Callable[[ChatRequest], Awaitable[Reply]]
 
 @dataclass(frozen=True, slots=True)
 class Probed:
-    """The outcome of one probe.
-
-    Attributes:
-        text: What the deployment can do, or what is wrong with it; one line.
-        is_usable: Whether a run can call it.
-    """
+    """The outcome of one probe: in one line what the deployment can do, or what is wrong with it."""
 
     text: str
     is_usable: bool = True
 
 
 async def probe_chat(name: str, deployment: ChatDeployment, ask: Ask) -> Probed:
-    """Ask two short questions, the second with a schema.
-
-    Args:
-        name: The deployment's key in the configuration.
-        deployment: Its settings.
-        ask: Sends a request.
-    """
+    """Ask two short questions, the second with a schema."""
     where = f"deployments.{name}"
     try:
         began = time.perf_counter()
@@ -273,10 +244,10 @@ async def probe_chat(name: str, deployment: ChatDeployment, ask: Ask) -> Probed:
             f"reasons, raise {where}.reasoning_tokens above {deployment.reasoning_tokens}, or switch reasoning off",
             is_usable=False,
         )
-    n_tokens, window = plain.completion_tokens, f"window {window_of(deployment):,} tokens"
-    speed = (
-        f"{n_tokens / seconds:.1f} tokens/s alone ({n_tokens} in {seconds:.1f} s)" if n_tokens else "tokens not counted"
-    )
+    n_tokens, speed = plain.completion_tokens, "tokens not counted"
+    if n_tokens:
+        speed = f"{n_tokens / seconds:.1f} tokens/s alone ({n_tokens} in {seconds:.1f} s)"
+    window = f"window {window_of(deployment):,} tokens"
     return Probed(f"{where}: {deployment.kind}, {window}, {_schema_support(shaped)}, {speed}")
 
 
@@ -325,23 +296,22 @@ async def probe_here(name: str, deployment: ChatDeployment) -> Probed:
     if isinstance(deployment, OpenAIConfig):
         deployment = deployment.model_copy(update={"max_tries": 1})
     backend = make_backend(deployment)
+
+    async def ask(request: ChatRequest) -> Reply:
+        try:
+            return cast(Reply, await backend.chat(request))
+        except ModelError as error:
+            if not isinstance(deployment, OpenAIConfig):
+                raise
+            raise ModelError(await _explained(name, backend, error)) from error
+
     try:
-        if not isinstance(deployment, OpenAIConfig):
-            return await probe_chat(name, deployment, backend.chat)
-
-        async def ask(request: ChatRequest) -> Reply:
-            try:
-                reply: Reply = await backend.chat(request)
-            except ModelError as error:
-                raise ModelError(await _explained(name, deployment, backend, error)) from error
-            return reply
-
         return await probe_chat(name, deployment, ask)
     finally:
         await backend.close()
 
 
-async def _explained(name: str, deployment: OpenAIConfig, backend: OpenAIBackend, error: ModelError) -> str:
+async def _explained(name: str, backend: OpenAIBackend, error: ModelError) -> str:
     """Add to a server's refusal what mends it: its models, the key's variable, or its address."""
     said = str(error).replace("deployments.*", f"deployments.{name}")
     if not isinstance(error, TransientModelError):

@@ -43,10 +43,6 @@ def run_vote(files: Sequence[str | os.PathLike[str]], rule: VoteRule, metadata: 
     """Vote over submission files, one member per file, in the order given.
 
     A question's unit is the one that most files give. Addresses come from ``metadata``, else from the files' own rows.
-
-    Raises:
-        ConfigError: There are no files.
-        DataError: A file cannot be read.
     """
     if not files:
         raise ConfigError("There are no submission files to vote over: name at least one.")
@@ -90,12 +86,10 @@ def _ballot(row: SubmissionRow | None, weight: float, rule: VoteRule) -> Ballot:
     """Make a row a ballot: a missing one is blank; the published vote takes references as written."""
     if row is None:
         return Ballot(is_blank=True, weight=weight)
-    refs = row.ref_ids if rule.compat is None else _raw_refs(row)
+    refs = row.ref_ids
+    if rule.compat is not None:
+        refs = () if row.refs_raw == "is_blank" else read_refs(row.refs_raw)
     return Ballot(row.answer_value, refs, False, row.answer, row.answer_unit, row.explanation, weight)
-
-
-def _raw_refs(row: SubmissionRow) -> tuple[str, ...]:
-    return () if row.refs_raw == "is_blank" else read_refs(row.refs_raw)
 
 
 def _unit_of(rows: Iterable[SubmissionRow | None]) -> str:

@@ -33,19 +33,13 @@ def models(*overrides: str) -> BatchModels:
 
 
 def a_line(custom_id="a", url="/v1/chat/completions", method="POST", **body) -> dict:
-    return {
-        "custom_id": custom_id,
-        "method": method,
-        "url": url,
-        "body": {"model": "gpt-4o-mini", "messages": HELLO, **body},
-    }
+    body = {"model": "gpt-4o-mini", "messages": HELLO, **body}
+    return {"custom_id": custom_id, "method": method, "url": url, "body": body}
 
 
-def read(tmp_path: Path, *lines: dict | str | bytes, using: BatchModels | None = None) -> list:
-    raw = [
-        one if isinstance(one, bytes) else (one if isinstance(one, str) else json.dumps(one)).encode() for one in lines
-    ]
-    (tmp_path / "in.jsonl").write_bytes(b"\n".join(raw))
+def read(tmp_path: Path, *lines: dict | str, using: BatchModels | None = None) -> list:
+    text = "\n".join(one if isinstance(one, str) else json.dumps(one) for one in lines)
+    (tmp_path / "in.jsonl").write_bytes(text.encode(errors="surrogateescape"))
     return list(read_lines(str(tmp_path / "in.jsonl"), using or models()))
 
 
@@ -69,13 +63,9 @@ def test_what_a_line_leaves_open_is_the_apis_default_or_the_configurations(tmp_p
     request = line.request
     assert (request.temperature, request.top_p, request.seed, request.schema) == (1, 1, 11, None)
     assert request.max_tokens == 1099
-    [line] = read(tmp_path, a_line(max_tokens=5), using=using)
-    assert line.request.max_tokens == 5, "the API counts reasoning"
-
-
-def test_content_may_be_a_list_of_one_text(tmp_path):
     one = [{"role": "user", "content": [{"type": "text", "text": "Hello"}]}]
-    [line] = read(tmp_path, a_line(messages=one))
+    [line] = read(tmp_path, a_line(max_tokens=5, messages=one), using=using)
+    assert line.request.max_tokens == 5, "the API counts reasoning"
     assert line.request.messages == (("user", "Hello"),)
 
 
@@ -85,26 +75,15 @@ def test_content_may_be_a_list_of_one_text(tmp_path):
         ({"tools": [{"type": "function"}]}, "body.tools", "unsupported_parameter"),
         ({"n": 2}, "body.n", "unsupported_parameter"),
         ({"stream": True}, "body.stream", "unsupported_parameter"),
-        ({"logprobs": True}, "body.logprobs", "unsupported_parameter"),
-        ({"stop": ["\n"]}, "body.stop", "unsupported_parameter"),
-        ({"frequency_penalty": 0.5}, "body.frequency_penalty", "unsupported_parameter"),
         ({"temprature": 0.5}, "body.temprature", "unsupported_parameter"),
         ({"response_format": {"type": "json_object"}}, "body.response_format", "invalid_value"),
-        ({"temperature": 3}, "body.temperature", "invalid_value"),
         ({"temperature": "0.5"}, "body.temperature", "invalid_value"),
         ({"max_tokens": 0}, "body.max_tokens", "invalid_value"),
-        ({"max_tokens": True}, "body.max_tokens", "invalid_value"),
         ({"max_tokens": 5, "max_completion_tokens": 6}, "body.max_tokens", "unsupported_parameter"),
-        ({"seed": -1}, "body.seed", "invalid_value"),
         ({"seed": 2**31}, "body.seed", "invalid_value"),
         ({"messages": []}, "body.messages", "invalid_value"),
         ({"messages": [{"role": "tool", "content": "x"}]}, "body.messages.0.role", "invalid_value"),
         ({"messages": [{"role": "user"}]}, "body.messages.0.content", "missing_required_parameter"),
-        (
-            {"messages": [{"role": "user", "content": "x", "name": "y"}]},
-            "body.messages.0.name",
-            "unsupported_parameter",
-        ),
         (
             {"messages": [{"role": "user", "content": [{"type": "image_url", "image_url": {"url": "x"}}]}]},
             "body.messages.0.content",
@@ -166,15 +145,15 @@ def test_bad_lines_say_what_they_are_and_stop_nothing(tmp_path):
         a_line("m", method="GET"),
         "{",
         "[1]",
-        b"\xff\xfe",
+        "\udcff\udcfe",
         '{"custom_id": "nan", "body": NaN}',
         "[" * 100_000,
         {**a_line("extra"), "priority": 1},
         a_line("z"),
     )
-    assert [
-        (line.number, line.custom_id, line.error and line.error.code, line.error and line.error.param) for line in lines
-    ] == [
+    errors = [line.error or LineError(None, "") for line in lines]
+    found = [(line.number, line.custom_id, one.code, one.param) for line, one in zip(lines, errors, strict=True)]
+    assert found == [
         (1, "a", None, None),
         (2, "a", "duplicate_custom_id", "custom_id"),
         (3, None, "missing_required_parameter", "custom_id"),
@@ -212,20 +191,6 @@ def test_a_line_of_a_hundred_megabytes_is_not_held(tmp_path):
     assert peak < 4 * batch_file.MOST_LINE_MIB * 2**20
 
 
-def test_a_line_as_long_as_is_allowed_is_read(tmp_path, monkeypatch):
-    monkeypatch.setattr(batch_file, "MOST_LINE_MIB", 1)
-    whole = len(json.dumps(a_line("a", messages=[{"role": "user", "content": ""}]))) + 1
-    fits, too_long = (
-        a_line(name, messages=[{"role": "user", "content": "x" * (2**20 - whole + more)}])
-        for name, more in (("a", 0), ("b", 1))
-    )
-    assert [line.error and line.error.code for line in read(tmp_path, fits, too_long, a_line("c"))] == [
-        None,
-        "line_too_long",
-        None,
-    ]
-
-
 def test_a_models_name_that_two_deployments_have_is_none(tmp_path):
     using = models(f"deployments.other={SERVER % 'gpt-4o-mini'}")
     by_name, by_key = read(tmp_path, a_line("a"), a_line("b", model="other"), using=using)
@@ -260,11 +225,7 @@ def test_an_errors_line_is_the_apis_answer_or_a_call_without_one(tmp_path):
     told = json.loads(error_line(line, line.error))
     assert (told["custom_id"], told["error"], told["response"]["status_code"]) == ("a", None, 400)
     error = told["response"]["body"]["error"]
-    assert (error["type"], error["param"], error["code"]) == (
-        "invalid_request_error",
-        "body.n",
-        "unsupported_parameter",
-    )
+    assert [error[key] for key in ("type", "param", "code")] == ["invalid_request_error", "body.n", line.error.code]
     told = json.loads(error_line(line, LineError("request_failed", "no reply", status=None)))
     assert (told["response"], told["error"]) == (None, {"code": "request_failed", "message": "no reply"})
 
@@ -304,9 +265,6 @@ def test_two_jobs_do_not_write_one_output(tmp_path):
             pass
         files.write(line, ("k", Reply("one")))
     assert Path(out).read_bytes() == answer_line(line, "k", Reply("one"))
-
-
-def test_an_output_that_cannot_be_written_says_so(tmp_path):
     (tmp_path / "file").write_text("")
     with pytest.raises(DataError, match="cannot be written"), writing(str(tmp_path / "file" / "out.jsonl")):
         pass

@@ -6,7 +6,6 @@ import csv
 import json
 import re
 import shutil
-import struct
 import zipfile
 from pathlib import Path
 
@@ -26,7 +25,8 @@ from kohaku_ray.errors import ContextOverflowError, DataError
 from kohaku_ray.index.store import Index
 from kohaku_ray.models.prompts import Prompts
 from kohaku_ray.records import Reply, digest
-from kohaku_ray.run.bundle import MANIFEST, MOST_BYTES, compare_outputs
+from kohaku_ray.run import bundle
+from kohaku_ray.run.bundle import MANIFEST, compare_outputs
 from kohaku_ray.run.sources import questions_of
 from kohaku_ray.sample import path as sample_path
 from kohaku_ray.storage import checksum
@@ -384,129 +384,86 @@ def test_a_missing_run_is_said_as_a_sweep_is(capsys):
 # Bad input: one plain line each, exit 2.
 
 
-def bad(bundled: str, tmp_path: Path, how: str) -> str:
-    """Make a bundle that is not whole."""
-    path, data, files = tmp_path / "bad.zip", Path(bundled).read_bytes(), files_in(bundled)
-    if how == "missing":
-        return str(path)
-    if how == "a directory":
-        return str(tmp_path)
-    if how == "empty":
-        path.write_bytes(b"")
-    elif how == "no zip":
-        path.write_bytes(b"id,answer\n1,2\n" * 1000)
-    elif how == "torn":
-        path.write_bytes(data[: len(data) // 2])
-    elif how == "byte":
-        at = zipfile.ZipFile(bundled).getinfo("runs/run/answers.parquet").header_offset + 200
-        path.write_bytes(data[:at] + bytes([data[at] ^ 1]) + data[at + 1 :])
-    elif how == "reply":
-        zipped(with_replies(files, lambda rows: rows[0].update(text="x")), path, fixed=False)
-    elif how == "same size":
-        name = "runs/run/config.yaml"
-        zipped({**files, name: files[name].replace(b"seed: 0", b"seed: 1")}, path, fixed=False)
-    elif how == "segment":
-        [name] = [name for name in files if name.startswith("ledger/")]
-        changed = files[name].replace(b"explanation", b"explanatiom", 1)
-        assert changed != files[name]
-        zipped({**files, name: changed}, path)
-    elif how == "version":
-        files[MANIFEST] = json.dumps({**json.loads(files[MANIFEST]), "format": 2, "version": "9.9"}).encode()
-        zipped(files, path, fixed=False)
-    elif how == "plain zip":
-        zipped({"a.txt": b"x", MANIFEST: b"{}"}, path, fixed=False)
-    elif how == "manifest":
-        files[MANIFEST] = json.dumps({**json.loads(files[MANIFEST]), "runs": {"run": {"index": 3}}}).encode()
-        zipped(files, path, fixed=False)
-    elif how.startswith("names "):  # a manifest that leads out of the bundle
-        manifest = json.loads(files[MANIFEST])
-        [(_, run)] = manifest["runs"].items()
-        key, value = {
-            "names questions": ("questions", "../../etc/passwd"),
-            "names prompts": ("prompts", "/tmp"),
-            "names index": ("index", "../.."),
-        }.get(how, ("seed", 0))
-        manifest["runs"] = {"../x": run} if how == "names run" else {"run": {**run, key: value}}
-        files[MANIFEST] = json.dumps(manifest).encode()
-        zipped(files, path)
-    elif how in ("../out", "/etc/out", "a/../../out", "C:/out", "a\\..\\out"):
-        zipped({**files, how: b"out"}, path)
-    elif how == "link":  # a link's content is its target: it becomes a plain file
-        zipped(files, path)
-        with zipfile.ZipFile(path, "a") as archive:
-            entry = zipfile.ZipInfo("runs/link")
-            entry.external_attr = 0o120777 << 16
-            archive.writestr(entry, "/etc/passwd")
-    elif how == "twice":
-        zipped(files, path)
-        with zipfile.ZipFile(path, "a") as archive, pytest.warns(UserWarning, match="Duplicate"):
-            archive.writestr("recorded.parquet", b"x")
-    elif how == "lzma":
-        with zipfile.ZipFile(path, "w", zipfile.ZIP_LZMA) as archive:
-            archive.writestr(MANIFEST, files[MANIFEST])
-    elif how == "10 GB":
-        path.write_bytes(declared(data, "recorded.parquet", 10**10))
-    elif how == "bomb":  # declares little, unpacks to much
-        zipped({**files, "bomb": b"0" * 50_000_000}, path)
-        path.write_bytes(declared(path.read_bytes(), "bomb", 1000))
-    return str(path)
-
-
-def declared(data: bytes, name: str, size: int) -> bytes:
-    """Let a zip's directory declare another size of a file; sizes beyond 4 GB stand in an extra field."""
-    at = data.rindex(b"PK\x01\x02", 0, data.rindex(name.encode()))
-    n_name, n_extra = struct.unpack("<HH", data[at + 28 : at + 32])
-    if size < 2**32:
-        return data[: at + 24] + struct.pack("<L", size) + data[at + 28 :]
-    extra = struct.pack("<HHQ", 1, 8, size)
-    end = at + 46 + n_name
-    head = data[at : at + 24] + b"\xff" * 4 + struct.pack("<HH", n_name, n_extra + len(extra)) + data[at + 32 : end]
-    rest = data[end:]
-    tail = rest.rindex(b"PK\x05\x06")
-    n_bytes = struct.unpack("<L", rest[tail + 12 : tail + 16])[0] + len(extra)
-    return data[:at] + head + extra + rest[: tail + 12] + struct.pack("<L", n_bytes) + rest[tail + 16 :]
-
-
-@pytest.mark.parametrize(
-    ("how", "said"),
-    [
-        ("missing", "no such file"),
-        ("a directory", "is no bundle"),
-        ("empty", "is no bundle, or a torn one"),
-        ("no zip", "is no bundle, or a torn one"),
-        ("torn", "is no bundle, or a torn one"),
-        ("byte", "torn one|is not what was bundled"),
-        ("reply", "in the zip or in its manifest, not in both"),
-        ("same size", "is not what was bundled, its checksum is another"),
-        ("segment", "is not what its name says"),
-        ("version", r"has bundle format 2 \(written by kohaku_ray 9.9\), and this version, .*, reads 1"),
-        ("plain zip", "has bundle format None"),
-        ("manifest", r"bundle.json is damaged \(runs.run.index"),
-        ("../out", "leads out of the bundle"),
-        ("/etc/out", "leads out of the bundle"),
-        ("a/../../out", "leads out of the bundle"),
-        ("C:/out", "leads out of the bundle"),
-        ("a\\..\\out", "leads out of the bundle"),
-        ("names questions", r"names '\.\./\.\./etc/passwd', which the bundle does not hold"),
-        ("names prompts", "names '/tmp', which the bundle does not hold"),
-        ("names index", r"names 'index \.\./\.\.', which the bundle does not hold"),
-        ("names run", r"names 'runs/\.\./x/config.yaml', which the bundle does not hold"),
-        ("names what is unknown", r"bundle.json is damaged \(runs.run.seed"),
-        ("link", "not in both"),
-        ("twice", "stands there twice"),
-        ("lzma", "is packed otherwise"),
-        ("10 GB", f"unpacks to .* files of 10,.* at most .* files of {MOST_BYTES:,} bytes"),
-        ("bomb", "torn one|is not what was bundled"),
-    ],
-)
-def test_a_bundle_that_is_not_whole_is_refused_in_one_line(bundled, tmp_path, capsys, how, said):
-    path = bad(bundled, tmp_path, how)
-    before = set(tmp_path.rglob("*"))
-    assert main(["replay", path]) == 2
+def refused(path: Path | str, said: str, capsys) -> None:
+    before = set(Path(path).parent.rglob("*"))
+    assert main(["replay", str(path)]) == 2
     error = capsys.readouterr().err
     assert re.search(said, error), error
     assert len(error.strip().splitlines()) == 1
-    assert set(tmp_path.rglob("*")) == before
+    assert set(Path(path).parent.rglob("*")) == before
+
+
+@pytest.mark.parametrize(
+    ("damage", "said"),
+    [
+        (lambda data: b"id,answer\n1,2\n" * 1000, "is no bundle, or a torn one"),
+        (lambda data: data[: len(data) // 2], "is no bundle, or a torn one"),
+        (lambda data: data[:2000] + bytes([data[2000] ^ 1]) + data[2001:], "torn one|is not what was bundled"),
+    ],
+    ids=["no zip", "torn", "byte"],
+)
+def test_a_file_that_is_no_whole_bundle_is_refused_in_one_line(bundled, tmp_path, capsys, damage, said):
+    (tmp_path / "bad.zip").write_bytes(damage(Path(bundled).read_bytes()))
+    refused(tmp_path / "bad.zip", said, capsys)
+    refused(tmp_path / "none.zip", "no such file", capsys)
+    refused(tmp_path, "is no bundle", capsys)
+
+
+def test_a_bundle_that_is_too_large_is_not_unpacked(bundled, capsys, monkeypatch):
+    monkeypatch.setattr(bundle, "MOST_BYTES", 1000)
+    refused(bundled, r"unpacks to .* bytes, at most 1,000 bytes are read: bundle fewer runs", capsys)
+
+
+def with_text(files: dict[str, bytes], start: str, old: bytes, new: bytes) -> dict[str, bytes]:
+    """Change the text of the file whose name begins so."""
+    [name] = [name for name in files if name.startswith(start)]
+    assert old in files[name]
+    return {**files, name: files[name].replace(old, new, 1)}
+
+
+def with_manifest(files: dict[str, bytes], **values) -> dict[str, bytes]:
+    return {**files, MANIFEST: json.dumps({**json.loads(files[MANIFEST]), **values}).encode()}
+
+
+def with_run(files: dict[str, bytes], name: str = "run", **values) -> dict[str, bytes]:
+    """A manifest whose run names something else."""
+    [run] = json.loads(files[MANIFEST])["runs"].values()
+    return with_manifest(files, runs={name: {**run, **values}})
+
+
+@pytest.mark.parametrize(
+    ("change", "said"),
+    [
+        (lambda files: with_replies(files, lambda rows: rows[0].update(text="x")), "in its manifest, not in both"),
+        (lambda files: with_text(files, "runs/run/config.yaml", b"seed: 0", b"seed: 1"), "its checksum is another"),
+        (
+            lambda files: with_manifest(files, format=2, version="9.9"),
+            r"has bundle format 2 \(written by kohaku_ray 9.9\), and this version, .*, reads 1",
+        ),
+        (lambda files: {"a.txt": b"x", MANIFEST: b"{}"}, "has bundle format None"),
+        (lambda files: with_manifest(files, runs={"run": {"index": 3}}), r"bundle.json is damaged \(runs.run.index"),
+        (lambda files: with_run(files, seed=0), r"bundle.json is damaged \(runs.run.seed"),
+    ],
+)
+def test_a_bundle_whose_manifest_is_not_its_own_is_refused(bundled, tmp_path, capsys, change, said):
+    refused(zipped(change(files_in(bundled)), tmp_path / "bad.zip", fixed=False), said, capsys)
+
+
+@pytest.mark.parametrize(
+    ("change", "said"),
+    [
+        (lambda files: with_text(files, "ledger/", b"explanation", b"explanatiom"), "is not what its name says"),
+        (lambda files: {**files, "../out": b"out"}, "leads out of the bundle"),
+        (lambda files: {**files, "/etc/out": b"out"}, "leads out of the bundle"),
+        (lambda files: {**files, "a/../../out": b"out"}, "leads out of the bundle"),
+        (lambda files: with_run(files, questions="../../etc/passwd"), r"names '\.\./\.\./etc/passwd', which the"),
+        (lambda files: with_run(files, prompts="/tmp"), "names '/tmp', which the bundle does not hold"),
+        (lambda files: with_run(files, index="../.."), r"names 'index \.\./\.\.', which the bundle does not hold"),
+        (lambda files: with_run(files, "../x"), r"names 'runs/\.\./x/config.yaml', which the bundle does not hold"),
+    ],
+)
+def test_a_bundle_that_names_what_it_does_not_hold_is_refused(bundled, tmp_path, capsys, change, said):
+    refused(zipped(change(files_in(bundled)), tmp_path / "bad.zip"), said, capsys)
 
 
 def test_a_table_that_cannot_be_read_is_said(bundled, tmp_path, capsys):

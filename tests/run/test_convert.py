@@ -181,14 +181,13 @@ def test_a_hybrid_env_file(made):
     assert "sk-123" not in Path("my.yaml").read_text() + str(left_out)
 
 
+FLAT = {"top_k": 8, "rerank_strategy": "combined", "questions": "q.csv"}
+ASSIGNED = "".join(f"{name} = {value!r}\n" for name, value in FLAT.items())
+
+
 @pytest.mark.parametrize(
     ("name", "text"),
-    [
-        ("flat.yaml", yaml.safe_dump({"top_k": 8, "rerank_strategy": "combined", "questions": "q.csv"})),
-        ("flat.json", json.dumps({"top_k": 8, "rerank_strategy": "combined", "questions": "q.csv"})),
-        ("flat.toml", "top_k = 8\nrerank_strategy = 'combined'\nquestions = 'q.csv'\n"),
-        ("flat.py", "top_k = 8\nrerank_strategy = 'combined'\nquestions = 'q.csv'\n"),
-    ],
+    [("a.yaml", yaml.safe_dump(FLAT)), ("a.json", json.dumps(FLAT)), ("a.toml", ASSIGNED), ("a.py", ASSIGNED)],
 )
 def test_files_of_every_format_say_the_same(made, name, text):
     config, left_out = made(text, name)
@@ -214,9 +213,7 @@ def test_what_a_file_leaves_out_is_kohakurags_default(made):
         ("deduplicate_retrieval = True\ntree_dedup = False", "settings.dedup", "node"),
         ("no_overlap = True", "settings.dedup", "node"),
         ("rerank_strategy = 'Combined'", "settings.rerank", "combined"),
-        ("top_k_final = 9", "settings.top_k_final", 9),
         ("top_k_final = 0", "settings.top_k_final", None),
-        ("bm25_top_k = 4", "settings.bm25_top_k", 4),
         ("bm25_top_k = -1", "settings.bm25_top_k", 0),
         ("retrieval_threshold = -0.5", "settings.retrieval_threshold", -0.5),
         ("max_retries = -1", "settings.max_retries", 0),
@@ -230,14 +227,12 @@ def test_what_a_file_leaves_out_is_kohakurags_default(made):
         ("model = 'gpt-4o-mini'", "deployments.openai.max_ongoing", 10),
         ("llm_provider = 'openai'\nmodel = 'a/b'", "deployments.openai.model", "a/b"),
         ("llm_provider = 'openai'", "deployments.openai.model", "gpt-4o-mini"),
-        ("llm_provider = 'openrouter'", "deployments.openrouter.model", "openai/gpt-5-nano"),
         ("model = 'm'\nbase_url = 'http://h:1/v1'", "deployments.openai.base_url", "http://h:1/v1"),
         ("model = 'm'\nplanner_model = 'p'", "roles.plan.model", "planner"),
         ("model = 'm'\nplanner_model = 'p'\nmax_concurrent = 3", "deployments.planner.max_ongoing", 3),
         ("model = 'm'\nplanner_model = 'm'", "roles.plan", None),
         ("llm_provider = 'hf_local'\nhf_dtype = '4bit'", "deployments.hf_local.load_in_4bit", True),
         ("llm_provider = 'hf_local'\nhf_temperature = 0", "roles.answer.temperature", 0),
-        ("embedding_model = 'hf_local'", "index.encoder.model", "BAAI/bge-base-en-v1.5"),
         ("embedding_model = 'hf_local'\nembedding_model_id = 'o/e5'", "index.encoder.model", "o/e5"),
         ("embedding_model = 'org/encoder'", "index.encoder.model", "org/encoder"),
         ("paragraph_search_mode = 'full'", "index.paragraph_vectors", "full"),
@@ -245,7 +240,6 @@ def test_what_a_file_leaves_out_is_kohakurags_default(made):
         ("docs_dir = 'artifacts/docs'", "documents.paths", ("artifacts/docs",)),
         ("output = 'outputs/run.1/answers.csv'", "run", "outputs/run.1/answers"),
         ("output = 's3://bucket/answers'", "run", "s3://bucket/answers"),
-        ("table_prefix = 'wattbot'", "index.path", "runs/index/wattbot"),
         ("db = 'artifacts/w.db'\ntable_prefix = 'p'", "index.path", "artifacts/w/p"),
     ],
 )
@@ -293,16 +287,12 @@ def test_what_is_not_taken_over_is_named(made, text, name, reason):
         ("top_k = 0", r"answer\.py: kohaku\.top_k is 0: input should be greater than or equal to 1"),
         ("MODELS = ['a']", r"answer\.py holds no name of a configuration of KohakuRAG"),
         ("top_k = 16\nmodel = MODEL", r"answer\.py:2: `model = MODEL` would have to be run"),
-        ("output = __import__('os').system('touch RAN')", r":1: `output = __import__.* would have to be run"),
         ("import os\nos.system('touch RAN')", r":2: `os\.system\('touch RAN'\)` would have to be run"),
-        ("top_k = [open('RAN', 'w') for _ in range(3)]", r"would have to be run"),
         ("top_k = 3\ntop_k += 1", r":2: `top_k \+= 1` would have"),
-        ("top_k, max_retries = 3, 4", r"would have to be run"),
         ("if True:\n    top_k = 3", r"would have to be run"),
         ("from base import *", r"would have to be run"),
         ("from base import K as top_k", r"would have to be run"),
         ("def config_gen():\n    for m in MODELS:\n        yield Config(m)", r"would have to be run"),
-        ("@print\ndef config_gen():\n    return Config.from_globals()", r"would have to be run"),
         ("def config_gen():\n    print()\n    return Config.from_globals(top_k=3)", r"would have to be run"),
         ("top_k = \n", r"answer\.py is no Python that can be read: invalid syntax"),
         ("top_k = " + "-" * 100_000 + "1", r"no Python that can be read|would have to be run"),

@@ -33,22 +33,16 @@ def config_of(run, *overrides):
     return load_config("demo", [f"run={run}", f"index.path={run}/index", f"ledger.path={run}/ledger", *overrides])
 
 
-def test_the_check_touches_nothing_that_is_there(tmp_path):
+def test_the_check_makes_the_directory_and_touches_nothing_that_is_there(tmp_path):
     run = small_run(tmp_path / "run")
     before = contents(run)
     RunDirectory(str(run)).check_writable()
     assert contents(run) == before
-
-
-def test_the_check_makes_the_directory_and_leaves_nothing_in_it(tmp_path):
     RunDirectory(str(tmp_path / "new" / "run")).check_writable()
     assert list((tmp_path / "new" / "run").iterdir()) == []
-
-
-def test_a_file_in_the_way_is_named(tmp_path):
-    (tmp_path / "run").write_text("here")
-    with pytest.raises(DataError, match=r"run is .*/run and cannot be written \(File exists\): free the disk"):
-        RunDirectory(str(tmp_path / "run")).check_writable()
+    (tmp_path / "file").write_text("here")
+    with pytest.raises(DataError, match=r"run is .*/file and cannot be written \(File exists\): free the disk"):
+        RunDirectory(str(tmp_path / "file")).check_writable()
 
 
 REFUSED = {
@@ -99,7 +93,7 @@ def test_a_run_under_way_notes_what_it_is(tmp_path):
 
 
 def test_the_same_configuration_keeps_the_outputs_and_another_takes_them_away(tmp_path):
-    run = small_run(tmp_path / "run", facts=FACTS | {"outputs": ["dossier.md"]})
+    run = small_run(tmp_path / "run")
     for name in ("dossier.md", "mine.txt", "report.html"):
         (run / name).write_text("x")
     config = config_of(run)
@@ -110,17 +104,12 @@ def test_the_same_configuration_keeps_the_outputs_and_another_takes_them_away(tm
     (run / "run.json").write_text(json.dumps(FACTS | {"outputs": ["dossier.md"]}))
     directory.begin(config)
     assert (run / "dossier.md").exists()
-    (run / "run.json").write_text(json.dumps(FACTS | {"outputs": ["dossier.md", "../mine.txt", "/", 7]}))
-    (tmp_path / "mine.txt").write_text("outside")
+    (run / "run.json").write_text(json.dumps(FACTS | {"outputs": ["dossier.md"]}))
     directory.begin(config_of(run, "seed=1"))
-    assert sorted(file.name for file in run.iterdir()) == ["config.yaml", "dossier.md", "mine.txt", "run.json"]
-    (run / "run.json").write_text(json.dumps(FACTS | {"outputs": ["dossier.md", "../mine.txt", "/"]}))
-    directory.begin(config_of(run, "seed=2"))
-    assert sorted(file.name for file in run.iterdir()) == ["config.yaml", "run.json"]
-    assert (tmp_path / "mine.txt").read_text() == "outside"
+    assert sorted(file.name for file in run.iterdir()) == ["config.yaml", "mine.txt", "run.json"]
 
 
-@pytest.mark.parametrize("text", ["{", "[]", '{"outputs": 3}', ""])
+@pytest.mark.parametrize("text", ["{", '{"outputs": 3}'])
 def test_a_damaged_run_json_stops_no_new_run(tmp_path, text):
     run = small_run(tmp_path / "run")
     (run / "run.json").write_text(text)
@@ -142,20 +131,9 @@ def test_rows_in_error_are_those_of_answers_and_steps(tmp_path):
     assert RunDirectory(str(tmp_path / "none")).rows_in_error() == frozenset()
 
 
-def test_a_column_or_a_row_alone_may_be_read(tmp_path):
-    table = RunDirectory(str(small_run(tmp_path / "run"))).read_table("answers", columns=["member", "question_id"])
-    assert (table.column_names, len(table)) == (["member", "question_id"], 12)
-
-
-def test_the_baseline_is_named_for_what_it_answered():
-    end = ": no language model, but a baseline to compare models with."
+def test_the_baseline_is_named_for_what_it_answered(tmp_path):
     assert baseline_note({"baselines": [], "n_answering": 1}) == ""
-    assert baseline_note({"baselines": ["one"], "n_answering": 1}) == f"Answered by the extractive backend{end}"
-    said = "Answered in part by the extractive backend (own): a baseline to compare models with."
-    assert baseline_note({"baselines": ["own"], "n_answering": 2}) == said
-
-
-def test_which_deployments_answer_is_noted(tmp_path):
+    assert baseline_note({"baselines": ["one"], "n_answering": 1}).startswith("Answered by the extractive backend: no")
     mixed = [
         "deployments.big={kind: openai, base_url: 'http://localhost/v1', model: m}",
         "ensemble.members=2",
@@ -164,8 +142,7 @@ def test_which_deployments_answer_is_noted(tmp_path):
     facts = facts_of(config_of(tmp_path, *mixed))
     assert (facts["baselines"], facts["n_answering"]) == (["extractive"], 2)
     assert facts["models"]["answer"] == ["big (openai)", "extractive (extractive)"]
-    assert "no language model" not in baseline_note(facts)
-    assert "(extractive)" in baseline_note(facts)
+    assert baseline_note(facts).startswith("Answered in part by the extractive backend (extractive): a baseline")
 
 
 @pytest.mark.parametrize("system", ["kohaku", "nowhere.to_be_found:SYSTEM"])
@@ -183,11 +160,8 @@ def test_a_runs_own_questions_are_its_truth_whatever_answered_them(tmp_path, mon
 
 
 @pytest.mark.parametrize("config", ["system: kohaku\n", "questions: 3\n", "questions: {path: a.jsonl}\n", ""])
-def test_questions_that_are_no_csv_are_no_truth(tmp_path, config):
+def test_without_a_configuration_that_names_questions_there_is_no_truth(tmp_path, config):
     assert own_truth(str(small_run(tmp_path / "run", config=config))) is None
-
-
-def test_without_a_configuration_there_is_no_truth(tmp_path):
     assert own_truth(str(tmp_path)) is None
     with pytest.raises(DataError, match=r"no run's directory among them names its questions: give --truth CSV"):
         truth_of([str(tmp_path)])
@@ -239,7 +213,6 @@ def test_a_limit_is_not_that_of_another_truth_file(tmp_path):
 @pytest.mark.parametrize(
     ("text", "metric", "said"),
     [
-        ("id,answer_value,ref_id\nq1,,\n", "exact", "Nothing is scored: t.csv has no gold answers."),
         ("id\nq1\n", "exact", "Nothing is scored: t.csv has no gold answers: it has no column answer_value"),
         (
             "id,answer_value,ref_id\nz9,1,a\n",

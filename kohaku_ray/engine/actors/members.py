@@ -20,7 +20,7 @@ from kohaku_ray.records import Prediction, Question
 from kohaku_ray.run.block import Answered, Prepared, settle_block, vote_block
 from kohaku_ray.run.directory import RunDirectory
 from kohaku_ray.run.outputs import write_run
-from kohaku_ray.run.summary import BlockResult
+from kohaku_ray.run.summary import AnswerSummary
 from kohaku_ray.run.tables import SHARED, Parts, Tables
 from kohaku_ray.systems.base import Answer
 
@@ -88,7 +88,7 @@ class Voter:
     An actor, since each task would start a process. Answers come in lists, one per task of ``Member.answer``.
     """
 
-    def vote(self, config: Config, n_prepared: int, *parts: Sequence[Any]) -> tuple[BlockResult, Tables]:
+    def vote(self, config: Config, n_prepared: int, *parts: Sequence[Any]) -> tuple[AnswerSummary, Tables]:
         """See ``vote_block``."""
         result, tables = vote_block(config, n_prepared, *parts[:n_prepared], *chain.from_iterable(parts[n_prepared:]))
         n_in_error = result.n_questions_in_error

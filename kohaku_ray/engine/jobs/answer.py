@@ -41,7 +41,7 @@ from kohaku_ray.run.identity import identity_of
 from kohaku_ray.run.indexes import difference, open_index
 from kohaku_ray.run.models import models_of
 from kohaku_ray.run.sources import check_outlives_job, questions_of, read_metadata, resolve_paths
-from kohaku_ray.run.summary import AnswerSummary, BlockResult, counted, sources_said
+from kohaku_ray.run.summary import AnswerSummary, counted, sources_said
 from kohaku_ray.run.tracking import check_tracking
 from kohaku_ray.storage import below
 
@@ -228,7 +228,7 @@ class _Failures:
     def __init__(self, work: RunWork, summary: AnswerSummary) -> None:
         self._work, self._summary, self._n = work, summary, 0
 
-    def add(self, result: BlockResult) -> None:
+    def add(self, result: AnswerSummary) -> None:
         most = self._work.config.fail_after
         failed = result.n_unanswered > 0 and result.n_member_errors == result.n_answers
         self._n = self._n + result.n_answers if failed else 0
