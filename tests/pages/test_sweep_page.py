@@ -183,7 +183,7 @@ def test_heat_maps_have_a_scale_and_mark_what_is_within_noise(stats, html):
 
 
 def test_the_stair_is_what_nothing_as_cheap_beats(sweep):
-    points = paid(sweep, lambda run: run.tokens)
+    points = paid(behind_figures(sweep), lambda run: run.tokens)
     steps = stair(points)
     assert len(points) == 9 + 3 + 18
     assert all(a.cost < b.cost and a.score < b.score for a, b in pairwise(steps))
@@ -194,10 +194,10 @@ def test_the_stair_is_what_nothing_as_cheap_beats(sweep):
 
 
 def test_costs_are_per_question_and_need_runs(sweep):
-    point = paid(sweep, lambda run: run.tokens)[0]
+    point = paid(behind_figures(sweep), lambda run: run.tokens)[0]
     runs = {run.run_id: run for run in sweep.runs}
-    assert point.cost == pytest.approx(sum(runs[run_id].tokens for run_id in point.cell.run_ids) / 3 / 24)
-    assert paid(sweep, lambda run: 0) == []
+    assert point.cost == pytest.approx(sum(runs[run_id].tokens for run_id in point.of.cell.run_ids) / 3 / 24)
+    assert paid(behind_figures(sweep), lambda run: 0) == []
 
 
 def test_errors_are_counted_by_each_fact_and_add_up(sweep, html):

@@ -65,11 +65,8 @@ def test_a_line_of_csv_has_all_that_is_known_of_a_cell(stats):
     row = next(row for row in ("qwen3-8b", "extractive") if not one.comparisons[(row,), "16"].is_best)
     cell = one.grid.cells[(row,), "16"]
     (line,) = [row for row in records(one) if row["cell_id"] == cell.cell_id]
-    (known,) = [
-        made
-        for made in compare_column([cells for (_, column), cells in one.grid.cells.items() if column == "16"])
-        if made.cell_id == cell.cell_id
-    ]
+    column = [each for (_, label), each in one.grid.cells.items() if label == "16"]
+    (known,) = [made for made in compare_column(column) if made.cell_id == cell.cell_id]
     assert (line["roles.answer.model"], line["k"], line["table"], line["state"]) == (row, "16", "model_k", "finished")
     assert (line["n_seeds"], line["n_questions"], line["n_common"], line["is_thin"]) == ("3", "24", "24", "false")
     for name, number in (
