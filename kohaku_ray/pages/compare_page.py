@@ -97,16 +97,9 @@ class Beside:
 
 
 def write_comparison(truth: str, runs: Sequence[str], output: str, metric: str) -> str:
-    """Write the page of two runs: one HTML file that needs nothing beside it.
+    """Write the page of two runs, given as directories or submission files, and return its path.
 
-    Args:
-        truth: A CSV with gold answers.
-        runs: Two runs' directories or submission files.
-        output: Path of the page.
-        metric: Name of the metric, see ``find_metric``.
-
-    Returns:
-        Path of the page.
+    It is one HTML file that needs nothing beside it; see ``find_metric`` for the names of metrics.
 
     Raises:
         ConfigError: There are not two runs, or there is no such metric.
@@ -136,21 +129,18 @@ def _render(
     every = [_beside(at, key, truth.rows[key], sides, metric) for at, key in enumerate(comparing.question_ids)]
     environment, packed = page_environment(limits.text_chars), Packed()
     body = environment.get_template("beside.html.j2")
-    listed = [
-        (one, packed.add(body.render(one=one, metric=metric, shared=SHARED))) for one in every[: limits.questions]
-    ]
+    shown = every[: limits.questions]
+    listed = [(one, packed.add(body.render(one=one, metric=metric, shared=SHARED))) for one in shown]
     verdicts = Counter(one.verdict for one in every)
+    scores = zip(sides, comparing.scores, strict=True)
     page = environment.get_template("compare.html.j2").render(
         comparing=comparing,
         metric=metric,
-        sides=[
-            (side, score, score_interval(metric, side.scores))
-            for side, score in zip(sides, comparing.scores, strict=True)
-        ],
+        sides=[(side, score, score_interval(metric, side.scores)) for side, score in scores],
         costs={side.letter: cost_lines(side.inputs.run) if side.inputs else [] for side in sides},
         said=pair_text(comparing.files, comparing.pair).splitlines()[2:] if comparing.pair else [],
         verdicts=[(name, verdicts[name], list_link(verdict=name)) for name in VERDICTS],
-        widest=sorted((one for one, _ in listed if one.change), key=lambda one: -abs(one.change))[:5],
+        widest=sorted((one for one in shown if one.change), key=lambda one: -abs(one.change))[:5],
         listed=listed,
         n_left_out=len(every) - len(listed),
         selects=_selects(every),
@@ -194,8 +184,7 @@ def _selects(every: Sequence[Beside]) -> list[Select]:
     verdicts = Counter(one.verdict for one in every)
     choices: list[Select] = [("verdict", "Show", [(name, name, verdicts[name]) for name in VERDICTS])]
     for at, letter in enumerate("AB"):
-        errors = sorted(Counter(one.answers[at].error for one in every if one.answers[at].error).items())
-        choices.append(
-            (f"error{letter.lower()}", f"{letter}'s class of error", [(name, name, n) for name, n in errors])
-        )
+        errors = Counter(one.answers[at].error for one in every if one.answers[at].error)
+        options = [(name, name, n) for name, n in sorted(errors.items())]
+        choices.append((f"error{letter.lower()}", f"{letter}'s class of error", options))
     return selects(len(every), *choices)

@@ -78,13 +78,7 @@ class Places:
     """Looks nodes up in the index that a run used; without an index, a node's id gives its place."""
 
     def __init__(self, nodes: NodeTable | None, node_ids: Iterable[str], titles: Mapping[str, str]) -> None:
-        """Find all nodes at once.
-
-        Args:
-            nodes: The index's nodes; None: there is no index.
-            node_ids: Every node that will be looked up.
-            titles: Title by document, where the index has none.
-        """
+        """Find all nodes that will be looked up; ``titles`` of documents stand in where the index has none."""
         self._nodes, self._titles = nodes, titles
         self._rows: dict[str, int] = {}
         if nodes is not None:
@@ -143,14 +137,7 @@ def open_index(paths: Iterable[str]) -> tuple[Index | None, str]:
 
 
 def excerpt(place: Place, text: str, match_chars: int, around_chars: int) -> Excerpt:
-    """Mark a match in its paragraph; long texts are cut.
-
-    Args:
-        place: Its place.
-        text: The match's own text, or the beginning of it.
-        match_chars: Characters of the match shown.
-        around_chars: Characters shown on either side.
-    """
+    """Mark a match (``text`` is it, or its beginning) in its paragraph; long texts are cut, the sides by themselves."""
     paragraph = place.paragraph
     if paragraph is None or not _begins(paragraph[place.start : place.end], text):
         return Excerpt("", cut(text, match_chars), "", True, place.is_table)
@@ -167,12 +154,7 @@ class Pictures:
     """Small pictures of a run's images; each stands once on the page, in a style rule, however often it is shown."""
 
     def __init__(self, index: str | None, node_ids: Iterable[str]) -> None:
-        """Read and scale the images.
-
-        Args:
-            index: Directory of the index; None: there is none, and no picture.
-            node_ids: Paragraphs of images, those that matter most first.
-        """
+        """Read and scale the images of an index's paragraphs, those that matter most first; no index, no picture."""
         self._class_of: dict[str, str] = {}
         self._rules: list[str] = []
         wanted = list(dict.fromkeys(node_ids))
@@ -182,7 +164,21 @@ class Pictures:
             images = Images.open(index)
         except DataError:
             return
-        self._draw(images, wanted)
+        digests = {row["node_id"]: row["digest"] for row in images.rows}
+        drawn: dict[str, str] = {}
+        for node_id in wanted:
+            digest = digests.get(node_id, "")
+            if digest and digest not in drawn and sum(map(len, self._rules)) <= PICTURE_BYTES:
+                try:
+                    data, (width, height) = _small(images.read(digest))
+                except (DataError, OSError, ValueError):
+                    continue
+                name = f"pic-{len(drawn)}"
+                drawn[digest] = f"pic {name}"
+                look = f"width:{width}px;height:{height}px;background-image:url(data:image/png;base64,{data})"
+                self._rules.append(f".{name}{{{look}}}")
+            if digest in drawn:
+                self._class_of[node_id] = drawn[digest]
 
     def of(self, node_id: str) -> str | None:
         """Return the classes of an element that shows a node's image; None: it is not to be had."""
@@ -192,25 +188,6 @@ class Pictures:
     def css(self) -> Markup:
         """The rules that hold the pictures."""
         return Markup("\n".join(self._rules))  # noqa: S704 - numbers and base64
-
-    def _draw(self, images: Images, wanted: Iterable[str]) -> None:
-        digests = {row["node_id"]: row["digest"] for row in images.rows}
-        drawn: dict[str, str] = {}
-        n_bytes = 0
-        for node_id in wanted:
-            digest = digests.get(node_id)
-            if digest is not None and digest not in drawn and n_bytes <= PICTURE_BYTES:
-                try:
-                    data, (width, height) = _small(images.read(digest))
-                except (DataError, OSError, ValueError):
-                    continue
-                name = f"pic-{len(drawn)}"
-                drawn[digest] = f"pic {name}"
-                look = f"width:{width}px;height:{height}px;background-image:url(data:image/png;base64,{data})"
-                self._rules.append(f".{name}{{{look}}}")
-                n_bytes += len(self._rules[-1])
-            if digest in drawn:
-                self._class_of[node_id] = drawn[str(digest)]
 
 
 def _small(data: bytes) -> tuple[str, tuple[int, int]]:

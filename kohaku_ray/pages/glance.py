@@ -21,6 +21,7 @@ from kohaku_ray.pages.questions import (
 )
 from kohaku_ray.pages.text import list_link
 from kohaku_ray.run.files import RunFiles
+from kohaku_ray.run.summary import counted
 
 N_WORST = 3
 """Questions that are named as the worst."""
@@ -94,12 +95,7 @@ class Lead:
 
 
 def causes_of(views: Sequence[QuestionView], class_notes: Mapping[str, str]) -> list[Cause]:
-    """Group the questions that lose points by cause, and within it by class of error.
-
-    Args:
-        views: All questions.
-        class_notes: What the classes mean.
-    """
+    """Group the questions that lose points by cause, and within it by class of error, with the notes of the classes."""
     groups: dict[str, dict[str, list[QuestionView]]] = {name: {} for name in CAUSES}
     for view in views:
         if view.cause and view.truth is not None:
@@ -171,13 +167,7 @@ def _money(run: RunFiles) -> str:
 
 
 def leads(views: Sequence[QuestionView], causes: Sequence[Cause], n_shown: int) -> list[Lead]:
-    """List what deserves a look, the most urgent first; only what there is.
-
-    Args:
-        views: All questions.
-        causes: Why they lose points.
-        n_shown: Questions that the page shows, from the first: only they are named.
-    """
+    """List what deserves a look, the most urgent first; only the first ``n_shown`` questions are named."""
     sure = sum("wrong" in view.marks and view.is_unanimous and len(view.members) > 1 for view in views)
     found = [
         _lead(sum(view.has_error for view in views), "with errors of models", mark="error"),
@@ -190,7 +180,7 @@ def leads(views: Sequence[QuestionView], causes: Sequence[Cause], n_shown: int) 
 
 
 def _lead(n: int, text: str, **values: str) -> Lead:
-    return Lead(n, text, list_link(**values), f"{n:,} question{'s' if n != 1 else ''}")
+    return Lead(n, text, list_link(**values), counted(n, "question"))
 
 
 def _worst(views: Sequence[QuestionView]) -> Iterator[Lead]:

@@ -57,19 +57,16 @@ _RASTER_FROM = 3_000
 def write_index_map(
     index_path: str, output: str | None = None, *, max_nodes: int = MAX_NODES, max_umap_nodes: int = MAX_UMAP_NODES
 ) -> str:
-    """Draw an index's node vectors in two dimensions.
+    """Draw an index's node vectors in two dimensions; the same index gives the same file, byte by byte.
 
     UMAP is used where it is installed and the nodes are not too many, principal components otherwise; the title says
-    which. The same index gives the same file, byte by byte.
+    which.
 
     Args:
         index_path: The index's directory.
         output: An .svg or .png file; None: ``map.svg`` in the index's directory.
         max_nodes: Most nodes drawn, evenly spaced ones of each kind.
         max_umap_nodes: Most nodes given to UMAP.
-
-    Returns:
-        Path of the file.
 
     Raises:
         DataError: There is no index, it has no vectors, or the file cannot be written.
@@ -139,13 +136,10 @@ def _project(vectors: F32, max_umap_nodes: int) -> tuple[F64, str]:
 
 
 def principal(vectors: F32) -> tuple[F64, float]:
-    """Project on the two directions of largest variance; each sign makes its direction's largest component positive.
+    """Project vectors, shape ``(n, d)``, on their two directions of largest variance.
 
-    Args:
-        vectors: Shape ``(n, d)``, n at least 1.
-
-    Returns:
-        Shape ``(n, 2)``, and the share of the variance that the two explain (1.0 where there is none).
+    Each sign makes its direction's largest component positive. Returns shape ``(n, 2)``, and the share of the variance
+    that the two explain (1.0 where there is none).
     """
     centred = vectors.astype(np.float64)
     centred -= centred.mean(axis=0)

@@ -5,7 +5,6 @@ from __future__ import annotations
 import base64
 import hashlib
 import zlib
-from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -25,19 +24,11 @@ _POLICY = "default-src 'none'; style-src 'unsafe-inline'; img-src data:; base-ur
 _BETWEEN = "\0"  # in no part: ``visible`` removes it from every text
 
 
-def render(template: str, values: Mapping[str, Any], n_chars: int = 200) -> str:
-    """Fill a template: see ``page_environment``."""
-    return page_environment(n_chars).get_template(template).render(values)
-
-
 def page_environment(n_chars: int = 200) -> jinja2.Environment:
     """Open the templates: every text is escaped, and invisible characters in it are shown.
 
     Pages state a content policy that runs the script of ``page.js`` by its digest and no other, loads nothing and sends
-    nothing: a text that got past the escaping would still do nothing.
-
-    Args:
-        n_chars: Characters that the filter ``cut`` leaves of a text, unless told otherwise.
+    nothing: a text that got past the escaping would still do nothing. The filter ``cut`` leaves ``n_chars`` characters.
     """
     environment = jinja2.Environment(
         loader=jinja2.FileSystemLoader(_TEMPLATES),

@@ -10,7 +10,7 @@ from __future__ import annotations
 import io
 import re
 import warnings
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from itertools import cycle, product
@@ -132,26 +132,27 @@ def legend_name(text: str) -> str:
     return f" {text}" if text.startswith("_") else text
 
 
+@drawing()
 def grouped_bars(
     labels: Sequence[str], series: Mapping[str, Sequence[float]], *, x_label: str, y_label: str, label: str
 ) -> Markup:
     """Draw shares between 0 and 1 side by side, each with its number: a bar per series in each group of ``labels``."""
-    with drawing():
-        figure, axes = new_figure()
-        width = 0.8 / max(len(series), 1)
-        for at, (name, values) in enumerate(series.items()):
-            places = np.arange(len(labels)) + (at - (len(series) - 1) / 2) * width
-            colour = PALETTE[at % len(PALETTE)]
-            bars = axes.bar(places, values, width * 0.94, label=legend_name(name), color=colour)
-            axes.bar_label(bars, fmt="%.2f", padding=1, fontsize=7 if len(series) > 3 else 8)
-        axes.set_xticks(np.arange(len(labels)), [visible(text) for text in labels])
-        axes.set_ylim(0, 1.1)
-        _name_axes(axes, x_label, y_label)
-        if len(series) > 1:
-            _legend(figure, min(len(series), 4), fontsize=9)
-        return svg_text(figure, label)
+    figure, axes = new_figure()
+    width = 0.8 / max(len(series), 1)
+    for at, (name, values) in enumerate(series.items()):
+        places = np.arange(len(labels)) + (at - (len(series) - 1) / 2) * width
+        colour = PALETTE[at % len(PALETTE)]
+        bars = axes.bar(places, values, width * 0.94, label=legend_name(name), color=colour)
+        axes.bar_label(bars, fmt="%.2f", padding=1, fontsize=7 if len(series) > 3 else 8)
+    axes.set_xticks(np.arange(len(labels)), [visible(text) for text in labels])
+    axes.set_ylim(0, 1.1)
+    _name_axes(axes, x_label, y_label)
+    if len(series) > 1:
+        _legend(figure, min(len(series), 4), fontsize=9)
+    return svg_text(figure, label)
 
 
+@drawing()
 def stacked_bars(
     labels: Sequence[str],
     series: Mapping[str, Sequence[int]],
@@ -164,63 +165,68 @@ def stacked_bars(
     """Draw counts on top of each other, a bar per label; series of zeros are left out."""
     from matplotlib.ticker import MaxNLocator
 
-    with drawing():
-        figure, axes = new_figure()
-        total = np.sum([np.asarray(counts) for counts in series.values()], axis=0)
-        base = np.zeros(len(labels))
-        drawn = {name: np.asarray(counts) for name, counts in series.items() if np.any(counts)}
-        for name, counts in drawn.items():
-            bars = axes.bar(np.arange(len(labels)), counts, 0.75, base, label=legend_name(name), color=colours[name])
-            shown = [f"{n:,}" if n >= LEAST_LABELLED * max(total.max(), 1) else "" for n in counts]
-            axes.bar_label(bars, shown, label_type="center", fontsize=8, color="black")
-            base += counts
-        every = -(-len(labels) // MOST_TICKS)
-        axes.set_xticks(np.arange(len(labels))[::every], [visible(text) for text in labels[::every]])
-        axes.yaxis.set_major_locator(MaxNLocator(integer=True))
-        _name_axes(axes, x_label, y_label)
-        if len(drawn) > 1:
-            _legend(figure, min(len(drawn), 4), fontsize=9)
-        return svg_text(figure, label)
+    figure, axes = new_figure()
+    drawn = {name: np.asarray(counts) for name, counts in series.items() if np.any(counts)}
+    least = LEAST_LABELLED * max(np.sum([np.asarray(counts) for counts in series.values()], axis=0).max(), 1)
+    _stack(axes, axes.bar, drawn, colours, lambda n: f"{n:,}" if n >= least else "")
+    every = -(-len(labels) // MOST_TICKS)
+    axes.set_xticks(np.arange(len(labels))[::every], [visible(text) for text in labels[::every]])
+    axes.yaxis.set_major_locator(MaxNLocator(integer=True))
+    _name_axes(axes, x_label, y_label)
+    if len(drawn) > 1:
+        _legend(figure, min(len(drawn), 4), fontsize=9)
+    return svg_text(figure, label)
 
 
+@drawing()
 def share_bars(
     names: Sequence[str], series: Mapping[str, Sequence[float]], colours: Mapping[str, str], *, x_label: str, label: str
 ) -> Markup:
     """Draw shares of 1 one after another, one bar per name, from the top; series of zeros are left out."""
     drawn = {name: np.asarray(shares, np.float64) for name, shares in series.items() if np.any(shares)}
-    longest = max([float(np.sum(shares)) for shares in zip(*drawn.values(), strict=True)], default=1.0)
-    with drawing():
-        figure, axes = new_figure(WIDTH_IN, 0.75 + 0.17 * -(-len(drawn) // 2) + 0.27 * max(len(names), 2))
-        base = np.zeros(len(names))
-        for name, shares in drawn.items():
-            bars = axes.barh(np.arange(len(names)), shares, 0.75, base, label=legend_name(name), color=colours[name])
-            shown = [f"{100 * share:.0f}" if share >= LEAST_LABELLED * longest else "" for share in shares]
-            axes.bar_label(bars, shown, label_type="center", fontsize=8, color="black")
-            base += shares
-        axes.xaxis.set_major_formatter(lambda number, _: f"{100 * number:.0f} %")
-        _name_rows(axes, names)
-        axes.set_xlabel(x_label)
-        if drawn:
-            _legend(figure, 2)
-        return svg_text(figure, label)
+    least = LEAST_LABELLED * max([float(np.sum(shares)) for shares in zip(*drawn.values(), strict=True)], default=1.0)
+    figure, axes = new_figure(WIDTH_IN, 0.75 + 0.17 * -(-len(drawn) // 2) + 0.27 * max(len(names), 2))
+    _stack(axes, axes.barh, drawn, colours, lambda share: f"{100 * share:.0f}" if share >= least else "")
+    axes.xaxis.set_major_formatter(lambda number, _: f"{100 * number:.0f} %")
+    _name_rows(axes, names)
+    axes.set_xlabel(x_label)
+    if drawn:
+        _legend(figure, 2)
+    return svg_text(figure, label)
 
 
+def _stack(
+    axes: Axes,
+    draw: Callable[..., Any],
+    layers: Mapping[str, npt.NDArray[Any]],
+    colours: Mapping[str, str],
+    write: Callable[[Any], str],
+) -> None:
+    """Draw layers on top of each other, by ``axes.bar`` or ``axes.barh``, each value with its text."""
+    base: Any = 0.0
+    for name, values in layers.items():
+        bars = draw(np.arange(len(values)), values, 0.75, base, label=legend_name(name), color=colours[name])
+        axes.bar_label(bars, [write(value) for value in values], label_type="center", fontsize=8, color="black")
+        base = base + values
+
+
+@drawing()
 def share_points(points: Sequence[tuple[float, float, int]], *, x_label: str, y_label: str) -> Markup:
     """Draw shares against shares, each with its number of cases, and the line where both are equal."""
-    with drawing():
-        figure, axes = new_figure()
-        axes.plot([0, 1], [0, 1], color=PALETTE[7], linestyle="--", linewidth=1)
-        most = max(n for _, _, n in points)
-        for x, y, n in points:
-            axes.scatter([x], [y], s=20 + 180 * n / most, color=PALETTE[0], alpha=0.75, clip_on=False, zorder=3)
-            axes.annotate(f"{n:,}", (x, y), xytext=(0, 9), textcoords="offset points", ha="center", fontsize=8)
-        axes.set_xlim(0, 1.02)
-        axes.set_ylim(0, 1.08)
-        _name_axes(axes, x_label, y_label)
-        said = "; ".join(f"{x:.2f}: {y:.2f} of {n}" for x, y, n in points)
-        return svg_text(figure, f"{y_label} by {x_label}. {said}")
+    figure, axes = new_figure()
+    axes.plot([0, 1], [0, 1], color=PALETTE[7], linestyle="--", linewidth=1)
+    most = max(n for _, _, n in points)
+    for x, y, n in points:
+        axes.scatter([x], [y], s=20 + 180 * n / most, color=PALETTE[0], alpha=0.75, clip_on=False, zorder=3)
+        axes.annotate(f"{n:,}", (x, y), xytext=(0, 9), textcoords="offset points", ha="center", fontsize=8)
+    axes.set_xlim(0, 1.02)
+    axes.set_ylim(0, 1.08)
+    _name_axes(axes, x_label, y_label)
+    said = "; ".join(f"{x:.2f}: {y:.2f} of {n}" for x, y, n in points)
+    return svg_text(figure, f"{y_label} by {x_label}. {said}")
 
 
+@drawing()
 def ranges(series: Mapping[str, npt.ArrayLike], *, x_label: str, label: str) -> Markup:
     """Draw the spread of non-negative numbers, at least one per name; the axis is logarithmic above 1.
 
@@ -228,34 +234,34 @@ def ranges(series: Mapping[str, npt.ArrayLike], *, x_label: str, label: str) -> 
     """
     from matplotlib.ticker import NullLocator
 
-    with drawing():
-        figure, axes = new_figure()
-        for at, (name, values) in enumerate(series.items()):
-            low, first, median, third, high = np.percentile(np.asarray(values, np.float64), (5, 25, 50, 75, 95))
-            colour = PALETTE[at % len(PALETTE)]
-            axes.hlines(at, low, high, color=colour, linewidth=2)
-            axes.barh(at, third - first, 0.36, first, color=colour, edgecolor=colour, linewidth=2)
-            axes.plot([median], [at], marker="|", markersize=16, markeredgewidth=2.5, color=INK)
-            axes.text(median, at - 0.3, f"{visible(name)}: median {median:,.0f}", ha="center", va="bottom")
-        axes.set_xscale("symlog", linthresh=1)
-        axes.set_xlim(*_log_window(series.values()))
-        axes.set_ylim(len(series) - 0.5, -0.75)
-        axes.xaxis.set_major_formatter(lambda number, _: f"{number:,.0f}")
-        axes.xaxis.set_minor_locator(NullLocator())
-        axes.set_yticks([])
-        axes.spines["left"].set_visible(False)
-        axes.xaxis.grid(True, alpha=0.25)
-        axes.set_xlabel(x_label)
-        return svg_text(figure, label)
+    figure, axes = new_figure()
+    for at, (name, values) in enumerate(series.items()):
+        low, first, median, third, high = np.percentile(np.asarray(values, np.float64), (5, 25, 50, 75, 95))
+        colour = PALETTE[at % len(PALETTE)]
+        axes.hlines(at, low, high, color=colour, linewidth=2)
+        axes.barh(at, third - first, 0.36, first, color=colour, edgecolor=colour, linewidth=2)
+        axes.plot([median], [at], marker="|", markersize=16, markeredgewidth=2.5, color=INK)
+        axes.text(median, at - 0.3, f"{visible(name)}: median {median:,.0f}", ha="center", va="bottom")
+    axes.set_xscale("symlog", linthresh=1)
+    axes.set_xlim(*_log_window(series.values()))
+    axes.set_ylim(len(series) - 0.5, -0.75)
+    axes.xaxis.set_major_formatter(lambda number, _: f"{number:,.0f}")
+    axes.xaxis.set_minor_locator(NullLocator())
+    axes.set_yticks([])
+    axes.spines["left"].set_visible(False)
+    axes.xaxis.grid(True, alpha=0.25)
+    axes.set_xlabel(x_label)
+    return svg_text(figure, label)
 
 
-def _log_window(series: Any) -> tuple[float, float]:
+def _log_window(series: Iterable[npt.ArrayLike]) -> tuple[float, float]:
     """Whole powers of ten around all values, from 0 where there is a 0."""
     every = np.concatenate([np.asarray(values, np.float64) for values in series])
     low = 10.0 ** np.floor(np.log10(every.min())) if every.min() >= 1 else 0.0
     return float(low), float(10.0 ** np.ceil(np.log10(max(every.max(), 1) * 1.01)))
 
 
+@drawing()
 def heat_map(
     rows: Sequence[str],
     columns: Sequence[str],
@@ -266,38 +272,34 @@ def heat_map(
     y_label: str,
     label: str,
 ) -> Markup:
-    """Draw a grid of numbers as colours, each with its text; the rows from the top.
-
-    ``values`` have the shape ``(rows, columns)``, NaN where there is none, and at least one number.
-    """
+    """Draw a grid of numbers, shape ``(rows, columns)``, as colours, each with its text; NaN where there is none."""
     import matplotlib as mpl
 
     names = [shorten(name, 30) for name in rows]
     width_in = max(1.6 + 0.062 * max(map(len, names)) + 0.6 * len(columns), WIDTH_IN)
     low, high = float(np.nanmin(values)), float(np.nanmax(values))
-    with drawing():
-        figure, axes = new_figure(width_in, 0.75 + 0.25 * max(len(rows), 3))
-        colours = mpl.colormaps["cividis"]
-        level = (values - low) / (high - low) if high > low else np.where(np.isnan(values), np.nan, 0.5)
-        axes.pcolormesh(level, cmap=colours, vmin=0, vmax=1, edgecolors="none")
-        for row, column in product(range(len(rows)), range(len(columns))):
-            ink = INK if np.isnan(level[row, column]) else "black" if level[row, column] > 0.5 else "white"
-            axes.text(column + 0.5, row + 0.5, texts[row][column], ha="center", va="center", color=ink, fontsize=8)
-        heads = [shorten(name, 24) for name in columns]
-        axes.set_xticks(np.arange(len(columns)) + 0.5, heads)
-        axes.set_yticks(np.arange(len(rows)) + 0.5, names)
-        if max(map(len, heads)) > 9:
-            axes.tick_params(axis="x", labelrotation=30)
-            for tick in axes.get_xticklabels():
-                tick.set_horizontalalignment("right")
-        axes.tick_params(length=0)
-        axes.invert_yaxis()
-        axes.spines[:].set_visible(False)
-        axes.set_xlabel(shorten(x_label, 60))
-        axes.set_ylabel(shorten(y_label, max(4 * len(rows), 10)))
-        if high > low:
-            _scale(figure, axes, low, high)
-        return svg_text(figure, label)
+    figure, axes = new_figure(width_in, 0.75 + 0.25 * max(len(rows), 3))
+    colours = mpl.colormaps["cividis"]
+    level = (values - low) / (high - low) if high > low else np.where(np.isnan(values), np.nan, 0.5)
+    axes.pcolormesh(level, cmap=colours, vmin=0, vmax=1, edgecolors="none")
+    for row, column in product(range(len(rows)), range(len(columns))):
+        ink = INK if np.isnan(level[row, column]) else "black" if level[row, column] > 0.5 else "white"
+        axes.text(column + 0.5, row + 0.5, texts[row][column], ha="center", va="center", color=ink, fontsize=8)
+    heads = [shorten(name, 24) for name in columns]
+    axes.set_xticks(np.arange(len(columns)) + 0.5, heads)
+    axes.set_yticks(np.arange(len(rows)) + 0.5, names)
+    if max(map(len, heads)) > 9:
+        axes.tick_params(axis="x", labelrotation=30)
+        for tick in axes.get_xticklabels():
+            tick.set_horizontalalignment("right")
+    axes.tick_params(length=0)
+    axes.invert_yaxis()
+    axes.spines[:].set_visible(False)
+    axes.set_xlabel(shorten(x_label, 60))
+    axes.set_ylabel(shorten(y_label, max(4 * len(rows), 10)))
+    if high > low:
+        _scale(figure, axes, low, high)
+    return svg_text(figure, label)
 
 
 def _scale(figure: Figure, axes: Axes, low: float, high: float) -> None:
@@ -308,28 +310,30 @@ def _scale(figure: Figure, axes: Axes, low: float, high: float) -> None:
 
     steps = ScalarMappable(Normalize(low, high), mpl.colormaps["cividis"].resampled(SCALE_STEPS))
     bar = figure.colorbar(steps, ax=axes, fraction=0.05, pad=0.02)
-    bar.set_ticks([low, (low + high) / 2, high], labels=[f"{at:.3f}" for at in (low, (low + high) / 2, high)])
+    ticks = [low, (low + high) / 2, high]
+    bar.set_ticks(ticks, labels=[f"{at:.3f}" for at in ticks])
     bar.ax.tick_params(labelsize=8, length=0)
     bar.outline.set_visible(False)
 
 
+@drawing()
 def lines(every: Sequence[Line], *, x_label: str, y_label: str, label: str) -> Markup:
     """Draw lines from 0 up, with a mark at every point."""
-    with drawing():
-        figure, axes = new_figure()
-        colours, dashes = cycle(PALETTE), cycle(("--", ":", "-."))
-        for line in every:
-            xs, ys = zip(*line.points, strict=True)
-            dash, colour = (next(dashes), PALETTE[7]) if line.is_limit else ("-", next(colours))
-            axes.plot(xs, ys, dash, marker="o", markersize=4, color=colour, label=legend_name(line.name))
-        axes.set_xticks(sorted({x for line in every for x, _ in line.points}))
-        axes.xaxis.set_major_formatter(lambda number, _: f"{number:g}")
-        axes.set_ylim(bottom=0)
-        _name_axes(axes, x_label, y_label)
-        _legend(figure, 2, handlelength=1.6)
-        return svg_text(figure, label)
+    figure, axes = new_figure()
+    colours, dashes = cycle(PALETTE), cycle(("--", ":", "-."))
+    for line in every:
+        xs, ys = zip(*line.points, strict=True)
+        dash, colour = (next(dashes), PALETTE[7]) if line.is_limit else ("-", next(colours))
+        axes.plot(xs, ys, dash, marker="o", markersize=4, color=colour, label=legend_name(line.name))
+    axes.set_xticks(sorted({x for line in every for x, _ in line.points}))
+    axes.xaxis.set_major_formatter(lambda number, _: f"{number:g}")
+    axes.set_ylim(bottom=0)
+    _name_axes(axes, x_label, y_label)
+    _legend(figure, 2, handlelength=1.6)
+    return svg_text(figure, label)
 
 
+@drawing()
 def banded_lines(lines: Sequence[Band], *, x_label: str, y_label: str, label: str) -> Markup:
     """Draw at least one line with its band; the x axis is logarithmic where it spans more than a factor of 50.
 
@@ -338,42 +342,41 @@ def banded_lines(lines: Sequence[Band], *, x_label: str, y_label: str, label: st
     if len(lines) > MOST_BANDS:
         return _small_multiples(lines, x_label=x_label, y_label=y_label, label=label)
     columns = 1 if len(lines) == 1 or max(len(line.name) for line in lines) > 26 else 2
-    with drawing():
-        figure, axes = new_figure(WIDTH_IN, HEIGHT_IN + 0.17 * (len(lines) // columns if len(lines) > 1 else 0))
-        looks = zip(cycle(PALETTE), (dash for dash in cycle(_DASHES) for _ in PALETTE), strict=False)
-        for line, (colour, dash) in zip(lines, looks, strict=False):
-            name = legend_name(shorten(line.name, 54 // columns))
-            axes.plot(line.x, line.mean, dash, marker="o", markersize=3.5, color=colour, label=name)
-            _fill_band(axes, line, colour, 0.2 if len(lines) <= 3 else 0.1)
-        _number_places(axes, lines, MOST_TICKS)
-        _name_axes(axes, shorten(x_label, 60), y_label)
-        if len(lines) > 1:
-            _legend(figure, columns, handlelength=1.6)
-        return svg_text(figure, label)
+    figure, axes = new_figure(WIDTH_IN, HEIGHT_IN + 0.17 * (len(lines) // columns if len(lines) > 1 else 0))
+    looks = zip(cycle(PALETTE), (dash for dash in cycle(_DASHES) for _ in PALETTE), strict=False)
+    for line, (colour, dash) in zip(lines, looks, strict=False):
+        name = legend_name(shorten(line.name, 54 // columns))
+        axes.plot(line.x, line.mean, dash, marker="o", markersize=3.5, color=colour, label=name)
+        _fill_band(axes, line, colour, 0.2 if len(lines) <= 3 else 0.1)
+    _number_places(axes, lines, MOST_TICKS)
+    _name_axes(axes, shorten(x_label, 60), y_label)
+    if len(lines) > 1:
+        _legend(figure, columns, handlelength=1.6)
+    return svg_text(figure, label)
 
 
+@drawing()
 def _small_multiples(lines: Sequence[Band], *, x_label: str, y_label: str, label: str) -> Markup:
     """Draw each line in a panel of its own, two side by side."""
     from matplotlib.figure import Figure
 
     n_rows = -(-len(lines) // 2)
-    with drawing():
-        figure = Figure(figsize=(WIDTH_IN, 0.5 + 1.25 * n_rows))
-        panels = figure.subplots(n_rows, 2, sharex=True, sharey=True, squeeze=False).ravel()
-        for line, axes in zip(lines, panels, strict=False):
-            for other in lines:
-                axes.plot(other.x, other.mean, color=PALETTE[7], alpha=0.45, linewidth=0.7)
-            axes.plot(line.x, line.mean, marker="o", markersize=3, color=PALETTE[0])
-            _fill_band(axes, line, PALETTE[0], 0.25)
-            axes.set_title(shorten(line.name, 28), fontsize=8)
-            _number_places(axes, lines, MOST_TICKS // 2)
-            axes.tick_params(labelsize=8)
-            axes.yaxis.grid(True, alpha=0.25)
-        for axes in panels[len(lines) :]:
-            axes.set_visible(False)
-        figure.supxlabel(shorten(x_label, 60), fontsize=9)
-        figure.supylabel(y_label, fontsize=9)
-        return svg_text(figure, label)
+    figure = Figure(figsize=(WIDTH_IN, 0.5 + 1.25 * n_rows))
+    panels = figure.subplots(n_rows, 2, sharex=True, sharey=True, squeeze=False).ravel()
+    for line, axes in zip(lines, panels, strict=False):
+        for other in lines:
+            axes.plot(other.x, other.mean, color=PALETTE[7], alpha=0.45, linewidth=0.7)
+        axes.plot(line.x, line.mean, marker="o", markersize=3, color=PALETTE[0])
+        _fill_band(axes, line, PALETTE[0], 0.25)
+        axes.set_title(shorten(line.name, 28), fontsize=8)
+        _number_places(axes, lines, MOST_TICKS // 2)
+        axes.tick_params(labelsize=8)
+        axes.yaxis.grid(True, alpha=0.25)
+    for axes in panels[len(lines) :]:
+        axes.set_visible(False)
+    figure.supxlabel(shorten(x_label, 60), fontsize=9)
+    figure.supylabel(y_label, fontsize=9)
+    return svg_text(figure, label)
 
 
 def _fill_band(axes: Axes, line: Band, colour: str, alpha: float) -> None:
@@ -392,24 +395,25 @@ def _number_places(axes: Axes, lines: Sequence[Band], most: int) -> None:
     axes.xaxis.set_major_formatter(lambda number, _: f"{number:g}")
 
 
+@drawing()
 def error_bars(
     names: Sequence[str], mean: Sequence[float], sd: Sequence[float], *, x_label: str, y_label: str, label: str
 ) -> Markup:
     """Draw one point per name, from the top, with its spread; its deviation is NaN where it is not known."""
     from matplotlib.ticker import MaxNLocator
 
-    with drawing():
-        figure, axes = new_figure(WIDTH_IN, 0.75 + 0.24 * max(len(names), 2))
-        axes.xaxis.set_major_locator(MaxNLocator(5))
-        spread = np.nan_to_num(np.asarray(sd, np.float64))
-        places = np.arange(len(names))
-        axes.errorbar(mean, places, xerr=spread, fmt="o", color=PALETTE[0], markersize=5, capsize=3, elinewidth=1.4)
-        _name_rows(axes, names)
-        axes.set_xlabel(x_label)
-        axes.set_ylabel(shorten(y_label, max(4 * len(names), 10)))
-        return svg_text(figure, label)
+    figure, axes = new_figure(WIDTH_IN, 0.75 + 0.24 * max(len(names), 2))
+    axes.xaxis.set_major_locator(MaxNLocator(5))
+    spread = np.nan_to_num(np.asarray(sd, np.float64))
+    places = np.arange(len(names))
+    axes.errorbar(mean, places, xerr=spread, fmt="o", color=PALETTE[0], markersize=5, capsize=3, elinewidth=1.4)
+    _name_rows(axes, names)
+    axes.set_xlabel(x_label)
+    axes.set_ylabel(shorten(y_label, max(4 * len(names), 10)))
+    return svg_text(figure, label)
 
 
+@drawing()
 def frontier(
     points: Mapping[str, Sequence[tuple[float, float]]],
     best: Sequence[tuple[float, float, str]],
@@ -418,66 +422,64 @@ def frontier(
     y_label: str,
     label: str,
 ) -> Markup:
-    """Draw gain against cost, and the Pareto frontier as a stair.
+    """Draw gain against positive costs, by name of their group, and the Pareto frontier as a stair.
 
-    ``points`` are cost and gain by name of their group, on a logarithmic axis of positive costs; ``best`` are cost,
-    gain and mark of the stair's points, by ascending cost.
+    ``best`` are cost, gain and mark of the stair's points, by ascending cost.
     """
     from matplotlib.ticker import LogLocator, NullFormatter
 
-    with drawing():
-        figure, axes = new_figure(WIDTH_IN, HEIGHT_IN + 0.17 * (len(points) // 2 if len(points) > 1 else 0))
-        for (name, group), colour in zip(points.items(), cycle(PALETTE), strict=False):
-            costs, gains = zip(*group, strict=True)
-            named = legend_name(shorten(name, 27))
-            axes.scatter(costs, gains, s=16, color=colour, alpha=0.8, linewidths=0, label=named)
-        axes.step([x for x, _, _ in best], [y for _, y, _ in best], where="post", color=INK, linewidth=1, zorder=0)
-        for x, y, mark in best:
-            axes.annotate(mark, (x, y), (0, 4), textcoords="offset points", ha="center", fontsize=8)
-        axes.set_xscale("log")
-        axes.xaxis.set_major_locator(LogLocator(10, subs=(1.0, 2.0, 5.0), numticks=8))
-        axes.xaxis.set_major_formatter(lambda number, _: f"{number:,.0f}" if number >= 10 else f"{number:g}")
-        axes.xaxis.set_minor_formatter(NullFormatter())
-        axes.margins(0.08, 0.1)
-        _name_axes(axes, x_label, y_label, grid="both")
-        if len(points) > 1:
-            _legend(figure, 2)
-        return svg_text(figure, label)
+    figure, axes = new_figure(WIDTH_IN, HEIGHT_IN + 0.17 * (len(points) // 2 if len(points) > 1 else 0))
+    for (name, group), colour in zip(points.items(), cycle(PALETTE), strict=False):
+        costs, gains = zip(*group, strict=True)
+        named = legend_name(shorten(name, 27))
+        axes.scatter(costs, gains, s=16, color=colour, alpha=0.8, linewidths=0, label=named)
+    axes.step([x for x, _, _ in best], [y for _, y, _ in best], where="post", color=INK, linewidth=1, zorder=0)
+    for x, y, mark in best:
+        axes.annotate(mark, (x, y), (0, 4), textcoords="offset points", ha="center", fontsize=8)
+    axes.set_xscale("log")
+    axes.xaxis.set_major_locator(LogLocator(10, subs=(1.0, 2.0, 5.0), numticks=8))
+    axes.xaxis.set_major_formatter(lambda number, _: f"{number:,.0f}" if number >= 10 else f"{number:g}")
+    axes.xaxis.set_minor_formatter(NullFormatter())
+    axes.margins(0.08, 0.1)
+    _name_axes(axes, x_label, y_label, grid="both")
+    if len(points) > 1:
+        _legend(figure, 2)
+    return svg_text(figure, label)
 
 
+@drawing()
 def scatter(x: Sequence[float], y: Sequence[float], *, x_label: str, y_label: str, label: str) -> Markup:
     """Draw at least one point, and the line on which both places are equal."""
     low, high = min(*x, *y), max(*x, *y)
     room = 0.05 * (high - low) or 0.05
-    with drawing():
-        figure, axes = new_figure(WIDTH_IN, WIDTH_IN)
-        axes.plot([low - room, high + room], [low - room, high + room], "--", color=INK, linewidth=0.8, alpha=0.6)
-        axes.scatter(x, y, s=18, color=PALETTE[0], alpha=0.7, linewidths=0)
-        axes.set_aspect("equal")
-        _name_axes(axes, shorten(x_label, 50), shorten(y_label, 50), grid="both")
-        return svg_text(figure, label)
+    figure, axes = new_figure(WIDTH_IN, WIDTH_IN)
+    axes.plot([low - room, high + room], [low - room, high + room], "--", color=INK, linewidth=0.8, alpha=0.6)
+    axes.scatter(x, y, s=18, color=PALETTE[0], alpha=0.7, linewidths=0)
+    axes.set_aspect("equal")
+    _name_axes(axes, shorten(x_label, 50), shorten(y_label, 50), grid="both")
+    return svg_text(figure, label)
 
 
+@drawing()
 def slopes(
     names: Sequence[str], left: Sequence[float], right: Sequence[float], *, heads: tuple[str, str], label: str
 ) -> Markup:
     """Draw a line per name from its left rank to its right one; rank 1 is at the top, ``heads`` name the sides."""
-    with drawing():
-        figure, axes = new_figure(WIDTH_IN, 0.9 + 0.2 * max(len(names), 4))
-        ends: dict[float, list[str]] = {}
-        for name, before, after in zip(names, left, right, strict=True):
-            colour = PALETTE[2] if after < before else PALETTE[1] if after > before else PALETTE[7]
-            axes.plot([0, 1], [before, after], marker="o", markersize=3.5, linewidth=1.2, color=colour)
-            ends.setdefault(after, []).append(name)
-        for after, tied in ends.items():
-            text = shorten(tied[0], 34) if len(tied) == 1 else f"{shorten(tied[0], 28)} + {len(tied) - 1}"
-            axes.annotate(text, (1, after), (6, 0), textcoords="offset points", va="center", fontsize=7)
-        axes.set_xticks([0, 1], [shorten(head, 20) for head in heads])
-        axes.set_xlim(-0.1, 2.2)
-        axes.set_ylim(len(names) + 0.5, 0.5)
-        axes.set_ylabel("rank")
-        axes.spines["bottom"].set_visible(False)
-        return svg_text(figure, label)
+    figure, axes = new_figure(WIDTH_IN, 0.9 + 0.2 * max(len(names), 4))
+    ends: dict[float, list[str]] = {}
+    for name, before, after in zip(names, left, right, strict=True):
+        colour = PALETTE[2] if after < before else PALETTE[1] if after > before else PALETTE[7]
+        axes.plot([0, 1], [before, after], marker="o", markersize=3.5, linewidth=1.2, color=colour)
+        ends.setdefault(after, []).append(name)
+    for after, tied in ends.items():
+        text = shorten(tied[0], 34) if len(tied) == 1 else f"{shorten(tied[0], 28)} + {len(tied) - 1}"
+        axes.annotate(text, (1, after), (6, 0), textcoords="offset points", va="center", fontsize=7)
+    axes.set_xticks([0, 1], [shorten(head, 20) for head in heads])
+    axes.set_xlim(-0.1, 2.2)
+    axes.set_ylim(len(names) + 0.5, 0.5)
+    axes.set_ylabel("rank")
+    axes.spines["bottom"].set_visible(False)
+    return svg_text(figure, label)
 
 
 def _name_axes(axes: Axes, x_label: str, y_label: str, grid: Any = "y") -> None:
@@ -494,6 +496,5 @@ def _name_rows(axes: Axes, names: Sequence[str]) -> None:
 
 
 def _legend(figure: Figure, columns: int, *, handlelength: float = 1, fontsize: int = 8) -> None:
-    figure.legend(
-        loc="outside upper center", ncols=columns, handlelength=handlelength, columnspacing=1.2, fontsize=fontsize
-    )
+    spacing = {"handlelength": handlelength, "columnspacing": 1.2}
+    figure.legend(loc="outside upper center", ncols=columns, fontsize=fontsize, **spacing)

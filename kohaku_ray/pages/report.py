@@ -103,7 +103,7 @@ class RunView:
 
 
 def write_report(run: str, truth: str | None = None, output: str | None = None) -> str:
-    """Write a run's page: one HTML file that needs nothing beside it.
+    """Write a run's page, one HTML file that needs nothing beside it, and return its path.
 
     What a question shows when it is opened is packed (see ``Packed``), so that a long run opens at once.
     All text from documents, questions and models is escaped, and invisible characters in it are shown. The same run
@@ -113,9 +113,6 @@ def write_report(run: str, truth: str | None = None, output: str | None = None) 
         run: The run's directory.
         truth: A CSV with gold answers; None: the run's own question file. Without any the page has no scores.
         output: Path of the page; None: ``report.html`` in the run's directory.
-
-    Returns:
-        Path of the page.
 
     Raises:
         DataError: The run has not finished, a file is damaged or missing, or the page cannot be written.
@@ -132,11 +129,7 @@ def write_report(run: str, truth: str | None = None, output: str | None = None) 
 
 
 def gather(run: RunFiles, truth: str | None) -> Inputs:
-    """Score a run, and open its index.
-
-    Args:
-        run: The run's files.
-        truth: A CSV with gold answers; None: none.
+    """Score a run by a CSV with gold answers (None: by none), and open its index.
 
     Raises:
         DataError: The truth is damaged or missing.
@@ -144,7 +137,7 @@ def gather(run: RunFiles, truth: str | None) -> Inputs:
     gold, report, why_unscored = _scores(run, truth)
     index, why_no_index = open_index(_index_paths(run))
     odd = why_unscored if report is not None else ""
-    notes = [note for note in (*_failures(run), _unfinished(run), baseline_note(run.facts), odd) if note]
+    notes = [note for note in (*_warnings(run), baseline_note(run.facts), odd) if note]
     if index is None:
         notes.append(f"The index cannot be read, so matches are shown without their paragraphs: {why_no_index}")
     return Inputs(run, gold, report, _documents(run, index), index, notes, why_unscored)
@@ -170,20 +163,15 @@ def _index_paths(run: RunFiles) -> list[str]:
     return [*([configured] if isinstance(configured, str) else []), below(run.path, "index")]
 
 
-def _unfinished(run: RunFiles) -> str:
-    status = run.facts.get("status", "unknown")
-    return "" if status == "finished" else f"The run's status is {status}: counts and seconds may be missing."
-
-
-def _failures(run: RunFiles) -> list[str]:
-    stopped, errors = run.fact("stopped", ""), run.fact("errors", {})
+def _warnings(run: RunFiles) -> list[str]:
     answers = run.tables["answers"]
     flags = Counter(flag for row in answers for flag in row.get("flags") or ())
-    return [
-        f"Stopped asking: {stopped}" if stopped else "",
-        *(f"Errors: {line}" for line in describe_errors(errors)),
-        *describe_flags(flags, len(answers)),
-    ]
+    notes = [f"Stopped asking: {run.fact('stopped')}"] if run.fact("stopped") else []
+    notes += [f"Errors: {line}" for line in describe_errors(run.fact("errors", {}))]
+    notes += describe_flags(flags, len(answers))
+    if (status := run.facts.get("status", "unknown")) != "finished":
+        notes.append(f"The run's status is {status}: counts and seconds may be missing.")
+    return notes
 
 
 def _documents(run: RunFiles, index: Index | None) -> Documents:

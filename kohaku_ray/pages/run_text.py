@@ -26,12 +26,7 @@ MOST_ODD = 6
 
 
 def show_question(run: str, question_id: str, n_items: int | None) -> str:
-    """Format the steps, the members and the vote of one question.
-
-    Args:
-        run: The run's directory.
-        question_id: The question.
-        n_items: Items shown per step; None: all.
+    """Format the steps (``n_items`` of each; None: all), the members and the vote of one question of a run's directory.
 
     Raises:
         DataError: The run has not finished, or has no such question.
@@ -55,19 +50,8 @@ def describe_questions(votes: Sequence[Row]) -> str:
 
 def describe_replays(runs: Sequence[Row]) -> str:
     """Lay out the runs of bundles: scores and costs, whether their replay is the same, and what differs."""
-    head = [
-        "run",
-        "model",
-        "metric",
-        "score",
-        "95 % interval",
-        "questions",
-        "members",
-        "tokens in",
-        "cached",
-        "out",
-        "s",
-    ]
+    head = ["run", "model", "metric", "score", "95 % interval", "questions", "members"]
+    head += ["tokens in", "cached", "out", "s"]
     body, notes = [], []
     for run in runs:
         used, scores = run["used"], run["scores"] or [{"metric": "none", "score": None}]
@@ -103,7 +87,7 @@ def describe_prompts(prompts: Sequence[SentPrompt]) -> str:
 
 
 def describe_vote(vote: Row) -> str:
-    """Format what the ensemble answers, in one line."""
+    """Format what the ensemble, or a member, answers in one line."""
     value = BLANK if vote["is_blank"] else f"{vote['answer_value']} {vote['answer_unit']}".rstrip()
     return f"{value}  [{', '.join(vote['ref_ids'])}]"
 
@@ -140,10 +124,9 @@ def _members(answers: list[Row], usage: list[Row]) -> Iterator[str]:
     for row in answers:
         calls = [call for call in usage if call["member"] == row["member"]]
         tokens = sum(call["prompt_tokens"] + call["completion_tokens"] for call in calls)
-        value = BLANK if row["is_blank"] else f"{row['answer_value']} {row['answer_unit']}".rstrip()
         yield (
-            f"  {row['member']:>2}  seed {row['seed']:>10}  attempt {row['attempt']}  {value}  "
-            f"[{', '.join(row['ref_ids'])}]  {counted(len(calls), 'call')}, {tokens:,} tokens"
+            f"  {row['member']:>2}  seed {row['seed']:>10}  attempt {row['attempt']}  {describe_vote(row)}  "
+            f"{counted(len(calls), 'call')}, {tokens:,} tokens"
         )
         labelled = {
             "details": row["details"] and _short(row["details"]),
@@ -157,11 +140,9 @@ def _members(answers: list[Row], usage: list[Row]) -> Iterator[str]:
 
 def _took(usage: list[Row]) -> Iterator[str]:
     for row in spent(usage):
-        share = (
-            ""
-            if row.cached_share is None
-            else f" ({row.cached_share:.0%} cached, members share {row.cached_bound:.0%})"
-        )
+        share = ""
+        if row.cached_share is not None:
+            share = f" ({row.cached_share:.0%} cached, members share {row.cached_bound:.0%})"
         energy = "" if row.joules is None else f", {row.joules:.0f} J"
         yield (
             f"took    {row.deployment}: {counted(row.n_calls, 'call')}, {row.prompt_tokens:,} prompt tokens{share}, "

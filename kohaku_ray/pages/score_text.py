@@ -45,14 +45,11 @@ def describe_scores(report: ScoreReport) -> str:
 
 def _figure_tables(report: ScoreReport) -> Iterator[str]:
     """Lay out the figures of whole sets: all numbers, and the tables of files that are not split."""
-    for metric in report.metrics:
+    for metric in report.metrics if report.by else ():
         records = [record for record in report.records if record["metric"] == metric.name and "figures" in record]
-        if report.by and records:
-            names = list(dict.fromkeys(name for record in records for name in record["figures"]))
-            lines = [
-                [str(record["file"]), str(record["label"]), *_written(record["figures"], names)] for record in records
-            ]
-            yield table(["file", report.by, *names], lines, n_text=2)
+        names = list(dict.fromkeys(name for record in records for name in record["figures"]))
+        if records:
+            yield table(["file", str(report.by), *names], [_figures(record, names) for record in records], n_text=2)
     for file in report.files if not report.by else ():
         for name, figures in file.figures.items():
             numbers = [[one.name, one.text, one.note] for one in figures.numbers]
@@ -60,8 +57,10 @@ def _figure_tables(report: ScoreReport) -> Iterator[str]:
             yield from (f"{one.title}\n{table(one.head, one.rows, n_text=1)}" for one in figures.tables)
 
 
-def _written(figures: Mapping[str, float], names: Sequence[str]) -> list[str]:
-    return [f"{figures[name]:.4f}" if name in figures else "" for name in names]
+def _figures(record: Mapping[str, Any], names: Sequence[str]) -> list[str]:
+    figures = record["figures"]
+    written = (f"{figures[name]:.4f}" if name in figures else "" for name in names)
+    return [str(record["file"]), str(record["label"]), *written]
 
 
 def _notes(file: FileReport) -> Iterator[str]:
@@ -183,14 +182,17 @@ def group_table(files: Sequence[str], order: Sequence[int], split: Split) -> tup
     return head, body
 
 
-def split_tables(files: Sequence[str], order: Sequence[int], split: Split) -> Iterator[str]:
-    """Lay out the scores on each group, and the correlations of the groups.
+def correlation_table(split: Split, of: str, between: str) -> tuple[list[str], list[list[str]]]:
+    """Lay out how the scores on two groups correlate: head, which begins with ``of``, and rows."""
+    body = [
+        [f"{a} {between} {b}", *map(write_effect, (found.pearson, found.spearman, found.kendall))]
+        for (a, b), found in split.correlations.items()
+    ]
+    return [of, "Pearson", "Spearman", "Kendall"], body
 
-    Args:
-        files: Paths.
-        order: Indices of the files, in the order shown.
-        split: Their scores.
-    """
+
+def split_tables(files: Sequence[str], order: Sequence[int], split: Split) -> Iterator[str]:
+    """Lay out the scores of files on each group, in an order of their indices, and the correlations of the groups."""
     labels, later = split.labels, split.labels[1:]
     head, body = group_table(files, order, split)
     counts = ["n", *(str(split.scores[name][0].n) for name in labels)]
@@ -200,14 +202,7 @@ def split_tables(files: Sequence[str], order: Sequence[int], split: Split) -> It
     if len(labels) == 1:
         yield f"every question has {split.by} {labels[0]}: there is nothing to compare it with"
     elif files[2:]:
-        yield table(
-            [f"{len(files)} files", "Pearson", "Spearman", "Kendall"],
-            [
-                [f"{a} ~ {b}", *(write_effect(figure) for figure in (found.pearson, found.spearman, found.kendall))]
-                for (a, b), found in split.correlations.items()
-            ],
-            n_text=1,
-        )
+        yield table(*correlation_table(split, f"{len(files)} files", between="~"), n_text=1)
         yield from sorted({found.reason for found in split.correlations.values() if found.reason})
     else:
         yield next(found.reason for found in split.correlations.values())
@@ -251,14 +246,9 @@ def write_effect(figure: float | None) -> str:
 def describe_run(
     summary: AnswerSummary, facts: Mapping[str, Any], n_members: int, scored: ScoredRun | None, why_not: str
 ) -> str:
-    """Write what a run did: its counts, its scores if the question file holds gold answers, the paths of its outputs.
+    """Write what a run did: its counts, its scores or why there are none (``score_run``), the paths of its outputs.
 
-    Args:
-        summary: Its counts.
-        facts: See ``facts_of``.
-        n_members: Members of its ensemble.
-        scored: Its scores; None: there are none, and ``why_not`` says why.
-        why_not: See ``score_run``.
+    ``facts`` are those of ``facts_of``, ``n_members`` the size of its ensemble.
     """
     n_calls = sum(summary.n_calls.values())
     n_answers, n_full = summary.n_answers, summary.n_questions * n_members

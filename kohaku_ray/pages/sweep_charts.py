@@ -24,10 +24,11 @@ from kohaku_ray.pages.plots import (
     share_bars,
     slopes,
 )
+from kohaku_ray.pages.sweep_questions import Behind
 from kohaku_ray.pages.sweep_stats import Place, TableGrid, name_cell, row_name, score_of
 from kohaku_ray.pages.sweep_tables import order_of
 from kohaku_ray.pages.text import cut, write_number
-from kohaku_ray.sweep.compare import Comparison, Run, Sweep, SweepGroups, TableCell
+from kohaku_ray.sweep.compare import Comparison, Run, SweepGroups
 
 MOST_LINES = 8
 """Most lines in a plot; of more, the best are drawn."""
@@ -66,8 +67,7 @@ class ErrorCounts:
 class Paid:
     """A setting with its cost per question and its score."""
 
-    cell: TableCell
-    name: str  # its table and labels
+    of: Behind
     group: str  # colours its point
     cost: float  # mean over its runs
     score: float  # mean over its seeds
@@ -76,9 +76,7 @@ class Paid:
 def table_charts(grid: TableGrid, comparisons: Mapping[Place, Comparison] | None = None) -> list[Chart]:
     """Draw a table: a heat map of rows and columns, lines over numbers, error bars where it has one axis.
 
-    Args:
-        grid: The table.
-        comparisons: Each cell with the best of its column: heat maps mark those that differ by no more than noise.
+    Heat maps mark the cells that ``comparisons`` do not tell apart from the best of their column.
     """
     if not any(cell.is_scored for cell in grid.cells.values()):
         return []
@@ -123,9 +121,8 @@ def _noise(comparisons: Mapping[Place, Comparison]) -> str:
     if not n:
         return ""
     what = "the difference from the best of its column is within noise (its 95 % interval, paired by question, holds 0)"
-    if n == len(tested):
-        return f" {LIKE_BEST}: {what}. This holds for every cell: the colours alone tell nothing apart."
-    return f" {LIKE_BEST}: {what}, {n:,} of {len(tested):,}."
+    how_many = ". This holds for every cell: the colours alone tell nothing apart."
+    return f" {LIKE_BEST}: {what}{how_many if n == len(tested) else f', {n:,} of {len(tested):,}.'}"
 
 
 def _lines(grid: TableGrid, numbers: Sequence[float]) -> Chart:
@@ -151,21 +148,15 @@ def _lines(grid: TableGrid, numbers: Sequence[float]) -> Chart:
 
 def _bars(grid: TableGrid) -> Chart:
     scored = [(row_name(row), score_of(cell)) for (row, _), cell in grid.cells.items() if cell.is_scored]
-    svg = error_bars(
-        [name for name, _ in scored],
-        [score.mean for _, score in scored],
-        [score.sd for _, score in scored],
-        x_label=_SCORE,
-        y_label=grid.row_axis,
-        label=_said(grid),
-    )
+    names, scores = zip(*scored, strict=True)
+    means, deviations = [one.mean for one in scores], [one.sd for one in scores]
+    svg = error_bars(names, means, deviations, x_label=_SCORE, y_label=grid.row_axis, label=_said(grid))
     return Chart("Scores", f"Point: mean; bar: ± one standard deviation over {grid.table.repeats}.", svg)
 
 
 def _said(grid: TableGrid) -> str:
-    scores = (
-        f"{name_cell(grid.table, cell)}: {score_of(cell).mean:.3f}" for cell in grid.cells.values() if cell.is_scored
-    )
+    scored = [cell for cell in grid.cells.values() if cell.is_scored]
+    scores = (f"{name_cell(grid.table, cell)}: {score_of(cell).mean:.3f}" for cell in scored)
     return cut(f"{grid.table.title}. {'; '.join(scores)}", _SAID_CHARS)
 
 
@@ -183,28 +174,16 @@ def error_chart(counts: Sequence[ErrorCounts], fact: str, classes: Sequence[str]
     return Chart(f"Errors by {fact}", "Numbers in the bars: per cent of all predictions.", svg)
 
 
-def paid(sweep: Sweep, cost: Callable[[Run], float]) -> list[Paid]:
-    """List every distinct setting with runs and a cost, if it was scored on the questions of most settings.
-
-    Args:
-        sweep: The sweep of the cells.
-        cost: Cost of a whole run.
-    """
-    runs = {run.run_id: run for run in sweep.runs}
-    cells: dict[str, tuple[TableCell, str]] = {}
-    for table in sweep.tables:
-        for cell in table.cells:
-            if cell.is_scored and cell.run_ids:
-                cells.setdefault(cell.cell_id, (cell, f"{table.title}: {name_cell(table, cell)}"))
-    asked = Counter(cell.question_ids for cell, _ in cells.values())
+def paid(behind: Sequence[Behind], cost: Callable[[Run], float]) -> list[Paid]:
+    """List every setting with runs and a cost (of a whole run) that was scored on the questions of most settings."""
+    asked = Counter(one.cell.question_ids for one in behind if one.cell.run_ids)
     usual = asked.most_common(1)[0][0] if asked else ()
     found = []
-    for cell, name in cells.values():
-        of_cell = [runs[run_id] for run_id in cell.run_ids if run_id in runs]
-        price = float(np.mean([cost(run) / max(len(run.predictions), 1) for run in of_cell])) if of_cell else 0.0
-        if price > 0 and cell.question_ids == usual:
-            group = next(iter(of_cell[0].facts.values()), _OTHERS)
-            found.append(Paid(cell, name, group, price, score_of(cell).mean))
+    for one in behind:
+        prices = [cost(run) / max(len(run.predictions), 1) for _, run in one.runs]
+        if any(prices) and one.cell.question_ids == usual:
+            group = next(iter(one.runs[0][1].facts.values()), _OTHERS)
+            found.append(Paid(one, group, float(np.mean(prices)), score_of(one.cell).mean))
     return found
 
 
@@ -224,7 +203,7 @@ def cost_chart(points: Sequence[Paid], unit: str) -> Chart:
     for point in points:
         groups.setdefault(point.group if point.group in usual else _OTHERS, []).append((point.cost, point.score))
     steps = stair(points)
-    said = "; ".join(f"{step.name} {step.score:.3f} at {write_number(step.cost)}" for step in steps)
+    said = "; ".join(f"{step.of.names[0]} {step.score:.3f} at {write_number(step.cost)}" for step in steps)
     svg = frontier(
         groups,
         [(step.cost, step.score, str(at)) for at, step in enumerate(steps, 1)],
@@ -262,11 +241,11 @@ def group_charts(groups: SweepGroups) -> Iterator[Chart]:
             label=f"Differences of {first}, {second}: {said}",
         ),
     )
-    ranks = [[split.ranks[label][at] for at in drawn] for label in (first, second)]
+    before, after = ([split.ranks[label][at] for at in drawn] for label in (first, second))
     yield Chart(
         f"Ranks, {first} to {second}",
         f"Green climbs, orange falls, grey stays; rank 1 is best.{left_out}",
-        slopes(names, ranks[0], ranks[1], heads=(first, second), label=f"Ranks by {first}, {second}: {said}"),
+        slopes(names, before, after, heads=(first, second), label=f"Ranks by {first}, {second}: {said}"),
     )
     bands = rank_bands(split, second)
     yield Chart(

@@ -13,7 +13,7 @@ from kohaku_ray.evaluation.compare import BANDS
 from kohaku_ray.evaluation.metrics import Metric
 from kohaku_ray.pages.charts import Chart
 from kohaku_ray.pages.page import MAX_BYTES, Packed, page_environment
-from kohaku_ray.pages.score_text import band_table, group_table, write_effect
+from kohaku_ray.pages.score_text import band_table, correlation_table, group_table
 from kohaku_ray.pages.sweep_charts import (
     ErrorCounts,
     cost_chart,
@@ -154,8 +154,8 @@ def page(sweep: Sweep, stats: Sequence[TableStats]) -> str:
         verdict=sweep_verdict(sweep),
         groups=None if sweep.groups is None else _group_block(sweep.groups),
         statistics=_statistics_head(sweep.metric),
-        tokens=_costs(sweep, behind, "tokens", lambda run: run.tokens),
-        seconds=_costs(sweep, behind, "seconds", lambda run: run.service_s),
+        tokens=_costs(behind, "tokens", lambda run: run.tokens),
+        seconds=_costs(behind, "seconds", lambda run: run.service_s),
         errors=_errors(sweep),
         classes=sweep.metric.classes,
         examples=examples(sweep),
@@ -169,18 +169,17 @@ def page(sweep: Sweep, stats: Sequence[TableStats]) -> str:
 def view_table(stats: TableStats, at: int) -> TableBlock:
     """Lay a table, the ``at``-th from 1, out for the page."""
     grid = stats.grid
-    places = {row: [(row, column) for column in grid.columns] for row in grid.rows}
     measures = []
     for name in stats.table.show:
         found = write_measure(stats, name)
-        rows = [(row, [found.get(place, "") for place in places[row]]) for row in grid.rows]
+        rows = [(row, [found.get((row, column), "") for column in grid.columns]) for row in grid.rows]
         measures.append((name, head(stats, name), rows))
     return TableBlock(
         stats=stats,
         anchor=f"table-{at}",
         head=head(stats),
         rows=[
-            (row, [shown(stats, place) for place in places[row]], write_rank(stats.average.get(row)))
+            (row, [shown(stats, (row, column)) for column in grid.columns], write_rank(stats.average.get(row)))
             for row in grid.rows
         ],
         measures=measures,
@@ -243,23 +242,18 @@ def _group_block(groups: SweepGroups) -> GroupBlock:
     if len(groups.names) > BANDS[0]:
         tables += [(f"Rank bands, {split.labels[0]} to {label}", *band_table(split, label)) for label in later]
     if split.correlations:
-        rows = [
-            [f"{a} and {b}", *(write_effect(one) for one in (found.pearson, found.spearman, found.kendall))]
-            for (a, b), found in split.correlations.items()
-        ]
-        heads = [f"{len(groups.names)} settings", "Pearson", "Spearman", "Kendall"]
-        tables.append(("Correlation of the scores", heads, rows))
+        settings = f"{len(groups.names)} settings"
+        tables.append(("Correlation of the scores", *correlation_table(split, settings, between="and")))
     n = {label: split.scores[label][0].n for label in split.labels}
     return GroupBlock(split.by, n, tables, list(group_charts(groups)) if later else [])
 
 
-def _costs(sweep: Sweep, behind: Sequence[Behind], unit: str, cost: Callable[[Run], float]) -> Costs | None:
-    points = paid(sweep, cost)
+def _costs(behind: Sequence[Behind], unit: str, cost: Callable[[Run], float]) -> Costs | None:
+    points = paid(behind, cost)
     if not points:
         return None
-    anchors = {one.cell.cell_id: one.anchor for one in behind}
     steps = [
-        (at, step.name, anchors[step.cell.cell_id], write_number(step.cost), f"{step.score:.3f}")
+        (at, step.of.names[0], step.of.anchor, write_number(step.cost), f"{step.score:.3f}")
         for at, step in enumerate(stair(points), 1)
     ]
     n_left_out = sum(bool(one.cell.run_ids) for one in behind) - len(points)

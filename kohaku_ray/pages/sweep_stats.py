@@ -11,7 +11,7 @@ import numpy.typing as npt
 
 from kohaku_ray.evaluation.metrics import Metric
 from kohaku_ray.evaluation.selection import EFFECT, Selection
-from kohaku_ray.evaluation.statistics import STAR_LEVELS, mean_sd, ranks
+from kohaku_ray.evaluation.statistics import STAR_LEVELS, average_ranks, mean_sd, ranks
 from kohaku_ray.pages.text import cut
 from kohaku_ray.sweep.compare import (
     FEW_QUESTIONS,
@@ -20,7 +20,6 @@ from kohaku_ray.sweep.compare import (
     Sweep,
     Table,
     TableCell,
-    average_rank,
     compare_column,
     select_best,
 )
@@ -132,18 +131,29 @@ def compute_stats(table: Table, metric: Metric | None = None) -> TableStats:
     comparisons: dict[Place, Comparison] = {}
     ranked: dict[Place, float] = {}
     for column in grid.columns:
-        places = [(row, column) for row in grid.rows if (row, column) in grid.cells]
-        scored = [place for place in places if grid.cells[place].is_scored]
+        scored = [(row, column) for row in grid.rows if (cell := grid.cells.get((row, column))) and cell.is_scored]
         found = compare_column([grid.cells[place] for place in scored])
         comparisons |= dict(zip(scored, found, strict=True))
         if found:
             ranked |= dict(zip(scored, ranks([one.mean for one in found]).tolist(), strict=True))
-    is_grid = len(grid.rows) > 1 and len(grid.columns) > 1
     reasons = dict.fromkeys(_reason(cell) for cell in grid.cells.values() if _reason(cell))
     names = dict.fromkeys([*(metric.parts if metric else ()), *(name for cell in table.cells for name in cell.parts)])
-    average = average_rank(table) if is_grid else {}
     selection = select_best(table.cells, metric)
-    return TableStats(grid, comparisons, ranked, average, tuple(reasons), tuple(names), selection)
+    return TableStats(grid, comparisons, ranked, _average(grid, comparisons), tuple(reasons), tuple(names), selection)
+
+
+def _average(grid: TableGrid, comparisons: Mapping[Place, Comparison]) -> dict[Row, float]:
+    """Mean rank of each row over the columns: 1 is best, ties share their mean rank.
+
+    Rows without any scored cell are left out, and so are columns that lack a scored cell of another row: ranks among
+    fewer rows would not be comparable.
+    """
+    rows = [row for row in grid.rows if any((row, column) in comparisons for column in grid.columns)]
+    complete = [column for column in grid.columns if all((row, column) in comparisons for row in rows)]
+    if not rows or not complete or len(grid.rows) < 2 or len(grid.columns) < 2:
+        return {}
+    means = [[comparisons[row, column].mean for row in rows] for column in complete]
+    return dict(zip(rows, average_ranks(means).tolist(), strict=True))
 
 
 def compute_sweep_stats(sweep: Sweep) -> list[TableStats]:
@@ -153,13 +163,15 @@ def compute_sweep_stats(sweep: Sweep) -> list[TableStats]:
 
 def lay_out(table: Table) -> TableGrid:
     """Arrange a table's cells; the labels of a single axis become rows."""
-    names = axis_names(table)
-    if len(names) == 1:
-        rows = tuple((label,) for label in table.columns)
-        cells: dict[Place, TableCell] = {((table.column_of(cell),), ONLY_COLUMN): cell for cell in table.cells}
-        return TableGrid(table, names, "", rows, (ONLY_COLUMN,), cells)
-    places = {(table.row_of(cell), table.column_of(cell)): cell for cell in table.cells}
-    return TableGrid(table, names[:-1], names[-1], table.rows, table.columns, places)
+    names, (*others, last) = axis_names(table), table.axes
+    places = {(tuple(cell.at[axis.name] for axis in others), cell.at[last.name]): cell for cell in table.cells}
+    there = {column for _, column in places}
+    columns = tuple(label for label in last.labels if label in there)
+    if not others:
+        cells = {((column,), ONLY_COLUMN): cell for (_, column), cell in places.items()}
+        return TableGrid(table, names, "", tuple((label,) for label in columns), (ONLY_COLUMN,), cells)
+    rows = tuple(dict.fromkeys(row for row, _ in places))
+    return TableGrid(table, names[:-1], names[-1], rows, columns, places)
 
 
 def name_cell(table: Table, cell: TableCell) -> str:

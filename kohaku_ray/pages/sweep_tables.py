@@ -40,12 +40,7 @@ Lines = list[list[str]]
 
 
 def describe_sweep(sweep: Sweep, stats: Sequence[TableStats] | None = None) -> str:
-    """Write a sweep for a terminal: the score tables first, then its notes.
-
-    Args:
-        sweep: The results.
-        stats: Its tables by ``compute_sweep_stats``, if already computed.
-    """
+    """Write a sweep for a terminal: the score tables first, then its notes; ``stats`` saves computing them again."""
     tables = compute_sweep_stats(sweep) if stats is None else stats
     parts = [one_line(f"{sweep.title} ({sweep.name})")]
     for one in tables:

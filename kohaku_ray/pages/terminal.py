@@ -89,11 +89,8 @@ class Progress:
     def __init__(self, job: str, total: float, unit: str, began: float | None = None) -> None:
         """Start the clock; the first ``show`` draws.
 
-        Args:
-            job: First word of every line.
-            total: Its whole work.
-            unit: What is counted, in the plural.
-            began: When the work began, by ``time.perf_counter``. Default: now.
+        ``job`` is the first word of every line, ``total`` its whole work, counted in ``unit`` (in the plural),
+        ``began`` when it began, by ``time.perf_counter`` (default: now).
         """
         self._job, self._total, self._unit = job, total, unit
         self._began, self._said = time.perf_counter() if began is None else began, 0.0
@@ -109,13 +106,7 @@ class Progress:
             self._bar = None
 
     def show(self, done: float, note: str = "", more: str = "") -> None:
-        """Show the state.
-
-        Args:
-            done: Work done so far.
-            note: What else is known.
-            more: The same at length, shown instead where there is no bar.
-        """
+        """Show the state: work ``done`` so far, and a ``note``, or ``more`` at length where there is no bar."""
         if _mode.quiet:
             return
         if self._bar is None and draws_bars(sys.stderr):

@@ -12,6 +12,7 @@ from typing import Any
 
 from kohaku_ray.pages.charts import Chart
 from kohaku_ray.pages.plots import Line, grouped_bars, lines
+from kohaku_ray.run.summary import counted
 from kohaku_ray.storage import make_directory, publish
 
 FILES = ("throughput.html", "throughput.json", "throughput.csv")
@@ -118,34 +119,24 @@ def records(bench: Throughput) -> list[Record]:
     limit = {one.members: one.measured.questions_per_s for one in bench.plain if one.measured}
     rows = []
     for plain in bench.plain:
-        own = limit.get(plain.members)
-        row = _record("plain", 1, plain.members, None, plain.measured, plain.reason)
-        rows.append(row | {"cost_ratio": _over(limit.get(1), own)})
+        row = _record("plain", 1, plain.members, None, plain)
+        rows.append(row | {"cost_ratio": _over(limit.get(1), limit.get(plain.members))})
     for cell in bench.cells:
         n, m, c = cell.replicas, cell.members, cell.concurrency
         own = rate.get((n, m, c))
-        row = _record("serve", n, m, c, cell.measured, cell.reason, is_skipped=cell.is_skipped)
+        row = _record("serve", n, m, c, cell)
         row |= {"cached_bound": (m - 1) / m, "cost_ratio": _over(rate.get((n, 1, c)), own)}
         rows.append(row | {"scaling": _over(own, rate.get((1, m, c)), n), "of_plain": _over(own, limit.get(m), n)})
     return rows
 
 
-def _record(
-    kind: str,
-    replicas: int,
-    members: int,
-    concurrency: int | None,
-    measured: Measurement | None,
-    reason: str,
-    *,
-    is_skipped: bool = False,
-) -> Record:
-    status = "measured" if measured else "skipped" if is_skipped else "failed"
+def _record(kind: str, replicas: int, members: int, concurrency: int | None, of: Plain | BenchCell) -> Record:
+    missing = "skipped" if isinstance(of, BenchCell) and of.is_skipped else "failed"
     row: Record = {"kind": kind, "replicas": replicas, "members": members, "concurrency": concurrency}
-    row |= {"status": status, "reason": reason, **dict.fromkeys(Measurement.__slots__)}
-    row |= dict.fromkeys(("questions_per_s", "generated_per_s", "prompt_per_s", "cached_share", "cached_bound"))
-    row |= dict.fromkeys(("cost_ratio", "scaling", "of_plain", "cpu_ms"))
-    return row | (asdict(measured) | measured.rates if measured else {})
+    row |= {"status": "measured" if of.measured else missing, "reason": of.reason}
+    row |= dict.fromkeys((*Measurement.__slots__, "questions_per_s", "generated_per_s", "prompt_per_s", "cached_share"))
+    row |= dict.fromkeys(("cached_bound", "cost_ratio", "scaling", "of_plain", "cpu_ms"))
+    return row | (asdict(of.measured) | of.measured.rates if of.measured else {})
 
 
 def _over(rate: float | None, other: float | None, n: int = 1) -> float | None:
@@ -171,16 +162,17 @@ def table(bench: Throughput) -> list[tuple[str, ...]]:
 
 def absences(bench: Throughput) -> list[str]:
     """List what was not measured and why, one line per reason."""
-    lines: dict[str, None] = {}
+    lines = []
     for row in records(bench):
+        replicas = counted(row["replicas"], "replica")
         if row["kind"] == "plain" and row["status"] == "failed":
-            lines[f"plain, n = {row['members']}: not measured: {row['reason']}"] = None
+            lines.append(f"plain, n = {row['members']}: not measured: {row['reason']}")
         elif row["status"] == "skipped":
-            lines[f"{_replicas(row)}: skipped: {row['reason']}"] = None
+            lines.append(f"{replicas}: skipped: {row['reason']}")
         elif row["status"] == "failed":
-            where = f"{_replicas(row)}, members {row['members']}, {row['concurrency']} in flight"
-            lines[f"{where}: failed: {row['reason']}"] = None
-    return list(lines)
+            where = f"{replicas}, members {row['members']}, {row['concurrency']} in flight"
+            lines.append(f"{where}: failed: {row['reason']}")
+    return list(dict.fromkeys(lines))
 
 
 def describe(bench: Throughput) -> str:
@@ -209,18 +201,9 @@ def page(bench: Throughput) -> str:
     """Render the page: one HTML file that needs nothing beside it and runs no script."""
     from kohaku_ray.pages.page import page_environment
 
-    return (
-        page_environment()
-        .get_template("throughput.html.j2")
-        .render(
-            facts=bench.facts,
-            columns=COLUMNS,
-            rows=table(bench),
-            absences=absences(bench),
-            legend=LEGEND,
-            charts=charts(bench),
-        )
-    )
+    template = page_environment().get_template("throughput.html.j2")
+    values = {"facts": bench.facts, "columns": COLUMNS, "rows": table(bench), "legend": LEGEND}
+    return template.render(values, absences=absences(bench), charts=charts(bench))
 
 
 def as_json(bench: Throughput) -> str:
@@ -231,7 +214,7 @@ def as_json(bench: Throughput) -> str:
 def as_csv(bench: Throughput) -> str:
     """Write the records as CSV; an empty cell is a figure that is not known."""
     buffer = io.StringIO()
-    writer = csv.DictWriter(buffer, list(_record("", 0, 0, None, None, "")), lineterminator="\n")
+    writer = csv.DictWriter(buffer, list(_record("", 0, 0, None, Plain(0))), lineterminator="\n")
     writer.writeheader()
     writer.writerows(records(bench))
     return buffer.getvalue()
@@ -241,14 +224,30 @@ def charts(bench: Throughput) -> list[Chart]:
     """Draw the plots of a benchmark that have data: rates, costs, caching and CPU."""
     rows = records(bench)
     served, plain = ([row for row in rows if row["kind"] == kind] for kind in ("serve", "plain"))
-    drawn = (_rates(served, plain), _costs(served, plain), _caching(served), _cpu(served, plain))
+    drawn = (
+        _rates(served, plain),
+        _chart(
+            "Cost of an ensemble",
+            "Time of m members over the time of one. It is m where prefill takes all the time and no prefix is shared.",
+            _by_members(served, plain, "cost_ratio", "plain sampling"),
+            "members",
+            "time over that of one member",
+        ),
+        _caching(served),
+        _chart(
+            "CPU time outside the engine",
+            "Driver and replica, without vLLM's engine process; plain: the process that calls generate.",
+            _by_members(served, plain, "cpu_ms", "plain"),
+            "members",
+            "CPU milliseconds per call",
+        ),
+    )
     return [chart for chart in drawn if chart is not None]
 
 
 def _rates(served: Sequence[Record], plain: Sequence[Record]) -> Chart | None:
-    rates = _lines(
-        served, lambda row: f"m = {row['members']}, {row['concurrency']} in flight", "replicas", "generated_per_s"
-    )
+    name = "m = {members}, {concurrency} in flight".format_map
+    rates = _lines(served, name, "replicas", "generated_per_s")
     counts = sorted({row["replicas"] for row in served if row["status"] == "measured"})
     for row in plain:
         if row["status"] == "measured":
@@ -256,18 +255,6 @@ def _rates(served: Sequence[Record], plain: Sequence[Record]) -> Chart | None:
             rates.append(Line(f"plain, n = {row['members']}", points, is_limit=True))
     note = "Dashed lines: plain LLM.generate on one replica's resources, times the number of replicas."
     return _chart("Generated tokens per second", note, rates, "replicas", "generated tokens per second")
-
-
-def _costs(served: Sequence[Record], plain: Sequence[Record]) -> Chart | None:
-    costs = _by_members(served, plain, "cost_ratio", "plain sampling")
-    note = "Time of m members over the time of one. It is m where prefill takes all the time and no prefix is shared."
-    return _chart("Cost of an ensemble", note, costs, "members", "time over that of one member")
-
-
-def _cpu(served: Sequence[Record], plain: Sequence[Record]) -> Chart | None:
-    spent = _by_members(served, plain, "cpu_ms", "plain")
-    note = "Driver and replica, without vLLM's engine process; plain: the process that calls generate."
-    return _chart("CPU time outside the engine", note, spent, "members", "CPU milliseconds per call")
 
 
 def _caching(served: Iterable[Record]) -> Chart | None:
@@ -279,16 +266,15 @@ def _caching(served: Iterable[Record]) -> Chart | None:
         return None
     members = sorted(shares)
     least = [min(shares[m]) for m in members]
+    title = "Prompt tokens from the prefix cache"
     svg = grouped_bars(
         [f"{m}" for m in members],
         {"least of all cells": least, "bound (m - 1) / m": [(m - 1) / m for m in members]},
         x_label="members",
         y_label="share of prompt tokens",
-        label=f"Prompt tokens from the prefix cache, by members: {_said(zip(members, least, strict=True))}",
+        label=f"{title}, by members: {_said(zip(members, least, strict=True))}",
     )
-    return Chart(
-        "Prompt tokens from the prefix cache", "The first member of a question fills the cache for the others.", svg
-    )
+    return Chart(title, "The first member of a question fills the cache for the others.", svg)
 
 
 def _lines(rows: Iterable[Record], name: Callable[[Record], str], x: str, y: str) -> list[Line]:
@@ -300,7 +286,7 @@ def _lines(rows: Iterable[Record], name: Callable[[Record], str], x: str, y: str
 
 
 def _by_members(served: Iterable[Record], plain: Iterable[Record], y: str, limit: str) -> list[Line]:
-    found = _lines(served, lambda row: f"{_replicas(row)}, {row['concurrency']} in flight", "members", y)
+    found = _lines(served, _named, "members", y)
     return found + [Line(limit, line.points, is_limit=True) for line in _lines(plain, lambda _: limit, "members", y)]
 
 
@@ -316,5 +302,5 @@ def _said(points: Iterable[tuple[float, float]]) -> str:
     return ", ".join(f"{y:.3g} at {x:g}" for x, y in points)
 
 
-def _replicas(row: Record) -> str:
-    return f"{row['replicas']} replica" + ("" if row["replicas"] == 1 else "s")
+def _named(row: Record) -> str:
+    return f"{counted(row['replicas'], 'replica')}, {row['concurrency']} in flight"

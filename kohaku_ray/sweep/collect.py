@@ -30,28 +30,20 @@ from kohaku_ray.run.tables import SHARED
 from kohaku_ray.run.tracking import Exported, export, is_tracked, track
 from kohaku_ray.sweep.compare import Axis, Run, State, Sweep, SweepAnswer, SweepQuestion, Table, TableCell, group_scores
 from kohaku_ray.sweep.estimate import fixed_lines
+from kohaku_ray.sweep.load import TableConfig
 from kohaku_ray.sweep.plan import Plan, PlannedCell, PlannedTable, is_there, truth_of_sweep
 from kohaku_ray.sweep.study import ceiling_of, ensembles, pool_of
 
 
 @dataclass(frozen=True, slots=True)
 class _Read:
-    """The contents of one finished run.
+    """The contents of one finished run."""
 
-    Attributes:
-        run: The run as the page shows it.
-        scores: Scores by question, in the truth's order.
-        measures: Means over its answers, by name: the system's own, ``attempts`` and ``blanks``; and what the sweep's
-            tables show besides (``sweep_measures``).
-        by_question: The system's measures: one row per question, with its ``question_id``.
-        keys: Keys of all model calls it asked for.
-    """
-
-    run: Run
-    scores: tuple[QuestionScore, ...]
-    measures: Mapping[str, float]
-    by_question: pl.DataFrame
-    keys: tuple[str, ...]
+    run: Run  # as the page shows it
+    scores: tuple[QuestionScore, ...]  # in the truth's order
+    measures: Mapping[str, float]  # means over its answers: all that a table may show beside the score
+    by_question: pl.DataFrame  # the system's measures: one row per question, with its ``question_id``
+    keys: tuple[str, ...]  # of all model calls it asked for
 
 
 def collect(
@@ -82,7 +74,7 @@ def collect(
         for planned in plan.tables
     )
     sweep = plan.loaded.sweep
-    groups, about = group_scores(sweep.by, tables, reader.truths(), found) if sweep.by else (None, ())
+    groups, about = group_scores(sweep.by, tables, tuple(reader.truths.values()), found) if sweep.by else (None, ())
     return Sweep(
         name=Path(sweep.output).name,
         title=sweep.title or Path(sweep.output).name,
@@ -105,20 +97,13 @@ def collect(
 
 @dataclass(frozen=True, slots=True)
 class _Missing:
-    """Why runs are missing, by run id.
-
-    Attributes:
-        failed: Runs that were tried.
-        skipped: Runs that were not tried.
-    """
+    """Why runs are missing, by run id."""
 
     failed: Mapping[str, str]
-    skipped: Mapping[str, str]
+    skipped: Mapping[str, str]  # not tried
 
-    @property
-    def runs(self) -> dict[str, str]:
-        """Both, by run id."""
-        return {**self.skipped, **self.failed}
+    def reason(self, run_id: str) -> str:
+        return self.failed.get(run_id) or self.skipped.get(run_id) or "not run yet"
 
     def of(self, cell: PlannedCell) -> tuple[State, str]:
         """Return the state of a cell without a finished run, and the reason."""
@@ -138,38 +123,32 @@ class _Reader:
     def __init__(self, plan: Plan, metric: Metric) -> None:
         self.metric = metric
         self._shown = {name for table in plan.tables for name in table.table.show}
-        self._truths: dict[tuple[str, int | None], Submission] = {}
+        self.truths: dict[tuple[str, int | None], Submission] = {}
         self._texts: dict[str, str] = {}
         self._nodes: dict[str, NodeTable] = {}
-        configs = [*plan.runs.values(), *(one for table in plan.tables for one in table.configs.values())]
-        for config in configs:
+        for config in plan.configs:
             self.truth(config)
 
     def truth(self, config: Config) -> Submission:
         """Return the gold answers to a run's questions."""
         key = (config.questions.path, config.questions.limit)
-        if key not in self._truths:
-            self._truths[key] = truth_of_sweep(config, self.metric)
-        return self._truths[key]
-
-    def truths(self) -> tuple[Submission, ...]:
-        """Return the gold answers of all runs."""
-        return tuple(self._truths.values())
+        if key not in self.truths:
+            self.truths[key] = truth_of_sweep(config, self.metric)
+        return self.truths[key]
 
     def asked(self) -> tuple[SweepQuestion, ...]:
         """Return every question of every truth, in order; where a truth lacks its text, as the runs have it."""
-        rows = {key: row for truth in self._truths.values() for key, row in truth.rows.items()}
+        rows = {key: row for truth in self.truths.values() for key, row in truth.rows.items()}
+        text, gold = self._texts, self.metric.gold
         return tuple(
-            SweepQuestion(
-                key, row.question or self._texts.get(key, ""), self.metric.gold(row), row.answer_unit, row.refs_raw
-            )
+            SweepQuestion(key, row.question or text.get(key, ""), gold(row), row.answer_unit, row.refs_raw)
             for key, row in rows.items()
         )
 
     def baselines(self) -> list[str]:
         """Describe what predictions that ignore the question score, once per truth."""
         say = self.metric.baseline
-        return [sentence for truth in self._truths.values() if say is not None and (sentence := say(truth))]
+        return [] if say is None else [line for truth in self.truths.values() if (line := say(truth))]
 
     def run(self, run_id: str, config: Config) -> _Read:
         """Read a finished run."""
@@ -225,7 +204,9 @@ class _Reader:
         self, run: Run, scores: Sequence[QuestionScore], directory: RunDirectory, truth: Submission
     ) -> dict[str, float]:
         """Return the measures that some table shows and no system gives."""
-        found = spent_measures(run.tokens, run.service_s, run.n_answers) | part_measures(scores, self.metric.parts)
+        n_answers = max(run.n_answers, 1)
+        found = {"tokens": run.tokens / n_answers, "seconds": run.service_s / n_answers}
+        found |= {name: float(np.mean([one.parts[name] for one in scores])) for name in self.metric.parts if scores}
         if any(name.startswith(RECALL) for name in self._shown):
             found |= recall_measures(pl.DataFrame(directory.read_table("trace", columns=TRACE_COLUMNS)), truth)
         return {name: value for name, value in found.items() if name in self._shown}
@@ -240,13 +221,17 @@ def _models(config: Config) -> str:
 def _table(planned: PlannedTable, read: Mapping[str, _Read], why: _Missing, metric: Metric) -> Table:
     table = planned.table
     cells = [_cell(cell, read, why, metric) for cell in planned.cells]
-    axes = tuple(Axis(name, labels) for name, labels in table.labels().items())
+    axes = _axes(table)
     if table.combine != "grid":
         # Settings that are not crossed make one axis, whatever keys they have.
         name = " · ".join(axis.name for axis in axes)
         cells = [replace(cell, at={name: " · ".join(cell.at.values())}) for cell in cells]
         axes = (Axis(name, tuple(cell.at[name] for cell in cells)),)
     return Table(table.name, table.title or table.name, axes, tuple(cells), show=tuple(table.show), spread=table.spread)
+
+
+def _axes(table: TableConfig) -> tuple[Axis, ...]:
+    return tuple(Axis(name, labels) for name, labels in table.labels().items())
 
 
 def _cell(cell: PlannedCell, read: Mapping[str, _Read], why: _Missing, metric: Metric) -> TableCell:
@@ -266,7 +251,7 @@ def _cell(cell: PlannedCell, read: Mapping[str, _Read], why: _Missing, metric: M
         cell_id=cell.cell_id,
         at=cell.at,
         state="partial" if missing else "finished",
-        reason="; ".join(dict.fromkeys(why.runs.get(run_id, "not run yet") for run_id in missing)),
+        reason="; ".join(dict.fromkeys(map(why.reason, missing))),
         seeds=tuple(there),
         question_ids=tuple(common),
         run_ids=tuple(one.run.run_id for one in runs),
@@ -309,19 +294,19 @@ def _studied(planned: PlannedTable, plan: Plan, reader: _Reader, why: _Missing) 
             f"({top.share:.1%}; 95 % by Clopper and Pearson: {top.low:.1%} to {top.high:.1%})."
         )
         notes = (what, never, *members.notes)
-    axes = tuple(Axis(name, labels) for name, labels in table.labels().items())
-    return Table(table.name, table.title or table.name, axes, tuple(cells), repeats="subsamples", notes=notes)
+    title = table.title or table.name
+    return Table(table.name, title, _axes(table), tuple(cells), repeats="subsamples", notes=notes)
 
 
 def _notes(plan: Plan, read: Mapping[str, _Read]) -> list[str]:
     keys = [key for one in read.values() for key in one.keys]
+    n_distinct = len(set(keys))
     notes = []
     if keys:
-        share = len(set(keys)) / len(keys)
-        notes.append(
-            f"{len(keys):,} model calls asked by {len(read)} runs, {len(set(keys)):,} of them distinct ({share:.0%})."
-        )
-    n_baseline = sum(_is_baseline(plan.runs[run_id]) for run_id in read)
+        share = f"{n_distinct:,} of them distinct ({n_distinct / len(keys):.0%})"
+        notes.append(f"{len(keys):,} model calls asked by {len(read)} runs, {share}.")
+    answering = [plan.runs[run_id].answering_deployments.values() for run_id in read]
+    n_baseline = sum(any(one.kind == "extractive" for one in deployments) for deployments in answering)
     if n_baseline:
         which = "All" if n_baseline == len(read) else f"{n_baseline} of {len(read)}"
         notes.append(
@@ -331,10 +316,6 @@ def _notes(plan: Plan, read: Mapping[str, _Read]) -> list[str]:
     if n_errors:
         notes.append(f"{n_errors:,} of {n_answers:,} answers carry an error (column `error` of answers.parquet).")
     return notes
-
-
-def _is_baseline(config: Config) -> bool:
-    return any(deployment.kind == "extractive" for deployment in config.answering_deployments.values())
 
 
 def _provenance(plan: Plan) -> dict[str, str]:
@@ -396,25 +377,11 @@ def _means(measures: pl.DataFrame) -> dict[str, float]:
     return {name: float(measures[name].to_numpy().mean()) for name in measures.columns if name != "question_id"}
 
 
-def spent_measures(tokens: float, service_s: float, n_answers: int) -> dict[str, float]:
-    """Tokens and seconds in the models per answer."""
-    return {"tokens": tokens / max(n_answers, 1), "seconds": service_s / max(n_answers, 1)}
-
-
-def part_measures(scores: Sequence[QuestionScore], parts: Collection[str]) -> dict[str, float]:
-    """Mean over questions of each part of the score, by the part's name."""
-    return {name: float(np.mean([one.parts[name] for one in scores])) for name in parts if scores}
-
-
 def recall_measures(trace: pl.DataFrame, truth: Submission) -> dict[str, float]:
     """Mean recall of the gold references among the best items of each step, over the questions that have any.
 
     A question of which a step keeps nothing counts 0; a step that keeps nothing of any question, such as one that is
-    switched off, has no recall.
-
-    Args:
-        trace: Rows of trace.parquet, with ``TRACE_COLUMNS``.
-        truth: The questions with their gold answers.
+    switched off, has no recall. ``trace`` has the columns ``TRACE_COLUMNS``.
     """
     gold = {key: refs for key, row in truth.rows.items() if (refs := gold_refs(row))}
     asked = trace.filter(pl.col("question_id").is_in(list(gold)))
@@ -440,7 +407,7 @@ def track_sweep(plan: Plan, files: Sequence[str], figures: Mapping[str, float]) 
 
     Raises:
         ConfigError: The tracker's package is missing.
-        DataError: The tracker refused; every run is whole, and the next start of the sweep exports what is left.
+        DataError: The tracker refused; the next start of the sweep exports what is left.
     """
     output = os.path.abspath(plan.loaded.sweep.output)
     name, where = os.path.basename(output), []

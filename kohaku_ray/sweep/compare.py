@@ -1,6 +1,6 @@
 """The tables of a sweep, cells with the score of every question under every seed, and comparisons of the cells.
 
-Each cell is compared with the best of its column; rows are ranked over all columns, settings on groups of questions.
+Each cell is compared with the best of its column, settings by their scores on groups of questions.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from kohaku_ray.evaluation.paired import (
 )
 from kohaku_ray.evaluation.report import labels_of
 from kohaku_ray.evaluation.selection import Selection, select
-from kohaku_ray.evaluation.statistics import Welch, average_ranks, holm, mean_sd, stars, welch
+from kohaku_ray.evaluation.statistics import Welch, holm, mean_sd, stars, welch
 from kohaku_ray.evaluation.submissions import Submission
 from kohaku_ray.index.arrays import F64, I64
 
@@ -40,99 +40,56 @@ missing, none so far."""
 
 @dataclass(frozen=True, slots=True)
 class SweepQuestion:
-    """One question of the sweep and its truth.
+    """One question of the sweep and its truth."""
 
-    Attributes:
-        question_id: Unique in the sweep.
-        text: The question.
-        answer_value: The true value; ``is_blank`` where there is none.
-        answer_unit: Its unit.
-        refs: The true references, as written.
-    """
-
-    question_id: str
+    question_id: str  # unique in the sweep
     text: str
-    answer_value: str
+    answer_value: str  # ``is_blank`` where there is no answer
     answer_unit: str
-    refs: str
+    refs: str  # as written
 
 
 @dataclass(frozen=True, slots=True)
 class SweepAnswer:
-    """One run's answer to one question, as its submission has it.
+    """One run's answer to one question, as its submission has it."""
 
-    Attributes:
-        answer_value: The value as written; ``is_blank`` for an abstention.
-        refs: The references as written.
-        error: Its error class, one of the metric's ``classes``; None where nothing is wrong.
-    """
-
-    answer_value: str
-    refs: str
-    error: str | None
+    answer_value: str  # ``is_blank`` for an abstention
+    refs: str  # as written
+    error: str | None  # one of the metric's ``classes``; None where nothing is wrong
 
 
 @dataclass(frozen=True, slots=True)
 class Run:
-    """One finished run: one setting under one seed. Cells of several tables may share a run.
+    """One finished run: one setting under one seed. Cells of several tables may share a run."""
 
-    Attributes:
-        run_id: Digest of the setting and its seed.
-        path: Its directory; empty where there is none.
-        seed: Base of its seeds.
-        facts: Settings by which errors are counted, such as ``model`` and ``k``.
-        predictions: By question id.
-        n_calls: Model calls requested.
-        tokens: Prompt and generated tokens of these calls, whichever run made them.
-        service_s: Seconds of these calls in the backend, whichever run made them.
-        n_answers: Answers of its members.
-        n_errors: Answers with an error.
-    """
-
-    run_id: str
-    path: str
-    seed: int
-    facts: Mapping[str, str]
-    predictions: Mapping[str, SweepAnswer]
-    n_calls: int
-    tokens: int
-    service_s: float
-    n_answers: int = 0
-    n_errors: int = 0
+    run_id: str  # digest of the setting and its seed
+    path: str  # its directory; empty where there is none
+    seed: int  # base of its seeds
+    facts: Mapping[str, str]  # settings by which errors are counted, such as ``model`` and ``k``
+    predictions: Mapping[str, SweepAnswer]  # by question id
+    n_calls: int  # model calls requested
+    tokens: int  # prompt and generated tokens of these calls, whichever run made them
+    service_s: float  # seconds of these calls in the backend, whichever run made them
+    n_answers: int = 0  # of its members
+    n_errors: int = 0  # answers with an error
 
 
 @dataclass(frozen=True, slots=True)
 class TableCell:
-    """One setting of a table, over its seeds (or over the subsamples of a pool).
+    """One setting of a table, over its seeds (or over the subsamples of a pool)."""
 
-    Attributes:
-        cell_id: Digest of the setting without the seed: equal in every table and every sweep.
-        at: Label by axis.
-        state: Its ``State``.
-        reason: Why it is not finished; empty where it is.
-        seeds: Seeds of the finished runs, or the numbers of the subsamples.
-        question_ids: Columns of the arrays: questions that every finished run answered.
-        parts: Parts of the score by name, in the metric's order: shape ``(n_seeds, n_questions)`` each.
-        total: Share of each question in the score: the same shape; see ``Metric.shares``.
-        run_ids: Finished runs, one per seed; empty for subsamples.
-        measures: Shape ``(n_seeds,)`` each; other measures by name: means over questions, such as
-            ``matches``, ``snippets`` and ``characters`` of the context.
-        question_measures: Shape ``(n_questions,)`` each; the system's measures by name: means over seeds.
-        is_exact: The one row is the exact expectation over all subsamples.
-    """
-
-    cell_id: str
-    at: Mapping[str, str]
+    cell_id: str  # digest of the setting without the seed: equal in every table and every sweep
+    at: Mapping[str, str]  # label by axis
     state: State
-    reason: str = ""
-    seeds: tuple[int, ...] = ()
-    question_ids: tuple[str, ...] = ()
-    parts: Mapping[str, F64] = field(default_factory=dict)
-    total: F64 = field(default_factory=lambda: np.zeros((0, 0)))
-    run_ids: tuple[str, ...] = ()
-    measures: Mapping[str, F64] = field(default_factory=dict)
-    question_measures: Mapping[str, F64] = field(default_factory=dict)
-    is_exact: bool = False
+    reason: str = ""  # why it is not finished
+    seeds: tuple[int, ...] = ()  # of the finished runs, or the numbers of the subsamples
+    question_ids: tuple[str, ...] = ()  # columns of the arrays: questions that every finished run answered
+    parts: Mapping[str, F64] = field(default_factory=dict)  # of the score, by name: (n_seeds, n_questions) each
+    total: F64 = field(default_factory=lambda: np.zeros((0, 0)))  # same shape: each share, see ``Metric.shares``
+    run_ids: tuple[str, ...] = ()  # finished runs, one per seed; empty for subsamples
+    measures: Mapping[str, F64] = field(default_factory=dict)  # other means over questions, by name: (n_seeds,) each
+    question_measures: Mapping[str, F64] = field(default_factory=dict)  # means over seeds: (n_questions,) each
+    is_exact: bool = False  # the one row is the exact expectation over all subsamples
 
     @property
     def right(self) -> F64:
@@ -142,12 +99,12 @@ class TableCell:
     @property
     def scores(self) -> F64:
         """Score under every seed: shape ``(n_seeds,)``."""
-        return self.total.mean(axis=1) if self.total.size else np.zeros(0)
+        return self.total.mean(axis=1) if self.is_scored else np.zeros(0)
 
     @property
     def by_question(self) -> F64:
         """Score of every question, mean over seeds: shape ``(n_questions,)``."""
-        return self.total.mean(axis=0) if self.total.size else np.zeros(0)
+        return self.total.mean(axis=0) if self.is_scored else np.zeros(0)
 
     @property
     def is_scored(self) -> bool:
@@ -163,153 +120,72 @@ class TableCell:
 
 @dataclass(frozen=True, slots=True)
 class Axis:
-    """One direction of a table.
+    """One direction of a table."""
 
-    Attributes:
-        name: A configuration key, or a name of its own.
-        labels: Its values in order, as text.
-    """
-
-    name: str
-    labels: tuple[str, ...]
+    name: str  # a configuration key, or a name of its own
+    labels: tuple[str, ...]  # its values in order, as text
 
 
 @dataclass(frozen=True, slots=True)
 class Table:
-    """A grid of cells shown together.
+    """Cells shown together; the last axis makes the columns, combinations of the others the rows."""
 
-    Attributes:
-        name: Unique in the sweep, fit for a file's name.
-        title: What it compares.
-        axes: Its axes; the last one makes the columns, combinations of the others the rows.
-        cells: Every combination there is, in order.
-        repeats: Name of the repetitions of a cell, such as seeds.
-        show: Names of ``TableCell.measures`` to be tabulated beside the score.
-        spread: What the standard deviation of those measures is over.
-        notes: Warnings for the reader, such as axis values that were skipped, and why.
-    """
-
-    name: str
+    name: str  # unique in the sweep, fit for a file's name
     title: str
     axes: tuple[Axis, ...]
-    cells: tuple[TableCell, ...]
-    repeats: Literal["seeds", "subsamples"] = "seeds"
-    show: tuple[str, ...] = ()
-    spread: Literal["seeds", "questions"] = "seeds"
-    notes: tuple[str, ...] = ()
-
-    @property
-    def rows(self) -> tuple[tuple[str, ...], ...]:
-        """Labels of each row, one for each axis but the last, in order of appearance."""
-        return tuple(dict.fromkeys(self.row_of(cell) for cell in self.cells))
-
-    @property
-    def columns(self) -> tuple[str, ...]:
-        """Labels of the columns that have cells."""
-        there = {self.column_of(cell) for cell in self.cells}
-        return tuple(label for label in self.axes[-1].labels if label in there)
-
-    def row_of(self, cell: TableCell) -> tuple[str, ...]:
-        """Labels of a cell's row."""
-        return tuple(cell.at[axis.name] for axis in self.axes[:-1])
-
-    def column_of(self, cell: TableCell) -> str:
-        """Label of a cell's column."""
-        return cell.at[self.axes[-1].name]
-
-    def column(self, label: str) -> tuple[TableCell, ...]:
-        """Cells of a column, row by row."""
-        return tuple(cell for cell in self.cells if self.column_of(cell) == label)
+    cells: tuple[TableCell, ...]  # every combination there is, in order
+    repeats: Literal["seeds", "subsamples"] = "seeds"  # what a cell is repeated over
+    show: tuple[str, ...] = ()  # names of ``TableCell.measures`` that are tabulated beside the score
+    spread: Literal["seeds", "questions"] = "seeds"  # what the standard deviation of those measures is over
+    notes: tuple[str, ...] = ()  # such as axis values that were skipped, and why
 
 
 @dataclass(frozen=True, slots=True)
 class SweepGroups:
-    """The scores of a sweep's settings on groups of the questions.
+    """The scores of a sweep's settings on groups of the questions."""
 
-    Attributes:
-        names: The settings, each with its table's title.
-        split: Their scores by group.
-    """
-
-    names: tuple[str, ...]
+    names: tuple[str, ...]  # of the settings
     split: Split
 
 
 @dataclass(frozen=True, slots=True)
 class Sweep:
-    """A whole sweep, ready for display.
+    """A whole sweep, ready for display."""
 
-    Attributes:
-        name: Name of its directory.
-        title: Its subject.
-        tables: In the order they are shown.
-        questions: All questions of all runs, in order.
-        runs: Every finished run once, in order.
-        metric: Metric of all scores.
-        notes: Warnings about the whole sweep.
-        provenance: Versions, files and digests it ran with, by name.
-        groups: Scores on groups of the questions; None: not asked for.
-        spending: Its cost by name, as text: calls requested and made, tokens, seconds; differs from start to start.
-    """
-
-    name: str
+    name: str  # of its directory
     title: str
-    tables: tuple[Table, ...]
-    questions: tuple[SweepQuestion, ...]
-    runs: tuple[Run, ...]
+    tables: tuple[Table, ...]  # in the order they are shown
+    questions: tuple[SweepQuestion, ...]  # of all runs, in order
+    runs: tuple[Run, ...]  # every finished run once, in order
     metric: Metric
-    notes: tuple[str, ...] = ()
-    provenance: Mapping[str, str] = field(default_factory=dict)
-    spending: Mapping[str, str] = field(default_factory=dict)
-    groups: SweepGroups | None = None
-
-
-_Tests = tuple[Welch, Interval, Permutation, float | None]
-
-_ITSELF = "it is the best of its column"
+    notes: tuple[str, ...] = ()  # about the whole sweep
+    provenance: Mapping[str, str] = field(default_factory=dict)  # versions, files and digests, by name
+    spending: Mapping[str, str] = field(default_factory=dict)  # calls, tokens, seconds; differ from start to start
+    groups: SweepGroups | None = None  # None: not asked for
 
 
 @dataclass(frozen=True, slots=True)
 class Comparison:
-    """Comparison of a scored cell with the best cell of its column.
+    """Comparison of a scored cell with the best cell of its column, the first on a tie.
 
     Tests over seeds say whether the difference would recur on the same questions (``welch``, as in the paper), tests
-    over questions whether it would on other questions like these (``interval``, ``permutation``, ``d_z``).
-
-    Attributes:
-        cell_id: The cell.
-        at: Its labels by axis.
-        best_id: The best cell of the column, the first on a tie: it is compared with itself by no test.
-        mean: Mean of its score over seeds, on all its own questions.
-        sd: Standard deviation of its score over seeds; None with one seed.
-        n_questions: Number of questions in its mean.
-        n_seeds: Number of seeds in its mean.
-        is_best: It has the highest mean, alone or on a tie: bold in tables.
-        is_second: It has the highest mean below that, alone or on a tie: underlined.
-        n_common: Questions that it and the best both have: all fields below use only these.
-        welch: This cell less the best over seeds: below 0 where the cell is worse.
-        welch_holm: Its p, corrected for the number of comparisons in the column; None where there is none.
-        interval: The same difference, paired by question, and its bootstrap interval.
-        permutation: Sign-flip test of that difference.
-        permutation_holm: The p of that test, corrected in the same way.
-        d_z: Effect size of the paired difference; None where it is not defined.
+    over questions whether it would on other questions like these (``interval``, ``permutation``, ``d_z``). All tests
+    use only the questions that both cells have; the best is not tested against itself.
     """
 
     cell_id: str
-    at: Mapping[str, str]
-    best_id: str
-    mean: float
-    sd: float | None
+    mean: float  # of its score over seeds, on all its own questions
+    sd: float | None  # of its score over seeds; None with one seed
     n_questions: int
     n_seeds: int
-    is_best: bool
-    is_second: bool
-    n_common: int
-    welch: Welch
-    interval: Interval
-    permutation: Permutation
-    d_z: float | None
-    welch_holm: float | None = None
+    n_common: int  # questions that it and the best both have
+    welch: Welch  # this cell less the best over seeds: below 0 where the cell is worse
+    interval: Interval  # the same difference, paired by question, and its bootstrap interval
+    permutation: Permutation  # sign-flip test of that difference
+    d_z: float | None  # effect size of the paired difference; None where it is not defined
+    is_best: bool = False  # it has the highest mean, alone or on a tie: bold in tables
+    is_second: bool = False  # the highest mean below that, alone or on a tie: underlined
+    welch_holm: float | None = None  # its p, corrected for the number of comparisons in the column
     permutation_holm: float | None = None
 
     @property
@@ -319,16 +195,7 @@ class Comparison:
 
 
 def compare_column(cells: Sequence[TableCell]) -> list[Comparison]:
-    """Compare every scored cell with the best cell of its column; cells without scores are left out.
-
-    The best has the highest mean on its own questions, the mean that tables show. Cells over different question sets
-    are compared on the questions that both have; ``n_common`` is their number.
-
-    Args:
-        cells: The cells of one column, in order.
-
-    Returns:
-        One comparison for each scored cell, in order.
+    """Compare every scored cell of a column with the best, which has the highest mean on its own questions.
 
     Raises:
         DataError: A score is not finite.
@@ -337,39 +204,16 @@ def compare_column(cells: Sequence[TableCell]) -> list[Comparison]:
     if not scored:
         return []
     means = [float(np.round(cell.scores.mean(), 12)) for cell in scored]
+    highest, second, *_ = [*sorted(set(means), reverse=True), None]
     best = scored[means.index(max(means))]
-    highest = [*sorted(set(means), reverse=True), None]
-    found = [
-        replace(_compare(cell, best), is_best=mean == highest[0], is_second=mean == highest[1])
-        for cell, mean in zip(scored, means, strict=True)
-    ]
-    welch_holm = holm([comparison.welch.p for comparison in found])
-    permutation_holm = holm([comparison.permutation.p for comparison in found])
+    found = [_compare(cell, best) for cell in scored]
+    corrected = zip(holm([one.welch.p for one in found]), holm([one.permutation.p for one in found]), strict=True)
     return [
-        replace(comparison, welch_holm=by_seeds, permutation_holm=by_questions)
-        for comparison, by_seeds, by_questions in zip(found, welch_holm, permutation_holm, strict=True)
+        replace(
+            one, is_best=mean == highest, is_second=mean == second, welch_holm=by_seeds, permutation_holm=by_questions
+        )
+        for one, mean, (by_seeds, by_questions) in zip(found, means, corrected, strict=True)
     ]
-
-
-def average_rank(table: Table) -> dict[tuple[str, ...], float]:
-    """Mean rank of every row over the table's columns, by mean score: 1 is best, ties share their mean rank.
-
-    Rows without any scored cell are left out, and so are columns that lack a scored cell of another row: ranks among
-    fewer rows would not be comparable. Empty where no column is complete.
-
-    Raises:
-        DataError: A score is not finite.
-    """
-    score = {
-        (table.row_of(cell), table.column_of(cell)): float(_checked(cell).scores.mean())
-        for cell in table.cells
-        if cell.is_scored
-    }
-    rows = [row for row in table.rows if any((row, column) in score for column in table.columns)]
-    blocks = [
-        [score[row, column] for row in rows] for column in table.columns if all((row, column) in score for row in rows)
-    ]
-    return dict(zip(rows, average_ranks(blocks).tolist(), strict=True)) if rows and blocks else {}
 
 
 def select_best(cells: Sequence[TableCell], metric: Metric | None = None) -> Selection | None:
@@ -395,40 +239,17 @@ def select_best(cells: Sequence[TableCell], metric: Metric | None = None) -> Sel
 def _compare(cell: TableCell, best: TableCell) -> Comparison:
     mean, sd = mean_sd(cell.scores)
     mine, theirs = _common(cell, best)
-    tests = _undefined(0.0, _ITSELF) if cell is best else _tests(cell.total[:, mine], best.total[:, theirs])
-    return Comparison(
-        cell_id=cell.cell_id,
-        at=cell.at,
-        best_id=best.cell_id,
-        mean=mean,
-        sd=sd,
-        n_questions=len(cell.question_ids),
-        n_seeds=len(cell.seeds),
-        is_best=False,
-        is_second=False,
-        n_common=mine.size,
-        welch=tests[0],
-        interval=tests[1],
-        permutation=tests[2],
-        d_z=tests[3],
-    )
-
-
-def _tests(total: F64, best: F64) -> _Tests:
-    """Compare two arrays of shape ``(n_seeds, n_questions)``, over the same questions and any number of seeds."""
-    if not total.shape[1]:
-        return _undefined(None, "no question that both have")
-    difference = paired_differences(total.mean(axis=0), best.mean(axis=0))
-    return (
-        welch(total.mean(axis=1), best.mean(axis=1)),
-        paired_bootstrap(difference),
-        paired_permutation(difference),
-        paired_effect(difference),
-    )
-
-
-def _undefined(difference: float | None, reason: str) -> _Tests:
-    return Welch(difference, reason=reason), Interval(difference, reason=reason), Permutation(None, reason=reason), None
+    about = (cell.cell_id, mean, sd, len(cell.question_ids), len(cell.seeds), mine.size)
+    if cell is best or not mine.size:
+        difference = 0.0 if cell is best else None
+        reason = "it is the best of its column" if cell is best else "no question that both have"
+        untested = Welch(difference, reason=reason), Interval(difference, reason=reason)
+        return Comparison(*about, *untested, Permutation(None, reason=reason), None)
+    total, other = cell.total[:, mine], best.total[:, theirs]
+    paired = paired_differences(total.mean(axis=0), other.mean(axis=0))
+    over_seeds = welch(total.mean(axis=1), other.mean(axis=1))
+    tests = over_seeds, paired_bootstrap(paired), paired_permutation(paired), paired_effect(paired)
+    return Comparison(*about, *tests)
 
 
 def _common(cell: TableCell, best: TableCell) -> tuple[I64, I64]:
@@ -456,11 +277,8 @@ def group_scores(
 ) -> tuple[SweepGroups | None, tuple[str, ...]]:
     """Score every distinct setting on each group of the questions; returns the scores, and notes for the reader.
 
-    Args:
-        by: Column of the gold answers that makes the groups.
-        tables: The sweep's tables; settings that were scored on other questions than most are left out.
-        truths: The gold answers.
-        metric: The metric of the sweep.
+    Groups are the values of column ``by`` of the gold answers. Settings that were scored on other questions than most
+    are left out.
     """
     named = [truth for truth in truths if by in truth.header]
     label = {key: one for truth in named for key, one in zip(truth.rows, labels_of(truth, by), strict=True)}

@@ -57,25 +57,15 @@ Recorded = Callable[[str], AbstractSet[str]]
 
 @dataclass(frozen=True, slots=True)
 class Estimate:
-    """A sweep's model calls, as far as they are known before retrieval.
+    """A sweep's model calls, as far as they are known before retrieval."""
 
-    Attributes:
-        n_opening: Distinct calls that systems make before any search.
-        n_opening_recorded: How many of them the ledger holds.
-        n_answers: Distinct answer calls if no answer is blank.
-        n_answers_most: Distinct answer calls if every retry is used.
-        n_asked: Opening and answer calls of all runs if no answer is blank.
-        n_recorded: Replies in the ledger, of any run.
-        prompt_tokens: Bound for the distinct answer calls if no answer is blank: their number times the budget.
-    """
-
-    n_opening: int
-    n_opening_recorded: int
-    n_answers: int
-    n_answers_most: int
-    n_asked: int
-    n_recorded: int
-    prompt_tokens: int
+    n_opening: int  # distinct calls that systems make before any search
+    n_opening_recorded: int  # how many of them the ledger holds
+    n_answers: int  # distinct answer calls if no answer is blank
+    n_answers_most: int  # the same if every retry is used
+    n_asked: int  # opening and answer calls of all runs if no answer is blank
+    n_recorded: int  # replies in the ledger, of any run
+    prompt_tokens: int  # bound for the distinct answer calls if no answer is blank: their number times the budget
 
     @property
     def share_distinct(self) -> float:
@@ -84,14 +74,10 @@ class Estimate:
 
 
 def estimate(plan: Plan, recorded: Recorded) -> Estimate:
-    """Count a sweep's model calls without making one.
+    """Count a sweep's model calls without making one; ``recorded`` reads the keys of a ledger.
 
     Opening calls are counted by their keys. The prompts of answers depend on their replies, so answers are counted by
     the settings that decide their prompts: runs with equal settings ask the same.
-
-    Args:
-        plan: The sweep.
-        recorded: Reads the keys of a ledger.
 
     Raises:
         DataError: Questions or ledger cannot be read.

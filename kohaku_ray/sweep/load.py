@@ -56,35 +56,21 @@ DECIDE_NOTHING = (
 
 @dataclass(frozen=True, slots=True)
 class LoadedSweep:
-    """A sweep and its base.
-
-    Attributes:
-        sweep: The sweep's configuration.
-        base: Its base as plain values, with all preferred presets; the sweep's own keys and the command line's win.
-        where: The file, for messages.
-        compose: Builds the base with some of the preferred presets.
-        presets: Plain values of the presets that tables and cells name, by name.
-        own: Keys that the sweep's own base and its ``set`` give.
-    """
+    """A sweep and its base."""
 
     sweep: SweepConfig
-    base: Values
-    where: str
-    compose: Callable[[Sequence[str]], Values]
-    presets: Mapping[str, Values] = field(default_factory=dict)
-    own: tuple[str, ...] = ()
+    base: Values  # plain values, with all preferred presets; the sweep's own keys and the command line's win
+    where: str  # the file, for messages
+    compose: Callable[[Sequence[str]], Values]  # builds the base with some of the preferred presets
+    presets: Mapping[str, Values] = field(default_factory=dict)  # values of those that tables and cells name
+    own: tuple[str, ...] = ()  # keys that the sweep's own base and its ``set`` give
 
     def preferring(self, names: Sequence[str]) -> LoadedSweep:
         """Copy the sweep with these of its preferred presets alone."""
         return replace(self, base=self.compose(names))
 
     def config(self, table: TableConfig, setting: Setting, seed: int) -> Config:
-        """Build the configuration of one cell and seed.
-
-        Raises:
-            ConfigError: A value does not fit.
-            ConflictError: Each value fits, but not together.
-        """
+        """Build the configuration of one cell and seed, see ``built``."""
         return self.built({"seed": seed}, table.set, setting.values)
 
     def built(self, *layers: Mapping[str, Any]) -> Config:
@@ -148,8 +134,8 @@ def load_sweep(
     return loaded
 
 
-def _find(path: str) -> Path:
-    for candidate in (Path(path), SWEEPS / path, SWEEPS / f"{path}.yaml"):
+def _find(path: str, *first: Path) -> Path:
+    for candidate in (*first, Path(path), SWEEPS / path, SWEEPS / f"{path}.yaml"):
         if os.path.isfile(candidate):
             return candidate
     presets = sorted(file.stem for file in SWEEPS.glob("*.yaml"))
@@ -173,11 +159,11 @@ def _whole(file: Path) -> Values:
 
 
 def _tables_of(name: str, beside: Path) -> list[Any]:
-    file = next((one for one in (beside.parent / name, beside.parent / f"{name}.yaml") if os.path.isfile(one)), None)
-    inner = _read(file if file is not None else _find(name))
+    file = _find(name, beside.parent / name, beside.parent / f"{name}.yaml")
+    inner = _read(file)
     if "tables" in inner:
         raise ConfigError(f"{beside}: tables names {name}, which has tables of its own: name those")
-    return list(_of_one_table(inner, file or _find(name))["tables"])
+    return list(_of_one_table(inner, file)["tables"])
 
 
 def _of_one_table(values: Values, file: Path) -> Values:
@@ -462,15 +448,10 @@ class SweepConfig(Section):
 
 @dataclass(frozen=True, slots=True)
 class Setting:
-    """One cell: its labels and its settings.
+    """One cell: its labels and its settings."""
 
-    Attributes:
-        at: Label by axis.
-        values: Values by dotted key.
-    """
-
-    at: Mapping[str, str]
-    values: Mapping[str, Any]
+    at: Mapping[str, str]  # label by axis
+    values: Mapping[str, Any]  # by dotted key
 
 
 def choices_of(name: str, values: Sequence[Any] | Mapping[str, Any]) -> list[tuple[str, Values]]:

@@ -28,59 +28,42 @@ from kohaku_ray.sweep.load import MEMBERS, LoadedSweep, PoolConfig, Setting, Tab
 
 @dataclass(frozen=True, slots=True)
 class PlannedCell:
-    """One cell of a table.
+    """One cell of a table."""
 
-    Attributes:
-        cell_id: Digest of its settings without the seed.
-        at: Label by axis.
-        runs: Runs by seed; none if the cell is skipped.
-        reason: Why it is skipped; empty if it is not.
-    """
-
-    cell_id: str
-    at: Mapping[str, str]
-    runs: Mapping[int, str] = field(default_factory=dict)
-    reason: str = ""
+    cell_id: str  # digest of its settings without the seed
+    at: Mapping[str, str]  # label by axis
+    runs: Mapping[int, str] = field(default_factory=dict)  # by seed; none if the cell is skipped
+    reason: str = ""  # why it is skipped
 
 
 @dataclass(frozen=True, slots=True)
 class PlannedTable:
-    """One table with its resolved cells.
-
-    Attributes:
-        table: Its configuration.
-        cells: Cells in order; in a study, one per setting, all on the pool's run.
-        configs: Configuration of each cell that is not skipped, by its id.
-    """
+    """One table with its resolved cells."""
 
     table: TableConfig
-    cells: tuple[PlannedCell, ...]
-    configs: Mapping[str, Config]
+    cells: tuple[PlannedCell, ...]  # in order; in a study, one per setting, all on the pool's run
+    configs: Mapping[str, Config]  # of each cell that is not skipped, by its id
 
 
 @dataclass(frozen=True, slots=True)
 class Plan:
-    """A resolved sweep.
-
-    Attributes:
-        loaded: The sweep and its base.
-        tables: Tables in order.
-        runs: Every distinct run, by its id, with its own paths.
-        indexes: Every distinct index that they need, by path, with a configuration that builds it.
-        notes: Preferred presets that are left out, each with the reason.
-    """
+    """A resolved sweep."""
 
     loaded: LoadedSweep
     tables: tuple[PlannedTable, ...]
-    runs: Mapping[str, Config]
-    indexes: Mapping[str, Config]
-    notes: tuple[str, ...] = ()
+    runs: Mapping[str, Config]  # every distinct run, by its id, with its own paths
+    indexes: Mapping[str, Config]  # every distinct index they need, by path, with a configuration that builds it
+    notes: tuple[str, ...] = ()  # preferred presets that are left out, each with the reason
+
+    @property
+    def configs(self) -> list[Config]:
+        """The configurations of all runs, then of all cells."""
+        return [*self.runs.values(), *(config for table in self.tables for config in table.configs.values())]
 
     @property
     def metric(self) -> str:
         """The metric that compares the cells: the headline of the first run's system."""
-        configs = [*self.runs.values(), *(one for table in self.tables for one in table.configs.values())]
-        return configs[0].declaration.metrics[0]
+        return self.configs[0].declaration.metrics[0]
 
     @property
     def finished(self) -> dict[str, Config]:
@@ -103,37 +86,40 @@ def plan_sweep(loaded: LoadedSweep) -> Plan:
     loaded, notes = _settled(loaded)
     planner = _Planner(loaded)
     tables = tuple(planner.table(table) for table in loaded.sweep.tables)
-    for config in (*planner.runs.values(), *(one for table in tables for one in table.configs.values())):
+    plan = Plan(loaded, tables, planner.runs, planner.indexes, tuple(notes))
+    for config in plan.configs:
         planner.check_truth(config)
     cells = [cell for table in tables for cell in table.cells]
     if all(cell.reason for cell in cells):
         reasons = "; ".join(dict.fromkeys(cell.reason for cell in cells))
         raise ConfigError(f"{loaded.where}: none of {len(cells)} cells can be run: {reasons}")
-    return Plan(loaded, tables, planner.runs, planner.indexes, notes)
+    return plan
 
 
-def _settled(loaded: LoadedSweep) -> tuple[LoadedSweep, tuple[str, ...]]:
+def _settled(loaded: LoadedSweep) -> tuple[LoadedSweep, list[str]]:
     """Leave out the preferred presets whose encoder or model is not here, and say so."""
     kept: list[str] = []
     notes = []
     if loaded.sweep.prefer and (reason := _missing(loaded.preferring(()))):
-        return loaded, (f"The base itself cannot be run, whatever is preferred: {reason}",)
+        return loaded, [f"The base itself cannot be run, whatever is preferred: {reason}"]
     for name in loaded.sweep.prefer:
-        reason = _missing(loaded.preferring([*kept, name]))
-        if reason:
+        if reason := _missing(loaded.preferring([*kept, name])):
             notes.append(f"{name} is preferred but left out, and the base's own setting stands: {reason}")
         else:
             kept.append(name)
-    return loaded.preferring(kept), tuple(notes)
+    return loaded.preferring(kept), notes
 
 
 def _missing(loaded: LoadedSweep) -> str:
-    planner = _Planner(loaded)
     try:
-        planner.check(resolve_paths(loaded.built({"seed": loaded.sweep.seeds[0]})))
+        _Planner(loaded).check(resolve_paths(loaded.built({"seed": loaded.sweep.seeds[0]})))
     except (ConfigError, _MissingError) as error:
-        return " ".join(str(error).removeprefix(f"{loaded.where}: ").split())
+        return _said(error, loaded)
     return ""
+
+
+def _said(error: Exception, loaded: LoadedSweep) -> str:
+    return " ".join(str(error).removeprefix(f"{loaded.where}: ").split())
 
 
 def truth_of_sweep(config: Config, metric: Metric) -> Submission:
@@ -176,8 +162,7 @@ class _Planner:
             try:
                 cell, config = self._cell(table, setting)
             except (ConflictError, _MissingError) as error:
-                reason = str(error).removeprefix(f"{self._loaded.where}: ")
-                cells.append(PlannedCell(digest(dict(setting.at)), setting.at, reason=" ".join(reason.split())))
+                cells.append(PlannedCell(digest(dict(setting.at)), setting.at, reason=_said(error, self._loaded)))
             else:
                 cells.append(cell)
                 configs[cell.cell_id] = resolve_paths(config)

@@ -25,21 +25,13 @@ from kohaku_ray.values.read import is_blank
 
 @dataclass(frozen=True, slots=True)
 class Members:
-    """Recorded members, ready for votes.
+    """Recorded members, ready for votes."""
 
-    Attributes:
-        pool: Their ballots.
-        marks: The score of each outcome.
-        truth: The questions with their gold answers.
-        strata: Stratum per member; None: all members are one stratum.
-        notes: Notes for the reader.
-    """
-
-    pool: Pool
-    marks: Marks
-    truth: Submission
-    strata: list[str] | None
-    notes: tuple[str, ...]
+    pool: Pool  # their ballots
+    marks: Marks  # the score of each outcome
+    truth: Submission  # the questions with their gold answers
+    strata: list[str] | None  # per member; None: all members are one stratum
+    notes: tuple[str, ...]  # for the reader
 
 
 def ensembles(configs: Mapping[int, Config], n: int | str, members: Members, metric: Metric) -> dict[int, TableCell]:
@@ -112,9 +104,8 @@ def _recorded(config: Config, question_ids: Sequence[str]) -> tuple[list[list[Ba
     ballots: dict[str, dict[int, Ballot]] = {}
     for row in rows:
         ballots.setdefault(row["question_id"], {})[row["member"]] = config.declaration.ballot(row)
-    return [[of[member] for member in sorted(of)] for of in map(ballots.__getitem__, question_ids)], [
-        units[key] for key in question_ids
-    ]
+    table = [[ballots[key][member] for member in sorted(ballots[key])] for key in question_ids]
+    return table, [units[key] for key in question_ids]
 
 
 def ballots_of(files: Sequence[Submission], question_ids: Sequence[str]) -> tuple[list[list[Ballot]], list[str]]:
@@ -126,16 +117,8 @@ def ballots_of(files: Sequence[Submission], question_ids: Sequence[str]) -> tupl
 
 
 def marks_of(pool: Pool, truth: Submission, metric: Metric) -> Marks:
-    """Score outcomes by a metric, question by question of the truth.
-
-    Raises:
-        ConfigError: The metric does not score votes over recorded members.
-    """
-    if metric.marks is None:
-        raise ConfigError(
-            f"metric {metric.name} has no marks, so it cannot score votes over recorded members: drop `pool` from the "
-            "sweep's tables or choose another metric."
-        )
+    """Score outcomes by a metric that has ``marks``, question by question of the truth."""
+    assert metric.marks is not None
     marks = metric.marks(truth)
     return Marks(pool, marks.by_value, marks.by_refs, marks.by_blank)
 

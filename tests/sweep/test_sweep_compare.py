@@ -10,7 +10,8 @@ from kohaku_ray.errors import DataError
 from kohaku_ray.evaluation.paired import Permutation, paired_bootstrap, paired_permutation
 from kohaku_ray.evaluation.statistics import Welch, holm, stars
 from kohaku_ray.evaluation.wattbot import WATTBOT
-from kohaku_ray.sweep.compare import Axis, Table, TableCell, average_rank, compare_column, select_best
+from kohaku_ray.pages.sweep_stats import compute_stats
+from kohaku_ray.sweep.compare import Axis, Table, TableCell, compare_column, select_best
 
 RNG = np.random.default_rng(0)
 QUESTIONS = tuple(f"q{i}" for i in range(41))
@@ -36,10 +37,8 @@ def test_every_scored_cell_meets_the_best():
     cells = [drawn("a", 0.5), drawn("b", 0.9), failed("c"), drawn("d", 0.7)]
     found = compare_column(cells)
     assert [each.cell_id for each in found] == ["a", "b", "d"]
-    assert {each.best_id for each in found} == {"b"}
     assert [each.is_best for each in found] == [False, True, False]
     assert [each.is_second for each in found] == [False, False, True]
-    assert [each.at for each in found] == [{"model": name} for name in "abd"]
     a = found[0]
     assert (a.n_questions, a.n_seeds, a.n_common) == (41, 3, 41)
     assert a.mean == pytest.approx(cells[0].scores.mean())
@@ -135,7 +134,7 @@ def test_a_column_alone_or_without_scores():
     assert compare_column([]) == []
     assert compare_column([failed("a")]) == []
     (alone,) = compare_column([drawn("a", 0.5), failed("b")])
-    assert (alone.is_best, alone.is_second, alone.best_id, alone.n_common) == (True, False, "a", 41)
+    assert (alone.is_best, alone.is_second, alone.n_common) == (True, False, 41)
     assert alone.welch.reason == alone.permutation.reason == "it is the best of its column"
 
 
@@ -145,8 +144,6 @@ def test_a_score_that_is_no_number_is_named():
     message = r"cell a \(model=a\): the score of q2 under seed 1 is nan: every score must be a finite number"
     with pytest.raises(DataError, match=message):
         compare_column([cell("a", value)])
-    with pytest.raises(DataError, match=message):
-        average_rank(Table("t", "T", (Axis("model", ("a",)),), (cell("a", value),)))
 
 
 def grid(scores, lacking=()):
@@ -163,15 +160,15 @@ def grid(scores, lacking=()):
 
 def test_average_rank_over_columns():
     table = grid({"a": (9, 5), "b": (7, 5), "c": (1, 8)})
-    assert average_rank(table) == {("a",): 1.75, ("b",): 2.25, ("c",): 2.0}
+    assert compute_stats(table).average == {("a",): 1.75, ("b",): 2.25, ("c",): 2.0}
 
 
 def test_average_rank_leaves_out_what_is_not_complete():
     scores = {"a": (9, 5), "b": (7, 6), "c": (1, 8)}
-    assert average_rank(grid(scores, {"c8"})) == {("a",): 1.0, ("b",): 2.0, ("c",): 3.0}
-    assert average_rank(grid(scores, {"c4", "c8"})) == {("a",): 1.5, ("b",): 1.5}
-    assert average_rank(grid(scores, {"c4", "b8"})) == {}
-    assert average_rank(grid(scores, {row + k for row in "abc" for k in "48"})) == {}
+    assert compute_stats(grid(scores, {"c8"})).average == {("a",): 1.0, ("b",): 2.0, ("c",): 3.0}
+    assert compute_stats(grid(scores, {"c4", "c8"})).average == {("a",): 1.5, ("b",): 1.5}
+    assert compute_stats(grid(scores, {"c4", "b8"})).average == {}
+    assert compute_stats(grid(scores, {row + k for row in "abc" for k in "48"})).average == {}
 
 
 def test_cells_with_other_questions_are_left_out_of_the_selection_and_order_does_not_matter():

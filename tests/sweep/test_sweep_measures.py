@@ -8,15 +8,12 @@ import pytest
 
 from kohaku_ray.config import load_config
 from kohaku_ray.documents.model import Document, Paragraph, Section, Sentence
-from kohaku_ray.evaluation.metrics import QuestionScore
 from kohaku_ray.evaluation.submissions import Submission, SubmissionRow
 from kohaku_ray.index.nodes import NodeTable, flatten
 from kohaku_ray.sweep.collect import (
     derived_measures,
     own_measures,
-    part_measures,
     recall_measures,
-    spent_measures,
 )
 
 TEXT = "One here. Two there."
@@ -75,14 +72,6 @@ def test_ten_items_count_by_rank_and_members_by_themselves():
     assert recall([row("q2", "search", 10, "p3"), *far[:9]]) == {"recall@10 search": 1}
     two = [row("q2", "search", 1, "p3", member=0), row("q2", "search", 1, "x", member=1)]
     assert recall(two) == {"recall@10 search": 0.5}
-
-
-def test_parts_of_the_score_and_what_was_spent():
-    scores = [QuestionScore("q1", {"recall": 1.0}, 1.0, False), QuestionScore("q2", {"recall": 0.5}, 0.5, False)]
-    assert part_measures(scores, ["recall"]) == {"recall": 0.75}
-    assert part_measures([], ["recall"]) == {}
-    assert spent_measures(300, 6.0, 3) == {"tokens": 100, "seconds": 2}
-    assert spent_measures(0, 0.0, 0) == {"tokens": 0, "seconds": 0}
 
 
 def test_measures_by_question_are_means_over_its_answers():
