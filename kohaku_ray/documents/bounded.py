@@ -9,31 +9,28 @@ from __future__ import annotations
 
 import contextlib
 import gc
-import io
-import json
 import os
 import resource
 import signal
 import subprocess
 import sys
 import threading
-from collections.abc import Callable
-from dataclasses import dataclass
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
 from functools import cache
-from itertools import islice
 from multiprocessing.connection import Connection, Pipe
 from pathlib import Path
-from typing import IO, Any, NoReturn, TypeVar
+from typing import TYPE_CHECKING, NoReturn, TypeVar
 
-from kohaku_ray.documents.figures import images_of
-from kohaku_ray.documents.model import Attachment, Document, Image, Paragraph, Section, Sentence
+from kohaku_ray.documents.figures import images_of, map_images, with_image
+from kohaku_ray.documents.model import Document
 from kohaku_ray.documents.sentences import split_sentences
 from kohaku_ray.errors import DataError
 
-_AGAIN_S = 0.05
-"""Seconds between signals of the timer; it repeats, because an exception raised inside a destructor is lost."""
+if TYPE_CHECKING:
+    from pydantic import TypeAdapter
 
-
+_AGAIN_S = 0.05  # seconds between the timer's signals: an exception raised inside a destructor is lost
 MEMORY_GIB = 1.5  # most memory that parsing a file may take in the child, beyond the child's own and the file
 
 T = TypeVar("T")
@@ -182,10 +179,10 @@ def _serve_forked(connection: Connection) -> NoReturn:
             most = n_pages * resource.getpagesize() + int(MEMORY_GIB * 2**30)
             resource.setrlimit(resource.RLIMIT_AS, (most, resource.RLIM_INFINITY))
             signal.setitimer(signal.ITIMER_REAL, timeout_s)
-            reply: str | tuple[str, bytes]
+            reply: str | tuple[str, list[bytes]]
             try:
                 document = parse_file(name, data, images=images)
-                reply = packed(document), b"".join(pixels_of(document))
+                reply = packed(document), [image.data for _, _, image in images_of(document)]
             except DataError as error:
                 reply = str(error)
             signal.setitimer(signal.ITIMER_REAL, 0)
@@ -201,6 +198,7 @@ def _load() -> None:
     import pymupdf  # noqa: F401
     import selectolax.lexbor  # noqa: F401
 
+    _tree()
     _load_sentences()
 
 
@@ -209,66 +207,20 @@ def _load_sentences() -> None:
     split_sentences("One. Two.")
 
 
+@cache
+def _tree() -> TypeAdapter[Document]:
+    from pydantic import TypeAdapter
+
+    return TypeAdapter(Document)
+
+
 def packed(document: Document) -> str:
-    """Write a document as JSON of a few flat lists: one object per sentence would take as long to send as to parse.
-
-    The pixels of its images are left out, see ``pixels_of``.
-    """
-    sections = [(section.title, section.page, len(section.paragraphs)) for section in document.sections]
-    paragraphs = [
-        (
-            paragraph.text,
-            paragraph.page,
-            paragraph.bbox,
-            _packed_attachment(paragraph.attachment),
-            dict(paragraph.attributes),
-            [end for sentence in paragraph.sentences for end in (sentence.start, sentence.end)],
-        )
-        for section in document.sections
-        for paragraph in section.paragraphs
-    ]
-    left_out = dict(document.images_left_out)
-    head = document.doc_id, document.title, dict(document.metadata), document.image_rejects, left_out, document.odd
-    return json.dumps((*head, document.n_pages, sections, paragraphs))
+    """Write a document as JSON, without the pixels of its images."""
+    bare = map_images(document, lambda one: with_image(one, lambda image: replace(image, data=b"")))
+    return _tree().dump_json(bare).decode()
 
 
-def pixels_of(document: Document) -> list[bytes]:
-    """List the PNGs of a document's images, in reading order."""
-    return [image.data for _, _, image in images_of(document)]
-
-
-def _packed_attachment(attachment: Attachment | None) -> Any:
-    if attachment is None:
-        return None
-    image = attachment.image
-    pixels = image and (image.digest, len(image.data), image.width, image.height, image.caption, image.mentions)
-    return attachment.kind, attachment.path, attachment.caption, pixels
-
-
-def unpacked(reply: str, pixels: bytes = b"") -> Document:
-    """Read what ``packed`` wrote; without ``pixels`` the images have no data."""
-    doc_id, title, metadata, rejects, left_out, odd, n_pages, sections, paragraphs = json.loads(reply)
-    source = io.BytesIO(pixels)
-    made = iter([_paragraph(source, *paragraph) for paragraph in paragraphs])
-    of_sections = tuple(Section(heading, tuple(islice(made, n)), page) for heading, page, n in sections)
-    return Document(doc_id, title, of_sections, metadata, tuple(map(tuple, rejects)), left_out, tuple(odd), n_pages)
-
-
-def _paragraph(
-    pixels: IO[bytes], text: str, page: int | None, bbox: Any, attachment: Any, attributes: Any, ends: list[int]
-) -> Paragraph:
-    return Paragraph(
-        text,
-        tuple(map(Sentence, ends[::2], ends[1::2])),
-        page,
-        None if bbox is None else tuple(bbox),
-        None if attachment is None else _attachment(pixels, *attachment),
-        attributes,
-    )
-
-
-def _attachment(pixels: IO[bytes], kind: str, path: str | None, caption: str | None, image: Any) -> Attachment:
-    if image is None:
-        return Attachment(kind, path, caption)
-    digest, n_bytes, width, height, printed, mentions = image
-    return Attachment(kind, path, caption, Image(digest, pixels.read(n_bytes), width, height, printed, tuple(mentions)))
+def unpacked(tree: str, pixels: Sequence[bytes] = ()) -> Document:
+    """Read what ``packed`` wrote; ``pixels`` are the PNGs of its images in reading order, else they have no data."""
+    document, data = _tree().validate_json(tree), iter(pixels)
+    return map_images(document, lambda one: with_image(one, lambda image: replace(image, data=next(data, b""))))

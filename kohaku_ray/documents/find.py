@@ -14,16 +14,12 @@ from kohaku_ray.storage import asking, below
 
 
 def find_files(paths: Sequence[str], follow_links: bool = False) -> list[str]:
-    """List the files that paths stand for.
+    """List the files that paths stand for, sorted, each once.
 
     Args:
-        paths: Files, kept whatever their suffix, and directories, searched recursively for `FORMATS`; local
-            paths, URIs of any pyarrow filesystem (``s3://``, ``gs://``, ``file://``), or of the hub (``hf://``).
+        paths: Files, kept whatever their suffix, and directories, searched recursively for `FORMATS` without names that
+            begin with a dot; local, URIs of any pyarrow filesystem (``s3://``, ``file://``), or of the hub (``hf://``).
         follow_links: Whether links that lead out of a directory are followed.
-
-    Returns:
-        Paths for `read_bytes`, which refuses a pipe, socket or device; sorted, each once. Inside a directory, names
-        that begin with a dot are left out.
 
     Raises:
         ConfigError: A URI of the hub cannot be used here.
@@ -41,11 +37,7 @@ def find_files(paths: Sequence[str], follow_links: bool = False) -> list[str]:
 
 
 def passed_over(paths: Sequence[str]) -> list[str]:
-    """List the visible files of local directories that ``find_files`` leaves out: of no known suffix, or rows.
-
-    Args:
-        paths: As ``find_files`` takes them; URIs are not looked at.
-    """
+    """List the visible files of local directories that ``find_files`` leaves out: of no known suffix, or rows."""
     names = (os.path.join(folder, name) for folder in _local(paths) for name in _walk(folder))
     return sorted(name for name in names if suffix(name) not in FORMATS)
 
@@ -70,12 +62,9 @@ def _expand(path: str, follow_links: bool) -> list[str]:
         check_hub(path)
         return [path]
     filesystem, inner = filesystem_of(path)
-    if filesystem is None:
-        return _expand_local(path, os.path.normpath(inner) if inner else "", follow_links)
-    return _expand_remote(path, filesystem, inner)
-
-
-def _expand_local(path: str, inner: str, follow_links: bool) -> list[str]:
+    if filesystem is not None:
+        return _expand_remote(path, filesystem, inner)
+    inner = os.path.normpath(inner) if inner else ""
     if not os.path.exists(inner):
         raise _missing(path)
     if not os.path.isdir(inner):
@@ -88,9 +77,7 @@ def _expand_local(path: str, inner: str, follow_links: bool) -> list[str]:
 def _walk(directory: str, links: list[str] | None = None) -> Iterator[str]:
     """Yield the relative paths of the visible files below a directory; links are followed, each directory once.
 
-    Args:
-        directory: Its path.
-        links: Takes the links that lead out of it, which are not followed then; None: they are.
+    ``links`` takes the links that lead out of it, which are not followed then.
     """
     root = os.path.realpath(directory)
     seen = {root}

@@ -11,23 +11,22 @@ from collections.abc import Callable, Sequence
 from functools import cache
 from typing import Any, Literal
 
-from kohaku_ray.documents.lean_imports import nltk_module
 from kohaku_ray.documents.model import Sentence
-from kohaku_ray.documents.sentences import _blocks, _bounded, _goes_on, _words
+from kohaku_ray.documents.sentences import _blocks, _bounded, _goes_on, quick_punkt, words_of
 from kohaku_ray.errors import ConfigError
 
 SentenceSplit = Literal["punkt", "period", "sliding"]
 
-_MID_SENTENCE = _words(
+_MID_SENTENCE = words_of(
     "mme mmes mlle mlles mgr dr drs dre pr prof st ste vve cf env approx av bd boul fg rte c.-à-d i.e e.g"
 )
 """Abbreviations that never end a sentence; Punkt itself never ends one after a single letter ("M. Le Pen")."""
 
-_TITLES = _words("MM Me")  # abbreviations only in capitals: "12 mm." is a length
-_BEFORE_NAME = _words("al col gén adj cap cdt lt sgt cie ets sté éd coll trad dir prés sén dép préf coord ex s.a")
+_TITLES = words_of("MM Me")  # abbreviations only in capitals: "12 mm." is a length
+_BEFORE_NAME = words_of("al col gén adj cap cdt lt sgt cie ets sté éd coll trad dir prés sén dép préf coord ex s.a")
 """Abbreviations that end a sentence when a word follows that commonly begins one."""
 
-_BEFORE_NUMBER = _words(
+_BEFORE_NUMBER = words_of(
     "art no nos pp vol chap tab fig éq réf ann liv sect alin tél ép janv févr avr juill sept oct nov déc"
 )
 """Abbreviations only in front of a number or a label: `art`, `no` and `sept` are words too."""
@@ -97,22 +96,12 @@ SPLITTERS: dict[SentenceSplit, Callable[[str], tuple[Sentence, ...]]] = {
 
 @cache
 def _punkt() -> Any:
-    """Punkt with French abbreviations; made once per process."""
-    punkt = nltk_module("nltk.tokenize.punkt")
+    return quick_punkt(_MID_SENTENCE, _plainly_ends, ".?!…")
 
-    class French(punkt.PunktLanguageVars):  # type: ignore[name-defined, misc]
-        sent_end_chars = (".", "?", "!", "…")
 
-    class Quick(punkt.PunktSentenceTokenizer):  # type: ignore[name-defined, misc]
-        """Punkt without its scoring where a full stop surely ends a sentence: scoring takes most of the time."""
-
-        def text_contains_sentbreak(self, text: str) -> bool:
-            word = _WORD_END.match(text)
-            return bool((word and word[1].lower() not in _MID_SENTENCE) or super().text_contains_sentbreak(text))
-
-    parameters = punkt.PunktParameters()
-    parameters.abbrev_types = set(_MID_SENTENCE)
-    return Quick(parameters, lang_vars=French())
+def _plainly_ends(context: str) -> bool | None:
+    word = _WORD_END.match(context)
+    return True if word and word[1].lower() not in _MID_SENTENCE else None
 
 
 def _block_sentences(block: str) -> list[tuple[int, int]]:

@@ -11,7 +11,7 @@ from typing import Any
 
 from kohaku_ray.documents.content import decode_text, default_doc_id, well_formed
 from kohaku_ray.documents.model import Attachment, Document, Paragraph
-from kohaku_ray.documents.sentences import split_lines, split_sentences, whole_text
+from kohaku_ray.documents.sentences import split_lines, split_sentences, whole_text, words_of
 from kohaku_ray.documents.text import (
     Draft,
     finish,
@@ -27,11 +27,7 @@ _CHARSET = re.compile(rb"<meta[^>]{0,200}?charset\s*=\s*[\"']?\s*([\w.:-]+)", re
 
 
 def decode_html(name: str, data: bytes) -> str:
-    """Decode a page by its byte order mark, by its declared charset or as UTF-8.
-
-    Raises:
-        DataError: The charset is unknown, or the bytes are not text in it.
-    """
+    """Decode a page by its byte order mark, by its declared charset or as UTF-8."""
     declared = _CHARSET.search(data[:4096])
     is_marked = data.startswith((codecs.BOM_UTF8, codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE))
     if declared is None or is_marked:
@@ -39,33 +35,19 @@ def decode_html(name: str, data: bytes) -> str:
     charset = declared[1].decode("ascii", "replace")
     try:
         # browsers read declared Latin-1 as Windows-1252, and as UTF-8 a declared UTF-16 whose tags are ASCII
-        codec = codecs.lookup({"iso-8859-1": "cp1252", "latin1": "cp1252"}.get(charset.lower(), charset))
+        codec = codecs.lookup({"iso-8859-1": "cp1252", "latin1": "cp1252"}.get(charset.lower(), charset)).name
+        if codec.startswith(("utf", "ascii")) or b"\0" in data:
+            return decode_text(name, data)  # which names the place of a NUL
+        return data.decode(codec, "replace").replace("\r\n", "\n").replace("\r", "\n")
     except LookupError:
         raise DataError(f"{name} says its charset is {charset!r}, which is unknown: save it as UTF-8.") from None
-    if codec.name.startswith(("utf", "ascii")) or not _is_text_codec(codec):
-        return decode_text(name, data)
-    if b"\0" in data:
-        return decode_text(name, data)  # names the byte
-    return data.decode(codec.name, "replace").replace("\r\n", "\n").replace("\r", "\n")
-
-
-def _is_text_codec(codec: codecs.CodecInfo) -> bool:
-    """Whether it decodes bytes to text: Python also has codecs called hex and zip."""
-    return bool(getattr(codec, "_is_text_encoding", True))
-
-
-def words(text: str) -> frozenset[str]:
-    """Split a text into the set of its words."""
-    return frozenset(text.split())
 
 
 MAX_DEPTH = 2000  # most tags open at a time: the HTML standard's algorithm takes time quadratic in them
 MAX_REOPENED = 1_000_000  # most elements made by reopening formatting tags: each block reopens all that were left open
-MAX_ATTRIBUTES = 5000  # most attributes of one tag: the standard has each compared with all before it
 _TAG = re.compile(r"<(/?)([a-zA-Z][a-zA-Z0-9-]*)")
-_ATTRIBUTE = re.compile(r"""[\s/]*[^\s/>][^\s/>=]*(?:\s*=\s*(?:"[^"]*"|'[^']*'|[^\s>"'][^\s>]*)?)?""")
-_FORMATTING = words("a b big code em font i nobr s small strike strong tt u")
-_OPTIONAL_END = words(
+_FORMATTING = words_of("a b big code em font i nobr s small strike strong tt u")
+_OPTIONAL_END = words_of(
     """p li dd dt tr td th thead tbody tfoot option optgroup colgroup caption rp rt html head body
     area base br col embed hr img input link meta source track wbr param path"""
 )
@@ -97,39 +79,18 @@ def check_depth(name: str, source: str) -> None:
             )
 
 
-def check_attributes(name: str, source: str) -> None:
-    """Reject a page with a tag of more than `MAX_ATTRIBUTES`."""
-    end = at = 0
-    for tag in _TAG.finditer(source):
-        if tag.start() < at:
-            continue  # part of the tag before
-        if end <= tag.end():
-            end = source.find(">", tag.end()) + 1 or len(source)
-        if end - tag.end() <= 2 * MAX_ATTRIBUTES:
-            continue
-        n, at = 0, tag.end()
-        while (attribute := _ATTRIBUTE.match(source, at)) is not None:
-            n, at = n + 1, attribute.end()
-            if n > MAX_ATTRIBUTES:
-                raise DataError(
-                    f"{name}: a tag <{tag[2]}> has more than {MAX_ATTRIBUTES:,} attributes: remove the unused ones."
-                )
-
-
 MAX_BYTES = 64 * 2**20  # largest page, in bytes; its tree takes about ten times as much memory
 MAX_CELL_CHARS = 500  # a table with a longer cell is page layout: its cells become paragraphs
 MAX_SPAN = 100  # most columns or rows that a cell is taken to span
 _INVISIBLE = re.compile(r"(?:display\s*:\s*none|visibility\s*:\s*hidden)", re.IGNORECASE)
 _SPACES = re.compile(r"\s+")
 _NOT_TEXT = re.compile("[\x00-\x08\x0b-\x1f\x7f\u00ad\u200b\ufeff]")
-
-
-_DROPPED = words(
+_DROPPED = words_of(
     """script style noscript template nav footer svg math iframe object embed canvas video audio button select input
     textarea datalist dialog menu head"""
 )
-_DROPPED_ROLES = words("navigation banner contentinfo search menu menubar dialog alert")
-_BLOCKS = words(
+_DROPPED_ROLES = words_of("navigation banner contentinfo search menu menubar dialog alert")
+_BLOCKS = words_of(
     """address article aside blockquote body center dd details div dl dt fieldset figcaption figure form h1 h2 h3 h4 h5
     h6 header hgroup hr li main ol p pre section summary table tbody td tfoot th thead tr ul caption"""
 )
@@ -137,9 +98,9 @@ MIN_MENU_LINKS = 5  # fewest links of a menu
 MENU_SHARE = 0.8  # least share of a menu's text that is in links
 MAX_MENU_CHARS = 40  # longest mean text of a menu's links, in characters
 MAX_LABEL_CHARS = 16  # longest mean text outside the links of a line that turns pages, per link: ", Previous: "
-_TURNS = words("next prev previous up top first last contents index")  # rel of links between a document's pages
+_TURNS = words_of("next prev previous up top first last contents index")  # rel of links between a document's pages
 _SAYS_SOMETHING = re.compile(r"[^\W_]")
-_TRACKED = words("a main article")
+_TRACKED = words_of("a main article")
 _HEADINGS = {f"h{level}": level for level in range(1, 7)}
 _METADATA = {
     "description": ("description", "og:description", "dc.description"),
@@ -169,7 +130,6 @@ def parse_html(name: str, data: bytes, images: bool = False) -> Document:
 
     source = decode_html(name, data)
     check_depth(name, source)
-    check_attributes(name, source)
     tree = LexborHTMLParser(source)
     reader = _Reader(images)
     if tree.body is not None:

@@ -10,12 +10,7 @@ Box = tuple[float, float, float, float]  # left, top, right, bottom in points, a
 
 @dataclass(frozen=True, slots=True)
 class Sentence:
-    """A sentence as a span of its paragraph's text.
-
-    Attributes:
-        start: First character.
-        end: One past the last character.
-    """
+    """A sentence as a span of its paragraph's text; ``end`` is one past its last character."""
 
     start: int
     end: int
@@ -23,61 +18,37 @@ class Sentence:
 
 @dataclass(frozen=True, slots=True)
 class Image:
-    """The pixels of an image paragraph.
+    """The pixels of an image paragraph, without transparency."""
 
-    Attributes:
-        digest: First 32 hexadecimal digits of the SHA-256 of ``data``.
-        data: PNG, RGB or grey, without transparency.
-        width: In pixels.
-        height: In pixels.
-        caption: Printed caption, or alternative text; None: it has none.
-        mentions: Sentences of the document that name its figure.
-    """
-
-    digest: str
-    data: bytes
+    digest: str  # first 32 hexadecimal digits of the SHA-256 of ``data``
+    data: bytes  # PNG, RGB or grey
     width: int
     height: int
-    caption: str | None = None
-    mentions: tuple[str, ...] = ()
+    caption: str | None = None  # printed caption, or alternative text
+    mentions: tuple[str, ...] = ()  # sentences of the document that name its figure
 
 
 @dataclass(frozen=True, slots=True)
 class Attachment:
-    """An image or table that came with a paragraph.
+    """An image or table that came with a paragraph; without a caption an image is not searchable."""
 
-    Attributes:
-        kind: ``image`` or ``table``.
-        path: Its path, or its name inside the source file.
-        caption: Its caption; without one the paragraph is not searchable.
-        image: Its pixels, where images are extracted; ``path`` is then ``images/DIGEST.png``.
-    """
-
-    kind: str
-    path: str | None = None
+    kind: str  # ``image`` or ``table``
+    path: str | None = None  # its path, or its name inside the source file
     caption: str | None = None
-    image: Image | None = None
+    image: Image | None = None  # where images are extracted; ``path`` is then ``images/DIGEST.png``
 
 
 @dataclass(frozen=True, slots=True)
 class Paragraph:
-    """A paragraph and the spans of its sentences, in reading order, without overlap.
+    """A paragraph and the spans of its sentences, in reading order, without overlap."""
 
-    Attributes:
-        text: Its own text; for an attachment, its caption or empty.
-        sentences: Spans into ``text``.
-        page: Page in the source, from 1.
-        bbox: Left, top, right, bottom on that page, in points.
-        attachment: Set when the paragraph stands for an image or a table.
-        attributes: The paragraph's own columns, such as a news row's ``par_id`` or a novel's ``chapter``.
-    """
-
-    text: str
+    text: str  # of an attachment: its caption, or empty
     sentences: tuple[Sentence, ...] = ()
-    page: int | None = None
-    bbox: Box | None = None
+    page: int | None = None  # page in the source, from 1
+    bbox: Box | None = None  # place on that page
     attachment: Attachment | None = None
     attributes: Mapping[str, str | float | int | None] = field(default_factory=dict)
+    """Columns of its own, such as a news row's ``par_id`` or a novel's ``chapter``."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -91,24 +62,21 @@ class Section:
 
 @dataclass(frozen=True, slots=True)
 class Document:
-    """A parsed document.
+    """A parsed document, its sections in reading order."""
 
-    Attributes:
-        doc_id: Without colon, slash or control characters.
-        title: Shown to readers.
-        sections: In reading order.
-        metadata: Url, type, year and so on, as text.
-        image_rejects: Per image that cannot be used, its place in the document and the reason.
-        images_left_out: Number of images left out, by reason.
-        odd: What is odd about its pages, such as a scan without OCR, each with its place.
-        n_pages: Pages of its file; 0: its format has none.
-    """
-
-    doc_id: str
+    doc_id: str  # without colon, slash or control characters
     title: str
     sections: tuple[Section, ...]
-    metadata: Mapping[str, str] = field(default_factory=dict)
-    image_rejects: tuple[tuple[str, str], ...] = ()
-    images_left_out: Mapping[str, int] = field(default_factory=dict)
-    odd: tuple[str, ...] = field(default=(), compare=False)
-    n_pages: int = field(default=0, compare=False)
+    metadata: Mapping[str, str] = field(default_factory=dict)  # url, type, year and so on
+    image_rejects: tuple[tuple[str, str], ...] = ()  # images that cannot be used: place in the document, reason
+    images_left_out: Mapping[str, int] = field(default_factory=dict)  # number of images left out, by reason
+    odd: tuple[str, ...] = field(default=(), compare=False)  # what is odd, such as a scan without OCR, with its place
+    n_pages: int = field(default=0, compare=False)  # 0: its format has no pages
+
+
+@dataclass(frozen=True, slots=True)
+class Parsed:
+    """The documents of a file, each with a valid ``doc_id`` of its own, and its rejects: place and reason."""
+
+    documents: tuple[Document, ...]
+    rejects: tuple[tuple[str, str], ...] = ()

@@ -3,17 +3,15 @@
 from __future__ import annotations
 
 import codecs
-import csv
-import io
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 
 from kohaku_ray.documents.content import decode_text, valid_doc_id
 from kohaku_ray.documents.french import SPLITTERS, SentenceSplit
-from kohaku_ray.documents.model import Document, Paragraph, Section
-from kohaku_ray.documents.rows import MAX_CELL_CHARS
+from kohaku_ray.documents.model import Document, Paragraph, Parsed, Section
+from kohaku_ray.documents.rows import csv_rows
 from kohaku_ray.errors import DataError
 from kohaku_ray.values.read import is_blank, parse_number
 
@@ -40,19 +38,6 @@ Attributes = dict[str, str | float | int | None]
 
 
 @dataclass(frozen=True, slots=True)
-class News:
-    """What a news CSV holds: every row is a paragraph of a document or a reject.
-
-    Attributes:
-        documents: In order of first occurrence; one section each, titled as the document.
-        rejects: Per rejected row, its file and line, and the reason.
-    """
-
-    documents: tuple[Document, ...]
-    rejects: tuple[tuple[str, str], ...]
-
-
-@dataclass(frozen=True, slots=True)
 class _Row:
     doc_id: str
     text: str
@@ -60,14 +45,13 @@ class _Row:
     attributes: Attributes
 
 
-def parse_news(name: str, data: bytes, sentence_split: SentenceSplit = "punkt") -> News:
-    """Parse a CSV of news paragraphs into articles.
+def parse_news(name: str, data: bytes, sentence_split: SentenceSplit = "punkt") -> Parsed:
+    """Parse a CSV of news paragraphs into articles, in order of first occurrence; every row is a paragraph or a reject.
 
-    Returns:
-        The articles and the rejected rows. Paragraphs are sorted by ``paragraph_order`` (ties: file order). A
-        paragraph's attributes are its row's columns except ``doc_id`` and ``paragraph_text``; ``prev_par_id`` and
-        ``next_par_id`` are the neighbour whose order is one less or one more, else None. Empty cells are None. Each
-        key of the metadata (url, date, year, netloc) has the first value that a paragraph gives.
+    An article is one section; its paragraphs are sorted by ``paragraph_order`` (ties: file order). Their attributes are
+    the row's columns except ``doc_id`` and ``paragraph_text``; ``prev_par_id`` and ``next_par_id`` are the neighbour
+    whose order is one less or one more, else None. Empty cells are None. Each key of the metadata (url, date, year,
+    netloc) has the first value that a paragraph gives.
 
     Raises:
         DataError: The header lacks columns (the message names all of them), or has one twice.
@@ -75,7 +59,8 @@ def parse_news(name: str, data: bytes, sentence_split: SentenceSplit = "punkt") 
     rejects: list[tuple[str, str]] = []
     articles: dict[str, list[_Row]] = {}
     first_lines: dict[str, int] = {}
-    for line, row in _read(name, data):
+    way_out = "add them (cells may be empty) and separate columns by commas"
+    for line, row in csv_rows(name, _decode(name, data), COLUMNS, way_out):
         try:
             if isinstance(row, str):
                 raise DataError(row)
@@ -90,7 +75,7 @@ def parse_news(name: str, data: bytes, sentence_split: SentenceSplit = "punkt") 
             continue
         first_lines[par_id] = line
         articles.setdefault(read.doc_id, []).append(read)
-    return News(tuple(_document(doc_id, rows, sentence_split) for doc_id, rows in articles.items()), tuple(rejects))
+    return Parsed(tuple(_document(doc_id, rows, sentence_split) for doc_id, rows in articles.items()), tuple(rejects))
 
 
 def _document(doc_id: str, rows: Sequence[_Row], sentence_split: SentenceSplit) -> Document:
@@ -150,56 +135,9 @@ def _bad_byte(cell: str) -> str:
     return f"the byte 0x{ord(found[0]) - 0xDC00:02x}, which is not UTF-8" if found else "a NUL character"
 
 
-def _read(name: str, data: bytes) -> Iterator[tuple[int, dict[str, str] | str]]:
-    """Yield every row below the header with the line it begins on: its trimmed cells, or why it cannot be read."""
-    limit = csv.field_size_limit(MAX_CELL_CHARS)
-    try:
-        reader = csv.reader(io.StringIO(_decode(name, data), newline=""), strict=True)
-        header: list[str] | None = None
-        while True:
-            line = reader.line_num + 1
-            try:
-                cells = next(reader)
-            except StopIteration:
-                break
-            except csv.Error as error:
-                reason = f"is not CSV ({error} at line {reader.line_num}): quote texts and double quotes in them"
-                if header is None:
-                    raise DataError(f"{name} {reason}.") from None
-                yield line, reason
-                continue
-            if not any(cell.strip() for cell in cells):
-                continue
-            if header is None:
-                header = _header(name, cells)
-            elif len(cells) != len(header):
-                yield line, f"has {len(cells)} cells, the header has {len(header)}: put texts with commas in quotes"
-            else:
-                yield line, {column: cell.strip() for column, cell in zip(header, cells, strict=True) if column}
-        if header is None:
-            _header(name, [])
-    finally:
-        csv.field_size_limit(limit)
-
-
 def _decode(name: str, data: bytes) -> str:
     """The file's text; a byte that is not UTF-8 becomes a lone surrogate, so that only its row is rejected."""
     if data.startswith((codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE)):
         return decode_text(name, data)
     text = data.removeprefix(codecs.BOM_UTF8).decode("utf-8", "surrogateescape")
     return text.replace("\r\n", "\n").replace("\r", "\n")
-
-
-def _header(name: str, cells: Sequence[str]) -> list[str]:
-    header = [cell.strip().lower() for cell in cells]
-    missing = [column for column in COLUMNS if column not in header]
-    if missing:
-        shown = ", ".join(repr(column[:40]) for column in header[:12]) or "none"
-        raise DataError(
-            f"{name} lacks the column{'s' * (len(missing) > 1)} {', '.join(missing)}; its columns are {shown}: "
-            "add them (cells may be empty) and separate columns by commas."
-        )
-    doubled = next((column for i, column in enumerate(header) if column and column in header[:i]), None)
-    if doubled:
-        raise DataError(f"{name} has two columns called {doubled!r}: rename or remove one.")
-    return header

@@ -10,14 +10,14 @@ from __future__ import annotations
 import re
 import threading
 from collections import Counter
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Mapping
+from dataclasses import replace
 from functools import partial
 from pathlib import PurePosixPath
-from typing import Any, Literal, TypeVar
+from typing import Literal, TypeVar
 
 from kohaku_ray.documents.bounded import UnfinishedError, in_time, late, out_of_memory, parse_in_child
-from kohaku_ray.documents.content import file_name, valid_doc_id
+from kohaku_ray.documents.content import file_name, valid_doc_id, well_formed
 from kohaku_ray.documents.figures import (
     ImageSource,
     attach_images,
@@ -33,7 +33,7 @@ from kohaku_ray.documents.french import SentenceSplit
 from kohaku_ray.documents.html import parse_html
 from kohaku_ray.documents.kohakurag import parse_kohakurag
 from kohaku_ray.documents.markdown import parse_markdown
-from kohaku_ray.documents.model import Document, Paragraph
+from kohaku_ray.documents.model import Document, Paragraph, Parsed
 from kohaku_ray.documents.news import parse_news
 from kohaku_ray.documents.novel import parse_novel
 from kohaku_ray.documents.pdf import parse_pdf
@@ -71,20 +71,6 @@ _WITH_IMAGES = {".json", ".md", ".markdown", ".pdf", ".html", ".htm"}  # formats
 _SAYS_SOMETHING = re.compile(r"[^\W_]")
 T = TypeVar("T")
 
-
-@dataclass(frozen=True, slots=True)
-class Parsed:
-    """The content of a file.
-
-    Attributes:
-        documents: Each with a valid ``doc_id`` of its own and at least one searchable sentence or image.
-        rejects: Per rejected part, its place and the reason.
-    """
-
-    documents: tuple[Document, ...]
-    rejects: tuple[tuple[str, str], ...] = ()
-
-
 CHILD_MIN_BYTES: Mapping[str, int] = {".pdf": 0, ".html": 2**18, ".htm": 2**18}
 """Formats that a C library reads, with the bytes above which a time limit needs a child process.
 
@@ -100,7 +86,7 @@ def parse_documents(
     sentence_split: SentenceSplit = "punkt",
     images: ImageSource | None = None,
 ) -> Parsed:
-    """Parse one file that may hold many documents.
+    """Parse one file that may hold many documents: a news CSV, or one of `ROW_FORMATS`; any other holds one.
 
     Args:
         name: See `parse_file`.
@@ -110,44 +96,27 @@ def parse_documents(
         sentence_split: Splits news into sentences by Punkt, or at every full stop.
         images: How images are extracted; None: they are not.
 
-    Returns:
-        At least one document or reject; one document of any file but a news CSV and those of `ROW_FORMATS`.
-
     Raises:
         DataError: The whole file cannot be used, see `parse_file`.
     """
-    has_rows = suffix(name) in ROW_FORMATS
-    if not has_rows and (file_format != "news" or suffix(name) != ".csv"):
+    is_news = file_format == "news" and suffix(name) == ".csv"
+    if not is_news and suffix(name) not in ROW_FORMATS:
         if images is None:
             return Parsed((parse_file(name, data, timeout_s, file_format),))
         return Parsed((_with_images(name, data, timeout_s, file_format, images),))
     _check_not_empty(name, data)
-    read = partial(
-        _guarded, name, lambda: _read_rows(name, data) if has_rows else _read_news(name, data, sentence_split)
-    )
-    parsed: Parsed = _in_time(read, name, data, timeout_s)
-    return parsed
+    read = partial(parse_news, name, data, sentence_split) if is_news else partial(parse_rows, name, data)
+    return _in_time(lambda: _searchable(name, _guarded(name, read)), name, data, timeout_s)
 
 
-def _read_news(name: str, data: bytes, sentence_split: SentenceSplit) -> Parsed:
-    news = parse_news(name, data, sentence_split)
-    if not (news.documents or news.rejects):
-        raise DataError(f"{name} has no text: there is no row below its header.")
-    return _searchable(name, news.documents, news.rejects)
-
-
-def _read_rows(name: str, data: bytes) -> Parsed:
-    documents, rejects = parse_rows(name, data)
-    if not (documents or rejects):
+def _searchable(name: str, parsed: Parsed) -> Parsed:
+    """Leave out the documents without a sentence, as rejects."""
+    if not (parsed.documents or parsed.rejects):
         raise DataError(f"{name} has no text: there is no row in it.")
-    return _searchable(name, documents, rejects)
-
-
-def _searchable(name: str, documents: Sequence[Document], rejects: Sequence[tuple[str, str]]) -> Parsed:
-    documents = list(map(without_noise, documents))
+    documents = list(map(without_noise, parsed.documents))
     silent = [document for document in documents if not has_sentences(document)]
     more = [(f"{name}: {document.doc_id}", "its paragraphs have no sentence to search") for document in silent]
-    return Parsed(tuple(filter(has_sentences, documents)), (*rejects, *more))
+    return Parsed(tuple(filter(has_sentences, documents)), (*parsed.rejects, *more))
 
 
 def _with_images(name: str, data: bytes, timeout_s: float | None, file_format: Format, source: ImageSource) -> Document:
@@ -206,8 +175,7 @@ def parse_file(
     reader = FORMATS[ending] if asked is None else asked
     if images and asked is None and ending in _WITH_IMAGES:
         reader = partial(reader, images=True)
-    document: Document = _in_time(lambda: _parsed(reader, name, data, images), name, data, timeout_s)
-    return document
+    return _in_time(lambda: _parsed(reader, name, data, images), name, data, timeout_s)
 
 
 MIN_REPETITIONS, REPEATED_SHARE = 50, 0.05
@@ -250,7 +218,7 @@ def _check_not_empty(name: str, data: bytes) -> None:
         raise DataError(f"{name} has no text: the file is empty.")
 
 
-def _in_time(read: Callable[[], Any], name: str, data: bytes, timeout_s: float | None) -> Any:
+def _in_time(read: Callable[[], T], name: str, data: bytes, timeout_s: float | None) -> T:
     """Call a reader written in pure Python; in the main thread only where a time is set."""
     if timeout_s is None:
         return read()
@@ -273,6 +241,7 @@ def _in_main_thread() -> bool:
 def _parsed(reader: Parser, name: str, data: bytes, images: bool) -> Document:
     document = without_noise(_guarded(name, lambda: reader(name, data)))
     doc_id = valid_doc_id(document.doc_id, name)
+    document = replace(document, title=well_formed(document.title))
     if doc_id != document.doc_id:
         odd = f"the id {document.doc_id[:80]!r} is written {doc_id}"
         document = replace(document, doc_id=doc_id, odd=(*document.odd, odd))

@@ -11,7 +11,6 @@ import importlib.util
 import json
 import os
 import stat
-from collections.abc import Callable, Sequence
 from functools import lru_cache
 from typing import Any
 from urllib.parse import parse_qsl, unquote, urlsplit
@@ -34,7 +33,9 @@ def read_bytes(path: str) -> bytes:
     try:
         if filesystem is None:
             status = os.stat(inner)
-            _check_regular(path, status.st_mode)
+            # reading a pipe, socket or device may never end; opening a directory fails by itself
+            if not (stat.S_ISREG(status.st_mode) or stat.S_ISDIR(status.st_mode)):
+                raise DataError(f"{path} is no regular file: copy its content to one, or remove it.")
             with open(inner, "rb") as file:
                 # a file of the kernel has no size, and reading it may never end
                 return file.read() if status.st_size else b""
@@ -46,21 +47,6 @@ def read_bytes(path: str) -> bytes:
         raise DataError(f"{path} cannot be read: {error.strerror or error}.") from None
 
 
-def _check_regular(path: str, mode: int) -> None:
-    """Reject pipes, sockets and devices, whose reading may never end; opening a directory fails by itself."""
-    if not (stat.S_ISREG(mode) or stat.S_ISDIR(mode)):
-        kind = next((name for is_kind, name in _KINDS if is_kind(mode)), "no regular file")
-        raise DataError(f"{path} is {kind}, and only regular files are read: copy its content to a file, or remove it.")
-
-
-_KINDS: Sequence[tuple[Callable[[int], bool], str]] = (
-    (stat.S_ISFIFO, "a named pipe"),
-    (stat.S_ISSOCK, "a socket"),
-    (stat.S_ISCHR, "a device"),
-    (stat.S_ISBLK, "a device"),
-)
-
-
 def filesystem_of(path: str) -> tuple[Any, str]:
     """The pyarrow filesystem of a URI and the path in it; None and the path for local files."""
     if "://" not in path:
@@ -70,10 +56,10 @@ def filesystem_of(path: str) -> tuple[Any, str]:
 
     try:
         filesystem, inner = open_filesystem(path)
-    except (OSError, pa.ArrowException) as error:
-        if isinstance(error, OSError) and not isinstance(error, pa.ArrowException):
-            raise refusal(path, "cannot open", error) from None
+    except pa.ArrowException as error:
         raise DataError(f"{path} cannot be opened: {error}: write spaces as %20, or give a local path.") from None
+    except OSError as error:
+        raise refusal(path, "cannot open", error) from None
     return (None, inner) if isinstance(filesystem, fs.LocalFileSystem) else (filesystem, inner)
 
 

@@ -14,7 +14,7 @@ from urllib.parse import unquote
 
 from kohaku_ray.documents.content import decode_text, default_doc_id, flat_metadata, valid_doc_id, well_formed
 from kohaku_ray.documents.kohakurag import MAX_PAGE, parse_kohakurag
-from kohaku_ray.documents.model import Document, Paragraph, Section
+from kohaku_ray.documents.model import Document, Paragraph, Parsed, Section
 from kohaku_ray.documents.sentences import split_sentences
 from kohaku_ray.documents.text import text_sections
 from kohaku_ray.errors import DataError
@@ -39,11 +39,8 @@ def read_rows(
 ) -> list[Mapping[str, Any]]:
     """Read the rows of a file by its suffix, each by column; values of CSV are texts.
 
-    Args:
-        name: File name.
-        data: Its bytes.
-        what: What rows are called in messages.
-        rejects: Takes the place and reason of every bad JSON line; None: the first one is an error.
+    ``what`` is what rows are called in messages. ``rejects`` takes the place and reason of every bad JSON line; without
+    it the first one is an error.
 
     Raises:
         DataError: It cannot be read in its format, or has another suffix.
@@ -74,13 +71,9 @@ def cell_of(value: Any) -> str:
     """Write a value as the cell of a CSV that means the same: lists as JSON, null as nothing."""
     if value is None:
         return ""
-    if isinstance(value, str):
-        return value
-    return (
-        json.dumps(value, ensure_ascii=False, default=str)
-        if isinstance(value, bool | float | list | dict)
-        else str(value)
-    )
+    if isinstance(value, bool | float | list | dict):
+        return json.dumps(value, ensure_ascii=False, default=str)
+    return str(value)
 
 
 def _json_lines(name: str, data: bytes, rejects: list[tuple[str, str]] | None) -> Iterator[Mapping[str, Any]]:
@@ -114,7 +107,7 @@ IDS = ("document_id", "doc_id", "id")
 TEXTS = ("text", "content", "body")  # columns of its text, likewise
 
 
-def parse_rows(name: str, data: bytes) -> tuple[list[Document], list[tuple[str, str]]]:
+def parse_rows(name: str, data: bytes) -> Parsed:
     """Parse a file with a document per row.
 
     A row has a text, and may have an id, a title and metadata in all other columns; or it is a KohakuRAG document, with
@@ -135,7 +128,7 @@ def parse_rows(name: str, data: bytes) -> tuple[list[Document], list[tuple[str, 
             documents.append(_document(f"{default_doc_id(name)}-{number}", row))
         except DataError as error:
             rejects.append((f"{name}: row {number}", str(error)))
-    return documents, rejects
+    return Parsed(tuple(documents), tuple(rejects))
 
 
 def _document(default: str, row: Mapping[str, Any]) -> Document:
@@ -177,7 +170,12 @@ def parse_csv(name: str, data: bytes) -> Document:
         DataError: A row has more or fewer cells than the header, a page is not a number, the file holds several
             documents, or has no column ``text``.
     """
-    rows = _rows(name, decode_text(name, data))
+    way_out = f"rename the column of the paragraphs to text (also read: {', '.join(COLUMNS[1:])})"
+    rows = []
+    for line, row in csv_rows(name, decode_text(name, data), ["text"], way_out):
+        if isinstance(row, str):
+            raise DataError(f"{name}: line {line} {row}.")
+        rows.append((line, row))
     doc_id = _only(name, rows, "doc_id") or default_doc_id(name)
     title = _only(name, rows, "title") or doc_id
     sections = []
@@ -188,53 +186,60 @@ def parse_csv(name: str, data: bytes) -> Document:
             for line, row in members
         )
         sections.append(Section(section or title, paragraphs, paragraphs[0].page))
-    return Document(doc_id, title, tuple(sections), _metadata(rows))
+    return Document(doc_id, title, tuple(sections), _metadata([row for _, row in rows]))
 
 
-def _rows(name: str, text: str) -> list[tuple[int, dict[str, str]]]:
-    """Rows with the line they begin on, cells trimmed, column names in lower case."""
-    reader = csv.reader(io.StringIO(text, newline=""), strict=True)
+def csv_rows(name: str, text: str, required: Sequence[str], way_out: str) -> list[tuple[int, dict[str, str] | str]]:
+    """Read the rows below a header: the line that each begins on, and its trimmed cells, or why it cannot be read.
+
+    Raises:
+        DataError: The header, read in lower case, lacks a required column (the message ends in ``way_out``), has one
+            twice, or is not CSV.
+    """
     limit = csv.field_size_limit(MAX_CELL_CHARS)
-    rows: list[tuple[int, dict[str, str]]] = []
+    rows: list[tuple[int, dict[str, str] | str]] = []
     header: list[str] | None = None
+    reader = csv.reader(io.StringIO(text, newline=""), strict=True)
     try:
-        line = 1
-        for cells in reader:
-            if any(cell.strip() for cell in cells):
-                if header is None:
-                    header = _header(name, cells)
-                else:
-                    rows.append((line, _row(name, line, header, cells)))
+        while True:
             line = reader.line_num + 1
-    except csv.Error as error:
-        raise DataError(
-            f"{name} is not CSV: {error} at line {reader.line_num}: quote texts and double quotes in them."
-        ) from None
+            try:
+                cells = [cell.strip() for cell in next(reader)]
+            except StopIteration:
+                break
+            except csv.Error as error:
+                reason = f"is not CSV ({error} at line {reader.line_num}): quote texts and double quotes in them"
+                if header is None:
+                    raise DataError(f"{name} {reason}.") from None
+                rows.append((line, reason))
+                continue
+            if not any(cells):
+                continue
+            if header is None:
+                header = _header(name, cells, required, way_out)
+            elif len(cells) != len(header):
+                reason = f"has {len(cells)} cells, the header has {len(header)}"
+                rows.append((line, f"{reason}: put texts with commas or line breaks in double quotes"))
+            else:
+                rows.append((line, {column: cell for column, cell in zip(header, cells, strict=True) if column}))
     finally:
         csv.field_size_limit(limit)
+    if header is None:
+        _header(name, [], required, way_out)
     return rows
 
 
-def _header(name: str, cells: Sequence[str]) -> list[str]:
-    header = [cell.strip().lower() for cell in cells]
-    if "text" not in header:
-        raise DataError(
-            f"{name} has no column text, its columns are {', '.join(map(repr, header[:10]))}: "
-            f"rename the column of the paragraphs to text (also read: {', '.join(COLUMNS[1:])})."
-        )
+def _header(name: str, cells: Sequence[str], required: Sequence[str], way_out: str) -> list[str]:
+    header = [cell.lower() for cell in cells]
+    missing = [column for column in required if column not in header]
+    if missing:
+        shown = ", ".join(repr(column[:40]) for column in header[:12]) or "none"
+        lacks = f"the column{'s' * (len(missing) > 1)} {', '.join(missing)}"
+        raise DataError(f"{name} lacks {lacks}; its columns are {shown}: {way_out}.")
     repeated = next((column for column, n in Counter(header).items() if column and n > 1), None)
     if repeated:
         raise DataError(f"{name} has two columns called {repeated!r}: rename or remove one.")
     return header
-
-
-def _row(name: str, line: int, header: Sequence[str], cells: Sequence[str]) -> dict[str, str]:
-    if len(cells) != len(header):
-        raise DataError(
-            f"{name}: line {line} has {len(cells)} cells, the header has {len(header)}: "
-            "put texts with commas or line breaks in double quotes."
-        )
-    return {column: cell.strip() for column, cell in zip(header, cells, strict=True)}
 
 
 def _only(name: str, rows: Sequence[tuple[int, Mapping[str, str]]], column: str) -> str:
@@ -259,8 +264,8 @@ def _page(name: str, line: int, page: str) -> int | None:
     return int(page)
 
 
-def _metadata(rows: Sequence[tuple[int, Mapping[str, str]]]) -> dict[str, str]:
+def _metadata(rows: Sequence[Mapping[str, str]]) -> dict[str, str]:
     """Columns beside `COLUMNS` in which all rows hold one value."""
-    others = [column for column in (rows[0][1] if rows else {}) if column and column not in COLUMNS]
-    values = {column: {row[column] for _, row in rows} - {""} for column in others}
+    others = [column for column in (rows[0] if rows else {}) if column not in COLUMNS]
+    values = {column: {row[column] for row in rows} - {""} for column in others}
     return {column: next(iter(found)) for column, found in values.items() if len(found) == 1}

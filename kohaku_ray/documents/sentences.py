@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import re
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from functools import cache
 from itertools import pairwise, zip_longest
 from string import whitespace
@@ -21,24 +21,25 @@ from kohaku_ray.documents.model import Sentence
 MAX_CHARS = 2000  # longest sentence, in characters: a dump without punctuation is cut at line ends, then at spaces
 
 
-def _words(text: str) -> frozenset[str]:
+def words_of(text: str) -> frozenset[str]:
+    """Split a text into the set of its words."""
     return frozenset(text.split())
 
 
-_MID_SENTENCE = _words(
+_MID_SENTENCE = words_of(
     """a.k.a approx ca cf e.g i.e viz vs w.r.t fig figs eq eqs eqn eqns dr drs mr mrs ms mme mlle messrs prof profs st
     capt lt sgt maj hon chap"""
 )
 """Abbreviations that never end a sentence."""
 
-_MAY_END = _words(
+_MAY_END = words_of(
     """al etc et inc ltd corp co llc plc gmbh bros dept univ assoc est ed eds jr sr col gen gov rep rev sen mt ch
     resp incl excl avg temp cont u.s u.s.a u.k u.n e.u d.c a.m p.m ph.d m.d m.sc b.sc m.s b.s b.a m.a
     jan feb mar apr jun jul aug sep sept oct nov dec"""
 )
 """Abbreviations that end a sentence when a word follows that commonly begins one."""
 
-_BEFORE_NUMBER = _words(
+_BEFORE_NUMBER = words_of(
     """no nos p pp vol vols sec secs sect tab tabs ref refs app appx art alg thm def prop lem cor ex para pt pts ver"""
 )
 """Abbreviations only in front of a number or a label: `no`, `tab` and `app` are words too."""
@@ -138,23 +139,36 @@ def whole_text(text: str) -> tuple[Sentence, ...]:
     return tuple(_bounded(text, 0, len(text)))
 
 
-@cache
-def _punkt() -> Any:
-    """Punkt with our abbreviations; made once per process."""
+def quick_punkt(abbreviations: frozenset[str], decide: Callable[[str], bool | None], ends: str = ".?!") -> Any:
+    """Make Punkt with our abbreviations, without its scoring where the result is plain: that takes most of the time.
+
+    ``decide`` says whether a stop in its context ends a sentence, None where Punkt must score; ``ends`` are the stops.
+    """
     punkt = nltk_module("nltk.tokenize.punkt")
 
-    class Quick(punkt.PunktSentenceTokenizer):  # type: ignore[name-defined, misc]
-        """Punkt without its scoring where the result is plain: scoring takes most of the time."""
+    class Language(punkt.PunktLanguageVars):  # type: ignore[name-defined, misc]
+        sent_end_chars = tuple(ends)
 
+    class Quick(punkt.PunktSentenceTokenizer):  # type: ignore[name-defined, misc]
         def text_contains_sentbreak(self, text: str) -> bool:
-            word = _WORD_END.match(text)
-            if (word is not None and word[1].lower() not in _ABBREVIATIONS) or _SURE_END.match(text):
-                return True
-            return not _SURELY_ON.fullmatch(text) and bool(super().text_contains_sentbreak(text))
+            decided = decide(text)
+            return bool(super().text_contains_sentbreak(text)) if decided is None else decided
 
     parameters = punkt.PunktParameters()
-    parameters.abbrev_types = set(_ABBREVIATIONS)
-    return Quick(parameters)
+    parameters.abbrev_types = set(abbreviations)
+    return Quick(parameters, lang_vars=Language())
+
+
+@cache
+def _punkt() -> Any:
+    return quick_punkt(_ABBREVIATIONS, _plainly_ends)
+
+
+def _plainly_ends(context: str) -> bool | None:
+    word = _WORD_END.match(context)
+    if (word is not None and word[1].lower() not in _ABBREVIATIONS) or _SURE_END.match(context):
+        return True
+    return False if _SURELY_ON.fullmatch(context) else None
 
 
 def _punkt_starts(block: str) -> Iterator[int]:

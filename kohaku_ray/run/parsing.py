@@ -8,8 +8,8 @@ from typing import Any
 
 from kohaku_ray.config import Config
 from kohaku_ray.documents.figures import ImageSource, map_images, recaptioned
-from kohaku_ray.documents.model import Document
-from kohaku_ray.documents.parse import Parsed, parse_documents, read_in_time
+from kohaku_ray.documents.model import Document, Parsed
+from kohaku_ray.documents.parse import parse_documents, read_in_time
 from kohaku_ray.documents.site import without_repeated
 from kohaku_ray.errors import DataError
 from kohaku_ray.run.indexes import document_format

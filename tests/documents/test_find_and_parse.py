@@ -14,7 +14,8 @@ from hypothesis import strategies as st
 from kit.properties import scaled
 
 from kohaku_ray.documents.find import find_files, links_out
-from kohaku_ray.documents.parse import FORMATS, Parsed, parse_documents, parse_file
+from kohaku_ray.documents.model import Parsed
+from kohaku_ray.documents.parse import FORMATS, parse_documents, parse_file
 from kohaku_ray.documents.read import read_bytes
 from kohaku_ray.errors import DataError
 
@@ -121,15 +122,11 @@ def test_only_regular_files_are_read_and_the_others_are_named(tree):
         assert {os.path.basename(file) for file in found} == {
             *("a.TXT", "b.md", "c.json", "pipe.md", "zero.txt", "socket.md", "link.md", "circle.md", "dangling.md")
         }
-        kinds = {"pipe.md": "a named pipe", "zero.txt": "a device", "socket.md": "a socket"}
-        for name, kind in kinds.items():
+        for name in ("pipe.md", "zero.txt", "socket.md"):
             assert find_files([f"{tree}/{name}"]) == [f"{tree}/{name}"]
-            with pytest.raises(
-                DataError, match=rf"/{name} is {kind}, and only regular files are read: copy its content to a file"
-            ):
-                read_bytes(f"{tree}/{name}")
-            with pytest.raises(DataError, match=rf"{name} is {kind}"):
-                read_bytes(f"file://{tree}/{name}")
+            for path in (f"{tree}/{name}", f"file://{tree}/{name}"):
+                with pytest.raises(DataError, match=rf"/{name} is no regular file: copy its content to one"):
+                    read_bytes(path)
     assert read_bytes(f"{tree}/link.md") == b"Some text."
     with pytest.raises(DataError, match=r"circle\.md cannot be read: Too many levels of symbolic links"):
         read_bytes(f"{tree}/circle.md")
@@ -310,7 +307,7 @@ def test_news_are_split_as_asked_for():
 
 def test_a_news_file_that_gives_nothing_is_refused():
     header = NEWS.splitlines()[0]
-    with pytest.raises(DataError, match=r"x\.csv has no text: there is no row below its header"):
+    with pytest.raises(DataError, match=r"x\.csv has no text: there is no row in it"):
         parse_documents("x.csv", header + b"\n", file_format="news")
     with pytest.raises(DataError, match=r"x\.csv has no text: the file is empty"):
         parse_documents("x.csv", b" \n", file_format="news")

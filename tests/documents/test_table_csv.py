@@ -41,14 +41,14 @@ def test_a_text_column_is_enough():
             "docs/rows.csv: line 4 has 1 cells, the header has 2: put texts with commas or line breaks in",
         ),
         ("text,page\na,b,1\n", "docs/rows.csv: line 2 has 3 cells, the header has 2: put texts with commas"),
-        ("body,page\na,1\n", "docs/rows.csv has no column text, its columns are 'body', 'page': rename the column"),
+        ("body,page\na,1\n", "docs/rows.csv lacks the column text; its columns are 'body', 'page': rename the column"),
         ("text,text\na,b\n", "docs/rows.csv has two columns called 'text': rename or remove one."),
         (
             "doc_id,text\na,x\nb,y\n",
             "docs/rows.csv holds several documents: doc_id is 'a', then 'b' at line 3: write one file per document.",
         ),
         ("text,page\na,iv\n", "docs/rows.csv: line 2: page is 'iv', expected a whole number from 0 to 2147483647."),
-        ('text\n"a\n', "docs/rows.csv is not CSV: unexpected end of data at line 2: quote texts"),
+        ('text\n"a\n', "docs/rows.csv: line 2 is not CSV (unexpected end of data at line 2): quote texts"),
     ],
 )
 def test_what_does_not_fit_is_named_with_its_line(text, message):
