@@ -20,7 +20,7 @@ from kohaku_ray.index.arrays import F64
 from kohaku_ray.records import BLANK, Prediction, Question, TraceRow
 from kohaku_ray.run.models import Call, seed_of
 from kohaku_ray.run.summary import AnswerSummary, group_errors
-from kohaku_ray.run.tables import SCHEMAS, SHARED, SPENT, Parts, Tables
+from kohaku_ray.run.tables import SCHEMAS, SHARED, SPENT, Parts, Tables, grouped
 from kohaku_ray.systems.base import Answer, System, Traced
 from kohaku_ray.values.normalise import group_values
 
@@ -217,7 +217,7 @@ def _trace_rows(question: Question, sources: Sequence[Prepared], answers: Sequen
         rows += [_trace_row(question, owner, row) for row in (*steps, *error)]
     known: dict[tuple[int, str], list[list[TraceRow]]] = {}
     for member, answered in enumerate(answers):
-        for key, step in _by_step(answered.answer.trace).items():
+        for key, step in grouped(answered.answer.trace, lambda row: (row.attempt, row.step)).items():
             earlier = known.setdefault(key, [])
             if shared and step in earlier:
                 continue
@@ -226,13 +226,6 @@ def _trace_rows(question: Question, sources: Sequence[Prepared], answers: Sequen
             rows += [_trace_row(question, owner, row) for row in step]
         rows += [_trace_row(question, member, row) for row in answered.answer.other_replies]
     return rows
-
-
-def _by_step(trace: Iterable[TraceRow]) -> dict[tuple[int, str], list[TraceRow]]:
-    steps: dict[tuple[int, str], list[TraceRow]] = {}
-    for row in trace:
-        steps.setdefault((row.attempt, row.step), []).append(row)
-    return steps
 
 
 def _trace_row(question: Question, member: int, row: TraceRow) -> dict[str, Any]:

@@ -11,7 +11,6 @@ import math
 import os
 import zipfile
 import zlib
-from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from itertools import zip_longest
@@ -32,7 +31,7 @@ from kohaku_ray.records import digest, digest_text
 from kohaku_ray.run.directory import RunDirectory
 from kohaku_ray.run.models import Model
 from kohaku_ray.run.sources import read_source
-from kohaku_ray.run.tables import ANSWER_FILES, SCHEMAS
+from kohaku_ray.run.tables import ANSWER_FILES, SCHEMAS, grouped
 from kohaku_ray.settings import Section
 from kohaku_ray.storage import checksum, checksum_of, publish_with, read_file
 
@@ -268,7 +267,9 @@ def _compare_tables(name: str, was: Any, now: Any, found: Compared) -> None:
     by = _BY_KEY[name]
     tables = [pq.read_table(pa.BufferReader(data)) for data in (was, now)]
     columns = by if name == "usage" else tables[1].column_names  # of the calls, only what was asked is the same again
-    then, there = (_rows_by(table.select(columns).to_pylist(), by) for table in tables)
+    then, there = (
+        grouped(table.select(columns).to_pylist(), lambda row: tuple(row[column] for column in by)) for table in tables
+    )
     differing = []
     for key in dict.fromkeys([*then, *there]):
         pair = then.get(key, []), there.get(key, [])
@@ -283,13 +284,6 @@ def _compare_tables(name: str, was: Any, now: Any, found: Compared) -> None:
         more = "; …" if len(differing) > _NAMED else ""
         line = _MEANING[name].format(n=len(differing), of=len(then), rows=rows + more)
         found.differences.append(line)
-
-
-def _rows_by(rows: Sequence[dict[str, Any]], by: Sequence[str]) -> dict[tuple[Any, ...], list[dict[str, Any]]]:
-    found = defaultdict(list)
-    for row in rows:
-        found[tuple(row[column] for column in by)].append(row)
-    return found
 
 
 def _named(by: Sequence[str], key: Sequence[Any]) -> str:

@@ -58,9 +58,9 @@ CAPTION_PIXELS = 1_048_576
 class CaptionRequests:
     """Makes the model calls for images."""
 
-    def __init__(self, config: Config, application: str = "") -> None:
+    def __init__(self, config: Config) -> None:
         self._config, self._prompts = config, caption_prompts(config)
-        self.model = model_of(config, {config.role(CAPTION).model: application}, CAPTION, 0)
+        self.model = model_of(config, {config.role(CAPTION).model: ""}, CAPTION, 0)
 
     def of(self, row: Mapping[str, Any], title: str) -> tuple[str, ChatRequest]:
         """Return the key and the call that describes an image, a row of ``IMAGE_SCHEMA``, of a document so titled."""

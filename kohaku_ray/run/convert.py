@@ -1,10 +1,9 @@
 """Turn a configuration of KohakuRAG or of the hybrid pipeline into one of ours, once: ``kohaku-ray init --from FILE``.
 
 KohakuRAG's ``.py`` files are parsed, never run: they may hold assignments of literals, docstrings, plain imports and
-the ``def config_gen(): return Config.from_globals()`` that KohakuEngine asks for. ``.env``, YAML, JSON and TOML files
-hold the same names, or those of the hybrid pipeline. A key that the file lacks gets its program's own default, except
-models: a file that names none gets the package's encoder and the extractive backend, which need neither a network nor
-a key. Whatever is not taken over as written is named with its reason; values are not, for they may be secrets.
+the ``def config_gen(): return Config.from_globals()`` that KohakuEngine asks for. A key that the file lacks gets its
+program's own default; a file that names no models gets the package's encoder and the extractive backend. Whatever is
+not taken over as written is named with its reason; values are not, for they may be secrets.
 
 Sources: github.com/KohakuBlueleaf/KohakuRAG (scripts/wattbot_answer.py, src/kohakurag/pipeline.py),
 github.com/qualiaMachine/KohakuRAG_UI (hf_local, retrieval_threshold, no_overlap, bm25_top_k), and the hybrid pipeline's
@@ -388,12 +387,10 @@ def _hybrid(given: _Given) -> Values:
             return values
         values["index.encoder.model"] = known
         if "nomic" in known:
-            values |= {f"index.encoder.{one}_prompt": f"search_{text}: " for one, text in _NOMIC.items()}
+            values["index.encoder.query_prompt"] = "search_query: "
+            values["index.encoder.passage_prompt"] = "search_document: "
             given.leave("embedding_model", f"{known} {_OWN_CODE}")
     return values
-
-
-_NOMIC = {"query": "query", "passage": "document"}
 
 
 def _programs() -> dict[str, _Program]:

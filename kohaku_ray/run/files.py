@@ -15,7 +15,7 @@ import yaml
 from kohaku_ray.errors import DataError, did_you_mean
 from kohaku_ray.evaluation.submissions import Submission, read_submission
 from kohaku_ray.run.directory import RunDirectory
-from kohaku_ray.run.tables import SCHEMAS
+from kohaku_ray.run.tables import SCHEMAS, grouped
 from kohaku_ray.storage import below, is_directory, read_file, without_options
 
 Row = dict[str, Any]
@@ -49,10 +49,7 @@ class RunFiles:
 
     def by_question(self, table: str) -> dict[str, list[Row]]:
         """Group a table's rows by question, in file order."""
-        rows: dict[str, list[Row]] = {}
-        for row in self.tables[table]:
-            rows.setdefault(row["question_id"], []).append(row)
-        return rows
+        return grouped(self.tables[table], lambda row: str(row["question_id"]))
 
 
 @dataclass(frozen=True, slots=True)
@@ -130,9 +127,7 @@ def rows_of(table: pa.Table) -> list[Row]:
 
 def steps_of(trace: Sequence[Row]) -> list[StepRows]:
     """Group a question's rows of trace.parquet by step, member and attempt, in order of appearance."""
-    steps: dict[tuple[str, int, int], list[Row]] = {}
-    for row in trace:
-        steps.setdefault((row["step"], row["member"], row["attempt"]), []).append(row)
+    steps = grouped(trace, lambda row: (row["step"], row["member"], row["attempt"]))
     return [_step(key, rows) for key, rows in steps.items()]
 
 

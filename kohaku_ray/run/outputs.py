@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
@@ -20,7 +19,7 @@ from kohaku_ray.records import BLANK
 from kohaku_ray.run.block import best_quotes, vote_again
 from kohaku_ray.run.directory import RunDirectory
 from kohaku_ray.run.sources import read_metadata, resolve
-from kohaku_ray.run.tables import Parts, Tables
+from kohaku_ray.run.tables import Parts, Tables, grouped
 from kohaku_ray.systems.base import System
 from kohaku_ray.values.read import is_abstention
 
@@ -159,16 +158,16 @@ def _documents(config: Config) -> dict[str, dict[str, Any]]:
 def _submission_rows(
     tables: Tables, system: System, documents: Mapping[str, Mapping[str, Any]]
 ) -> Iterable[SubmissionRow]:
-    quotes, members = best_quotes(tables["trace"], system), defaultdict[str, list[Row]](list)
-    for answer in _rows_of(tables["answers"]) if system.extra_columns else ():
-        members[answer["question_id"]].append(answer)
+    quotes = best_quotes(tables["trace"], system)
+    answers = _rows_of(tables["answers"]) if system.extra_columns else []
+    members = grouped(answers, lambda answer: answer["question_id"])
     for row in _rows_of(tables["votes"]):
         refs = row["ref_ids"]
         materials = [quotes[row["question_id"], ref] for ref in refs if (row["question_id"], ref) in quotes]
         value = "" if row["is_blank"] else row["answer_value"]
         voted = (row["answer"], value, row["answer_unit"], row["explanation"])
         cited = citing_row(row["question_id"], row["question"], voted, refs, documents, " | ".join(materials))
-        own = {name: write(row, members[row["question_id"]]) for name, write in system.extra_columns.items()}
+        own = {name: write(row, members.get(row["question_id"], [])) for name, write in system.extra_columns.items()}
         yield replace(cited, columns=own) if own else cited
 
 

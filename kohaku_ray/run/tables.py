@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from typing import Any
+from typing import Any, TypeVar
 
 import pyarrow as pa
 import pyarrow.parquet as pq
@@ -99,6 +99,18 @@ SHARED = -1
 
 SPENT = ("prompt_tokens", "cached_tokens", "completion_tokens", "queue_s", "service_s", "gpu_s", "joules", "dollars")
 """Columns of usage that can be summed."""
+
+
+Row = TypeVar("Row")
+Key = TypeVar("Key")
+
+
+def grouped(rows: Iterable[Row], key: Callable[[Row], Key]) -> dict[Key, list[Row]]:
+    """Group rows by a key, in order of appearance."""
+    groups: dict[Key, list[Row]] = {}
+    for row in rows:
+        groups.setdefault(key(row), []).append(row)
+    return groups
 
 
 Tables = dict[str, pa.Table]

@@ -63,7 +63,7 @@ def track(config: Config, summary: AnswerSummary, scored: ScoredRun | None, swee
     files = [file for file in found if os.path.isfile(file)]
     name = os.path.basename(summary.run.rstrip("/"))
     where = export(config, Exported(name, settings_of(config), figures_of(summary, scored), files, sweep), summary.run)
-    mark = {**_settings(config.tracking), "where": where}
+    mark = {**config.tracking.model_dump(), "where": where}
     publish(below(summary.run, MARK), json.dumps(mark, indent=2).encode(), "check the run's directory")
     return where
 
@@ -73,18 +73,11 @@ def is_tracked(config: Config) -> bool:
     if config.tracking.to is None:
         return True
     path = below(config.run, MARK)
-    if not is_file(path):
-        return False
-    mark = json.loads(read_file(path))
-    return {key: mark.get(key) for key in _settings(config.tracking)} == _settings(config.tracking)
+    return is_file(path) and config.tracking.model_dump().items() <= json.loads(read_file(path)).items()
 
 
 def export(config: Config, exported: Exported, place: str) -> str:
-    """Hand a run or a sweep, whose results lie in ``place``, to the configured tracker; returns where it is there.
-
-    Raises:
-        DataError: The tracker refused.
-    """
+    """Hand a run or a sweep, whose results lie in ``place``, to the configured tracker; returns where it is there."""
     tracking = config.tracking
     assert tracking.to is not None
     try:
@@ -95,10 +88,6 @@ def export(config: Config, exported: Exported, place: str) -> str:
             f"({type(error).__name__}: {' '.join(config.hide(str(error)).split())[:300]}): check tracking.uri, then "
             "repeat the command, which asks no recorded call again"
         ) from error
-
-
-def _settings(tracking: TrackingConfig) -> dict[str, str | None]:
-    return {"to": tracking.to, "project": tracking.project, "uri": tracking.uri}
 
 
 def settings_of(config: Config) -> dict[str, str]:

@@ -68,12 +68,14 @@ def bundled(home) -> str:
 
 
 @pytest.fixture
-def make(home, tmp_path, tiny_encoder):
-    """Make a run on the same index, with a ledger of its own; returns its directory."""
+def make(home, tmp_path, tiny_encoder, monkeypatch):
+    """Make a run on the same index, with a ledger of its own, with ``chat`` of a server; returns its directory."""
 
-    def make(*overrides: str, presets: tuple[str, ...] = (), chat=None) -> str:
+    def make(*overrides: str, chat=None) -> str:
         own = settings(home, tiny_encoder, f"run={tmp_path}/own", f"ledger.path={tmp_path}/ledger", *overrides)
-        return run_here(load_config(["demo", *presets], own), chat)
+        monkeypatch.setenv("OPENAI_API_KEY", "sk-very-secret")
+        monkeypatch.setenv("KOHAKU_MODEL", "small-model")
+        return run_here(load_config(["demo", "models/openai"] if chat else "demo", own), chat)
 
     return make
 
@@ -157,12 +159,10 @@ def test_a_replay_gives_every_table_again(home, tmp_path, with_index, monkeypatc
 
 def test_what_a_model_needs_is_recorded(make, tmp_path, tiny_encoder, monkeypatch):
     """A key and an address from the environment, and a tokenizer: gone when the bundle is replayed."""
-    monkeypatch.setenv("OPENAI_API_KEY", "sk-very-secret")
     monkeypatch.setenv("OPENAI_BASE_URL", "http://secret-host.example/v1")
-    monkeypatch.setenv("KOHAKU_MODEL", "small-model")
     shutil.copytree(tiny_encoder, tmp_path / "tokenizer")
     own = [f"deployments.gateway.tokenizer={tmp_path}/tokenizer", "kohaku.max_context_tokens=300"]
-    run = make(*own, presets=("models/openai",), chat=says)
+    run = make(*own, chat=says)
     make_bundle(Source({"run": run}), f"{tmp_path}/one.zip")
     for name in ("OPENAI_API_KEY", "OPENAI_BASE_URL", "KOHAKU_MODEL"):
         monkeypatch.delenv(name)
@@ -174,16 +174,13 @@ def test_what_a_model_needs_is_recorded(make, tmp_path, tiny_encoder, monkeypatc
     assert replayed.model.startswith("openai:small-model")
 
 
-def test_a_call_that_was_too_long_is_too_long_again(make, tmp_path, monkeypatch):
-    monkeypatch.setenv("OPENAI_API_KEY", "none")
-    monkeypatch.setenv("KOHAKU_MODEL", "small-model")
-
+def test_a_call_that_was_too_long_is_too_long_again(make, tmp_path):
     async def small(request) -> Reply:
         if request.n_chars > 6000:
             raise ContextOverflowError("the prompt was longer than the model takes")
         return await says(request)
 
-    make_bundle(Source({"run": make(presets=("models/openai",), chat=small)}), f"{tmp_path}/one.zip")
+    make_bundle(Source({"run": make(chat=small)}), f"{tmp_path}/one.zip")
     manifest = json.loads(files_in(f"{tmp_path}/one.zip")[MANIFEST])
     assert manifest["runs"]["run"]["refused"]
     assert replay_bundle(f"{tmp_path}/one.zip").runs[0].differences == ()
@@ -266,7 +263,7 @@ def test_numbers_that_another_processor_rounds_are_no_difference(bundled):
     assert compare_outputs(tables, move(1e-2)).differences
 
 
-def test_without_the_index_replies_alone_quote_documents(home, bundled, make, tmp_path, monkeypatch):
+def test_without_the_index_replies_alone_quote_documents(home, bundled, make, tmp_path):
     sentences = {
         " ".join(row["text"].split())
         for row in Index.open(f"{home}/index").nodes.table.to_pylist()
@@ -280,9 +277,7 @@ def test_without_the_index_replies_alone_quote_documents(home, bundled, make, tm
     assert quoted
     assert not [(name, one) for one in sentences - quoted for name, text in there.items() if one in text]
     # With a model that quotes nothing, none at all; and with the index, the trace has its texts.
-    monkeypatch.setenv("OPENAI_API_KEY", "none")
-    monkeypatch.setenv("KOHAKU_MODEL", "small-model")
-    run = make(presets=("models/openai",), chat=says)
+    run = make(chat=says)
     make_bundle(Source({"run": run}), f"{tmp_path}/without.zip")
     make_bundle(Source({"run": run}), f"{tmp_path}/with.zip", with_index=True)
     without, whole = (files_in(f"{tmp_path}/{name}.zip") for name in ("without", "with"))

@@ -104,9 +104,11 @@ def test_the_same_configuration_keeps_the_outputs_and_another_takes_them_away(tm
     (run / "run.json").write_text(json.dumps(FACTS | {"outputs": ["dossier.md"]}))
     directory.begin(config)
     assert (run / "dossier.md").exists()
-    (run / "run.json").write_text(json.dumps(FACTS | {"outputs": ["dossier.md"]}))
+    (run / "run.json").write_text(json.dumps(FACTS | {"outputs": ["dossier.md", "../outside.txt", "/"]}))
+    (tmp_path / "outside.txt").write_text("x")
     directory.begin(config_of(run, "seed=1"))
     assert sorted(file.name for file in run.iterdir()) == ["config.yaml", "mine.txt", "run.json"]
+    assert (tmp_path / "outside.txt").exists()
 
 
 @pytest.mark.parametrize("text", ["{", '{"outputs": 3}'])

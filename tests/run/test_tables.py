@@ -9,6 +9,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
+from run_files import answer, ballot, item, usage
 
 from kohaku_ray.config import load_config
 from kohaku_ray.ensemble.agreement import agreement_weights
@@ -27,29 +28,13 @@ def rows_of(block: int) -> dict[str, list[dict]]:
     """Questions q0, q1, … of which every third has one member that stands alone."""
     rows: dict[str, list[dict]] = {name: [] for name in SCHEMAS}
     for number in range(block * PER_BLOCK, (block + 1) * PER_BLOCK):
-        asked = {"question_id": f"q{number}"}
-        values = ["1", "2", "2"] if number % 3 else ["1", "2", "3"]
-        rows["answers"] += [
-            {**asked, "member": member, "answer_value": value, "answer": value, "is_blank": False, "ref_ids": ["d"]}
-            | {"explanation": "", "answer_unit": "", "measures": {}}
-            for member, value in enumerate(values)
-        ]
-        rows["votes"].append(
-            {**asked, "question": "How many?", "asked_unit": "", "answer": values[0], "answer_value": values[0]}
-            | {"ref_ids": ["d"], "explanation": "", "is_blank": False, "answer_unit": "", "groups": [values[0]]}
-            | {"group_weights": [1.0], "n_members": N_MEMBERS, "n_blank": 0}
-        )
-        rows["trace"] += [
-            {
-                **asked,
-                "step": SYSTEM.quote_step,
-                "doc_id": "d",
-                "text": f"Sentence {number} of {rank}. " * 40,
-                "rank": rank,
-            }
-            for rank in range(5)
-        ]
-        rows["usage"].append({**asked, "member": 0, "key": f"k{number}"})
+        key, values = f"q{number}", ["1", "2", "2"] if number % 3 else ["1", "2", "3"]
+        answers = [answer(key, member, value, ["d"]) for member, value in enumerate(values)]
+        rows["answers"] += answers
+        rows["votes"].append(ballot(key, "How many?", answers) | {"asked_unit": ""})
+        texts = [f"Sentence {number} of {rank}. " * 40 for rank in range(5)]
+        rows["trace"] += [item(key, SYSTEM.quote_step, rank, text, doc_id="d") for rank, text in enumerate(texts)]
+        rows["usage"].append(usage(key, 0, key=f"k{number}"))
     return rows
 
 
