@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-import argparse
 import os
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Sequence
 
 from kohaku_ray.cli.arguments import make_parser
 from kohaku_ray.errors import ConfigError, KohakuRayError
@@ -23,34 +22,22 @@ def main(argv: Sequence[str] | None = None) -> int:
 
         argcomplete.autocomplete(parser)
     arguments = parser.parse_args(argv)
+    arguments.hide = str  # a configuration hides what its environment variables hold
+    code = OK
     with shown_as(quiet=arguments.quiet, as_json=arguments.json):
         try:
-            return _concluded(arguments)
+            returned = arguments.command(arguments)
+            for outcome in [returned] if isinstance(returned, Outcome) else returned:
+                conclude(outcome.line, outcome.as_json(arguments.name, arguments.hide))
+                code = max(code, outcome.code)
         except KohakuRayError as error:
-            return _complain(arguments, error, BAD_CONFIG if isinstance(error, ConfigError) else FAILED)
+            code = BAD_CONFIG if isinstance(error, ConfigError) else FAILED
+            complain(f"kohaku-ray: {arguments.hide(str(error))}")
+            if arguments.json:
+                conclude("", failure(arguments.name, error, code, arguments.hide))
         except KeyboardInterrupt:
             complain("interrupted: repeat the same command to go on")
-            return FAILED
+            code = FAILED
         except BrokenPipeError:
-            return OK
-
-
-def _concluded(arguments: argparse.Namespace) -> int:
-    command: Callable[[argparse.Namespace], Outcome | Iterable[Outcome]] = arguments.command
-    returned, code = command(arguments), OK
-    for outcome in [returned] if isinstance(returned, Outcome) else returned:
-        conclude(outcome.line, outcome.as_json(arguments.name, _hider(arguments)))
-        code = max(code, outcome.code)
+            code = OK
     return code
-
-
-def _complain(arguments: argparse.Namespace, error: Exception, code: int) -> int:
-    hide = _hider(arguments)
-    complain(f"kohaku-ray: {hide(str(error))}")
-    conclude("", failure(arguments.name, error, code, hide)) if arguments.json else None
-    return code
-
-
-def _hider(arguments: argparse.Namespace) -> Callable[[str], str]:
-    hide: Callable[[str], str] = getattr(arguments, "hide", str)
-    return hide

@@ -117,11 +117,7 @@ def _place(loc: Place) -> Place:
 
 
 def system_of(values: Mapping[str, Any]) -> System:
-    """Find the system that plain values name.
-
-    Raises:
-        ConfigError: There is no such system, it cannot be imported, or its name is that of another section.
-    """
+    """Find the system that plain values name, which must not be called like another section."""
     name = values.get("system", DEFAULT_SYSTEM)
     if not isinstance(name, str):
         raise ConfigError(f"system is {name!r}: name a system, such as {DEFAULT_SYSTEM}, or module:SYSTEM")

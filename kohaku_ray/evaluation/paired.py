@@ -1,6 +1,6 @@
 """Two runs on the same questions: differences, their bootstrap interval, sign flips and effect size.
 
-All random draws are seeded: the same scores give the same figures.
+All random draws are seeded: the same scores give the same figures. Values that are not finite are a ``DataError``.
 """
 
 from __future__ import annotations
@@ -79,9 +79,6 @@ def paired_bootstrap(differences: npt.ArrayLike, n_resamples: int = N_RESAMPLES)
     BCa and not the percentile interval, because paired differences of scores are mostly 0 with a few large ones on one
     side: the percentile interval ignores that skew, BCa corrects bias and skew to second order. Its acceleration has a
     closed form for a mean, Σ(x − x̄)³ / (6 (Σ(x − x̄)²)^1.5), so no jackknife is needed.
-
-    Raises:
-        DataError: A difference is not finite.
     """
     d = as_vector(differences)
     if d.size < 2:
@@ -118,9 +115,6 @@ def paired_permutation(differences: npt.ArrayLike, n_resamples: int = N_RESAMPLE
     p is the share of sign patterns whose sum is at least as far from 0 as the one observed; zeros flip to themselves
     and are left out, and where all are zero p is 1. Few differences are counted exactly; with more, patterns are drawn
     and p = (b + 1) / (n + 1) (Phipson and Smyth 2010), which is never 0.
-
-    Raises:
-        DataError: A difference is not finite.
     """
     d = as_vector(differences)
     if not d.size:

@@ -71,9 +71,6 @@ def welch(a: npt.ArrayLike, b: npt.ArrayLike) -> Welch:
 
     t = (ā − b̄) / √(s²ₐ/nₐ + s²_b/n_b), with degrees of freedom by Satterthwaite (1946). Where neither sample varies,
     t is undefined: equal runs of a deterministic backend are one observation, not several.
-
-    Raises:
-        DataError: A value is not finite.
     """
     x, y = as_vector(a), as_vector(b)
     if not x.size or not y.size:
@@ -119,11 +116,7 @@ def holm(p_values: Sequence[float | None]) -> list[float | None]:
 
 
 def ranks(scores: npt.ArrayLike) -> F64:
-    """Rank scores of shape ``(..., n_cells)``: the highest is 1, ties share their mean rank (``scipy.stats.rankdata``).
-
-    Raises:
-        DataError: A score is not finite.
-    """
+    """Rank scores of shape ``(..., n_cells)``: the highest is 1, ties share their mean rank."""
     from scipy.stats import rankdata
 
     return np.asarray(rankdata(-_settled(scores), axis=-1), dtype=np.float64)

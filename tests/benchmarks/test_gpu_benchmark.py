@@ -7,7 +7,6 @@ import json
 import subprocess
 import sys
 from pathlib import Path
-from types import SimpleNamespace
 
 import pytest
 
@@ -83,22 +82,3 @@ def test_a_figure_is_kept_when_it_is_measured_whatever_comes_before_and_after(
     assert found["skipped"][0]["reason"] == "MemoryError: CUDA out of memory"
     assert said in found["skipped"][1]["reason"]
     assert not gpu.is_kept(found)
-
-
-def test_the_figures_of_vllm_are_added_with_their_cells(tmp_path, module):
-    vllm, sheet = module("gpu_vllm"), module("gpu_sheet").Sheet(tmp_path / "sheet")
-    fast, slow = (SimpleNamespace(questions_per_s=rate) for rate in (2.0, 1.0))
-    plain = [SimpleNamespace(members=n, measured=slow) for n in (1, 9)]
-    cells = [SimpleNamespace(members=1, measured=fast)]
-    grid = SimpleNamespace(context_tokens=8000, output_tokens=8, questions=4)
-    added, spent = set(), {1: 4.0}
-
-    def names() -> list[str]:
-        vllm.add_new(sheet, SimpleNamespace(plain=plain, cells=cells), grid, spent, added)
-        return [json.loads(line)["name"] for line in (tmp_path / "sheet").read_text().splitlines()]
-
-    assert names() == names() == ["engine, 1 member(s)"]
-    cells.append(SimpleNamespace(members=9, measured=slow))
-    spent[9] = 8.0
-    assert names() == ["engine, 1 member(s)", "engine, 9 member(s)", "ensemble of 9", "energy, ensemble of 9"]
-    assert "max_num_batched_tokens" in vllm.SCHEDULING, "LLM.generate's default differs from a server's"

@@ -38,21 +38,15 @@ def leaks(text: str, secret: str = SECRET) -> bool:
 PLACES = {
     "a text": (deployment(base_url="${SECRET}"), "base_url: ${SECRET}"),
     "part of a text": (deployment(base_url="http://u:${SECRET}@h/v1"), "base_url: http://u:${SECRET}@h/v1"),
-    "two in one text": (deployment(base_url="${SECRET}:${TINY}"), "base_url: ${SECRET}:${TINY}"),
-    "the same twice": (deployment(base_url="${SECRET}${SECRET}"), "base_url: ${SECRET}${SECRET}"),
-    "one with a default": (deployment(base_url="${SECRET:-open}"), "base_url: ${SECRET:-open}"),
     "beside one that is not there": (deployment(base_url="${NOT_THERE:-http}://${SECRET}"), "http://${SECRET}"),
     "a section of free form": (
         deployment(extra_body={"auth": {"keys": ["a", {"deep": ["${SECRET}"]}]}}),
         "- ${SECRET}",
     ),
-    "a list": ({"documents": {"paths": ["docs", "/d/${SECRET}"]}}, "- /d/${SECRET}"),
     "a path": ({"run": "/runs/${SECRET}/x"}, "run: /runs/${SECRET}/x"),
     "a relative path": ({"index": {"path": "idx/${SECRET}"}}, "/idx/${SECRET}"),
     "a path of the home directory": ({"ledger": {"path": "~/${SECRET}"}}, "path: ~/${SECRET}"),
-    "a path with dots": ({"questions": {"path": "./a/../${SECRET}.csv"}}, "/./a/../${SECRET}.csv"),
     "a model's directory": ({"index": {"encoder": {"model": "./${SECRET}"}}}, "/./${SECRET}"),
-    "a tokenizer": (deployment(tokenizer="./${SECRET}"), "tokenizer: /"),
     "the system's section": ({"kohaku": {"cross_encoder": "${X}"}}, "cross_encoder: ${X}"),
 }
 
@@ -156,13 +150,8 @@ ERRORS = {
     "of a word": ["ensemble.vote.strategy=x${SECRET}"],
     "of a kind": ["deployments.a={kind: '${SECRET}', model: m}"],
     "of a section": ["deployments.a={kind: vllm, model: m, engine_kwargs: '${SECRET}'}"],
-    "of a section's neighbour": ["deployments.a={kind: [1], model: '${SECRET}'}"],
     "of a model": ["roles.answer.model=${SECRET}"],
-    "of an ensemble": ["ensemble.models=['${SECRET}']"],
-    "of a ranker": ["kohaku.cross_encoder=a ${SECRET} b"],
     "of a system": ["system=${SECRET}"],
-    "of a system's module": ["system=no.${SECRET}:SYSTEM"],
-    "of a long text": ["kohaku.rerank=" + "${SECRET}" * 40],
 }
 
 

@@ -2,47 +2,29 @@
 
 from __future__ import annotations
 
-import numpy as np
 import pytest
 import yaml
 
 from kohaku_ray.config import as_yaml, build_config, load_config
 from kohaku_ray.config.paths import preset_names
 from kohaku_ray.errors import ConfigError
-from kohaku_ray.index import encoder as encoder_module
-from kohaku_ray.index.torch_model import TorchModel
 from kohaku_ray.models.prompts import Prompt
 from kohaku_ray.run.deployments import check_vision, model_identity
-from kohaku_ray.run.indexes import make_encoder
 from kohaku_ray.run.models import chat_request, models_of
 
 MODELS = [name for name in preset_names() if name.startswith("models/")]
 ENCODERS = [name for name in preset_names() if name.startswith("encoders/")]
 
+JINA = ("encoders/jina_v3", "encoders/jina_v4")
 PROMPTS = {
-    "encoders/jina_v3": {
-        "retrieval.query": "Represent the query for retrieving evidence documents: ",
-        "retrieval.passage": "Represent the document for retrieval: ",
-    },
-    "encoders/jina_v4": {"query": "Query: ", "passage": "Passage: "},
-    "encoders/qwen3_embedding": {
-        "query": "Instruct: Given a web search query, retrieve relevant passages that answer the query\nQuery:",
-        "document": "",
-    },
+    "encoders/minilm": (None, None),
+    "encoders/bge_m3": (None, None),
+    "encoders/multilingual_e5": ("query: ", "passage: "),
+    "encoders/jina_v3": ("retrieval.query", "retrieval.passage"),
+    "encoders/jina_v4": ("query", "passage"),
+    "encoders/qwen3_embedding": ("query", None),
 }
-"""The prompts that the models themselves name, as their config_sentence_transformers.json holds them."""
-
-SEEN = {
-    "encoders/minilm": ((None, None), (None, None)),
-    "encoders/bge_m3": ((None, None), (None, None)),
-    "encoders/multilingual_e5": (("query: ", None), ("passage: ", None)),
-    "encoders/jina_v3": tuple(
-        (PROMPTS["encoders/jina_v3"][task], task) for task in ("retrieval.query", "retrieval.passage")
-    ),
-    "encoders/jina_v4": (("Query: ", "retrieval"), ("Passage: ", "retrieval")),
-    "encoders/qwen3_embedding": ((PROMPTS["encoders/qwen3_embedding"]["query"], None), (None, None)),
-}
-"""Prompt and task that the model computes with, for a query and for a passage."""
+"""Prompt of a query and of a passage: a text, or a name in the model's own config_sentence_transformers.json."""
 
 
 @pytest.fixture(autouse=True)
@@ -111,50 +93,12 @@ def test_reasoning_effort_is_part_of_a_models_identity_and_leaves_others_as_they
     assert model_identity(plain) == 'vllm:m {"engine":{},"revision":null,"template":{}}'
 
 
-class Recording:
-    """A real ``SentenceTransformer`` with another's prompts, which records each pass's prompt and task."""
-
-    def __init__(self, real, prompts, takes_task: bool) -> None:
-        self._real, self.prompts, self.seen = real, prompts, set()
-        self._takes_task = takes_task
-
-    def __getattr__(self, name):
-        return getattr(self._real, name)
-
-    def __getitem__(self, place: int):
-        return self._real[place]
-
-    def get_model_kwargs(self) -> list[str]:
-        return ["task"] if self._takes_task else []
-
-    def preprocess(self, texts, prompt: str | None = None, task: str | None = None):
-        self.seen.add((prompt, task))
-        return self._real.preprocess(texts, prompt=prompt)
-
-    def __call__(self, features, task: str | None = None):
-        assert task in {seen for _, seen in self.seen}
-        return self._real(features)
-
-
 @pytest.mark.parametrize("preset", ENCODERS)
-def test_an_encoders_prompts_and_tasks_reach_the_model(monkeypatch, tiny_encoder, preset):
-    from sentence_transformers import SentenceTransformer
-
-    config = load_config(["demo", preset])
-    takes_task = config.index.encoder.query_task is not None
-    assert config.index.encoder.trust_remote_code == takes_task, "only Jina's models need their own code"
-    recording = Recording(SentenceTransformer(tiny_encoder, device="cpu"), PROMPTS.get(preset, {}), takes_task)
-    monkeypatch.setattr(encoder_module, "load_model", lambda *arguments: TorchModel(recording, arguments[-1]))
-    short = {} if config.index.encoder.dim is None else {"dim": 16}
-    encoder = make_encoder(config, precision="float32", **short)
-    seen = []
-    for encode in (encoder.encode_queries, encoder.encode_passages):
-        recording.seen.clear()
-        vectors = encode(["How much energy does a data centre use?"])
-        np.testing.assert_allclose(np.linalg.norm(vectors, axis=1), 1, atol=1e-5)
-        [one] = recording.seen
-        seen.append(one)
-    assert tuple(seen) == SEEN[preset]
+def test_an_encoders_prompts_and_tasks_are_its_models(preset):
+    encoder = load_config(["demo", preset]).index.encoder
+    assert (encoder.query_prompt, encoder.passage_prompt) == PROMPTS[preset]
+    assert (encoder.query_task is not None) == (preset in JINA), "their adapters need one"
+    assert encoder.trust_remote_code == (preset in JINA), "only Jina's models need their own code"
 
 
 def test_later_bases_win_and_the_file_wins_over_all(tmp_path):

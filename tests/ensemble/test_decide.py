@@ -8,7 +8,6 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import replace
 from itertools import chain, product
-from typing import Any
 
 import pytest
 from hypothesis import given, settings
@@ -61,17 +60,9 @@ def ballot(value: str, refs: Sequence[str] = ()) -> Ballot:
     return Ballot(value, tuple(refs), explanation="why")
 
 
-def row(verdict: Verdict) -> tuple[Any, ...]:
+def row(verdict: Verdict) -> Verdict:
     """All that is written, and whose it is."""
-    return (
-        verdict.answer_value,
-        verdict.is_blank,
-        verdict.ref_ids,
-        verdict.answer,
-        verdict.answer_unit,
-        verdict.explanation,
-        verdict.winner,
-    )
+    return replace(verdict, groups=(), n_votes=0)
 
 
 def group_of(verdict: Verdict, member: int | None) -> int:

@@ -2,7 +2,6 @@ from __future__ import annotations
 
 from collections import Counter
 from itertools import combinations
-from pathlib import Path
 
 import numpy as np
 import pytest
@@ -25,7 +24,6 @@ from kohaku_ray.values.read import is_blank
 
 STRATEGIES = ("answer_priority", "independent", "ref_priority", "union", "intersection", "majority", "first_non_blank")
 RULES = [VoteRule(strategy, ignore_blank) for strategy in STRATEGIES for ignore_blank in (True, False)]
-PREDICTIONS = Path(__file__).resolve().parents[3] / "shared" / "data" / "wattbot" / "predictions"
 
 
 def told(table, pool, drawn, rules, units=None):
@@ -161,12 +159,11 @@ def test_cells_are_counted_in_pieces_alike(monkeypatch):
 
 
 @pytest.mark.data
-@pytest.mark.skipif(not PREDICTIONS.exists(), reason="../shared/data is not there")
 @pytest.mark.parametrize("metric", ["wattbot", "kaggle", "exact"])
-def test_a_study_scores_what_voting_over_the_files_and_scoring_the_result_scores(tmp_path, metric):
+def test_a_study_scores_what_voting_over_the_files_and_scoring_the_result_scores(tmp_path, data_path, metric):
     found = find_metric(metric)
-    truth = read_submission(PREDICTIONS.parent / "train_QA.csv")
-    paths = sorted(PREDICTIONS.glob("*.csv"))
+    truth = read_submission(data_path / "wattbot" / "train_QA.csv")
+    paths = sorted((data_path / "wattbot" / "predictions").glob("*.csv"))
     files = [read_submission(path) for path in paths]
     rows = [[file.rows[key] for file in files] for key in truth.rows]
     units = [Counter(row.answer_unit for row in members if not is_blank(row.answer_unit)) for members in rows]

@@ -139,15 +139,6 @@ def test_the_third_part_is_a_mean_in_wattbot_and_a_recall_in_kaggle():
     assert wattbot.score == pytest.approx(0.75 * 0.5 + 0.15 + 0.1 * 0.75)
 
 
-def test_a_part_without_unanswerable_questions_has_full_recall():
-    truth = submission(row("q1", "5"), row("q2", "is_blank"))
-    rows = score_rows(truth, submission(row("q1", "5"), row("q2", "5")), "kaggle")
-    parts = find_metric("kaggle").aggregate_by(rows, ["number", "none"])
-    assert list(parts) == ["number", "none"]
-    assert (parts["number"].parts["abstain"], parts["none"].parts["abstain"]) == (1.0, 0.0)
-    assert (parts["number"].n, parts["none"].n) == (1, 1)
-
-
 def test_an_empty_truth_is_named():
     with pytest.raises(DataError, match=r"truth\.csv: has no rows"):
         score_rows(submission(path="truth.csv"), submission(row("q1", "5")))

@@ -1,13 +1,9 @@
-"""What a selection can tell, against simulations and recorded runs that know nothing of the formulas."""
-
-import os
-from pathlib import Path
+"""What a selection can tell, against simulations that know nothing of the formulas."""
 
 import numpy as np
 import pytest
 from scipy import stats
 
-from kohaku_ray.evaluation.metrics import find_metric
 from kohaku_ray.evaluation.selection import (
     ceiling,
     corrected_score,
@@ -17,17 +13,6 @@ from kohaku_ray.evaluation.selection import (
     rank_intervals,
     select,
 )
-from kohaku_ray.evaluation.submissions import read_submission
-from kohaku_ray.evaluation.truth import read_truth, scored_rows
-
-DATA = Path(os.environ.get("KOHAKU_DATA") or Path(__file__).resolve().parents[3] / "shared" / "data") / "wattbot"
-
-
-def recorded(name="wattbot"):
-    metric = find_metric(name)
-    truth = scored_rows(read_truth(DATA / "train_QA.csv", [metric]), [metric])
-    files = sorted((DATA / "predictions").glob("*.csv"))
-    return np.array([metric.shares_of(metric.score(truth, read_submission(file))) for file in files])
 
 
 def latent(rng, n_cells, n_questions):
@@ -76,18 +61,6 @@ def test_a_latent_model_of_difficulty_covers_the_corrected_score():
     assert apparent > 0.04
     assert abs(corrected) < 0.02  # three standard errors of 200 draws
     assert 0.89 <= is_covered <= 1.0
-
-
-@pytest.mark.data
-@pytest.mark.skipif(not DATA.is_dir(), reason="../shared/data is not there")
-def test_recorded_runs_say_what_41_questions_show():
-    found = select(dict(enumerate(recorded())))
-    assert found.score == pytest.approx(0.76128, abs=1e-5)
-    assert (round(found.detectable, 2), round(found.detectable_best, 2)) == (0.16, 0.13)
-    assert found.n_needed > 1_000
-    assert found.expected < found.score
-    assert found.low < found.expected < found.high <= 1.0
-    assert found.n_first > 1
 
 
 def test_a_winner_far_ahead_is_not_corrected_and_has_a_rank_of_its_own():

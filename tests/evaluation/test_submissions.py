@@ -123,15 +123,6 @@ def test_an_abstention_says_so_in_four_columns(tmp_path, value):
     assert (cells["answer_unit"], cells["explanation"]) == ("MWh", "No evidence.")
 
 
-def test_null_is_never_the_text_none(tmp_path):
-    path = tmp_path / "out.csv"
-    write_submission(path, [SubmissionRow("q1", answer_value="5")])
-    text = path.read_text()
-    assert "None" not in text
-    assert "nan" not in text
-    assert text.splitlines()[1] == '"q1","","5","5","is_blank","is_blank","is_blank","is_blank","is_blank"'
-
-
 def test_a_systems_own_columns_stand_last_and_half_a_surrogate_pair_does_not_cost_the_file(tmp_path):
     path, own = tmp_path / "out.csv", {"confidence": "0.9"}
     row = SubmissionRow("q1", answer="a\ud800b", answer_value="5", columns=own)

@@ -29,15 +29,8 @@ from typing import Any
 class Action:
     """What the server does with one request.
 
-    Attributes:
-        status: HTTP status.
-        body: Sent as it is (str, bytes) or as JSON; None: the default reply.
-        headers: Further headers.
-        delay_s: Wait before the reply begins.
-        drip_s: Send the body a byte at a time, with this pause.
-        reset: Close the connection with a TCP reset instead of a reply.
-        cut: Promise more bytes than are sent, then close.
-        reason: Reason phrase. Default: the status's own.
+    The body is sent as it is (str, bytes) or as JSON; None: the default reply. It may wait ``delay_s``, send a byte
+    at a time with a pause of ``drip_s``, ``reset`` the connection by TCP, or promise more than it sends (``cut``).
     """
 
     status: int = 200

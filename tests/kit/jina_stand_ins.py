@@ -140,13 +140,7 @@ class Transformer(nn.Module):
 
 
 def build(folder: Path, version: str, texts: Sequence[str]) -> str:
-    """Write one; returns its path.
-
-    Args:
-        folder: Where; it is made.
-        version: ``v3`` or ``v4``.
-        texts: Its vocabulary is that of these.
-    """
+    """Write one of a version, ``v3`` or ``v4``, with the vocabulary of some texts; returns its path."""
     from tokenizers import Tokenizer, models, pre_tokenizers, trainers
     from transformers import PreTrainedTokenizerFast
 

@@ -74,7 +74,10 @@ class _Count:
         if not voters:
             return self._abstention(0)
         if self.rule.strategy == "first_non_blank":
-            return self._first(voters)
+            answered = [member for member in voters if not self.blank[member]][:1]
+            return (
+                self._answer(answered, self._cite(answered), len(voters)) if answered else self._abstention(len(voters))
+            )
         pool = voters
         if self.rule.strategy == "ref_priority":
             chosen = self._common_set(voters)
@@ -144,12 +147,6 @@ class _Count:
         winner = next((member for member in spelled if self._ref_key(member) == cited), spelled[0])
         return self._verdict(winner, n_votes, spelling, refs)
 
-    def _first(self, voters: Sequence[int]) -> Verdict:
-        answered = [member for member in voters if not self.blank[member]]
-        if not answered:
-            return self._abstention(len(voters))
-        return self._answer(answered[:1], self._cite(answered[:1]), len(voters))
-
     def _abstention(self, n_votes: int) -> Verdict:
         blanks = [member for member, blank in enumerate(self.blank) if blank]
         silent = blanks[0] if blanks else None
@@ -157,20 +154,11 @@ class _Count:
         return self._verdict(winner, n_votes)
 
     def _verdict(
-        self, winner: int | None, n_votes: int, answer_value: str | None = None, refs: tuple[str, ...] = ()
+        self, winner: int | None, n_votes: int, value: str | None = None, refs: tuple[str, ...] = ()
     ) -> Verdict:
         shown = Ballot() if winner is None else self.ballots[winner]
-        return Verdict(
-            answer_value=answer_value or "",
-            is_blank=answer_value is None,
-            ref_ids=refs,
-            winner=winner,
-            answer=shown.answer,
-            answer_unit=shown.answer_unit,
-            explanation=shown.explanation,
-            groups=self.groups,
-            n_votes=n_votes,
-        )
+        texts = (shown.answer, shown.answer_unit, shown.explanation)
+        return Verdict(value or "", value is None, refs, winner, *texts, self.groups, n_votes)
 
 
 def _abstains(ballot: Ballot, compat: bool) -> bool:
