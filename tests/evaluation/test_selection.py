@@ -1,9 +1,10 @@
-"""What a selection can tell, against simulations that know nothing of the formulas."""
+"""What a selection can tell, against simulations and recorded runs that know nothing of the formulas."""
 
 import numpy as np
 import pytest
 from scipy import stats
 
+from kohaku_ray.evaluation.metrics import find_metric
 from kohaku_ray.evaluation.selection import (
     ceiling,
     corrected_score,
@@ -13,6 +14,8 @@ from kohaku_ray.evaluation.selection import (
     rank_intervals,
     select,
 )
+from kohaku_ray.evaluation.submissions import read_submission
+from kohaku_ray.evaluation.truth import read_truth, scored_rows
 
 
 def latent(rng, n_cells, n_questions):
@@ -104,3 +107,36 @@ def test_the_ceiling_is_clopper_and_pearsons():
     low, high = stats.beta.ppf(0.025, 4, 38), stats.beta.ppf(0.975, 5, 37)
     assert (found.low, found.high) == pytest.approx((low, high))
     assert (ceiling(np.ones((5, 1))).low, ceiling(np.ones((5, 1))).n_never) == (0.0, 0)
+
+
+@pytest.fixture(scope="module")
+def recorded(data_path):
+    """What every question adds to the scores of the recorded runs."""
+    metric = find_metric("wattbot")
+    truth = scored_rows(read_truth(data_path / "wattbot/train_QA.csv", [metric]), [metric])
+    files = sorted((data_path / "wattbot/predictions").glob("*.csv"))
+    return np.array([metric.shares_of(metric.score(truth, read_submission(file))) for file in files])
+
+
+@pytest.mark.data
+@pytest.mark.slow
+def test_recorded_runs_cover_the_corrected_score_over_4000_splits(recorded):
+    rng, found = np.random.default_rng(0), []
+    for _ in range(4_000):
+        order = rng.permutation(recorded.shape[1])
+        found.append(told(recorded[:, order[:20]], recorded[:, order[20:]]))
+    apparent, corrected, is_covered = np.mean(found, axis=0)
+    assert apparent == pytest.approx(0.077, abs=0.01)
+    assert abs(corrected) <= 0.005
+    assert 0.93 <= is_covered <= 0.97
+
+
+@pytest.mark.data
+def test_recorded_runs_say_what_41_questions_show(recorded):
+    found = select(dict(enumerate(recorded)))
+    assert found.score == pytest.approx(0.76128, abs=1e-5)
+    assert (round(found.detectable, 2), round(found.detectable_best, 2)) == (0.16, 0.13)
+    assert found.n_needed > 1_000
+    assert found.expected < found.score
+    assert found.low < found.expected < found.high <= 1.0
+    assert found.n_first > 1

@@ -2,6 +2,8 @@ from __future__ import annotations
 
 import itertools
 import math
+import subprocess
+import sys
 
 import numpy as np
 import pytest
@@ -204,6 +206,15 @@ class TestHolm:
         assert holm([None, 0.02, None, 0.04]) == [None, 0.04, None, 0.04]
         assert holm([]) == []
 
+    @given(st.lists(st.floats(0.0, 1.0), max_size=8))
+    def test_rejects_what_the_step_down_rule_rejects(self, p):
+        rejected = set()
+        for step, place in enumerate(sorted(range(len(p)), key=p.__getitem__)):
+            if p[place] * (len(p) - step) > 0.05:
+                break
+            rejected.add(place)
+        assert {place for place, q in enumerate(holm(p)) if q <= 0.05} == rejected
+
 
 class TestRanks:
     def test_by_hand(self):
@@ -255,3 +266,8 @@ def test_a_scores_interval_stays_within_what_the_metric_can_give():
     assert kept.high == 1.0
     assert (kept.low, kept.mean) == (free.low, free.mean)
     assert score_interval(kaggle, right[:1]).low is None
+
+
+def test_importing_loads_no_scipy():
+    code = "import sys, kohaku_ray.evaluation.compare, kohaku_ray.sweep.compare; sys.exit('scipy' in sys.modules)"
+    assert subprocess.run([sys.executable, "-c", code]).returncode == 0
