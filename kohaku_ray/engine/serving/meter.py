@@ -109,8 +109,8 @@ async def watch_power(
     Args:
         meter: Its power is None while the counters cannot be read or decrease.
         read: Reads every GPU's counter, in joules; None for a GPU without one.
-        period_s: Seconds between readings.
-        retry_s: Seconds between readings while they fail.
+        period_s: Between readings.
+        retry_s: Between readings while they fail.
     """
     loop = asyncio.get_running_loop()
     last: tuple[float, float] | None = None

@@ -36,13 +36,7 @@ class Placement(Generic[R]):
         self.n_placed = self.n_moved = 0
 
     def place(self, question: str, order: Sequence[R], replicas: Collection[R]) -> R:
-        """Return the replica of a question's next call.
-
-        Args:
-            question: Name of the question.
-            order: Every live replica, in the ring's order for this question.
-            replicas: The same replicas, for lookup.
-        """
+        """Return the replica of a question's next call; ``order`` is the ring's of all live ``replicas``."""
         there = self._at.get(question)
         if there is not None and there in replicas:
             self._at.move_to_end(question)
