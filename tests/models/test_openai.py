@@ -20,6 +20,7 @@ from kohaku_ray.errors import ConfigError, ContextOverflowError, ModelError, Tra
 from kohaku_ray.models.openai import OpenAIBackend, TokenBucket, retry_after_s
 from kohaku_ray.models.request import ChatRequest
 from kohaku_ray.models.schema import answer_schema, plan_schema
+from kohaku_ray.records import Reply
 
 KEY = "sk-secret-0123456789"
 
@@ -77,13 +78,7 @@ def test_a_request_carries_everything_and_its_reply_is_read():
             "json_schema": {"name": "answer", "schema": schema, "strict": True},
         },
     }
-    assert (reply.text, reply.prompt_tokens, reply.cached_tokens, reply.completion_tokens, reply.finish_reason) == (
-        '{"answer_value": 3}',
-        100,
-        64,
-        2,
-        "stop",
-    )
+    assert reply == Reply('{"answer_value": 3}', 100, 64, 2, "stop")
 
 
 def test_schema_modes():

@@ -260,8 +260,9 @@ class SegmentStore:
         many = [names for names in small.values() if len(names) > more_than]
         for names in many:
             for at in range(0, len(names), MOST_SMALL):
-                self.merge(names[at : at + MOST_SMALL])
-            self.drop(names)
+                parts = names[at : at + MOST_SMALL]
+                _, merged, _ = self.merge(parts)
+                self.drop(part for part in parts if part != merged)  # the last one may be alone
         return sum(map(len, many))
 
     @contextmanager
